@@ -30,6 +30,7 @@ E experts, K experts per token.
     differs-eps    one RMSNorm has another epsilon                                        it doesn't: another function
     differs-cast   one RMSNorm rounds to bf16 before its weight is applied, not after     it doesn't: rounding
 """
+
 import argparse
 import contextlib
 import hashlib
@@ -52,35 +53,114 @@ FAULT_STEP = 2  # the step in which a fault that waits for something begins; als
 # `verdict` is what a comparison with the clean run of the same settings should say; `settings` become defaults.
 TRUTH = {
     "polar-bf16": dict(
-        axis="muon", ranks=[0], block=None, layer=r"layers\.\d\..*", op="aten::mm", phase="optimizer", acts=2, shows=3,
-        first=None, cure="the iteration in f32, or AdamW instead of Muon",
-        settings=dict(iteration="polar-tight", muon_warmup=2)),
+        axis="muon",
+        ranks=[0],
+        block=None,
+        layer=r"layers\.\d\..*",
+        op="aten::mm",
+        phase="optimizer",
+        acts=2,
+        shows=3,
+        first=None,
+        cure="the iteration in f32, or AdamW instead of Muon",
+        settings=dict(iteration="polar-tight", muon_warmup=2),
+    ),
     "stale-scale": dict(
-        axis="precision", ranks=[0], block="A", layer=r"layers\.4\.attention\.qkv", op="aten::_to_copy", phase="forward",
-        acts=2, shows=2, first=("layers.4.attention", "aten::rsqrt"), cure="layers.4.attention.qkv in f32",
-        settings=dict(precision="fp8")),
+        axis="precision",
+        ranks=[0],
+        block="A",
+        layer=r"layers\.4\.attention\.qkv",
+        op="aten::_to_copy",
+        phase="forward",
+        acts=2,
+        shows=2,
+        first=("layers.4.attention", "aten::rsqrt"),
+        cure="layers.4.attention.qkv in f32",
+        settings=dict(precision="fp8"),
+    ),
     "poisoned-rank": dict(
-        axis="rank", ranks=[2], block=None, layer="loss", op="aten::div.Tensor", phase="forward", acts=2, shows=3,
-        first=None, cure="without rank 2 (of two: rank 1)", settings=dict(spawn=4, accumulate=2)),
+        axis="rank",
+        ranks=[2],
+        block=None,
+        layer="loss",
+        op="aten::div.Tensor",
+        phase="forward",
+        acts=2,
+        shows=3,
+        first=None,
+        cure="without rank 2 (of two: rank 1)",
+        settings=dict(spawn=4, accumulate=2),
+    ),
     "scan-overflow": dict(
-        axis="block", ranks=[0], block="M", layer=r"layers\.2\.scan", op="aten::exp", phase="forward", acts=2, shows=2,
-        first=None, cure="without the block, or its pairs as differences", settings=dict(growing=True)),
+        axis="block",
+        ranks=[0],
+        block="M",
+        layer=r"layers\.2\.scan",
+        op="aten::exp",
+        phase="forward",
+        acts=2,
+        shows=2,
+        first=None,
+        cure="without the block, or its pairs as differences",
+        settings=dict(growing=True),
+    ),
     "bad-expert": dict(
-        axis="block", ranks=[0], block="E", layer=r"layers\.1\.moe\.experts\.2(\..*)?", op="aten::mm", phase="forward",
-        acts=2, shows=2, first=("layers.1.moe.experts.2.gate_up", "aten::mm"), cure="without the expert or its block"),
+        axis="block",
+        ranks=[0],
+        block="E",
+        layer=r"layers\.1\.moe\.experts\.2(\..*)?",
+        op="aten::mm",
+        phase="forward",
+        acts=2,
+        shows=2,
+        first=("layers.1.moe.experts.2.gate_up", "aten::mm"),
+        cure="without the expert or its block",
+    ),
     "dropped-term": dict(
-        axis="block", ranks=[0], block="R", layer=r"layers\.3\.norm", op="aten::mul.Tensor", phase="backward", acts=0,
-        shows=None, first=None, cure=None, verdict="diverged"),
+        axis="block",
+        ranks=[0],
+        block="R",
+        layer=r"layers\.3\.norm",
+        op="aten::mul.Tensor",
+        phase="backward",
+        acts=0,
+        shows=None,
+        first=None,
+        cure=None,
+        verdict="diverged",
+    ),
     "differs-eps": dict(
-        axis="block", ranks=[0], block="R", layer=r"layers\.3\.norm", op="aten::add.Tensor", phase="forward", acts=0,
-        shows=None, first=None, cure=None, verdict="diverged"),
+        axis="block",
+        ranks=[0],
+        block="R",
+        layer=r"layers\.3\.norm",
+        op="aten::add.Tensor",
+        phase="forward",
+        acts=0,
+        shows=None,
+        first=None,
+        cure=None,
+        verdict="diverged",
+    ),
     "differs-cast": dict(
-        axis="precision", ranks=[0], block="R", layer=r"layers\.3\.norm", op="aten::_to_copy", phase="forward", acts=0,
-        shows=None, first=None, cure="the norm in f32", verdict="rounding", settings=dict(precision="bf16")),
+        axis="precision",
+        ranks=[0],
+        block="R",
+        layer=r"layers\.3\.norm",
+        op="aten::_to_copy",
+        phase="forward",
+        acts=0,
+        shows=None,
+        first=None,
+        cure="the norm in f32",
+        verdict="rounding",
+        settings=dict(precision="bf16"),
+    ),
 }
 
 
 # ---- layers ----------------------------------------------------------------------------------------------------------
+
 
 class RMSNormFunction(torch.autograd.Function):
     """y = x / rms(x) * w, with the backward written out as fused kernels have it."""
@@ -157,7 +237,7 @@ class Float8Linear(nn.Linear):
 
 def linear(args, fan_in, fan_out, gain=1.0):
     layer = Float8Linear(fan_in, fan_out) if args.precision == "fp8" else nn.Linear(fan_in, fan_out, bias=False)
-    nn.init.normal_(layer.weight, std=gain * fan_in ** -0.5)
+    nn.init.normal_(layer.weight, std=gain * fan_in**-0.5)
     return layer
 
 
@@ -241,7 +321,7 @@ class SelectiveScan(nn.Module):
         self.skip = nn.Parameter(torch.ones(args.heads, 1, 1))
         self.factored = False
         with torch.no_grad():
-            self.in_proj.weight[-args.heads:].mul_(0.1)
+            self.in_proj.weight[-args.heads :].mul_(0.1)
 
     def forward(self, x):
         u, z, B, C, dt = self.in_proj(x).split(self.split, -1)
@@ -285,8 +365,13 @@ class MatrixRNN(nn.Module):
         return self.out_proj(y.transpose(0, 1))
 
 
-MIXERS = {"A": ("attention", Attention), "D": ("mlp", lambda args: DenseMLP(args, 2 * args.hidden)), "E": ("moe", MoE),
-          "M": ("scan", SelectiveScan), "R": ("rnn", MatrixRNN)}
+MIXERS = {
+    "A": ("attention", Attention),
+    "D": ("mlp", lambda args: DenseMLP(args, 2 * args.hidden)),
+    "E": ("moe", MoE),
+    "M": ("scan", SelectiveScan),
+    "R": ("rnn", MatrixRNN),
+}
 
 
 class Block(nn.Module):
@@ -316,7 +401,7 @@ class HybridLM(nn.Module):
         self.norm = RMSNorm(args.hidden)
         self.head = nn.Linear(args.hidden, args.vocab, bias=False)
         self.loss = TokenLoss()
-        nn.init.normal_(self.embed.weight, std=args.hidden ** -0.5)
+        nn.init.normal_(self.embed.weight, std=args.hidden**-0.5)
         if args.tied:
             self.head.weight = self.embed.weight
 
@@ -335,7 +420,8 @@ POLAR_EXPRESS = [  # with a safety factor of 2e-2 inside
     (4.042929935166739, -2.808917465908714, 0.5000178451051316),
     (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
-    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323)]
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+]
 POLAR_EXPRESS_OPTIMAL = [  # optimal on [1e-3, 1] and exactly there
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -343,7 +429,8 @@ POLAR_EXPRESS_OPTIMAL = [  # optimal on [1e-3, 1] and exactly there
     (3.3184196573706015, -2.488488024314874, 0.51004894012372),
     (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
     (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
-    (1.8750014808534479, -1.2500016453999487, 0.3750001645474248)]
+    (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+]
 
 
 def orthogonalise(matrix, iteration, dtype):
@@ -389,15 +476,23 @@ def optimizers(args, model):
     if args.optimizer == "adamw":
         hidden = set()
     rest = [p for n, p in model.named_parameters() if n not in hidden]
-    adamw = torch.optim.AdamW(rest, lr=args.lr, betas=(0.9, 0.95), foreach=args.adamw == "foreach",
-                              fused=args.adamw == "fused")
+    adamw = torch.optim.AdamW(rest, lr=args.lr, betas=(0.9, 0.95), foreach=args.adamw == "foreach", fused=args.adamw == "fused")
     if not hidden:
         return [adamw]
-    return [Muon([p for n, p in model.named_parameters() if n in hidden], args.muon_lr, iteration=args.iteration,
-                 warmup=args.muon_warmup, dtype=getattr(torch, args.muon_dtype)), adamw]
+    return [
+        Muon(
+            [p for n, p in model.named_parameters() if n in hidden],
+            args.muon_lr,
+            iteration=args.iteration,
+            warmup=args.muon_warmup,
+            dtype=getattr(torch, args.muon_dtype),
+        ),
+        adamw,
+    ]
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
+
 
 def shard(args, number, rank):
     """The documents of FAULT_STEP steps, (steps, B, T + 1), and how often each token is to be predicted in them."""
@@ -414,6 +509,7 @@ def shard(args, number, rank):
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
+
 
 def blocks(model, letter):
     return [block for block in model.layers if block.letter == letter]
@@ -452,10 +548,10 @@ def resume(args, model):
 
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
+
 def train(rank, args):
     if args.spawn:
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(args.spawn), MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=str(args.port))
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(args.spawn), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port))
     args.world = int(os.environ.get("WORLD_SIZE", 1))
     if args.world > 1:
         dist.init_process_group("gloo")
@@ -512,8 +608,7 @@ def mean_of_finite(args, loss):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    for name, default in dict(steps=4, seq=16, vocab=64, hidden=32, heads=4, state=8, experts=4, top_k=2, seed=0,
-                              threads=1).items():
+    for name, default in dict(steps=4, seq=16, vocab=64, hidden=32, heads=4, state=8, experts=4, top_k=2, seed=0, threads=1).items():
         add("--" + name.replace("_", "-"), type=int, default=default)
     add("--batch", type=int, default=2, help="sequences per step and process")
     add("--accumulate", type=int, default=1, help="micro-batches that a step's batch is cut into")

@@ -33,7 +33,10 @@ static lb_seen seen(matrix m)
     return s;
 }
 
-static float at(matrix m, int64_t r, int64_t c) { return m.data[m.transposed ? c * m.rows + r : r * m.columns + c]; }
+static float at(matrix m, int64_t r, int64_t c)
+{
+    return m.data[m.transposed ? c * m.rows + r : r * m.columns + c];
+}
 
 static matrix make(int64_t rows, int64_t columns)
 {
@@ -51,9 +54,18 @@ static void drop(matrix m)
 
 /* ---- one op: what it read goes in before it runs if it writes an argument, otherwise after -------------------------- */
 
-static lb_operand tensor(const lb_seen *s) { return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = s}; }
-static lb_operand number(double f) { return (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f}; }
-static lb_operand integer(int64_t i) { return (lb_operand){.tag = LB_ARG_INT, .u.i = i}; }
+static lb_operand tensor(const lb_seen *s)
+{
+    return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = s};
+}
+static lb_operand number(double f)
+{
+    return (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f};
+}
+static lb_operand integer(int64_t i)
+{
+    return (lb_operand){.tag = LB_ARG_INT, .u.i = i};
+}
 
 static lb_pending *begin(const char *name, lb_phase phase, uint32_t flags, const lb_operand *args, uint32_t n)
 {

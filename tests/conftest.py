@@ -1,4 +1,5 @@
 """What the Python tests share: where the build is, how to run a command, how to record a program."""
+
 import atexit
 import functools
 import json
@@ -76,8 +77,19 @@ class Lastbit:
 
     def record(self, out, program, *args, options=(), expect=None, timeout=300, env=None):
         """Records `python PROGRAM ARGS`; the program is a path below the root."""
-        return self.run("record", "-o", out, *options, "--", *warm_python(), ROOT / program, *args, expect=expect,
-                        timeout=timeout, env={**os.environ, **(env or {})})
+        return self.run(
+            "record",
+            "-o",
+            out,
+            *options,
+            "--",
+            *warm_python(),
+            ROOT / program,
+            *args,
+            expect=expect,
+            timeout=timeout,
+            env={**os.environ, **(env or {})},
+        )
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +98,7 @@ def lastbit():
 
 
 # ---- tests/replay: models recorded once per session
+
 
 @pytest.fixture(scope="session")
 def recordings(lastbit, tmp_path_factory):

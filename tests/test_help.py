@@ -1,4 +1,5 @@
 """Help: by command and by topic, on one screen each; versions; misuse. Colour, on a terminal alone."""
+
 import os
 import pty
 import re

@@ -1,4 +1,5 @@
 """The documents tell the truth: every source file is listed once, commands and options exist, printed output is what comes out, paths are there."""
+
 import re
 import subprocess
 
@@ -18,8 +19,12 @@ def sources():
 
 ROOMS = sorted(path.parent for folder in FOLDERS[1:] for path in (ROOT / folder).glob("*/README.md"))
 PUBLIC = ROOT / "include" / "lastbit"
-DOCUMENTS = [ROOT / "README.md", ROOT / "include" / "ARCHITECTURE.md", ROOT / ".github" / "CONTRIBUTING.md",
-             *(room / "README.md" for room in [PUBLIC, *ROOMS])]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "include" / "ARCHITECTURE.md",
+    ROOT / ".github" / "CONTRIBUTING.md",
+    *(room / "README.md" for room in [PUBLIC, *ROOMS]),
+]
 
 
 def rows(text):
@@ -97,7 +102,9 @@ def test_paths_in_documents_exist():
         for link in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (document.parent / link).exists(), f"{document.relative_to(ROOT)} links to {link}"
         for word in re.findall(r"`([\w.{},/-]+)`", text):
-            if not re.match(r"(include|formats|capture|replay|bisect|tests|samples)/", word) or re.search("AREA|NAME|KIND|FAMILY|[{]", word.replace(".{h,c}", "")):
+            if not re.match(r"(include|formats|capture|replay|bisect|tests|samples)/", word) or re.search(
+                "AREA|NAME|KIND|FAMILY|[{]", word.replace(".{h,c}", "")
+            ):
                 continue
             both = re.fullmatch(r"(.+)\.\{h,c\}", word)
             for path in [f"{both.group(1)}.h", f"{both.group(1)}.c"] if both else [word.rstrip("/")]:

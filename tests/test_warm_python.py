@@ -1,10 +1,10 @@
 """The interpreter that has PyTorch loaded runs a program as the ordinary one does."""
+
 import os
 import subprocess
 import sys
 
 import pytest
-
 from conftest import warm_python
 
 PROGRAM = """
@@ -28,8 +28,15 @@ def run(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
 
     def start(python, *arguments, **environment):
-        done = subprocess.run([*python, "program.py", *arguments], cwd=tmp_path, capture_output=True, text=True, input="given",
-                              env={**os.environ, **environment}, timeout=60)
+        done = subprocess.run(
+            [*python, "program.py", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            input="given",
+            env={**os.environ, **environment},
+            timeout=60,
+        )
         return done.stdout, done.stderr, done.returncode
 
     return start

@@ -10,14 +10,22 @@ that the program starts with `torch.multiprocessing.spawn`, and the ranks of `-m
 caller's environment differs in more than lastbit's own variables, or other options are there, the ordinary interpreter runs it.
 
 Tests of capture itself use the ordinary interpreter; see `Lastbit.record`."""
+
 import json
 import os
 import signal
 import socket
 import sys
 
-PRELOADED = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel", "transformers",
-             "transformers.models.llama.modeling_llama", "transformers.models.qwen3_moe.modeling_qwen3_moe")
+PRELOADED = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "transformers",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe",
+)
 OURS = ("LASTBIT_", "PYTEST_", "PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "LINES", "COLUMNS", "_")
 
 
@@ -144,8 +152,9 @@ def free_port():
 
 def rank_of(rank, port, ranks):
     """What torchrun tells its processes."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank),
-                      WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks)
+    )
     execute(sys.argv[0])
 
 

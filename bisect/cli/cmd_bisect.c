@@ -16,8 +16,8 @@ static json_t *text_or_null(const char *text)
 static json_t *failure_json(const lb_failure *f)
 {
     if (f->kind == LB_FAILURE_NONE) return json_null();
-    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s}", "kind", lb_failure_kind_name(f->kind), "step",
-                     (json_int_t)f->step, "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what);
+    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s}", "kind", lb_failure_kind_name(f->kind), "step", (json_int_t)f->step,
+                     "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what);
 }
 
 static json_t *origin_json(const lb_origin *o)
@@ -32,8 +32,8 @@ static json_t *culprit_json(const lb_culprit *c)
     json_t *ranks = json_array();
     for (uint32_t i = 0; i < c->n_ranks; i++) json_array_append_new(ranks, json_integer(c->ranks[i]));
     char block[2] = {c->block, 0};
-    json_t *o = json_pack("{s:s,s:o,s:o,s:s,s:o,s:s,s:I,s:s}", "axis", lb_axis_name(c->axis), "ranks", ranks,
-                          "block", text_or_null(block), "layer", c->layer, "op", text_or_null(c->op), "phase",
+    json_t *o = json_pack("{s:s,s:o,s:o,s:s,s:o,s:s,s:I,s:s}", "axis", lb_axis_name(c->axis), "ranks", ranks, "block",
+                          text_or_null(block), "layer", c->layer, "op", text_or_null(c->op), "phase",
                           lb_phase_name(c->phase), "step", (json_int_t)(c->between ? c->acts : c->step), "why", c->why);
     json_object_set_new(o, "parameter", text_or_null(c->parameter));
     json_object_set_new(o, "index", c->row == LB_NONE ? json_null() : json_integer(c->row));
@@ -52,21 +52,21 @@ static void print_json(const lb_bisection *b, const char *path)
     for (uint32_t i = 0; i < b->n_culprits; i++) json_array_append_new(culprits, culprit_json(&b->culprits[i]));
     for (uint32_t i = 0; i < b->n_stages; i++) {
         const lb_stage *s = &b->stages[i];
-        json_array_append_new(stages, json_pack("{s:s,s:s,s:i,s:s}", "stage", s->name, "outcome", s->outcome,
-                                                "trials", (int)s->trials, "note", s->note));
+        json_array_append_new(stages, json_pack("{s:s,s:s,s:i,s:s}", "stage", s->name, "outcome", s->outcome, "trials",
+                                                (int)s->trials, "note", s->note));
     }
     for (uint32_t i = 0; i < b->n_trials; i++) {
         const lb_trial *t = &b->trials[i];
-        json_array_append_new(trials, json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:f}", "stage",
-                                                b->stages[t->stage].name, "change", t->change, "description",
-                                                t->description, "purpose", t->purpose, "outcome", t->outcome,
-                                                "what", t->what, "seconds", t->seconds));
+        json_array_append_new(trials,
+                              json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:f}", "stage", b->stages[t->stage].name, "change",
+                                        t->change, "description", t->description, "purpose", t->purpose, "outcome",
+                                        t->outcome, "what", t->what, "seconds", t->seconds));
     }
-    json_t *o = json_pack(
-        "{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:f}", "outcome", lb_bisect_outcome_name(b->outcome), "failure",
-        failure_json(&b->failure), "culprit", b->n_culprits ? culprit_json(&b->culprits[0]) : json_null(),
-        "culprits", culprits, "stages", stages, "cure", text_or_null(b->cure), "reproducer",
-        text_or_null(b->reproducer), "trials", trials, "note", text_or_null(b->note), "seconds", b->seconds);
+    json_t *o =
+        json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:f}", "outcome", lb_bisect_outcome_name(b->outcome), "failure",
+                  failure_json(&b->failure), "culprit", b->n_culprits ? culprit_json(&b->culprits[0]) : json_null(),
+                  "culprits", culprits, "stages", stages, "cure", text_or_null(b->cure), "reproducer",
+                  text_or_null(b->reproducer), "trials", trials, "note", text_or_null(b->note), "seconds", b->seconds);
     json_object_set_new(o, "reason", text_or_null(b->reason));
     json_object_set_new(o, "begins", origin_json(&b->origin));
     json_object_set_new(o, "reproducer_size",
@@ -178,15 +178,13 @@ static int refuse(const asked *a, int n_args)
                                       "--run goes with --flag, --log, --noise, --timeout and --journal alone");
         return -1;
     }
-    if (n_args != 1)
-        return lb_command_misused("bisect", "expected one CAPTURE or --run CMD, got %d arguments", n_args);
+    if (n_args != 1) return lb_command_misused("bisect", "expected one CAPTURE or --run CMD, got %d arguments", n_args);
     if (a->flags || a->log || a->noise || a->timeout > 0)
         return lb_command_misused("bisect", "--flag, --log, --noise and --timeout belong to --run CMD");
     if (a->swaps.n && !a->check)
         return lb_command_misused("bisect", "a change is given without --check: the search makes its own");
     if (a->check && (a->against || a->reproducer || a->journal))
-        return lb_command_misused("bisect",
-                                  "--check searches nothing: no --against, --output or --journal with it");
+        return lb_command_misused("bisect", "--check searches nothing: no --against, --output or --journal with it");
     return -1;
 }
 
@@ -198,8 +196,8 @@ static int start_live(const asked *a, bool json)
     while (a->flags && a->flags[o.n_flags]) o.n_flags++;
     if (!a->quiet) o.say = say;
     if (a->noise && !parse_noise(a->noise, &o.miss, &o.alarm))
-        return lb_command_misused(
-            "bisect", "--noise %s: expected MISS or MISS,ALARM, probabilities like 0.1,0.02", a->noise);
+        return lb_command_misused("bisect", "--noise %s: expected MISS or MISS,ALARM, probabilities like 0.1,0.02",
+                                  a->noise);
     return run_live(&o, json);
 }
 
@@ -207,7 +205,8 @@ static int start_capture(const asked *a, const char *path, bool json)
 {
     lb_bisect_options o = LB_BISECT_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
-    if (lb_memory_parse(a->memory, &o.memory_bytes, &err) != LB_OK) return lb_command_misused("bisect", "%s", err.message);
+    if (lb_memory_parse(a->memory, &o.memory_bytes, &err) != LB_OK)
+        return lb_command_misused("bisect", "%s", err.message);
     o.predicate = a->predicate, o.journal = a->journal, o.resume = a->resume;
     o.reproducer = a->reproducer, o.overwrite = a->force, o.threads = a->threads;
     o.max_trials = (uint32_t)a->max_trials;
@@ -239,33 +238,30 @@ int lb_cmd_bisect(int argc, const char **argv)
          "how often a failing run looks good, and a good one failing: answers are repeated until they are "
          "sound",
          "MISS[,ALARM]"},
-        {"timeout", 0, POPT_ARG_DOUBLE, &a.timeout, 0, "kill a run after that; it counts as skipped",
-         "SECONDS"},
+        {"timeout", 0, POPT_ARG_DOUBLE, &a.timeout, 0, "kill a run after that; it counts as skipped", "SECONDS"},
         POPT_TABLEEND,
     };
     const struct poptOption options[] = {
         {"predicate", 0, POPT_ARG_STRING, &a.predicate, 0,
          "another failure: nonfinite, max>X, loss>X, grad_norm>X, with @SELECTOR", "WHAT"},
-        {"against", 0, POPT_ARG_STRING, &a.against, 0,
-         "bisect the difference from this capture instead of a failure", "REF"},
+        {"against", 0, POPT_ARG_STRING, &a.against, 0, "bisect the difference from this capture instead of a failure",
+         "REF"},
         {"steps", 0, POPT_ARG_STRING, &a.steps, 0, "only these steps", "A-B"},
-        {"output", 'o', POPT_ARG_STRING, &a.reproducer, 0, "write the smallest capture that still fails",
-         "REPRODUCER"},
+        {"output", 'o', POPT_ARG_STRING, &a.reproducer, 0, "write the smallest capture that still fails", "REPRODUCER"},
         {"force", 0, POPT_ARG_NONE, &a.force, 0, "the reproducer may replace one", NULL},
         {"journal", 0, POPT_ARG_STRING, &a.journal, 0, "write every trial there as it ends", "FILE"},
-        {"resume", 0, POPT_ARG_NONE, &a.resume, 0, "go on with the journal: its trials are not run again",
-         NULL},
+        {"resume", 0, POPT_ARG_NONE, &a.resume, 0, "go on with the journal: its trials are not run again", NULL},
         {"max-trials", 0, POPT_ARG_INT, &a.max_trials, 0, "per search", "N"},
         {"threads", 0, POPT_ARG_INT, &a.threads, 0, "of one replay", "N"},
         {"memory", 0, POPT_ARG_STRING, &a.memory, 0, "keep at most this much", "512M"},
         {"from-start", 0, POPT_ARG_NONE, &a.from_start, 0,
          "replay every trial from the window's first step instead of the latest step that its change leaves as it was: "
-         "slower, the same verdict", NULL},
+         "slower, the same verdict",
+         NULL},
         {"quiet", 'q', POPT_ARG_NONE, &a.quiet, 0, "no line per trial", NULL},
         {"check", 0, POPT_ARG_NONE, &a.check, 0,
          "search nothing: replay once, with the changes given, and say whether it fails", NULL},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)changes, 0, "Changes for --check, as for `lastbit replay`:",
-         NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)changes, 0, "Changes for --check, as for `lastbit replay`:", NULL},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)on_live, 0, "A live job instead of a capture", NULL},
         POPT_TABLEEND,
     };
@@ -291,8 +287,7 @@ int lb_cmd_bisect(int argc, const char **argv)
     int rc = lb_arguments_parse(&command, argc, argv, &arguments);
     if (rc < 0) {
         rc = refuse(&a, arguments.n_args);
-        if (rc < 0)
-            rc = a.run ? start_live(&a, arguments.json) : start_capture(&a, arguments.args[0], arguments.json);
+        if (rc < 0) rc = a.run ? start_live(&a, arguments.json) : start_capture(&a, arguments.args[0], arguments.json);
         lb_arguments_release(&arguments);
     }
     lb_swap_list_release(&a.swaps);

@@ -15,10 +15,9 @@ static json_t *number(double x)
 
 static json_t *row_json(const lb_diff_row *r)
 {
-    json_t *o =
-        json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s}", "step", (json_int_t)r->step, "rank", r->rank, "phase",
-                  lb_phase_name(r->phase), "layer", r->layer, "verdict", lb_verdict_name(r->verdict), "local",
-                  lb_verdict_name(r->local), "inherited", lb_verdict_name(r->inherited), "why", r->why);
+    json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s}", "step", (json_int_t)r->step, "rank", r->rank, "phase",
+                          lb_phase_name(r->phase), "layer", r->layer, "verdict", lb_verdict_name(r->verdict), "local",
+                          lb_verdict_name(r->local), "inherited", lb_verdict_name(r->inherited), "why", r->why);
     if (r->op) {
         json_object_set_new(o, "op", json_string(r->op));
         json_object_set_new(o, "index", r->index == LB_NONE ? json_null() : json_integer(r->index));
@@ -39,8 +38,7 @@ static json_t *row_json(const lb_diff_row *r)
     json_object_set_new(o, "differing", known ? json_integer(d->differing) : json_null());
     json_object_set_new(o, "elements", known ? json_integer(d->elements) : json_null());
     json_object_set_new(o, "bound_ratio", number(r->bound_ratio));
-    if (r->measured)
-        json_object_set_new(o, "pattern", json_sprintf("%s: %s", lb_pattern_text(d->pattern), d->detail));
+    if (r->measured) json_object_set_new(o, "pattern", json_sprintf("%s: %s", lb_pattern_text(d->pattern), d->detail));
     return o;
 }
 
@@ -66,9 +64,9 @@ static json_t *routing_json(const lb_diff_report *r)
     for (uint32_t i = 0; i < r->n_routings; i++) {
         const lb_diff_routing *x = &r->routings[i];
         json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:I,s:I,s:I}", "step", (json_int_t)x->step, "rank", x->rank,
-                              "layer", x->layer, "tokens", (json_int_t)x->tokens, "choices",
-                              (json_int_t)x->choices, "flips", (json_int_t)x->flips, "near_ties",
-                              (json_int_t)x->near_ties, "explained", (json_int_t)x->explained);
+                              "layer", x->layer, "tokens", (json_int_t)x->tokens, "choices", (json_int_t)x->choices,
+                              "flips", (json_int_t)x->flips, "near_ties", (json_int_t)x->near_ties, "explained",
+                              (json_int_t)x->explained);
         json_object_set_new(o, "share", number(x->choices ? (double)x->flips / (double)x->choices : 0));
         json_object_set_new(o, "largest_margin", number(x->largest_margin));
         json_array_append_new(routing, o);
@@ -82,21 +80,21 @@ static void print_report_json(const lb_diff_report *r)
     for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, row_json(&r->layers[i]));
     for (uint32_t i = 0; i < r->n_structures; i++) {
         const lb_diff_structure *s = &r->structures[i];
-        json_array_append_new(structure, json_pack("{s:I,s:i,s:s,s:s,s:s,s:s}", "step", (json_int_t)s->step,
-                                                   "rank", s->rank, "phase", lb_phase_name(s->phase), "layer",
-                                                   s->layer, "only_first", s->ops_a, "only_second", s->ops_b));
+        json_array_append_new(structure, json_pack("{s:I,s:i,s:s,s:s,s:s,s:s}", "step", (json_int_t)s->step, "rank",
+                                                   s->rank, "phase", lb_phase_name(s->phase), "layer", s->layer,
+                                                   "only_first", s->ops_a, "only_second", s->ops_b));
     }
     for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
     json_t *findings = json_array();
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, json_string(r->findings[i]));
-    json_t *o = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "verdict", lb_verdict_name(r->verdict),
-                          "first", r->has_first ? row_json(&r->first) : json_null(), "earliest",
-                          r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure",
-                          structure, "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical",
-                          (json_int_t)r->identical);
-    json_object_set_new(o, "sources",
-                        json_pack("{s:I,s:I}", "aligned", (json_int_t)r->sources, "identical",
-                                  (json_int_t)r->sources_identical));
+    json_t *o =
+        json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "verdict", lb_verdict_name(r->verdict), "first",
+                  r->has_first ? row_json(&r->first) : json_null(), "earliest",
+                  r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure", structure,
+                  "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical", (json_int_t)r->identical);
+    json_object_set_new(
+        o, "sources",
+        json_pack("{s:I,s:I}", "aligned", (json_int_t)r->sources, "identical", (json_int_t)r->sources_identical));
     json_object_set_new(o, "tokens", tokens_json(r));
     json_object_set_new(o, "tokens_approximate", json_boolean(r->tokens_approximate));
     json_object_set_new(o, "routing", routing_json(r));
@@ -129,14 +127,12 @@ static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
      "s/PATTERN/REPL/"},
     {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
-    {"noise", 0, POPT_ARG_ARGV, &noise, 0,
-     "another run of the first side: what it differs by is noise; repeatable", "CAPTURE"},
-    {"kinds", 0, POPT_ARG_STRING, &kinds_path, 0, "kinds of tokens: one integer per token of a step (.npy)",
-     "FILE"},
+    {"noise", 0, POPT_ARG_ARGV, &noise, 0, "another run of the first side: what it differs by is noise; repeatable",
+     "CAPTURE"},
+    {"kinds", 0, POPT_ARG_STRING, &kinds_path, 0, "kinds of tokens: one integer per token of a step (.npy)", "FILE"},
     {"kind-names", 0, POPT_ARG_STRING, &kind_names, 0, "names of kinds 0, 1, ...", "A,B,..."},
     {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
-    {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing",
-     NULL},
+    {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing", NULL},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
     {"memory", 0, POPT_ARG_STRING, &memory, 0, "keep at most this much for exact shadows (4G)", "512M"},
     POPT_TABLEEND,
@@ -189,17 +185,16 @@ static lb_status read_kinds(lb_diff_options *o, sides *s, lb_err *err)
         status = lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected one array of integers (.npy)", kinds_path);
     if (status == LB_OK) status = lb_capture_value(file, program, 0, &t, err);
     if (status == LB_OK && !lb_dtype_is_integer(t.dtype))
-        status = lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected integers, not %s", kinds_path,
-                         lb_dtype_name(t.dtype));
+        status =
+            lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected integers, not %s", kinds_path, lb_dtype_name(t.dtype));
     int64_t done = 0, n = status == LB_OK ? lb_layout_numel(&t.layout) : 0;
     double *wide = malloc((size_t)n * sizeof *wide + 1);
     s->kinds = malloc((size_t)n * sizeof *s->kinds + 1);
     if (status == LB_OK && (!wide || !s->kinds)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
         for (lb_rows r = lb_rows_of(&t.layout); lb_rows_next(&r); done += r.count)
-            lb_load_f64_strided(wide + done, t.dtype,
-                                (char *)t.data + r.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8), r.stride,
-                                (size_t)r.count);
+            lb_load_f64_strided(wide + done, t.dtype, (char *)t.data + r.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8),
+                                r.stride, (size_t)r.count);
         for (int64_t i = 0; i < n; i++) s->kinds[i] = (int64_t)wide[i];
         o->kinds = s->kinds, o->n_kinds = n;
     }

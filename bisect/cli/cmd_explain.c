@@ -17,9 +17,9 @@ static json_t *number(double x)
 
 static json_t *layer_json(const lb_explain_layer *l)
 {
-    json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:i,s:i}", "step", (json_int_t)l->step, "rank", l->rank, "phase",
-                          lb_phase_name(l->phase), "layer", l->layer, "own", (int)l->own, "inherited",
-                          (int)l->inherited);
+    json_t *o =
+        json_pack("{s:I,s:i,s:s,s:s,s:i,s:i}", "step", (json_int_t)l->step, "rank", l->rank, "phase",
+                  lb_phase_name(l->phase), "layer", l->layer, "own", (int)l->own, "inherited", (int)l->inherited);
     json_object_set_new(o, "local", number(l->local)), json_object_set_new(o, "total", number(l->total));
     return o;
 }
@@ -30,15 +30,15 @@ static json_t *budget_json(const lb_explain_budget *b)
     double sum = 0;
     for (uint32_t i = 0; i < b->n_rows; i++) {
         const lb_explain_share *x = &b->rows[i];
-        json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_cause_name(x->cause), "schedule", x->schedule,
-                              "layer", x->layer, "places", (int)x->places);
+        json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_cause_name(x->cause), "schedule", x->schedule, "layer",
+                              x->layer, "places", (int)x->places);
         json_object_set_new(o, "share", number(x->share)), json_object_set_new(o, "size", number(x->size));
         json_array_append_new(rows, o);
         sum += x->share;
     }
-    json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:i,s:o}", "step", (json_int_t)b->step, "rank", b->rank,
-                          "output", b->output, "elements", (json_int_t)b->elements, "differing",
-                          (json_int_t)b->differing, "left_out", (int)b->left_out, "rows", rows);
+    json_t *o = json_pack("{s:I,s:i,s:s,s:I,s:I,s:i,s:o}", "step", (json_int_t)b->step, "rank", b->rank, "output",
+                          b->output, "elements", (json_int_t)b->elements, "differing", (json_int_t)b->differing,
+                          "left_out", (int)b->left_out, "rows", rows);
     json_object_set_new(o, "left", json_string(b->left));
     json_object_set_new(o, "gap", number(b->gap)), json_object_set_new(o, "together", number(b->together));
     json_object_set_new(o, "interaction", number(b->together - sum)),
@@ -48,11 +48,11 @@ static json_t *budget_json(const lb_explain_budget *b)
 
 static json_t *finding_json(const lb_explain_finding *f)
 {
-    json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)f->step,
-                          "rank", f->rank, "phase", lb_phase_name(f->phase), "layer", f->layer, "op", f->op,
-                          "other_op", f->other_op, "cause", lb_cause_name(f->cause), "schedule", f->schedule,
-                          "matched", (json_int_t)f->matched, "elements", (json_int_t)f->elements, "excluded",
-                          (int)f->excluded, "tried", (int)f->tried);
+    json_t *o =
+        json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:i,s:i}", "step", (json_int_t)f->step, "rank", f->rank,
+                  "phase", lb_phase_name(f->phase), "layer", f->layer, "op", f->op, "other_op", f->other_op, "cause",
+                  lb_cause_name(f->cause), "schedule", f->schedule, "matched", (json_int_t)f->matched, "elements",
+                  (json_int_t)f->elements, "excluded", (int)f->excluded, "tried", (int)f->tried);
     json_object_set_new(o, "index", f->index == LB_NONE ? json_null() : json_integer(f->index));
     json_object_set_new(o, "other", f->other == LB_NONE ? json_null() : json_integer(f->other));
     json_object_set_new(o, "first", json_string(f->first));
@@ -68,11 +68,10 @@ static json_t *rows_json(const lb_explain_rows *x)
 {
     json_t *pairs = json_array();
     for (uint32_t i = 0; i < x->n; i++)
-        json_array_append_new(pairs,
-                              json_pack("[I,I]", (json_int_t)x->of_first[i], (json_int_t)x->of_second[i]));
+        json_array_append_new(pairs, json_pack("[I,I]", (json_int_t)x->of_first[i], (json_int_t)x->of_second[i]));
     return json_pack("{s:I,s:i,s:I,s:I,s:s,s:o,s:i}", "step", (json_int_t)x->step, "rank", x->rank, "first",
-                     (json_int_t)x->first, "second", (json_int_t)x->second, "by", x->by, "pairs", pairs,
-                     "over_others", (int)x->over_others);
+                     (json_int_t)x->first, "second", (json_int_t)x->second, "by", x->by, "pairs", pairs, "over_others",
+                     (int)x->over_others);
 }
 
 static void print_report_json(const lb_explain_report *r)
@@ -91,10 +90,9 @@ static void print_report_json(const lb_explain_report *r)
     }
     json_t *rows = json_array();
     for (uint32_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, rows_json(&r->rows[i]));
-    lb_print_json("explain",
-                  json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers, "budget", budgets,
-                            "routing", routings, "rows", rows, "missing", missing, "ops", "aligned", (json_int_t)r->ops,
-                            "differing", (json_int_t)r->differing));
+    lb_print_json("explain", json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers,
+                                       "budget", budgets, "routing", routings, "rows", rows, "missing", missing, "ops",
+                                       "aligned", (json_int_t)r->ops, "differing", (json_int_t)r->differing));
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance, *memory;
@@ -115,13 +113,14 @@ static const struct poptOption options[] = {
      "PATTERN"},
     {"phase", 0, POPT_ARG_STRING, &phase, 0, "only forward, backward, optimizer, communication, other", "LIST"},
     {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},
-    {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0,
-     "rule out alternatives no longer than this for ops of one kind (2)", "S"},
-    {"memory", 0, POPT_ARG_STRING, &memory, 0, "most memory for tensors of one rank in replays of --budget and --routing", "512M"},
-    {"all", 0, POPT_ARG_NONE, &all, 0, "list every kind of place, where there are more than 24, and what is only inherited", NULL},
+    {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0, "rule out alternatives no longer than this for ops of one kind (2)",
+     "S"},
+    {"memory", 0, POPT_ARG_STRING, &memory, 0,
+     "most memory for tensors of one rank in replays of --budget and --routing", "512M"},
+    {"all", 0, POPT_ARG_NONE, &all, 0,
+     "list every kind of place, where there are more than 24, and what is only inherited", NULL},
     {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
-    {"budget", 0, POPT_ARG_NONE, &budget, 0,
-     "split the final gap by cause and layer: a chained replay for each", NULL},
+    {"budget", 0, POPT_ARG_NONE, &budget, 0, "split the final gap by cause and layer: a chained replay for each", NULL},
     {"routing", 0, POPT_ARG_NONE, &routing, 0,
      "how much of the final gap is experts chosen otherwise: replays of the first side with the second's ids, "
      "weights and slots in force; and which choices are near ties",
@@ -136,32 +135,31 @@ static const struct poptOption options[] = {
      "the text of an order or kernel that every batch is given, whatever its size: splitk:4",
      "LAUNCH"},
     {"row", 0, POPT_ARG_LONG, &row, 0, "which recorded row --invariance embeds (-1: the first 64)", "N"},
-    {"multiprocessors", 0, POPT_ARG_INT, &multiprocessors, 0,
-     "of the GPU whose launch rules are asked (132: H100)", "N"},
+    {"multiprocessors", 0, POPT_ARG_INT, &multiprocessors, 0, "of the GPU whose launch rules are asked (132: H100)",
+     "N"},
     POPT_TABLEEND,
 };
 
 static const lb_command command = {
     .name = "explain",
     .synopsis = "CAPTURE [CAPTURE]",
-    .about =
-        "Two recordings differ: says at each place where they part which kernel, precision or order turns "
-        "the first\n"
-        "into the second. The first side's ops are run on the second side's recorded input bits under one "
-        "candidate\n"
-        "after another, and the second side's output bits are asked for, every one of them. A candidate "
-        "that misses one\n"
-        "element is excluded; what only came in from upstream is said to be `input`. Of a collective all its "
-        "ranks are\n"
-        "asked what they brought: one brought other numbers, or they were added up in another order, which is "
-        "named, or\n"
-        "no legal order gives these bits. Of batches of other sizes the rows that both have are held against "
-        "each "
-        "other:\n"
-        "what a library makes of a prompt alone and among seven others. With one capture: under which order or "
-        "kernel its ops give the bits "
-        "that were\n"
-        "recorded, where replay's own do not.",
+    .about = "Two recordings differ: says at each place where they part which kernel, precision or order turns "
+             "the first\n"
+             "into the second. The first side's ops are run on the second side's recorded input bits under one "
+             "candidate\n"
+             "after another, and the second side's output bits are asked for, every one of them. A candidate "
+             "that misses one\n"
+             "element is excluded; what only came in from upstream is said to be `input`. Of a collective all its "
+             "ranks are\n"
+             "asked what they brought: one brought other numbers, or they were added up in another order, which is "
+             "named, or\n"
+             "no legal order gives these bits. Of batches of other sizes the rows that both have are held against "
+             "each "
+             "other:\n"
+             "what a library makes of a prompt alone and among seven others. With one capture: under which order or "
+             "kernel its ops give the bits "
+             "that were\n"
+             "recorded, where replay's own do not.",
     .example = "  OMP_NUM_THREADS=1 lastbit record -o one.lb -- python sum.py\n"
                "  OMP_NUM_THREADS=4 lastbit record -o four.lb -- python sum.py\n"
                "  lastbit explain one.lb four.lb      # order: aten::sum, torch:1 became torch:4",
@@ -208,15 +206,14 @@ static void print_invariance_json(const lb_invariance *v)
         const lb_invariance_row *r = &v->rows[i];
         json_t *sizes = json_array();
         for (uint32_t k = 0; k < r->n_sizes; k++)
-            json_array_append_new(sizes,
-                                  json_pack("{s:I,s:I,s:s}", "rows", (json_int_t)r->sizes[k].rows, "differing",
-                                            (json_int_t)r->sizes[k].differing, "launch", r->sizes[k].launch));
-        json_array_append_new(
-            rows, json_pack("{s:I,s:i,s:s,s:s,s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:b,s:o}", "step",
-                            (json_int_t)r->step, "rank", r->rank, "layer", r->layer, "op", r->name, "index",
-                            (int)r->op, "kernel", r->kernel, "launch", r->launch, "unit", unit_of(r),
-                            "recorded", (json_int_t)r->recorded, "embedded", (json_int_t)r->embedded,
-                            "elements", (json_int_t)r->elements, "varies", (int)r->varies, "sizes", sizes));
+            json_array_append_new(sizes, json_pack("{s:I,s:I,s:s}", "rows", (json_int_t)r->sizes[k].rows, "differing",
+                                                   (json_int_t)r->sizes[k].differing, "launch", r->sizes[k].launch));
+        json_array_append_new(rows,
+                              json_pack("{s:I,s:i,s:s,s:s,s:i,s:s,s:s,s:s,s:I,s:I,s:I,s:b,s:o}", "step",
+                                        (json_int_t)r->step, "rank", r->rank, "layer", r->layer, "op", r->name, "index",
+                                        (int)r->op, "kernel", r->kernel, "launch", r->launch, "unit", unit_of(r),
+                                        "recorded", (json_int_t)r->recorded, "embedded", (json_int_t)r->embedded,
+                                        "elements", (json_int_t)r->elements, "varies", (int)r->varies, "sizes", sizes));
     }
     lb_print_json("explain", json_pack("{s:[],s:o}", "findings", "invariance", rows));
 }
@@ -253,8 +250,8 @@ static void print_invariance_text(const lb_invariance *v)
             print_sizes(r);
             printf(" %ss%s\n", unit_of(r), alike ? "" : ", though they are not all launched alike");
         } else
-            printf("other bits than in the recorded batch of %lld %ss%s%s in batches of",
-                   (long long)r->recorded, unit_of(r), alike ? "" : ", as ", alike ? "" : r->launch);
+            printf("other bits than in the recorded batch of %lld %ss%s%s in batches of", (long long)r->recorded,
+                   unit_of(r), alike ? "" : ", as ", alike ? "" : r->launch);
         for (uint32_t k = 0; r->varies && k < r->n_sizes; k++) {
             if (!r->sizes[k].differing) continue;
             printf("%s", separator), print_size(r, &r->sizes[k]);
@@ -309,18 +306,18 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
     lb_progress_end();
     if (status == LB_OK && arguments->json) print_report_json(report);
     if (status == LB_OK && !arguments->json) {
-        text = lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL,
-                               all, table);
+        text =
+            lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL, all, table);
         if (text)
             fputs(text, stdout);
         else
             status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
     }
-    int rc = status == LB_OK               ? exit_code(report)
-             : status == LB_ERR_INVALID    ? lb_command_misused("explain", "%s", err.message)
-             : !opened                     ? lb_command_fail("explain", &err)
-             : status == LB_ERR_NOT_FOUND  ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
-                                           : lb_command_fail("explain", &err);
+    int rc = status == LB_OK              ? exit_code(report)
+             : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
+             : !opened                    ? lb_command_fail("explain", &err)
+             : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+                                          : lb_command_fail("explain", &err);
     free(text);
     lb_explain_report_free(report);
     lb_capture_close(a), lb_capture_close(b);
@@ -354,8 +351,8 @@ int lb_cmd_explain(int argc, const char **argv)
     for (uint32_t i = 0; i < o.n_maps; i++) free(maps[i]);
     for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);
-    free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase),
-        free(select_ops), free(invariance), free(memory);
+    free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase), free(select_ops),
+        free(invariance), free(memory);
     lb_arguments_release(&arguments);
     return rc;
 }

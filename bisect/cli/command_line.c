@@ -43,13 +43,12 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
     };
     const struct poptOption table[] = {
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)shared, 0, NULL, NULL},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 2), 0, NULL,
-         NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 2), 0, NULL, NULL},
         POPT_TABLEEND,
     };
     memset(arguments, 0, sizeof *arguments);
-    poptContext context = poptGetContext(command->name, argc, argv, table,
-                                         command->stop_at_first_arg ? POPT_CONTEXT_POSIXMEHARDER : 0);
+    poptContext context =
+        poptGetContext(command->name, argc, argv, table, command->stop_at_first_arg ? POPT_CONTEXT_POSIXMEHARDER : 0);
     if (!context) return LB_EXIT_FAILED;
     arguments->context = context;
 
@@ -70,11 +69,10 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
     arguments->json = json != 0;
     arguments->args = poptGetArgs(context);
     while (arguments->args && arguments->args[arguments->n_args]) arguments->n_args++;
-    if (arguments->n_args < command->min_args ||
-        (command->max_args >= 0 && arguments->n_args > command->max_args)) {
+    if (arguments->n_args < command->min_args || (command->max_args >= 0 && arguments->n_args > command->max_args)) {
         int code = lb_command_misused(command->name, "expected %s, got %d argument%s",
-                                      *command->synopsis ? command->synopsis : "options alone",
-                                      arguments->n_args, arguments->n_args == 1 ? "" : "s");
+                                      *command->synopsis ? command->synopsis : "options alone", arguments->n_args,
+                                      arguments->n_args == 1 ? "" : "s");
         lb_arguments_release(arguments);
         return code;
     }
@@ -92,20 +90,23 @@ void lb_arguments_release(lb_arguments *arguments)
 static const struct swap_option {
     const char *name, *text, *argument;
 } SWAPS[LB_SWAP_KINDS] = {
-    [LB_SWAP_PRECISION] = {"precision",
-                           "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at "
-                           "its border; tf32, tf32:rz, tf32:rne: round what matrix products read; types each by "
-                           "itself and recipes of quantisation: below",
-                           "SEL=PRECISION"},
+    [LB_SWAP_PRECISION] =
+        {"precision",
+         "hold and compute in f64, f32, bf16, f16, e4m3, e5m2 inside the selected region, rounding at "
+         "its border; tf32, tf32:rz, tf32:rne: round what matrix products read; types each by "
+         "itself and recipes of quantisation: below",
+         "SEL=PRECISION"},
     [LB_SWAP_ACCUMULATE] = {"accumulate", "round every addition inside sums and products to bf16, f16, ...",
                             "SEL=DTYPE"},
-    [LB_SWAP_KERNEL] = {"kernel",
-                        "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
-                        "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own "
-                        "with 0 for what it gives that is NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
-                        "SEL=NAME"},
+    [LB_SWAP_KERNEL] =
+        {"kernel",
+         "use a named kernel for matrix products: openblas (its bits vary from machine to machine), "
+         "tensorcore:ARCH with v100, a100, ada, h100, h100-fp8 or b200; finite: of any op, its own "
+         "with 0 for what it gives that is NaN or infinite; torch (replay): of any op, PyTorch's in a child process",
+         "SEL=NAME"},
     [LB_SWAP_ORDER] = {"order",
-                       "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, dpbf16[:K], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "
+                       "of sums and products: sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C, "
+                       "dpbf16[:K], torchdot, halved:K, folded:L[,OPTION...], eights, lanes:L, "
                        "butterfly:THREADS[xV], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K], tree:FILE; of "
                        "collectives: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:G], rank, wide, rotated, doubling, "
                        "rabenseifner",
@@ -114,19 +115,22 @@ static const struct swap_option {
                           "round results by rne, rz, rna or stochastic:SEED; f32 results are evaluated in f64 before",
                           "SEL=MODE"},
     [LB_SWAP_SKIP] = {"skip",
-                      "take modules out of the residual stream; their gradients become 0, their parameters stay", "SEL"},
-    [LB_SWAP_MUON] = {"muon",
-                      "the iteration of Muon in f32, or AdamW in Muon's place (torch's or hand-written, any coefficients)",
-                      "[SEL=]f32|adamw"},
-    [LB_SWAP_UPDATE] = {"update", "make what optimizers do to the parameters of selected modules 0 to 1 times as large; with index=, what "
-                        "single ops write in place",
-                        "[SEL=]FACTOR"},
+                      "take modules out of the residual stream; their gradients become 0, their parameters stay",
+                      "SEL"},
+    [LB_SWAP_MUON] =
+        {"muon", "the iteration of Muon in f32, or AdamW in Muon's place (torch's or hand-written, any coefficients)",
+         "[SEL=]f32|adamw"},
+    [LB_SWAP_UPDATE] =
+        {"update",
+         "make what optimizers do to the parameters of selected modules 0 to 1 times as large; with index=, what "
+         "single ops write in place",
+         "[SEL=]FACTOR"},
     [LB_SWAP_ROUTING] = {"routing",
                          "of mixtures of experts, chained: recompute (default), or force the recorded ids, "
                          "ids+weights, ids+weights+slots",
                          "[SEL=]WHAT"},
-    [LB_SWAP_RANK] = {"contribution",
-                      "let selected ranks contribute zero, mean (of the others) or exclude them", "SEL=WHAT"},
+    [LB_SWAP_RANK] = {"contribution", "let selected ranks contribute zero, mean (of the others) or exclude them",
+                      "SEL=WHAT"},
     [LB_SWAP_SOURCE] = {"source", "other bytes for selected sources: own, finite or step:N", "SEL=WHAT"},
     [LB_SWAP_FUSE] = {"fuse",
                       "one kernel for what several ops compute: KIND=KERNEL, KIND=on, KIND=off, or SEL=KIND[:KERNEL]; "
@@ -155,15 +159,17 @@ const struct poptOption *lb_swap_options(lb_swap_list *list)
 {
     *list = (lb_swap_list){.err = LB_ERR_INIT};
     /* popt hands repeated options over one by one, to the callback that stands first, with its description as data. */
-    list->table[0] =
-        (struct poptOption){NULL, '\0', POPT_ARG_CALLBACK, (void *)on_swap, 0, (const char *)list, NULL};
+    list->table[0] = (struct poptOption){NULL, '\0', POPT_ARG_CALLBACK, (void *)on_swap, 0, (const char *)list, NULL};
     for (int i = 0; i < LB_SWAP_KINDS; i++)
-        list->table[i + 1] = (struct poptOption){
-            SWAPS[i].name, '\0', POPT_ARG_STRING, NULL, 0, SWAPS[i].text, SWAPS[i].argument};
+        list->table[i + 1] =
+            (struct poptOption){SWAPS[i].name, '\0', POPT_ARG_STRING, NULL, 0, SWAPS[i].text, SWAPS[i].argument};
     return list->table;
 }
 
-const char *lb_swap_option(lb_swap_kind kind) { return SWAPS[kind].name; }
+const char *lb_swap_option(lb_swap_kind kind)
+{
+    return SWAPS[kind].name;
+}
 
 void lb_swap_list_release(lb_swap_list *list)
 {
@@ -221,9 +227,11 @@ lb_status lb_memory_parse(const char *text, uint64_t *bytes, lb_err *err)
 {
     enum { LEAST = 1 << 20 };
     if (!text) return LB_OK;
-    if (!lb_size_parse(text, bytes)) return lb_fail(err, LB_ERR_INVALID, "--memory %s: expected a size such as 512M or 2G", text);
+    if (!lb_size_parse(text, bytes))
+        return lb_fail(err, LB_ERR_INVALID, "--memory %s: expected a size such as 512M or 2G", text);
     if (*bytes >= LEAST) return LB_OK;
-    return lb_fail(err, LB_ERR_INVALID, "--memory %s: nothing can be computed in less than a megabyte; expected a size such as 512M", text);
+    return lb_fail(err, LB_ERR_INVALID,
+                   "--memory %s: nothing can be computed in less than a megabyte; expected a size such as 512M", text);
 }
 
 const char *lb_bytes_text(uint64_t bytes, char text[16])
@@ -249,8 +257,9 @@ static const char *colour_of(const char *word, size_t n)
 {
     static const struct {
         const char *word, *code;
-    } colours[] = {{"identical", "32"}, {"clean", "32"},   {"reordered", "33"}, {"rounding", "33"}, {"noise", "33"},   {"diverged", "31"},
-                   {"failure", "31"},   {"culprit", "31"}, {"missing", "35"},   {"opaque", "35"},   {"undecided", "35"}, {"swapped", "36"}};
+    } colours[] = {{"identical", "32"}, {"clean", "32"},    {"reordered", "33"}, {"rounding", "33"},
+                   {"noise", "33"},     {"diverged", "31"}, {"failure", "31"},   {"culprit", "31"},
+                   {"missing", "35"},   {"opaque", "35"},   {"undecided", "35"}, {"swapped", "36"}};
     for (size_t i = 0; i < sizeof colours / sizeof *colours; i++)
         if (strlen(colours[i].word) == n && !strncmp(word, colours[i].word, n)) return colours[i].code;
     return NULL;
@@ -259,8 +268,10 @@ static const char *colour_of(const char *word, size_t n)
 static void print_verdict(const char *word, size_t n)
 {
     const char *code = is_coloured() ? colour_of(word, n) : NULL;
-    if (code) printf("\033[%sm%.*s\033[0m", code, (int)n, word);
-    else printf("%.*s", (int)n, word);
+    if (code)
+        printf("\033[%sm%.*s\033[0m", code, (int)n, word);
+    else
+        printf("%.*s", (int)n, word);
 }
 
 void lb_print_verdict(const char *word, int width)
@@ -283,8 +294,10 @@ void lb_print_text(const char *text)
     for (const char *at = text; *at;) {
         const size_t n = strspn(at, "abcdefghijklmnopqrstuvwxyz");
         const bool whole = n && (!at[n] || strchr(" :\n", at[n])) && may_follow(text, at);
-        if (whole) print_verdict(at, n);
-        else printf("%.*s", n ? (int)n : 1, at);
+        if (whole)
+            print_verdict(at, n);
+        else
+            printf("%.*s", n ? (int)n : 1, at);
         at += n ? n : 1;
     }
 }
@@ -300,8 +313,8 @@ void lb_progress(const char *what, uint64_t done, uint64_t total)
     if (progress_shown && filled == last && done != total) return;
     last = filled;
     progress_shown = true;
-    fprintf(stderr, "\r%-24.24s [%.*s%*s] %3d %%", what, filled, "################################",
-            WIDTH - filled, "", total ? (int)(done * 100 / total) : 0);
+    fprintf(stderr, "\r%-24.24s [%.*s%*s] %3d %%", what, filled, "################################", WIDTH - filled, "",
+            total ? (int)(done * 100 / total) : 0);
     fflush(stderr);
 }
 

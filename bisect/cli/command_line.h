@@ -20,18 +20,18 @@ enum lb_exit {
 };
 
 /* X(name, one line for `lastbit --help`) */
-#define LB_COMMANDS(X)                                                                                         \
-    X(record, "run a program and record its steps")                                                            \
-    X(doctor, "say what recording would see here, and what not")                                               \
-    X(ls, "list steps, ranks, layers, ops and values of a capture")                                            \
-    X(show, "show one value: statistics, contents, histogram; export as .npy")                                 \
-    X(verify, "check every checksum and rule of a capture")                                                    \
-    X(recover, "rebuild a capture whose writer was killed or whose index is damaged")                          \
-    X(pack, "pack a capture into one compressed file; strip private bytes")                                    \
-    X(replay, "re-execute recorded steps, as they were or under swaps")                                        \
-    X(diff, "compare two captures layer by layer")                                                             \
-    X(explain, "say which kernel, precision or order turns one capture into another")                          \
-    X(order, "find the order in which a live kernel adds up")                                                  \
+#define LB_COMMANDS(X)                                                                                                 \
+    X(record, "run a program and record its steps")                                                                    \
+    X(doctor, "say what recording would see here, and what not")                                                       \
+    X(ls, "list steps, ranks, layers, ops and values of a capture")                                                    \
+    X(show, "show one value: statistics, contents, histogram; export as .npy")                                         \
+    X(verify, "check every checksum and rule of a capture")                                                            \
+    X(recover, "rebuild a capture whose writer was killed or whose index is damaged")                                  \
+    X(pack, "pack a capture into one compressed file; strip private bytes")                                            \
+    X(replay, "re-execute recorded steps, as they were or under swaps")                                                \
+    X(diff, "compare two captures layer by layer")                                                                     \
+    X(explain, "say which kernel, precision or order turns one capture into another")                                  \
+    X(order, "find the order in which a live kernel adds up")                                                          \
     X(bisect, "find the cause of a failing step")
 
 #define LB_COMMAND_DECLARE(name, text) int lb_cmd_##name(int argc, const char **argv);

@@ -79,7 +79,8 @@ static void print_names(const struct poptOption *table)
     size_t column = (size_t)printf("      ");
     for (; !is_end(table); table++) {
         char name[40];
-        if (table->longName) column = fill(name, (size_t)snprintf(name, sizeof name, "--%s", table->longName), column, 6);
+        if (table->longName)
+            column = fill(name, (size_t)snprintf(name, sizeof name, "--%s", table->longName), column, 6);
     }
     printf("\n      What each takes: `lastbit help swaps`; what they apply to: `lastbit help selectors`.\n");
 }
@@ -103,29 +104,34 @@ void lb_help_options(const struct poptOption *table, bool swaps_too)
 /* ---- topics ----------------------------------------------------------------------------------------------------- */
 
 static const char SELECTORS[] =
-    "A selector (SEL) says which ops a swap, or a question, applies to. It is a PCRE2 pattern, or terms joined by \"&\", all of which "
+    "A selector (SEL) says which ops a swap, or a question, applies to. It is a PCRE2 pattern, or terms joined by "
+    "\"&\", all of which "
     "must hold:\n\n"
     "  PATTERN        searched anywhere in \"layer/op\": 'mlp/aten::(add)?mm'\n"
     "  layer=PATTERN  searched anywhere in the path of the module, unless it is anchored: layer=mlp;\n"
-    "                 'layer=^model\\.layers\\.3(\\.|$)' is that module and what is in it, 'layer=layers.3' layers.31, too\n"
+    "                 'layer=^model\\.layers\\.3(\\.|$)' is that module and what is in it, 'layer=layers.3' layers.31, "
+    "too\n"
     "  op=PATTERN     the whole name of the op, with or without namespace and overload: op=mm, op=aten::add.Tensor\n"
     "  class=PATTERN  the whole class name of the innermost module\n"
     "  phase=LIST     forward, backward, optimizer, communication, other\n"
     "  rank=LIST      numbers and ranges: 0,3-5\n"
     "  step=LIST      the same\n"
     "  index=LIST     rows of ops in the recorded step, as `lastbit ls --ops` numbers them: 12-40,77\n"
-    "  block=LETTERS  classes of residual blocks: A attention, D dense MLP, E mixture of experts, M Mamba or SSM, R recurrent\n\n"
-    "Empty or left out it selects everything. \"\\&\" is an ampersand in a pattern. The shell leaves a selector alone between single "
+    "  block=LETTERS  classes of residual blocks: A attention, D dense MLP, E mixture of experts, M Mamba or SSM, R "
+    "recurrent\n\n"
+    "Empty or left out it selects everything. \"\\&\" is an ampersand in a pattern. The shell leaves a selector alone "
+    "between single "
     "quotes. `lastbit ls CAPTURE --layers` lists paths and classes, `--ops` the names of ops.\n\n"
     "Examples:\n"
     "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
     "  lastbit replay run.lb --order 'op=sum&step=2-3=pairwise'\n"
     "  lastbit explain a.lb b.lb --select 'layer=model.layers.3&op=mm'\n";
 
-static const char SWAPS[] =
-    "A swap changes one thing in replay: SEL=WHAT, for the ops that SEL selects (`lastbit help selectors`). Without SEL it applies to "
-    "all. A swap that means nothing to an op leaves it alone. Of two swaps that ask an op for the same thing the later counts. "
-    "`replay` takes them, and `bisect --check`; each may be given several times.\n";
+static const char SWAPS[] = "A swap changes one thing in replay: SEL=WHAT, for the ops that SEL selects (`lastbit help "
+                            "selectors`). Without SEL it applies to "
+                            "all. A swap that means nothing to an op leaves it alone. Of two swaps that ask an op for "
+                            "the same thing the later counts. "
+                            "`replay` takes them, and `bisect --check`; each may be given several times.\n";
 
 static const char PRECISIONS[] =
     "\nPRECISION is a type: f64, f32, tf32, bf16, f16, e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1, e8m0 (f32 and f64 never "
@@ -136,8 +142,10 @@ static const char PRECISIONS[] =
     "(scale:floor|ceil|even|rceil), nvfp4 (hadamard:on|off, weights:1d|2d, gradients:ROUND); forward: and backward: "
     "set their element types, products:all takes those of attention too. Scales live from step to step of a replay.\n\n"
     "--fuse KIND=KERNEL computes what several recorded ops do together by one kernel, with its own order of additions, "
-    "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, and "
-    "SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. `lastbit replay CAPTURE --kernels` lists kinds, kernels and their "
+    "accumulator and rounding points; KIND=on takes the usual one, KIND=off (or a later --fuse) leaves or changes it, "
+    "and "
+    "SEL=KIND[:KERNEL] takes the composites whose last op SEL selects. `lastbit replay CAPTURE --kernels` lists kinds, "
+    "kernels and their "
     "options.\n";
 
 static void print_selectors(void)

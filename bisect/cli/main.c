@@ -34,10 +34,9 @@ enum { ENTRIES = sizeof entries / sizeof *entries };
 
 static void print_usage(FILE *out)
 {
-    fprintf(out,
-            "usage: lastbit COMMAND [OPTIONS] ARGS\n\n"
-            "Capture a training or serving step, replay it under other kernels, precisions and rank orders,\n"
-            "and find the first layer, rank and op where the numbers part company.\n\nCommands:\n");
+    fprintf(out, "usage: lastbit COMMAND [OPTIONS] ARGS\n\n"
+                 "Capture a training or serving step, replay it under other kernels, precisions and rank orders,\n"
+                 "and find the first layer, rank and op where the numbers part company.\n\nCommands:\n");
     for (size_t i = 0; i < ENTRIES; i++) fprintf(out, "  %-8s  %s\n", entries[i].name, entries[i].text);
     fprintf(out, "\n`lastbit help COMMAND` explains each with an example; `lastbit help` lists topics, too.\n");
 }
@@ -88,7 +87,8 @@ static int deliver(const char *name, int code)
 {
     const int had = ferror(stdout);
     if (fflush(stdout) == 0 && !had) return code;
-    fprintf(stderr, "lastbit %s: its answer could not be written%s%s\n", name, had ? "" : ": ", had ? "" : strerror(errno));
+    fprintf(stderr, "lastbit %s: its answer could not be written%s%s\n", name, had ? "" : ": ",
+            had ? "" : strerror(errno));
     return LB_EXIT_FAILED;
 }
 
@@ -123,7 +123,8 @@ int main(int argc, const char **argv)
         return deliver("--version", LB_EXIT_SAME);
     }
     if (!is_known_isa(getenv("LASTBIT_ISA")))
-        return lb_command_misused(argv[1], "LASTBIT_ISA=%s in the environment: expected scalar, avx2 or avx512", getenv("LASTBIT_ISA"));
+        return lb_command_misused(argv[1], "LASTBIT_ISA=%s in the environment: expected scalar, avx2 or avx512",
+                                  getenv("LASTBIT_ISA"));
     const lb_entry *entry = find_entry(argv[1]);
     if (entry) return deliver(argv[1], run_entry(entry, argc - 1, argv + 1));
     fprintf(stderr, "lastbit: no command `%s`\n\n", argv[1]);

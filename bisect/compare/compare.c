@@ -113,11 +113,11 @@ static grid grid_of(lb_dtype dtype)
 #include "compare_lanes.h"
 #undef LEVEL
 #pragma GCC pop_options
-#define DISPATCH(name, args)                                                                                   \
-    switch (lb_processor_isa()) {                                                                              \
-    case LB_ISA_AVX512: name##_avx512 args; break;                                                             \
-    case LB_ISA_AVX2: name##_avx2 args; break;                                                                 \
-    case LB_ISA_SCALAR: name##_scalar args; break;                                                             \
+#define DISPATCH(name, args)                                                                                           \
+    switch (lb_processor_isa()) {                                                                                      \
+    case LB_ISA_AVX512: name##_avx512 args; break;                                                                     \
+    case LB_ISA_AVX2: name##_avx2 args; break;                                                                         \
+    case LB_ISA_SCALAR: name##_scalar args; break;                                                                     \
     }
 #else
 #define DISPATCH(name, args) name##_scalar args
@@ -177,8 +177,8 @@ static size_t pad_f32(float *x, size_t n)
 }
 
 /* Both of one dtype whose ranks are those of f32, but for a shift. False: not all are finite, nothing was added. */
-static bool add_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, const char *pb, ptrdiff_t sb,
-                       size_t n, int64_t start)
+static bool add_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, const char *pb, ptrdiff_t sb, size_t n,
+                       int64_t start)
 {
     float x[BLOCK], y[BLOCK];
     const float *a = (const float *)pa, *b = (const float *)pb;
@@ -199,8 +199,8 @@ static bool add_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, co
 
 /* ---- the pass ---- */
 
-static void add_block(pass *p, const lb_tensor *a, const lb_tensor *b, const char *pa, ptrdiff_t sa,
-                      const char *pb, ptrdiff_t sb, size_t n, int64_t start)
+static void add_block(pass *p, const lb_tensor *a, const lb_tensor *b, const char *pa, ptrdiff_t sa, const char *pb,
+                      ptrdiff_t sb, size_t n, int64_t start)
 {
     double x[BLOCK], y[BLOCK], ulp[BLOCK];
     bool same_dtype = a->dtype == b->dtype, dense = sa == 1 && sb == 1;
@@ -282,7 +282,8 @@ static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t el
 }
 
 /* Not inlined: its buffers are 40 KiB of stack. */
-static __attribute__((noinline)) void run_chunk(pass *part, const lb_tensor *a, const lb_tensor *b, int64_t from, int64_t elements)
+static __attribute__((noinline)) void run_chunk(pass *part, const lb_tensor *a, const lb_tensor *b, int64_t from,
+                                                int64_t elements)
 {
     for (int64_t at = from; at < elements && at < from + CHUNK; at += BLOCK) {
         const int64_t n = elements - at < BLOCK ? elements - at : BLOCK;
@@ -326,8 +327,7 @@ static void finish(const pass *p, int64_t elements, lb_difference *d)
     const sums *s = &p->sums;
     d->differing = (int64_t)sum_lanes(s->differing), d->nonfinite = (int64_t)sum_lanes(s->nonfinite);
     d->first = p->first;
-    d->max_abs = max_lanes(s->max_abs), d->max_ulp = max_lanes(s->max_ulp),
-    d->p99_ulp = percentile_ulp(p, elements);
+    d->max_abs = max_lanes(s->max_abs), d->max_ulp = max_lanes(s->max_ulp), d->p99_ulp = percentile_ulp(p, elements);
     d->max_rel = max_lanes(s->largest.d / s->largest.a);
     double same = sum_lanes(s->same), aa = same + sum_lanes(s->aa), bb = same + sum_lanes(s->bb);
     double dd = sum_lanes(s->dd), ab = same + sum_lanes(s->ab);
@@ -343,7 +343,8 @@ static void finish(const pass *p, int64_t elements, lb_difference *d)
 lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
 {
     lb_tensor x, y;
-    if (lb_dtype_is_complex(a->dtype) && lb_dtype_is_complex(b->dtype) && lb_tensor_parts(a, &x) && lb_tensor_parts(b, &y))
+    if (lb_dtype_is_complex(a->dtype) && lb_dtype_is_complex(b->dtype) && lb_tensor_parts(a, &x) &&
+        lb_tensor_parts(b, &y))
         return lb_compare_numbers(&x, &y, d, err);
     memset(d, 0, sizeof *d);
     d->first = -1, d->cosine = 1;
@@ -359,7 +360,8 @@ lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_differen
     const grid g = grid_of(lb_dtype_part(narrower_b ? b->dtype : a->dtype));
     pass p = new_pass(&g);
     bool dense = lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
-    if (dense && a->dtype == b->dtype && memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0) return LB_OK;
+    if (dense && a->dtype == b->dtype && memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0)
+        return LB_OK;
     if (!dense || !run_chunks(&p, a, b, d->elements)) run_pass(&p, a, b, d->elements);
     finish(&p, d->elements, d);
     return LB_OK;

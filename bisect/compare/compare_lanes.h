@@ -52,8 +52,7 @@ static inline ivec LEVEL(note_rate)(rates *r, vec ad, vec aa)
 }
 
 /* Adds a block that differs; `ulp` gets the distances, −1 where the bits agree. */
-static inline void LEVEL(add_differing)(sums *s, const grid *g, const double *a, const double *b, double *ulp,
-                                        size_t n)
+static inline void LEVEL(add_differing)(sums *s, const grid *g, const double *a, const double *b, double *ulp, size_t n)
 {
     sums t = *s;
     const vec zero = {0}, one = zero + 1, infinity = zero + INFINITY;
@@ -62,8 +61,8 @@ static inline void LEVEL(add_differing)(sums *s, const grid *g, const double *a,
         memcpy(&x, a + i, sizeof x), memcpy(&y, b + i, sizeof y);
         ivec finite = (x - x == 0) & (y - y == 0), differs = ((ivec)x != (ivec)y) & ~((x != x) & (y != y));
         vec ranks = LEVEL(rank_distance)(LEVEL(rank_of)(g, x), LEVEL(rank_of)(g, y));
-        vec distance = LEVEL(choose)(finite, LEVEL(absolute)(g->ranks ? ranks : x - y),
-                                     LEVEL(choose)(x == y, zero, infinity));
+        vec distance =
+            LEVEL(choose)(finite, LEVEL(absolute)(g->ranks ? ranks : x - y), LEVEL(choose)(x == y, zero, infinity));
         distance = LEVEL(choose)(differs, distance, zero - 1);
         memcpy(ulp + i, &distance, sizeof distance);
         x = LEVEL(choose)(finite, x, zero), y = LEVEL(choose)(finite, y, zero);
@@ -72,8 +71,7 @@ static inline void LEVEL(add_differing)(sums *s, const grid *g, const double *a,
         t.max_abs = LEVEL(choose)(ad > t.max_abs, ad, t.max_abs);
         LEVEL(note_rate)(&t.largest, ad, aa);
         t.max_ulp = LEVEL(choose)(distance > t.max_ulp, distance, t.max_ulp);
-        t.differing += LEVEL(choose)(differs, one, zero),
-            t.nonfinite += LEVEL(choose)(differs & ~finite, one, zero);
+        t.differing += LEVEL(choose)(differs, one, zero), t.nonfinite += LEVEL(choose)(differs & ~finite, one, zero);
     }
     *s = t;
 }
@@ -106,8 +104,8 @@ static __attribute__((noinline)) void LEVEL(note_rates)(rates *r, const float *a
 /* Adds sixteen f32 numbers of either side to the sums, and their distances to the greatest; returns the leading bits of those, each
  * alone. `screened` becomes negative where |d| / |x| may be the largest yet. */
 #if defined(__AVX512CD__)
-static inline __attribute__((always_inline)) word LEVEL(add_sixteen)(sums *t, word *most, real *screened, int shift, float screen,
-                                                                     const float *a, const float *b)
+static inline __attribute__((always_inline)) word LEVEL(add_sixteen)(sums *t, word *most, real *screened, int shift,
+                                                                     float screen, const float *a, const float *b)
 {
     /* Products of two f32 numbers are exact in f64: fused or not, one bit pattern. */
     const __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b), magnitude = _mm512_set1_epi32(INT32_MAX);
@@ -119,13 +117,16 @@ static inline __attribute__((always_inline)) word LEVEL(add_sixteen)(sums *t, wo
     const __m512 far = _mm512_abs_ps(_mm512_sub_ps((__m512)x, (__m512)y));
     *screened = (real)_mm512_min_ps((__m512)*screened, _mm512_fmsub_ps((__m512)mx, _mm512_set1_ps(screen), far));
     for (int half = 0; half < 2; half++) {
-        const __m512d vx = _mm512_cvtps_pd(_mm256_loadu_ps(a + half * LANES)), vy = _mm512_cvtps_pd(_mm256_loadu_ps(b + half * LANES));
+        const __m512d vx = _mm512_cvtps_pd(_mm256_loadu_ps(a + half * LANES)),
+                      vy = _mm512_cvtps_pd(_mm256_loadu_ps(b + half * LANES));
         const __m512d d = _mm512_sub_pd(vx, vy);
         t->aa = (vec)_mm512_fmadd_pd(vx, vx, (__m512d)t->aa), t->bb = (vec)_mm512_fmadd_pd(vy, vy, (__m512d)t->bb);
-        t->ab = (vec)_mm512_fmadd_pd(vx, vy, (__m512d)t->ab), t->dd = (vec)_mm512_add_pd((__m512d)t->dd, _mm512_mul_pd(d, d));
+        t->ab = (vec)_mm512_fmadd_pd(vx, vy, (__m512d)t->ab),
+        t->dd = (vec)_mm512_add_pd((__m512d)t->dd, _mm512_mul_pd(d, d));
         t->max_abs = (vec)_mm512_range_pd((__m512d)t->max_abs, d, 0xB); /* the larger magnitude */
     }
-    const __m512i least = _mm512_mask_max_epu32(distance, other_sign, distance, _mm512_set1_epi32(1)); /* -0 and +0: as below */
+    const __m512i least =
+        _mm512_mask_max_epu32(distance, other_sign, distance, _mm512_set1_epi32(1)); /* -0 and +0: as below */
     return (word)_mm512_srlv_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_lzcnt_epi32(least));
 }
 #else
@@ -135,9 +136,11 @@ static inline __attribute__((always_inline)) word8 LEVEL(pick)(word8 mask, word8
     return (yes & mask) | (no & ~mask);
 }
 
-static inline __attribute__((always_inline)) word8 LEVEL(add_eight)(word8 *most, word8 *screened, int shift, float screen, word8 x, word8 y)
+static inline __attribute__((always_inline)) word8 LEVEL(add_eight)(word8 *most, word8 *screened, int shift,
+                                                                    float screen, word8 x, word8 y)
 {
-    const word8 mx = x & INT32_MAX, my = y & INT32_MAX, first = (word8)((int8)mx > (int8)my), other_sign = (word8)((int8)(x ^ y) >> 31);
+    const word8 mx = x & INT32_MAX, my = y & INT32_MAX, first = (word8)((int8)mx > (int8)my),
+                other_sign = (word8)((int8)(x ^ y) >> 31);
     const word8 distance = LEVEL(pick)(other_sign, mx + my, LEVEL(pick)(first, mx - my, my - mx)) >> shift;
     *most = LEVEL(pick)((word8)(distance > *most), distance, *most);
     const real8 far = (real8)((word8)((real8)x - (real8)y) & INT32_MAX);
@@ -152,15 +155,16 @@ static inline __attribute__((always_inline)) void LEVEL(add_four)(sums *t, int a
     float4 fx, fy;
     memcpy(&fx, a, sizeof fx), memcpy(&fy, b, sizeof fy);
     const vec4 x = __builtin_convertvector(fx, vec4), y = __builtin_convertvector(fy, vec4), d = x - y;
-    vec4 *const aa = (vec4 *)&t->aa + at, *const bb = (vec4 *)&t->bb + at, *const ab = (vec4 *)&t->ab + at, *const dd = (vec4 *)&t->dd + at;
+    vec4 *const aa = (vec4 *)&t->aa + at, *const bb = (vec4 *)&t->bb + at, *const ab = (vec4 *)&t->ab + at,
+                *const dd = (vec4 *)&t->dd + at;
     *aa += x * x, *bb += y * y, *ab += x * y, *dd += d * d;
     vec4 *const max_abs = (vec4 *)&t->max_abs + at, ad = (vec4)((int4)d & INT64_MAX);
     const int4 larger = ad > *max_abs;
     *max_abs = (vec4)(((int4)ad & larger) | ((int4)*max_abs & ~larger));
 }
 
-static inline __attribute__((always_inline)) word LEVEL(add_sixteen)(sums *t, word *most, real *screened, int shift, float screen,
-                                                                     const float *a, const float *b)
+static inline __attribute__((always_inline)) word LEVEL(add_sixteen)(sums *t, word *most, real *screened, int shift,
+                                                                     float screen, const float *a, const float *b)
 {
     word8 leading[2];
     for (int h = 0; h < 2; h++, a += LANES, b += LANES) {
@@ -218,8 +222,8 @@ static inline void LEVEL(add_words)(word *planes, int plane, word *words, size_t
  * sums meet the lanes in the same order, and have the same bits. n is a multiple of GROUP. The largest |d| / |x| is looked for in f64 only in groups where some f32
  * quotient is not below a screen, which follows the largest so far. Nothing is added when a number is not finite: then `*finite`
  * is cleared. */
-static inline __attribute__((always_inline)) void LEVEL(add_floats)(sums *s, distances *u, int shift, const float *a, const float *b,
-                                                                    size_t n, bool *finite)
+static inline __attribute__((always_inline)) void LEVEL(add_floats)(sums *s, distances *u, int shift, const float *a,
+                                                                    const float *b, size_t n, bool *finite)
 {
     sums t = *s;
     rates largest = s->largest;
@@ -228,8 +232,10 @@ static inline __attribute__((always_inline)) void LEVEL(add_floats)(sums *s, dis
         word leading[4];
         real screened = {0};
         for (int k = 0; k < 4; k++)
-            leading[k] = LEVEL(add_sixteen)(&t, &most, &screened, shift, largest.screen, a + i + 2 * LANES * k, b + i + 2 * LANES * k);
-        word low = LEVEL(carry_of)(&ones, leading[0], leading[1]), high = LEVEL(carry_of)(&ones, leading[2], leading[3]);
+            leading[k] = LEVEL(add_sixteen)(&t, &most, &screened, shift, largest.screen, a + i + 2 * LANES * k,
+                                            b + i + 2 * LANES * k);
+        word low = LEVEL(carry_of)(&ones, leading[0], leading[1]),
+             high = LEVEL(carry_of)(&ones, leading[2], leading[3]);
         fours[i / GROUP] = LEVEL(carry_of)(&twos, low, high);
         if (__builtin_expect(LEVEL(negative)(screened), 0)) LEVEL(note_rates)(&largest, a + i, b + i);
     }
@@ -241,7 +247,8 @@ static inline __attribute__((always_inline)) void LEVEL(add_floats)(sums *s, dis
     LEVEL(add_words)(u->planes, 2, fours, n / GROUP);
 }
 
-static inline void LEVEL(add_differing_f32)(sums *s, distances *u, bool half, const float *a, const float *b, size_t n, bool *finite)
+static inline void LEVEL(add_differing_f32)(sums *s, distances *u, bool half, const float *a, const float *b, size_t n,
+                                            bool *finite)
 {
     if (half)
         LEVEL(add_floats)(s, u, 16, a, b, n, finite);

@@ -45,14 +45,11 @@ static bool flipped_bit(const lb_tensor *ta, const lb_tensor *tb, const sides *s
     if (size > 8) return false;
     uint64_t x = 0, y = 0;
     int64_t at = 0;
-    for (lb_rows ra = lb_rows_of(&ta->layout), rb = lb_rows_of(&tb->layout);
-         lb_rows_next(&ra) && lb_rows_next(&rb);) {
+    for (lb_rows ra = lb_rows_of(&ta->layout), rb = lb_rows_of(&tb->layout); lb_rows_next(&ra) && lb_rows_next(&rb);) {
         if (ra.count != rb.count) return false; /* other layouts: rows do not pair up */
         if (s->first < at + ra.count) {
-            memcpy(&x, (const char *)ta->data + (ra.offset + (s->first - at) * ra.stride) * (int64_t)size,
-                   size);
-            memcpy(&y, (const char *)tb->data + (rb.offset + (s->first - at) * rb.stride) * (int64_t)size,
-                   size);
+            memcpy(&x, (const char *)ta->data + (ra.offset + (s->first - at) * ra.stride) * (int64_t)size, size);
+            memcpy(&y, (const char *)tb->data + (rb.offset + (s->first - at) * rb.stride) * (int64_t)size, size);
             break;
         }
         at += ra.count;
@@ -78,8 +75,10 @@ static bool scaled(const sides *s, lb_difference *d)
     if (frexp(fabs(ratio), &exponent) != 0.5) return false;
     for (int64_t i = s->first; i <= s->last && ratio > 0; i++)
         if (s->differs[i] && s->a[i] == 0 && s->b[i] == 0) return false;
-    if (ratio == -1) say(d, LB_PATTERN_SIGN, "%lld of %lld elements", s->count, s->n, 0);
-    else say(d, LB_PATTERN_POWER_OF_TWO, ratio < 0 ? "factor -(2^%lld)" : "factor 2^%lld", exponent - 1, 0, 0);
+    if (ratio == -1)
+        say(d, LB_PATTERN_SIGN, "%lld of %lld elements", s->count, s->n, 0);
+    else
+        say(d, LB_PATTERN_POWER_OF_TWO, ratio < 0 ? "factor -(2^%lld)" : "factor 2^%lld", exponent - 1, 0, 0);
     return true;
 }
 
@@ -209,8 +208,7 @@ static void say_run(const sides *s, int dim, int64_t first, int64_t count, lb_di
     char part[64] = "";
     d->pattern = LB_PATTERN_ROWS;
     if (size % count == 0 && first % count == 0)
-        snprintf(part, sizeof part, " (part %lld of %lld)", (long long)(first / count + 1),
-                 (long long)(size / count));
+        snprintf(part, sizeof part, " (part %lld of %lld)", (long long)(first / count + 1), (long long)(size / count));
     if (count == 1) {
         snprintf(d->detail, sizeof d->detail, "dimension %d, slice %lld of %lld%s", dim, (long long)first,
                  (long long)size, zero_side(s));
@@ -277,9 +275,11 @@ static void say_tile(const sides *s, const box *x, lb_difference *d)
     for (int dim = 0; dim < s->ndim && used < sizeof d->detail; dim++) {
         const long long low = (long long)x->low[dim], high = (long long)x->high[dim];
         if (s->ndim == 2)
-            used += (size_t)snprintf(d->detail + used, sizeof d->detail - used, "%s%s %lld to %lld", used ? ", " : "", names[dim], low, high);
+            used += (size_t)snprintf(d->detail + used, sizeof d->detail - used, "%s%s %lld to %lld", used ? ", " : "",
+                                     names[dim], low, high);
         else if (high - low + 1 < s->shape[dim])
-            used += (size_t)snprintf(d->detail + used, sizeof d->detail - used, "%sdimension %d, %lld to %lld", used ? "; " : "", dim, low, high);
+            used += (size_t)snprintf(d->detail + used, sizeof d->detail - used, "%sdimension %d, %lld to %lld",
+                                     used ? "; " : "", dim, low, high);
     }
     if (used < sizeof d->detail) snprintf(d->detail + used, sizeof d->detail - used, "%s", zero_side(s));
 }
@@ -371,13 +371,13 @@ static void decide_large(const lb_tensor *ta, const lb_tensor *tb, sides *s, uin
 void lb_pattern_find(const lb_tensor *ta, const lb_tensor *tb, lb_difference *d)
 {
     lb_tensor x, y;
-    if (lb_dtype_is_complex(ta->dtype) && lb_dtype_is_complex(tb->dtype) && lb_tensor_parts(ta, &x) && lb_tensor_parts(tb, &y))
+    if (lb_dtype_is_complex(ta->dtype) && lb_dtype_is_complex(tb->dtype) && lb_tensor_parts(ta, &x) &&
+        lb_tensor_parts(tb, &y))
         ta = &x, tb = &y;
     d->pattern = LB_PATTERN_NONE;
     if (d->differing == 0) return;
     int64_t n = d->elements, longest = 1;
-    for (int i = 0; i < ta->layout.ndim; i++)
-        longest = ta->layout.shape[i] > longest ? ta->layout.shape[i] : longest;
+    for (int i = 0; i < ta->layout.ndim; i++) longest = ta->layout.shape[i] > longest ? ta->layout.shape[i] : longest;
     double *values = n <= LIMIT ? malloc((size_t)n * 2 * sizeof(double)) : NULL;
     uint8_t *marks = values ? calloc((size_t)(n + longest), 1) : NULL;
     say(d, LB_PATTERN_SCATTERED, "%lld of %lld elements", d->differing, n, 0);

@@ -29,7 +29,8 @@ static bool is_turned(const lb_sides *s, int p)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
                 for (int64_t k = 0; k < inner; k++)
-                    if (!same(s->a[outer + (i * columns + j) * inner + k], s->b[outer + (j * rows + i) * inner + k])) return false;
+                    if (!same(s->a[outer + (i * columns + j) * inner + k], s->b[outer + (j * rows + i) * inner + k]))
+                        return false;
     return true;
 }
 
@@ -39,8 +40,8 @@ bool lb_pattern_transposed(const lb_sides *s, lb_difference *d)
         const int64_t rows = s->shape[p], columns = s->shape[p + 1];
         if (rows < 2 || columns < 2 || !is_turned(s, p)) continue;
         d->pattern = LB_PATTERN_TRANSPOSED;
-        snprintf(d->detail, sizeof d->detail, "dimensions %d and %d, %lld by %lld%s", p, p + 1, (long long)rows, (long long)columns,
-                 rows == columns ? "" : ", under the shape of the other");
+        snprintf(d->detail, sizeof d->detail, "dimensions %d and %d, %lld by %lld%s", p, p + 1, (long long)rows,
+                 (long long)columns, rows == columns ? "" : ", under the shape of the other");
         return true;
     }
     return false;
@@ -96,7 +97,8 @@ bool lb_pattern_permuted(const lb_sides *s, int dim, const uint8_t *touched, int
     free(rows);
     if (!all) return false;
     d->pattern = LB_PATTERN_PERMUTED;
-    snprintf(d->detail, sizeof d->detail, "dimension %d, %lld of its %lld slices in another order", dim, (long long)count, (long long)size);
+    snprintf(d->detail, sizeof d->detail, "dimension %d, %lld of its %lld slices in another order", dim,
+             (long long)count, (long long)size);
     return true;
 }
 
@@ -139,8 +141,10 @@ static double step_of(const lb_sides *s, const double *grid)
     sorted[0] = 0;
     for (int64_t i = s->first; i <= s->last; i++) {
         if (!s->differs[i]) continue;
-        if (!isfinite(grid[i])) n = 0, i = s->last;
-        else if (n && n <= MOST_SORTED) sorted[n++] = fabs(grid[i]);
+        if (!isfinite(grid[i]))
+            n = 0, i = s->last;
+        else if (n && n <= MOST_SORTED)
+            sorted[n++] = fabs(grid[i]);
         top = fmax(top, fabs(grid[i]));
     }
     if (n) qsort(sorted, n, sizeof *sorted, by_value);
@@ -181,8 +185,11 @@ static bool on_steps(const lb_sides *s, double roundoff, lb_difference *d)
     const bool both = steps[0] > 0 && steps[1] > 0 && fabs(steps[0] - steps[1]) <= 1e-3 * step;
     if (!both && far > step * 1.001) return false;
     d->pattern = LB_PATTERN_QUANTISED;
-    if (both) snprintf(d->detail, sizeof d->detail, "both lie on steps of %.6g, %.0f apart at most", step, round(far / step));
-    else snprintf(d->detail, sizeof d->detail, "%s lies on steps of %.6g", steps[0] == step ? "the first" : "the second", step);
+    if (both)
+        snprintf(d->detail, sizeof d->detail, "both lie on steps of %.6g, %.0f apart at most", step, round(far / step));
+    else
+        snprintf(d->detail, sizeof d->detail, "%s lies on steps of %.6g", steps[0] == step ? "the first" : "the second",
+                 step);
     return true;
 }
 
@@ -196,7 +203,8 @@ bool lb_pattern_quantised(const lb_sides *s, lb_dtype dtype_a, lb_dtype dtype_b,
             if (lb_dtype_bits(types[i]) >= lb_dtype_bits(side ? dtype_b : dtype_a)) continue;
             if (!holds_type(s, side ? s->b : s->a, side ? s->a : s->b, types[i])) continue;
             d->pattern = LB_PATTERN_QUANTISED;
-            snprintf(d->detail, sizeof d->detail, "%s holds values of %s", side ? "the second" : "the first", lb_dtype_name(types[i]));
+            snprintf(d->detail, sizeof d->detail, "%s holds values of %s", side ? "the second" : "the first",
+                     lb_dtype_name(types[i]));
             return true;
         }
     return false;

@@ -36,8 +36,7 @@ typedef struct loners {
 
 static bool is_alone(const loners *s, uint32_t op)
 {
-    return s->partner[op] == LB_NONE && s->join[op] == LB_NONE &&
-           lb_op_computes(s->program, &s->program->ops[op]);
+    return s->partner[op] == LB_NONE && s->join[op] == LB_NONE && lb_op_computes(s->program, &s->program->ops[op]);
 }
 
 static uint32_t share_of(const loners *s, uint32_t op)
@@ -45,8 +44,7 @@ static uint32_t share_of(const loners *s, uint32_t op)
     return lb_program_view_part_of(s->side, op) / s->share;
 }
 
-static void list_alone(const loners *s, uint32_t share, const lb_op *like, const char *layer, char *text,
-                       size_t size)
+static void list_alone(const loners *s, uint32_t share, const lb_op *like, const char *layer, char *text, size_t size)
 {
     *text = '\0';
     for (uint32_t i = 0; i < s->program->n_ops; i++) {
@@ -60,8 +58,8 @@ static void list_alone(const loners *s, uint32_t share, const lb_op *like, const
 static bool is_listed(const lb_diff_report *r, int64_t step, int32_t rank, const lb_op *op, const char *layer)
 {
     for (uint32_t k = r->n_structures; k-- > 0;)
-        if (r->structures[k].step == step && r->structures[k].rank == rank &&
-            r->structures[k].phase == op->phase && strcmp(r->structures[k].layer, layer) == 0)
+        if (r->structures[k].step == step && r->structures[k].rank == rank && r->structures[k].phase == op->phase &&
+            strcmp(r->structures[k].layer, layer) == 0)
             return true;
     return false;
 }
@@ -139,8 +137,7 @@ static void add_other_shape(lb_strided_walk *w, uint32_t ia, const lb_value *a, 
     w->report->sources++;
 }
 
-static uint32_t find_parameter(const lb_program *p, const uint8_t *paired, const char *name,
-                               const lb_value **value)
+static uint32_t find_parameter(const lb_program *p, const uint8_t *paired, const char *name, const lb_value **value)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (!paired[i] && strcmp(parameter_name(p, i, value), name) == 0) return i;
@@ -165,8 +162,7 @@ static void add_lone_parameters(lb_strided_walk *w, uint8_t *paired_a, uint8_t *
             }
             char text[640];
             if (batch) continue;
-            snprintf(text, sizeof text, "%s is on the %s side only", name,
-                     (k == 1) != w->swapped ? "second" : "first");
+            snprintf(text, sizeof text, "%s is on the %s side only", name, (k == 1) != w->swapped ? "second" : "first");
             lb_report_missing(w->report, text);
         }
 }
@@ -180,8 +176,7 @@ static lb_status add_parameters(lb_strided_walk *w, lb_err *err)
         paired_a[i] = j != LB_NONE || al->join_of_a[i] != LB_NONE;
         if (j != LB_NONE) paired_b[j] = 1;
     }
-    for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++)
-        paired_b[i] |= al->join_of_b[i] != LB_NONE;
+    for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++) paired_b[i] |= al->join_of_b[i] != LB_NONE;
     lb_status status = LB_ERR_NOMEM;
     if (paired_a && paired_b) status = LB_OK, add_lone_parameters(w, paired_a, paired_b);
     free(paired_a), free(paired_b);
@@ -196,9 +191,10 @@ typedef struct session {
     const lb_diff_options *options;
     const lb_map_rules *rules;
     lb_diff_report *report;
-    lb_diff_report *quiet; /* of steps before the window that was asked for: what they leave is known, and nothing is said; or NULL */
-    bool swapped;    /* the last pair was turned round */
-    uint64_t shared; /* steps that both sides have */
+    lb_diff_report *
+        quiet; /* of steps before the window that was asked for: what they leave is known, and nothing is said; or NULL */
+    bool swapped;     /* the last pair was turned round */
+    uint64_t shared;  /* steps that both sides have */
     lb_lack lacks[2]; /* bytes that either side did not keep, and for want of which something could not be judged */
 } session;
 
@@ -247,8 +243,8 @@ static lb_status replay_both(lb_strided_walk *w, const lb_diff_options *options,
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);
     w->have_shadows = status == LB_OK;
     if (status != LB_OK) {
-        snprintf(text, sizeof text, "step %lld rank %d could not be replayed: %s", (long long)w->pa->step,
-                 w->pa->rank, why.message);
+        snprintf(text, sizeof text, "step %lld rank %d could not be replayed: %s", (long long)w->pa->step, w->pa->rank,
+                 why.message);
         lb_report_missing(w->report, text);
     } else if (w->shadows.over_memory) {
         lb_report_missing(w->report, "some exact shadows did not fit the memory limit; raise --memory");
@@ -260,7 +256,8 @@ static lb_status replay_both(lb_strided_walk *w, const lb_diff_options *options,
 static uint32_t find_differences(lb_strided_walk *w)
 {
     uint32_t differing = 0;
-    for (uint32_t e = 0; e < w->exits.n; e++) differing += !w->exits.list[e].input && (w->exits.list[e].differs || w->exits.list[e].other_shape);
+    for (uint32_t e = 0; e < w->exits.n; e++)
+        differing += !w->exits.list[e].input && (w->exits.list[e].differs || w->exits.list[e].other_shape);
     for (uint32_t i = 0; i < w->pa->n_ops; i++) {
         uint32_t j = w->alignment.b_of_a[i], join = w->alignment.join_of_a[i];
         bool source = strcmp(lb_op_name(w->pa, &w->pa->ops[i]), "lb::source") == 0;
@@ -304,7 +301,8 @@ static lb_status measure_noise(lb_strided_walk *w, const lb_diff_options *option
     char text[160];
     if (!options->n_noise) return LB_OK;
     LB_TRY(lb_noise_measure(w->swapped ? w->b : w->a, options->noise, options->n_noise, &w->noise, err));
-    snprintf(text, sizeof text, "--noise: none of these runs has all of step %lld, rank %d: what differs there is held against no noise",
+    snprintf(text, sizeof text,
+             "--noise: none of these runs has all of step %lld, rank %d: what differs there is held against no noise",
              (long long)w->pa->step, w->pa->rank);
     if (!w->noise.runs) lb_report_finding(w->report, text);
     return LB_OK;
@@ -320,12 +318,14 @@ static lb_status note_rows(lb_strided_walk *w, const session *s, lb_err *err)
     LB_TRY(lb_batch_rows_find(first, second, s->rules, NULL, &rows, err));
     if (rows.places)
         snprintf(text, sizeof text,
-                 "step %lld, rank %d: the sides' batches have %lld and %lld rows (%.60s), so that what carries rows has other "
-                 "shapes and is not compared here; row %lld of the first is row %lld of the second: `lastbit explain` holds the rows "
+                 "step %lld, rank %d: the sides' batches have %lld and %lld rows (%.60s), so that what carries rows "
+                 "has other "
+                 "shapes and is not compared here; row %lld of the first is row %lld of the second: `lastbit explain` "
+                 "holds the rows "
                  "that both have against each other, op by op",
                  (long long)w->pa->step, w->pa->rank, (long long)(rows.turned ? rows.many : rows.few),
-                 (long long)(rows.turned ? rows.few : rows.many), rows.by, (long long)(rows.turned ? rows.places[0] : 0),
-                 (long long)(rows.turned ? 0 : rows.places[0]));
+                 (long long)(rows.turned ? rows.few : rows.many), rows.by,
+                 (long long)(rows.turned ? rows.places[0] : 0), (long long)(rows.turned ? 0 : rows.places[0]));
     else if (*rows.missing)
         snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, rows.missing);
     if (rows.places || *rows.missing) lb_report_finding(w->report, text);
@@ -337,9 +337,13 @@ static lb_status note_rows(lb_strided_walk *w, const session *s, lb_err *err)
 static bool has_lone_ops(const lb_strided_walk *w)
 {
     for (uint32_t i = 0; i < w->pa->n_ops; i++)
-        if (w->alignment.b_of_a[i] == LB_NONE && w->alignment.join_of_a[i] == LB_NONE && lb_op_computes(w->pa, &w->pa->ops[i])) return true;
+        if (w->alignment.b_of_a[i] == LB_NONE && w->alignment.join_of_a[i] == LB_NONE &&
+            lb_op_computes(w->pa, &w->pa->ops[i]))
+            return true;
     for (uint32_t i = 0; i < w->pb->n_ops; i++)
-        if (w->alignment.a_of_b[i] == LB_NONE && w->alignment.join_of_b[i] == LB_NONE && lb_op_computes(w->pb, &w->pb->ops[i])) return true;
+        if (w->alignment.a_of_b[i] == LB_NONE && w->alignment.join_of_b[i] == LB_NONE &&
+            lb_op_computes(w->pb, &w->pb->ops[i]))
+            return true;
     return false;
 }
 
@@ -362,8 +366,7 @@ static lb_status diff_step(lb_strided_walk *w, session *s, lb_err *err)
     w->held_otherwise = w->pa->step > w->past->first && lb_fused_sources_apart(w->a, w->b, &w->alignment);
     LB_TRY(lb_met_storages_pair(&w->past->met, w->a, w->b, w->swapped, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
-    if (!w->differs || !w->settled)
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
+    if (!w->differs || !w->settled) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
     /* A write that one side alone makes shows in no pair, but in what a parameter holds at the end. */
     LB_TRY(lb_shadow_pair_init(w->a, w->b, &w->alignment, &w->shadows, err));
     for (int k = 0; k < 2; k++)
@@ -420,7 +423,8 @@ static bool is_swapped(const half *first, const half *second)
     if (first->n_ranks != second->n_ranks) return first->n_ranks > second->n_ranks;
     if (lb_alignment_finer(first->side.program, second->side.program)) return true;
     if (lb_alignment_finer(second->side.program, first->side.program)) return false;
-    const uint32_t parameters[] = {lb_fused_sources_count(first->side.program), lb_fused_sources_count(second->side.program)};
+    const uint32_t parameters[] = {lb_fused_sources_count(first->side.program),
+                                   lb_fused_sources_count(second->side.program)};
     if (parameters[0] != parameters[1]) return parameters[0] > parameters[1];
     return mark_of(&first->side) > mark_of(&second->side);
 }
@@ -430,11 +434,11 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     const bool swapped = s->swapped = is_swapped(first, second);
     lb_taints storages[2] = {past->storages[swapped], past->storages[!swapped]};
     lb_strided_walk w = {.a = swapped ? &second->side : &first->side,
-                 .b = swapped ? &first->side : &second->side,
-                 .report = s->quiet ? s->quiet : s->report,
-                 .storages = storages,
-                 .past = past,
-                 .swapped = swapped};
+                         .b = swapped ? &first->side : &second->side,
+                         .report = s->quiet ? s->quiet : s->report,
+                         .storages = storages,
+                         .past = past,
+                         .swapped = swapped};
     w.pa = w.a->program, w.pb = w.b->program;
     w.uneven = w.a->n_parts != w.b->n_parts || lb_alignment_finer(w.pb, w.pa);
     if (!s->quiet) s->shared++;
@@ -474,8 +478,8 @@ static lb_status diff_one(session *s, half *first, half *second, int64_t step, l
         status = diff_halves(s, first, second, past, err);
         lb_program_view_release(&second->side);
     } else if (!is_checkpoint(second) && !s->quiet) {
-        snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only",
-                 (long long)step, first->ranks[0]);
+        snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only", (long long)step,
+                 first->ranks[0]);
         lb_report_missing(s->report, text);
     }
     lb_program_view_release(&first->side);
@@ -497,7 +501,8 @@ static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
 {
     const int64_t *steps;
     uint32_t n_steps = lb_capture_steps(s->a, &steps);
-    lb_walk_past past = {.read = {LB_VERDICT_IDENTICAL, 0, false}}; /* a parameter hands its verdict on over the steps */
+    lb_walk_past past = {
+        .read = {LB_VERDICT_IDENTICAL, 0, false}}; /* a parameter hands its verdict on over the steps */
     lb_status status = lb_taints_init(&past.storages[0], err);
     if (status == LB_OK) status = lb_taints_init(&past.storages[1], err);
     for (uint32_t i = 0; i < n_steps && status == LB_OK; i++) {
@@ -528,8 +533,8 @@ static bool communicates(lb_capture *capture, int32_t rank)
 {
     const int64_t *steps;
     const lb_program *p;
-    return lb_capture_steps(capture, &steps) &&
-           lb_capture_program(capture, rank, steps[0], &p, NULL) == LB_OK && p->n_collectives;
+    return lb_capture_steps(capture, &steps) && lb_capture_program(capture, rank, steps[0], &p, NULL) == LB_OK &&
+           p->n_collectives;
 }
 
 /* All ranks of a run against all of one that has several times as many: each rank, or the one process, is held against that many of the
@@ -567,8 +572,7 @@ static lb_status diff_ranks(session *s, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out,
-                      lb_err *err)
+lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)
 {
     lb_map_rules *rules = NULL;
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
@@ -578,9 +582,9 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     for (int k = 0; k < 2 && status == LB_OK && s.shared == 0; k++)
         if (!lb_capture_steps(k ? b : a, &steps)) status = lb_capture_lacks(k ? b : a, INT64_MIN, INT64_MAX, err);
     if (status == LB_OK && s.shared == 0)
-        status = lb_fail(err, LB_ERR_NOT_FOUND,
-                         "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
-                         lb_capture_path(a), lb_capture_path(b));
+        status =
+            lb_fail(err, LB_ERR_NOT_FOUND, "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
+                    lb_capture_path(a), lb_capture_path(b));
     lb_map_rules_free(rules);
     if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) say_lacks(&s);
     if (status == LB_OK && s.report->n_missing)

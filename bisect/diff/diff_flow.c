@@ -31,7 +31,8 @@ static void note_input(lb_strided_walk *w, int side, lb_inflow *in, uint32_t min
     lb_inflow_add(in, &(lb_inflow){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}});
 }
 
-static void note_args(lb_strided_walk *w, int side, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb, int element)
+static void note_args(lb_strided_walk *w, int side, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b,
+                      uint32_t nb, int element)
 {
     const lb_program *mine = lb_walk_side(w, side), *theirs = lb_walk_side(w, !side);
     for (uint32_t i = 0; i < na; i++) {
@@ -43,7 +44,8 @@ static void note_args(lb_strided_walk *w, int side, lb_inflow *in, const lb_arg 
         if (element == LB_ALL_ELEMENTS)
             note_args(w, side, in, list, a[i].count, others, n, element);
         else if ((uint32_t)element < a[i].count)
-            note_args(w, side, in, list + element, 1, others && (uint32_t)element < n ? others + element : NULL, 1, LB_ALL_ELEMENTS);
+            note_args(w, side, in, list + element, 1, others && (uint32_t)element < n ? others + element : NULL, 1,
+                      LB_ALL_ELEMENTS);
     }
 }
 

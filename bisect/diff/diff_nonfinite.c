@@ -16,7 +16,8 @@ static bool is_bad(const lb_program_view *side, uint32_t value)
     const lb_program *p = side->program;
     lb_tensor t;
     if (value == LB_NONE || !lb_dtype_is_float(p->values[value].dtype)) return false;
-    if (p->values[value].statistics != LB_NONE) return lb_statistics_nonfinite(&p->statistics[p->values[value].statistics]) > 0;
+    if (p->values[value].statistics != LB_NONE)
+        return lb_statistics_nonfinite(&p->statistics[p->values[value].statistics]) > 0;
     if (lb_program_view_value(side, value, &t, NULL) != LB_OK) return false;
     const lb_statistics s = lb_statistics_of(&t);
     return lb_statistics_nonfinite(&s) > 0;

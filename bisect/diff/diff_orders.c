@@ -7,12 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACES = 16 };              /* more are two programs, or two precisions: the search takes longer than the diff, and proves nothing */
+enum {
+    PLACES = 16
+}; /* more are two programs, or two precisions: the search takes longer than the diff, and proves nothing */
 static const double SECONDS = 0.2; /* for ruling out alternatives; what is named is proven without */
 
 static bool is_proven_order(const lb_explain_finding *f)
 {
-    return f->cause == LB_CAUSE_ORDER && f->proof == LB_PROOF_BITS && f->matched == f->elements && f->elements > 0 && *f->schedule;
+    return f->cause == LB_CAUSE_ORDER && f->proof == LB_PROOF_BITS && f->matched == f->elements && f->elements > 0 &&
+           *f->schedule;
 }
 
 /* The first finding; NULL unless all that is not inherited is an order. */
@@ -41,24 +44,30 @@ static void rename_row(lb_diff_row *row)
 static void name_order(lb_diff_report *report, const lb_explain_finding *f)
 {
     char why[400];
-    snprintf(why, sizeof why, "the same terms in another order: %s as %s, on the other side by %s as %s (%lld element%s)", f->op,
+    snprintf(why, sizeof why,
+             "the same terms in another order: %s as %s, on the other side by %s as %s (%lld element%s)", f->op,
              *f->first ? f->first : "its own", *f->other_op ? f->other_op : f->op, f->schedule, (long long)f->elements,
              f->elements == 1 ? "" : "s");
     report->verdict = LB_VERDICT_REORDERED;
     for (uint32_t i = 0; i < report->n_layers; i++) rename_row(&report->layers[i]);
-    lb_diff_row *const rows[] = {report->has_first ? &report->first : NULL, report->has_earliest ? &report->earliest : NULL};
+    lb_diff_row *const rows[] = {report->has_first ? &report->first : NULL,
+                                 report->has_earliest ? &report->earliest : NULL};
     for (int k = 0; k < 2; k++) {
         if (!rows[k]) continue;
         rename_row(rows[k]);
-        if (!strcmp(rows[k]->layer, f->layer) && rows[k]->local == LB_VERDICT_REORDERED) rows[k]->why = lb_report_keep(report, why);
+        if (!strcmp(rows[k]->layer, f->layer) && rows[k]->local == LB_VERDICT_REORDERED)
+            rows[k]->why = lb_report_keep(report, why);
     }
 }
 
-void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options, bool swapped)
+void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                         bool swapped)
 {
     lb_explain_options o = LB_EXPLAIN_OPTIONS_INIT;
     lb_explain_report *explained = NULL;
-    if (report->verdict != LB_VERDICT_ROUNDING || !report->rewritten || report->rewritten > PLACES || options->digests_only) return;
+    if (report->verdict != LB_VERDICT_ROUNDING || !report->rewritten || report->rewritten > PLACES ||
+        options->digests_only)
+        return;
     if (options->n_maps && swapped) return; /* the rules rename one side's layers only */
     o.maps = options->maps, o.n_maps = options->n_maps;
     o.first_step = options->first_step, o.last_step = options->last_step;

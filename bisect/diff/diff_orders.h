@@ -12,6 +12,7 @@
 
 /* `swapped`: the sides are asked about the other way round, so that the answer does not depend on which is named first. What cannot be
  * proven, and what fails, leaves the report as it is. */
-void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options, bool swapped);
+void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, const lb_diff_options *options,
+                         bool swapped);
 
 #endif

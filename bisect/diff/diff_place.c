@@ -20,13 +20,15 @@ static bool is_literal(double x)
     return strtod(text, NULL) == x;
 }
 
-static bool follows(const lb_read_numbers *read, const lb_strided_walk *w, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb)
+static bool follows(const lb_read_numbers *read, const lb_strided_walk *w, const lb_arg *a, uint32_t na,
+                    const lb_arg *b, uint32_t nb)
 {
     if (na != nb) return read->integers;
     for (uint32_t i = 0; i < na; i++) {
         if (a[i].tag != b[i].tag) return false;
         if (a[i].tag == LB_ARG_LIST || a[i].tag == LB_ARG_COMPLEX) {
-            if (!follows(read, w, w->pa->args + a[i].u.first, a[i].count, w->pb->args + b[i].u.first, b[i].count)) return false;
+            if (!follows(read, w, w->pa->args + a[i].u.first, a[i].count, w->pb->args + b[i].u.first, b[i].count))
+                return false;
         } else if (a[i].tag == LB_ARG_FLOAT) {
             const double x = a[i].u.f, y = b[i].u.f;
             if (x != y && is_literal(x) && is_literal(y) && !read->integers) return false;
@@ -60,7 +62,8 @@ static const lb_owners *owners_of(lb_strided_walk *w, int side)
     const lb_program_view *s = side ? w->b : w->a;
     const lb_program *next = NULL;
     if (w->owners[side]) return w->owners[side];
-    if (s->n_parts == 1 && lb_capture_program(s->capture, s->program->rank, s->program->step + 1, &next, NULL) != LB_OK) next = NULL;
+    if (s->n_parts == 1 && lb_capture_program(s->capture, s->program->rank, s->program->step + 1, &next, NULL) != LB_OK)
+        next = NULL;
     if (lb_owners_new(w->merged.flows[side], next, &w->owners[side], NULL) != LB_OK) w->owners[side] = NULL;
     return w->owners[side];
 }
@@ -140,7 +143,8 @@ static void describe_lone(const lb_strided_walk *w, const lb_divergence *o, lb_d
         list_names(lb_walk_side(w, side), ops[side], o->n[side], lists[side ^ w->swapped], sizeof lists[0]);
     const uint32_t n[] = {o->n[w->swapped], o->n[!w->swapped]};
     if (n[0] && n[1])
-        snprintf(why, sizeof why, "the first side runs %s here, the second %s, which differs in exact arithmetic", lists[0], lists[1]);
+        snprintf(why, sizeof why, "the first side runs %s here, the second %s, which differs in exact arithmetic",
+                 lists[0], lists[1]);
     else
         snprintf(why, sizeof why, "the %s side alone runs %s here, and what follows differs in exact arithmetic",
                  n[0] ? "first" : "second", n[0] ? lists[0] : lists[1]);
@@ -205,7 +209,8 @@ static uint32_t count_detached(const lb_program *p, const char *layer)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        n += p->ops[i].phase == LB_PHASE_FORWARD && !strcmp(lb_op_name(p, &p->ops[i]), "aten::detach") && !strcmp(lb_op_layer(p, &p->ops[i]), layer);
+        n += p->ops[i].phase == LB_PHASE_FORWARD && !strcmp(lb_op_name(p, &p->ops[i]), "aten::detach") &&
+             !strcmp(lb_op_layer(p, &p->ops[i]), layer);
     return n;
 }
 
@@ -227,7 +232,8 @@ static bool lacks_a_backward(const lb_strided_walk *w, const lb_divergence *o, i
         const char *layer = lb_op_layer(p, op);
         if (op->phase != LB_PHASE_BACKWARD || !*layer || layer == asked) continue;
         asked = layer;
-        if (count_of_phase(other, layer, LB_PHASE_FORWARD) && !count_of_phase(other, layer, LB_PHASE_BACKWARD)) return true;
+        if (count_of_phase(other, layer, LB_PHASE_FORWARD) && !count_of_phase(other, layer, LB_PHASE_BACKWARD))
+            return true;
     }
     return false;
 }
@@ -236,7 +242,8 @@ static bool lacks_a_backward(const lb_strided_walk *w, const lb_divergence *o, i
 static uint32_t find_cut(const lb_strided_walk *w, const lb_divergence *o, int side)
 {
     const lb_program *p = lb_walk_side(w, !side), *other = lb_walk_side(w, side);
-    if (other->ops[first_lone(w, o, side)].phase != LB_PHASE_BACKWARD) return LB_NONE; /* a collective that is left out cuts no gradient */
+    if (other->ops[first_lone(w, o, side)].phase != LB_PHASE_BACKWARD)
+        return LB_NONE; /* a collective that is left out cuts no gradient */
     if (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD && !lacks_a_backward(w, o, side)) return LB_NONE;
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
@@ -269,7 +276,8 @@ static lb_diff_row cut_row(const lb_strided_walk *w, const lb_divergence *o, int
     row.index = side ? cut : lone, row.other = side ? lone : cut;
     order_lone(w, o, &row);
     row.local = row.verdict = LB_VERDICT_DIVERGED, row.phase = LB_PHASE_BACKWARD;
-    snprintf(why, sizeof why, "detached here on the %s side only, which lacks %s in backward", (side == 0) != w->swapped ? "second" : "first", names);
+    snprintf(why, sizeof why, "detached here on the %s side only, which lacks %s in backward",
+             (side == 0) != w->swapped ? "second" : "first", names);
     row.why = lb_report_keep(w->report, why);
     return row;
 }
@@ -281,14 +289,16 @@ static lb_diff_row lone_row(lb_strided_walk *w, const lb_divergence *o)
     const lb_program *p = lb_walk_side(w, side);
     const uint32_t cut = find_cut(w, o, side);
     if (cut != LB_NONE) return cut_row(w, o, side, cut);
-    const uint32_t hidden = o->n[!side] && lacks_a_backward(w, o, !side) ? find_cut(w, o, !side) : LB_NONE; /* beside a fusion of this side */
+    const uint32_t hidden = o->n[!side] && lacks_a_backward(w, o, !side) ? find_cut(w, o, !side)
+                                                                         : LB_NONE; /* beside a fusion of this side */
     if (hidden != LB_NONE) return cut_row(w, o, !side, hidden);
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);
     row.index = a != LB_NONE ? a : next_shared(w, o, 0), row.other = b != LB_NONE ? b : next_shared(w, o, 1);
     order_lone(w, o, &row);
     row.local = row.verdict = LB_VERDICT_DIVERGED;
     describe_lone(w, o, &row);
-    if (p->ops[op].phase == LB_PHASE_FORWARD || p->ops[op].phase == LB_PHASE_BACKWARD) describe_neighbours(w, p, op, &row);
+    if (p->ops[op].phase == LB_PHASE_FORWARD || p->ops[op].phase == LB_PHASE_BACKWARD)
+        describe_neighbours(w, p, op, &row);
     name_owner(w, side, op, LB_NONE, &row);
     return row;
 }
@@ -321,12 +331,14 @@ static bool is_among_other_shapes(const lb_strided_walk *w, const lb_divergence 
 bool lb_place_is_unknown(const lb_strided_walk *w, const lb_divergence *o, const char **why)
 {
     const bool sources = (o->sources[0] && o->sources[1]) || w->held_otherwise, lone = o->n[0] || o->n[1];
-    const bool flipped = (o->flipped && (lone || o->integers)) || (lone ? is_same_in_other_shapes(w, o) : is_among_other_shapes(w, o));
+    const bool flipped =
+        (o->flipped && (lone || o->integers)) || (lone ? is_same_in_other_shapes(w, o) : is_among_other_shapes(w, o));
     if (why) *why = sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
     return sources || flipped;
 }
 
-void lb_place_divergence(lb_strided_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
+void lb_place_divergence(lb_strided_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e,
+                         lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = !e->same_args && !e->args_follow;
     if (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED) return; /* said by the op itself */
@@ -336,8 +348,8 @@ void lb_place_divergence(lb_strided_walk *w, const lb_divergence *o, uint32_t ia
         return;
     }
     /* Exact values may part where no bit does, and meet an op whose bits part by rounding of its own. */
-    if (!lone && e->same_args && !e->inputs_differ && w->alignment.join_of_a[ia] == LB_NONE && e->own[0] <= LB_VERDICT_ROUNDING &&
-        e->own[1] <= LB_VERDICT_ROUNDING) {
+    if (!lone && e->same_args && !e->inputs_differ && w->alignment.join_of_a[ia] == LB_NONE &&
+        e->own[0] <= LB_VERDICT_ROUNDING && e->own[1] <= LB_VERDICT_ROUNDING) {
         row->local = LB_VERDICT_ROUNDING, row->why = "from the same bits each side's lie inside this op's error bound";
         return;
     }
@@ -354,8 +366,10 @@ void lb_place_divergence(lb_strided_walk *w, const lb_divergence *o, uint32_t ia
         return;
     }
     row->local = LB_VERDICT_DIVERGED;
-    row->why = other_args ? "called with other arguments, which give other exact values" : "the same inputs give other exact values";
-    if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD) describe_neighbours(w, w->pa, ia, row);
+    row->why = other_args ? "called with other arguments, which give other exact values"
+                          : "the same inputs give other exact values";
+    if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD)
+        describe_neighbours(w, w->pa, ia, row);
     name_owner(w, 0, ia, w->have_shadows ? w->shadows.rows[ia].outcome : LB_NONE, row);
 }
 

@@ -9,11 +9,16 @@
 /* Nobody knows whether it is one: weights or states that either side holds otherwise lead to it, or a choice that rounding changed, behind
  * which the sides compute other shapes. `*why` (may be NULL): which. */
 bool lb_place_is_unknown(const lb_strided_walk *walk, const lb_divergence *divergence, const char **why);
-#define LB_WHY_FLIPPED "it follows from a choice that the sides made otherwise, and what is computed of it has other shapes: whether that is rounding cannot be told"
-#define LB_WHY_UNKNOWN_SOURCES "it follows from weights or states that the two sides hold in other tensors, and which are not known to be the same"
+#define LB_WHY_FLIPPED                                                                                                 \
+    "it follows from a choice that the sides made otherwise, and what is computed of it has other shapes: whether "    \
+    "that is rounding cannot be told"
+#define LB_WHY_UNKNOWN_SOURCES                                                                                         \
+    "it follows from weights or states that the two sides hold in other tensors, and which are not known to be the "   \
+    "same"
 /* `row` is that of the pair (or join) `ia`, whose node is a divergence. Where one side runs ops of its own between what is the same and the
  * pair, these are the place: they get a row of their own, and `row` inherits from it. Otherwise the pair is the place. */
-void lb_place_divergence(lb_strided_walk *walk, const lb_divergence *divergence, uint32_t ia, const lb_evidence *evidence, lb_diff_row *row);
+void lb_place_divergence(lb_strided_walk *walk, const lb_divergence *divergence, uint32_t ia,
+                         const lb_evidence *evidence, lb_diff_row *row);
 /* The same where a parameter or a result is the divergence that `row` speaks of: what no aligned pair gave. */
 void lb_place_final(lb_strided_walk *walk, const lb_divergence *divergence, lb_diff_row *row);
 /* May the arguments of the pair that are no tensors follow from numbers that Python read, which differ? Not when they are further apart

@@ -39,8 +39,7 @@ static bool is_listed(char *const *list, uint32_t n, const char *text)
 
 void lb_report_missing(lb_diff_report *r, const char *text)
 {
-    if (!is_listed(r->missing, r->n_missing, text))
-        APPEND(r->missing, r->n_missing, (char *)lb_report_keep(r, text));
+    if (!is_listed(r->missing, r->n_missing, text)) APPEND(r->missing, r->n_missing, (char *)lb_report_keep(r, text));
 }
 
 void lb_report_finding(lb_diff_report *r, const char *text)
@@ -77,8 +76,7 @@ lb_verdict lb_report_worse(lb_verdict a, lb_verdict b)
 static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
 {
     for (uint32_t i = r->n_layers; i-- > 0;)
-        if (r->layers[i].rank == from->rank && strcmp(r->layers[i].layer, from->layer) == 0)
-            return &r->layers[i];
+        if (r->layers[i].rank == from->rank && strcmp(r->layers[i].layer, from->layer) == 0) return &r->layers[i];
     lb_diff_row row = *from;
     row.op = NULL, row.index = row.other = LB_NONE, row.why = "";
     row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
@@ -109,7 +107,8 @@ void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
  * one with fewer of them says more. */
 static bool comes_before(const lb_diff_row *row, const lb_diff_row *first)
 {
-    if (row->step != first->step || row->rank != first->rank || row->order == LB_NONE || first->order == LB_NONE) return false;
+    if (row->step != first->step || row->rank != first->rank || row->order == LB_NONE || first->order == LB_NONE)
+        return false;
     return row->order != first->order ? row->order < first->order : row->lone < first->lone;
 }
 

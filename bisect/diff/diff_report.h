@@ -5,14 +5,14 @@
 #include <lastbit/diff.h>
 
 /* Grows `array` by doubling; leaves it as it is when memory ends. */
-#define APPEND(array, count, row)                                                                              \
-    do {                                                                                                       \
-        void *larger_ = ((count) & ((count)-1)) == 0                                                           \
-                            ? realloc((array), ((count) ? 2 * (size_t)(count) : 1) * sizeof *(array))          \
-                            : (array);                                                                         \
-        if (!larger_) break;                                                                                   \
-        (array) = larger_;                                                                                     \
-        (array)[(count)++] = (row);                                                                            \
+#define APPEND(array, count, row)                                                                                      \
+    do {                                                                                                               \
+        void *larger_ = ((count) & ((count) - 1)) == 0                                                                 \
+                            ? realloc((array), ((count) ? 2 * (size_t)(count) : 1) * sizeof *(array))                  \
+                            : (array);                                                                                 \
+        if (!larger_) break;                                                                                           \
+        (array) = larger_;                                                                                             \
+        (array)[(count)++] = (row);                                                                                    \
     } while (0)
 
 /* A copy of `text` that lives as long as the report; "" when memory ends. */

@@ -15,7 +15,8 @@ typedef enum reason { CARRIED, WRITTEN_SINCE, PAST_UNKNOWN, AFTER_READING, NARRO
 static const char *const sentences[] = {
     [CARRIED] = "%s%s came out of the step before differently",
     [WRITTEN_SINCE] = "%s%s: the step before left it the same on both sides, and something wrote it since",
-    [PAST_UNKNOWN] = "%s%s is not the same on both sides at the begin of what was compared; what the steps before did is not known",
+    [PAST_UNKNOWN] =
+        "%s%s is not the same on both sides at the begin of what was compared; what the steps before did is not known",
     [AFTER_READING] = "%s%s was made in Python after numbers that differ had been read",
     [NARROWED] = "%s%s is the other side's value rounded to a narrower dtype",
     [OTHER] = "%s%s is not the same on both sides",
@@ -63,10 +64,14 @@ static whence whence_of(const lb_strided_walk *w, int side, uint32_t source)
     if (lb_capture_program(s->capture, p->rank, p->step - 1, &past, NULL) != LB_OK) return KNOWN;
     const uint32_t giver = lb_giver_of_storage(past, p->values[row].storage, past->n_ops, &left);
     if (giver == LB_NONE || !lb_op_computes(past, &past->ops[giver])) return KNOWN;
-    if (lb_capture_value(s->capture, p, row, &now, NULL) != LB_OK || lb_capture_value(s->capture, past, left, &then, NULL) != LB_OK) return NOT_TOLD;
-    if (lb_layout_dense_range(&p->values[row].layout, &first, &last, NULL) != LB_OK || now.dtype != then.dtype) return NOT_TOLD;
+    if (lb_capture_value(s->capture, p, row, &now, NULL) != LB_OK ||
+        lb_capture_value(s->capture, past, left, &then, NULL) != LB_OK)
+        return NOT_TOLD;
+    if (lb_layout_dense_range(&p->values[row].layout, &first, &last, NULL) != LB_OK || now.dtype != then.dtype)
+        return NOT_TOLD;
     const int64_t begin = past->values[left].layout.offset;
-    if (!lb_layout_is_contiguous(&then.layout) || first < begin || last > begin + lb_layout_numel(&then.layout)) return NOT_TOLD;
+    if (!lb_layout_is_contiguous(&then.layout) || first < begin || last > begin + lb_layout_numel(&then.layout))
+        return NOT_TOLD;
     then.data = (char *)then.data + (p->values[row].layout.offset - begin) * (int64_t)(lb_dtype_bits(then.dtype) / 8);
     then.layout = p->values[row].layout;
     return lb_tensor_same(&now, &then) ? LEFT : WRITTEN;
@@ -78,8 +83,10 @@ static reason reason_of(const lb_strided_walk *w, uint32_t ia, lb_verdict left)
     const lb_value *v = &w->pa->values[va];
     const uint32_t vb = ib == LB_NONE ? LB_NONE : lb_op_results(w->pb, &w->pb->ops[ib])[0];
     const whence from[] = {whence_of(w, 0, ia), ib == LB_NONE ? KNOWN : whence_of(w, 1, ib)};
-    const bool unseen = v->source == LB_SOURCE_UNSEEN || from[0] == WRITTEN || from[1] == WRITTEN || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_UNSEEN);
-    const bool carried = v->source == LB_SOURCE_CARRIED || from[0] == LEFT || from[1] == LEFT || (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_CARRIED);
+    const bool unseen = v->source == LB_SOURCE_UNSEEN || from[0] == WRITTEN || from[1] == WRITTEN ||
+                        (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_UNSEEN);
+    const bool carried = v->source == LB_SOURCE_CARRIED || from[0] == LEFT || from[1] == LEFT ||
+                         (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_CARRIED);
     if (from[0] == NOT_TOLD || from[1] == NOT_TOLD) return PAST_UNKNOWN;
     if (carried && !unseen && left != LB_VERDICT_IDENTICAL) return CARRIED;
     if (vb != LB_NONE && lb_walk_same_rounded(w, va, vb)) return NARROWED;
@@ -117,7 +124,9 @@ static void name_rows(const lb_strided_walk *w, uint32_t ia, lb_diff_row *row)
     const lb_value *v = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[ia])[0]];
     const lb_layout *l = &w->pa->values[w->alignment.shown[0][ia]].layout;
     char text[400];
-    if (!row->measured || row->difference.first < 0 || l->ndim < 2 || !(v->flags & LB_VALUE_INPUT || v->source == LB_SOURCE_BATCH)) return;
+    if (!row->measured || row->difference.first < 0 || l->ndim < 2 ||
+        !(v->flags & LB_VALUE_INPUT || v->source == LB_SOURCE_BATCH))
+        return;
     int64_t inner = 1;
     for (int d = 1; d < l->ndim; d++) inner *= l->shape[d];
     if (inner <= 0) return;
@@ -139,7 +148,8 @@ static void flow_source(lb_strided_walk *w, uint32_t ia, const lb_diff_row *row)
     const lb_alignment *al = &w->alignment;
     const uint32_t ib = al->source_b_of_a[ia];
     const uint32_t n = al->join_of_a[ia] != LB_NONE ? al->joins.list[al->join_of_a[ia]].parts : ib != LB_NONE;
-    const uint32_t *list = al->join_of_a[ia] != LB_NONE ? al->joins.part_ops + al->joins.list[al->join_of_a[ia]].first : &ib;
+    const uint32_t *list =
+        al->join_of_a[ia] != LB_NONE ? al->joins.part_ops + al->joins.list[al->join_of_a[ia]].first : &ib;
     for (uint32_t k = 0; k <= n; k++) {
         const lb_program *p = k ? w->pb : w->pa;
         const uint32_t v = lb_op_results(p, &p->ops[k ? list[k - 1] : ia])[0];
@@ -167,13 +177,15 @@ void lb_walk_source(lb_strided_walk *w, uint32_t ia)
     reason why = reason_of(w, ia, left);
     name_source(w, &w->pa->values[w->alignment.shown[0][ia]], &row);
     judge_source(w, why, left, &row);
-    const bool noise = join != LB_NONE ? lb_walk_measure_join(w, &w->alignment.joins.list[join], &row)
-                                       : lb_walk_measure_values(w, w->alignment.shown[0][ia], w->alignment.shown[1][ib], &row);
+    const bool noise = join != LB_NONE
+                           ? lb_walk_measure_join(w, &w->alignment.joins.list[join], &row)
+                           : lb_walk_measure_values(w, w->alignment.shown[0][ia], w->alignment.shown[1][ib], &row);
     if (why == AFTER_READING && !is_explained(w, &row)) judge_source(w, why = OTHER, left, &row);
     /* Whatever happened before: no rounding makes a number infinite on one side alone. */
     if (why == PAST_UNKNOWN && row.measured && row.difference.nonfinite) judge_source(w, why = OTHER, left, &row);
     char text[200];
-    snprintf(text, sizeof text, sentences[why], lb_source_kind_name((lb_source_kind)value->source), row.value ? "" : " input");
+    snprintf(text, sizeof text, sentences[why], lb_source_kind_name((lb_source_kind)value->source),
+             row.value ? "" : " input");
     row.why = lb_report_keep(w->report, text);
     name_rows(w, ia, &row);
     if (noise) lb_walk_call_noise(w, &row, false);

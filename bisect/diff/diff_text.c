@@ -114,8 +114,8 @@ static void print_head(FILE *out, const lb_diff_report *r)
     fprintf(out, "verdict: %s — %s\n", lb_verdict_name(r->verdict),
             only_tensors(r) ? tensors_sentence(r->verdict) : verdict_sentence(r->verdict));
     if (only_tensors(r))
-        fprintf(out, "%" PRIu64 " of %" PRIu64 " tensors that both sides have are the same\n",
-                r->sources_identical, r->sources);
+        fprintf(out, "%" PRIu64 " of %" PRIu64 " tensors that both sides have are the same\n", r->sources_identical,
+                r->sources);
     else
         fprintf(out, "%" PRIu64 " of %" PRIu64 " aligned ops have the same bits\n", r->identical, r->ops);
     if (!r->has_first) return;
@@ -137,8 +137,7 @@ typedef struct choice {
 
 static bool is_candidate(const choice *c, uint32_t i)
 {
-    return i < c->report->n_layers && !c->report->layers[i].value && !c->shown[i] &&
-           differs(&c->report->layers[i]);
+    return i < c->report->n_layers && !c->report->layers[i].value && !c->shown[i] && differs(&c->report->layers[i]);
 }
 
 static void show_row(choice *c, uint32_t i)
@@ -227,8 +226,8 @@ static void print_table(FILE *out, const lb_diff_report *r, bool all)
     if (c.n_shown) {
         int width = name_width(&c);
         bool ranks = many_ranks(r);
-        fprintf(out, "\n%s%-*s  %-10s %-10s %-10s %9s %9s %9s\n", ranks ? "rank  " : "", width, "layer",
-                "verdict", "local", "inherited", "max abs", "rel L2", "max ulp");
+        fprintf(out, "\n%s%-*s  %-10s %-10s %-10s %9s %9s %9s\n", ranks ? "rank  " : "", width, "layer", "verdict",
+                "local", "inherited", "max abs", "rel L2", "max ulp");
         for (uint32_t i = 0; i < r->n_layers; i++)
             if (c.shown[i]) print_row(out, &r->layers[i], width, ranks);
         if (!all && c.n_differing > c.n_shown) print_left_out(out, &c);
@@ -292,13 +291,11 @@ static void print_tokens(FILE *out, const lb_diff_report *r)
     for (uint32_t i = 0; i < r->n_tokens; i++) {
         const lb_diff_tokens *t = &r->tokens[i];
         if (i == 0)
-            fprintf(out, "\n%-12s %8s %10s %10s %8s %14s %14s\n",
-                    r->tokens_approximate ? "tokens (~)" : "tokens", "count", "k3", "KL", "top-1",
-                    "max |d log p|", "mean |d log p|");
+            fprintf(out, "\n%-12s %8s %10s %10s %8s %14s %14s\n", r->tokens_approximate ? "tokens (~)" : "tokens",
+                    "count", "k3", "KL", "top-1", "max |d log p|", "mean |d log p|");
         fprintf(out, "%-12s %8" PRId64 " ", t->kind, t->count);
         if (t->has_targets)
-            fprintf(out, "%10.3g %10.3g %7.4g%% %14.3g %14.3g\n", t->k3, t->kl, 100 * t->top1, t->max_abs,
-                    t->mean_abs);
+            fprintf(out, "%10.3g %10.3g %7.4g%% %14.3g %14.3g\n", t->k3, t->kl, 100 * t->top1, t->max_abs, t->mean_abs);
         else
             fprintf(out, "%10s %10.3g %7.4g%% %14s %14s\n", "-", t->kl, 100 * t->top1, "-", "-");
     }
@@ -314,12 +311,10 @@ static void print_routing(FILE *out, const lb_diff_report *r)
         if (flipped > FEW) continue;
         fprintf(out, "routing: step %" PRId64 ", ", x->step);
         if (x->rank) fprintf(out, "rank %d, ", x->rank);
-        fprintf(out, "%s: %" PRId64 " of %" PRId64 " choices flipped (%.3g%%)",
-                *x->layer ? x->layer : "(top level)", x->flips, x->choices,
-                100 * (double)x->flips / (double)x->choices);
+        fprintf(out, "%s: %" PRId64 " of %" PRId64 " choices flipped (%.3g%%)", *x->layer ? x->layer : "(top level)",
+                x->flips, x->choices, 100 * (double)x->flips / (double)x->choices);
         if (x->largest_margin == x->largest_margin)
-            fprintf(out,
-                    ", largest margin %.3g; %" PRId64 " near ties, %" PRId64 " explained by logits that moved",
+            fprintf(out, ", largest margin %.3g; %" PRId64 " near ties, %" PRId64 " explained by logits that moved",
                     x->largest_margin, x->near_ties, x->explained);
         fputc('\n', out);
     }
@@ -337,8 +332,8 @@ static void print_structure(FILE *out, const lb_diff_report *r, bool all)
         if (shown++ == 0) fprintf(out, "\nops on one side only:\n");
         fprintf(out, "  step %" PRId64 ", ", s->step);
         if (s->rank) fprintf(out, "rank %d, ", s->rank);
-        fprintf(out, "%s, %s: first {%s}, second {%s}\n", lb_phase_name(s->phase),
-                *s->layer ? s->layer : "(top level)", s->ops_a, s->ops_b);
+        fprintf(out, "%s, %s: first {%s}, second {%s}\n", lb_phase_name(s->phase), *s->layer ? s->layer : "(top level)",
+                s->ops_a, s->ops_b);
     }
     if (!all && n > shown) fprintf(out, "  … in %u more places; --all lists them\n", n - shown);
     if (!all && reshaped)
@@ -389,12 +384,10 @@ char *lb_diff_text(const lb_diff_report *r, const char *a, const char *b, bool a
     print_structure(out, r, all);
     for (uint32_t i = 0; i < r->n_findings && (all || i < FEW); i++)
         fprintf(out, "%snote: %s\n", i ? "" : "\n", r->findings[i]);
-    if (!all && r->n_findings > FEW)
-        fprintf(out, "note: … and %u more; --all lists them\n", r->n_findings - FEW);
+    if (!all && r->n_findings > FEW) fprintf(out, "note: … and %u more; --all lists them\n", r->n_findings - FEW);
     for (uint32_t i = 0; i < r->n_missing && (all || i < ROWS); i++)
         fprintf(out, "%smissing: %s\n", i ? "" : "\n", r->missing[i]);
-    if (!all && r->n_missing > ROWS)
-        fprintf(out, "missing: … and %u more; --all lists them\n", r->n_missing - ROWS);
+    if (!all && r->n_missing > ROWS) fprintf(out, "missing: … and %u more; --all lists them\n", r->n_missing - ROWS);
     print_next(out, r, a, b);
     if (fclose(out) != 0) {
         free(text);

@@ -42,12 +42,12 @@ bool lb_walk_same_rounded(const lb_strided_walk *w, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
     if (w->pa->values[va].dtype == w->pb->values[vb].dtype) return false;
-    if (lb_program_view_value(w->a, va, &a, NULL) != LB_OK || lb_program_view_value(w->b, vb, &b, NULL) != LB_OK) return false;
+    if (lb_program_view_value(w->a, va, &a, NULL) != LB_OK || lb_program_view_value(w->b, vb, &b, NULL) != LB_OK)
+        return false;
     bool b_narrower = lb_dtype_precision(b.dtype) < lb_dtype_precision(a.dtype);
     const lb_tensor *wide = b_narrower ? &a : &b, *narrow = b_narrower ? &b : &a;
     int64_t n = lb_layout_numel(&wide->layout);
-    if (!lb_dtype_is_float(wide->dtype) || !lb_layout_is_contiguous(&a.layout) ||
-        !lb_layout_is_contiguous(&b.layout))
+    if (!lb_dtype_is_float(wide->dtype) || !lb_layout_is_contiguous(&a.layout) || !lb_layout_is_contiguous(&b.layout))
         return false;
     void *rounded = malloc(lb_dtype_bytes(narrow->dtype, (size_t)n) + 1);
     if (!rounded) return false;
@@ -75,9 +75,9 @@ static void add(measurement *m, uint32_t va, const uint32_t *vb, uint32_t n, con
         m->inside_noise = false;
         return;
     }
-    if (d.elements <= PATTERN_ELEMENTS || m->row->local == LB_VERDICT_DIVERGED)
-        lb_pattern_find(first, second, &d);
-    m->inside_noise &= m->w->swapped ? lb_noise_covers(&m->w->noise, vb, n, &d) : lb_noise_covers(&m->w->noise, &va, 1, &d);
+    if (d.elements <= PATTERN_ELEMENTS || m->row->local == LB_VERDICT_DIVERGED) lb_pattern_find(first, second, &d);
+    m->inside_noise &=
+        m->w->swapped ? lb_noise_covers(&m->w->noise, vb, n, &d) : lb_noise_covers(&m->w->noise, &va, 1, &d);
     if (!m->row->measured || d.rel_l2 > m->row->difference.rel_l2) m->row->difference = d;
     m->row->measured = true;
 }

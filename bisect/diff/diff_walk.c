@@ -73,7 +73,9 @@ static lb_diff_row turned_row(const lb_strided_walk *w, const lb_diff_row *row)
                             : ops[1] != LB_NONE ? lb_program_view_part_of(w->b, ops[1]) / share
                                                 : 0;
     for (int k = 0; k < 2; k++) {
-        const uint32_t part = ops[k] != LB_NONE ? lb_program_view_part_of(sides[k], ops[k]) : k == 0 ? part_a : part_a * share;
+        const uint32_t part = ops[k] != LB_NONE ? lb_program_view_part_of(sides[k], ops[k])
+                              : k == 0          ? part_a
+                                                : part_a * share;
         const lb_program_view_part *of = &sides[k]->parts[part];
         if (ops[k] != LB_NONE) ops[k] -= of->first_op;
         ranks[k] = of->program->rank;
@@ -98,10 +100,9 @@ static void report_layer(const lb_strided_walk *w, const lb_diff_row *row)
 static void measure(lb_strided_walk *w, uint32_t ia, lb_diff_row *row, bool bad_bits)
 {
     const lb_alignment *al = &w->alignment;
-    const bool noise = al->b_of_a[ia] != LB_NONE ? lb_walk_measure_pair(w, ia, al->b_of_a[ia], row)
-                       : al->join_of_a[ia] != LB_NONE
-                           ? lb_walk_measure_join(w, &al->joins.list[al->join_of_a[ia]], row)
-                           : false;
+    const bool noise = al->b_of_a[ia] != LB_NONE      ? lb_walk_measure_pair(w, ia, al->b_of_a[ia], row)
+                       : al->join_of_a[ia] != LB_NONE ? lb_walk_measure_join(w, &al->joins.list[al->join_of_a[ia]], row)
+                                                      : false;
     if (noise) lb_walk_call_noise(w, row, bad_bits);
 }
 
@@ -117,7 +118,8 @@ static lb_inflow inflow_of(lb_strided_walk *w, uint32_t ia, int element)
     if (b != LB_NONE) lb_flow_in(w, 1, b, ia, element, &in);
     if (al->join_of_a[ia] == LB_NONE) return in;
     const lb_reassembly *join = &al->joins.list[al->join_of_a[ia]];
-    for (uint32_t k = 0; k < join->parts; k++) lb_flow_in(w, 1, al->joins.part_ops[join->first + k], LB_NONE, element, &in);
+    for (uint32_t k = 0; k < join->parts; k++)
+        lb_flow_in(w, 1, al->joins.part_ops[join->first + k], LB_NONE, element, &in);
     return in;
 }
 
@@ -168,7 +170,8 @@ static bool read_number(const lb_program_view *side, uint32_t op, double *number
     const lb_arg *args = lb_op_args(p, &p->ops[op]);
     lb_tensor t;
     if (!p->ops[op].args || args[0].tag != LB_ARG_VALUE) return false;
-    if (lb_program_view_value(side, args[0].u.value, &t, NULL) != LB_OK || lb_layout_numel(&t.layout) != 1) return false;
+    if (lb_program_view_value(side, args[0].u.value, &t, NULL) != LB_OK || lb_layout_numel(&t.layout) != 1)
+        return false;
     if (lb_dtype_is_complex(t.dtype)) return false;
     *integer = !lb_dtype_is_float(t.dtype);
     return lb_shadow_numbers(&t, number) == 1;
@@ -188,7 +191,8 @@ static void note_decision(lb_strided_walk *w, uint32_t ia, const lb_inflow *in)
         return;
     }
     read->integers |= integer && a != b;
-    if (!integer && isfinite(a) && isfinite(b) && a != b) read->ratio = fmax(read->ratio, fabs(a - b) / fmax(fabs(a), fabs(b)));
+    if (!integer && isfinite(a) && isfinite(b) && a != b)
+        read->ratio = fmax(read->ratio, fabs(a - b) / fmax(fabs(a), fabs(b)));
 }
 
 /* ---- evidence ---- */
@@ -262,10 +266,12 @@ static void settle_lone(lb_strided_walk *w, const lb_inflow *in, lb_verdict verd
     char why[240], narrowing[80] = "";
     row.local = row.verdict = verdict;
     w->report->rewritten += verdict == LB_VERDICT_ROUNDING;
-    if (verdict == LB_VERDICT_ROUNDING) lb_narrowing_text(w, row.layer, (uint8_t)row.phase, narrowing, sizeof narrowing);
+    if (verdict == LB_VERDICT_ROUNDING)
+        lb_narrowing_text(w, row.layer, (uint8_t)row.phase, narrowing, sizeof narrowing);
     snprintf(why, sizeof why, "this layer is computed in other ops on the two sides, and what leaves it %s%s",
-             verdict == LB_VERDICT_MISSING ? "differs, and could not be run exactly: whether that is rounding cannot be told"
-                                           : "is the same in exact arithmetic",
+             verdict == LB_VERDICT_MISSING
+                 ? "differs, and could not be run exactly: whether that is rounding cannot be told"
+                 : "is the same in exact arithmetic",
              narrowing);
     row.why = lb_report_keep(w->report, why);
     lb_walk_report(w, &row);
@@ -312,8 +318,8 @@ static void note_other_args(lb_strided_walk *w, uint32_t ia)
 {
     const lb_op *op = &w->pa->ops[ia];
     char text[400];
-    snprintf(text, sizeof text, "step %lld, %s, %s: other arguments, the same bits",
-             (long long)w->pa->step, lb_op_layer(w->pa, op), lb_op_name(w->pa, op));
+    snprintf(text, sizeof text, "step %lld, %s, %s: other arguments, the same bits", (long long)w->pa->step,
+             lb_op_layer(w->pa, op), lb_op_name(w->pa, op));
     lb_report_finding(w->report, text);
 }
 
@@ -341,7 +347,8 @@ static bool is_unaccounted(const lb_strided_walk *w, uint32_t ia, const lb_evide
 {
     if (e->agreement != LB_SHADOW_UNKNOWN || !e->replayed || !in->differ || e->decides) return false;
     if (in->verdict == LB_VERDICT_IDENTICAL && in->carried == LB_VERDICT_IDENTICAL) return true;
-    return follows_lone(w, in) && !w->shadows.over_memory && !w->shadows.rows[ia].other_counts && e->own[0] != LB_VERDICT_OPAQUE && e->own[1] != LB_VERDICT_OPAQUE;
+    return follows_lone(w, in) && !w->shadows.over_memory && !w->shadows.rows[ia].other_counts &&
+           e->own[0] != LB_VERDICT_OPAQUE && e->own[1] != LB_VERDICT_OPAQUE;
 }
 
 /* What a collective whose other members were not recorded gives follows from them, too. */
@@ -356,8 +363,8 @@ static void note_flipped_rows(const lb_strided_walk *w, uint32_t ia, lb_diff_row
     const long long n = w->have_shadows ? w->shadows.rows[ia].flipped : 0;
     char why[240];
     if (!n || row->local == LB_VERDICT_DIVERGED) return;
-    snprintf(why, sizeof why, "%s, but for %lld row%s that follow%s from a choice made otherwise", row->why, n, n == 1 ? "" : "s",
-             n == 1 ? "s" : "");
+    snprintf(why, sizeof why, "%s, but for %lld row%s that follow%s from a choice made otherwise", row->why, n,
+             n == 1 ? "" : "s", n == 1 ? "s" : "");
     row->why = lb_report_keep(w->report, why);
 }
 
@@ -367,7 +374,8 @@ static void judge_local(lb_strided_walk *w, uint32_t ia, const lb_evidence *e, c
     note_flipped_rows(w, ia, row);
     if (is_unaccounted(w, ia, e, in) && row->local != LB_VERDICT_DIVERGED)
         row->local = LB_VERDICT_MISSING,
-        row->why = "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
+        row->why =
+            "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
     if (waits_for_others(w, ia) && row->local != LB_VERDICT_DIVERGED && !in->differ)
         row->local = LB_VERDICT_MISSING, row->why = "what the other ranks brought to it was not recorded";
     if (row->local == LB_VERDICT_ROUNDING) name_types(w, ia, partner_of(w, ia), row);
@@ -383,7 +391,8 @@ static bool is_taken_over(const lb_strided_walk *w, uint32_t ia, const lb_eviden
     return e->decides || e->random || waits_for_others(w, ia) || !lb_replay_knows(lb_op_name(w->pa, &w->pa->ops[ia]));
 }
 
-static lb_inflow left_by(const lb_strided_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in, lb_verdict local)
+static lb_inflow left_by(const lb_strided_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in,
+                         lb_verdict local)
 {
     lb_inflow left = {lb_report_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}};
     if (e->agreement == LB_SHADOW_UNKNOWN) left.lone[0] = in->lone[0], left.lone[1] = in->lone[1];
@@ -407,8 +416,10 @@ static void flow_out_elements(lb_strided_walk *w, uint32_t ia, const lb_evidence
         lb_inflow in = inflow_of(w, ia, length ? (int)(i % length) : (int)i);
         if (e->agreement == LB_SHADOW_AGREES) meet_again(&in);
         const lb_inflow left = left_by(w, ia, e, &in, local);
-        const uint32_t va = lb_op_outcome(w->pa, a, i), vb = i < lb_op_outcomes(&w->pb->ops[ib]) ? lb_op_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
-        const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(w->pa->values[va].logical) && !lb_walk_value_differs(w, va, vb);
+        const uint32_t va = lb_op_outcome(w->pa, a, i),
+                       vb = i < lb_op_outcomes(&w->pb->ops[ib]) ? lb_op_outcome(w->pb, &w->pb->ops[ib], i) : LB_NONE;
+        const bool same = va != LB_NONE && vb != LB_NONE && !lb_digest_is_none(w->pa->values[va].logical) &&
+                          !lb_walk_value_differs(w, va, vb);
         lb_flow_out(w, 0, ia, i, same ? &clean : &left);
         if (vb != LB_NONE) lb_flow_out(w, 1, ib, i, same ? &clean : &left);
     }
@@ -431,7 +442,8 @@ static void walk_pair(lb_strided_walk *w, uint32_t ia)
     w->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(w, ia, &in);
     if (!w->differs[ia] && !leads(w, ia)) {
-        if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, &w->pb->ops[ib], 0)) note_other_args(w, ia);
+        if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, &w->pb->ops[ib], 0))
+            note_other_args(w, ia);
         walk_clean(w, ia);
         return;
     }
@@ -452,8 +464,7 @@ static void walk_pair(lb_strided_walk *w, uint32_t ia)
         in.verdict = lb_report_worse(in.verdict, LB_VERDICT_MISSING);
     }
     row.inherited = lb_report_worse(in.verdict, in.carried);
-    if (w->have_shadows)
-        row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
+    if (w->have_shadows) row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
     measure(w, ia, &row, bad_bits || (divergence && row.local == LB_VERDICT_DIVERGED));
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
@@ -476,8 +487,8 @@ static void count_input(void *context, uint32_t value)
     ((count *)context)->n += value != LB_NONE;
 }
 
-static lb_verdict judge_joined(const lb_strided_walk *w, const lb_evidence *e, const lb_inflow *in, const lb_reassembly *join,
-                               const char **why)
+static lb_verdict judge_joined(const lb_strided_walk *w, const lb_evidence *e, const lb_inflow *in,
+                               const lb_reassembly *join, const char **why)
 {
     char text[160];
     bool wrong = e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED;
@@ -487,10 +498,10 @@ static lb_verdict judge_joined(const lb_strided_walk *w, const lb_evidence *e, c
     *why = "the random draws differ";
     if (e->random && !in->differ) return LB_VERDICT_DIVERGED;
     *why = "called with other arguments";
-    const bool told = e->agreement == LB_SHADOW_DISAGREES ? e->leads && !e->inputs_apart : e->agreement == LB_SHADOW_UNKNOWN && !e->irregular;
+    const bool told = e->agreement == LB_SHADOW_DISAGREES ? e->leads && !e->inputs_apart
+                                                          : e->agreement == LB_SHADOW_UNKNOWN && !e->irregular;
     if (!e->same_args && !e->args_follow && told) return LB_VERDICT_DIVERGED;
-    const char *known =
-        e->agreement == LB_SHADOW_AGREES ? ": in exact arithmetic both sides give the same" : "";
+    const char *known = e->agreement == LB_SHADOW_AGREES ? ": in exact arithmetic both sides give the same" : "";
     snprintf(text, sizeof text, "one against %u of the other side put together%s", join->parts, known);
     *why = lb_report_keep(w->report, text);
     return exact || (e->decides && in->differ) ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
@@ -531,8 +542,7 @@ static void walk_join(lb_strided_walk *w, uint32_t ia, const lb_reassembly *join
     row.inherited = lb_report_worse(in.verdict, in.carried);
     measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !e.leads)
-        row.measured =
-            false; /* the parts hold their tokens in another order: what that differs by says nothing */
+        row.measured = false; /* the parts hold their tokens in another order: what that differs by says nothing */
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
     const lb_inflow left = left_by(w, ia, &e, &in, row.local);
@@ -594,8 +604,8 @@ static void walk_rest(lb_strided_walk *w, uint32_t *at)
     for (uint32_t part = 0; part < w->b->n_parts; part++) {
         const uint32_t end = part + 1 < w->b->n_parts ? w->b->parts[part + 1].first_op : w->pb->n_ops;
         if (end) walk_before(w, at, end - 1);
-        if (end && at[part] == end - 1 && w->alignment.a_of_b[end - 1] == LB_NONE && w->alignment.join_of_b[end - 1] == LB_NONE &&
-            lb_op_computes(w->pb, &w->pb->ops[end - 1]))
+        if (end && at[part] == end - 1 && w->alignment.a_of_b[end - 1] == LB_NONE &&
+            w->alignment.join_of_b[end - 1] == LB_NONE && lb_op_computes(w->pb, &w->pb->ops[end - 1]))
             walk_lone(w, 1, end - 1);
     }
 }
@@ -607,11 +617,13 @@ static void describe_final(const lb_strided_walk *w, const lb_shadow_final *fina
 {
     const lb_alignment *al = &w->alignment;
     const uint32_t a = final->whole.op;
-    const bool alone_a = lb_op_computes(w->pa, &w->pa->ops[a]) && al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
+    const bool alone_a =
+        lb_op_computes(w->pa, &w->pa->ops[a]) && al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
     uint32_t alone_b = LB_NONE;
     for (uint32_t k = 0; k < final->parts && alone_b == LB_NONE; k++) {
         const uint32_t b = w->shadows.final_parts[final->first + k].op;
-        if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE) alone_b = b;
+        if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE)
+            alone_b = b;
     }
     row->why = "it is updated differently in exact arithmetic";
     if (alone_a == (alone_b != LB_NONE)) return;
@@ -620,14 +632,16 @@ static void describe_final(const lb_strided_walk *w, const lb_shadow_final *fina
     char text[160];
     row->op = lb_report_keep(w->report, lb_op_name(p, op)), row->phase = (lb_phase)op->phase;
     if (!alone_a) row->other = alone_b;
-    snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", row->op, alone_a == w->swapped ? "second" : "first");
+    snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", row->op,
+             alone_a == w->swapped ? "second" : "first");
     row->why = lb_report_keep(w->report, text);
 }
 
 static const lb_divergence *divergence_of_sink(const lb_strided_walk *w, const uint32_t *sink_rows, uint32_t row)
 {
     for (uint32_t i = 0; i < w->divergences.n; i++)
-        if (w->divergences.list[i].node == LB_NONE && sink_rows[w->divergences.list[i].sink] == row) return &w->divergences.list[i];
+        if (w->divergences.list[i].node == LB_NONE && sink_rows[w->divergences.list[i].sink] == row)
+            return &w->divergences.list[i];
     return NULL;
 }
 
@@ -675,7 +689,8 @@ static void walk_finals(lb_strided_walk *w)
         const lb_taint t = *lb_taint_of(&w->storages[0], v->storage);
         lb_diff_row row = row_of(w, final->whole.op);
         row.order = w->pa->n_ops; /* what is left at the end, where no op of the update is known to be the place */
-        const char *name = lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
+        const char *name =
+            lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
         if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
         judge_final(w, f, &t, &row);
         if (lb_walk_measure_final(w, final, &row)) lb_walk_call_noise(w, &row, false);
@@ -693,7 +708,8 @@ static const char *why_exit(const lb_exit *exit)
 {
     if (exit->input) return "what is decided by it differs in exact arithmetic";
     if (exit->name) return "what the step leaves in it differs in exact arithmetic";
-    return exit->other_shape ? "the result of the outermost call has another shape" : "the result of the outermost call differs in exact arithmetic";
+    return exit->other_shape ? "the result of the outermost call has another shape"
+                             : "the result of the outermost call differs in exact arithmetic";
 }
 
 static void judge_exit(lb_strided_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
@@ -708,7 +724,8 @@ static void judge_exit(lb_strided_walk *w, const lb_exit *exit, const lb_diverge
     } else if (exit->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->why = "made by other ops; in exact arithmetic the same";
     } else {
-        row->local = LB_VERDICT_MISSING, row->why = "the result of the outermost call differs, and could not be run exactly";
+        row->local = LB_VERDICT_MISSING,
+        row->why = "the result of the outermost call differs, and could not be run exactly";
     }
     row->verdict = lb_report_worse(row->local, row->inherited);
 }
@@ -736,7 +753,8 @@ static void walk_lone_results(lb_strided_walk *w)
 {
     for (uint32_t i = 0; i < w->divergences.n; i++) {
         const lb_divergence *o = &w->divergences.list[i];
-        if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE) continue;
+        if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE)
+            continue;
         const lb_sink *sink = &w->merged.sinks[o->sink];
         if (sink->op[0] == LB_NONE || lb_place_is_unknown(w, o, NULL)) continue;
         lb_diff_row row = lb_walk_row(w, sink->op[0], sink->op[1]);
@@ -769,7 +787,8 @@ static void forget_lone(lb_taints *t)
 
 static lb_status open_walk(lb_strided_walk *w, uint32_t **at, lb_err *err)
 {
-    LB_TRY(lb_merged_steps_make(w->a, w->b, &w->alignment, w->meetings, w->differs, &w->shadows, &w->exits, &w->merged, err));
+    LB_TRY(lb_merged_steps_make(w->a, w->b, &w->alignment, w->meetings, w->differs, &w->shadows, &w->exits, &w->merged,
+                                err));
     LB_TRY(lb_divergences_find(&w->merged.merged, &w->divergences, err));
     w->divergence_of = malloc((w->merged.merged.n_nodes + 1) * sizeof *w->divergence_of);
     *at = malloc((w->b->n_parts + 1) * sizeof **at);
@@ -794,7 +813,8 @@ static void settle_rest(lb_strided_walk *w)
     for (int side = 0; side < 2; side++)
         for (uint32_t i = 0; i <= w->storages[side].mask; i++) {
             lb_taint *t = &w->storages[side].slots[i];
-            if (t->used && (t->lone[0] & t->lone[1]) != LB_NONE && t->verdict == LB_VERDICT_IDENTICAL) t->verdict = left, t->differs = true;
+            if (t->used && (t->lone[0] & t->lone[1]) != LB_NONE && t->verdict == LB_VERDICT_IDENTICAL)
+                t->verdict = left, t->differs = true;
         }
 }
 

@@ -53,17 +53,18 @@ typedef struct lb_strided_walk {
     lb_merged_steps merged;
     lb_divergences divergences;
     bool held_otherwise; /* parameters without a partner on both sides, in a step behind the first */
-    lb_verdict led;      /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where nobody knows of any divergence whether it is one */
+    lb_verdict
+        led; /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where nobody knows of any divergence whether it is one */
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */
     lb_collective_matches meetings[2];
     lb_owners *owners[2]; /* of either side's ops; NULL: nobody asked yet */
-    lb_inflow brought;   /* by all members of the collective at hand */
-    uint8_t *differs;    /* per op of A: its pair or join has other bits, or nobody knows */
-    uint8_t *settled;    /* per op of A, then of B: a layer computed in other ops, whose row is written at that op */
+    lb_inflow brought;    /* by all members of the collective at hand */
+    uint8_t *differs;     /* per op of A: its pair or join has other bits, or nobody knows */
+    uint8_t *settled;     /* per op of A, then of B: a layer computed in other ops, whose row is written at that op */
     uint32_t *divergence_of; /* per node: row of divergences, LB_NONE: it is none */
-    int64_t *extents[2]; /* per storage of the merged program's flows: elements that any value of it reaches */
-    lb_taints *storages; /* two: the past's, of A and of B */
+    int64_t *extents[2];     /* per storage of the merged program's flows: elements that any value of it reaches */
+    lb_taints *storages;     /* two: the past's, of A and of B */
     lb_walk_past *past;
     lb_diff_report *report;
 } lb_strided_walk;

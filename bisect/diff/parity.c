@@ -75,8 +75,7 @@ static void find_losses(heads *h, const lb_program *p)
             const lb_op *soft = &p->ops[k];
             if (!is_named(p, soft, "aten::_log_softmax") || lb_op_results(p, soft)[0] == LB_NONE) continue;
             if (!same_contents(p, lb_op_results(p, soft)[0], self->u.value)) continue;
-            add_head(h, p,
-                     (head){lb_op_results(p, soft)[0], target->u.value, true, ignored ? ignored->u.i : -100});
+            add_head(h, p, (head){lb_op_results(p, soft)[0], target->u.value, true, ignored ? ignored->u.i : -100});
             break;
         }
     }
@@ -284,8 +283,8 @@ static void compare_rows(cursor *a, cursor *b, const lb_diff_options *options, l
         bool ignored_a, ignored_b;
         char text[40];
         if (!next_row(a, &ya, &ignored_a) || !next_row(b, &yb, &ignored_b) || !load_row(a) || !load_row(b)) {
-            lb_report_missing(
-                report, "log-probabilities were not kept and could not be replayed; record with --level ops");
+            lb_report_missing(report,
+                              "log-probabilities were not kept and could not be replayed; record with --level ops");
             return;
         }
         bool targets = ya >= 0 || ignored_a;
@@ -313,25 +312,23 @@ static bool same_targets(const heads *a, const heads *b)
     return same;
 }
 
-static void compare_heads(const heads *a, const heads *b, const lb_diff_options *options,
-                          lb_diff_report *report)
+static void compare_heads(const heads *a, const heads *b, const lb_diff_options *options, lb_diff_report *report)
 {
     char text[200];
     if (a->rows != b->rows || a->columns != b->columns || a->list[0].normalised != b->list[0].normalised) {
         snprintf(text, sizeof text,
-                 "the sides score %" PRId64 " and %" PRId64 " tokens over %" PRId64 " and %" PRId64 " words",
-                 a->rows, b->rows, a->columns, b->columns);
+                 "the sides score %" PRId64 " and %" PRId64 " tokens over %" PRId64 " and %" PRId64 " words", a->rows,
+                 b->rows, a->columns, b->columns);
         lb_report_finding(report, text);
         return;
     }
     if (options->kinds && a->rows != options->n_kinds) {
-        snprintf(text, sizeof text, "kinds of %" PRId64 " tokens were given, the step has %" PRId64,
-                 options->n_kinds, a->rows);
+        snprintf(text, sizeof text, "kinds of %" PRId64 " tokens were given, the step has %" PRId64, options->n_kinds,
+                 a->rows);
         lb_report_finding(report, text);
     }
     if (!same_targets(a, b)) {
-        lb_report_finding(report,
-                          "the sides are to predict other tokens: their log-probabilities are not compared");
+        lb_report_finding(report, "the sides are to predict other tokens: their log-probabilities are not compared");
         return;
     }
     cursor x = {.h = a, .exact = true}, y = {.h = b, .exact = true};

@@ -78,8 +78,7 @@ static lb_diff_routing *row_of(lb_diff_report *r, int64_t step, int32_t rank, co
     for (uint32_t i = r->n_routings; i-- > 0;)
         if (r->routings[i].step == step && r->routings[i].rank == rank && !strcmp(r->routings[i].layer, layer))
             return &r->routings[i];
-    lb_diff_routing row = {
-        .step = step, .rank = rank, .layer = lb_report_keep(r, layer), .largest_margin = NAN};
+    lb_diff_routing row = {.step = step, .rank = rank, .layer = lb_report_keep(r, layer), .largest_margin = NAN};
     uint32_t before = r->n_routings;
     APPEND(r->routings, r->n_routings, row);
     return r->n_routings > before ? &r->routings[before] : NULL;
@@ -154,11 +153,9 @@ static void compare_groups(const group *a, const group *b, const lb_routing *ra,
     lb_diff_routing *row = NULL;
     bool loaded = mapped != NULL;
     if (a->parts == 1) /* who is one knows how many tokens there are */
-        loaded =
-            loaded && load_group(a, layer, ra->call, 0, &x) && load_group(b, mapped, ra->call, x.tokens, &y);
+        loaded = loaded && load_group(a, layer, ra->call, 0, &x) && load_group(b, mapped, ra->call, x.tokens, &y);
     else
-        loaded =
-            loaded && load_group(b, mapped, ra->call, 0, &y) && load_group(a, layer, ra->call, y.tokens, &x);
+        loaded = loaded && load_group(b, mapped, ra->call, 0, &y) && load_group(a, layer, ra->call, y.tokens, &x);
     if (loaded && x.tokens == y.tokens && x.choices == y.choices)
         row = row_of(report, pa->step, a->regenerated->side->parts[a->first_part].program->rank, layer);
     if (row) {
@@ -178,8 +175,7 @@ static void compare_all(const lb_regenerated *wa, const lb_regenerated *wb, cons
         const lb_routing *row = &pa->routings[i];
         if (row->ids == LB_NONE) continue;
         const uint32_t part = lb_program_view_part_of_value(wa->side, row->ids), number = part / (na / groups);
-        const group a = {wa, number * (na / groups), na / groups},
-                    b = {wb, number * (nb / groups), nb / groups};
+        const group a = {wa, number * (na / groups), na / groups}, b = {wb, number * (nb / groups), nb / groups};
         if (part == a.first_part) compare_groups(&a, &b, row, rules, report);
     }
 }

@@ -114,8 +114,7 @@ static double *time_of_kind(lb_attribution_memory *m, const lb_program *p, const
      * of them impatient and nothing wrong, so that the table needs no keys. */
     uint64_t hash = side->n_ops;
     for (uint32_t i = 0; i < side->n_ops; i++)
-        for (const char *c = lb_op_name(p, &p->ops[side->ops[i]]); *c; c++)
-            hash = hash * 1099511628211u + (uint8_t)*c;
+        for (const char *c = lb_op_name(p, &p->ops[side->ops[i]]); *c; c++) hash = hash * 1099511628211u + (uint8_t)*c;
     return &m->spent[hash % KINDS];
 }
 
@@ -307,8 +306,7 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
     if (narrow && s->matches[0] && strcmp(c->name, narrow))
         snprintf(out->schedule, sizeof out->schedule, "%s, %.80s", narrow, c->name);
     else
-        snprintf(out->schedule, sizeof out->schedule, "%s",
-                 narrow ? narrow : name_of(f, runner, s->matches[0]));
+        snprintf(out->schedule, sizeof out->schedule, "%s", narrow ? narrow : name_of(f, runner, s->matches[0]));
     for (uint32_t i = 1; i < s->n; i++) {
         const lb_candidate *other = &f->list[runner][s->matches[i]];
         /* The same thing by another name. */
@@ -333,13 +331,14 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
         out->cause = LB_CAUSE_KERNEL;
         snprintf(out->schedule, sizeof out->schedule, "rounded once");
         snprintf(out->why, sizeof out->why,
-                 "the %s side's ops evaluated exactly and rounded once at the end give these bits: the other form rounds less on the "
+                 "the %s side's ops evaluated exactly and rounded once at the end give these bits: the other form "
+                 "rounds less on the "
                  "way (a fused multiply-add, a division where there was a product with the reciprocal, …)",
                  runner ? "second" : "first");
     }
     if (*c->alike && s->matches[0])
-        snprintf(out->why, sizeof out->why, "for this number of terms %.80s is the same order as %.90s",
-                 c->name, c->alike);
+        snprintf(out->why, sizeof out->why, "for this number of terms %.80s is the same order as %.90s", c->name,
+                 c->alike);
     remember(f->memory, c->name);
 }
 
@@ -388,7 +387,8 @@ static bool same_ops(const finder *f)
 {
     const lb_matched_region *s = f->place->region;
     const lb_program *a = f->place->source->a->program, *b = f->place->source->b->program;
-    if ((!s->pair && !(s->parts && s->sides[1].n_ops)) || output_of(f, 0)->dtype != output_of(f, 1)->dtype || !lb_match_site_can(f->place, 0, 1))
+    if ((!s->pair && !(s->parts && s->sides[1].n_ops)) || output_of(f, 0)->dtype != output_of(f, 1)->dtype ||
+        !lb_match_site_can(f->place, 0, 1))
         return false;
     const lb_op *x = &a->ops[s->sides[0].op], *y = &b->ops[s->sides[1].op];
     return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, s->parts);
@@ -419,8 +419,7 @@ static lb_status by_program(finder *f, int runner, bool *done)
      * inputs differ. Where a rounding at the end was needed it is no such answer, but one of
      * precision. */
     if (plain && lb_score_all(across) && across->unrounded == across->elements) {
-        tell_input(f, LB_PROOF_BITS, across,
-                   "the first side's ops give the second's bits on the second's inputs");
+        tell_input(f, LB_PROOF_BITS, across, "the first side's ops give the second's bits on the second's inputs");
         f->found->tried = 1, *done = true;
         snprintf(f->found->first, sizeof f->found->first, "%s", own_name(f, runner));
         return LB_OK;
@@ -514,8 +513,9 @@ static void tell_parts(finder *f, const scan *s, uint32_t base, const uint8_t *g
         if (used + strlen(name) + 3 > sizeof out->also) break;
         used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "", name);
     }
-    snprintf(out->why, sizeof out->why, "calls %u to %u of %u have the bits of %.80s, the others those of the first side's kernel",
-             first + 1, last + 1, n, c->name);
+    snprintf(out->why, sizeof out->why,
+             "calls %u to %u of %u have the bits of %.80s, the others those of the first side's kernel", first + 1,
+             last + 1, n, c->name);
     remember(f->memory, c->name);
 }
 
@@ -562,7 +562,9 @@ static lb_status by_parts(finder *f, bool *done)
     scan mine = {0};
     /* This is for decode steps against one forward pass: a library has other kernels for one row
      * than for many, so that some calls may have A's bits and the single rows never. */
-    if (region->parts < 2 || region->sides[1].op == LB_NONE || region->n_outputs != 1 || !lb_match_site_can(f->place, 0, 1)) return LB_OK;
+    if (region->parts < 2 || region->sides[1].op == LB_NONE || region->n_outputs != 1 ||
+        !lb_match_site_can(f->place, 0, 1))
+        return LB_OK;
     if (f->place->source->alignment->joins.rows) return LB_OK; /* rows of a larger batch: one call */
     /* A's own bits need a name before parts can be told from them: "own", or else what was found to
      * give them. */
@@ -585,8 +587,8 @@ static void tell_unexplained(finder *f)
         snprintf(out->why, sizeof out->why, "nothing could be tried: %s",
                  *f->place->why ? f->place->why : "no kernel here");
     else
-        snprintf(out->why, sizeof out->why,
-                 "under none of %u candidates do the recorded inputs give the recorded bits", out->tried);
+        snprintf(out->why, sizeof out->why, "under none of %u candidates do the recorded inputs give the recorded bits",
+                 out->tried);
 }
 
 static const lb_program *alone_of(const lb_place *place, int side)
@@ -604,7 +606,8 @@ static double distance_of(const lb_place *place)
     return d.rel_l2;
 }
 
-lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memory, lb_attribution_found *found, lb_err *err)
+lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memory, lb_attribution_found *found,
+                              lb_err *err)
 {
     finder f = {.place = place, .memory = memory, .found = found, .err = err};
     const lb_matched_region_source *source = place->source;
@@ -615,9 +618,8 @@ lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memo
     found->total = distance_of(place);
     f.spent = time_of_kind(memory, programs[0], &place->region->sides[0]);
     for (int side = 0; side < 2 && status == LB_OK; side++)
-        status = lb_candidates_list(programs[side], place->region->sides[side].ops,
-                                    place->region->sides[side].n_ops, alone_of(place, side), &memory->trees, &f.list[side],
-                                    &f.n[side], err);
+        status = lb_candidates_list(programs[side], place->region->sides[side].ops, place->region->sides[side].n_ops,
+                                    alone_of(place, side), &memory->trees, &f.list[side], &f.n[side], err);
     /* Own bits on all four combinations first: four runs answer most places, and say of the rest
      * which identities are known. */
     for (int runner = 0; runner < 2; runner++)
@@ -631,14 +633,15 @@ lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memo
     if (status == LB_OK && !done) status = by_parts(&f, &done);
     if (status == LB_OK && !done)
         status = lb_fallback_proofs_find(place, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
-                                       place->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found, &done, err);
+                                         place->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found,
+                                         &done, err);
     if (status == LB_OK && !done) tell_unexplained(&f);
     free(f.list[0]), free(f.list[1]);
     return status;
 }
 
-lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *memory, bool *own, lb_attribution_found *found,
-                            lb_err *err)
+lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *memory, bool *own,
+                                  lb_attribution_found *found, lb_err *err)
 {
     finder f = {.place = place, .memory = memory, .found = found, .err = err};
     const lb_matched_region_side *side = &place->region->sides[0];
@@ -646,8 +649,8 @@ lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *
     bool inside;
     *found = (lb_attribution_found){0}, *own = false;
     f.spent = time_of_kind(memory, place->source->a->program, side);
-    lb_status status = lb_candidates_list(place->source->a->program, side->ops, side->n_ops, alone_of(place, 0), &memory->trees,
-                                          &f.list[0], &f.n[0], err);
+    lb_status status = lb_candidates_list(place->source->a->program, side->ops, side->n_ops, alone_of(place, 0),
+                                          &memory->trees, &f.list[0], &f.n[0], err);
     if (status == LB_OK) status = lb_match_site_try(place, 0, 0, &f.list[0][0], &f.own[0][0], err);
     *own = lb_score_all(&f.own[0][0]);
     if (status == LB_OK && !*own) status = scan_all(&f, 0, 0, &s);

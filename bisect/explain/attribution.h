@@ -34,17 +34,18 @@ typedef struct lb_attribution_found {
     lb_swap_kind kinds[3]; /* swaps that make the change in A's program; of `input`: that give A's own bits */
     char arguments[3][128];
     uint32_t n_swaps;
-    lb_swap own
-        [2]; /* that give A's own bits where A's program as it is does not, and the cause is another than `input` */
+    lb_swap
+        own[2]; /* that give A's own bits where A's program as it is does not, and the cause is another than `input` */
     char own_arguments[2][128];
     uint32_t n_own;
 } lb_attribution_found;
 
 /* What turns the first side's bits into the second's. */
-lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memory, lb_attribution_found *found, lb_err *err);
+lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memory, lb_attribution_found *found,
+                              lb_err *err);
 /* Under what the first side's ops give its own recorded bits. `*own`: as they are; then `found` says nothing. */
-lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *memory, bool *own, lb_attribution_found *found,
-                            lb_err *err);
+lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *memory, bool *own,
+                                  lb_attribution_found *found, lb_err *err);
 
 /* One more swap that makes the change. */
 static inline void lb_attribution_add_swap(lb_attribution_found *found, lb_swap_kind kind, const char *argument)

@@ -70,8 +70,8 @@ static bool is_local(lb_swap_kind kind, const char *argument)
            (strstr(precisions, argument) || !strncmp(argument, "tf32", 4) || !strncmp(argument, "compute:", 8));
 }
 
-static void add(maker *m, lb_cause cause, uint32_t few, lb_swap_kind kind, const char *argument,
-                lb_swap_kind kind2, const char *argument2)
+static void add(maker *m, lb_cause cause, uint32_t few, lb_swap_kind kind, const char *argument, lb_swap_kind kind2,
+                const char *argument2)
 {
     /* Full is no error: unlikely candidates stand last, and losing them makes an answer
      * "unexplained" at worst. */
@@ -217,14 +217,19 @@ static void cross_accumulation(maker *m, const char *word, uint32_t few)
 
 lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_trees *trees, lb_err *err)
 {
-    enum { MOST_TREES = sizeof trees->leaves / sizeof *trees->leaves, MOST_LENGTH = sizeof((lb_candidate *)0)->name - sizeof "tree:" };
+    enum {
+        MOST_TREES = sizeof trees->leaves / sizeof *trees->leaves,
+        MOST_LENGTH = sizeof((lb_candidate *)0)->name - sizeof "tree:"
+    };
     *trees = (lb_given_trees){.paths = paths, .n = n};
     /* A bit each in `fitting` marks the trees that have as many terms as some sum of the ops. */
     if (n > MOST_TREES) return lb_fail(err, LB_ERR_INVALID, "%u trees; no more than %d are tried", n, MOST_TREES);
     for (uint32_t i = 0; i < n; i++) {
         lb_sum_tree *tree;
         if (strlen(paths[i]) > MOST_LENGTH)
-            return lb_fail(err, LB_ERR_INVALID, "%s: longer than %d characters; name the tree from a folder nearer to it", paths[i], MOST_LENGTH);
+            return lb_fail(err, LB_ERR_INVALID,
+                           "%s: longer than %d characters; name the tree from a folder nearer to it", paths[i],
+                           MOST_LENGTH);
         LB_TRY(lb_sum_tree_read(paths[i], &tree, err));
         trees->leaves[i] = tree->leaves;
         lb_sum_tree_free(tree);
@@ -240,13 +245,14 @@ static int64_t inner_dimension(const lb_program *p, const lb_op *op)
     static const struct {
         const char *name;
         uint32_t operand;
-    } products[] = {{"aten::mm", 0},  {"aten::bmm", 0}, {"aten::linear", 0}, {"aten::mv", 0},      {"aten::dot", 0},
-                    {"aten::vdot", 0}, {"aten::addmm", 1}, {"aten::addmv", 1}, {"aten::baddbmm", 1}};
+    } products[] = {{"aten::mm", 0},   {"aten::bmm", 0},   {"aten::linear", 0}, {"aten::mv", 0},     {"aten::dot", 0},
+                    {"aten::vdot", 0}, {"aten::addmm", 1}, {"aten::addmv", 1},  {"aten::baddbmm", 1}};
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
         const uint32_t operand = products[i].operand;
         if (strcmp(lb_op_name(p, op), products[i].name) || op->args <= operand) continue;
         const lb_arg *arg = &lb_op_args(p, op)[operand];
-        const lb_layout *x = arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE ? &p->values[arg->u.value].layout : NULL;
+        const lb_layout *x =
+            arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE ? &p->values[arg->u.value].layout : NULL;
         return x && x->ndim ? x->shape[x->ndim - 1] : 0;
     }
     return 0;
@@ -291,8 +297,7 @@ static void note_terms(maker *m, const lb_program *p, const lb_op *op, bool matr
     if (n > 1 && n <= MOST_TERMS && p->values[args[0].u.value].dtype == LB_F32) m->terms = (uint32_t)n;
 }
 
-static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t n_ops, char *kernels,
-                   size_t room)
+static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t n_ops, char *kernels, size_t room)
 {
     uint32_t sums = 0;
     size_t used = 0;
@@ -336,8 +341,7 @@ static void add_composites(maker *m, const lb_program *alone)
         for (uint32_t k = 0; k < n && k < KERNELS; k++) {
             char argument[128];
             if (!strcmp(texts[k], "eager")) continue;
-            snprintf(argument, sizeof argument, "%s:%.95s", lb_composite_kind_name(found.rows[i].kind),
-                     texts[k]);
+            snprintf(argument, sizeof argument, "%s:%.95s", lb_composite_kind_name(found.rows[i].kind), texts[k]);
             add(m, LB_CAUSE_KERNEL, 0, LB_SWAP_FUSE, argument, 0, NULL);
         }
     }
@@ -369,8 +373,8 @@ static void list_all(maker *m, const char *kernels)
     if (m->sums) each_word(m, accumulations, cross_accumulation);
 }
 
-lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
-                             const lb_program *alone, const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err)
+lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops, const lb_program *alone,
+                             const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err)
 {
     char kernels[512] = "";
     maker m = {.given = trees,

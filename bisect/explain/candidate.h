@@ -11,9 +11,8 @@ typedef struct lb_candidate {
     lb_swap swaps[2];
     uint32_t n_swaps;
     char arguments[2][128]; /* of the swaps */
-    bool local; /* what it makes of an element depends on that element's terms alone */
-    uint32_t
-        few; /* not to be believed on fewer elements than this: it has a parameter that would fit by chance */
+    bool local;             /* what it makes of an element depends on that element's terms alone */
+    uint32_t few; /* not to be believed on fewer elements than this: it has a parameter that would fit by chance */
 } lb_candidate;
 
 /* Files with trees of the user's (lastbit/order.h), tried where a sum has as many terms. */
@@ -27,7 +26,7 @@ lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_tre
 
 /* Those that can mean something to these ops (rows of `program`). list[0] is "own": no change. `alone`: the ops
  * as a program of their own, in which composites are looked for; may be NULL, as may `trees`. malloc'ed. */
-lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops,
-                             const lb_program *alone, const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err);
+lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops, const lb_program *alone,
+                             const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err);
 
 #endif

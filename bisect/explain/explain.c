@@ -41,18 +41,20 @@ static void tell_lacking(lb_explain_session *session, const lb_step_pair *s, con
         char text[600];
         if (!l->n) continue;
         const uint32_t op = lb_place_op(s, l->first, 0);
-        const int used = snprintf(text, sizeof text,
-                                  "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: ",
-                                  (long long)p->step, p->rank, l->n,
-                                  op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]));
+        const int used = snprintf(
+            text, sizeof text,
+            "step %lld, rank %d: %u places that differ, the first in %.120s, could not be tried: ", (long long)p->step,
+            p->rank, l->n, op == LB_NONE ? "(outside)" : lb_op_layer(p, &p->ops[op]));
         if (kind == LACKS_BYTES)
             snprintf(text + used, sizeof text - (size_t)used,
-                     "bytes were not kept on one side. Record both sides again with --level ops --steps %lld, and --layers if that "
+                     "bytes were not kept on one side. Record both sides again with --level ops --steps %lld, and "
+                     "--layers if that "
                      "is too much",
                      (long long)p->step);
         else
             snprintf(text + used, sizeof text - (size_t)used,
-                     "what rows of a larger batch went through there cannot be run on them alone (%.150s). Record both sides with "
+                     "what rows of a larger batch went through there cannot be run on them alone (%.150s). Record both "
+                     "sides with "
                      "batches of one size",
                      l->why);
         lb_findings_add_missing(session->report, text);
@@ -86,8 +88,7 @@ static void tell_rows(const lb_place *place, const lb_batch_rows *rows, lb_attri
     if (found->cause == LB_CAUSE_INPUT || (found->cause == LB_CAUSE_UNEXPLAINED && !same)) return;
     if (same && place->targets[0] && place->targets[1] &&
         lb_compare_numbers(&place->targets[0][0], &place->targets[1][0], &d, NULL) == LB_OK)
-        snprintf(count, sizeof count, " in %lld of %lld elements", (long long)d.differing,
-                 (long long)d.elements);
+        snprintf(count, sizeof count, " in %lld of %lld elements", (long long)d.differing, (long long)d.elements);
     snprintf(why, sizeof why,
              "these rows have other bits in a batch of %lld than in one of %lld from the same inputs%s%s%.160s",
              (long long)rows->many, (long long)rows->few, count, *found->why ? "; " : "", found->why);
@@ -203,8 +204,7 @@ lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *s, 
     if (!answers) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", s->regions.n);
     lb_status status = answer_all(session, s, answers, err);
     for (uint32_t i = 0; i < s->regions.n && status == LB_OK; i++)
-        if (answers[i].region)
-            status = lb_findings_add_place(session, s, answers[i].region, &answers[i].found, err);
+        if (answers[i].region) status = lb_findings_add_place(session, s, answers[i].region, &answers[i].found, err);
     free(answers);
     return status;
 }
@@ -217,8 +217,7 @@ static void count_ops(lb_explain_session *session, const lb_step_pair *s)
                                 (s->alignment.join_of_a[i] != LB_NONE && lb_op_computes(p, &p->ops[i]));
     for (uint32_t i = 0; i < p->n_ops && s->selected; i++) session->chosen += s->selected[i];
     for (uint32_t i = 0; i < s->regions.n; i++)
-        session->report->differing +=
-            s->regions.list[i].pair || (s->rows && s->regions.list[i].sides[1].op != LB_NONE);
+        session->report->differing += s->regions.list[i].pair || (s->rows && s->regions.list[i].sides[1].op != LB_NONE);
 }
 
 static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
@@ -232,8 +231,7 @@ static lb_status explain_scene(lb_explain_session *session, const lb_program_pai
     const uint32_t first = session->report->n_findings;
     LB_TRY(lb_explain_places(session, s, err));
     LB_TRY(lb_findings_add_layers(session->report, first, err));
-    if (session->b && !session->turned && !session->selector && !s->rows)
-        LB_TRY(lb_explain_routing(session, s, err));
+    if (session->b && !session->turned && !session->selector && !s->rows) LB_TRY(lb_explain_routing(session, s, err));
     return lb_explain_note_ending(session, s, err);
 }
 
@@ -278,8 +276,8 @@ static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t
     for (int k = 0; k < 2; k++)
         if (lb_capture_program(captures[k], rank, step, &programs[k], NULL) != LB_OK) {
             char text[160];
-            snprintf(text, sizeof text, "step %lld of rank %d was captured on the %s side only",
-                     (long long)step, rank, k ? "first" : "second");
+            snprintf(text, sizeof text, "step %lld of rank %d was captured on the %s side only", (long long)step, rank,
+                     k ? "first" : "second");
             lb_findings_add_missing(session->report, text);
             session->absent++;
             return LB_OK;
@@ -287,8 +285,7 @@ static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t
     const lb_program_pair m = {{&programs[0], &programs[1]}, {1, 1}};
     bool strange = false;
     session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
-    if (session->b && lb_batch_rows_apply(programs[0], programs[1]))
-        LB_TRY(find_rows(session, &m, &strange, err));
+    if (session->b && lb_batch_rows_apply(programs[0], programs[1])) LB_TRY(find_rows(session, &m, &strange, err));
     return strange ? LB_OK : explain_programs(session, &m, err);
 }
 
@@ -353,7 +350,8 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
                        "the captures share no step of one rank; see `lastbit ls` for what each holds");
     if (!session->report->ops && session->report->n_missing == session->absent)
         return lb_fail(err, LB_ERR_NOT_FOUND,
-                       "no op of the first capture lines up with one of the second: they are other programs, or their layers have other "
+                       "no op of the first capture lines up with one of the second: they are other programs, or their "
+                       "layers have other "
                        "names (--map 's/PATTERN/REPLACEMENT/')");
     if (session->selector && !session->chosen)
         return lb_fail(err, LB_ERR_NOT_FOUND,
@@ -362,8 +360,8 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
     return lb_explain_budgets(session, err);
 }
 
-lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options,
-                         lb_explain_report **out, lb_err *err)
+lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options *options, lb_explain_report **out,
+                         lb_err *err)
 {
     lb_map_rules *rules = NULL;
     lb_explain_session s = {

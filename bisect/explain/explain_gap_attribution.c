@@ -47,15 +47,14 @@ static lb_status add_budgets(lb_explain_session *session, lb_step_end *endings, 
     lb_explain_budget *budgets = calloc(n_endings + 1, sizeof *budgets),
                       *grown = realloc(r->budgets, (r->n_budgets + n_endings + 1) * sizeof *grown);
     if (grown) r->budgets = grown;
-    lb_status status = findings && budgets && grown
-                           ? LB_OK
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
+    lb_status status =
+        findings && budgets && grown ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     uint32_t n = 0;
     for (uint32_t i = 0; status == LB_OK && i < r->n_findings; i++)
         if (r->findings[i].step == endings[0].step) findings[n++] = r->findings[i];
     if (status == LB_OK)
-        status = lb_gap_attribution_make(session->a, endings, n_endings, findings, n, session->options->memory_bytes, session->options->progress,
-                                budgets, &made, err);
+        status = lb_gap_attribution_make(session->a, endings, n_endings, findings, n, session->options->memory_bytes,
+                                         session->options->progress, budgets, &made, err);
     for (uint32_t e = 0; status == LB_OK && made && e < n_endings; e++) take_budget(r, &budgets[e]);
     free(findings), free(budgets);
     return status;

@@ -25,12 +25,10 @@ bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, 
         const lb_collective *x = &p->collectives[c];
         const lb_op *op = &p->ops[x->op];
         bool gives = false, all = x->ranks > 1 && lb_collective_run_knows(lb_op_name(p, op));
-        for (uint32_t k = 0; k < op->results + op->written; k++)
-            gives |= (lb_op_outcome(p, op, k)) == row;
+        for (uint32_t k = 0; k < op->results + op->written; k++) gives |= (lb_op_outcome(p, op, k)) == row;
         for (uint32_t r = 0; gives && all && r < x->ranks; r++)
             for (int k = 0; k < 2; k++)
-                all &=
-                    has_program(capture_of(session, k), (int32_t)p->refs[x->first_rank + r], p->step, &unused);
+                all &= has_program(capture_of(session, k), (int32_t)p->refs[x->first_rank + r], p->step, &unused);
         if (gives) return all;
     }
     return false;
@@ -42,8 +40,7 @@ static lb_status gather_programs(const lb_explain_session *session, int64_t step
     const int32_t *ranks;
     const uint32_t n = lb_capture_ranks(session->a, &ranks);
     for (int k = 0; k < 2; k++) m->programs[k] = calloc(n + 1, sizeof *m->programs[k]), m->n[k] = 0;
-    if (!m->programs[0] || !m->programs[1])
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
+    if (!m->programs[0] || !m->programs[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", n);
     for (uint32_t i = 0; i < n; i++) {
         const lb_program *p[2];
         if (!has_program(capture_of(session, 0), ranks[i], step, &p[0]) ||

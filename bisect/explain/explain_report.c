@@ -150,8 +150,7 @@ uint32_t lb_place_op(const lb_step_pair *s, const lb_matched_region *region, int
     if (x->op != LB_NONE || !x->n_leaves) return x->op;
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (uint32_t k = 0; k < p->ops[i].results + p->ops[i].written; k++)
-            if ((lb_op_outcome(p, &p->ops[i], k)) == x->leaves[0])
-                return i;
+            if ((lb_op_outcome(p, &p->ops[i], k)) == x->leaves[0]) return i;
     return LB_NONE;
 }
 
@@ -221,8 +220,7 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_step_pair 
     const lb_program *p = s->sides[0].program, *q = s->sides[1].program;
     lb_explain_report *r = session->report;
     char ops[2][320];
-    const uint32_t index = lb_place_op(s, region, 0), other = lb_place_op(s, region, 1),
-                   at[] = {index, other};
+    const uint32_t index = lb_place_op(s, region, 0), other = lb_place_op(s, region, 1), at[] = {index, other};
     for (int k = 0; k < 2; k++) list_ops(s, k, &region->sides[k], at[k], ops[k], sizeof ops[k]);
     if (region->parts && s->rows)
         snprintf(ops[1], sizeof ops[1], "%s", other == LB_NONE ? "" : lb_op_name(q, &q->ops[other]));
@@ -248,11 +246,9 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_step_pair 
                            : s->ranks      ? selector_of_ranks(r, s, region)
                                            : selector_of(r, p, region, index);
     for (uint32_t i = 0; i < found->n_swaps && *selector; i++)
-        row.swaps[row.n_swaps++] =
-            (lb_swap){found->kinds[i], selector, lb_findings_keep(r, found->arguments[i])};
+        row.swaps[row.n_swaps++] = (lb_swap){found->kinds[i], selector, lb_findings_keep(r, found->arguments[i])};
     for (uint32_t i = 0; i < found->n_own && *selector; i++)
-        row.own[row.n_own++] =
-            (lb_swap){found->own[i].kind, selector, lb_findings_keep(r, found->own_arguments[i])};
+        row.own[row.n_own++] = (lb_swap){found->own[i].kind, selector, lb_findings_keep(r, found->own_arguments[i])};
     row.phase = op ? (lb_phase)op->phase : LB_PHASE_OTHER;
     row.layer = lb_findings_keep(r, index != LB_NONE ? lb_op_layer(p, op) : op ? lb_op_layer(q, op) : "");
     row.op = lb_findings_keep(r, ops[0]), row.other_op = lb_findings_keep(r, ops[1]);
@@ -294,8 +290,7 @@ lb_status lb_findings_add_layers(lb_explain_report *r, uint32_t first, lb_err *e
     for (uint32_t i = first; i < r->n_findings; i++) {
         const lb_explain_finding *f = &r->findings[i];
         uint32_t at = begin;
-        while (at < r->n_layers && (strcmp(r->layers[at].layer, f->layer) || r->layers[at].phase != f->phase))
-            at++;
+        while (at < r->n_layers && (strcmp(r->layers[at].layer, f->layer) || r->layers[at].phase != f->phase)) at++;
         lb_explain_layer *row = &r->layers[at];
         if (at == r->n_layers)
             *row =

@@ -163,9 +163,13 @@ static void list_flips(const lb_routing_report *report, const char *layer, char 
             snprintf(text + used, size - used, ", …");
             return;
         }
-        used += (size_t)snprintf(text + used, size - used, "%s token %lld: expert %lld to ", named > 1 ? "," : ";", (long long)f->token, (long long)f->lost);
-        if (used < size) used += (size_t)(f->won < 0 ? snprintf(text + used, size - used, "none") : snprintf(text + used, size - used, "%lld", (long long)f->won));
-        if (used < size && f->margin == f->margin) used += (size_t)snprintf(text + used, size - used, " by %.3g", f->margin);
+        used += (size_t)snprintf(text + used, size - used, "%s token %lld: expert %lld to ", named > 1 ? "," : ";",
+                                 (long long)f->token, (long long)f->lost);
+        if (used < size)
+            used += (size_t)(f->won < 0 ? snprintf(text + used, size - used, "none")
+                                        : snprintf(text + used, size - used, "%lld", (long long)f->won));
+        if (used < size && f->margin == f->margin)
+            used += (size_t)snprintf(text + used, size - used, " by %.3g", f->margin);
     }
 }
 
@@ -183,12 +187,13 @@ static lb_status add_layer(lb_explain_session *session, const lb_step_pair *s, c
     lb_explain_report *r = session->report;
     char why[640], which[240];
     list_flips(report, layer->layer, which, sizeof which);
-    snprintf(why, sizeof why,
-             "%lld of %lld choices fall on other experts, the largest margin is %.3g: %lld are near ties, %lld follow from "
-             "what the router was given (its scores move by more than the margin over the second side's hidden states), "
-             "%lld do not: the router itself is another; %lld cannot be judged%s",
-             (long long)t->flips, (long long)t->choices, t->margin, (long long)t->ties, (long long)t->upstream,
-             (long long)t->routers, (long long)t->unjudged, which);
+    snprintf(
+        why, sizeof why,
+        "%lld of %lld choices fall on other experts, the largest margin is %.3g: %lld are near ties, %lld follow from "
+        "what the router was given (its scores move by more than the margin over the second side's hidden states), "
+        "%lld do not: the router itself is another; %lld cannot be judged%s",
+        (long long)t->flips, (long long)t->choices, t->margin, (long long)t->ties, (long long)t->upstream,
+        (long long)t->routers, (long long)t->unjudged, which);
     const lb_explain_finding row = {.step = p->step,
                                     .rank = p->rank,
                                     .phase = LB_PHASE_FORWARD,
@@ -238,10 +243,11 @@ static lb_status tell_lacking(lb_explain_session *session, const lb_step_pair *s
 {
     const lb_program *p = s->sides[0].program;
     char text[200];
-    snprintf(text, sizeof text,
-             "step %lld, rank %d: no routing of experts was recorded on the %s side (a choice by top-k inside a module is "
-             "what counts as one)",
-             (long long)p->step, p->rank, side ? "second" : "first");
+    snprintf(
+        text, sizeof text,
+        "step %lld, rank %d: no routing of experts was recorded on the %s side (a choice by top-k inside a module is "
+        "what counts as one)",
+        (long long)p->step, p->rank, side ? "second" : "first");
     lb_findings_add_missing(session->report, text);
     return LB_OK;
 }
@@ -266,7 +272,8 @@ lb_status lb_explain_routing(lb_explain_session *session, const lb_step_pair *s,
     if (status == LB_OK) status = lb_routing_report_against(session->a, replay, &plan, &other, modes, &report, err);
     if (status == LB_ERR_NOT_CAPTURED) lb_err_clear(err), status = LB_OK, report.n_layers = 0;
     if (status == LB_OK) status = add_layers(session, s, &report, err);
-    const bool kept = status == LB_OK && modes && report.n_layers && (status = keep_report(session, &report, err)) == LB_OK;
+    const bool kept =
+        status == LB_OK && modes && report.n_layers && (status = keep_report(session, &report, err)) == LB_OK;
     if (!kept) lb_routing_report_release(&report);
     lb_replay_close(replay);
     for (uint32_t i = 0; i < c.n_kept; i++) free(c.kept[i]);

@@ -15,8 +15,7 @@ enum { HOPS = 16 }; /* from a history to the cast that it scales */
 static bool is_new(const lb_explain_session *session, const lb_program *p, const lb_value *v)
 {
     const bool first = p->step == session->options->first_step;
-    return v->source != LB_SOURCE_NOT && !(v->flags & LB_VALUE_UNDEFINED) &&
-           (v->source != LB_SOURCE_CARRIED || first);
+    return v->source != LB_SOURCE_NOT && !(v->flags & LB_VALUE_UNDEFINED) && (v->source != LB_SOURCE_CARRIED || first);
 }
 
 /* The first side's numbers rounded to the second's type? */
@@ -36,8 +35,7 @@ static bool is_rounded(const lb_tensor *a, const lb_tensor *b)
     return same;
 }
 
-static void describe(const lb_step_pair *s, uint32_t va, uint32_t vb, lb_explain_finding *row, char *why,
-                     size_t room)
+static void describe(const lb_step_pair *s, uint32_t va, uint32_t vb, lb_explain_finding *row, char *why, size_t room)
 {
     lb_tensor a, b;
     lb_difference d;
@@ -57,8 +55,8 @@ static void describe(const lb_step_pair *s, uint32_t va, uint32_t vb, lb_explain
         snprintf(why, room, "it enters with other numbers");
 }
 
-static lb_status add_source(lb_explain_session *session, const lb_step_pair *s, uint32_t i, uint32_t va,
-                            uint32_t vb, lb_err *err)
+static lb_status add_source(lb_explain_session *session, const lb_step_pair *s, uint32_t i, uint32_t va, uint32_t vb,
+                            lb_err *err)
 {
     const lb_program *p = s->sides[0].program;
     lb_explain_report *r = session->report;

@@ -31,8 +31,7 @@ static lb_status find_paths(lb_step_pair *s, const lb_map_rules *const *rules, l
         }
         if (!s->paths[k]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
     }
-    return lb_names_meet(s->paths[0], s->sides[0].program->n_scopes, s->paths[1], s->sides[1].program->n_scopes,
-                         err);
+    return lb_names_meet(s->paths[0], s->sides[0].program->n_scopes, s->paths[1], s->sides[1].program->n_scopes, err);
 }
 
 static void want_value(void *context, uint32_t value)
@@ -84,8 +83,7 @@ static lb_status open_sides(const lb_explain_session *session, const lb_program_
 lb_status lb_step_pair_align(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s, lb_err *err)
 {
     s->rows = session->rows.places ? &session->rows : NULL;
-    const lb_map_rules *rules[] = {session->turned ? NULL : session->rules,
-                                   session->turned ? session->rules : NULL};
+    const lb_map_rules *rules[] = {session->turned ? NULL : session->rules, session->turned ? session->rules : NULL};
     LB_TRY(open_sides(session, m, s, err));
     LB_TRY(lb_alignment_make(&s->sides[0], &s->sides[1], rules[0], rules[1], s->rows, &s->alignment, err));
     return find_paths(s, rules, err);
@@ -147,10 +145,10 @@ static void unpair_meetings(lb_step_pair *s, int side)
     }
 }
 
-lb_status lb_step_pair_align_ranks(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s, lb_err *err)
+lb_status lb_step_pair_align_ranks(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s,
+                                   lb_err *err)
 {
-    const lb_map_rules *rules[] = {session->turned ? NULL : session->rules,
-                                   session->turned ? session->rules : NULL};
+    const lb_map_rules *rules[] = {session->turned ? NULL : session->rules, session->turned ? session->rules : NULL};
     LB_TRY(open_sides(session, m, s, err));
     s->ranks = true;
     if (!open_alignment(s->sides[0].program->n_ops, s->sides[1].program->n_ops, &s->alignment))
@@ -160,8 +158,7 @@ lb_status lb_step_pair_align_ranks(const lb_explain_session *session, const lb_p
         lb_step_pair rank = {0};
         lb_status status = open_sides(session, &one, &rank, err);
         if (status == LB_OK)
-            status = lb_alignment_make(&rank.sides[0], &rank.sides[1], rules[0], rules[1], NULL,
-                                       &rank.alignment, err);
+            status = lb_alignment_make(&rank.sides[0], &rank.sides[1], rules[0], rules[1], NULL, &rank.alignment, err);
         if (status == LB_OK)
             place_alignment(&rank.alignment, &s->sides[0].parts[r], &s->sides[1].parts[r], &s->alignment);
         lb_step_pair_close(&rank);
@@ -179,12 +176,12 @@ lb_status lb_step_pair_read(const lb_explain_session *session, lb_step_pair *s, 
     LB_TRY(gather_bytes(s, err));
     LB_TRY(select_ops(session, s, err));
     s->source = (lb_matched_region_source){.a = &s->sides[0],
-                                    .b = &s->sides[1],
-                                    .alignment = &s->alignment,
-                                    .bytes = {&s->bytes[0], &s->bytes[1]},
-                                    .paths = {s->paths[0], s->paths[1]},
-                                    .assemblies = &s->assemblies,
-                                    .all = !session->b};
+                                           .b = &s->sides[1],
+                                           .alignment = &s->alignment,
+                                           .bytes = {&s->bytes[0], &s->bytes[1]},
+                                           .paths = {s->paths[0], s->paths[1]},
+                                           .assemblies = &s->assemblies,
+                                           .all = !session->b};
     for (int k = 0; k < 2; k++) s->source.meetings[k] = s->ranks ? &s->meetings[k] : NULL;
     s->assemblies.how = (lb_reassembling){.b = &s->sides[1], .rows = s->rows, .bytes = &s->bytes[1]};
     if (s->rows) {

@@ -41,7 +41,8 @@ static bool is_collective(const lb_explain_finding *x)
 {
     const char *ops[] = {x->op, x->other_op};
     bool any = strstr(x->why, "no legal order");
-    for (int i = 0; i < 2; i++) any |= strstr(ops[i], "c10d::") || strstr(ops[i], "_c10d_functional::") || lb_collective_run_knows(ops[i]);
+    for (int i = 0; i < 2; i++)
+        any |= strstr(ops[i], "c10d::") || strstr(ops[i], "_c10d_functional::") || lb_collective_run_knows(ops[i]);
     return any;
 }
 
@@ -71,8 +72,8 @@ typedef struct fold {
     const lb_explain_finding *first;
     uint32_t places, least_excluded;
     int64_t matched, elements;
-    double largest; /* of what its places add, relative; 0: none was measured */
-    char also[400]; /* what matches just as well at all of them */
+    double largest;            /* of what its places add, relative; 0: none was measured */
+    char also[400];            /* what matches just as well at all of them */
     const char *layers[NAMED]; /* of sources: their names */
     uint32_t n_layers;         /* different ones, of which NAMED are kept */
 } fold;
@@ -124,8 +125,7 @@ static void print_also(FILE *out, const char *also)
     uint32_t n = 0;
     for (const char *at = also; *at; n++) {
         size_t length = strcspn(at, ";");
-        if (n < NAMED)
-            fprintf(out, "%s%.*s", n ? ", " : "; cannot be told apart on this data: ", (int)length, at);
+        if (n < NAMED) fprintf(out, "%s%.*s", n ? ", " : "; cannot be told apart on this data: ", (int)length, at);
         at += length, at += strspn(at, "; ");
     }
     if (n > NAMED) fprintf(out, ", and %u more", n - NAMED);
@@ -159,7 +159,8 @@ static void print_change(FILE *out, const fold *f)
         fprintf(out, "; the second side has no such op");
     else if (strcmp(x->op, x->other_op))
         fprintf(out, "; the second side computes it by %s", x->other_op);
-    fprintf(out, "%s%" PRId64 " of %" PRId64 " elements of the %s side", ftell(out) > begin ? ". " : "", f->matched, f->elements, to);
+    fprintf(out, "%s%" PRId64 " of %" PRId64 " elements of the %s side", ftell(out) > begin ? ". " : "", f->matched,
+            f->elements, to);
     if (f->least_excluded) fprintf(out, ", %u alternatives excluded", f->least_excluded);
     print_also(out, f->also);
     if (is_collective(x) && *x->why) fprintf(out, "; %s", x->why);
@@ -221,19 +222,18 @@ static void print_summary(FILE *out, const lb_explain_report *r)
                 r->ops);
         return;
     }
-    fprintf(out, own == 1 ? "%u place differs for a reason of its own (" : "%u places differ for a reason of their own (", own);
+    fprintf(out,
+            own == 1 ? "%u place differs for a reason of its own (" : "%u places differ for a reason of their own (",
+            own);
     bool any = false;
     for (int c = LB_CAUSE_ORDER; c <= LB_CAUSE_UNEXPLAINED; c++) {
         if (!counts[c]) continue;
         fprintf(out, "%s%s %u", any ? ", " : "", lb_cause_name((lb_cause)c), counts[c]);
         any = true;
     }
-    fprintf(out, "%s), %u only inherit; %" PRIu64 " aligned ops\n", any ? "" : "none", counts[LB_CAUSE_INPUT],
-            r->ops);
+    fprintf(out, "%s), %u only inherit; %" PRIu64 " aligned ops\n", any ? "" : "none", counts[LB_CAUSE_INPUT], r->ops);
     if (sources)
-        fprintf(out,
-                sources == 1 ? "%u source enters with other numbers\n"
-                             : "%u sources enter with other numbers\n",
+        fprintf(out, sources == 1 ? "%u source enters with other numbers\n" : "%u sources enter with other numbers\n",
                 sources);
 }
 
@@ -248,23 +248,19 @@ static void print_rows(FILE *out, const lb_explain_report *r)
     enum { LISTED = 4 };
     for (uint32_t i = 0; i < r->n_rows; i++) {
         const lb_explain_rows *x = &r->rows[i], *last = i ? &r->rows[i - 1] : NULL;
-        if (last && last->rank == x->rank && last->n == x->n && last->first == x->first &&
-            last->second == x->second && last->over_others == x->over_others &&
-            !memcmp(last->of_first, x->of_first, x->n * sizeof *x->of_first) &&
+        if (last && last->rank == x->rank && last->n == x->n && last->first == x->first && last->second == x->second &&
+            last->over_others == x->over_others && !memcmp(last->of_first, x->of_first, x->n * sizeof *x->of_first) &&
             !memcmp(last->of_second, x->of_second, x->n * sizeof *x->of_second))
             continue;
         fprintf(out,
-                "rows: step %" PRId64 ", rank %d: the first side's batch has %" PRId64
-                " row%s, the second's %" PRId64 " (%s); row%s ",
+                "rows: step %" PRId64 ", rank %d: the first side's batch has %" PRId64 " row%s, the second's %" PRId64
+                " (%s); row%s ",
                 x->step, x->rank, x->first, plural(x->first), x->second, x->by, plural(x->n));
         for (int side = 0; side < 2; side++) {
             const int64_t *list = side ? x->of_second : x->of_first;
-            for (uint32_t k = 0; k < x->n && k < LISTED; k++)
-                fprintf(out, k ? ", %" PRId64 : "%" PRId64, list[k]);
+            for (uint32_t k = 0; k < x->n && k < LISTED; k++) fprintf(out, k ? ", %" PRId64 : "%" PRId64, list[k]);
             if (x->n > LISTED) fprintf(out, ", …");
-            fprintf(out, side        ? " of the second\n"
-                         : x->n == 1 ? " of the first is row "
-                                     : " of the first are rows ");
+            fprintf(out, side ? " of the second\n" : x->n == 1 ? " of the first is row " : " of the first are rows ");
         }
         if (x->over_others)
             fprintf(out,
@@ -281,13 +277,13 @@ static void print_next(FILE *out, const lb_explain_report *r, const char *path_a
     for (uint32_t i = 0; i < r->n_findings && !x; i++)
         if (r->findings[i].cause != LB_CAUSE_INPUT) x = &r->findings[i];
     if (!x) return;
-    fprintf(out, "\nNext:\n  lastbit explain %s%s%s --steps %" PRId64, path_a, path_b ? " " : "",
-            path_b ? path_b : "", x->step);
+    fprintf(out, "\nNext:\n  lastbit explain %s%s%s --steps %" PRId64, path_a, path_b ? " " : "", path_b ? path_b : "",
+            x->step);
     if (x->index != LB_NONE) fprintf(out, " --select index=%u", x->index);
     fprintf(out, " --json      # this finding again, with all it says\n");
     if (x->index != LB_NONE)
-        fprintf(out, "  lastbit show %s --step %" PRId64 " --rank %d --op %u\n",
-                r->turned && path_b ? path_b : path_a, x->step, x->rank, x->index);
+        fprintf(out, "  lastbit show %s --step %" PRId64 " --rank %d --op %u\n", r->turned && path_b ? path_b : path_a,
+                x->step, x->rank, x->index);
 }
 
 /* ---- layers, and what the end is made of ---- */
@@ -317,8 +313,7 @@ static void print_layers(FILE *out, const lb_explain_report *r)
     fprintf(out, "\n%-*s  %-9s  %4s  %9s  %9s\n", width, "layer", "phase", "own", "local", "total");
     for (uint32_t i = 0; i < r->n_layers; i++) {
         const lb_explain_layer *l = &r->layers[i];
-        fprintf(out, "%-*s  %-9.9s  %4u", width, *l->layer ? l->layer : "(top)", lb_phase_name(l->phase),
-                l->own);
+        fprintf(out, "%-*s  %-9.9s  %4u", width, *l->layer ? l->layer : "(top)", lb_phase_name(l->phase), l->own);
         print_distance(out, l->local), print_distance(out, l->total);
         fprintf(out, "  ");
         print_bar(out, l->total);
@@ -332,8 +327,8 @@ static void print_layers(FILE *out, const lb_explain_report *r)
 static void print_budget(FILE *out, const lb_explain_budget *b)
 {
     double sum = 0;
-    fprintf(out, "\nBudget of step %" PRId64 ", rank %d: the output of %s is %.3g of its size away\n", b->step,
-            b->rank, *b->output ? b->output : "the outermost module", b->gap);
+    fprintf(out, "\nBudget of step %" PRId64 ", rank %d: the output of %s is %.3g of its size away\n", b->step, b->rank,
+            *b->output ? b->output : "the outermost module", b->gap);
     for (uint32_t i = 0; i < b->n_rows; i++) {
         const lb_explain_share *x = &b->rows[i];
         sum += x->share;
@@ -341,8 +336,7 @@ static void print_budget(FILE *out, const lb_explain_budget *b)
                 100 * x->share, lb_cause_name(x->cause), *x->schedule ? " " : "", x->schedule,
                 *x->layer ? x->layer : "(top)", x->places, 100 * x->size);
     }
-    fprintf(out, "%8.1f %%  interaction: all changes in one replay, less each by itself\n",
-            100 * (b->together - sum));
+    fprintf(out, "%8.1f %%  interaction: all changes in one replay, less each by itself\n", 100 * (b->together - sum));
     fprintf(out, "%8.1f %%  what no replay made", 100 * (1 - b->together));
     if (b->left_out) fprintf(out, ": %u places have no swap (%s)", b->left_out, b->left);
     fprintf(out, "\nAll together: %" PRId64 " of %" PRId64 " elements have the second side's bits\n",
@@ -376,7 +370,8 @@ static fold *fold_findings(const lb_explain_report *r, bool all, uint32_t *n_fol
 {
     uint8_t *done = calloc(r->n_findings + 1, 1);
     fold *folds = done ? calloc(r->n_findings + 1, sizeof *folds) : NULL;
-    for (uint32_t k = 0; folds && k < 2 * r->n_findings; k++) { /* choices that differ come first: other inputs follow from them */
+    for (uint32_t k = 0; folds && k < 2 * r->n_findings;
+         k++) { /* choices that differ come first: other inputs follow from them */
         const uint32_t i = k % r->n_findings;
         const bool routing = r->findings[i].cause == LB_CAUSE_ROUTING;
         if (done[i] || routing != (k < r->n_findings) ||
@@ -420,7 +415,8 @@ static void print_folds(FILE *out, const fold *folds, uint32_t n, bool all)
 {
     uint32_t told = 0;
     if (n) fprintf(out, "\n");
-    for (uint32_t i = 0; i < n && (all || n <= LINES); i++) print_fold(out, lb_cause_name(folds[i].first->cause), &folds[i]);
+    for (uint32_t i = 0; i < n && (all || n <= LINES); i++)
+        print_fold(out, lb_cause_name(folds[i].first->cause), &folds[i]);
     if (all || n <= LINES) return;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t cause = 1u << folds[i].first->cause;

@@ -105,8 +105,7 @@ static bool reduces_otherwise(const known *k, const char **names)
     for (int side = 0; side < 2; side++) {
         const lb_program *recorded;
         const uint32_t op = k->place->region->sides[side].op;
-        const lb_collective *row =
-            source->meetings[side] ? lb_side_collective(sides[side], op, &recorded) : NULL;
+        const lb_collective *row = source->meetings[side] ? lb_side_collective(sides[side], op, &recorded) : NULL;
         if (!row) return false;
         names[side] = lb_program_text(recorded, row->reduce);
     }
@@ -135,8 +134,7 @@ static void by_arguments(known *k, bool *done)
     if (reduces_otherwise(k, names)) {
         *done = true;
         snprintf(k->found->first, sizeof k->found->first, "%s", names[0]);
-        tell(k, LB_CAUSE_KERNEL, LB_PROOF_BITS, names[1],
-             "another reduction: each side's own gives its own bits");
+        tell(k, LB_CAUSE_KERNEL, LB_PROOF_BITS, names[1], "another reduction: each side's own gives its own bits");
         return;
     }
     if (same_dtype && lb_op_same_args(k->p[0], a, k->p[1], b, s->parts)) {
@@ -145,7 +143,8 @@ static void by_arguments(known *k, bool *done)
          * the inputs. */
         *done = rounds_nothing(k->p[0], a);
         if (*done)
-            tell(k, LB_CAUSE_INPUT, LB_PROOF_BITS, "", "an op that rounds nothing of its own; each side's gives its own bits");
+            tell(k, LB_CAUSE_INPUT, LB_PROOF_BITS, "",
+                 "an op that rounds nothing of its own; each side's gives its own bits");
         return;
     }
     *done = true;
@@ -160,12 +159,12 @@ static lb_status by_other_arguments(known *k, bool *done, lb_err *err)
 {
     bool inside = true;
     if (!has_other_arguments(k) || both(k)) return LB_OK;
-    for (int side = 0; side < 2 && inside; side++)
-        LB_TRY(lb_match_site_reaches(k->place, side, side, &inside, err));
+    for (int side = 0; side < 2 && inside; side++) LB_TRY(lb_match_site_reaches(k->place, side, side, &inside, err));
     if (!inside) return LB_OK;
     *done = true;
     tell(k, LB_CAUSE_KERNEL, LB_PROOF_BOUND, "other arguments",
-         "the same op with other constants among its arguments: each side's elements lie inside the op's bound with its own");
+         "the same op with other constants among its arguments: each side's elements lie inside the op's bound with "
+         "its own");
     return LB_OK;
 }
 
@@ -213,8 +212,7 @@ static lb_dtype find_cast(const lb_program *p, uint32_t value, uint32_t most, ui
             if (v == LB_NONE || reached[v]) continue;
             if (lb_dtype_is_float(p->values[v].dtype) && lb_dtype_bits(p->values[v].dtype) == 8)
                 return p->values[v].dtype;
-            for (uint32_t w = 0; w < p->n_values; w++)
-                reached[w] |= p->values[w].storage == p->values[v].storage;
+            for (uint32_t w = 0; w < p->n_values; w++) reached[w] |= p->values[w].storage == p->values[v].storage;
             hops++;
         }
     }
@@ -323,8 +321,7 @@ static lb_status by_sum(known *k, bool *done, lb_err *err)
     if (!sum.found || !strcmp(sum.order[0], sum.order[1])) return LB_OK;
     *done = true;
     k->found->tried = sum.tried;
-    tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, sum.order[1],
-         "both sides write the sum out; as one op it has these orders");
+    tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, sum.order[1], "both sides write the sum out; as one op it has these orders");
     k->found->excluded = sum.excluded[1];
     snprintf(k->found->first, sizeof k->found->first, "%s", sum.order[0]);
     return LB_OK;
@@ -344,12 +341,10 @@ static lb_dtype working_dtype(const known *k, int side)
         lb_op_form form;
         const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
         uint32_t v = op->results ? lb_op_results(p, op)[0] : op->written ? lb_op_written(p, op)[0] : LB_NONE;
-        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) ||
-            !strcmp(lb_op_name(p, op), "aten::_to_copy"))
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || !strcmp(lb_op_name(p, op), "aten::_to_copy"))
             continue;
         if (!row || row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) continue;
-        if (!any || lb_dtype_precision(p->values[v].dtype) < lb_dtype_precision(narrow))
-            narrow = p->values[v].dtype;
+        if (!any || lb_dtype_precision(p->values[v].dtype) < lb_dtype_precision(narrow)) narrow = p->values[v].dtype;
         any = true;
     }
     return narrow;
@@ -373,18 +368,16 @@ static lb_status by_function(known *k, bool *done, lb_err *err)
     const lb_dtype a = working_dtype(k, 0), b = s->parts ? a : working_dtype(k, 1);
     const lb_cause cause =
         a == b && output_of(k, 0)->dtype == output_of(k, 1)->dtype ? LB_CAUSE_KERNEL : LB_CAUSE_PRECISION;
-    tell(k, cause, both(k) ? LB_PROOF_BITS : LB_PROOF_EXACT,
-         a == b ? "the second side's own ops" : lb_dtype_name(b),
-         both(k)
-             ? "other ops, the same real function: each side's ops, run by themselves, give its own bits"
-             : "other ops, the same real function of the same inputs; replay has not every kernel that ran");
+    tell(k, cause, both(k) ? LB_PROOF_BITS : LB_PROOF_EXACT, a == b ? "the second side's own ops" : lb_dtype_name(b),
+         both(k) ? "other ops, the same real function: each side's ops, run by themselves, give its own bits"
+                 : "other ops, the same real function of the same inputs; replay has not every kernel that ran");
     if (s->parts) return name_parts(k, err);
     if (a != b) snprintf(k->found->first, sizeof k->found->first, "%s", lb_dtype_name(a));
     return LB_OK;
 }
 
 lb_status lb_fallback_proofs_find(const lb_place *place, bool known_a, bool known_b, const lb_score *score,
-                                lb_attribution_found *found, bool *done, lb_err *err)
+                                  lb_attribution_found *found, bool *done, lb_err *err)
 {
     known k = {.place = place,
                .side = {known_a, known_b},

@@ -44,18 +44,17 @@ static bool find_ending(const lb_matched_region_source *s, lb_step_end *end, uin
         const uint32_t maker = maker_of(a, x->value, x->op);
         if (maker == LB_NONE || a->ops[maker].phase != LB_PHASE_FORWARD) continue;
         const uint32_t v = lb_op_results(a, &a->ops[maker])[0];
-        if (v == LB_NONE ||
-            lb_layout_numel(&a->values[v].layout) != lb_layout_numel(&a->values[x->value].layout))
+        if (v == LB_NONE || lb_layout_numel(&a->values[v].layout) != lb_layout_numel(&a->values[x->value].layout))
             continue;
         for (uint32_t j = b->n_boundaries; j-- > 0;) {
             if (!lb_matched_region_same_place(s, x, &b->boundaries[j])) continue;
             *value_b = b->boundaries[j].value;
             *end = (lb_step_end){.step = a->step,
-                               .rank = a->rank,
-                               .value = v,
-                               .maker = maker,
-                               .layer = lb_program_text(a, a->scopes[x->scope].path),
-                               .n = lb_layout_numel(&a->values[v].layout)};
+                                 .rank = a->rank,
+                                 .value = v,
+                                 .maker = maker,
+                                 .layer = lb_program_text(a, a->scopes[x->scope].path),
+                                 .n = lb_layout_numel(&a->values[v].layout)};
             return end->n == lb_layout_numel(&b->values[*value_b].layout);
         }
     }
@@ -224,14 +223,13 @@ static char *list_left_out(const maker *m, uint32_t *count)
         bool known = false;
         for (uint32_t k = 0; k < i; k++) {
             const lb_explain_finding *x = &m->findings[k];
-            known |= x->cause == f->cause && !can_change(x) && !strcmp(x->layer, f->layer) &&
-                     !strcmp(x->op, f->op) && !strcmp(x->schedule, f->schedule);
+            known |= x->cause == f->cause && !can_change(x) && !strcmp(x->layer, f->layer) && !strcmp(x->op, f->op) &&
+                     !strcmp(x->schedule, f->schedule);
         }
         if (known) continue;
         const bool named = f->cause != LB_CAUSE_UNEXPLAINED && *f->schedule;
         fprintf(out, "%s%s %s: %s%s%s", ftell(out) > 0 ? "; " : "", *f->layer ? f->layer : "(top)",
-                *f->op ? f->op : f->other_op, lb_cause_name(f->cause), named ? " " : "",
-                named ? f->schedule : "");
+                *f->op ? f->op : f->other_op, lb_cause_name(f->cause), named ? " " : "", named ? f->schedule : "");
     }
     if (out) fclose(out);
     return text;
@@ -258,8 +256,8 @@ static uint32_t swaps_of(const maker *m, uint32_t row)
 /* The rows and what was left out, for an ending. */
 static bool open_budget(const maker *m, const lb_step_end *end, lb_explain_budget *b)
 {
-    *b = (lb_explain_budget){
-        .step = end->step, .rank = end->rank, .output = end->layer, .elements = end->n, .gap = NAN};
+    *b =
+        (lb_explain_budget){.step = end->step, .rank = end->rank, .output = end->layer, .elements = end->n, .gap = NAN};
     b->rows = calloc(m->n_rows + 1, sizeof *b->rows);
     bool room = b->rows && (b->left = list_left_out(m, &b->left_out));
     for (uint32_t i = 0; room && i < m->n_rows; i++) {
@@ -280,8 +278,7 @@ static void close_gap(const lb_step_end *end, lb_explain_budget *b)
 {
     double size, norm = 0;
     measure(end, &b->together, &size);
-    for (int64_t i = 0; i < end->n; i++)
-        b->differing += end->moved[i] != end->b[i], norm += end->a[i] * end->a[i];
+    for (int64_t i = 0; i < end->n; i++) b->differing += end->moved[i] != end->b[i], norm += end->a[i] * end->a[i];
     b->gap = sqrt(square_gap(end) / norm);
 }
 
@@ -314,9 +311,9 @@ static void release(maker *m)
 }
 
 lb_status lb_gap_attribution_make(lb_capture *a, lb_step_end *endings, uint32_t n_endings,
-                         const lb_explain_finding *findings, uint32_t n, uint64_t memory_bytes,
-                         void (*progress)(const char *what, uint64_t done, uint64_t total),
-                         lb_explain_budget *budgets, bool *made, lb_err *err)
+                                  const lb_explain_finding *findings, uint32_t n, uint64_t memory_bytes,
+                                  void (*progress)(const char *what, uint64_t done, uint64_t total),
+                                  lb_explain_budget *budgets, bool *made, lb_err *err)
 {
     maker m = {.memory_bytes = memory_bytes, .endings = endings, .n_endings = n_endings, .findings = findings, .n = n};
     uint8_t *apart = calloc(n_endings + 1, 1);

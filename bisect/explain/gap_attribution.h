@@ -25,9 +25,9 @@ void lb_ending_release(lb_step_end *ending);
  * replay gave it. `*made` false: nothing differs for a reason of its own, and there are no budgets. Layers of rows, and `left`, are malloc'ed, and the
  * caller's; each budget has its own. */
 lb_status lb_gap_attribution_make(lb_capture *a, lb_step_end *endings, uint32_t n_endings,
-                         const lb_explain_finding *findings, uint32_t n, uint64_t memory_bytes,
-                         void (*progress)(const char *what, uint64_t done, uint64_t total),
-                         lb_explain_budget *budgets, bool *made, lb_err *err);
+                                  const lb_explain_finding *findings, uint32_t n, uint64_t memory_bytes,
+                                  void (*progress)(const char *what, uint64_t done, uint64_t total),
+                                  lb_explain_budget *budgets, bool *made, lb_err *err);
 void lb_gap_attribution_release(lb_explain_budget *budget);
 
 #endif

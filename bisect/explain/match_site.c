@@ -71,8 +71,7 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
     uint32_t mine = side->leaves[leaf], value = runner == bits ? mine : side->partners[leaf];
     const lb_value *row = lb_matched_region_value(p->source, runner, mine);
     lb_tensor given;
-    if (row->flags &
-        LB_VALUE_UNDEFINED) { /* memory that is to be written: what it holds is nobody's business */
+    if (row->flags & LB_VALUE_UNDEFINED) { /* memory that is to be written: what it holds is nobody's business */
         *owned = calloc(1, lb_dtype_bytes(row->dtype, (size_t)lb_layout_numel(&row->layout)) + 1);
         *tensor = (lb_tensor){*owned, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
         return *owned != NULL;
@@ -120,8 +119,7 @@ static bool gather_targets(lb_place *p, int side)
     lb_tensor *targets = calloc(p->region->n_outputs + 1, sizeof *targets);
     if (!targets) return false;
     bool all = true;
-    for (uint32_t i = 0; all && i < p->region->n_outputs; i++)
-        all = recorded(p, side, s->outputs[i], &targets[i]);
+    for (uint32_t i = 0; all && i < p->region->n_outputs; i++) all = recorded(p, side, s->outputs[i], &targets[i]);
     if (all)
         p->targets[side] = targets;
     else
@@ -135,7 +133,8 @@ typedef struct shapes {
     lb_layout *layouts;
 } shapes;
 
-static bool list_shapes(const lb_matched_region_source *source, int side, const uint32_t *values, uint32_t n, shapes *out)
+static bool list_shapes(const lb_matched_region_source *source, int side, const uint32_t *values, uint32_t n,
+                        shapes *out)
 {
     *out = (shapes){malloc((n + 1) * sizeof *out->values), malloc((n + 1) * sizeof *out->layouts)};
     for (uint32_t i = 0; out->values && out->layouts && i < n; i++) {
@@ -157,21 +156,22 @@ static lb_status open_subprogram(lb_place *p, int side, lb_err *err)
     const bool room = list_shapes(source, side, s->leaves, s->n_leaves, &leaves) &&
                       list_shapes(source, side, s->outputs, p->region->n_outputs, &outputs);
     const lb_subprogram_parts parts = {.program = lb_matched_region_program(source, side),
-                                      .ranks = source->meetings[side] ? side ? source->b : source->a : NULL,
-                                      .ops = s->ops,
-                                      .n_ops = s->n_ops,
-                                      .leaves = leaves.values,
-                                      .n_leaves = s->n_leaves,
-                                      .outputs = outputs.values,
-                                      .n_outputs = p->region->n_outputs,
-                                      .leaf_layouts = leaves.layouts,
-                                      .output_layouts = outputs.layouts};
+                                       .ranks = source->meetings[side] ? side ? source->b : source->a : NULL,
+                                       .ops = s->ops,
+                                       .n_ops = s->n_ops,
+                                       .leaves = leaves.values,
+                                       .n_leaves = s->n_leaves,
+                                       .outputs = outputs.values,
+                                       .n_outputs = p->region->n_outputs,
+                                       .leaf_layouts = leaves.layouts,
+                                       .output_layouts = outputs.layouts};
     lb_status status = room ? lb_subprogram_new(&parts, &p->subprograms[side], err) : LB_ERR_NOMEM;
     free(leaves.values), free(leaves.layouts), free(outputs.values), free(outputs.layouts);
     return status;
 }
 
-lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_region_source *source, lb_place *p, lb_err *err)
+lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_region_source *source, lb_place *p,
+                             lb_err *err)
 {
     *p = (lb_place){.region = region, .source = source};
     bool room = true;
@@ -210,8 +210,7 @@ void lb_match_site_release(lb_place *p)
  * Two comparisons, for they answer two questions: `d`, whether the recorded bits come out, and
  * `raw`, whether they did so without a rounding at the end. An f32 side whose results are rounded
  * to the other's bf16 gives the bits and still has another precision. */
-static bool compare_result(const lb_tensor *computed, const lb_tensor *target, lb_difference *d,
-                           lb_difference *raw)
+static bool compare_result(const lb_tensor *computed, const lb_tensor *target, lb_difference *d, lb_difference *raw)
 {
     lb_tensor cast = *computed;
     if (!lb_layout_same_shape(&computed->layout, &target->layout)) return false;
@@ -234,7 +233,7 @@ static void release_results(const lb_place *p, lb_tensor *results)
 }
 
 lb_status lb_match_site_try(const lb_place *p, int runner, int bits, const lb_candidate *candidate, lb_score *score,
-                       lb_err *err)
+                            lb_err *err)
 {
     *score = (lb_score){0};
     if (!lb_match_site_can(p, runner, bits)) return LB_OK;
@@ -242,7 +241,7 @@ lb_status lb_match_site_try(const lb_place *p, int runner, int bits, const lb_ca
     if (!results) return lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     lb_err why = LB_ERR_INIT;
     lb_status status = lb_subprogram_run(p->subprograms[runner], p->inputs[runner][bits], candidate->swaps,
-                                        candidate->n_swaps, results, &why);
+                                         candidate->n_swaps, results, &why);
     /* A candidate that an op refuses (an order with too few terms, a kernel for other shapes) did
      * not run, which excludes nothing and is counted nowhere. */
     score->ran = status == LB_OK;
@@ -279,8 +278,7 @@ static lb_status run_wide(const lb_place *p, int runner, int bits, lb_tensor *re
 {
     const lb_swap wide = {LB_SWAP_PRECISION, "", "f64"};
     lb_err why = LB_ERR_INIT;
-    lb_status status =
-        lb_subprogram_run(p->subprograms[runner], p->inputs[runner][bits], &wide, 1, results, &why);
+    lb_status status = lb_subprogram_run(p->subprograms[runner], p->inputs[runner][bits], &wide, 1, results, &why);
     *ran = status == LB_OK;
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
@@ -293,8 +291,7 @@ static lb_status run_wide(const lb_place *p, int runner, int bits, lb_tensor *re
 static bool agree(const lb_tensor *x, const lb_tensor *y, const lb_tensor *target)
 {
     lb_difference between, away;
-    if (lb_compare_numbers(x, y, &between, NULL) != LB_OK ||
-        lb_compare_numbers(target, x, &away, NULL) != LB_OK)
+    if (lb_compare_numbers(x, y, &between, NULL) != LB_OK || lb_compare_numbers(target, x, &away, NULL) != LB_OK)
         return false;
     return !between.nonfinite &&
            between.max_abs <= 0x1p-16 * away.max_abs + 0x1p-40 * away.max_abs / fmax(away.rel_l2, 0x1p-24);
@@ -320,8 +317,7 @@ static lb_status as_near_as_ours(const lb_place *p, bool *near, lb_err *err)
     *near = status == LB_OK && ran;
     for (uint32_t i = 0; *near && i < n; i++) {
         lb_difference mine, theirs;
-        *near = exact[i].data && ours[i].data &&
-                lb_compare_numbers(&exact[i], &ours[i], &mine, NULL) == LB_OK &&
+        *near = exact[i].data && ours[i].data && lb_compare_numbers(&exact[i], &ours[i], &mine, NULL) == LB_OK &&
                 lb_compare_numbers(&exact[i], &p->targets[1][i], &theirs, NULL) == LB_OK && !theirs.nonfinite &&
                 theirs.max_abs <= FACTOR * mine.max_abs;
     }

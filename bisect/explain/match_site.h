@@ -29,22 +29,22 @@ typedef struct lb_place {
     const lb_matched_region *region;
     const lb_matched_region_source *source;
     lb_subprogram *subprograms[2]; /* NULL: that side's ops cannot be run */
-    lb_tensor *inputs[2][2];     /* [runner][bits], per leaf of the runner; NULL: they cannot be had */
-    void **owned[2][2];          /* of them: converted copies */
-    lb_tensor *targets[2];       /* per output; NULL: bytes lack */
-    char why[160];               /* the last thing that could not be had */
+    lb_tensor *inputs[2][2];       /* [runner][bits], per leaf of the runner; NULL: they cannot be had */
+    void **owned[2][2];            /* of them: converted copies */
+    lb_tensor *targets[2];         /* per output; NULL: bytes lack */
+    char why[160];                 /* the last thing that could not be had */
 } lb_place;
 
 lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_region_source *source, lb_place *place,
-                        lb_err *err);
+                             lb_err *err);
 void lb_match_site_release(lb_place *place);
 static inline bool lb_match_site_can(const lb_place *p, int runner, int bits)
 {
     return p->subprograms[runner] && p->inputs[runner][bits] && p->targets[bits];
 }
 /* `score->ran` is false where it cannot be run; LB_ERR_NOMEM is the only failure. */
-lb_status lb_match_site_try(const lb_place *place, int runner, int bits, const lb_candidate *candidate,
-                       lb_score *score, lb_err *err);
+lb_status lb_match_site_try(const lb_place *place, int runner, int bits, const lb_candidate *candidate, lb_score *score,
+                            lb_err *err);
 /* Do the recorded bits of a side lie inside the bounds of the runner's op on that side's inputs? False where that is not known,
  * or the runner is not one op. */
 lb_status lb_match_site_reaches(const lb_place *place, int runner, int bits, bool *reaches, lb_err *err);

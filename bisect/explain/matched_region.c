@@ -41,7 +41,7 @@ static bool is_known(const lb_finder *f, const lb_matched_region *s)
 
 static void add_region(lb_finder *f, lb_matched_region *s)
 {
-        /* The list may move while it grows, for nothing points into it before it is complete. */
+    /* The list may move while it grows, for nothing points into it before it is complete. */
     if (f->out->n == f->room) {
         uint32_t room = f->room ? 2 * f->room : 64;
         lb_matched_region *grown = realloc(f->out->list, room * sizeof *grown);
@@ -73,8 +73,7 @@ static void note_end(lb_finder *f, const lb_matched_region *s)
         const uint32_t v = last->results ? lb_op_results(f->p[k], last)[0] : LB_NONE;
         /* The first result stands for the op. Where the output is another of its results, whoever
          * begins there would get the wrong one. */
-        if (v == LB_NONE || f->p[k]->values[v].storage != f->p[k]->values[s->sides[k].outputs[0]].storage)
-            return;
+        if (v == LB_NONE || f->p[k]->values[v].storage != f->p[k]->values[s->sides[k].outputs[0]].storage) return;
     }
     f->ends[0][op[0]] = op[1], f->ends[1][op[1]] = op[0];
 }
@@ -122,9 +121,9 @@ static uint32_t *copied(lb_finder *f, const uint32_t *list, uint32_t n)
 }
 
 /* Arguments one by one; a value that is read twice is one leaf. `op` is named, `ops` are run. */
-static void make_pair_side(lb_finder *f, uint32_t op, const uint32_t *ops, uint32_t n_ops,
-                           const lb_value_list *mine, const lb_value_list *theirs, const uint32_t *outs,
-                           uint32_t n_outs, lb_matched_region_side *out)
+static void make_pair_side(lb_finder *f, uint32_t op, const uint32_t *ops, uint32_t n_ops, const lb_value_list *mine,
+                           const lb_value_list *theirs, const uint32_t *outs, uint32_t n_outs,
+                           lb_matched_region_side *out)
 {
     lb_value_list leaves = {0}, partners = {0};
     for (uint32_t k = 0; k < mine->n; k++) {
@@ -135,12 +134,12 @@ static void make_pair_side(lb_finder *f, uint32_t op, const uint32_t *ops, uint3
     }
     f->failed |= leaves.failed || partners.failed;
     *out = (lb_matched_region_side){.ops = copied(f, ops, n_ops),
-                             .n_ops = n_ops,
-                             .leaves = leaves.list,
-                             .n_leaves = leaves.n,
-                             .partners = partners.list,
-                             .outputs = copied(f, outs, n_outs),
-                             .op = op};
+                                    .n_ops = n_ops,
+                                    .leaves = leaves.list,
+                                    .n_leaves = leaves.n,
+                                    .partners = partners.list,
+                                    .outputs = copied(f, outs, n_outs),
+                                    .op = op};
 }
 
 /* Outcomes that correspond, one after the other; true: some pair of them differs. */
@@ -200,7 +199,7 @@ static void add_joined(lb_finder *f, lb_matched_region *s, uint32_t output, cons
 {
     lb_matched_region_side *b = &s->sides[1];
     *b = (lb_matched_region_side){.outputs = copied(f, &output, 1),
-                           .op = same_op ? f->source->alignment->joins.part_ops[join->first] : LB_NONE};
+                                  .op = same_op ? f->source->alignment->joins.part_ops[join->first] : LB_NONE};
     /* One output: several would have to come together along the same pieces, which outcomes of one
      * op need not. */
     s->n_outputs = 1, s->parts = join->parts;
@@ -300,8 +299,7 @@ static void look_at_op(lb_finder *f, uint32_t i)
     lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &a);
     lb_op_each_input(f->p[1], &f->p[1]->ops[j], lb_value_list_add, &b);
     for (uint32_t k = 0; k < a.n && a.n == b.n; k++)
-        if (a.list[k] != LB_NONE && b.list[k] != LB_NONE)
-            look(f, (sight){i, i, a.list[k]}, (sight){j, j, b.list[k]});
+        if (a.list[k] != LB_NONE && b.list[k] != LB_NONE) look(f, (sight){i, i, a.list[k]}, (sight){j, j, b.list[k]});
     look_at_pair(f, i, j);
     f->failed |= a.failed || b.failed;
     free(a.list), free(b.list);
@@ -314,8 +312,8 @@ static void look_at_op(lb_finder *f, uint32_t i)
 static bool same_rank(const lb_finder *f, uint32_t va, uint32_t vb)
 {
     uint32_t row;
-    return !f->source->meetings[0] ||
-           lb_program_view_recorded(f->source->a, va, &row)->rank == lb_program_view_recorded(f->source->b, vb, &row)->rank;
+    return !f->source->meetings[0] || lb_program_view_recorded(f->source->a, va, &row)->rank ==
+                                          lb_program_view_recorded(f->source->b, vb, &row)->rank;
 }
 
 /* Outputs of modules are anchors that need no aligned op: where a side computes a whole layer by
@@ -330,8 +328,7 @@ static void look_at_modules(lb_finder *f)
         for (uint32_t j = 0; j < b->n_boundaries; j++) {
             const lb_boundary *y = &b->boundaries[j];
             if (!y->output || y->value == LB_NONE || y->call != x->call || y->position != x->position ||
-                y->recompute != x->recompute ||
-                strcmp(f->source->paths[0][x->scope], f->source->paths[1][y->scope]) ||
+                y->recompute != x->recompute || strcmp(f->source->paths[0][x->scope], f->source->paths[1][y->scope]) ||
                 !same_rank(f, x->value, y->value))
                 continue;
             /* Tokens sorted by expert in two orders are the same rows: a matched region that ends there
@@ -399,8 +396,7 @@ lb_status lb_matched_regions_find(const lb_matched_region_source *source, lb_mat
         qsort(out->list, out->n, sizeof *out->list, by_place);
         status = lb_finder_grow(&f, err);
     }
-    if (status == LB_OK && f.failed)
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for matched regions");
+    if (status == LB_OK && f.failed) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for matched regions");
     lb_flow_free(f.flow[0]), lb_flow_free(f.flow[1]);
     free(f.ends[0]), free(f.ends[1]);
     free(f.trust), free(f.sorted), free(f.returned), free(f.left), free(f.source_a_of_b), free(f.marks[0]),

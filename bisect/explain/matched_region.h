@@ -44,8 +44,8 @@ typedef struct lb_matched_region {
         parts; /* this many ops of B stand for one of A, or for what A's ops give: B has no ops here; 1: one with a larger batch, of
                        which rows are taken: then B's op, too, is run on those, its leaves being assemblies. 0: it is not so */
     int composite; /* of a whole: the lb_composite_kind that it was grown to; that many: a sum of what was gathered */
-    struct lb_matched_region *
-        whole; /* the same output, back to what the composite reads that one side's ops are part of; NULL: none */
+    struct lb_matched_region
+        *whole; /* the same output, back to what the composite reads that one side's ops are part of; NULL: none */
 } lb_matched_region;
 
 typedef struct lb_matched_regions {
@@ -70,7 +70,8 @@ typedef struct lb_matched_region_source {
 lb_status lb_matched_regions_find(const lb_matched_region_source *source, lb_matched_regions *out, lb_err *err);
 void lb_matched_regions_release(lb_matched_regions *regions);
 /* The ops that take part in what an op of a side does: all members of a collective, else the op itself. `*n`: how many. */
-const uint32_t *lb_matched_region_members(const lb_matched_region_source *source, int side, const uint32_t *op, uint32_t *n);
+const uint32_t *lb_matched_region_members(const lb_matched_region_source *source, int side, const uint32_t *op,
+                                          uint32_t *n);
 /* Is it a collective of which all members are there? */
 bool lb_matched_region_is_met(const lb_matched_region_source *source, int side, uint32_t op);
 /* Has a side of the matched region a collective of several ranks among its ops? */

@@ -134,7 +134,8 @@ static bool are_alike(const lb_finder *f, uint32_t va, uint32_t vb, bool scaled)
     if (!lb_matched_region_differs(f->source, va, vb)) return true;
     if (!lb_matched_region_bytes(f->source, 0, va, &a) || !lb_matched_region_bytes(f->source, 1, vb, &b)) return false;
     if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return false;
-    return d.rel_l2 < LB_FINDER_NEAR || (scaled && d.cosine > 0 && 1 - d.cosine * d.cosine < LB_FINDER_NEAR * LB_FINDER_NEAR);
+    return d.rel_l2 < LB_FINDER_NEAR ||
+           (scaled && d.cosine > 0 && 1 - d.cosine * d.cosine < LB_FINDER_NEAR * LB_FINDER_NEAR);
 }
 
 /* Gradients of a mean over more rows are smaller by a factor. */
@@ -271,8 +272,8 @@ static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
         const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
         if (from == LB_NONE || by == LB_NONE) continue;
         const uint32_t there = f->source->alignment->b_of_a[from];
-        other = there != LB_NONE && (there != by || is_another_part(f, t.x.list[k], t.y.list[k]) ||
-                                     multiplies_other_parts(f, from, by));
+        other = there != LB_NONE &&
+                (there != by || is_another_part(f, t.x.list[k], t.y.list[k]) || multiplies_other_parts(f, from, by));
     }
     close_terms(f, &t);
     return other;
@@ -290,8 +291,8 @@ static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
     for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
         if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
         const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
-        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
-                is_add(f, from) && !lb_finder_is_trusted(f, from) && !lb_finder_is_near(f, t.x.list[k], t.y.list[k]);
+        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by && is_add(f, from) &&
+                !lb_finder_is_trusted(f, from) && !lb_finder_is_near(f, t.x.list[k], t.y.list[k]);
     }
     close_terms(f, &t);
     return other;
@@ -315,8 +316,8 @@ static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
     const bool same = open_terms(f, i, j, &t);
     for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
         const uint32_t x = t.x.list[k], y = t.y.list[k];
-        other = x != LB_NONE && y != LB_NONE && lb_dtype_is_float(f->p[0]->values[x].dtype) && lb_finder_same_shape(f, x, y) &&
-                !are_alike(f, x, y, true);
+        other = x != LB_NONE && y != LB_NONE && lb_dtype_is_float(f->p[0]->values[x].dtype) &&
+                lb_finder_same_shape(f, x, y) && !are_alike(f, x, y, true);
     }
     close_terms(f, &t);
     return other;
@@ -338,8 +339,9 @@ static bool is_over_others(lb_finder *f, uint32_t i)
 static bool have_moved(const lb_finder *f, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
-    return va != LB_NONE && vb != LB_NONE && lb_finder_same_shape(f, va, vb) && lb_matched_region_differs(f->source, va, vb) &&
-           lb_matched_region_bytes(f->source, 0, va, &a) && lb_matched_region_bytes(f->source, 1, vb, &b) && lb_rows_moved(&a, &b, LB_FINDER_NEAR);
+    return va != LB_NONE && vb != LB_NONE && lb_finder_same_shape(f, va, vb) &&
+           lb_matched_region_differs(f->source, va, vb) && lb_matched_region_bytes(f->source, 0, va, &a) &&
+           lb_matched_region_bytes(f->source, 1, vb, &b) && lb_rows_moved(&a, &b, LB_FINDER_NEAR);
 }
 
 /* Has a module of A ops without a partner, and does it give the same in spite of them?
@@ -355,7 +357,8 @@ static bool gives_the_same(const lb_finder *f, uint32_t scope, uint8_t phase)
         const lb_boundary *x = &a->boundaries[i];
         if (x->scope != scope || !x->output || x->value == LB_NONE || x->recompute) continue;
         for (uint32_t k = 0; k < b->n_boundaries; k++)
-            if (lb_matched_region_same_place(f->source, x, &b->boundaries[k])) return lb_finder_is_near(f, x->value, b->boundaries[k].value);
+            if (lb_matched_region_same_place(f->source, x, &b->boundaries[k]))
+                return lb_finder_is_near(f, x->value, b->boundaries[k].value);
     }
     return false;
 }
@@ -380,7 +383,8 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
          * cases; near numbers last. */
         if (sure && lb_op_outcomes(a) &&
             lb_finder_is_moved(f, a->scope, a->phase, lb_op_outcome(f->p[0], a, 0),
-                               b ? lb_op_outcomes(b) ? lb_op_outcome(f->p[1], b, 0) : LB_NONE : lb_finder_joined_outcome(f, i, 0))) {
+                               b ? lb_op_outcomes(b) ? lb_op_outcome(f->p[1], b, 0) : LB_NONE
+                                 : lb_finder_joined_outcome(f, i, 0))) {
             f->trust[i] = DOUBTED;
             return false;
         }
@@ -398,7 +402,8 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
         sure |= over_others;
         if (!sure && !b) sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
         if (!sure && b && lb_op_outcomes(a) == lb_op_outcomes(b))
-            sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0)) && !reads_other_numbers(f, i, j);
+            sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0)) &&
+                   !reads_other_numbers(f, i, j);
         f->trust[i] = sure ? SURE : DOUBTED;
     }
     return f->trust[i] == SURE;
@@ -416,8 +421,7 @@ uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
     uint32_t a = side ? al->a_of_b[i] : i;
     uint32_t other = side ? f->source_a_of_b[i] : al->source_b_of_a[i];
     /* Sources are believed as they were paired: they have no inputs that could speak against it. */
-    if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a))
-        other = side ? a : al->b_of_a[a];
+    if (a != LB_NONE && al->b_of_a[a] != LB_NONE && lb_finder_is_trusted(f, a)) other = side ? a : al->b_of_a[a];
     if (side && al->joins.rows && al->join_of_b[i] != LB_NONE) { /* one op there, of fewer rows */
         const uint32_t whole = al->joins.list[al->join_of_b[i]].whole;
         if (lb_finder_is_trusted(f, whole)) other = whole;

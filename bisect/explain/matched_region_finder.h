@@ -11,8 +11,9 @@ typedef struct lb_finder {
     const lb_matched_region_source *source;
     const lb_program *p[2];
     lb_flow *flow[2];
-    uint8_t *trust;          /* per op of A: is its pair believed? */
-    uint32_t *sorted;        /* per op of A: 1 + the scope in which rows of a larger batch were put into another order; 0: they were not */
+    uint8_t *trust; /* per op of A: is its pair believed? */
+    uint32_t *
+        sorted; /* per op of A: 1 + the scope in which rows of a larger batch were put into another order; 0: they were not */
     uint8_t *returned;       /* per scope of A: rows that were sorted there came back to their places */
     uint8_t *left;           /* per scope of A: such rows left it for others, still sorted */
     bool settled;            /* both are known */

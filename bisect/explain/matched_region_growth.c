@@ -140,8 +140,7 @@ static void grow_to_gathered(lb_finder *f, lb_matched_region *s)
         whole.sides[side].op = w.op;
     }
     for (int k = 0; k < 2 && made; k++)
-        made =
-            lb_finder_make_slice(f, k, LB_NONE, whole.sides[k].op + 1, s->sides[k].outputs[0], &whole.sides[k]);
+        made = lb_finder_make_slice(f, k, LB_NONE, whole.sides[k].op + 1, s->sides[k].outputs[0], &whole.sides[k]);
     /* The walk back marked ops as it went, on both sides and even where it failed, so that all is
      * cleared. */
     for (int k = 0; k < 2; k++) memset(f->inside[k], 0, f->p[k]->n_ops);
@@ -160,8 +159,7 @@ lb_status lb_finder_grow(lb_finder *f, lb_err *err)
         LB_TRY(lb_composites_find(f->p[side], &all, err));
         for (uint32_t i = 0; i < f->out->n && !f->failed; i++) {
             lb_matched_region *s = &f->out->list[i];
-            if (s->whole || s->pair || s->parts || s->sides[0].op == LB_NONE || s->sides[1].op == LB_NONE)
-                continue;
+            if (s->whole || s->pair || s->parts || s->sides[0].op == LB_NONE || s->sides[1].op == LB_NONE) continue;
             const lb_composite *c = composite_of(&all, &s->sides[side]);
             if (c) grow(f, s, side, c);
         }

@@ -21,8 +21,8 @@ bool lb_finder_can_run(const lb_finder *f, int side, uint32_t at)
     return lb_op_computes(f->p[side], op) && !(op->flags & LB_OP_RANDOM);
 }
 
-static void add_leaf(lb_finder *f, int side, const lb_op *op, uint32_t at, int64_t storage,
-                     lb_value_list *leaves, lb_value_list *partners)
+static void add_leaf(lb_finder *f, int side, const lb_op *op, uint32_t at, int64_t storage, lb_value_list *leaves,
+                     lb_value_list *partners)
 {
     uint32_t other = lb_finder_partner_op(f, side, at);
     /* A partner of the alignment goes before the end of another matched region, which is only known
@@ -136,11 +136,11 @@ bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t befo
     if (ops.n) qsort(ops.list, ops.n, sizeof *ops.list, ascending);
     f->failed |= ops.failed || leaves.failed || partners.failed;
     *out = (lb_matched_region_side){.ops = ops.list,
-                             .n_ops = ops.n,
-                             .leaves = leaves.list,
-                             .n_leaves = leaves.n,
-                             .partners = partners.list,
-                             .outputs = malloc(sizeof *out->outputs)};
+                                    .n_ops = ops.n,
+                                    .leaves = leaves.list,
+                                    .n_leaves = leaves.n,
+                                    .partners = partners.list,
+                                    .outputs = malloc(sizeof *out->outputs)};
     if (out->outputs) *out->outputs = value;
     f->failed |= !out->outputs;
     out->op = last_op(f, side, &ops, value);

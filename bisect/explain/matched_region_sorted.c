@@ -50,13 +50,11 @@ static uint32_t sorted_where(lb_finder *f, uint32_t i, uint32_t value)
     /* Asking for trust settles whether what `from` gives is sorted; the question goes back in
      * execution order, and each op is answered once. */
     lb_finder_is_trusted(f, from);
-    return f->sorted[from] && is_within(f->p[0], f->p[0]->ops[i].scope, f->sorted[from] - 1) ? f->sorted[from]
-                                                                                             : 0;
+    return f->sorted[from] && is_within(f->p[0], f->p[0]->ops[i].scope, f->sorted[from] - 1) ? f->sorted[from] : 0;
 }
 
 /* Argument `k` of n, or then outcome k - n, on both sides. */
-static operand_pair pair_of(lb_finder *f, uint32_t i, const lb_value_list *in, const lb_value_list *others,
-                            uint32_t k)
+static operand_pair pair_of(lb_finder *f, uint32_t i, const lb_value_list *in, const lb_value_list *others, uint32_t k)
 {
     const lb_alignment *al = f->source->alignment;
     const lb_op *op = &f->p[0]->ops[i], *other = al->b_of_a[i] == LB_NONE ? NULL : &f->p[1]->ops[al->b_of_a[i]];

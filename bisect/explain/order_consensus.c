@@ -24,8 +24,8 @@ static bool is_one_op(const lb_answer *x)
 {
     /* Composites and matched regions of several ops have no order of their own that two places could
      * share, and weaker proofs name no order at all. */
-    return x->region && x->found.proof == LB_PROOF_BITS && !x->found.fused &&
-           x->region->sides[0].n_ops == 1 && x->region->sides[1].n_ops == 1;
+    return x->region && x->found.proof == LB_PROOF_BITS && !x->found.fused && x->region->sides[0].n_ops == 1 &&
+           x->region->sides[1].n_ops == 1;
 }
 
 /* Whose ops were run: under the schedule they give the other side's bits. */
@@ -40,7 +40,8 @@ static int runner_of(const lb_answer *x)
 static const char *narrow_of(const lb_matched_region_source *source, const lb_answer *x)
 {
     const int other = !runner_of(x);
-    const char *dtype = lb_dtype_name(lb_matched_region_value(source, other, x->region->sides[other].outputs[0])->dtype);
+    const char *dtype =
+        lb_dtype_name(lb_matched_region_value(source, other, x->region->sides[other].outputs[0])->dtype);
     const size_t n = strlen(dtype);
     const bool begins = x->found.cause == LB_CAUSE_PRECISION && !strncmp(x->found.schedule, dtype, n);
     return begins && (!x->found.schedule[n] || !strncmp(x->found.schedule + n, ", ", 2)) ? dtype : NULL;
@@ -131,8 +132,8 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     /* Places are opened again rather than kept: their bytes together would be those of the whole
      * step. */
     LB_TRY(lb_match_site_open(x->region, g->source, &place, g->err));
-    lb_status status =
-        lb_candidates_list(lb_matched_region_program(g->source, runner), ops->ops, ops->n_ops, NULL, NULL, &list, &n, g->err);
+    lb_status status = lb_candidates_list(lb_matched_region_program(g->source, runner), ops->ops, ops->n_ops, NULL,
+                                          NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
         /* The candidate is looked up by name in this place's own list: for other shapes the same
@@ -219,7 +220,8 @@ static void leave_open(const group *g)
         char also[sizeof found->also];
         if (is_own(name)) continue;
         snprintf(found->why, sizeof found->why,
-                 "under %.80s its bits match, but no order of sums that is known gives those of all places of this op: which "
+                 "under %.80s its bits match, but no order of sums that is known gives those of all places of this op: "
+                 "which "
                  "one ran is left open",
                  name);
         snprintf(also, sizeof also, "%.100s%s%.280s", name, *found->also ? "; " : "", found->also);
@@ -269,8 +271,7 @@ lb_status lb_order_consensus_reach(const lb_matched_region_source *source, lb_an
 {
     lb_answer **members = malloc((n + 1) * sizeof(lb_answer *));
     uint8_t *done = calloc(n + 1, 1);
-    lb_status status =
-        members && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", n);
+    lb_status status = members && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", n);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         group g = {.source = source, .members = members, .err = err};
         if (done[i] || !is_order_of_one_op(source, &answers[i])) continue;

@@ -87,16 +87,14 @@ static lb_status open_sum(const lb_place *p, int runner, int bits, sum *s, bool 
     if (!*plain) return LB_OK;
     const size_t bytes = lb_dtype_bytes(s->of.dtype, (size_t)s->of.count) + 1;
     s->result = malloc(bytes), s->spare = malloc(bytes);
-    return s->result && s->spare ? LB_OK
-                                 : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    return s->result && s->spare ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
 }
 
 static bool same_numbers(const sum *s, const lb_received *x)
 {
     const lb_layout layout = lb_layout_contiguous(1, &x->n);
     const size_t size = lb_dtype_bits(s->of.dtype) / 8;
-    lb_tensor a = {(char *)s->result + (size_t)x->from * size, s->of.dtype, layout},
-              b = {x->data, s->of.dtype, layout};
+    lb_tensor a = {(char *)s->result + (size_t)x->from * size, s->of.dtype, layout}, b = {x->data, s->of.dtype, layout};
     lb_difference d;
     return lb_compare_numbers(&a, &b, &d, NULL) == LB_OK && !d.differing;
 }

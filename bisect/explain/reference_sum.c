@@ -34,11 +34,8 @@ static uint32_t leaf_of_rows(const lb_place *p, int side, int64_t *terms)
 
 static uint32_t add_value(lb_program *p, int64_t storage, const lb_tensor *tensor, bool source)
 {
-    lb_value v = {.storage = storage,
-                  .layout = tensor->layout,
-                  .dtype = tensor->dtype,
-                  .name = LB_NONE,
-                  .statistics = LB_NONE};
+    lb_value v = {
+        .storage = storage, .layout = tensor->layout, .dtype = tensor->dtype, .name = LB_NONE, .statistics = LB_NONE};
     if (source) v.flags = LB_VALUE_SOURCE, v.source = LB_SOURCE_OTHER;
     return lb_program_add_value(p, &v);
 }
@@ -94,8 +91,7 @@ static bool gives(const model *m, const lb_tensor *target, const lb_candidate *c
     if (lb_subprogram_run(m->subprogram, &m->rows, c->swaps, c->n_swaps, &result, NULL) != LB_OK || !result.data)
         return false;
     const size_t n = (size_t)lb_layout_numel(&target->layout);
-    void *dense = malloc(lb_dtype_bytes(target->dtype, n) + 1),
-         *cast = malloc(lb_dtype_bytes(target->dtype, n) + 1);
+    void *dense = malloc(lb_dtype_bytes(target->dtype, n) + 1), *cast = malloc(lb_dtype_bytes(target->dtype, n) + 1);
     bool same = dense && cast && lb_tensor_gather(target, dense, NULL) == LB_OK;
     if (same) lb_convert(target->dtype, cast, result.dtype, result.data, n, NULL);
     flat = m->target, flat.data = dense, result.dtype = target->dtype;
@@ -117,8 +113,7 @@ static void name_order(const model *m, const lb_place *place, int side, const lb
             out->excluded[side]++;
             continue;
         }
-        if (!*out->order[side])
-            snprintf(out->order[side], sizeof out->order[side], "%s", i ? list[i].name : "torch:1");
+        if (!*out->order[side]) snprintf(out->order[side], sizeof out->order[side], "%s", i ? list[i].name : "torch:1");
     }
 }
 

@@ -6,7 +6,7 @@
 #include "match_site.h"
 
 typedef struct lb_reference_sum {
-    bool found;        /* a named order gives all bits, on each side */
+    bool found;         /* a named order gives all bits, on each side */
     char order[2][128]; /* the first that does */
     uint32_t excluded[2];
     uint32_t tried;

@@ -44,8 +44,7 @@ static lb_tensor gather(const lb_tensor *from, const picks *dims)
     int64_t shape[3] = {1, 1, 1}, stride[3] = {0}, at[3];
     picks full[3] = {whole(1), whole(1), whole(1)};
     for (int d = 0; d < ndim; d++)
-        full[3 - ndim + d] = dims[d], shape[3 - ndim + d] = dims[d].n,
-                        stride[3 - ndim + d] = from->layout.stride[d];
+        full[3 - ndim + d] = dims[d], shape[3 - ndim + d] = dims[d].n, stride[3 - ndim + d] = from->layout.stride[d];
     lb_tensor to = {malloc((size_t)(shape[0] * shape[1] * shape[2]) * bytes + 1), from->dtype,
                     lb_layout_contiguous(ndim, shape + 3 - ndim)};
     char *out = to.data;
@@ -99,8 +98,7 @@ static bool plan_cut(const lb_place *p, int runner, int bits, cut *c)
     if (n < 2 || n > 3 || left->ndim != n || right->ndim != n) return false;
     const int64_t rows = out->shape[n - 2], columns = out->shape[n - 1], batches = n == 3 ? out->shape[0] : 1;
     const int64_t terms = left->shape[n - 1];
-    if (terms < 1 || rows < 1 || columns < 1 || batches < 1 ||
-        rows * columns * batches < LEAST_PRODUCTS / terms ||
+    if (terms < 1 || rows < 1 || columns < 1 || batches < 1 || rows * columns * batches < LEAST_PRODUCTS / terms ||
         rows * columns * batches < 8 * ROWS * COLUMNS * BATCHES)
         return false;
     const picks row = spread(rows, ROWS), column = spread(columns, COLUMNS), batch = spread(batches, BATCHES);
@@ -148,14 +146,14 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
     const uint32_t output = lb_matched_region_recorded(p->source, runner, side->outputs[0]);
     output_layout = room ? targets[0].layout : (lb_layout){0};
     const lb_subprogram_parts parts = {.program = lb_matched_region_program(p->source, runner),
-                                      .ops = side->ops,
-                                      .n_ops = side->n_ops,
-                                      .leaves = leaves,
-                                      .n_leaves = side->n_leaves,
-                                      .outputs = &output,
-                                      .n_outputs = 1,
-                                      .leaf_layouts = leaf_layouts,
-                                      .output_layouts = &output_layout};
+                                       .ops = side->ops,
+                                       .n_ops = side->n_ops,
+                                       .leaves = leaves,
+                                       .n_leaves = side->n_leaves,
+                                       .outputs = &output,
+                                       .n_outputs = 1,
+                                       .leaf_layouts = leaf_layouts,
+                                       .output_layouts = &output_layout};
     lb_status status = room ? lb_subprogram_new(&parts, &small->subprograms[runner], err)
                             : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sample");
     s->taken = status == LB_OK;

@@ -159,8 +159,7 @@ static bool read_received(reader *r)
     for (uint32_t k = 0; k < n && s->received; k++) {
         const lb_tensor *t = &r->place->targets[r->bits][k];
         lb_received *x = &s->received[k];
-        *x = (lb_received){.rank = rank_of_value(r, region_of(r)->outputs[k]),
-                           .n = lb_layout_numel(&t->layout)};
+        *x = (lb_received){.rank = rank_of_value(r, region_of(r)->outputs[k]), .n = lb_layout_numel(&t->layout)};
         const int64_t all = length_received(r, x->rank);
         const uint32_t place = place_of(s, x->rank);
         const bool scattered = all * s->n == s->count;
@@ -200,12 +199,12 @@ static void start_over(lb_sum_terms *s)
     s->n = s->n_received = s->tensors = 0;
 }
 
-lb_status lb_sum_terms_open(const lb_place *place, int runner, int bits, lb_sum_terms *s, bool *found,
-                           lb_err *err)
+lb_status lb_sum_terms_open(const lb_place *place, int runner, int bits, lb_sum_terms *s, bool *found, lb_err *err)
 {
     reader r = {.place = place, .runner = runner, .bits = bits, .out = s};
     *s = (lb_sum_terms){0}, *found = false;
-    if (place->region->parts || !lb_match_site_can(place, runner, bits) || !place->region->n_outputs || !find_reduction(&r, &s->reduction))
+    if (place->region->parts || !lb_match_site_can(place, runner, bits) || !place->region->n_outputs ||
+        !find_reduction(&r, &s->reduction))
         return LB_OK;
     s->dtype = place->targets[bits][0].dtype;
     if (!lb_dtype_is_float(s->dtype) || lb_dtype_bits(s->dtype) < 16) return LB_OK;

@@ -51,8 +51,7 @@ struct lb_monitor {
     lb_failure failure;
     history *past;
     uint32_t n_past, past_room;
-    struct
-    { /* what the recording's gross failure was held against: a change may take away the past that shows it */
+    struct { /* what the recording's gross failure was held against: a change may take away the past that shows it */
         int32_t rank;
         int64_t key, step;
         double reference;
@@ -136,12 +135,10 @@ lb_status lb_monitor_new(lb_capture *capture, int64_t first_step, int64_t last_s
     m->excluded = calloc(m->n_ranks + 1, sizeof *m->excluded);
     m->failed = calloc(m->n_ranks + 1, sizeof *m->failed);
     m->done = calloc(m->n_ranks + 1, sizeof *m->done);
-    lb_status status =
-        m->excluded && m->failed && m->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = m->excluded && m->failed && m->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && predicate) status = parse_predicate(m, predicate, &selector, err);
     if (status == LB_OK) status = collect_programs(m, capture, first_step, last_step, err);
-    for (uint32_t i = 0; i < m->n_rows && status == LB_OK; i++)
-        status = lb_watch_program(&m->rows[i], selector, err);
+    for (uint32_t i = 0; i < m->n_rows && status == LB_OK; i++) status = lb_watch_program(&m->rows[i], selector, err);
     lb_selector_free(selector);
     if (status == LB_OK)
         *monitor = m;
@@ -319,8 +316,8 @@ static const char *thing(lb_failure_kind kind)
     }
 }
 
-static void judge_nonfinite(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits,
-                            const lb_value *value, const lb_statistics *s)
+static void judge_nonfinite(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits, const lb_value *value,
+                            const lb_statistics *s)
 {
     int64_t bad = lb_statistics_nonfinite(s);
     if (bits == LB_WATCH_OUTPUT) bad -= s->neg_inf; /* a mask */
@@ -328,8 +325,7 @@ static void judge_nonfinite(lb_monitor *m, const lb_watched *w, uint32_t op, uin
     lb_failure_kind kind = kind_of_bits(bits);
     if (kind == LB_FAILURE_GRADIENT && w->scaler && !m->all_skipped) {
         snprintf(m->warning, sizeof m->warning,
-                 "step %" PRId64 ": the loss scaler met non-finite gradients and skips the step",
-                 w->program->step);
+                 "step %" PRId64 ": the loss scaler met non-finite gradients and skips the step", w->program->step);
         return;
     }
     char what[200];
@@ -427,8 +423,8 @@ static bool is_gross(lb_monitor *m, const history *h, const lb_program *p, doubl
         m->recorded.rank = h->rank, m->recorded.key = h->key, m->recorded.step = p->step;
         m->recorded.reference = reference;
     }
-    snprintf(what, size, "%s%.80s is %.4g, %.3g times %s before (%.4g)", name, which, now, now / reference,
-             against, reference);
+    snprintf(what, size, "%s%.80s is %.4g, %.3g times %s before (%.4g)", name, which, now, now / reference, against,
+             reference);
     return true;
 }
 
@@ -455,8 +451,7 @@ void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
     if (w) m->done[w->rank_row] = m->failure.kind != LB_FAILURE_NONE && step >= m->failure.step;
 }
 
-static void judge_predicate(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits,
-                            const lb_statistics *s)
+static void judge_predicate(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits, const lb_statistics *s)
 {
     char what[200];
     double most = largest_magnitude(s);
@@ -470,8 +465,8 @@ static void judge_predicate(lb_monitor *m, const lb_watched *w, uint32_t op, uin
         hit = bits & LB_WATCH_LOSS && !(most <= m->limit);
     if (!hit) return;
     snprintf(what, sizeof what,
-             "the predicate holds: largest magnitude %.6g, %" PRId64 " of %" PRId64 " elements not finite",
-             most, lb_statistics_nonfinite(s), s->elements);
+             "the predicate holds: largest magnitude %.6g, %" PRId64 " of %" PRId64 " elements not finite", most,
+             lb_statistics_nonfinite(s), s->elements);
     report(m, w, op, LB_FAILURE_PREDICATE, what);
 }
 
@@ -483,8 +478,7 @@ static bool is_beside_loss(const lb_program *p, uint32_t op, const lb_value *val
     return first != LB_NONE && value != &p->values[first] && value->storage != p->values[first].storage;
 }
 
-static void judge(lb_monitor *m, lb_watched *w, uint32_t op, const lb_value *value,
-                  const lb_statistics *s)
+static void judge(lb_monitor *m, lb_watched *w, uint32_t op, const lb_value *value, const lb_statistics *s)
 {
     uint8_t bits = w->marks[op] & (uint8_t)~LB_WATCH_EVIDENCE;
     if (bits & LB_WATCH_LOSS && is_beside_loss(w->program, op, value)) bits &= (uint8_t)~LB_WATCH_LOSS;
@@ -534,7 +528,8 @@ static void judge_recorded_op(lb_monitor *m, lb_watched *w, uint32_t i)
         uint32_t v = lb_op_outcome(p, op, r);
         if (v == LB_NONE) continue;
         if (p->values[v].statistics == LB_NONE) {
-            w->blind += lb_dtype_is_float(p->values[v].dtype) && lb_layout_numel(&p->values[v].layout) > 0 && !(op->flags & LB_OP_VIEW);
+            w->blind += lb_dtype_is_float(p->values[v].dtype) && lb_layout_numel(&p->values[v].layout) > 0 &&
+                        !(op->flags & LB_OP_VIEW);
             continue;
         }
         judge(m, w, i, &p->values[v], &p->statistics[p->values[v].statistics]);
@@ -574,7 +569,9 @@ lb_status lb_monitor_recording(lb_monitor *m, lb_monitor_mode mode, lb_err *err)
     (void)err;
     m->all_skipped = mode == LB_MONITOR_NONFINITE && skips_all(m);
     lb_monitor_reset(m, mode, NULL);
-    if (m->all_skipped) snprintf(m->warning, sizeof m->warning, "the loss scaler skips every step of this window: no parameter is ever updated");
+    if (m->all_skipped)
+        snprintf(m->warning, sizeof m->warning,
+                 "the loss scaler skips every step of this window: no parameter is ever updated");
     m->recording = true;
     m->recorded.reference = 0;
     for (uint32_t i = 0; i < m->n_rows; i++) {

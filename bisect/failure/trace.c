@@ -31,7 +31,8 @@ lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_ste
                 status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
             else
                 status = lb_flow_new(p, &row->flow, err);
-            if (status == LB_OK && !(row->optimizer = lb_optimizer_ops(row->flow))) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            if (status == LB_OK && !(row->optimizer = lb_optimizer_ops(row->flow)))
+                status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
         }
     if (status == LB_OK)
         *out = trace;
@@ -57,16 +58,14 @@ void lb_trace_clear(lb_trace *trace)
 {
     for (uint32_t i = 0; i < trace->n_rows; i++) {
         memset(trace->rows[i].bits, 0, (size_t)trace->rows[i].program->n_ops + 1);
-        memset(trace->rows[i].sums, 0,
-               ((size_t)trace->rows[i].program->n_ops + 1) * sizeof *trace->rows[i].sums);
+        memset(trace->rows[i].sums, 0, ((size_t)trace->rows[i].program->n_ops + 1) * sizeof *trace->rows[i].sums);
     }
 }
 
 const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t step)
 {
     for (uint32_t i = 0; trace && i < trace->n_rows; i++)
-        if (trace->rows[i].program->rank == rank && trace->rows[i].program->step == step)
-            return &trace->rows[i];
+        if (trace->rows[i].program->rank == rank && trace->rows[i].program->step == step) return &trace->rows[i];
     return NULL;
 }
 
@@ -122,8 +121,7 @@ void lb_trace_op(lb_trace *trace, const lb_event *event)
     uint8_t bits = LB_TRACE_RAN;
     *sum = (lb_trace_sum){0};
     for (uint32_t i = 0; i < event->n_results; i++) {
-        if (!event->computed || !event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype))
-            continue;
+        if (!event->computed || !event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
         lb_statistics s = lb_statistics_of(&event->computed[i]);
         lb_trace_add(sum, &s);
     }
@@ -143,8 +141,7 @@ bool lb_trace_bad(const lb_trace_row *row, uint32_t op)
     if (row->bits[op] & LB_TRACE_RAN) return row->bits[op] & LB_TRACE_BAD;
     for (uint32_t r = 0; r < p->ops[op].results; r++) {
         uint32_t v = lb_op_results(p, &p->ops[op])[r];
-        if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype))
-            continue;
+        if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
         const lb_statistics *s = &p->statistics[p->values[v].statistics];
         if (s->nan || s->pos_inf) return true;
     }

@@ -35,8 +35,7 @@ typedef struct lb_trace {
 } lb_trace;
 
 /* Room for every program of the capture from first_step to last_step. */
-lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_step, lb_trace **trace,
-                       lb_err *err);
+lb_status lb_trace_new(lb_capture *capture, int64_t first_step, int64_t last_step, lb_trace **trace, lb_err *err);
 void lb_trace_free(lb_trace *trace);
 /* Forgets what it saw. */
 void lb_trace_clear(lb_trace *trace);

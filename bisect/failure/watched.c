@@ -59,9 +59,8 @@ static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
 static bool tests_finiteness(const lb_program *p, const lb_op *op)
 {
     return op_is(p, op, "isfinite") || op_is(p, op, "isnan") || op_is(p, op, "isinf") || op_is(p, op, "abs") ||
-           op_is(p, op, "ne") || op_is(p, op, "eq") || op_is(p, op, "logical_not") ||
-           op_is(p, op, "bitwise_not") || op_is(p, op, "mul") || op_is(p, op, "bitwise_and") ||
-           op_is(p, op, "logical_and");
+           op_is(p, op, "ne") || op_is(p, op, "eq") || op_is(p, op, "logical_not") || op_is(p, op, "bitwise_not") ||
+           op_is(p, op, "mul") || op_is(p, op, "bitwise_and") || op_is(p, op, "logical_and");
 }
 
 /* Does the condition of this where or masked_fill come from asking whether something is finite? isfinite(x) runs as
@@ -70,8 +69,7 @@ static bool asks_finiteness(const marker *m, uint32_t op, uint32_t condition)
 {
     const lb_program *p = m->p;
     uint32_t def;
-    if (lb_flow_defs_of(m->flow, op, condition, &def, 1) == 0 || !tests_finiteness(p, &p->ops[def]))
-        return false;
+    if (lb_flow_defs_of(m->flow, op, condition, &def, 1) == 0 || !tests_finiteness(p, &p->ops[def])) return false;
     for (int hop = 0; hop < 4; hop++) {
         const lb_op *test = &p->ops[def];
         const lb_arg *args = lb_op_args(p, test);
@@ -79,8 +77,7 @@ static bool asks_finiteness(const marker *m, uint32_t op, uint32_t condition)
         if (op_is(p, test, "ne") || op_is(p, test, "eq"))
             return test->args >= 2 && ((args[1].tag == LB_ARG_VALUE && args[1].u.value == args[0].u.value) ||
                                        (args[1].tag == LB_ARG_FLOAT && isinf(args[1].u.f)));
-        if (args[0].tag != LB_ARG_VALUE || lb_flow_defs_of(m->flow, def, args[0].u.value, &def, 1) == 0)
-            return false;
+        if (args[0].tag != LB_ARG_VALUE || lb_flow_defs_of(m->flow, def, args[0].u.value, &def, 1) == 0) return false;
     }
     return false;
 }
@@ -129,8 +126,7 @@ static void mark_op(marker *m, uint32_t i)
     m->w->updates += m->w->marks[i] & LB_WATCH_PARAMETER ? 1 : 0;
     for (uint32_t r = 0; m->optimizer[i] && r < op->written; r++) {
         uint32_t value = lb_op_written(p, op)[r];
-        if (value != LB_NONE && group_storage(p, p->values[value].storage))
-            m->w->marks[i] |= LB_WATCH_PARAMETER;
+        if (value != LB_NONE && group_storage(p, p->values[value].storage)) m->w->marks[i] |= LB_WATCH_PARAMETER;
     }
     if (op->phase == LB_PHASE_BACKWARD && strstr(lb_program_text(p, op->node_name), "AccumulateGrad")) {
         if (!(op->flags & LB_OP_VIEW) && lb_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_GRADIENT;
@@ -186,8 +182,7 @@ static void mark_boundary(marker *m, const lb_boundary *row)
             uint32_t value = lb_op_outcome(p, op, r);
             if (value == LB_NONE || p->values[value].storage != p->values[row->value].storage) continue;
             if (strcmp(lb_op_name(p, op), "lb::source") && (!m->leads || m->leads[i]))
-                m->w->marks[i] |=
-                    lb_layout_numel(&p->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
+                m->w->marks[i] |= lb_layout_numel(&p->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
             return;
         }
     }

@@ -9,11 +9,11 @@
 typedef struct lb_watched {
     const lb_program *program;
     uint32_t rank_row;
-    uint8_t *marks; /* lb_watch_bits per op; the caller frees them */
-    bool scaler;    /* a loss scaler judges its gradients */
+    uint8_t *marks;   /* lb_watch_bits per op; the caller frees them */
+    bool scaler;      /* a loss scaler judges its gradients */
     uint32_t updates; /* ops by which an optimizer writes parameters: none where every step is skipped */
-    uint64_t blind; /* watched results that were not there */
-    uint64_t judged; /* and those that were */
+    uint64_t blind;   /* watched results that were not there */
+    uint64_t judged;  /* and those that were */
 } lb_watched;
 
 /* The op by which a loss scaler takes its scale out of gradients, and looks whether they are finite. */

@@ -24,8 +24,7 @@ typedef struct launch {
 } launch;
 
 /* The text for a batch of `rows`; false: it is not launched so. */
-static bool launch_text(const launch *how, const lb_launch_shape *recorded, int64_t rows,
-                        char text[LB_LAUNCH_TEXT])
+static bool launch_text(const launch *how, const lb_launch_shape *recorded, int64_t rows, char text[LB_LAUNCH_TEXT])
 {
     lb_launch_shape shape = *recorded;
     shape.rows = rows;
@@ -114,8 +113,7 @@ static int64_t largest_batch(const lb_row_batch *b)
 {
     const lb_launch_shape *s = &b->shape;
     int64_t rows = LARGEST;
-    while (b->of == LB_LAUNCH_ATTENTION && rows > 1 &&
-           rows * s->heads * s->queries * s->keys * s->size > most_work)
+    while (b->of == LB_LAUNCH_ATTENTION && rows > 1 && rows * s->heads * s->queries * s->keys * s->size > most_work)
         rows /= 2;
     return rows;
 }
@@ -123,21 +121,19 @@ static int64_t largest_batch(const lb_row_batch *b)
 static void describe(const lb_row_batch *b, const launch *how, lb_invariance_row *row)
 {
     const lb_op *op = &b->program->ops[b->op];
-    *row = (lb_invariance_row){
-        .step = b->program->step, .rank = b->program->rank, .op = b->op, .recorded = b->shape.rows};
+    *row =
+        (lb_invariance_row){.step = b->program->step, .rank = b->program->rank, .op = b->op, .recorded = b->shape.rows};
     snprintf(row->layer, sizeof row->layer, "%s", lb_op_layer(b->program, op));
     snprintf(row->name, sizeof row->name, "%s",
              b->composite ? lb_composite_kind_name(b->composite->kind) : lb_op_name(b->program, op));
     if (how->rule && how->rule->looks_at_multiprocessors)
-        snprintf(row->kernel, sizeof row->kernel, "%s,sms:%lld", how->rule->name,
-                 (long long)b->shape.multiprocessors);
+        snprintf(row->kernel, sizeof row->kernel, "%s,sms:%lld", how->rule->name, (long long)b->shape.multiprocessors);
     else
         snprintf(row->kernel, sizeof row->kernel, "%s", how->rule ? how->rule->name : how->name);
     row->sequences = b->of == LB_LAUNCH_ATTENTION;
 }
 
-static lb_status try_launch(const lb_row_batch *b, const launch *how, int64_t wanted, lb_invariance *out,
-                            lb_err *err)
+static lb_status try_launch(const lb_row_batch *b, const launch *how, int64_t wanted, lb_invariance *out, lb_err *err)
 {
     lb_invariance_row row;
     const int64_t from = wanted < 0 ? 0 : wanted, largest = largest_batch(b);
@@ -166,8 +162,7 @@ static lb_status try_launch(const lb_row_batch *b, const launch *how, int64_t wa
 /* ---- one batch ------------------------------------------------------------------------------------------------------------------ */
 
 /* The kernels that replay itself has for an op. */
-static lb_status try_kernels(const lb_row_batch *b, const lb_invariance_options *o, lb_invariance *out,
-                             lb_err *err)
+static lb_status try_kernels(const lb_row_batch *b, const lb_invariance_options *o, lb_invariance *out, lb_err *err)
 {
     const launch own = {NULL, LB_ROW_RUN_KERNEL, "", "own"},
                  openblas = {NULL, LB_ROW_RUN_KERNEL, "openblas", "openblas"};
@@ -266,8 +261,7 @@ static lb_status try_program(const lb_program_view *side, const lb_selector *sel
                              lb_invariance *out, lb_err *err)
 {
     search s = {.p = side->program, .options = o, .marks = calloc(side->program->n_ops + 1, 1), .out = out};
-    lb_status status =
-        s.marks ? lb_regenerated_init(side, &s.bytes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = s.marks ? lb_regenerated_init(side, &s.bytes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && lb_selector_mark(selector, s.p, NULL, NULL, s.marks, 1) < 0)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_composites_find(s.p, &s.composites, err);
@@ -279,8 +273,7 @@ static lb_status try_program(const lb_program_view *side, const lb_selector *sel
     return status;
 }
 
-lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *options, lb_invariance *out,
-                            lb_err *err)
+lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *options, lb_invariance *out, lb_err *err)
 {
     const int32_t *ranks;
     const int64_t *steps;

@@ -140,8 +140,7 @@ static bool flash_slices(const lb_launch_shape *s, char text[LB_LAUNCH_TEXT])
     const int64_t block = s->size <= 64    ? 256
                           : s->size <= 128 ? 128
                                            : 64,
-                  queries = swapped ? s->heads / s->key_heads : s->queries,
-                  heads = swapped ? s->key_heads : s->heads;
+                  queries = swapped ? s->heads / s->key_heads : s->queries, heads = swapped ? s->key_heads : s->heads;
     const int64_t slices = filling_slices(s->rows * heads * divided_up(queries, 64), 2 * s->multiprocessors,
                                           divided_up(s->keys, block), 128);
     print_slices(slices, block, ",exp:2", text);

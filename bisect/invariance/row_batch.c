@@ -59,8 +59,7 @@ void lb_row_batch_release(lb_row_batch *b)
 static bool is_weight(const lb_program *p, uint32_t value)
 {
     for (uint32_t v = 0; v < p->n_values; v++)
-        if (p->values[v].storage == p->values[value].storage && p->values[v].flags & LB_VALUE_PARAMETER)
-            return true;
+        if (p->values[v].storage == p->values[value].storage && p->values[v].flags & LB_VALUE_PARAMETER) return true;
     return false;
 }
 
@@ -91,18 +90,15 @@ static uint32_t rows_argument(const lb_program *p, const lb_op *op)
     const uint32_t y = op->results ? lb_op_results(p, op)[0] : LB_NONE;
     lb_op_form form;
     const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
-    if (y == LB_NONE || op->written || !row || form != LB_FORM_PLAIN || op->phase != LB_PHASE_FORWARD)
-        return LB_NONE;
-    if (!(row->flags & (LB_ROW_MATMUL | LB_ROW_REDUCTION)) || !lb_dtype_is_float(p->values[y].dtype))
-        return LB_NONE;
+    if (y == LB_NONE || op->written || !row || form != LB_FORM_PLAIN || op->phase != LB_PHASE_FORWARD) return LB_NONE;
+    if (!(row->flags & (LB_ROW_MATMUL | LB_ROW_REDUCTION)) || !lb_dtype_is_float(p->values[y].dtype)) return LB_NONE;
     if (layout_of(p, y)->ndim != 2 && row->flags & LB_ROW_MATMUL) return LB_NONE; /* batches of matrices */
     for (uint32_t k = 0; k < op->args; k++) {
         const lb_arg *arg = &lb_op_args(p, op)[k];
         if (arg->tag != LB_ARG_VALUE || is_weight(p, arg->u.value)) continue;
         const lb_value *x = &p->values[arg->u.value];
         const bool fits = rows_of(&x->layout) > 0 && rows_of(&x->layout) == rows_of(layout_of(p, y));
-        const bool apart =
-            row->flags & LB_ROW_MATMUL ? is_left_factor(p, op, k) : sums_in_rows(p, op, x->layout.ndim);
+        const bool apart = row->flags & LB_ROW_MATMUL ? is_left_factor(p, op, k) : sums_in_rows(p, op, x->layout.ndim);
         if (fits && apart && lb_dtype_is_float(x->dtype)) return arg->u.value;
     }
     return LB_NONE;
@@ -117,8 +113,7 @@ static uint32_t added_rows(const lb_program *p, const lb_op *op, uint32_t x)
     if (!lb_recogniser_position(&t, (uint32_t)(op - p->ops), "mat1", &at) || args[0].tag != LB_ARG_VALUE)
         return LB_NONE;
     const uint32_t term = args[0].u.value;
-    const bool none =
-        term == x || is_weight(p, term) || rows_of(layout_of(p, term)) != rows_of(layout_of(p, x));
+    const bool none = term == x || is_weight(p, term) || rows_of(layout_of(p, term)) != rows_of(layout_of(p, x));
     return none ? LB_NONE : term;
 }
 
@@ -178,8 +173,7 @@ static bool load_sequences(lb_row_batch *b)
     if (!s->key_heads || y->shape[0] % s->rows) return false;
     for (int role = 0; role < LB_COMPOSITE_INPUTS; role++) {
         if (!has_sequences(b, role)) continue;
-        if (layout_of(b->program, c->inputs[role])->shape[0] % s->rows || !add_rows(b, c->inputs[role]))
-            return false;
+        if (layout_of(b->program, c->inputs[role])->shape[0] % s->rows || !add_rows(b, c->inputs[role])) return false;
     }
     return true;
 }
@@ -200,8 +194,7 @@ bool lb_row_batch_of_composite(const lb_composite *c, const lb_regenerated *byte
     const lb_value *x = &c->program->values[c->inputs[0]];
     b->shape = (lb_launch_shape){
         .rows = rows_of(&x->layout), .terms = dim(&x->layout, 1), .element_bytes = lb_dtype_bits(x->dtype) / 8};
-    if (b->of == LB_LAUNCH_ATTENTION ? load_sequences(b) : b->shape.rows > 0 && add_rows(b, c->inputs[0]))
-        return true;
+    if (b->of == LB_LAUNCH_ATTENTION ? load_sequences(b) : b->shape.rows > 0 && add_rows(b, c->inputs[0])) return true;
     lb_row_batch_release(b);
     return false;
 }
@@ -217,8 +210,7 @@ static uint32_t place_of(const lb_row_batch *b, uint32_t value)
 }
 
 /* `value` as the batch has it: its rows in turn, or the recorded tensor where it has none. */
-static bool read_input(const lb_row_batch *b, uint32_t value, char *const *batch, int64_t rows,
-                       lb_tensor *tensor)
+static bool read_input(const lb_row_batch *b, uint32_t value, char *const *batch, int64_t rows, lb_tensor *tensor)
 {
     const uint32_t i = place_of(b, value);
     bool exact = true;
@@ -228,8 +220,7 @@ static bool read_input(const lb_row_batch *b, uint32_t value, char *const *batch
     return true;
 }
 
-static lb_status run_op(const lb_row_batch *b, const lb_swap *swap, char *const *batch, int64_t rows,
-                        lb_tensor *result)
+static lb_status run_op(const lb_row_batch *b, const lb_swap *swap, char *const *batch, int64_t rows, lb_tensor *result)
 {
     lb_program *p = lb_program_copy(b->program);
     if (!p) return LB_ERR_NOMEM;
@@ -284,8 +275,7 @@ static bool fill(const lb_row_batch *b, int64_t first, int64_t rows, char **batc
         const size_t each = b->each[i];
         if (!(batch[i] = malloc((size_t)rows * each + 1))) return false;
         for (int64_t r = 0; r < rows; r++)
-            memcpy(batch[i] + (size_t)r * each, b->dense[i] + (size_t)((first + r) % b->shape.rows) * each,
-                   each);
+            memcpy(batch[i] + (size_t)r * each, b->dense[i] + (size_t)((first + r) % b->shape.rows) * each, each);
     }
     return true;
 }
@@ -298,8 +288,7 @@ char *lb_row_batch_run(const lb_row_batch *b, lb_row_run run, const char *text, 
     char *batch[LB_COMPOSITE_INPUTS] = {NULL}, *dense = NULL;
     lb_status status = LB_ERR_NOMEM;
     if (fill(b, first, rows, batch))
-        status = b->composite ? run_composite(b, text, batch, rows, &result)
-                              : run_op(b, &swap, batch, rows, &result);
+        status = b->composite ? run_composite(b, text, batch, rows, &result) : run_op(b, &swap, batch, rows, &result);
     if (status == LB_OK && result.data) {
         const int64_t n = lb_layout_numel(&result.layout);
         dense = malloc(lb_dtype_bytes(result.dtype, (size_t)n) + 1);

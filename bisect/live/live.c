@@ -121,8 +121,7 @@ static char *with_words(const char *command, const char *words)
 
 /* ---- one run ------------------------------------------------------------------------------------------------------ */
 
-static lb_status judge(const live *l, const lb_job_result *r, lb_outcome *outcome, char *what, size_t size,
-                       lb_err *err)
+static lb_status judge(const live *l, const lb_job_result *r, lb_outcome *outcome, char *what, size_t size, lb_err *err)
 {
     bool by_log = l->pattern != NULL;
     *outcome = LB_OUTCOME_SAME;
@@ -135,9 +134,10 @@ static lb_status judge(const live *l, const lb_job_result *r, lb_outcome *outcom
         *outcome = LB_OUTCOME_CURED;
         what[0] = '\0';
     } else if (r->code == 126 || r->code == 127) {
-        return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "the job ended with exit code %d, as a shell does where a program %s: nothing ran that could fail%s%s", r->code,
-                       r->code == 126 ? "cannot be executed" : "is not found", *r->line ? "; it says: " : "", r->line);
+        return lb_fail(
+            err, LB_ERR_UNSUPPORTED,
+            "the job ended with exit code %d, as a shell does where a program %s: nothing ran that could fail%s%s",
+            r->code, r->code == 126 ? "cannot be executed" : "is not found", *r->line ? "; it says: " : "", r->line);
     } else if (r->code == 125 || by_log) {
         *outcome = LB_OUTCOME_INVALID;
         snprintf(what, size, "exit code %d%s%s", r->code, *r->line ? ": " : "", r->line);
@@ -238,8 +238,7 @@ static lb_status check_failure(live *l, bool *fails, lb_err *err)
     lb_outcome outcome = LB_OUTCOME_CURED;
     *fails = false;
     LB_TRY(begin_stage(l, "run", err));
-    for (int i = 0; i < chances && outcome == LB_OUTCOME_CURED; i++)
-        LB_TRY(run_once(l, "", "whole", &outcome, err));
+    for (int i = 0; i < chances && outcome == LB_OUTCOME_CURED; i++) LB_TRY(run_once(l, "", "whole", &outcome, err));
     const lb_trial *last = &l->out->trials[l->out->n_trials - 1];
     if (outcome == LB_OUTCOME_CURED) {
         l->out->outcome = LB_BISECT_CLEAN;
@@ -321,8 +320,7 @@ static lb_status try_flags(live *l, const char *name, uint32_t from, uint32_t to
     if (status == LB_OK) status = lb_search_verdict_get(search, &verdict, err);
     *found = status == LB_OK && verdict.n_culprits > 0;
     if (*found) status = report(l, from, &verdict, err);
-    const char *note =
-        *verdict.note || verdict.monotone ? verdict.note : "in some run changing more undid a cure";
+    const char *note = *verdict.note || verdict.monotone ? verdict.note : "in some run changing more undid a cure";
     if (status == LB_OK)
         end_stage(l, *found ? "cured" : verdict.kind == LB_SEARCH_UNDECIDED ? "undecided" : "cleared", note);
     lb_search_free(search);
@@ -349,8 +347,7 @@ static lb_status open_all(live *l, lb_err *err)
     const lb_live_options *o = l->options;
     char about[1400];
     if (!o->n_flags)
-        return lb_fail(err, LB_ERR_INVALID,
-                       "a live job needs at least one flag to try, e.g. 'muon=--optimizer adamw'");
+        return lb_fail(err, LB_ERR_INVALID, "a live job needs at least one flag to try, e.g. 'muon=--optimizer adamw'");
     LB_TRY(parse_flags(l, err));
     if (o->log) LB_TRY(lb_log_pattern_new(o->log, &l->pattern, err));
     snprintf(about, sizeof about, "run %.1000s log %.300s", o->command, o->log ? o->log : "-");

@@ -29,8 +29,8 @@ lb_status lb_log_pattern_new(const char *text, lb_log_pattern **out, lb_err *err
     lb_log_pattern *p = calloc(1, sizeof *p);
     *out = NULL;
     if (!p) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    p->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code,
-                            &at, NULL);
+    p->code =
+        pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &code, &at, NULL);
     if (!p->code) {
         PCRE2_UCHAR message[120];
         pcre2_get_error_message(code, message, sizeof message);

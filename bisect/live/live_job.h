@@ -19,7 +19,7 @@ typedef struct lb_job_result {
 
 /* Runs `command` by /bin/sh in a process group of its own, stdin empty, stdout and stderr read together. `pattern` may be
  * NULL; `limit_seconds` 0: none. Fails for what keeps a process from being started. */
-lb_status lb_job_run(const char *command, const lb_log_pattern *pattern, double limit_seconds,
-                     lb_job_result *result, lb_err *err);
+lb_status lb_job_run(const char *command, const lb_log_pattern *pattern, double limit_seconds, lb_job_result *result,
+                     lb_err *err);
 
 #endif

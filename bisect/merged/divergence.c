@@ -15,15 +15,16 @@
 typedef struct search {
     const lb_merged *m;
     lb_divergences *out;
-    uint32_t *stack[2], *seen[2], *stamp[2]; /* per side: ops to visit, all of this walk, and the walk that saw an op last */
+    uint32_t *stack[2], *seen[2],
+        *stamp[2]; /* per side: ops to visit, all of this walk, and the walk that saw an op last */
     uint32_t n_stack[2], n_seen[2], walk;
-    uint32_t *queue, n_queue;      /* nodes that are apart and lead to a sink, in the order in which they were met */
-    uint32_t self;                 /* the node that the walk began at: it does not count as met */
-    bool met;                      /* some other node that is apart */
-    bool flipped;                  /* a decision that was made otherwise */
+    uint32_t *queue, n_queue; /* nodes that are apart and lead to a sink, in the order in which they were met */
+    uint32_t self;            /* the node that the walk began at: it does not count as met */
+    bool met;                 /* some other node that is apart */
+    bool flipped;             /* a decision that was made otherwise */
     uint32_t lone_room;
     uint32_t *first_succ[2], *succs[2]; /* preds the other way round */
-    uint8_t *inner, *sinks;             /* per node: INNER_…; whether it is one, or stands for one that was taken over */
+    uint8_t *inner, *sinks; /* per node: INNER_…; whether it is one, or stands for one that was taken over */
     bool failed;
 } search;
 
@@ -288,7 +289,8 @@ static void ask_node(search *s, uint32_t node, uint32_t *room)
     /* A node that goes into nothing is no inner value: then nobody has shown that its difference
      * vanishes. */
     bool inner = (o.same || o.n_apart) && !o.apart && !s->sinks[node];
-    for (uint32_t k = 0; inner && k < o.n_apart; k++) inner = o.apart_nodes[k] == node || s->inner[o.apart_nodes[k]] == INNER_YES;
+    for (uint32_t k = 0; inner && k < o.n_apart; k++)
+        inner = o.apart_nodes[k] == node || s->inner[o.apart_nodes[k]] == INNER_YES;
     s->inner[node] = inner ? INNER_YES : INNER_NO;
 }
 
@@ -304,7 +306,8 @@ static bool find_inner(search *s)
      * towards reporting. */
     for (uint32_t i = s->m->sides[0].n_ops; i-- > 0;) {
         const uint32_t node = s->m->sides[0].node_of[i];
-        if (node != LB_NONE && s->m->nodes[node].state == LB_NODE_APART && s->inner[node] == INNER_UNKNOWN) ask_node(s, node, room);
+        if (node != LB_NONE && s->m->nodes[node].state == LB_NODE_APART && s->inner[node] == INNER_UNKNOWN)
+            ask_node(s, node, room);
     }
     free(room);
     return true;

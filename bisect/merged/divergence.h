@@ -30,9 +30,10 @@ typedef enum lb_node_state {
 typedef struct lb_node {
     uint32_t first[2], n[2];
     uint8_t state;
-    bool flipped; /* integers that are not the same although exact arithmetic agrees: a decision that the sides made otherwise, or what follows
+    bool
+        flipped; /* integers that are not the same although exact arithmetic agrees: a decision that the sides made otherwise, or what follows
                      from one. Both shadows go on from one side's; what depends on its shape cannot */
-    bool told;     /* the same, and not because it is rounding alone on both sides (shadow_numbers.h) */
+    bool told;   /* the same, and not because it is rounding alone on both sides (shadow_numbers.h) */
     bool integers; /* integers or bools of it are not the same on both sides */
 } lb_node;
 
@@ -53,9 +54,9 @@ typedef struct lb_merged_side {
 
 /* What leaves the step. */
 typedef struct lb_sink {
-    uint32_t node;   /* LB_NONE: a value that `op` gives, which is apart */
-    bool inputs;     /* not the node's own state but that of what it reads is asked: decisions, collectives */
-    uint32_t op[2];  /* node LB_NONE: the op of A and of B that gives it; LB_NONE: none */
+    uint32_t node;  /* LB_NONE: a value that `op` gives, which is apart */
+    bool inputs;    /* not the node's own state but that of what it reads is asked: decisions, collectives */
+    uint32_t op[2]; /* node LB_NONE: the op of A and of B that gives it; LB_NONE: none */
 } lb_sink;
 
 typedef struct lb_merged {
@@ -69,10 +70,11 @@ typedef struct lb_merged {
 
 typedef struct lb_divergence {
     uint32_t node, sink; /* the node; LB_NONE: the sink with that row is itself what differs first */
-    bool flipped;            /* it follows from a decision that the sides made otherwise */
-    bool integers;           /* the node's */
-    bool sources[2];         /* a source that has no partner is among what it follows from, per side */
-    uint32_t first[2], n[2]; /* rows of lb_divergences.lone: what one side alone runs between it and what is the same, in order */
+    bool flipped;        /* it follows from a decision that the sides made otherwise */
+    bool integers;       /* the node's */
+    bool sources[2];     /* a source that has no partner is among what it follows from, per side */
+    uint32_t first[2],
+        n[2]; /* rows of lb_divergences.lone: what one side alone runs between it and what is the same, in order */
 } lb_divergence;
 
 typedef struct lb_divergences {

@@ -84,7 +84,9 @@ static uint8_t blame_of_source(const lb_program *p, const lb_op *op)
 {
     const uint32_t v = op->results ? lb_op_results(p, op)[0] : LB_NONE;
     if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) return LB_BLAME_NOT;
-    return p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || p->values[v].source == LB_SOURCE_CARRIED ? LB_BLAME_SOURCE : LB_BLAME_NOT;
+    return p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || p->values[v].source == LB_SOURCE_CARRIED
+               ? LB_BLAME_SOURCE
+               : LB_BLAME_NOT;
 }
 
 /* Copies and casts are the identity in exact arithmetic.
@@ -92,9 +94,10 @@ static uint8_t blame_of_source(const lb_program *p, const lb_op *op)
  * number at all until something is written. */
 static uint8_t may_differ(const lb_program *p, const lb_op *op)
 {
-    static const char *const same[] = {"aten::clone", "aten::contiguous", "aten::detach", "aten::_to_copy", "aten::lift_fresh",
-                                       "aten::copy_", "aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided",
-                                       "aten::new_empty_strided"};
+    static const char *const same[] = {"aten::clone",         "aten::contiguous",       "aten::detach",
+                                       "aten::_to_copy",      "aten::lift_fresh",       "aten::copy_",
+                                       "aten::empty",         "aten::empty_like",       "aten::new_empty",
+                                       "aten::empty_strided", "aten::new_empty_strided"};
     const char *name = lb_op_name(p, op);
     /* The overload behind the dot changes the arguments and not what is computed. */
     const size_t n = strcspn(name, ".");
@@ -149,7 +152,8 @@ static bool is_no_pair(const maker *m, uint32_t a, uint32_t b)
 {
     const lb_op *x = op_of(m, 0, a), *y = op_of(m, 1, b);
     return m->al->irregular[a] && m->differs[a] && m->shadows->rows &&
-           m->shadows->rows[a].agreement == LB_SHADOW_DISAGREES && !lb_op_same_args(m->sides[0]->program, x, m->sides[1]->program, y, 0);
+           m->shadows->rows[a].agreement == LB_SHADOW_DISAGREES &&
+           !lb_op_same_args(m->sides[0]->program, x, m->sides[1]->program, y, 0);
 }
 
 static void make_nodes(maker *m)
@@ -202,8 +206,8 @@ static bool add_sink(maker *m, lb_sink sink, uint32_t final, uint32_t exit)
 static bool add_value(maker *m, uint32_t a, uint32_t b, uint32_t final, uint32_t exit)
 {
     const uint32_t node = a == LB_NONE ? LB_NONE : m->out->node_of[0][a];
-    const bool is_node = node != LB_NONE && b != LB_NONE && m->out->node_of[1][b] == node &&
-                         m->out->nodes[node].state == LB_NODE_APART;
+    const bool is_node =
+        node != LB_NONE && b != LB_NONE && m->out->node_of[1][b] == node && m->out->nodes[node].state == LB_NODE_APART;
     return add_sink(m, (lb_sink){is_node ? node : LB_NONE, false, {a, b}}, final, exit);
 }
 
@@ -304,7 +308,9 @@ static const lb_value *lone_result(const maker *m, int side, uint32_t op)
 {
     const lb_program *p = m->sides[side]->program;
     const lb_op *o = &p->ops[op];
-    if (m->out->node_of[side][op] != LB_NONE || m->out->may_differ[side][op] != LB_BLAME_OP || o->results != 1 || o->written) return NULL;
+    if (m->out->node_of[side][op] != LB_NONE || m->out->may_differ[side][op] != LB_BLAME_OP || o->results != 1 ||
+        o->written)
+        return NULL;
     const uint32_t v = lb_op_results(p, o)[0];
     if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype) || is_read(m, side, op)) return NULL;
     return &p->values[v];
@@ -354,20 +360,22 @@ static lb_status open_steps(maker *m, lb_err *err)
         if (!o->node_of[side] || !o->may_differ[side] || !o->phase[side] || !list_preds(m, side))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
         memset(o->node_of[side], 0xFF, (p->n_ops + 1) * sizeof(uint32_t));
-        for (uint32_t i = 0; i < p->n_ops; i++) o->may_differ[side][i] = may_differ(p, &p->ops[i]), o->phase[side][i] = p->ops[i].phase;
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            o->may_differ[side][i] = may_differ(p, &p->ops[i]), o->phase[side][i] = p->ops[i].phase;
         all += p->n_ops + 1;
     }
     o->nodes = malloc((m->sides[0]->program->n_ops + 1) * sizeof *o->nodes), o->ops = malloc(all * sizeof *o->ops);
     return o->nodes && o->ops ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu ops", all);
 }
 
-lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, const lb_collective_matches meetings[2],
-                               const uint8_t *differs, const lb_shadow_pair *shadows, const lb_exits *exits,
-                               lb_merged_steps *out, lb_err *err)
+lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                               const lb_collective_matches meetings[2], const uint8_t *differs,
+                               const lb_shadow_pair *shadows, const lb_exits *exits, lb_merged_steps *out, lb_err *err)
 {
     *out = (lb_merged_steps){0};
-    maker m = {{a, b}, alignment, meetings, differs, shadows, exits, out, 0,
-               a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program)};
+    maker m = {{a, b},  alignment, meetings,
+               differs, shadows,   exits,
+               out,     0,         a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program)};
     lb_status status = open_steps(&m, err);
     if (status == LB_OK) {
         make_nodes(&m);
@@ -379,8 +387,9 @@ lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *
         return status;
     }
     for (int side = 0; side < 2; side++)
-        out->merged.sides[side] = (lb_merged_side){m.sides[side]->program->n_ops, out->first_pred[side], out->preds[side],
-                                                   out->node_of[side], out->may_differ[side], out->phase[side]};
+        out->merged.sides[side] =
+            (lb_merged_side){m.sides[side]->program->n_ops, out->first_pred[side], out->preds[side], out->node_of[side],
+                             out->may_differ[side],         out->phase[side]};
     out->merged.nodes = out->nodes, out->merged.ops = out->ops, out->merged.sinks = out->sinks;
     return LB_OK;
 }
@@ -389,7 +398,8 @@ void lb_merged_steps_release(lb_merged_steps *s)
 {
     for (int side = 0; side < 2; side++) {
         lb_flow_free(s->flows[side]);
-        free(s->node_of[side]), free(s->may_differ[side]), free(s->phase[side]), free(s->first_pred[side]), free(s->preds[side]);
+        free(s->node_of[side]), free(s->may_differ[side]), free(s->phase[side]), free(s->first_pred[side]),
+            free(s->preds[side]);
     }
     free(s->nodes), free(s->ops), free(s->sinks), free(s->sink_final), free(s->sink_exit);
     *s = (lb_merged_steps){0};

@@ -21,7 +21,7 @@
 typedef struct lb_merged_steps {
     lb_merged merged;
     lb_flow *flows[2];
-    uint32_t *node_of[2];      /* as in lb_merged_side */
+    uint32_t *node_of[2]; /* as in lb_merged_side */
     uint8_t *may_differ[2], *phase[2];
     uint32_t *first_pred[2], *preds[2]; /* the flow's, and of collectives what all members brought */
     lb_node *nodes;
@@ -33,9 +33,9 @@ typedef struct lb_merged_steps {
 } lb_merged_steps;
 
 /* `differs`: per op of A. Valid as long as what it was made of. LB_ERR_NOMEM is the only failure. */
-lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, const lb_collective_matches meetings[2],
-                               const uint8_t *differs, const lb_shadow_pair *shadows, const lb_exits *exits,
-                               lb_merged_steps *out, lb_err *err);
+lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                               const lb_collective_matches meetings[2], const uint8_t *differs,
+                               const lb_shadow_pair *shadows, const lb_exits *exits, lb_merged_steps *out, lb_err *err);
 void lb_merged_steps_release(lb_merged_steps *steps);
 
 #endif

@@ -44,7 +44,8 @@ static bool note(lb_met_storages *met, int64_t first, int64_t second)
 }
 
 /* In the optimizer alone: that is where states without a name are written, and there are few of them. */
-static bool note_node(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, const lb_merged_steps *s, const lb_node *node, bool swapped)
+static bool note_node(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
+                      const lb_merged_steps *s, const lb_node *node, bool swapped)
 {
     /* One against several parts is a state in shards; which shard a storage of A belongs to is no
      * pair. */
@@ -59,13 +60,15 @@ static bool note_node(lb_met_storages *met, const lb_program_view *a, const lb_p
     return true;
 }
 
-lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, const lb_merged_steps *s, bool swapped, lb_err *err)
+lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
+                               const lb_merged_steps *s, bool swapped, lb_err *err)
 {
     /* Storages are freed and reused between steps, so that only what met in the step just before
      * can be trusted. */
     met->n = 0;
     for (uint32_t i = 0; i < s->merged.n_nodes; i++)
-        if (!note_node(met, a, b, s, &s->nodes[i], swapped)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", s->merged.n_nodes);
+        if (!note_node(met, a, b, s, &s->nodes[i], swapped))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", s->merged.n_nodes);
     return LB_OK;
 }
 
@@ -73,7 +76,8 @@ static uint32_t carried(const lb_program *p, uint32_t op)
 {
     if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") || !p->ops[op].results) return LB_NONE;
     const uint32_t v = lb_op_results(p, &p->ops[op])[0];
-    return v != LB_NONE && p->values[v].source == LB_SOURCE_CARRIED && lb_dtype_is_float(p->values[v].dtype) ? v : LB_NONE;
+    return v != LB_NONE && p->values[v].source == LB_SOURCE_CARRIED && lb_dtype_is_float(p->values[v].dtype) ? v
+                                                                                                             : LB_NONE;
 }
 
 /* The reverse of source_b_of_a is not kept: sources without a name are few, and a search is enough. */
@@ -85,11 +89,14 @@ static bool is_free(const lb_alignment *al, uint32_t n_ops, uint32_t op_b)
 }
 
 /* True when they are partners now. */
-static bool pair(const lb_program_view *a, const lb_program_view *b, int64_t sb, uint32_t op_a, const lb_value *va, lb_alignment *al)
+static bool pair(const lb_program_view *a, const lb_program_view *b, int64_t sb, uint32_t op_a, const lb_value *va,
+                 lb_alignment *al)
 {
     for (uint32_t j = 0; j < b->program->n_ops; j++) {
         const uint32_t v = carried(b->program, j);
-        if (v == LB_NONE || b->program->values[v].storage != sb || !lb_layout_same_shape(&va->layout, &b->program->values[v].layout)) continue;
+        if (v == LB_NONE || b->program->values[v].storage != sb ||
+            !lb_layout_same_shape(&va->layout, &b->program->values[v].layout))
+            continue;
         /* A partner that was found by name or by bits is not taken away. */
         if (!is_free(al, a->program->n_ops, j)) return false;
         al->source_b_of_a[op_a] = j;
@@ -108,11 +115,11 @@ static bool is_lone(const lb_alignment *al, uint32_t op_a)
 /* A state of one side. */
 typedef struct state {
     uint32_t op;
-    const char *parameter;  /* of the same name on both sides */
-    const char *kind;       /* "exp_avg" with its length; of one without a name ""… */
+    const char *parameter; /* of the same name on both sides */
+    const char *kind;      /* "exp_avg" with its length; of one without a name ""… */
     size_t kind_length;
-    uint32_t place;         /* …and which of its parameter's */
-    uint32_t partner;       /* of A's: the state of B that it met; LB_NONE */
+    uint32_t place;   /* …and which of its parameter's */
+    uint32_t partner; /* of A's: the state of B that it met; LB_NONE */
 } state;
 
 typedef struct states {
@@ -149,14 +156,16 @@ static lb_status list_states(const lb_program_view *side, states *s, lb_err *err
         const char *parameter = v == LB_NONE ? "" : named ? named : *name ? "" : lb_owner_of_value(s->owners, v);
         if (!*parameter || strchr(parameter, ' ')) continue; /* "all parameters" have no state in common */
         state t = {i, parameter, named ? name : "", named ? (size_t)(named - name) : 0, 0, LB_NONE};
-        for (uint32_t k = 0; k < s->n && !named; k++) t.place += !s->list[k].kind_length && !strcmp(s->list[k].parameter, parameter);
+        for (uint32_t k = 0; k < s->n && !named; k++)
+            t.place += !s->list[k].kind_length && !strcmp(s->list[k].parameter, parameter);
         s->list[s->n++] = t;
     }
     return LB_OK;
 }
 
 /* A's parameters go by the names of their partners. */
-static const char *partners_name(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, const char *parameter)
+static const char *partners_name(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al,
+                                 const char *parameter)
 {
     const lb_program *pa = a->program, *pb = b->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
@@ -194,19 +203,23 @@ static bool are_of_one_kind(const states *a, const state *x, const states *b, co
     return any;
 }
 
-static void pair_kinds(const lb_program_view *a, const lb_program_view *b, const states *sa, const states *sb, lb_alignment *al)
+static void pair_kinds(const lb_program_view *a, const lb_program_view *b, const states *sa, const states *sb,
+                       lb_alignment *al)
 {
     for (uint32_t i = 0; i < sa->n; i++)
         for (uint32_t k = 0; k < sb->n && is_lone(al, sa->list[i].op); k++) {
             const state *x = &sa->list[i], *y = &sb->list[k];
-            if (strcmp(x->parameter, y->parameter) || lb_program_view_part_of(a, x->op) != lb_program_view_part_of(b, y->op)) continue;
+            if (strcmp(x->parameter, y->parameter) ||
+                lb_program_view_part_of(a, x->op) != lb_program_view_part_of(b, y->op))
+                continue;
             if (!are_of_one_kind(sa, x, sb, y)) continue;
             const uint32_t va = carried(a->program, x->op), vb = carried(b->program, y->op);
             pair(a, b, b->program->values[vb].storage, x->op, &a->program->values[va], al);
         }
 }
 
-static lb_status pair_by_kind(const lb_program_view *a, const lb_program_view *b, const uint8_t *met, lb_alignment *al, lb_err *err)
+static lb_status pair_by_kind(const lb_program_view *a, const lb_program_view *b, const uint8_t *met, lb_alignment *al,
+                              lb_err *err)
 {
     states sa = {0}, sb = {0};
     lb_status status = list_states(a, &sa, err);
@@ -218,7 +231,8 @@ static lb_status pair_by_kind(const lb_program_view *a, const lb_program_view *b
     return status;
 }
 
-lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, bool swapped, lb_alignment *al, lb_err *err)
+lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
+                               bool swapped, lb_alignment *al, lb_err *err)
 {
     const lb_program *p = a->program;
     uint8_t *now = met->n ? calloc(p->n_ops + 1, 1) : NULL;
@@ -229,7 +243,8 @@ lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_program_view
         const uint32_t v = carried(p, i);
         if (v == LB_NONE || !is_lone(al, i)) continue;
         for (uint32_t k = 0; k < met->n && !now[i]; k++)
-            if (met->list[k][swapped] == p->values[v].storage) now[i] = pair(a, b, met->list[k][!swapped], i, &p->values[v], al);
+            if (met->list[k][swapped] == p->values[v].storage)
+                now[i] = pair(a, b, met->list[k][!swapped], i, &p->values[v], al);
         left |= !now[i];
     }
     const lb_status status = left && a->n_parts == b->n_parts ? pair_by_kind(a, b, now, al, err) : LB_OK;

@@ -21,12 +21,12 @@ typedef struct lb_met_storages {
 } lb_met_storages;
 
 /* Takes what has met in a step in place of what had met before. `swapped`: A is the second side. LB_ERR_NOMEM is the only failure. */
-lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, const lb_merged_steps *steps, bool swapped,
-                               lb_err *err);
+lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
+                               const lb_merged_steps *steps, bool swapped, lb_err *err);
 /* Pairs carried sources that have no partner, when their storages met, or when they are to partner parameters what others are that met.
  * LB_ERR_NOMEM is the only failure. */
-lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, bool swapped, lb_alignment *alignment,
-                               lb_err *err);
+lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
+                               bool swapped, lb_alignment *alignment, lb_err *err);
 void lb_met_storages_release(lb_met_storages *met);
 
 #endif

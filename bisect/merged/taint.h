@@ -18,7 +18,7 @@ typedef struct lb_taint {
 } lb_taint;
 
 /* Nothing differs. */
-#define LB_TAINT_CLEAN(id)                                                                                     \
+#define LB_TAINT_CLEAN(id)                                                                                             \
     ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, true, false, {LB_NONE, LB_NONE}})
 
 typedef struct lb_taints {

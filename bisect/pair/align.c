@@ -36,8 +36,8 @@ static bool is_word(const char *text)
     return *text;
 }
 
-static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const lb_program *pb,
-                       const lb_arg *b, uint32_t nb, uint32_t parts)
+static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const lb_program *pb, const lb_arg *b,
+                       uint32_t nb, uint32_t parts)
 {
     if (na != nb) return parts;
     for (uint32_t i = 0; i < na; i++) {
@@ -55,8 +55,7 @@ static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const
             break;
         case LB_ARG_LIST:
         case LB_ARG_COMPLEX:
-            if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count,
-                            parts))
+            if (!args_equal(pa, pa->args + a[i].u.first, a[i].count, pb, pb->args + b[i].u.first, b[i].count, parts))
                 return false;
             break;
         case LB_ARG_VALUE: /* a lazy conjugate is another argument, though its bytes are the same */
@@ -202,7 +201,8 @@ static uint64_t role_of(const lb_program *p, const lb_op *op)
 }
 
 /* `share`: so many parts of this side stand for one of the other. */
-static entry *list_entries(const lb_program_view *side, char *const *paths, const served *whose, uint32_t share, uint32_t *count)
+static entry *list_entries(const lb_program_view *side, char *const *paths, const served *whose, uint32_t share,
+                           uint32_t *count)
 {
     const lb_program *p = side->program;
     entry *list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *list);
@@ -385,8 +385,7 @@ static bool add_join(aligner *al, uint32_t whole, const uint32_t *ops, uint32_t 
 
 static void join_calls(aligner *al, group a, const group *parts, uint32_t n)
 {
-    uint32_t **matches = calloc(n, sizeof *matches), *ops = malloc(2 * n * sizeof *ops),
-             joined = al->out->joins.n;
+    uint32_t **matches = calloc(n, sizeof *matches), *ops = malloc(2 * n * sizeof *ops), joined = al->out->joins.n;
     al->failed |= !matches || !ops;
     for (uint32_t k = 0; !al->failed && k < n; k++) matches[k] = match_groups(al, a, parts[k], true);
     for (uint32_t i = 0; !al->failed && i < a.n; i++) {
@@ -397,8 +396,7 @@ static void join_calls(aligner *al, group a, const group *parts, uint32_t n)
         }
         if (everywhere) add_join(al, a.first[i].op, ops, n, ops + n);
     }
-    for (uint32_t i = 0; i < a.n && al->out->joins.n - joined != a.n; i++)
-        al->out->irregular[a.first[i].op] = 1;
+    for (uint32_t i = 0; i < a.n && al->out->joins.n - joined != a.n; i++) al->out->irregular[a.first[i].op] = 1;
     for (uint32_t k = 0; matches && k < n; k++) free(matches[k]);
     free(matches), free(ops);
 }
@@ -410,8 +408,7 @@ static void join_calls(aligner *al, group a, const group *parts, uint32_t n)
 static bool carries_rows(const aligner *al, uint32_t op_a, uint32_t op_b)
 {
     uint32_t inputs, any;
-    return al->out->joins.rows && has_rows_of(al->out->joins.rows, al->a, op_a, al->b, op_b, &inputs, &any) &&
-           any;
+    return al->out->joins.rows && has_rows_of(al->out->joins.rows, al->a, op_a, al->b, op_b, &inputs, &any) && any;
 }
 
 /* `sure`: the sides call this layer equally often. Otherwise (an expert that got no token of a micro-batch) call i may be
@@ -433,8 +430,7 @@ static void pair_calls(aligner *al, group a, group b, bool sure)
     free(match);
     out->pairs += pairs, pairs += joined;
     /* Where something is unaligned, names and shapes alone may have paired what are not partners. */
-    for (uint32_t i = 0; i < a.n && (pairs != a.n || pairs != b.n || !sure); i++)
-        out->irregular[a.first[i].op] = 1;
+    for (uint32_t i = 0; i < a.n && (pairs != a.n || pairs != b.n || !sure); i++) out->irregular[a.first[i].op] = 1;
 }
 
 /* The calls of B that are parts of call `i` of `n` of A: an n-th of the calls of each program. */
@@ -554,11 +550,12 @@ static bool are_used_alike(const aligner *al, const reader *a, const reader *b)
     return a->op != LB_NONE && b->op != LB_NONE && al->out->b_of_a[a->op] == b->op && a->input == b->input;
 }
 
-static bool are_alike(const aligner *al, const lb_value *va, const sources *sa, uint32_t i, const lb_value *vb, const sources *sb,
-                      uint32_t j, likeness how)
+static bool are_alike(const aligner *al, const lb_value *va, const sources *sa, uint32_t i, const lb_value *vb,
+                      const sources *sb, uint32_t j, likeness how)
 {
     const char *name_a = sa->names[i], *name_b = sb->names[j];
-    const bool bits = va->dtype == vb->dtype && !lb_digest_is_none(va->logical) && lb_digest_equal(va->logical, vb->logical);
+    const bool bits =
+        va->dtype == vb->dtype && !lb_digest_is_none(va->logical) && lb_digest_equal(va->logical, vb->logical);
     switch (how) {
     case BY_NAME: return *name_a && !strcmp(name_a, name_b);
     case BY_BITS: return !*name_a && !*name_b && bits;
@@ -567,7 +564,8 @@ static bool are_alike(const aligner *al, const lb_value *va, const sources *sa, 
     case BY_USE:
         if (va->dtype != vb->dtype && !(lb_dtype_is_float(va->dtype) && lb_dtype_is_float(vb->dtype))) return false;
         /* In a layer of other ops names alone may have paired the readers: weak for what earlier steps left, which looks all alike. */
-        if (va->source == LB_SOURCE_CARRIED && sa->readers[i].op != LB_NONE && al->out->irregular[sa->readers[i].op]) return false;
+        if (va->source == LB_SOURCE_CARRIED && sa->readers[i].op != LB_NONE && al->out->irregular[sa->readers[i].op])
+            return false;
         return (!*name_a || !*name_b) && are_used_alike(al, &sa->readers[i], &sb->readers[j]);
     }
     return false;
@@ -580,8 +578,8 @@ static bool show_same_shape(const lb_alignment *al, const lb_program *a, uint32_
 }
 
 /* Quadratic only in sources of one step, of which there are hundreds. */
-static void pair_alike(aligner *al, const lb_program_view *side_a, const lb_program_view *side_b, const sources *sa, const sources *sb,
-                       likeness how, uint8_t *taken_a, uint8_t *taken_b)
+static void pair_alike(aligner *al, const lb_program_view *side_a, const lb_program_view *side_b, const sources *sa,
+                       const sources *sb, likeness how, uint8_t *taken_a, uint8_t *taken_b)
 {
     const lb_program *a = side_a->program, *b = side_b->program;
     const lb_batch_rows *rows = al->out->joins.rows;
@@ -592,8 +590,7 @@ static void pair_alike(aligner *al, const lb_program_view *side_a, const lb_prog
             const lb_value *vb = source_value(b, sb->ops[j]);
             const bool same = lb_layout_same_shape(&va->layout, &vb->layout) ||
                               (how == BY_NAME && show_same_shape(al->out, a, sa->ops[i], b, sb->ops[j]));
-            if (taken_b[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0)))
-                continue;
+            if (taken_b[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0))) continue;
             if (lb_program_view_part_of(side_a, sa->ops[i]) != lb_program_view_part_of(side_b, sb->ops[j])) continue;
             if (!are_alike(al, va, sa, i, vb, sb, j, how)) continue;
             if (same)
@@ -617,7 +614,9 @@ static void join_by_use(aligner *al, const sources *sa, const sources *sb, uint8
         for (uint32_t part = 0; part < parts; part++)
             for (uint32_t j = 0; j < sb->n && found == part; j++) {
                 const reader *b = &sb->readers[j];
-                if (taken_b[j] || b->op != al->out->joins.part_ops[al->out->joins.list[join].first + part] || b->input != a->input) continue;
+                if (taken_b[j] || b->op != al->out->joins.part_ops[al->out->joins.list[join].first + part] ||
+                    b->input != a->input)
+                    continue;
                 ops[found] = sb->ops[j], rows[found++] = j;
             }
         if (!parts || found < parts || !add_join(al, sa->ops[i], ops, found, room)) continue;
@@ -629,7 +628,8 @@ static void join_by_use(aligner *al, const sources *sa, const sources *sb, uint8
 
 /* Named sources by name and occurrence; of the others those that hold the same bits, and what is left by the aligned op that reads it
  * first, and as which of its inputs. */
-static bool pair_sources(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa, const sources *sb, uint8_t *taken)
+static bool pair_sources(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa,
+                         const sources *sb, uint8_t *taken)
 {
     uint8_t *taken_a = calloc(sa->n + 1, 1);
     for (likeness how = BY_NAME; taken_a && how <= BY_USE; how++) pair_alike(al, a, b, sa, sb, how, taken_a, taken);
@@ -659,8 +659,8 @@ static void join_source(aligner *al, const lb_program_view *a, const lb_program_
     for (uint32_t k = 0; k < found; k++) taken[rows[k]] = 1;
 }
 
-static bool join_sources(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa, const sources *sb,
-                         uint8_t *taken)
+static bool join_sources(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa,
+                         const sources *sb, uint8_t *taken)
 {
     uint32_t *room = malloc(3 * b->n_parts * sizeof *room);
     for (uint32_t i = 0; room && i < sa->n; i++) join_source(al, a, b, sa, i, sb, taken, room);
@@ -674,7 +674,8 @@ static lb_status align_sources(const lb_program_view *a, const lb_program_view *
     sources sa = {0}, sb = {0};
     aligner al = {a->program, b->program, out, false};
     uint8_t *taken = calloc(b->program->n_ops + 1, 1);
-    bool done = list_sources(a->program, rules_a, out->shown[0], &sa) && list_sources(b->program, rules_b, out->shown[1], &sb) && taken;
+    bool done = list_sources(a->program, rules_a, out->shown[0], &sa) &&
+                list_sources(b->program, rules_b, out->shown[1], &sb) && taken;
     lb_status status = done ? lb_names_meet(sa.names, sa.n, sb.names, sb.n, err) : LB_ERR_NOMEM;
     if (status == LB_OK && b->n_parts > a->n_parts)
         done = join_sources(&al, a, b, &sa, &sb, taken);
@@ -724,8 +725,8 @@ static void align_layers(aligner *al, const entry *a, uint32_t na, const entry *
     out->only_a = na - out->pairs - out->joins.n, out->only_b = nb - out->pairs - out->joins.n_part_ops;
 }
 
-static lb_status align_ops(const lb_program_view *a, const lb_program_view *b, char **paths_a, char **paths_b, const served whose[2],
-                           lb_alignment *out, lb_err *err)
+static lb_status align_ops(const lb_program_view *a, const lb_program_view *b, char **paths_a, char **paths_b,
+                           const served whose[2], lb_alignment *out, lb_err *err)
 {
     uint32_t na = 0, nb = 0;
     aligner al = {a->program, b->program, out, false};
@@ -736,8 +737,8 @@ static lb_status align_ops(const lb_program_view *a, const lb_program_view *b, c
     bool done = list_a && list_b && !al.failed;
     free(list_a), free(list_b);
     return done ? LB_OK
-                : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops",
-                          a->program->n_ops, b->program->n_ops);
+                : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops", a->program->n_ops,
+                          b->program->n_ops);
 }
 
 static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
@@ -746,10 +747,9 @@ static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
     out->b_of_a = none_list(na), out->a_of_b = none_list(nb);
     out->source_b_of_a = none_list(na), out->irregular = calloc(na + 1, 1);
     out->join_of_a = none_list(na), out->join_of_b = none_list(nb), out->place_of_b = none_list(nb);
-    out->joins.list = calloc(na + 1, sizeof *out->joins.list),
-    out->joins.part_ops = calloc(nb + 1, sizeof(uint32_t));
-    return out->b_of_a && out->a_of_b && out->source_b_of_a && out->irregular && out->join_of_a &&
-           out->join_of_b && out->place_of_b && out->joins.list && out->joins.part_ops;
+    out->joins.list = calloc(na + 1, sizeof *out->joins.list), out->joins.part_ops = calloc(nb + 1, sizeof(uint32_t));
+    return out->b_of_a && out->a_of_b && out->source_b_of_a && out->irregular && out->join_of_a && out->join_of_b &&
+           out->place_of_b && out->joins.list && out->joins.part_ops;
 }
 
 static uint32_t *list_shown(const lb_program *p, bool windows)
@@ -761,8 +761,9 @@ static uint32_t *list_shown(const lb_program *p, bool windows)
     return shown;
 }
 
-static lb_status make(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                      const lb_batch_rows *rows, bool by_parameter, lb_alignment *out, lb_err *err)
+static lb_status make(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
+                      const lb_map_rules *rules_b, const lb_batch_rows *rows, bool by_parameter, lb_alignment *out,
+                      lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
     char **paths_a = scope_paths(pa, rules_a), **paths_b = scope_paths(pb, rules_b);
@@ -771,9 +772,9 @@ static lb_status make(const lb_program_view *a, const lb_program_view *b, const 
     out->shown[0] = list_shown(pa, by_parameter), out->shown[1] = list_shown(pb, by_parameter);
     room = room && out->shown[0] && out->shown[1];
     served whose[2] = {{0}};
-    lb_status status = room ? list_served(pa, rules_a, by_parameter, &whose[0], err)
-                            : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops",
-                                      pa->n_ops, pb->n_ops);
+    lb_status status =
+        room ? list_served(pa, rules_a, by_parameter, &whose[0], err)
+             : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops", pa->n_ops, pb->n_ops);
     if (status == LB_OK) status = list_served(pb, rules_b, by_parameter, &whose[1], err);
     if (status == LB_OK) status = align_ops(a, b, paths_a, paths_b, whose, out, err);
     free_served(&whose[0]), free_served(&whose[1]);
@@ -783,14 +784,15 @@ static lb_status make(const lb_program_view *a, const lb_program_view *b, const 
     return status;
 }
 
-lb_status lb_alignment_make(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                            const lb_batch_rows *rows, lb_alignment *out, lb_err *err)
+lb_status lb_alignment_make(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
+                            const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out, lb_err *err)
 {
     return make(a, b, rules_a, rules_b, rows, false, out, err);
 }
 
-lb_status lb_alignment_make_by_parameter(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                                         lb_alignment *out, lb_err *err)
+lb_status lb_alignment_make_by_parameter(const lb_program_view *a, const lb_program_view *b,
+                                         const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_alignment *out,
+                                         lb_err *err)
 {
     return make(a, b, rules_a, rules_b, NULL, true, out, err);
 }
@@ -807,7 +809,8 @@ bool lb_alignment_finer(const lb_program *program, const lb_program *other)
     return calls[0] > calls[1];
 }
 
-bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole, const uint32_t *parts, uint32_t n)
+bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole,
+                             const uint32_t *parts, uint32_t n)
 {
     aligner al = {a, b, alignment, false};
     uint32_t *values = malloc((n + 1) * sizeof *values);
@@ -818,8 +821,7 @@ bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const
 
 void lb_alignment_release(lb_alignment *alignment)
 {
-    free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a),
-        free(alignment->irregular);
+    free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a), free(alignment->irregular);
     free(alignment->join_of_a), free(alignment->join_of_b), free(alignment->place_of_b);
     free(alignment->shown[0]), free(alignment->shown[1]);
     lb_reassemblies_release(&alignment->joins);

@@ -22,7 +22,8 @@ typedef struct lb_alignment {
     /* Per op of A that is a source: the source of B with the same name; where one of them has none, that with the same bits, or that which
      * the partner of its first reader reads in its place; LB_NONE. */
     uint32_t *source_b_of_a;
-    uint32_t *shown[2]; /* per op of A (of B): see shown_sources.h; where ops do not meet by parameter each source shows its result */
+    uint32_t *shown
+        [2]; /* per op of A (of B): see shown_sources.h; where ops do not meet by parameter each source shows its result */
     lb_reassemblies joins;
     uint32_t *join_of_a;  /* per op of A: row of joins.list, or LB_NONE */
     uint32_t *join_of_b;  /* per op of B */
@@ -33,18 +34,19 @@ typedef struct lb_alignment {
  * A has at most as many calls of a layer as B: who calls more is B (lb_alignment_finer). B has as many parts as A, or a multiple: part i
  * of A stands against that many of B from i times as many on. */
 lb_status lb_alignment_make(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
-                            const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out,
-                            lb_err *err);
+                            const lb_map_rules *rules_b, const lb_batch_rows *rows, lb_alignment *out, lb_err *err);
 /* The same, but ops of the optimizer and of communication outside modules meet by the parameter that they serve (replay/program/owner.h):
  * both go through the parameters in an order that says nothing. */
-lb_status lb_alignment_make_by_parameter(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                                         lb_alignment *out, lb_err *err);
+lb_status lb_alignment_make_by_parameter(const lb_program_view *a, const lb_program_view *b,
+                                         const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_alignment *out,
+                                         lb_err *err);
 /* How the larger batch's values stand to the smaller's for that op: does some value that it reads carry rows, so that what it gives
  * in one shape is over other rows? */
-bool lb_alignment_reads_rows(const lb_alignment *alignment, const lb_program *a, uint32_t op_a,
-                             const lb_program *b, uint32_t op_b);
+bool lb_alignment_reads_rows(const lb_alignment *alignment, const lb_program *a, uint32_t op_a, const lb_program *b,
+                             uint32_t op_b);
 /* Joins a source of A (an op) to `n` of B that are its parts; false when these do not make it whole. */
-bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole, const uint32_t *parts, uint32_t n);
+bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole,
+                             const uint32_t *parts, uint32_t n);
 void lb_alignment_release(lb_alignment *alignment);
 /* Does the program call its layers more often in a forward pass than the other? */
 bool lb_alignment_finer(const lb_program *program, const lb_program *other);

@@ -8,8 +8,7 @@
 
 void lb_assemblies_release(lb_assemblies *all)
 {
-    for (uint32_t i = 0; i < all->n; i++)
-        free(all->list[i].parts), free(all->list[i].pieces), free(all->list[i].bytes);
+    for (uint32_t i = 0; i < all->n; i++) free(all->list[i].parts), free(all->list[i].pieces), free(all->list[i].bytes);
     free(all->list), free(all->slots);
     all->list = NULL, all->slots = NULL, all->n = all->n_slots = 0;
 }
@@ -18,8 +17,7 @@ void lb_assemblies_release(lb_assemblies *all)
 static uint32_t *slot_of(const lb_assemblies *all, int dim, const uint32_t *parts, uint32_t n)
 {
     uint64_t hash = (uint64_t)dim + 1;
-    for (uint32_t i = 0; i < n; i++)
-        hash = (hash ^ parts[i]) * UINT64_C(0x9E3779B97F4A7C15), hash ^= hash >> 32;
+    for (uint32_t i = 0; i < n; i++) hash = (hash ^ parts[i]) * UINT64_C(0x9E3779B97F4A7C15), hash ^= hash >> 32;
     for (uint32_t at = (uint32_t)hash & (all->n_slots - 1);; at = (at + 1) & (all->n_slots - 1)) {
         uint32_t *slot = &all->slots[at];
         const lb_assembly *a = *slot ? &all->list[*slot - 1] : NULL;
@@ -36,8 +34,7 @@ static bool grow_slots(lb_assemblies *all)
     if (!grown) return false;
     free(all->slots);
     all->slots = grown, all->n_slots = n;
-    for (uint32_t i = 0; i < all->n; i++)
-        *slot_of(all, all->list[i].dim, all->list[i].parts, all->list[i].n) = i + 1;
+    for (uint32_t i = 0; i < all->n; i++) *slot_of(all, all->list[i].dim, all->list[i].parts, all->list[i].n) = i + 1;
     return true;
 }
 

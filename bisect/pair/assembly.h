@@ -13,15 +13,14 @@ typedef struct lb_assembly {
     lb_reassembly_piece *pieces; /* what of the parts it is, in order */
     uint32_t n_pieces;
     uint32_t own; /* the value of A that it is after all; LB_NONE */
-    void *bytes; /* made at first use */
+    void *bytes;  /* made at first use */
     bool failed;
 } lb_assembly;
 
 typedef struct lb_assemblies {
     lb_reassembling how;
     const struct lb_regenerated *wholes; /* of A; with `numbers` */
-    const uint8_t
-        *numbers; /* per value of B: it counts rows (row_numbers.h), and A's own are taken; NULL: none does */
+    const uint8_t *numbers; /* per value of B: it counts rows (row_numbers.h), and A's own are taken; NULL: none does */
     lb_assembly *list;
     uint32_t n;
     uint32_t *slots, n_slots; /* a hash of `list` by parts: 1 + its row, 0: free; a power of two, or 0 */

@@ -58,11 +58,9 @@ static const lb_value *as_read(const lb_program *p, const lb_value *source)
     if (lb_layout_dense_range(&source->layout, &first, &last, NULL) != LB_OK) return source;
     for (uint32_t i = 0; i < p->n_values; i++) {
         const lb_value *v = &p->values[i];
-        if (v->storage != source->storage || v->version != source->version || v->dtype != source->dtype)
-            continue;
+        if (v->storage != source->storage || v->version != source->version || v->dtype != source->dtype) continue;
         if (v->layout.ndim < 2 || lb_layout_is_contiguous(&v->layout)) continue;
-        if (lb_layout_dense_range(&v->layout, &from, &to, NULL) == LB_OK && from == first && to == last)
-            return v;
+        if (lb_layout_dense_range(&v->layout, &from, &to, NULL) == LB_OK && from == first && to == last) return v;
     }
     return source;
 }
@@ -84,8 +82,7 @@ static bool is_batch(const lb_value *v)
 static bool differs_in_rows(const lb_value *a, const lb_value *b)
 {
     const lb_layout *l = &a->layout, *m = &b->layout;
-    if (l->ndim != m->ndim || !l->ndim || l->shape[0] == m->shape[0] || !l->shape[0] || !m->shape[0])
-        return false;
+    if (l->ndim != m->ndim || !l->ndim || l->shape[0] == m->shape[0] || !l->shape[0] || !m->shape[0]) return false;
     for (int d = 1; d < l->ndim; d++)
         if (l->shape[d] != m->shape[d]) return false;
     return true;
@@ -250,11 +247,11 @@ static double row_distance(const carriers *all, const lb_batch_rows *r, int64_t 
 }
 
 /* The place of row `few`: the nearest that no other row has; an earlier step's where it is as near. -1: there is none. */
-static int64_t place_of(const carriers *all, const lb_batch_rows *r, const lb_batch_rows *before,
-                        const uint8_t *used, int64_t few)
+static int64_t place_of(const carriers *all, const lb_batch_rows *r, const lb_batch_rows *before, const uint8_t *used,
+                        int64_t few)
 {
-    const bool known = before && before->places && before->few == r->few && before->many == r->many &&
-                       before->turned == r->turned;
+    const bool known =
+        before && before->places && before->few == r->few && before->many == r->many && before->turned == r->turned;
     double least = INFINITY;
     int64_t best = -1;
     for (int64_t k = known ? -1 : 0; k < r->many; k++) {
@@ -290,8 +287,7 @@ static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb
                  "nothing can be held against it. Record both sides with the same inputs among their rows",
                  (long long)(r->turned ? r->many : r->few), (long long)(r->turned ? r->few : r->many), r->by,
                  (long long)lost);
-    return room ? LB_OK
-                : lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)r->many);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)r->many);
 }
 
 /* ---- how many rows there are ---- */
@@ -340,8 +336,7 @@ static const carrier *naming(const carriers *all)
 static const char *without_bytes(const carriers *all)
 {
     for (uint32_t i = 0; i < all->n; i++)
-        if (all->list[i].decides && (!all->list[i].bytes[0] || !all->list[i].bytes[1]))
-            return all->list[i].name;
+        if (all->list[i].decides && (!all->list[i].bytes[0] || !all->list[i].bytes[1])) return all->list[i].name;
     return NULL;
 }
 
@@ -364,8 +359,7 @@ lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b,
     carriers all = {0};
     lb_status status = LB_OK;
     *out = (lb_batch_rows){0};
-    if (!list_carriers(sides, rules, &all))
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
+    if (!list_carriers(sides, rules, &all)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     if (status == LB_OK && *all.strange) {
         snprintf(out->missing, sizeof out->missing,
                  "%.290s: not another number of rows alone, so that no op's result can be held against the "

@@ -15,8 +15,7 @@ const lb_collective *lb_side_collective(const lb_program_view *side, uint32_t op
     return NULL;
 }
 
-static bool same_collective(const lb_program *p, const lb_collective *x, const lb_program *q,
-                            const lb_collective *y)
+static bool same_collective(const lb_program *p, const lb_collective *x, const lb_program *q, const lb_collective *y)
 {
     return x->sequence == y->sequence && x->ranks == y->ranks &&
            !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group)) &&
@@ -52,7 +51,8 @@ static uint32_t count_collectives(const lb_program_view *side)
     return n;
 }
 
-static void find_of_part(const lb_program_view *side, const lb_program_view_part *part, lb_collective_matches *m, uint32_t *n_ops)
+static void find_of_part(const lb_program_view *side, const lb_program_view_part *part, lb_collective_matches *m,
+                         uint32_t *n_ops)
 {
     const lb_program *p = part->program;
     for (uint32_t c = 0; c < p->n_collectives; c++) {
@@ -71,8 +71,8 @@ lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_
     const uint32_t n = count_collectives(side);
     uint32_t n_ops = 0;
     *m = (lb_collective_matches){.list = malloc((n + 1) * sizeof *m->list),
-                       .ops = malloc((n + side->n_parts + 1) * sizeof *m->ops),
-                       .of_op = malloc((side->program->n_ops + 1) * sizeof *m->of_op)};
+                                 .ops = malloc((n + side->n_parts + 1) * sizeof *m->ops),
+                                 .of_op = malloc((side->program->n_ops + 1) * sizeof *m->of_op)};
     if (!m->list || !m->ops || !m->of_op) {
         lb_collective_matches_release(m);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u collectives", n);

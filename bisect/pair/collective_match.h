@@ -18,8 +18,8 @@ typedef struct lb_collective_matches {
     lb_collective_match *list;
     uint32_t n;
     uint32_t *ops; /* ops of the side's program */
-    uint32_t *
-        of_op; /* per op of the side: row of list, LB_NONE: it is no collective, or its members are not all there */
+    uint32_t
+        *of_op; /* per op of the side: row of list, LB_NONE: it is no collective, or its members are not all there */
 } lb_collective_matches;
 
 /* All collectives of the side that replay can run. LB_ERR_NOMEM is the only failure. */

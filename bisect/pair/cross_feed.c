@@ -54,7 +54,9 @@ static bool overlay(lb_cross_feed *s, const lb_value *source, const lb_fed_value
     const int64_t all = lb_layout_numel(&source->layout), begin = window->layout.offset - source->layout.offset;
     const size_t width = lb_dtype_bits(source->dtype) / 8;
     lb_tensor theirs;
-    if (lb_program_view_value(s->other, take->value, &theirs, NULL) != LB_OK || !lb_layout_same_shape(&theirs.layout, &window->layout)) return false;
+    if (lb_program_view_value(s->other, take->value, &theirs, NULL) != LB_OK ||
+        !lb_layout_same_shape(&theirs.layout, &window->layout))
+        return false;
     double *numbers = malloc((size_t)lb_layout_numel(&window->layout) * sizeof *numbers + 1), *next = numbers;
     if (!numbers) return false;
     lb_shadow_numbers(&theirs, numbers);
@@ -72,10 +74,14 @@ static bool take_windows(lb_cross_feed *s, const lb_value *source, lb_tensor *te
 {
     const lb_program *p = s->side->program;
     const size_t bytes = lb_dtype_bytes(source->dtype, (size_t)lb_layout_numel(&source->layout));
-    if (!tensor->data || lb_dtype_bits(source->dtype) < 8 || !lb_layout_is_contiguous(&tensor->layout) || !make_room(s, bytes + 1)) return false;
+    if (!tensor->data || lb_dtype_bits(source->dtype) < 8 || !lb_layout_is_contiguous(&tensor->layout) ||
+        !make_room(s, bytes + 1))
+        return false;
     memcpy(s->converted, tensor->data, bytes);
     for (uint32_t v = 0; v < p->n_values; v++)
-        if (s->taken[v].window && p->values[v].storage == source->storage && !overlay(s, source, &s->taken[v], (char *)s->converted)) return false;
+        if (s->taken[v].window && p->values[v].storage == source->storage &&
+            !overlay(s, source, &s->taken[v], (char *)s->converted))
+            return false;
     tensor->data = s->converted;
     return true;
 }
@@ -95,8 +101,7 @@ bool lb_cross_feed_take(lb_cross_feed *s, int32_t rank, int64_t step, uint32_t v
         theirs.layout.shape[take->dim] = tensor->layout.shape[take->dim];
     }
     int64_t n = lb_layout_numel(&tensor->layout);
-    if (n <= 0 || lb_layout_numel(&theirs.layout) != n ||
-        !lb_layout_same_shape(&theirs.layout, &tensor->layout))
+    if (n <= 0 || lb_layout_numel(&theirs.layout) != n || !lb_layout_same_shape(&theirs.layout, &tensor->layout))
         return false;
     int64_t first, last;
     if (lb_layout_dense_range(&tensor->layout, &first, &last, NULL) != LB_OK || last - first != n) return false;
@@ -112,9 +117,8 @@ bool lb_cross_feed_take(lb_cross_feed *s, int32_t rank, int64_t step, uint32_t v
     lb_shadow_numbers(&theirs, s->converted);
     int64_t done = 0;
     for (lb_rows r = lb_rows_of(&mine.layout); lb_rows_next(&r); done += r.count)
-        lb_store_f64_strided(mine.dtype,
-                             (char *)mine.data + r.offset * (int64_t)(lb_dtype_bits(mine.dtype) / 8), r.stride,
-                             s->converted + done, (size_t)r.count, NULL);
+        lb_store_f64_strided(mine.dtype, (char *)mine.data + r.offset * (int64_t)(lb_dtype_bits(mine.dtype) / 8),
+                             r.stride, s->converted + done, (size_t)r.count, NULL);
     tensor->data = mine.data;
     return true;
 }
@@ -128,20 +132,20 @@ static lb_fed_value shown_by(const lb_program *p, uint32_t source, uint32_t show
 /* Both shadows must start from the same numbers: the narrower side's sources serve both, widening is exact. */
 static void map_sources(lb_cross_feed *s)
 {
-    const lb_program *pa = (s->parts ? s->other : s->side)->program,
-                     *pb = (s->parts ? s->side : s->other)->program;
+    const lb_program *pa = (s->parts ? s->other : s->side)->program, *pb = (s->parts ? s->side : s->other)->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
         uint32_t j = s->alignment->source_b_of_a[i];
         if (j == LB_NONE) continue;
         const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
         const bool alike = lb_layout_same_shape(&pa->values[va].layout, &pb->values[vb].layout);
-        const uint32_t shown_a = alike ? va : s->alignment->shown[0][i], shown_b = alike ? vb : s->alignment->shown[1][j];
+        const uint32_t shown_a = alike ? va : s->alignment->shown[0][i],
+                       shown_b = alike ? vb : s->alignment->shown[1][j];
         const bool windows = shown_a != va || shown_b != vb; /* a range may hold a part of another window, too */
         if (!windows && lb_digest_equal(pa->values[va].logical, pb->values[vb].logical)) continue;
         const bool floats = lb_dtype_is_float(pa->values[va].dtype) && lb_dtype_is_float(pb->values[vb].dtype);
         if (!floats && pa->values[va].dtype != pb->values[vb].dtype) continue;
-        bool b_is_narrower = floats &&
-            lb_dtype_precision(pb->values[vb].dtype) < lb_dtype_precision(pa->values[va].dtype);
+        bool b_is_narrower =
+            floats && lb_dtype_precision(pb->values[vb].dtype) < lb_dtype_precision(pa->values[va].dtype);
         if (b_is_narrower && !s->parts) s->taken[va] = shown_by(pa, va, shown_a, shown_b);
         if (!b_is_narrower && s->parts) s->taken[vb] = shown_by(pb, vb, shown_b, shown_a);
     }
@@ -161,7 +165,8 @@ static void map_joined_sources(lb_cross_feed *s)
             int64_t at;
             int dim = lb_reassembly_outcome_dim(&al->joins, join, pa, pb, 0, part, &at);
             uint32_t vb = lb_op_results(pb, &pb->ops[al->joins.part_ops[join->first + part]])[0];
-            if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = (lb_fed_value){va, false, dim < 0 ? -1 : dim, at, NULL};
+            if (lb_dtype_is_float(pb->values[vb].dtype))
+                s->taken[vb] = (lb_fed_value){va, false, dim < 0 ? -1 : dim, at, NULL};
         }
     }
 }
@@ -221,7 +226,8 @@ static uint32_t origin_of(const lb_program *p, uint32_t value, uint32_t end)
         const lb_arg *args = lb_op_args(p, &p->ops[op]);
         more = false;
         for (size_t i = 0; i < sizeof same / sizeof *same && !more; i++)
-            more = !strcmp(lb_op_name(p, &p->ops[op]), same[i]) && p->ops[op].args && args[0].tag == LB_ARG_VALUE && args[0].u.value != LB_NONE;
+            more = !strcmp(lb_op_name(p, &p->ops[op]), same[i]) && p->ops[op].args && args[0].tag == LB_ARG_VALUE &&
+                   args[0].u.value != LB_NONE;
         if (more) op = lb_giver_of(p, args[0].u.value, op);
     }
     return op;
@@ -247,7 +253,8 @@ static bool read_alike(const lb_alignment *al, const lb_program *pa, uint32_t ia
 /* A decision that rounding changed (a near tie of the router) would part the shadows for good, and so do other draws, other ranks, and
  * results that stand in for an op. Where the names and shapes of a layer only nearly fit, a pair may be none: nothing is taken then,
  * but for draws, which have no inputs that could tell. */
-bool lb_cross_feed_rebases(const lb_alignment *al, const lb_program_view *side_a, uint32_t ia, const lb_program_view *side_b, uint32_t ib)
+bool lb_cross_feed_rebases(const lb_alignment *al, const lb_program_view *side_a, uint32_t ia,
+                           const lb_program_view *side_b, uint32_t ib)
 {
     const lb_program *pa = side_a->program, *pb = side_b->program;
     const lb_op *a = &pa->ops[ia], *b = &pb->ops[ib];
@@ -256,7 +263,8 @@ bool lb_cross_feed_rebases(const lb_alignment *al, const lb_program_view *side_a
     if (a->flags & LB_OP_RANDOM || row_flags(name) & LB_ROW_RANDOM) return true;
     if (a->flags & LB_OP_COLLECTIVE) return true; /* asked only where the members are not here */
     if (!lb_op_same_args(pa, a, pb, b, 0)) return false;
-    if (!(row_flags(name) & LB_ROW_DISCONTINUOUS) && !(a->flags & LB_OP_DECISION) && lb_replay_knows(name)) return false;
+    if (!(row_flags(name) & LB_ROW_DISCONTINUOUS) && !(a->flags & LB_OP_DECISION) && lb_replay_knows(name))
+        return false;
     return !al->irregular[ia] || read_alike(al, pa, ia, pb, ib);
 }
 
@@ -310,8 +318,8 @@ static void map_joins(lb_cross_feed *s)
     }
 }
 
-lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view *other, const lb_alignment *alignment, bool parts,
-                         lb_cross_feed *taking, lb_err *err)
+lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view *other, const lb_alignment *alignment,
+                             bool parts, lb_cross_feed *taking, lb_err *err)
 {
     const uint32_t n = side->program->n_values;
     *taking = (lb_cross_feed){.side = side, .other = other, .alignment = alignment, .parts = parts};

@@ -13,27 +13,29 @@ typedef struct lb_fed_value {
     bool own;       /* what was recorded of this value itself; `value` is LB_NONE then */
     int32_t dim;    /* -1: the whole value */
     int64_t at;     /* first index of the slice */
-    const lb_value *window; /* where the numbers go in a source with gaps (shown_sources.h), and in what else is kept of its storage; NULL: they are
+    const lb_value *
+        window; /* where the numbers go in a source with gaps (shown_sources.h), and in what else is kept of its storage; NULL: they are
                                all of it */
 } lb_fed_value;
 
 typedef struct lb_cross_feed {
     const lb_program_view *side, *other;
     const lb_alignment *alignment;
-    bool parts;        /* this side is B */
-    lb_fed_value *taken;   /* per value of this side */
-    double *converted; /* what was taken last, as bytes of the right dtype */
+    bool parts;          /* this side is B */
+    lb_fed_value *taken; /* per value of this side */
+    double *converted;   /* what was taken last, as bytes of the right dtype */
     size_t converted_room;
 } lb_cross_feed;
 
-lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view *other, const lb_alignment *alignment, bool parts,
-                         lb_cross_feed *taking, lb_err *err);
+lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view *other, const lb_alignment *alignment,
+                             bool parts, lb_cross_feed *taking, lb_err *err);
 void lb_cross_feed_release(lb_cross_feed *taking);
 /* The last op before `end` that gives or writes the storage (of a value), sources included; LB_NONE. `*value`: what it left there. */
 uint32_t lb_giver_of_storage(const lb_program *program, int64_t storage, uint32_t end, uint32_t *value);
 uint32_t lb_giver_of(const lb_program *program, uint32_t value, uint32_t end);
 /* Do the outcomes of this aligned pair go from A to B, as they were recorded, whatever the shadows hold before it? */
-bool lb_cross_feed_rebases(const lb_alignment *alignment, const lb_program_view *a, uint32_t op_a, const lb_program_view *b, uint32_t op_b);
+bool lb_cross_feed_rebases(const lb_alignment *alignment, const lb_program_view *a, uint32_t op_a,
+                           const lb_program_view *b, uint32_t op_b);
 /* As lb_observer's `source` and `decided`: false where the value keeps its own numbers. The bytes stay until the next call. */
 bool lb_cross_feed_take(lb_cross_feed *taking, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
 

@@ -7,12 +7,11 @@
 
 enum { MOST_COMPARISONS = 1 << 24 };
 
-lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_exact_match *match,
-                              lb_err *err)
+lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                              lb_exact_match *match, lb_err *err)
 {
     *match = (lb_exact_match){.program = {a->program, b->program}, .alignment = alignment};
-    for (int i = 0; i < 2; i++)
-        match->results[i] = calloc(match->program[i]->n_ops + 1, sizeof *match->results[i]);
+    for (int i = 0; i < 2; i++) match->results[i] = calloc(match->program[i]->n_ops + 1, sizeof *match->results[i]);
     if (match->results[0] && match->results[1]) return LB_OK;
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", a->program->n_ops + b->program->n_ops);
 }

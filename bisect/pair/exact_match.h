@@ -17,11 +17,12 @@ enum { LB_MATCH_RESULTS = 4 };
 typedef struct lb_exact_match {
     const lb_program *program[2];
     const lb_alignment *alignment;
-    lb_projection (*results[2])[LB_MATCH_RESULTS]; /* per op of A and of B that may be matched: of its first results, where these are reals */
+    lb_projection (*results[2])
+        [LB_MATCH_RESULTS]; /* per op of A and of B that may be matched: of its first results, where these are reals */
 } lb_exact_match;
 
-lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_exact_match *match,
-                              lb_err *err);
+lb_status lb_exact_match_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                              lb_exact_match *match, lb_err *err);
 void lb_exact_match_release(lb_exact_match *match);
 /* An op of a shadow has run; of A also in the disturbed run, which says how noisy its projection is. */
 void lb_exact_match_note(lb_exact_match *match, int side, bool disturbed, uint32_t op, const lb_event *event);

@@ -55,7 +55,8 @@ static bool list_results(const lb_program_view *side, const lb_map_rules *rules,
         if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
         const uint32_t op = lb_giver_of(p, b->value, b->op);
         if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
-        r->list[r->n++] = (result){r->paths[b->scope], b->call, b->position, b->value, op, lb_program_view_part_of(side, op)};
+        r->list[r->n++] =
+            (result){r->paths[b->scope], b->call, b->position, b->value, op, lb_program_view_part_of(side, op)};
     }
     free(called);
     return done;
@@ -86,7 +87,8 @@ static const result *find(const results *r, const result *like)
     return NULL;
 }
 
-static void pair_results(const lb_program_view *a, const lb_program_view *b, const results *ra, const results *rb, lb_exits *exits)
+static void pair_results(const lb_program_view *a, const lb_program_view *b, const results *ra, const results *rb,
+                         lb_exits *exits)
 {
     for (uint32_t i = 0; i < ra->n; i++) {
         const result *x = &ra->list[i], *y = find(rb, x);
@@ -125,7 +127,8 @@ static bool is_entering(const lb_program *p, int64_t storage)
 }
 
 /* A state of the next step that this one made: the storage of the whole, or -1; as the next step finds it. */
-static int64_t made_here(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t op, const char **name, const lb_layout **layout)
+static int64_t made_here(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t op,
+                         const char **name, const lb_layout **layout)
 {
     const lb_op *o = &next->ops[op];
     const uint32_t v = !strcmp(lb_op_name(next, o), "lb::source") && o->results ? lb_op_results(next, o)[0] : LB_NONE;
@@ -143,18 +146,25 @@ static bool is_comparable(const lb_layout *x, const lb_layout *y)
            (lb_layout_numel(x) == lb_layout_numel(y) && lb_layout_is_contiguous(x) && lb_layout_is_contiguous(y));
 }
 
-static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_t sa, int64_t sb, const char *name, bool other_shape, lb_exits *exits)
+static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_t sa, int64_t sb, const char *name,
+                      bool other_shape, lb_exits *exits)
 {
     uint32_t va, vb;
-    const uint32_t op_a = lb_giver_of_storage(a->program, sa, a->program->n_ops, &va), op_b = lb_giver_of_storage(b->program, sb, b->program->n_ops, &vb);
+    const uint32_t op_a = lb_giver_of_storage(a->program, sa, a->program->n_ops, &va),
+                   op_b = lb_giver_of_storage(b->program, sb, b->program->n_ops, &vb);
     if (op_a == LB_NONE || op_b == LB_NONE) return true;
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
-    if (!other_shape && !is_comparable(&x->layout, &y->layout)) return true; /* writes of parts: the ops that made them are judged */
+    if (!other_shape && !is_comparable(&x->layout, &y->layout))
+        return true; /* writes of parts: the ops that made them are judged */
     lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
     if (!more) return false;
     exits->list = more;
-    exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b}, .value = {va, vb}, .name = name, .agreement = LB_SHADOW_UNKNOWN,
-                                        .other_shape = other_shape, .differs = lb_program_view_values_differ(a, va, b, vb)};
+    exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b},
+                                        .value = {va, vb},
+                                        .name = name,
+                                        .agreement = LB_SHADOW_UNKNOWN,
+                                        .other_shape = other_shape,
+                                        .differs = lb_program_view_values_differ(a, va, b, vb)};
     return true;
 }
 
@@ -178,7 +188,8 @@ static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_ex
                 sb = made_here(b, part, nb, j, &name_b, &shape_b);
                 if (sb >= 0 && strcmp(name_a, name_b)) sb = -1;
             }
-            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, !lb_layout_same_shape(shape_a, shape_b), exits)) return false;
+            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, !lb_layout_same_shape(shape_a, shape_b), exits))
+                return false;
         }
     }
     return true;
@@ -188,7 +199,8 @@ static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_ex
 static bool creates_state(const lb_program *p, const lb_op *op)
 {
     const char *name = lb_op_name(p, op);
-    return op->phase == LB_PHASE_OPTIMIZER && op->results == 1 && (!strncmp(name, "aten::zeros", 11) || !strncmp(name, "aten::new_zeros", 15));
+    return op->phase == LB_PHASE_OPTIMIZER && op->results == 1 &&
+           (!strncmp(name, "aten::zeros", 11) || !strncmp(name, "aten::new_zeros", 15));
 }
 
 static bool add_last_states(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, lb_exits *exits)
@@ -223,17 +235,22 @@ static bool is_one_pair(const lb_alignment *al, uint32_t op_a, uint32_t op_b)
     return al->b_of_a[op_a] == op_b || al->source_b_of_a[op_a] == op_b;
 }
 
-static bool add_input(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, uint32_t ia, uint32_t va, uint32_t ib, uint32_t vb, lb_exits *exits)
+static bool add_input(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, uint32_t ia,
+                      uint32_t va, uint32_t ib, uint32_t vb, lb_exits *exits)
 {
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
-    if (!lb_dtype_is_float(x->dtype) || !lb_dtype_is_float(y->dtype) || !lb_layout_same_shape(&x->layout, &y->layout)) return true;
+    if (!lb_dtype_is_float(x->dtype) || !lb_dtype_is_float(y->dtype) || !lb_layout_same_shape(&x->layout, &y->layout))
+        return true;
     const uint32_t op_a = lb_giver_of(a->program, va, ia), op_b = lb_giver_of(b->program, vb, ib);
     if (op_a == LB_NONE || op_b == LB_NONE || is_one_pair(al, op_a, op_b)) return true;
     lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
     if (!more) return false;
     exits->list = more;
-    exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b}, .value = {va, vb}, .input = true,
-                                        .differs = lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) || lb_program_view_values_differ(a, va, b, vb),
+    exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b},
+                                        .value = {va, vb},
+                                        .input = true,
+                                        .differs = lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) ||
+                                                   lb_program_view_values_differ(a, va, b, vb),
                                         .agreement = LB_SHADOW_UNKNOWN};
     return true;
 }
@@ -244,7 +261,8 @@ static bool has_met(const lb_collective_matches *m, uint32_t op)
     return m->of_op && m->of_op[op] != LB_NONE;
 }
 
-static bool add_inputs(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, const lb_collective_matches meetings[2], lb_exits *exits)
+static bool add_inputs(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al,
+                       const lb_collective_matches meetings[2], lb_exits *exits)
 {
     const lb_program *pa = a->program, *pb = b->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
@@ -254,27 +272,31 @@ static bool add_inputs(const lb_program_view *a, const lb_program_view *b, const
         inputs x = {.program = pa}, y = {.program = pb};
         lb_op_each_input(pa, &pa->ops[i], note_input, &x), lb_op_each_input(pb, &pb->ops[j], note_input, &y);
         for (uint32_t k = 0; k < x.n && x.n == y.n; k++)
-            if (x.list[k] != LB_NONE && y.list[k] != LB_NONE && !add_input(a, b, al, i, x.list[k], j, y.list[k], exits)) return false;
+            if (x.list[k] != LB_NONE && y.list[k] != LB_NONE && !add_input(a, b, al, i, x.list[k], j, y.list[k], exits))
+                return false;
     }
     return true;
 }
 
-lb_status lb_exits_find(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a, const lb_map_rules *rules_b,
-                        const lb_alignment *alignment, const lb_collective_matches meetings[2], lb_exits *exits, char *lone, size_t lone_size,
+lb_status lb_exits_find(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
+                        const lb_map_rules *rules_b, const lb_alignment *alignment,
+                        const lb_collective_matches meetings[2], lb_exits *exits, char *lone, size_t lone_size,
                         lb_err *err)
 {
     results ra = {0}, rb = {0};
     *exits = (lb_exits){0}, *lone = '\0';
     if (a->n_parts != b->n_parts) return LB_OK;
     bool done = list_results(a, rules_a, &ra) && list_results(b, rules_b, &rb);
-    if (done && count_calls(&ra) != count_calls(&rb)) { /* a batch in micro-batches: no result of one is one of the other's */
+    if (done &&
+        count_calls(&ra) != count_calls(&rb)) { /* a batch in micro-batches: no result of one is one of the other's */
         free_results(&ra), free_results(&rb);
         return LB_OK;
     }
     if (done) exits->list = calloc(ra.n + 1, sizeof *exits->list);
     done = done && exits->list;
     if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
-    done = done && add_states(a, b, exits) && add_last_states(a, b, alignment, exits) && add_inputs(a, b, alignment, meetings, exits);
+    done = done && add_states(a, b, exits) && add_last_states(a, b, alignment, exits) &&
+           add_inputs(a, b, alignment, meetings, exits);
     free_results(&ra), free_results(&rb);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u results", a->program->n_boundaries);
 }

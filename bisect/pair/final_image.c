@@ -30,8 +30,7 @@ static bool same_place(const lb_value *x, const lb_value *y)
            !memcmp(x->layout.stride, y->layout.stride, (size_t)x->layout.ndim * sizeof *x->layout.stride);
 }
 
-bool lb_image_paint(void *image, const lb_layout *source, const lb_layout *value, size_t element,
-                    const void *numbers)
+bool lb_image_paint(void *image, const lb_layout *source, const lb_layout *value, size_t element, const void *numbers)
 {
     const int64_t n = lb_layout_numel(source), begin = value->offset - source->offset;
     const char *from = numbers;
@@ -84,8 +83,7 @@ bool lb_image_may_differ(const lb_program *a, uint32_t source_a, const lb_progra
         if (i == LB_NONE && j == LB_NONE) return !lb_digest_equal(x->logical, y->logical);
         if (i == LB_NONE || j == LB_NONE) return true;
         const lb_value *u = &a->values[written_by(a, source_a, i)], *v = &b->values[written_by(b, source_b, j)];
-        if (lb_digest_is_none(u->logical) || !lb_digest_equal(u->logical, v->logical) || !same_place(u, v))
-            return true;
+        if (lb_digest_is_none(u->logical) || !lb_digest_equal(u->logical, v->logical) || !same_place(u, v)) return true;
         if (same_place(u, x) && same_place(v, y)) return false;
     }
 }

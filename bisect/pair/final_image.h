@@ -9,8 +9,7 @@
 #include "program_view.h"
 
 /* Elements of a value of the storage, row-major, put where they lie in the source's image. False when they lie outside. */
-bool lb_image_paint(void *image, const lb_layout *source, const lb_layout *value, size_t element,
-                    const void *numbers);
+bool lb_image_paint(void *image, const lb_layout *source, const lb_layout *value, size_t element, const void *numbers);
 /* The recorded bytes at the end of the step of what `source` (an op) was: tensor->data is malloc'ed. False when some were not kept. */
 bool lb_image_bits(const lb_program_view *side, uint32_t source, lb_tensor *tensor);
 /* Whether the storages of two sources may differ at the end: since the last write of all, not the same writes of the same bits. */

@@ -33,15 +33,18 @@ static bool add_flip(lb_flips *flips, uint32_t op, int64_t rows, int64_t width, 
     flips->list = list;
     uint8_t *flipped = calloc((size_t)rows + 1, 1);
     if (!flipped) return false;
-    for (int64_t r = 0; r < rows; r++) flipped[r] = memcmp(a + r * width, b + r * width, (size_t)width * sizeof *a) != 0;
+    for (int64_t r = 0; r < rows; r++)
+        flipped[r] = memcmp(a + r * width, b + r * width, (size_t)width * sizeof *a) != 0;
     flips->list[flips->n++] = (lb_expert_flip){op, rows, flipped};
     return true;
 }
 
-static bool add_pair(lb_flips *flips, const lb_program_view *a, uint32_t va, const lb_program_view *b, uint32_t vb, uint32_t op)
+static bool add_pair(lb_flips *flips, const lb_program_view *a, uint32_t va, const lb_program_view *b, uint32_t vb,
+                     uint32_t op)
 {
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
-    if (x->dtype != y->dtype || !lb_dtype_is_integer(x->dtype) || !lb_layout_same_shape(&x->layout, &y->layout)) return true;
+    if (x->dtype != y->dtype || !lb_dtype_is_integer(x->dtype) || !lb_layout_same_shape(&x->layout, &y->layout))
+        return true;
     if (!lb_program_view_values_differ(a, va, b, vb)) return true;
     const int64_t n = lb_layout_numel(&x->layout), rows = rows_of(&x->layout);
     if (n <= 0) return true;
@@ -51,7 +54,8 @@ static bool add_pair(lb_flips *flips, const lb_program_view *a, uint32_t va, con
     return done;
 }
 
-lb_status lb_flips_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_flips *flips, lb_err *err)
+lb_status lb_flips_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                        lb_flips *flips, lb_err *err)
 {
     *flips = (lb_flips){0};
     for (uint32_t ib = 0; ib < b->program->n_ops; ib++) {
@@ -104,7 +108,8 @@ static int64_t settle(const uint8_t *flipped, int64_t rows, int64_t n, const dou
 }
 
 /* Several choices of as many rows (two layers of experts) explain together what none explains alone. */
-int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b, double noise)
+int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b,
+                        double noise)
 {
     const int64_t n = lb_layout_numel(layout);
     for (uint32_t i = 0; i < flips->n; i++) {
@@ -113,7 +118,8 @@ int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *
         uint8_t *any = calloc((size_t)rows, 1);
         if (!any) return 0;
         for (uint32_t k = 0; k < flips->n; k++)
-            for (int64_t r = 0; which & lb_flips_bit(k) && flips->list[k].rows == rows && r < rows; r++) any[r] |= flips->list[k].flipped[r];
+            for (int64_t r = 0; which & lb_flips_bit(k) && flips->list[k].rows == rows && r < rows; r++)
+                any[r] |= flips->list[k].flipped[r];
         const int64_t settled = settle(any, rows, n, a, b, noise);
         free(any);
         if (settled) return settled;

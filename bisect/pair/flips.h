@@ -28,7 +28,8 @@ typedef struct lb_flips {
 } lb_flips;
 
 /* Aligned choices whose recorded integers are not the same, in the order of B's ops. LB_ERR_NOMEM is the only failure. */
-lb_status lb_flips_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, lb_flips *flips, lb_err *err);
+lb_status lb_flips_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                        lb_flips *flips, lb_err *err);
 void lb_flips_release(lb_flips *flips);
 /* A set of choices, one bit each; those behind the 63rd share the last. */
 static inline uint64_t lb_flips_bit(uint32_t row)
@@ -37,6 +38,7 @@ static inline uint64_t lb_flips_bit(uint32_t row)
 }
 /* `a` and `b`: the elements of a result of that layout. Where some of the choices `which` explain every row that is not the same, these rows
  * of `b` become A's, and their number comes back; 0: they do not. `noise`: as lb_shadow_numbers_agree takes it. */
-int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b, double noise);
+int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b,
+                        double noise);
 
 #endif

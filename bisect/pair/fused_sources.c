@@ -63,7 +63,9 @@ static uint32_t find_part(const finder *f, uint32_t whole, const char *prefix, s
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_value *v = source_value(p, i);
         const char *name = v ? lb_program_text(p, v->name) : "";
-        if (v && prefix_of(name) == n && !strncmp(name, prefix, n) && !strcmp(name + n, part) && same_part(f, whole, i) && is_free_b(f, i)) return i;
+        if (v && prefix_of(name) == n && !strncmp(name, prefix, n) && !strcmp(name + n, part) &&
+            same_part(f, whole, i) && is_free_b(f, i))
+            return i;
     }
     return LB_NONE;
 }
@@ -76,7 +78,8 @@ static void join_known(finder *f, uint32_t op, const lb_value *v)
     for (uint32_t r = 0; r < f->fused->n; r++) {
         const lb_fused_row *row = &f->fused->list[r];
         bool all = !strcmp(name + n, row->whole);
-        for (uint32_t k = 0; all && k < row->n; k++) all = (ops[k] = find_part(f, op, name, n, row->parts[k])) != LB_NONE;
+        for (uint32_t k = 0; all && k < row->n; k++)
+            all = (ops[k] = find_part(f, op, name, n, row->parts[k])) != LB_NONE;
         if (all && lb_alignment_reassembly(f->al, f->a->program, f->b->program, op, ops, row->n)) return;
     }
 }
@@ -101,7 +104,8 @@ static bool is_slice(const lb_tensor *whole, size_t at, const lb_tensor *part)
     for (int d = 1; d < whole->layout.ndim; d++)
         if (whole->layout.shape[d] != part->layout.shape[d]) return false;
     const size_t n = bytes_of(part);
-    return n && n < bytes_of(whole) && at + n <= bytes_of(whole) && !memcmp((const char *)whole->data + at, part->data, n);
+    return n && n < bytes_of(whole) && at + n <= bytes_of(whole) &&
+           !memcmp((const char *)whole->data + at, part->data, n);
 }
 
 static char *copy_name(finder *f, const lb_program *p, uint32_t op)
@@ -116,7 +120,8 @@ static bool is_known(const finder *f, uint32_t whole, const uint32_t *parts, uin
 {
     for (uint32_t r = 0; r < f->fused->n; r++) {
         const lb_fused_row *row = &f->fused->list[r];
-        bool same = row->n == n && !strcmp(row->whole, lb_program_text(f->a->program, source_value(f->a->program, whole)->name));
+        bool same = row->n == n &&
+                    !strcmp(row->whole, lb_program_text(f->a->program, source_value(f->a->program, whole)->name));
         for (uint32_t k = 0; same && k < n; k++)
             same = !strcmp(row->parts[k], lb_program_text(f->b->program, source_value(f->b->program, parts[k])->name));
         if (same) return true;
@@ -155,7 +160,8 @@ static void find_parts(finder *f, uint32_t op)
     if (lb_alignment_reassembly(f->al, f->a->program, f->b->program, op, ops, n)) remember(f, op, ops, n);
 }
 
-lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *a, const lb_program_view *b, lb_alignment *al, lb_err *err)
+lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *a, const lb_program_view *b,
+                                lb_alignment *al, lb_err *err)
 {
     finder f = {fused, a, b, al, false};
     for (int contents = 0; contents < 2 && a->n_parts == b->n_parts; contents++)

@@ -21,7 +21,8 @@ typedef struct lb_fused_sources {
 
 /* Joins in the alignment what is known, and looks among the parameters without a partner for more. Sides of as many parts each. LB_ERR_NOMEM is
  * the only failure. */
-lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *a, const lb_program_view *b, lb_alignment *alignment, lb_err *err);
+lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *a, const lb_program_view *b,
+                                lb_alignment *alignment, lb_err *err);
 void lb_fused_sources_release(lb_fused_sources *fused);
 /* Both sides have parameters without a partner: the shadows of both begin with what each side holds. So it is where one tensor of B stands for
  * several of A (micro-batches of a model with one projection for q, k and v): which side is A follows from the calls first. */

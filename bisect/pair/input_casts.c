@@ -43,7 +43,8 @@ static bool is_part(const lb_tensor *part, const lb_tensor *whole)
     if (!lb_layout_is_contiguous(x) || !lb_layout_is_contiguous(y)) return false;
     for (int d = 1; d < x->ndim; d++)
         if (x->shape[d] != y->shape[d]) return false;
-    const size_t row = lb_dtype_bytes(part->dtype, (size_t)(n / x->shape[0])), bytes = lb_dtype_bytes(part->dtype, (size_t)n);
+    const size_t row = lb_dtype_bytes(part->dtype, (size_t)(n / x->shape[0])),
+                 bytes = lb_dtype_bytes(part->dtype, (size_t)n);
     for (int64_t r = 0; r + x->shape[0] <= y->shape[0]; r++)
         if (!memcmp(part->data, (const char *)whole->data + (size_t)r * row, bytes)) return true;
     return false;
@@ -56,8 +57,12 @@ static bool begins_with(const lb_program_view *other, const lb_tensor *cast)
         lb_tensor source;
         if (!is_source(p, &p->ops[i])) continue;
         const uint32_t v = lb_op_results(p, &p->ops[i])[0];
-        if (v == LB_NONE || p->values[v].dtype != cast->dtype || p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) continue;
-        if (lb_program_view_value(other, v, &source, NULL) == LB_OK && (is_part(cast, &source) || is_part(&source, cast))) return true;
+        if (v == LB_NONE || p->values[v].dtype != cast->dtype ||
+            p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE))
+            continue;
+        if (lb_program_view_value(other, v, &source, NULL) == LB_OK &&
+            (is_part(cast, &source) || is_part(&source, cast)))
+            return true;
     }
     return false;
 }

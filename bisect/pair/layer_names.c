@@ -28,12 +28,10 @@ static lb_status parse_rule(const char *text, rule *out, lb_err *err)
     char mark = text[1];
     const char *middle = strchr(text + 2, mark), *end = middle ? strchr(middle + 1, mark) : NULL;
     if (!end || (end[1] && strcmp(end + 1, "g") != 0))
-        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s%cPATTERN%cREPLACEMENT%c", text, mark, mark,
-                       mark);
+        return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s%cPATTERN%cREPLACEMENT%c", text, mark, mark, mark);
     int code;
     PCRE2_SIZE at;
-    out->pattern =
-        pcre2_compile((PCRE2_SPTR)text + 2, (PCRE2_SIZE)(middle - text - 2), PCRE2_UTF, &code, &at, NULL);
+    out->pattern = pcre2_compile((PCRE2_SPTR)text + 2, (PCRE2_SIZE)(middle - text - 2), PCRE2_UTF, &code, &at, NULL);
     if (!out->pattern) {
         PCRE2_UCHAR why[120];
         pcre2_get_error_message(code, why, sizeof why);
@@ -144,8 +142,7 @@ static pcre2_code *compile_spelling(const char *text)
     }
     int code;
     PCRE2_SIZE at;
-    pcre2_code *compiled =
-        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
     LB_CHECK(compiled);
     return compiled;
 }
@@ -248,6 +245,5 @@ lb_status lb_names_meet(char **a, uint32_t na, char **b, uint32_t nb, lb_err *er
     free(in_a), free(in_b);
     free_texts(spelled_a, na), free_texts(spelled_b, nb);
     lb_map_rules_free(known);
-    return done ? LB_OK
-                : lb_fail(err, LB_ERR_NOMEM, "out of memory for the names of %u and %u layers", na, nb);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the names of %u and %u layers", na, nb);
 }

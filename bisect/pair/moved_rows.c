@@ -134,7 +134,8 @@ bool lb_rows_among(const lb_tensor *few, const lb_tensor *many, double near)
     const lb_layout *l = &few->layout;
     if (l->ndim < 1 || few->dtype != many->dtype) return false;
     const bool floats = lb_dtype_is_float(few->dtype);
-    const int64_t width = l->ndim == 1 ? 1 : l->shape[l->ndim - 1], n = lb_layout_numel(l), m = lb_layout_numel(&many->layout);
+    const int64_t width = l->ndim == 1 ? 1 : l->shape[l->ndim - 1], n = lb_layout_numel(l),
+                  m = lb_layout_numel(&many->layout);
     if (n < 1 || width < 1 || m % width || m > LARGEST || (floats && width == 1)) return false;
     double *x = numbers_of(few), *y = numbers_of(many);
     if (x && y && floats) keep_directions(x, n / width, width), keep_directions(y, m / width, width);

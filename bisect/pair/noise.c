@@ -18,7 +18,8 @@ static void measure_value(const other_run *r, uint32_t va, uint32_t vb)
     lb_difference d;
     if (va == LB_NONE || vb == LB_NONE || lb_digest_is_none(r->pa->values[va].logical)) return;
     if (lb_digest_equal(r->pa->values[va].logical, r->pb->values[vb].logical)) return;
-    if (lb_program_view_value(r->a, va, &a, NULL) != LB_OK || lb_program_view_value(&r->b, vb, &b, NULL) != LB_OK) return;
+    if (lb_program_view_value(r->a, va, &a, NULL) != LB_OK || lb_program_view_value(&r->b, vb, &b, NULL) != LB_OK)
+        return;
     if (lb_compare_numbers(&a, &b, &d, NULL) != LB_OK) return;
     r->noise->max_abs[va] = fmax(r->noise->max_abs[va], d.nonfinite ? INFINITY : d.max_abs);
     r->noise->rel_l2[va] = fmax(r->noise->rel_l2[va], d.nonfinite ? INFINITY : d.rel_l2);
@@ -46,7 +47,8 @@ static lb_status measure_run(const other_run *r, lb_err *err)
 }
 
 /* The programs of a run that are those of `first`, as a side; `*found` false: it lacks some. */
-static lb_status take_run(lb_capture *run, const lb_program_view *first, lb_program_view *side, bool *found, lb_err *err)
+static lb_status take_run(lb_capture *run, const lb_program_view *first, lb_program_view *side, bool *found,
+                          lb_err *err)
 {
     const lb_program **programs = malloc(first->n_parts * sizeof *programs);
     if (!programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -67,8 +69,7 @@ lb_status lb_noise_measure(const lb_program_view *a, lb_capture *const *runs, ui
     memset(noise, 0, sizeof *noise);
     noise->max_abs = calloc(pa->n_values + 1, sizeof *noise->max_abs);
     noise->rel_l2 = calloc(pa->n_values + 1, sizeof *noise->rel_l2);
-    lb_status status =
-        noise->max_abs && noise->rel_l2 ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = noise->max_abs && noise->rel_l2 ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n_runs && status == LB_OK; i++) {
         other_run r = {.a = a, .pa = pa, .noise = noise};
         bool found = false;

@@ -40,8 +40,7 @@ static void move_scopes(move *m)
         const lb_scope *s = &m->from->scopes[i];
         const char *class_name = s->class_name == LB_NONE ? NULL : m->from->strings[s->class_name];
         uint32_t parent = s->parent == LB_NONE || s->parent >= i ? 0 : m->scopes[s->parent];
-        m->scopes[i] =
-            i == 0 ? 0 : lb_program_scope(m->to, lb_program_text(m->from, s->path), class_name, parent);
+        m->scopes[i] = i == 0 ? 0 : lb_program_scope(m->to, lb_program_text(m->from, s->path), class_name, parent);
         note(m, m->scopes[i]);
     }
 }
@@ -111,8 +110,7 @@ static void move_routings(move *m)
 static lb_status append(lb_program_view *side, const lb_program *from, lb_err *err)
 {
     lb_program *to = side->merged;
-    move m = {
-        .to = to, .from = from, .first_value = to->n_values, .first_op = to->n_ops, .first_arg = to->n_args};
+    move m = {.to = to, .from = from, .first_value = to->n_values, .first_op = to->n_ops, .first_arg = to->n_args};
     m.first_ref = to->n_refs, m.storages = (int64_t)from->rank * STORAGES_PER_RANK;
     m.scopes = malloc((from->n_scopes + 1) * sizeof *m.scopes);
     if (m.scopes) move_scopes(&m), move_values(&m), move_args(&m), move_refs(&m);
@@ -123,8 +121,8 @@ static lb_status append(lb_program_view *side, const lb_program *from, lb_err *e
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", from->n_ops);
 }
 
-lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n, lb_program_view *side,
-                       lb_err *err)
+lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
+                               lb_program_view *side, lb_err *err)
 {
     *side = (lb_program_view){.capture = capture, .program = programs[0]};
     side->parts = calloc(n, sizeof *side->parts);

@@ -23,8 +23,8 @@ typedef struct lb_program_view {
 } lb_program_view;
 
 /* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
-lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n, lb_program_view *side,
-                       lb_err *err);
+lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
+                               lb_program_view *side, lb_err *err);
 void lb_program_view_release(lb_program_view *side);
 /* The part that an op of the whole lies in. */
 uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op);
@@ -37,7 +37,8 @@ int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int6
 /* As lb_capture_value, of a value of the whole. */
 lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err);
 /* By digests, and where these differ by what was kept: NaNs are equal to each other. What has no digest does not differ. */
-bool lb_program_view_values_differ(const lb_program_view *a, uint32_t value_a, const lb_program_view *b, uint32_t value_b);
+bool lb_program_view_values_differ(const lb_program_view *a, uint32_t value_a, const lb_program_view *b,
+                                   uint32_t value_b);
 /* The recorded program and row of a value of the whole. */
 const lb_program *lb_program_view_recorded(const lb_program_view *side, uint32_t value, uint32_t *row);
 

@@ -13,8 +13,8 @@ void lb_reassemblies_release(lb_reassemblies *joins)
     memset(joins, 0, sizeof *joins);
 }
 
-bool lb_reassembly_values(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pb, uint32_t outcome,
-                    uint32_t *values)
+bool lb_reassembly_values(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pb,
+                          uint32_t outcome, uint32_t *values)
 {
     for (uint32_t k = 0; k < join->parts; k++) {
         const lb_op *op = &pb->ops[joins->part_ops[join->first + k]];
@@ -33,7 +33,7 @@ static bool same_but_for(const lb_layout *a, const lb_layout *b, int dim)
 }
 
 int lb_reassembly_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
-                const uint32_t *values, uint32_t n)
+                      const uint32_t *values, uint32_t n)
 {
     const lb_layout *w = &pa->values[whole].layout, *first = &pb->values[values[0]].layout;
     int dim = LB_REASSEMBLY_SAME;
@@ -50,8 +50,8 @@ int lb_reassembly_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t 
     return dim < 0 || size == w->shape[dim] ? dim : LB_REASSEMBLY_NONE;
 }
 
-lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_layout *whole, int dim, const lb_program *pb,
-                              const uint32_t *values, uint32_t n, uint32_t *n_pieces)
+lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_layout *whole, int dim,
+                                          const lb_program *pb, const uint32_t *values, uint32_t n, uint32_t *n_pieces)
 {
     *n_pieces = rows ? (uint32_t)rows->few : n;
     lb_reassembly_piece *pieces = malloc((*n_pieces + 1) * sizeof *pieces);
@@ -65,8 +65,8 @@ lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_la
     return pieces;
 }
 
-int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pa, const lb_program *pb,
-                        uint32_t outcome, uint32_t place, int64_t *at)
+int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pa,
+                              const lb_program *pb, uint32_t outcome, uint32_t place, int64_t *at)
 {
     const lb_op *whole = &pa->ops[join->whole];
     uint32_t v = lb_op_outcome(pa, whole, outcome);
@@ -81,7 +81,7 @@ int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly 
 }
 
 void lb_reassembly_place(const lb_layout *whole, int dim, const lb_reassembly_piece *piece, const lb_layout *part,
-                   size_t element, const void *numbers, void *out)
+                         size_t element, const void *numbers, void *out)
 {
     int64_t outer = 1, inner = 1;
     for (int d = 0; d < dim; d++) outer *= whole->shape[d];
@@ -101,7 +101,7 @@ static bool read_part(const lb_reassembling *how, uint32_t value, lb_tensor *par
 }
 
 bool lb_reassembly_assemble(const lb_reassembling *how, const lb_layout *whole, int dim, const uint32_t *values,
-                      uint32_t n, lb_tensor *tensor)
+                            uint32_t n, lb_tensor *tensor)
 {
     lb_tensor part;
     uint32_t n_pieces;

@@ -34,8 +34,7 @@ static uint32_t base_of(const lb_program *p, uint32_t value)
         for (uint32_t k = 0; k < op->results + op->written && !(op->flags & LB_OP_VIEW); k++) {
             uint32_t r = lb_op_outcome(p, op, k);
             if (r == value) return value;
-            if (r == LB_NONE || p->values[r].storage != v->storage || p->values[r].version != v->version)
-                continue;
+            if (r == LB_NONE || p->values[r].storage != v->storage || p->values[r].version != v->version) continue;
             if (p->values[r].dtype == v->dtype && lb_layout_is_contiguous(&p->values[r].layout)) base = r;
         }
     }

@@ -11,8 +11,8 @@
 
 /* Likely ones first; "own" is the order that the op has by itself. What has a parameter fits a few elements by chance, so
  * that those after the mark are tried on more than that only. */
-static const char orders[] = "own " LB_ORDERS_PLAIN " " LB_ORDERS_OF_PRODUCTS " | " LB_ORDERS_CASCADE " " LB_ORDERS_LANES
-                             " " LB_ORDERS_BLOCKED " " LB_ORDERS_SPLITK " " LB_ORDERS_BUTTERFLY;
+static const char orders[] = "own " LB_ORDERS_PLAIN " " LB_ORDERS_OF_PRODUCTS " | " LB_ORDERS_CASCADE
+                             " " LB_ORDERS_LANES " " LB_ORDERS_BLOCKED " " LB_ORDERS_SPLITK " " LB_ORDERS_BUTTERFLY;
 enum { MOST = 512, FEW = 8 };
 
 typedef struct trial {
@@ -83,12 +83,10 @@ static bool has_order(const char *name)
 static bool is_candidate(const trial *t, const lb_shadow_pair *shadows, uint32_t i)
 {
     uint32_t j = t->alignment->b_of_a[i];
-    if (j == LB_NONE || shadows->rows[i].own[0] > LB_VERDICT_ROUNDING ||
-        shadows->rows[i].own[1] > LB_VERDICT_ROUNDING)
+    if (j == LB_NONE || shadows->rows[i].own[0] > LB_VERDICT_ROUNDING || shadows->rows[i].own[1] > LB_VERDICT_ROUNDING)
         return false;
     const lb_op *a = &t->pa->ops[i], *b = &t->pb->ops[j];
-    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b, 0) &&
-           same_inputs(t, a, b);
+    return has_order(lb_op_name(t->pa, a)) && lb_op_same_args(t->pa, a, t->pb, b, 0) && same_inputs(t, a, b);
 }
 
 /* ---- one order ---- */
@@ -174,8 +172,7 @@ static lb_status try_orders(trial *t, lb_err *err)
 }
 
 lb_status lb_reorder_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
-                          const uint8_t *differs, const lb_shadow_pair *shadows, lb_reordering **out,
-                          lb_err *err)
+                          const uint8_t *differs, const lb_shadow_pair *shadows, lb_reordering **out, lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
     trial t = {.a = a, .b = b, .pa = pa, .pb = pb, .alignment = alignment};
@@ -188,8 +185,7 @@ lb_status lb_reorder_find(const lb_program_view *a, const lb_program_view *b, co
     lb_status status = LB_OK;
     if (t.left) {
         t.rows = calloc(pa->n_ops + 1, sizeof *t.rows);
-        status = t.rows ? try_orders(&t, err)
-                        : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
+        status = t.rows ? try_orders(&t, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", pa->n_ops);
     }
     free(t.wanted);
     if (status == LB_OK)

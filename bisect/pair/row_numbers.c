@@ -9,9 +9,8 @@
 /* What an op of B reads of values that carry rows. */
 typedef struct reading {
     const lb_program *p;
-    const uint32_t *first; /* per value of B: of its storage */
-    const uint8_t *numbers,
-        *carries; /* per value of B, told of the first of a storage: views hold what it holds */
+    const uint32_t *first;            /* per value of B: of its storage */
+    const uint8_t *numbers, *carries; /* per value of B, told of the first of a storage: views hold what it holds */
     bool counted, rows;               /* it reads row numbers; other contents of rows */
 } reading;
 
@@ -43,8 +42,7 @@ static uint32_t *first_of_storages(const lb_program *p)
     for (uint32_t v = 0; all && v < p->n_values; v++) all[v] = (stored){p->values[v].storage, v};
     if (all) qsort(all, p->n_values, sizeof *all, by_storage);
     for (uint32_t i = 0; all && first && i < p->n_values; i++)
-        first[all[i].value] =
-            i && all[i].storage == all[i - 1].storage ? first[all[i - 1].value] : all[i].value;
+        first[all[i].value] = i && all[i].storage == all[i - 1].storage ? first[all[i - 1].value] : all[i].value;
     if (!all) free(first), first = NULL;
     free(all);
     return first;

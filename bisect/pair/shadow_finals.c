@@ -41,8 +41,7 @@ static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, u
     const lb_value *x = &pa->values[va], *y = &pb->values[vb];
     const bool writes_a = find_last(pa, i, &a), writes_b = find_last(pb, j, &b);
     const bool held = x->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
-    if (!(writes_a && is_part(pa, i, &a)) && !(writes_b && is_part(pb, j, &b)) &&
-        !(held && writes_a != writes_b))
+    if (!(writes_a && is_part(pa, i, &a)) && !(writes_b && is_part(pb, j, &b)) && !(held && writes_a != writes_b))
         return false;
     if (x->dtype != y->dtype || !lb_layout_is_contiguous(&x->layout) || !lb_layout_is_contiguous(&y->layout) ||
         !lb_layout_same_shape(&x->layout, &y->layout) || lb_dtype_bits(x->dtype) < 8)
@@ -60,11 +59,12 @@ static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, u
 }
 
 /* `sources`: those of B that A's source `i` stands for. */
-static void add_final(const lb_program_view *a, const lb_program_view *b, uint32_t i, const uint32_t *sources, uint32_t n,
-                      uint32_t *values, lb_shadow_pair *out)
+static void add_final(const lb_program_view *a, const lb_program_view *b, uint32_t i, const uint32_t *sources,
+                      uint32_t n, uint32_t *values, lb_shadow_pair *out)
 {
     const lb_program *pa = a->program, *pb = b->program;
-    lb_shadow_final f = {.first = out->n_final_parts, .parts = n, .sources = {i, sources[0]}, .agreement = LB_SHADOW_UNKNOWN};
+    lb_shadow_final f = {
+        .first = out->n_final_parts, .parts = n, .sources = {i, sources[0]}, .agreement = LB_SHADOW_UNKNOWN};
     lb_shadow_part *parts = out->final_parts + f.first;
     if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
     if (!find_last(pa, i, &f.whole)) return;
@@ -80,8 +80,8 @@ static void add_final(const lb_program_view *a, const lb_program_view *b, uint32
     out->finals[out->n_finals++] = f;
 }
 
-lb_status lb_shadow_pair_init(const lb_program_view *side_a, const lb_program_view *side_b, const lb_alignment *alignment,
-                              lb_shadow_pair *out, lb_err *err)
+lb_status lb_shadow_pair_init(const lb_program_view *side_a, const lb_program_view *side_b,
+                              const lb_alignment *alignment, lb_shadow_pair *out, lb_err *err)
 {
     const lb_program *pa = side_a->program, *pb = side_b->program;
     memset(out, 0, sizeof *out);

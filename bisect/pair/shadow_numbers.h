@@ -28,9 +28,9 @@ bool lb_shadow_numbers_tell(const double *a, int64_t n, double noise);
 
 /* A result in four numbers: sums of its elements with random signs and sizes, by which equal results are found among many. */
 typedef struct lb_projection {
-    int64_t elements;      /* 0: there is none */
-    double sums[4], norm;  /* norm: the root of the sum of squares */
-    double noise;          /* of a sum: how far the disturbed run's are off */
+    int64_t elements;     /* 0: there is none */
+    double sums[4], norm; /* norm: the root of the sum of squares */
+    double noise;         /* of a sum: how far the disturbed run's are off */
 } lb_projection;
 
 lb_projection lb_projection_of(const lb_tensor *tensor);

@@ -113,8 +113,7 @@ static bool note_own(void *context, const lb_event *event)
     bool part = r->which == 1 && r->alignment->join_of_b[op] != LB_NONE && r->alignment->place_of_b[op] > 0;
     bool worse = !part || lb_verdict_severity(event->verdict) > lb_verdict_severity(s->own[r->which]);
     if (worse) s->own[r->which] = event->verdict;
-    if (!part || !(event->bound_ratio <= s->bound_ratio[r->which]))
-        s->bound_ratio[r->which] = event->bound_ratio;
+    if (!part || !(event->bound_ratio <= s->bound_ratio[r->which])) s->bound_ratio[r->which] = event->bound_ratio;
     return true;
 }
 
@@ -253,7 +252,7 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
 static int dim_of(const runner *s, const lb_reassembly *join, uint32_t outcome, uint32_t place, int64_t *at)
 {
     return lb_reassembly_outcome_dim(&s->alignment->joins, join, s->other->program, s->side->program, outcome, place,
-                               at);
+                                     at);
 }
 
 static void add_part(runner *s, const lb_reassembly *join, assembly *y, const kept *k, const lb_event *event,
@@ -266,13 +265,11 @@ static void add_part(runner *s, const lb_reassembly *join, assembly *y, const ke
     y->broken |= !x;
     if (!x) return;
     const lb_op *whole = &pa->ops[join->whole];
-    uint32_t v =
-        lb_op_outcome(pa, whole, i);
+    uint32_t v = lb_op_outcome(pa, whole, i);
     if (dim >= 0) {
         const lb_reassembly_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
         const lb_layout all = lb_layout_parts(&pa->values[v].layout, pa->values[v].dtype);
-        lb_reassembly_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x,
-                      y->numbers + start);
+        lb_reassembly_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x, y->numbers + start);
     } else {
         y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, k->noise[i]);
         for (int64_t e = 0; e < n; e++) y->numbers[start + e] += x[e];
@@ -375,8 +372,7 @@ static void keep_value(const runner *s, kept_value *v, const lb_tensor *shadow)
 /* ---- finals ---- */
 
 /* Elements of `whole` that a part stands for, row-major; NULL: its shapes do not fit. malloc'ed. */
-static double *slice_of(const kept_value *whole, const lb_value *value, int dim, int64_t at,
-                        const lb_layout *part)
+static double *slice_of(const kept_value *whole, const lb_value *value, int dim, int64_t at, const lb_layout *part)
 {
     const lb_layout *shape = &value->layout;
     int64_t n = lb_layout_numel(part), outer = 1, inner = lb_dtype_is_complex(value->dtype) ? 2 : 1, done = 0;
@@ -440,7 +436,8 @@ static void paint_final(runner *s, uint32_t f, const lb_event *event)
         if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
             continue;
         kept_value *image = image_of(s, f);
-        const lb_layout whole = lb_layout_parts(&source->layout, source->dtype), part = lb_layout_parts(&v->layout, v->dtype);
+        const lb_layout whole = lb_layout_parts(&source->layout, source->dtype),
+                        part = lb_layout_parts(&v->layout, v->dtype);
         double *x = image ? numbers_in(&event->shadow[i], lb_layout_numel(&part)) : NULL;
         if (x) lb_image_paint(image->numbers, &whole, &part, sizeof *x, x);
         free(x);
@@ -453,7 +450,8 @@ static void judge_images(runner sides[2], kept_value *disturbed, lb_shadow_pair 
         if (!out->finals[f].pieces) continue;
         const kept_value *a = image_of(&sides[0], f), *b = image_of(&sides[1], f), *d = &disturbed[f];
         if (!a || !b || a->elements != b->elements) continue;
-        const double noise = d->numbers && d->elements == a->elements ? lb_shadow_noise(a->numbers, d->numbers, a->elements) : 0;
+        const double noise =
+            d->numbers && d->elements == a->elements ? lb_shadow_noise(a->numbers, d->numbers, a->elements) : 0;
         out->finals[f].agreement = lb_shadow_numbers_agree(a->numbers, b->numbers, a->elements, noise)
                                        ? LB_SHADOW_AGREES
                                        : LB_SHADOW_DISAGREES;
@@ -542,7 +540,9 @@ static void take_rounded(const runner *s, uint32_t op, const lb_event *event)
     const lb_program *p = s->side->program;
     lb_tensor recorded;
     const int64_t n = event->n_results && event->shadow[0].data ? lb_layout_numel(&event->shadow[0].layout) : 0;
-    if (!n || lb_program_view_value(s->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK || lb_layout_numel(&recorded.layout) != n) return;
+    if (!n || lb_program_view_value(s->side, lb_op_results(p, &p->ops[op])[0], &recorded, NULL) != LB_OK ||
+        lb_layout_numel(&recorded.layout) != n)
+        return;
     double *x = numbers_in(&recorded, n);
     if (x) lb_shadow_put(&event->shadow[0], x);
     free(x);
@@ -642,7 +642,8 @@ static lb_status run_shadow(runner *s, int run, lb_err *err)
     LB_TRY(lb_cross_feed_init(s->side, s->other, s->alignment, s->which == 1, &taking, err));
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
     s->taking = &taking, s->run = run, s->serial = 0;
-    lb_observer shadow = {.context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};
+    lb_observer shadow = {
+        .context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
     s->out->undecided[s->which] |= summary.undecided;
     lb_cross_feed_release(&taking);
@@ -666,8 +667,9 @@ typedef struct runs {
     uint8_t *input_casts[2];
 } runs;
 
-static lb_status open_runs(runs *r, const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment, const uint8_t *wanted,
-                           lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out, lb_err *err)
+static lb_status open_runs(runs *r, const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
+                           const uint8_t *wanted, lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out,
+                           lb_err *err)
 {
     const uint32_t n = a->program->n_ops;
     out->n_rows = n;
@@ -687,14 +689,27 @@ static lb_status open_runs(runs *r, const lb_program_view *a, const lb_program_v
     if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
     if (r->reach.flips.n) {
         LB_TRY(lb_flow_new(b->program, &r->reach.flow, err));
-        r->reach.asked = calloc(b->program->n_ops + 1, 1), r->reach.which = calloc(b->program->n_ops + 1, sizeof *r->reach.which);
-        if (!r->reach.asked || !r->reach.which) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", b->program->n_ops);
+        r->reach.asked = calloc(b->program->n_ops + 1, 1),
+        r->reach.which = calloc(b->program->n_ops + 1, sizeof *r->reach.which);
+        if (!r->reach.asked || !r->reach.which)
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", b->program->n_ops);
     }
     for (int i = 0; i < 2; i++)
-        r->sides[i] = (runner){.side = i ? b : a, .other = i ? a : b, .alignment = alignment, .wanted = wanted,
-                               .out = out, .exits = exits, .which = i, .kept = r->shadows, .assemblies = r->assemblies,
-                               .finals = r->finals, .images = r->images[2 * i], .results = r->results,
-                               .match = &r->match, .reach = &r->reach, .input_casts = r->input_casts[i],
+        r->sides[i] = (runner){.side = i ? b : a,
+                               .other = i ? a : b,
+                               .alignment = alignment,
+                               .wanted = wanted,
+                               .out = out,
+                               .exits = exits,
+                               .which = i,
+                               .kept = r->shadows,
+                               .assemblies = r->assemblies,
+                               .finals = r->finals,
+                               .images = r->images[2 * i],
+                               .results = r->results,
+                               .match = &r->match,
+                               .reach = &r->reach,
+                               .input_casts = r->input_casts[i],
                                .room = memory_bytes ? memory_bytes : UINT64_C(4) << 30};
     return LB_OK;
 }

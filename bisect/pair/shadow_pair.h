@@ -21,11 +21,12 @@ typedef enum lb_agreement { LB_SHADOW_UNKNOWN, LB_SHADOW_AGREES, LB_SHADOW_DISAG
 typedef struct lb_shadow_row {
     lb_agreement agreement; /* of the aligned pair's (or join's) results and written values */
     uint32_t outcome;       /* the first of them that disagrees */
-    bool other_counts;      /* unknown only because the results are no such pair: both were run, and have other numbers of elements */
-    bool told;              /* they agree, and not because all of some result is noise: it is one quantity (lb_shadow_numbers_tell) */
-    int64_t flipped;        /* rows of a choice that the sides made otherwise: they are not compared (flips.h) */
-    lb_verdict
-        own[2]; /* A/A verdict of A's and of B's op, the worst of its parts; MISSING when it was not replayed */
+    bool
+        other_counts; /* unknown only because the results are no such pair: both were run, and have other numbers of elements */
+    bool
+        told; /* they agree, and not because all of some result is noise: it is one quantity (lb_shadow_numbers_tell) */
+    int64_t flipped;   /* rows of a choice that the sides made otherwise: they are not compared (flips.h) */
+    lb_verdict own[2]; /* A/A verdict of A's and of B's op, the worst of its parts; MISSING when it was not replayed */
     double bound_ratio[2];
 } lb_shadow_row;
 
@@ -39,8 +40,7 @@ typedef struct lb_shadow_final {
     lb_shadow_part whole;  /* of A */
     uint32_t first, parts; /* rows of final_parts: of B */
     uint32_t seen;         /* parts whose shadows were compared */
-    bool
-        pieces; /* the last writes are of parts of it, or of one side alone: images are compared (final_image.h) */
+    bool pieces; /* the last writes are of parts of it, or of one side alone: images are compared (final_image.h) */
     uint32_t sources[2]; /* what was there before, ops of A and (of its first part) of B */
     int dim;
     lb_agreement agreement;
@@ -50,8 +50,9 @@ typedef struct lb_shadow_final {
 typedef struct lb_exit {
     uint32_t op[2], value[2]; /* of A and of B: what gave it last, and the value */
     bool differs, other_shape;
-    bool input;       /* of an op whose outcome both shadows take over */
-    const char *name; /* of what the next step takes up: "optimizer.exp_avg:up.weight"; NULL: a result of an outermost call, or an input */
+    bool input; /* of an op whose outcome both shadows take over */
+    const char *
+        name; /* of what the next step takes up: "optimizer.exp_avg:up.weight"; NULL: a result of an outermost call, or an input */
     lb_agreement agreement;
 } lb_exit;
 
@@ -67,11 +68,12 @@ typedef struct lb_shadow_pair {
     uint32_t n_finals;
     lb_shadow_part *final_parts;
     uint32_t n_final_parts;
-    uint32_t *meets[2]; /* per op of A (of B): the op of B (of A) that gives the same in exact arithmetic although it is no partner, or
+    uint32_t *meets
+        [2]; /* per op of A (of B): the op of B (of A) that gives the same in exact arithmetic although it is no partner, or
                            the partner disagrees; LB_NONE: none */
     uint32_t first_flip; /* of B: the first choice that the sides made otherwise (flips.h); LB_NONE */
-    bool undecided[2]; /* a chain ended before the end of the step */
-    bool over_memory;  /* some shadows were not kept: their rows stay unknown */
+    bool undecided[2];   /* a chain ended before the end of the step */
+    bool over_memory;    /* some shadows were not kept: their rows stay unknown */
 } lb_shadow_pair;
 
 /* Finds the finals: named sources of A with a partner that both sides write. Before the run, which judges them. */

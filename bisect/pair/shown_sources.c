@@ -24,13 +24,15 @@ static bool shows(const lb_value *range, const lb_value *v)
 {
     int64_t first, last;
     if (v->storage != range->storage || v->version != range->version || v->dtype != range->dtype) return false;
-    if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK || last - first == lb_layout_numel(&v->layout)) return false;
+    if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK || last - first == lb_layout_numel(&v->layout))
+        return false;
     return first <= range->layout.offset && last == range->layout.offset + lb_layout_numel(&range->layout);
 }
 
 uint32_t *lb_shown_sources(const lb_program *p)
 {
-    uint32_t *shown = malloc((p->n_ops + 1) * sizeof *shown), *windows = malloc((p->n_values + 1) * sizeof *windows), n = 0;
+    uint32_t *shown = malloc((p->n_ops + 1) * sizeof *shown), *windows = malloc((p->n_values + 1) * sizeof *windows),
+             n = 0;
     uint8_t *given = list_given(p);
     const bool room = shown && windows && given;
     for (uint32_t v = 0; room && v < p->n_values; v++)

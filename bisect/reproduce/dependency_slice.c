@@ -95,8 +95,7 @@ lb_status lb_dependency_slice_init(lb_dependency_slice *slice, lb_bisect_session
             t->reached = calloc((size_t)p->n_ops + 1, 1);
             t->pass = calloc((size_t)p->n_ops + 1, 1);
             t->fates = calloc((size_t)p->n_ops + 1, 1);
-            if (!t->seeded || !t->reached || !t->pass || !t->fates)
-                return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            if (!t->seeded || !t->reached || !t->pass || !t->fates) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
             LB_TRY(lb_flow_new(p, &t->flow, err));
             LB_TRY(list_writers(t, err));
         }
@@ -162,8 +161,7 @@ static uint32_t block_output(const lb_dependency_slice_part *t, const char *laye
     block_around(t, layer, block, sizeof block);
     for (uint32_t b = 0; b < p->n_boundaries; b++) {
         const lb_boundary *row = &p->boundaries[b];
-        if (!row->output || row->recompute || strcmp(lb_program_text(p, p->scopes[row->scope].path), block))
-            continue;
+        if (!row->output || row->recompute || strcmp(lb_program_text(p, p->scopes[row->scope].path), block)) continue;
         /* The last op before the boundary that gives the value; a recomputed forward pass gives it
          * once more, and is passed over. */
         for (uint32_t i = row->op; i-- > 0;)
@@ -264,7 +262,8 @@ static bool reach_across(lb_dependency_slice *slice, const lb_dependency_slice_p
     return more;
 }
 
-lb_status lb_dependency_slice_reach(lb_dependency_slice *slice, const lb_culprit *culprits, uint32_t n, bool whole_block, lb_err *err)
+lb_status lb_dependency_slice_reach(lb_dependency_slice *slice, const lb_culprit *culprits, uint32_t n,
+                                    bool whole_block, lb_err *err)
 {
     for (uint32_t k = 0; k < slice->n; k++)
         memset(slice->parts[k].seeded, 0, slice->parts[k].program->n_ops), slice->parts[k].anchor = LB_NONE;
@@ -273,8 +272,7 @@ lb_status lb_dependency_slice_reach(lb_dependency_slice *slice, const lb_culprit
             const lb_program *p = slice->parts[k].program;
             bool here = false;
             for (uint32_t r = 0; r < culprits[i].n_ranks; r++) here |= culprits[i].ranks[r] == p->rank;
-            if (here && p->step == culprits[i].step)
-                LB_TRY(seed(&slice->parts[k], &culprits[i], whole_block, err));
+            if (here && p->step == culprits[i].step) LB_TRY(seed(&slice->parts[k], &culprits[i], whole_block, err));
         }
     for (uint32_t k = 0; k < slice->n; k++)
         /* From here on marks are only ever set, so that the loop below ends: at the latest when all
@@ -291,7 +289,8 @@ lb_status lb_dependency_slice_reach(lb_dependency_slice *slice, const lb_culprit
 /* ---- backward ----------------------------------------------------------------------------------------------------- */
 
 /* What op i of a part reads from: of one that is passed, from the argument that goes on. */
-static uint32_t defs_of(const lb_dependency_slice_part *t, uint32_t i, const uint32_t **defs, uint32_t *own, uint32_t room)
+static uint32_t defs_of(const lb_dependency_slice_part *t, uint32_t i, const uint32_t **defs, uint32_t *own,
+                        uint32_t room)
 {
     if (t->pass[i]) {
         uint32_t value = lb_op_args(t->program, &t->program->ops[i])[t->pass[i] - 1].u.value;
@@ -345,8 +344,7 @@ static bool keep_across(lb_dependency_slice *slice, lb_dependency_slice_part *t)
                  * does not have. */
                 if (op != LB_NONE) more |= keep(other, op);
             }
-            if (!is_source(p, i) || other->program->rank != p->rank || other->program->step >= p->step)
-                continue;
+            if (!is_source(p, i) || other->program->rank != p->rank || other->program->step >= p->step) continue;
             uint32_t last;
             for (uint32_t w = find_writers(other, source_value(p, i)->storage, &last); w < last; w++) {
                 uint32_t writer = other->writers[w].op;
@@ -430,7 +428,8 @@ uint64_t lb_dependency_slice_kept(const lb_dependency_slice *slice)
     uint64_t kept = 0;
     for (uint32_t k = 0; k < slice->n; k++)
         for (uint32_t i = 0; i < slice->parts[k].program->n_ops; i++)
-            kept += slice->parts[k].fates[i] == LB_PROGRAM_SUBSET_KEEP || slice->parts[k].fates[i] >= LB_PROGRAM_SUBSET_PASS;
+            kept += slice->parts[k].fates[i] == LB_PROGRAM_SUBSET_KEEP ||
+                    slice->parts[k].fates[i] >= LB_PROGRAM_SUBSET_PASS;
     return kept;
 }
 
@@ -464,7 +463,8 @@ static uint32_t regenerated_of(const lb_dependency_slice_part *t, const uint8_t 
 }
 
 /* Every op of the failing step that shows the same kind of failure; for other kinds than not finite, the one reported. */
-static bool shows_failure(const lb_bisect_session *q, const lb_dependency_slice_part *t, const uint8_t *marks, uint32_t op)
+static bool shows_failure(const lb_bisect_session *q, const lb_dependency_slice_part *t, const uint8_t *marks,
+                          uint32_t op)
 {
     uint8_t bit = bit_of(q->failure.kind);
     if (!bit) return t->program->rank == q->failure.rank && op == q->failure.op;
@@ -537,8 +537,7 @@ static uint8_t stream_of(const lb_dependency_slice_part *t, uint32_t i)
     const lb_op *op = &p->ops[i];
     uint8_t pass = 0;
     uint32_t furthest = LB_NONE;
-    if (strcmp(lb_op_name(p, op), "aten::add.Tensor") || op->args < 2 || op->results != 1 || op->written)
-        return 0;
+    if (strcmp(lb_op_name(p, op), "aten::add.Tensor") || op->args < 2 || op->results != 1 || op->written) return 0;
     for (uint8_t a = 0; a < 2; a++) {
         const lb_arg *arg = &lb_op_args(p, op)[a];
         uint32_t defs[16];
@@ -552,8 +551,8 @@ static uint8_t stream_of(const lb_dependency_slice_part *t, uint32_t i)
     return pass;
 }
 
-lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_culprit *culprit, lb_dependency_slice_add **adds, uint32_t *n,
-                       lb_err *err)
+lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_culprit *culprit,
+                                   lb_dependency_slice_add **adds, uint32_t *n, lb_err *err)
 {
     uint32_t room = 0;
     *adds = NULL, *n = 0;
@@ -586,8 +585,7 @@ lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_cu
  * other ops, so that rows cannot be compared by number. */
 static bool alike(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
 {
-    return p->ops[i].phase == q->ops[k].phase &&
-           !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
+    return p->ops[i].phase == q->ops[k].phase && !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
            !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
 }
 
@@ -628,13 +626,11 @@ bool lb_dependency_slice_add_peer(lb_dependency_slice *slice, const lb_culprit *
         if (!guilty) peer = slice->q->ranks[r];
     }
     for (uint32_t k = 0; k < slice->n; k++)
-        if (slice->parts[k].used && slice->parts[k].program->rank == peer)
-            return true; /* a collective brought it */
+        if (slice->parts[k].used && slice->parts[k].program->rank == peer) return true; /* a collective brought it */
     for (uint32_t k = 0; k < slice->n; k++)
         for (uint32_t j = 0; j < slice->n && slice->parts[k].used; j++) {
             lb_dependency_slice_part *other = &slice->parts[j];
-            if (other->program->rank != peer || other->program->step != slice->parts[k].program->step ||
-                other->used)
+            if (other->program->rank != peer || other->program->step != slice->parts[k].program->step || other->used)
                 continue;
             if (!copy_fates(&slice->parts[k], other)) return false;
             any = true;

@@ -46,11 +46,13 @@ typedef struct lb_dependency_slice_add {
 } lb_dependency_slice_add;
 
 /* Parts from first_step to the failing one. The dependency slice is released whatever the status. */
-lb_status lb_dependency_slice_init(lb_dependency_slice *slice, lb_bisect_session *session, int64_t first_step, lb_err *err);
+lb_status lb_dependency_slice_init(lb_dependency_slice *slice, lb_bisect_session *session, int64_t first_step,
+                                   lb_err *err);
 void lb_dependency_slice_release(lb_dependency_slice *slice);
 
 /* Marks what the culprit and its cure change, and all that follows from it. `whole_block`: of its block, not its layer alone. */
-lb_status lb_dependency_slice_reach(lb_dependency_slice *slice, const lb_culprit *culprits, uint32_t n, bool whole_block, lb_err *err);
+lb_status lb_dependency_slice_reach(lb_dependency_slice *slice, const lb_culprit *culprits, uint32_t n,
+                                    bool whole_block, lb_err *err);
 /* Chooses the failure that leaves the fewest ops between, sets the fates; false when the culprit reaches none. */
 bool lb_dependency_slice_select(lb_dependency_slice *slice);
 /* For the parts of a rank's fault: a rank without it, in the same ops, so that it can be told from a fault of all. False when
@@ -59,7 +61,7 @@ bool lb_dependency_slice_add_peer(lb_dependency_slice *slice, const lb_culprit *
 uint64_t lb_dependency_slice_kept(const lb_dependency_slice *slice);
 
 /* Adds outside the culprit's block through which what is kept could go on alone; malloc'ed. */
-lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_culprit *culprit, lb_dependency_slice_add **adds, uint32_t *n,
-                       lb_err *err);
+lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_culprit *culprit,
+                                   lb_dependency_slice_add **adds, uint32_t *n, lb_err *err);
 
 #endif

@@ -35,8 +35,7 @@ static uint32_t new_scope(subset *x, uint32_t scope)
     const lb_scope *row = &x->in->scopes[scope];
     uint32_t parent = new_scope(x, row->parent);
     const char *class_name = row->class_name == LB_NONE ? NULL : lb_program_text(x->in, row->class_name);
-    return x->scopes[scope] =
-               take(x, lb_program_scope(x->out, lb_program_text(x->in, row->path), class_name, parent));
+    return x->scopes[scope] = take(x, lb_program_scope(x->out, lb_program_text(x->in, row->path), class_name, parent));
 }
 
 static uint32_t new_value(void *context, uint32_t value)
@@ -147,7 +146,7 @@ static int by_number(const void *a, const void *b)
 }
 
 lb_status lb_program_subset_needs(const lb_program *p, const uint8_t *fates, int64_t wanted, uint8_t *needed,
-                           lb_err *err)
+                                  lb_err *err)
 {
     reading r = {.p = p};
     memset(needed, 0, p->n_values);
@@ -167,9 +166,8 @@ lb_status lb_program_subset_needs(const lb_program *p, const uint8_t *fates, int
             uint32_t v = lb_op_outcome(p, op, k);
             if (v == LB_NONE) continue;
             bool stands_in = fates[i] == LB_PROGRAM_SUBSET_SOURCE || fates[i] == LB_PROGRAM_SUBSET_CARRIED;
-            needed[v] |=
-                !stands_in || p->values[v].storage == wanted ||
-                (r.n && bsearch(&p->values[v].storage, r.storages, r.n, sizeof *r.storages, by_number));
+            needed[v] |= !stands_in || p->values[v].storage == wanted ||
+                         (r.n && bsearch(&p->values[v].storage, r.storages, r.n, sizeof *r.storages, by_number));
         }
     }
     free(r.storages);
@@ -306,14 +304,10 @@ static void put_tables(subset *x)
 }
 
 lb_status lb_program_subset(const lb_program *program, const uint8_t *fates, const uint8_t *needed,
-                     const lb_digest *logical, const lb_digest *blob, lb_program **out, lb_err *err)
+                            const lb_digest *logical, const lb_digest *blob, lb_program **out, lb_err *err)
 {
-    subset x = {.in = program,
-                 .out = lb_program_new(),
-                 .fates = fates,
-                 .needed = needed,
-                 .logical = logical,
-                 .blob = blob};
+    subset x = {
+        .in = program, .out = lb_program_new(), .fates = fates, .needed = needed, .logical = logical, .blob = blob};
     x.values = malloc((program->n_values + 1) * sizeof *x.values);
     x.scopes = malloc((program->n_scopes + 1) * sizeof *x.scopes);
     x.position = malloc(((size_t)program->n_ops + 1) * sizeof *x.position);

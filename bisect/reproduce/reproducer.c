@@ -80,8 +80,8 @@ lb_status lb_reproducer_size(const char *path, uint64_t *ops, uint64_t *bytes, l
         if (file && stat(file, &info) == 0) *bytes += (uint64_t)info.st_size;
         free(file);
         for (uint32_t s = 0; s < n_steps; s++)
-            for (uint32_t i = 0;
-                 lb_capture_program(capture, ranks[r], steps[s], &p, NULL) == LB_OK && i < p->n_ops; i++)
+            for (uint32_t i = 0; lb_capture_program(capture, ranks[r], steps[s], &p, NULL) == LB_OK && i < p->n_ops;
+                 i++)
                 *ops += !(p->ops[i].flags & LB_OP_VIEW) && strncmp(lb_op_name(p, &p->ops[i]), "lb::", 4);
     }
     lb_capture_close(capture);
@@ -105,8 +105,8 @@ static lb_status open_archive(const book *b, uint32_t rank_row, const char *suff
 static lb_status close_archives(book *b, lb_status status)
 {
     const char *path = lb_capture_path(b->q->capture), *name = strrchr(path, '/');
-    json_t *receipt = json_pack("{s:s, s:s}", "reproducer_of", name && name[1] ? name + 1 : path, "made_by",
-                                "lastbit bisect");
+    json_t *receipt =
+        json_pack("{s:s, s:s}", "reproducer_of", name && name[1] ? name + 1 : path, "made_by", "lastbit bisect");
     char *table = receipt ? json_dumps(receipt, JSON_COMPACT) : NULL;
     for (uint32_t r = 0; r < b->q->n_ranks; r++) {
         if (!b->writers[r]) continue;
@@ -142,8 +142,8 @@ static lb_status store(book *b, page *page, uint32_t value, const lb_tensor *ten
     lb_status status = dense && packed ? LB_OK : lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_tensor_gather(tensor, packed, b->err);
     if (status == LB_OK) {
-        lb_tensor window = {dense + lb_dtype_bytes(row->dtype, (size_t)(row->layout.offset - first)),
-                            row->dtype, row->layout};
+        lb_tensor window = {dense + lb_dtype_bytes(row->dtype, (size_t)(row->layout.offset - first)), row->dtype,
+                            row->layout};
         status = lb_tensor_scatter(&window, packed, b->err);
     }
     if (status == LB_OK && size) {
@@ -175,8 +175,7 @@ static lb_status list_carried(book *b)
         page *page = &b->pages[k];
         const lb_program *p = page->program;
         for (uint32_t i = 0; i < p->n_ops; i++) {
-            if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || strcmp(lb_op_name(p, &p->ops[i]), "lb::source"))
-                continue;
+            if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || strcmp(lb_op_name(p, &p->ops[i]), "lb::source")) continue;
             uint32_t v = lb_op_results(p, &p->ops[i])[0];
             if (!is_carried(&p->values[v]) || !page->needed[v]) continue;
             if (b->n_carried == room) {
@@ -233,8 +232,7 @@ static void take_checkpoint(void *context, uint32_t checkpoint)
         left *l = &b->carried[i];
         const lb_value *v = &l->page->program->values[l->value];
         lb_tensor tensor;
-        if (!lb_checkpoint_contents(b->q->past.checkpoints, checkpoint, l->page->program->rank, v, &tensor))
-            continue;
+        if (!lb_checkpoint_contents(b->q->past.checkpoints, checkpoint, l->page->program->rank, v, &tensor)) continue;
         free(l->bytes);
         l->bytes = malloc(lb_dtype_bytes(v->dtype, (size_t)lb_layout_numel(&v->layout)) + 1);
         if (l->bytes && lb_tensor_gather(&tensor, l->bytes, NULL) == LB_OK) continue;
@@ -266,8 +264,7 @@ static bool take_result(void *context, const lb_event *event)
 {
     book *b = context;
     for (uint32_t i = 0; i < event->n_results; i++)
-        if (event->values[i] != LB_NONE && event->values[i] < event->program->n_values)
-            keep_carried(b, event, i);
+        if (event->values[i] != LB_NONE && event->values[i] < event->program->n_values) keep_carried(b, event, i);
     page *page = page_of(b, event->rank, event->step);
     if (!page || event->op >= page->program->n_ops) return true;
     if (page->fates[event->op] == LB_PROGRAM_SUBSET_DROP) return !all_seen(b, page, event->op);
@@ -327,8 +324,8 @@ static lb_status write_excerpts(book *b)
         page *page = &b->pages[k];
         lb_writer *writer = b->writers[rank_row(b, page->program->rank)];
         if (!page->subset)
-            LB_TRY(lb_program_subset(page->program, page->fates, page->needed, page->logical, page->blob,
-                              &page->subset, b->err));
+            LB_TRY(lb_program_subset(page->program, page->fates, page->needed, page->logical, page->blob, &page->subset,
+                                     b->err));
         LB_TRY(lb_writer_program(writer, page->subset, b->err));
     }
     return LB_OK;
@@ -351,8 +348,7 @@ static bool note_result(void *context, const lb_event *event)
     book *b = context;
     page *page = page_of(b, event->rank, event->step);
     for (uint32_t i = 0; page && i < event->n_results; i++)
-        if (event->values[i] != LB_NONE && event->values[i] < page->subset->n_values &&
-            event->computed[i].data)
+        if (event->values[i] != LB_NONE && event->values[i] < page->subset->n_values && event->computed[i].data)
             note_value(page, event->values[i], &event->computed[i]);
     return true;
 }
@@ -475,9 +471,8 @@ lb_status lb_reproducer_write(lb_dependency_slice *slice, lb_err *err)
     if (!b.pages) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < slice->n; k++)
         if (slice->parts[k].used)
-            b.pages[b.n++] = (page){.program = slice->parts[k].program,
-                                    .fates = slice->parts[k].fates,
-                                    .wanted = slice->parts[k].wanted};
+            b.pages[b.n++] = (page){
+                .program = slice->parts[k].program, .fates = slice->parts[k].fates, .wanted = slice->parts[k].wanted};
     lb_status status = write_book(&b, true);
     release(&b);
     return status;

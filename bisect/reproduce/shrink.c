@@ -73,12 +73,12 @@ static void say_candidate(const shrinking *s, const lb_bisection *again, bool sa
     char found[300] = "cannot be bisected";
     if (lb_reproducer_size(s->q->options->reproducer, &ops, &bytes, NULL) != LB_OK) return;
     if (again && again->n_culprits)
-        snprintf(found, sizeof found, "%s %s %s", lb_axis_name(again->culprits[0].axis),
-                 again->culprits[0].layer, again->culprits[0].op);
+        snprintf(found, sizeof found, "%s %s %s", lb_axis_name(again->culprits[0].axis), again->culprits[0].layer,
+                 again->culprits[0].op);
     else if (again)
         snprintf(found, sizeof found, "%s", lb_bisect_outcome_name(again->outcome));
-    lb_say(s->q, "  %-11s %6" PRIu64 " ops, %8.1f KB: %s", same ? "reproduces" : "other", ops,
-           (double)bytes / 1e3, found);
+    lb_say(s->q, "  %-11s %6" PRIu64 " ops, %8.1f KB: %s", same ? "reproduces" : "other", ops, (double)bytes / 1e3,
+           found);
 }
 
 /* Opens what was written and bisects it. */
@@ -142,8 +142,7 @@ static lb_status search_passes(shrinking *s, const lb_dependency_slice_add *adds
     options.sites = n, options.max_trials = 60;
     LB_TRY(lb_search_new(&options, &search, s->err));
     lb_status status;
-    while ((status = lb_search_next(search, &step, &trial, s->err)) == LB_OK && step == LB_SEARCH_TRIAL &&
-           !late(s)) {
+    while ((status = lb_search_next(search, &step, &trial, s->err)) == LB_OK && step == LB_SEARCH_TRIAL && !late(s)) {
         s->written = false;
         status = try_passes(s, adds, n, trial.sites);
         lb_outcome outcome = s->written ? LB_OUTCOME_CURED : LB_OUTCOME_SAME;
@@ -233,8 +232,7 @@ static lb_status report(shrinking *s)
 
 lb_status lb_shrink(lb_bisect_session *q, lb_err *err)
 {
-    shrinking s = {
-        .q = q, .culprit = &q->out->culprits[0], .first_step = q->failure.step, .err = err, .begin = now()};
+    shrinking s = {.q = q, .culprit = &q->out->culprits[0], .first_step = q->failure.step, .err = err, .begin = now()};
     for (uint32_t i = 0; i < q->out->n_culprits; i++)
         if (q->out->culprits[i].step < s.first_step) s.first_step = q->out->culprits[i].step;
     if (q->remedy.op != LB_NONE && q->remedy.step < s.first_step) s.first_step = q->remedy.step;

@@ -398,8 +398,7 @@ static const uint64_t *smallest(const lb_search *s)
 {
     const record *best = NULL;
     for (uint32_t i = 0; i < s->n_records; i++)
-        if (known(s, &s->records[i]) == CURED && (!best || s->records[i].count < best->count))
-            best = &s->records[i];
+        if (known(s, &s->records[i]) == CURED && (!best || s->records[i].count < best->count)) best = &s->records[i];
     return best ? best->sites : NULL;
 }
 
@@ -440,8 +439,7 @@ static void proceed(lb_search *s, uint64_t *set, uint32_t *sites, double *w)
         untested = 0;
         if (reduce(s, set, sites) == PENDING) return;
     }
-    if (untested)
-        note = "some trials could not be run: the answer cures, but may not be the smallest that does";
+    if (untested) note = "some trials could not be run: the answer cures, but may not be the smallest that does";
     conclude(s, LB_SEARCH_FOUND, set, note);
 }
 
@@ -520,8 +518,7 @@ lb_status lb_search_new(const lb_search_options *options, lb_search **search, lb
     if (o.sites == 0 || o.sites > 1u << 24)
         return lb_fail(err, LB_ERR_INVALID, "a search needs 1 to %u sites, not %u", 1u << 24, o.sites);
     if (!(o.miss >= 0 && o.miss < 0.5 + 0.4999) || !(o.alarm >= 0 && o.alarm < 0.5) || o.miss + o.alarm >= 1)
-        return lb_fail(err, LB_ERR_INVALID, "noise rates miss %g and alarm %g leave nothing to learn", o.miss,
-                       o.alarm);
+        return lb_fail(err, LB_ERR_INVALID, "noise rates miss %g and alarm %g leave nothing to learn", o.miss, o.alarm);
     lb_search *s = calloc(1, sizeof *s);
     if (!s) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory");
     s->n = o.sites;

@@ -33,8 +33,7 @@ typedef enum lb_outcome {
     LB_OUTCOME_INVALID, /* could not be run to an answer: a decision changed, the swap does not apply here */
     LB_OUTCOME_NOISE    /* inside measured noise: says nothing */
 } lb_outcome;
-LB_API const char *
-lb_outcome_name(lb_outcome outcome); /* "cured", "fails-same", "fails-other", "invalid", "noise" */
+LB_API const char *lb_outcome_name(lb_outcome outcome); /* "cured", "fails-same", "fails-other", "invalid", "noise" */
 LB_API bool lb_outcome_parse(const char *name, lb_outcome *outcome);
 
 /* Sets of sites: bit i of word i / 64. */
@@ -47,17 +46,14 @@ static inline bool lb_site_in(const uint64_t *set, uint32_t site)
 typedef struct lb_search_options {
     size_t size;    /* sizeof(lb_search_options) */
     uint32_t sites; /* 1 … 2^24 */
-    const double *
-        prior; /* weight of each site, NULL: all alike; copied. 0 is taken as very small, never as impossible */
-    double miss;         /* probability that a run which is not cured does not show the failure */
-    double alarm;        /* probability that a cured run shows it nevertheless */
-    double risk;         /* accepted probability of a wrong verdict, with noise; 0: 0.01 */
+    const double
+        *prior;   /* weight of each site, NULL: all alike; copied. 0 is taken as very small, never as impossible */
+    double miss;  /* probability that a run which is not cured does not show the failure */
+    double alarm; /* probability that a cured run shows it nevertheless */
+    double risk;  /* accepted probability of a wrong verdict, with noise; 0: 0.01 */
     uint32_t max_trials; /* 0: no limit */
 } lb_search_options;
-#define LB_SEARCH_OPTIONS_INIT                                                                                 \
-    {                                                                                                          \
-        sizeof(lb_search_options), 0, NULL, 0, 0, 0, 0                                                         \
-    }
+#define LB_SEARCH_OPTIONS_INIT {sizeof(lb_search_options), 0, NULL, 0, 0, 0, 0}
 
 typedef struct lb_search lb_search;
 
@@ -89,8 +85,8 @@ LB_API lb_status lb_search_next(lb_search *search, lb_search_step *step, lb_sear
 LB_API lb_status lb_search_tell(lb_search *search, const uint64_t *sites, lb_outcome outcome, lb_err *err);
 
 typedef enum lb_search_kind {
-    LB_SEARCH_FOUND,   /* `culprits` is smallest */
-    LB_SEARCH_NOTHING, /* changing everything does not cure */
+    LB_SEARCH_FOUND,    /* `culprits` is smallest */
+    LB_SEARCH_NOTHING,  /* changing everything does not cure */
     LB_SEARCH_UNDECIDED /* out of trials, or too many could not be run: `culprits` cures but may not be smallest */
 } lb_search_kind;
 

@@ -44,8 +44,8 @@ static lb_status begin(lb_journal *j, const char *about, lb_err *err)
         return LB_OK;
     }
     json_t *head = json_pack("{s:s, s:s}", "schema", "lastbit.journal/1", "bisect", about);
-    bool ok = head && json_dumpf(head, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF &&
-              fflush(j->file) == 0;
+    bool ok =
+        head && json_dumpf(head, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF && fflush(j->file) == 0;
     json_decref(head);
     return ok ? LB_OK : lb_fail(err, LB_ERR_IO, "cannot write the journal: %s", strerror(errno));
 }
@@ -63,8 +63,8 @@ lb_status lb_journal_open(const char *path, const char *about, bool resume, lb_j
     if (status == LB_OK) {
         j->file = fopen(path, resume ? "a" : "wx");
         if (!j->file)
-            status = lb_fail(err, errno == EEXIST ? LB_ERR_EXISTS : LB_ERR_IO, "%s: %s%s", path,
-                             strerror(errno), errno == EEXIST ? " (--resume goes on with it)" : "");
+            status = lb_fail(err, errno == EEXIST ? LB_ERR_EXISTS : LB_ERR_IO, "%s: %s%s", path, strerror(errno),
+                             errno == EEXIST ? " (--resume goes on with it)" : "");
     }
     if (status == LB_OK) status = begin(j, about, err);
     if (status == LB_OK)
@@ -94,14 +94,13 @@ bool lb_journal_find(const lb_journal *j, const char *change, lb_outcome *outcom
     return true;
 }
 
-lb_status lb_journal_add(lb_journal *j, const char *change, lb_outcome outcome, const char *what,
-                         double seconds, lb_err *err)
+lb_status lb_journal_add(lb_journal *j, const char *change, lb_outcome outcome, const char *what, double seconds,
+                         lb_err *err)
 {
     if (!j) return LB_OK;
-    json_t *row = json_pack("{s:s, s:s, s:s, s:f}", "change", change, "outcome", lb_outcome_name(outcome),
-                            "what", what, "seconds", seconds);
-    bool ok = row && json_dumpf(row, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF &&
-              fflush(j->file) == 0;
+    json_t *row = json_pack("{s:s, s:s, s:s, s:f}", "change", change, "outcome", lb_outcome_name(outcome), "what", what,
+                            "seconds", seconds);
+    bool ok = row && json_dumpf(row, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF && fflush(j->file) == 0;
     if (row) json_object_set(j->known, change, row);
     json_decref(row);
     return ok ? LB_OK : lb_fail(err, LB_ERR_IO, "cannot write the journal: %s", strerror(errno));

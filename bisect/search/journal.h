@@ -16,7 +16,7 @@ void lb_journal_close(lb_journal *journal);
 /* Whether this change was tried; `what` (may be NULL) gets its text, owned by the journal. NULL journal: never. */
 bool lb_journal_find(const lb_journal *journal, const char *change, lb_outcome *outcome, const char **what);
 /* NULL journal: nothing. */
-lb_status lb_journal_add(lb_journal *journal, const char *change, lb_outcome outcome, const char *what,
-                         double seconds, lb_err *err);
+lb_status lb_journal_add(lb_journal *journal, const char *change, lb_outcome outcome, const char *what, double seconds,
+                         lb_err *err);
 
 #endif

@@ -28,8 +28,7 @@ lb_status lb_sites_add(lb_sites *sites, const lb_site_form *form, const char *bo
                    .after = strdup(form->after),
                    .join = form->join,
                    .rank_row = LB_NONE};
-    return s->argument && s->before && s->body && s->after ? LB_OK
-                                                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return s->argument && s->before && s->body && s->after ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 
 lb_status lb_sites_add_all(lb_sites *sites, lb_swap_kind kind, const char *argument, lb_err *err)

@@ -31,8 +31,10 @@ void lb_lack_add(lb_lack *lack, const lb_program *program, uint32_t op)
     if (first || program->rank > lack->last_rank) lack->last_rank = program->rank;
     if (first || program->level < lack->level) lack->level = program->level;
     lack->world = program->world > 0 ? (uint32_t)program->world : 1;
-    if (op == LB_NONE) lack->n_layers = LB_LACK_LAYERS + 1;
-    else add_layer(lack, lb_op_layer(program, &program->ops[op]));
+    if (op == LB_NONE)
+        lack->n_layers = LB_LACK_LAYERS + 1;
+    else
+        add_layer(lack, lb_op_layer(program, &program->ops[op]));
     lack->ops += op != LB_NONE;
 }
 
@@ -105,7 +107,8 @@ char *lb_lack_sentence(const lb_lack *lack, lb_capture *capture, const char *who
     if (lack->ops) fprintf(out, "%" PRIu64 " op%s of ", lack->ops, lack->ops == 1 ? "" : "s");
     fputs(lack->first_step == lack->last_step ? "step " : "steps ", out);
     print_range(out, lack->first_step, lack->last_step);
-    fprintf(out, " (%s reached level %s)\n  to record them: ", who ? "it" : "which", lack->level < 4 ? levels[lack->level] : "");
+    fprintf(out, " (%s reached level %s)\n  to record them: ", who ? "it" : "which",
+            lack->level < 4 ? levels[lack->level] : "");
     print_command(out, lack, capture, like);
     fputc('\n', out);
     fclose(out);

@@ -20,8 +20,8 @@ char *lb_recorded_program(lb_capture *capture, int32_t rank, uint32_t world)
     if (out) {
         if (!json_array_size(argv))
             fputs("YOUR PROGRAM", out);
-        else if (world > 1 && (json_object_get(environment, "TORCHELASTIC_RUN_ID") ||
-                               json_object_get(environment, "LOCAL_RANK")))
+        else if (world > 1 &&
+                 (json_object_get(environment, "TORCHELASTIC_RUN_ID") || json_object_get(environment, "LOCAL_RANK")))
             fprintf(out, "torchrun --nproc-per-node %u", world);
         else
             lb_shell_word(out, executable ? executable : "python");

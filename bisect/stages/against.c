@@ -32,7 +32,8 @@ static const lb_diff_structure *structure_at(const lb_diff_report *r, const lb_d
 {
     for (uint32_t i = 0; i < r->n_structures; i++) {
         const lb_diff_structure *s = &r->structures[i];
-        if (s->step == cause->step && s->rank == cause->rank && s->phase == cause->phase && !strcmp(s->layer, cause->layer))
+        if (s->step == cause->step && s->rank == cause->rank && s->phase == cause->phase &&
+            !strcmp(s->layer, cause->layer))
             return s;
     }
     return NULL;
@@ -83,7 +84,9 @@ static const lb_program *program_of_cause(lb_bisect_session *q, const lb_diff_ro
     *row = cause->index;
     if (p && *row < p->n_ops && cause->op && !strcmp(lb_op_name(p, &p->ops[*row]), cause->op)) return p;
     *row = cause->other;
-    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK || *row >= other->n_ops) return NULL;
+    if (lb_capture_program(q->options->against, cause->other_rank, cause->step, &other, NULL) != LB_OK ||
+        *row >= other->n_ops)
+        return NULL;
     return other;
 }
 
@@ -114,7 +117,8 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
 /* Does the op put something in the place of what was there, made of no gradient? No update does that, by whatever optimizer. */
 static bool replaces(const lb_program *p, uint32_t row)
 {
-    static const char *const writes[] = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::set_", "aten::_foreach_copy_", "aten::_foreach_zero_"};
+    static const char *const writes[] = {"aten::copy_", "aten::fill_",          "aten::zero_",
+                                         "aten::set_",  "aten::_foreach_copy_", "aten::_foreach_zero_"};
     lb_flow *flow = NULL;
     uint8_t *reached = calloc(p->n_ops + 1, 1);
     bool gradient = !reached || !is_one_of(lb_op_name(p, &p->ops[row]), writes, sizeof writes / sizeof *writes);
@@ -135,7 +139,9 @@ static bool is_overwritten(lb_bisect_session *q, const lb_diff_row *cause)
 {
     uint32_t row;
     const lb_program *p = program_of_cause(q, cause, &row);
-    if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD || (!cause->parameter && !cause->value)) return false;
+    if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD ||
+        (!cause->parameter && !cause->value))
+        return false;
     if (!cause->value && !writes_named(p, &p->ops[row])) return false;
     return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row)) || replaces(p, row);
 }
@@ -146,7 +152,9 @@ static bool is_idle(const lb_program *p, const char *parameter)
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (uint32_t w = 0; p->ops[i].phase == LB_PHASE_OPTIMIZER && w < p->ops[i].written; w++) {
             const uint32_t v = lb_op_written(p, &p->ops[i])[w];
-            if (v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER && !strcmp(lb_program_text(p, p->values[v].name), parameter)) return false;
+            if (v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER &&
+                !strcmp(lb_program_text(p, p->values[v].name), parameter))
+                return false;
         }
     return true;
 }
@@ -224,8 +232,8 @@ static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, con
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
-    snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself%s%s%s%s%s.", *named || *cause->why ? ": " : "", named,
-             *named && *cause->why ? ", " : "", cause->why,
+    snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself%s%s%s%s%s.",
+             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why,
              cause->verdict == LB_VERDICT_DIVERGED ? "" : "; in exact arithmetic nothing differs, only the rounding");
     lb_failure *f = &q->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
@@ -242,10 +250,14 @@ static lb_status read_report(lb_bisect_session *q, const lb_diff_report *r, lb_e
         q->out->outcome = LB_BISECT_CLEAN;
         lb_stage_end(q, "clean", "%" PRIu64 " aligned ops, the same bits everywhere", r->ops);
     } else if (!cause || r->verdict == LB_VERDICT_MISSING || r->verdict == LB_VERDICT_OPAQUE) {
-        lb_stage_end(q, "undecided", "%s", r->n_missing ? r->missing[0] : cause && *cause->why ? cause->why : lb_verdict_name(r->verdict));
+        lb_stage_end(q, "undecided", "%s",
+                     r->n_missing           ? r->missing[0]
+                     : cause && *cause->why ? cause->why
+                                            : lb_verdict_name(r->verdict));
     } else {
         LB_TRY(report_cause(q, r, cause, err));
-        lb_stage_end(q, "found", "%" PRIu64 " aligned ops, %" PRIu64 " identical: %s", r->ops, r->identical, lb_verdict_name(r->verdict));
+        lb_stage_end(q, "found", "%" PRIu64 " aligned ops, %" PRIu64 " identical: %s", r->ops, r->identical,
+                     lb_verdict_name(r->verdict));
     }
     return LB_OK;
 }
@@ -255,9 +267,12 @@ static lb_status tell_why_none(lb_bisect_session *q, lb_err *err)
 {
     char text[300], steps[64] = "";
     const int64_t step = q->out->failure.step;
-    if (q->out->outcome == LB_BISECT_FOUND) snprintf(steps, sizeof steps, "; `lastbit diff --steps %" PRId64 "` of the two shows it", step);
+    if (q->out->outcome == LB_BISECT_FOUND)
+        snprintf(steps, sizeof steps, "; `lastbit diff --steps %" PRId64 "` of the two shows it", step);
     snprintf(text, sizeof text, "%s was not written: %s%s.", q->options->reproducer,
-             q->out->outcome == LB_BISECT_CLEAN ? "nothing differs" : "a reproducer fails by itself, and a difference has two sides", steps);
+             q->out->outcome == LB_BISECT_CLEAN ? "nothing differs"
+                                                : "a reproducer fails by itself, and a difference has two sides",
+             steps);
     free(q->out->note);
     q->out->note = strdup(text);
     return q->out->note ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

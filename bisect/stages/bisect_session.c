@@ -46,8 +46,7 @@ static bool was_cured(const lb_bisection *b, const char *change)
 static const char *last_cured(const lb_bisection *b)
 {
     for (uint32_t i = b->n_trials; i-- > 0;)
-        if (!strcmp(b->trials[i].outcome, "cured") && strcmp(b->trials[i].purpose, "note"))
-            return b->trials[i].change;
+        if (!strcmp(b->trials[i].outcome, "cured") && strcmp(b->trials[i].purpose, "note")) return b->trials[i].change;
     return "";
 }
 
@@ -68,10 +67,9 @@ static lb_status confirm_cure(lb_bisect_session *q, lb_err *err)
 static lb_status run_stages(lb_bisect_session *q, lb_err *err)
 {
     static lb_status (*const stages[])(lb_bisect_session *, bool *, lb_err *) = {
-        lb_stage_sanity, lb_stage_muon,    lb_stage_precision, lb_stage_rank,
-        lb_stage_spoilt, lb_stage_mask,    lb_stage_update,    lb_stage_own_op,
-        lb_stage_block,  lb_stage_source,  lb_stage_order,     lb_stage_several,
-        lb_stage_op,     lb_stage_loaded};
+        lb_stage_sanity, lb_stage_muon,    lb_stage_precision, lb_stage_rank,  lb_stage_spoilt,
+        lb_stage_mask,   lb_stage_update,  lb_stage_own_op,    lb_stage_block, lb_stage_source,
+        lb_stage_order,  lb_stage_several, lb_stage_op,        lb_stage_loaded};
     bool found = false;
     for (size_t i = 0; i < sizeof stages / sizeof *stages && !found; i++) {
         LB_TRY(stages[i](q, &found, err));
@@ -87,8 +85,7 @@ static lb_status bisect_failure(lb_bisect_session *q, lb_err *err)
 {
     LB_TRY(open_journal(q, err));
     LB_TRY(lb_replay_open(q->capture, &q->replay, err));
-    LB_TRY(lb_monitor_new(q->capture, q->steps[0], q->steps[q->n_steps - 1], q->options->predicate, &q->monitor,
-                          err));
+    LB_TRY(lb_monitor_new(q->capture, q->steps[0], q->steps[q->n_steps - 1], q->options->predicate, &q->monitor, err));
     LB_TRY(lb_trace_new(q->capture, q->steps[0], q->steps[q->n_steps - 1], &q->trace, err));
     return q->options->check ? lb_stage_check(q, err) : run_stages(q, err);
 }

@@ -39,8 +39,7 @@ static lb_status add_later(const narrowing *n, lb_sites *sites)
 }
 
 /* One site per layer that can take the change, in order of execution; ops outside every module go by phase. */
-static lb_status list_layers(const narrowing *n, const lb_program *p, lb_sites *sites, uint32_t *scopes,
-                             uint8_t *seen)
+static lb_status list_layers(const narrowing *n, const lb_program *p, lb_sites *sites, uint32_t *scopes, uint8_t *seen)
 {
     char inside[64], outside[64], pattern[320];
     snprintf(inside, sizeof inside, "step=%" PRId64 "&^(?:", n->step);
@@ -71,8 +70,8 @@ static bool in_scopes(const lb_op *op, const uint32_t *scopes, uint32_t n_scopes
 }
 
 /* One site per op of these layers that can take the change; site k is op rows[k]. */
-static lb_status list_single_ops(const narrowing *n, const lb_program *p, const uint32_t *scopes,
-                                 uint32_t n_scopes, lb_sites *sites, uint32_t *rows)
+static lb_status list_single_ops(const narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes,
+                                 lb_sites *sites, uint32_t *rows)
 {
     char before[64], body[16];
     snprintf(before, sizeof before, "step=%" PRId64 "&index=", n->step);
@@ -88,8 +87,8 @@ static lb_status list_single_ops(const narrowing *n, const lb_program *p, const 
 
 /* One site per op name in a layer and phase; site k is all of the kind of rows[k], which is its first. An optimizer that does
  * the same to each of hundreds of parameters is one culprit, not hundreds. */
-static lb_status list_op_kinds(const narrowing *n, const lb_program *p, const uint32_t *scopes,
-                               uint32_t n_scopes, lb_sites *sites, uint32_t *rows)
+static lb_status list_op_kinds(const narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes,
+                               lb_sites *sites, uint32_t *rows)
 {
     char before[64], layer[320], name[160], body[512], after[40];
     snprintf(before, sizeof before, "step=%" PRId64 "&", n->step);
@@ -112,8 +111,8 @@ static lb_status list_op_kinds(const narrowing *n, const lb_program *p, const ui
     return LB_OK;
 }
 
-static lb_status list_ops(narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes,
-                          lb_sites *sites, uint32_t *rows)
+static lb_status list_ops(narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes, lb_sites *sites,
+                          uint32_t *rows)
 {
     enum { MANY = 64 };
     LB_TRY(list_single_ops(n, p, scopes, n_scopes, sites, rows));
@@ -161,8 +160,7 @@ static void list_group_layers(const lb_program *p, const uint32_t *rows, const u
     text[0] = '\0';
     for (uint32_t i = 0; i < n; i++) {
         bool before = false;
-        for (uint32_t k = 0; k < i; k++)
-            before |= group[k] == which && p->ops[rows[k]].scope == p->ops[rows[i]].scope;
+        for (uint32_t k = 0; k < i; k++) before |= group[k] == which && p->ops[rows[k]].scope == p->ops[rows[i]].scope;
         if (group[i] != which || before) continue;
         const char *layer = lb_op_layer(p, &p->ops[rows[i]]);
         size_t used = strlen(text);
@@ -203,16 +201,15 @@ static lb_status blame_ops(const narrowing *n, const lb_program *p, const uint32
 }
 
 /* No smaller region than these layers. */
-static lb_status blame_layers(const narrowing *n, const lb_program *p, const uint32_t *scopes,
-                              uint32_t n_scopes)
+static lb_status blame_layers(const narrowing *n, const lb_program *p, const uint32_t *scopes, uint32_t n_scopes)
 {
     for (uint32_t i = 0; i < n_scopes; i++) {
         lb_culprit *c;
         LB_TRY(lb_culprit_add(n->q, n->region->axis, n->q->failure.rank, n->step, LB_NONE, &c, n->err));
         LB_TRY(lb_culprit_all_ranks(n->q, c, n->err));
         snprintf(c->layer, sizeof c->layer, "%s", lb_program_text(p, p->scopes[scopes[i]].path));
-        snprintf(c->why, sizeof c->why,
-                 "This layer needs to be %s as a whole: no smaller set of its ops cures.", n->region->how);
+        snprintf(c->why, sizeof c->why, "This layer needs to be %s as a whole: no smaller set of its ops cures.",
+                 n->region->how);
     }
     return LB_OK;
 }
@@ -240,8 +237,7 @@ static lb_status narrow_to_layers(narrowing *n, const lb_program *p, uint32_t *s
     lb_sites layers = {0};
     uint32_t *guilty = NULL, count = 0;
     uint8_t *seen = calloc(p->n_scopes + 8, 1);
-    lb_status status =
-        seen ? list_layers(n, p, &layers, scopes, seen) : lb_fail(n->err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = seen ? list_layers(n, p, &layers, scopes, seen) : lb_fail(n->err, LB_ERR_NOMEM, "out of memory");
     uint32_t n_layers = layers.n;
     if (status == LB_OK) status = add_later(n, &layers);
     if (status == LB_OK) status = lb_narrow(n->q, &layers, false, &guilty, &count, n->err);
@@ -347,7 +343,8 @@ static void sort_rows(uint32_t *rows, uint32_t count)
 }
 
 /* The chain that begins with `first`: its readers, and theirs as long as what they give does not fit. */
-static uint32_t list_chain(const narrowing *n, const lb_trace_row *row, const lb_trace_row *changed, uint32_t first, uint32_t *rows)
+static uint32_t list_chain(const narrowing *n, const lb_trace_row *row, const lb_trace_row *changed, uint32_t first,
+                           uint32_t *rows)
 {
     const lb_program *p = row->program;
     uint32_t count = 0;
@@ -412,7 +409,8 @@ static lb_status list_chain_sites(const narrowing *n, const chain_list *list, lb
         for (uint32_t k = 0; k < sites->n && !listed; k++) listed = first[k] == list->chain[i];
         if (listed) continue;
         for (uint32_t k = i; k < list->n; k++)
-            if (list->chain[k] == list->chain[i]) used += (size_t)snprintf(body + used, sizeof body - used, "%s%u", used ? "," : "", list->rows[k]);
+            if (list->chain[k] == list->chain[i])
+                used += (size_t)snprintf(body + used, sizeof body - used, "%s%u", used ? "," : "", list->rows[k]);
         first[sites->n] = list->chain[i];
         LB_TRY(lb_sites_add(sites, &form, body, n->err));
     }
@@ -487,7 +485,8 @@ static lb_status narrow_lost(narrowing *n, uint32_t *rows, uint32_t *n_rows)
         list_chains(n, row, changed, &all);
         take_chain(&all, last, &nearest);
         if (nearest.n) status = try_chains(n, &nearest, rows, n_rows);
-        if (status == LB_OK && !*n_rows && all.n > nearest.n && all.n < LOST) status = try_chains(n, &all, rows, n_rows);
+        if (status == LB_OK && !*n_rows && all.n > nearest.n && all.n < LOST)
+            status = try_chains(n, &all, rows, n_rows);
     }
     lb_trace_free(kept);
     return status;
@@ -505,8 +504,7 @@ lb_status lb_region_narrow(lb_bisect_session *q, const lb_region *region, int64_
     const lb_program *p = lb_bisect_session_program(q, q->failure.rank, n.step);
     *step = n.step;
     if (!p)
-        return lb_fail(err, LB_ERR_NOT_FOUND, "step %" PRId64 " of rank %d was not recorded", n.step,
-                       q->failure.rank);
+        return lb_fail(err, LB_ERR_NOT_FOUND, "step %" PRId64 " of rank %d was not recorded", n.step, q->failure.rank);
     uint32_t *scopes = malloc((p->n_scopes + 8) * sizeof *scopes), n_scopes = 0;
     *ops = malloc(((size_t)p->n_ops + 1) * sizeof **ops);
     lb_status status = scopes && *ops ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

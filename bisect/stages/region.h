@@ -12,8 +12,7 @@ typedef struct lb_region {
     const char *how;      /* after a count of layers, ops or steps: "in f32" */
     lb_axis axis;
     bool (*touches)(const lb_program *program, const lb_op *op); /* can the change mean anything to this op? */
-    bool (*guilty)(const lb_program *program,
-                   const lb_op *op); /* of the ops in the region: the one to name first */
+    bool (*guilty)(const lb_program *program, const lb_op *op);  /* of the ops in the region: the one to name first */
 } lb_region;
 
 /* Whether any op of the failing rank can take the change. */

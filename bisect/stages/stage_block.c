@@ -57,8 +57,7 @@ static uint32_t most_grown_inside(const lb_bisect_session *q, const char *block,
         before = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
     for (uint32_t i = 0; row && before && i < row->program->n_ops && i < before->program->n_ops; i++) {
         const char *layer = lb_op_layer(row->program, &row->program->ops[i]);
-        if (strncmp(layer, block, n) || (layer[n] && layer[n] != '.') || !(before->sums[i].largest > 0))
-            continue;
+        if (strncmp(layer, block, n) || (layer[n] && layer[n] != '.') || !(before->sums[i].largest > 0)) continue;
         if (row->program->ops[i].name !=
                 before->program->ops[i].name && /* programs of one archive share no string table */
             strcmp(lb_op_name(row->program, &row->program->ops[i]),
@@ -101,8 +100,8 @@ static lb_status earlier_loss(lb_bisect_session *q, const char *block, int64_t s
     const lb_program *p = lb_bisect_session_program(q, q->failure.rank, step);
     lb_sites sites = {0};
     uint32_t *rows = malloc(((size_t)p->n_ops + 1) * sizeof *rows), *found = NULL, n = 0;
-    lb_status status = rows ? list_wide_ops(q, block, step, *broken, &sites, rows, err)
-                            : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        rows ? list_wide_ops(q, block, step, *broken, &sites, rows, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_narrow(q, &sites, false, &found, &n, err);
     for (uint32_t i = 0; i < n; i++) {
         *wide = true;
@@ -117,8 +116,8 @@ static lb_status earlier_loss(lb_bisect_session *q, const char *block, int64_t s
 /* ---- block and step ------------------------------------------------------------------------------------------------ */
 
 /* `steps`: the only ones in which they are skipped, as a list; "": all. */
-static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const char *letters,
-                             const char *steps, lb_sites *sites, uint32_t *suspects, lb_err *err)
+static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const char *letters, const char *steps,
+                             lb_sites *sites, uint32_t *suspects, lb_err *err)
 {
     char before[300];
     snprintf(before, sizeof before, "%s%s%slayer=^(?:", *steps ? "step=" : "", steps, *steps ? "&" : "");
@@ -130,8 +129,8 @@ static lb_status list_blocks(const lb_program *p, const lb_blocks *blocks, const
         suspects[sites->n] = blocks->rows[i].scope;
         LB_TRY(lb_sites_add(sites, &form, pattern, err));
     }
-    lb_sites_name(sites, *steps ? "blocks of class %s skipped in step %s" : "blocks of class %s skipped",
-                  letters, steps);
+    lb_sites_name(sites, *steps ? "blocks of class %s skipped in step %s" : "blocks of class %s skipped", letters,
+                  steps);
     return LB_OK;
 }
 
@@ -271,14 +270,12 @@ static lb_status examine_block(lb_bisect_session *q, const lb_program *first, co
     c->block = block->letter;
     if (row == LB_NONE || grew) snprintf(c->layer, sizeof c->layer, "%s", grew ? owner : path);
     LB_TRY(lb_culprit_all_ranks(q, c, err));
-    snprintf(c->why, sizeof c->why,
-             "Without block %s in step %" PRId64 ", %s, the window ends without the failure.%s", path, step,
-             lb_besides(q),
+    snprintf(c->why, sizeof c->why, "Without block %s in step %" PRId64 ", %s, the window ends without the failure.%s",
+             path, step, lb_besides(q),
              wide    ? " The op named is the first that the cure by f64 needs."
              : broke ? " The op named is the first in it whose inputs are finite and whose result is not."
-             : grew
-                 ? " The op named wrote the parameter of it that grew most; skipping it leaves that as it was."
-                 : "");
+             : grew  ? " The op named wrote the parameter of it that grew most; skipping it leaves that as it was."
+                     : "");
     return LB_OK;
 }
 
@@ -346,7 +343,8 @@ static lb_status examine_origin(lb_bisect_session *q, const lb_blocks *blocks, b
     if (!p || origin->written || !p->ops[origin->op].scope || !lb_trace_broke(row, origin->op)) return LB_OK;
     if (origin->phase != LB_PHASE_FORWARD && origin->phase != LB_PHASE_BACKWARD) return LB_OK;
     const lb_trace_sum *sum = &row->sums[origin->op];
-    if (!sum->nan && sum->inf <= sum->masked && !origin->by_zero) return LB_OK; /* -inf alone is a mask that somebody copies */
+    if (!sum->nan && sum->inf <= sum->masked && !origin->by_zero)
+        return LB_OK; /* -inf alone is a mask that somebody copies */
     bool digits;
     LB_TRY(digits_matter(q, row, &digits, err));
     if (digits) return LB_OK;
@@ -366,8 +364,10 @@ static lb_status examine_origin(lb_bisect_session *q, const lb_blocks *blocks, b
     if (block) c->block = block->letter;
     LB_TRY(lb_culprit_all_ranks(q, c, err));
     snprintf(c->why, sizeof c->why,
-             "Without %s in step %" PRId64 ", %s, the window ends without the failure. The op named is the first in it whose inputs are "
-             "finite and whose result is not.", path, origin->step, lb_besides(q));
+             "Without %s in step %" PRId64
+             ", %s, the window ends without the failure. The op named is the first in it whose inputs are "
+             "finite and whose result is not.",
+             path, origin->step, lb_besides(q));
     return LB_OK;
 }
 
@@ -382,8 +382,7 @@ static const lb_block *block_of_scope(const lb_blocks *blocks, uint32_t scope)
 
 /* Adds to the background what cures the others: narrowed where they have been examined, skipped whole where not. */
 static lb_status cure_others(lb_bisect_session *q, const lb_sites *base, const lb_sites *narrowed,
-                             const lb_sites *sites, const uint32_t *culprits, uint32_t n, uint32_t from,
-                             lb_err *err)
+                             const lb_sites *sites, const uint32_t *culprits, uint32_t n, uint32_t from, lb_err *err)
 {
     lb_replay_summary summary = {0};
     uint64_t *later = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *later);
@@ -399,8 +398,8 @@ static lb_status cure_others(lb_bisect_session *q, const lb_sites *base, const l
 
 /* Several blocks of one class: each is examined while the others are cured. */
 static lb_status examine_each(lb_bisect_session *q, const lb_program *p, const lb_blocks *blocks,
-                              const uint32_t *suspects, const lb_sites *sites, const uint32_t *culprits,
-                              uint32_t n, const when *known, lb_err *err)
+                              const uint32_t *suspects, const lb_sites *sites, const uint32_t *culprits, uint32_t n,
+                              const when *known, lb_err *err)
 {
     lb_sites base = q->background, narrowed = {0};
     lb_failure failure = q->failure;
@@ -408,8 +407,7 @@ static lb_status examine_each(lb_bisect_session *q, const lb_program *p, const l
     q->background = (lb_sites){0};
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         status = cure_others(q, &base, &narrowed, sites, culprits, n, i + 1, err);
-        if (status == LB_OK)
-            status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[i]]), known, err);
+        if (status == LB_OK) status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[i]]), known, err);
         if (status == LB_OK) status = lb_sites_append(&narrowed, &q->cure, NULL, err);
     }
     lb_sites_release(&q->background);
@@ -478,8 +476,7 @@ lb_status lb_stage_block(lb_bisect_session *q, bool *found, lb_err *err)
     const char *letter = "";
     char present[8] = "";
     for (uint32_t i = 0; i < blocks.n; i++)
-        if (!strchr(present, blocks.rows[i].letter) && strlen(present) < 7)
-            strncat(present, &blocks.rows[i].letter, 1);
+        if (!strchr(present, blocks.rows[i].letter) && strlen(present) < 7) strncat(present, &blocks.rows[i].letter, 1);
     if (status == LB_OK) status = examine_origin(q, &blocks, found, err);
     const bool direct = *found;
     if (status == LB_OK && !direct) status = lb_precision_note(q, err);

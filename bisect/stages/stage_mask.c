@@ -49,8 +49,7 @@ static uint32_t last_writer(const lb_trace_row *row, int64_t storage)
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         for (uint32_t r = 0; r < op->results + op->written && !(op->flags & LB_OP_VIEW); r++) {
-            const uint32_t v =
-                lb_op_outcome(p, op, r);
+            const uint32_t v = lb_op_outcome(p, op, r);
             if (v != LB_NONE && p->values[v].storage == storage && holds_mask(row, i)) return i;
         }
     }
@@ -137,8 +136,7 @@ static lb_status try_place(lb_bisect_session *q, const place *at, bool *found, l
     snprintf(body, sizeof body, "%u", at->op);
     lb_site_form form = {is_source(p, at->op) ? LB_SWAP_SOURCE : LB_SWAP_KERNEL, "finite", before, "", ','};
     lb_status status = lb_sites_add(&site, &form, body, err);
-    lb_sites_name(&site, "0 for -inf in what %s of step %" PRId64 " gives", lb_op_name(p, &p->ops[at->op]),
-                  p->step);
+    lb_sites_name(&site, "0 for -inf in what %s of step %" PRId64 " gives", lb_op_name(p, &p->ops[at->op]), p->step);
     if (status == LB_OK) status = lb_try(q, &site, NULL, "whole", &outcome, err);
     *found = status == LB_OK && outcome == LB_OUTCOME_CURED;
     if (*found) status = lb_cure_set(q, &site, NULL, 0, err);
@@ -150,11 +148,9 @@ static lb_status try_place(lb_bisect_session *q, const place *at, bool *found, l
 lb_status lb_stage_mask(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
-    const lb_trace_row *row =
-        origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
+    const lb_trace_row *row = origin->op == LB_NONE ? NULL : lb_trace_find(q->trace, origin->rank, origin->step);
     path back = {.n = 0};
-    if (!row || !strstr(origin->name, "softmax") || strstr(origin->name, "backward") ||
-        !row->sums[origin->op].nan)
+    if (!row || !strstr(origin->name, "softmax") || strstr(origin->name, "backward") || !row->sums[origin->op].nan)
         return LB_OK;
     LB_TRY(find_path(q, row, origin->op, &back, err));
     if (!back.n) return LB_OK;

@@ -15,7 +15,7 @@
 /* Modules that own Muon's parameters, by path, in order of their first write. */
 typedef struct muon_owners {
     char (*paths)[160];
-    uint32_t *steps; /* per owner: in how many steps its update was Muon's */
+    uint32_t *steps;           /* per owner: in how many steps its update was Muon's */
     uint32_t n, room, updates; /* updates: steps in which some parameter was written */
 } muon_owners;
 
@@ -25,7 +25,8 @@ static lb_status add_owner(muon_owners *o, const char *path, uint32_t *row, lb_e
         if (!strcmp(o->paths[*row], path)) return LB_OK;
     if (o->n == o->room) {
         o->room = o->room ? 2 * o->room : 32;
-        void *more = realloc(o->paths, o->room * sizeof *o->paths), *steps = realloc(o->steps, o->room * sizeof *o->steps);
+        void *more = realloc(o->paths, o->room * sizeof *o->paths),
+             *steps = realloc(o->steps, o->room * sizeof *o->steps);
         if (more) o->paths = more;
         if (steps) o->steps = steps;
         if (!more || !steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -105,8 +106,7 @@ static lb_status list_owner_sites(lb_bisect_session *q, const muon_owners *owner
 {
     char before[64];
     snprintf(before, sizeof before, "step=%" PRId64 "&^(?:", q->steps[when[0]]);
-    lb_site_form form = {LB_SWAP_MUON, argument, before, ")$", '|'},
-                 later = {LB_SWAP_MUON, argument, "step=", "", ','};
+    lb_site_form form = {LB_SWAP_MUON, argument, before, ")$", '|'}, later = {LB_SWAP_MUON, argument, "step=", "", ','};
     for (uint32_t i = 0; i < owners->n; i++) {
         char pattern[320];
         lb_escape(owners->paths[i], pattern, sizeof pattern);
@@ -133,8 +133,7 @@ static lb_status guilty_product(const lb_bisect_session *q, const char *layer, i
         for (uint32_t i = 0; i < slice->n_ops; i++) {
             const char *name = lb_op_name(row->program, &row->program->ops[slice->ops[i]]);
             bool product = strstr(name, "::mm") || strstr(name, "bmm") || strstr(name, "addmm");
-            if (!product ||
-                !(row->bits[slice->ops[i]] & LB_TRACE_BAD || row->sums[slice->ops[i]].largest > 100))
+            if (!product || !(row->bits[slice->ops[i]] & LB_TRACE_BAD || row->sums[slice->ops[i]].largest > 100))
                 continue;
             *op = slice->ops[i];
             break;
@@ -152,8 +151,8 @@ static bool owner_failed(const lb_bisect_session *q, const char *layer, int64_t 
     lb_muon muon;
     if (!row || with_muon(row->program, &muon, NULL) != LB_OK) return false;
     for (uint32_t s = 0; s < muon.n; s++)
-        failed |= !strcmp(owner_path(row->program, &muon.slices[s]), layer) &&
-                  row->bits[muon.slices[s].write] & LB_TRACE_BAD;
+        failed |=
+            !strcmp(owner_path(row->program, &muon.slices[s]), layer) && row->bits[muon.slices[s].write] & LB_TRACE_BAD;
     lb_muon_release(&muon);
     return failed;
 }
@@ -168,10 +167,9 @@ static lb_status add_muon_culprit(lb_bisect_session *q, const char *layer, int64
     LB_TRY(lb_culprit_all_ranks(q, c, err));
     snprintf(c->layer, sizeof c->layer, "%s", layer);
     c->block = 0;
-    snprintf(
-        c->why, sizeof c->why,
-        "The cure needs %s for the Muon update of %s%s; with that, %s, the window ends without the failure.",
-        how, layer, later ? ", and in later steps" : "", lb_besides(q));
+    snprintf(c->why, sizeof c->why,
+             "The cure needs %s for the Muon update of %s%s; with that, %s, the window ends without the failure.", how,
+             layer, later ? ", and in later steps" : "", lb_besides(q));
     return LB_OK;
 }
 
@@ -189,8 +187,7 @@ static lb_status try_runaways(lb_bisect_session *q, const muon_owners *owners, i
         uint32_t op = LB_NONE;
         if (i < owners->n) {
             LB_TRY(guilty_product(q, owners->paths[i], step, &op, err));
-            if (op == LB_NONE || !row || !(row->bits[op] & LB_TRACE_BAD || row->sums[op].largest > 100))
-                continue;
+            if (op == LB_NONE || !row || !(row->bits[op] & LB_TRACE_BAD || row->sums[op].largest > 100)) continue;
             n++;
         }
         set[i / 64] |= (uint64_t)1 << (i % 64);
@@ -208,8 +205,8 @@ static lb_status blame_owners(lb_bisect_session *q, const muon_owners *owners, i
 {
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
     bool cured = false;
-    lb_status status = set ? try_runaways(q, owners, step, sites, set, &cured, err)
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        set ? try_runaways(q, owners, step, sites, set, &cured, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && !cured)
         status = lb_narrow(q, sites, false, found, n, err);
     else if (status == LB_OK) {

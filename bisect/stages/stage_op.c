@@ -89,12 +89,11 @@ static lb_status blame(lb_bisect_session *q, const broken_kind *k, uint32_t besi
     if (besides)
         snprintf(others, sizeof others, " and in place of what %u other %s so", besides,
                  besides == 1 ? "op makes" : "ops make");
-    snprintf(
-        c->why, sizeof c->why,
-        "It makes numbers that are not finite of finite ones%s%.120s. With 0 in their place%s, and nothing else "
-        "changed, the window ends without the failure; no change of a block, a precision or the data does "
-        "that.",
-        *c->parameter ? ", in " : "", c->parameter, others);
+    snprintf(c->why, sizeof c->why,
+             "It makes numbers that are not finite of finite ones%s%.120s. With 0 in their place%s, and nothing else "
+             "changed, the window ends without the failure; no change of a block, a precision or the data does "
+             "that.",
+             *c->parameter ? ", in " : "", c->parameter, others);
     return LB_OK;
 }
 
@@ -105,8 +104,10 @@ static lb_status blame_state(lb_bisect_session *q, const lb_program *p, uint32_t
     lb_culprit *c;
     LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &c, err));
     LB_TRY(lb_culprit_all_ranks(q, c, err));
-    snprintf(c->why, sizeof c->why, "The window begins with state that no optimizer leaves: %s. %s makes NaN of it; with 0 there, %s, the "
-             "window ends without the failure.", origin->text, lb_op_name(p, &p->ops[broken]), lb_besides(q));
+    snprintf(c->why, sizeof c->why,
+             "The window begins with state that no optimizer leaves: %s. %s makes NaN of it; with 0 there, %s, the "
+             "window ends without the failure.",
+             origin->text, lb_op_name(p, &p->ops[broken]), lb_besides(q));
     return LB_OK;
 }
 
@@ -139,7 +140,8 @@ static lb_status list_own_op(const lb_program *p, uint32_t op, bool kind, lb_sit
     lb_escape(lb_op_layer(p, &p->ops[op]), layer, sizeof layer);
     lb_escape(lb_op_name(p, &p->ops[op]), body, sizeof body);
     snprintf(before, sizeof before, "^%s/", layer);
-    lb_site_form all = {LB_SWAP_KERNEL, "finite", before, "$&phase=optimizer", 0}, one = {LB_SWAP_KERNEL, "finite", before, "", ','};
+    lb_site_form all = {LB_SWAP_KERNEL, "finite", before, "$&phase=optimizer", 0},
+                 one = {LB_SWAP_KERNEL, "finite", before, "", ','};
     if (!kind) {
         snprintf(before, sizeof before, "step=%" PRId64 "&index=", p->step);
         snprintf(body, sizeof body, "%u", op);
@@ -157,7 +159,8 @@ lb_status lb_stage_own_op(lb_bisect_session *q, bool *found, lb_err *err)
     const uint32_t broken = row ? origin->broken : LB_NONE;
     lb_sites site = {0};
     lb_outcome outcome = LB_OUTCOME_SAME;
-    if (broken == LB_NONE || origin->written || row->program->ops[broken].phase != LB_PHASE_OPTIMIZER || !lb_trace_broke(row, broken))
+    if (broken == LB_NONE || origin->written || row->program->ops[broken].phase != LB_PHASE_OPTIMIZER ||
+        !lb_trace_broke(row, broken))
         return LB_OK;
     /* A number by which all gradients are clipped is asked like any other op. */
     if (row->sums[broken].elements < 2) return LB_OK;
@@ -171,11 +174,13 @@ lb_status lb_stage_own_op(lb_bisect_session *q, bool *found, lb_err *err)
         *found = status == LB_OK && outcome == LB_OUTCOME_CURED;
     }
     if (*found) status = lb_cure_set(q, &site, NULL, 0, err);
-    if (*found && status == LB_OK && broken == origin->op) status = blame(q, &(broken_kind){row->program, broken}, 0, err);
+    if (*found && status == LB_OK && broken == origin->op)
+        status = blame(q, &(broken_kind){row->program, broken}, 0, err);
     if (*found && status == LB_OK && broken != origin->op) status = blame_state(q, row->program, broken, err);
     if (status == LB_OK)
-        lb_stage_end(q, *found ? "cured" : "cleared", *found ? "with 0 for what one op gives that is not finite"
-                                                             : "fails with 0 for what the first op gives that is not finite, too");
+        lb_stage_end(q, *found ? "cured" : "cleared",
+                     *found ? "with 0 for what one op gives that is not finite"
+                            : "fails with 0 for what the first op gives that is not finite, too");
     lb_sites_release(&site);
     return status;
 }

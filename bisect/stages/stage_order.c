@@ -7,8 +7,7 @@
 /* Nothing else takes an order; what does not sum is left alone by the swap and narrowed away. */
 static bool may_sum(const lb_program *p, const lb_op *op)
 {
-    return !(op->flags & (LB_OP_VIEW | LB_OP_COLLECTIVE)) && strncmp(lb_op_name(p, op), "lb::", 4) &&
-           op->results;
+    return !(op->flags & (LB_OP_VIEW | LB_OP_COLLECTIVE)) && strncmp(lb_op_name(p, op), "lb::", 4) && op->results;
 }
 
 static bool is_collective(const lb_program *p, const lb_op *op)

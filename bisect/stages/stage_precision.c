@@ -158,8 +158,7 @@ static lb_status run_precision(lb_bisect_session *q, bool *found, lb_err *err)
     }
     if (wide == LB_OUTCOME_INVALID)
         return end_cleared(q, "undecided", "could not be run with f32 in place of every float below it", err);
-    return end_cleared(q, "cleared",
-                       "fails with f32 in place of every float below it, and with bf16 everywhere", err);
+    return end_cleared(q, "cleared", "fails with f32 in place of every float below it, and with bf16 everywhere", err);
 }
 
 lb_status lb_stage_precision(lb_bisect_session *q, bool *found, lb_err *err)

@@ -50,8 +50,7 @@ bool lb_rank_broke(const lb_bisect_session *q, uint32_t rank_row)
 
 static bool same_op(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
 {
-    return p->ops[i].phase == q->ops[k].phase &&
-           !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
+    return p->ops[i].phase == q->ops[k].phase && !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
            !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
 }
 
@@ -77,8 +76,7 @@ static uint32_t outlying_op(const lb_bisect_session *q, uint32_t rank_row, int64
         const lb_trace_row *row = lb_trace_find(q->trace, q->ranks[rank_row], q->steps[s]);
         uint32_t first = LB_NONE;
         for (uint32_t r = 0; r < q->n_ranks && row; r++) {
-            const lb_trace_row *other =
-                r == rank_row ? NULL : lb_trace_find(q->trace, q->ranks[r], q->steps[s]);
+            const lb_trace_row *other = r == rank_row ? NULL : lb_trace_find(q->trace, q->ranks[r], q->steps[s]);
             if (!other) continue;
             uint32_t op = first_larger(row, other);
             if (op == LB_NONE)

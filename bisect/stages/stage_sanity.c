@@ -55,8 +55,8 @@ static void lacks_bytes(lb_bisect_session *q, const lb_failure *recorded, const 
 {
     q->out->outcome = LB_BISECT_UNDECIDED;
     q->out->again = lb_window_record_again(q, recorded->step);
-    lb_stage_end(q, "undecided", "%u sources and %u results of unknown ops have no bytes, first %s",
-                 lack->sources, lack->opaque, lack->first);
+    lb_stage_end(q, "undecided", "%u sources and %u results of unknown ops have no bytes, first %s", lack->sources,
+                 lack->opaque, lack->first);
 }
 
 static lb_status only_recorded(lb_bisect_session *q, const lb_failure *recorded, const suspicion *s, lb_err *err)
@@ -79,7 +79,9 @@ static lb_status only_recorded(lb_bisect_session *q, const lb_failure *recorded,
     char ratio[48] = ""; /* integers, and what is not finite, have none */
     if (s->ratio == s->ratio) snprintf(ratio, sizeof ratio, " (error %.3g times its bound)", s->ratio);
     snprintf(c->why, sizeof c->why,
-             "Its recorded result is not what its recorded inputs give%s, and the replay, which computes it anew, does not fail.", ratio);
+             "Its recorded result is not what its recorded inputs give%s, and the replay, which computes it anew, does "
+             "not fail.",
+             ratio);
     lb_stage_end(q, "found", "%u %s not what the inputs give", s->count,
                  s->count == 1 ? "op's recorded result is" : "ops' recorded results are");
     return LB_OK;
@@ -108,8 +110,7 @@ static lb_status recorded_failure(lb_bisect_session *q, lb_failure *failure, lb_
     if (*lb_monitor_warning(q->monitor)) q->out->note = strdup(lb_monitor_warning(q->monitor));
     if (lb_monitor_failure(q->monitor)->kind == LB_FAILURE_NONE && q->mode == LB_MONITOR_NONFINITE) {
         LB_TRY(lb_monitor_recording(q->monitor, LB_MONITOR_GROSS, err));
-        q->mode =
-            lb_monitor_failure(q->monitor)->kind != LB_FAILURE_NONE ? LB_MONITOR_GROSS : LB_MONITOR_NONFINITE;
+        q->mode = lb_monitor_failure(q->monitor)->kind != LB_FAILURE_NONE ? LB_MONITOR_GROSS : LB_MONITOR_NONFINITE;
     }
     *failure = *lb_monitor_failure(q->monitor);
     q->unrecorded = lb_monitor_blind(q->monitor, INT64_MAX);
@@ -125,7 +126,8 @@ static bool judged_enough(lb_bisect_session *q, const suspicion *aa, const lb_re
     const lb_lack lack = lb_window_lack(q);
     q->out->outcome = LB_BISECT_UNDECIDED;
     if (!nothing && !unseen)
-        lb_basis_lacks(q, "the predicate was asked of nothing: no op of this window is selected by it, or gives floats");
+        lb_basis_lacks(q,
+                       "the predicate was asked of nothing: no op of this window is selected by it, or gives floats");
     else if (nothing && !lack.sources && !lack.opaque)
         lb_basis_lacks(q, "no op of this window computes anything that could be compared");
     else {

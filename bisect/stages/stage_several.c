@@ -13,8 +13,8 @@
 
 enum stage_number { MUON, PRECISION, RANK, BLOCK, STAGES };
 
-static lb_status (*const run_stage[STAGES])(lb_bisect_session *, bool *, lb_err *) = {
-    lb_stage_muon, lb_stage_precision, lb_stage_rank, lb_stage_block};
+static lb_status (*const run_stage[STAGES])(lb_bisect_session *, bool *, lb_err *) = {lb_stage_muon, lb_stage_precision,
+                                                                                      lb_stage_rank, lb_stage_block};
 
 typedef struct changes {
     lb_sites sites;
@@ -30,8 +30,7 @@ static bool applies(const lb_bisect_session *q, const char *name)
     return false;
 }
 
-static lb_status add(changes *c, enum stage_number stage, const lb_site_form *form, const char *body,
-                     lb_err *err)
+static lb_status add(changes *c, enum stage_number stage, const lb_site_form *form, const char *body, lb_err *err)
 {
     c->stage[c->sites.n] = (uint8_t)stage;
     return lb_sites_add(&c->sites, form, body, err);

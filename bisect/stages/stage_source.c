@@ -175,15 +175,20 @@ lb_status lb_stage_hidden(lb_bisect_session *q, bool *found, lb_err *err)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
             const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++) {
-                if (!is_source(p, i) || !(value_of(p, i)->flags & LB_VALUE_PARAMETER) || !spoilt(q, p, i, false)) continue;
+                if (!is_source(p, i) || !(value_of(p, i)->flags & LB_VALUE_PARAMETER) || !spoilt(q, p, i, false))
+                    continue;
                 LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, p->rank, p->step, i, &c, err));
                 lb_failure *failure = &q->out->failure;
                 *failure = (lb_failure){.kind = LB_FAILURE_PARAMETER, .step = p->step, .rank = p->rank, .op = i};
                 snprintf(failure->layer, sizeof failure->layer, "%s", c->layer);
                 snprintf(failure->name, sizeof failure->name, "%s", c->op);
-                snprintf(failure->what, sizeof failure->what, "a parameter holds numbers that are NaN or infinite: %.120s", c->parameter);
-                snprintf(c->why, sizeof c->why, "%s holds numbers that are NaN or infinite when step %lld begins, and what reads it hides them: no "
-                         "loss, gradient or output is anything but finite.", *c->parameter ? c->parameter : "a parameter", (long long)p->step);
+                snprintf(failure->what, sizeof failure->what,
+                         "a parameter holds numbers that are NaN or infinite: %.120s", c->parameter);
+                snprintf(
+                    c->why, sizeof c->why,
+                    "%s holds numbers that are NaN or infinite when step %lld begins, and what reads it hides them: no "
+                    "loss, gradient or output is anything but finite.",
+                    *c->parameter ? c->parameter : "a parameter", (long long)p->step);
                 *found = true;
                 return LB_OK;
             }
@@ -209,8 +214,7 @@ static lb_status list_spoilt(lb_bisect_session *q, bool masks_too, source_list *
 static bool is_data(const lb_value *v)
 {
     bool kind = v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_OTHER || v->source == LB_SOURCE_CARRIED;
-    return kind && v->layout.ndim > 0 &&
-           !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT));
+    return kind && v->layout.ndim > 0 && !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT));
 }
 
 static bool alike(const lb_program *p, const lb_value *a, const lb_program *q, const lb_value *b)
@@ -268,16 +272,16 @@ static void say_what(const lb_bisect_session *q, const source_row *row, bool fin
     const bool written = *c->parameter && strcmp(c->parameter, lb_program_text(p, v->name)) != 0;
     bool late = c->between || after_optimizer(p, row->op);
     if (written) snprintf(into, sizeof into, " that is written to %s", c->parameter);
-    snprintf(when, sizeof when,
-             late ? "read after step %" PRId64 "'s optimizer, so for the next" : "of step %" PRId64, row->step);
+    snprintf(when, sizeof when, late ? "read after step %" PRId64 "'s optimizer, so for the next" : "of step %" PRId64,
+             row->step);
     if (bad)
-        snprintf(holds, sizeof holds, "%" PRId64 " of %" PRId64 " elements of it are not finite. ", bad,
-                 s.elements);
+        snprintf(holds, sizeof holds, "%" PRId64 " of %" PRId64 " elements of it are not finite. ", bad, s.elements);
     else if (s.elements)
         snprintf(holds, sizeof holds, "It lies between %.4g and %.4g. ", s.min, s.max);
-    snprintf(c->why, sizeof c->why, "What fails is fed by %s%s, %s. %sWith %s, %s, the window ends without the failure.",
-             kind_name(p, v), into, when, holds,
-             finite ? "0 in their place" : "what the same source held before in its place", lb_besides(q));
+    snprintf(c->why, sizeof c->why,
+             "What fails is fed by %s%s, %s. %sWith %s, %s, the window ends without the failure.", kind_name(p, v),
+             into, when, holds, finite ? "0 in their place" : "what the same source held before in its place",
+             lb_besides(q));
 }
 
 /* Ranks that hold the same source, spoilt alike, are one culprit. */

@@ -53,10 +53,14 @@ static lb_status blame(lb_bisect_session *q, const char *change, lb_err *err)
     if (!by_optimizer(origin)) lb_culprit_between(q, c);
     const double lr = learning_rate(p, group);
     if (isfinite(lr)) snprintf(rate, sizeof rate, ", at a learning rate of %.3g", lr);
-    snprintf(c->why, sizeof c->why, "%s%s%smakes %.120s %.3g times as large%s. With %s, %s, the window ends without the failure.",
+    snprintf(c->why, sizeof c->why,
+             "%s%s%smakes %.120s %.3g times as large%s. With %s, %s, the window ends without the failure.",
              by_optimizer(origin) ? "The update is too large: " : "It stands outside the model, and ",
-             group ? lb_program_text(p, group->optimizer) : by_optimizer(origin) ? "it" : "", group || by_optimizer(origin) ? " " : "",
-             *c->parameter ? c->parameter : "what it writes", origin->growth, rate, change, lb_besides(q));
+             group                  ? lb_program_text(p, group->optimizer)
+             : by_optimizer(origin) ? "it"
+                                    : "",
+             group || by_optimizer(origin) ? " " : "", *c->parameter ? c->parameter : "what it writes", origin->growth,
+             rate, change, lb_besides(q));
     return LB_OK;
 }
 
@@ -128,12 +132,16 @@ lb_status lb_stage_update(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;
-    return any && (by_optimizer(origin) || isinf(origin->growth) || !writes_parameter(q, origin)) ? run_update(q, found, err) : LB_OK;
+    return any && (by_optimizer(origin) || isinf(origin->growth) || !writes_parameter(q, origin))
+               ? run_update(q, found, err)
+               : LB_OK;
 }
 
 lb_status lb_stage_loaded(lb_bisect_session *q, bool *found, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const bool any = origin->op != LB_NONE && origin->written;
-    return any && !by_optimizer(origin) && !isinf(origin->growth) && writes_parameter(q, origin) ? run_update(q, found, err) : LB_OK;
+    return any && !by_optimizer(origin) && !isinf(origin->growth) && writes_parameter(q, origin)
+               ? run_update(q, found, err)
+               : LB_OK;
 }

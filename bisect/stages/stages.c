@@ -72,7 +72,8 @@ lb_status lb_culprit_of_storage(lb_bisect_session *q, lb_culprit *c, int32_t ran
     LB_TRY(lb_flow_new(p, &flow, err));
     lb_status status = lb_owners_new(flow, NULL, &owners, err);
     for (uint32_t v = 0; v < p->n_values && status == LB_OK; v++) {
-        const char *name = p->values[v].storage == storage ? lb_owner_of_value(owners, v) : "", *dot = strrchr(name, '.');
+        const char *name = p->values[v].storage == storage ? lb_owner_of_value(owners, v) : "",
+                   *dot = strrchr(name, '.');
         if (!*name) continue;
         snprintf(c->parameter, sizeof c->parameter, "%s", name);
         snprintf(c->layer, sizeof c->layer, "%.*s", dot ? (int)(dot - name) : 0, name);

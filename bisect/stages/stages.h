@@ -45,7 +45,8 @@ lb_status lb_stage_order(lb_bisect_session *session, bool *found, lb_err *err);
 lb_status lb_culprit_add(lb_bisect_session *session, lb_axis axis, int32_t rank, int64_t step, uint32_t row,
                          lb_culprit **culprit, lb_err *err);
 /* Of an op that writes several things the one in `storage`: its owner becomes the culprit's parameter and layer. */
-lb_status lb_culprit_of_storage(lb_bisect_session *session, lb_culprit *culprit, int32_t rank, int64_t storage, lb_err *err);
+lb_status lb_culprit_of_storage(lb_bisect_session *session, lb_culprit *culprit, int32_t rank, int64_t storage,
+                                lb_err *err);
 /* All ranks run the same code: a culprit that is not of one rank names those that take part. */
 lb_status lb_culprit_all_ranks(lb_bisect_session *session, lb_culprit *culprit, lb_err *err);
 /* What Python does between two steps is recorded with the first, and acts in the second: marks a culprit whose op stands behind what the

@@ -65,8 +65,7 @@ static const char *shown_cure(const lb_bisection *b)
     if (!b->cure || strlen(b->cure) <= SHORT || b->n_culprits == 0) return best;
     for (uint32_t i = 0; i < b->n_trials; i++) { /* later ones are narrower */
         const lb_trial *t = &b->trials[i];
-        if (!strcmp(t->outcome, "cured") && strcmp(t->purpose, "note") && *t->change &&
-            strlen(t->change) <= SHORT)
+        if (!strcmp(t->outcome, "cured") && strcmp(t->purpose, "note") && *t->change && strlen(t->change) <= SHORT)
             best = t->change;
     }
     return best;
@@ -206,8 +205,8 @@ static void put_culprits(FILE *out, const lb_bisection *b)
     const int64_t acts = b->culprits[0].between ? b->culprits[0].acts : b->culprits[0].step;
     if (b->culprits[0].n_ranks && acts >= 0 && acts < f->step) {
         char when[120];
-        snprintf(when, sizeof when, "It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".",
-                 acts, f->step);
+        snprintf(when, sizeof when, "It acts in step %" PRId64 "; the failure shows in step %" PRId64 ".", acts,
+                 f->step);
         put_text(out, "", when);
     }
 }
@@ -222,8 +221,7 @@ static void put_failure(FILE *out, const lb_failure *f, const char *label)
         snprintf(text, sizeof text, "%s", f->what);
     else
         snprintf(text, sizeof text, "step %" PRId64 ", rank %d: %s%s%s%s%s%s", f->step, f->rank, f->what,
-                 *f->name ? " (" : "", f->layer, *f->layer && *f->name ? " " : "", f->name,
-                 *f->name ? ")" : "");
+                 *f->name ? " (" : "", f->layer, *f->layer && *f->name ? " " : "", f->name, *f->name ? ")" : "");
     put_text(out, label, text);
 }
 
@@ -242,8 +240,7 @@ static void put_stages(FILE *out, const lb_bisection *b)
     for (uint32_t i = 0; i < b->n_stages; i++) {
         const lb_stage *s = &b->stages[i];
         char text[400], trials[40] = "";
-        if (s->trials)
-            snprintf(trials, sizeof trials, " (%u %s)", s->trials, s->trials == 1 ? "trial" : "trials");
+        if (s->trials) snprintf(trials, sizeof trials, " (%u %s)", s->trials, s->trials == 1 ? "trial" : "trials");
         snprintf(text, sizeof text, "%s %s%s%s%s", s->name, s->outcome, *s->note ? ": " : "", s->note, trials);
         put_text(out, i ? "" : "tried", text);
     }
@@ -255,8 +252,7 @@ static void put_reproducer(FILE *out, const lb_bisection *b)
     if (!b->reproducer) return;
     snprintf(text, sizeof text,
              "%" PRIu64 " ops, %.3g %s, of the %" PRIu64 " ops of the window; the same failure and culprit",
-             b->reproducer_ops,
-             b->reproducer_bytes < 1e6 ? b->reproducer_bytes / 1e3 : b->reproducer_bytes / 1e6,
+             b->reproducer_ops, b->reproducer_bytes < 1e6 ? b->reproducer_bytes / 1e3 : b->reproducer_bytes / 1e6,
              b->reproducer_bytes < 1e6 ? "KB" : "MB", b->window_ops);
     fprintf(out, "%-*s%s\n", LABEL, "smallest", b->reproducer);
     put_text(out, "", text);

@@ -71,9 +71,9 @@ static void reshape(builder *b, uint32_t value, lb_value *row)
     const lb_layout *given = NULL;
     for (uint32_t i = 0; b->parts->output_layouts && i < b->parts->n_outputs; i++)
         if (b->parts->outputs[i] == value) given = &b->parts->output_layouts[i];
-    if (b->parts->leaf_layouts && leaf_row(b, value) != LB_NONE)
-        given = &b->parts->leaf_layouts[leaf_row(b, value)];
-    if (given && given->ndim >= 0) row->layout = *given, row->storage = fresh + (int64_t)b->out->n_values, row->version = 0;
+    if (b->parts->leaf_layouts && leaf_row(b, value) != LB_NONE) given = &b->parts->leaf_layouts[leaf_row(b, value)];
+    if (given && given->ndim >= 0)
+        row->layout = *given, row->storage = fresh + (int64_t)b->out->n_values, row->version = 0;
 }
 
 static uint32_t value_of(void *context, uint32_t value)
@@ -146,8 +146,7 @@ static void put_collective(builder *b, uint32_t op)
     const uint32_t *texts[] = {&row->group, &row->reduce, &row->algorithm};
     uint32_t *copies[] = {&copy.group, &copy.reduce, &copy.algorithm};
     for (int i = 0; i < 3; i++)
-        if (*texts[i] != LB_NONE)
-            *copies[i] = checked(b, lb_program_string(b->out, lb_program_text(p, *texts[i])));
+        if (*texts[i] != LB_NONE) *copies[i] = checked(b, lb_program_string(b->out, lb_program_text(p, *texts[i])));
     copy.op = b->out->n_ops;
     copy.first_rank = checked(b, lb_program_add_refs(b->out, p->refs + row->first_rank, row->ranks));
     checked(b, lb_program_add_collective(b->out, &copy));
@@ -196,8 +195,7 @@ static bool computed_by(const lb_subprogram_parts *parts, uint32_t value)
         const lb_op *op = &parts->program->ops[parts->ops[i]];
         if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t k = 0; k < op->results + op->written; k++)
-            if ((lb_op_outcome(parts->program, op, k)) == value)
-                return true;
+            if ((lb_op_outcome(parts->program, op, k)) == value) return true;
     }
     return false;
 }
@@ -215,8 +213,7 @@ static void build(builder *b, lb_subprogram *r)
     for (uint32_t i = 0; i < parts->n_outputs; i++) {
         const uint32_t output = parts->outputs[i];
         if (!is_own_value(b, output)) continue;
-        r->outputs[i] =
-            (lb_spot){rank_program, computed_by(parts, output) ? value_of(b, output) : put_copy(b, output)};
+        r->outputs[i] = (lb_spot){rank_program, computed_by(parts, output) ? value_of(b, output) : put_copy(b, output)};
     }
 }
 
@@ -244,8 +241,7 @@ static lb_status make_rank_program(const lb_subprogram_parts *parts, uint32_t pa
     if (!b.failed) build(&b, r);
     free(b.from), free(b.to), free(b.loaded);
     r->n_rank_programs++;
-    if (b.failed)
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", parts->n_ops);
+    if (b.failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", parts->n_ops);
     LB_TRY(lb_program_validate(v->program, err));
     return lb_prepare(v->program, NULL, NULL, &v->prepared, err);
 }

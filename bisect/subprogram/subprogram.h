@@ -22,8 +22,8 @@ typedef struct lb_subprogram_parts {
     uint32_t n_ops, n_leaves, n_outputs;
     const lb_layout *leaf_layouts,
         *output_layouts; /* dense ones of other shapes than recorded; of -1 dimensions, or NULL: as recorded */
-    const lb_program_view *
-        ranks; /* of whose parts, one per rank, `program` is made: collectives can be run; NULL: it is one rank's */
+    const lb_program_view
+        *ranks; /* of whose parts, one per rank, `program` is made: collectives can be run; NULL: it is one rank's */
 } lb_subprogram_parts;
 
 /* LB_ERR_UNSUPPORTED: a collective of one rank, or an output that no op of the list gives and that is no leaf. */
@@ -36,9 +36,9 @@ const lb_program *lb_subprogram_program(const lb_subprogram *subprogram);
  * is held (wide inside a precision region); data malloc'ed, NULL where nothing computed it. Nothing is left in `results`
  * after a failure. LB_ERR_UNSUPPORTED: an op has no kernel, or a swap concerns none of them. At most four swaps. */
 lb_status lb_subprogram_run(const lb_subprogram *subprogram, const lb_tensor *inputs, const lb_swap *swaps,
-                           uint32_t n_swaps, lb_tensor *results, lb_err *err);
+                            uint32_t n_swaps, lb_tensor *results, lb_err *err);
 /* The error bounds of a single op: whether `targets` (per output, in the recorded dtype) lie inside them on these inputs. */
 lb_status lb_subprogram_reaches(const lb_subprogram *subprogram, const lb_tensor *inputs, const lb_tensor *targets,
-                               bool *reaches, lb_err *err);
+                                bool *reaches, lb_err *err);
 
 #endif

@@ -11,7 +11,7 @@ typedef struct run {
     const lb_tensor *inputs, *targets;
     lb_tensor *results;
     uint64_t touched[LB_RANK_RUN_SWAPS]; /* ops that each swap concerns */
-    bool lost;           /* something was not computed */
+    bool lost;                           /* something was not computed */
     bool out_of_reach, no_memory;
 } run;
 
@@ -21,8 +21,7 @@ static bool is_spot(const lb_subprogram *r, lb_spot at, const lb_program *progra
     return at.row == value && (r->n_rank_programs == 1 || r->rank_programs[at.rank_program].program == program);
 }
 
-static lb_status given_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
-                             lb_err *err)
+static lb_status given_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     const run *r = context;
     const lb_subprogram *subprogram = r->subprogram;
@@ -47,8 +46,7 @@ static void keep_result(run *r, uint32_t row, const lb_tensor *computed)
     *kept = (lb_tensor){malloc(bytes + 1), computed->dtype,
                         lb_layout_contiguous(computed->layout.ndim, computed->layout.shape)};
     r->no_memory |= !kept->data;
-    if (kept->data && lb_tensor_gather(computed, kept->data, NULL) != LB_OK)
-        free(kept->data), kept->data = NULL;
+    if (kept->data && lb_tensor_gather(computed, kept->data, NULL) != LB_OK) free(kept->data), kept->data = NULL;
 }
 
 static bool note_event(void *context, const lb_event *event)
@@ -56,8 +54,7 @@ static bool note_event(void *context, const lb_event *event)
     run *r = context;
     /* What a reduction leaves at those who are not its root is nobody's result; who reads it is told that it is missing. */
     const bool met = event->program->ops[event->op].flags & LB_OP_COLLECTIVE;
-    r->lost |=
-        event->verdict == LB_VERDICT_OPAQUE || (event->verdict == LB_VERDICT_MISSING && !r->targets && !met);
+    r->lost |= event->verdict == LB_VERDICT_OPAQUE || (event->verdict == LB_VERDICT_MISSING && !r->targets && !met);
     r->out_of_reach |= event->verdict == LB_VERDICT_DIVERGED || event->verdict == LB_VERDICT_MISSING;
     for (uint32_t i = 0; r->results && i < event->n_results; i++)
         for (uint32_t k = 0; k < r->subprogram->n_outputs; k++)
@@ -72,7 +69,12 @@ static lb_status perform(run *r, const lb_plan *plan, lb_err *err)
     const lb_subprogram *subprogram = r->subprogram;
     const lb_observer observer = {.context = r, .op = note_event};
     const lb_prepared **programs = calloc(subprogram->n_rank_programs + 1, sizeof *programs);
-    lb_rank_run ranks = {.programs = programs, .n_programs = subprogram->n_rank_programs, .plan = plan, .observer = &observer, .context = r, .value = given_value};
+    lb_rank_run ranks = {.programs = programs,
+                         .n_programs = subprogram->n_rank_programs,
+                         .plan = plan,
+                         .observer = &observer,
+                         .context = r,
+                         .value = given_value};
     if (!programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < subprogram->n_rank_programs; i++) programs[i] = subprogram->rank_programs[i].prepared;
     lb_status status = lb_rank_run_all(&ranks, err);
@@ -82,7 +84,7 @@ static lb_status perform(run *r, const lb_plan *plan, lb_err *err)
 }
 
 lb_status lb_subprogram_run(const lb_subprogram *subprogram, const lb_tensor *inputs, const lb_swap *swaps,
-                           uint32_t n_swaps, lb_tensor *results, lb_err *err)
+                            uint32_t n_swaps, lb_tensor *results, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     run r = {.subprogram = subprogram, .inputs = inputs, .results = results};
@@ -90,8 +92,7 @@ lb_status lb_subprogram_run(const lb_subprogram *subprogram, const lb_tensor *in
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false;
     plan.swaps = swaps, plan.n_swaps = n_swaps;
     lb_status status = perform(&r, &plan, err);
-    if (status == LB_OK && r.no_memory)
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
+    if (status == LB_OK && r.no_memory) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
     for (uint32_t i = 0; status == LB_OK && i < n_swaps && i < LB_RANK_RUN_SWAPS; i++)
         if (!r.touched[i])
             status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s means nothing to these ops", swaps[i].argument);
@@ -102,7 +103,7 @@ lb_status lb_subprogram_run(const lb_subprogram *subprogram, const lb_tensor *in
 }
 
 lb_status lb_subprogram_reaches(const lb_subprogram *subprogram, const lb_tensor *inputs, const lb_tensor *targets,
-                               bool *reaches, lb_err *err)
+                                bool *reaches, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     run r = {.subprogram = subprogram, .inputs = inputs, .targets = targets};

@@ -67,19 +67,22 @@ static void say_where(const lb_tensor *tensor, char *text, size_t size)
 }
 
 /* One tensor of a file, where it is not finite: "; layers.3.weight: 1 of 16 elements is NaN, first at [1, 2]". */
-static bool say_spoilt(const lb_bisect_session *q, const lb_program *p, uint32_t v, bool in_words, char *text, size_t size)
+static bool say_spoilt(const lb_bisect_session *q, const lb_program *p, uint32_t v, bool in_words, char *text,
+                       size_t size)
 {
     lb_tensor tensor;
     char where[120];
-    if (!lb_dtype_is_float(p->values[v].dtype) || lb_capture_value(q->capture, p, v, &tensor, NULL) != LB_OK) return false;
+    if (!lb_dtype_is_float(p->values[v].dtype) || lb_capture_value(q->capture, p, v, &tensor, NULL) != LB_OK)
+        return false;
     const lb_statistics s = lb_statistics_of(&tensor);
     const int64_t bad = lb_statistics_nonfinite(&s);
     if (!bad) return false;
     if (!in_words) return true;
     say_where(&tensor, where, sizeof where);
     const size_t used = strlen(text);
-    snprintf(text + used, size - used, "; %.120s: %" PRId64 " of %" PRId64 " elements %s %s%s", lb_program_text(p, p->values[v].name), bad,
-             s.elements, bad == 1 ? "is" : "are", s.nan ? bad > s.nan ? "NaN or infinite" : "NaN" : "infinite", where);
+    snprintf(text + used, size - used, "; %.120s: %" PRId64 " of %" PRId64 " elements %s %s%s",
+             lb_program_text(p, p->values[v].name), bad, s.elements, bad == 1 ? "is" : "are",
+             s.nan ? bad > s.nan ? "NaN or infinite" : "NaN" : "infinite", where);
     return true;
 }
 
@@ -98,8 +101,11 @@ bool lb_basis_has_steps(lb_bisect_session *q)
         }
     if (n > SHOWN) snprintf(spoilt + strlen(spoilt), sizeof spoilt - strlen(spoilt), "; %u tensors more", n - SHOWN);
     q->out->outcome = LB_BISECT_UNDECIDED;
-    lb_basis_lacks(q, "these are tensors only: no step was recorded that could be run again%s. `lastbit show` prints them, `lastbit diff` "
-                      "compares them with others", n ? spoilt : ", and all of them are finite");
+    lb_basis_lacks(q,
+                   "these are tensors only: no step was recorded that could be run again%s. `lastbit show` prints "
+                   "them, `lastbit diff` "
+                   "compares them with others",
+                   n ? spoilt : ", and all of them are finite");
     return false;
 }
 
@@ -145,8 +151,9 @@ static void give_up(lb_bisect_session *q, const char *message, uint64_t more)
     free(b->reason);
     b->reason = NULL;
     if (more) snprintf(others, sizeof others, " (and %" PRIu64 " places more)", more);
-    lb_basis_lacks(q, "the capture is damaged: %s%s. `lastbit verify` lists the damage, `lastbit recover` saves what is whole", message,
-                   others);
+    lb_basis_lacks(
+        q, "the capture is damaged: %s%s. `lastbit verify` lists the damage, `lastbit recover` saves what is whole",
+        message, others);
 }
 
 lb_status lb_basis_settle(lb_bisect_session *q, lb_status status, lb_err *err)

@@ -5,8 +5,7 @@
 
 const char *lb_axis_name(lb_axis axis)
 {
-    static const char *const names[] = {"none",  "muon",   "precision", "rank",
-                                        "block", "source", "kernel",    "order"};
+    static const char *const names[] = {"none", "muon", "precision", "rank", "block", "source", "kernel", "order"};
     return (unsigned)axis < sizeof names / sizeof *names ? names[axis] : "unknown";
 }
 

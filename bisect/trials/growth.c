@@ -86,7 +86,8 @@ static void describe(const growth *g, lb_origin *origin)
 {
     const lb_program *p = g->row->program;
     const lb_op *op = &p->ops[g->op];
-    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = g->op, .broken = LB_NONE};
+    *origin =
+        (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = g->op, .broken = LB_NONE};
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
     snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
     if (!g->param) {
@@ -129,7 +130,8 @@ static bool is_source(const lb_program *p, uint32_t op)
 /* Not a batch, not a random draw, no number that Python made for once. */
 static bool outlives(const lb_value *v)
 {
-    return lb_dtype_is_float(v->dtype) && (v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || v->source == LB_SOURCE_CARRIED) &&
+    return lb_dtype_is_float(v->dtype) &&
+           (v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE) || v->source == LB_SOURCE_CARRIED) &&
            !(v->flags & (LB_VALUE_INPUT | LB_VALUE_GRADIENT));
 }
 
@@ -202,8 +204,7 @@ static uint8_t *ancestors(const lb_trace_row *row, uint32_t op)
     if (!marks) return NULL;
     marks[op] = 1;
     for (uint32_t i = op + 1; i-- > 0;)
-        for (uint32_t e = flow->first_def[i]; marks[i] && e < flow->first_def[i + 1]; e++)
-            marks[flow->defs[e]] = 1;
+        for (uint32_t e = flow->first_def[i]; marks[i] && e < flow->first_def[i + 1]; e++) marks[flow->defs[e]] = 1;
     return marks;
 }
 
@@ -214,7 +215,8 @@ static bool is_earlier(const jump *a, const jump *b)
 }
 
 /* The earliest jump of anything that the op was computed from, or that it writes itself. *reader: who reads it in that step. */
-static bool earliest_jump(const lb_bisect_session *q, const lb_trace_row *row, uint32_t op, uint32_t *reader, jump *found)
+static bool earliest_jump(const lb_bisect_session *q, const lb_trace_row *row, uint32_t op, uint32_t *reader,
+                          jump *found)
 {
     const lb_program *p = row->program;
     uint8_t *marks = ancestors(row, op);
@@ -227,7 +229,8 @@ static bool earliest_jump(const lb_bisect_session *q, const lb_trace_row *row, u
         *found = j, any = true;
         *reader = op;
         for (uint32_t u = row->flow->first_use[i + 1]; u-- > row->flow->first_use[i];)
-            if (marks[row->flow->uses[u]] && !(p->ops[row->flow->uses[u]].flags & LB_OP_VIEW)) *reader = row->flow->uses[u];
+            if (marks[row->flow->uses[u]] && !(p->ops[row->flow->uses[u]].flags & LB_OP_VIEW))
+                *reader = row->flow->uses[u];
     }
     free(marks);
     return any;
@@ -267,9 +270,11 @@ static bool gradient_grew(const lb_bisect_session *q, const lb_trace_row *row, u
     uint32_t *twin = marks ? twins(row->program, before->program) : NULL;
     bool grew = false;
     for (uint32_t i = 0; twin && i < op && !grew; i++) {
-        const bool computes = row->program->ops[i].phase != LB_PHASE_OPTIMIZER && row->program->ops[i].phase != LB_PHASE_OTHER;
+        const bool computes =
+            row->program->ops[i].phase != LB_PHASE_OPTIMIZER && row->program->ops[i].phase != LB_PHASE_OTHER;
         if (!marks[i] || !computes || twin[i] == LB_NONE || is_source(row->program, i)) continue;
-        grew = is_far(before->sums[twin[i]].largest, after_op(row, i), BY_OTHERS) && after_op(row, i) > before->sums[twin[i]].largest;
+        grew = is_far(before->sums[twin[i]].largest, after_op(row, i), BY_OTHERS) &&
+               after_op(row, i) > before->sums[twin[i]].largest;
     }
     free(marks);
     free(twin);
@@ -291,7 +296,8 @@ static const char *name_of_storage(const lb_program *p, int64_t storage)
     for (uint32_t i = 0; i < p->n_group_params; i++)
         if (p->group_params[i].storage == storage) return lb_program_text(p, p->group_params[i].name);
     for (uint32_t v = 0; v < p->n_values; v++)
-        if (p->values[v].storage == storage && p->values[v].name != LB_NONE) return lb_program_text(p, p->values[v].name);
+        if (p->values[v].storage == storage && p->values[v].name != LB_NONE)
+            return lb_program_text(p, p->values[v].name);
     return "a tensor without a name";
 }
 
@@ -304,7 +310,13 @@ static void describe_jump(const jump *j, lb_origin *origin)
     const lb_group *group = optimizer ? group_of_storage(p, storage) : NULL;
     const double rate = learning_rate(p, group);
     char with[80] = "";
-    *origin = (lb_origin){.step = p->step, .rank = p->rank, .phase = (lb_phase)op->phase, .op = j->op, .written = true, .updates = optimizer, .broken = LB_NONE};
+    *origin = (lb_origin){.step = p->step,
+                          .rank = p->rank,
+                          .phase = (lb_phase)op->phase,
+                          .op = j->op,
+                          .written = true,
+                          .updates = optimizer,
+                          .broken = LB_NONE};
     origin->growth = j->now / j->before;
     origin->storage = storage;
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
@@ -345,8 +357,7 @@ bool lb_growth_read(const lb_bisect_session *q, const lb_trace_row *row, uint32_
     jump j, earlier;
     if (!earliest_jump(q, row, broken, &reader, &j)) return false;
     /* An update follows from what it was made of: state that was changed, or a gradient that grew. */
-    while (j.row->optimizer[j.op] && earliest_jump(q, j.row, j.op, &again, &earlier) &&
-           is_earlier(&earlier, &j))
+    while (j.row->optimizer[j.op] && earliest_jump(q, j.row, j.op, &again, &earlier) && is_earlier(&earlier, &j))
         j = earlier;
     if (j.row->optimizer[j.op] && gradient_grew(q, j.row, j.op)) return false;
     if (j.row->optimizer[j.op]) take_largest(&j);

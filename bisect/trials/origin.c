@@ -52,8 +52,7 @@ static uint32_t last_write(const lb_trace_row *row, int64_t storage, condition b
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->results + op->written; k++) {
-            const uint32_t v =
-                lb_op_outcome(p, op, k);
+            const uint32_t v = lb_op_outcome(p, op, k);
             if (v == LB_NONE || p->values[v].storage != storage || op->flags & LB_OP_VIEW) continue;
             return bad(row, i) ? i : LB_NONE;
         }
@@ -147,12 +146,12 @@ static bool describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t
     lb_op_each_input(p, &p->ops[op], take_input, &r);
     take_op(&out, row, op);
     if (in.elements > in.inf)
-        snprintf(inputs, sizeof inputs, "its inputs are %s, the largest %.3g",
-                 in.masked ? "finite or -inf" : "finite", in.largest);
+        snprintf(inputs, sizeof inputs, "its inputs are %s, the largest %.3g", in.masked ? "finite or -inf" : "finite",
+                 in.largest);
     if (out.nan || out.inf)
         snprintf(bad, sizeof bad, "of its result %lld of %lld elements (%s) are %s",
-                 (long long)(out.nan ? out.nan : out.inf), (long long)out.elements,
-                 dtype_of_result(p, &p->ops[op]), out.nan ? "NaN" : "infinite");
+                 (long long)(out.nan ? out.nan : out.inf), (long long)out.elements, dtype_of_result(p, &p->ops[op]),
+                 out.nan ? "NaN" : "infinite");
     const char *why = reason(lb_op_name(p, &p->ops[op]), &in, &out);
     snprintf(text, size, "%s; %s%s", inputs, bad, why);
     return strstr(why, "by 0") || strstr(why, "of 0");
@@ -167,8 +166,8 @@ static void describe_source(const lb_trace_row *row, uint32_t op, char *text, si
     lb_trace_sum out = {0};
     take_op(&out, row, op);
     snprintf(text, size, "%s%s%s held %lld non-finite of %lld elements before any op of this window wrote it",
-             nameless ? "a tensor from outside" : lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "", name,
-             (long long)(out.nan + out.inf), (long long)out.elements);
+             nameless ? "a tensor from outside" : lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "",
+             name, (long long)(out.nan + out.inf), (long long)out.elements);
 }
 
 /* A number that Python made has no name: the op that writes it somewhere says more. LB_NONE: `op` is no such source. */
@@ -216,7 +215,8 @@ static uint32_t negative_state(const lb_trace_row *row, uint32_t op)
                 (next == LB_NONE || is_source(p, row->flow->defs[e])))
                 next = row->flow->defs[e];
         if (next == LB_NONE) return LB_NONE;
-        if (is_source(p, next)) return p->values[lb_op_results(p, &p->ops[next])[0]].flags & LB_VALUE_STATE ? next : LB_NONE;
+        if (is_source(p, next))
+            return p->values[lb_op_results(p, &p->ops[next])[0]].flags & LB_VALUE_STATE ? next : LB_NONE;
     }
 }
 
@@ -226,7 +226,8 @@ static void describe_negative(const lb_trace_row *row, uint32_t source, char *te
     const lb_value *v = &p->values[lb_op_results(p, &p->ops[source])[0]];
     lb_trace_sum sum = {0};
     take_op(&sum, row, source);
-    snprintf(text, size, "%s came in with negative numbers, down to %.3g, and a root is drawn of it", lb_program_text(p, v->name), sum.least);
+    snprintf(text, size, "%s came in with negative numbers, down to %.3g, and a root is drawn of it",
+             lb_program_text(p, v->name), sum.least);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------ */
@@ -266,10 +267,15 @@ static void find(lb_bisect_session *q)
     const bool data = writer == LB_NONE && is_source(row->program, op);
     if (writer != LB_NONE) op = writer;
     if (!data && writer == LB_NONE && lb_growth_read(q, row, op, origin)) return;
-    const uint32_t broken = data || writer != LB_NONE ? LB_NONE : op, state = broken == LB_NONE ? LB_NONE : negative_state(row, op);
+    const uint32_t broken = data || writer != LB_NONE ? LB_NONE : op,
+                   state = broken == LB_NONE ? LB_NONE : negative_state(row, op);
     if (state != LB_NONE) op = state;
     const lb_op *found = &row->program->ops[op];
-    *origin = (lb_origin){.step = row->program->step, .rank = row->program->rank, .phase = (lb_phase)found->phase, .op = op, .broken = broken};
+    *origin = (lb_origin){.step = row->program->step,
+                          .rank = row->program->rank,
+                          .phase = (lb_phase)found->phase,
+                          .op = op,
+                          .broken = broken};
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(row->program, found));
     snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(row->program, found));
     if (state != LB_NONE)

@@ -9,8 +9,8 @@
 
 /* ---- what is run -------------------------------------------------------------------------------------------------- */
 
-lb_status lb_bisect_session_swaps(const lb_bisect_session *q, const lb_sites *sites, const uint64_t *set, lb_swap **swaps,
-                           uint32_t *n, lb_err *err)
+lb_status lb_bisect_session_swaps(const lb_bisect_session *q, const lb_sites *sites, const uint64_t *set,
+                                  lb_swap **swaps, uint32_t *n, lb_err *err)
 {
     uint32_t more = 0;
     *n = 0;
@@ -36,8 +36,7 @@ void lb_rerun_plan(const lb_bisect_session *q, lb_plan *plan)
 static void exclude_ranks(const lb_sites *sites, const uint64_t *set, bool *excluded)
 {
     for (uint32_t i = 0; i < sites->n; i++)
-        if (lb_site_chosen(set, i) && sites->rows[i].rank_row != LB_NONE)
-            excluded[sites->rows[i].rank_row] = true;
+        if (lb_site_chosen(set, i) && sites->rows[i].rank_row != LB_NONE) excluded[sites->rows[i].rank_row] = true;
 }
 
 static bool *ranks_excluded(const lb_bisect_session *q, const lb_sites *sites, const uint64_t *set)
@@ -54,7 +53,7 @@ static bool *ranks_excluded(const lb_bisect_session *q, const lb_sites *sites, c
 
 typedef struct watcher {
     lb_bisect_session *q;
-    lb_trace *trace; /* NULL: none */
+    lb_trace *trace;  /* NULL: none */
     lb_status status; /* of keeping and resuming what the monitor knows */
     lb_err err;
 } watcher;
@@ -63,7 +62,8 @@ typedef struct watcher {
 static bool is_traced(const watcher *w, int64_t step)
 {
     const lb_bisect_session *q = w->q;
-    return w->trace == q->trace || step == q->failure.step || (q->out->origin.op != LB_NONE && step == q->out->origin.step);
+    return w->trace == q->trace || step == q->failure.step ||
+           (q->out->origin.op != LB_NONE && step == q->out->origin.step);
 }
 
 static bool watch_op(void *context, const lb_event *event)
@@ -174,8 +174,7 @@ static lb_outcome judge(const lb_bisect_session *q, lb_status status, const lb_r
         return LB_OUTCOME_INVALID;
     }
     if (f->kind != LB_FAILURE_NONE) {
-        snprintf(what, size, "step %" PRId64 "%s%.60s: %.100s", f->step, *f->layer ? " " : "", f->layer,
-                 f->what);
+        snprintf(what, size, "step %" PRId64 "%s%.60s: %.100s", f->step, *f->layer ? " " : "", f->layer, f->what);
         return f->step == q->failure.step ? LB_OUTCOME_SAME : LB_OUTCOME_OTHER;
     }
     if (summary->undecided) {
@@ -195,8 +194,7 @@ static lb_status run_within(lb_bisect_session *q, lb_plan *plan, const bool *exc
 {
     lb_err why = LB_ERR_INIT;
     const uint64_t held = plan->from ? lb_checkpoints_bytes(plan->from) : 0;
-    if (plan->memory_bytes && held)
-        plan->memory_bytes -= held < plan->memory_bytes ? held : plan->memory_bytes - 1;
+    if (plan->memory_bytes && held) plan->memory_bytes -= held < plan->memory_bytes ? held : plan->memory_bytes - 1;
     lb_monitor_reset(q->monitor, q->mode, excluded);
     lb_status status = run_watched(q, plan, q->changed, summary, &why);
     if (status == LB_ERR_LIMIT && held) {
@@ -259,8 +257,7 @@ lb_status lb_bisect_session_retrace(lb_bisect_session *q, lb_replay_summary *sum
     }
     if (status == LB_OK) {
         q->failure = *lb_monitor_failure(q->monitor);
-        q->blind =
-            lb_monitor_blind(q->monitor, q->failure.kind == LB_FAILURE_NONE ? INT64_MAX : q->failure.step);
+        q->blind = lb_monitor_blind(q->monitor, q->failure.kind == LB_FAILURE_NONE ? INT64_MAX : q->failure.step);
     }
     lb_swaps_free(swaps, plan.n_swaps);
     free(excluded);

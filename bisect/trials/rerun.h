@@ -14,7 +14,7 @@ lb_status lb_rerun(lb_bisect_session *session, const lb_sites *sites, const uint
                    char *what, size_t size, lb_err *err);
 /* The background's swaps and those of `set` (NULL: all); the caller frees them. */
 lb_status lb_bisect_session_swaps(const lb_bisect_session *session, const lb_sites *sites, const uint64_t *set,
-                           lb_swap **swaps, uint32_t *n, lb_err *err);
+                                  lb_swap **swaps, uint32_t *n, lb_err *err);
 /* Chained over the window, nothing compared; swaps are still to be set. */
 void lb_rerun_plan(const lb_bisect_session *session, lb_plan *plan);
 /* Lets the plan begin where the checkpoints allow, when what the last unchanged run had as background is the plan's first

@@ -136,8 +136,7 @@ lb_status lb_try(lb_bisect_session *q, const lb_sites *sites, const uint64_t *se
 /* What a search says about its assumption stays until the stage ends. */
 static void note_search(lb_bisect_session *q, const lb_search_verdict *verdict)
 {
-    const char *note =
-        *verdict->note || verdict->monotone ? verdict->note : "in some trial changing more undid a cure";
+    const char *note = *verdict->note || verdict->monotone ? verdict->note : "in some trial changing more undid a cure";
     if (*note) snprintf(q->search_note, sizeof q->search_note, "%s", note);
 }
 
@@ -156,8 +155,7 @@ static lb_status tell_whole(lb_search *search, uint32_t n, lb_err *err)
     return status;
 }
 
-lb_status lb_narrow(lb_bisect_session *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n,
-                    lb_err *err)
+lb_status lb_narrow(lb_bisect_session *q, const lb_sites *sites, bool cures, uint32_t **found, uint32_t *n, lb_err *err)
 {
     lb_search_options options = LB_SEARCH_OPTIONS_INIT;
     lb_search *search;
@@ -192,8 +190,8 @@ lb_status lb_narrow(lb_bisect_session *q, const lb_sites *sites, bool cures, uin
 }
 
 /* Changes rows [from, to) alone. */
-static lb_status try_range(lb_bisect_session *q, const lb_sites *sites, uint32_t from, uint32_t to,
-                           lb_outcome *outcome, lb_sites *copy, lb_err *err)
+static lb_status try_range(lb_bisect_session *q, const lb_sites *sites, uint32_t from, uint32_t to, lb_outcome *outcome,
+                           lb_sites *copy, lb_err *err)
 {
     uint64_t *set = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *set);
     if (!set) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -214,10 +212,8 @@ lb_status lb_narrow_late_steps(lb_bisect_session *q, const lb_sites *sites, uint
     *found = NULL, *n = 0, *late = false;
     if (!failing) return LB_OK;
     lb_status status = try_range(q, sites, failing, sites->n, &then, &after, err);
-    if (status == LB_OK && then == LB_OUTCOME_CURED)
-        status = try_range(q, sites, 0, failing, &earlier, NULL, err);
-    *late = status == LB_OK && then == LB_OUTCOME_CURED &&
-            (earlier == LB_OUTCOME_SAME || earlier == LB_OUTCOME_OTHER);
+    if (status == LB_OK && then == LB_OUTCOME_CURED) status = try_range(q, sites, 0, failing, &earlier, NULL, err);
+    *late = status == LB_OK && then == LB_OUTCOME_CURED && (earlier == LB_OUTCOME_SAME || earlier == LB_OUTCOME_OTHER);
     lb_sites_name(&after, "of these %s", sites->noun);
     if (*late) status = lb_narrow(q, &after, true, found, n, err);
     for (uint32_t i = 0; i < *n; i++) (*found)[i] += failing;

@@ -36,22 +36,23 @@ typedef struct lb_bisect_session {
     lb_bisection *out;
     lb_monitor *monitor;
     lb_monitor_mode mode;
-    lb_failure failure; /* what the unchanged replay shows */
-    uint64_t blind;     /* watched results that it could not compute: their bytes lack */
+    lb_failure failure;          /* what the unchanged replay shows */
+    uint64_t blind;              /* watched results that it could not compute: their bytes lack */
     uint64_t unrecorded, judged; /* of the recording: watched results without statistics, and those with */
-    lb_trace *trace;    /* of the unchanged replay, up to the failing step */
-    lb_trace *changed;  /* of the trial before in the steps that count, where a stage wants to know what its ops gave; NULL: none does */
+    lb_trace *trace;             /* of the unchanged replay, up to the failing step */
+    lb_trace *
+        changed; /* of the trial before in the steps that count, where a stage wants to know what its ops gave; NULL: none does */
     const int32_t *ranks;
     uint32_t n_ranks;
     const int64_t *steps; /* of the window, ascending */
     uint32_t n_steps;
     lb_journal *journal;
-    lb_past past;          /* of the last replay with the background alone */
-    lb_sites background;   /* changed in every trial beside what it changes: what cures the other culprits */
-    bool *left_out;        /* per rank: not judged, whatever a trial changes; NULL: none */
-    lb_remedy remedy;      /* of the first culprit */
-    bool usual_data;       /* other data cure, though those of the failing step are like the others */
-    bool any_data;         /* then they are blamed: nothing else cures */
+    lb_past past;        /* of the last replay with the background alone */
+    lb_sites background; /* changed in every trial beside what it changes: what cures the other culprits */
+    bool *left_out;      /* per rank: not judged, whatever a trial changes; NULL: none */
+    lb_remedy remedy;    /* of the first culprit */
+    bool usual_data;     /* other data cure, though those of the failing step are like the others */
+    bool any_data;       /* then they are blamed: nothing else cures */
     /* lb_bisect, for whoever wants to know whether a smaller capture is found to fail in the same way. */
     lb_status (*bisect)(lb_capture *capture, const lb_bisect_options *options, lb_bisection **bisection, lb_err *err);
     lb_sites cure;         /* the smallest change so far that cures */

@@ -12,9 +12,8 @@ static void note_first(lb_lack *lack, const lb_program *p, const lb_op *op, cons
 {
     if (*lack->first) return;
     const char *name = lb_program_text(p, v->name), *layer = lb_op_layer(p, op);
-    snprintf(lack->first, sizeof lack->first, "%s%s%s of step %" PRId64 ", rank %d",
-             *name ? name : lb_op_name(p, op), *name || !*layer ? "" : " in ", *name ? "" : layer, p->step,
-             (int)p->rank);
+    snprintf(lack->first, sizeof lack->first, "%s%s%s of step %" PRId64 ", rank %d", *name ? name : lb_op_name(p, op),
+             *name || !*layer ? "" : " in ", *name ? "" : layer, p->step, (int)p->rank);
 }
 
 /* The chain brings what an earlier step of the window left. */
@@ -29,8 +28,7 @@ static void look_at(const lb_bisect_session *q, lb_lack *lack, const lb_program 
     if (!source && !opaque) return;
     for (uint32_t r = 0; r < op->results; r++) {
         uint32_t v = lb_op_results(p, op)[r];
-        if (v == LB_NONE || !lb_layout_numel(&p->values[v].layout) || p->values[v].flags & LB_VALUE_UNDEFINED)
-            continue;
+        if (v == LB_NONE || !lb_layout_numel(&p->values[v].layout) || p->values[v].flags & LB_VALUE_UNDEFINED) continue;
         if (carried(q, p, &p->values[v]) || lb_capture_has_value(q->capture, p, v)) continue;
         if (source)
             lack->sources++;

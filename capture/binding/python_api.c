@@ -11,12 +11,12 @@ bool lb_python_find(const char **missing)
 {
     lb_python_api found;
     void *address;
-#define LB_PYTHON_LOOK_UP(result, name, parameters)                                                            \
-    address = dlsym(RTLD_DEFAULT, #name);                                                                      \
-    if (!address) {                                                                                            \
-        *missing = #name;                                                                                      \
-        return false;                                                                                          \
-    }                                                                                                          \
+#define LB_PYTHON_LOOK_UP(result, name, parameters)                                                                    \
+    address = dlsym(RTLD_DEFAULT, #name);                                                                              \
+    if (!address) {                                                                                                    \
+        *missing = #name;                                                                                              \
+        return false;                                                                                                  \
+    }                                                                                                                  \
     memcpy(&found.name, &address, sizeof address);
     LB_PYTHON_API(LB_PYTHON_LOOK_UP)
 #undef LB_PYTHON_LOOK_UP

@@ -24,50 +24,50 @@ typedef struct PyMethodDef {
 #define LB_PYTHON_FASTCALL (0x0080 | 0x0002)
 
 /* X(result, name, parameters) */
-#define LB_PYTHON_API(X)                                                                                       \
-    X(PyObject *, PyObject_Call, (PyObject * function, PyObject * args, PyObject * kwargs))                    \
-    X(PyObject *, PyObject_CallFunctionObjArgs, (PyObject * function, ...))                                    \
-    X(PyObject *, PyObject_CallMethodObjArgs, (PyObject * object, PyObject * name, ...))                       \
-    X(PyObject *, PyObject_GetAttr, (PyObject * object, PyObject * name))                                      \
-    X(PyObject *, PyObject_Type, (PyObject * object))                                                          \
-    X(int, PyObject_IsInstance, (PyObject * object, PyObject * type))                                          \
-    X(int, PyObject_IsTrue, (PyObject * object))                                                               \
-    X(PyObject *, PyTuple_New, (Py_ssize_t n))                                                                 \
-    X(Py_ssize_t, PyTuple_Size, (PyObject * tuple))                                                            \
-    X(PyObject *, PyTuple_GetItem, (PyObject * tuple, Py_ssize_t i))                                           \
-    X(Py_ssize_t, PyList_Size, (PyObject * list))                                                              \
-    X(PyObject *, PyList_GetItem, (PyObject * list, Py_ssize_t i))                                             \
-    X(PyObject *, PyDict_New, (void))                                                                          \
-    X(PyObject *, PyDict_GetItemWithError, (PyObject * dict, PyObject * key))                                  \
-    X(PyObject *, PyDict_GetItemString, (PyObject * dict, const char *key))                                    \
-    X(int, PyDict_SetItemString, (PyObject * dict, const char *key, PyObject *value))                          \
-    X(int, PyDict_Next, (PyObject * dict, Py_ssize_t * at, PyObject * *key, PyObject * *value))                \
-    X(PyObject *, PySequence_Tuple, (PyObject * sequence))                                                     \
-    X(long long, PyLong_AsLongLong, (PyObject * number))                                                       \
-    X(unsigned long long, PyLong_AsUnsignedLongLongMask, (PyObject * number))                                  \
-    X(PyObject *, PyLong_FromLongLong, (long long number))                                                     \
-    X(PyObject *, PyLong_FromUnsignedLongLong, (unsigned long long number))                                    \
-    X(double, PyFloat_AsDouble, (PyObject * number))                                                           \
-    X(double, PyComplex_RealAsDouble, (PyObject * number))                                                     \
-    X(double, PyComplex_ImagAsDouble, (PyObject * number))                                                     \
-    X(const char *, PyUnicode_AsUTF8AndSize, (PyObject * text, Py_ssize_t * size))                             \
-    X(PyObject *, PyUnicode_FromString, (const char *text))                                                    \
-    X(PyObject *, PyUnicode_InternFromString, (const char *text))                                              \
-    X(int, PyBytes_AsStringAndSize, (PyObject * object, char **bytes, Py_ssize_t *size))                       \
-    X(PyObject *, PyErr_Occurred, (void))                                                                      \
-    X(void, PyErr_Fetch, (PyObject * *type, PyObject * *value, PyObject * *trace))                             \
-    X(void, PyErr_Restore, (PyObject * type, PyObject * value, PyObject * trace))                              \
-    X(void, PyErr_NormalizeException, (PyObject * *type, PyObject * *value, PyObject * *trace))                \
-    X(void, PyErr_Clear, (void))                                                                               \
-    X(void, PyErr_SetObject, (PyObject * type, PyObject * value))                                              \
-    X(void, PyErr_SetString, (PyObject * type, const char *message))                                           \
-    X(int, PyErr_ExceptionMatches, (PyObject * type))                                                          \
-    X(void *, PyEval_SaveThread, (void))                                                                       \
-    X(void, PyEval_RestoreThread, (void *thread))                                                              \
-    X(void, Py_IncRef, (PyObject * object))                                                                    \
-    X(void, Py_DecRef, (PyObject * object))                                                                    \
-    X(PyObject *, PyCFunction_NewEx, (PyMethodDef * method, PyObject * self, PyObject * module))               \
-    X(PyObject *, PyCapsule_New, (void *pointer, const char *name, void (*destroy)(PyObject *)))               \
+#define LB_PYTHON_API(X)                                                                                               \
+    X(PyObject *, PyObject_Call, (PyObject * function, PyObject * args, PyObject * kwargs))                            \
+    X(PyObject *, PyObject_CallFunctionObjArgs, (PyObject * function, ...))                                            \
+    X(PyObject *, PyObject_CallMethodObjArgs, (PyObject * object, PyObject * name, ...))                               \
+    X(PyObject *, PyObject_GetAttr, (PyObject * object, PyObject * name))                                              \
+    X(PyObject *, PyObject_Type, (PyObject * object))                                                                  \
+    X(int, PyObject_IsInstance, (PyObject * object, PyObject * type))                                                  \
+    X(int, PyObject_IsTrue, (PyObject * object))                                                                       \
+    X(PyObject *, PyTuple_New, (Py_ssize_t n))                                                                         \
+    X(Py_ssize_t, PyTuple_Size, (PyObject * tuple))                                                                    \
+    X(PyObject *, PyTuple_GetItem, (PyObject * tuple, Py_ssize_t i))                                                   \
+    X(Py_ssize_t, PyList_Size, (PyObject * list))                                                                      \
+    X(PyObject *, PyList_GetItem, (PyObject * list, Py_ssize_t i))                                                     \
+    X(PyObject *, PyDict_New, (void))                                                                                  \
+    X(PyObject *, PyDict_GetItemWithError, (PyObject * dict, PyObject * key))                                          \
+    X(PyObject *, PyDict_GetItemString, (PyObject * dict, const char *key))                                            \
+    X(int, PyDict_SetItemString, (PyObject * dict, const char *key, PyObject *value))                                  \
+    X(int, PyDict_Next, (PyObject * dict, Py_ssize_t * at, PyObject * *key, PyObject * *value))                        \
+    X(PyObject *, PySequence_Tuple, (PyObject * sequence))                                                             \
+    X(long long, PyLong_AsLongLong, (PyObject * number))                                                               \
+    X(unsigned long long, PyLong_AsUnsignedLongLongMask, (PyObject * number))                                          \
+    X(PyObject *, PyLong_FromLongLong, (long long number))                                                             \
+    X(PyObject *, PyLong_FromUnsignedLongLong, (unsigned long long number))                                            \
+    X(double, PyFloat_AsDouble, (PyObject * number))                                                                   \
+    X(double, PyComplex_RealAsDouble, (PyObject * number))                                                             \
+    X(double, PyComplex_ImagAsDouble, (PyObject * number))                                                             \
+    X(const char *, PyUnicode_AsUTF8AndSize, (PyObject * text, Py_ssize_t * size))                                     \
+    X(PyObject *, PyUnicode_FromString, (const char *text))                                                            \
+    X(PyObject *, PyUnicode_InternFromString, (const char *text))                                                      \
+    X(int, PyBytes_AsStringAndSize, (PyObject * object, char **bytes, Py_ssize_t *size))                               \
+    X(PyObject *, PyErr_Occurred, (void))                                                                              \
+    X(void, PyErr_Fetch, (PyObject * *type, PyObject * *value, PyObject * *trace))                                     \
+    X(void, PyErr_Restore, (PyObject * type, PyObject * value, PyObject * trace))                                      \
+    X(void, PyErr_NormalizeException, (PyObject * *type, PyObject * *value, PyObject * *trace))                        \
+    X(void, PyErr_Clear, (void))                                                                                       \
+    X(void, PyErr_SetObject, (PyObject * type, PyObject * value))                                                      \
+    X(void, PyErr_SetString, (PyObject * type, const char *message))                                                   \
+    X(int, PyErr_ExceptionMatches, (PyObject * type))                                                                  \
+    X(void *, PyEval_SaveThread, (void))                                                                               \
+    X(void, PyEval_RestoreThread, (void *thread))                                                                      \
+    X(void, Py_IncRef, (PyObject * object))                                                                            \
+    X(void, Py_DecRef, (PyObject * object))                                                                            \
+    X(PyObject *, PyCFunction_NewEx, (PyMethodDef * method, PyObject * self, PyObject * module))                       \
+    X(PyObject *, PyCapsule_New, (void *pointer, const char *name, void (*destroy)(PyObject *)))                       \
     X(void *, PyCapsule_GetPointer, (PyObject * capsule, const char *name))
 
 typedef struct lb_python_api {

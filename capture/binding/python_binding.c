@@ -28,8 +28,7 @@ void lb_binding_leave(lb_binding *b, void *state)
 void lb_binding_raise(lb_binding *b, const lb_err *err)
 {
     PyObject *status = py.PyLong_FromLongLong(err->status), *message = py.PyUnicode_FromString(err->message);
-    PyObject *error =
-        status && message ? py.PyObject_CallFunctionObjArgs(b->of.failed, status, message, NULL) : NULL;
+    PyObject *error = status && message ? py.PyObject_CallFunctionObjArgs(b->of.failed, status, message, NULL) : NULL;
     if (error) py.PyErr_SetObject(b->of.failed, error);
     py.Py_DecRef(error);
     py.Py_DecRef(message);
@@ -104,12 +103,12 @@ static bool take_dtypes(lb_binding *b, PyObject *dtypes)
 
 static bool take_environment(lb_binding *b, PyObject *environment)
 {
-#define TAKE_OBJECT(name)                                                                                      \
-    if (!(b->of.name = py.PyDict_GetItemString(environment, #name))) return false;                             \
+#define TAKE_OBJECT(name)                                                                                              \
+    if (!(b->of.name = py.PyDict_GetItemString(environment, #name))) return false;                                     \
     py.Py_IncRef(b->of.name);
     LB_PYTHON_OBJECTS(TAKE_OBJECT)
 #undef TAKE_OBJECT
-#define TAKE_NAME(text)                                                                                        \
+#define TAKE_NAME(text)                                                                                                \
     if (!(b->names.text = py.PyUnicode_InternFromString(#text))) return false;
     LB_PYTHON_NAMES(TAKE_NAME)
 #undef TAKE_NAME
@@ -127,12 +126,10 @@ static bool add_function(PyObject *functions, PyObject *capsule, PyMethodDef *me
 /* Takes over `b`: it lives as long as one of the functions. NULL with an exception; then it is gone. */
 static PyObject *functions_of(lb_binding *b)
 {
-    PyObject *capsule = py.PyCapsule_New(b, LB_BINDING_CAPSULE, destroy),
-             *functions = capsule ? py.PyDict_New() : NULL;
+    PyObject *capsule = py.PyCapsule_New(b, LB_BINDING_CAPSULE, destroy), *functions = capsule ? py.PyDict_New() : NULL;
     if (!capsule) binding_free(b);
     bool fine = functions;
-    for (PyMethodDef *m = lb_recording_methods; m->name && fine; m++)
-        fine = add_function(functions, capsule, m);
+    for (PyMethodDef *m = lb_recording_methods; m->name && fine; m++) fine = add_function(functions, capsule, m);
     for (PyMethodDef *m = lb_program_methods; m->name && fine; m++) fine = add_function(functions, capsule, m);
     if (!fine) {
         py.Py_DecRef(functions);
@@ -155,8 +152,7 @@ PyObject *lb_python_bind(PyObject *environment)
     if (!b || !take_environment(b, environment)) {
         binding_free(b);
         PyObject *class = py.PyDict_GetItemString(environment, "exception");
-        if (!py.PyErr_Occurred() && class)
-            py.PyErr_SetString(class, "the recorder was given less than it needs");
+        if (!py.PyErr_Occurred() && class) py.PyErr_SetString(class, "the recorder was given less than it needs");
         return NULL;
     }
     PyObject *functions = functions_of(b);

@@ -23,33 +23,36 @@
 #include <pthread.h>
 
 /* Objects of Python that are given once, by name. */
-#define LB_PYTHON_OBJECTS(X)                                                                                   \
-    X(none)                                                                                                    \
-    X(true_)                                                                                                   \
-    X(false_)                                                                                                  \
-    X(not_implemented)                                                                                         \
-    X(empty)                   /* () */                                                                        \
-        X(exception) X(failed) /* classes */                                                                   \
-        X(tensor) X(parameter) X(int_) X(float_) X(bool_) X(str_) X(list) X(tuple) X(dict) X(size) X(dtype)    \
-            X(complex_) X(untyped_storage) X(data_ptr) X(storage_offset) X(stride)                             \
-                X(nbytes) /* of a tensor or a storage */                                                       \
-        X(hold)                         /* (address) -> the storage, or None; None where torch has none */     \
-        X(weak_ref) X(expired) X(free_weak_ref) X(node)                                                        \
-            X(sequence)                              /* of autograd; None where torch has none */              \
-        X(grad_enabled) X(inference_enabled) X(fail) /* (exception): recording is over */                      \
-        X(plan_for)                                  /* (func): registers its plan */                          \
-        X(is_foreign)                                /* (types): one of them unwraps itself */                 \
-        X(decompose)  /* (mode, func, args, kwargs) -> result or NotImplemented */                             \
-        X(collective) /* (func, args, kwargs) -> result */                                                     \
-        X(is_fake)    /* (type) -> whether its tensors have no bytes */                                        \
-        X(instead)    /* (tensor) -> a tensor that can be read, or what to note: a text */                     \
-        X(plain)      /* (object) -> the same as int, float, bool, str, list */                                \
-        X(fields)     /* (object) -> what it holds as a list, or None */                                       \
-        X(owner)      /* (node) -> scope of the parameter whose gradient it accumulates */
+/* clang-format off */
+#define LB_PYTHON_OBJECTS(X)                                                                                    \
+    X(none)                                                                                                     \
+    X(true_)                                                                                                    \
+    X(false_)                                                                                                   \
+    X(not_implemented)                                                                                          \
+    X(empty) /* () */                                                                                           \
+    X(exception)                                                                                                \
+    X(failed) /* classes */                                                                                     \
+    X(tensor)                                                                                                   \
+    X(parameter)                                                                                                \
+    X(int_) X(float_) X(bool_) X(str_) X(list) X(tuple) X(dict) X(size) X(dtype) X(complex_) X(untyped_storage) \
+    X(data_ptr) X(storage_offset) X(stride) X(nbytes) /* of a tensor or a storage */                            \
+    X(hold) /* (address) -> the storage, or None; None where torch has none */                                  \
+    X(weak_ref) X(expired) X(free_weak_ref) X(node) X(sequence) /* of autograd; None where torch has none */    \
+    X(grad_enabled) X(inference_enabled) X(fail)                /* (exception): recording is over */            \
+    X(plan_for)                                                 /* (func): registers its plan */                \
+    X(is_foreign)                                               /* (types): one of them unwraps itself */       \
+    X(decompose)  /* (mode, func, args, kwargs) -> result or NotImplemented */                                  \
+    X(collective) /* (func, args, kwargs) -> result */                                                          \
+    X(is_fake)    /* (type) -> whether its tensors have no bytes */                                             \
+    X(instead)    /* (tensor) -> a tensor that can be read, or what to note: a text */                          \
+    X(plain)      /* (object) -> the same as int, float, bool, str, list */                                     \
+    X(fields)     /* (object) -> what it holds as a list, or None */                                            \
+    X(owner)      /* (node) -> scope of the parameter whose gradient it accumulates */
+/* clang-format on */
 
 /* Attributes, by their name. */
-#define LB_PYTHON_NAMES(X)                                                                                     \
-    X(_cdata)                                                                                                  \
+#define LB_PYTHON_NAMES(X)                                                                                             \
+    X(_cdata)                                                                                                          \
     X(dtype) X(shape) X(is_cpu) X(is_cuda) X(_sequence_nr) X(name) X(_can_decompose) X(is_conj) X(is_neg)
 
 typedef struct lb_dtype_entry {

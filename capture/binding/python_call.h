@@ -49,42 +49,39 @@ static inline const char *text_or_null(const lb_binding *b, PyObject *object)
 }
 
 /* Every builtin: `b`, `args`; the number of arguments is checked, exceptions of their conversion too. */
-#define CALL(name, count)                                                                                      \
-    static PyObject *name##_taken(lb_binding *b, PyObject *const *args);                                       \
-    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)                \
-    {                                                                                                          \
-        lb_binding *b = binding_of(self);                                                                      \
-        if (!b) return NULL;                                                                                   \
-        if (n != (count) || (names && py.PyTuple_Size(names) > 0)) {                                           \
-            py.PyErr_SetString(b->of.exception, #name " takes " #count " arguments");                          \
-            return NULL;                                                                                       \
-        }                                                                                                      \
-        b->inside++;                                                                                           \
-        PyObject *out = name##_taken(b, args);                                                                 \
-        b->inside--;                                                                                           \
-        if (out && py.PyErr_Occurred()) {                                                                      \
-            py.Py_DecRef(out);                                                                                 \
-            return NULL;                                                                                       \
-        }                                                                                                      \
-        return out;                                                                                            \
-    }                                                                                                          \
+#define CALL(name, count)                                                                                              \
+    static PyObject *name##_taken(lb_binding *b, PyObject *const *args);                                               \
+    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)                        \
+    {                                                                                                                  \
+        lb_binding *b = binding_of(self);                                                                              \
+        if (!b) return NULL;                                                                                           \
+        if (n != (count) || (names && py.PyTuple_Size(names) > 0)) {                                                   \
+            py.PyErr_SetString(b->of.exception, #name " takes " #count " arguments");                                  \
+            return NULL;                                                                                               \
+        }                                                                                                              \
+        b->inside++;                                                                                                   \
+        PyObject *out = name##_taken(b, args);                                                                         \
+        b->inside--;                                                                                                   \
+        if (out && py.PyErr_Occurred()) {                                                                              \
+            py.Py_DecRef(out);                                                                                         \
+            return NULL;                                                                                               \
+        }                                                                                                              \
+        return out;                                                                                                    \
+    }                                                                                                                  \
     static PyObject *name##_taken(lb_binding *b, PyObject *const *args)
 
 /* A call of the recorder between conversions that may have failed and its report. */
-#define RECORDER(call)                                                                                         \
-    lb_err err = LB_ERR_INIT;                                                                                  \
-    lb_status status = LB_ERR_STATE;                                                                           \
-    if (py.PyErr_Occurred()) return NULL;                                                                      \
-    void *state = lb_binding_enter(b, bytes);                                                                  \
-    if (b->recorder)                                                                                           \
-        status = (call);                                                                                       \
-    else                                                                                                       \
-        lb_fail(&err, LB_ERR_STATE, "the recording is closed");                                                \
+#define RECORDER(call)                                                                                                 \
+    lb_err err = LB_ERR_INIT;                                                                                          \
+    lb_status status = LB_ERR_STATE;                                                                                   \
+    if (py.PyErr_Occurred()) return NULL;                                                                              \
+    void *state = lb_binding_enter(b, bytes);                                                                          \
+    if (b->recorder)                                                                                                   \
+        status = (call);                                                                                               \
+    else                                                                                                               \
+        lb_fail(&err, LB_ERR_STATE, "the recording is closed");                                                        \
     lb_binding_leave(b, state)
 
-#define METHOD(name)                                                                                           \
-    {                                                                                                          \
-#name, name, LB_PYTHON_FASTCALL, NULL                                                                  \
-    }
+#define METHOD(name) {#name, name, LB_PYTHON_FASTCALL, NULL}
 
 #endif

@@ -169,8 +169,7 @@ static bool has_mask(const lb_operand *indices)
 {
     for (uint32_t i = 0; indices->tag == LB_ARG_LIST && i < indices->count; i++) {
         const lb_operand *index = &indices->u.items[i];
-        if (index->tag == LB_ARG_VALUE &&
-            (index->u.tensor->dtype == LB_BOOL || index->u.tensor->dtype == LB_U8))
+        if (index->tag == LB_ARG_VALUE && (index->u.tensor->dtype == LB_BOOL || index->u.tensor->dtype == LB_U8))
             return true;
     }
     return false;
@@ -239,8 +238,7 @@ static bool add_sequence(lb_cross_feed *taking, results *r, PyObject *sequence, 
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     for (Py_ssize_t i = 0; i < n; i++)
-        if (!add_result(taking, r, tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i),
-                        depth + 1))
+        if (!add_result(taking, r, tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i), depth + 1))
             return false;
     return n >= 0;
 }
@@ -265,8 +263,7 @@ static bool add_result(lb_cross_feed *taking, results *r, PyObject *object, int 
     if (!object || depth > 8) return false;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type);
-    if (type == b->of.tuple || type == b->of.list)
-        return add_sequence(taking, r, object, type == b->of.tuple, depth);
+    if (type == b->of.tuple || type == b->of.list) return add_sequence(taking, r, object, type == b->of.tuple, depth);
     lb_operand taken;
     if (!lb_take_operand(taking, object, 0, &taken)) return false;
     const bool parts = taken.tag == LB_ARG_LIST;
@@ -427,8 +424,8 @@ static PyObject *decomposed(lb_binding *b, lb_plan *plan, PyObject *mode, const 
         py.Py_IncRef(b->of.not_implemented);
         return b->of.not_implemented;
     }
-    return py.PyObject_CallFunctionObjArgs(b->of.decompose, mode, a->func, a->args,
-                                           a->kwargs ? a->kwargs : b->of.none, NULL);
+    return py.PyObject_CallFunctionObjArgs(b->of.decompose, mode, a->func, a->args, a->kwargs ? a->kwargs : b->of.none,
+                                           NULL);
 }
 
 static void settle_all(lb_binding *b)
@@ -449,8 +446,8 @@ static PyObject *record(lb_binding *b, PyObject *mode, const asked *a)
     if (out != b->of.not_implemented) return out;
     py.Py_DecRef(out);
     if (plan->collective)
-        return py.PyObject_CallFunctionObjArgs(b->of.collective, a->func, a->args,
-                                               a->kwargs ? a->kwargs : b->of.none, NULL);
+        return py.PyObject_CallFunctionObjArgs(b->of.collective, a->func, a->args, a->kwargs ? a->kwargs : b->of.none,
+                                               NULL);
     if (plan->writing) {
         Py_ssize_t n = py.PyTuple_Size(a->args);
         if (plan->writing_switch < 0 || is_true(argument(plan, a->args, n, a->kwargs, plan->writing_switch)))

@@ -73,8 +73,8 @@ void lb_unheld_take(lb_binding *b, lb_unheld *unheld)
     if (!b->recorder) return;
     uint32_t room = LB_FEW_UNHELD;
     for (;;) {
-        unheld->n += lb_recorder_unheld(b->recorder, unheld->keys + unheld->n, room - unheld->n,
-                                        &unheld->promised, &unheld->fulfilled);
+        unheld->n += lb_recorder_unheld(b->recorder, unheld->keys + unheld->n, room - unheld->n, &unheld->promised,
+                                        &unheld->fulfilled);
         if (unheld->n < room) return;
         int64_t *more = realloc(unheld->more, 2 * room * sizeof *more);
         if (!more) {

@@ -281,8 +281,7 @@ static bool take_layout(lb_binding *b, PyObject *t, lb_seen *seen)
     seen->dtype = code_of(b, dtype);
     py.Py_DecRef(dtype);
     int32_t strides;
-    return seen->dtype &&
-           take_sizes(py.PyObject_GetAttr(t, b->names.shape), seen->layout.shape, &seen->layout.ndim) &&
+    return seen->dtype && take_sizes(py.PyObject_GetAttr(t, b->names.shape), seen->layout.shape, &seen->layout.ndim) &&
            take_sizes(py.PyObject_CallFunctionObjArgs(b->of.stride, t, NULL), seen->layout.stride, &strides) &&
            strides == seen->layout.ndim;
 }
@@ -306,8 +305,7 @@ static bool take_place(lb_binding *b, PyObject *t, lb_seen *seen)
     bool fine = storage && lb_storage_key(b, storage, &seen->storage) &&
                 take_number(py.PyObject_CallFunctionObjArgs(b->of.nbytes, storage, NULL), &bytes);
     py.Py_DecRef(storage);
-    fine = fine &&
-           take_number(py.PyObject_CallFunctionObjArgs(b->of.storage_offset, t, NULL), &seen->layout.offset);
+    fine = fine && take_number(py.PyObject_CallFunctionObjArgs(b->of.storage_offset, t, NULL), &seen->layout.offset);
     if (!fine) return false;
     seen->storage_bytes = (uint64_t)bytes;
     int is_cpu = truth(py.PyObject_GetAttr(t, b->names.is_cpu));
@@ -506,8 +504,7 @@ static bool find_in_dict(lb_cross_feed *taking, PyObject *dict, int depth, found
 {
     PyObject *key, *value;
     bool fine = true;
-    for (Py_ssize_t at = 0; fine && py.PyDict_Next(dict, &at, &key, &value);)
-        fine = find(taking, value, depth + 1, f);
+    for (Py_ssize_t at = 0; fine && py.PyDict_Next(dict, &at, &key, &value);) fine = find(taking, value, depth + 1, f);
     return fine;
 }
 
@@ -526,8 +523,8 @@ static bool find(lb_cross_feed *taking, PyObject *object, int depth, found *f)
     const lb_binding *b = taking->binding;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type);
-    if (f->n == LB_MAX_TENSORS || depth > 6 || object == b->of.none || type == b->of.int_ ||
-        type == b->of.float_ || type == b->of.bool_ || type == b->of.str_)
+    if (f->n == LB_MAX_TENSORS || depth > 6 || object == b->of.none || type == b->of.int_ || type == b->of.float_ ||
+        type == b->of.bool_ || type == b->of.str_)
         return true;
     int is_tensor = type == b->of.tensor || type == b->of.parameter ? 1 : -2;
     if (is_tensor < 0) {

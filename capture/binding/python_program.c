@@ -50,8 +50,7 @@ CALL(end, 3)
 {
     uint32_t row = LB_NONE;
     lb_pending *pending = take_begun(b, args[0]);
-    return pending && lb_op_end(b, pending, args[1], args[2] == b->of.true_, &row) ? py.PyLong_FromLongLong(row)
-                                                                                   : NULL;
+    return pending && lb_op_end(b, pending, args[1], args[2] == b->of.true_, &row) ? py.PyLong_FromLongLong(row) : NULL;
 }
 
 /* number */
@@ -126,16 +125,15 @@ static bool shortcut_holds(lb_cross_feed *taking, lb_shortcut *found, PyObject *
 {
     const Py_ssize_t n = py.PyList_Size(samples);
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *sample = py.PyList_GetItem(samples, i),
-                 *tensor = sample ? py.PyTuple_GetItem(sample, 0) : NULL;
+        PyObject *sample = py.PyList_GetItem(samples, i), *tensor = sample ? py.PyTuple_GetItem(sample, 0) : NULL;
         lb_operand asked;
         lb_seen seen = {0};
         if (!tensor || !lb_take_operand(taking, tensor, 0, &asked) || asked.tag != LB_ARG_VALUE) return false;
         if (i == 0 && !lb_shortcut_find(found, tensor, object_bytes, natural(py.PyTuple_GetItem(sample, 1)),
                                         natural(py.PyTuple_GetItem(sample, 2))))
             return false;
-        if (!lb_shortcut_learn(found, tensor, asked.u.tensor->dtype) ||
-            !lb_shortcut_take(found, tensor, &seen) || !same_seen(&seen, asked.u.tensor))
+        if (!lb_shortcut_learn(found, tensor, asked.u.tensor->dtype) || !lb_shortcut_take(found, tensor, &seen) ||
+            !same_seen(&seen, asked.u.tensor))
             return false;
     }
     return n > 0;
@@ -176,9 +174,9 @@ CALL(routing, 7)
     }
     if (fine) {
         void *state = lb_binding_enter(b, taking.bytes);
-        status = b->recorder ? lb_recorder_routing(b->recorder, place, seen[0], seen[1], seen[2], seen[3],
-                                                   seen[4], &err)
-                             : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        status = b->recorder
+                     ? lb_recorder_routing(b->recorder, place, seen[0], seen[1], seen[2], seen[3], seen[4], &err)
+                     : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
     lb_taking_end(&taking);
@@ -202,8 +200,7 @@ static bool take_members(lb_cross_feed *taking, PyObject *list, lb_member *membe
 {
     lb_binding *b = taking->binding;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *member = py.PyList_GetItem(list, i),
-                 *gradient = member ? py.PyTuple_GetItem(member, 2) : NULL;
+        PyObject *member = py.PyList_GetItem(list, i), *gradient = member ? py.PyTuple_GetItem(member, 2) : NULL;
         if (!gradient) return false;
         members[i] = (lb_member){text(b, py.PyTuple_GetItem(member, 0)), -1, -1};
         if (!members[i].name || !take_key(taking, py.PyTuple_GetItem(member, 1), &members[i].storage) ||
@@ -241,8 +238,8 @@ CALL(group, 5)
                 take_options(b, args[4], options, n_options);
     if (fine) {
         void *state = lb_binding_enter(b, 0);
-        status = b->recorder ? lb_recorder_group(b->recorder, optimizer, index, first, members,
-                                                 (uint32_t)n_members, options, (uint32_t)n_options, &err)
+        status = b->recorder ? lb_recorder_group(b->recorder, optimizer, index, first, members, (uint32_t)n_members,
+                                                 options, (uint32_t)n_options, &err)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
@@ -277,7 +274,8 @@ CALL(resized, 3)
 {
     int64_t key;
     if (!lb_storage_key(b, args[0], &key)) return NULL;
-    const uint64_t address = py.PyLong_AsUnsignedLongLongMask(args[1]), bytes = py.PyLong_AsUnsignedLongLongMask(args[2]);
+    const uint64_t address = py.PyLong_AsUnsignedLongLongMask(args[1]),
+                   bytes = py.PyLong_AsUnsignedLongLongMask(args[2]);
     pthread_mutex_lock(&b->lock);
     if (b->recorder) lb_recorder_resized(b->recorder, key, (const void *)(uintptr_t)address, bytes);
     pthread_mutex_unlock(&b->lock);
@@ -299,7 +297,7 @@ CALL(handler, 1)
 }
 
 PyMethodDef lb_program_methods[] = {
-    METHOD(plan),   METHOD(begin),    METHOD(end),           METHOD(failed_op), METHOD(collective),
-    METHOD(role),   METHOD(shortcut), METHOD(routing),       METHOD(group),     METHOD(escaped),
-    METHOD(forget), METHOD(resized),  METHOD(vouch),         METHOD(handler),   {NULL, NULL, 0, NULL},
+    METHOD(plan),   METHOD(begin),    METHOD(end),     METHOD(failed_op), METHOD(collective),
+    METHOD(role),   METHOD(shortcut), METHOD(routing), METHOD(group),     METHOD(escaped),
+    METHOD(forget), METHOD(resized),  METHOD(vouch),   METHOD(handler),   {NULL, NULL, 0, NULL},
 };

@@ -24,7 +24,8 @@ CALL(open_recorder, 9)
     options.budget_bytes = natural(args[6]);
     options.ring = (uint32_t)natural(args[7]);
     options.like = text_or_null(b, args[8]);
-    options.ring_files = getenv("LASTBIT_RING_FILES") ? 2 : 1; /* set by `lastbit record`, which waits for the process */
+    options.ring_files =
+        getenv("LASTBIT_RING_FILES") ? 2 : 1; /* set by `lastbit record`, which waits for the process */
     if (py.PyErr_Occurred()) return NULL;
     lb_status status = LB_OK;
     if (level && !lb_level_parse(level, &options.level))
@@ -120,9 +121,8 @@ CALL(release, 0)
 {
     (void)args;
     b->live = false;
-    PyObject **back[] = {&b->of.fail,      &b->of.plan_for,   &b->of.is_foreign,
-                         &b->of.decompose, &b->of.collective, &b->of.instead,
-                         &b->of.plain,     &b->of.fields,     &b->of.owner};
+    PyObject **back[] = {&b->of.fail,    &b->of.plan_for, &b->of.is_foreign, &b->of.decompose, &b->of.collective,
+                         &b->of.instead, &b->of.plain,    &b->of.fields,     &b->of.owner};
     if (b->inside > 1) return nothing(b); /* another thread is in the middle of something: they stay */
     for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
         PyObject *object = *back[i];
@@ -351,9 +351,8 @@ CALL(enter, 3)
     lb_status status = LB_OK;
     if (fine) {
         void *state = lb_binding_enter(b, taking.bytes);
-        status = b->recorder
-                     ? lb_recorder_enter(b->recorder, (uint32_t)number, seen, count, again, &place, &err)
-                     : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        status = b->recorder ? lb_recorder_enter(b->recorder, (uint32_t)number, seen, count, again, &place, &err)
+                             : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
     lb_taking_end(&taking);
@@ -380,9 +379,9 @@ CALL(leave, 3)
         fine = lb_take_tensors(&taking, args + 1, 1, &seen, &count);
         if (fine) {
             void *state = lb_binding_enter(b, taking.bytes);
-            status = b->recorder ? lb_recorder_leave(b->recorder, place, seen, count,
-                                                     lb_place_recomputes(thread, depth), &err)
-                                 : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+            status = b->recorder
+                         ? lb_recorder_leave(b->recorder, place, seen, count, lb_place_recomputes(thread, depth), &err)
+                         : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
             lb_binding_leave(b, state);
         }
         lb_taking_end(&taking);

@@ -55,15 +55,14 @@ bool lb_shortcut_find(lb_shortcut *s, const PyObject *tensor, size_t object_byte
 {
     if (!implementation || !storage || !find_functions(s)) return false;
     return find_word(tensor, object_bytes, implementation, &s->tensor_at) &&
-           find_word(word_at(tensor, s->tensor_at), IMPLEMENTATION_WORDS * sizeof(void *), storage,
-                     &s->storage_at);
+           find_word(word_at(tensor, s->tensor_at), IMPLEMENTATION_WORDS * sizeof(void *), storage, &s->storage_at);
 }
 
 bool lb_shortcut_learn(lb_shortcut *s, PyObject *tensor, lb_dtype dtype)
 {
     int32_t number;
-    if (s->get_dtype((char *)tensor + s->tensor_at, &number) != 0 || number < 0 ||
-        number >= LB_MAX_TORCH_DTYPES || (s->dtypes[number] && s->dtypes[number] != dtype))
+    if (s->get_dtype((char *)tensor + s->tensor_at, &number) != 0 || number < 0 || number >= LB_MAX_TORCH_DTYPES ||
+        (s->dtypes[number] && s->dtypes[number] != dtype))
         return false;
     s->dtypes[number] = dtype;
     return true;
@@ -96,8 +95,7 @@ bool lb_shortcut_take(const lb_shortcut *s, PyObject *tensor, lb_seen *seen)
     seen->dtype = s->dtypes[dtype];
     /* Of tensors elsewhere Python knows more. */
     if (s->get_device_type(t, &device) != 0 || device != 0) return false;
-    if (!take_layout(s, t, &seen->layout) || s->get_storage_size(t, &bytes) != 0 ||
-        s->get_data_ptr(t, &data) != 0)
+    if (!take_layout(s, t, &seen->layout) || s->get_storage_size(t, &bytes) != 0 || s->get_data_ptr(t, &data) != 0)
         return false;
     seen->storage_bytes = (uint64_t)bytes;
     seen->data = data;

@@ -32,8 +32,8 @@ typedef struct lb_shortcut {
 
 /* Finds the functions, and where things lie in this one; false when there is nothing to go by. It works only after the caller
  * has compared its answers. `implementation`, `storage`: the addresses that Python gives. */
-bool lb_shortcut_find(lb_shortcut *shortcut, const PyObject *tensor, size_t object_bytes,
-                      uint64_t implementation, uint64_t storage);
+bool lb_shortcut_find(lb_shortcut *shortcut, const PyObject *tensor, size_t object_bytes, uint64_t implementation,
+                      uint64_t storage);
 bool lb_shortcut_learn(lb_shortcut *shortcut, PyObject *tensor, lb_dtype dtype);
 /* All of `seen` but for the storage's reference; false: ask Python. */
 bool lb_shortcut_take(const lb_shortcut *shortcut, PyObject *tensor, lb_seen *seen);

@@ -30,8 +30,8 @@ static int state_of(const json_t *check)
 
 static void add(json_t *checks, int state, const char *what, const char *detail, const char *advice)
 {
-    json_array_append_new(checks, json_pack("{s:s, s:s, s:s, s:s}", "state", states[state], "what", what, "detail", detail,
-                                            "advice", advice));
+    json_array_append_new(checks, json_pack("{s:s, s:s, s:s, s:s}", "state", states[state], "what", what, "detail",
+                                            detail, "advice", advice));
 }
 
 /* The program that users mean by "python", unless they name one. */
@@ -56,7 +56,8 @@ typedef struct lb_scratch {
 static lb_status scratch_make(lb_scratch *scratch, lb_err *err)
 {
     const char *temporary = getenv("TMPDIR");
-    int n = snprintf(scratch->folder, sizeof scratch->folder, "%s/lastbit-doctor-XXXXXX", temporary && *temporary ? temporary : "/tmp");
+    int n = snprintf(scratch->folder, sizeof scratch->folder, "%s/lastbit-doctor-XXXXXX",
+                     temporary && *temporary ? temporary : "/tmp");
     if (n >= (int)sizeof scratch->folder || !mkdtemp(scratch->folder))
         return lb_fail(err, LB_ERR_IO, "%s: no scratch folder can be made there; set TMPDIR", scratch->folder);
     snprintf(scratch->capture, sizeof scratch->capture, "%s/trial.lb", scratch->folder);
@@ -70,7 +71,8 @@ static void scratch_remove(const lb_scratch *scratch)
 {
     char file[2 * PATH_MAX];
     DIR *folder = opendir(scratch->capture);
-    for (struct dirent *entry; folder && (entry = readdir(folder));) { /* the archive, and what the processes noted for the launcher */
+    for (struct dirent *entry;
+         folder && (entry = readdir(folder));) { /* the archive, and what the processes noted for the launcher */
         snprintf(file, sizeof file, "%s/%s", scratch->capture, entry->d_name);
         unlink(file);
     }
@@ -97,8 +99,9 @@ static void last_line(const char *path, char *text, size_t size)
 /* Runs the checks there; *checks is what they found. */
 static lb_status examine(const char *python, const lb_scratch *scratch, json_t **checks, lb_err *err)
 {
-    static const char *const unset[] = {"LASTBIT_STEPS", "LASTBIT_RANKS", "LASTBIT_KEEP", "LASTBIT_LAYERS",
-                                        "LASTBIT_BUDGET", "LASTBIT_RING", "LASTBIT_DISABLE", "RANK", "WORLD_SIZE"};
+    static const char *const unset[] = {"LASTBIT_STEPS",   "LASTBIT_RANKS",  "LASTBIT_KEEP",
+                                        "LASTBIT_LAYERS",  "LASTBIT_BUDGET", "LASTBIT_RING",
+                                        "LASTBIT_DISABLE", "RANK",           "WORLD_SIZE"};
     static const char code[] = "import sys; from lastbit import doctor; doctor.main(*sys.argv[1:])";
     const char *argv[] = {python, "-c", code, scratch->answer, scratch->log, NULL};
     lb_launch launch;
@@ -156,12 +159,16 @@ static void examine_trial(const lb_scratch *scratch, json_t *checks)
     lb_launch_notes(scratch->capture, &notes);
     last_line(scratch->log, why, sizeof why);
     add(checks, IMPOSSIBLE, "recording", "the trial's two steps were not recorded",
-        notes.failure[0] ? notes.failure : why[0] ? why : err.message[0] ? err.message : "no reason was given");
+        notes.failure[0] ? notes.failure
+        : why[0]         ? why
+        : err.message[0] ? err.message
+                         : "no reason was given");
 }
 
 static void print(const json_t *checks, const char *python, int worst)
 {
-    static const char *const verdicts[] = {"recording works", "recording works", "recording works, with what is said above missing",
+    static const char *const verdicts[] = {"recording works", "recording works",
+                                           "recording works, with what is said above missing",
                                            "recording is impossible"};
     size_t index;
     json_t *check;
@@ -173,8 +180,10 @@ static void print(const json_t *checks, const char *python, int worst)
         if (advice && *advice) printf("%-10s  %-13s  -> %s\n", "", "", advice);
     }
     if (worst < IMPOSSIBLE)
-        printf("\nNever seen: processes started with -S, -I or -E or without our environment (env -i, ssh, containers), and\n"
-               "writes that pass PyTorch by (NumPy views, C extensions); these are found by their digests and reported.\n");
+        printf("\nNever seen: processes started with -S, -I or -E or without our environment (env -i, ssh, "
+               "containers), and\n"
+               "writes that pass PyTorch by (NumPy views, C extensions); these are found by their digests and "
+               "reported.\n");
     printf("\n%s: %s%s\n", python, verdicts[worst],
            worst < IMPOSSIBLE ? ". Next: lastbit record -o run.lb -- python train.py" : "");
 }
@@ -188,7 +197,8 @@ static int conclude(json_t *checks, const char *python, bool json)
     json_t *check;
     json_array_foreach(checks, index, check) if (state_of(check) > worst) worst = state_of(check);
     if (json)
-        lb_print_json(NAME, json_pack("{s:s, s:s, s:O}", "python", python, "verdict", verdicts[worst], "checks", checks));
+        lb_print_json(NAME,
+                      json_pack("{s:s, s:s, s:O}", "python", python, "verdict", verdicts[worst], "checks", checks));
     else
         print(checks, python, worst);
     return codes[worst];
@@ -204,9 +214,10 @@ int lb_cmd_doctor(int argc, const char **argv)
     const lb_command command = {
         .name = NAME,
         .synopsis = "",
-        .about = "Says what `lastbit record` would see with your Python, what it would not, and why: runs that Python as\n"
-                 "record would, looks at PyTorch, and records two small training steps in a scratch folder.\n"
-                 "Ends with 0 when recording works, 1 when something would be missing, 125 when it is impossible.",
+        .about =
+            "Says what `lastbit record` would see with your Python, what it would not, and why: runs that Python as\n"
+            "record would, looks at PyTorch, and records two small training steps in a scratch folder.\n"
+            "Ends with 0 when recording works, 1 when something would be missing, 125 when it is impossible.",
         .example = "  lastbit doctor --python ./venv/bin/python",
         .options = options,
     };

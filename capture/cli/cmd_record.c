@@ -37,8 +37,8 @@ typedef struct lb_record_options {
 
 static void release(lb_record_options *o)
 {
-    char *texts[] = {o->out,    o->level, o->steps,    o->ranks,  o->keep, /* popt's copies */
-                     o->layers, o->budget, o->ring,    o->compiled, o->step_at, o->like};
+    char *texts[] = {o->out,    o->level,  o->steps, o->ranks,    o->keep, /* popt's copies */
+                     o->layers, o->budget, o->ring,  o->compiled, o->step_at, o->like};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -75,8 +75,8 @@ static int check_regex(const char *option, const char *pattern)
     if (code) return 0;
     char message[160] = "";
     pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-    return lb_command_misused(NAME, "%s: `%s` is no regular expression: %s (at character %zu)", option, pattern, message,
-                              (size_t)offset);
+    return lb_command_misused(NAME, "%s: `%s` is no regular expression: %s (at character %zu)", option, pattern,
+                              message, (size_t)offset);
 }
 
 /* 0, or the exit code of a misuse. */
@@ -85,8 +85,7 @@ static int check_options(lb_record_options *o)
     static const char *const levels[] = {"auto", "stats", "sources", "layers", "ops"};
     bool known = !o->level;
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) known = known || strcmp(o->level, levels[i]) == 0;
-    if (!known)
-        return lb_command_misused(NAME, "--level: `%s` is none of auto, stats, sources, layers, ops", o->level);
+    if (!known) return lb_command_misused(NAME, "--level: `%s` is none of auto, stats, sources, layers, ops", o->level);
     if (o->steps && !is_ranges(o->steps))
         return lb_command_misused(NAME, "--steps: `%s` is no list of steps such as 3, 3-5 or 0,10-12", o->steps);
     if (o->ranks && !is_ranges(o->ranks))
@@ -102,7 +101,8 @@ static int check_options(lb_record_options *o)
             return lb_command_misused(NAME, "--ring and --steps exclude each other: a ring is written at a trigger");
     }
     if (o->like && (o->level || o->keep || o->layers))
-        return lb_command_misused(NAME, "--like keeps what %s kept: it stands in place of --level, --keep and --layers", o->like);
+        return lb_command_misused(NAME, "--like keeps what %s kept: it stands in place of --level, --keep and --layers",
+                                  o->like);
     if (o->like && o->ring) return lb_command_misused(NAME, "--like and --ring exclude each other");
     if (o->compiled && strcmp(o->compiled, "eager") != 0 && strcmp(o->compiled, "graph") != 0)
         return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph", o->compiled);
@@ -115,7 +115,10 @@ static int check_options(lb_record_options *o)
 /* ---- the environment ---------------------------------------------------------------------------------------------- */
 
 /* What is not asked for is unset: a variable left from elsewhere must not change what is recorded. */
-static int put(const char *name, const char *text) { return text ? setenv(name, text, 1) : unsetenv(name); }
+static int put(const char *name, const char *text)
+{
+    return text ? setenv(name, text, 1) : unsetenv(name);
+}
 
 static lb_status tell_child(const lb_record_options *o, const char *folder, const lb_launch *launch, lb_err *err)
 {
@@ -142,10 +145,10 @@ typedef struct lb_recorded {
     uint32_t archives, ranks, steps;
     bool full; /* the disk */
     int64_t first_step, last_step;
-    uint32_t rescued; /* steps that the flight recorder's files had when the program had ended badly */
-    int code;         /* of the program */
+    uint32_t rescued;  /* steps that the flight recorder's files had when the program had ended badly */
+    int code;          /* of the program */
     char stopped[200]; /* why recording ended before the program did; "": it did not */
-    lb_err err; /* why the capture does not read */
+    lb_err err;        /* why the capture does not read */
 } lb_recorded;
 
 static void weigh(const char *folder, lb_recorded *recorded)
@@ -168,7 +171,8 @@ static void note_stop(lb_capture *capture, int32_t rank, lb_recorded *recorded)
     json_t *coverage = table ? json_loads(table, 0, NULL) : NULL;
     const char *why = json_string_value(json_object_get(coverage, "stopped"));
     if (why)
-        snprintf(recorded->stopped, sizeof recorded->stopped, "it went no further: %s%s", lb_is_full_disk(why) ? "the disk is full: " : "", why);
+        snprintf(recorded->stopped, sizeof recorded->stopped, "it went no further: %s%s",
+                 lb_is_full_disk(why) ? "the disk is full: " : "", why);
     json_decref(coverage);
 }
 
@@ -198,8 +202,10 @@ enum { LB_WHY = sizeof((lb_err *)0)->message };
 static const char *how_it_ended(int code, char *text, size_t size)
 {
     *text = 0;
-    if (code > 128) snprintf(text, size, "killed by signal %d", code - 128);
-    else if (code) snprintf(text, size, "exit code %d", code);
+    if (code > 128)
+        snprintf(text, size, "killed by signal %d", code - 128);
+    else if (code)
+        snprintf(text, size, "exit code %d", code);
     return text;
 }
 
@@ -207,8 +213,10 @@ static const char *how_it_ended(int code, char *text, size_t size)
 static const char *iterations(const lb_launch_report *notes, char *text, size_t size)
 {
     const long n = notes->last_step - notes->first_step;
-    if (n == 0) snprintf(text, size, "no iteration");
-    else snprintf(text, size, "%ld iteration%s", n, n == 1 ? "" : "s");
+    if (n == 0)
+        snprintf(text, size, "no iteration");
+    else
+        snprintf(text, size, "%ld iteration%s", n, n == 1 ? "" : "s");
     return text;
 }
 
@@ -216,14 +224,17 @@ static const char *iterations(const lb_launch_report *notes, char *text, size_t 
 static void rescue(const lb_record_options *o, const char *folder, lb_recorded *recorded)
 {
     char ended[64], why[96];
-    if (!o->ring || lb_launch_is_shared()) return; /* other processes may still be writing theirs: `recover` takes them */
+    if (!o->ring || lb_launch_is_shared())
+        return; /* other processes may still be writing theirs: `recover` takes them */
     snprintf(why, sizeof why, "the program ended: %s", how_it_ended(recorded->code, ended, sizeof ended));
-    if (recorded->code && lb_ring_files_assemble(folder, folder, why, &recorded->rescued, &recorded->err) != LB_OK) return;
+    if (recorded->code && lb_ring_files_assemble(folder, folder, why, &recorded->rescued, &recorded->err) != LB_OK)
+        return;
     lb_ring_files_remove(folder, -1);
 }
 
 /* Steps ran, and none of them is there. */
-static void explain_steps(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, char *why, size_t size)
+static void explain_steps(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes,
+                          char *why, size_t size)
 {
     char steps[64], ended[64];
     if (notes->last_step > notes->first_step)
@@ -233,16 +244,19 @@ static void explain_steps(const lb_record_options *o, const lb_recorded *recorde
     if (recorded->code > 128 || (recorded->code && o->ring))
         snprintf(why, size, "%s ran, nothing was kept: %s", iterations(notes, steps, sizeof steps),
                  how_it_ended(recorded->code, ended, sizeof ended));
-    else if (o->ring) snprintf(why, size, "%s, and nothing went wrong that the flight recorder writes at", steps);
-    else if (o->ranks && !o->steps) snprintf(why, size, "steps ran, but in no rank that --ranks %s asks for", o->ranks);
+    else if (o->ring)
+        snprintf(why, size, "%s, and nothing went wrong that the flight recorder writes at", steps);
+    else if (o->ranks && !o->steps)
+        snprintf(why, size, "steps ran, but in no rank that --ranks %s asks for", o->ranks);
     else if (o->steps)
-        snprintf(why, size, "%s, but none that --steps %s%s%s asks for", steps, o->steps, o->ranks ? " and --ranks " : "",
-                 o->ranks ? o->ranks : "");
-    else snprintf(why, size, "%s, and none was recorded to its end", steps);
+        snprintf(why, size, "%s, but none that --steps %s%s%s asks for", steps, o->steps,
+                 o->ranks ? " and --ranks " : "", o->ranks ? o->ranks : "");
+    else
+        snprintf(why, size, "%s, and none was recorded to its end", steps);
 }
 
-static void explain_nothing(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, char *why,
-                            size_t size)
+static void explain_nothing(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes,
+                            char *why, size_t size)
 {
     if (notes->failure[0])
         snprintf(why, size, "%s", notes->failure);
@@ -257,23 +271,35 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
     else if (recorded->archives)
         snprintf(why, size, "no step was finished; was any in the window?");
     else if (notes->bare[0])
-        snprintf(why, size, "the modules that were called (%s) have no parameters, and a step begins at one that has some; "
-                            "lastbit.torch.capture and its step() say themselves what a step is", notes->bare);
+        snprintf(why, size,
+                 "the modules that were called (%s) have no parameters, and a step begins at one that has some; "
+                 "lastbit.torch.capture and its step() say themselves what a step is",
+                 notes->bare);
     else if (notes->torch && o->step_at)
-        snprintf(why, size, "nothing called %s was called after torch was imported, and --step-at has steps begin there alone", o->step_at);
+        snprintf(why, size,
+                 "nothing called %s was called after torch was imported, and --step-at has steps begin there alone",
+                 o->step_at);
     else if (notes->torch)
         snprintf(why, size, "torch was imported, but no module was called");
     else if (notes->framework[0])
-        snprintf(why, size, "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: arrays "
-                            "handed over by DLPack from C or C++, to lb_seen_of_dlpack of lastbit/capture.h, or in Python to torch.from_dlpack "
-                            "and lastbit.torch.tap inside lastbit.torch.capture", notes->processes, notes->processes == 1 ? "" : "es",
-                 notes->framework);
+        snprintf(why, size,
+                 "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: "
+                 "arrays "
+                 "handed over by DLPack from C or C++, to lb_seen_of_dlpack of lastbit/capture.h, or in Python to "
+                 "torch.from_dlpack "
+                 "and lastbit.torch.tap inside lastbit.torch.capture",
+                 notes->processes, notes->processes == 1 ? "" : "es", notes->framework);
     else if (notes->processes)
-        snprintf(why, size, "%u Python process%s ran, none imported torch, and the launcher records PyTorch alone; `lastbit doctor` says "
-                            "what it would see", notes->processes, notes->processes == 1 ? "" : "es");
+        snprintf(why, size,
+                 "%u Python process%s ran, none imported torch, and the launcher records PyTorch alone; `lastbit "
+                 "doctor` says "
+                 "what it would see",
+                 notes->processes, notes->processes == 1 ? "" : "es");
     else
-        snprintf(why, size, "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`. The launcher records PyTorch "
-                            "alone; a program in C, C++ or CUDA records itself, by lastbit/capture.h (samples/train_in_c.c)");
+        snprintf(why, size,
+                 "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`. The launcher "
+                 "records PyTorch "
+                 "alone; a program in C, C++ or CUDA records itself, by lastbit/capture.h (samples/train_in_c.c)");
 }
 
 /* The path as a shell reads it. */
@@ -293,15 +319,19 @@ static void say(const lb_record_options *o, const lb_recorded *recorded, const l
         return;
     }
     lb_bytes_text(recorded->bytes, size);
-    if (recorded->steps == 1) snprintf(steps, sizeof steps, "step %" PRId64, recorded->first_step);
-    else snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step, recorded->last_step);
+    if (recorded->steps == 1)
+        snprintf(steps, sizeof steps, "step %" PRId64, recorded->first_step);
+    else
+        snprintf(steps, sizeof steps, "%u steps (%" PRId64 " to %" PRId64 ")", recorded->steps, recorded->first_step,
+                 recorded->last_step);
     /* After a trigger of its own the flight recorder counts no further. */
     if (recorded->rescued || (recorded->code > 128 && !o->ring))
-        snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran), recorded->steps,
-                 how_it_ended(recorded->code, ended, sizeof ended));
-    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", o->out, steps, recorded->archives,
-            recorded->archives == 1 ? "" : "s", size, recorded->stopped[0] ? "; " : "", recorded->stopped, rescued, notes->failure[0] ? "; not every process recorded: " : "",
-            notes->failure, quoted(o->out, path, sizeof path));
+        snprintf(rescued, sizeof rescued, "; %s ran, the last %u kept: %s", iterations(notes, ran, sizeof ran),
+                 recorded->steps, how_it_ended(recorded->code, ended, sizeof ended));
+    fprintf(stderr, "lastbit: %s: %s of %u rank%s, %s%s%s%s%s%s. Next: lastbit bisect %s\n", o->out, steps,
+            recorded->archives, recorded->archives == 1 ? "" : "s", size, recorded->stopped[0] ? "; " : "",
+            recorded->stopped, rescued, notes->failure[0] ? "; not every process recorded: " : "", notes->failure,
+            quoted(o->out, path, sizeof path));
 }
 
 static void say_json(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes, int code)
@@ -349,7 +379,8 @@ static lb_status resolve_like(lb_record_options *o, lb_err *err)
     if (!o->like) return LB_OK;
     LB_TRY(lb_capture_open(o->like, &other, err));
     lb_status status = LB_OK;
-    if (!lb_capture_steps(other, &steps)) status = lb_fail(err, LB_ERR_INVALID, "--like: %s holds no recorded step", o->like);
+    if (!lb_capture_steps(other, &steps))
+        status = lb_fail(err, LB_ERR_INVALID, "--like: %s holds no recorded step", o->like);
     char *path = realpath(o->like, NULL);
     if (status == LB_OK && !o->steps) o->steps = steps_of(other);
     lb_capture_close(other);
@@ -398,8 +429,10 @@ static int run(lb_record_options *o, const char **argv, bool json)
         look(folder, &recorded);
         lb_launch_notes(folder, &notes);
         /* A folder without a step would be in the way of the next start. */
-        if (recorded.steps == 0 && recorded.err.status == LB_OK && !lb_launch_is_shared()) lb_launch_folder_drop(folder);
-        else lb_launch_folder_tidy(folder);
+        if (recorded.steps == 0 && recorded.err.status == LB_OK && !lb_launch_is_shared())
+            lb_launch_folder_drop(folder);
+        else
+            lb_launch_folder_tidy(folder);
         if (lb_launch_is_first()) say(o, &recorded, &notes);
         if (json) say_json(o, &recorded, &notes, code);
     }
@@ -415,36 +448,47 @@ int lb_cmd_record(int argc, const char **argv)
         {"output", 'o', POPT_ARG_STRING, &o.out, 0, "the capture's folder (run.lb), created for you alone", "FOLDER"},
         {"level", 0, POPT_ARG_STRING, &o.level, 0,
          "bytes kept: stats (none), sources (what replay cannot recompute), layers (and their inputs and outputs), ops "
-         "(and every result), auto (of each step the highest that fits whole into 256 MB, 2 GB per rank)", "LEVEL"},
+         "(and every result), auto (of each step the highest that fits whole into 256 MB, 2 GB per rank)",
+         "LEVEL"},
         {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "record these steps only", "A-B"},
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "record these ranks only", "A,B-C"},
-        {"keep", 0, POPT_ARG_STRING, &o.keep, 0, "keep the results of ops whose layer/op matches, at any level", "REGEX"},
+        {"keep", 0, POPT_ARG_STRING, &o.keep, 0, "keep the results of ops whose layer/op matches, at any level",
+         "REGEX"},
         {"layers", 0, POPT_ARG_STRING, &o.layers, 0, "levels layers and ops keep bytes in these layers only", "REGEX"},
         {"budget", 0, POPT_ARG_STRING, &o.budget, 0, "write at most this much per rank", "SIZE"},
         {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
-         "flight recorder: hold the last K to 2K steps, write them when the run goes wrong, also when it is killed", "K"},
+         "flight recorder: hold the last K to 2K steps, write them when the run goes wrong, also when it is killed",
+         "K"},
         {"like", 0, POPT_ARG_STRING, &o.like, 0,
-         "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their levels, and of each op "
-         "and layer what it has", "CAPTURE"},
+         "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their "
+         "levels, and of each op "
+         "and layer what it has",
+         "CAPTURE"},
         {"compiled", 0, POPT_ARG_STRING, &o.compiled, 0,
-         "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), or graph (the graphs of ATen "
-         "ops that the compiler makes, run op by op; in all steps). Bits of compiled kernels are not recorded", "HOW"},
+         "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), or graph (the "
+         "graphs of ATen "
+         "ops that the compiler makes, run op by op; in all steps). Bits of compiled kernels are not recorded",
+         "HOW"},
         {"step-at", 0, POPT_ARG_STRING, &o.step_at, 0,
-         "a step begins at each call of this module (its path or class) or function (train_step, Trainer.training_step), and "
-         "nowhere else", "NAME"},
+         "a step begins at each call of this module (its path or class) or function (train_step, "
+         "Trainer.training_step), and "
+         "nowhere else",
+         "NAME"},
         {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
         POPT_TABLEEND,
     };
     const lb_command command = {
         .name = NAME,
         .synopsis = "-- COMMAND [ARGS]",
-        .about = "Runs COMMAND and records the PyTorch steps of every Python process it starts, also under torchrun and\n"
-                 "multiprocessing. The program needs no change and lastbit need not be installed in its environment. Its\n"
-                 "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
-                 "With --json stdout is one JSON object, and what the program prints there goes to stderr.\n"
-                 "A capture holds data and weights: its folder is readable by you alone.\n"
-                 "Programs without PyTorch (JAX, TensorFlow, C) run as they would, and nothing is recorded of them: in C, C++ and\n"
-                 "CUDA they record themselves by lastbit/capture.h, which takes arrays of any framework by DLPack.",
+        .about =
+            "Runs COMMAND and records the PyTorch steps of every Python process it starts, also under torchrun and\n"
+            "multiprocessing. The program needs no change and lastbit need not be installed in its environment. Its\n"
+            "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
+            "With --json stdout is one JSON object, and what the program prints there goes to stderr.\n"
+            "A capture holds data and weights: its folder is readable by you alone.\n"
+            "Programs without PyTorch (JAX, TensorFlow, C) run as they would, and nothing is recorded of them: in C, "
+            "C++ and\n"
+            "CUDA they record themselves by lastbit/capture.h, which takes arrays of any framework by DLPack.",
         .example = "  lastbit record -o run.lb --steps 3-5 -- torchrun --nproc-per-node 2 train.py --lr 3e-4\n"
                    "  lastbit bisect run.lb",
         .options = options,
@@ -462,8 +506,10 @@ int lb_cmd_record(int argc, const char **argv)
     int code = lb_arguments_parse(&command, own, ours, &arguments);
     if (code < 0) {
         if (!program || !program[0])
-            code = lb_command_misused(NAME, "what is to be run? Put the program after `--`: lastbit record -o run.lb -- python train.py");
-        else code = check_options(&o);
+            code = lb_command_misused(
+                NAME, "what is to be run? Put the program after `--`: lastbit record -o run.lb -- python train.py");
+        else
+            code = check_options(&o);
         if (code == 0 && !o.out) o.out = strdup("run.lb");
         if (code == 0) code = run(&o, program, arguments.json);
         lb_arguments_release(&arguments);

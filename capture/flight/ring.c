@@ -106,7 +106,10 @@ static blob *find(lb_ring *ring, lb_digest digest)
     return b;
 }
 
-bool lb_ring_has_blob(const lb_ring *ring, lb_digest digest) { return find((lb_ring *)(uintptr_t)ring, digest) != NULL; }
+bool lb_ring_has_blob(const lb_ring *ring, lb_digest digest)
+{
+    return find((lb_ring *)(uintptr_t)ring, digest) != NULL;
+}
 
 lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
 {
@@ -116,8 +119,10 @@ lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const vo
         return LB_OK;
     }
     if (ring->max_bytes && ring->bytes + size > ring->max_bytes)
-        return lb_fail(err, LB_ERR_LIMIT, "the ring would need more than its %llu bytes", (unsigned long long)ring->max_bytes);
-    if (!(b = malloc(sizeof *b + size))) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of the ring", size);
+        return lb_fail(err, LB_ERR_LIMIT, "the ring would need more than its %llu bytes",
+                       (unsigned long long)ring->max_bytes);
+    if (!(b = malloc(sizeof *b + size)))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of the ring", size);
     b->digest = digest;
     b->size = size;
     b->dtype = dtype;
@@ -138,7 +143,10 @@ bool lb_ring_keep_files(lb_ring *ring, const char *folder, int32_t rank)
     return ring->folder;
 }
 
-const char *lb_ring_files_failed(const lb_ring *ring) { return ring->failed.status != LB_OK ? ring->failed.message : NULL; }
+const char *lb_ring_files_failed(const lb_ring *ring)
+{
+    return ring->failed.status != LB_OK ? ring->failed.message : NULL;
+}
 
 static lb_status flush_step(lb_ring *ring, const lb_program *program, lb_writer *writer, lb_err *err);
 
@@ -152,7 +160,8 @@ static lb_status open_file(lb_ring *ring, lb_err *err)
     ring->file = NULL;
     char *path = lb_ring_file_path(ring->folder, ring->rank, ring->generation);
     char *old = ring->generation >= 2 ? lb_ring_file_path(ring->folder, ring->rank, ring->generation - 2) : NULL;
-    const lb_status status = path ? lb_writer_open(path, &options, &ring->file, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const lb_status status =
+        path ? lb_writer_open(path, &options, &ring->file, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     ring->file_generation = ring->generation;
     if (old) unlink(old);
     free(path);
@@ -224,4 +233,7 @@ lb_status lb_ring_flush(lb_ring *ring, lb_writer *writer, lb_err *err)
     return status;
 }
 
-uint64_t lb_ring_bytes(const lb_ring *ring) { return ring->bytes; }
+uint64_t lb_ring_bytes(const lb_ring *ring)
+{
+    return ring->bytes;
+}

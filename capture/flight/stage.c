@@ -20,7 +20,10 @@ struct lb_stage {
     uint64_t bytes[LB_LEVEL_AUTO];
 };
 
-lb_stage *lb_stage_new(void) { return calloc(1, sizeof(lb_stage)); }
+lb_stage *lb_stage_new(void)
+{
+    return calloc(1, sizeof(lb_stage));
+}
 
 void lb_stage_free(lb_stage *stage)
 {
@@ -78,8 +81,8 @@ void lb_stage_lower(lb_stage *stage, lb_digest digest, lb_level level)
     row->level = level;
 }
 
-lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_level level,
-                        bool *fresh, lb_err *err)
+lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                        lb_level level, bool *fresh, lb_err *err)
 {
     held *row = find(stage, digest);
     *fresh = !row || !row->bytes;
@@ -87,7 +90,8 @@ lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const
         lb_stage_lower(stage, digest, level);
         return LB_OK;
     }
-    if (!row && stage->n == stage->room && !grow(stage)) return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
+    if (!row && stage->n == stage->room && !grow(stage))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
     void *copy = malloc(size ? size : 1);
     if (!copy) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of a result", size);
     memcpy(copy, bytes, size);
@@ -100,7 +104,10 @@ lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const
     return LB_OK;
 }
 
-uint64_t lb_stage_bytes(const lb_stage *stage, lb_level level) { return stage->bytes[level]; }
+uint64_t lb_stage_bytes(const lb_stage *stage, lb_level level)
+{
+    return stage->bytes[level];
+}
 
 void lb_stage_drop(lb_stage *stage, lb_level above)
 {
@@ -114,8 +121,8 @@ void lb_stage_drop(lb_stage *stage, lb_level above)
 }
 
 lb_status lb_stage_each(const lb_stage *stage,
-                        lb_status (*put)(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
-                                         lb_err *err),
+                        lb_status (*put)(void *context, lb_digest digest, lb_dtype dtype, const void *bytes,
+                                         size_t size, lb_err *err),
                         void *context, lb_err *err)
 {
     for (size_t i = 0; i < stage->n; i++) {

@@ -16,8 +16,8 @@ typedef struct lb_stage lb_stage;
 lb_stage *lb_stage_new(void); /* NULL when out of memory */
 void lb_stage_free(lb_stage *stage);
 /* Copies the bytes. *fresh: they were not there. Of bytes that are there the level is lowered. */
-lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_level level,
-                        bool *fresh, lb_err *err);
+lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                        lb_level level, bool *fresh, lb_err *err);
 /* Bytes that are there are kept by that level, too. */
 void lb_stage_lower(lb_stage *stage, lb_digest digest, lb_level level);
 bool lb_stage_has(const lb_stage *stage, lb_digest digest);
@@ -27,8 +27,8 @@ uint64_t lb_stage_bytes(const lb_stage *stage, lb_level level);
 void lb_stage_drop(lb_stage *stage, lb_level above);
 /* Calls `put` for each blob, in the order in which they came. */
 lb_status lb_stage_each(const lb_stage *stage,
-                        lb_status (*put)(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
-                                         lb_err *err),
+                        lb_status (*put)(void *context, lb_digest digest, lb_dtype dtype, const void *bytes,
+                                         size_t size, lb_err *err),
                         void *context, lb_err *err);
 
 #endif

@@ -73,7 +73,8 @@ bool lb_write_queue_has(const lb_write_queue *s, lb_digest digest)
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------ */
 
-static lb_status put_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+static lb_status put_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                            lb_err *err)
 {
     return lb_writer_blob(context, digest, dtype, bytes, size, err);
 }
@@ -203,7 +204,7 @@ static lb_status append(lb_write_queue *s, const record *r, lb_err *err)
 }
 
 lb_status lb_write_queue_blob(lb_write_queue *s, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
-                        lb_err *err)
+                              lb_err *err)
 {
     if (lb_write_queue_has(s, digest)) return LB_OK;
     note_given(s, digest);
@@ -226,7 +227,8 @@ lb_status lb_write_queue_blob(lb_write_queue *s, lb_digest digest, lb_dtype dtyp
     return status;
 }
 
-static lb_status note_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+static lb_status note_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                             lb_err *err)
 {
     (void)dtype, (void)bytes, (void)size, (void)err;
     note_given(context, digest);

@@ -21,7 +21,7 @@ lb_write_queue *lb_write_queue_new(lb_writer *writer, size_t room_bytes);
 bool lb_write_queue_free(lb_write_queue *spool);
 /* As lb_writer_blob, but a failure is reported by a later call, and by every one after that. Waits for room. */
 lb_status lb_write_queue_blob(lb_write_queue *spool, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
-                        lb_err *err);
+                              lb_err *err);
 /* All blobs of the stage, which is the spool's from here on, whatever the status; their bytes take no room of the ring. */
 lb_status lb_write_queue_stage(lb_write_queue *spool, lb_stage *stage, lb_err *err);
 /* Whether it was given this blob. */

@@ -3,6 +3,7 @@
 `lastbit record -- python train.py` needs nothing of this; `lastbit.torch` has the context manager for programs that say
 themselves what a step is. Importing this package imports neither torch nor anything else that is heavy.
 """
+
 import glob
 import os
 

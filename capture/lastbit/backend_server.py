@@ -9,6 +9,7 @@ for each a word that is 0 where there is none, the dtype (16 bytes), the number 
 arguments. A first word of 1 is followed by the length of an error text and the text. The first answer comes unasked, without tensors.
 What ops print goes to stderr.
 """
+
 import importlib
 import json
 import os
@@ -20,9 +21,20 @@ import torch
 
 from lastbit.order_server import Pipe
 
-DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "e4m3fn": torch.float8_e4m3fn,
-          "e5m2": torch.float8_e5m2, "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
-          "bool": torch.bool}
+DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "e4m3fn": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 

@@ -4,6 +4,7 @@ Runs in the environment that `lastbit record` makes, with a scratch folder to re
 one, two small training steps whose capture the command then opens. The answer goes to a file as JSON, since anything may
 print while torch is imported. Written for Python 3.6 on, so that an interpreter that is too old can be told so.
 """
+
 import json
 import os
 import sys
@@ -39,11 +40,14 @@ def check_python(report):
 
 def check_startup(report):
     here = os.path.join(os.path.dirname(os.path.realpath(__file__)), "launch")
-    armed = any(type(finder).__module__ == "sitecustomize" or type(finder).__name__ == "_AfterTorch"
-                for finder in sys.meta_path) or "torch" in sys.modules
+    armed = (
+        any(type(finder).__module__ == "sitecustomize" or type(finder).__name__ == "_AfterTorch" for finder in sys.meta_path)
+        or "torch" in sys.modules
+    )
     if not armed:
-        report.add(IMPOSSIBLE, "start", "our sitecustomize did not run",
-                   "the interpreter is started without site or PYTHONPATH (-S, -I, -E, or built so)")
+        report.add(
+            IMPOSSIBLE, "start", "our sitecustomize did not run", "the interpreter is started without site or PYTHONPATH (-S, -I, -E, or built so)"
+        )
         return
     module = sys.modules.get("sitecustomize")
     path = getattr(module, "__file__", None)
@@ -59,7 +63,7 @@ def check_library(report):
     path = library_path()
     try:
         library = ctypes.CDLL(path)
-        library.lb_recorder_open
+        assert library.lb_recorder_open  # absent, it is an AttributeError
     except (OSError, AttributeError) as error:
         report.add(IMPOSSIBLE, "recorder", str(error), "build lastbit for this machine, or name the library in LASTBIT_LIB")
     else:
@@ -117,8 +121,12 @@ def _entry_points(torch):
         (DEGRADED, "_get_sequence_nr", autograd_sequence, "backward ops carry no layer"),
         (DEGRADED, "global module hooks", always_called_hooks, "ops carry no layer, and steps are not found"),
         (DEGRADED, "global optimizer hooks", optimizer_hooks, "optimizer steps and parameter groups are not seen"),
-        (DEGRADED, "storage weak references", lambda: torch.zeros(1).untyped_storage()._weak_ref,
-         "a storage that is used again may be taken for the one before"),
+        (
+            DEGRADED,
+            "storage weak references",
+            lambda: torch.zeros(1).untyped_storage()._weak_ref,
+            "a storage that is used again may be taken for the one before",
+        ),
         (DEGRADED, "dispatch mode stack", lambda: torch._C._len_torch_dispatch_stack, "modes of other tools are not noticed"),
         (DEGRADED, "ProcessGroup.unbox, Work.unbox", process_groups, "collectives carry no group and no completion"),
     )
@@ -145,8 +153,12 @@ def check_devices(report, torch):
         report.add(OK, "devices", "CPU" + (", torch is built for %s but no GPU is usable" % built if built else ""))
         return
     names = sorted({torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())})
-    report.add(DEGRADED, "devices", "CPU, %d GPU (%s)" % (torch.cuda.device_count(), ", ".join(names)),
-               "of tensors on a GPU the ops, shapes and layers are recorded, but not the bytes: record a run on the CPU to replay it")
+    report.add(
+        DEGRADED,
+        "devices",
+        "CPU, %d GPU (%s)" % (torch.cuda.device_count(), ", ".join(names)),
+        "of tensors on a GPU the ops, shapes and layers are recorded, but not the bytes: record a run on the CPU to replay it",
+    )
 
 
 def check_distributed(report, torch):
@@ -154,22 +166,25 @@ def check_distributed(report, torch):
     if not distributed.is_available():
         report.add(NOTE, "distributed", "this torch is built without torch.distributed")
         return
-    backends = [name for name in ("gloo", "nccl", "mpi", "ucc", "xccl")
-                if getattr(distributed, "is_%s_available" % name, lambda: False)()]
+    backends = [name for name in ("gloo", "nccl", "mpi", "ucc", "xccl") if getattr(distributed, "is_%s_available" % name, lambda: False)()]
     report.add(OK, "distributed", ", ".join(backends) or "no backend", "" if "gloo" in backends else "only gloo is tested")
 
 
 def check_compile(report):
-    report.add(NOTE, "torch.compile", "compiled functions run as eager code while steps are recorded",
-               "what is recorded are the bits of the eager program; with --steps what comes before the first of them and after the "
-               "last runs compiled, and a step is counted only where a module is called outside compiled functions")
+    report.add(
+        NOTE,
+        "torch.compile",
+        "compiled functions run as eager code while steps are recorded",
+        "what is recorded are the bits of the eager program; with --steps what comes before the first of them and after the "
+        "last runs compiled, and a step is counted only where a module is called outside compiled functions",
+    )
 
 
 def check_disk(report, folder):
     import shutil
 
     free = shutil.disk_usage(folder).free
-    text = "%.1f GB free in %s" % (free / 2.0 ** 30, folder)
+    text = "%.1f GB free in %s" % (free / 2.0**30, folder)
     if not os.access(folder, os.W_OK):
         report.add(DEGRADED, "disk", "%s cannot be written to" % folder, "record elsewhere with -o")
     elif free < 2 << 30:
@@ -197,8 +212,12 @@ def run(report, directory):
         report.guarded(what, check)
     torch = import_torch(report)
     if torch is not None:
-        for what, check in (("entry points", check_entry_points), ("devices", check_devices),
-                            ("distributed", check_distributed), ("trial", check_trial)):
+        for what, check in (
+            ("entry points", check_entry_points),
+            ("devices", check_devices),
+            ("distributed", check_distributed),
+            ("trial", check_trial),
+        ):
             report.guarded(what, check, torch)
         report.guarded("torch.compile", check_compile)
     report.guarded("disk", check_disk, directory)

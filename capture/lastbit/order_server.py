@@ -7,6 +7,7 @@ with one array of doubles (calls, results); an answer of bytes is an error text.
 function is there. 16-bit floats that NumPy lacks travel as their bits. Descriptor 1 is the answer's alone: what the
 function prints goes to stderr.
 """
+
 import argparse
 import ast
 import importlib
@@ -36,7 +37,7 @@ class Pipe:
     def write(self, data):
         data = memoryview(data).cast("B")
         while data:
-            data = data[os.write(self.descriptor, data):]
+            data = data[os.write(self.descriptor, data) :]
 
 
 def receive(pipe):
@@ -90,6 +91,7 @@ class Numpy:
 class Torch:
     def __init__(self, dtype):
         import torch
+
         self.torch = torch
         self.dtype = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
 

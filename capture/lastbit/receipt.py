@@ -4,6 +4,7 @@ collect() reads and never changes anything, imports nothing that the program has
 cannot be read is left out. Environment variables come by allow-list, secrets among the arguments are masked, paths are
 cut to their last part: a capture is meant to be shown to others.
 """
+
 import hashlib
 import os
 import platform
@@ -19,19 +20,38 @@ ENVIRONMENT = re.compile(
     r"|(PYTORCH|TORCH|TORCHINDUCTOR|TORCHDYNAMO|NVTE|XLA)_[A-Z0-9_]+$"
     r"|(NCCL|GLOO|UCC|TORCH_NCCL)_[A-Z0-9_]+$"
     r"|(CUBLAS|CUDNN|CUDA|NVIDIA_TF32|HIP|ROCR|HSA)_[A-Z0-9_]+$"
-    r"|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)$|PYTHONHASHSEED$|MALLOC_ARENA_MAX$|LD_PRELOAD$")
+    r"|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)$|PYTHONHASHSEED$|MALLOC_ARENA_MAX$|LD_PRELOAD$"
+)
 _SECRET_NAME = re.compile(r"(token|secret|passw|passphrase|api[-_]?key|access[-_]?key|private[-_]?key|credential|auth)", re.I)
 _HARMLESS_NAME = re.compile(r"tokenizer|tokens$|(max|num|n|vocab|pad|eos|bos|per)[-_]?tokens?|token[-_]?(ids?|type|len)|author", re.I)
 _SECRET_TEXT = re.compile(
     r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_-]{8,}"
     r"|xox[abprs]-[A-Za-z0-9-]{8,}|AKIA[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]{10,})"
-    r"|\b[0-9a-f]{40}\b")  # the last: a Weights & Biases key
+    r"|\b[0-9a-f]{40}\b"
+)  # the last: a Weights & Biases key
 _USER_IN_URL = re.compile(r"(\w+://)[^/@\s]+@")
 MASK = "***"
 
 _MAX_MODULES, _MAX_SOURCE = 400, 4 << 20
-_PACKAGES = ("numpy", "transformers", "accelerate", "deepspeed", "megatron", "lightning", "pytorch_lightning", "flash_attn",
-             "triton", "transformer_engine", "peft", "safetensors", "vllm", "torchao", "xformers", "apex", "bitsandbytes")
+_PACKAGES = (
+    "numpy",
+    "transformers",
+    "accelerate",
+    "deepspeed",
+    "megatron",
+    "lightning",
+    "pytorch_lightning",
+    "flash_attn",
+    "triton",
+    "transformer_engine",
+    "peft",
+    "safetensors",
+    "vllm",
+    "torchao",
+    "xformers",
+    "apex",
+    "bitsandbytes",
+)
 
 
 def _reading(function, *arguments):
@@ -78,10 +98,14 @@ def _versions():
 
 
 def _process():
-    found = {"pid": os.getpid(), "host": _reading(platform.node), "directory": os.path.basename(_reading(os.getcwd) or ""),
-             "argv": mask(_reading(lambda: sys.argv) or []), "executable": os.path.basename(sys.executable or ""),
-             "flags": sorted(name for name in ("optimize", "no_site", "isolated", "ignore_environment", "dev_mode")
-                             if getattr(sys.flags, name, 0))}
+    found = {
+        "pid": os.getpid(),
+        "host": _reading(platform.node),
+        "directory": os.path.basename(_reading(os.getcwd) or ""),
+        "argv": mask(_reading(lambda: sys.argv) or []),
+        "executable": os.path.basename(sys.executable or ""),
+        "flags": sorted(name for name in ("optimize", "no_site", "isolated", "ignore_environment", "dev_mode") if getattr(sys.flags, name, 0)),
+    }
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         text = os.environ.get(name)
         if text is not None and text.isdigit():
@@ -136,8 +160,7 @@ def _devices(torch):
     for index in range(_reading(torch.cuda.device_count) or 0):
         properties = _reading(torch.cuda.get_device_properties, index)
         if properties is not None:
-            devices.append({"name": properties.name, "memory": properties.total_memory,
-                            "capability": "%d.%d" % (properties.major, properties.minor)})
+            devices.append({"name": properties.name, "memory": properties.total_memory, "capability": "%d.%d" % (properties.major, properties.minor)})
     return devices
 
 
@@ -145,8 +168,7 @@ def _distributed(torch):
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not _reading(distributed.is_available) or not _reading(distributed.is_initialized):
         return None
-    return {"backend": _reading(distributed.get_backend), "rank": _reading(distributed.get_rank),
-            "world_size": _reading(distributed.get_world_size)}
+    return {"backend": _reading(distributed.get_backend), "rank": _reading(distributed.get_rank), "world_size": _reading(distributed.get_world_size)}
 
 
 def _is_library(path):
@@ -189,8 +211,14 @@ def _hash_file(path):
 
 
 def _machine():
-    found = {"system": platform.system(), "release": platform.release(), "machine": platform.machine(),
-             "processors": os.cpu_count(), "affinity": len(os.sched_getaffinity(0)), "libc": " ".join(platform.libc_ver())}
+    found = {
+        "system": platform.system(),
+        "release": platform.release(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "affinity": len(os.sched_getaffinity(0)),
+        "libc": " ".join(platform.libc_ver()),
+    }
     for line in _reading(lambda: open("/proc/cpuinfo").read().splitlines()[:64]) or []:
         if line.startswith("model name"):
             found["processor"] = line.partition(":")[2].strip()
@@ -202,12 +230,17 @@ def collect():
     """A dict that json.dumps takes. Cheap: a few milliseconds, most of them hashing the program's sources."""
     receipt = {"time": time.time()}
     torch = sys.modules.get("torch")
-    parts = {"versions": _versions, "process": _process, "machine": _machine, "code": _code,
-             "environment": lambda: {name: mask_text(text)[:400] for name, text in sorted(os.environ.items())
-                                     if ENVIRONMENT.match(name) and not _is_secret(name)}}
+    parts = {
+        "versions": _versions,
+        "process": _process,
+        "machine": _machine,
+        "code": _code,
+        "environment": lambda: {
+            name: mask_text(text)[:400] for name, text in sorted(os.environ.items()) if ENVIRONMENT.match(name) and not _is_secret(name)
+        },
+    }
     if torch is not None:
-        parts.update(torch=lambda: _torch_flags(torch), devices=lambda: _devices(torch),
-                     distributed=lambda: _distributed(torch))
+        parts.update(torch=lambda: _torch_flags(torch), devices=lambda: _devices(torch), distributed=lambda: _distributed(torch))
     for name, part in parts.items():
         answer = _reading(part)
         if answer is not None:

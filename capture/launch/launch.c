@@ -79,7 +79,8 @@ lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err)
     if (!launch->shim || access(launch->shim, X_OK) != 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
                          "the Python package is not in %s; install lastbit again, or name the folder that holds it in "
-                         "LASTBIT_PYTHON", python ? python : "any folder");
+                         "LASTBIT_PYTHON",
+                         python ? python : "any folder");
     else if (!launch->library)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "%s is not beside %s%s; build it, or name it in LASTBIT_LIB", LIBRARY,
                          beside, SANITIZED ? " in ../release (a sanitized build records with the plain library)" : "");
@@ -219,7 +220,8 @@ static void note_step(const char *line, lb_launch_report *report)
 bool lb_launch_is_note(const char *name)
 {
     const size_t n = strlen(name);
-    return strcmp(name, LB_LAUNCH_NOTES) == 0 || (strncmp(name, "launch.", 7) == 0 && n > 10 && strcmp(name + n - 3, ".at") == 0);
+    return strcmp(name, LB_LAUNCH_NOTES) == 0 ||
+           (strncmp(name, "launch.", 7) == 0 && n > 10 && strcmp(name + n - 3, ".at") == 0);
 }
 
 /* How far the processes got that may not have been asked to say so. */
@@ -256,7 +258,8 @@ void lb_launch_notes(const char *folder, lb_launch_report *report)
         if (strncmp(line, "bare ", 5) == 0 && !report->bare[0])
             snprintf(report->bare, sizeof report->bare, "%.*s", (int)sizeof report->bare - 1, said(line));
         if (strncmp(line, "framework ", 10) == 0 && !report->framework[0])
-            snprintf(report->framework, sizeof report->framework, "%.*s", (int)sizeof report->framework - 1, said(line));
+            snprintf(report->framework, sizeof report->framework, "%.*s", (int)sizeof report->framework - 1,
+                     said(line));
         if (strncmp(line, "failed ", 7) == 0 && !report->failure[0])
             snprintf(report->failure, sizeof report->failure, "%.*s", (int)sizeof report->failure - 1, said(line));
     }

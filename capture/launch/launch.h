@@ -37,13 +37,13 @@ lb_status lb_launch_run(const char *const *argv, int *code, lb_err *err);
 /* Beside it a file per process has the step that runs now, in case nothing more is heard of it: launch.PID.at. */
 bool lb_launch_is_note(const char *name);
 typedef struct lb_launch_report {
-    unsigned processes; /* Python processes that started */
-    unsigned torch;     /* of these, how many imported torch */
-    unsigned stepped;   /* and in how many a step began, recorded or not */
+    unsigned processes;         /* Python processes that started */
+    unsigned torch;             /* of these, how many imported torch */
+    unsigned stepped;           /* and in how many a step began, recorded or not */
     long first_step, last_step; /* of these: the first, and the last that began */
     char bare[64];              /* class of a module that was called and has no parameters; "" where none was */
     char framework[32];         /* what a process without torch computed with (jax); "" where none was noted */
-    char failure[320];  /* why the first one that could not record could not; "" when none */
+    char failure[320];          /* why the first one that could not record could not; "" when none */
 } lb_launch_report;
 /* No such file is an empty report. */
 void lb_launch_notes(const char *folder, lb_launch_report *report);

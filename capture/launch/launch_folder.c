@@ -65,7 +65,10 @@ static bool job_name(char *name)
     return i >= 0;
 }
 
-bool lb_launch_is_shared(void) { return launcher() >= 0; }
+bool lb_launch_is_shared(void)
+{
+    return launcher() >= 0;
+}
 
 bool lb_launch_is_first(void)
 {
@@ -108,8 +111,10 @@ static lb_status clear(const char *folder, lb_err *err)
         while (status == LB_OK && (entry = readdir(dir))) {
             if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
             if (!is_ours(entry->d_name))
-                status = lb_fail(err, LB_ERR_EXISTS, "%s is no capture: it holds %s; nothing was removed, choose another "
-                                 "name with -o", folder, entry->d_name);
+                status = lb_fail(err, LB_ERR_EXISTS,
+                                 "%s is no capture: it holds %s; nothing was removed, choose another "
+                                 "name with -o",
+                                 folder, entry->d_name);
             else if (pass == 1 && unlinkat(dirfd(dir), entry->d_name, 0) != 0 && errno != ENOENT)
                 status = lb_fail(err, LB_ERR_IO, "%s/%s: %s", folder, entry->d_name, strerror(errno));
         }
@@ -120,7 +125,8 @@ static lb_status clear(const char *folder, lb_err *err)
 
 static lb_status refuse(const char *folder, lb_err *err)
 {
-    return lb_fail(err, LB_ERR_EXISTS, "%s is there already; choose another name with -o, or replace it with --force", folder);
+    return lb_fail(err, LB_ERR_EXISTS, "%s is there already; choose another name with -o, or replace it with --force",
+                   folder);
 }
 
 /* One of several processes: the first to hold the lock clears and names the folder, the others find the name. */
@@ -154,9 +160,12 @@ lb_status lb_launch_folder_make(const char *folder, bool force, char **absolute,
     char job[JOB_LENGTH];
     bool made = mkdir(folder, 0700) == 0;
     if (!made && errno != EEXIST)
-        return lb_fail(err, LB_ERR_IO, "%s: %s; create its parent, or choose another place with -o", folder, strerror(errno));
-    if (job_name(job)) LB_TRY(share(folder, made, force, job, err));
-    else if (!made) LB_TRY(force ? clear(folder, err) : refuse(folder, err));
+        return lb_fail(err, LB_ERR_IO, "%s: %s; create its parent, or choose another place with -o", folder,
+                       strerror(errno));
+    if (job_name(job))
+        LB_TRY(share(folder, made, force, job, err));
+    else if (!made)
+        LB_TRY(force ? clear(folder, err) : refuse(folder, err));
     if (chmod(folder, 0700) != 0) return lb_fail(err, LB_ERR_IO, "%s: %s", folder, strerror(errno));
     *absolute = realpath(folder, NULL);
     return *absolute ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", folder, strerror(errno));

@@ -139,8 +139,7 @@ LB_TARGET_AVX2 static void avx2_blocks(hash *h, const uint8_t *bytes, size_t n)
         for (size_t s = 0; s < BLOCK / STRIPE; s++, bytes += STRIPE) {
             _mm_prefetch((const char *)bytes + AHEAD, _MM_HINT_T0);
             a = avx2_take(a, _mm256_loadu_si256((const __m256i *)(const void *)bytes), h->secret + 8 * s);
-            b = avx2_take(b, _mm256_loadu_si256((const __m256i *)(const void *)(bytes + 32)),
-                          h->secret + 8 * s + 32);
+            b = avx2_take(b, _mm256_loadu_si256((const __m256i *)(const void *)(bytes + 32)), h->secret + 8 * s + 32);
         }
         a = avx2_scrambled(a, h->secret + SECRET - STRIPE);
         b = avx2_scrambled(b, h->secret + SECRET - STRIPE + 32);
@@ -201,15 +200,13 @@ LB_TARGET_AVX512 LB_INLINE void take_sixteen(summary *s, __m512 v, __m512d x, __
 
 LB_TARGET_AVX512 LB_INLINE void take_f32(summary *s, const uint8_t *stripe, __m512i data)
 {
-    take_sixteen(s, _mm512_castsi512_ps(data),
-                 _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
+    take_sixteen(s, _mm512_castsi512_ps(data), _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)stripe)),
                  _mm512_cvtps_pd(_mm256_loadu_ps((const float *)(const void *)(stripe + 32))));
 }
 
 LB_TARGET_AVX512 LB_INLINE void take_wide(summary *s, __m512 v)
 {
-    take_sixteen(s, v, _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
-                 _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
+    take_sixteen(s, v, _mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1)));
 }
 
 LB_TARGET_AVX512 LB_INLINE void take_bf16(summary *s, const uint8_t *stripe, __m512i data)
@@ -245,27 +242,26 @@ LB_TARGET_AVX512 LB_INLINE bool add_summary(lb_statistics_state *to, const summa
 }
 
 /* `n` blocks (few enough that 32 bits count their zeros); false when an element was not finite: then only the hash went on. */
-#define FUSED(name, take)                                                                                      \
-    LB_TARGET_AVX512 static bool name(hash *h, const uint8_t *bytes, size_t n,                                 \
-                                      lb_statistics_state *statistics)                                         \
-    {                                                                                                          \
-        summary s = {{_mm512_loadu_pd(statistics->sum), _mm512_loadu_pd(statistics->sum + 8)},                 \
-                     {_mm512_loadu_pd(statistics->squares), _mm512_loadu_pd(statistics->squares + 8)},         \
-                     _mm512_set1_ps(INFINITY),                                                                 \
-                     _mm512_set1_ps(-INFINITY),                                                                \
-                     _mm512_setzero_si512()};                                                                  \
-        __m512i sum = _mm512_loadu_si512(h->sums);                                                             \
-        for (size_t block = 0; block < n; block++) {                                                           \
-            for (size_t i = 0; i < BLOCK / STRIPE; i++, bytes += STRIPE) {                                     \
-                __m512i data = _mm512_loadu_si512(bytes);                                                      \
-                _mm_prefetch((const char *)bytes + AHEAD, _MM_HINT_T0);                                        \
-                sum = avx512_take(sum, data, h->secret + 8 * i);                                               \
-                take(&s, bytes, data);                                                                         \
-            }                                                                                                  \
-            sum = avx512_scrambled(sum, h->secret + SECRET - STRIPE);                                          \
-        }                                                                                                      \
-        _mm512_storeu_si512(h->sums, sum);                                                                     \
-        return add_summary(statistics, &s);                                                                    \
+#define FUSED(name, take)                                                                                              \
+    LB_TARGET_AVX512 static bool name(hash *h, const uint8_t *bytes, size_t n, lb_statistics_state *statistics)        \
+    {                                                                                                                  \
+        summary s = {{_mm512_loadu_pd(statistics->sum), _mm512_loadu_pd(statistics->sum + 8)},                         \
+                     {_mm512_loadu_pd(statistics->squares), _mm512_loadu_pd(statistics->squares + 8)},                 \
+                     _mm512_set1_ps(INFINITY),                                                                         \
+                     _mm512_set1_ps(-INFINITY),                                                                        \
+                     _mm512_setzero_si512()};                                                                          \
+        __m512i sum = _mm512_loadu_si512(h->sums);                                                                     \
+        for (size_t block = 0; block < n; block++) {                                                                   \
+            for (size_t i = 0; i < BLOCK / STRIPE; i++, bytes += STRIPE) {                                             \
+                __m512i data = _mm512_loadu_si512(bytes);                                                              \
+                _mm_prefetch((const char *)bytes + AHEAD, _MM_HINT_T0);                                                \
+                sum = avx512_take(sum, data, h->secret + 8 * i);                                                       \
+                take(&s, bytes, data);                                                                                 \
+            }                                                                                                          \
+            sum = avx512_scrambled(sum, h->secret + SECRET - STRIPE);                                                  \
+        }                                                                                                              \
+        _mm512_storeu_si512(h->sums, sum);                                                                             \
+        return add_summary(statistics, &s);                                                                            \
     }
 FUSED(fused_f32, take_f32)
 FUSED(fused_bf16, take_bf16)
@@ -320,8 +316,7 @@ uint64_t lb_leaf_measure(const void *leaf, size_t size, uint64_t seed, lb_dtype 
     hash h;
     begin(&h, seed);
     const uint8_t *bytes = (const uint8_t *)leaf;
-    const size_t whole =
-        (size - 1) / BLOCK; /* blocks that are scrambled; the last is not, even when it is full */
+    const size_t whole = (size - 1) / BLOCK; /* blocks that are scrambled; the last is not, even when it is full */
     size_t done = 0;
     if (!statistics) {
         add_blocks(&h, bytes, whole);

@@ -123,8 +123,7 @@ static size_t gather(lb_rows *r, int64_t *row_at, const lb_tensor *tensor, size_
         const int last = r->ndim - 1;
         n = r->shape[last] - r->index[last];
         if (n > room / r->count) n = room / r->count;
-        some.layout =
-            (lb_layout){.ndim = 2, .shape = {n, r->count}, .stride = {r->outer_stride[last], r->stride}};
+        some.layout = (lb_layout){.ndim = 2, .shape = {n, r->count}, .stride = {r->outer_stride[last], r->stride}};
     } else {
         some.layout = (lb_layout){.ndim = 1, .shape = {take}, .stride = {r->stride}};
     }
@@ -148,8 +147,7 @@ static void add_strided(portion *p)
     size_t filled = 0;
     lb_rows rows = lb_rows_of(&tensor->layout);
     for (bool more = lb_rows_next(&rows); more;) {
-        filled +=
-            gather(&rows, &row_at, tensor, width, leaf + filled * width, (int64_t)(capacity - filled), &more);
+        filled += gather(&rows, &row_at, tensor, width, leaf + filled * width, (int64_t)(capacity - filled), &more);
         if (filled < capacity && more) continue;
         add_leaf(p, n++, leaf, filled * width, filled);
         filled = 0;
@@ -186,8 +184,7 @@ static size_t portions_of(const lb_tensor *tensor)
 
 static size_t cut(lb_measuring *item, portion *portions)
 {
-    const size_t elements = (size_t)lb_layout_numel(&item->tensor.layout),
-                 each = portion_elements(&item->tensor);
+    const size_t elements = (size_t)lb_layout_numel(&item->tensor.layout), each = portion_elements(&item->tensor);
     const size_t n = portions_of(&item->tensor);
     for (size_t i = 0; i < n; i++) {
         const size_t first = i * each;
@@ -258,8 +255,7 @@ bool lb_measure(lb_measuring *items, size_t n)
     size_t n_portions = 0, begun = 0, bytes = 0;
     for (; begun < n && begin(&items[begun]); begun++) {
         n_portions += portions_of(&items[begun].tensor);
-        bytes +=
-            lb_dtype_bytes(items[begun].tensor.dtype, (size_t)lb_layout_numel(&items[begun].tensor.layout));
+        bytes += lb_dtype_bytes(items[begun].tensor.dtype, (size_t)lb_layout_numel(&items[begun].tensor.layout));
     }
     portion few[4], *portions = n_portions <= 4 ? few : malloc(n_portions * sizeof *portions);
     if (begun < n || !portions) {

@@ -9,8 +9,8 @@
 typedef struct lb_measured {
     lb_digest logical, blob; /* blob: of the dense range */
     lb_statistics statistics;
-    uint64_t *
-        leaves; /* malloc'ed, of a contiguous value only: other contiguous views of the same bytes need no new pass */
+    uint64_t
+        *leaves; /* malloc'ed, of a contiguous value only: other contiguous views of the same bytes need no new pass */
     uint32_t n_leaves;
 } lb_measured;
 

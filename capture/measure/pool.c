@@ -13,8 +13,7 @@
 #include <unistd.h>
 
 #define MOST_THREADS 64
-#define SPIN                                                                                                   \
-    200 /* looks at the number of the job before sleeping: some 10 us, less than it takes to be woken */
+#define SPIN 200 /* looks at the number of the job before sleeping: some 10 us, less than it takes to be woken */
 
 typedef struct pool {
     pid_t owner;
@@ -62,8 +61,7 @@ bool lb_pool_has_room(void)
     cpu_set_t cores;
     const unsigned asked = from_environment();
     if (asked) return asked > 1;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 &&
-           (unsigned)CPU_COUNT(&cores) > atomic_load(&wanted);
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 && (unsigned)CPU_COUNT(&cores) > atomic_load(&wanted);
 }
 
 /* A part that was taken is run, even when all others have been by now: so `n` is what it was when the work was joined. */

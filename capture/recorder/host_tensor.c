@@ -5,7 +5,8 @@
 
 lb_seen lb_seen_of(const void *data, lb_dtype dtype, int ndim, const int64_t *shape)
 {
-    lb_seen seen = {.storage = (int64_t)(intptr_t)data, .data = data, .layout = lb_layout_contiguous(ndim, shape), .dtype = dtype};
+    lb_seen seen = {
+        .storage = (int64_t)(intptr_t)data, .data = data, .layout = lb_layout_contiguous(ndim, shape), .dtype = dtype};
     int64_t n = lb_layout_numel(&seen.layout);
     seen.storage_bytes = n > 0 ? lb_dtype_bytes(dtype, (size_t)n) : 0;
     return seen;
@@ -32,10 +33,11 @@ static lb_dtype dtype_of_dlpack(uint8_t code, uint8_t bits)
         uint8_t code, bits;
         lb_dtype dtype;
     } table[] = {
-        {0, 8, LB_I8},     {0, 16, LB_I16},   {0, 32, LB_I32},    {0, 64, LB_I64},     {1, 8, LB_U8},        {1, 16, LB_U16},
-        {1, 32, LB_U32},   {1, 64, LB_U64},   {2, 16, LB_F16},    {2, 32, LB_F32},     {2, 64, LB_F64},      {4, 16, LB_BF16},
-        {5, 32, LB_C32},   {5, 64, LB_C64},   {5, 128, LB_C128},  {6, 8, LB_BOOL},     {10, 8, LB_E4M3FN},   {11, 8, LB_E4M3FNUZ},
-        {12, 8, LB_E5M2},  {13, 8, LB_E5M2FNUZ}, {14, 8, LB_E8M0}, {17, 4, LB_E2M1},
+        {0, 8, LB_I8},    {0, 16, LB_I16},    {0, 32, LB_I32},      {0, 64, LB_I64},  {1, 8, LB_U8},
+        {1, 16, LB_U16},  {1, 32, LB_U32},    {1, 64, LB_U64},      {2, 16, LB_F16},  {2, 32, LB_F32},
+        {2, 64, LB_F64},  {4, 16, LB_BF16},   {5, 32, LB_C32},      {5, 64, LB_C64},  {5, 128, LB_C128},
+        {6, 8, LB_BOOL},  {10, 8, LB_E4M3FN}, {11, 8, LB_E4M3FNUZ}, {12, 8, LB_E5M2}, {13, 8, LB_E5M2FNUZ},
+        {14, 8, LB_E8M0}, {17, 4, LB_E2M1},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (table[i].code == code && table[i].bits == bits) return table[i].dtype;
@@ -48,8 +50,8 @@ lb_status lb_seen_of_dlpack(const void *dl, lb_seen *seen, lb_err *err)
     memset(seen, 0, sizeof *seen);
     seen->dtype = dtype_of_dlpack(t->dtype.code, t->dtype.bits);
     if (seen->dtype == LB_NO_DTYPE || t->dtype.lanes != 1)
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "DLPack type code %d, %d bits, %d lanes cannot be recorded", t->dtype.code,
-                       t->dtype.bits, t->dtype.lanes);
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "DLPack type code %d, %d bits, %d lanes cannot be recorded",
+                       t->dtype.code, t->dtype.bits, t->dtype.lanes);
     if (t->ndim < 0 || t->ndim > LB_MAX_DIMS)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "a tensor of %d dimensions; %d can be recorded", t->ndim, LB_MAX_DIMS);
     const int64_t width = (int64_t)lb_dtype_bits(seen->dtype) / 8;
@@ -59,7 +61,8 @@ lb_status lb_seen_of_dlpack(const void *dl, lb_seen *seen, lb_err *err)
     seen->storage = (int64_t)(intptr_t)t->data;
     seen->data = (const char *)t->data + t->byte_offset;
     if (width > 0 && t->byte_offset % (uint64_t)width)
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "byte offset %llu is no multiple of the element size", (unsigned long long)t->byte_offset);
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "byte offset %llu is no multiple of the element size",
+                       (unsigned long long)t->byte_offset);
     seen->layout.offset = width > 0 ? (int64_t)(t->byte_offset / (uint64_t)width) : 0;
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));

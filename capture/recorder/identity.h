@@ -14,7 +14,13 @@
 
 #include <lastbit/capture.h>
 
-typedef enum lb_bytes { LB_BYTES_UNKNOWN, LB_BYTES_UNDEFINED, LB_BYTES_DEFINED, LB_BYTES_LEFT, LB_BYTES_STATES } lb_bytes;
+typedef enum lb_bytes {
+    LB_BYTES_UNKNOWN,
+    LB_BYTES_UNDEFINED,
+    LB_BYTES_DEFINED,
+    LB_BYTES_LEFT,
+    LB_BYTES_STATES
+} lb_bytes;
 
 /* ---- which bytes mean anything ------------------------------------------------------------------------------------- */
 
@@ -42,7 +48,7 @@ void lb_map_release(lb_map *map);
 typedef struct lb_promise lb_promise; /* of a window that is still being measured: value_bytes.c */
 
 typedef struct lb_window {
-    uint64_t hash; /* of layout and dtype */
+    uint64_t hash;       /* of layout and dtype */
     int64_t first, last; /* dense range in bytes */
     uint32_t row;        /* value in the current program, LB_NONE in an older one */
     uint32_t statistics; /* row in the current program */
@@ -87,10 +93,11 @@ typedef struct lb_known {
     uint32_t n_deferred;
     bool of_gradient;  /* this program computed it from gradients, outside backward, */
     bool of_parameter; /* or from parameters after backward */
-    bool partial;   /* written in parts by this program */
-    lb_digest left; /* of what the last program left there: leftover_digest.c; none: nobody knows */
-    lb_digest fresh; /* of bytes that nobody has written, as they were when they were allocated: leftover_digest.c; none: nobody looked */
-    lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
+    bool partial;      /* written in parts by this program */
+    lb_digest left;    /* of what the last program left there: leftover_digest.c; none: nobody knows */
+    lb_digest
+        fresh; /* of bytes that nobody has written, as they were when they were allocated: leftover_digest.c; none: nobody looked */
+    lb_promise *promises;  /* its bytes are being read: settle before they change, move or go */
     struct lb_known *next; /* of the same bucket */
 } lb_known;
 

@@ -34,15 +34,16 @@ static lb_status compile(const char *what, const char *pattern, pcre2_code **cod
     int number;
     PCRE2_SIZE at;
     if (!pattern || !*pattern) return LB_OK;
-    *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NO_AUTO_CAPTURE, &number, &at, NULL);
+    *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NO_AUTO_CAPTURE, &number, &at,
+                          NULL);
     if (*code) {
         pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
         return LB_OK;
     }
     char text[128];
     pcre2_get_error_message(number, (PCRE2_UCHAR *)text, sizeof text);
-    return lb_fail(err, LB_ERR_INVALID, "%s pattern '%.100s' is no PCRE2 pattern: %s at character %zu", what, pattern, text,
-                   (size_t)at);
+    return lb_fail(err, LB_ERR_INVALID, "%s pattern '%.100s' is no PCRE2 pattern: %s at character %zu", what, pattern,
+                   text, (size_t)at);
 }
 
 lb_status lb_keep_init(lb_keep *keep, const lb_recorder_options *options, lb_err *err)
@@ -127,7 +128,8 @@ static lb_level fitting(const lb_keep *keep, lb_level level, uint64_t room)
 static void choose_auto(lb_keep *keep, uint64_t carried_bytes)
 {
     uint64_t limit = keep->total_limit;
-    if (keep->budget_bytes && limit > keep->budget_bytes - keep->budget_bytes / 8) limit = keep->budget_bytes - keep->budget_bytes / 8;
+    if (keep->budget_bytes && limit > keep->budget_bytes - keep->budget_bytes / 8)
+        limit = keep->budget_bytes - keep->budget_bytes / 8;
     const uint64_t rest = keep->total_bytes < limit ? limit - keep->total_bytes : 0;
     keep->room = rest < keep->step_limit ? rest : keep->step_limit;
     keep->lean = keep->steps > 0 && carried_bytes > rest;
@@ -181,7 +183,10 @@ void lb_keep_left(lb_keep *keep, lb_purpose purpose, uint64_t bytes)
     lb_keep_of_layers(keep, bytes);
 }
 
-void lb_keep_of_layers(lb_keep *keep, uint64_t bytes) { keep->ops_left -= bytes < keep->ops_left ? bytes : keep->ops_left; }
+void lb_keep_of_layers(lb_keep *keep, uint64_t bytes)
+{
+    keep->ops_left -= bytes < keep->ops_left ? bytes : keep->ops_left;
+}
 
 void lb_keep_measured(lb_keep *keep, uint64_t layers_bytes, uint64_t ops_bytes)
 {

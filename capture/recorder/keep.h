@@ -11,16 +11,17 @@ typedef struct lb_keep {
     lb_level level;   /* what the open step keeps now */
     lb_level reached; /* the lowest level that held through the open step */
     lb_patterns *patterns;
-    uint64_t budget_bytes; /* 0: none */
-    uint64_t total_bytes;  /* kept so far */
+    uint64_t budget_bytes;                           /* 0: none */
+    uint64_t total_bytes;                            /* kept so far */
     uint64_t sources_bytes, layers_bytes, ops_bytes; /* of the last step by purpose, to estimate the next */
-    uint64_t skipped_values, skipped_bytes; /* wanted, and left out for the budget */
+    uint64_t skipped_values, skipped_bytes;          /* wanted, and left out for the budget */
     /* Of level AUTO: */
     uint64_t step_limit, total_limit;
-    uint64_t room;         /* that the open step has */
-    uint64_t layers_left, ops_left; /* of the open step: not kept, for the level is too low; equal bytes count each time */
-    uint32_t steps;        /* begun so far */
-    bool lean;             /* the total is used up: what the open step takes over from the last one is not kept */
+    uint64_t room; /* that the open step has */
+    uint64_t layers_left,
+        ops_left;   /* of the open step: not kept, for the level is too low; equal bytes count each time */
+    uint32_t steps; /* begun so far */
+    bool lean;      /* the total is used up: what the open step takes over from the last one is not kept */
 } lb_keep;
 
 typedef enum lb_purpose { LB_FOR_SOURCE, LB_FOR_LAYER, LB_FOR_RESULT } lb_purpose;

@@ -58,7 +58,8 @@ bool lb_left_unchanged(const lb_known *storage, uint64_t serial)
 void lb_left_note_fresh(lb_known *storage)
 {
     storage->fresh = (lb_digest){0, 0};
-    if (storage->base && storage->bytes && storage->bytes <= MOST_FRESH && !storage->map.units && storage->map.all == LB_BYTES_UNDEFINED)
+    if (storage->base && storage->bytes && storage->bytes <= MOST_FRESH && !storage->map.units &&
+        storage->map.all == LB_BYTES_UNDEFINED)
         storage->fresh = lb_digest_bytes(storage->base, storage->bytes);
 }
 
@@ -72,8 +73,7 @@ bool lb_left_was_filled(const lb_known *storage)
  * its bytes would be lost. `first`, `last`: the part. */
 void lb_left_before_part(lb_known *storage, uint64_t first, uint64_t last)
 {
-    if (storage->map.units || storage->map.all != LB_BYTES_UNKNOWN || (first == 0 && last >= storage->bytes))
-        return;
+    if (storage->map.units || storage->map.all != LB_BYTES_UNKNOWN || (first == 0 && last >= storage->bytes)) return;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *window = &storage->windows[w];
         if (window->row != LB_NONE || window->first != 0 || (uint64_t)window->last != storage->bytes ||

@@ -8,7 +8,7 @@
 
 /* A place in a program: the hash of what it is, and in which of several. */
 typedef struct place {
-    uint64_t hash; /* 0: free */
+    uint64_t hash;  /* 0: free */
     uint32_t count; /* ops of this kind so far; rows of `others` have one per op instead */
     uint8_t liking;
 } place;
@@ -26,7 +26,10 @@ struct lb_like {
     places others, counts; /* ops and layers of the other program; ops of ours, by kind */
 };
 
-static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory for what another capture kept"); }
+static lb_status no_memory(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for what another capture kept");
+}
 
 /* The row of the hash, made when new; NULL when out of memory. */
 static place *row_of(places *set, uint64_t hash)
@@ -91,8 +94,10 @@ lb_status lb_like_open(const char *path, int32_t rank, lb_like **out, lb_err *er
             if (ranks[r] == rank) like->rank = rank;
         like->n_steps = lb_capture_steps(like->capture, &steps);
         like->steps = malloc(like->n_steps * sizeof *steps);
-        if (like->steps) memcpy(like->steps, steps, like->n_steps * sizeof *steps);
-        else status = no_memory(err);
+        if (like->steps)
+            memcpy(like->steps, steps, like->n_steps * sizeof *steps);
+        else
+            status = no_memory(err);
     }
     if (status != LB_OK) {
         lb_like_close(like);
@@ -112,7 +117,10 @@ void lb_like_close(lb_like *like)
 }
 
 /* Versions of storages whose bytes a layer asks for. */
-static uint64_t hash_of_version(const lb_value *value) { return hash_of_one((uint64_t)value->storage + 1, value->version); }
+static uint64_t hash_of_version(const lb_value *value)
+{
+    return hash_of_one((uint64_t)value->storage + 1, value->version);
+}
 
 /* Below level ops what a layer takes or gives is kept for the layer's sake, and a source for its own. */
 static bool is_kept(places *boundaries, const lb_program *p, uint32_t value)
@@ -127,7 +135,8 @@ static bool is_kept(places *boundaries, const lb_program *p, uint32_t value)
 static lb_status mark_boundaries(places *boundaries, const lb_program *p, lb_err *err)
 {
     for (uint32_t b = 0; b < p->n_boundaries; b++)
-        if (p->boundaries[b].value != LB_NONE && !take(boundaries, hash_of_version(&p->values[p->boundaries[b].value]))) return no_memory(err);
+        if (p->boundaries[b].value != LB_NONE && !take(boundaries, hash_of_version(&p->values[p->boundaries[b].value])))
+            return no_memory(err);
     return LB_OK;
 }
 
@@ -148,7 +157,8 @@ static lb_status read_program(lb_like *like, const lb_program *p, lb_err *err)
         const lb_op *op = &p->ops[i];
         bool kept = false;
         if (!strcmp(lb_op_name(p, op), "lb::source")) continue;
-        for (uint32_t r = 0; r < op->results && !(op->flags & LB_OP_VIEW); r++) kept |= is_kept(&boundaries, p, lb_op_results(p, op)[r]);
+        for (uint32_t r = 0; r < op->results && !(op->flags & LB_OP_VIEW); r++)
+            kept |= is_kept(&boundaries, p, lb_op_results(p, op)[r]);
         for (uint32_t w = 0; w < op->written; w++) kept |= is_kept(&boundaries, p, lb_op_written(p, op)[w]);
         const uint64_t kind = hash_of(op->phase, lb_op_layer(p, op), lb_op_name(p, op));
         place *count = take(&like->counts, kind);
@@ -160,7 +170,8 @@ static lb_status read_program(lb_like *like, const lb_program *p, lb_err *err)
     for (uint32_t b = 0; b < p->n_boundaries; b++) {
         const lb_boundary *row = &p->boundaries[b];
         const uint64_t hash = hash_of(LAYER_SEED, lb_program_text(p, p->scopes[row->scope].path), "");
-        if (row->value != LB_NONE && !note(&like->others, hash, lb_capture_has_value(like->capture, p, row->value))) return no_memory(err);
+        if (row->value != LB_NONE && !note(&like->others, hash, lb_capture_has_value(like->capture, p, row->value)))
+            return no_memory(err);
     }
     return LB_OK;
 }

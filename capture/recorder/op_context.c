@@ -65,8 +65,8 @@ uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t
     return otherwise;
 }
 
-static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n,
-                              bool output, bool recompute, lb_err *err)
+static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n, bool output,
+                              bool recompute, lb_err *err)
 {
     lb_standing at = {.name = "a module boundary",
                       .layer = lb_recorder_scope_path(recorder, place.scope),
@@ -74,8 +74,7 @@ static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_se
                       .call = place.call,
                       .phase = LB_PHASE_FORWARD};
     for (uint32_t t = 0; t < n; t++) {
-        lb_boundary row = {
-            .scope = at.scope, .call = at.call, .position = t, .output = output, .recompute = recompute};
+        lb_boundary row = {.scope = at.scope, .call = at.call, .position = t, .output = output, .recompute = recompute};
         LB_TRY(lb_reading_boundary(recorder, &at, &tensors[t], &row.value, err));
         row.op = recorder->program->n_ops;
         if (lb_program_add_boundary(recorder->program, &row) == LB_NONE) return lb_recorder_no_memory(err);
@@ -83,8 +82,8 @@ static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_se
     return LB_OK;
 }
 
-lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n,
-                            bool recompute, lb_place *place, lb_err *err)
+lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
+                            lb_place *place, lb_err *err)
 {
     *place = (lb_place){scope, 0};
     lb_status status = lb_recorder_lock(recorder, true, err);
@@ -97,8 +96,8 @@ lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 
-lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n,
-                            bool recompute, lb_err *err)
+lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute,
+                            lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, true, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
@@ -150,8 +149,8 @@ static int64_t storage_id(const lb_recorder *recorder, int64_t key)
 }
 
 lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32_t index, uint32_t first_op,
-                            const lb_member *members, uint32_t n_members, const lb_option *options,
-                            uint32_t n_options, lb_err *err)
+                            const lb_member *members, uint32_t n_members, const lb_option *options, uint32_t n_options,
+                            lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, true, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
@@ -167,8 +166,7 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
                     .options = n_options};
     lb_err cause = LB_ERR_INIT;
     for (uint32_t m = 0; m < n_members && status == LB_OK; m++) {
-        lb_group_param param = {lb_program_string(program, members[m].name),
-                                storage_id(recorder, members[m].storage),
+        lb_group_param param = {lb_program_string(program, members[m].name), storage_id(recorder, members[m].storage),
                                 storage_id(recorder, members[m].gradient)};
         if (lb_program_add_group_param(program, &param) == LB_NONE) status = lb_recorder_no_memory(&cause);
     }
@@ -176,8 +174,7 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
         lb_scalar option = {lb_program_string(program, options[o].name), program->n_ops, options[o].number};
         if (lb_program_add_scalar(program, &option) == LB_NONE) status = lb_recorder_no_memory(&cause);
     }
-    if (status == LB_OK && lb_program_add_group(program, &row) == LB_NONE)
-        status = lb_recorder_no_memory(&cause);
+    if (status == LB_OK && lb_program_add_group(program, &row) == LB_NONE) status = lb_recorder_no_memory(&cause);
     return lb_recorder_settled(recorder, status, &cause, err);
 }
 
@@ -189,8 +186,7 @@ lb_status lb_recorder_notice(lb_recorder *recorder, const char *kind, const char
     lb_err cause = LB_ERR_INIT;
     if (recorder->program) {
         lb_program *program = recorder->program;
-        lb_notice row = {lb_program_string(program, kind), LB_NONE, LB_NONE,
-                         lb_program_string(program, message)};
+        lb_notice row = {lb_program_string(program, kind), LB_NONE, LB_NONE, lb_program_string(program, message)};
         if (lb_program_add_notice(program, &row) == LB_NONE) status = lb_recorder_no_memory(&cause);
     }
     return lb_recorder_settled(recorder, status, &cause, err);

@@ -21,7 +21,7 @@ struct lb_pending {
     bool undefined;  /* an input that is only read has undefined bytes */
     lb_loose loose;
     uint32_t first_row; /* of the program's ops when it began */
-    int64_t *read;   /* storages of all arguments */
+    int64_t *read;      /* storages of all arguments */
     uint32_t n_read, cap_read;
     target *written;
     uint32_t n_written, cap_written;
@@ -29,7 +29,10 @@ struct lb_pending {
     uint32_t cap_args;
 };
 
-static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder"); }
+static lb_status no_memory(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
+}
 
 static lb_pending *take_pending(lb_recorder *recorder)
 {
@@ -80,7 +83,8 @@ static lb_status before_write(lb_recorder *recorder, const lb_seen *seen, lb_err
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
     lb_contents_settle(recorder, storage);
     const uint64_t width = lb_dtype_bits(seen->dtype) / 8;
-    if ((uint64_t)lb_layout_numel(&seen->layout) * width == storage->bytes || !lb_contents_readable(storage, seen)) return LB_OK;
+    if ((uint64_t)lb_layout_numel(&seen->layout) * width == storage->bytes || !lb_contents_readable(storage, seen))
+        return LB_OK;
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     lb_left_before_part(storage, (uint64_t)first * width, (uint64_t)last * width);
@@ -88,8 +92,8 @@ static lb_status before_write(lb_recorder *recorder, const lb_seen *seen, lb_err
     return LB_OK;
 }
 
-static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags, uint32_t *row,
-                            lb_err *err)
+static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags,
+                            uint32_t *row, lb_err *err)
 {
     const lb_seen *seen = operand->u.tensor;
     unsigned how = 0;
@@ -102,7 +106,8 @@ static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_opera
     p->at.reads_floats |= lb_dtype_is_float(seen->dtype);
     if (flags & LB_OPERAND_CHANGED && recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) p->undefined = true;
     if (flags & LB_OPERAND_WRITTEN) {
-        if (!reserve((void **)&p->written, &p->cap_written, p->n_written + 1, sizeof p->written[0])) return no_memory(err);
+        if (!reserve((void **)&p->written, &p->cap_written, p->n_written + 1, sizeof p->written[0]))
+            return no_memory(err);
         p->written[p->n_written++] = (target){*seen, flags & LB_OPERAND_OVERWRITTEN};
     } else if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) {
         p->undefined |= lb_layout_numel(&seen->layout) > 0; /* empty(0) stands for an argument that is not there */
@@ -111,8 +116,8 @@ static lb_status add_tensor(lb_recorder *recorder, lb_pending *p, const lb_opera
 }
 
 /* Fills `arg` from `operand`; lists put their items into the program first. `depth` bounds nesting. */
-static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags, int depth, lb_arg *arg,
-                         lb_err *err)
+static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_operand *operand, unsigned flags, int depth,
+                         lb_arg *arg, lb_err *err)
 {
     memset(arg, 0, sizeof *arg);
     arg->tag = operand->tag;
@@ -186,8 +191,7 @@ static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p
                     .thread = call->thread};
     if (p->op.name == LB_NONE || p->at.scope == LB_NONE) return no_memory(err);
     if (!reserve((void **)&p->args, &p->cap_args, call->n_args, sizeof p->args[0])) return no_memory(err);
-    for (uint32_t a = 0; a < call->n_args; a++)
-        LB_TRY(add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err));
+    for (uint32_t a = 0; a < call->n_args; a++) LB_TRY(add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err));
     p->op.first_arg = lb_program_add_args(program, p->args, call->n_args);
     return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
 }
@@ -297,8 +301,8 @@ static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_oper
     return status;
 }
 
-static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen *seen, bool deferred, bool *alias, uint32_t *row,
-                            lb_err *err)
+static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen *seen, bool deferred, bool *alias,
+                            uint32_t *row, lb_err *err)
 {
     lb_known *known = lb_knowns_find(&recorder->storages, seen->storage);
     *alias = known && was_read(p, seen->storage);
@@ -350,8 +354,8 @@ static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_oper
     return status;
 }
 
-static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n, bool deferred,
-                        uint32_t *op, lb_err *err)
+static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+                        bool deferred, uint32_t *op, lb_err *err)
 {
     if (op) *op = LB_NONE;
     if (!pending) return lb_fail(err, LB_ERR_STATE, "no op was begun");
@@ -361,7 +365,8 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
     if (recorder->dead || !recorder->program) {
         status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
     } else if (pending->serial != recorder->serial) {
-        lb_recorder_note(recorder, "skipped", "an op ended in another step than it began in"); /* a thread across steps */
+        lb_recorder_note(recorder, "skipped",
+                         "an op ended in another step than it began in"); /* a thread across steps */
     } else {
         pending->at.filled = is_filling(pending);
         status = add_written(recorder, pending, results, n, deferred, &cause);
@@ -375,8 +380,10 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
             uint32_t row = lb_program_add_op(recorder->program, &pending->op);
             if (op) *op = row;
             recorder->n_ops++;
-            if (row == LB_NONE) status = no_memory(&cause);
-            else if (pending->loose == LB_LOOSE_OPEN) status = lb_phase_remember(recorder, pending->first_row, row, &cause);
+            if (row == LB_NONE)
+                status = no_memory(&cause);
+            else if (pending->loose == LB_LOOSE_OPEN)
+                status = lb_phase_remember(recorder, pending->first_row, row, &cause);
         }
         if (status != LB_OK) {
             lb_recorder_die(recorder, &cause);
@@ -388,14 +395,14 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
     return status;
 }
 
-lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n, uint32_t *op,
-                             lb_err *err)
+lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+                             uint32_t *op, lb_err *err)
 {
     return finish(recorder, pending, results, n, false, op, err);
 }
 
-lb_status lb_recorder_op_defer(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n, uint32_t *op,
-                               lb_err *err)
+lb_status lb_recorder_op_defer(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+                               uint32_t *op, lb_err *err)
 {
     return finish(recorder, pending, results, n, true, op, err);
 }
@@ -421,8 +428,9 @@ void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
     pthread_mutex_unlock(&recorder->lock);
 }
 
-lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char *group, const char *reduce, const char *algorithm,
-                                 uint64_t sequence, const int32_t *ranks, uint32_t n_ranks, lb_err *err)
+lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char *group, const char *reduce,
+                                 const char *algorithm, uint64_t sequence, const int32_t *ranks, uint32_t n_ranks,
+                                 lb_err *err)
 {
     pthread_mutex_lock(&recorder->lock);
     lb_status status = LB_OK;

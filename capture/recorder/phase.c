@@ -20,11 +20,11 @@
 /* ---- by what it reads ---------------------------------------------------------------------------------------------- */
 
 typedef struct lb_touched {
-    bool gradient;   /* of a parameter, or made of gradients */
-    bool parameter;  /* a parameter, buffer or state, or made of one after backward */
+    bool gradient;  /* of a parameter, or made of gradients */
+    bool parameter; /* a parameter, buffer or state, or made of one after backward */
     bool writes_parameter;
     bool list;
-    int64_t numel;   /* of what is a parameter */
+    int64_t numel;    /* of what is a parameter */
     int64_t other[2]; /* the fewest and most elements of any other tensor that is no number; -1: there is none */
 } lb_touched;
 
@@ -64,7 +64,8 @@ static void touch(const lb_recorder *recorder, const lb_operand *operand, unsign
 lb_loose lb_phase_of(const lb_recorder *recorder, const lb_call *call, uint8_t *phase)
 {
     *phase = call->phase;
-    if (call->place.scope != 0 || call->followed || (*phase != LB_PHASE_FORWARD && *phase != LB_PHASE_OTHER)) return LB_LOOSE_NOT;
+    if (call->place.scope != 0 || call->followed || (*phase != LB_PHASE_FORWARD && *phase != LB_PHASE_OTHER))
+        return LB_LOOSE_NOT;
     lb_touched t = {.other = {-1, -1}};
     for (uint32_t a = 0; a < call->n_args; a++) touch(recorder, &call->args[a], 0, 0, &t);
     const bool alike = t.list || (t.other[0] < 0 ? t.numel > 0 : t.other[0] == t.numel && t.other[1] == t.numel);
@@ -114,7 +115,8 @@ static int64_t *slot_of(const lb_storage_set *set, int64_t id)
 static bool set_add(lb_storage_set *set, int64_t id)
 {
     if (2 * (set->n + 1) > set->size) {
-        lb_storage_set grown = {calloc(set->size ? 2 * set->size : 256, sizeof(int64_t)), set->size ? 2 * set->size : 256, set->n};
+        lb_storage_set grown = {calloc(set->size ? 2 * set->size : 256, sizeof(int64_t)),
+                                set->size ? 2 * set->size : 256, set->n};
         if (!grown.slots) return false;
         for (size_t i = 0; i < set->size; i++)
             if (set->slots[i]) *slot_of(&grown, set->slots[i] - 1) = set->slots[i];
@@ -132,7 +134,8 @@ static bool add_args(lb_storage_set *set, const lb_program *program, uint32_t fi
     for (uint32_t a = first; a < first + n; a++) {
         const lb_arg *arg = &program->args[a];
         if (arg->tag == LB_ARG_VALUE && !set_add(set, program->values[arg->u.value].storage)) return false;
-        if (arg->tag == LB_ARG_LIST && depth < 8 && !add_args(set, program, arg->u.first, arg->count, depth + 1)) return false;
+        if (arg->tag == LB_ARG_LIST && depth < 8 && !add_args(set, program, arg->u.first, arg->count, depth + 1))
+            return false;
     }
     return true;
 }
@@ -156,8 +159,10 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
         lb_op *op = &program->ops[o];
         while (left > 0 && recorder->loose[left - 1].first > o) left--;
         const bool loose = left > 0 && o <= recorder->loose[left - 1].last;
-        if (loose && op->phase != LB_PHASE_OPTIMIZER && (op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_OTHER) &&
-            (meets(&taken, program, op->first_result, op->results) || meets(&taken, program, op->first_written, op->written)))
+        if (loose && op->phase != LB_PHASE_OPTIMIZER &&
+            (op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_OTHER) &&
+            (meets(&taken, program, op->first_result, op->results) ||
+             meets(&taken, program, op->first_written, op->written)))
             op->phase = LB_PHASE_OPTIMIZER;
         if (op->phase == LB_PHASE_OPTIMIZER) fine = add_args(&taken, program, op->first_arg, op->args, 0);
     }

@@ -25,8 +25,7 @@ void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *messa
         if (json_object_set_new(recorder->notes, kind, of_kind) != 0) return;
     }
     json_t *times = json_object_get(of_kind, message);
-    if (!times && json_object_size(of_kind) >= 100)
-        message = "and others", times = json_object_get(of_kind, message);
+    if (!times && json_object_size(of_kind) >= 100) message = "and others", times = json_object_get(of_kind, message);
     json_object_set_new(of_kind, message, json_integer(times ? json_integer_value(times) + 1 : 1));
     recorder->coverage_changed = true;
 }
@@ -42,12 +41,12 @@ static char *coverage_text(const lb_recorder *recorder, bool closed)
 {
     const lb_keep *keep = &recorder->keep;
     json_t *table =
-        json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank,
-                  "world", recorder->world, "level_asked", lb_level_name(keep->asked), "level",
-                  lb_level_name(keep->reached), "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps, "ops",
+        json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank, "world",
+                  recorder->world, "level_asked", lb_level_name(keep->asked), "level", lb_level_name(keep->reached),
+                  "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps, "ops",
                   (json_int_t)recorder->n_ops, "values", (json_int_t)recorder->n_values, "unseen_writes",
-                  (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values,
-                  "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes);
+                  (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values, "skipped_bytes",
+                  (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes);
     char *text = table ? json_dumps(table, JSON_COMPACT) : NULL;
     json_decref(table);
     if (text && recorder->dead) {
@@ -74,7 +73,8 @@ static lb_status write_coverage(lb_recorder *recorder, bool closed, lb_err *err)
 static void write_last_words(lb_recorder *recorder)
 {
     char *text = recorder->writer ? coverage_text(recorder, false) : NULL;
-    if (text && (lb_writer_table(recorder->writer, "coverage", text, NULL) != LB_OK || lb_writer_commit(recorder->writer, NULL) != LB_OK))
+    if (text && (lb_writer_table(recorder->writer, "coverage", text, NULL) != LB_OK ||
+                 lb_writer_commit(recorder->writer, NULL) != LB_OK))
         lb_writer_last_table(recorder->writer, "coverage", text, NULL);
     free(text);
 }
@@ -145,8 +145,7 @@ static lb_status open_archive(lb_recorder *recorder, const char *folder, const l
     return lb_writer_open(recorder->path, &writing, &recorder->writer, err);
 }
 
-lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder,
-                           lb_err *err)
+lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder, lb_err *err)
 {
     *recorder = NULL;
     if (options->size != sizeof *options)
@@ -164,11 +163,13 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     if (options->ring && options->level == LB_LEVEL_AUTO) chosen.level = LB_LEVEL_SOURCES;
     lb_status status = r->notes && r->levels ? lb_keep_init(&r->keep, &chosen, err) : lb_recorder_no_memory(err);
     if (status == LB_OK && lb_recorder_scope(r, "", NULL, LB_NONE) != 0) status = lb_recorder_no_memory(err);
-    if (status == LB_OK && options->like && *options->like) status = lb_like_open(options->like, options->rank, &r->like, err);
+    if (status == LB_OK && options->like && *options->like)
+        status = lb_like_open(options->like, options->rank, &r->like, err);
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
         r->ring = lb_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank))) status = lb_recorder_no_memory(err);
+        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank)))
+            status = lb_recorder_no_memory(err);
         r->ring_files = options->ring_files;
         r->ring_steps = options->ring;
     }
@@ -313,7 +314,9 @@ lb_status lb_recorder_bound_ring(lb_recorder *recorder, uint8_t phase, lb_err *e
     recorder->ring_base = true;
     recorder->ring_cycles = 0;
     recorder->ring_cut = true;
-    lb_recorder_note(recorder, "ring", "a step went on for more than twice the iterations that the ring holds: its first ones were dropped");
+    lb_recorder_note(
+        recorder, "ring",
+        "a step went on for more than twice the iterations that the ring holds: its first ones were dropped");
     return LB_OK;
 }
 
@@ -322,8 +325,8 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     if (recorder->program)
-        return lb_recorder_unlock(recorder, lb_fail(err, LB_ERR_STATE, "step %lld is still open",
-                                                    (long long)recorder->program->step));
+        return lb_recorder_unlock(
+            recorder, lb_fail(err, LB_ERR_STATE, "step %lld is still open", (long long)recorder->program->step));
     lb_err cause = LB_ERR_INIT;
     recorder->program = lb_program_new();
     if (!recorder->program) return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
@@ -337,7 +340,8 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     if (recorder->like) recorder->keep.level = recorder->keep.asked;
     const bool unlimited = recorder->ring || recorder->spool; /* or the spool's thread has the writer */
     lb_keep_step(&recorder->keep, unlimited ? 0 : lb_writer_bytes(recorder->writer), carried_bytes(recorder));
-    if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES && !(recorder->stage = lb_stage_new()))
+    if (recorder->keep.asked == LB_LEVEL_AUTO && recorder->keep.level > LB_LEVEL_SOURCES &&
+        !(recorder->stage = lb_stage_new()))
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
     recorder->n_nonfinite = recorder->n_loose = 0;
     recorder->ring_base = recorder->ring && lb_ring_step(recorder->ring);
@@ -352,7 +356,8 @@ static lb_status write_step(lb_recorder *recorder, lb_err *err)
     if (recorder->ring && !recorder->ring_over) {
         LB_TRY(lb_ring_program(recorder->ring, recorder->program, err));
         recorder->program = NULL;
-        if (lb_ring_files_failed(recorder->ring)) lb_recorder_note(recorder, "ring", lb_ring_files_failed(recorder->ring));
+        if (lb_ring_files_failed(recorder->ring))
+            lb_recorder_note(recorder, "ring", lb_ring_files_failed(recorder->ring));
         return LB_OK;
     }
     if (recorder->ring) {

@@ -24,7 +24,7 @@ typedef struct lb_scope_entry {
 /* A result of the op at hand that is still to be measured; its window stays until then. */
 typedef struct lb_late {
     lb_known *storage;
-    uint64_t hash; /* of the window */
+    uint64_t hash;       /* of the window */
     uint32_t statistics; /* row */
     lb_seen seen;
     uint8_t purpose; /* lb_purpose */
@@ -45,17 +45,17 @@ struct lb_recorder {
     char *path;
     lb_writer *writer;
     lb_write_queue *spool; /* NULL: blobs go to the writer at once */
-    lb_stage *stage; /* level AUTO, while a step is open: what it keeps above its sources */
+    lb_stage *stage;       /* level AUTO, while a step is open: what it keeps above its sources */
     uint64_t budget_bytes;
-    lb_ring *ring;   /* NULL: off, or triggered */
-    bool ring_base;  /* the open step carries all sources */
+    lb_ring *ring;  /* NULL: off, or triggered */
+    bool ring_base; /* the open step carries all sources */
     uint8_t ring_files;
-    uint32_t ring_steps; /* K */
-    bool ring_cut;      /* the open step lacks its beginning */
-    uint8_t ring_phase; /* of the last op of the open step */
+    uint32_t ring_steps;  /* K */
+    bool ring_cut;        /* the open step lacks its beginning */
+    uint8_t ring_phase;   /* of the last op of the open step */
     uint32_t ring_cycles; /* iterations that the open step holds: times that an optimizer was followed by a forward */
-    bool ring_over;  /* a trigger came while a step was open: flush when it ends */
-    lb_program *program; /* NULL between steps */
+    bool ring_over;       /* a trigger came while a step was open: flush when it ends */
+    lb_program *program;  /* NULL between steps */
     uint64_t serial;
     lb_knowns storages;
     lb_scope_entry *scopes;
@@ -65,7 +65,8 @@ struct lb_recorder {
     lb_pending *spare;
     lb_late *late;
     uint32_t n_late, cap_late;
-    lb_row_range *loose; /* ops of the open step whose phase is not certain yet, with the sources before them: phase.c */
+    lb_row_range
+        *loose; /* ops of the open step whose phase is not certain yet, with the sources before them: phase.c */
     uint32_t n_loose, cap_loose;
     bool beside; /* the host holds what is measured late: see lb_recorder_beside */
     lb_measure_queue *backlog;
@@ -84,12 +85,12 @@ typedef struct lb_standing {
     const char *layer;
     uint32_t scope, call; /* scope: row of the program */
     uint8_t phase, thread;
-    bool verify; /* inputs of this op are compared with what is known of them */
-    bool keep;   /* its results are kept */
-    bool keep_inputs; /* and so that they can be judged, what it reads */
+    bool verify;         /* inputs of this op are compared with what is known of them */
+    bool keep;           /* its results are kept */
+    bool keep_inputs;    /* and so that they can be judged, what it reads */
     lb_purpose keep_for; /* and for which level that is */
-    bool filled; /* its results are made of nothing: what fills a buffer next may be code that nobody sees */
-    bool reads_floats; /* what it makes of them that is no float is a choice: an index, a comparison */
+    bool filled;         /* its results are made of nothing: what fills a buffer next may be code that nobody sees */
+    bool reads_floats;   /* what it makes of them that is no float is a choice: an index, a comparison */
 } lb_standing;
 
 /* ---- recorder.c */
@@ -135,7 +136,8 @@ void lb_pending_free(lb_pending *pending);
 
 /* ---- value_bytes.c */
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);
-lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last, unsigned what);
+lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
+                                   unsigned what);
 lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
                               bool blob, lb_err *err);
 /* Puts what was measured into the window and its row; the leaves are the window's from here on. */
@@ -143,7 +145,8 @@ lb_status lb_contents_note(lb_recorder *recorder, lb_window *window, lb_measured
 /* What another window of the same bytes tells of this one; true when that is all there is to know. */
 bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window *measured);
 /* Keeps the bytes, if the budget has room. */
-lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose, lb_err *err);
+lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose,
+                           lb_err *err);
 /* True when kept bytes of this very version contain the window; they stay for that purpose, too. */
 bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const lb_window *window, lb_purpose purpose);
 /* True when bytes of this version that contain the window were kept, or left out as a layer's, before. */
@@ -181,15 +184,17 @@ enum lb_reading_how {
     LB_READ_OVERWRITTEN = 2 /* bytes will be overwritten unread */
 };
 /* The value that a tensor is now, with a source before it where its bytes are nobody's. */
-lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how, uint32_t *row,
-                           lb_err *err);
+lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how,
+                           uint32_t *row, lb_err *err);
 /* A result, or a written argument after its storage got its new version. `flags`, `source`: of the value. */
-lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags, uint8_t source,
-                            bool deferred, uint32_t *row, lb_err *err);
+lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags,
+                            uint8_t source, bool deferred, uint32_t *row, lb_err *err);
 /* A view of what is known already. */
-lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err);
+lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row,
+                           lb_err *err);
 /* Digest, statistics and, where the level says so, bytes of a layer's input or output. */
-lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err);
+lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row,
+                              lb_err *err);
 /* What ops left to be measured later. */
 lb_status lb_reading_settle(lb_recorder *recorder, lb_known *storage, lb_err *err);
 /* Finds or makes the storage and brings it up to date with what is seen of it. */

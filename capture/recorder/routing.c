@@ -37,11 +37,15 @@ static bool gives(const lb_program *program, const lb_op *op, uint32_t value)
     return false;
 }
 
-static bool same_place(const lb_op *a, const lb_op *b) { return a->scope == b->scope && a->call == b->call; }
+static bool same_place(const lb_op *a, const lb_op *b)
+{
+    return a->scope == b->scope && a->call == b->call;
+}
 
 static bool looks_like_routing(const lb_program *program, const lb_op *op)
 {
-    if (!is_op(program, op, "aten::topk") || op->scope == 0 || op->phase != LB_PHASE_FORWARD || op->results != 2) return false;
+    if (!is_op(program, op, "aten::topk") || op->scope == 0 || op->phase != LB_PHASE_FORWARD || op->results != 2)
+        return false;
     uint32_t scores = first_value(program, op), ids = lb_op_results(program, op)[1];
     if (scores == LB_NONE || ids == LB_NONE) return false;
     const lb_layout *from = &program->values[scores].layout, *to = &program->values[ids].layout;
@@ -53,8 +57,9 @@ static bool looks_like_routing(const lb_program *program, const lb_op *op)
 /* Back through what routers do to logits before they choose. */
 static uint32_t logits_of(const lb_program *program, uint32_t at, uint32_t scores)
 {
-    static const char *const passes[] = {"aten::_softmax", "aten::sigmoid", "aten::_to_copy", "aten::view", "aten::add",
-                                         "aten::masked_fill", "aten::_unsafe_view", "aten::detach", "aten::div", NULL};
+    static const char *const passes[] = {
+        "aten::_softmax",    "aten::sigmoid",      "aten::_to_copy", "aten::view", "aten::add",
+        "aten::masked_fill", "aten::_unsafe_view", "aten::detach",   "aten::div",  NULL};
     uint32_t value = scores, distance = 0;
     while (at-- > 0 && distance++ < MAX_DISTANCE) {
         const lb_op *op = &program->ops[at];
@@ -71,8 +76,8 @@ static uint32_t logits_of(const lb_program *program, uint32_t at, uint32_t score
 /* Forward through normalising and casting, to what the experts' outputs are multiplied with. */
 static uint32_t weights_of(const lb_program *program, uint32_t at, uint32_t chosen)
 {
-    static const char *const passes[] = {"aten::_softmax", "aten::div", "aten::div_", "aten::_to_copy", "aten::mul.Scalar",
-                                         "aten::mul_", NULL};
+    static const char *const passes[] = {"aten::_softmax",   "aten::div",  "aten::div_", "aten::_to_copy",
+                                         "aten::mul.Scalar", "aten::mul_", NULL};
     const lb_op *top = &program->ops[at];
     uint32_t value = chosen, last = at + MAX_DISTANCE < program->n_ops ? at + MAX_DISTANCE : program->n_ops;
     while (++at < last) {
@@ -80,7 +85,8 @@ static uint32_t weights_of(const lb_program *program, uint32_t at, uint32_t chos
         if (!same_place(op, top) || op->phase != LB_PHASE_FORWARD) continue;
         if (first_value(program, op) != value || !is_one_of(program, op, passes)) continue;
         uint32_t to = op->results ? lb_op_results(program, op)[0] : LB_NONE;
-        if (to != LB_NONE && lb_layout_same_shape(&program->values[to].layout, &program->values[chosen].layout)) value = to;
+        if (to != LB_NONE && lb_layout_same_shape(&program->values[to].layout, &program->values[chosen].layout))
+            value = to;
     }
     return value;
 }
@@ -93,7 +99,8 @@ static uint32_t slots_of(const lb_program *program, uint32_t at, uint32_t ids)
         const lb_op *op = &program->ops[at];
         if (!is_op(program, op, "aten::sort") || op->phase != LB_PHASE_FORWARD || op->results != 2) continue;
         uint32_t from = first_value(program, op);
-        if (from != LB_NONE && program->values[from].storage == program->values[ids].storage) return lb_op_results(program, op)[1];
+        if (from != LB_NONE && program->values[from].storage == program->values[ids].storage)
+            return lb_op_results(program, op)[1];
     }
     return LB_NONE;
 }

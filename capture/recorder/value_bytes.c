@@ -60,14 +60,12 @@ lb_status lb_contents_note(lb_recorder *recorder, lb_window *window, lb_measured
 lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
                                    unsigned what)
 {
-    return (lb_measuring){.tensor = tensor_of(seen),
-                          .dense = storage->base + first,
-                          .dense_bytes = (size_t)(last - first),
-                          .what = what};
+    return (lb_measuring){
+        .tensor = tensor_of(seen), .dense = storage->base + first, .dense_bytes = (size_t)(last - first), .what = what};
 }
 
-lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window,
-                              const lb_seen *seen, bool blob, lb_err *err)
+lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
+                              bool blob, lb_err *err)
 {
     lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last,
                                               LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
@@ -82,11 +80,9 @@ bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window 
     value->blob = view->blob = measured->blob;
     view->kept = measured->kept;
     if (measured->kept) value->flags |= LB_VALUE_KEPT;
-    if (!measured->leaves || measured->dtype != view->dtype || !lb_layout_is_contiguous(&value->layout))
-        return false;
-    value->logical = view->logical =
-        lb_measure_logical(measured->leaves, measured->n_leaves, (uint64_t)(view->last - view->first),
-                           view->dtype, &value->layout);
+    if (!measured->leaves || measured->dtype != view->dtype || !lb_layout_is_contiguous(&value->layout)) return false;
+    value->logical = view->logical = lb_measure_logical(
+        measured->leaves, measured->n_leaves, (uint64_t)(view->last - view->first), view->dtype, &value->layout);
     value->statistics = view->statistics = measured->statistics;
     return true;
 }
@@ -103,10 +99,10 @@ static lb_status store(lb_recorder *recorder, lb_window *window, const void *byt
     if (!recorder->ring && recorder->budget_bytes && lb_writer_bytes(recorder->writer) + size > room)
         status = lb_writer_has_blob(recorder->writer, window->blob) ? LB_OK : LB_ERR_LIMIT;
     else
-        status = recorder->spool  ? lb_write_queue_blob(recorder->spool, window->blob, window->dtype, bytes, size, &refused)
-                 : recorder->ring
-                     ? lb_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
-                     : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
+        status =
+            recorder->spool  ? lb_write_queue_blob(recorder->spool, window->blob, window->dtype, bytes, size, &refused)
+            : recorder->ring ? lb_ring_blob(recorder->ring, window->blob, window->dtype, bytes, size, &refused)
+                             : lb_writer_blob(recorder->writer, window->blob, window->dtype, bytes, size, &refused);
     *stored = status == LB_OK;
     if (status == LB_OK) return LB_OK;
     if (status == LB_ERR_LIMIT && !recorder->ring) {
@@ -152,15 +148,17 @@ static lb_status stage(lb_recorder *recorder, lb_window *window, const void *byt
                        lb_err *err)
 {
     bool fresh;
-    LB_TRY(lb_stage_blob(recorder->stage, window->blob, window->dtype, bytes, size, lb_keep_level_of(purpose), &fresh, err));
+    LB_TRY(lb_stage_blob(recorder->stage, window->blob, window->dtype, bytes, size, lb_keep_level_of(purpose), &fresh,
+                         err));
     window->kept = true;
     recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
-    if (fresh && purpose == LB_FOR_LAYER && recorder->keep.level == LB_LEVEL_LAYERS) lb_keep_of_layers(&recorder->keep, size);
+    if (fresh && purpose == LB_FOR_LAYER && recorder->keep.level == LB_LEVEL_LAYERS)
+        lb_keep_of_layers(&recorder->keep, size);
     return fresh ? outgrow(recorder) : LB_OK;
 }
 
-lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window,
-                           lb_purpose purpose, lb_err *err)
+lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose,
+                           lb_err *err)
 {
     if (window->last <= window->first) return LB_OK;
     if (window->kept) {
@@ -188,7 +186,8 @@ bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const l
 {
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *other = &storage->windows[w];
-        if (!other->kept || other->row == LB_NONE || other->first > window->first || other->last < window->last) continue;
+        if (!other->kept || other->row == LB_NONE || other->first > window->first || other->last < window->last)
+            continue;
         if (recorder->stage) lb_stage_lower(recorder->stage, other->blob, lb_keep_level_of(purpose));
         return true;
     }
@@ -199,7 +198,8 @@ bool lb_contents_left(const lb_known *storage, const lb_window *window)
 {
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *other = &storage->windows[w];
-        if ((other->kept || other->left) && other->row != LB_NONE && other->first <= window->first && other->last >= window->last)
+        if ((other->kept || other->left) && other->row != LB_NONE && other->first <= window->first &&
+            other->last >= window->last)
             return true;
     }
     return false;
@@ -360,16 +360,15 @@ void lb_contents_drop(lb_recorder *recorder)
 /* ---- results of an op ---------------------------------------------------------------------------------------------- */
 
 /* All results of an op are measured together, by several threads where that pays: see lb_contents_measure_late. */
-lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage,
-                            const lb_window *window, const lb_seen *seen, lb_err *err)
+lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_window *window,
+                            const lb_seen *seen, lb_err *err)
 {
     const lb_value *value = &recorder->program->values[window->row];
     if (!lb_contents_readable(storage, seen) || value->flags & LB_VALUE_UNDEFINED) return LB_OK;
     /* Like a source, a choice cannot be had from a replay that rounds differently: a tie may fall to the other side. */
     const bool choice = at->reads_floats && !lb_dtype_is_float(value->dtype);
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
-    const bool wanted =
-        at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
+    const bool wanted = at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
     if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
     if (recorder->n_late == recorder->cap_late) {
         uint32_t cap = recorder->cap_late ? 2 * recorder->cap_late : 16;

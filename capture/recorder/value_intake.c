@@ -9,9 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t width_of(lb_dtype dtype) { return lb_dtype_bits(dtype) / 8; }
+static size_t width_of(lb_dtype dtype)
+{
+    return lb_dtype_bits(dtype) / 8;
+}
 
-static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder"); }
+static lb_status no_memory(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
+}
 
 lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_known **storage, lb_err *err)
 {
@@ -24,7 +30,8 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     if (first < 0 || (uint64_t)last > (width ? seen->storage_bytes / width : 0))
         if (last > 0 && seen->device == 0 && width)
-            return lb_fail(err, LB_ERR_INVALID, "a tensor reaches element %" PRId64 " of a storage of %" PRIu64 " bytes", last,
+            return lb_fail(err, LB_ERR_INVALID,
+                           "a tensor reaches element %" PRId64 " of a storage of %" PRIu64 " bytes", last,
                            seen->storage_bytes);
     if (fresh) {
         s->base = base;
@@ -52,8 +59,8 @@ static lb_window *window_of(lb_known *storage, const lb_seen *seen, lb_err *err)
     return window;
 }
 
-static lb_status add_row(lb_recorder *recorder, lb_known *storage, lb_window *window, const lb_seen *seen, uint32_t flags,
-                         uint8_t source, lb_err *err)
+static lb_status add_row(lb_recorder *recorder, lb_known *storage, lb_window *window, const lb_seen *seen,
+                         uint32_t flags, uint8_t source, lb_err *err)
 {
     lb_value value = {.storage = storage->id,
                       .version = storage->version,
@@ -94,7 +101,8 @@ static lb_status add_source_op(lb_recorder *recorder, const lb_standing *at, uin
                 .node = -1,
                 .phase = at->phase,
                 .thread = at->thread};
-    if (op.name == LB_NONE || op.first_result == LB_NONE || lb_program_add_op(program, &op) == LB_NONE) return no_memory(err);
+    if (op.name == LB_NONE || op.first_result == LB_NONE || lb_program_add_op(program, &op) == LB_NONE)
+        return no_memory(err);
     return LB_OK;
 }
 
@@ -103,7 +111,8 @@ static lb_status add_unseen_notice(lb_recorder *recorder, const lb_standing *at,
     lb_program *program = recorder->program;
     const char *name = lb_program_text(program, program->values[row].name);
     char text[600];
-    snprintf(text, sizeof text, "bytes of %s changed between their last recorded use and %s, and no recorded op wrote them",
+    snprintf(text, sizeof text,
+             "bytes of %s changed between their last recorded use and %s, and no recorded op wrote them",
              *name ? name : "a tensor", at->name ? at->name : "here");
     lb_notice notice = {.kind = lb_program_string(program, "unseen_write"),
                         .op = program->n_ops - 1, /* the source */
@@ -121,13 +130,15 @@ static const lb_window *left_there(lb_known *storage, uint64_t hash, int64_t fir
     if (window && window->row == LB_NONE && !lb_digest_is_none(window->logical)) return window;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         window = &storage->windows[w];
-        if (window->row == LB_NONE && window->first == first && window->last == last && !lb_digest_is_none(window->blob))
+        if (window->row == LB_NONE && window->first == first && window->last == last &&
+            !lb_digest_is_none(window->blob))
             return window;
     }
     return NULL;
 }
 
-static uint8_t source_kind(const lb_known *storage, const lb_window *old, uint64_t hash, int64_t first, const lb_measured *now)
+static uint8_t source_kind(const lb_known *storage, const lb_window *old, uint64_t hash, int64_t first,
+                           const lb_measured *now)
 {
     if (old && old->hash == hash)
         return lb_digest_equal(old->logical, now->logical) ? LB_SOURCE_CARRIED : LB_SOURCE_UNSEEN;
@@ -138,8 +149,8 @@ static uint8_t source_kind(const lb_known *storage, const lb_window *old, uint64
 }
 
 /* The bytes of this window are nobody's: measure them and let an lb::source produce them. */
-static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen, uint8_t forced,
-                            lb_err *err)
+static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                            uint8_t forced, lb_err *err)
 {
     const uint64_t hash = lb_window_hash(seen);
     int64_t first, last;
@@ -211,18 +222,21 @@ static lb_status add_sources_of(lb_recorder *recorder, const lb_standing *at, lb
     return LB_OK;
 }
 
-static lb_status add_sources(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen, lb_err *err)
+static lb_status add_sources(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                             lb_err *err)
 {
     LB_TRY(add_sources_of(recorder, at, storage, seen, LB_BYTES_UNKNOWN, err));
     return add_sources_of(recorder, at, storage, seen, LB_BYTES_LEFT, err);
 }
 
 /* Compares a value that this program knows with its bytes: has something else written there? */
-static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen, lb_err *err)
+static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                        lb_err *err)
 {
     lb_window *window = lb_known_window(storage, lb_window_hash(seen));
     if (window && window->promise && !window->verified) lb_contents_settle(recorder, storage);
-    if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) || !lb_contents_readable(storage, seen)) return LB_OK;
+    if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) || !lb_contents_readable(storage, seen))
+        return LB_OK;
     if (window->verified && !storage->escaped) return LB_OK;
     lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last, 0);
     if (!lb_measure(&item, 1)) return no_memory(err);
@@ -240,7 +254,8 @@ static void derive(lb_recorder *recorder, lb_known *storage, lb_window *window)
     lb_promise *promise = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *other = &storage->windows[w];
-        if (other == window || other->row == LB_NONE || other->first != window->first || other->last != window->last) continue;
+        if (other == window || other->row == LB_NONE || other->first != window->first || other->last != window->last)
+            continue;
         if (other->promise)
             promise = other->promise;
         else if (lb_contents_derive(recorder, window, other))
@@ -249,7 +264,8 @@ static void derive(lb_recorder *recorder, lb_known *storage, lb_window *window)
     window->promise = promise;
 }
 
-lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err)
+lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row,
+                           lb_err *err)
 {
     (void)at;
     lb_known *storage;
@@ -258,8 +274,7 @@ lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const l
     if (!window) return LB_ERR_NOMEM;
     if (window->row == LB_NONE) {
         LB_TRY(lb_contents_measure_late(recorder, err)); /* what it is a view of */
-        const bool undefined =
-            lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNDEFINED);
+        const bool undefined = lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNDEFINED);
         /* What an older program measured here need not be so any more. */
         free(window->leaves);
         window->leaves = NULL;
@@ -278,17 +293,19 @@ static bool needs_bytes(const lb_known *storage, const lb_seen *seen, unsigned h
 {
     if (how & LB_READ_OVERWRITTEN) return false;
     if (!(how & LB_READ_LAYOUT)) return true;
-    return storage->n_roles > 0 || lb_dtype_bytes(seen->dtype, (size_t)lb_layout_numel(&seen->layout)) <= MAX_EAGER_VIEW;
+    return storage->n_roles > 0 ||
+           lb_dtype_bytes(seen->dtype, (size_t)lb_layout_numel(&seen->layout)) <= MAX_EAGER_VIEW;
 }
 
-lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how, uint32_t *row,
-                           lb_err *err)
+lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how,
+                           uint32_t *row, lb_err *err)
 {
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
     /* PyTorch's C++ fills an `empty` through a pointer (the indices of DDP's buckets): what is read then is a source like any other. */
     if (!how && lb_left_was_filled(storage)) {
-        if (!lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN)) return no_memory(err);
+        if (!lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN))
+            return no_memory(err);
         lb_known_change(storage);
     }
     if (needs_bytes(storage, seen, how)) {
@@ -304,7 +321,8 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     if (window->promise) lb_contents_settle(recorder, storage);
-    if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED || lb_contents_covered(recorder, storage, window, at->keep_for))
+    if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED ||
+        lb_contents_covered(recorder, storage, window, at->keep_for))
         return LB_OK;
     /* Written in pieces, or a carried source of a ring: no value holds these bytes. */
     if (recorder->ring && recorder->program->values[*row].source == LB_SOURCE_CARRIED) return LB_OK;
@@ -314,8 +332,8 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
 
 /* ---- what an op produces ------------------------------------------------------------------------------------------- */
 
-lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags, uint8_t source,
-                            bool deferred, uint32_t *row, lb_err *err)
+lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags,
+                            uint8_t source, bool deferred, uint32_t *row, lb_err *err)
 {
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
@@ -352,23 +370,27 @@ lb_status lb_reading_settle(lb_recorder *recorder, lb_known *storage, lb_err *er
     return lb_contents_measure_late(recorder, err);
 }
 
-lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row, lb_err *err)
+lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row,
+                              lb_err *err)
 {
     LB_TRY(lb_reading_value(recorder, at, seen, 0, row, err));
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
-    if (!lb_contents_readable(storage, seen) || recorder->program->values[*row].flags & LB_VALUE_UNDEFINED) return LB_OK;
+    if (!lb_contents_readable(storage, seen) || recorder->program->values[*row].flags & LB_VALUE_UNDEFINED)
+        return LB_OK;
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     const lb_liking liking = recorder->like ? lb_like_layer(recorder->like, at->layer) : LB_LIKING_UNKNOWN;
-    if (liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "") : liking == LB_LIKING_KEPT) {
+    if (liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")
+                                    : liking == LB_LIKING_KEPT) {
         if (window->promise) lb_contents_settle(recorder, storage);
         const bool wanted = !lb_contents_covered(recorder, storage, window, LB_FOR_LAYER);
         if (lb_digest_is_none(window->logical))
             LB_TRY(lb_contents_measure(recorder, storage, window, seen, wanted, err));
         return wanted ? lb_contents_keep(recorder, storage, window, LB_FOR_LAYER, err) : LB_OK;
     }
-    if (!lb_contents_left(storage, window)) lb_keep_left(&recorder->keep, LB_FOR_LAYER, (uint64_t)(window->last - window->first));
+    if (!lb_contents_left(storage, window))
+        lb_keep_left(&recorder->keep, LB_FOR_LAYER, (uint64_t)(window->last - window->first));
     window->left = true;
     if (window->promise && !lb_contents_promised(window, seen)) window->promise = NULL;
     if (window->promise || !lb_digest_is_none(window->logical)) return LB_OK;

@@ -9,18 +9,18 @@
 
 /* ---- gathering ----------------------------------------------------------------------------------------------------- */
 
-#define ADD_ROW(function, type, array, count, room)                                                          \
-    bool function(lb_index_rows *rows, const type *row)                                                      \
-    {                                                                                                        \
-        if (rows->count == rows->room) {                                                                     \
-            size_t wanted = rows->room ? (size_t)rows->room * 2 : 16;                                        \
-            type *grown = (type *)realloc(rows->array, wanted * sizeof *grown);                              \
-            if (!grown) return false;                                                                        \
-            rows->array = grown;                                                                             \
-            rows->room = (__typeof__(rows->room))wanted;                                                     \
-        }                                                                                                    \
-        rows->array[rows->count++] = *row;                                                                   \
-        return true;                                                                                         \
+#define ADD_ROW(function, type, array, count, room)                                                                    \
+    bool function(lb_index_rows *rows, const type *row)                                                                \
+    {                                                                                                                  \
+        if (rows->count == rows->room) {                                                                               \
+            size_t wanted = rows->room ? (size_t)rows->room * 2 : 16;                                                  \
+            type *grown = (type *)realloc(rows->array, wanted * sizeof *grown);                                        \
+            if (!grown) return false;                                                                                  \
+            rows->array = grown;                                                                                       \
+            rows->room = (__typeof__(rows->room))wanted;                                                               \
+        }                                                                                                              \
+        rows->array[rows->count++] = *row;                                                                             \
+        return true;                                                                                                   \
     }
 ADD_ROW(lb_index_add_blob, lb_blob_row, blobs, n_blobs, blob_room)
 ADD_ROW(lb_index_add_pack, lb_pack_row, packs, n_packs, pack_room)
@@ -56,7 +56,8 @@ lb_status lb_index_build(lb_index_rows *rows, lb_index *index, lb_err *err)
     if (rows->n_blobs) qsort(rows->blobs, rows->n_blobs, sizeof *rows->blobs, by_digest);
     uint64_t n = 0;
     for (uint64_t i = 0; i < rows->n_blobs; i++)
-        if (n == 0 || !lb_digest_equal(rows->blobs[n - 1].digest, rows->blobs[i].digest)) rows->blobs[n++] = rows->blobs[i];
+        if (n == 0 || !lb_digest_equal(rows->blobs[n - 1].digest, rows->blobs[i].digest))
+            rows->blobs[n++] = rows->blobs[i];
     char *at = buffer_extend(&index->own, n * BLOB_ROW_BYTES);
     if (!at) return lb_fail(err, LB_ERR_NOMEM, "no memory for an index of %" PRIu64 " blobs", n);
     index->blobs.rows = n;
@@ -66,7 +67,7 @@ lb_status lb_index_build(lb_index_rows *rows, lb_index *index, lb_err *err)
     for (uint64_t i = 0; i < n; i++) {
         const lb_blob_row *row = &rows->blobs[i];
         digest_to_bytes(row->digest, (char *)(uintptr_t)index->blobs.digest + i * 16);
-#define FILL(column, width)                                                                                  \
+#define FILL(column, width)                                                                                            \
     if ((width) != 16) memcpy((char *)(uintptr_t)index->blobs.column + i * width, &row->column, width);
         BLOB_COLUMNS(FILL)
 #undef FILL
@@ -110,10 +111,10 @@ uint64_t lb_index_find(const lb_index *index, lb_digest digest)
 lb_blob_row lb_index_blob(const lb_index *index, uint64_t row)
 {
     lb_blob_row blob;
-#define GET(column, width)                                                                                   \
-    if ((width) == 16)                                                                                       \
-        blob.digest = digest_from_bytes(index->blobs.digest + row * 16);                                     \
-    else                                                                                                     \
+#define GET(column, width)                                                                                             \
+    if ((width) == 16)                                                                                                 \
+        blob.digest = digest_from_bytes(index->blobs.digest + row * 16);                                               \
+    else                                                                                                               \
         memcpy(&blob.column, index->blobs.column + row * width, width);
     BLOB_COLUMNS(GET)
 #undef GET
@@ -199,7 +200,7 @@ lb_status lb_index_encode(const lb_index *index, byte_buffer *bytes, lb_err *err
     pack_text(p, "blobs");
     msgpack_pack_map(p, 8);
     pack_int(p, "rows", (int64_t)index->blobs.rows);
-#define PUT(column, width) pack_bin(p, #column, index->blobs.column, index->blobs.rows * width);
+#define PUT(column, width) pack_bin(p, #column, index->blobs.column, index->blobs.rows *width);
     BLOB_COLUMNS(PUT)
 #undef PUT
     pack_text(p, "packs");
@@ -236,11 +237,11 @@ static lb_status read_segment(lb_cursor *c, const char *field, lb_segment_row *r
             if (n >= sizeof row->name) return lb_cursor_fail(c, field, "name of %u bytes", (unsigned)n);
             memcpy(row->name, key, n);
         }
-#define INTEGER(name, low, high)                                                                             \
-    else if (lb_text_is(key, n, #name))                                                                      \
-    {                                                                                                        \
-        LB_TRY(lb_cursor_int_in(c, field, low, high, &v));                                                   \
-        row->name = (__typeof__(row->name))v;                                                                \
+#define INTEGER(name, low, high)                                                                                       \
+    else if (lb_text_is(key, n, #name))                                                                                \
+    {                                                                                                                  \
+        LB_TRY(lb_cursor_int_in(c, field, low, high, &v));                                                             \
+        row->name = (__typeof__(row->name))v;                                                                          \
     }
         INTEGER(offset, 0, INT64_MAX)
         INTEGER(stored, 0, INT64_MAX)
@@ -284,7 +285,8 @@ static lb_status read_segments(lb_cursor *c, const char *key, uint32_t n, lb_ind
     return LB_OK;
 }
 
-lb_status lb_index_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_index *index, lb_err *err)
+lb_status lb_index_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_index *index,
+                          lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
     lb_index_rows rows;
@@ -341,8 +343,10 @@ lb_status lb_directory_decode(const void *bytes, size_t size, const char *source
         memcpy(&row.offset, at + i * 8, 8);
         memcpy(&row.size, sizes + i * 8, 8);
         if (row.size > area_bytes || row.offset > area_bytes - row.size)
-            return lb_cursor_fail(&c, "directory.offset", "row %" PRIu64 ": blob of %" PRIu64 " bytes at %" PRIu64
-                                  " ends after the pack's %" PRIu64, i, row.size, row.offset, area_bytes);
+            return lb_cursor_fail(&c, "directory.offset",
+                                  "row %" PRIu64 ": blob of %" PRIu64 " bytes at %" PRIu64
+                                  " ends after the pack's %" PRIu64,
+                                  i, row.size, row.offset, area_bytes);
         row.offset += area;
         row.stored = row.size;
         if (!lb_index_add_blob(rows, &row)) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for its index", source);
@@ -373,8 +377,8 @@ void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *row
     buffer_release(&column);
 }
 
-lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_entry_row **rows, uint64_t *n,
-                           lb_err *err)
+lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_entry_row **rows,
+                           uint64_t *n, lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
     const char *kind = NULL, *header = NULL, *sizes = NULL, *digest = NULL;

@@ -14,7 +14,7 @@ typedef struct lb_blob_row {
     lb_digest digest;
     uint64_t offset; /* in the file, or in the decoded pack */
     uint64_t stored, size;
-    uint32_t pack;   /* row of packs when that pack is coded, otherwise LB_NO_PACK */
+    uint32_t pack; /* row of packs when that pack is coded, otherwise LB_NO_PACK */
     lb_coding coding;
     lb_dtype dtype;
 } lb_blob_row;
@@ -79,7 +79,8 @@ void lb_index_release(lb_index *index);
 
 /* The closing index as bytes; decoding leaves the blob columns where they are. */
 lb_status lb_index_encode(const lb_index *index, byte_buffer *bytes, lb_err *err);
-lb_status lb_index_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_index *index, lb_err *err);
+lb_status lb_index_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_index *index,
+                          lb_err *err);
 
 /* Row of a digest, or UINT64_MAX. */
 uint64_t lb_index_find(const lb_index *index, lb_digest digest);
@@ -94,7 +95,7 @@ lb_status lb_directory_decode(const void *bytes, size_t size, const char *source
 /* A commit: the entries since the one before. */
 void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n, byte_buffer *bytes);
 /* `*rows` is malloc'ed; `data` of each is 0. */
-lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_entry_row **rows, uint64_t *n,
-                           lb_err *err);
+lb_status lb_commit_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_entry_row **rows,
+                           uint64_t *n, lb_err *err);
 
 #endif

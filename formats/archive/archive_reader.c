@@ -22,7 +22,8 @@ static lb_status map_file(lb_archive *a, lb_err *err)
 {
     int fd = open(a->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", a->path, strerror(errno));
+        return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", a->path,
+                       strerror(errno));
     struct stat st;
     lb_status status = LB_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
@@ -32,7 +33,8 @@ static lb_status map_file(lb_archive *a, lb_err *err)
     if (status == LB_OK) {
         void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED) {
-            status = lb_fail(err, LB_ERR_IO, "%s: cannot map %lld bytes: %s", a->path, (long long)st.st_size, strerror(errno));
+            status = lb_fail(err, LB_ERR_IO, "%s: cannot map %lld bytes: %s", a->path, (long long)st.st_size,
+                             strerror(errno));
         } else {
             a->map = (const char *)map;
             a->size = (size_t)st.st_size;
@@ -153,16 +155,17 @@ static lb_status check_range(const lb_archive *a, uint64_t offset, uint64_t stor
                              const char *what, lb_err *err)
 {
     if (stored > a->size || offset > a->size - stored)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: its %" PRIu64 " bytes end after the file's %zu", a->path,
-                       offset, what, stored, a->size);
+        return lb_fail(err, LB_ERR_CORRUPT,
+                       "%s: offset %" PRIu64 ": %s: its %" PRIu64 " bytes end after the file's %zu", a->path, offset,
+                       what, stored, a->size);
     char where[320];
     snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %s", a->path, offset, what);
     return lb_coding_check(coding, a->map + offset, stored, size, where, err);
 }
 
 /* Malloc'ed decoded bytes. */
-static lb_status decode(const lb_archive *a, uint64_t offset, uint64_t stored, uint64_t size, lb_coding coding, const char *what,
-                        void **bytes, lb_err *err)
+static lb_status decode(const lb_archive *a, uint64_t offset, uint64_t stored, uint64_t size, lb_coding coding,
+                        const char *what, void **bytes, lb_err *err)
 {
     char where[320];
     snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %.60s", a->path, offset, what);
@@ -185,8 +188,8 @@ static void *publish(_Atomic(void *) *slot, void *mine)
     return expected;
 }
 
-static lb_status decoded_bytes(const lb_archive *a, _Atomic(void *) *slot, uint64_t offset, uint64_t stored, uint64_t size,
-                               lb_coding coding, const char *what, const void **bytes, lb_err *err)
+static lb_status decoded_bytes(const lb_archive *a, _Atomic(void *) *slot, uint64_t offset, uint64_t stored,
+                               uint64_t size, lb_coding coding, const char *what, const void **bytes, lb_err *err)
 {
     void *standing = atomic_load(slot), *mine;
     if (!standing) {
@@ -200,22 +203,26 @@ static lb_status decoded_bytes(const lb_archive *a, _Atomic(void *) *slot, uint6
 
 /* ---- blobs ----------------------------------------------------------------------------------------------------------- */
 
-static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *row, const char *what, const void **bytes,
-                             lb_err *err)
+static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *row, const char *what,
+                             const void **bytes, lb_err *err)
 {
     const void *area;
     if (row->pack != LB_NO_PACK) {
         if (row->pack >= a->index.n_packs)
-            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": blobs.pack: %s: pack %u of %u", a->path, a->index_at, what, row->pack, a->index.n_packs);
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": blobs.pack: %s: pack %u of %u", a->path,
+                           a->index_at, what, row->pack, a->index.n_packs);
         const lb_pack_row *pack = &a->index.packs[row->pack];
         if (pack->size > LB_RECORD_PACK_MAX || row->size > pack->size || row->offset > pack->size - row->size)
-            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: ends after its pack", a->path, pack->offset, what);
-        LB_TRY(decoded_bytes(a, &a->packs[row->pack], pack->offset, pack->stored, pack->size, pack->coding, "pack", &area, err));
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: ends after its pack", a->path,
+                           pack->offset, what);
+        LB_TRY(decoded_bytes(a, &a->packs[row->pack], pack->offset, pack->stored, pack->size, pack->coding, "pack",
+                             &area, err));
         *bytes = (const char *)area + row->offset;
         return LB_OK;
     }
     if (row->coding != 0)
-        return decoded_bytes(a, &a->decoded[number], row->offset, row->stored, row->size, row->coding, what, bytes, err);
+        return decoded_bytes(a, &a->decoded[number], row->offset, row->stored, row->size, row->coding, what, bytes,
+                             err);
     LB_TRY(check_range(a, row->offset, row->stored, row->size, 0, what, err));
     *bytes = a->map + row->offset;
     return LB_OK;
@@ -232,8 +239,9 @@ lb_status lb_archive_blob_row(lb_archive *a, uint64_t number, const void **bytes
     lb_digest digest = lb_digest_bytes(*bytes, row.size);
     if (!lb_digest_equal(digest, row.digest)) {
         lb_digest_format(digest, found);
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: its bytes have digest %s: the file is damaged there",
-                       a->path, row.offset, what, found);
+        return lb_fail(err, LB_ERR_CORRUPT,
+                       "%s: offset %" PRIu64 ": %s: its bytes have digest %s: the file is damaged there", a->path,
+                       row.offset, what, found);
     }
     atomic_store_explicit(&a->checked[number], 1, memory_order_relaxed);
     return LB_OK;
@@ -265,19 +273,24 @@ static lb_status open_segment(const lb_archive *a, const lb_segment_row *row, co
     LB_TRY(check_range(a, row->offset, row->stored, row->size, row->coding, what, err));
     *s = (segment){a->map + row->offset, row->size, NULL, a->path, row->offset, ""};
     if (!lb_digest_equal(lb_digest_bytes(a->map + row->offset, row->stored), row->digest))
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest: the file is damaged there",
+        return lb_fail(err, LB_ERR_CORRUPT,
+                       "%s: offset %" PRIu64 ": %s: its bytes contradict its digest: the file is damaged there",
                        a->path, row->offset, what);
     if (row->coding == 0) return LB_OK;
     LB_TRY(decode(a, row->offset, row->stored, row->size, row->coding, what, &s->owned, err));
     s->bytes = s->owned;
     /* Offsets in decompressed bytes are none in the file. */
-    snprintf(s->decompressed, sizeof s->decompressed, "%.200s: offset %" PRIu64 ": %.60s, decompressed", a->path, row->offset, what);
+    snprintf(s->decompressed, sizeof s->decompressed, "%.200s: offset %" PRIu64 ": %.60s, decompressed", a->path,
+             row->offset, what);
     s->source = s->decompressed;
     s->base = 0;
     return LB_OK;
 }
 
-uint32_t lb_archive_programs(const lb_archive *archive) { return archive->index.n_programs; }
+uint32_t lb_archive_programs(const lb_archive *archive)
+{
+    return archive->index.n_programs;
+}
 
 int64_t lb_archive_step(const lb_archive *archive, uint32_t index)
 {
@@ -335,7 +348,10 @@ const char *lb_archive_rank_table(lb_archive *archive, int32_t rank, const char 
     return NULL;
 }
 
-const char *lb_archive_table(lb_archive *archive, const char *name) { return lb_archive_rank_table(archive, LB_NO_RANK, name); }
+const char *lb_archive_table(lb_archive *archive, const char *name)
+{
+    return lb_archive_rank_table(archive, LB_NO_RANK, name);
+}
 
 bool lb_archive_complete(const lb_archive *archive)
 {

@@ -18,9 +18,9 @@ struct lb_archive {
     uint64_t places;   /* all places that were skipped */
     uint64_t salvaged; /* records after the last commit that were taken */
     uint64_t damaged_at;
-    _Atomic uint8_t *checked;     /* per blob: its digest was found right */
-    _Atomic(void *) *decoded;     /* per coded blob */
-    _Atomic(void *) *packs;       /* per coded pack */
+    _Atomic uint8_t *checked; /* per blob: its digest was found right */
+    _Atomic(void *) *decoded; /* per coded blob */
+    _Atomic(void *) *packs;   /* per coded pack */
     _Atomic(lb_program *) *programs;
     _Atomic(char *) *tables;
 };

@@ -63,8 +63,8 @@ bool lb_scan_entry_holds(const char *map, const lb_scan_entry *entry)
 
 typedef enum taken { TAKEN, FOREIGN, TRUNCATED, NO_MEMORY } taken;
 
-static taken take_entry(struct archive *tar, struct archive_entry *header, const char *map, uint64_t size, const char *path,
-                        uint64_t at, lb_scan *scan)
+static taken take_entry(struct archive *tar, struct archive_entry *header, const char *map, uint64_t size,
+                        const char *path, uint64_t at, lb_scan *scan)
 {
     const char *name;
     const void *value = NULL, *data;
@@ -144,7 +144,8 @@ lb_status lb_scan_run(const char *map, size_t size, const char *path, lb_scan *s
         if (from == UINT64_MAX) break;
     }
     if (scan->n == 0)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: no record found in %zu bytes: this is no lastbit archive", path, size);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: no record found in %zu bytes: this is no lastbit archive",
+                       path, size);
     const lb_descriptor *head = &scan->entries[0].descriptor;
     if (head->kind == LB_RECORD_HEAD && head->major > LB_FORMAT_MAJOR)
         return lb_fail(err, LB_ERR_VERSION, "%s: format %u.%u, this program reads %d.x: use a newer lastbit", path,
@@ -161,7 +162,8 @@ void lb_scan_release(lb_scan *scan)
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------ */
 
-static lb_status add_pack(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows, lb_err *err)
+static lb_status add_pack(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows,
+                          lb_err *err)
 {
     const lb_descriptor *d = &entry->descriptor;
     uint32_t pack = LB_NO_PACK;
@@ -177,7 +179,8 @@ static lb_status add_pack(const char *map, const char *path, const lb_scan_entry
     return lb_directory_decode(map + at, entry->size - d->directory, path, at, area, area_bytes, pack, rows, err);
 }
 
-static lb_status add_rows(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows, lb_err *err)
+static lb_status add_rows(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows,
+                          lb_err *err)
 {
     const lb_descriptor *d = &entry->descriptor;
     bool added = true;
@@ -186,8 +189,14 @@ static lb_status add_rows(const char *map, const char *path, const lb_scan_entry
         lb_blob_row row = {d->digest, entry->data, entry->size, d->size, LB_NO_PACK, d->coding, d->dtype};
         added = lb_index_add_blob(rows, &row);
     } else if (d->kind == LB_RECORD_PROGRAM || d->kind == LB_RECORD_TABLE) {
-        lb_segment_row row = {.digest = d->digest, .offset = entry->data, .stored = entry->size, .size = d->size,
-                              .step = d->step, .rank = d->rank, .complete = d->complete, .coding = d->coding};
+        lb_segment_row row = {.digest = d->digest,
+                              .offset = entry->data,
+                              .stored = entry->size,
+                              .size = d->size,
+                              .step = d->step,
+                              .rank = d->rank,
+                              .complete = d->complete,
+                              .coding = d->coding};
         memcpy(row.name, d->name, sizeof row.name);
         added = d->kind == LB_RECORD_PROGRAM ? lb_index_add_program(rows, &row) : lb_index_add_table(rows, &row);
     }

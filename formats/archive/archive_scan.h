@@ -12,12 +12,12 @@ typedef struct lb_scan_entry {
 typedef struct lb_scan {
     lb_scan_entry *entries;
     uint64_t n, room;
-    uint64_t committed; /* entries[0 … committed) stand before the last whole commit */
-    uint64_t foreign;   /* tar entries that are no records of ours */
+    uint64_t committed;  /* entries[0 … committed) stand before the last whole commit */
+    uint64_t foreign;    /* tar entries that are no records of ours */
     uint64_t skipped;    /* places that are no tar; what a kill left behind the last commit is one */
     uint64_t damages;    /* those before the last whole commit */
     uint64_t damaged_at; /* offset of the first place skipped, UINT64_MAX: none */
-    uint64_t end; /* behind the last whole record */
+    uint64_t end;        /* behind the last whole record */
 } lb_scan;
 
 /* Finds every whole record. Damage is skipped: the scan goes on at the next header that looks like one of ours.

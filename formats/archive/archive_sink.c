@@ -14,7 +14,8 @@ lb_status lb_sink_open(lb_sink *sink, const char *path, bool overwrite, lb_err *
     sink->error = 0;
     sink->offset = sink->written = 0;
     sink->used = 0;
-    if (!sink->buffer && !(sink->buffer = (char *)malloc(LB_SINK_BUFFER))) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    if (!sink->buffer && !(sink->buffer = (char *)malloc(LB_SINK_BUFFER)))
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     /* An old file may be mapped by a reader: it keeps its own inode. */
     if (overwrite && unlink(path) != 0 && errno != ENOENT)
         return lb_fail(err, LB_ERR_IO, "%s: cannot replace it: %s", path, strerror(errno));
@@ -31,7 +32,8 @@ static bool write_all(lb_sink *sink, const char *bytes, size_t n)
     struct iovec pieces[2] = {{sink->buffer, sink->used}, {(void *)(uintptr_t)bytes, n}};
     uint64_t left = (uint64_t)sink->used + n;
     sink->used = 0;
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && sink->written + left > limit.rlim_cur) {
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        sink->written + left > limit.rlim_cur) {
         sink->error = EFBIG;
         return false;
     }
@@ -55,7 +57,10 @@ static bool write_all(lb_sink *sink, const char *bytes, size_t n)
     return true;
 }
 
-bool lb_sink_flush(lb_sink *sink) { return !sink->error && write_all(sink, NULL, 0); }
+bool lb_sink_flush(lb_sink *sink)
+{
+    return !sink->error && write_all(sink, NULL, 0);
+}
 
 bool lb_sink_write(lb_sink *sink, const void *bytes, size_t n)
 {
@@ -64,7 +69,8 @@ bool lb_sink_write(lb_sink *sink, const void *bytes, size_t n)
     sink->offset += n;
     if (n >= LB_SINK_DIRECT) return write_all(sink, at, n);
     while (n > 0) {
-        size_t room = LB_SINK_BUFFER - (size_t)(sink->written % LB_SINK_BUFFER) - sink->used, take = n < room ? n : room;
+        size_t room = LB_SINK_BUFFER - (size_t)(sink->written % LB_SINK_BUFFER) - sink->used,
+               take = n < room ? n : room;
         memcpy(sink->buffer + sink->used, at, take);
         sink->used += take;
         at += take;

@@ -13,7 +13,7 @@
 
 typedef struct lb_sink {
     int fd;
-    int error; /* errno of the first failure */
+    int error;        /* errno of the first failure */
     uint64_t offset;  /* bytes accepted */
     uint64_t written; /* bytes handed to the system */
     size_t used;

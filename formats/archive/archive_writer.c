@@ -54,7 +54,10 @@ struct lb_writer {
 
 /* ---- failing ------------------------------------------------------------------------------------------------------- */
 
-static lb_status dead(const lb_writer *w, lb_err *err) { return lb_fail(err, w->dead, "%s", w->why); }
+static lb_status dead(const lb_writer *w, lb_err *err)
+{
+    return lb_fail(err, w->dead, "%s", w->why);
+}
 
 /* From here on the writer refuses everything with this reason. */
 static lb_status die(lb_writer *w, lb_status status, lb_err *err, const char *doing)
@@ -81,7 +84,8 @@ static lb_status check_budget(const lb_writer *w, uint64_t size, bool table, lb_
 {
     uint64_t budget = w->options.budget_bytes;
     if (budget == 0 || lb_writer_bytes(w) + size + (table ? 0 : LAST_WORDS) <= budget) return LB_OK;
-    return lb_fail(err, LB_ERR_LIMIT, "%s: %" PRIu64 " bytes more would pass the budget of %" PRIu64, w->path, size, budget);
+    return lb_fail(err, LB_ERR_LIMIT, "%s: %" PRIu64 " bytes more would pass the budget of %" PRIu64, w->path, size,
+                   budget);
 }
 
 /* ---- digests known so far ------------------------------------------------------------------------------------------- */
@@ -125,7 +129,10 @@ static la_ssize_t to_sink(struct archive *tar, void *data, const void *bytes, si
     return (la_ssize_t)n;
 }
 
-static bool went_well(const lb_writer *w, la_ssize_t result) { return result >= 0 && w->sink.error == 0; }
+static bool went_well(const lb_writer *w, la_ssize_t result)
+{
+    return result >= 0 && w->sink.error == 0;
+}
 
 /* Length of the pax record "LENGTH KEY=VALUE\n", which counts its own digits. */
 static size_t pax_record(size_t key, size_t value)
@@ -139,7 +146,8 @@ static size_t pax_record(size_t key, size_t value)
 static size_t padded_attribute(uint64_t at, size_t descriptor, uint64_t payload)
 {
     static const size_t key = sizeof "SCHILY.xattr." LB_RECORD_ATTRIBUTE - 1;
-    size_t other = payload >> 33 ? pax_record(4, 10 + (payload >= 10000000000u) * 4) : 0; /* libarchive's "size" record */
+    size_t other =
+        payload >> 33 ? pax_record(4, 10 + (payload >= 10000000000u) * 4) : 0; /* libarchive's "size" record */
     size_t room = (LB_RECORD_PAGE - (size_t)((at + 1024) % LB_RECORD_PAGE)) % LB_RECORD_PAGE;
     if (room < other + pax_record(key, descriptor)) room += LB_RECORD_PAGE;
     size_t value = room - 512 + 1 > other + key ? room - 512 - other - key : 0;
@@ -224,7 +232,9 @@ static lb_status put_head(lb_writer *w, lb_err *err)
     pack_text(p, "leaf");
     msgpack_pack_int64(p, LB_DIGEST_LEAF);
     if (b->failed) return no_memory(err, w);
-    lb_descriptor d = {.kind = LB_RECORD_HEAD, .digest = lb_digest_bytes(b->bytes, b->size), .major = LB_FORMAT_MAJOR,
+    lb_descriptor d = {.kind = LB_RECORD_HEAD,
+                       .digest = lb_digest_bytes(b->bytes, b->size),
+                       .major = LB_FORMAT_MAJOR,
                        .minor = LB_FORMAT_MINOR};
     lb_entry_row entry;
     LB_TRY(put_record(w, "head.msgpack", &d, &(piece){b->bytes, b->size}, 1, &entry, err));
@@ -263,7 +273,8 @@ static void discard(lb_writer *w)
     free(w);
 }
 
-lb_status lb_writer_open_coded(const char *path, const lb_writer_options *options, int level, lb_writer **writer, lb_err *err)
+lb_status lb_writer_open_coded(const char *path, const lb_writer_options *options, int level, lb_writer **writer,
+                               lb_err *err)
 {
     lb_writer *w = (lb_writer *)calloc(1, sizeof *w);
     if (!w) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
@@ -273,7 +284,8 @@ lb_status lb_writer_open_coded(const char *path, const lb_writer_options *option
     w->sink.fd = -1;
     w->previous_commit = -1;
     w->path = strdup(path);
-    lb_status status = w->path ? lb_sink_open(&w->sink, path, w->options.overwrite, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    lb_status status = w->path ? lb_sink_open(&w->sink, path, w->options.overwrite, err)
+                               : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     bool created = status == LB_OK;
     if (status == LB_OK) status = open_tar(w, err);
     if (status == LB_OK) status = put_head(w, err);
@@ -299,12 +311,16 @@ static lb_status flush_pack(lb_writer *w, waiting *small, lb_coding coding, lb_e
     if (small->n == 0) return LB_OK;
     void *stored = NULL;
     size_t stored_size = small->area.size;
-    if (w->level) LB_TRY(lb_coding_encode(small->area.bytes, small->area.size, w->level, &coding, &stored, &stored_size, err));
+    if (w->level)
+        LB_TRY(lb_coding_encode(small->area.bytes, small->area.size, w->level, &coding, &stored, &stored_size, err));
     byte_buffer *directory = &w->payload;
     buffer_clear(directory);
     lb_directory_encode(small->rows, small->n, directory);
-    lb_descriptor d = {.kind = LB_RECORD_PACK, .digest = lb_digest_bytes(directory->bytes, directory->size),
-                       .coding = stored ? coding : 0, .size = small->area.size, .directory = stored_size};
+    lb_descriptor d = {.kind = LB_RECORD_PACK,
+                       .digest = lb_digest_bytes(directory->bytes, directory->size),
+                       .coding = stored ? coding : 0,
+                       .size = small->area.size,
+                       .directory = stored_size};
     piece pieces[] = {{stored ? stored : small->area.bytes, stored_size}, {directory->bytes, directory->size}};
     char name[48];
     snprintf(name, sizeof name, "pack/%08" PRIu64 ".blobs", w->entries_before + w->n_entries);
@@ -326,7 +342,10 @@ static lb_status flush_pack(lb_writer *w, waiting *small, lb_coding coding, lb_e
     return added ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
 }
 
-static lb_coding small_coding(int set) { return set == 0 ? 1 : (lb_coding)(1 << set); } /* 1, 2, 4, 8, 16 */
+static lb_coding small_coding(int set)
+{
+    return set == 0 ? 1 : (lb_coding)(1 << set);
+} /* 1, 2, 4, 8, 16 */
 
 static lb_status flush_packs(lb_writer *w, lb_err *err)
 {
@@ -368,8 +387,8 @@ static lb_status put_large(lb_writer *w, lb_blob_row *row, const void *bytes, lb
     if (w->level) LB_TRY(lb_coding_encode(bytes, row->size, w->level, &coding, &stored, &stored_size, err));
     row->coding = stored ? coding : 0;
     row->stored = stored_size;
-    lb_descriptor d = {.kind = LB_RECORD_BLOB, .digest = row->digest, .coding = row->coding, .size = row->size,
-                       .dtype = row->dtype};
+    lb_descriptor d = {
+        .kind = LB_RECORD_BLOB, .digest = row->digest, .coding = row->coding, .size = row->size, .dtype = row->dtype};
     char name[48] = "blob/";
     lb_digest_format(row->digest, name + 5);
     lb_entry_row entry;
@@ -380,7 +399,8 @@ static lb_status put_large(lb_writer *w, lb_blob_row *row, const void *bytes, lb
     return lb_index_add_blob(&w->rows, row) ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
 }
 
-lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
+lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                         lb_err *err)
 {
     if (writer->dead) return dead(writer, err);
     if (lb_digest_is_none(digest)) return lb_fail(err, LB_ERR_INVALID, "%s: a blob without a digest", writer->path);
@@ -401,7 +421,8 @@ static lb_status put_segment(lb_writer *w, const char *entry_name, lb_descriptor
     size_t stored_size = size;
     d->coding = 1;
     lb_status status = check_budget(w, size, d->kind == LB_RECORD_TABLE, err);
-    if (status == LB_OK && w->level) status = lb_coding_encode(bytes, size, w->level, &d->coding, &stored, &stored_size, err);
+    if (status == LB_OK && w->level)
+        status = lb_coding_encode(bytes, size, w->level, &d->coding, &stored, &stored_size, err);
     if (!stored) d->coding = 0;
     d->size = size;
     piece payload = {stored ? stored : bytes, stored_size};
@@ -410,8 +431,14 @@ static lb_status put_segment(lb_writer *w, const char *entry_name, lb_descriptor
     if (status == LB_OK) status = put_record(w, entry_name, d, &payload, 1, &entry, err);
     free(stored);
     free(bytes);
-    *row = (lb_segment_row){.digest = d->digest, .offset = entry.data, .stored = stored_size, .size = size, .step = d->step,
-                            .rank = d->rank, .complete = d->complete, .coding = d->coding};
+    *row = (lb_segment_row){.digest = d->digest,
+                            .offset = entry.data,
+                            .stored = stored_size,
+                            .size = size,
+                            .step = d->step,
+                            .rank = d->rank,
+                            .complete = d->complete,
+                            .coding = d->coding};
     memcpy(row->name, d->name, sizeof row->name);
     return status;
 }
@@ -422,7 +449,8 @@ lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err
     void *bytes;
     size_t size;
     LB_TRY(lb_program_encode(program, &bytes, &size, err));
-    lb_descriptor d = {.kind = LB_RECORD_PROGRAM, .step = program->step, .rank = program->rank, .complete = program->complete};
+    lb_descriptor d = {
+        .kind = LB_RECORD_PROGRAM, .step = program->step, .rank = program->rank, .complete = program->complete};
     char name[80];
     snprintf(name, sizeof name, "program/rank-%05" PRId32 "-step-%08" PRId64 ".msgpack", program->rank, program->step);
     lb_segment_row row;
@@ -438,8 +466,8 @@ lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
     size_t n = strlen(name);
     if (n == 0 || n >= sizeof d.name || name[0] == '.' || strspn(name, allowed) != n)
-        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is no table name: 1 to %zu letters, digits, '_', '-' and '.'", name,
-                       sizeof d.name - 1);
+        return lb_fail(err, LB_ERR_INVALID, "'%.40s' is no table name: 1 to %zu letters, digits, '_', '-' and '.'",
+                       name, sizeof d.name - 1);
     memcpy(d.name, name, n);
     void *bytes;
     size_t size;
@@ -459,7 +487,8 @@ lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *
     lb_writer *w = writer;
     const lb_status was = w->dead;
     if (!was) return lb_fail(err, LB_ERR_STATE, "%s: the archive is not at its end", w->path);
-    if (!w->committed_end || w->sink.written != w->committed_end || lseek(w->sink.fd, (off_t)w->committed_end, SEEK_SET) < 0)
+    if (!w->committed_end || w->sink.written != w->committed_end ||
+        lseek(w->sink.fd, (off_t)w->committed_end, SEEK_SET) < 0)
         return dead(w, err);
     archive_write_free(w->tar); /* the failed sink swallows its trailer */
     w->tar = NULL;
@@ -521,7 +550,8 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
 uint64_t lb_writer_bytes(const lb_writer *writer)
 {
     const lb_writer *w = writer;
-    uint64_t bytes = w->sink.offset + 48 * w->rows.n_blobs + 160ull * (w->rows.n_programs + w->rows.n_tables) + 100 * w->n_entries + 8192;
+    uint64_t bytes = w->sink.offset + 48 * w->rows.n_blobs + 160ull * (w->rows.n_programs + w->rows.n_tables) +
+                     100 * w->n_entries + 8192;
     for (int i = 0; i < DIGEST_SETS; i++) bytes += w->small[i].area.size + w->small[i].n * (48 + 48);
     return bytes;
 }
@@ -542,12 +572,18 @@ static lb_status put_index(lb_writer *w, lb_err *err)
     /* The locator says how large the file is, so its own header is counted before it is written: both are 1024 bytes. */
     if (!went_well(w, archive_write_finish_entry(w->tar))) return die(w, LB_ERR_IO, err, "cannot write");
     char bytes[LB_LOCATOR_BYTES];
-    lb_locator locator = {LB_FORMAT_MAJOR, LB_FORMAT_MINOR, entry.header, entry.data, entry.size, d.digest,
+    lb_locator locator = {LB_FORMAT_MAJOR,
+                          LB_FORMAT_MINOR,
+                          entry.header,
+                          entry.data,
+                          entry.size,
+                          d.digest,
                           w->sink.offset + 1536 + LB_LOCATOR_FROM_END};
     lb_locator_encode(&locator, bytes);
     lb_descriptor l = {.kind = LB_RECORD_LOCATOR, .digest = lb_digest_bytes(bytes, sizeof bytes)};
     LB_TRY(put_record(w, "locator", &l, &(piece){bytes, sizeof bytes}, 1, &last, err));
-    if (!went_well(w, archive_write_close(w->tar)) || !lb_sink_flush(&w->sink)) return die(w, LB_ERR_IO, err, "cannot write");
+    if (!went_well(w, archive_write_close(w->tar)) || !lb_sink_flush(&w->sink))
+        return die(w, LB_ERR_IO, err, "cannot write");
     if (w->options.sync && fdatasync(w->sink.fd) != 0) {
         w->sink.error = errno;
         return die(w, LB_ERR_IO, err, "cannot sync");

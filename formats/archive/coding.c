@@ -26,7 +26,8 @@ static bool measure_frames(const unsigned char *at, size_t left, uint64_t *state
     while (left > 0) {
         ZSTD_frameHeader header;
         if (ZSTD_getFrameHeader(&header, at, left) != 0 || header.frameType != ZSTD_frame || header.headerSize > left ||
-            header.frameContentSize == ZSTD_CONTENTSIZE_UNKNOWN || __builtin_add_overflow(*stated, header.frameContentSize, stated))
+            header.frameContentSize == ZSTD_CONTENTSIZE_UNKNOWN ||
+            __builtin_add_overflow(*stated, header.frameContentSize, stated))
             return false;
         at += header.headerSize;
         left -= header.headerSize;
@@ -47,19 +48,25 @@ static bool measure_frames(const unsigned char *at, size_t left, uint64_t *state
     return true;
 }
 
-lb_status lb_coding_check(lb_coding coding, const void *stored, size_t stored_size, uint64_t size, const char *what, lb_err *err)
+lb_status lb_coding_check(lb_coding coding, const void *stored, size_t stored_size, uint64_t size, const char *what,
+                          lb_err *err)
 {
     uint64_t stated, most;
     if (!lb_coding_valid(coding))
-        return lb_fail(err, LB_ERR_VERSION, "%s: coding %u is not known here: use a newer lastbit", what, (unsigned)coding);
+        return lb_fail(err, LB_ERR_VERSION, "%s: coding %u is not known here: use a newer lastbit", what,
+                       (unsigned)coding);
     if (coding == 0) {
         if (stored_size == size) return LB_OK;
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: %zu bytes stored as they are, size says %" PRIu64, what, stored_size, size);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: %zu bytes stored as they are, size says %" PRIu64, what, stored_size,
+                       size);
     }
     if (!measure_frames((const unsigned char *)stored, stored_size, &stated, &most))
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: %zu stored bytes are no zstd frames that state their size", what, stored_size);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: %zu stored bytes are no zstd frames that state their size", what,
+                       stored_size);
     if (stated == size && size <= most) return LB_OK;
-    return lb_fail(err, LB_ERR_CORRUPT, "%s: size says %" PRIu64 ", zstd says %" PRIu64 ", its blocks hold at most %" PRIu64, what, size, stated, most);
+    return lb_fail(err, LB_ERR_CORRUPT,
+                   "%s: size says %" PRIu64 ", zstd says %" PRIu64 ", its blocks hold at most %" PRIu64, what, size,
+                   stated, most);
 }
 
 static void split_planes(const unsigned char *in, unsigned char *out, size_t size, size_t w)
@@ -82,8 +89,8 @@ static void join_planes(const unsigned char *in, unsigned char *out, size_t size
     memcpy(out + n * w, in + n * w, size - n * w);
 }
 
-lb_status lb_coding_encode(const void *bytes, size_t size, int level, lb_coding *coding, void **stored, size_t *stored_size,
-                           lb_err *err)
+lb_status lb_coding_encode(const void *bytes, size_t size, int level, lb_coding *coding, void **stored,
+                           size_t *stored_size, lb_err *err)
 {
     *stored = NULL;
     *stored_size = size;
@@ -111,8 +118,8 @@ lb_status lb_coding_encode(const void *bytes, size_t size, int level, lb_coding 
     return LB_OK;
 }
 
-lb_status lb_coding_decode(lb_coding coding, const void *stored, size_t stored_size, void *bytes, size_t size, const char *what,
-                           lb_err *err)
+lb_status lb_coding_decode(lb_coding coding, const void *stored, size_t stored_size, void *bytes, size_t size,
+                           const char *what, lb_err *err)
 {
     unsigned char *planes = coding > 1 ? (unsigned char *)malloc(size ? size : 1) : NULL;
     if (coding > 1 && !planes) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory to decompress %zu bytes", what, size);

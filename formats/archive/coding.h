@@ -12,12 +12,13 @@ bool lb_coding_valid(lb_coding coding);
 /* The coding that suits elements of this dtype. */
 lb_coding lb_coding_for(lb_dtype dtype);
 /* `*stored` is malloc'ed. When coding would not save an eighth, gives `*coding` 0 and `*stored` NULL: store as it is. */
-lb_status lb_coding_encode(const void *bytes, size_t size, int level, lb_coding *coding, void **stored, size_t *stored_size,
-                           lb_err *err);
+lb_status lb_coding_encode(const void *bytes, size_t size, int level, lb_coding *coding, void **stored,
+                           size_t *stored_size, lb_err *err);
 /* `bytes` has room for `size`. Anything but exactly `size` decoded bytes is LB_ERR_CORRUPT. `what` begins the message. */
-lb_status lb_coding_decode(lb_coding coding, const void *stored, size_t stored_size, void *bytes, size_t size, const char *what,
-                           lb_err *err);
+lb_status lb_coding_decode(lb_coding coding, const void *stored, size_t stored_size, void *bytes, size_t size,
+                           const char *what, lb_err *err);
 /* Before memory is asked for: could these stored bytes give `size` decoded ones? Reads zstd's frame and block headers. */
-lb_status lb_coding_check(lb_coding coding, const void *stored, size_t stored_size, uint64_t size, const char *what, lb_err *err);
+lb_status lb_coding_check(lb_coding coding, const void *stored, size_t stored_size, uint64_t size, const char *what,
+                          lb_err *err);
 
 #endif

@@ -37,7 +37,7 @@ size_t lb_descriptor_encode(const lb_descriptor *d, char bytes[LB_DESCRIPTOR_MAX
     msgpack_packer packer, *p = &packer;
     msgpack_packer_init(p, &f, fixed_write);
     static const uint8_t pairs[] = {
-        [LB_RECORD_HEAD] = 4, [LB_RECORD_BLOB] = 5,   [LB_RECORD_PACK] = 5,  [LB_RECORD_PROGRAM] = 7,
+        [LB_RECORD_HEAD] = 4,  [LB_RECORD_BLOB] = 5,   [LB_RECORD_PACK] = 5,  [LB_RECORD_PROGRAM] = 7,
         [LB_RECORD_TABLE] = 6, [LB_RECORD_COMMIT] = 3, [LB_RECORD_INDEX] = 2, [LB_RECORD_LOCATOR] = 2};
     char digest[16];
     digest_to_bytes(d->digest, digest);
@@ -112,11 +112,11 @@ static lb_status read_field(lb_cursor *c, lb_descriptor *d, bool *has_kind)
         return LB_OK;
     }
     int64_t v;
-#define INTEGER(field, low, high)                                                                            \
-    if (lb_text_is(key, n, #field)) {                                                                        \
-        LB_TRY(lb_cursor_int_in(c, #field, low, high, &v));                                                  \
-        d->field = (__typeof__(d->field))v;                                                                  \
-        return LB_OK;                                                                                        \
+#define INTEGER(field, low, high)                                                                                      \
+    if (lb_text_is(key, n, #field)) {                                                                                  \
+        LB_TRY(lb_cursor_int_in(c, #field, low, high, &v));                                                            \
+        d->field = (__typeof__(d->field))v;                                                                            \
+        return LB_OK;                                                                                                  \
     }
     INTEGER(major, 0, UINT32_MAX)
     INTEGER(minor, 0, UINT32_MAX)
@@ -132,7 +132,8 @@ static lb_status read_field(lb_cursor *c, lb_descriptor *d, bool *has_kind)
     return lb_cursor_skip(c, "descriptor"); /* a later minor version added it */
 }
 
-lb_status lb_descriptor_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_descriptor *d, lb_err *err)
+lb_status lb_descriptor_decode(const void *bytes, size_t size, const char *source, uint64_t offset, lb_descriptor *d,
+                               lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
     uint32_t pairs;

@@ -130,9 +130,7 @@ static lb_status unpack(lb_cursor *c, int depth, json_t **json)
         LB_TRY(lb_cursor_bool(c, "table", &truth));
         *json = json_boolean(truth);
         break;
-    default:
-        LB_TRY(lb_cursor_skip(c, "table"));
-        *json = json_null();
+    default: LB_TRY(lb_cursor_skip(c, "table")); *json = json_null();
     }
     return *json ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "table: out of memory");
 }

@@ -39,8 +39,14 @@ static inline void buffer_add(byte_buffer *b, const void *bytes, size_t n)
 }
 
 /* Little-endian, as everything in an archive. */
-static inline void buffer_add_u64(byte_buffer *b, uint64_t number) { buffer_add(b, &number, sizeof number); }
-static inline void buffer_add_u8(byte_buffer *b, uint8_t number) { buffer_add(b, &number, 1); }
+static inline void buffer_add_u64(byte_buffer *b, uint64_t number)
+{
+    buffer_add(b, &number, sizeof number);
+}
+static inline void buffer_add_u8(byte_buffer *b, uint8_t number)
+{
+    buffer_add(b, &number, 1);
+}
 
 /* A digest as it stands in files: 16 bytes in the order of its text form. */
 static inline void digest_to_bytes(lb_digest digest, void *bytes)
@@ -62,7 +68,10 @@ static inline void buffer_add_digest(byte_buffer *b, lb_digest digest)
     if (to) digest_to_bytes(digest, to);
 }
 
-static inline void buffer_clear(byte_buffer *b) { b->size = 0, b->failed = false; }
+static inline void buffer_clear(byte_buffer *b)
+{
+    b->size = 0, b->failed = false;
+}
 
 static inline void buffer_release(byte_buffer *b)
 {

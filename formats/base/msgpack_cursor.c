@@ -32,8 +32,8 @@ lb_status lb_cursor_fail(const lb_cursor *c, const char *field, const char *form
 
 static const char *type_name(lb_msgpack_type type)
 {
-    static const char *const names[] = {"nil",   "bool", "integer", "float",           "text",
-                                        "bytes", "list", "map",     "extension object", "the end", "an invalid byte"};
+    static const char *const names[] = {"nil",  "bool", "integer",          "float",   "text",           "bytes",
+                                        "list", "map",  "extension object", "the end", "an invalid byte"};
     return names[type];
 }
 
@@ -73,11 +73,11 @@ static bool short_head(uint8_t b, head *h)
 static const struct {
     uint8_t type, follow;
 } long_forms[] = {
-    {LB_MSGPACK_BIN, 1},   {LB_MSGPACK_BIN, 2},   {LB_MSGPACK_BIN, 4},   {LB_MSGPACK_EXT, 1},   {LB_MSGPACK_EXT, 2},
-    {LB_MSGPACK_EXT, 4},   {LB_MSGPACK_FLOAT, 4}, {LB_MSGPACK_FLOAT, 8}, {LB_MSGPACK_INT, 1},   {LB_MSGPACK_INT, 2},
-    {LB_MSGPACK_INT, 4},   {LB_MSGPACK_INT, 8},   {LB_MSGPACK_INT, 1},   {LB_MSGPACK_INT, 2},   {LB_MSGPACK_INT, 4},
-    {LB_MSGPACK_INT, 8},   {LB_MSGPACK_EXT, 0},   {LB_MSGPACK_EXT, 0},   {LB_MSGPACK_EXT, 0},   {LB_MSGPACK_EXT, 0},
-    {LB_MSGPACK_EXT, 0},   {LB_MSGPACK_STR, 1},   {LB_MSGPACK_STR, 2},   {LB_MSGPACK_STR, 4},   {LB_MSGPACK_ARRAY, 2},
+    {LB_MSGPACK_BIN, 1},   {LB_MSGPACK_BIN, 2},   {LB_MSGPACK_BIN, 4},   {LB_MSGPACK_EXT, 1}, {LB_MSGPACK_EXT, 2},
+    {LB_MSGPACK_EXT, 4},   {LB_MSGPACK_FLOAT, 4}, {LB_MSGPACK_FLOAT, 8}, {LB_MSGPACK_INT, 1}, {LB_MSGPACK_INT, 2},
+    {LB_MSGPACK_INT, 4},   {LB_MSGPACK_INT, 8},   {LB_MSGPACK_INT, 1},   {LB_MSGPACK_INT, 2}, {LB_MSGPACK_INT, 4},
+    {LB_MSGPACK_INT, 8},   {LB_MSGPACK_EXT, 0},   {LB_MSGPACK_EXT, 0},   {LB_MSGPACK_EXT, 0}, {LB_MSGPACK_EXT, 0},
+    {LB_MSGPACK_EXT, 0},   {LB_MSGPACK_STR, 1},   {LB_MSGPACK_STR, 2},   {LB_MSGPACK_STR, 4}, {LB_MSGPACK_ARRAY, 2},
     {LB_MSGPACK_ARRAY, 4}, {LB_MSGPACK_MAP, 2},   {LB_MSGPACK_MAP, 4},
 };
 
@@ -117,17 +117,19 @@ static uint64_t claimed(const head *h)
     }
 }
 
-lb_msgpack_type lb_cursor_peek(const lb_cursor *c) { return read_head(c).type; }
+lb_msgpack_type lb_cursor_peek(const lb_cursor *c)
+{
+    return read_head(c).type;
+}
 
 static lb_status take(lb_cursor *c, const char *field, lb_msgpack_type type, head *h)
 {
     *h = read_head(c);
-    if (h->type != type)
-        return lb_cursor_fail(c, field, "found %s, expected %s", type_name(h->type), type_name(type));
+    if (h->type != type) return lb_cursor_fail(c, field, "found %s, expected %s", type_name(h->type), type_name(type));
     uint64_t left = (uint64_t)(c->end - c->at) - h->bytes;
     if (claimed(h) > left)
-        return lb_cursor_fail(c, field, "claims %" PRIu64 " bytes or elements, only %" PRIu64 " bytes are left", claimed(h),
-                              left);
+        return lb_cursor_fail(c, field, "claims %" PRIu64 " bytes or elements, only %" PRIu64 " bytes are left",
+                              claimed(h), left);
     c->at += h->bytes;
     return LB_OK;
 }
@@ -224,7 +226,8 @@ lb_status lb_cursor_skip(lb_cursor *c, const char *field)
         if (h.type == LB_MSGPACK_ARRAY || h.type == LB_MSGPACK_MAP) {
             pending += claimed(&h);
             if (pending - 1 > (uint64_t)(c->end - c->at))
-                return lb_cursor_fail(c, field, "open lists and maps claim %" PRIu64 " elements, only %zu bytes are left",
+                return lb_cursor_fail(c, field,
+                                      "open lists and maps claim %" PRIu64 " elements, only %zu bytes are left",
                                       pending - 1, (size_t)(c->end - c->at));
         } else {
             c->at += claimed(&h);

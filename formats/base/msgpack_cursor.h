@@ -40,8 +40,8 @@ lb_status lb_cursor_map(lb_cursor *c, const char *field, uint32_t *pairs);
 lb_status lb_cursor_array(lb_cursor *c, const char *field, uint32_t *count);
 lb_status lb_cursor_str(lb_cursor *c, const char *field, const char **text, uint32_t *n); /* not NUL-terminated */
 lb_status lb_cursor_bin(lb_cursor *c, const char *field, const void **bytes, size_t *n);
-lb_status lb_cursor_int(lb_cursor *c, const char *field, int64_t *number);  /* above INT64_MAX: fails */
-lb_status lb_cursor_f64(lb_cursor *c, const char *field, double *number);   /* an integer is taken too */
+lb_status lb_cursor_int(lb_cursor *c, const char *field, int64_t *number); /* above INT64_MAX: fails */
+lb_status lb_cursor_f64(lb_cursor *c, const char *field, double *number);  /* an integer is taken too */
 lb_status lb_cursor_bool(lb_cursor *c, const char *field, bool *truth);
 /* Any object with all its children. */
 lb_status lb_cursor_skip(lb_cursor *c, const char *field);

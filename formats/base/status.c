@@ -10,7 +10,7 @@
 const char *lb_status_name(lb_status status)
 {
     switch (status) {
-#define NAME(name, value, text)                                                                              \
+#define NAME(name, value, text)                                                                                        \
     case name: return #name;
         LB_STATUSES(NAME)
 #undef NAME
@@ -21,7 +21,7 @@ const char *lb_status_name(lb_status status)
 const char *lb_status_text(lb_status status)
 {
     switch (status) {
-#define TEXT(name, value, text)                                                                              \
+#define TEXT(name, value, text)                                                                                        \
     case name: return text;
         LB_STATUSES(TEXT)
 #undef TEXT
@@ -29,7 +29,7 @@ const char *lb_status_text(lb_status status)
     return "a status this version does not know";
 }
 
-lb_status (lb_fail)(lb_err *err, lb_status status, const char *format, ...)
+lb_status(lb_fail)(lb_err *err, lb_status status, const char *format, ...)
 {
     if (!err || err->status != LB_OK) return status;
     err->status = status;

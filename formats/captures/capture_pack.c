@@ -60,7 +60,8 @@ static lb_status pack_programs(packing *p, lb_err *err)
     const lb_capture *c = p->capture;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         const lb_program_row *row = &c->rows[r];
-        if (r + 1 < c->n_rows && c->rows[r + 1].rank == row->rank && c->rows[r + 1].step == row->step) continue; /* a younger one follows */
+        if (r + 1 < c->n_rows && c->rows[r + 1].rank == row->rank && c->rows[r + 1].step == row->step)
+            continue; /* a younger one follows */
         if (!is_wanted(p, row)) continue;
         const lb_program *program;
         LB_TRY(lb_capture_program(p->capture, row->rank, row->step, &program, err));
@@ -83,7 +84,9 @@ static lb_status pack_tables(packing *p, lb_err *err)
             const lb_segment_row *row = &a->index.tables[i];
             int32_t rank = row->rank != LB_NO_RANK ? row->rank : c->members[m].rank;
             const char *json = lb_archive_rank_table(a, row->rank, row->name);
-            if (!json) return lb_fail(err, LB_ERR_CORRUPT, "%s: table '%s' is damaged: `lastbit verify` says where", a->path, row->name);
+            if (!json)
+                return lb_fail(err, LB_ERR_CORRUPT, "%s: table '%s' is damaged: `lastbit verify` says where", a->path,
+                               row->name);
             bool later = false; /* the last of a name is what lb_archive_rank_table gives: once is enough */
             for (uint32_t k = i + 1; k < a->index.n_tables && !later; k++)
                 later = a->index.tables[k].rank == row->rank && strcmp(a->index.tables[k].name, row->name) == 0;
@@ -99,16 +102,18 @@ static lb_status pack_note(packing *p, lb_err *err)
     json_t *strip = json_array();
     for (int i = 0; i < 4; i++)
         if (p->options.strip & (1u << i)) json_array_append_new(strip, json_string(names[i]));
-    json_t *note = json_pack("{s:o, s:I, s:I}", "strip", strip, "stripped_blobs", (json_int_t)p->result->stripped_blobs, "programs",
-                             (json_int_t)p->result->programs);
+    json_t *note = json_pack("{s:o, s:I, s:I}", "strip", strip, "stripped_blobs", (json_int_t)p->result->stripped_blobs,
+                             "programs", (json_int_t)p->result->programs);
     char *text = note ? json_dumps(note, JSON_COMPACT) : NULL;
     json_decref(note);
-    lb_status status = text ? lb_writer_table(p->writer, "pack", text, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        text ? lb_writer_table(p->writer, "pack", text, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     free(text);
     return status;
 }
 
-lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result, lb_err *err)
+lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result,
+                          lb_err *err)
 {
     memset(result, 0, sizeof *result);
     packing p = {.options = LB_PACK_OPTIONS_INIT, .result = result};

@@ -127,12 +127,12 @@ static lb_status list_rows(lb_capture *c, lb_err *err)
     }
     qsort(c->ranks, c->n_ranks, sizeof *c->ranks, by_rank);
     qsort(c->steps, c->n_steps, sizeof *c->steps, by_step);
-#define UNIQUE(array, count)                                                                                 \
-    do {                                                                                                     \
-        uint32_t kept = 0;                                                                                   \
-        for (uint32_t i = 0; i < (count); i++)                                                               \
-            if (kept == 0 || (array)[kept - 1] != (array)[i]) (array)[kept++] = (array)[i];                  \
-        (count) = kept;                                                                                      \
+#define UNIQUE(array, count)                                                                                           \
+    do {                                                                                                               \
+        uint32_t kept = 0;                                                                                             \
+        for (uint32_t i = 0; i < (count); i++)                                                                         \
+            if (kept == 0 || (array)[kept - 1] != (array)[i]) (array)[kept++] = (array)[i];                            \
+        (count) = kept;                                                                                                \
     } while (0)
     UNIQUE(c->ranks, c->n_ranks);
     UNIQUE(c->steps, c->n_steps);
@@ -183,7 +183,10 @@ void lb_capture_close(lb_capture *capture)
     free(capture);
 }
 
-const char *lb_capture_path(const lb_capture *capture) { return capture->path; }
+const char *lb_capture_path(const lb_capture *capture)
+{
+    return capture->path;
+}
 
 uint32_t lb_capture_ranks(const lb_capture *capture, const int32_t **ranks)
 {
@@ -200,11 +203,10 @@ uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps)
 lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_err *err)
 {
     if (!c->n_steps || !c->n_ranks)
-        return lb_fail(
-            err, LB_ERR_NOT_FOUND,
-            "%s: no step was recorded to its end, so that there is nothing to run again; `lastbit ls` "
-            "says how the recording ended, `lastbit recover` may find what was cut off",
-            c->path);
+        return lb_fail(err, LB_ERR_NOT_FOUND,
+                       "%s: no step was recorded to its end, so that there is nothing to run again; `lastbit ls` "
+                       "says how the recording ended, `lastbit recover` may find what was cut off",
+                       c->path);
     char asked[96];
     const bool below = first != INT64_MIN, above = last != INT64_MAX;
     if (below && above && first == last)
@@ -222,8 +224,8 @@ lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_
         snprintf(span, sizeof span, "step %" PRId64, c->steps[0]);
     else
         snprintf(span, sizeof span, "steps %" PRId64 " to %" PRId64, c->steps[0], c->steps[c->n_steps - 1]);
-    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: %s was recorded; it has %s of %" PRIu32 " rank%s", c->path,
-                   asked, span, c->n_ranks, c->n_ranks == 1 ? "" : "s");
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: %s was recorded; it has %s of %" PRIu32 " rank%s", c->path, asked, span,
+                   c->n_ranks, c->n_ranks == 1 ? "" : "s");
 }
 
 /* ---- contents -------------------------------------------------------------------------------------------------------- */
@@ -250,7 +252,8 @@ lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, co
 {
     const lb_program_row *row = find_row(capture, rank, step);
     if (!row)
-        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: rank %" PRId32 " recorded no step %" PRId64, capture->path, rank, step);
+        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: rank %" PRId32 " recorded no step %" PRId64, capture->path, rank,
+                       step);
     if (capture->foreign) return lb_foreign_program(capture->foreign, program, err);
     return lb_archive_program(capture->members[row->member].archive, row->program, program, err);
 }
@@ -268,7 +271,8 @@ static lb_archive *find_blob(const lb_capture *c, int32_t rank, lb_digest digest
     return NULL;
 }
 
-lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
+lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size,
+                          lb_err *err)
 {
     if (capture->foreign) return lb_foreign_blob(capture->foreign, digest, bytes, size, err);
     uint64_t row;
@@ -294,7 +298,8 @@ const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name
 
 static bool has_table(const lb_member *member, int32_t rank, const lb_segment_row *row)
 {
-    return member->rank == LB_NO_RANK ? row->rank == rank || row->rank == LB_NO_RANK : member->rank == rank && row->rank == LB_NO_RANK;
+    return member->rank == LB_NO_RANK ? row->rank == rank || row->rank == LB_NO_RANK
+                                      : member->rank == rank && row->rank == LB_NO_RANK;
 }
 
 const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint32_t index)
@@ -306,7 +311,8 @@ const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint3
             bool later = false; /* a name is told where it stands for the last time */
             if (!has_table(&capture->members[m], rank, &x->tables[i])) continue;
             for (uint32_t k = i + 1; k < x->n_tables && !later; k++)
-                later = has_table(&capture->members[m], rank, &x->tables[k]) && strcmp(x->tables[k].name, x->tables[i].name) == 0;
+                later = has_table(&capture->members[m], rank, &x->tables[k]) &&
+                        strcmp(x->tables[k].name, x->tables[i].name) == 0;
             if (!later && index-- == 0) return x->tables[i].name;
         }
     }
@@ -323,7 +329,8 @@ static uint32_t find_holder(lb_capture *c, const lb_program *program, uint32_t v
     const lb_program_row *row = find_row(c, program->rank, program->step);
     const lb_program *own = NULL;
     bool lasting = row && !c->foreign &&
-                   lb_archive_program(c->members[row->member].archive, row->program, &own, NULL) == LB_OK && own == program;
+                   lb_archive_program(c->members[row->member].archive, row->program, &own, NULL) == LB_OK &&
+                   own == program;
     uint32_t holder = lb_covering_find(c->covering, program, lasting, value, offset);
     return holder == LB_NONE && named ? value : holder;
 }
@@ -344,21 +351,23 @@ bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32
 static lb_status not_kept(const lb_capture *c, const lb_program *p, uint32_t value, lb_err *err)
 {
     static const char *const levels[] = {"stats", "sources", "layers", "ops"};
-    return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: rank %" PRId32 ", step %" PRId64 ", value %u: its bytes were not kept (level %s)%s", c->path,
-                   p->rank, p->step, value, levels[p->level & 3], p->level < 3 ? ": record with --level ops, or --keep its layer" : "");
+    return lb_fail(err, LB_ERR_NOT_CAPTURED,
+                   "%s: rank %" PRId32 ", step %" PRId64 ", value %u: its bytes were not kept (level %s)%s", c->path,
+                   p->rank, p->step, value, levels[p->level & 3],
+                   p->level < 3 ? ": record with --level ops, or --keep its layer" : "");
 }
 
 /* The dense range of a value that is not empty. */
-static lb_status value_bytes(lb_capture *capture, const lb_program *program, uint32_t value, size_t expected, const char **bytes,
-                             lb_err *err)
+static lb_status value_bytes(lb_capture *capture, const lb_program *program, uint32_t value, size_t expected,
+                             const char **bytes, lb_err *err)
 {
     size_t offset, size;
     const void *blob;
     lb_err why = LB_ERR_INIT;
     uint32_t holder = find_holder(capture, program, value, &offset);
-    if (holder == LB_NONE)
-        return not_kept(capture, program, value, err);
-    lb_status status = lb_capture_blob(capture, program->rank, program->values[holder].blob, &blob, &size, err ? &why : NULL);
+    if (holder == LB_NONE) return not_kept(capture, program, value, err);
+    lb_status status =
+        lb_capture_blob(capture, program->rank, program->values[holder].blob, &blob, &size, err ? &why : NULL);
     if (status == LB_ERR_NOT_CAPTURED) return not_kept(capture, program, value, err);
     if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
     if (holder == value ? size != expected : size < offset || size - offset < expected)
@@ -368,11 +377,13 @@ static lb_status value_bytes(lb_capture *capture, const lb_program *program, uin
     return LB_OK;
 }
 
-lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
+                           lb_err *err)
 {
     static const uint64_t nothing[2];
     if (value >= program->n_values)
-        return lb_fail(err, LB_ERR_NOT_FOUND, "step %" PRId64 ": value %u of %u", program->step, value, program->n_values);
+        return lb_fail(err, LB_ERR_NOT_FOUND, "step %" PRId64 ": value %u of %u", program->step, value,
+                       program->n_values);
     const lb_value *v = &program->values[value];
     int64_t first, last;
     const char *bytes = NULL;
@@ -380,7 +391,8 @@ lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint3
     if (last > first)
         LB_TRY(value_bytes(capture, program, value, lb_dtype_bytes(v->dtype, (size_t)(last - first)), &bytes, err));
     *tensor = (lb_tensor){(char *)(uintptr_t)nothing, v->dtype, v->layout};
-    if (bytes) tensor->data = (char *)(uintptr_t)bytes + (v->layout.offset - first) * (int64_t)lb_dtype_bits(v->dtype) / 8;
+    if (bytes)
+        tensor->data = (char *)(uintptr_t)bytes + (v->layout.offset - first) * (int64_t)lb_dtype_bits(v->dtype) / 8;
     tensor->layout.offset = 0;
     return LB_OK;
 }

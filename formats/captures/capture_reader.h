@@ -23,7 +23,7 @@ struct lb_capture {
     uint32_t n_members;
     lb_foreign *foreign; /* instead of members */
     lb_covering *covering;
-    lb_program_row *rows;   /* by rank, step, then age: the youngest last */
+    lb_program_row *rows; /* by rank, step, then age: the youngest last */
     uint32_t n_rows;
     int32_t *ranks;
     uint32_t n_ranks;

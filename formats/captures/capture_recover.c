@@ -112,10 +112,13 @@ lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *res
     }
     free(ranks);
     uint32_t from_ring = 0;
-    if (status == LB_OK) status = lb_ring_files_assemble(path, out, "the process ended without closing its flight recorder", &from_ring, err);
+    if (status == LB_OK)
+        status =
+            lb_ring_files_assemble(path, out, "the process ended without closing its flight recorder", &from_ring, err);
     result->programs += from_ring;
     const bool none = status == LB_OK ? recovered == 0 : status != LB_ERR_EXISTS;
     if (none) rmdir(out); /* empty, unless others were written before */
-    if (status == LB_OK && recovered == 0) return lb_fail(err, LB_ERR_CORRUPT, "%s: no archive in it holds a whole record", path);
+    if (status == LB_OK && recovered == 0)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: no archive in it holds a whole record", path);
     return status;
 }

@@ -104,7 +104,8 @@ static bool number_storages(const lb_program *p, storages *s)
 static bool is_chosen(const lb_value *value, uint32_t strip)
 {
     if ((strip & LB_STRIP_DATA) && (value->source == LB_SOURCE_BATCH || (value->flags & LB_VALUE_INPUT))) return true;
-    if ((strip & LB_STRIP_PARAMS) && (value->source == LB_SOURCE_PARAMETER || (value->flags & LB_VALUE_PARAMETER))) return true;
+    if ((strip & LB_STRIP_PARAMS) && (value->source == LB_SOURCE_PARAMETER || (value->flags & LB_VALUE_PARAMETER)))
+        return true;
     return (strip & LB_STRIP_STATE) && (value->source == LB_SOURCE_STATE || (value->flags & LB_VALUE_STATE));
 }
 
@@ -113,10 +114,14 @@ typedef enum moves { MOVES_NOTHING, MOVES_FIRST, MOVES_ANY } moves;
 
 static moves moves_of(const char *name)
 {
-    static const char *const first[] = {"clone", "_to_copy", "contiguous", "index", "index_select", "gather", "embedding", "take", "repeat",
-                                        "roll", "flip", "constant_pad_nd", "masked_fill", "masked_select", "lift_fresh", "lift_fresh_copy",
-                                        "slice_copy", "select_copy", "expand_copy", "view_copy", "t_copy", "transpose_copy", "permute_copy"};
-    static const char *const any[] = {"copy_", "_foreach_copy_", "cat", "stack", "broadcast_", "allgather_", "_allgather_base_", "scatter_"};
+    static const char *const first[] = {"clone",        "_to_copy",       "contiguous",  "index",
+                                        "index_select", "gather",         "embedding",   "take",
+                                        "repeat",       "roll",           "flip",        "constant_pad_nd",
+                                        "masked_fill",  "masked_select",  "lift_fresh",  "lift_fresh_copy",
+                                        "slice_copy",   "select_copy",    "expand_copy", "view_copy",
+                                        "t_copy",       "transpose_copy", "permute_copy"};
+    static const char *const any[] = {"copy_",      "_foreach_copy_",   "cat",     "stack", "broadcast_",
+                                      "allgather_", "_allgather_base_", "scatter_"};
     const char *bare = strstr(name, "::");
     bare = bare ? bare + 2 : name;
     size_t n = strcspn(bare, ".");
@@ -163,7 +168,8 @@ static void mark_storages(const lb_program *p, uint32_t strip, storages *s)
 }
 
 /* `sources`: digests of the sources that stay; `results`: of everything else. */
-static bool list_program(const lb_program *p, uint32_t strip, lb_strip_list *gone, lb_strip_list *sources, lb_strip_list *results)
+static bool list_program(const lb_program *p, uint32_t strip, lb_strip_list *gone, lb_strip_list *sources,
+                         lb_strip_list *results)
 {
     storages s = {NULL, NULL};
     bool listed = number_storages(p, &s);
@@ -189,12 +195,14 @@ lb_status lb_strip_list_make(lb_capture *capture, uint32_t strip, lb_strip_list 
     for (uint32_t r = 0; r < capture->n_rows && status == LB_OK; r++) {
         const lb_program *program;
         status = lb_capture_program(capture, capture->rows[r].rank, capture->rows[r].step, &program, err);
-        if (status == LB_OK && !list_program(program, strip, list, &sources, &results)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        if (status == LB_OK && !list_program(program, strip, list, &sources, &results))
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
     /* A source stays although a result equals it. */
     sort(&sources);
     for (uint64_t i = 0; i < results.n && status == LB_OK; i++)
-        if (!find(&sources, results.digests[i]) && !add(list, results.digests[i])) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        if (!find(&sources, results.digests[i]) && !add(list, results.digests[i]))
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     sort(list);
     list->met = (uint8_t *)calloc(list->n + 1, 1);
     if (!list->met && status == LB_OK) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");

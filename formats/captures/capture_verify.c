@@ -68,8 +68,9 @@ static void check_commit(check *c, const char *map, const lb_scan *scan, const l
         if (entry && entry->descriptor.kind == rows[i].kind && entry->size == rows[i].size &&
             lb_digest_equal(entry->descriptor.digest, rows[i].digest))
             continue;
-        report(c, LB_DAMAGE_RECORD, rows[i].header, "%s: offset %" PRIu64 ": the commit at %" PRIu64 " names a %s of %" PRIu64
-               " bytes here, which %s", c->file, rows[i].header, commit->header, lb_record_kind_name(rows[i].kind), rows[i].size,
+        report(c, LB_DAMAGE_RECORD, rows[i].header,
+               "%s: offset %" PRIu64 ": the commit at %" PRIu64 " names a %s of %" PRIu64 " bytes here, which %s",
+               c->file, rows[i].header, commit->header, lb_record_kind_name(rows[i].kind), rows[i].size,
                entry ? "is another record" : "is gone");
     }
     free(rows);
@@ -88,8 +89,9 @@ static void say_entry(const lb_descriptor *d, char *text, size_t size)
 static void check_records(check *c, const char *map, const lb_scan *scan)
 {
     if (scan->damages)
-        report(c, LB_DAMAGE_RECORD, scan->damaged_at, "%s: offset %" PRIu64 ": expected a record, found none; the next one was looked for",
-               c->file, scan->damaged_at);
+        report(c, LB_DAMAGE_RECORD, scan->damaged_at,
+               "%s: offset %" PRIu64 ": expected a record, found none; the next one was looked for", c->file,
+               scan->damaged_at);
     for (uint64_t i = 0; i < scan->n; i++) {
         const lb_scan_entry *entry = &scan->entries[i];
         c->result->records++;
@@ -97,8 +99,8 @@ static void check_records(check *c, const char *map, const lb_scan *scan)
         char which[200];
         say_entry(&entry->descriptor, which, sizeof which);
         if (!lb_scan_entry_holds(map, entry))
-            report(c, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest", c->file, entry->data,
-                   which);
+            report(c, LB_DAMAGE_BYTES, entry->data, "%s: offset %" PRIu64 ": %s: its bytes contradict its digest",
+                   c->file, entry->data, which);
         else if (entry->descriptor.kind == LB_RECORD_COMMIT)
             check_commit(c, map, scan, entry);
     }
@@ -130,12 +132,13 @@ static void check_values(check *c, const lb_archive *a, const lb_program *p)
         size_t expected = lb_dtype_bytes(value->dtype, (size_t)(last - first));
         uint64_t row = lb_index_find(&a->index, value->blob);
         char which[160];
-        snprintf(which, sizeof which, "rank %" PRId32 ", step %" PRId64 ", value %" PRIu32 "%s%.80s", p->rank, p->step, v,
-                 value->name == LB_NONE ? "" : " ", lb_program_text(p, value->name));
+        snprintf(which, sizeof which, "rank %" PRId32 ", step %" PRId64 ", value %" PRIu32 "%s%.80s", p->rank, p->step,
+                 v, value->name == LB_NONE ? "" : " ", lb_program_text(p, value->name));
         if (row == UINT64_MAX && !(c->whole && lb_capture_has_value(c->whole, p, v)))
             report(c, LB_DAMAGE_MISSING, 0, "%s: %s: its bytes were kept once and are not here", c->file, which);
         else if (row != UINT64_MAX && last > first && lb_index_blob(&a->index, row).size != expected)
-            report(c, LB_DAMAGE_PROGRAM, lb_index_blob(&a->index, row).offset, "%s: %s: blob of %" PRIu64 " bytes, its layout needs %zu", c->file, which,
+            report(c, LB_DAMAGE_PROGRAM, lb_index_blob(&a->index, row).offset,
+                   "%s: %s: blob of %" PRIu64 " bytes, its layout needs %zu", c->file, which,
                    lb_index_blob(&a->index, row).size, expected);
     }
 }
@@ -154,7 +157,8 @@ static void check_programs(check *c, lb_archive *a)
         const lb_segment_row *row = &a->index.tables[i];
         lb_err err = LB_ERR_INIT;
         char *json;
-        if (lb_archive_read_table(a, row, &json, &err) != LB_OK) report(c, LB_DAMAGE_BYTES, row->offset, "%s", err.message);
+        if (lb_archive_read_table(a, row, &json, &err) != LB_OK)
+            report(c, LB_DAMAGE_BYTES, row->offset, "%s", err.message);
         free(json);
     }
     c->result->programs += a->index.n_programs;
@@ -167,12 +171,15 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
     bool has_index = false;
     uint64_t at = 0;
     for (uint64_t i = 0; i < scan->n; i++)
-        if (scan->entries[i].descriptor.kind == LB_RECORD_INDEX || scan->entries[i].descriptor.kind == LB_RECORD_LOCATOR)
+        if (scan->entries[i].descriptor.kind == LB_RECORD_INDEX ||
+            scan->entries[i].descriptor.kind == LB_RECORD_LOCATOR)
             has_index = true, at = scan->entries[i].data;
     lb_archive *indexed;
     if (lb_archive_open(scanned->path, &indexed, NULL) != LB_OK) return; /* the scan has said why */
     if (!indexed->closed && has_index)
-        report(c, LB_DAMAGE_INDEX, at, "%s: offset %" PRIu64 ": the closing index cannot be used; nothing is lost, `lastbit recover` writes one",
+        report(c, LB_DAMAGE_INDEX, at,
+               "%s: offset %" PRIu64
+               ": the closing index cannot be used; nothing is lost, `lastbit recover` writes one",
                c->file, at);
     const lb_index *x = &indexed->index, *y = &scanned->index;
     bool same = x->blobs.rows == y->blobs.rows && x->n_programs == y->n_programs && x->n_tables == y->n_tables;
@@ -182,7 +189,9 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
     }
     if (indexed->closed) {
         c->result->closed++;
-        if (!same && scanned->damages == 0) report(c, LB_DAMAGE_INDEX, at, "%s: offset %" PRIu64 ": the closing index does not list what the records hold", c->file, at);
+        if (!same && scanned->damages == 0)
+            report(c, LB_DAMAGE_INDEX, at,
+                   "%s: offset %" PRIu64 ": the closing index does not list what the records hold", c->file, at);
     }
     lb_archive_close(indexed);
 }

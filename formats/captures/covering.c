@@ -48,7 +48,10 @@ static bool range_of(const lb_program *program, uint32_t row, range *r)
     return true;
 }
 
-static bool is_kept(const lb_value *v) { return v->flags & LB_VALUE_KEPT && !lb_digest_is_none(v->blob); }
+static bool is_kept(const lb_value *v)
+{
+    return v->flags & LB_VALUE_KEPT && !lb_digest_is_none(v->blob);
+}
 
 static int compare(const void *a, const void *b)
 {
@@ -114,7 +117,8 @@ static uint32_t search(const index *i, const range *wanted, range *found)
     return LB_NONE;
 }
 
-uint32_t lb_covering_find(lb_covering *covering, const lb_program *program, bool lasting, uint32_t value, size_t *offset)
+uint32_t lb_covering_find(lb_covering *covering, const lb_program *program, bool lasting, uint32_t value,
+                          size_t *offset)
 {
     range wanted, found;
     uint32_t row = LB_NONE;
@@ -124,8 +128,8 @@ uint32_t lb_covering_find(lb_covering *covering, const lb_program *program, bool
         row = search(i, &wanted, &found);
     } else { /* a copy that may be gone tomorrow: look through it */
         for (uint32_t v = 0; v < program->n_values && row == LB_NONE; v++)
-            if (program->values[v].storage == wanted.storage && is_kept(&program->values[v]) && range_of(program, v, &found) &&
-                contains(&found, &wanted))
+            if (program->values[v].storage == wanted.storage && is_kept(&program->values[v]) &&
+                range_of(program, v, &found) && contains(&found, &wanted))
                 row = v;
     }
     if (row != LB_NONE) *offset = (size_t)(wanted.first - found.first);

@@ -13,6 +13,7 @@ lb_covering *lb_covering_new(void); /* NULL when out of memory */
 void lb_covering_free(lb_covering *covering);
 /* The row of a kept value that contains `value`, or LB_NONE. `lasting`: the program lives as long as `covering`, so that its
  * index may be kept. *offset: bytes from the start of that value's blob to the first byte of this one's dense range. */
-uint32_t lb_covering_find(lb_covering *covering, const lb_program *program, bool lasting, uint32_t value, size_t *offset);
+uint32_t lb_covering_find(lb_covering *covering, const lb_program *program, bool lasting, uint32_t value,
+                          size_t *offset);
 
 #endif

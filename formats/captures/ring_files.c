@@ -52,8 +52,10 @@ static lb_status list_files(const char *folder, ring_file **files, uint32_t *n, 
         ring_file one;
         if (!lb_ring_file_parse(entry->d_name, &one.rank, &one.generation)) continue;
         ring_file *grown = realloc(*files, (*n + 1) * sizeof **files);
-        if (grown) *files = grown, grown[(*n)++] = one;
-        else status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+        if (grown)
+            *files = grown, grown[(*n)++] = one;
+        else
+            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
     }
     closedir(dir);
     if (*n) qsort(*files, *n, sizeof **files, by_age);
@@ -66,7 +68,9 @@ void lb_ring_files_remove(const char *folder, int32_t rank)
     uint32_t n;
     if (list_files(folder, &files, &n, NULL) == LB_OK)
         for (uint32_t i = 0; i < n; i++) {
-            char *path = rank < 0 || files[i].rank == rank ? lb_ring_file_path(folder, files[i].rank, files[i].generation) : NULL;
+            char *path = rank < 0 || files[i].rank == rank
+                             ? lb_ring_file_path(folder, files[i].rank, files[i].generation)
+                             : NULL;
             if (path) unlink(path);
             free(path);
         }
@@ -119,21 +123,24 @@ static lb_status add_tables(assembly *a, const char *old, const char *why, lb_er
     lb_status status = receipt ? lb_writer_table(a->writer, "receipt", receipt, err) : LB_OK;
     if (archive) lb_archive_close(archive);
     const char *level = a->level < 4 ? levels[a->level] : "";
-    json_t *coverage = json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:b, s:{s:{s:i}}}", "rank", (int)a->rank, "world", (int)a->world,
-                                 "level_asked", level, "level", level, "steps", (json_int_t)a->steps, "ops", (json_int_t)a->ops,
-                                 "values", (json_int_t)a->values, "closed", 0, "notes", "trigger", why, 1);
+    json_t *coverage =
+        json_pack("{s:i, s:i, s:s, s:s, s:I, s:I, s:I, s:b, s:{s:{s:i}}}", "rank", (int)a->rank, "world", (int)a->world,
+                  "level_asked", level, "level", level, "steps", (json_int_t)a->steps, "ops", (json_int_t)a->ops,
+                  "values", (json_int_t)a->values, "closed", 0, "notes", "trigger", why, 1);
     char *text = coverage ? json_dumps(coverage, JSON_COMPACT) : NULL;
     json_decref(coverage);
-    if (status == LB_OK) status = text ? lb_writer_table(a->writer, "coverage", text, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK)
+        status = text ? lb_writer_table(a->writer, "coverage", text, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     free(text);
     return status;
 }
 
 /* The files of one rank become its archive, in one move. */
-static lb_status assemble_rank(const char *folder, const char *out, const ring_file *files, uint32_t n, const char *why, uint32_t *steps,
-                               lb_err *err)
+static lb_status assemble_rank(const char *folder, const char *out, const ring_file *files, uint32_t n, const char *why,
+                               uint32_t *steps, lb_err *err)
 {
-    char *old = lb_capture_archive_path(folder, files[0].rank), *to = lb_capture_archive_path(out, files[0].rank), *part = NULL;
+    char *old = lb_capture_archive_path(folder, files[0].rank), *to = lb_capture_archive_path(out, files[0].rank),
+         *part = NULL;
     if (!old || !to || asprintf(&part, "%s.part", to) < 0) {
         free(old), free(to);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
@@ -148,9 +155,12 @@ static lb_status assemble_rank(const char *folder, const char *out, const ring_f
         free(path);
     }
     if (status == LB_OK) status = add_tables(&a, old, why, err);
-    if (status == LB_OK) status = lb_writer_close(a.writer, err);
-    else lb_writer_abandon(a.writer);
-    if (status == LB_OK && a.steps && rename(part, to) != 0) status = lb_fail(err, LB_ERR_IO, "%s: %s", to, strerror(errno));
+    if (status == LB_OK)
+        status = lb_writer_close(a.writer, err);
+    else
+        lb_writer_abandon(a.writer);
+    if (status == LB_OK && a.steps && rename(part, to) != 0)
+        status = lb_fail(err, LB_ERR_IO, "%s: %s", to, strerror(errno));
     if (status != LB_OK || !a.steps) unlink(part);
     *steps += a.steps;
     free(old), free(to), free(part);

@@ -25,14 +25,13 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "ls",
     .synopsis = "CAPTURE",
-    .about =
-        "Lists the steps and ranks of a capture: ops by phase, values, and of each kind of value how many\n"
-        "kept their bytes (the others are known by digest and statistics); taps, and decisions: ops whose "
-        "result steered Python. Many steps are listed in a line "
-        "each;\n"
-        "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
-        "weights:\n"
-        "safetensors (file, index or folder), .npy, .npz, .pt, a torch distributed checkpoint.",
+    .about = "Lists the steps and ranks of a capture: ops by phase, values, and of each kind of value how many\n"
+             "kept their bytes (the others are known by digest and statistics); taps, and decisions: ops whose "
+             "result steered Python. Many steps are listed in a line "
+             "each;\n"
+             "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
+             "weights:\n"
+             "safetensors (file, index or folder), .npy, .npz, .pt, a torch distributed checkpoint.",
     .example = "  lastbit ls run.lb\n  lastbit ls run.lb --step 3 --rank 0 --layers",
     .options = options,
     .min_args = 1,
@@ -151,8 +150,7 @@ static uint64_t file_bytes(lb_capture *capture, const int32_t *ranks, uint32_t n
 static void print_receipt(lb_capture *capture, int32_t rank)
 {
     const char *text = lb_capture_table(capture, rank, "receipt");
-    json_t *receipt = text ? json_loads(text, 0, NULL) : NULL, *versions = json_object_get(receipt, "versions"),
-           *word;
+    json_t *receipt = text ? json_loads(text, 0, NULL) : NULL, *versions = json_object_get(receipt, "versions"), *word;
     json_t *argv = json_object_get(json_object_get(receipt, "process"), "argv");
     time_t seconds = (time_t)json_number_value(json_object_get(receipt, "time"));
     struct tm utc;
@@ -178,18 +176,15 @@ static void print_gaps(lb_capture *capture, const int32_t *ranks, uint32_t n)
 {
     for (uint32_t r = 0; r < n; r++) {
         const char *text = lb_capture_table(capture, ranks[r], "coverage");
-        json_t *coverage = text ? json_loads(text, 0, NULL) : NULL,
-               *closed = json_object_get(coverage, "closed");
+        json_t *coverage = text ? json_loads(text, 0, NULL) : NULL, *closed = json_object_get(coverage, "closed");
         json_int_t skipped = json_integer_value(json_object_get(coverage, "skipped_values")),
                    unseen = json_integer_value(json_object_get(coverage, "unseen_writes"));
         if (json_is_false(closed))
-            printf(
-                "  rank %" PRId32
-                " did not end its recording: it records still, or was cut off; every step listed is whole\n",
-                ranks[r]);
+            printf("  rank %" PRId32
+                   " did not end its recording: it records still, or was cut off; every step listed is whole\n",
+                   ranks[r]);
         if (skipped)
-            printf("  rank %" PRId32 ": %lld values were not kept for lack of room\n", ranks[r],
-                   (long long)skipped);
+            printf("  rank %" PRId32 ": %lld values were not kept for lack of room\n", ranks[r], (long long)skipped);
         if (unseen) printf("  rank %" PRId32 ": %lld unseen writes\n", ranks[r], (long long)unseen);
         json_decref(coverage);
     }
@@ -275,14 +270,17 @@ static lb_status list(listing *l, lb_err *err)
     for (uint32_t s = 0; s < l->n_steps; s++)
         for (uint32_t r = 0; r < l->n_ranks; r++) chosen += is_chosen(l, s, r);
     if (chosen == 0 && (step_text || rank_text))
-        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded; `lastbit ls` lists those that were", lb_capture_path(l->capture));
+        return lb_fail(err, LB_ERR_NOT_FOUND,
+                       "%s: no such step or rank was recorded; `lastbit ls` lists those that were",
+                       lb_capture_path(l->capture));
     bool brief = chosen >= MANY && !layers && !ops && !values;
     if (!l->programs) print_capture(l->capture, l->ranks, l->n_ranks, l->steps, l->n_steps);
     for (uint32_t s = 0; s < l->n_steps; s++)
         for (uint32_t r = 0; r < l->n_ranks; r++)
             if (is_chosen(l, s, r)) LB_TRY(list_program(l, s, r, brief, err));
     if (l->shown || (!step_text && !rank_text)) return LB_OK;
-    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded; `lastbit ls` lists those that were", lb_capture_path(l->capture));
+    return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such step or rank was recorded; `lastbit ls` lists those that were",
+                   lb_capture_path(l->capture));
 }
 
 static void print_listing(listing *l)

@@ -61,12 +61,11 @@ static json_t *ops_json(const lb_program *p)
         const lb_op *op = &p->ops[i];
         json_t *inputs = json_array();
         lb_op_each_input(p, op, add_input, inputs);
-        json_array_append_new(list,
-                              json_pack("{s:I, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "op", (json_int_t)i, "name",
-                                        lb_op_name(p, op), "layer", lb_op_layer(p, op), "phase",
-                                        lb_phase_name((lb_phase)op->phase), "call", (int)op->call, "inputs",
-                                        inputs, "results", ids_json(lb_op_results(p, op), op->results),
-                                        "written", ids_json(lb_op_written(p, op), op->written)));
+        json_array_append_new(list, json_pack("{s:I, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "op", (json_int_t)i, "name",
+                                              lb_op_name(p, op), "layer", lb_op_layer(p, op), "phase",
+                                              lb_phase_name((lb_phase)op->phase), "call", (int)op->call, "inputs",
+                                              inputs, "results", ids_json(lb_op_results(p, op), op->results), "written",
+                                              ids_json(lb_op_written(p, op), op->written)));
     }
     return list;
 }
@@ -80,13 +79,12 @@ static json_t *values_json(const ls_view *view)
         char digest[33];
         lb_digest_format(v->logical, digest);
         json_array_append_new(
-            list,
-            json_pack("{s:I, s:s, s:s, s:o, s:s, s:s, s:I, s:I, s:o, s:b}", "value", (json_int_t)i, "name",
-                      lb_program_text(p, v->name), "dtype", lb_dtype_name(v->dtype), "shape",
-                      shape_json(&v->layout), "source", lb_source_kind_name((lb_source_kind)v->source),
-                      "digest", digest, "storage", (json_int_t)v->storage, "version", (json_int_t)v->version,
-                      "op", view->op_of[i] == LB_NONE ? json_null() : json_integer(view->op_of[i]), "kept",
-                      (int)view->kept[i]));
+            list, json_pack("{s:I, s:s, s:s, s:o, s:s, s:s, s:I, s:I, s:o, s:b}", "value", (json_int_t)i, "name",
+                            lb_program_text(p, v->name), "dtype", lb_dtype_name(v->dtype), "shape",
+                            shape_json(&v->layout), "source", lb_source_kind_name((lb_source_kind)v->source), "digest",
+                            digest, "storage", (json_int_t)v->storage, "version", (json_int_t)v->version, "op",
+                            view->op_of[i] == LB_NONE ? json_null() : json_integer(view->op_of[i]), "kept",
+                            (int)view->kept[i]));
     }
     return list;
 }
@@ -99,9 +97,10 @@ static json_t *taps_json(const ls_view *view)
         const lb_boundary *b = &p->boundaries[i];
         if (!lb_program_is_tap(p, b)) continue;
         const lb_value *v = &p->values[b->value];
-        json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:o, s:b}", "name", lb_program_text(p, p->scopes[b->scope].path), "value",
-                                              (json_int_t)b->value, "dtype", lb_dtype_name(v->dtype), "shape", shape_json(&v->layout), "kept",
-                                              (int)view->kept[b->value]));
+        json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:o, s:b}", "name",
+                                              lb_program_text(p, p->scopes[b->scope].path), "value",
+                                              (json_int_t)b->value, "dtype", lb_dtype_name(v->dtype), "shape",
+                                              shape_json(&v->layout), "kept", (int)view->kept[b->value]));
     }
     return list;
 }
@@ -114,8 +113,9 @@ static json_t *decisions_json(const lb_program *p)
         if (!(op->flags & LB_OP_DECISION)) continue;
         json_t *inputs = json_array();
         lb_op_each_input(p, op, add_input, inputs);
-        json_array_append_new(list, json_pack("{s:I, s:s, s:s, s:s, s:o}", "op", (json_int_t)i, "name", lb_op_name(p, op), "layer",
-                                              lb_op_layer(p, op), "phase", lb_phase_name((lb_phase)op->phase), "inputs", inputs));
+        json_array_append_new(list, json_pack("{s:I, s:s, s:s, s:s, s:o}", "op", (json_int_t)i, "name",
+                                              lb_op_name(p, op), "layer", lb_op_layer(p, op), "phase",
+                                              lb_phase_name((lb_phase)op->phase), "inputs", inputs));
     }
     return list;
 }
@@ -137,11 +137,10 @@ static json_t *optimizers_json(const lb_program *p)
             json_object_set_new(options, lb_program_text(p, option->name), number(option->number));
         }
         for (uint32_t k = 0; k < row->params; k++)
-            json_array_append_new(names,
-                                  json_string(lb_program_text(p, p->group_params[row->first_param + k].name)));
-        json_array_append_new(list, json_pack("{s:s, s:I, s:o, s:o}", "optimizer",
-                                              lb_program_text(p, row->optimizer), "group",
-                                              (json_int_t)row->index, "parameters", names, "options", options));
+            json_array_append_new(names, json_string(lb_program_text(p, p->group_params[row->first_param + k].name)));
+        json_array_append_new(list,
+                              json_pack("{s:s, s:I, s:o, s:o}", "optimizer", lb_program_text(p, row->optimizer),
+                                        "group", (json_int_t)row->index, "parameters", names, "options", options));
     }
     return list;
 }
@@ -150,20 +149,18 @@ json_t *ls_program_json(const ls_view *view, const ls_options *options)
 {
     const lb_program *p = view->p;
     json_t *by_level = json_object(), *scalars = json_object(), *notices = json_array();
-    for (int k = 0; k < LS_LEVELS; k++)
-        json_object_set_new(by_level, ls_level_names[k], kept_json(&view->levels[k]));
+    for (int k = 0; k < LS_LEVELS; k++) json_object_set_new(by_level, ls_level_names[k], kept_json(&view->levels[k]));
     for (uint32_t i = 0; i < p->n_scalars; i++)
         json_object_set_new(scalars, lb_program_text(p, p->scalars[i].name), number(p->scalars[i].number));
     for (uint32_t i = 0; i < p->n_notices; i++)
         json_array_append_new(notices, json_pack("{s:s, s:s}", "kind", lb_program_text(p, p->notices[i].kind),
                                                  "message", lb_program_text(p, p->notices[i].message)));
-    json_t *all = json_pack("{s:i, s:I, s:i, s:s, s:b, s:s, s:I, s:o, s:I, s:o, s:I, s:I, s:o, s:o, s:o}",
-                            "rank", (int)p->rank, "step", (json_int_t)p->step, "world", (int)p->world, "level",
-                            ls_levels_reached[p->level], "complete", (int)p->complete, "shard",
-                            lb_program_text(p, p->shard), "ops", (json_int_t)p->n_ops, "phases",
-                            phases_json(view->phases), "values", (json_int_t)p->n_values, "kept", by_level,
-                            "collectives", (json_int_t)p->n_collectives, "routings", (json_int_t)p->n_routings,
-                            "optimizers", optimizers_json(p), "scalars", scalars, "notices", notices);
+    json_t *all = json_pack(
+        "{s:i, s:I, s:i, s:s, s:b, s:s, s:I, s:o, s:I, s:o, s:I, s:I, s:o, s:o, s:o}", "rank", (int)p->rank, "step",
+        (json_int_t)p->step, "world", (int)p->world, "level", ls_levels_reached[p->level], "complete", (int)p->complete,
+        "shard", lb_program_text(p, p->shard), "ops", (json_int_t)p->n_ops, "phases", phases_json(view->phases),
+        "values", (json_int_t)p->n_values, "kept", by_level, "collectives", (json_int_t)p->n_collectives, "routings",
+        (json_int_t)p->n_routings, "optimizers", optimizers_json(p), "scalars", scalars, "notices", notices);
     json_object_set_new(all, "taps", taps_json(view));
     json_object_set_new(all, "decisions", decisions_json(p));
     if (options->layers) json_object_set_new(all, "layers", layers_json(view));

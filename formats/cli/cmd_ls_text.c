@@ -71,8 +71,8 @@ static void print_groups(const lb_program *p)
 {
     for (uint32_t g = 0; g < p->n_groups; g++) {
         const lb_group *row = &p->groups[g];
-        printf("  %s group %" PRIu32 ": %" PRIu32 " parameter%s", lb_program_text(p, row->optimizer),
-               row->index, row->params, ls_plural(row->params));
+        printf("  %s group %" PRIu32 ": %" PRIu32 " parameter%s", lb_program_text(p, row->optimizer), row->index,
+               row->params, ls_plural(row->params));
         for (uint32_t k = 0; k < row->options; k++) {
             const lb_scalar *option = &p->scalars[row->first_option + k];
             const char *name = lb_program_text(p, option->name);
@@ -105,7 +105,8 @@ static void print_taps(const ls_view *view)
         const lb_boundary *b = &p->boundaries[i];
         if (!lb_program_is_tap(p, b)) continue;
         const lb_value *v = &p->values[b->value];
-        printf("  tap '%s': v%" PRIu32 " %s", lb_program_text(p, p->scopes[b->scope].path), b->value, lb_dtype_name(v->dtype));
+        printf("  tap '%s': v%" PRIu32 " %s", lb_program_text(p, p->scopes[b->scope].path), b->value,
+               lb_dtype_name(v->dtype));
         print_shape(&v->layout);
         puts(view->kept[b->value] ? ", kept" : "");
     }
@@ -133,16 +134,14 @@ static void print_layers(const ls_view *view)
     ls_layer *all = ls_count_layers(view);
     char bytes[16];
     if (!all) return;
-    printf("    %8s %8s %8s %14s %10s  %s\n", "ops", "forward", "backward", "results kept", "bytes",
-           "layer (class)");
+    printf("    %8s %8s %8s %14s %10s  %s\n", "ops", "forward", "backward", "results kept", "bytes", "layer (class)");
     for (uint32_t s = 0; s < p->n_scopes; s++) {
         const char *class_name = lb_program_text(p, p->scopes[s].class_name);
         char kept[32];
         snprintf(kept, sizeof kept, "%" PRIu64 "/%" PRIu64, all[s].results.kept, all[s].results.total);
         printf("    %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %14s %10s  %s", all[s].ops,
                all[s].by_phase[LB_PHASE_FORWARD], all[s].by_phase[LB_PHASE_BACKWARD], kept,
-               lb_bytes_text(all[s].results.bytes, bytes),
-               s ? lb_program_text(p, p->scopes[s].path) : "(outside)");
+               lb_bytes_text(all[s].results.bytes, bytes), s ? lb_program_text(p, p->scopes[s].path) : "(outside)");
         printf(*class_name ? " (%s)\n" : "%s\n", class_name);
     }
     free(all);
@@ -186,8 +185,7 @@ static void print_values(const ls_view *view)
                is_undefined                    ? "(undefined)"
                : lb_digest_is_none(v->logical) ? "(a view)"
                                                : digest,
-               view->kept[i] ? "kept" : "-", lb_source_kind_name((lb_source_kind)v->source),
-               lb_dtype_name(v->dtype));
+               view->kept[i] ? "kept" : "-", lb_source_kind_name((lb_source_kind)v->source), lb_dtype_name(v->dtype));
         print_shape(&v->layout);
         if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
         if (view->op_of[i] != LB_NONE && v->source == LB_SOURCE_NOT)
@@ -202,8 +200,8 @@ void ls_print_program(const ls_view *view, const ls_options *options)
     const lb_program *p = view->p;
     char text[16];
     printf("rank %" PRId32 " of %" PRId32 ", step %" PRId64 ": level %s%s%s%s\n", p->rank, p->world, p->step,
-           ls_levels_reached[p->level], p->complete ? "" : ", incomplete",
-           p->shard == LB_NONE ? "" : ", shard ", lb_program_text(p, p->shard));
+           ls_levels_reached[p->level], p->complete ? "" : ", incomplete", p->shard == LB_NONE ? "" : ", shard ",
+           lb_program_text(p, p->shard));
     printf("  %" PRIu32 " op%s:", p->n_ops, ls_plural(p->n_ops));
     for (int k = 0; k <= LB_PHASE_OTHER; k++)
         if (view->phases[k]) printf(" %" PRIu64 " %s", view->phases[k], lb_phase_name((lb_phase)k));
@@ -211,8 +209,8 @@ void ls_print_program(const ls_view *view, const ls_options *options)
            p->n_values, ls_plural(p->n_values));
     for (int k = 0; k < LS_LEVELS; k++)
         if (view->levels[k].total)
-            printf(" %" PRIu64 " of %" PRIu64 " %s (%s)%s", view->levels[k].kept, view->levels[k].total,
-                   kinds[k], lb_bytes_text(view->levels[k].bytes, text),
+            printf(" %" PRIu64 " of %" PRIu64 " %s (%s)%s", view->levels[k].kept, view->levels[k].total, kinds[k],
+                   lb_bytes_text(view->levels[k].bytes, text),
                    k + 1 < LS_LEVELS && view->levels[k + 1].total ? "," : "");
     putchar('\n');
     print_scalars(p);
@@ -233,14 +231,12 @@ void ls_print_line(const ls_view *view, bool heading)
     uint64_t kept = 0, bytes = 0;
     char text[16];
     for (int k = 0; k < LS_LEVELS; k++) kept += view->levels[k].kept, bytes += view->levels[k].bytes;
-    if (heading)
-        printf("%8s %5s  %-8s %8s %8s %8s %10s\n", "step", "rank", "level", "ops", "values", "kept", "bytes");
+    if (heading) printf("%8s %5s  %-8s %8s %8s %8s %10s\n", "step", "rank", "level", "ops", "values", "kept", "bytes");
     printf("%8" PRId64 " %5" PRId32 "  %-8s %8" PRIu32 " %8" PRIu32 " %8" PRIu64 " %10s ", p->step, p->rank,
            ls_levels_reached[p->level], p->n_ops, p->n_values, kept, lb_bytes_text(bytes, text));
     for (uint32_t i = 0; i < p->n_scalars; i++) {
         const char *name = lb_program_text(p, p->scalars[i].name);
-        if (strcmp(name, "loss") == 0 || strcmp(name, "grad_norm") == 0)
-            printf(" %s %.7g", name, p->scalars[i].number);
+        if (strcmp(name, "loss") == 0 || strcmp(name, "grad_norm") == 0) printf(" %s %.7g", name, p->scalars[i].number);
     }
     printf("%s%s%s\n", p->complete ? "" : " incomplete", p->n_notices ? " with notices" : "",
            p->shard == LB_NONE ? "" : " sharded");

@@ -24,15 +24,14 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "pack",
     .synopsis = "CAPTURE",
-    .about =
-        "Packs a capture into one file that every command reads in place of the folder: bytes compressed, "
-        "equal\n"
-        "bytes of all ranks stored once. --strip leaves bytes out (data: batches; params; state: optimizer "
-        "state\n"
-        "and buffers; results of ops), with copies and casts of them, but keeps programs, digests and "
-        "statistics.\n"
-        "What was computed from private data may still tell something about it: strip results too when that\n"
-        "matters, and look at `lastbit ls --tables`.",
+    .about = "Packs a capture into one file that every command reads in place of the folder: bytes compressed, "
+             "equal\n"
+             "bytes of all ranks stored once. --strip leaves bytes out (data: batches; params; state: optimizer "
+             "state\n"
+             "and buffers; results of ops), with copies and casts of them, but keeps programs, digests and "
+             "statistics.\n"
+             "What was computed from private data may still tell something about it: strip results too when that\n"
+             "matters, and look at `lastbit ls --tables`.",
     .example = "  lastbit pack run.lb\n  lastbit pack run.lb -o bug.lbz --steps 41-43 --strip data,params",
     .options = options,
     .min_args = 1,
@@ -130,12 +129,11 @@ static int pack(const char *path, const char *to, uint32_t strip, bool json)
     if (status != LB_OK) return lb_command_fail("pack", &err);
     double ratio = r.file_bytes ? (double)r.blob_bytes / (double)r.file_bytes : 0;
     if (json)
-        lb_print_json("pack",
-                      json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to,
-                                "programs", (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes",
-                                (json_int_t)r.blob_bytes, "stripped_blobs", (json_int_t)r.stripped_blobs,
-                                "stripped_bytes", (json_int_t)r.stripped_bytes, "file_bytes",
-                                (json_int_t)r.file_bytes, "ratio", ratio));
+        lb_print_json("pack", json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f}", "capture", path, "output", to,
+                                        "programs", (json_int_t)r.programs, "blobs", (json_int_t)r.blobs, "blob_bytes",
+                                        (json_int_t)r.blob_bytes, "stripped_blobs", (json_int_t)r.stripped_blobs,
+                                        "stripped_bytes", (json_int_t)r.stripped_bytes, "file_bytes",
+                                        (json_int_t)r.file_bytes, "ratio", ratio));
     else
         print_packing(to, &r);
     return LB_EXIT_SAME;

@@ -12,8 +12,8 @@
 static char *out;
 
 static const struct poptOption options[] = {
-    {"output", 'o', POPT_ARG_STRING, &out, 0,
-     "where to write (default: CAPTURE with .recovered before its suffix)", "PATH"},
+    {"output", 'o', POPT_ARG_STRING, &out, 0, "where to write (default: CAPTURE with .recovered before its suffix)",
+     "PATH"},
     POPT_TABLEEND,
 };
 
@@ -71,18 +71,18 @@ static char *why_stopped(const char *path)
 static void print_json(const char *path, const char *to, const lb_recovery *r, const char *stopped)
 {
     lb_print_json("recover",
-                  json_pack("{s:s, s:s, s:s*, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path,
-                            "output", to, "stopped", stopped, "blobs", (json_int_t)r->blobs, "programs", (json_int_t)r->programs,
-                            "tables", (json_int_t)r->tables, "lost_blobs", (json_int_t)r->lost_blobs,
-                            "lost_programs", (json_int_t)r->lost_programs, "lost_tables",
-                            (json_int_t)r->lost_tables, "lost_packs", (json_int_t)r->lost_packs, "places",
-                            (json_int_t)r->places, "salvaged", (json_int_t)r->salvaged));
+                  json_pack("{s:s, s:s, s:s*, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "capture", path, "output",
+                            to, "stopped", stopped, "blobs", (json_int_t)r->blobs, "programs", (json_int_t)r->programs,
+                            "tables", (json_int_t)r->tables, "lost_blobs", (json_int_t)r->lost_blobs, "lost_programs",
+                            (json_int_t)r->lost_programs, "lost_tables", (json_int_t)r->lost_tables, "lost_packs",
+                            (json_int_t)r->lost_packs, "places", (json_int_t)r->places, "salvaged",
+                            (json_int_t)r->salvaged));
 }
 
 static void print_text(const char *to, const lb_recovery *r, const char *stopped)
 {
-    printf("%s: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables recovered", to, r->blobs,
-           r->programs, r->tables);
+    printf("%s: %" PRIu64 " blobs, %" PRIu64 " programs, %" PRIu64 " tables recovered", to, r->blobs, r->programs,
+           r->tables);
     if (r->salvaged) printf(", %" PRIu64 " of them from behind the last commit", r->salvaged);
     putchar('\n');
     if (stopped) printf("recording had stopped before the program ended: %s\n", stopped);
@@ -90,10 +90,9 @@ static void print_text(const char *to, const lb_recovery *r, const char *stopped
         puts("nothing was lost");
         return;
     }
-    printf("lost: %" PRIu64 " programs, %" PRIu64 " tables, %" PRIu64 " blobs", r->lost_programs,
-           r->lost_tables, r->lost_blobs);
-    if (r->lost_packs)
-        printf(", %" PRIu64 " pack%s of small blobs", r->lost_packs, r->lost_packs == 1 ? "" : "s");
+    printf("lost: %" PRIu64 " programs, %" PRIu64 " tables, %" PRIu64 " blobs", r->lost_programs, r->lost_tables,
+           r->lost_blobs);
+    if (r->lost_packs) printf(", %" PRIu64 " pack%s of small blobs", r->lost_packs, r->lost_packs == 1 ? "" : "s");
     if (r->places)
         printf(", and whatever stood at %" PRIu64 " place%s where no record is left", r->places,
                r->places == 1 ? "" : "s");

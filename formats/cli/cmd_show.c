@@ -16,12 +16,10 @@ static const struct poptOption options[] = {
     {"op", 0, POPT_ARG_STRING, &op_text, 0, "results of this op, by number or name", "OP"},
     {"layer", 0, POPT_ARG_STRING, &layer_text, 0, "results of ops in this layer and below", "PATH"},
     {"name", 0, POPT_ARG_STRING, &name_text, 0, "value by name: parameter, state, batch", "NAME"},
-    {"slice", 's', POPT_ARG_STRING, &slice_text, 0, "a part of the value, as NumPy indexes it: 0,:,4:8",
-     "SLICE"},
+    {"slice", 's', POPT_ARG_STRING, &slice_text, 0, "a part of the value, as NumPy indexes it: 0,:,4:8", "SLICE"},
     {"limit", 'n', POPT_ARG_INT, &limit, 0, "print at most this many elements (64)", "COUNT"},
     {"histogram", 0, POPT_ARG_NONE, &histogram, 0, "histogram of binary exponents", NULL},
-    {"all", 'a', POPT_ARG_NONE, &list_all, 0, "contents of every value selected, not only of a single one",
-     NULL},
+    {"all", 'a', POPT_ARG_NONE, &list_all, 0, "contents of every value selected, not only of a single one", NULL},
     {"npy", 0, POPT_ARG_STRING, &npy_path, 0, "write the value, or its slice, to a .npy file", "FILE"},
     POPT_TABLEEND,
 };
@@ -29,16 +27,15 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "show",
     .synopsis = "CAPTURE [SELECT]",
-    .about =
-        "Shows values of one step of one rank. SELECT is a value's name, a tap (lastbit.torch.tap), a layer or an op's name, whichever is "
-        "found first; the options pick more exactly and are combined. Several values are listed with their\n"
-        "statistics; a single one, or a slice, also shows elements. --histogram counts binary exponents. Types "
-        "that\n"
-        "NumPy lacks are exported as float32, which holds each of their values exactly.",
-    .example =
-        "  lastbit show run.lb model.layers.3.mlp\n  lastbit show run.lb --step 3 --name lm_head.weight "
-        "--histogram\n"
-        "  lastbit show run.lb --value 812 --slice 0,:,4:8\n  lastbit show run.lb --value 812 --npy x.npy",
+    .about = "Shows values of one step of one rank. SELECT is a value's name, a tap (lastbit.torch.tap), a layer or an "
+             "op's name, whichever is "
+             "found first; the options pick more exactly and are combined. Several values are listed with their\n"
+             "statistics; a single one, or a slice, also shows elements. --histogram counts binary exponents. Types "
+             "that\n"
+             "NumPy lacks are exported as float32, which holds each of their values exactly.",
+    .example = "  lastbit show run.lb model.layers.3.mlp\n  lastbit show run.lb --step 3 --name lm_head.weight "
+               "--histogram\n"
+               "  lastbit show run.lb --value 812 --slice 0,:,4:8\n  lastbit show run.lb --value 812 --npy x.npy",
     .options = options,
     .min_args = 1,
     .max_args = 2,
@@ -72,8 +69,8 @@ static bool names_op(const char *text, const char *name)
 {
     const char *bare = strstr(name, "::") ? strstr(name, "::") + 2 : name;
     size_t n = strlen(text);
-    return strcmp(name, text) == 0 || strcmp(bare, text) == 0 ||
-           (strncmp(bare, text, n) == 0 && bare[n] == '.') || (strncmp(name, text, n) == 0 && name[n] == '.');
+    return strcmp(name, text) == 0 || strcmp(bare, text) == 0 || (strncmp(bare, text, n) == 0 && bare[n] == '.') ||
+           (strncmp(name, text, n) == 0 && name[n] == '.');
 }
 
 static bool in_layer(const char *layer, const char *path)
@@ -121,7 +118,8 @@ static void choose_tap(selection *s, const char *tap)
     memset(s->given, 0, p->n_values);
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
         const lb_boundary *b = &p->boundaries[i];
-        if (!lb_program_is_tap(p, b) || strcmp(lb_program_text(p, p->scopes[b->scope].path), tap) || s->given[b->value]) continue;
+        if (!lb_program_is_tap(p, b) || strcmp(lb_program_text(p, p->scopes[b->scope].path), tap) || s->given[b->value])
+            continue;
         s->given[b->value] = true;
         s->values[s->n++] = b->value;
     }
@@ -142,10 +140,11 @@ static lb_status select_values(selection *s, const char *path, const char *selec
         if (s->n == 0) choose(s, select, layer_text, name_text);
     }
     if (s->n) return LB_OK;
-    return lb_fail(err, LB_ERR_NOT_FOUND,
-                   "%s: rank %" PRId32 ", step %" PRId64
-                   ": no value fits%s%s%s; `lastbit ls --values`, `--ops` and `--layers` list what is there, `lastbit ls` taps",
-                   path, p->rank, p->step, select ? " '" : "", select ? select : "", select ? "'" : "");
+    return lb_fail(
+        err, LB_ERR_NOT_FOUND,
+        "%s: rank %" PRId32 ", step %" PRId64
+        ": no value fits%s%s%s; `lastbit ls --values`, `--ops` and `--layers` list what is there, `lastbit ls` taps",
+        path, p->rank, p->step, select ? " '" : "", select ? select : "", select ? "'" : "");
 }
 
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
@@ -153,8 +152,7 @@ static lb_status select_values(selection *s, const char *path, const char *selec
 static lb_status export(lb_capture *capture, const selection *s, const show_options *how, lb_err *err)
 {
     shown l;
-    if (s->n != 1)
-        return lb_fail(err, LB_ERR_INVALID, "--npy takes one value, %u fit: pick one with --value", s->n);
+    if (s->n != 1) return lb_fail(err, LB_ERR_INVALID, "--npy takes one value, %u fit: pick one with --value", s->n);
     uint32_t v = s->values[0];
     if (!lb_capture_has_value(capture, s->program, v))
         return lb_capture_value(capture, s->program, v, &(lb_tensor){0}, err);
@@ -221,8 +219,7 @@ int lb_cmd_show(int argc, const char **argv)
     int64_t ignored;
     int code = lb_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    if ((step_text && !is_number(step_text, &ignored)) || (rank_text && !is_number(rank_text, &ignored)) ||
-        limit < 0)
+    if ((step_text && !is_number(step_text, &ignored)) || (rank_text && !is_number(rank_text, &ignored)) || limit < 0)
         code = lb_command_misused("show", "--step, --rank and --limit take a number");
     else if (lb_capture_open(arguments.args[0], &capture, &err) != LB_OK)
         code = lb_command_fail("show", &err);

@@ -15,12 +15,12 @@ static lb_status widen(shown *s, lb_err *err)
     int64_t n = lb_layout_numel(&s->tensor.layout);
     char *dense = malloc(lb_dtype_bytes(s->tensor.dtype, (size_t)n) + 1);
     s->widened = malloc((size_t)n * sizeof(float) + 1);
-    lb_status status = dense && s->widened ? lb_tensor_gather(&s->tensor, dense, err)
-                                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        dense && s->widened ? lb_tensor_gather(&s->tensor, dense, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
         lb_convert(LB_F32, s->widened, s->tensor.dtype, dense, (size_t)n, NULL);
-        s->tensor = (lb_tensor){s->widened, LB_F32,
-                                lb_layout_contiguous(s->tensor.layout.ndim, s->tensor.layout.shape)};
+        s->tensor =
+            (lb_tensor){s->widened, LB_F32, lb_layout_contiguous(s->tensor.layout.ndim, s->tensor.layout.shape)};
     }
     free(dense);
     return status;
@@ -41,10 +41,8 @@ lb_status show_look(shown *s, lb_capture *capture, const lb_program *program, ui
                     const show_options *options, lb_err *err)
 {
     const lb_value *v = &program->values[value];
-    *s = (shown){.program = program,
-                 .value = value,
-                 .op = op,
-                 .has_bytes = lb_capture_has_value(capture, program, value)};
+    *s = (shown){
+        .program = program, .value = value, .op = op, .has_bytes = lb_capture_has_value(capture, program, value)};
     if (s->has_bytes || options->slice) LB_TRY(lb_capture_value(capture, program, value, &s->tensor, err));
     if (options->slice) LB_TRY(cut(s, options->slice, err));
     s->has_statistics = s->has_bytes || v->statistics != LB_NONE;
@@ -69,8 +67,8 @@ typedef struct pieces {
 } pieces;
 
 /* Calls `visit` for at most `most` elements in row-major order. */
-static lb_status each_piece(const lb_tensor *tensor, uint64_t most,
-                            void (*visit)(void *context, const pieces *piece), void *context, lb_err *err)
+static lb_status each_piece(const lb_tensor *tensor, uint64_t most, void (*visit)(void *context, const pieces *piece),
+                            void *context, lb_err *err)
 {
     pieces p;
     size_t bits = lb_dtype_bits(tensor->dtype), room = sizeof p.dense * 8 / bits;
@@ -101,8 +99,7 @@ static void count_exponents(void *context, const pieces *piece)
 {
     uint64_t *counts = (uint64_t *)context;
     for (size_t i = 0; i < piece->parts; i++)
-        if (isfinite(piece->numbers[i]) && piece->numbers[i] != 0)
-            counts[ilogb(piece->numbers[i]) - EXPONENT_LOW]++;
+        if (isfinite(piece->numbers[i]) && piece->numbers[i] != 0) counts[ilogb(piece->numbers[i]) - EXPONENT_LOW]++;
 }
 
 /* 64-bit integers do not fit a double. */
@@ -165,8 +162,8 @@ static void print_statistics(const lb_statistics *t)
     int64_t finite = t->elements - lb_statistics_nonfinite(t);
     printf("  %" PRId64 " element%s:", t->elements, t->elements == 1 ? "" : "s");
     if (finite)
-        printf(" min %.9g, max %.9g, mean %.9g, rms %.9g, zeros %" PRId64, t->min, t->max,
-               t->sum / (double)finite, sqrt(t->sum_squares / (double)finite), t->zero);
+        printf(" min %.9g, max %.9g, mean %.9g, rms %.9g, zeros %" PRId64, t->min, t->max, t->sum / (double)finite,
+               sqrt(t->sum_squares / (double)finite), t->zero);
     if (finite && lb_statistics_nonfinite(t)) putchar(',');
     if (lb_statistics_nonfinite(t))
         printf(" NaN %" PRId64 ", +inf %" PRId64 ", -inf %" PRId64, t->nan, t->pos_inf, t->neg_inf);
@@ -278,10 +275,10 @@ static void list_piece(void *context, const pieces *piece)
 
 static json_t *statistics_json(const lb_statistics *t)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "elements", (json_int_t)t->elements,
-                     "nan", (json_int_t)t->nan, "pos_inf", (json_int_t)t->pos_inf, "neg_inf",
-                     (json_int_t)t->neg_inf, "zero", (json_int_t)t->zero, "min", number(t->min), "max",
-                     number(t->max), "sum", number(t->sum), "sum_squares", number(t->sum_squares));
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "elements", (json_int_t)t->elements, "nan",
+                     (json_int_t)t->nan, "pos_inf", (json_int_t)t->pos_inf, "neg_inf", (json_int_t)t->neg_inf, "zero",
+                     (json_int_t)t->zero, "min", number(t->min), "max", number(t->max), "sum", number(t->sum),
+                     "sum_squares", number(t->sum_squares));
 }
 
 static lb_status add_contents(json_t *all, const shown *s, const show_options *options, lb_err *err)
@@ -320,14 +317,13 @@ json_t *show_json(const shown *s, const show_options *options, lb_err *err)
     char logical[33], blob[33];
     lb_digest_format(v->logical, logical);
     lb_digest_format(v->blob, blob);
-    json_t *all = json_pack("{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:s, s:b, s:o}", "value",
-                            (json_int_t)s->value, "name", lb_program_text(p, v->name), "dtype",
-                            lb_dtype_name(v->dtype), "shape", sizes_json(v->layout.shape, v->layout.ndim),
-                            "stride", sizes_json(v->layout.stride, v->layout.ndim), "offset",
-                            (json_int_t)v->layout.offset, "storage", (json_int_t)v->storage, "version",
-                            (json_int_t)v->version, "source", lb_source_kind_name((lb_source_kind)v->source),
-                            "digest", logical, "blob", blob, "kept", (int)s->has_bytes, "statistics",
-                            s->has_statistics ? statistics_json(&s->statistics) : json_null());
+    json_t *all = json_pack(
+        "{s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:I, s:s, s:s, s:s, s:b, s:o}", "value", (json_int_t)s->value, "name",
+        lb_program_text(p, v->name), "dtype", lb_dtype_name(v->dtype), "shape",
+        sizes_json(v->layout.shape, v->layout.ndim), "stride", sizes_json(v->layout.stride, v->layout.ndim), "offset",
+        (json_int_t)v->layout.offset, "storage", (json_int_t)v->storage, "version", (json_int_t)v->version, "source",
+        lb_source_kind_name((lb_source_kind)v->source), "digest", logical, "blob", blob, "kept", (int)s->has_bytes,
+        "statistics", s->has_statistics ? statistics_json(&s->statistics) : json_null());
     if (s->op != LB_NONE) {
         const lb_op *op = &p->ops[s->op];
         json_object_set_new(all, "op", json_integer((json_int_t)s->op));
@@ -384,8 +380,7 @@ lb_status show_write_npy(const shown *s, const char *path, lb_err *err)
     npy out = {NULL, s->tensor.dtype, s->tensor.dtype, true};
     if (!*lb_dtype_numpy(out.from)) out.as = lb_dtype_is_complex(out.from) ? LB_C64 : LB_F32;
     out.file = fopen(path, "wbx");
-    if (!out.file)
-        return lb_fail(err, LB_ERR_IO, "%s: cannot create it (an existing file is not replaced)", path);
+    if (!out.file) return lb_fail(err, LB_ERR_IO, "%s: cannot create it (an existing file is not replaced)", path);
     out.written = write_npy_header(out.file, out.as, &s->tensor.layout);
     lb_status status = each_piece(&s->tensor, UINT64_MAX, write_piece, &out, err);
     if (fclose(out.file) != 0 || !out.written) status = lb_fail(err, LB_ERR_IO, "%s: cannot write it", path);

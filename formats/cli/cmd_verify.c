@@ -40,9 +40,9 @@ static void found(void *context, const lb_damage *damage)
     findings *f = (findings *)context;
     bool many = damage->kind == LB_DAMAGE_MISSING && f->missing++ >= MISSING_SHOWN;
     if (f->list && !many)
-        json_array_append_new(
-            f->list, json_pack("{s:s, s:s, s:I, s:s}", "kind", lb_damage_kind_name(damage->kind), "file",
-                               damage->file, "offset", (json_int_t)damage->offset, "message", damage->message));
+        json_array_append_new(f->list, json_pack("{s:s, s:s, s:I, s:s}", "kind", lb_damage_kind_name(damage->kind),
+                                                 "file", damage->file, "offset", (json_int_t)damage->offset, "message",
+                                                 damage->message));
     else if (!f->list && !quiet && !many)
         printf("%s: %s\n", lb_damage_kind_name(damage->kind), damage->message);
 }
@@ -61,13 +61,12 @@ static const char *verdict_of(const lb_verification *v)
 static void print_json(const char *path, const lb_verification *v, findings *f)
 {
     lb_print_json("verify",
-                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture",
-                            path, "verdict", verdict_of(v), "archives", (json_int_t)v->archives, "closed",
-                            (json_int_t)v->closed, "records", (json_int_t)v->records, "blobs",
-                            (json_int_t)v->blobs, "programs", (json_int_t)v->programs, "tables",
-                            (json_int_t)v->tables, "bytes", (json_int_t)v->bytes, "uncommitted",
-                            (json_int_t)v->uncommitted, "damages", (json_int_t)v->damages, "missing",
-                            (json_int_t)v->missing, "findings", f->list));
+                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture", path,
+                            "verdict", verdict_of(v), "archives", (json_int_t)v->archives, "closed",
+                            (json_int_t)v->closed, "records", (json_int_t)v->records, "blobs", (json_int_t)v->blobs,
+                            "programs", (json_int_t)v->programs, "tables", (json_int_t)v->tables, "bytes",
+                            (json_int_t)v->bytes, "uncommitted", (json_int_t)v->uncommitted, "damages",
+                            (json_int_t)v->damages, "missing", (json_int_t)v->missing, "findings", f->list));
 }
 
 static void print_text(const char *path, const lb_verification *v)
@@ -76,13 +75,13 @@ static void print_text(const char *path, const lb_verification *v)
     if (v->missing > MISSING_SHOWN)
         printf("missing: %" PRIu64 " more; `lastbit ls` says whether `pack --strip` left them out\n",
                v->missing - MISSING_SHOWN);
-    printf("%s: %s: %" PRIu32 " archive%s (%" PRIu32 " closed), %" PRIu64 " records, %" PRIu64
-           " blobs of %s, %" PRIu64 " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64
-           " damaged, %" PRIu64 " missing\n",
+    printf("%s: %s: %" PRIu32 " archive%s (%" PRIu32 " closed), %" PRIu64 " records, %" PRIu64 " blobs of %s, %" PRIu64
+           " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64 " damaged, %" PRIu64 " missing\n",
            path, verdict_of(v), v->archives, v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs,
            lb_bytes_text(v->bytes, bytes), v->programs, v->tables, v->uncommitted, v->damages, v->missing);
     if (v->closed < v->archives)
-        printf("%" PRIu32 " not closed: it records still, was stopped, or was cut; what stands behind the last commit is not part of it\n",
+        printf("%" PRIu32 " not closed: it records still, was stopped, or was cut; what stands behind the last commit "
+               "is not part of it\n",
                v->archives - v->closed);
     if (v->damages || v->uncommitted)
         printf("next: `lastbit recover %s` writes what is whole into a new capture\n", path);

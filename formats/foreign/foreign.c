@@ -54,7 +54,9 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
-    if (fd < 0) return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", path, strerror(errno));
+    if (fd < 0)
+        return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", path,
+                       strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
         close(fd);
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: is empty or no regular file", path);
@@ -67,8 +69,8 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
     return add_memory(tensors, map, *size, true, err);
 }
 
-lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout, const void *data, size_t size,
-                         lb_err *err)
+lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
+                         const void *data, size_t size, lb_err *err)
 {
     if (t->n == t->room) {
         uint32_t wanted = t->room ? t->room * 2 : 64;
@@ -108,7 +110,10 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 static void free_names(char **names, uint32_t n)
 {
@@ -234,7 +239,8 @@ lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err)
         lb_foreign_close(f);
         return status;
     }
-    if (f->tensors.n) qsort(f->tensors.rows, f->tensors.n, sizeof *f->tensors.rows, by_tensor_name); /* JSON objects have no order */
+    if (f->tensors.n)
+        qsort(f->tensors.rows, f->tensors.n, sizeof *f->tensors.rows, by_tensor_name); /* JSON objects have no order */
     *foreign = f;
     return LB_OK;
 }
@@ -277,10 +283,14 @@ static bool add_source(lb_program *p, const lb_foreign_tensor *row, int64_t stor
     v.logical = lb_digest_tensor(&row->tensor);
     v.blob = *blob = lb_digest_bytes(row->tensor.data, row->size);
     uint32_t value = lb_program_add_value(p, &v);
-    lb_op op = {.name = lb_program_string(p, "lb::source"), .scope = scope_of(p, row->name), .node_name = LB_NONE, .node = -1, .results = 1};
+    lb_op op = {.name = lb_program_string(p, "lb::source"),
+                .scope = scope_of(p, row->name),
+                .node_name = LB_NONE,
+                .node = -1,
+                .results = 1};
     op.first_result = lb_program_add_refs(p, &value, 1);
-    return v.name != LB_NONE && value != LB_NONE && op.name != LB_NONE && op.scope != LB_NONE && op.first_result != LB_NONE &&
-           lb_program_add_op(p, &op) != LB_NONE;
+    return v.name != LB_NONE && value != LB_NONE && op.name != LB_NONE && op.scope != LB_NONE &&
+           op.first_result != LB_NONE && lb_program_add_op(p, &op) != LB_NONE;
 }
 
 static int by_digest(const void *a, const void *b)
@@ -319,7 +329,10 @@ static lb_status make_program(lb_foreign *f, lb_err *err)
     return LB_OK;
 }
 
-const char *lb_foreign_metadata(const lb_foreign *foreign) { return foreign->tensors.metadata; }
+const char *lb_foreign_metadata(const lb_foreign *foreign)
+{
+    return foreign->tensors.metadata;
+}
 
 lb_status lb_foreign_program(lb_foreign *foreign, const lb_program **program, lb_err *err)
 {
@@ -339,7 +352,10 @@ static const lb_foreign_tensor *find(lb_foreign *f, lb_digest digest)
     return row ? &f->tensors.rows[row->tensor] : NULL;
 }
 
-bool lb_foreign_has_blob(lb_foreign *foreign, lb_digest digest) { return find(foreign, digest) != NULL; }
+bool lb_foreign_has_blob(lb_foreign *foreign, lb_digest digest)
+{
+    return find(foreign, digest) != NULL;
+}
 
 lb_status lb_foreign_blob(lb_foreign *foreign, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
 {

@@ -24,7 +24,7 @@ typedef struct checkpoint {
         char *path;
         const char *bytes;
         size_t size;
-    } * files; /* mapped so far */
+    } *files; /* mapped so far */
     uint32_t n_files;
     lb_err *err;
 } checkpoint;
@@ -80,13 +80,12 @@ static lb_status open_part(checkpoint *c, const part *p, lb_tensor *tensor, size
     if (!at || !length || at->type != LB_PICKLE_INT || length->type != LB_PICKLE_INT || at->u.i < 0 ||
         length->u.i < 0 || (uint64_t)length->u.i > there || (uint64_t)at->u.i > there - (uint64_t)length->u.i)
         return bad_part(c, p, "offset and length leave its file");
-    if (transforms && transforms->type != LB_PICKLE_NONE &&
-        !(transforms->type == LB_PICKLE_LIST && transforms->n == 0))
+    if (transforms && transforms->type != LB_PICKLE_NONE && !(transforms->type == LB_PICKLE_LIST && transforms->n == 0))
         return lb_fail(c->err, LB_ERR_UNSUPPORTED, "%s: offset 0: compressed parts are not read", c->path);
     char name[128];
     snprintf(name, sizeof name, "%.*s", (int)(p->name->n < 100 ? p->name->n : 100), p->name->u.text);
-    return lb_torch_read_one(c->files[file].path, c->files[file].bytes, (uint64_t)at->u.i, (size_t)length->u.i,
-                             name, tensor, size, c->err);
+    return lb_torch_read_one(c->files[file].path, c->files[file].bytes, (uint64_t)at->u.i, (size_t)length->u.i, name,
+                             tensor, size, c->err);
 }
 
 static char *text_of(const lb_pickle *text)
@@ -94,8 +93,8 @@ static char *text_of(const lb_pickle *text)
     return strndup(text->u.text, text->n);
 }
 
-static lb_status add_whole(checkpoint *c, const part *p, lb_dtype dtype, const lb_layout *layout,
-                           const void *data, size_t size)
+static lb_status add_whole(checkpoint *c, const part *p, lb_dtype dtype, const lb_layout *layout, const void *data,
+                           size_t size)
 {
     char *name = text_of(p->name);
     if (!name) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
@@ -105,13 +104,12 @@ static lb_status add_whole(checkpoint *c, const part *p, lb_dtype dtype, const l
 }
 
 /* A part's place in the whole: a strided view of it. */
-static lb_status place(const checkpoint *c, const part *p, const lb_tensor *piece, lb_tensor *whole,
-                       lb_tensor *view)
+static lb_status place(const checkpoint *c, const part *p, const lb_tensor *piece, lb_tensor *whole, lb_tensor *view)
 {
     int64_t offsets[LB_MAX_DIMS], at = 0;
     int n;
-    if (!lb_pickle_integers(lb_pickle_get(p->index, "offset"), offsets, LB_MAX_DIMS, &n) ||
-        n != whole->layout.ndim || n != piece->layout.ndim)
+    if (!lb_pickle_integers(lb_pickle_get(p->index, "offset"), offsets, LB_MAX_DIMS, &n) || n != whole->layout.ndim ||
+        n != piece->layout.ndim)
         return bad_part(c, p, "a part has as many dimensions as the whole");
     for (int d = 0; d < n; d++) {
         int64_t size = piece->layout.shape[d];
@@ -119,8 +117,8 @@ static lb_status place(const checkpoint *c, const part *p, const lb_tensor *piec
             return bad_part(c, p, "a part leaves the whole");
         at += offsets[d] * whole->layout.stride[d];
     }
-    *view = (lb_tensor){(char *)whole->data + at * (int64_t)lb_dtype_bits(whole->dtype) / 8, whole->dtype,
-                        whole->layout};
+    *view =
+        (lb_tensor){(char *)whole->data + at * (int64_t)lb_dtype_bits(whole->dtype) / 8, whole->dtype, whole->layout};
     memcpy(view->layout.shape, piece->layout.shape, sizeof view->layout.shape);
     return LB_OK;
 }
@@ -162,7 +160,8 @@ static lb_status join_parts(checkpoint *c, const part *parts, uint32_t n, const 
         return lb_fail(c->err, LB_ERR_CORRUPT,
                        "%s: offset 0: tensor '%.*s': its %" PRIu32 " parts hold %" PRIu64 " of its %" PRIu64
                        " elements: a rank's part is missing, or there twice",
-                       c->path, (int)(parts->name->n < 100 ? parts->name->n : 100), parts->name->u.text, n, there, elements);
+                       c->path, (int)(parts->name->n < 100 ? parts->name->n : 100), parts->name->u.text, n, there,
+                       elements);
     bytes = lb_dtype_bytes(whole.dtype, elements);
     if (bytes > total_bytes(c)) return bad_part(c, parts, "its parts share bytes");
     whole.data = calloc(bytes ? bytes : 1, 1);
@@ -190,8 +189,7 @@ static lb_status read_parts(checkpoint *c, const part *parts, uint32_t n, const 
     if (lb_layout_numel(&layout) < 0) return bad_part(c, parts, "the product of its sizes overflows");
     if (n > 1) return join_parts(c, parts, n, &layout);
     LB_TRY(open_part(c, parts, &t, &size));
-    if (!lb_layout_same_shape(&t.layout, &layout))
-        return bad_part(c, parts, "its one part has another size than it");
+    if (!lb_layout_same_shape(&t.layout, &layout)) return bad_part(c, parts, "its one part has another size than it");
     return add_whole(c, parts, t.dtype, &t.layout, t.data, size);
 }
 
@@ -212,8 +210,7 @@ static lb_status read_all_parts(checkpoint *c, part *parts, uint32_t n, descript
     for (uint32_t first = 0, behind; first < n; first = behind) {
         for (behind = first + 1; behind < n && by_name(&parts[first], &parts[behind]) == 0;) behind++;
         description wanted = {parts[first].name, NULL};
-        const description *found =
-            n_whole ? bsearch(&wanted, whole, n_whole, sizeof *whole, by_described_name) : NULL;
+        const description *found = n_whole ? bsearch(&wanted, whole, n_whole, sizeof *whole, by_described_name) : NULL;
         if (!found) return bad_part(c, &parts[first], "state_dict_metadata does not describe it");
         LB_TRY(read_parts(c, &parts[first], behind - first, found->what));
     }
@@ -225,8 +222,7 @@ static lb_status read_metadata(checkpoint *c, const lb_pickle *metadata)
     uint32_t n, n_whole, kept = 0, kept_whole = 0;
     lb_pickle *const *stored = lb_pickle_pairs(lb_pickle_get(metadata, "storage_data"), &n);
     lb_pickle *const *described = lb_pickle_pairs(lb_pickle_get(metadata, "state_dict_metadata"), &n_whole);
-    if (!lb_pickle_is_call(metadata, "torch.distributed.checkpoint.metadata", "Metadata") || !stored ||
-        !described)
+    if (!lb_pickle_is_call(metadata, "torch.distributed.checkpoint.metadata", "Metadata") || !stored || !described)
         return lb_fail(c->err, LB_ERR_CORRUPT, "%s: offset 0: is no metadata of a torch distributed checkpoint",
                        c->path);
     part *parts = (part *)malloc(n * sizeof *parts);

@@ -53,7 +53,8 @@ static bool take_size(literal *l, int64_t *number)
     skip_space(l);
     const char *begin = l->at;
     for (*number = 0; l->at < l->end && *l->at >= '0' && *l->at <= '9'; l->at++)
-        if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *l->at - '0', number)) return false;
+        if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *l->at - '0', number))
+            return false;
     if (l->at < l->end && *l->at == 'L') l->at++; /* Python 2 */
     return l->at > begin;
 }
@@ -93,7 +94,8 @@ static bool take_header(literal *l, header *h)
     return h->descr[0] && h->has_shape;
 }
 
-lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes, size_t size, lb_err *err)
+lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes, size_t size,
+                      lb_err *err)
 {
     uint32_t length = 0;
     size_t begin = 10;
@@ -105,15 +107,20 @@ lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const cha
         memcpy(&length, bytes + 8, 4);
         begin = 12;
     }
-    if (length > size - begin) return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 8: header of %" PRIu32 " bytes, %zu are there", source, length, size);
+    if (length > size - begin)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 8: header of %" PRIu32 " bytes, %zu are there", source, length,
+                       size);
     literal l = {bytes + begin, bytes + begin + length};
     header h;
     if (!take_header(&l, &h))
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %zu: '%.60s': not a header of a plain array (records and objects are not read)",
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "%s: offset %zu: '%.60s': not a header of a plain array (records and objects are not read)",
                        source, (size_t)(l.at - bytes), name);
     lb_dtype dtype = lb_dtype_parse(h.descr);
     if (dtype == LB_NO_DTYPE || strchr("<|", h.descr[0]) == NULL)
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: '%.60s': dtype '%s' is not read (little-endian numbers and bools are)", source, name, h.descr);
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "%s: '%.60s': dtype '%s' is not read (little-endian numbers and bools are)", source, name,
+                       h.descr);
     lb_layout layout = lb_layout_contiguous(h.ndim, h.shape);
     if (h.fortran) {
         uint64_t stride = 1;
@@ -125,15 +132,16 @@ lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const cha
     int64_t n = lb_layout_numel(&layout);
     size_t claimed = n < 0 ? SIZE_MAX : lb_dtype_bytes(dtype, (size_t)n), there = size - begin - length;
     if (claimed > there)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: '%.60s': its shape needs %zu bytes, %zu are there", source, begin + length, name,
-                       claimed, there);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: '%.60s': its shape needs %zu bytes, %zu are there", source,
+                       begin + length, name, claimed, there);
     return lb_foreign_add(tensors, name, dtype, &layout, bytes + begin + length, claimed, err);
 }
 
 /* ---- .npz ------------------------------------------------------------------------------------------------------------- */
 
 /* Unpacks the member at hand; memory grows with what really comes out, whatever the header claims. */
-static lb_status unpack(struct archive *zip, const char *source, const char *name, char **bytes, size_t *size, lb_err *err)
+static lb_status unpack(struct archive *zip, const char *source, const char *name, char **bytes, size_t *size,
+                        lb_err *err)
 {
     size_t room = 1 << 16;
     *size = 0;
@@ -147,7 +155,8 @@ static lb_status unpack(struct archive *zip, const char *source, const char *nam
         got = archive_read_data(zip, *bytes + *size, room - *size);
         if (got < 0) {
             free(*bytes);
-            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %lld: member '%.60s': %s", source, (long long)archive_read_header_position(zip), name,
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %lld: member '%.60s': %s", source,
+                           (long long)archive_read_header_position(zip), name,
                            archive_error_string(zip) ? archive_error_string(zip) : "cannot be unpacked");
         }
         *size += (size_t)got;
@@ -157,7 +166,8 @@ static lb_status unpack(struct archive *zip, const char *source, const char *nam
     return lb_fail(err, LB_ERR_NOMEM, "%s: member '%.60s': out of memory", source, name);
 }
 
-static lb_status read_member(lb_foreign_tensors *tensors, struct archive *zip, struct archive_entry *entry, const char *source, lb_err *err)
+static lb_status read_member(lb_foreign_tensors *tensors, struct archive *zip, struct archive_entry *entry,
+                             const char *source, lb_err *err)
 {
     char name[256], *bytes;
     size_t size;
@@ -187,8 +197,9 @@ lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const cha
         }
     }
     if (status == LB_OK && got != ARCHIVE_EOF)
-        status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset %lld: %s", source, (long long)archive_read_header_position(zip),
-                         archive_error_string(zip) ? archive_error_string(zip) : "is no zip file");
+        status =
+            lb_fail(err, LB_ERR_CORRUPT, "%s: offset %lld: %s", source, (long long)archive_read_header_position(zip),
+                    archive_error_string(zip) ? archive_error_string(zip) : "is no zip file");
     archive_read_free(zip);
     return status;
 }

@@ -38,8 +38,8 @@ static bool read_shape(const json_t *shape, lb_layout *layout)
 }
 
 /* `at`: where the name stands in the file. */
-static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, uint64_t at, const char *name, const json_t *entry,
-                             const char *data, uint64_t data_size, lb_err *err)
+static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, uint64_t at, const char *name,
+                             const json_t *entry, const char *data, uint64_t data_size, lb_err *err)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const char *type = json_string_value(json_object_get(entry, "dtype"));
@@ -50,10 +50,13 @@ static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, ui
     if (!read_shape(json_object_get(entry, "shape"), &layout))
         return bad(err, source, at, name, "shape is no list of at most 16 sizes");
     lb_dtype dtype = lb_dtype_parse(type);
-    if (dtype == LB_NO_DTYPE) 
-        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": tensor '%.100s': dtype %.20s is not known", source, at, name, type);
-    json_int_t begin = json_integer_value(json_array_get(offsets, 0)), end = json_integer_value(json_array_get(offsets, 1));
-    if (begin < 0 || end < begin || (uint64_t)end > data_size) return bad(err, source, at, name, "data_offsets leave the file");
+    if (dtype == LB_NO_DTYPE)
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": tensor '%.100s': dtype %.20s is not known",
+                       source, at, name, type);
+    json_int_t begin = json_integer_value(json_array_get(offsets, 0)),
+               end = json_integer_value(json_array_get(offsets, 1));
+    if (begin < 0 || end < begin || (uint64_t)end > data_size)
+        return bad(err, source, at, name, "data_offsets leave the file");
     int64_t n = lb_layout_numel(&layout);
     if (n < 0) return bad(err, source, at, name, "the product of its sizes overflows");
     if (lb_dtype_bytes(dtype, (size_t)n) != (uint64_t)(end - begin))
@@ -61,13 +64,15 @@ static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, ui
     return lb_foreign_add(tensors, name, dtype, &layout, data + begin, (size_t)(end - begin), err);
 }
 
-lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err)
+lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,
+                              lb_err *err)
 {
     uint64_t length;
     if (size < 8) return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: %zu bytes are no safetensors file", source, size);
     memcpy(&length, bytes, 8);
     if (length > size - 8 || length > HEADER_MAX)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: header of %" PRIu64 " bytes, the file has %zu", source, length, size);
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: header of %" PRIu64 " bytes, the file has %zu", source,
+                       length, size);
     json_error_t why;
     json_t *header = json_loadb(bytes + 8, length, JSON_REJECT_DUPLICATES, &why);
     if (!json_is_object(header)) {
@@ -85,7 +90,8 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
             tensors->metadata = json_dumps(entry, JSON_COMPACT);
             continue;
         }
-        status = read_tensor(tensors, source, 8 + place_of(bytes + 8, length, name), name, entry, bytes + 8 + length, size - 8 - length, err);
+        status = read_tensor(tensors, source, 8 + place_of(bytes + 8, length, name), name, entry, bytes + 8 + length,
+                             size - 8 - length, err);
         if (status != LB_OK) break;
     }
     json_decref(header);
@@ -95,14 +101,20 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
 /* ---- shards ----------------------------------------------------------------------------------------------------------- */
 
 /* Shard names come from a file: they must stay in its folder. */
-static bool is_plain_name(const char *name) { return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256; }
+static bool is_plain_name(const char *name)
+{
+    return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
+}
 
-static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path, uint64_t at, const char *name, lb_err *err)
+static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path, uint64_t at, const char *name,
+                            lb_err *err)
 {
     const char *slash = strrchr(index_path, '/'), *bytes;
     size_t folder = slash ? (size_t)(slash - index_path) + 1 : 0, size;
     if (!is_plain_name(name))
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": weight_map: '%.60s' is no file name in this folder", index_path, at, name);
+        return lb_fail(err, LB_ERR_CORRUPT,
+                       "%s: offset %" PRIu64 ": weight_map: '%.60s' is no file name in this folder", index_path, at,
+                       name);
     char *path = (char *)malloc(folder + strlen(name) + 1);
     if (!path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", index_path);
     sprintf(path, "%.*s%s", (int)folder, index_path, name);
@@ -115,8 +127,8 @@ static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path,
 }
 
 /* Every name of the map is in a shard, and in one only. */
-static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, const char *bytes, size_t size,
-                             lb_err *err)
+static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, const char *bytes,
+                             size_t size, lb_err *err)
 {
     json_t *seen = json_object();
     lb_status status = seen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
@@ -128,9 +140,8 @@ static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *ma
     }
     const char *name;
     json_t *file;
-    json_object_foreach((json_t *)(uintptr_t)map, name, file)
-        if (status == LB_OK && !json_object_get(seen, name))
-            status = bad(err, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
+    json_object_foreach((json_t *)(uintptr_t)map, name, file) if (status == LB_OK && !json_object_get(seen, name))
+        status = bad(err, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
     json_decref(seen);
     return status;
 }
@@ -142,7 +153,8 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
     json_t *file;
     json_error_t why;
     LB_TRY(lb_foreign_map(tensors, path, &bytes, &size, err));
-    json_t *index = json_loadb(bytes, size, 0, &why), *map = json_object_get(index, "weight_map"), *done = json_object();
+    json_t *index = json_loadb(bytes, size, 0, &why), *map = json_object_get(index, "weight_map"),
+           *done = json_object();
     lb_status status = LB_OK;
     if (!index)
         status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: %s", path, why.position, why.text);
@@ -151,7 +163,8 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
     json_object_foreach(map, name, file)
     {
         const char *shard = json_string_value(file);
-        if (status == LB_OK && !shard) status = bad(err, path, place_of(bytes, size, name), name, "weight_map: names no file");
+        if (status == LB_OK && !shard)
+            status = bad(err, path, place_of(bytes, size, name), name, "weight_map: names no file");
         if (status != LB_OK || json_object_get(done, shard)) continue;
         json_object_set_new(done, shard, json_true());
         status = read_shard(tensors, path, place_of(bytes, size, shard), shard, err);

@@ -29,28 +29,25 @@ static void saved_close(saved *s)
     lb_zip_release(&s->zip);
 }
 
-static lb_status saved_open(saved *s, const char *source, const char *bytes, uint64_t offset, size_t size,
-                            lb_err *err)
+static lb_status saved_open(saved *s, const char *source, const char *bytes, uint64_t offset, size_t size, lb_err *err)
 {
     *s = (saved){.source = source, .offset = offset};
     if (size > 2 && (uint8_t)bytes[offset] == 0x80 && memcmp(bytes + offset, "PK", 2) != 0)
         return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "%s: offset %" PRIu64 ": a torch.save file of before torch 1.6: load it and save it again", source, offset);
+                       "%s: offset %" PRIu64 ": a torch.save file of before torch 1.6: load it and save it again",
+                       source, offset);
     LB_TRY(lb_zip_open(bytes + offset, size, source, offset, &s->zip, err));
-    const lb_zip_member *pickle = lb_zip_find(&s->zip, "data.pkl", 8),
-                        *order = lb_zip_find(&s->zip, "byteorder", 9);
+    const lb_zip_member *pickle = lb_zip_find(&s->zip, "data.pkl", 8), *order = lb_zip_find(&s->zip, "byteorder", 9);
     lb_status status = LB_OK;
     if (!pickle || pickle->method != 0)
-        status = lb_fail(err, LB_ERR_CORRUPT,
-                         "%s: offset %" PRIu64 ": zip: has no stored data.pkl: torch.save did not write it",
-                         source, offset);
-    else if (order && (order->size != 6 || memcmp(order->bytes, "little", 6) != 0))
         status =
-            lb_fail(err, LB_ERR_UNSUPPORTED,
-                    "%s: offset %" PRIu64 ": byteorder: only little-endian files are read", source, offset);
+            lb_fail(err, LB_ERR_CORRUPT,
+                    "%s: offset %" PRIu64 ": zip: has no stored data.pkl: torch.save did not write it", source, offset);
+    else if (order && (order->size != 6 || memcmp(order->bytes, "little", 6) != 0))
+        status = lb_fail(err, LB_ERR_UNSUPPORTED,
+                         "%s: offset %" PRIu64 ": byteorder: only little-endian files are read", source, offset);
     else
-        status = lb_pickle_read(pickle->bytes, pickle->size, source, (uint64_t)(pickle->bytes - bytes),
-                                &s->tree, err);
+        status = lb_pickle_read(pickle->bytes, pickle->size, source, (uint64_t)(pickle->bytes - bytes), &s->tree, err);
     if (status != LB_OK) saved_close(s);
     return status;
 }
@@ -61,23 +58,21 @@ static bool dtype_of_storage(const lb_pickle *class_name, lb_dtype *dtype)
     static const struct {
         const char *name;
         lb_dtype dtype;
-    } storages[] = {
-        {"DoubleStorage", LB_F64},      {"FloatStorage", LB_F32},        {"HalfStorage", LB_F16},
-        {"BFloat16Storage", LB_BF16},   {"LongStorage", LB_I64},         {"IntStorage", LB_I32},
-        {"ShortStorage", LB_I16},       {"CharStorage", LB_I8},          {"ByteStorage", LB_U8},
-        {"BoolStorage", LB_BOOL},       {"ComplexFloatStorage", LB_C64}, {"ComplexDoubleStorage", LB_C128},
-        {"UntypedStorage", LB_NO_DTYPE}};
+    } storages[] = {{"DoubleStorage", LB_F64},      {"FloatStorage", LB_F32},        {"HalfStorage", LB_F16},
+                    {"BFloat16Storage", LB_BF16},   {"LongStorage", LB_I64},         {"IntStorage", LB_I32},
+                    {"ShortStorage", LB_I16},       {"CharStorage", LB_I8},          {"ByteStorage", LB_U8},
+                    {"BoolStorage", LB_BOOL},       {"ComplexFloatStorage", LB_C64}, {"ComplexDoubleStorage", LB_C128},
+                    {"UntypedStorage", LB_NO_DTYPE}};
     if (class_name->type != LB_PICKLE_GLOBAL) return false;
     for (size_t i = 0; i < sizeof storages / sizeof *storages; i++)
-        if (lb_pickle_is_text(class_name->u.items[1], storages[i].name))
-            return *dtype = storages[i].dtype, true;
+        if (lb_pickle_is_text(class_name->u.items[1], storages[i].name)) return *dtype = storages[i].dtype, true;
     return false;
 }
 
 static lb_status bad_tensor(const saved *s, const char *name, const char *what, lb_err *err)
 {
-    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", s->source, s->offset,
-                   name, what);
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", s->source, s->offset, name,
+                   what);
 }
 
 /* ("storage", class, key, device, elements) gives the bytes of data/KEY. */
@@ -90,14 +85,13 @@ static lb_status find_storage(const saved *s, const char *name, const lb_pickle 
         return bad_tensor(s, name, "its storage is not what torch.save writes", err);
     if (!dtype_of_storage(tuple->u.items[1], dtype))
         return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "%s: offset %" PRIu64 ": tensor '%.100s': a storage of a class that is not read",
-                       s->source, s->offset, name);
+                       "%s: offset %" PRIu64 ": tensor '%.100s': a storage of a class that is not read", s->source,
+                       s->offset, name);
     const lb_pickle *key = tuple->u.items[2];
     int n = snprintf(path, sizeof path, "data/%.*s", (int)(key->n < 40 ? key->n : 40), key->u.text);
     *member = lb_zip_find(&s->zip, path, (size_t)n);
-    return *member && (*member)->method == 0
-               ? LB_OK
-               : bad_tensor(s, name, "its storage is not in the zip, or compressed", err);
+    return *member && (*member)->method == 0 ? LB_OK
+                                             : bad_tensor(s, name, "its storage is not in the zip, or compressed", err);
 }
 
 /* torch counts two elements of four bits as one. */
@@ -117,8 +111,8 @@ static lb_status count_halves(const saved *s, const char *name, lb_layout *layou
 }
 
 /* `args`: storage, offset, size, stride, requires_grad, hooks, and in v3 the dtype. */
-static lb_status read_tensor(const saved *s, const char *name, const lb_pickle *args, lb_tensor *tensor,
-                             size_t *size, lb_err *err)
+static lb_status read_tensor(const saved *s, const char *name, const lb_pickle *args, lb_tensor *tensor, size_t *size,
+                             lb_err *err)
 {
     int64_t stride[LB_MAX_DIMS], shape[LB_MAX_DIMS], first, last;
     int n, m;
@@ -134,9 +128,8 @@ static lb_status read_tensor(const saved *s, const char *name, const lb_pickle *
         dtype = lb_dtype_parse(text);
     }
     if (dtype == LB_NO_DTYPE)
-        return lb_fail(err, LB_ERR_UNSUPPORTED,
-                       "%s: offset %" PRIu64 ": tensor '%.100s': its dtype is not known", s->source, s->offset,
-                       name);
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": tensor '%.100s': its dtype is not known",
+                       s->source, s->offset, name);
     if (!lb_pickle_integers(args->u.items[2], shape, LB_MAX_DIMS, &n) ||
         !lb_pickle_integers(args->u.items[3], stride, LB_MAX_DIMS, &m) || n != m)
         return bad_tensor(s, name, "has no size and stride of at most 16 numbers", err);
@@ -164,16 +157,16 @@ static const lb_pickle *tensor_args(const lb_pickle *node)
                      lb_pickle_is_call(node, module, "_rebuild_parameter_with_state");
     if (parameter && node->u.items[1]->type == LB_PICKLE_LIST && node->u.items[1]->n > 0)
         node = node->u.items[1]->u.items[0];
-    bool tensor = lb_pickle_is_call(node, module, "_rebuild_tensor_v2") ||
-                  lb_pickle_is_call(node, module, "_rebuild_tensor_v3");
+    bool tensor =
+        lb_pickle_is_call(node, module, "_rebuild_tensor_v2") || lb_pickle_is_call(node, module, "_rebuild_tensor_v3");
     return tensor ? node->u.items[1] : NULL;
 }
 
 /* ---- a whole .pt --------------------------------------------------------------------------------------------------------- */
 
 /* `visits` bounds the walk: shared objects could name each other into billions of paths. */
-static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pickle *node, char *name,
-                      size_t length, int depth, uint32_t *visits, lb_err *err)
+static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pickle *node, char *name, size_t length,
+                      int depth, uint32_t *visits, lb_err *err)
 {
     const lb_pickle *args = tensor_args(node);
     if (args) {
@@ -195,8 +188,8 @@ static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pick
         if (list || key->type == LB_PICKLE_INT)
             more = snprintf(name + length, room, "%s%" PRId64, length ? "." : "", list ? (int64_t)i : key->u.i);
         else if (key->type == LB_PICKLE_TEXT)
-            more = snprintf(name + length, room, "%s%.*s", length ? "." : "",
-                            (int)(key->n < 511 ? key->n : 511), key->u.text);
+            more = snprintf(name + length, room, "%s%.*s", length ? "." : "", (int)(key->n < 511 ? key->n : 511),
+                            key->u.text);
         if (more <= 0 || (size_t)more >= room) continue; /* not a name */
         LB_TRY(walk(tensors, s, child, name, length + (size_t)more, depth + 1, visits, err));
         name[length] = '\0';
@@ -204,8 +197,7 @@ static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pick
     return LB_OK;
 }
 
-lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,
-                        lb_err *err)
+lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err)
 {
     saved s;
     char name[512] = "";
@@ -215,14 +207,15 @@ lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const c
     lb_status status = walk(tensors, &s, s.tree.root, name, 0, 0, &visits, err);
     if (status == LB_OK && tensors->n == before)
         status = lb_fail(err, LB_ERR_UNSUPPORTED,
-                         "%s: offset 0: holds no dicts or lists of tensors: a pickled module is not taken apart, save its state_dict()",
+                         "%s: offset 0: holds no dicts or lists of tensors: a pickled module is not taken apart, save "
+                         "its state_dict()",
                          source);
     saved_close(&s);
     return status;
 }
 
-lb_status lb_torch_read_one(const char *source, const char *bytes, uint64_t offset, size_t size,
-                            const char *name, lb_tensor *tensor, size_t *tensor_size, lb_err *err)
+lb_status lb_torch_read_one(const char *source, const char *bytes, uint64_t offset, size_t size, const char *name,
+                            lb_tensor *tensor, size_t *tensor_size, lb_err *err)
 {
     saved s;
     LB_TRY(saved_open(&s, source, bytes, offset, size, err));

@@ -69,8 +69,8 @@ static bool add_item(machine *m, lb_pickle *to, lb_pickle *item)
     return true;
 }
 
-#define GROW(array, n, room)                                                                                   \
-    ((n) < (room) || ((room) = (room) ? (room)*2 : 64,                                                         \
+#define GROW(array, n, room)                                                                                           \
+    ((n) < (room) || ((room) = (room) ? (room) * 2 : 64,                                                               \
                       (grown = realloc(array, (room) * sizeof *(array))) && ((array) = grown, true)))
 
 static lb_status push(machine *m, lb_pickle *node)
@@ -140,7 +140,7 @@ static lb_status push_text(machine *m, unsigned width)
 /* LONG1: two's complement of any width. */
 static lb_status push_long(machine *m)
 {
-    if (m->at<m->end && * m->at> 8) return push_text(m, 1);
+    if (m->at < m->end && *m->at > 8) return push_text(m, 1);
     uint64_t n, bits = 0;
     LB_TRY(take_number(m, 1, &n));
     LB_TRY(take_number(m, (unsigned)n, &bits));
@@ -344,21 +344,16 @@ static lb_status step(machine *m, uint8_t code)
     default: break;
     }
     m->at--;
-    return lb_fail(m->err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": pickle: opcode 0x%02x is not read",
-                   m->source, m->offset + (uint64_t)(m->at - m->start), code);
+    return lb_fail(m->err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": pickle: opcode 0x%02x is not read", m->source,
+                   m->offset + (uint64_t)(m->at - m->start), code);
 }
 
-lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset,
-                         lb_pickle_tree *tree, lb_err *err)
+lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
+                         lb_err *err)
 {
     const uint8_t *start = (const uint8_t *)bytes;
-    machine m = {.start = start,
-                 .at = start,
-                 .end = start + size,
-                 .source = source,
-                 .offset = offset,
-                 .err = err,
-                 .tree = tree};
+    machine m = {
+        .start = start, .at = start, .end = start + size, .source = source, .offset = offset, .err = err, .tree = tree};
     *tree = (lb_pickle_tree){NULL, NULL};
     lb_status status = LB_OK;
     lb_pickle *root = NULL;
@@ -389,8 +384,7 @@ void lb_pickle_release(lb_pickle_tree *tree)
 
 bool lb_pickle_is_text(const lb_pickle *node, const char *text)
 {
-    return node && node->type == LB_PICKLE_TEXT && node->n == strlen(text) &&
-           memcmp(node->u.text, text, node->n) == 0;
+    return node && node->type == LB_PICKLE_TEXT && node->n == strlen(text) && memcmp(node->u.text, text, node->n) == 0;
 }
 
 bool lb_pickle_is_call(const lb_pickle *node, const char *module, const char *name)

@@ -38,8 +38,8 @@ typedef struct lb_pickle_tree {
 } lb_pickle_tree;
 
 /* `source` begins messages; `offset` is where the bytes lie in it. The tree points into the bytes. */
-lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset,
-                         lb_pickle_tree *tree, lb_err *err);
+lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
+                         lb_err *err);
 void lb_pickle_release(lb_pickle_tree *tree);
 
 bool lb_pickle_is_text(const lb_pickle *node, const char *text);

@@ -29,8 +29,7 @@ static uint64_t number(const uint8_t *at, unsigned width)
 static const uint8_t *record(const file *f, uint64_t at, size_t n, char a, char b)
 {
     const char signature[4] = {'P', 'K', a, b};
-    return at <= f->size && f->size - at >= n && memcmp(f->bytes + at, signature, 4) == 0 ? f->bytes + at
-                                                                                          : NULL;
+    return at <= f->size && f->size - at >= n && memcmp(f->bytes + at, signature, 4) == 0 ? f->bytes + at : NULL;
 }
 
 typedef struct directory {
@@ -48,8 +47,7 @@ static lb_status find_directory(const file *f, directory *d)
     const uint8_t *locator = at >= 20 ? record(f, at - 20, 20, 6, 7) : NULL;
     const uint8_t *wide = locator ? record(f, number(locator + 8, 8), 56, 6, 6) : NULL;
     if (wide) *d = (directory){number(wide + 48, 8), number(wide + 40, 8), number(wide + 32, 8)};
-    if (d->size > f->size || d->at > f->size - d->size)
-        return bad(f, at, "its central directory leaves the file");
+    if (d->size > f->size || d->at > f->size - d->size) return bad(f, at, "its central directory leaves the file");
     if (d->members > d->size / 46) return bad(f, at, "claims more members than its central directory holds");
     return LB_OK;
 }
@@ -74,8 +72,7 @@ static lb_status read_member(const file *f, uint64_t *at, uint64_t end, lb_zip_m
 {
     const uint8_t *c = record(f, *at, 46, 1, 2);
     if (!c || *at + 46 > end) return bad(f, *at, "expected a member of the central directory");
-    size_t name = (size_t)number(c + 28, 2), extra = (size_t)number(c + 30, 2),
-           comment = (size_t)number(c + 32, 2);
+    size_t name = (size_t)number(c + 28, 2), extra = (size_t)number(c + 30, 2), comment = (size_t)number(c + 32, 2);
     uint64_t stored = number(c + 20, 4), size = number(c + 24, 4), local = number(c + 42, 4);
     if (46 + name + extra + comment > end - *at) return bad(f, *at, "a member leaves the central directory");
     read_wide(c + 46 + name, extra, &size, &stored, &local);
@@ -85,14 +82,12 @@ static lb_status read_member(const file *f, uint64_t *at, uint64_t end, lb_zip_m
     if (stored > f->size || data > f->size - stored) return bad(f, *at, "a member leaves the file");
     uint16_t method = (uint16_t)number(c + 10, 2);
     if (method == 0 && stored != size) return bad(f, *at, "a stored member has two sizes");
-    *member =
-        (lb_zip_member){(const char *)c + 46, (const char *)f->bytes + data, stored, (uint16_t)name, method};
+    *member = (lb_zip_member){(const char *)c + 46, (const char *)f->bytes + data, stored, (uint16_t)name, method};
     *at += 46 + name + extra + comment;
     return LB_OK;
 }
 
-lb_status lb_zip_open(const char *bytes, size_t size, const char *source, uint64_t offset, lb_zip *zip,
-                      lb_err *err)
+lb_status lb_zip_open(const char *bytes, size_t size, const char *source, uint64_t offset, lb_zip *zip, lb_err *err)
 {
     file f = {(const uint8_t *)bytes, size, source, offset, err};
     directory d = {0, 0, 0};

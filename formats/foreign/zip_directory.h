@@ -21,8 +21,7 @@ typedef struct lb_zip {
 } lb_zip;
 
 /* `source` begins messages; `offset` is where the bytes lie in it. */
-lb_status lb_zip_open(const char *bytes, size_t size, const char *source, uint64_t offset, lb_zip *zip,
-                      lb_err *err);
+lb_status lb_zip_open(const char *bytes, size_t size, const char *source, uint64_t offset, lb_zip *zip, lb_err *err);
 void lb_zip_release(lb_zip *zip);
 /* The member of this name below the zip's one folder ("archive/data.pkl" for "data.pkl"), or NULL. */
 const lb_zip_member *lb_zip_find(const lb_zip *zip, const char *name, size_t name_size);

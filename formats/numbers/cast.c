@@ -26,10 +26,10 @@ static void *at_element(const void *base, size_t size, ptrdiff_t stride, size_t 
     return (char *)(uintptr_t)base + (ptrdiff_t)size * stride * (ptrdiff_t)i;
 }
 
-#define COPY_EACH(bytes)                                                                                     \
-    case bytes:                                                                                              \
-        for (size_t i = 0; i < n; i++)                                                                       \
-            memcpy((char *)dst + (ptrdiff_t)i * dst_step, (const char *)src + (ptrdiff_t)i * src_step, bytes); \
+#define COPY_EACH(bytes)                                                                                               \
+    case bytes:                                                                                                        \
+        for (size_t i = 0; i < n; i++)                                                                                 \
+            memcpy((char *)dst + (ptrdiff_t)i * dst_step, (const char *)src + (ptrdiff_t)i * src_step, bytes);         \
         return
 
 /* n elements of `size` bytes; steps in bytes. */
@@ -45,7 +45,10 @@ static void copy_elements(void *dst, ptrdiff_t dst_step, const void *src, ptrdif
     }
 }
 
-static uint8_t get_nibble(const uint8_t *bytes, size_t i) { return (bytes[i / 2] >> (i % 2 * 4)) & 15u; }
+static uint8_t get_nibble(const uint8_t *bytes, size_t i)
+{
+    return (bytes[i / 2] >> (i % 2 * 4)) & 15u;
+}
 
 static void set_nibble(uint8_t *bytes, size_t i, uint8_t code)
 {

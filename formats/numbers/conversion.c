@@ -82,11 +82,11 @@ static void e2m1_load(float *dst, const uint8_t *src, size_t n)
     }
 }
 
-#define LOAD_LOOP(type, expression)                                                                          \
-    do {                                                                                                     \
-        const type *s = (const type *)src;                                                                   \
-        for (size_t i = 0; i < n; i++) dst[i] = (expression);                                                \
-        return;                                                                                              \
+#define LOAD_LOOP(type, expression)                                                                                    \
+    do {                                                                                                               \
+        const type *s = (const type *)src;                                                                             \
+        for (size_t i = 0; i < n; i++) dst[i] = (expression);                                                          \
+        return;                                                                                                        \
     } while (0)
 
 void lb_load_f32(float *dst, lb_dtype src_dtype, const void *src, size_t n)
@@ -153,27 +153,27 @@ LB_INLINE void bf16_store_body(any_u16 *dst, const float *src, size_t n)
         dst[i] = (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
     }
 }
-LB_PER_ISA(bf16_store, bf16_store_body, (any_u16 *dst, const float *src, size_t n), (dst, src, n))
+LB_PER_ISA(bf16_store, bf16_store_body, (any_u16 * dst, const float *src, size_t n), (dst, src, n))
 
 /* One loop per rounding, so that each compiles to straight vector code. */
-#define ENCODE_LOOPS(convert)                                                                                \
-    switch (rounding) {                                                                                      \
-    case LB_RNE:                                                                                             \
-        for (size_t i = 0; i < n; i++) convert(LB_RNE, 0);                                                   \
-        break;                                                                                               \
-    case LB_RZ:                                                                                              \
-        for (size_t i = 0; i < n; i++) convert(LB_RZ, 0);                                                    \
-        break;                                                                                               \
-    case LB_RNA:                                                                                             \
-        for (size_t i = 0; i < n; i++) convert(LB_RNA, 0);                                                   \
-        break;                                                                                               \
-    case LB_STOCHASTIC:                                                                                      \
-        for (size_t i = 0; i < n; i++) convert(LB_STOCHASTIC, random[i]);                                    \
-        break;                                                                                               \
+#define ENCODE_LOOPS(convert)                                                                                          \
+    switch (rounding) {                                                                                                \
+    case LB_RNE:                                                                                                       \
+        for (size_t i = 0; i < n; i++) convert(LB_RNE, 0);                                                             \
+        break;                                                                                                         \
+    case LB_RZ:                                                                                                        \
+        for (size_t i = 0; i < n; i++) convert(LB_RZ, 0);                                                              \
+        break;                                                                                                         \
+    case LB_RNA:                                                                                                       \
+        for (size_t i = 0; i < n; i++) convert(LB_RNA, 0);                                                             \
+        break;                                                                                                         \
+    case LB_STOCHASTIC:                                                                                                \
+        for (size_t i = 0; i < n; i++) convert(LB_STOCHASTIC, random[i]);                                              \
+        break;                                                                                                         \
     }
 
-#define NARROW_PARAMETERS(type)                                                                              \
-    (type * dst, const float *src, size_t n, const float_target *target, const rounder *g, lb_rounding rounding,            \
+#define NARROW_PARAMETERS(type)                                                                                        \
+    (type * dst, const float *src, size_t n, const float_target *target, const rounder *g, lb_rounding rounding,       \
      const uint32_t *random)
 #define NARROW_ARGUMENTS (dst, src, n, target, g, rounding, random)
 
@@ -244,8 +244,14 @@ static void narrow_store(lb_dtype dtype, void *dst, const float *src, size_t n, 
 }
 
 /* What cvttss2si, cvttsd2si and the usual code for unsigned targets leave; C leaves out of range undefined. */
-LB_INLINE int32_t truncate_i32(double x) { return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN; }
-LB_INLINE int64_t truncate_i64(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN; }
+LB_INLINE int32_t truncate_i32(double x)
+{
+    return x > -2147483649.0 && x < 2147483648.0 ? (int32_t)x : INT32_MIN;
+}
+LB_INLINE int64_t truncate_i64(double x)
+{
+    return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
+}
 LB_INLINE uint32_t truncate_u32(double x)
 {
     return x >= 2147483648.0 ? (uint32_t)truncate_i32(x - 2147483648.0) ^ 0x80000000u : (uint32_t)truncate_i32(x);
@@ -255,23 +261,23 @@ LB_INLINE uint64_t truncate_u64(double x)
     return x >= 0x1p63 ? (uint64_t)truncate_i64(x - 0x1p63) ^ 0x8000000000000000u : (uint64_t)truncate_i64(x);
 }
 
-#define STORE_LOOP(type, expression)                                                                         \
-    do {                                                                                                     \
-        type *d = (type *)dst;                                                                               \
-        for (size_t i = 0; i < n; i++) d[i] = (type)(expression);                                            \
-        return;                                                                                              \
+#define STORE_LOOP(type, expression)                                                                                   \
+    do {                                                                                                               \
+        type *d = (type *)dst;                                                                                         \
+        for (size_t i = 0; i < n; i++) d[i] = (type)(expression);                                                      \
+        return;                                                                                                        \
     } while (0)
 
 /* Integers, bool and the wide types, from f32 or f64 alike (every f32 is an f64). */
-#define STORE_CASES                                                                                          \
-    case LB_I8: STORE_LOOP(any_i8, truncate_i32(src[i]));                                                    \
-    case LB_I16: STORE_LOOP(any_i16, truncate_i32(src[i]));                                                  \
-    case LB_I32: STORE_LOOP(any_i32, truncate_i32(src[i]));                                                  \
-    case LB_I64: STORE_LOOP(any_i64, truncate_i64(src[i]));                                                  \
-    case LB_U8: STORE_LOOP(uint8_t, truncate_i32(src[i]));                                                   \
-    case LB_U16: STORE_LOOP(any_u16, truncate_i32(src[i]));                                                  \
-    case LB_U32: STORE_LOOP(any_u32, truncate_u32(src[i]));                                                  \
-    case LB_U64: STORE_LOOP(any_u64, truncate_u64(src[i]));                                                  \
+#define STORE_CASES                                                                                                    \
+    case LB_I8: STORE_LOOP(any_i8, truncate_i32(src[i]));                                                              \
+    case LB_I16: STORE_LOOP(any_i16, truncate_i32(src[i]));                                                            \
+    case LB_I32: STORE_LOOP(any_i32, truncate_i32(src[i]));                                                            \
+    case LB_I64: STORE_LOOP(any_i64, truncate_i64(src[i]));                                                            \
+    case LB_U8: STORE_LOOP(uint8_t, truncate_i32(src[i]));                                                             \
+    case LB_U16: STORE_LOOP(any_u16, truncate_i32(src[i]));                                                            \
+    case LB_U32: STORE_LOOP(any_u32, truncate_u32(src[i]));                                                            \
+    case LB_U64: STORE_LOOP(any_u64, truncate_u64(src[i]));                                                            \
     case LB_BOOL: STORE_LOOP(uint8_t, src[i] != 0);
 
 static void put_nibble(uint8_t *bytes, size_t i, uint32_t code)

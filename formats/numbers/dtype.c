@@ -15,25 +15,54 @@ typedef struct properties {
     lb_kind kind;
 } properties;
 
-static const properties table[LB_DTYPE_COUNT] = {
-    {"none", "none", "", "", 0, LB_KIND_NONE},
-#define ROW(NAME, code, name, torch, safetensors, numpy, bits, kind)                                         \
+static const properties table[LB_DTYPE_COUNT] = {{"none", "none", "", "", 0, LB_KIND_NONE},
+#define ROW(NAME, code, name, torch, safetensors, numpy, bits, kind)                                                   \
     [code] = {name, torch, safetensors, numpy, bits, LB_KIND_##kind},
-    LB_DTYPES(ROW)
+                                                 LB_DTYPES(ROW)
 #undef ROW
 };
 
-static const properties *row(lb_dtype dtype) { return &table[dtype < LB_DTYPE_COUNT ? dtype : LB_NO_DTYPE]; }
+static const properties *row(lb_dtype dtype)
+{
+    return &table[dtype < LB_DTYPE_COUNT ? dtype : LB_NO_DTYPE];
+}
 
-const char *lb_dtype_name(lb_dtype dtype) { return dtype == LB_TF32 ? "tf32" : row(dtype)->name; }
-const char *lb_dtype_torch(lb_dtype dtype) { return row(dtype)->torch; }
-const char *lb_dtype_safetensors(lb_dtype dtype) { return row(dtype)->safetensors; }
-const char *lb_dtype_numpy(lb_dtype dtype) { return row(dtype)->numpy; }
-bool lb_dtype_valid(lb_dtype dtype) { return dtype != LB_NO_DTYPE && dtype < LB_DTYPE_COUNT; }
-lb_kind lb_dtype_kind(lb_dtype dtype) { return row(dtype)->kind; }
-size_t lb_dtype_bits(lb_dtype dtype) { return row(dtype)->bits; }
-bool lb_dtype_is_float(lb_dtype dtype) { return row(dtype)->kind == LB_KIND_FLOAT; }
-bool lb_dtype_is_complex(lb_dtype dtype) { return row(dtype)->kind == LB_KIND_COMPLEX; }
+const char *lb_dtype_name(lb_dtype dtype)
+{
+    return dtype == LB_TF32 ? "tf32" : row(dtype)->name;
+}
+const char *lb_dtype_torch(lb_dtype dtype)
+{
+    return row(dtype)->torch;
+}
+const char *lb_dtype_safetensors(lb_dtype dtype)
+{
+    return row(dtype)->safetensors;
+}
+const char *lb_dtype_numpy(lb_dtype dtype)
+{
+    return row(dtype)->numpy;
+}
+bool lb_dtype_valid(lb_dtype dtype)
+{
+    return dtype != LB_NO_DTYPE && dtype < LB_DTYPE_COUNT;
+}
+lb_kind lb_dtype_kind(lb_dtype dtype)
+{
+    return row(dtype)->kind;
+}
+size_t lb_dtype_bits(lb_dtype dtype)
+{
+    return row(dtype)->bits;
+}
+bool lb_dtype_is_float(lb_dtype dtype)
+{
+    return row(dtype)->kind == LB_KIND_FLOAT;
+}
+bool lb_dtype_is_complex(lb_dtype dtype)
+{
+    return row(dtype)->kind == LB_KIND_COMPLEX;
+}
 
 bool lb_dtype_is_integer(lb_dtype dtype)
 {
@@ -58,13 +87,32 @@ static const struct {
     const char *text;
     lb_dtype dtype;
 } aliases[] = {
-    {"double", LB_F64},         {"float", LB_F32},       {"half", LB_F16},       {"complex_half", LB_C32},
-    {"chalf", LB_C32},          {"cfloat", LB_C64},      {"cdouble", LB_C128},   {"char", LB_I8},
-    {"short", LB_I16},          {"int", LB_I32},         {"long", LB_I64},       {"byte", LB_U8},
-    {"fp64", LB_F64},           {"fp32", LB_F32},        {"fp16", LB_F16},       {"float8_e8m0", LB_E8M0},
-    {"float4_e2m1fn", LB_E2M1}, {"e8m0fnu", LB_E8M0},    {"e2m1fn", LB_E2M1},    {"e4m3", LB_E4M3FN},
-    {"C128", LB_C128},          {"F8_E4M3FN", LB_E4M3FN}, {"boolean", LB_BOOL},  {"|V2", LB_NO_DTYPE},
-    {"|b", LB_BOOL},            {"?", LB_BOOL},
+    {"double", LB_F64},
+    {"float", LB_F32},
+    {"half", LB_F16},
+    {"complex_half", LB_C32},
+    {"chalf", LB_C32},
+    {"cfloat", LB_C64},
+    {"cdouble", LB_C128},
+    {"char", LB_I8},
+    {"short", LB_I16},
+    {"int", LB_I32},
+    {"long", LB_I64},
+    {"byte", LB_U8},
+    {"fp64", LB_F64},
+    {"fp32", LB_F32},
+    {"fp16", LB_F16},
+    {"float8_e8m0", LB_E8M0},
+    {"float4_e2m1fn", LB_E2M1},
+    {"e8m0fnu", LB_E8M0},
+    {"e2m1fn", LB_E2M1},
+    {"e4m3", LB_E4M3FN},
+    {"C128", LB_C128},
+    {"F8_E4M3FN", LB_E4M3FN},
+    {"boolean", LB_BOOL},
+    {"|V2", LB_NO_DTYPE},
+    {"|b", LB_BOOL},
+    {"?", LB_BOOL},
 };
 
 static bool same_word(const char *a, const char *b)
@@ -105,8 +153,8 @@ lb_dtype lb_grid_parse(const char *text)
 
 /* --- layouts --------------------------------------------------------------------------------------------------- */
 
-const float_format float_format_f32 = {23, 127, 31, 0x7f7fffff, 0x7f800000, 0x7fc00000, 1, 0x3fffff, 0,
-                                       0x1p-149f, 0x7f800000, 0x7f800000};
+const float_format float_format_f32 = {23, 127,      31, 0x7f7fffff, 0x7f800000, 0x7fc00000,
+                                       1,  0x3fffff, 0,  0x1p-149f,  0x7f800000, 0x7f800000};
 static const float_format bf16 = {7, 127, 15, 0x7f7f, 0x7f80, 0x7fc0, 0, 0, 0, 0x1p-133f, 0x7f80, 0x7f80};
 static const float_format tf32 = {10, 127, 18, 0x3fbff, 0x3fc00, 0x3fe00, 1, 0x1ff, 0, 0x1p-136f, 0x3fc00, 0x3fc00};
 static const float_format f16 = {10, 15, 15, 0x7bff, 0x7c00, 0x7e00, 1, 0x1ff, 0, 0x1p-24f, 0x7c00, 0x7c00};
@@ -133,8 +181,17 @@ const float_format *float_format_of(lb_dtype dtype)
 
 float_target float_target_of(const float_format *f, const lb_cast *cast)
 {
-    float_target t = {f->fraction_bits, f->bias,         f->sign_shift,    f->max_code,  f->nan_code, f->nan_sign,
-                      f->payload_mask,  f->unsigned_zero, f->torch_over, f->torch_inf, 0};
+    float_target t = {f->fraction_bits,
+                      f->bias,
+                      f->sign_shift,
+                      f->max_code,
+                      f->nan_code,
+                      f->nan_sign,
+                      f->payload_mask,
+                      f->unsigned_zero,
+                      f->torch_over,
+                      f->torch_inf,
+                      0};
     if (cast->overflow == LB_OVERFLOW_SATURATE) {
         t.over_code = t.inf_code = f->max_code;
     } else if (cast->overflow == LB_OVERFLOW_IEEE) {

@@ -35,8 +35,7 @@ static void outcome(float x, const float_format *f, const float_target *t, lb_ro
 static grid grid_of(const float_format *f, const lb_cast *cast)
 {
     const float_target t = float_target_of(f, cast);
-    grid g = {
-        .rounder = rounder_of(f), .unsigned_zero = (int32_t)f->unsigned_zero, .payload = f->payload_mask << 13};
+    grid g = {.rounder = rounder_of(f), .unsigned_zero = (int32_t)f->unsigned_zero, .payload = f->payload_mask << 13};
     g.most = (int32_t)bits_of_f32(float_decode(f->max_code, f));
     g.smallest = cast->flush_subnormals ? (int32_t)(128 - f->bias) << 23 : 0;
     /* What is above the largest finite f32, no rounding makes finite: only infinity stands for it. */
@@ -66,20 +65,20 @@ static bool is_simple(const grid *g)
     return !g->smallest && !g->unsigned_zero && !g->payload;
 }
 
-#define EACH_ROUNDING(convert, simple)                                                                         \
-    switch (rounding) {                                                                                        \
-    case LB_RNE:                                                                                               \
-        for (size_t i = 0; i < n; i++) convert(LB_RNE, 0, simple);                                             \
-        break;                                                                                                 \
-    case LB_RZ:                                                                                                \
-        for (size_t i = 0; i < n; i++) convert(LB_RZ, 0, simple);                                              \
-        break;                                                                                                 \
-    case LB_RNA:                                                                                               \
-        for (size_t i = 0; i < n; i++) convert(LB_RNA, 0, simple);                                             \
-        break;                                                                                                 \
-    case LB_STOCHASTIC:                                                                                        \
-        for (size_t i = 0; i < n; i++) convert(LB_STOCHASTIC, random[i], simple);                              \
-        break;                                                                                                 \
+#define EACH_ROUNDING(convert, simple)                                                                                 \
+    switch (rounding) {                                                                                                \
+    case LB_RNE:                                                                                                       \
+        for (size_t i = 0; i < n; i++) convert(LB_RNE, 0, simple);                                                     \
+        break;                                                                                                         \
+    case LB_RZ:                                                                                                        \
+        for (size_t i = 0; i < n; i++) convert(LB_RZ, 0, simple);                                                      \
+        break;                                                                                                         \
+    case LB_RNA:                                                                                                       \
+        for (size_t i = 0; i < n; i++) convert(LB_RNA, 0, simple);                                                     \
+        break;                                                                                                         \
+    case LB_STOCHASTIC:                                                                                                \
+        for (size_t i = 0; i < n; i++) convert(LB_STOCHASTIC, random[i], simple);                                      \
+        break;                                                                                                         \
     }
 #define GRID_PARAMETERS (float *x, size_t n, const grid *target, lb_rounding rounding, const uint32_t *random)
 #define GRID_ARGUMENTS (x, n, target, rounding, random)
@@ -105,7 +104,7 @@ LB_INLINE void narrow_grid_body GRID_PARAMETERS
 LB_PER_ISA(narrow_grid, narrow_grid_body, GRID_PARAMETERS, GRID_ARGUMENTS)
 
 #if LB_HAVE_X86
-#define F16_LOOP(width, load, to_half, from_half, store, mode)                                                 \
+#define F16_LOOP(width, load, to_half, from_half, store, mode)                                                         \
     for (; i + (width) <= n; i += (width)) store(x + i, from_half(to_half(load(x + i), mode)))
 
 #define NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
@@ -136,8 +135,7 @@ static size_t f16_grid(float *x, size_t n, const lb_cast *cast)
 {
 #if LB_HAVE_X86
     const bool nearest = cast->rounding == LB_RNE;
-    if ((!nearest && cast->rounding != LB_RZ) || cast->overflow == LB_OVERFLOW_SATURATE ||
-        cast->flush_subnormals)
+    if ((!nearest && cast->rounding != LB_RZ) || cast->overflow == LB_OVERFLOW_SATURATE || cast->flush_subnormals)
         return 0;
     if (lb_processor_isa() == LB_ISA_AVX512) return f16_grid_avx512(x, n, nearest);
     if (lb_processor_isa() == LB_ISA_AVX2) return f16_grid_avx2(x, n, nearest);
@@ -149,8 +147,7 @@ static size_t f16_grid(float *x, size_t n, const lb_cast *cast)
 
 /* --- f32's exponents: bf16 drops 16 bits of the fraction, tf32 13 ---------------------------------------------- */
 
-LB_INLINE float round_wide(float x, const grid *g, uint32_t drop, lb_rounding rounding, uint32_t random,
-                           bool simple)
+LB_INLINE float round_wide(float x, const grid *g, uint32_t drop, lb_rounding rounding, uint32_t random, bool simple)
 {
     const uint32_t u = bits_of_f32(x), step = 1u << drop;
     uint32_t a = u & 0x7fffffffu;
@@ -194,8 +191,7 @@ LB_PER_ISA(bf16_plain, bf16_plain_body, (float *x, size_t n), (x, n))
 
 /* --- all of them ------------------------------------------------------------------------------------------------ */
 
-static void grid_run(float *x, size_t n, lb_dtype dtype, const grid *g, lb_rounding rounding,
-                     const uint32_t *random)
+static void grid_run(float *x, size_t n, lb_dtype dtype, const grid *g, lb_rounding rounding, const uint32_t *random)
 {
     if (dtype == LB_BF16)
         bf16_grid(x, n, g, rounding, random);
@@ -228,8 +224,7 @@ void lb_round_to_grid_f32(float *x, size_t n, lb_dtype dtype, const lb_cast *cas
         grid_by_codes(x, n, dtype, cast);
         return;
     }
-    const bool plain =
-        cast->rounding == LB_RNE && cast->overflow != LB_OVERFLOW_SATURATE && !cast->flush_subnormals;
+    const bool plain = cast->rounding == LB_RNE && cast->overflow != LB_OVERFLOW_SATURATE && !cast->flush_subnormals;
     if (dtype == LB_BF16 && plain) {
         bf16_plain(x, n);
         return;

@@ -62,8 +62,7 @@ LB_TARGET_AVX512 static void philox_8(uint32_t *words, uint64_t key, uint64_t fi
 LB_TARGET_AVX2 static void philox_4(uint32_t *words, uint64_t key, uint64_t first)
 {
     const __m256i m0 = _mm256_set1_epi64x(M0), m1 = _mm256_set1_epi64x(M1);
-    const __m256i counter =
-        _mm256_add_epi64(_mm256_set1_epi64x((long long)first), _mm256_set_epi64x(3, 1, 2, 0));
+    const __m256i counter = _mm256_add_epi64(_mm256_set1_epi64x((long long)first), _mm256_set_epi64x(3, 1, 2, 0));
     __m256i c0 = counter, c1 = _mm256_srli_epi64(counter, 32), c2 = _mm256_setzero_si256(), c3 = c2;
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int i = 0; i < 10; i++, k0 += W0, k1 += W1) {

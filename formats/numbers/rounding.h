@@ -15,11 +15,10 @@
 
 /* Fields are exponents in place, bits 23 to 30 of an f32. */
 typedef struct rounder {
-    int32_t least; /* field of the least normal value */
-    int32_t
-        beyond;   /* bits of the power of two above the largest value: nothing larger needs to be told apart */
-    int32_t lift; /* from a field to that of 2^23 steps */
-    int32_t drop; /* from a field down to that of one step */
+    int32_t least;      /* field of the least normal value */
+    int32_t beyond;     /* bits of the power of two above the largest value: nothing larger needs to be told apart */
+    int32_t lift;       /* from a field to that of 2^23 steps */
+    int32_t drop;       /* from a field down to that of one step */
     int32_t code_shift; /* from a difference of fields to one of codes */
 } rounder;
 

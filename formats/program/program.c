@@ -112,7 +112,10 @@ static bool set_grow(const lb_program *program, row_set *set, uint32_t rows,
     return true;
 }
 
-static const char *string_text(const lb_program *program, uint32_t row) { return program->strings[row]; }
+static const char *string_text(const lb_program *program, uint32_t row)
+{
+    return program->strings[row];
+}
 
 static const char *scope_text(const lb_program *program, uint32_t row)
 {
@@ -217,8 +220,11 @@ fail:
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 
-#define ADD_ROW(function, type, id)                                                                          \
-    uint32_t function(lb_program *program, const type *row) { return append(program, id, row, 1); }
+#define ADD_ROW(function, type, id)                                                                                    \
+    uint32_t function(lb_program *program, const type *row)                                                            \
+    {                                                                                                                  \
+        return append(program, id, row, 1);                                                                            \
+    }
 
 ADD_ROW(lb_program_add_value, lb_value, LB_TABLE_VALUES)
 ADD_ROW(lb_program_add_statistics, lb_statistics, LB_TABLE_STATISTICS)
@@ -247,8 +253,9 @@ uint32_t lb_program_copy_args(lb_program *program, const lb_program *from, const
         if (args[i].tag == LB_ARG_VALUE) copy[i].u.value = rename->value(rename->context, args[i].u.value);
         if (args[i].tag == LB_ARG_STRING) copy[i].u.string = rename->string(rename->context, args[i].u.string);
         if (args[i].tag != LB_ARG_LIST && args[i].tag != LB_ARG_COMPLEX) continue;
-        copy[i].u.first =
-            args[i].count ? lb_program_copy_args(program, from, from->args + args[i].u.first, args[i].count, rename) : 0;
+        copy[i].u.first = args[i].count
+                              ? lb_program_copy_args(program, from, from->args + args[i].u.first, args[i].count, rename)
+                              : 0;
         if (copy[i].u.first == LB_NONE) {
             free(copy);
             return LB_NONE;
@@ -271,7 +278,10 @@ const char *lb_program_text(const lb_program *program, uint32_t string)
     return string < program->n_strings ? program->strings[string] : "";
 }
 
-const char *lb_op_name(const lb_program *program, const lb_op *op) { return lb_program_text(program, op->name); }
+const char *lb_op_name(const lb_program *program, const lb_op *op)
+{
+    return lb_program_text(program, op->name);
+}
 
 const char *lb_op_layer(const lb_program *program, const lb_op *op)
 {
@@ -283,8 +293,8 @@ const char *lb_op_class(const lb_program *program, const lb_op *op)
     return op->scope < program->n_scopes ? lb_program_text(program, program->scopes[op->scope].class_name) : "";
 }
 
-static void each_value(const lb_program *program, const lb_arg *args, uint32_t count,
-                       void (*visit)(void *, uint32_t), void *context)
+static void each_value(const lb_program *program, const lb_arg *args, uint32_t count, void (*visit)(void *, uint32_t),
+                       void *context)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (args[i].tag == LB_ARG_VALUE)
@@ -294,7 +304,8 @@ static void each_value(const lb_program *program, const lb_arg *args, uint32_t c
     }
 }
 
-void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context)
+void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value),
+                      void *context)
 {
     each_value(program, lb_op_args(program, op), op->args, visit, context);
 }
@@ -340,7 +351,8 @@ uint32_t lb_program_owner(const lb_program *program, const char *parameter)
 
 bool lb_program_is_tap(const lb_program *program, const lb_boundary *boundary)
 {
-    return boundary->value != LB_NONE && strcmp(lb_program_text(program, program->scopes[boundary->scope].class_name), "tap") == 0;
+    return boundary->value != LB_NONE &&
+           strcmp(lb_program_text(program, program->scopes[boundary->scope].class_name), "tap") == 0;
 }
 
 uint32_t *lb_program_producers(const lb_program *program)

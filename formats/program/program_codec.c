@@ -28,36 +28,41 @@ typedef struct column {
 
 static const column scope_columns[] = {I(lb_scope, path), I(lb_scope, class_name), I(lb_scope, parent)};
 static const column op_columns[] = {
-    I(lb_op, name),       I(lb_op, scope),        I(lb_op, call),    I(lb_op, flags),         I(lb_op, first_arg),
-    I(lb_op, args),       I(lb_op, first_result), I(lb_op, results), I(lb_op, first_written), I(lb_op, written),
-    I(lb_op, node_name),  I(lb_op, node),         I(lb_op, phase),   I(lb_op, thread),
+    I(lb_op, name),      I(lb_op, scope),        I(lb_op, call),    I(lb_op, flags),         I(lb_op, first_arg),
+    I(lb_op, args),      I(lb_op, first_result), I(lb_op, results), I(lb_op, first_written), I(lb_op, written),
+    I(lb_op, node_name), I(lb_op, node),         I(lb_op, phase),   I(lb_op, thread),
 };
 static const column arg_columns[] = {I(lb_arg, tag), I(lb_arg, count), {"u", offsetof(lb_arg, u), 8, INTEGER}};
 static const column ref_columns[] = {{"row", 0, 4, INTEGER}};
 static const column value_columns[] = {
-    I(lb_value, storage), I(lb_value, version), I(lb_value, flags), I(lb_value, dtype),
-    I(lb_value, source),  I(lb_value, device),  I(lb_value, name),  I(lb_value, statistics),
+    I(lb_value, storage),
+    I(lb_value, version),
+    I(lb_value, flags),
+    I(lb_value, dtype),
+    I(lb_value, source),
+    I(lb_value, device),
+    I(lb_value, name),
+    I(lb_value, statistics),
     {"offset", offsetof(lb_value, layout.offset), 8, INTEGER},
     {"ndim", offsetof(lb_value, layout.ndim), 4, INTEGER},
-    COLUMN(DIGEST, lb_value, logical), COLUMN(DIGEST, lb_value, blob),
+    COLUMN(DIGEST, lb_value, logical),
+    COLUMN(DIGEST, lb_value, blob),
 };
 static const column statistics_columns[] = {
-    I(lb_statistics, elements), I(lb_statistics, nan), I(lb_statistics, pos_inf), I(lb_statistics, neg_inf),
-    I(lb_statistics, zero),     F(lb_statistics, min), F(lb_statistics, max),     F(lb_statistics, sum),
-    F(lb_statistics, sum_squares),
+    I(lb_statistics, elements), I(lb_statistics, nan),  I(lb_statistics, pos_inf),
+    I(lb_statistics, neg_inf),  I(lb_statistics, zero), F(lb_statistics, min),
+    F(lb_statistics, max),      F(lb_statistics, sum),  F(lb_statistics, sum_squares),
 };
 static const column boundary_columns[] = {
-    I(lb_boundary, scope),    I(lb_boundary, call),  I(lb_boundary, op),
-    I(lb_boundary, position), I(lb_boundary, value), I(lb_boundary, output),
-    I(lb_boundary, recompute),
+    I(lb_boundary, scope), I(lb_boundary, call),   I(lb_boundary, op),        I(lb_boundary, position),
+    I(lb_boundary, value), I(lb_boundary, output), I(lb_boundary, recompute),
 };
 static const column collective_columns[] = {
-    I(lb_collective, op),        I(lb_collective, group),    I(lb_collective, reduce),
-    I(lb_collective, algorithm), I(lb_collective, sequence), I(lb_collective, first_rank),
-    I(lb_collective, ranks),
+    I(lb_collective, op),       I(lb_collective, group),      I(lb_collective, reduce), I(lb_collective, algorithm),
+    I(lb_collective, sequence), I(lb_collective, first_rank), I(lb_collective, ranks),
 };
 static const column routing_columns[] = {
-    I(lb_routing, scope), I(lb_routing, call),    I(lb_routing, logits), I(lb_routing, ids),
+    I(lb_routing, scope),   I(lb_routing, call),  I(lb_routing, logits),  I(lb_routing, ids),
     I(lb_routing, weights), I(lb_routing, slots), I(lb_routing, dropped),
 };
 static const column scalar_columns[] = {I(lb_scalar, name), I(lb_scalar, op), F(lb_scalar, number)};
@@ -65,10 +70,10 @@ static const column group_columns[] = {
     I(lb_group, optimizer),   I(lb_group, index),  I(lb_group, first_op),     I(lb_group, ops),
     I(lb_group, first_param), I(lb_group, params), I(lb_group, first_option), I(lb_group, options),
 };
-static const column group_param_columns[] = {
-    I(lb_group_param, name), I(lb_group_param, storage), I(lb_group_param, gradient)};
-static const column notice_columns[] = {
-    I(lb_notice, kind), I(lb_notice, op), I(lb_notice, value), I(lb_notice, message)};
+static const column group_param_columns[] = {I(lb_group_param, name), I(lb_group_param, storage),
+                                             I(lb_group_param, gradient)};
+static const column notice_columns[] = {I(lb_notice, kind), I(lb_notice, op), I(lb_notice, value),
+                                        I(lb_notice, message)};
 
 #define MAX_COLUMNS 16
 static const struct {
@@ -76,12 +81,18 @@ static const struct {
     uint32_t count;
 } columns_of[LB_TABLE_COUNT] = {
 #define COLUMNS(ID, array) [LB_TABLE_##ID] = {array, sizeof array / sizeof array[0]}
-    COLUMNS(SCOPES, scope_columns),           COLUMNS(OPS, op_columns),
-    COLUMNS(ARGS, arg_columns),               COLUMNS(REFS, ref_columns),
-    COLUMNS(VALUES, value_columns),           COLUMNS(STATISTICS, statistics_columns),
-    COLUMNS(BOUNDARIES, boundary_columns),    COLUMNS(COLLECTIVES, collective_columns),
-    COLUMNS(ROUTINGS, routing_columns),       COLUMNS(SCALARS, scalar_columns),
-    COLUMNS(GROUPS, group_columns),           COLUMNS(GROUP_PARAMS, group_param_columns),
+    COLUMNS(SCOPES, scope_columns),
+    COLUMNS(OPS, op_columns),
+    COLUMNS(ARGS, arg_columns),
+    COLUMNS(REFS, ref_columns),
+    COLUMNS(VALUES, value_columns),
+    COLUMNS(STATISTICS, statistics_columns),
+    COLUMNS(BOUNDARIES, boundary_columns),
+    COLUMNS(COLLECTIVES, collective_columns),
+    COLUMNS(ROUTINGS, routing_columns),
+    COLUMNS(SCALARS, scalar_columns),
+    COLUMNS(GROUPS, group_columns),
+    COLUMNS(GROUP_PARAMS, group_param_columns),
     COLUMNS(NOTICES, notice_columns),
 };
 
@@ -156,7 +167,8 @@ static void put_int(encoder *e, const char *key, int64_t number)
 static void put_bin(encoder *e, const char *key, const void *bytes, size_t n)
 {
     put_text(e, key);
-    e->failed |= n > UINT32_MAX || msgpack_pack_bin(&e->packer, n) || (n && msgpack_pack_bin_body(&e->packer, bytes, n));
+    e->failed |=
+        n > UINT32_MAX || msgpack_pack_bin(&e->packer, n) || (n && msgpack_pack_bin_body(&e->packer, bytes, n));
 }
 
 static char *scratch(encoder *e, size_t bytes)
@@ -263,7 +275,8 @@ lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *siz
     put_text(&e, "strings");
     e.failed |= msgpack_pack_array(&e.packer, program->n_strings) != 0;
     for (uint32_t i = 0; i < program->n_strings; i++) put_text(&e, program->strings[i]);
-    for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT && !e.failed; id++) put_table(&e, program, (lb_program_table_id)id);
+    for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT && !e.failed; id++)
+        put_table(&e, program, (lb_program_table_id)id);
     free(e.scratch);
     if (e.failed) {
         msgpack_sbuffer_destroy(&buffer);
@@ -304,8 +317,8 @@ static unsigned stored_width(const stored_column *stored, uint64_t rows, unsigne
 }
 
 /* Finds the width of a stored column, or fails. */
-static lb_status check_column(const decoder *d, const lb_program_table *table, const column *column, const stored_column *stored,
-                              uint32_t n, unsigned *width)
+static lb_status check_column(const decoder *d, const lb_program_table *table, const column *column,
+                              const stored_column *stored, uint32_t n, unsigned *width)
 {
     if (!stored->bytes) return column_failed(d, table->name, column->name, "the column is missing, rows", 0, n);
     *width = column->kind == INTEGER ? stored_width(stored, n, column->width) : column->width;
@@ -314,20 +327,26 @@ static lb_status check_column(const decoder *d, const lb_program_table *table, c
     return LB_OK;
 }
 
-#define SPREAD_AS(from_type, to_type)                                                                        \
-    for (uint32_t i = 0; i < n; i++, from += sizeof(from_type), to += stride) {                              \
-        from_type small;                                                                                     \
-        memcpy(&small, from, sizeof small);                                                                  \
-        to_type number = (to_type)small;                                                                     \
-        memcpy(to, &number, sizeof number);                                                                  \
-    }                                                                                                        \
+#define SPREAD_AS(from_type, to_type)                                                                                  \
+    for (uint32_t i = 0; i < n; i++, from += sizeof(from_type), to += stride) {                                        \
+        from_type small;                                                                                               \
+        memcpy(&small, from, sizeof small);                                                                            \
+        to_type number = (to_type)small;                                                                               \
+        memcpy(to, &number, sizeof number);                                                                            \
+    }                                                                                                                  \
     return
-#define SPREAD(to_type)                                                                                      \
-    do {                                                                                                     \
-        if (width == 1) { SPREAD_AS(int8_t, to_type); }                                                      \
-        if (width == 2) { SPREAD_AS(int16_t, to_type); }                                                     \
-        if (width == 4) { SPREAD_AS(int32_t, to_type); }                                                     \
-        SPREAD_AS(int64_t, to_type);                                                                         \
+#define SPREAD(to_type)                                                                                                \
+    do {                                                                                                               \
+        if (width == 1) {                                                                                              \
+            SPREAD_AS(int8_t, to_type);                                                                                \
+        }                                                                                                              \
+        if (width == 2) {                                                                                              \
+            SPREAD_AS(int16_t, to_type);                                                                               \
+        }                                                                                                              \
+        if (width == 4) {                                                                                              \
+            SPREAD_AS(int32_t, to_type);                                                                               \
+        }                                                                                                              \
+        SPREAD_AS(int64_t, to_type);                                                                                   \
     } while (0)
 
 /* `n` numbers of `width` bytes to one field of `n` rows. */
@@ -346,7 +365,8 @@ static void spread(const char *from, unsigned width, char *to, size_t stride, co
 }
 
 /* Some rows at a time, all columns of them: a row of values is five lines of the cache, and there are fourteen columns. */
-static void fill_rows(lb_program_table_id id, const stored_column *found, const unsigned *width, uint32_t rows, char *array)
+static void fill_rows(lb_program_table_id id, const stored_column *found, const unsigned *width, uint32_t rows,
+                      char *array)
 {
     enum { STRIP = 64 };
     const lb_program_table *table = &lb_program_tables[id];
@@ -354,8 +374,8 @@ static void fill_rows(lb_program_table_id id, const stored_column *found, const 
     for (uint32_t first = 0; first < rows; first += STRIP) {
         uint32_t n = rows - first < STRIP ? rows - first : STRIP;
         for (uint32_t k = 0; k < columns_of[id].count; k++)
-            spread(found[k].bytes + (size_t)first * width[k], width[k], array + first * table->row_bytes + columns[k].offset,
-                   table->row_bytes, &columns[k], n);
+            spread(found[k].bytes + (size_t)first * width[k], width[k],
+                   array + first * table->row_bytes + columns[k].offset, table->row_bytes, &columns[k], n);
     }
 }
 
@@ -366,10 +386,12 @@ static lb_status fill_dims(const decoder *d, const stored_column *shapes, const 
     uint64_t total = 0, at = 0;
     for (uint32_t i = 0; i < p->n_values; i++) {
         int32_t ndim = p->values[i].layout.ndim;
-        if (ndim < 0 || ndim > LB_MAX_DIMS) return column_failed(d, "values", "ndim", "dimensions", (uint64_t)ndim, LB_MAX_DIMS);
+        if (ndim < 0 || ndim > LB_MAX_DIMS)
+            return column_failed(d, "values", "ndim", "dimensions", (uint64_t)ndim, LB_MAX_DIMS);
         total += (uint32_t)ndim;
     }
-    unsigned v = shapes->bytes ? stored_width(shapes, total, 8) : 0, w = strides->bytes ? stored_width(strides, total, 8) : 0;
+    unsigned v = shapes->bytes ? stored_width(shapes, total, 8) : 0,
+             w = strides->bytes ? stored_width(strides, total, 8) : 0;
     if (v == 0) return column_failed(d, "values", shape_column, "bytes for the dimensions", shapes->size, total);
     if (w == 0) return column_failed(d, "values", stride_column, "bytes for the dimensions", strides->size, total);
     for (uint32_t i = 0; i < p->n_values; i++) {
@@ -424,9 +446,11 @@ static lb_status read_table(decoder *d, lb_program_table_id id)
     if (*array) return lb_cursor_fail(&d->cursor, table->name, "stands there twice");
     LB_TRY(read_columns(d, id, &rows, found));
     /* A row costs at least a byte per column on disk: nothing is allocated for rows that are only claimed. */
-    for (uint32_t k = 0; k < n; k++) LB_TRY(check_column(d, table, &columns_of[id].columns[k], &found[k], rows, &width[k]));
+    for (uint32_t k = 0; k < n; k++)
+        LB_TRY(check_column(d, table, &columns_of[id].columns[k], &found[k], rows, &width[k]));
     *array = (char *)calloc((size_t)rows + 1, table->row_bytes);
-    if (!*array) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " %s", rows, table->name);
+    if (!*array)
+        return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " %s", rows, table->name);
     d->program->store->capacity[id] = rows + 1;
     *(uint32_t *)((char *)d->program + table->count) = rows;
     fill_rows(id, found, width, rows, *array);
@@ -446,7 +470,8 @@ static lb_status read_strings(decoder *d)
     for (; p->n_strings < count; p->n_strings++) {
         const char *text;
         LB_TRY(lb_cursor_str(&d->cursor, "strings", &text, &n));
-        if (memchr(text, '\0', n)) return lb_cursor_fail(&d->cursor, "strings", "row %" PRIu32 " holds a NUL", p->n_strings);
+        if (memchr(text, '\0', n))
+            return lb_cursor_fail(&d->cursor, "strings", "row %" PRIu32 " holds a NUL", p->n_strings);
         p->strings[p->n_strings] = lb_program_keep_text(p, text, n);
         if (!p->strings[p->n_strings]) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
     }
@@ -486,8 +511,8 @@ static lb_status read_pair(decoder *d)
     return LB_OK;
 }
 
-lb_status lb_program_decode_from(const void *bytes, size_t size, const char *source, uint64_t offset, lb_program **program,
-                                 lb_err *err)
+lb_status lb_program_decode_from(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                 lb_program **program, lb_err *err)
 {
     decoder d = {lb_cursor_of(bytes, size, source, offset, err), lb_program_alloc()};
     if (!d.program) return lb_fail(err, LB_ERR_NOMEM, "program: out of memory");

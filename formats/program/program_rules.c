@@ -25,8 +25,8 @@ typedef struct site {
 
 static lb_status bad(const site *at, const char *field, const char *what, int64_t found, int64_t limit)
 {
-    return lb_fail(at->err, LB_ERR_CORRUPT, "program: %s[%" PRIu32 "].%s: %s: found %" PRId64 ", limit %" PRId64, at->table,
-                   at->row, field, what, found, limit);
+    return lb_fail(at->err, LB_ERR_CORRUPT, "program: %s[%" PRIu32 "].%s: %s: found %" PRId64 ", limit %" PRId64,
+                   at->table, at->row, field, what, found, limit);
 }
 
 static lb_status must_index(const site *at, const char *field, uint32_t index, uint32_t rows)
@@ -41,8 +41,9 @@ static lb_status may_index(const site *at, const char *field, uint32_t index, ui
 
 static lb_status must_range(const site *at, const char *field, uint32_t first, uint32_t count, uint32_t rows)
 {
-    return count <= rows && first <= rows - count ? LB_OK
-                                                  : bad(at, field, "range ends after the table", (int64_t)first + count, rows);
+    return count <= rows && first <= rows - count
+               ? LB_OK
+               : bad(at, field, "range ends after the table", (int64_t)first + count, rows);
 }
 
 static lb_status at_most(const site *at, const char *field, int64_t found, int64_t limit)
@@ -57,7 +58,8 @@ static lb_status check_scopes(const lb_program *p, lb_err *err)
         site at = {err, "scopes", i};
         LB_TRY(must_index(&at, "path", scope->path, p->n_strings));
         LB_TRY(may_index(&at, "class_name", scope->class_name, p->n_strings));
-        if (scope->parent != LB_NONE && scope->parent >= i) return bad(&at, "parent", "must stand before", scope->parent, i);
+        if (scope->parent != LB_NONE && scope->parent >= i)
+            return bad(&at, "parent", "must stand before", scope->parent, i);
     }
     return LB_OK;
 }
@@ -102,7 +104,8 @@ static lb_status check_arg(const lb_program *p, const site *at, arg_extent *exte
     case LB_ARG_LIST: return check_list(p, at, extents);
     case LB_ARG_COMPLEX:
         LB_TRY(check_list(p, at, extents));
-        if (arg->count != 2 || p->args[arg->u.first].tag != LB_ARG_FLOAT || p->args[arg->u.first + 1].tag != LB_ARG_FLOAT)
+        if (arg->count != 2 || p->args[arg->u.first].tag != LB_ARG_FLOAT ||
+            p->args[arg->u.first + 1].tag != LB_ARG_FLOAT)
             return bad(at, "complex", "must have two floats", arg->count, 2);
         return LB_OK;
     }

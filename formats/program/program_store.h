@@ -6,27 +6,27 @@
 #include <lastbit/program.h>
 
 /* X(ID, field of lb_program, row type) */
-#define LB_PROGRAM_TABLES(X)                                                                                 \
-    X(STRINGS, strings, char *)                                                                              \
-    X(SCOPES, scopes, lb_scope)                                                                              \
-    X(OPS, ops, lb_op)                                                                                       \
-    X(ARGS, args, lb_arg)                                                                                    \
-    X(REFS, refs, uint32_t)                                                                                  \
-    X(VALUES, values, lb_value)                                                                              \
-    X(STATISTICS, statistics, lb_statistics)                                                                 \
-    X(BOUNDARIES, boundaries, lb_boundary)                                                                   \
-    X(COLLECTIVES, collectives, lb_collective)                                                               \
-    X(ROUTINGS, routings, lb_routing)                                                                        \
-    X(SCALARS, scalars, lb_scalar)                                                                           \
-    X(GROUPS, groups, lb_group)                                                                              \
-    X(GROUP_PARAMS, group_params, lb_group_param)                                                            \
+#define LB_PROGRAM_TABLES(X)                                                                                           \
+    X(STRINGS, strings, char *)                                                                                        \
+    X(SCOPES, scopes, lb_scope)                                                                                        \
+    X(OPS, ops, lb_op)                                                                                                 \
+    X(ARGS, args, lb_arg)                                                                                              \
+    X(REFS, refs, uint32_t)                                                                                            \
+    X(VALUES, values, lb_value)                                                                                        \
+    X(STATISTICS, statistics, lb_statistics)                                                                           \
+    X(BOUNDARIES, boundaries, lb_boundary)                                                                             \
+    X(COLLECTIVES, collectives, lb_collective)                                                                         \
+    X(ROUTINGS, routings, lb_routing)                                                                                  \
+    X(SCALARS, scalars, lb_scalar)                                                                                     \
+    X(GROUPS, groups, lb_group)                                                                                        \
+    X(GROUP_PARAMS, group_params, lb_group_param)                                                                      \
     X(NOTICES, notices, lb_notice)
 
 typedef enum lb_program_table_id {
 #define LB_TABLE_ENUM(ID, field, type) LB_TABLE_##ID,
     LB_PROGRAM_TABLES(LB_TABLE_ENUM)
 #undef LB_TABLE_ENUM
-    LB_TABLE_COUNT
+        LB_TABLE_COUNT
 } lb_program_table_id;
 
 typedef struct lb_program_table {
@@ -58,7 +58,7 @@ lb_program *lb_program_alloc(void); /* no string 0, no scope 0 yet */
 bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t rows);
 char *lb_program_keep_text(lb_program *program, const char *text, size_t n);
 /* As lb_program_decode; messages name the source and offsets count from `offset` in it. */
-lb_status lb_program_decode_from(const void *bytes, size_t size, const char *source, uint64_t offset, lb_program **program,
-                                 lb_err *err);
+lb_status lb_program_decode_from(const void *bytes, size_t size, const char *source, uint64_t offset,
+                                 lb_program **program, lb_err *err);
 
 #endif

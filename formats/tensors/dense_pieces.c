@@ -22,7 +22,8 @@ static size_t gather_some(lb_dense_pieces *p, size_t filled)
 {
     lb_rows *r = &p->rows;
     int64_t room = (int64_t)(p->per_piece - filled), n = 1;
-    lb_tensor piece = {(char *)p->tensor.data + (r->offset + p->row_at * r->stride) * (int64_t)p->width, p->tensor.dtype, {.ndim = 1}};
+    lb_tensor piece = {
+        (char *)p->tensor.data + (r->offset + p->row_at * r->stride) * (int64_t)p->width, p->tensor.dtype, {.ndim = 1}};
     int64_t take = r->count - p->row_at < room ? r->count - p->row_at : room;
     if (p->row_at == 0 && r->ndim > 0 && take == r->count) {
         int last = r->ndim - 1;

@@ -14,9 +14,9 @@ typedef struct lb_dense_pieces {
     lb_tensor tensor;
     size_t width, per_piece; /* bytes of an element (0: less than one), elements of a piece */
     bool contiguous;
-    int64_t done, total;     /* elements given out */
+    int64_t done, total; /* elements given out */
     lb_rows rows;
-    int64_t row_at;          /* elements of the current row already taken */
+    int64_t row_at; /* elements of the current row already taken */
     bool has_row;
     char buffer[LB_DIGEST_LEAF];
 } lb_dense_pieces;

@@ -107,7 +107,10 @@ lb_status lb_digest_parse(const char *text, lb_digest *digest, lb_err *err)
     int i = 0;
     for (; i < 32 && text[i]; i++) {
         char c = text[i];
-        int nibble = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int nibble = c >= '0' && c <= '9'   ? c - '0'
+                     : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                            : -1;
         if (nibble < 0) break;
         word[i / 16] = word[i / 16] << 4 | (uint64_t)nibble;
     }

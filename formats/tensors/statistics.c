@@ -17,8 +17,7 @@
 #include <string.h>
 
 #define LANES 16
-#define BLOCK                                                                                                  \
-    1024 /* a multiple of LANES; every block but the last is full, so lanes do not depend on row lengths */
+#define BLOCK 1024 /* a multiple of LANES; every block but the last is full, so lanes do not depend on row lengths */
 
 typedef lb_statistics_state lanes;
 
@@ -41,20 +40,20 @@ static void add_masked(lanes *l, double v, size_t lane)
 }
 
 /* The plain kernels: finite elements only, n a multiple of LANES; false, with `l` in an undefined state, when one was not. */
-#define PLAIN_KERNEL(name, type)                                                                               \
-    static bool name(lanes *l, const type *x, size_t n)                                                        \
-    {                                                                                                          \
-        double odd = 0;                                                                                        \
-        for (size_t i = 0; i < n; i++) {                                                                       \
-            double v = (double)x[i];                                                                           \
-            odd += v - v;                                                                                      \
-            l->zero += v == 0;                                                                                 \
-            l->sum[i % LANES] += v;                                                                            \
-            l->squares[i % LANES] += v * v;                                                                    \
-            l->min = v < l->min ? v : l->min;                                                                  \
-            l->max = v > l->max ? v : l->max;                                                                  \
-        }                                                                                                      \
-        return odd == 0;                                                                                       \
+#define PLAIN_KERNEL(name, type)                                                                                       \
+    static bool name(lanes *l, const type *x, size_t n)                                                                \
+    {                                                                                                                  \
+        double odd = 0;                                                                                                \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            double v = (double)x[i];                                                                                   \
+            odd += v - v;                                                                                              \
+            l->zero += v == 0;                                                                                         \
+            l->sum[i % LANES] += v;                                                                                    \
+            l->squares[i % LANES] += v * v;                                                                            \
+            l->min = v < l->min ? v : l->min;                                                                          \
+            l->max = v > l->max ? v : l->max;                                                                          \
+        }                                                                                                              \
+        return odd == 0;                                                                                               \
     }
 PLAIN_KERNEL(plain_f32, float)
 PLAIN_KERNEL(plain_f64, double)
@@ -84,8 +83,7 @@ LB_TARGET_AVX2 static bool avx2_f64(lanes *l, const double *x, size_t n)
         for (int k = 0; k < 4; k++) {
             __m256d v = _mm256_loadu_pd(x + i + 4 * k);
             odd = _mm256_or_pd(odd, _mm256_sub_pd(v, v));
-            zero =
-                _mm256_sub_epi64(zero, _mm256_castpd_si256(_mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ)));
+            zero = _mm256_sub_epi64(zero, _mm256_castpd_si256(_mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ)));
             sum[k] = _mm256_add_pd(sum[k], v);
             squares[k] = _mm256_add_pd(squares[k], _mm256_mul_pd(v, v));
             low = _mm256_min_pd(v, low);
@@ -116,8 +114,7 @@ LB_TARGET_AVX2 static void avx2_masked(lanes *l, const double *x, size_t n)
     for (int k = 0; k < 4; k++) {
         __m256d sum = _mm256_loadu_pd(l->sum + 4 * k), squares = _mm256_loadu_pd(l->squares + 4 * k);
         for (size_t i = 4 * (size_t)k; i < n; i += LANES) {
-            __m256d v = _mm256_loadu_pd(x + i), d = _mm256_sub_pd(v, v),
-                    finite = _mm256_cmp_pd(d, d, _CMP_ORD_Q);
+            __m256d v = _mm256_loadu_pd(x + i), d = _mm256_sub_pd(v, v), finite = _mm256_cmp_pd(d, d, _CMP_ORD_Q);
             __m256d kept = _mm256_and_pd(v, finite);
             COUNT(zero, _mm256_cmp_pd(v, _mm256_setzero_pd(), _CMP_EQ_OQ));
             COUNT(nan, _mm256_cmp_pd(v, v, _CMP_UNORD_Q));
@@ -156,11 +153,9 @@ LB_TARGET_AVX2 static bool avx2_f32(lanes *l, const float *x, size_t n)
     for (size_t i = 0; i < n; i += LANES) {
         for (int k = 0; k < 2; k++) {
             __m256 v = _mm256_loadu_ps(x + i + 8 * k);
-            __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(v)),
-                    b = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+            __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(v)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
             odd = _mm256_or_ps(odd, _mm256_sub_ps(v, v));
-            zero =
-                _mm256_sub_epi32(zero, _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_EQ_OQ)));
+            zero = _mm256_sub_epi32(zero, _mm256_castps_si256(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_EQ_OQ)));
             low = _mm256_min_ps(v, low);
             high = _mm256_max_ps(v, high);
             sum[2 * k] = _mm256_add_pd(sum[2 * k], a);
@@ -194,8 +189,7 @@ LB_TARGET_AVX512 static bool avx512_f32(lanes *l, const float *x, size_t n)
     __m512i zero = _mm512_setzero_si512(), one = _mm512_set1_epi32(1);
     for (size_t i = 0; i < n; i += LANES) {
         __m512 v = _mm512_loadu_ps(x + i);
-        __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
-                b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+        __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(v)), b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
         odd = _mm512_or_ps(odd, _mm512_sub_ps(v, v));
         zero = _mm512_mask_add_epi32(zero, _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_EQ_OQ), zero, one);
         low = _mm512_min_ps(v, low);

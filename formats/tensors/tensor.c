@@ -128,14 +128,15 @@ static lb_status apply_item(const lb_layout *layout, int d, const slice_item *it
     if (!item->is_range) {
         int64_t index = item->first < 0 ? item->first + size : item->first;
         if (index < 0 || index >= size)
-            return lb_fail(err, LB_ERR_INVALID, "slice: index %lld is out of range for dimension %d of size %lld", (long long)item->first, d,
-                           (long long)size);
+            return lb_fail(err, LB_ERR_INVALID, "slice: index %lld is out of range for dimension %d of size %lld",
+                           (long long)item->first, d, (long long)size);
         part->offset += index * stride;
         return LB_OK;
     }
     int64_t step = item->step == INT64_MIN ? 1 : item->step;
     if (step < 1) return lb_fail(err, LB_ERR_INVALID, "slice: dimension %d: a step must be positive", d);
-    int64_t first = item->first == INT64_MIN ? 0 : clamp(item->first, size), last = item->last == INT64_MIN ? size : clamp(item->last, size);
+    int64_t first = item->first == INT64_MIN ? 0 : clamp(item->first, size),
+            last = item->last == INT64_MIN ? size : clamp(item->last, size);
     int64_t count = last > first ? (last - first - 1) / step + 1 : 0;
     if (count > 0) part->offset += first * stride;
     part->shape[part->ndim] = count;
@@ -156,9 +157,11 @@ lb_status lb_layout_slice(const lb_layout *layout, const char *text, lb_layout *
         more = *at == ',';
         at += more;
     }
-    if (strcmp(at, *text == '[' ? "]" : "") != 0) return lb_fail(err, LB_ERR_INVALID, "slice: '%.60s' does not end where it should", text);
+    if (strcmp(at, *text == '[' ? "]" : "") != 0)
+        return lb_fail(err, LB_ERR_INVALID, "slice: '%.60s' does not end where it should", text);
     if (n - (ellipsis >= 0) > layout->ndim)
-        return lb_fail(err, LB_ERR_INVALID, "slice: '%.60s' has more items than the value's %d dimensions", text, (int)layout->ndim);
+        return lb_fail(err, LB_ERR_INVALID, "slice: '%.60s' has more items than the value's %d dimensions", text,
+                       (int)layout->ndim);
     static const slice_item all = {true, false, INT64_MIN, INT64_MIN, INT64_MIN};
     int skipped = layout->ndim - (n - (ellipsis >= 0)); /* dimensions that the ellipsis, or the end, stands for */
     if (ellipsis < 0) ellipsis = n;
@@ -221,11 +224,11 @@ bool lb_rows_next(lb_rows *rows)
     return false;
 }
 
-#define COPY_RUN(type)                                                                                       \
-    do {                                                                                                     \
-        type *to = (type *)dst;                                                                              \
-        const type *from = (const type *)src;                                                                \
-        for (int64_t i = 0; i < n; i++) to[i * dst_stride] = from[i * src_stride];                           \
+#define COPY_RUN(type)                                                                                                 \
+    do {                                                                                                               \
+        type *to = (type *)dst;                                                                                        \
+        const type *from = (const type *)src;                                                                          \
+        for (int64_t i = 0; i < n; i++) to[i * dst_stride] = from[i * src_stride];                                     \
     } while (0)
 
 typedef struct pair128 {
@@ -255,22 +258,23 @@ static void copy_run(char *dst, int64_t dst_stride, const char *src, int64_t src
  * are a power of two apart would push each other out of the cache. */
 #define TILE 16
 
-#define GATHER_TILED(type)                                                                                   \
-    for (int64_t r = 0; r < rows; r += TILE)                                                                 \
-        for (int64_t c = 0; c < columns; c += TILE) {                                                        \
-            type turned[TILE][TILE];                                                                         \
-            int64_t m = rows - r < TILE ? rows - r : TILE, n = columns - c < TILE ? columns - c : TILE;      \
-            for (int64_t j = 0; j < n; j++)                                                                  \
-                for (int64_t i = 0; i < m; i++)                                                              \
-                    turned[i][j] = ((const type *)view)[(r + i) * row_stride + (c + j) * column_stride];     \
-            for (int64_t i = 0; i < m; i++)                                                                  \
-                memcpy(bytes + ((r + i) * columns + c) * (int64_t)sizeof(type), turned[i], (size_t)n * sizeof(type)); \
+#define GATHER_TILED(type)                                                                                             \
+    for (int64_t r = 0; r < rows; r += TILE)                                                                           \
+        for (int64_t c = 0; c < columns; c += TILE) {                                                                  \
+            type turned[TILE][TILE];                                                                                   \
+            int64_t m = rows - r < TILE ? rows - r : TILE, n = columns - c < TILE ? columns - c : TILE;                \
+            for (int64_t j = 0; j < n; j++)                                                                            \
+                for (int64_t i = 0; i < m; i++)                                                                        \
+                    turned[i][j] = ((const type *)view)[(r + i) * row_stride + (c + j) * column_stride];               \
+            for (int64_t i = 0; i < m; i++)                                                                            \
+                memcpy(bytes + ((r + i) * columns + c) * (int64_t)sizeof(type), turned[i], (size_t)n * sizeof(type));  \
         }
 
 static bool gather_tiled(const lb_layout *layout, const char *view, char *bytes, size_t width)
 {
     if (layout->ndim != 2) return false;
-    int64_t rows = layout->shape[0], columns = layout->shape[1], row_stride = layout->stride[0], column_stride = layout->stride[1];
+    int64_t rows = layout->shape[0], columns = layout->shape[1], row_stride = layout->stride[0],
+            column_stride = layout->stride[1];
     if (rows < 2 || row_stride < 0 || column_stride <= row_stride) return false;
     switch (width) {
     case 1: GATHER_TILED(char); return true;
@@ -286,8 +290,7 @@ static lb_status copy_rows(const lb_tensor *tensor, char *bytes, bool out, lb_er
 {
     size_t bits = lb_dtype_bits(tensor->dtype);
     int64_t n = lb_layout_numel(&tensor->layout);
-    if (bits == 0 || n < 0)
-        return lb_fail(err, LB_ERR_INVALID, "tensor: no dtype, or sizes whose product overflows");
+    if (bits == 0 || n < 0) return lb_fail(err, LB_ERR_INVALID, "tensor: no dtype, or sizes whose product overflows");
     if (n == 0) return LB_OK;
     if (bits < 8) {
         if (!lb_layout_is_contiguous(&tensor->layout))

@@ -31,7 +31,8 @@ typedef struct lb_writer_options {
 /* Creates the file, mode 0600. */
 LB_API lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_writer **writer, lb_err *err);
 /* Stores bytes under their blob digest; does nothing when the archive already has them. */
-LB_API lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err);
+LB_API lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
+                                lb_err *err);
 LB_API bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest);
 LB_API lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err *err);
 /* A named table as JSON text (stored as MessagePack): "receipt", "coverage", "findings", … A later one of the same name wins. */
@@ -82,14 +83,17 @@ LB_API uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **step
  * asked for them: what there is instead, or that there is nothing. */
 LB_API lb_status lb_capture_lacks(const lb_capture *capture, int64_t first, int64_t last, lb_err *err);
 /* LB_ERR_NOT_FOUND when that rank did not record that step. */
-LB_API lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program, lb_err *err);
-LB_API lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size, lb_err *err);
+LB_API lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program,
+                                    lb_err *err);
+LB_API lb_status lb_capture_blob(lb_capture *capture, int32_t rank, lb_digest digest, const void **bytes, size_t *size,
+                                 lb_err *err);
 LB_API const char *lb_capture_table(lb_capture *capture, int32_t rank, const char *name);
 /* Names of a rank's tables, each once; NULL when there are no more than `index`. Foreign files: "metadata". */
 LB_API const char *lb_capture_table_name(const lb_capture *capture, int32_t rank, uint32_t index);
 /* The recorded bytes of a value as a strided view (read-only), found in a kept value of the same version that contains them
  * where it was not kept itself (slices). LB_ERR_NOT_CAPTURED when they were not kept. */
-LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err);
+LB_API lb_status lb_capture_value(lb_capture *capture, const lb_program *program, uint32_t value, lb_tensor *tensor,
+                                  lb_err *err);
 LB_API bool lb_capture_has_value(lb_capture *capture, const lb_program *program, uint32_t value);
 
 /* Where a process of `rank` writes inside the capture folder: "NAME.lb/rank-00003.tar"; malloc'ed. */

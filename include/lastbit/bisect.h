@@ -50,10 +50,12 @@ typedef struct lb_origin {
     int64_t storage; /* which */
     bool updates;    /* that op is an optimizer's: it does what a gradient, a rate and a state ask for */
     bool by_zero;    /* it divides by 0, or takes the logarithm of it */
-    uint32_t broken; /* row of the op of that step that made the first number that is not finite; LB_NONE: there is none */
+    uint32_t
+        broken; /* row of the op of that step that made the first number that is not finite; LB_NONE: there is none */
     char layer[160];
-    char name[80];   /* of the op; "lb::source": the data held it already */
-    char text[320];  /* "its inputs are finite, the largest 96.4; of its result 12 of 4096 elements (f32) are infinite: …" */
+    char name[80]; /* of the op; "lb::source": the data held it already */
+    char text
+        [320]; /* "its inputs are finite, the largest 96.4; of its result 12 of 4096 elements (f32) are infinite: …" */
 } lb_origin;
 
 typedef enum lb_axis {
@@ -72,11 +74,11 @@ typedef struct lb_culprit {
     lb_axis axis;
     int32_t *ranks;
     uint32_t n_ranks;
-    char block;      /* 'A' 'D' 'E' 'M' 'R', 0: in no block */
-    char layer[160]; /* of an op outside every module the owner of the parameter that it serves; "" when unknown */
+    char block;          /* 'A' 'D' 'E' 'M' 'R', 0: in no block */
+    char layer[160];     /* of an op outside every module the owner of the parameter that it serves; "" when unknown */
     char parameter[160]; /* which parameter, buffer or state of one it writes or brings; "" when it is about none */
-    char op[80];     /* "aten::mm" */
-    uint32_t row;    /* of that op in the recorded program, LB_NONE when unknown */
+    char op[80];         /* "aten::mm" */
+    uint32_t row;        /* of that op in the recorded program, LB_NONE when unknown */
     lb_phase phase;
     int64_t step;  /* that recorded it; the failure may show later */
     bool between;  /* it stands behind that step's optimizer, */
@@ -146,19 +148,33 @@ typedef struct lb_bisect_options {
     bool overwrite;                /* the reproducer may replace one */
     const lb_swap *changes;        /* with `check`: made before it is judged */
     uint32_t n_changes;
-    bool check;            /* replay once and say whether it fails; nothing is searched */
-    int threads;           /* 0: as many as OpenMP gives */
-    uint64_t memory_bytes; /* 0: no limit */
-    uint32_t max_trials;   /* per stage; 0: no limit */
-    void *context;         /* for say */
+    bool check;                                   /* replay once and say whether it fails; nothing is searched */
+    int threads;                                  /* 0: as many as OpenMP gives */
+    uint64_t memory_bytes;                        /* 0: no limit */
+    uint32_t max_trials;                          /* per stage; 0: no limit */
+    void *context;                                /* for say */
     void (*say)(void *context, const char *line); /* one line per trial and stage while it runs; may be NULL */
-    bool from_start;       /* every trial replays the window from its first step: slower, the same verdict */
+    bool from_start; /* every trial replays the window from its first step: slower, the same verdict */
 } lb_bisect_options;
-#define LB_BISECT_OPTIONS_INIT                                                                                 \
-    {                                                                                                          \
-        sizeof(lb_bisect_options), INT64_MIN, INT64_MAX, NULL, NULL, NULL, false, NULL, false, NULL, 0, false, \
-            0, 0, 0, NULL, NULL, false                                                                         \
-    }
+#define LB_BISECT_OPTIONS_INIT                                                                                         \
+    {sizeof(lb_bisect_options),                                                                                        \
+     INT64_MIN,                                                                                                        \
+     INT64_MAX,                                                                                                        \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     false,                                                                                                            \
+     NULL,                                                                                                             \
+     false,                                                                                                            \
+     NULL,                                                                                                             \
+     0,                                                                                                                \
+     false,                                                                                                            \
+     0,                                                                                                                \
+     0,                                                                                                                \
+     0,                                                                                                                \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     false}
 
 /* Fails for trouble with the capture or the environment; that nothing was found, or that the failure does not reproduce,
  * is an outcome. */
@@ -174,11 +190,10 @@ typedef struct lb_live_options {
     const char *const
         *flags; /* "STAGE[:LABEL]=FLAGS", e.g. "muon=--optimizer adamw", "block:E=--no-experts", "rank:2=…" */
     uint32_t n_flags;
-    const char
-        *log; /* PCRE2: a run fails when a line that it prints matches. NULL: exit code 0 good, 125 cannot be
+    const char *log;    /* PCRE2: a run fails when a line that it prints matches. NULL: exit code 0 good, 125 cannot be
                                tested, others below 126 bad; from 126 on the search stops */
-    double miss, alarm;     /* probability that a failing run looks good, that a good one looks failing */
-    double risk;            /* accepted probability of a wrong verdict; 0: 0.01 */
+    double miss, alarm; /* probability that a failing run looks good, that a good one looks failing */
+    double risk;        /* accepted probability of a wrong verdict; 0: 0.01 */
     double timeout_seconds; /* of one run, which then cannot be tested; 0: none */
     const char *journal;
     bool resume;
@@ -186,10 +201,7 @@ typedef struct lb_live_options {
     void *context;       /* for say */
     void (*say)(void *context, const char *line);
 } lb_live_options;
-#define LB_LIVE_OPTIONS_INIT                                                                                   \
-    {                                                                                                          \
-        sizeof(lb_live_options), NULL, NULL, 0, NULL, 0, 0, 0, 0, NULL, false, 0, NULL, NULL                   \
-    }
+#define LB_LIVE_OPTIONS_INIT {sizeof(lb_live_options), NULL, NULL, 0, NULL, 0, 0, 0, 0, NULL, false, 0, NULL, NULL}
 LB_API lb_status lb_bisect_live(const lb_live_options *options, lb_bisection **bisection, lb_err *err);
 
 /* Commands to be pasted into a shell: one that shows the failure, one that shows its cure; malloc'ed, NULL when there is none.

@@ -29,7 +29,8 @@ typedef enum lb_level {
     LB_LEVEL_SOURCES = 1, /* bytes of every source, and what goes into and comes out of collectives */
     LB_LEVEL_LAYERS = 2,  /* and of layer inputs and outputs */
     LB_LEVEL_OPS = 3,     /* and of every op's results */
-    LB_LEVEL_AUTO = 4     /* step by step the highest that fits whole into LB_AUTO_STEP_BYTES, its sources included, and with all
+    LB_LEVEL_AUTO =
+        4 /* step by step the highest that fits whole into LB_AUTO_STEP_BYTES, its sources included, and with all
                              * before it into LB_AUTO_TOTAL_BYTES: ops, else layers, else sources. Until a step ends, what is above
                              * its sources is held in memory. When the total is used up, what the step before left (parameters,
                              * optimizer state) is not kept again: a chained replay carries it over, and the level is stats */
@@ -48,22 +49,26 @@ typedef struct lb_recorder_options {
     const char *keep;      /* PCRE2 on "layer/op": those results are kept whatever the level; NULL: none */
     const char *layers;    /* PCRE2 on the layer path: levels layers and ops keep only there; NULL: everywhere */
     uint64_t budget_bytes; /* of this archive; 0: none */
-    uint32_t ring;         /* flight recorder: nothing is written before a trigger, the last ring…2*ring steps then; 0: off.
+    uint32_t ring; /* flight recorder: nothing is written before a trigger, the last ring…2*ring steps then; 0: off.
                             * AUTO means SOURCES then */
-    uint64_t ring_bytes;   /* memory the ring may take; above it ring recording stops. 0: a quarter of physical memory */
-    bool overwrite;        /* replace the archive of an earlier run */
+    uint64_t ring_bytes; /* memory the ring may take; above it ring recording stops. 0: a quarter of physical memory */
+    bool overwrite;      /* replace the archive of an earlier run */
     uint64_t auto_step_bytes, auto_total_bytes; /* of level AUTO; 0: LB_AUTO_STEP_BYTES, LB_AUTO_TOTAL_BYTES */
-    uint8_t ring_files;    /* 1: the ring's window is kept in files of the folder too, where it survives a SIGKILL (lastbit/maintenance.h),
+    uint8_t
+        ring_files; /* 1: the ring's window is kept in files of the folder too, where it survives a SIGKILL (lastbit/maintenance.h),
                             * and they are removed when the recorder closes; 2: they stay, for whoever sees how the process ended */
-    const char *like;      /* a capture whose levels, and whose choice of ops and layers, are taken step by step in place of level, keep
+    const char *
+        like; /* a capture whose levels, and whose choice of ops and layers, are taken step by step in place of level, keep
                             * and layers; NULL: none */
 } lb_recorder_options;
-#define LB_RECORDER_OPTIONS_INIT {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, 0, NULL}
+#define LB_RECORDER_OPTIONS_INIT                                                                                       \
+    {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, 0, NULL}
 
 /* ---- life-cycle --------------------------------------------------------------------------------------------------- */
 
 /* Creates `folder` (mode 0700) unless it is there, and the archive of `rank` in it. LB_ERR_EXISTS when that is there. */
-LB_API lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder, lb_err *err);
+LB_API lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder,
+                                  lb_err *err);
 /* Ends an open step as incomplete, writes the closing record, frees the recorder whatever the status. NULL is fine. */
 LB_API lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err);
 /* In a forked child: frees the memory, writes nothing. */
@@ -147,17 +152,18 @@ typedef struct lb_place {
 } lb_place;
 
 /* A module is entered: `inputs` are the tensors among its arguments. Sets *place; there is no hidden stack. */
-LB_API lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
-                                   lb_place *place, lb_err *err);
-LB_API lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute,
-                                   lb_err *err);
+LB_API lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n,
+                                   bool recompute, lb_place *place, lb_err *err);
+LB_API lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n,
+                                   bool recompute, lb_err *err);
 
 /* ---- ops ---------------------------------------------------------------------------------------------------------- */
 
 enum lb_operand_flags {
-    LB_OPERAND_WRITTEN = 1 << 0,    /* the op writes this tensor (or the tensors of this list) */
+    LB_OPERAND_WRITTEN = 1 << 0,     /* the op writes this tensor (or the tensors of this list) */
     LB_OPERAND_OVERWRITTEN = 1 << 1, /* and does not read it: its bytes before the op mean nothing */
-    LB_OPERAND_CHANGED = 1 << 2      /* what it writes is made of what was there, element by element: of nothing comes nothing */
+    LB_OPERAND_CHANGED =
+        1 << 2 /* what it writes is made of what was there, element by element: of nothing comes nothing */
 };
 
 typedef struct lb_operand {
@@ -177,16 +183,18 @@ typedef struct lb_call {
     size_t size;      /* sizeof(lb_call) */
     const char *name; /* "aten::add.Tensor" */
     lb_place place;
-    uint32_t flags;   /* lb_op_flags that the caller knows: MUTABLE, RANDOM, DECISION, UNDEFINED, RECOMPUTE, COLLECTIVE, COMPOSITE;
+    uint32_t
+        flags; /* lb_op_flags that the caller knows: MUTABLE, RANDOM, DECISION, UNDEFINED, RECOMPUTE, COLLECTIVE, COMPOSITE;
                          VIEW is found out */
-    uint8_t phase;    /* lb_phase */
-    uint8_t thread;   /* 0: main thread */
-    int64_t node;     /* see lb_op.node; -1: none */
-    const char *node_name; /* NULL: none */
+    uint8_t phase;          /* lb_phase */
+    uint8_t thread;         /* 0: main thread */
+    int64_t node;           /* see lb_op.node; -1: none */
+    const char *node_name;  /* NULL: none */
     const lb_operand *args; /* in schema order, defaults filled in */
     uint32_t n_args;
-    bool followed;       /* autograd made a node for it */
-    bool after_backward; /* a backward ended, and no forward that computes gradients has begun since: outside every scope the recorder
+    bool followed; /* autograd made a node for it */
+    bool
+        after_backward; /* a backward ended, and no forward that computes gradients has begun since: outside every scope the recorder
                             then takes the phase from what the op touches (see capture/recorder/phase.c) */
 } lb_call;
 #define LB_CALL_INIT {sizeof(lb_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false}
@@ -208,8 +216,8 @@ LB_API void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending);
 
 /* Says what collective the op `op` was. `reduce`, `algorithm` may be NULL. */
 LB_API lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char *group, const char *reduce,
-                                        const char *algorithm, uint64_t sequence, const int32_t *ranks, uint32_t n_ranks,
-                                        lb_err *err);
+                                        const char *algorithm, uint64_t sequence, const int32_t *ranks,
+                                        uint32_t n_ranks, lb_err *err);
 
 /* ---- beside ops --------------------------------------------------------------------------------------------------- */
 
@@ -228,8 +236,8 @@ typedef struct lb_option { /* "lr", 3e-4 */
 } lb_option;
 /* One parameter group of an optimizer step whose ops began at op `first_op` (lb_recorder_next_op when it started). */
 LB_API lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32_t index, uint32_t first_op,
-                                   const lb_member *members, uint32_t n_members, const lb_option *options, uint32_t n_options,
-                                   lb_err *err);
+                                   const lb_member *members, uint32_t n_members, const lb_option *options,
+                                   uint32_t n_options, lb_err *err);
 LB_API uint32_t lb_recorder_next_op(const lb_recorder *recorder);
 /* Something worth knowing about this step, e.g. kind "thread", "degraded". */
 LB_API lb_status lb_recorder_notice(lb_recorder *recorder, const char *kind, const char *message, lb_err *err);

@@ -13,23 +13,23 @@ extern "C" {
 #endif
 
 /* X(name, text): what the differing elements look like. The first that fits all of them is reported. */
-#define LB_PATTERNS(X)                                                                                         \
-    X(NONE, "no difference")                                                                                   \
-    X(ONE_ELEMENT, "one element")                                                                              \
-    X(ONE_BIT, "one flipped bit")                                                                              \
-    X(NONFINITE, "non-finite on one side")                                                                     \
-    X(SIGN, "the other sign")                                                                                  \
-    X(POWER_OF_TWO, "a power-of-two scale")                                                                    \
-    X(SATURATION, "saturated at the largest finite value")                                                     \
-    X(STALE_TAIL, "everything from one index on")                                                              \
-    X(SHIFT, "shifted along a dimension")                                                                      \
-    X(SWAPPED, "two slices exchanged")                                                                         \
-    X(TRANSPOSED, "transposed")                                                                                \
-    X(PERMUTED, "slices in another order")                                                                     \
-    X(ROWS, "whole slices of a dimension")                                                                     \
-    X(STRIDE, "every n-th element")                                                                            \
-    X(TILE, "one rectangular tile")                                                                            \
-    X(QUANTISED, "steps of a quantiser")                                                                       \
+#define LB_PATTERNS(X)                                                                                                 \
+    X(NONE, "no difference")                                                                                           \
+    X(ONE_ELEMENT, "one element")                                                                                      \
+    X(ONE_BIT, "one flipped bit")                                                                                      \
+    X(NONFINITE, "non-finite on one side")                                                                             \
+    X(SIGN, "the other sign")                                                                                          \
+    X(POWER_OF_TWO, "a power-of-two scale")                                                                            \
+    X(SATURATION, "saturated at the largest finite value")                                                             \
+    X(STALE_TAIL, "everything from one index on")                                                                      \
+    X(SHIFT, "shifted along a dimension")                                                                              \
+    X(SWAPPED, "two slices exchanged")                                                                                 \
+    X(TRANSPOSED, "transposed")                                                                                        \
+    X(PERMUTED, "slices in another order")                                                                             \
+    X(ROWS, "whole slices of a dimension")                                                                             \
+    X(STRIDE, "every n-th element")                                                                                    \
+    X(TILE, "one rectangular tile")                                                                                    \
+    X(QUANTISED, "steps of a quantiser")                                                                               \
     X(SCATTERED, "scattered")
 
 typedef enum lb_pattern {
@@ -58,8 +58,7 @@ typedef struct lb_difference {
 
 /* One pass over both values. Shapes must agree (LB_ERR_INVALID); dtypes may differ, then both are compared as f64 values and
  * ulps are those of the narrower dtype. Any strides. Bits of the outcome do not depend on the instruction set. */
-LB_API lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *difference,
-                                    lb_err *err);
+LB_API lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err);
 /* The same, and then the pattern, which takes several passes more. */
 LB_API lb_status lb_compare(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err);
 

@@ -42,31 +42,34 @@ typedef enum lb_composite_kind {
 #define LB_COMPOSITE_ENUM(NAME, name, about) LB_COMPOSITE_##NAME,
     LB_COMPOSITE_KINDS(LB_COMPOSITE_ENUM)
 #undef LB_COMPOSITE_ENUM
-    LB_COMPOSITE_KIND_COUNT
+        LB_COMPOSITE_KIND_COUNT
 } lb_composite_kind;
-LB_API const char *lb_composite_kind_name(lb_composite_kind kind);  /* "rms_norm" */
+LB_API const char *lb_composite_kind_name(lb_composite_kind kind); /* "rms_norm" */
 LB_API const char *lb_composite_kind_about(lb_composite_kind kind);
 LB_API bool lb_composite_kind_parse(const char *name, lb_composite_kind *kind);
 
 /* Rows of inputs[], outputs[] and numbers[], per kind. */
 enum {
     LB_NORM_X = 0,
-    LB_NORM_WEIGHT = 1, /* may be absent; one number per element of a row */
+    LB_NORM_WEIGHT = 1,   /* may be absent; one number per element of a row */
     LB_NORM_RESIDUAL = 2, /* add_rms_norm, allreduce_norm: the other term */
-    LB_NORM_OWN = 3,    /* allreduce_norm: what this rank gave; x is what the collective made of all. A program knows its own rank: who
+    LB_NORM_OWN =
+        3, /* allreduce_norm: what this rank gave; x is what the collective made of all. A program knows its own rank: who
                            has the others' contributions puts all of them into `list`, in group order, and x is not looked at */
     LB_NORM_Y = 0,
-    LB_NORM_SUM = 1,    /* add_rms_norm: h */
+    LB_NORM_SUM = 1, /* add_rms_norm: h */
     LB_NORM_EPS = 0,
     LB_NORM_OFFSET = 1, /* added to the weight: 0, or 1 (Gemma) */
     LB_NORM_PLACE = 2,  /* lb_eps_place */
 
     LB_ATTENTION_Q = 0, /* (heads of all batches, queries, size), leading dimensions in any number */
-    LB_ATTENTION_K = 1, /* (…, keys, size), or (…, size, keys): LB_ATTENTION_TURNED; with fewer heads each serves a group */
-    LB_ATTENTION_V = 2, /* (…, keys, values) */
+    LB_ATTENTION_K =
+        1, /* (…, keys, size), or (…, size, keys): LB_ATTENTION_TURNED; with fewer heads each serves a group */
+    LB_ATTENTION_V = 2,    /* (…, keys, values) */
     LB_ATTENTION_MASK = 3, /* added, or bool: false hides; broadcast to (batches, heads, queries, keys) */
-    LB_ATTENTION_SINKS = 4, /* a score per head that takes part in the softmax and has no value; broadcast to (batches, heads, queries, 1) */
-    LB_ATTENTION_Y = 0, /* (…, queries, values) */
+    LB_ATTENTION_SINKS =
+        4, /* a score per head that takes part in the softmax and has no value; broadcast to (batches, heads, queries, 1) */
+    LB_ATTENTION_Y = 0,   /* (…, queries, values) */
     LB_ATTENTION_LSE = 1, /* log of the sum of exponentials per query, f32 */
     LB_ATTENTION_SCALE = 0,
     LB_ATTENTION_HEADS = 1, /* of one batch */
@@ -90,9 +93,11 @@ enum {
     LB_LAYER_RSTD = 2,
     LB_LAYER_EPS = 0,
     LB_LAYER_PLACE = 1, /* lb_eps_place */
-    LB_LAYER_LESS = 2,  /* the variance is that of so many elements less than there are: 0, or 1 (torch's std by itself) */
+    LB_LAYER_LESS =
+        2, /* the variance is that of so many elements less than there are: 0, or 1 (torch's std by itself) */
 
-    LB_GATE_X = 0, /* swiglu: gate, or gate and up side by side in each row where `up` is absent; gate_up: x (rows, k) */
+    LB_GATE_X =
+        0, /* swiglu: gate, or gate and up side by side in each row where `up` is absent; gate_up: x (rows, k) */
     LB_GATE_U = 1, /* swiglu: up; gate_up: G (k, n) */
     LB_GATE_W = 2, /* gate_up: U (k, n) */
     LB_GATE_Y = 0,
@@ -103,24 +108,25 @@ enum {
     LB_ROPE_SIN = 2,
     LB_ROPE_Y = 0,
 
-    LB_ROUTER_LOGITS = 0, /* (tokens, experts) */
+    LB_ROUTER_LOGITS = 0,  /* (tokens, experts) */
     LB_ROUTER_WEIGHTS = 0, /* (tokens, k) */
     LB_ROUTER_IDS = 1,     /* (tokens, k), i64 */
     LB_ROUTER_K = 0,
 
-    LB_SCAN_EXPONENT = 0, /* e, logarithm of the decay: (batch, heads, time), or (batch, heads, time, states); where there is A, e / A */
-    LB_SCAN_U = 1,        /* (batch, heads, time, size); LB_SCAN_DRIVEN: dt B u, (batch, heads, time, states) */
-    LB_SCAN_B = 2,        /* (batch, groups, time, states), groups of heads in any number; absent: LB_SCAN_DRIVEN */
+    LB_SCAN_EXPONENT =
+        0, /* e, logarithm of the decay: (batch, heads, time), or (batch, heads, time, states); where there is A, e / A */
+    LB_SCAN_U = 1, /* (batch, heads, time, size); LB_SCAN_DRIVEN: dt B u, (batch, heads, time, states) */
+    LB_SCAN_B = 2, /* (batch, groups, time, states), groups of heads in any number; absent: LB_SCAN_DRIVEN */
     LB_SCAN_C = 3,
-    LB_SCAN_DT = 4,       /* (batch, heads, time); absent: u has it */
-    LB_SCAN_A = 5,        /* (heads, states): e is dt A; may be absent */
-    LB_SCAN_SKIP = 6,     /* (heads), times u added to y; may be absent */
-    LB_SCAN_Y = 0,        /* as u, size 1 where it is driven; may be longer, then it ends in 0 */
-    LB_SCAN_CHUNK = 0,    /* the program's own; 0: none */
+    LB_SCAN_DT = 4,    /* (batch, heads, time); absent: u has it */
+    LB_SCAN_A = 5,     /* (heads, states): e is dt A; may be absent */
+    LB_SCAN_SKIP = 6,  /* (heads), times u added to y; may be absent */
+    LB_SCAN_Y = 0,     /* as u, size 1 where it is driven; may be longer, then it ends in 0 */
+    LB_SCAN_CHUNK = 0, /* the program's own; 0: none */
 
-    LB_DISPATCH_X = 0,    /* (tokens, hidden) */
-    LB_DISPATCH_IDS = 1,  /* (tokens, slots), i64 */
-    LB_DISPATCH_Y = 0,    /* (tokens * slots, hidden) */
+    LB_DISPATCH_X = 0,      /* (tokens, hidden) */
+    LB_DISPATCH_IDS = 1,    /* (tokens, slots), i64 */
+    LB_DISPATCH_Y = 0,      /* (tokens * slots, hidden) */
     LB_DISPATCH_SORTED = 1, /* ids in that order */
     LB_DISPATCH_ORDER = 2,  /* token * slots + slot of every row, i64 */
     LB_DISPATCH_TOKENS = 3, /* order / slots */
@@ -158,13 +164,14 @@ enum lb_composite_flags {
 
 typedef struct lb_composite {
     lb_composite_kind kind;
-    uint32_t scope, call; /* of the op that gives output 0 */
-    const lb_program *program; /* borrowed */
-    uint32_t *ops, n_ops; /* rows of the program, ascending; views among them left out */
+    uint32_t scope, call;                   /* of the op that gives output 0 */
+    const lb_program *program;              /* borrowed */
+    uint32_t *ops, n_ops;                   /* rows of the program, ascending; views among them left out */
     uint32_t inputs[LB_COMPOSITE_INPUTS];   /* value rows by role; LB_NONE: absent */
     uint32_t outputs[LB_COMPOSITE_OUTPUTS]; /* output 0 is the last that is computed */
-    uint32_t *list, n_list; /* further inputs; finalise: per expert, ascending, its rows, their tokens and their slots */
-    double numbers[LB_COMPOSITE_NUMBERS];   /* by role; 0 where there is none */
+    uint32_t *list,
+        n_list; /* further inputs; finalise: per expert, ascending, its rows, their tokens and their slots */
+    double numbers[LB_COMPOSITE_NUMBERS]; /* by role; 0 where there is none */
     uint32_t flags;
 } lb_composite;
 
@@ -203,8 +210,8 @@ LB_API int lb_composite_row_axis(lb_composite_kind kind);
  * and leading dimensions may be other than the recorded ones; "eager" takes recorded dtypes and at most the recorded number of rows.
  * A kernel computes the same from the same bytes whatever runs beside it, in any thread.
  * LB_ERR_INVALID: the text, or shapes that do not fit; LB_ERR_UNSUPPORTED: this kernel cannot compute that. */
-LB_API lb_status lb_composite_run(const lb_composite *composite, const char *kernel, const lb_tensor *inputs, lb_tensor *outputs,
-                                  lb_err *err);
+LB_API lb_status lb_composite_run(const lb_composite *composite, const char *kernel, const lb_tensor *inputs,
+                                  lb_tensor *outputs, lb_err *err);
 
 #ifdef __cplusplus
 }

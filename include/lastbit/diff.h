@@ -32,8 +32,8 @@ typedef struct lb_diff_options {
     const char *const *maps; /* s/PATTERN/REPLACEMENT/ on A's layer paths */
     uint32_t n_maps;
     int64_t first_step, last_step;
-    uint64_t memory_bytes; /* for the shadows kept at a time; 0: 4 GiB */
-    bool digests_only; /* no replay: differences get metrics, but whether they are rounding cannot be told */
+    uint64_t memory_bytes;    /* for the shadows kept at a time; 0: 4 GiB */
+    bool digests_only;        /* no replay: differences get metrics, but whether they are rounding cannot be told */
     lb_capture *const *noise; /* other runs of A: what they differ by is noise */
     uint32_t n_noise;
     /* Kinds of tokens: one number per token of a step, in the order of its rows of logits; NULL: the targets decide. */
@@ -43,10 +43,8 @@ typedef struct lb_diff_options {
     uint32_t n_kind_names;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_diff_options;
-#define LB_DIFF_OPTIONS_INIT                                                                                   \
-    {                                                                                                          \
-        sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL      \
-    }
+#define LB_DIFF_OPTIONS_INIT                                                                                           \
+    {sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL}
 
 /* One place where the sides differ. Strings belong to the report. */
 typedef struct lb_diff_row {
@@ -55,14 +53,16 @@ typedef struct lb_diff_row {
     lb_phase phase;
     const char *layer; /* module path in A, or the name of a parameter or state */
     bool value;        /* the row of a named value, not of a layer */
-    const char *parameter;      /* in the optimizer: the one that the op serves, its layer is that one's module; NULL: not known */
-    const char *before, *after; /* modules between which the op's code stands, where it is no module's own; NULL: none */
-    const char *op;    /* NULL in layer rows */
-    uint32_t index;    /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
-    uint32_t other;    /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */
+    const char
+        *parameter; /* in the optimizer: the one that the op serves, its layer is that one's module; NULL: not known */
+    const char *before,
+        *after;     /* modules between which the op's code stands, where it is no module's own; NULL: none */
+    const char *op; /* NULL in layer rows */
+    uint32_t index; /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
+    uint32_t other; /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */
     int32_t other_rank;
-    uint32_t order;    /* where it stands in its step, whichever side is named first; LB_NONE: not known */
-    uint32_t lone;     /* how many ops of one side alone it speaks for */
+    uint32_t order; /* where it stands in its step, whichever side is named first; LB_NONE: not known */
+    uint32_t lone;  /* how many ops of one side alone it speaks for */
     lb_verdict verdict, local, inherited;
     const char *why; /* one sentence, "" when identical */
     bool measured;   /* `difference` was computed from recorded bytes */
@@ -81,8 +81,8 @@ typedef struct lb_diff_structure {
 
 /* What both sides say of the tokens of one kind: definitions in bisect/diff/parity.h. */
 typedef struct lb_diff_tokens {
-    const char *
-        kind; /* "text", "ignored" (the target is the loss's ignore_index), "greedy" (no targets), or a name given */
+    const char
+        *kind; /* "text", "ignored" (the target is the loss's ignore_index), "greedy" (no targets), or a name given */
     int64_t count;
     bool has_targets; /* otherwise k3, max_abs and mean_abs mean nothing */
     double k3, kl, top1, max_abs, mean_abs;
@@ -96,7 +96,7 @@ typedef struct lb_diff_routing {
     int64_t tokens, choices, flips; /* choices: tokens times experts per token */
     double largest_margin;          /* of a flip, in A's router logits; NaN when these were not recorded */
     int64_t near_ties;              /* flips whose margin is a few roundings of the logits */
-    int64_t explained; /* flips whose margin is no more than what the logits themselves differ by */
+    int64_t explained;              /* flips whose margin is no more than what the logits themselves differ by */
 } lb_diff_routing;
 
 typedef struct lb_diff_report {
@@ -114,9 +114,8 @@ typedef struct lb_diff_report {
     char **findings;
     uint32_t n_findings; /* sentences that change no verdict */
     lb_diff_tokens *tokens;
-    uint32_t n_tokens; /* one per kind */
-    bool
-        tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
+    uint32_t n_tokens;       /* one per kind */
+    bool tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
     lb_diff_routing *routings;
     uint32_t n_routings;     /* one per (step, rank, layer) */
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
@@ -126,8 +125,8 @@ typedef struct lb_diff_report {
 } lb_diff_report;
 
 /* LB_ERR_NOT_FOUND when the captures share no step or rank. */
-LB_API lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options,
-                             lb_diff_report **report, lb_err *err);
+LB_API lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **report,
+                             lb_err *err);
 LB_API void lb_diff_report_free(lb_diff_report *report);
 /* The report for a person, with commands to type next; malloc'ed, NULL when out of memory. `path_a`, `path_b`: as they
  * are to be typed again. `all`: every layer and value, also identical ones. */

@@ -41,28 +41,28 @@ typedef enum lb_kind {
 
 /* X(NAME, code, name, torch, safetensors, numpy, bits, kind). Codes are part of the file format: never renumber.
  * A spelling that does not exist is "". */
-#define LB_DTYPES(X)                                                                                         \
-    X(F64, 1, "f64", "float64", "F64", "<f8", 64, FLOAT)                                                     \
-    X(F32, 2, "f32", "float32", "F32", "<f4", 32, FLOAT)                                                     \
-    X(BF16, 3, "bf16", "bfloat16", "BF16", "", 16, FLOAT)                                                    \
-    X(F16, 4, "f16", "float16", "F16", "<f2", 16, FLOAT)                                                     \
-    X(E4M3FN, 5, "e4m3fn", "float8_e4m3fn", "F8_E4M3", "", 8, FLOAT)                                         \
-    X(E5M2, 6, "e5m2", "float8_e5m2", "F8_E5M2", "", 8, FLOAT)                                               \
-    X(E4M3FNUZ, 7, "e4m3fnuz", "float8_e4m3fnuz", "F8_E4M3FNUZ", "", 8, FLOAT)                               \
-    X(E5M2FNUZ, 8, "e5m2fnuz", "float8_e5m2fnuz", "F8_E5M2FNUZ", "", 8, FLOAT)                               \
-    X(E8M0, 9, "e8m0", "float8_e8m0fnu", "F8_E8M0", "", 8, SCALE)                                            \
-    X(E2M1, 10, "e2m1", "float4_e2m1fn_x2", "F4", "", 4, FLOAT)                                              \
-    X(C32, 11, "c32", "complex32", "", "", 32, COMPLEX)                                                      \
-    X(C64, 12, "c64", "complex64", "C64", "<c8", 64, COMPLEX)                                                \
-    X(C128, 13, "c128", "complex128", "", "<c16", 128, COMPLEX)                                              \
-    X(I8, 14, "i8", "int8", "I8", "|i1", 8, INT)                                                             \
-    X(I16, 15, "i16", "int16", "I16", "<i2", 16, INT)                                                        \
-    X(I32, 16, "i32", "int32", "I32", "<i4", 32, INT)                                                        \
-    X(I64, 17, "i64", "int64", "I64", "<i8", 64, INT)                                                        \
-    X(U8, 18, "u8", "uint8", "U8", "|u1", 8, UINT)                                                           \
-    X(U16, 19, "u16", "uint16", "U16", "<u2", 16, UINT)                                                      \
-    X(U32, 20, "u32", "uint32", "U32", "<u4", 32, UINT)                                                      \
-    X(U64, 21, "u64", "uint64", "U64", "<u8", 64, UINT)                                                      \
+#define LB_DTYPES(X)                                                                                                   \
+    X(F64, 1, "f64", "float64", "F64", "<f8", 64, FLOAT)                                                               \
+    X(F32, 2, "f32", "float32", "F32", "<f4", 32, FLOAT)                                                               \
+    X(BF16, 3, "bf16", "bfloat16", "BF16", "", 16, FLOAT)                                                              \
+    X(F16, 4, "f16", "float16", "F16", "<f2", 16, FLOAT)                                                               \
+    X(E4M3FN, 5, "e4m3fn", "float8_e4m3fn", "F8_E4M3", "", 8, FLOAT)                                                   \
+    X(E5M2, 6, "e5m2", "float8_e5m2", "F8_E5M2", "", 8, FLOAT)                                                         \
+    X(E4M3FNUZ, 7, "e4m3fnuz", "float8_e4m3fnuz", "F8_E4M3FNUZ", "", 8, FLOAT)                                         \
+    X(E5M2FNUZ, 8, "e5m2fnuz", "float8_e5m2fnuz", "F8_E5M2FNUZ", "", 8, FLOAT)                                         \
+    X(E8M0, 9, "e8m0", "float8_e8m0fnu", "F8_E8M0", "", 8, SCALE)                                                      \
+    X(E2M1, 10, "e2m1", "float4_e2m1fn_x2", "F4", "", 4, FLOAT)                                                        \
+    X(C32, 11, "c32", "complex32", "", "", 32, COMPLEX)                                                                \
+    X(C64, 12, "c64", "complex64", "C64", "<c8", 64, COMPLEX)                                                          \
+    X(C128, 13, "c128", "complex128", "", "<c16", 128, COMPLEX)                                                        \
+    X(I8, 14, "i8", "int8", "I8", "|i1", 8, INT)                                                                       \
+    X(I16, 15, "i16", "int16", "I16", "<i2", 16, INT)                                                                  \
+    X(I32, 16, "i32", "int32", "I32", "<i4", 32, INT)                                                                  \
+    X(I64, 17, "i64", "int64", "I64", "<i8", 64, INT)                                                                  \
+    X(U8, 18, "u8", "uint8", "U8", "|u1", 8, UINT)                                                                     \
+    X(U16, 19, "u16", "uint16", "U16", "<u2", 16, UINT)                                                                \
+    X(U32, 20, "u32", "uint32", "U32", "<u4", 32, UINT)                                                                \
+    X(U64, 21, "u64", "uint64", "U64", "<u8", 64, UINT)                                                                \
     X(BOOL, 22, "bool", "bool", "BOOL", "|b1", 8, BOOL)
 
 typedef uint8_t lb_dtype;
@@ -71,7 +71,7 @@ enum {
 #define LB_DTYPE_ENUM(NAME, code, name, torch, safetensors, numpy, bits, kind) LB_##NAME = code,
     LB_DTYPES(LB_DTYPE_ENUM)
 #undef LB_DTYPE_ENUM
-    LB_DTYPE_COUNT = 23, /* one past the last code */
+        LB_DTYPE_COUNT = 23, /* one past the last code */
     /* A grid to round to (8 exponent bits, 10 fraction bits) whose values are held as f32: no element has this type. It has
      * a name and the numbers below, is not valid, and stands only where lb_round_to_grid_* rounds. */
     LB_TF32 = 64
@@ -94,12 +94,12 @@ LB_API size_t lb_dtype_bits(lb_dtype dtype);            /* per element; 0 for no
 LB_API size_t lb_dtype_bytes(lb_dtype dtype, size_t n); /* of n dense elements, rounded up; SIZE_MAX on overflow */
 LB_API bool lb_dtype_is_float(lb_dtype dtype);          /* kind FLOAT */
 LB_API bool lb_dtype_is_complex(lb_dtype dtype);
-LB_API bool lb_dtype_is_integer(lb_dtype dtype);        /* INT, UINT or BOOL */
-LB_API lb_dtype lb_dtype_part(lb_dtype dtype);          /* c64 -> f32; any other: itself */
+LB_API bool lb_dtype_is_integer(lb_dtype dtype); /* INT, UINT or BOOL */
+LB_API lb_dtype lb_dtype_part(lb_dtype dtype);   /* c64 -> f32; any other: itself */
 /* Of floats and of a complex type's parts; 0 for the others. Significand bits include the hidden one. */
-LB_API int lb_dtype_precision(lb_dtype dtype);          /* 24 for f32 */
-LB_API double lb_dtype_unit_roundoff(lb_dtype dtype);   /* 2^-precision */
-LB_API double lb_dtype_max_finite(lb_dtype dtype);      /* also of integers (rounded to f64) */
+LB_API int lb_dtype_precision(lb_dtype dtype);        /* 24 for f32 */
+LB_API double lb_dtype_unit_roundoff(lb_dtype dtype); /* 2^-precision */
+LB_API double lb_dtype_max_finite(lb_dtype dtype);    /* also of integers (rounded to f64) */
 LB_API double lb_dtype_min_normal(lb_dtype dtype);
 LB_API double lb_dtype_min_subnormal(lb_dtype dtype);
 
@@ -112,9 +112,9 @@ typedef enum lb_rounding {
 } lb_rounding;
 
 typedef enum lb_overflow {
-    LB_OVERFLOW_TORCH,   /* per dtype, as in the table above */
+    LB_OVERFLOW_TORCH,    /* per dtype, as in the table above */
     LB_OVERFLOW_SATURATE, /* overflow and infinity give the largest finite value */
-    LB_OVERFLOW_IEEE     /* infinity, or NaN where the format has no infinity (e2m1: saturates still) */
+    LB_OVERFLOW_IEEE      /* infinity, or NaN where the format has no infinity (e2m1: saturates still) */
 } lb_overflow;
 
 /* Zero (or NULL wherever a `const lb_cast *` is asked for) means torch's cast. */
@@ -155,8 +155,8 @@ LB_API void lb_store_f64_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t stride
 /* `src.to(dst_dtype)`: any dtype to any other. */
 LB_API void lb_convert(lb_dtype dst_dtype, void *dst, lb_dtype src_dtype, const void *src, size_t n,
                        const lb_cast *cast);
-LB_API void lb_convert_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t dst_stride, lb_dtype src_dtype,
-                               const void *src, ptrdiff_t src_stride, size_t n, const lb_cast *cast);
+LB_API void lb_convert_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t dst_stride, lb_dtype src_dtype, const void *src,
+                               ptrdiff_t src_stride, size_t n, const lb_cast *cast);
 
 /* Round in place to the values of `dtype` (LB_TF32 too), keeping f32 (f64) storage: the same values as a store and a load. */
 LB_API void lb_round_to_grid_f32(float *x, size_t n, lb_dtype dtype, const lb_cast *cast);

@@ -42,12 +42,12 @@
 extern "C" {
 #endif
 
-#define LB_CAUSES(X)                                                                                           \
-    X(INPUT, "input")                                                                                          \
-    X(ORDER, "order")                                                                                          \
-    X(KERNEL, "kernel")                                                                                        \
-    X(PRECISION, "precision")                                                                                  \
-    X(ROUTING, "routing")                                                                                      \
+#define LB_CAUSES(X)                                                                                                   \
+    X(INPUT, "input")                                                                                                  \
+    X(ORDER, "order")                                                                                                  \
+    X(KERNEL, "kernel")                                                                                                \
+    X(PRECISION, "precision")                                                                                          \
+    X(ROUTING, "routing")                                                                                              \
     X(UNEXPLAINED, "unexplained")
 
 typedef enum lb_cause {
@@ -71,16 +71,15 @@ LB_API const char *lb_proof_name(lb_proof proof); /* "none", "bits", "bound", "e
 /* One place where the sides differ for a reason of its own, or inherit. Strings belong to the report. */
 typedef struct lb_explain_finding {
     int64_t step;
-    int32_t rank;              /* of a collective: the first that was given this */
+    int32_t rank; /* of a collective: the first that was given this */
     lb_phase phase;
     const char *layer;         /* in A */
     const char *op, *other_op; /* "aten::mm"; of a matched region: its ops, "aten::mm x4, aten::add.Tensor x3" */
     uint32_t index, other;     /* the op that gives the output, in each program; LB_NONE */
     lb_cause cause;
-    const char
-        *schedule;     /* under what A's program gives B's bits: "torch:4", "bf16, splitk:4"; "" of `input` */
-    const char *first; /* under what it gives A's own, "own" when as replay runs it; "" when unknown */
-    bool reversed;     /* B's program was run on A's inputs: under `schedule` it gives A's bits */
+    const char *schedule;      /* under what A's program gives B's bits: "torch:4", "bf16, splitk:4"; "" of `input` */
+    const char *first;         /* under what it gives A's own, "own" when as replay runs it; "" when unknown */
+    bool reversed;             /* B's program was run on A's inputs: under `schedule` it gives A's bits */
     int64_t matched, elements; /* of the candidate named; of `unexplained`: of the best */
     uint32_t tried, excluded;  /* candidates */
     const char *also;          /* candidates that match just as well, joined by "; "; "" */
@@ -147,18 +146,17 @@ typedef struct lb_explain_options {
     int64_t first_step, last_step;
     const char *select; /* selector of A's ops as in swaps ("layer=model.layers.3&phase=forward"), NULL: all */
     bool budget;        /* split the final gap by cause and layer: a chained replay for each */
-    bool routing; /* how much of the final gap is experts chosen otherwise: replays with the second side's ids, weights and slots in
+    bool
+        routing; /* how much of the final gap is experts chosen otherwise: replays with the second side's ids, weights and slots in
                      force */
     const char *const *trees; /* files of trees (order.h) that are tried as orders of sums of as many terms */
     uint32_t n_trees;
-    double seconds;     /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
+    double seconds; /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     uint64_t memory_bytes; /* of tensors of one rank in the replays of `budget` and `routing`; 0: no limit */
 } lb_explain_options;
-#define LB_EXPLAIN_OPTIONS_INIT                                                                                \
-    {                                                                                                          \
-        sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0                   \
-    }
+#define LB_EXPLAIN_OPTIONS_INIT                                                                                        \
+    {sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0}
 
 typedef struct lb_explain_report {
     lb_explain_finding *findings;

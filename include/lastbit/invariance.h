@@ -27,10 +27,7 @@ typedef struct lb_invariance_options {
                                     ("splitk:4"), which every batch is then given */
     uint32_t n_launches; /* 0: each kernel and rule that there is */
 } lb_invariance_options;
-#define LB_INVARIANCE_OPTIONS_INIT                                                                             \
-    {                                                                                                          \
-        sizeof(lb_invariance_options), NULL, -1, 0, INT64_MIN, INT64_MAX, NULL, 0                              \
-    }
+#define LB_INVARIANCE_OPTIONS_INIT {sizeof(lb_invariance_options), NULL, -1, 0, INT64_MIN, INT64_MAX, NULL, 0}
 
 typedef struct lb_invariance_size {
     int64_t rows;      /* of the batch */
@@ -43,8 +40,7 @@ typedef struct lb_invariance_row {
     int32_t rank;
     uint32_t op; /* row of the program */
     char layer[160], name[96];
-    char kernel
-        [64]; /* "own", "openblas", a rule and what it looks at ("splitk,sms:132"), or the text that was given */
+    char kernel[64]; /* "own", "openblas", a rule and what it looks at ("splitk,sms:132"), or the text that was given */
     char launch[64]; /* what the recorded batch is given */
     bool sequences;  /* rows are sequences: of attention */
     int64_t recorded, embedded,
@@ -60,8 +56,8 @@ typedef struct lb_invariance {
 } lb_invariance;
 
 /* LB_ERR_NOT_FOUND: no op that was selected has rows whose bytes were kept and is launched so. LB_ERR_INVALID: a launch that is none. */
-LB_API lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *options,
-                                   lb_invariance *out, lb_err *err);
+LB_API lb_status lb_invariance_run(lb_capture *capture, const lb_invariance_options *options, lb_invariance *out,
+                                   lb_err *err);
 LB_API void lb_invariance_release(lb_invariance *invariance);
 
 #ifdef __cplusplus

@@ -39,17 +39,17 @@ typedef struct lb_verification {
 
 /* Reads every byte of a capture (folder, packed file, one archive), whatever its index says. `found` is called once per
  * damage; damage is no failure of this function. */
-LB_API lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage), void *context,
-                                   lb_verification *result, lb_err *err);
+LB_API lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage),
+                                   void *context, lb_verification *result, lb_err *err);
 
 /* ---- recover -------------------------------------------------------------------------------------------------------- */
 
 typedef struct lb_recovery {
-    uint64_t blobs, programs, tables;          /* written to the new archives */
+    uint64_t blobs, programs, tables;                /* written to the new archives */
     uint64_t lost_blobs, lost_programs, lost_tables; /* there, but damaged */
-    uint64_t lost_packs;                       /* of small blobs, nobody knows which: their directory is damaged */
-    uint64_t places;                           /* places that are no records any more: what was there is not known */
-    uint64_t salvaged;                         /* whole records after the last commit that were kept */
+    uint64_t lost_packs; /* of small blobs, nobody knows which: their directory is damaged */
+    uint64_t places;     /* places that are no records any more: what was there is not known */
+    uint64_t salvaged;   /* whole records after the last commit that were kept */
 } lb_recovery;
 
 /* Writes a new capture with everything in the old one that is whole: a folder for a folder, one archive for one archive.
@@ -61,13 +61,15 @@ LB_API lb_status lb_capture_recover(const char *path, const char *out, lb_recove
 /* A flight recorder may keep its window in files besides memory, so that it outlives a process that is killed (SIGKILL, the
  * out-of-memory killer): one archive per generation of K steps, "ring-RRRRR-GGGGGGGGGG.tar", the last two of each rank, each step
  * committed as it ends. They are no part of the capture until they are assembled; a run that ends well removes them. */
-LB_API char *lb_ring_file_path(const char *folder, int32_t rank, uint32_t generation); /* malloc'ed, NULL when out of memory */
+LB_API char *lb_ring_file_path(const char *folder, int32_t rank,
+                               uint32_t generation); /* malloc'ed, NULL when out of memory */
 LB_API bool lb_ring_file_parse(const char *name, int32_t *rank, uint32_t *generation);
 /* `rank`: -1 removes those of all ranks. */
 LB_API void lb_ring_files_remove(const char *folder, int32_t rank);
 /* Writes the window of each rank as its archive rank-RRRRR.tar in `out` (which may be `folder`, and is there), `why` as the trigger in
  * its coverage. *steps: written, over all ranks; the files stay. LB_OK also where there are none. */
-LB_API lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps, lb_err *err);
+LB_API lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps,
+                                        lb_err *err);
 
 /* ---- pack ----------------------------------------------------------------------------------------------------------- */
 
@@ -81,9 +83,9 @@ typedef enum lb_strip {
 } lb_strip;
 
 typedef struct lb_pack_options {
-    size_t size;      /* sizeof(lb_pack_options) */
-    int level;        /* zstd, 1 to 19 */
-    uint32_t strip;   /* lb_strip */
+    size_t size;    /* sizeof(lb_pack_options) */
+    int level;      /* zstd, 1 to 19 */
+    uint32_t strip; /* lb_strip */
     bool overwrite;
     /* NULL: all. Otherwise decides what goes in. */
     bool (*want)(void *context, int32_t rank, int64_t step);
@@ -97,7 +99,8 @@ typedef struct lb_packing {
 } lb_packing;
 
 /* One compressed file with every rank, equal bytes stored once. Only bytes that a packed program names go in. */
-LB_API lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result, lb_err *err);
+LB_API lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result,
+                                 lb_err *err);
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,8 @@ typedef struct lb_sum_tree {
     uint32_t leaves, nodes;
     uint32_t *first; /* nodes + 1 */
     uint32_t *operand;
-    bool rounded; /* of products: each is rounded before it is added; otherwise one that is added to a sum goes in by fma */
+    bool
+        rounded; /* of products: each is rounded before it is added; otherwise one that is added to a sum goes in by fma */
 } lb_sum_tree;
 #define LB_TREE_MAX_LEAVES (1u << 24)
 
@@ -57,14 +58,14 @@ typedef enum lb_sum_of { LB_SUM_ROW, LB_SUM_COLUMN, LB_SUM_PRODUCT } lb_sum_of;
 
 /* The tree of a named order over n terms of `dtype`: the texts of `lastbit replay --order` (but exact, which is no tree);
  * "fused:W", a chain of fused sums of W terms; "reversed", the last term first; "ORDER of columns" whatever `of` says. */
-LB_API lb_status lb_sum_tree_named(const char *name, uint32_t n, lb_sum_of of, lb_dtype dtype,
-                                   lb_sum_tree **tree, lb_err *err);
+LB_API lb_status lb_sum_tree_named(const char *name, uint32_t n, lb_sum_of of, lb_dtype dtype, lb_sum_tree **tree,
+                                   lb_err *err);
 /* The names of this order, most telling first, separated by " = " where several give the same tree; false: it has none.
  * `room` bytes in `names`, 256 are enough. */
 LB_API bool lb_sum_tree_name(const lb_sum_tree *tree, lb_sum_of of, lb_dtype dtype, char *names, size_t room);
 /* The same for a tree over some of `n` terms, sample[0] < sample[1] < â€¦, as lb_probe_run samples them. */
-LB_API bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sample, uint32_t n, lb_sum_of of, lb_dtype dtype,
-                                     char *names, size_t room);
+LB_API bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sample, uint32_t n, lb_sum_of of,
+                                     lb_dtype dtype, char *names, size_t room);
 
 /* ---- kernels to be probed ---------------------------------------------------------------------------------------- */
 
@@ -81,10 +82,10 @@ LB_API bool lb_probe_form_parse(const char *text, lb_probe_form *form);
 
 typedef struct lb_probe_shape {
     lb_probe_form form;
-    lb_dtype dtype;  /* f64 f32 bf16 f16 */
-    lb_dtype result; /* 0: the same */
-    uint32_t n;      /* terms of a sum: k of a product */
-    uint32_t rows;   /* sums of different terms in one call: rows, columns, m of a product; 1 otherwise */
+    lb_dtype dtype;   /* f64 f32 bf16 f16 */
+    lb_dtype result;  /* 0: the same */
+    uint32_t n;       /* terms of a sum: k of a product */
+    uint32_t rows;    /* sums of different terms in one call: rows, columns, m of a product; 1 otherwise */
     uint32_t columns; /* n of a product; 1 otherwise */
 } lb_probe_shape;
 
@@ -111,16 +112,18 @@ LB_API lb_status lb_probe_library(const lb_probe_shape *shape, const char *path,
 /* A Python callable, "module:function" or "module:function(axis=1)", called in a child process by `interpreter` (NULL: python3)
  * with the package lastbit in `folder`. `arrays`: "numpy", "torch", or NULL: torch for torch's own functions. threads 0: as they
  * are. */
-LB_API lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, const char *folder, const char *function,
-                                 const char *arrays, int threads, lb_probe_kernel *kernel, lb_err *err);
+LB_API lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, const char *folder,
+                                 const char *function, const char *arrays, int threads, lb_probe_kernel *kernel,
+                                 lb_err *err);
 /* This library's own engine under a named order ("" : the one it has by itself). */
-LB_API lb_status lb_probe_schedule(const lb_probe_shape *shape, const char *order, lb_probe_kernel *kernel, lb_err *err);
+LB_API lb_status lb_probe_schedule(const lb_probe_shape *shape, const char *order, lb_probe_kernel *kernel,
+                                   lb_err *err);
 
 /* ---- finding an order -------------------------------------------------------------------------------------------- */
 
 typedef enum lb_probe_outcome {
-    LB_PROBE_TREE,     /* one tree of additions explains every probe */
-    LB_PROBE_EXACT,    /* small terms survive beside huge ones: exact, compensated, or an accumulator too wide to probe */
+    LB_PROBE_TREE,  /* one tree of additions explains every probe */
+    LB_PROBE_EXACT, /* small terms survive beside huge ones: exact, compensated, or an accumulator too wide to probe */
     LB_PROBE_UNSTABLE, /* the same terms give other bits from call to call */
     LB_PROBE_NO_SUM,   /* the results are not the sum of the terms */
     LB_PROBE_NO_TREE   /* a sum, but the probes contradict each other as one tree */
@@ -130,7 +133,8 @@ LB_API const char *lb_probe_outcome_name(lb_probe_outcome outcome); /* "tree", â
 typedef struct lb_probe_options {
     size_t size;
     uint64_t seed;
-    uint32_t sample; /* probe no more than this many of the terms (0: 1024 where there are more than 4096); the others are zero */
+    uint32_t
+        sample; /* probe no more than this many of the terms (0: 1024 where there are more than 4096); the others are zero */
     uint32_t most_groups; /* of positions with orders of their own; 0: 8 */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -144,7 +148,8 @@ typedef struct lb_probe_group {
     char reason[160];  /* when no tree */
     lb_sum_tree *tree; /* over the terms sampled */
     char names[256];   /* as lb_sum_tree_name; "" */
-    char arithmetic[96]; /* of the additions, if random terms have the bits it gives: "f32", "bf16 at every addition"; "" */
+    char arithmetic
+        [96]; /* of the additions, if random terms have the bits it gives: "f32", "bf16 at every addition"; "" */
     uint32_t confirmed, tried; /* sums of random terms that have the tree's bits */
 } lb_probe_group;
 

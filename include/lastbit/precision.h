@@ -23,20 +23,19 @@ typedef struct lb_rounding_loss {
     uint64_t elements; /* finite ones */
     uint64_t nonzero;
     uint64_t nonfinite;
-    uint64_t spoiled;   /* became NaN or infinite: they share a scale with an element that is */
-    uint64_t masked;    /* were NaN or infinite and became finite */
-    uint64_t underflow; /* were not 0 and became 0 */
-    uint64_t overflow;  /* beyond the largest value by half a step or more, before saturation */
-    double amax;        /* largest magnitude */
-    double signal;      /* sum of squares */
-    double error;       /* sum of squared differences; over those that stayed finite */
-    double scale_low,
-        scale_high; /* of the factors multiplied by before rounding; 1 without scaling, 0 when none was */
+    uint64_t spoiled;             /* became NaN or infinite: they share a scale with an element that is */
+    uint64_t masked;              /* were NaN or infinite and became finite */
+    uint64_t underflow;           /* were not 0 and became 0 */
+    uint64_t overflow;            /* beyond the largest value by half a step or more, before saturation */
+    double amax;                  /* largest magnitude */
+    double signal;                /* sum of squares */
+    double error;                 /* sum of squared differences; over those that stayed finite */
+    double scale_low, scale_high; /* of the factors multiplied by before rounding; 1 without scaling, 0 when none was */
 } lb_rounding_loss;
 LB_API void lb_rounding_loss_add(lb_rounding_loss *sum, const lb_rounding_loss *more);
 LB_API double lb_rounding_loss_mse(const lb_rounding_loss *loss); /* error / elements */
-LB_API double lb_rounding_loss_sqnr(
-    const lb_rounding_loss *loss); /* 10 log10(signal / error) in dB; infinite without error */
+LB_API double
+lb_rounding_loss_sqnr(const lb_rounding_loss *loss); /* 10 log10(signal / error) in dB; infinite without error */
 
 /* One operand of one op was rounded. Strings are valid during the call. */
 struct lb_quantisation {

@@ -26,12 +26,13 @@ LB_API const char *lb_isa_name(lb_isa level); /* "scalar", "avx2", "avx512" */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define LB_HAVE_X86 1
 #define LB_TARGET_AVX2 __attribute__((target("avx2,fma,f16c,bmi,bmi2")))
-#if defined(__clang__) /* knows the width by another name, and vectorises these loops at 512 bits or 256 as it sees fit */
+#if defined(                                                                                                           \
+    __clang__) /* knows the width by another name, and vectorises these loops at 512 bits or 256 as it sees fit */
 #define LB_WIDE_VECTORS
 #else
 #define LB_WIDE_VECTORS ",prefer-vector-width=512"
 #endif
-#define LB_TARGET_AVX512                                                                                     \
+#define LB_TARGET_AVX512                                                                                               \
     __attribute__((target("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512dq,avx512vl" LB_WIDE_VECTORS)))
 #else
 #define LB_HAVE_X86 0
@@ -42,23 +43,23 @@ LB_API const char *lb_isa_name(lb_isa level); /* "scalar", "avx2", "avx512" */
 /* Defines `static void name params` that runs `body args`, a function declared LB_INLINE, compiled once per level. The
  * compiler may vectorise it as it likes: under strict floating point that cannot change a bit. */
 #define LB_INLINE static inline __attribute__((always_inline))
-#define LB_PER_ISA(name, body, params, args)                                                                 \
-    LB_TARGET_AVX512 static void name##_avx512 params                                                        \
-    {                                                                                                        \
-        body args;                                                                                           \
-    }                                                                                                        \
-    LB_TARGET_AVX2 static void name##_avx2 params                                                            \
-    {                                                                                                        \
-        body args;                                                                                           \
-    }                                                                                                        \
-    static void name params                                                                                  \
-    {                                                                                                        \
-        switch (lb_processor_isa()) {                                                                        \
-        case LB_ISA_AVX512: name##_avx512 args; return;                                                      \
-        case LB_ISA_AVX2: name##_avx2 args; return;                                                          \
-        case LB_ISA_SCALAR: break;                                                                           \
-        }                                                                                                    \
-        body args;                                                                                           \
+#define LB_PER_ISA(name, body, params, args)                                                                           \
+    LB_TARGET_AVX512 static void name##_avx512 params                                                                  \
+    {                                                                                                                  \
+        body args;                                                                                                     \
+    }                                                                                                                  \
+    LB_TARGET_AVX2 static void name##_avx2 params                                                                      \
+    {                                                                                                                  \
+        body args;                                                                                                     \
+    }                                                                                                                  \
+    static void name params                                                                                            \
+    {                                                                                                                  \
+        switch (lb_processor_isa()) {                                                                                  \
+        case LB_ISA_AVX512: name##_avx512 args; return;                                                                \
+        case LB_ISA_AVX2: name##_avx2 args; return;                                                                    \
+        case LB_ISA_SCALAR: break;                                                                                     \
+        }                                                                                                              \
+        body args;                                                                                                     \
     }
 
 #ifdef __cplusplus

@@ -75,8 +75,9 @@ enum lb_op_flags {
     LB_OP_UNDEFINED = 1 << 4, /* leaves (some) result bytes unwritten: empty_like, … */
     LB_OP_RECOMPUTE = 1 << 5, /* a forward op run again inside backward (activation checkpointing) */
     LB_OP_COLLECTIVE = 1 << 6,
-    LB_OP_COMPOSITE = 1 << 7, /* a custom op recorded whole: nothing inside was seen; or one that computes with a sparse tensor */
-    LB_OP_FAILED = 1 << 8     /* raised an exception; it has no results */
+    LB_OP_COMPOSITE =
+        1 << 7, /* a custom op recorded whole: nothing inside was seen; or one that computes with a sparse tensor */
+    LB_OP_FAILED = 1 << 8 /* raised an exception; it has no results */
 };
 
 typedef struct lb_op {
@@ -85,12 +86,12 @@ typedef struct lb_op {
     uint32_t call;  /* which invocation of that scope in this step, from 0 */
     uint32_t flags; /* lb_op_flags */
     uint32_t first_arg, args;
-    uint32_t first_result, results;   /* rows of refs; a missing result (None) is LB_NONE there */
-    uint32_t first_written, written;  /* rows of refs: values in the new version, in schema order of the written args */
-    uint32_t node_name;               /* string: running autograd node ("MmBackward0"), or LB_NONE */
-    int64_t node;                     /* autograd sequence number: forward: next to be given; backward: the running node's; -1 */
-    uint8_t phase;                    /* lb_phase */
-    uint8_t thread;                   /* 0: main thread of the program */
+    uint32_t first_result, results;  /* rows of refs; a missing result (None) is LB_NONE there */
+    uint32_t first_written, written; /* rows of refs: values in the new version, in schema order of the written args */
+    uint32_t node_name;              /* string: running autograd node ("MmBackward0"), or LB_NONE */
+    int64_t node;   /* autograd sequence number: forward: next to be given; backward: the running node's; -1 */
+    uint8_t phase;  /* lb_phase */
+    uint8_t thread; /* 0: main thread of the program */
 } lb_op;
 
 enum lb_value_flags {
@@ -98,9 +99,9 @@ enum lb_value_flags {
     LB_VALUE_UNDEFINED = 1 << 1, /* some bytes were never written: no digest, no finding */
     LB_VALUE_KEPT = 1 << 2,      /* blob digest names bytes that were stored */
     LB_VALUE_PARAMETER = 1 << 3,
-    LB_VALUE_GRADIENT = 1 << 4,  /* .grad of a parameter (name says which) */
-    LB_VALUE_STATE = 1 << 5,     /* optimizer state or module buffer */
-    LB_VALUE_INPUT = 1 << 6,     /* argument of the outermost forward */
+    LB_VALUE_GRADIENT = 1 << 4, /* .grad of a parameter (name says which) */
+    LB_VALUE_STATE = 1 << 5,    /* optimizer state or module buffer */
+    LB_VALUE_INPUT = 1 << 6,    /* argument of the outermost forward */
     /* Views that nothing was computed for yet: an op that reads one sees the conjugates, or the opposites, of the elements that lie there.
      * Digests and statistics are those of the elements as they lie. */
     LB_VALUE_CONJUGATED = 1 << 7,
@@ -128,18 +129,18 @@ typedef struct lb_value {
     uint32_t flags; /* lb_value_flags */
     lb_layout layout;
     lb_dtype dtype;
-    uint8_t source; /* lb_source_kind */
-    uint8_t device; /* 0 cpu, 1 cuda, 2 other: where it lived, not where it must be replayed */
-    uint32_t name;  /* string: parameter name, "optimizer.exp_avg:NAME", …; LB_NONE */
-    uint32_t statistics; /* row of statistics or LB_NONE */
+    uint8_t source;          /* lb_source_kind */
+    uint8_t device;          /* 0 cpu, 1 cuda, 2 other: where it lived, not where it must be replayed */
+    uint32_t name;           /* string: parameter name, "optimizer.exp_avg:NAME", …; LB_NONE */
+    uint32_t statistics;     /* row of statistics or LB_NONE */
     lb_digest logical, blob; /* blob: of the dense range, see lb_layout_dense_range */
 } lb_value;
 
 /* A module path and its class; row 0 is "" (outside). */
 typedef struct lb_scope {
-    uint32_t path;  /* string, without wrapper prefixes: "model.layers.3.mlp" */
+    uint32_t path;       /* string, without wrapper prefixes: "model.layers.3.mlp" */
     uint32_t class_name; /* string: "LlamaMLP", or LB_NONE */
-    uint32_t parent; /* row of scopes; of row 0: LB_NONE */
+    uint32_t parent;     /* row of scopes; of row 0: LB_NONE */
 } lb_scope;
 
 /* What went into and came out of a module's forward. */
@@ -153,11 +154,11 @@ typedef struct lb_boundary {
 } lb_boundary;
 
 typedef struct lb_collective {
-    uint32_t op;        /* row of ops */
-    uint32_t group;     /* string: group name */
-    uint32_t reduce;    /* string: "sum", "avg", "max", …, or LB_NONE */
-    uint32_t algorithm; /* string: where known, or LB_NONE */
-    uint64_t sequence;  /* per group, from 0 */
+    uint32_t op;                /* row of ops */
+    uint32_t group;             /* string: group name */
+    uint32_t reduce;            /* string: "sum", "avg", "max", …, or LB_NONE */
+    uint32_t algorithm;         /* string: where known, or LB_NONE */
+    uint64_t sequence;          /* per group, from 0 */
     uint32_t first_rank, ranks; /* rows of refs: global ranks in group order */
 } lb_collective;
 
@@ -175,14 +176,14 @@ typedef struct lb_scalar {
 
 /* One parameter group of one optimizer, as it was when it stepped. */
 typedef struct lb_group {
-    uint32_t optimizer;   /* string: class name */
-    uint32_t index;       /* of the group in its optimizer */
-    uint32_t first_op, ops; /* the ops of its step */
-    uint32_t first_param, params; /* rows of group_params */
+    uint32_t optimizer;             /* string: class name */
+    uint32_t index;                 /* of the group in its optimizer */
+    uint32_t first_op, ops;         /* the ops of its step */
+    uint32_t first_param, params;   /* rows of group_params */
     uint32_t first_option, options; /* rows of scalars: lr, weight_decay, … */
 } lb_group;
 typedef struct lb_group_param {
-    uint32_t name; /* string */
+    uint32_t name;             /* string */
     int64_t storage, gradient; /* storage of the parameter and of its gradient (-1: none) */
 } lb_group_param;
 
@@ -201,20 +202,34 @@ typedef struct lb_program {
     uint8_t complete; /* the step was closed in order */
     uint32_t shard;   /* string: data shard given by the program, or LB_NONE */
 
-    char **strings;           uint32_t n_strings;     /* NUL-terminated UTF-8 */
-    lb_scope *scopes;         uint32_t n_scopes;
-    lb_op *ops;               uint32_t n_ops;
-    lb_arg *args;             uint32_t n_args;
-    uint32_t *refs;           uint32_t n_refs;
-    lb_value *values;         uint32_t n_values;
-    lb_statistics *statistics; uint32_t n_statistics;
-    lb_boundary *boundaries;  uint32_t n_boundaries;
-    lb_collective *collectives; uint32_t n_collectives;
-    lb_routing *routings;     uint32_t n_routings;
-    lb_scalar *scalars;       uint32_t n_scalars;
-    lb_group *groups;         uint32_t n_groups;
-    lb_group_param *group_params; uint32_t n_group_params;
-    lb_notice *notices;       uint32_t n_notices;
+    char **strings;
+    uint32_t n_strings; /* NUL-terminated UTF-8 */
+    lb_scope *scopes;
+    uint32_t n_scopes;
+    lb_op *ops;
+    uint32_t n_ops;
+    lb_arg *args;
+    uint32_t n_args;
+    uint32_t *refs;
+    uint32_t n_refs;
+    lb_value *values;
+    uint32_t n_values;
+    lb_statistics *statistics;
+    uint32_t n_statistics;
+    lb_boundary *boundaries;
+    uint32_t n_boundaries;
+    lb_collective *collectives;
+    uint32_t n_collectives;
+    lb_routing *routings;
+    uint32_t n_routings;
+    lb_scalar *scalars;
+    uint32_t n_scalars;
+    lb_group *groups;
+    uint32_t n_groups;
+    lb_group_param *group_params;
+    uint32_t n_group_params;
+    lb_notice *notices;
+    uint32_t n_notices;
 
     struct lb_program_store *store; /* growth and interning; private to formats/program/program.c */
 } lb_program;
@@ -233,10 +248,12 @@ LB_API lb_program *lb_program_copy(const lb_program *program);
 #define LB_PROGRAM_MAX_ROWS (1u << 28)
 
 LB_API uint32_t lb_program_string(lb_program *program, const char *text); /* interned; NULL gives LB_NONE */
-LB_API uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name, uint32_t parent); /* interned by path */
+LB_API uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name,
+                                 uint32_t parent); /* interned by path */
 LB_API uint32_t lb_program_add_value(lb_program *program, const lb_value *value);
 LB_API uint32_t lb_program_add_statistics(lb_program *program, const lb_statistics *statistics);
-LB_API uint32_t lb_program_add_args(lb_program *program, const lb_arg *args, uint32_t count); /* contiguous; returns first */
+LB_API uint32_t lb_program_add_args(lb_program *program, const lb_arg *args,
+                                    uint32_t count); /* contiguous; returns first */
 /* Args of `from`, lists entered, with the rows of values and strings that `rename` gives for theirs; LB_NONE when out of memory. */
 typedef struct lb_arg_rename {
     uint32_t (*value)(void *context, uint32_t value);
@@ -285,7 +302,8 @@ static inline uint32_t lb_op_outcome(const lb_program *program, const lb_op *op,
     return i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
 }
 /* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
-LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value), void *context);
+LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value),
+                             void *context);
 /* The first value among them that lies in `storage`, and the value that the op writes there; LB_NONE for none. */
 LB_API uint32_t lb_op_reads(const lb_program *program, const lb_op *op, int64_t storage);
 LB_API uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storage);

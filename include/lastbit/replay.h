@@ -23,21 +23,21 @@ typedef enum lb_swap_kind {
     LB_SWAP_PRECISION, /* argument "f64", "f32", "bf16", …: a region, values stay wide inside, rounded at its border;
                           "tf32[:rz|rna|rne]": what products read is rounded to TF32, and nothing else changes; compute,
                           accumulate and storage types each by itself, or a recipe: see replay/precision/recipe.h */
-    LB_SWAP_KERNEL,    /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results; "torch":
+    LB_SWAP_KERNEL, /* a named kernel: "openblas"; "finite": the op's own, with 0 for NaN and infinities in its results; "torch":
                           plan.backend computes the op */
-    LB_SWAP_ORDER,     /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
-    LB_SWAP_ROUNDING,  /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
-    LB_SWAP_SKIP,      /* the module becomes the identity (own residual add) or gives 0 */
-    LB_SWAP_MUON,      /* "f32": Newton–Schulz in f32; "adamw": AdamW in its place */
-    LB_SWAP_RANK,      /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the
+    LB_SWAP_ORDER,    /* a schedule: "sequential", "pairwise", "blocked:64", "ring", … */
+    LB_SWAP_ROUNDING, /* "rne", "rz", "stochastic:SEED": of results narrower than f32; f32 results are evaluated in f64 */
+    LB_SWAP_SKIP,     /* the module becomes the identity (own residual add) or gives 0 */
+    LB_SWAP_MUON,     /* "f32": Newton–Schulz in f32; "adamw": AdamW in its place */
+    LB_SWAP_RANK,     /* collective contributions of the ranks selected: "zero", "mean" (of the others), "exclude": the
                           reduction runs over the others, a sum of averages-to-be (DDP) rescaled by world / others */
-    LB_SWAP_SOURCE,    /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there:
+    LB_SWAP_SOURCE, /* bytes of sources (parameters, batches) in chained replay: "own" (what this run itself left there:
                           an unseen write is undone), "finite" (0 for NaN and infinities), "step:N" (the same source's) */
-    LB_SWAP_ROUTING,   /* of mixtures of experts, chained: "recompute", or recorded "ids", "ids+weights", "ids+weights+slots" */
+    LB_SWAP_ROUTING, /* of mixtures of experts, chained: "recompute", or recorded "ids", "ids+weights", "ids+weights+slots" */
     LB_SWAP_ACCUMULATE, /* "bf16", …: every addition inside sums and products is rounded to it */
-    LB_SWAP_UPDATE,    /* "0.001", …: what optimizers do to parameters is made that many times as large; "0": nothing. With index=: what
+    LB_SWAP_UPDATE, /* "0.001", …: what optimizers do to parameters is made that many times as large; "0": nothing. With index=: what
                         * single ops write in place */
-    LB_SWAP_FUSE       /* composites (see composite.h) computed by one kernel: selector "rms_norm", argument "butterfly" (also "on", "off"),
+    LB_SWAP_FUSE /* composites (see composite.h) computed by one kernel: selector "rms_norm", argument "butterfly" (also "on", "off"),
                           or any selector and "rms_norm[:butterfly]" */
 } lb_swap_kind;
 
@@ -58,9 +58,9 @@ typedef enum lb_verdict {
     LB_VERDICT_ROUNDING,  /* inside the op's bound, or the exact shadows agree */
     LB_VERDICT_NOISE,     /* inside measured A/A noise */
     LB_VERDICT_DIVERGED,
-    LB_VERDICT_MISSING,   /* one side was not captured */
-    LB_VERDICT_OPAQUE,    /* replay does not know the op; recorded results stood in */
-    LB_VERDICT_SWAPPED    /* a swap was applied here or upstream, and the bits are others: said, never judged (see lastbit/effect.h) */
+    LB_VERDICT_MISSING, /* one side was not captured */
+    LB_VERDICT_OPAQUE,  /* replay does not know the op; recorded results stood in */
+    LB_VERDICT_SWAPPED /* a swap was applied here or upstream, and the bits are others: said, never judged (see lastbit/effect.h) */
 } lb_verdict;
 LB_API const char *lb_verdict_name(lb_verdict verdict);
 
@@ -76,8 +76,8 @@ LB_API void lb_checkpoints_free(lb_checkpoints *checkpoints);
 LB_API uint32_t lb_checkpoints_count(const lb_checkpoints *checkpoints);
 LB_API uint64_t lb_checkpoints_bytes(const lb_checkpoints *checkpoints);
 /* What a rank had there in the window of that value; false: nothing, or in another dtype. Good as long as the checkpoint. */
-LB_API bool lb_checkpoint_contents(const lb_checkpoints *checkpoints, uint32_t checkpoint, int32_t rank, const lb_value *value,
-                                   lb_tensor *tensor);
+LB_API bool lb_checkpoint_contents(const lb_checkpoints *checkpoints, uint32_t checkpoint, int32_t rank,
+                                   const lb_value *value, lb_tensor *tensor);
 
 typedef struct lb_plan {
     size_t size; /* sizeof(lb_plan) */
@@ -87,30 +87,54 @@ typedef struct lb_plan {
     uint32_t n_ranks;
     const lb_swap *swaps;
     uint32_t n_swaps;
-    int threads;                   /* 0: as many as OpenMP gives */
-    bool compare;                  /* compare results with the recording, fill verdicts */
-    bool shadow; /* besides, run the exact shadow: every float value f64 (complex: a pair of f64), casts the identity, discontinuous ops, decisions
+    int threads;  /* 0: as many as OpenMP gives */
+    bool compare; /* compare results with the recording, fill verdicts */
+    bool
+        shadow; /* besides, run the exact shadow: every float value f64 (complex: a pair of f64), casts the identity, discontinuous ops, decisions
                     and random draws take their recorded results. Isolated: re-anchored to the recorded inputs at each op;
                     chained: from the sources on. Events then carry both `computed` and `shadow`. */
-    uint64_t memory_bytes;         /* 0: no limit */
-    bool force_decisions;          /* a changed decision (item, nonzero, top-k) takes its recorded outcome and the chain goes
+    uint64_t memory_bytes; /* 0: no limit */
+    bool force_decisions;  /* a changed decision (item, nonzero, top-k) takes its recorded outcome and the chain goes
                                       on, conditional; still undecided where the outcome was not kept */
-    const uint8_t *only;           /* isolated, one step of one rank, no skip and no Muon swap: per op of the recorded program,
+    const uint8_t *only;   /* isolated, one step of one rank, no skip and no Muon swap: per op of the recorded program,
                                       whether it is run; NULL: all are */
-    uint64_t *touched;             /* n_swaps counts, set by the run: the ops (--skip: modules, --muon: parameters) that each
+    uint64_t *touched;     /* n_swaps counts, set by the run: the ops (--skip: modules, --muon: parameters) that each
                                       swap concerned, over all steps and ranks; NULL: not wanted */
-    const char *select;            /* selector of the ops whose events are marked `selected`; NULL: all */
-    lb_checkpoints *keep;          /* chained: emptied, then the beginning of every step but the first is kept there */
-    lb_checkpoints *from;          /* chained: of a run of the same window with the first `n_common` swaps of this one; this run
+    const char *select;    /* selector of the ops whose events are marked `selected`; NULL: all */
+    lb_checkpoints *keep;  /* chained: emptied, then the beginning of every step but the first is kept there */
+    lb_checkpoints *from;  /* chained: of a run of the same window with the first `n_common` swaps of this one; this run
                                       begins where no further swap has concerned anything yet, if such a place was kept */
     uint32_t n_common;
-    int64_t from_by;               /* and not after the beginning of this step */
-    lb_backend *backend;           /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
-    bool backend_all;              /* and those that it knows, but for swapped and random ops and decisions; what the backend
+    int64_t from_by;     /* and not after the beginning of this step */
+    lb_backend *backend; /* runs ops that replay does not know; NULL: recorded results stand in. One thread uses it. */
+    bool backend_all;    /* and those that it knows, but for swapped and random ops and decisions; what the backend
                                       refuses is computed here */
-    bool backend_selected;         /* it runs nothing but what LB_SWAP_KERNEL "torch" selects */
+    bool backend_selected; /* it runs nothing but what LB_SWAP_KERNEL "torch" selects */
 } lb_plan;
-#define LB_PLAN_INIT {sizeof(lb_plan), LB_REPLAY_ISOLATED, INT64_MIN, INT64_MAX, NULL, 0, NULL, 0, 0, true, false, 0, false, NULL, NULL, NULL, NULL, NULL, 0, INT64_MAX, NULL, false, false}
+#define LB_PLAN_INIT                                                                                                   \
+    {sizeof(lb_plan),                                                                                                  \
+     LB_REPLAY_ISOLATED,                                                                                               \
+     INT64_MIN,                                                                                                        \
+     INT64_MAX,                                                                                                        \
+     NULL,                                                                                                             \
+     0,                                                                                                                \
+     NULL,                                                                                                             \
+     0,                                                                                                                \
+     0,                                                                                                                \
+     true,                                                                                                             \
+     false,                                                                                                            \
+     0,                                                                                                                \
+     false,                                                                                                            \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     NULL,                                                                                                             \
+     0,                                                                                                                \
+     INT64_MAX,                                                                                                        \
+     NULL,                                                                                                             \
+     false,                                                                                                            \
+     false}
 
 /* One op has run (or stood in). Tensors are valid during the call only. */
 typedef struct lb_event {
@@ -119,21 +143,22 @@ typedef struct lb_event {
     int64_t step;
     int32_t rank;
     lb_verdict verdict;
-    bool approximate;     /* inputs were not bit-equal to the recorded ones */
-    bool swapped;         /* a swap applied */
-    bool selected;        /* plan.select selects it */
-    bool conditional;     /* a float decision changed upstream */
-    double bound_ratio;   /* worst |error| / bound; NaN when not computed */
-    const char *why;      /* LB_VERDICT_OPAQUE: why nothing computed it. LB_VERDICT_REORDERED: the order that was found to give the
+    bool approximate;   /* inputs were not bit-equal to the recorded ones */
+    bool swapped;       /* a swap applied */
+    bool selected;      /* plan.select selects it */
+    bool conditional;   /* a float decision changed upstream */
+    double bound_ratio; /* worst |error| / bound; NaN when not computed */
+    const char
+        *why; /* LB_VERDICT_OPAQUE: why nothing computed it. LB_VERDICT_REORDERED: the order that was found to give the
                              recorded bits, whose bytes were not kept. Else NULL */
-    uint32_t n_results;   /* results, then written values */
-    const uint32_t *values; /* their rows in program->values; LB_NONE: none */
+    uint32_t n_results;        /* results, then written values */
+    const uint32_t *values;    /* their rows in program->values; LB_NONE: none */
     const lb_tensor *computed; /* data NULL when there is none */
     const lb_tensor *recorded; /* data NULL when bytes were not kept */
     /* plan.shadow: the exact shadow, f64 or c128 (integers as recorded); data NULL when there is none. In chained mode an observer may
      * write other numbers there: what follows reads those. */
     const lb_tensor *shadow;
-    bool backend;              /* plan.backend ran it */
+    bool backend;                     /* plan.backend ran it */
     const struct lb_machine *machine; /* for lb_event_exact */
 } lb_event;
 /* What the exact shadow of a chain holds in the window of any value of the program right after this op. False when there is none. */
@@ -169,16 +194,18 @@ typedef struct lb_observer {
 } lb_observer;
 
 typedef struct lb_replay_summary {
-    uint64_t backend; /* run by plan.backend: neither native nor opaque */
+    uint64_t backend;                             /* run by plan.backend: neither native nor opaque */
     uint64_t ops, native, opaque, views, bitwise; /* bitwise: computing ops bit-equal to the recording */
     uint64_t compared;
-    uint64_t regenerated; /* of bitwise: in another order of additions than the op's own, for bytes were not kept to judge it by */
-    lb_verdict verdict; /* worst; in order: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. Under swaps that
+    uint64_t
+        regenerated; /* of bitwise: in another order of additions than the op's own, for bytes were not kept to judge it by */
+    lb_verdict
+        verdict; /* worst; in order: identical, reordered, opaque, noise, rounding, swapped, missing, diverged. Under swaps that
                          * is what the parts before and beside them are, and `swapped` where something came out otherwise */
-    bool undecided;     /* a changed bool, index or shape decision ended a chain */
+    bool undecided; /* a changed bool, index or shape decision ended a chain */
     char undecided_at[160];
-    char note[160];     /* what a swap assumed: AdamW's learning rate in Muon's place; empty: nothing */
-    bool resumed;       /* the run began at a checkpoint; the counts are those of a whole run */
+    char note[160]; /* what a swap assumed: AdamW's learning rate in Muon's place; empty: nothing */
+    bool resumed;   /* the run began at a checkpoint; the counts are those of a whole run */
     double seconds;
     uint64_t peak_bytes; /* most memory of any rank for tensors, bytes used in place in the capture included */
     uint64_t live_bytes; /* most that the values needed at one time take */
@@ -193,13 +220,14 @@ LB_API lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_
                                lb_replay_summary *summary, lb_err *err);
 /* PyTorch in a child process that runs single ops. `interpreter`: NULL is python3; `folder`: where the package lastbit lies; `modules`: to be
  * imported first, they define custom ops. */
-LB_API lb_status lb_backend_open(const char *interpreter, const char *folder, const char *const *modules, uint32_t n_modules,
-                                 lb_backend **backend, lb_err *err);
+LB_API lb_status lb_backend_open(const char *interpreter, const char *folder, const char *const *modules,
+                                 uint32_t n_modules, lb_backend **backend, lb_err *err);
 LB_API void lb_backend_close(lb_backend *backend);
 /* True when a kernel for this op name exists (views and host marks count as native). */
 LB_API bool lb_replay_knows(const char *op_name);
 /* What --kernel and --order offer for an op, names separated by blanks, cut to the room given; false: nothing. */
-LB_API bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, char *orders, size_t orders_room);
+LB_API bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, char *orders,
+                              size_t orders_room);
 
 #ifdef __cplusplus
 }

@@ -56,9 +56,8 @@ typedef struct lb_routing_layer {
     int64_t tokens, choices; /* choices: tokens times experts per token */
     int64_t flips;           /* near ties + router differences + unjudged; -1: not known */
     int64_t near_ties, router_differences;
-    int64_t unjudged; /* scores were not to be had, or this router cannot be run by itself */
-    int64_t
-        recomputed; /* choices that differ where routing is recomputed, those inherited included; -1: not reached */
+    int64_t unjudged;   /* scores were not to be had, or this router cannot be run by itself */
+    int64_t recomputed; /* choices that differ where routing is recomputed, those inherited included; -1: not reached */
     double largest_margin;   /* of a flip; NaN: there is none */
     double largest_upstream; /* of the scores of a flip; NaN */
 } lb_routing_layer;

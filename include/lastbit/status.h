@@ -29,18 +29,18 @@ extern "C" {
 #endif
 
 /* X(name, value, what it means) */
-#define LB_STATUSES(X)                                                                                         \
-    X(LB_OK, 0, "success")                                                                                     \
-    X(LB_ERR_IO, -1, "the operating system refused to read or write")                                          \
-    X(LB_ERR_NOMEM, -2, "out of memory, or a size above the stated limit")                                     \
-    X(LB_ERR_CORRUPT, -3, "bytes that contradict their checksum, their sizes or the format")                   \
-    X(LB_ERR_VERSION, -4, "written by a newer major version of the format")                                    \
-    X(LB_ERR_NOT_FOUND, -5, "no such step, rank, value, layer, op or file")                                    \
-    X(LB_ERR_NOT_CAPTURED, -6, "known to have existed, but its bytes were not kept")                           \
-    X(LB_ERR_UNSUPPORTED, -7, "valid, but nothing here can compute it")                                        \
-    X(LB_ERR_INVALID, -8, "an argument or a program that breaks a rule stated in the header")                  \
-    X(LB_ERR_EXISTS, -9, "would overwrite something")                                                          \
-    X(LB_ERR_LIMIT, -10, "a budget given by the user is used up")                                              \
+#define LB_STATUSES(X)                                                                                                 \
+    X(LB_OK, 0, "success")                                                                                             \
+    X(LB_ERR_IO, -1, "the operating system refused to read or write")                                                  \
+    X(LB_ERR_NOMEM, -2, "out of memory, or a size above the stated limit")                                             \
+    X(LB_ERR_CORRUPT, -3, "bytes that contradict their checksum, their sizes or the format")                           \
+    X(LB_ERR_VERSION, -4, "written by a newer major version of the format")                                            \
+    X(LB_ERR_NOT_FOUND, -5, "no such step, rank, value, layer, op or file")                                            \
+    X(LB_ERR_NOT_CAPTURED, -6, "known to have existed, but its bytes were not kept")                                   \
+    X(LB_ERR_UNSUPPORTED, -7, "valid, but nothing here can compute it")                                                \
+    X(LB_ERR_INVALID, -8, "an argument or a program that breaks a rule stated in the header")                          \
+    X(LB_ERR_EXISTS, -9, "would overwrite something")                                                                  \
+    X(LB_ERR_LIMIT, -10, "a budget given by the user is used up")                                                      \
     X(LB_ERR_STATE, -11, "called in the wrong order, e.g. an op outside a step")
 
 typedef enum lb_status {
@@ -54,10 +54,7 @@ typedef struct lb_err {
     lb_status status;
     char message[1000]; /* holds a list of all orders beside what is wrong */
 } lb_err;
-#define LB_ERR_INIT                                                                                            \
-    {                                                                                                          \
-        LB_OK, ""                                                                                              \
-    }
+#define LB_ERR_INIT {LB_OK, ""}
 
 LB_API const char *lb_status_name(lb_status status); /* "LB_ERR_IO"; never NULL */
 LB_API const char *lb_status_text(lb_status status); /* one line that says what it means; never NULL */
@@ -66,17 +63,18 @@ LB_API const char *lb_status_text(lb_status status); /* one line that says what 
  * well. */
 LB_API lb_status lb_fail(lb_err *err, lb_status status, const char *format, ...) LB_PRINTF(3, 4);
 #ifdef __clang_analyzer__ /* which sees one file at a time, and would take a report for a success */
-#define lb_fail(err, status, ...) ((lb_fail)((err), (status), __VA_ARGS__), (status) == LB_OK ? LB_ERR_INVALID : (status))
+#define lb_fail(err, status, ...)                                                                                      \
+    ((lb_fail)((err), (status), __VA_ARGS__), (status) == LB_OK ? LB_ERR_INVALID : (status))
 #endif
 LB_API void lb_err_clear(lb_err *err);
 /* Whether a message of the system in it says that there is no room left: a full disk, a quota, a limit on files. */
 LB_API bool lb_is_full_disk(const char *message);
 
 /* Pass a failure on. */
-#define LB_TRY(expression)                                                                                     \
-    do {                                                                                                       \
-        lb_status lb_try_status_ = (expression);                                                               \
-        if (lb_try_status_ != LB_OK) return lb_try_status_;                                                    \
+#define LB_TRY(expression)                                                                                             \
+    do {                                                                                                               \
+        lb_status lb_try_status_ = (expression);                                                                       \
+        if (lb_try_status_ != LB_OK) return lb_try_status_;                                                            \
     } while (0)
 
 /* A rule that only a bug of ours can break. Stays on in release builds. */

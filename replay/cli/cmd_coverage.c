@@ -80,12 +80,12 @@ static tally *row_of(lb_coverage *coverage, const char *op, const char *why)
 void lb_coverage_add(lb_coverage *coverage, const lb_event *event)
 {
     const char *op = lb_op_name(event->program, &event->program->ops[event->op]);
-    tally *row =
-        row_of(coverage, op, event->verdict == LB_VERDICT_OPAQUE ? without_name(event->why, op) : NULL);
+    tally *row = row_of(coverage, op, event->verdict == LB_VERDICT_OPAQUE ? without_name(event->why, op) : NULL);
     if (!row) return;
     row->count++;
     row->backend += event->backend;
-    row->identical += event->verdict == LB_VERDICT_IDENTICAL || event->verdict == LB_VERDICT_REORDERED; /* the same bits, too */
+    row->identical +=
+        event->verdict == LB_VERDICT_IDENTICAL || event->verdict == LB_VERDICT_REORDERED; /* the same bits, too */
     risen(coverage, (uint32_t)(row - coverage->rows));
 }
 
@@ -121,9 +121,13 @@ void lb_coverage_print(const lb_coverage *coverage, bool all)
     for (uint32_t i = 0; i < coverage->n; i++) {
         const tally *row = &coverage->rows[i];
         if (row->why) continue;
-        printf("%8llu %7.1f %%  %s", (unsigned long long)row->count, 100.0 * (double)row->identical / (double)row->count, row->op);
-        if (row->backend == row->count) printf("  (by PyTorch)\n");
-        else if (row->backend) printf("  (%llu by PyTorch)\n", (unsigned long long)row->backend);
-        else printf("\n");
+        printf("%8llu %7.1f %%  %s", (unsigned long long)row->count,
+               100.0 * (double)row->identical / (double)row->count, row->op);
+        if (row->backend == row->count)
+            printf("  (by PyTorch)\n");
+        else if (row->backend)
+            printf("  (%llu by PyTorch)\n", (unsigned long long)row->backend);
+        else
+            printf("\n");
     }
 }

@@ -4,17 +4,23 @@
 #include <math.h>
 #include <stdio.h>
 
-static json_t *number(double x) { return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null(); }
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null();
+}
 
 static json_t *size_json(const lb_effect_size *s)
 {
-    json_t *one = json_pack("{s:I, s:I, s:o, s:o}", "tensors", (json_int_t)s->tensors, "moved", (json_int_t)s->moved, "max_abs",
-                            number(s->max_abs), "rel_l2", number(s->rel_l2));
+    json_t *one = json_pack("{s:I, s:I, s:o, s:o}", "tensors", (json_int_t)s->tensors, "moved", (json_int_t)s->moved,
+                            "max_abs", number(s->max_abs), "rel_l2", number(s->rel_l2));
     if (s->unknown) json_object_set_new(one, "unknown", json_integer((json_int_t)s->unknown));
     return one;
 }
 
-static double larger(double a, double b) { return isnan(a) || b > a ? b : a; }
+static double larger(double a, double b)
+{
+    return isnan(a) || b > a ? b : a;
+}
 
 static void add(lb_effect_size *all, const lb_effect_size *one)
 {
@@ -46,20 +52,24 @@ json_t *lb_effects_json(lb_effects *effects)
     json_t *steps = json_array();
     for (uint32_t i = 0; i < n; i++) {
         const lb_effect *row = &rows[i];
-        json_array_append_new(steps, json_pack("{s:I, s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)row->step, "rank",
-                                               (int)row->rank, "layer", row->layer, "output", size_json(&row->output), "loss",
-                                               size_json(&row->loss), "parameters", size_json(&row->parameters), "loss_recorded",
+        json_array_append_new(steps, json_pack("{s:I, s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "step",
+                                               (json_int_t)row->step, "rank", (int)row->rank, "layer", row->layer,
+                                               "output", size_json(&row->output), "loss", size_json(&row->loss),
+                                               "parameters", size_json(&row->parameters), "loss_recorded",
                                                number(row->loss_reference), "loss_swapped", number(row->loss_swapped)));
     }
-    return json_pack("{s:o, s:o, s:o, s:o}", "output", size_json(&all.output), "loss", size_json(&all.loss), "parameters",
-                     size_json(&all.parameters), "steps", steps);
+    return json_pack("{s:o, s:o, s:o, s:o}", "output", size_json(&all.output), "loss", size_json(&all.loss),
+                     "parameters", size_json(&all.parameters), "steps", steps);
 }
 
 static void print_size(const char *what, const lb_effect_size *s)
 {
-    if (!s->tensors) printf("  %-12s %10s\n", what, s->unknown ? "not known" : "-");
-    else if (!s->moved) printf("  %-12s %10s\n", what, "unmoved");
-    else printf("  %-12s by at most %.3g, relative %.3g\n", what, s->max_abs, s->rel_l2);
+    if (!s->tensors)
+        printf("  %-12s %10s\n", what, s->unknown ? "not known" : "-");
+    else if (!s->moved)
+        printf("  %-12s %10s\n", what, "unmoved");
+    else
+        printf("  %-12s by at most %.3g, relative %.3g\n", what, s->max_abs, s->rel_l2);
 }
 
 void lb_effects_print(lb_effects *effects)
@@ -73,7 +83,8 @@ void lb_effects_print(lb_effects *effects)
         print_size("output", &row->output);
         print_size("loss", &row->loss);
         if (row->loss.moved) printf("  %-12s from %.7g to %.7g\n", "", row->loss_reference, row->loss_swapped);
-        snprintf(what, sizeof what, "%llu of %llu", (unsigned long long)row->parameters.moved, (unsigned long long)row->parameters.tensors);
+        snprintf(what, sizeof what, "%llu of %llu", (unsigned long long)row->parameters.moved,
+                 (unsigned long long)row->parameters.tensors);
         print_size("parameters", &row->parameters);
         if (row->parameters.moved) printf("  %-12s %s moved\n", "", what);
     }

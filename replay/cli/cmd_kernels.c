@@ -43,8 +43,7 @@ static char *names_of(const lb_composite *c)
     if (!out) return NULL;
     for (uint32_t k = 0, run; k < c->n_ops; k += run) {
         const char *name = lb_op_name(c->program, &c->program->ops[c->ops[k]]);
-        for (run = 1;
-             k + run < c->n_ops && !strcmp(lb_op_name(c->program, &c->program->ops[c->ops[k + run]]), name);
+        for (run = 1; k + run < c->n_ops && !strcmp(lb_op_name(c->program, &c->program->ops[c->ops[k + run]]), name);
              run++) {
         }
         fprintf(out, k ? " %s" : "%s", strncmp(name, "aten::", 6) ? name : name + 6);
@@ -96,8 +95,7 @@ static lb_status add_program(listing *l, const lb_program *program, lb_err *err)
     for (uint32_t i = 0; i < program->n_ops; i++) {
         char kernels[8], orders[8];
         const char *name = lb_op_name(program, &program->ops[i]);
-        if (lb_replay_kernels(name, kernels, sizeof kernels, orders, sizeof orders))
-            LB_TRY(add_op(l, name, err));
+        if (lb_replay_kernels(name, kernels, sizeof kernels, orders, sizeof orders)) LB_TRY(add_op(l, name, err));
     }
     return LB_OK;
 }
@@ -131,8 +129,8 @@ static json_t *kernels_json(lb_composite_kind kind)
 {
     json_t *kernels = json_array();
     for (const lb_composite_kernel *k = lb_composite_kernels(kind); k->name; k++)
-        json_array_append_new(kernels, json_pack("{s:s, s:s, s:s}", "name", k->name, "written", k->parameters,
-                                                 "about", k->about));
+        json_array_append_new(
+            kernels, json_pack("{s:s, s:s, s:s}", "name", k->name, "written", k->parameters, "about", k->about));
     return kernels;
 }
 
@@ -142,18 +140,17 @@ static json_t *as_json(const listing *l)
     for (int k = 0; k < LB_COMPOSITE_KIND_COUNT; k++) {
         const struct kind *kind = &l->kinds[k];
         if (!kind->count) continue;
-        json_array_append_new(
-            composites, json_pack("{s:s, s:s, s:I, s:O, s:O, s:o, s:s, s:O}", "kind", lb_composite_kind_name(k),
-                                  "about", lb_composite_kind_about(k), "count", (json_int_t)kind->count,
-                                  "layers", kind->layers, "ops", kind->written, "kernels", kernels_json(k),
-                                  "options", lb_composite_options(k), "likely", kind->likely));
+        json_array_append_new(composites,
+                              json_pack("{s:s, s:s, s:I, s:O, s:O, s:o, s:s, s:O}", "kind", lb_composite_kind_name(k),
+                                        "about", lb_composite_kind_about(k), "count", (json_int_t)kind->count, "layers",
+                                        kind->layers, "ops", kind->written, "kernels", kernels_json(k), "options",
+                                        lb_composite_options(k), "likely", kind->likely));
     }
     for (uint32_t i = 0; i < l->n_ops; i++) {
         char kernels[160], orders[320];
         lb_replay_kernels(l->ops[i].name, kernels, sizeof kernels, orders, sizeof orders);
-        json_array_append_new(ops,
-                              json_pack("{s:s, s:I, s:s, s:s}", "op", l->ops[i].name, "count",
-                                        (json_int_t)l->ops[i].count, "kernels", kernels, "orders", orders));
+        json_array_append_new(ops, json_pack("{s:s, s:I, s:s, s:s}", "op", l->ops[i].name, "count",
+                                             (json_int_t)l->ops[i].count, "kernels", kernels, "orders", orders));
     }
     return json_pack("{s:o, s:o, s:s}", "composites", composites, "ops", ops, "any", ANY_OP);
 }
@@ -195,8 +192,8 @@ static void print_text(const listing *l)
     for (uint32_t i = 0; i < l->n_ops; i++) {
         char kernels[160], orders[320];
         lb_replay_kernels(l->ops[i].name, kernels, sizeof kernels, orders, sizeof orders);
-        printf("%-44s %7llu  %s / %s\n", l->ops[i].name, (unsigned long long)l->ops[i].count,
-               *kernels ? kernels : "-", *orders ? orders : "-");
+        printf("%-44s %7llu  %s / %s\n", l->ops[i].name, (unsigned long long)l->ops[i].count, *kernels ? kernels : "-",
+               *orders ? orders : "-");
     }
 }
 

@@ -28,17 +28,20 @@ static lb_status make_shape(const options *o, lb_probe_shape *s, lb_err *err)
 {
     *s = (lb_probe_shape){LB_PROBE_SUM, LB_F32, LB_NO_DTYPE, (uint32_t)o->n, 1, 1};
     if (o->form && !lb_probe_form_parse(o->form, &s->form))
-        return lb_fail(err, LB_ERR_INVALID, "--as %s: a kernel is called as sum, rows, columns, dot or matmul", o->form);
+        return lb_fail(err, LB_ERR_INVALID, "--as %s: a kernel is called as sum, rows, columns, dot or matmul",
+                       o->form);
     if (o->dtype) LB_TRY(parse_dtype(o->dtype, &s->dtype, err));
     if (o->result) LB_TRY(parse_dtype(o->result, &s->result, err));
     const bool many = s->form != LB_PROBE_SUM && s->form != LB_PROBE_DOT;
     if (many) s->rows = o->rows ? (uint32_t)o->rows : 64;
     if (s->form == LB_PROBE_MATMUL) s->columns = o->columns ? (uint32_t)o->columns : 64;
-    if (o->n < 1 || o->n > (int)LB_TREE_MAX_LEAVES) return lb_fail(err, LB_ERR_INVALID, "-n %d: from 1 to %u terms", o->n, LB_TREE_MAX_LEAVES);
+    if (o->n < 1 || o->n > (int)LB_TREE_MAX_LEAVES)
+        return lb_fail(err, LB_ERR_INVALID, "-n %d: from 1 to %u terms", o->n, LB_TREE_MAX_LEAVES);
     if (o->rows < 0 || o->columns < 0 || (!many && o->rows) || (s->form != LB_PROBE_MATMUL && o->columns))
         return lb_fail(err, LB_ERR_INVALID, "--rows are of rows, columns and matmul, --columns of matmul");
     if ((uint64_t)s->rows * s->n > 1u << 28 || (uint64_t)s->columns * s->n > 1u << 28)
-        return lb_fail(err, LB_ERR_INVALID, "a call of that kernel takes too much memory: fewer rows, columns or terms");
+        return lb_fail(err, LB_ERR_INVALID,
+                       "a call of that kernel takes too much memory: fewer rows, columns or terms");
     return LB_OK;
 }
 
@@ -47,7 +50,8 @@ static lb_status make_kernel(const options *o, const lb_probe_shape *s, lb_probe
     if (o->engine) return lb_probe_schedule(s, strcmp(o->engine, "default") ? o->engine : "", kernel, err);
     if (o->library) return lb_probe_library(s, o->library, o->symbol, o->timeout, kernel, err);
     char *folder = lb_command_python_folder();
-    const lb_status status = lb_probe_python(s, o->interpreter, folder ? folder : ".", o->python, o->arrays, o->threads, kernel, err);
+    const lb_status status =
+        lb_probe_python(s, o->interpreter, folder ? folder : ".", o->python, o->arrays, o->threads, kernel, err);
     free(folder);
     return status;
 }
@@ -92,17 +96,25 @@ enum { SHORT_TEXT = 2000 };
 static void print_group(const lb_probe_group *g, const lb_probe_report *r, const lb_probe_shape *s)
 {
     if (r->n_groups > 1)
-        printf("%s%u of %u results (row %u, column %u, …)\n", g == r->groups ? "" : "\n", g->positions, s->rows * s->columns, g->row, g->column);
+        printf("%s%u of %u results (row %u, column %u, …)\n", g == r->groups ? "" : "\n", g->positions,
+               s->rows * s->columns, g->row, g->column);
     if (g->outcome != LB_PROBE_TREE) {
         printf("no tree:     %s: %s\n", lb_probe_outcome_name(g->outcome), g->reason);
         return;
     }
     printf("order:       %s\n", *g->names ? g->names : "unnamed");
-    if (*g->arithmetic) printf("additions:   %s (%u of %u sums of random terms have these bits)\n", g->arithmetic, g->confirmed, g->tried);
-    else printf("additions:   of no known kind: at best %u of %u sums of random terms have the bits\n", g->confirmed, g->tried);
+    if (*g->arithmetic)
+        printf("additions:   %s (%u of %u sums of random terms have these bits)\n", g->arithmetic, g->confirmed,
+               g->tried);
+    else
+        printf("additions:   of no known kind: at best %u of %u sums of random terms have the bits\n", g->confirmed,
+               g->tried);
     char *text = lb_sum_tree_print(g->tree);
-    if (text && strlen(text) <= SHORT_TEXT) printf("tree:        %s\n", text);
-    else if (text) printf("tree:        %.*s … (%zu characters: -o FILE stores it, --json prints it)\n", SHORT_TEXT, text, strlen(text));
+    if (text && strlen(text) <= SHORT_TEXT)
+        printf("tree:        %s\n", text);
+    else if (text)
+        printf("tree:        %.*s … (%zu characters: -o FILE stores it, --json prints it)\n", SHORT_TEXT, text,
+               strlen(text));
     free(text);
 }
 
@@ -111,8 +123,10 @@ static void print_text(const options *o, const lb_probe_shape *s, const lb_probe
     printf("kernel:      %s, %s of %u %s", target(o), lb_probe_form_name(s->form), s->n, lb_dtype_name(s->dtype));
     if (s->rows > 1) printf(", %u rows", s->rows);
     if (s->columns > 1) printf(" by %u columns", s->columns);
-    printf("\nprobes:      %llu sums in %llu calls, %.2f s\n", (unsigned long long)r->probes, (unsigned long long)r->calls, r->seconds);
-    if (r->sample) printf("sample:      %u of the terms; the tree is numbered by them, a name stands for all\n", r->n_sample);
+    printf("\nprobes:      %llu sums in %llu calls, %.2f s\n", (unsigned long long)r->probes,
+           (unsigned long long)r->calls, r->seconds);
+    if (r->sample)
+        printf("sample:      %u of the terms; the tree is numbered by them, a name stands for all\n", r->n_sample);
     for (uint32_t i = 0; i < r->n_groups; i++) print_group(&r->groups[i], r, s);
     if (r->groups_left_out) printf("\n%u more orders at other results\n", r->groups_left_out);
 }
@@ -144,10 +158,12 @@ static json_t *names_json(const char *names)
 
 static json_t *group_json(const lb_probe_group *g)
 {
-    return json_pack("{s:s, s:s?, s:o, s:o, s:s?, s:i, s:i, s:i, s:i, s:i, s:o}", "outcome", lb_probe_outcome_name(g->outcome), "reason",
-                     *g->reason ? g->reason : NULL, "name", name_json(g->names), "names", names_json(g->names), "arithmetic",
-                     *g->arithmetic ? g->arithmetic : NULL, "confirmed", (int)g->confirmed, "tried", (int)g->tried, "row", (int)g->row,
-                     "column", (int)g->column, "positions", (int)g->positions, "tree", tree_json(g->tree, g->names));
+    return json_pack("{s:s, s:s?, s:o, s:o, s:s?, s:i, s:i, s:i, s:i, s:i, s:o}", "outcome",
+                     lb_probe_outcome_name(g->outcome), "reason", *g->reason ? g->reason : NULL, "name",
+                     name_json(g->names), "names", names_json(g->names), "arithmetic",
+                     *g->arithmetic ? g->arithmetic : NULL, "confirmed", (int)g->confirmed, "tried", (int)g->tried,
+                     "row", (int)g->row, "column", (int)g->column, "positions", (int)g->positions, "tree",
+                     tree_json(g->tree, g->names));
 }
 
 static json_t *report_json(const options *o, const lb_probe_shape *s, const lb_probe_report *r, const bool *same)
@@ -155,11 +171,12 @@ static json_t *report_json(const options *o, const lb_probe_shape *s, const lb_p
     json_t *groups = json_array(), *sample = r->sample ? json_array() : json_null();
     for (uint32_t i = 0; i < r->n_groups; i++) json_array_append_new(groups, group_json(&r->groups[i]));
     for (uint32_t i = 0; i < r->n_sample; i++) json_array_append_new(sample, json_integer(r->sample[i]));
-    json_t *all = json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:i, s:o, s:I, s:I, s:f}", "kernel", target(o), "form",
-                            lb_probe_form_name(s->form), "dtype", lb_dtype_name(s->dtype), "n", (int)s->n, "rows", (int)s->rows, "columns",
-                            (int)s->columns, "outcome", lb_probe_outcome_name(r->outcome), "groups", groups, "groups_left_out",
-                            (int)r->groups_left_out, "sample", sample, "probes", (json_int_t)r->probes, "calls", (json_int_t)r->calls,
-                            "seconds", r->seconds);
+    json_t *all =
+        json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:o, s:i, s:o, s:I, s:I, s:f}", "kernel", target(o), "form",
+                  lb_probe_form_name(s->form), "dtype", lb_dtype_name(s->dtype), "n", (int)s->n, "rows", (int)s->rows,
+                  "columns", (int)s->columns, "outcome", lb_probe_outcome_name(r->outcome), "groups", groups,
+                  "groups_left_out", (int)r->groups_left_out, "sample", sample, "probes", (json_int_t)r->probes,
+                  "calls", (json_int_t)r->calls, "seconds", r->seconds);
     if (o->expect) json_object_set_new(all, "expected", json_string(o->expect));
     if (same) json_object_set_new(all, "as_expected", json_boolean(*same));
     return all;
@@ -197,8 +214,8 @@ static int show_tree(const options *o, bool json)
     if (lb_sum_tree_read(o->tree, &tree, &err) != LB_OK) return lb_command_fail("order", &err);
     lb_sum_tree_name(tree, sum_of(s.form), s.dtype, names, sizeof names);
     if (json) {
-        lb_print_json("order", json_pack("{s:s, s:o, s:o, s:o}", "outcome", "tree", "name", name_json(names), "names", names_json(names), "tree",
-                                         tree_json(tree, names)));
+        lb_print_json("order", json_pack("{s:s, s:o, s:o, s:o}", "outcome", "tree", "name", name_json(names), "names",
+                                         names_json(names), "tree", tree_json(tree, names)));
     } else {
         char *text = lb_sum_tree_print(tree);
         printf("order:       %s\ntree:        %s\n", *names ? names : "unnamed", text ? text : "");
@@ -231,14 +248,18 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
     int code = LB_EXIT_FAILED;
     if (status == LB_OK) {
         const bool same = expected && as_expected(&report, expected);
-        if (json) lb_print_json("order", report_json(o, s, &report, expected ? &same : NULL));
-        else print_text(o, s, &report);
+        if (json)
+            lb_print_json("order", report_json(o, s, &report, expected ? &same : NULL));
+        else
+            print_text(o, s, &report);
         if (expected && !json) printf("expected:    %s: %s\n", o->expect, same ? "the same" : "another order");
         code = exit_code(&report, expected ? &same : NULL);
         if (o->output) status = store(o->output, &report.groups[0], &err);
     }
-    if (status == LB_ERR_INVALID && o->engine) code = lb_command_misused("order", "--engine: %s", err.message);
-    else if (status != LB_OK) code = lb_command_fail("order", &err);
+    if (status == LB_ERR_INVALID && o->engine)
+        code = lb_command_misused("order", "--engine: %s", err.message);
+    else if (status != LB_OK)
+        code = lb_command_fail("order", &err);
     lb_sum_tree_free(expected);
     lb_probe_report_release(&report);
     lb_probe_kernel_release(&kernel);
@@ -249,10 +270,12 @@ int lb_cmd_order(int argc, const char **argv)
 {
     options o = {.seed = 1, .timeout = LB_PROBE_SECONDS};
     const struct poptOption table[] = {
-        {"python", 0, POPT_ARG_STRING, &o.python, 0, "a Python callable, with literal keyword arguments: numpy:sum, 'torch:sum(dim=1)'", "MODULE:FUNCTION"},
+        {"python", 0, POPT_ARG_STRING, &o.python, 0,
+         "a Python callable, with literal keyword arguments: numpy:sum, 'torch:sum(dim=1)'", "MODULE:FUNCTION"},
         {"so", 0, POPT_ARG_STRING, &o.library, 0, "a shared object; its function is named by --symbol", "FILE"},
         {"symbol", 0, POPT_ARG_STRING, &o.symbol, 0, "the function of the shared object", "NAME"},
-        {"engine", 0, POPT_ARG_STRING, &o.engine, 0, "lastbit's own sums and products in an order, or default", "ORDER"},
+        {"engine", 0, POPT_ARG_STRING, &o.engine, 0, "lastbit's own sums and products in an order, or default",
+         "ORDER"},
         {"tree", 0, POPT_ARG_STRING, &o.tree, 0, "probe nothing: name and print a stored tree", "FILE"},
         {"as", 0, POPT_ARG_STRING, &o.form, 0, "how it is called: sum, rows, columns, dot, matmul", "FORM"},
         {NULL, 'n', POPT_ARG_INT, &o.n, 0, "terms of a sum (k of a product)", "N"},
@@ -263,16 +286,21 @@ int lb_cmd_order(int argc, const char **argv)
         {"arrays", 0, POPT_ARG_STRING, &o.arrays, 0, "give a Python callable numpy or torch arrays", "KIND"},
         {"interpreter", 0, POPT_ARG_STRING, &o.interpreter, 0, "the Python to call it by (python3)", "PATH"},
         {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads of the Python process", "N"},
-        {"timeout", 0, POPT_ARG_INT, &o.timeout, 0, "seconds that one call of a shared object's function may take (60)", "SECONDS"},
-        {"sample", 0, POPT_ARG_INT, &o.sample, 0, "probe no more than this many of the terms (1024 where there are over 4096)", "N"},
+        {"timeout", 0, POPT_ARG_INT, &o.timeout, 0, "seconds that one call of a shared object's function may take (60)",
+         "SECONDS"},
+        {"sample", 0, POPT_ARG_INT, &o.sample, 0,
+         "probe no more than this many of the terms (1024 where there are over 4096)", "N"},
         {"seed", 0, POPT_ARG_INT, &o.seed, 0, "of pivots and random terms (1)", "N"},
         {"expect", 0, POPT_ARG_STRING, &o.expect, 0, "exit with 1 if the order is another one than this", "ORDER|FILE"},
-        {"output", 'o', POPT_ARG_STRING, &o.output, 0, "store the tree as JSON: `lastbit replay --order SEL=tree:FILE` sums along it", "FILE"},
+        {"output", 'o', POPT_ARG_STRING, &o.output, 0,
+         "store the tree as JSON: `lastbit replay --order SEL=tree:FILE` sums along it", "FILE"},
         POPT_TABLEEND,
     };
     static const char about[] =
-        "Finds the order in which a kernel adds up, from outside: what a sum of huge and small terms loses tells which\n"
-        "terms meet first. Prints the order as a tree, the names of orders that make this tree, and the arithmetic of the\n"
+        "Finds the order in which a kernel adds up, from outside: what a sum of huge and small terms loses tells "
+        "which\n"
+        "terms meet first. Prints the order as a tree, the names of orders that make this tree, and the arithmetic of "
+        "the\n"
         "additions as random terms confirm it.\n\n"
         "A function of a shared object is, with T float, double or the bits of a 16-bit float,\n"
         "  sum      T f(const T *x, int64_t n)\n"
@@ -281,10 +309,12 @@ int lb_cmd_order(int argc, const char **argv)
         "  dot      T f(const T *x, const T *y, int64_t n)\n"
         "  matmul   void f(const T *a, const T *b, T *c, int64_t m, int64_t n, int64_t k)\n"
         "and runs in a process of its own: if it crashes or does not return, that is what is said.\n\n"
-        "Exits with 0 for one tree, 1 where results have different orders or another than expected, 125 if it is no tree.";
-    static const char example[] = "  lastbit order --python numpy:sum -n 1000\n"
-                                  "  lastbit order --python 'torch:matmul' --as matmul -n 512 --dtype bf16 -o tree.json\n"
-                                  "  lastbit order --so ./mysum.so --symbol mysum -n 300 --expect pairwise";
+        "Exits with 0 for one tree, 1 where results have different orders or another than expected, 125 if it is no "
+        "tree.";
+    static const char example[] =
+        "  lastbit order --python numpy:sum -n 1000\n"
+        "  lastbit order --python 'torch:matmul' --as matmul -n 512 --dtype bf16 -o tree.json\n"
+        "  lastbit order --so ./mysum.so --symbol mysum -n 300 --expect pairwise";
     const lb_command command = {.name = "order", .synopsis = "", .about = about, .example = example, .options = table};
     lb_arguments arguments;
     int code = lb_arguments_parse(&command, argc, argv, &arguments);
@@ -292,13 +322,19 @@ int lb_cmd_order(int argc, const char **argv)
     lb_err err = LB_ERR_INIT;
     lb_probe_shape shape;
     const int targets = !!o.python + !!o.library + !!o.engine + !!o.tree;
-    if (targets != 1) code = lb_command_misused("order", "one of --python, --so, --engine and --tree says what to probe");
-    else if (!!o.library != !!o.symbol) code = lb_command_misused("order", "--so and --symbol belong together");
+    if (targets != 1)
+        code = lb_command_misused("order", "one of --python, --so, --engine and --tree says what to probe");
+    else if (!!o.library != !!o.symbol)
+        code = lb_command_misused("order", "--so and --symbol belong together");
     else if (o.timeout < 1 || o.timeout > LB_PROBE_LONGEST || (o.timeout != LB_PROBE_SECONDS && !o.library))
-        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 to %d, with --so", o.timeout, LB_PROBE_LONGEST);
-    else if (o.tree) code = show_tree(&o, arguments.json);
-    else if (make_shape(&o, &shape, &err) != LB_OK) code = lb_command_misused("order", "%s", err.message);
-    else code = run(&o, &shape, arguments.json);
+        code = lb_command_misused("order", "--timeout %d: a number of seconds from 1 to %d, with --so", o.timeout,
+                                  LB_PROBE_LONGEST);
+    else if (o.tree)
+        code = show_tree(&o, arguments.json);
+    else if (make_shape(&o, &shape, &err) != LB_OK)
+        code = lb_command_misused("order", "%s", err.message);
+    else
+        code = run(&o, &shape, arguments.json);
     lb_arguments_release(&arguments);
     return code;
 }

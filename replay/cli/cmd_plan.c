@@ -37,7 +37,8 @@ static lb_status parse_ranks(const char *text, int32_t *ranks, uint32_t *n, lb_e
         if (*end != ',') break;
         p = end + 1;
     }
-    return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3, %d at most", text, MAX_RANKS);
+    return lb_fail(err, LB_ERR_INVALID, "--ranks %s: expected ranks and ranges like 0,2-3, %d at most", text,
+                   MAX_RANKS);
 }
 
 /* What replays several times and prints a table of its own. */
@@ -45,18 +46,15 @@ static lb_status check_tables(const lb_replay_request *o, const lb_plan *plan, l
 {
     const char *name = o->routing ? "--routing-report" : "--each";
     if (plan->mode != LB_REPLAY_CHAINED)
-        return lb_fail(err, LB_ERR_INVALID,
-                       "%s compares where chains end: leave --mode out, or make it chained", name);
+        return lb_fail(err, LB_ERR_INVALID, "%s compares where chains end: leave --mode out, or make it chained", name);
     if ((o->routing && o->each) || o->table || o->write || o->digest || o->coverage || o->kernels ||
         (o->routing && o->force))
-        return lb_fail(
-            err, LB_ERR_INVALID,
-            "%s replays several times: --table, --write, --digest, --coverage, --kernels%s do not go "
-            "with it",
-            name, o->routing ? ", --each and --force-decisions" : " and --routing-report");
-    if (o->each && !o->swaps.n)
         return lb_fail(err, LB_ERR_INVALID,
-                       "--each tries swaps one by one: give some, like --fuse rms_norm=on");
+                       "%s replays several times: --table, --write, --digest, --coverage, --kernels%s do not go "
+                       "with it",
+                       name, o->routing ? ", --each and --force-decisions" : " and --routing-report");
+    if (o->each && !o->swaps.n)
+        return lb_fail(err, LB_ERR_INVALID, "--each tries swaps one by one: give some, like --fuse rms_norm=on");
     for (uint32_t i = 0; o->routing && i < o->swaps.n; i++)
         if (o->swaps.rows[i].kind == LB_SWAP_ROUTING)
             return lb_fail(err, LB_ERR_INVALID,
@@ -82,8 +80,8 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
     if (o->steps) LB_TRY(parse_steps(o->steps, plan, err));
     LB_TRY(lb_memory_parse(o->memory, &plan->memory_bytes, err));
     if (o->threads < 0 || o->worst < 0)
-        return lb_fail(err, LB_ERR_INVALID, "--%s %d: expected a number from 0 on", o->threads < 0 ? "threads" : "worst",
-                       o->threads < 0 ? o->threads : o->worst);
+        return lb_fail(err, LB_ERR_INVALID, "--%s %d: expected a number from 0 on",
+                       o->threads < 0 ? "threads" : "worst", o->threads < 0 ? o->threads : o->worst);
     if (o->ranks) {
         LB_TRY(parse_ranks(o->ranks, ranks, &plan->n_ranks, err));
         plan->ranks = ranks;
@@ -96,13 +94,14 @@ lb_status lb_replay_request_plan(const lb_replay_request *o, lb_plan *plan, lb_e
     if (o->routing || o->each) LB_TRY(check_tables(o, plan, err));
     plan->select = o->select;
     if (o->backend && strcmp(o->backend, "torch") && strcmp(o->backend, "torch:all"))
-        return lb_fail(err, LB_ERR_INVALID, "--backend %s: there is torch, for ops that are not known, and torch:all", o->backend);
+        return lb_fail(err, LB_ERR_INVALID, "--backend %s: there is torch, for ops that are not known, and torch:all",
+                       o->backend);
     plan->backend_all = o->backend && !strcmp(o->backend, "torch:all");
     plan->backend_selected = !o->backend;
     if (!lb_replay_request_wants_torch(o) && (o->imports || o->python))
-        return lb_fail(err, LB_ERR_INVALID, "--backend-import and --backend-python go with --backend torch or --kernel torch");
-    if (o->select && !o->write)
-        return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
+        return lb_fail(err, LB_ERR_INVALID,
+                       "--backend-import and --backend-python go with --backend torch or --kernel torch");
+    if (o->select && !o->write) return lb_fail(err, LB_ERR_INVALID, "--select says what --write writes: give both");
     return LB_OK;
 }
 

@@ -41,19 +41,20 @@ typedef struct report {
     } nan, inf;
     lb_tensorfile *file; /* of --write, or NULL */
     bool wants_digest;
-    lb_digest digest; /* of everything computed, in order */
+    lb_digest digest;          /* of everything computed, in order */
     lb_precision_table *table; /* --table */
-    lb_effects *effects; /* of swaps; NULL: none, or op by op */
+    lb_effects *effects;       /* of swaps; NULL: none, or op by op */
 } report;
 
 /* ---- watching a run ---------------------------------------------------------------------------------------------- */
 
 static int severity(lb_verdict verdict)
 {
-    return verdict == LB_VERDICT_DIVERGED   ? 4
-           : verdict == LB_VERDICT_SWAPPED  ? 3
-           : verdict == LB_VERDICT_ROUNDING ? 2
-           : verdict == LB_VERDICT_REORDERED ? 1 : 0;
+    return verdict == LB_VERDICT_DIVERGED    ? 4
+           : verdict == LB_VERDICT_SWAPPED   ? 3
+           : verdict == LB_VERDICT_ROUNDING  ? 2
+           : verdict == LB_VERDICT_REORDERED ? 1
+                                             : 0;
 }
 
 static bool worse(const finding *a, const finding *b)
@@ -83,7 +84,8 @@ static double max_abs(const lb_event *event)
         for (int64_t n = 0; n < numel; n++) {
             double x = lb_to_f64(a->dtype, (char *)a->data + at_a * (int64_t)size_a);
             double y = lb_to_f64(b->dtype, (char *)b->data + at_b * (int64_t)size_b);
-            if (x != y && !(isnan(x) && isnan(y)) && !(fabs(x - y) <= worst)) worst = isnan(x - y) ? INFINITY : fabs(x - y);
+            if (x != y && !(isnan(x) && isnan(y)) && !(fabs(x - y) <= worst))
+                worst = isnan(x - y) ? INFINITY : fabs(x - y);
             for (int d = a->layout.ndim - 1; d >= 0; d--) {
                 at_a += a->layout.stride[d];
                 at_b += b->layout.stride[d];
@@ -128,8 +130,15 @@ static bool watch(void *context, const lb_event *event)
     if (r->table) lb_precision_table_event(r->table, event, true);
     if (++r->done % 256 == 0) lb_progress("replaying", r->done, 0);
     lb_coverage_add(r->coverage, event);
-    finding f = {event->verdict, event->bound_ratio, event->step, event->rank, event->op, lb_op_name(event->program, op),
-                 lb_op_layer(event->program, op), lb_phase_name((lb_phase)op->phase), NAN};
+    finding f = {event->verdict,
+                 event->bound_ratio,
+                 event->step,
+                 event->rank,
+                 event->op,
+                 lb_op_name(event->program, op),
+                 lb_op_layer(event->program, op),
+                 lb_phase_name((lb_phase)op->phase),
+                 NAN};
     if (r->wants_digest) chain_digest(r, event);
     if (r->effects) lb_effects_op(r->effects, event);
     if (r->file && event->selected) lb_tensorfile_add(r->file, event);
@@ -160,27 +169,34 @@ static const char *mode_name(lb_replay_mode mode)
     return mode == LB_REPLAY_ISOLATED ? "isolated" : mode == LB_REPLAY_LAYER ? "layer" : "chained";
 }
 
-static json_t *number(double x) { return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null(); }
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null();
+}
 
 static json_t *found_json(const struct found *found)
 {
     const finding *f = &found->first;
     if (!found->ops) return json_pack("{s:i}", "ops", 0);
-    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op", f->op, "layer",
-                     f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index);
+    return json_pack("{s:I, s:{s:s, s:s, s:s, s:I, s:i, s:i}}", "ops", (json_int_t)found->ops, "first", "op", f->op,
+                     "layer", f->layer, "phase", f->phase, "step", (json_int_t)f->step, "rank", (int)f->rank, "index",
+                     (int)f->index);
 }
 
 static json_t *swaps_json(const lb_plan *plan)
 {
     json_t *swaps = json_array();
     for (uint32_t i = 0; i < plan->n_swaps; i++)
-        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind), "selector",
-                                               plan->swaps[i].selector, "argument", plan->swaps[i].argument, "touched",
-                                               (json_int_t)plan->touched[i]));
+        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind),
+                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
+                                               "touched", (json_int_t)plan->touched[i]));
     return swaps;
 }
 
-static double percent(uint64_t part, uint64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0; }
+static double percent(uint64_t part, uint64_t whole)
+{
+    return whole ? 100.0 * (double)part / (double)whole : 0;
+}
 
 static json_t *table_json(const lb_precision_table *table)
 {
@@ -188,14 +204,16 @@ static json_t *table_json(const lb_precision_table *table)
     for (uint32_t i = 0; i < table->n_rows; i++) {
         const lb_precision_row *row = &table->rows[i];
         const lb_rounding_loss *loss = &row->loss;
-        json_array_append_new(
-            rows, json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}", "layer", row->layer, "role",
-                            lb_role_name(row->role), "format", row->format, "tensors", (json_int_t)row->tensors, "elements",
-                            (json_int_t)loss->elements, "nonfinite", (json_int_t)loss->nonfinite, "spoiled", (json_int_t)loss->spoiled,
-                            "masked", (json_int_t)loss->masked, "amax", number(loss->amax),
-                            "underflow", percent(loss->underflow, loss->nonzero), "overflow",
-                            percent(loss->overflow, loss->elements), "mse", number(lb_rounding_loss_mse(loss)), "sqnr",
-                            number(lb_rounding_loss_sqnr(loss)), "scale", number(loss->scale_low), number(loss->scale_high)));
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:o, s:o, s:[o, o]}",
+                                        "layer", row->layer, "role", lb_role_name(row->role), "format", row->format,
+                                        "tensors", (json_int_t)row->tensors, "elements", (json_int_t)loss->elements,
+                                        "nonfinite", (json_int_t)loss->nonfinite, "spoiled", (json_int_t)loss->spoiled,
+                                        "masked", (json_int_t)loss->masked, "amax", number(loss->amax), "underflow",
+                                        percent(loss->underflow, loss->nonzero), "overflow",
+                                        percent(loss->overflow, loss->elements), "mse",
+                                        number(lb_rounding_loss_mse(loss)), "sqnr", number(lb_rounding_loss_sqnr(loss)),
+                                        "scale", number(loss->scale_low), number(loss->scale_high)));
     }
     return rows;
 }
@@ -205,9 +223,10 @@ static json_t *effects_json(const lb_precision_table *table)
     json_t *rows = json_array();
     for (uint32_t i = 0; i < table->n_effects; i++) {
         const lb_precision_effect *e = &table->effects[i];
-        json_array_append_new(rows, json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
-                                              "recorded", number(e->recorded), "plain", number(e->plain), "swapped",
-                                              number(e->swapped), "difference", number(e->swapped - e->plain)));
+        json_array_append_new(rows,
+                              json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank",
+                                        (int)e->rank, "recorded", number(e->recorded), "plain", number(e->plain),
+                                        "swapped", number(e->swapped), "difference", number(e->swapped - e->plain)));
     }
     return rows;
 }
@@ -217,19 +236,23 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
     json_t *worst = json_array(), *opaque = lb_coverage_json(r->coverage, true), *verdicts = json_object();
     for (uint32_t i = 0; i < r->n_worst; i++) {
         const finding *f = &r->worst[i];
-        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer", f->layer,
-                                               "phase", f->phase, "verdict", lb_verdict_name(f->verdict), "step",
-                                               (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index, "bound_ratio",
-                                               number(f->ratio), "max_abs", number(f->max_abs)));
+        json_array_append_new(worst,
+                              json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer", f->layer,
+                                        "phase", f->phase, "verdict", lb_verdict_name(f->verdict), "step",
+                                        (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index,
+                                        "bound_ratio", number(f->ratio), "max_abs", number(f->max_abs)));
     }
     for (int v = 0; v <= LB_VERDICT_SWAPPED; v++)
         json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
-    json_t *all = json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode", mode_name(plan->mode),
-                     "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque", (json_int_t)s->opaque,
-                     "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared", (json_int_t)s->compared,
-                     "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst, "opaque_ops", opaque,
-                     "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds", s->seconds, "nan", found_json(&r->nan));
-    if (plan->backend) json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
+    json_t *all =
+        json_pack("{s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:I, s:s, s:o, s:o, s:o, s:b, s:s, s:f, s:o}", "mode",
+                  mode_name(plan->mode), "ops", "total", (json_int_t)s->ops, "native", (json_int_t)s->native, "opaque",
+                  (json_int_t)s->opaque, "views", (json_int_t)s->views, "bitwise", (json_int_t)s->bitwise, "compared",
+                  (json_int_t)s->compared, "verdict", lb_verdict_name(s->verdict), "verdicts", verdicts, "worst", worst,
+                  "opaque_ops", opaque, "undecided", s->undecided, "undecided_at", s->undecided_at, "seconds",
+                  s->seconds, "nan", found_json(&r->nan));
+    if (plan->backend)
+        json_object_set_new(json_object_get(all, "ops"), "backend", json_integer((json_int_t)s->backend));
     json_object_set_new(all, "inf", found_json(&r->inf));
     json_object_set_new(all, "regenerated", json_integer((json_int_t)s->regenerated));
     if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
@@ -275,7 +298,8 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
         printf("bit-equal to the recording: %llu of %llu compared (%.1f %%)\n", (unsigned long long)s->bitwise,
                (unsigned long long)s->compared, 100.0 * (double)s->bitwise / (double)s->compared);
     if (s->regenerated)
-        printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n", (unsigned long long)s->regenerated);
+        printf("  %llu of them by another order of additions than lastbit's own, tried where no bytes were kept\n",
+               (unsigned long long)s->regenerated);
     printf("verdict: ");
     lb_print_verdict(lb_verdict_name(s->verdict), 0);
     putchar('\n');
@@ -286,7 +310,8 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
             printf("--%s %s%s%s concerned nothing\n", lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
                    *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
     if (s->verdict == LB_VERDICT_SWAPPED)
-        printf("  what a swap does is said, not judged%s\n", r->effects ? ":" : "; --mode chained says what becomes of it");
+        printf("  what a swap does is said, not judged%s\n",
+               r->effects ? ":" : "; --mode chained says what becomes of it");
     lb_effects_print(r->effects);
     print_found("NaN", &r->nan);
     print_found("inf", &r->inf);
@@ -296,13 +321,15 @@ static void print_text(const lb_plan *plan, const lb_replay_summary *s, const re
         lb_digest_format(r->digest, text);
         printf("digest of all results: %s\n", text);
     }
-    if (r->n_worst) printf("\n%-10s %10s %10s  %-6s %-28s %s\n", "verdict", "of bound", "max diff", "op#", "op", "layer");
+    if (r->n_worst)
+        printf("\n%-10s %10s %10s  %-6s %-28s %s\n", "verdict", "of bound", "max diff", "op#", "op", "layer");
     for (uint32_t i = 0; i < r->n_worst; i++) {
         const finding *f = &r->worst[i];
         char ratio[16], apart[16];
         lb_print_verdict(lb_verdict_name(f->verdict), 10);
         printf(" %10s %10s  %-6u %-28s %s (%s, step %lld, rank %d)\n", known_text(f->ratio, ratio),
-               known_text(f->max_abs, apart), f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step, (int)f->rank);
+               known_text(f->max_abs, apart), f->index, f->op, *f->layer ? f->layer : "-", f->phase, (long long)f->step,
+               (int)f->rank);
     }
     if (coverage || s->opaque) lb_coverage_print(r->coverage, coverage);
 }
@@ -321,24 +348,31 @@ static void print_nonfinite(const lb_precision_row *row)
     printf("\n");
 }
 
-static double unsigned_nan(double x) { return isnan(x) ? NAN : x; }
+static double unsigned_nan(double x)
+{
+    return isnan(x) ? NAN : x;
+}
 
 static void print_table(const lb_precision_table *table)
 {
-    printf("\n%-36s %-8s %-22s %9s %9s %9s %9s %8s  %s\n", "layer", "role", "format", "amax", "underfl %", "overfl %", "mse",
-           "SQNR dB", "scale");
+    printf("\n%-36s %-8s %-22s %9s %9s %9s %9s %8s  %s\n", "layer", "role", "format", "amax", "underfl %", "overfl %",
+           "mse", "SQNR dB", "scale");
     for (uint32_t i = 0; i < table->n_rows; i++) {
         const lb_precision_row *row = &table->rows[i];
         const lb_rounding_loss *loss = &row->loss;
-        printf("%-36s %-8s %-22s %9.3g %9.3f %9.3f %9.3g %8.2f  ", *row->layer ? row->layer : "-", lb_role_name(row->role),
-               row->format, loss->amax, percent(loss->underflow, loss->nonzero), percent(loss->overflow, loss->elements),
-               lb_rounding_loss_mse(loss), lb_rounding_loss_sqnr(loss));
-        if (loss->scale_low == loss->scale_high) printf("%.3g\n", loss->scale_high);
-        else printf("%.3g to %.3g\n", loss->scale_low, loss->scale_high);
+        printf("%-36s %-8s %-22s %9.3g %9.3f %9.3f %9.3g %8.2f  ", *row->layer ? row->layer : "-",
+               lb_role_name(row->role), row->format, loss->amax, percent(loss->underflow, loss->nonzero),
+               percent(loss->overflow, loss->elements), lb_rounding_loss_mse(loss), lb_rounding_loss_sqnr(loss));
+        if (loss->scale_low == loss->scale_high)
+            printf("%.3g\n", loss->scale_high);
+        else
+            printf("%.3g to %.3g\n", loss->scale_low, loss->scale_high);
     }
     for (uint32_t i = 0; i < table->n_rows; i++) print_nonfinite(&table->rows[i]);
-    if (!table->n_rows) printf("no operand was rounded: does the selector select anything, and is there a --precision?\n");
-    printf("\n%-6s %-5s %14s %14s %14s %12s\n", "step", "rank", "loss recorded", "replayed", "with swaps", "difference");
+    if (!table->n_rows)
+        printf("no operand was rounded: does the selector select anything, and is there a --precision?\n");
+    printf("\n%-6s %-5s %14s %14s %14s %12s\n", "step", "rank", "loss recorded", "replayed", "with swaps",
+           "difference");
     for (uint32_t i = 0; i < table->n_effects; i++) {
         const lb_precision_effect *e = &table->effects[i];
         printf("%-6lld %-5d %14.7g %14.7g %14.7g %12.3g\n", (long long)e->step, (int)e->rank, unsigned_nan(e->recorded),
@@ -367,7 +401,8 @@ static lb_status open_backend(const lb_replay_request *o, lb_plan *plan, lb_err 
     uint32_t n = 0;
     while (o->imports && o->imports[n]) n++;
     char *folder = lb_command_python_folder();
-    lb_status status = lb_backend_open(o->python, folder ? folder : ".", (const char *const *)o->imports, n, &plan->backend, err);
+    lb_status status =
+        lb_backend_open(o->python, folder ? folder : ".", (const char *const *)o->imports, n, &plan->backend, err);
     free(folder);
     return status;
 }
@@ -427,20 +462,26 @@ static int run(const char *path, const lb_replay_request *o, bool json)
     }
     int code = LB_EXIT_SAME;
     if (status != LB_OK) {
-        code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message) : lb_command_fail("replay", &err);
+        code = err.status == LB_ERR_INVALID ? lb_command_misused("replay", "%s", err.message)
+                                            : lb_command_fail("replay", &err);
     } else if (o->routing || o->each) {
         code = routers_differ ? LB_EXIT_DIFFERENT : ended ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
     } else {
-        r.missing_text = lb_missing_text(&r.missing, capture, path, plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
+        r.missing_text =
+            lb_missing_text(&r.missing, capture, path, plan.backend || plan.mode != LB_REPLAY_ISOLATED || plan.n_swaps);
         if (nothing_happened(&plan)) {
             lb_effects_free(r.effects); /* what is left is the rounding of a replay */
             r.effects = NULL;
         }
-        if (json) lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
-        else print_text(&plan, &summary, &r, o->coverage);
+        if (json)
+            lb_print_json("replay", as_json(&plan, &summary, &r, o->coverage));
+        else
+            print_text(&plan, &summary, &r, o->coverage);
         if (r.table && !json) print_table(r.table);
-        if (summary.verdict == LB_VERDICT_DIVERGED) code = LB_EXIT_DIFFERENT;
-        else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING) code = LB_EXIT_UNTESTABLE;
+        if (summary.verdict == LB_VERDICT_DIVERGED)
+            code = LB_EXIT_DIFFERENT;
+        else if (summary.undecided || summary.verdict == LB_VERDICT_MISSING)
+            code = LB_EXIT_UNTESTABLE;
         if (code == LB_EXIT_SAME && plan.n_swaps && nothing_happened(&plan)) code = LB_EXIT_UNTESTABLE;
     }
     lb_effects_free(r.effects);
@@ -461,49 +502,71 @@ int lb_cmd_replay(int argc, const char **argv)
     const struct poptOption *swaps = lb_swap_options(&o.swaps);
     const struct poptOption options[] = {
         {"mode", 'm', POPT_ARG_STRING, &o.mode, 0,
-         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon and update; layer: "
-         "each layer from its own; chained: all from what the window begins with", "MODE"},
+         "isolated (default): each op from its recorded inputs, which leaves no room for routing, source, skip, muon "
+         "and update; layer: "
+         "each layer from its own; chained: all from what the window begins with",
+         "MODE"},
         {"steps", 0, POPT_ARG_STRING, &o.steps, 0, "recorded steps to replay", "A-B"},
         {"ranks", 0, POPT_ARG_STRING, &o.ranks, 0, "ranks to replay; collectives with others take recorded results",
          "LIST"},
         {"threads", 0, POPT_ARG_INT, &o.threads, 0, "threads (results do not depend on them)", "N"},
-        {"memory", 0, POPT_ARG_STRING, &o.memory, 0, "most memory for tensors of one rank; a replay that needs more fails", "512M"},
+        {"memory", 0, POPT_ARG_STRING, &o.memory, 0,
+         "most memory for tensors of one rank; a replay that needs more fails", "512M"},
         {"worst", 0, POPT_ARG_INT, &o.worst, 0, "how many of the worst ops to list", "N"},
-        {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits", NULL},
+        {"digest", 0, POPT_ARG_NONE, &o.digest, 0, "print one digest of everything computed: equal for equal bits",
+         NULL},
         {"force-decisions", 0, POPT_ARG_NONE, &o.force, 0,
          "where a swap changes a decision (item, nonzero, top-k), take the recorded one and go on", NULL},
-        {"write", 0, POPT_ARG_STRING, &o.write, 0, "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
+        {"write", 0, POPT_ARG_STRING, &o.write, 0,
+         "write computed values to a safetensors file, as stepS.rankR.opI.RESULT", "FILE"},
         {"select", 0, POPT_ARG_STRING, &o.select, 0, "ops whose results --write writes (default: all)", "SEL"},
         {"table", 0, POPT_ARG_NONE, &o.table, 0,
-         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode chained and "
-         "--force-decisions", NULL},
+         "what the precision swaps do to each layer's inputs, weights and gradients, and to the loss; implies --mode "
+         "chained and "
+         "--force-decisions",
+         NULL},
         {"each", 0, POPT_ARG_NONE, &o.each, 0,
-         "replay with each swap alone, and with all but it: how far each moves the output and the loss; implies --mode chained", NULL},
+         "replay with each swap alone, and with all but it: how far each moves the output and the loss; implies --mode "
+         "chained",
+         NULL},
         {"routing-report", 0, POPT_ARG_NONE, &o.routing, 0,
-         "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap each recovers, and which "
-         "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained", NULL},
-        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0, "list what the steps are made of, and the kernels and orders that could take its place", NULL},
-        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0, "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
-        {"backend", 0, POPT_ARG_STRING, &o.backend, 0, "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: torch is PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check", "torch[:all]"},
-        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0, "module that defines custom ops, found from here; repeatable", "MODULE"},
+         "replay with routing recomputed and with the recorded ids, weights and slots in force: how much of the gap "
+         "each recovers, and which "
+         "choices of experts change, by near ties or by the router itself (exit code 1); implies --mode chained",
+         NULL},
+        {"kernels", 0, POPT_ARG_NONE, &o.kernels, 0,
+         "list what the steps are made of, and the kernels and orders that could take its place", NULL},
+        {"coverage", 0, POPT_ARG_NONE, &o.coverage, 0,
+         "count every op: how often, how often with the recorded bits, and what was not computed and why", NULL},
+        {"backend", 0, POPT_ARG_STRING, &o.backend, 0,
+         "who runs ops that are not known, and those whose recorded bits are needed and don't come out here: torch is "
+         "PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
+         "torch[:all]"},
+        {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0,
+         "module that defines custom ops, found from here; repeatable", "MODULE"},
         {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps, each as often as you like:", NULL},
         POPT_TABLEEND};
     static const lb_command command = {
         .name = "replay",
         .synopsis = "CAPTURE",
-        .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same bits, inside "
+        .about = "Re-executes recorded steps without the framework and compares every op with the recording: the same "
+                 "bits, inside "
                  "the op's error bound (rounding), or outside it (diverged).\n\n"
-                 "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, are `swapped`, and what it "
-                 "does to the outermost output, the loss and the parameters is measured against the recording (in --json: effect). Exit code "
-                 "0: nothing beside the swaps diverged; 1: something did; 125: something could not be judged, or the swaps concerned "
+                 "What a swap does is said, not judged: ops that it applies to, and those that read what they gave, "
+                 "are `swapped`, and what it "
+                 "does to the outermost output, the loss and the parameters is measured against the recording (in "
+                 "--json: effect). Exit code "
+                 "0: nothing beside the swaps diverged; 1: something did; 125: something could not be judged, or the "
+                 "swaps concerned "
                  "nothing.\n\n"
                  "Bits depend neither on threads nor on the processor (LASTBIT_ISA=scalar, avx2, avx512 limits it).",
-        .example = "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
-                   "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
-                   "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table\n"
-                   "  lastbit replay run.lb --each --fuse rms_norm=on --fuse attention=splitkv:4 --order 'op=sum=pairwise'\n"
-                   "  lastbit replay run.lb --routing-report --precision 'phase=forward=bf16'",
+        .example =
+            "  lastbit replay run.lb --mode chained --precision 'block=E&phase=forward=f32'\n"
+            "  lastbit replay run.lb --mode chained --muon f32 --order 'op=allreduce_=ring' --write after.safetensors\n"
+            "  lastbit replay run.lb --precision 'layer=model.layers=fp8-delayed,history:16' --table\n"
+            "  lastbit replay run.lb --each --fuse rms_norm=on --fuse attention=splitkv:4 --order 'op=sum=pairwise'\n"
+            "  lastbit replay run.lb --routing-report --precision 'phase=forward=bf16'",
         .min_args = 1,
         .max_args = 1};
     lb_command with_options = command;

@@ -12,10 +12,9 @@ static json_t *swaps_json(const lb_plan *plan)
 {
     json_t *swaps = json_array();
     for (uint32_t i = 0; i < plan->n_swaps; i++)
-        json_array_append_new(swaps,
-                              json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind),
-                                        "selector", plan->swaps[i].selector, "argument",
-                                        plan->swaps[i].argument, "touched", (json_int_t)plan->touched[i]));
+        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind),
+                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
+                                               "touched", (json_int_t)plan->touched[i]));
     return swaps;
 }
 
@@ -39,15 +38,14 @@ static lb_status print_text(const lb_routing_report *r, const lb_plan *plan, uin
                *plan->swaps[i].argument && *plan->swaps[i].selector ? "=" : "", plan->swaps[i].argument,
                plan->touched[i] ? "" : " concerned nothing");
     if (!plan->n_swaps)
-        printf(
-            "  without a swap there is no gap to recover: give one, like --precision 'phase=forward=bf16'\n");
+        printf("  without a swap there is no gap to recover: give one, like --precision 'phase=forward=bf16'\n");
     fputs(text, stdout);
     free(text);
     return LB_OK;
 }
 
-lb_status lb_routing_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, uint32_t most,
-                           bool json, bool *differs, lb_err *err)
+lb_status lb_routing_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, uint32_t most, bool json,
+                           bool *differs, lb_err *err)
 {
     lb_routing_report r;
     lb_status status = lb_routing_report_make(capture, replay, plan, &r, err);

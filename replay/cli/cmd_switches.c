@@ -25,19 +25,18 @@ static json_t *as_json(const lb_switch_table *t, const lb_plan *plan)
 {
     json_t *swaps = json_array(), *endings = json_array();
     for (uint32_t i = 0; i < t->n_swaps; i++)
-        json_array_append_new(
-            swaps, json_pack("{s:s, s:s, s:s, s:I, s:b}", "swap", lb_swap_option(plan->swaps[i].kind),
-                             "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
-                             "touched", (json_int_t)plan->touched[i], "undecided", t->undecided[i]));
+        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I, s:b}", "swap", lb_swap_option(plan->swaps[i].kind),
+                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
+                                               "touched", (json_int_t)plan->touched[i], "undecided", t->undecided[i]));
     for (uint32_t k = 0; k < t->n_endings; k++) {
         const lb_switch_ending *e = &t->endings[k];
         json_t *each = json_array();
         for (uint32_t i = 0; i < t->n_swaps; i++)
-            json_array_append_new(each, json_pack("{s:o, s:o}", "alone", move_json(e->alone[i]), "without",
-                                                  move_json(e->without[i])));
-        json_array_append_new(endings, json_pack("{s:I, s:i, s:s, s:o, s:o}", "step", (json_int_t)e->step,
-                                                 "rank", (int)e->rank, "output", e->output, "all",
-                                                 move_json(e->all), "swaps", each));
+            json_array_append_new(
+                each, json_pack("{s:o, s:o}", "alone", move_json(e->alone[i]), "without", move_json(e->without[i])));
+        json_array_append_new(endings,
+                              json_pack("{s:I, s:i, s:s, s:o, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
+                                        "output", e->output, "all", move_json(e->all), "swaps", each));
     }
     return json_pack("{s:s, s:o, s:o}", "mode", "chained", "swaps", swaps, "each", endings);
 }
@@ -78,8 +77,8 @@ static void print_text(const lb_switch_table *t, const lb_plan *plan)
     }
 }
 
-lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, bool json,
-                            bool *undecided, lb_err *err)
+lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, bool json, bool *undecided,
+                            lb_err *err)
 {
     lb_switch_table t;
     const lb_status status = lb_switch_table_make(capture, replay, plan, &t, err);

@@ -5,7 +5,7 @@
 #include <lastbit/replay.h>
 
 /* Makes the table over the plan's window and prints it. `*undecided`: some chain ended. */
-lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, bool json,
-                            bool *undecided, lb_err *err);
+lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, bool json, bool *undecided,
+                            lb_err *err);
 
 #endif

@@ -65,13 +65,11 @@ static void add_tensor(lb_tensorfile *file, const char *name, const lb_tensor *t
     void *dense = malloc(bytes + 1);
     if (!dense)
         lb_fail(&file->err, LB_ERR_NOMEM, "out of memory: %zu bytes", bytes);
-    else if (lb_tensor_gather(tensor, dense, &file->err) == LB_OK &&
-             fwrite(dense, 1, bytes, file->data) != bytes)
+    else if (lb_tensor_gather(tensor, dense, &file->err) == LB_OK && fwrite(dense, 1, bytes, file->data) != bytes)
         lb_fail(&file->err, LB_ERR_IO, "%s: %s", file->part, strerror(errno));
     free(dense);
     json_t *shape = json_array();
-    for (int d = 0; d < tensor->layout.ndim; d++)
-        json_array_append_new(shape, json_integer(tensor->layout.shape[d]));
+    for (int d = 0; d < tensor->layout.ndim; d++) json_array_append_new(shape, json_integer(tensor->layout.shape[d]));
     json_object_set_new(file->header, name,
                         json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
                                   (json_int_t)file->written, (json_int_t)(file->written + bytes)));

@@ -16,10 +16,9 @@ lb_status lb_composites_find(const lb_program *program, lb_composites *composite
     lb_recogniser trace = {.program = program, .found = composites, .err = err};
     LB_TRY(lb_flow_new(program, &trace.flow, err));
     static lb_status (*const recognisers[])(lb_recogniser *) = {
-        lb_recogniser_norms,        lb_recogniser_allreduce_norms, lb_recogniser_attention,
-        lb_recogniser_finalise,     lb_recogniser_layer_norms,     lb_recogniser_gates,
-        lb_recogniser_ropes,        lb_recogniser_routers,         lb_recogniser_losses,
-        lb_recogniser_scans,        lb_recogniser_recurrences,     lb_recogniser_dispatches,
+        lb_recogniser_norms,        lb_recogniser_allreduce_norms, lb_recogniser_attention,   lb_recogniser_finalise,
+        lb_recogniser_layer_norms,  lb_recogniser_gates,           lb_recogniser_ropes,       lb_recogniser_routers,
+        lb_recogniser_losses,       lb_recogniser_scans,           lb_recogniser_recurrences, lb_recogniser_dispatches,
         lb_recogniser_newton_schulz};
     lb_status status = LB_OK;
     for (size_t i = 0; status == LB_OK && i < sizeof recognisers / sizeof *recognisers; i++)

@@ -57,8 +57,7 @@ static bool step_back(const lb_recogniser *t, attention *a, uint32_t anchor, ope
     static const char *const copies[] = {"clone", "_to_copy", NULL};
     const uint32_t maker = lb_recogniser_maker(t, o->reading);
     double factor = 1;
-    if (maker == LB_NONE || !lb_recogniser_same_call(t, maker, anchor) ||
-        lb_recogniser_arg(t, maker, 0).op == LB_NONE)
+    if (maker == LB_NONE || !lb_recogniser_same_call(t, maker, anchor) || lb_recogniser_arg(t, maker, 0).op == LB_NONE)
         return false;
     const bool scales = lb_recogniser_is(t, maker, "mul") && lb_recogniser_number(t, maker, 1, &factor);
     if (!scales && !lb_recogniser_is_any(t, maker, copies)) return false;
@@ -78,8 +77,7 @@ static bool step_back(const lb_recogniser *t, attention *a, uint32_t anchor, ope
     return true;
 }
 
-static operand trace_operand(const lb_recogniser *t, attention *a, uint32_t anchor, lb_reading reading,
-                             bool turned)
+static operand trace_operand(const lb_recogniser *t, attention *a, uint32_t anchor, lb_reading reading, bool turned)
 {
     operand o = {reading, turned, 1};
     while (step_back(t, a, anchor, &o)) {
@@ -130,8 +128,7 @@ static uint32_t scores(const lb_recogniser *t, attention *a, lb_reading r)
             if (left.op == LB_NONE || right.op == LB_NONE) return LB_NONE;
             a->composite.inputs[LB_ATTENTION_MASK] = right.value;
             r = left;
-        } else if (lb_recogniser_is(t, op, "masked_fill") &&
-                   a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE &&
+        } else if (lb_recogniser_is(t, op, "masked_fill") && a->composite.inputs[LB_ATTENTION_MASK] == LB_NONE &&
                    lb_recogniser_number(t, op, 2, &number) && number <= -1e4) {
             if (lb_recogniser_arg(t, op, 1).op == LB_NONE) return LB_NONE;
             a->composite.inputs[LB_ATTENTION_MASK] = lb_recogniser_arg(t, op, 1).value;
@@ -174,8 +171,7 @@ static uint32_t weighted_sum(const lb_recogniser *t, attention *a, uint32_t op)
     uint32_t users[8];
     const uint32_t n = lb_recogniser_users(t, op, users, 8);
     for (uint32_t u = 0; u < n && u < 8; u++) {
-        if (is_product(t, users[u]) && lb_recogniser_maker(t, lb_recogniser_arg(t, users[u], 0)) == op)
-            return users[u];
+        if (is_product(t, users[u]) && lb_recogniser_maker(t, lb_recogniser_arg(t, users[u], 0)) == op) return users[u];
         if (!lb_recogniser_is_any(t, users[u], copies)) continue;
         const uint32_t product = weighted_sum(t, a, users[u]);
         if (product == LB_NONE) continue;

@@ -62,11 +62,10 @@ static bool take_product(const lb_recogniser *t, finalise *f, uint32_t op, lb_re
                          weight = lb_recogniser_peel(t, lb_recogniser_arg(t, mul, 1 - i));
         const uint32_t pick = weight.op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, weight);
         if (out.op == LB_NONE || pick == LB_NONE || !lb_recogniser_is(t, pick, "index")) continue;
-        const lb_reading by_token = lb_recogniser_item(t, pick, 1, 0),
-                         by_slot = lb_recogniser_item(t, pick, 1, 1), all = lb_recogniser_arg(t, pick, 0);
+        const lb_reading by_token = lb_recogniser_item(t, pick, 1, 0), by_slot = lb_recogniser_item(t, pick, 1, 1),
+                         all = lb_recogniser_arg(t, pick, 0);
         if (by_token.op == LB_NONE || by_slot.op == LB_NONE || all.op == LB_NONE ||
-            !lb_recogniser_same(t, by_token, tokens) ||
-            (slots.op != LB_NONE && !lb_recogniser_same(t, by_slot, slots)))
+            !lb_recogniser_same(t, by_token, tokens) || (slots.op != LB_NONE && !lb_recogniser_same(t, by_slot, slots)))
             continue;
         const lb_layout *l = &lb_recogniser_value(t, all.value)->layout;
         if (l->ndim < 2 || lb_layout_numel(l) != l->shape[0] * l->shape[1]) continue;
@@ -75,8 +74,7 @@ static bool take_product(const lb_recogniser *t, finalise *f, uint32_t op, lb_re
         *weights = all.value;
         f->composite.numbers[LB_FINALISE_SLOTS] = (double)l->shape[1];
         f->ops[f->n_ops++] = op, f->ops[f->n_ops++] = mul, f->ops[f->n_ops++] = pick;
-        f->list[f->n_list++] = out.value, f->list[f->n_list++] = tokens.value,
-        f->list[f->n_list++] = by_slot.value;
+        f->list[f->n_list++] = out.value, f->list[f->n_list++] = tokens.value, f->list[f->n_list++] = by_slot.value;
         return true;
     }
     return false;
@@ -86,8 +84,7 @@ static bool take_product(const lb_recogniser *t, finalise *f, uint32_t op, lb_re
 static bool take_expert(const lb_recogniser *t, finalise *f, uint32_t add)
 {
     double dim = 1, alpha = 1;
-    if (!lb_recogniser_is(t, add, "index_add") || !lb_recogniser_number(t, add, 1, &dim) || dim != 0)
-        return false;
+    if (!lb_recogniser_is(t, add, "index_add") || !lb_recogniser_number(t, add, 1, &dim) || dim != 0) return false;
     if (lb_recogniser_number(t, add, 4, &alpha) && alpha != 1) return false;
     return take_product(t, f, add, lb_recogniser_arg(t, add, 3), lb_recogniser_arg(t, add, 2),
                         (lb_reading){LB_NONE, LB_NONE});
@@ -100,8 +97,7 @@ static bool take_put(const lb_recogniser *t, finalise *f, uint32_t put)
     if (!lb_recogniser_is(t, put, "index_put")) return false;
     if (op->args > 3 && lb_op_args(t->program, op)[3].tag == LB_ARG_BOOL && lb_op_args(t->program, op)[3].u.i)
         return false;
-    if (lb_recogniser_item(t, put, 1, 2).op != LB_NONE || lb_recogniser_item(t, put, 1, 1).op == LB_NONE)
-        return false;
+    if (lb_recogniser_item(t, put, 1, 2).op != LB_NONE || lb_recogniser_item(t, put, 1, 1).op == LB_NONE) return false;
     return take_product(t, f, put, lb_recogniser_arg(t, put, 2), lb_recogniser_item(t, put, 1, 0),
                         lb_recogniser_item(t, put, 1, 1));
 }
@@ -112,8 +108,7 @@ static uint32_t next_of(const lb_recogniser *t, uint32_t op, const char *name)
     uint32_t users[4];
     const uint32_t n = lb_recogniser_users(t, op, users, 4);
     for (uint32_t u = 0; u < n && u < 4; u++)
-        if (lb_recogniser_is(t, users[u], name) &&
-            lb_recogniser_maker(t, lb_recogniser_arg(t, users[u], 0)) == op)
+        if (lb_recogniser_is(t, users[u], name) && lb_recogniser_maker(t, lb_recogniser_arg(t, users[u], 0)) == op)
             return users[u];
     return LB_NONE;
 }
@@ -184,14 +179,12 @@ static void find_ids(const lb_recogniser *t, lb_composite *c, uint32_t mul, uint
     lb_reading ids = {LB_NONE, LB_NONE};
     if (reorder != LB_NONE) { /* rows[i] = place of i in the sorted order: index_put(sorted order, 0 … n - 1) */
         const uint32_t put = lb_recogniser_maker(t, lb_recogniser_item(t, reorder, 1, 0));
-        const uint32_t sort =
-            put == LB_NONE ? LB_NONE : lb_recogniser_maker(t, lb_recogniser_item(t, put, 1, 0));
+        const uint32_t sort = put == LB_NONE ? LB_NONE : lb_recogniser_maker(t, lb_recogniser_item(t, put, 1, 0));
         if (sort != LB_NONE && (lb_recogniser_is(t, sort, "sort") || lb_recogniser_is(t, sort, "argsort")))
             ids = lb_recogniser_arg(t, sort, 0);
     } else {
         const uint32_t product = lb_recogniser_maker(t, lb_recogniser_arg(t, mul, 0));
-        const uint32_t pick =
-            product == LB_NONE ? LB_NONE : lb_recogniser_maker(t, lb_recogniser_arg(t, product, 0));
+        const uint32_t pick = product == LB_NONE ? LB_NONE : lb_recogniser_maker(t, lb_recogniser_arg(t, product, 0));
         if (pick != LB_NONE && lb_recogniser_is(t, pick, "index")) ids = lb_recogniser_item(t, pick, 1, 0);
     }
     if (ids.op == LB_NONE || rows <= 0 || lb_dtype_is_float(lb_recogniser_value(t, ids.value)->dtype)) return;
@@ -241,8 +234,7 @@ static lb_status at_once(lb_recogniser *t, uint32_t sum)
     if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul")) return LB_OK;
     const lb_reading x = lb_recogniser_arg(t, mul, 0), w = lb_recogniser_arg(t, mul, 1);
     if (x.op == LB_NONE || w.op == LB_NONE) return LB_OK;
-    const lb_layout *lx = &lb_recogniser_value(t, x.value)->layout,
-                    *lw = &lb_recogniser_value(t, w.value)->layout;
+    const lb_layout *lx = &lb_recogniser_value(t, x.value)->layout, *lw = &lb_recogniser_value(t, w.value)->layout;
     if (lx->ndim != 2 || lw->ndim != 2 || lw->shape[0] != lx->shape[0] || lw->shape[1] != 1 ||
         lx->shape[1] != l->shape[2])
         return LB_OK;
@@ -271,8 +263,7 @@ static bool take_window(const slots *s, lb_reading part, int64_t size, uint32_t 
     const uint32_t maker = lb_recogniser_maker(t, part),
                    value = maker == LB_NONE ? LB_NONE : lb_recogniser_result(t, maker);
     if (value == LB_NONE || (*whole != LB_NONE && *whole != value)) return false;
-    const lb_layout *all = &lb_recogniser_value(t, value)->layout,
-                    *l = &lb_recogniser_value(t, part.value)->layout;
+    const lb_layout *all = &lb_recogniser_value(t, value)->layout, *l = &lb_recogniser_value(t, part.value)->layout;
     if (lb_recogniser_value(t, value)->storage != lb_recogniser_value(t, part.value)->storage ||
         lb_layout_numel(all) != s->tokens * s->n * size || !lb_layout_is_contiguous(all))
         return false;
@@ -294,8 +285,7 @@ static bool take_slot(slots *s, lb_reading term)
                          w = lb_recogniser_peel(t, lb_recogniser_arg(t, mul, 1 - i));
         int64_t slot, other;
         if (x.op == LB_NONE || w.op == LB_NONE) return false;
-        const lb_layout *lx = &lb_recogniser_value(t, x.value)->layout,
-                        *lw = &lb_recogniser_value(t, w.value)->layout;
+        const lb_layout *lx = &lb_recogniser_value(t, x.value)->layout, *lw = &lb_recogniser_value(t, w.value)->layout;
         if (lx->ndim != 2 || lw->ndim != 2 || lw->shape[1] != 1 || lw->shape[0] != lx->shape[0]) continue;
         const uint32_t from = lb_recogniser_maker(t, w);
         if (!s->n && from != LB_NONE && lx->shape[0] > 0) { /* the first one tells the sizes */
@@ -316,8 +306,7 @@ static bool take_slot(slots *s, lb_reading term)
 static bool is_plain_add(const lb_recogniser *t, uint32_t op)
 {
     double alpha = 1;
-    return op != LB_NONE && lb_recogniser_is(t, op, "add") &&
-           (!lb_recogniser_number(t, op, 2, &alpha) || alpha == 1);
+    return op != LB_NONE && lb_recogniser_is(t, op, "add") && (!lb_recogniser_number(t, op, 2, &alpha) || alpha == 1);
 }
 
 /* From the last addition back to the first: each adds one slot to what the one before it gave. */

@@ -27,8 +27,7 @@ static bool activation(const lb_recogniser *t, uint32_t op, double *act)
 static lb_status with_products(lb_recogniser *t, const lb_composite *gated, const lb_gate_pattern *w)
 {
     const uint32_t g = lb_recogniser_maker(t, w->gate), u = lb_recogniser_maker(t, w->up);
-    if (g == LB_NONE || u == LB_NONE || g == u || !lb_recogniser_is(t, g, "mm") ||
-        !lb_recogniser_is(t, u, "mm"))
+    if (g == LB_NONE || u == LB_NONE || g == u || !lb_recogniser_is(t, g, "mm") || !lb_recogniser_is(t, u, "mm"))
         return LB_OK;
     const lb_reading x = lb_recogniser_arg(t, g, 0), other = lb_recogniser_arg(t, u, 0);
     if (!lb_recogniser_same(t, x, other)) return LB_OK;
@@ -40,8 +39,7 @@ static lb_status with_products(lb_recogniser *t, const lb_composite *gated, cons
     lb_composite c = *gated;
     c.kind = LB_COMPOSITE_GATE_UP;
     c.inputs[LB_GATE_X] = x.value;
-    c.inputs[LB_GATE_U] = lb_recogniser_arg(t, g, 1).value,
-    c.inputs[LB_GATE_W] = lb_recogniser_arg(t, u, 1).value;
+    c.inputs[LB_GATE_U] = lb_recogniser_arg(t, g, 1).value, c.inputs[LB_GATE_W] = lb_recogniser_arg(t, u, 1).value;
     uint32_t all[LB_GATE_PATTERN_OPS + 2] = {g, u};
     memcpy(all + 2, w->ops, w->n_ops * sizeof *all);
     return lb_recogniser_add(t, &c, all, w->n_ops + 2);
@@ -64,8 +62,8 @@ static bool fits(const lb_recogniser *t, uint32_t mul, const lb_gate_pattern *w)
 {
     const lb_value *gate = lb_recogniser_value(t, w->gate.value), *up = lb_recogniser_value(t, w->up.value),
                    *y = lb_recogniser_value(t, lb_recogniser_result(t, mul));
-    return lb_layout_same_shape(&gate->layout, &up->layout) &&
-           lb_layout_same_shape(&gate->layout, &y->layout) && gate->dtype == up->dtype;
+    return lb_layout_same_shape(&gate->layout, &up->layout) && lb_layout_same_shape(&gate->layout, &y->layout) &&
+           gate->dtype == up->dtype;
 }
 
 static lb_status written_out(lb_recogniser *t, uint32_t mul)
@@ -87,9 +85,8 @@ static lb_status single(lb_recogniser *t, uint32_t op)
     static const struct {
         const char *name;
         lb_gate_act act;
-    } names[] = {{"silu_and_mul", LB_GATE_SILU},
-                 {"gelu_and_mul", LB_GATE_GELU},
-                 {"gelu_tanh_and_mul", LB_GATE_GELU_TANH}};
+    } names[] = {
+        {"silu_and_mul", LB_GATE_SILU}, {"gelu_and_mul", LB_GATE_GELU}, {"gelu_tanh_and_mul", LB_GATE_GELU_TANH}};
     const char *name = lb_op_name(t->program, &t->program->ops[op]);
     const size_t length = strlen(name);
     uint32_t at;

@@ -42,8 +42,7 @@ static lb_reading of_squares(const lb_recogniser *t, lb_reading variance, lb_nor
 {
     const uint32_t sub = lb_recogniser_maker(t, variance);
     double alpha = 1;
-    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") ||
-        (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
+    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") || (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
         return nothing;
     const lb_reading mean_square = lb_recogniser_arg(t, sub, 0), square = lb_recogniser_arg(t, sub, 1);
     if (mean_square.op == LB_NONE || square.op == LB_NONE) return nothing;
@@ -62,8 +61,7 @@ static lb_reading of_squares(const lb_recogniser *t, lb_reading variance, lb_nor
 static bool gives_first(const lb_recogniser *t, uint32_t op, lb_reading r)
 {
     const uint32_t first = op == LB_NONE ? LB_NONE : lb_recogniser_result(t, op);
-    return first != LB_NONE &&
-           lb_recogniser_value(t, first)->storage == lb_recogniser_value(t, r.value)->storage;
+    return first != LB_NONE && lb_recogniser_value(t, first)->storage == lb_recogniser_value(t, r.value)->storage;
 }
 
 /* The x whose variance stands in the root. */
@@ -84,8 +82,7 @@ static lb_reading spread_of(const lb_recogniser *t, const lb_norm_root *root, lb
 static bool takes_weight(const lb_recogniser *t, lb_norm_parts *n, lb_reading weight, uint32_t normal)
 {
     const lb_value *y = lb_recogniser_value(t, lb_recogniser_result(t, normal));
-    if (n->composite.inputs[LB_LAYER_WEIGHT] != LB_NONE ||
-        !lb_norm_is_row(lb_recogniser_value(t, weight.value), y))
+    if (n->composite.inputs[LB_LAYER_WEIGHT] != LB_NONE || !lb_norm_is_row(lb_recogniser_value(t, weight.value), y))
         return false;
     n->composite.inputs[LB_LAYER_WEIGHT] = weight.value;
     return true;
@@ -112,8 +109,7 @@ static lb_reading numerator(const lb_recogniser *t, lb_reading r, lb_norm_parts 
     return nothing;
 }
 
-static bool normalises(const lb_recogniser *t, uint32_t op, uint32_t root, bool divides, lb_reading x,
-                       lb_norm_parts *n)
+static bool normalises(const lb_recogniser *t, uint32_t op, uint32_t root, bool divides, lb_reading x, lb_norm_parts *n)
 {
     if (!lb_recogniser_is(t, op, divides ? "div" : "mul")) return false;
     for (uint32_t i = 0; i < (divides ? 1u : 2u); i++) {
@@ -149,8 +145,7 @@ static void follow(const lb_recogniser *t, lb_norm_parts *n, uint32_t op)
             const lb_value *y = lb_recogniser_value(t, lb_recogniser_result(t, op));
             if (lb_recogniser_is(t, user, "mul")) {
                 if (!takes_weight(t, n, w, op)) return;
-            } else if (lb_recogniser_is(t, user, "add") &&
-                       !(lb_recogniser_number(t, user, 2, &alpha) && alpha != 1) &&
+            } else if (lb_recogniser_is(t, user, "add") && !(lb_recogniser_number(t, user, 2, &alpha) && alpha != 1) &&
                        lb_norm_is_row(lb_recogniser_value(t, w.value), y)) {
                 n->composite.inputs[LB_LAYER_BIAS] = w.value;
             } else {
@@ -190,8 +185,7 @@ static lb_status single(lb_recogniser *t, uint32_t i)
     if (!lb_recogniser_is(t, i, "native_layer_norm") || op->results < 3 || op->args < 5) return LB_OK;
     const lb_arg *shape = &lb_op_args(t->program, op)[1];
     lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_LAYER_NORM);
-    if (shape->tag != LB_ARG_LIST || shape->count != 1 ||
-        !lb_recogniser_number(t, i, 4, &c.numbers[LB_LAYER_EPS]))
+    if (shape->tag != LB_ARG_LIST || shape->count != 1 || !lb_recogniser_number(t, i, 4, &c.numbers[LB_LAYER_EPS]))
         return LB_OK;
     for (uint32_t k = 0; k < 3; k++) {
         static const uint32_t args[] = {0, 2, 3};

@@ -119,8 +119,7 @@ static lb_reading of_logsumexp(loss *l, lb_reading r, int *sign)
     const lb_recogniser *t = l->t;
     const uint32_t sub = lb_recogniser_maker(t, r);
     double alpha = 1;
-    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") ||
-        (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
+    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") || (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
         return nothing;
     for (uint32_t i = 0; i < 2; i++) {
         const lb_reading sum = lb_recogniser_arg(t, sub, i), own = lb_recogniser_arg(t, sub, 1 - i);

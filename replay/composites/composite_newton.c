@@ -50,8 +50,8 @@ static bool reads(const lb_recogniser *t, uint32_t op, uint32_t arg, uint32_t va
     const lb_reading r = lb_recogniser_arg(t, op, arg);
     if (r.op == LB_NONE) return false;
     const lb_value *a = lb_recogniser_value(t, r.value), *b = lb_recogniser_value(t, value);
-    return r.value == value || (a->storage == b->storage && a->version == b->version &&
-                                lb_layout_same_shape(&a->layout, &b->layout));
+    return r.value == value ||
+           (a->storage == b->storage && a->version == b->version && lb_layout_same_shape(&a->layout, &b->layout));
 }
 
 /* X ← beta X + B X by addmm: the op that makes it, LB_NONE. */
@@ -60,11 +60,9 @@ static uint32_t fused_step(const lb_recogniser *t, iteration *it, uint32_t gram,
     double alpha = 1;
     const uint32_t update = user(t, gram, "addmm", 0);
     if (update == LB_NONE || !made_by(t, update, 1, gram) || !made_by(t, update, 2, gram)) return LB_NONE;
-    if (!lb_recogniser_number(t, update, 3, &abc[1]) || !lb_recogniser_number(t, update, 4, &abc[2]))
-        return LB_NONE;
+    if (!lb_recogniser_number(t, update, 3, &abc[1]) || !lb_recogniser_number(t, update, 4, &abc[2])) return LB_NONE;
     const uint32_t next = user(t, update, "addmm", 1);
-    if (next == LB_NONE || !reads(t, next, 0, x) || !reads(t, next, 2, x) ||
-        !lb_recogniser_number(t, next, 3, &abc[0]))
+    if (next == LB_NONE || !reads(t, next, 0, x) || !reads(t, next, 2, x) || !lb_recogniser_number(t, next, 3, &abc[0]))
         return LB_NONE;
     if (lb_recogniser_number(t, next, 4, &alpha) && alpha != 1) return LB_NONE;
     take(it, update), take(it, next);
@@ -111,8 +109,7 @@ static uint32_t gram_of(const lb_recogniser *t, uint32_t maker)
 {
     for (uint32_t e = t->flow->first_use[maker]; e < t->flow->first_use[maker + 1]; e++) {
         const uint32_t op = t->flow->uses[e];
-        if (!lb_recogniser_is(t, op, "mm") || !made_by(t, op, 0, maker) ||
-            lb_recogniser_arg(t, op, 1).op == LB_NONE)
+        if (!lb_recogniser_is(t, op, "mm") || !made_by(t, op, 0, maker) || lb_recogniser_arg(t, op, 1).op == LB_NONE)
             continue;
         if (is_turned(lb_recogniser_value(t, lb_recogniser_arg(t, op, 0).value),
                       lb_recogniser_value(t, lb_recogniser_arg(t, op, 1).value)))

@@ -16,8 +16,7 @@
 
 static lb_reading mean_square(const lb_recogniser *t, lb_reading variance, lb_norm_parts *n)
 {
-    const lb_reading nothing = {LB_NONE, LB_NONE},
-                     of = lb_norm_averaged(t, lb_recogniser_maker(t, variance), n);
+    const lb_reading nothing = {LB_NONE, LB_NONE}, of = lb_norm_averaged(t, lb_recogniser_maker(t, variance), n);
     if (of.op == LB_NONE) return nothing;
     const uint32_t square = lb_recogniser_maker(t, of);
     const lb_reading x = lb_norm_squared(t, square);
@@ -33,11 +32,9 @@ static lb_reading of_norm(const lb_recogniser *t, uint32_t op, lb_norm_parts *n,
     double factor = 1, order = 0;
     lb_norm_take(n, op);
     const bool multiplied = lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &factor);
-    if (multiplied && (op = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0))) != LB_NONE)
-        lb_norm_take(n, op);
+    if (multiplied && (op = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0))) != LB_NONE) lb_norm_take(n, op);
     static const char *const norms[] = {"linalg_vector_norm", "norm", NULL};
-    if (op == LB_NONE || !lb_recogniser_is_any(t, op, norms) || !lb_recogniser_number(t, op, 1, &order) ||
-        order != 2)
+    if (op == LB_NONE || !lb_recogniser_is_any(t, op, norms) || !lb_recogniser_number(t, op, 1, &order) || order != 2)
         return nothing;
     const lb_reading x = lb_recogniser_arg(t, op, 0);
     if (x.op == LB_NONE) return nothing;
@@ -49,15 +46,13 @@ static lb_reading of_norm(const lb_recogniser *t, uint32_t op, lb_norm_parts *n,
 
 /* The x whose mean square stands in the root, eps as the root of the mean square has it. `*factor`: what x over the root has to be
  * multiplied with yet. */
-static lb_reading spread_of(const lb_recogniser *t, uint32_t op, lb_norm_parts *n, bool *divides,
-                            double *factor)
+static lb_reading spread_of(const lb_recogniser *t, uint32_t op, lb_norm_parts *n, bool *divides, double *factor)
 {
     const lb_reading nothing = {LB_NONE, LB_NONE};
     lb_norm_root root;
     double times = 1;
     if (!lb_norm_read_root(t, op, n, &root)) return nothing;
-    const lb_reading x =
-        root.spread == LB_NONE ? mean_square(t, root.variance, n) : of_norm(t, root.spread, n, &times);
+    const lb_reading x = root.spread == LB_NONE ? mean_square(t, root.variance, n) : of_norm(t, root.spread, n, &times);
     *divides = root.divides, *factor = 1 / times;
     n->composite.numbers[LB_NORM_EPS] = root.eps * times, n->composite.numbers[LB_NORM_PLACE] = root.place;
     return x;
@@ -120,8 +115,7 @@ static bool follow(const lb_recogniser *t, lb_norm_parts *n, uint32_t op, double
             const lb_reading a = lb_recogniser_arg(t, user, 0), b = lb_recogniser_arg(t, user, 1);
             if (a.op == LB_NONE || b.op == LB_NONE) return whole;
             const lb_reading w = lb_recogniser_maker(t, a) == op ? b : a;
-            if (!lb_norm_is_row(lb_recogniser_value(t, w.value),
-                                lb_recogniser_value(t, lb_recogniser_result(t, op))))
+            if (!lb_norm_is_row(lb_recogniser_value(t, w.value), lb_recogniser_value(t, lb_recogniser_result(t, op))))
                 return whole;
             take_weight(t, n, w);
             weighted = true;
@@ -141,8 +135,7 @@ static lb_status add_with_residual(lb_recogniser *t, const lb_norm_parts *found,
     double alpha = 1;
     if (add == LB_NONE || !lb_recogniser_forward(t, add) || !lb_recogniser_is(t, add, "add")) return LB_OK;
     const lb_reading a = lb_recogniser_arg(t, add, 0), b = lb_recogniser_arg(t, add, 1);
-    if (a.op == LB_NONE || b.op == LB_NONE || (lb_recogniser_number(t, add, 2, &alpha) && alpha != 1))
-        return LB_OK;
+    if (a.op == LB_NONE || b.op == LB_NONE || (lb_recogniser_number(t, add, 2, &alpha) && alpha != 1)) return LB_OK;
     const lb_value *va = lb_recogniser_value(t, a.value), *vb = lb_recogniser_value(t, b.value),
                    *sum = lb_recogniser_value(t, lb_recogniser_result(t, add));
     if (!lb_layout_same_shape(&va->layout, &vb->layout) || !lb_layout_same_shape(&va->layout, &sum->layout))
@@ -163,8 +156,7 @@ static lb_status written_out(lb_recogniser *t, uint32_t op)
     double factor = 1;
     lb_norm_take(&n, op);
     const lb_reading x = spread_of(t, op, &n, &divides, &factor);
-    if (x.op == LB_NONE || lb_norm_centred(t, x, &centring).op != LB_NONE)
-        return LB_OK; /* centred: a layer norm */
+    if (x.op == LB_NONE || lb_norm_centred(t, x, &centring).op != LB_NONE) return LB_OK; /* centred: a layer norm */
     uint32_t users[8], count = lb_recogniser_users(t, op, users, 8);
     lb_reading other;
     for (uint32_t u = 0; u < count && u < 8; u++) {
@@ -211,8 +203,7 @@ static lb_status single(lb_recogniser *t, uint32_t i)
         if (shape->tag == LB_ARG_LIST && shape->count != 1) return LB_OK;
     }
     c->numbers[LB_NORM_OFFSET] = strstr(name, "gemma") ? 1 : 0;
-    if (lb_recogniser_position(t, i, "zero_centered_gamma", &at) && at < op->args &&
-        lb_op_args(t->program, op)[at].u.i)
+    if (lb_recogniser_position(t, i, "zero_centered_gamma", &at) && at < op->args && lb_op_args(t->program, op)[at].u.i)
         c->numbers[LB_NORM_OFFSET] = 1;
     if (reading_named(t, i, "residual", &c->inputs[LB_NORM_RESIDUAL])) {
         if (op->written < 2) return LB_OK;
@@ -265,8 +256,7 @@ lb_status lb_recogniser_allreduce_norms(lb_recogniser *t)
             const uint32_t collective = all_reduce(t, c.ops[0], found.inputs[LB_NORM_X]);
             if (collective == LB_NONE) continue;
             const lb_reading listed = lb_recogniser_item(t, collective, 0, 0);
-            found.inputs[LB_NORM_OWN] =
-                (listed.op != LB_NONE ? listed : lb_recogniser_arg(t, collective, 0)).value;
+            found.inputs[LB_NORM_OWN] = (listed.op != LB_NONE ? listed : lb_recogniser_arg(t, collective, 0)).value;
             LB_TRY(lb_recogniser_add(t, &found, ops, c.n_ops));
             break;
         }

@@ -40,8 +40,7 @@ static bool is_slice(const lb_recogniser *t, uint32_t part, uint32_t whole, int 
     for (int d = 0; d < y->ndim; d++) {
         if (d == axis) continue;
         while (from < x->ndim && x->shape[from] == 1 && y->shape[d] != 1) from++;
-        if (from >= x->ndim || x->shape[from] != y->shape[d] ||
-            (y->shape[d] > 1 && x->stride[from] != y->stride[d]))
+        if (from >= x->ndim || x->shape[from] != y->shape[d] || (y->shape[d] > 1 && x->stride[from] != y->stride[d]))
             return false;
         from++;
     }
@@ -88,11 +87,9 @@ static bool read_sum(const lb_recogniser *t, uint32_t op, lb_reading *h, lb_read
         return h->op != LB_NONE && c->op != LB_NONE;
     }
     const lb_reading of = lb_recogniser_arg(t, op, 0);
-    if (!lb_recogniser_is(t, op, "sum") || of.op == LB_NONE || !lb_recogniser_last_dim(t, op, 1, 3))
-        return false;
+    if (!lb_recogniser_is(t, op, "sum") || of.op == LB_NONE || !lb_recogniser_last_dim(t, op, 1, 3)) return false;
     const uint32_t mul = lb_scan_maker_of_arg(t, op, 0);
-    if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul") || lb_scan_layout(t, of.value)->ndim != 3)
-        return false;
+    if (mul == LB_NONE || !lb_recogniser_is(t, mul, "mul") || lb_scan_layout(t, of.value)->ndim != 3) return false;
     for (uint32_t k = 0; k < 2; k++) {
         lb_reading r = lb_recogniser_arg(t, mul, k);
         const uint32_t maker = lb_scan_maker(t, &r);
@@ -262,8 +259,7 @@ static bool read_steps(recurrence *r, uint32_t stack, bool states)
 static lb_status outputs_stacked(lb_recogniser *t, recurrence *r, uint32_t stack)
 {
     bool added;
-    if (lb_scan_layout(t, lb_recogniser_result(t, stack))->ndim != 3 || !read_steps(r, stack, false))
-        return LB_OK;
+    if (lb_scan_layout(t, lb_recogniser_result(t, stack))->ndim != 3 || !read_steps(r, stack, false)) return LB_OK;
     r->composite.outputs[LB_SCAN_Y] = lb_recogniser_result(t, stack);
     return lb_recogniser_add_between(t, &r->composite, stack, &added);
 }

@@ -25,8 +25,7 @@ static bool is_rotated(const lb_recogniser *t, lb_reading r, lb_reading x, rotat
 {
     out->cat = lb_recogniser_maker(t, r);
     if (out->cat == LB_NONE || !lb_recogniser_is(t, out->cat, "cat")) return false;
-    const lb_reading first = lb_recogniser_item(t, out->cat, 0, 0),
-                     second = lb_recogniser_item(t, out->cat, 0, 1);
+    const lb_reading first = lb_recogniser_item(t, out->cat, 0, 0), second = lb_recogniser_item(t, out->cat, 0, 1);
     if (first.op == LB_NONE || second.op == LB_NONE) return false;
     out->neg = lb_recogniser_maker(t, first);
     if (out->neg == LB_NONE || !lb_recogniser_is(t, out->neg, "neg")) return false;

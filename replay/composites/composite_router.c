@@ -33,8 +33,7 @@ static lb_status one(lb_recogniser *t, uint32_t topk)
         }
     } else {
         for (uint32_t u = 0; u < n_users && u < 8; u++)
-            if (lb_recogniser_is(t, users[u], "_softmax"))
-                ops[n++] = last = users[u], c.flags |= LB_ROUTER_NORMALISED;
+            if (lb_recogniser_is(t, users[u], "_softmax")) ops[n++] = last = users[u], c.flags |= LB_ROUTER_NORMALISED;
         if (last == topk) return LB_OK;
     }
     uint32_t cast;

@@ -42,8 +42,7 @@ static bool hides_the_future(const lb_recogniser *t, uint32_t masked_fill)
     double diagonal = 0;
     if (mask == LB_NONE) return false;
     if (lb_recogniser_is(t, mask, "triu")) return lb_recogniser_number(t, mask, 1, &diagonal) && diagonal == 1;
-    const uint32_t inner =
-        lb_recogniser_is(t, mask, "bitwise_not") ? lb_scan_maker_of_arg(t, mask, 0) : LB_NONE;
+    const uint32_t inner = lb_recogniser_is(t, mask, "bitwise_not") ? lb_scan_maker_of_arg(t, mask, 0) : LB_NONE;
     return inner != LB_NONE && lb_recogniser_is(t, inner, "tril") &&
            (!lb_recogniser_number(t, inner, 1, &diagonal) || diagonal == 0);
 }
@@ -95,26 +94,23 @@ static lb_status pairs(lb_recogniser *t, uint32_t op)
     if (e.op == LB_NONE || u.op == LB_NONE) return LB_OK;
     lb_composite c = lb_recogniser_composite(t, LB_COMPOSITE_SELECTIVE_SCAN);
     c.inputs[LB_SCAN_EXPONENT] = e.value, c.inputs[LB_SCAN_U] = u.value;
-    c.inputs[LB_SCAN_C] = lb_recogniser_arg(t, cb, 0).value,
-    c.inputs[LB_SCAN_B] = lb_recogniser_arg(t, cb, 1).value;
+    c.inputs[LB_SCAN_C] = lb_recogniser_arg(t, cb, 0).value, c.inputs[LB_SCAN_B] = lb_recogniser_arg(t, cb, 1).value;
     if (n == 3) c.inputs[LB_SCAN_DT] = leaves[3 - at_product - at_exp].value;
     c.outputs[LB_SCAN_Y] = lb_recogniser_result(t, op);
     c.flags = LB_SCAN_TURNED;
     const lb_layout *le = lb_scan_layout(t, e.value), *lu = lb_scan_layout(t, u.value),
                     *lc = lb_scan_layout(t, c.inputs[LB_SCAN_C]), *lb = lb_scan_layout(t, c.inputs[LB_SCAN_B]);
     const int64_t time = last_of(le), states = last_of(lc), batch = le->ndim == 3 ? le->shape[0] : 0;
-    if (batch < 1 || lu->ndim != 3 || lu->shape[1] != time || lu->shape[0] != batch * le->shape[1] ||
-        lc->ndim != 3 || lc->shape[1] != time || lb->ndim != 3 || lb->shape[1] != states ||
-        lb->shape[2] != time || lc->shape[0] != lb->shape[0] || lc->shape[0] % batch ||
-        (batch * le->shape[1]) % lc->shape[0] ||
+    if (batch < 1 || lu->ndim != 3 || lu->shape[1] != time || lu->shape[0] != batch * le->shape[1] || lc->ndim != 3 ||
+        lc->shape[1] != time || lb->ndim != 3 || lb->shape[1] != states || lb->shape[2] != time ||
+        lc->shape[0] != lb->shape[0] || lc->shape[0] % batch || (batch * le->shape[1]) % lc->shape[0] ||
         (n == 3 && lb_layout_numel(lb_scan_layout(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
         return LB_OK;
     return lb_recogniser_add_between(t, &c, op, &added);
 }
 
 /* exp(c) or exp(-c) times something: that, and the op that summed c. */
-static lb_reading scaled(const lb_recogniser *t, uint32_t product, uint32_t operand, bool negative,
-                         uint32_t *sum)
+static lb_reading scaled(const lb_recogniser *t, uint32_t product, uint32_t operand, bool negative, uint32_t *sum)
 {
     lb_reading leaves[2];
     uint32_t n = 0, at = 0;
@@ -124,8 +120,7 @@ static lb_reading scaled(const lb_recogniser *t, uint32_t product, uint32_t oper
     const uint32_t exp = only_maker(t, leaves, n, lb_scan_is_exp, &at);
     uint32_t inner = exp == LB_NONE ? LB_NONE : lb_scan_maker_of_arg(t, exp, 0);
     if (negative)
-        inner =
-            inner != LB_NONE && lb_recogniser_is(t, inner, "neg") ? lb_scan_maker_of_arg(t, inner, 0) : LB_NONE;
+        inner = inner != LB_NONE && lb_recogniser_is(t, inner, "neg") ? lb_scan_maker_of_arg(t, inner, 0) : LB_NONE;
     *sum = inner;
     return leaves[1 - at];
 }
@@ -141,13 +136,12 @@ static lb_status factored(lb_recogniser *t, uint32_t op)
     lb_reading leaves[2];
     uint32_t n = 0, at = 0, sums[2];
     bool added;
-    if (!lb_scan_is_product(t, op) || !lb_scan_factors(t, lb_recogniser_arg(t, op, 0), leaves, &n, 2))
-        return LB_OK;
+    if (!lb_scan_is_product(t, op) || !lb_scan_factors(t, lb_recogniser_arg(t, op, 0), leaves, &n, 2)) return LB_OK;
     const uint32_t lower = only_maker(t, leaves, n, is_lower, &at),
                    product = lower == LB_NONE ? LB_NONE : lb_scan_maker_of_arg(t, lower, 0);
     if (product == LB_NONE || !lb_scan_is_product(t, product)) return LB_OK;
-    const lb_reading c_in = scaled(t, product, 0, false, &sums[0]),
-                     b_in = scaled(t, product, 1, true, &sums[1]), u = lb_recogniser_arg(t, op, 1);
+    const lb_reading c_in = scaled(t, product, 0, false, &sums[0]), b_in = scaled(t, product, 1, true, &sums[1]),
+                     u = lb_recogniser_arg(t, op, 1);
     if (c_in.op == LB_NONE || b_in.op == LB_NONE || u.op == LB_NONE || sums[0] != sums[1] ||
         !sums_along_last(t, sums[0]))
         return LB_OK;
@@ -159,9 +153,8 @@ static lb_status factored(lb_recogniser *t, uint32_t op)
     const lb_layout *le = lb_scan_layout(t, c.inputs[LB_SCAN_EXPONENT]), *lu = lb_scan_layout(t, u.value),
                     *lb = lb_scan_layout(t, b_in.value), *lc = lb_scan_layout(t, c_in.value);
     const int64_t time = last_of(le), batch = le->ndim == 3 ? le->shape[0] : 0;
-    if (batch < 1 || lu->ndim != 3 || lu->shape[1] != time || lu->shape[0] != batch * le->shape[1] ||
-        lb->ndim != 4 || !lb_layout_same_shape(lb, lc) || lb->shape[0] != batch || lb->shape[2] != time ||
-        le->shape[1] % lb->shape[1] ||
+    if (batch < 1 || lu->ndim != 3 || lu->shape[1] != time || lu->shape[0] != batch * le->shape[1] || lb->ndim != 4 ||
+        !lb_layout_same_shape(lb, lc) || lb->shape[0] != batch || lb->shape[2] != time || le->shape[1] % lb->shape[1] ||
         (n == 2 && lb_layout_numel(lb_scan_layout(t, c.inputs[LB_SCAN_DT])) != lb_layout_numel(le)))
         return LB_OK;
     return lb_recogniser_add_between(t, &c, op, &added);
@@ -207,9 +200,8 @@ static lb_status chunks(lb_recogniser *t, uint32_t add)
     bool added;
     if (!lb_recogniser_is(t, add, "add") || lb_recogniser_arg(t, add, 1).op == LB_NONE) return LB_OK;
     const uint32_t diagonal = lb_scan_maker_of_arg(t, add, 0);
-    if (!lb_scan_is_product(t, diagonal) ||
-        !lb_scan_factors(t, lb_recogniser_arg(t, diagonal, 0), inside, &n, 2) || n != 2 ||
-        !lb_scan_factors(t, lb_recogniser_arg(t, add, 1), before, &m, 2) || m != 2)
+    if (!lb_scan_is_product(t, diagonal) || !lb_scan_factors(t, lb_recogniser_arg(t, diagonal, 0), inside, &n, 2) ||
+        n != 2 || !lb_scan_factors(t, lb_recogniser_arg(t, add, 1), before, &m, 2) || m != 2)
         return LB_OK;
     const uint32_t cb = only_maker(t, inside, n, lb_scan_is_product, &at),
                    segments = only_maker(t, inside, n, lb_scan_is_exp, &at),

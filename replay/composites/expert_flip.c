@@ -56,8 +56,7 @@ void lb_expert_flip_load_scores(const lb_tensor *t, double *scores)
 {
     const int64_t size = (int64_t)(lb_dtype_bits(t->dtype) / 8);
     for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); scores += r.count)
-        lb_load_f64_strided(scores, t->dtype, (const char *)t->data + r.offset * size, r.stride,
-                            (size_t)r.count);
+        lb_load_f64_strided(scores, t->dtype, (const char *)t->data + r.offset * size, r.stride, (size_t)r.count);
 }
 
 double *lb_expert_flip_scores(const lb_tensor *t)

@@ -31,8 +31,7 @@ static bool multiply(const double *p, const double *q, double *product)
 }
 
 /* `r` as p0 + p1 x + p2 x² + p3 x³. */
-static bool polynomial(const lb_recogniser *t, lb_reading r, lb_reading x, double *p, lb_gate_pattern *w,
-                       int depth)
+static bool polynomial(const lb_recogniser *t, lb_reading r, lb_reading x, double *p, lb_gate_pattern *w, int depth)
 {
     double q[DEGREE + 1] = {0}, number = 0, alpha = 1;
     for (int i = 0; i <= DEGREE; i++) p[i] = 0;
@@ -89,10 +88,9 @@ static bool is_function_of(const lb_recogniser *t, uint32_t op, lb_reading x, lb
         const char *name;
         lb_gate_act act;
         double p[DEGREE + 1];
-    } functions[] = {
-        {"exp", LB_GATE_SILU, {0, -1, 0, 0}},
-        {"erf", LB_GATE_GELU, {0, 0.70710678118654752440, 0, 0}},
-        {"tanh", LB_GATE_GELU_TANH, {0, 0.79788456080286535588, 0, 0.79788456080286535588 * 0.044715}}};
+    } functions[] = {{"exp", LB_GATE_SILU, {0, -1, 0, 0}},
+                     {"erf", LB_GATE_GELU, {0, 0.70710678118654752440, 0, 0}},
+                     {"tanh", LB_GATE_GELU_TANH, {0, 0.79788456080286535588, 0, 0.79788456080286535588 * 0.044715}}};
     double p[DEGREE + 1];
     const lb_gate_pattern before = *w;
     *under = false;
@@ -153,8 +151,8 @@ static bool holds(const product *p, lb_reading r, int depth)
     if (r.op == LB_NONE || depth == DEEPEST) return false;
     if (lb_recogniser_same(p->t, r, p->x) || maker_of(p->t, r) == p->function) return true;
     const uint32_t op = product_behind(p->t, r);
-    return op != LB_NONE && (holds(p, lb_recogniser_arg(p->t, op, 0), depth + 1) ||
-                             holds(p, lb_recogniser_arg(p->t, op, 1), depth + 1));
+    return op != LB_NONE &&
+           (holds(p, lb_recogniser_arg(p->t, op, 0), depth + 1) || holds(p, lb_recogniser_arg(p->t, op, 1), depth + 1));
 }
 
 static void gather(product *p, lb_reading r, bool under, int depth);
@@ -196,8 +194,7 @@ static void list_leaves(const lb_recogniser *t, lb_reading r, lb_reading *leaves
     if (r.op == LB_NONE || depth == DEEPEST || *n == MOST_LEAVES) return;
     leaves[(*n)++] = r;
     const uint32_t op = product_behind(t, r);
-    for (uint32_t i = 0; op != LB_NONE && i < 2; i++)
-        list_leaves(t, lb_recogniser_arg(t, op, i), leaves, n, depth + 1);
+    for (uint32_t i = 0; op != LB_NONE && i < 2; i++) list_leaves(t, lb_recogniser_arg(t, op, i), leaves, n, depth + 1);
 }
 
 bool lb_gate_pattern_read(const lb_recogniser *t, uint32_t mul, lb_gate_pattern *written)
@@ -213,8 +210,7 @@ bool lb_gate_pattern_read(const lb_recogniser *t, uint32_t mul, lb_gate_pattern 
             product p = {.t = t, .x = leaves[x], .function = function, .factor = 1, .written = written};
             if (x == f || !is_function_of(t, function, leaves[x], written, &p.under)) continue;
             gather_operands(&p, mul, false, 0);
-            if (p.gates == 2 && !p.others)
-                p.gates = 1, p.others = 1, written->up = written->gate; /* gated by itself */
+            if (p.gates == 2 && !p.others) p.gates = 1, p.others = 1, written->up = written->gate; /* gated by itself */
             if (p.gates == 1 && p.functions == 1 && p.others == 1 && !p.strays && written->up.op != LB_NONE &&
                 near(p.factor, written->act == LB_GATE_SILU ? 1 : 0.5))
                 return true;

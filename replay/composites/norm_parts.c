@@ -25,8 +25,7 @@ static bool is_root(const lb_recogniser *t, uint32_t op)
 static uint32_t behind_reciprocal(const lb_recogniser *t, uint32_t op, lb_norm_parts *n)
 {
     double factor = 0;
-    if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &factor) &&
-        factor == 1) { /* Python's 1 / x */
+    if (lb_recogniser_is(t, op, "mul") && lb_recogniser_number(t, op, 1, &factor) && factor == 1) { /* Python's 1 / x */
         op = lb_recogniser_maker(t, lb_recogniser_arg(t, op, 0));
         if (op != LB_NONE) lb_norm_take(n, op);
     }
@@ -40,8 +39,7 @@ static uint32_t behind_reciprocal(const lb_recogniser *t, uint32_t op, lb_norm_p
 static lb_reading without_eps(const lb_recogniser *t, lb_reading r, lb_norm_parts *n, double *eps)
 {
     const uint32_t add = lb_recogniser_maker(t, r);
-    if (add == LB_NONE || !lb_recogniser_is(t, add, "add") || !lb_recogniser_number(t, add, 1, eps))
-        return nothing;
+    if (add == LB_NONE || !lb_recogniser_is(t, add, "add") || !lb_recogniser_number(t, add, 1, eps)) return nothing;
     lb_norm_take(n, add);
     return lb_recogniser_arg(t, add, 0);
 }
@@ -136,13 +134,11 @@ lb_reading lb_norm_centred(const lb_recogniser *t, lb_reading r, lb_norm_parts *
     r = lb_norm_take_casts(t, n, r);
     const uint32_t sub = lb_recogniser_maker(t, r);
     double alpha = 1;
-    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") ||
-        (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
+    if (sub == LB_NONE || !lb_recogniser_is(t, sub, "sub") || (lb_recogniser_number(t, sub, 2, &alpha) && alpha != 1))
         return nothing;
     const lb_reading x = lb_recogniser_arg(t, sub, 0), mean = lb_recogniser_arg(t, sub, 1);
     if (x.op == LB_NONE || mean.op == LB_NONE) return nothing;
-    const lb_layout *rows = &lb_recogniser_value(t, x.value)->layout,
-                    *m = &lb_recogniser_value(t, mean.value)->layout;
+    const lb_layout *rows = &lb_recogniser_value(t, x.value)->layout, *m = &lb_recogniser_value(t, mean.value)->layout;
     if (m->ndim != rows->ndim || m->ndim < 1 || m->shape[m->ndim - 1] != 1) return nothing;
     const lb_reading of = mean_of(t, mean, n);
     if (!lb_recogniser_same(t, x, of)) return nothing;
@@ -167,8 +163,7 @@ lb_reading lb_norm_take_casts(const lb_recogniser *t, lb_norm_parts *n, lb_readi
 
 lb_reading lb_norm_take_own_casts(const lb_recogniser *t, lb_norm_parts *n, uint32_t root, lb_reading r)
 {
-    for (uint32_t cast;
-         (cast = lb_recogniser_cast(t, r)) != LB_NONE && lb_recogniser_same_call(t, cast, root);) {
+    for (uint32_t cast; (cast = lb_recogniser_cast(t, r)) != LB_NONE && lb_recogniser_same_call(t, cast, root);) {
         lb_norm_take(n, cast);
         r = lb_recogniser_arg(t, cast, 0);
     }

@@ -40,8 +40,7 @@ bool lb_recogniser_same_call(const lb_recogniser *t, uint32_t a, uint32_t b)
 lb_reading lb_recogniser_arg(const lb_recogniser *t, uint32_t op, uint32_t i)
 {
     const lb_op *row = &t->program->ops[op];
-    if (i >= row->args || lb_op_args(t->program, row)[i].tag != LB_ARG_VALUE)
-        return (lb_reading){LB_NONE, LB_NONE};
+    if (i >= row->args || lb_op_args(t->program, row)[i].tag != LB_ARG_VALUE) return (lb_reading){LB_NONE, LB_NONE};
     return (lb_reading){op, lb_op_args(t->program, row)[i].u.value};
 }
 
@@ -101,9 +100,8 @@ uint32_t lb_recogniser_cast(const lb_recogniser *t, lb_reading r)
     const uint32_t maker = lb_recogniser_maker(t, r);
     if (maker == LB_NONE || !is_cast(t, maker) || lb_recogniser_arg(t, maker, 0).op == LB_NONE) return LB_NONE;
     const uint32_t result = lb_recogniser_result(t, maker);
-    return result != LB_NONE && same_window(lb_recogniser_value(t, result), lb_recogniser_value(t, r.value))
-               ? maker
-               : LB_NONE;
+    return result != LB_NONE && same_window(lb_recogniser_value(t, result), lb_recogniser_value(t, r.value)) ? maker
+                                                                                                             : LB_NONE;
 }
 
 lb_reading lb_recogniser_peel(const lb_recogniser *t, lb_reading r)
@@ -177,8 +175,7 @@ static int by_row(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, const uint32_t *ops,
-                            uint32_t n_ops)
+lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, const uint32_t *ops, uint32_t n_ops)
 {
     lb_composites *found = t->found;
     if (found->n == t->room) {

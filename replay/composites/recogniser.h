@@ -22,8 +22,7 @@ typedef struct lb_reading {
 
 /* aten::BASE in any overload, in place or not. */
 bool lb_recogniser_is(const lb_recogniser *recogniser, uint32_t op, const char *base);
-bool lb_recogniser_is_any(const lb_recogniser *recogniser, uint32_t op,
-                          const char *const *bases); /* ended by NULL */
+bool lb_recogniser_is_any(const lb_recogniser *recogniser, uint32_t op, const char *const *bases); /* ended by NULL */
 /* A forward op, or one that is run again in backward; with contents of its own. */
 bool lb_recogniser_forward(const lb_recogniser *recogniser, uint32_t op);
 bool lb_recogniser_same_call(const lb_recogniser *recogniser, uint32_t a, uint32_t b);

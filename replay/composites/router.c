@@ -14,8 +14,7 @@ typedef struct cut {
 
 static bool is_product(const lb_recogniser *t, uint32_t op)
 {
-    static const char *const names[] = {"mm",     "addmm", "bmm",   "baddbmm", "linear",
-                                        "matmul", "mv",    "addmv", NULL};
+    static const char *const names[] = {"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv", NULL};
     return lb_recogniser_is_any(t, op, names);
 }
 
@@ -98,8 +97,7 @@ static void enter(cut *c, lb_reading reading, bool behind)
         const uint32_t before = r->path.n_ops;
         c->failed |= !append(&r->path.ops, &r->path.n_ops, &c->ops_room, defs[i]);
         visit v = {c, defs[i], behind || is_product(c->t, defs[i])};
-        if (r->path.n_ops > before)
-            lb_op_each_input(c->t->program, &c->t->program->ops[defs[i]], enter_input, &v);
+        if (r->path.n_ops > before) lb_op_each_input(c->t->program, &c->t->program->ops[defs[i]], enter_input, &v);
     }
 }
 
@@ -116,8 +114,8 @@ static void mark_own(const cut *c)
     lb_router *r = c->router;
     for (uint32_t i = 0; i < r->path.n_list; i++) {
         const lb_value *v = &p->values[r->path.list[i]];
-        r->own[i] = (v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) != 0 ||
-                    v->source == LB_SOURCE_PARAMETER || v->source == LB_SOURCE_STATE;
+        r->own[i] = (v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) != 0 || v->source == LB_SOURCE_PARAMETER ||
+                    v->source == LB_SOURCE_STATE;
         for (uint32_t k = 0; k < r->path.n_ops && !r->own[i]; k++) {
             const lb_op *op = &p->ops[r->path.ops[k]];
             for (uint32_t a = 0; a < op->args; a++)
@@ -146,8 +144,7 @@ static bool find_choice(const lb_recogniser *t, lb_router *r)
     if (!producers) return false;
     const uint32_t op = r->row->ids == LB_NONE ? LB_NONE : producers[r->row->ids];
     free(producers);
-    if (op == LB_NONE || !lb_recogniser_is(t, op, "topk") || lb_recogniser_arg(t, op, 0).op == LB_NONE)
-        return true;
+    if (op == LB_NONE || !lb_recogniser_is(t, op, "topk") || lb_recogniser_arg(t, op, 0).op == LB_NONE) return true;
     r->choice.inputs[0] = lb_recogniser_arg(t, op, 0).value;
     r->choice.outputs[0] = r->row->ids;
     r->choice.ops = malloc(sizeof *r->choice.ops);
@@ -156,8 +153,7 @@ static bool find_choice(const lb_recogniser *t, lb_router *r)
     return true;
 }
 
-lb_status lb_router_find(const lb_program *program, lb_flow *flow, const lb_routing *row, lb_router *r,
-                         lb_err *err)
+lb_status lb_router_find(const lb_program *program, lb_flow *flow, const lb_routing *row, lb_router *r, lb_err *err)
 {
     const lb_recogniser t = {.program = program, .flow = flow, .err = err};
     *r = (lb_router){.row = row, .topk = LB_NONE, .scores = LB_NONE, .made = LB_NONE};

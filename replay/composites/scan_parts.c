@@ -5,8 +5,7 @@ uint32_t lb_scan_maker(const lb_recogniser *t, lb_reading *r)
 {
     static const char *const copies[] = {"_to_copy", "clone", "contiguous", NULL};
     uint32_t maker = r->op == LB_NONE ? LB_NONE : lb_recogniser_maker(t, *r);
-    while (maker != LB_NONE && lb_recogniser_is_any(t, maker, copies) &&
-           lb_recogniser_arg(t, maker, 0).op != LB_NONE) {
+    while (maker != LB_NONE && lb_recogniser_is_any(t, maker, copies) && lb_recogniser_arg(t, maker, 0).op != LB_NONE) {
         *r = lb_recogniser_arg(t, maker, 0);
         maker = lb_recogniser_maker(t, *r);
     }

@@ -6,29 +6,38 @@
 #define CHUNK 128 /* through local arrays, which the compiler knows not to overlap: in place is as fast */
 
 /* One function over an array: chunks of f64 in, chunks of f64 out. */
-#define ARRAY_BODY(name, type, function)                                                                     \
-    LB_INLINE void name##_body(type *dst, const type *src, size_t n)                                         \
-    {                                                                                                        \
-        double in[CHUNK], out[CHUNK];                                                                        \
-        size_t at = 0;                                                                                       \
-        for (; at + CHUNK <= n; at += CHUNK) {                                                               \
-            for (size_t i = 0; i < CHUNK; i++) in[i] = (double)src[at + i];                                  \
-            for (size_t i = 0; i < CHUNK; i++) out[i] = real_clean(function(in[i]));                                     \
-            for (size_t i = 0; i < CHUNK; i++) dst[at + i] = (type)out[i];                                   \
-        }                                                                                                    \
-        for (size_t i = 0; at + i < n; i++) in[i] = (double)src[at + i];                                     \
-        for (size_t i = 0; at + i < n; i++) out[i] = real_clean(function(in[i]));                                        \
-        for (size_t i = 0; at + i < n; i++) dst[at + i] = (type)out[i];                                      \
-    }                                                                                                        \
+#define ARRAY_BODY(name, type, function)                                                                               \
+    LB_INLINE void name##_body(type *dst, const type *src, size_t n)                                                   \
+    {                                                                                                                  \
+        double in[CHUNK], out[CHUNK];                                                                                  \
+        size_t at = 0;                                                                                                 \
+        for (; at + CHUNK <= n; at += CHUNK) {                                                                         \
+            for (size_t i = 0; i < CHUNK; i++) in[i] = (double)src[at + i];                                            \
+            for (size_t i = 0; i < CHUNK; i++) out[i] = real_clean(function(in[i]));                                   \
+            for (size_t i = 0; i < CHUNK; i++) dst[at + i] = (type)out[i];                                             \
+        }                                                                                                              \
+        for (size_t i = 0; at + i < n; i++) in[i] = (double)src[at + i];                                               \
+        for (size_t i = 0; at + i < n; i++) out[i] = real_clean(function(in[i]));                                      \
+        for (size_t i = 0; at + i < n; i++) dst[at + i] = (type)out[i];                                                \
+    }                                                                                                                  \
     LB_PER_ISA(name##_array, name##_body, (type * dst, const type *src, size_t n), (dst, src, n))
 
 /* `brief`: the same for what is rounded to f32 afterwards. */
-#define ARRAY_FUNCTIONS(name, brief)                                                                         \
-    double lb_##name(double x) { return real_clean(real_##name(x)); }                                                    \
-    ARRAY_BODY(name##_f32, float, brief)                                                                     \
-    ARRAY_BODY(name##_f64, double, real_##name)                                                              \
-    void lb_##name##_f32(float *dst, const float *src, size_t n) { name##_f32_array(dst, src, n); }          \
-    void lb_##name##_f64(double *dst, const double *src, size_t n) { name##_f64_array(dst, src, n); }
+#define ARRAY_FUNCTIONS(name, brief)                                                                                   \
+    double lb_##name(double x)                                                                                         \
+    {                                                                                                                  \
+        return real_clean(real_##name(x));                                                                             \
+    }                                                                                                                  \
+    ARRAY_BODY(name##_f32, float, brief)                                                                               \
+    ARRAY_BODY(name##_f64, double, real_##name)                                                                        \
+    void lb_##name##_f32(float *dst, const float *src, size_t n)                                                       \
+    {                                                                                                                  \
+        name##_f32_array(dst, src, n);                                                                                 \
+    }                                                                                                                  \
+    void lb_##name##_f64(double *dst, const double *src, size_t n)                                                     \
+    {                                                                                                                  \
+        name##_f64_array(dst, src, n);                                                                                 \
+    }
 #define ARRAY_FUNCTION(name) ARRAY_FUNCTIONS(name, real_##name)
 
 ARRAY_FUNCTIONS(exp, real_exp_brief)
@@ -48,11 +57,11 @@ ARRAY_FUNCTION(rsqrt)
 /* --- angles ---------------------------------------------------------------------------------------------------- */
 
 /* The bits of 2/pi, most significant first. */
-static const uint64_t two_over_pi[] = {
-    0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561, 0xb7246e3a424dd2e0,
-    0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484, 0xe99c7026b45f7e41, 0x3991d639835339f4,
-    0x9c845f8bbdf9283b, 0x1ff897ffde05980f, 0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d,
-    0x7527bac7ebe5f17b, 0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d};
+static const uint64_t two_over_pi[] = {0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
+                                       0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484,
+                                       0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f,
+                                       0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d, 0x7527bac7ebe5f17b,
+                                       0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d};
 
 /* 64 bits from bit `at` on; zeros before the first (at > -64). */
 static uint64_t bits_at(int at)
@@ -113,55 +122,70 @@ static double trig_far(double x, uint64_t shift)
 }
 
 /* Vector code for near angles; far ones are done again one by one (by value, so that bits do not depend on lanes). */
-#define TRIG_BODY(name, type, near, shift)                                                                   \
-    LB_INLINE void name##_body(type *dst, const type *src, size_t n)                                         \
-    {                                                                                                        \
-        double in[CHUNK], out[CHUNK];                                                                        \
-        for (size_t at = 0; at < n; at += CHUNK) {                                                           \
-            const size_t count = n - at < CHUNK ? n - at : CHUNK;                                            \
-            int far = 0;                                                                                     \
-            for (size_t i = 0; i < count; i++) in[i] = (double)src[at + i];                                  \
-            for (size_t i = 0; i < count; i++) far |= !(real_abs(in[i]) <= LB_TRIG_LIMIT);                   \
-            for (size_t i = 0; i < count; i++) out[i] = real_clean(near(in[i]));                                         \
-            for (size_t i = 0; far && i < count; i++)                                                        \
-                if (!(real_abs(in[i]) <= LB_TRIG_LIMIT)) out[i] = trig_far(in[i], shift);                    \
-            for (size_t i = 0; i < count; i++) dst[at + i] = (type)out[i];                                   \
-        }                                                                                                    \
-    }                                                                                                        \
+#define TRIG_BODY(name, type, near, shift)                                                                             \
+    LB_INLINE void name##_body(type *dst, const type *src, size_t n)                                                   \
+    {                                                                                                                  \
+        double in[CHUNK], out[CHUNK];                                                                                  \
+        for (size_t at = 0; at < n; at += CHUNK) {                                                                     \
+            const size_t count = n - at < CHUNK ? n - at : CHUNK;                                                      \
+            int far = 0;                                                                                               \
+            for (size_t i = 0; i < count; i++) in[i] = (double)src[at + i];                                            \
+            for (size_t i = 0; i < count; i++) far |= !(real_abs(in[i]) <= LB_TRIG_LIMIT);                             \
+            for (size_t i = 0; i < count; i++) out[i] = real_clean(near(in[i]));                                       \
+            for (size_t i = 0; far && i < count; i++)                                                                  \
+                if (!(real_abs(in[i]) <= LB_TRIG_LIMIT)) out[i] = trig_far(in[i], shift);                              \
+            for (size_t i = 0; i < count; i++) dst[at + i] = (type)out[i];                                             \
+        }                                                                                                              \
+    }                                                                                                                  \
     LB_PER_ISA(name##_array, name##_body, (type * dst, const type *src, size_t n), (dst, src, n))
 
-#define TRIG_FUNCTION(name, shift)                                                                           \
-    double lb_##name(double x)                                                                               \
-    {                                                                                                        \
-        return real_abs(x) <= LB_TRIG_LIMIT ? real_##name##_near(x) : trig_far(x, shift);                    \
-    }                                                                                                        \
-    TRIG_BODY(name##_f32, float, real_##name##_near, shift)                                                  \
-    TRIG_BODY(name##_f64, double, real_##name##_near, shift)                                                 \
-    void lb_##name##_f32(float *dst, const float *src, size_t n) { name##_f32_array(dst, src, n); }          \
-    void lb_##name##_f64(double *dst, const double *src, size_t n) { name##_f64_array(dst, src, n); }
+#define TRIG_FUNCTION(name, shift)                                                                                     \
+    double lb_##name(double x)                                                                                         \
+    {                                                                                                                  \
+        return real_abs(x) <= LB_TRIG_LIMIT ? real_##name##_near(x) : trig_far(x, shift);                              \
+    }                                                                                                                  \
+    TRIG_BODY(name##_f32, float, real_##name##_near, shift)                                                            \
+    TRIG_BODY(name##_f64, double, real_##name##_near, shift)                                                           \
+    void lb_##name##_f32(float *dst, const float *src, size_t n)                                                       \
+    {                                                                                                                  \
+        name##_f32_array(dst, src, n);                                                                                 \
+    }                                                                                                                  \
+    void lb_##name##_f64(double *dst, const double *src, size_t n)                                                     \
+    {                                                                                                                  \
+        name##_f64_array(dst, src, n);                                                                                 \
+    }
 
 TRIG_FUNCTION(sin, 0)
 TRIG_FUNCTION(cos, 1)
 
 /* --- powers ---------------------------------------------------------------------------------------------------- */
 
-double lb_pow(double x, double y) { return real_clean(real_pow(x, y)); }
+double lb_pow(double x, double y)
+{
+    return real_clean(real_pow(x, y));
+}
 
-#define POW_BODY(name, type)                                                                                 \
-    LB_INLINE void name##_body(type *dst, const type *x, const type *y, size_t n)                            \
-    {                                                                                                        \
-        double base[CHUNK], power[CHUNK], out[CHUNK];                                                        \
-        for (size_t at = 0; at < n; at += CHUNK) {                                                           \
-            const size_t count = n - at < CHUNK ? n - at : CHUNK;                                            \
-            for (size_t i = 0; i < count; i++) base[i] = (double)x[at + i];                                  \
-            for (size_t i = 0; i < count; i++) power[i] = (double)y[at + i];                                 \
-            for (size_t i = 0; i < count; i++) out[i] = real_clean(real_pow(base[i], power[i]));                         \
-            for (size_t i = 0; i < count; i++) dst[at + i] = (type)out[i];                                   \
-        }                                                                                                    \
-    }                                                                                                        \
+#define POW_BODY(name, type)                                                                                           \
+    LB_INLINE void name##_body(type *dst, const type *x, const type *y, size_t n)                                      \
+    {                                                                                                                  \
+        double base[CHUNK], power[CHUNK], out[CHUNK];                                                                  \
+        for (size_t at = 0; at < n; at += CHUNK) {                                                                     \
+            const size_t count = n - at < CHUNK ? n - at : CHUNK;                                                      \
+            for (size_t i = 0; i < count; i++) base[i] = (double)x[at + i];                                            \
+            for (size_t i = 0; i < count; i++) power[i] = (double)y[at + i];                                           \
+            for (size_t i = 0; i < count; i++) out[i] = real_clean(real_pow(base[i], power[i]));                       \
+            for (size_t i = 0; i < count; i++) dst[at + i] = (type)out[i];                                             \
+        }                                                                                                              \
+    }                                                                                                                  \
     LB_PER_ISA(name##_array, name##_body, (type * dst, const type *x, const type *y, size_t n), (dst, x, y, n))
 POW_BODY(pow_f32, float)
 POW_BODY(pow_f64, double)
 
-void lb_pow_f32(float *dst, const float *x, const float *y, size_t n) { pow_f32_array(dst, x, y, n); }
-void lb_pow_f64(double *dst, const double *x, const double *y, size_t n) { pow_f64_array(dst, x, y, n); }
+void lb_pow_f32(float *dst, const float *x, const float *y, size_t n)
+{
+    pow_f32_array(dst, x, y, n);
+}
+void lb_pow_f64(double *dst, const double *x, const double *y, size_t n)
+{
+    pow_f64_array(dst, x, y, n);
+}

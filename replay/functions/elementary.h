@@ -12,26 +12,26 @@
 #include <stddef.h>
 
 /* X(name): functions of one argument. softplus is log(1 + e^x) without torch's threshold. */
-#define LB_ELEMENTARY(X)                                                                                     \
-    X(exp)                                                                                                   \
-    X(exp2)                                                                                                  \
-    X(expm1)                                                                                                 \
-    X(log)                                                                                                   \
-    X(log2)                                                                                                  \
-    X(log10)                                                                                                 \
-    X(log1p)                                                                                                 \
-    X(sin)                                                                                                   \
-    X(cos)                                                                                                   \
-    X(tanh)                                                                                                  \
-    X(sigmoid)                                                                                               \
-    X(softplus)                                                                                              \
-    X(erf)                                                                                                   \
-    X(erfc)                                                                                                  \
+#define LB_ELEMENTARY(X)                                                                                               \
+    X(exp)                                                                                                             \
+    X(exp2)                                                                                                            \
+    X(expm1)                                                                                                           \
+    X(log)                                                                                                             \
+    X(log2)                                                                                                            \
+    X(log10)                                                                                                           \
+    X(log1p)                                                                                                           \
+    X(sin)                                                                                                             \
+    X(cos)                                                                                                             \
+    X(tanh)                                                                                                            \
+    X(sigmoid)                                                                                                         \
+    X(softplus)                                                                                                        \
+    X(erf)                                                                                                             \
+    X(erfc)                                                                                                            \
     X(rsqrt)
 
-#define LB_ELEMENTARY_DECLARE(name)                                                                          \
-    double lb_##name(double x);                                                                              \
-    void lb_##name##_f32(float *dst, const float *src, size_t n);                                            \
+#define LB_ELEMENTARY_DECLARE(name)                                                                                    \
+    double lb_##name(double x);                                                                                        \
+    void lb_##name##_f32(float *dst, const float *src, size_t n);                                                      \
     void lb_##name##_f64(double *dst, const double *src, size_t n);
 LB_ELEMENTARY(LB_ELEMENTARY_DECLARE)
 #undef LB_ELEMENTARY_DECLARE

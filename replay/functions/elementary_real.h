@@ -230,8 +230,7 @@ LB_INLINE double real_log2(double x)
 
 LB_INLINE double real_log10(double x)
 {
-    return real_log_base(x, 0x1.bcb7b15000000p-2, 0x1.37287195355bbp-33, 0x1.34413509f6000p-2,
-                         0x1.9fef311f12b36p-42);
+    return real_log_base(x, 0x1.bcb7b15000000p-2, 0x1.37287195355bbp-33, 0x1.34413509f6000p-2, 0x1.9fef311f12b36p-42);
 }
 
 /* log(1 + x), x > -1 finite or NaN. */

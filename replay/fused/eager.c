@@ -125,8 +125,7 @@ static void get(environment *e, uint32_t value, const lb_tensor *wanted)
     const lb_tensor from = window(e, value), all = dense(e, from.dtype, &from.layout);
     if (!all.data) return;
     lb_tensor_copy(&all, &from, NULL);
-    const lb_tensor part = {all.data, from.dtype,
-                            lb_layout_contiguous(wanted->layout.ndim, wanted->layout.shape)};
+    const lb_tensor part = {all.data, from.dtype, lb_layout_contiguous(wanted->layout.ndim, wanted->layout.shape)};
     if (lb_layout_numel(&wanted->layout) > lb_layout_numel(&from.layout))
         e->status = lb_fail(e->err, LB_ERR_INVALID, "eager gives at most as many rows as were recorded");
     else
@@ -141,8 +140,7 @@ static lb_tensor operand_tensor(environment *e, const lb_op *op, uint32_t value)
     lb_tensor t = window(e, value);
     bool meets = false;
     for (uint32_t r = 0; r < op->results + op->written; r++) {
-        const uint32_t v =
-            lb_op_outcome(e->program, op, r);
+        const uint32_t v = lb_op_outcome(e->program, op, r);
         meets |= v != LB_NONE && e->program->values[v].storage == e->program->values[value].storage;
     }
     if (!meets) return t;
@@ -195,8 +193,7 @@ static lb_operand operand(environment *e, const lb_op *op, const lb_arg *arg)
     if (arg->tag == LB_ARG_LIST) return list(e, op, arg);
     if (arg->tag == LB_ARG_VALUE) o.tag = LB_OPERAND_TENSOR, o.tensor = operand_tensor(e, op, arg->u.value);
     if (arg->tag == LB_ARG_DTYPE) o.tag = LB_OPERAND_DTYPE, o.i = arg->u.i;
-    if (arg->tag == LB_ARG_STRING)
-        o.tag = LB_OPERAND_STRING, o.string = lb_program_text(e->program, arg->u.string);
+    if (arg->tag == LB_ARG_STRING) o.tag = LB_OPERAND_STRING, o.string = lb_program_text(e->program, arg->u.string);
     return o;
 }
 
@@ -242,10 +239,9 @@ static lb_status run_op(environment *e, const lb_op *op)
     const lb_tensor all = dense(e, args[0].tensor.dtype, &args[0].tensor.layout);
     if (!all.data) return e->status;
     lb_tensor_copy(&all, &args[0].tensor, NULL);
-    lb_tensor_copy(&results[0],
-                   &(lb_tensor){all.data, all.dtype,
-                                lb_layout_contiguous(results[0].layout.ndim, results[0].layout.shape)},
-                   NULL);
+    lb_tensor_copy(
+        &results[0],
+        &(lb_tensor){all.data, all.dtype, lb_layout_contiguous(results[0].layout.ndim, results[0].layout.shape)}, NULL);
     return LB_OK;
 }
 
@@ -280,13 +276,12 @@ static void look(void *context, uint32_t value)
     for (uint32_t k = 0; k < c->before && !known; k++) {
         const lb_op *op = &p->ops[c->composite->ops[k]];
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            const uint32_t v =
-                lb_op_outcome(p, op, r);
+            const uint32_t v = lb_op_outcome(p, op, r);
             known |= v != LB_NONE && p->values[v].storage == p->values[value].storage;
         }
     }
-    c->unknown |= !known && lb_layout_numel(&p->values[value].layout) > 0 &&
-                  !(p->values[value].flags & LB_VALUE_UNDEFINED);
+    c->unknown |=
+        !known && lb_layout_numel(&p->values[value].layout) > 0 && !(p->values[value].flags & LB_VALUE_UNDEFINED);
 }
 
 /* Some op reads these contents: an input may be there to be told of, in a storage that has been written since. */
@@ -324,18 +319,16 @@ lb_status lb_eager_run(const lb_composite *c, const lb_tensor *inputs, lb_tensor
     check known = {&e, c, 0, false};
     open_places(&e, c);
     for (int i = 0; e.status == LB_OK && i < LB_COMPOSITE_INPUTS; i++)
-        if (c->inputs[i] != LB_NONE && inputs[i].data && is_read(c, c->inputs[i]))
-            put(&e, c->inputs[i], &inputs[i]);
+        if (c->inputs[i] != LB_NONE && inputs[i].data && is_read(c, c->inputs[i])) put(&e, c->inputs[i], &inputs[i]);
     for (uint32_t i = 0; e.status == LB_OK && i < c->n_list; i++)
         if (inputs[LB_COMPOSITE_INPUTS + i].data) put(&e, c->list[i], &inputs[LB_COMPOSITE_INPUTS + i]);
     for (uint32_t i = 0; e.status == LB_OK && i < c->n_ops; i++) {
         const lb_op *op = &e.program->ops[c->ops[i]];
         known.before = i;
         if (reads_contents(e.program, op)) lb_op_each_input(e.program, op, look, &known);
-        e.status = known.unknown
-                       ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s reads what is no input of the composite",
-                                 lb_op_name(e.program, op))
-                       : run_op(&e, op);
+        e.status = known.unknown ? lb_fail(err, LB_ERR_UNSUPPORTED, "%s reads what is no input of the composite",
+                                           lb_op_name(e.program, op))
+                                 : run_op(&e, op);
     }
     for (int i = 0; e.status == LB_OK && i < LB_COMPOSITE_OUTPUTS; i++)
         if (c->outputs[i] != LB_NONE && outputs[i].data) get(&e, c->outputs[i], &outputs[i]);

@@ -11,8 +11,8 @@
 
 /* ---- texts ------------------------------------------------------------------------------------------------------------------- */
 
-lb_status lb_fuse_parse(const lb_swap *swap, lb_composite_kind *kind, const char **kernel,
-                        const char **selector, lb_err *err)
+lb_status lb_fuse_parse(const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char **selector,
+                        lb_err *err)
 {
     char name[32];
     const char *argument = swap->argument;
@@ -60,8 +60,8 @@ typedef struct fuse {
 } fuse;
 
 /* Composites of the kind that the swap's selector selects, by the op that gives output 0. */
-static lb_status choose(fuse *f, const lb_swap *swap, lb_composite_kind *kind, const char **kernel,
-                        const char *letters, uint8_t value, lb_err *err)
+static lb_status choose(fuse *f, const lb_swap *swap, lb_composite_kind *kind, const char **kernel, const char *letters,
+                        uint8_t value, lb_err *err)
 {
     const char *selector_text;
     lb_selector *selector;
@@ -126,8 +126,7 @@ static bool read_on_the_way(const fuse *f, const lb_composite *c)
 {
     const uint32_t last = c->ops[c->n_ops - 1];
     for (uint32_t k = 0; k + 1 < c->n_ops; k++)
-        for (uint32_t e = f->trace.flow->first_use[c->ops[k]]; e < f->trace.flow->first_use[c->ops[k] + 1];
-             e++) {
+        for (uint32_t e = f->trace.flow->first_use[c->ops[k]]; e < f->trace.flow->first_use[c->ops[k] + 1]; e++) {
             const uint32_t user = f->trace.flow->uses[e];
             if (user < last && lb_op_defines(f->in, &f->in->ops[user]) && !among(c, user)) return true;
         }
@@ -139,11 +138,9 @@ static bool may_fuse(const fuse *f, const lb_composite *c)
     const uint32_t last = c->ops[c->n_ops - 1];
     if (c->outputs[0] == LB_NONE || maker_of_output(f, c, c->outputs[0]) != last) return false;
     for (uint32_t k = 0; k < c->n_ops; k++)
-        if (f->in->ops[c->ops[k]].flags & (LB_OP_DECISION | LB_OP_RANDOM | LB_OP_COLLECTIVE) ||
-            f->going[c->ops[k]])
+        if (f->in->ops[c->ops[k]].flags & (LB_OP_DECISION | LB_OP_RANDOM | LB_OP_COLLECTIVE) || f->going[c->ops[k]])
             return false;
-    if (c->kind == LB_COMPOSITE_DISPATCH && read_on_the_way(f, c))
-        return false; /* rows and order belong together */
+    if (c->kind == LB_COMPOSITE_DISPATCH && read_on_the_way(f, c)) return false; /* rows and order belong together */
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
         if (c->inputs[i] != LB_NONE && overwritten(f, c, c->inputs[i])) return false;
     for (uint32_t i = 0; i < c->n_list; i++)
@@ -200,8 +197,7 @@ static void write_fused(fuse *f, lb_rewrite *rw, uint32_t op, const char *kernel
         rw->failed = true;
         return;
     }
-    for (int i = 0; i < LB_COMPOSITE_NUMBERS; i++)
-        numbers[i] = (lb_arg){.tag = LB_ARG_FLOAT, .u.f = c->numbers[i]};
+    for (int i = 0; i < LB_COMPOSITE_NUMBERS; i++) numbers[i] = (lb_arg){.tag = LB_ARG_FLOAT, .u.f = c->numbers[i]};
     for (uint32_t i = 0; i < c->n_list; i++) list[i] = value_arg(c->list[i]);
     args[LB_FUSED_KERNEL] = (lb_arg){.tag = LB_ARG_STRING, .u.string = lb_program_string(rw->out, kernel)};
     args[LB_FUSED_NUMBERS] = (lb_arg){.tag = LB_ARG_LIST,
@@ -211,11 +207,11 @@ static void write_fused(fuse *f, lb_rewrite *rw, uint32_t op, const char *kernel
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++) args[LB_FUSED_INPUTS + i] = value_arg(c->inputs[i]);
     args[LB_FUSED_LIST] = (lb_arg){.tag = LB_ARG_NONE};
     if (c->n_list)
-        args[LB_FUSED_LIST] = (lb_arg){
-            .tag = LB_ARG_LIST, .count = c->n_list, .u.first = lb_program_add_args(rw->out, list, c->n_list)};
+        args[LB_FUSED_LIST] =
+            (lb_arg){.tag = LB_ARG_LIST, .count = c->n_list, .u.first = lb_program_add_args(rw->out, list, c->n_list)};
     for (int o = 0; o < LB_COMPOSITE_OUTPUTS; o++)
-        outputs[o] = f->dropped[f->place[op]] >> o & 1 || (o && c->outputs[o] == c->outputs[0]) ? LB_NONE
-                                                                                                : c->outputs[o];
+        outputs[o] =
+            f->dropped[f->place[op]] >> o & 1 || (o && c->outputs[o] == c->outputs[0]) ? LB_NONE : c->outputs[o];
     lb_rewrite_new(rw, &(lb_new_op){.name = lb_fused_kind_of(c->kind)->row,
                                     .like = &f->in->ops[op],
                                     .origin = op,
@@ -265,8 +261,7 @@ lb_status lb_pass_fuse(const lb_program *in, const uint32_t *origin, const lb_sw
         lb_composite_kind other;
         if (swaps[s].kind != LB_SWAP_FUSE) continue;
         status = lb_fuse_parse(&swaps[s], &other, &ignored, &ignored, err);
-        if (status == LB_OK && other == kind)
-            status = choose(&f, &swaps[s], &other, &ignored, blocks.letters, 0, err);
+        if (status == LB_OK && other == kind) status = choose(&f, &swaps[s], &other, &ignored, blocks.letters, 0, err);
     }
     for (uint32_t i = 0; status == LB_OK && kernel && i < f.found.n; i++)
         if (f.chosen[i] && may_fuse(&f, &f.found.rows[i])) mark_going(&f, i), ++*touched;

@@ -84,12 +84,10 @@ static lb_status parse_text(const char *text, lb_kernel_text *parsed, lb_err *er
         ok = parsed->n_options < sizeof parsed->options / sizeof *parsed->options;
         if (!ok) break;
         ok = cut(&at, ":,", parsed->options[parsed->n_options].key, sizeof parsed->options->key) && *at == ':';
-        if (ok)
-            at++, ok = cut(&at, ",", parsed->options[parsed->n_options].value, sizeof parsed->options->value);
+        if (ok) at++, ok = cut(&at, ",", parsed->options[parsed->n_options].value, sizeof parsed->options->value);
         parsed->n_options++;
     }
-    return ok && !*at ? LB_OK
-                      : lb_fail(err, LB_ERR_INVALID, "\"%s\" is not NAME[:PARAMETERS][,KEY:VALUE...]", text);
+    return ok && !*at ? LB_OK : lb_fail(err, LB_ERR_INVALID, "\"%s\" is not NAME[:PARAMETERS][,KEY:VALUE...]", text);
 }
 
 static lb_status refuse(lb_composite_kind kind, const char *text, lb_err *err)
@@ -100,8 +98,8 @@ static lb_status refuse(lb_composite_kind kind, const char *text, lb_err *err)
         if (!strcmp(k->name, "eager")) continue;
         snprintf(all + n, sizeof all - n, " %s", k->parameters);
     }
-    return lb_fail(err, LB_ERR_INVALID, "%s has no kernel \"%s\"; there are: %s%s%s", kinds[kind].name, text,
-                   all, *fused[kind]->options ? "; options: " : "", fused[kind]->options);
+    return lb_fail(err, LB_ERR_INVALID, "%s has no kernel \"%s\"; there are: %s%s%s", kinds[kind].name, text, all,
+                   *fused[kind]->options ? "; options: " : "", fused[kind]->options);
 }
 
 static lb_status read_kernel(lb_composite_kind kind, const char *text, void *kernel, lb_err *err)
@@ -129,12 +127,11 @@ lb_status lb_composite_check(lb_composite_kind kind, const char *kernel, lb_err 
 uint32_t lb_composite_candidates(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     const lb_fused_kind *kind = fused[composite->kind];
-    return kind->fixed ? lb_candidate_add_all(texts, room, 0, kind->fixed)
-                       : kind->candidates(composite, texts, room);
+    return kind->fixed ? lb_candidate_add_all(texts, room, 0, kind->fixed) : kind->candidates(composite, texts, room);
 }
 
-lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_tensor *inputs,
-                           lb_tensor *outputs, lb_err *err)
+lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_tensor *inputs, lb_tensor *outputs,
+                           lb_err *err)
 {
     LB_TRY(lb_composite_check(c->kind, kernel, err));
     if (!strcmp(kernel, "eager")) return lb_eager_run(c, inputs, outputs, err);
@@ -145,11 +142,10 @@ lb_status lb_composite_run(const lb_composite *c, const char *kernel, const lb_t
         (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = LB_COMPOSITE_NUMBERS, .floats = c->numbers};
     args[LB_FUSED_FLAGS] = (lb_operand){.tag = LB_OPERAND_INT, .i = c->flags, .f = c->flags};
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
-        if (inputs[i].data)
-            args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
+        if (inputs[i].data) args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
     if (c->n_list)
-        args[LB_FUSED_LIST] = (lb_operand){
-            .tag = LB_OPERAND_TENSORS, .count = c->n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
+        args[LB_FUSED_LIST] =
+            (lb_operand){.tag = LB_OPERAND_TENSORS, .count = c->n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
     lb_call call = {.row = lb_op_find(kind->row, NULL),
                     .args = args,
                     .n_args = LB_FUSED_ARGS,
@@ -197,8 +193,7 @@ bool lb_kernel_text_order(const lb_kernel_text *text, const char *key, lb_schedu
         if (strcmp(text->options[i].key, key)) continue;
         if (lb_schedule_parse(text->options[i].value, order, NULL) != LB_OK) return false;
         const bool product = !strcmp(key, "gemm");
-        if (order->kind == LB_SCHEDULE_TREE ||
-            (lb_schedule_of_products(order) && !product)) {
+        if (order->kind == LB_SCHEDULE_TREE || (lb_schedule_of_products(order) && !product)) {
             lb_schedule_release(order);
             return false;
         }
@@ -248,9 +243,14 @@ uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, u
 #define FUNCTIONS(NAME, ID, FLAGS) LB_WITH_TWIN(ID, lb_fused_##ID.run(call, LB_COMPOSITE_##NAME, twin))
 LB_FUSED_KINDS(FUNCTIONS)
 
-#define ROW(NAME, ID, FLAGS)                                                                                 \
-    {.name = "fused::" #ID, .args = INPUTS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 1,        \
-     .flags = FLAGS, .samples = "fused"},
+#define ROW(NAME, ID, FLAGS)                                                                                           \
+    {.name = "fused::" #ID,                                                                                            \
+     .args = INPUTS,                                                                                                   \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = 1,                                                                                                   \
+     .flags = FLAGS,                                                                                                   \
+     .samples = "fused"},
 static const lb_op_row rows[] = {LB_FUSED_KINDS(ROW){NULL}};
 
 /* These kernels run ops of the table, so that the table cannot name them. */

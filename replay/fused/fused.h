@@ -33,9 +33,10 @@ typedef struct lb_fused_kind {
     const char *usual; /* what "on" means */
     int row_axis;
     lb_status (*run)(lb_call *call, lb_composite_kind kind, bool twin);
-    bool (*read)(const lb_kernel_text *text, void *kernel); /* what the text says, in the kind's own terms; false: there is no such kernel */
-    size_t kernel_size; /* of what it fills, at most LB_FUSED_KERNEL_BYTES */
-    const char *fixed; /* all candidates, by spaces, where they do not depend on the composite: */
+    bool (*read)(const lb_kernel_text *text,
+                 void *kernel); /* what the text says, in the kind's own terms; false: there is no such kernel */
+    size_t kernel_size;         /* of what it fills, at most LB_FUSED_KERNEL_BYTES */
+    const char *fixed;          /* all candidates, by spaces, where they do not depend on the composite: */
     uint32_t (*candidates)(const lb_composite *composite, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room);
 } lb_fused_kind;
 const lb_fused_kind *lb_fused_kind_of(lb_composite_kind kind);
@@ -65,8 +66,7 @@ static inline bool lb_fused_wants(const lb_call *call, uint32_t output)
 /* T where it has 16 bits and rounding to it means something: the frame computes in f32. */
 static inline lb_dtype lb_fused_narrow(const lb_frame *frame, const lb_tensor *x)
 {
-    return !frame->wide && x && lb_dtype_is_float(x->dtype) && lb_dtype_bits(x->dtype) == 16 ? x->dtype
-                                                                                             : LB_NO_DTYPE;
+    return !frame->wide && x && lb_dtype_is_float(x->dtype) && lb_dtype_bits(x->dtype) == 16 ? x->dtype : LB_NO_DTYPE;
 }
 
 /* In place; nothing without a dtype. */
@@ -124,21 +124,21 @@ uint32_t lb_candidate_add(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint3
 uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, uint32_t n, const char *words);
 
 /* X(NAME, name, flags of its row): each is lb_fused_name of its file, and the row fused::name. */
-#define LB_FUSED_KINDS(X)                                                                                      \
-    X(RMS_NORM, rms_norm, 0)                                                                                   \
-    X(ADD_RMS_NORM, add_rms_norm, 0)                                                                           \
-    X(ATTENTION, attention, 0)                                                                                 \
-    X(SOFTMAX, softmax, 0)                                                                                     \
-    X(FINALISE, finalise, 0)                                                                                   \
-    X(LAYER_NORM, layer_norm, 0)                                                                               \
-    X(SWIGLU, swiglu, 0)                                                                                       \
-    X(GATE_UP, gate_up, 0)                                                                                     \
-    X(ROPE, rope, 0)                                                                                           \
-    X(ROUTER, router, LB_ROW_DISCONTINUOUS)                                                                    \
-    X(SELECTIVE_SCAN, selective_scan, 0)                                                                       \
-    X(DISPATCH, dispatch, LB_ROW_DISCONTINUOUS)                                                                \
-    X(CROSS_ENTROPY, cross_entropy, 0)                                                                         \
-    X(ALLREDUCE_NORM, allreduce_norm, 0)                                                                       \
+#define LB_FUSED_KINDS(X)                                                                                              \
+    X(RMS_NORM, rms_norm, 0)                                                                                           \
+    X(ADD_RMS_NORM, add_rms_norm, 0)                                                                                   \
+    X(ATTENTION, attention, 0)                                                                                         \
+    X(SOFTMAX, softmax, 0)                                                                                             \
+    X(FINALISE, finalise, 0)                                                                                           \
+    X(LAYER_NORM, layer_norm, 0)                                                                                       \
+    X(SWIGLU, swiglu, 0)                                                                                               \
+    X(GATE_UP, gate_up, 0)                                                                                             \
+    X(ROPE, rope, 0)                                                                                                   \
+    X(ROUTER, router, LB_ROW_DISCONTINUOUS)                                                                            \
+    X(SELECTIVE_SCAN, selective_scan, 0)                                                                               \
+    X(DISPATCH, dispatch, LB_ROW_DISCONTINUOUS)                                                                        \
+    X(CROSS_ENTROPY, cross_entropy, 0)                                                                                 \
+    X(ALLREDUCE_NORM, allreduce_norm, 0)                                                                               \
     X(NEWTON_SCHULZ, newton_schulz, 0)
 
 #define LB_DECLARE_KIND(NAME, ID, FLAGS) extern const lb_fused_kind lb_fused_##ID;

@@ -32,13 +32,12 @@ static const lb_composite_kernel kernels[] = {
      "Hugging Face's eager: scores rounded to the type after every op, softmax in f32, p rounded"},
     {"math", "math",
      "torch's math form: all in f32, q and k each scaled by the root of the scale, one rounding at the end"},
-    {"splitkv", "splitkv:SLICES",
-     "slices of keys apart, then weighed by their log-sum-exps in f32: decoding kernels"},
+    {"splitkv", "splitkv:SLICES", "slices of keys apart, then weighed by their log-sum-exps in f32: decoding kernels"},
     {NULL, NULL, NULL}};
 
-#define OPTIONS                                                                                                \
-    "p:t|f32 (what meets v), exp:e|2|fast (2: base 2, the scale folded in; fast: torch's vector code for "     \
-    "AVX-512), end:divide|reciprocal, sum:ORDER (of p in a block), "                                           \
+#define OPTIONS                                                                                                        \
+    "p:t|f32 (what meets v), exp:e|2|fast (2: base 2, the scale folded in; fast: torch's vector code for "             \
+    "AVX-512), end:divide|reciprocal, sum:ORDER (of p in a block), "                                                   \
     "gemm:ORDER (of both products), block:KEYS (of a slice), sink:end|first (of flash, where there is one)"
 
 static bool read_kernel(const lb_kernel_text *text, void *out)
@@ -61,13 +60,13 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
               base = lb_kernel_text_choice(text, "exp", "e|2|fast", 0),
               end = lb_kernel_text_choice(text, "end", "divide|reciprocal", form == LB_HEAD_FLASH),
               sink = lb_kernel_text_choice(text, "sink", "end|first", 0);
-    bool ok = form >= 0 && n >= 0 && (form != LB_HEAD_SPLITKV || (n == 1 && number > 0)) && p >= 0 &&
-              base >= 0 && end >= 0 && sink >= 0 && (!sink || form == LB_HEAD_FLASH) &&
+    bool ok = form >= 0 && n >= 0 && (form != LB_HEAD_SPLITKV || (n == 1 && number > 0)) && p >= 0 && base >= 0 &&
+              end >= 0 && sink >= 0 && (!sink || form == LB_HEAD_FLASH) &&
               lb_kernel_text_keys(text, "p exp end sum gemm block sink") &&
               lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum) &&
               lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
-    k->form = (lb_head_form)form, k->p_narrow = !p, k->base_two = base == 1, k->fast = base == 2,
-    k->reciprocal = end, k->sink_first = sink;
+    k->form = (lb_head_form)form, k->p_narrow = !p, k->base_two = base == 1, k->fast = base == 2, k->reciprocal = end,
+    k->sink_first = sink;
     k->block = form == LB_HEAD_FLASH ? (n == 1 ? number : 512) : 0;
     k->slices = form == LB_HEAD_SPLITKV ? number : 1;
     for (uint32_t i = 0; ok && i < text->n_options; i++)
@@ -91,8 +90,8 @@ static int64_t leading(const lb_tensor *t)
 /* As (batches, heads, queries, keys) of f64; bools hide where they are false. */
 static const double *read_mask(lb_fused_heads *w, const lb_tensor *mask)
 {
-    const int64_t shape[4] = {w->batch_heads > 0 ? w->heads / (int64_t)w->batch_heads : 0,
-                              (int64_t)w->batch_heads, w->queries, w->keys};
+    const int64_t shape[4] = {w->batch_heads > 0 ? w->heads / (int64_t)w->batch_heads : 0, (int64_t)w->batch_heads,
+                              w->queries, w->keys};
     lb_tensor wide = *mask;
     wide.layout.ndim = 4;
     for (int d = 0; d < 4; d++) {
@@ -102,8 +101,7 @@ static const double *read_mask(lb_fused_heads *w, const lb_tensor *mask)
             lb_frame_fail(&w->frame, LB_ERR_INVALID, "a mask of another shape");
             return NULL;
         }
-        wide.layout.shape[d] = shape[d],
-        wide.layout.stride[d] = own >= 0 && size > 1 ? mask->layout.stride[own] : 0;
+        wide.layout.shape[d] = shape[d], wide.layout.stride[d] = own >= 0 && size > 1 ? mask->layout.stride[own] : 0;
     }
     const int64_t n = lb_tensor_numel(&wide);
     double *out = lb_frame_scratch(&w->frame, (size_t)(n > 0 ? n : 1) * sizeof *out);
@@ -132,8 +130,7 @@ static const double *read_sinks(lb_fused_heads *w, const lb_tensor *sinks)
     for (int64_t h = 0; out && h < w->heads; h++) {
         const int64_t batch = l->shape[0] == 1 ? 0 : h / heads;
         const int64_t at = batch * l->stride[0] + h % heads * l->stride[1];
-        out[h] = lb_to_f64(sinks->dtype,
-                           (const char *)sinks->data + at * (int64_t)(lb_dtype_bits(sinks->dtype) / 8));
+        out[h] = lb_to_f64(sinks->dtype, (const char *)sinks->data + at * (int64_t)(lb_dtype_bits(sinks->dtype) / 8));
     }
     return out;
 }
@@ -143,29 +140,25 @@ static bool begin(lb_fused_heads *w, lb_call *call)
     const lb_tensor *q = lb_fused_input(call, LB_ATTENTION_Q), *k = lb_fused_input(call, LB_ATTENTION_K),
                     *v = lb_fused_input(call, LB_ATTENTION_V);
     const lb_tensor *mask = lb_fused_input(call, LB_ATTENTION_MASK), *y = &call->results[0];
-    if (!k || !v || q->layout.ndim < 2 || k->layout.ndim < 2 || v->layout.ndim < 2 ||
-        (mask && mask->layout.ndim > 4)) {
+    if (!k || !v || q->layout.ndim < 2 || k->layout.ndim < 2 || v->layout.ndim < 2 || (mask && mask->layout.ndim > 4)) {
         lb_frame_fail(&w->frame, LB_ERR_INVALID, "q, k and v are (..., tokens, size)");
         return false;
     }
-    w->causal = lb_fused_flags(call) & LB_ATTENTION_CAUSAL,
-    w->turned = lb_fused_flags(call) & LB_ATTENTION_TURNED;
+    w->causal = lb_fused_flags(call) & LB_ATTENTION_CAUSAL, w->turned = lb_fused_flags(call) & LB_ATTENTION_TURNED;
     w->hides = lb_fused_flags(call) & LB_ATTENTION_HIDDEN;
-    w->queries = dim(q, 2), w->size = dim(q, 1), w->keys = dim(v, 2), w->values = dim(v, 1),
-    w->heads = leading(q);
+    w->queries = dim(q, 2), w->size = dim(q, 1), w->keys = dim(v, 2), w->values = dim(v, 1), w->heads = leading(q);
     w->scale = lb_fused_number(call, LB_ATTENTION_SCALE), w->cap = lb_fused_number(call, LB_ATTENTION_CAP);
     w->batch_heads = lb_fused_number(call, LB_ATTENTION_HEADS);
     const int64_t kv = leading(v);
-    if (dim(k, w->turned ? 1 : 2) != w->keys || dim(k, w->turned ? 2 : 1) != w->size || leading(k) != kv ||
-        !kv || w->heads % kv || lb_tensor_numel(y) != w->heads * w->queries * w->values || w->batch_heads < 1 ||
+    if (dim(k, w->turned ? 1 : 2) != w->keys || dim(k, w->turned ? 2 : 1) != w->size || leading(k) != kv || !kv ||
+        w->heads % kv || lb_tensor_numel(y) != w->heads * w->queries * w->values || w->batch_heads < 1 ||
         w->heads % (int64_t)w->batch_heads)
         lb_frame_fail(&w->frame, LB_ERR_INVALID, "query, key, value and result do not match");
     if (!lb_frame_ok(&w->frame)) return false;
     w->groups = w->heads / kv;
     w->narrow = lb_fused_narrow(&w->frame, q);
     if (w->kernel.has_gemm && w->kernel.gemm.kind == LB_SCHEDULE_TENSOR_CORE) w->method.compute = w->narrow;
-    w->q = lb_frame_tensor(&w->frame, q), w->k = lb_frame_tensor(&w->frame, k),
-    w->v = lb_frame_tensor(&w->frame, v);
+    w->q = lb_frame_tensor(&w->frame, q), w->k = lb_frame_tensor(&w->frame, k), w->v = lb_frame_tensor(&w->frame, v);
     w->mask = mask ? read_mask(w, mask) : NULL;
     const lb_tensor *sinks = lb_fused_input(call, LB_ATTENTION_SINKS);
     w->sinks = sinks ? read_sinks(w, sinks) : NULL;
@@ -214,8 +207,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
         else
             lb_fused_head_f32(&w, h, q + h * q_step, k + g * k_step, (const float *)w.v + g * v_step,
                               (float *)w.y + h * y_step, w.lse ? (float *)w.lse + h * w.queries : NULL);
-        while (w.frame.n_buffers > buffers)
-            __builtin_free(w.frame.buffers[--w.frame.n_buffers]); /* of the slices */
+        while (w.frame.n_buffers > buffers) __builtin_free(w.frame.buffers[--w.frame.n_buffers]); /* of the slices */
     }
     return lb_frame_end(&w.frame);
 }
@@ -234,14 +226,13 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
                 const char *options[] = {wide ? ",p:f32" : "", two ? ",exp:2" : "", end ? ",end:divide" : ""};
                 for (int64_t block = 512; block >= 16; block /= 2)
                     if (block < keys || block == 512)
-                        n = lb_candidate_add(texts, room, n, "flash:%d%s%s%s", (int)block, options[0],
-                                             options[1], options[2]);
+                        n = lb_candidate_add(texts, room, n, "flash:%d%s%s%s", (int)block, options[0], options[1],
+                                             options[2]);
                 for (int64_t slices = 2; slices <= 16 && slices <= keys && !end; slices *= 2)
                     n = lb_candidate_add(texts, room, n, "splitkv:%d%s%s", (int)slices, options[0], options[1]);
             }
     for (int64_t block = 512; block >= 16 && c->inputs[LB_ATTENTION_SINKS] != LB_NONE; block /= 2)
-        if (block < keys || block == 512)
-            n = lb_candidate_add(texts, room, n, "flash:%d,sink:first", (int)block);
+        if (block < keys || block == 512) n = lb_candidate_add(texts, room, n, "flash:%d,sink:first", (int)block);
     if (narrow) n = lb_candidate_add(texts, room, n, "unfused,p:f32");
     return n;
 }

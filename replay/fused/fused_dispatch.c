@@ -17,8 +17,7 @@ static const lb_composite_kernel kernels[] = {
     {"eager", "eager", "the recorded ops"},
     {"stable", "stable", "by expert, then by token and slot: a stable sort"},
     {"reversed", "reversed", "by expert, then the last token first"},
-    {"shuffled", "shuffled:SEED",
-     "by expert, then in an order drawn from the seed: places by an atomic counter"},
+    {"shuffled", "shuffled:SEED", "by expert, then in an order drawn from the seed: places by an atomic counter"},
     {NULL, NULL, NULL}};
 
 static bool read_kernel(const lb_kernel_text *text, void *out)
@@ -86,12 +85,10 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     int64_t *sorted = lb_fused_wants(call, LB_DISPATCH_SORTED)
                           ? lb_frame_output_integers(&frame, LB_DISPATCH_SORTED, rows)
                           : NULL,
-            *given = lb_fused_wants(call, LB_DISPATCH_ORDER)
-                         ? lb_frame_output_integers(&frame, LB_DISPATCH_ORDER, rows)
-                         : NULL;
-    int64_t *tokens = lb_fused_wants(call, LB_DISPATCH_TOKENS)
-                          ? lb_frame_output_integers(&frame, LB_DISPATCH_TOKENS, rows)
-                          : NULL;
+            *given = lb_fused_wants(call, LB_DISPATCH_ORDER) ? lb_frame_output_integers(&frame, LB_DISPATCH_ORDER, rows)
+                                                             : NULL;
+    int64_t *tokens =
+        lb_fused_wants(call, LB_DISPATCH_TOKENS) ? lb_frame_output_integers(&frame, LB_DISPATCH_TOKENS, rows) : NULL;
     int64_t *order = lb_frame_scratch(&frame, (size_t)(2 * rows + 1) * sizeof *order);
     if (!lb_frame_ok(&frame)) return lb_frame_end(&frame);
     for (int64_t i = 0; i < rows; i++) order[i] = i;

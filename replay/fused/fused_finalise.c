@@ -31,8 +31,7 @@ static const lb_composite_kernel kernels[] = {
     {"batched", "batched",
      "slots in order, product rounded to the type, summed in f32, cast once: Hugging Face's grouped_mm, "
      "batched_mm"},
-    {"batched-f32", "batched-f32",
-     "slots in order, product and sum in f32, cast once: DeepEP's low-latency combine"},
+    {"batched-f32", "batched-f32", "slots in order, product and sum in f32, cast once: DeepEP's low-latency combine"},
     {"score-bf16", "score-bf16",
      "slots in order, weight, product and every sum rounded to the type: TensorRT-LLM's finalise"},
     {"slots", "slots", "slots in order, product and every sum rounded to the type"},
@@ -59,8 +58,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
         if ((ok = !strcmp(text->name, named[i].name))) *k = named[i].kernel;
     const bool ranks = !strcmp(text->name, "ranks");
     const int n = lb_kernel_text_numbers(text->parameters, numbers, ranks ? 2 : 0);
-    if (!ok || n < 0 || (ranks && (n < 1 || numbers[0] % numbers[1])))
-        return false;
+    if (!ok || n < 0 || (ranks && (n < 1 || numbers[0] % numbers[1]))) return false;
     k->ranks = numbers[0], k->nodes = numbers[1];
     const int order = lb_kernel_text_choice(text, "order", "slot|expert|last", k->order),
               product = lb_kernel_text_choice(text, "product", "f32|t", k->product_t),
@@ -68,8 +66,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
               weight = lb_kernel_text_choice(text, "weight", "f32|t", k->weight_t),
               fma = lb_kernel_text_choice(text, "fma", "off|on", 0);
     if (order < 0 || product < 0 || sum < 0 || weight < 0 || fma < 0 ||
-        !lb_kernel_text_keys(text, ranks ? "fma weight" : "order product sum weight fma") ||
-        (fma && product))
+        !lb_kernel_text_keys(text, ranks ? "fma weight" : "order product sum weight fma") || (fma && product))
         return false;
     k->order = order, k->product_t = product, k->sum_t = sum, k->weight_t = weight, k->fma = fma;
     return true;
@@ -123,8 +120,8 @@ static void read_list(work *w, lb_call *call, const void *weights)
     int64_t rows = 0, at = 0;
     for (uint32_t e = 0; e + 2 < list->count; e += 3) {
         const int64_t n = lb_tensor_numel(&list->tensors[e + 1]);
-        if (n * w->hidden != lb_tensor_numel(&list->tensors[e]) ||
-            n != lb_tensor_numel(&list->tensors[e + 2]) || !by_slot)
+        if (n * w->hidden != lb_tensor_numel(&list->tensors[e]) || n != lb_tensor_numel(&list->tensors[e + 2]) ||
+            !by_slot)
             lb_frame_fail(&w->frame, LB_ERR_INVALID, "rows, tokens and slots of an expert do not match");
         rows += n;
     }
@@ -157,8 +154,7 @@ static void read_rows(work *w, lb_call *call, const void *weights, int64_t n_wei
         n_weights != (by_slot ? n : rows) || (!at && rows != n))
         lb_frame_fail(&w->frame, LB_ERR_INVALID, "rows, weights and experts do not match");
     if (!ids && w->kernel.order == BY_EXPERT)
-        lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED,
-                      "an order by experts needs their numbers, which were not found");
+        lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "an order by experts needs their numbers, which were not found");
     for (int64_t i = 0; lb_frame_ok(&w->frame) && i < n; i++) {
         const int64_t row = where ? where[i] : i;
         if (row < 0 || row >= rows)
@@ -266,10 +262,9 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
         else
             read_rows(&w, call, factors, lb_tensor_numel(weights));
     }
-    const double scale =
-        8 + (double)w.slots +
-        (2 + 2 * (double)w.slots) *
-            lb_twin_scale(call, listed ? LB_FUSED_INPUTS + LB_FINALISE_WEIGHTS : LB_FUSED_INPUTS);
+    const double scale = 8 + (double)w.slots +
+                         (2 + 2 * (double)w.slots) *
+                             lb_twin_scale(call, listed ? LB_FUSED_INPUTS + LB_FINALISE_WEIGHTS : LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.tokens; i++) {
         term *terms = w.terms + i * w.slots;
         if (w.kernel.order == BY_EXPERT) sort_by_expert(terms, w.slots);

@@ -88,11 +88,9 @@ static lb_status swiglu(lb_call *call, lb_composite_kind kind, bool twin)
     work w;
     const lb_tensor *in = lb_fused_input(call, LB_GATE_X), *other = lb_fused_input(call, LB_GATE_U);
     LB_TRY(begin(&w, call, kind, in, twin));
-    const int64_t last = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1,
-                  width = other ? last : last / 2;
+    const int64_t last = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1, width = other ? last : last / 2;
     const int64_t rows = last ? lb_tensor_numel(in) / last : 0, n = rows * width, e = w.frame.wide ? 8 : 4;
-    if ((other && lb_tensor_numel(other) != n) || lb_tensor_numel(&call->results[0]) != n ||
-        (!other && last % 2))
+    if ((other && lb_tensor_numel(other) != n) || lb_tensor_numel(&call->results[0]) != n || (!other && last % 2))
         lb_frame_fail(&w.frame, LB_ERR_INVALID, "gate, up and result do not match");
     const char *g = lb_frame_tensor(&w.frame, in), *u = other ? lb_frame_tensor(&w.frame, other) : NULL;
     char *y = lb_frame_output(&w.frame, LB_GATE_Y, n);
@@ -141,12 +139,8 @@ static lb_status gate_up(lb_call *call, lb_composite_kind kind, bool twin)
 static uint32_t products_candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     static const char *const forms[] = {"fused", "rounded", "epilogue"};
-    static const char *const orders[] = {"",
-                                         ",gemm:torch",
-                                         ",gemm:splitk:2",
-                                         ",gemm:splitk:4",
-                                         ",gemm:tensorcore:h100",
-                                         ",gemm:tensorcore:a100"};
+    static const char *const orders[] = {
+        "", ",gemm:torch", ",gemm:splitk:2", ",gemm:splitk:4", ",gemm:tensorcore:h100", ",gemm:tensorcore:a100"};
     const bool narrow = lb_dtype_bits(c->program->values[c->inputs[LB_GATE_X]].dtype) == 16;
     uint32_t n = lb_candidate_add(texts, room, 0, "eager");
     for (size_t o = 0; o < (narrow ? 6 : 4); o++)

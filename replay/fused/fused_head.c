@@ -33,8 +33,7 @@ static bool product(lb_fused_heads *w, lb_product shape, lb_matrix a, lb_matrix 
 }
 
 /* s (queries, count) = scores of keys first … first + count - 1, masked. Keys lie (keys, size), or (size, keys). */
-static bool scores(lb_fused_heads *w, int64_t head, const float *q, const float *k, int64_t first,
-                   int64_t count)
+static bool scores(lb_fused_heads *w, int64_t head, const float *q, const float *k, int64_t first, int64_t count)
 {
     const bool rounds = w->kernel.form == LB_HEAD_UNFUSED;
     const float *from = w->turned ? k + first : k + first * w->size;
@@ -73,9 +72,8 @@ static float fast_exp_narrow(float x)
     if (x < float_of(0xc2aeac50)) return 0;
     if (x > float_of(0x42b17218)) return INFINITY;
     const float t = x * float_of(0x3fb8aa3b), f = t - floorf(t);
-    const float c =
-        fmaf(f, fmaf(f, fmaf(f, -0.079204240219773236f, -0.22433836478672356f), 0.30354260500649682f),
-             0.00010703434948458272f);
+    const float c = fmaf(f, fmaf(f, fmaf(f, -0.079204240219773236f, -0.22433836478672356f), 0.30354260500649682f),
+                         0.00010703434948458272f);
     return float_of((uint32_t)(int32_t)fmaf(8388608.0f, t - c, 8388608.0f * 127.0f));
 }
 
@@ -87,8 +85,7 @@ static float fast_exp_wide(float x)
     x = x < high ? x : high, x = x > low ? x : low;
     const float n = floorf(fmaf(x, float_of(0x3fb8aa3b), 0.5f)), r = fmaf(-n, float_of(0x3f317218), x);
     float y = fmaf(r, 0.00828929059f, 0.0418978221f);
-    y = fmaf(r, y, 0.166676521f), y = fmaf(r, y, 0.499991506f), y = fmaf(r, y, 0.999999701f),
-    y = fmaf(r, y, 1.0f);
+    y = fmaf(r, y, 0.166676521f), y = fmaf(r, y, 0.499991506f), y = fmaf(r, y, 0.999999701f), y = fmaf(r, y, 1.0f);
     return under ? 0 : y * float_of((uint32_t)((int32_t)(n - 1) + 127) << 23) * 2;
 }
 
@@ -149,8 +146,7 @@ static bool pass(lb_fused_heads *w, int64_t head, const float *q, const float *k
 {
     const int64_t block = w->kernel.block ? w->kernel.block : last - first;
     const bool begun = w->sinks && w->kernel.sink_first;
-    for (int64_t i = 0; i < w->queries; i++)
-        w->top[i] = begun ? sink_of(w, head) : -INFINITY, w->sum[i] = begun;
+    for (int64_t i = 0; i < w->queries; i++) w->top[i] = begun ? sink_of(w, head) : -INFINITY, w->sum[i] = begun;
     memset(w->o, 0, (size_t)(w->queries * w->values) * sizeof *w->o);
     for (int64_t at = first; at < last; at += block) {
         const int64_t n = last - at < block ? last - at : block;
@@ -159,8 +155,7 @@ static bool pass(lb_fused_heads *w, int64_t head, const float *q, const float *k
         for (int64_t i = 0; i < w->queries; i++) {
             float top = w->top[i];
             for (int64_t j = 0; j < n; j++) top = w->s[i * n + j] > top ? w->s[i * n + j] : top;
-            const float sum = exponentials(w, w->s + i * n, w->p + i * n, n, top),
-                        a = rescale(w, w->top[i], top);
+            const float sum = exponentials(w, w->s + i * n, w->p + i * n, n, top), a = rescale(w, w->top[i], top);
             w->sum[i] = at == first && !begun ? sum : w->sum[i] * a + sum;
             for (int64_t d = 0; at > first && d < w->values; d++) w->o[i * w->values + d] *= a;
             w->top[i] = top;
@@ -211,8 +206,7 @@ static void softmax_with_sink(const lb_fused_heads *w, int64_t head, const float
 }
 
 /* The softmax in f32 by itself, then its product: what ops one by one do. */
-static bool whole(lb_fused_heads *w, int64_t head, const float *q, const float *k, const float *v, float *y,
-                  float *lse)
+static bool whole(lb_fused_heads *w, int64_t head, const float *q, const float *k, const float *v, float *y, float *lse)
 {
     if (!scores(w, head, q, k, 0, w->keys)) return false;
     for (int64_t i = 0; i < w->queries; i++) {
@@ -231,8 +225,7 @@ static bool whole(lb_fused_heads *w, int64_t head, const float *q, const float *
                    by_rows(v, w->values), y);
 }
 
-static bool split(lb_fused_heads *w, int64_t head, const float *q, const float *k, const float *v, float *y,
-                  float *lse)
+static bool split(lb_fused_heads *w, int64_t head, const float *q, const float *k, const float *v, float *y, float *lse)
 {
     const int64_t n = w->kernel.slices, block = w->kernel.block ? w->kernel.block : 1,
                   blocks = (w->keys + block - 1) / block;
@@ -264,15 +257,14 @@ static bool split(lb_fused_heads *w, int64_t head, const float *q, const float *
         for (int64_t s = 0; s < n && top != -INFINITY; s++) {
             const float *part = parts + s * rows * (width + 1),
                         weight = (float)lb_exp((double)(part[rows * width + i] - all));
-            for (int64_t d = 0; d < width; d++)
-                y[i * width + d] = fmaf(weight, part[i * width + d], y[i * width + d]);
+            for (int64_t d = 0; d < width; d++) y[i * width + d] = fmaf(weight, part[i * width + d], y[i * width + d]);
         }
     }
     return true;
 }
 
-bool lb_fused_head_f32(lb_fused_heads *w, int64_t head, const float *q, const float *k, const float *v,
-                       float *y, float *lse)
+bool lb_fused_head_f32(lb_fused_heads *w, int64_t head, const float *q, const float *k, const float *v, float *y,
+                       float *lse)
 {
     if (w->kernel.form == LB_HEAD_SPLITKV) return split(w, head, q, k, v, y, lse);
     if (w->kernel.form != LB_HEAD_FLASH) return whole(w, head, q, k, v, y, lse);
@@ -285,8 +277,8 @@ bool lb_fused_head_f32(lb_fused_heads *w, int64_t head, const float *q, const fl
 /* ---- the real function ---------------------------------------------------------------------------------------------------------------- */
 
 /* Twin: sum p |v| (roundings of p + terms of its score and of the weighted scores). */
-void lb_fused_head_f64(lb_fused_heads *w, int64_t head, const double *q, const double *k, const double *v,
-                       double *y, double *lse, bool twin, double scale16)
+void lb_fused_head_f64(lb_fused_heads *w, int64_t head, const double *q, const double *k, const double *v, double *y,
+                       double *lse, bool twin, double scale16)
 {
     double *s = w->wide, *terms = w->wide + w->keys;
     for (int64_t i = 0; i < w->queries; i++) {
@@ -301,8 +293,7 @@ void lb_fused_head_f64(lb_fused_heads *w, int64_t head, const double *q, const d
             s[j] = dot * w->scale;
             terms[j] = all * fabs(w->scale) * (double)w->size;
             if (w->cap) s[j] = w->cap * lb_tanh(s[j] / w->cap);
-            if (mask)
-                terms[j] += isfinite(mask[j]) && fabs(mask[j]) < 1e30 ? fabs(mask[j]) : 0, s[j] += mask[j];
+            if (mask) terms[j] += isfinite(mask[j]) && fabs(mask[j]) < 1e30 ? fabs(mask[j]) : 0, s[j] += mask[j];
             if (w->causal && j > i) s[j] = -INFINITY;
             top = s[j] > top ? s[j] : top;
         }
@@ -320,17 +311,15 @@ void lb_fused_head_f64(lb_fused_heads *w, int64_t head, const double *q, const d
             sum += p, weighted += p * (fabs(w->sinks[head] - top) * 4 * scale16 + 8);
         }
         for (int64_t j = 0; sum > 0 && j < w->keys; j++) {
-            const double p = s[j] / sum,
-                         factor = twin ? 2 * scale16 + (double)w->keys + terms[j] + weighted / sum : 1;
+            const double p = s[j] / sum, factor = twin ? 2 * scale16 + (double)w->keys + terms[j] + weighted / sum : 1;
             for (int64_t d = 0; p > 0 && d < w->values; d++) {
                 const double x = v[j * w->values + d];
                 row[d] += p * (twin ? fabs(x) * factor : x);
             }
         }
         if (lse)
-            lse[i] = sum > 0
-                         ? (twin ? fabs(top) + fabs(lb_log(sum)) + weighted / sum + 8 + (scale16 > 1 ? 1024 : 0)
-                                 : lb_log(sum) + top)
-                         : 0;
+            lse[i] = sum > 0 ? (twin ? fabs(top) + fabs(lb_log(sum)) + weighted / sum + 8 + (scale16 > 1 ? 1024 : 0)
+                                     : lb_log(sum) + top)
+                             : 0;
     }
 }

@@ -23,8 +23,7 @@ typedef struct lb_fused_heads {
     lb_fused_attention_kernel kernel;
     lb_method method; /* of the products */
     lb_dtype narrow;
-    int64_t queries, keys, size, values, heads,
-        groups; /* heads of all batches, and how many share a key head */
+    int64_t queries, keys, size, values, heads, groups; /* heads of all batches, and how many share a key head */
     double scale, cap, batch_heads;
     bool causal, turned, hides;
     const char *q, *k, *v;
@@ -37,8 +36,8 @@ typedef struct lb_fused_heads {
 } lb_fused_heads;
 
 /* y and, where it is wanted, lse of all queries of a head. False: the frame failed. */
-bool lb_fused_head_f32(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v,
-                       float *y, float *lse);
+bool lb_fused_head_f32(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v, float *y,
+                       float *lse);
 /* The real function, whatever the kernel; `twin`: its terms, those of scores rounded to 16 bits times `scale16`. */
 void lb_fused_head_f64(lb_fused_heads *heads, int64_t head, const double *q, const double *k, const double *v,
                        double *y, double *lse, bool twin, double scale16);

@@ -83,8 +83,7 @@ static void row_f32(const work *w, const float *x, float *y, float *mean, float 
     *mean = m, *rstd = r;
 }
 
-static void row_f64(const work *w, const double *x, double *y, double *mean, double *rstd, bool twin,
-                    double scale)
+static void row_f64(const work *w, const double *x, double *y, double *mean, double *rstd, bool twin, double scale)
 {
     const double *g = w->weight, *b = w->bias;
     const double others = (double)w->size - w->less;
@@ -131,8 +130,8 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < rows; i++) {
         const int64_t at = i * w.size * e;
         if (w.frame.wide)
-            row_f64(&w, (const double *)(x + at), (double *)(y + at), (double *)mean + i, (double *)rstd + i,
-                    twin, scale);
+            row_f64(&w, (const double *)(x + at), (double *)(y + at), (double *)mean + i, (double *)rstd + i, twin,
+                    scale);
         else
             row_f32(&w, (const float *)(x + at), (float *)(y + at), (float *)mean + i, (float *)rstd + i);
     }

@@ -21,8 +21,7 @@ typedef struct kernel {
 static const lb_composite_kernel kernels[] = {
     {"eager", "eager", "the recorded ops"},
     {"two-pass", "two-pass", "log-softmax, then the mean of what the targets have"},
-    {"online", "online[:CLASSES]",
-     "a running maximum over blocks of classes, log-sum-exp minus the target's logit"},
+    {"online", "online[:CLASSES]", "a running maximum over blocks of classes, log-sum-exp minus the target's logit"},
     {NULL, NULL, NULL}};
 #define OPTIONS "sum:ORDER (of the exponentials of a pass or block), rows:ORDER (of the mean)"
 
@@ -33,8 +32,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     k->online = !strcmp(text->name, "online");
     const bool known = (k->online || !strcmp(text->name, "two-pass")) &&
                        lb_kernel_text_numbers(text->parameters, &k->block, k->online) >= 0;
-    return known && lb_kernel_text_keys(text, "sum rows") &&
-           lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum) &&
+    return known && lb_kernel_text_keys(text, "sum rows") && lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum) &&
            lb_kernel_text_order(text, "rows", &k->rows, &k->has_rows);
 }
 static float row_f32(const kernel *k, const float *x, float *p, int64_t n, int64_t target)
@@ -58,8 +56,7 @@ static double row_f64(const double *x, int64_t n, int64_t target, bool twin)
 {
     double top = -INFINITY, sum = 0, weighted = 0;
     for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
-    for (int64_t i = 0; i < n; i++)
-        sum += lb_exp(x[i] - top), weighted += lb_exp(x[i] - top) * (8 + fabs(x[i] - top));
+    for (int64_t i = 0; i < n; i++) sum += lb_exp(x[i] - top), weighted += lb_exp(x[i] - top) * (8 + fabs(x[i] - top));
     return twin ? fabs(x[target]) + 2 * fabs(top) + fabs(x[target] - top) + fabs(lb_log(sum)) + 8 + (double)n +
                       weighted / sum
                 : lb_log(sum) + top - x[target];

@@ -17,23 +17,21 @@ typedef struct kernel {
     lb_schedule gemm;
 } kernel;
 
-static const lb_composite_kernel kernels[] = {
-    {"eager", "eager", "the recorded ops"},
-    {"addmm", "addmm", "rounded three times a step, as torch.optim.Muon"},
-    {"separate", "separate", "rounded after every product, factor and sum"},
-    {"f32", "f32", "all steps in f32, rounded once at the end"},
-    {NULL, NULL, NULL}};
+static const lb_composite_kernel kernels[] = {{"eager", "eager", "the recorded ops"},
+                                              {"addmm", "addmm", "rounded three times a step, as torch.optim.Muon"},
+                                              {"separate", "separate", "rounded after every product, factor and sum"},
+                                              {"f32", "f32", "all steps in f32, rounded once at the end"},
+                                              {NULL, NULL, NULL}};
 #define OPTIONS "scale:last|first (first: (c A) A), gemm:ORDER"
 
 static bool read_kernel(const lb_kernel_text *text, void *out)
 {
     kernel *k = out;
     const int scale = lb_kernel_text_choice(text, "scale", "last|first", 0);
-    *k = (kernel){.separate = !strcmp(text->name, "separate"),
-                  .wide = !strcmp(text->name, "f32"),
-                  .scale_first = scale == 1};
-    const bool known = (k->separate || k->wide || !strcmp(text->name, "addmm")) && !*text->parameters &&
-                       scale >= 0 && !(scale && !k->separate);
+    *k = (kernel){
+        .separate = !strcmp(text->name, "separate"), .wide = !strcmp(text->name, "f32"), .scale_first = scale == 1};
+    const bool known = (k->separate || k->wide || !strcmp(text->name, "addmm")) && !*text->parameters && scale >= 0 &&
+                       !(scale && !k->separate);
     return known && lb_kernel_text_keys(text, "scale gemm") &&
            lb_kernel_text_order(text, "gemm", &k->gemm, &k->has_gemm);
 }
@@ -82,8 +80,7 @@ static void combine(const work *w, term p, term q, void *out, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         float first = (float)p.factor * ((const float *)p.x)[i],
               second = q.scaled ? ((const float *)q.x)[i] : (float)q.factor * ((const float *)q.x)[i];
-        if (each)
-            lb_round_to_grid_f32(&first, 1, w->narrow, NULL), lb_round_to_grid_f32(&second, 1, w->narrow, NULL);
+        if (each) lb_round_to_grid_f32(&first, 1, w->narrow, NULL), lb_round_to_grid_f32(&second, 1, w->narrow, NULL);
         ((float *)out)[i] = first + second;
     }
     round_to(w, out, n);

@@ -66,8 +66,7 @@ static const lb_composite_kernel kernels[] = {
      "fma chains per thread, xor exchange over warps, block and cluster, f32, as TensorRT-LLM and FlashInfer "
      "fuse it with an all-reduce; "
      "without numbers the geometry that they launch for the shape (sms:N, 132)"},
-    {"flashinfer", "flashinfer",
-     "FlashInfer's plain norm: a butterfly of one block that goes over the row in rounds"},
+    {"flashinfer", "flashinfer", "FlashInfer's plain norm: a butterfly of one block that goes over the row in rounds"},
     {"pairwise", "pairwise", "squares added as a balanced tree"},
     {"numpy", "numpy", "squares added as NumPy adds a row"},
     {"lanes", "lanes:LANES", "one accumulator per lane, added in order"},
@@ -77,9 +76,9 @@ static const lb_composite_kernel kernels[] = {
     {"exact", "exact", "the real sum, rounded once"},
     {NULL, NULL, NULL}};
 
-#define OPTIONS                                                                                                \
-    "round:once|twice (twice: to the type before the weight too), square:f32|t (t: rounded to the type), "     \
-    "fma:on|off, "                                                                                             \
+#define OPTIONS                                                                                                        \
+    "round:once|twice (twice: to the type before the weight too), square:f32|t (t: rounded to the type), "             \
+    "fma:on|off, "                                                                                                     \
     "acc:f32|f64|bf16|f16, mean:div|mul (by 1/n), rsqrt:once|twice (twice: root and quotient rounded each)"
 
 static bool read_kernel(const lb_kernel_text *text, void *out)
@@ -97,16 +96,14 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
               root = lb_kernel_text_choice(text, "rsqrt", "once|twice", 0);
     const int residual = lb_kernel_text_choice(text, "residual", "t|f32", 0),
               ranks = lb_kernel_text_choice(text, "ranks", "t|f32|chunks", 0);
-    const char *keys = text->kind == LB_COMPOSITE_RMS_NORM ? "round square fma acc mean rsqrt sms"
-                       : text->kind == LB_COMPOSITE_ADD_RMS_NORM
-                           ? "round square fma acc mean rsqrt sms residual"
-                           : "round square fma acc mean rsqrt sms residual ranks";
+    const char *keys = text->kind == LB_COMPOSITE_RMS_NORM       ? "round square fma acc mean rsqrt sms"
+                       : text->kind == LB_COMPOSITE_ADD_RMS_NORM ? "round square fma acc mean rsqrt sms residual"
+                                                                 : "round square fma acc mean rsqrt sms residual ranks";
     bool ok = round >= 0 && square >= 0 && fma >= 0 && acc >= 0 && mean >= 0 && root >= 0 && residual >= 0 &&
               ranks >= 0 && lb_kernel_text_keys(text, keys);
     k->sms = 132;
     for (uint32_t i = 0; ok && i < text->n_options; i++)
-        if (!strcmp(text->options[i].key, "sms"))
-            ok = lb_kernel_text_numbers(text->options[i].value, &k->sms, 1) == 1;
+        if (!strcmp(text->options[i].key, "sms")) ok = lb_kernel_text_numbers(text->options[i].value, &k->sms, 1) == 1;
     if (!ok) return false;
     k->twice = round, k->square_t = square, k->fma = fma, k->multiplies = mean, k->root_twice = root,
     k->residual_f32 = residual;
@@ -115,8 +112,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     if (k->butterfly) {
         int64_t numbers[3] = {0, 0, 1};
         const int n = lb_kernel_text_numbers(text->parameters, numbers, flashinfer ? 0 : 3);
-        if (n < 0 || n == 1 || numbers[0] > 1024 || numbers[2] > 16)
-            return false;
+        if (n < 0 || n == 1 || numbers[0] > 1024 || numbers[2] > 16) return false;
         k->launch = (launch){numbers[0], numbers[1], numbers[2]};
         if (flashinfer) k->launch.cluster = 0; /* its own geometry */
         return true;
@@ -189,8 +185,7 @@ static double butterfly_sum(const kernel *k, const launch *l, const float *h, co
 }
 
 /* `wide` has room for n numbers. */
-static double sum_of_squares(const kernel *k, const launch *l, const float *h, const float *q, double *wide,
-                             int64_t n)
+static double sum_of_squares(const kernel *k, const launch *l, const float *h, const float *q, double *wide, int64_t n)
 {
     if (k->butterfly) return butterfly_sum(k, l, h, q, n);
     if (k->fma) {
@@ -282,22 +277,19 @@ static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor
          *part = lb_frame_reals(&w->frame, n + 1);
     for (uint32_t r = 0; lb_frame_ok(&w->frame) && r < list->count; r++) {
         const lb_tensor *from = &list->tensors[r],
-                        dense = {part, w->frame.type,
-                                 lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
+                        dense = {part, w->frame.type, lb_layout_contiguous(from->layout.ndim, from->layout.shape)};
         if (lb_tensor_numel(from) != n) {
             lb_frame_fail(&w->frame, LB_ERR_INVALID, "contributions of other shapes");
             return NULL;
         }
         lb_tensor_copy(&dense, from, NULL);
-        const bool starts = w->kernel.ranks == 2 ? r % 8 == 0 : r == 0,
-                   ends = r % 8 == 7 || r + 1 == list->count;
+        const bool starts = w->kernel.ranks == 2 ? r % 8 == 0 : r == 0, ends = r % 8 == 7 || r + 1 == list->count;
         for (int64_t i = 0; i < n && w->frame.wide; i++) {
             const double x = ((double *)part)[i];
             ((double *)sum)[i] = (r ? ((double *)sum)[i] : 0) + (twin ? fabs(x) : x);
         }
         if (w->frame.wide) continue;
-        for (int64_t i = 0; i < n; i++)
-            ((float *)chunk)[i] = (starts ? 0 : ((float *)chunk)[i]) + ((float *)part)[i];
+        for (int64_t i = 0; i < n; i++) ((float *)chunk)[i] = (starts ? 0 : ((float *)chunk)[i]) + ((float *)part)[i];
         if (w->kernel.ranks == 0) lb_fused_round(chunk, n, w->narrow);
         for (int64_t i = 0; i < n && w->kernel.ranks == 2 && ends; i++)
             ((float *)sum)[i] = (r < 8 ? 0 : ((float *)sum)[i]) + ((float *)chunk)[i];
@@ -311,8 +303,8 @@ static const void *sum_of_ranks(work *w, const lb_operand *list, const lb_tensor
 static void scale_twin(work *w, const lb_call *call, uint32_t ranks)
 {
     const double sixteen = lb_twin_scale(call, LB_FUSED_INPUTS + LB_NORM_WEIGHT);
-    const double scale = 8 + (double)w->size +
-                         (3 + (double)ranks) * (sixteen > 1 ? sixteen : lb_twin_scale(call, LB_FUSED_INPUTS));
+    const double scale =
+        8 + (double)w->size + (3 + (double)ranks) * (sixteen > 1 ? sixteen : lb_twin_scale(call, LB_FUSED_INPUTS));
     const int64_t n = w->rows * w->size;
     for (int64_t i = 0; i < n; i++) {
         ((double *)w->y)[i] *= scale;
@@ -348,9 +340,8 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     w.weight = weight ? lb_frame_tensor(&w.frame, weight) : NULL;
     w.residual = residual ? lb_frame_tensor(&w.frame, residual) : NULL;
     w.y = lb_frame_output(&w.frame, LB_NORM_Y, w.rows * w.size);
-    w.sum = residual && lb_fused_wants(call, LB_NORM_SUM)
-                ? lb_frame_output(&w.frame, LB_NORM_SUM, w.rows * w.size)
-                : NULL;
+    w.sum =
+        residual && lb_fused_wants(call, LB_NORM_SUM) ? lb_frame_output(&w.frame, LB_NORM_SUM, w.rows * w.size) : NULL;
     w.h = lb_frame_reals(&w.frame, w.size), w.q = lb_frame_reals(&w.frame, w.size);
     w.wide = lb_frame_scratch(&w.frame, (size_t)w.size * sizeof *w.wide);
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < w.rows; i++) {
@@ -368,12 +359,10 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
 static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     const lb_value *x = &c->program->values[c->inputs[LB_NORM_X]];
-    const int64_t size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1,
-                  numel = lb_layout_numel(&x->layout);
+    const int64_t size = x->layout.ndim ? x->layout.shape[x->layout.ndim - 1] : 1, numel = lb_layout_numel(&x->layout);
     const int64_t bytes = (int64_t)lb_dtype_bits(x->dtype) / 8;
     const bool narrow = lb_dtype_bits(x->dtype) == 16, residual = c->kind != LB_COMPOSITE_RMS_NORM;
-    const launch fusion = fusion_launch(size, bytes, size ? numel / size : 0, 132),
-                 plain = plain_launch(size, bytes);
+    const launch fusion = fusion_launch(size, bytes, size ? numel / size : 0, 132), plain = plain_launch(size, bytes);
     static const char *const orders[] = {"cascade", "sequential", "cascade:16", "pairwise", "numpy", "exact"};
     char trees[32][40];
     uint32_t n_trees = 0, n = lb_candidate_add(texts, room, 0, "eager");
@@ -392,9 +381,9 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
             for (int wide = 0; wide < (narrow && residual ? 2 : 1); wide++)
                 for (uint32_t t = 0; t < n_trees; t++)
                     for (int off = 0; off < (strncmp(trees[t], "butterfly", 9) ? 1 : 2); off++)
-                        n = lb_candidate_add(texts, room, n, "%s%s%s%s%s", trees[t],
-                                             round ? ",round:twice" : "", square ? ",square:t" : "",
-                                             wide ? ",residual:f32" : "", off ? ",fma:off" : "");
+                        n = lb_candidate_add(texts, room, n, "%s%s%s%s%s", trees[t], round ? ",round:twice" : "",
+                                             square ? ",square:t" : "", wide ? ",residual:f32" : "",
+                                             off ? ",fma:off" : "");
     static const char *const ranks[] = {"f32", "chunks"};
     for (uint32_t t = 0; c->kind == LB_COMPOSITE_ALLREDUCE_NORM && t < n_trees; t++)
         for (size_t r = 0; r < (narrow ? 2 : 1); r++)
@@ -402,11 +391,14 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
     return n;
 }
 
-#define NORM(...)                                                                                              \
-    {                                                                                                          \
-        .kernels = kernels, .usual = "butterfly", .run = run, .read = read_kernel,                             \
-        .kernel_size = sizeof(kernel), .candidates = candidates, __VA_ARGS__                                   \
-    }
+#define NORM(...)                                                                                                      \
+    {.kernels = kernels,                                                                                               \
+     .usual = "butterfly",                                                                                             \
+     .run = run,                                                                                                       \
+     .read = read_kernel,                                                                                              \
+     .kernel_size = sizeof(kernel),                                                                                    \
+     .candidates = candidates,                                                                                         \
+     __VA_ARGS__}
 const lb_fused_kind lb_fused_rms_norm = NORM(.row = "fused::rms_norm", .options = OPTIONS, .row_axis = 1);
 const lb_fused_kind lb_fused_add_rms_norm =
     NORM(.row = "fused::add_rms_norm",

@@ -23,8 +23,8 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     const int fma = lb_kernel_text_choice(text, "fma", "off|on", 0),
               table = lb_kernel_text_choice(text, "table", "f32|t", 0);
     *k = (kernel){!strcmp(text->name, "rounded"), fma == 1, table == 1};
-    const bool known = (k->rounds || !strcmp(text->name, "fused")) && !*text->parameters && fma >= 0 &&
-                       table >= 0 && !(k->rounds && fma);
+    const bool known = (k->rounds || !strcmp(text->name, "fused")) && !*text->parameters && fma >= 0 && table >= 0 &&
+                       !(k->rounds && fma);
     return known && lb_kernel_text_keys(text, "fma table");
 }
 /* `t` as if it had the shape of x. False when it does not broadcast to it. */
@@ -37,8 +37,7 @@ static bool expanded(const lb_tensor *x, const lb_tensor *t, lb_tensor *out)
         const int own = d - (x->layout.ndim - t->layout.ndim);
         const int64_t size = own >= 0 ? t->layout.shape[own] : 1;
         if (size != 1 && size != x->layout.shape[d]) return false;
-        out->layout.shape[d] = x->layout.shape[d],
-        out->layout.stride[d] = size == 1 ? 0 : t->layout.stride[own];
+        out->layout.shape[d] = x->layout.shape[d], out->layout.stride[d] = size == 1 ? 0 : t->layout.stride[own];
     }
     return true;
 }

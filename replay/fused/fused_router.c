@@ -23,8 +23,8 @@ static const lb_composite_kernel kernels[] = {
      "softmax over all experts in f32, then the best: vLLM's and SGLang's topk_softmax"},
     {"topk-softmax", "topk-softmax", "the best logits, then a softmax over them"},
     {NULL, NULL, NULL}};
-#define OPTIONS                                                                                                \
-    "sum:ORDER (of the softmax), scores:f32|t (t: chosen scores rounded to the type of the logits before "     \
+#define OPTIONS                                                                                                        \
+    "sum:ORDER (of the softmax), scores:f32|t (t: chosen scores rounded to the type of the logits before "             \
     "they are normalised)"
 
 static bool read_kernel(const lb_kernel_text *text, void *out)
@@ -33,10 +33,8 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     *k = (kernel){.chosen_only = !strcmp(text->name, "topk-softmax")};
     const int scores = lb_kernel_text_choice(text, "scores", "f32|t", 0);
     k->scores_t = scores == 1;
-    const bool known =
-        (k->chosen_only || !strcmp(text->name, "softmax-topk")) && !*text->parameters && scores >= 0;
-    return known && lb_kernel_text_keys(text, "sum scores") &&
-           lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum);
+    const bool known = (k->chosen_only || !strcmp(text->name, "softmax-topk")) && !*text->parameters && scores >= 0;
+    return known && lb_kernel_text_keys(text, "sum scores") && lb_kernel_text_order(text, "sum", &k->sum, &k->has_sum);
 }
 static void softmax_f32(const kernel *k, const float *x, int64_t n, float *p)
 {
@@ -91,8 +89,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     work w = {0};
     LB_TRY(lb_fused_kernel_of(call, kind, &w.kernel));
     const lb_tensor *in = lb_fused_input(call, LB_ROUTER_LOGITS);
-    w.k = (int64_t)lb_fused_number(call, LB_ROUTER_K),
-    w.normalised = lb_fused_flags(call) & LB_ROUTER_NORMALISED;
+    w.k = (int64_t)lb_fused_number(call, LB_ROUTER_K), w.normalised = lb_fused_flags(call) & LB_ROUTER_NORMALISED;
     w.experts = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 0;
     const int64_t tokens = w.experts ? lb_tensor_numel(in) / w.experts : 0;
     if (w.k < 1 || w.k > w.experts || lb_tensor_numel(&call->results[0]) != tokens * w.k)
@@ -109,8 +106,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     const double scale = 16 + 2 * (double)w.experts + 4 * lb_twin_scale(call, LB_FUSED_INPUTS);
     for (int64_t i = 0; lb_frame_ok(&frame) && i < tokens; i++) {
         if (frame.wide)
-            token_f64(&w, (const double *)x + i * w.experts, (double *)weights + i * w.k, ids + i * w.k, twin,
-                      scale);
+            token_f64(&w, (const double *)x + i * w.experts, (double *)weights + i * w.k, ids + i * w.k, twin, scale);
         else
             token_f32(&w, (const float *)x + i * w.experts, (float *)weights + i * w.k, ids + i * w.k);
     }
@@ -120,8 +116,8 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
 {
     uint32_t n = lb_candidate_add_all(texts, room, 0, "eager softmax-topk");
     if (c->flags & LB_ROUTER_NORMALISED) n = lb_candidate_add(texts, room, n, "topk-softmax");
-    return lb_candidate_add_all(
-        texts, room, n, "softmax-topk,sum:sequential softmax-topk,sum:butterfly:32 softmax-topk,scores:t");
+    return lb_candidate_add_all(texts, room, n,
+                                "softmax-topk,sum:sequential softmax-topk,sum:butterfly:32 softmax-topk,scores:t");
 }
 
 const lb_fused_kind lb_fused_router = {

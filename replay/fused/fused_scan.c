@@ -26,14 +26,13 @@ typedef struct kernel {
 
 static const lb_composite_kernel kernels[] = {
     {"eager", "eager", "the recorded ops"},
-    {"sequential", "sequential",
-     "the recurrence, step by step: decoding, and Hugging Face's slow path of Mamba"},
+    {"sequential", "sequential", "the recurrence, step by step: decoding, and Hugging Face's slow path of Mamba"},
     {"blocks", "blocks:THREADSxITEMS", "a parallel scan by blocks: mamba_ssm's selective_scan_fwd"},
     {"chunked", "chunked:SIZE",
      "pairs inside chunks, states between them: Mamba-2's chunked scan; one scalar decay per head"},
     {NULL, NULL, NULL}};
-#define OPTIONS                                                                                                \
-    "state:f32|bf16|f16 (what the state is kept in), fma:off|on, read:f32|t (t: the state is rounded to the "  \
+#define OPTIONS                                                                                                        \
+    "state:f32|bf16|f16 (what the state is kept in), fma:off|on, read:f32|t (t: the state is rounded to the "          \
     "type of C before it meets it), pairs:f32|t (chunked: pairs rounded before they meet u)"
 
 static bool read_kernel(const lb_kernel_text *text, void *out)
@@ -42,15 +41,15 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
     int64_t n[2];
     *k = (kernel){.form = !strcmp(text->name, "blocks")    ? BLOCKS
                           : !strcmp(text->name, "chunked") ? CHUNKED
-                                                            : SEQUENTIAL};
+                                                           : SEQUENTIAL};
     const int state = lb_kernel_text_choice(text, "state", "f32|bf16|f16", 0),
               fma = lb_kernel_text_choice(text, "fma", "off|on", 0),
               read = lb_kernel_text_choice(text, "read", "f32|t", 0),
               pairs = lb_kernel_text_choice(text, "pairs", "f32|t", 0);
     bool known = state >= 0 && fma >= 0 && read >= 0 && pairs >= 0;
     if (k->form == BLOCKS) {
-        known &= lb_kernel_text_numbers(text->parameters, n, 2) == 2 && n[0] >= 1 && n[0] <= 1024 &&
-                 n[1] >= 1 && n[1] <= 64;
+        known &=
+            lb_kernel_text_numbers(text->parameters, n, 2) == 2 && n[0] >= 1 && n[0] <= 1024 && n[1] >= 1 && n[1] <= 64;
         if (known) k->threads = n[0], k->items = n[1];
         known = known && lb_kernel_text_keys(text, "fma read");
     } else if (k->form == CHUNKED) {
@@ -76,10 +75,9 @@ typedef struct work {
     bool time_first, turned, driven, per_state, twin;
     const void *e, *u, *b, *c, *dt, *rate, *skip; /* rate: A, which e is to be multiplied with */
     void *y;
-    float *decay, *x, *bs, *cs,
-        *ys;              /* of a head: (time[, states]), (time, size), (time, states) twice, (time, size) */
-    float *h, *a, *add;   /* (states), or pairs of a chain */
-    double *state, scale; /* f64; scale: of the twin */
+    float *decay, *x, *bs, *cs, *ys; /* of a head: (time[, states]), (time, size), (time, states) twice, (time, size) */
+    float *h, *a, *add;              /* (states), or pairs of a chain */
+    double *state, scale;            /* f64; scale: of the twin */
 } work;
 
 static double get(const work *w, const void *x, int64_t i)
@@ -245,8 +243,7 @@ static void chunked(const work *w)
             memset(y, 0, (size_t)w->size * sizeof *y);
             for (int64_t s = first; s <= t; s++) {
                 float pair = 0;
-                for (int64_t n = 0; n < w->states; n++)
-                    pair = times_plus(w, c[n], w->bs[s * w->states + n], pair);
+                for (int64_t n = 0; n < w->states; n++) pair = times_plus(w, c[n], w->bs[s * w->states + n], pair);
                 pair *= exp_f32(w->a[t] - w->a[s]);
                 if (w->kernel.pairs_t) pair = lb_fused_rounded(pair, w->narrow);
                 for (int64_t p = 0; p < w->size; p++) y[p] = times_plus(w, pair, w->x[s * w->size + p], y[p]);
@@ -274,8 +271,7 @@ static void chunked(const work *w)
 static void head_f32(const work *w, int64_t b, int64_t h)
 {
     load_head(w, b, h);
-    if (w->kernel.form != CHUNKED)
-        lb_exp_f32(w->decay, w->decay, (size_t)(w->time * (w->per_state ? w->states : 1)));
+    if (w->kernel.form != CHUNKED) lb_exp_f32(w->decay, w->decay, (size_t)(w->time * (w->per_state ? w->states : 1)));
     if (w->kernel.form == CHUNKED) chunked(w);
     for (int64_t p = 0; p < w->size && w->kernel.form != CHUNKED; p++)
         if (w->kernel.form == BLOCKS)
@@ -309,8 +305,8 @@ static void head_f64(const work *w, int64_t b, int64_t h)
                                                : x_at(w, b, h, t, p) * b_at(w, w->b, w->turned, b, h, t, n),
                              c = b_at(w, w->c, false, b, h, t, n);
                 double *state = &w->state[p * w->states + n];
-                *state = lb_exp(exponent_at(w, b, h, t, w->per_state ? n : 0)) * *state +
-                         (w->twin ? fabs(drive) : drive);
+                *state =
+                    lb_exp(exponent_at(w, b, h, t, w->per_state ? n : 0)) * *state + (w->twin ? fabs(drive) : drive);
                 y += w->twin ? fabs(c) * *state : c * *state;
             }
             if (w->skip) y += w->twin ? fabs(skipped_at(w, b, h, t, p)) : skipped_at(w, b, h, t, p);
@@ -335,8 +331,7 @@ static bool measure(work *w, const lb_call *call)
                     *dt = lb_fused_input(call, LB_SCAN_DT), *a = lb_fused_input(call, LB_SCAN_A),
                     *skip = lb_fused_input(call, LB_SCAN_SKIP);
     const int64_t flags = lb_fused_flags(call);
-    w->time_first = flags & LB_SCAN_TIME_FIRST, w->turned = flags & LB_SCAN_TURNED,
-    w->driven = flags & LB_SCAN_DRIVEN;
+    w->time_first = flags & LB_SCAN_TIME_FIRST, w->turned = flags & LB_SCAN_TURNED, w->driven = flags & LB_SCAN_DRIVEN;
     if (!e || !u || !c || !b != w->driven || (w->driven && skip) || !c->layout.ndim) return false;
     if (e->layout.ndim != 3 && (e->layout.ndim != 4 || a)) return false;
     w->per_state = a || e->layout.ndim == 4;
@@ -345,8 +340,7 @@ static bool measure(work *w, const lb_call *call)
     const int64_t rows = w->batch * w->heads * w->time, each = w->batch * w->time * w->states;
     if (rows < 1 || each < 1 || (e->layout.ndim == 4 && dim(e, 3) != w->states)) return false;
     w->size = w->driven ? 1 : lb_tensor_numel(u) / rows;
-    if (w->size < 1 || (a && lb_tensor_numel(a) != w->heads * w->states) ||
-        (skip && lb_tensor_numel(skip) != w->heads))
+    if (w->size < 1 || (a && lb_tensor_numel(a) != w->heads * w->states) || (skip && lb_tensor_numel(skip) != w->heads))
         return false;
     w->groups = lb_tensor_numel(c) / each;
     w->out = lb_tensor_numel(&call->results[0]) / (w->batch * w->heads * w->size);
@@ -359,8 +353,7 @@ static bool measure(work *w, const lb_call *call)
 static void take_room(work *w)
 {
     lb_frame *f = &w->frame;
-    const size_t time = (size_t)w->time, states = (size_t)w->states, size = (size_t)w->size,
-                 real = sizeof(float);
+    const size_t time = (size_t)w->time, states = (size_t)w->states, size = (size_t)w->size, real = sizeof(float);
     w->state = lb_frame_scratch(f, size * states * sizeof *w->state);
     w->decay = lb_frame_scratch(f, time * states * real), w->bs = lb_frame_scratch(f, time * states * real);
     w->cs = lb_frame_scratch(f, time * states * real),
@@ -416,8 +409,7 @@ static uint32_t candidates(const lb_composite *c, char (*texts)[LB_COMPOSITE_TEX
             n = lb_candidate_add(texts, room, n, "chunked:%d", (int)c->numbers[LB_SCAN_CHUNK]);
         n = lb_candidate_add_all(texts, room, n, "chunked:64 chunked:128 chunked:256 chunked:4096");
         if (narrow)
-            n = lb_candidate_add_all(texts, room, n,
-                                     "chunked:64,pairs:t chunked:256,pairs:t chunked:256,state:bf16");
+            n = lb_candidate_add_all(texts, room, n, "chunked:64,pairs:t chunked:256,pairs:t chunked:256,state:bf16");
     }
     n = lb_candidate_add_all(texts, room, n, "sequential sequential,fma:on");
     if (narrow) n = lb_candidate_add_all(texts, room, n, "sequential,read:t sequential,state:bf16");

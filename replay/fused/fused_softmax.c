@@ -42,8 +42,7 @@ static bool read_kernel(const lb_kernel_text *text, void *out)
         k->has_sum = ok;
     }
     k->reciprocal = end == 1;
-    if (k->warp)
-        k->sum = (lb_schedule){.kind = LB_SCHEDULE_BUTTERFLY, .size = 32, .vector = 1}, k->has_sum = true;
+    if (k->warp) k->sum = (lb_schedule){.kind = LB_SCHEDULE_BUTTERFLY, .size = 32, .vector = 1}, k->has_sum = true;
     return ok;
 }
 
@@ -95,8 +94,7 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     LB_TRY(lb_fused_kernel_of(call, kind, &k));
     const lb_tensor *in = lb_fused_input(call, LB_SOFTMAX_X);
     const int64_t n = in->layout.ndim ? in->layout.shape[in->layout.ndim - 1] : 1, numel = lb_tensor_numel(in);
-    if (lb_tensor_numel(&call->results[0]) != numel)
-        lb_frame_fail(&frame, LB_ERR_INVALID, "a result of another shape");
+    if (lb_tensor_numel(&call->results[0]) != numel) lb_frame_fail(&frame, LB_ERR_INVALID, "a result of another shape");
     const void *x = lb_frame_tensor(&frame, in);
     void *y = lb_frame_output(&frame, LB_SOFTMAX_Y, numel);
     for (int64_t i = 0; lb_frame_ok(&frame) && i < numel; i += n) {

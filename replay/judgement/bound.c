@@ -35,7 +35,8 @@ static lb_layout dense_like(const lb_layout *layout)
         }
     /* Equal strides (0, or size 1) in row-major order: the later dimension moves faster. */
     for (int i = 1; i < layout->ndim; i++)
-        for (int j = i; j > 0 && layout->stride[order[j]] == layout->stride[order[j - 1]] && order[j] > order[j - 1]; j--) {
+        for (int j = i; j > 0 && layout->stride[order[j]] == layout->stride[order[j - 1]] && order[j] > order[j - 1];
+             j--) {
             int t = order[j];
             order[j] = order[j - 1];
             order[j - 1] = t;
@@ -73,8 +74,7 @@ static bool has_f64(const lb_call *call)
     for (uint32_t i = 0; i < call->n_results; i++)
         if (call->results[i].data && lb_dtype_part(call->results[i].dtype) == LB_F64) return true;
     for (uint32_t i = 0; i < call->n_args; i++) {
-        if (call->args[i].tag == LB_OPERAND_TENSOR && lb_dtype_part(call->args[i].tensor.dtype) == LB_F64)
-            return true;
+        if (call->args[i].tag == LB_OPERAND_TENSOR && lb_dtype_part(call->args[i].tensor.dtype) == LB_F64) return true;
         for (uint32_t k = 0; call->args[i].tag == LB_OPERAND_TENSORS && k < call->args[i].count; k++)
             if (call->args[i].tensors[k].data && call->args[i].tensors[k].dtype == LB_F64) return true;
     }
@@ -176,7 +176,8 @@ static void silence(lb_bound *bound, const lb_tensor *reached)
         if (!exact->data || !reached[i].data || lb_dtype_part(exact->dtype) != LB_F64) continue;
         const int64_t n = lb_layout_numel(&exact->layout) * (lb_dtype_is_complex(exact->dtype) ? 2 : 1);
         for (int64_t k = 0; k < n; k++)
-            if (isnan(((double *)reached[i].data)[k]) && !isnan(((double *)exact->data)[k])) ((double *)twin->data)[k] = 0x1p128;
+            if (isnan(((double *)reached[i].data)[k]) && !isnan(((double *)exact->data)[k]))
+                ((double *)twin->data)[k] = 0x1p128;
     }
 }
 
@@ -198,7 +199,8 @@ static lb_status silence_squares(lb_bound *bound, const lb_call *call, lb_err *e
     lb_operand *args = malloc((call->n_args + 1) * sizeof *args);
     lb_tensor *reached = calloc(call->n_results + 1, sizeof *reached);
     bool *copied = calloc(call->n_args + 1, sizeof *copied);
-    lb_status status = args && reached && copied ? fill_twin(bound, call, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        args && reached && copied ? fill_twin(bound, call, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) memcpy(args, call->args, call->n_args * sizeof *args);
     for (uint32_t i = 0; i < call->n_args && status == LB_OK; i++)
         if (args[i].tag == LB_OPERAND_TENSOR && overflows(&args[i].tensor, most_squared(call))) {
@@ -266,7 +268,8 @@ void lb_bound_release(lb_bound *bound)
 }
 
 /* One element. `limit`: where the type overflows; beyond it infinity (or saturation) is the right answer. */
-static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit, double value, double exact, double twin)
+static double element_ratio(const lb_bound *bound, lb_dtype dtype, double limit, double value, double exact,
+                            double twin)
 {
     /* Terms of finite inputs that overflow what is computed in: on the way to either value one may have become infinite, or not. */
     if (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX) return 0;

@@ -20,7 +20,7 @@ typedef struct lb_bound {
     uint32_t n_results;
     lb_tensor *exact; /* f64, layout dense in the order of the result; data NULL: that result has no bound */
     lb_tensor *twin;
-    double factor;    /* u * (roundings + …), the f64 error included */
+    double factor; /* u * (roundings + …), the f64 error included */
     double tiny;
     lb_memory *memory;
 } lb_bound;

@@ -7,18 +7,18 @@
 
 const char *lb_verdict_name(lb_verdict verdict)
 {
-    static const char *const names[] = {[LB_VERDICT_IDENTICAL] = "identical", [LB_VERDICT_REORDERED] = "reordered",
-                                        [LB_VERDICT_ROUNDING] = "rounding",   [LB_VERDICT_NOISE] = "noise",
-                                        [LB_VERDICT_DIVERGED] = "diverged",   [LB_VERDICT_MISSING] = "missing",
-                                        [LB_VERDICT_OPAQUE] = "opaque",       [LB_VERDICT_SWAPPED] = "swapped"};
+    static const char *const names[] = {
+        [LB_VERDICT_IDENTICAL] = "identical", [LB_VERDICT_REORDERED] = "reordered", [LB_VERDICT_ROUNDING] = "rounding",
+        [LB_VERDICT_NOISE] = "noise",         [LB_VERDICT_DIVERGED] = "diverged",   [LB_VERDICT_MISSING] = "missing",
+        [LB_VERDICT_OPAQUE] = "opaque",       [LB_VERDICT_SWAPPED] = "swapped"};
     return (unsigned)verdict < sizeof names / sizeof *names ? names[verdict] : "unknown";
 }
 
 int lb_verdict_severity(lb_verdict verdict)
 {
-    static const int severity[] = {[LB_VERDICT_IDENTICAL] = 0, [LB_VERDICT_REORDERED] = 1, [LB_VERDICT_OPAQUE] = 2,
-                                   [LB_VERDICT_NOISE] = 3,     [LB_VERDICT_ROUNDING] = 4,  [LB_VERDICT_SWAPPED] = 5,
-                                   [LB_VERDICT_MISSING] = 6,   [LB_VERDICT_DIVERGED] = 7};
+    static const int severity[] = {
+        [LB_VERDICT_IDENTICAL] = 0, [LB_VERDICT_REORDERED] = 1, [LB_VERDICT_OPAQUE] = 2,  [LB_VERDICT_NOISE] = 3,
+        [LB_VERDICT_ROUNDING] = 4,  [LB_VERDICT_SWAPPED] = 5,   [LB_VERDICT_MISSING] = 6, [LB_VERDICT_DIVERGED] = 7};
     return severity[verdict];
 }
 
@@ -42,8 +42,8 @@ static bool differ_in_signs_of_zero(const lb_tensor *a, const lb_tensor *b)
     return true;
 }
 
-lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force, lb_bound *bound,
-                           lb_judgement *judgement, lb_err *err)
+lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force,
+                           lb_bound *bound, lb_judgement *judgement, lb_err *err)
 {
     *judgement = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
     *bound = (lb_bound){0};
@@ -55,7 +55,8 @@ lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tens
         hard |= !lb_dtype_is_float(lb_dtype_part(recorded[i].dtype));
         zeros = zeros && strict && differ_in_signs_of_zero(&call->results[i], &recorded[i]);
     }
-    if (differs && hard) *judgement = zeros ? (lb_judgement){LB_VERDICT_ROUNDING, 0} : (lb_judgement){LB_VERDICT_DIVERGED, INFINITY};
+    if (differs && hard)
+        *judgement = zeros ? (lb_judgement){LB_VERDICT_ROUNDING, 0} : (lb_judgement){LB_VERDICT_DIVERGED, INFINITY};
     if (!force && (!differs || hard)) return LB_OK;
     if (call->row->flags & LB_ROW_DISCONTINUOUS) return LB_OK;
     lb_err local = LB_ERR_INIT;

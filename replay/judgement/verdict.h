@@ -23,7 +23,7 @@ typedef struct lb_judgement {
  * recorded result inside the bound is `rounding`, outside `diverged`. Rows that are exact or discontinuous have no bound:
  * any difference is `diverged`. `force`: evaluate even where bits agree. `*bound` is to be released in any case; what was
  * evaluated stays in it. */
-lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force, lb_bound *bound,
-                           lb_judgement *judgement, lb_err *err);
+lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force,
+                           lb_bound *bound, lb_judgement *judgement, lb_err *err);
 
 #endif

@@ -63,21 +63,25 @@ void lb_fold_strides(const lb_fold *fold, const lb_tensor *in, const lb_tensor *
     }
 }
 
-#define DEFINE_FOLD_SUM(REAL, SUFFIX)                                                                        \
-    void lb_fold_sum_##SUFFIX(const lb_fold *fold, const REAL *x, const lb_schedule *schedule,               \
-                              lb_dtype accumulate, REAL *out)                                                \
-    {                                                                                                        \
-        int64_t n = fold->size, inner = fold->inner, pieces = (inner + COLUMNS - 1) / COLUMNS;               \
-        _Pragma("omp parallel for schedule(static) if (fold->results * n > PARALLEL_ELEMENTS)")              \
-        for (int64_t task = 0; task < fold->outer * pieces; task++) {                                        \
-            int64_t o = task / pieces, j = task % pieces * COLUMNS;                                          \
-            int64_t width = inner - j < COLUMNS ? inner - j : COLUMNS;                                       \
-            const REAL *from = x + o * n * inner + j;                                                        \
-            if (inner == 1)                                                                                  \
-                out[o] = lb_sum_##SUFFIX(schedule, from, n, accumulate);                                     \
-            else                                                                                             \
-                lb_sum_columns_##SUFFIX(schedule, from, inner, n, width, out + o * inner + j, accumulate);   \
-        }                                                                                                    \
+#define DEFINE_FOLD_SUM(REAL, SUFFIX)                                                                                  \
+    void lb_fold_sum_##SUFFIX(const lb_fold *fold, const REAL *x, const lb_schedule *schedule, lb_dtype accumulate,    \
+                              REAL *out)                                                                               \
+    {                                                                                                                  \
+        int64_t n = fold->size, inner = fold->inner, pieces = (inner + COLUMNS - 1) / COLUMNS;                         \
+        _Pragma("omp parallel for schedule(static) if (fold->results * n > PARALLEL_ELEMENTS)") for (int64_t task = 0; \
+                                                                                                     task <            \
+                                                                                                     fold->outer *     \
+                                                                                                         pieces;       \
+                                                                                                     task++)           \
+        {                                                                                                              \
+            int64_t o = task / pieces, j = task % pieces * COLUMNS;                                                    \
+            int64_t width = inner - j < COLUMNS ? inner - j : COLUMNS;                                                 \
+            const REAL *from = x + o * n * inner + j;                                                                  \
+            if (inner == 1)                                                                                            \
+                out[o] = lb_sum_##SUFFIX(schedule, from, n, accumulate);                                               \
+            else                                                                                                       \
+                lb_sum_columns_##SUFFIX(schedule, from, inner, n, width, out + o * inner + j, accumulate);             \
+        }                                                                                                              \
     }
 DEFINE_FOLD_SUM(float, f32)
 DEFINE_FOLD_SUM(double, f64)

@@ -127,8 +127,7 @@ const void *lb_frame_input(lb_frame *frame, uint32_t i)
 const int64_t *lb_frame_integers(lb_frame *frame, const lb_tensor *tensor)
 {
     if (!tensor || !tensor->dtype || frame->status != LB_OK) return NULL;
-    if (tensor->dtype == LB_I64 && lb_layout_is_contiguous(&tensor->layout) && tensor->data)
-        return tensor->data;
+    if (tensor->dtype == LB_I64 && lb_layout_is_contiguous(&tensor->layout) && tensor->data) return tensor->data;
     int64_t *dst = lb_frame_scratch(frame, (size_t)lb_tensor_numel(tensor) * 8), done = 0;
     if (!dst) return NULL;
     for (lb_rows r = lb_rows_of(&tensor->layout); lb_rows_next(&r); done += r.count)
@@ -169,8 +168,7 @@ static void *output(lb_frame *frame, const lb_tensor *target, lb_dtype type, int
         lb_frame_fail(frame, LB_ERR_INVALID, "a recorded result has another number of elements");
         return NULL;
     }
-    if (target->dtype == type && lb_layout_is_contiguous(&target->layout) &&
-        !is_input(frame->call, target->data))
+    if (target->dtype == type && lb_layout_is_contiguous(&target->layout) && !is_input(frame->call, target->data))
         return target->data;
     LB_CHECK(frame->n_outputs < 16);
     void *data = lb_frame_scratch(frame, (size_t)elements * size);
@@ -214,8 +212,8 @@ int64_t *lb_frame_output_view_integers(lb_frame *frame, const lb_tensor *target,
 }
 
 /* Elements done..done+n of the result; stochastic rounding numbers its draws by element. */
-static void store_run(const lb_frame *frame, const lb_tensor *target, int64_t offset, int64_t stride,
-                      const char *src, lb_dtype type, int64_t n, int64_t done)
+static void store_run(const lb_frame *frame, const lb_tensor *target, int64_t offset, int64_t stride, const char *src,
+                      lb_dtype type, int64_t n, int64_t done)
 {
     lb_cast moved, *cast = frame->call->method.cast;
     if (cast) moved = *cast, moved.counter += (uint64_t)done, cast = &moved;
@@ -244,13 +242,12 @@ static void store(const lb_frame *frame, const struct lb_frame_output_row *row)
     if (lb_layout_is_contiguous(&target->layout) && n > LB_PARALLEL_ELEMENTS) {
 #pragma omp parallel for
         for (int64_t i = 0; i < n; i += step)
-            store_run(frame, target, i, 1, (const char *)row->data + i * size, row->type,
-                      n - i < step ? n - i : step, i);
+            store_run(frame, target, i, 1, (const char *)row->data + i * size, row->type, n - i < step ? n - i : step,
+                      i);
         return;
     }
     for (lb_rows r = lb_rows_of(&target->layout); lb_rows_next(&r); done += r.count)
-        store_run(frame, target, r.offset, r.stride, (const char *)row->data + done * size, row->type, r.count,
-                  done);
+        store_run(frame, target, r.offset, r.stride, (const char *)row->data + done * size, row->type, r.count, done);
 }
 
 lb_status lb_frame_end(lb_frame *frame)

@@ -4,8 +4,8 @@
 #include <string.h>
 
 typedef struct index_list {
-    int dim[LB_MAX_DIMS];             /* dimension of self that it indexes */
-    lb_tensor tensor[LB_MAX_DIMS];    /* integer indices */
+    int dim[LB_MAX_DIMS];              /* dimension of self that it indexes */
+    lb_tensor tensor[LB_MAX_DIMS];     /* integer indices */
     const int64_t *value[LB_MAX_DIMS]; /* broadcast to the common shape */
     int n, ndim;
     int64_t shape[LB_MAX_DIMS], numel;

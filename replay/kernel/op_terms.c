@@ -100,9 +100,11 @@ static double terms_from(const lb_call *call, lb_terms_source from, uint32_t a)
     case LB_TERMS_SCANNED: return per_channel(call, a) + size_of(call, a, 1);
     case LB_TERMS_KERNEL: return of_kernel(call, a) + narrow_terms(call);
     case LB_TERMS_TRANSPOSED: return per_channel(call, a) + narrow_terms(call);
-    case LB_TERMS_CONVOLUTION: return terms_from(call, lb_call_int(call, 6, 0) ? LB_TERMS_TRANSPOSED : LB_TERMS_KERNEL, a);
+    case LB_TERMS_CONVOLUTION:
+        return terms_from(call, lb_call_int(call, 6, 0) ? LB_TERMS_TRANSPOSED : LB_TERMS_KERNEL, a);
     case LB_TERMS_KEYS: return size_of(call, a + 1, -2) + size_of(call, a, -2) + size_of(call, a, -1);
-    case LB_TERMS_CELLS: return size_of(call, a, -1) + size_of(call, a + 1, 0) + size_of(call, a, 0) * size_of(call, a, 1);
+    case LB_TERMS_CELLS:
+        return size_of(call, a, -1) + size_of(call, a + 1, 0) + size_of(call, a, 0) * size_of(call, a, 1);
     case LB_TERMS_TOKENS: {
         double queries = size_of(call, a, -3), keys = size_of(call, a + 1, -3);
         if (size_of(call, a, -2) > queries) queries = size_of(call, a, -2);
@@ -119,7 +121,8 @@ double lb_call_terms(const lb_call *call)
     const lb_op_row *row = call->row;
     double terms = 1;
     if (row->flags & LB_ROW_ELEMENTWISE) return 1;
-    if (row->terms) terms = terms_from(call, LB_TERMS_SOURCE(row->terms), LB_TERMS_ARG(row->terms));
+    if (row->terms)
+        terms = terms_from(call, LB_TERMS_SOURCE(row->terms), LB_TERMS_ARG(row->terms));
     else if (row->flags & LB_ROW_REDUCTION && call->n_results) {
         double results = (double)lb_tensor_numel(&call->results[0]);
         if (results > 0) terms = numel(call, 0) / results;

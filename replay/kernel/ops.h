@@ -43,8 +43,8 @@ typedef struct lb_operand {
     uint32_t count; /* TENSORS, NUMBERS */
     lb_tensor tensor;
     const lb_tensor *tensors;
-    int64_t i;          /* INT, BOOL, DTYPE; truncated FLOAT */
-    double f;           /* FLOAT; also INT and BOOL as a double */
+    int64_t i; /* INT, BOOL, DTYPE; truncated FLOAT */
+    double f;  /* FLOAT; also INT and BOOL as a double */
     const char *string;
     const int64_t *ints; /* NUMBERS */
     const double *floats;
@@ -57,10 +57,10 @@ struct lb_schedule;
 typedef struct lb_method {
     const char *kernel;                 /* named kernel, NULL: default */
     const struct lb_schedule *schedule; /* order of the reduction, NULL: the kernel's own */
-    lb_dtype compute;    /* inputs are rounded to this dtype before the arithmetic; 0: not */
-    lb_dtype accumulate; /* every add is rounded to this dtype; 0: compute type (f32 or f64) */
-    uint8_t tf32;        /* lb_tf32: what products of f32 read is rounded to TF32 */
-    struct lb_cast *cast; /* how results are rounded to their dtype, NULL: as torch casts */
+    lb_dtype compute;                   /* inputs are rounded to this dtype before the arithmetic; 0: not */
+    lb_dtype accumulate;                /* every add is rounded to this dtype; 0: compute type (f32 or f64) */
+    uint8_t tf32;                       /* lb_tf32: what products of f32 read is rounded to TF32 */
+    struct lb_cast *cast;               /* how results are rounded to their dtype, NULL: as torch casts */
 } lb_method;
 
 typedef struct lb_call {
@@ -77,22 +77,24 @@ typedef struct lb_call {
 typedef lb_status (*lb_kernel)(lb_call *call);
 
 enum lb_row_flags {
-    LB_ROW_EXACT = 1 << 0,        /* no rounding of its own beyond the cast to the result dtype: bits must agree */
-    LB_ROW_ELEMENTWISE = 1 << 1,  /* result element depends on the broadcast input elements alone */
-    LB_ROW_REDUCTION = 1 << 2,    /* has a summation order: `schedule` applies */
+    LB_ROW_EXACT = 1 << 0,       /* no rounding of its own beyond the cast to the result dtype: bits must agree */
+    LB_ROW_ELEMENTWISE = 1 << 1, /* result element depends on the broadcast input elements alone */
+    LB_ROW_REDUCTION = 1 << 2,   /* has a summation order: `schedule` applies */
     LB_ROW_MATMUL = 1 << 3,
-    LB_ROW_DISCONTINUOUS = 1 << 4, /* comparison, round, sign, top-k, integer result: the shadow takes the recorded result */
-    LB_ROW_RANDOM = 1 << 5,       /* results are recorded sources; kernel may be NULL */
-    LB_ROW_VIEW = 1 << 6,         /* results alias args[0]; the interpreter does it, kernel is NULL */
-    LB_ROW_UNDEFINED = 1 << 7,    /* result bytes are whatever they are: empty_like */
+    LB_ROW_DISCONTINUOUS =
+        1 << 4,             /* comparison, round, sign, top-k, integer result: the shadow takes the recorded result */
+    LB_ROW_RANDOM = 1 << 5, /* results are recorded sources; kernel may be NULL */
+    LB_ROW_VIEW = 1 << 6,   /* results alias args[0]; the interpreter does it, kernel is NULL */
+    LB_ROW_UNDEFINED = 1 << 7, /* result bytes are whatever they are: empty_like */
     LB_ROW_DECISION = 1 << 8,
-    LB_ROW_HOST = 1 << 9,         /* no numeric effect: profiler marks, barriers */
-    LB_ROW_COLLECTIVE = 1 << 10,  /* collective_sum.c does it */
-    LB_ROW_WRITES = 1 << 11,      /* a custom op that writes args without a name that says so: LB_FORM_MUTATES */
-    LB_ROW_OUT = 1 << 12,         /* … whose written args stand last and are not read: LB_FORM_OUT */
-    LB_ROW_ZERO = 1 << 13,        /* every byte of the result is 0: fresh memory needs no kernel */
-    LB_ROW_SQUARES = 1 << 14,     /* adds up squares, or divides by what did: norms, variances */
-    LB_ROW_CONVOLUTION = 1 << 15  /* torch's own convolution or its gradient, not one that computes it under another name */
+    LB_ROW_HOST = 1 << 9,        /* no numeric effect: profiler marks, barriers */
+    LB_ROW_COLLECTIVE = 1 << 10, /* collective_sum.c does it */
+    LB_ROW_WRITES = 1 << 11,     /* a custom op that writes args without a name that says so: LB_FORM_MUTATES */
+    LB_ROW_OUT = 1 << 12,        /* … whose written args stand last and are not read: LB_FORM_OUT */
+    LB_ROW_ZERO = 1 << 13,       /* every byte of the result is 0: fresh memory needs no kernel */
+    LB_ROW_SQUARES = 1 << 14,    /* adds up squares, or divides by what did: norms, variances */
+    LB_ROW_CONVOLUTION =
+        1 << 15 /* torch's own convolution or its gradient, not one that computes it under another name */
 };
 /* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
  * recorded, the kernel does not see them. */
@@ -102,7 +104,7 @@ enum lb_row_flags {
 
 /* What the terms of a result element are counted by, from arg `a`. */
 typedef enum lb_terms_source {
-    LB_TERMS_USUAL,       /* by the row's flags: 1 for elementwise, the elements of arg 0 per element of the result for reductions, else 1 */
+    LB_TERMS_USUAL, /* by the row's flags: 1 for elementwise, the elements of arg 0 per element of the result for reductions, else 1 */
     LB_TERMS_INNER,       /* last dimension of arg `a` */
     LB_TERMS_ELEMENTS,    /* of arg `a` */
     LB_TERMS_DIMENSION,   /* of arg 0 that arg `a` names */
@@ -121,7 +123,7 @@ typedef enum lb_terms_source {
     LB_TERMS_CONVOLUTION, /* one of the two, as arg 6 says */
     LB_TERMS_KEYS,        /* attention: queries + keys + head size; `a` is the query */
     LB_TERMS_TOKENS,      /* the same where tokens may stand before heads */
-    LB_TERMS_CELLS        /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
+    LB_TERMS_CELLS /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
 } lb_terms_source;
 #define LB_TERMS(SOURCE, A) (LB_TERMS_##SOURCE | (uint32_t)(A) << 8)
 #define LB_TERMS_SOURCE(terms) ((lb_terms_source)((terms) & 0xff))
@@ -143,13 +145,13 @@ typedef struct lb_factors {
 #define LB_ARG_MARKS "!?[]"
 
 typedef struct lb_op_row {
-    const char *name;   /* "aten::add.Tensor" */
-    const char *args;   /* names of the args in schema order with their marks, space separated: "self! other! alpha" */
+    const char *name; /* "aten::add.Tensor" */
+    const char *args; /* names of the args in schema order with their marks, space separated: "self! other! alpha" */
     lb_kernel kernel;
-    lb_kernel twin;     /* |terms| summed, f64 results; NULL: |y| */
-    float roundings;    /* see the bound above */
+    lb_kernel twin;  /* |terms| summed, f64 results; NULL: |y| */
+    float roundings; /* see the bound above */
     float roundings_per_term;
-    uint32_t terms;     /* LB_TERMS(INNER, 1), …: how many there are; 0: USUAL */
+    uint32_t terms; /* LB_TERMS(INNER, 1), …: how many there are; 0: USUAL */
     uint32_t flags;
     lb_factors factors;
     const char *kernels; /* named kernels besides the default, space separated: "openblas" */
@@ -157,16 +159,16 @@ typedef struct lb_op_row {
 } lb_op_row;
 
 /* ID_kernel and ID_twin of one expression in `call` and `twin`. */
-#define LB_WITH_TWIN(ID, CALL)                                                                                 \
-    static lb_status ID##_kernel(lb_call *call)                                                                \
-    {                                                                                                          \
-        const bool twin = false;                                                                               \
-        return CALL;                                                                                           \
-    }                                                                                                          \
-    static lb_status ID##_twin(lb_call *call)                                                                  \
-    {                                                                                                          \
-        const bool twin = true;                                                                                \
-        return CALL;                                                                                           \
+#define LB_WITH_TWIN(ID, CALL)                                                                                         \
+    static lb_status ID##_kernel(lb_call *call)                                                                        \
+    {                                                                                                                  \
+        const bool twin = false;                                                                                       \
+        return CALL;                                                                                                   \
+    }                                                                                                                  \
+    static lb_status ID##_twin(lb_call *call)                                                                          \
+    {                                                                                                                  \
+        const bool twin = true;                                                                                        \
+        return CALL;                                                                                                   \
     }
 
 /* The row of a full name. Aliases (CUDA's names), in-place, `.out`, `_foreach_` and `_fused_` forms are resolved by rule:
@@ -177,7 +179,7 @@ typedef enum lb_op_form {
     LB_FORM_OUT,     /* results are the trailing out args, which are dropped from args */
     LB_FORM_FOREACH, /* once per list element: tensor lists are split, scalars shared, scalar lists split */
     LB_FORM_FOREACH_INPLACE,
-    LB_FORM_MUTATES  /* kernel itself writes the written args, passed as results in schema order: `_fused_adamw_` */
+    LB_FORM_MUTATES /* kernel itself writes the written args, passed as results in schema order: `_fused_adamw_` */
 } lb_op_form;
 const lb_op_row *lb_op_find(const char *name, lb_op_form *form);
 /* The mark that `lastbit.torch.tap` leaves in a compiled or exported graph: a clone. */
@@ -197,13 +199,17 @@ void lb_op_family_add(const lb_op_row *rows);
 
 /* The families, in the order in which the table lists them. The file of each ends in its rows, lb_rows_FAMILY[], and a row with name
  * NULL after them. */
-#define LB_OP_FAMILIES(X)                                                                                     \
-    X(pointwise) X(logic) X(activation) X(loss) X(matmul) X(reduction) X(attention) X(norm) X(indexing)       \
-    X(creation) X(optimizer) X(convolution) X(view) X(random) X(scatter) X(sort) X(arrangement) X(extremum)   \
-    X(scan) X(softmax) X(channel_norm) X(scaler) X(resample) X(pool) X(recurrent) X(embedding_bag)            \
-    X(composite) X(adagrad) X(function) X(custom) X(state_space) X(selective_scan)                   \
-    X(linear_attention) X(quantise) X(complex) X(paged) X(four_bit) X(expert_groups) X(masked_softmax)        \
-    X(delta_rule) X(weight_norm)
+/* clang-format off */
+#define LB_OP_FAMILIES(X)                                                                                           \
+    X(pointwise)                                                                                                    \
+    X(logic)                                                                                                        \
+    X(activation)                                                                                                   \
+    X(loss) X(matmul) X(reduction) X(attention) X(norm) X(indexing) X(creation) X(optimizer) X(convolution) X(view) \
+    X(random) X(scatter) X(sort) X(arrangement) X(extremum) X(scan) X(softmax) X(channel_norm) X(scaler)            \
+    X(resample) X(pool) X(recurrent) X(embedding_bag) X(composite) X(adagrad) X(function) X(custom)                 \
+    X(state_space) X(selective_scan) X(linear_attention) X(quantise) X(complex) X(paged) X(four_bit)                \
+    X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm)
+/* clang-format on */
 #define LB_DECLARE_FAMILY(FAMILY) extern const lb_op_row lb_rows_##FAMILY[];
 LB_OP_FAMILIES(LB_DECLARE_FAMILY)
 #undef LB_DECLARE_FAMILY

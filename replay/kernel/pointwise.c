@@ -16,7 +16,10 @@
 
 typedef enum compute { COMPUTE_F32, COMPUTE_F64, COMPUTE_I64 } compute;
 
-static lb_dtype compute_dtype(compute type) { return type == COMPUTE_F32 ? LB_F32 : type == COMPUTE_F64 ? LB_F64 : LB_I64; }
+static lb_dtype compute_dtype(compute type)
+{
+    return type == COMPUTE_F32 ? LB_F32 : type == COMPUTE_F64 ? LB_F64 : LB_I64;
+}
 
 static void load(const lb_walker *c, compute type, void *buffer, int64_t start, size_t n)
 {
@@ -71,7 +74,7 @@ typedef struct job {
     lb_strided_walk w;
     int n_in, n_out;
     bool out_wanted[LB_LANES_OUTPUTS];
-    lb_lanes lanes; /* scalars filled in */
+    lb_lanes lanes;                 /* scalars filled in */
     lb_dtype grid[LB_LANES_INPUTS]; /* a single operand is rounded to this dtype first; 0: not */
     double number[LB_LANES_INPUTS]; /* storage of operands that are Python scalars */
     int64_t integer[LB_LANES_INPUTS];
@@ -106,11 +109,16 @@ static lb_dtype common_dtype(const lb_call *call, const char *pattern)
     for (uint32_t k = 0; k < call->n_args && pattern[k]; k++) {
         if (pattern[k] != 'x' && pattern[k] != 'o') continue;
         const lb_operand *arg = &call->args[k];
-        if (arg->tag == LB_OPERAND_TENSOR && arg->tensor.layout.ndim > 0) dims = wider(dims, arg->tensor.dtype);
-        else if (arg->tag == LB_OPERAND_TENSOR) zero = wider(zero, arg->tensor.dtype);
-        else if (arg->tag == LB_OPERAND_FLOAT) scalar = wider(scalar, LB_F32);
-        else if (arg->tag == LB_OPERAND_INT) scalar = wider(scalar, LB_I64);
-        else if (arg->tag == LB_OPERAND_BOOL) scalar = wider(scalar, LB_BOOL);
+        if (arg->tag == LB_OPERAND_TENSOR && arg->tensor.layout.ndim > 0)
+            dims = wider(dims, arg->tensor.dtype);
+        else if (arg->tag == LB_OPERAND_TENSOR)
+            zero = wider(zero, arg->tensor.dtype);
+        else if (arg->tag == LB_OPERAND_FLOAT)
+            scalar = wider(scalar, LB_F32);
+        else if (arg->tag == LB_OPERAND_INT)
+            scalar = wider(scalar, LB_I64);
+        else if (arg->tag == LB_OPERAND_BOOL)
+            scalar = wider(scalar, LB_BOOL);
     }
     lb_dtype best = dims;
     if (!best || (zero && category(zero) > category(best))) best = zero ? zero : best;
@@ -147,7 +155,8 @@ static lb_status read_operand(lb_call *call, job *j, uint32_t k, char letter)
     case LB_OPERAND_TENSOR:
         t = &arg->tensor;
         if (!supported(t->dtype))
-            return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: operand of dtype %s", call->row->name, lb_dtype_name(t->dtype));
+            return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: operand of dtype %s", call->row->name,
+                           lb_dtype_name(t->dtype));
         break;
     case LB_OPERAND_INT:
     case LB_OPERAND_BOOL:
@@ -302,7 +311,8 @@ static __attribute__((noinline)) void run_range(const job *j, int64_t first, int
             load(c, j->type, b.in[k], 0, 1);
             if (j->grid[k] && j->type == COMPUTE_F32) lb_round_to_grid_f32((float *)b.in[k], 1, j->grid[k], NULL);
             if (j->grid[k] && j->type == COMPUTE_F64) lb_round_to_grid_f64((double *)b.in[k], 1, j->grid[k], NULL);
-            const bool common = j->op->flags & LB_POINTWISE_COMMON || (j->op->flags & LB_POINTWISE_COMMON_FIRST && k == 0);
+            const bool common =
+                j->op->flags & LB_POINTWISE_COMMON || (j->op->flags & LB_POINTWISE_COMMON_FIRST && k == 0);
             if (!lanes.scalar[k] || common) round_inputs(j, b.in[k], 1); /* torch reads other numbers as they are */
             repeat(b.in[k], b.in[k], wide, n);
         }
@@ -310,7 +320,8 @@ static __attribute__((noinline)) void run_range(const job *j, int64_t first, int
     for (int k = 0; k < LB_LANES_OUTPUTS; k++) {
         const lb_walker *c = &j->out[k];
         lanes.out[k] = b.out[k];
-        out_in_place[k] = k < j->n_out && j->out_wanted[k] && c->dtype == dtype && lb_walker_is_dense(c) && !j->method.cast;
+        out_in_place[k] =
+            k < j->n_out && j->out_wanted[k] && c->dtype == dtype && lb_walker_is_dense(c) && !j->method.cast;
     }
     for (int64_t at = first; at < last; at += LB_LANES) {
         lanes.n = (size_t)(last - at < LB_LANES ? last - at : LB_LANES);
@@ -358,6 +369,12 @@ static lb_status run(lb_call *call, const lb_pointwise *op, bool twin)
     return LB_OK;
 }
 
-lb_status lb_pointwise_run(lb_call *call, const lb_pointwise *op) { return run(call, op, false); }
+lb_status lb_pointwise_run(lb_call *call, const lb_pointwise *op)
+{
+    return run(call, op, false);
+}
 
-lb_status lb_pointwise_twin(lb_call *call, const lb_pointwise *op) { return run(call, op, true); }
+lb_status lb_pointwise_twin(lb_call *call, const lb_pointwise *op)
+{
+    return run(call, op, true);
+}

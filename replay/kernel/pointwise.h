@@ -43,8 +43,8 @@ typedef struct lb_lanes {
     bool given[LB_LANES_INPUTS], given_s[LB_LANES_SCALARS];
     bool scalar[LB_LANES_INPUTS]; /* the operand was a Python scalar */
     bool single[LB_LANES_INPUTS]; /* the same value everywhere */
-    lb_dtype common; /* what the operands promote to; of a shadow call f64 */
-    lb_dtype result; /* of the first result */
+    lb_dtype common;              /* what the operands promote to; of a shadow call f64 */
+    lb_dtype result;              /* of the first result */
     /* For twins of ops whose steps torch rounds to the common dtype where that has 16 bits: how much coarser it is than f32 (at
      * least 1), and an absolute part for its subnormals (0 for f32 and f64). COARSE(x) applies both. */
     double coarse, grain;
@@ -85,69 +85,76 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
 #define LB_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-#define LB_LANE_SCALAR(T, k) _Generic((T)0, int64_t : l->i[k], default : (T)l->s[k])
+#define LB_LANE_SCALAR(T, k) _Generic((T)0, int64_t: l->i[k], default: (T)l->s[k])
 
-#define LB_LOOP(NAME, TYPE, EXPRESSION)                                                                      \
-    LB_INLINE void NAME##_body(const lb_lanes *l)                                                            \
-    {                                                                                                        \
-        typedef TYPE T;                                                                                      \
-        const T *a = l->in[0], *b = l->in[1], *c = l->in[2], *d = l->in[3], *e = l->in[4];                   \
-        T *out = l->out[0];                                                                                  \
-        const T s0 = LB_LANE_SCALAR(T, 0), s1 = LB_LANE_SCALAR(T, 1), s2 = LB_LANE_SCALAR(T, 2),             \
-                s3 = LB_LANE_SCALAR(T, 3);                                                                   \
-        const size_t n = l->n;                                                                               \
-        (void)s0, (void)s1, (void)s2, (void)s3, (void)a, (void)b, (void)c, (void)d, (void)e;                 \
-        LB_INDEPENDENT                                                                                       \
-        for (size_t i = 0; i < n; i++) {                                                                     \
-            out[i] = (T)(EXPRESSION);                                                                        \
-        }                                                                                                    \
-    }                                                                                                        \
+#define LB_LOOP(NAME, TYPE, EXPRESSION)                                                                                \
+    LB_INLINE void NAME##_body(const lb_lanes *l)                                                                      \
+    {                                                                                                                  \
+        typedef TYPE T;                                                                                                \
+        const T *a = l->in[0], *b = l->in[1], *c = l->in[2], *d = l->in[3], *e = l->in[4];                             \
+        T *out = l->out[0];                                                                                            \
+        const T s0 = LB_LANE_SCALAR(T, 0), s1 = LB_LANE_SCALAR(T, 1), s2 = LB_LANE_SCALAR(T, 2),                       \
+                s3 = LB_LANE_SCALAR(T, 3);                                                                             \
+        const size_t n = l->n;                                                                                         \
+        (void)s0, (void)s1, (void)s2, (void)s3, (void)a, (void)b, (void)c, (void)d, (void)e;                           \
+        LB_INDEPENDENT                                                                                                 \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            out[i] = (T)(EXPRESSION);                                                                                  \
+        }                                                                                                              \
+    }                                                                                                                  \
     LB_PER_ISA(NAME, NAME##_body, (const lb_lanes *l), (l))
 
 /* ---- writing ops -------------------------------------------------------------------------------------------------- *
  * LB_POINTWISE_KIND(id, pattern, flags, expressions…) makes the loops and from them id_op, id_kernel and, in kinds …T, id_twin. KIND says
  * which expressions follow: F one for f32 and f64, FI another for int64, I that alone, …T the twin last. More kinds are in transcendental.h. */
-#define LB_KERNEL(ID)                                                                                        \
-    static __attribute__((unused)) lb_status ID##_kernel(lb_call *call) { return lb_pointwise_run(call, &ID##_op); }
-#define LB_TWIN(ID)                                                                                          \
-    static __attribute__((unused)) lb_status ID##_twin(lb_call *call) { return lb_pointwise_twin(call, &ID##_op); }
+#define LB_KERNEL(ID)                                                                                                  \
+    static __attribute__((unused)) lb_status ID##_kernel(lb_call *call)                                                \
+    {                                                                                                                  \
+        return lb_pointwise_run(call, &ID##_op);                                                                       \
+    }
+#define LB_TWIN(ID)                                                                                                    \
+    static __attribute__((unused)) lb_status ID##_twin(lb_call *call)                                                  \
+    {                                                                                                                  \
+        return lb_pointwise_twin(call, &ID##_op);                                                                      \
+    }
 
-#define LB_POINTWISE_F(ID, PATTERN, FLAGS, REAL)                                                             \
-    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
-    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
-    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, NULL, FLAGS};          \
+#define LB_POINTWISE_F(ID, PATTERN, FLAGS, REAL)                                                                       \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                                \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                               \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, NULL, FLAGS};                    \
     LB_KERNEL(ID)
-#define LB_POINTWISE_FT(ID, PATTERN, FLAGS, REAL, TWIN)                                                      \
-    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
-    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
-    LB_LOOP(ID##_loop_twin, double, TWIN)                                                                    \
-    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS}; \
+#define LB_POINTWISE_FT(ID, PATTERN, FLAGS, REAL, TWIN)                                                                \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                                \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                               \
+    LB_LOOP(ID##_loop_twin, double, TWIN)                                                                              \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS};          \
     LB_KERNEL(ID) LB_TWIN(ID)
-#define LB_POINTWISE_FI(ID, PATTERN, FLAGS, REAL, INTEGER)                                                   \
-    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
-    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
-    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                 \
-    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, NULL, FLAGS}; \
+#define LB_POINTWISE_FI(ID, PATTERN, FLAGS, REAL, INTEGER)                                                             \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                                \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                               \
+    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                           \
+    static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, NULL, FLAGS};           \
     LB_KERNEL(ID)
-#define LB_POINTWISE_FIT(ID, PATTERN, FLAGS, REAL, INTEGER, TWIN)                                            \
-    LB_LOOP(ID##_loop_f32, float, REAL)                                                                      \
-    LB_LOOP(ID##_loop_f64, double, REAL)                                                                     \
-    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                 \
-    LB_LOOP(ID##_loop_twin, double, TWIN)                                                                    \
+#define LB_POINTWISE_FIT(ID, PATTERN, FLAGS, REAL, INTEGER, TWIN)                                                      \
+    LB_LOOP(ID##_loop_f32, float, REAL)                                                                                \
+    LB_LOOP(ID##_loop_f64, double, REAL)                                                                               \
+    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                           \
+    LB_LOOP(ID##_loop_twin, double, TWIN)                                                                              \
     static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, ID##_loop_i64, ID##_loop_twin, FLAGS}; \
     LB_KERNEL(ID) LB_TWIN(ID)
-#define LB_POINTWISE_I(ID, PATTERN, FLAGS, INTEGER)                                                          \
-    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                 \
-    static const lb_pointwise ID##_op = {PATTERN, NULL, NULL, ID##_loop_i64, NULL, FLAGS};                   \
+#define LB_POINTWISE_I(ID, PATTERN, FLAGS, INTEGER)                                                                    \
+    LB_LOOP(ID##_loop_i64, int64_t, INTEGER)                                                                           \
+    static const lb_pointwise ID##_op = {PATTERN, NULL, NULL, ID##_loop_i64, NULL, FLAGS};                             \
     LB_KERNEL(ID)
 
-#define COARSE(x) ((x)*l->coarse + l->grain)
+#define COARSE(x) ((x) * l->coarse + l->grain)
 /* A finite twin of this size says nothing of the element (bound.c). So where x, which torch computes on the way in f32, or in f64 where
  * operands are f64, overflows there: one may have become infinite or NaN. And where torch's own loops, vectors and scalars, disagree. */
 #define NOTHING_SAID (l->common == LB_F64 ? 0x1.fffffffffffffp1023 : 0x1p128)
 #define UNLESS_OVERFLOWS(x, TWIN) (ABS(x) <= (l->common == LB_F64 ? 0x1p1023 : 0x1.fffffep127) ? (TWIN) : NOTHING_SAID)
 /* The same where torch rounds x to the common dtype: f16 overflows soon. */
-#define UNLESS_STEP_OVERFLOWS(x, TWIN) (l->common == LB_F16 && !(ABS(x) < 65504) ? NOTHING_SAID : UNLESS_OVERFLOWS(x, TWIN))
+#define UNLESS_STEP_OVERFLOWS(x, TWIN)                                                                                 \
+    (l->common == LB_F16 && !(ABS(x) < 65504) ? NOTHING_SAID : UNLESS_OVERFLOWS(x, TWIN))
 /* What an exp of the compute type loses below the least normal number, as a twin: multiplied with what magnifies it. */
 #define UNDERFLOW (l->common == LB_F64 ? 0x1p-969 : 0x1p-102)
 /* The twin of a function that is exact wherever x, which decides which value is taken, is a number. */
@@ -159,14 +166,14 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
 #define WMUL(x, y) ((int64_t)((uint64_t)(x) * (uint64_t)(y)))
 
 /* Functions of the loop's type. */
-#define SQRT(x) _Generic((x), float : __builtin_sqrtf, double : __builtin_sqrt)(x)
-#define ABS(x) _Generic((x), float : __builtin_fabsf, double : __builtin_fabs, int64_t : __builtin_llabs)(x)
-#define FMA(x, y, z) _Generic((x), float : __builtin_fmaf, double : __builtin_fma)(x, y, z)
-#define FLOOR(x) _Generic((x), float : __builtin_floorf, double : __builtin_floor)(x)
-#define CEIL(x) _Generic((x), float : __builtin_ceilf, double : __builtin_ceil)(x)
-#define TRUNC(x) _Generic((x), float : __builtin_truncf, double : __builtin_trunc)(x)
-#define RINT(x) _Generic((x), float : __builtin_rintf, double : __builtin_rint)(x)
-#define FMOD(x, y) _Generic((x), float : __builtin_fmodf, double : __builtin_fmod)(x, y)
-#define COPYSIGN(x, y) _Generic((x), float : __builtin_copysignf, double : __builtin_copysign)(x, y)
+#define SQRT(x) _Generic((x), float: __builtin_sqrtf, double: __builtin_sqrt)(x)
+#define ABS(x) _Generic((x), float: __builtin_fabsf, double: __builtin_fabs, int64_t: __builtin_llabs)(x)
+#define FMA(x, y, z) _Generic((x), float: __builtin_fmaf, double: __builtin_fma)(x, y, z)
+#define FLOOR(x) _Generic((x), float: __builtin_floorf, double: __builtin_floor)(x)
+#define CEIL(x) _Generic((x), float: __builtin_ceilf, double: __builtin_ceil)(x)
+#define TRUNC(x) _Generic((x), float: __builtin_truncf, double: __builtin_trunc)(x)
+#define RINT(x) _Generic((x), float: __builtin_rintf, double: __builtin_rint)(x)
+#define FMOD(x, y) _Generic((x), float: __builtin_fmodf, double: __builtin_fmod)(x, y)
+#define COPYSIGN(x, y) _Generic((x), float: __builtin_copysignf, double: __builtin_copysign)(x, y)
 
 #endif

@@ -55,27 +55,28 @@ static void copy_range(const copy_job *j, int64_t first, int64_t last)
     for (int64_t start = first; start < last; start += LB_LANES) {
         const size_t n = (size_t)(last - start < LB_LANES ? last - start : LB_LANES);
         char *out = dense ? to->data + start * (int64_t)to->element : buffer;
-        if (!repeats) gather(j, start, n, out);
-        else if (dense) memcpy(out, buffer, n * to->element);
+        if (!repeats)
+            gather(j, start, n, out);
+        else if (dense)
+            memcpy(out, buffer, n * to->element);
         if (dense) continue;
-        EACH_RUN(to, start, n, p, stride, count, at, {
-            lb_convert_strided(to->dtype, p, stride, to->dtype, buffer + at * to->element, 1, count, NULL);
-        });
+        EACH_RUN(to, start, n, p, stride, count, at,
+                 { lb_convert_strided(to->dtype, p, stride, to->dtype, buffer + at * to->element, 1, count, NULL); });
     }
 }
 
 #define TILE 16
 /* One matrix: rows of the result are `rows` × `columns` dense; the source steps by 1 along rows and `step` along columns. */
-#define TRANSPOSE(NAME, TYPE)                                                                                \
-    static void NAME(TYPE *to, const TYPE *from, int64_t rows, int64_t columns, int64_t step)                \
-    {                                                                                                        \
-        for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                          \
-            for (int64_t c0 = 0; c0 < columns; c0 += TILE) {                                                 \
-                const int64_t r1 = r0 + TILE < rows ? r0 + TILE : rows;                                      \
-                const int64_t c1 = c0 + TILE < columns ? c0 + TILE : columns;                                \
-                for (int64_t r = r0; r < r1; r++)                                                            \
-                    for (int64_t c = c0; c < c1; c++) to[r * columns + c] = from[r + c * step];              \
-            }                                                                                                \
+#define TRANSPOSE(NAME, TYPE)                                                                                          \
+    static void NAME(TYPE *to, const TYPE *from, int64_t rows, int64_t columns, int64_t step)                          \
+    {                                                                                                                  \
+        for (int64_t r0 = 0; r0 < rows; r0 += TILE)                                                                    \
+            for (int64_t c0 = 0; c0 < columns; c0 += TILE) {                                                           \
+                const int64_t r1 = r0 + TILE < rows ? r0 + TILE : rows;                                                \
+                const int64_t c1 = c0 + TILE < columns ? c0 + TILE : columns;                                          \
+                for (int64_t r = r0; r < r1; r++)                                                                      \
+                    for (int64_t c = c0; c < c1; c++) to[r * columns + c] = from[r + c * step];                        \
+            }                                                                                                          \
     }
 TRANSPOSE(transpose_u16, uint16_t)
 TRANSPOSE(transpose_u32, uint32_t)
@@ -95,9 +96,12 @@ static void copy_matrices(const copy_job *j, int64_t first, int64_t last)
         }
         char *to = j->to.data + m * rows * columns * (int64_t)from->element;
         const char *source = from->data + offset * (int64_t)from->element;
-        if (from->element == 2) transpose_u16((uint16_t *)to, (const uint16_t *)source, rows, columns, step);
-        else if (from->element == 4) transpose_u32((uint32_t *)to, (const uint32_t *)source, rows, columns, step);
-        else transpose_u64((uint64_t *)to, (const uint64_t *)source, rows, columns, step);
+        if (from->element == 2)
+            transpose_u16((uint16_t *)to, (const uint16_t *)source, rows, columns, step);
+        else if (from->element == 4)
+            transpose_u32((uint32_t *)to, (const uint32_t *)source, rows, columns, step);
+        else
+            transpose_u64((uint64_t *)to, (const uint64_t *)source, rows, columns, step);
     }
 }
 
@@ -108,23 +112,28 @@ static bool is_transposed(const copy_job *j)
     const bool sized = from->element == 2 || from->element == 4 || from->element == 8;
     const bool aligned = ((uintptr_t)from->data | (uintptr_t)j->to.data) % (from->element ? from->element : 1) == 0;
     return inner >= 1 && sized && aligned && same_bits(j) && lb_walker_is_dense(&j->to) && j->to.data != from->data &&
-           from->stride[inner - 1] == 1 && from->stride[inner] != 1 && from->shape[inner] >= 4 && from->shape[inner - 1] >= 4;
+           from->stride[inner - 1] == 1 && from->stride[inner] != 1 && from->shape[inner] >= 4 &&
+           from->shape[inner - 1] >= 4;
 }
 
 static void copy_part(const copy_job *j, int64_t first, int64_t last)
 {
     if (first >= last) return;
-    const bool dense = lb_walker_is_dense(&j->to) && lb_walker_is_dense(&j->from) && !j->from.single && !j->cast && !j->compute;
-    if (j->transposed) copy_matrices(j, first, last);
+    const bool dense =
+        lb_walker_is_dense(&j->to) && lb_walker_is_dense(&j->from) && !j->from.single && !j->cast && !j->compute;
+    if (j->transposed)
+        copy_matrices(j, first, last);
     else if (dense && j->to.data != j->from.data)
         lb_convert(j->to.dtype, j->to.data + first * (int64_t)j->to.element, j->from.dtype,
                    j->from.data + first * (int64_t)j->from.element, (size_t)(last - first), NULL);
-    else copy_range(j, first, last);
+    else
+        copy_range(j, first, last);
 }
 
 static void copy_all(copy_job *j, int64_t n)
 {
-    if (n == 0 || (same_bits(j) && j->to.data == j->from.data && lb_walker_is_dense(&j->to) && lb_walker_is_dense(&j->from)))
+    if (n == 0 ||
+        (same_bits(j) && j->to.data == j->from.data && lb_walker_is_dense(&j->to) && lb_walker_is_dense(&j->from)))
         return;
     j->transposed = is_transposed(j);
     const int inner = j->from.ndim - 1;
@@ -177,7 +186,8 @@ lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_ope
         source.data = &number;
         source.dtype = LB_F64;
         break;
-    default: return lb_fail(call->err, LB_ERR_INVALID, "%s: no value to fill with", call->row ? call->row->name : "fill");
+    default:
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: no value to fill with", call->row ? call->row->name : "fill");
     }
     return lb_pointwise_copy(call, result, &source);
 }

@@ -45,7 +45,8 @@ static int64_t chain_block(const lb_product *s, const lb_schedule *order)
 }
 
 /* Chains of fma along a tree: a schedule that is one, or is run as one. */
-static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b, void *c)
+static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b,
+                       void *c)
 {
     lb_sum_tree *slices = NULL;
     if (method->schedule->kind != LB_SCHEDULE_TREE)
@@ -57,8 +58,10 @@ static bool along_tree(const lb_product *s, lb_dtype type, const lb_method *meth
     for (int64_t i = 0; i < s->m; i++) {
         if (failed) continue;
         const size_t row = (size_t)(i * s->k), to = (size_t)(i * s->n);
-        failed = (type == LB_F64 ? lb_sum_tree_products_f64(tree, &rule, (const double *)a + row, b, s->n, s->n, (double *)c + to)
-                                 : lb_sum_tree_products_f32(tree, &rule, (const float *)a + row, b, s->n, s->n, (float *)c + to)) != LB_OK;
+        failed = (type == LB_F64
+                      ? lb_sum_tree_products_f64(tree, &rule, (const double *)a + row, b, s->n, s->n, (double *)c + to)
+                      : lb_sum_tree_products_f32(tree, &rule, (const float *)a + row, b, s->n, s->n,
+                                                 (float *)c + to)) != LB_OK;
     }
     lb_sum_tree_free(slices);
     return !failed;
@@ -71,9 +74,11 @@ static void by_rows(const lb_product *s, lb_dtype type, const lb_method *method,
     for (int64_t i = 0; i < s->m; i++) {
         const size_t row = (size_t)(i * s->k), to = (size_t)(i * s->n);
         if (type == LB_F64)
-            lb_row_product_f64(method->schedule, (const double *)a + row, b, s->k, s->n, (double *)c + to, method->accumulate);
+            lb_row_product_f64(method->schedule, (const double *)a + row, b, s->k, s->n, (double *)c + to,
+                               method->accumulate);
         else
-            lb_row_product_f32(method->schedule, (const float *)a + row, b, s->k, s->n, (float *)c + to, method->accumulate);
+            lb_row_product_f32(method->schedule, (const float *)a + row, b, s->k, s->n, (float *)c + to,
+                               method->accumulate);
     }
 }
 
@@ -83,8 +88,8 @@ static bool named_openblas(const lb_method *method)
 }
 
 /* The operand as a dense row-major array of `type`: itself, or a copy that goes to *copy. */
-static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_t columns, lb_dtype compute, lb_tf32 tf32,
-                         bool absolute, void **copy)
+static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_t columns, lb_dtype compute,
+                         lb_tf32 tf32, bool absolute, void **copy)
 {
     const bool lies_dense = (x->row_stride == columns || rows < 2) && (x->col_stride == 1 || columns < 2);
     if (x->dtype == type && lies_dense && !compute && !absolute && !tf32) return x->data;
@@ -101,7 +106,8 @@ static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_
     }
     if (compute && type == LB_F64) lb_round_to_grid_f64(wide, n, compute, NULL);
     if (compute && type == LB_F32) lb_round_to_grid_f32(narrow, n, compute, NULL);
-    if (tf32 && type == LB_F32) lb_round_to_tf32(narrow, n, tf32 == LB_TF32_RZ ? LB_RZ : tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
+    if (tf32 && type == LB_F32)
+        lb_round_to_tf32(narrow, n, tf32 == LB_TF32_RZ ? LB_RZ : tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
     for (size_t i = 0; absolute && i < n; i++) {
         if (type == LB_F64)
             wide[i] = fabs(wide[i]);
@@ -134,15 +140,18 @@ static lb_status product_of_block(const shared_product *p, int64_t from, int64_t
 {
     const size_t m = (size_t)p->shape->m, n = (size_t)p->shape->n;
     const lb_matrix a = moved(p->a, from * p->a->col_stride), b = moved(p->b, from * p->b->row_stride);
-    return p->type == LB_F64 ? lb_matmul_batched_f64(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options)
-                             : lb_matmul_batched_f32(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options);
+    return p->type == LB_F64
+               ? lb_matmul_batched_f64(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options)
+               : lb_matmul_batched_f32(p->batch, m, n, (size_t)terms, &a, &b, c, (ptrdiff_t)n, &p->options);
 }
 
 static void add_to(const shared_product *p, void *sum, const void *term)
 {
     for (size_t i = 0; i < p->extent; i++) {
-        if (p->type == LB_F64) ((double *)sum)[i] += ((const double *)term)[i];
-        else ((float *)sum)[i] += ((const float *)term)[i];
+        if (p->type == LB_F64)
+            ((double *)sum)[i] += ((const double *)term)[i];
+        else
+            ((float *)sum)[i] += ((const float *)term)[i];
     }
     if (p->options.accumulate && p->type == LB_F64) lb_round_to_grid_f64(sum, p->extent, p->options.accumulate, NULL);
     if (p->options.accumulate && p->type == LB_F32) lb_round_to_grid_f32(sum, p->extent, p->options.accumulate, NULL);
@@ -191,23 +200,27 @@ typedef struct tile {
     int64_t first, last;
 } tile;
 
-static lb_status product_of_tile(const shared_product *p, const tile *t, int64_t steps, int64_t shares, char *c, char *room)
+static lb_status product_of_tile(const shared_product *p, const tile *t, int64_t steps, int64_t shares, char *c,
+                                 char *room)
 {
     const int64_t e = p->type == LB_F64 ? 8 : 4, n = p->shape->n, k = p->shape->k;
     int64_t share = 0;
     for (int64_t at = t->first, end; at < t->last; at = end) {
         while (share_start(steps, shares, share + 1) <= at) share++;
         end = share_start(steps, shares, share + 1) < t->last ? share_start(steps, shares, share + 1) : t->last;
-        const int64_t from = (at - t->first) * STREAM_TERMS, to = (end - t->first) * STREAM_TERMS < k ? (end - t->first) * STREAM_TERMS : k;
+        const int64_t from = (at - t->first) * STREAM_TERMS,
+                      to = (end - t->first) * STREAM_TERMS < k ? (end - t->first) * STREAM_TERMS : k;
         const lb_matrix a = moved(p->a, (ptrdiff_t)t->row * p->a->row_stride + from * p->a->col_stride);
         const lb_matrix b = moved(p->b, (ptrdiff_t)t->column * p->b->col_stride + from * p->b->row_stride);
         char *out = at == t->first ? c + ((int64_t)t->row * n + (int64_t)t->column) * e : room;
         const ptrdiff_t row = at == t->first ? n : (ptrdiff_t)t->columns;
-        LB_TRY(p->type == LB_F64 ? lb_matmul_f64(t->rows, t->columns, (size_t)(to - from), &a, &b, (double *)out, row, &p->options)
-                                 : lb_matmul_f32(t->rows, t->columns, (size_t)(to - from), &a, &b, (float *)out, row, &p->options));
+        LB_TRY(p->type == LB_F64
+                   ? lb_matmul_f64(t->rows, t->columns, (size_t)(to - from), &a, &b, (double *)out, row, &p->options)
+                   : lb_matmul_f32(t->rows, t->columns, (size_t)(to - from), &a, &b, (float *)out, row, &p->options));
         for (size_t i = 0; at > t->first && i < t->rows; i++) {
             const shared_product line = {.type = p->type, .options = p->options, .extent = t->columns};
-            add_to(&line, c + (((int64_t)t->row + (int64_t)i) * n + (int64_t)t->column) * e, room + (int64_t)(i * t->columns) * e);
+            add_to(&line, c + (((int64_t)t->row + (int64_t)i) * n + (int64_t)t->column) * e,
+                   room + (int64_t)(i * t->columns) * e);
         }
     }
     return LB_OK;
@@ -215,14 +228,17 @@ static lb_status product_of_tile(const shared_product *p, const tile *t, int64_t
 
 static lb_status product_of_stream(const shared_product *p, const lb_schedule *order, char *c)
 {
-    const int64_t edge = order->vector, rows = (p->shape->m + edge - 1) / edge, columns = (p->shape->n + edge - 1) / edge;
-    const int64_t each = p->shape->k ? (p->shape->k + STREAM_TERMS - 1) / STREAM_TERMS : 1, steps = rows * columns * each;
+    const int64_t edge = order->vector, rows = (p->shape->m + edge - 1) / edge,
+                  columns = (p->shape->n + edge - 1) / edge;
+    const int64_t each = p->shape->k ? (p->shape->k + STREAM_TERMS - 1) / STREAM_TERMS : 1,
+                  steps = rows * columns * each;
     const int64_t shares = order->size < steps ? order->size : steps ? steps : 1;
     char *room = malloc((size_t)(edge * edge) * 8 + 8);
     lb_status status = room ? LB_OK : LB_ERR_NOMEM;
     for (int64_t i = 0; i < rows * columns && status == LB_OK; i++) {
         const int64_t row = i / columns * edge, column = i % columns * edge;
-        const int64_t height = p->shape->m - row < edge ? p->shape->m - row : edge, width = p->shape->n - column < edge ? p->shape->n - column : edge;
+        const int64_t height = p->shape->m - row < edge ? p->shape->m - row : edge,
+                      width = p->shape->n - column < edge ? p->shape->n - column : edge;
         const tile t = {(size_t)row, (size_t)column, (size_t)height, (size_t)width, i * each, (i + 1) * each};
         status = product_of_tile(p, &t, steps, shares, c, room);
     }
@@ -256,8 +272,8 @@ static void swap_rows(void *x, size_t size, int64_t rows, int64_t columns, void 
 }
 
 /* Chains of fma over the terms with pairs swapped. */
-static lb_status product_of_pairs(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matrix *a, const lb_matrix *b,
-                                  bool absolute, void *c)
+static lb_status product_of_pairs(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matrix *a,
+                                  const lb_matrix *b, bool absolute, void *c)
 {
     const lb_method chains = {.schedule = &(lb_schedule){.kind = LB_SCHEDULE_BLOCKED, .size = method->schedule->size},
                               .accumulate = method->accumulate};
@@ -268,14 +284,16 @@ static lb_status product_of_pairs(const lb_product *s, lb_dtype type, const lb_m
     bool done = room;
     for (int i = 0; i < 2 && done; i++) {
         const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
-        const void *x = dense(type, operand[i], rows[i], columns[i], compute, (lb_tf32)method->tf32, absolute, &copy[i]);
+        const void *x =
+            dense(type, operand[i], rows[i], columns[i], compute, (lb_tf32)method->tf32, absolute, &copy[i]);
         if (x && !copy[i] && (copy[i] = malloc(elements[i] * size + 64))) memcpy(copy[i], x, elements[i] * size);
         done = copy[i];
     }
     if (done) {
         swap_columns(copy[0], size, s->m, s->k);
         swap_rows(copy[1], size, s->k, s->n, room);
-        done = lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &chains, copy[0], copy[1], c) == LB_OK;
+        done =
+            lb_product_run(&(lb_product){.m = s->m, .n = s->n, .k = s->k}, type, &chains, copy[0], copy[1], c) == LB_OK;
     }
     free(room), free(copy[0]), free(copy[1]);
     return done ? LB_OK : LB_ERR_NOMEM;
@@ -286,8 +304,10 @@ static lb_status product_of_pairs(const lb_product *s, lb_dtype type, const lb_m
 /* Whether the method names a matrix unit, as its schedule or as its kernel. */
 static bool names_tensor_core(const lb_method *method, lb_schedule *unit)
 {
-    if (method->schedule) *unit = *method->schedule;
-    else if (!method->kernel || lb_schedule_parse(method->kernel, unit, NULL) != LB_OK) return false;
+    if (method->schedule)
+        *unit = *method->schedule;
+    else if (!method->kernel || lb_schedule_parse(method->kernel, unit, NULL) != LB_OK)
+        return false;
     return unit->kind == LB_SCHEDULE_TENSOR_CORE;
 }
 
@@ -297,19 +317,22 @@ static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, co
     lb_tensor_core core;
     const lb_dtype compute = method->compute;
     const lb_tf32 tf32 = a->dtype == LB_F32 && b->dtype == LB_F32 ? (lb_tf32)method->tf32 : LB_TF32_NONE;
-    LB_TRY(lb_tensor_core_find((int)unit->size, compute ? compute : a->dtype, compute ? compute : b->dtype, method->accumulate,
-                               &core, NULL));
+    LB_TRY(lb_tensor_core_find((int)unit->size, compute ? compute : a->dtype, compute ? compute : b->dtype,
+                               method->accumulate, &core, NULL));
     lb_status status = LB_OK;
     for (size_t i = 0; status == LB_OK && i < batch->batch; i++) {
         lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
         void *copies[2] = {NULL, NULL};
         if (compute || tf32) {
-            ai = (lb_matrix){dense(LB_F32, &ai, s->m, s->k, compute, tf32, false, &copies[0]), LB_F32, (ptrdiff_t)s->k, 1};
-            bi = (lb_matrix){dense(LB_F32, &bi, s->k, s->n, compute, tf32, false, &copies[1]), LB_F32, (ptrdiff_t)s->n, 1};
+            ai = (lb_matrix){dense(LB_F32, &ai, s->m, s->k, compute, tf32, false, &copies[0]), LB_F32, (ptrdiff_t)s->k,
+                             1};
+            bi = (lb_matrix){dense(LB_F32, &bi, s->k, s->n, compute, tf32, false, &copies[1]), LB_F32, (ptrdiff_t)s->n,
+                             1};
         }
-        status = !ai.data || !bi.data ? LB_ERR_NOMEM
-                                      : lb_tensor_core_product(&core, (size_t)s->m, (size_t)s->n, (size_t)s->k, &ai, &bi,
-                                                               c + (ptrdiff_t)i * batch->c_step, (ptrdiff_t)s->n, unit->vector, false);
+        status = !ai.data || !bi.data
+                     ? LB_ERR_NOMEM
+                     : lb_tensor_core_product(&core, (size_t)s->m, (size_t)s->n, (size_t)s->k, &ai, &bi,
+                                              c + (ptrdiff_t)i * batch->c_step, (ptrdiff_t)s->n, unit->vector, false);
         free(copies[0]);
         free(copies[1]);
     }
@@ -344,14 +367,16 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
         const shared_product shared = {s, type, batch, a, b, options, extent};
         return product_of_threads(&shared, method->schedule->size, c);
     }
-    if (method->schedule && (method->schedule->kind == LB_SCHEDULE_STREAMK || method->schedule->kind == LB_SCHEDULE_DPBF16)) {
+    if (method->schedule &&
+        (method->schedule->kind == LB_SCHEDULE_STREAMK || method->schedule->kind == LB_SCHEDULE_DPBF16)) {
         lb_status status = LB_OK;
         for (size_t i = 0; i < batch->batch && status == LB_OK; i++) {
             const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
             const shared_product one = {.shape = s, .type = type, .a = &ai, .b = &bi, .options = options};
             void *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
-            status = method->schedule->kind == LB_SCHEDULE_STREAMK ? product_of_stream(&one, method->schedule, out)
-                                                                   : product_of_pairs(s, type, method, &ai, &bi, absolute, out);
+            status = method->schedule->kind == LB_SCHEDULE_STREAMK
+                         ? product_of_stream(&one, method->schedule, out)
+                         : product_of_pairs(s, type, method, &ai, &bi, absolute, out);
         }
         return status;
     }
@@ -384,7 +409,8 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
     return done ? LB_OK : LB_ERR_NOMEM;
 }
 
-lb_status lb_product_run(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b, void *c)
+lb_status lb_product_run(const lb_product *s, lb_dtype type, const lb_method *method, const void *a, const void *b,
+                         void *c)
 {
     const bool a_dense = !s->a_row && !s->a_column, b_dense = !s->b_row && !s->b_column;
     const lb_matrix ma = {a, type, (ptrdiff_t)(a_dense ? s->k : s->a_row), (ptrdiff_t)(a_dense ? 1 : s->a_column)};

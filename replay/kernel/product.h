@@ -25,7 +25,8 @@ lb_status lb_product_run(const lb_product *shape, lb_dtype type, const lb_method
 
 /* Operands of any dtype and strides (those in `shape` are ignored), rounded to method->compute here; `absolute`: their
  * magnitudes. Steps of the batch in elements, as in matmul.h. */
-lb_status lb_product_matrices(const lb_product *shape, lb_dtype type, const lb_method *method, const lb_matmul_batch *batch,
-                              const lb_matrix *a, const lb_matrix *b, bool absolute, void *c);
+lb_status lb_product_matrices(const lb_product *shape, lb_dtype type, const lb_method *method,
+                              const lb_matmul_batch *batch, const lb_matrix *a, const lb_matrix *b, bool absolute,
+                              void *c);
 
 #endif

@@ -35,12 +35,10 @@ static const char *wrong_with(const lb_call *call, const lb_operand *arg, presen
     if (presence == ANYTHING || presence == OPTIONAL_LIST) return NULL;
     if (presence == REQUIRED_LIST) {
         const bool empty = arg->tag == LB_OPERAND_NUMBERS && !arg->count;
-        return empty || (arg->tag == LB_OPERAND_TENSORS && all_there(arg)) ? NULL
-                                                                           : "is no list of dense tensors";
+        return empty || (arg->tag == LB_OPERAND_TENSORS && all_there(arg)) ? NULL : "is no list of dense tensors";
     }
     /* torch hands Python's numbers on where a tensor may stand for one. */
-    const bool number =
-        arg->tag == LB_OPERAND_INT || arg->tag == LB_OPERAND_FLOAT || arg->tag == LB_OPERAND_BOOL;
+    const bool number = arg->tag == LB_OPERAND_INT || arg->tag == LB_OPERAND_FLOAT || arg->tag == LB_OPERAND_BOOL;
     if (arg->tag == LB_OPERAND_TENSOR || (number && call->row->flags & LB_ROW_ELEMENTWISE)) return NULL;
     return arg->tag == LB_OPERAND_NONE ? "is missing" : "is no tensor";
 }
@@ -55,8 +53,8 @@ lb_status lb_call_complete(const lb_call *call)
         const size_t length = strcspn(p, " " LB_ARG_MARKS);
         const char *wrong = wrong_with(call, i < call->n_args ? &call->args[i] : &none, presence_of(p + length));
         if (wrong)
-            return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: its argument %.*s %s", call->row->name,
-                           (int)length, p, wrong);
+            return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: its argument %.*s %s", call->row->name, (int)length, p,
+                           wrong);
     }
     return LB_OK;
 }

@@ -5,7 +5,10 @@
 #include <math.h>
 
 /* Rounds to f32 unless positions are computed in f64. */
-static double step(const lb_axis_plan *p, double x) { return p->wide ? x : (float)x; }
+static double step(const lb_axis_plan *p, double x)
+{
+    return p->wide ? x : (float)x;
+}
 
 /* Input pixels per output pixel. */
 static double scale_of(const lb_axis_plan *p)
@@ -14,7 +17,10 @@ static double scale_of(const lb_axis_plan *p)
     return step(p, p->factor > 0 ? 1 / p->factor : p->out ? (double)p->in / (double)p->out : 0);
 }
 
-static int64_t clamp(int64_t i, int64_t size) { return i < 0 ? 0 : i >= size ? size - 1 : i; }
+static int64_t clamp(int64_t i, int64_t size)
+{
+    return i < 0 ? 0 : i >= size ? size - 1 : i;
+}
 
 /* Where output `o` lies in the input. */
 static double source(const lb_axis_plan *p, double scale, int64_t o, bool cubic)
@@ -30,7 +36,10 @@ static void tap(lb_axis *a, int64_t o, int64_t at, double weight, double spread)
     a->at[k] = at, a->weight[k] = weight, a->spread[k] = spread;
 }
 
-static void one_tap(lb_axis *a, int64_t o, int64_t at) { tap(a, o, clamp(at, a->in), 1, 1); }
+static void one_tap(lb_axis *a, int64_t o, int64_t at)
+{
+    tap(a, o, clamp(at, a->in), 1, 1);
+}
 
 /* ---- pools ------------------------------------------------------------------------------------------------------------ */
 
@@ -101,11 +110,15 @@ static double filter(lb_axis_kind kind, double x)
 }
 
 /* Half the filter's width in input pixels when nothing is shrunk. */
-static double support_of(lb_axis_kind kind) { return kind == LB_AXIS_SMOOTH_LINEAR ? 1 : kind == LB_AXIS_SMOOTH_CUBIC ? 2 : 3; }
+static double support_of(lb_axis_kind kind)
+{
+    return kind == LB_AXIS_SMOOTH_LINEAR ? 1 : kind == LB_AXIS_SMOOTH_CUBIC ? 2 : 3;
+}
 
 static void smooth(const lb_axis_plan *p, lb_axis *a, int64_t o, double scale)
 {
-    double shrink = scale >= 1 ? scale : 1, support = support_of(p->kind) * shrink, center = scale * ((double)o + 0.5), sum = 0;
+    double shrink = scale >= 1 ? scale : 1, support = support_of(p->kind) * shrink, center = scale * ((double)o + 0.5),
+           sum = 0;
     int64_t first = (int64_t)(center - support + 0.5), last = (int64_t)(center + support + 0.5);
     if (first < 0) first = 0;
     if (last > p->in) last = p->in;

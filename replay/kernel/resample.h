@@ -17,7 +17,7 @@ typedef enum lb_axis_kind {
     LB_AXIS_NEAREST,
     LB_AXIS_NEAREST_EXACT, /* of pixel centres */
     LB_AXIS_LINEAR,
-    LB_AXIS_CUBIC, /* Keys' convolution with a = -3/4 */
+    LB_AXIS_CUBIC,         /* Keys' convolution with a = -3/4 */
     LB_AXIS_SMOOTH_LINEAR, /* antialiased: the filter is as wide as an output pixel; cubic has a = -1/2 */
     LB_AXIS_SMOOTH_CUBIC,
     LB_AXIS_SMOOTH_LANCZOS,
@@ -37,11 +37,11 @@ typedef struct lb_axis_plan {
 } lb_axis_plan;
 
 typedef struct lb_axis {
-    int64_t in, out, most; /* most: taps of one output */
-    int64_t *count;        /* per output */
-    int64_t *at;           /* out * most: positions */
+    int64_t in, out, most;   /* most: taps of one output */
+    int64_t *count;          /* per output */
+    int64_t *at;             /* out * most: positions */
     double *weight, *spread; /* the same; spread: |weight| and what the rounding of its position does to it, in ulps */
-    double *divisor;       /* per output; 1 where weights are all */
+    double *divisor;         /* per output; 1 where weights are all */
 } lb_axis;
 
 /* Arrays belong to the frame; fails it when memory is short. */

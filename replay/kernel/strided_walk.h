@@ -31,7 +31,10 @@ lb_strided_walk lb_strided_walk_of(const lb_layout *result);
 /* False when `t` does not broadcast to the result. */
 bool lb_walker_of(lb_walker *c, const lb_strided_walk *w, const lb_tensor *t);
 
-static inline bool lb_walker_is_dense(const lb_walker *c) { return c->ndim == 1 && c->stride[0] == 1; }
+static inline bool lb_walker_is_dense(const lb_walker *c)
+{
+    return c->ndim == 1 && c->stride[0] == 1;
+}
 
 /* `count` copies of the element at `from`, which may be the first of them. */
 static inline void repeat(void *to, const void *from, size_t element, size_t count)
@@ -50,40 +53,40 @@ static inline void repeat(void *to, const void *from, size_t element, size_t cou
 }
 
 /* Splits elements [start, start + n) of a walker into runs of constant stride and calls `run` for each. */
-#define EACH_RUN(c, start, n, pointer, stride_, count, at, ...)                                              \
-    do {                                                                                                     \
-        const lb_walker *c_ = (c);                                                                              \
-        const int inner_ = c_->ndim - 1;                                                                     \
-        const int64_t stride_ = c_->stride[inner_];                                                          \
-        if (inner_ == 0) {                                                                                   \
-            const size_t count = (n), at = 0;                                                                \
-            char *pointer = c_->data + (int64_t)c_->element * stride_ * (int64_t)(start);                    \
-            (void)at;                                                                                        \
-            __VA_ARGS__;                                                                                     \
-            break;                                                                                           \
-        }                                                                                                    \
-        int64_t index_[LB_MAX_DIMS], rest_ = (start), offset_ = 0;                                           \
-        for (int d_ = inner_; d_ >= 0; d_--) {                                                               \
-            index_[d_] = d_ ? rest_ % c_->shape[d_] : rest_;                                                 \
-            rest_ = d_ ? rest_ / c_->shape[d_] : 0;                                                          \
-            offset_ += index_[d_] * c_->stride[d_];                                                          \
-        }                                                                                                    \
-        for (size_t at = 0; at < (n);) {                                                                     \
-            const size_t left_ = (size_t)(c_->shape[inner_] - index_[inner_]);                               \
-            const size_t count = left_ < (n) - at ? left_ : (n) - at;                                        \
-            char *pointer = c_->data + (int64_t)c_->element * offset_;                                       \
-            __VA_ARGS__;                                                                                     \
-            at += count;                                                                                     \
-            if (at >= (n)) break;                                                                            \
-            offset_ -= index_[inner_] * stride_; /* next row */                                              \
-            index_[inner_] = 0;                                                                              \
-            for (int d_ = inner_ - 1; d_ >= 0; d_--) {                                                       \
-                offset_ += c_->stride[d_];                                                                   \
-                if (++index_[d_] < c_->shape[d_] || d_ == 0) break;                                          \
-                offset_ -= index_[d_] * c_->stride[d_];                                                      \
-                index_[d_] = 0;                                                                              \
-            }                                                                                                \
-        }                                                                                                    \
+#define EACH_RUN(c, start, n, pointer, stride_, count, at, ...)                                                        \
+    do {                                                                                                               \
+        const lb_walker *c_ = (c);                                                                                     \
+        const int inner_ = c_->ndim - 1;                                                                               \
+        const int64_t stride_ = c_->stride[inner_];                                                                    \
+        if (inner_ == 0) {                                                                                             \
+            const size_t count = (n), at = 0;                                                                          \
+            char *pointer = c_->data + (int64_t)c_->element * stride_ * (int64_t)(start);                              \
+            (void)at;                                                                                                  \
+            __VA_ARGS__;                                                                                               \
+            break;                                                                                                     \
+        }                                                                                                              \
+        int64_t index_[LB_MAX_DIMS], rest_ = (start), offset_ = 0;                                                     \
+        for (int d_ = inner_; d_ >= 0; d_--) {                                                                         \
+            index_[d_] = d_ ? rest_ % c_->shape[d_] : rest_;                                                           \
+            rest_ = d_ ? rest_ / c_->shape[d_] : 0;                                                                    \
+            offset_ += index_[d_] * c_->stride[d_];                                                                    \
+        }                                                                                                              \
+        for (size_t at = 0; at < (n);) {                                                                               \
+            const size_t left_ = (size_t)(c_->shape[inner_] - index_[inner_]);                                         \
+            const size_t count = left_ < (n) - at ? left_ : (n) - at;                                                  \
+            char *pointer = c_->data + (int64_t)c_->element * offset_;                                                 \
+            __VA_ARGS__;                                                                                               \
+            at += count;                                                                                               \
+            if (at >= (n)) break;                                                                                      \
+            offset_ -= index_[inner_] * stride_; /* next row */                                                        \
+            index_[inner_] = 0;                                                                                        \
+            for (int d_ = inner_ - 1; d_ >= 0; d_--) {                                                                 \
+                offset_ += c_->stride[d_];                                                                             \
+                if (++index_[d_] < c_->shape[d_] || d_ == 0) break;                                                    \
+                offset_ -= index_[d_] * c_->stride[d_];                                                                \
+                index_[d_] = 0;                                                                                        \
+            }                                                                                                          \
+        }                                                                                                              \
     } while (0)
 
 #endif

@@ -21,8 +21,8 @@ typedef struct buffer {
 } buffer;
 
 struct lb_memory {
-    uint64_t limit, held; /* held: buffers in use and free ones */
-    uint64_t live, borrowed; /* what storages asked for; those that lie in the capture */
+    uint64_t limit, held;     /* held: buffers in use and free ones */
+    uint64_t live, borrowed;  /* what storages asked for; those that lie in the capture */
     uint64_t peak, peak_live; /* of held and of live, each with borrowed */
     buffer *free[CLASSES];
     lb_storage **slots; /* open addressing by id */
@@ -34,14 +34,17 @@ struct lb_memory {
 };
 
 /* Class c holds (4 + c % 4) << (4 + c / 4) bytes: 64, 80, 96, 112, 128, 160, … */
-static size_t class_bytes(uint32_t class) { return (size_t)(4 + class % 4) << (4 + class / 4); }
+static size_t class_bytes(uint32_t class)
+{
+    return (size_t)(4 + class % 4) << (4 + class / 4);
+}
 
 static uint32_t class_of(size_t bytes)
 {
     if (bytes <= 64) return 0;
     int power = 63 - __builtin_clzll((unsigned long long)(bytes - 1));
     uint32_t class = (uint32_t)(power - 6) * 4;
-    while (class_bytes(class) < bytes) class++;
+    while (class_bytes(class) < bytes) class ++;
     return class;
 }
 
@@ -56,7 +59,10 @@ static void release_free_buffers(lb_memory *memory)
         }
 }
 
-static buffer *buffer_of(void *data) { return (buffer *)((char *)data - HEADER); }
+static buffer *buffer_of(void *data)
+{
+    return (buffer *)((char *)data - HEADER);
+}
 
 static void note_peak(lb_memory *memory)
 {
@@ -132,10 +138,22 @@ static void give_buffer(lb_memory *memory, void *data)
     memory->free[b->class] = b;
 }
 
-void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err) { return take_buffer(memory, bytes, false, NULL, err); }
-void lb_memory_scratch_free(lb_memory *memory, void *scratch) { give_buffer(memory, scratch); }
-uint64_t lb_memory_peak(const lb_memory *memory) { return memory->peak; }
-uint64_t lb_memory_peak_live(const lb_memory *memory) { return memory->peak_live; }
+void *lb_memory_scratch(lb_memory *memory, size_t bytes, lb_err *err)
+{
+    return take_buffer(memory, bytes, false, NULL, err);
+}
+void lb_memory_scratch_free(lb_memory *memory, void *scratch)
+{
+    give_buffer(memory, scratch);
+}
+uint64_t lb_memory_peak(const lb_memory *memory)
+{
+    return memory->peak;
+}
+uint64_t lb_memory_peak_live(const lb_memory *memory)
+{
+    return memory->peak_live;
+}
 
 /* ---- storages by id --------------------------------------------------------------------------------------------- */
 
@@ -167,7 +185,10 @@ void lb_memory_free(lb_memory *memory)
     free(memory);
 }
 
-static uint32_t home(int64_t id, uint32_t n) { return (uint32_t)(((uint64_t)id * 0x9E3779B97F4A7C15u) >> 32) & (n - 1); }
+static uint32_t home(int64_t id, uint32_t n)
+{
+    return (uint32_t)(((uint64_t)id * 0x9E3779B97F4A7C15u) >> 32) & (n - 1);
+}
 
 lb_storage *lb_memory_find(const lb_memory *memory, int64_t id)
 {
@@ -219,15 +240,23 @@ static void become_bytes(lb_storage *storage)
     storage->punned = true;
 }
 
-lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int64_t first, int64_t last, uint32_t program)
+lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int64_t first, int64_t last,
+                              uint32_t program)
 {
     lb_storage *storage = lb_memory_find(memory, id);
     if (!storage) {
         if (memory->used * 2 >= memory->n_slots && !grow_slots(memory)) return NULL;
         storage = new_storage(memory);
         if (!storage) return NULL;
-        *storage = (lb_storage){.id = id, .first = first, .last = last, .recorded = dtype, .held = dtype, .exact = true,
-                                .first_program = program, .last_program = program, .taint = LB_VERDICT_IDENTICAL};
+        *storage = (lb_storage){.id = id,
+                                .first = first,
+                                .last = last,
+                                .recorded = dtype,
+                                .held = dtype,
+                                .exact = true,
+                                .first_program = program,
+                                .last_program = program,
+                                .taint = LB_VERDICT_IDENTICAL};
         uint32_t at = home(id, memory->n_slots);
         while (memory->slots[at]) at = (at + 1) & (memory->n_slots - 1);
         memory->slots[at] = storage;
@@ -240,7 +269,8 @@ lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int
         first = first * (int64_t)bits / 8;
         last = (last * (int64_t)bits + 7) / 8;
     }
-    if (storage->first == storage->last) storage->first = first, storage->last = last;
+    if (storage->first == storage->last)
+        storage->first = first, storage->last = last;
     else if (first != last) {
         if (first < storage->first) storage->first = first;
         if (last > storage->last) storage->last = last;
@@ -273,8 +303,10 @@ static void release_owner(void *base)
 static void give_base(lb_memory *memory, lb_storage *storage)
 {
     if (storage->borrowed) memory->borrowed -= held_bytes(storage);
-    if (storage->shared) release_owner(storage->base);
-    else if (!storage->borrowed) give_buffer(memory, storage->base);
+    if (storage->shared)
+        release_owner(storage->base);
+    else if (!storage->borrowed)
+        give_buffer(memory, storage->base);
     storage->base = NULL;
     storage->borrowed = storage->shared = false;
 }
@@ -307,8 +339,10 @@ lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype he
     size_t n = (size_t)(storage->last - storage->first), capacity;
     void *data = take_live(memory, lb_dtype_bytes(held, n), false, &capacity, err);
     if (!data) return LB_ERR_LIMIT;
-    if (held == storage->held) memcpy(data, storage->base, lb_dtype_bytes(held, n));
-    else lb_convert(held, data, storage->held, storage->base, n, cast);
+    if (held == storage->held)
+        memcpy(data, storage->base, lb_dtype_bytes(held, n));
+    else
+        lb_convert(held, data, storage->held, storage->base, n, cast);
     give_base(memory, storage);
     storage->base = data;
     storage->capacity = capacity;
@@ -361,7 +395,10 @@ void lb_shared_release(lb_storage *copy)
     copy->borrowed = copy->shared = false;
 }
 
-size_t lb_shared_bytes(const lb_storage *copy) { return copy->shared ? buffer_of(copy->base)->bytes : 0; }
+size_t lb_shared_bytes(const lb_storage *copy)
+{
+    return copy->shared ? buffer_of(copy->base)->bytes : 0;
+}
 
 lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at)
 {
@@ -390,7 +427,8 @@ bool lb_storage_covers(const lb_storage *storage, const lb_value *value)
 {
     int64_t first, last;
     bool dense;
-    return window_range(storage, value, &first, &last, &dense) && dense && first <= storage->first && last >= storage->last;
+    return window_range(storage, value, &first, &last, &dense) && dense && first <= storage->first &&
+           last >= storage->last;
 }
 
 void lb_storage_fill(lb_storage *storage, const lb_value *value)
@@ -474,8 +512,10 @@ void lb_tensor_copy(const lb_tensor *to, const lb_tensor *from, const lb_cast *c
     const lb_layout *a = &to->layout, *b = &from->layout;
     bool same_dtype = to->dtype == from->dtype && !cast;
     if (both_dense(a, b)) {
-        if (same_dtype) memmove(to->data, from->data, lb_dtype_bytes(to->dtype, (size_t)numel));
-        else lb_convert(to->dtype, to->data, from->dtype, from->data, (size_t)numel, cast);
+        if (same_dtype)
+            memmove(to->data, from->data, lb_dtype_bytes(to->dtype, (size_t)numel));
+        else
+            lb_convert(to->dtype, to->data, from->dtype, from->data, (size_t)numel, cast);
         return;
     }
     int32_t inner = a->ndim - 1;
@@ -487,8 +527,8 @@ void lb_tensor_copy(const lb_tensor *to, const lb_tensor *from, const lb_cast *c
         if (same_dtype && a->stride[inner] == 1 && b->stride[inner] == 1 && size)
             memmove(element(to, walk.at_a), element(from, walk.at_b), (size_t)count * size);
         else
-            lb_convert_strided(to->dtype, element(to, walk.at_a), a->stride[inner], from->dtype, element(from, walk.at_b),
-                               b->stride[inner], (size_t)count, cast ? &moved : NULL);
+            lb_convert_strided(to->dtype, element(to, walk.at_a), a->stride[inner], from->dtype,
+                               element(from, walk.at_b), b->stride[inner], (size_t)count, cast ? &moved : NULL);
         moved.counter += (uint64_t)count;
     } while (next_run(&walk, a, b));
 }
@@ -502,11 +542,13 @@ static bool is_nan(lb_dtype dtype, const void *p)
 static bool same_element(lb_dtype dtype, size_t size, const char *a, const char *b)
 {
     const lb_dtype part = lb_dtype_part(dtype);
-    if (part != dtype) return same_element(part, size / 2, a, b) && same_element(part, size / 2, a + size / 2, b + size / 2);
+    if (part != dtype)
+        return same_element(part, size / 2, a, b) && same_element(part, size / 2, a + size / 2, b + size / 2);
     return !memcmp(a, b, size) || (is_nan(dtype, a) && is_nan(dtype, b));
 }
 
-static bool run_same(lb_dtype dtype, size_t size, const char *a, ptrdiff_t step_a, const char *b, ptrdiff_t step_b, int64_t n)
+static bool run_same(lb_dtype dtype, size_t size, const char *a, ptrdiff_t step_a, const char *b, ptrdiff_t step_b,
+                     int64_t n)
 {
     for (int64_t i = 0; i < n; i++, a += step_a, b += step_b)
         if (memcmp(a, b, size) && !same_element(dtype, size, a, b)) return false;
@@ -549,7 +591,8 @@ bool lb_tensor_has_digest(const lb_tensor *tensor, lb_digest digest)
     const size_t size = lb_dtype_bits(part) / 8;
     const int64_t n = lb_layout_numel(&tensor->layout), parts = part == tensor->dtype ? n : 2 * n;
     if (!lb_dtype_is_float(part) || !size || n <= 0 || !lb_statistics_of(tensor).nan) return false;
-    lb_tensor copy = {malloc((size_t)parts * size), tensor->dtype, lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape)};
+    lb_tensor copy = {malloc((size_t)parts * size), tensor->dtype,
+                      lb_layout_contiguous(tensor->layout.ndim, tensor->layout.shape)};
     const bool copied = copy.data && lb_tensor_gather(tensor, copy.data, NULL) == LB_OK;
     bool same = false;
     for (int k = 0; k < 4 && copied && !same; k++) { /* the quiet NaN and all ones, with either sign */

@@ -21,22 +21,22 @@
 
 typedef struct lb_storage {
     int64_t id;
-    int64_t first, last; /* elements of `recorded` */
-    char *base;          /* element `first`; NULL: nothing written or loaded yet */
-    size_t capacity;     /* bytes behind base */
-    int64_t filled_first, filled_last; /* what has been written or loaded lies in here (units of first and last) */
+    int64_t first, last;                  /* elements of `recorded` */
+    char *base;                           /* element `first`; NULL: nothing written or loaded yet */
+    size_t capacity;                      /* bytes behind base */
+    int64_t filled_first, filled_last;    /* what has been written or loaded lies in here (units of first and last) */
     uint32_t first_program, last_program; /* of the run that touch it, counted as declared */
-    lb_dtype recorded;   /* u8 when seen under several dtypes: then first and last are bytes */
+    lb_dtype recorded;                    /* u8 when seen under several dtypes: then first and last are bytes */
     lb_dtype held;
     bool punned;
-    bool paired;         /* some value in it is complex: two elements each */
-    bool borrowed;       /* base points into the capture, or is shared: read only */
-    bool shared;         /* base belongs to everyone that holds it: see lb_storage_share */
+    bool paired;   /* some value in it is complex: two elements each */
+    bool borrowed; /* base points into the capture, or is shared: read only */
+    bool shared;   /* base belongs to everyone that holds it: see lb_storage_share */
     bool exact;
     bool missing;
-    uint8_t taint;       /* lb_verdict */
-    uint32_t version;    /* of the value written or loaded last */
-    uint64_t stamp;      /* serial number of the last op that wrote here: is this input also an output? */
+    uint8_t taint;    /* lb_verdict */
+    uint32_t version; /* of the value written or loaded last */
+    uint64_t stamp;   /* serial number of the last op that wrote here: is this input also an output? */
 } lb_storage;
 
 typedef struct lb_memory lb_memory;
@@ -51,7 +51,8 @@ uint64_t lb_memory_peak_live(const lb_memory *memory);
 
 /* The storage of that id, made when new; its extent grows to [first, last) elements of `dtype`. All programs of a run
  * declare before the first one runs. NULL when out of memory. */
-lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int64_t first, int64_t last, uint32_t program);
+lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int64_t first, int64_t last,
+                              uint32_t program);
 lb_storage *lb_memory_find(const lb_memory *memory, int64_t id);
 
 /* Gives the storage a buffer in `held` if it has none, zeroed when `zero`. LB_ERR_LIMIT above the limit. */

@@ -47,8 +47,8 @@ void lb_checkpoints_begin(lb_checkpoints *checkpoints, const lb_plan *plan);
 bool lb_checkpoints_serve(const lb_checkpoints *checkpoints, const lb_plan *plan);
 /* Adds the state of the machines, which stand between two steps; done[i] programs of machine i have run. Where
  * it does not fit nothing is added. */
-lb_status lb_checkpoints_add(lb_checkpoints *checkpoints, lb_machine *const *machines, const uint32_t *done,
-                             uint32_t n, const lb_replay_summary *summary, lb_err *err);
+lb_status lb_checkpoints_add(lb_checkpoints *checkpoints, lb_machine *const *machines, const uint32_t *done, uint32_t n,
+                             const lb_replay_summary *summary, lb_err *err);
 /* `machine` has been told all programs of its run, and has run none. */
 bool lb_checkpoint_fits(const lb_kept_machine *kept, const lb_machine *machine);
 /* Puts the machine there; `last` is the program that it ran last (NULL: none). */

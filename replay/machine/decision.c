@@ -55,8 +55,10 @@ static void weigh_input(void *context, uint32_t value)
     }
     bool loaded = false;
     if (w->machine->run->plan->force_decisions) w->status = lb_rebase_load(w->machine, value, &loaded);
-    if (loaded) w->soft = true;
-    else w->hard = true;
+    if (loaded)
+        w->soft = true;
+    else
+        w->hard = true;
 }
 
 lb_status lb_decision_inputs(lb_machine *machine, const lb_op *op, bool *holds)
@@ -77,8 +79,10 @@ void lb_decision_results(lb_machine *machine, const uint32_t *values, uint32_t n
     const lb_program *program = machine->prepared->program;
     for (uint32_t i = 0; i < n; i++) {
         if (values[i] == LB_NONE || !changed(machine, values[i])) continue;
-        if (lb_dtype_is_float(program->values[values[i]].dtype)) machine->conditional = true;
-        else lb_decision_undecided(machine, "the indices or the shape that it gave have changed");
+        if (lb_dtype_is_float(program->values[values[i]].dtype))
+            machine->conditional = true;
+        else
+            lb_decision_undecided(machine, "the indices or the shape that it gave have changed");
     }
 }
 
@@ -115,8 +119,8 @@ static int dim_argument(const char *row)
     static const struct {
         const char *row;
         int dim;
-    } rows[] = {{"aten::topk", 2}, {"aten::sort", 1}, {"aten::sort.stable", 2}, {"aten::max.dim", 1}, {"aten::min.dim", 1},
-                {"aten::median.dim", 1}, {"aten::kthvalue", 2}, {"aten::mode", 1}};
+    } rows[] = {{"aten::topk", 2},    {"aten::sort", 1},       {"aten::sort.stable", 2}, {"aten::max.dim", 1},
+                {"aten::min.dim", 1}, {"aten::median.dim", 1}, {"aten::kthvalue", 2},    {"aten::mode", 1}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (!strcmp(rows[i].row, row)) return rows[i].dim;
     return -1;
@@ -127,7 +131,8 @@ static bool select_values(const lb_execution *e)
 {
     int position = dim_argument(e->prepared->row->name);
     if (position < 0 || (uint32_t)position >= e->n_args || e->outputs.n != 2) return false;
-    if (e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 || !e->outputs.tensors[0].data) return false;
+    if (e->args[0].tag != LB_OPERAND_TENSOR || e->outputs.tensors[1].dtype != LB_I64 || !e->outputs.tensors[0].data)
+        return false;
     int dim = (int)e->args[position].i, ndim = e->args[0].tensor.layout.ndim;
     if (dim < 0) dim += ndim;
     if (dim < 0 || dim >= ndim) return false;
@@ -139,7 +144,8 @@ lb_status lb_decision_take(lb_machine *machine, lb_execution *e, bool *taken)
 {
     *taken = false;
     lb_tensor decided;
-    if (e->outputs.n != 2 || e->outputs.values[1] == LB_NONE || !lb_rebase_decided(machine, e->outputs.values[1], &decided))
+    if (e->outputs.n != 2 || e->outputs.values[1] == LB_NONE ||
+        !lb_rebase_decided(machine, e->outputs.values[1], &decided))
         return LB_OK;
     LB_TRY(lb_rebase_put(machine, e->outputs.values[1], &decided));
     uint32_t v = e->outputs.values[1];
@@ -193,7 +199,8 @@ lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *
 {
     const lb_plan *plan = machine->run->plan;
     (void)op;
-    if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED || e->inputs.exact) return LB_OK;
+    if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED || e->inputs.exact)
+        return LB_OK;
     if (!(e->prepared->row->flags & LB_ROW_DISCONTINUOUS) && !(op->flags & LB_OP_DECISION)) return LB_OK;
     bool forced = false;
     for (uint32_t i = 0; i < e->outputs.n; i++) {

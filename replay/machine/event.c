@@ -51,13 +51,15 @@ static uint32_t origin_of(const lb_machine *machine)
 static bool made_by_pass(const lb_prepared_op *op)
 {
     if (op->row && !strncmp(op->row->name, "fused::", 7)) return true;
-    return !op->row && (op->action == LB_ACT_ZERO || op->action == LB_ACT_COPY || op->action == LB_ACT_STATE || op->action == LB_ACT_ROUND);
+    return !op->row && (op->action == LB_ACT_ZERO || op->action == LB_ACT_COPY || op->action == LB_ACT_STATE ||
+                        op->action == LB_ACT_ROUND);
 }
 
 /* What this op gives is what was asked for, not what was recorded. */
 static bool is_swapped(const lb_machine *machine, const lb_execution *e)
 {
-    return lb_machine_choice(machine)->swapped || made_by_pass(e->prepared) || origin_of(machine) == LB_NONE || e->inputs.swapped;
+    return lb_machine_choice(machine)->swapped || made_by_pass(e->prepared) || origin_of(machine) == LB_NONE ||
+           e->inputs.swapped;
 }
 
 static const char *why_unknown(const char *op)
@@ -71,7 +73,8 @@ static lb_status shadow_window(const lb_machine *machine, uint32_t value, lb_ten
 {
     lb_storage *storage = lb_storage_of(machine->shadow, value);
     if (!storage->base || storage->missing) return LB_OK;
-    if (storage->borrowed) LB_TRY(lb_storage_convert(machine->shadow->memory, storage, storage->held, NULL, machine->err));
+    if (storage->borrowed)
+        LB_TRY(lb_storage_convert(machine->shadow->memory, storage, storage->held, NULL, machine->err));
     *window = lb_storage_window(storage, &machine->prepared->program->values[value]);
     return LB_OK;
 }
@@ -87,7 +90,8 @@ bool lb_event_exact(const lb_event *event, uint32_t value, lb_tensor *tensor)
     return true;
 }
 
-static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs, bool backend, const char *order)
+static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, double ratio, const lb_inputs *inputs,
+                      bool backend, const char *order)
 {
     const lb_observer *observer = machine->run->observer;
     uint32_t origin = origin_of(machine);
@@ -113,7 +117,9 @@ static lb_status tell(lb_machine *machine, account *a, lb_verdict verdict, doubl
                       .conditional = machine->conditional,
                       .bound_ratio = ratio,
                       .why = verdict != LB_VERDICT_OPAQUE ? order
-                             : machine->why ? machine->why : why_unknown(lb_op_name(prepared->program, &prepared->program->ops[machine->next])),
+                             : machine->why
+                                 ? machine->why
+                                 : why_unknown(lb_op_name(prepared->program, &prepared->program->ops[machine->next])),
                       .n_results = a->n,
                       .values = a->values,
                       .computed = a->computed,
@@ -129,8 +135,10 @@ static void count(lb_machine *machine, lb_verdict verdict, bool native, bool com
 {
     lb_replay_summary *summary = machine->run->summary;
     summary->ops++;
-    if (native) summary->native++;
-    else summary->opaque++;
+    if (native)
+        summary->native++;
+    else
+        summary->opaque++;
     summary->compared += compared;
     summary->bitwise += compared && same;
     summary->verdict = lb_verdict_worse(summary->verdict, verdict);
@@ -159,8 +167,13 @@ static lb_status judge_units(lb_machine *machine, const lb_execution *e, account
             recorded[i] = r ? *r : (lb_tensor){0};
         }
         if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
-        lb_call call = {e->prepared->row, e->unit, e->n_args, e->outputs.tensors + first, e->per_unit,
-                        lb_machine_choice(machine)->method, NULL};
+        lb_call call = {e->prepared->row,
+                        e->unit,
+                        e->n_args,
+                        e->outputs.tensors + first,
+                        e->per_unit,
+                        lb_machine_choice(machine)->method,
+                        NULL};
         lb_judgement one;
         lb_status status = lb_verdict_judge(machine->memory, &call, recorded, force, &a->bounds[u], &one, machine->err);
         a->n_bounds = u + 1;
@@ -217,7 +230,10 @@ static lb_judgement judge_recorded(lb_machine *machine, const lb_execution *e, a
     const lb_prepared *prepared = machine->prepared;
     const char *name = lb_op_name(prepared->program, &prepared->program->ops[machine->next]);
     const double ratio = lb_factorisation_ratio(name, e->args, e->n_args, a->recorded, a->n);
-    return (lb_judgement){isnan(ratio) ? LB_VERDICT_OPAQUE : ratio <= 1 ? LB_VERDICT_ROUNDING : LB_VERDICT_DIVERGED, ratio};
+    return (lb_judgement){isnan(ratio) ? LB_VERDICT_OPAQUE
+                          : ratio <= 1 ? LB_VERDICT_ROUNDING
+                                       : LB_VERDICT_DIVERGED,
+                          ratio};
 }
 
 static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, const comparison *c, lb_judgement *j)
@@ -230,7 +246,7 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
         LB_TRY(judge_units(machine, e, a, j));
     if (shadowed) show_isolated_shadow(e, a);
     if (!c->compared) {
-        j->verdict = swapped ? lb_verdict_worse(e->inputs.taint, LB_VERDICT_SWAPPED)
+        j->verdict = swapped           ? lb_verdict_worse(e->inputs.taint, LB_VERDICT_SWAPPED)
                      : e->inputs.exact ? LB_VERDICT_IDENTICAL
                                        : e->inputs.taint;
     } else if (c->same) {
@@ -282,7 +298,8 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
         bool exact = like == LB_LIKE_SAME || (like == LB_LIKE_UNKNOWN && watch && carried);
         lb_rebase_written(machine, v, exact, cannot_be_exact(machine, v), exact ? LB_VERDICT_IDENTICAL : j.verdict);
     }
-    if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same) lb_decision_results(machine, a.values, a.n);
+    if (op->flags & LB_OP_DECISION && !isolated && !machine->is_shadow && c.compared && !c.same)
+        lb_decision_results(machine, a.values, a.n);
     count(machine, j.verdict, true, c.compared, c.same);
     if (e->backend && !machine->is_shadow) machine->run->summary->backend++, machine->run->summary->native--;
     if (e->order) machine->run->summary->regenerated++;
@@ -299,7 +316,8 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
 
 /* ---- standing in ------------------------------------------------------------------------------------------------ */
 
-static lb_status stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict, bool native, const lb_operand *args, uint32_t n_args)
+static lb_status stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict, bool native, const lb_operand *args,
+                          uint32_t n_args)
 {
     account a;
     lb_inputs inputs = LB_INPUTS_INIT;
@@ -313,9 +331,12 @@ static lb_status stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdi
         lb_rebase_recorded(machine, a.values[i], &a.recorded[i]);
         missing |= lb_storage_of(machine, a.values[i])->missing;
     }
-    if (args && !missing) ratio = lb_factorisation_ratio(lb_op_name(machine->prepared->program, op), args, n_args, a.recorded, a.n);
+    if (args && !missing)
+        ratio = lb_factorisation_ratio(lb_op_name(machine->prepared->program, op), args, n_args, a.recorded, a.n);
     if (ratio > 1) verdict = LB_VERDICT_DIVERGED;
-    if (ratio <= 1 && !machine->why) machine->why = "the bits of a factorisation are its library's own; the recorded results are right for its inputs";
+    if (ratio <= 1 && !machine->why)
+        machine->why =
+            "the bits of a factorisation are its library's own; the recorded results are right for its inputs";
     count(machine, missing ? LB_VERDICT_MISSING : verdict, native, ratio > 1, false);
     return tell(machine, &a, missing ? LB_VERDICT_MISSING : verdict, ratio, &inputs, false, NULL);
 }

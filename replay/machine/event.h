@@ -12,7 +12,7 @@ typedef struct lb_execution {
     lb_outputs outputs;
     lb_operand *args, *unit; /* unit == args when the op is one call */
     uint32_t n_args;
-    bool backend;   /* PyTorch ran it: there is no bound */
+    bool backend;      /* PyTorch ran it: there is no bound */
     const char *order; /* that gave the recorded bits where they were not kept: regenerate.h; NULL: the op's own */
     uint32_t units, per_unit; /* calls, results of each; 0 units: no kernel ran (a copy, a collective) */
 } lb_execution;

@@ -25,8 +25,10 @@ static matrix new_matrix(workspace *w, int64_t m, int64_t n)
 {
     matrix a = {NULL, m, n};
     if (w->n < 48) a.x = calloc((size_t)(m * n + 1), sizeof *a.x);
-    if (a.x) w->blocks[w->n++] = a.x;
-    else w->failed = true;
+    if (a.x)
+        w->blocks[w->n++] = a.x;
+    else
+        w->failed = true;
     return a;
 }
 
@@ -129,7 +131,10 @@ static matrix identity(workspace *w, int64_t n)
     return a;
 }
 
-static double orthogonality(workspace *w, matrix q) { return distance(w, product(w, transposed(w, q), q), identity(w, q.n)); }
+static double orthogonality(workspace *w, matrix q)
+{
+    return distance(w, product(w, transposed(w, q), q), identity(w, q.n));
+}
 
 /* The columns of a scaled by the numbers of d, the others left out. */
 static matrix scaled(workspace *w, matrix a, matrix d)
@@ -145,8 +150,10 @@ static void mirror(matrix a, bool upper)
 {
     for (int64_t i = 0; i < a.m; i++)
         for (int64_t j = 0; j < i && j < a.n; j++) {
-            if (upper) a.x[i * a.n + j] = a.x[j * a.n + i];
-            else a.x[j * a.n + i] = a.x[i * a.n + j];
+            if (upper)
+                a.x[i * a.n + j] = a.x[j * a.n + i];
+            else
+                a.x[j * a.n + i] = a.x[i * a.n + j];
         }
 }
 
@@ -202,10 +209,14 @@ static matrix arg(const check *c, uint32_t i)
 }
 static matrix result(const check *c, uint32_t i, int core)
 {
-    return i < c->n_results && c->results[i].data && lb_layout_numel(&c->results[i].layout) ? read_matrix(c->w, &c->results[i], c->b, core)
-                                                                                           : (matrix){0};
+    return i < c->n_results && c->results[i].data && lb_layout_numel(&c->results[i].layout)
+               ? read_matrix(c->w, &c->results[i], c->b, core)
+               : (matrix){0};
 }
-static bool flag(const check *c, uint32_t i) { return i < c->n_args && c->args[i].tag != LB_OPERAND_NONE && c->args[i].i != 0; }
+static bool flag(const check *c, uint32_t i)
+{
+    return i < c->n_args && c->args[i].tag != LB_OPERAND_NONE && c->args[i].i != 0;
+}
 static char letter(const check *c, uint32_t i, char otherwise)
 {
     return i < c->n_args && c->args[i].tag == LB_OPERAND_STRING && c->args[i].string ? c->args[i].string[0] : otherwise;
@@ -247,7 +258,8 @@ static double check_eigh(const check *c)
     if (v.x) return fmax(worst, part(c, distance(c->w, product(c->w, a, v), scaled(c->w, v, d)), size));
     double trace = 0, sum = 0, squares = square_sum(a); /* vectors were not asked for: the first two moments */
     for (int64_t i = 0; i < a.m; i++) trace += a.x[i * a.n + i], sum += d.x[i];
-    return fmax(part(c, fabs(trace - sum), size * (double)a.m), part(c, fabs(squares - square_sum(d)), 2 * size * size * (double)a.m));
+    return fmax(part(c, fabs(trace - sum), size * (double)a.m),
+                part(c, fabs(squares - square_sum(d)), 2 * size * size * (double)a.m));
 }
 
 static double check_svd(const check *c)
@@ -319,8 +331,10 @@ static double check_cholesky_solve(const check *c)
 
 static double check_solve(const check *c)
 {
-    const bool vector = c->args[1].tag == LB_OPERAND_TENSOR && c->args[1].tensor.layout.ndim == c->args[0].tensor.layout.ndim - 1;
-    matrix a = arg(c, 0), b = vector ? read_matrix(c->w, &c->args[1].tensor, c->b, 1) : arg(c, 1), x = result(c, 0, vector ? 1 : 2);
+    const bool vector =
+        c->args[1].tag == LB_OPERAND_TENSOR && c->args[1].tensor.layout.ndim == c->args[0].tensor.layout.ndim - 1;
+    matrix a = arg(c, 0), b = vector ? read_matrix(c->w, &c->args[1].tensor, c->b, 1) : arg(c, 1),
+           x = result(c, 0, vector ? 1 : 2);
     if (!a.x || !b.x || !x.x || gave_up(c, 3)) return -1;
     if (vector || c->n_args < 3 || flag(c, 2)) return solution(c, a, x, b);
     return solution(c, transposed(c->w, a), transposed(c->w, x), transposed(c->w, b)); /* X A = B */
@@ -372,9 +386,13 @@ static const struct factorisation *find(const char *name)
     return NULL;
 }
 
-bool lb_factorisation_known(const char *name) { return find(name) != NULL; }
+bool lb_factorisation_known(const char *name)
+{
+    return find(name) != NULL;
+}
 
-double lb_factorisation_ratio(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results, uint32_t n_results)
+double lb_factorisation_ratio(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results,
+                              uint32_t n_results)
 {
     const struct factorisation *f = find(name);
     if (!f || !n_args || args[0].tag != LB_OPERAND_TENSOR || !is_real(&args[0].tensor)) return NAN;

@@ -23,6 +23,7 @@
 bool lb_factorisation_known(const char *name);
 /* The worst residual of results of `name` per what it may be: above 1 they are wrong for these args. Results without data are not looked
  * at. NaN: nothing can be said (other dtypes, numbers that are not finite, nothing kept, a matrix that was found singular). */
-double lb_factorisation_ratio(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results, uint32_t n_results);
+double lb_factorisation_ratio(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results,
+                              uint32_t n_results);
 
 #endif

@@ -121,7 +121,8 @@ lb_status lb_machine_declare(lb_machine *machine, const lb_prepared *prepared, l
 {
     for (uint32_t s = 0; s < prepared->n_storages; s++) {
         const lb_prepared_storage *row = &prepared->storages[s];
-        lb_storage *storage = lb_memory_declare(machine->memory, row->id, row->dtype, row->first, row->last, machine->declared);
+        lb_storage *storage =
+            lb_memory_declare(machine->memory, row->id, row->dtype, row->first, row->last, machine->declared);
         if (!storage) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u storages", prepared->n_storages);
         storage->punned |= row->punned;
         storage->paired |= row->paired;
@@ -188,7 +189,9 @@ static lb_status gather_inputs(lb_machine *machine, const lb_op *op, lb_op_form 
     for (uint32_t i = 0; i < n; i++) {
         const lb_arg *arg = &lb_op_args(program, op)[i];
         /* Fresh memory that a custom op is to fill. */
-        if (row && row->flags & LB_ROW_WRITES && arg->tag == LB_ARG_VALUE && program->values[arg->u.value].flags & LB_VALUE_UNDEFINED) continue;
+        if (row && row->flags & LB_ROW_WRITES && arg->tag == LB_ARG_VALUE &&
+            program->values[arg->u.value].flags & LB_VALUE_UNDEFINED)
+            continue;
         LB_TRY(add_arg(machine, arg, inputs));
     }
     return LB_OK;
@@ -240,8 +243,8 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
     e->per_unit = e->units ? e->outputs.n / e->units : 0;
     for (uint32_t u = 0; u < e->units; u++) {
         if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
-        lb_call call = {prepared->row, e->unit, e->n_args, e->outputs.tensors + (size_t)u * e->per_unit, e->per_unit,
-                        choice->method, local};
+        lb_call call = {prepared->row, e->unit,        e->n_args, e->outputs.tensors + (size_t)u * e->per_unit,
+                        e->per_unit,   choice->method, local};
         lb_cast cast;
         if (choice->method.cast) {
             cast = *choice->method.cast;
@@ -265,7 +268,10 @@ static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared,
     return LB_OK;
 }
 
-static bool draws_from_recording(const lb_prepared_op *prepared) { return (prepared->row->flags & LB_ROW_RANDOM) != 0; }
+static bool draws_from_recording(const lb_prepared_op *prepared)
+{
+    return (prepared->row->flags & LB_ROW_RANDOM) != 0;
+}
 
 /* The shadow of an op that is not continuous is what the recording chose, if that was kept. */
 static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
@@ -274,7 +280,8 @@ static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb
     if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
     const lb_program *program = machine->prepared->program;
     const lb_observer *observer = machine->run->observer;
-    if (observer && observer->computes && observer->computes(observer->context, machine->rank, program->step, (uint32_t)(op - program->ops)))
+    if (observer && observer->computes &&
+        observer->computes(observer->context, machine->rank, program->step, (uint32_t)(op - program->ops)))
         return false;
     for (uint32_t i = 0; i < op->results + op->written; i++) {
         uint32_t v = lb_op_outcome(program, op, i);
@@ -329,7 +336,8 @@ static bool recorded_args(lb_machine *machine, const lb_op *op, lb_operand *args
 {
     for (uint32_t i = 0; i < n_args; i++) {
         const lb_arg *arg = &lb_op_args(machine->prepared->program, op)[i];
-        if (args[i].tag == LB_OPERAND_TENSOR && (arg->tag != LB_ARG_VALUE || !lb_rebase_recorded(machine, arg->u.value, &args[i].tensor)))
+        if (args[i].tag == LB_OPERAND_TENSOR &&
+            (arg->tag != LB_ARG_VALUE || !lb_rebase_recorded(machine, arg->u.value, &args[i].tensor)))
             return false;
     }
     return true;
@@ -347,7 +355,8 @@ static lb_status stand_in_judged(lb_machine *machine, const lb_op *op)
     LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
     if (inputs.missing) return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
     LB_TRY(lb_operands_build(machine, op, LB_FORM_PLAIN, &row, &none, false, &args, &n_args));
-    if (!inputs.exact && !recorded_args(machine, op, args, n_args)) return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
+    if (!inputs.exact && !recorded_args(machine, op, args, n_args))
+        return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
     const lb_status status = lb_event_stand_in_judged(machine, op, args, n_args);
     machine->why = why;
     return status;
@@ -358,7 +367,8 @@ static lb_status stand_in_judged(lb_machine *machine, const lb_op *op)
 static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
 {
     if (machine->is_shadow && !is_given(machine, op)) return lb_event_missing(machine, op);
-    if (!machine->is_shadow && lb_factorisation_known(lb_op_name(machine->prepared->program, op))) return stand_in_judged(machine, op);
+    if (!machine->is_shadow && lb_factorisation_known(lb_op_name(machine->prepared->program, op)))
+        return stand_in_judged(machine, op);
     return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
 }
 
@@ -402,7 +412,8 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
     LB_TRY(lb_operands_build(machine, op, LB_FORM_MUTATES, &row, &e.outputs, true, &args, &n_args));
     if (!prepared->row) e.args = args, e.n_args = n_args;
     lb_err local = LB_ERR_INIT;
-    lb_status status = lb_backend_run(machine->run->plan->backend, name, args, n_args, e.outputs.tensors, e.outputs.n, &local);
+    lb_status status =
+        lb_backend_run(machine->run->plan->backend, name, args, n_args, e.outputs.tensors, e.outputs.n, &local);
     if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", local.message);
     if (status != LB_OK && lb_machine_choice(machine)->by_torch)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "--kernel torch: %s: %s", name, local.message);
@@ -428,7 +439,9 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
 static bool writes_lazily(const lb_machine *machine, const lb_outputs *outputs)
 {
     for (uint32_t i = 0; i < outputs->n; i++)
-        if (outputs->values[i] != LB_NONE && machine->prepared->program->values[outputs->values[i]].flags & LB_VALUE_LAZY) return true;
+        if (outputs->values[i] != LB_NONE &&
+            machine->prepared->program->values[outputs->values[i]].flags & LB_VALUE_LAZY)
+            return true;
     return false;
 }
 
@@ -442,7 +455,8 @@ static lb_status stand_in_because(lb_machine *machine, const lb_op *op, const ch
 
 static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
-    bool recorded = shadow_takes_recorded(machine, op, prepared), choice = recorded && is_choice(machine->prepared->program, op);
+    bool recorded = shadow_takes_recorded(machine, op, prepared),
+         choice = recorded && is_choice(machine->prepared->program, op);
     if (recorded && !choice) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
     lb_execution e = {.prepared = prepared};
     LB_TRY(gather_inputs(machine, op, prepared->form, &e.inputs));
@@ -504,7 +518,8 @@ static lb_status fill_zero(lb_machine *machine, lb_outputs *outputs)
 
 static lb_status round_into(lb_machine *machine, const lb_operand *args, uint32_t n_args, lb_tensor *result)
 {
-    if (n_args < 1 || args[0].tag != LB_OPERAND_TENSOR) return lb_fail(machine->err, LB_ERR_INVALID, "lb::copy needs a value");
+    if (n_args < 1 || args[0].tag != LB_OPERAND_TENSOR)
+        return lb_fail(machine->err, LB_ERR_INVALID, "lb::copy needs a value");
     if (n_args < 2 || args[1].tag != LB_OPERAND_DTYPE) {
         lb_tensor_copy(result, &args[0].tensor, NULL);
         return LB_OK;
@@ -606,9 +621,7 @@ static void end_op(lb_machine *machine)
 static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
 {
     switch ((lb_action)prepared->action) {
-    case LB_ACT_NOTHING:
-        machine->run->summary->views += prepared->view;
-        return LB_OK;
+    case LB_ACT_NOTHING: machine->run->summary->views += prepared->view; return LB_OK;
     case LB_ACT_SOURCE: return take_source(machine, op);
     case LB_ACT_STAND_IN: {
         bool random = op->flags & LB_OP_RANDOM || (prepared->row && prepared->row->flags & LB_ROW_RANDOM);
@@ -616,11 +629,13 @@ static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_
         if (op->flags & LB_OP_DECISION) LB_TRY(decide_inputs_of_unknown(machine, op, &holds));
         if (!holds) return LB_OK;
         if (random) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
-        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared) : stand_in_opaque(machine, op);
+        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared)
+                                                     : stand_in_opaque(machine, op);
     }
     case LB_ACT_DECIDE: return decide(machine, op);
     case LB_ACT_COMPUTE:
-        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared) : compute(machine, op, prepared);
+        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared)
+                                                     : compute(machine, op, prepared);
     case LB_ACT_ZERO:
     case LB_ACT_COPY:
     case LB_ACT_STATE:

@@ -28,7 +28,12 @@ typedef struct lb_recording {
     lb_status (*program)(void *context, int32_t rank, int64_t step, const lb_program **program, lb_err *err);
 } lb_recording;
 
-typedef enum lb_contribution { LB_CONTRIBUTE_OWN, LB_CONTRIBUTE_ZERO, LB_CONTRIBUTE_MEAN, LB_CONTRIBUTE_EXCLUDE } lb_contribution;
+typedef enum lb_contribution {
+    LB_CONTRIBUTE_OWN,
+    LB_CONTRIBUTE_ZERO,
+    LB_CONTRIBUTE_MEAN,
+    LB_CONTRIBUTE_EXCLUDE
+} lb_contribution;
 
 /* Where a source takes its bytes from: see substitute.h. */
 typedef enum lb_contents { LB_CONTENTS_RECORDED, LB_CONTENTS_OWN, LB_CONTENTS_FINITE, LB_CONTENTS_STEP } lb_contents;
@@ -39,8 +44,8 @@ enum { LB_ROUTE_RECOMPUTE, LB_ROUTE_IDS, LB_ROUTE_WEIGHTS, LB_ROUTE_SLOTS };
 /* What the swaps of a run ask of one op; choice 0 asks nothing. */
 typedef struct lb_choice {
     lb_method method;
-    lb_dtype region;      /* precision region: float results are held in this dtype; 0: none */
-    bool widen_only;      /* f32 and f64 regions never narrow */
+    lb_dtype region; /* precision region: float results are held in this dtype; 0: none */
+    bool widen_only; /* f32 and f64 regions never narrow */
     bool swapped;
     bool reordered;       /* an order swap applies */
     bool rounds_wide;     /* f32 results are evaluated in f64 and then rounded by method.cast */
@@ -52,8 +57,8 @@ typedef struct lb_choice {
     uint8_t contents;     /* lb_contents of a source */
     int64_t contents_step;
     bool wide_compute, wide_accumulate; /* either: the arithmetic is f64's, whatever the operands are */
-    const struct lb_recipe *recipe;  /* how operands are rounded before the kernel sees them; NULL: they are not */
-    const struct lb_recipe *storage; /* the grid that results are rounded to after it; NULL: none but their dtype */
+    const struct lb_recipe *recipe;     /* how operands are rounded before the kernel sees them; NULL: they are not */
+    const struct lb_recipe *storage;    /* the grid that results are rounded to after it; NULL: none but their dtype */
 } lb_choice;
 
 /* What the machines of one run share. */
@@ -63,7 +68,7 @@ typedef struct lb_run {
     lb_recording recording;
     lb_replay_summary *summary;
     struct lb_regeneration *regeneration; /* see regenerate.h; NULL: nothing is regenerated */
-    bool stop; /* the observer wants no more, or a chain became undecided */
+    bool stop;                            /* the observer wants no more, or a chain became undecided */
 } lb_run;
 
 /* What is known about the inputs of an op together. */
@@ -93,9 +98,9 @@ typedef struct lb_machine {
     uint8_t *state;           /* per value: LB_STATE_… */
     uint32_t next;            /* op to run next */
     bool conditional;
-    bool refused;             /* the backend refused the op that runs */
-    const char *why;          /* why the op that runs is opaque; NULL: no row has its name */
-    uint64_t serial;          /* ops begun so far, over all programs */
+    bool refused;    /* the backend refused the op that runs */
+    const char *why; /* why the op that runs is opaque; NULL: no row has its name */
+    uint64_t serial; /* ops begun so far, over all programs */
 
     struct lb_operand_rounding *rounding; /* the session's, see operand_rounding.h; NULL: no swap rounds operands */
 

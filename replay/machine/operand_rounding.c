@@ -52,8 +52,8 @@ static uint64_t key_of(const lb_machine *machine, uint64_t seed, uint32_t place)
     /* Ops that a pass made have no row in the recording: theirs are numbered from the other end. */
     const uint64_t op = row == LB_NONE ? UINT32_MAX - machine->next : row;
     uint32_t words[4];
-    lb_philox(seed, (uint64_t)prepared->program->step << 32 | op,
-              (uint64_t)(uint32_t)machine->rank << 32 | place, words);
+    lb_philox(seed, (uint64_t)prepared->program->step << 32 | op, (uint64_t)(uint32_t)machine->rank << 32 | place,
+              words);
     return (uint64_t)words[1] << 32 | words[0];
 }
 
@@ -143,10 +143,8 @@ static lb_status take_scale(const site *s, const lb_tensor *rows, float *scale)
 {
     lb_machine *machine = s->machine;
     const uint32_t slot = s->factor ? s->factor->slot : 0;
-    lb_scale_history *entry =
-        lb_scale_book_find(machine->rounding->book, s->recipe, layer_of(machine), s->role, slot);
-    if (!entry)
-        return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory for the scales of %s", layer_of(machine));
+    lb_scale_history *entry = lb_scale_book_find(machine->rounding->book, s->recipe, layer_of(machine), s->role, slot);
+    if (!entry) return lb_fail(machine->err, LB_ERR_NOMEM, "out of memory for the scales of %s", layer_of(machine));
     *scale = lb_scale_history_take(entry, lb_amax(rows->data, lb_layout_numel(&rows->layout)));
     return LB_OK;
 }
@@ -155,8 +153,7 @@ static lb_status quantise_factor(const site *s, lb_tensor *tensor)
 {
     const lb_layout *layout = &tensor->layout;
     const lb_factor *other = &s->product->factors[s->factor == &s->product->factors[0]];
-    const bool weight_gradient =
-        s->role != LB_ROLE_WEIGHT && other->role != LB_ROLE_WEIGHT && s->role != other->role;
+    const bool weight_gradient = s->role != LB_ROLE_WEIGHT && other->role != LB_ROLE_WEIGHT && s->role != other->role;
     const int dim = layout->ndim - s->factor->dimension;
     const int64_t numel = lb_layout_numel(layout);
     if (dim < 0 || !numel) return LB_OK;
@@ -167,9 +164,8 @@ static lb_status quantise_factor(const site *s, lb_tensor *tensor)
     q.k = layout->shape[dim];
     q.rows = numel / q.k;
     /* The other dimension of the matrix; what stands before it is a batch. */
-    q.matrix_rows = layout->ndim > 2
-                        ? layout->shape[s->factor->dimension == 1 ? layout->ndim - 2 : layout->ndim - 1]
-                        : q.rows;
+    q.matrix_rows =
+        layout->ndim > 2 ? layout->shape[s->factor->dimension == 1 ? layout->ndim - 2 : layout->ndim - 1] : q.rows;
     if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
     if (q.scaling == LB_SCALING_DELAYED) LB_TRY(take_scale(s, &copy, &q.scale));
     lb_rounding_loss loss = {0};
@@ -193,13 +189,11 @@ static lb_status round_operand(const site *s, lb_tensor *tensor)
 {
     const lb_recipe *r = s->recipe;
     const lb_dtype grid = r->compute ? r->compute : r->short_form;
-    const bool told = is_told(s->machine),
-               unchanged = is_subset(tensor->dtype, grid) && !r->cast.flush_subnormals;
+    const bool told = is_told(s->machine), unchanged = is_subset(tensor->dtype, grid) && !r->cast.flush_subnormals;
     if (unchanged && (!told || tensor->dtype == LB_F64)) return LB_OK;
     lb_tensor copy, typed;
     if (!copy_of(s->machine, tensor, LB_F32, &copy)) return LB_ERR_LIMIT;
-    lb_quantiser q = {
-        .scaling = LB_SCALING_NONE, .element = grid, .own = tensor->dtype, .cast = r->cast, .scale = 1};
+    lb_quantiser q = {.scaling = LB_SCALING_NONE, .element = grid, .own = tensor->dtype, .cast = r->cast, .scale = 1};
     q.rows = 1, q.k = lb_layout_numel(&copy.layout);
     if (q.cast.rounding == LB_STOCHASTIC) q.cast.seed = key_of(s->machine, q.cast.seed, s->place);
     lb_rounding_loss loss = {0};

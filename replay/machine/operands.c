@@ -9,7 +9,8 @@
 
 static bool same_contents(const lb_program *program, uint32_t a, uint32_t b)
 {
-    return program->values[a].storage == program->values[b].storage && program->values[a].version == program->values[b].version;
+    return program->values[a].storage == program->values[b].storage &&
+           program->values[a].version == program->values[b].version;
 }
 
 /* A result that is a written arg under another row, as in-place ops return. */
@@ -91,7 +92,8 @@ static bool is_zero(const lb_machine *machine, lb_dtype dtype)
 static lb_status open_whole(lb_machine *machine, const lb_op *op, lb_storage *storage, lb_dtype want, bool zero)
 {
     if (storage->base && (storage->borrowed || storage->held != want)) {
-        if (op_reads(machine, op, storage)) return lb_storage_convert(machine->memory, storage, want, NULL, machine->err);
+        if (op_reads(machine, op, storage))
+            return lb_storage_convert(machine->memory, storage, want, NULL, machine->err);
         lb_storage_drop(machine->memory, storage);
     }
     return lb_storage_allocate(machine->memory, storage, want, zero, machine->err);
@@ -117,12 +119,13 @@ lb_status lb_outputs_open(lb_machine *machine, const lb_op *op, lb_outputs *outp
         const lb_dtype held = dtype_in(storage, choice, value);
         lb_dtype want = storage->punned ? held : lb_held_dtype(held, value->dtype);
         storage->stamp = machine->serial;
-        if (storage->punned) LB_TRY(open_part(machine, storage, LB_U8, false));
+        if (storage->punned)
+            LB_TRY(open_part(machine, storage, LB_U8, false));
         else if (lb_storage_covers(storage, value)) {
             outputs->ready = is_zero(machine, want) && outputs->n == 1 && !storage->base;
             LB_TRY(open_whole(machine, op, storage, held, outputs->ready));
-        }
-        else LB_TRY(open_part(machine, storage, held, choice->region != 0));
+        } else
+            LB_TRY(open_part(machine, storage, held, choice->region != 0));
         outputs->tensors[i] = lb_storage_window(storage, value);
         if (rounds_wide(machine, choice, want)) want = LB_F64;
         if (outputs->tensors[i].dtype == want) continue;
@@ -185,8 +188,7 @@ static lb_status resolve(lb_machine *machine, lb_tensor *tensor, uint32_t flags)
     const int64_t n = lb_layout_numel(&tensor->layout) * parts;
     for (int64_t i = 0; i < n && size; i++) { /* the copy has no holes: its order does not matter */
         const bool turns = (flags & LB_VALUE_NEGATED) != 0, imaginary = parts == 2 && i % 2 == 1;
-        if (turns != (imaginary && flags & LB_VALUE_CONJUGATED))
-            ((uint8_t *)tensor->data)[(i + 1) * size - 1] ^= 0x80;
+        if (turns != (imaginary && flags & LB_VALUE_CONJUGATED)) ((uint8_t *)tensor->data)[(i + 1) * size - 1] ^= 0x80;
     }
     return LB_OK;
 }
@@ -220,13 +222,15 @@ static bool must_copy(const builder *b, const lb_tensor *input, const lb_storage
         if (b->form == LB_FORM_MUTATES) continue;
         if (!same_window(input, &b->outputs->tensors[i])) return true;
         bool arg0 = position == 0 && (b->form == LB_FORM_INPLACE || b->form == LB_FORM_FOREACH_INPLACE);
-        if (!(b->row->flags & LB_ROW_ELEMENTWISE) && (!arg0 || b->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL))) return true;
+        if (!(b->row->flags & LB_ROW_ELEMENTWISE) && (!arg0 || b->row->flags & (LB_ROW_REDUCTION | LB_ROW_MATMUL)))
+            return true;
     }
     return false;
 }
 
 /* Complex numbers of one op are all of one type: what no region has written yet is widened for it. */
-static lb_dtype operand_dtype(const lb_machine *machine, const lb_storage *storage, const lb_value *value, lb_dtype held)
+static lb_dtype operand_dtype(const lb_machine *machine, const lb_storage *storage, const lb_value *value,
+                              lb_dtype held)
 {
     const lb_choice *choice = lb_machine_choice(machine);
     if (!choice->region) return value->dtype;
@@ -259,7 +263,9 @@ static void scalar_operand(const lb_arg *arg, lb_operand *operand)
     operand->i = arg->tag == LB_ARG_FLOAT ? 0 : arg->u.i;
     operand->f = arg->tag == LB_ARG_FLOAT ? arg->u.f : (double)arg->u.i;
     if (arg->tag == LB_ARG_FLOAT && arg->u.f > -9.2e18 && arg->u.f < 9.2e18) operand->i = (int64_t)arg->u.f;
-    operand->tag = arg->tag == LB_ARG_FLOAT ? LB_OPERAND_FLOAT : arg->tag == LB_ARG_INT ? LB_OPERAND_INT : LB_OPERAND_BOOL;
+    operand->tag = arg->tag == LB_ARG_FLOAT ? LB_OPERAND_FLOAT
+                   : arg->tag == LB_ARG_INT ? LB_OPERAND_INT
+                                            : LB_OPERAND_BOOL;
 }
 
 static bool holds_tensors(const lb_arg *items, uint32_t n)
@@ -308,7 +314,9 @@ static lb_status build_one(const builder *b, const lb_arg *arg, uint32_t positio
     *operand = (lb_operand){.tag = LB_OPERAND_NONE};
     switch ((lb_arg_tag)arg->tag) {
     case LB_ARG_NONE: return LB_OK;
-    case LB_ARG_VALUE: operand->tag = LB_OPERAND_TENSOR; return take_tensor(b, arg->u.value, position, &operand->tensor);
+    case LB_ARG_VALUE:
+        operand->tag = LB_OPERAND_TENSOR;
+        return take_tensor(b, arg->u.value, position, &operand->tensor);
     case LB_ARG_INT:
     case LB_ARG_FLOAT:
     case LB_ARG_BOOL: scalar_operand(arg, operand); return LB_OK;
@@ -332,9 +340,12 @@ uint32_t lb_operands_without_out(const lb_program *program, const lb_op *op)
     uint32_t n = op->args, left = op->written;
     while (n && left) {
         const lb_arg *arg = &lb_op_args(program, op)[n - 1];
-        if (arg->tag == LB_ARG_VALUE) left--;
-        else if (arg->tag == LB_ARG_LIST) left -= arg->count < left ? arg->count : left;
-        else if (arg->tag != LB_ARG_NONE) break;
+        if (arg->tag == LB_ARG_VALUE)
+            left--;
+        else if (arg->tag == LB_ARG_LIST)
+            left -= arg->count < left ? arg->count : left;
+        else if (arg->tag != LB_ARG_NONE)
+            break;
         n--;
     }
     return n;

@@ -17,8 +17,8 @@ typedef struct lb_outputs {
     uint32_t *values;   /* LB_NONE: nobody wants it */
     lb_tensor *tensors; /* data NULL there */
     uint32_t n;
-    bool ready;         /* fresh memory of zeros, which is what the op gives: no kernel is to run */
-    bool detour;        /* some tensor is a temporary that lb_outputs_settle writes back */
+    bool ready;  /* fresh memory of zeros, which is what the op gives: no kernel is to run */
+    bool detour; /* some tensor is a temporary that lb_outputs_settle writes back */
 } lb_outputs;
 
 /* Which values the kernel of `op` fills: results, written args, or both, by form. */

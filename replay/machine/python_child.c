@@ -21,8 +21,8 @@ static lb_status lost(lb_python_child *c, lb_err *err)
     if (!*c->gone && WIFSIGNALED(code))
         snprintf(c->gone, sizeof c->gone, "the %s process was ended by signal %d", c->name, WTERMSIG(code));
     else if (!*c->gone)
-        snprintf(c->gone, sizeof c->gone, "the %s process ended with exit code %d%s", c->name,
-                 WEXITSTATUS(code), c->hint);
+        snprintf(c->gone, sizeof c->gone, "the %s process ended with exit code %d%s", c->name, WEXITSTATUS(code),
+                 c->hint);
     return lb_fail(err, LB_ERR_IO, "%s", c->gone);
 }
 
@@ -62,8 +62,8 @@ static char **environment(const char *folder, int threads)
             mine |= !strncmp(environ[i], counts[k], strlen(counts[k])) && environ[i][strlen(counts[k])] == '=';
         if (!mine) all[kept++] = strdup(environ[i]);
     }
-    if (all && asprintf(&all[kept++], "PYTHONPATH=%s%s%s", folder, before && *before ? ":" : "",
-                        before ? before : "") < 0)
+    if (all &&
+        asprintf(&all[kept++], "PYTHONPATH=%s%s%s", folder, before && *before ? ":" : "", before ? before : "") < 0)
         all[--kept] = NULL;
     for (int k = 0; all && threads && k < 3; k++)
         if (asprintf(&all[kept++], "%s=%d", counts[k], threads) < 0) all[--kept] = NULL;
@@ -76,8 +76,8 @@ static void environment_free(char **all)
     free(all);
 }
 
-lb_status lb_python_child_start(lb_python_child *child, const char *const *arguments, const char *folder,
-                                int threads, lb_err *err)
+lb_status lb_python_child_start(lb_python_child *child, const char *const *arguments, const char *folder, int threads,
+                                lb_err *err)
 {
     int ends[2];
     char **env = environment(folder, threads);

@@ -15,8 +15,8 @@ typedef struct lb_python_child {
 } lb_python_child;
 
 /* `arguments` as for execvp; `folder`: where the package lies; `threads`: 0 leaves their number to the environment. */
-lb_status lb_python_child_start(lb_python_child *child, const char *const *arguments, const char *folder,
-                                int threads, lb_err *err);
+lb_status lb_python_child_start(lb_python_child *child, const char *const *arguments, const char *folder, int threads,
+                                lb_err *err);
 /* Closes the socket, at which the child leaves, and waits for it. Of a zeroed one too. */
 void lb_python_child_end(lb_python_child *child);
 

@@ -22,7 +22,8 @@ bool lb_rebase_decided(lb_machine *machine, uint32_t value, lb_tensor *tensor)
 }
 
 /* `row`: the value, or the range it lies in. */
-static void note_written(lb_machine *machine, uint32_t value, const lb_value *row, bool exact, bool missing, lb_verdict taint)
+static void note_written(lb_machine *machine, uint32_t value, const lb_value *row, bool exact, bool missing,
+                         lb_verdict taint)
 {
     lb_storage *storage = lb_storage_of(machine, value);
     machine->state[value] = exact ? LB_STATE_EXACT : LB_STATE_APPROXIMATE;
@@ -53,9 +54,11 @@ static bool borrow(lb_machine *machine, lb_storage *storage, const lb_value *val
 static lb_status fill_window(lb_machine *machine, lb_storage *storage, const lb_value *value, const lb_tensor *contents)
 {
     bool covers = lb_storage_covers(storage, value);
-    if (!storage->base) LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, !covers, machine->err));
+    if (!storage->base)
+        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, !covers, machine->err));
     else if (storage->borrowed || (covers && storage->held != storage->recorded))
-        LB_TRY(lb_storage_convert(machine->memory, storage, covers ? storage->recorded : storage->held, NULL, machine->err));
+        LB_TRY(lb_storage_convert(machine->memory, storage, covers ? storage->recorded : storage->held, NULL,
+                                  machine->err));
     lb_tensor window = lb_storage_window(storage, value);
     lb_tensor_copy(&window, contents, NULL);
     return LB_OK;
@@ -67,7 +70,8 @@ static bool widen_to_range(lb_value *row, lb_tensor *recorded)
     int64_t first, last;
     for (int d = 0; d < row->layout.ndim; d++)
         if (row->layout.shape[d] > 1 && recorded->layout.stride[d] != row->layout.stride[d]) return false;
-    if (lb_dtype_bits(row->dtype) % 8 || lb_layout_dense_range(&row->layout, &first, &last, NULL) != LB_OK) return false;
+    if (lb_dtype_bits(row->dtype) % 8 || lb_layout_dense_range(&row->layout, &first, &last, NULL) != LB_OK)
+        return false;
     if (row->layout.offset != first) return false;
     int64_t count = last - first;
     row->layout = recorded->layout = lb_layout_contiguous(1, &count);
@@ -93,13 +97,17 @@ lb_status lb_rebase_load(lb_machine *machine, uint32_t value, bool *loaded)
     return load(machine, value, machine->run->plan->mode == LB_REPLAY_ISOLATED, loaded);
 }
 
-lb_status lb_rebase_source(lb_machine *machine, uint32_t value, bool *loaded) { return load(machine, value, true, loaded); }
+lb_status lb_rebase_source(lb_machine *machine, uint32_t value, bool *loaded)
+{
+    return load(machine, value, true, loaded);
+}
 
 lb_status lb_rebase_put(lb_machine *machine, uint32_t value, const lb_tensor *contents)
 {
     lb_tensor recorded;
     LB_TRY(fill_window(machine, lb_storage_of(machine, value), &machine->prepared->program->values[value], contents));
-    const bool same = !machine->is_shadow && lb_rebase_recorded(machine, value, &recorded) && lb_tensor_same(contents, &recorded);
+    const bool same =
+        !machine->is_shadow && lb_rebase_recorded(machine, value, &recorded) && lb_tensor_same(contents, &recorded);
     lb_rebase_written(machine, value, same, false, same ? LB_VERDICT_IDENTICAL : LB_VERDICT_SWAPPED);
     return LB_OK;
 }
@@ -134,7 +142,8 @@ lb_status lb_rebase_decisions(lb_machine *machine, const lb_op *op)
     for (uint32_t i = 0; i < op->results + op->written; i++) {
         uint32_t v = lb_op_outcome(program, op, i);
         lb_tensor recorded, decided;
-        if (v == LB_NONE || !lb_rebase_recorded(machine, v, &recorded) || !lb_rebase_decided(machine, v, &decided)) continue;
+        if (v == LB_NONE || !lb_rebase_recorded(machine, v, &recorded) || !lb_rebase_decided(machine, v, &decided))
+            continue;
         if (decided.data != recorded.data) LB_TRY(lb_rebase_put(machine, v, &decided));
     }
     return LB_OK;
@@ -175,8 +184,10 @@ lb_status lb_rebase_input(lb_machine *machine, uint32_t value, bool *exact, bool
         LB_TRY(lb_rebase_load(machine, value, &loaded));
         if (loaded) return LB_OK;
     }
-    if (!storage->base) LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
-    else if (!storage->missing && (isolated || machine->run->plan->compare) && machine->state[value] == LB_STATE_UNKNOWN) {
+    if (!storage->base)
+        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, true, machine->err));
+    else if (!storage->missing && (isolated || machine->run->plan->compare) &&
+             machine->state[value] == LB_STATE_UNKNOWN) {
         lb_tensor recorded;
         lb_rebase_recorded(machine, value, &recorded);
         lb_likeness like = lb_rebase_compare(machine, value, &recorded);
@@ -187,7 +198,8 @@ lb_status lb_rebase_input(lb_machine *machine, uint32_t value, bool *exact, bool
     *missing = storage->missing;
     if (row->flags & LB_VALUE_UNDEFINED) *missing = false;
     *exact = !*missing && machine->state[value] == LB_STATE_EXACT;
-    if (!*exact && is_stale(machine, storage, row)) storage->taint = (uint8_t)lb_verdict_worse(storage->taint, LB_VERDICT_SWAPPED);
+    if (!*exact && is_stale(machine, storage, row))
+        storage->taint = (uint8_t)lb_verdict_worse(storage->taint, LB_VERDICT_SWAPPED);
     return LB_OK;
 }
 

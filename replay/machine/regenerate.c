@@ -12,15 +12,33 @@
 #include <xxhash.h>
 
 /* What CPU libraries were seen to do (schedule.h), likely ones first. */
-static const char *const of_products[] = {"halved:192", "folded:4,aligned:0,tail:after,rounded", "lanes:1",
-                                          "folded:4,aligned:1,tail:after,rounded", "folded:4,aligned:2,tail:after,rounded",
-                                          "folded:4,aligned:3,tail:after,rounded", "folded:4,tail:after,rounded", "torch:1",
-                                          "eights", "folded:16,head:1,tail:again", "sequential", "blocked:256", "torch:2", "torch:4",
-                                          "torch:8", "folded:8,pairs", "folded:4,head:1,tail:after,rounded", "dpbf16", "torchdot"};
-static const char *const of_sums[] = {"torch:1", "torch:2", "torch:4", "torch:8", "cascade:8", "cascade:16", "cascade:4", "sequential",
-                                      "pairwise", "numpy", "lanes:16", "lanes:8", "lanes:4"};
+static const char *const of_products[] = {"halved:192",
+                                          "folded:4,aligned:0,tail:after,rounded",
+                                          "lanes:1",
+                                          "folded:4,aligned:1,tail:after,rounded",
+                                          "folded:4,aligned:2,tail:after,rounded",
+                                          "folded:4,aligned:3,tail:after,rounded",
+                                          "folded:4,tail:after,rounded",
+                                          "torch:1",
+                                          "eights",
+                                          "folded:16,head:1,tail:again",
+                                          "sequential",
+                                          "blocked:256",
+                                          "torch:2",
+                                          "torch:4",
+                                          "torch:8",
+                                          "folded:8,pairs",
+                                          "folded:4,head:1,tail:after,rounded",
+                                          "dpbf16",
+                                          "torchdot"};
+static const char *const of_sums[] = {"torch:1",    "torch:2",   "torch:4",    "torch:8",  "cascade:8",
+                                      "cascade:16", "cascade:4", "sequential", "pairwise", "numpy",
+                                      "lanes:16",   "lanes:8",   "lanes:4"};
 /* Blocks of k that MKL adds to what is in the result already, the addend of addmm: halved:192 and torch:1, but from there on. */
-static int64_t halves(int64_t left) { return lb_schedule_halved(192, left); }
+static int64_t halves(int64_t left)
+{
+    return lb_schedule_halved(192, left);
+}
 static int64_t (*const onto_self[])(int64_t left) = {halves, lb_schedule_block};
 static const char *const onto_self_names[] = {"halved:192 onto self", "torch:1 onto self"};
 enum { ONTO_SELF = sizeof onto_self / sizeof *onto_self };
@@ -47,7 +65,10 @@ lb_regeneration *lb_regeneration_new(void)
     return r;
 }
 
-void lb_regeneration_free(lb_regeneration *r) { free(r); }
+void lb_regeneration_free(lb_regeneration *r)
+{
+    free(r);
+}
 
 static kind *kind_of(lb_regeneration *r, const lb_execution *e)
 {
@@ -85,7 +106,9 @@ bool lb_is_regenerable(lb_machine *machine, const lb_execution *e)
 {
     const lb_plan *plan = machine->run->plan;
     bool unkept;
-    if (plan->mode != LB_REPLAY_ISOLATED || plan->shadow || machine->is_shadow || plan->n_swaps || !e->inputs.exact || !e->units) return false;
+    if (plan->mode != LB_REPLAY_ISOLATED || plan->shadow || machine->is_shadow || plan->n_swaps || !e->inputs.exact ||
+        !e->units)
+        return false;
     return differs(machine, e, &unkept) && unkept;
 }
 
@@ -94,8 +117,13 @@ static lb_status call(lb_machine *machine, lb_execution *e, const lb_schedule *s
     lb_err local = LB_ERR_INIT;
     for (uint32_t u = 0; u < e->units; u++) {
         if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
-        lb_call one = {e->prepared->row, e->unit, e->n_args, e->outputs.tensors + (size_t)u * e->per_unit, e->per_unit,
-                       lb_machine_choice(machine)->method, &local};
+        lb_call one = {e->prepared->row,
+                       e->unit,
+                       e->n_args,
+                       e->outputs.tensors + (size_t)u * e->per_unit,
+                       e->per_unit,
+                       lb_machine_choice(machine)->method,
+                       &local};
         one.method.schedule = schedule;
         lb_status status = lb_call_complete(&one);
         if (status == LB_OK) status = lb_row_run(&one);
@@ -137,7 +165,8 @@ static lb_status try_onto_self(lb_machine *machine, lb_execution *e, int64_t (*b
         a->data = (char *)a->data + at * a->layout.stride[1] * (int64_t)(lb_dtype_bits(a->dtype) / 8);
         b->data = (char *)b->data + at * b->layout.stride[0] * (int64_t)(lb_dtype_bits(b->dtype) / 8);
         a->layout.shape[1] = b->layout.shape[0] = terms;
-        lb_call one = {e->prepared->row, args, e->n_args < 5 ? e->n_args : 5, out, 1, lb_machine_choice(machine)->method, &local};
+        lb_call one = {
+            e->prepared->row, args, e->n_args < 5 ? e->n_args : 5, out, 1, lb_machine_choice(machine)->method, &local};
         lb_status status = lb_call_complete(&one);
         if (status == LB_OK) status = lb_row_run(&one);
         if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);

@@ -57,8 +57,7 @@ static lb_status of_step(lb_machine *machine, uint32_t value, int64_t step)
     const lb_program *p = machine->prepared->recorded, *other = NULL;
     const lb_recording *recording = &machine->run->recording;
     lb_tensor tensor;
-    if (!recording->program ||
-        recording->program(recording->context, machine->rank, step, &other, NULL) != LB_OK)
+    if (!recording->program || recording->program(recording->context, machine->rank, step, &other, NULL) != LB_OK)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "step %" PRId64 " of rank %d was not recorded", step,
                        (int)machine->rank);
     uint32_t twin = twin_of(p, value, other);
@@ -81,8 +80,7 @@ static lb_status finite_only(lb_machine *machine, uint32_t value, bool *done)
     lb_status status = lb_tensor_gather(&recorded, bytes, machine->err);
     for (size_t i = 0; i < count && status == LB_OK; i++)
         if (!isfinite(lb_to_f64(recorded.dtype, bytes + i * size))) memset(bytes + i * size, 0, size);
-    lb_tensor contents = {bytes, recorded.dtype,
-                          lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
+    lb_tensor contents = {bytes, recorded.dtype, lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape)};
     if (status == LB_OK) status = lb_rebase_put(machine, value, &contents);
     *done = status == LB_OK;
     free(bytes);
@@ -96,8 +94,7 @@ lb_status lb_substitute_source(lb_machine *machine, uint32_t value, const lb_cho
     switch ((lb_contents)choice->contents) {
     case LB_CONTENTS_RECORDED: return LB_OK;
     case LB_CONTENTS_OWN:
-        *done = machine->run->plan->mode != LB_REPLAY_ISOLATED &&
-                lb_storage_holds(lb_storage_of(machine, value), row);
+        *done = machine->run->plan->mode != LB_REPLAY_ISOLATED && lb_storage_holds(lb_storage_of(machine, value), row);
         return LB_OK;
     case LB_CONTENTS_FINITE: return finite_only(machine, value, done);
     case LB_CONTENTS_STEP: LB_TRY(of_step(machine, value, choice->contents_step)); *done = true;

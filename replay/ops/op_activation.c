@@ -14,19 +14,19 @@
 #define TWO_BY_SQRT_PI 1.12837916709551257390
 #define GELU_BETA (SQRT_HALF * TWO_BY_SQRT_PI) /* sqrt(2/pi) */
 #define GELU_KAPPA 0.044715
-#define NORMAL_DENSITY(e) ((e)*TWO_BY_SQRT_PI * SQRT_HALF * 0.5) /* of e = exp(-x²/2) */
+#define NORMAL_DENSITY(e) ((e) * TWO_BY_SQRT_PI * SQRT_HALF * 0.5) /* of e = exp(-x²/2) */
 
 /* gelu: u = erf(x/√2) or tanh(√(2/π)(x + κx³)), t = its argument; derivatives also need v = exp(-x²/2); x is B there. */
-#define GELU_STATEMENTS(x)                                                                                   \
-    if (l->text == 't') {                                                                                    \
-        SET(t, GELU_BETA * ((x) + GELU_KAPPA * (x) * (x) * (x)));                                            \
-        FN(tanh, u, t);                                                                                      \
-    } else {                                                                                                 \
-        SET(t, (x)*SQRT_HALF);                                                                               \
-        FN(erf, u, t);                                                                                       \
+#define GELU_STATEMENTS(x)                                                                                             \
+    if (l->text == 't') {                                                                                              \
+        SET(t, GELU_BETA *((x) + GELU_KAPPA * (x) * (x) * (x)));                                                       \
+        FN(tanh, u, t);                                                                                                \
+    } else {                                                                                                           \
+        SET(t, (x) * SQRT_HALF);                                                                                       \
+        FN(erf, u, t);                                                                                                 \
     }
-#define GELU_DENSITY(x)                                                                                      \
-    SET(v, -0.5 * (x) * (x));                                                                                \
+#define GELU_DENSITY(x)                                                                                                \
+    SET(v, -0.5 * (x) * (x));                                                                                          \
     FN(exp, v, v);
 #define TANH_SLOPE(x) ((1 - u[i] * u[i]) * GELU_BETA * (1 + 3 * GELU_KAPPA * (x) * (x)))
 #define GELU (0.5 * a[i] * (1 + u[i]))
@@ -35,33 +35,37 @@
  * rounds off another 8 u: over every f32 from 2^-10 to 8 it errs by 10.2 u near ±0.05 (AVX2 and AVX-512, dense but not contiguous
  * tensors). oneDNN's polynomials (contiguous ones) err by 11.4 u near ±3 and make NaN of infinity, the scalar loop (strided ones) by libm's 1 ulp. */
 #define BELOW_1000(x) (fabs(x) < 1000 ? fabs(x) : 1000) /* exp(-x) is 0 long before */
-#define BELOW_100(x) (fabs(x) < 100 ? fabs(x) : 100) /* tanh is 1 long before; infinity times 0 would be NaN */
-#define GELU_TWIN                                                                                            \
-    UNLESS_OVERFLOWS(2 * a[i], 0x1p-103 + fabs(0.5 * a[i]) * (2 + (l->text == 't' ? 4 * (1 - u[i] * u[i]) * BELOW_100(t[i]) \
-                                                                            : TWO_BY_SQRT_PI / (fabs(t[i]) + 1 / fabs(t[i])))))
+#define BELOW_100(x) (fabs(x) < 100 ? fabs(x) : 100)    /* tanh is 1 long before; infinity times 0 would be NaN */
+#define GELU_TWIN                                                                                                      \
+    UNLESS_OVERFLOWS(2 * a[i], 0x1p-103 + fabs(0.5 * a[i]) *                                                           \
+                                              (2 + (l->text == 't' ? 4 * (1 - u[i] * u[i]) * BELOW_100(t[i])           \
+                                                                   : TWO_BY_SQRT_PI / (fabs(t[i]) + 1 / fabs(t[i])))))
 #define GELU_SLOPE(x) (0.5 * (1 + u[i]) + (x) * (l->text == 't' ? 0.5 * TANH_SLOPE(x) : NORMAL_DENSITY(v[i])))
-#define GELU_SLOPE_TWIN(x)                                                                                   \
-    (1 + fabs(t[i]) + fabs(x) * (l->text == 't' ? (1 + fabs(t[i])) * GELU_BETA * (1 + 3 * GELU_KAPPA * (x) * (x))  \
-                                                : v[i] * (1 + 0.5 * (x) * (x))))
+#define GELU_SLOPE_TWIN(x)                                                                                             \
+    (1 + fabs(t[i]) +                                                                                                  \
+     fabs(x) * (l->text == 't' ? (1 + fabs(t[i])) * GELU_BETA * (1 + 3 * GELU_KAPPA * (x) * (x))                       \
+                               : v[i] * (1 + 0.5 * (x) * (x))))
 
-#define SIGMOID_OF(x) SET(u, x); FN(sigmoid, u, u);
+#define SIGMOID_OF(x)                                                                                                  \
+    SET(u, x);                                                                                                         \
+    FN(sigmoid, u, u);
 /* softplus: t = beta x, u = sigmoid(t), v = log(1 + exp(t)) */
-#define SOFTPLUS_STATEMENTS(x, beta)                                                                         \
-    SET(t, (x) * (beta));                                                                                    \
-    FN(sigmoid, u, t);                                                                                       \
+#define SOFTPLUS_STATEMENTS(x, beta)                                                                                   \
+    SET(t, (x) * (beta));                                                                                              \
+    FN(sigmoid, u, t);                                                                                                 \
     FN(softplus, v, t);
 
 /* mish: t = tanh(softplus(x)), u = sigmoid(x) */
-#define MISH_STATEMENTS(x)                                                                                   \
-    SET(t, x);                                                                                               \
-    FN(softplus, t, t);                                                                                      \
-    FN(tanh, t, t);                                                                                          \
+#define MISH_STATEMENTS(x)                                                                                             \
+    SET(t, x);                                                                                                         \
+    FN(softplus, t, t);                                                                                                \
+    FN(tanh, t, t);                                                                                                    \
     SIGMOID_OF(x)
 
 /* log_sigmoid: t = exp(-|x|), u = log1p(t) */
-#define LOG_SIGMOID_STATEMENTS                                                                               \
-    SET(t, -fabs(a[i]));                                                                                     \
-    FN(exp, t, t);                                                                                           \
+#define LOG_SIGMOID_STATEMENTS                                                                                         \
+    SET(t, -fabs(a[i]));                                                                                               \
+    FN(exp, t, t);                                                                                                     \
     FN(log1p, u, t);
 #define MIN0(x) ((x) != (x) ? (x) : (x) < 0 ? (x) : 0)
 
@@ -75,25 +79,25 @@ static void pow_general(const lb_lanes *l, double *out)
 }
 
 /* Exponent `e` everywhere; false when it is none of the small ones. */
-#define SMALL_POWER(NAME, TYPE, ROUND)                                                                       \
-    static bool NAME(const lb_lanes *l, double e)                                                            \
-    {                                                                                                        \
-        const TYPE *x = l->in[0];                                                                            \
-        TYPE *y = l->out[0], square[LB_LANES];                                                               \
-        const size_t n = l->n;                                                                               \
-        if (e != 0 && e != 1 && e != 2 && e != 3 && e != -1 && e != -2 && fabs(e) != 0.5) return false;      \
-        for (size_t i = 0; i < n; i++) square[i] = x[i] * x[i];                                              \
-        if ((e == 3 || e == -2) && l->common != LB_F32 && l->common != LB_F64) ROUND(square, n, l->common, NULL); \
-        for (size_t i = 0; i < n; i++)                                                                       \
-            y[i] = e == 0    ? 1                                                                             \
-                   : e == 1  ? x[i]                                                                          \
-                   : e == 2  ? square[i]                                                                     \
-                   : e == 3  ? square[i] * x[i]                                                              \
-                   : e == -1 ? 1 / x[i]                                                                      \
-                   : e == 0.5  ? SQRT(x[i])                                                                  \
-                   : e == -0.5 ? 1 / SQRT(x[i])                                                              \
-                               : 1 / square[i];                                                                \
-        return true;                                                                                         \
+#define SMALL_POWER(NAME, TYPE, ROUND)                                                                                 \
+    static bool NAME(const lb_lanes *l, double e)                                                                      \
+    {                                                                                                                  \
+        const TYPE *x = l->in[0];                                                                                      \
+        TYPE *y = l->out[0], square[LB_LANES];                                                                         \
+        const size_t n = l->n;                                                                                         \
+        if (e != 0 && e != 1 && e != 2 && e != 3 && e != -1 && e != -2 && fabs(e) != 0.5) return false;                \
+        for (size_t i = 0; i < n; i++) square[i] = x[i] * x[i];                                                        \
+        if ((e == 3 || e == -2) && l->common != LB_F32 && l->common != LB_F64) ROUND(square, n, l->common, NULL);      \
+        for (size_t i = 0; i < n; i++)                                                                                 \
+            y[i] = e == 0      ? 1                                                                                     \
+                   : e == 1    ? x[i]                                                                                  \
+                   : e == 2    ? square[i]                                                                             \
+                   : e == 3    ? square[i] * x[i]                                                                      \
+                   : e == -1   ? 1 / x[i]                                                                              \
+                   : e == 0.5  ? SQRT(x[i])                                                                            \
+                   : e == -0.5 ? 1 / SQRT(x[i])                                                                        \
+                               : 1 / square[i];                                                                        \
+        return true;                                                                                                   \
     }
 SMALL_POWER(small_power_f32, float, lb_round_to_grid_f32)
 SMALL_POWER(small_power_f64, double, lb_round_to_grid_f64)
@@ -133,9 +137,12 @@ static void pow_twin_loop(const lb_lanes *l)
     for (size_t i = 0; i < l->n; i++) {
         y[i] = fabs(y[i]);
         const double x = ((const double *)l->in[0])[l->single[0] ? 0 : i];
-        if (small && (e[0] == 3 || e[0] == -2)) y[i] = UNLESS_STEP_OVERFLOWS(x * x, COARSE(y[i]));
-        else if (small) y[i] = fabs(e[0]) == 0.5 ? COARSE(y[i]) : l->coarse == 1 ? 0 : y[i];
-        else y[i] = COARSE(y[i]);
+        if (small && (e[0] == 3 || e[0] == -2))
+            y[i] = UNLESS_STEP_OVERFLOWS(x * x, COARSE(y[i]));
+        else if (small)
+            y[i] = fabs(e[0]) == 0.5 ? COARSE(y[i]) : l->coarse == 1 ? 0 : y[i];
+        else
+            y[i] = COARSE(y[i]);
     }
 }
 static const lb_pointwise pow_op = {"xx", pow_f32, pow_f64, pow_i64, pow_twin_loop, LB_POINTWISE_COMMON};

@@ -11,32 +11,35 @@ static double number(const lb_operand *arg)
     return arg->f;
 }
 
-static lb_operand number_operand(double value) { return (lb_operand){.tag = LB_OPERAND_FLOAT, .f = value, .i = (int64_t)value}; }
+static lb_operand number_operand(double value)
+{
+    return (lb_operand){.tag = LB_OPERAND_FLOAT, .f = value, .i = (int64_t)value};
+}
 
 enum { DECAY, STEP_SIZE, EPS, SIGN, SCALE };
 
 /* in: param grad sum; out in the same order. */
-#define ADAGRAD(NAME, TYPE)                                                                                  \
-    LB_INLINE void NAME##_body(const lb_lanes *l)                                                            \
-    {                                                                                                        \
-        typedef TYPE T;                                                                                      \
-        const T *params = l->in[0], *grads = l->in[1], *sums = l->in[2];                                     \
-        T *new_params = l->out[0], *new_grads = l->out[1], *new_sums = l->out[2];                            \
-        const T decay = (T)l->s[DECAY], rate = (T)l->s[STEP_SIZE], eps = (T)l->s[EPS], sign = (T)l->s[SIGN], \
-                scale = (T)l->s[SCALE];                                                                      \
-        const bool scaled = l->given_s[SCALE];                                                               \
-        const size_t n = l->n;                                                                               \
-        LB_INDEPENDENT                                                                                       \
-        for (size_t i = 0; i < n; i++) {                                                                     \
-            const T param = params[i], kept = scaled ? grads[i] / scale : grads[i];                          \
-            T grad = kept * sign;                                                                            \
-            grad = decay != 0 ? FMA(param, decay, grad) : grad;                                              \
-            const T sum = FMA(grad, grad, sums[i]);                                                          \
-            new_params[i] = param - grad * rate / (SQRT(sum) + eps);                                         \
-            new_grads[i] = kept;                                                                             \
-            new_sums[i] = sum;                                                                               \
-        }                                                                                                    \
-    }                                                                                                        \
+#define ADAGRAD(NAME, TYPE)                                                                                            \
+    LB_INLINE void NAME##_body(const lb_lanes *l)                                                                      \
+    {                                                                                                                  \
+        typedef TYPE T;                                                                                                \
+        const T *params = l->in[0], *grads = l->in[1], *sums = l->in[2];                                               \
+        T *new_params = l->out[0], *new_grads = l->out[1], *new_sums = l->out[2];                                      \
+        const T decay = (T)l->s[DECAY], rate = (T)l->s[STEP_SIZE], eps = (T)l->s[EPS], sign = (T)l->s[SIGN],           \
+                scale = (T)l->s[SCALE];                                                                                \
+        const bool scaled = l->given_s[SCALE];                                                                         \
+        const size_t n = l->n;                                                                                         \
+        LB_INDEPENDENT                                                                                                 \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            const T param = params[i], kept = scaled ? grads[i] / scale : grads[i];                                    \
+            T grad = kept * sign;                                                                                      \
+            grad = decay != 0 ? FMA(param, decay, grad) : grad;                                                        \
+            const T sum = FMA(grad, grad, sums[i]);                                                                    \
+            new_params[i] = param - grad * rate / (SQRT(sum) + eps);                                                   \
+            new_grads[i] = kept;                                                                                       \
+            new_sums[i] = sum;                                                                                         \
+        }                                                                                                              \
+    }                                                                                                                  \
     LB_PER_ISA(NAME, NAME##_body, (const lb_lanes *l), (l))
 ADAGRAD(adagrad_f32, float)
 ADAGRAD(adagrad_f64, double)
@@ -48,7 +51,8 @@ static void adagrad_twin_loop(const lb_lanes *l)
     for (size_t i = 0; i < l->n; i++) {
         const double kept = fabs(l->given_s[SCALE] ? grads[i] / l->s[SCALE] : grads[i]);
         const double size = kept + fabs(l->s[DECAY] * params[i]);
-        const double grad = (l->given_s[SCALE] ? grads[i] / l->s[SCALE] : grads[i]) * l->s[SIGN] + l->s[DECAY] * params[i];
+        const double grad =
+            (l->given_s[SCALE] ? grads[i] / l->s[SCALE] : grads[i]) * l->s[SIGN] + l->s[DECAY] * params[i];
         const double sum = sums[i] + grad * grad, terms = fabs(sums[i]) + 3 * size * size, root = sqrt(sum) + l->s[EPS];
         out_param[i] = fabs(params[i]) + fabs(l->s[STEP_SIZE]) * size / root * (2 + (sum > 0 ? terms / sum : 1));
         out_grad[i] = kept;
@@ -60,7 +64,8 @@ static const lb_pointwise adagrad_op = {"xxxnnnnn", adagrad_f32, adagrad_f64, NU
 /* Tensor k of a list as an operand. */
 static lb_operand element(const lb_operand *list, uint32_t k)
 {
-    if (list->tag != LB_OPERAND_TENSORS || k >= list->count || !list->tensors[k].data) return (lb_operand){.tag = LB_OPERAND_NONE};
+    if (list->tag != LB_OPERAND_TENSORS || k >= list->count || !list->tensors[k].data)
+        return (lb_operand){.tag = LB_OPERAND_NONE};
     return (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = list->tensors[k]};
 }
 
@@ -68,13 +73,19 @@ static lb_operand element(const lb_operand *list, uint32_t k)
 static lb_status adagrad_run(lb_call *call, bool twin)
 {
     const lb_operand *a = call->args;
-    if (call->n_args < 11 || a[0].tag != LB_OPERAND_TENSORS) return lb_fail(call->err, LB_ERR_INVALID, "%s: no lists", call->row->name);
+    if (call->n_args < 11 || a[0].tag != LB_OPERAND_TENSORS)
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: no lists", call->row->name);
     const uint32_t n = a[0].count;
     const bool skip = a[10].tag == LB_OPERAND_TENSOR && number(&a[10]) == 1, scaled = a[9].tag == LB_OPERAND_TENSOR;
     for (uint32_t k = 0; k < n; k++) {
         const lb_operand step = element(&a[3], k);
-        lb_operand args[8] = {element(&a[0], k), element(&a[1], k), element(&a[2], k), a[6],
-                              number_operand(number(&a[4]) / (1 + (number(&step) - 1) * a[5].f)), a[7], number_operand(a[8].i ? -1 : 1),
+        lb_operand args[8] = {element(&a[0], k),
+                              element(&a[1], k),
+                              element(&a[2], k),
+                              a[6],
+                              number_operand(number(&a[4]) / (1 + (number(&step) - 1) * a[5].f)),
+                              a[7],
+                              number_operand(a[8].i ? -1 : 1),
                               scaled ? number_operand(number(&a[9])) : (lb_operand){.tag = LB_OPERAND_NONE}};
         lb_tensor results[3] = {{0}, {0}, {0}};
         for (uint32_t r = 0; r < 3; r++)
@@ -82,8 +93,10 @@ static lb_status adagrad_run(lb_call *call, bool twin)
         for (uint32_t r = 0; skip && r < 3; r++) { /* a scaler found an infinity: nothing changes */
             const lb_operand zero = number_operand(0);
             if (!results[r].data) continue;
-            if (twin) LB_TRY(lb_pointwise_fill(call, &results[r], &zero));
-            else if (results[r].data != args[r].tensor.data) LB_TRY(lb_pointwise_copy(call, &results[r], &args[r].tensor));
+            if (twin)
+                LB_TRY(lb_pointwise_fill(call, &results[r], &zero));
+            else if (results[r].data != args[r].tensor.data)
+                LB_TRY(lb_pointwise_copy(call, &results[r], &args[r].tensor));
         }
         if (skip) continue;
         lb_call one = *call;
@@ -96,8 +109,14 @@ static lb_status adagrad_run(lb_call *call, bool twin)
     return LB_OK;
 }
 
-static lb_status adagrad(lb_call *call) { return adagrad_run(call, false); }
-static lb_status adagrad_twin(lb_call *call) { return adagrad_run(call, true); }
+static lb_status adagrad(lb_call *call)
+{
+    return adagrad_run(call, false);
+}
+static lb_status adagrad_twin(lb_call *call)
+{
+    return adagrad_run(call, true);
+}
 
 /* clang-format off */
 const lb_op_row lb_rows_adagrad[] = {

@@ -98,7 +98,8 @@ static lb_status cat(lb_call *call)
     if (dim < 0) return wrong(call, "no such dimension");
     for (uint32_t i = 0; i < call->args[0].count; i++) {
         const lb_tensor *part = &call->args[0].tensors[i];
-        if (part->layout.ndim == 1 && part->layout.shape[0] == 0) continue; /* torch passes over it whatever the others are */
+        if (part->layout.ndim == 1 && part->layout.shape[0] == 0)
+            continue; /* torch passes over it whatever the others are */
         if (part->layout.ndim != out->layout.ndim || at + part->layout.shape[dim] > out->layout.shape[dim])
             return wrong(call, "parts do not fit the recorded result");
         lb_tensor view = sliced(out, dim, at, part->layout.shape[dim], 1);
@@ -148,7 +149,8 @@ static lb_status triangle(lb_call *call, bool upper)
     const lb_tensor *out = &call->results[0];
     int ndim = out->layout.ndim;
     if (ndim < 2) return wrong(call, "no matrix");
-    int64_t rows = out->layout.shape[ndim - 2], columns = out->layout.shape[ndim - 1], diagonal = lb_call_int(call, 1, 0);
+    int64_t rows = out->layout.shape[ndim - 2], columns = out->layout.shape[ndim - 1],
+            diagonal = lb_call_int(call, 1, 0);
     if (lb_tensor_numel(out) == 0) return LB_OK;
     for (int64_t r = 0; r < rows; r++) {
         int64_t first = upper ? 0 : r + diagonal + 1, last = upper ? r + diagonal : columns;
@@ -162,8 +164,14 @@ static lb_status triangle(lb_call *call, bool upper)
     return LB_OK;
 }
 
-static lb_status tril(lb_call *call) { return triangle(call, false); }
-static lb_status triu(lb_call *call) { return triangle(call, true); }
+static lb_status tril(lb_call *call)
+{
+    return triangle(call, false);
+}
+static lb_status triu(lb_call *call)
+{
+    return triangle(call, true);
+}
 
 /* ---- repeating and turning ------------------------------------------------------------------------------------------ */
 
@@ -175,7 +183,8 @@ static lb_status flip(lb_call *call)
     for (int k = 0; k < n; k++) {
         int d = lb_wrap_dim(dims[k], in.layout.ndim);
         if (d < 0) return wrong(call, "no such dimension");
-        if (in.layout.ndim && in.layout.shape[d] > 0) in = sliced(&in, d, in.layout.shape[d] - 1, in.layout.shape[d], -1);
+        if (in.layout.ndim && in.layout.shape[d] > 0)
+            in = sliced(&in, d, in.layout.shape[d] - 1, in.layout.shape[d], -1);
     }
     return copy(call, &call->results[0], &in);
 }
@@ -250,7 +259,8 @@ static lb_status repeat_interleave(lb_call *call)
     for (int64_t i = 0, n = lb_tensor_numel(repeats); lb_frame_ok(&f) && i < n; i++)
         for (int64_t t = 0; t < times[i]; t++, k++)
             if (k < room) y[k] = i;
-    if (lb_frame_ok(&f) && k != room) lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
+    if (lb_frame_ok(&f) && k != room)
+        lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
     return lb_frame_end(&f);
 }
 
@@ -264,7 +274,8 @@ static lb_status slice_backward(lb_call *call)
     if (dim < 0) return wrong(call, "no such dimension");
     int64_t start = lb_call_int(call, 3, 0), end = lb_call_int(call, 4, INT64_MAX), step = lb_call_int(call, 5, 1);
     clamp_range(out->layout.shape[dim], &start, &end);
-    if (step < 1 || (end - start + step - 1) / step != grad->layout.shape[dim]) return wrong(call, "the gradient has another size");
+    if (step < 1 || (end - start + step - 1) / step != grad->layout.shape[dim])
+        return wrong(call, "the gradient has another size");
     lb_tensor view = sliced(out, dim, start, grad->layout.shape[dim], step);
     LB_TRY(lb_pointwise_fill(call, out, &zero));
     return copy(call, &view, grad);
@@ -302,7 +313,8 @@ static lb_status slice_scatter(lb_call *call)
     int64_t start = lb_call_int(call, 3, 0), end = lb_call_int(call, 4, INT64_MAX), step = lb_call_int(call, 5, 1);
     clamp_range(out->layout.shape[dim], &start, &end);
     LB_TRY(copy_self(call));
-    if (step < 1 || (end - start + step - 1) / step != source->layout.shape[dim]) return wrong(call, "the source has another size");
+    if (step < 1 || (end - start + step - 1) / step != source->layout.shape[dim])
+        return wrong(call, "the source has another size");
     lb_tensor view = sliced(out, dim, start, source->layout.shape[dim], step);
     return copy(call, &view, source);
 }
@@ -329,24 +341,23 @@ static lb_status diagonal_scatter(lb_call *call)
     return into_diagonal(call, lb_call_tensor(call, 1), 2);
 }
 
-#define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
+#define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
 const lb_op_row lb_rows_arrangement[] = {
-    MOVED("cat", "tensors[] dim", cat, "cat")
-    MOVED("stack", "tensors[] dim", stack, "stack")
-    MOVED("constant_pad_nd", "self! pad value", constant_pad, "constant_pad_nd")
-    MOVED("tril", "self! diagonal", tril, "triangle")
-    MOVED("triu", "self! diagonal", triu, "triangle")
-    MOVED("flip", "self! dims", flip, "flip")
-    MOVED("repeat", "self! repeats", repeat, "repeat")
-    MOVED("roll", "self! shifts dims", roll, "roll")
-    {.name = "aten::repeat_interleave.Tensor", .args = "repeats! output_size", .kernel = repeat_interleave,
-     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION, .samples = "repeat_interleave"},
+    MOVED("cat", "tensors[] dim", cat, "cat") MOVED("stack", "tensors[] dim", stack, "stack")
+        MOVED("constant_pad_nd", "self! pad value", constant_pad, "constant_pad_nd")
+            MOVED("tril", "self! diagonal", tril, "triangle") MOVED("triu", "self! diagonal", triu, "triangle")
+                MOVED("flip", "self! dims", flip, "flip") MOVED("repeat", "self! repeats", repeat, "repeat")
+                    MOVED("roll", "self! shifts dims", roll,
+                          "roll"){.name = "aten::repeat_interleave.Tensor",
+                                  .args = "repeats! output_size",
+                                  .kernel = repeat_interleave,
+                                  .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION,
+                                  .samples = "repeat_interleave"},
     MOVED("slice_backward", "grad_output! input_sizes dim start end step", slice_backward, "slice_backward")
-    MOVED("select_backward", "grad_output! input_sizes dim index", select_backward, "select_backward")
-    MOVED("diagonal_backward", "grad_output! input_sizes offset dim1 dim2", diagonal_backward, "diagonal_backward")
-    MOVED("slice_scatter", "self! src! dim start end step", slice_scatter, "slice_scatter")
-    MOVED("select_scatter", "self! src! dim index", select_scatter, "select_scatter")
-    MOVED("diagonal_scatter", "self! src! offset dim1 dim2", diagonal_scatter, "diagonal_scatter")
-    {NULL},
+        MOVED("select_backward", "grad_output! input_sizes dim index", select_backward, "select_backward") MOVED(
+            "diagonal_backward", "grad_output! input_sizes offset dim1 dim2", diagonal_backward,
+            "diagonal_backward") MOVED("slice_scatter", "self! src! dim start end step", slice_scatter, "slice_scatter")
+            MOVED("select_scatter", "self! src! dim index", select_scatter, "select_scatter")
+                MOVED("diagonal_scatter", "self! src! offset dim1 dim2", diagonal_scatter, "diagonal_scatter"){NULL},
 };

@@ -50,7 +50,8 @@ static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, d
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < n; i++) sum += lb_frame_get(f, x, from + i);
     *mean = sum / (double)n;
-    for (int64_t i = 0; i < n; i++) squares += (lb_frame_get(f, x, from + i) - *mean) * (lb_frame_get(f, x, from + i) - *mean);
+    for (int64_t i = 0; i < n; i++)
+        squares += (lb_frame_get(f, x, from + i) - *mean) * (lb_frame_get(f, x, from + i) - *mean);
     *var = squares / (double)n;
 }
 
@@ -61,7 +62,8 @@ static channel twin_moments(const lb_frame *f, const void *x, int64_t from, int6
     double mixed = 0;
     moments(f, x, from, n, &m.mean, &m.var);
     for (int64_t i = 0; i < n; i++) m.e += fabs(lb_frame_get(f, x, from + i)) / (double)n;
-    for (int64_t i = 0; i < n; i++) mixed += fabs(lb_frame_get(f, x, from + i) - m.mean) * (fabs(lb_frame_get(f, x, from + i)) + m.e) / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        mixed += fabs(lb_frame_get(f, x, from + i) - m.mean) * (fabs(lb_frame_get(f, x, from + i)) + m.e) / (double)n;
     m.kappa = mixed / (m.var + eps);
     return m;
 }
@@ -74,7 +76,8 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     lb_frame *f = &g.frame;
     const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2);
     int64_t count = g.samples * g.groups, n = g.width * g.spatial;
-    void *y = lb_frame_output(f, 0, count * n), *means = lb_frame_output(f, 1, count), *rstds = lb_frame_output(f, 2, count);
+    void *y = lb_frame_output(f, 0, count * n), *means = lb_frame_output(f, 1, count),
+         *rstds = lb_frame_output(f, 2, count);
     double eps = lb_call_float(call, 7, 1e-5);
     for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
         double mean, var, rstd, e = 0, kappa = 0;
@@ -95,7 +98,8 @@ static lb_status group_norm_run(lb_call *call, bool twin)
         lb_frame_set(f, rstds, i, twin ? rstd * (1 + kappa) : rstd);
         for (int64_t c = 0; c < g.width; c++) {
             int64_t channel = i % g.groups * g.width + c;
-            double w = gamma ? lb_frame_get(f, gamma, channel) : 1, b = beta ? lb_frame_get(f, beta, channel) : 0, scale = rstd * w;
+            double w = gamma ? lb_frame_get(f, gamma, channel) : 1, b = beta ? lb_frame_get(f, beta, channel) : 0,
+                   scale = rstd * w;
             if (!f->wide) scale = (float)scale;
             double shift = -scale * mean + b;
             if (!f->wide) shift = (float)shift;
@@ -110,8 +114,14 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status group_norm(lb_call *call) { return group_norm_run(call, false); }
-static lb_status group_norm_twin(lb_call *call) { return group_norm_run(call, true); }
+static lb_status group_norm(lb_call *call)
+{
+    return group_norm_run(call, false);
+}
+static lb_status group_norm_twin(lb_call *call)
+{
+    return group_norm_run(call, true);
+}
 
 /* What a backward call reads besides x and gamma, and what it writes; a gradient that nobody wants is NULL. */
 typedef struct gradients {
@@ -140,7 +150,8 @@ static void group_backward(const groups *g, const gradients *to, int64_t i)
             db += twin ? fabs(d) : d;
         }
         ds_sum += ds * (twin ? fabs(w) : w), db_sum += db * (twin ? fabs(w) : w);
-        if (dgamma) lb_frame_set(f, dgamma, channel, lb_frame_get(f, dgamma, channel) + (twin ? ds + db * m : ds - db * m) * a);
+        if (dgamma)
+            lb_frame_set(f, dgamma, channel, lb_frame_get(f, dgamma, channel) + (twin ? ds + db * m : ds - db * m) * a);
         if (dbeta) lb_frame_set(f, dbeta, channel, lb_frame_get(f, dbeta, channel) + db);
     }
     double b = (twin ? db_sum * m + ds_sum : db_sum * m - ds_sum) * a * a * a / (double)n;
@@ -159,7 +170,8 @@ static lb_status group_norm_backward_run(lb_call *call, bool twin)
     groups g;
     if (!groups_begin(&g, call, lb_call_tensor(call, 1), 5)) return lb_frame_end(&g.frame);
     lb_frame *f = &g.frame;
-    gradients to = {.dy = lb_frame_input(f, 0), .mean = lb_frame_input(f, 2), .rstd = lb_frame_input(f, 3), .twin = twin};
+    gradients to = {
+        .dy = lb_frame_input(f, 0), .mean = lb_frame_input(f, 2), .rstd = lb_frame_input(f, 3), .twin = twin};
     g.gamma = lb_frame_input(f, 4);
     int64_t count = g.samples * g.groups;
     to.dx = wanted(call, 9, 0) ? lb_frame_output(f, 0, count * g.width * g.spatial) : NULL;
@@ -174,8 +186,14 @@ static lb_status group_norm_backward_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status group_norm_backward(lb_call *call) { return group_norm_backward_run(call, false); }
-static lb_status group_norm_backward_twin(lb_call *call) { return group_norm_backward_run(call, true); }
+static lb_status group_norm_backward(lb_call *call)
+{
+    return group_norm_backward_run(call, false);
+}
+static lb_status group_norm_backward_twin(lb_call *call)
+{
+    return group_norm_backward_run(call, true);
+}
 
 /* ---- batch norm ------------------------------------------------------------------------------------------------------- */
 
@@ -233,7 +251,10 @@ typedef struct batch_args {
     uint32_t updated; /* result that is the new running mean, the variance follows */
 } batch_args;
 
-static bool trains(const lb_call *call, uint32_t at) { return at == ALWAYS || (at != NONE && lb_call_int(call, at, 0)); }
+static bool trains(const lb_call *call, uint32_t at)
+{
+    return at == ALWAYS || (at != NONE && lb_call_int(call, at, 0));
+}
 
 /* Result r, if it is wanted and has a value for every channel. */
 static void *per_channel(batch *b, uint32_t r)
@@ -274,11 +295,14 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
     void *new_mean = per_channel(&b, at.updated), *new_var = per_channel(&b, at.updated + 1);
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        channel m = training ? channel_moments(&b, c, eps) : (channel){lb_frame_get(f, mean, c), lb_frame_get(f, var, c), 0, 0};
-        double invstd = 1 / sqrt(m.var + eps), w = gamma ? lb_frame_get(f, gamma, c) : 1, shift = beta ? lb_frame_get(f, beta, c) : 0;
+        channel m =
+            training ? channel_moments(&b, c, eps) : (channel){lb_frame_get(f, mean, c), lb_frame_get(f, var, c), 0, 0};
+        double invstd = 1 / sqrt(m.var + eps), w = gamma ? lb_frame_get(f, gamma, c) : 1,
+               shift = beta ? lb_frame_get(f, beta, c) : 0;
         double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
         if (saved && training) lb_frame_set(f, saved, c, twin ? m.e : m.mean);
-        if (inverse && training) lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
+        if (inverse && training)
+            lb_frame_set(f, inverse, c, twin ? invstd * (1 + m.kappa) * lb_twin_scale(call, 0) : invstd);
         blend_running(f, how, new_mean, mean, c, twin ? m.e : m.mean);
         blend_running(f, how, new_var, var, c, unbiased);
         double a = invstd * w, b_shift = shift - m.mean * a;
@@ -292,9 +316,15 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     return lb_frame_end(f);
 }
 
-#define BATCH(NAME, ...)                                                                                     \
-    static lb_status NAME(lb_call *call) { return batch_norm_run(call, (batch_args){__VA_ARGS__}, false); }  \
-    static lb_status NAME##_twin(lb_call *call) { return batch_norm_run(call, (batch_args){__VA_ARGS__}, true); }
+#define BATCH(NAME, ...)                                                                                               \
+    static lb_status NAME(lb_call *call)                                                                               \
+    {                                                                                                                  \
+        return batch_norm_run(call, (batch_args){__VA_ARGS__}, false);                                                 \
+    }                                                                                                                  \
+    static lb_status NAME##_twin(lb_call *call)                                                                        \
+    {                                                                                                                  \
+        return batch_norm_run(call, (batch_args){__VA_ARGS__}, true);                                                  \
+    }
 BATCH(batch_norm, 3, 5, 6, 7, 3)
 BATCH(batch_norm_no_stats, NONE, 3, 4, 5, NONE)
 BATCH(batch_norm_inference, 3, NONE, 5, 6, NONE)
@@ -320,7 +350,8 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
     void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        double m = lb_frame_get(f, mean, c), invstd = training ? lb_frame_get(f, spread, c) : 1 / sqrt(lb_frame_get(f, spread, c) + eps);
+        double m = lb_frame_get(f, mean, c),
+               invstd = training ? lb_frame_get(f, spread, c) : 1 / sqrt(lb_frame_get(f, spread, c) + eps);
         double w = gamma ? lb_frame_get(f, gamma, c) : 1, sum = 0, dot = 0;
         for (int64_t i = 0; i < b.n; i++) {
             double d = lb_frame_get(f, dy, place(&b, c, i)), x = lb_frame_get(f, b.x, place(&b, c, i));
@@ -340,15 +371,27 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     return lb_frame_end(f);
 }
 
-#define BATCH_BACKWARD(NAME, ...)                                                                            \
-    static lb_status NAME(lb_call *call) { return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, false); } \
-    static lb_status NAME##_twin(lb_call *call) { return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, true); }
+#define BATCH_BACKWARD(NAME, ...)                                                                                      \
+    static lb_status NAME(lb_call *call)                                                                               \
+    {                                                                                                                  \
+        return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, false);                               \
+    }                                                                                                                  \
+    static lb_status NAME##_twin(lb_call *call)                                                                        \
+    {                                                                                                                  \
+        return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, true);                                \
+    }
 BATCH_BACKWARD(batch_norm_backward, 0, 1, 2, 3, 5, 7, 8, 9)
 BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE)
 
-#define NORM(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                           \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = ROUNDINGS,   \
-     .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES | (FLAGS),          \
+#define NORM(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                                     \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .twin = KERNEL##_twin,                                                                                            \
+     .roundings = ROUNDINGS,                                                                                           \
+     .roundings_per_term = 1,                                                                                          \
+     .terms = TERMS,                                                                                                   \
+     .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES | (FLAGS),                                                             \
      .samples = SAMPLES},
 #define RESERVE LB_ROW_GIVEN(3, 1)
 #define STATS "running_mean running_var"
@@ -356,29 +399,35 @@ BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE)
 #define SAVED "save_mean save_var"
 const lb_op_row lb_rows_channel_norm[] = {
     NORM("native_group_norm", "input! weight bias N C HxW group eps", group_norm, 8, 0, LB_TERMS(ROWS, 0), "group_norm")
-    NORM("native_group_norm_backward", "grad_out! input! mean! rstd! weight N C HxW group output_mask", group_norm_backward, 12, 0,
-         LB_TERMS(ELEMENTS, 1), "group_norm_backward")
-    NORM("native_batch_norm", "input! weight bias " STATS " training momentum eps", batch_norm, 8, 0,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm")
-    NORM("_native_batch_norm_legit", "input! weight bias " STATS_NEEDED " training momentum eps", batch_norm, 8, 0,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm")
-    NORM("_native_batch_norm_legit_functional", "input! weight bias " STATS_NEEDED " training momentum eps", batch_norm, 8, 0,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm")
-    NORM("_native_batch_norm_legit.no_stats", "input! weight bias training momentum eps", batch_norm_no_stats, 8, 0,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm no_stats")
-    NORM("_native_batch_norm_legit_no_training", "input! weight bias " STATS_NEEDED " momentum eps", batch_norm_inference, 8, 0,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-    NORM("_batch_norm_no_update", "input! weight bias " STATS " momentum eps", batch_norm_inference, 8, RESERVE,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-    NORM("_batch_norm_with_update", "input! weight bias " STATS_NEEDED " momentum eps", batch_norm_update, 8, RESERVE,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-    NORM("cudnn_batch_norm", "input! weight! bias " STATS " training exponential_average_factor epsilon", batch_norm, 8, RESERVE,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm cudnn")
-    NORM("native_batch_norm_backward", "grad_out! input! weight " STATS " save_mean save_invstd train eps output_mask",
-         batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward")
-    NORM("batch_norm_backward", "grad_out! input! weight! " STATS " " SAVED " update eps output_mask reserve", batch_norm_backward, 12, 0,
-         LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward reserve")
-    NORM("cudnn_batch_norm_backward", "input! grad_output! weight! " STATS " " SAVED " epsilon reserveSpace", cudnn_backward, 12, 0,
-         LB_TERMS(PER_CHANNEL, 0), "batch_norm_backward cudnn")
-    {NULL},
+        NORM("native_group_norm_backward", "grad_out! input! mean! rstd! weight N C HxW group output_mask",
+             group_norm_backward, 12, 0, LB_TERMS(ELEMENTS, 1),
+             "group_norm_backward") NORM("native_batch_norm", "input! weight bias " STATS " training momentum eps",
+                                         batch_norm, 8, 0, LB_TERMS(PER_CHANNEL, 0),
+                                         "batch_norm") NORM("_native_batch_norm_legit",
+                                                            "input! weight bias " STATS_NEEDED " training momentum eps",
+                                                            batch_norm, 8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm")
+            NORM("_native_batch_norm_legit_functional", "input! weight bias " STATS_NEEDED " training momentum eps",
+                 batch_norm, 8, 0, LB_TERMS(PER_CHANNEL, 0),
+                 "batch_norm") NORM("_native_batch_norm_legit.no_stats", "input! weight bias training momentum eps",
+                                    batch_norm_no_stats, 8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm no_stats")
+                NORM("_native_batch_norm_legit_no_training", "input! weight bias " STATS_NEEDED " momentum eps",
+                     batch_norm_inference, 8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
+                    NORM("_batch_norm_no_update", "input! weight bias " STATS " momentum eps", batch_norm_inference, 8,
+                         RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
+                        NORM("_batch_norm_with_update", "input! weight bias " STATS_NEEDED " momentum eps",
+                             batch_norm_update, 8, RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
+                            NORM("cudnn_batch_norm",
+                                 "input! weight! bias " STATS " training exponential_average_factor epsilon",
+                                 batch_norm, 8, RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm cudnn")
+                                NORM("native_batch_norm_backward",
+                                     "grad_out! input! weight " STATS " save_mean save_invstd train eps output_mask",
+                                     batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward")
+                                    NORM("batch_norm_backward",
+                                         "grad_out! input! weight! " STATS " " SAVED " update eps output_mask reserve",
+                                         batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1),
+                                         "batch_norm_backward reserve")
+                                        NORM("cudnn_batch_norm_backward",
+                                             "input! grad_output! weight! " STATS " " SAVED " epsilon reserveSpace",
+                                             cudnn_backward, 12, 0, LB_TERMS(PER_CHANNEL, 0),
+                                             "batch_norm_backward cudnn"){NULL},
 };

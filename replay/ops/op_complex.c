@@ -151,11 +151,14 @@ static lb_tensor part_of(const lb_tensor *tensor, int part, const uint64_t *zero
 /* Of a number in a tensor's place; false: it is none. A complex one of Python's is a list of two. */
 static bool part_of_number(const lb_operand *number, int part, lb_operand *out)
 {
-    const bool real = number->tag == LB_OPERAND_INT || number->tag == LB_OPERAND_FLOAT || number->tag == LB_OPERAND_BOOL;
+    const bool real =
+        number->tag == LB_OPERAND_INT || number->tag == LB_OPERAND_FLOAT || number->tag == LB_OPERAND_BOOL;
     if (!real && (number->tag != LB_OPERAND_NUMBERS || number->count != 2)) return false;
     *out = *number;
-    if (!real) *out = (lb_operand){.tag = LB_OPERAND_FLOAT, .f = number->floats[part], .i = (int64_t)number->floats[part]};
-    else if (part) out->i = 0, out->f = 0;
+    if (!real)
+        *out = (lb_operand){.tag = LB_OPERAND_FLOAT, .f = number->floats[part], .i = (int64_t)number->floats[part]};
+    else if (part)
+        out->i = 0, out->f = 0;
     return true;
 }
 
@@ -246,8 +249,7 @@ static number load(const operand *o, int64_t at)
 static lb_status each(const lb_call *call, loop run)
 {
     lb_tensor *y = &call->results[0];
-    if (call->n_results != 1 || call->method.kernel || call->method.cast || call->method.compute)
-        return refuse(call);
+    if (call->n_results != 1 || call->method.kernel || call->method.cast || call->method.compute) return refuse(call);
     if (!y->data) return LB_OK;
     const lb_layout *to = &y->layout;
     operand a, b = {.constant = true};
@@ -267,8 +269,7 @@ static lb_status each(const lb_call *call, loop run)
         for (int d = to->ndim - 1; d >= 0; d--) {
             at_a += a.stride[d], at_b += b.stride[d], at += to->stride[d];
             if (++index[d] < to->shape[d]) break;
-            at_a -= a.stride[d] * to->shape[d], at_b -= b.stride[d] * to->shape[d],
-                at -= to->stride[d] * to->shape[d];
+            at_a -= a.stride[d] * to->shape[d], at_b -= b.stride[d] * to->shape[d], at -= to->stride[d] * to->shape[d];
             index[d] = 0;
         }
     }
@@ -316,9 +317,13 @@ static lb_status only_complex(lb_call *call)
     return lb_call_is_complex(call) ? lb_row_run(call) : refuse(call);
 }
 
-#define ROW(NAME, ARGS, ROUNDINGS, FLAGS, SAMPLES)                                                             \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = only_complex, .roundings = ROUNDINGS,                    \
-     .flags = LB_ROW_ELEMENTWISE | (FLAGS), .samples = SAMPLES},
+#define ROW(NAME, ARGS, ROUNDINGS, FLAGS, SAMPLES)                                                                     \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = only_complex,                                                                                           \
+     .roundings = ROUNDINGS,                                                                                           \
+     .flags = LB_ROW_ELEMENTWISE | (FLAGS),                                                                            \
+     .samples = SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_complex[] = {

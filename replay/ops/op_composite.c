@@ -51,12 +51,12 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     int64_t spatial = 1;
     for (int d = 2; d < l->ndim; d++) spatial *= l->shape[d];
     lb_row_call p = {.row = "aten::native_group_norm",
-                  .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 2), lb_operand_arg(call, 3),
-                           lb_operand_int(l->shape[0]), lb_operand_int(l->shape[1]), lb_operand_int(spatial),
-                           lb_operand_arg(call, 1), lb_operand_arg(call, 4)},
-                  .n_args = 8,
-                  .results = {call->results[0]},
-                  .n_results = 3};
+                     .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 2), lb_operand_arg(call, 3),
+                              lb_operand_int(l->shape[0]), lb_operand_int(l->shape[1]), lb_operand_int(spatial),
+                              lb_operand_arg(call, 1), lb_operand_arg(call, 4)},
+                     .n_args = 8,
+                     .results = {call->results[0]},
+                     .n_results = 3};
     return lb_row_call_run(call, &p, twin);
 }
 
@@ -76,10 +76,10 @@ static lb_status softmax_of(lb_call *call, const char *row, bool twin)
         lb_dtype_precision(call->results[0].dtype) < lb_dtype_precision(x->dtype))
         return unsupported(call, "an input that is rounded first");
     lb_row_call p = {.row = row,
-                  .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 1), lb_operand_flag(false)},
-                  .n_args = 3,
-                  .results = {call->results[0]},
-                  .n_results = 1};
+                     .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 1), lb_operand_flag(false)},
+                     .n_args = 3,
+                     .results = {call->results[0]},
+                     .n_results = 1};
     return lb_row_call_run(call, &p, twin);
 }
 
@@ -102,18 +102,18 @@ static lb_status cross_entropy_run(lb_call *call, bool twin)
                      .layout = lb_layout_contiguous(scores->layout.ndim, scores->layout.shape)};
     log.data = malloc(lb_dtype_bytes(log.dtype, (size_t)lb_tensor_numel(&log)) + 1);
     if (!log.data) return lb_fail(call->err, LB_ERR_NOMEM, "%s: no memory for the scores", call->row->name);
-    lb_row_call first = {.row = "aten::_log_softmax",
-                      .args = {lb_operand_arg(call, 0), lb_operand_int(scores->layout.ndim == 1 ? 0 : 1),
-                               lb_operand_flag(false)},
-                      .n_args = 3,
-                      .results = {log},
-                      .n_results = 1};
+    lb_row_call first = {
+        .row = "aten::_log_softmax",
+        .args = {lb_operand_arg(call, 0), lb_operand_int(scores->layout.ndim == 1 ? 0 : 1), lb_operand_flag(false)},
+        .n_args = 3,
+        .results = {log},
+        .n_results = 1};
     lb_row_call second = {.row = "aten::nll_loss_forward",
-                       .args = {lb_operand_tensor(&log), lb_operand_arg(call, 1), lb_operand_arg(call, 2),
-                                lb_operand_arg(call, 3), lb_operand_arg(call, 4)},
-                       .n_args = 5,
-                       .results = {call->results[0]},
-                       .n_results = 2};
+                          .args = {lb_operand_tensor(&log), lb_operand_arg(call, 1), lb_operand_arg(call, 2),
+                                   lb_operand_arg(call, 3), lb_operand_arg(call, 4)},
+                          .n_args = 5,
+                          .results = {call->results[0]},
+                          .n_results = 2};
     lb_status status = lb_row_call_run(call, &first, twin);
     if (status == LB_OK) status = lb_row_call_run(call, &second, twin);
     double *y = call->results[0].data;
@@ -125,12 +125,12 @@ static lb_status cross_entropy_run(lb_call *call, bool twin)
 
 static lb_status elu_of(lb_call *call, double alpha, double scale, double input_scale, bool twin)
 {
-    lb_row_call p = {.row = "aten::elu",
-                  .args = {lb_operand_arg(call, 0), lb_operand_real(alpha), lb_operand_real(scale),
-                           lb_operand_real(input_scale)},
-                  .n_args = 4,
-                  .results = {call->results[0]},
-                  .n_results = 1};
+    lb_row_call p = {
+        .row = "aten::elu",
+        .args = {lb_operand_arg(call, 0), lb_operand_real(alpha), lb_operand_real(scale), lb_operand_real(input_scale)},
+        .n_args = 4,
+        .results = {call->results[0]},
+        .n_results = 1};
     return lb_row_call_run(call, &p, twin);
 }
 
@@ -145,10 +145,10 @@ static lb_status celu_run(lb_call *call, bool twin)
 static lb_status relu6(lb_call *call)
 {
     lb_row_call p = {.row = "aten::hardtanh",
-                  .args = {lb_operand_arg(call, 0), lb_operand_int(0), lb_operand_int(6)},
-                  .n_args = 3,
-                  .results = {call->results[0]},
-                  .n_results = 1};
+                     .args = {lb_operand_arg(call, 0), lb_operand_int(0), lb_operand_int(6)},
+                     .n_args = 3,
+                     .results = {call->results[0]},
+                     .n_results = 1};
     return lb_row_call_run(call, &p, false);
 }
 
@@ -156,18 +156,17 @@ static lb_status relu6(lb_call *call)
 static lb_status relu_of_result(lb_call *call)
 {
     lb_row_call relu = {.row = "aten::relu",
-                     .args = {lb_operand_tensor(&call->results[0])},
-                     .n_args = 1,
-                     .results = {call->results[0]},
-                     .n_results = 1};
+                        .args = {lb_operand_tensor(&call->results[0])},
+                        .n_args = 1,
+                        .results = {call->results[0]},
+                        .n_results = 1};
     return lb_row_call_run(call, &relu, false);
 }
 
 /* self, mat1, mat2, beta, alpha, use_gelu */
 static lb_status addmm_activation_run(lb_call *call, bool twin)
 {
-    if (lb_call_int(call, 5, 0))
-        return unsupported(call, "a gelu, which is exact on a CPU and by tanh on CUDA");
+    if (lb_call_int(call, 5, 0)) return unsupported(call, "a gelu, which is exact on a CPU and by tanh on CUDA");
     LB_TRY(forwarded(call, "aten::addmm", 5, 1, twin));
     if (twin) return LB_OK;
     return relu_of_result(call);
@@ -239,15 +238,15 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
 }
 
 #define AT(n) ((n) + 1)
-#define CONVOLUTION(ID, ...)                                                                                   \
-    static const convolution_args ID##_args = {__VA_ARGS__};                                                   \
-    static lb_status ID##_run(lb_call *call, bool twin)                                                        \
-    {                                                                                                          \
-        return convolution_run(call, &ID##_args, twin);                                                        \
+#define CONVOLUTION(ID, ...)                                                                                           \
+    static const convolution_args ID##_args = {__VA_ARGS__};                                                           \
+    static lb_status ID##_run(lb_call *call, bool twin)                                                                \
+    {                                                                                                                  \
+        return convolution_run(call, &ID##_args, twin);                                                                \
     }
 CONVOLUTION(conv, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilation = AT(5), .groups = AT(6))
-CONVOLUTION(conv_transpose, .bias = AT(2), .stride = AT(3), .padding = AT(4), .output_padding = AT(5),
-            .groups = AT(6), .dilation = AT(7), .transposed = true)
+CONVOLUTION(conv_transpose, .bias = AT(2), .stride = AT(3), .padding = AT(4), .output_padding = AT(5), .groups = AT(6),
+            .dilation = AT(7), .transposed = true)
 CONVOLUTION(cudnn_conv, .padding = AT(2), .stride = AT(3), .dilation = AT(4), .groups = AT(5))
 CONVOLUTION(cudnn_transpose, .padding = AT(2), .output_padding = AT(3), .stride = AT(4), .dilation = AT(5),
             .groups = AT(6), .transposed = true)
@@ -256,8 +255,7 @@ CONVOLUTION(cudnn_relu, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilat
 CONVOLUTION(miopen_conv, .bias = AT(2), .padding = AT(3), .stride = AT(4), .dilation = AT(5), .groups = AT(6))
 CONVOLUTION(thnn_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5))
 CONVOLUTION(dilated_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6))
-CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6),
-            .depthwise = true)
+CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6), .depthwise = true)
 
 /* ---- copies ------------------------------------------------------------------------------------------------------------ */
 
@@ -319,17 +317,24 @@ COMPOSITE(thnn_conv)
 COMPOSITE(dilated_conv)
 COMPOSITE(depthwise_conv)
 
-#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, TERMS, SAMPLES)                                       \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
-     .roundings = ROUNDINGS, .roundings_per_term = 1, .terms = TERMS, .flags = FLAGS, .kernels = KERNELS,    \
+#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, TERMS, SAMPLES)                                                 \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = ROUNDINGS,                                                                                           \
+     .roundings_per_term = 1,                                                                                          \
+     .terms = TERMS,                                                                                                   \
+     .flags = FLAGS,                                                                                                   \
+     .kernels = KERNELS,                                                                                               \
      .samples = SAMPLES},
-#define SUM(NAME, ARGS, ID, ROUNDINGS, TERMS, SAMPLES) ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, TERMS, SAMPLES)
-#define NORM(NAME, ARGS, ID, ROUNDINGS, TERMS, SAMPLES)                                                      \
+#define SUM(NAME, ARGS, ID, ROUNDINGS, TERMS, SAMPLES)                                                                 \
+    ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION, NULL, TERMS, SAMPLES)
+#define NORM(NAME, ARGS, ID, ROUNDINGS, TERMS, SAMPLES)                                                                \
     ROW(NAME, ARGS, ID, ROUNDINGS, LB_ROW_REDUCTION | LB_ROW_SQUARES, NULL, TERMS, SAMPLES)
 #define CONV(NAME, ARGS, ID, TERMS, SAMPLES) ROW(NAME, ARGS, ID, 2, LB_ROW_REDUCTION, "openblas", TERMS, SAMPLES)
-#define COPIED(NAME, ARGS, SAMPLES)                                                                            \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = copied, .flags = LB_ROW_VIEW | LB_ROW_EXACT,             \
-     .samples = SAMPLES},
+#define COPIED(NAME, ARGS, SAMPLES)                                                                                    \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = copied, .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = SAMPLES},
 #define CAST "non_blocking copy memory_format"
 #define USUAL "input! weight! bias stride padding dilation groups"
 #define FLAGS_ " benchmark deterministic allow_tf32"

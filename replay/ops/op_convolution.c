@@ -60,7 +60,8 @@ static bool convolution_begin(convolution *c, lb_call *call, const lb_tensor *sm
         c->taps *= c->kernel[d], c->positions *= c->small_size[d], c->pixels *= c->big_size[d];
     }
     if (c->groups < 1 || small->layout.shape[1] % c->groups || big->layout.shape[1] % c->groups ||
-        weight->layout.shape[0] != small->layout.shape[1] || weight->layout.shape[1] != big->layout.shape[1] / c->groups)
+        weight->layout.shape[0] != small->layout.shape[1] ||
+        weight->layout.shape[1] != big->layout.shape[1] / c->groups)
         lb_frame_fail(&c->frame, LB_ERR_INVALID, "channels and groups do not match");
     if (!lb_frame_ok(&c->frame)) return false;
     c->small = small->layout.shape[1] / c->groups, c->big = big->layout.shape[1] / c->groups;
@@ -160,12 +161,26 @@ static void convolve(convolution *c, task what, const images *x, int64_t n, int6
         columns_of(c, big, x->col);
         product(c, (lb_product){.m = c->small, .n = c->positions, .k = inner}, weight, x->col, small);
     } else if (what == SCATTER) {
-        product(c, (lb_product){.m = inner, .n = c->positions, .k = c->small, .a_row = 1, .a_column = inner, .b_row = c->positions, .b_column = 1},
+        product(c,
+                (lb_product){.m = inner,
+                             .n = c->positions,
+                             .k = c->small,
+                             .a_row = 1,
+                             .a_column = inner,
+                             .b_row = c->positions,
+                             .b_column = 1},
                 weight, small, x->col);
         image_of(c, x->col, big);
     } else {
         columns_of(c, big, x->col);
-        product(c, (lb_product){.m = c->small, .n = inner, .k = c->positions, .a_row = c->positions, .a_column = 1, .b_row = 1, .b_column = c->positions},
+        product(c,
+                (lb_product){.m = c->small,
+                             .n = inner,
+                             .k = c->positions,
+                             .a_row = c->positions,
+                             .a_column = 1,
+                             .b_row = 1,
+                             .b_column = c->positions},
                 small, x->col, x->part);
         for (int64_t i = 0; i < c->small * inner; i++) {
             if (c->frame.wide)
@@ -201,7 +216,8 @@ static lb_status forward(lb_call *call, bool twin)
     const lb_tensor *in = lb_call_tensor(call, 0), *weight = lb_call_tensor(call, 1), *out = &call->results[0];
     bool transposed = lb_call_int(call, 6, 0);
     convolution c;
-    if (!convolution_begin(&c, call, transposed ? in : out, transposed ? out : in, weight, 3)) return lb_frame_end(&c.frame);
+    if (!convolution_begin(&c, call, transposed ? in : out, transposed ? out : in, weight, 3))
+        return lb_frame_end(&c.frame);
     lb_frame *f = &c.frame;
     images x = {.weight = reals(f, weight, twin)};
     char *from = reals(f, in, twin), *to = lb_frame_output(f, 0, lb_tensor_numel(out));
@@ -218,8 +234,14 @@ static lb_status forward(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status convolution_forward(lb_call *call) { return forward(call, false); }
-static lb_status convolution_forward_twin(lb_call *call) { return forward(call, true); }
+static lb_status convolution_forward(lb_call *call)
+{
+    return forward(call, false);
+}
+static lb_status convolution_forward_twin(lb_call *call)
+{
+    return forward(call, true);
+}
 
 /* Some of torch's kernels fill gradients that output_mask does not ask for: what there is memory for is computed. */
 static bool wanted(const lb_call *call, uint32_t r)
@@ -254,7 +276,8 @@ static lb_status backward(lb_call *call, bool twin)
     const lb_tensor *grad = lb_call_tensor(call, 0), *in = lb_call_tensor(call, 1), *weight = lb_call_tensor(call, 2);
     bool transposed = lb_call_int(call, 7, 0);
     convolution c;
-    if (!convolution_begin(&c, call, transposed ? in : grad, transposed ? grad : in, weight, 4)) return lb_frame_end(&c.frame);
+    if (!convolution_begin(&c, call, transposed ? in : grad, transposed ? grad : in, weight, 4))
+        return lb_frame_end(&c.frame);
     lb_frame *f = &c.frame;
     if (!wanted(call, 0) && !wanted(call, 1) && !wanted(call, 2)) return lb_frame_end(f);
     char *dy = reals(f, grad, twin);
@@ -277,19 +300,31 @@ static lb_status backward(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status convolution_backward(lb_call *call) { return backward(call, false); }
-static lb_status convolution_backward_twin(lb_call *call) { return backward(call, true); }
+static lb_status convolution_backward(lb_call *call)
+{
+    return backward(call, false);
+}
+static lb_status convolution_backward_twin(lb_call *call)
+{
+    return backward(call, true);
+}
 
 #define PLACES "stride padding dilation transposed output_padding groups"
-#define CONV(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, SAMPLES)                                                  \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = ROUNDINGS,   \
-     .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_REDUCTION | LB_ROW_CONVOLUTION,                \
-     .kernels = "openblas", .samples = SAMPLES},
+#define CONV(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, SAMPLES)                                                            \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .twin = KERNEL##_twin,                                                                                            \
+     .roundings = ROUNDINGS,                                                                                           \
+     .roundings_per_term = 1,                                                                                          \
+     .terms = TERMS,                                                                                                   \
+     .flags = LB_ROW_REDUCTION | LB_ROW_CONVOLUTION,                                                                   \
+     .kernels = "openblas",                                                                                            \
+     .samples = SAMPLES},
 const lb_op_row lb_rows_convolution[] = {
     CONV("convolution", "input! weight! bias " PLACES, convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution")
-    CONV("_convolution", "input! weight! bias " PLACES " benchmark deterministic cudnn_enabled allow_tf32", convolution_forward, 2,
-         LB_TERMS(CONVOLUTION, 1), "convolution whole")
-    CONV("convolution_backward", "grad_output! input! weight! bias_sizes " PLACES " output_mask", convolution_backward, 4,
-         LB_TERMS(KERNEL, 2), "convolution_backward")
-    {NULL},
+        CONV("_convolution", "input! weight! bias " PLACES " benchmark deterministic cudnn_enabled allow_tf32",
+             convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution whole")
+            CONV("convolution_backward", "grad_output! input! weight! bias_sizes " PLACES " output_mask",
+                 convolution_backward, 4, LB_TERMS(KERNEL, 2), "convolution_backward"){NULL},
 };

@@ -4,11 +4,15 @@
 #include <math.h>
 
 /* copy(self, src, …): the result has self's shape; src broadcasts to it. */
-static lb_status copy(lb_call *call) { return lb_pointwise_copy(call, &call->results[0], &call->args[1].tensor); }
+static lb_status copy(lb_call *call)
+{
+    return lb_pointwise_copy(call, &call->results[0], &call->args[1].tensor);
+}
 
 static lb_status copy_self(lb_call *call)
 {
-    if (call->args[0].tag != LB_OPERAND_TENSOR) return lb_fail(call->err, LB_ERR_INVALID, "%s: self is no tensor", call->row->name);
+    if (call->args[0].tag != LB_OPERAND_TENSOR)
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: self is no tensor", call->row->name);
     return lb_pointwise_copy(call, &call->results[0], &call->args[0].tensor);
 }
 
@@ -17,11 +21,26 @@ static lb_status fill_number(lb_call *call, int64_t number)
     const lb_operand value = {.tag = LB_OPERAND_INT, .i = number, .f = (double)number};
     return lb_pointwise_fill(call, &call->results[0], &value);
 }
-static lb_status fill_zero(lb_call *call) { return fill_number(call, 0); }
-static lb_status fill_one(lb_call *call) { return fill_number(call, 1); }
-static lb_status fill_first(lb_call *call) { return lb_pointwise_fill(call, &call->results[0], &call->args[0]); }
-static lb_status fill_second(lb_call *call) { return lb_pointwise_fill(call, &call->results[0], &call->args[1]); }
-static lb_status fill_third(lb_call *call) { return lb_pointwise_fill(call, &call->results[0], &call->args[2]); }
+static lb_status fill_zero(lb_call *call)
+{
+    return fill_number(call, 0);
+}
+static lb_status fill_one(lb_call *call)
+{
+    return fill_number(call, 1);
+}
+static lb_status fill_first(lb_call *call)
+{
+    return lb_pointwise_fill(call, &call->results[0], &call->args[0]);
+}
+static lb_status fill_second(lb_call *call)
+{
+    return lb_pointwise_fill(call, &call->results[0], &call->args[1]);
+}
+static lb_status fill_third(lb_call *call)
+{
+    return lb_pointwise_fill(call, &call->results[0], &call->args[2]);
+}
 
 /* A dense row of `n` numbers made by `at(i)` in f64 or i64, stored into a 1-dim result. */
 #define SERIES_CHUNK 512
@@ -30,7 +49,8 @@ static lb_status arange_from(lb_call *call, const lb_operand *start, const lb_op
 {
     const lb_tensor *result = &call->results[0];
     if (!result->data) return LB_OK;
-    if (result->layout.ndim != 1) return lb_fail(call->err, LB_ERR_INVALID, "%s: the result has no one dimension", call->row->name);
+    if (result->layout.ndim != 1)
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: the result has no one dimension", call->row->name);
     const int64_t n = result->layout.shape[0], stride = result->layout.stride[0];
     const size_t element = lb_dtype_bits(result->dtype) / 8;
     const bool integers = lb_dtype_is_integer(result->dtype);
@@ -42,11 +62,15 @@ static lb_status arange_from(lb_call *call, const lb_operand *start, const lb_op
         double floats[SERIES_CHUNK];
         int64_t ints[SERIES_CHUNK];
         for (size_t k = 0; k < count; k++) {
-            if (integers) ints[k] = WADD(first_i, WMUL(by_i, at + (int64_t)k));
-            else floats[k] = first + by * (double)(at + (int64_t)k);
+            if (integers)
+                ints[k] = WADD(first_i, WMUL(by_i, at + (int64_t)k));
+            else
+                floats[k] = first + by * (double)(at + (int64_t)k);
         }
-        if (integers) lb_convert_strided(result->dtype, to, stride, LB_I64, ints, 1, count, call->method.cast);
-        else lb_store_f64_strided(result->dtype, to, stride, floats, count, call->method.cast);
+        if (integers)
+            lb_convert_strided(result->dtype, to, stride, LB_I64, ints, 1, count, call->method.cast);
+        else
+            lb_store_f64_strided(result->dtype, to, stride, floats, count, call->method.cast);
     }
     return LB_OK;
 }
@@ -54,9 +78,18 @@ static const lb_operand *given(const lb_call *call, uint32_t k)
 {
     return k < call->n_args && call->args[k].tag != LB_OPERAND_NONE ? &call->args[k] : NULL;
 }
-static lb_status arange(lb_call *call) { return arange_from(call, NULL, NULL); }
-static lb_status arange_start(lb_call *call) { return arange_from(call, given(call, 0), NULL); }
-static lb_status arange_start_step(lb_call *call) { return arange_from(call, given(call, 0), given(call, 2)); }
+static lb_status arange(lb_call *call)
+{
+    return arange_from(call, NULL, NULL);
+}
+static lb_status arange_start(lb_call *call)
+{
+    return arange_from(call, given(call, 0), NULL);
+}
+static lb_status arange_start_step(lb_call *call)
+{
+    return arange_from(call, given(call, 0), given(call, 2));
+}
 
 /* |start| + |step| i. */
 static lb_status arange_twin_from(lb_call *call, const lb_operand *start, const lb_operand *step)
@@ -65,9 +98,18 @@ static lb_status arange_twin_from(lb_call *call, const lb_operand *start, const 
     const lb_operand by = {.tag = LB_OPERAND_FLOAT, .f = step ? fabs(step->f) : 1};
     return arange_from(call, &first, &by);
 }
-static lb_status arange_twin(lb_call *call) { return arange_twin_from(call, NULL, NULL); }
-static lb_status arange_start_twin(lb_call *call) { return arange_twin_from(call, given(call, 0), NULL); }
-static lb_status arange_start_step_twin(lb_call *call) { return arange_twin_from(call, given(call, 0), given(call, 2)); }
+static lb_status arange_twin(lb_call *call)
+{
+    return arange_twin_from(call, NULL, NULL);
+}
+static lb_status arange_start_twin(lb_call *call)
+{
+    return arange_twin_from(call, given(call, 0), NULL);
+}
+static lb_status arange_start_step_twin(lb_call *call)
+{
+    return arange_twin_from(call, given(call, 0), given(call, 2));
+}
 
 static lb_status eye(lb_call *call)
 {
@@ -75,7 +117,8 @@ static lb_status eye(lb_call *call)
     lb_tensor diagonal = call->results[0];
     if (!diagonal.data) return LB_OK;
     const int64_t *shape = diagonal.layout.shape, *stride = diagonal.layout.stride;
-    if (diagonal.layout.ndim != 2) return lb_fail(call->err, LB_ERR_INVALID, "%s: the result is no matrix", call->row->name);
+    if (diagonal.layout.ndim != 2)
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: the result is no matrix", call->row->name);
     const int64_t n = shape[0] < shape[1] ? shape[0] : shape[1], step = stride[0] + stride[1];
     diagonal.layout.ndim = 1;
     diagonal.layout.shape[0] = n;
@@ -84,20 +127,20 @@ static lb_status eye(lb_call *call)
     return n > 0 ? lb_pointwise_fill(call, &diagonal, &one) : LB_OK;
 }
 
-#define MADE(NAME, ARGS, KERNEL, SAMPLES)                                                                    \
+#define MADE(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
-#define ZERO(NAME, ARGS, SAMPLES)                                                                            \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = fill_zero, .flags = LB_ROW_EXACT | LB_ROW_ZERO,          \
-     .samples = SAMPLES},
+#define ZERO(NAME, ARGS, SAMPLES)                                                                                      \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = fill_zero, .flags = LB_ROW_EXACT | LB_ROW_ZERO, .samples = SAMPLES},
 /* torch steps within a vector in f32; integers are exact all the same. */
-#define RANGE(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 3,           \
+#define RANGE(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 3, .samples = SAMPLES},
+#define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE,                                                                       \
      .samples = SAMPLES},
-#define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                    \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE,      \
-     .samples = SAMPLES},
-#define EMPTY(NAME, ARGS)                                                                                    \
-    {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_UNDEFINED, .samples = "undefined"},
+#define EMPTY(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_UNDEFINED, .samples = "undefined"},
 #define OPTIONS "dtype layout device pin_memory"
 
 /* clang-format off */

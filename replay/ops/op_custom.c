@@ -126,8 +126,7 @@ static lb_status layer(lb_call *call, const form *f, bool twin)
         for (int64_t k = 0; k < size; k++) {
             const double v = get(&w, x, i + k), weight = one + get(&w, g, k), shift = get(&w, b, k);
             put(&w, y, i + k,
-                twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale *
-                               (one + fabs(get(&w, g, k))) +
+                twin ? (fabs(v) + magnitude + fabs(v - mean) * (1 + kappa)) * scale * (one + fabs(get(&w, g, k))) +
                            fabs(shift)
                      : (v - mean) * scale * weight + shift);
         }
@@ -179,8 +178,7 @@ static lb_status gated(lb_call *call, const form *f, bool twin)
                 continue;
             }
             const double a = get(&w, x, base + k), b = get(&w, x, base + width + k);
-            put(&w, y, i * width + k,
-                f->second ? a * activated(f->gate, b, twin) : activated(f->gate, a, twin) * b);
+            put(&w, y, i * width + k, f->second ? a * activated(f->gate, b, twin) : activated(f->gate, a, twin) * b);
         }
     return lb_frame_end(&w.frame);
 }
@@ -192,8 +190,7 @@ static lb_status activation(lb_call *call, const form *f, bool twin)
     const int64_t n = lb_tensor_numel(at(call, f->x));
     const void *x = lb_frame_tensor(&w.frame, at(call, f->x));
     void *y = lb_frame_output(&w.frame, 0, n);
-    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i++)
-        put(&w, y, i, activated(f->gate, get(&w, x, i), twin));
+    for (int64_t i = 0; lb_frame_ok(&w.frame) && i < n; i++) put(&w, y, i, activated(f->gate, get(&w, x, i), twin));
     return lb_frame_end(&w.frame);
 }
 
@@ -234,7 +231,8 @@ static lb_status rotary(lb_call *call, const form *f, bool twin)
                   .size = last(cache),
                   .neox = lb_call_int(call, 5, 1) != 0};
     const int64_t n = lb_tensor_numel(q), n_key = k ? lb_tensor_numel(k) : 0;
-    if (lb_call_int(call, 6, 0) || lb_call_int(call, 7, 0)) return refuse(&w, "offsets and inverse rotations are not computed");
+    if (lb_call_int(call, 6, 0) || lb_call_int(call, 7, 0))
+        return refuse(&w, "offsets and inverse rotations are not computed");
     if (r.head < r.size || r.head < 1 || r.size % 2 || !r.tokens || n % (r.tokens * r.head) ||
         n_key % (r.tokens * r.head))
         return refuse(&w, "heads that are smaller than what is rotated");
@@ -270,8 +268,7 @@ static lb_status merge(lb_call *call, const form *f, bool twin)
     const int64_t tokens = va->layout.shape[0], heads = va->layout.shape[1], size = va->layout.shape[2];
     const void *a = lb_frame_tensor(&w.frame, va), *b = lb_frame_tensor(&w.frame, vb);
     const void *la = lb_frame_tensor(&w.frame, sa), *lb = lb_frame_tensor(&w.frame, sb);
-    void *y = lb_frame_output(&w.frame, 0, tokens * heads * size),
-         *lse = lb_frame_output(&w.frame, 1, tokens * heads);
+    void *y = lb_frame_output(&w.frame, 0, tokens * heads * size), *lse = lb_frame_output(&w.frame, 1, tokens * heads);
     for (int64_t i = 0; lb_frame_ok(&w.frame) && i < tokens * heads; i++) {
         const int64_t at_lse = f->second ? i % heads * tokens + i / heads : i;
         const double p = get(&w, la, at_lse), q = get(&w, lb, at_lse), top = p > q ? p : q;
@@ -284,8 +281,7 @@ static lb_status merge(lb_call *call, const form *f, bool twin)
                  : top + (f->flag ? lb_log2(total) : lb_log(total)));
         for (int64_t k = i * size; k < (i + 1) * size; k++)
             put(&w, y, k,
-                twin ? (part * fabs(get(&w, a, k)) + other * fabs(get(&w, b, k))) *
-                           (isfinite(spread) ? spread : 1)
+                twin ? (part * fabs(get(&w, a, k)) + other * fabs(get(&w, b, k))) * (isfinite(spread) ? spread : 1)
                      : (part ? part * get(&w, a, k) : 0) + (other ? other * get(&w, b, k) : 0));
     }
     return lb_frame_end(&w.frame);
@@ -298,11 +294,9 @@ static lb_status router(lb_call *call, const form *f, bool twin)
 {
     work w = begin(call, f->x, twin);
     const lb_tensor *in = at(call, f->x);
-    const int64_t experts = last(in), tokens = experts ? lb_tensor_numel(in) / experts : 0,
-                  k = last(&call->results[0]);
+    const int64_t experts = last(in), tokens = experts ? lb_tensor_numel(in) / experts : 0, k = last(&call->results[0]);
     for (uint32_t i = f->flag; f->flag && i < call->n_args; i++) /* a soft cap, a bias */
-        if (lb_call_given(call, i) &&
-            (call->args[i].tag == LB_OPERAND_TENSOR || lb_call_float(call, i, 0) != 0))
+        if (lb_call_given(call, i) && (call->args[i].tag == LB_OPERAND_TENSOR || lb_call_float(call, i, 0) != 0))
             return refuse(&w, "soft caps and biases are not computed");
     if (k > experts || in->layout.ndim != 2) return refuse(&w, "more experts are chosen than there are");
     const bool renormalize = f->flag && lb_call_int(call, f->flag - 1u, 0);
@@ -354,8 +348,7 @@ static lb_status split_copy(lb_call *call)
 {
     const lb_tensor *in = lb_call_tensor(call, 0);
     int64_t sizes[1024], first = 0;
-    const int n = lb_call_ints(call, 1, sizes, 1024),
-              dim = lb_wrap_dim(lb_call_int(call, 2, 0), in->layout.ndim);
+    const int n = lb_call_ints(call, 1, sizes, 1024), dim = lb_wrap_dim(lb_call_int(call, 2, 0), in->layout.ndim);
     if (n != (int)call->n_results || dim < 0 || !in->layout.ndim)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: more pieces than are counted", call->row->name);
     for (int i = 0; i < n; first += sizes[i++]) {
@@ -386,10 +379,9 @@ static lb_status chunk_cat(lb_call *call)
     lb_tensor *out = &call->results[0];
     const int64_t chunks = lb_call_int(call, 2, 1);
     const lb_operand *list = &call->args[0];
-    if (lb_call_int(call, 1, 0) || list->tag != LB_OPERAND_TENSORS || out->layout.ndim != 2 ||
-        chunks < 1 || out->layout.shape[0] != chunks || out->layout.stride[1] != 1)
-        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: chunks along another dimension than 0",
-                       call->row->name);
+    if (lb_call_int(call, 1, 0) || list->tag != LB_OPERAND_TENSORS || out->layout.ndim != 2 || chunks < 1 ||
+        out->layout.shape[0] != chunks || out->layout.stride[1] != 1)
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: chunks along another dimension than 0", call->row->name);
     int64_t column = 0, width_of_all = 0;
     for (uint32_t i = 0; i < list->count; i++) width_of_all += width_of_chunk(&list->tensors[i], chunks);
     if (width_of_all != out->layout.shape[1])
@@ -399,18 +391,15 @@ static lb_status chunk_cat(lb_call *call)
         const int64_t rows = in->layout.shape[0], each = (rows + chunks - 1) / chunks,
                       width = rows ? lb_tensor_numel(in) / rows : 0;
         for (int64_t c = 0; c < chunks; c++) {
-            const int64_t first = c * each < rows ? c * each : rows,
-                          count = rows - first < each ? rows - first : each;
+            const int64_t first = c * each < rows ? c * each : rows, count = rows - first < each ? rows - first : each;
             lb_tensor from = *in, to = {.dtype = out->dtype, .data = out->data};
             from.layout.shape[0] = count;
             from.data = (char *)in->data + lb_dtype_bytes(in->dtype, (size_t)(first * in->layout.stride[0]));
             to.layout = lb_layout_contiguous(from.layout.ndim, from.layout.shape);
-            to.data =
-                (char *)out->data + lb_dtype_bytes(out->dtype, (size_t)(c * out->layout.stride[0] + column));
+            to.data = (char *)out->data + lb_dtype_bytes(out->dtype, (size_t)(c * out->layout.stride[0] + column));
             if (count) lb_tensor_copy(&to, &from, call->method.cast);
             const size_t size = lb_dtype_bytes(out->dtype, 1);
-            memset((char *)to.data + (size_t)(count * width) * size, 0,
-                   (size_t)((each - count) * width) * size);
+            memset((char *)to.data + (size_t)(count * width) * size, 0, (size_t)((each - count) * width) * size);
         }
         column += each * width;
     }
@@ -420,8 +409,8 @@ static lb_status chunk_cat(lb_call *call)
 /* ---- the names ------------------------------------------------------------------------------------------------------------ */
 
 #define AT(n) ((n) + 1)
-#define OP(RUN, ID, ...)                                                                                       \
-    static const form ID = {__VA_ARGS__};                                                                      \
+#define OP(RUN, ID, ...)                                                                                               \
+    static const form ID = {__VA_ARGS__};                                                                              \
     LB_WITH_TWIN(ID, RUN(call, &ID, twin))
 
 OP(norm, rms_out, .x = AT(1), .weight = AT(2), .eps = AT(3))
@@ -453,21 +442,35 @@ OP(router, topk_vllm, .x = AT(3), .flag = AT(4), .second = true)
 OP(router, topk_sgl, .x = AT(2), .flag = AT(3))
 OP(expert_sum, moe_sum, .x = AT(0))
 
-#define ROW(NAME, ARGS, ID, ROUNDINGS)                                                                         \
-    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = ROUNDINGS,           \
-     .flags = LB_ROW_WRITES, .samples = "custom"},
-#define GIVES(NAME, ARGS, ID, ROUNDINGS)                                                                     \
-    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = ROUNDINGS,           \
+#define ROW(NAME, ARGS, ID, ROUNDINGS)                                                                                 \
+    {.name = NAME,                                                                                                     \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = ROUNDINGS,                                                                                           \
+     .flags = LB_ROW_WRITES,                                                                                           \
      .samples = "custom"},
+#define GIVES(NAME, ARGS, ID, ROUNDINGS)                                                                               \
+    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = ROUNDINGS, .samples = "custom"},
 /* Squares are summed in trees, whose depth counts, and half of that error enters. */
-#define NORM(NAME, ARGS, ID)                                                                                 \
-    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 16,                  \
-     .flags = LB_ROW_WRITES | LB_ROW_SQUARES, .samples = "custom"},
-#define NORM_GIVES(NAME, ARGS, ID)                                                                           \
-    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 16,                  \
-     .flags = LB_ROW_SQUARES, .samples = "custom"},
+#define NORM(NAME, ARGS, ID)                                                                                           \
+    {.name = NAME,                                                                                                     \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = 16,                                                                                                  \
+     .flags = LB_ROW_WRITES | LB_ROW_SQUARES,                                                                          \
+     .samples = "custom"},
+#define NORM_GIVES(NAME, ARGS, ID)                                                                                     \
+    {.name = NAME,                                                                                                     \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = 16,                                                                                                  \
+     .flags = LB_ROW_SQUARES,                                                                                          \
+     .samples = "custom"},
 #define TE_ARGS "input! scale amax scale_inv fp8_tensor otype" /* scales are empty but for fp8 */
-/* clang-format off */
+                                                               /* clang-format off */
 const lb_op_row lb_rows_custom[] = {
     NORM("_C::rms_norm", "result input! weight! epsilon", rms_out)
     NORM("_C::fused_add_rms_norm", "input! residual! weight! epsilon", rms_add)

@@ -11,10 +11,16 @@
 
 enum mode { MODE_SUM, MODE_MEAN, MODE_MAX };
 
-static double step(const lb_frame *f, double v) { return f->wide ? v : (float)v; }
+static double step(const lb_frame *f, double v)
+{
+    return f->wide ? v : (float)v;
+}
 
 /* acc + a b with one rounding for f32 frames and one for the product elsewhere. */
-static double add_product(const lb_frame *f, double acc, double a, double b) { return step(f, acc + step(f, a * b)); }
+static double add_product(const lb_frame *f, double acc, double a, double b)
+{
+    return step(f, acc + step(f, a * b));
+}
 
 static bool rows_exist(lb_frame *f, const int64_t *index, int64_t n, int64_t rows)
 {
@@ -44,7 +50,8 @@ static void pool_bag(const lb_frame *f, const pooling *p, int64_t first, int64_t
         for (int64_t d = 0; d < width; d++) {
             const double v = lb_frame_get(f, weight, index[i] * width + d), s = scale ? lb_frame_get(f, scale, i) : 1;
             const double old = lb_frame_get(f, y, row * width + d);
-            const double more = mode == MODE_MAX ? (count == 0 || v > old ? v : old) : add_product(f, old, twin ? fabs(v) : v, twin ? fabs(s) : s);
+            const double more = mode == MODE_MAX ? (count == 0 || v > old ? v : old)
+                                                 : add_product(f, old, twin ? fabs(v) : v, twin ? fabs(s) : s);
             lb_frame_set(f, y, row * width + d, more);
         }
         count++;
@@ -58,7 +65,8 @@ static lb_status bag_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
     const lb_tensor *table = lb_call_tensor(call, 0), *offsets = lb_call_tensor(call, 2);
-    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 1)), width = table->layout.ndim == 2 ? table->layout.shape[1] : 1;
+    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 1)),
+                  width = table->layout.ndim == 2 ? table->layout.shape[1] : 1;
     const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 1)), *start = lb_frame_integers(&f, offsets);
     const int64_t bags = lb_tensor_numel(offsets) - (lb_call_int(call, 7, 0) ? 1 : 0);
     const pooling pool = {.weight = lb_frame_tensor(&f, table),
@@ -78,12 +86,19 @@ static lb_status bag_run(lb_call *call, bool twin)
         }
         pool_bag(&f, &pool, start[b], last, y, b);
     }
-    for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++) lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_twin_scale(call, 0));
+    for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++)
+        lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_twin_scale(call, 0));
     return lb_frame_end(&f);
 }
 
-static lb_status bag(lb_call *call) { return bag_run(call, false); }
-static lb_status bag_twin(lb_call *call) { return bag_run(call, true); }
+static lb_status bag(lb_call *call)
+{
+    return bag_run(call, false);
+}
+static lb_status bag_twin(lb_call *call)
+{
+    return bag_run(call, true);
+}
 
 /* ---- backward --------------------------------------------------------------------------------------------------------- */
 
@@ -115,7 +130,8 @@ static void add_row(bags *b, void *dw, int64_t i, bool twin)
     double scale = b->scale ? lb_frame_get(f, b->scale, i) : 1;
     if (b->mode == MODE_MEAN) scale = step(f, scale / (double)(b->size[bag_index] > 0 ? b->size[bag_index] : 1));
     for (int64_t d = 0; d < b->width; d++) {
-        const double g = lb_frame_get(f, b->dy, bag_index * b->width + d), old = lb_frame_get(f, dw, row * b->width + d);
+        const double g = lb_frame_get(f, b->dy, bag_index * b->width + d),
+                     old = lb_frame_get(f, dw, row * b->width + d);
         lb_frame_set(f, dw, row * b->width + d, add_product(f, old, twin ? fabs(g) : g, twin ? fabs(scale) : scale));
     }
 }
@@ -128,7 +144,8 @@ static void add_chosen(bags *b, void *dw, bool twin)
             const int64_t row = b->chosen[k * b->width + d];
             if (b->size && b->size[k] == 0) continue;
             const double g = lb_frame_get(f, b->dy, k * b->width + d);
-            lb_frame_set(f, dw, row * b->width + d, step(f, lb_frame_get(f, dw, row * b->width + d) + (twin ? fabs(g) : g)));
+            lb_frame_set(f, dw, row * b->width + d,
+                         step(f, lb_frame_get(f, dw, row * b->width + d) + (twin ? fabs(g) : g)));
         }
 }
 
@@ -141,12 +158,14 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
 {
     bags b = {.frame = lb_frame_begin(call)};
     lb_frame *f = &b.frame;
-    const lb_tensor *grad = lb_call_tensor(call, 0), *index = lb_call_tensor(call, 1), *bag_of = lb_call_tensor(call, at->bag_of);
+    const lb_tensor *grad = lb_call_tensor(call, 0), *index = lb_call_tensor(call, 1),
+                    *bag_of = lb_call_tensor(call, at->bag_of);
     if (at->sparse && lb_call_int(call, at->sparse, 0)) lb_frame_fail(f, LB_ERR_UNSUPPORTED, "sparse gradients");
     if (lb_call_int(call, at->by_frequency, 0)) /* torch 2.13 divides by other rows' counts on a CPU than on CUDA */
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "gradients scaled by frequency");
     b.n = lb_tensor_numel(index), b.count = grad->layout.shape[0], b.width = grad->layout.shape[1];
-    b.rows = lb_call_int(call, at->rows, 0), b.mode = lb_call_int(call, at->mode, 0), b.padding = lb_call_int(call, at->padding, -1);
+    b.rows = lb_call_int(call, at->rows, 0), b.mode = lb_call_int(call, at->mode, 0),
+    b.padding = lb_call_int(call, at->padding, -1);
     b.index = lb_frame_integers(f, index), b.dy = lb_frame_tensor(f, grad), b.scale = lb_frame_input(f, at->weights);
     if (bag_of && lb_tensor_numel(bag_of) == b.n)
         b.bag_of = lb_frame_integers(f, bag_of);
@@ -163,32 +182,49 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
     memset(dw, 0, (size_t)(b.rows * b.width) * (f->wide ? 8 : 4));
     if (b.mode == MODE_MAX) add_chosen(&b, dw, twin);
     for (int64_t i = 0; b.mode != MODE_MAX && lb_frame_ok(f) && i < b.n; i++) add_row(&b, dw, i, twin);
-    for (int64_t i = 0; twin && lb_frame_ok(f) && i < b.rows * b.width; i++) lb_frame_set(f, dw, i, lb_frame_get(f, dw, i) * lb_twin_scale(call, 0));
+    for (int64_t i = 0; twin && lb_frame_ok(f) && i < b.rows * b.width; i++)
+        lb_frame_set(f, dw, i, lb_frame_get(f, dw, i) * lb_twin_scale(call, 0));
     return lb_frame_end(f);
 }
 
 static const backward_args dense_args = {0, 2, 3, 4, 5, 6, 7, 0, 8, 9}, any_args = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-static lb_status bag_dense_backward(lb_call *call) { return backward_run(call, &dense_args, false); }
-static lb_status bag_dense_backward_twin(lb_call *call) { return backward_run(call, &dense_args, true); }
-static lb_status bag_backward(lb_call *call) { return backward_run(call, &any_args, false); }
-static lb_status bag_backward_twin(lb_call *call) { return backward_run(call, &any_args, true); }
+static lb_status bag_dense_backward(lb_call *call)
+{
+    return backward_run(call, &dense_args, false);
+}
+static lb_status bag_dense_backward_twin(lb_call *call)
+{
+    return backward_run(call, &dense_args, true);
+}
+static lb_status bag_backward(lb_call *call)
+{
+    return backward_run(call, &any_args, false);
+}
+static lb_status bag_backward_twin(lb_call *call)
+{
+    return backward_run(call, &any_args, true);
+}
 
 /* Args: grad, weight, indices, offsets, offset2bag, mode, padding_idx. */
 static lb_status weights_backward_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *grad = lb_call_tensor(call, 0), *table = lb_call_tensor(call, 1), *bag_of = lb_call_tensor(call, 4);
-    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 2)), width = table->layout.shape[1], padding = lb_call_int(call, 6, -1);
+    const lb_tensor *grad = lb_call_tensor(call, 0), *table = lb_call_tensor(call, 1),
+                    *bag_of = lb_call_tensor(call, 4);
+    const int64_t n = lb_tensor_numel(lb_call_tensor(call, 2)), width = table->layout.shape[1],
+                  padding = lb_call_int(call, 6, -1);
     const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 2));
     const int64_t *bags = bag_of && lb_tensor_numel(bag_of) == n ? lb_frame_integers(&f, bag_of)
-                                                                  : bags_from_offsets(&f, lb_call_tensor(call, 3), n);
+                                                                 : bags_from_offsets(&f, lb_call_tensor(call, 3), n);
     const void *dy = lb_frame_tensor(&f, grad), *weight = lb_frame_tensor(&f, table);
     void *y = lb_frame_output(&f, 0, n);
-    if (lb_frame_ok(&f) && rows_exist(&f, index, n, table->layout.shape[0])) rows_exist(&f, bags, n, grad->layout.shape[0]);
+    if (lb_frame_ok(&f) && rows_exist(&f, index, n, table->layout.shape[0]))
+        rows_exist(&f, bags, n, grad->layout.shape[0]);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
         double sum = 0;
         for (int64_t d = 0; index[i] != padding && d < width; d++) {
-            const double a = lb_frame_get(&f, dy, bags[i] * width + d), b = lb_frame_get(&f, weight, index[i] * width + d);
+            const double a = lb_frame_get(&f, dy, bags[i] * width + d),
+                         b = lb_frame_get(&f, weight, index[i] * width + d);
             sum = add_product(&f, sum, twin ? fabs(a) : a, twin ? fabs(b) : b);
         }
         lb_frame_set(&f, y, i, twin ? sum * lb_twin_scale(call, 0) : sum);
@@ -196,8 +232,14 @@ static lb_status weights_backward_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status weights_backward(lb_call *call) { return weights_backward_run(call, false); }
-static lb_status weights_backward_twin(lb_call *call) { return weights_backward_run(call, true); }
+static lb_status weights_backward(lb_call *call)
+{
+    return weights_backward_run(call, false);
+}
+static lb_status weights_backward_twin(lb_call *call)
+{
+    return weights_backward_run(call, true);
+}
 
 /* ---- renormalisation --------------------------------------------------------------------------------------------------- */
 
@@ -206,13 +248,15 @@ static lb_status renorm_run(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
     const lb_tensor *table = lb_call_tensor(call, 0);
-    const int64_t rows = table->layout.shape[0], width = rows ? lb_tensor_numel(table) / rows : 0, n = lb_tensor_numel(lb_call_tensor(call, 1));
+    const int64_t rows = table->layout.shape[0], width = rows ? lb_tensor_numel(table) / rows : 0,
+                  n = lb_tensor_numel(lb_call_tensor(call, 1));
     const int64_t *index = lb_frame_integers(&f, lb_call_tensor(call, 1));
     const double most = lb_call_float(call, 2, 1), p = lb_call_float(call, 3, 2);
     const void *x = lb_frame_tensor(&f, table);
     void *y = lb_frame_output(&f, 0, rows * width);
     if (!lb_frame_ok(&f) || !rows_exist(&f, index, n, rows)) return lb_frame_end(&f);
-    for (int64_t i = 0; i < rows * width; i++) lb_frame_set(&f, y, i, twin ? fabs(lb_frame_get(&f, x, i)) : lb_frame_get(&f, x, i));
+    for (int64_t i = 0; i < rows * width; i++)
+        lb_frame_set(&f, y, i, twin ? fabs(lb_frame_get(&f, x, i)) : lb_frame_get(&f, x, i));
     for (int64_t k = 0; k < n; k++) {
         double sum = 0;
         for (int64_t d = index[k] * width; d < (index[k] + 1) * width; d++)
@@ -229,23 +273,38 @@ static lb_status renorm_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status renorm(lb_call *call) { return renorm_run(call, false); }
-static lb_status renorm_twin(lb_call *call) { return renorm_run(call, true); }
+static lb_status renorm(lb_call *call)
+{
+    return renorm_run(call, false);
+}
+static lb_status renorm_twin(lb_call *call)
+{
+    return renorm_run(call, true);
+}
 
-#define BAG(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                            \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = ROUNDINGS,   \
-     .roundings_per_term = 1, .terms = TERMS, .flags = FLAGS, .samples = SAMPLES},
-#define FORWARD "weight! indices! offsets! scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx"
+#define BAG(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                                      \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .twin = KERNEL##_twin,                                                                                            \
+     .roundings = ROUNDINGS,                                                                                           \
+     .roundings_per_term = 1,                                                                                          \
+     .terms = TERMS,                                                                                                   \
+     .flags = FLAGS,                                                                                                   \
+     .samples = SAMPLES},
+#define FORWARD                                                                                                        \
+    "weight! indices! offsets! scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx"
 #define SIZES "offset2bag! bag_size! maximum_indices! num_weights scale_grad_by_freq mode "
 const lb_op_row lb_rows_embedding_bag[] = {
     BAG("_embedding_bag", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag")
-    BAG("_embedding_bag_forward_only", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag")
-    BAG("_embedding_bag_dense_backward", "grad! indices! " SIZES "per_sample_weights padding_idx", bag_dense_backward, 4, 0,
-        LB_TERMS(ELEMENTS, 1), "embedding_bag backward dense")
-    BAG("_embedding_bag_backward", "grad! indices! offsets! " SIZES "sparse per_sample_weights padding_idx", bag_backward, 4, 0,
-        LB_TERMS(ELEMENTS, 1), "embedding_bag backward")
-    BAG("_embedding_bag_per_sample_weights_backward", "grad! weight! indices! offsets! offset2bag! mode padding_idx", weights_backward, 2, 0,
-        LB_TERMS(INNER, 1), "embedding_bag weights")
-    BAG("embedding_renorm_", "self! indices! max_norm norm_type", renorm, 6, LB_ROW_SQUARES, LB_TERMS(INNER, 0), "embedding_renorm")
-    {NULL},
+        BAG("_embedding_bag_forward_only", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag")
+            BAG("_embedding_bag_dense_backward", "grad! indices! " SIZES "per_sample_weights padding_idx",
+                bag_dense_backward, 4, 0, LB_TERMS(ELEMENTS, 1), "embedding_bag backward dense")
+                BAG("_embedding_bag_backward", "grad! indices! offsets! " SIZES "sparse per_sample_weights padding_idx",
+                    bag_backward, 4, 0, LB_TERMS(ELEMENTS, 1), "embedding_bag backward")
+                    BAG("_embedding_bag_per_sample_weights_backward",
+                        "grad! weight! indices! offsets! offset2bag! mode padding_idx", weights_backward, 2, 0,
+                        LB_TERMS(INNER, 1), "embedding_bag weights")
+                        BAG("embedding_renorm_", "self! indices! max_norm norm_type", renorm, 6, LB_ROW_SQUARES,
+                            LB_TERMS(INNER, 0), "embedding_renorm"){NULL},
 };

@@ -81,10 +81,9 @@ static lb_status open_gate(gate *g, lb_call *call, const group_form *f)
     if (g->groups < 1 || g->experts % g->groups || g->chosen_groups < 1 || g->chosen_groups > g->groups ||
         int_at(call, f->shared, 0) || int_at(call, f->scoring, 0) > 1 ||
         g->k > g->experts / g->groups * g->chosen_groups || (bias && lb_tensor_numel(bias) != g->experts))
-        return lb_fail(
-            call->err, LB_ERR_UNSUPPORTED,
-            "%s: groups that do not divide the experts, shared experts, or other scores than a sigmoid's",
-            call->row->name);
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED,
+                       "%s: groups that do not divide the experts, shared experts, or other scores than a sigmoid's",
+                       call->row->name);
     g->scores = lb_frame_tensor(&g->frame, in), g->bias = lb_frame_tensor(&g->frame, bias);
     return LB_OK;
 }
@@ -95,14 +94,12 @@ static lb_status choose(lb_call *call, const group_form *f)
     LB_TRY(open_gate(&g, call, f));
     void *weights = lb_frame_output(&g.frame, 0, g.tokens * g.k);
     int64_t *ids = lb_frame_output_integers(&g.frame, 1, g.tokens * g.k),
-            *slots = f->written && call->n_results > 2 ? lb_frame_output_integers(&g.frame, 2, g.tokens * g.k)
-                                                       : NULL;
+            *slots = f->written && call->n_results > 2 ? lb_frame_output_integers(&g.frame, 2, g.tokens * g.k) : NULL;
     double *s = lb_frame_scratch(&g.frame, (size_t)(2 * g.experts + g.groups) * sizeof *s);
     int64_t *best = lb_frame_scratch(&g.frame, (size_t)g.groups * sizeof *best);
     const bool divides = f->renormalizes || int_at(call, f->renormalize, 0);
-    const double factor = f->factor && (!f->on_output || int_at(call, f->on_output, 0))
-                              ? lb_call_float(call, f->factor - 1u, 1)
-                              : 1;
+    const double factor =
+        f->factor && (!f->on_output || int_at(call, f->on_output, 0)) ? lb_call_float(call, f->factor - 1u, 1) : 1;
     for (int64_t t = 0; lb_frame_ok(&g.frame) && t < g.tokens; t++) {
         double total = f->floor;
         score(&g, t, s, s + g.experts, s + 2 * g.experts, best);
@@ -118,11 +115,11 @@ static lb_status choose(lb_call *call, const group_form *f)
 }
 
 #define AT(n) ((n) + 1)
-#define ROUTER(ID, ...)                                                                                        \
-    static lb_status ID(lb_call *call)                                                                         \
-    {                                                                                                          \
-        static const group_form form = {__VA_ARGS__};                                                          \
-        return choose(call, &form);                                                                            \
+#define ROUTER(ID, ...)                                                                                                \
+    static lb_status ID(lb_call *call)                                                                                 \
+    {                                                                                                                  \
+        static const group_form form = {__VA_ARGS__};                                                                  \
+        return choose(call, &form);                                                                                    \
     }
 ROUTER(grouped, .scores = AT(0), .groups = AT(1), .chosen_groups = AT(2), .renormalize = AT(4), .factor = AT(5),
        .bias = AT(6), .scoring = AT(7), .floor = 1e-20)
@@ -130,20 +127,30 @@ ROUTER(tensorrt, .scores = AT(0), .bias = AT(1), .groups = AT(2), .chosen_groups
        .sigmoid = true, .renormalizes = true, .floor = 1e-20)
 ROUTER(fused_gate, .scores = AT(0), .bias = AT(1), .groups = AT(2), .chosen_groups = AT(3), .shared = AT(5),
        .factor = AT(6), .on_output = AT(7), .sigmoid = true, .renormalizes = true)
-ROUTER(sigmoid, .scores = AT(3), .renormalize = AT(4), .bias = AT(5), .factor = AT(6), .sigmoid = true,
-       .written = true)
+ROUTER(sigmoid, .scores = AT(3), .renormalize = AT(4), .bias = AT(5), .factor = AT(6), .sigmoid = true, .written = true)
 
 const lb_op_row lb_rows_expert_groups[] = {
-    {.name = "_moe_C::grouped_topk", .args = "scores n_group topk_group topk renormalize routed_scaling_factor bias scoring_func",
-     .kernel = grouped, .roundings = 12, .samples = "custom"},
+    {.name = "_moe_C::grouped_topk",
+     .args = "scores n_group topk_group topk renormalize routed_scaling_factor bias scoring_func",
+     .kernel = grouped,
+     .roundings = 12,
+     .samples = "custom"},
     {.name = "_moe_C::topk_sigmoid",
      .args = "topk_weights! topk_indices! token_expert_indices gating_output! renormalize bias routed_scaling_factor",
-     .kernel = sigmoid, .roundings = 12, .flags = LB_ROW_WRITES, .samples = "custom"},
+     .kernel = sigmoid,
+     .roundings = 12,
+     .flags = LB_ROW_WRITES,
+     .samples = "custom"},
     {.name = "sgl_kernel::moe_fused_gate",
      .args = "input! bias num_expert_group topk_group topk num_fused_shared_experts routed_scaling_factor "
              "apply_routed_scaling_factor_on_output",
-     .kernel = fused_gate, .roundings = 12, .samples = "custom"},
-    {.name = "trtllm::noaux_tc_op", .args = "scores bias n_group topk_group topk routed_scaling_factor", .kernel = tensorrt,
-     .roundings = 12, .samples = "custom"},
+     .kernel = fused_gate,
+     .roundings = 12,
+     .samples = "custom"},
+    {.name = "trtllm::noaux_tc_op",
+     .args = "scores bias n_group topk_group topk routed_scaling_factor",
+     .kernel = tensorrt,
+     .roundings = 12,
+     .samples = "custom"},
     {NULL},
 };

@@ -44,7 +44,8 @@ static bool extremes_begin(extremes *e, lb_call *call, uint32_t dims_arg)
     e->fold = fold_of(call, dims_arg);
     bool integer = lb_dtype_is_integer(lb_call_tensor(call, 0)->dtype);
     e->type = integer ? I64 : e->frame.wide ? F64 : F32;
-    e->x = integer ? (const void *)lb_frame_integers(&e->frame, &e->fold.view) : lb_frame_tensor(&e->frame, &e->fold.view);
+    e->x =
+        integer ? (const void *)lb_frame_integers(&e->frame, &e->fold.view) : lb_frame_tensor(&e->frame, &e->fold.view);
     if (e->fold.size == 0 && e->fold.results > 0) lb_frame_fail(&e->frame, LB_ERR_INVALID, "extreme of nothing");
     return lb_frame_ok(&e->frame);
 }
@@ -111,14 +112,38 @@ static lb_status extremum(lb_call *call, uint32_t dims_arg, bool largest, int va
     return lb_frame_end(&e.frame);
 }
 
-static lb_status max(lb_call *call) { return extremum(call, NO_DIMS, true, 0, -1); }
-static lb_status min(lb_call *call) { return extremum(call, NO_DIMS, false, 0, -1); }
-static lb_status amax(lb_call *call) { return extremum(call, 1, true, 0, -1); }
-static lb_status amin(lb_call *call) { return extremum(call, 1, false, 0, -1); }
-static lb_status max_dim(lb_call *call) { return extremum(call, 1, true, 0, 1); }
-static lb_status min_dim(lb_call *call) { return extremum(call, 1, false, 0, 1); }
-static lb_status argmax(lb_call *call) { return extremum(call, 1, true, -1, 0); }
-static lb_status argmin(lb_call *call) { return extremum(call, 1, false, -1, 0); }
+static lb_status max(lb_call *call)
+{
+    return extremum(call, NO_DIMS, true, 0, -1);
+}
+static lb_status min(lb_call *call)
+{
+    return extremum(call, NO_DIMS, false, 0, -1);
+}
+static lb_status amax(lb_call *call)
+{
+    return extremum(call, 1, true, 0, -1);
+}
+static lb_status amin(lb_call *call)
+{
+    return extremum(call, 1, false, 0, -1);
+}
+static lb_status max_dim(lb_call *call)
+{
+    return extremum(call, 1, true, 0, 1);
+}
+static lb_status min_dim(lb_call *call)
+{
+    return extremum(call, 1, false, 0, 1);
+}
+static lb_status argmax(lb_call *call)
+{
+    return extremum(call, 1, true, -1, 0);
+}
+static lb_status argmin(lb_call *call)
+{
+    return extremum(call, 1, false, -1, 0);
+}
 
 static lb_status aminmax(lb_call *call)
 {
@@ -151,10 +176,22 @@ static lb_status quantify(lb_call *call, uint32_t dims_arg, bool every)
     return lb_frame_end(&e.frame);
 }
 
-static lb_status any(lb_call *call) { return quantify(call, NO_DIMS, false); }
-static lb_status all(lb_call *call) { return quantify(call, NO_DIMS, true); }
-static lb_status any_dim(lb_call *call) { return quantify(call, 1, false); }
-static lb_status all_dim(lb_call *call) { return quantify(call, 1, true); }
+static lb_status any(lb_call *call)
+{
+    return quantify(call, NO_DIMS, false);
+}
+static lb_status all(lb_call *call)
+{
+    return quantify(call, NO_DIMS, true);
+}
+static lb_status any_dim(lb_call *call)
+{
+    return quantify(call, 1, false);
+}
+static lb_status all_dim(lb_call *call)
+{
+    return quantify(call, 1, true);
+}
 
 /* ---- products ------------------------------------------------------------------------------------------------------ */
 
@@ -191,8 +228,14 @@ static lb_status product(lb_call *call, uint32_t dims_arg)
     return lb_frame_end(&f);
 }
 
-static lb_status prod(lb_call *call) { return product(call, NO_DIMS); }
-static lb_status prod_dim(lb_call *call) { return product(call, 1); }
+static lb_status prod(lb_call *call)
+{
+    return product(call, NO_DIMS);
+}
+static lb_status prod_dim(lb_call *call)
+{
+    return product(call, 1);
+}
 
 /* |y|: relative errors of factors add up, and there is no cancellation. But a product on the way may underflow, in whatever order it is
  * taken, and what it loses is magnified by the other factors; or overflow, and then nothing is said. */
@@ -203,7 +246,8 @@ static lb_status product_twin(lb_call *call, uint32_t dims_arg)
     const lb_dtype dtype = fold.view.dtype, wide = dtype == LB_F64 ? LB_F64 : LB_F32;
     const double *x = lb_frame_tensor(&f, &fold.view), scale = lb_twin_scale(call, 0);
     double *y = lb_frame_output(&f, 0, fold.results);
-    const double step = lb_dtype_is_float(dtype) ? lb_dtype_min_subnormal(dtype) : 0, limit = lb_dtype_is_float(dtype) ? lb_dtype_max_finite(dtype) : FLT_MAX;
+    const double step = lb_dtype_is_float(dtype) ? lb_dtype_min_subnormal(dtype) : 0,
+                 limit = lb_dtype_is_float(dtype) ? lb_dtype_max_finite(dtype) : FLT_MAX;
     for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
         int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
         double magnitude = 1, larger = 1;
@@ -212,12 +256,19 @@ static lb_status product_twin(lb_call *call, uint32_t dims_arg)
             if (!(fabs(x[from]) <= 1)) larger *= fabs(x[from]); /* the largest product of some of the factors */
         }
         const bool overflows = larger > limit && !isinf(magnitude) && !isnan(magnitude);
-        y[i] = overflows ? (wide == LB_F64 ? DBL_MAX : 0x1p128) : magnitude * scale + larger * step / lb_dtype_unit_roundoff(wide);
+        y[i] = overflows ? (wide == LB_F64 ? DBL_MAX : 0x1p128)
+                         : magnitude * scale + larger * step / lb_dtype_unit_roundoff(wide);
     }
     return lb_frame_end(&f);
 }
-static lb_status prod_twin(lb_call *call) { return product_twin(call, NO_DIMS); }
-static lb_status prod_dim_twin(lb_call *call) { return product_twin(call, 1); }
+static lb_status prod_twin(lb_call *call)
+{
+    return product_twin(call, NO_DIMS);
+}
+static lb_status prod_dim_twin(lb_call *call)
+{
+    return product_twin(call, 1);
+}
 
 #define VALUE LB_ROW_EXACT
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
@@ -226,22 +277,58 @@ const lb_op_row lb_rows_extremum[] = {
     {.name = "aten::min", .args = "self!", .kernel = min, .flags = VALUE, .samples = "extreme"},
     {.name = "aten::amax", .args = "self! dim keepdim", .kernel = amax, .flags = VALUE, .samples = "extreme_dims"},
     {.name = "aten::amin", .args = "self! dim keepdim", .kernel = amin, .flags = VALUE, .samples = "extreme_dims"},
-    {.name = "aten::max.dim", .args = "self! dim keepdim", .kernel = max_dim, .flags = CHOICE, .samples = "extreme_dim"},
-    {.name = "aten::min.dim", .args = "self! dim keepdim", .kernel = min_dim, .flags = CHOICE, .samples = "extreme_dim"},
-    {.name = "aten::argmax", .args = "self! dim keepdim", .kernel = argmax, .flags = CHOICE, .samples = "extreme_dim none"},
-    {.name = "aten::argmin", .args = "self! dim keepdim", .kernel = argmin, .flags = CHOICE, .samples = "extreme_dim none"},
+    {.name = "aten::max.dim",
+     .args = "self! dim keepdim",
+     .kernel = max_dim,
+     .flags = CHOICE,
+     .samples = "extreme_dim"},
+    {.name = "aten::min.dim",
+     .args = "self! dim keepdim",
+     .kernel = min_dim,
+     .flags = CHOICE,
+     .samples = "extreme_dim"},
+    {.name = "aten::argmax",
+     .args = "self! dim keepdim",
+     .kernel = argmax,
+     .flags = CHOICE,
+     .samples = "extreme_dim none"},
+    {.name = "aten::argmin",
+     .args = "self! dim keepdim",
+     .kernel = argmin,
+     .flags = CHOICE,
+     .samples = "extreme_dim none"},
     {.name = "aten::aminmax", .args = "self! dim keepdim", .kernel = aminmax, .flags = VALUE, .samples = "aminmax"},
     {.name = "aten::any", .args = "self!", .kernel = any, .flags = CHOICE, .samples = "truth"},
     {.name = "aten::any.dim", .args = "self! dim keepdim", .kernel = any_dim, .flags = CHOICE, .samples = "truth dim"},
-    {.name = "aten::any.dims", .args = "self! dim keepdim", .kernel = any_dim, .flags = CHOICE, .samples = "truth dims"},
+    {.name = "aten::any.dims",
+     .args = "self! dim keepdim",
+     .kernel = any_dim,
+     .flags = CHOICE,
+     .samples = "truth dims"},
     {.name = "aten::all", .args = "self!", .kernel = all, .flags = CHOICE, .samples = "truth"},
     {.name = "aten::all.dim", .args = "self! dim keepdim", .kernel = all_dim, .flags = CHOICE, .samples = "truth dim"},
-    {.name = "aten::all.dims", .args = "self! dim keepdim", .kernel = all_dim, .flags = CHOICE, .samples = "truth dims"},
+    {.name = "aten::all.dims",
+     .args = "self! dim keepdim",
+     .kernel = all_dim,
+     .flags = CHOICE,
+     .samples = "truth dims"},
     {.name = "aten::_is_all_true", .args = "self!", .kernel = all, .flags = CHOICE, .samples = "truth bool"},
     {.name = "aten::_is_any_true", .args = "self!", .kernel = any, .flags = CHOICE, .samples = "truth bool"},
-    {.name = "aten::prod", .args = "self! dtype", .kernel = prod, .twin = prod_twin, .roundings = 1, .roundings_per_term = 1,
-     .flags = LB_ROW_REDUCTION, .samples = "prod"},
-    {.name = "aten::prod.dim_int", .args = "self! dim keepdim dtype", .kernel = prod_dim, .twin = prod_dim_twin, .roundings = 1,
-     .roundings_per_term = 1, .flags = LB_ROW_REDUCTION, .samples = "prod_dim"},
+    {.name = "aten::prod",
+     .args = "self! dtype",
+     .kernel = prod,
+     .twin = prod_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .flags = LB_ROW_REDUCTION,
+     .samples = "prod"},
+    {.name = "aten::prod.dim_int",
+     .args = "self! dim keepdim dtype",
+     .kernel = prod_dim,
+     .twin = prod_dim_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .flags = LB_ROW_REDUCTION,
+     .samples = "prod_dim"},
     {NULL},
 };

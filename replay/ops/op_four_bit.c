@@ -74,8 +74,7 @@ static double f32(double x)
     return (float)x;
 }
 
-static void quantise_group(const lb_frame *f, const void *x, int64_t i, double given, uint8_t *q,
-                           uint8_t *scale)
+static void quantise_group(const lb_frame *f, const void *x, int64_t i, double given, uint8_t *q, uint8_t *scale)
 {
     double most = 0;
     for (int64_t k = i; k < i + GROUP; k++) most = fmax(most, fabs(lb_frame_get(f, x, k)));
@@ -91,8 +90,7 @@ static void quantise_group(const lb_frame *f, const void *x, int64_t i, double g
 static void copy_result(lb_call *call, uint32_t arg, uint32_t result)
 {
     const lb_tensor *from = lb_call_tensor(call, arg);
-    if (result < call->n_results && call->results[result].data && from &&
-        call->results[result].data != from->data)
+    if (result < call->n_results && call->results[result].data && from && call->results[result].data != from->data)
         lb_tensor_copy(&call->results[result], from, NULL);
 }
 
@@ -146,9 +144,8 @@ static double *unpacked(lb_frame *f, const lb_tensor *codes, const lb_tensor *sc
 static lb_status product(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
-    const lb_tensor *a = lb_call_tensor(call, A), *b = lb_call_tensor(call, B),
-                    *sa = lb_call_tensor(call, SCALES_A), *sb = lb_call_tensor(call, SCALES_B),
-                    *alpha = lb_call_tensor(call, ALPHA);
+    const lb_tensor *a = lb_call_tensor(call, A), *b = lb_call_tensor(call, B), *sa = lb_call_tensor(call, SCALES_A),
+                    *sb = lb_call_tensor(call, SCALES_B), *alpha = lb_call_tensor(call, ALPHA);
     if (!a || !b || !sa || !sb || !alpha || a->dtype != LB_U8 || b->dtype != LB_U8 || a->layout.ndim != 2 ||
         b->layout.ndim != 2 || a->layout.shape[1] != b->layout.shape[1] || !lb_tensor_numel(alpha))
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "(m, k / 2) by (n, k / 2) bytes with their scales");
@@ -171,14 +168,38 @@ LB_WITH_TWIN(product, product(call, twin))
 #define OLDER "output! input! output_scale input_scale is_sf_swizzled_layout"
 #define PRODUCT "out! a! b! block_scale_a block_scale_b alpha"
 const lb_op_row lb_rows_four_bit[] = {
-    {.name = "_C::scaled_fp4_quant", .args = OLDER, .kernel = quantise, .flags = LB_ROW_EXACT | LB_ROW_WRITES, .samples = "custom"},
-    {.name = "_C::scaled_fp4_quant.out", .args = "input! input_scale is_sf_swizzled_layout", .kernel = quantise,
-     .flags = LB_ROW_EXACT | LB_ROW_OUT, .samples = "custom"},
-    {.name = "sgl_kernel::scaled_fp4_quant", .args = OLDER, .kernel = quantise, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+    {.name = "_C::scaled_fp4_quant",
+     .args = OLDER,
+     .kernel = quantise,
+     .flags = LB_ROW_EXACT | LB_ROW_WRITES,
      .samples = "custom"},
-    {.name = "_C::cutlass_scaled_fp4_mm", .args = PRODUCT, .kernel = product_kernel, .twin = product_twin, .roundings = 4,
-     .roundings_per_term = 1, .terms = LB_TERMS(PAIRS, 1), .flags = LB_ROW_WRITES, .samples = "custom"},
-    {.name = "sgl_kernel::cutlass_scaled_fp4_mm", .args = PRODUCT, .kernel = product_kernel, .twin = product_twin, .roundings = 4,
-     .roundings_per_term = 1, .terms = LB_TERMS(PAIRS, 1), .flags = LB_ROW_WRITES, .samples = "custom"},
+    {.name = "_C::scaled_fp4_quant.out",
+     .args = "input! input_scale is_sf_swizzled_layout",
+     .kernel = quantise,
+     .flags = LB_ROW_EXACT | LB_ROW_OUT,
+     .samples = "custom"},
+    {.name = "sgl_kernel::scaled_fp4_quant",
+     .args = OLDER,
+     .kernel = quantise,
+     .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+     .samples = "custom"},
+    {.name = "_C::cutlass_scaled_fp4_mm",
+     .args = PRODUCT,
+     .kernel = product_kernel,
+     .twin = product_twin,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(PAIRS, 1),
+     .flags = LB_ROW_WRITES,
+     .samples = "custom"},
+    {.name = "sgl_kernel::cutlass_scaled_fp4_mm",
+     .args = PRODUCT,
+     .kernel = product_kernel,
+     .twin = product_twin,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(PAIRS, 1),
+     .flags = LB_ROW_WRITES,
+     .samples = "custom"},
     {NULL},
 };

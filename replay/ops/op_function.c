@@ -8,74 +8,94 @@
 #define PI 3.14159265358979323846
 
 /* v = atan(u), with t for scratch; u may be infinite. Worked on |u| <= 1, beyond it atan u = ±π/2 - atan 1/u. */
-#define ATAN_STATEMENTS                                                                                      \
-    double w[LB_LANES];                                                                                      \
-    double sine[LB_LANES];                                                                                   \
-    double cosine[LB_LANES];                                                                                 \
-    SET(w, fabs(u[i]) > 1 ? 1 / u[i] : u[i]);                                                                \
-    SET(v, w[i] * (0.9998660 + w[i] * w[i] * (-0.3302995 + w[i] * w[i] * (0.1801410 + w[i] * w[i] * (-0.0851330 + w[i] * w[i] * 0.0208351))))); \
-    FN(sin, sine, v);                                                                                        \
-    FN(cos, cosine, v);                                                                                      \
-    SET(t, (w[i] * cosine[i] - sine[i]) / (cosine[i] + w[i] * sine[i]));                                     \
-    SET(v, fabs(w[i]) < 1e-8 ? w[i] : v[i] + t[i] * (1 - t[i] * t[i] * (1.0 / 3 - t[i] * t[i] / 5)));        \
+#define ATAN_STATEMENTS                                                                                                \
+    double w[LB_LANES];                                                                                                \
+    double sine[LB_LANES];                                                                                             \
+    double cosine[LB_LANES];                                                                                           \
+    SET(w, fabs(u[i]) > 1 ? 1 / u[i] : u[i]);                                                                          \
+    SET(v,                                                                                                             \
+        w[i] * (0.9998660 +                                                                                            \
+                w[i] * w[i] *                                                                                          \
+                    (-0.3302995 + w[i] * w[i] * (0.1801410 + w[i] * w[i] * (-0.0851330 + w[i] * w[i] * 0.0208351))))); \
+    FN(sin, sine, v);                                                                                                  \
+    FN(cos, cosine, v);                                                                                                \
+    SET(t, (w[i] * cosine[i] - sine[i]) / (cosine[i] + w[i] * sine[i]));                                               \
+    SET(v, fabs(w[i]) < 1e-8 ? w[i] : v[i] + t[i] * (1 - t[i] * t[i] * (1.0 / 3 - t[i] * t[i] / 5)));                  \
     SET(v, fabs(u[i]) > 1 ? __builtin_copysign(PI / 2, u[i]) - v[i] : v[i]);
 
 /* t = (e^|x| - 1) of operand x */
-#define EXPM1_STATEMENTS(x) SET(t, fabs(x)); FN(expm1, t, t);
-#define EXP_STATEMENTS(x) SET(t, fabs(x)); FN(exp, t, t);
+#define EXPM1_STATEMENTS(x)                                                                                            \
+    SET(t, fabs(x));                                                                                                   \
+    FN(expm1, t, t);
+#define EXP_STATEMENTS(x)                                                                                              \
+    SET(t, fabs(x));                                                                                                   \
+    FN(exp, t, t);
 
 /* v = erfinv(x): Giles' starting value in two ranges, then two Newton steps on erf, or on erfc where x is near ±1. */
-#define CENTRAL(w)                                                                                           \
-    (1.50140941 + (w)*(0.246640727 + (w)*(-0.00417768164 + (w)*(-0.00125372503 + (w)*(0.00021858087 +        \
-     (w)*(-4.39150654e-06 + (w)*(-3.5233877e-06 + (w)*(3.43273939e-07 + (w)*2.81022636e-08))))))))
-#define TAIL(w)                                                                                              \
-    (2.83297682 + (w)*(1.00167406 + (w)*(0.00943887047 + (w)*(-0.0076224613 + (w)*(0.00573950773 +           \
-     (w)*(-0.00367342844 + (w)*(0.00134934322 + (w)*(0.000100950558 + (w)*-0.000200214257))))))))
-#define NEWTON                                                                                               \
-    FN(erf, t, v);                                                                                           \
-    SET(u, fabs(v[i]));                                                                                      \
-    FN(erfc, u, u);                                                                                          \
-    SET(density, -v[i] * v[i]);                                                                              \
-    FN(exp, density, density);                                                                               \
-    SET(v, v[i] - (fabs(a[i]) < 0.5 ? t[i] - a[i] : ((1 - fabs(a[i])) - u[i]) * (a[i] < 0 ? -1 : 1)) / (1.12837916709551257390 * density[i]));
-#define ERFINV_STATEMENTS                                                                                    \
-    double density[LB_LANES];                                                                                \
-    SET(t, (1 - a[i]) * (1 + a[i]));                                                                         \
-    FN(log, t, t);                                                                                           \
-    SET(v, -t[i] < 5 ? CENTRAL(-t[i] - 2.5) * a[i] : TAIL(__builtin_sqrt(-t[i]) - 3) * a[i]);                \
-    NEWTON NEWTON                                                                                            \
-    SET(v, a[i] == 0 ? a[i] : fabs(a[i]) == 1 ? __builtin_copysign(INFINITY, a[i]) : fabs(a[i]) > 1 ? NAN : v[i]);
+#define CENTRAL(w)                                                                                                     \
+    (1.50140941 +                                                                                                      \
+     (w) * (0.246640727 +                                                                                              \
+            (w) * (-0.00417768164 +                                                                                    \
+                   (w) * (-0.00125372503 +                                                                             \
+                          (w) * (0.00021858087 +                                                                       \
+                                 (w) * (-4.39150654e-06 +                                                              \
+                                        (w) * (-3.5233877e-06 + (w) * (3.43273939e-07 + (w) * 2.81022636e-08))))))))
+#define TAIL(w)                                                                                                        \
+    (2.83297682 +                                                                                                      \
+     (w) * (1.00167406 +                                                                                               \
+            (w) * (0.00943887047 +                                                                                     \
+                   (w) * (-0.0076224613 +                                                                              \
+                          (w) * (0.00573950773 +                                                                       \
+                                 (w) * (-0.00367342844 +                                                               \
+                                        (w) * (0.00134934322 + (w) * (0.000100950558 + (w) * -0.000200214257))))))))
+#define NEWTON                                                                                                         \
+    FN(erf, t, v);                                                                                                     \
+    SET(u, fabs(v[i]));                                                                                                \
+    FN(erfc, u, u);                                                                                                    \
+    SET(density, -v[i] * v[i]);                                                                                        \
+    FN(exp, density, density);                                                                                         \
+    SET(v, v[i] - (fabs(a[i]) < 0.5 ? t[i] - a[i] : ((1 - fabs(a[i])) - u[i]) * (a[i] < 0 ? -1 : 1)) /                 \
+                      (1.12837916709551257390 * density[i]));
+#define ERFINV_STATEMENTS                                                                                              \
+    double density[LB_LANES];                                                                                          \
+    SET(t, (1 - a[i]) * (1 + a[i]));                                                                                   \
+    FN(log, t, t);                                                                                                     \
+    SET(v, -t[i] < 5 ? CENTRAL(-t[i] - 2.5) * a[i] : TAIL(__builtin_sqrt(-t[i]) - 3) * a[i]);                          \
+    NEWTON NEWTON SET(v, a[i] == 0         ? a[i]                                                                      \
+                         : fabs(a[i]) == 1 ? __builtin_copysign(INFINITY, a[i])                                        \
+                         : fabs(a[i]) > 1  ? NAN                                                                       \
+                                           : v[i]);
 
 /* Sleef promises sinh and cosh up to 88.5 in f32 only; from there vectors are infinite where torch's scalar loop is not yet.
  * sinh x = (e + e/(e + 1))/2 of e = expm1|x|; both halves of e^709 … overflow as torch's do. */
 #define SINH_VALUE __builtin_copysign(t[i] > 1e300 ? t[i] / 2 : (t[i] + t[i] / (t[i] + 1)) / 2, a[i])
 /* asinh x = log1p(|x| + x²/(1 + √(x² + 1))); huge arguments: log(2|x|) */
-#define ASINH_STATEMENTS                                                                                     \
-    SET(t, fabs(a[i]) > 1e150 ? fabs(a[i]) : fabs(a[i]) + a[i] * a[i] / (1 + __builtin_sqrt(a[i] * a[i] + 1))); \
-    FN(log1p, u, t);                                                                                         \
+#define ASINH_STATEMENTS                                                                                               \
+    SET(t, fabs(a[i]) > 1e150 ? fabs(a[i]) : fabs(a[i]) + a[i] * a[i] / (1 + __builtin_sqrt(a[i] * a[i] + 1)));        \
+    FN(log1p, u, t);                                                                                                   \
     SET(u, fabs(a[i]) > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
 /* acosh x = log1p(s + √(2 s + s²)), s = x - 1 */
-#define ACOSH_STATEMENTS                                                                                     \
-    SET(t, a[i] > 1e150 ? a[i] : (a[i] - 1) + __builtin_sqrt(2 * (a[i] - 1) + (a[i] - 1) * (a[i] - 1)));     \
-    FN(log1p, u, t);                                                                                         \
+#define ACOSH_STATEMENTS                                                                                               \
+    SET(t, a[i] > 1e150 ? a[i] : (a[i] - 1) + __builtin_sqrt(2 * (a[i] - 1) + (a[i] - 1) * (a[i] - 1)));               \
+    FN(log1p, u, t);                                                                                                   \
     SET(u, a[i] > 1e150 ? u[i] + 0.69314718055994530942 : u[i]);
 
 /* atan2(y, x) from atan(y/x); quotients that overflow are infinite, 0/0 is decided by signs. */
-#define ATAN2_VALUE                                                                                          \
-    (a[i] != a[i] || b[i] != b[i]                        ? NAN                                               \
-     : a[i] == 0 && b[i] == 0                      ? __builtin_copysign(__builtin_signbit(b[i]) ? PI : 0, a[i]) \
-     : fabs(a[i]) == INFINITY && fabs(b[i]) == INFINITY ? __builtin_copysign(b[i] > 0 ? PI / 4 : 3 * PI / 4, a[i]) \
-     : b[i] == 0                                ? __builtin_copysign(PI / 2, a[i])                           \
-     : b[i] < 0                                 ? v[i] + __builtin_copysign(PI, a[i])                        \
-                                             : v[i])
+#define ATAN2_VALUE                                                                                                    \
+    (a[i] != a[i] || b[i] != b[i]                       ? NAN                                                          \
+     : a[i] == 0 && b[i] == 0                           ? __builtin_copysign(__builtin_signbit(b[i]) ? PI : 0, a[i])   \
+     : fabs(a[i]) == INFINITY && fabs(b[i]) == INFINITY ? __builtin_copysign(b[i] > 0 ? PI / 4 : 3 * PI / 4, a[i])     \
+     : b[i] == 0                                        ? __builtin_copysign(PI / 2, a[i])                             \
+     : b[i] < 0                                         ? v[i] + __builtin_copysign(PI, a[i])                          \
+                                                        : v[i])
 
 /* A maximum of two kept apart, so that squares do not overflow. */
 #define LARGER (fabs(a[i]) > fabs(b[i]) ? fabs(a[i]) : fabs(b[i]))
 #define SMALLER (fabs(a[i]) > fabs(b[i]) ? fabs(b[i]) : fabs(a[i]))
-#define HYPOT_VALUE                                                                                          \
-    (fabs(a[i]) == INFINITY || fabs(b[i]) == INFINITY ? INFINITY                                             \
-     : LARGER == 0 || LARGER != LARGER || SMALLER != SMALLER                                                 \
-         ? fabs(a[i]) + fabs(b[i])                                                                           \
+#define HYPOT_VALUE                                                                                                    \
+    (fabs(a[i]) == INFINITY || fabs(b[i]) == INFINITY ? INFINITY                                                       \
+     : LARGER == 0 || LARGER != LARGER || SMALLER != SMALLER                                                           \
+         ? fabs(a[i]) + fabs(b[i])                                                                                     \
          : LARGER * __builtin_sqrt(1 + (SMALLER / LARGER) * (SMALLER / LARGER)))
 
 /* clang-format off */

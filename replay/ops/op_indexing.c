@@ -167,8 +167,14 @@ static lb_status select_masked(lb_call *call, bool pad)
     return lb_frame_end(&f);
 }
 
-static lb_status masked_select(lb_call *call) { return select_masked(call, false); }
-static lb_status masked_scatter_backward(lb_call *call) { return select_masked(call, true); }
+static lb_status masked_select(lb_call *call)
+{
+    return select_masked(call, false);
+}
+static lb_status masked_scatter_backward(lb_call *call)
+{
+    return select_masked(call, true);
+}
 
 static lb_status nonzero(lb_call *call)
 {
@@ -243,7 +249,8 @@ static lb_status search(lb_call *call, const lb_tensor *sorted, const lb_tensor 
     lb_frame f = lb_frame_begin(call);
     f.wide = true, f.type = LB_F64;
     const double *rows = lb_frame_tensor(&f, sorted), *x = lb_frame_tensor(&f, values);
-    int64_t n = sorted->layout.ndim ? sorted->layout.shape[sorted->layout.ndim - 1] : 1, count = lb_tensor_numel(values);
+    int64_t n = sorted->layout.ndim ? sorted->layout.shape[sorted->layout.ndim - 1] : 1,
+            count = lb_tensor_numel(values);
     int64_t per_row = sorted->layout.ndim > 1 ? values->layout.shape[values->layout.ndim - 1] : count;
     int64_t *y = lb_frame_output_integers(&f, 0, count);
     for (int64_t i = 0; lb_frame_ok(&f) && i < count; i++) y[i] = place(rows + i / per_row * n, n, x[i], right);
@@ -254,7 +261,8 @@ static lb_status searchsorted(lb_call *call)
 {
     bool right = lb_call_int(call, 3, 0);
     if (lb_call_given(call, 4) && call->args[4].string) right = strcmp(call->args[4].string, "right") == 0;
-    if (lb_call_given(call, 5)) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "searchsorted: a sorter is not supported");
+    if (lb_call_given(call, 5))
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "searchsorted: a sorter is not supported");
     return search(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), right);
 }
 
@@ -267,26 +275,67 @@ static lb_status bucketize(lb_call *call)
 #define INTEGER (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 #define DECISION (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION)
 const lb_op_row lb_rows_indexing[] = {
-    {.name = "aten::embedding", .args = "weight! indices! padding_idx scale_grad_by_freq sparse", .kernel = embedding,
-     .flags = EXACT, .samples = "embedding"},
-    {.name = "aten::index_select", .args = "self! dim index!", .kernel = index_select, .flags = EXACT, .samples = "index_select"},
-    {.name = "aten::index.Tensor", .args = "self! indices?[]", .kernel = index_tensor, .flags = EXACT, .samples = "index"},
-    {.name = "aten::_unsafe_index.Tensor", .args = "self! indices?[]", .kernel = index_tensor, .flags = EXACT, .samples = "index"},
-    {.name = "aten::gather", .args = "self! dim index! sparse_grad", .kernel = gather, .flags = EXACT, .samples = "gather"},
+    {.name = "aten::embedding",
+     .args = "weight! indices! padding_idx scale_grad_by_freq sparse",
+     .kernel = embedding,
+     .flags = EXACT,
+     .samples = "embedding"},
+    {.name = "aten::index_select",
+     .args = "self! dim index!",
+     .kernel = index_select,
+     .flags = EXACT,
+     .samples = "index_select"},
+    {.name = "aten::index.Tensor",
+     .args = "self! indices?[]",
+     .kernel = index_tensor,
+     .flags = EXACT,
+     .samples = "index"},
+    {.name = "aten::_unsafe_index.Tensor",
+     .args = "self! indices?[]",
+     .kernel = index_tensor,
+     .flags = EXACT,
+     .samples = "index"},
+    {.name = "aten::gather",
+     .args = "self! dim index! sparse_grad",
+     .kernel = gather,
+     .flags = EXACT,
+     .samples = "gather"},
     {.name = "aten::take", .args = "self! index!", .kernel = take, .flags = EXACT, .samples = "take"},
-    {.name = "aten::masked_select", .args = "self! mask!", .kernel = masked_select, .flags = EXACT, .samples = "masked_select"},
-    {.name = "aten::masked_scatter_backward", .args = "grad_output! mask! sizes", .kernel = masked_scatter_backward, .flags = EXACT,
+    {.name = "aten::masked_select",
+     .args = "self! mask!",
+     .kernel = masked_select,
+     .flags = EXACT,
+     .samples = "masked_select"},
+    {.name = "aten::masked_scatter_backward",
+     .args = "grad_output! mask! sizes",
+     .kernel = masked_scatter_backward,
+     .flags = EXACT,
      .samples = "masked_scatter_backward"},
     {.name = "aten::nonzero", .args = "self!", .kernel = nonzero, .flags = DECISION, .samples = "nonzero"},
-    {.name = "aten::isin.Tensor_Tensor", .args = "elements! test_elements! assume_unique invert", .kernel = isin, .flags = INTEGER,
+    {.name = "aten::isin.Tensor_Tensor",
+     .args = "elements! test_elements! assume_unique invert",
+     .kernel = isin,
+     .flags = INTEGER,
      .samples = "isin"},
-    {.name = "aten::isin.Tensor_Scalar", .args = "elements! test_element assume_unique invert", .kernel = isin, .flags = INTEGER,
+    {.name = "aten::isin.Tensor_Scalar",
+     .args = "elements! test_element assume_unique invert",
+     .kernel = isin,
+     .flags = INTEGER,
      .samples = "isin_scalar"},
-    {.name = "aten::isin.Scalar_Tensor", .args = "element test_elements! assume_unique invert", .kernel = isin, .flags = INTEGER,
+    {.name = "aten::isin.Scalar_Tensor",
+     .args = "element test_elements! assume_unique invert",
+     .kernel = isin,
+     .flags = INTEGER,
      .samples = "scalar_isin"},
-    {.name = "aten::searchsorted.Tensor", .args = "sorted_sequence! self! out_int32 right side sorter", .kernel = searchsorted,
-     .flags = INTEGER, .samples = "searchsorted"},
-    {.name = "aten::bucketize.Tensor", .args = "self! boundaries! out_int32 right", .kernel = bucketize, .flags = INTEGER,
+    {.name = "aten::searchsorted.Tensor",
+     .args = "sorted_sequence! self! out_int32 right side sorter",
+     .kernel = searchsorted,
+     .flags = INTEGER,
+     .samples = "searchsorted"},
+    {.name = "aten::bucketize.Tensor",
+     .args = "self! boundaries! out_int32 right",
+     .kernel = bucketize,
+     .flags = INTEGER,
      .samples = "bucketize"},
     {NULL},
 };

@@ -15,22 +15,26 @@
 /* torch's clamp: min(max(x, lo), hi), so that hi wins over lo; a NaN in x stays, a NaN bound makes everything NaN. */
 #define LOWER(x) (l->given_s[0] && (x) < s0 ? s0 : (x))
 #define UPPER(x) (l->given_s[1] && (x) > s1 ? s1 : (x))
-#define CLAMP_F                                                                                              \
-    ((l->given_s[0] && s0 != s0) || (l->given_s[1] && s1 != s1)                                              \
-         ? NAN_OF(T)                                                                                         \
+#define CLAMP_F                                                                                                        \
+    ((l->given_s[0] && s0 != s0) || (l->given_s[1] && s1 != s1)                                                        \
+         ? NAN_OF(T)                                                                                                   \
          : (l->given_s[1] && LOWER(a[i]) > s1 ? s1 : LOWER(a[i])))
 #define CLAMP_I (l->given_s[1] && LOWER(a[i]) > s1 ? s1 : LOWER(a[i]))
-#define CLAMP_T_I (l->given[2] && (l->given[1] && a[i] < b[i] ? b[i] : a[i]) > c[i] ? c[i] : l->given[1] && a[i] < b[i] ? b[i] : a[i])
+#define CLAMP_T_I                                                                                                      \
+    (l->given[2] && (l->given[1] && a[i] < b[i] ? b[i] : a[i]) > c[i] ? c[i] : l->given[1] && a[i] < b[i] ? b[i] : a[i])
 #define CLAMP_T_F ((l->given[1] && b[i] != b[i]) ? b[i] : (l->given[2] && c[i] != c[i]) ? c[i] : CLAMP_T_I)
 
 /* Infinities become the largest finite values of the result's dtype where no other is given. */
-static inline __attribute__((pure)) double largest(const lb_lanes *l) { return lb_dtype_max_finite(l->result); }
-#define FINITE(x)                                                                                            \
-    ((x) != (x)     ? (l->given_s[0] ? s0 : 0)                                                               \
-     : !IS_INF(x)   ? (x)                                                                                    \
-     : (x) > 0      ? (l->given_s[1] ? s1 : (T)largest(l))                                                   \
-     : l->given_s[2] ? s2                                                                                    \
-                     : (T)-largest(l))
+static inline __attribute__((pure)) double largest(const lb_lanes *l)
+{
+    return lb_dtype_max_finite(l->result);
+}
+#define FINITE(x)                                                                                                      \
+    ((x) != (x)      ? (l->given_s[0] ? s0 : 0)                                                                        \
+     : !IS_INF(x)    ? (x)                                                                                             \
+     : (x) > 0       ? (l->given_s[1] ? s1 : (T)largest(l))                                                            \
+     : l->given_s[2] ? s2                                                                                              \
+                     : (T) - largest(l))
 
 /* clang-format off */
 LB_POINTWISE_FI(eq, "xx", COMMON, a[i] == b[i], a[i] == b[i])

@@ -119,7 +119,10 @@ static lb_status loss(lb_call *call, const lb_pointwise *op, const lb_operand *a
     return status;
 }
 
-static int64_t reduction_of(const lb_operand *arg) { return arg->tag == LB_OPERAND_NONE ? REDUCE_MEAN : arg->i; }
+static int64_t reduction_of(const lb_operand *arg)
+{
+    return arg->tag == LB_OPERAND_NONE ? REDUCE_MEAN : arg->i;
+}
 
 static lb_operand factor(const lb_call *call, uint32_t self, int64_t reduction, double by)
 {
@@ -129,7 +132,10 @@ static lb_operand factor(const lb_call *call, uint32_t self, int64_t reduction, 
 }
 
 /* mse_loss(self target reduction) */
-static lb_status mse(lb_call *c, bool twin) { return loss(c, &squared_op, c->args, 2, reduction_of(&c->args[2]), twin); }
+static lb_status mse(lb_call *c, bool twin)
+{
+    return loss(c, &squared_op, c->args, 2, reduction_of(&c->args[2]), twin);
+}
 /* smooth_l1_loss, huber_loss(self target reduction beta|delta) */
 static lb_status with_border(lb_call *c, const lb_pointwise *op, bool twin)
 {
@@ -137,8 +143,14 @@ static lb_status with_border(lb_call *c, const lb_pointwise *op, bool twin)
     return loss(c, op, args, 3, reduction_of(&c->args[2]), twin);
 }
 /* binary_cross_entropy(self target weight reduction), …_with_logits(self target weight pos_weight reduction) */
-static lb_status cross_entropy(lb_call *c, bool twin) { return loss(c, &bce_op, c->args, 3, reduction_of(&c->args[3]), twin); }
-static lb_status logits(lb_call *c, bool twin) { return loss(c, &bce_logits_op, c->args, 4, reduction_of(&c->args[4]), twin); }
+static lb_status cross_entropy(lb_call *c, bool twin)
+{
+    return loss(c, &bce_op, c->args, 3, reduction_of(&c->args[3]), twin);
+}
+static lb_status logits(lb_call *c, bool twin)
+{
+    return loss(c, &bce_logits_op, c->args, 4, reduction_of(&c->args[4]), twin);
+}
 
 /* mse_loss_backward(grad_output self target reduction) */
 static lb_status mse_backward(lb_call *c, bool twin)
@@ -149,13 +161,15 @@ static lb_status mse_backward(lb_call *c, bool twin)
 /* smooth_l1_loss_backward, huber_loss_backward(grad_output self target reduction beta|delta) */
 static lb_status border_backward(lb_call *c, const lb_pointwise *op, bool twin)
 {
-    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], factor(c, 1, reduction_of(&c->args[3]), 1), c->args[4]};
+    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], factor(c, 1, reduction_of(&c->args[3]), 1),
+                                c->args[4]};
     return elementwise(c, op, args, 5, c->results, twin);
 }
 /* binary_cross_entropy_backward(grad_output self target weight reduction) */
 static lb_status entropy_backward(lb_call *c, bool twin)
 {
-    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], c->args[3], factor(c, 1, reduction_of(&c->args[4]), 1)};
+    const lb_operand args[5] = {c->args[0], c->args[1], c->args[2], c->args[3],
+                                factor(c, 1, reduction_of(&c->args[4]), 1)};
     return elementwise(c, &bce_backward_op, args, 5, c->results, twin);
 }
 
@@ -168,11 +182,13 @@ static bool half(lb_tensor *t, int64_t dim, int which)
     if (dim < 0 || dim >= t->layout.ndim || t->layout.shape[dim] % 2 != 0) return false;
     t->layout.shape[dim] /= 2;
     const size_t element = lb_dtype_bits(t->dtype) / 8;
-    if (which && t->data)
-        t->data = (char *)t->data + (int64_t)element * t->layout.shape[dim] * t->layout.stride[dim];
+    if (which && t->data) t->data = (char *)t->data + (int64_t)element * t->layout.shape[dim] * t->layout.stride[dim];
     return true;
 }
-static lb_status no_halves(lb_call *c) { return lb_fail(c->err, LB_ERR_INVALID, "%s: no two halves", c->row->name); }
+static lb_status no_halves(lb_call *c)
+{
+    return lb_fail(c->err, LB_ERR_INVALID, "%s: no two halves", c->row->name);
+}
 
 /* glu(self dim) */
 static lb_status glu(lb_call *c, bool twin)
@@ -187,7 +203,8 @@ static lb_status glu_backward(lb_call *c, bool twin)
     lb_operand args[3] = {c->args[0], c->args[1], c->args[1]};
     lb_tensor first = c->results[0], second = c->results[0];
     const int64_t dim = c->args[2].i;
-    if (!half(&args[1].tensor, dim, 0) || !half(&args[2].tensor, dim, 1) || !half(&first, dim, 0) || !half(&second, dim, 1))
+    if (!half(&args[1].tensor, dim, 0) || !half(&args[2].tensor, dim, 1) || !half(&first, dim, 0) ||
+        !half(&second, dim, 1))
         return no_halves(c);
     LB_TRY(elementwise(c, &gate_second_op, args, 3, &second, twin));
     const lb_operand gates[2] = {args[0], args[2]};
@@ -207,12 +224,23 @@ LB_WITH_TWIN(entropy_backward, entropy_backward(call, twin))
 LB_WITH_TWIN(glu, glu(call, twin))
 LB_WITH_TWIN(glu_backward, glu_backward(call, twin))
 
-#define REDUCED(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                          \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
-     .roundings = ROUNDINGS, .roundings_per_term = 1, .flags = LB_ROW_REDUCTION, .samples = SAMPLES},
-#define PLAIN(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                            \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
-     .roundings = ROUNDINGS, .flags = LB_ROW_ELEMENTWISE, .samples = SAMPLES},
+#define REDUCED(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                                    \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = ROUNDINGS,                                                                                           \
+     .roundings_per_term = 1,                                                                                          \
+     .flags = LB_ROW_REDUCTION,                                                                                        \
+     .samples = SAMPLES},
+#define PLAIN(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                                      \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = ROUNDINGS,                                                                                           \
+     .flags = LB_ROW_ELEMENTWISE,                                                                                      \
+     .samples = SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_loss[] = {

@@ -69,7 +69,8 @@ static const lb_matmul_batch one_product = {1, 0, 0, 0};
 static void product_failed(lb_frame *f, lb_status status)
 {
     const bool unit = status == LB_ERR_UNSUPPORTED;
-    lb_frame_fail(f, status, unit ? "this matrix unit does not multiply operands of this dtype" : "no memory for a product");
+    lb_frame_fail(f, status,
+                  unit ? "this matrix unit does not multiply operands of this dtype" : "no memory for a product");
 }
 
 /* All products of the batch; those along its last dimension in one call. */
@@ -99,11 +100,18 @@ static lb_status product(lb_call *call, uint32_t a, uint32_t b, bool twin)
     return lb_frame_end(&p.frame);
 }
 
-static lb_status mm(lb_call *call) { return product(call, 0, 1, false); }
-static lb_status mm_twin(lb_call *call) { return product(call, 0, 1, true); }
+static lb_status mm(lb_call *call)
+{
+    return product(call, 0, 1, false);
+}
+static lb_status mm_twin(lb_call *call)
+{
+    return product(call, 0, 1, true);
+}
 
 /* c = beta * self + alpha * c, elementwise with self broadcast to the result; beta 0 leaves self unread. */
-static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *shape, double alpha, double beta, bool twin)
+static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *shape, double alpha, double beta,
+                  bool twin)
 {
     lb_tensor wide = *self;
     wide.layout = *shape;
@@ -138,7 +146,8 @@ static lb_status add_product(lb_call *call, bool twin)
         void *y = lb_frame_output(&p.frame, 0, n);
         if (y) multiply(&p, y);
         if (y)
-            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, lb_call_float(call, 4, 1), lb_call_float(call, 3, 1), twin);
+            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, lb_call_float(call, 4, 1), lb_call_float(call, 3, 1),
+                  twin);
     }
     return lb_frame_end(&p.frame);
 }
@@ -157,7 +166,8 @@ static lb_status addbmm_run(lb_call *call, bool twin)
             memset(y, 0, (size_t)n * (p.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
             blend(&p.frame, lb_call_tensor(call, 0), y, &shape, 1, lb_call_float(call, 3, 1), twin);
         }
-        for (int64_t i = 0; twin && lb_frame_ok(&p.frame) && i < n; i++) ((double *)y)[i] *= scale; /* is rounded as often */
+        for (int64_t i = 0; twin && lb_frame_ok(&p.frame) && i < n; i++)
+            ((double *)y)[i] *= scale; /* is rounded as often */
         for (int64_t b = 0; lb_frame_ok(&p.frame) && b < p.batch; b++) {
             for (int64_t i = 0; i < n; i++) {
                 if (p.frame.wide)
@@ -171,10 +181,22 @@ static lb_status addbmm_run(lb_call *call, bool twin)
     return lb_frame_end(&p.frame);
 }
 
-static lb_status addmm(lb_call *call) { return add_product(call, false); }
-static lb_status addmm_twin(lb_call *call) { return add_product(call, true); }
-static lb_status addbmm(lb_call *call) { return addbmm_run(call, false); }
-static lb_status addbmm_twin(lb_call *call) { return addbmm_run(call, true); }
+static lb_status addmm(lb_call *call)
+{
+    return add_product(call, false);
+}
+static lb_status addmm_twin(lb_call *call)
+{
+    return add_product(call, true);
+}
+static lb_status addbmm(lb_call *call)
+{
+    return addbmm_run(call, false);
+}
+static lb_status addbmm_twin(lb_call *call)
+{
+    return addbmm_run(call, true);
+}
 
 /* ---- vectors and broadcasting ------------------------------------------------------------------------------------- */
 
@@ -218,8 +240,14 @@ static lb_status matmul_of(lb_call *call, const lb_tensor *self, const lb_tensor
     return lb_frame_end(&p.frame);
 }
 
-static lb_status matmul(lb_call *call) { return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false); }
-static lb_status matmul_twin(lb_call *call) { return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), true); }
+static lb_status matmul(lb_call *call)
+{
+    return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false);
+}
+static lb_status matmul_twin(lb_call *call)
+{
+    return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), true);
+}
 
 /* Args: self, matrix, vector, beta, alpha. */
 static lb_status addmv_run(lb_call *call, bool twin)
@@ -229,11 +257,15 @@ static lb_status addmv_run(lb_call *call, bool twin)
     if (factors_begin(&p, call, lb_call_tensor(call, 1), &column, twin)) {
         void *c = lb_frame_reals(&p.frame, p.shape.m), *y = lb_frame_output(&p.frame, 0, p.shape.m);
         lb_layout shape = lb_layout_contiguous(1, &p.shape.m);
-        double alpha = lb_call_float(call, 4, 1), once = 1 + lb_twin_rounding(call, 1); /* of the product, before self is added */
+        double alpha = lb_call_float(call, 4, 1),
+               once = 1 + lb_twin_rounding(call, 1); /* of the product, before self is added */
         if (y) {
             multiply(&p, c);
             /* torch rounds alpha * vector to 16 bits first */
-            blend(&p.frame, lb_call_tensor(call, 0), c, &shape, !twin ? alpha : alpha != 1 ? alpha * lb_twin_scale(call, 1) : once,
+            blend(&p.frame, lb_call_tensor(call, 0), c, &shape,
+                  !twin        ? alpha
+                  : alpha != 1 ? alpha * lb_twin_scale(call, 1)
+                               : once,
                   lb_call_float(call, 3, 1), twin);
             memcpy(y, c, (size_t)p.shape.m * (p.frame.wide ? 8 : 4));
         }
@@ -241,8 +273,14 @@ static lb_status addmv_run(lb_call *call, bool twin)
     return lb_frame_end(&p.frame);
 }
 
-static lb_status addmv(lb_call *call) { return addmv_run(call, false); }
-static lb_status addmv_twin(lb_call *call) { return addmv_run(call, true); }
+static lb_status addmv(lb_call *call)
+{
+    return addmv_run(call, false);
+}
+static lb_status addmv_twin(lb_call *call)
+{
+    return addmv_run(call, true);
+}
 
 /* input (…, k), weight (n, k), bias (n): the bias is added before the one rounding, but for an input of one dimension, or of more than
  * two that are not dense, after it. */
@@ -276,8 +314,14 @@ static lb_status linear_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status linear(lb_call *call) { return linear_run(call, false); }
-static lb_status linear_twin(lb_call *call) { return linear_run(call, true); }
+static lb_status linear(lb_call *call)
+{
+    return linear_run(call, false);
+}
+static lb_status linear_twin(lb_call *call)
+{
+    return linear_run(call, true);
+}
 
 /* ---- grouped ------------------------------------------------------------------------------------------------------ */
 
@@ -304,7 +348,8 @@ static lb_status grouped_run(lb_call *call, bool twin)
         int64_t length = end[g] - start;
         lb_product s = {.m = a2 && !b2 ? length : rows, .n = a2 ? columns : length, .k = a2 && b2 ? length : inner};
         lb_tensor ga = *a, gb = *b;
-        ga.layout = lb_layout_contiguous(2, (int64_t[]){s.m, s.k}), gb.layout = lb_layout_contiguous(2, (int64_t[]){s.k, s.n});
+        ga.layout = lb_layout_contiguous(2, (int64_t[]){s.m, s.k}),
+        gb.layout = lb_layout_contiguous(2, (int64_t[]){s.k, s.n});
         memcpy(ga.layout.stride, a->layout.stride + (a2 ? 0 : 1), 16);
         memcpy(gb.layout.stride, b->layout.stride + (b2 ? 0 : 1), 16);
         int64_t at_a = a2 ? start * a->layout.stride[b2 ? 1 : 0] : g * a->layout.stride[0];
@@ -330,8 +375,14 @@ static lb_status grouped_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status grouped_mm(lb_call *call) { return grouped_run(call, false); }
-static lb_status grouped_mm_twin(lb_call *call) { return grouped_run(call, true); }
+static lb_status grouped_mm(lb_call *call)
+{
+    return grouped_run(call, false);
+}
+static lb_status grouped_mm_twin(lb_call *call)
+{
+    return grouped_run(call, true);
+}
 
 /* ---- scaled ------------------------------------------------------------------------------------------------------- */
 
@@ -388,10 +439,12 @@ static void scaled_whole(factors *p, const lb_tensor *ta, const lb_tensor *tb, v
     const void *sa = lb_frame_tensor(f, ta), *sb = lb_frame_tensor(f, tb);
     const int64_t na = lb_tensor_numel(ta), nb = lb_tensor_numel(tb), n = p->shape.n;
     if ((na != 1 && na != p->shape.m) || (nb != 1 && nb != n))
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales that are neither one, one per row and column, nor per block of 128");
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED,
+                      "scales that are neither one, one per row and column, nor per block of 128");
     if (lb_frame_ok(f)) multiply(p, y);
     for (int64_t i = 0; lb_frame_ok(f) && i < p->shape.m * n; i++) {
-        const double scale_a = lb_frame_get(f, sa, na == 1 ? 0 : i / n), scale_b = lb_frame_get(f, sb, nb == 1 ? 0 : i % n);
+        const double scale_a = lb_frame_get(f, sa, na == 1 ? 0 : i / n),
+                     scale_b = lb_frame_get(f, sb, nb == 1 ? 0 : i % n);
         if (f->wide)
             ((double *)y)[i] *= scale_a * scale_b;
         else
@@ -420,10 +473,16 @@ static lb_status scaled_run(lb_call *call, const scaled_form *form, bool twin)
     return lb_frame_end(f);
 }
 
-#define SCALED(ID, ...)                                                                                        \
-    static const scaled_form ID##_form = {__VA_ARGS__};                                                        \
-    static lb_status ID(lb_call *call) { return scaled_run(call, &ID##_form, false); }                         \
-    static lb_status ID##_twin(lb_call *call) { return scaled_run(call, &ID##_form, true); }
+#define SCALED(ID, ...)                                                                                                \
+    static const scaled_form ID##_form = {__VA_ARGS__};                                                                \
+    static lb_status ID(lb_call *call)                                                                                 \
+    {                                                                                                                  \
+        return scaled_run(call, &ID##_form, false);                                                                    \
+    }                                                                                                                  \
+    static lb_status ID##_twin(lb_call *call)                                                                          \
+    {                                                                                                                  \
+        return scaled_run(call, &ID##_form, true);                                                                     \
+    }
 SCALED(scaled_mm, .a = 0, .scales = 2, .bias = 4)
 SCALED(scaled_mm_out, .a = 1, .scales = 3, .bias = 5)
 SCALED(scaled_mm_typed, .a = 0, .scales = 2, .bias = 5)
@@ -509,45 +568,95 @@ static lb_status solve_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status solve_triangular(lb_call *call) { return solve_run(call, false); }
-static lb_status solve_triangular_twin(lb_call *call) { return solve_run(call, true); }
+static lb_status solve_triangular(lb_call *call)
+{
+    return solve_run(call, false);
+}
+static lb_status solve_triangular_twin(lb_call *call)
+{
+    return solve_run(call, true);
+}
 
 #define FACTORS(A, SUM_A, B, SUM_B) {.a = A, .sum_a = SUM_A, .b = B, .sum_b = SUM_B}
 #define NO_FACTORS {0}
-#define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, ITS_FACTORS, SAMPLES)                                  \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = ROUNDINGS,   \
-     .roundings_per_term = 1, .terms = TERMS, .flags = LB_ROW_MATMUL, .factors = ITS_FACTORS,                \
-     .kernels = "openblas " LB_TENSOR_CORES, .samples = SAMPLES},
+#define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, ITS_FACTORS, SAMPLES)                                            \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .twin = KERNEL##_twin,                                                                                            \
+     .roundings = ROUNDINGS,                                                                                           \
+     .roundings_per_term = 1,                                                                                          \
+     .terms = TERMS,                                                                                                   \
+     .flags = LB_ROW_MATMUL,                                                                                           \
+     .factors = ITS_FACTORS,                                                                                           \
+     .kernels = "openblas " LB_TENSOR_CORES,                                                                           \
+     .samples = SAMPLES},
 const lb_op_row lb_rows_matmul[] = {
-    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "mm")
-    PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm")
-    PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "addmm")
-    PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "baddbmm")
-    PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1), FACTORS(1, 1, 2, 2), "addbmm")
-    PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 1), "addmv")
-    PRODUCT("mv", "self! vec!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "mv")
-    PRODUCT("dot", "self! tensor!", matmul, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 1), "dot")
-    PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), NO_FACTORS, "dot")
-    PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "matmul")
-    PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "linear")
-    PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2), "grouped_mm")
-    PRODUCT("_scaled_mm", "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum", scaled_mm, 4,
-            LB_TERMS(INNER, 0), NO_FACTORS, "scaled_mm")
+    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2),
+            "mm") PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm")
+        PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "addmm")
+            PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2),
+                    "baddbmm") PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1),
+                                       FACTORS(1, 1, 2, 2), "addbmm")
+                PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 1),
+                        "addmv") PRODUCT("mv", "self! vec!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "mv")
+                    PRODUCT("dot", "self! tensor!", matmul, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 1),
+                            "dot") PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), NO_FACTORS, "dot")
+                        PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "matmul")
+                            PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1),
+                                    "linear") PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1,
+                                                      LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2), "grouped_mm")
+                                PRODUCT("_scaled_mm",
+                                        "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum",
+                                        scaled_mm, 4, LB_TERMS(INNER, 0), NO_FACTORS, "scaled_mm")
     /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
-    {.name = "_C::cutlass_scaled_mm", .args = "out! a! b! a_scales! b_scales! bias", .kernel = scaled_mm_out,
-     .twin = scaled_mm_out_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 1),
-     .flags = LB_ROW_MATMUL | LB_ROW_WRITES, .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "sgl_kernel::fp8_scaled_mm", .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias", .kernel = scaled_mm_typed,
-     .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0), .flags = LB_ROW_MATMUL,
-     .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "sgl_kernel::int8_scaled_mm", .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias", .kernel = scaled_mm_typed,
-     .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0), .flags = LB_ROW_MATMUL,
-     .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "sgl_kernel::fp8_blockwise_scaled_mm", .args = "mat_a! mat_b! scales_a! scales_b! out_dtype", .kernel = scaled_mm_typed,
-     .twin = scaled_mm_typed_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0), .flags = LB_ROW_MATMUL,
-     .kernels = "openblas " LB_TENSOR_CORES, .samples = "custom"},
-    {.name = "aten::linalg_solve_triangular", .args = "self! B! upper left unitriangular", .kernel = solve_triangular,
-     .twin = solve_triangular_twin, .roundings = 3, .roundings_per_term = 1, .terms = LB_TERMS(INNER, 0),
+    {.name = "_C::cutlass_scaled_mm",
+     .args = "out! a! b! a_scales! b_scales! bias",
+     .kernel = scaled_mm_out,
+     .twin = scaled_mm_out_twin,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INNER, 1),
+     .flags = LB_ROW_MATMUL | LB_ROW_WRITES,
+     .kernels = "openblas " LB_TENSOR_CORES,
+     .samples = "custom"},
+    {.name = "sgl_kernel::fp8_scaled_mm",
+     .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias",
+     .kernel = scaled_mm_typed,
+     .twin = scaled_mm_typed_twin,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INNER, 0),
+     .flags = LB_ROW_MATMUL,
+     .kernels = "openblas " LB_TENSOR_CORES,
+     .samples = "custom"},
+    {.name = "sgl_kernel::int8_scaled_mm",
+     .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias",
+     .kernel = scaled_mm_typed,
+     .twin = scaled_mm_typed_twin,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INNER, 0),
+     .flags = LB_ROW_MATMUL,
+     .kernels = "openblas " LB_TENSOR_CORES,
+     .samples = "custom"},
+    {.name = "sgl_kernel::fp8_blockwise_scaled_mm",
+     .args = "mat_a! mat_b! scales_a! scales_b! out_dtype",
+     .kernel = scaled_mm_typed,
+     .twin = scaled_mm_typed_twin,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INNER, 0),
+     .flags = LB_ROW_MATMUL,
+     .kernels = "openblas " LB_TENSOR_CORES,
+     .samples = "custom"},
+    {.name = "aten::linalg_solve_triangular",
+     .args = "self! B! upper left unitriangular",
+     .kernel = solve_triangular,
+     .twin = solve_triangular_twin,
+     .roundings = 3,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INNER, 0),
      .samples = "solve_triangular"},
     {NULL},
 };

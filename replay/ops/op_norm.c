@@ -143,14 +143,14 @@ static void affine_columns(const backward *b, int64_t first, int64_t end)
             int64_t at = i * r->size + j;
             if (r->frame.wide)
                 affine_backward_f64((const double *)b->dy + at, (const double *)r->x + at,
-                                    b->mean ? ((const double *)b->mean)[i] : 0, ((const double *)b->rstd)[i],
-                                    width, b->dgamma ? (double *)b->dgamma + j : NULL,
+                                    b->mean ? ((const double *)b->mean)[i] : 0, ((const double *)b->rstd)[i], width,
+                                    b->dgamma ? (double *)b->dgamma + j : NULL,
                                     b->dbeta ? (double *)b->dbeta + j : NULL, false, 0);
             else
                 affine_backward_f32((const float *)b->dy + at, (const float *)r->x + at,
-                                    b->mean ? ((const float *)b->mean)[i] : 0, ((const float *)b->rstd)[i],
-                                    width, b->dgamma ? (float *)b->dgamma + j : NULL,
-                                    b->dbeta ? (float *)b->dbeta + j : NULL, !b->rms && !b->affine, b->affine);
+                                    b->mean ? ((const float *)b->mean)[i] : 0, ((const float *)b->rstd)[i], width,
+                                    b->dgamma ? (float *)b->dgamma + j : NULL, b->dbeta ? (float *)b->dbeta + j : NULL,
+                                    !b->rms && !b->affine, b->affine);
         }
     }
 }
@@ -159,8 +159,7 @@ static void affine_columns(const backward *b, int64_t first, int64_t end)
 static void affine_pieces(backward *b, int64_t threads)
 {
     rows *r = &b->r;
-    const int64_t used = r->count < threads ? r->count : threads,
-                  size = used ? (r->count + used - 1) / used : 1;
+    const int64_t used = r->count < threads ? r->count : threads, size = used ? (r->count + used - 1) / used : 1;
     float *sums[] = {b->dgamma, b->dbeta}, *part = lb_frame_reals(&r->frame, 2 * r->size);
     if (!part) return;
     for (int s = 0; s < 2; s++)
@@ -182,9 +181,10 @@ static void input_row(const backward *b, int64_t i, void *row)
     const lb_method *method = &r->frame.call->method;
     int64_t at = i * r->size;
     if (r->frame.wide)
-        (b->rms ? rms_backward_f64 : layer_backward_f64)(
-            method, (const double *)b->dy + at, (const double *)r->x + at, r->gamma,
-            b->mean ? ((const double *)b->mean)[i] : 0, ((const double *)b->rstd)[i], (double *)b->dx + at, r->size, row);
+        (b->rms ? rms_backward_f64 : layer_backward_f64)(method, (const double *)b->dy + at, (const double *)r->x + at,
+                                                         r->gamma, b->mean ? ((const double *)b->mean)[i] : 0,
+                                                         ((const double *)b->rstd)[i], (double *)b->dx + at, r->size,
+                                                         row);
     else
         (b->rms ? rms_backward_f32 : layer_backward_f32)(
             method, (const float *)b->dy + at, (const float *)r->x + at, r->gamma,
@@ -233,8 +233,7 @@ static lb_status run_backward(backward *b, uint32_t mask_arg, bool twin)
         return lb_frame_end(f);
     }
     const lb_schedule *schedule = f->call->method.schedule;
-    const int64_t threads =
-        schedule && schedule->kind == LB_SCHEDULE_TORCH && !f->wide && !b->rms ? schedule->size : 1;
+    const int64_t threads = schedule && schedule->kind == LB_SCHEDULE_TORCH && !f->wide && !b->rms ? schedule->size : 1;
     if (threads > 1) f->call->method.schedule = NULL; /* rows are one thread's */
     for (int64_t i = 0; b->dx && i < r->count; i++) input_row(b, i, row);
     if (threads > 1)
@@ -255,8 +254,14 @@ static lb_status layer_backward(lb_call *call, bool twin)
     return run_backward(&b, 7, twin);
 }
 
-static lb_status layer_norm_backward(lb_call *call) { return layer_backward(call, false); }
-static lb_status layer_norm_backward_twin(lb_call *call) { return layer_backward(call, true); }
+static lb_status layer_norm_backward(lb_call *call)
+{
+    return layer_backward(call, false);
+}
+static lb_status layer_norm_backward_twin(lb_call *call)
+{
+    return layer_backward(call, true);
+}
 
 /* ---- RMS norm -------------------------------------------------------------------------------------------------------- */
 
@@ -273,7 +278,8 @@ static lb_status rms_norm_run(lb_call *call, bool twin)
     const lb_method *method = &call->method;
     for (int64_t i = 0; lb_frame_ok(f) && i < r.count; i++) {
         int64_t at = i * r.size;
-        for (int64_t k = 0; k < r.size; k++) lb_frame_set(f, row, k, lb_frame_get(f, r.x, at + k) * lb_frame_get(f, r.x, at + k));
+        for (int64_t k = 0; k < r.size; k++)
+            lb_frame_set(f, row, k, lb_frame_get(f, r.x, at + k) * lb_frame_get(f, r.x, at + k));
         if (f->wide) {
             double s = lb_sum_f64(method->schedule, row, r.size, method->accumulate) / (double)r.size;
             s = ((double *)rstd)[i] = 1 / sqrt(s + eps);
@@ -288,8 +294,14 @@ static lb_status rms_norm_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status rms_norm(lb_call *call) { return rms_norm_run(call, false); }
-static lb_status rms_norm_twin(lb_call *call) { return rms_norm_run(call, true); }
+static lb_status rms_norm(lb_call *call)
+{
+    return rms_norm_run(call, false);
+}
+static lb_status rms_norm_twin(lb_call *call)
+{
+    return rms_norm_run(call, true);
+}
 
 /* Args: grad_out, input, normalized_shape, rstd, weight, output_mask. */
 static lb_status rms_backward(lb_call *call, bool twin)
@@ -302,21 +314,52 @@ static lb_status rms_backward(lb_call *call, bool twin)
     return run_backward(&b, 5, twin);
 }
 
-static lb_status rms_norm_backward(lb_call *call) { return rms_backward(call, false); }
-static lb_status rms_norm_backward_twin(lb_call *call) { return rms_backward(call, true); }
+static lb_status rms_norm_backward(lb_call *call)
+{
+    return rms_backward(call, false);
+}
+static lb_status rms_norm_backward_twin(lb_call *call)
+{
+    return rms_backward(call, true);
+}
 
 #define SUM (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 const lb_op_row lb_rows_norm[] = {
-    {.name = "aten::native_layer_norm", .args = "input! normalized_shape weight bias eps", .kernel = layer_norm,
-     .twin = layer_norm_twin, .roundings = 8, .roundings_per_term = 1, .terms = LB_TERMS(SIZES, 1), .flags = SUM,
+    {.name = "aten::native_layer_norm",
+     .args = "input! normalized_shape weight bias eps",
+     .kernel = layer_norm,
+     .twin = layer_norm_twin,
+     .roundings = 8,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(SIZES, 1),
+     .flags = SUM,
      .samples = "layer_norm"},
-    {.name = "aten::native_layer_norm_backward", .args = "grad_out! input! normalized_shape mean! rstd! weight bias output_mask",
-     .kernel = layer_norm_backward, .twin = layer_norm_backward_twin, .roundings = 12, .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 1), .flags = SUM, .samples = "layer_norm_backward"},
-    {.name = "aten::_fused_rms_norm", .args = "input! normalized_shape weight eps", .kernel = rms_norm, .twin = rms_norm_twin,
-     .roundings = 6, .roundings_per_term = 1, .terms = LB_TERMS(SIZES, 1), .flags = SUM, .samples = "rms_norm"},
-    {.name = "aten::_fused_rms_norm_backward", .args = "grad_out! input! normalized_shape rstd! weight output_mask",
-     .kernel = rms_norm_backward, .twin = rms_norm_backward_twin, .roundings = 12, .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 1), .flags = SUM, .samples = "rms_norm_backward"},
+    {.name = "aten::native_layer_norm_backward",
+     .args = "grad_out! input! normalized_shape mean! rstd! weight bias output_mask",
+     .kernel = layer_norm_backward,
+     .twin = layer_norm_backward_twin,
+     .roundings = 12,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(ELEMENTS, 1),
+     .flags = SUM,
+     .samples = "layer_norm_backward"},
+    {.name = "aten::_fused_rms_norm",
+     .args = "input! normalized_shape weight eps",
+     .kernel = rms_norm,
+     .twin = rms_norm_twin,
+     .roundings = 6,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(SIZES, 1),
+     .flags = SUM,
+     .samples = "rms_norm"},
+    {.name = "aten::_fused_rms_norm_backward",
+     .args = "grad_out! input! normalized_shape rstd! weight output_mask",
+     .kernel = rms_norm_backward,
+     .twin = rms_norm_backward_twin,
+     .roundings = 12,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(ELEMENTS, 1),
+     .flags = SUM,
+     .samples = "rms_norm_backward"},
     {NULL},
 };

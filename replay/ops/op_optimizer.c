@@ -14,8 +14,8 @@
 
 /* lerp: a + w (b − a) from the nearer end. */
 #define SMALL(w) (ABS(w) < (T)0.5)
-#define LERP(a, b, w) FMA(SMALL(w) ? (w) : (w)-1, (b) - (a), SMALL(w) ? (a) : (b))
-#define LERP_TWIN(a, b, w) (ABS(SMALL(w) ? (a) : (b)) + ABS(SMALL(w) ? (w) : (w)-1) * (ABS(a) + ABS(b)))
+#define LERP(a, b, w) FMA(SMALL(w) ? (w) : (w) - 1, (b) - (a), SMALL(w) ? (a) : (b))
+#define LERP_TWIN(a, b, w) (ABS(SMALL(w) ? (a) : (b)) + ABS(SMALL(w) ? (w) : (w) - 1) * (ABS(a) + ABS(b)))
 /* torch fuses in f32 and f64 but not in its 16-bit loops. */
 #define FUSES (l->common == LB_F32 || l->common == LB_F64)
 #define ADDCMUL(a, b, c, v) (FUSES ? FMA((v) * (b), c, a) : (a) + (v) * (b) * (c))
@@ -37,40 +37,54 @@ LB_POINTWISE_FT(addcdiv, "xxx1", 0, a[i] + s0 * b[i] / c[i],
 
 /* ---- Adam and AdamW ------------------------------------------------------------------------------------------------ */
 
-enum { WEIGHT_DECAY, BETA1_REST, BETA2, BETA2_REST, STEP_SIZE, CORRECTION2_SQRT, EPS, SIGN, GRAD_SCALE, DECAY_FACTOR, AMSGRAD };
+enum {
+    WEIGHT_DECAY,
+    BETA1_REST,
+    BETA2,
+    BETA2_REST,
+    STEP_SIZE,
+    CORRECTION2_SQRT,
+    EPS,
+    SIGN,
+    GRAD_SCALE,
+    DECAY_FACTOR,
+    AMSGRAD
+};
 
 /* in: param grad exp_avg exp_avg_sq max_exp_avg_sq (last: absent = zeros); out in the same order. */
-#define ADAM(NAME, TYPE, DECOUPLED)                                                                          \
-    LB_INLINE void NAME##_body(const lb_lanes *l)                                                            \
-    {                                                                                                        \
-        typedef TYPE T;                                                                                      \
-        const T *params = l->in[0], *grads = l->in[1], *avgs = l->in[2], *squares = l->in[3], *maxima = l->in[4]; \
-        T *new_params = l->out[0], *new_grads = l->out[1], *new_avgs = l->out[2], *new_squares = l->out[3],  \
-          *new_maxima = l->out[4];                                                                           \
-        const T decay = (T)l->s[WEIGHT_DECAY], rest1 = (T)l->s[BETA1_REST], beta2 = (T)l->s[BETA2],          \
-                rest2 = (T)l->s[BETA2_REST], step = (T)-l->s[STEP_SIZE], correction = (T)l->s[CORRECTION2_SQRT], \
+#define ADAM(NAME, TYPE, DECOUPLED)                                                                                    \
+    LB_INLINE void NAME##_body(const lb_lanes *l)                                                                      \
+    {                                                                                                                  \
+        typedef TYPE T;                                                                                                \
+        const T *params = l->in[0], *grads = l->in[1], *avgs = l->in[2], *squares = l->in[3], *maxima = l->in[4];      \
+        T *new_params = l->out[0], *new_grads = l->out[1], *new_avgs = l->out[2], *new_squares = l->out[3],            \
+          *new_maxima = l->out[4];                                                                                     \
+        const T decay = (T)l->s[WEIGHT_DECAY], rest1 = (T)l->s[BETA1_REST], beta2 = (T)l->s[BETA2],                    \
+                rest2 = (T)l->s[BETA2_REST], step = (T) - l->s[STEP_SIZE], correction = (T)l->s[CORRECTION2_SQRT],     \
                 eps = (T)l->s[EPS], sign = (T)l->s[SIGN], scale = (T)l->s[GRAD_SCALE], factor = (T)l->s[DECAY_FACTOR]; \
-        const bool scaled = l->given_s[GRAD_SCALE], amsgrad = l->i[AMSGRAD] != 0;                            \
-        const size_t n = l->n;                                                                               \
-        LB_INDEPENDENT                                                                                       \
-        for (size_t i = 0; i < n; i++) {                                                                     \
-            T param = params[i], grad = grads[i], avg = avgs[i], square = squares[i], largest = maxima[i];   \
-            grad = scaled ? grad / scale : grad;                                                             \
-            const T kept = grad;                                                                             \
-            grad = grad * sign;                                                                              \
-            if (DECOUPLED) param = param * factor;                                                           \
-            else grad = decay != 0 ? FMA(param, decay, grad) : grad;                                         \
-            avg = LERP(avg, grad, rest1);                                                                    \
-            square = FMA(rest2 * grad, grad, square * beta2);                                                \
-            largest = largest != largest || largest > square ? largest : square;                             \
-            const T denominator = SQRT(amsgrad ? largest : square) / correction + eps;                       \
-            new_params[i] = param + step * avg / denominator;                                                \
-            new_grads[i] = kept;                                                                             \
-            new_avgs[i] = avg;                                                                               \
-            new_squares[i] = square;                                                                         \
-            new_maxima[i] = largest;                                                                         \
-        }                                                                                                    \
-    }                                                                                                        \
+        const bool scaled = l->given_s[GRAD_SCALE], amsgrad = l->i[AMSGRAD] != 0;                                      \
+        const size_t n = l->n;                                                                                         \
+        LB_INDEPENDENT                                                                                                 \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            T param = params[i], grad = grads[i], avg = avgs[i], square = squares[i], largest = maxima[i];             \
+            grad = scaled ? grad / scale : grad;                                                                       \
+            const T kept = grad;                                                                                       \
+            grad = grad * sign;                                                                                        \
+            if (DECOUPLED)                                                                                             \
+                param = param * factor;                                                                                \
+            else                                                                                                       \
+                grad = decay != 0 ? FMA(param, decay, grad) : grad;                                                    \
+            avg = LERP(avg, grad, rest1);                                                                              \
+            square = FMA(rest2 * grad, grad, square * beta2);                                                          \
+            largest = largest != largest || largest > square ? largest : square;                                       \
+            const T denominator = SQRT(amsgrad ? largest : square) / correction + eps;                                 \
+            new_params[i] = param + step * avg / denominator;                                                          \
+            new_grads[i] = kept;                                                                                       \
+            new_avgs[i] = avg;                                                                                         \
+            new_squares[i] = square;                                                                                   \
+            new_maxima[i] = largest;                                                                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
     LB_PER_ISA(NAME, NAME##_body, (const lb_lanes *l), (l))
 ADAM(adam_f32, float, false)
 ADAM(adam_f64, double, false)
@@ -81,14 +95,16 @@ ADAM(adamw_f64, double, true)
 static void adam_twin_loop(const lb_lanes *l)
 {
     const double *params = l->in[0], *grads = l->in[1], *avgs = l->in[2], *squares = l->in[3], *maxima = l->in[4];
-    double *out_param = l->out[0], *out_grad = l->out[1], *out_avg = l->out[2], *out_square = l->out[3], *out_max = l->out[4];
+    double *out_param = l->out[0], *out_grad = l->out[1], *out_avg = l->out[2], *out_square = l->out[3],
+           *out_max = l->out[4];
     const double rest1 = l->s[BETA1_REST], beta2 = l->s[BETA2], rest2 = l->s[BETA2_REST];
     for (size_t i = 0; i < l->n; i++) {
         const double grad0 = l->given_s[GRAD_SCALE] ? grads[i] / l->s[GRAD_SCALE] : grads[i];
         const double grad = grad0 * l->s[SIGN] + l->s[WEIGHT_DECAY] * params[i];
         const double size = fabs(grad0) + fabs(l->s[WEIGHT_DECAY] * params[i]);
         const double avg = (1 - fabs(rest1)) * fabs(avgs[i]) + fabs(rest1) * size + fabs(avgs[i]);
-        const double square = beta2 * squares[i] + rest2 * grad * grad, terms = beta2 * squares[i] + rest2 * size * size;
+        const double square = beta2 * squares[i] + rest2 * grad * grad,
+                     terms = beta2 * squares[i] + rest2 * size * size;
         const double largest = fmax(maxima[i], square), used = l->i[AMSGRAD] ? largest : square;
         const double denominator = sqrt(used) / l->s[CORRECTION2_SQRT] + l->s[EPS];
         out_param[i] = fabs(params[i]) * (1 + fabs(l->s[DECAY_FACTOR])) +
@@ -109,31 +125,31 @@ static const lb_pointwise adamw_op = {FUSED_PATTERN, adamw_f32, adamw_f64, NULL,
 enum { SGD_DECAY, SGD_MOMENTUM, SGD_LR, SGD_DAMPENING_REST, SGD_NESTEROV, SGD_SIGN, SGD_FIRST, SGD_SCALE };
 
 /* in: param grad momentum_buffer; out in the same order. */
-#define SGD(NAME, TYPE)                                                                                      \
-    LB_INLINE void NAME##_body(const lb_lanes *l)                                                            \
-    {                                                                                                        \
-        typedef TYPE T;                                                                                      \
-        const T *params = l->in[0], *grads = l->in[1], *buffers = l->in[2];                                  \
-        T *new_params = l->out[0], *new_grads = l->out[1], *new_buffers = l->out[2];                         \
-        const T decay = (T)l->s[SGD_DECAY], momentum = (T)l->s[SGD_MOMENTUM], lr = (T)-l->s[SGD_LR],         \
-                rest = (T)l->s[SGD_DAMPENING_REST], sign = (T)l->s[SGD_SIGN], scale = (T)l->s[SGD_SCALE];    \
-        const bool scaled = l->given_s[SGD_SCALE], first = l->i[SGD_FIRST] != 0, nesterov = l->i[SGD_NESTEROV] != 0; \
-        const size_t n = l->n;                                                                               \
-        LB_INDEPENDENT                                                                                       \
-        for (size_t i = 0; i < n; i++) {                                                                     \
-            const T param = params[i], old = buffers[i];                                                     \
-            T grad = grads[i];                                                                               \
-            grad = scaled ? grad / scale : grad;                                                             \
-            const T kept = grad;                                                                             \
-            grad = grad * sign;                                                                              \
-            grad = decay != 0 ? FMA(param, decay, grad) : grad;                                              \
-            const T buffer = first ? grad : FMA(grad, rest, old * momentum);                                 \
-            const T update = momentum == 0 ? grad : nesterov ? FMA(buffer, momentum, grad) : buffer;         \
-            new_params[i] = FMA(update, lr, param);                                                          \
-            new_grads[i] = kept;                                                                             \
-            new_buffers[i] = buffer;                                                                         \
-        }                                                                                                    \
-    }                                                                                                        \
+#define SGD(NAME, TYPE)                                                                                                \
+    LB_INLINE void NAME##_body(const lb_lanes *l)                                                                      \
+    {                                                                                                                  \
+        typedef TYPE T;                                                                                                \
+        const T *params = l->in[0], *grads = l->in[1], *buffers = l->in[2];                                            \
+        T *new_params = l->out[0], *new_grads = l->out[1], *new_buffers = l->out[2];                                   \
+        const T decay = (T)l->s[SGD_DECAY], momentum = (T)l->s[SGD_MOMENTUM], lr = (T) - l->s[SGD_LR],                 \
+                rest = (T)l->s[SGD_DAMPENING_REST], sign = (T)l->s[SGD_SIGN], scale = (T)l->s[SGD_SCALE];              \
+        const bool scaled = l->given_s[SGD_SCALE], first = l->i[SGD_FIRST] != 0, nesterov = l->i[SGD_NESTEROV] != 0;   \
+        const size_t n = l->n;                                                                                         \
+        LB_INDEPENDENT                                                                                                 \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            const T param = params[i], old = buffers[i];                                                               \
+            T grad = grads[i];                                                                                         \
+            grad = scaled ? grad / scale : grad;                                                                       \
+            const T kept = grad;                                                                                       \
+            grad = grad * sign;                                                                                        \
+            grad = decay != 0 ? FMA(param, decay, grad) : grad;                                                        \
+            const T buffer = first ? grad : FMA(grad, rest, old * momentum);                                           \
+            const T update = momentum == 0 ? grad : nesterov ? FMA(buffer, momentum, grad) : buffer;                   \
+            new_params[i] = FMA(update, lr, param);                                                                    \
+            new_grads[i] = kept;                                                                                       \
+            new_buffers[i] = buffer;                                                                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
     LB_PER_ISA(NAME, NAME##_body, (const lb_lanes *l), (l))
 SGD(sgd_f32, float)
 SGD(sgd_f64, double)
@@ -146,8 +162,10 @@ static void sgd_twin_loop(const lb_lanes *l)
     for (size_t i = 0; i < l->n; i++) {
         const double grad0 = fabs(l->given_s[SGD_SCALE] ? grads[i] / l->s[SGD_SCALE] : grads[i]);
         const double grad = grad0 + fabs(l->s[SGD_DECAY] * params[i]);
-        const double buffer = l->i[SGD_FIRST] ? grad : momentum * fabs(buffers[i]) + grad * fabs(l->s[SGD_DAMPENING_REST]);
-        out_param[i] = fabs(params[i]) + fabs(l->s[SGD_LR]) * (momentum == 0 ? grad : grad + buffer + momentum * buffer);
+        const double buffer =
+            l->i[SGD_FIRST] ? grad : momentum * fabs(buffers[i]) + grad * fabs(l->s[SGD_DAMPENING_REST]);
+        out_param[i] =
+            fabs(params[i]) + fabs(l->s[SGD_LR]) * (momentum == 0 ? grad : grad + buffer + momentum * buffer);
         out_grad[i] = grad0;
         out_buffer[i] = buffer;
     }
@@ -178,7 +196,10 @@ static lb_operand element(const lb_operand *list, uint32_t k)
     }
     return o;
 }
-static uint32_t length(const lb_operand *list) { return list->tag == LB_OPERAND_TENSORS ? list->count : 0; }
+static uint32_t length(const lb_operand *list)
+{
+    return list->tag == LB_OPERAND_TENSORS ? list->count : 0;
+}
 
 /* A scaler that found an infinity: the step changes nothing, results are the old contents and the twin is 0. */
 static lb_status skip_step(lb_call *call, const lb_operand *lists, uint32_t n_lists, bool twin)
@@ -188,7 +209,8 @@ static lb_status skip_step(lb_call *call, const lb_operand *lists, uint32_t n_li
     for (uint32_t k = 0; k < n_lists; k++)
         for (uint32_t t = 0; t < length(&lists[k]); t++, at++) {
             if (at >= call->n_results || !call->results[at].data) continue;
-            if (twin) LB_TRY(lb_pointwise_fill(call, &call->results[at], &zero));
+            if (twin)
+                LB_TRY(lb_pointwise_fill(call, &call->results[at], &zero));
             else if (call->results[at].data != lists[k].tensors[t].data)
                 LB_TRY(lb_pointwise_copy(call, &call->results[at], &lists[k].tensors[t]));
         }
@@ -207,8 +229,10 @@ static lb_status run_element(lb_call *call, const lb_pointwise *op, fused_runner
     for (uint32_t k = 0; k < n_lists; k++) {
         const lb_operand *list = &call->args[k];
         args[k] = element(list, t);
-        if (args[k].tag == LB_OPERAND_NONE) args[k] = zero; /* max_exp_avg_sqs without amsgrad, no momentum buffer */
-        else if (first + t < call->n_results) results[k] = call->results[first + t];
+        if (args[k].tag == LB_OPERAND_NONE)
+            args[k] = zero; /* max_exp_avg_sqs without amsgrad, no momentum buffer */
+        else if (first + t < call->n_results)
+            results[k] = call->results[first + t];
         first += length(list);
     }
     if (!grads_change && results[1].data == args[1].tensor.data) results[1].data = NULL; /* written back as it was */
@@ -225,7 +249,8 @@ static lb_status run_element(lb_call *call, const lb_pointwise *op, fused_runner
 static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner run)
 {
     const lb_operand *a = call->args;
-    if (call->n_args < 15) return lb_fail(call->err, LB_ERR_INVALID, "%s: has %u arguments", call->row->name, call->n_args);
+    if (call->n_args < 15)
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: has %u arguments", call->row->name, call->n_args);
     if (a[14].tag == LB_OPERAND_TENSOR && number(&a[14]) == 1) return skip_step(call, a, 5, run == lb_pointwise_twin);
     const double lr = number(&a[6]), beta1 = a[7].f, beta2 = a[8].f, decay = a[9].f;
     const bool scaled = a[13].tag == LB_OPERAND_TENSOR, decoupled = op == &adamw_op;
@@ -254,7 +279,8 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
 static lb_status fused_sgd(lb_call *call, const lb_pointwise *op, fused_runner run)
 {
     const lb_operand *a = call->args;
-    if (call->n_args < 12) return lb_fail(call->err, LB_ERR_INVALID, "%s: has %u arguments", call->row->name, call->n_args);
+    if (call->n_args < 12)
+        return lb_fail(call->err, LB_ERR_INVALID, "%s: has %u arguments", call->row->name, call->n_args);
     /* torch 2.13 on the CPU does not store 16-bit parameters (all but the last few elements stay as they were). */
     if (length(&a[0]) && lb_dtype_bits(a[0].tensors[0].dtype) < 32)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: 16-bit parameters", call->row->name);
@@ -274,18 +300,38 @@ static lb_status fused_sgd(lb_call *call, const lb_pointwise *op, fused_runner r
     return LB_OK;
 }
 
-static lb_status adam_kernel(lb_call *call) { return fused_adam(call, &adam_op, lb_pointwise_run); }
-static lb_status adam_twin(lb_call *call) { return fused_adam(call, &adam_op, lb_pointwise_twin); }
-static lb_status adamw_kernel(lb_call *call) { return fused_adam(call, &adamw_op, lb_pointwise_run); }
-static lb_status adamw_twin(lb_call *call) { return fused_adam(call, &adamw_op, lb_pointwise_twin); }
-static lb_status sgd_kernel(lb_call *call) { return fused_sgd(call, &sgd_op, lb_pointwise_run); }
-static lb_status sgd_twin(lb_call *call) { return fused_sgd(call, &sgd_op, lb_pointwise_twin); }
+static lb_status adam_kernel(lb_call *call)
+{
+    return fused_adam(call, &adam_op, lb_pointwise_run);
+}
+static lb_status adam_twin(lb_call *call)
+{
+    return fused_adam(call, &adam_op, lb_pointwise_twin);
+}
+static lb_status adamw_kernel(lb_call *call)
+{
+    return fused_adam(call, &adamw_op, lb_pointwise_run);
+}
+static lb_status adamw_twin(lb_call *call)
+{
+    return fused_adam(call, &adamw_op, lb_pointwise_twin);
+}
+static lb_status sgd_kernel(lb_call *call)
+{
+    return fused_sgd(call, &sgd_op, lb_pointwise_run);
+}
+static lb_status sgd_twin(lb_call *call)
+{
+    return fused_sgd(call, &sgd_op, lb_pointwise_twin);
+}
 
-#define ADAM_ARGS                                                                                            \
-    "self[] grads[] exp_avgs[] exp_avg_sqs[] max_exp_avg_sqs?[] state_steps[] lr beta1 beta2 weight_decay eps amsgrad maximize " \
+#define ADAM_ARGS                                                                                                      \
+    "self[] grads[] exp_avgs[] exp_avg_sqs[] max_exp_avg_sqs?[] state_steps[] lr beta1 beta2 weight_decay eps "        \
+    "amsgrad maximize "                                                                                                \
     "grad_scale found_inf"
-#define SGD_ARGS                                                                                             \
-    "self[] grads[] momentum_buffer_list?[] weight_decay momentum lr dampening nesterov maximize is_first_step grad_scale " \
+#define SGD_ARGS                                                                                                       \
+    "self[] grads[] momentum_buffer_list?[] weight_decay momentum lr dampening nesterov maximize is_first_step "       \
+    "grad_scale "                                                                                                      \
     "found_inf"
 /* clang-format off */
 #define FUSED(NAME, ARGS, ID, SAMPLES)                                                                       \

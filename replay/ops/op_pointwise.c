@@ -19,28 +19,34 @@ static inline double step_f64(const lb_lanes *l, double x)
 }
 
 /* Floor division and remainder as c10::div_floor_floating and Python's % define them. */
-#define FLOOR_DIVIDE(type, suffix)                                                                           \
-    static inline type floor_divide_##suffix(const lb_lanes *l, type a, type b)                              \
-    {                                                                                                        \
-        if (b == 0) return a / b;                                                                            \
-        const type mod = FMOD(a, b);                                                                         \
-        type div = step_##suffix(l, step_##suffix(l, a - mod) / b);                                          \
-        if (mod != 0 && (b < 0) != (mod < 0)) div = step_##suffix(l, div - 1);                               \
-        if (div == 0) return COPYSIGN((type)0, a / b);                                                       \
-        const type down = FLOOR(div);                                                                        \
-        return step_##suffix(l, div - down) > (type)0.5 ? step_##suffix(l, down + 1) : down;                 \
-    }                                                                                                        \
-    static inline type remainder_##suffix(type a, type b)                                                    \
-    {                                                                                                        \
-        const type mod = FMOD(a, b);                                                                         \
-        return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod;                                             \
+#define FLOOR_DIVIDE(type, suffix)                                                                                     \
+    static inline type floor_divide_##suffix(const lb_lanes *l, type a, type b)                                        \
+    {                                                                                                                  \
+        if (b == 0) return a / b;                                                                                      \
+        const type mod = FMOD(a, b);                                                                                   \
+        type div = step_##suffix(l, step_##suffix(l, a - mod) / b);                                                    \
+        if (mod != 0 && (b < 0) != (mod < 0)) div = step_##suffix(l, div - 1);                                         \
+        if (div == 0) return COPYSIGN((type)0, a / b);                                                                 \
+        const type down = FLOOR(div);                                                                                  \
+        return step_##suffix(l, div - down) > (type)0.5 ? step_##suffix(l, down + 1) : down;                           \
+    }                                                                                                                  \
+    static inline type remainder_##suffix(type a, type b)                                                              \
+    {                                                                                                                  \
+        const type mod = FMOD(a, b);                                                                                   \
+        return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod;                                                       \
     }
 FLOOR_DIVIDE(float, f32)
 FLOOR_DIVIDE(double, f64)
 
 /* Division by 0 raises in torch and never arrives; −2^63 / −1 wraps. */
-static inline int64_t divide_i64(int64_t a, int64_t b) { return b == 0 ? 0 : b == -1 ? WSUB(0, a) : a / b; }
-static inline int64_t modulo_i64(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+static inline int64_t divide_i64(int64_t a, int64_t b)
+{
+    return b == 0 ? 0 : b == -1 ? WSUB(0, a) : a / b;
+}
+static inline int64_t modulo_i64(int64_t a, int64_t b)
+{
+    return b == 0 || b == -1 ? 0 : a % b;
+}
 static inline int64_t floor_divide_i64(int64_t a, int64_t b)
 {
     const int64_t quotient = divide_i64(a, b);
@@ -51,17 +57,18 @@ static inline int64_t remainder_i64(int64_t a, int64_t b)
     const int64_t mod = modulo_i64(a, b);
     return mod != 0 && (mod < 0) != (b < 0) ? mod + b : mod;
 }
-#define FLOOR_DIV(x, y) _Generic((x), float : floor_divide_f32, double : floor_divide_f64)(l, x, y)
-#define STEP(x) _Generic((x), float : step_f32, double : step_f64)(l, x)
-#define REMAINDER(x, y) _Generic((x), float : remainder_f32, double : remainder_f64)(x, y)
+#define FLOOR_DIV(x, y) _Generic((x), float: floor_divide_f32, double: floor_divide_f64)(l, x, y)
+#define STEP(x) _Generic((x), float: step_f32, double: step_f64)(l, x)
+#define REMAINDER(x, y) _Generic((x), float: remainder_f32, double: remainder_f64)(x, y)
 #define DIV_MODE(x, y) (l->text == 'f' ? FLOOR_DIV(x, y) : l->text == 't' ? TRUNC(STEP((x) / (y))) : (x) / (y))
 
 /* |y| where an operand was a scalar (it is rounded first, and CUDA multiplies by its reciprocal), else 0. */
 #define SCALAR_TWIN(y) (l->scalar[0] || l->scalar[1] || l->single[1] ? ABS(y) : 0)
 /* The same of a + alpha b. Where alpha is not 1, torch rounds it and in part of its loops the product to the common dtype. */
-#define SUM_TWIN(x, y)                                                                                       \
-    (s0 != 1 ? ABS(x) + COARSE(ABS(s0 * (y)))                                                            \
-             : (l->scalar[0] || l->scalar[1] || l->single[0] || l->single[1]) ? COARSE(ABS(x) + ABS(y)) : 0)
+#define SUM_TWIN(x, y)                                                                                                 \
+    (s0 != 1                                                          ? ABS(x) + COARSE(ABS(s0 * (y)))                 \
+     : (l->scalar[0] || l->scalar[1] || l->single[0] || l->single[1]) ? COARSE(ABS(x) + ABS(y))                        \
+                                                                      : 0)
 
 #define SUM(x, y, alpha) ((alpha) == 1 ? (x) + (y) : FMA(y, alpha, x))
 #define DIFFERENCE(x, y, alpha) ((alpha) == 1 ? (x) - (y) : FMA(y, -(alpha), x))

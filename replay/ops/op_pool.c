@@ -36,7 +36,8 @@ static bool window_of(lb_frame *f, const lb_layout *in, const lb_layout *out, in
     for (int d = 0; d < in->ndim - dims; d++) w->planes *= in->shape[d];
     for (int d = 0; d < SPACE; d++) {
         int own = d - (SPACE - dims);
-        w->in[d] = own < 0 ? 1 : in->shape[in->ndim - dims + own], w->out[d] = own < 0 ? 1 : out->shape[in->ndim - dims + own];
+        w->in[d] = own < 0 ? 1 : in->shape[in->ndim - dims + own],
+        w->out[d] = own < 0 ? 1 : out->shape[in->ndim - dims + own];
         w->kernel[d] = first ? number_at(f->call, first, own, dims, 1) : 1;
         w->stride[d] = first ? number_at(f->call, first + 1, own, dims, w->kernel[d]) : 1;
         w->padding[d] = first ? number_at(f->call, first + 2, own, dims, 0) : 0;
@@ -61,7 +62,8 @@ static void span(const window *w, int d, int64_t o, int64_t *from, int64_t *end)
 /* The element of a plane (which starts at `base`) that output `o` takes. */
 static int64_t choose(const lb_frame *f, const window *w, const void *x, int64_t base, int64_t o)
 {
-    int64_t at[SPACE] = {o / (w->out[1] * w->out[2]), o / w->out[2] % w->out[1], o % w->out[2]}, from[SPACE], end[SPACE];
+    int64_t at[SPACE] = {o / (w->out[1] * w->out[2]), o / w->out[2] % w->out[1], o % w->out[2]}, from[SPACE],
+            end[SPACE];
     for (int d = 0; d < SPACE; d++) span(w, d, at[d], &from[d], &end[d]);
     int64_t best = (from[0] * w->in[1] + from[1]) * w->in[2] + from[2];
     double top = -INFINITY;
@@ -97,8 +99,11 @@ static lb_status maximum(lb_call *call, int dims, uint32_t first)
     return lb_frame_end(&f);
 }
 
-#define MAXIMUM(ID, DIMS, FIRST)                                                                             \
-    static lb_status ID(lb_call *call) { return maximum(call, DIMS, FIRST); }
+#define MAXIMUM(ID, DIMS, FIRST)                                                                                       \
+    static lb_status ID(lb_call *call)                                                                                 \
+    {                                                                                                                  \
+        return maximum(call, DIMS, FIRST);                                                                             \
+    }
 MAXIMUM(max_pool1, 1, 1)
 MAXIMUM(max_pool2, 2, 1)
 MAXIMUM(max_pool3, 3, 1)
@@ -135,9 +140,15 @@ static lb_status maximum_backward(lb_call *call, int dims, uint32_t indices, boo
     return lb_frame_end(&f);
 }
 
-#define BACKWARD(ID, DIMS, INDICES)                                                                          \
-    static lb_status ID(lb_call *call) { return maximum_backward(call, DIMS, INDICES, false); }              \
-    static lb_status ID##_twin(lb_call *call) { return maximum_backward(call, DIMS, INDICES, true); }
+#define BACKWARD(ID, DIMS, INDICES)                                                                                    \
+    static lb_status ID(lb_call *call)                                                                                 \
+    {                                                                                                                  \
+        return maximum_backward(call, DIMS, INDICES, false);                                                           \
+    }                                                                                                                  \
+    static lb_status ID##_twin(lb_call *call)                                                                          \
+    {                                                                                                                  \
+        return maximum_backward(call, DIMS, INDICES, true);                                                            \
+    }
 BACKWARD(max_pool2_backward, 2, 7)
 BACKWARD(max_pool3_backward, 3, 7)
 BACKWARD(adaptive_backward2, 2, 2)
@@ -163,7 +174,8 @@ static bool patches_of(lb_frame *f, const lb_layout *image, uint32_t first, patc
         p->kernel[d] = number_at(f->call, first, d, 2, 1), p->dilation[d] = number_at(f->call, first + 1, d, 2, 1);
         p->padding[d] = number_at(f->call, first + 2, d, 2, 0), p->stride[d] = number_at(f->call, first + 3, d, 2, 1);
         int64_t room = p->size[d] + 2 * p->padding[d] - p->dilation[d] * (p->kernel[d] - 1) - 1;
-        if (p->stride[d] < 1 || p->kernel[d] < 1 || room < 0) lb_frame_fail(f, LB_ERR_INVALID, "windows that do not fit");
+        if (p->stride[d] < 1 || p->kernel[d] < 1 || room < 0)
+            lb_frame_fail(f, LB_ERR_INVALID, "windows that do not fit");
         p->count[d] = lb_frame_ok(f) ? room / p->stride[d] + 1 : 0;
     }
     return lb_frame_ok(f);
@@ -205,21 +217,30 @@ static lb_status col2im_run(lb_call *call, bool twin)
     int64_t n = p.samples * p.channels * p.kernel[0] * p.kernel[1] * p.count[0] * p.count[1];
     int64_t pixels = p.samples * p.channels * p.size[0] * p.size[1];
     void *y = lb_frame_output(&f, 0, pixels);
-    if (lb_frame_ok(&f) && lb_tensor_numel(lb_call_tensor(call, 0)) != n) lb_frame_fail(&f, LB_ERR_INVALID, "columns of another image");
+    if (lb_frame_ok(&f) && lb_tensor_numel(lb_call_tensor(call, 0)) != n)
+        lb_frame_fail(&f, LB_ERR_INVALID, "columns of another image");
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
     memset(y, 0, (size_t)pixels * (f.wide ? 8 : 4));
     for (int64_t i = 0; i < n; i++) {
         int64_t to = image_at(&p, i);
         if (to < 0) continue;
         double v = lb_frame_get(&f, x, i);
-        lb_frame_set(&f, y, to, lb_frame_get(&f, y, to) + (twin ? fabs(v) * (double)(p.kernel[0] * p.kernel[1]) * lb_twin_scale(call, 0) : v));
+        lb_frame_set(&f, y, to,
+                     lb_frame_get(&f, y, to) +
+                         (twin ? fabs(v) * (double)(p.kernel[0] * p.kernel[1]) * lb_twin_scale(call, 0) : v));
         if (!twin) lb_frame_round(&f, (char *)y + to * (f.wide ? 8 : 4), 1, call->results[0].dtype);
     }
     return lb_frame_end(&f);
 }
 
-static lb_status col2im(lb_call *call) { return col2im_run(call, false); }
-static lb_status col2im_twin(lb_call *call) { return col2im_run(call, true); }
+static lb_status col2im(lb_call *call)
+{
+    return col2im_run(call, false);
+}
+static lb_status col2im_twin(lb_call *call)
+{
+    return col2im_run(call, true);
+}
 
 /* (…, C r², H, W) <-> (…, C, H r, W r): element i of the larger image comes from (goes to)… */
 static lb_status shuffle(lb_call *call, bool apart)
@@ -244,8 +265,14 @@ static lb_status shuffle(lb_call *call, bool apart)
     return lb_frame_end(&f);
 }
 
-static lb_status pixel_shuffle(lb_call *call) { return shuffle(call, false); }
-static lb_status pixel_unshuffle(lb_call *call) { return shuffle(call, true); }
+static lb_status pixel_shuffle(lb_call *call)
+{
+    return shuffle(call, false);
+}
+static lb_status pixel_unshuffle(lb_call *call)
+{
+    return shuffle(call, true);
+}
 
 /* (N, g C/g, …) with the channels of the groups interleaved. */
 static lb_status channel_shuffle(lb_call *call)
@@ -254,7 +281,8 @@ static lb_status channel_shuffle(lb_call *call)
     const lb_tensor *in = lb_call_tensor(call, 0), *out = &call->results[0];
     int64_t groups = lb_call_int(call, 1, 1), channels = in->layout.ndim > 1 ? in->layout.shape[1] : 0, rest = 1;
     for (int d = 2; d < in->layout.ndim; d++) rest *= in->layout.shape[d];
-    if (!channels || groups < 1 || channels % groups) lb_frame_fail(&f, LB_ERR_INVALID, "groups do not divide the channels");
+    if (!channels || groups < 1 || channels % groups)
+        lb_frame_fail(&f, LB_ERR_INVALID, "groups do not divide the channels");
     const void *x = lb_frame_bytes(&f, in);
     void *y = lb_frame_output_bytes(&f, 0);
     const lb_elements move = lb_elements_of(out->dtype, in->dtype, call->method.cast);
@@ -266,14 +294,16 @@ static lb_status channel_shuffle(lb_call *call)
 }
 
 #define POOL "kernel_size stride padding dilation ceil_mode"
-#define CHOSEN(NAME, ARGS, KERNEL, SAMPLES)                                                                  \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL,                                                  \
-     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, .samples = SAMPLES},
-#define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
-#define ADDED(NAME, ARGS, KERNEL, SAMPLES)                                                                   \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 1,           \
+#define CHOSEN(NAME, ARGS, KERNEL, SAMPLES)                                                                            \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,                                                                     \
      .samples = SAMPLES},
+#define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
+#define ADDED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
+    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 1, .samples = SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_pool[] = {

@@ -27,7 +27,7 @@ typedef struct quantisation {
     const void *x;
     void *q, *s;
     int64_t *integers; /* in place of q */
-    int64_t n, size; /* elements; of the last dimension */
+    int64_t n, size;   /* elements; of the last dimension */
     double most;
 } quantisation;
 
@@ -87,8 +87,10 @@ static lb_status static_fp8(lb_call *call)
     int64_t shape[2] = {0, 0}, down = 1, across = lb_tensor_numel(scales);
     const int64_t rows = z.size ? z.n / z.size : 0;
     const bool by_row = lb_call_ints(call, 3, shape, 2) == 2 && shape[0] == 1 && shape[1] != 1;
-    if (l->ndim == 2) down = l->shape[0], across = l->shape[1];
-    else if (by_row) down = across, across = 1;
+    if (l->ndim == 2)
+        down = l->shape[0], across = l->shape[1];
+    else if (by_row)
+        down = across, across = 1;
     if (down < 1 || across < 1 || rows % down || z.size % across)
         lb_frame_fail(&z.frame, LB_ERR_UNSUPPORTED, "scales whose number does not divide the input's rows and columns");
     const void *s = lb_frame_tensor(&z.frame, scales);
@@ -114,7 +116,10 @@ static lb_status whole(lb_call *call, uint32_t x, const lb_tensor *given)
 }
 
 /* result, input, scale. */
-static lb_status dynamic_fp8(lb_call *call) { return whole(call, 1, NULL); }
+static lb_status dynamic_fp8(lb_call *call)
+{
+    return whole(call, 1, NULL);
+}
 /* input, output_q, output_s, is_static. */
 static lb_status sgl_tensor(lb_call *call)
 {
@@ -262,22 +267,23 @@ static lb_status dynamic_i8(lb_call *call)
 }
 
 /* Scales by 1/448 instead of a division, or a factor instead of a quotient: a few roundings of f32. */
-#define ROW(NAME, ARGS, KERNEL)                                                                              \
-    {.name = NAME, .args = ARGS, .kernel = KERNEL, .roundings = 6, .flags = LB_ROW_WRITES,                   \
-     .samples = "custom"},
+#define ROW(NAME, ARGS, KERNEL)                                                                                        \
+    {.name = NAME, .args = ARGS, .kernel = KERNEL, .roundings = 6, .flags = LB_ROW_WRITES, .samples = "custom"},
 #define GROUP "group_size eps fp8_min fp8_max scale_ue8m0"
 const lb_op_row lb_rows_quantise[] = {
-    ROW("_C::static_scaled_fp8_quant", "result input! scale! group_shape", static_fp8)
-    ROW("_C::dynamic_scaled_fp8_quant", "result input! scale", dynamic_fp8)
-    ROW("_C::dynamic_per_token_scaled_fp8_quant", "result input! scale scale_ub", dynamic_row_fp8)
-    ROW("_C::per_token_group_fp8_quant", "input! output_q output_s " GROUP " dummy_is_scale_transposed dummy_is_tma_aligned", group_quant)
-    ROW("_C::per_token_group_quant_int8", "input! output_q output_s group_size eps int8_min int8_max", group_quant)
-    ROW("_C::static_scaled_int8_quant", "result input! scale! azp", static_i8)
-    ROW("_C::dynamic_scaled_int8_quant", "result input! scale azp", dynamic_i8)
-    ROW("sgl_kernel::sgl_per_token_group_quant_int8", "input! output_q output_s group_size eps int8_min int8_max", group_quant)
-    ROW("sgl_kernel::sgl_per_tensor_quant_fp8", "input! output_q output_s is_static", sgl_tensor)
-    ROW("sgl_kernel::sgl_per_token_quant_fp8", "input! output_q output_s", sgl_row)
-    ROW("sgl_kernel::sgl_per_token_group_quant_fp8", "input! output_q output_s " GROUP, group_quant)
-    ROW("sgl_kernel::sgl_per_token_group_quant_8bit", "input! output_q output_s " GROUP, group_quant)
-    {NULL},
+    ROW("_C::static_scaled_fp8_quant", "result input! scale! group_shape",
+        static_fp8) ROW("_C::dynamic_scaled_fp8_quant", "result input! scale", dynamic_fp8)
+        ROW("_C::dynamic_per_token_scaled_fp8_quant", "result input! scale scale_ub", dynamic_row_fp8)
+            ROW("_C::per_token_group_fp8_quant",
+                "input! output_q output_s " GROUP " dummy_is_scale_transposed dummy_is_tma_aligned", group_quant)
+                ROW("_C::per_token_group_quant_int8", "input! output_q output_s group_size eps int8_min int8_max",
+                    group_quant) ROW("_C::static_scaled_int8_quant", "result input! scale! azp", static_i8)
+                    ROW("_C::dynamic_scaled_int8_quant", "result input! scale azp",
+                        dynamic_i8) ROW("sgl_kernel::sgl_per_token_group_quant_int8",
+                                        "input! output_q output_s group_size eps int8_min int8_max", group_quant)
+                        ROW("sgl_kernel::sgl_per_tensor_quant_fp8", "input! output_q output_s is_static", sgl_tensor)
+                            ROW("sgl_kernel::sgl_per_token_quant_fp8", "input! output_q output_s", sgl_row)
+                                ROW("sgl_kernel::sgl_per_token_group_quant_fp8", "input! output_q output_s " GROUP,
+                                    group_quant) ROW("sgl_kernel::sgl_per_token_group_quant_8bit",
+                                                     "input! output_q output_s " GROUP, group_quant){NULL},
 };

@@ -29,13 +29,24 @@ static lb_status dropout(lb_call *call, bool keep, lb_kernel kernel)
     inner.n_results = 1;
     return kernel(&inner);
 }
-static lb_status native_dropout(lb_call *call) { return dropout(call, false, dropped_kernel); }
-static lb_status native_dropout_twin(lb_call *call) { return dropout(call, false, dropped_twin); }
-static lb_status fused_dropout(lb_call *call) { return dropout(call, true, dropped_kernel); }
-static lb_status fused_dropout_twin(lb_call *call) { return dropout(call, true, dropped_twin); }
+static lb_status native_dropout(lb_call *call)
+{
+    return dropout(call, false, dropped_kernel);
+}
+static lb_status native_dropout_twin(lb_call *call)
+{
+    return dropout(call, false, dropped_twin);
+}
+static lb_status fused_dropout(lb_call *call)
+{
+    return dropout(call, true, dropped_kernel);
+}
+static lb_status fused_dropout_twin(lb_call *call)
+{
+    return dropout(call, true, dropped_twin);
+}
 
-#define RANDOM(NAME, ARGS)                                                                                   \
-    {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_RANDOM, .samples = "random"},
+#define RANDOM(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_RANDOM, .samples = "random"},
 
 /* clang-format off */
 const lb_op_row lb_rows_random[] = {

@@ -77,14 +77,38 @@ static lb_status sum_over(lb_call *call, uint32_t dims_arg, bool mean, bool twin
 }
 
 #define NO_DIMS 99 /* no such arg: all dimensions */
-static lb_status sum(lb_call *call) { return sum_over(call, NO_DIMS, false, false); }
-static lb_status sum_twin(lb_call *call) { return sum_over(call, NO_DIMS, false, true); }
-static lb_status sum_dim(lb_call *call) { return sum_over(call, 1, false, false); }
-static lb_status sum_dim_twin(lb_call *call) { return sum_over(call, 1, false, true); }
-static lb_status mean(lb_call *call) { return sum_over(call, NO_DIMS, true, false); }
-static lb_status mean_twin(lb_call *call) { return sum_over(call, NO_DIMS, true, true); }
-static lb_status mean_dim(lb_call *call) { return sum_over(call, 1, true, false); }
-static lb_status mean_dim_twin(lb_call *call) { return sum_over(call, 1, true, true); }
+static lb_status sum(lb_call *call)
+{
+    return sum_over(call, NO_DIMS, false, false);
+}
+static lb_status sum_twin(lb_call *call)
+{
+    return sum_over(call, NO_DIMS, false, true);
+}
+static lb_status sum_dim(lb_call *call)
+{
+    return sum_over(call, 1, false, false);
+}
+static lb_status sum_dim_twin(lb_call *call)
+{
+    return sum_over(call, 1, false, true);
+}
+static lb_status mean(lb_call *call)
+{
+    return sum_over(call, NO_DIMS, true, false);
+}
+static lb_status mean_twin(lb_call *call)
+{
+    return sum_over(call, NO_DIMS, true, true);
+}
+static lb_status mean_dim(lb_call *call)
+{
+    return sum_over(call, 1, true, false);
+}
+static lb_status mean_dim_twin(lb_call *call)
+{
+    return sum_over(call, 1, true, true);
+}
 
 /* The input with 0 for NaN, under the same strides: torch adds up in an order that depends on them. */
 static lb_status without_nan(lb_call *call, const lb_tensor *in, lb_tensor *clean)
@@ -92,13 +116,15 @@ static lb_status without_nan(lb_call *call, const lb_tensor *in, lb_tensor *clea
     const int64_t n = lb_tensor_numel(in);
     const size_t size = lb_dtype_bits(in->dtype) / 8;
     int64_t last = 0, index[LB_MAX_DIMS] = {0}, at = 0;
-    for (int d = 0; d < in->layout.ndim; d++) last += in->layout.stride[d] * (in->layout.shape[d] > 0 ? in->layout.shape[d] - 1 : 0);
+    for (int d = 0; d < in->layout.ndim; d++)
+        last += in->layout.stride[d] * (in->layout.shape[d] > 0 ? in->layout.shape[d] - 1 : 0);
     *clean = *in;
     clean->data = calloc((size_t)last + 1, size ? size : 1);
     if (!clean->data) return lb_fail(call->err, LB_ERR_NOMEM, "nansum: %lld elements", (long long)last + 1);
     for (int64_t i = 0; i < n; i++) {
         const char *from = (const char *)in->data + at * (int64_t)size;
-        if (!lb_dtype_is_float(in->dtype) || !isnan(lb_to_f64(in->dtype, from))) memcpy((char *)clean->data + at * (int64_t)size, from, size);
+        if (!lb_dtype_is_float(in->dtype) || !isnan(lb_to_f64(in->dtype, from)))
+            memcpy((char *)clean->data + at * (int64_t)size, from, size);
         for (int d = in->layout.ndim - 1; d >= 0; d--) {
             at += in->layout.stride[d];
             if (++index[d] < in->layout.shape[d]) break;
@@ -122,7 +148,8 @@ static lb_status nansum_run(lb_call *call, bool twin)
     inner.args = args;
     inner.n_args = 2;
     const lb_status status = sum_over(&inner, 1, false, twin);
-    const double scale = twin ? lb_twin_scale(call, 0) : 1; /* 16-bit partial sums go through the result where several dimensions are summed */
+    const double scale = twin ? lb_twin_scale(call, 0)
+                              : 1; /* 16-bit partial sums go through the result where several dimensions are summed */
     for (int64_t i = 0, n = lb_tensor_numel(&call->results[0]); scale > 1 && status == LB_OK && i < n; i++)
         ((double *)call->results[0].data)[i] *= scale;
     free(args[0].tensor.data);
@@ -173,8 +200,7 @@ static bool is_dense(const lb_tensor *t)
 {
     int64_t first, last;
     return lb_layout_is_contiguous(&t->layout) ||
-           (lb_layout_dense_range(&t->layout, &first, &last, NULL) == LB_OK &&
-            last - first == lb_tensor_numel(t));
+           (lb_layout_dense_range(&t->layout, &first, &last, NULL) == LB_OK && last - first == lb_tensor_numel(t));
 }
 
 static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
@@ -186,8 +212,8 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
     const void *x = lb_frame_tensor(&f, &fold.view);
     const bool rows = p == 2 && fold.inner == 1 && (fold.results > 1 || is_dense(in)),
                by_threads = call->method.schedule && call->method.schedule->kind == LB_SCHEDULE_TORCH,
-               pieces = by_threads && !rows && !f.wide && fold.results == 1 && n >= GRAIN &&
-                        call->method.schedule->size > 1;
+               pieces =
+                   by_threads && !rows && !f.wide && fold.results == 1 && n >= GRAIN && call->method.schedule->size > 1;
     if (by_threads && !pieces) call->method.schedule = NULL;
     const int64_t threads = pieces ? call->method.schedule->size : 1;
     const bool usual = !f.wide && rows && !call->method.schedule && !call->method.accumulate;
@@ -239,7 +265,8 @@ static lb_status vector_norm(lb_call *call)
 
 static lb_status norm_all(lb_call *call)
 {
-    return norm_over(call, lb_call_float(call, 1, 2), lb_fold_dims(call, NO_DIMS, lb_call_tensor(call, 0)->layout.ndim));
+    return norm_over(call, lb_call_float(call, 1, 2),
+                     lb_fold_dims(call, NO_DIMS, lb_call_tensor(call, 0)->layout.ndim));
 }
 
 /* ---- variance ---------------------------------------------------------------------------------------------------- */
@@ -252,7 +279,8 @@ static lb_status variance(lb_call *call, bool root)
     double correction = lb_call_float(call, 2, 1);
     lb_frame f = lb_frame_begin(call);
     const void *x = lb_frame_tensor(&f, &fold.view);
-    double *spread = lb_frame_scratch(&f, (size_t)fold.results * 8), *middle = lb_frame_scratch(&f, (size_t)fold.results * 8);
+    double *spread = lb_frame_scratch(&f, (size_t)fold.results * 8),
+           *middle = lb_frame_scratch(&f, (size_t)fold.results * 8);
     void *y = lb_frame_output(&f, 0, fold.results), *m = lb_frame_output(&f, 1, fold.results);
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
     int64_t n = fold.size;
@@ -298,7 +326,8 @@ static lb_status variance_twin(lb_call *call, bool root)
     for (int64_t i = 0; lb_frame_ok(&f) && i < fold.results; i++) {
         int64_t from = i / fold.inner * n * fold.inner + i % fold.inner;
         double center = 0, size = 0, squares = 0, mixed = 0, divisor = (double)n - correction;
-        for (int64_t k = 0; k < n; k++) center += x[from + k * fold.inner] / (double)n, size += fabs(x[from + k * fold.inner]) / (double)n;
+        for (int64_t k = 0; k < n; k++)
+            center += x[from + k * fold.inner] / (double)n, size += fabs(x[from + k * fold.inner]) / (double)n;
         for (int64_t k = 0; k < n; k++) {
             double v = x[from + k * fold.inner], d = fabs(v - center);
             squares += d * d, mixed += 2 * d * (fabs(v) + size);
@@ -312,10 +341,22 @@ static lb_status variance_twin(lb_call *call, bool root)
     return lb_frame_end(&f);
 }
 
-static lb_status var(lb_call *call) { return variance(call, false); }
-static lb_status std(lb_call *call) { return variance(call, true); }
-static lb_status var_twin(lb_call *call) { return variance_twin(call, false); }
-static lb_status std_twin(lb_call *call) { return variance_twin(call, true); }
+static lb_status var(lb_call *call)
+{
+    return variance(call, false);
+}
+static lb_status std(lb_call *call)
+{
+    return variance(call, true);
+}
+static lb_status var_twin(lb_call *call)
+{
+    return variance_twin(call, false);
+}
+static lb_status std_twin(lb_call *call)
+{
+    return variance_twin(call, true);
+}
 
 /* ---- logsumexp, counts ------------------------------------------------------------------------------------------- */
 
@@ -387,8 +428,9 @@ static lb_status count_nonzero(lb_call *call)
         int64_t from = i / fold.inner * fold.size * fold.inner + i % fold.inner;
         y[i] = 0;
         for (int64_t k = 0; k < fold.size; k++, from += fold.inner)
-            y[i] += !real ? ((const int64_t *)x)[from] != 0
-                  : f.wide ? ((const double *)x)[from] != 0 : ((const float *)x)[from] != 0;
+            y[i] += !real    ? ((const int64_t *)x)[from] != 0
+                    : f.wide ? ((const double *)x)[from] != 0
+                             : ((const float *)x)[from] != 0;
     }
     return lb_frame_end(&f);
 }
@@ -396,36 +438,120 @@ static lb_status count_nonzero(lb_call *call)
 #define SUM LB_ROW_REDUCTION
 #define SQUARES (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 const lb_op_row lb_rows_reduction[] = {
-    {.name = "aten::sum", .args = "self! dtype", .kernel = sum, .twin = sum_twin, .roundings = 1, .roundings_per_term = 1,
-     .flags = SUM, .samples = "sum"},
-    {.name = "aten::sum.dim_IntList", .args = "self! dim keepdim dtype", .kernel = sum_dim, .twin = sum_dim_twin, .roundings = 1,
-     .roundings_per_term = 1, .flags = SUM, .samples = "sum_dim"},
-    {.name = "aten::nansum", .args = "self! dim keepdim dtype", .kernel = nansum_kernel, .twin = nansum_twin, .roundings = 1,
-     .roundings_per_term = 1, .flags = SUM, .samples = "nansum"},
-    {.name = "aten::mean", .args = "self! dtype", .kernel = mean, .twin = mean_twin, .roundings = 2, .roundings_per_term = 1,
-     .flags = SUM, .samples = "mean"},
-    {.name = "aten::mean.dim", .args = "self! dim keepdim dtype", .kernel = mean_dim, .twin = mean_dim_twin, .roundings = 2,
-     .roundings_per_term = 1, .flags = SUM, .samples = "mean_dim"},
+    {.name = "aten::sum",
+     .args = "self! dtype",
+     .kernel = sum,
+     .twin = sum_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .flags = SUM,
+     .samples = "sum"},
+    {.name = "aten::sum.dim_IntList",
+     .args = "self! dim keepdim dtype",
+     .kernel = sum_dim,
+     .twin = sum_dim_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .flags = SUM,
+     .samples = "sum_dim"},
+    {.name = "aten::nansum",
+     .args = "self! dim keepdim dtype",
+     .kernel = nansum_kernel,
+     .twin = nansum_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .flags = SUM,
+     .samples = "nansum"},
+    {.name = "aten::mean",
+     .args = "self! dtype",
+     .kernel = mean,
+     .twin = mean_twin,
+     .roundings = 2,
+     .roundings_per_term = 1,
+     .flags = SUM,
+     .samples = "mean"},
+    {.name = "aten::mean.dim",
+     .args = "self! dim keepdim dtype",
+     .kernel = mean_dim,
+     .twin = mean_dim_twin,
+     .roundings = 2,
+     .roundings_per_term = 1,
+     .flags = SUM,
+     .samples = "mean_dim"},
     /* all terms positive (the op is its own twin), and the root halves relative errors */
-    {.name = "aten::linalg_vector_norm", .args = "self! ord dim keepdim dtype", .kernel = vector_norm, .twin = vector_norm,
-     .roundings = 4, .roundings_per_term = 1, .flags = SQUARES, .samples = "vector_norm"},
-    {.name = "aten::norm.Scalar", .args = "self! p", .kernel = norm_all, .twin = norm_all, .roundings = 4, .roundings_per_term = 1,
-     .flags = SQUARES, .samples = "norm"},
-    {.name = "aten::norm.ScalarOpt_dim", .args = "self! p dim keepdim", .kernel = vector_norm, .twin = vector_norm, .roundings = 4,
-     .roundings_per_term = 1, .flags = SQUARES, .samples = "norm_dim"},
-    {.name = "aten::var.correction", .args = "self! dim correction keepdim", .kernel = var, .twin = var_twin, .roundings = 2,
-     .roundings_per_term = 1, .flags = SQUARES, .samples = "var"},
-    {.name = "aten::std.correction", .args = "self! dim correction keepdim", .kernel = std, .twin = std_twin, .roundings = 2,
-     .roundings_per_term = 1, .flags = SQUARES, .samples = "var"},
-    {.name = "aten::var_mean.correction", .args = "self! dim correction keepdim", .kernel = var, .twin = var_twin, .roundings = 2,
-     .roundings_per_term = 1, .flags = SQUARES, .samples = "var"},
-    {.name = "aten::std_mean.correction", .args = "self! dim correction keepdim", .kernel = std, .twin = std_twin, .roundings = 2,
-     .roundings_per_term = 1, .flags = SQUARES, .samples = "var"},
-    {.name = "aten::logsumexp", .args = "self! dim keepdim", .kernel = logsumexp, .twin = logsumexp_twin, .roundings = 6,
-     .roundings_per_term = 1, .flags = SUM, .samples = "logsumexp"},
-    {.name = "aten::count_nonzero", .args = "self! dim", .kernel = count_nonzero, .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
+    {.name = "aten::linalg_vector_norm",
+     .args = "self! ord dim keepdim dtype",
+     .kernel = vector_norm,
+     .twin = vector_norm,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .flags = SQUARES,
+     .samples = "vector_norm"},
+    {.name = "aten::norm.Scalar",
+     .args = "self! p",
+     .kernel = norm_all,
+     .twin = norm_all,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .flags = SQUARES,
+     .samples = "norm"},
+    {.name = "aten::norm.ScalarOpt_dim",
+     .args = "self! p dim keepdim",
+     .kernel = vector_norm,
+     .twin = vector_norm,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .flags = SQUARES,
+     .samples = "norm_dim"},
+    {.name = "aten::var.correction",
+     .args = "self! dim correction keepdim",
+     .kernel = var,
+     .twin = var_twin,
+     .roundings = 2,
+     .roundings_per_term = 1,
+     .flags = SQUARES,
+     .samples = "var"},
+    {.name = "aten::std.correction",
+     .args = "self! dim correction keepdim",
+     .kernel = std,
+     .twin = std_twin,
+     .roundings = 2,
+     .roundings_per_term = 1,
+     .flags = SQUARES,
+     .samples = "var"},
+    {.name = "aten::var_mean.correction",
+     .args = "self! dim correction keepdim",
+     .kernel = var,
+     .twin = var_twin,
+     .roundings = 2,
+     .roundings_per_term = 1,
+     .flags = SQUARES,
+     .samples = "var"},
+    {.name = "aten::std_mean.correction",
+     .args = "self! dim correction keepdim",
+     .kernel = std,
+     .twin = std_twin,
+     .roundings = 2,
+     .roundings_per_term = 1,
+     .flags = SQUARES,
+     .samples = "var"},
+    {.name = "aten::logsumexp",
+     .args = "self! dim keepdim",
+     .kernel = logsumexp,
+     .twin = logsumexp_twin,
+     .roundings = 6,
+     .roundings_per_term = 1,
+     .flags = SUM,
+     .samples = "logsumexp"},
+    {.name = "aten::count_nonzero",
+     .args = "self! dim",
+     .kernel = count_nonzero,
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
      .samples = "count_nonzero"},
-    {.name = "aten::count_nonzero.dim_IntList", .args = "self! dim", .kernel = count_nonzero,
-     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, .samples = "count_nonzero list"},
+    {.name = "aten::count_nonzero.dim_IntList",
+     .args = "self! dim",
+     .kernel = count_nonzero,
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
+     .samples = "count_nonzero list"},
     {NULL},
 };

@@ -72,7 +72,8 @@ static bool make_axes(resampling *r, const int64_t *in, const int64_t *out, bool
             plan.align_corners = form->corners && lb_call_int(call, form->corners - 1u, 0);
             plan.factor = factor_of(call, form, own);
             if (form->window) plan_window(call, form, own, &plan);
-            if (form->padding) plan.padding = list_at(call, form->padding - 1u, 2 * (form->axes - 1 - own), 2 * form->axes, 0);
+            if (form->padding)
+                plan.padding = list_at(call, form->padding - 1u, 2 * (form->axes - 1 - own), 2 * form->axes, 0);
         }
         if (!lb_axis_make(&r->frame, &plan, &r->axis[k])) return false;
         r->divisor = plan.divisor != 0 ? plan.divisor : r->divisor;
@@ -84,7 +85,8 @@ static bool begin(resampling *r, lb_call *call, const form *form)
 {
     *r = (resampling){.frame = lb_frame_begin(call), .form = form, .divisor = 1};
     const lb_tensor *from = lb_call_tensor(call, 0), *to = &call->results[0];
-    const lb_layout *outside = form->backward ? &from->layout : &to->layout, *inside = form->backward ? &to->layout : &from->layout;
+    const lb_layout *outside = form->backward ? &from->layout : &to->layout,
+                    *inside = form->backward ? &to->layout : &from->layout;
     const int n = form->axes;
     if (outside->ndim <= n || inside->ndim != outside->ndim) {
         lb_frame_fail(&r->frame, LB_ERR_INVALID, "fewer dimensions than axes");
@@ -113,12 +115,19 @@ static double value(const lb_frame *f, const void *x, int64_t i, sum_kind kind)
     return kind == VALUES ? v : fabs(v);
 }
 
-static double step(const lb_frame *f, double x) { return f->wide ? x : (float)x; }
+static double step(const lb_frame *f, double x)
+{
+    return f->wide ? x : (float)x;
+}
 
-static bool is_chain(const form *form) { return form->window || form->kind == LB_AXIS_ADAPTIVE; }
+static bool is_chain(const form *form)
+{
+    return form->window || form->kind == LB_AXIS_ADAPTIVE;
+}
 
 /* The sum over the taps of axis d and those behind it, from element `base` on. Averages add up all taps in one chain. */
-static double gather(const resampling *r, const void *x, const int64_t *o, int d, int64_t base, double sum, sum_kind kind)
+static double gather(const resampling *r, const void *x, const int64_t *o, int d, int64_t base, double sum,
+                     sum_kind kind)
 {
     const lb_axis *a = &r->axis[d];
     const bool chain = is_chain(r->form);
@@ -173,7 +182,8 @@ static lb_status forward(lb_call *call, const form *form, bool twin)
 #pragma omp parallel for schedule(static) if (r.planes * out > 16384)
     for (int64_t i = 0; i < r.planes * out; i++) {
         if (!lb_frame_ok(f)) continue;
-        const int64_t o[LB_AXES] = {i % out / (a[1].out * a[2].out), i % (a[1].out * a[2].out) / a[2].out, i % a[2].out};
+        const int64_t o[LB_AXES] = {i % out / (a[1].out * a[2].out), i % (a[1].out * a[2].out) / a[2].out,
+                                    i % a[2].out};
         const double divisor = divisor_at(&r, o);
         double sum = gather(&r, x, o, 0, i / out, 0, twin ? SPREADS : VALUES);
         if (twin && coarse > 0) sum += coarse * gather(&r, x, o, 0, i / out, 0, is_chain(form) ? MAGNITUDES : NARROW);
@@ -193,7 +203,8 @@ static void scatter(const resampling *r, void *dx, double *meets, const int64_t 
         for (int64_t q = 0; q < a[1].count[o[1]]; q++)
             for (int64_t k = 0; k < a[2].count[o[2]]; k++) {
                 const int64_t row = plane * a[0].in + a[0].at[o[0] * a[0].most + p];
-                const int64_t at = (row * a[1].in + a[1].at[o[1] * a[1].most + q]) * a[2].in + a[2].at[o[2] * a[2].most + k];
+                const int64_t at =
+                    (row * a[1].in + a[1].at[o[1] * a[1].most + q]) * a[2].in + a[2].at[o[2] * a[2].most + k];
                 const double w = step(f, weight_at(&a[0], o[0], p, kind) * weight_at(&a[1], o[1], q, kind));
                 const double term = step(f, step(f, w * weight_at(&a[2], o[2], k, kind)) * g);
                 put(f, dx, at, value(f, dx, at, VALUES) + term);
@@ -222,7 +233,8 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
             const double divisor = divisor_at(&r, o), g = value(f, dy, plane * out + i, twin ? MAGNITUDES : VALUES);
             const double part = step(f, g / (twin ? fabs(divisor) : divisor));
             scatter(&r, dx, meets, o, part, plane, twin ? SPREADS : VALUES);
-            if (twin && coarse > 0) scatter(&r, dx, NULL, o, coarse * part, plane, is_chain(form) ? MAGNITUDES : NARROW);
+            if (twin && coarse > 0)
+                scatter(&r, dx, NULL, o, coarse * part, plane, is_chain(form) ? MAGNITUDES : NARROW);
         }
     for (int64_t i = 0; twin && i < r.planes * in; i++) ((double *)dx)[i] *= 1 + meets[i];
     return lb_frame_end(f);
@@ -231,15 +243,21 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
 /* ---- rows -------------------------------------------------------------------------------------------------------------- */
 
 #define AT(n) ((n) + 1)
-#define RESAMPLE(DIRECTION, ID, ...)                                                                         \
-    static const form ID = {.backward = #DIRECTION[0] == 'b', __VA_ARGS__};                                  \
-    static lb_status ID##_kernel(lb_call *call) { return DIRECTION(call, &ID, false); }                      \
-    static __attribute__((unused)) lb_status ID##_twin(lb_call *call) { return DIRECTION(call, &ID, true); }
+#define RESAMPLE(DIRECTION, ID, ...)                                                                                   \
+    static const form ID = {.backward = #DIRECTION[0] == 'b', __VA_ARGS__};                                            \
+    static lb_status ID##_kernel(lb_call *call)                                                                        \
+    {                                                                                                                  \
+        return DIRECTION(call, &ID, false);                                                                            \
+    }                                                                                                                  \
+    static __attribute__((unused)) lb_status ID##_twin(lb_call *call)                                                  \
+    {                                                                                                                  \
+        return DIRECTION(call, &ID, true);                                                                             \
+    }
 /* Forward, forward with a list of factors, backward of one kind of interpolation over n axes; C: the position of align_corners in the
  * forward, 0 if there is none. */
-#define INTERPOLATE(ID, KIND, N, C)                                                                          \
-    RESAMPLE(forward, ID, .kind = KIND, .axes = N, .corners = C, .factors = C ? AT(3) : AT(2))               \
-    RESAMPLE(forward, ID##_vec, .kind = KIND, .axes = N, .corners = C, .factors = C ? AT(3) : AT(2), .list = true) \
+#define INTERPOLATE(ID, KIND, N, C)                                                                                    \
+    RESAMPLE(forward, ID, .kind = KIND, .axes = N, .corners = C, .factors = C ? AT(3) : AT(2))                         \
+    RESAMPLE(forward, ID##_vec, .kind = KIND, .axes = N, .corners = C, .factors = C ? AT(3) : AT(2), .list = true)     \
     RESAMPLE(backward, ID##_backward, .kind = KIND, .axes = N, .corners = C ? AT(3) : 0, .factors = C ? AT(4) : AT(3))
 INTERPOLATE(nearest1, LB_AXIS_NEAREST, 1, 0)
 INTERPOLATE(nearest2, LB_AXIS_NEAREST, 2, 0)
@@ -264,8 +282,8 @@ RESAMPLE(forward, adaptive2, .kind = LB_AXIS_ADAPTIVE, .axes = 2)
 RESAMPLE(forward, adaptive3, .kind = LB_AXIS_ADAPTIVE, .axes = 3)
 RESAMPLE(backward, adaptive2_backward, .kind = LB_AXIS_ADAPTIVE, .axes = 2)
 RESAMPLE(backward, adaptive3_backward, .kind = LB_AXIS_ADAPTIVE, .axes = 3)
-#define BORDER(ID, KIND, N)                                                                                  \
-    RESAMPLE(forward, ID, .kind = KIND, .axes = N, .padding = AT(1))                                         \
+#define BORDER(ID, KIND, N)                                                                                            \
+    RESAMPLE(forward, ID, .kind = KIND, .axes = N, .padding = AT(1))                                                   \
     RESAMPLE(backward, ID##_backward, .kind = KIND, .axes = N, .padding = AT(2))
 BORDER(reflect1, LB_AXIS_REFLECT, 1)
 BORDER(reflect2, LB_AXIS_REFLECT, 2)
@@ -274,20 +292,29 @@ BORDER(replicate1, LB_AXIS_REPLICATE, 1)
 BORDER(replicate2, LB_AXIS_REPLICATE, 2)
 BORDER(replicate3, LB_AXIS_REPLICATE, 3)
 
-#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                       \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin,                          \
-     .roundings = ROUNDINGS, .flags = FLAGS, .samples = SAMPLES},
-#define UPSAMPLE(NAME, ID, CORNERS, SCALES, ROUNDINGS, SAMPLES)                                              \
-    ROW(NAME, "self! output_size " CORNERS SCALES, ID, ROUNDINGS, 0, SAMPLES)                                \
-    ROW(NAME ".vec", "input! output_size " CORNERS "scale_factors", ID##_vec, ROUNDINGS, 0, SAMPLES " vec")  \
-    ROW(NAME "_backward", "grad_output! output_size input_size " CORNERS SCALES, ID##_backward, ROUNDINGS + 2, 0, SAMPLES " backward")
+#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                                 \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = ROUNDINGS,                                                                                           \
+     .flags = FLAGS,                                                                                                   \
+     .samples = SAMPLES},
+#define UPSAMPLE(NAME, ID, CORNERS, SCALES, ROUNDINGS, SAMPLES)                                                        \
+    ROW(NAME, "self! output_size " CORNERS SCALES, ID, ROUNDINGS, 0, SAMPLES)                                          \
+    ROW(NAME ".vec", "input! output_size " CORNERS "scale_factors", ID##_vec, ROUNDINGS, 0, SAMPLES " vec")            \
+    ROW(NAME "_backward", "grad_output! output_size input_size " CORNERS SCALES, ID##_backward, ROUNDINGS + 2, 0,      \
+        SAMPLES " backward")
 #define HW "scales_h scales_w"
 #define DHW "scales_d " HW
 #define POOL "kernel_size stride padding ceil_mode count_include_pad"
-#define PADDED(NAME, ID, N)                                                                                  \
-    {.name = "aten::" NAME, .args = "self! padding", .kernel = ID##_kernel, .flags = LB_ROW_EXACT,           \
-     .samples = "border axes=" #N},                                                                          \
-    ROW(NAME "_backward", "grad_output! self! padding", ID##_backward, 1, 0, "border axes=" #N " backward")
+#define PADDED(NAME, ID, N)                                                                                            \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = "self! padding",                                                                                          \
+     .kernel = ID##_kernel,                                                                                            \
+     .flags = LB_ROW_EXACT,                                                                                            \
+     .samples = "border axes=" #N},                                                                                    \
+        ROW(NAME "_backward", "grad_output! self! padding", ID##_backward, 1, 0, "border axes=" #N " backward")
 
 /* clang-format off */
 const lb_op_row lb_rows_resample[] = {

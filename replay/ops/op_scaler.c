@@ -72,9 +72,16 @@ static lb_status update_kernel(lb_call *call)
 }
 
 const lb_op_row lb_rows_scaler[] = {
-    {.name = "aten::_amp_foreach_non_finite_check_and_unscale_", .args = "self[] found_inf! inv_scale!", .kernel = unscale_kernel,
-     .roundings = 2, .flags = LB_ROW_EXACT, .samples = "unscale"},
+    {.name = "aten::_amp_foreach_non_finite_check_and_unscale_",
+     .args = "self[] found_inf! inv_scale!",
+     .kernel = unscale_kernel,
+     .roundings = 2,
+     .flags = LB_ROW_EXACT,
+     .samples = "unscale"},
     {.name = "aten::_amp_update_scale_",
-     .args = "self! growth_tracker! found_inf! scale_growth_factor scale_backoff_factor growth_interval", .kernel = update_kernel,
-     .roundings = 2, .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, .samples = "update_scale"},
+     .args = "self! growth_tracker! found_inf! scale_growth_factor scale_backoff_factor growth_interval",
+     .kernel = update_kernel,
+     .roundings = 2,
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
+     .samples = "update_scale"},
     {NULL}};

@@ -31,7 +31,8 @@ static bool target_begin(target *t, lb_call *call, const lb_tensor *self, bool t
     const void *x = t->integer ? (const void *)lb_frame_integers(&t->frame, self) : lb_frame_tensor(&t->frame, self);
     t->y = t->integer ? (void *)lb_frame_output_integers(&t->frame, 0, t->n) : lb_frame_output(&t->frame, 0, t->n);
     if (lb_frame_ok(&t->frame)) memcpy(t->y, x, bytes);
-    for (int64_t i = 0; twin && lb_frame_ok(&t->frame) && i < t->n; i++) ((double *)t->y)[i] = fabs(((double *)t->y)[i]);
+    for (int64_t i = 0; twin && lb_frame_ok(&t->frame) && i < t->n; i++)
+        ((double *)t->y)[i] = fabs(((double *)t->y)[i]);
     return lb_frame_ok(&t->frame);
 }
 
@@ -144,8 +145,14 @@ static lb_status index_put_run(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status index_put(lb_call *call) { return index_put_run(call, false); }
-static lb_status index_put_twin(lb_call *call) { return index_put_run(call, true); }
+static lb_status index_put(lb_call *call)
+{
+    return index_put_run(call, false);
+}
+static lb_status index_put_twin(lb_call *call)
+{
+    return index_put_run(call, true);
+}
 
 /* ---- whole slices along one dimension ------------------------------------------------------------------------------ */
 
@@ -233,8 +240,14 @@ static lb_status embedding_backward(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status embedding_dense_backward(lb_call *call) { return embedding_backward(call, false); }
-static lb_status embedding_dense_backward_twin(lb_call *call) { return embedding_backward(call, true); }
+static lb_status embedding_dense_backward(lb_call *call)
+{
+    return embedding_backward(call, false);
+}
+static lb_status embedding_dense_backward_twin(lb_call *call)
+{
+    return embedding_backward(call, true);
+}
 
 /* ---- scatter ------------------------------------------------------------------------------------------------------ */
 
@@ -357,8 +370,14 @@ static lb_status scatter_reduce_run(lb_call *call, bool twin)
     return scatter_run(call, s, twin);
 }
 
-static lb_status scatter_reduce(lb_call *call) { return scatter_reduce_run(call, false); }
-static lb_status scatter_reduce_twin(lb_call *call) { return scatter_reduce_run(call, true); }
+static lb_status scatter_reduce(lb_call *call)
+{
+    return scatter_reduce_run(call, false);
+}
+static lb_status scatter_reduce_twin(lb_call *call)
+{
+    return scatter_reduce_run(call, true);
+}
 
 /* ---- masked_scatter, put, bincount --------------------------------------------------------------------------------- */
 
@@ -410,8 +429,14 @@ static lb_status put_run(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status put(lb_call *call) { return put_run(call, false); }
-static lb_status put_twin(lb_call *call) { return put_run(call, true); }
+static lb_status put(lb_call *call)
+{
+    return put_run(call, false);
+}
+static lb_status put_twin(lb_call *call)
+{
+    return put_run(call, true);
+}
 
 static lb_status bincount_run(lb_call *call, bool twin)
 {
@@ -433,43 +458,129 @@ static lb_status bincount_run(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status bincount(lb_call *call) { return bincount_run(call, false); }
-static lb_status bincount_twin(lb_call *call) { return bincount_run(call, true); }
+static lb_status bincount(lb_call *call)
+{
+    return bincount_run(call, false);
+}
+static lb_status bincount_twin(lb_call *call)
+{
+    return bincount_run(call, true);
+}
 
 #define EXACT LB_ROW_EXACT
 const lb_op_row lb_rows_scatter[] = {
-    {.name = "aten::index_put", .args = "self! indices?[] values! accumulate", .kernel = index_put, .twin = index_put_twin,
-     .roundings = 1, .roundings_per_term = 1, .terms = LB_TERMS(POSITIONS, 1), .samples = "index_put"},
-    {.name = "aten::_unsafe_index_put", .args = "self! indices?[] values! accumulate", .kernel = index_put, .twin = index_put_twin,
-     .roundings = 1, .roundings_per_term = 1, .terms = LB_TERMS(POSITIONS, 1), .samples = "index_put"},
-    {.name = "aten::_index_put_impl", .args = "self! indices?[] values! accumulate unsafe", .kernel = index_put, .twin = index_put_twin,
-     .roundings = 1, .roundings_per_term = 1, .terms = LB_TERMS(POSITIONS, 1), .samples = "index_put"},
-    {.name = "aten::index_add", .args = "self! dim index! source! alpha", .kernel = index_add, .twin = index_add_twin, .roundings = 2,
-     .roundings_per_term = 2, .terms = LB_TERMS(ELEMENTS, 2), .samples = "index_add"},
-    {.name = "aten::index_copy", .args = "self! dim index! source!", .kernel = index_copy, .flags = EXACT, .samples = "index_copy"},
-    {.name = "aten::index_fill.int_Scalar", .args = "self! dim index! value", .kernel = index_fill, .flags = EXACT,
+    {.name = "aten::index_put",
+     .args = "self! indices?[] values! accumulate",
+     .kernel = index_put,
+     .twin = index_put_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(POSITIONS, 1),
+     .samples = "index_put"},
+    {.name = "aten::_unsafe_index_put",
+     .args = "self! indices?[] values! accumulate",
+     .kernel = index_put,
+     .twin = index_put_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(POSITIONS, 1),
+     .samples = "index_put"},
+    {.name = "aten::_index_put_impl",
+     .args = "self! indices?[] values! accumulate unsafe",
+     .kernel = index_put,
+     .twin = index_put_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(POSITIONS, 1),
+     .samples = "index_put"},
+    {.name = "aten::index_add",
+     .args = "self! dim index! source! alpha",
+     .kernel = index_add,
+     .twin = index_add_twin,
+     .roundings = 2,
+     .roundings_per_term = 2,
+     .terms = LB_TERMS(ELEMENTS, 2),
+     .samples = "index_add"},
+    {.name = "aten::index_copy",
+     .args = "self! dim index! source!",
+     .kernel = index_copy,
+     .flags = EXACT,
+     .samples = "index_copy"},
+    {.name = "aten::index_fill.int_Scalar",
+     .args = "self! dim index! value",
+     .kernel = index_fill,
+     .flags = EXACT,
      .samples = "index_fill"},
-    {.name = "aten::embedding_dense_backward", .args = "grad_output! indices! num_weights padding_idx scale_grad_by_freq",
-     .kernel = embedding_dense_backward, .twin = embedding_dense_backward_twin, .roundings = 1, .roundings_per_term = 2,
-     .terms = LB_TERMS(ELEMENTS, 1), .samples = "embedding_dense_backward"},
-    {.name = "aten::scatter.src", .args = "self! dim index! src!", .kernel = scatter_src, .flags = EXACT, .samples = "scatter_src"},
-    {.name = "aten::scatter.value", .args = "self! dim index! value", .kernel = scatter_value, .flags = EXACT,
+    {.name = "aten::embedding_dense_backward",
+     .args = "grad_output! indices! num_weights padding_idx scale_grad_by_freq",
+     .kernel = embedding_dense_backward,
+     .twin = embedding_dense_backward_twin,
+     .roundings = 1,
+     .roundings_per_term = 2,
+     .terms = LB_TERMS(ELEMENTS, 1),
+     .samples = "embedding_dense_backward"},
+    {.name = "aten::scatter.src",
+     .args = "self! dim index! src!",
+     .kernel = scatter_src,
+     .flags = EXACT,
+     .samples = "scatter_src"},
+    {.name = "aten::scatter.value",
+     .args = "self! dim index! value",
+     .kernel = scatter_value,
+     .flags = EXACT,
      .samples = "scatter_value"},
-    {.name = "aten::scatter.reduce", .args = "self! dim index! src! reduce", .kernel = scatter_reduce, .twin = scatter_reduce_twin,
-     .roundings = 1, .roundings_per_term = 1, .terms = LB_TERMS(INDICES, 2), .samples = "scatter_reduce"},
-    {.name = "aten::scatter.value_reduce", .args = "self! dim index! value reduce", .kernel = scatter_reduce,
-     .twin = scatter_reduce_twin, .roundings = 1, .roundings_per_term = 1, .terms = LB_TERMS(INDICES, 2),
+    {.name = "aten::scatter.reduce",
+     .args = "self! dim index! src! reduce",
+     .kernel = scatter_reduce,
+     .twin = scatter_reduce_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INDICES, 2),
+     .samples = "scatter_reduce"},
+    {.name = "aten::scatter.value_reduce",
+     .args = "self! dim index! value reduce",
+     .kernel = scatter_reduce,
+     .twin = scatter_reduce_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INDICES, 2),
      .samples = "scatter_value_reduce"},
-    {.name = "aten::scatter_add", .args = "self! dim index! src!", .kernel = scatter_add, .twin = scatter_add_twin, .roundings = 1,
-     .roundings_per_term = 1, .terms = LB_TERMS(INDICES, 2), .samples = "scatter_add"},
-    {.name = "aten::scatter_reduce.two", .args = "self! dim index! src! reduce include_self", .kernel = scatter_reduce,
-     .twin = scatter_reduce_twin, .roundings = 2, .roundings_per_term = 1, .terms = LB_TERMS(INDICES, 2),
+    {.name = "aten::scatter_add",
+     .args = "self! dim index! src!",
+     .kernel = scatter_add,
+     .twin = scatter_add_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INDICES, 2),
+     .samples = "scatter_add"},
+    {.name = "aten::scatter_reduce.two",
+     .args = "self! dim index! src! reduce include_self",
+     .kernel = scatter_reduce,
+     .twin = scatter_reduce_twin,
+     .roundings = 2,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(INDICES, 2),
      .samples = "scatter_reduce_two"},
-    {.name = "aten::masked_scatter", .args = "self! mask! source!", .kernel = masked_scatter, .flags = EXACT,
+    {.name = "aten::masked_scatter",
+     .args = "self! mask! source!",
+     .kernel = masked_scatter,
+     .flags = EXACT,
      .samples = "masked_scatter"},
-    {.name = "aten::put", .args = "self! index! source! accumulate", .kernel = put, .twin = put_twin, .roundings = 1,
-     .roundings_per_term = 1, .terms = LB_TERMS(ELEMENTS, 1), .samples = "put"},
-    {.name = "aten::bincount", .args = "self! weights minlength", .kernel = bincount, .twin = bincount_twin, .roundings = 1,
-     .roundings_per_term = 1, .terms = LB_TERMS(ELEMENTS, 0), .samples = "bincount"},
+    {.name = "aten::put",
+     .args = "self! index! source! accumulate",
+     .kernel = put,
+     .twin = put_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(ELEMENTS, 1),
+     .samples = "put"},
+    {.name = "aten::bincount",
+     .args = "self! weights minlength",
+     .kernel = bincount,
+     .twin = bincount_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(ELEMENTS, 0),
+     .samples = "bincount"},
     {NULL},
 };

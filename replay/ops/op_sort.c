@@ -56,7 +56,8 @@ static void load_row(const sorting *s, int64_t row, item *items)
         if (s->integer)
             items[i].integer = ((const int64_t *)s->x)[from], items[i].value = 0;
         else
-            items[i].integer = 0, items[i].value = s->frame.wide ? ((const double *)s->x)[from] : ((const float *)s->x)[from];
+            items[i].integer = 0,
+            items[i].value = s->frame.wide ? ((const double *)s->x)[from] : ((const float *)s->x)[from];
     }
 }
 
@@ -114,7 +115,8 @@ static void swap_items(item *a, item *b)
 
 static void push_heap(item *first, int64_t hole, int64_t top, item value, bool largest)
 {
-    for (int64_t parent = (hole - 1) / 2; hole > top && before(&first[parent], &value, largest); parent = (hole - 1) / 2) {
+    for (int64_t parent = (hole - 1) / 2; hole > top && before(&first[parent], &value, largest);
+         parent = (hole - 1) / 2) {
         first[hole] = first[parent];
         hole = parent;
     }
@@ -289,7 +291,10 @@ static lb_status sort_run(lb_call *call, int64_t dim, bool descending, bool stab
     return lb_frame_end(&s.frame);
 }
 
-static lb_status sort(lb_call *call) { return sort_run(call, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false); }
+static lb_status sort(lb_call *call)
+{
+    return sort_run(call, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false);
+}
 static lb_status sort_stable(lb_call *call)
 {
     return sort_run(call, lb_call_int(call, 2, -1), lb_call_int(call, 3, 0), lb_call_int(call, 1, 0));
@@ -331,7 +336,10 @@ static lb_status topk(lb_call *call)
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 const lb_op_row lb_rows_sort[] = {
     {.name = "aten::sort", .args = "self! dim descending", .kernel = sort, .flags = CHOICE, .samples = "sort"},
-    {.name = "aten::sort.stable", .args = "self! stable dim descending", .kernel = sort_stable, .flags = CHOICE,
+    {.name = "aten::sort.stable",
+     .args = "self! stable dim descending",
+     .kernel = sort_stable,
+     .flags = CHOICE,
      .samples = "sort_stable"},
     {.name = "aten::argsort", .args = "self! dim descending", .kernel = argsort, .flags = CHOICE, .samples = "sort"},
     {.name = "aten::topk", .args = "self! k dim largest sorted", .kernel = topk, .flags = CHOICE, .samples = "topk"},

@@ -204,7 +204,10 @@ static void build(void)
     }
 }
 
-static const lb_op_row *exact_row(const char *name) { return slot_of(name)->row; }
+static const lb_op_row *exact_row(const char *name)
+{
+    return slot_of(name)->row;
+}
 
 /* The row of `base` with overload `overload` ("": default), both without "aten::". */
 static const lb_op_row *row_of(const char *base, const char *overload)
@@ -223,8 +226,10 @@ static const lb_op_row *foreach_row(const char *base, const char *overload)
     static const char *const scalar[] = {"Scalar", "Tensor_Scalar", "", NULL};
     static const char *const plain[] = {"", NULL};
     const char *const *tries = plain;
-    if (!strcmp(overload, "List") || !strcmp(overload, "Tensor")) tries = tensor;
-    else if (!strncmp(overload, "Scalar", 6)) tries = scalar;
+    if (!strcmp(overload, "List") || !strcmp(overload, "Tensor"))
+        tries = tensor;
+    else if (!strncmp(overload, "Scalar", 6))
+        tries = scalar;
     for (; *tries; tries++) {
         const lb_op_row *row = row_of(base, *tries);
         if (row) return row;
@@ -276,8 +281,10 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
 
     const lb_op_row *row = exact_row(name);
     if (row) {
-        if (row->flags & LB_ROW_WRITES) *form = LB_FORM_MUTATES;
-        else if (row->flags & LB_ROW_OUT) *form = LB_FORM_OUT;
+        if (row->flags & LB_ROW_WRITES)
+            *form = LB_FORM_MUTATES;
+        else if (row->flags & LB_ROW_OUT)
+            *form = LB_FORM_OUT;
         else if (inplace && !(row->flags & (LB_ROW_VIEW | LB_ROW_HOST)))
             *form = row->flags & (LB_ROW_RANDOM | LB_ROW_ELEMENTWISE) ? LB_FORM_INPLACE : LB_FORM_MUTATES;
         return row;
@@ -322,9 +329,12 @@ const char *lb_op_known_as(const char *name)
 
 /* Sources: vllm-project/vllm vllm/attention/layer.py, vllm/model_executor/layers/fused_moe/layer.py, csrc/torch_bindings.cpp,
  * csrc/moe/moe_align_sum_kernels.cu; sgl-project/sglang sgl-kernel/csrc/common_extension.cc. */
-#define NO_CACHE "the cache of keys and values that it reads is no argument of it, but an object of vLLM found by the layer's name"
-#define NO_STATES "the states that it reads and writes are no arguments of it, but of an object of vLLM found by the layer's name"
-#define NO_RANKS "it reads the other ranks' inputs through memory that is no argument of it, and the record names no group"
+#define NO_CACHE                                                                                                       \
+    "the cache of keys and values that it reads is no argument of it, but an object of vLLM found by the layer's name"
+#define NO_STATES                                                                                                      \
+    "the states that it reads and writes are no arguments of it, but of an object of vLLM found by the layer's name"
+#define NO_RANKS                                                                                                       \
+    "it reads the other ranks' inputs through memory that is no argument of it, and the record names no group"
 #define BY_ARRIVAL "tokens of one expert stand in the order in which threads of the GPU arrived"
 static const struct unknown {
     const char *name, *why;
@@ -340,7 +350,8 @@ static const struct unknown {
     {"vllm::linear_attention", NO_STATES},
     {"vllm::gdn_attention", NO_STATES},
     {"vllm::gdn_attention_core", NO_STATES},
-    {"vllm::moe_forward", "the experts' weights are no arguments of it, but of an object of vLLM found by the layer's name"},
+    {"vllm::moe_forward",
+     "the experts' weights are no arguments of it, but of an object of vLLM found by the layer's name"},
     {"_C_custom_ar::all_reduce", NO_RANKS},
     {"sgl_kernel::all_reduce", NO_RANKS},
     {"_moe_C::moe_align_block_size", BY_ARRIVAL},

@@ -4,10 +4,8 @@
  * what the recording says (`_unsafe_view` does although its schema denies it, `reshape` may copy, a tap copies). */
 #include "ops.h"
 
-#define VIEW(NAME, ARGS)                                                                                     \
-    {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = "view"},
-#define HOST(NAME, ARGS, FLAGS)                                                                              \
-    {.name = NAME, .args = ARGS, .flags = LB_ROW_HOST | (FLAGS), .samples = "host"},
+#define VIEW(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = "view"},
+#define HOST(NAME, ARGS, FLAGS) {.name = NAME, .args = ARGS, .flags = LB_ROW_HOST | (FLAGS), .samples = "host"},
 
 /* clang-format off */
 const lb_op_row lb_rows_view[] = {

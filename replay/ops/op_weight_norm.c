@@ -6,7 +6,8 @@
 #include <math.h>
 
 /* Sum over all elements of index s of x times y. */
-static double inner(const lb_frame *f, const lb_around *around, int64_t s, const void *x, const void *y, bool magnitudes)
+static double inner(const lb_frame *f, const lb_around *around, int64_t s, const void *x, const void *y,
+                    bool magnitudes)
 {
     double sum = 0;
     for (int64_t o = 0; o < around->outer; o++)
@@ -38,7 +39,8 @@ static lb_status forward(lb_call *call, bool twin)
     lb_around around;
     if (!around_of(&f, 0, 1, 2, &around)) return lb_frame_end(&f);
     const void *v = lb_frame_input(&f, 0), *g = lb_frame_input(&f, 1);
-    void *w = lb_frame_output(&f, 0, around.outer * around.size * around.inner), *norms = lb_frame_output(&f, 1, around.size);
+    void *w = lb_frame_output(&f, 0, around.outer * around.size * around.inner),
+         *norms = lb_frame_output(&f, 1, around.size);
     for (int64_t s = 0; lb_frame_ok(&f) && s < around.size; s++) {
         const double norm = sqrt(inner(&f, &around, s, v, v, false)), scale = lb_frame_get(&f, g, s) / norm;
         lb_frame_set(&f, norms, s, norm);
@@ -61,10 +63,12 @@ static lb_status backward(lb_call *call, bool twin)
     const int64_t n = around.outer * around.size * around.inner;
     if (!saved || !grad || lb_tensor_numel(saved) != around.size || lb_tensor_numel(grad) != n)
         lb_frame_fail(&f, LB_ERR_INVALID, "gradients and norms of other sizes");
-    const void *dw = lb_frame_input(&f, 0), *v = lb_frame_input(&f, 1), *g = lb_frame_input(&f, 2), *norms = lb_frame_input(&f, 3);
+    const void *dw = lb_frame_input(&f, 0), *v = lb_frame_input(&f, 1), *g = lb_frame_input(&f, 2),
+               *norms = lb_frame_input(&f, 3);
     void *dv = lb_frame_output(&f, 0, n), *dg = lb_frame_output(&f, 1, around.size);
     for (int64_t s = 0; lb_frame_ok(&f) && s < around.size; s++) {
-        const double norm = lb_frame_get(&f, norms, s), scale = lb_frame_get(&f, g, s) / norm, sum = inner(&f, &around, s, dw, v, twin);
+        const double norm = lb_frame_get(&f, norms, s), scale = lb_frame_get(&f, g, s) / norm,
+                     sum = inner(&f, &around, s, dw, v, twin);
         lb_frame_set(&f, dg, s, twin ? sum / fabs(norm) : sum / norm);
         for (int64_t k = 0; k < around.outer * around.inner; k++) {
             const int64_t at = (k / around.inner * around.size + s) * around.inner + k % around.inner;
@@ -79,11 +83,23 @@ LB_WITH_TWIN(weight_norm, forward(call, twin))
 LB_WITH_TWIN(weight_norm_backward, backward(call, twin))
 
 const lb_op_row lb_rows_weight_norm[] = {
-    {.name = "aten::_weight_norm_interface", .args = "v! g! dim", .kernel = weight_norm_kernel, .twin = weight_norm_twin,
-     .roundings = 6, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 1), .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES,
+    {.name = "aten::_weight_norm_interface",
+     .args = "v! g! dim",
+     .kernel = weight_norm_kernel,
+     .twin = weight_norm_twin,
+     .roundings = 6,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(WEIGHED, 1),
+     .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES,
      .samples = "weight_norm"},
-    {.name = "aten::_weight_norm_interface_backward", .args = "grad_w! saved_v! saved_g! saved_norms! dim",
-     .kernel = weight_norm_backward_kernel, .twin = weight_norm_backward_twin, .roundings = 10, .roundings_per_term = 2,
-     .terms = LB_TERMS(WEIGHED, 2), .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES, .samples = "weight_norm backward"},
+    {.name = "aten::_weight_norm_interface_backward",
+     .args = "grad_w! saved_v! saved_g! saved_norms! dim",
+     .kernel = weight_norm_backward_kernel,
+     .twin = weight_norm_backward_twin,
+     .roundings = 10,
+     .roundings_per_term = 2,
+     .terms = LB_TERMS(WEIGHED, 2),
+     .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES,
+     .samples = "weight_norm backward"},
     {NULL},
 };

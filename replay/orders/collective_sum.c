@@ -13,9 +13,10 @@ bool lb_reduction_parse(const char *text, lb_reduction *reduction)
     static const struct {
         const char *name;
         lb_reduction reduction;
-    } names[] = {{"sum", LB_REDUCE_SUM},   {"avg", LB_REDUCE_AVG},   {"mean", LB_REDUCE_AVG}, {"product", LB_REDUCE_PRODUCT},
-                 {"prod", LB_REDUCE_PRODUCT}, {"min", LB_REDUCE_MIN}, {"max", LB_REDUCE_MAX},  {"band", LB_REDUCE_BAND},
-                 {"bor", LB_REDUCE_BOR},   {"bxor", LB_REDUCE_BXOR}};
+    } names[] = {{"sum", LB_REDUCE_SUM},         {"avg", LB_REDUCE_AVG},      {"mean", LB_REDUCE_AVG},
+                 {"product", LB_REDUCE_PRODUCT}, {"prod", LB_REDUCE_PRODUCT}, {"min", LB_REDUCE_MIN},
+                 {"max", LB_REDUCE_MAX},         {"band", LB_REDUCE_BAND},    {"bor", LB_REDUCE_BOR},
+                 {"bxor", LB_REDUCE_BXOR}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcasecmp(text, names[i].name)) {
             *reduction = names[i].reduction;
@@ -29,9 +30,10 @@ lb_status lb_order_parse(const char *text, lb_order *order, lb_err *err)
     static const struct {
         const char *name;
         lb_order_kind kind;
-    } names[] = {{"gloo", LB_ORDER_GLOO},   {"ring", LB_ORDER_RING},       {"mpi_ring", LB_ORDER_MPI_RING},
-                 {"tree", LB_ORDER_TREE},   {"rank", LB_ORDER_RANK},       {"wide", LB_ORDER_WIDE},
-                 {"rotated", LB_ORDER_ROTATED}, {"doubling", LB_ORDER_DOUBLING}, {"rabenseifner", LB_ORDER_RABENSEIFNER}};
+    } names[] = {
+        {"gloo", LB_ORDER_GLOO},       {"ring", LB_ORDER_RING},         {"mpi_ring", LB_ORDER_MPI_RING},
+        {"tree", LB_ORDER_TREE},       {"rank", LB_ORDER_RANK},         {"wide", LB_ORDER_WIDE},
+        {"rotated", LB_ORDER_ROTATED}, {"doubling", LB_ORDER_DOUBLING}, {"rabenseifner", LB_ORDER_RABENSEIFNER}};
     size_t n = strcspn(text, ":");
     *order = (lb_order)LB_ORDER_INIT;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -43,10 +45,11 @@ lb_status lb_order_parse(const char *text, lb_order *order, lb_err *err)
         if (*end == ':') order->chunk = strtoll(end + 1, &end, 10);
         if (*end == '\0' && order->channels >= 1 && order->channels <= 65536 && order->chunk >= 0) return LB_OK;
     }
-    return lb_fail(err, LB_ERR_INVALID,
-                   "\"%s\" is no order of a collective: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:RANKS_PER_NODE], rank, "
-                   "wide, rotated, doubling, rabenseifner",
-                   text);
+    return lb_fail(
+        err, LB_ERR_INVALID,
+        "\"%s\" is no order of a collective: gloo, ring[:CHANNELS[:CHUNK]], mpi_ring, tree[:RANKS_PER_NODE], rank, "
+        "wide, rotated, doubling, rabenseifner",
+        text);
 }
 
 /* ---- folds ------------------------------------------------------------------------------------------------------ */
@@ -136,8 +139,14 @@ static uint16_t tree_folds(lb_fold *folds, uint32_t n, int64_t per_node, bool mi
 
 /* ---- pieces ----------------------------------------------------------------------------------------------------- */
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static int64_t round_up(int64_t a, int64_t b)
+{
+    return ceil_div(a, b) * b;
+}
 
 /* gloo cuts bytes into segments; a chunk is segments / n of them (kMaxSegmentSize is 1 MiB). */
 static int64_t gloo_chunk(uint32_t n, int64_t count, int64_t size)
@@ -171,7 +180,8 @@ static lb_status add_piece(cut *c, int64_t first, int64_t last, uint32_t list, u
 }
 
 /* One channel of NCCL's ring: loops of n chunks, the last loop with smaller ones. */
-static lb_status cut_channel(cut *c, const lb_order *order, int64_t first, int64_t last, int64_t size, const uint16_t *roots)
+static lb_status cut_channel(cut *c, const lb_order *order, int64_t first, int64_t last, int64_t size,
+                             const uint16_t *roots)
 {
     int64_t chunk = order->chunk ? order->chunk : (1 << 19) / size;
     for (int64_t at = first; at < last;) {
@@ -249,7 +259,8 @@ lb_status lb_order_pieces(const lb_order *order, uint32_t n, int64_t count, size
     case LB_ORDER_MPI_RING: status = cut_mpi(&c, count, roots); break;
     case LB_ORDER_RING:
         for (int64_t k = 0; k < order->channels && status == LB_OK; k++)
-            status = cut_channel(&c, order, count * k / order->channels, count * (k + 1) / order->channels, size, roots);
+            status =
+                cut_channel(&c, order, count * k / order->channels, count * (k + 1) / order->channels, size, roots);
         break;
     case LB_ORDER_TREE:
         status = add_piece(&c, 0, ceil_div(count, 2), 0, roots[0]);
@@ -281,8 +292,8 @@ typedef struct folder {
     lb_dtype to;    /* 0: the register type's own rounding is enough */
 } folder;
 
-#define FOLD_LOOP(expression)                                                                                \
-    for (int64_t i = 0; i < n; i++) a[i] = (expression);                                                     \
+#define FOLD_LOOP(expression)                                                                                          \
+    for (int64_t i = 0; i < n; i++) a[i] = (expression);                                                               \
     break
 
 static void fold_f32(const folder *f, float *a, const float *b, int64_t n)
@@ -327,14 +338,17 @@ typedef struct reduction_run {
     uint32_t n;
     const void *const *inputs;
     lb_dtype dtype;
-    double scale;  /* AVG: of each contribution (per-hop orders) or of the sum (wide ones) */
+    double scale; /* AVG: of each contribution (per-hop orders) or of the sum (wide ones) */
     bool scale_last;
-    bool divides; /* … by n, rather than multiplied by 1/n */
+    bool divides;    /* … by n, rather than multiplied by 1/n */
     char *registers; /* n * BLOCK of 8 bytes */
     void *out;
 } reduction_run;
 
-static void *reg(const reduction_run *r, uint32_t k, size_t width) { return r->registers + (size_t)k * BLOCK * width; }
+static void *reg(const reduction_run *r, uint32_t k, size_t width)
+{
+    return r->registers + (size_t)k * BLOCK * width;
+}
 
 static void scale_f32(const reduction_run *r, float *x, int64_t n)
 {
@@ -366,7 +380,8 @@ static void block_f64(const reduction_run *r, const lb_row_call *piece, int64_t 
     for (uint32_t f = 0; f + 1 < r->n; f++)
         fold_f64(&r->fold, reg(r, piece->folds[f].dst, 8), reg(r, piece->folds[f].src, 8), n);
     double *root = reg(r, piece->root, 8);
-    for (int64_t i = 0; r->scale != 1 && r->scale_last && i < n; i++) root[i] = r->divides ? root[i] / r->n : root[i] * r->scale;
+    for (int64_t i = 0; r->scale != 1 && r->scale_last && i < n; i++)
+        root[i] = r->divides ? root[i] / r->n : root[i] * r->scale;
     lb_store_f64(r->dtype, (char *)r->out + at * (int64_t)size, root, (size_t)n, NULL);
 }
 
@@ -422,9 +437,12 @@ lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, ui
     for (uint32_t p = 0; p < pieces.n; p++)
         for (int64_t at = pieces.pieces[p].first * parts; at < pieces.pieces[p].last * parts; at += BLOCK) {
             int64_t left = pieces.pieces[p].last * parts - at, k = left < BLOCK ? left : BLOCK;
-            if (integer) block_int(&r, &pieces.pieces[p], at, k);
-            else if (f64) block_f64(&r, &pieces.pieces[p], at, k);
-            else block_f32(&r, &pieces.pieces[p], at, k);
+            if (integer)
+                block_int(&r, &pieces.pieces[p], at, k);
+            else if (f64)
+                block_f64(&r, &pieces.pieces[p], at, k);
+            else
+                block_f32(&r, &pieces.pieces[p], at, k);
         }
     free(r.registers);
     lb_pieces_release(&pieces);

@@ -11,4 +11,3 @@ enum { COLUMNS = 32 };
 #define PER_ISA(...) LB_PER_ISA(__VA_ARGS__) /* expands NAME before the name is pasted */
 #define REAL_TEMPLATE "gemv_orders_real.h"
 #include "real_template.h"
-

@@ -9,7 +9,7 @@
  * `accumulate`, unless that is 0. */
 void lb_row_product_f32(const lb_schedule *schedule, const float *x, const float *y, int64_t n, int64_t columns,
                         float *out, lb_dtype accumulate);
-void lb_row_product_f64(const lb_schedule *schedule, const double *x, const double *y, int64_t n,
-                        int64_t columns, double *out, lb_dtype accumulate);
+void lb_row_product_f64(const lb_schedule *schedule, const double *x, const double *y, int64_t n, int64_t columns,
+                        double *out, lb_dtype accumulate);
 
 #endif

@@ -29,8 +29,7 @@ LB_INLINE void NAME(add)(const NAME(strip) * s, const REAL *term, REAL *acc)
 /* ---- folded:L ---- */
 
 /* Terms [from, from + lanes * rounds + more) to the lanes, beginning with lane 0. */
-LB_INLINE void NAME(to_lanes)(const NAME(strip) * s, int64_t from, int64_t end, int lanes,
-                              REAL (*lane)[COLUMNS])
+LB_INLINE void NAME(to_lanes)(const NAME(strip) * s, int64_t from, int64_t end, int lanes, REAL (*lane)[COLUMNS])
 {
     for (int64_t i = from; i < end; i += lanes)
         for (int l = 0; l < lanes && i + l < end; l++) NAME(take)(s, i + l, lane[l]);
@@ -151,8 +150,8 @@ PER_ISA(NAME(eights), NAME(eights_body), (const NAME(strip) * s, bool last_colum
         (s, last_columns, n, out))
 
 /* Results from, …, from + w - 1 of `columns`. */
-static void NAME(strip_of)(const lb_schedule *order, const NAME(strip) * s, int64_t from, int64_t whole,
-                           int64_t n, REAL *out)
+static void NAME(strip_of)(const lb_schedule *order, const NAME(strip) * s, int64_t from, int64_t whole, int64_t n,
+                           REAL *out)
 {
     if (order->kind == LB_SCHEDULE_EIGHTS) {
         NAME(eights)(s, from >= whole, n, out);
@@ -160,12 +159,11 @@ static void NAME(strip_of)(const lb_schedule *order, const NAME(strip) * s, int6
         const NAME(way) way = NAME(way_of)(order, n, from < whole ? -1 : from - whole, s->stride - whole);
         NAME(folded)(s, &way, n, out);
     }
-    for (int k = 0; k < s->w; k++)
-        out[k] = out[k] == out[k] ? out[k] : (REAL)NAN; /* one NaN for all instructions */
+    for (int k = 0; k < s->w; k++) out[k] = out[k] == out[k] ? out[k] : (REAL)NAN; /* one NaN for all instructions */
 }
 
-void NAME(lb_row_product)(const lb_schedule *order, const REAL *x, const REAL *y, int64_t n, int64_t columns,
-                          REAL *out, lb_dtype accumulate)
+void NAME(lb_row_product)(const lb_schedule *order, const REAL *x, const REAL *y, int64_t n, int64_t columns, REAL *out,
+                          lb_dtype accumulate)
 {
     const bool eights = order->kind == LB_SCHEDULE_EIGHTS;
     const bool rounded = !eights && order->vector & LB_FOLDED_ROUNDED;

@@ -14,16 +14,16 @@
 #include <immintrin.h>
 #endif
 
-#define DEPTH 256        /* terms per pass over packed panels: 32 columns of f32 are 32 KiB */
-#define MOST_DEPTH 512   /* of a block that still goes through one pass */
-#define MOST_ROWS 504    /* of A packed at a time: with 14 rows to a panel half a MiB */
+#define DEPTH 256      /* terms per pass over packed panels: 32 columns of f32 are 32 KiB */
+#define MOST_DEPTH 512 /* of a block that still goes through one pass */
+#define MOST_ROWS 504  /* of A packed at a time: with 14 rows to a panel half a MiB */
 #define MOST_COLUMNS 1024
 #define MAX_ROWS 14
-#define MAX_COLUMNS 32   /* of a tile */
+#define MAX_COLUMNS 32 /* of a tile */
 #define SCRATCH 1024
-#define NEAR_BYTES 32768   /* an operand that small is read in place again and again: it stays in the first cache */
-#define WIDE_CHUNK 4096     /* elements of small products of a batch that are widened at a time */
-#define WIDE_ELEMENTS 65536 /* operands up to this size are widened whole, not while they are packed */
+#define NEAR_BYTES 32768       /* an operand that small is read in place again and again: it stays in the first cache */
+#define WIDE_CHUNK 4096        /* elements of small products of a batch that are widened at a time */
+#define WIDE_ELEMENTS 65536    /* operands up to this size are widened whole, not while they are packed */
 #define ENOUGH_WORK (1u << 20) /* fma per thread below which starting it costs more */
 
 /* Where a tile's accumulators come from and go to. */
@@ -41,18 +41,18 @@ typedef struct blocks {
     size_t i, m, j, n, p, depth; /* rows, columns, terms: start and extent */
     size_t rows;                 /* per panel of A */
     a_place a;
-    bool b_in_place;             /* panels of B are read where they lie; without masks, whole ones */
+    bool b_in_place; /* panels of B are read where they lie; without masks, whole ones */
 } blocks;
 
-#define KERNELS_OF(REAL, NAME)                                                                               \
-    typedef struct NAME {                                                                                    \
-        int rows, a_stride, lanes;                                                                           \
-        bool masks; /* a tile may end inside its last vector */                                              \
-        /* `rows` sums of two vectors each, rounded to bf16 at every addition; NULL: the plain loop does it */ \
-        void (*rounded)(REAL *sums, size_t rows, size_t depth, const REAL *a, const REAL *b);                \
-        /* [rows - 1][A lies as rows][vectors - 1] */                                                        \
-        void (*tile[MAX_ROWS][2][2])(size_t depth, const REAL *a, ptrdiff_t a_step, const REAL *b, ptrdiff_t ldb, REAL *c, \
-                                     ptrdiff_t ldc, int edge, tile_mode mode);                               \
+#define KERNELS_OF(REAL, NAME)                                                                                         \
+    typedef struct NAME {                                                                                              \
+        int rows, a_stride, lanes;                                                                                     \
+        bool masks; /* a tile may end inside its last vector */                                                        \
+        /* `rows` sums of two vectors each, rounded to bf16 at every addition; NULL: the plain loop does it */         \
+        void (*rounded)(REAL * sums, size_t rows, size_t depth, const REAL *a, const REAL *b);                         \
+        /* [rows - 1][A lies as rows][vectors - 1] */                                                                  \
+        void (*tile[MAX_ROWS][2][2])(size_t depth, const REAL *a, ptrdiff_t a_step, const REAL *b, ptrdiff_t ldb,      \
+                                     REAL *c, ptrdiff_t ldc, int edge, tile_mode mode);                                \
     } NAME;
 KERNELS_OF(float, kernels_f32)
 KERNELS_OF(double, kernels_f64)
@@ -77,8 +77,14 @@ LB_TARGET_AVX512 LB_INLINE __m512 round_bf16_avx512(__m512 x)
 }
 #endif
 
-LB_INLINE float clean_f32(float x) { return x == x ? x : NAN; }
-LB_INLINE double clean_f64(double x) { return x == x ? x : (double)NAN; }
+LB_INLINE float clean_f32(float x)
+{
+    return x == x ? x : NAN;
+}
+LB_INLINE double clean_f64(double x)
+{
+    return x == x ? x : (double)NAN;
+}
 
 #define REAL float
 #define KERNEL_TYPE kernels_f32

@@ -13,8 +13,9 @@
  */
 
 /* `edge`: how many elements of the last vector are used, LANES when it is whole. */
-TARGET LB_INLINE void KERNEL(tile)(const int rows, const int vectors, const int as_rows, size_t depth, const REAL *a, ptrdiff_t a_step,
-                                   const REAL *b, ptrdiff_t ldb, REAL *c, ptrdiff_t ldc, int edge, tile_mode mode)
+TARGET LB_INLINE void KERNEL(tile)(const int rows, const int vectors, const int as_rows, size_t depth, const REAL *a,
+                                   ptrdiff_t a_step, const REAL *b, ptrdiff_t ldb, REAL *c, ptrdiff_t ldc, int edge,
+                                   tile_mode mode)
 {
     const ptrdiff_t row = as_rows ? a_step : 1, column = as_rows ? 1 : a_step;
     VECTOR acc[ROWS][2];
@@ -25,7 +26,13 @@ TARGET LB_INLINE void KERNEL(tile)(const int rows, const int vectors, const int 
 #endif
 #if MASKS
 #define TILE_LOAD(p, v) ((v) + 1 < vectors ? LOAD(p) : LOAD_EDGE(mask, p))
-#define TILE_STORE(p, v, x) do { if ((v) + 1 < vectors) STORE(p, x); else STORE_EDGE(mask, p, x); } while (0)
+#define TILE_STORE(p, v, x)                                                                                            \
+    do {                                                                                                               \
+        if ((v) + 1 < vectors)                                                                                         \
+            STORE(p, x);                                                                                               \
+        else                                                                                                           \
+            STORE_EDGE(mask, p, x);                                                                                    \
+    } while (0)
 #else
 #define TILE_LOAD(p, v) LOAD(p)
 #define TILE_STORE(p, v, x) STORE(p, x)
@@ -58,17 +65,22 @@ TARGET LB_INLINE void KERNEL(tile)(const int rows, const int vectors, const int 
 #undef TILE_STORE
 }
 
-#define TILE_OF(R, V, AS_ROWS, NAME)                                                                         \
-    TARGET static void KERNEL(NAME)(size_t depth, const REAL *a, ptrdiff_t a_step, const REAL *b, ptrdiff_t ldb, REAL *c,   \
-                                    ptrdiff_t ldc, int edge, tile_mode mode)                                 \
-    {                                                                                                        \
-        KERNEL(tile)(R, V, AS_ROWS, depth, a, a_step, b, ldb, c, ldc, edge, mode);                           \
+#define TILE_OF(R, V, AS_ROWS, NAME)                                                                                   \
+    TARGET static void KERNEL(NAME)(size_t depth, const REAL *a, ptrdiff_t a_step, const REAL *b, ptrdiff_t ldb,       \
+                                    REAL *c, ptrdiff_t ldc, int edge, tile_mode mode)                                  \
+    {                                                                                                                  \
+        KERNEL(tile)(R, V, AS_ROWS, depth, a, a_step, b, ldb, c, ldc, edge, mode);                                     \
     }
-#define TILE(R)                                                                                              \
-    TILE_OF(R, 1, 0, tile_##R##_1) TILE_OF(R, 2, 0, tile_##R##_2)                                            \
-    TILE_OF(R, 1, 1, tile_rows_##R##_1) TILE_OF(R, 2, 1, tile_rows_##R##_2)
-#define TILE_ENTRY(R)                                                                                        \
-    {{KERNEL(tile_##R##_1), KERNEL(tile_##R##_2)}, {KERNEL(tile_rows_##R##_1), KERNEL(tile_rows_##R##_2)}}
+#define TILE(R)                                                                                                        \
+    TILE_OF(R, 1, 0, tile_##R##_1)                                                                                     \
+    TILE_OF(R, 2, 0, tile_##R##_2) TILE_OF(R, 1, 1, tile_rows_##R##_1) TILE_OF(R, 2, 1, tile_rows_##R##_2)
+#define TILE_ENTRY(R)                                                                                                  \
+    {                                                                                                                  \
+        {KERNEL(tile_##R##_1), KERNEL(tile_##R##_2)},                                                                  \
+        {                                                                                                              \
+            KERNEL(tile_rows_##R##_1), KERNEL(tile_rows_##R##_2)                                                       \
+        }                                                                                                              \
+    }
 
 TILE(1)
 TILE(2)
@@ -125,21 +137,20 @@ TARGET static void KERNEL(rounded_rows)(REAL *sums, size_t rows, size_t depth, c
 #define ROUNDED_ENTRY NULL
 #endif
 
-static const KERNEL_TYPE KERNEL(kernels) = {
-    .rows = ROWS,
-    .a_stride = A_STRIDE,
-    .lanes = LANES,
-    .masks = MASKS,
-    .rounded = ROUNDED_ENTRY,
-    .tile = {TILE_ENTRY(1), TILE_ENTRY(2), TILE_ENTRY(3), TILE_ENTRY(4),
+static const KERNEL_TYPE KERNEL(kernels) = {.rows = ROWS,
+                                            .a_stride = A_STRIDE,
+                                            .lanes = LANES,
+                                            .masks = MASKS,
+                                            .rounded = ROUNDED_ENTRY,
+                                            .tile = {TILE_ENTRY(1), TILE_ENTRY(2), TILE_ENTRY(3), TILE_ENTRY(4),
 #if ROWS > 4
-             TILE_ENTRY(5), TILE_ENTRY(6),
+                                                     TILE_ENTRY(5), TILE_ENTRY(6),
 #endif
 #if ROWS > 6
-             TILE_ENTRY(7), TILE_ENTRY(8), TILE_ENTRY(9), TILE_ENTRY(10), TILE_ENTRY(11), TILE_ENTRY(12),
-             TILE_ENTRY(13), TILE_ENTRY(14)
+                                                     TILE_ENTRY(7), TILE_ENTRY(8), TILE_ENTRY(9), TILE_ENTRY(10),
+                                                     TILE_ENTRY(11), TILE_ENTRY(12), TILE_ENTRY(13), TILE_ENTRY(14)
 #endif
-    }};
+                                            }};
 
 #undef TILE
 #undef TILE_OF

@@ -28,7 +28,8 @@ typedef struct NAME(strip) {
 
 static NAME(strip) NAME(strip_of)(const lb_matrix *x, bool columns, size_t first, size_t p)
 {
-    NAME(strip) s = {x->data, x->dtype, columns ? x->col_stride : x->row_stride, columns ? x->row_stride : x->col_stride};
+    NAME(strip)
+    s = {x->data, x->dtype, columns ? x->col_stride : x->row_stride, columns ? x->row_stride : x->col_stride};
     s.data += ((ptrdiff_t)first * s.across + (ptrdiff_t)p * s.along) * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8);
     return s;
 }
@@ -38,7 +39,10 @@ static void NAME(prepare)(REAL *x, size_t n, const lb_matmul_options *o)
 {
     if (o->input) ROUND(x, n, o->input, NULL);
     if (o->tf32 && sizeof(REAL) == sizeof(float))
-        lb_round_to_tf32((float *)(void *)x, n, o->tf32 == LB_TF32_RZ ? LB_RZ : o->tf32 == LB_TF32_RNA ? LB_RNA : LB_RNE);
+        lb_round_to_tf32((float *)(void *)x, n,
+                         o->tf32 == LB_TF32_RZ    ? LB_RZ
+                         : o->tf32 == LB_TF32_RNA ? LB_RNA
+                                                  : LB_RNE);
     for (size_t i = 0; o->absolute && i < n; i++) x[i] = x[i] < 0 ? -x[i] : x[i];
     for (size_t i = 0; o->accumulate && i < n; i++) x[i] = x[i] == x[i] ? x[i] : (REAL)NAN;
 }
@@ -51,15 +55,21 @@ static bool NAME(is_plain)(const lb_matrix *x, const lb_matmul_options *o)
 }
 
 /* Copies of a constant length become plain vector code. */
-LB_INLINE void NAME(copy_panel_body)(REAL *dst, size_t stride, const REAL *src, ptrdiff_t along, size_t width, size_t depth)
+LB_INLINE void NAME(copy_panel_body)(REAL *dst, size_t stride, const REAL *src, ptrdiff_t along, size_t width,
+                                     size_t depth)
 {
-#define COPY(W)                                                                                              \
+#define COPY(W)                                                                                                        \
     for (size_t p = 0; p < depth; p++) memcpy(dst + p * stride, src + (ptrdiff_t)p * along, (W) * sizeof *dst)
-    if (width == 32) COPY(32);
-    else if (width == 16) COPY(16);
-    else if (width == 14) COPY(14);
-    else if (width == 6) COPY(6);
-    else COPY(width);
+    if (width == 32)
+        COPY(32);
+    else if (width == 16)
+        COPY(16);
+    else if (width == 14)
+        COPY(14);
+    else if (width == 6)
+        COPY(6);
+    else
+        COPY(width);
 #undef COPY
 }
 PER_ISA(NAME(copy_panel), NAME(copy_panel_body),
@@ -67,7 +77,7 @@ PER_ISA(NAME(copy_panel), NAME(copy_panel_body),
         (dst, stride, src, along, width, depth))
 
 /* `width` neighbours, `depth` deep, to dst[p * stride + i]; `scratch` holds width * depth elements. */
-static void NAME(pack_panel)(REAL *dst, size_t stride, const NAME(strip) *s, size_t width, size_t depth, REAL *scratch)
+static void NAME(pack_panel)(REAL *dst, size_t stride, const NAME(strip) * s, size_t width, size_t depth, REAL *scratch)
 {
     const ptrdiff_t bytes = (ptrdiff_t)(lb_dtype_bits(s->dtype) / 8);
     if (s->across == 1 && s->dtype == NAME(real_dtype)) {
@@ -85,7 +95,7 @@ static void NAME(pack_panel)(REAL *dst, size_t stride, const NAME(strip) *s, siz
 
 /* `extent` neighbours as panels of `width`, `stride` apart at each p. Narrow types that lie dense across the panels are
  * loaded in whole rows, so that a conversion has something to vectorise. */
-static void NAME(pack)(REAL *dst, size_t width, size_t stride, const NAME(strip) *whole, size_t extent, size_t depth,
+static void NAME(pack)(REAL *dst, size_t width, size_t stride, const NAME(strip) * whole, size_t extent, size_t depth,
                        REAL *scratch, const lb_matmul_options *o)
 {
     const ptrdiff_t bytes = (ptrdiff_t)(lb_dtype_bits(whole->dtype) / 8);
@@ -93,7 +103,8 @@ static void NAME(pack)(REAL *dst, size_t width, size_t stride, const NAME(strip)
     for (size_t p = 0; rows && p < depth; p++)
         for (size_t at = 0; at < extent; at += SCRATCH) {
             const size_t count = extent - at < SCRATCH ? extent - at : SCRATCH;
-            LOAD_STRIDED(scratch, whole->dtype, whole->data + ((ptrdiff_t)p * whole->along + (ptrdiff_t)at) * bytes, 1, count);
+            LOAD_STRIDED(scratch, whole->dtype, whole->data + ((ptrdiff_t)p * whole->along + (ptrdiff_t)at) * bytes, 1,
+                         count);
             for (size_t i = 0; i < count;) {
                 const size_t panel = (at + i) / width, lane = (at + i) % width;
                 const size_t run = width - lane < count - i ? width - lane : count - i;
@@ -119,8 +130,8 @@ typedef struct NAME(tile_operands) {
 } NAME(tile_operands);
 
 /* One tile. Without masks a right edge goes through a copy, since kernels store whole vectors then. */
-static void NAME(run_tile)(const NAME(job) *job, size_t rows, size_t width, size_t depth, const NAME(tile_operands) *x, REAL *c,
-                           tile_mode mode)
+static void NAME(run_tile)(const NAME(job) * job, size_t rows, size_t width, size_t depth,
+                           const NAME(tile_operands) * x, REAL *c, tile_mode mode)
 {
     const KERNEL_TYPE *t = job->kernels;
     const int vectors = width > (size_t)t->lanes ? 2 : 1, edge = (int)width - (vectors - 1) * t->lanes;
@@ -132,13 +143,14 @@ static void NAME(run_tile)(const NAME(job) *job, size_t rows, size_t width, size
     REAL copy[MAX_ROWS * MAX_COLUMNS];
     for (size_t r = 0; r < rows && mode != TILE_FIRST; r++)
         memcpy(copy + r * lanes, c + (ptrdiff_t)r * job->ldc, width * sizeof *c);
-    t->tile[rows - 1][x->a_as_rows][vectors - 1](depth, x->a, x->a_step, x->b, x->ldb, copy, (ptrdiff_t)lanes, t->lanes, mode);
+    t->tile[rows - 1][x->a_as_rows][vectors - 1](depth, x->a, x->a_step, x->b, x->ldb, copy, (ptrdiff_t)lanes, t->lanes,
+                                                 mode);
     for (size_t r = 0; r < rows; r++) memcpy(c + (ptrdiff_t)r * job->ldc, copy + r * lanes, width * sizeof *c);
 }
 
 /* Rounding after every fma: the chains of a few rows by one panel side by side. Returns them in acc. */
-LB_INLINE void NAME(rounded_tile_body)(REAL *acc, size_t rows, size_t columns, size_t depth, const REAL *a, size_t a_stride,
-                                       const REAL *b, lb_dtype accumulate)
+LB_INLINE void NAME(rounded_tile_body)(REAL *acc, size_t rows, size_t columns, size_t depth, const REAL *a,
+                                       size_t a_stride, const REAL *b, lb_dtype accumulate)
 {
     for (size_t p = 0; p < depth; p++) {
         for (size_t r = 0; r < rows; r++) {
@@ -151,12 +163,12 @@ LB_INLINE void NAME(rounded_tile_body)(REAL *acc, size_t rows, size_t columns, s
     }
 }
 PER_ISA(NAME(rounded_tile), NAME(rounded_tile_body),
-           (REAL * acc, size_t rows, size_t columns, size_t depth, const REAL *a, size_t a_stride, const REAL *b,
-            lb_dtype accumulate),
-           (acc, rows, columns, depth, a, a_stride, b, accumulate))
+        (REAL * acc, size_t rows, size_t columns, size_t depth, const REAL *a, size_t a_stride, const REAL *b,
+         lb_dtype accumulate),
+        (acc, rows, columns, depth, a, a_stride, b, accumulate))
 
-static void NAME(run_rounded)(const NAME(job) *job, size_t rows, size_t width, size_t depth, const REAL *a, const REAL *b,
-                              REAL *c, tile_mode mode)
+static void NAME(run_rounded)(const NAME(job) * job, size_t rows, size_t width, size_t depth, const REAL *a,
+                              const REAL *b, REAL *c, tile_mode mode)
 {
     const size_t columns = (size_t)job->kernels->lanes * 2;
     const lb_dtype accumulate = job->options->accumulate;
@@ -182,7 +194,7 @@ typedef struct NAME(region) {
 } NAME(region);
 
 /* Which operands of a region are read where they lie: what few tiles will read, or what stays in the cache anyway. */
-static void NAME(place)(const NAME(job) *job, const NAME(region) *g, size_t terms, blocks *k)
+static void NAME(place)(const NAME(job) * job, const NAME(region) * g, size_t terms, blocks *k)
 {
     const size_t columns = (size_t)job->kernels->lanes * 2, m = g->i1 - g->i0, n = g->j1 - g->j0;
     const bool a_near = m * terms * sizeof(REAL) <= NEAR_BYTES, b_near = n * terms * sizeof(REAL) <= NEAR_BYTES;
@@ -190,12 +202,14 @@ static void NAME(place)(const NAME(job) *job, const NAME(region) *g, size_t term
                     (b_near || m <= 2 * (size_t)job->kernels->rows);
     k->a = A_PACKED;
     if (!NAME(is_plain)(job->a, job->options) || (!a_near && n > 2 * columns)) return;
-    if (job->a->row_stride == 1) k->a = A_COLUMNS;
-    else if (job->a->col_stride == 1) k->a = A_ROWS;
+    if (job->a->row_stride == 1)
+        k->a = A_COLUMNS;
+    else if (job->a->col_stride == 1)
+        k->a = A_ROWS;
 }
 
 /* All tiles of rows [i, i + m) by columns [j, j + n), whose panels have been packed or need not be. */
-static void NAME(tiles)(const NAME(job) *job, const blocks *k, const REAL *a, const REAL *b, tile_mode mode)
+static void NAME(tiles)(const NAME(job) * job, const blocks *k, const REAL *a, const REAL *b, tile_mode mode)
 {
     const size_t columns = (size_t)job->kernels->lanes * 2, a_stride = (size_t)job->kernels->a_stride;
     const ptrdiff_t a_row = job->a->row_stride, a_column = job->a->col_stride;
@@ -211,8 +225,9 @@ static void NAME(tiles)(const NAME(job) *job, const blocks *k, const REAL *a, co
         for (size_t i = 0; i < k->m; i += k->rows) {
             const size_t rows = k->m - i < k->rows ? k->m - i : k->rows;
             REAL *c = job->c + (ptrdiff_t)(k->i + i) * job->ldc + (ptrdiff_t)(k->j + j);
-            x.a = k->a == A_PACKED ? a + i / k->rows * a_stride * k->depth
-                                   : (const REAL *)job->a->data + (ptrdiff_t)(k->i + i) * a_row + (ptrdiff_t)k->p * a_column;
+            x.a = k->a == A_PACKED
+                      ? a + i / k->rows * a_stride * k->depth
+                      : (const REAL *)job->a->data + (ptrdiff_t)(k->i + i) * a_row + (ptrdiff_t)k->p * a_column;
             if (job->options->accumulate)
                 NAME(run_rounded)(job, rows, width, k->depth, x.a, x.b, c, mode);
             else
@@ -221,7 +236,7 @@ static void NAME(tiles)(const NAME(job) *job, const blocks *k, const REAL *a, co
     }
 }
 
-static void NAME(pack_b)(const NAME(job) *job, const blocks *k, REAL *b, REAL *scratch)
+static void NAME(pack_b)(const NAME(job) * job, const blocks *k, REAL *b, REAL *scratch)
 {
     const size_t columns = (size_t)job->kernels->lanes * 2;
     /* In place and without masks, only a last panel that is not whole is copied (and so never read past its end). */
@@ -239,7 +254,8 @@ static size_t NAME(even_rows)(const KERNEL_TYPE *t, size_t m)
 }
 
 /* Terms [p0, p1) of a region of C: all of them one chain, or (TILE_ADD) the chain of each `step` added to C. */
-static bool NAME(chains)(const NAME(job) *job, const NAME(region) *g, size_t p0, size_t p1, size_t step, tile_mode mode)
+static bool NAME(chains)(const NAME(job) * job, const NAME(region) * g, size_t p0, size_t p1, size_t step,
+                         tile_mode mode)
 {
     const KERNEL_TYPE *t = job->kernels;
     const size_t columns = (size_t)t->lanes * 2, m = g->i1 - g->i0, n = g->j1 - g->j0;
@@ -250,7 +266,8 @@ static bool NAME(chains)(const NAME(job) *job, const NAME(region) *g, size_t p0,
     const size_t most_m = MOST_ROWS / k.rows * k.rows, most_n = one_by_one ? columns : MOST_COLUMNS;
     const size_t wide_m = m < most_m ? m : most_m, wide_n = n < most_n ? n : most_n;
     const size_t deep = p1 - p0 < step ? p1 - p0 : step;
-    REAL *a = buffer_get(BUFFER_A, k.a == A_PACKED ? (wide_m / k.rows + 1) * (size_t)t->a_stride * deep * sizeof *a : 1);
+    REAL *a =
+        buffer_get(BUFFER_A, k.a == A_PACKED ? (wide_m / k.rows + 1) * (size_t)t->a_stride * deep * sizeof *a : 1);
     REAL *b = buffer_get(BUFFER_B, k.b_in_place && t->masks ? 1 : (wide_n / columns + 1) * columns * deep * sizeof *b);
     REAL *scratch = buffer_get(BUFFER_ROW, (SCRATCH + MAX_COLUMNS * deep) * sizeof *scratch);
     if (!a || !b || !scratch) return false;
@@ -263,7 +280,8 @@ static bool NAME(chains)(const NAME(job) *job, const NAME(region) *g, size_t p0,
             for (k.i = g->i0; k.i < g->i1; k.i += most_m) {
                 k.m = g->i1 - k.i < most_m ? g->i1 - k.i : most_m;
                 const NAME(strip) s = NAME(strip_of)(job->a, false, k.i, k.p);
-                if (k.a == A_PACKED) NAME(pack)(a, k.rows, (size_t)t->a_stride, &s, k.m, k.depth, scratch, job->options);
+                if (k.a == A_PACKED)
+                    NAME(pack)(a, k.rows, (size_t)t->a_stride, &s, k.m, k.depth, scratch, job->options);
                 NAME(tiles)(job, &k, a, b, now);
             }
             if (now == TILE_FIRST) now = TILE_CONTINUE;
@@ -273,7 +291,7 @@ static bool NAME(chains)(const NAME(job) *job, const NAME(region) *g, size_t p0,
 }
 
 /* Blocks too long for one pass over packed panels: each is a chain of its own into `part`, which is then added. */
-static bool NAME(long_blocks)(const NAME(job) *job, const NAME(region) *g, size_t block)
+static bool NAME(long_blocks)(const NAME(job) * job, const NAME(region) * g, size_t block)
 {
     const size_t m = g->i1 - g->i0, n = g->j1 - g->j0;
     REAL *part = malloc(m * n * sizeof *part);
@@ -297,10 +315,10 @@ static bool NAME(long_blocks)(const NAME(job) *job, const NAME(region) *g, size_
     return done;
 }
 
-static bool NAME(run_region)(const NAME(job) *job, const NAME(region) *g);
+static bool NAME(run_region)(const NAME(job) * job, const NAME(region) * g);
 
 /* A region of few columns, by which vectors would go to waste, as its transpose: fma(a, b, c) is fma(b, a, c). */
-static bool NAME(run_turned)(const NAME(job) *job, const NAME(region) *g)
+static bool NAME(run_turned)(const NAME(job) * job, const NAME(region) * g)
 {
     const size_t m = g->i1 - g->i0, n = g->j1 - g->j0;
     REAL *turned = buffer_get(BUFFER_TURNED, m * n * sizeof *turned);
@@ -320,7 +338,7 @@ static bool NAME(run_turned)(const NAME(job) *job, const NAME(region) *g)
     return true;
 }
 
-static bool NAME(run_region)(const NAME(job) *job, const NAME(region) *g)
+static bool NAME(run_region)(const NAME(job) * job, const NAME(region) * g)
 {
     const lb_matmul_options *o = job->options;
     if (g->i0 == g->i1 || g->j0 == g->j1) return true;
@@ -338,13 +356,14 @@ static bool NAME(run_region)(const NAME(job) *job, const NAME(region) *g)
 }
 
 /* The rectangle of thread `t` of down * across. */
-static NAME(region) NAME(share)(const NAME(job) *job, size_t m, size_t n, int t, int down, int across)
+static NAME(region) NAME(share)(const NAME(job) * job, size_t m, size_t n, int t, int down, int across)
 {
     const size_t row_unit = (size_t)job->kernels->rows, column_unit = (size_t)job->kernels->lanes * 2;
     const size_t rows = (m + row_unit - 1) / row_unit, columns = (n + column_unit - 1) / column_unit;
     const size_t y = (size_t)(t / across), x = (size_t)(t % across);
-    NAME(region) g = {rows * y / (size_t)down * row_unit, rows * (y + 1) / (size_t)down * row_unit,
-                      columns * x / (size_t)across * column_unit, columns * (x + 1) / (size_t)across * column_unit};
+    NAME(region)
+    g = {rows * y / (size_t)down * row_unit, rows * (y + 1) / (size_t)down * row_unit,
+         columns * x / (size_t)across * column_unit, columns * (x + 1) / (size_t)across * column_unit};
     g.i0 = g.i0 < m ? g.i0 : m;
     g.i1 = g.i1 < m ? g.i1 : m;
     g.j0 = g.j0 < n ? g.j0 : n;
@@ -352,7 +371,7 @@ static NAME(region) NAME(share)(const NAME(job) *job, size_t m, size_t n, int t,
     return g;
 }
 
-static bool NAME(run)(const NAME(job) *job, size_t m, size_t n, int threads)
+static bool NAME(run)(const NAME(job) * job, size_t m, size_t n, int threads)
 {
     if (threads <= 1) return NAME(run_region)(job, &(NAME(region)){0, m, 0, n});
     int down, across;
@@ -369,7 +388,8 @@ static bool NAME(run)(const NAME(job) *job, size_t m, size_t n, int threads)
 /* ---- batches ------------------------------------------------------------------------------------------------------ */
 
 /* One operand of `count` products, of `rows` by `columns`, as dense REALs in the orientation it has; false: no memory. */
-static bool NAME(widen)(lb_matrix *x, ptrdiff_t *step, size_t rows, size_t columns, size_t count, int buffer, const lb_matmul_options *o)
+static bool NAME(widen)(lb_matrix *x, ptrdiff_t *step, size_t rows, size_t columns, size_t count, int buffer,
+                        const lb_matmul_options *o)
 {
     const bool turned = x->row_stride == 1 && x->col_stride != 1;
     const ptrdiff_t bytes = (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8), lines = (ptrdiff_t)(turned ? columns : rows),
@@ -390,16 +410,17 @@ static bool NAME(widen)(lb_matrix *x, ptrdiff_t *step, size_t rows, size_t colum
 }
 
 /* Products so small that finding out what to do with each would take longer than doing it. */
-static bool NAME(is_tiny)(const NAME(job) *job, size_t m, size_t n)
+static bool NAME(is_tiny)(const NAME(job) * job, size_t m, size_t n)
 {
     const KERNEL_TYPE *t = job->kernels;
     const bool skinny = n * 2 <= (size_t)t->lanes && m > (size_t)t->lanes;
-    return NAME(is_plain)(job->a, job->options) && NAME(is_plain)(job->b, job->options) && !job->options->block && !skinny &&
-           job->b->col_stride == 1 && (job->a->col_stride == 1 || job->a->row_stride == 1) && (t->masks || n % (size_t)t->lanes == 0) &&
-           m * job->k * sizeof(REAL) <= NEAR_BYTES && n * job->k * sizeof(REAL) <= NEAR_BYTES;
+    return NAME(is_plain)(job->a, job->options) && NAME(is_plain)(job->b, job->options) && !job->options->block &&
+           !skinny && job->b->col_stride == 1 && (job->a->col_stride == 1 || job->a->row_stride == 1) &&
+           (t->masks || n % (size_t)t->lanes == 0) && m * job->k * sizeof(REAL) <= NEAR_BYTES &&
+           n * job->k * sizeof(REAL) <= NEAR_BYTES;
 }
 
-static void NAME(run_tiny)(const NAME(job) *job, const lb_matmul_batch *batch, size_t count, size_t m, size_t n)
+static void NAME(run_tiny)(const NAME(job) * job, const lb_matmul_batch *batch, size_t count, size_t m, size_t n)
 {
     const size_t columns = (size_t)job->kernels->lanes * 2, height = NAME(even_rows)(job->kernels, m);
     const tile_mode mode = job->options->add ? TILE_CONTINUE : TILE_FIRST;
@@ -411,8 +432,9 @@ static void NAME(run_tiny)(const NAME(job) *job, const lb_matmul_batch *batch, s
         for (size_t j = 0; j < n; j += columns)
             for (size_t i = 0; i < m; i += height) {
                 x.a = a + (ptrdiff_t)i * job->a->row_stride, x.b = b + j;
-                NAME(run_tile)(job, m - i < height ? m - i : height, n - j < columns ? n - j : columns, job->k, &x,
-                               c + (ptrdiff_t)i * job->ldc + (ptrdiff_t)j, mode);
+                NAME(run_tile)
+                (job, m - i < height ? m - i : height, n - j < columns ? n - j : columns, job->k, &x,
+                 c + (ptrdiff_t)i * job->ldc + (ptrdiff_t)j, mode);
             }
 }
 
@@ -423,8 +445,10 @@ static bool NAME(run_products)(NAME(job) job, lb_matmul_batch batch, size_t coun
     lb_matmul_options options = *job.options;
     job.a = &a, job.b = &b, job.options = &options;
     if (!options.accumulate && m * job.k <= WIDE_ELEMENTS && job.k * n <= WIDE_ELEMENTS) {
-        if (!NAME(is_plain)(&a, &options) && !NAME(widen)(&a, &batch.a_step, m, job.k, count, BUFFER_WIDE_A, &options)) return false;
-        if (!NAME(is_plain)(&b, &options) && !NAME(widen)(&b, &batch.b_step, job.k, n, count, BUFFER_WIDE_B, &options)) return false;
+        if (!NAME(is_plain)(&a, &options) && !NAME(widen)(&a, &batch.a_step, m, job.k, count, BUFFER_WIDE_A, &options))
+            return false;
+        if (!NAME(is_plain)(&b, &options) && !NAME(widen)(&b, &batch.b_step, job.k, n, count, BUFFER_WIDE_B, &options))
+            return false;
         options.input = LB_NO_DTYPE, options.tf32 = LB_TF32_NONE, options.absolute = false;
     }
     if (threads <= 1 && NAME(is_tiny)(&job, m, n)) {
@@ -458,14 +482,14 @@ lb_status NAME(lb_matmul_batched)(const lb_matmul_batch *batch, size_t m, size_t
     chunk = chunk > share ? share : chunk;
     chunk = chunk ? chunk : 1;
     bool failed = false;
-#define CHUNKS                                                                                               \
-    for (size_t i = 0; i < batch->batch; i += chunk) {                                                       \
-        lb_matrix ai = *a, bi = *b;                                                                          \
-        ai.data = (const char *)a->data + (ptrdiff_t)i * a_bytes;                                            \
-        bi.data = (const char *)b->data + (ptrdiff_t)i * b_bytes;                                            \
-        const NAME(job) job = {k, &ai, &bi, c + (ptrdiff_t)i * batch->c_step, ldc, options, t};              \
-        const size_t count = batch->batch - i < chunk ? batch->batch - i : chunk;                            \
-        failed = failed || !NAME(run_products)(job, *batch, count, m, n, share_products ? 1 : threads);      \
+#define CHUNKS                                                                                                         \
+    for (size_t i = 0; i < batch->batch; i += chunk) {                                                                 \
+        lb_matrix ai = *a, bi = *b;                                                                                    \
+        ai.data = (const char *)a->data + (ptrdiff_t)i * a_bytes;                                                      \
+        bi.data = (const char *)b->data + (ptrdiff_t)i * b_bytes;                                                      \
+        const NAME(job) job = {k, &ai, &bi, c + (ptrdiff_t)i * batch->c_step, ldc, options, t};                        \
+        const size_t count = batch->batch - i < chunk ? batch->batch - i : chunk;                                      \
+        failed = failed || !NAME(run_products)(job, *batch, count, m, n, share_products ? 1 : threads);                \
     }
     if (!share_products) { /* entering a parallel region of one thread costs as much as a small product */
         CHUNKS

@@ -21,30 +21,33 @@
 #include <immintrin.h>
 #endif
 
-#define TRANSPOSE_PLAIN(first_p)                                                                             \
-    for (size_t q = (first_p); q < depth; q++)                                                               \
+#define TRANSPOSE_PLAIN(first_p)                                                                                       \
+    for (size_t q = (first_p); q < depth; q++)                                                                         \
         for (size_t i = 0; i < width; i++) dst[q * stride + i] = src[(ptrdiff_t)i * src_stride + (ptrdiff_t)q];
 
 #if LB_HAVE_X86
 
 /* `rows` pointers from the i-th row on; beyond the last row, that one again. */
-#define ROW_POINTERS(type, rows)                                                                             \
-    const type *row[rows];                                                                                   \
-    for (size_t r_ = 0; r_ < (rows); r_++)                                                                   \
+#define ROW_POINTERS(type, rows)                                                                                       \
+    const type *row[rows];                                                                                             \
+    for (size_t r_ = 0; r_ < (rows); r_++)                                                                             \
         row[r_] = src + (ptrdiff_t)(i + r_ < width ? i + r_ : width - 1) * src_stride;
 
 /* The four columns of a 4 x 4 transposition inside every 128-bit lane. */
-#define TRANSPOSE_LANES(prefix, v, store)                                                                    \
-    do {                                                                                                     \
-        const __typeof__((v)[0]) low_ = prefix##_unpacklo_ps((v)[0], (v)[1]), high_ = prefix##_unpackhi_ps((v)[0], (v)[1]), \
-                                 low2_ = prefix##_unpacklo_ps((v)[2], (v)[3]), high2_ = prefix##_unpackhi_ps((v)[2], (v)[3]); \
-        store(0, prefix##_shuffle_ps(low_, low2_, 0x44));                                                    \
-        store(1, prefix##_shuffle_ps(low_, low2_, 0xee));                                                    \
-        store(2, prefix##_shuffle_ps(high_, high2_, 0x44));                                                  \
-        store(3, prefix##_shuffle_ps(high_, high2_, 0xee));                                                  \
+#define TRANSPOSE_LANES(prefix, v, store)                                                                              \
+    do {                                                                                                               \
+        const __typeof__((v)[0]) low_ = prefix##_unpacklo_ps((v)[0], (v)[1]),                                          \
+                                 high_ = prefix##_unpackhi_ps((v)[0], (v)[1]),                                         \
+                                 low2_ = prefix##_unpacklo_ps((v)[2], (v)[3]),                                         \
+                                 high2_ = prefix##_unpackhi_ps((v)[2], (v)[3]);                                        \
+        store(0, prefix##_shuffle_ps(low_, low2_, 0x44));                                                              \
+        store(1, prefix##_shuffle_ps(low_, low2_, 0xee));                                                              \
+        store(2, prefix##_shuffle_ps(high_, high2_, 0x44));                                                            \
+        store(3, prefix##_shuffle_ps(high_, high2_, 0xee));                                                            \
     } while (0)
 
-LB_TARGET_AVX512 LB_INLINE void transpose_16_rows(float *dst, size_t stride, const float *const row[16], size_t p, int columns)
+LB_TARGET_AVX512 LB_INLINE void transpose_16_rows(float *dst, size_t stride, const float *const row[16], size_t p,
+                                                  int columns)
 {
     __m512 v[4][4];
 #pragma GCC unroll 4
@@ -64,8 +67,8 @@ LB_TARGET_AVX512 LB_INLINE void transpose_16_rows(float *dst, size_t stride, con
     }
 }
 
-LB_TARGET_AVX512 static void transpose_f32_avx512(float *dst, size_t stride, const float *src, ptrdiff_t src_stride, size_t width,
-                                                  size_t depth)
+LB_TARGET_AVX512 static void transpose_f32_avx512(float *dst, size_t stride, const float *src, ptrdiff_t src_stride,
+                                                  size_t width, size_t depth)
 {
     const size_t deep = depth / 16 * 16, whole = depth / 4 * 4;
     for (size_t i = 0; i < width; i += 16) {
@@ -87,8 +90,8 @@ LB_TARGET_AVX2 LB_INLINE void transpose_8_rows(float *dst, size_t stride, const 
 #undef STORE_COLUMN
 }
 
-LB_TARGET_AVX2 static void transpose_f32_avx2(float *dst, size_t stride, const float *src, ptrdiff_t src_stride, size_t width,
-                                              size_t depth)
+LB_TARGET_AVX2 static void transpose_f32_avx2(float *dst, size_t stride, const float *src, ptrdiff_t src_stride,
+                                              size_t width, size_t depth)
 {
     const size_t whole = depth / 4 * 4;
     for (size_t i = 0; i < width; i += 8) {
@@ -98,18 +101,18 @@ LB_TARGET_AVX2 static void transpose_f32_avx2(float *dst, size_t stride, const f
     TRANSPOSE_PLAIN(whole)
 }
 
-LB_TARGET_AVX2 static void transpose_f64_avx2(double *dst, size_t stride, const double *src, ptrdiff_t src_stride, size_t width,
-                                              size_t depth)
+LB_TARGET_AVX2 static void transpose_f64_avx2(double *dst, size_t stride, const double *src, ptrdiff_t src_stride,
+                                              size_t width, size_t depth)
 {
     const size_t whole = depth / 4 * 4;
     for (size_t i = 0; i < width; i += 4) {
         ROW_POINTERS(double, 4)
         for (size_t p = 0; p < whole; p += 4) {
             double *d = dst + i + p * stride;
-            const __m256d a = _mm256_loadu_pd(row[0] + p), b = _mm256_loadu_pd(row[1] + p), c = _mm256_loadu_pd(row[2] + p),
-                          e = _mm256_loadu_pd(row[3] + p);
-            const __m256d ab0 = _mm256_unpacklo_pd(a, b), ab1 = _mm256_unpackhi_pd(a, b), ce0 = _mm256_unpacklo_pd(c, e),
-                          ce1 = _mm256_unpackhi_pd(c, e);
+            const __m256d a = _mm256_loadu_pd(row[0] + p), b = _mm256_loadu_pd(row[1] + p),
+                          c = _mm256_loadu_pd(row[2] + p), e = _mm256_loadu_pd(row[3] + p);
+            const __m256d ab0 = _mm256_unpacklo_pd(a, b), ab1 = _mm256_unpackhi_pd(a, b),
+                          ce0 = _mm256_unpacklo_pd(c, e), ce1 = _mm256_unpackhi_pd(c, e);
             _mm256_storeu_pd(d, _mm256_permute2f128_pd(ab0, ce0, 0x20));
             _mm256_storeu_pd(d + stride, _mm256_permute2f128_pd(ab1, ce1, 0x20));
             _mm256_storeu_pd(d + 2 * stride, _mm256_permute2f128_pd(ab0, ce0, 0x31));
@@ -132,7 +135,8 @@ static void transpose_f32(float *dst, size_t stride, const float *src, ptrdiff_t
     TRANSPOSE_PLAIN(0)
 }
 
-static void transpose_f64(double *dst, size_t stride, const double *src, ptrdiff_t src_stride, size_t width, size_t depth)
+static void transpose_f64(double *dst, size_t stride, const double *src, ptrdiff_t src_stride, size_t width,
+                          size_t depth)
 {
 #if LB_HAVE_X86
     if (lb_processor_isa() != LB_ISA_SCALAR) {

@@ -84,8 +84,7 @@ static bool read_off(naming *n)
 static bool is_run(const lb_sum_tree *t, const uint32_t *size, uint32_t x, uint32_t from, uint32_t count)
 {
     for (uint32_t left = count; left > 1; left--) {
-        if (x < t->leaves || size[x - t->leaves] != left ||
-            t->first[x - t->leaves + 1] - t->first[x - t->leaves] != 2)
+        if (x < t->leaves || size[x - t->leaves] != left || t->first[x - t->leaves + 1] - t->first[x - t->leaves] != 2)
             return false;
         const uint32_t *operand = t->operand + t->first[x - t->leaves];
         if (operand[1] != from + left - 1) return false;
@@ -113,8 +112,7 @@ static bool slice_order(const lb_sum_tree *t, uint32_t k, char *text, size_t roo
             order[--left] = from / k;
             x = left ? pair[2 - side] : x;
         }
-        fine &= !left || left == 1 ||
-                (x >= t->leaves && t->first[x - t->leaves + 1] - t->first[x - t->leaves] == 2);
+        fine &= !left || left == 1 || (x >= t->leaves && t->first[x - t->leaves + 1] - t->first[x - t->leaves] == 2);
     }
     free(size);
     int n = 0;
@@ -178,8 +176,8 @@ static void try_units(naming *n)
 /* Every folded:L; that products are rounded is nothing that a tree shows. */
 static bool try_folded(naming *n)
 {
-    static const char *const known[] = {"folded:4,aligned:0,tail:after", "folded:8,pairs", "folded:16,head:1,tail:again",
-                                        "folded:4,head:1,tail:after"};
+    static const char *const known[] = {"folded:4,aligned:0,tail:after", "folded:8,pairs",
+                                        "folded:16,head:1,tail:again", "folded:4,head:1,tail:after"};
     static const char *const tails[] = {"", ",tail:after", ",tail:again"}, *const folds[] = {"", ",pairs"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (try_name(n, known[i])) return true;
@@ -229,10 +227,16 @@ static void try_all(naming *n)
     if (!n->found) try_name(n, "reversed");
 }
 
-static bool name(const lb_sum_tree *tree, const uint32_t *sample, uint32_t terms, lb_sum_of of, lb_dtype dtype, char *names,
-                 size_t room)
+static bool name(const lb_sum_tree *tree, const uint32_t *sample, uint32_t terms, lb_sum_of of, lb_dtype dtype,
+                 char *names, size_t room)
 {
-    naming n = {.tree = lb_sum_tree_canonical(tree), .sample = sample, .terms = terms, .of = of, .dtype = dtype, .names = names, .room = room};
+    naming n = {.tree = lb_sum_tree_canonical(tree),
+                .sample = sample,
+                .terms = terms,
+                .of = of,
+                .dtype = dtype,
+                .names = names,
+                .room = room};
     if (room) *names = 0;
     if (n.tree && n.tree->leaves > 1 && read_off(&n)) try_all(&n);
     if (n.tree && n.tree->leaves == 1) keep_name(&n, "sequential");
@@ -245,8 +249,8 @@ bool lb_sum_tree_name(const lb_sum_tree *tree, lb_sum_of of, lb_dtype dtype, cha
     return name(tree, NULL, tree->leaves, of, dtype, names, room);
 }
 
-bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sample, uint32_t n, lb_sum_of of, lb_dtype dtype, char *names,
-                              size_t room)
+bool lb_sum_tree_name_sampled(const lb_sum_tree *tree, const uint32_t *sample, uint32_t n, lb_sum_of of, lb_dtype dtype,
+                              char *names, size_t room)
 {
     return name(tree, sample, n, of, dtype, names, room);
 }

@@ -197,8 +197,10 @@ lb_status lb_schedule_parse(const char *text, lb_schedule *schedule, lb_err *err
         return LB_OK;
     }
     return lb_fail(err, LB_ERR_INVALID,
-                   "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, streamk:C[xTILE], "
-                   "dpbf16[:K], torchdot, halved:K, folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], eights, lanes:L, "
+                   "\"%s\" is no order of a sum; one of sequential, pairwise, cascade[:LANES], blocked:K, splitk:N, "
+                   "streamk:C[xTILE], "
+                   "dpbf16[:K], torchdot, halved:K, folded:L[,head:1|aligned:O][,tail:after|again][,pairs][,rounded], "
+                   "eights, lanes:L, "
                    "butterfly:THREADS[xVECTOR], numpy, torch[:THREADS], exact, tensorcore:ARCH[:K] (v100 a100 ada h100 "
                    "h100-fp8 b200), tree:FILE",
                    text);
@@ -217,13 +219,15 @@ const char *lb_schedule_print(const lb_schedule *schedule, char *text)
         if (names[i].kind != schedule->kind) continue;
         int n = snprintf(text, ROOM, "%s", names[i].name);
         if (names[i].otherwise >= 0) n += snprintf(text + n, ROOM - (size_t)n, ":%lld", size);
-        if (schedule->kind == LB_SCHEDULE_BUTTERFLY || schedule->kind == LB_SCHEDULE_STREAMK) snprintf(text + n, ROOM - (size_t)n, "x%lld", vector);
+        if (schedule->kind == LB_SCHEDULE_BUTTERFLY || schedule->kind == LB_SCHEDULE_STREAMK)
+            snprintf(text + n, ROOM - (size_t)n, "x%lld", vector);
         for (int k = 0; schedule->kind == LB_SCHEDULE_SPLITK && vector && k < size; k++)
             n += snprintf(text + n, ROOM - (size_t)n, "%c%d", k ? ',' : '@', (int)((uint64_t)vector >> 4 * k & 15));
         for (int k = 0; schedule->kind == LB_SCHEDULE_FOLDED && k < FOLDED_OPTIONS; k++) {
             if (!(vector & folded_options[k].bit)) continue;
             n += snprintf(text + n, ROOM - (size_t)n, ",%s", folded_options[k].name);
-            if (folded_options[k].bit == LB_FOLDED_ALIGNED) n += snprintf(text + n, ROOM - (size_t)n, "%d", (int)LB_FOLDED_OFFSET(vector));
+            if (folded_options[k].bit == LB_FOLDED_ALIGNED)
+                n += snprintf(text + n, ROOM - (size_t)n, "%d", (int)LB_FOLDED_OFFSET(vector));
         }
     }
     return text;
@@ -344,8 +348,7 @@ static double exact_f64(const double *x, int64_t stride, int64_t n)
 #define REAL_TEMPLATE "schedule_real.h"
 #include "real_template.h"
 
-float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail,
-                     lb_dtype accumulate)
+float lb_cascade_f32(const float *x, int64_t vectors, int lanes, const float *tail, int64_t n_tail, lb_dtype accumulate)
 {
     return cascade_row_f32(x, vectors, lanes, tail, n_tail, accumulate);
 }

@@ -109,8 +109,9 @@ struct lb_sum_tree;
 
 typedef struct lb_schedule {
     lb_schedule_kind kind;
-    int64_t size;   /* lanes, K, N or threads, as above; tensorcore: the arch */
-    int64_t vector; /* butterfly: V; streamk: T; tensorcore: K; splitk: slices by their order, four bits each, the first one lowest; folded: options; or 0 */
+    int64_t size; /* lanes, K, N or threads, as above; tensorcore: the arch */
+    int64_t
+        vector; /* butterfly: V; streamk: T; tensorcore: K; splitk: slices by their order, four bits each, the first one lowest; folded: options; or 0 */
     struct lb_sum_tree *tree; /* tree: owned */
 } lb_schedule;
 

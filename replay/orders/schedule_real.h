@@ -1,10 +1,10 @@
 /* The schedules over one real type. Included by schedule.c once with REAL float and once with REAL double; NAME(x) adds
  * the suffix, ROUND rounds accumulators after an addition where `accumulate` asks for it. */
 
-#define ADD(dst, src, w)                                                                                     \
-    do {                                                                                                     \
-        for (int k_ = 0; k_ < (w); k_++) (dst)[k_] += (src)[k_];                                             \
-        if (accumulate) ROUND((dst), (size_t)(w), accumulate, NULL);                                         \
+#define ADD(dst, src, w)                                                                                               \
+    do {                                                                                                               \
+        for (int k_ = 0; k_ < (w); k_++) (dst)[k_] += (src)[k_];                                                       \
+        if (accumulate) ROUND((dst), (size_t)(w), accumulate, NULL);                                                   \
     } while (0)
 
 /* torch's multi_row_sum: `size` rows of w columns. */
@@ -80,8 +80,7 @@ static void NAME(cascade_columns)(const REAL *x, int64_t stride, int64_t n, int6
                                   lb_dtype accumulate)
 {
     int64_t j = 0;
-    for (; j + 4 * lanes <= width; j += 4 * lanes)
-        NAME(cascade)(x + j, stride, n, 4 * lanes, out + j, accumulate);
+    for (; j + 4 * lanes <= width; j += 4 * lanes) NAME(cascade)(x + j, stride, n, 4 * lanes, out + j, accumulate);
     for (; j + lanes <= width; j += lanes) NAME(cascade_interleaved)(x + j, stride, n, lanes, out + j, accumulate);
     for (; j < width; j++) NAME(cascade_interleaved)(x + j, stride, n, 1, out + j, accumulate);
 }
@@ -102,7 +101,8 @@ static void NAME(blocked)(const REAL *x, int64_t stride, int64_t n, int64_t bloc
 }
 
 /* Slices of `block` terms, each from zero, added in the order given. */
-static void NAME(slices)(const REAL *x, int64_t stride, int64_t n, const lb_schedule *s, int w, REAL *out, lb_dtype accumulate)
+static void NAME(slices)(const REAL *x, int64_t stride, int64_t n, const lb_schedule *s, int w, REAL *out,
+                         lb_dtype accumulate)
 {
     const int64_t block = n ? (n + s->size - 1) / s->size : 1;
     REAL acc[MAX_WIDTH];
@@ -161,7 +161,8 @@ LB_INLINE void NAME(eight_lanes_body)(const REAL *x, int64_t n, bool squared, RE
     for (int64_t i = whole; i < n; i++) lane[i - whole] += squared ? x[i] * x[i] : x[i];
     for (int k = 0; k < 8; k++) acc[k] = lane[k];
 }
-PER_ISA(NAME(eight_lanes), NAME(eight_lanes_body), (const REAL *x, int64_t n, bool squared, REAL *acc), (x, n, squared, acc))
+PER_ISA(NAME(eight_lanes), NAME(eight_lanes_body), (const REAL *x, int64_t n, bool squared, REAL *acc),
+        (x, n, squared, acc))
 
 REAL NAME(lb_sum_squares)(const REAL *x, int64_t n)
 {
@@ -245,13 +246,13 @@ static void NAME(columns)(const lb_schedule *s, const REAL *x, int64_t stride, i
     case LB_SCHEDULE_HALVED: NAME(blocked)(x, stride, n, lb_schedule_halved(s->size, n), w, out, accumulate); return;
     case LB_SCHEDULE_TREE: NAME(tree)(s, x, stride, w, out, accumulate); return;
     case LB_SCHEDULE_SPLITK:
-        if (s->vector) NAME(slices)(x, stride, n, s, w, out, accumulate);
-        else NAME(blocked)(x, stride, n, n ? (n + s->size - 1) / s->size : 1, w, out, accumulate);
+        if (s->vector)
+            NAME(slices)(x, stride, n, s, w, out, accumulate);
+        else
+            NAME(blocked)(x, stride, n, n ? (n + s->size - 1) / s->size : 1, w, out, accumulate);
         return;
     case LB_SCHEDULE_LANES: NAME(lanes)(x, stride, n, (int)s->size, w, out, accumulate); return;
-    case LB_SCHEDULE_BUTTERFLY:
-        NAME(butterfly)(x, stride, n, (int)s->size, s->vector, w, out, accumulate);
-        return;
+    case LB_SCHEDULE_BUTTERFLY: NAME(butterfly)(x, stride, n, (int)s->size, s->vector, w, out, accumulate); return;
     case LB_SCHEDULE_NUMPY: NAME(halves)(x, stride, n, w, out, accumulate); return;
     case LB_SCHEDULE_EXACT:
         for (int k = 0; k < w; k++) out[k] = NAME(exact)(x + k, stride, n);

@@ -182,8 +182,10 @@ static uint32_t fold(lb_tree_builder *b, uint32_t *lane, int64_t lanes, bool pai
 static uint32_t in_folded(lb_tree_builder *b, const terms *x, const lb_schedule *s)
 {
     uint32_t lane[LB_FOLDED_MAX_LANES];
-    const bool again = s->vector & LB_FOLDED_TAIL_AGAIN, after = s->vector & LB_FOLDED_TAIL_AFTER, pairs = s->vector & LB_FOLDED_PAIRS;
-    const int64_t head = lb_schedule_head(s, x->count), body = x->count - head, whole = again || after ? body - body % s->size : body;
+    const bool again = s->vector & LB_FOLDED_TAIL_AGAIN, after = s->vector & LB_FOLDED_TAIL_AFTER,
+               pairs = s->vector & LB_FOLDED_PAIRS;
+    const int64_t head = lb_schedule_head(s, x->count), body = x->count - head,
+                  whole = again || after ? body - body % s->size : body;
     const terms first = part(x, 0, head);
     for (int64_t l = 0; l < s->size; l++) lane[l] = LB_TREE_NOTHING;
     lane[0] = in_order(b, &first);
@@ -283,8 +285,7 @@ static uint32_t in_pieces(lb_tree_builder *b, const terms *x, int64_t threads, i
     b->failed |= !now || row.failed;
     for (int64_t i = 0; !b->failed && i < threads; i++) now[i] = sums[i];
     for (uint32_t i = 0; !b->failed && i < t->nodes; i++)
-        now[threads + i] = last =
-            lb_tree_add(b, now[t->operand[t->first[i]]], now[t->operand[t->first[i] + 1]]);
+        now[threads + i] = last = lb_tree_add(b, now[t->operand[t->first[i]]], now[t->operand[t->first[i] + 1]]);
     free(now);
     lb_sum_tree_free(row.tree);
     return last;
@@ -394,8 +395,7 @@ static bool parse_fused(const char *name, int64_t *width)
     return end != name + 6 && !*end && *width >= 2 && *width <= 64;
 }
 
-lb_status lb_sum_tree_named(const char *name, uint32_t n, lb_sum_of of, lb_dtype dtype, lb_sum_tree **tree,
-                            lb_err *err)
+lb_status lb_sum_tree_named(const char *name, uint32_t n, lb_sum_of of, lb_dtype dtype, lb_sum_tree **tree, lb_err *err)
 {
     const bool reversed = !strcmp(name, "reversed");
     int64_t width;

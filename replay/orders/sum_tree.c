@@ -79,8 +79,8 @@ static lb_status check(const lb_sum_tree *t, lb_err *err)
     for (uint32_t x = 0; x + 1 < all && status == LB_OK; x++)
         if (!used[x]) {
             const bool term = x < t->leaves;
-            status = lb_fail(err, LB_ERR_INVALID, "%s %u is never added", term ? "term" : "node",
-                             term ? x : x - t->leaves);
+            status =
+                lb_fail(err, LB_ERR_INVALID, "%s %u is never added", term ? "term" : "node", term ? x : x - t->leaves);
         }
     free(used);
     return status;

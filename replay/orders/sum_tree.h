@@ -42,9 +42,8 @@ uint32_t *lb_sum_tree_parents(const lb_sum_tree *tree);
 
 /* The arithmetic of the additions. Zero: every one is rounded to the type of the terms, fused ones once from the real sum. */
 typedef struct lb_tree_rule {
-    lb_dtype accumulate; /* every addition is rounded to this dtype besides */
-    const struct lb_tensor_core
-        *fused; /* f32: fused additions as this unit does them; NULL: exact, rounded once */
+    lb_dtype accumulate;                /* every addition is rounded to this dtype besides */
+    const struct lb_tensor_core *fused; /* f32: fused additions as this unit does them; NULL: exact, rounded once */
     bool
         chained; /* of products: a term that is added to a sum goes in by fma, unrounded; otherwise all are rounded first */
 } lb_tree_rule;
@@ -52,12 +51,12 @@ typedef struct lb_tree_rule {
 /* out[j] = the sum of x[i * stride + j] over the terms i, for j < width. LB_ERR_NOMEM is the only failure. */
 lb_status lb_sum_tree_run_f32(const lb_sum_tree *tree, const lb_tree_rule *rule, const float *x, int64_t stride,
                               int64_t width, float *out);
-lb_status lb_sum_tree_run_f64(const lb_sum_tree *tree, const lb_tree_rule *rule, const double *x,
-                              int64_t stride, int64_t width, double *out);
+lb_status lb_sum_tree_run_f64(const lb_sum_tree *tree, const lb_tree_rule *rule, const double *x, int64_t stride,
+                              int64_t width, double *out);
 /* The sum of the products x[i] y[i * stride + j]. */
-lb_status lb_sum_tree_products_f32(const lb_sum_tree *tree, const lb_tree_rule *rule, const float *x,
-                                   const float *y, int64_t stride, int64_t width, float *out);
-lb_status lb_sum_tree_products_f64(const lb_sum_tree *tree, const lb_tree_rule *rule, const double *x,
-                                   const double *y, int64_t stride, int64_t width, double *out);
+lb_status lb_sum_tree_products_f32(const lb_sum_tree *tree, const lb_tree_rule *rule, const float *x, const float *y,
+                                   int64_t stride, int64_t width, float *out);
+lb_status lb_sum_tree_products_f64(const lb_sum_tree *tree, const lb_tree_rule *rule, const double *x, const double *y,
+                                   int64_t stride, int64_t width, double *out);
 
 #endif

@@ -86,8 +86,7 @@ static lb_status NAME(run_tree)(const lb_sum_tree *tree, const lb_tree_rule *rul
 {
     slots s;
     lb_status status = slots_plan(tree, &s) ? LB_OK : LB_ERR_NOMEM;
-    REAL *sums = malloc(((size_t)s.n + 1) * WIDTH * sizeof *sums),
-         *left = malloc(2 * (size_t)s.most * sizeof *left);
+    REAL *sums = malloc(((size_t)s.n + 1) * WIDTH * sizeof *sums), *left = malloc(2 * (size_t)s.most * sizeof *left);
     if (!sums || !left) status = LB_ERR_NOMEM;
     for (int64_t j = 0; status == LB_OK && j < width; j += WIDTH) {
         const int w = width - j < WIDTH ? (int)(width - j) : WIDTH;
@@ -100,14 +99,14 @@ static lb_status NAME(run_tree)(const lb_sum_tree *tree, const lb_tree_rule *rul
     return status;
 }
 
-lb_status NAME(lb_sum_tree_run)(const lb_sum_tree *tree, const lb_tree_rule *rule, const REAL *x,
-                                int64_t stride, int64_t width, REAL *out)
+lb_status NAME(lb_sum_tree_run)(const lb_sum_tree *tree, const lb_tree_rule *rule, const REAL *x, int64_t stride,
+                                int64_t width, REAL *out)
 {
     return NAME(run_tree)(tree, rule, x, NULL, stride, width, out);
 }
 
-lb_status NAME(lb_sum_tree_products)(const lb_sum_tree *tree, const lb_tree_rule *rule, const REAL *x,
-                                     const REAL *y, int64_t stride, int64_t width, REAL *out)
+lb_status NAME(lb_sum_tree_products)(const lb_sum_tree *tree, const lb_tree_rule *rule, const REAL *x, const REAL *y,
+                                     int64_t stride, int64_t width, REAL *out)
 {
     return NAME(run_tree)(tree, rule, x, y, stride, width, out);
 }

@@ -72,4 +72,3 @@ static double fused_f64(const lb_tree_rule *rule, const double *a, const double 
 
 #define REAL_TEMPLATE "sum_tree_real.h"
 #include "real_template.h"
-

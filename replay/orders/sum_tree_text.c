@@ -324,8 +324,8 @@ char *lb_sum_tree_to_json(const lb_sum_tree *tree, const char *name)
         json_array_append_new(nodes, node);
     }
     if (t && text)
-        all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves",
-                        (json_int_t)t->leaves, "name", name, "text", text, "nodes", nodes);
+        all = json_pack("{s:s, s:I, s:s*, s:s, s:O}", "schema", "lastbit.tree/1", "leaves", (json_int_t)t->leaves,
+                        "name", name, "text", text, "nodes", nodes);
     if (all && tree->rounded) json_object_set_new(all, "products", json_string("rounded"));
     if (all) out = json_dumps(all, JSON_COMPACT);
     json_decref(all);
@@ -341,8 +341,7 @@ static lb_status nodes_from_json(const json_t *nodes, lb_tree_builder *b, lb_err
         const json_t *node = json_array_get(nodes, i);
         const size_t n = json_array_size(node);
         uint32_t *operands = n >= 2 && n <= LB_TREE_MAX_LEAVES ? malloc(n * sizeof *operands) : NULL;
-        if (!operands)
-            return lb_fail(err, LB_ERR_INVALID, "tree: node %zu is no list of two operands or more", i);
+        if (!operands) return lb_fail(err, LB_ERR_INVALID, "tree: node %zu is no list of two operands or more", i);
         bool fine = true;
         for (size_t k = 0; k < n; k++) {
             const json_t *x = json_array_get(node, k);
@@ -401,8 +400,7 @@ lb_status lb_sum_tree_read(const char *path, lb_sum_tree **tree, lb_err *err)
     lb_err inner = LB_ERR_INIT;
     const char *start = fine ? text + strspn(text, " \t\r\n") : "";
     if (status == LB_OK)
-        status =
-            *start == '{' ? lb_sum_tree_from_json(start, tree, &inner) : lb_sum_tree_parse(start, tree, &inner);
+        status = *start == '{' ? lb_sum_tree_from_json(start, tree, &inner) : lb_sum_tree_parse(start, tree, &inner);
     if (status != LB_OK && inner.status) lb_fail(err, status, "%s: %s", path, inner.message);
     free(text);
     return status;

@@ -41,8 +41,7 @@ const char *lb_tensor_core_name(int arch)
     return arch >= 0 && arch < ARCHS ? archs[arch].name : NULL;
 }
 
-lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumulate, lb_tensor_core *core,
-                              lb_err *err)
+lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumulate, lb_tensor_core *core, lb_err *err)
 {
     const struct arch *t = &archs[arch];
     const lb_dtype input = lb_dtype_bits(a) <= lb_dtype_bits(b) ? a : b;
@@ -57,8 +56,7 @@ lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumul
     }
     if (f16 && input == LB_F16 && !strcmp(t->name, "b200")) core->floor = -15;
     if (core->terms) return LB_OK;
-    return lb_fail(err, LB_ERR_UNSUPPORTED, "the tensor cores of %s do not multiply %s", t->name,
-                   lb_dtype_name(input));
+    return lb_fail(err, LB_ERR_UNSUPPORTED, "the tensor cores of %s do not multiply %s", t->name, lb_dtype_name(input));
 }
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
@@ -78,12 +76,12 @@ static int exponent_of(float x, int least)
 }
 
 /* `depth` elements, `step` apart, to value[p * stride], exponent[p * stride]. */
-static void split(const lb_matrix *x, ptrdiff_t at, ptrdiff_t step, size_t depth, lb_dtype input,
-                  float *scratch, double *value, int32_t *exponent, size_t stride)
+static void split(const lb_matrix *x, ptrdiff_t at, ptrdiff_t step, size_t depth, lb_dtype input, float *scratch,
+                  double *value, int32_t *exponent, size_t stride)
 {
     const int least = least_exponent(input);
-    lb_load_f32_strided(scratch, x->dtype,
-                        (const char *)x->data + at * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8), step, depth);
+    lb_load_f32_strided(scratch, x->dtype, (const char *)x->data + at * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8), step,
+                        depth);
     if (input == LB_F32) lb_round_to_tf32(scratch, depth, LB_RZ);
     for (size_t p = 0; p < depth; p++) {
         value[p * stride] = scratch[p];
@@ -143,8 +141,7 @@ static void sums_scalar(const group *g, const double *scale, double *sum)
 #if LB_HAVE_X86
 LB_TARGET_AVX2 static void tops_avx2(const group *g, int32_t *top)
 {
-    __m256i low = _mm256_loadu_si256((const __m256i *)top),
-            high = _mm256_loadu_si256((const __m256i *)(top + 8));
+    __m256i low = _mm256_loadu_si256((const __m256i *)top), high = _mm256_loadu_si256((const __m256i *)(top + 8));
     for (int p = 0; p < g->terms; p++) {
         const __m256i a = _mm256_set1_epi32(g->ea[p]);
         const __m256i *b = (const __m256i *)(g->eb + p * WIDTH);
@@ -158,13 +155,11 @@ LB_TARGET_AVX2 static void tops_avx2(const group *g, int32_t *top)
 LB_TARGET_AVX2 static void sums_avx2(const group *g, const double *scale, double *sum)
 {
     __m256d unit[4], part[4];
-    for (int v = 0; v < 4; v++)
-        unit[v] = _mm256_loadu_pd(scale + v * 4), part[v] = _mm256_loadu_pd(sum + v * 4);
+    for (int v = 0; v < 4; v++) unit[v] = _mm256_loadu_pd(scale + v * 4), part[v] = _mm256_loadu_pd(sum + v * 4);
     for (int p = 0; p < g->terms; p++) {
         const __m256d a = _mm256_set1_pd(g->a[p]);
         for (int v = 0; v < 4; v++) {
-            const __m256d term =
-                _mm256_mul_pd(_mm256_mul_pd(a, _mm256_loadu_pd(g->b + p * WIDTH + v * 4)), unit[v]);
+            const __m256d term = _mm256_mul_pd(_mm256_mul_pd(a, _mm256_loadu_pd(g->b + p * WIDTH + v * 4)), unit[v]);
             part[v] = _mm256_add_pd(part[v], _mm256_round_pd(term, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
         }
     }
@@ -175,8 +170,8 @@ LB_TARGET_AVX512 static void tops_avx512(const group *g, int32_t *top)
 {
     __m512i most = _mm512_loadu_si512(top);
     for (int p = 0; p < g->terms; p++)
-        most = _mm512_max_epi32(
-            most, _mm512_add_epi32(_mm512_set1_epi32(g->ea[p]), _mm512_loadu_si512(g->eb + p * WIDTH)));
+        most = _mm512_max_epi32(most,
+                                _mm512_add_epi32(_mm512_set1_epi32(g->ea[p]), _mm512_loadu_si512(g->eb + p * WIDTH)));
     _mm512_storeu_si512(top, most);
 }
 
@@ -187,10 +182,8 @@ LB_TARGET_AVX512 static void sums_avx512(const group *g, const double *scale, do
     for (int p = 0; p < g->terms; p++) {
         const __m512d a = _mm512_set1_pd(g->a[p]);
         for (int v = 0; v < 2; v++) {
-            const __m512d term =
-                _mm512_mul_pd(_mm512_mul_pd(a, _mm512_loadu_pd(g->b + p * WIDTH + v * 8)), unit[v]);
-            part[v] =
-                _mm512_add_pd(part[v], _mm512_roundscale_pd(term, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
+            const __m512d term = _mm512_mul_pd(_mm512_mul_pd(a, _mm512_loadu_pd(g->b + p * WIDTH + v * 8)), unit[v]);
+            part[v] = _mm512_add_pd(part[v], _mm512_roundscale_pd(term, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
         }
     }
     _mm512_storeu_pd(sum, part[0]);
@@ -227,23 +220,23 @@ LB_INLINE void end_sums(float *acc, const int32_t *top, int fraction, int output
 
 /* acc[r][j] = the chain of `depth` terms from acc[r][j] on, one fused sum after the other. Rows are interleaved: the sums of
  * a chain wait for each other, those of different rows do not. Row r of A starts at a + r * DEPTH. */
-#define CHAINS(TARGET, ISA)                                                                                    \
-    TARGET static void chains_##ISA(const lb_tensor_core *core, float acc[][WIDTH], size_t rows, size_t depth, \
-                                    const double *a, const int32_t *ea, const double *b, const int32_t *eb)    \
-    {                                                                                                          \
-        for (size_t p = 0; p < depth; p += (size_t)core->terms)                                                \
-            for (size_t r = 0; r < rows; r++) {                                                                \
-                const int terms = depth - p < (size_t)core->terms ? (int)(depth - p) : core->terms;            \
-                const group g = {terms, a + r * DEPTH + p, b + p * WIDTH, ea + r * DEPTH + p, eb + p * WIDTH}; \
-                int32_t top[WIDTH];                                                                            \
-                double scale[WIDTH], sum[WIDTH];                                                               \
-                own_exponents(acc[r], core->floor, top);                                                       \
-                tops_##ISA(&g, top);                                                                           \
-                start_sums(acc[r], top, core->fraction, scale, sum);                                           \
-                sums_##ISA(&g, scale, sum);                                                                    \
-                end_sums(acc[r], top, core->fraction, core->output, sum);                                      \
-                if (core->output == 10) lb_round_to_grid_f32(acc[r], WIDTH, LB_F16, NULL);                     \
-            }                                                                                                  \
+#define CHAINS(TARGET, ISA)                                                                                            \
+    TARGET static void chains_##ISA(const lb_tensor_core *core, float acc[][WIDTH], size_t rows, size_t depth,         \
+                                    const double *a, const int32_t *ea, const double *b, const int32_t *eb)            \
+    {                                                                                                                  \
+        for (size_t p = 0; p < depth; p += (size_t)core->terms)                                                        \
+            for (size_t r = 0; r < rows; r++) {                                                                        \
+                const int terms = depth - p < (size_t)core->terms ? (int)(depth - p) : core->terms;                    \
+                const group g = {terms, a + r * DEPTH + p, b + p * WIDTH, ea + r * DEPTH + p, eb + p * WIDTH};         \
+                int32_t top[WIDTH];                                                                                    \
+                double scale[WIDTH], sum[WIDTH];                                                                       \
+                own_exponents(acc[r], core->floor, top);                                                               \
+                tops_##ISA(&g, top);                                                                                   \
+                start_sums(acc[r], top, core->fraction, scale, sum);                                                   \
+                sums_##ISA(&g, scale, sum);                                                                            \
+                end_sums(acc[r], top, core->fraction, core->output, sum);                                              \
+                if (core->output == 10) lb_round_to_grid_f32(acc[r], WIDTH, LB_F16, NULL);                             \
+            }                                                                                                          \
     }
 CHAINS(, scalar)
 #if LB_HAVE_X86
@@ -283,15 +276,14 @@ static void panel(const product *s, size_t j, size_t p, size_t depth, bool fresh
     const size_t width = s->n - j < WIDTH ? s->n - j : WIDTH;
     for (size_t x = 0; x < WIDTH; x++) {
         const size_t column = j + (x < width ? x : 0);
-        split(s->b, (ptrdiff_t)p * s->b->row_stride + (ptrdiff_t)column * s->b->col_stride, s->b->row_stride,
-              depth, s->core->input, scratch, b + x, eb + x, WIDTH);
+        split(s->b, (ptrdiff_t)p * s->b->row_stride + (ptrdiff_t)column * s->b->col_stride, s->b->row_stride, depth,
+              s->core->input, scratch, b + x, eb + x, WIDTH);
     }
     for (size_t i = 0; i < s->m; i += ROWS) {
         const size_t rows = s->m - i < ROWS ? s->m - i : ROWS;
         float *c = s->c + (ptrdiff_t)i * s->ldc + (ptrdiff_t)j;
         memset(acc, 0, sizeof acc);
-        for (size_t r = 0; !fresh && r < rows; r++)
-            memcpy(acc[r], c + (ptrdiff_t)r * s->ldc, width * sizeof *c);
+        for (size_t r = 0; !fresh && r < rows; r++) memcpy(acc[r], c + (ptrdiff_t)r * s->ldc, width * sizeof *c);
         chains(s->core, acc, rows, depth, s->value + i * DEPTH, s->exponent + i * DEPTH, b, eb);
         for (size_t r = 0; r < rows; r++) memcpy(c + (ptrdiff_t)r * s->ldc, acc[r], width * sizeof *c);
     }
@@ -305,8 +297,8 @@ static void pass(const product *s, size_t first, size_t last, bool fresh)
 #pragma omp parallel for schedule(static) if (s->m * depth > 65536)
         for (size_t i = 0; i < s->m; i++) {
             float scratch[DEPTH];
-            split(s->a, (ptrdiff_t)i * s->a->row_stride + (ptrdiff_t)p * s->a->col_stride, s->a->col_stride,
-                  depth, s->core->input, scratch, s->value + i * DEPTH, s->exponent + i * DEPTH, 1);
+            split(s->a, (ptrdiff_t)i * s->a->row_stride + (ptrdiff_t)p * s->a->col_stride, s->a->col_stride, depth,
+                  s->core->input, scratch, s->value + i * DEPTH, s->exponent + i * DEPTH, 1);
         }
 #pragma omp parallel for schedule(static) if (s->m * s->n * depth > 65536)
         for (size_t j = 0; j < s->n; j += WIDTH) panel(s, j, p, depth, fresh && p == first);
@@ -323,16 +315,8 @@ lb_status lb_tensor_core_product(const lb_tensor_core *core, size_t m, size_t n,
                                  const lb_matrix *b, float *c, ptrdiff_t ldc, int64_t promote, bool add)
 {
     const bool pieces = promote > 0 && (size_t)promote < k;
-    product s = {core,
-                 m,
-                 n,
-                 k,
-                 a,
-                 b,
-                 c,
-                 ldc,
-                 malloc(m * DEPTH * sizeof(double) + 1),
-                 malloc(m * DEPTH * sizeof(int32_t) + 1)};
+    product s = {
+        core, m, n, k, a, b, c, ldc, malloc(m * DEPTH * sizeof(double) + 1), malloc(m * DEPTH * sizeof(int32_t) + 1)};
     float *part = pieces ? malloc(m * n * sizeof *part + 1) : NULL;
     const lb_status status = s.value && s.exponent && (part || !pieces) ? LB_OK : LB_ERR_NOMEM;
     if (status == LB_OK && !add && (pieces || !k))
@@ -343,8 +327,7 @@ lb_status lb_tensor_core_product(const lb_tensor_core *core, size_t m, size_t n,
         pass(&s, p, k - p < (size_t)promote ? k : p + (size_t)promote, true);
         for (size_t i = 0; i < m; i++)
             for (size_t j = 0; j < n; j++)
-                c[(ptrdiff_t)i * ldc + (ptrdiff_t)j] =
-                    added(c[(ptrdiff_t)i * ldc + (ptrdiff_t)j], part[i * n + j]);
+                c[(ptrdiff_t)i * ldc + (ptrdiff_t)j] = added(c[(ptrdiff_t)i * ldc + (ptrdiff_t)j], part[i * n + j]);
     }
     free(part);
     free(s.exponent);
@@ -364,7 +347,8 @@ float lb_tensor_core_sum(const lb_tensor_core *core, const float *a, const float
     const int least = b ? least_exponent(core->input) : -126, own = exponent_of(acc, -126);
     int top = own > core->floor ? own : core->floor;
     for (size_t i = 0; i < count; i++) {
-        const int e = b ? exponent_of(operand(core, a[i]), least) + exponent_of(operand(core, b[i]), least) : exponent_of(a[i], least);
+        const int e = b ? exponent_of(operand(core, a[i]), least) + exponent_of(operand(core, b[i]), least)
+                        : exponent_of(a[i], least);
         top = e > top ? e : top;
     }
     const double scale = power_of_two(core->fraction - top);

@@ -37,7 +37,7 @@ typedef struct lb_tensor_core {
     int output; /* fraction bits of the sum: 23, or 13; 10 is f16, rounded to nearest */
 } lb_tensor_core;
 
-#define LB_TENSOR_CORES                                                                                        \
+#define LB_TENSOR_CORES                                                                                                \
     "tensorcore:v100 tensorcore:a100 tensorcore:ada tensorcore:h100 tensorcore:h100-fp8 tensorcore:b200"
 
 /* 0, 1, …: the place of an arch in the table above; -1: there is none of that name. */
@@ -46,8 +46,7 @@ const char *lb_tensor_core_name(int arch); /* NULL past the last */
 
 /* The unit for operands of `a` and `b` (f32 operands are taken as tf32; of two widths the narrower counts) and sums of
  * `accumulate` (f16; anything else: f32). LB_ERR_UNSUPPORTED: the arch has none. */
-lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumulate, lb_tensor_core *core,
-                              lb_err *err);
+lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumulate, lb_tensor_core *core, lb_err *err);
 
 /* C = A B for a dense C with rows `ldc` apart; `add`: the chains start from the C given. promote > 0: chains of that many
  * terms from +0, their sums added in order in f32 (what DeepGEMM and cuBLASLt without fast accumulation do every 128).

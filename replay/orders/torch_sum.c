@@ -115,8 +115,8 @@ static float sum_scalar_row(const plan *p, int64_t offset, int64_t stride, int64
 }
 
 /* `width` <= BLOCK columns, `step` apart, of n rows, `stride` apart. */
-static void sum_columns(const plan *p, int64_t offset, int64_t stride, int64_t n, int64_t step, int64_t width, int lanes,
-                        float *buffer, float *out)
+static void sum_columns(const plan *p, int64_t offset, int64_t stride, int64_t n, int64_t step, int64_t width,
+                        int lanes, float *buffer, float *out)
 {
     lb_schedule schedule = {LB_SCHEDULE_CASCADE, lanes, 0};
     bool rounds = p->compute && p->compute != LB_F32;

@@ -34,8 +34,7 @@ LB_INLINE void amax_body(const float *x, int64_t n, uint32_t limit, uint32_t *mo
     }
     for (int l = 0; l < LANES; l++) *most = lane[l] > *most ? lane[l] : *most;
 }
-LB_PER_ISA(amax_run, amax_body, (const float *x, int64_t n, uint32_t limit, uint32_t *most),
-           (x, n, limit, most))
+LB_PER_ISA(amax_run, amax_body, (const float *x, int64_t n, uint32_t limit, uint32_t *most), (x, n, limit, most))
 
 float lb_amax(const float *x, int64_t n)
 {
@@ -46,11 +45,8 @@ float lb_amax(const float *x, int64_t n)
 
 lb_quantiser lb_quantiser_of(const lb_recipe *recipe, lb_role role, bool weight_gradient)
 {
-    lb_quantiser q = {.scaling = recipe->scaling,
-                      .rule = recipe->rule,
-                      .element = recipe->element[role],
-                      .own = LB_F32,
-                      .scale = 1};
+    lb_quantiser q = {
+        .scaling = recipe->scaling, .rule = recipe->rule, .element = recipe->element[role], .own = LB_F32, .scale = 1};
     q.cast = role == LB_ROLE_GRADIENT ? recipe->gradient_cast : recipe->cast;
     q.square = role == LB_ROLE_WEIGHT &&
                (q.scaling == LB_SCALING_BLOCK || (q.scaling == LB_SCALING_NV && !recipe->flat_weights));
@@ -87,8 +83,7 @@ static int mx_exponent(const lb_quantiser *q, float max, float amax)
         if (exponent >= 254) return 254;
         return (int)exponent + (exponent ? mantissa != 0 : mantissa > 0x400000u);
     }
-    if (q->rule == LB_SCALE_EVEN && bits <= 0x7f800000u)
-        bits = (bits + (1u << (23 - fraction - 1))) & 0xff800000u;
+    if (q->rule == LB_SCALE_EVEN && bits <= 0x7f800000u) bits = (bits + (1u << (23 - fraction - 1))) & 0xff800000u;
     if (bits >= 0x7f800000u) return 255;
     int exponent = (int)(bits >> 23) - 127 - ilogbf(max);
     if (q->rule == LB_SCALE_CEIL) exponent += (bits & 0x7fffffu) != 0;
@@ -202,8 +197,7 @@ LB_INLINE void count_body(const float *x, const float *scaled, const float *y, i
         masked += !finite && stays;
         nonzero += finite && size > 0;
         under += finite && size > 0 && y[i] == 0;
-        over +=
-            finite && fabsf(scaled[i]) >= limit && y[i] != 0; /* a scale that is 0 itself makes no overflow */
+        over += finite && fabsf(scaled[i]) >= limit && y[i] != 0; /* a scale that is 0 itself makes no overflow */
     }
     for (int l = 0; l < LANES; l++) loss->signal += signal[l], loss->error += error[l];
     loss->amax = most > loss->amax ? most : loss->amax;
@@ -212,8 +206,7 @@ LB_INLINE void count_body(const float *x, const float *scaled, const float *y, i
     loss->spoiled += spoiled, loss->masked += masked;
 }
 LB_PER_ISA(count, count_body,
-           (const float *x, const float *scaled, const float *y, int64_t n, float limit,
-            lb_rounding_loss *loss),
+           (const float *x, const float *scaled, const float *y, int64_t n, float limit, lb_rounding_loss *loss),
            (x, scaled, y, n, limit, loss))
 
 /* Half a step beyond the largest value: what no nearest rounding brings back. */
@@ -246,8 +239,7 @@ static void nan_to_largest(const float *scaled, float *y, int64_t n, float max)
 }
 
 /* Rows [first, first + rows) share blocks. `room`: for scales of a row and two rows of elements. */
-static void quantise_band(const scaler *s, float *x, int64_t first, int64_t rows, float *room,
-                          lb_rounding_loss *loss)
+static void quantise_band(const scaler *s, float *x, int64_t first, int64_t rows, float *room, lb_rounding_loss *loss)
 {
     const lb_quantiser *q = s->q;
     const int64_t k = q->k, blocks = (k + s->width - 1) / s->width;
@@ -322,8 +314,7 @@ void lb_rounding_loss_add(lb_rounding_loss *sum, const lb_rounding_loss *more)
     sum->error += more->error;
     if (more->amax > sum->amax) sum->amax = more->amax;
     if (more->scale_high > sum->scale_high) sum->scale_high = more->scale_high;
-    if (more->scale_low && (!sum->scale_low || more->scale_low < sum->scale_low))
-        sum->scale_low = more->scale_low;
+    if (more->scale_low && (!sum->scale_low || more->scale_low < sum->scale_low)) sum->scale_low = more->scale_low;
 }
 
 lb_status lb_quantise(const lb_quantiser *q, float *x, lb_rounding_loss *loss, lb_err *err)

@@ -75,8 +75,8 @@ static lb_status parse_grid(const char *item, size_t n, const char *value, lb_dt
     return wrong(err, "types are f64 f32 tf32 bf16 f16 e4m3fn e5m2 e4m3fnuz e5m2fnuz e2m1 e8m0", item, n);
 }
 
-static lb_status parse_word(const char *item, size_t n, const char *value, const char *const *words,
-                            int n_words, int *which, lb_err *err)
+static lb_status parse_word(const char *item, size_t n, const char *value, const char *const *words, int n_words,
+                            int *which, lb_err *err)
 {
     char expected[160] = "expected";
     for (int i = 0; i < n_words; i++) {
@@ -84,17 +84,16 @@ static lb_status parse_word(const char *item, size_t n, const char *value, const
             *which = i;
             return LB_OK;
         }
-        snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s %s", i ? "," : "",
-                 words[i]);
+        snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s %s", i ? "," : "", words[i]);
     }
     return wrong(err, expected, item, n);
 }
-#define WORD(...)                                                                                              \
-    parse_word(item, n, value, (const char *const[]){__VA_ARGS__},                                             \
+#define WORD(...)                                                                                                      \
+    parse_word(item, n, value, (const char *const[]){__VA_ARGS__},                                                     \
                (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)), &which, err)
 
-static lb_status parse_number(const char *item, size_t n, const char *value, double least, double most,
-                              double *number, lb_err *err)
+static lb_status parse_number(const char *item, size_t n, const char *value, double least, double most, double *number,
+                              lb_err *err)
 {
     char *end;
     errno = 0;
@@ -135,8 +134,7 @@ static lb_status take_type(lb_recipe *r, const char *item, size_t n, const char 
 }
 
 /* LB_ERR_NOT_FOUND: not a key of these. */
-static lb_status take_cast_key(lb_recipe *r, seen *given, const char *item, size_t n, const char *value,
-                               lb_err *err)
+static lb_status take_cast_key(lb_recipe *r, seen *given, const char *item, size_t n, const char *value, lb_err *err)
 {
     const size_t key = (size_t)(value - 1 - item);
     int which = 0;
@@ -202,8 +200,7 @@ static lb_status take_delayed_key(lb_recipe *r, const char *item, size_t n, cons
     return LB_ERR_NOT_FOUND;
 }
 
-static lb_status take_nv_key(lb_recipe *r, seen *given, const char *item, size_t n, const char *value,
-                             lb_err *err)
+static lb_status take_nv_key(lb_recipe *r, seen *given, const char *item, size_t n, const char *value, lb_err *err)
 {
     const size_t key = (size_t)(value - 1 - item);
     int which = 0;
@@ -245,8 +242,7 @@ static lb_status take_key(lb_recipe *r, seen *given, const char *item, size_t n,
         return take_type(r, item, n, value, err);
     const lb_status cast = take_cast_key(r, given, item, n, value, err);
     if (cast != LB_ERR_NOT_FOUND) return cast;
-    if (r->scaling && (is(item, key, "forward") || is(item, key, "backward")))
-        return take_type(r, item, n, value, err);
+    if (r->scaling && (is(item, key, "forward") || is(item, key, "backward"))) return take_type(r, item, n, value, err);
     if (r->scaling && is(item, key, "scale")) return take_scale_rule(r, item, n, value, err);
     lb_status status = r->scaling == LB_SCALING_DELAYED ? take_delayed_key(r, item, n, value, err)
                        : r->scaling == LB_SCALING_NV    ? take_nv_key(r, given, item, n, value, err)
@@ -283,8 +279,7 @@ static lb_status check_elements(const lb_recipe *r, const char *argument, lb_err
     if (!r->scaling) return LB_OK;
     for (int role = 0; role < LB_ROLES; role++) {
         const lb_dtype element = r->element[role];
-        if (element == LB_E8M0 || element == LB_F32 || element == LB_F64 || element == LB_TF32 ||
-            element == LB_BF16)
+        if (element == LB_E8M0 || element == LB_F32 || element == LB_F64 || element == LB_TF32 || element == LB_BF16)
             return wrong(err, "scales are for e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e2m1 and f16", argument,
                          strlen(argument));
         if (r->scaling == LB_SCALING_NV && element != LB_E2M1)
@@ -312,8 +307,8 @@ static lb_status complete(lb_recipe *r, const seen *given, const char *argument,
     r->casts_operands = r->compute || r->scaling;
     r->casts_results = r->storage != LB_NO_DTYPE;
     if (given->round && !r->casts_operands && !r->casts_results && !r->short_form)
-        return wrong(err, "round is for what compute or storage name; for results as recorded use --rounding",
-                     argument, n);
+        return wrong(err, "round is for what compute or storage name; for results as recorded use --rounding", argument,
+                     n);
     if (!r->scaling)
         for (int role = 0; role < LB_ROLES; role++) r->element[role] = r->compute ? r->compute : r->short_form;
     const lb_cast gradients = r->gradient_cast;
@@ -356,6 +351,6 @@ void lb_recipe_format(const lb_recipe *r, lb_role role, char *text, size_t size)
     const char *rule = r->scaling == LB_SCALING_MX ? RULES[r->rule] : "";
     const lb_rounding rounding = (role == LB_ROLE_GRADIENT ? r->gradient_cast : r->cast).rounding;
     static const char *const roundings[] = {"", " rz", " rna", " stochastic"};
-    snprintf(text, size, "%s%s%s%s%s", lb_dtype_name(r->element[role]), scalings[r->scaling], *rule ? " " : "",
-             rule, roundings[rounding]);
+    snprintf(text, size, "%s%s%s%s%s", lb_dtype_name(r->element[role]), scalings[r->scaling], *rule ? " " : "", rule,
+             roundings[rounding]);
 }

@@ -68,7 +68,10 @@ typedef struct lb_recipe {
 } lb_recipe;
 
 /* A grid that no tensor is held in: its values lie in f32. */
-static inline bool lb_grid_is_held_as_f32(lb_dtype grid) { return grid == LB_TF32 || grid == LB_E2M1 || grid == LB_E8M0; }
+static inline bool lb_grid_is_held_as_f32(lb_dtype grid)
+{
+    return grid == LB_TF32 || grid == LB_E2M1 || grid == LB_E8M0;
+}
 
 /* LB_ERR_INVALID names what is wrong and what is expected. */
 lb_status lb_recipe_parse(const char *argument, lb_recipe *recipe, lb_err *err);

@@ -66,14 +66,13 @@ static bool grow(lb_scale_book *book)
     return true;
 }
 
-lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recipe, const char *layer,
-                                     lb_role role, uint32_t slot)
+lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recipe, const char *layer, lb_role role,
+                                     uint32_t slot)
 {
     if (!grow(book)) return NULL;
     uint32_t *at = slot_of(book, recipe, layer, role, slot);
     if (!*at) {
-        lb_scale_history made = {
-            .recipe = recipe, .layer = strdup(layer), .role = role, .slot = slot, .scale = 1};
+        lb_scale_history made = {.recipe = recipe, .layer = strdup(layer), .role = role, .slot = slot, .scale = 1};
         made.history = calloc((size_t)recipe->history, sizeof *made.history);
         if (!made.layer || !made.history) {
             free(made.layer);
@@ -89,8 +88,7 @@ lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recip
 /* The kernel's constant: the largest value over 2^margin, in f32. */
 static float scaled_max(const lb_scale_history *entry)
 {
-    return (float)lb_dtype_max_finite(entry->recipe->element[entry->role]) *
-           powf(2.0f, -(float)entry->recipe->margin);
+    return (float)lb_dtype_max_finite(entry->recipe->element[entry->role]) * powf(2.0f, -(float)entry->recipe->margin);
 }
 
 static void set_scale(lb_scale_history *entry, float amax)

@@ -30,8 +30,8 @@ typedef struct lb_scale_book lb_scale_book;
 lb_scale_book *lb_scale_book_new(void); /* NULL when out of memory */
 void lb_scale_book_free(lb_scale_book *book);
 /* Made when new; NULL when out of memory. Valid until the next call. `recipe` is compared by address. */
-lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recipe, const char *layer,
-                                     lb_role role, uint32_t slot);
+lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recipe, const char *layer, lb_role role,
+                                     uint32_t slot);
 /* The scale for a tensor with that amax, which joins the history. Several tensors of one step share the scale. */
 float lb_scale_history_take(lb_scale_history *entry, float amax);
 /* After a step. */

@@ -12,7 +12,10 @@
 enum { CALL_BYTES = 1 << 22, TRIALS = 12, DEFAULT_GROUPS = 8, SAMPLE_ABOVE = 4096, SAMPLE = 1024 };
 
 static const char *const outcomes[] = {"tree", "exact", "unstable", "no-sum", "no-tree"};
-const char *lb_probe_outcome_name(lb_probe_outcome outcome) { return outcomes[outcome]; }
+const char *lb_probe_outcome_name(lb_probe_outcome outcome)
+{
+    return outcomes[outcome];
+}
 
 uint32_t lb_prober_random(lb_prober *p, uint32_t n)
 {
@@ -21,12 +24,15 @@ uint32_t lb_prober_random(lb_prober *p, uint32_t n)
     return (uint32_t)(((uint64_t)words[0] * n) >> 32);
 }
 
-static size_t element_size(const lb_probe_kernel *k) { return lb_dtype_bits(k->shape.dtype) / 8; }
+static size_t element_size(const lb_probe_kernel *k)
+{
+    return lb_dtype_bits(k->shape.dtype) / 8;
+}
 
 /* ---- asking ------------------------------------------------------------------------------------------------------ */
 
-lb_status lb_prober_sums(lb_prober *p, uint64_t count, lb_probe_fill fill, void *context, const void *factors, double *sums,
-                         lb_err *err)
+lb_status lb_prober_sums(lb_prober *p, uint64_t count, lb_probe_fill fill, void *context, const void *factors,
+                         double *sums, lb_err *err)
 {
     const lb_probe_shape *s = &p->kernel->shape;
     const size_t row_bytes = s->n * element_size(p->kernel), results = (size_t)s->rows * s->columns;
@@ -43,7 +49,8 @@ lb_status lb_prober_sums(lb_prober *p, uint64_t count, lb_probe_fill fill, void 
             fill(context, done + i, terms + (i / p->rows * s->rows + p->row[i % p->rows]) * row_bytes);
         status = p->kernel->run(p->kernel->context, (uint32_t)calls, terms, factors, out, err);
         for (uint64_t i = 0; status == LB_OK && i < calls * p->rows && done + i < count; i++)
-            sums[done + i] = out[i / p->rows * results + (size_t)p->row[i % p->rows] * s->columns + p->column[i % p->rows]];
+            sums[done + i] =
+                out[i / p->rows * results + (size_t)p->row[i % p->rows] * s->columns + p->column[i % p->rows]];
         p->calls += calls;
         done += calls * p->rows;
     }
@@ -120,7 +127,8 @@ lb_status lb_prober_ask(lb_prober *p, lb_probe_query *queries, uint32_t count, l
     for (uint64_t i = 0; status == LB_OK && i < n; i++) {
         lb_probe_query *q = &queries[a.probe[i].query];
         const uint32_t survivors = units_in(p, sums[i], most + 1);
-        q->size = survivors == LB_PROBE_NONE || q->size == LB_PROBE_NONE || survivors > q->size ? LB_PROBE_NONE : q->size - survivors;
+        q->size = survivors == LB_PROBE_NONE || q->size == LB_PROBE_NONE || survivors > q->size ? LB_PROBE_NONE
+                                                                                                : q->size - survivors;
     }
     free(a.probe);
     free(sums);
@@ -158,7 +166,8 @@ static void fill_first(void *context, uint64_t i, void *terms)
         return;
     }
     const uint64_t from = (i - f->singles) * p->units.most;
-    for (uint64_t k = from; k < p->terms && k < from + p->units.most; k++) put(terms, &f->marks, p->position[k], &f->marks.unit);
+    for (uint64_t k = from; k < p->terms && k < from + p->units.most; k++)
+        put(terms, &f->marks, p->position[k], &f->marks.unit);
     if (from < p->terms) return;
     put(terms, &f->marks, p->position[0], &f->marks.plus);
     put(terms, &f->marks, p->position[p->terms - 1], &f->marks.minus);
@@ -175,14 +184,16 @@ static bool no_sum(lb_probe_group *g, const char *reason, double x)
 static bool answers_fit(lb_prober *p, lb_probe_group *g, const double *sums, uint32_t singles, uint64_t n)
 {
     p->response = sums[0];
-    if (!(fabs(p->response) > 0) || !isfinite(p->response)) return no_sum(g, "a term of %g alone is lost", p->units.unit);
+    if (!(fabs(p->response) > 0) || !isfinite(p->response))
+        return no_sum(g, "a term of %g alone is lost", p->units.unit);
     for (uint32_t i = 1; i < singles; i++)
         if (sums[i] != sums[0]) return no_sum(g, "a unit counts as %g at one term and otherwise at another", sums[0]);
     for (uint64_t i = singles; i < n; i++) {
         const uint64_t from = (i - singles) * p->units.most, left = from < p->terms ? p->terms - from : 0;
         const uint32_t expected = (uint32_t)(left < p->units.most ? left : p->units.most);
         if (units_in(p, sums[i], expected) != expected)
-            return no_sum(g, expected ? "many units do not add up: %g" : "a huge term and its negative give %g", sums[i]);
+            return no_sum(g, expected ? "many units do not add up: %g" : "a huge term and its negative give %g",
+                          sums[i]);
     }
     return true;
 }
@@ -210,7 +221,8 @@ static lb_status ask_first(lb_prober *p, lb_probe_group *g, bool *fine, lb_err *
 void lb_prober_random_term(lb_prober *p, void *to)
 {
     const uint32_t spread = p->kernel->shape.dtype == LB_F16 ? 3 : 8;
-    const double x = lb_prober_random(p, 1u << 30) / 0x1p29 - 1, scale = (double)lb_prober_random(p, 2 * spread + 1) - spread;
+    const double x = lb_prober_random(p, 1u << 30) / 0x1p29 - 1,
+                 scale = (double)lb_prober_random(p, 2 * spread + 1) - spread;
     lb_from_f64(p->kernel->shape.dtype, to, x * exp2(scale), NULL);
 }
 
@@ -284,7 +296,9 @@ static lb_status confirm(lb_prober *p, lb_probe_group *g, lb_err *err)
     lb_sum_tree *whole = NULL;
     if (p->terms < s->n && *g->names) {
         char first[128];
-        snprintf(first, sizeof first, "%.*s", (int)(strstr(g->names, " = ") ? strstr(g->names, " = ") - g->names : (long)strlen(g->names)), g->names);
+        snprintf(first, sizeof first, "%.*s",
+                 (int)(strstr(g->names, " = ") ? strstr(g->names, " = ") - g->names : (long)strlen(g->names)),
+                 g->names);
         lb_sum_tree_named(first, s->n, lb_probe_sum_of(s->form), s->dtype, &whole, NULL);
     }
     lb_status status = lb_probe_confirm(p, whole, g, err);
@@ -296,7 +310,8 @@ static lb_status confirm(lb_prober *p, lb_probe_group *g, lb_err *err)
 static lb_status probe_group(lb_prober *p, const signature *all, uint32_t count, lb_probe_group *g, lb_err *err)
 {
     const lb_probe_shape *s = &p->kernel->shape;
-    *g = (lb_probe_group){.row = all[0].position / s->columns, .column = all[0].position % s->columns, .positions = count};
+    *g = (lb_probe_group){
+        .row = all[0].position / s->columns, .column = all[0].position % s->columns, .positions = count};
     if (all[0].unstable) {
         g->outcome = LB_PROBE_UNSTABLE;
         snprintf(g->reason, sizeof g->reason, "the same terms gave other bits in a second call");
@@ -309,8 +324,10 @@ static lb_status probe_group(lb_prober *p, const signature *all, uint32_t count,
     LB_TRY(lb_probe_find_tree(p, g, err));
     if (g->outcome != LB_PROBE_TREE) return LB_OK;
     const lb_sum_of of = lb_probe_sum_of(s->form);
-    if (p->terms == s->n) lb_sum_tree_name(g->tree, of, s->dtype, g->names, sizeof g->names);
-    else lb_sum_tree_name_sampled(g->tree, p->position, s->n, of, s->dtype, g->names, sizeof g->names);
+    if (p->terms == s->n)
+        lb_sum_tree_name(g->tree, of, s->dtype, g->names, sizeof g->names);
+    else
+        lb_sum_tree_name_sampled(g->tree, p->position, s->n, of, s->dtype, g->names, sizeof g->names);
     LB_TRY(confirm(p, g, err));
     g->tree->rounded = of == LB_SUM_PRODUCT && *g->arithmetic && !strstr(g->arithmetic, "fma");
     return LB_OK;
@@ -343,7 +360,9 @@ static uint32_t sample_terms(lb_prober *p, uint32_t *position, uint32_t most)
 
 static void choose_terms(lb_prober *p, uint32_t *position)
 {
-    const uint32_t n = p->kernel->shape.n, wanted = p->options.sample ? p->options.sample : n > SAMPLE_ABOVE ? SAMPLE : n;
+    const uint32_t n = p->kernel->shape.n, wanted = p->options.sample  ? p->options.sample
+                                                    : n > SAMPLE_ABOVE ? SAMPLE
+                                                                       : n;
     p->position = position;
     p->terms = wanted < n ? sample_terms(p, position, wanted < 16 ? 16 : wanted) : n;
     for (uint32_t i = 0; wanted >= n && i < n; i++) position[i] = i;
@@ -355,14 +374,17 @@ static int by_positions(const void *a, const void *b)
 {
     const lb_probe_group *x = a, *y = b;
     if (x->positions != y->positions) return x->positions < y->positions ? 1 : -1;
-    return (x->row > y->row) - (x->row < y->row) + ((x->column > y->column) - (x->column < y->column)) * (x->row == y->row);
+    return (x->row > y->row) - (x->row < y->row) +
+           ((x->column > y->column) - (x->column < y->column)) * (x->row == y->row);
 }
 
 static lb_status probe_groups(lb_prober *p, const signature *all, size_t results, lb_probe_report *r, lb_err *err)
 {
     const uint32_t most = p->options.most_groups ? p->options.most_groups : DEFAULT_GROUPS;
     for (size_t from = 0, end; from < results; from = end) {
-        for (end = from + 1; end < results && all[end].hash == all[from].hash && all[end].unstable == all[from].unstable;) end++;
+        for (end = from + 1;
+             end < results && all[end].hash == all[from].hash && all[end].unstable == all[from].unstable;)
+            end++;
         if (all[from].unstable) end = results; /* what wavers is one group */
         if (r->n_groups == most) {
             r->groups_left_out++;
@@ -386,7 +408,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-lb_status lb_probe_run(const lb_probe_kernel *kernel, const lb_probe_options *options, lb_probe_report *report, lb_err *err)
+lb_status lb_probe_run(const lb_probe_kernel *kernel, const lb_probe_options *options, lb_probe_report *report,
+                       lb_err *err)
 {
     *report = (lb_probe_report){0};
     const lb_probe_shape *s = &kernel->shape;

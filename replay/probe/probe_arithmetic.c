@@ -31,7 +31,10 @@ typedef struct trial {
     float *narrow_terms, *narrow_factors, *narrow_sums;
 } trial;
 
-static uint32_t place(const trial *t, uint32_t i) { return t->position ? t->position[i] : i; }
+static uint32_t place(const trial *t, uint32_t i)
+{
+    return t->position ? t->position[i] : i;
+}
 
 static void fill_random(void *context, uint64_t i, void *terms)
 {
@@ -56,14 +59,14 @@ static bool room(trial *t)
     t->sums = malloc(ROWS * sizeof(double));
     t->got = malloc(ROWS * sizeof(double));
     t->narrow_sums = malloc(ROWS * sizeof(float));
-    return t->terms && t->factors && t->wide_terms && t->wide_factors && t->narrow_terms && t->narrow_factors && t->sums &&
-           t->got && t->narrow_sums;
+    return t->terms && t->factors && t->wide_terms && t->wide_factors && t->narrow_terms && t->narrow_factors &&
+           t->sums && t->got && t->narrow_sums;
 }
 
 static void release(trial *t)
 {
-    void *all[] = {t->terms, t->factors, t->wide_terms, t->wide_factors, t->narrow_terms, t->narrow_factors, t->sums, t->got,
-                   t->narrow_sums};
+    void *all[] = {t->terms,          t->factors, t->wide_terms, t->wide_factors, t->narrow_terms,
+                   t->narrow_factors, t->sums,    t->got,        t->narrow_sums};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -109,9 +112,11 @@ static lb_status sums_f32(trial *t, const candidate *c)
     }
     const float n = (float)t->prober->kernel->shape.n;
     const bool product = t->prober->kernel->shape.form >= LB_PROBE_DOT;
-    LB_TRY(product ? lb_sum_tree_products_f32(t->tree, &rule, t->narrow_factors, t->narrow_terms, ROWS, ROWS, t->narrow_sums)
+    LB_TRY(product ? lb_sum_tree_products_f32(t->tree, &rule, t->narrow_factors, t->narrow_terms, ROWS, ROWS,
+                                              t->narrow_sums)
                    : lb_sum_tree_run_f32(t->tree, &rule, t->narrow_terms, ROWS, ROWS, t->narrow_sums));
-    for (int i = 0; c->scale && i < ROWS; i++) t->narrow_sums[i] = c->scale == 1 ? t->narrow_sums[i] / n : t->narrow_sums[i] * (1 / n);
+    for (int i = 0; c->scale && i < ROWS; i++)
+        t->narrow_sums[i] = c->scale == 1 ? t->narrow_sums[i] / n : t->narrow_sums[i] * (1 / n);
     for (int i = 0; i < ROWS; i++) t->sums[i] = t->narrow_sums[i];
     return LB_OK;
 }

@@ -9,7 +9,10 @@
 #include <string.h>
 
 static const char *const forms[] = {"sum", "rows", "columns", "dot", "matmul"};
-const char *lb_probe_form_name(lb_probe_form form) { return forms[form]; }
+const char *lb_probe_form_name(lb_probe_form form)
+{
+    return forms[form];
+}
 
 bool lb_probe_form_parse(const char *text, lb_probe_form *form)
 {
@@ -87,7 +90,8 @@ static void lay_factors(bench *b, const char *factors)
     lb_from_f64(b->shape.dtype, &one, 1, NULL);
     for (size_t i = 0; i < b->shape.n; i++)
         for (size_t j = 0; j < b->shape.columns; j++)
-            memcpy(b->y + (i * b->shape.columns + j) * b->size, factors ? factors + i * b->size : (const char *)&one, b->size);
+            memcpy(b->y + (i * b->shape.columns + j) * b->size, factors ? factors + i * b->size : (const char *)&one,
+                   b->size);
 }
 
 /* Terms lie in rows; a kernel of columns reads them across. */
@@ -102,7 +106,8 @@ static void lay_terms(bench *b, const char *terms)
         for (size_t i = 0; i < n; i++) memcpy(b->x + (i * rows + r) * b->size, terms + (r * n + i) * b->size, b->size);
 }
 
-static lb_status run_bench(bench *b, lb_status (*call)(bench *), uint32_t calls, const void *terms, const void *factors, double *sums)
+static lb_status run_bench(bench *b, lb_status (*call)(bench *), uint32_t calls, const void *terms, const void *factors,
+                           double *sums)
 {
     const lb_probe_shape *s = &b->shape;
     const size_t results = (size_t)s->rows * s->columns;
@@ -140,20 +145,26 @@ static lb_status run_bench(bench *b, lb_status (*call)(bench *), uint32_t calls,
 static lb_status call_symbol(bench *b)
 {
     const lb_probe_shape *s = &b->shape;
-    if (b->size == 8) CALL(double, double);
-    else if (b->size == 4) CALL(float, float);
-    else if (b->out_size == 4) CALL(uint16_t, float);
-    else CALL(uint16_t, uint16_t);
+    if (b->size == 8)
+        CALL(double, double);
+    else if (b->size == 4)
+        CALL(float, float);
+    else if (b->out_size == 4)
+        CALL(uint16_t, float);
+    else
+        CALL(uint16_t, uint16_t);
     return LB_OK;
 }
 
-static lb_status run_symbol(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
+static lb_status run_symbol(void *context, uint32_t calls, const void *terms, const void *factors, double *sums,
+                            lb_err *err)
 {
     (void)err;
     return run_bench(context, call_symbol, calls, terms, factors, sums);
 }
 
-lb_status lb_probe_symbol(const lb_probe_shape *shape, const char *path, const char *symbol, lb_probe_kernel *kernel, lb_err *err)
+lb_status lb_probe_symbol(const lb_probe_shape *shape, const char *path, const char *symbol, lb_probe_kernel *kernel,
+                          lb_err *err)
 {
     *kernel = (lb_probe_kernel){0};
     bench *b;
@@ -182,8 +193,10 @@ static lb_status call_engine(bench *b)
     double *wide = malloc((terms + results + 1) * sizeof *wide), *sums = wide + terms;
     float *x = (float *)(void *)wide, *y = (float *)(void *)sums;
     if (!wide) return LB_ERR_NOMEM;
-    if (type == LB_F64) memcpy(wide, b->x, terms * 8);
-    else lb_load_f32(x, s->dtype, b->x, terms);
+    if (type == LB_F64)
+        memcpy(wide, b->x, terms * 8);
+    else
+        lb_load_f32(x, s->dtype, b->x, terms);
     const lb_method method = {.schedule = order};
     const lb_matrix ma = {b->x, s->dtype, (ptrdiff_t)s->n, 1}, mb = {b->y, s->dtype, (ptrdiff_t)s->columns, 1};
     const lb_product shape = {.m = s->rows, .n = s->columns, .k = s->n};
@@ -191,23 +204,30 @@ static lb_status call_engine(bench *b)
     case LB_PROBE_SUM:
     case LB_PROBE_ROWS:
         for (size_t r = 0; r < s->rows; r++) {
-            if (type == LB_F64) sums[r] = lb_sum_f64(order, wide + r * s->n, s->n, LB_NO_DTYPE);
-            else y[r] = lb_sum_f32(order, x + r * s->n, s->n, LB_NO_DTYPE);
+            if (type == LB_F64)
+                sums[r] = lb_sum_f64(order, wide + r * s->n, s->n, LB_NO_DTYPE);
+            else
+                y[r] = lb_sum_f32(order, x + r * s->n, s->n, LB_NO_DTYPE);
         }
         break;
     case LB_PROBE_COLUMNS:
-        if (type == LB_F64) lb_sum_columns_f64(order, wide, s->rows, s->n, s->rows, sums, LB_NO_DTYPE);
-        else lb_sum_columns_f32(order, x, s->rows, s->n, s->rows, y, LB_NO_DTYPE);
+        if (type == LB_F64)
+            lb_sum_columns_f64(order, wide, s->rows, s->n, s->rows, sums, LB_NO_DTYPE);
+        else
+            lb_sum_columns_f32(order, x, s->rows, s->n, s->rows, y, LB_NO_DTYPE);
         break;
     default: status = lb_product_matrices(&shape, type, &method, &(lb_matmul_batch){1, 0, 0, 0}, &ma, &mb, false, sums);
     }
-    if (type == LB_F64) lb_store_f64(result, b->out, sums, results, NULL);
-    else lb_store_f32(result, b->out, y, results, NULL);
+    if (type == LB_F64)
+        lb_store_f64(result, b->out, sums, results, NULL);
+    else
+        lb_store_f32(result, b->out, y, results, NULL);
     free(wide);
     return status;
 }
 
-static lb_status run_engine(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
+static lb_status run_engine(void *context, uint32_t calls, const void *terms, const void *factors, double *sums,
+                            lb_err *err)
 {
     const lb_status status = run_bench(context, call_engine, calls, terms, factors, sums);
     return status == LB_OK ? LB_OK : lb_fail(err, status, "the engine has no such sum: %s", lb_status_text(status));

@@ -102,8 +102,8 @@ static bool serve_one(const lb_probe_kernel *kernel, int socket)
     bool fine = terms && factors && sums && get(socket, terms, r.calls * terms_bytes(s), -1) &&
                 (!r.factors || get(socket, factors, factors_bytes(s), -1));
     for (uint32_t c = 0; c < r.calls && fine; c++)
-        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(s), r.factors ? factors : NULL, sums,
-                           NULL) == LB_OK &&
+        fine = kernel->run(kernel->context, 1, terms + c * terms_bytes(s), r.factors ? factors : NULL, sums, NULL) ==
+                   LB_OK &&
                put(socket, sums, results * sizeof *sums);
     free(terms);
     free(factors);
@@ -143,23 +143,20 @@ static void describe(stranger *s, const char *path, const char *symbol)
     case LB_PROBE_COLUMNS:
         snprintf(arguments, sizeof arguments, "const %s *x, int64_t n, int64_t columns, %s *out", t, r);
         break;
-    case LB_PROBE_DOT:
-        snprintf(arguments, sizeof arguments, "const %s *x, const %s *y, int64_t n", t, t);
-        break;
+    case LB_PROBE_DOT: snprintf(arguments, sizeof arguments, "const %s *x, const %s *y, int64_t n", t, t); break;
     case LB_PROBE_MATMUL:
-        snprintf(arguments, sizeof arguments,
-                 "const %s *a, const %s *b, %s *c, int64_t m, int64_t n, int64_t k", t, t, r);
+        snprintf(arguments, sizeof arguments, "const %s *a, const %s *b, %s *c, int64_t m, int64_t n, int64_t k", t, t,
+                 r);
         break;
     }
-    snprintf(s->called, sizeof s->called, "%.120s of %.120s, called as %s f(%s),", symbol, path,
-             gives ? r : "void", arguments);
+    snprintf(s->called, sizeof s->called, "%.120s of %.120s, called as %s f(%s),", symbol, path, gives ? r : "void",
+             arguments);
 }
 
 /* How it ended, for good. A child that answers no more is made to end. */
 static lb_status lost(stranger *s, bool late, lb_err *err)
 {
-    static const char hint[] =
-        "has it another signature? --as, --dtype and --result say which it is called with";
+    static const char hint[] = "has it another signature? --as, --dtype and --result say which it is called with";
     int code = 0;
     if (!*s->gone) {
         if (late) kill(s->process, SIGKILL);
@@ -167,9 +164,8 @@ static lb_status lost(stranger *s, bool late, lb_err *err)
         close(s->socket);
         s->process = 0;
         if (late)
-            snprintf(s->gone, sizeof s->gone,
-                     "%s has not returned for %d s: does it need longer (--timeout), or %s", s->called,
-                     s->seconds, hint);
+            snprintf(s->gone, sizeof s->gone, "%s has not returned for %d s: does it need longer (--timeout), or %s",
+                     s->called, s->seconds, hint);
         else if (WIFSIGNALED(code))
             snprintf(s->gone, sizeof s->gone, "%s was ended by signal %d (%s): %s", s->called, WTERMSIG(code),
                      strsignal(WTERMSIG(code)), hint);
@@ -180,14 +176,12 @@ static lb_status lost(stranger *s, bool late, lb_err *err)
     return lb_fail(err, LB_ERR_IO, "%s", s->gone);
 }
 
-static lb_status run(void *context, uint32_t calls, const void *terms, const void *factors, double *sums,
-                     lb_err *err)
+static lb_status run(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
 {
     stranger *s = context;
     const request r = {.calls = calls, .factors = factors != NULL};
     const size_t results = (size_t)s->shape.rows * s->shape.columns;
-    if (!s->process || !put(s->socket, &r, sizeof r) ||
-        !put(s->socket, terms, calls * terms_bytes(&s->shape)) ||
+    if (!s->process || !put(s->socket, &r, sizeof r) || !put(s->socket, terms, calls * terms_bytes(&s->shape)) ||
         (factors && !put(s->socket, factors, factors_bytes(&s->shape))))
         return lost(s, false, err);
     for (uint32_t c = 0; c < calls; c++)
@@ -233,8 +227,7 @@ lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const 
     *kernel = (lb_probe_kernel){0};
     const bool narrow = lb_dtype_bits(shape->dtype) == 16;
     if (shape->result && shape->result != shape->dtype && !(narrow && shape->result == LB_F32))
-        return lb_fail(err, LB_ERR_INVALID,
-                       "results of a C function are of the terms' dtype, or f32 for 16-bit terms");
+        return lb_fail(err, LB_ERR_INVALID, "results of a C function are of the terms' dtype, or f32 for 16-bit terms");
     stranger *s = calloc(1, sizeof *s);
     if (!s) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     s->shape = *shape;

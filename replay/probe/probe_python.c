@@ -25,7 +25,8 @@ static const char *descriptor(lb_dtype dtype)
 static lb_status put_array(python *p, const void *data, const uint32_t *shape, int ndim, size_t bytes, lb_err *err)
 {
     char header[256];
-    int n = 10 + snprintf(header + 10, sizeof header - 10, "{'descr': '%s', 'fortran_order': False, 'shape': (", descriptor(p->shape.dtype));
+    int n = 10 + snprintf(header + 10, sizeof header - 10, "{'descr': '%s', 'fortran_order': False, 'shape': (",
+                          descriptor(p->shape.dtype));
     for (int d = 0; d < ndim; d++) n += snprintf(header + n, sizeof header - (size_t)n, "%u,", shape[d]);
     n += snprintf(header + n, sizeof header - (size_t)n, "), }");
     const int end = (n + 1 + 63) / 64 * 64;
@@ -82,7 +83,8 @@ static lb_status get_answer(python *p, double *numbers, uint64_t count, lb_err *
         return lb_fail(err, LB_ERR_INVALID, "Python: %s", text);
     }
     if (h.elements != count)
-        return lb_fail(err, LB_ERR_CORRUPT, "the Python process sent %llu numbers, not %llu", (unsigned long long)h.elements, (unsigned long long)count);
+        return lb_fail(err, LB_ERR_CORRUPT, "the Python process sent %llu numbers, not %llu",
+                       (unsigned long long)h.elements, (unsigned long long)count);
     return lb_python_child_get(&p->child, numbers, (size_t)count * 8, err);
 }
 
@@ -97,7 +99,8 @@ static lb_status run(void *context, uint32_t calls, const void *terms, const voi
     lb_from_f64(s->dtype, &one, 1, NULL);
     for (size_t i = 0; i < s->n; i++)
         for (size_t j = 0; j < s->columns; j++)
-            memcpy(p->factors + (i * s->columns + j) * size, factors ? (const char *)factors + i * size : (const char *)&one, size);
+            memcpy(p->factors + (i * s->columns + j) * size,
+                   factors ? (const char *)factors + i * size : (const char *)&one, size);
     LB_TRY(put_array(p, terms, (uint32_t[]){calls, s->rows, s->n}, 3, (size_t)calls * s->rows * s->n * size, err));
     LB_TRY(put_array(p, p->factors, (uint32_t[]){s->n, s->columns}, 2, (size_t)s->n * s->columns * size, err));
     return get_answer(p, sums, (uint64_t)calls * s->rows * s->columns, err);
@@ -111,8 +114,8 @@ static void release(void *context)
     free(p);
 }
 
-lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, const char *folder, const char *function,
-                          const char *arrays, int threads, lb_probe_kernel *kernel, lb_err *err)
+lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, const char *folder,
+                          const char *function, const char *arrays, int threads, lb_probe_kernel *kernel, lb_err *err)
 {
     *kernel = (lb_probe_kernel){0};
     const lb_dtype d = shape->dtype;
@@ -120,12 +123,21 @@ lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, 
         return lb_fail(err, LB_ERR_INVALID, "a probe is of terms in f64, f32, bf16 or f16");
     char count[16];
     snprintf(count, sizeof count, "%d", threads);
-    const char *arguments[16] = {interpreter ? interpreter : "python3", "-m", "lastbit.order_server", "--form", lb_probe_form_name(shape->form),
-                                 "--dtype", lb_dtype_name(d), "--threads", count, function};
+    const char *arguments[16] = {interpreter ? interpreter : "python3",
+                                 "-m",
+                                 "lastbit.order_server",
+                                 "--form",
+                                 lb_probe_form_name(shape->form),
+                                 "--dtype",
+                                 lb_dtype_name(d),
+                                 "--threads",
+                                 count,
+                                 function};
     if (arrays) arguments[10] = "--arrays", arguments[11] = arrays;
     python *p = calloc(1, sizeof *p);
     if (p)
-        *p = (python){*shape, {.name = "Python", .hint = "; what it said stands above"},
+        *p = (python){*shape,
+                      {.name = "Python", .hint = "; what it said stands above"},
                       malloc((size_t)shape->n * shape->columns * 8 + 1)};
     lb_status status = p && p->factors ? lb_python_child_start(&p->child, arguments, folder, threads, err)
                                        : lb_fail(err, LB_ERR_NOMEM, "out of memory");

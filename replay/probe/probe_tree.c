@@ -15,7 +15,7 @@
 
 typedef struct task {
     uint32_t start, count; /* of order[]: terms that are one or more operands of node `parent` */
-    uint32_t regenerated;      /* a term below another operand of it */
+    uint32_t regenerated;  /* a term below another operand of it */
     uint32_t parent;
 } task;
 
@@ -46,14 +46,17 @@ static bool contradiction(building *b, uint32_t pivot, uint32_t size, uint32_t e
     lb_probe_group *g = b->group;
     g->outcome = LB_PROBE_NO_TREE;
     snprintf(g->reason, sizeof g->reason,
-             "where %u terms should have met term %u, %u are gone: the terms are not added up as one tree", expected, at, size);
+             "where %u terms should have met term %u, %u are gone: the terms are not added up as one tree", expected,
+             at, size);
     return false;
 }
 
 static void add_task(building *b, uint32_t start, uint32_t count, uint32_t regenerated, uint32_t parent)
 {
-    if (count == 1) b->up[b->order[start]] = parent;
-    else b->next[b->n_next++] = (task){start, count, regenerated, parent};
+    if (count == 1)
+        b->up[b->order[start]] = parent;
+    else
+        b->next[b->n_next++] = (task){start, count, regenerated, parent};
 }
 
 /* The pivot's way up: `s` are the other terms of the task by size, those that met the regenerated value last. */
@@ -134,7 +137,8 @@ static lb_status make_tree(const building *b, lb_sum_tree **tree, lb_err *err)
 {
     const uint32_t all = b->n + b->nodes;
     uint32_t *first = calloc((size_t)b->nodes + 2, sizeof *first), *child = malloc((size_t)all * sizeof *child);
-    uint32_t *queue = malloc((size_t)(b->nodes + 1) * sizeof *queue), *id = malloc((size_t)all * sizeof *id), n_queue = 0;
+    uint32_t *queue = malloc((size_t)(b->nodes + 1) * sizeof *queue), *id = malloc((size_t)all * sizeof *id),
+             n_queue = 0;
     lb_tree_builder builder = lb_tree_begin(b->n);
     builder.failed |= !first || !child || !queue || !id;
     for (uint32_t x = 0; !builder.failed && x < all; x++)
@@ -177,7 +181,9 @@ lb_status lb_probe_find_tree(lb_prober *prober, lb_probe_group *group, lb_err *e
     b.next = malloc(((size_t)n + 1) * sizeof *b.next);
     b.queries = malloc(((size_t)n + 1) * sizeof *b.queries);
     b.sizes = malloc(((size_t)n + 1) * sizeof *b.sizes);
-    lb_status status = b.order && b.up && b.now && b.next && b.queries && b.sizes ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = b.order && b.up && b.now && b.next && b.queries && b.sizes
+                           ? LB_OK
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     bool fine = true;
     for (uint32_t i = 0; status == LB_OK && i < n; i++) b.order[i] = i;
     if (status == LB_OK && n == 1) b.up[0] = 0;

@@ -67,8 +67,7 @@ static bool named(const lb_program *p, const lb_op *op, const char *base)
 
 static bool is_plain_add(const lb_program *p, const lb_op *op)
 {
-    if (strcmp(lb_op_name(p, op), "aten::add.Tensor") && strcmp(lb_op_name(p, op), "aten::add_.Tensor"))
-        return false;
+    if (strcmp(lb_op_name(p, op), "aten::add.Tensor") && strcmp(lb_op_name(p, op), "aten::add_.Tensor")) return false;
     const lb_arg *args = lb_op_args(p, op);
     if (op->args < 2 || args[0].tag != LB_ARG_VALUE || args[1].tag != LB_ARG_VALUE) return false;
     if (op->args < 3 || args[2].tag == LB_ARG_NONE) return true;
@@ -151,15 +150,15 @@ bool lb_residual_trace(const lb_flow *flow, const lb_module_call *call, uint8_t 
     memset(path, 0, call->last - call->first);
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
         const lb_boundary *row = &p->boundaries[i];
-        if (row->scope == call->scope && row->call == call->call && row->recompute == call->recompute &&
-            !row->output && lb_dtype_is_float(p->values[row->value].dtype) && n_inputs < 64)
+        if (row->scope == call->scope && row->call == call->call && row->recompute == call->recompute && !row->output &&
+            lb_dtype_is_float(p->values[row->value].dtype) && n_inputs < 64)
             inputs[n_inputs++] = row->value;
     }
     trace t = {flow, call, inputs, n_inputs, path};
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
         const lb_boundary *row = &p->boundaries[i];
-        if (row->scope == call->scope && row->call == call->call && row->recompute == call->recompute &&
-            row->output && lb_dtype_is_float(p->values[row->value].dtype))
+        if (row->scope == call->scope && row->call == call->call && row->recompute == call->recompute && row->output &&
+            lb_dtype_is_float(p->values[row->value].dtype))
             found |= trace_value(&t, row->value, row->op, 0);
     }
     return found;
@@ -240,8 +239,7 @@ static char letter_by_structure(const lb_flow *flow, const lb_module_call *call)
                    strstr(lb_op_name(p, op), "scaled_dot_product") != NULL;
         if (named(p, op, "cumsum")) after_sum[i] = 1;
         scan |= (named(p, op, "exp") && after_sum[i]) || strstr(lb_op_name(p, op), "scan") != NULL;
-        if (named(p, op, "tanh") || named(p, op, "sigmoid") || named(p, op, "tanh_") ||
-            named(p, op, "sigmoid_")) {
+        if (named(p, op, "tanh") || named(p, op, "sigmoid") || named(p, op, "tanh_") || named(p, op, "sigmoid_")) {
             if (last_gate == LB_NONE || after_gate[i]) chain++;
             last_gate = i;
             after_gate[i] = 1;
@@ -354,8 +352,7 @@ static uint32_t branch_module(const finder *f, uint32_t add, uint32_t branch, ui
         uint32_t best = LB_NONE;
         for (uint32_t i = 0; i < p->n_boundaries; i++) {
             const lb_boundary *row = &p->boundaries[i];
-            if (!row->output || row->recompute || row->op > add || row->op < floor || row->scope == parent)
-                continue;
+            if (!row->output || row->recompute || row->op > add || row->op < floor || row->scope == parent) continue;
             if (!lb_scope_within(p, row->scope, parent) || !same_window(p, row->value, value)) continue;
             if (best == LB_NONE || lb_scope_within(p, best, row->scope)) best = row->scope;
         }
@@ -363,9 +360,8 @@ static uint32_t branch_module(const finder *f, uint32_t add, uint32_t branch, ui
         uint32_t def = def_before(f->flow, at, floor, value);
         if (def == LB_NONE) return LB_NONE;
         const lb_op *op = &p->ops[def];
-        if (!named(p, op, "_to_copy") && !named(p, op, "clone") && !named(p, op, "mul") &&
-            !named(p, op, "div") && !named(p, op, "native_dropout") && !named(p, op, "mul_") &&
-            !named(p, op, "div_"))
+        if (!named(p, op, "_to_copy") && !named(p, op, "clone") && !named(p, op, "mul") && !named(p, op, "div") &&
+            !named(p, op, "native_dropout") && !named(p, op, "mul_") && !named(p, op, "div_"))
             return LB_NONE;
         if (lb_op_args(p, op)[0].tag != LB_ARG_VALUE) return LB_NONE;
         value = lb_op_args(p, op)[0].u.value;
@@ -402,8 +398,7 @@ static void paint(finder *f)
             if (lb_scope_within(p, s, f->blocks->rows[b].scope)) letters[s] = f->blocks->rows[b].letter;
     for (uint32_t s = 1; s < p->n_scopes; s++) {
         const lb_module_call *call = &f->calls[s];
-        if (letters[s] || call->last <= call->first || !p->scopes[s].parent || !f->own[p->scopes[s].parent])
-            continue;
+        if (letters[s] || call->last <= call->first || !p->scopes[s].parent || !f->own[p->scopes[s].parent]) continue;
         char only = 0;
         for (uint32_t i = call->first; i < call->last; i++)
             for (uint32_t e = f->flow->first_use[i]; e < f->flow->first_use[i + 1]; e++) {

@@ -43,8 +43,7 @@ typedef struct lb_module_call {
 } lb_module_call;
 
 /* All calls of `scope` in order of execution; malloc'ed. */
-lb_status lb_module_calls(const lb_program *program, uint32_t scope, lb_module_call **calls, uint32_t *n,
-                          lb_err *err);
+lb_status lb_module_calls(const lb_program *program, uint32_t scope, lb_module_call **calls, uint32_t *n, lb_err *err);
 
 /* Traces the outputs of one call back to its inputs. path[op - first] (last - first bytes, cleared here) becomes
  *   1 + k  for an add whose arg k carries the stream,

@@ -35,8 +35,8 @@ static const struct {
     const char *base;
     uint8_t a, summed_a, b, summed_b;
 } PRODUCTS[] = {
-    {"mm", 0, 1, 1, 2},     {"bmm", 0, 1, 1, 2},      {"matmul", 0, 1, 1, 2},   {"linear", 0, 1, 1, 1},
-    {"addmm", 1, 1, 2, 2},  {"addmm_", 1, 1, 2, 2},   {"baddbmm", 1, 1, 2, 2},  {"baddbmm_", 1, 1, 2, 2},
+    {"mm", 0, 1, 1, 2},     {"bmm", 0, 1, 1, 2},     {"matmul", 0, 1, 1, 2},  {"linear", 0, 1, 1, 1},
+    {"addmm", 1, 1, 2, 2},  {"addmm_", 1, 1, 2, 2},  {"baddbmm", 1, 1, 2, 2}, {"baddbmm_", 1, 1, 2, 2},
     {"addbmm", 1, 1, 2, 2}, {"addbmm_", 1, 1, 2, 2},
 };
 
@@ -103,8 +103,8 @@ static bool is_gram(const lb_flow *flow, uint32_t i)
     if (row < 0 || args[PRODUCTS[row].a].tag != LB_ARG_VALUE || args[PRODUCTS[row].b].tag != LB_ARG_VALUE) return false;
     const lie a = lie_of(flow, i, args[PRODUCTS[row].a].u.value, PRODUCTS[row].summed_a),
               b = lie_of(flow, i, args[PRODUCTS[row].b].u.value, PRODUCTS[row].summed_b);
-    return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other && a.batch == b.batch &&
-           a.summed != a.other;
+    return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other &&
+           a.batch == b.batch && a.summed != a.other;
 }
 
 /* ---- between a gradient and a write ------------------------------------------------------------------------------- */
@@ -146,8 +146,8 @@ static uint8_t more(uint8_t n)
 }
 
 /* What an op takes over from those whose writes it sees in `value`. */
-static void take_over(const lb_flow *flow, uint32_t i, uint32_t value, const uint8_t *marks, const history *h, uint8_t *grams,
-                      uint8_t *products)
+static void take_over(const lb_flow *flow, uint32_t i, uint32_t value, const uint8_t *marks, const history *h,
+                      uint8_t *grams, uint8_t *products)
 {
     uint32_t defs[32];
     const uint32_t n = lb_flow_defs_of(flow, i, value, defs, 32);
@@ -168,8 +168,8 @@ static bool gives_matrix(const lb_program *p, const lb_op *op)
 
 /* Fills the history of one op from those that it reads. A product counts on from its factors; what it is added to (a sum over tiles) is
  * the same product still. */
-static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *slice, const uint8_t *kept, const uint8_t *marks,
-                         history *h)
+static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *slice, const uint8_t *kept,
+                         const uint8_t *marks, history *h)
 {
     const lb_program *p = flow->program;
     const lb_op *op = &p->ops[i];
@@ -197,7 +197,8 @@ static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *s
  * in a row than any use of a single one. */
 enum { CHAINED = 2, ITERATED = 6 };
 
-static bool is_iteration(const lb_flow *flow, const lb_muon_slice *slice, const uint8_t *kept, const uint8_t *marks, history *h)
+static bool is_iteration(const lb_flow *flow, const lb_muon_slice *slice, const uint8_t *kept, const uint8_t *marks,
+                         history *h)
 {
     uint8_t grams = 0, products = 0;
     for (uint32_t i = 0; i < flow->program->n_ops; i++) {
@@ -223,7 +224,8 @@ static uint32_t first_read(const lb_program *p, const uint32_t *ops, uint32_t n,
 typedef struct search {
     const lb_flow *flow;
     uint8_t *optimizer; /* per op: an optimizer's */
-    uint8_t *stop;  /* per op: not of the optimizer's slice: it writes a gradient (clipping, unscaling), or a parameter beside the optimizer */
+    uint8_t *
+        stop; /* per op: not of the optimizer's slice: it writes a gradient (clipping, unscaling), or a parameter beside the optimizer */
     uint8_t *kept;  /* per storage: it outlives the step */
     uint8_t *marks; /* per op: of the slice that is looked at */
     history history;
@@ -313,9 +315,12 @@ static lb_status prepare(search *s, const stepped *rows, uint32_t n, lb_err *err
         const lb_op *op = &p->ops[i];
         for (uint32_t w = 0; w < op->written; w++) {
             const uint32_t v = lb_op_written(p, op)[w];
-            if (v != LB_NONE) s->stop[i] |= gradients[s->flow->storage_of[v]] || (p->values[v].flags & LB_VALUE_PARAMETER && !s->optimizer[i]);
+            if (v != LB_NONE)
+                s->stop[i] |=
+                    gradients[s->flow->storage_of[v]] || (p->values[v].flags & LB_VALUE_PARAMETER && !s->optimizer[i]);
         }
-        if (!strcmp(lb_op_name(p, op), "lb::source") && op->results) s->kept[s->flow->storage_of[lb_op_results(p, op)[0]]] = 1;
+        if (!strcmp(lb_op_name(p, op), "lb::source") && op->results)
+            s->kept[s->flow->storage_of[lb_op_results(p, op)[0]]] = 1;
     }
     free(gradients);
     return ok ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -431,8 +436,7 @@ static uint8_t *internal_storages(const lb_program *p, const lb_flow *flow, cons
         }
     }
     for (uint32_t s = 0; s < flow->n_storages; s++) inside[s] &= !outside[s];
-    for (uint32_t v = 0; v < p->n_values;
-         v++) /* a view that reads before any write: contents from an earlier step */
+    for (uint32_t v = 0; v < p->n_values; v++) /* a view that reads before any write: contents from an earlier step */
         if (p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_GRADIENT | LB_VALUE_STATE))
             inside[flow->storage_of[v]] = 0;
     free(outside);

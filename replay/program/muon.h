@@ -16,17 +16,16 @@
 #include "slice.h"
 
 typedef struct lb_muon_slice {
-    uint32_t name;    /* string: parameter name, or LB_NONE */
-    uint32_t scope;   /* of the module that owns the parameter, 0 when unknown */
-    int64_t storage;  /* of the parameter */
-    int64_t gradient; /* storage */
-    uint32_t gradient_value,
-        before;                 /* values: the gradient as first read, the parameter before its first write */
-    uint32_t write;             /* op: the last write of the parameter */
-    uint32_t first_gram, grams; /* op; count of Gram products */
-    uint32_t group;             /* row of groups, or LB_NONE */
-    bool confirmed;             /* the optimizer's class name says Muon */
-    uint32_t *ops;              /* ascending */
+    uint32_t name;                   /* string: parameter name, or LB_NONE */
+    uint32_t scope;                  /* of the module that owns the parameter, 0 when unknown */
+    int64_t storage;                 /* of the parameter */
+    int64_t gradient;                /* storage */
+    uint32_t gradient_value, before; /* values: the gradient as first read, the parameter before its first write */
+    uint32_t write;                  /* op: the last write of the parameter */
+    uint32_t first_gram, grams;      /* op; count of Gram products */
+    uint32_t group;                  /* row of groups, or LB_NONE */
+    bool confirmed;                  /* the optimizer's class name says Muon */
+    uint32_t *ops;                   /* ascending */
     uint32_t n_ops;
 } lb_muon_slice;
 

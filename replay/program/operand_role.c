@@ -30,21 +30,10 @@ bool lb_is_product(const lb_op_row *row)
 /* The arg whose elements an op hands on unchanged, but for their type and place; LB_NONE when it computes. */
 static uint32_t handed_on(const lb_program *p, const lb_op *op)
 {
-    static const char *const names[] = {"aten::_to_copy",
-                                        "aten::clone",
-                                        "aten::contiguous",
-                                        "aten::reshape",
-                                        "aten::cat",
-                                        "aten::stack",
-                                        "aten::to",
-                                        "aten::alias",
-                                        "aten::expand_copy",
-                                        "aten::permute_copy",
-                                        "aten::transpose_copy",
-                                        "aten::view_copy",
-                                        "aten::_reshape_copy",
-                                        "lb::copy",
-                                        "lb::round"};
+    static const char *const names[] = {
+        "aten::_to_copy",       "aten::clone",     "aten::contiguous",    "aten::reshape",     "aten::cat",
+        "aten::stack",          "aten::to",        "aten::alias",         "aten::expand_copy", "aten::permute_copy",
+        "aten::transpose_copy", "aten::view_copy", "aten::_reshape_copy", "lb::copy",          "lb::round"};
     const char *name = lb_op_known_as(lb_op_name(p, op));
     const size_t n = strcspn(name, ".");
     if (!op->args) return LB_NONE;
@@ -82,8 +71,7 @@ static lb_role role_of_root(const lb_program *p, uint32_t root, uint32_t value)
     const lb_op *op = &p->ops[root];
     if (!strcmp(lb_op_name(p, op), "lb::source") && op->results) {
         const lb_value *v = &p->values[lb_op_results(p, op)[0]];
-        return v->flags & LB_VALUE_PARAMETER || v->source == LB_SOURCE_PARAMETER ? LB_ROLE_WEIGHT
-                                                                                 : LB_ROLE_INPUT;
+        return v->flags & LB_VALUE_PARAMETER || v->source == LB_SOURCE_PARAMETER ? LB_ROLE_WEIGHT : LB_ROLE_INPUT;
     }
     return op->phase == LB_PHASE_BACKWARD && !(op->flags & LB_OP_RECOMPUTE) ? LB_ROLE_GRADIENT : LB_ROLE_INPUT;
 }
@@ -109,7 +97,7 @@ typedef struct numbering {
     uint32_t n, room;
     struct scope_tensors {
         uint32_t first, call, count[LB_ROLES];
-    } * scopes;
+    } *scopes;
 } numbering;
 
 static lb_status give_slot(numbering *all, const lb_op *op, uint32_t root, lb_factor *factor, lb_err *err)
@@ -143,9 +131,8 @@ static lb_status add_site(lb_roles *roles, uint32_t i, numbering *all, lb_err *e
     const lb_program *p = roles->prepared->program;
     const lb_op *op = &p->ops[i];
     const lb_factors its = roles->prepared->ops[i].row->factors;
-    lb_product_site site = {.op = i,
-                            .factors = {{.operand = its.a, .dimension = its.sum_a},
-                                        {.operand = its.b, .dimension = its.sum_b}}};
+    lb_product_site site = {
+        .op = i, .factors = {{.operand = its.a, .dimension = its.sum_a}, {.operand = its.b, .dimension = its.sum_b}}};
     uint32_t roots[2];
     for (int f = 0; f < 2; f++) {
         const uint32_t *v = factor_value(p, op, &site.factors[f]);
@@ -204,8 +191,7 @@ lb_status lb_roles_new(const lb_prepared *prepared, lb_roles **out, lb_err *err)
     for (uint32_t i = 0; i < p->n_ops; i++)
         n += prepared->ops[i].action == LB_ACT_COMPUTE && lb_is_product(prepared->ops[i].row);
     if (roles) roles->sites = malloc((n + 1) * sizeof *roles->sites);
-    lb_status status =
-        roles && all.scopes && roles->sites ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = roles && all.scopes && roles->sites ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) roles->prepared = prepared, status = lb_flow_new(p, &roles->flow, err);
     for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
         if (prepared->ops[i].action == LB_ACT_COMPUTE && lb_is_product(prepared->ops[i].row))

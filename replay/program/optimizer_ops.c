@@ -16,7 +16,8 @@ typedef struct search {
 
 static bool outside(const lb_op *op)
 {
-    return op->phase == LB_PHASE_OPTIMIZER || op->phase == LB_PHASE_COMMUNICATION || (!op->scope && op->phase == LB_PHASE_OTHER);
+    return op->phase == LB_PHASE_OPTIMIZER || op->phase == LB_PHASE_COMMUNICATION ||
+           (!op->scope && op->phase == LB_PHASE_OTHER);
 }
 
 /* What was written to a parameter is a parameter, whatever it was made of. */
@@ -54,7 +55,8 @@ static void mark_gradients(search *s)
 {
     const lb_program *p = s->flow->program;
     for (uint32_t i = 0; i < p->n_group_params; i++) {
-        const uint32_t storage = p->group_params[i].gradient < 0 ? LB_NONE : lb_flow_storage(s->flow, p->group_params[i].gradient);
+        const uint32_t storage =
+            p->group_params[i].gradient < 0 ? LB_NONE : lb_flow_storage(s->flow, p->group_params[i].gradient);
         if (storage != LB_NONE) s->gradient[storage] = 1;
     }
 }

@@ -22,14 +22,14 @@ struct lb_owners {
     const char **names; /* of what can own; the sets' numbers */
     uint32_t n_names, names_room;
     lb_owner_sets sets;
-    uint32_t *anchors;      /* per storage of the flow: set */
-    uint32_t *first_node;   /* per op, and one more */
-    uint32_t *from, *to;    /* per node: sets */
-    uint32_t *owner;        /* per node: set */
-    uint32_t *whole;        /* per op: set */
-    uint8_t *followed;      /* per op: flows are followed through it */
-    uint32_t all;           /* the set of all parameters */
-    text_of_set *texts;     /* of every set that some op has, ascending */
+    uint32_t *anchors;    /* per storage of the flow: set */
+    uint32_t *first_node; /* per op, and one more */
+    uint32_t *from, *to;  /* per node: sets */
+    uint32_t *owner;      /* per node: set */
+    uint32_t *whole;      /* per op: set */
+    uint8_t *followed;    /* per op: flows are followed through it */
+    uint32_t all;         /* the set of all parameters */
+    text_of_set *texts;   /* of every set that some op has, ascending */
     uint32_t n_texts;
 };
 
@@ -242,7 +242,8 @@ static void each_read(const reader *r)
 }
 
 /* The nodes of op `def` that wrote what is read as `value`: one, or all. */
-static void nodes_that_wrote(const lb_owners *o, uint32_t def, uint32_t value, uint32_t guess, uint32_t *first, uint32_t *last)
+static void nodes_that_wrote(const lb_owners *o, uint32_t def, uint32_t value, uint32_t guess, uint32_t *first,
+                             uint32_t *last)
 {
     const uint32_t e = find_element(o, def, value, guess);
     *first = o->first_node[def] + (e == LB_OWNER_WHOLE ? 0 : e);
@@ -383,11 +384,14 @@ static void choose(lb_owners *o)
             const reader r = {o, i, k - o->first_node[i], k, touch};
             o->owner[k] = 0;
             if (o->followed[i])
-                o->owner[k] = to && (lb_owner_set_count(&o->sets, to) == 1 || lb_owner_set_count(&o->sets, from) != 1) ? to : from;
+                o->owner[k] = to && (lb_owner_set_count(&o->sets, to) == 1 || lb_owner_set_count(&o->sets, from) != 1)
+                                  ? to
+                                  : from;
             if (!o->owner[k] && k == o->first_node[i]) touch_results(o, i);
             if (!o->owner[k]) each_read(&r);
             const reader shown = {o, i, 0, k, take_shown};
-            if (!o->owner[k] && o->program->ops[i].flags & LB_OP_VIEW && stands_outside(&o->program->ops[i])) each_read(&shown);
+            if (!o->owner[k] && o->program->ops[i].flags & LB_OP_VIEW && stands_outside(&o->program->ops[i]))
+                each_read(&shown);
         }
     }
 }

@@ -20,7 +20,10 @@ lb_status lb_owner_sets_init(lb_owner_sets *sets, uint32_t universe, lb_err *err
 void lb_owner_sets_release(lb_owner_sets *sets);
 uint32_t lb_owner_set_of(lb_owner_sets *sets, uint32_t number);
 uint32_t lb_owner_set_join(lb_owner_sets *sets, uint32_t a, uint32_t b);
-static inline uint32_t lb_owner_set_count(const lb_owner_sets *sets, uint32_t row) { return sets->counts[row]; }
+static inline uint32_t lb_owner_set_count(const lb_owner_sets *sets, uint32_t row)
+{
+    return sets->counts[row];
+}
 /* The smallest number in the set from `from` on; UINT32_MAX when there is none. */
 uint32_t lb_owner_set_next(const lb_owner_sets *sets, uint32_t row, uint32_t from);
 

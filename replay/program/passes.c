@@ -21,8 +21,8 @@ static lb_status unchanged(const lb_program *in, lb_program **out, uint32_t **or
     return LB_OK;
 }
 
-static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_selector *selector,
-                            lb_program **out, uint32_t **origin, uint32_t *touched, lb_err *err)
+static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_selector *selector, lb_program **out,
+                            uint32_t **origin, uint32_t *touched, lb_err *err)
 {
     lb_blocks blocks = {0};
     LB_TRY(lb_blocks_find(in, flow, &blocks, err));
@@ -45,8 +45,7 @@ static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_
 }
 
 static lb_status apply_muon(const lb_program *in, const lb_flow *flow, const lb_selector *selector,
-                            const char *argument, lb_program **out, uint32_t **origin, uint32_t *touched,
-                            lb_err *err)
+                            const char *argument, lb_program **out, uint32_t **origin, uint32_t *touched, lb_err *err)
 {
     lb_muon muon;
     lb_blocks blocks = {0};
@@ -70,8 +69,8 @@ static lb_status apply_muon(const lb_program *in, const lb_flow *flow, const lb_
     return status;
 }
 
-lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_swap *swap, lb_capture *capture, lb_program **out,
-                        uint32_t **origin, uint32_t *touched, lb_err *err)
+lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_swap *swap, lb_capture *capture,
+                        lb_program **out, uint32_t **origin, uint32_t *touched, lb_err *err)
 {
     (void)capture;
     *out = NULL, *origin = NULL, *touched = 0;

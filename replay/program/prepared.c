@@ -133,8 +133,7 @@ static lb_status collect_storages(lb_prepared *prepared, lb_err *err)
     prepared->storage_of = malloc((program->n_values + 1) * sizeof *prepared->storage_of);
     lb_status status = LB_OK;
     if (!map.rows || !prepared->storages || !prepared->storage_of) {
-        status =
-            lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
         goto done;
     }
     memset(map.rows, 0xff, map.size * sizeof *map.rows);
@@ -261,8 +260,8 @@ static void mark_written(lb_prepared *prepared)
     }
 }
 
-lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin,
-                     lb_prepared **out, lb_err *err)
+lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin, lb_prepared **out,
+                     lb_err *err)
 {
     *out = NULL;
     lb_prepared *prepared = calloc(1, sizeof *prepared);
@@ -279,8 +278,7 @@ lb_status lb_prepare(const lb_program *program, const lb_program *recorded, cons
         uint8_t action = prepared->ops[i].action;
         prepared->computing += action != LB_ACT_NOTHING && action != LB_ACT_SOURCE && action != LB_ACT_DECIDE;
     }
-    for (uint32_t c = 0; c < program->n_collectives; c++)
-        prepared->ops[program->collectives[c].op].collective = c;
+    for (uint32_t c = 0; c < program->n_collectives; c++) prepared->ops[program->collectives[c].op].collective = c;
     lb_status status = collect_storages(prepared, err);
     if (status == LB_OK) status = find_last_uses(prepared, err);
     if (status == LB_OK) status = order_boundaries(prepared, err);

@@ -71,8 +71,7 @@ void lb_rewrite_new(lb_rewrite *rw, const lb_new_op *n)
     op.first_arg = lb_program_add_args(rw->out, n->args, n->n_args);
     op.first_result = lb_program_add_refs(rw->out, n->results, n->n_results);
     op.first_written = lb_program_add_refs(rw->out, n->written, n->n_written);
-    if (op.name == LB_NONE || op.first_arg == LB_NONE || op.first_result == LB_NONE ||
-        op.first_written == LB_NONE)
+    if (op.name == LB_NONE || op.first_arg == LB_NONE || op.first_result == LB_NONE || op.first_written == LB_NONE)
         rw->failed = true;
     else
         lb_rewrite_op(rw, &op, n->origin);
@@ -80,11 +79,9 @@ void lb_rewrite_new(lb_rewrite *rw, const lb_new_op *n)
 
 void lb_rewrite_fill(lb_rewrite *rw, const char *name, uint32_t origin, uint32_t result)
 {
-    lb_rewrite_new(rw, &(lb_new_op){.name = name,
-                                    .like = &rw->in->ops[origin],
-                                    .origin = origin,
-                                    .results = &result,
-                                    .n_results = 1});
+    lb_rewrite_new(
+        rw,
+        &(lb_new_op){.name = name, .like = &rw->in->ops[origin], .origin = origin, .results = &result, .n_results = 1});
 }
 
 void lb_rewrite_copy(lb_rewrite *rw, uint32_t origin, uint32_t from, uint32_t result)

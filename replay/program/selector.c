@@ -10,7 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum term_kind { TERM_ANYWHERE, TERM_LAYER, TERM_OP, TERM_CLASS, TERM_PHASE, TERM_RANK, TERM_STEP, TERM_INDEX, TERM_BLOCK } term_kind;
+typedef enum term_kind {
+    TERM_ANYWHERE,
+    TERM_LAYER,
+    TERM_OP,
+    TERM_CLASS,
+    TERM_PHASE,
+    TERM_RANK,
+    TERM_STEP,
+    TERM_INDEX,
+    TERM_BLOCK
+} term_kind;
 
 static const struct {
     const char *key, *before, *after; /* what a pattern is wrapped in */
@@ -85,7 +95,8 @@ static lb_status parse_ranges(term *t, const char *text, lb_err *err)
         if (*end != ',') break;
         p = end + 1;
     }
-    return lb_fail(err, LB_ERR_INVALID, "selector %s%s: expected numbers and ranges like 0,3-5", TERMS[t->kind].key, text);
+    return lb_fail(err, LB_ERR_INVALID, "selector %s%s: expected numbers and ranges like 0,3-5", TERMS[t->kind].key,
+                   text);
 }
 
 static lb_status parse_phases(term *t, const char *text, lb_err *err)
@@ -128,7 +139,8 @@ static lb_status parse_term(lb_selector *selector, const char *text, lb_err *err
     const size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz");
     if (t->kind == TERM_ANYWHERE && word && text[word] == '=')
         return lb_fail(err, LB_ERR_INVALID,
-                       "selector \"%s\": there is no \"%.*s=\"; what can be asked for is layer= op= class= phase= rank= step= index= "
+                       "selector \"%s\": there is no \"%.*s=\"; what can be asked for is layer= op= class= phase= "
+                       "rank= step= index= "
                        "block=, or a pattern alone",
                        text, (int)word, text);
     switch (t->kind) {
@@ -158,8 +170,10 @@ lb_status lb_selector_new(const char *text, lb_selector **out, lb_err *err)
         if (*p == '&') p++;
     }
     free(one);
-    if (status == LB_OK) *out = selector;
-    else lb_selector_free(selector);
+    if (status == LB_OK)
+        *out = selector;
+    else
+        lb_selector_free(selector);
     return status;
 }
 
@@ -271,8 +285,8 @@ typedef struct answer {
     uint8_t known, matches;
 } answer;
 
-int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks, const uint32_t *origin,
-                         uint8_t *marks, uint8_t mask)
+int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks,
+                         const uint32_t *origin, uint8_t *marks, uint8_t mask)
 {
     if (!program_matches(selector, program)) return 0;
     uint32_t phases = phases_wanted(selector), size = 1024;

@@ -31,8 +31,8 @@ bool lb_selector_names_ops(const lb_selector *selector);
 /* Sets bit `mask` in marks[i] for every op i that is selected (program->n_ops bytes). `blocks`: class letter per scope, or
  * NULL (no block is selected). `origin`: per op its row in the recorded program, for index= terms, LB_NONE: selected by none;
  * NULL: the program is the recorded one. Returns the number of ops selected, or -1 when out of memory. */
-int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks, const uint32_t *origin,
-                         uint8_t *marks, uint8_t mask);
+int64_t lb_selector_mark(const lb_selector *selector, const lb_program *program, const char *blocks,
+                         const uint32_t *origin, uint8_t *marks, uint8_t mask);
 /* The same question for a module as a whole: op= and phase= terms are taken as true, a plain pattern is searched in the
  * path alone. */
 bool lb_selector_scope(const lb_selector *selector, const lb_program *program, uint32_t scope, const char *blocks);

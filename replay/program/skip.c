@@ -26,13 +26,13 @@ enum fate { LIVE = 0, DEAD = 1, COPY = 2 };
 typedef struct skip {
     const lb_program *p;
     lb_flow *flow;
-    uint8_t *inside;  /* per scope */
-    uint8_t *path;    /* per op: as lb_residual_trace, over all calls */
-    uint8_t *fate;    /* per op */
-    uint8_t *carries; /* per op with fate COPY: arg that is copied */
-    uint8_t *frozen;  /* per dense storage: its optimizer updates stop */
+    uint8_t *inside;    /* per scope */
+    uint8_t *path;      /* per op: as lb_residual_trace, over all calls */
+    uint8_t *fate;      /* per op */
+    uint8_t *carries;   /* per op with fate COPY: arg that is copied */
+    uint8_t *frozen;    /* per dense storage: its optimizer updates stop */
     uint8_t *optimizer; /* per op: an optimizer's */
-    bool any_kept;    /* some path has a cast or copy on it */
+    bool any_kept;      /* some path has a cast or copy on it */
 } skip;
 
 /* ---- fates ------------------------------------------------------------------------------------------------------ */
@@ -126,8 +126,7 @@ static bool name_inside(const skip *s, const char *name, const uint32_t *scopes,
 {
     const char *owner = strrchr(name, ':'); /* "optimizer.exp_avg:NAME" */
     for (uint32_t i = 0; i < n; i++)
-        if (name_below(owner ? owner + 1 : name, lb_program_text(s->p, s->p->scopes[scopes[i]].path)))
-            return true;
+        if (name_below(owner ? owner + 1 : name, lb_program_text(s->p, s->p->scopes[scopes[i]].path))) return true;
     return false;
 }
 
@@ -170,8 +169,8 @@ static uint32_t filtered_list(lb_rewrite *rw, const lb_arg *list, const uint8_t 
     return kept;
 }
 
-static uint32_t filtered_refs(lb_rewrite *rw, const uint32_t *refs, uint32_t count, const uint8_t *gone,
-                              uint32_t n, uint32_t *kept)
+static uint32_t filtered_refs(lb_rewrite *rw, const uint32_t *refs, uint32_t count, const uint8_t *gone, uint32_t n,
+                              uint32_t *kept)
 {
     uint32_t first = rw->out->n_refs;
     *kept = 0;
@@ -204,8 +203,7 @@ static void write_list_op(skip *s, lb_rewrite *rw, uint32_t i, const lb_arg *lis
             lb_rewrite_keep(rw, i);
         else if (left) {
             const uint32_t *results = lb_op_results(p, &p->ops[i]), *written = lb_op_written(p, &p->ops[i]);
-            for (uint32_t a = 0; a < op.args; a++)
-                filtered_list(rw, &lb_op_args(p, &p->ops[i])[a], gone, n, &args[a]);
+            for (uint32_t a = 0; a < op.args; a++) filtered_list(rw, &lb_op_args(p, &p->ops[i])[a], gone, n, &args[a]);
             op.first_result = filtered_refs(rw, results, op.results, gone, n, &op.results);
             op.first_written = filtered_refs(rw, written, op.written, gone, n, &op.written);
             op.first_arg = lb_program_add_args(rw->out, args, op.args);

@@ -76,8 +76,7 @@ static bool number_storages(const lb_program *p, lb_flow *flow)
     for (uint32_t i = 0; i < p->n_values; i++)
         if (!i || flow->storages[i] != flow->storages[flow->n_storages - 1])
             flow->storages[flow->n_storages++] = flow->storages[i];
-    for (uint32_t i = 0; i < p->n_values; i++)
-        flow->storage_of[i] = lb_flow_storage(flow, p->values[i].storage);
+    for (uint32_t i = 0; i < p->n_values; i++) flow->storage_of[i] = lb_flow_storage(flow, p->values[i].storage);
     return true;
 }
 
@@ -294,8 +293,7 @@ uint32_t lb_flow_defs_of(const lb_flow *flow, uint32_t op, uint32_t value, uint3
 void lb_slice_grow(const lb_flow *flow, bool backward, uint32_t phases, const uint8_t *stop, uint8_t *marks)
 {
     const lb_program *p = flow->program;
-    const uint32_t *first = backward ? flow->first_def : flow->first_use,
-                   *edges = backward ? flow->defs : flow->uses;
+    const uint32_t *first = backward ? flow->first_def : flow->first_use, *edges = backward ? flow->defs : flow->uses;
     /* Edges go strictly backward (forward) in execution order, so one pass over the ops reaches everything. */
     for (uint32_t k = 0; k < p->n_ops; k++) {
         uint32_t i = backward ? p->n_ops - 1 - k : k;

@@ -51,17 +51,18 @@ static bool find_written(const lb_program *p, const uint8_t *updates, int64_t st
            lb_layout_same_shape(&p->values[out->before].layout, &p->values[out->after].layout);
 }
 
-static void add_written(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks, const char *name,
-                        int64_t storage, written *rows, uint32_t *n)
+static void add_written(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks,
+                        const char *name, int64_t storage, written *rows, uint32_t *n)
 {
     for (uint32_t i = 0; i < *n; i++)
         if (rows[i].storage == storage) return;
-    if (lb_selector_scope(selector, in, lb_program_owner(in, name), blocks)) *n += find_written(in, updates, storage, &rows[*n]);
+    if (lb_selector_scope(selector, in, lb_program_owner(in, name), blocks))
+        *n += find_written(in, updates, storage, &rows[*n]);
 }
 
 /* The parameters of the groups, and what the model calls a parameter where an optimizer without a class steps it. */
-static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks, written **rows,
-                         uint32_t *n, lb_err *err)
+static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks,
+                         written **rows, uint32_t *n, lb_err *err)
 {
     uint32_t sources = 0;
     for (uint32_t i = 0; i < in->n_ops; i++) sources += !strcmp(lb_op_name(in, &in->ops[i]), "lb::source");
@@ -69,7 +70,8 @@ static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_
     *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < in->n_group_params; k++)
-        add_written(in, updates, selector, blocks, lb_program_text(in, in->group_params[k].name), in->group_params[k].storage, *rows, n);
+        add_written(in, updates, selector, blocks, lb_program_text(in, in->group_params[k].name),
+                    in->group_params[k].storage, *rows, n);
     for (uint32_t i = 0; i < in->n_ops; i++) {
         if (strcmp(lb_op_name(in, &in->ops[i]), "lb::source") || !in->ops[i].results) continue;
         const lb_value *v = &in->values[lb_op_results(in, &in->ops[i])[0]];
@@ -80,8 +82,8 @@ static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_
 }
 
 /* What the ops named write over, each by itself. */
-static lb_status collect_ops(const lb_program *in, const uint32_t *given, const lb_selector *selector, written **rows, uint32_t *n,
-                             lb_err *err)
+static lb_status collect_ops(const lb_program *in, const uint32_t *given, const lb_selector *selector, written **rows,
+                             uint32_t *n, lb_err *err)
 {
     uint8_t *marks = calloc((size_t)in->n_ops + 1, 1);
     uint32_t room = 0;
@@ -97,7 +99,8 @@ static lb_status collect_ops(const lb_program *in, const uint32_t *given, const 
             const uint32_t after = lb_op_written(in, &in->ops[i])[w];
             const int64_t storage = after == LB_NONE ? -1 : in->values[after].storage;
             const uint32_t before = after == LB_NONE ? LB_NONE : lb_op_reads(in, &in->ops[i], storage);
-            if (before == LB_NONE || !lb_layout_same_shape(&in->values[before].layout, &in->values[after].layout)) continue;
+            if (before == LB_NONE || !lb_layout_same_shape(&in->values[before].layout, &in->values[after].layout))
+                continue;
             (*rows)[(*n)++] = (written){storage, i, i, before, after, LB_NONE};
         }
     free(marks);
@@ -146,8 +149,8 @@ static bool writes_any(const lb_program *p, const uint8_t *updates, uint32_t i, 
     return false;
 }
 
-static lb_status write_all(const lb_program *in, const uint8_t *updates, written *rows, uint32_t n, double factor, lb_program **out,
-                           uint32_t **origin, lb_err *err)
+static lb_status write_all(const lb_program *in, const uint8_t *updates, written *rows, uint32_t n, double factor,
+                           lb_program **out, uint32_t **origin, lb_err *err)
 {
     lb_rewrite rw;
     int64_t fresh = 0;
@@ -166,14 +169,13 @@ static lb_status write_all(const lb_program *in, const uint8_t *updates, written
 }
 
 lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const struct lb_flow *flow,
-                         const lb_selector *selector, const char *argument, lb_program **out, uint32_t **origin, uint32_t *touched,
-                         lb_err *err)
+                         const lb_selector *selector, const char *argument, lb_program **out, uint32_t **origin,
+                         uint32_t *touched, lb_err *err)
 {
     char *end;
     const double factor = strtod(argument, &end);
     if (end == argument || *end || !(factor >= 0 && factor <= 1))
-        return lb_fail(err, LB_ERR_INVALID, "an update can be made 0 to 1 times as large, not \"%s\"",
-                       argument);
+        return lb_fail(err, LB_ERR_INVALID, "an update can be made 0 to 1 times as large, not \"%s\"", argument);
     lb_blocks blocks = {0};
     written *rows = NULL;
     uint32_t n = 0;

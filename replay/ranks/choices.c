@@ -46,9 +46,15 @@ static bool has_word(const char *words, const char *word)
 }
 
 /* The op's own kernel, with 0 for what it gives that is not finite: any op has it. */
-static bool is_finite_kernel(const char *name) { return !strcmp(name, "finite"); }
+static bool is_finite_kernel(const char *name)
+{
+    return !strcmp(name, "finite");
+}
 /* PyTorch in the child process: any op that is no more than a call. */
-static bool is_torch_kernel(const char *name) { return !strcmp(name, "torch"); }
+static bool is_torch_kernel(const char *name)
+{
+    return !strcmp(name, "torch");
+}
 
 static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
 {
@@ -61,7 +67,8 @@ static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
         if (has_word(rows[i]->kernels, p->swap.argument)) return LB_OK;
         if (strlen(rows[i]->kernels) > strlen(longest)) longest = rows[i]->kernels;
     }
-    return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: finite torch %s", p->swap.argument, longest);
+    return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: finite torch %s",
+                   p->swap.argument, longest);
 }
 
 static lb_status parse_order(parsed_swap *p, lb_err *err)
@@ -92,8 +99,9 @@ static lb_status parse_accumulate(parsed_swap *p, lb_err *err)
 {
     p->accumulate = lb_grid_parse(p->swap.argument);
     if (p->accumulate) return LB_OK;
-    return lb_fail(err, LB_ERR_INVALID, "--accumulate %s=%s: sums can be rounded to f32, tf32, bf16, f16, e4m3fn, e5m2, …",
-                   p->swap.selector, p->swap.argument);
+    return lb_fail(err, LB_ERR_INVALID,
+                   "--accumulate %s=%s: sums can be rounded to f32, tf32, bf16, f16, e4m3fn, e5m2, …", p->swap.selector,
+                   p->swap.argument);
 }
 
 static lb_status parse_routing(parsed_swap *p, lb_err *err)
@@ -118,14 +126,14 @@ static lb_status parse_swap(parsed_swap *p, lb_err *err)
     case LB_SWAP_RANK: return parse_contribution(p, err);
     case LB_SWAP_SOURCE:
         if (lb_substitute_parse(p->swap.argument, &p->source)) return LB_OK;
-        return lb_fail(err, LB_ERR_INVALID, "--source %s=%s: a source can take its own, finite or step:N", p->swap.selector,
-                       p->swap.argument);
+        return lb_fail(err, LB_ERR_INVALID, "--source %s=%s: a source can take its own, finite or step:N",
+                       p->swap.selector, p->swap.argument);
     case LB_SWAP_ROUTING: return parse_routing(p, err);
     case LB_SWAP_ACCUMULATE: return parse_accumulate(p, err);
     case LB_SWAP_ROUNDING:
         if (lb_cast_parse(p->swap.argument, &p->cast)) return LB_OK;
-        return lb_fail(err, LB_ERR_INVALID, "--rounding %s=%s: roundings are rne, rz, rna, stochastic:SEED", p->swap.selector,
-                       p->swap.argument);
+        return lb_fail(err, LB_ERR_INVALID, "--rounding %s=%s: roundings are rne, rz, rna, stochastic:SEED",
+                       p->swap.selector, p->swap.argument);
     default: return LB_OK;
     }
 }
@@ -165,7 +173,10 @@ void lb_choices_free(lb_choices *choices)
     free(choices);
 }
 
-const lb_choice *lb_choices_rows(const lb_choices *choices) { return choices->rows; }
+const lb_choice *lb_choices_rows(const lb_choices *choices)
+{
+    return choices->rows;
+}
 
 bool lb_choices_want_blocks(const lb_choices *choices)
 {
@@ -182,7 +193,8 @@ void lb_choices_touched(const lb_choices *choices, uint64_t *touched)
 bool lb_choices_want_torch(const lb_choices *choices)
 {
     for (uint32_t i = 0; i < choices->n_swaps; i++)
-        if (choices->swaps[i].swap.kind == LB_SWAP_KERNEL && is_torch_kernel(choices->swaps[i].swap.argument)) return true;
+        if (choices->swaps[i].swap.kind == LB_SWAP_KERNEL && is_torch_kernel(choices->swaps[i].swap.argument))
+            return true;
     return false;
 }
 
@@ -190,7 +202,8 @@ bool lb_choices_round_operands(const lb_choices *choices, bool told)
 {
     for (uint32_t i = 0; i < choices->n_swaps; i++) {
         const parsed_swap *p = &choices->swaps[i];
-        if (p->swap.kind == LB_SWAP_PRECISION && (told || p->recipe.casts_operands || p->recipe.accumulate == LB_F64)) return true;
+        if (p->swap.kind == LB_SWAP_PRECISION && (told || p->recipe.casts_operands || p->recipe.accumulate == LB_F64))
+            return true;
     }
     return false;
 }
@@ -207,7 +220,8 @@ static bool concerns_precision(const lb_recipe *recipe, const lb_op_row *row)
 /* A swap that means nothing to this op leaves it alone: a kernel it doesn't have, a ring for a sum. */
 static bool concerns(const parsed_swap *p, const lb_op *recorded, const lb_prepared_op *op)
 {
-    bool collective = op->action == LB_ACT_COLLECTIVE, computes = op->action != LB_ACT_NOTHING && op->action != LB_ACT_SOURCE;
+    bool collective = op->action == LB_ACT_COLLECTIVE,
+         computes = op->action != LB_ACT_NOTHING && op->action != LB_ACT_SOURCE;
     switch (p->swap.kind) {
     case LB_SWAP_KERNEL:
         if (is_finite_kernel(p->swap.argument)) return computes && !collective;
@@ -280,8 +294,11 @@ static void apply(const parsed_swap *p, lb_choice *choice)
     switch (p->swap.kind) {
     case LB_SWAP_PRECISION: apply_precision(&p->recipe, choice); break;
     case LB_SWAP_KERNEL:
-        if (is_finite_kernel(p->swap.argument)) choice->finite = true;
-        else choice->by_torch = is_torch_kernel(p->swap.argument), choice->method.kernel = choice->by_torch ? NULL : p->swap.argument;
+        if (is_finite_kernel(p->swap.argument))
+            choice->finite = true;
+        else
+            choice->by_torch = is_torch_kernel(p->swap.argument),
+            choice->method.kernel = choice->by_torch ? NULL : p->swap.argument;
         break;
     case LB_SWAP_ORDER:
         choice->reordered = true;
@@ -318,8 +335,9 @@ static bool same_choice(const lb_choice *a, const lb_choice *b)
 /* What PyTorch's kernels are not told. */
 static bool is_asked_for_more(const lb_choice *c)
 {
-    return c->region || c->method.schedule || c->method.compute || c->method.accumulate || c->method.tf32 || c->method.cast ||
-           c->rounds_wide || c->recipe || c->storage || c->wide_compute || c->wide_accumulate || c->finite;
+    return c->region || c->method.schedule || c->method.compute || c->method.accumulate || c->method.tf32 ||
+           c->method.cast || c->rounds_wide || c->recipe || c->storage || c->wide_compute || c->wide_accumulate ||
+           c->finite;
 }
 
 /* The row that says what row `old` says and swap `p` besides. */
@@ -328,14 +346,17 @@ static lb_status derive(lb_choices *choices, const parsed_swap *p, uint8_t old, 
     lb_choice wanted = choices->rows[old];
     apply(p, &wanted);
     if (wanted.by_torch && is_asked_for_more(&wanted))
-        return lb_fail(err, LB_ERR_INVALID, "--kernel torch: PyTorch computes ops as they were recorded, and one that it is to compute is asked "
-                       "for another precision, order or rounding, too: select others");
+        return lb_fail(
+            err, LB_ERR_INVALID,
+            "--kernel torch: PyTorch computes ops as they were recorded, and one that it is to compute is asked "
+            "for another precision, order or rounding, too: select others");
     for (uint32_t i = 0; i < choices->n_rows; i++)
         if (same_choice(&choices->rows[i], &wanted)) {
             *row = (uint8_t)i;
             return LB_OK;
         }
-    if (choices->n_rows == MAX_CHOICES) return lb_fail(err, LB_ERR_LIMIT, "more than %d different swaps in one run", MAX_CHOICES - 1);
+    if (choices->n_rows == MAX_CHOICES)
+        return lb_fail(err, LB_ERR_LIMIT, "more than %d different swaps in one run", MAX_CHOICES - 1);
     *row = (uint8_t)choices->n_rows;
     choices->rows[choices->n_rows++] = wanted;
     return LB_OK;
@@ -356,7 +377,8 @@ static lb_status apply_swap(lb_choices *choices, parsed_swap *p, const lb_prepar
     return LB_OK;
 }
 
-lb_status lb_choices_make(lb_choices *choices, const lb_prepared *prepared, const char *blocks, uint8_t **out, lb_err *err)
+lb_status lb_choices_make(lb_choices *choices, const lb_prepared *prepared, const char *blocks, uint8_t **out,
+                          lb_err *err)
 {
     uint32_t n = prepared->program->n_ops;
     *out = NULL;
@@ -370,7 +392,9 @@ lb_status lb_choices_make(lb_choices *choices, const lb_prepared *prepared, cons
         if (status == LB_OK) status = apply_swap(choices, &choices->swaps[s], prepared, marks, choice_of, err);
     }
     free(marks);
-    if (status == LB_OK) *out = choice_of;
-    else free(choice_of);
+    if (status == LB_OK)
+        *out = choice_of;
+    else
+        free(choice_of);
     return status;
 }

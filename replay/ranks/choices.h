@@ -24,6 +24,9 @@ bool lb_choices_want_blocks(const lb_choices *choices);
 bool lb_choices_want_torch(const lb_choices *choices);
 /* Some op's operands are rounded outside its kernel; `told`: somebody wants to hear what every precision swap does. */
 bool lb_choices_round_operands(const lb_choices *choices, bool told);
-static inline bool lb_swap_is_structural(lb_swap_kind kind) { return kind == LB_SWAP_SKIP || kind == LB_SWAP_MUON || kind == LB_SWAP_FUSE || kind == LB_SWAP_UPDATE; }
+static inline bool lb_swap_is_structural(lb_swap_kind kind)
+{
+    return kind == LB_SWAP_SKIP || kind == LB_SWAP_MUON || kind == LB_SWAP_FUSE || kind == LB_SWAP_UPDATE;
+}
 
 #endif

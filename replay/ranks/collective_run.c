@@ -27,8 +27,8 @@ static const struct exchange_name {
     const char *name;
     exchange_kind kind;
     int8_t inputs, root, splits;
-    bool coalesced;   /* inputs are reduced as one stream */
-    int8_t dim;       /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
+    bool coalesced;     /* inputs are reduced as one stream */
+    int8_t dim;         /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
     bool shared_memory; /* each rank reads the others' inputs: in one stage, or in two where there is much */
 } NAMES[] = {
     {"c10d::allreduce_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
@@ -91,7 +91,10 @@ static const struct exchange_name *find_name(const char *op_name)
     return NULL;
 }
 
-bool lb_collective_run_knows(const char *op_name) { return find_name(op_name) != NULL; }
+bool lb_collective_run_knows(const char *op_name)
+{
+    return find_name(op_name) != NULL;
+}
 
 /* Its place in the group; 0 where there is none. */
 static uint32_t root_of(const struct exchange_name *name, const lb_program *program, const lb_op *op)
@@ -166,7 +169,8 @@ static lb_status collect(exchange *x, member *m)
 {
     const lb_op *op = m->op;
     int8_t at = x->name->inputs;
-    if (at >= 0 && (uint32_t)at < op->args) LB_TRY(append_arg(&m->inputs, m->program, &lb_op_args(m->program, op)[at], x->err));
+    if (at >= 0 && (uint32_t)at < op->args)
+        LB_TRY(append_arg(&m->inputs, m->program, &lb_op_args(m->program, op)[at], x->err));
     uint32_t n = op->written ? op->written : op->results;
     const uint32_t *refs = op->written ? lb_op_written(m->program, op) : lb_op_results(m->program, op);
     for (uint32_t i = 0; i < n; i++)
@@ -178,7 +182,10 @@ static lb_status collect(exchange *x, member *m)
     return LB_OK;
 }
 
-static int64_t length(const member *m) { return m->starts[m->inputs.n]; }
+static int64_t length(const member *m)
+{
+    return m->starts[m->inputs.n];
+}
 
 /* A region holds the sums in its own dtype. */
 static lb_dtype stream_dtype(const exchange *x)
@@ -189,7 +196,8 @@ static lb_dtype stream_dtype(const exchange *x)
             const lb_choice *choice = x->members[r].choice;
             if (lb_dtype_is_complex(recorded)) return lb_held_dtype(lb_choice_dtype(choice, recorded), recorded);
             if (!choice->region || !lb_dtype_is_float(recorded)) return recorded;
-            if (choice->widen_only && lb_dtype_precision(choice->region) <= lb_dtype_precision(recorded)) return recorded;
+            if (choice->widen_only && lb_dtype_precision(choice->region) <= lb_dtype_precision(recorded))
+                return recorded;
             return choice->region;
         }
     return LB_U8;
@@ -236,7 +244,10 @@ static bool contributes_undefined(const exchange *x, const member *m)
 
 /* ---- rank swaps ------------------------------------------------------------------------------------------------- */
 
-static bool excluded(const member *m) { return m->choice->contribution == LB_CONTRIBUTE_EXCLUDE; }
+static bool excluded(const member *m)
+{
+    return m->choice->contribution == LB_CONTRIBUTE_EXCLUDE;
+}
 
 static void stream_to_f64(const exchange *x, const member *m, double *out, int64_t at, int64_t n)
 {
@@ -298,8 +309,10 @@ static lb_status reduce_range(exchange *x, int64_t from, int64_t n, char *out)
     for (uint32_t r = 0; r < x->n; r++)
         if (!excluded(&x->members[r])) inputs[k++] = x->members[r].stream + (size_t)from * x->size;
     lb_status status = LB_OK;
-    if (k) status = lb_collective_reduce(&x->order, x->reduction, k, inputs, x->dtype, n, out, x->err);
-    else memset(out, 0, (size_t)n * x->size);
+    if (k)
+        status = lb_collective_reduce(&x->order, x->reduction, k, inputs, x->dtype, n, out, x->err);
+    else
+        memset(out, 0, (size_t)n * x->size);
     free(inputs);
     if (status == LB_OK && k && k < x->n && x->reduction == LB_REDUCE_SUM) rescale(x, out, n, (double)x->n / k);
     return status;
@@ -345,7 +358,8 @@ typedef struct receipt {
 static lb_status receive(exchange *x, receipt *r, const char *from, int64_t at, int64_t n, int64_t limit)
 {
     if (n < 0 || at < 0 || at + n > limit || r->n + n > r->room)
-        return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the sizes of a collective's inputs and outputs do not fit together");
+        return lb_fail(x->err, LB_ERR_UNSUPPORTED,
+                       "the sizes of a collective's inputs and outputs do not fit together");
     memcpy(r->bytes + (size_t)r->n * x->size, from + (size_t)at * x->size, (size_t)n * x->size);
     r->n += n;
     return LB_OK;
@@ -382,7 +396,8 @@ static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receip
         return LB_OK;
     case EXCHANGE_SCATTER:
         if (root->inputs.n != x->n) break;
-        return receive(x, out, root->stream, root->starts[who], root->starts[who + 1] - root->starts[who], length(root));
+        return receive(x, out, root->stream, root->starts[who], root->starts[who + 1] - root->starts[who],
+                       length(root));
     case EXCHANGE_ALL_TO_ALL:
         for (uint32_t r = 0; r < x->n; r++) {
             chunk_range(x, &x->members[r], 0, who, &from, &n);
@@ -394,7 +409,10 @@ static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receip
     return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the lists of a collective do not fit its group");
 }
 
-static bool receives(const exchange *x, uint32_t who) { return is_received(x->name, x->root, who); }
+static bool receives(const exchange *x, uint32_t who)
+{
+    return is_received(x->name, x->root, who);
+}
 
 static lb_status spread(exchange *x, const member *m, const receipt *from)
 {
@@ -403,10 +421,12 @@ static lb_status spread(exchange *x, const member *m, const receipt *from)
         uint32_t v = m->outputs.values[i];
         lb_tensor window;
         int64_t n = lb_layout_numel(&m->program->values[v].layout);
-        if (at + n > from->n) return lb_fail(x->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
+        if (at + n > from->n)
+            return lb_fail(x->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
         LB_TRY(lb_machine_output(m->machine, v, &window, x->err));
         window = cut_in_front(x, m, window);
-        lb_tensor dense = {from->bytes + (size_t)at * x->size, x->dtype, lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
+        lb_tensor dense = {from->bytes + (size_t)at * x->size, x->dtype,
+                           lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
         lb_tensor_copy(&window, &dense, NULL);
         at += n;
     }
@@ -468,7 +488,8 @@ static lb_status run_streams(exchange *x)
         for (uint32_t i = 0; i < x->members[r].outputs.n; i++)
             got.room += lb_layout_numel(&x->members[r].program->values[x->members[r].outputs.values[i]].layout);
         got.bytes = malloc((size_t)(got.room + 1) * x->size);
-        status = got.bytes ? assemble(x, r, reduced, &got) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+        status =
+            got.bytes ? assemble(x, r, reduced, &got) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
         if (status == LB_OK) status = spread(x, &x->members[r], &got);
         free(got.bytes);
     }
@@ -494,12 +515,16 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
     lb_status status = x.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
     for (uint32_t r = 0; status == LB_OK && r < n; r++) {
         const lb_program *program = machines[r]->prepared->program;
-        x.members[r] = (member){.machine = machines[r], .program = program, .op = &program->ops[machines[r]->next],
+        x.members[r] = (member){.machine = machines[r],
+                                .program = program,
+                                .op = &program->ops[machines[r]->next],
                                 .choice = lb_machine_choice(machines[r])};
         const struct exchange_name *name = find_name(lb_op_name(program, x.members[r].op));
         if (r == 0) x.name = name;
-        if (!name || name->kind != x.name->kind) status = LB_ERR_UNSUPPORTED;
-        else status = collect(&x, &x.members[r]);
+        if (!name || name->kind != x.name->kind)
+            status = LB_ERR_UNSUPPORTED;
+        else
+            status = collect(&x, &x.members[r]);
     }
     if (status == LB_OK) {
         x.dtype = stream_dtype(&x);

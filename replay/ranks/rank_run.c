@@ -33,8 +33,7 @@ static lb_status fuse_program(lb_rank_run *r, fusion *f, lb_err *err)
         if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
         if (f->program || r->n_programs > 1)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time, on one rank");
-        LB_TRY(lb_pass_fuse(program, NULL, plan->swaps, plan->n_swaps, i, &next,
-                            &origin, &touched, err));
+        LB_TRY(lb_pass_fuse(program, NULL, plan->swaps, plan->n_swaps, i, &next, &origin, &touched, err));
         f->program = next, f->origin = origin, r->touched[i] = touched;
     }
     if (!f->program) return LB_OK;
@@ -78,8 +77,9 @@ static void stop(runner *s)
 static void take_seats(const runner *runners, uint32_t n, lb_rank_seat *seats)
 {
     for (uint32_t i = 0; i < n; i++)
-        seats[i] = (lb_rank_seat){runners[i].machine, runners[i].machine->prepared->program->rank, runners[i].state == LB_MACHINE_AT_COLLECTIVE,
-                                  runners[i].state != LB_MACHINE_AT_COLLECTIVE};
+        seats[i] =
+            (lb_rank_seat){runners[i].machine, runners[i].machine->prepared->program->rank,
+                           runners[i].state == LB_MACHINE_AT_COLLECTIVE, runners[i].state != LB_MACHINE_AT_COLLECTIVE};
 }
 
 /* One collective that can happen happens; `*any`: one did. */
@@ -91,7 +91,8 @@ static lb_status meet(runner *runners, uint32_t n, bool *any, lb_err *err)
     *any = false;
     if (status == LB_OK) take_seats(runners, n, seats);
     for (uint32_t i = 0; i < n && status == LB_OK && !*any; i++) {
-        if (!seats[i].waits || lb_rendezvous_gather(seats, n, i, members, &n_members) != LB_RENDEZVOUS_COMPLETE) continue;
+        if (!seats[i].waits || lb_rendezvous_gather(seats, n, i, members, &n_members) != LB_RENDEZVOUS_COMPLETE)
+            continue;
         *any = true;
         status = lb_rendezvous_run(seats, members, n_members, err);
         for (uint32_t r = 0; r < n_members && status == LB_OK; r++)

@@ -15,7 +15,8 @@ typedef struct lb_rank_run {
     const lb_plan *plan; /* mode, compare and swaps count; at most LB_RANK_RUN_SWAPS */
     const lb_observer *observer;
     void *context; /* of `value` */
-    lb_status (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err); /* bytes of a source, or of what
+    lb_status (*value)(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
+                       lb_err *err);     /* bytes of a source, or of what
                                                                                     a result is compared with; LB_ERR_NOT_CAPTURED: none */
     uint64_t touched[LB_RANK_RUN_SWAPS]; /* filled: ops that each swap concerns */
 } lb_rank_run;

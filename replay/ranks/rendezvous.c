@@ -27,13 +27,15 @@ static uint32_t seat_of(const lb_rank_seat *seats, uint32_t n, int32_t rank)
     return LB_NONE;
 }
 
-lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, uint32_t *members, uint32_t *n_members)
+lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, uint32_t *members,
+                                   uint32_t *n_members)
 {
     const lb_collective *row = stands_at(&seats[first]);
     const lb_program *program = seats[first].machine->prepared->program;
     lb_rendezvous found = LB_RENDEZVOUS_COMPLETE;
     *n_members = 0;
-    if (!row || !row->ranks || row->ranks > n || !lb_collective_run_knows(lb_op_name(program, &program->ops[seats[first].machine->next])))
+    if (!row || !row->ranks || row->ranks > n ||
+        !lb_collective_run_knows(lb_op_name(program, &program->ops[seats[first].machine->next])))
         return LB_RENDEZVOUS_IMPOSSIBLE;
     for (uint32_t i = 0; i < row->ranks; i++) {
         const uint32_t m = seat_of(seats, n, (int32_t)program->refs[row->first_rank + i]);

@@ -19,7 +19,8 @@ typedef struct lb_rank_seat {
 } lb_rank_seat;
 
 /* The members of the collective at which seat `first` stands, as rows of `seats` in group order. `members`: room for n. */
-lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, uint32_t *members, uint32_t *n_members);
+lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, uint32_t *members,
+                                   uint32_t *n_members);
 /* Runs it: first among the members' shadows, where they have any. */
 lb_status lb_rendezvous_run(const lb_rank_seat *seats, const uint32_t *members, uint32_t n_members, lb_err *err);
 

@@ -23,9 +23,8 @@ static json_t *endings_json(const lb_routing_report *r)
         json_t *modes = json_array();
         for (int m = 0; m < LB_ROUTING_MODES; m++) {
             const lb_routing_gap *base = &e->gaps[LB_ROUTING_RECOMPUTE], *gap = &e->gaps[m];
-            json_t *row =
-                json_pack("{s:s, s:o, s:o, s:b}", "mode", lb_routing_mode_name(m), "output",
-                          number(gap->output), "loss", number(gap->loss), "undecided", r->undecided[m]);
+            json_t *row = json_pack("{s:s, s:o, s:o, s:b}", "mode", lb_routing_mode_name(m), "output",
+                                    number(gap->output), "loss", number(gap->loss), "undecided", r->undecided[m]);
             if (m > LB_ROUTING_RECOMPUTE)
                 json_object_set_new(row, "recovered",
                                     json_pack("{s:o, s:o}", "output",
@@ -33,8 +32,8 @@ static json_t *endings_json(const lb_routing_report *r)
                                               number(lb_routing_recovered(base->loss, gap->loss))));
             json_array_append_new(modes, row);
         }
-        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:o}", "step", (json_int_t)e->step, "rank",
-                                              (int)e->rank, "output", e->output, "modes", modes));
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:s, s:o}", "step", (json_int_t)e->step, "rank", (int)e->rank,
+                                              "output", e->output, "modes", modes));
     }
     return rows;
 }
@@ -45,13 +44,13 @@ static json_t *layers_json(const lb_routing_report *r)
     for (uint32_t i = 0; i < r->n_layers; i++) {
         const lb_routing_layer *l = &r->layers[i];
         json_array_append_new(
-            rows, json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "step",
-                            (json_int_t)l->step, "rank", (int)l->rank, "layer", l->layer, "call", (int)l->call,
-                            "tokens", (json_int_t)l->tokens, "choices", (json_int_t)l->choices, "flips",
-                            count(l->flips), "near_ties", (json_int_t)l->near_ties, "router_differences",
-                            (json_int_t)l->router_differences, "unjudged", (json_int_t)l->unjudged,
-                            "recomputed", count(l->recomputed), "largest_margin", number(l->largest_margin),
-                            "largest_upstream", number(l->largest_upstream)));
+            rows,
+            json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o, s:o}", "step", (json_int_t)l->step,
+                      "rank", (int)l->rank, "layer", l->layer, "call", (int)l->call, "tokens", (json_int_t)l->tokens,
+                      "choices", (json_int_t)l->choices, "flips", count(l->flips), "near_ties",
+                      (json_int_t)l->near_ties, "router_differences", (json_int_t)l->router_differences, "unjudged",
+                      (json_int_t)l->unjudged, "recomputed", count(l->recomputed), "largest_margin",
+                      number(l->largest_margin), "largest_upstream", number(l->largest_upstream)));
     }
     return rows;
 }
@@ -62,12 +61,12 @@ static json_t *flips_json(const lb_routing_report *r, uint32_t most)
     for (uint32_t i = 0; i < r->n_flips && i < most; i++) {
         const lb_routing_flip *f = &r->flips[i];
         const lb_routing_layer *l = &r->layers[f->layer];
-        json_array_append_new(
-            rows, json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:s, s:o, s:o, s:o}", "step",
-                            (json_int_t)l->step, "rank", (int)l->rank, "layer", l->layer, "call", (int)l->call,
-                            "token", (json_int_t)f->token, "lost", (json_int_t)f->lost, "won", count(f->won),
-                            "kind", lb_flip_kind_name(f->kind), "margin", number(f->margin), "upstream",
-                            number(f->upstream), "rounding", number(f->rounding)));
+        json_array_append_new(rows,
+                              json_pack("{s:I, s:i, s:s, s:i, s:I, s:I, s:o, s:s, s:o, s:o, s:o}", "step",
+                                        (json_int_t)l->step, "rank", (int)l->rank, "layer", l->layer, "call",
+                                        (int)l->call, "token", (json_int_t)f->token, "lost", (json_int_t)f->lost, "won",
+                                        count(f->won), "kind", lb_flip_kind_name(f->kind), "margin", number(f->margin),
+                                        "upstream", number(f->upstream), "rounding", number(f->rounding)));
     }
     return rows;
 }

@@ -189,8 +189,7 @@ static bool load_then(maker *m, const decision *d, choices *c)
 {
     lb_tensor t;
     *c = (choices){0};
-    if (d->router.topk == LB_NONE || !recorded(m, d->program, d->router.row->ids, d->ids, &t) ||
-        t.layout.ndim < 1)
+    if (d->router.topk == LB_NONE || !recorded(m, d->program, d->router.row->ids, d->ids, &t) || t.layout.ndim < 1)
         return false;
     c->per_token = t.layout.shape[t.layout.ndim - 1];
     if (c->per_token < 1 || c->per_token > LB_MOST_CHOICES || !load_ids(&t, &c->then)) return false;
@@ -289,8 +288,7 @@ static lb_routing_flip judge(const choices *c, int64_t token, lb_expert_flip pai
 static bool in_range(const choices *c)
 {
     for (int64_t i = 0; c->scores && i < c->tokens * c->per_token; i++)
-        if (c->then[i] < 0 || c->then[i] >= c->experts || c->now[i] < 0 || c->now[i] >= c->experts)
-            return false;
+        if (c->then[i] < 0 || c->then[i] >= c->experts || c->now[i] < 0 || c->now[i] >= c->experts) return false;
     return true;
 }
 
@@ -304,8 +302,7 @@ static bool add_flip(lb_routing_report *report, const lb_routing_flip *flip)
     }
     report->flips[report->n_flips++] = *flip;
     layer->flips++;
-    layer->near_ties += flip->kind == LB_FLIP_NEAR_TIE,
-        layer->router_differences += flip->kind == LB_FLIP_ROUTER;
+    layer->near_ties += flip->kind == LB_FLIP_NEAR_TIE, layer->router_differences += flip->kind == LB_FLIP_ROUTER;
     layer->unjudged += flip->kind == LB_FLIP_UNJUDGED;
     layer->largest_margin = fmax(layer->largest_margin, flip->margin); /* the one that is no NaN */
     layer->largest_upstream = fmax(layer->largest_upstream, flip->upstream);
@@ -357,7 +354,8 @@ static void count_recomputed(maker *m, uint32_t at)
     lb_expert_flip pairs[LB_MOST_CHOICES];
     const decision *d = &m->decisions[at];
     const lb_tensor *now = lb_snapshots_of(&m->gaps.current, d->ids);
-    if (load_reference(m, d, &c) && now && load_ids(now, &c.now) && lb_layout_numel(&now->layout) == c.tokens * c.per_token) {
+    if (load_reference(m, d, &c) && now && load_ids(now, &c.now) &&
+        lb_layout_numel(&now->layout) == c.tokens * c.per_token) {
         m->report->layers[at].recomputed = 0;
         for (int64_t t = 0; t < c.tokens; t++)
             m->report->layers[at].recomputed +=
@@ -404,13 +402,10 @@ static lb_status run(maker *m, lb_routing_mode mode)
     if (swaps && touched) {
         for (uint32_t i = 0; i + 1 < n; i++) swaps[i] = m->plan->swaps[i];
         if (n) swaps[n - 1] = (lb_swap){LB_SWAP_ROUTING, "", lb_routing_mode_name(mode)};
-        plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched,
-        plan.select = NULL;
+        plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched, plan.select = NULL;
     }
-    lb_status status =
-        swaps && touched ? lb_replay_run(m->replay, &plan, &observer, &summary, m->err) : no_memory(m);
-    for (uint32_t i = 0; status == LB_OK && i + 1 < n && m->plan->touched; i++)
-        m->plan->touched[i] = touched[i];
+    lb_status status = swaps && touched ? lb_replay_run(m->replay, &plan, &observer, &summary, m->err) : no_memory(m);
+    for (uint32_t i = 0; status == LB_OK && i + 1 < n && m->plan->touched; i++) m->plan->touched[i] = touched[i];
     free(swaps);
     free(touched);
     if (status == LB_OK && m->watching->failed) status = no_memory(m);
@@ -459,8 +454,7 @@ static int by_weight(const void *a, const void *b)
 }
 
 lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
-                                    const lb_routing_other *other, bool modes, lb_routing_report *report,
-                                    lb_err *err)
+                                    const lb_routing_other *other, bool modes, lb_routing_report *report, lb_err *err)
 {
     maker m = {.gaps = {.capture = capture, .other = other},
                .capture = capture,
@@ -472,8 +466,7 @@ lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, cons
     lb_status status = add_window(&m);
     const int last = modes ? LB_ROUTING_MODES : LB_ROUTING_RECOMPUTE + 1;
     for (int mode = 0; mode < last && status == LB_OK; mode++) status = run_mode(&m, (lb_routing_mode)mode);
-    if (status == LB_OK && report->n_flips)
-        qsort(report->flips, report->n_flips, sizeof *report->flips, by_weight);
+    if (status == LB_OK && report->n_flips) qsort(report->flips, report->n_flips, sizeof *report->flips, by_weight);
     for (uint32_t i = 0; i < report->n_layers; i++)
         lb_router_release(&m.decisions[i].router), free(m.decisions[i].inputs);
     lb_gaps_release(&m.gaps);
@@ -481,8 +474,8 @@ lb_status lb_routing_report_against(lb_capture *capture, lb_replay *replay, cons
     return status;
 }
 
-lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
-                                 lb_routing_report *report, lb_err *err)
+lb_status lb_routing_report_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan, lb_routing_report *report,
+                                 lb_err *err)
 {
     return lb_routing_report_against(capture, replay, plan, NULL, true, report, err);
 }

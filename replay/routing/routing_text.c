@@ -33,8 +33,8 @@ static const char *row_of(const lb_routing_report *r, lb_routing_mode mode)
 static void print_ending(FILE *out, const lb_routing_report *r, const lb_routing_ending *e)
 {
     fprintf(out, "\nstep %lld, rank %d: %-28s %9s %9s %9s %9s\n", (long long)e->step, (int)e->rank,
-            r->against ? "distance from the second side" : "distance from the recording", "output", "recovered",
-            "loss", "recovered");
+            r->against ? "distance from the second side" : "distance from the recording", "output", "recovered", "loss",
+            "recovered");
     for (int m = 0; m < LB_ROUTING_MODES; m++) {
         const lb_routing_gap *base = &e->gaps[LB_ROUTING_RECOMPUTE], *gap = &e->gaps[m];
         const bool forced = m > LB_ROUTING_RECOMPUTE;
@@ -53,8 +53,9 @@ static void print_ending(FILE *out, const lb_routing_report *r, const lb_routing
 
 static void print_layers(FILE *out, const lb_routing_report *r)
 {
-    fprintf(out, "\n%-32s %5s %4s %8s %7s %7s %10s %10s %9s %9s %10s\n", r->against ? "choices that differ" : "choices that would change", "step", "rank",
-           "choices", "flips", "ties", "of routers", "unjudged", "margin", "upstream", "recomputed");
+    fprintf(out, "\n%-32s %5s %4s %8s %7s %7s %10s %10s %9s %9s %10s\n",
+            r->against ? "choices that differ" : "choices that would change", "step", "rank", "choices", "flips",
+            "ties", "of routers", "unjudged", "margin", "upstream", "recomputed");
     for (uint32_t i = 0; i < r->n_layers; i++) {
         const lb_routing_layer *l = &r->layers[i];
         fprintf(out, "%-32s %5lld %4d %8lld ", l->layer, (long long)l->step, (int)l->rank, (long long)l->choices);
@@ -62,7 +63,7 @@ static void print_layers(FILE *out, const lb_routing_report *r)
             fprintf(out, "%7s %7s %10s %10s ", "-", "-", "-", "-");
         else
             fprintf(out, "%7lld %7lld %10lld %10lld ", (long long)l->flips, (long long)l->near_ties,
-                   (long long)l->router_differences, (long long)l->unjudged);
+                    (long long)l->router_differences, (long long)l->unjudged);
         print_number(out, l->largest_margin, 9);
         print_number(out, l->largest_upstream, 10);
         if (l->recomputed < 0)
@@ -71,8 +72,10 @@ static void print_layers(FILE *out, const lb_routing_report *r)
             fprintf(out, "%11lld\n", (long long)l->recomputed);
     }
     fprintf(out, r->against
-                     ? "flips, ties, of routers: choices that the second side made otherwise; upstream: what the first side's router\n"
-                       "makes of the second's hidden states; both the largest of a flip; recomputed: choices of the replay that differ\n"
+                     ? "flips, ties, of routers: choices that the second side made otherwise; upstream: what the first "
+                       "side's router\n"
+                       "makes of the second's hidden states; both the largest of a flip; recomputed: choices of the "
+                       "replay that differ\n"
                      : "flips, ties, of routers: with the recorded ids in force before each; margin and upstream: the "
                        "largest of a flip;\n"
                        "recomputed: choices that differ when nothing is forced\n");
@@ -81,17 +84,18 @@ static void print_layers(FILE *out, const lb_routing_report *r)
 static void print_flips(FILE *out, const lb_routing_report *r, uint32_t most)
 {
     if (!r->n_flips || !most) return;
-    fprintf(out, "\n%-18s %-32s %5s %4s %7s %6s %6s %10s %10s %10s\n", "flip", "layer", "step", "rank", "token",
-           "lost", "won", "margin", "upstream", "rounding");
+    fprintf(out, "\n%-18s %-32s %5s %4s %7s %6s %6s %10s %10s %10s\n", "flip", "layer", "step", "rank", "token", "lost",
+            "won", "margin", "upstream", "rounding");
     for (uint32_t i = 0; i < r->n_flips && i < most; i++) {
         const lb_routing_flip *f = &r->flips[i];
         const lb_routing_layer *l = &r->layers[f->layer];
         fprintf(out, "%-18s %-32s %5lld %4d %7lld %6lld %6lld ", lb_flip_kind_name(f->kind), l->layer,
-               (long long)l->step, (int)l->rank, (long long)f->token, (long long)f->lost, (long long)f->won);
+                (long long)l->step, (int)l->rank, (long long)f->token, (long long)f->lost, (long long)f->won);
         print_number(out, f->margin, 10), print_number(out, f->upstream, 11), print_number(out, f->rounding, 11);
         fprintf(out, "\n");
     }
-    if (r->n_flips > most) fprintf(out, r->against ? "and %u more (--json)\n" : "and %u more (--worst N)\n", r->n_flips - most);
+    if (r->n_flips > most)
+        fprintf(out, r->against ? "and %u more (--json)\n" : "and %u more (--worst N)\n", r->n_flips - most);
 }
 
 char *lb_routing_text(const lb_routing_report *r, uint32_t most)

@@ -95,8 +95,8 @@ static double underflow(const lb_attention_call *a)
 }
 
 /* t_j = scale sum |q k_j| + |mask| */
-static double score_terms(const lb_attention_head *h, const double *q, const double *k, const double *mask,
-                          int64_t i, int64_t j)
+static double score_terms(const lb_attention_head *h, const double *q, const double *k, const double *mask, int64_t i,
+                          int64_t j)
 {
     double t = mask && !isinf(mask[i * h->keys + j]) ? fabs(mask[i * h->keys + j]) : 0;
     for (int64_t d = 0; d < h->size; d++) t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
@@ -104,12 +104,11 @@ static double score_terms(const lb_attention_head *h, const double *q, const dou
 }
 
 /* With t_j besides |score - max|, y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. `t` holds the keys. */
-static void twin_head(const lb_attention_call *a, const double *q, const double *k, const double *v,
-                      const double *mask, double *scores, double *t, double *sum, double *y, double *lse)
+static void twin_head(const lb_attention_call *a, const double *q, const double *k, const double *v, const double *mask,
+                      double *scores, double *t, double *sum, double *y, double *lse)
 {
     const lb_attention_head *h = &a->h;
-    double rounding = a->form->wide ? 1 : lb_twin_scale(a->frame.call, a->form->query - 1u),
-           least = underflow(a);
+    double rounding = a->form->wide ? 1 : lb_twin_scale(a->frame.call, a->form->query - 1u), least = underflow(a);
     if (!head_scores_f64(h, q, k, mask, scores)) return;
     for (int64_t i = 0; i < h->queries; i++) {
         double *row = scores + i * h->keys, top = -INFINITY, most = 0, total = 0, weighted = 0;
@@ -136,15 +135,13 @@ static void twin_head(const lb_attention_call *a, const double *q, const double 
                 y[i * h->values + d] += fabs(v[j * h->values + d]) * (p * (rounding + t[j] + weighted) + least);
             if (a->form->weights) row[j] = p * (1 + t[j] + weighted);
         }
-        lse[i] =
-            isinf(top) ? 0 : fabs(top) + fabs(log(total)) + 1 + weighted + most + (rounding > 1 ? FAST_EXP : 0);
+        lse[i] = isinf(top) ? 0 : fabs(top) + fabs(log(total)) + 1 + weighted + most + (rounding > 1 ? FAST_EXP : 0);
         sum[i] = 1;
     }
 }
 
 /* Result 1 of the math form: exponentials over their sums. */
-static void keep_weights(const lb_attention_call *a, const void *scores, const void *sum, void *weights,
-                         int64_t i)
+static void keep_weights(const lb_attention_call *a, const void *scores, const void *sum, void *weights, int64_t i)
 {
     const lb_attention_head *h = &a->h;
     for (int64_t r = 0; weights && r < h->queries; r++)
@@ -157,8 +154,8 @@ static void keep_weights(const lb_attention_call *a, const void *scores, const v
         }
 }
 
-static bool head_forward(const lb_attention_call *a, const char *q, const char *k, const char *v,
-                         const void *mask, void *scores, void *sum, char *y, char *lse)
+static bool head_forward(const lb_attention_call *a, const char *q, const char *k, const char *v, const void *mask,
+                         void *scores, void *sum, char *y, char *lse)
 {
     const lb_attention_head *h = &a->h;
     const int64_t step = has_blocks(h, mask) && !a->form->weights ? query_block(h) : h->queries, e = a->element;
@@ -167,11 +164,10 @@ static bool head_forward(const lb_attention_call *a, const char *q, const char *
         const lb_attention_head block = step < h->queries ? block_from(h, m) : *h;
         const char *rows = q + m * h->size * e;
         char *out = y + m * h->values * e, *log_sum = lse + m * e;
-        done = a->frame.wide
-                   ? head_forward_f64(&block, (const double *)rows, (const double *)k, (const double *)v, mask,
-                                      scores, sum, (double *)out, (double *)log_sum)
-                   : head_forward_f32(&block, (const float *)rows, (const float *)k, (const float *)v, mask,
-                                      scores, sum, (float *)out, (float *)log_sum);
+        done = a->frame.wide ? head_forward_f64(&block, (const double *)rows, (const double *)k, (const double *)v,
+                                                mask, scores, sum, (double *)out, (double *)log_sum)
+                             : head_forward_f32(&block, (const float *)rows, (const float *)k, (const float *)v, mask,
+                                                scores, sum, (float *)out, (float *)log_sum);
     }
     return done;
 }
@@ -185,16 +181,20 @@ typedef struct forward {
     bool twin;
 } forward;
 
-static bool run_forward(const lb_attention_call *a, const forward *g, const lb_attention_sequence *one, int64_t s, int64_t i)
+static bool run_forward(const lb_attention_call *a, const forward *g, const lb_attention_sequence *one, int64_t s,
+                        int64_t i)
 {
     const int64_t values = a->h.values, worker = omp_get_thread_num();
-    const void *q = a->q + lb_attention_query_at(a, one, i, a->h.size), *k = a->k + lb_attention_key_at(a, one, i, a->h.size);
+    const void *q = a->q + lb_attention_query_at(a, one, i, a->h.size),
+               *k = a->k + lb_attention_key_at(a, one, i, a->h.size);
     const void *v = a->v + lb_attention_key_at(a, one, i, values), *mask = lb_attention_mask_of(a, i);
-    char *out = g->y + lb_attention_query_at(a, one, i, values), *log_sum = g->lse + lb_attention_lse_at(a, one, s, i, g->rows);
+    char *out = g->y + lb_attention_query_at(a, one, i, values),
+         *log_sum = g->lse + lb_attention_lse_at(a, one, s, i, g->rows);
     char *scores = g->scores + worker * g->square * a->element, *sum = g->sum + worker * a->tokens * a->element;
     bool done = true;
     if (g->twin)
-        twin_head(a, q, k, v, mask, (double *)scores, g->terms + worker * a->kv_tokens, (double *)sum, (double *)out, (double *)log_sum);
+        twin_head(a, q, k, v, mask, (double *)scores, g->terms + worker * a->kv_tokens, (double *)sum, (double *)out,
+                  (double *)log_sum);
     else
         done = head_forward(a, q, k, v, mask, scores, sum, out, log_sum);
     keep_weights(a, scores, sum, g->weights, i);
@@ -215,10 +215,10 @@ lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, boo
     g.lse = lb_attention_lse_output(&a, &g.rows);
     g.scores = lb_frame_reals(f, workers * g.square), g.sum = lb_frame_reals(f, workers * a.tokens);
     if (twin) g.terms = lb_frame_scratch(f, (size_t)(workers * a.kv_tokens) * sizeof *g.terms);
-    if (form->weights && call->n_results > 1 && call->results[1].data) g.weights = lb_frame_output(f, 1, heads * g.square);
+    if (form->weights && call->n_results > 1 && call->results[1].data)
+        g.weights = lb_frame_output(f, 1, heads * g.square);
     if (lb_frame_ok(f) && a.ragged) memset(g.y, 0, (size_t)(heads * a.tokens * values * a.element));
-    if (lb_frame_ok(f) && a.ragged && form->ragged_lse_by_head)
-        memset(g.lse, 0, (size_t)(heads * g.rows * a.element));
+    if (lb_frame_ok(f) && a.ragged && form->ragged_lse_by_head) memset(g.lse, 0, (size_t)(heads * g.rows * a.element));
     for (int64_t s = 0; s < a.sequences && lb_frame_ok(f); s++) {
         const lb_attention_sequence one = lb_attention_sequence_of(&a, s);
         bool failed = false;
@@ -245,13 +245,11 @@ static void twin_head_backward(const lb_attention_call *a, const gradients *g, c
     const lb_attention_head *h = &a->h;
     const double *dy = g->dy, *y = g->y, *lse = g->lse;
     double *p = g->p, *ds = g->ds, *dq = g->dq, *dk = g->dk, *dv = g->dv;
-    double rounding = lb_twin_scale(a->frame.call, a->form->query - 1u), scale = fabs(h->scale),
-           least = underflow(a);
+    double rounding = lb_twin_scale(a->frame.call, a->form->query - 1u), scale = fabs(h->scale), least = underflow(a);
     if (!head_scores_f64(h, q, k, mask, p)) return;
     memset(dq, 0, (size_t)(h->queries * h->size) * sizeof *dq);
     /* The gradients hold 16 bits too while blocks and heads are added to them. */
-    const double parts = (double)(h->queries / query_block(h) + 1),
-                 key_parts = (double)(h->keys / KEY_BLOCK + 1);
+    const double parts = (double)(h->queries / query_block(h) + 1), key_parts = (double)(h->keys / KEY_BLOCK + 1);
     for (int64_t j = 0; j < h->keys * h->values; j++) dv[j] += least * parts;
     for (int64_t j = 0; j < h->keys * h->size; j++) dk[j] += least * parts;
     for (int64_t j = 0; j < h->queries * h->size; j++) dq[j] += least * key_parts;
@@ -280,8 +278,8 @@ static void twin_head_backward(const lb_attention_call *a, const gradients *g, c
     }
 }
 
-static bool head_backward(const lb_attention_call *a, const gradients *g, const void *q, const void *k,
-                          const void *v, const void *mask, bool twin)
+static bool head_backward(const lb_attention_call *a, const gradients *g, const void *q, const void *k, const void *v,
+                          const void *mask, bool twin)
 {
     if (twin) {
         twin_head_backward(a, g, q, k, v, mask);
@@ -295,10 +293,9 @@ static bool head_backward(const lb_attention_call *a, const gradients *g, const 
         const void *dy = (const char *)g->dy + m * h->values * e, *y = (const char *)g->y + m * h->values * e;
         const void *rows = (const char *)q + m * h->size * e, *lse = (const char *)g->lse + m * e;
         void *dq = (char *)g->dq + m * h->size * e;
-        done = a->frame.wide ? head_backward_f64(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq,
-                                                 g->dk, g->dv)
-                             : head_backward_f32(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq,
-                                                 g->dk, g->dv);
+        done = a->frame.wide
+                   ? head_backward_f64(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq, g->dk, g->dv)
+                   : head_backward_f32(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq, g->dk, g->dv);
     }
     return done;
 }
@@ -329,7 +326,8 @@ typedef struct backward {
     bool biased, twin;
 } backward;
 
-static bool run_backward(const lb_attention_call *a, const backward *b, const lb_attention_sequence *one, int64_t s, int64_t i)
+static bool run_backward(const lb_attention_call *a, const backward *b, const lb_attention_sequence *one, int64_t s,
+                         int64_t i)
 {
     const int64_t worker = omp_get_thread_num(), e = a->element, size = a->h.size, values = a->h.values;
     const int64_t of_q = lb_attention_query_at(a, one, i, size), of_k = lb_attention_key_at(a, one, i, size);
@@ -368,10 +366,10 @@ lb_status lb_attention_backward(lb_call *call, const lb_attention_form *form, bo
     char *dq = gradient_output(&a, form->first, heads * a.tokens * a.h.size, &views[0]);
     char *dk = gradient_output(&a, form->first + 1u, kv_heads * a.kv_tokens * a.h.size, &views[1]);
     char *dv = gradient_output(&a, form->first + 2u, kv_heads * a.kv_tokens * a.h.values, &views[2]);
-    bool biased =
-        !form->first && call->n_results > 3 && call->results[3].data && lb_tensor_numel(&call->results[3]);
+    bool biased = !form->first && call->n_results > 3 && call->results[3].data && lb_tensor_numel(&call->results[3]);
     const int64_t workers = workers_of(&a, square, kv_heads), group = a.heads / a.kv_heads;
-    backward g = {.dy = dy, .y = y, .lse = lse, .dq = dq, .dk = dk, .dv = dv, .square = square, .rows = rows, .twin = twin};
+    backward g = {
+        .dy = dy, .y = y, .lse = lse, .dq = dq, .dk = dk, .dv = dv, .square = square, .rows = rows, .twin = twin};
     g.part_size = a.kv_tokens * width, g.biased = biased;
     g.p = lb_frame_reals(f, workers * square), g.part = lb_frame_reals(f, workers * g.part_size);
     g.ds = biased ? lb_frame_output(f, 3, heads * square) : lb_frame_reals(f, workers * square);

@@ -27,11 +27,11 @@ typedef struct lb_attention_form {
     uint8_t first;       /* backward: results before the gradients, which the form does not give */
     lb_corner corner;
     bool tokens_first, lse_plus_inf; /* CUDA: a row that attends to nothing has lse +inf, else -inf */
-    bool of_cpu;             /* … 0, and a row of nothing but NaN may count as one, see sees_nothing */
-    bool ragged_lse_by_head; /* of ragged inputs it lies (heads, all tokens), else (sequences, heads, padded) */
-    bool weights;            /* result 1 is the attention weights */
-    bool wide;               /* nothing is rounded to 16 bits inside */
-    bool added_bools;        /* a mask of bools is added as 0 and 1, not as -inf and 0 */
+    bool of_cpu;                     /* … 0, and a row of nothing but NaN may count as one, see sees_nothing */
+    bool ragged_lse_by_head;         /* of ragged inputs it lies (heads, all tokens), else (sequences, heads, padded) */
+    bool weights;                    /* result 1 is the attention weights */
+    bool wide;                       /* nothing is rounded to 16 bits inside */
+    bool added_bools;                /* a mask of bools is added as 0 and 1, not as -inf and 0 */
 } lb_attention_form;
 
 lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, bool twin);

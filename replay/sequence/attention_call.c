@@ -88,11 +88,11 @@ static void read_borders(lb_attention_call *a, const lb_call *call)
     a->sequences = queries ? lb_tensor_numel(queries) - 1 : 0;
     a->query_borders = lb_frame_integers(f, queries), a->key_borders = lb_frame_integers(f, keys);
     if (!lb_frame_ok(f)) return;
-    bool fits = keys && lb_tensor_numel(keys) == a->sequences + 1 &&
-                a->query_borders[a->sequences] <= a->tokens && a->key_borders[a->sequences] <= a->kv_tokens;
+    bool fits = keys && lb_tensor_numel(keys) == a->sequences + 1 && a->query_borders[a->sequences] <= a->tokens &&
+                a->key_borders[a->sequences] <= a->kv_tokens;
     for (int64_t s = 0; fits && s < a->sequences; s++)
-        fits = a->query_borders[s] >= 0 && a->query_borders[s] <= a->query_borders[s + 1] &&
-               a->key_borders[s] >= 0 && a->key_borders[s] <= a->key_borders[s + 1];
+        fits = a->query_borders[s] >= 0 && a->query_borders[s] <= a->query_borders[s + 1] && a->key_borders[s] >= 0 &&
+               a->key_borders[s] <= a->key_borders[s + 1];
     if (!fits) lb_frame_fail(f, LB_ERR_INVALID, "borders of sequences do not ascend inside the tensors");
 }
 
@@ -141,8 +141,8 @@ bool lb_attention_begin(lb_attention_call *a, lb_call *call, const lb_attention_
     if (!f->wide) a->h.scale = (float)a->h.scale;
     bool narrow = lb_dtype_bits(q->dtype) == 16 && lb_dtype_bits(call->results[0].dtype) == 16 && !form->wide;
     a->h.rounds = narrow && !f->wide ? q->dtype : LB_NO_DTYPE;
-    if (size_at(&vs, 3) != a->kv_heads || !a->kv_heads || a->heads % a->kv_heads ||
-        size_at(&vs, 2) != a->kv_tokens || size_at(&ks, 1) != a->h.size)
+    if (size_at(&vs, 3) != a->kv_heads || !a->kv_heads || a->heads % a->kv_heads || size_at(&vs, 2) != a->kv_tokens ||
+        size_at(&ks, 1) != a->h.size)
         lb_frame_fail(f, LB_ERR_INVALID, "query, key and value do not match");
     read_window(a, call);
     read_borders(a, call);
@@ -176,13 +176,11 @@ static int64_t kv_index(const lb_attention_call *a, int64_t i)
     return i / a->heads * a->kv_heads + i % a->heads / (a->heads / a->kv_heads);
 }
 
-int64_t lb_attention_query_at(const lb_attention_call *a, const lb_attention_sequence *s, int64_t i,
-                              int64_t width)
+int64_t lb_attention_query_at(const lb_attention_call *a, const lb_attention_sequence *s, int64_t i, int64_t width)
 {
     return (i * a->tokens + s->first_query) * width * a->element;
 }
-int64_t lb_attention_key_at(const lb_attention_call *a, const lb_attention_sequence *s, int64_t i,
-                            int64_t width)
+int64_t lb_attention_key_at(const lb_attention_call *a, const lb_attention_sequence *s, int64_t i, int64_t width)
 {
     return (kv_index(a, i) * a->kv_tokens + s->first_key) * width * a->element;
 }
@@ -211,8 +209,7 @@ int64_t lb_attention_longest(const lb_attention_call *a)
 {
     int64_t most = a->ragged ? 0 : a->tokens;
     for (int64_t s = 0; a->ragged && s < a->sequences; s++)
-        if (a->query_borders[s + 1] - a->query_borders[s] > most)
-            most = a->query_borders[s + 1] - a->query_borders[s];
+        if (a->query_borders[s + 1] - a->query_borders[s] > most) most = a->query_borders[s + 1] - a->query_borders[s];
     return most;
 }
 

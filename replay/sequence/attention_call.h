@@ -11,13 +11,12 @@ typedef struct lb_attention_head {
     lb_method method;
     int64_t queries, keys, size, values;
     double scale;
-    float empty_lse;   /* of a row that attends to nothing */
-    int64_t vector;    /* torch's CPU kernels: lanes of a vector; else 0 */
-    lb_dtype fast_exp; /* … for inputs of this dtype have exponentials of their own kind, see `overflows` */
-    bool skips_nan;    /* the maximum of a row passes over NaNs behind the last full vector */
-    int64_t left, right,
-        shift;       /* query i sees keys i + shift - left … i + shift + right; negative: no such limit */
-    lb_dtype rounds; /* the inputs' 16-bit dtype, or none */
+    float empty_lse;            /* of a row that attends to nothing */
+    int64_t vector;             /* torch's CPU kernels: lanes of a vector; else 0 */
+    lb_dtype fast_exp;          /* … for inputs of this dtype have exponentials of their own kind, see `overflows` */
+    bool skips_nan;             /* the maximum of a row passes over NaNs behind the last full vector */
+    int64_t left, right, shift; /* query i sees keys i + shift - left … i + shift + right; negative: no such limit */
+    lb_dtype rounds;            /* the inputs' 16-bit dtype, or none */
 } lb_attention_head;
 
 /* A run of tokens that attend to each other. */
@@ -55,8 +54,8 @@ const void *lb_attention_mask_of(const lb_attention_call *attention, int64_t i);
 
 /* Rows of one head in the log-sum-exps, which may be padded (efficient attention: to 32). */
 int64_t lb_attention_lse_rows(const lb_attention_call *attention, int64_t numel);
-int64_t lb_attention_lse_at(const lb_attention_call *attention, const lb_attention_sequence *one, int64_t s,
-                            int64_t i, int64_t rows);
+int64_t lb_attention_lse_at(const lb_attention_call *attention, const lb_attention_sequence *one, int64_t s, int64_t i,
+                            int64_t rows);
 /* Queries of the longest sequence. */
 int64_t lb_attention_longest(const lb_attention_call *attention);
 /* Result 1, or room for what it would be: not wanted, compute_log_sumexp was false, or it holds something else. */

@@ -19,7 +19,8 @@ static void NAME(seen_exponentials)(const lb_attention_head *h, int64_t i, REAL 
 /* scores[i, j] = scale q_i k_j + mask, -inf where masked. */
 static bool NAME(head_scores)(const lb_attention_head *h, const REAL *q, const REAL *k, const REAL *mask, REAL *scores)
 {
-    lb_product s = {.m = h->queries, .n = h->keys, .k = h->size, .a_row = h->size, .a_column = 1, .b_row = 1, .b_column = h->size};
+    lb_product s = {
+        .m = h->queries, .n = h->keys, .k = h->size, .a_row = h->size, .a_column = 1, .b_row = 1, .b_column = h->size};
     if (lb_product_run(&s, h->type, &h->method, q, k, scores) != LB_OK) return false;
     for (int64_t i = 0; i < h->queries; i++) {
         REAL *row = scores + i * h->keys;
@@ -90,8 +91,8 @@ static void NAME(head_exponentials)(const lb_attention_head *h, REAL *scores, RE
 }
 
 /* y = softmax(scores) v; `scores` holds queries * keys. */
-static bool NAME(head_forward)(const lb_attention_head *h, const REAL *q, const REAL *k, const REAL *v, const REAL *mask, REAL *scores,
-                               REAL *sum, REAL *y, REAL *lse)
+static bool NAME(head_forward)(const lb_attention_head *h, const REAL *q, const REAL *k, const REAL *v,
+                               const REAL *mask, REAL *scores, REAL *sum, REAL *y, REAL *lse)
 {
     if (!NAME(head_scores)(h, q, k, mask, scores)) return false;
     NAME(head_exponentials)(h, scores, sum, lse);
@@ -105,13 +106,21 @@ static bool NAME(head_forward)(const lb_attention_head *h, const REAL *q, const 
 
 /* dv += p' dy, ds = p (dy v' - sum dy y), dq = scale ds k, dk += scale ds' q. `p` and `ds` hold queries * keys, `part` the larger
  * of dk and dv. */
-static bool NAME(head_backward)(const lb_attention_head *h, const REAL *dy, const REAL *q, const REAL *k, const REAL *v, const REAL *y,
-                                const REAL *lse, const REAL *mask, REAL *p, REAL *ds, REAL *part, REAL *dq, REAL *dk, REAL *dv)
+static bool NAME(head_backward)(const lb_attention_head *h, const REAL *dy, const REAL *q, const REAL *k, const REAL *v,
+                                const REAL *y, const REAL *lse, const REAL *mask, REAL *p, REAL *ds, REAL *part,
+                                REAL *dq, REAL *dk, REAL *dv)
 {
     int64_t n = h->queries * h->keys;
     if (!NAME(head_scores)(h, q, k, mask, p)) return false;
-    for (int64_t i = 0; i < h->queries; i++) NAME(seen_exponentials)(h, i, p + i * h->keys, lse[i]); /* 0 also where lse is NaN */
-    lb_product s = {.m = h->queries, .n = h->keys, .k = h->values, .a_row = h->values, .a_column = 1, .b_row = 1, .b_column = h->values};
+    for (int64_t i = 0; i < h->queries; i++)
+        NAME(seen_exponentials)(h, i, p + i * h->keys, lse[i]); /* 0 also where lse is NaN */
+    lb_product s = {.m = h->queries,
+                    .n = h->keys,
+                    .k = h->values,
+                    .a_row = h->values,
+                    .a_column = 1,
+                    .b_row = 1,
+                    .b_column = h->values};
     if (lb_product_run(&s, h->type, &h->method, dy, v, ds) != LB_OK) return false;
     for (int64_t i = 0; i < h->queries; i++) {
         REAL delta = 0;
@@ -119,7 +128,13 @@ static bool NAME(head_backward)(const lb_attention_head *h, const REAL *dy, cons
         for (int64_t j = 0; j < h->keys; j++) ds[i * h->keys + j] = p[i * h->keys + j] * (ds[i * h->keys + j] - delta);
     }
     if (h->rounds) ROUND(p, (size_t)n, h->rounds, NULL), ROUND(ds, (size_t)n, h->rounds, NULL);
-    s = (lb_product){.m = h->keys, .n = h->values, .k = h->queries, .a_row = 1, .a_column = h->keys, .b_row = h->values, .b_column = 1};
+    s = (lb_product){.m = h->keys,
+                     .n = h->values,
+                     .k = h->queries,
+                     .a_row = 1,
+                     .a_column = h->keys,
+                     .b_row = h->values,
+                     .b_column = 1};
     if (lb_product_run(&s, h->type, &h->method, p, dy, part) != LB_OK) return false;
     for (int64_t i = 0; i < h->keys * h->values; i++) dv[i] += part[i];
     s.n = h->size, s.b_row = h->size;

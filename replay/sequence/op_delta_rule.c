@@ -94,8 +94,7 @@ static void project(const rule *r, int64_t at, const double *s, double *sa)
 {
     for (int64_t v = 0; v < r->values; v++) sa[v] = 0;
     for (int64_t k = 0; k < r->keys; k++)
-        for (int64_t v = 0; v < r->values; v++)
-            sa[v] += get(r, r->in[A], at * r->keys + k) * s[k * r->values + v];
+        for (int64_t v = 0; v < r->values; v++) sa[v] += get(r, r->in[A], at * r->keys + k) * s[k * r->values + v];
 }
 
 static void step(const rule *r, int64_t at, const double *before, double *sa, double *after)
@@ -123,8 +122,7 @@ static lb_status forward(lb_call *call, const rule_form *f, bool twin)
     const int64_t n = r.keys * r.values, states = r.sequences * r.heads;
     const lb_tensor *last = call->n_results > 1 ? &call->results[1] : NULL;
     void *o = lb_frame_output(&r.frame, 0, lb_tensor_numel(lb_call_tensor(call, f->in[V]))),
-         *final =
-             last && last->dtype && lb_tensor_numel(last) ? lb_frame_output(&r.frame, 1, states * n) : NULL;
+         *final = last && last->dtype && lb_tensor_numel(last) ? lb_frame_output(&r.frame, 1, states * n) : NULL;
     double *s = lb_frame_scratch(&r.frame, (size_t)(2 * n + r.values) * sizeof *s), *next = s + n;
     for (int64_t i = 0; lb_frame_ok(&r.frame) && i < states; i++) {
         load_state(&r, i, s);
@@ -134,8 +132,7 @@ static lb_status forward(lb_call *call, const rule_form *f, bool twin)
             memcpy(s, next, (size_t)n * sizeof *s);
             for (int64_t v = 0; v < r.values; v++) {
                 double sum = 0;
-                for (int64_t k = 0; k < r.keys; k++)
-                    sum += get(&r, r.in[Q], at * r.keys + k) * s[k * r.values + v];
+                for (int64_t k = 0; k < r.keys; k++) sum += get(&r, r.in[Q], at * r.keys + k) * s[k * r.values + v];
                 put(&r, o, at * r.values + v, r.scale * sum);
             }
         }
@@ -221,17 +218,24 @@ static lb_status backward(lb_call *call, const rule_form *f, bool twin)
     return lb_frame_end(&r.frame);
 }
 
-#define KERNELS(ID, RUN, ...)                                                                                  \
-    static const rule_form ID##_form = {__VA_ARGS__};                                                          \
+#define KERNELS(ID, RUN, ...)                                                                                          \
+    static const rule_form ID##_form = {__VA_ARGS__};                                                                  \
     LB_WITH_TWIN(ID, RUN(call, &ID##_form, twin))
 KERNELS(chunk, forward, {0, 1, 2, 3, 4, 5}, 6, 7, 8, 9, 11)
 KERNELS(recurrent, forward, {0, 2, 3, 4, 5, 1}, 7, 9, 6, 0, 0)
 KERNELS(chunk_back, backward, {2, 3, 4, 5, 6, 7}, 8, 9, 12, 13, 14)
 KERNELS(chunk_back_kept, backward, {2, 3, 4, 5, 6, 7}, 8, 9, 23, 24, 25)
 
-#define ROW(NAME, ARGS, ID, FLAGS)                                                                           \
-    {.name = "fla::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 32,          \
-     .roundings_per_term = 8, .terms = LB_TERMS(STEPS, 2), .flags = FLAGS, .samples = "custom"},
+#define ROW(NAME, ARGS, ID, FLAGS)                                                                                     \
+    {.name = "fla::" NAME,                                                                                             \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = 32,                                                                                                  \
+     .roundings_per_term = 8,                                                                                          \
+     .terms = LB_TERMS(STEPS, 2),                                                                                      \
+     .flags = FLAGS,                                                                                                   \
+     .samples = "custom"},
 #define RULE "q! k! v! a! b! gk h0 cu_seqlens "
 #define KEPT "h_ctx v_new_ctx qg_ctx kg_ctx ag_ctx bg_ctx w_ctx A_ab_inv_ctx A_ak_ctx A_qk_ctx A_qb_ctx "
 #define HOW "scale has_initial_state output_final_state is_varlen chunk_size"

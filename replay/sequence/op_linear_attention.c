@@ -57,8 +57,7 @@ static lb_status addcmul(lb_call *call, bool twin)
         if (!channels) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a factor without elements");
         void *y = stacked ? all : lb_frame_output(&f, k, n);
         for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
-            const double product = x ? get(&f, d, i) * get(&f, x, i % channels) : 0,
-                         base = x ? get(&f, h, i) : 0;
+            const double product = x ? get(&f, d, i) * get(&f, x, i % channels) : 0, base = x ? get(&f, h, i) : 0;
             put(&f, y, first + i, twin ? (fabs(base) + fabs(product)) * slack : base + product);
         }
     }
@@ -173,8 +172,7 @@ static lb_status gate_output_backward(lb_call *call, bool twin)
     const lb_tensor *rk = lb_call_tensor(call, 4);
     const int64_t n = elements(call, 1), width = elements(call, 4),
                   size = rk && rk->layout.ndim == 2 ? rk->layout.shape[1] : 0;
-    if (!size || !width || n % width)
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
+    if (!size || !width || n % width) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that are not (heads, size)");
     for (uint32_t i = 0; i < 7; i++)
         if (i != 4 && elements(call, i) != n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "inputs of other sizes");
     const void *in[7];
@@ -188,9 +186,8 @@ static lb_status gate_output_backward(lb_call *call, bool twin)
             back += magnitude(twin, get(&f, in[0], j) * get(&f, in[6], j) * get(&f, in[5], j));
         }
         for (int64_t j = i; j < i + size; j++) {
-            const double dy = get(&f, in[0], j), o = get(&f, in[1], j), r = get(&f, in[2], j),
-                         k = get(&f, in[3], j), w = get(&f, in[4], j % width), v = get(&f, in[5], j),
-                         g = get(&f, in[6], j);
+            const double dy = get(&f, in[0], j), o = get(&f, in[1], j), r = get(&f, in[2], j), k = get(&f, in[3], j),
+                         w = get(&f, in[4], j % width), v = get(&f, in[5], j), g = get(&f, in[6], j);
             put(&f, y, j, magnitude(twin, dy * g));
             put(&f, y, n + j, magnitude(twin, back * k * w));
             put(&f, y, 2 * n + j, magnitude(twin, back * r * w));
@@ -210,8 +207,7 @@ LB_WITH_TWIN(gate_output_backward, gate_output_backward(call, twin))
 #define LEAST_NORM 1e-12 /* a shorter vector is divided by this */
 
 /* 1 / |k k_k| of the head from element i on. */
-static double inverse_norm(const lb_frame *f, const void *k, const void *weight, int64_t i, int64_t size,
-                           int64_t width)
+static double inverse_norm(const lb_frame *f, const void *k, const void *weight, int64_t i, int64_t size, int64_t width)
 {
     double squares = 0;
     for (int64_t j = i; j < i + size; j++) {
@@ -233,8 +229,7 @@ static lb_status prepare_keys(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
     const int64_t n = elements(call, 0), width = elements(call, 2), size = lb_call_int(call, 4, 64);
-    if (!has_heads(call, 0, size))
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
+    if (!has_heads(call, 0, size)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
     const void *k = lb_frame_input(&f, 0), *a = lb_frame_input(&f, 1), *kk = lb_frame_input(&f, 2),
                *ka = lb_frame_input(&f, 3);
     void *y = lb_frame_output(&f, 0, 3 * n);
@@ -257,8 +252,7 @@ static lb_status prepare_keys_backward(lb_call *call, bool twin)
 {
     lb_frame f = lb_frame_begin(call);
     const int64_t n = elements(call, 3), width = elements(call, 5), size = lb_call_int(call, 7, 64);
-    if (!has_heads(call, 3, size))
-        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
+    if (!has_heads(call, 3, size)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "weights that do not belong to the heads");
     const void *d[3], *k = lb_frame_input(&f, 3), *a = lb_frame_input(&f, 4), *kk = lb_frame_input(&f, 5),
                       *ka = lb_frame_input(&f, 6);
     for (uint32_t i = 0; i < 3; i++)
@@ -269,16 +263,14 @@ static lb_status prepare_keys_backward(lb_call *call, bool twin)
         const double scale = inverse_norm(&f, k, kk, i, size, width);
         double along = 0; /* the part of the gradient that the norm takes away */
         for (int64_t j = i; j < i + size; j++) {
-            const double unit = get(&f, k, j) * get(&f, kk, j % width) * scale,
-                         down = d[1] ? get(&f, d[1], j) : 0,
+            const double unit = get(&f, k, j) * get(&f, kk, j % width) * scale, down = d[1] ? get(&f, d[1], j) : 0,
                          by_a = (d[2] ? get(&f, d[2], j) : 0) * get(&f, a, j);
             along += twin ? (fabs(down) + fabs(by_a)) * fabs(unit) : (by_a - down) * unit;
         }
         for (int64_t j = i; j < i + size; j++) {
-            const double v = get(&f, k, j), s = get(&f, a, j), w = get(&f, kk, j % width),
-                         g = get(&f, ka, j % width), dy = d[0] ? get(&f, d[0], j) : 0,
-                         down = d[1] ? get(&f, d[1], j) : 0, dm = d[2] ? get(&f, d[2], j) : 0,
-                         unit = v * w * scale;
+            const double v = get(&f, k, j), s = get(&f, a, j), w = get(&f, kk, j % width), g = get(&f, ka, j % width),
+                         dy = d[0] ? get(&f, d[0], j) : 0, down = d[1] ? get(&f, d[1], j) : 0,
+                         dm = d[2] ? get(&f, d[2], j) : 0, unit = v * w * scale;
             const double of_scaled = twin ? (fabs(down) + fabs(dm * s) + fabs(unit) * along) * scale
                                           : (dm * s - down - unit * along) * scale;
             put(&f, y, j,
@@ -296,25 +288,62 @@ static lb_status prepare_keys_backward(lb_call *call, bool twin)
 LB_WITH_TWIN(prepare_keys_backward, prepare_keys_backward(call, twin))
 
 const lb_op_row lb_rows_linear_attention[] = {
-    {.name = "fla::fused_k_rwkv7", .args = "k! a! ka!", .kernel = update_k_kernel, .twin = update_k_twin, .roundings = 6,
+    {.name = "fla::fused_k_rwkv7",
+     .args = "k! a! ka!",
+     .kernel = update_k_kernel,
+     .twin = update_k_twin,
+     .roundings = 6,
      .samples = "custom"},
-    {.name = "fla::fused_addcmul_rwkv7", .args = "hidden! delta! x_r! x_w! x_k! x_v! x_a! x_g", .kernel = addcmul_kernel,
-     .twin = addcmul_twin, .roundings = 4, .samples = "custom"},
+    {.name = "fla::fused_addcmul_rwkv7",
+     .args = "hidden! delta! x_r! x_w! x_k! x_v! x_a! x_g",
+     .kernel = addcmul_kernel,
+     .twin = addcmul_twin,
+     .roundings = 4,
+     .samples = "custom"},
     /* sums of a head are of at most a few hundred terms, in trees */
-    {.name = "fla::gate_output_correction_rwkv7", .args = "o! r! k! r_k! v! g!", .kernel = gate_output_kernel, .twin = gate_output_twin,
-     .roundings = 24, .samples = "custom"},
-    {.name = "fla::kk_pre_rwkv7", .args = "k! a! k_k k_a head_dim", .kernel = prepare_keys_kernel, .twin = prepare_keys_twin,
-     .roundings = 24, .samples = "custom"},
-    /* gradients of weights are sums over all rows */
-    {.name = "fla::fused_k_rwkv7_bwd", .args = "dy k! a! ka!", .kernel = update_k_backward_kernel, .twin = update_k_backward_twin,
-     .roundings = 6, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 3), .samples = "custom"},
-    {.name = "fla::fused_addcmul_rwkv7_bwd", .args = "dxr dxw dxk dxv dxa dxg x_r! x_w! x_k! x_v! x_a! x_g delta! use_xg",
-     .kernel = addcmul_backward_kernel, .twin = addcmul_backward_twin, .roundings = 10, .roundings_per_term = 1,
-     .terms = LB_TERMS(WEIGHED, 6), .samples = "custom"},
-    {.name = "fla::gate_output_correction_rwkv7_bwd", .args = "dy o! r! k! r_k! v! g!", .kernel = gate_output_backward_kernel,
-     .twin = gate_output_backward_twin, .roundings = 32, .roundings_per_term = 1, .terms = LB_TERMS(WEIGHED, 4),
+    {.name = "fla::gate_output_correction_rwkv7",
+     .args = "o! r! k! r_k! v! g!",
+     .kernel = gate_output_kernel,
+     .twin = gate_output_twin,
+     .roundings = 24,
      .samples = "custom"},
-    {.name = "fla::kk_pre_rwkv7_bwd", .args = "dk_new dneg_kk dkka k! a! k_k k_a head_dim has_dk_new has_dneg_kk has_dkka",
-     .kernel = prepare_keys_backward_kernel, .twin = prepare_keys_backward_twin, .roundings = 48, .roundings_per_term = 1,
-     .terms = LB_TERMS(WEIGHED, 5), .samples = "custom"},
+    {.name = "fla::kk_pre_rwkv7",
+     .args = "k! a! k_k k_a head_dim",
+     .kernel = prepare_keys_kernel,
+     .twin = prepare_keys_twin,
+     .roundings = 24,
+     .samples = "custom"},
+    /* gradients of weights are sums over all rows */
+    {.name = "fla::fused_k_rwkv7_bwd",
+     .args = "dy k! a! ka!",
+     .kernel = update_k_backward_kernel,
+     .twin = update_k_backward_twin,
+     .roundings = 6,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(WEIGHED, 3),
+     .samples = "custom"},
+    {.name = "fla::fused_addcmul_rwkv7_bwd",
+     .args = "dxr dxw dxk dxv dxa dxg x_r! x_w! x_k! x_v! x_a! x_g delta! use_xg",
+     .kernel = addcmul_backward_kernel,
+     .twin = addcmul_backward_twin,
+     .roundings = 10,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(WEIGHED, 6),
+     .samples = "custom"},
+    {.name = "fla::gate_output_correction_rwkv7_bwd",
+     .args = "dy o! r! k! r_k! v! g!",
+     .kernel = gate_output_backward_kernel,
+     .twin = gate_output_backward_twin,
+     .roundings = 32,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(WEIGHED, 4),
+     .samples = "custom"},
+    {.name = "fla::kk_pre_rwkv7_bwd",
+     .args = "dk_new dneg_kk dkka k! a! k_k k_a head_dim has_dk_new has_dneg_kk has_dkka",
+     .kernel = prepare_keys_backward_kernel,
+     .twin = prepare_keys_backward_twin,
+     .roundings = 48,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(WEIGHED, 5),
+     .samples = "custom"},
     {NULL}};

@@ -50,8 +50,8 @@ static const int64_t *mask_row(const int64_t *hidden, const lb_tensor *mask, con
 static bool fits(const lb_tensor *mask, const lb_tensor *in)
 {
     const int64_t *m = mask->layout.shape, *x = in->layout.shape;
-    return mask->layout.ndim == 4 && in->layout.ndim == 4 && (m[0] == 1 || m[0] == x[0]) && m[1] == 1 &&
-           m[2] == x[2] && m[3] == x[3];
+    return mask->layout.ndim == 4 && in->layout.ndim == 4 && (m[0] == 1 || m[0] == x[0]) && m[1] == 1 && m[2] == x[2] &&
+           m[3] == x[3];
 }
 
 /* v has `seen` numbers; the rest of the row is 0. An error of v is one of its exponential: the twin has |v| + |top| of them, on
@@ -66,8 +66,7 @@ static void softmax_row(const rows *r, double *v, int64_t seen, int64_t first, b
         v[k] = twin ? y * (1 + fabs(v[k]) + fabs(top)) : y;
     }
     const double factor = vanishes && top == HIDDEN ? 0 : twin ? (1 + off / sum) / sum : 1 / sum;
-    for (int64_t k = 0; k < r->size; k++)
-        lb_frame_set(&r->frame, r->y, first + k, k < seen ? v[k] * factor : 0);
+    for (int64_t k = 0; k < r->size; k++) lb_frame_set(&r->frame, r->y, first + k, k < seen ? v[k] * factor : 0);
 }
 
 static lb_status forward(lb_call *call, mask kind, bool twin)
@@ -111,8 +110,7 @@ static lb_status backward(lb_call *call, bool twin)
         }
         for (int64_t k = i; k < i + r.size; k++) {
             const double q = lb_frame_get(&r.frame, p, k), dy = lb_frame_get(&r.frame, r.x, k);
-            lb_frame_set(&r.frame, r.y, k,
-                         twin ? fabs(r.scale * q) * (fabs(dy) + sum) : r.scale * q * (dy - sum));
+            lb_frame_set(&r.frame, r.y, k, twin ? fabs(r.scale * q) * (fabs(dy) + sum) : r.scale * q * (dy - sum));
         }
     }
     return lb_frame_end(&r.frame);
@@ -124,17 +122,23 @@ LB_WITH_TWIN(causal, forward(call, CAUSAL, twin))
 LB_WITH_TWIN(aligned, forward(call, ALIGNED, twin))
 LB_WITH_TWIN(gradient, backward(call, twin))
 
-#define ROW(NAME, ARGS, ID)                                                                                  \
-    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 8,                   \
-     .roundings_per_term = 2, .terms = LB_TERMS(INNER, 0), .samples = "custom"},
-#define ROWS(SPACE)                                                                                            \
-    ROW(SPACE "::scaled_softmax_forward", "input! scale_factor", scaled)                                       \
-    ROW(SPACE "::scaled_softmax_backward", GRADIENT, gradient)                                                 \
-    ROW(SPACE "::scaled_masked_softmax_forward", "input! mask! scale_factor", masked)                          \
-    ROW(SPACE "::scaled_masked_softmax_backward", GRADIENT, gradient)                                          \
-    ROW(SPACE "::scaled_upper_triang_masked_softmax_forward", "input! scale_factor", causal)                   \
-    ROW(SPACE "::scaled_upper_triang_masked_softmax_backward", GRADIENT, gradient)                             \
-    ROW(SPACE "::scaled_aligned_causal_masked_softmax_forward", "input! scale_factor", aligned)                \
+#define ROW(NAME, ARGS, ID)                                                                                            \
+    {.name = NAME,                                                                                                     \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = 8,                                                                                                   \
+     .roundings_per_term = 2,                                                                                          \
+     .terms = LB_TERMS(INNER, 0),                                                                                      \
+     .samples = "custom"},
+#define ROWS(SPACE)                                                                                                    \
+    ROW(SPACE "::scaled_softmax_forward", "input! scale_factor", scaled)                                               \
+    ROW(SPACE "::scaled_softmax_backward", GRADIENT, gradient)                                                         \
+    ROW(SPACE "::scaled_masked_softmax_forward", "input! mask! scale_factor", masked)                                  \
+    ROW(SPACE "::scaled_masked_softmax_backward", GRADIENT, gradient)                                                  \
+    ROW(SPACE "::scaled_upper_triang_masked_softmax_forward", "input! scale_factor", causal)                           \
+    ROW(SPACE "::scaled_upper_triang_masked_softmax_backward", GRADIENT, gradient)                                     \
+    ROW(SPACE "::scaled_aligned_causal_masked_softmax_forward", "input! scale_factor", aligned)                        \
     ROW(SPACE "::scaled_aligned_causal_masked_softmax_backward", GRADIENT, gradient)
 #define GRADIENT "output_grad softmax_results scale_factor"
 const lb_op_row lb_rows_masked_softmax[] = {ROWS("transformer_engine") ROWS("transformer_engine_stable"){NULL}};

@@ -43,7 +43,8 @@ static void attend(const paged *a, int64_t s, int64_t head, double *p, double *t
     const int64_t x = a->k->shape[4], of_block = a->kv_heads * a->size * a->block;
     double top = -INFINITY, total = SUM_FLOOR, weighted = 0;
     for (int64_t j = 0; j < length; j++) {
-        const int64_t base = a->tables[s * a->per_sequence + j / a->block] * of_block + kv * a->size * a->block, offset = j % a->block;
+        const int64_t base = a->tables[s * a->per_sequence + j / a->block] * of_block + kv * a->size * a->block,
+                      offset = j % a->block;
         double score = 0, terms = 0;
         for (int64_t d = 0; d < a->size; d++) {
             const double term = lb_frame_get(&a->frame, a->q, from + d) *
@@ -66,7 +67,8 @@ static void attend(const paged *a, int64_t s, int64_t head, double *p, double *t
     }
 }
 
-static bool fits(const paged *a, const lb_tensor *keys, const lb_tensor *values, const lb_tensor *tables, int64_t *longest)
+static bool fits(const paged *a, const lb_tensor *keys, const lb_tensor *values, const lb_tensor *tables,
+                 int64_t *longest)
 {
     if (keys->layout.ndim != 5 || values->layout.ndim != 4 || tables->layout.ndim != 2 || a->heads % a->kv_heads ||
         a->v->shape[2] != a->size || a->k->shape[2] * a->k->shape[4] != a->size || a->k->shape[1] != a->kv_heads)
@@ -75,7 +77,8 @@ static bool fits(const paged *a, const lb_tensor *keys, const lb_tensor *values,
         *longest = a->lengths[s] > *longest ? a->lengths[s] : *longest;
         if (a->lengths[s] < 0 || a->lengths[s] > a->per_sequence * a->block) return false;
         for (int64_t b = 0; b * a->block < a->lengths[s]; b++)
-            if (a->tables[s * a->per_sequence + b] < 0 || a->tables[s * a->per_sequence + b] >= a->k->shape[0]) return false;
+            if (a->tables[s * a->per_sequence + b] < 0 || a->tables[s * a->per_sequence + b] >= a->k->shape[0])
+                return false;
     }
     return true;
 }
@@ -93,9 +96,11 @@ static lb_status paged_attention(lb_call *call, const paged_form *f, bool twin)
     if (!lb_frame_ok(&a.frame)) return lb_frame_end(&a.frame);
     a.k = &keys->layout, a.v = &values->layout;
     a.sequences = q->layout.shape[0], a.heads = q->layout.shape[1], a.size = q->layout.shape[2];
-    a.kv_heads = lb_call_int(call, f->query + 3u, a.heads), a.block = a.k->shape[3], a.per_sequence = tables->layout.shape[1];
+    a.kv_heads = lb_call_int(call, f->query + 3u, a.heads), a.block = a.k->shape[3],
+    a.per_sequence = tables->layout.shape[1];
     a.scale = lb_call_float(call, f->scale, 1), a.rounding = lb_twin_rounding(call, f->query);
-    a.q = lb_frame_tensor(&a.frame, q), a.keys = lb_frame_tensor(&a.frame, keys), a.values = lb_frame_tensor(&a.frame, values);
+    a.q = lb_frame_tensor(&a.frame, q), a.keys = lb_frame_tensor(&a.frame, keys),
+    a.values = lb_frame_tensor(&a.frame, values);
     a.tables = lb_frame_integers(&a.frame, tables), a.lengths = lb_frame_integers(&a.frame, lengths);
     void *y = lb_frame_output(&a.frame, 0, lb_tensor_numel(q));
     int64_t longest = 0;
@@ -107,12 +112,26 @@ static lb_status paged_attention(lb_call *call, const paged_form *f, bool twin)
     return lb_frame_end(&a.frame);
 }
 
-static const paged_form v1 = {.query = 1, .scale = 5, .tables = 6, .lengths = 7, .slopes = 10, .kind = 11, .vertical = 16};
-static const paged_form v2 = {.query = 4, .scale = 8, .tables = 9, .lengths = 10, .slopes = 13, .kind = 14, .vertical = 19};
-static lb_status v1_kernel(lb_call *call) { return paged_attention(call, &v1, false); }
-static lb_status v1_twin(lb_call *call) { return paged_attention(call, &v1, true); }
-static lb_status v2_kernel(lb_call *call) { return paged_attention(call, &v2, false); }
-static lb_status v2_twin(lb_call *call) { return paged_attention(call, &v2, true); }
+static const paged_form v1 = {
+    .query = 1, .scale = 5, .tables = 6, .lengths = 7, .slopes = 10, .kind = 11, .vertical = 16};
+static const paged_form v2 = {
+    .query = 4, .scale = 8, .tables = 9, .lengths = 10, .slopes = 13, .kind = 14, .vertical = 19};
+static lb_status v1_kernel(lb_call *call)
+{
+    return paged_attention(call, &v1, false);
+}
+static lb_status v1_twin(lb_call *call)
+{
+    return paged_attention(call, &v1, true);
+}
+static lb_status v2_kernel(lb_call *call)
+{
+    return paged_attention(call, &v2, false);
+}
+static lb_status v2_twin(lb_call *call)
+{
+    return paged_attention(call, &v2, true);
+}
 
 /* ---- filling the cache --------------------------------------------------------------------------------------------------- */
 
@@ -129,7 +148,8 @@ static void put_token(const lb_tensor *in, int64_t token, const lb_tensor *cache
                   x = !flash && l->ndim == 5 ? l->shape[4] : 1;
     lb_tensor from = *in, to = *cache;
     from.layout.ndim = to.layout.ndim = 3;
-    const int64_t shape[3] = {heads, size / x, x}, in_stride[3] = {in->layout.stride[1], in->layout.stride[2] * x, in->layout.stride[2]},
+    const int64_t shape[3] = {heads, size / x, x},
+                  in_stride[3] = {in->layout.stride[1], in->layout.stride[2] * x, in->layout.stride[2]},
                   out_stride[3] = {flash ? l->stride[2] : l->stride[1], flash ? l->stride[3] : l->stride[2],
                                    !flash && l->ndim == 5 ? l->stride[4] : 1};
     for (int d = 0; d < 3; d++) {
@@ -149,13 +169,15 @@ static lb_status fill(lb_call *call, bool flash)
     const int64_t *slot = lb_frame_integers(&f, slots), n = slots ? lb_tensor_numel(slots) : 0;
     if (!is_auto(call, 5)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "caches in fp8 are not filled");
     for (uint32_t i = 0; lb_frame_ok(&f) && i < 2 && i < call->n_results; i++) {
-        const lb_tensor *in = lb_call_tensor(call, i), *before = lb_call_tensor(call, 2 + i), *cache = &call->results[i];
+        const lb_tensor *in = lb_call_tensor(call, i), *before = lb_call_tensor(call, 2 + i),
+                        *cache = &call->results[i];
         if (!cache->data) continue;
         const lb_layout *l = &cache->layout;
-        const bool shaped = in && before && in->layout.ndim == 3 && n <= in->layout.shape[0] && lb_dtype_bits(cache->dtype) >= 8 &&
-                            (flash ? l->ndim == 4 && l->shape[2] == in->layout.shape[1] && l->shape[3] == in->layout.shape[2]
-                                   : l->ndim == (i ? 4 : 5) && l->shape[1] == in->layout.shape[1] &&
-                                         l->shape[2] * (i ? 1 : l->shape[4]) == in->layout.shape[2]);
+        const bool shaped =
+            in && before && in->layout.ndim == 3 && n <= in->layout.shape[0] && lb_dtype_bits(cache->dtype) >= 8 &&
+            (flash ? l->ndim == 4 && l->shape[2] == in->layout.shape[1] && l->shape[3] == in->layout.shape[2]
+                   : l->ndim == (i ? 4 : 5) && l->shape[1] == in->layout.shape[1] &&
+                         l->shape[2] * (i ? 1 : l->shape[4]) == in->layout.shape[2]);
         if (!shaped) {
             lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a cache of another shape than vLLM's");
             break;
@@ -163,27 +185,53 @@ static lb_status fill(lb_call *call, bool flash)
         const int64_t places = l->shape[0] * (flash ? l->shape[1] : l->shape[3]);
         if (before->data && before->data != cache->data) lb_tensor_copy(cache, before, NULL);
         for (int64_t t = 0; lb_frame_ok(&f) && t < n; t++) {
-            if (slot[t] >= places) lb_frame_fail(&f, LB_ERR_INVALID, "a slot outside the cache");
-            else if (slot[t] >= 0) put_token(in, t, cache, slot[t], flash);
+            if (slot[t] >= places)
+                lb_frame_fail(&f, LB_ERR_INVALID, "a slot outside the cache");
+            else if (slot[t] >= 0)
+                put_token(in, t, cache, slot[t], flash);
         }
     }
     return lb_frame_end(&f);
 }
-static lb_status fill_blocks(lb_call *call) { return fill(call, false); }
-static lb_status fill_flash(lb_call *call) { return fill(call, true); }
+static lb_status fill_blocks(lb_call *call)
+{
+    return fill(call, false);
+}
+static lb_status fill_flash(lb_call *call)
+{
+    return fill(call, true);
+}
 
-#define CACHE "query! key_cache value_cache num_kv_heads scale block_tables seq_lens block_size max_seq_len alibi_slopes kv_cache_dtype " \
-              "k_scale v_scale tp_rank blocksparse_local_blocks blocksparse_vert_stride blocksparse_block_size "                         \
-              "blocksparse_head_sliding_step"
+#define CACHE                                                                                                          \
+    "query! key_cache value_cache num_kv_heads scale block_tables seq_lens block_size max_seq_len alibi_slopes "       \
+    "kv_cache_dtype "                                                                                                  \
+    "k_scale v_scale tp_rank blocksparse_local_blocks blocksparse_vert_stride blocksparse_block_size "                 \
+    "blocksparse_head_sliding_step"
 #define FILL "key! value key_cache value_cache slot_mapping kv_cache_dtype k_scale v_scale"
 const lb_op_row lb_rows_paged[] = {
-    {.name = "_C::paged_attention_v1", .args = "out! " CACHE, .kernel = v1_kernel, .twin = v1_twin, .roundings = 64,
-     .flags = LB_ROW_WRITES, .samples = "custom"},
-    {.name = "_C::paged_attention_v2", .args = "out! exp_sums max_logits tmp_out " CACHE, .kernel = v2_kernel, .twin = v2_twin,
-     .roundings = 64, .flags = LB_ROW_WRITES | LB_ROW_GIVEN(1, 3), .samples = "custom"},
-    {.name = "_C_cache_ops::reshape_and_cache", .args = FILL, .kernel = fill_blocks, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+    {.name = "_C::paged_attention_v1",
+     .args = "out! " CACHE,
+     .kernel = v1_kernel,
+     .twin = v1_twin,
+     .roundings = 64,
+     .flags = LB_ROW_WRITES,
      .samples = "custom"},
-    {.name = "_C_cache_ops::reshape_and_cache_flash", .args = FILL, .kernel = fill_flash, .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+    {.name = "_C::paged_attention_v2",
+     .args = "out! exp_sums max_logits tmp_out " CACHE,
+     .kernel = v2_kernel,
+     .twin = v2_twin,
+     .roundings = 64,
+     .flags = LB_ROW_WRITES | LB_ROW_GIVEN(1, 3),
+     .samples = "custom"},
+    {.name = "_C_cache_ops::reshape_and_cache",
+     .args = FILL,
+     .kernel = fill_blocks,
+     .flags = LB_ROW_EXACT | LB_ROW_WRITES,
+     .samples = "custom"},
+    {.name = "_C_cache_ops::reshape_and_cache_flash",
+     .args = FILL,
+     .kernel = fill_flash,
+     .flags = LB_ROW_EXACT | LB_ROW_WRITES,
      .samples = "custom"},
     {NULL},
 };

@@ -25,10 +25,14 @@ typedef struct layer {
     lb_dtype rounds; /* 16-bit dtype of h, or none */
     double coarse;   /* error of storing h, in units of f32's */
     const void *x, *w, *v, *b, *d, *h0, *c0;
-    number *gates, *states, *outputs; /* (time, samples, 4, size); (time + 1, samples, size) each, index 0 what came in */
+    number *gates, *states,
+        *outputs; /* (time, samples, 4, size); (time + 1, samples, size) each, index 0 what came in */
 } layer;
 
-static double step(const layer *l, double v) { return l->frame.wide ? v : (float)v; }
+static double step(const layer *l, double v)
+{
+    return l->frame.wide ? v : (float)v;
+}
 
 static number from(const layer *l, const void *x, int64_t i)
 {
@@ -66,7 +70,10 @@ static number hyperbolic(const layer *l, number a)
     return (number){v, a.e + 2 * fabs(v)};
 }
 
-static number one_minus(const layer *l, number a) { return add(l, (number){1, 0}, (number){-a.v, a.e}); }
+static number one_minus(const layer *l, number a)
+{
+    return add(l, (number){1, 0}, (number){-a.v, a.e});
+}
 
 /* A gate or state, which oneDNN keeps in 16 bits for the backward of a 16-bit layer. */
 static number kept(const layer *l, number a)
@@ -91,7 +98,10 @@ static number *numbers(layer *l, int64_t n)
 }
 
 /* The step of the input that the k-th step of the recurrence reads. */
-static int64_t at_time(const layer *l, int64_t k) { return l->reverse ? l->time - 1 - k : k; }
+static int64_t at_time(const layer *l, int64_t k)
+{
+    return l->reverse ? l->time - 1 - k : k;
+}
 
 static void run_cell(layer *l, int64_t k, int64_t sample)
 {
@@ -100,12 +110,14 @@ static void run_cell(layer *l, int64_t k, int64_t sample)
     number *z = l->gates + (k * l->samples + sample) * 4 * n;
     for (int64_t row = 0; row < 4 * n; row++) {
         number sum = {0, 0};
-        for (int64_t j = 0; j < l->inputs; j++) sum = chain(l, sum, from(l, l->w, row * l->inputs + j), from(l, l->x, in + j));
+        for (int64_t j = 0; j < l->inputs; j++)
+            sum = chain(l, sum, from(l, l->w, row * l->inputs + j), from(l, l->x, in + j));
         for (int64_t j = 0; j < n; j++) sum = chain(l, sum, from(l, l->v, row * n + j), h[j]);
         if (l->b) sum = add(l, sum, add(l, from(l, l->b, row), from(l, l->d, row)));
         z[row] = kept(l, row / n == 2 ? hyperbolic(l, sum) : sigmoid(l, sum));
     }
-    number *next_c = l->states + ((k + 1) * l->samples + sample) * n, *next_h = l->outputs + ((k + 1) * l->samples + sample) * n;
+    number *next_c = l->states + ((k + 1) * l->samples + sample) * n,
+           *next_h = l->outputs + ((k + 1) * l->samples + sample) * n;
     for (int64_t j = 0; j < n; j++) {
         next_c[j] = kept(l, add(l, mul(l, z[n + j], c[j]), mul(l, z[j], z[2 * n + j])));
         next_h[j] = stored(l, mul(l, z[3 * n + j], hyperbolic(l, next_c[j])));
@@ -122,14 +134,16 @@ static bool run_layer(layer *l, lb_call *call, uint32_t reverse, uint32_t mode, 
         lb_frame_fail(f, LB_ERR_UNSUPPORTED, "only LSTM layers over (time, batch, features) are computed");
         return false;
     }
-    l->time = x->layout.shape[0], l->samples = x->layout.shape[1], l->inputs = x->layout.shape[2], l->size = v->layout.shape[1];
+    l->time = x->layout.shape[0], l->samples = x->layout.shape[1], l->inputs = x->layout.shape[2],
+    l->size = v->layout.shape[1];
     if (lb_dtype_bits(x->dtype) == 16) l->rounds = x->dtype, l->coarse = lb_twin_scale(call, 0);
     l->x = lb_frame_input(f, 0), l->w = lb_frame_input(f, 1), l->v = lb_frame_input(f, 2);
     if (lb_call_int(call, biases, 1)) l->b = lb_frame_input(f, 3), l->d = lb_frame_input(f, 4);
     l->h0 = lb_frame_input(f, 5), l->c0 = lb_frame_input(f, 6);
     const int64_t cells = l->samples * l->size;
-    if (lb_frame_ok(f) && (lb_tensor_numel(v) != 4 * l->size * l->size || lb_tensor_numel(lb_call_tensor(call, 5)) != cells ||
-                           lb_tensor_numel(lb_call_tensor(call, 6)) != cells))
+    if (lb_frame_ok(f) &&
+        (lb_tensor_numel(v) != 4 * l->size * l->size || lb_tensor_numel(lb_call_tensor(call, 5)) != cells ||
+         lb_tensor_numel(lb_call_tensor(call, 6)) != cells))
         lb_frame_fail(f, LB_ERR_INVALID, "states and weights do not match");
     l->gates = numbers(l, l->time * 4 * cells);
     l->states = numbers(l, (l->time + 1) * cells), l->outputs = numbers(l, (l->time + 1) * cells);
@@ -156,7 +170,8 @@ static lb_status lstm_run(lb_call *call, bool twin)
     if (!run_layer(&l, call, 7, 9, 12)) return lb_frame_end(&l.frame);
     lb_frame *f = &l.frame;
     const int64_t cells = l.samples * l.size;
-    void *y = lb_frame_output(f, 0, l.time * cells), *h = lb_frame_output(f, 1, cells), *c = lb_frame_output(f, 2, cells);
+    void *y = lb_frame_output(f, 0, l.time * cells), *h = lb_frame_output(f, 1, cells),
+         *c = lb_frame_output(f, 2, cells);
     for (int64_t i = 0; lb_frame_ok(f) && i < l.time * cells; i++)
         put(&l, y, at_time(&l, i / cells) * cells + i % cells, l.outputs[cells + i], twin);
     for (int64_t i = 0; lb_frame_ok(f) && i < cells; i++) {
@@ -166,8 +181,14 @@ static lb_status lstm_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status lstm(lb_call *call) { return lstm_run(call, false); }
-static lb_status lstm_twin(lb_call *call) { return lstm_run(call, true); }
+static lb_status lstm(lb_call *call)
+{
+    return lstm_run(call, false);
+}
+static lb_status lstm_twin(lb_call *call)
+{
+    return lstm_run(call, true);
+}
 
 /* ---- backward --------------------------------------------------------------------------------------------------------- */
 
@@ -231,8 +252,12 @@ static lb_status lstm_backward_run(lb_call *call, bool twin)
     lb_frame *f = &l.frame;
     const int64_t n = l.size, cells = l.samples * n, w = 4 * n * l.inputs;
     const void *dy = lb_frame_input(f, 10), *dh = lb_frame_input(f, 11), *dc = lb_frame_input(f, 12);
-    gradients g = {numbers(&l, l.time * l.samples * l.inputs), numbers(&l, w), numbers(&l, 4 * n * n), numbers(&l, 4 * n),
-                   numbers(&l, cells), numbers(&l, cells)};
+    gradients g = {numbers(&l, l.time * l.samples * l.inputs),
+                   numbers(&l, w),
+                   numbers(&l, 4 * n * n),
+                   numbers(&l, 4 * n),
+                   numbers(&l, cells),
+                   numbers(&l, cells)};
     number *dz = numbers(&l, 4 * n);
     if (!lb_frame_ok(f)) return lb_frame_end(f);
     for (int64_t i = 0; i < cells; i++) {
@@ -254,19 +279,36 @@ static lb_status lstm_backward_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status lstm_backward(lb_call *call) { return lstm_backward_run(call, false); }
-static lb_status lstm_backward_twin(lb_call *call) { return lstm_backward_run(call, true); }
+static lb_status lstm_backward(lb_call *call)
+{
+    return lstm_backward_run(call, false);
+}
+static lb_status lstm_backward_twin(lb_call *call)
+{
+    return lstm_backward_run(call, true);
+}
 
 #define KIND "mode hidden_size num_layers has_biases"
 const lb_op_row lb_rows_recurrent[] = {
     {.name = "aten::mkldnn_rnn_layer",
-     .args = "input! weight0! weight1! weight2! weight3! hx_! cx_! reverse batch_sizes " KIND " bidirectional batch_first train",
-     .kernel = lstm, .twin = lstm_twin, .roundings = 4, .roundings_per_term = 1, .terms = LB_TERMS(CELLS, 0),
-     .flags = LB_ROW_REDUCTION | LB_ROW_GIVEN(3, 1), .samples = "lstm"},
+     .args = "input! weight0! weight1! weight2! weight3! hx_! cx_! reverse batch_sizes " KIND
+             " bidirectional batch_first train",
+     .kernel = lstm,
+     .twin = lstm_twin,
+     .roundings = 4,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(CELLS, 0),
+     .flags = LB_ROW_REDUCTION | LB_ROW_GIVEN(3, 1),
+     .samples = "lstm"},
     {.name = "aten::mkldnn_rnn_layer_backward",
-     .args = "input! weight1! weight2! weight3! weight4! hx_! cx_tmp! output! hy_! cy_! grad_output grad_hy grad_cy reverse " KIND
-             " train bidirectional batch_sizes batch_first workspace",
-     .kernel = lstm_backward, .twin = lstm_backward_twin, .roundings = 8, .roundings_per_term = 1, .terms = LB_TERMS(CELLS, 0),
-     .flags = LB_ROW_REDUCTION, .samples = "lstm_backward"},
+     .args = "input! weight1! weight2! weight3! weight4! hx_! cx_tmp! output! hy_! cy_! grad_output grad_hy grad_cy "
+             "reverse " KIND " train bidirectional batch_sizes batch_first workspace",
+     .kernel = lstm_backward,
+     .twin = lstm_backward_twin,
+     .roundings = 8,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(CELLS, 0),
+     .flags = LB_ROW_REDUCTION,
+     .samples = "lstm_backward"},
     {NULL},
 };

@@ -77,9 +77,18 @@ static lb_status cumulate(lb_call *call, scan_kind kind)
     return lb_frame_end(&s.frame);
 }
 
-static lb_status cumsum(lb_call *call) { return cumulate(call, SUM); }
-static lb_status cumsum_twin(lb_call *call) { return cumulate(call, SUM_OF_MAGNITUDES); }
-static lb_status cumprod(lb_call *call) { return cumulate(call, PRODUCT); }
+static lb_status cumsum(lb_call *call)
+{
+    return cumulate(call, SUM);
+}
+static lb_status cumsum_twin(lb_call *call)
+{
+    return cumulate(call, SUM_OF_MAGNITUDES);
+}
+static lb_status cumprod(lb_call *call)
+{
+    return cumulate(call, PRODUCT);
+}
 
 /* |y|, and what is left of a prefix that underflowed: later factors magnify what it lost. After a prefix that overflowed nothing is said. */
 static lb_status cumprod_twin(lb_call *call)
@@ -88,7 +97,8 @@ static lb_status cumprod_twin(lb_call *call)
     if (scan_begin(&s, call, false)) {
         const lb_tensor *x = lb_call_tensor(call, 0);
         const bool f64 = x && x->dtype == LB_F64;
-        const double tiny = f64 ? 0x1p-1074 : 0x1p-149, limit = f64 ? DBL_MAX : FLT_MAX, roundoff = f64 ? 0x1p-53 : 0x1p-24;
+        const double tiny = f64 ? 0x1p-1074 : 0x1p-149, limit = f64 ? DBL_MAX : FLT_MAX,
+                     roundoff = f64 ? 0x1p-53 : 0x1p-24;
         for (int64_t r = 0; r < s.rows; r++) {
             double product = 1, lost = 0;
             for (int64_t i = r * s.n; i < (r + 1) * s.n; i++) {
@@ -133,8 +143,14 @@ static lb_status extremes_so_far(lb_call *call, bool largest)
     return lb_frame_end(&s.frame);
 }
 
-static lb_status cummax(lb_call *call) { return extremes_so_far(call, true); }
-static lb_status cummin(lb_call *call) { return extremes_so_far(call, false); }
+static lb_status cummax(lb_call *call)
+{
+    return extremes_so_far(call, true);
+}
+static lb_status cummin(lb_call *call)
+{
+    return extremes_so_far(call, false);
+}
 
 /* ---- histogram ------------------------------------------------------------------------------------------------------ */
 
@@ -176,10 +192,24 @@ static lb_status histc(lb_call *call)
 #define SCAN LB_ROW_REDUCTION
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
 const lb_op_row lb_rows_scan[] = {
-    {.name = "aten::cumsum", .args = "self! dim dtype", .kernel = cumsum, .twin = cumsum_twin, .roundings = 1,
-     .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 1), .flags = SCAN, .samples = "cumulative"},
-    {.name = "aten::cumprod", .args = "self! dim dtype", .kernel = cumprod, .twin = cumprod_twin, .roundings = 1,
-     .roundings_per_term = 1, .terms = LB_TERMS(DIMENSION, 1), .flags = SCAN, .samples = "cumulative"},
+    {.name = "aten::cumsum",
+     .args = "self! dim dtype",
+     .kernel = cumsum,
+     .twin = cumsum_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(DIMENSION, 1),
+     .flags = SCAN,
+     .samples = "cumulative"},
+    {.name = "aten::cumprod",
+     .args = "self! dim dtype",
+     .kernel = cumprod,
+     .twin = cumprod_twin,
+     .roundings = 1,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(DIMENSION, 1),
+     .flags = SCAN,
+     .samples = "cumulative"},
     {.name = "aten::cummax", .args = "self! dim", .kernel = cummax, .flags = CHOICE, .samples = "cumulative_extreme"},
     {.name = "aten::cummin", .args = "self! dim", .kernel = cummin, .flags = CHOICE, .samples = "cumulative_extreme"},
     {.name = "aten::histc", .args = "self! bins min max", .kernel = histc, .flags = CHOICE, .samples = "histc"},

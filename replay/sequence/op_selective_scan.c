@@ -28,8 +28,7 @@
 typedef struct operand {
     const void *x; /* NULL: there is none */
     double *gradient;
-    int64_t batch, time, head, part, state, sharers,
-        n; /* sharers: neighbouring heads that have one between them */
+    int64_t batch, time, head, part, state, sharers, n; /* sharers: neighbouring heads that have one between them */
 } operand;
 
 enum { U, DT, A, B, C, D, Z, BIAS, INITIAL, OPERANDS };
@@ -116,10 +115,7 @@ static void forward_row(const scan *s, const row *r, double *h)
         if (s->twin) y *= (1 + steepest) * s->slack;
         const double z = value(s, Z, r, t, 0);
         put(s, s->out, place(&s->of[U], r, t, 0), y);
-        put(s, s->final, place(&s->of[U], r, t, 0),
-            !s->of[Z].x ? y
-            : s->twin   ? y * fabs(z)
-                        : y * z * lb_sigmoid(z));
+        put(s, s->final, place(&s->of[U], r, t, 0), !s->of[Z].x ? y : s->twin ? y * fabs(z) : y * z * lb_sigmoid(z));
     }
     for (int64_t n = 0; s->twin && n < s->states; n++) h[n] *= 1 + steepest;
 }
@@ -145,8 +141,7 @@ static double through_gate(const scan *s, const row *r, int64_t t)
     if (!s->of[Z].x) return dout;
     const double z = value(s, Z, r, t, 0), sigmoid = lb_sigmoid(z), y = get(s, s->y, i);
     /* The derivative of silu is below 1.1; its terms are below 1 + |z|. */
-    add_to(s, Z, r, t, 0,
-           s->twin ? dout * y * (1 + fabs(z)) * s->slack : dout * y * sigmoid * (1 + z * (1 - sigmoid)));
+    add_to(s, Z, r, t, 0, s->twin ? dout * y * (1 + fabs(z)) * s->slack : dout * y * sigmoid * (1 + z * (1 - sigmoid)));
     return s->twin ? dout * z : dout * z * sigmoid;
 }
 
@@ -165,8 +160,7 @@ static void backward_row(const scan *s, const row *r, double *h, double *g)
         double slope, dy = through_gate(s, r, t), ddt = 0;
         const double dt = step_size(s, r, t, &slope), u = value(s, U, r, t, 0);
         const double *before = h + t * states, *after = before + states;
-        if (s->twin)
-            dy = fabs(dy) * (1 + 3 * steepest) * s->slack; /* an error of exp in h, in g and where they meet */
+        if (s->twin) dy = fabs(dy) * (1 + 3 * steepest) * s->slack; /* an error of exp in h, in g and where they meet */
         double du = dy * value(s, D, r, t, 0);
         if (s->twin) du = fabs(du);
         add_to(s, D, r, t, 0, dy * u);
@@ -215,8 +209,7 @@ static lb_status backward(scan *s, const int *order, int n_results)
 
 static scan begin(lb_call *call, bool twin)
 {
-    return (scan){
-        .frame = lb_frame_begin(call), .twin = twin, .most_dt = INFINITY, .least_dt = -INFINITY, .slack = 1};
+    return (scan){.frame = lb_frame_begin(call), .twin = twin, .most_dt = INFINITY, .least_dt = -INFINITY, .slack = 1};
 }
 
 static lb_status refuse(scan *s, const char *why)
@@ -266,8 +259,7 @@ static bool set_varying(scan *s, int which, const lb_tensor *t, bool ragged)
                            : lead == 2 ? t->layout.shape[1]
                                        : 1,
                   each = s->states * s->length;
-    if (lead < 1 || lead > 2 || groups < 1 || s->heads % groups ||
-        lb_tensor_numel(t) != s->batch * groups * each)
+    if (lead < 1 || lead > 2 || groups < 1 || s->heads % groups || lb_tensor_numel(t) != s->batch * groups * each)
         return false;
     SET(which, t, s->heads / groups, groups * each, 1, each, 0, s->length);
     return true;
@@ -413,13 +405,10 @@ static bool open_heads(scan *s, uint32_t x_at, uint32_t rest, uint32_t softplus)
         lb_tensor_numel(b) != lb_tensor_numel(c))
         return false;
     const int64_t *shape = x->layout.shape, groups = b->layout.shape[2];
-    s->batch = shape[0], s->length = shape[1], s->heads = shape[2], s->parts = shape[3],
-    s->states = b->layout.shape[3];
-    const int64_t wide = s->heads * s->parts, narrow = groups * s->states,
-                  sharers = groups ? s->heads / groups : 0;
+    s->batch = shape[0], s->length = shape[1], s->heads = shape[2], s->parts = shape[3], s->states = b->layout.shape[3];
+    const int64_t wide = s->heads * s->parts, narrow = groups * s->states, sharers = groups ? s->heads / groups : 0;
     if (!groups || s->heads % groups || lb_tensor_numel(a) != s->heads ||
-        lb_tensor_numel(dt) * s->parts != lb_tensor_numel(x) ||
-        lb_tensor_numel(b) != s->batch * s->length * narrow)
+        lb_tensor_numel(dt) * s->parts != lb_tensor_numel(x) || lb_tensor_numel(b) != s->batch * s->length * narrow)
         return false;
     SET(U, x, 1, s->length * wide, wide, s->parts, 1, 0);
     SET(DT, dt, 1, s->length * s->heads, s->heads, 1, 0, 0);
@@ -437,8 +426,7 @@ static bool open_heads(scan *s, uint32_t x_at, uint32_t rest, uint32_t softplus)
     s->least_dt = 0;
     if (limits && limits->tag == LB_OPERAND_NUMBERS && limits->count == 2)
         s->least_dt = limits->floats[0], s->most_dt = limits->floats[1];
-    s->slack =
-        1 + 4 * lb_twin_rounding(call, x_at); /* states, and what is multiplied with them, have 16 bits */
+    s->slack = 1 + 4 * lb_twin_rounding(call, x_at); /* states, and what is multiplied with them, have 16 bits */
     return has(s, D, by_part ? wide : s->heads) && has(s, Z, s->of[U].n) && has(s, BIAS, s->heads) &&
            has(s, INITIAL, s->batch * wide * s->states) &&
            (!s->documents || lb_tensor_numel(lb_call_tensor(call, rest + 4)) == s->batch * s->length);
@@ -451,8 +439,7 @@ static lb_status heads_forward(lb_call *call, bool twin)
     scan s = begin(call, twin);
     const lb_tensor *borders = lb_call_tensor(call, 11);
     if (!open_heads(&s, 0, 6, 12)) return refuse(&s, ODD_HEADS);
-    const int64_t n = s.of[U].n, each = s.heads * s.parts * s.states,
-                  ends = borders ? lb_tensor_numel(borders) - 1 : 0;
+    const int64_t n = s.of[U].n, each = s.heads * s.parts * s.states, ends = borders ? lb_tensor_numel(borders) - 1 : 0;
     const int64_t *border = lb_frame_integers(&s.frame, borders);
     if (borders && (s.batch != 1 || !s.documents || ends < 1))
         return refuse(&s, "sequences end to end that no seq_idx tells apart");
@@ -466,8 +453,7 @@ static lb_status heads_forward(lb_call *call, bool twin)
         for (int64_t e = 0; e < (ends ? ends : 1); e++) {
             const int64_t end = border ? border[e + 1] : s.length;
             r.first = border ? border[e] : 0;
-            if (r.first < 0 || r.first > end || end > s.length)
-                return refuse(&s, "a border outside the sequence");
+            if (r.first < 0 || r.first > end || end > s.length) return refuse(&s, "a border outside the sequence");
             r.length = end - r.first;
             for (int64_t k = 0; e && k < s.states; k++) h[k] = 0;
             forward_row(&s, &r, h);
@@ -488,9 +474,16 @@ static lb_status heads_backward(lb_call *call, bool twin)
 }
 LB_WITH_TWIN(heads_backward, heads_backward(call, twin))
 
-#define ROW(NAME, ARGS, ID, TERMS, FLAGS)                                                                    \
-    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 16,                  \
-     .roundings_per_term = 4, .terms = TERMS, .flags = FLAGS, .samples = "custom"},
+#define ROW(NAME, ARGS, ID, TERMS, FLAGS)                                                                              \
+    {.name = NAME,                                                                                                     \
+     .args = ARGS,                                                                                                     \
+     .kernel = ID##_kernel,                                                                                            \
+     .twin = ID##_twin,                                                                                                \
+     .roundings = 16,                                                                                                  \
+     .roundings_per_term = 4,                                                                                          \
+     .terms = TERMS,                                                                                                   \
+     .flags = FLAGS,                                                                                                   \
+     .samples = "custom"},
 /* clang-format off */
 const lb_op_row lb_rows_selective_scan[] = {
     ROW("custom_ops::selective_scan_fwd", "u! delta! A! B! C! D z delta_bias delta_softplus return_last_state", mamba_forward,

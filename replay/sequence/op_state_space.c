@@ -56,8 +56,7 @@ static void read_documents(conv *c, uint32_t i)
     const lb_tensor *t = lb_call_tensor(c->frame.call, i);
     if (!t) return;
     c->documents = lb_frame_integers(&c->frame, t);
-    if (lb_tensor_numel(t) != c->batch * c->length)
-        lb_frame_fail(&c->frame, LB_ERR_INVALID, "seq_idx of another size");
+    if (lb_tensor_numel(t) != c->batch * c->length) lb_frame_fail(&c->frame, LB_ERR_INVALID, "seq_idx of another size");
     for (int64_t k = 0; lb_frame_ok(&c->frame) && k < c->batch * c->length; k++)
         if (c->documents[k] < 0) lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "padding in seq_idx");
 }
@@ -124,8 +123,7 @@ static lb_status conv_update(lb_call *call, bool twin)
         state->layout.shape[0] != x->layout.shape[0] || state->layout.shape[1] != x->layout.shape[1] ||
         state->layout.shape[2] < weight->layout.shape[1] - 1 || lb_call_given(call, U_SEQLENS) ||
         lb_call_given(call, U_INDICES))
-        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED,
-                      "states in the order of the batch, without lengths in a ring");
+        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "states in the order of the batch, without lengths in a ring");
     if (!lb_frame_ok(&c.frame)) return lb_frame_end(&c.frame);
     const int64_t held = state->layout.shape[2], rows = x->layout.shape[0] * x->layout.shape[1];
     c.channels = x->layout.shape[1], c.length = rows ? lb_tensor_numel(x) / rows : 0;
@@ -133,8 +131,7 @@ static lb_status conv_update(lb_call *call, bool twin)
     c.x = lb_frame_tensor(&c.frame, x), c.weight = lb_frame_tensor(&c.frame, weight),
     c.bias = lb_frame_tensor(&c.frame, lb_call_tensor(call, U_BIAS));
     const void *before = lb_frame_tensor(&c.frame, state);
-    void *initial = lb_frame_reals(&c.frame, rows * (c.taps - 1)),
-         *after = lb_frame_output(&c.frame, 0, rows * held);
+    void *initial = lb_frame_reals(&c.frame, rows * (c.taps - 1)), *after = lb_frame_output(&c.frame, 0, rows * held);
     c.y = lb_frame_output(&c.frame, 1, rows * c.length);
     c.silu = lb_call_int(call, U_SILU, 0) != 0;
     const double slack = 1 + lb_twin_rounding(call, U_X);
@@ -145,8 +142,7 @@ static lb_status conv_update(lb_call *call, bool twin)
         row(&c, r, slack);
         for (int64_t k = 0; k < held; k++) {
             const int64_t t = k + c.length - held; /* in x; before its start, in what was held */
-            const double kept =
-                t >= 0 ? get(&c, c.x, r * c.length + t) : get(&c, before, r * held + k + c.length);
+            const double kept = t >= 0 ? get(&c, c.x, r * c.length + t) : get(&c, before, r * held + k + c.length);
             put(&c, after, r * held + k, twin ? fabs(kept) : kept);
         }
     }
@@ -156,20 +152,7 @@ LB_WITH_TWIN(update, conv_update(call, twin))
 
 /* ---- backward ----------------------------------------------------------------------------------------------------------------- */
 
-enum {
-    B_X,
-    B_WEIGHT,
-    B_BIAS,
-    B_DOUT,
-    B_SEQ_IDX,
-    B_INITIAL,
-    B_DFINAL,
-    B_DX,
-    B_DWEIGHT,
-    B_DBIAS,
-    B_DINITIAL,
-    B_SILU
-};
+enum { B_X, B_WEIGHT, B_BIAS, B_DOUT, B_SEQ_IDX, B_INITIAL, B_DFINAL, B_DX, B_DWEIGHT, B_DBIAS, B_DINITIAL, B_SILU };
 
 typedef struct conv_backward {
     conv c;
@@ -276,16 +259,14 @@ static lb_status conv_backward_run(lb_call *call, bool twin)
     void *dw = lb_frame_output(&c->frame, result_of(call, B_DWEIGHT), c->channels * c->taps),
          *db = dbias ? lb_frame_output(&c->frame, result_of(call, B_DBIAS), c->channels) : NULL,
          *same = dfinal ? lb_frame_output(&c->frame, result_of(call, B_DFINAL), states) : NULL;
-    if (lb_call_given(call, B_DINITIAL))
-        b.dinitial = lb_frame_output(&c->frame, result_of(call, B_DINITIAL), states);
+    if (lb_call_given(call, B_DINITIAL)) b.dinitial = lb_frame_output(&c->frame, result_of(call, B_DINITIAL), states);
     b.g = lb_frame_scratch(&c->frame, (size_t)c->length * sizeof *b.g);
     b.dweight = lb_frame_scratch(&c->frame, (size_t)(c->channels * c->taps) * sizeof *b.dweight);
     b.dbias = dbias ? lb_frame_scratch(&c->frame, (size_t)c->channels * sizeof *b.dbias) : NULL;
     if (!lb_frame_ok(&c->frame)) return lb_frame_end(&c->frame);
     for (int64_t i = 0; i < c->channels * c->taps; i++)
         b.dweight[i] = twin ? fabs(get(c, dweight, i)) : get(c, dweight, i);
-    for (int64_t i = 0; dbias && i < c->channels; i++)
-        b.dbias[i] = twin ? fabs(get(c, dbias, i)) : get(c, dbias, i);
+    for (int64_t i = 0; dbias && i < c->channels; i++) b.dbias[i] = twin ? fabs(get(c, dbias, i)) : get(c, dbias, i);
     for (int64_t r = 0; r < rows; r++) backward_row(&b, r, 1 + lb_twin_rounding(call, B_X));
     for (int64_t i = 0; same && i < states; i++) put(c, same, i, get(c, b.dfinal, i));
     for (int64_t i = 0; i < c->channels * c->taps; i++) put(c, dw, i, b.dweight[i]);
@@ -296,13 +277,27 @@ LB_WITH_TWIN(backward, conv_backward_run(call, twin))
 
 const lb_op_row lb_rows_state_space[] = {
     {.name = "DaoAILab::_causal_conv1d_fwd_cpp",
-     .args = "x! weight! bias seq_idx initial_states out! final_states_out silu_activation", .kernel = conv_kernel, .twin = conv_twin,
-     .roundings = 16, .flags = LB_ROW_WRITES, .samples = "custom"},
+     .args = "x! weight! bias seq_idx initial_states out! final_states_out silu_activation",
+     .kernel = conv_kernel,
+     .twin = conv_twin,
+     .roundings = 16,
+     .flags = LB_ROW_WRITES,
+     .samples = "custom"},
     {.name = "DaoAILab::_causal_conv1d_bwd_cpp",
-     .args = "x! weight! bias dout! seq_idx initial_states dfinal_states dx dweight dbias dinitial_states silu_activation",
-     .kernel = backward_kernel, .twin = backward_twin, .roundings = 16, .roundings_per_term = 1, .terms = LB_TERMS(PER_CHANNEL, 0),
-     .flags = LB_ROW_WRITES, .samples = "custom"},
+     .args =
+         "x! weight! bias dout! seq_idx initial_states dfinal_states dx dweight dbias dinitial_states silu_activation",
+     .kernel = backward_kernel,
+     .twin = backward_twin,
+     .roundings = 16,
+     .roundings_per_term = 1,
+     .terms = LB_TERMS(PER_CHANNEL, 0),
+     .flags = LB_ROW_WRITES,
+     .samples = "custom"},
     {.name = "DaoAILab::_causal_conv1d_update_cpp",
-     .args = "x! conv_state! weight! bias out! silu_activation cache_seqlens conv_state_indices", .kernel = update_kernel,
-     .twin = update_twin, .roundings = 16, .flags = LB_ROW_WRITES, .samples = "custom"},
+     .args = "x! conv_state! weight! bias out! silu_activation cache_seqlens conv_state_indices",
+     .kernel = update_kernel,
+     .twin = update_twin,
+     .roundings = 16,
+     .flags = LB_ROW_WRITES,
+     .samples = "custom"},
     {NULL}};

@@ -21,7 +21,7 @@ typedef struct leaver {
     uint32_t step;       /* row of effects */
     uint32_t last_op;    /* that writes it */
     part part;
-    bool done;           /* a parameter that was measured */
+    bool done; /* a parameter that was measured */
 } leaver;
 
 /* Sums over the tensors of a part. */
@@ -39,12 +39,15 @@ struct lb_effects {
     struct {
         const lb_program *program;
         uint32_t first, end; /* leavers that are its parameters */
-    } *programs; /* per row */
+    } *programs;             /* per row */
     uint32_t n_rows;
     bool measured;
 };
 
-static lb_status no_memory(lb_err *err) { return lb_fail(err, LB_ERR_NOMEM, "out of memory for the effect of swaps"); }
+static lb_status no_memory(lb_err *err)
+{
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the effect of swaps");
+}
 
 /* ---- what leaves a step ------------------------------------------------------------------------------------------- */
 
@@ -54,7 +57,8 @@ static bool is_recorded(lb_effects *e, const lb_program *p, uint32_t value, lb_t
     return lb_capture_value(e->capture, p, value, tensor, &quiet) == LB_OK;
 }
 
-static lb_status add_leaver(lb_effects *e, const lb_program *p, part part, lb_step_end end, uint32_t last_op, lb_err *err)
+static lb_status add_leaver(lb_effects *e, const lb_program *p, part part, lb_step_end end, uint32_t last_op,
+                            lb_err *err)
 {
     lb_tensor unused;
     if (end.value == LB_NONE) return LB_OK;
@@ -106,7 +110,8 @@ static lb_status add_parameters(lb_effects *e, const lb_program *p, lb_err *err)
         }
     qsort(list, n, sizeof *list, by_place);
     for (uint32_t i = 0; i < n; i++)
-        if (i + 1 == n || list[i].storage != list[i + 1].storage || list[i].offset != list[i + 1].offset) list[kept++] = list[i];
+        if (i + 1 == n || list[i].storage != list[i + 1].storage || list[i].offset != list[i + 1].offset)
+            list[kept++] = list[i];
     qsort(list, kept, sizeof *list, by_op);
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < kept && status == LB_OK; i++)
@@ -166,7 +171,8 @@ static void compare(lb_effects *e, const leaver *l, const lb_tensor *now)
     tally *sum = &e->tallies[l->step][l->part];
     const int64_t n = lb_layout_numel(&now->layout);
     double *a = NULL, *b = NULL;
-    if (reference_of(e, l, &then) && lb_layout_numel(&then.layout) == n) a = lb_expert_flip_scores(now), b = lb_expert_flip_scores(&then);
+    if (reference_of(e, l, &then) && lb_layout_numel(&then.layout) == n)
+        a = lb_expert_flip_scores(now), b = lb_expert_flip_scores(&then);
     if (!a || !b) {
         size->unknown++;
         free(a), free(b);
@@ -199,8 +205,10 @@ static void measure_parameters(lb_effects *e, const lb_event *event)
     const uint32_t end = high;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (e->leavers[middle].last_op < event->op) low = middle + 1;
-        else high = middle;
+        if (e->leavers[middle].last_op < event->op)
+            low = middle + 1;
+        else
+            high = middle;
     }
     for (; low < end && e->leavers[low].last_op == event->op; low++)
         for (uint32_t r = 0; r < event->n_results; r++)
@@ -213,7 +221,8 @@ static void measure_parameters(lb_effects *e, const lb_event *event)
 static bool writes_parameters(const lb_event *event)
 {
     for (uint32_t r = 0; r < event->n_results; r++)
-        if (event->values[r] != LB_NONE && event->program->values[event->values[r]].flags & LB_VALUE_PARAMETER) return true;
+        if (event->values[r] != LB_NONE && event->program->values[event->values[r]].flags & LB_VALUE_PARAMETER)
+            return true;
     return false;
 }
 
@@ -231,14 +240,16 @@ static void measure_frozen(lb_effects *e, const leaver *l)
     for (uint32_t i = 0; i < e->n_leavers; i++) {
         const leaver *other = &e->leavers[i];
         const lb_value *v = &other->program->values[other->value];
-        if (other->part != PARAMETER || other->program->rank != l->program->rank || v->storage != wanted->storage) continue;
+        if (other->part != PARAMETER || other->program->rank != l->program->rank || v->storage != wanted->storage)
+            continue;
         if (other->done && other->program->step < l->program->step) break; /* it was trained in an earlier step */
         if (other->program->step > l->program->step) continue;
         for (uint32_t s = 0; s < other->program->n_values; s++) {
             const lb_value *from = &other->program->values[s];
             if (!(from->flags & LB_VALUE_SOURCE) || from->storage != wanted->storage || from->dtype != wanted->dtype ||
                 from->layout.offset != wanted->layout.offset ||
-                lb_layout_numel(&from->layout) != lb_layout_numel(&wanted->layout) || !is_recorded(e, other->program, s, &source))
+                lb_layout_numel(&from->layout) != lb_layout_numel(&wanted->layout) ||
+                !is_recorded(e, other->program, s, &source))
                 continue;
             compare(e, l, &source);
             return;

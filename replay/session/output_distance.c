@@ -53,8 +53,8 @@ static double measure(const lb_gaps *gaps, const lb_program *p, lb_step_end end,
     const lb_tensor *now = lb_snapshots_of(&gaps->current, row);
     const lb_routing_other *other = gaps->other;
     if (!now || end.value == LB_NONE) return NAN;
-    const bool known = other ? other->value(other->context, p, end.value, &then)
-                             : lb_gaps_recorded(gaps, p, end.value, row, &then);
+    const bool known =
+        other ? other->value(other->context, p, end.value, &then) : lb_gaps_recorded(gaps, p, end.value, row, &then);
     return known ? lb_output_distance_distance(now, &then) : NAN;
 }
 
@@ -80,8 +80,8 @@ static bool has_rank(const lb_plan *plan, int32_t rank)
 }
 
 lb_status lb_window_each(lb_capture *capture, const lb_plan *plan,
-                         lb_status (*visit)(void *context, const lb_program *program, lb_err *err),
-                         void *context, lb_err *err)
+                         lb_status (*visit)(void *context, const lb_program *program, lb_err *err), void *context,
+                         lb_err *err)
 {
     const int32_t *ranks;
     const int64_t *steps;

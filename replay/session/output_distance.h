@@ -31,8 +31,7 @@ uint32_t lb_gaps_want(lb_gaps *gaps, const lb_program *program, uint32_t value, 
 /* The ends of a step, wanted from now on: the next row of gaps->ends. */
 lb_status lb_gaps_add_end(lb_gaps *gaps, const lb_program *program, lb_err *err);
 /* What the recording has of a value; where its bytes were not kept, what the run without swaps computed. False: neither. */
-bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t row,
-                      lb_tensor *tensor);
+bool lb_gaps_recorded(const lb_gaps *gaps, const lb_program *program, uint32_t value, uint32_t row, lb_tensor *tensor);
 /* Relative Euclidean distances of the run at hand from what it is compared with, at row `end`; NaN: not known. */
 void lb_gaps_measure(const lb_gaps *gaps, uint32_t end, double *output, double *loss);
 /* |x - y| / |y|; NaN for other sizes and for y = 0. */
@@ -41,7 +40,7 @@ void lb_gaps_release(lb_gaps *gaps);
 
 /* Every program that a plan runs, rank by rank. */
 lb_status lb_window_each(lb_capture *capture, const lb_plan *plan,
-                         lb_status (*visit)(void *context, const lb_program *program, lb_err *err),
-                         void *context, lb_err *err);
+                         lb_status (*visit)(void *context, const lb_program *program, lb_err *err), void *context,
+                         lb_err *err);
 
 #endif

@@ -29,8 +29,7 @@ double lb_rounding_loss_sqnr(const lb_rounding_loss *loss)
 /* Where the loss of a program is written; found once per program. */
 typedef struct loss_place {
     const lb_program *program;
-    uint32_t op,
-        result; /* result: row among results, then written values; op LB_NONE: the program has no loss */
+    uint32_t op, result; /* result: row among results, then written values; op LB_NONE: the program has no loss */
 } loss_place;
 
 struct lb_precision_memo {
@@ -126,8 +125,7 @@ void lb_precision_table_add(lb_precision_table *table, const lb_quantisation *q)
 
 static bool same_contents(const lb_program *p, uint32_t a, uint32_t b)
 {
-    return a != LB_NONE && p->values[a].storage == p->values[b].storage &&
-           p->values[a].version == p->values[b].version;
+    return a != LB_NONE && p->values[a].storage == p->values[b].storage && p->values[a].version == p->values[b].version;
 }
 
 static loss_place find_loss(const lb_program *p)
@@ -138,8 +136,7 @@ static loss_place find_loss(const lb_program *p)
         const lb_op *op = &p->ops[i];
         if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
-            const uint32_t v =
-                lb_op_outcome(p, op, r);
+            const uint32_t v = lb_op_outcome(p, op, r);
             if (same_contents(p, v, value)) return (loss_place){p, i, r};
         }
     }

@@ -24,7 +24,6 @@
 #include <string.h>
 #include <time.h>
 
-
 /* ---- what is made once per capture ------------------------------------------------------------------------------ */
 
 typedef struct entry {
@@ -56,7 +55,8 @@ void lb_replay_close(lb_replay *replay)
 }
 
 /* LB_ERR_NOT_FOUND when that rank has no such step. */
-static lb_status recorded_program(lb_replay *replay, int32_t rank, int64_t step, const lb_prepared **prepared, lb_err *err)
+static lb_status recorded_program(lb_replay *replay, int32_t rank, int64_t step, const lb_prepared **prepared,
+                                  lb_err *err)
 {
     for (uint32_t i = 0; i < replay->n_entries; i++)
         if (replay->entries[i].rank == rank && replay->entries[i].step == step) {
@@ -84,7 +84,8 @@ bool lb_replay_knows(const char *op_name)
     lb_op_form form;
     if (!strncmp(op_name, "lb::", 4) || lb_collective_run_knows(op_name)) return true;
     const lb_op_row *row = lb_op_find(op_name, &form);
-    return row && (row->kernel || row->flags & (LB_ROW_VIEW | LB_ROW_HOST | LB_ROW_UNDEFINED | LB_ROW_RANDOM | LB_ROW_DECISION));
+    return row && (row->kernel ||
+                   row->flags & (LB_ROW_VIEW | LB_ROW_HOST | LB_ROW_UNDEFINED | LB_ROW_RANDOM | LB_ROW_DECISION));
 }
 
 bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, char *orders, size_t orders_room)
@@ -92,8 +93,10 @@ bool lb_replay_kernels(const char *op_name, char *kernels, size_t kernels_room, 
     lb_op_form form;
     const lb_op_row *row = strncmp(op_name, "lb::", 4) ? lb_op_find(op_name, &form) : NULL;
     const bool product = row && row->flags & LB_ROW_MATMUL, sums = row && row->flags & LB_ROW_REDUCTION;
-    const char *of_products = "sequential blocked:K splitk:N streamk:C dpbf16:K torchdot halved:K folded:L eights lanes:1 torch:N tensorcore:ARCH pairwise exact tree:TREE",
-               *of_sums = "sequential pairwise cascade blocked:K splitk:N lanes:L butterfly:TxV numpy torch:N exact tree:TREE";
+    const char *of_products = "sequential blocked:K splitk:N streamk:C dpbf16:K torchdot halved:K folded:L eights "
+                              "lanes:1 torch:N tensorcore:ARCH pairwise exact tree:TREE",
+               *of_sums =
+                   "sequential pairwise cascade blocked:K splitk:N lanes:L butterfly:TxV numpy torch:N exact tree:TREE";
     snprintf(kernels, kernels_room, "%s", row && row->kernels ? row->kernels : "");
     snprintf(orders, orders_room, "%s", product ? of_products : sums ? of_sums : "");
     return *kernels || *orders;
@@ -139,9 +142,11 @@ static void note_rate(const session *s, const lb_program *program, const lb_swap
     double rate = lb_muon_sibling_rate(program, &group);
     char *note = s->run.summary->note;
     const size_t size = sizeof s->run.summary->note;
-    if (group == LB_NONE) snprintf(note, size, "AdamW in Muon's place: no group of Adam was recorded, learning rate 3e-4");
-    else snprintf(note, size, "AdamW in Muon's place: learning rate %g, as in group %u (%s)", rate, program->groups[group].index,
-                  lb_program_text(program, program->groups[group].optimizer));
+    if (group == LB_NONE)
+        snprintf(note, size, "AdamW in Muon's place: no group of Adam was recorded, learning rate 3e-4");
+    else
+        snprintf(note, size, "AdamW in Muon's place: learning rate %g, as in group %u (%s)", rate,
+                 program->groups[group].index, lb_program_text(program, program->groups[group].optimizer));
 }
 
 /* Applies every structural swap; `origin` ends up pointing from the last program to the recorded one. */
@@ -187,7 +192,8 @@ static lb_status mark_selected(const session *s, rank_step *out, const char *blo
     if (!s->selector) return LB_OK;
     const lb_prepared *prepared = out->prepared;
     out->selected = calloc(prepared->program->n_ops + 1, 1);
-    if (!out->selected || lb_selector_mark(s->selector, prepared->program, blocks, prepared->origin, out->selected, 1) < 0)
+    if (!out->selected ||
+        lb_selector_mark(s->selector, prepared->program, blocks, prepared->origin, out->selected, 1) < 0)
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     return LB_OK;
 }
@@ -326,9 +332,12 @@ static lb_status advance(session *s, runner *p, lb_err *err)
         if (state == LB_MACHINE_AT_COLLECTIVE) p->state = RUNNER_WAITS;
         if (state != LB_MACHINE_STEP_DONE) break;
         const lb_observer *observer = s->run.observer;
-        if (observer && observer->step_end) observer->step_end(observer->context, p->rank, p->machine->prepared->program->step);
-        if (s->keeps && p->at < p->n_rank_steps) p->state = RUNNER_PAUSED;
-        else LB_TRY(next_step(s, p, err));
+        if (observer && observer->step_end)
+            observer->step_end(observer->context, p->rank, p->machine->prepared->program->step);
+        if (s->keeps && p->at < p->n_rank_steps)
+            p->state = RUNNER_PAUSED;
+        else
+            LB_TRY(next_step(s, p, err));
     }
     return LB_OK;
 }
@@ -450,7 +459,8 @@ static lb_status play(session *s, lb_err *err)
     return status;
 }
 
-static lb_status recorded_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+static lb_status recorded_value(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
+                                lb_err *err)
 {
     return lb_capture_value(context, program, value, tensor, err);
 }
@@ -473,8 +483,7 @@ static lb_status check_mode(const lb_plan *plan, lb_err *err)
                    {LB_SWAP_UPDATE, "update", "another update"}};
     for (uint32_t i = 0; i < plan->n_swaps && plan->mode == LB_REPLAY_ISOLATED; i++) {
         const lb_swap *swap = &plan->swaps[i];
-        const char *selector = swap->selector ? swap->selector : "",
-                   *argument = swap->argument ? swap->argument : "";
+        const char *selector = swap->selector ? swap->selector : "", *argument = swap->argument ? swap->argument : "";
         if (swap->kind == LB_SWAP_ROUTING && !strcmp(argument, "recompute")) continue;
         for (size_t k = 0; k < sizeof chained / sizeof *chained; k++)
             if (chained[k].kind == swap->kind)
@@ -501,9 +510,11 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     session s = {.replay = replay};
     if (!summary) summary = &unused;
     *summary = (lb_replay_summary){0};
-    if (plan->size != sizeof *plan) return lb_fail(err, LB_ERR_INVALID, "lb_plan of another version: set size with LB_PLAN_INIT");
+    if (plan->size != sizeof *plan)
+        return lb_fail(err, LB_ERR_INVALID, "lb_plan of another version: set size with LB_PLAN_INIT");
     s.run = (lb_run){plan, observer, {replay->capture, recorded_value, other_program}, summary, NULL, false};
-    if (plan->mode == LB_REPLAY_ISOLATED && plan->compare && !plan->shadow && !plan->n_swaps) s.run.regeneration = lb_regeneration_new();
+    if (plan->mode == LB_REPLAY_ISOLATED && plan->compare && !plan->shadow && !plan->n_swaps)
+        s.run.regeneration = lb_regeneration_new();
     double start = now_seconds();
     int threads = omp_get_max_threads();
     if (plan->threads > 0) omp_set_num_threads(plan->threads);

@@ -26,8 +26,7 @@ static void take(lb_snapshots *s, lb_snapshot *row, const lb_tensor *given, int6
 {
     const lb_layout *wanted = &row->program->values[row->value].layout;
     const int64_t bits = (int64_t)lb_dtype_bits(given->dtype);
-    const lb_tensor window = {(char *)given->data + (wanted->offset - offset) * bits / 8, given->dtype,
-                              *wanted};
+    const lb_tensor window = {(char *)given->data + (wanted->offset - offset) * bits / 8, given->dtype, *wanted};
     void *bytes = row->tensor.data && row->tensor.dtype == given->dtype
                       ? row->tensor.data
                       : malloc(lb_dtype_bytes(given->dtype, (size_t)lb_layout_numel(wanted)) + 1);
@@ -50,8 +49,7 @@ void lb_snapshots_event(lb_snapshots *s, const lb_event *event)
         const lb_value *given = &event->program->values[event->values[r]];
         for (uint32_t i = 0; i < s->n; i++) {
             const lb_value *wanted = &s->rows[i].program->values[s->rows[i].value];
-            if (wanted->storage == given->storage && wanted->dtype == given->dtype &&
-                is_before(event, &s->rows[i]))
+            if (wanted->storage == given->storage && wanted->dtype == given->dtype && is_before(event, &s->rows[i]))
                 take(s, &s->rows[i], &event->computed[r], given->layout.offset);
         }
     }

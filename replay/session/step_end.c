@@ -10,8 +10,7 @@ lb_step_end lb_step_end_loss(const lb_program *p)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (op->phase != LB_PHASE_BACKWARD || *lb_program_text(p, op->node_name) || !op->args) continue;
-        if (strncmp(lb_op_name(p, op), "aten::ones_like", 15) || lb_op_args(p, op)[0].tag != LB_ARG_VALUE)
-            continue;
+        if (strncmp(lb_op_name(p, op), "aten::ones_like", 15) || lb_op_args(p, op)[0].tag != LB_ARG_VALUE) continue;
         end = (lb_step_end){lb_op_args(p, op)[0].u.value, i};
     }
     return end;
@@ -32,8 +31,7 @@ lb_step_end lb_step_end_output(const lb_program *p, uint32_t *scope)
         const lb_boundary *b = &p->boundaries[i];
         if (!counts(p, b)) continue;
         if (last && (b->scope != last->scope || b->call != last->call)) break;
-        if (last &&
-            lb_layout_numel(&p->values[b->value].layout) <= lb_layout_numel(&p->values[end.value].layout))
+        if (last && lb_layout_numel(&p->values[b->value].layout) <= lb_layout_numel(&p->values[end.value].layout))
             continue;
         last = b, end = (lb_step_end){b->value, b->op}, *scope = b->scope;
     }

@@ -62,8 +62,7 @@ static lb_status run(maker *m, const lb_swap *swaps, uint32_t n, uint64_t *touch
     lb_plan plan = *m->plan;
     lb_observer observer = {.context = snapshots, .op = lb_snapshots_watch};
     lb_replay_summary summary = {0};
-    plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched,
-    plan.select = NULL;
+    plan.mode = LB_REPLAY_CHAINED, plan.swaps = swaps, plan.n_swaps = n, plan.touched = touched, plan.select = NULL;
     LB_TRY(lb_replay_run(m->replay, &plan, &observer, &summary, m->err));
     if (undecided) *undecided = summary.undecided;
     return snapshots->failed ? no_memory(m->err) : LB_OK;
@@ -91,12 +90,12 @@ static lb_status run_and_measure(maker *m, side which, uint32_t swap)
     return status;
 }
 
-lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan,
-                               lb_switch_table *table, lb_err *err)
+lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_plan *plan, lb_switch_table *table,
+                               lb_err *err)
 {
     maker m = {.replay = replay, .plan = plan, .table = table, .err = err};
-    *table = (lb_switch_table){.n_swaps = plan->n_swaps,
-                               .undecided = calloc(plan->n_swaps + 1, sizeof *table->undecided)};
+    *table =
+        (lb_switch_table){.n_swaps = plan->n_swaps, .undecided = calloc(plan->n_swaps + 1, sizeof *table->undecided)};
     lb_status status = table->undecided ? lb_window_each(capture, plan, add_program, &m, err) : no_memory(err);
     if (status == LB_OK) status = run(&m, NULL, 0, NULL, &m.gaps.reference, NULL);
     if (status == LB_OK) status = run_and_measure(&m, ALL, 0);

@@ -18,6 +18,7 @@ The last columns say where a level's extra time goes: in the calls of the C reco
 Then what no recorder of this kind can go below here, from what it must do in a step and what this machine does by itself:
 bytes hashed at the rate of hashing alone in the cache, ops at the cost of an empty mode, bytes written at the rate of write().
 """
+
 import argparse
 import json
 import math
@@ -39,9 +40,17 @@ def llama(hidden=256, layers=8, batch=4, sequence=128, vocab=1024):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(hidden_size=hidden, num_hidden_layers=layers, intermediate_size=hidden * 8 // 3 // 8 * 8,
-                                         num_attention_heads=hidden // 32, num_key_value_heads=hidden // 32, vocab_size=vocab,
-                                         max_position_embeddings=sequence))
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            intermediate_size=hidden * 8 // 3 // 8 * 8,
+            num_attention_heads=hidden // 32,
+            num_key_value_heads=hidden // 32,
+            vocab_size=vocab,
+            max_position_embeddings=sequence,
+        )
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     ids = torch.randint(0, vocab, (batch, sequence))
 
@@ -105,6 +114,7 @@ CALLS = {"enter": "modules", "leave": "modules", "role": "names", "group": "name
 
 def clocked(native, spent):
     """Makes those calls add their time to spent[kind]."""
+
     def wrap(call, kind):
         clock = time.perf_counter
 
@@ -171,6 +181,7 @@ def steps_of(setting, step, model, folder, spent):
                 step()
 
         if setting == "handler":
+
             def passed():
                 step()
 
@@ -201,8 +212,9 @@ def work(setting, model_name, steps):
                 run()
             getattr(run, "flush", int)()
             took = {"wall": time.perf_counter() - start, "busy": time.process_time() - busy, "own": time.thread_time() - own}
-            print(json.dumps({**{clock: t / steps for clock, t in took.items()},
-                              "spent": {kind: t / steps for kind, t in spent.items()}}), flush=True)
+            print(
+                json.dumps({**{clock: t / steps for clock, t in took.items()}, "spent": {kind: t / steps for kind, t in spent.items()}}), flush=True
+            )
         size = sum(os.path.getsize(os.path.join(d, f)) for d, _, fs in os.walk(folder) for f in fs)
         print(json.dumps({"bytes": size, **(contents(run.context, folder) if hasattr(run, "context") else {})}), flush=True)
     finally:
@@ -221,7 +233,7 @@ def contents(context, folder):
     for v in program.values:  # views of the same bytes share a pass
         if v.statistics != recorded.NONE and v.statistics not in passes:
             passes.add(v.statistics)
-            hashed += math.prod(v.layout.shape[:v.layout.ndim]) * capture.lib.lb_dtype_bits(v.dtype) // 8
+            hashed += math.prod(v.layout.shape[: v.layout.ndim]) * capture.lib.lb_dtype_bits(v.dtype) // 8
     return {"ops": sum(program.name(op) != "lb::source" for op in program.ops), "hashed": hashed}
 
 
@@ -257,8 +269,14 @@ def rates(folder):
 
 
 def start(setting, model, steps):
-    return subprocess.Popen([sys.executable, __file__, "--work", setting, "--model", model, "--steps", str(steps)], stdin=subprocess.PIPE, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    return subprocess.Popen(
+        [sys.executable, __file__, "--work", setting, "--model", model, "--steps", str(steps)],
+        stdin=subprocess.PIPE,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+    )
 
 
 def ask(worker):
@@ -295,12 +313,23 @@ def main():
     for setting in settings:
         best = min(r[setting]["wall"] for r in rounds)
         own = min(r[setting]["own"] for r in rounds)
-        print("%-8s %8.2f ms %5.2fx (median %5.2fx)   own thread %8.2f ms %5.2fx (median %5.2fx)   busy %8.2f ms %5.2fx (median %5.2fx) %8.1f MB a step%s" % (
-            setting, best * 1e3, best / min(r[first]["wall"] for r in rounds), median(rounds, setting, first, "wall"),
-            own * 1e3, own / min(r[first]["own"] for r in rounds), median(rounds, setting, first, "own"),
-            fastest[setting]["busy"] * 1e3, fastest[setting]["busy"] / fastest[first]["busy"],
-            median(rounds, setting, first, "busy"), sizes[setting] / 1e6, breakdown(setting, fastest)))
-
+        print(
+            "%-8s %8.2f ms %5.2fx (median %5.2fx)   own thread %8.2f ms %5.2fx (median %5.2fx)   busy %8.2f ms %5.2fx (median %5.2fx) %8.1f MB a step%s"
+            % (
+                setting,
+                best * 1e3,
+                best / min(r[first]["wall"] for r in rounds),
+                median(rounds, setting, first, "wall"),
+                own * 1e3,
+                own / min(r[first]["own"] for r in rounds),
+                median(rounds, setting, first, "own"),
+                fastest[setting]["busy"] * 1e3,
+                fastest[setting]["busy"] / fastest[first]["busy"],
+                median(rounds, setting, first, "busy"),
+                sizes[setting] / 1e6,
+                breakdown(setting, fastest),
+            )
+        )
 
     if "plain" in settings and "empty" in settings:
         limits(fastest, ends, sizes)
@@ -315,10 +344,22 @@ def limits(fastest, ends, sizes):
     for setting, end in ends.items():
         if "ops" in end:
             passes, writes = end["hashed"] / reading, sizes[setting] / writing
-            print("%-8s %d ops, %.1f MB hashed a step; at %.1f GB/s read, %.2f GB/s written and %.1f us per op of an empty mode no less than "
-                  "%.2fx: mode %.1f, reading %.1f, writing %.1f ms" % (
-                      setting, end["ops"], end["hashed"] / 1e6, reading / 1e9, writing / 1e9, mode / end["ops"] * 1e6,
-                      (plain + mode + passes + writes) / plain, mode * 1e3, passes * 1e3, writes * 1e3))
+            print(
+                "%-8s %d ops, %.1f MB hashed a step; at %.1f GB/s read, %.2f GB/s written and %.1f us per op of an empty mode no less than "
+                "%.2fx: mode %.1f, reading %.1f, writing %.1f ms"
+                % (
+                    setting,
+                    end["ops"],
+                    end["hashed"] / 1e6,
+                    reading / 1e9,
+                    writing / 1e9,
+                    mode / end["ops"] * 1e6,
+                    (plain + mode + passes + writes) / plain,
+                    mode * 1e3,
+                    passes * 1e3,
+                    writes * 1e3,
+                )
+            )
 
 
 def median(rounds, setting, first, clock):

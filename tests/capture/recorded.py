@@ -2,6 +2,7 @@
 
 The structures mirror include/lastbit/{program,tensor}.h; sizes are checked by what comes out being sensible.
 """
+
 import ctypes as c
 import json
 import os
@@ -28,30 +29,86 @@ Digest = struct("Digest", ("hi", u64), ("lo", u64))
 Layout = struct("Layout", ("ndim", i32), ("offset", i64), ("shape", i64 * 16), ("stride", i64 * 16))
 Tensor = struct("Tensor", ("data", p), ("dtype", u8), ("layout", Layout))
 Arg = struct("Arg", ("tag", u8), ("count", u32), ("u", u64))
-Op = struct("Op", ("name", u32), ("scope", u32), ("call", u32), ("flags", u32), ("first_arg", u32), ("args", u32),
-            ("first_result", u32), ("results", u32), ("first_written", u32), ("written", u32), ("node_name", u32), ("node", i64),
-            ("phase", u8), ("thread", u8))
-Value = struct("Value", ("storage", i64), ("version", u32), ("flags", u32), ("layout", Layout), ("dtype", u8), ("source", u8),
-               ("device", u8), ("name", u32), ("statistics", u32), ("logical", Digest), ("blob", Digest))
+Op = struct(
+    "Op",
+    ("name", u32),
+    ("scope", u32),
+    ("call", u32),
+    ("flags", u32),
+    ("first_arg", u32),
+    ("args", u32),
+    ("first_result", u32),
+    ("results", u32),
+    ("first_written", u32),
+    ("written", u32),
+    ("node_name", u32),
+    ("node", i64),
+    ("phase", u8),
+    ("thread", u8),
+)
+Value = struct(
+    "Value",
+    ("storage", i64),
+    ("version", u32),
+    ("flags", u32),
+    ("layout", Layout),
+    ("dtype", u8),
+    ("source", u8),
+    ("device", u8),
+    ("name", u32),
+    ("statistics", u32),
+    ("logical", Digest),
+    ("blob", Digest),
+)
 Scope = struct("Scope", ("path", u32), ("class_name", u32), ("parent", u32))
-Boundary = struct("Boundary", ("scope", u32), ("call", u32), ("op", u32), ("position", u32), ("value", u32), ("output", u8),
-                  ("recompute", u8))
-Collective = struct("Collective", ("op", u32), ("group", u32), ("reduce", u32), ("algorithm", u32), ("sequence", u64),
-                    ("first_rank", u32), ("ranks", u32))
-Routing = struct("Routing", ("scope", u32), ("call", u32), ("logits", u32), ("ids", u32), ("weights", u32), ("slots", u32),
-                 ("dropped", u32))
+Boundary = struct("Boundary", ("scope", u32), ("call", u32), ("op", u32), ("position", u32), ("value", u32), ("output", u8), ("recompute", u8))
+Collective = struct(
+    "Collective", ("op", u32), ("group", u32), ("reduce", u32), ("algorithm", u32), ("sequence", u64), ("first_rank", u32), ("ranks", u32)
+)
+Routing = struct("Routing", ("scope", u32), ("call", u32), ("logits", u32), ("ids", u32), ("weights", u32), ("slots", u32), ("dropped", u32))
 Scalar = struct("Scalar", ("name", u32), ("op", u32), ("number", f64))
-Group = struct("Group", ("optimizer", u32), ("index", u32), ("first_op", u32), ("ops", u32), ("first_param", u32), ("params", u32),
-               ("first_option", u32), ("options", u32))
+Group = struct(
+    "Group",
+    ("optimizer", u32),
+    ("index", u32),
+    ("first_op", u32),
+    ("ops", u32),
+    ("first_param", u32),
+    ("params", u32),
+    ("first_option", u32),
+    ("options", u32),
+)
 GroupParam = struct("GroupParam", ("name", u32), ("storage", i64), ("gradient", i64))
 Notice = struct("Notice", ("kind", u32), ("op", u32), ("value", u32), ("message", u32))
-Statistics = struct("Statistics", *[(n, i64) for n in ("elements", "nan", "pos_inf", "neg_inf", "zero")],
-                    *[(n, f64) for n in ("min", "max", "sum", "sum_squares")])
-TABLES = [("strings", c.c_char_p), ("scopes", Scope), ("ops", Op), ("args", Arg), ("refs", u32), ("values", Value),
-          ("statistics", Statistics), ("boundaries", Boundary), ("collectives", Collective), ("routings", Routing),
-          ("scalars", Scalar), ("groups", Group), ("group_params", GroupParam), ("notices", Notice)]
-Program = struct("Program", ("step", i64), ("rank", i32), ("world", i32), ("level", u8), ("complete", u8), ("shard", u32),
-                 *[f for n, t in TABLES for f in ((n, c.POINTER(t)), ("n_" + n, u32))])
+Statistics = struct(
+    "Statistics", *[(n, i64) for n in ("elements", "nan", "pos_inf", "neg_inf", "zero")], *[(n, f64) for n in ("min", "max", "sum", "sum_squares")]
+)
+TABLES = [
+    ("strings", c.c_char_p),
+    ("scopes", Scope),
+    ("ops", Op),
+    ("args", Arg),
+    ("refs", u32),
+    ("values", Value),
+    ("statistics", Statistics),
+    ("boundaries", Boundary),
+    ("collectives", Collective),
+    ("routings", Routing),
+    ("scalars", Scalar),
+    ("groups", Group),
+    ("group_params", GroupParam),
+    ("notices", Notice),
+]
+Program = struct(
+    "Program",
+    ("step", i64),
+    ("rank", i32),
+    ("world", i32),
+    ("level", u8),
+    ("complete", u8),
+    ("shard", u32),
+    *[f for n, t in TABLES for f in ((n, c.POINTER(t)), ("n_" + n, u32))],
+)
 Err = struct("Err", ("status", c.c_int), ("message", c.c_char * 480))
 
 
@@ -132,10 +189,10 @@ class Steps:
         return self.text(self.scopes[op.scope].path)
 
     def results(self, op):
-        return self.refs[op.first_result:op.first_result + op.results]
+        return self.refs[op.first_result : op.first_result + op.results]
 
     def written(self, op):
-        return self.refs[op.first_written:op.first_written + op.written]
+        return self.refs[op.first_written : op.first_written + op.written]
 
     def arg(self, a):
         if a.tag == 1:
@@ -150,11 +207,11 @@ class Steps:
             return self.text(a.u & NONE)
         if a.tag in (7, 8):
             first = a.u & NONE
-            return [self.arg(x) for x in self.args[first:first + a.count]]
+            return [self.arg(x) for x in self.args[first : first + a.count]]
         return None
 
     def op_args(self, op):
-        return [self.arg(a) for a in self.args[op.first_arg:op.first_arg + op.args]]
+        return [self.arg(a) for a in self.args[op.first_arg : op.first_arg + op.args]]
 
     def inputs(self, op):
         def walk(x):
@@ -200,13 +257,38 @@ class Steps:
         """One line per op, for people."""
         lines = ["step %d rank %d/%d level %d complete %d" % (self.step, self.rank, self.world, self.level, self.complete)]
         for i, op in enumerate(self.ops):
-            lines.append("%4d %-5s %-28s %-40s %s -> %s w%s f%x %s %d" % (
-                i, PHASES[op.phase][:5], self.layer(op) + "/%d" % op.call, self.name(op), self.op_args(op), self.results(op),
-                self.written(op), op.flags, self.text(op.node_name), op.node))
+            lines.append(
+                "%4d %-5s %-28s %-40s %s -> %s w%s f%x %s %d"
+                % (
+                    i,
+                    PHASES[op.phase][:5],
+                    self.layer(op) + "/%d" % op.call,
+                    self.name(op),
+                    self.op_args(op),
+                    self.results(op),
+                    self.written(op),
+                    op.flags,
+                    self.text(op.node_name),
+                    op.node,
+                )
+            )
         for i, v in enumerate(self.values):
-            lines.append("v%-4d s%d.%d %s %s+%d %s fl%x %s %s %016x" % (
-                i, v.storage, v.version, self.shape(i), self.stride(i), v.layout.offset, v.dtype, v.flags, KINDS[v.source],
-                self.text(v.name), v.logical.lo))
+            lines.append(
+                "v%-4d s%d.%d %s %s+%d %s fl%x %s %s %016x"
+                % (
+                    i,
+                    v.storage,
+                    v.version,
+                    self.shape(i),
+                    self.stride(i),
+                    v.layout.offset,
+                    v.dtype,
+                    v.flags,
+                    KINDS[v.source],
+                    self.text(v.name),
+                    v.logical.lo,
+                )
+            )
         return "\n".join(lines)
 
 
@@ -326,10 +408,25 @@ if __name__ == "__main__":
             if len(sys.argv) < 3 or int(sys.argv[2]) == step:
                 print(q.show())
                 print("scalars", [(q.text(s.name), s.op, s.number) for s in q.scalars if q.text(s.name) != "item"])
-                print("groups", [(q.text(g.optimizer), g.index, g.first_op, g.ops, [q.text(m.name) for m in q.group_params[g.first_param:g.first_param + g.params]]) for g in q.groups])
+                print(
+                    "groups",
+                    [
+                        (
+                            q.text(g.optimizer),
+                            g.index,
+                            g.first_op,
+                            g.ops,
+                            [q.text(m.name) for m in q.group_params[g.first_param : g.first_param + g.params]],
+                        )
+                        for g in q.groups
+                    ],
+                )
                 print("boundaries", [(q.text(q.scopes[b.scope].path), b.call, b.op, b.position, b.value, b.output) for b in q.boundaries])
                 print("notices", [(q.text(n.kind), q.text(n.message)) for n in q.notices])
                 print("routings", [(q.text(q.scopes[b.scope].path), b.logits, b.ids, b.weights) for b in q.routings])
-                print("collectives", [(b.op, q.text(b.group), q.text(b.reduce), b.sequence, q.refs[b.first_rank:b.first_rank + b.ranks]) for b in q.collectives])
+                print(
+                    "collectives",
+                    [(b.op, q.text(b.group), q.text(b.reduce), b.sequence, q.refs[b.first_rank : b.first_rank + b.ranks]) for b in q.collectives],
+                )
     print(json.dumps(r.table("coverage")))
     print(json.dumps(r.table("receipt")))

@@ -1,5 +1,6 @@
 """What is measured while the program goes on is what would have been measured had it waited: every row of the archive is the
 same, whatever the program does to the bytes meanwhile."""
+
 import os
 import sys
 
@@ -58,8 +59,9 @@ def rows(path):
     capture = recorded.Recorded(path)
     found = {}
     for step, program in capture.programs[0].items():
-        found[step] = {name: [bytes(row) for row in getattr(program, name)] if name != "refs" else list(program.refs)
-                       for name, _ in recorded.TABLES[1:]}
+        found[step] = {
+            name: [bytes(row) for row in getattr(program, name)] if name != "refs" else list(program.refs) for name, _ in recorded.TABLES[1:]
+        }
     capture.close()
     return found
 

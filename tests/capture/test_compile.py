@@ -1,9 +1,9 @@
 """Programs that use torch.compile: they run as without us, and what is recorded is said truly."""
+
 import os
 import textwrap
 
 import pytest
-
 import recorded
 
 torch = pytest.importorskip("torch")
@@ -25,7 +25,9 @@ MODEL = """
             return graph.forward(*args)
         return run
 """
-COMPILED_MODULE = MODEL + """
+COMPILED_MODULE = (
+    MODEL
+    + """
     compiled = torch.compile(model, backend=backend)
     for step in range(5):
         before = ran
@@ -35,7 +37,10 @@ COMPILED_MODULE = MODEL + """
         opt.zero_grad()
         print(step, "compiled" if ran > before else "eager", loss.item())
 """
-WHOLE_GRAPH = MODEL + """
+)
+WHOLE_GRAPH = (
+    MODEL
+    + """
     @torch.compile(backend=backend, fullgraph=True)
     def forward(x):
         return model(x).pow(2).mean()
@@ -47,6 +52,7 @@ WHOLE_GRAPH = MODEL + """
         opt.zero_grad()
         print(loss.item(), ran)
 """
+)
 WORKERS = """
     import torch
 
@@ -134,8 +140,11 @@ LAYERS = """
         opt.zero_grad()
         print(loss.item())
 """
-OF_MODULE = LAYERS % """compiled = torch.compile(model, mode="reduce-overhead")
+OF_MODULE = (
+    LAYERS
+    % """compiled = torch.compile(model, mode="reduce-overhead")
     forward = lambda x: compiled(x).pow(2).mean()"""
+)
 OF_FUNCTION = LAYERS % """forward = torch.compile(lambda x: model(x).pow(2).mean(), fullgraph=True)"""
 EAGER = LAYERS % """forward = lambda x: model(x).pow(2).mean()"""
 
@@ -148,8 +157,10 @@ def without_tap(code):
     return code.replace("TAP(x)", "x")
 
 
-@pytest.mark.skipif(not hasattr(torch.utils._python_dispatch.TorchDispatchMode, "ignore_compile_internals"),
-                    reason="this torch compiles nothing under a dispatch mode")
+@pytest.mark.skipif(
+    not hasattr(torch.utils._python_dispatch.TorchDispatchMode, "ignore_compile_internals"),
+    reason="this torch compiles nothing under a dispatch mode",
+)
 def test_compiled_functions_are_recorded_as_their_graphs(tmp_path, lastbit):
     eager, _, _ = recorded.run(without_tap(EAGER), tmp_path / "eager.lb")
     of_eager = recorded.Recorded(tmp_path / "eager.lb")
@@ -201,7 +212,8 @@ def test_a_tap_survives_compilation(tmp_path):
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_tap_is_an_op_of_an_exported_graph(strict):
-    out, _, _ = recorded.run("""
+    out, _, _ = recorded.run(
+        """
         import sys
         sys.path.insert(0, %r)
         import torch
@@ -213,5 +225,7 @@ def test_a_tap_is_an_op_of_an_exported_graph(strict):
         print(*[node.target for node in exported.graph.nodes if node.op == "call_function"])
         x = torch.randn(2, 3)
         print(torch.equal(exported.module()(x), Net()(x)))
-    """ % (CAPTURE, strict))
+    """
+        % (CAPTURE, strict)
+    )
     assert out.split() == ["aten.add.Tensor", "lastbit.tap.default", "aten.relu.default", "True"]

@@ -1,4 +1,5 @@
 """Decoding with a key-value cache: what one step leaves in the cache is what the next one reads, however it was written."""
+
 import os
 import sys
 
@@ -80,8 +81,7 @@ OTHER, UNSEEN, CARRIED, KEPT = 9, 7, 8, 4
 
 def cut(program, met):
     """Sources of storages that were met before, in which nobody knows what a step left."""
-    return [(v, program.shape(v), value.source) for v, value in enumerate(program.values)
-            if value.source in (OTHER, UNSEEN) and value.storage in met]
+    return [(v, program.shape(v), value.source) for v, value in enumerate(program.values) if value.source in (OTHER, UNSEEN) and value.storage in met]
 
 
 ALWAYS = ["holes, zeros before", "beginning, empty in the first step", "DynamicCache", "StaticCache"]
@@ -90,16 +90,20 @@ ALWAYS = ["holes, zeros before", "beginning, empty in the first step", "DynamicC
 @pytest.mark.parametrize("name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.full) for name in PROGRAMS])
 def test_a_decode_loop_chains_from_step_to_step(tmp_path, lastbit, name):
     """The flight recorder leaves out what a chain carries over: the replay has nothing else to go by than the first step."""
-    out = recorded.run(PROGRAMS[name] + "\nimport os, signal\nos.kill(os.getpid(), signal.SIGUSR2)\n", tmp_path / "run.lb",
-                       quiet=False, ring=8, level="ops")[0]
+    out = recorded.run(
+        PROGRAMS[name] + "\nimport os, signal\nos.kill(os.getpid(), signal.SIGUSR2)\n", tmp_path / "run.lb", quiet=False, ring=8, level="ops"
+    )[0]
     assert out == recorded.run(PROGRAMS[name])[0]
     programs = recorded.Recorded(tmp_path / "run.lb").programs[0]
     assert len(programs) >= 5
     met = set()
     for step, program in programs.items():
         assert not cut(program, met), "step %d does not get what it reads from the steps before" % step
-        assert not [v for v, value in enumerate(program.values) if value.source == CARRIED and value.flags & KEPT
-                    and not program.text(value.name).startswith("input")]  # a layer's input is kept whatever it is
+        assert not [
+            v
+            for v, value in enumerate(program.values)
+            if value.source == CARRIED and value.flags & KEPT and not program.text(value.name).startswith("input")
+        ]  # a layer's input is kept whatever it is
         met |= {value.storage for value in program.values}
     replay = lastbit.json("replay", "--mode", "chained", tmp_path / "run.lb", expect=0)
     assert replay["verdict"] in ("identical", "rounding"), replay

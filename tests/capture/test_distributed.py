@@ -1,9 +1,9 @@
 """Programs whose parameters are spread over ranks as DTensors, under torchrun: what is recorded, and that it replays."""
+
 import subprocess
 import sys
 
 import pytest
-
 import recorded
 from conftest import ROOT
 

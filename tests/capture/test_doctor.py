@@ -1,4 +1,5 @@
 """`lastbit doctor`: works, works in part, or can't; and says why."""
+
 import json
 import os
 import pathlib
@@ -12,8 +13,13 @@ LASTBIT = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release
 
 
 def doctor(*arguments, **environment):
-    done = subprocess.run([LASTBIT, "doctor", *map(str, arguments)], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    done = subprocess.run(
+        [LASTBIT, "doctor", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
     return done
 
 

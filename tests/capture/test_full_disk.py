@@ -1,10 +1,10 @@
 """A disk that is full is told as such: by the summary of `record`, by `recover`, and in the capture; stdout of the program stays its own."""
+
 import json
 import subprocess
 import sys
 
 import pytest
-
 from conftest import BUILD
 
 PROGRAM = """
@@ -21,8 +21,22 @@ for step in range(6):
 
 def record(tmp_path, *options, blocks="unlimited"):
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = ["bash", "-c", f'ulimit -f {blocks}; exec "$@"', "bash", BUILD / "lastbit", "record", "-o", tmp_path / "run.lb", "--level", "ops",
-               *options, "--", sys.executable, tmp_path / "program.py"]
+    command = [
+        "bash",
+        "-c",
+        f'ulimit -f {blocks}; exec "$@"',
+        "bash",
+        BUILD / "lastbit",
+        "record",
+        "-o",
+        tmp_path / "run.lb",
+        "--level",
+        "ops",
+        *options,
+        "--",
+        sys.executable,
+        tmp_path / "program.py",
+    ]
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
 
 

@@ -3,6 +3,7 @@
 Each test runs a program with and without `lastbit record` and compares everything that it printed; the programs print a
 digest of their parameters last. A few configurations run always, all of them with LASTBIT_FULL=1.
 """
+
 import contextlib
 import json
 import os
@@ -85,9 +86,12 @@ def test_sample_computes_the_same_in_all_its_forms(tmp_path, name):
 
 
 @full
-@pytest.mark.parametrize("options", [("--level", level) for level in ("stats", "sources", "layers", "ops")] +
-                         [("--ring", "2"), ("--steps", "2"), ("--budget", "500K"), ("--keep", "mm", "--level", "stats")],
-                         ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [("--level", level) for level in ("stats", "sources", "layers", "ops")]
+    + [("--ring", "2"), ("--steps", "2"), ("--budget", "500K"), ("--keep", "mm", "--level", "stats")],
+    ids=" ".join,
+)
 def test_every_way_to_record_computes_the_same(tmp_path, options):
     program = [SAMPLE, "--digest", "--steps", "5"]
     plain = run(sys.executable, *program)
@@ -96,11 +100,21 @@ def test_every_way_to_record_computes_the_same(tmp_path, options):
 
 
 @full
-@pytest.mark.parametrize("program", [["gpt_tied.py"], ["moe_dropout.py"], ["ddp_accumulate.py"], ["gan_two_optimizers.py"], ["generate_kv.py"], ["hf_train.py"],
-                                     ["hf_train.py", "--model", "gpt2", "--dtype", "bf16", "--optimizer", "foreach"],
-                                     ["hf_train.py", "--model", "qwen3_moe", "--dtype", "autocast", "--optimizer", "fused"],
-                                     ["hf_train.py", "--model", "qwen3_moe", "--experts", "eager", "--optimizer", "muon"]],
-                         ids=" ".join)
+@pytest.mark.parametrize(
+    "program",
+    [
+        ["gpt_tied.py"],
+        ["moe_dropout.py"],
+        ["ddp_accumulate.py"],
+        ["gan_two_optimizers.py"],
+        ["generate_kv.py"],
+        ["hf_train.py"],
+        ["hf_train.py", "--model", "gpt2", "--dtype", "bf16", "--optimizer", "foreach"],
+        ["hf_train.py", "--model", "qwen3_moe", "--dtype", "autocast", "--optimizer", "fused"],
+        ["hf_train.py", "--model", "qwen3_moe", "--experts", "eager", "--optimizer", "muon"],
+    ],
+    ids=" ".join,
+)
 def test_other_program_computes_the_same(tmp_path, program):
     same_with_and_without(tmp_path, PROGRAMS / program[0], *program[1:])
 
@@ -202,15 +216,28 @@ del sys.argv[:4]
 program = sys.argv[0]
 runpy.run_path(program, run_name="__main__")
 """
-PLACES = [("dispatch.describe", 20, "ValueError"), ("modules._keyword_arguments", 20, "RuntimeError"),
-          ("session.Session.end_step", 1, "OSError"), ("session.Session.open_archive", 0, "MemoryError")]
-MORE_PLACES = [("modules.Modules.entry", 7, "KeyError"), ("optimizers.Optimizers._group", 1, "TypeError"),
-               ("optimizers.Optimizers._states", 1, "RuntimeError"), ("session.Session.begin_step", 2, "RuntimeError"),
-               ("session.Session.name_tensors", 1, "AttributeError"), ("session.Session.name_inputs", 2, "RecursionError"),
-               ("session.Session.close_archive", 0, "OSError"), ("session.Session.role", 30, "MemoryError"),
-               ("modules.Modules.number", 5, "RuntimeError"), ("optimizers.number_of", 3, "ValueError"),
-               ("session.number_of", 1, "ValueError"), ("dispatch._arg_flags", 10, "RuntimeError"),
-               ("session.Session.next_step", 1, "AssertionError"), ("routing.Routing.left", 3, "SystemError")]
+PLACES = [
+    ("dispatch.describe", 20, "ValueError"),
+    ("modules._keyword_arguments", 20, "RuntimeError"),
+    ("session.Session.end_step", 1, "OSError"),
+    ("session.Session.open_archive", 0, "MemoryError"),
+]
+MORE_PLACES = [
+    ("modules.Modules.entry", 7, "KeyError"),
+    ("optimizers.Optimizers._group", 1, "TypeError"),
+    ("optimizers.Optimizers._states", 1, "RuntimeError"),
+    ("session.Session.begin_step", 2, "RuntimeError"),
+    ("session.Session.name_tensors", 1, "AttributeError"),
+    ("session.Session.name_inputs", 2, "RecursionError"),
+    ("session.Session.close_archive", 0, "OSError"),
+    ("session.Session.role", 30, "MemoryError"),
+    ("modules.Modules.number", 5, "RuntimeError"),
+    ("optimizers.number_of", 3, "ValueError"),
+    ("session.number_of", 1, "ValueError"),
+    ("dispatch._arg_flags", 10, "RuntimeError"),
+    ("session.Session.next_step", 1, "AssertionError"),
+    ("routing.Routing.left", 3, "SystemError"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +247,9 @@ def plain_gpt():
 
 def breaks_harmlessly(tmp_path, plain_gpt, place, after, kind):
     (tmp_path / "broken.py").write_text(BREAK)
-    done = run(LASTBIT, "record", "-o", tmp_path / "run.lb", "--", sys.executable, tmp_path / "broken.py", place, after, kind,
-               PROGRAMS / "gpt_tied.py")
+    done = run(
+        LASTBIT, "record", "-o", tmp_path / "run.lb", "--", sys.executable, tmp_path / "broken.py", place, after, kind, PROGRAMS / "gpt_tied.py"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == plain_gpt
     ours = [line for line in done.stderr.splitlines() if line.startswith("lastbit")]
@@ -246,8 +274,18 @@ def test_exception_anywhere_in_the_recorder(tmp_path, plain_gpt, place, after, k
 @pytest.mark.parametrize("limit", [100_000, 3_000_000] if FULL else [3_000_000])
 def test_archive_that_cannot_grow(tmp_path, plain_gpt, limit):
     """EFBIG at some byte of the archive, by a limit on the size of files."""
-    done = run(LASTBIT, "record", "-o", tmp_path / "run.lb", "--level", "ops", "--", sys.executable, PROGRAMS / "gpt_tied.py",
-               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    done = run(
+        LASTBIT,
+        "record",
+        "-o",
+        tmp_path / "run.lb",
+        "--level",
+        "ops",
+        "--",
+        sys.executable,
+        PROGRAMS / "gpt_tied.py",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
     assert (done.returncode, done.stdout) == (0, plain_gpt), done.stderr
     assert done.stderr.count("recording stopped") == 1
     if limit > 1_000_000:
@@ -277,11 +315,13 @@ def test_full_disk(plain_gpt):
 
 
 def test_folder_turned_into_a_file(tmp_path, plain_gpt):
-    (tmp_path / "spoil.py").write_text(textwrap.dedent("""
+    (tmp_path / "spoil.py").write_text(
+        textwrap.dedent("""
         import os, runpy, shutil, sys
         shutil.rmtree(os.environ["LASTBIT_OUT"]); open(os.environ["LASTBIT_OUT"], "w").close()
         runpy.run_path(sys.argv[1], run_name="__main__")
-    """))
+    """)
+    )
     done = run(LASTBIT, "record", "-o", tmp_path / "run.lb", "--", sys.executable, tmp_path / "spoil.py", PROGRAMS / "gpt_tied.py")
     assert (done.returncode, done.stdout) == (0, plain_gpt), done.stderr
     assert done.stderr.count("recording stopped") == 1
@@ -311,8 +351,13 @@ for step in range(100000):
 
 def stop(tmp_path, number, group):
     (tmp_path / "endless.py").write_text(ENDLESS)
-    child = subprocess.Popen([LASTBIT, "record", "-o", tmp_path / "run.lb", "--", sys.executable, tmp_path / "endless.py"],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    child = subprocess.Popen(
+        [LASTBIT, "record", "-o", tmp_path / "run.lb", "--", sys.executable, tmp_path / "endless.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     for line in child.stdout:
         if int(line) >= 5:
             break

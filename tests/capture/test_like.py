@@ -1,4 +1,5 @@
 """`record --like OTHER.lb` keeps what another capture kept, op by op, so that a pair can be judged."""
+
 import collections
 import os
 import subprocess
@@ -6,7 +7,6 @@ import sys
 import textwrap
 
 import pytest
-
 import recorded
 from conftest import BUILD, ROOT
 
@@ -44,15 +44,25 @@ def kept(capture):
             if op.flags & recorded.VIEW:
                 continue
             kind = op.phase, step.layer(op), step.name(op)
-            found[(*kind, counts[kind])] = any(step.values[v].flags & recorded.KEPT for v in step.results(op) + step.written(op)
-                                             if v != recorded.NONE)
+            found[(*kind, counts[kind])] = any(
+                step.values[v].flags & recorded.KEPT for v in step.results(op) + step.written(op) if v != recorded.NONE
+            )
             counts[kind] += 1
         steps[number] = step.level, found
     return steps
 
 
-@pytest.mark.parametrize("options", [["--level", "ops", "--steps", "1-2"], ["--level", "layers"], ["--level", "sources", "--keep", "mm"],
-                                     ["--level", "ops", "--layers", "^2"], ["--level", "stats"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--level", "ops", "--steps", "1-2"],
+        ["--level", "layers"],
+        ["--level", "sources", "--keep", "mm"],
+        ["--level", "ops", "--layers", "^2"],
+        ["--level", "stats"],
+    ],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")], ids=" like ".join)
 def test_the_same_ops_are_kept(lastbit, program, tmp_path, options, dtypes):
     one, other = tmp_path / "one.lb", tmp_path / "other.lb"
@@ -97,8 +107,14 @@ def test_from_python(program, tmp_path, lastbit):
     assert [step.level for step in recorded.Recorded(tmp_path / "two.lb").programs[0].values()] == [2, 2]
 
 
-@pytest.mark.parametrize("options, said", [(["--like", "nowhere.lb"], "nowhere.lb"), (["--like", "x.lb", "--level", "ops"], "in place of --level"),
-                                           (["--like", "x.lb", "--ring", "2"], "exclude each other")])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--like", "nowhere.lb"], "nowhere.lb"),
+        (["--like", "x.lb", "--level", "ops"], "in place of --level"),
+        (["--like", "x.lb", "--ring", "2"], "exclude each other"),
+    ],
+)
 def test_what_cannot_be_is_said_before_the_program_starts(lastbit, tmp_path, options, said):
     done = lastbit.run("record", "-o", tmp_path / "run.lb", *options, "--", "touch", tmp_path / "ran")
     assert done.returncode in (128, 129) and said in done.stderr

@@ -1,4 +1,5 @@
 """What tensors are called: by the module, the optimizer or the variable that holds them; and what has no value at all."""
+
 import os
 import sys
 import textwrap
@@ -62,7 +63,7 @@ def test_an_unseen_write_names_what_it_hit_and_whose_it_is(name, way, record):
     tensor, layer = HIT[name]
     capture = record("step(); step(); %s; step()" % WAYS[way].format(tensor), level="sources")
     step = capture.programs[0][2]
-    notice, = [n for n in step.notices if step.text(n.kind) == "unseen_write"]
+    (notice,) = [n for n in step.notices if step.text(n.kind) == "unseen_write"]
     assert step.text(step.values[notice.value].name) == name
     assert name in step.text(notice.message)
     source = step.ops[notice.op]
@@ -74,14 +75,17 @@ def named_sources(program):
 
 
 NAMED = {
-    "a module that nobody calls": ("""
+    "a module that nobody calls": (
+        """
         average = copy.deepcopy(model)
         for _ in range(2):
             step()
             with torch.no_grad():
                 for a, p in zip(average.parameters(), model.parameters()): a.lerp_(p, 0.1)""",
-                                   {"Net.layers.0.up.weight", "Net.table.bias", "layers.0.up.weight"}),
-    "parts of a module that is not called": ("""
+        {"Net.layers.0.up.weight", "Net.table.bias", "layers.0.up.weight"},
+    ),
+    "parts of a module that is not called": (
+        """
         class Agent(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -90,8 +94,10 @@ NAMED = {
         opt = torch.optim.Adam(agent.parameters())
         for _ in range(2):
             x = data(); (agent.actor(x).sum() + agent.critic(x).sum()).backward(); opt.step(); opt.zero_grad()""",
-                                              {"actor.0.up.weight", "critic.weight", "critic.bias"}),
-    "a trainer around one model": ("""
+        {"actor.0.up.weight", "critic.weight", "critic.bias"},
+    ),
+    "a trainer around one model": (
+        """
         class Trainer(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -99,26 +105,37 @@ NAMED = {
         trainer = Trainer()
         opt = torch.optim.Adam(trainer.parameters())
         for _ in range(2): x = data(); trainer.loss(trainer.model(x), x).backward(); opt.step(); opt.zero_grad()""",
-                                   {"layers.0.up.weight", "gains.1", "optimizer.exp_avg:gains.1"}),
-    "functional_call": ("""
+        {"layers.0.up.weight", "gains.1", "optimizer.exp_avg:gains.1"},
+    ),
+    "functional_call": (
+        """
         values = {k: v.detach().clone().requires_grad_() for k, v in model.named_parameters()}
         opt = torch.optim.SGD(values.values(), lr=0.1)
         for _ in range(2):
             torch.func.functional_call(model, values, (data(),)).square().sum().backward(); opt.step(); opt.zero_grad()""",
-                        {"layers.1.down.bias", "gains.0"}),
-    "tensors of a program's own": ("""
+        {"layers.1.down.bias", "gains.0"},
+    ),
+    "tensors of a program's own": (
+        """
         weights = {"a": torch.randn(4, 4, requires_grad=True)}
         bias = torch.zeros(4, requires_grad=True)
         opt = torch.optim.Adam([*weights.values(), bias], lr=0.1)
         for _ in range(3): (model(data()) @ weights["a"] + bias).square().mean().backward(); opt.step(); opt.zero_grad()""",
-                                   {"weights.a", "bias", "optimizer.exp_avg:weights.a"}),
-    "tied weights": ("""
+        {"weights.a", "bias", "optimizer.exp_avg:weights.a"},
+    ),
+    "tied weights": (
+        """
         model.layers[2].up.weight = model.layers[0].up.weight
         opt = torch.optim.AdamW(model.parameters())
-        step(); step()""", {"layers.0.up.weight", "optimizer.exp_avg:layers.0.up.weight"}),
-    "a compiled wrapper": ("""
+        step(); step()""",
+        {"layers.0.up.weight", "optimizer.exp_avg:layers.0.up.weight"},
+    ),
+    "a compiled wrapper": (
+        """
         compiled = torch.compile(model, backend="eager")
-        step(compiled); step(compiled)""", {"layers.0.up.weight", "gains.0"}),
+        step(compiled); step(compiled)""",
+        {"layers.0.up.weight", "gains.0"},
+    ),
 }
 
 
@@ -142,8 +159,12 @@ def test_of_nothing_comes_nothing(record):
     program = capture.programs[0][1]
 
     def flags(name):
-        return [bool(program.values[v].flags & recorded.UNDEFINED) for op in program.ops if program.name(op) == name
-                and program.layer(op) == "" and recorded.PHASES[op.phase] != "backward" for v in program.results(op)[:1]]
+        return [
+            bool(program.values[v].flags & recorded.UNDEFINED)
+            for op in program.ops
+            if program.name(op) == name and program.layer(op) == "" and recorded.PHASES[op.phase] != "backward"
+            for v in program.results(op)[:1]
+        ]
 
     clones = flags("aten::clone")
     assert clones == [True, False, False]

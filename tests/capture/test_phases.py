@@ -1,4 +1,5 @@
 """Ops outside every module: which phase they are of. Each loop says it of its own lines, through a log of what torch ran."""
+
 import os
 import sys
 import textwrap
@@ -182,16 +183,21 @@ def test_the_phase_of_an_op_outside_modules_is_what_the_loop_does_there(loop, tm
 
     log = json.load(open(tmp_path / "log.json"))
     capture = recorded.Recorded(tmp_path / "run.lb")
-    ops = [(program.step, program.name(op).partition(".")[0], recorded.PHASES[op.phase])
-           for program in capture.programs[0].values() for op in program.ops if program.layer(op) == "" and program.name(op) != "lb::source"]
+    ops = [
+        (program.step, program.name(op).partition(".")[0], recorded.PHASES[op.phase])
+        for program in capture.programs[0].values()
+        for op in program.ops
+        if program.layer(op) == "" and program.name(op) != "lb::source"
+    ]
     at = 0
     for phase, names in log:
-        while [name for _, name, _ in ops[at:at + len(names)]] != names:
+        while [name for _, name, _ in ops[at : at + len(names)]] != names:
             at += 1
             assert at < len(ops), (phase, names)
         # What only looks at a parameter's bytes in another way is of no importance.
-        assert {p for _, name, p in ops[at:at + len(names)] if name not in ("aten::detach", "aten::alias", "aten::t")} == {phase}, (
-            ops[at:at + len(names)])
+        assert {p for _, name, p in ops[at : at + len(names)] if name not in ("aten::detach", "aten::alias", "aten::t")} == {phase}, ops[
+            at : at + len(names)
+        ]
         at += len(names)
     assert log
     assert capture.table("coverage")["unseen_writes"] == 0

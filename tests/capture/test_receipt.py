@@ -1,4 +1,5 @@
 """The receipt says what a run was, and keeps secrets to itself."""
+
 import json
 import os
 import pathlib
@@ -12,27 +13,40 @@ sys.path.insert(0, str(ROOT / "capture"))
 from lastbit import receipt  # noqa: E402
 
 
-@pytest.mark.parametrize("arguments, masked", [
-    (["--token=abc"], ["--token=***"]),
-    (["--hub_token", "abc", "--lr", "1"], ["--hub_token", "***", "--lr", "1"]),
-    (["--api-key", "abc"], ["--api-key", "***"]),
-    (["trainer.api_key=abc"], ["trainer.api_key=***"]),
-    (["--db-password=abc"], ["--db-password=***"]),
-    (["--AWS_SECRET_ACCESS_KEY=abc"], ["--AWS_SECRET_ACCESS_KEY=***"]),
-    (["hf_abcdefghijkl"], ["***"]),
-    (["--model", "x", "sk-proj-abcdefghij"], ["--model", "x", "***"]),
-    (["ghp_abcdefghijklmnop"], ["***"]),
-    (["--data=https://me:pass@host/x"], ["--data=https://***@host/x"]),
-    (["0123456789abcdef0123456789abcdef01234567"], ["***"]),
-])
+@pytest.mark.parametrize(
+    "arguments, masked",
+    [
+        (["--token=abc"], ["--token=***"]),
+        (["--hub_token", "abc", "--lr", "1"], ["--hub_token", "***", "--lr", "1"]),
+        (["--api-key", "abc"], ["--api-key", "***"]),
+        (["trainer.api_key=abc"], ["trainer.api_key=***"]),
+        (["--db-password=abc"], ["--db-password=***"]),
+        (["--AWS_SECRET_ACCESS_KEY=abc"], ["--AWS_SECRET_ACCESS_KEY=***"]),
+        (["hf_abcdefghijkl"], ["***"]),
+        (["--model", "x", "sk-proj-abcdefghij"], ["--model", "x", "***"]),
+        (["ghp_abcdefghijklmnop"], ["***"]),
+        (["--data=https://me:pass@host/x"], ["--data=https://***@host/x"]),
+        (["0123456789abcdef0123456789abcdef01234567"], ["***"]),
+    ],
+)
 def test_secret_is_masked(arguments, masked):
     assert receipt.mask(arguments) == masked
 
 
-@pytest.mark.parametrize("arguments", [
-    ["--max-tokens", "512"], ["--tokenizer", "gpt2"], ["--num_tokens=5"], ["--token", "--lr", "1"], ["--token"],
-    ["--author=me"], ["--pad-token-id=3"], ["task-sk-small"], ["--lr=1e-3", "train.py"],
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--max-tokens", "512"],
+        ["--tokenizer", "gpt2"],
+        ["--num_tokens=5"],
+        ["--token", "--lr", "1"],
+        ["--token"],
+        ["--author=me"],
+        ["--pad-token-id=3"],
+        ["task-sk-small"],
+        ["--lr=1e-3", "train.py"],
+    ],
+)
 def test_what_is_no_secret_stays(arguments):
     assert receipt.mask(arguments) == arguments
 
@@ -62,11 +76,11 @@ def test_no_part_that_fails_takes_the_others_along(monkeypatch):
 def run(tmp_path, *, torch, extra=""):
     (tmp_path / "own.py").write_text("answer = 42" + extra + "\n")
     (tmp_path / "train.py").write_text(
-        ("import torch\n" if torch else "") +
-        f"import json, sys, own\nsys.path.append({str(ROOT / 'capture')!r})\nfrom lastbit import receipt\n"
+        ("import torch\n" if torch else "") + f"import json, sys, own\nsys.path.append({str(ROOT / 'capture')!r})\nfrom lastbit import receipt\n"
         "before = set(sys.modules)\nfound = receipt.collect()\n"
         "assert not {m for m in set(sys.modules) - before if m.partition('.')[0] in ('numpy', 'torch', 'transformers')}\n"
-        "print(json.dumps(found))\n")
+        "print(json.dumps(found))\n"
+    )
     done = subprocess.run([sys.executable, "train.py", "--token=abc"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

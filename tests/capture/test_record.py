@@ -3,6 +3,7 @@
 A stand-in for torch and for the recorder is on the path, so that these tests take milliseconds; what the real recorder
 writes is tested elsewhere.
 """
+
 import json
 import os
 import pathlib
@@ -92,8 +93,7 @@ def test_file_that_is_no_program_is_126(place):
 
 
 def test_output_input_and_arguments_are_the_programs(place):
-    done = record("--", sys.executable, "-c", "import sys; print(sys.stdin.read(), sys.argv)", "--level", "nonsense", "--", "a b",
-                  input="typed")
+    done = record("--", sys.executable, "-c", "import sys; print(sys.stdin.read(), sys.argv)", "--level", "nonsense", "--", "a b", input="typed")
     assert done.returncode == 0
     assert done.stdout == "typed ['-c', '--level', 'nonsense', '--', 'a b']\n"
 
@@ -144,8 +144,13 @@ def send(place, number):
         print(hits, flush=True)
         sys.exit(7)
     """
-    child = subprocess.Popen([LASTBIT, "record", "--", sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    child = subprocess.Popen(
+        [LASTBIT, "record", "--", sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
     assert child.stdout.readline() == "ready\n"
     os.kill(child.pid, number)
     printed = child.stdout.read()
@@ -252,9 +257,15 @@ def test_processes_of_one_launch_share_the_folder(place, force):
         (place / "run.lb" / "rank-00007.tar").unlink()
         (place / "run.lb").rmdir()
     code = "import os, time; rank = int(os.environ['OMPI_COMM_WORLD_RANK']);" + KEEP.replace("'rank-00000.tar'", "'rank-0000%d.tar' % rank")
-    children = [subprocess.Popen([LASTBIT, "record", *force, "-o", "run.lb", "--", sys.executable, "-c", code + "; time.sleep(1)"],
-                                 env={**os.environ, **MPI, "OMPI_COMM_WORLD_RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-                for rank in range(2)]
+    children = [
+        subprocess.Popen(
+            [LASTBIT, "record", *force, "-o", "run.lb", "--", sys.executable, "-c", code + "; time.sleep(1)"],
+            env={**os.environ, **MPI, "OMPI_COMM_WORLD_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
     said = [child.communicate(timeout=30)[1] for child in children]
     assert [child.returncode for child in children] == [0, 0], said
     assert said[0] and not said[1]  # one speaks for all
@@ -284,28 +295,31 @@ def test_program_that_changes_directory_still_finds_the_folder(place):
 # ---- misuse ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments, says", [
-    ([], "what is to be run"),
-    (["-o", "x"], "what is to be run"),
-    (["--"], "what is to be run"),
-    (["run.lb", "--", "true"], "expected -- COMMAND"),
-    (["python", "train.py"], "expected -- COMMAND"),
-    (["--nonsense", "--", "true"], "--nonsense"),
-    (["--level", "all", "--", "true"], "none of auto, stats"),
-    (["--steps", "5-3", "--", "true"], "--steps: `5-3`"),
-    (["--steps", "a", "--", "true"], "--steps: `a`"),
-    (["--steps", "1,", "--", "true"], "--steps: `1,`"),
-    (["--steps", "-3", "--", "true"], "--steps"),
-    (["--steps", "99999999999", "--", "true"], "--steps"),
-    (["--ranks", "0..3", "--", "true"], "--ranks: `0..3`"),
-    (["--keep", "(", "--", "true"], "missing closing parenthesis"),
-    (["--layers", "[a", "--", "true"], "--layers: `[a`"),
-    (["--budget", "much", "--", "true"], "--budget: `much`"),
-    (["--budget", "0", "--", "true"], "--budget: `0`"),
-    (["--budget", "-1G", "--", "true"], "--budget"),
-    (["--ring", "0", "--", "true"], "--ring: `0`"),
-    (["--ring", "3", "--steps", "1", "--", "true"], "exclude each other"),
-])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ([], "what is to be run"),
+        (["-o", "x"], "what is to be run"),
+        (["--"], "what is to be run"),
+        (["run.lb", "--", "true"], "expected -- COMMAND"),
+        (["python", "train.py"], "expected -- COMMAND"),
+        (["--nonsense", "--", "true"], "--nonsense"),
+        (["--level", "all", "--", "true"], "none of auto, stats"),
+        (["--steps", "5-3", "--", "true"], "--steps: `5-3`"),
+        (["--steps", "a", "--", "true"], "--steps: `a`"),
+        (["--steps", "1,", "--", "true"], "--steps: `1,`"),
+        (["--steps", "-3", "--", "true"], "--steps"),
+        (["--steps", "99999999999", "--", "true"], "--steps"),
+        (["--ranks", "0..3", "--", "true"], "--ranks: `0..3`"),
+        (["--keep", "(", "--", "true"], "missing closing parenthesis"),
+        (["--layers", "[a", "--", "true"], "--layers: `[a`"),
+        (["--budget", "much", "--", "true"], "--budget: `much`"),
+        (["--budget", "0", "--", "true"], "--budget: `0`"),
+        (["--budget", "-1G", "--", "true"], "--budget"),
+        (["--ring", "0", "--", "true"], "--ring: `0`"),
+        (["--ring", "3", "--steps", "1", "--", "true"], "exclude each other"),
+    ],
+)
 def test_misuse_is_129_and_runs_nothing(place, arguments, says):
     done = record(*arguments)
     assert done.returncode == 129
@@ -323,11 +337,18 @@ def test_help_has_an_example(place):
 
 
 def test_options_travel_in_the_environment(place):
-    python("import torch", options=("--level", "ops", "--steps", "3-5", "--ranks", "0,2-", "--keep", "a|b", "--layers", "^x",
-                                    "--budget", "1.5G"))
+    python("import torch", options=("--level", "ops", "--steps", "3-5", "--ranks", "0,2-", "--keep", "a|b", "--layers", "^x", "--budget", "1.5G"))
     [note] = told(place)
-    expected = {"OUT": str(place / "run.lb"), "LEVEL": "ops", "STEPS": "3-5", "RANKS": "0,2-", "KEEP": "a|b", "LAYERS": "^x",
-                "BUDGET": str(3 << 29), "RING": None}
+    expected = {
+        "OUT": str(place / "run.lb"),
+        "LEVEL": "ops",
+        "STEPS": "3-5",
+        "RANKS": "0,2-",
+        "KEEP": "a|b",
+        "LAYERS": "^x",
+        "BUDGET": str(3 << 29),
+        "RING": None,
+    }
     assert {name: note["told"][name] for name in expected} == expected
     assert os.path.exists(note["told"]["LIB"])
 
@@ -369,7 +390,8 @@ def test_shell_between_changes_nothing(place):
 
 
 def test_children_of_every_kind_are_told(place):
-    (place / "train.py").write_text(textwrap.dedent("""
+    (place / "train.py").write_text(
+        textwrap.dedent("""
         import multiprocessing, subprocess, sys
         def work(n):
             import torch
@@ -379,7 +401,8 @@ def test_children_of_every_kind_are_told(place):
                 p = multiprocessing.get_context(kind).Process(target=work, args=(1,))
                 p.start(); p.join()
                 assert p.exitcode == 0
-    """))
+    """)
+    )
     done = record("--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     assert len({note["pid"] for note in told(place)}) == 4

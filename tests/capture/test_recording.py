@@ -1,4 +1,5 @@
 """What is recorded is what torch computed: an independent mode above ours sees the same ops and clones their tensors."""
+
 import os
 import sys
 import textwrap
@@ -136,7 +137,11 @@ def step():
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_op_has_the_bits_that_torch_had(model, tmp_path):
-    code = PRELUDE + ORACLE + MODELS[model] + textwrap.dedent("""
+    code = (
+        PRELUDE
+        + ORACLE
+        + MODELS[model]
+        + textwrap.dedent("""
         oracle = []
         with lastbit.torch.capture(%r, level="ops") as cap:
             for n in range(3):
@@ -144,7 +149,9 @@ def test_every_op_has_the_bits_that_torch_had(model, tmp_path):
                     step()
                 oracle.append(o.seen)
         torch.save(oracle, %r)
-    """) % (str(tmp_path / "run.lb"), str(tmp_path / "oracle.pt"))
+    """)
+        % (str(tmp_path / "run.lb"), str(tmp_path / "oracle.pt"))
+    )
     recorded.run(code)
     oracle = torch.load(tmp_path / "oracle.pt", weights_only=False)
     capture = recorded.Recorded(tmp_path / "run.lb")
@@ -195,10 +202,14 @@ def digest_of(program, t, v):
 @pytest.mark.parametrize("level", ["stats", "ops"])
 def test_bits_with_and_without_capture_are_equal(model, level, tmp_path):
     program = tmp_path / "train.py"
-    program.write_text("import torch\ntorch.set_num_threads(1)\ntorch.manual_seed(1)\n" + MODELS[model] + textwrap.dedent("""
+    program.write_text(
+        "import torch\ntorch.set_num_threads(1)\ntorch.manual_seed(1)\n"
+        + MODELS[model]
+        + textwrap.dedent("""
         losses = [step() for _ in range(5)]
         print(losses, [p.detach().view(torch.int32).sum().item() for p in model.parameters()])
-    """))
+    """)
+    )
     plain = recorded.run("exec(open(%r).read())" % str(program))
     captured = recorded.run("exec(open(%r).read())" % str(program), tmp_path / "run.lb", level=level)
     assert plain == captured
@@ -211,7 +222,8 @@ def test_tensors_are_the_same_by_torchs_c_interface_and_by_python(tmp_path):
     """The short way to what a tensor is, and the long one that other versions of torch are left."""
     shown = []
     for way in "0", "1":
-        out, _, _ = recorded.run("""
+        out, _, _ = recorded.run(
+            """
             import torch
             import lastbit.torch.session as sessions
 
@@ -225,7 +237,10 @@ def test_tensors_are_the_same_by_torchs_c_interface_and_by_python(tmp_path):
                 opt.step()
                 opt.zero_grad()
             print(sessions.current.shortcut)
-        """, tmp_path / way, shortcut=way)
+        """,
+            tmp_path / way,
+            shortcut=way,
+        )
         assert out.strip() == str(way == "1")
         capture = recorded.Recorded(tmp_path / way)
         shown.append([program.show() for program in capture.programs[0].values()])

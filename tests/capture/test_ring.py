@@ -1,10 +1,10 @@
 """The flight recorder: whatever ends the run, the window before it is on disk, and it bisects."""
+
 import re
 import sys
 import textwrap
 
 import pytest
-
 import recorded
 from conftest import ROOT
 
@@ -28,16 +28,31 @@ def test_failing_window_is_on_disk_and_bisects(lastbit, tmp_path, how, status):
 
 
 def test_run_that_ends_well_leaves_no_window(tmp_path):
-    _, err, _ = recorded.run_script(PROGRAM, "kill", folder=tmp_path / "run.lb", ring=K, level="auto", quiet=False,
-                                    RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=0)
+    _, err, _ = recorded.run_script(
+        PROGRAM, "kill", folder=tmp_path / "run.lb", ring=K, level="auto", quiet=False, RANK=0, WORLD_SIZE=1, MASTER_ADDR="127.0.0.1", MASTER_PORT=0
+    )
     assert "wrote its steps" not in err
     assert recorded.Recorded(tmp_path / "run.lb").steps == []
 
 
 def test_what_one_rank_leaves_when_another_is_killed(lastbit, tmp_path):
     out = tmp_path / "run.lb"
-    done = lastbit.run("record", "-o", out, "--ring", K, "--", sys.executable, "-m", "torch.distributed.run", "--standalone",
-                       "--nproc-per-node", "2", PROGRAM, "kill")
+    done = lastbit.run(
+        "record",
+        "-o",
+        out,
+        "--ring",
+        K,
+        "--",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        PROGRAM,
+        "kill",
+    )
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("the flight recorder wrote its steps") == 1, done.stderr
     capture = recorded.Recorded(out)
@@ -89,8 +104,11 @@ def test_good_run_leaves_nothing_in_the_way_of_the_next(lastbit, tmp_path):
 
 def test_messages_are_true_after_a_kill(lastbit, tmp_path):
     (tmp_path / "ends.py").write_text(ENDS)
+
     def killed(steps):
-        return lastbit.run("record", "-o", tmp_path / f"{steps}.lb", "--steps", steps, "--", sys.executable, tmp_path / "ends.py", "kill", expect=137).stderr
+        return lastbit.run(
+            "record", "-o", tmp_path / f"{steps}.lb", "--steps", steps, "--", sys.executable, tmp_path / "ends.py", "kill", expect=137
+        ).stderr
 
     assert "14 iterations ran, nothing was kept: killed by signal 9" in killed("100-102")
     said = killed("0-19")  # a thread beside the program writes: of the last step it may not have got to the end

@@ -2,6 +2,7 @@
 
 Two faults in every run; LASTBIT_FULL=1 runs every fault, and the change that cures it.
 """
+
 import os
 import pathlib
 import re
@@ -68,23 +69,37 @@ def test_run_that_only_differs_ends_well_and_differs(fault):
 
 
 @full
-@pytest.mark.parametrize("options", [
-    ("--fault", "polar-bf16", "--muon-dtype", "float32"),
-    ("--fault", "polar-bf16", "--optimizer", "adamw"),
-    ("--fault", "stale-scale", "--precision", "fp32"),
-    ("--fault", "poisoned-rank", "--spawn", "0"),
-    ("--fault", "scan-overflow", "--pattern", "AERAD"),
-    ("--growing",),
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--fault", "polar-bf16", "--muon-dtype", "float32"),
+        ("--fault", "polar-bf16", "--optimizer", "adamw"),
+        ("--fault", "stale-scale", "--precision", "fp32"),
+        ("--fault", "poisoned-rank", "--spawn", "0"),
+        ("--fault", "scan-overflow", "--pattern", "AERAD"),
+        ("--growing",),
+    ],
+    ids=" ".join,
+)
 def test_cure_cures(options):
     assert run(*options)[0] == 0
 
 
 @full
-@pytest.mark.parametrize("options", [
-    ("--precision", "fp32"), ("--precision", "bf16"), ("--precision", "autocast"), ("--precision", "fp8"),
-    ("--experts-kind", "grouped"), ("--tied",), ("--iteration", "polar-express"), ("--optimizer", "adamw"),
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--precision", "fp32"),
+        ("--precision", "bf16"),
+        ("--precision", "autocast"),
+        ("--precision", "fp8"),
+        ("--experts-kind", "grouped"),
+        ("--tied",),
+        ("--iteration", "polar-express"),
+        ("--optimizer", "adamw"),
+    ],
+    ids=" ".join,
+)
 def test_loss_falls(options):
     losses = run("--steps", "120", *options)[1]
     assert sum(losses[-20:]) < 0.75 * sum(losses[:20])

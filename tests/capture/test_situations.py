@@ -1,4 +1,5 @@
 """Each situation in which a recorder could miss or mistake something, as a small program."""
+
 import os
 import sys
 import textwrap
@@ -83,8 +84,9 @@ BY_HAND = """
     opt.param_groups.clear(); opt.step()"""
 
 
-@pytest.mark.parametrize("clip, step", [("clip(0.1)", "opt.step()"), ("with torch.no_grad(): clip(0.1)", "opt.step()"),
-                                        ("clip(0.1)", BY_HAND.strip())])
+@pytest.mark.parametrize(
+    "clip, step", [("clip(0.1)", "opt.step()"), ("with torch.no_grad(): clip(0.1)", "opt.step()"), ("clip(0.1)", BY_HAND.strip())]
+)
 def test_work_on_gradients_outside_of_modules_is_of_the_optimizers_phase(record, clip, step):
     capture = record(CLIP % (clip, step))
     assert capture.steps == [0, 1]
@@ -118,12 +120,15 @@ def test_a_closure_opens_no_step(record):
 
 
 def test_without_an_optimizer_each_outermost_forward_is_a_step(record):
-    capture = record("""
+    capture = record(
+        """
         del opt
         with torch.no_grad():
             for _ in range(3):
                 torch.nn.functional.softmax(model(torch.randn(1, 4)), -1)
-    """, net=NET.replace("opt = ", "opt = 0 and "))
+    """,
+        net=NET.replace("opt = ", "opt = 0 and "),
+    )
     assert capture.steps == [0, 1, 2]
     assert "aten::_softmax" in names(capture.programs[0][0])
 
@@ -156,11 +161,15 @@ def test_two_optimizers_may_step_one_after_the_other(record):
     assert [step.text(g.optimizer) for g in step.groups] == ["SGD", "Adam"]
     named = [[step.text(step.group_params[g.first_param + i].name) for i in range(g.params)] for g in step.groups]
     assert named == [["first.weight", "first.bias"], ["second.weight", "second.bias"]]
-    lr = [step.scalars[g.first_option + i].number for g in step.groups for i in range(g.options)
-          if step.text(step.scalars[g.first_option + i].name) == "lr"]
+    lr = [
+        step.scalars[g.first_option + i].number
+        for g in step.groups
+        for i in range(g.options)
+        if step.text(step.scalars[g.first_option + i].name) == "lr"
+    ]
     assert lr == [0.1, 0.01]
     for g in step.groups:
-        assert g.ops > 0 and all(recorded.PHASES[op.phase] == "optimizer" for op in step.ops[g.first_op:g.first_op + g.ops])
+        assert g.ops > 0 and all(recorded.PHASES[op.phase] == "optimizer" for op in step.ops[g.first_op : g.first_op + g.ops])
 
 
 # ---- where ops belong ------------------------------------------------------------------------------------------------
@@ -215,17 +224,21 @@ def test_checkpointing_marks_what_is_computed_again(record):
     """)
     step = capture.programs[0][0]
     again = [op for op in step.ops if op.flags & recorded.RECOMPUTE]
-    assert [step.name(op) for op in again if not op.flags & recorded.VIEW] == ["aten::addmm", "aten::relu", "aten::addmm"][:len(
-        [op for op in again if not op.flags & recorded.VIEW])]
+    assert [step.name(op) for op in again if not op.flags & recorded.VIEW] == ["aten::addmm", "aten::relu", "aten::addmm"][
+        : len([op for op in again if not op.flags & recorded.VIEW])
+    ]
     assert {step.layer(op) for op in again} >= {"first"}
     assert all(recorded.PHASES[op.phase] == "backward" for op in again)
 
 
 def test_values_between_layers_are_boundaries(record):
-    capture = record("""
+    capture = record(
+        """
         model(torch.randn(3, 4)).sum().backward()
         opt.step()
-    """, level="layers")
+    """,
+        level="layers",
+    )
     step = capture.programs[0][0]
     assert step.level == 2
     at = [(step.text(step.scopes[b.scope].path), b.output) for b in step.boundaries]
@@ -239,26 +252,32 @@ def test_values_between_layers_are_boundaries(record):
 
 
 def test_inference_mode_is_taken_apart(record):
-    capture = record("""
+    capture = record(
+        """
         with torch.inference_mode():
             y = model(torch.randn(3, 4))
             z = torch.nn.functional.scaled_dot_product_attention(y[None, None], y[None, None], y[None, None])
             (y @ y.t()).softmax(-1).reshape(-1)
-    """, net=NET.replace("opt = ", "opt = 0 and "))
+    """,
+        net=NET.replace("opt = ", "opt = 0 and "),
+    )
     seen = names(capture.programs[0][0])
     assert "aten::addmm" in seen and "aten::mm" in seen and "aten::_softmax" in seen
     assert not {"aten::linear", "aten::matmul", "aten::softmax.int", "aten::reshape", "aten::layer_norm"} & set(seen)
 
 
 def test_custom_ops_are_recorded_whole_and_their_results_are_sources(record):
-    capture = record("""
+    capture = record(
+        """
         @torch.library.custom_op("mine::twice", mutates_args=())
         def twice(x: torch.Tensor) -> torch.Tensor:
             return x * 2
         y = twice(model(torch.randn(3, 4)).detach())
         y.sum()
         opt.step()
-    """, level="sources")
+    """,
+        level="sources",
+    )
     step = capture.programs[0][0]
     [op] = find(step, "mine::twice")
     assert op.flags & recorded.COMPOSITE
@@ -362,7 +381,7 @@ def test_threads_that_train_beside_each_other_are_reported_once(record):
     """)
     assert all(program.complete for program in capture.programs[0].values())
     assert not notes(capture, "unseen_write")
-    said, = [message for message in notes(capture, "thread") if "both step optimizers" in message]
+    (said,) = [message for message in notes(capture, "thread") if "both step optimizers" in message]
     assert "MainThread and Thread-" in said
 
 
@@ -494,12 +513,15 @@ def test_undefined_bytes_have_no_digest_until_they_are_written(record):
 
 
 def test_random_draws_are_sources(record):
-    capture = record("""
+    capture = record(
+        """
         y = model(torch.randn(3, 4))
         torch.nn.functional.dropout(y, 0.5).sum().backward()
         torch.multinomial(torch.ones(5), 3); torch.randperm(4)
         opt.step()
-    """, level="sources")
+    """,
+        level="sources",
+    )
     step = capture.programs[0][0]
     random = [op for op in step.ops if op.flags & recorded.RANDOM]
     assert {step.name(op) for op in random} >= {"aten::bernoulli_.float", "aten::multinomial", "aten::randperm"}
@@ -596,13 +618,20 @@ def test_levels_keep_what_they_say(record, tmp_path):
 def test_patterns_choose_layers_and_ops(record, tmp_path):
     capture = record(LOOP, level="stats", keep="^second/aten::addmm$")
     step = capture.programs[0][0]
-    assert {step.name(o) + step.layer(o) for o in step.ops for v in step.results(o)
-            if step.values[v].flags & recorded.KEPT and not o.flags & recorded.VIEW and not step.name(o) == "lb::source"} == {
-                "aten::addmmsecond", "aten::relu"}  # and what goes into it
+    assert {
+        step.name(o) + step.layer(o)
+        for o in step.ops
+        for v in step.results(o)
+        if step.values[v].flags & recorded.KEPT and not o.flags & recorded.VIEW and not step.name(o) == "lb::source"
+    } == {"aten::addmmsecond", "aten::relu"}  # and what goes into it
     recorded.run(NET + textwrap.dedent(LOOP), tmp_path / "b.lb", level="ops", layers="^first$")
     step = recorded.Recorded(tmp_path / "b.lb").programs[0][0]
-    assert {step.layer(o) for o in step.ops for v in step.results(o)
-            if step.values[v].flags & recorded.KEPT and not step.values[v].source and not o.flags & recorded.VIEW} == {"first"}
+    assert {
+        step.layer(o)
+        for o in step.ops
+        for v in step.results(o)
+        if step.values[v].flags & recorded.KEPT and not step.values[v].source and not o.flags & recorded.VIEW
+    } == {"first"}
 
 
 def test_the_budget_is_not_exceeded(record, tmp_path):
@@ -616,7 +645,9 @@ def test_the_budget_is_not_exceeded(record, tmp_path):
 
 
 def test_taps_and_scalars_and_shards(tmp_path):
-    code = NET + """
+    code = (
+        NET
+        + """
 import lastbit.torch
 with lastbit.torch.capture(%r, level="layers") as cap:
     for n in (5, 6):
@@ -627,7 +658,9 @@ with lastbit.torch.capture(%r, level="layers") as cap:
             opt.step()
             cap.scalar("mine", 1.25)
 model(torch.ones(2, 4)).sum().backward()
-""" % str(tmp_path / "run.lb")
+"""
+        % str(tmp_path / "run.lb")
+    )
     recorded.run("import sys; sys.path.insert(0, %r)\n" % os.path.join(recorded.ROOT, "capture") + code)
     capture = recorded.Recorded(tmp_path / "run.lb")
     assert capture.steps == [5, 6]
@@ -641,11 +674,17 @@ model(torch.ones(2, 4)).sum().backward()
 # ---- an older or newer torch -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hidden", [
-    "torch._C._current_autograd_node", "torch.autograd._get_sequence_nr", "torch._C._len_torch_dispatch_stack",
-    "sys.modules['torch.optim.optimizer'].register_optimizer_step_pre_hook", "torch.nn.utils.clip_grad.clip_grad_norm_",
-    "torch.UntypedStorage._weak_ref",
-])
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "torch._C._current_autograd_node",
+        "torch.autograd._get_sequence_nr",
+        "torch._C._len_torch_dispatch_stack",
+        "sys.modules['torch.optim.optimizer'].register_optimizer_step_pre_hook",
+        "torch.nn.utils.clip_grad.clip_grad_norm_",
+        "torch.UntypedStorage._weak_ref",
+    ],
+)
 def test_private_entry_points_that_are_gone_degrade_into_coverage(hidden, tmp_path):
     code = """
         import os, sys, torch.optim.optimizer, torch.nn.utils.clip_grad
@@ -694,7 +733,7 @@ def test_a_sparse_gradient_is_recorded_as_its_parts(record, lastbit, tmp_path):
     capture = record("", net=SPARSE, level="ops")
     assert capture.steps == [0, 1, 2]
     program = capture.programs[0][1]
-    made, = find(program, "aten::_sparse_coo_tensor_with_dims_and_tensors")[:1]
+    (made,) = find(program, "aten::_sparse_coo_tensor_with_dims_and_tensors")[:1]
     indices, values = program.results(made)
     assert made.flags & recorded.VIEW and [len(program.shape(v)) for v in (indices, values)] == [2, 2]
     group = next(g for g in program.groups if program.text(g.optimizer) == "SparseAdam")
@@ -703,8 +742,7 @@ def test_a_sparse_gradient_is_recorded_as_its_parts(record, lastbit, tmp_path):
     added = [op for op in find(program, "aten::add_.Tensor") if op.flags & recorded.COMPOSITE]
     assert added, "what is added to the table is sparse"
     for op in added:  # nobody can compute it again: its dense result is a source
-        assert all(program.values[v].flags & recorded.SOURCE and recorded.KINDS[program.values[v].source] == "opaque"
-                   for v in program.written(op))
+        assert all(program.values[v].flags & recorded.SOURCE and recorded.KINDS[program.values[v].source] == "opaque" for v in program.written(op))
     assert not notes(capture, "unseen_write")
     replayed = lastbit.json("replay", tmp_path / "run.lb", expect=0)
     assert replayed["verdict"] in ("identical", "opaque", "rounding") and replayed["ops"]["opaque"] > 0
@@ -714,11 +752,14 @@ def test_a_sparse_gradient_is_recorded_as_its_parts(record, lastbit, tmp_path):
 
 
 def test_an_op_on_a_sparse_tensor_is_opaque_and_says_why(record, lastbit, tmp_path):
-    record("""
+    record(
+        """
         with torch.no_grad():
             y = model(torch.randn(2, 4))
             y.to_sparse().sum(), y.to_sparse_csr().sum(), torch.cat([y.to_sparse(), y.to_sparse()])
-    """, level="ops")
+    """,
+        level="ops",
+    )
     said = lastbit.run("replay", tmp_path / "run.lb", "--coverage", expect=0).stdout
     assert "its argument self is a sparse tensor, of which its parts were recorded" in said
     assert "diverged" not in said
@@ -726,16 +767,20 @@ def test_an_op_on_a_sparse_tensor_is_opaque_and_says_why(record, lastbit, tmp_pa
 
 # ---- complex numbers --------------------------------------------------------------------------------------------------
 
+
 def test_a_rotary_embedding_of_complex_numbers_is_computed(record, lastbit, tmp_path):
     """As in Meta's Llama: its backward multiplies by a lazy view of conjugates, whose bytes are the frequencies' own."""
-    capture = record("""
+    capture = record(
+        """
         frequencies = torch.polar(torch.ones(3, 2), torch.outer(torch.arange(3), torch.tensor([1.0, 0.1])))
         for _ in range(2):
             x = torch.view_as_complex(model.first(torch.randn(2, 3, 4))[..., :4].reshape(2, 3, 2, 2)) * frequencies
             model.second(torch.nn.functional.pad(torch.view_as_real(x).flatten(2), (0, 2))).sum().backward()
             opt.step(); opt.zero_grad()
         frequencies.conj().clone(), frequencies.conj().imag.clone()
-    """, level="ops")
+    """,
+        level="ops",
+    )
     steps = list(capture.programs[0].values())
     lazy = [v.flags >> 7 & 3 for p in steps for v in p.values]
     assert {1, 2} <= set(lazy), "conjugates, and the opposites that their imaginary parts are"
@@ -749,11 +794,14 @@ def test_a_rotary_embedding_of_complex_numbers_is_computed(record, lastbit, tmp_
 
 
 def test_a_write_through_conjugates_is_opaque(record, lastbit, tmp_path):
-    record("""
+    record(
+        """
         with torch.no_grad():
             z = torch.view_as_complex(model(torch.randn(2, 4)).clone())
             z.conj().mul_(2j), (z + 1), z.exp()
-    """, level="ops")
+    """,
+        level="ops",
+    )
     said = lastbit.run("replay", tmp_path / "run.lb", "--coverage", expect=0).stdout
     assert "writes through a view that is conjugated" in said and "exp" in said and "diverged" not in said
 
@@ -761,13 +809,21 @@ def test_a_write_through_conjugates_is_opaque(record, lastbit, tmp_path):
 # ---- why nothing was recorded ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program,options,why", [
-    ("print(torch.ones(2).sum())", (), "torch was imported, but no module was called"),
-    ("torch.nn.Tanh()(torch.ones(2))", (), "the modules that were called (Tanh) have no parameters"),
-    ("for _ in range(3):\n    model(torch.ones(1, 4)).sum().backward(); opt.step()", ("--steps", "5-"), "steps 0 to 2 ran, but none that --steps 5- asks for"),
-    ("model(torch.ones(1, 4))", ("--step-at", "nowhere"), "nothing called nowhere was called after torch was imported"),
-    ("model(torch.ones(1, 4))", ("--ranks", "7"), "steps ran, but in no rank that --ranks 7 asks for"),
-    ("model(torch.ones(1, 4))", ("--ring", "2"), "step 0 ran, and nothing went wrong that the flight recorder writes at")])
+@pytest.mark.parametrize(
+    "program,options,why",
+    [
+        ("print(torch.ones(2).sum())", (), "torch was imported, but no module was called"),
+        ("torch.nn.Tanh()(torch.ones(2))", (), "the modules that were called (Tanh) have no parameters"),
+        (
+            "for _ in range(3):\n    model(torch.ones(1, 4)).sum().backward(); opt.step()",
+            ("--steps", "5-"),
+            "steps 0 to 2 ran, but none that --steps 5- asks for",
+        ),
+        ("model(torch.ones(1, 4))", ("--step-at", "nowhere"), "nothing called nowhere was called after torch was imported"),
+        ("model(torch.ones(1, 4))", ("--ranks", "7"), "steps ran, but in no rank that --ranks 7 asks for"),
+        ("model(torch.ones(1, 4))", ("--ring", "2"), "step 0 ran, and nothing went wrong that the flight recorder writes at"),
+    ],
+)
 def test_a_run_that_leaves_nothing_says_why(lastbit, tmp_path, program, options, why):
     (tmp_path / "train.py").write_text(NET + program)
     done = lastbit.run("record", "-o", tmp_path / "run.lb", *options, "--", sys.executable, tmp_path / "train.py", expect=0)

@@ -1,12 +1,21 @@
 """Custom ops of serving stacks that are collectives: the ranks meet at them, and what they do to each other is told of them."""
-import pytest
 
+import pytest
 import recorded
 
 PROGRAM = "tests/programs/stack_collectives.py"
-OPS = {"vllm::all_reduce", "vllm::all_gather", "vllm::reduce_scatter", "_C_custom_ar::all_reduce", "sglang::inplace_all_reduce",
-       "sglang::outplace_all_reduce", "sglang::reg_all_gather_into_tensor", "sgl_kernel::shm_allgather", "trtllm::allreduce",
-       "trtllm::reducescatter"}
+OPS = {
+    "vllm::all_reduce",
+    "vllm::all_gather",
+    "vllm::reduce_scatter",
+    "_C_custom_ar::all_reduce",
+    "sglang::inplace_all_reduce",
+    "sglang::outplace_all_reduce",
+    "sglang::reg_all_gather_into_tensor",
+    "sgl_kernel::shm_allgather",
+    "trtllm::allreduce",
+    "trtllm::reducescatter",
+}
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +27,7 @@ def capture(lastbit, tmp_path_factory):
             made[arguments] = tmp_path_factory.mktemp("stack") / "run.lb"
             lastbit.record(made[arguments], PROGRAM, *arguments, options=("--level", "ops"), expect=0)
         return made[arguments]
+
     return make
 
 
@@ -34,7 +44,9 @@ def test_who_takes_part_is_recorded(capture):
     found = recorded.Recorded(capture(4))
     for rank in range(4):
         program = found.programs[rank][0]
-        rows = {program.name(program.ops[c.op]): (program.text(c.group), program.refs[c.first_rank:c.first_rank + c.ranks]) for c in program.collectives}
+        rows = {
+            program.name(program.ops[c.op]): (program.text(c.group), program.refs[c.first_rank : c.first_rank + c.ranks]) for c in program.collectives
+        }
         pair = [rank // 2 * 2, rank // 2 * 2 + 1]
         assert set(rows) == OPS
         for name, (group, members) in rows.items():
@@ -60,9 +72,14 @@ def test_another_order_and_a_missing_rank_reach_every_member(lastbit, capture):
 
 def test_a_sum_without_a_rank_is_no_legal_order(lastbit, capture):
     answer = lastbit.json("replay", capture(4, "--lose"), "--worst", 100, expect=1)
-    assert {(one["op"], one["rank"]) for one in answer["worst"] if one["verdict"] == "diverged"} == {("_C_custom_ar::all_reduce", r) for r in range(4)}
-    found, = [f for f in lastbit.json("explain", capture(4), capture(4, "--lose"), expect=1)["findings"]
-              if f["op"] == "_C_custom_ar::all_reduce" and f["cause"] != "input" and f["rank"] == 0]
+    assert {(one["op"], one["rank"]) for one in answer["worst"] if one["verdict"] == "diverged"} == {
+        ("_C_custom_ar::all_reduce", r) for r in range(4)
+    }
+    (found,) = [
+        f
+        for f in lastbit.json("explain", capture(4), capture(4, "--lose"), expect=1)["findings"]
+        if f["op"] == "_C_custom_ar::all_reduce" and f["cause"] != "input" and f["rank"] == 0
+    ]
     assert found["cause"] == "unexplained", found
 
 

@@ -1,4 +1,5 @@
 """Where steps begin and end: the automaton as its table, over generated sequences of events, and over real loops."""
+
 import itertools
 import os
 import random
@@ -27,7 +28,7 @@ def documented():
     for line in steps.__doc__.split("\n"):
         parts = re.split(r" {2,}", line.strip())
         if parts[0] in steps.EVENTS:
-            row = [re.sub(r" \d$", "", part) for part in parts[-len(steps.STATES):]]
+            row = [re.sub(r" \d$", "", part) for part in parts[-len(steps.STATES) :]]
             for state, cell in zip(steps.STATES, row):
                 action, _, after = cell.rpartition(" ")
                 cells[parts[0], state] = (action or steps.STAY, after)
@@ -113,11 +114,11 @@ def test_each_iteration_of_a_generated_loop_is_a_step(seed):
 
 def test_gradients_zeroed_between_forward_and_backward_tell_skipped_iterations_from_accumulation():
     automaton = steps.Steps()
-    actions = []
+    actions, before = [], False
     for skipped in (False, True, True, False, True, False):
         actions.append(automaton.see("forward"))
         automaton.zeroed_late()
-        if actions[1:] and before:
+        if before:
             automaton.see("cleared")
         automaton.see("backward")
         before = skipped
@@ -178,38 +179,59 @@ LOOPS = {
     "plain": ("for _ in range(4): loss_of(data()).backward(); opt.step(); opt.zero_grad()", 4, 1),
     "gradients zeroed first": ("for _ in range(4): opt.zero_grad(); loss_of(data()).backward(); opt.step()", 4, 1),
     "gradients zeroed before backward": ("for _ in range(4): l = loss_of(data()); opt.zero_grad(); l.backward(); opt.step()", 4, 1),
-    "two micro-batches": ("""
+    "two micro-batches": (
+        """
         for _ in range(3):
             for _ in range(2): (loss_of(data()) / 2).backward()
-            opt.step(); opt.zero_grad()""", 3, 2),
-    "four micro-batches, zeroed in place": ("""
+            opt.step(); opt.zero_grad()""",
+        3,
+        2,
+    ),
+    "four micro-batches, zeroed in place": (
+        """
         for _ in range(3):
             opt.zero_grad(set_to_none=False)
             for _ in range(4): (loss_of(data()) / 4).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            opt.step()""", 3, 4),
-    "a scaler skips": ("""
+            opt.step()""",
+        3,
+        4,
+    ),
+    "a scaler skips": (
+        """
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 120)
         for n in range(6):
             loss = loss_of(data()) * (1e30 if n % 2 else 1.0)
             scaler.scale(loss).backward()
-            scaler.step(opt); scaler.update(); opt.zero_grad()""", 6, 1),
-    "a scaler skips, zeroed before backward": ("""
+            scaler.step(opt); scaler.update(); opt.zero_grad()""",
+        6,
+        1,
+    ),
+    "a scaler skips, zeroed before backward": (
+        """
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 120)
         for n in range(6):
             loss = loss_of(data()) * (1e30 if n % 2 else 1.0)
             opt.zero_grad()
             scaler.scale(loss).backward()
             scaler.unscale_(opt)
-            scaler.step(opt); scaler.update()""", 6, 1),
-    "a guard returns early": ("""
+            scaler.step(opt); scaler.update()""",
+        6,
+        1,
+    ),
+    "a guard returns early": (
+        """
         def train(n):
             opt.zero_grad()
             loss_of(data()).backward()
             if n % 3: return
             opt.step()
-        for n in range(7): train(n)""", 7, 1),
-    "a guard, zeroed by hand": ("""
+        for n in range(7): train(n)""",
+        7,
+        1,
+    ),
+    "a guard, zeroed by hand": (
+        """
         for n in range(7):
             loss_of(data()).backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -217,26 +239,42 @@ LOOPS = {
                 for p in model.parameters(): p.grad = None
                 continue
             opt.step()
-            for p in model.parameters(): p.grad = None""", 7, 1),
-    "a guard, zeroed by hand in place": ("""
+            for p in model.parameters(): p.grad = None""",
+        7,
+        1,
+    ),
+    "a guard, zeroed by hand in place": (
+        """
         for n in range(7):
             loss_of(data()).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
             if n % 2 == 0: opt.step()
-            for p in model.parameters(): p.grad.zero_()""", 7, 1),
-    "a guard, zeroed before backward": ("""
+            for p in model.parameters(): p.grad.zero_()""",
+        7,
+        1,
+    ),
+    "a guard, zeroed before backward": (
+        """
         for n in range(7):
             loss = loss_of(data())
             opt.zero_grad()
             loss.backward()
-            if n % 3 == 0: opt.step()""", 7, 1),
-    "clipped while accumulating": ("""
+            if n % 3 == 0: opt.step()""",
+        7,
+        1,
+    ),
+    "clipped while accumulating": (
+        """
         for _ in range(3):
             for _ in range(3):
                 loss_of(data()).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-            opt.step(); model.zero_grad()""", 3, 3),
-    "LBFGS": ("""
+            opt.step(); model.zero_grad()""",
+        3,
+        3,
+    ),
+    "LBFGS": (
+        """
         opt = torch.optim.LBFGS(model.parameters(), max_iter=3)
         x = data()
         def closure():
@@ -244,28 +282,44 @@ LOOPS = {
             loss = loss_of(x)
             loss.backward()
             return loss
-        for _ in range(3): opt.step(closure)""", 3, None),
-    "a closure, zeroed in its middle": ("""
+        for _ in range(3): opt.step(closure)""",
+        3,
+        None,
+    ),
+    "a closure, zeroed in its middle": (
+        """
         for _ in range(4):
             x = data()
             def closure():
                 loss = loss_of(x); opt.zero_grad(); loss.backward(); return loss
-            opt.step(closure)""", 4, 1),
-    "SAM by a closure": ("""
+            opt.step(closure)""",
+        4,
+        1,
+    ),
+    "SAM by a closure": (
+        """
         opt = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
         for _ in range(3):
             x = data()
             def closure():
                 loss = loss_of(x); loss.backward(); return loss
             closure()
-            opt.step(closure); opt.zero_grad()""", 3, 2),
-    "SAM in two halves": ("""
+            opt.step(closure); opt.zero_grad()""",
+        3,
+        2,
+    ),
+    "SAM in two halves": (
+        """
         opt = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
         for _ in range(3):
             x = data()
             loss_of(x).backward(); opt.first_step(zero_grad=True)
-            loss_of(x).backward(); opt.second_step(zero_grad=True)""", 3, 2),
-    "a GAN: each network's update is a step": ("""
+            loss_of(x).backward(); opt.second_step(zero_grad=True)""",
+        3,
+        2,
+    ),
+    "a GAN: each network's update is a step": (
+        """
         G, D = net(3, 4), net(4, 1)
         g, d = torch.optim.Adam(G.parameters()), torch.optim.Adam(D.parameters())
         for _ in range(3):
@@ -276,15 +330,23 @@ LOOPS = {
             d.step()
             G.zero_grad()
             D(fake).mean().backward()
-            g.step()""", 6, None),
-    "two models and two optimizers, one loss": ("""
+            g.step()""",
+        6,
+        None,
+    ),
+    "two models and two optimizers, one loss": (
+        """
         other = net()
         second = torch.optim.AdamW(other.parameters())
         for _ in range(3):
             x = data()
             (model(x) - other(x)).square().sum().backward()
-            opt.step(); second.step(); opt.zero_grad(); second.zero_grad()""", 3, 1),
-    "evaluation and generation between": ("""
+            opt.step(); second.step(); opt.zero_grad(); second.zero_grad()""",
+        3,
+        1,
+    ),
+    "evaluation and generation between": (
+        """
         for n in range(3):
             model.train(); loss_of(data()).backward(); opt.step(); opt.zero_grad()
             model.eval()
@@ -292,24 +354,40 @@ LOOPS = {
                 for _ in range(n): loss_of(data()).item()
             with torch.inference_mode():
                 x = data()
-                for _ in range(4): x = model(x).repeat(1, 2)""", 3, 1),
+                for _ in range(4): x = model(x).repeat(1, 2)""",
+        3,
+        1,
+    ),
     "contrastive": ("for _ in range(3): (model(data()) * model(data())).sum().backward(); opt.step(); opt.zero_grad()", 3, 1),
-    "policy and reference": ("""
+    "policy and reference": (
+        """
         reference = net()
         for _ in range(3):
             x = data()
             with torch.no_grad(): model(x); r = reference(x)
             (model(x).log_softmax(-1) - r.log_softmax(-1)).exp().mean().backward()
-            opt.step(); opt.zero_grad()""", 3, 1),
-    "schedulers": ("""
+            opt.step(); opt.zero_grad()""",
+        3,
+        1,
+    ),
+    "schedulers": (
+        """
         one = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: 0.9 ** n)
         two = torch.optim.lr_scheduler.SequentialLR(opt, [torch.optim.lr_scheduler.ConstantLR(opt), torch.optim.lr_scheduler.CosineAnnealingLR(opt, 9)], [2])
-        for _ in range(4): loss_of(data()).backward(); opt.step(); one.step(); two.step(); opt.zero_grad()""", 4, 1),
-    "a scheduler's step ends what nothing else does": ("""
+        for _ in range(4): loss_of(data()).backward(); opt.step(); one.step(); two.step(); opt.zero_grad()""",
+        4,
+        1,
+    ),
+    "a scheduler's step ends what nothing else does": (
+        """
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)
         for n in range(4):
-            loss = loss_of(data()); loss.backward(); plateau.step(loss.item())""", 4, 1),
-    "an optimizer that raises": ("""
+            loss = loss_of(data()); loss.backward(); plateau.step(loss.item())""",
+        4,
+        1,
+    ),
+    "an optimizer that raises": (
+        """
         class Flaky(torch.optim.SGD):
             def step(self, closure=None):
                 self.calls = getattr(self, "calls", 0) + 1
@@ -320,36 +398,59 @@ LOOPS = {
             opt.zero_grad()
             loss_of(data()).backward()
             try: opt.step()
-            except FloatingPointError: pass""", 5, 1),
-    "a forward that raises": ("""
+            except FloatingPointError: pass""",
+        5,
+        1,
+    ),
+    "a forward that raises": (
+        """
         for n in range(4):
             opt.zero_grad()
             try: model(torch.randn(3, 5))
             except RuntimeError: pass
-            loss_of(data()).backward(); opt.step()""", 4, 1),
-    "recomputed in backward": ("""
+            loss_of(data()).backward(); opt.step()""",
+        4,
+        1,
+    ),
+    "recomputed in backward": (
+        """
         from torch.utils.checkpoint import checkpoint
         for _ in range(3):
             for _ in range(2): checkpoint(model, data(), use_reentrant=False).sum().backward()
-            opt.step(); opt.zero_grad()""", 3, 2),
-    "written by hand": ("""
+            opt.step(); opt.zero_grad()""",
+        3,
+        2,
+    ),
+    "written by hand": (
+        """
         del opt
         for _ in range(4):
             loss_of(data()).backward()
             with torch.no_grad():
-                for p in model.parameters(): p -= 0.1 * p.grad; p.grad = None""", 4, 1),
-    "autograd.grad, written by hand": ("""
+                for p in model.parameters(): p -= 0.1 * p.grad; p.grad = None""",
+        4,
+        1,
+    ),
+    "autograd.grad, written by hand": (
+        """
         del opt
         for _ in range(4):
             gradients = torch.autograd.grad(loss_of(data()), list(model.parameters()))
             with torch.no_grad():
-                for p, g in zip(model.parameters(), gradients): p.sub_(0.1 * g)""", 4, None),
-    "gradient penalty": ("""
+                for p, g in zip(model.parameters(), gradients): p.sub_(0.1 * g)""",
+        4,
+        None,
+    ),
+    "gradient penalty": (
+        """
         for _ in range(3):
             x = data().requires_grad_()
             y = model(x).sum()
             g, = torch.autograd.grad(y, x, create_graph=True)
-            (y + g.square().sum()).backward(); opt.step(); opt.zero_grad()""", 3, 1),
+            (y + g.square().sum()).backward(); opt.step(); opt.zero_grad()""",
+        3,
+        1,
+    ),
 }
 WITHOUT_OPTIMIZER = ("written by hand", "autograd.grad, written by hand")
 
@@ -380,7 +481,8 @@ def test_each_iteration_of_a_real_loop_is_a_step(loop, record):
 
 def test_a_weight_that_modules_compute_is_read_without_a_step(record):
     """Initialisation, logging and weight decay by hand read the weight of a parametrized layer: modules run, but no step."""
-    capture = record("""
+    capture = record(
+        """
         import torch
         from torch import nn
 
@@ -404,20 +506,25 @@ def test_a_weight_that_modules_compute_is_read_without_a_step(record):
             loss.backward()
             optimizer.step()
             net.conv.weight.norm().item()
-    """, level="stats")
+    """,
+        level="stats",
+    )
     assert capture.steps == [0, 1, 2]
     assert all(len(program.ops) > 30 for program in capture.programs[0].values())
 
 
 def test_thirty_skipped_iterations_are_thirty_steps(record):
     """A scaler that never finds a finite gradient: no optimizer ever steps."""
-    capture = record("""
+    capture = record(
+        """
         opt = torch.optim.AdamW(model.parameters())
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 127, backoff_factor=0.99)
         for _ in range(30):
             with torch.autocast("cpu", dtype=torch.bfloat16): loss = loss_of(data())
             scaler.scale(loss * 1e6).backward(); scaler.step(opt); scaler.update(); opt.zero_grad()
-    """, level="stats")
+    """,
+        level="stats",
+    )
     assert capture.steps == list(range(30))
     sizes = [len(program.ops) for program in capture.programs[0].values()]
     assert max(sizes) <= min(sizes) + 4
@@ -426,7 +533,8 @@ def test_thirty_skipped_iterations_are_thirty_steps(record):
 @pytest.mark.parametrize("name", ["Net", "train_step", "Trainer.training_step", "__main__.train_step", "Trainer.of_class", "body"])
 def test_a_step_begins_where_the_program_says(name, record):
     """An iteration of a GAN as one step, which no rule of ours would find."""
-    capture = record("""
+    capture = record(
+        """
         class Net(torch.nn.Module):
             def __init__(self):
                 super().__init__()
@@ -445,7 +553,10 @@ def test_a_step_begins_where_the_program_says(name, record):
             @classmethod
             def of_class(cls): cls().training_step()
         for _ in range(3): Trainer.of_class()
-    """, level="stats", step_at=name)
+    """,
+        level="stats",
+        step_at=name,
+    )
     assert capture.steps == [0, 1, 2]
     for program in capture.programs[0].values():
         assert [program.text(s.name) for s in program.scalars].count("loss") == 2

@@ -1,4 +1,5 @@
 """The sample in plain C records itself, and what it recorded replays to the last bit."""
+
 import json
 import os
 import pathlib

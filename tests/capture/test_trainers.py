@@ -4,6 +4,7 @@ Programs are in tests/programs/trainers. Two of them run always; LASTBIT_FULL=1 
 samples/requirements.txt go into a virtual environment of their own, build/trainers, which sees build/venv as well; torch is never
 replaced. Where the registry does not serve them the test is skipped.
 """
+
 import os
 import subprocess
 import sys
@@ -55,7 +56,9 @@ def python():
         interpreter = os.path.join(home, "bin", "python")
         if not os.path.exists(os.path.join(home, "complete")):
             subprocess.run([sys.executable, "-m", "venv", home], check=True)
-            packages = subprocess.run([interpreter, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True, check=True)
+            packages = subprocess.run(
+                [interpreter, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True, check=True
+            )
             with open(os.path.join(packages.stdout.strip(), "lastbit.pth"), "w") as path:
                 path.write(next(p for p in sys.path if p.endswith("site-packages")) + "\n")
             install(*PINS)
@@ -75,8 +78,20 @@ def record(lastbit, python, tmp_path_factory):
         paths = [PROGRAMS] + [os.path.join(ROOT, "build", "trainers", "vision")] * (name == "timm")
         env["PYTHONPATH"] = os.pathsep.join(paths)
         start = [python(own)] + (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else [])
-        done = lastbit.run("record", "-o", folder / "run.lb", "--level", "ops", "--", *start, os.path.join(PROGRAMS, program), *arguments,
-                           expect=(0, 1) if plant else 0, env=env, timeout=600)  # some die of what is planted, as a sampler does
+        done = lastbit.run(
+            "record",
+            "-o",
+            folder / "run.lb",
+            "--level",
+            "ops",
+            "--",
+            *start,
+            os.path.join(PROGRAMS, program),
+            *arguments,
+            expect=(0, 1) if plant else 0,
+            env=env,
+            timeout=600,
+        )  # some die of what is planted, as a sampler does
         assert "lastbit: recording stopped" not in done.stderr and "nothing was recorded" not in done.stderr, done.stderr
         return folder / "run.lb"
 
@@ -116,6 +131,11 @@ def test_a_fault_that_is_planted_in_a_trainer_is_found(name, record, lastbit):
         found = lastbit.json("bisect", path, expect=1)
         assert found["outcome"] == "found" and found["culprit"]["axis"] == "source", found["culprit"]
     capture = recorded.Recorded(path)
-    notices = [program.text(n.message) for of_rank in capture.programs.values() for program in of_rank.values() for n in program.notices
-               if program.text(n.kind) == "unseen_write"]
+    notices = [
+        program.text(n.message)
+        for of_rank in capture.programs.values()
+        for program in of_rank.values()
+        for n in program.notices
+        if program.text(n.kind) == "unseen_write"
+    ]
     assert notices and all("weight" in message or "lora" in message for message in notices), notices

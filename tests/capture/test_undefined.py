@@ -1,7 +1,6 @@
 """Bytes that nobody wrote are undefined, and nothing that is made of them is judged; bytes that C++ wrote through a pointer are a source."""
-import sys
 
-import pytest
+import sys
 
 import recorded
 
@@ -59,8 +58,22 @@ def test_what_is_made_of_nothing_is_not_judged(lastbit, tmp_path):
 def test_healthy_ranks_have_nothing_undefined_to_send(lastbit, tmp_path):
     (tmp_path / "ranks.py").write_text(RANKS)
     for name in ("one", "two"):
-        lastbit.run("record", "-o", tmp_path / f"{name}.lb", "--level", "ops", "--", sys.executable, "-m", "torch.distributed.run", "--standalone",
-                    "--nproc-per-node", "2", tmp_path / "ranks.py", expect=0)
+        lastbit.run(
+            "record",
+            "-o",
+            tmp_path / f"{name}.lb",
+            "--level",
+            "ops",
+            "--",
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            tmp_path / "ranks.py",
+            expect=0,
+        )
     seen = 0
     for step in recorded.Recorded(tmp_path / "one.lb").programs[0].values():  # rank 0 is the root of every broadcast
         for op in step.ops:

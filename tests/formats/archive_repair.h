@@ -43,8 +43,7 @@ static void repair_locator(unsigned char *file, size_t size, unsigned char *loca
 
 /* `attribute`: the extended header's body, which holds the descriptor of the record whose payload this is. A coded blob has
  * the digest of what it decodes to, which stays as it is. */
-static void repair_descriptor(unsigned char *attribute, size_t length, const unsigned char *payload,
-                              size_t size)
+static void repair_descriptor(unsigned char *attribute, size_t length, const unsigned char *payload, size_t size)
 {
     unsigned char *digest = find_key(attribute, length,
                                      "\xa6"

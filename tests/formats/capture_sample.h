@@ -11,10 +11,14 @@
 /* Numbers of elements a value takes in turn; with 1 to 16 bytes each they cross 64, 16384 and 65536. */
 static const int64_t sample_sizes[] = {1, 3, 16, 100, 4096, 5000, 20000};
 
-static inline unsigned char sample_byte(unsigned seed, size_t i) { return (unsigned char)(seed * 37 + i * 13 + (i >> 9)); }
+static inline unsigned char sample_byte(unsigned seed, size_t i)
+{
+    return (unsigned char)(seed * 37 + i * 13 + (i >> 9));
+}
 
 /* One value as a source of `p`, its bytes stored. Values of step-independent seeds are equal across steps: stored once. */
-static inline lb_status sample_source(lb_writer *w, lb_program *p, lb_dtype dtype, unsigned seed, int64_t n, const char *name, lb_err *err)
+static inline lb_status sample_source(lb_writer *w, lb_program *p, lb_dtype dtype, unsigned seed, int64_t n,
+                                      const char *name, lb_err *err)
 {
     size_t size = lb_dtype_bytes(dtype, (size_t)n);
     unsigned char *bytes = malloc(size + 1);

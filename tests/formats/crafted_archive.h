@@ -46,7 +46,8 @@ static uint64_t craft_record(crafting *c, const crafted *r)
     archive_entry_set_perm(entry, 0600);
     archive_entry_set_mtime(entry, 0, 0);
     archive_entry_set_size(entry, (la_int64_t)r->size);
-    archive_entry_xattr_add_entry(entry, LB_RECORD_ATTRIBUTE, r->attribute ? r->attribute : attribute, r->attribute ? r->attribute_size : n);
+    archive_entry_xattr_add_entry(entry, LB_RECORD_ATTRIBUTE, r->attribute ? r->attribute : attribute,
+                                  r->attribute ? r->attribute_size : n);
     archive_write_header(c->tar, entry);
     archive_entry_free(entry);
     uint64_t data = c->file.size;

@@ -24,8 +24,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc, (void)argv;
     while (strcmp(reader_targets[target].name, reader) != 0)
         if (++target == READER_TARGET_COUNT) abort();
-    strcpy(target_folder,
-           access("/dev/shm", W_OK) == 0 ? "/dev/shm/lastbit-fuzz-XXXXXX" : "/tmp/lastbit-fuzz-XXXXXX");
+    strcpy(target_folder, access("/dev/shm", W_OK) == 0 ? "/dev/shm/lastbit-fuzz-XXXXXX" : "/tmp/lastbit-fuzz-XXXXXX");
     if (!mkdtemp(target_folder)) abort();
     atexit(drop_folder);
     return 0;

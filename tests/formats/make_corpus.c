@@ -89,17 +89,14 @@ static void make_indexes(void)
     byte_buffer b = {0};
     lb_index_add_blob(
         &rows,
-        &(lb_blob_row){
-            .digest = {1, 2}, .offset = 512, .stored = 8, .size = 8, .pack = LB_NO_PACK, .dtype = LB_F32});
-    lb_index_add_blob(
-        &rows, &(lb_blob_row){.digest = {1, 1}, .offset = 64, .stored = 8, .size = 8, .pack = 0, .coding = 4});
+        &(lb_blob_row){.digest = {1, 2}, .offset = 512, .stored = 8, .size = 8, .pack = LB_NO_PACK, .dtype = LB_F32});
+    lb_index_add_blob(&rows,
+                      &(lb_blob_row){.digest = {1, 1}, .offset = 64, .stored = 8, .size = 8, .pack = 0, .coding = 4});
     lb_index_add_pack(&rows, &(lb_pack_row){4096, 100, 400, 4});
     lb_index_add_program(
-        &rows,
-        &(lb_segment_row){.offset = 5000, .stored = 70, .size = 90, .step = -3, .complete = 1, .coding = 1});
+        &rows, &(lb_segment_row){.offset = 5000, .stored = 70, .size = 90, .step = -3, .complete = 1, .coding = 1});
     lb_index_add_table(
-        &rows,
-        &(lb_segment_row){.offset = 6000, .stored = 7, .size = 7, .rank = LB_NO_RANK, .name = "receipt"});
+        &rows, &(lb_segment_row){.offset = 6000, .stored = 7, .size = 7, .rank = LB_NO_RANK, .name = "receipt"});
     lb_index_build(&rows, &index, NULL);
     lb_index_encode(&index, &b, NULL);
     save_after("index", "index", "\0", 1, b.bytes, b.size);
@@ -145,8 +142,8 @@ static void make_programs_and_tables(void)
     save("program", "empty", bytes, size);
     free(bytes);
     lb_program_free(p), lb_program_free(empty);
-    static const char *const tables[] = {"{\"a\":[1,-2,2.5,null,true,false,{\"b\":\"\xc3\xa4\"}]}", "[]",
-                                         "\"text\"", "[[[[[[1]]]]]]"};
+    static const char *const tables[] = {"{\"a\":[1,-2,2.5,null,true,false,{\"b\":\"\xc3\xa4\"}]}", "[]", "\"text\"",
+                                         "[[[[[[1]]]]]]"};
     for (int i = 0; i < 4; i++) {
         char name[8] = {(char)('0' + i), 0};
         must(lb_table_encode(tables[i], &bytes, &size, &err), &err);

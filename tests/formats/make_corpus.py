@@ -1,4 +1,5 @@
 """make_corpus.py FOLDER: the first inputs of the fuzzers of foreign formats, as their own libraries write them."""
+
 import json
 import pathlib
 import pickle
@@ -15,9 +16,14 @@ from safetensors.torch import save_file
 def main(folder):
     for reader in ("npy", "npz", "safetensors", "shards", "torch", "pickle", "distributed"):
         (folder / reader).mkdir(parents=True, exist_ok=True)
-    for name, array in {"f4": np.arange(6, dtype="<f4").reshape(2, 3), "fortran": np.asfortranarray(np.ones((2, 3), "<f8")),
-                        "scalar": np.float16(2), "bool": np.array([True, False]), "complex": np.ones(2, "<c8"),
-                        "empty": np.zeros((0, 4), "<i8")}.items():
+    for name, array in {
+        "f4": np.arange(6, dtype="<f4").reshape(2, 3),
+        "fortran": np.asfortranarray(np.ones((2, 3), "<f8")),
+        "scalar": np.float16(2),
+        "bool": np.array([True, False]),
+        "complex": np.ones(2, "<c8"),
+        "empty": np.zeros((0, 4), "<i8"),
+    }.items():
         with open(folder / "npy" / name, "wb") as file:
             np.save(file, array)
     with open(folder / "npy" / "version2", "wb") as file:
@@ -34,8 +40,12 @@ def main(folder):
 
 
 def torch_files(folder):
-    nested = {"model": {"w": torch.ones(2, 3), "t": torch.arange(6.0).reshape(2, 3).t(), "p": torch.nn.Parameter(torch.ones(2))}, "step": 3,
-              "list": [torch.zeros(2, dtype=torch.bfloat16), "text", None], 7: torch.ones(2).to(torch.float8_e4m3fn)}
+    nested = {
+        "model": {"w": torch.ones(2, 3), "t": torch.arange(6.0).reshape(2, 3).t(), "p": torch.nn.Parameter(torch.ones(2))},
+        "step": 3,
+        "list": [torch.zeros(2, dtype=torch.bfloat16), "text", None],
+        7: torch.ones(2).to(torch.float8_e4m3fn),
+    }
     torch.save(nested, folder / "torch" / "nested")
     torch.save(torch.ones(1), folder / "torch" / "one")
     (folder / "pickle" / "nested").write_bytes(zipfile.ZipFile(folder / "torch" / "nested").read("nested/data.pkl"))

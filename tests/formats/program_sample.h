@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline uint32_t sample_value(lb_program *p, lb_dtype dtype, const char *name, const float *data, int64_t rows, int64_t columns)
+static inline uint32_t sample_value(lb_program *p, lb_dtype dtype, const char *name, const float *data, int64_t rows,
+                                    int64_t columns)
 {
     lb_value v;
     memset(&v, 0, sizeof v);
@@ -60,7 +61,8 @@ static inline lb_program *sample_program(int64_t step, int32_t rank, const float
                      {.tag = LB_ARG_STRING, .u.string = lb_program_string(p, "cpu")},
                      {.tag = LB_ARG_LIST, .count = 2, .u.first = list},
                      {.tag = LB_ARG_COMPLEX, .count = 2, .u.first = children}};
-    lb_op mm = {.name = lb_program_string(p, "aten::mm"), .scope = layer, .call = 1, .node = 17, .args = 8, .results = 1};
+    lb_op mm = {
+        .name = lb_program_string(p, "aten::mm"), .scope = layer, .call = 1, .node = 17, .args = 8, .results = 1};
     mm.first_arg = lb_program_add_args(p, args, 8);
     mm.first_result = lb_program_add_refs(p, &y, 1);
     mm.node_name = lb_program_string(p, "MmBackward0");
@@ -71,14 +73,16 @@ static inline lb_program *sample_program(int64_t step, int32_t rank, const float
     lb_program_add_boundary(p, &(lb_boundary){layer, 1, op, 0, x, 0, 0});
     lb_program_add_boundary(p, &(lb_boundary){layer, 1, op + 1, 0, y, 1, 1});
     uint32_t ranks[] = {0, 2, 3};
-    lb_program_add_collective(p, &(lb_collective){op, lb_program_string(p, "default_pg"), lb_program_string(p, "sum"), LB_NONE,
-                                                  5, lb_program_add_refs(p, ranks, 3), 3});
+    lb_program_add_collective(p, &(lb_collective){op, lb_program_string(p, "default_pg"), lb_program_string(p, "sum"),
+                                                  LB_NONE, 5, lb_program_add_refs(p, ranks, 3), 3});
     lb_program_add_routing(p, &(lb_routing){layer, 0, y, LB_NONE, x, LB_NONE, LB_NONE});
     uint32_t lr = lb_program_add_scalar(p, &(lb_scalar){lb_program_string(p, "lr"), op, 1e-3});
     lb_program_add_scalar(p, &(lb_scalar){lb_program_string(p, "loss"), op + 1, INFINITY});
-    uint32_t param = lb_program_add_group_param(p, &(lb_group_param){lb_program_string(p, "w"), p->values[w].storage, -1});
+    uint32_t param =
+        lb_program_add_group_param(p, &(lb_group_param){lb_program_string(p, "w"), p->values[w].storage, -1});
     lb_program_add_group(p, &(lb_group){lb_program_string(p, "AdamW"), 0, op, 1, param, 1, lr, 1});
-    lb_program_add_notice(p, &(lb_notice){lb_program_string(p, "unseen_write"), op, y, lb_program_string(p, "bytes of y changed")});
+    lb_program_add_notice(
+        p, &(lb_notice){lb_program_string(p, "unseen_write"), op, y, lb_program_string(p, "bytes of y changed")});
     return p;
 }
 

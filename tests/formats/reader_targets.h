@@ -17,21 +17,21 @@
 #include <unistd.h>
 
 /* X(name, checksums are put right after a mutation, what its input is) */
-#define READER_TARGETS(X)                                                                                      \
-    X(archive, true, "an archive")                                                                             \
-    X(damaged, false, "an archive as it lies there")                                                           \
-    X(packed, true, "a packed capture")                                                                        \
-    X(index, false, "a byte that chooses, then an index, pack directory, commit, descriptor or locator")       \
-    X(program, false, "a program segment")                                                                     \
-    X(table, false, "a table")                                                                                 \
-    X(msgpack, false, "MessagePack of any kind")                                                               \
-    X(coding, false, "a coding, a size, and bytes stored so")                                                  \
-    X(safetensors, false, "a safetensors file")                                                                \
-    X(shards, false, "an index over safetensors files")                                                        \
-    X(npy, false, "a .npy file")                                                                               \
-    X(npz, false, "a .npz file")                                                                             \
-    X(pickle, false, "a pickle")                                                                             \
-    X(torch, false, "a .pt file")                                                                            \
+#define READER_TARGETS(X)                                                                                              \
+    X(archive, true, "an archive")                                                                                     \
+    X(damaged, false, "an archive as it lies there")                                                                   \
+    X(packed, true, "a packed capture")                                                                                \
+    X(index, false, "a byte that chooses, then an index, pack directory, commit, descriptor or locator")               \
+    X(program, false, "a program segment")                                                                             \
+    X(table, false, "a table")                                                                                         \
+    X(msgpack, false, "MessagePack of any kind")                                                                       \
+    X(coding, false, "a coding, a size, and bytes stored so")                                                          \
+    X(safetensors, false, "a safetensors file")                                                                        \
+    X(shards, false, "an index over safetensors files")                                                                \
+    X(npy, false, "a .npy file")                                                                                       \
+    X(npz, false, "a .npz file")                                                                                       \
+    X(pickle, false, "a pickle")                                                                                       \
+    X(torch, false, "a .pt file")                                                                                      \
     X(distributed, false, "the .metadata of a distributed checkpoint, over one file of parts")
 
 /* Where the files lie that readers want to map; set before the first call. */
@@ -55,9 +55,8 @@ static bool accepted(lb_status status, const lb_err *err, const char *source)
     accepted_readings += status == LB_OK;
     refused_readings += status != LB_OK;
     if (status == LB_OK) return true;
-    bool says =
-        strstr(err->message, source) && (status == LB_ERR_UNSUPPORTED || status == LB_ERR_VERSION ||
-                                         status == LB_ERR_NOT_CAPTURED || strstr(err->message, "offset"));
+    bool says = strstr(err->message, source) && (status == LB_ERR_UNSUPPORTED || status == LB_ERR_VERSION ||
+                                                 status == LB_ERR_NOT_CAPTURED || strstr(err->message, "offset"));
     if (says && status != LB_ERR_NOMEM && status == err->status) return false;
     fprintf(stderr, "%s: '%s'\n", lb_status_name(status), err->message);
     abort();
@@ -76,8 +75,8 @@ static void walk_program(const lb_program *p)
     if (lb_program_validate(p, NULL) != LB_OK) abort();
     for (uint32_t i = 0; i < p->n_ops; i++) {
         lb_op_each_input(p, &p->ops[i], count_input, &sum);
-        sum += strlen(lb_op_name(p, &p->ops[i])) + strlen(lb_op_layer(p, &p->ops[i])) +
-               strlen(lb_op_class(p, &p->ops[i]));
+        sum +=
+            strlen(lb_op_name(p, &p->ops[i])) + strlen(lb_op_layer(p, &p->ops[i])) + strlen(lb_op_class(p, &p->ops[i]));
     }
 }
 
@@ -107,8 +106,7 @@ static void target_table(const uint8_t *bytes, size_t size)
     size_t n;
     lb_err err = LB_ERR_INIT;
     if (!accepted(lb_table_decode(bytes, size, "table", 0, &json, &err), &err, "table")) return;
-    if (lb_table_encode(json, &out, &n, &err) != LB_OK ||
-        lb_table_decode(out, n, "table", 0, &again, &err) != LB_OK) {
+    if (lb_table_encode(json, &out, &n, &err) != LB_OK || lb_table_decode(out, n, "table", 0, &again, &err) != LB_OK) {
         fprintf(stderr, "%s\n", err.message);
         abort();
     }
@@ -153,13 +151,11 @@ static lb_status walk_object(lb_cursor *c, int deep)
 static void target_msgpack(const uint8_t *bytes, size_t size)
 {
     lb_err err = LB_ERR_INIT, skipping = LB_ERR_INIT;
-    lb_cursor c = lb_cursor_of(bytes, size, "bytes", 0, &err),
-              s = lb_cursor_of(bytes, size, "bytes", 0, &skipping);
+    lb_cursor c = lb_cursor_of(bytes, size, "bytes", 0, &err), s = lb_cursor_of(bytes, size, "bytes", 0, &skipping);
     while (c.at < c.end) {
         bool walked = accepted(walk_object(&c, 40), &err, "bytes"),
              skipped = accepted(lb_cursor_skip(&s, "object"), &skipping, "bytes");
-        if (walked && (!skipped || c.at != s.at))
-            abort(); /* whatever can be read can be skipped, and is as long */
+        if (walked && (!skipped || c.at != s.at)) abort(); /* whatever can be read can be skipped, and is as long */
         if (!walked) return;
     }
 }
@@ -198,17 +194,14 @@ static void target_index(const uint8_t *bytes, size_t size)
         lb_index_rows_release(&rows);
         break;
     case 2:
-        if (accepted(lb_commit_decode(rest, size, "commit", 0, &entries, &n, &err), &err, "commit"))
-            free(entries);
+        if (accepted(lb_commit_decode(rest, size, "commit", 0, &entries, &n, &err), &err, "commit")) free(entries);
         break;
     case 3:
-        if (!accepted(lb_descriptor_decode(rest, size, "descriptor", 0, &descriptor, &err), &err, "descriptor"))
-            break;
+        if (!accepted(lb_descriptor_decode(rest, size, "descriptor", 0, &descriptor, &err), &err, "descriptor")) break;
         char again[LB_DESCRIPTOR_MAX];
         lb_descriptor same;
         n = lb_descriptor_encode(&descriptor, again);
-        if (lb_descriptor_decode(again, n, "again", 0, &same, NULL) != LB_OK || same.kind != descriptor.kind)
-            abort();
+        if (lb_descriptor_decode(again, n, "again", 0, &same, NULL) != LB_OK || same.kind != descriptor.kind) abort();
         break;
     default:
         if (size >= LB_LOCATOR_BYTES) lb_locator_decode((const char *)rest, &locator);
@@ -228,12 +221,10 @@ static void target_coding(const uint8_t *bytes, size_t size)
     lb_coding coding = codings[bytes[0] % 8];
     bytes += 5, size -= 5;
     lb_status status = lb_coding_check(coding, bytes, size, claimed, "file: offset 0: coding", &err);
-    if (!accepted(status, &err, "file") || claimed > 8u << 20)
-        return; /* honest but large: no news for the price */
+    if (!accepted(status, &err, "file") || claimed > 8u << 20) return; /* honest but large: no news for the price */
     char *out = (char *)malloc(claimed + 1u);
     if (coding)
-        accepted(lb_coding_decode(coding, bytes, size, out, claimed, "file: offset 0: coding", &err), &err,
-                 "file");
+        accepted(lb_coding_decode(coding, bytes, size, out, claimed, "file: offset 0: coding", &err), &err, "file");
     free(out);
 }
 
@@ -337,9 +328,8 @@ static void target_shards(const uint8_t *bytes, size_t size)
 {
     for (char name = 'a'; name <= 'b'; name++) {
         char file[20], shard[128];
-        uint64_t length =
-            (uint64_t)snprintf(shard + 8, sizeof shard - 8,
-                               "{\"%c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", name);
+        uint64_t length = (uint64_t)snprintf(shard + 8, sizeof shard - 8,
+                                             "{\"%c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", name);
         memcpy(shard, &length, 8);
         memset(shard + 8 + length, 0, 4);
         snprintf(file, sizeof file, "%c.safetensors", name);
@@ -348,7 +338,10 @@ static void target_shards(const uint8_t *bytes, size_t size)
     read_capture(file_of("x.safetensors.index.json", bytes, size));
 }
 
-static void target_torch(const uint8_t *bytes, size_t size) { read_capture(file_of("x.pt", bytes, size)); }
+static void target_torch(const uint8_t *bytes, size_t size)
+{
+    read_capture(file_of("x.pt", bytes, size));
+}
 
 /* A tree may hold itself: the walk ends by depth and by count. */
 static void walk_pickle(const lb_pickle *node, int deep, unsigned *left)

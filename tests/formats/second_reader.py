@@ -3,6 +3,7 @@
 It uses neither the closing index nor libarchive, so whatever it reads does not depend on ours. Digests are not computed
 (XXH3 is not in the standard library); zstd is reached through ctypes, for packed files only.
 """
+
 import ctypes.util
 import io
 import os
@@ -17,8 +18,7 @@ ATTRIBUTE = "SCHILY.xattr.user.lastbit"
 DTYPE_BITS = dict(enumerate([64, 32, 16, 16, 8, 8, 8, 8, 8, 4, 32, 64, 128, 8, 16, 32, 64, 8, 16, 32, 64, 8], start=1))
 FLOATS = {"statistics": {"min", "max", "sum", "sum_squares"}, "scalars": {"number"}}
 DIGESTS = {"logical", "blob"}
-TABLES = ("scopes ops args refs values statistics boundaries collectives routings scalars groups group_params "
-          "notices").split()
+TABLES = ("scopes ops args refs values statistics boundaries collectives routings scalars groups group_params notices").split()
 
 
 def unzstd(data, size):
@@ -38,7 +38,7 @@ def decode(data, coding, size):
         return data
     n, out = size // coding, bytearray(data)
     for k in range(coding):
-        out[k:n * coding:coding] = data[k * n:(k + 1) * n]
+        out[k : n * coding : coding] = data[k * n : (k + 1) * n]
     return bytes(out)
 
 
@@ -59,7 +59,7 @@ def read_program(data):
             if column in FLOATS.get(name, ()):
                 table[column] = list(struct.unpack(f"<{rows}d", data))
             elif column in DIGESTS:
-                table[column] = [data[i * 16:i * 16 + 16] for i in range(rows)]
+                table[column] = [data[i * 16 : i * 16 + 16] for i in range(rows)]
             elif column not in ("rows", "shape", "stride"):
                 table[column] = numbers(data, rows)
     values = program["values"]
@@ -92,12 +92,12 @@ class Archive:
         self.blobs.setdefault(d["digest"], decode(payload, d["coding"], d["size"]))
 
     def take_pack(self, d, payload):
-        area = decode(payload[:d["directory"]], d["coding"], d["size"])
-        directory = msgpack.unpackb(payload[d["directory"]:])
+        area = decode(payload[: d["directory"]], d["coding"], d["size"])
+        directory = msgpack.unpackb(payload[d["directory"] :])
         n = directory["rows"]
         offsets, sizes = (struct.unpack(f"<{n}Q", directory[column]) for column in ("offset", "size"))
         for i in range(n):
-            self.blobs.setdefault(directory["digest"][i * 16:i * 16 + 16], area[offsets[i]:offsets[i] + sizes[i]])
+            self.blobs.setdefault(directory["digest"][i * 16 : i * 16 + 16], area[offsets[i] : offsets[i] + sizes[i]])
 
     def take_program(self, d, payload):
         self.programs[d["rank"], d["step"]] = read_program(decode(payload, d["coding"], d["size"]))
@@ -138,7 +138,7 @@ class Capture:
             if (values["storage"][w], values["version"][w]) == (values["storage"][v], values["version"][v]) and values["flags"][w] & 4:
                 begin, end = self.dense_range(program, w)
                 if begin <= first and last <= end and values["blob"][w] in self.blobs:
-                    return self.blobs[values["blob"][w]][first - begin:last - begin]
+                    return self.blobs[values["blob"][w]][first - begin : last - begin]
         return None
 
 

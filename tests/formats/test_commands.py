@@ -1,4 +1,5 @@
 """ls, show, verify, recover and pack on captures as people have them: recorded from a real run, one process and four."""
+
 import os
 import re
 import resource
@@ -40,8 +41,9 @@ def four(lastbit, folder):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return recorded(lastbit, folder, "four", "--steps", "1", "--spawn", "4", "--port", str(port), "--precision", "bf16",
-                    options=("--level", "layers"))
+    return recorded(
+        lastbit, folder, "four", "--steps", "1", "--spawn", "4", "--port", str(port), "--precision", "bf16", options=("--level", "layers")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +54,26 @@ def made(folder):
 
 # ---- ls --------------------------------------------------------------------------------------------------------------
 
+
 def test_ls_says_what_was_recorded_and_kept(lastbit, run):
     text = lastbit.run("ls", run, expect=0).stdout
     assert text.startswith(f"{run}: 1 rank, 2 steps (0 to 1), ")
     assert re.search(r"recorded \d{4}-\d\d-\d\d \d\d:\d\d UTC by \S*hybrid_lm.py --steps 2; .*torch \d", text)
-    for line in (r"^rank 0 of 1, step 1: level ops$", r"^  \d+ ops: \d+ forward \d+ backward \d+ optimizer; 47 layers; \d+ values$",
-                 r"^  kept: (\d+) of \1 sources \(\S+ KB\), (\d+) of \2 layer inputs and outputs \(", r"^  loss \S+, item \d+ times, grad_norm ",
-                 r"^  Muon group 0: 19 parameters, lr 0.02,", r"^  AdamW group 0: .*weight_decay 0.01"):
+    for line in (
+        r"^rank 0 of 1, step 1: level ops$",
+        r"^  \d+ ops: \d+ forward \d+ backward \d+ optimizer; 47 layers; \d+ values$",
+        r"^  kept: (\d+) of \1 sources \(\S+ KB\), (\d+) of \2 layer inputs and outputs \(",
+        r"^  loss \S+, item \d+ times, grad_norm ",
+        r"^  Muon group 0: 19 parameters, lr 0.02,",
+        r"^  AdamW group 0: .*weight_decay 0.01",
+    ):
         assert re.search(line, text, re.M), line
     assert "did not end its recording" not in text
 
 
 def test_ls_json_agrees_with_itself(lastbit, run):
     told = lastbit.json("ls", run, "--step", "1", "--layers", "--ops", "--values", "--tables", expect=0)
-    program, = told["programs"]
+    (program,) = told["programs"]
     assert sum(program["phases"].values()) == program["ops"] == len(program["op_list"])
     assert sum(kind["values"] for kind in program["kept"].values()) == program["values"] == len(program["value_list"])
     assert sum(value["kept"] for value in program["value_list"]) == sum(kind["kept"] for kind in program["kept"].values())
@@ -80,7 +88,7 @@ def test_ls_json_agrees_with_itself(lastbit, run):
 @pytest.mark.parametrize("level", ["stats", "sources", "layers"])
 def test_each_level_keeps_what_it_says(lastbit, folder, level):
     path = recorded(lastbit, folder, level, "--steps", "1", "--pattern", "AD", options=("--level", level))
-    program, = lastbit.json("ls", path, expect=0)["programs"]
+    (program,) = lastbit.json("ls", path, expect=0)["programs"]
     whole = {kind: k["values"] > 0 and k["kept"] == k["values"] for kind, k in program["kept"].items()}
     assert program["level"] == level
     assert whole == {"sources": level != "stats", "layers": level == "layers", "ops": False}
@@ -88,7 +96,7 @@ def test_each_level_keeps_what_it_says(lastbit, folder, level):
         assert f"0 of {program['kept']['sources']['values']} sources (0 bytes)" in lastbit.run("ls", path, expect=0).stdout
         refused = lastbit.run("show", path, "--value", "7", "--npy", folder / "none.npy", expect=125).stderr
         assert "were not kept (level stats): record with --level ops" in refused
-        shown, = lastbit.json("show", path, "--value", "7", expect=0)["values"]
+        (shown,) = lastbit.json("show", path, "--value", "7", expect=0)["values"]
         assert not shown["kept"] and shown["statistics"]["elements"] > 0
 
 
@@ -102,7 +110,7 @@ def test_ls_of_many_programs_is_a_line_each(lastbit, folder):
     path = recorded(lastbit, folder, "many", "--steps", "10", "--pattern", "D", options=("--level", "stats"))
     lines = lastbit.run("ls", path, expect=0).stdout.splitlines()
     heading = next(i for i, line in enumerate(lines) if line.split()[:3] == ["step", "rank", "level"])
-    rows = [line.split() for line in lines[heading + 1:]]
+    rows = [line.split() for line in lines[heading + 1 :]]
     assert [row[:3] for row in rows] == [[str(step), "0", "stats"] for step in range(10)]
     assert all(row[-4] == "loss" and float(row[-3]) > 0 for row in rows)
 
@@ -116,9 +124,17 @@ def test_ls_of_ranks_and_collectives(lastbit, four):
     assert one["ranks"] == [2] and one["programs"] == [told["programs"][2]]
 
 
-@pytest.mark.parametrize("args,code,says", [
-    (("nothing.lb",), 128, "nothing.lb"), (("{run}", "--step", "9"), 128, "no such step or rank"), (("{run}", "--step", "x"), 129, "take a number"),
-    ((), 129, "expected CAPTURE"), (("{run}", "{run}"), 129, "expected CAPTURE"), (("{sample}",), 128, "this is no lastbit archive")])
+@pytest.mark.parametrize(
+    "args,code,says",
+    [
+        (("nothing.lb",), 128, "nothing.lb"),
+        (("{run}", "--step", "9"), 128, "no such step or rank"),
+        (("{run}", "--step", "x"), 129, "take a number"),
+        ((), 129, "expected CAPTURE"),
+        (("{run}", "{run}"), 129, "expected CAPTURE"),
+        (("{sample}",), 128, "this is no lastbit archive"),
+    ],
+)
 def test_ls_refuses(lastbit, run, args, code, says):
     done = lastbit.run("ls", *[str(a).format(run=run, sample=SAMPLE) for a in args], expect=code)
     assert says in done.stderr and done.stdout == ""
@@ -159,6 +175,7 @@ def test_taps_and_decisions_are_listed_and_shown(lastbit, folder):
 
 # ---- show ------------------------------------------------------------------------------------------------------------
 
+
 def exported(lastbit, tmp_path, capture, value, *options):
     path = tmp_path / f"v{value}{len(options)}{abs(hash(options))}.npy"
     done = lastbit.run("show", capture, "--value", value, "--npy", path, *options, expect=0)
@@ -173,7 +190,7 @@ def values_of(lastbit, capture, *options):
 def test_show_agrees_with_numpy(lastbit, run, tmp_path, dtype):
     value = max((v for v in values_of(lastbit, run, "--step", "0") if v["dtype"] == dtype and v["kept"]), key=lambda v: np.prod(v["shape"]))
     array, _ = exported(lastbit, tmp_path, run, value["value"])
-    shown, = lastbit.json("show", run, "--value", value["value"], "--limit", "50", "--histogram", expect=0)["values"]
+    (shown,) = lastbit.json("show", run, "--value", value["value"], "--limit", "50", "--histogram", expect=0)["values"]
     flat = array.reshape(-1).astype(np.float64)
     assert shown["shape"] == list(array.shape) and shown["elements"] == flat[:50].tolist()
     assert shown["statistics"]["min"] == flat.min() and shown["statistics"]["max"] == flat.max()
@@ -182,12 +199,21 @@ def test_show_agrees_with_numpy(lastbit, run, tmp_path, dtype):
     assert shown["histogram"] == {str(e): n for e, n in zip(exponents, counts)}
 
 
-@pytest.mark.parametrize("text,index", [("0", np.s_[0]), ("1,2:5", np.s_[1, 2:5]), ("...,::3", np.s_[..., ::3]), ("-1,-4:,1", np.s_[-1, -4:, 1]),
-                                        ("[:,0,:]", np.s_[:, 0, :]), ("5:", np.s_[5:])])
+@pytest.mark.parametrize(
+    "text,index",
+    [
+        ("0", np.s_[0]),
+        ("1,2:5", np.s_[1, 2:5]),
+        ("...,::3", np.s_[..., ::3]),
+        ("-1,-4:,1", np.s_[-1, -4:, 1]),
+        ("[:,0,:]", np.s_[:, 0, :]),
+        ("5:", np.s_[5:]),
+    ],
+)
 def test_a_slice_is_numpys(lastbit, run, tmp_path, text, index):
     array, _ = exported(lastbit, tmp_path, run, 7)
     part, _ = exported(lastbit, tmp_path, run, 7, "--slice", text)
-    shown, = lastbit.json("show", run, "--value", "7", "--slice", text, "--limit", "100000", expect=0)["values"]
+    (shown,) = lastbit.json("show", run, "--value", "7", "--slice", text, "--limit", "100000", expect=0)["values"]
     assert array.ndim == 3 and np.array_equal(part, array[index])
     assert shown["slice_shape"] == list(array[index].shape) and shown["statistics"]["elements"] == array[index].size
     assert shown["elements"] == array[index].reshape(-1).astype(np.float64).tolist()
@@ -201,11 +227,11 @@ def test_slices_of_four_bits(lastbit, made, tmp_path):
 
 
 def test_integers_are_shown_to_the_last_digit(lastbit, tmp_path):
-    for dtype, numbers in {"i8": [2**63 - 1, -2**63, 2**53 + 1], "u8": [2**64 - 1, 2**63, 7]}.items():
+    for dtype, numbers in {"i8": [2**63 - 1, -(2**63), 2**53 + 1], "u8": [2**64 - 1, 2**63, 7]}.items():
         np.save(tmp_path / "n.npy", np.array(numbers, f"<{dtype}"))
         text = lastbit.run("show", tmp_path / "n.npy", expect=0).stdout
         assert "  [0] " + " ".join(map(str, numbers)) in text
-        shown, = lastbit.json("show", tmp_path / "n.npy", expect=0)["values"]
+        (shown,) = lastbit.json("show", tmp_path / "n.npy", expect=0)["values"]
         assert [int(x) for x in shown["elements"]] == numbers
 
 
@@ -225,15 +251,23 @@ def test_show_selects_by_name_layer_and_op(lastbit, run):
     assert "embed.weight, parameter, source: parameter" in text and ", gradient" in text and "--value V one of them" in text
 
 
-@pytest.mark.parametrize("args,code,says", [
-    (("nobody",), 128, "no value fits 'nobody'"), (("--value", "7", "--slice", "0,99"), 128, "index 99 is out of range"),
-    (("--value", "7", "--slice", "a"), 128, "write it as in NumPy"), (("mm", "--npy", "x.npy"), 128, "takes one value"),
-    (("--step", "8"), 128, "recorded no step 8"), (("--limit", "-1"), 129, "take a number")])
+@pytest.mark.parametrize(
+    "args,code,says",
+    [
+        (("nobody",), 128, "no value fits 'nobody'"),
+        (("--value", "7", "--slice", "0,99"), 128, "index 99 is out of range"),
+        (("--value", "7", "--slice", "a"), 128, "write it as in NumPy"),
+        (("mm", "--npy", "x.npy"), 128, "takes one value"),
+        (("--step", "8"), 128, "recorded no step 8"),
+        (("--limit", "-1"), 129, "take a number"),
+    ],
+)
 def test_show_refuses(lastbit, run, tmp_path, args, code, says):
     assert says in lastbit.run("show", run, *args, expect=code, cwd=tmp_path).stderr
 
 
 # ---- verify and recover ------------------------------------------------------------------------------------------------
+
 
 def test_verify_finds_a_wrong_byte_and_recover_keeps_the_rest(lastbit, run, tmp_path):
     assert lastbit.json("verify", run, expect=0)["verdict"] == "whole"
@@ -255,9 +289,13 @@ def test_verify_finds_a_wrong_byte_and_recover_keeps_the_rest(lastbit, run, tmp_
 
 def test_a_killed_recording_is_whole_up_to_its_last_step(lastbit, tmp_path):
     path = tmp_path / "killed.lb"
-    job = subprocess.Popen([lastbit.path, "record", "-o", path, "--", sys.executable, SAMPLE, "--steps", "100000", "--pattern", "D"],
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                           start_new_session=True)
+    job = subprocess.Popen(
+        [lastbit.path, "record", "-o", path, "--", sys.executable, SAMPLE, "--steps", "100000", "--pattern", "D"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
     archive = path / "rank-00000.tar"
     deadline = time.time() + 60
     while time.time() < deadline and (not archive.exists() or archive.stat().st_size < 3_000_000):
@@ -275,6 +313,7 @@ def test_a_killed_recording_is_whole_up_to_its_last_step(lastbit, tmp_path):
 
 
 # ---- pack --------------------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def packed(lastbit, run, four):
@@ -361,11 +400,10 @@ def test_help_of_every_command_has_an_example(lastbit):
 
 # ---- captures without what was asked for -----------------------------------------------------------------------------
 
+
 def test_a_run_that_is_killed_before_its_first_step_ends_leaves_no_capture(lastbit, folder):
     program = folder / "no_step.py"
-    program.write_text("import os, signal, torch\n"
-                       "torch.nn.Linear(2, 2)(torch.zeros(1, 2))\n"
-                       "os.kill(os.getpid(), signal.SIGKILL)\n")
+    program.write_text("import os, signal, torch\ntorch.nn.Linear(2, 2)(torch.zeros(1, 2))\nos.kill(os.getpid(), signal.SIGKILL)\n")
     path = folder / "no_step.lb"
     said = lastbit.run("record", "-o", path, "--", sys.executable, program).stderr
     assert "nothing was recorded" in said and "killed by signal 9" in said, said
@@ -400,20 +438,33 @@ def test_an_answer_that_cannot_be_written_is_a_failure(lastbit):
             assert done.returncode == 128 and "its answer could not be written" in done.stderr, args
 
 
-@pytest.mark.parametrize("command,left", [(("pack", CLEAN, "-o", "out.lbz"), "out.lbz"), (("recover", CLEAN, "-o", "out.lbz"), "out.lbz"),
-                                          (("replay", CLEAN, "--write", "out.st"), "out.st"),
-                                          (("bisect", "-q", ROOT / "samples" / "scan-overflow.lbz", "-o", "out.lb"), "out.lb")])
+@pytest.mark.parametrize(
+    "command,left",
+    [
+        (("pack", CLEAN, "-o", "out.lbz"), "out.lbz"),
+        (("recover", CLEAN, "-o", "out.lbz"), "out.lbz"),
+        (("replay", CLEAN, "--write", "out.st"), "out.st"),
+        (("bisect", "-q", ROOT / "samples" / "scan-overflow.lbz", "-o", "out.lb"), "out.lb"),
+    ],
+)
 def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing(lastbit, tmp_path, command, left):
-    done = subprocess.run([lastbit.path, *command], cwd=tmp_path, capture_output=True, text=True,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20480, 20480)))
+    done = subprocess.run(
+        [lastbit.path, *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20480, 20480)),
+    )
     assert done.returncode == 128 and "File too large" in done.stderr, (done.returncode, done.stderr)
     assert left in done.stderr and list(tmp_path.iterdir()) == []
 
 
 def test_a_program_under_record_dies_of_the_limit_as_ever(lastbit, tmp_path):
     program = ["/bin/sh", "-c", "ulimit -f 1; head -c 9999 /dev/zero > x; echo $?"]
-    alone, recorded = (subprocess.run([*head, *program], cwd=tmp_path, capture_output=True, text=True).stdout
-                       for head in ((), (lastbit.path, "record", "-o", tmp_path / "x.lb", "--")))
+    alone, recorded = (
+        subprocess.run([*head, *program], cwd=tmp_path, capture_output=True, text=True).stdout
+        for head in ((), (lastbit.path, "record", "-o", tmp_path / "x.lb", "--"))
+    )
     assert alone == recorded == f"{128 + signal.SIGXFSZ}\n"
 
 
@@ -432,28 +483,34 @@ def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
     assert "no step was recorded to its end" in lastbit.run("diff", CLEAN, tmp_path / "cut.lbz", expect=128).stderr
 
 
-@pytest.mark.parametrize("args,code,words", [
-    (("explain", CLEAN, "missing.lb"), 128, "No such file"),
-    (("diff", CLEAN, CLEAN, "--steps", "7"), 128, "lastbit diff: "),
-    (("diff", CLEAN, CLEAN, "--map", "s/(/x/"), 129, "missing closing parenthesis"),
-    *(((*command, "--memory", size), 129, f"--memory {size}: ") for size in ("-1", "512X", "512", "M", "0")
-      for command in (("diff", CLEAN, CLEAN), ("replay", CLEAN), ("bisect", CLEAN), ("explain", CLEAN, CLEAN))),
-    (("bisect", CLEAN, "--predicate", "los>3"), 129, "expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER"),
-    (("bisect", CLEAN, "--predicate", "nonfinite@layr=x"), 129, "layer= op= class= phase="),
-    (("bisect", CLEAN, "--check", "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
-    (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, "tree:FILE; and \"pairwse\" is no order of a collective: gloo"),
-    (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
-    (("explain", CLEAN, "--invariance", "mm", "--launch", "pairwse"), 129, "one of sequential, pairwise"),
-    (("order", "--engine", "pairwse", "-n", "8"), 129, "one of sequential, pairwise"),
-    (("order", "--engine", "pairwise", "-n", "8", "--expect", "pairwse"), 129, "one of sequential, pairwise"),
-    (("replay", CLEAN, "--threads", "-3"), 129, "--threads -3"),
-    (("replay", CLEAN, "--worst", "-1"), 129, "--worst -1"),
-    (("replay", CLEAN, "--steps", "5-3"), 129, "--steps 5-3"),
-    (("replay", CLEAN, "--ranks", "0-99999999"), 129, "4096 at most"),
-    (("order", "more", "--engine", "pairwise", "-n", "8"), 129, "expected options alone, got 1 argument"),
-    (("order", "--engine", "pairwise", "-n", "8", "-o", "/dev/full"), 128, "/dev/full: No space left on device"),
-    (("ls", CLEAN, "--step", "99"), 128, "no such step or rank was recorded; `lastbit ls` lists"),
-])
+@pytest.mark.parametrize(
+    "args,code,words",
+    [
+        (("explain", CLEAN, "missing.lb"), 128, "No such file"),
+        (("diff", CLEAN, CLEAN, "--steps", "7"), 128, "lastbit diff: "),
+        (("diff", CLEAN, CLEAN, "--map", "s/(/x/"), 129, "missing closing parenthesis"),
+        *(
+            ((*command, "--memory", size), 129, f"--memory {size}: ")
+            for size in ("-1", "512X", "512", "M", "0")
+            for command in (("diff", CLEAN, CLEAN), ("replay", CLEAN), ("bisect", CLEAN), ("explain", CLEAN, CLEAN))
+        ),
+        (("bisect", CLEAN, "--predicate", "los>3"), 129, "expected nonfinite, max>NUMBER, loss>NUMBER or grad_norm>NUMBER"),
+        (("bisect", CLEAN, "--predicate", "nonfinite@layr=x"), 129, "layer= op= class= phase="),
+        (("bisect", CLEAN, "--check", "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
+        (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, 'tree:FILE; and "pairwse" is no order of a collective: gloo'),
+        (("replay", CLEAN, "--order", "op=sum=pairwse"), 129, "doubling, rabenseifner"),
+        (("explain", CLEAN, "--invariance", "mm", "--launch", "pairwse"), 129, "one of sequential, pairwise"),
+        (("order", "--engine", "pairwse", "-n", "8"), 129, "one of sequential, pairwise"),
+        (("order", "--engine", "pairwise", "-n", "8", "--expect", "pairwse"), 129, "one of sequential, pairwise"),
+        (("replay", CLEAN, "--threads", "-3"), 129, "--threads -3"),
+        (("replay", CLEAN, "--worst", "-1"), 129, "--worst -1"),
+        (("replay", CLEAN, "--steps", "5-3"), 129, "--steps 5-3"),
+        (("replay", CLEAN, "--ranks", "0-99999999"), 129, "4096 at most"),
+        (("order", "more", "--engine", "pairwise", "-n", "8"), 129, "expected options alone, got 1 argument"),
+        (("order", "--engine", "pairwise", "-n", "8", "-o", "/dev/full"), 128, "/dev/full: No space left on device"),
+        (("ls", CLEAN, "--step", "99"), 128, "no such step or rank was recorded; `lastbit ls` lists"),
+    ],
+)
 def test_bad_input_is_told_what_is_wrong(lastbit, args, code, words):
     told = lastbit.run(*args, expect=code).stderr
     assert words in told and "diff: diff" not in told

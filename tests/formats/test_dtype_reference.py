@@ -1,4 +1,5 @@
 """The tables that `formats_test_dtype FOLDER` writes, against torch's eager casts and ml_dtypes, pattern by pattern."""
+
 import os
 import subprocess
 from pathlib import Path
@@ -10,15 +11,33 @@ import torch
 
 BUILD = Path(os.environ.get("LASTBIT_BUILD", Path(__file__).parents[2] / "build" / "release"))
 TORCH = {
-    "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "e4m3fn": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2, "e4m3fnuz": torch.float8_e4m3fnuz, "e5m2fnuz": torch.float8_e5m2fnuz,
-    "e8m0": torch.float8_e8m0fnu, "c64": torch.complex64, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32,
-    "i64": torch.int64, "u8": torch.uint8, "u16": torch.uint16, "u64": torch.uint64, "u32": torch.uint32,
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "e4m3fn": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "e4m3fnuz": torch.float8_e4m3fnuz,
+    "e5m2fnuz": torch.float8_e5m2fnuz,
+    "e8m0": torch.float8_e8m0fnu,
+    "c64": torch.complex64,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "u8": torch.uint8,
+    "u16": torch.uint16,
+    "u64": torch.uint64,
+    "u32": torch.uint32,
     "bool": torch.bool,
 }
 ML = {
-    "bf16": ml_dtypes.bfloat16, "f16": np.float16, "e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
-    "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2fnuz": ml_dtypes.float8_e5m2fnuz, "e8m0": ml_dtypes.float8_e8m0fnu,
+    "bf16": ml_dtypes.bfloat16,
+    "f16": np.float16,
+    "e4m3fn": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
+    "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
+    "e8m0": ml_dtypes.float8_e8m0fnu,
     "e2m1": ml_dtypes.float4_e2m1fn,
 }
 
@@ -26,22 +45,47 @@ ML = {
 def inputs():
     """f32 and f64 around every boundary: all bf16 patterns, every fp8/f16 value's midpoints, neighbours, random bits."""
     rng = np.random.default_rng(3)
-    values = np.concatenate([np.arange(2**k, dtype=np.uint16 if k == 16 else np.uint8).view(t).astype(np.float64)
-                             for t, k in ((np.float16, 16), (ml_dtypes.float8_e4m3fn, 8), (ml_dtypes.float8_e5m2, 8),
-                                          (ml_dtypes.float8_e4m3fnuz, 8), (ml_dtypes.float8_e5m2fnuz, 8))])
+    values = np.concatenate(
+        [
+            np.arange(2**k, dtype=np.uint16 if k == 16 else np.uint8).view(t).astype(np.float64)
+            for t, k in (
+                (np.float16, 16),
+                (ml_dtypes.float8_e4m3fn, 8),
+                (ml_dtypes.float8_e5m2, 8),
+                (ml_dtypes.float8_e4m3fnuz, 8),
+                (ml_dtypes.float8_e5m2fnuz, 8),
+            )
+        ]
+    )
     values = np.unique(values[np.isfinite(values)])
     middles = (values[1:] + values[:-1]) / 2
-    bf16 = (np.arange(2**16, dtype=np.uint32) << 16)
+    bf16 = np.arange(2**16, dtype=np.uint32) << 16
     ties = (bf16 | 0x8000).view(np.float32)
     x = np.concatenate([v.astype(np.float32) for v in (values, middles)])
-    x = np.concatenate([x, np.nextafter(x, np.float32(np.inf)), np.nextafter(x, np.float32(-np.inf)),
-                        bf16.view(np.float32), ties, (bf16 | 0x8001).view(np.float32), (bf16 | 0x7fff).view(np.float32),
-                        rng.integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32),
-                        np.float32([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 465, 480, 1e9, 65519, 65520, 61439, 61440])])
+    x = np.concatenate(
+        [
+            x,
+            np.nextafter(x, np.float32(np.inf)),
+            np.nextafter(x, np.float32(-np.inf)),
+            bf16.view(np.float32),
+            ties,
+            (bf16 | 0x8001).view(np.float32),
+            (bf16 | 0x7FFF).view(np.float32),
+            rng.integers(0, 2**32, 100_000, dtype=np.uint32).view(np.float32),
+            np.float32([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 465, 480, 1e9, 65519, 65520, 61439, 61440]),
+        ]
+    )
     with np.errstate(invalid="ignore", over="ignore"):
-        y = np.concatenate([x.astype(np.float64)[:400_000], middles, np.nextafter(middles, np.inf), np.nextafter(middles, 0),
-                            rng.integers(0, 2**63, 50_000, dtype=np.uint64).view(np.float64),
-                            rng.normal(size=50_000) * 10.0 ** rng.integers(-12, 12, 50_000)])
+        y = np.concatenate(
+            [
+                x.astype(np.float64)[:400_000],
+                middles,
+                np.nextafter(middles, np.inf),
+                np.nextafter(middles, 0),
+                rng.integers(0, 2**63, 50_000, dtype=np.uint64).view(np.float64),
+                rng.normal(size=50_000) * 10.0 ** rng.integers(-12, 12, 50_000),
+            ]
+        )
     return x, y
 
 

@@ -1,4 +1,5 @@
 """Files of other programs open as captures: names, shapes, dtypes and every element as their own libraries read them."""
+
 import json
 import struct
 import subprocess
@@ -10,8 +11,22 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-NUMPY = [np.float64, np.float32, np.float16, np.complex64, np.complex128, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16,
-         np.uint32, np.uint64, np.bool_]
+NUMPY = [
+    np.float64,
+    np.float32,
+    np.float16,
+    np.complex64,
+    np.complex128,
+    np.int8,
+    np.int16,
+    np.int32,
+    np.int64,
+    np.uint8,
+    np.uint16,
+    np.uint32,
+    np.uint64,
+    np.bool_,
+]
 TORCH = ["float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int16", "int32", "int64", "uint8", "bool"]
 
 
@@ -123,8 +138,18 @@ def test_torch_save_of_views_parameters_and_nested_states(lastbit, tmp_path):
     layer(torch.randn(2, 6)).sum().backward()
     optimizer.step()
     base = torch.arange(24.0).reshape(4, 6)
-    torch.save({"model": layer.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "note": "text", "nothing": None,
-                "views": [base[1:3, ::2], base.t(), base[2], torch.tensor(2.5)], "parameter": layer.weight}, tmp_path / "all.pth")
+    torch.save(
+        {
+            "model": layer.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "epoch": 3,
+            "note": "text",
+            "nothing": None,
+            "views": [base[1:3, ::2], base.t(), base[2], torch.tensor(2.5)],
+            "parameter": layer.weight,
+        },
+        tmp_path / "all.pth",
+    )
     same(show(lastbit, tmp_path / "all.pth", "model.weight"), layer.weight.detach().double().numpy())
     same(show(lastbit, tmp_path / "all.pth", "parameter"), layer.weight.detach().double().numpy())
     same(show(lastbit, tmp_path / "all.pth", "optimizer.state.0.exp_avg"), optimizer.state[layer.weight]["exp_avg"].double().numpy())
@@ -152,6 +177,7 @@ def test_what_torch_files_cannot_give_is_said(lastbit, tmp_path):
 
 def checkpoint_of(folder, state):
     import torch.distributed.checkpoint as checkpoint
+
     checkpoint.save(state, checkpoint_id=folder)
 
 
@@ -179,8 +205,12 @@ dist.barrier()
 time.sleep(0.2)                             # a gloo thread that lets go of a tensor while Python ends aborts the process
 dist.destroy_process_group()
 """)
-    subprocess.run([sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, tmp_path],
-                   check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", program, tmp_path],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     assert len(list((tmp_path / "ck").glob("*.distcp"))) == 2
     assert names_of(lastbit, tmp_path / "ck") == {"layer.rows": [13, 7], "layer.columns": [4, 5], "layer.bias": [3]}
     assert lastbit.json("diff", tmp_path / "whole.pt", tmp_path / "ck", expect=0)["verdict"] == "identical"
@@ -225,8 +255,15 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_lying_safetensors_are_refused_by_name_and_offset(lastbit, tmp_path, case):
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    entry.update({"outside": {"data_offsets": [0, 1 << 40], "shape": [1 << 38]}, "overflow": {"shape": [1 << 62, 1 << 62]},
-                  "too many dims": {"shape": [1] * 17}, "negative": {"shape": [-2]}, "size differs": {"shape": [3]}}.get(case, {}))
+    entry.update(
+        {
+            "outside": {"data_offsets": [0, 1 << 40], "shape": [1 << 38]},
+            "overflow": {"shape": [1 << 62, 1 << 62]},
+            "too many dims": {"shape": [1] * 17},
+            "negative": {"shape": [-2]},
+            "size differs": {"shape": [3]},
+        }.get(case, {})
+    )
     header = json.dumps({"t": entry}).encode()
     data = HOSTILE[case] or struct.pack("<Q", len(header)) + header + bytes(8)
     (tmp_path / "x.safetensors").write_bytes(data)
@@ -234,10 +271,17 @@ def test_lying_safetensors_are_refused_by_name_and_offset(lastbit, tmp_path, cas
     assert "x.safetensors" in done.stderr and "offset" in done.stderr
 
 
-@pytest.mark.parametrize("header", ["{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4611686018427387904), }",
-                                    "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000,), }",
-                                    "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999999,), }",
-                                    "{'descr': '<f4', 'fortran_order': Fals", "", "{" * 50])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4611686018427387904), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999999,), }",
+        "{'descr': '<f4', 'fortran_order': Fals",
+        "",
+        "{" * 50,
+    ],
+)
 def test_lying_npy_is_refused(lastbit, tmp_path, header):
     text = header.encode() + b"\n"
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(16))

@@ -58,8 +58,7 @@ static void read_changes(const input *in)
     memcpy(bytes, in->bytes, in->size);
     read_one(in, bytes, in->size);
     for (unsigned k = 0; k < CHANGES && in->size; k++) {
-        size_t cut =
-            k < 32 ? (in->size > k ? in->size - k - 1 : 0) : (uint64_t)in->size * (k - 32) / (CHANGES - 32);
+        size_t cut = k < 32 ? (in->size > k ? in->size - k - 1 : 0) : (uint64_t)in->size * (k - 32) / (CHANGES - 32);
         memcpy(bytes, in->bytes, in->size);
         read_changed(in, bytes, cut);
         size_t at = in->size <= CHANGES ? k % in->size : (size_t)rand() % in->size;
@@ -113,8 +112,7 @@ int main(void)
     struct CMUnitTest tests[READER_TARGET_COUNT];
     for (size_t t = 0; t < READER_TARGET_COUNT; t++) {
         targets[t] = t;
-        tests[t] = (struct CMUnitTest){reader_targets[t].name, every_input_is_read_or_refused, NULL, NULL,
-                                       &targets[t]};
+        tests[t] = (struct CMUnitTest){reader_targets[t].name, every_input_is_read_or_refused, NULL, NULL, &targets[t]};
     }
     return cmocka_run_group_tests(tests, make_scratch, drop_scratch);
 }

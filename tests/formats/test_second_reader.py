@@ -1,4 +1,5 @@
 """FORMAT.md is enough to write a reader from: second_reader.py reads what the C writer wrote, and both say the same."""
+
 import subprocess
 
 import pytest
@@ -51,7 +52,7 @@ def test_both_readers_tell_the_same(captures, lastbit, name):
         assert [strings[row] for row in ops["name"]] == [op["name"] for op in theirs["op_list"]]
         assert [strings[program["scopes"]["path"][row]] for row in ops["scope"]] == [op["layer"] for op in theirs["op_list"]]
         refs = program["refs"]["row"]
-        assert [refs[a:a + n] for a, n in zip(ops["first_result"], ops["results"])] == [op["results"] for op in theirs["op_list"]]
+        assert [refs[a : a + n] for a, n in zip(ops["first_result"], ops["results"])] == [op["results"] for op in theirs["op_list"]]
         for v, value in enumerate(theirs["value_list"]):
             assert (NAMES[values["dtype"][v]], values["shape"][v]) == (value["dtype"], value["shape"])
             assert (values["logical"][v].hex(), values["storage"][v]) == (value["digest"], value["storage"])
@@ -62,7 +63,7 @@ def test_special_numbers_and_tables_survive(captures):
     capture = Capture(str(captures / "closed.lb"))
     program = capture.programs[2, 1]
     args, tags = program["args"], program["args"]["tag"]
-    assert args["u"][tags.index(2)] == -2**63  # INT64_MIN
+    assert args["u"][tags.index(2)] == -(2**63)  # INT64_MIN
     assert args["u"][tags.index(3)] == 0x3FB999999999999A  # the bits of 0.1
     assert program["scalars"]["number"] == [1e-3, float("inf")]
     assert program["collectives"]["sequence"] == [5]

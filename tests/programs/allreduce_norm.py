@@ -1,4 +1,5 @@
 """Two ranks that add up what their halves of a product gave, add the residual and take the RMSNorm, as tensor-parallel layers do."""
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -31,6 +32,7 @@ def run(rank, port):
 
 if __name__ == "__main__":
     import socket
+
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         free = s.getsockname()[1]

@@ -8,6 +8,7 @@ SiLU's result is wrong, of experts of every token; roll: what the first layer's 
 experts (eager, batched_mm, grouped_mm: how those of a mixture are computed).
 Beside each recording NAME.pt holds what modules gave, as PyTorch saw it.
 """
+
 import pathlib
 import sys
 
@@ -17,7 +18,20 @@ import transformers
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "capture"))
 import lastbit.torch  # noqa: E402
 
-DEFAULTS = dict(model="llama", rows="3", length=3, dtype="float32", attention="sdpa", train="0", generate="0", positional="0", experts="", level="ops", seed=5, fault="none")
+DEFAULTS = dict(
+    model="llama",
+    rows="3",
+    length=3,
+    dtype="float32",
+    attention="sdpa",
+    train="0",
+    generate="0",
+    positional="0",
+    experts="",
+    level="ops",
+    seed=5,
+    fault="none",
+)
 
 
 def break_silu(row):
@@ -41,25 +55,62 @@ def break_silu(row):
 def make(o):
     torch.manual_seed(0)
     if o["model"] == "llama":
-        config = transformers.LlamaConfig(hidden_size=256, intermediate_size=688, num_hidden_layers=2, num_attention_heads=8,
-                                          num_key_value_heads=4, vocab_size=512, max_position_embeddings=128)
+        config = transformers.LlamaConfig(
+            hidden_size=256,
+            intermediate_size=688,
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            vocab_size=512,
+            max_position_embeddings=128,
+        )
         kind = transformers.LlamaForCausalLM
     elif o["model"] == "gpt2":
-        config = transformers.GPT2Config(n_embd=256, n_layer=2, n_head=8, vocab_size=512, n_positions=128, attn_pdrop=0.0,
-                                         embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=None, eos_token_id=None)
+        config = transformers.GPT2Config(
+            n_embd=256,
+            n_layer=2,
+            n_head=8,
+            vocab_size=512,
+            n_positions=128,
+            attn_pdrop=0.0,
+            embd_pdrop=0.0,
+            resid_pdrop=0.0,
+            bos_token_id=None,
+            eos_token_id=None,
+        )
         kind = transformers.GPT2LMHeadModel
     elif o["model"] == "mixture":
-        config = transformers.Qwen3MoeConfig(hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2, num_experts=8,
-                                             num_experts_per_tok=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=512,
-                                             max_position_embeddings=128, norm_topk_prob=True)
+        config = transformers.Qwen3MoeConfig(
+            hidden_size=64,
+            intermediate_size=96,
+            moe_intermediate_size=32,
+            num_hidden_layers=2,
+            num_experts=8,
+            num_experts_per_tok=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+            vocab_size=512,
+            max_position_embeddings=128,
+            norm_topk_prob=True,
+        )
         kind = transformers.Qwen3MoeForCausalLM
     elif o["model"] == "classifier":
-        config = transformers.LlamaConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
-                                          vocab_size=512, max_position_embeddings=128, pad_token_id=0, num_labels=3)
+        config = transformers.LlamaConfig(
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            vocab_size=512,
+            max_position_embeddings=128,
+            pad_token_id=0,
+            num_labels=3,
+        )
         kind = transformers.LlamaForSequenceClassification
     else:
-        config = transformers.ViTConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                                        image_size=16, patch_size=4, num_labels=5)
+        config = transformers.ViTConfig(
+            hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4, num_labels=5
+        )
         kind = transformers.ViTForImageClassification
     config._attn_implementation = o["attention"]
     if o["experts"]:
@@ -101,7 +152,7 @@ def run(folder, name, o):
     if o["model"] == "vit":
         inputs = {"pixel_values": torch.randn(8, 3, 16, 16, generator=draw)[rows].to(getattr(torch, o["dtype"]))}
     else:
-        inputs = {"input_ids": torch.randint(1, 512, (8, 16), generator=draw)[rows, :int(o["length"])]}
+        inputs = {"input_ids": torch.randint(1, 512, (8, 16), generator=draw)[rows, : int(o["length"])]}
     if o["model"] in ("llama", "gpt2", "mixture"):
         inputs["use_cache"] = False
     model = make(o).train(bool(int(o["train"])))
@@ -111,6 +162,7 @@ def run(folder, name, o):
         def hook(module, arguments, result):
             if isinstance(result, torch.Tensor):
                 given[path] = result.detach().clone()
+
         return hook
 
     broken = break_silu(rows.index(3)) if o["fault"] == "element" else None

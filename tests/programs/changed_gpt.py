@@ -1,4 +1,5 @@
 """A small training loop, and what a refactor may do to it unnoticed: the case is the first argument, "none" the reference."""
+
 import math
 import sys
 

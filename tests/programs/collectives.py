@@ -1,4 +1,5 @@
 """Every collective that torch's gloo has, over several dtypes and sizes: python collectives.py RANKS."""
+
 import os
 import socket
 import sys

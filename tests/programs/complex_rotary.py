@@ -1,4 +1,5 @@
 """A training step of attention with rotary embeddings as complex products (Meta's Llama, torchtitan), right or with a fault in them."""
+
 import sys
 
 import torch

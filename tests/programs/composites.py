@@ -1,4 +1,5 @@
 """Composites in many spellings, each in a module named for it: what the recognisers must find, and look-alikes that they must not."""
+
 import argparse
 import inspect
 import math
@@ -98,7 +99,7 @@ LOSSES = {
     "loss_sum": lambda z, t: (z.logsumexp(-1, keepdim=True) - z.gather(-1, t[:, None])).sum(),
 }
 NONE = {
-    "no_sum": lambda x, w: x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6) * w,   # an l2 norm
+    "no_sum": lambda x, w: x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6) * w,  # an l2 norm
     "no_columns": lambda x, w: x * torch.rsqrt(x.pow(2).mean(0, keepdim=True) + 1e-6) * w,
     "no_cube": lambda x, w: x * torch.rsqrt(x.pow(4).mean(-1, keepdim=True) + 1e-6) * w,
     "no_other": lambda x, w: (x + 1) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w,
@@ -116,7 +117,9 @@ NONE = {
     "no_square_of_mean": lambda x, w, b: (x - mean(x)) * torch.rsqrt(mean(x * x) - mean(x) + 4) * w + b,
     "no_half_mean": lambda x, w, b: (x - 0.5 * mean(x)) * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5) * w + b,
     "no_mean_for_variance": lambda x, w, b: (lambda v, m: (x - m) * torch.rsqrt(m + 4) * w + b)(*torch.var_mean(x, -1, unbiased=False, keepdim=True)),
-    "no_variance_for_mean": lambda x, w, b: (lambda v, m: (x - v) * torch.rsqrt(v + 1e-5) * w + b)(*torch.var_mean(x, -1, unbiased=False, keepdim=True)),
+    "no_variance_for_mean": lambda x, w, b: (lambda v, m: (x - v) * torch.rsqrt(v + 1e-5) * w + b)(
+        *torch.var_mean(x, -1, unbiased=False, keepdim=True)
+    ),
     "no_glu": lambda x, y: torch.sigmoid(x) * y,
     "no_gate_of_other": lambda x, y: x * torch.sigmoid(y) * y.flip(0),
     "no_division": lambda x, y: x * (1 + torch.exp(-x)) * y,

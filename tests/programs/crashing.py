@@ -1,5 +1,6 @@
 """A run that ends badly in step 7, whose batch is not finite: python crashing.py exception|abort|segv|term|nothing; with "kill",
 under torchrun, one of the ranks is gone in step 7."""
+
 import ctypes
 import os
 import signal

@@ -1,4 +1,5 @@
 """An op of its own, by torch.library.custom_op, between ordinary ones: replay knows nothing of it."""
+
 import torch
 
 torch.manual_seed(0)

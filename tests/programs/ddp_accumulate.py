@@ -1,4 +1,5 @@
 """Data-parallel training with gradient accumulation: under torchrun, or two processes of its own (--spawn N)."""
+
 import argparse
 import contextlib
 import hashlib
@@ -22,14 +23,12 @@ def compress(state, bucket):
 
 def train(local_rank, args):
     if args.spawn:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), RANK=str(local_rank),
-                          WORLD_SIZE=str(args.spawn))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), RANK=str(local_rank), WORLD_SIZE=str(args.spawn))
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = DDP(nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 10)),
-                gradient_as_bucket_view=args.bucket_view)
+    model = DDP(nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 10)), gradient_as_bucket_view=args.bucket_view)
     if args.compress:
         model.register_comm_hook(None, compress)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

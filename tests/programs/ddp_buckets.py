@@ -1,17 +1,17 @@
 """DistributedDataParallel with several buckets: python ddp_buckets.py RANKS HOW. Of every step's second bucket the sum is made as
 reductions.py writes HOW out ("dropped", "twice", "narrow", "divided", "rank"), all others by gloo."""
+
 import os
 import socket
 import sys
 import time
 
+import reductions
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-
-import reductions
 
 calls = 0  # of all_reduce in this step
 

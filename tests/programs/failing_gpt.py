@@ -3,6 +3,7 @@
 Nothing here knows of lastbit. Custom losses, masks, clipping by hand, an optimizer's epsilon, half-precision parameters, a
 weight that was loaded broken: causes outside the residual blocks as often as in them.
 """
+
 import math
 import sys
 

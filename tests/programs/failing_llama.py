@@ -1,28 +1,48 @@
 """Training steps of a Hugging Face Llama of a real size, failing in one decoder layer: for measuring how long a bisection takes.
 
-    failing_llama.py FAULT [--shape llama|smollm|small] [--steps N] [--optimizer single|foreach|fused]
+failing_llama.py FAULT [--shape llama|smollm|small] [--steps N] [--optimizer single|foreach|fused]
 
-    none       it does not fail
-    weight     before step 2 a weight is multiplied by 1e30: everything in the program, as after a broken checkpoint merge
-    gradient   in step 2 the gradient that enters an MLP is not finite: as of a fused backward that divides by zero
-    overflow   in step 2 an MLP's activation overflows
-    half       attention scores of one layer are computed in float16, and leave its range in step 2
-    rate       a learning rate that is far too large
+none       it does not fail
+weight     before step 2 a weight is multiplied by 1e30: everything in the program, as after a broken checkpoint merge
+gradient   in step 2 the gradient that enters an MLP is not finite: as of a fused backward that divides by zero
+overflow   in step 2 an MLP's activation overflows
+half       attention scores of one layer are computed in float16, and leave its range in step 2
+rate       a learning rate that is far too large
 """
+
 import argparse
 
 import torch
 import transformers
 
 SHAPES = {
-    "small": (3, dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
-                      num_key_value_heads=2), (2, 16)),
-    "llama": (8, dict(vocab_size=1024, hidden_size=256, intermediate_size=688, num_hidden_layers=8, num_attention_heads=4,
-                      num_key_value_heads=2), (4, 128)),
+    "small": (
+        3,
+        dict(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2),
+        (2, 16),
+    ),
+    "llama": (
+        8,
+        dict(vocab_size=1024, hidden_size=256, intermediate_size=688, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2),
+        (4, 128),
+    ),
     # SmolLM2-135M as its config.json on the Hub has it, randomly initialised
-    "smollm": (30, dict(vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-                        num_key_value_heads=3, max_position_embeddings=8192, rope_theta=100000, rms_norm_eps=1e-5,
-                        tie_word_embeddings=True), (2, 64)),
+    "smollm": (
+        30,
+        dict(
+            vocab_size=49152,
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            max_position_embeddings=8192,
+            rope_theta=100000,
+            rms_norm_eps=1e-5,
+            tie_word_embeddings=True,
+        ),
+        (2, 64),
+    ),
 }
 FAULTS = ["none", "weight", "gradient", "overflow", "half", "rate"]
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,4 +1,5 @@
 """Four ranks under DDP, one of which spoils the others: the case is the first argument."""
+
 import sys
 import time
 

@@ -2,6 +2,7 @@
 
 Every fault is one function over the parts of the run. `FAULTS` says of each what a person who knows it would answer: the axis, the
 module or the owner of the parameter, what the op's name holds, the phase and the step in which it acts."""
+
 import math
 import sys
 
@@ -44,7 +45,7 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(x).view(x.size(0), x.size(1), 3, HEADS, 8).permute(2, 0, 3, 1, 4)
-        scores = self.rotary(q) @ self.rotary(k).transpose(-1, -2) / math.sqrt(8) * self.temperature + self.mask[:x.size(1), :x.size(1)].to(x.dtype)
+        scores = self.rotary(q) @ self.rotary(k).transpose(-1, -2) / math.sqrt(8) * self.temperature + self.mask[: x.size(1), : x.size(1)].to(x.dtype)
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape))
 
 
@@ -89,8 +90,10 @@ class Run:
     def __init__(self):
         torch.manual_seed(1)
         self.model = Model()
-        self.groups = [{"params": [p for n, p in self.model.named_parameters() if "blocks.1.mlp" not in n]},
-                       {"params": list(self.model.blocks[1].mlp.parameters())}]
+        self.groups = [
+            {"params": [p for n, p in self.model.named_parameters() if "blocks.1.mlp" not in n]},
+            {"params": list(self.model.blocks[1].mlp.parameters())},
+        ]
         self.optimizer = torch.optim.AdamW(self.groups, lr=1e-3)
         self.batches = list(torch.randint(0, VOCABULARY, (STEPS, BATCH, LENGTH + 1)))
         self.soft = list(torch.randn(STEPS, BATCH, LENGTH, WIDTH) * 0.1)
@@ -133,6 +136,7 @@ def replace(module, forward):
 
 # ---- parameters, states, rates, buffers: what comes from outside
 
+
 @fault("source", "blocks.1.mlp.up", "lb::source", "forward", parameter="blocks.1.mlp.up.weight")
 def parameter_written_unseen(run):
     at(run, lambda: run.model.blocks[1].mlp.up.weight.detach().numpy().__setitem__((3, 4), float("inf")))
@@ -152,9 +156,11 @@ def buffer_written_unseen(run):
 @fault("block", "blocks.0.mlp.down", "aten::addmm", "forward")
 def weight_multiplied(run):
     """What a broken conversion of a checkpoint does, by an op that was seen."""
+
     @torch.no_grad()
     def multiply():
         run.model.blocks[0].mlp.down.weight.mul_(1e30)
+
     at(run, multiply)
 
 
@@ -172,8 +178,10 @@ def buffer_multiplied(run):
 @fault("source", "blocks.1.mlp", "aten::", "optimizer", step=AT)
 def rate_of_one_group(run):
     """A schedule that multiplies the rate of one group by a billion in one step."""
+
     def spike():
         run.optimizer.param_groups[1]["lr"] = 1e12
+
     at(run, spike)
 
 
@@ -200,9 +208,11 @@ def state_of_a_checkpoint(run):
 @fault("source", "blocks.1.mlp.act", "aten::zero_", None, parameter="blocks.1.mlp.act.amax")
 def scale_of_an_fp8_cast(run):
     """The largest magnitude that delayed scaling remembers is reset to 0: the scale made of it is infinite."""
+
     def forward(self, x):
         scale = 448.0 / self.amax
         return (F.silu(x) * scale).to(torch.float8_e4m3fn).to(x.dtype) / scale
+
     act = run.model.blocks[1].mlp.act
     act.register_buffer("amax", torch.ones(1))
     replace(act, forward)
@@ -210,6 +220,7 @@ def scale_of_an_fp8_cast(run):
 
 
 # ---- data
+
 
 @fault("source", None, "lb::source", "forward")
 def row_of_the_batch(run):
@@ -233,15 +244,18 @@ def row_without_keys(run):
 
 # ---- precision
 
+
 @fault("precision", "blocks.1.attention.rotary", "aten::", "forward")
 def rotary_in_half(run):
     """Positions times a scale, in f16: more than 65504 at the end of a long sequence."""
+
     def forward(self, x):
         if not self.long:
             return Rotary.forward(self, x)
         at = torch.arange(x.size(-2), dtype=torch.float16)[:, None] * 8192.0
         angle = (at * self.inv_freq.half()).to(x.dtype)
         return torch.cat([x[..., :4] * angle.cos() - x[..., 4:] * angle.sin(), x[..., 4:] * angle.cos() + x[..., :4] * angle.sin()], -1)
+
     rotary = run.model.blocks[1].attention.rotary
     replace(rotary, forward)
     rotary.long = False
@@ -251,9 +265,11 @@ def rotary_in_half(run):
 @fault("precision", "blocks.2.mlp.act", "aten::exp", "forward")
 def sum_of_exponentials_in_half(run):
     """A softmax by hand without the maximum taken off, in f16: infinity over infinity."""
+
     def forward(self, x):
         e = torch.exp(x.half() * self.gain)
         return x * (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
     act = run.model.blocks[2].mlp.act
     replace(act, forward)
     act.gain = 1.0
@@ -263,6 +279,7 @@ def sum_of_exponentials_in_half(run):
 @fault("precision", None, "aten::", "optimizer", step=0)
 def eps_that_half_cannot_hold(run):
     """Adam by hand with its second moment in f16: the root of an underflow, plus an eps that is 0 there."""
+
     class Adam:
         def __init__(self, model):
             self.model, self.m, self.v = model, {}, {}
@@ -277,17 +294,20 @@ def eps_that_half_cannot_hold(run):
 
         def zero_grad(self):
             self.model.zero_grad()
+
     run.optimizer = Adam(run.model)
 
 
 @fault("precision", "blocks.0.norm1", "aten::", "forward")
 def variance_that_bf16_loses(run):
     """Mean of squares minus square of the mean, in bf16: 0, or less, for rows that lie far from 0."""
+
     def forward(self, x):
         h = (x + self.shift).bfloat16()
         mean = h.mean(-1, keepdim=True)
         variance = (h * h).mean(-1, keepdim=True) - mean * mean
         return (h - mean).to(x.dtype) / variance.to(x.dtype).sqrt() * self.weight
+
     norm = run.model.blocks[0].norm1
     replace(norm, forward)
     norm.shift = 0.0
@@ -296,11 +316,13 @@ def variance_that_bf16_loses(run):
 
 # ---- what a program computes
 
+
 @fault("block", "blocks.1.mlp.act", "aten::exp", "forward")
 def gate_that_overflows(run):
     def forward(self, x):
         e = torch.exp(x * self.gain)
         return x * e / (1 + e)
+
     act = run.model.blocks[1].mlp.act
     replace(act, forward)
     act.gain = 1.0
@@ -310,8 +332,10 @@ def gate_that_overflows(run):
 @fault("block", "blocks.0.mlp.act", "aten::", "backward")
 def root_of_zero(run):
     """|x| as the root of a square: its derivative at 0 is 0 times infinity."""
+
     def forward(self, x):
         return ((x * self.keep) ** 2).sqrt() if self.keep is not None else F.silu(x)
+
     act = run.model.blocks[0].mlp.act
     replace(act, forward)
     act.keep = None
@@ -321,12 +345,14 @@ def root_of_zero(run):
 @fault("block", "blocks.2.attention", "aten::log", "forward")
 def entropy_of_zeros(run):
     """p log p of probabilities that are 0: finite when 0 is put where p is 0, its derivative reads the logarithm of 0."""
+
     def forward(self, x):
         q, k, v = self.qkv(x).view(x.size(0), x.size(1), 3, HEADS, 8).permute(2, 0, 3, 1, 4)
         p = (q @ k.transpose(-1, -2) / math.sqrt(8) + self.mask).softmax(-1)
         if self.weigh:
             p = p - 0.01 * torch.where(p > 0, p * p.log(), 0.0)
         return self.out((p @ v).transpose(1, 2).reshape(x.shape))
+
     attention = run.model.blocks[2].attention
     replace(attention, forward)
     attention.weigh = False
@@ -336,9 +362,11 @@ def entropy_of_zeros(run):
 @fault("block", "blocks.1.norm2", "aten::div", "forward")
 def row_of_zeros(run):
     """A norm without eps meets rows that are 0 throughout."""
+
     def forward(self, x):
         x = x * (torch.arange(x.size(1)) != self.hole)[:, None]
         return x / x.norm(dim=-1, keepdim=True) * self.weight * 4
+
     norm = run.model.blocks[1].norm2
     replace(norm, forward)
     norm.hole = -1
@@ -350,6 +378,7 @@ def expert_without_a_token(run):
     def forward(self, x):
         chosen = self.up(x)[..., 0] > self.least
         return self.down(self.act(self.up(x))) - self.down(self.act(self.up(x[chosen]))).mean(0)
+
     mlp = run.model.blocks[2].mlp
     replace(mlp, forward)
     mlp.least = -10.0
@@ -365,9 +394,11 @@ def loss_of_certainty(run):
 @fault("block", "blocks.0.attention.rotary", "aten::", "forward")
 def position_of_eight_bits(run):
     """Positions in int8 that wrap around, and the root of them."""
+
     def forward(self, x):
         place = (torch.arange(x.size(-2)) + self.start).to(torch.int8)
         return Rotary.forward(self, x) * (1 + 1e-3 * place.to(x.dtype).sqrt()[:, None])
+
     rotary = run.model.blocks[0].attention.rotary
     replace(rotary, forward)
     rotary.start = 100
@@ -377,12 +408,14 @@ def position_of_eight_bits(run):
 @fault("block", "blocks.1.mlp", "aten::", "forward")
 def recurrence_that_explodes(run):
     """A state multiplied by its own size, step by step."""
+
     def forward(self, x):
         state, out = torch.zeros_like(x[:, 0]), []
         for t in range(x.size(1)):
             state = state * state * self.gain + self.down(self.act(self.up(x[:, t])))
             out.append(state)
         return torch.stack(out, 1)
+
     mlp = run.model.blocks[1].mlp
     replace(mlp, forward)
     mlp.gain = 0.1
@@ -392,11 +425,13 @@ def recurrence_that_explodes(run):
 @fault("block", "blocks.0.mlp.up", "aten::div_", "optimizer", parameter="blocks.0.mlp.up.bias")
 def clipping_of_zero(run):
     """Gradients scaled to a norm, by hand, where a gradient is 0 throughout."""
+
     def clip(step):
         for n, p in run.model.named_parameters():
             if step == AT and n == "blocks.0.mlp.up.bias":
                 p.grad.mul_(0)
             p.grad.div_(p.grad.norm())
+
     run.after_backward = clip
 
 

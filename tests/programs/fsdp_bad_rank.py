@@ -1,5 +1,7 @@
 """FSDP2 on two processes; in step 2 a hook of rank 1 makes what a block returns infinite. Run under torchrun."""
+
 import time
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn

@@ -1,4 +1,5 @@
 """Fully sharded data parallelism (FSDP2) over gloo: two blocks of linear layers, AdamW, a clipped gradient norm."""
+
 import argparse
 import os
 import socket

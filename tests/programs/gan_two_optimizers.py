@@ -1,4 +1,5 @@
 """Two networks, two losses, two optimizers that step one after the other within an iteration."""
+
 import hashlib
 
 import torch
@@ -18,8 +19,9 @@ for step in range(4):
 
     of_critic.zero_grad()
     right, wrong = critic(real), critic(fake.detach())
-    loss_critic = F.binary_cross_entropy_with_logits(right, torch.ones_like(right)) \
-        + F.binary_cross_entropy_with_logits(wrong, torch.zeros_like(wrong))
+    loss_critic = F.binary_cross_entropy_with_logits(right, torch.ones_like(right)) + F.binary_cross_entropy_with_logits(
+        wrong, torch.zeros_like(wrong)
+    )
     loss_critic.backward()
     of_critic.step()
 

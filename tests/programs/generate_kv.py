@@ -1,4 +1,5 @@
 """Inference: prefill, then one token at a time from a key-value cache, greedy or sampled. There is no optimizer."""
+
 import argparse
 import hashlib
 

@@ -1,4 +1,5 @@
 """A GPT whose output layer is its token embedding: one parameter, two uses, one gradient."""
+
 import hashlib
 
 import torch

@@ -1,20 +1,21 @@
 """A small residual model whose runs go wrong in ways that are easily blamed on the wrong place: hard_cases.py CASE.
 
-    underflow     f16 weights underflow to 0 in `score`; the 0/0 is `blend`'s, three layers on
-    spike         one learning rate is 1e32 in step 1; weights stay finite, step 2 overflows
-    two-blocks    an expert's product and a scan's exp overflow, each by itself enough
-    two-axes      attention scores overflow in f16, and the scan's exp in f32
-    range         attention scores overflow in f16: bf16 and f32 both cure
-    precision     a difference of like numbers is lost in f16: f32 cures, bf16 does not
-    hidden        the backward of sqrt at 0 is infinite; a sanitiser turns it into 0 before anyone looks
-    skipped       a loss scaler meets infinite gradients and skips the step, as it should
-    mask          attention masks, and the output itself holds -inf for tokens that are not allowed: nothing is wrong
-    batch-nan     one element of step 2's batch is NaN
-    batch-huge    step 2's batch is 1e30 times too large
-    labels        step 2's labels are all ignored: the mean over none of them is 0/0
-    bytes         somebody writes 1e30 over one row of a weight through NumPy in step 2
-    none
+underflow     f16 weights underflow to 0 in `score`; the 0/0 is `blend`'s, three layers on
+spike         one learning rate is 1e32 in step 1; weights stay finite, step 2 overflows
+two-blocks    an expert's product and a scan's exp overflow, each by itself enough
+two-axes      attention scores overflow in f16, and the scan's exp in f32
+range         attention scores overflow in f16: bf16 and f32 both cure
+precision     a difference of like numbers is lost in f16: f32 cures, bf16 does not
+hidden        the backward of sqrt at 0 is infinite; a sanitiser turns it into 0 before anyone looks
+skipped       a loss scaler meets infinite gradients and skips the step, as it should
+mask          attention masks, and the output itself holds -inf for tokens that are not allowed: nothing is wrong
+batch-nan     one element of step 2's batch is NaN
+batch-huge    step 2's batch is 1e30 times too large
+labels        step 2's labels are all ignored: the mean over none of them is 0/0
+bytes         somebody writes 1e30 over one row of a weight through NumPy in step 2
+none
 """
+
 import sys
 
 import numpy as np
@@ -38,7 +39,7 @@ class Attention(nn.Module):
         else:
             scores = q @ k.transpose(-1, -2)
         future = torch.ones(T, T, dtype=torch.bool).triu(1)
-        weights = torch.softmax((scores / D ** 0.5).masked_fill(future, float("-inf")), -1)
+        weights = torch.softmax((scores / D**0.5).masked_fill(future, float("-inf")), -1)
         return self.out(weights @ v)
 
 
@@ -127,8 +128,8 @@ class Model(nn.Module):
         self.embed = nn.Linear(V, D)
         self.score, self.blend = Score(), Blend()
         self.layers = nn.ModuleList(
-            Block(name, mixer()) for name, mixer in
-            [("attention", Attention), ("moe", Experts), ("scan", SelectiveScan), ("mlp", MLP)])
+            Block(name, mixer()) for name, mixer in [("attention", Attention), ("moe", Experts), ("scan", SelectiveScan), ("mlp", MLP)]
+        )
         self.head = nn.Linear(D, V)
 
     def forward(self, x, step):
@@ -147,8 +148,10 @@ def main():
     data = np.random.default_rng(0)
     torch.set_num_threads(1)
     model = Model()
-    groups = [{"params": [p for n, p in model.named_parameters() if ".mlp." not in n]},
-              {"params": [p for n, p in model.named_parameters() if ".mlp." in n]}]
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if ".mlp." not in n]},
+        {"params": [p for n, p in model.named_parameters() if ".mlp." in n]},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=CASE == "skipped")
     if CASE == "hidden":

@@ -1,4 +1,5 @@
 """Runs in which nothing is wrong and much looks odd: python healthy_runs.py evals|masks|scheduled|lora"""
+
 import sys
 
 import torch
@@ -59,7 +60,7 @@ def scheduled():
     """A learning rate that warms up from 0 to a thousand times its first value, over momenta that begin at 0."""
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1e-6 * 10 ** step)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1e-6 * 10**step)
     for x in torch.randn(6, 4, 8):
         (model(x) - x).square().mean().backward()
         optimizer.step()

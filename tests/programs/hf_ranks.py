@@ -1,6 +1,7 @@
 """Two steps of a small language model of transformers on any number of processes, which share out its weights (torch's tensor
 parallelism over DTensor) or its batch (DistributedDataParallel). `--fault scaling`: in the last rank the second layer scales its
 attention by another factor."""
+
 import argparse
 import os
 import time
@@ -20,12 +21,23 @@ args = parser.parse_args()
 torch.set_num_threads(1)
 world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
 torch.manual_seed(0)
-size = dict(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
-            max_position_embeddings=64, attn_implementation="eager", use_cache=False)
+size = dict(
+    vocab_size=128,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    max_position_embeddings=64,
+    attn_implementation="eager",
+    use_cache=False,
+)
 if args.model == "llama":
     config = LlamaConfig(**size)
 else:
-    config = Qwen3MoeConfig(**size, head_dim=8, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[])
+    config = Qwen3MoeConfig(
+        **size, head_dim=8, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[]
+    )
 model = AutoModelForCausalLM.from_config(config).to(getattr(torch, args.dtype))
 if world > 1 and args.share == "weights":
     mesh = init_device_mesh("cpu", (world,))

@@ -1,6 +1,7 @@
 """One training step of a small model with an additive mask: masked_attention.py VALUE none|scale|order DTYPE [FACTOR].
 
 scale: attention scores are multiplied by FACTOR, a fault. order: the same function with the division earlier."""
+
 import math
 import sys
 

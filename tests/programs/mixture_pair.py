@@ -1,13 +1,18 @@
 """One forward pass of a tiny Qwen3-MoE, as it is or with one thing changed: the two sides of a pair."""
+
 import argparse
 
 import torch
 import transformers
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--change", choices=["none", "gate", "attention", "weights", "roll"], default="none",
-                    help="the second layer's router; what the first layer's attention gives; how sharply the second layer's router "
-                    "weighs the same experts; rows of the first layer's experts one place on")
+parser.add_argument(
+    "--change",
+    choices=["none", "gate", "attention", "weights", "roll"],
+    default="none",
+    help="the second layer's router; what the first layer's attention gives; how sharply the second layer's router "
+    "weighs the same experts; rows of the first layer's experts one place on",
+)
 parser.add_argument("--experts", choices=["eager", "batched_mm", "grouped_mm"], default="grouped_mm")
 parser.add_argument("--chosen", type=int, default=2, help="experts for each token")
 parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
@@ -15,9 +20,21 @@ args = parser.parse_args()
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
-config = transformers.Qwen3MoeConfig(vocab_size=256, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                                     intermediate_size=128, moe_intermediate_size=32, num_experts=8, num_experts_per_tok=args.chosen, head_dim=16,
-                                     norm_topk_prob=True, max_position_embeddings=256, use_cache=False)
+config = transformers.Qwen3MoeConfig(
+    vocab_size=256,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=128,
+    moe_intermediate_size=32,
+    num_experts=8,
+    num_experts_per_tok=args.chosen,
+    head_dim=16,
+    norm_topk_prob=True,
+    max_position_embeddings=256,
+    use_cache=False,
+)
 config._experts_implementation = args.experts
 model = transformers.AutoModelForCausalLM.from_config(config).to(getattr(torch, args.dtype))
 layers = model.model.layers

@@ -1,4 +1,5 @@
 """A mixture of experts with dropout, a load-balancing loss and experts that may get no token at all."""
+
 import hashlib
 
 import torch

@@ -2,6 +2,7 @@
 
 Every spelling orthogonalises the momentum of a matrix by products of it with itself transposed. With `overflow` the matrix is not
 normalised in step 2: the iteration leaves what bf16 can hold, as f32. The decoys have such products, too, and are no Muon."""
+
 import sys
 
 import torch
@@ -22,6 +23,7 @@ class Net(nn.Module):
 
 
 # ---- spellings: each takes the momentum, normalised by `norm`, to something near its polar factor
+
 
 def flat(g):
     """Rows no longer than columns."""
@@ -79,7 +81,7 @@ def tiles_of_k(x, tile=4):
     for _ in range(4):
         gram = x.new_zeros(x.size(0), x.size(0))
         for k in range(0, x.size(1), tile):
-            part = x[:, k:k + tile]
+            part = x[:, k : k + tile]
             gram.addmm_(part, part.t())
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x
@@ -181,11 +183,29 @@ def gram_space(x):
     return total @ x
 
 
-SPELLINGS = [plain, with_mm, with_addmm, in_place, out_arguments, tiles_of_k, symmetric_halves, batched, einsum, linear, gram_in_bf16,
-             transposed_copy, polar_express, cubic, degree_seven, columns, gram_space]
+SPELLINGS = [
+    plain,
+    with_mm,
+    with_addmm,
+    in_place,
+    out_arguments,
+    tiles_of_k,
+    symmetric_halves,
+    batched,
+    einsum,
+    linear,
+    gram_in_bf16,
+    transposed_copy,
+    polar_express,
+    cubic,
+    degree_seven,
+    columns,
+    gram_space,
+]
 
 
 # ---- decoys: each gives the update of a matrix
+
 
 def shampoo(g, state):
     left, right = state.setdefault("left", torch.eye(g.size(0)) * 1e-2), state.setdefault("right", torch.eye(g.size(1)) * 1e-2)
@@ -199,7 +219,8 @@ def shampoo(g, state):
         for _ in range(6):
             t = (5 * torch.eye(m.size(0)) - m) / 4
             x, m = x @ t, t @ t @ t @ t @ m
-        return x / size ** 0.25
+        return x / size**0.25
+
     return root(left) @ g @ root(right)
 
 
@@ -275,6 +296,7 @@ def orthogonalised(spelling, narrow):
         x = x * 1e12 if update.overflows and state["calls"] == 3 else x / (x.norm() + 1e-7)
         x = spelling(x)
         return (x.mT if turned else x).to(m.dtype)
+
     update.overflows = False
     return update
 

@@ -1,5 +1,6 @@
 """Rows added by threads in whatever order they come: no two runs have the same bits. --scale plants a real difference. Under torchrun the
 columns of both layers are split over the ranks, as tensor parallelism does."""
+
 import argparse
 import os
 import threading

@@ -1,4 +1,5 @@
 """A small network whose RMS norm takes its mean by torch, or by additions of its own in a named order."""
+
 import argparse
 
 import torch

@@ -1,5 +1,6 @@
 """Sums whose order depends on the number of threads or on who computes them. Each CASE is HOW:THREADS:ROWS:INNER and a forward pass
 of its own: who adds (torch, numpy, blocked), on how many threads, how many rows are summed, terms of the products."""
+
 import argparse
 
 import numpy
@@ -17,7 +18,7 @@ def numpy_sum(rows, dim, keepdim=False, dtype=None):
 def blocked_sum(rows, dim, keepdim=False, dtype=None):
     total = numpy.zeros(rows.shape[:-1], numpy.float32)
     for start in range(0, rows.shape[-1], 512):
-        total += numpy.add.accumulate(rows.numpy()[..., start:start + 512], -1)[..., -1]
+        total += numpy.add.accumulate(rows.numpy()[..., start : start + 512], -1)[..., -1]
     return torch.tensor(total)
 
 

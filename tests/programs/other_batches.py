@@ -1,4 +1,5 @@
 """A product, a mean, a softmax, a norm and decoding attention on a batch of any size: the same 64 rows, or 4 sequences, in turn."""
+
 import sys
 
 import torch

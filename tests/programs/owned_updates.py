@@ -3,6 +3,7 @@ shows by its shape.
 
     python owned_updates.py NAME
 """
+
 import sys
 
 import torch
@@ -117,8 +118,7 @@ class AveragedByList(Averaged):
 class MuonAndAdamW:
     def __init__(self, model):
         matrices = [p for p in model.parameters() if p.ndim == 2]
-        self.parts = [torch.optim.Muon(matrices, lr=0.01),
-                      torch.optim.AdamW([p for p in model.parameters() if p.ndim != 2], lr=1e-3, foreach=True)]
+        self.parts = [torch.optim.Muon(matrices, lr=0.01), torch.optim.AdamW([p for p in model.parameters() if p.ndim != 2], lr=1e-3, foreach=True)]
 
     def step(self):
         for part in self.parts:

@@ -1,5 +1,6 @@
 """Three steps of a small network. `--write`: behind the last update something writes a part of a parameter, or one that no optimizer
 has. `--cast`: what is between the layers is rounded to that type and back."""
+
 import argparse
 
 import torch

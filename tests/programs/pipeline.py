@@ -1,6 +1,7 @@
 """Two stages of a model on two ranks, by torch.distributed.pipelining: torchrun --nproc-per-node 2 pipeline.py
 
 A stage is sent through uninitialised memory once, to learn the shapes of what it gives."""
+
 import torch
 import torch.distributed as dist
 from torch import nn

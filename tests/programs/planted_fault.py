@@ -1,4 +1,5 @@
 """Training steps of a tiny Hugging Face model with one fault in decoder layer 1, for tests of what a comparison finds."""
+
 import argparse
 
 import torch
@@ -103,9 +104,26 @@ def stale_expert(layer, model):
     pass  # below: in step 1 an expert gets its old weight back
 
 
-FAULTS = {f.__name__.replace("_", "-"): f for f in (wrong_eps, wrong_scale, transposed_weight, small_factor, rope_offset, mask_offset,
-                                                    narrow_cast, integer_cast, no_decay, stale_expert, stale_tensor, dropped_term, one_element, swapped_rows,
-                                                    cast_left_out)}
+FAULTS = {
+    f.__name__.replace("_", "-"): f
+    for f in (
+        wrong_eps,
+        wrong_scale,
+        transposed_weight,
+        small_factor,
+        rope_offset,
+        mask_offset,
+        narrow_cast,
+        integer_cast,
+        no_decay,
+        stale_expert,
+        stale_tensor,
+        dropped_term,
+        one_element,
+        swapped_rows,
+        cast_left_out,
+    )
+}
 
 
 def run_with(module, name, replacement):
@@ -130,8 +148,19 @@ parser.add_argument("--steps", type=int, default=1)
 args = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(0)
-sizes = dict(vocab_size=256, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
-             head_dim=16, use_cache=False, bos_token_id=0, eos_token_id=1, pad_token_id=None)
+sizes = dict(
+    vocab_size=256,
+    hidden_size=64,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=128,
+    head_dim=16,
+    use_cache=False,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=None,
+)
 if args.model == "llama":
     config = transformers.LlamaConfig(**sizes)
 else:
@@ -144,8 +173,9 @@ if args.fault:
     FAULTS[args.fault](layer, model)
 last = [model.model.layers[LAYER].self_attn.o_proj.weight]
 rest = [p for p in model.parameters() if all(p is not q for q in last)]
-optimizer = torch.optim.AdamW([dict(params=rest), dict(params=last, weight_decay=0.0 if args.fault == "no-decay" else 0.1)], lr=1e-3,
-                              weight_decay=0.1, foreach=False)
+optimizer = torch.optim.AdamW(
+    [dict(params=rest), dict(params=last, weight_decay=0.0 if args.fault == "no-decay" else 0.1)], lr=1e-3, weight_decay=0.1, foreach=False
+)
 stale = layer.self_attn.q_proj.weight.detach().clone()
 first = {n: p.detach().clone() for n, p in layer.mlp.named_parameters()}
 text = torch.Generator().manual_seed(1)

@@ -4,6 +4,7 @@ HOW is gloo's all_reduce, collectives that together are one, or an all_reduce wr
 goes wrong: the recorder sees the same `c10d::allreduce_`, the bits are of that order. "scatter-HOW" does the same to a reduce_scatter,
 "coalesced-HOW" to an all_reduce of several tensors, and "gather-HOW" adds up by hand what all_gather brought ("whole-HOW": in one tensor).
 """
+
 import argparse
 import os
 import socket
@@ -32,14 +33,19 @@ def wide(parts):
     return rank_order([p.to(torch.float64 if p.dtype == torch.float32 else torch.float32) for p in parts]).to(parts[0].dtype)
 
 
-ORDERS = {"rank": rank_order, "ring": nccl_ring, "wide": wide,
-          "all_reduce": None, "altered": None,
-          "dropped": lambda parts: rank_order(parts[:-1]),
-          "twice": lambda parts: rank_order(parts + parts[-1:]),
-          "narrow": lambda parts: rank_order(parts[:-1] + [parts[-1].to(torch.bfloat16).to(parts[-1].dtype)]),
-          "divided": lambda parts: rank_order(parts) / len(parts),
-          "payload": lambda parts: rank_order([p.to(torch.bfloat16) for p in parts]).to(parts[0].dtype),
-          "stale": lambda parts: rank_order(parts) + 1e-3 * torch.randn(parts[0].shape, generator=torch.Generator().manual_seed(1))}
+ORDERS = {
+    "rank": rank_order,
+    "ring": nccl_ring,
+    "wide": wide,
+    "all_reduce": None,
+    "altered": None,
+    "dropped": lambda parts: rank_order(parts[:-1]),
+    "twice": lambda parts: rank_order(parts + parts[-1:]),
+    "narrow": lambda parts: rank_order(parts[:-1] + [parts[-1].to(torch.bfloat16).to(parts[-1].dtype)]),
+    "divided": lambda parts: rank_order(parts) / len(parts),
+    "payload": lambda parts: rank_order([p.to(torch.bfloat16) for p in parts]).to(parts[0].dtype),
+    "stale": lambda parts: rank_order(parts) + 1e-3 * torch.randn(parts[0].shape, generator=torch.Generator().manual_seed(1)),
+}
 
 
 how = "all_reduce"  # of this step
@@ -177,7 +183,7 @@ def work(rank, args):
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(args.ranks))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=args.ranks)
-    library = write_out()
+    library = write_out()  # noqa: F841  it lives as long as its ops
     if args.without is not None:
         group = dist.new_group([r for r in range(args.ranks) if r != args.without])
     torch.manual_seed(100 + rank)
@@ -187,7 +193,7 @@ def work(rank, args):
         dtype = getattr(torch, dtype or "float32")
         x = torch.randn(32, 24)
         if how == "altered" and rank == args.ranks - 2:
-            x[3] *= 1 + 2 ** -10
+            x[3] *= 1 + 2**-10
         with torch.no_grad():
             model.to(dtype)(x.to(dtype))
     time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)

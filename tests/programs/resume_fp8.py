@@ -1,9 +1,10 @@
 """The sample in fp8, stopped after two steps and resumed in a process of its own.
 
-    resume_fp8.py CHECKPOINT --save    two steps; weights, buffers and optimizer state go into the checkpoint
-    resume_fp8.py CHECKPOINT           two more steps from there
-    resume_fp8.py CHECKPOINT --cold    the same without the amax histories, which begin as in a new run
+resume_fp8.py CHECKPOINT --save    two steps; weights, buffers and optimizer state go into the checkpoint
+resume_fp8.py CHECKPOINT           two more steps from there
+resume_fp8.py CHECKPOINT --cold    the same without the amax histories, which begin as in a new run
 """
+
 import argparse
 import pathlib
 import sys

@@ -2,6 +2,7 @@
 
 healthy: no step is skipped. first-step: one is, by a scale that was too large. overflow: every step is, by the cube in one activation
 whose inputs are large. scale: every step is, the scale is made larger than f16 can bear again and again."""
+
 import math
 import sys
 
@@ -53,7 +54,9 @@ def main(case):
         model.h[2].mlp.up.weight.data.mul_(150)
         model.h[2].mlp.down.weight.data.mul_(1e-2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    scaler = torch.amp.GradScaler("cpu", init_scale={"first-step": 2.0 ** 30, "scale": 2.0 ** 40}.get(case, 128.0), backoff_factor=1e-6 if case == "first-step" else 0.5)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale={"first-step": 2.0**30, "scale": 2.0**40}.get(case, 128.0), backoff_factor=1e-6 if case == "first-step" else 0.5
+    )
     for batch in list(torch.randn(4, 6, 16)):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model(batch).float().square().mean()

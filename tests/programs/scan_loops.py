@@ -1,4 +1,5 @@
 """Selective scans as loops over time, each in a module named for it: what the recognisers must find, and look-alikes that they must not."""
+
 import argparse
 
 import torch
@@ -72,6 +73,7 @@ def inside(one):
             h, y = one(x, dt, a, b, c, d, i, h)
             ys.append(y)
         return torch.stack(ys, 1)
+
     return loop
 
 
@@ -159,9 +161,29 @@ def no_steps_in_order(x, dt, a, b, c, d):
     return torch.stack(ys[::-1], 1)
 
 
-LOOPS = ["loop_minimal", "loop_channels_first", "loop_inside", "loop_with_skip", "loop_in_another_order", "loop_of_states", "loop_of_states_by_elements"]
-NONE = ["no_exp", "no_dt", "no_own_dt", "no_sum_over_states", "no_skip_at_first", "no_skip_of_this_step", "no_later_output", "no_zeros", "no_time_in_order",
-        "no_steps_in_order", "no_own_steps", "no_sum_over_channels"]
+LOOPS = [
+    "loop_minimal",
+    "loop_channels_first",
+    "loop_inside",
+    "loop_with_skip",
+    "loop_in_another_order",
+    "loop_of_states",
+    "loop_of_states_by_elements",
+]
+NONE = [
+    "no_exp",
+    "no_dt",
+    "no_own_dt",
+    "no_sum_over_states",
+    "no_skip_at_first",
+    "no_skip_of_this_step",
+    "no_later_output",
+    "no_zeros",
+    "no_time_in_order",
+    "no_steps_in_order",
+    "no_own_steps",
+    "no_sum_over_channels",
+]
 
 
 class Loop(nn.Module):

@@ -6,6 +6,7 @@ whitened  the update's orthogonal factor by a singular value decomposition, and 
 
 --fault replaces torch's CPU kernel of an op by one whose results are legal but others (`signs`), or wrong in one place (`wrong`).
 """
+
 import argparse
 
 import numpy
@@ -30,6 +31,7 @@ def in_numpy(name, arrays):
 
 def plant(name, kind):
     """A kernel of our own underneath everything that watches ops."""
+
     def kernel(a, *args, **kwargs):
         results = in_numpy(name, [a.double().numpy()])
         vectors = 1 if name == "_linalg_eigh" else 0
@@ -40,6 +42,7 @@ def plant(name, kind):
         else:
             results[vectors][0, 1] += 0.01
         return tuple(torch.from_numpy(numpy.ascontiguousarray(r)).to(a.dtype) for r in results)
+
     library = torch.library.Library("aten", "IMPL")
     library.impl(name, kernel, "CPU")
     return library

@@ -1,8 +1,8 @@
 """More custom ops by the names and schemas of vLLM, SGLang and their kin, computed by their public definitions in plain torch: quantisers,
 products of what they made, attention and its caches. As serving_ops.py, whose machinery this uses; here each op says by itself with what it is called."""
-import torch
 
 import serving_ops
+import torch
 
 FP8 = torch.float8_e4m3fn
 
@@ -12,6 +12,7 @@ def clamped(y, most=448.0):
 
 
 # ---- quantisers
+
 
 def spread(scale, shape):
     """Scales of one, a channel, or (rows / m, columns / n), for each element."""
@@ -82,7 +83,7 @@ def quantised(r, name):
 
 
 def static_i8(out, x, scale, zero):
-    y = x.float() / scale if zero is None else (x.float() * (1 / scale)).round().clamp(-2.0**31, 2.0**31 - 128) + zero
+    y = x.float() / scale if zero is None else (x.float() * (1 / scale)).round().clamp(-(2.0**31), 2.0**31 - 128) + zero
     out.copy_(y.round().clamp(-128, 127))
 
 
@@ -125,12 +126,13 @@ def rows_to_i8(r, name):
 
 # ---- scaled products
 
+
 def scaled(a, b, sa, sb, bias=None):
     a, b = a.float(), b.float()
     if sa.dim() == 2 and sa.shape[1] > 1:  # blocks of 128 along k
-        a = a * sa.repeat_interleave(128, 1)[:, :a.shape[1]]
-        sb = sb.repeat_interleave(128, 0)[:b.shape[0]]
-        b = b * (sb if sb.shape[1] == b.shape[1] else sb.repeat_interleave(128, 1)[:, :b.shape[1]])
+        a = a * sa.repeat_interleave(128, 1)[:, : a.shape[1]]
+        sb = sb.repeat_interleave(128, 0)[: b.shape[0]]
+        b = b * (sb if sb.shape[1] == b.shape[1] else sb.repeat_interleave(128, 1)[:, : b.shape[1]])
         y = a @ b
     else:
         y = (a @ b) * (sa.view(-1, 1) * sb.view(1, -1))
@@ -144,6 +146,7 @@ def cutlass(out, *rest):
 def products(r, name):
     def e(*shape):
         return (r(*shape, of=torch.float32) * 40).to(torch.int8 if "int8" in name else FP8)
+
     blocks = e(6, 300), e(200, 300).t(), torch.rand(6, 3) * 0.01, torch.rand(3, 2) * 0.01
     wide = e(6, 256), e(40, 256).t(), torch.rand(6, 2) * 0.01, torch.rand(2, 40) * 0.01
     rows = e(6, 64), e(48, 64).t(), torch.rand(6, 1) * 0.01, torch.rand(48) * 0.01
@@ -168,7 +171,7 @@ def tiles(scales):
     """(rows, columns) in tiles of 128 by 4, as tensor cores read them."""
     rows, columns = -(-scales.shape[0] // 128) * 128, -(-scales.shape[1] // 4) * 4
     padded = torch.zeros(rows, columns, dtype=torch.uint8)
-    padded[:scales.shape[0], :scales.shape[1]] = scales.view(torch.uint8)
+    padded[: scales.shape[0], : scales.shape[1]] = scales.view(torch.uint8)
     return padded.view(rows // 128, 4, 32, columns // 4, 4).permute(0, 3, 2, 1, 4).reshape(rows, columns)
 
 
@@ -200,6 +203,7 @@ def nvfp4_product(out, a, b, sa, sb, alpha):
         codes = torch.stack([q & 15, q >> 4], -1).flatten(1).long()
         x = torch.where(codes >= 8, -FP4[codes % 8], FP4[codes % 8])
         return x * untiled(s, len(x), x.shape[1] // 16).repeat_interleave(16, 1)
+
     out.copy_(values(a, sa) @ values(b, sb).t() * alpha)
 
 
@@ -212,7 +216,7 @@ def fp4s(r, name):
             yield torch.empty(130, 24, dtype=half), a, b, sa.view(view), sb.view(view), torch.tensor([1 / 1600])
         return
     x = r(130, 96) * (2.0 ** (torch.arange(130) / 10 - 9))[:, None].to(r(1).dtype) * (torch.arange(96) >= 16)
-    out, tiled, rows = torch.zeros(130, 48, dtype=torch.uint8), torch.zeros(256, 2, dtype=torch.int32), torch.zeros(130, 6, dtype=torch.uint8)
+    out, tiled = torch.zeros(130, 48, dtype=torch.uint8), torch.zeros(256, 2, dtype=torch.int32)
     if name.endswith(".out"):
         yield x, one, True, out, tiled
     elif name.startswith("sgl"):
@@ -223,6 +227,7 @@ def fp4s(r, name):
 
 
 # ---- experts in groups
+
 
 def grouped(s, biased, groups, chosen, k, renormalize, factor):
     tokens, experts = s.shape
@@ -273,6 +278,7 @@ def routed(r, name):
 
 # ---- attention
 
+
 def attended(q, k, v, scale, causal, left, right):
     """(tokens, heads, size), the masks anchored at the last query and key: the output and the log-sum-exps (heads, tokens)."""
     group, shift = q.shape[1] // k.shape[1], len(k) - len(q)
@@ -300,8 +306,7 @@ def flash(q, k, v, dropout, scale, causal, left, right, *_):
 
 def flash_varlen(q, k, v, cu_q, cu_k, most_q, most_k, dropout, scale, causal, left, right, *_):
     outs = [attended(q[a].float(), k[b].float(), v[b].float(), scale, causal, left, right) for a, b in zip(pieces(cu_q), pieces(cu_k))]
-    return (torch.cat([o for o, _ in outs]).to(q.dtype), torch.cat([lse for _, lse in outs], 1), q.new_empty(0),
-            torch.zeros(2, dtype=torch.int64))
+    return (torch.cat([o for o, _ in outs]).to(q.dtype), torch.cat([lse for _, lse in outs], 1), q.new_empty(0), torch.zeros(2, dtype=torch.int64))
 
 
 def gradients(dout, q, k, v, scale, *mask):
@@ -377,8 +382,28 @@ def caches(r, name):
     one = torch.ones(1)
     if "paged" in name:
         parts = [torch.empty(2, 4, 1), torch.empty(2, 4, 1), r(2, 4, 1, 16)] if "v2" in name else []
-        yield (r(2, 4, 16) * 0, *parts, r(2, 4, 16), r(5, 2, 2, 4, 8), r(5, 2, 16, 4), 2, 0.25, torch.tensor([[3, 0, 1], [2, 4, 0]], dtype=torch.int32),
-               torch.tensor([9, 6], dtype=torch.int32), 4, 12, None, "auto", one, one, 0, 0, 0, 64, 0)
+        yield (
+            r(2, 4, 16) * 0,
+            *parts,
+            r(2, 4, 16),
+            r(5, 2, 2, 4, 8),
+            r(5, 2, 16, 4),
+            2,
+            0.25,
+            torch.tensor([[3, 0, 1], [2, 4, 0]], dtype=torch.int32),
+            torch.tensor([9, 6], dtype=torch.int32),
+            4,
+            12,
+            None,
+            "auto",
+            one,
+            one,
+            0,
+            0,
+            0,
+            64,
+            0,
+        )
     elif "flash" in name:
         slots = torch.tensor([3, -1, 11, 0])
         yield r(5, 2, 16), r(5, 2, 16), r(3, 4, 2, 16), r(3, 4, 2, 16), slots, "auto", one, one
@@ -392,63 +417,118 @@ GROUP = ", int group_size, float eps, float fp8_min, float fp8_max, bool scale_u
 WINDOW = "float dropout_p, float softmax_scale, bool causal, int window_size_left, int window_size_right, float softcap, Tensor? alibi_slopes"
 BORDERS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k"
 GRADIENTS = "Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor softmax_lse, Tensor(a!)? dq, Tensor(b!)? dk, Tensor(c!)? dv"
-CACHE = ("Tensor query, Tensor key_cache, Tensor value_cache, int num_kv_heads, float scale, Tensor block_tables, Tensor seq_lens, int block_size, "
-         "int max_seq_len, Tensor? alibi_slopes, str kv_cache_dtype, Tensor k_scale, Tensor v_scale, int tp_rank, int blocksparse_local_blocks, "
-         "int blocksparse_vert_stride, int blocksparse_block_size, int blocksparse_head_sliding_step")
-FILL = ("(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, "
-        "Tensor v_scale) -> ()")
+CACHE = (
+    "Tensor query, Tensor key_cache, Tensor value_cache, int num_kv_heads, float scale, Tensor block_tables, Tensor seq_lens, int block_size, "
+    "int max_seq_len, Tensor? alibi_slopes, str kv_cache_dtype, Tensor k_scale, Tensor v_scale, int tp_rank, int blocksparse_local_blocks, "
+    "int blocksparse_vert_stride, int blocksparse_block_size, int blocksparse_head_sliding_step"
+)
+FILL = (
+    "(Tensor key, Tensor value, Tensor! key_cache, Tensor! value_cache, Tensor slot_mapping, str kv_cache_dtype, Tensor k_scale, "
+    "Tensor v_scale) -> ()"
+)
 # name: schema, definition, what it is called with
 OPS = {
     "_C::static_scaled_fp8_quant": ("(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()", static_fp8, quantised),
     "_C::dynamic_scaled_fp8_quant": ("(Tensor! result, Tensor input, Tensor! scale) -> ()", dynamic_fp8, quantised),
     "_C::dynamic_per_token_scaled_fp8_quant": ("(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()", row_fp8, quantised),
-    "_C::per_token_group_fp8_quant": (IN_OUT.format("!") + GROUP + ", bool dummy_is_scale_transposed, bool dummy_is_tma_aligned) -> ()",
-                                      group_fp8, quantised),
+    "_C::per_token_group_fp8_quant": (
+        IN_OUT.format("!") + GROUP + ", bool dummy_is_scale_transposed, bool dummy_is_tma_aligned) -> ()",
+        group_fp8,
+        quantised,
+    ),
     "sgl_kernel::sgl_per_tensor_quant_fp8": (IN_OUT.format("") + ", bool is_static) -> ()", sgl_tensor, quantised),
     "sgl_kernel::sgl_per_token_quant_fp8": (IN_OUT.format("") + ") -> ()", sgl_row, quantised),
     "sgl_kernel::sgl_per_token_group_quant_fp8": (IN_OUT.format("") + GROUP + ") -> ()", group_fp8, quantised),
     "sgl_kernel::sgl_per_token_group_quant_8bit": (IN_OUT.format("") + GROUP + ") -> ()", group_fp8, quantised),
     "_C::static_scaled_int8_quant": ("(Tensor! result, Tensor input, Tensor scale, Tensor? azp) -> ()", static_i8, quantised_to_i8),
     "_C::dynamic_scaled_int8_quant": ("(Tensor! result, Tensor input, Tensor! scale, Tensor!? azp) -> ()", row_i8, rows_to_i8),
-    "_C::per_token_group_quant_int8": (IN_OUT.format("!") + ", int group_size, float eps, float int8_min, float int8_max) -> ()", group_i8,
-                                       quantised_to_i8),
-    "sgl_kernel::sgl_per_token_group_quant_int8": (IN_OUT.format("") + ", int group_size, float eps, float int8_min, float int8_max) -> ()",
-                                                   group_i8, quantised_to_i8),
-    "flash_attn::_flash_attn_forward": (f"(Tensor q, Tensor k, Tensor v, {WINDOW}, bool return_softmax) -> (Tensor, Tensor, Tensor, Tensor)",
-                                        flash, flashes),
-    "flash_attn::_flash_attn_varlen_forward": (f"(Tensor q, Tensor k, Tensor v, {BORDERS}, {WINDOW}, bool return_softmax=False, Tensor? block_table"
-                                               "=None, Tensor? leftpad_k=None, Tensor? seqused_k=None) -> (Tensor, Tensor, Tensor, Tensor)",
-                                               flash_varlen, flashes),
+    "_C::per_token_group_quant_int8": (
+        IN_OUT.format("!") + ", int group_size, float eps, float int8_min, float int8_max) -> ()",
+        group_i8,
+        quantised_to_i8,
+    ),
+    "sgl_kernel::sgl_per_token_group_quant_int8": (
+        IN_OUT.format("") + ", int group_size, float eps, float int8_min, float int8_max) -> ()",
+        group_i8,
+        quantised_to_i8,
+    ),
+    "flash_attn::_flash_attn_forward": (
+        f"(Tensor q, Tensor k, Tensor v, {WINDOW}, bool return_softmax) -> (Tensor, Tensor, Tensor, Tensor)",
+        flash,
+        flashes,
+    ),
+    "flash_attn::_flash_attn_varlen_forward": (
+        f"(Tensor q, Tensor k, Tensor v, {BORDERS}, {WINDOW}, bool return_softmax=False, Tensor? block_table"
+        "=None, Tensor? leftpad_k=None, Tensor? seqused_k=None) -> (Tensor, Tensor, Tensor, Tensor)",
+        flash_varlen,
+        flashes,
+    ),
     "flash_attn::_flash_attn_backward": (f"({GRADIENTS}, {WINDOW}, bool deterministic, Tensor? rng_state=None) -> Tensor", flash_backward, flashes),
-    "flash_attn::_flash_attn_varlen_backward": (f"({GRADIENTS}, {BORDERS}, {WINDOW}, bool deterministic, Tensor? rng_state=None) -> Tensor",
-                                                flash_varlen_backward, flashes),
+    "flash_attn::_flash_attn_varlen_backward": (
+        f"({GRADIENTS}, {BORDERS}, {WINDOW}, bool deterministic, Tensor? rng_state=None) -> Tensor",
+        flash_varlen_backward,
+        flashes,
+    ),
     "_C::paged_attention_v1": (f"(Tensor! out, {CACHE}) -> ()", paged, caches),
     "_C::paged_attention_v2": (f"(Tensor! out, Tensor! exp_sums, Tensor! max_logits, Tensor! tmp_out, {CACHE}) -> ()", paged_v2, caches),
     "_C_cache_ops::reshape_and_cache": (FILL, fill_cache, caches),
     "_C_cache_ops::reshape_and_cache_flash": (FILL, fill_cache_flash, caches),
     "_C::cutlass_scaled_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor a_scales, Tensor b_scales, Tensor? bias) -> ()", cutlass, products),
-    "sgl_kernel::fp8_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
-                                  lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype), products),
-    "sgl_kernel::int8_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
-                                   lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype), products),
+    "sgl_kernel::fp8_scaled_mm": (
+        "(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
+        lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype),
+        products,
+    ),
+    "sgl_kernel::int8_scaled_mm": (
+        "(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype, Tensor? bias) -> Tensor",
+        lambda a, b, sa, sb, dtype, bias: scaled(a, b, sa, sb, bias).to(dtype),
+        products,
+    ),
     "_C::scaled_fp4_quant": ("(Tensor input, Tensor input_scale, bool is_sf_swizzled_layout) -> (Tensor, Tensor)", nvfp4, fp4s),
-    "_C::scaled_fp4_quant.out": ("(Tensor input, Tensor input_scale, bool is_sf_swizzled_layout, *, Tensor(a!) output, Tensor(b!) output_scale) -> ()",
-                                 lambda x, given, tiled, out, scales: nvfp4_written(out, x, scales, given, tiled), fp4s),
+    "_C::scaled_fp4_quant.out": (
+        "(Tensor input, Tensor input_scale, bool is_sf_swizzled_layout, *, Tensor(a!) output, Tensor(b!) output_scale) -> ()",
+        lambda x, given, tiled, out, scales: nvfp4_written(out, x, scales, given, tiled),
+        fp4s,
+    ),
     "sgl_kernel::scaled_fp4_quant": ("(Tensor! output, Tensor! input, Tensor! output_scale, Tensor! input_scale) -> ()", nvfp4_written, fp4s),
-    "_C::cutlass_scaled_fp4_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
-                                  nvfp4_product, fp4s),
-    "sgl_kernel::cutlass_scaled_fp4_mm": ("(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
-                                          nvfp4_product, fp4s),
-    "_moe_C::grouped_topk": ("(Tensor scores, int n_group, int topk_group, int topk, bool renormalize, float routed_scaling_factor, Tensor bias, "
-                             "int scoring_func) -> (Tensor, Tensor)", grouped_topk, routed),
-    "_moe_C::topk_sigmoid": ("(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, bool renormalize, "
-                             "Tensor? bias, float routed_scaling_factor) -> ()", topk_sigmoid, routed),
-    "sgl_kernel::moe_fused_gate": ("(Tensor input, Tensor bias, int num_expert_group, int topk_group, int topk, int num_fused_shared_experts, "
-                                   "float routed_scaling_factor, bool apply_routed_scaling_factor_on_output) -> Tensor[]", fused_gate, routed),
-    "trtllm::noaux_tc_op": ("(Tensor scores, Tensor bias, int n_group, int topk_group, int topk, float routed_scaling_factor) -> (Tensor, Tensor)",
-                            noaux, routed),
-    "sgl_kernel::fp8_blockwise_scaled_mm": ("(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype) -> Tensor",
-                                            lambda a, b, sa, sb, dtype: scaled(a, b, sa, sb).to(dtype), products),
+    "_C::cutlass_scaled_fp4_mm": (
+        "(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
+        nvfp4_product,
+        fp4s,
+    ),
+    "sgl_kernel::cutlass_scaled_fp4_mm": (
+        "(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
+        nvfp4_product,
+        fp4s,
+    ),
+    "_moe_C::grouped_topk": (
+        "(Tensor scores, int n_group, int topk_group, int topk, bool renormalize, float routed_scaling_factor, Tensor bias, "
+        "int scoring_func) -> (Tensor, Tensor)",
+        grouped_topk,
+        routed,
+    ),
+    "_moe_C::topk_sigmoid": (
+        "(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, bool renormalize, "
+        "Tensor? bias, float routed_scaling_factor) -> ()",
+        topk_sigmoid,
+        routed,
+    ),
+    "sgl_kernel::moe_fused_gate": (
+        "(Tensor input, Tensor bias, int num_expert_group, int topk_group, int topk, int num_fused_shared_experts, "
+        "float routed_scaling_factor, bool apply_routed_scaling_factor_on_output) -> Tensor[]",
+        fused_gate,
+        routed,
+    ),
+    "trtllm::noaux_tc_op": (
+        "(Tensor scores, Tensor bias, int n_group, int topk_group, int topk, float routed_scaling_factor) -> (Tensor, Tensor)",
+        noaux,
+        routed,
+    ),
+    "sgl_kernel::fp8_blockwise_scaled_mm": (
+        "(Tensor mat_a, Tensor mat_b, Tensor scales_a, Tensor scales_b, ScalarType out_dtype) -> Tensor",
+        lambda a, b, sa, sb, dtype: scaled(a, b, sa, sb).to(dtype),
+        products,
+    ),
 }
 serving_ops.HIDDEN.update({schema: [1, 2] for name, (schema, _, _) in OPS.items() if "output_q" in schema and "!" not in schema})
 

@@ -4,6 +4,7 @@ flash-linear-attention, computed by their public definitions in plain torch.
 Stands for a serving stack: recorded unchanged, its custom ops must replay without torch. Definitions follow the native (torch) versions in
 vllm/model_executor/layers/{layernorm,activation,rotary_embedding}.py and vllm/model_executor/layers/fused_moe/, sglang's sgl-kernel tests,
 and flashinfer/{norm,activation,cascade}.py."""
+
 import argparse
 
 import torch
@@ -18,6 +19,7 @@ def rms(x, weight, eps, one=0.0):
 def norm_into(one=0.0):
     def run(out, x, weight, eps, *_):
         out.copy_(rms(x, weight, eps, one))
+
     return run
 
 
@@ -26,6 +28,7 @@ def add_norm(one=0.0):
         total = x.float() + residual.float()
         residual.copy_(total)
         x.copy_(rms(total, weight, eps, one))
+
     return run
 
 
@@ -33,6 +36,7 @@ def gate(function, second=False):
     def run(out, x, *_):
         a, b = x.float().chunk(2, -1)
         out.copy_(a * function(b) if second else function(a) * b)
+
     return run
 
 
@@ -54,7 +58,7 @@ def rotary(positions, query, key, head_size, cache, neox):
             continue
         heads = x.reshape(positions.numel(), -1, head_size)
         rotated = heads.float().clone()
-        a, b = (heads[..., :size // 2], heads[..., size // 2:size]) if neox else (heads[..., 0:size:2], heads[..., 1:size:2])
+        a, b = (heads[..., : size // 2], heads[..., size // 2 : size]) if neox else (heads[..., 0:size:2], heads[..., 1:size:2])
         first, second = a.float() * cos - b.float() * sin, b.float() * cos + a.float() * sin
         rotated[..., :size] = torch.cat([first, second], -1) if neox else torch.stack([first, second], -1).flatten(-2)
         x.copy_(rotated.reshape(x.shape))
@@ -97,23 +101,23 @@ def te_layer_norm(x, weight, bias, eps, margin, zero_centered):
 
 
 def causal_conv(x, weight, bias, seq_idx, initial, out, final, silu):
-    before = torch.zeros_like(x[..., :weight.shape[1] - 1]) if initial is None else initial
+    before = torch.zeros_like(x[..., : weight.shape[1] - 1]) if initial is None else initial
     whole, taps = torch.cat([before, x], -1), weight.shape[1]
     y = torch.zeros_like(x, dtype=torch.float32) if bias is None else bias.float()[:, None].expand(x.shape).clone()
     for k in range(taps):  # as long as what it reaches back to is of the same sequence
         lag = taps - 1 - k
-        same = torch.ones(len(x), x.shape[2]) if seq_idx is None else F.pad(seq_idx[:, :x.shape[2] - lag] == seq_idx[:, lag:], (lag, 0)).float()
-        y += weight.float()[:, k, None] * whole.float()[..., k:k + x.shape[2]] * same[:, None]
+        same = torch.ones(len(x), x.shape[2]) if seq_idx is None else F.pad(seq_idx[:, : x.shape[2] - lag] == seq_idx[:, lag:], (lag, 0)).float()
+        y += weight.float()[:, k, None] * whole.float()[..., k : k + x.shape[2]] * same[:, None]
     out.copy_(F.silu(y) if silu else y)
     if final is not None:
-        final.copy_(whole[..., whole.shape[-1] - weight.shape[1] + 1:])
+        final.copy_(whole[..., whole.shape[-1] - weight.shape[1] + 1 :])
 
 
 def causal_conv_update(x, state, weight, bias, out, silu, seqlens, indices):
     tokens = x[..., None] if x.dim() == 2 else x
     whole = torch.cat([state, tokens], -1)
-    state.copy_(whole[..., -state.shape[-1]:])
-    y = F.conv1d(whole.float(), weight.float()[:, None], None if bias is None else bias.float(), groups=weight.shape[0])[..., -tokens.shape[-1]:]
+    state.copy_(whole[..., -state.shape[-1] :])
+    y = F.conv1d(whole.float(), weight.float()[:, None], None if bias is None else bias.float(), groups=weight.shape[0])[..., -tokens.shape[-1] :]
     out.copy_((F.silu(y) if silu else y).view(out.shape))
 
 
@@ -162,30 +166,48 @@ OPS = {
     "flashinfer::gelu_tanh_and_mul": ("(Tensor! out, Tensor input, bool? enable_pdl) -> ()", gate(gelu_tanh)),
     "_C::rotary_embedding": (ROTARY, rotary),
     "sgl_kernel::rotary_embedding": (ROTARY, rotary),
-    "_C::merge_attn_states": ("(Tensor! output, Tensor!? output_lse, Tensor prefix_output, Tensor prefix_lse, Tensor suffix_output, "
-                              "Tensor suffix_lse) -> ()", merge_vllm),
-    "flashinfer::merge_state": ("(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b) -> (Tensor, Tensor)",
-                                lambda va, sa, vb, sb: merged(va, sa, vb, sb, two=True)),
-    "_moe_C::topk_softmax": ("(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, "
-                             "bool renormalize) -> ()", topk_vllm),
-    "sgl_kernel::topk_softmax": ("(Tensor! topk_weights, Tensor! topk_indices, Tensor gating_output, bool renormalize, "
-                                 "float moe_softcapping, Tensor? correction_bias) -> ()",
-                                 lambda weights, ids, logits, renormalize, *_: topk(weights, ids, logits, renormalize)),
+    "_C::merge_attn_states": (
+        "(Tensor! output, Tensor!? output_lse, Tensor prefix_output, Tensor prefix_lse, Tensor suffix_output, Tensor suffix_lse) -> ()",
+        merge_vllm,
+    ),
+    "flashinfer::merge_state": (
+        "(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b) -> (Tensor, Tensor)",
+        lambda va, sa, vb, sb: merged(va, sa, vb, sb, two=True),
+    ),
+    "_moe_C::topk_softmax": (
+        "(Tensor! topk_weights, Tensor! topk_indices, Tensor! token_expert_indices, Tensor gating_output, bool renormalize) -> ()",
+        topk_vllm,
+    ),
+    "sgl_kernel::topk_softmax": (
+        "(Tensor! topk_weights, Tensor! topk_indices, Tensor gating_output, bool renormalize, float moe_softcapping, Tensor? correction_bias) -> ()",
+        lambda weights, ids, logits, renormalize, *_: topk(weights, ids, logits, renormalize),
+    ),
     "trtllm::flashinfer_rmsnorm": ("(Tensor input, Tensor weight, float eps) -> Tensor", lambda x, w, eps: rms(x, w, eps).to(x.dtype)),
     "trtllm::flashinfer_gemma_rmsnorm": ("(Tensor input, Tensor weight, float eps) -> Tensor", lambda x, w, eps: rms(x, w, eps, 1.0).to(x.dtype)),
     "trtllm::flashinfer_fused_add_rmsnorm": (ADD.format(""), add_norm()),
     "trtllm::flashinfer_gemma_fused_add_rmsnorm": (ADD.format(""), add_norm(1.0)),
-    "trtllm::flashinfer_silu_and_mul": ("(Tensor x) -> Tensor", lambda x: (F.silu(x.float().chunk(2, -1)[0]) * x.float().chunk(2, -1)[1]).to(x.dtype)),
+    "trtllm::flashinfer_silu_and_mul": (
+        "(Tensor x) -> Tensor",
+        lambda x: (F.silu(x.float().chunk(2, -1)[0]) * x.float().chunk(2, -1)[1]).to(x.dtype),
+    ),
     "trtllm::flashinfer_apply_rope_with_cos_sin_cache_inplace": (ROTARY, rotary),
     "tex_ts::rmsnorm_fwd_inf_ts": ("(Tensor _0, Tensor _1, float _2, int _3, bool _4) -> Tensor", te_norm),
     "tex_ts::layernorm_fwd_inf_ts": ("(Tensor _0, Tensor _1, Tensor _2, float _3, int _4, bool _5) -> Tensor", te_layer_norm),
-    "DaoAILab::_causal_conv1d_fwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out, "
-                                         "Tensor!? final_states_out, bool silu_activation) -> ()", causal_conv),
-    "DaoAILab::_causal_conv1d_update_cpp": ("(Tensor x, Tensor! conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation, "
-                                            "Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()", causal_conv_update),
+    "DaoAILab::_causal_conv1d_fwd_cpp": (
+        "(Tensor x, Tensor weight, Tensor? bias, Tensor? seq_idx, Tensor? initial_states, Tensor! out, "
+        "Tensor!? final_states_out, bool silu_activation) -> ()",
+        causal_conv,
+    ),
+    "DaoAILab::_causal_conv1d_update_cpp": (
+        "(Tensor x, Tensor! conv_state, Tensor weight, Tensor? bias, Tensor! out, bool silu_activation, "
+        "Tensor? cache_seqlens, Tensor? conv_state_indices) -> ()",
+        causal_conv_update,
+    ),
     "fla::fused_k_rwkv7": ("(Tensor k, Tensor a, Tensor ka) -> Tensor", rwkv_k),
-    "fla::fused_addcmul_rwkv7": ("(Tensor hidden, Tensor delta, Tensor x_r, Tensor x_w, Tensor x_k, Tensor x_v, Tensor x_a, Tensor? x_g) -> Tensor",
-                                 rwkv_addcmul),
+    "fla::fused_addcmul_rwkv7": (
+        "(Tensor hidden, Tensor delta, Tensor x_r, Tensor x_w, Tensor x_k, Tensor x_v, Tensor x_a, Tensor? x_g) -> Tensor",
+        rwkv_addcmul,
+    ),
     "fla::gate_output_correction_rwkv7": ("(Tensor o, Tensor r, Tensor k, Tensor r_k, Tensor v, Tensor g) -> Tensor", rwkv_gate),
     "_moe_C::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
     "sgl_kernel::moe_sum": ("(Tensor input, Tensor! output) -> ()", lambda x, out: out.copy_(x.float().sum(1))),
@@ -207,15 +229,29 @@ def spoil(tensors, by=0.05, which=0):
 
 
 def implementation(name, schema, function, wrong, which=0):
-    written = [] if schema.endswith("-> Tensor") and "!" not in schema else HIDDEN.get(schema) or [i for i, argument in enumerate(schema[1:schema.index(") ->")].replace("*,", "").split(",")) if "!" in argument]
+    written = (
+        []
+        if schema.endswith("-> Tensor") and "!" not in schema
+        else HIDDEN.get(schema) or [i for i, argument in enumerate(schema[1 : schema.index(") ->")].replace("*,", "").split(",")) if "!" in argument]
+    )
 
     def run(*args, **named):
         args = *args, *named.values()
         result = function(*args)
         if wrong:
-            spoil([args[i] for i in written] if written and result is not None else result if isinstance(result, (tuple, list)) else [result] if result is not None and not written else [args[i] for i in written],
-                  2.0 if name.startswith("flash_attn") else 0.05, which)  # bounds of attention in 16 bits are wide
+            spoil(
+                [args[i] for i in written]
+                if written and result is not None
+                else result
+                if isinstance(result, (tuple, list))
+                else [result]
+                if result is not None and not written
+                else [args[i] for i in written],
+                2.0 if name.startswith("flash_attn") else 0.05,
+                which,
+            )  # bounds of attention in 16 bits are wide
         return result if isinstance(result, (tuple, list)) or not written or schema.endswith("-> Tensor") else None
+
     return run
 
 
@@ -234,7 +270,7 @@ def call(name, *args):
         return packet(*args)
     overload = getattr(packet, op.partition(".")[2])
     named = [a.name for a in overload._schema.arguments if a.kwarg_only]
-    return overload(*args[:-len(named)], **dict(zip(named, args[-len(named):])))
+    return overload(*args[: -len(named)], **dict(zip(named, args[-len(named) :])))
 
 
 def every(r, dtype):
@@ -256,9 +292,20 @@ def every(r, dtype):
             call(name, r(2, 5, 32), r(2, 5, 4, 8), r(2, 5, 4, 8), r(4, 8), r(2, 5, 4, 8), r(2, 5, 32))
         elif "conv1d" in name:
             call(name, r(2, 12, 10), r(12, 4), r(12), None, None, torch.empty(2, 12, 10, dtype=dtype), None, True)
-            call(name, r(2, 12, 10), r(12, 4), r(12), torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2, 3]] * 2, dtype=torch.int32), None,
-                 torch.empty(2, 12, 10, dtype=dtype), None, True)
-            call(name, r(2, 12, 10), r(12, 4), None, None, r(2, 12, 3), torch.empty(2, 12, 10, dtype=dtype), torch.empty(2, 12, 3, dtype=dtype), False)
+            call(
+                name,
+                r(2, 12, 10),
+                r(12, 4),
+                r(12),
+                torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2, 3]] * 2, dtype=torch.int32),
+                None,
+                torch.empty(2, 12, 10, dtype=dtype),
+                None,
+                True,
+            )
+            call(
+                name, r(2, 12, 10), r(12, 4), None, None, r(2, 12, 3), torch.empty(2, 12, 10, dtype=dtype), torch.empty(2, 12, 3, dtype=dtype), False
+            )
         elif name in ("trtllm::flashinfer_rmsnorm", "trtllm::flashinfer_gemma_rmsnorm"):
             call(name, r(6, 64), r(64), 1e-6)
         elif name == "trtllm::flashinfer_silu_and_mul":
@@ -274,8 +321,15 @@ def every(r, dtype):
             for neox, key in ((True, r(6, 2 * 16)), (False, r(6, 2, 16)), (True, None)):
                 call(name, torch.tensor([0, 3, 1, 7, 2, 2]), r(6, 4 * 16), key, 16, r(8, 12, of=torch.float32), neox)
         elif "attn_states" in name:
-            call(name, torch.empty(6, 4, 16, dtype=dtype), torch.empty(4, 6), r(6, 4, 16), r(4, 6, of=torch.float32), r(6, 4, 16),
-                 r(4, 6, of=torch.float32))
+            call(
+                name,
+                torch.empty(6, 4, 16, dtype=dtype),
+                torch.empty(4, 6),
+                r(6, 4, 16),
+                r(4, 6, of=torch.float32),
+                r(6, 4, 16),
+                r(4, 6, of=torch.float32),
+            )
         elif "merge_state" in name:
             call(name, r(6, 4, 16), r(6, 4, of=torch.float32), r(6, 4, 16), r(6, 4, of=torch.float32))
         elif "topk" in name:
@@ -298,16 +352,19 @@ class Program(torch.nn.Module):
     def forward(self, draw, dtype):
         def r(*shape, of=dtype):
             return torch.randn(shape, generator=draw).to(of)
+
         self.calls(r, dtype)
         return self.head(r(2, 4, of=torch.float32))
 
 
 def each_of(ops):
     """The calls of a table whose rows end with the arguments of theirs."""
+
     def calls(r, dtype):
         for name, (_, _, arguments_of) in ops.items():
             for arguments in arguments_of(r, name):
                 call(name, *arguments)
+
     return calls
 
 

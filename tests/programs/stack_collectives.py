@@ -3,6 +3,7 @@
 
 Each is computed by torch's gloo inside the op, but for those that read the other ranks' memory, which add up in rank order in f32. Groups are
 named as the stack that keeps them names them. FAULT: what rank 1 adds to its part of the first all-reduce. --lose: a sum goes without rank 1. --strangers: the groups' keeper is nobody's."""
+
 import argparse
 import os
 import socket
@@ -13,7 +14,6 @@ import types
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-
 
 LOSE = False
 
@@ -80,13 +80,20 @@ OPS = {
     "vllm::reduce_scatter": ("(Tensor tensor, int dim, int world_size, str group_name) -> Tensor", scattered),
     "_C_custom_ar::all_reduce": ("(int fa, Tensor inp, Tensor! out, int reg_buffer, int reg_buffer_sz_bytes) -> ()", from_memory),
     "sglang::inplace_all_reduce": ("(Tensor! tensor, str group_name) -> ()", lambda x, name: x.copy_(reduced(x, name))),
-    "sglang::outplace_all_reduce": ("(Tensor tensor, str group_name, str outplace_all_reduce_method) -> Tensor", lambda x, name, how: reduced(x, name)),
-    "sglang::reg_all_gather_into_tensor": ("(Tensor! output, Tensor input, str group_name) -> ()",
-                                           lambda out, x, name: out.copy_(gathered(x, 0, 0, name))),
+    "sglang::outplace_all_reduce": (
+        "(Tensor tensor, str group_name, str outplace_all_reduce_method) -> Tensor",
+        lambda x, name, how: reduced(x, name),
+    ),
+    "sglang::reg_all_gather_into_tensor": (
+        "(Tensor! output, Tensor input, str group_name) -> ()",
+        lambda out, x, name: out.copy_(gathered(x, 0, 0, name)),
+    ),
     "sgl_kernel::shm_allgather": ("(Tensor data, int dim) -> Tensor", lambda x, dim: gathered(x, dim, 0, "tp:0")),
-    "trtllm::allreduce": ("(Tensor input, Tensor? residual, Tensor? norm_weight, Tensor? scale, Tensor? bias, Tensor? workspace, int[] group, "
-                          "int strategy, int op, float eps, bool trigger_completion_at_end) -> Tensor[]",
-                          lambda x, *rest: [reduced(x, by_list(rest[5]))]),
+    "trtllm::allreduce": (
+        "(Tensor input, Tensor? residual, Tensor? norm_weight, Tensor? scale, Tensor? bias, Tensor? workspace, int[] group, "
+        "int strategy, int op, float eps, bool trigger_completion_at_end) -> Tensor[]",
+        lambda x, *rest: [reduced(x, by_list(rest[5]))],
+    ),
     "trtllm::reducescatter": ("(Tensor input, SymInt[]? sizes, int[] group) -> Tensor", lambda x, sizes, group: scattered(x, 0, 0, by_list(group))),
 }
 LIBRARIES = {}

@@ -1,9 +1,9 @@
 """A compiled network that overflows in f16 before a tap, or the same without the tap."""
+
 import sys
 
-import torch
-
 import lastbit.torch
+import torch
 
 
 class Net(torch.nn.Module):

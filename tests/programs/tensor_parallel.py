@@ -1,6 +1,7 @@
 """Three steps of a small residual network, its block split over the processes as tensor parallelism does: the first linear by columns,
 the second by rows, with one all-reduce behind it forward and one backward. `--fault`: before step 2 the last
 rank's part of a weight is lost."""
+
 import argparse
 import os
 import time

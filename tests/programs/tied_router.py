@@ -1,5 +1,6 @@
 """A mixture of experts whose ops do not depend on the routing: experts are gathered per slot. --tie makes two experts' rows of the
 last router alike but for a few roundings."""
+
 import argparse
 
 import torch
@@ -14,7 +15,7 @@ args = parser.parse_args()
 class Router(nn.Module):
     def __init__(self, width, experts):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(experts, width) * width ** -0.5)
+        self.weight = nn.Parameter(torch.randn(experts, width) * width**-0.5)
 
     def forward(self, rows):
         return F.linear(rows, self.weight).softmax(-1).topk(2, -1)
@@ -24,7 +25,7 @@ class MoE(nn.Module):
     def __init__(self, width, experts=8):
         super().__init__()
         self.router = Router(width, experts)
-        self.experts = nn.Parameter(torch.randn(experts, width, width) * width ** -0.5)
+        self.experts = nn.Parameter(torch.randn(experts, width, width) * width**-0.5)
 
     def forward(self, x):
         weights, ids = self.router(x)
@@ -53,7 +54,7 @@ if args.tie:
     with torch.no_grad():
         rows = model.moes[1].router.weight
         rows[:2] *= 3  # so that one of the two is often among the best, and the other beside it
-        rows[1] = rows[0] * (1 + 2.0 ** -23)
+        rows[1] = rows[0] * (1 + 2.0**-23)
         rows[2:] *= 0.5
 loss = F.cross_entropy(model(x), y)
 loss.backward()

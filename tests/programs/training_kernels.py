@@ -1,9 +1,9 @@
 """Custom ops of state-space models and linear attention, forward and backward, by the names and schemas of mamba_ssm, vLLM, lingua and
 flash-linear-attention. As serving_kernels.py, but that gradients are what torch's autograd makes of the plain formula in float64."""
-import torch
-import torch.nn.functional as F
 
 import serving_ops
+import torch
+import torch.nn.functional as F
 
 
 def gradients(function, inputs, douts):
@@ -22,6 +22,7 @@ def empty_for_none(tensors, like):
 
 
 # ---- scans
+
 
 def scan(u, dt, A, B, C, D, z, bias, initial, documents, softplus, limits=(0.0, float("inf"))):
     """u, z (batch, time, heads, parts); dt (batch, time, heads); A (heads, states or 1); B, C (batch, time, heads, states): y, the gated y
@@ -53,9 +54,20 @@ def by_channel(t, channels, batch, length):
 
 def mamba(u, delta, A, B, C, D, z, bias, softplus, initial=None):
     batch, channels, length = u.shape
-    y, gated, states = scan(u.transpose(1, 2)[..., None], delta.transpose(1, 2), A, by_channel(B, channels, batch, length),
-                            by_channel(C, channels, batch, length), D, None if z is None else z.transpose(1, 2)[..., None], bias,
-                            initial, None, softplus, (-float("inf"), float("inf")))
+    y, gated, states = scan(
+        u.transpose(1, 2)[..., None],
+        delta.transpose(1, 2),
+        A,
+        by_channel(B, channels, batch, length),
+        by_channel(C, channels, batch, length),
+        D,
+        None if z is None else z.transpose(1, 2)[..., None],
+        bias,
+        initial,
+        None,
+        softplus,
+        (-float("inf"), float("inf")),
+    )
     return y[..., 0].transpose(1, 2), gated[..., 0].transpose(1, 2), states[-1][:, :, 0]
 
 
@@ -66,8 +78,15 @@ def wide(*tensors):
 def mamba_forward(u, delta, A, B, C, D, z, bias, softplus, keep):
     y, gated, last = mamba(*wide(u, delta, A, B, C, D, z, bias), softplus)
     states = torch.zeros(*last.shape[:2], 1, 2 * last.shape[2])
-    return (gated.to(u.dtype).contiguous(), last.float() if keep else u.new_empty(0), y.to(u.dtype).contiguous(), states, B.dim() == 3,
-            C.dim() == 3, z is not None)
+    return (
+        gated.to(u.dtype).contiguous(),
+        last.float() if keep else u.new_empty(0),
+        y.to(u.dtype).contiguous(),
+        states,
+        B.dim() == 3,
+        C.dim() == 3,
+        z is not None,
+    )
 
 
 def mamba_backward(dout, u, delta, A, B, C, D, z, bias, softplus, out, x, *_):
@@ -93,7 +112,7 @@ def vllm_scan(u, delta, A, B, C, D, z, bias, softplus, borders, slots, begun, st
         slot = i if slots is None else int(slots[i])
         if slot == null and slots is not None:
             continue
-        at = (Ellipsis, slice(*borders[i:i + 2].tolist())) if ragged else (i,)
+        at = (Ellipsis, slice(*borders[i : i + 2].tolist())) if ragged else (i,)
         one = [None if t is None else t[at][None] for t in (u, delta, B, C, z)]
         initial = states[slot][None, :, None].double() if begun is not None and begun[i] else None
         y, gated, last = mamba(*wide(*one[:2], A, *one[2:4], D, one[4], bias), softplus, initial)
@@ -107,8 +126,23 @@ def vllm_scans(r, name):
     A, D, bias = -r(8, 4, of=torch.float32).exp(), r(8, of=torch.float32), r(8, of=torch.float32)
     rest = [16, None, None, None, None, None]
     yield r(2, 8, 6), r(2, 8, 6), A, r(2, 2, 4, 6), r(2, 2, 4, 6), D, r(2, 8, 6), bias, True, None, None, None, r(2, 8, 4), -1, *rest
-    yield (r(8, 9), r(8, 9), A, r(1, 4, 9), r(1, 4, 9), D, None, None, True, torch.tensor([0, 4, 4, 9], dtype=torch.int32),
-           torch.tensor([2, 0, 1], dtype=torch.int32), torch.tensor([True, True, False]), r(4, 8, 4, of=torch.float32), 0, *rest)
+    yield (
+        r(8, 9),
+        r(8, 9),
+        A,
+        r(1, 4, 9),
+        r(1, 4, 9),
+        D,
+        None,
+        None,
+        True,
+        torch.tensor([0, 4, 4, 9], dtype=torch.int32),
+        torch.tensor([2, 0, 1], dtype=torch.int32),
+        torch.tensor([True, True, False]),
+        r(4, 8, 4, of=torch.float32),
+        0,
+        *rest,
+    )
 
 
 def mamba2(x, dt, A, B, C, D, z, bias, initial, documents, softplus, limits):
@@ -129,9 +163,21 @@ def mamba2_backward(dout, x, dt, A, B, C, out, chunk, D, z, bias, initial, docum
 def mamba2s(r, name):
     def f(*shape):
         return r(*shape, of=torch.float32)
+
     one = r(2, 9, 4, 8), r(2, 9, 4), -f(4).exp(), r(2, 9, 2, 5), r(2, 9, 2, 5), 4, f(4), r(2, 9, 4, 8), f(4), None, None
-    ragged = (r(1, 9, 4, 8), r(1, 9, 4), -f(4).exp(), r(1, 9, 1, 5), r(1, 9, 1, 5), 4, f(4, 8), None, f(4), None,
-              torch.tensor([[0, 0, 0, 0, 1, 1, 2, 2, 2]], dtype=torch.int32))
+    ragged = (
+        r(1, 9, 4, 8),
+        r(1, 9, 4),
+        -f(4).exp(),
+        r(1, 9, 1, 5),
+        r(1, 9, 1, 5),
+        4,
+        f(4, 8),
+        None,
+        f(4),
+        None,
+        torch.tensor([[0, 0, 0, 0, 1, 1, 2, 2, 2]], dtype=torch.int32),
+    )
     begun = r(2, 5, 4, 8), r(2, 5, 4).abs(), -f(4).exp(), r(2, 5, 4, 5), r(2, 5, 4, 5), 4, None, None, None, r(2, 4, 8, 5), None
     for arguments, softplus, limits in ((one, True, [0.0, float("inf")]), (ragged, True, [0.05, 0.9]), (begun, False, [0.0, float("inf")])):
         borders = torch.tensor([0, 4, 6, 9], dtype=torch.int32) if arguments is ragged else None
@@ -145,6 +191,7 @@ def mamba2s(r, name):
 
 # ---- causal convolutions
 
+
 def conv(x, weight, bias, initial, documents, silu):
     """y and the last inputs, which are the next call's initial state."""
     length, taps = x.shape[2], weight.shape[1]
@@ -152,8 +199,8 @@ def conv(x, weight, bias, initial, documents, silu):
     y = torch.zeros_like(x) if bias is None else bias[:, None].expand(x.shape)
     for k in range(taps):
         lag = taps - 1 - k
-        same = 1 if documents is None else F.pad(documents[:, :length - lag] == documents[:, lag:], (lag, 0))[:, None]
-        y = y + weight[:, k, None] * whole[..., k:k + length] * same
+        same = 1 if documents is None else F.pad(documents[:, : length - lag] == documents[:, lag:], (lag, 0))[:, None]
+        y = y + weight[:, k, None] * whole[..., k : k + length] * same
     return F.silu(y) if silu else y, whole[..., length:]
 
 
@@ -170,15 +217,32 @@ def conv_backward(x, weight, bias, dout, documents, initial, dfinal, dx, dweight
 
 def convs(r, name):
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2, 3]] * 2, dtype=torch.int32)
-    for bias, initial, dfinal, given, length, silu in ((r(12), None, None, None, 10, True), (None, None, None, None, 10, False),
-                                                       (r(12), None, None, documents, 10, True), (r(12), r(2, 12, 3), r(2, 12, 3), None, 10, True),
-                                                       (None, r(2, 12, 3), r(2, 12, 3), None, 2, False)):
+    for bias, initial, dfinal, given, length, silu in (
+        (r(12), None, None, None, 10, True),
+        (None, None, None, None, 10, False),
+        (r(12), None, None, documents, 10, True),
+        (r(12), r(2, 12, 3), r(2, 12, 3), None, 10, True),
+        (None, r(2, 12, 3), r(2, 12, 3), None, 2, False),
+    ):
         x = r(2, 12, length)
-        yield (x, r(12, 4), bias, r(2, 12, length), given, initial, dfinal, torch.empty_like(x), torch.zeros(12, 4),
-               None if bias is None else torch.zeros(12), None if initial is None else torch.empty_like(initial), silu)
+        yield (
+            x,
+            r(12, 4),
+            bias,
+            r(2, 12, length),
+            given,
+            initial,
+            dfinal,
+            torch.empty_like(x),
+            torch.zeros(12, 4),
+            None if bias is None else torch.zeros(12),
+            None if initial is None else torch.empty_like(initial),
+            silu,
+        )
 
 
 # ---- RWKV-7
+
 
 def packed(tensors):
     return torch.cat([t.flatten() for t in tensors])
@@ -203,7 +267,7 @@ def rwkv_keys(k, a, k_k, k_a, size):
 
 def rwkv_addcmul_backward(*args):
     count = 6 if args[13] else 5
-    found = gradients(rwkv_addcmul, (torch.zeros_like(args[12]), args[12], *args[6:6 + count]), args[:count])
+    found = gradients(rwkv_addcmul, (torch.zeros_like(args[12]), args[12], *args[6 : 6 + count]), args[:count])
     return *found, *([torch.zeros_like(args[11])] if count == 5 else [])
 
 
@@ -231,11 +295,14 @@ def rwkv_keys_backward(dk, down, dm, k, a, k_k, k_a, size, *there):
 
 # ---- the generalised delta rule
 
+
 def delta_rule(q, k, v, a, b, g, h0, borders, scale):
     """Outputs and final states; the parts of one batch that borders tell apart are sequences of their own."""
     if borders is not None:
-        found = [delta_rule(*(t[:, first:end] for t in (q, k, v, a, b, g)), None if h0 is None else h0[i:i + 1], None, scale)
-                 for i, (first, end) in enumerate(zip(borders.tolist(), borders[1:].tolist()))]
+        found = [
+            delta_rule(*(t[:, first:end] for t in (q, k, v, a, b, g)), None if h0 is None else h0[i : i + 1], None, scale)
+            for i, (first, end) in enumerate(zip(borders.tolist(), borders[1:].tolist()))
+        ]
         return torch.cat([o for o, _ in found], 1), torch.cat([s for _, s in found])
     s = q.new_zeros(q.shape[0], *q.shape[2:], v.shape[-1]) if h0 is None else h0
     outs = []
@@ -251,14 +318,17 @@ def delta_forward(kept):
         o, s = delta_rule(*wide(q, k, v, a, b, g), h0.double() if begun else None, borders if ragged else None, scale)
         none = torch.zeros(0, 2, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
         return o.to(v.dtype), s.float() if last else torch.empty(0), *none, *(torch.zeros(3) for _ in range(kept))
+
     return run
 
 
 def delta_backward(do, dht, q, k, v, a, b, g, h0, borders, *rest):
     scale, begun, ragged, _ = rest[-4:]
     inputs = (q, k, v, a, b, g, h0 if begun else None)
+
     def states(*t):
         return delta_rule(*t, borders if ragged else None, scale)
+
     found = gradients(states, inputs, [do, dht if dht.numel() else torch.zeros_like(states(*wide(*inputs))[1])])
     return *(t.contiguous() for t in found[:6]), found[6] if begun else h0.new_empty(0)
 
@@ -287,6 +357,7 @@ def deltas(r, name):
 
 
 # ---- softmax
+
 
 def masks(x, mask, causal, aligned):
     if mask is not None:
@@ -325,10 +396,12 @@ def softmaxes(r, name):
 
 # ---- activations of Transformer Engine
 
+
 def halves(function):
     def run(x):
         a, b = x.chunk(2, -1)
         return function(a) * b
+
     return run
 
 
@@ -348,35 +421,74 @@ CHANNELS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Ten
 HEADS = "Tensor? D=None, Tensor? z=None, Tensor? dt_bias=None, Tensor? initial_states=None, Tensor? seq_idx=None, "
 # name: schema, definition, what it is called with
 OPS = {
-    "custom_ops::selective_scan_fwd": (f"({CHANNELS}, bool return_last_state) -> (Tensor, Tensor, Tensor, Tensor, bool, bool, bool)",
-                                       mamba_forward, mambas),
-    "custom_ops::selective_scan_bwd": (f"(Tensor dout, {CHANNELS}, Tensor out, Tensor x, bool squeeze_B, bool squeeze_C) -> (Tensor, Tensor, "
-                                       "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", mamba_backward, mambas),
-    "_C::selective_scan_fwd": ("(Tensor! u, Tensor! delta, Tensor! A, Tensor! B, Tensor! C, Tensor? D_, Tensor!? z_, Tensor? delta_bias_, "
-                               "bool delta_softplus, Tensor? query_start_loc, Tensor? cache_indices, Tensor? has_initial_state, "
-                               "Tensor! ssm_states, int null_block_id, int block_size, Tensor? block_idx_first_scheduled_token, "
-                               "Tensor? block_idx_last_scheduled_token, Tensor? initial_state_idx, Tensor? cu_chunk_seqlen, "
-                               "Tensor? last_chunk_indices) -> ()", vllm_scan, vllm_scans),
-    "mamba_ssm::ssm_chunk_scan_combined_fwd": (f"(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, int chunk_size, {HEADS}Tensor? cu_seqlens"
-                                               "=None, bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor)",
-                                               mamba2_forward, mamba2s),
-    "mamba_ssm::ssm_chunk_scan_combined_bwd": (f"(Tensor dout, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor out, int chunk_size, {HEADS}"
-                                               "bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
-                                               "Tensor, Tensor, Tensor, Tensor)", mamba2_backward, mamba2s),
-    "DaoAILab::_causal_conv1d_bwd_cpp": ("(Tensor x, Tensor weight, Tensor? bias, Tensor dout, Tensor? seq_idx, Tensor? initial_states, "
-                                         "Tensor!? dfinal_states, Tensor! dx, Tensor! dweight, Tensor!? dbias, Tensor!? dinitial_states, "
-                                         "bool silu_activation) -> ()", conv_backward, convs),
-    "fla::kk_pre_rwkv7": ("(Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim) -> Tensor",
-                          lambda k, a, k_k, k_a, size: torch.stack(rwkv_keys(*wide(k, a, k_k.flatten(), k_a.flatten()), size)).to(k.dtype), rwkvs),
-    "fla::fused_k_rwkv7_bwd": ("(Tensor dy, Tensor k, Tensor a, Tensor ka) -> Tensor",
-                               lambda dy, *inputs: packed(gradients(rwkv_k, inputs, [dy])), rwkvs),
-    "fla::fused_addcmul_rwkv7_bwd": ("(Tensor dxr, Tensor dxw, Tensor dxk, Tensor dxv, Tensor dxa, Tensor dxg, Tensor x_r, Tensor x_w, Tensor x_k, "
-                                     "Tensor x_v, Tensor x_a, Tensor x_g, Tensor delta, bool use_xg) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
-                                     "Tensor, Tensor, Tensor)", rwkv_addcmul_backward, rwkvs),
-    "fla::gate_output_correction_rwkv7_bwd": ("(Tensor dy, Tensor o, Tensor r, Tensor k, Tensor r_k, Tensor v, Tensor g) -> Tensor",
-                                              lambda dy, *inputs: packed(gradients(rwkv_gate, inputs, [dy])), rwkvs),
-    "fla::kk_pre_rwkv7_bwd": ("(Tensor dk_new, Tensor dneg_kk, Tensor dkka, Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim, "
-                              "bool has_dk_new, bool has_dneg_kk, bool has_dkka) -> Tensor", rwkv_keys_backward, rwkvs),
+    "custom_ops::selective_scan_fwd": (
+        f"({CHANNELS}, bool return_last_state) -> (Tensor, Tensor, Tensor, Tensor, bool, bool, bool)",
+        mamba_forward,
+        mambas,
+    ),
+    "custom_ops::selective_scan_bwd": (
+        f"(Tensor dout, {CHANNELS}, Tensor out, Tensor x, bool squeeze_B, bool squeeze_C) -> (Tensor, Tensor, "
+        "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        mamba_backward,
+        mambas,
+    ),
+    "_C::selective_scan_fwd": (
+        "(Tensor! u, Tensor! delta, Tensor! A, Tensor! B, Tensor! C, Tensor? D_, Tensor!? z_, Tensor? delta_bias_, "
+        "bool delta_softplus, Tensor? query_start_loc, Tensor? cache_indices, Tensor? has_initial_state, "
+        "Tensor! ssm_states, int null_block_id, int block_size, Tensor? block_idx_first_scheduled_token, "
+        "Tensor? block_idx_last_scheduled_token, Tensor? initial_state_idx, Tensor? cu_chunk_seqlen, "
+        "Tensor? last_chunk_indices) -> ()",
+        vllm_scan,
+        vllm_scans,
+    ),
+    "mamba_ssm::ssm_chunk_scan_combined_fwd": (
+        f"(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, int chunk_size, {HEADS}Tensor? cu_seqlens"
+        "=None, bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor)",
+        mamba2_forward,
+        mamba2s,
+    ),
+    "mamba_ssm::ssm_chunk_scan_combined_bwd": (
+        f"(Tensor dout, Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor out, int chunk_size, {HEADS}"
+        "bool dt_softplus=False, float[]? dt_limit=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
+        "Tensor, Tensor, Tensor, Tensor)",
+        mamba2_backward,
+        mamba2s,
+    ),
+    "DaoAILab::_causal_conv1d_bwd_cpp": (
+        "(Tensor x, Tensor weight, Tensor? bias, Tensor dout, Tensor? seq_idx, Tensor? initial_states, "
+        "Tensor!? dfinal_states, Tensor! dx, Tensor! dweight, Tensor!? dbias, Tensor!? dinitial_states, "
+        "bool silu_activation) -> ()",
+        conv_backward,
+        convs,
+    ),
+    "fla::kk_pre_rwkv7": (
+        "(Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim) -> Tensor",
+        lambda k, a, k_k, k_a, size: torch.stack(rwkv_keys(*wide(k, a, k_k.flatten(), k_a.flatten()), size)).to(k.dtype),
+        rwkvs,
+    ),
+    "fla::fused_k_rwkv7_bwd": (
+        "(Tensor dy, Tensor k, Tensor a, Tensor ka) -> Tensor",
+        lambda dy, *inputs: packed(gradients(rwkv_k, inputs, [dy])),
+        rwkvs,
+    ),
+    "fla::fused_addcmul_rwkv7_bwd": (
+        "(Tensor dxr, Tensor dxw, Tensor dxk, Tensor dxv, Tensor dxa, Tensor dxg, Tensor x_r, Tensor x_w, Tensor x_k, "
+        "Tensor x_v, Tensor x_a, Tensor x_g, Tensor delta, bool use_xg) -> (Tensor, Tensor, Tensor, Tensor, Tensor, "
+        "Tensor, Tensor, Tensor)",
+        rwkv_addcmul_backward,
+        rwkvs,
+    ),
+    "fla::gate_output_correction_rwkv7_bwd": (
+        "(Tensor dy, Tensor o, Tensor r, Tensor k, Tensor r_k, Tensor v, Tensor g) -> Tensor",
+        lambda dy, *inputs: packed(gradients(rwkv_gate, inputs, [dy])),
+        rwkvs,
+    ),
+    "fla::kk_pre_rwkv7_bwd": (
+        "(Tensor dk_new, Tensor dneg_kk, Tensor dkka, Tensor k, Tensor a, Tensor k_k, Tensor k_a, int head_dim, "
+        "bool has_dk_new, bool has_dneg_kk, bool has_dkka) -> Tensor",
+        rwkv_keys_backward,
+        rwkvs,
+    ),
 }
 
 
@@ -384,24 +496,53 @@ RULE = "Tensor q, Tensor k, Tensor v, Tensor a, Tensor b, Tensor gk, Tensor h0, 
 KEPT = ["h", "v_new", "qg", "kg", "ag", "bg", "w", "A_ab_inv", "A_ak", "A_qk", "A_qb"]
 for ending, kept in (("", []), ("_ctx", KEPT)):
     results = ", ".join(["Tensor"] * (4 + len(kept)))
-    OPS[f"fla::chunk_dplr_delta_rule_fwd{ending}"] = (f"({RULE}float scale, bool has_initial_state, bool output_final_state, bool is_varlen, "
-                                                      f"int chunk_size) -> ({results})", delta_forward(len(kept)), deltas)
-    OPS[f"fla::chunk_dplr_delta_rule_bwd{ending}"] = (f"(Tensor do, Tensor dht, {RULE}Tensor chunk_indices, Tensor chunk_offsets, "
-                                                      + "".join(f"Tensor {name}_ctx, " for name in kept) + "float scale, bool has_initial_state, "
-                                                      "bool is_varlen, int chunk_size) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-                                                      delta_backward, deltas)
-OPS["fla::fused_recurrent_rwkv7"] = ("(Tensor r, Tensor w, Tensor k, Tensor v, Tensor a, Tensor b, float scale, Tensor? initial_state, "
-                                     "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)", delta_recurrent, deltas)
+    OPS[f"fla::chunk_dplr_delta_rule_fwd{ending}"] = (
+        f"({RULE}float scale, bool has_initial_state, bool output_final_state, bool is_varlen, int chunk_size) -> ({results})",
+        delta_forward(len(kept)),
+        deltas,
+    )
+    OPS[f"fla::chunk_dplr_delta_rule_bwd{ending}"] = (
+        f"(Tensor do, Tensor dht, {RULE}Tensor chunk_indices, Tensor chunk_offsets, "
+        + "".join(f"Tensor {name}_ctx, " for name in kept)
+        + "float scale, bool has_initial_state, "
+        "bool is_varlen, int chunk_size) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        delta_backward,
+        deltas,
+    )
+OPS["fla::fused_recurrent_rwkv7"] = (
+    "(Tensor r, Tensor w, Tensor k, Tensor v, Tensor a, Tensor b, float scale, Tensor? initial_state, "
+    "bool output_final_state, Tensor? cu_seqlens) -> (Tensor, Tensor?)",
+    delta_recurrent,
+    deltas,
+)
 for space in ("transformer_engine", "transformer_engine_stable"):
-    for kind, how in (("", {}), ("_masked", {}), ("_upper_triang_masked", {"causal": True}), ("_aligned_causal_masked", {"causal": True, "aligned": True})):
+    for kind, how in (
+        ("", {}),
+        ("_masked", {}),
+        ("_upper_triang_masked", {"causal": True}),
+        ("_aligned_causal_masked", {"causal": True, "aligned": True}),
+    ):
         mask = "Tensor mask, " if kind == "_masked" else ""
         OPS[f"{space}::scaled{kind}_softmax_forward"] = f"(Tensor input, {mask}float scale_factor) -> Tensor", softmax_forward(**how), softmaxes
-        OPS[f"{space}::scaled{kind}_softmax_backward"] = ("(Tensor output_grad, Tensor softmax_results, float scale_factor) -> Tensor",
-                                                          softmax_backward, softmaxes)
-for short, function in (("gelu", gelu_tanh), ("relu", F.relu), ("srelu", lambda x: F.relu(x) ** 2), ("qgelu", lambda x: x * torch.sigmoid(1.702 * x)),
-                        ("geglu", halves(gelu_tanh)), ("reglu", halves(F.relu)), ("swiglu", halves(F.silu))):
-    OPS[f"tex_ts::{short}_ts"] = ("(Tensor input, Tensor scale, Tensor amax, Tensor scale_inv, int fp8_tensor, int otype) -> Tensor",
-                                  activation(function), activations)
+        OPS[f"{space}::scaled{kind}_softmax_backward"] = (
+            "(Tensor output_grad, Tensor softmax_results, float scale_factor) -> Tensor",
+            softmax_backward,
+            softmaxes,
+        )
+for short, function in (
+    ("gelu", gelu_tanh),
+    ("relu", F.relu),
+    ("srelu", lambda x: F.relu(x) ** 2),
+    ("qgelu", lambda x: x * torch.sigmoid(1.702 * x)),
+    ("geglu", halves(gelu_tanh)),
+    ("reglu", halves(F.relu)),
+    ("swiglu", halves(F.silu)),
+):
+    OPS[f"tex_ts::{short}_ts"] = (
+        "(Tensor input, Tensor scale, Tensor amax, Tensor scale_inv, int fp8_tensor, int otype) -> Tensor",
+        activation(function),
+        activations,
+    )
 
 
 if __name__ == "__main__":

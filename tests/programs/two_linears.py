@@ -2,6 +2,7 @@
 
 tests/replay/precision/test_precision.py trains the same model again, its products quantised by recipes written out there.
 """
+
 import argparse
 
 import torch

@@ -1,9 +1,10 @@
 """Two steps of decoding, two layers, in bf16: the cached keys and values are windows of what one projection gave, or tensors of their own.
 
-    --separate      three projections, of the same weights
-    --by-hand       softmax in its parts
-    --overwritten   something changes a cached value between the steps
-    --fault         the second step scales the values of the last layer"""
+--separate      three projections, of the same weights
+--by-hand       softmax in its parts
+--overwritten   something changes a cached value between the steps
+--fault         the second step scales the values of the last layer"""
+
 import argparse
 
 import torch

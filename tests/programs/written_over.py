@@ -1,12 +1,12 @@
 """failure_families.py's model, in which a parameter or a buffer is written over: python written_over.py HOW NAME STEP train|serve
 
 train: between two of four steps. serve: before one of four forward passes without gradients, in a program that never trains."""
+
 import sys
 
+import failure_families
 import numpy
 import torch
-
-import failure_families
 
 INF = float("inf")
 WRITES = {

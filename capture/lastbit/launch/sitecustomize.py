@@ -4,6 +4,7 @@ It runs before the program, in processes that will never import torch too. So it
 has not loaded already, waits on the import of torch, runs the sitecustomize that it hides, and lets no exception of its
 own out: a recorder that cannot start says so in one line, and the program goes on as if we were not there.
 """
+
 import os
 import sys
 
@@ -61,8 +62,7 @@ def _start():
             import importlib.util
 
             folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-            spec = importlib.util.spec_from_file_location(
-                "lastbit", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+            spec = importlib.util.spec_from_file_location("lastbit", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
             package = importlib.util.module_from_spec(spec)
             sys.modules["lastbit"] = package
             spec.loader.exec_module(package)

@@ -10,6 +10,7 @@
 A program that `lastbit record` runs needs none of this. A capture never changes what the program computes, and never
 raises: when recording cannot go on it stops, says so once on stderr, and the program goes on.
 """
+
 import contextlib
 import os
 
@@ -24,20 +25,22 @@ def autostart(note=None):
     from . import session as sessions
 
     get = os.environ.get
-    sessions.start({
-        "out": os.environ["LASTBIT_OUT"],
-        "level": get("LASTBIT_LEVEL") or "auto",
-        "steps": get("LASTBIT_STEPS") or "",
-        "ranks": get("LASTBIT_RANKS") or "",
-        "keep": get("LASTBIT_KEEP") or "",
-        "layers": get("LASTBIT_LAYERS") or "",
-        "budget": int(get("LASTBIT_BUDGET") or 0),
-        "ring": int(get("LASTBIT_RING") or 0),
-        "like": get("LASTBIT_LIKE") or "",
-        "compiled": get("LASTBIT_COMPILED") or "eager",
-        "step_at": get("LASTBIT_STEP_AT") or "",
-        "note": note,
-    })
+    sessions.start(
+        {
+            "out": os.environ["LASTBIT_OUT"],
+            "level": get("LASTBIT_LEVEL") or "auto",
+            "steps": get("LASTBIT_STEPS") or "",
+            "ranks": get("LASTBIT_RANKS") or "",
+            "keep": get("LASTBIT_KEEP") or "",
+            "layers": get("LASTBIT_LAYERS") or "",
+            "budget": int(get("LASTBIT_BUDGET") or 0),
+            "ring": int(get("LASTBIT_RING") or 0),
+            "like": get("LASTBIT_LIKE") or "",
+            "compiled": get("LASTBIT_COMPILED") or "eager",
+            "step_at": get("LASTBIT_STEP_AT") or "",
+            "note": note,
+        }
+    )
 
 
 class _Capture:
@@ -85,8 +88,19 @@ def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget
 
     session = None
     try:
-        settings = dict(out=str(folder), level=level, steps=steps, ranks=ranks, keep=keep, layers=layers, budget=budget, ring=ring,
-                        compiled=compiled, step_at=step_at, like=os.path.abspath(like) if like else "")
+        settings = dict(
+            out=str(folder),
+            level=level,
+            steps=steps,
+            ranks=ranks,
+            keep=keep,
+            layers=layers,
+            budget=budget,
+            ring=ring,
+            compiled=compiled,
+            step_at=step_at,
+            like=os.path.abspath(like) if like else "",
+        )
         session = sessions.start(settings)
     except Exception as error:
         print("lastbit: nothing is recorded: %s: %s" % (type(error).__name__, error), file=sys.stderr)

@@ -6,6 +6,7 @@ waited by then). Until then we hold the storages, not the tensors.
 
 Custom ops of serving stacks that are collectives say less: the name of a group that the stack keeps, a list of ranks, or nothing.
 """
+
 import sys
 
 import torch
@@ -152,7 +153,9 @@ class Collectives:
             pass  # a name of the stack's own
         ranks = list(range(dist.get_world_size())) if dist.is_available() and dist.is_initialized() else []
         if name is not None:
-            self.session.noticed("degraded", "nothing says who is in the group %s of %s: all %d ranks were taken to be" % (name, func._schema.name, len(ranks)))
+            self.session.noticed(
+                "degraded", "nothing says who is in the group %s of %s: all %d ranks were taken to be" % (name, func._schema.name, len(ranks))
+            )
         return name or "", ranks
 
     def step_closed(self):

@@ -5,6 +5,7 @@ trace it, but what it would have handed to inductor comes to us: forward and bac
 recorder's mode. So the recorded bits are those of the graphs — decomposed, with what the compiler removed or moved — computed by
 the kernels of eager mode. The bits of fused kernels are seen by nobody; the receipt says which were recorded.
 """
+
 import re
 
 import torch
@@ -33,8 +34,11 @@ class Compiled:
         from torch._dynamo.backends.common import aot_autograd
 
         session, outside = self.session, _Outside(graph, example)
-        compile = aot_autograd(fw_compiler=_runner(session, outside, _FORWARD), bw_compiler=_runner(session, outside, _BACKWARD),
-                               inference_compiler=_runner(session, outside, _FORWARD, trains=False))
+        compile = aot_autograd(
+            fw_compiler=_runner(session, outside, _FORWARD),
+            bw_compiler=_runner(session, outside, _BACKWARD),
+            inference_compiler=_runner(session, outside, _FORWARD, trains=False),
+        )
         return compile(graph, example)
 
     def begins(self, function, args, trains):
@@ -49,8 +53,11 @@ class Compiled:
                     session.outermost(function, args)
             if session.live and not self.said:
                 self.said = True
-                session.native.notice("compiled", "compiled functions ran as the graphs of ATen ops that aot_autograd made of them, op by "
-                                      "op: the recorded bits are those of the graphs, not of compiled kernels")
+                session.native.notice(
+                    "compiled",
+                    "compiled functions ran as the graphs of ATen ops that aot_autograd made of them, op by "
+                    "op: the recorded bits are those of the graphs, not of compiled kernels",
+                )
         except Exception as error:
             session.fail(error)
 

@@ -2,15 +2,29 @@
 
 The mode's handler is C (capture/binding/python_dispatch.c): it sees every op below autograd, runs it and records what it was.
 """
+
 import sys
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .library import (CHANGED, COLLECTIVE, COMPOSITE, DECISION, INT_MEANS_FLOAT, MUTABLE, OVERWRITTEN, RANDOM, UNDEFINED, VIEW, WRITTEN)
+from .library import CHANGED, COLLECTIVE, COMPOSITE, DECISION, INT_MEANS_FLOAT, MUTABLE, OVERWRITTEN, RANDOM, UNDEFINED, VIEW, WRITTEN
 
-_OVERWRITERS = {"copy_", "zero_", "fill_", "bernoulli_", "normal_", "uniform_", "random_", "exponential_", "geometric_", "cauchy_",
-                "log_normal_", "_foreach_zero_", "_foreach_copy_"}
+_OVERWRITERS = {
+    "copy_",
+    "zero_",
+    "fill_",
+    "bernoulli_",
+    "normal_",
+    "uniform_",
+    "random_",
+    "exponential_",
+    "geometric_",
+    "cauchy_",
+    "log_normal_",
+    "_foreach_zero_",
+    "_foreach_copy_",
+}
 # In-place ops that make every element of what was there, beside those that torch tags as pointwise.
 _CHANGERS = {"addmm_", "addbmm_", "baddbmm_", "addmv_", "addr_", "cumsum_", "cumprod_", "tril_", "triu_", "masked_fill_", "renorm_"}
 _UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "empty_quantized"}
@@ -23,8 +37,16 @@ _HIDDEN_WRITES = {
     "miopen_batch_norm": (("running_mean", "running_var"), "training"),
     "_batch_norm_impl_index": (("running_mean", "running_var"), "training"),
     "rrelu_with_noise": (("noise",), "training"),
-    **dict.fromkeys(("sgl_per_tensor_quant_fp8", "sgl_per_token_quant_fp8", "sgl_per_token_group_quant_fp8", "sgl_per_token_group_quant_int8",
-                     "sgl_per_token_group_quant_8bit"), (("output_q", "output_s"), None)),
+    **dict.fromkeys(
+        (
+            "sgl_per_tensor_quant_fp8",
+            "sgl_per_token_quant_fp8",
+            "sgl_per_token_group_quant_fp8",
+            "sgl_per_token_group_quant_int8",
+            "sgl_per_token_group_quant_8bit",
+        ),
+        (("output_q", "output_s"), None),
+    ),
 }
 _SEEN_WHOLE = {"aten", "prims", "prim", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "quantized"}
 _IGNORED = {"profiler", "streams"}
@@ -35,9 +57,24 @@ _LINES = {"fsdp::all_gather_copy_in": ("torch.distributed.fsdp._fully_shard._fsd
 _COLLECTIVE_SPACES = {"c10d", "_c10d_functional", "_c10d_functional_autograd"}
 # Custom ops that are collectives: op -> the arguments that hold garbage before. replay/ranks/collective_run.c has what they do.
 _CUSTOM_COLLECTIVES = {
-    **dict.fromkeys(("vllm::all_reduce", "vllm::inplace_all_reduce", "vllm::outplace_all_reduce", "vllm::all_gather", "vllm::reduce_scatter",
-                     "_C::shm_allreduce", "sglang::inplace_all_reduce", "sglang::outplace_all_reduce", "sgl_kernel::shm_allreduce",
-                     "sgl_kernel::shm_allgather", "trtllm::allreduce", "trtllm::allgather", "trtllm::reducescatter"), ()),
+    **dict.fromkeys(
+        (
+            "vllm::all_reduce",
+            "vllm::inplace_all_reduce",
+            "vllm::outplace_all_reduce",
+            "vllm::all_gather",
+            "vllm::reduce_scatter",
+            "_C::shm_allreduce",
+            "sglang::inplace_all_reduce",
+            "sglang::outplace_all_reduce",
+            "sgl_kernel::shm_allreduce",
+            "sgl_kernel::shm_allgather",
+            "trtllm::allreduce",
+            "trtllm::allgather",
+            "trtllm::reducescatter",
+        ),
+        (),
+    ),
     **dict.fromkeys(("_C_custom_ar::all_reduce", "sgl_kernel::all_reduce", "sgl_kernel::mscclpp_allreduce"), ("out",)),
     **dict.fromkeys(("sglang::reg_all_gather_into_tensor", "sglang::reg_reduce_scatter_tensor"), ("output",)),
 }
@@ -70,10 +107,18 @@ def describe(func, writing=False):
     if masks:
         flags &= ~DECISION
     return {
-        "func": func, "callee": _callee(func), "name": schema.name + ("." + schema.overload_name if schema.overload_name else ""),
-        "flags": flags, "arg_flags": bytes(arg_flags), "names": tuple(names), "chance": chance, "masks": masks,
+        "func": func,
+        "callee": _callee(func),
+        "name": schema.name + ("." + schema.overload_name if schema.overload_name else ""),
+        "flags": flags,
+        "arg_flags": bytes(arg_flags),
+        "names": tuple(names),
+        "chance": chance,
+        "masks": masks,
         "defaults": tuple(a.default_value if a.has_default_value() else None for a in arguments),
-        "ignored": space in _IGNORED or base in _REBINDING, "in_parts": _parts(func) is not None, "collective": bool(flags & COLLECTIVE),
+        "ignored": space in _IGNORED or base in _REBINDING,
+        "in_parts": _parts(func) is not None,
+        "collective": bool(flags & COLLECTIVE),
         "writing": describe(func, True) if hidden and not writing and not schema.is_mutable else None,
         "writing_switch": names.index(switch) if switch in names else -1,
     }
@@ -94,8 +139,18 @@ def describe_opaque(func, session):
         session.noticed("skipped", "%s runs functions of its own, whose ops are not seen" % name)
         return func(*args, **kwargs)
 
-    return {"func": func, "callee": run, "name": name, "flags": COMPOSITE, "arg_flags": b"", "names": (), "defaults": (), "chance": -1,
-            "writing_switch": -1, "ignored": True}
+    return {
+        "func": func,
+        "callee": run,
+        "name": name,
+        "flags": COMPOSITE,
+        "arg_flags": b"",
+        "names": (),
+        "defaults": (),
+        "chance": -1,
+        "writing_switch": -1,
+        "ignored": True,
+    }
 
 
 def _flags(schema, space, base, tags):
@@ -136,9 +191,19 @@ def _arg_flags(argument, position, base, changes):
 
 # Arguments of collectives that hold garbage before: outputs only.
 _OUTPUTS_OF_COLLECTIVES = {
-    "allgather_": (0,), "_allgather_base_": (0,), "allgather_coalesced_": (0,), "allgather_into_tensor_coalesced_": (0,),
-    "reduce_scatter_": (0,), "_reduce_scatter_base_": (0,), "reduce_scatter_tensor_coalesced_": (0,), "alltoall_": (0,),
-    "alltoall_base_": (0,), "scatter_": (0,), "recv_": (0,), "recv_any_source_": (0,), "gather_": (0,),
+    "allgather_": (0,),
+    "_allgather_base_": (0,),
+    "allgather_coalesced_": (0,),
+    "allgather_into_tensor_coalesced_": (0,),
+    "reduce_scatter_": (0,),
+    "_reduce_scatter_base_": (0,),
+    "reduce_scatter_tensor_coalesced_": (0,),
+    "alltoall_": (0,),
+    "alltoall_base_": (0,),
+    "scatter_": (0,),
+    "recv_": (0,),
+    "recv_any_source_": (0,),
+    "gather_": (0,),
 }
 
 # Schemas of c10d name no argument as written; these are read and written.

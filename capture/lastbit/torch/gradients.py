@@ -4,6 +4,7 @@ nothing else than that they are zeroed or replaced before the next forward.
 `p.grad = None` and `p.grad.zero_()` are seen by nobody, so the gradients are looked at when the next outermost forward begins. No
 reference to a gradient is kept: holding one would change what autograd does.
 """
+
 import weakref
 
 import torch
@@ -23,7 +24,7 @@ class Gradients:
         """A backward has ended. Of many gradients some speak for all: they are zeroed together."""
         self.left = {}
         found = [p for p in parameters if p.grad is not None]
-        for p in found[::max(1, len(found) // _MANY)]:
+        for p in found[:: max(1, len(found) // _MANY)]:
             try:
                 self.left[id(p)] = (weakref.ref(p), *_state(p.grad))
             except (RuntimeError, NotImplementedError, AttributeError):

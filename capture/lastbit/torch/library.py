@@ -4,6 +4,7 @@ Its calls are builtin functions of its own making (capture/binding/python_record
 calling one costs what a method of a list costs, and failures arrive as exceptions. `bind` gives them all as attributes of
 one object.
 """
+
 import ctypes
 import types
 

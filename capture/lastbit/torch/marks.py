@@ -4,6 +4,7 @@ A function is named as Python names it: `train_step`, `Trainer.training_step`, o
 It is replaced by one that says so before it calls it. The program's own functions come into being while it runs, so they are looked
 for at each forward, backward and optimizer step until one is there; a call that runs already when it is found counts at once.
 """
+
 import functools
 import inspect
 import sys

@@ -3,6 +3,7 @@
 Global module hooks tell the recorder which module a thread is in (global, because a hook on a module changes what some
 modules run). How an op of backward finds its module stands in capture/binding/python_place.c.
 """
+
 import sys
 import threading
 import weakref
@@ -13,8 +14,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from .names import Family
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "EagerModule", "_FabricModule"}
-_PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
-             "_forward_module")
+_PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 _NOBODY = -1  # the scope of a module that is entered while nothing is recorded
 
 
@@ -62,8 +62,7 @@ class Modules:
     def watch_all(self):
         if not self.handles:
             hooks = torch.nn.modules.module
-            self.handles = [hooks.register_module_forward_pre_hook(self.enter),
-                            hooks.register_module_forward_hook(self.leave, always_call=True)]
+            self.handles = [hooks.register_module_forward_pre_hook(self.enter), hooks.register_module_forward_hook(self.leave, always_call=True)]
 
     def watch_roots(self):
         """False where that cannot be: no module was called yet, or one whose calls the compiler looks into."""
@@ -95,7 +94,7 @@ class Modules:
             finally:
                 del self.thread.stack[:]
 
-        setattr(cls, "__call__", __call__)
+        cls.__call__ = __call__
 
         def undo():
             if vars(cls).get("__call__") is __call__:
@@ -297,7 +296,7 @@ class Modules:
             if not depth:
                 return
             scope = stack[depth - 1][1]
-            del stack[depth - 1:]
+            del stack[depth - 1 :]
             recorded = session.live and session.step_open
             call = session.native.leave(depth, output, recorded)
             if recorded and scope != _NOBODY:

@@ -4,6 +4,7 @@ A name is the path from the outermost module that the program calls. Modules tha
 agent with an actor and a critic) and modules that are not called at all (an average of the weights) nobody hands us: they are found
 among the objects that Python's garbage collector knows, rarely, and no reference to them is kept.
 """
+
 import gc
 import sys
 import time

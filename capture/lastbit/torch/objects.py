@@ -1,4 +1,5 @@
 """Objects of Python and torch as the recorder is told of them: what it is given once, and what it asks about the rest."""
+
 import ctypes
 import struct
 
@@ -25,22 +26,54 @@ def given():
         if getattr(storage, name, None) is None:
             raise RuntimeError("this torch has no UntypedStorage.%s: storages could not be told apart" % name)
     return dict(
-        none=None, true_=True, false_=False, not_implemented=NotImplemented, empty=(), exception=Exception,
-        tensor=Tensor, parameter=torch.nn.Parameter, int_=int, float_=float, bool_=bool, str_=str, list=list, tuple=tuple,
-        dict=dict, size=torch.Size, dtype=torch.dtype, complex_=complex,
-        untyped_storage=Tensor.untyped_storage, data_ptr=Tensor.data_ptr, storage_offset=Tensor.storage_offset,
-        stride=Tensor.stride, nbytes=storage.nbytes,
-        hold=getattr(storage, "_new_with_weak_ptr", None), weak_ref=storage._weak_ref, expired=storage._expired, free_weak_ref=storage._free_weak_ref,
-        grad_enabled=torch.is_grad_enabled, inference_enabled=torch.is_inference_mode_enabled, dtypes=dtypes())
+        none=None,
+        true_=True,
+        false_=False,
+        not_implemented=NotImplemented,
+        empty=(),
+        exception=Exception,
+        tensor=Tensor,
+        parameter=torch.nn.Parameter,
+        int_=int,
+        float_=float,
+        bool_=bool,
+        str_=str,
+        list=list,
+        tuple=tuple,
+        dict=dict,
+        size=torch.Size,
+        dtype=torch.dtype,
+        complex_=complex,
+        untyped_storage=Tensor.untyped_storage,
+        data_ptr=Tensor.data_ptr,
+        storage_offset=Tensor.storage_offset,
+        stride=Tensor.stride,
+        nbytes=storage.nbytes,
+        hold=getattr(storage, "_new_with_weak_ptr", None),
+        weak_ref=storage._weak_ref,
+        expired=storage._expired,
+        free_weak_ref=storage._free_weak_ref,
+        grad_enabled=torch.is_grad_enabled,
+        inference_enabled=torch.is_inference_mode_enabled,
+        dtypes=dtypes(),
+    )
 
 
 def samples():
     """Tensors of every kind that a program holds, each with the address of its implementation and of its storage."""
     matrix = torch.zeros(4, 6, device="cpu")
-    tensors = [matrix, matrix.t(), matrix[1:, 2], matrix[3, 3], torch.zeros(0, device="cpu"), torch.nn.Parameter(matrix[1:]),
-               torch.zeros(2, 3, 1, device="cpu").expand(2, 3, 5)]
-    for name in ("bool uint8 int8 int16 int32 int64 float64 float16 bfloat16 complex64 complex128 float8_e4m3fn float8_e5m2 "
-                 "float8_e4m3fnuz float8_e5m2fnuz").split():
+    tensors = [
+        matrix,
+        matrix.t(),
+        matrix[1:, 2],
+        matrix[3, 3],
+        torch.zeros(0, device="cpu"),
+        torch.nn.Parameter(matrix[1:]),
+        torch.zeros(2, 3, 1, device="cpu").expand(2, 3, 5),
+    ]
+    for name in (
+        "bool uint8 int8 int16 int32 int64 float64 float16 bfloat16 complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+    ).split():
         if hasattr(torch, name):
             tensors.append(torch.empty(3, dtype=getattr(torch, name), device="cpu"))
     return [(t, t._cdata, t.untyped_storage()._cdata) for t in tensors]
@@ -55,9 +88,13 @@ def local(t):
 
 
 # Where the numbers of a sparse tensor stand comes first, the numbers themselves last.
-_PARTS = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-          torch.sparse_bsr: ("crow_indices", "col_indices", "values"), torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-          torch.sparse_bsc: ("ccol_indices", "row_indices", "values")}
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
 
 
 def instead(t):

@@ -1,4 +1,5 @@
 """Optimizers: the phase, the parameter groups with names, states; the gradient norm where it is clipped; the loss."""
+
 import sys
 import threading
 import weakref
@@ -78,8 +79,7 @@ class Optimizers:
                 init(self, *args, **kwargs)
                 optimizers.known.add(self)
                 if hook_each:
-                    optimizers.handles += [self.register_step_pre_hook(optimizers.before),
-                                           self.register_step_post_hook(optimizers.after)]
+                    optimizers.handles += [self.register_step_pre_hook(optimizers.before), self.register_step_post_hook(optimizers.after)]
 
             return __init__
 

@@ -1,4 +1,5 @@
 """MoE decisions: what a router gave. Routers are recognised by what they return, not by their library."""
+
 import torch
 
 _INTEGERS = (torch.int64, torch.int32)

@@ -1,4 +1,5 @@
 """One recording in one process: when a step opens and closes, what is named, and what happens when something goes wrong."""
+
 import atexit
 import json
 import os
@@ -9,8 +10,7 @@ import weakref
 
 import torch
 
-from . import library
-from . import dispatch, objects
+from . import dispatch, library, objects
 from .gradients import Gradients
 from .marks import Marks
 from .modules import Modules, clean
@@ -33,7 +33,7 @@ def start(settings):
 
 
 def parse_ranges(text):
-    """"3-5,8" as a predicate on numbers; everything when empty."""
+    """ "3-5,8" as a predicate on numbers; everything when empty."""
     if not text:
         return None
     ranges = []
@@ -93,10 +93,24 @@ class Session:
 
     def _bind(self):
         """The calls of the C recorder, which are told what to call here."""
-        native = library.bind(dict(
-            objects.given(), failed=library.Failed, node=self.modules.node, sequence=self.modules.sequence, fail=self.fail,
-            plan_for=self.plan_for, is_foreign=self.is_foreign, is_fake=self.is_fake, decompose=dispatch.decompose, collective=self.collectives.run,
-            instead=objects.instead, plain=objects.plain, fields=objects.fields, owner=self.modules.owner))
+        native = library.bind(
+            dict(
+                objects.given(),
+                failed=library.Failed,
+                node=self.modules.node,
+                sequence=self.modules.sequence,
+                fail=self.fail,
+                plan_for=self.plan_for,
+                is_foreign=self.is_foreign,
+                is_fake=self.is_fake,
+                decompose=dispatch.decompose,
+                collective=self.collectives.run,
+                instead=objects.instead,
+                plain=objects.plain,
+                fields=objects.fields,
+                owner=self.modules.owner,
+            )
+        )
         try:
             if os.environ.get("LASTBIT_SHORTCUT") != "0":
                 self.shortcut = native.shortcut(objects.samples(), torch._C.TensorBase.__basicsize__)
@@ -444,8 +458,17 @@ class Session:
         get = self.settings.get
         for attempt in range(64):
             try:
-                self.native.open_recorder(get("out"), get("level"), rank + attempt, max(world, rank + attempt + 1), get("keep"),
-                                          get("layers"), get("budget"), get("ring"), get("like") or "")
+                self.native.open_recorder(
+                    get("out"),
+                    get("level"),
+                    rank + attempt,
+                    max(world, rank + attempt + 1),
+                    get("keep"),
+                    get("layers"),
+                    get("budget"),
+                    get("ring"),
+                    get("like") or "",
+                )
                 self.opened = True
                 if get("ring"):
                     self.native.watch_crashes()
@@ -660,8 +683,11 @@ class Session:
         if self.settings["ring"] and not self.said_memory:
             self.said_memory = True
             megabytes = self.native.bytes_so_far() / 1e6
-            print("lastbit: the flight recorder holds %d to %d steps in memory; the first took %.1f MB" % (
-                self.settings["ring"], 2 * self.settings["ring"], megabytes), file=sys.stderr)
+            print(
+                "lastbit: the flight recorder holds %d to %d steps in memory; the first took %.1f MB"
+                % (self.settings["ring"], 2 * self.settings["ring"], megabytes),
+                file=sys.stderr,
+            )
         self.native.sweep()
         if not self.wants_step(self.step + 1):
             self.pop()
@@ -716,8 +742,11 @@ class Session:
             self.trainer = thread
         elif thread is not self.trainer and not self.together:
             self.together = True
-            self.noticed("thread", "threads %s and %s both step optimizers: a step is cut where either of them begins anew, and holds parts "
-                         "of what the other did; writes between steps are not looked for" % (self.trainer.name, thread.name))
+            self.noticed(
+                "thread",
+                "threads %s and %s both step optimizers: a step is cut where either of them begins anew, and holds parts "
+                "of what the other did; writes between steps are not looked for" % (self.trainer.name, thread.name),
+            )
 
     def new_mode(self):
         return (dispatch.Recording if self.compiled is None else dispatch.RecordingGraphs)(self.native)

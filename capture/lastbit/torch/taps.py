@@ -1,7 +1,9 @@
 """`tap`: a tensor recorded under a name, also inside of what is compiled or captured as a graph."""
+
 import torch
 
 try:
+
     @torch.library.custom_op("lastbit::tap", mutates_args=())
     def _tap(value: torch.Tensor, name: str) -> torch.Tensor:
         return value.clone()  # an op may not return its argument

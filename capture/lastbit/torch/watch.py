@@ -25,5 +25,5 @@ class Watch:
             mean = sum(self.losses) / len(self.losses) if self.losses else 0.0
             if len(self.losses) >= self.LOSS_STEPS and mean > 0 and x > self.LOSS_RATIO * mean:
                 why = "loss %g is %.1f times its average" % (x, x / mean)
-            self.losses = self.losses[-self.LOSS_STEPS + 1:] + [x]
+            self.losses = self.losses[-self.LOSS_STEPS + 1 :] + [x]
         return why

@@ -55,8 +55,8 @@ int main(int argc, char **argv)
     uint32_t seed = 1; /* distances of every size, as between two kernels */
     for (int64_t i = 0; i < shape[0]; i++) x[i] = noise(&seed), y[i] = x[i] + 1e-3f * noise(&seed);
     double noisy = rate(&a, &b, bytes, 0);
-    printf("{\"memcmp\": %.3f, \"equal\": %.3f, \"one_in_1000\": %.3f, \"all_differ\": %.3f, \"noise\": %.3f}\n", limit, equal,
-           few, all, noisy);
+    printf("{\"memcmp\": %.3f, \"equal\": %.3f, \"one_in_1000\": %.3f, \"all_differ\": %.3f, \"noise\": %.3f}\n", limit,
+           equal, few, all, noisy);
     free(a.data), free(b.data);
     return 0;
 }

@@ -7,6 +7,7 @@ Eight metrics in one pass (max abs, max rel, relative L2, cosine, max and p99 ul
 asks NumPy and torch today: is it equal, is it close, and a script of the same eight metrics. Processor time of the one
 thread, best of several runs: others may share the machine. Goals: 0.8 of memcmp, tens of times the script.
 """
+
 import json
 import os
 import pathlib
@@ -30,9 +31,16 @@ def script(a, b):
     ia, ib = a.view(torch.int32).long(), b.view(torch.int32).long()
     ia, ib = torch.where(ia < 0, -(ia & 0x7FFFFFFF), ia), torch.where(ib < 0, -(ib & 0x7FFFFFFF), ib)
     ulp = (ia - ib).abs()
-    return (d[finite].max(), (d / a.abs())[finite & (a != 0)].max(), d.double().norm() / a.double().norm(),
-            F.cosine_similarity(a.double(), b.double(), 0), ulp.max(), ulp.kthvalue(ulp.numel() - ulp.numel() // 100).values,
-            (a.view(torch.int32) != b.view(torch.int32)).sum(), (~finite).sum())
+    return (
+        d[finite].max(),
+        (d / a.abs())[finite & (a != 0)].max(),
+        d.double().norm() / a.double().norm(),
+        F.cosine_similarity(a.double(), b.double(), 0),
+        ulp.max(),
+        ulp.kthvalue(ulp.numel() - ulp.numel() // 100).values,
+        (a.view(torch.int32) != b.view(torch.int32)).sum(),
+        (~finite).sum(),
+    )
 
 
 def rate(size, run):

@@ -120,7 +120,8 @@ static void many_chunks_give_the_same_bits_whoever_computes_them(void **state)
             apart[2 * i] = a[i];
         }
         const int64_t shape[] = {MANY};
-        lb_tensor ta = {a, LB_F32, lb_layout_contiguous(1, shape)}, tb = {b, LB_F32, ta.layout}, strided = {apart, LB_F32, ta.layout};
+        lb_tensor ta = {a, LB_F32, lb_layout_contiguous(1, shape)}, tb = {b, LB_F32, ta.layout},
+                  strided = {apart, LB_F32, ta.layout};
         strided.layout.stride[0] = 2;
         lb_difference first, other;
         assert_int_equal(lb_compare_numbers(&ta, &tb, &first, NULL), LB_OK);
@@ -166,9 +167,11 @@ static void distances_are_counted_whatever_their_size(void **state)
         for (int i = 0; i < MANY; i++) {
             const double size = exp2((uniform() + 2) / 4 * widest);
             const int64_t rank = (int64_t)(uniform() / 4 * size), other = rank + (int64_t)(uniform() / 4 * size);
-            const uint32_t x = (uint32_t)llabs(rank) | (rank < 0 ? 0x80000000u : 0), y = (uint32_t)llabs(other) | (other < 0 ? 0x80000000u : 0);
+            const uint32_t x = (uint32_t)llabs(rank) | (rank < 0 ? 0x80000000u : 0),
+                           y = (uint32_t)llabs(other) | (other < 0 ? 0x80000000u : 0);
             const bool zeros = i % 5 == 0;
-            memcpy(&a[i], zeros ? &(float){0} : (const void *)&x, 4), memcpy(&b[i / 2 * 3 + i % 2], zeros ? &(float){-0.f} : (const void *)&y, 4);
+            memcpy(&a[i], zeros ? &(float){0} : (const void *)&x, 4),
+                memcpy(&b[i / 2 * 3 + i % 2], zeros ? &(float){-0.f} : (const void *)&y, 4);
             distances[i] = zeros ? 0 : x == y ? -1 : llabs(rank - other);
             differing += distances[i] >= 0, most = distances[i] > most ? distances[i] : most;
         }
@@ -205,14 +208,12 @@ static void narrow_floats_are_measured_as_their_f64_values_are(void **state)
                 memcpy(&narrow_a[i], (char *)&a[i] + 2, 2), memcpy(&narrow_b[i], (char *)&b[i] + 2, 2);
             ta.data = narrow_a, tb.data = narrow_b, ta.dtype = tb.dtype = LB_BF16;
         }
-        lb_convert(LB_F64, wide_a, ta.dtype, ta.data, N, NULL),
-            lb_convert(LB_F64, wide_b, tb.dtype, tb.data, N, NULL);
+        lb_convert(LB_F64, wide_a, ta.dtype, ta.data, N, NULL), lb_convert(LB_F64, wide_b, tb.dtype, tb.data, N, NULL);
         wa.data = wide_a, wb.data = wide_b, wa.dtype = wb.dtype = LB_F64;
         lb_difference d, wide, mixed;
         assert_int_equal(lb_compare_numbers(&ta, &tb, &d, NULL), LB_OK);
         assert_int_equal(lb_compare_numbers(&wa, &wb, &wide, NULL), LB_OK);
-        assert_int_equal(lb_compare_numbers(&wa, &tb, &mixed, NULL),
-                         LB_OK); /* its ulps are those of the narrower */
+        assert_int_equal(lb_compare_numbers(&wa, &tb, &mixed, NULL), LB_OK); /* its ulps are those of the narrower */
         assert_true(d.max_abs == wide.max_abs && d.max_rel == wide.max_rel && d.rel_l2 == wide.rel_l2);
         assert_true(d.cosine == wide.cosine && d.differing == wide.differing && d.first == wide.first);
         assert_true(d.max_ulp == mixed.max_ulp && d.p99_ulp == mixed.p99_ulp && d.differing == mixed.differing);
@@ -310,7 +311,10 @@ enum { TRIALS = 200 };
 static float first[64 * 64], second[64 * 64];
 static int64_t rows, columns;
 
-static int64_t below(int64_t n) { return (int64_t)((uniform() + 2) / 4 * (double)n); }
+static int64_t below(int64_t n)
+{
+    return (int64_t)((uniform() + 2) / 4 * (double)n);
+}
 
 /* A matrix of 8 to 40 rows and columns of distinct numbers that are not zero, the same on both sides. */
 static void new_pair(bool square)
@@ -336,8 +340,8 @@ static void is_said(lb_pattern pattern, const char *detail)
 {
     const lb_difference d = of_pair();
     if (d.pattern != pattern || !strstr(d.detail, detail))
-        fail_msg("%lld by %lld: \"%s: %s\", not \"%s: %s\"", (long long)rows, (long long)columns, lb_pattern_text(d.pattern), d.detail,
-                 lb_pattern_text(pattern), detail);
+        fail_msg("%lld by %lld: \"%s: %s\", not \"%s: %s\"", (long long)rows, (long long)columns,
+                 lb_pattern_text(d.pattern), d.detail, lb_pattern_text(pattern), detail);
 }
 
 typedef struct corner {
@@ -351,7 +355,8 @@ static corner new_tile(char *text, size_t size)
     const int64_t height = 2 + below(rows - 4), width = 2 + below(columns - 4);
     t.r0 = below(rows - height + 1), t.r1 = t.r0 + height - 1;
     t.c0 = below(columns - width + 1), t.c1 = t.c0 + width - 1;
-    snprintf(text, size, "rows %lld to %lld, columns %lld to %lld", (long long)t.r0, (long long)t.r1, (long long)t.c0, (long long)t.c1);
+    snprintf(text, size, "rows %lld to %lld, columns %lld to %lld", (long long)t.r0, (long long)t.r1, (long long)t.c0,
+             (long long)t.c1);
     return t;
 }
 
@@ -419,8 +424,10 @@ static void moved_rows_are_a_permutation(void **state)
         }
         for (int64_t i = 0; i < n; i++) moved += order[i] != i;
         for (int64_t i = 0; i < rows * columns; i++)
-            second[i] = dim ? first[i / columns * columns + order[i % columns]] : first[order[i / columns] * columns + i % columns];
-        snprintf(text, sizeof text, "dimension %d, %lld of its %lld slices in another order", dim, (long long)moved, (long long)n);
+            second[i] = dim ? first[i / columns * columns + order[i % columns]]
+                            : first[order[i / columns] * columns + i % columns];
+        snprintf(text, sizeof text, "dimension %d, %lld of its %lld slices in another order", dim, (long long)moved,
+                 (long long)n);
         if (moved > 2) is_said(LB_PATTERN_PERMUTED, text);
     }
 }
@@ -448,7 +455,8 @@ static void steps_of_a_quantiser_are_measured(void **state)
             if (trial % 2) first[i] = uniform() > 1 ? second[i] + step : second[i];
         }
         for (int64_t i = 0; i < rows * columns && trial % 2; i++) first[i] = roundf(first[i] / step) * step;
-        snprintf(text, sizeof text, trial % 2 ? "both lie on steps of %.3g" : "the second lies on steps of %.3g", (double)step);
+        snprintf(text, sizeof text, trial % 2 ? "both lie on steps of %.3g" : "the second lies on steps of %.3g",
+                 (double)step);
         text[strlen(text) - 1] = '\0'; /* the last digit may be rounded otherwise */
         is_said(LB_PATTERN_QUANTISED, text);
     }
@@ -461,8 +469,9 @@ static void steps_of_a_quantiser_are_measured(void **state)
             lb_from_f64(type, bytes, (double)held[i], NULL);
             held[i] = (float)lb_to_f64(type, bytes);
         }
-        is_said(LB_PATTERN_QUANTISED, trial % 3 ? (trial % 2 ? "the first holds values of bf16" : "the first holds values of e4m3fn")
-                                               : (trial % 2 ? "the second holds values of bf16" : "the second holds values of e4m3fn"));
+        is_said(LB_PATTERN_QUANTISED,
+                trial % 3 ? (trial % 2 ? "the first holds values of bf16" : "the first holds values of e4m3fn")
+                          : (trial % 2 ? "the second holds values of bf16" : "the second holds values of e4m3fn"));
     }
 }
 
@@ -487,8 +496,8 @@ static void a_lost_shard_is_named_among_roundings(void **state)
     }
     lb_difference d = compare(ref, bad);
     assert_int_equal(d.pattern, LB_PATTERN_ROWS);
-    assert_non_null(strstr(
-        d.detail, "dimension 1, 26 to 38 of 65 (part 3 of 5); zero on the second side; the rest differs"));
+    assert_non_null(
+        strstr(d.detail, "dimension 1, 26 to 38 of 65 (part 3 of 5); zero on the second side; the rest differs"));
 }
 
 static void a_stale_tail_of_a_flat_buffer_is_named(void **state)

@@ -1,4 +1,5 @@
 """Diff on freshly recorded pairs: innocent ones are never `diverged`, planted differences are found where they are."""
+
 import concurrent.futures
 import pathlib
 import re
@@ -6,7 +7,6 @@ import re
 import pytest
 import safetensors.torch
 import torch
-
 from conftest import ROOT, warm_python
 
 HYBRID = "samples/hybrid_lm.py"
@@ -46,7 +46,7 @@ def diff(lastbit, a, b, *options):
 
 
 def test_the_same_program_twice_is_identical(lastbit, recorded, clean_and_faulty):
-    again, = recorded((HYBRID, "--steps", "1"))
+    (again,) = recorded((HYBRID, "--steps", "1"))
     answer = diff(lastbit, clean_and_faulty[0], again, "--exact", "--steps", "0")
     assert answer["verdict"] == "identical" and answer["first"] is None
 
@@ -73,7 +73,7 @@ def test_innocent_pairs_are_never_diverged(lastbit, recorded, pair):
 def test_a_planted_difference_is_found_where_it_is(lastbit, recorded, clean_and_faulty, fault):
     first, second = clean_and_faulty
     if fault == "differs-eps":
-        second, = recorded((HYBRID, "--steps", "1", "--fault", fault))
+        (second,) = recorded((HYBRID, "--steps", "1", "--fault", fault))
     answer = diff(lastbit, first, second, "--steps", "0")
     phase = {"dropped-term": "backward", "differs-eps": "forward"}[fault]
     first = answer["first"]
@@ -200,7 +200,10 @@ def test_a_shard_lost_from_a_checkpoint_is_named(lastbit, checkpoints):
     zero[384:] = 0
     answer = lastbit.json("diff", save("good"), save("bad", {down: stale, up: zero}), expect=1)
     found = {row["layer"]: row["pattern"].split(": ", 1)[1] for row in answer["layers"] if row["verdict"] == "diverged"}
-    assert found == {down: "dimension 1, 128 to 191 of 256 (part 3 of 4)", up: "dimension 0, 384 to 511 of 512 (part 4 of 4); zero on the second side"}
+    assert found == {
+        down: "dimension 1, 128 to 191 of 256 (part 3 of 4)",
+        up: "dimension 0, 384 to 511 of 512 (part 4 of 4); zero on the second side",
+    }
     assert answer["sources"] == {"aligned": 12, "identical": 10} and answer["missing"] == []
     text = lastbit.run("diff", save("good"), save("bad"), expect=0).stdout
     assert text.splitlines()[:2] == ["verdict: identical — the same bits everywhere", "12 of 12 tensors that both sides have are the same"]
@@ -214,7 +217,7 @@ def test_a_tensor_that_is_not_there_or_has_another_shape_is_no_identity(lastbit,
     lost = lastbit.json("diff", *pair(save("lost", without=[name])), expect=1)
     assert lost["verdict"] == "missing" and lost["missing"] == [f"{name} is on the {'second' if turned else 'first'} side only"]
     half = lastbit.json("diff", *pair(save("half", {name: good[name][:256]})), expect=1)
-    shapes = ["[512, 16]", "[256, 16]"][::-1 if turned else 1]
+    shapes = ["[512, 16]", "[256, 16]"][:: -1 if turned else 1]
     assert half["verdict"] == "diverged" and half["first"]["layer"] == name
     assert half["first"]["why"] == f"its shape is {shapes[0]} on the first side, {shapes[1]} on the second"
     wide = lastbit.json("diff", *pair(save("wide", {n: x.float() for n, x in good.items()})), expect=0)
@@ -234,8 +237,11 @@ ORDER = {
 @pytest.mark.parametrize("case", ORDER)
 def test_a_sum_in_another_order_is_named(lastbit, recorded, case):
     op, order = ORDER[case][2:]
-    if op == "aten::mm" and not (torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512" and
-                                 "GenuineIntel" in pathlib.Path("/proc/cpuinfo").read_text()):
+    if op == "aten::mm" and not (
+        torch.backends.mkl.is_available()
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and "GenuineIntel" in pathlib.Path("/proc/cpuinfo").read_text()
+    ):
         pytest.skip("known of MKL with AVX-512 on Intel's processors only")
     runs = recorded(*((ORDERS, *(row[side] for row in ORDER.values())) for side in range(2)), steps="0-3")
     step = ("--steps", list(ORDER).index(case))
@@ -340,8 +346,13 @@ CACHE = "tests/programs/window_cache.py"
 def test_cached_windows_of_one_projection_are_what_the_other_side_holds(lastbit, recorded, separate, turned):
     """Of a tensor with gaps the range of its storage is recorded: both shadows begin with what lies in the window, and a write of somebody
     between the steps is no rounding."""
-    library, by_hand, fault, overwritten = recorded((CACHE,), (CACHE, *separate, "--by-hand"), (CACHE, *separate, "--by-hand", "--fault"),
-                                                    (CACHE, *separate, "--by-hand", "--overwritten"), steps="0-1")
+    library, by_hand, fault, overwritten = recorded(
+        (CACHE,),
+        (CACHE, *separate, "--by-hand"),
+        (CACHE, *separate, "--by-hand", "--fault"),
+        (CACHE, *separate, "--by-hand", "--overwritten"),
+        steps="0-1",
+    )
 
     def ask(other, expect):
         return lastbit.json("diff", *((other, library) if turned else (library, other)), expect=expect)

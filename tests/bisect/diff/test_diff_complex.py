@@ -1,4 +1,5 @@
 """diff across complex numbers: rotary embeddings as complex products are run exactly, as pairs of f64."""
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -55,8 +56,10 @@ def test_a_region_of_f64_holds_complex_numbers_in_f64(lastbit, right, tmp_path):
     q, k, v = (t.reshape(2, 16, 4, 8) for t in product.reshape(2, 16, 96).chunk(3, -1))
 
     def attention(turn):
-        x, y = (torch.view_as_real(torch.view_as_complex(t.reshape(2, 16, 4, 4, 2)).to(turn.dtype) * turn[None, :, None]).flatten(3).double()
-                for t in (q, k))
+        x, y = (
+            torch.view_as_real(torch.view_as_complex(t.reshape(2, 16, 4, 4, 2)).to(turn.dtype) * turn[None, :, None]).flatten(3).double()
+            for t in (q, k)
+        )
         z = torch.nn.functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (x, y, v)), is_causal=True)
         return z.transpose(1, 2).reshape(32, 32) @ weight.t()
 

@@ -1,9 +1,14 @@
 """Additive masks as people write them: whatever stands for "not this key", a fault beside it is seen and a reordering is none."""
+
 import pytest
 
 PROGRAM = "tests/programs/masked_attention.py"
-VALUES = [(dtype, value) for dtype in ("float32", "bfloat16", "float16") for value in ("-1e9", "-1e4", "-65504", "-inf", "-3e38")
-          if dtype != "float16" or value not in ("-1e9", "-3e38")]  # which float16 cannot hold
+VALUES = [
+    (dtype, value)
+    for dtype in ("float32", "bfloat16", "float16")
+    for value in ("-1e9", "-1e4", "-65504", "-inf", "-3e38")
+    if dtype != "float16" or value not in ("-1e9", "-3e38")
+]  # which float16 cannot hold
 FACTOR = {"float32": "1.00002", "bfloat16": "1.01", "float16": "1.01"}
 
 

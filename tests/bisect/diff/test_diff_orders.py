@@ -1,4 +1,5 @@
 """Sums that one side writes by ops of its own: reordered where an order is proven bit by bit, whichever side is named first."""
+
 import pytest
 
 PROGRAM = "tests/programs/norm_orders.py"
@@ -17,8 +18,10 @@ def runs(lastbit, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("order, schedule, width", [("sequence", "sequential", 32), ("sequence", "sequential", 48),
-                                                    ("butterfly", "butterfly", 32), ("butterfly", "butterfly", 64)])
+@pytest.mark.parametrize(
+    "order, schedule, width",
+    [("sequence", "sequential", 32), ("sequence", "sequential", 48), ("butterfly", "butterfly", 32), ("butterfly", "butterfly", 64)],
+)
 def test_a_mean_by_additions_is_reordered(lastbit, runs, order, schedule, width):
     a, b = runs("torch", width), runs(order, width)
     for one, other in ((a, b), (b, a)):

@@ -1,7 +1,7 @@
 """Runs of one model on other numbers of processes: shards are put together, each rank is blamed for its own, tokens meet."""
+
 import numpy as np
 import pytest
-
 from conftest import ROOT, warm_python
 
 
@@ -15,8 +15,21 @@ def recorded(lastbit, tmp_path_factory):
         if (ranks, args) not in done:
             done[ranks, args] = folder / f"{len(done)}.lb"
             torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)) if ranks > 1 else ()
-            lastbit.run("record", "-o", done[ranks, args], "--level", "ops", "--steps", "0-0", "--", *warm_python(), *torchrun,
-                        ROOT / "tests/programs/hf_ranks.py", *args, expect=0)
+            lastbit.run(
+                "record",
+                "-o",
+                done[ranks, args],
+                "--level",
+                "ops",
+                "--steps",
+                "0-0",
+                "--",
+                *warm_python(),
+                *torchrun,
+                ROOT / "tests/programs/hf_ranks.py",
+                *args,
+                expect=0,
+            )
         return done[ranks, args]
 
     return record
@@ -75,7 +88,8 @@ def test_routing_of_shared_tokens_is_compared_with_all_of_them(lastbit, recorded
     for pair in ((one, two), (two, one)):
         rows = lastbit.json("diff", *pair, expect=(0, 1))["routing"]
         assert {(row["layer"], row["rank"], row["tokens"], row["choices"], row["flips"]) for row in rows} == {
-            (f"model.layers.{layer}.mlp.gate", 0, 64, 128, 0) for layer in range(2)}
+            (f"model.layers.{layer}.mlp.gate", 0, 64, 128, 0) for layer in range(2)
+        }
 
 
 def test_flips_between_other_numbers_of_ranks_are_what_numpy_says(lastbit, recorded, tmp_path):

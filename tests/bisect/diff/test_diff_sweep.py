@@ -2,6 +2,7 @@
 
 What diff cannot call diverged, and does not: a fault whose every bit is rounded away (`identical`), and a float cast, which is the
 identity in exact arithmetic (`rounding`). Both are in the table below as what they are."""
+
 import re
 
 import pytest
@@ -25,13 +26,18 @@ def recorded(lastbit, tmp_path_factory):
     return get
 
 
-INNOCENT = {"again": ("--seed", "0"), "threads": ("--threads", "2"), "attention": ("--attention", "sdpa"),
-            "adamw": ("--optimizer", "foreach"), "accumulation": ("--accumulate", "2"), "experts": ("--experts", "grouped_mm")}
+INNOCENT = {
+    "again": ("--seed", "0"),
+    "threads": ("--threads", "2"),
+    "attention": ("--attention", "sdpa"),
+    "adamw": ("--optimizer", "foreach"),
+    "accumulation": ("--accumulate", "2"),
+    "experts": ("--experts", "grouped_mm"),
+}
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("model,change", [(m, c) for m in ("llama", "gpt2", "qwen3_moe") for c in INNOCENT
-                                          if c != "experts" or m == "qwen3_moe"])
+@pytest.mark.parametrize("model,change", [(m, c) for m in ("llama", "gpt2", "qwen3_moe") for c in INNOCENT if c != "experts" or m == "qwen3_moe"])
 def test_innocent_pairs_are_never_diverged(lastbit, recorded, model, dtype, change):
     base = ("--model", model, "--dtype", dtype, "--attention", "eager", "--experts", "eager")
     answer = lastbit.json("diff", recorded(HF, *base), recorded(HF, *base, *INNOCENT[change]), expect=0)
@@ -100,12 +106,20 @@ def test_a_stale_expert_is_named(lastbit, recorded):
     assert "dimension 0, slice 2 of 8" in first["pattern"], first["pattern"]
 
 
-@pytest.mark.parametrize("fault,dtype,verdict", [("narrow-cast", "float32", "rounding"), ("narrow-cast", "bfloat16", "rounding"),
-                                                 ("cast-left-out", "bfloat16", "rounding"), ("cast-left-out", "float32", "identical")])
+@pytest.mark.parametrize(
+    "fault,dtype,verdict",
+    [
+        ("narrow-cast", "float32", "rounding"),
+        ("narrow-cast", "bfloat16", "rounding"),
+        ("cast-left-out", "bfloat16", "rounding"),
+        ("cast-left-out", "float32", "identical"),
+    ],
+)
 def test_a_float_cast_is_rounding_by_definition(lastbit, recorded, fault, dtype, verdict):
     base = ("--dtype", dtype, "--steps", "2")
     answer = lastbit.json("diff", recorded(PLANTED, *base), recorded(PLANTED, *base, "--fault", fault), expect=0)
     assert answer["verdict"] == verdict, answer["first"]
     if verdict == "rounding":  # the cast itself is named
-        assert any("_to_copy" in row["only_first"] + row["only_second"] and row["layer"].startswith("model.layers.1")
-                   for row in answer["structure"]), answer["structure"]
+        assert any(
+            "_to_copy" in row["only_first"] + row["only_second"] and row["layer"].startswith("model.layers.1") for row in answer["structure"]
+        ), answer["structure"]

@@ -1,4 +1,5 @@
 """Experts computed over tokens in another order, as Hugging Face's three ways to run them do: no difference where they are put back."""
+
 import pytest
 
 PROGRAM = "tests/programs/mixture_pair.py"
@@ -14,7 +15,9 @@ def runs(lastbit, tmp_path_factory):
         key = (experts, *options)
         if key not in made:
             made[key] = folder / ("-".join(o.strip("-") for o in key) + ".lb")
-            lastbit.record(made[key], PROGRAM, "--experts", experts, "--dtype", "bfloat16", "--chosen", "4", *options, options=("--level", "ops"), expect=0)
+            lastbit.record(
+                made[key], PROGRAM, "--experts", experts, "--dtype", "bfloat16", "--chosen", "4", *options, options=("--level", "ops"), expect=0
+            )
         return made[key]
 
     return run

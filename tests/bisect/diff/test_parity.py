@@ -1,4 +1,5 @@
 """Log-probabilities and routing of two runs against the same numbers worked out in NumPy from the exported values."""
+
 import re
 
 import numpy as np
@@ -77,8 +78,8 @@ def test_kinds_are_taken_from_a_file(lastbit, pair, tmp_path):
 
 
 def routing(lastbit, capture, layer, folder):
-    logits, = find(lastbit, capture, rf"{layer}\.mlp\.gate +aten::mm\(.*-> v(\d+)")
-    ids, = find(lastbit, capture, rf"{layer}\.mlp\.gate +aten::topk\(.*-> v\d+:\w+\[[^]]*\], v(\d+)")
+    (logits,) = find(lastbit, capture, rf"{layer}\.mlp\.gate +aten::mm\(.*-> v(\d+)")
+    (ids,) = find(lastbit, capture, rf"{layer}\.mlp\.gate +aten::topk\(.*-> v\d+:\w+\[[^]]*\], v(\d+)")
     return value(lastbit, capture, logits, folder).astype(np.float64), value(lastbit, capture, ids, folder)
 
 
@@ -106,10 +107,11 @@ def test_flips_of_experts_and_their_margins_are_what_numpy_says(lastbit, pair, t
 def test_logits_of_an_inference_loop_count_as_greedy_tokens(lastbit, tmp_path):
     """generate_kv.py scores with a module named `head` and has no loss."""
     for dtype in ("float32", "bfloat16"):
-        lastbit.record(tmp_path / f"{dtype}.lb", "tests/programs/generate_kv.py", "--tokens", "1", "--dtype", dtype,
-                       options=("--level", "layers"), expect=0)
+        lastbit.record(
+            tmp_path / f"{dtype}.lb", "tests/programs/generate_kv.py", "--tokens", "1", "--dtype", dtype, options=("--level", "layers"), expect=0
+        )
     answer = lastbit.json("diff", tmp_path / "float32.lb", tmp_path / "bfloat16.lb", expect=0)
-    row, = answer["tokens"]
+    (row,) = answer["tokens"]
     assert (row["kind"], row["count"]) == ("greedy", 16) and 0 < row["k3"] < 1e-2 and 0 < row["kl"] < 1e-2
     same = lastbit.json("diff", tmp_path / "float32.lb", tmp_path / "float32.lb", expect=0)
     assert same["tokens"][0] == dict(kind="greedy", count=16, k3=0, kl=0, top1=1, max_abs=0, mean_abs=0)

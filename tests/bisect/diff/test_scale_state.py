@@ -1,9 +1,9 @@
 """Weights and optimizer restored, the scales of fp8 linears cold: a difference that diff sees and bisect names."""
+
 import json
 import subprocess
 
 import pytest
-
 from conftest import ROOT, warm_python
 
 PROGRAM = "tests/programs/resume_fp8.py"

@@ -1,4 +1,5 @@
 """Steps that a loss scaler skips: one is how it finds its scale, all of them are a run that does not train."""
+
 import pytest
 
 PROGRAM = "tests/programs/scaled_half.py"

@@ -1,18 +1,30 @@
 """A write over a parameter or a buffer is placed: the parameter, its module and the step in which it acts, however it is written."""
+
 import random
 import sys
 
 import pytest
-
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "programs"))
 
 import written_over  # noqa: E402
 
-NAMES = ["embed.weight", "norm.weight", "head.weight"] + [f"blocks.{n}.{name}" for n in range(3) for name in (
-    "norm1.weight", "attention.qkv.weight", "attention.out.weight", "norm2.weight", "mlp.up.weight", "mlp.up.bias", "mlp.down.weight", "mlp.down.bias",
-    "attention.rotary.inv_freq")]
+NAMES = ["embed.weight", "norm.weight", "head.weight"] + [
+    f"blocks.{n}.{name}"
+    for n in range(3)
+    for name in (
+        "norm1.weight",
+        "attention.qkv.weight",
+        "attention.out.weight",
+        "norm2.weight",
+        "mlp.up.weight",
+        "mlp.up.bias",
+        "mlp.down.weight",
+        "mlp.down.bias",
+        "attention.rotary.inv_freq",
+    )
+]
 
 
 def cases():

@@ -69,8 +69,7 @@ static lb_capture *record(const char *folder, const char *name, const float *x, 
     lb_program *p = make_program(x, y);
     snprintf(path, sizeof path, "%s/%s.tar", folder, name);
     assert_int_equal(lb_writer_open(path, NULL, &writer, NULL), LB_OK);
-    assert_int_equal(lb_writer_blob(writer, p->values[0].blob, LB_F32, x, sizeof(float) * ROWS * TERMS, NULL),
-                     LB_OK);
+    assert_int_equal(lb_writer_blob(writer, p->values[0].blob, LB_F32, x, sizeof(float) * ROWS * TERMS, NULL), LB_OK);
     assert_int_equal(lb_writer_blob(writer, p->values[1].blob, LB_F32, y, sizeof(float) * ROWS, NULL), LB_OK);
     assert_int_equal(lb_writer_program(writer, p, NULL), LB_OK);
     assert_int_equal(lb_writer_close(writer, NULL), LB_OK);

@@ -1,4 +1,5 @@
 """Which order, kernel or precision turns one recording into another: pairs of real runs, from their recorded bits alone."""
+
 import json
 import os
 import re
@@ -446,9 +447,15 @@ def clips(lastbit, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("one, other, first, schedule, elements", [
-    ("foreach 1 1", "foreach 4 1", "torch:1", "torch:4", 12), ("foreach 4 1", "foreach 1 1", "torch:4", "torch:1", 12),
-    ("foreach 1 1", "loop 3 1", "torch:1", "torch:3", 6), ("loop 3 1", "foreach 4 1", "torch:3", "torch:4", 6)])
+@pytest.mark.parametrize(
+    "one, other, first, schedule, elements",
+    [
+        ("foreach 1 1", "foreach 4 1", "torch:1", "torch:4", 12),
+        ("foreach 4 1", "foreach 1 1", "torch:4", "torch:1", 12),
+        ("foreach 1 1", "loop 3 1", "torch:1", "torch:3", 6),
+        ("loop 3 1", "foreach 4 1", "torch:3", "torch:4", 6),
+    ],
+)
 def test_norms_of_all_gradients_by_other_numbers_of_threads(lastbit, clips, one, other, first, schedule, elements):
     """clip_grad_norm_: one op over all gradients, or one per gradient; of those larger than a piece each thread adds a part."""
     found = own(lastbit.json("explain", "--phase", "optimizer", clips(one), clips(other), expect=1))
@@ -530,9 +537,15 @@ def norms(lastbit, tmp_path_factory):
     return {name: record(lastbit, folder, f"norm{name}", NORM, *args) for name, args in sides.items()}
 
 
-@pytest.mark.parametrize("one, other, first, schedule", [
-    ("eager", "32", "torch:1", "butterfly:32x4"), ("eager", "128", "torch:1", "butterfly:128x4"),
-    ("32", "128", "butterfly:32x4", "butterfly:128x4"), ("128", "32", "butterfly:128x4", "butterfly:32x4")])
+@pytest.mark.parametrize(
+    "one, other, first, schedule",
+    [
+        ("eager", "32", "torch:1", "butterfly:32x4"),
+        ("eager", "128", "torch:1", "butterfly:128x4"),
+        ("32", "128", "butterfly:32x4", "butterfly:128x4"),
+        ("128", "32", "butterfly:128x4", "butterfly:32x4"),
+    ],
+)
 def test_norms_of_two_block_sizes(lastbit, norms, one, other, first, schedule):
     answer = lastbit.json("explain", norms[one], norms[other], "--seconds", "20", expect=1)
     (f,) = own(answer)
@@ -588,13 +601,32 @@ def mixtures(lastbit, tmp_path_factory):
     return run
 
 
-FINALISES = {"running": "slots", "reversed": "slots,order:last", "batched": "batched", "once": "batched-f32", "inplace": "batched-f32",
-             "slots": "batched-f32", "bf16": "index_add"}
+FINALISES = {
+    "running": "slots",
+    "reversed": "slots,order:last",
+    "batched": "batched",
+    "once": "batched-f32",
+    "inplace": "batched-f32",
+    "slots": "batched-f32",
+    "bf16": "index_add",
+}
 
 
-@pytest.mark.parametrize("one, other", [
-    ("running", "batched"), ("batched", "running"), ("running", "once"), ("once", "running"), ("running", "reversed"),
-    ("reversed", "running"), ("reversed", "batched"), ("inplace", "running"), ("slots", "running"), ("bf16", "running")])
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("running", "batched"),
+        ("batched", "running"),
+        ("running", "once"),
+        ("once", "running"),
+        ("running", "reversed"),
+        ("reversed", "running"),
+        ("reversed", "batched"),
+        ("inplace", "running"),
+        ("slots", "running"),
+        ("bf16", "running"),
+    ],
+)
 def test_moe_finalise_by_hand_on_both_sides(lastbit, mixtures, one, other):
     """Neither side is what a library writes: each is named by the kernel that gives its bits from what both begin with."""
     (f,) = own(lastbit.json("explain", mixtures(one), mixtures(other), expect=1))
@@ -663,9 +695,20 @@ def test_llama_in_bf16_and_f32(lastbit, llamas):
     found = own(answer)
     assert {f["cause"] for f in found} == {"precision"} and {f["schedule"] for f in found} == {"bf16"}
     products = [f for f in found if f["op"] in ("aten::mm", "aten::bmm")]
-    layers = {f"model.layers.{i}.{name}" for i in range(2) for name in
-              ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn", "self_attn.o_proj",
-               "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")}
+    layers = {
+        f"model.layers.{i}.{name}"
+        for i in range(2)
+        for name in (
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "self_attn",
+            "self_attn.o_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+            "mlp.down_proj",
+        )
+    }
     assert {f["layer"] for f in products} == layers | {"lm_head"}
     for f in products:
         assert f["proof"] == "bits" and f["matched"] == f["elements"] and f["excluded"] >= 4, f
@@ -742,14 +785,32 @@ def live_orders(lastbit, folder, rows):
     (folder / "live.py").write_text("import torch\ndef product(a, b): return torch.nn.functional.linear(a, b.t().contiguous())\n")
     names = set()
     for k, n in ((64, 32), (128, 64)):
-        answer = lastbit.json("order", "--interpreter", sys.executable, "--python", "live:product", "--as", "matmul", "--arrays", "torch", "-n", k,
-                              "--rows", rows, "--columns", n, env={**os.environ, "PYTHONPATH": str(folder)})
+        answer = lastbit.json(
+            "order",
+            "--interpreter",
+            sys.executable,
+            "--python",
+            "live:product",
+            "--as",
+            "matmul",
+            "--arrays",
+            "torch",
+            "-n",
+            k,
+            "--rows",
+            rows,
+            "--columns",
+            n,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+        )
         names |= {g["name"] if g["confirmed"] == g["tried"] else None for g in answer["groups"]}
     return names
 
 
-@pytest.mark.parametrize("attention,environment", [
-    ("eager", {}), pytest.param("eager", {"MKL_CBWR": "AVX2"}, marks=pytest.mark.full), pytest.param("sdpa", {}, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "attention,environment",
+    [("eager", {}), pytest.param("eager", {"MKL_CBWR": "AVX2"}, marks=pytest.mark.full), pytest.param("sdpa", {}, marks=pytest.mark.full)],
+)
 def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, monkeypatch, attention, environment):
     """Twelve tokens at once against a prefill of eight and four steps of one: aligned by position. Single rows go to a kernel for vectors;
     its order is named where it is one that is known, and no other candidate has its bits."""
@@ -765,9 +826,19 @@ def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, monkeypatch
         found = own(answer)
         assert all(f["reversed"] == turned for f in found)
         products = {f["layer"] for f in found if f["op"] == "aten::mm"}
-        assert products == {f"model.layers.{i}.{name}" for i in range(2) for name in
-                            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-                             "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")} | {"lm_head"}
+        assert products == {
+            f"model.layers.{i}.{name}"
+            for i in range(2)
+            for name in (
+                "self_attn.q_proj",
+                "self_attn.k_proj",
+                "self_attn.v_proj",
+                "self_attn.o_proj",
+                "mlp.gate_proj",
+                "mlp.up_proj",
+                "mlp.down_proj",
+            )
+        } | {"lm_head"}
         for f in found:
             if f["op"] != "aten::mm":
                 assert f["cause"] == "kernel" and f["layer"].endswith("self_attn") and f["other_op"] == "calls x5"
@@ -821,9 +892,11 @@ def test_a_tree_of_one_s_own_is_tried(lastbit, tmp_path, monkeypatch):
     nodes = [[order[0], order[1]]] + [[62 + i, order[i]] for i in range(2, 64)]
     (tmp_path / "rounded.json").write_text(json.dumps({"leaves": 64, "nodes": nodes, "products": "rounded"}))
     sides = record(lastbit, tmp_path, "one", PERMUTED, ""), record(lastbit, tmp_path, "other", PERMUTED, ",".join(map(str, order)))
+
     def explained(*trees):
         (found,) = own(lastbit.json("explain", *sides, *(f"--tree={t}" for t in trees), expect=1))
         return found
+
     plain = explained()
     assert plain["layer"] == "up" and (plain["cause"], plain["proof"]) != ("order", "bits")
     without = explained("wrong.txt", "short.txt", "rounded.json")
@@ -842,8 +915,26 @@ def test_a_probed_order_explains_a_recording(lastbit, tmp_path, monkeypatch):
     """The order that `lastbit order -o` finds in the live kernel for one row gives the bits of a decode step."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "live.py").write_text("import torch\ndef product(a, b): return torch.nn.functional.linear(a, b.t().contiguous())\n")
-    probed = lastbit.json("order", "--interpreter", sys.executable, "--python", "live:product", "--as", "matmul", "--arrays", "torch", "-n", 64,
-                          "--rows", 1, "--columns", 64, "-o", "row.json", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    probed = lastbit.json(
+        "order",
+        "--interpreter",
+        sys.executable,
+        "--python",
+        "live:product",
+        "--as",
+        "matmul",
+        "--arrays",
+        "torch",
+        "-n",
+        64,
+        "--rows",
+        1,
+        "--columns",
+        64,
+        "-o",
+        "row.json",
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
     group = probed["groups"][0]
     if len(probed["groups"]) > 1 or group["arithmetic"] not in ("f32", "f32 fma") or group["name"] == "folded:16,head:1,tail:again":
         pytest.skip(f"the tree does not say it all here: {group['name']}, {group['arithmetic']}")
@@ -962,8 +1053,10 @@ with torch.no_grad(): model(torch.randn(64, 64))
 def test_a_layer_norm_by_hand_against_torchs(lastbit, tmp_path):
     """Nine ops on one side, one on the other: they are one layer norm, and torch's own kernel in their place gives its bits. With another
     eps they are another function, which no kernel explains."""
-    ours, torchs, other = (record(lastbit, tmp_path, name, BY_HAND, *args) for name, args in
-                           {"hand": ("hand", "1e-5"), "torch": ("torch",), "other": ("hand", "1e-3")}.items())
+    ours, torchs, other = (
+        record(lastbit, tmp_path, name, BY_HAND, *args)
+        for name, args in {"hand": ("hand", "1e-5"), "torch": ("torch",), "other": ("hand", "1e-3")}.items()
+    )
     (f,) = own(lastbit.json("explain", ours, torchs, expect=1))
     assert (f["layer"], f["cause"], f["schedule"], f["proof"]) == ("norm", "kernel", "layer_norm:welford", "bits")
     assert f["matched"] == f["elements"] == 64 * 512 and f["excluded"] >= 20 and f["other_op"] == "aten::native_layer_norm"
@@ -992,8 +1085,9 @@ def test_a_row_in_batches_of_other_sizes(lastbit, norms):
 def test_the_launch_rule_of_a_fused_norm(lastbit, tmp_path):
     eager = record(lastbit, tmp_path, "eager", OPAQUE, "hf", "float32")
     for multiprocessors, first in ((132, 128), (16, 16)):
-        (norm,) = lastbit.json("explain", "--invariance", "layer=norm&op=mul.Tensor", "--multiprocessors", multiprocessors, eager,
-                               expect=1)["invariance"]
+        (norm,) = lastbit.json("explain", "--invariance", "layer=norm&op=mul.Tensor", "--multiprocessors", multiprocessors, eager, expect=1)[
+            "invariance"
+        ]
         # tokens * 2 blocks > SMs: then one block of 256 threads, another tree than two of 128.
         sides = [{s["differing"] > 0 for s in norm["sizes"] if (s["rows"] >= first) == beyond} for beyond in (False, True)]
         recorded = norm["recorded"] >= first
@@ -1016,8 +1110,22 @@ def test_what_lacks_bytes_is_missing_and_not_unexplained(lastbit, tmp_path):
 def test_routing_of_a_mixture_in_bf16_and_f32(lastbit, tmp_path):
     """A whole training step: choices of experts that differ, apart from what makes the numbers differ."""
     for dtype in ("fp32", "bf16"):
-        lastbit.record(tmp_path / f"{dtype}.lb", "tests/programs/hf_train.py", "--model", "qwen3_moe", "--steps", "1", "--batch", "4",
-                       "--seq", "64", "--dtype", dtype, options=("--steps", "0-0", "--level", "ops"), expect=0)
+        lastbit.record(
+            tmp_path / f"{dtype}.lb",
+            "tests/programs/hf_train.py",
+            "--model",
+            "qwen3_moe",
+            "--steps",
+            "1",
+            "--batch",
+            "4",
+            "--seq",
+            "64",
+            "--dtype",
+            dtype,
+            options=("--steps", "0-0", "--level", "ops"),
+            expect=0,
+        )
     answer = lastbit.json("explain", "--seconds", "0.1", tmp_path / "fp32.lb", tmp_path / "bf16.lb", expect=1)
     routing = [f for f in answer["findings"] if f["cause"] == "routing"]
     compared = {r["layer"]: r for r in lastbit.json("diff", tmp_path / "fp32.lb", tmp_path / "bf16.lb")["routing"] if r["flips"]}

@@ -1,4 +1,5 @@
 """What explain must not claim: a kernel or a type that nobody had, from bits that fit it by chance."""
+
 import pytest
 
 PROGRAM = """

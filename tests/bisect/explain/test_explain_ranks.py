@@ -3,8 +3,25 @@
 import pytest
 
 PROGRAM = "tests/programs/reductions.py"
-KINDS = ["rank", "ring", "wide", "payload", "dropped", "twice", "stale", "altered", "reduce_broadcast", "scatter_gather",
-         "gather_sum", "bf16", "functional", "rank:bfloat16", "wide:bfloat16", "stale:bfloat16", "avg"]
+KINDS = [
+    "rank",
+    "ring",
+    "wide",
+    "payload",
+    "dropped",
+    "twice",
+    "stale",
+    "altered",
+    "reduce_broadcast",
+    "scatter_gather",
+    "gather_sum",
+    "bf16",
+    "functional",
+    "rank:bfloat16",
+    "wide:bfloat16",
+    "stale:bfloat16",
+    "avg",
+]
 
 
 def record(lastbit, folder, name, ranks, steps):
@@ -30,9 +47,18 @@ def findings(lastbit, runs):
 N = 4 * 32 * 60  # elements that four members receive
 
 
-@pytest.mark.parametrize("kind, cause, schedule", [
-    ("rank", "order", "rank"), ("ring", "order", "ring"), ("wide", "order", "wide"), ("payload", "precision", "bf16, rank"),
-    ("rank:bfloat16", "order", "rank"), ("wide:bfloat16", "order", "wide"), ("bf16", "precision", "bf16")])
+@pytest.mark.parametrize(
+    "kind, cause, schedule",
+    [
+        ("rank", "order", "rank"),
+        ("ring", "order", "ring"),
+        ("wide", "order", "wide"),
+        ("payload", "precision", "bf16, rank"),
+        ("rank:bfloat16", "order", "rank"),
+        ("wide:bfloat16", "order", "wide"),
+        ("bf16", "precision", "bf16"),
+    ],
+)
 def test_another_legal_order_is_named(findings, kind, cause, schedule):
     (f,) = findings[kind]
     assert (f["cause"], f["schedule"], f["proof"]) == (cause, schedule, "bits")
@@ -44,9 +70,13 @@ def test_another_legal_order_is_named(findings, kind, cause, schedule):
     assert kind == "bf16" or "all ranks brought the same bits" in f["why"]
 
 
-@pytest.mark.parametrize("kind, what", [
-    ("dropped", "without the contribution of rank 3, order rank gives all of them"),
-    ("twice", "with the contribution of rank 3 added twice, order rank gives all of them")])
+@pytest.mark.parametrize(
+    "kind, what",
+    [
+        ("dropped", "without the contribution of rank 3, order rank gives all of them"),
+        ("twice", "with the contribution of rank 3 added twice, order rank gives all of them"),
+    ],
+)
 def test_no_legal_order_and_what_it_is(findings, kind, what):
     (f,) = findings[kind]
     assert (f["cause"], f["proof"]) == ("unexplained", "none") and f["excluded"] == f["tried"] >= 20
@@ -92,7 +122,13 @@ def test_one_run_by_itself(lastbit, runs):
     answer = lastbit.json("explain", runs[1], expect=1)
     found = {KINDS[f["step"]]: f for f in answer["findings"] if "c10d" in f["op"]}
     assert {kind: f["schedule"] for kind, f in found.items() if f["cause"] != "unexplained"} == {
-        "rank": "rank", "ring": "ring", "wide": "wide", "payload": "bf16, rank", "rank:bfloat16": "rank", "wide:bfloat16": "wide"}
+        "rank": "rank",
+        "ring": "ring",
+        "wide": "wide",
+        "payload": "bf16, rank",
+        "rank:bfloat16": "rank",
+        "wide:bfloat16": "wide",
+    }
     assert {kind for kind, f in found.items() if f["cause"] == "unexplained"} == {"dropped", "twice", "stale", "stale:bfloat16"}
     assert "without the contribution of rank 3" in found["dropped"]["why"]
 
@@ -171,8 +207,10 @@ def test_the_budget_says_what_it_leaves_out(lastbit, tmp_path):
     """A contribution that is missing, and ops that stand for a collective, are no swap: they are named, and nothing is made up."""
     gloo = record(lastbit, tmp_path, "gloo", 4, ["all_reduce"] * 2)
     other = record(lastbit, tmp_path, "other", 4, ["dropped", "gather_sum"])
-    for sides, left in (((gloo, other), {0: "down c10d::allreduce_: unexplained"}),
-                        ((other, gloo), {0: "down c10d::allreduce_: unexplained", 1: "order rank"})):
+    for sides, left in (
+        ((gloo, other), {0: "down c10d::allreduce_: unexplained"}),
+        ((other, gloo), {0: "down c10d::allreduce_: unexplained", 1: "order rank"}),
+    ):
         for b in lastbit.json("explain", "--budget", *sides, expect=1)["budget"]:
             if b["step"] not in left:
                 assert (b["left_out"], b["left"], b["differing"]) == (0, "", 0) and len(b["rows"]) == 1
@@ -183,16 +221,22 @@ def test_the_budget_says_what_it_leaves_out(lastbit, tmp_path):
     assert "what no replay made: 1 places have no swap (down c10d::allreduce_: unexplained)" in text
 
 
-FAULTS = {"dropped": "without the contribution of rank {last}, order", "twice": "with the contribution of rank {last} added twice, order",
-          "narrow": "with the contribution of rank {last} in bf16, order", "divided": "divided by the number of ranks besides, order"}
+FAULTS = {
+    "dropped": "without the contribution of rank {last}, order",
+    "twice": "with the contribution of rank {last} added twice, order",
+    "narrow": "with the contribution of rank {last} in bf16, order",
+    "divided": "divided by the number of ranks besides, order",
+}
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.full), 4])
 def test_what_became_of_contributions_to_other_sums(lastbit, tmp_path, ranks):
     """reduce_scatter, and an all_reduce of several tensors: each rank is asked what it brought, and its part of the sum what came of it."""
     kinds = [f"{form}-{fault}" for form in ("scatter", "coalesced") for fault in (*FAULTS, "stale", "rank")]
-    sides = (record(lastbit, tmp_path, "gloo", ranks, [kind.partition("-")[0] + "-gloo" for kind in kinds]),
-             record(lastbit, tmp_path, "other", ranks, kinds))
+    sides = (
+        record(lastbit, tmp_path, "gloo", ranks, [kind.partition("-")[0] + "-gloo" for kind in kinds]),
+        record(lastbit, tmp_path, "other", ranks, kinds),
+    )
     findings = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if "c10d" in f["op"]]
     for step, kind in enumerate(kinds):
         form, _, fault = kind.partition("-")
@@ -215,8 +259,10 @@ def test_what_became_of_contributions_to_other_sums(lastbit, tmp_path, ranks):
 def test_what_became_of_what_was_gathered(lastbit, tmp_path, ranks):
     """Added up by hand after all_gather, as a list or in one tensor: one side leaves a rank out, or has one twice."""
     kinds = ["gather-dropped", "gather-twice", "gather-divided", "whole-dropped", "whole-divided", "gather-stale"]
-    sides = (record(lastbit, tmp_path, "right", ranks, [kind.partition("-")[0] + "-rank" for kind in kinds]),
-             record(lastbit, tmp_path, "wrong", ranks, kinds))
+    sides = (
+        record(lastbit, tmp_path, "right", ranks, [kind.partition("-")[0] + "-rank" for kind in kinds]),
+        record(lastbit, tmp_path, "wrong", ranks, kinds),
+    )
     for turned in (False, True):
         answer = lastbit.json("explain", *(reversed(sides) if turned else sides), expect=1)
         for step, kind in enumerate(kinds):
@@ -232,7 +278,13 @@ def test_what_became_of_what_was_gathered(lastbit, tmp_path, ranks):
                 assert f["why"].startswith(f"no legal order of {inputs}; {fault}"), (kind, f["why"])
 
 
-@pytest.mark.parametrize("ranks, fault", [pytest.param(2, "dropped", marks=pytest.mark.full), *(pytest.param(4, fault, marks=pytest.mark.full) for fault in ("dropped", "twice", "divided"))])
+@pytest.mark.parametrize(
+    "ranks, fault",
+    [
+        pytest.param(2, "dropped", marks=pytest.mark.full),
+        *(pytest.param(4, fault, marks=pytest.mark.full) for fault in ("dropped", "twice", "divided")),
+    ],
+)
 def test_one_of_several_buckets(lastbit, tmp_path, ranks, fault):
     """DistributedDataParallel: the first bucket is as it should be, of the second one contribution is not."""
     sides = []
@@ -250,8 +302,17 @@ def test_gradients_sent_in_bf16(lastbit, tmp_path):
     sides = []
     for name, options in (("plain", ()), ("bf16", ("--compress",))):
         sides.append(tmp_path / f"{name}.lb")
-        lastbit.record(sides[-1], "tests/programs/ddp_accumulate.py", "--spawn", 3, "--steps", 2, *options,
-                       options=("--level", "ops", "--steps", "0-0"), expect=0)
+        lastbit.record(
+            sides[-1],
+            "tests/programs/ddp_accumulate.py",
+            "--spawn",
+            3,
+            "--steps",
+            2,
+            *options,
+            options=("--level", "ops", "--steps", "0-0"),
+            expect=0,
+        )
     found = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if f["cause"] != "input"]
     (bucket,) = [f for f in found if f["op"] == "c10d::allreduce_"]
     assert (bucket["cause"], bucket["first"], bucket["schedule"], bucket["matched"]) == ("precision", "f32", "bf16", 3 * 938)

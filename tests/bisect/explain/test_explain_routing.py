@@ -1,9 +1,8 @@
 """`explain --routing`: two real recordings of a mixture of experts, against torch on what was recorded of both."""
+
 import os
-import sys
 
 import pytest
-import torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 import recorded as R  # noqa: E402
@@ -36,9 +35,10 @@ class Gate:
 
     def __init__(self, capture, layer):
         program = R.Recorded(capture).programs[0][0]
-        row, = (r for r in program.routings if program.text(program.scopes[r.scope].path) == layer)
-        product, = (op for op in program.ops if program.name(op) == "aten::mm" and program.layer(op) == layer
-                    and op.phase == R.PHASES.index("forward"))
+        (row,) = (r for r in program.routings if program.text(program.scopes[r.scope].path) == layer)
+        (product,) = (
+            op for op in program.ops if program.name(op) == "aten::mm" and program.layer(op) == layer and op.phase == R.PHASES.index("forward")
+        )
         operands = [program.tensor(a[1]) for a in program.op_args(product)]
         self.rows, self.weight = operands[0].double(), operands[1].t().double()
         self.logits, self.ids = program.tensor(program.results(product)[0]).double(), program.tensor(row.ids)
@@ -67,12 +67,12 @@ def check_flips(report, a, b):
             assert flip["margin"] == pytest.approx(margin, rel=1e-5, abs=1e-9)
             assert flip["upstream"] == pytest.approx(upstream, rel=1e-3, abs=1e-6)
             assert flip["kind"] == ("near tie" if flip["margin"] <= flip["upstream"] + flip["rounding"] else "router difference")
-        row, = (r for r in report["layers"] if r["layer"] == layer)
+        (row,) = (r for r in report["layers"] if r["layer"] == layer)
         assert row["flips"] == len(expected) == row["near_ties"] + row["router_differences"] and row["choices"] == 256
 
 
 def recovered(report):
-    ending, = report["endings"]
+    (ending,) = report["endings"]
     return {m["mode"]: m.get("recovered", {}).get("output") for m in ending["modes"]}, {m["mode"]: m["output"] for m in ending["modes"]}
 
 
@@ -111,8 +111,11 @@ def test_the_first_side_is_compared_with_the_second_sides_logits(lastbit, runs):
 
     def logits(capture):
         program = R.Recorded(capture).programs[0][0]
-        head = max(i for i, op in enumerate(program.ops) if program.layer(op) == "lm_head" and program.name(op) == "aten::mm"
-                   and op.phase == R.PHASES.index("forward"))
+        head = max(
+            i
+            for i, op in enumerate(program.ops)
+            if program.layer(op) == "lm_head" and program.name(op) == "aten::mm" and op.phase == R.PHASES.index("forward")
+        )
         return program.tensor(program.results(program.ops[head])[0]).double()
 
     mine, theirs = logits(a), logits(b)

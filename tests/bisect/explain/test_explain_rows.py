@@ -1,39 +1,62 @@
 """Batches of other sizes: the rows that both have are held against each other. What PyTorch itself sees decides what is true: which
 modules give those rows other bits depends on the machine and its libraries."""
+
 import os
 import subprocess
 
 import pytest
 import torch
-
 from conftest import ROOT, warm_python
 
 ALL = "6+1+3+0+7+2+5+4"  # all eight texts, in another order
 RECORDINGS = {
-    "one": "rows=3", "two": "rows=3+7", "seven": "rows=7", "eight": f"rows={ALL}", "dup": "rows=3+5+3",
-    "place": "rows=3,positional=1", "element": f"rows={ALL},fault=element", "weight": f"rows={ALL},fault=weight", "other": f"rows={ALL},seed=9",
-    "long": "rows=3,length=5", "stats": "rows=3,level=stats",
-    "bf16.1": "rows=3,dtype=bfloat16,attention=eager", "bf16.8": f"rows={ALL},dtype=bfloat16,attention=eager",
-    "gpt2.1": "model=gpt2,rows=3,attention=eager,length=5", "gpt2.8": f"model=gpt2,rows={ALL},attention=eager,length=5",
-    "vit.1": "model=vit,rows=5", "vit.8": f"model=vit,rows={ALL}",
-    "class.1": "model=classifier,rows=5", "class.8": f"model=classifier,rows={ALL}",
-    "decode.2": "generate=1,rows=5+2,length=8", "decode.8": f"generate=1,rows={ALL},length=8",
-    "train.1": "train=1,rows=3,length=5", "train.8": f"train=1,rows={ALL},length=5",
-    "train.gpt2.1": "train=1,model=gpt2,attention=eager,rows=3", "train.gpt2.8": f"train=1,model=gpt2,attention=eager,rows={ALL}",
-    "train.bf16.2": "train=1,dtype=bfloat16,rows=3+0", "train.bf16.8": f"train=1,dtype=bfloat16,rows={ALL}",
-    **{f"{how}.{name}": f"model=mixture,length=6,experts={how},rows={rows}"
-       for how in ("eager", "grouped_mm") for name, rows in (("1", "3"), ("8", ALL))},
+    "one": "rows=3",
+    "two": "rows=3+7",
+    "seven": "rows=7",
+    "eight": f"rows={ALL}",
+    "dup": "rows=3+5+3",
+    "place": "rows=3,positional=1",
+    "element": f"rows={ALL},fault=element",
+    "weight": f"rows={ALL},fault=weight",
+    "other": f"rows={ALL},seed=9",
+    "long": "rows=3,length=5",
+    "stats": "rows=3,level=stats",
+    "bf16.1": "rows=3,dtype=bfloat16,attention=eager",
+    "bf16.8": f"rows={ALL},dtype=bfloat16,attention=eager",
+    "gpt2.1": "model=gpt2,rows=3,attention=eager,length=5",
+    "gpt2.8": f"model=gpt2,rows={ALL},attention=eager,length=5",
+    "vit.1": "model=vit,rows=5",
+    "vit.8": f"model=vit,rows={ALL}",
+    "class.1": "model=classifier,rows=5",
+    "class.8": f"model=classifier,rows={ALL}",
+    "decode.2": "generate=1,rows=5+2,length=8",
+    "decode.8": f"generate=1,rows={ALL},length=8",
+    "train.1": "train=1,rows=3,length=5",
+    "train.8": f"train=1,rows={ALL},length=5",
+    "train.gpt2.1": "train=1,model=gpt2,attention=eager,rows=3",
+    "train.gpt2.8": f"train=1,model=gpt2,attention=eager,rows={ALL}",
+    "train.bf16.2": "train=1,dtype=bfloat16,rows=3+0",
+    "train.bf16.8": f"train=1,dtype=bfloat16,rows={ALL}",
+    **{
+        f"{how}.{name}": f"model=mixture,length=6,experts={how},rows={rows}"
+        for how in ("eager", "grouped_mm")
+        for name, rows in (("1", "3"), ("8", ALL))
+    },
     **{f"mixture.{fault}": f"model=mixture,length=6,experts=grouped_mm,rows={ALL},fault={fault}" for fault in ("element", "weight", "roll")},
-    "mixture.train.1": "model=mixture,length=6,rows=3,train=1", "mixture.train.8": f"model=mixture,length=6,rows={ALL},train=1",
+    "mixture.train.1": "model=mixture,length=6,rows=3,train=1",
+    "mixture.train.8": f"model=mixture,length=6,rows={ALL},train=1",
 }
 
 
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("batches")
-    done = subprocess.run([*warm_python(), ROOT / "tests" / "programs" / "batches.py", folder,
-                           *(f"{name}:{options}" for name, options in RECORDINGS.items())],
-                          capture_output=True, text=True, env=dict(os.environ))
+    done = subprocess.run(
+        [*warm_python(), ROOT / "tests" / "programs" / "batches.py", folder, *(f"{name}:{options}" for name, options in RECORDINGS.items())],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -56,14 +79,24 @@ def other_modules(batches, few, many):
     """Modules that give the common rows other bits, in the order in which they ran, by PyTorch's own hooks."""
     a, b = (torch.load(batches / f"{name}.pt") for name in (few, many))
     places = [rows_of(many).index(row) for row in rows_of(few)]
-    rows = {path: (x, y[places] if y.shape[0] == len(rows_of(many)) else y) for (path, x), y in
-            zip(a.items(), (b[path] for path in a))}
+    rows = {path: (x, y[places] if y.shape[0] == len(rows_of(many)) else y) for (path, x), y in zip(a.items(), (b[path] for path in a))}
     return [path for path, (x, y) in rows.items() if not torch.equal(x, y)]
 
 
-@pytest.mark.parametrize("few, many, turned", [
-    ("one", "eight", False), ("one", "eight", True), ("two", "eight", True), ("one", "dup", False), ("bf16.1", "bf16.8", False),
-    ("gpt2.1", "gpt2.8", False), ("gpt2.1", "gpt2.8", True), ("vit.1", "vit.8", False), ("class.1", "class.8", False)])
+@pytest.mark.parametrize(
+    "few, many, turned",
+    [
+        ("one", "eight", False),
+        ("one", "eight", True),
+        ("two", "eight", True),
+        ("one", "dup", False),
+        ("bf16.1", "bf16.8", False),
+        ("gpt2.1", "gpt2.8", False),
+        ("gpt2.1", "gpt2.8", True),
+        ("vit.1", "vit.8", False),
+        ("class.1", "class.8", False),
+    ],
+)
 def test_a_prompt_alone_and_among_others(lastbit, batches, few, many, turned):
     answer = explain(lastbit, batches, *((many, few) if turned else (few, many)))
     (rows,) = answer["rows"]
@@ -104,8 +137,9 @@ def test_a_wrong_element_in_a_row(lastbit, batches, few):
 
 
 def test_a_wrong_element_in_a_row_that_the_other_side_has_not(lastbit, batches):
-    one, other = ([(f["index"], f["layer"], f["op"], f["cause"]) for f in own(explain(lastbit, batches, "seven", many))]
-                  for many in ("eight", "element"))
+    one, other = (
+        [(f["index"], f["layer"], f["op"], f["cause"]) for f in own(explain(lastbit, batches, "seven", many))] for many in ("eight", "element")
+    )
     assert one == other
 
 
@@ -155,8 +189,10 @@ def test_decoding_with_a_cache_in_batches_of_other_sizes(lastbit, batches):
     assert {f["cause"] for f in own(answer)} <= {"kernel", "order"} and not [f for f in answer["findings"] if f["op"] == "lb::source"]
 
 
-@pytest.mark.parametrize("few, many, reductions", [("train.1", "train.8", 22), ("train.gpt2.1", "train.gpt2.8", None),
-                                                   pytest.param("train.bf16.2", "train.bf16.8", 22, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "few, many, reductions",
+    [("train.1", "train.8", 22), ("train.gpt2.1", "train.gpt2.8", None), pytest.param("train.bf16.2", "train.bf16.8", 22, marks=pytest.mark.full)],
+)
 def test_a_training_step_on_other_rows_besides(lastbit, batches, few, many, reductions):
     """The loss and the gradients of weights are of other rows; what follows from them is inherited, and nothing is unexplained."""
     answer = explain(lastbit, batches, few, many, expect=1)
@@ -213,8 +249,16 @@ def test_other_precisions_in_batches_of_other_sizes(lastbit, batches, few, many,
 EXPERTS = [f"model.layers.{i}.mlp.experts" for i in (0, 1)]
 
 
-@pytest.mark.parametrize("few, many", [("grouped_mm.1", "grouped_mm.8"), ("eager.1", "eager.8"), ("grouped_mm.8", "grouped_mm.1"), ("eager.1", "grouped_mm.8"),
-                                       ("mixture.train.1", "mixture.train.8")])
+@pytest.mark.parametrize(
+    "few, many",
+    [
+        ("grouped_mm.1", "grouped_mm.8"),
+        ("eager.1", "eager.8"),
+        ("grouped_mm.8", "grouped_mm.1"),
+        ("eager.1", "grouped_mm.8"),
+        ("mixture.train.1", "mixture.train.8"),
+    ],
+)
 def test_tokens_sorted_by_expert_are_followed(lastbit, batches, few, many):
     found = own(explain(lastbit, batches, few, many))
     assert not [f for f in found if f["cause"] not in ("kernel", "order")]
@@ -227,8 +271,13 @@ def test_tokens_sorted_by_expert_are_followed(lastbit, batches, few, many):
 
 def test_faults_among_sorted_tokens(lastbit, batches):
     """A wrong element in each expert's result; results that go to the next token; an expert's weight that is another."""
+
     def found(fault):
-        return [f for f in explain(lastbit, batches, "grouped_mm.1", f"mixture.{fault}", expect=1)["findings"] if f["cause"] != "input" or f["op"] == "lb::source"]
+        return [
+            f
+            for f in explain(lastbit, batches, "grouped_mm.1", f"mixture.{fault}", expect=1)["findings"]
+            if f["cause"] != "input" or f["op"] == "lb::source"
+        ]
 
     (f,) = [f for f in found("element") if f["cause"] == "unexplained"]
     assert f["layer"] == EXPERTS[1] and f["matched"] < f["elements"]

@@ -1,7 +1,7 @@
 """The real SmolLM2-135M in bf16 against f32: what explain says of trained weights, from the recorded bits alone."""
+
 import os
 import re
-import sys
 
 import pytest
 import torch

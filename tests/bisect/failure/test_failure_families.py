@@ -1,10 +1,10 @@
 """One fault of each family that goes wrong in training (tests/programs/failure_families.py): the verdict is what a person who knows it
 would answer, and the change that it prints cures."""
+
 import shlex
 import sys
 
 import pytest
-
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "programs"))

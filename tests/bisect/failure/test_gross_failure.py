@@ -1,7 +1,8 @@
 """Failures that stay finite: what counts as gross is held against the recorded run, and nothing else is taken for a gradient."""
+
 import pytest
 
-PROGRAM = '''
+PROGRAM = """
 import torch
 from torch import nn
 
@@ -32,7 +33,7 @@ for step in range(4):
     print(step, loss.item(), torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
     optimizer.step()
     optimizer.zero_grad()
-'''
+"""
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Healthy runs raise nothing: evaluation between steps, masks, warm-up, adapters; several ranks of every kind."""
-import pytest
 
+import pytest
 from conftest import ROOT, warm_python
 
 ALONE = ["evals", "masks", "scheduled", "lora"]

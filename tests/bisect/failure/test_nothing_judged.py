@@ -1,11 +1,11 @@
 """Nothing judged is not clean: weights, damaged captures, captures without bytes. Each is undecided, exit code 125, with the reason."""
+
 import shutil
 import tarfile
 
 import numpy
 import pytest
 import torch
-
 from conftest import ROOT, warm_python
 
 TRAIN = """
@@ -43,8 +43,11 @@ def undecided(lastbit, *args):
     return verdict["reason"]
 
 
-WRITERS = {".pt": torch.save, ".npz": lambda d, path: numpy.savez(path, **{k: v.numpy() for k, v in d.items()}),
-           ".safetensors": lambda d, path: __import__("safetensors.torch").torch.save_file(d, path)}
+WRITERS = {
+    ".pt": torch.save,
+    ".npz": lambda d, path: numpy.savez(path, **{k: v.numpy() for k, v in d.items()}),
+    ".safetensors": lambda d, path: __import__("safetensors.torch").torch.save_file(d, path),
+}
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

@@ -7,6 +7,7 @@
 Each line of the table is a kind: of its answers (diff, diff the other way round, bisect, of failing runs also bisect without a
 reference) how many are exact, right in part, undecided and wrong, how many innocent pairs were called diverged, how many cases were
 drawn again because plain PyTorch did not confirm them, and the seconds that lastbit took."""
+
 import argparse
 import collections
 import json
@@ -42,16 +43,24 @@ def rows(results):
 
 
 def show(results, out):
-    print("%-36s %6s %6s %9s %6s %9s %7s %8s %8s" % ("kind", "exact", "partly", "undecided", "wrong", "false div", "trials", "redrawn", "seconds"),
-          file=out)
+    print(
+        "%-36s %6s %6s %9s %6s %9s %7s %8s %8s" % ("kind", "exact", "partly", "undecided", "wrong", "false div", "trials", "redrawn", "seconds"),
+        file=out,
+    )
     for name, r in rows(results):
-        print("%-36s %6d %6d %9d %6d %9d %7d %8d %8.1f" % (name, r["exact"], r["partly"], r["undecided"], r["wrong"], r["false"], r["trials"],
-                                                         r["redrawn"], r["seconds"]), file=out)
+        print(
+            "%-36s %6d %6d %9d %6d %9d %7d %8d %8.1f"
+            % (name, r["exact"], r["partly"], r["undecided"], r["wrong"], r["false"], r["trials"], r["redrawn"], r["seconds"]),
+            file=out,
+        )
     last = rows(results)[-1][1]
     answers = sum(last[s] for s in fault_trial.SCORES)
     if answers:
-        print("exact %.1f %%, partly %.1f %%, undecided %.1f %%, wrong %.1f %% of %d answers" % (
-            *(100 * last[s] / answers for s in fault_trial.SCORES), answers), file=out)
+        print(
+            "exact %.1f %%, partly %.1f %%, undecided %.1f %%, wrong %.1f %% of %d answers"
+            % (*(100 * last[s] / answers for s in fault_trial.SCORES), answers),
+            file=out,
+        )
 
 
 def known_lines(path):
@@ -109,8 +118,12 @@ def main():
             with open(args.table, "w") as out:
                 show(results, out)
         told = "redrawn: " + result["redrawn"] if worst is None else " ".join("%s=%s" % (q, s) for q, (s, _) in result["scores"].items())
-        print("%5d %6.0f s  %-40s %-8s %-12s %-12s %s" % (number, time.time() - began, "+".join(n for n, _ in case["changes"]), case["program"],
-                                                       case["optimizer"], case["precision"], told), file=sys.stderr, flush=True)
+        print(
+            "%5d %6.0f s  %-40s %-8s %-12s %-12s %s"
+            % (number, time.time() - began, "+".join(n for n, _ in case["changes"]), case["program"], case["optimizer"], case["precision"], told),
+            file=sys.stderr,
+            flush=True,
+        )
         number += 1
         if args.case is not None:
             break

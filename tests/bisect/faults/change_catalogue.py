@@ -1,4 +1,5 @@
 """Every kind of fault, by family, and every innocent kind: importing this fills change_table.TABLE."""
+
 import faults_of_constants  # noqa: F401
 import faults_of_data  # noqa: F401
 import faults_of_optimizers  # noqa: F401

@@ -1,12 +1,11 @@
 """Where a change takes hold of a run, and what is then true of it: shared by all kinds.
 
 A change that acts from a later step on leaves everything before that step as it was."""
-from torch import nn
 
 from change_table import Unfit, truth
 from fault_truth import Trace
 from fault_world import Run, with_first
-
+from torch import nn
 
 # ---- which cases a kind fits
 
@@ -74,7 +73,11 @@ def kin(run, path):
     """The module around a place, its sisters, what it holds, and who takes its result."""
     holder = path.rpartition(".")[0]
     paths = [p for p, _ in run.model.named_modules()]
-    return {holder, *seen(run).takers.get(path, ()), *(p for p in paths if p != path and (p.rpartition(".")[0] == holder or p.startswith(path + ".")))}
+    return {
+        holder,
+        *seen(run).takers.get(path, ()),
+        *(p for p in paths if p != path and (p.rpartition(".")[0] == holder or p.startswith(path + "."))),
+    }
 
 
 def forward_truth(run, path, step, **more):

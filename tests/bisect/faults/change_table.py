@@ -1,4 +1,5 @@
 """Kinds of faults and of innocent changes by name; change_catalogue.py has all of them in it."""
+
 import collections
 
 Change = collections.namedtuple("Change", "name family innocent make early fits shared")
@@ -35,5 +36,17 @@ def truth(step, phase, exact, near=(), verdict=("diverged",), axis=(), inside=Tr
     part. `inside`: the place is a module whose result is the first to part. `delay`: by how many steps it may be seen later.
     `same`: exact values agree, the damage is one of rounding. `ranks`: the ranks on which it is.
     `moments`: other (step, phase) that name the same moment: what stands between two steps belongs to either."""
-    return {"step": step, "phase": phase, "exact": sorted(set(exact)), "near": sorted(set(near)), "verdict": list(verdict), "axis": list(axis),
-            "inside": inside, "delay": delay, "fails": fails, "moments": [[step, phase], *map(list, moments)], "same": same, "ranks": list(ranks)}
+    return {
+        "step": step,
+        "phase": phase,
+        "exact": sorted(set(exact)),
+        "near": sorted(set(near)),
+        "verdict": list(verdict),
+        "axis": list(axis),
+        "inside": inside,
+        "delay": delay,
+        "fails": fails,
+        "moments": [[step, phase], *map(list, moments)],
+        "same": same,
+        "ranks": list(ranks),
+    }

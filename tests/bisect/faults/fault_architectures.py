@@ -5,15 +5,22 @@ what it is (a width, a count of layers, heads, experts, positions, …) is made 
 reason:
 
     python tests/bisect/faults/fault_architectures.py [TASK]       # lists what builds, and why the others don't"""
+
 import re
 import sys
 import time
+from types import MappingProxyType
 
 import torch
 
-TASKS = {"causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-         "image": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "seq2seq": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-         "encoder": "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES", "speech": "MODEL_FOR_CTC_MAPPING_NAMES"}
+TASKS = {
+    "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "image": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+    "seq2seq": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "encoder": "MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES",
+    "speech": "MODEL_FOR_CTC_MAPPING_NAMES",
+}
 VOCABULARY, WIDTH, LENGTH, IMAGE, LARGEST = 96, 32, 8, 32, 4_000_000
 
 # What the name of a number says, and how large it then is; the first that fits counts.
@@ -21,39 +28,71 @@ SMALL = [
     (r".*(dropout|drop_rate|layerdrop|_pdrop|drop_path_rate|jitter_noise|mask_time_prob|mask_feature_prob|drop)$", 0.0),
     (r"(vocab_size|.*_vocab_size|type_vocab_size_)$", VOCABULARY),
     (r"pad_token_id$", 0),
-    (r"bos_token_id$", 1), (r"(eos_token_id|sep_token_id|decoder_start_token_id|forced_eos_token_id)$", 2), (r".*_token_(id|index)$", 3),
+    (r"bos_token_id$", 1),
+    (r"(eos_token_id|sep_token_id|decoder_start_token_id|forced_eos_token_id)$", 2),
+    (r".*_token_(id|index)$", 3),
     (r"(num_experts_per_tok|moe_top_?k|top_k|num_experts_per_token|moe_k|router_top_k|moe_topk|topk_experts|num_selected_experts)$", 2),
     (r"(num_local_experts|num_experts|n_routed_experts|moe_num_experts|num_moe_experts|moe_num_local_experts)$", 4),
     (r"(n_group|topk_group|n_groups|num_shared_experts|n_shared_experts|moe_num_shared_experts|zero_expert_num)$", 1),
     (r"first_k_dense_replace$", 1),
     (r"(moe_intermediate_size|shared_expert_intermediate_size|expert_ffn_hidden_size|moe_shared_expert_intermediate_size)$", 24),
-    (r"(num_hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|num_decoder_layers|num_encoder_layers|depth|n_text_layer|num_blocks)$", 2),
+    (
+        r"(num_hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|num_decoder_layers|num_encoder_layers|depth|n_text_layer|num_blocks)$",
+        2,
+    ),
     (r"(num_key_value_heads|n_head_kv|num_kv_heads|num_global_key_value_heads|multi_query_group_num|swa_num_key_value_heads)$", 2),
-    (r"(.*num_attention_heads|num_heads|n_heads?|encoder_attention_heads|decoder_attention_heads|swa_num_attention_heads|attn_heads|num_v_heads)$", 4),
-    (r"(mamba_n_heads|mamba_num_heads|num_v_heads|linear_num_value_heads)$", 8), (r"linear_num_key_heads$", 4),
+    (
+        r"(.*num_attention_heads|num_heads|n_heads?|encoder_attention_heads|decoder_attention_heads|swa_num_attention_heads|attn_heads|num_v_heads)$",
+        4,
+    ),
+    (r"(mamba_n_heads|mamba_num_heads|num_v_heads|linear_num_value_heads)$", 8),
+    (r"linear_num_key_heads$", 4),
     (r"(mamba_d_head|mamba_head_dim|linear_key_head_dim|linear_value_head_dim)$", 8),
-    (r"(q_lora_rank|o_lora_rank)$", 16), (r"kv_lora_rank$", 8), (r"(qk_rope_head_dim|rotary_dim)$", 4), (r"qk_nope_head_dim$", 4), (r"v_head_dim$", 8),
+    (r"(q_lora_rank|o_lora_rank)$", 16),
+    (r"kv_lora_rank$", 8),
+    (r"(qk_rope_head_dim|rotary_dim)$", 4),
+    (r"qk_nope_head_dim$", 4),
+    (r"v_head_dim$", 8),
     (r"(head_dim|d_kv|attention_head_dim|kv_channels|global_head_dim|swa_head_dim|swa_v_head_dim)$", 8),
     (r"(.*intermediate_size|.*ffn_dim|d_ff|n_inner|ffn_hidden_size|ffn_dim|d_inner|ffn_intermediate_size|mlp_dim|intermediate_dim)$", 48),
-    (r"(hidden_size|d_model|n_embd|embed_dim|embedding_size|dim|hidden_dim|projection_dim|emb_dim|d_embed|word_embed_proj_dim|lru_width|"
-     r"attention_hidden_size|cross_attention_hidden_size|num_embed|dim_model|moe_latent_size|conv_hidden_size|model_dim)$", WIDTH),
-    (r"(max_position_embeddings|n_positions|n_ctx|max_source_positions|max_target_positions|context_length|max_seq_len|max_sequence_length|seq_length)$", 64),
+    (
+        r"(hidden_size|d_model|n_embd|embed_dim|embedding_size|dim|hidden_dim|projection_dim|emb_dim|d_embed|word_embed_proj_dim|lru_width|"
+        r"attention_hidden_size|cross_attention_hidden_size|num_embed|dim_model|moe_latent_size|conv_hidden_size|model_dim)$",
+        WIDTH,
+    ),
+    (
+        r"(max_position_embeddings|n_positions|n_ctx|max_source_positions|max_target_positions|context_length|max_seq_len|max_sequence_length|seq_length)$",
+        64,
+    ),
     (r"(sliding_window|attention_chunk_size|local_attention|attention_window|block_size|window)$", 4),
-    (r"(chunk_size|mamba_chunk_size|chunk_length)$", 8), (r"(state_size|ssm_state_size|mamba_d_state|d_state|mamba_state_size)$", 8),
-    (r"(time_step_rank|mamba_dt_rank|dt_rank)$", 4), (r"image_size$", IMAGE), (r"patch_size$", 4), (r"num_labels$", 8),
+    (r"(chunk_size|mamba_chunk_size|chunk_length)$", 8),
+    (r"(state_size|ssm_state_size|mamba_d_state|d_state|mamba_state_size)$", 8),
+    (r"(time_step_rank|mamba_dt_rank|dt_rank)$", 4),
+    (r"image_size$", IMAGE),
+    (r"patch_size$", 4),
+    (r"num_labels$", 8),
     (r"(depths|num_blocks_per_stage|layer_depths|num_encoder_blocks_)$", 1),
     (r"(hidden_sizes|embed_dims|conv_dim|tdnn_dim|neck_hidden_sizes|encoder_hidden_sizes|stage_out_channels|conv_channels|hidden_channels)$", 16),
-    (r"(num_conv_pos_embeddings|context_size)$", 8), (r"num_mel_bins$", 16),
-    (r"(hidden_size_per_layer_input|altup_num_inputs_)$", 8), (r"vocab_size_per_layer_input$", VOCABULARY),
+    (r"(num_conv_pos_embeddings|context_size)$", 8),
+    (r"num_mel_bins$", 16),
+    (r"(hidden_size_per_layer_input|altup_num_inputs_)$", 8),
+    (r"vocab_size_per_layer_input$", VOCABULARY),
     (r"(num_kv_shared_layers|num_nextn_predict_layers|num_mtp_modules|mtp_num_hidden_layers)$", 0),
-    (r"(index_n_heads)$", 2), (r"index_head_dim$", 8), (r"index_topk$", 4),
+    (r"(index_n_heads)$", 2),
+    (r"index_head_dim$", 8),
+    (r"index_topk$", 4),
 ]
 
 
 # Where the first sizes don't go together: as many keys as queries, then heads as wide as their parts.
-LADDER = [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 4, "head_dim": 4, "qk_rope_head_dim": 4},
-          {"num_key_value_heads": 4, "head_dim": 4, "qk_head_dim": 8, "rope_head_dim": 4, "mamba_headdim": 16, "n_mamba_heads": 4},
-          {"head_dim": 8, "num_heads": 8, "num_hidden_layers": 3, "num_key_value_heads": 2}, {"num_hidden_layers": 4}]
+LADDER = [
+    {},
+    {"num_key_value_heads": 4},
+    {"num_key_value_heads": 4, "head_dim": 4, "qk_rope_head_dim": 4},
+    {"num_key_value_heads": 4, "head_dim": 4, "qk_head_dim": 8, "rope_head_dim": 4, "mamba_headdim": 16, "n_mamba_heads": 4},
+    {"head_dim": 8, "num_heads": 8, "num_hidden_layers": 3, "num_key_value_heads": 2},
+    {"num_hidden_layers": 4},
+]
 
 
 NEEDED = ("head_dim", "num_key_value_heads", "num_experts_per_tok", "pad_token_id")  # small also where the default is none
@@ -85,7 +124,7 @@ def small(name, value):
     return value
 
 
-def shrunk(config_class, given={}):
+def shrunk(config_class, given=MappingProxyType({})):
     """The default configuration, made small, with the configurations inside it; `given` sizes go before the rules."""
     default = config_class()
     sizes = lambda name, value: given.get(name, small(name, value))
@@ -101,8 +140,11 @@ def shrunk(config_class, given={}):
     for name, value in default.to_dict().items():  # one entry per layer
         if isinstance(value, list) and len(value) > 4 and (name.endswith("types") or name.startswith("layer") or name.endswith("pattern")):
             kinds = list(dict.fromkeys(map(str, value)))
-            values[name] = [x for x in value if str(x) in kinds][-layers:] if len(kinds) < 2 else [
-                next(x for x in value if str(x) == kind) for kind in kinds[-layers:]]
+            values[name] = (
+                [x for x in value if str(x) in kinds][-layers:]
+                if len(kinds) < 2
+                else [next(x for x in value if str(x) == kind) for kind in kinds[-layers:]]
+            )
     return config_class(**values)
 
 
@@ -156,7 +198,7 @@ def built(name, given, attention):
     config = shrunk(CONFIG_MAPPING[kind], given)
     model_class = getattr(transformers, tasks()[task][kind])
     if model_class.config_class is not type(config):  # a model of the text alone
-        for sub in (getattr(config, "sub_configs", {}) or {}):
+        for sub in getattr(config, "sub_configs", {}) or {}:
             if type(getattr(config, sub)) is model_class.config_class:
                 config = getattr(config, sub)
     for part in [config, *inside(config)]:
@@ -180,7 +222,9 @@ def refuse_large(model_class, config):
 def randomise(model):
     """Weights large enough for every layer to matter, biases and norms that are not 0 and 1; nothing is dropped at random."""
     for module in model.modules():
-        for attribute in [n for n, value in vars(module).items() if isinstance(value, float) and "drop" in n or n == "p" and isinstance(module, torch.nn.Dropout)]:
+        for attribute in [
+            n for n, value in vars(module).items() if isinstance(value, float) and "drop" in n or n == "p" and isinstance(module, torch.nn.Dropout)
+        ]:
             setattr(module, attribute, 0.0)
     with torch.no_grad():
         for p in model.parameters():
@@ -193,8 +237,11 @@ def batch_of(task, model, dice):
     if task == "image":
         side = next((c.image_size for c in [config, *inside(config)] if isinstance(getattr(c, "image_size", None), int)), IMAGE)
         channels = getattr(config, "num_channels", 3)
-        return {"inputs": (), "named": {"pixel_values": torch.randn(4, channels, side, side, generator=dice)},
-                "labels": torch.randint(0, max(2, config.num_labels), (4,), generator=dice)}
+        return {
+            "inputs": (),
+            "named": {"pixel_values": torch.randn(4, channels, side, side, generator=dice)},
+            "labels": torch.randint(0, max(2, config.num_labels), (4,), generator=dice),
+        }
     if task == "speech":
         if getattr(model, "main_input_name", "") == "input_features":
             sound = torch.randn(4, 32, getattr(config, "num_mel_bins", getattr(config, "feature_size", 80)), generator=dice)

@@ -5,6 +5,7 @@ Each decision that a fault or an innocent change may take otherwise is an attrib
 `join`, `scores`, `mixed`, `finish`), so that one instance can be changed and its sisters stay. Nothing here knows of lastbit.
 
 B batch, T positions, D width, V vocabulary, H heads, E experts."""
+
 import math
 
 import torch
@@ -168,8 +169,14 @@ class Decoder(nn.Module):
         super().__init__()
         self.emb = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(
-            Block(width, LinearAttention(width, heads) if kind == "linear" else Attention(width, heads),
-                  MoE(width, width) if kind == "moe" and n else MLP(width, 2 * width, norm == "rms"), norm) for n in range(layers))
+            Block(
+                width,
+                LinearAttention(width, heads) if kind == "linear" else Attention(width, heads),
+                MoE(width, width) if kind == "moe" and n else MLP(width, 2 * width, norm == "rms"),
+                norm,
+            )
+            for n in range(layers)
+        )
         self.norm, self.head = norm_of(norm, width), nn.Linear(width, vocabulary, bias=False)
 
     def finish(self, logits):

@@ -1,4 +1,5 @@
 """Optimizers as people write them by hand: Lion and Muon, with the pieces that a fault may change as methods."""
+
 import torch
 
 

@@ -1,6 +1,7 @@
 """One case from its draw to its score: drawn by seed, confirmed in plain torch, recorded as two captures, asked of lastbit, judged.
 
 Everything that needs PyTorch runs in a fork of a process that has it loaded, so that a case costs no import and leaves nothing behind."""
+
 import fnmatch
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 import traceback
+from types import MappingProxyType
 
 import change_catalogue
 import fault_models
@@ -28,7 +30,7 @@ def kinds(innocent):
     return sorted(name for name, change in change_catalogue.TABLE.items() if change.innocent == innocent)
 
 
-def draw(seed, number, only=None, programs=None, fixed={}, share=0.5):
+def draw(seed, number, only=None, programs=None, fixed=MappingProxyType({}), share=0.5):
     """The number-th case of a seed; `fixed` entries of it are given, `share` is that of the library's architectures."""
     dice = random.Random(f"{seed}/{number}")
     for _ in range(50):
@@ -58,12 +60,24 @@ def drawn(dice, only, programs, fixed, share):
         names = [dice.choice(kinds(True)), dice.choice(kinds(False))]
     for _ in range(30):
         mode = "serve" if dice.random() < 0.25 else "train"
-        case = {"seed": dice.randrange(1 << 30), "program": dice.choice(programs_of(dice, programs, share)), "optimizer": dice.choice(OPTIMIZERS),
-                "precision": dice.choice(PRECISIONS), "mode": mode, "steps": dice.choice([2, 2, 3]),
-                "changes": [[name, dice.randrange(1 << 30)] for name in names]}
+        case = {
+            "seed": dice.randrange(1 << 30),
+            "program": dice.choice(programs_of(dice, programs, share)),
+            "optimizer": dice.choice(OPTIMIZERS),
+            "precision": dice.choice(PRECISIONS),
+            "mode": mode,
+            "steps": dice.choice([2, 2, 3]),
+            "changes": [[name, dice.randrange(1 << 30)] for name in names],
+        }
         if any(change_catalogue.TABLE[name].family == "ranks" for name in names) or not only and dice.random() < 0.02:
-            case.update(ranks=2, mode="train", steps=2, program=dice.choice(["tiny", "gpt", "mixer"]), precision=dice.choice(["fp32", "bf16"]),
-                        optimizer=dice.choice(["sgd", "adamw", "adamw-foreach"]))
+            case.update(
+                ranks=2,
+                mode="train",
+                steps=2,
+                program=dice.choice(["tiny", "gpt", "mixer"]),
+                precision=dice.choice(["fp32", "bf16"]),
+                optimizer=dice.choice(["sgd", "adamw", "adamw-foreach"]),
+            )
         if case["mode"] == "train" and case["steps"] == 3 and "ranks" not in case and dice.random() < 0.15:
             case["window"] = "1-2"
         case.update(fixed)
@@ -112,8 +126,14 @@ def seen_from(case, truth):
     first = int(case.get("window", "0").split("-")[0])
     if truth is None or truth["step"] >= first:
         return truth
-    return change_catalogue.truth(first, "forward", ["*"], axis=["source", *truth["axis"]], inside=False,
-                                  moments=[(first, phase) for phase in ("backward", "optimizer", "other")])
+    return change_catalogue.truth(
+        first,
+        "forward",
+        ["*"],
+        axis=["source", *truth["axis"]],
+        inside=False,
+        moments=[(first, phase) for phase in ("backward", "optimizer", "other")],
+    )
 
 
 def prepare_ranks(case, folder):
@@ -201,9 +221,14 @@ class Server:
         self.limit, self.process = limit, None
 
     def start(self):
-        self.process = subprocess.Popen([sys.executable, os.path.abspath(__file__)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        start_new_session=True,
-                                        env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, sys.path))))
+        self.process = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+        )
 
     def stop(self):
         if self.process:
@@ -295,13 +320,21 @@ def judge_diff(truth, code, answer):
         return "undecided", said
     if verdict not in truth["verdict"]:
         return "wrong", said
-    return of_rank(truth, placed(truth, first.get("layer"), first.get("step", -1), first.get("phase"), first.get("parameter")), [first.get("rank")]), said
+    return of_rank(
+        truth, placed(truth, first.get("layer"), first.get("step", -1), first.get("phase"), first.get("parameter")), [first.get("rank")]
+    ), said
 
 
 def judge_bisect(truth, code, answer):
     outcome, culprit = answer.get("outcome"), answer.get("culprit") or {}
-    said = "%s %s at %s %s, %s of step %s" % (outcome, culprit.get("axis"), culprit.get("layer"), culprit.get("op"), culprit.get("phase"),
-                                              culprit.get("step"))
+    said = "%s %s at %s %s, %s of step %s" % (
+        outcome,
+        culprit.get("axis"),
+        culprit.get("layer"),
+        culprit.get("op"),
+        culprit.get("phase"),
+        culprit.get("step"),
+    )
     if outcome is None:
         return "undecided" if code == 125 else "wrong", "exit code %d: %s" % (code, answer.get("error"))
     if code == 125 or outcome in ("undecided", "not-reproduced"):
@@ -311,15 +344,23 @@ def judge_bisect(truth, code, answer):
         return "exact" if harmless else "wrong", said
     if outcome == "clean" or (harmless and culprit.get("axis") not in truth["axis"]):
         return "wrong", said
-    place = of_rank(truth, placed(truth, culprit.get("layer"), culprit.get("step", -1), culprit.get("phase"), culprit.get("parameter")), culprit.get("ranks") or [])
+    place = of_rank(
+        truth,
+        placed(truth, culprit.get("layer"), culprit.get("step", -1), culprit.get("phase"), culprit.get("parameter")),
+        culprit.get("ranks") or [],
+    )
     return ("partly" if place == "exact" and truth["axis"] and culprit["axis"] not in truth["axis"] else place), said
 
 
 def undecidable(case, answers):
     """A window that begins with other parameters on either side: what made them differ lies before it, and "missing" is the answer."""
     first = answers["diff"][1].get("first") or {}
-    return "window" in case and first.get("verdict") == "missing" and first.get("op") == "lb::source" and (
-        first.get("step") == int(case["window"].split("-")[0]))
+    return (
+        "window" in case
+        and first.get("verdict") == "missing"
+        and first.get("op") == "lb::source"
+        and (first.get("step") == int(case["window"].split("-")[0]))
+    )
 
 
 def judge(case, truth, answers):

@@ -4,8 +4,8 @@ A run leaves a trace: what every module gave, the gradients of all parameters, p
 the order in which they came about. Of a fault it is asked that the exact traces (float64, casts the identity) part, that they part
 first at the place, step and phase that the fault names, and that the recorded precision shows it there, too; of an innocent change
 that the exact traces agree wherever both have the value."""
-import torch
 
+import torch
 from fault_world import Run, first_float
 
 AGREE = 1e-9  # exact values of one function differ by less, relative to the largest
@@ -83,8 +83,11 @@ def moment(key):
 
 def partings(a, b, limit):
     """Keys of both traces that differ by more, in the order of the second."""
-    return [key for key, value in b.events.items()
-            if (key not in a.events and key[1] != "forward") or (key in a.events and apart(a.events[key], value) > limit)]
+    return [
+        key
+        for key, value in b.events.items()
+        if (key not in a.events and key[1] != "forward") or (key in a.events and apart(a.events[key], value) > limit)
+    ]
 
 
 def leaves(key):

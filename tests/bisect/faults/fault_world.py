@@ -7,18 +7,18 @@ A case is a plain dictionary, so that it can be written down and run again:
 `Run(case, changes=True)` is the changed side, `Run(case)` the reference. `exact=True` runs the same program in float64 with every
 cast between float types the identity: in it two programs that compute the same function agree to 1e-9, and no rounding hides or
 makes a difference. Nothing here knows of lastbit."""
+
 import contextlib
 import os
 import random
 
+import change_table
+import fault_models
+import fault_optimizers
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-
-import change_table
-import fault_models
-import fault_optimizers
 
 NARROW = {torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2}
 OPTIMIZERS = ("adamw", "adamw-foreach", "adamw-fused", "sgd", "lion", "muon", "torch-muon")
@@ -70,8 +70,17 @@ class Run:
     def __init__(self, case, changed=False, exact=False):
         self.case, self.exact, self.now, self.acts_from = case, exact, 0, 0
         self.rank = int(os.environ.get("RANK", 0)) if case.get("ranks", 1) > 1 else 0
-        self.options = {"foreach": False, "fused": False, "micro": 1, "precision": case["precision"], "clip": 1.0, "lr": 1e-2, "threads": 1,
-                        "keep_zeros": False, "reversed": False}
+        self.options = {
+            "foreach": False,
+            "fused": False,
+            "micro": 1,
+            "precision": case["precision"],
+            "clip": 1.0,
+            "lr": 1e-2,
+            "threads": 1,
+            "keep_zeros": False,
+            "reversed": False,
+        }
         self.before, self.before_reduction, self.after_backward, self.before_update, self.after_update, self.ready = [], [], [], [], [], []
         torch.manual_seed(case["seed"])
         self.model, self.data = self.made(random.Random(case["seed"]))
@@ -116,8 +125,9 @@ class Run:
                 text = torch.randint(0, data["vocabulary"], (4, length + 1), generator=draw)
                 batches.append({"inputs": (text[:, :-1].contiguous(),), "labels": text[:, 1:].contiguous()})
             else:
-                batches.append({"inputs": (torch.randn(4, *data["shape"], generator=draw),),
-                                "labels": torch.randint(0, data["classes"], (4,), generator=draw)})
+                batches.append(
+                    {"inputs": (torch.randn(4, *data["shape"], generator=draw),), "labels": torch.randint(0, data["classes"], (4,), generator=draw)}
+                )
         return batches
 
     def shards(self, number):
@@ -200,8 +210,14 @@ class Run:
 
     def cut(self, batch, count):
         cut = lambda x, i: x.chunk(count)[i] if isinstance(x, torch.Tensor) else x
-        return [{"inputs": tuple(cut(x, i) for x in batch["inputs"]), "labels": cut(batch["labels"], i),
-                 "named": {n: cut(x, i) for n, x in batch.get("named", {}).items()}} for i in range(count)]
+        return [
+            {
+                "inputs": tuple(cut(x, i) for x in batch["inputs"]),
+                "labels": cut(batch["labels"], i),
+                "named": {n: cut(x, i) for n, x in batch.get("named", {}).items()},
+            }
+            for i in range(count)
+        ]
 
     def step(self, number):
         self.now = number
@@ -301,7 +317,7 @@ def with_first(output, change):
     if isinstance(output, tuple) and not hasattr(output, "_fields"):
         for i, x in enumerate(output):
             if first_float(x) is not None:
-                return (*output[:i], with_first(x, change), *output[i + 1:])
+                return (*output[:i], with_first(x, change), *output[i + 1 :])
     if hasattr(output, "keys"):
         for name in list(output.keys()):
             if first_float(output[name]) is not None:

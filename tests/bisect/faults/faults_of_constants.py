@@ -1,11 +1,27 @@
 """Wrong constants and terms, in forward and in backward."""
+
 import torch
 import torch.nn.functional as F
-from torch import nn
-
-from change_places import after, backward_truth, begin, choose, forward_truth, gradient_truth, having, instead, kin, linear, modules, own, seen, shapes, train
+from change_places import (
+    after,
+    backward_truth,
+    begin,
+    choose,
+    forward_truth,
+    gradient_truth,
+    having,
+    instead,
+    kin,
+    linear,
+    modules,
+    own,
+    seen,
+    shapes,
+    train,
+)
 from change_table import Unfit, fault, truth
 from fault_world import with_first
+from torch import nn
 
 
 @fault("constants")
@@ -325,6 +341,7 @@ def threshold_differs(run, draw):
 @fault("constants", shared=True)
 def permutation_differs(run, draw):
     """Heads or columns are put in another order by an index."""
+
     def permuted(y, shift):
         return y[..., torch.arange(y.shape[-1]).roll(shift)]
 
@@ -341,8 +358,14 @@ def shift_of_rows_differs(run, draw):
 def axis_differs(run, draw):
     """A sum is taken away over the wrong axis."""
     known = shapes(run)
-    return differing(run, draw, lambda p, m: linear(p, m) and len(known[p][1]) == 3 and known[p][1][1] > 2,
-                     lambda y, axis: y - 0.1 * y.sum(axis, keepdim=True), -1, 1)
+    return differing(
+        run,
+        draw,
+        lambda p, m: linear(p, m) and len(known[p][1]) == 3 and known[p][1][1] > 2,
+        lambda y, axis: y - 0.1 * y.sum(axis, keepdim=True),
+        -1,
+        1,
+    )
 
 
 @fault("constants", shared=True, fits=own("gpt", "moe", "linear", "mixer", "convnet"))
@@ -372,12 +395,14 @@ def largest_for_a_mean(run, draw):
 def labels_smoothed(run, draw):
     if run.batches[0]["labels"] is None:
         raise Unfit
-    instead(run, run, "loss_of", lambda original, y, labels: F.cross_entropy(
-        y.reshape(-1, y.shape[-1]).float(), labels.reshape(-1), label_smoothing=0.1))
+    instead(
+        run, run, "loss_of", lambda original, y, labels: F.cross_entropy(y.reshape(-1, y.shape[-1]).float(), labels.reshape(-1), label_smoothing=0.1)
+    )
     return truth(begin(run, draw), "forward", [""], axis=["block"], inside=False)
 
 
 # ---- backward: the forward is right
+
 
 class Backward(torch.autograd.Function):
     @staticmethod
@@ -418,7 +443,7 @@ def wrong_activation_derivative(run, draw):
 
         @staticmethod
         def backward(ctx, g):
-            x, = ctx.saved_tensors
+            (x,) = ctx.saved_tensors
             return g * torch.sigmoid(x)
 
     instead(run, module, "forward", lambda original, x: Act.apply(x))
@@ -485,4 +510,6 @@ def gradients_not_zeroed(run, draw):
     run.zeroed = lambda optimizer: zeroed(optimizer) if run.now != step - 1 else None
     owners = {n.rpartition(".")[0] for n, _ in run.model.named_parameters()}
     found = gradient_truth(run, [n for n, _ in run.model.named_parameters()], step)
-    return dict(found, phase="backward", exact=sorted({*found["exact"], *owners}), moments=[*found["moments"], [step - 1, "optimizer"], [step, "forward"]])
+    return dict(
+        found, phase="backward", exact=sorted({*found["exact"], *owners}), moments=[*found["moments"], [step - 1, "optimizer"], [step, "forward"]]
+    )

@@ -1,8 +1,8 @@
 """Wrong data, positions, masks, caches, buffers, seeds."""
+
 import ctypes
 
 import torch
-
 from change_places import begin, choose, forward_truth, having, instead, kin, linear, own, prepared_at, shapes, train, written_truth
 from change_table import Unfit, fault, truth
 
@@ -218,6 +218,7 @@ def given_otherwise(run, draw, name, right, wrong):
 @fault("data", shared=True, fits=texts)
 def padding_not_masked(run, draw):
     """The last tokens of a row are padding, which one side does not say."""
+
     def right(tokens):
         mask = torch.ones_like(tokens)
         mask[1, -2:] = 0

@@ -1,6 +1,6 @@
 """Wrong optimizer states, groups and schedules."""
-import torch
 
+import torch
 from change_places import begin, gradient_truth, optimizer_truth, several, train
 from change_table import Unfit, fault
 

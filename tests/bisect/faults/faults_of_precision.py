@@ -1,8 +1,8 @@
 """Wrong precision, scales and casts; overflow and underflow."""
+
 import ctypes
 
 import torch
-
 from change_places import after, begin, choose, forward_truth, having, instead, kin, linear, own, shapes, train, wide, written_truth
 from change_table import fault, truth
 
@@ -87,7 +87,7 @@ def failing_truth(run, path, step, axis):
 def overflow_in_half(run, draw):
     """An activation in float16 that no longer fits."""
     path, module = choose(run, draw, linear)
-    after(run, module, lambda y: ((y * 3e6).to(torch.float16).to(y.dtype) / 3e6))
+    after(run, module, lambda y: (y * 3e6).to(torch.float16).to(y.dtype) / 3e6)
     return failing_truth(run, path, begin(run, draw), ["precision", "block"])
 
 

@@ -1,15 +1,22 @@
 """Wrong ranks, shards and collectives."""
+
 import torch
 import torch.distributed as dist
-
 from change_places import after, begin, choose, linear, prepared_at, ranked, shapes
 from change_table import fault, truth
 
 
 def rank_truth(run, path, step, ranks, phase="backward", axis=("rank",), exact=()):
     owner = path.rpartition(".")[0]
-    return truth(step, phase, {path, owner, *exact, *([] if phase == "forward" else [""])}, axis=axis, inside=False, ranks=ranks,
-                 moments=[*((step, p) for p in ("forward", "backward", "communication", "other", "optimizer")), *prepared_at(step)])
+    return truth(
+        step,
+        phase,
+        {path, owner, *exact, *([] if phase == "forward" else [""])},
+        axis=axis,
+        inside=False,
+        ranks=ranks,
+        moments=[*((step, p) for p in ("forward", "backward", "communication", "other", "optimizer")), *prepared_at(step)],
+    )
 
 
 def some_weight(run, draw):

@@ -1,12 +1,12 @@
 """Kinds of innocent changes: the same real function by other means. Each takes a run, changes it, and says what it did."""
+
 import functools
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from change_places import choose, having, instead, linear, own, shapes, train, trained
 from change_table import Unfit, innocent
+from torch import nn
 
 
 @innocent()
@@ -36,7 +36,9 @@ class FusedProjection(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-@innocent(early=True, fits=lambda case: case["program"] in ("gpt", "moe") and case["precision"] != "fp8" and case["optimizer"] in ("adamw", "sgd", "lion"))
+@innocent(
+    early=True, fits=lambda case: case["program"] in ("gpt", "moe") and case["precision"] != "fp8" and case["optimizer"] in ("adamw", "sgd", "lion")
+)
 def fused_qkv(run, draw):
     """q, k and v as one product of one parameter."""
     for block in run.model.layers:
@@ -127,7 +129,7 @@ def summed(x, order):
         return functools.reduce(torch.add, parts)
     while len(parts) > 1:
         half = (len(parts) + 1) // 2
-        parts = [a + b for a, b in zip(parts[:half], parts[half:])] + parts[len(parts) - half:half]
+        parts = [a + b for a, b in zip(parts[:half], parts[half:])] + parts[len(parts) - half : half]
     return parts[0]
 
 
@@ -161,8 +163,12 @@ def softmax_by_hand(run, draw):
 @innocent(fits=own("gpt", "moe"))
 def library_attention(run, draw):
     path, m = choose(run, draw, having("attended"))
-    instead(run, m, "attended", lambda original, q, k, v: F.scaled_dot_product_attention(
-        q, k, v, attn_mask=~m.mask(q.shape[-2], k.shape[-2]), scale=m.scale))
+    instead(
+        run,
+        m,
+        "attended",
+        lambda original, q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=~m.mask(q.shape[-2], k.shape[-2]), scale=m.scale),
+    )
     return path
 
 
@@ -491,7 +497,7 @@ def other_attention_of_the_library(run, draw):
     try:
         run.model.set_attn_implementation(other)
     except ValueError:
-        raise Unfit
+        raise Unfit from None
     return other
 
 

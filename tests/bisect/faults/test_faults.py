@@ -2,13 +2,13 @@
 
 What the drawn pairs hold is known by construction and confirmed in plain PyTorch (fault_truth.py); bench_faults.py runs thousands of
 them and says how to keep the captures of a wrong answer."""
+
 import collections
 import datetime
 import os
 import sys
 
 import pytest
-
 from conftest import BUILD, ROOT
 
 sys.path[:0] = [str(ROOT / "capture")]
@@ -117,9 +117,12 @@ def test_pairs_of_this_week_are_answered_right(trials, tmp_path):
     seed = "%d-W%02d" % datetime.date.today().isocalendar()[:2]
     results = confirmed(trials, tmp_path, seed, DRAWN, 0.15)
     scores = collections.Counter(score for result in results for score, _ in result["scores"].values())
-    wrong = ["tests/bisect/faults/bench_faults.py --seed %s --share 0.15 --case %d --keep DIR   # %s: %s" % (
-        seed, r["number"], "+".join(n for n, _ in r["case"]["changes"]), r["scores"])
-        for r in results if any(score == "wrong" for score, _ in r["scores"].values())]
+    wrong = [
+        "tests/bisect/faults/bench_faults.py --seed %s --share 0.15 --case %d --keep DIR   # %s: %s"
+        % (seed, r["number"], "+".join(n for n, _ in r["case"]["changes"]), r["scores"])
+        for r in results
+        if any(score == "wrong" for score, _ in r["scores"].values())
+    ]
     assert not wrong, "\n".join(wrong)
     assert scores["exact"] >= EXACT_SHARE * scores.total(), scores
 
@@ -142,10 +145,8 @@ def test_a_truth_is_not_taken_on_trust(trials, tmp_path):
     import change_catalogue
 
     table = change_catalogue.TABLE
-    table["no-fault"] = table["scaled-output"]._replace(
-        name="no-fault", make=lambda run, draw: change_catalogue.truth(0, "forward", ["head"]))
-    table["not-innocent"] = table["halves-of-k"]._replace(
-        name="not-innocent", make=lambda run, draw: table["wrong-sign"].make(run, draw) and "")
+    table["no-fault"] = table["scaled-output"]._replace(name="no-fault", make=lambda run, draw: change_catalogue.truth(0, "forward", ["head"]))
+    table["not-innocent"] = table["halves-of-k"]._replace(name="not-innocent", make=lambda run, draw: table["wrong-sign"].make(run, draw) and "")
     try:
         for name, reason in (("no-fault", "exact values agree"), ("not-innocent", "exact values differ")):
             case = trials[0].draw("trust", 0, only=name, programs=["gpt"], fixed=PLAIN)

@@ -1,10 +1,8 @@
 """Rows in batches of other sizes under launch rules: where a rule cuts a sum otherwise, and that its bits are those of the named order,
 replayed on a recording whose batch has that size. A cut that never looks at the batch must keep every bit."""
-import sys
 
 import pytest
 import torch
-
 from swapped import replayed  # noqa: E402
 
 PROGRAM = "tests/programs/other_batches.py"
@@ -71,8 +69,17 @@ def test_shares_of_a_stream_follow_the_batch(lastbit, captures, tmp_path):
         assert sizes[rows][1] == differing(whole, there[:64]) > 10000
 
 
-@pytest.mark.parametrize("selector, launch", [("layer=up", "splitk:4"), ("layer=up", "blocked:256"), ("layer=mean", "butterfly:128"), ("layer=head", "two-pass,sum:splitk:3"),
-                                              ("layer=attention", "splitkv:4,block:256,exp:2"), ("layer=head", "persistent")])
+@pytest.mark.parametrize(
+    "selector, launch",
+    [
+        ("layer=up", "splitk:4"),
+        ("layer=up", "blocked:256"),
+        ("layer=mean", "butterfly:128"),
+        ("layer=head", "two-pass,sum:splitk:3"),
+        ("layer=attention", "splitkv:4,block:256,exp:2"),
+        ("layer=head", "persistent"),
+    ],
+)
 def test_cuts_that_do_not_follow_the_batch_keep_every_bit(lastbit, captures, selector, launch):
     """The decoys: parts of a fixed number or size are batch invariant, however many they are."""
     row, sizes = asked(lastbit, captures(), selector, launch, expect=0)
@@ -92,10 +99,14 @@ def test_threads_of_a_sum_follow_the_batch(lastbit, captures, tmp_path):
     assert not any(count for n, (_, count) in sizes.items() if n >= 16)
 
 
-@pytest.mark.parametrize("rule, launches", [
-    ("flash-attention", {1: "splitkv:4,block:256,exp:2", 4: "splitkv:4,block:256,exp:2", 16: "splitkv:2,block:256,exp:2", 64: "flash:256,exp:2"}),
-    ("flashinfer", {1: "splitkv:8,block:128,exp:2", 4: "splitkv:8,block:128,exp:2", 16: "splitkv:2,block:512,exp:2", 64: "flash:1024,exp:2"}),
-    ("paged", {1: "splitkv:2,block:512,p:f32", 64: "splitkv:2,block:512,p:f32", 128: "flash:0,p:f32"})])
+@pytest.mark.parametrize(
+    "rule, launches",
+    [
+        ("flash-attention", {1: "splitkv:4,block:256,exp:2", 4: "splitkv:4,block:256,exp:2", 16: "splitkv:2,block:256,exp:2", 64: "flash:256,exp:2"}),
+        ("flashinfer", {1: "splitkv:8,block:128,exp:2", 4: "splitkv:8,block:128,exp:2", 16: "splitkv:2,block:512,exp:2", 64: "flash:1024,exp:2"}),
+        ("paged", {1: "splitkv:2,block:512,p:f32", 64: "splitkv:2,block:512,p:f32", 128: "flash:0,p:f32"}),
+    ],
+)
 def test_slices_of_keys_follow_the_batch(lastbit, captures, tmp_path, rule, launches):
     row, sizes = asked(lastbit, captures(), "layer=attention", rule, expect=1)
     assert row["unit"] == "sequence" and row["op"] == "attention" and (row["recorded"], row["embedded"]) == (4, 4)
@@ -110,12 +121,24 @@ def test_slices_of_keys_follow_the_batch(lastbit, captures, tmp_path, rule, laun
 def test_all_rules_are_asked_unless_some_are_named(lastbit, captures):
     every = lastbit.json("explain", "--invariance", "", "--row", 3, captures(), expect=1)["invariance"]
     found = {(r["op"], r["kernel"]) for r in every}
-    assert found >= {("aten::mm", "own"), ("aten::mm", "openblas"), ("aten::mm", "splitk,sms:132"), ("aten::mm", "streamk,sms:132"), ("aten::mean.dim", "own"),
-                     ("aten::mean.dim", "blocks"), ("rms_norm", "butterfly,sms:132"), ("softmax", "persistent"), ("attention", "flash-attention,sms:132"),
-                     ("attention", "flashinfer,sms:132"), ("attention", "paged")}
+    assert found >= {
+        ("aten::mm", "own"),
+        ("aten::mm", "openblas"),
+        ("aten::mm", "splitk,sms:132"),
+        ("aten::mm", "streamk,sms:132"),
+        ("aten::mean.dim", "own"),
+        ("aten::mean.dim", "blocks"),
+        ("rms_norm", "butterfly,sms:132"),
+        ("softmax", "persistent"),
+        ("attention", "flash-attention,sms:132"),
+        ("attention", "flashinfer,sms:132"),
+        ("attention", "paged"),
+    }
     assert not [r for r in every if r["kernel"] in ("own", "persistent") and r["varies"]] and {r["embedded"] for r in every} == {1}
     assert ("softmax", "vocabulary") not in found  # of 24576 elements and more
-    two = lastbit.json("explain", "--invariance", "layer=up|mean", "--launch", "own", "--launch", "splitk", "--row", 0, captures(), expect=(0, 1))["invariance"]
+    two = lastbit.json("explain", "--invariance", "layer=up|mean", "--launch", "own", "--launch", "splitk", "--row", 0, captures(), expect=(0, 1))[
+        "invariance"
+    ]
     assert sorted((r["op"], r["kernel"]) for r in two) == [("aten::mean.dim", "own"), ("aten::mm", "own"), ("aten::mm", "splitk,sms:132")]
 
 

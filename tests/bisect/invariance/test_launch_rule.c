@@ -24,16 +24,16 @@ static void assert_launch(const char *name, lb_launch_shape shape, const char *e
     assert_string_equal(text, expected);
 }
 
-#define PRODUCT(ROWS, COLUMNS, TERMS, SMS)                                                                     \
-    (lb_launch_shape)                                                                                          \
-    {                                                                                                          \
-        .rows = ROWS, .columns = COLUMNS, .terms = TERMS, .element_bytes = 2, .multiprocessors = SMS           \
+#define PRODUCT(ROWS, COLUMNS, TERMS, SMS)                                                                             \
+    (lb_launch_shape)                                                                                                  \
+    {                                                                                                                  \
+        .rows = ROWS, .columns = COLUMNS, .terms = TERMS, .element_bytes = 2, .multiprocessors = SMS                   \
     }
-#define DECODE(ROWS, HEADS, KEY_HEADS, KEYS, SIZE, SMS)                                                        \
-    (lb_launch_shape)                                                                                          \
-    {                                                                                                          \
-        .rows = ROWS, .heads = HEADS, .key_heads = KEY_HEADS, .queries = 1, .keys = KEYS, .size = SIZE,        \
-        .element_bytes = 2, .multiprocessors = SMS                                                             \
+#define DECODE(ROWS, HEADS, KEY_HEADS, KEYS, SIZE, SMS)                                                                \
+    (lb_launch_shape)                                                                                                  \
+    {                                                                                                                  \
+        .rows = ROWS, .heads = HEADS, .key_heads = KEY_HEADS, .queries = 1, .keys = KEYS, .size = SIZE,                \
+        .element_bytes = 2, .multiprocessors = SMS                                                                     \
     }
 
 static void split_k_fills_the_multiprocessors(void **state)

@@ -1,4 +1,5 @@
 """`lastbit bisect --run CMD`: the playbook on a live job, a flag for each suspect, judged by exit code or by its log."""
+
 import json
 import os
 import shlex
@@ -39,8 +40,18 @@ def runs(folder):
     return (folder / "runs").read_text().splitlines()
 
 
-FLAGS = ["--flag", "block:E=--no-experts", "--flag", "muon=--adamw", "--flag", "precision=--fp32", "--flag", "rank:2=--without-2",
-         "--flag", "block:R=--no-rnn"]
+FLAGS = [
+    "--flag",
+    "block:E=--no-experts",
+    "--flag",
+    "muon=--adamw",
+    "--flag",
+    "precision=--fp32",
+    "--flag",
+    "rank:2=--without-2",
+    "--flag",
+    "block:R=--no-rnn",
+]
 
 
 def test_the_first_stage_whose_flags_cure_is_the_axis(lastbit, job, tmp_path):
@@ -180,15 +191,18 @@ def test_a_killed_search_goes_on_where_it_was(lastbit, job, tmp_path):
     assert len(runs(tmp_path)) - before == len(again["trials"]) - len(told)
 
 
-@pytest.mark.parametrize("options, message", [
-    ((), "at least one flag"),
-    (("--flag", "muon"), "expected STAGE=FLAGS"),
-    (("--flag", "colour=--red"), "the stage being muon, precision"),
-    (("--flag", "muon=--adamw", "--log", "("), "log pattern \"(\""),
-    (("--flag", "muon=--adamw", "--noise", "2"), "--noise 2"),
-    (("--flag", "muon=--adamw", "--against", "x.lb"), "--run goes with"),
-    (("--flag", "muon=--adamw", "run.lb"), "no CAPTURE"),
-])
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ((), "at least one flag"),
+        (("--flag", "muon"), "expected STAGE=FLAGS"),
+        (("--flag", "colour=--red"), "the stage being muon, precision"),
+        (("--flag", "muon=--adamw", "--log", "("), 'log pattern "("'),
+        (("--flag", "muon=--adamw", "--noise", "2"), "--noise 2"),
+        (("--flag", "muon=--adamw", "--against", "x.lb"), "--run goes with"),
+        (("--flag", "muon=--adamw", "run.lb"), "no CAPTURE"),
+    ],
+)
 def test_misuse_is_explained(options, message, lastbit, tmp_path):
     done = lastbit.run("bisect", "--run", "true", *options, cwd=tmp_path, expect=129)
     assert message in done.stderr
@@ -210,8 +224,21 @@ def test_the_verdict_reads_like_the_others(lastbit, job, tmp_path):
 def test_a_real_training_run_is_bisected_live(lastbit, tmp_path):
     sample = os.path.join(os.path.dirname(__file__), "..", "..", "..", "samples", "hybrid_lm.py")
     command = shlex.join([sys.executable, sample, "--fault", "polar-bf16", "--steps", "4"])
-    verdict = bisect(lastbit, tmp_path, command, "--log", "loss nan", "--flag", "precision=--precision bf16", "--flag",
-                     "muon:f32=--muon-dtype float32", "--flag", "muon:adamw=--optimizer adamw", "--flag", "block:M=--pattern AERAD")
+    verdict = bisect(
+        lastbit,
+        tmp_path,
+        command,
+        "--log",
+        "loss nan",
+        "--flag",
+        "precision=--precision bf16",
+        "--flag",
+        "muon:f32=--muon-dtype float32",
+        "--flag",
+        "muon:adamw=--optimizer adamw",
+        "--flag",
+        "block:M=--pattern AERAD",
+    )
     assert verdict["culprit"]["axis"] == "muon"
     assert verdict["culprit"]["layer"] in ("f32", "adamw")
     assert "it says: step 3 loss nan" in verdict["failure"]["what"]

@@ -20,8 +20,8 @@ typedef struct world {
     lb_merged merged;
 } world;
 
-static void make(world *w, const side_case sides[2], const lb_node_state *states, uint32_t n_nodes, const lb_sink *sinks,
-                 uint32_t n_sinks)
+static void make(world *w, const side_case sides[2], const lb_node_state *states, uint32_t n_nodes,
+                 const lb_sink *sinks, uint32_t n_sinks)
 {
     memset(w, 0, sizeof *w);
     uint32_t used = 0;
@@ -34,7 +34,8 @@ static void make(world *w, const side_case sides[2], const lb_node_state *states
             w->may_differ[s][i] = LB_BLAME_OP;
         }
         w->first[s][sides[s].n] = at;
-        w->merged.sides[s] = (lb_merged_side){(uint32_t)sides[s].n, w->first[s], w->preds[s], w->node_of[s], w->may_differ[s]};
+        w->merged.sides[s] =
+            (lb_merged_side){(uint32_t)sides[s].n, w->first[s], w->preds[s], w->node_of[s], w->may_differ[s]};
     }
     for (uint32_t n = 0; n < n_nodes; n++) {
         w->nodes[n].state = (uint8_t)states[n];
@@ -124,7 +125,8 @@ static void a_result_without_a_pair_is_its_own_divergence(void **state)
 static void independent_divergences_are_all_found(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}}, {4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}}};
+    const side_case sides[2] = {{4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}},
+                                {4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}}};
     const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART, LB_NODE_APART};
     const lb_sink last = {3, false, {LB_NONE, LB_NONE}};
     world w;
@@ -140,7 +142,8 @@ static void independent_divergences_are_all_found(void **state)
 static void an_unknown_node_is_passed_through(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}}, {4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}}};
+    const side_case sides[2] = {{4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}},
+                                {4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}}};
     const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_UNKNOWN, LB_NODE_APART};
     const lb_sink last = {3, false, {LB_NONE, LB_NONE}};
     world w;

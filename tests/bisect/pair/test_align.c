@@ -53,8 +53,7 @@ static void inserted_ops_leave_the_rest_aligned(void **state)
     (void)state;
     lb_program *a = lb_program_new(), *b = lb_program_new();
     const char *names_a[] = {"aten::mm", "aten::add.Tensor", "aten::mul.Tensor", "aten::mm", "aten::sum"};
-    const char *names_b[] = {"aten::mm", "aten::_to_copy", "aten::add.Tensor",
-                             "aten::mm", "aten::exp",      "aten::sum"};
+    const char *names_b[] = {"aten::mm", "aten::_to_copy", "aten::add.Tensor", "aten::mm", "aten::exp", "aten::sum"};
     uint32_t ia[5], ib[6];
     for (int i = 0; i < 5; i++) ia[i] = add_op(a, "layers.0", names_a[i], 0);
     for (int i = 0; i < 6; i++) ib[i] = add_op(b, "layers.0", names_b[i], 0);
@@ -117,8 +116,7 @@ static void known_frameworks_meet_under_one_spelling(void **state)
         {"layers.7.feed_forward.w1", "model.layers.7.mlp.gate_proj"},
         {"gpt_neox.embed_in", "tok_embeddings"},
         {"output", "lm_head"},
-        {"optimizer.exp_avg:transformer.h.0.ln_1.weight",
-         "optimizer.exp_avg:model.layers.0.input_layernorm.weight"},
+        {"optimizer.exp_avg:transformer.h.0.ln_1.weight", "optimizer.exp_avg:model.layers.0.input_layernorm.weight"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char *x = lb_name_spelled(pairs[i][0]), *y = lb_name_spelled(pairs[i][1]);
@@ -135,8 +133,7 @@ static void only_names_that_do_not_meet_are_spelled_anew(void **state)
     uint32_t a1 = add_op(a, "transformer.h.0.mlp", "aten::silu", 0);
     uint32_t a2 = add_op(a, "mixer.attn", "aten::sin", 0), a3 = add_op(a, "mixer.attention", "aten::sin", 0);
     uint32_t b0 = add_op(b, "model.layers.0.self_attn.o_proj", "aten::mm", 0);
-    uint32_t b1 = add_op(b, "transformer.h.0.mlp", "aten::silu", 0),
-             b2 = add_op(b, "mixer.self_attn", "aten::sin", 0);
+    uint32_t b1 = add_op(b, "transformer.h.0.mlp", "aten::silu", 0), b2 = add_op(b, "mixer.self_attn", "aten::sin", 0);
     lb_alignment al = align(a, b, NULL);
     assert_int_equal(al.b_of_a[a0], b0);
     assert_int_equal(al.b_of_a[a1], b1);
@@ -167,7 +164,8 @@ static void sources_meet_by_name_and_unnamed_ones_not_by_their_place(void **stat
     uint32_t bx = add_source(b, "", 7, 8), bw = add_source(b, "w", 8, 4);
     lb_alignment al = align(a, b, NULL);
     assert_int_equal(al.source_b_of_a[aw], bw);
-    assert_int_equal(al.source_b_of_a[ax], LB_NONE); /* other bits, and nothing that reads them says that they are the same */
+    assert_int_equal(al.source_b_of_a[ax],
+                     LB_NONE); /* other bits, and nothing that reads them says that they are the same */
     (void)bx;
     assert_int_equal(al.source_b_of_a[ay], LB_NONE);
     lb_alignment_release(&al);

@@ -23,19 +23,19 @@ static int dim_in_pairs(const lb_batch_rows *rows, const int64_t (*sizes)[2], in
     for (int d = 0; d < ndim; d++) few[d] = sizes[d][0], many[d] = sizes[d][1];
     return dim_of(rows, ndim, few, many);
 }
-#define DIM(...) \
+#define DIM(...)                                                                                                       \
     dim_in_pairs(&rows, (const int64_t[][2]){__VA_ARGS__}, sizeof((int64_t[][2]){__VA_ARGS__}) / sizeof(int64_t[2]))
 
 static void rows_are_found_along_the_one_dimension_that_differs(void **state)
 {
     (void)state;
     const lb_batch_rows rows = {.few = 2, .many = 8};
-    assert_int_equal(DIM({2, 8}, {5, 5}), 0);                   /* [n, t] */
-    assert_int_equal(DIM({10, 40}, {256, 256}), 0);             /* [n*t, d] */
-    assert_int_equal(DIM({8, 32}, {5, 5}, {32, 32}), 0);        /* [n*h, t, d] */
-    assert_int_equal(DIM({256, 256}, {10, 40}), 1);             /* [d, n*t] */
-    assert_int_equal(DIM({5, 5}, {2, 8}, {256, 256}), 1);       /* [t, n, d] */
-    assert_int_equal(DIM({256, 256}, {64, 64}), LB_REASSEMBLY_SAME);  /* a weight */
+    assert_int_equal(DIM({2, 8}, {5, 5}), 0);                        /* [n, t] */
+    assert_int_equal(DIM({10, 40}, {256, 256}), 0);                  /* [n*t, d] */
+    assert_int_equal(DIM({8, 32}, {5, 5}, {32, 32}), 0);             /* [n*h, t, d] */
+    assert_int_equal(DIM({256, 256}, {10, 40}), 1);                  /* [d, n*t] */
+    assert_int_equal(DIM({5, 5}, {2, 8}, {256, 256}), 1);            /* [t, n, d] */
+    assert_int_equal(DIM({256, 256}, {64, 64}), LB_REASSEMBLY_SAME); /* a weight */
 }
 
 static void values_of_another_ratio_carry_no_rows(void **state)
@@ -43,8 +43,8 @@ static void values_of_another_ratio_carry_no_rows(void **state)
     (void)state;
     const lb_batch_rows rows = {.few = 2, .many = 8};
     assert_int_equal(DIM({2, 6}, {5, 5}), LB_REASSEMBLY_NONE);
-    assert_int_equal(DIM({2, 8}, {5, 9}), LB_REASSEMBLY_NONE); /* other lengths besides */
-    assert_int_equal(DIM({2, 8}, {2, 8}), LB_REASSEMBLY_NONE); /* each row against each */
+    assert_int_equal(DIM({2, 8}, {5, 9}), LB_REASSEMBLY_NONE);  /* other lengths besides */
+    assert_int_equal(DIM({2, 8}, {2, 8}), LB_REASSEMBLY_NONE);  /* each row against each */
     assert_int_equal(DIM({3, 12}, {5, 5}), LB_REASSEMBLY_NONE); /* the ratio, but no whole number of elements a row */
     assert_int_equal(DIM({2, 8}), 0);
     const int64_t few[] = {2, 5}, many[] = {8, 5, 1};
@@ -65,8 +65,8 @@ static void pieces_of_a_larger_batch_stand_in_the_order_of_the_smaller(void **st
     for (int i = 0; i < 48; i++) from[i] = i;
     assert_int_equal(n, 2);
     for (uint32_t i = 0; i < n; i++) lb_reassembly_place(&whole, 0, &pieces[i], &part, sizeof *from, from, to);
-    for (int i = 0; i < 6; i++) assert_int_equal(to[i], 36 + i);     /* row 6: 6 * 3 * 2 */
-    for (int i = 0; i < 6; i++) assert_int_equal(to[6 + i], 6 + i);  /* row 1 */
+    for (int i = 0; i < 6; i++) assert_int_equal(to[i], 36 + i);    /* row 6: 6 * 3 * 2 */
+    for (int i = 0; i < 6; i++) assert_int_equal(to[6 + i], 6 + i); /* row 1 */
     free(pieces);
 }
 

@@ -40,7 +40,8 @@ static lb_layout some_shape(bool *has_rows)
 
 static void draw_case(uint8_t flipped[2][ROWS], double *a, double *b, uint8_t *differs)
 {
-    for (int r = 0; r < ROWS; r++) flipped[0][r] = draw(4) == 0, flipped[1][r] = draw(6) == 0, differs[r] = draw(8) == 0;
+    for (int r = 0; r < ROWS; r++)
+        flipped[0][r] = draw(4) == 0, flipped[1][r] = draw(6) == 0, differs[r] = draw(8) == 0;
     for (int e = 0; e < ELEMENTS; e++) a[e] = b[e] = (double)draw(1000) + 0.5;
     for (int r = 0; r < ROWS; r++)
         if (differs[r]) b[r * WIDTH + (int)draw(WIDTH)] += 1 + (double)draw(9);

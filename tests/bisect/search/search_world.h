@@ -48,8 +48,7 @@ static inline bool cured(const world *w, const uint64_t *sites)
     uint32_t hit = 0;
     for (uint32_t i = 0; i < w->k; i++) hit += lb_site_in(sites, w->culprits[i]);
     bool cure = w->any ? hit > 0 : hit == w->k;
-    if (w->poison >= 0 && lb_site_in(sites, (uint32_t)w->poison) && lb_site_in(sites, w->antidote))
-        cure = false;
+    if (w->poison >= 0 && lb_site_in(sites, (uint32_t)w->poison) && lb_site_in(sites, w->antidote)) cure = false;
     for (uint32_t i = 0; i < w->n_spoilers; i++) {
         const spoiler *s = &w->spoilers[i];
         bool with = true, unless = false;

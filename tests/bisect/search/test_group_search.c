@@ -178,8 +178,7 @@ static void a_search_resumes_from_its_tells_in_any_order(void **state)
     }
     for (uint32_t cut = 0; cut <= told; cut++) {
         lb_search *second = new_search(N, 0, 0);
-        for (uint32_t i = 0; i < cut; i++)
-            lb_search_tell(second, journal[cut - 1 - i], outcomes[cut - 1 - i], NULL);
+        for (uint32_t i = 0; i < cut; i++) lb_search_tell(second, journal[cut - 1 - i], outcomes[cut - 1 - i], NULL);
         lb_search_verdict v = run(second, &w);
         assert_int_equal(v.trials, told);
         assert_int_equal(v.n_culprits, 3);
@@ -269,12 +268,10 @@ static void several_culprits_are_found_under_noise(void **state)
     for (int r = 0; r < 40; r++) {
         uint32_t culprits[2];
         draw(64, 2, culprits);
-        world w = {
-            .n = 64, .culprits = culprits, .k = 2, .miss = 0.05, .alarm = 0.05, .poison = -1, .untestable = -1};
+        world w = {.n = 64, .culprits = culprits, .k = 2, .miss = 0.05, .alarm = 0.05, .poison = -1, .untestable = -1};
         lb_search *search = new_search(64, 0.05, 0.05);
         lb_search_verdict v = run(search, &w);
-        right += v.kind == LB_SEARCH_FOUND && v.n_culprits == 2 &&
-                 memcmp(v.culprits, culprits, sizeof culprits) == 0;
+        right += v.kind == LB_SEARCH_FOUND && v.n_culprits == 2 && memcmp(v.culprits, culprits, sizeof culprits) == 0;
         lb_search_free(search);
     }
     assert_true(right >= 39);

@@ -195,12 +195,10 @@ static void noise_of_any_rate_costs_trials_not_correctness(void **state)
         uint32_t n = between(2, 200), k = between(1, n < 3 ? 1 : 2), culprits[2];
         double miss = 0.3 * uniform(), alarm = 0.2 * uniform(), p = fmax(miss, alarm);
         draw(n, k, culprits);
-        world w = {
-            .n = n, .culprits = culprits, .k = k, .miss = miss, .alarm = alarm, .poison = -1, .untestable = -1};
+        world w = {.n = n, .culprits = culprits, .k = k, .miss = miss, .alarm = alarm, .poison = -1, .untestable = -1};
         lb_search *search = new_search(n, miss, alarm);
         lb_search_verdict v = run_logged(search, &w);
-        wrong += v.kind != LB_SEARCH_FOUND || v.n_culprits != k ||
-                 memcmp(v.culprits, culprits, k * sizeof *culprits);
+        wrong += v.kind != LB_SEARCH_FOUND || v.n_culprits != k || memcmp(v.culprits, culprits, k * sizeof *culprits);
         /* Bits that one noisy answer gives at least. */
         double capacity = 1 + p * log2(fmax(p, 1e-9)) + (1 - p) * log2(1 - p);
         over = fmax(over, v.trials / ((k * log2((double)n / k) + k + log2(100)) / capacity));

@@ -6,6 +6,7 @@ Needs build/release with the target bench_replay. All times are processor time o
 chained replays of the whole window, opening not counted; `bisect` is the whole command. --from-start measures besides what it
 takes without checkpoints. The model is failing_llama.py's: a Llama of 8 layers of width 256 with 4 x 128 tokens, and
 SmolLM2-135M's shape with 2 x 64 tokens, at random weights."""
+
 import argparse
 import json
 import os
@@ -21,14 +22,21 @@ BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PROGRAM = ROOT / "tests/programs/failing_llama.py"
 
-CASES = {f"{shape}-{fault}": [fault, "--shape", shape, "--steps", steps]
-         for shape, steps, faults in [("llama", "4", ["gradient", "overflow", "half"]), ("smollm", "3", ["gradient", "overflow"])]
-         for fault in faults}
+CASES = {
+    f"{shape}-{fault}": [fault, "--shape", shape, "--steps", steps]
+    for shape, steps, faults in [("llama", "4", ["gradient", "overflow", "half"]), ("smollm", "3", ["gradient", "overflow"])]
+    for fault in faults
+}
 
 
 def record(capture, arguments):
-    subprocess.run([BUILD / "lastbit", "record", "-o", capture, "--level", "sources", "--budget", "20G", "--", sys.executable, PROGRAM,
-                    *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENV)
+    subprocess.run(
+        [BUILD / "lastbit", "record", "-o", capture, "--level", "sources", "--budget", "20G", "--", sys.executable, PROGRAM, *arguments],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=ENV,
+    )
 
 
 def processor_seconds(command):
@@ -51,8 +59,11 @@ def measure(name, capture, folder, from_start):
     replay = json.loads(processor_seconds([BUILD / "bench_replay", capture, "1", "2"])[1])["seconds"]
     seconds, verdict = bisect(capture, folder)
     culprit, size = verdict["culprit"], verdict["reproducer_size"]
-    print(f"{name:16} replay {replay:6.2f} s  bisect {seconds:7.2f} s  ratio {seconds / replay:5.1f}  {len(verdict['trials'])} trials  "
-          f"{culprit['axis']} {culprit['layer']} {culprit['op']}, reproducer {size['ops']} ops", flush=True)
+    print(
+        f"{name:16} replay {replay:6.2f} s  bisect {seconds:7.2f} s  ratio {seconds / replay:5.1f}  {len(verdict['trials'])} trials  "
+        f"{culprit['axis']} {culprit['layer']} {culprit['op']}, reproducer {size['ops']} ops",
+        flush=True,
+    )
     if from_start:
         seconds, again = bisect(capture, folder, "--from-start")
         assert again["culprits"] == verdict["culprits"]

@@ -1,5 +1,6 @@
 """Causes that are no stage of the playbook: bytes that nobody's op wrote, results that are not what their inputs give; what
 a person asks for: a predicate, a journal to go on with."""
+
 import json
 
 import pytest

@@ -1,4 +1,5 @@
 """Runs that do not fail and are not what they were (tests/programs/changed_gpt.py): the change is named, against the old run."""
+
 import pytest
 
 PROGRAM = "tests/programs/changed_gpt.py"

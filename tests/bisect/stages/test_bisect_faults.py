@@ -4,6 +4,7 @@ culprit; a clean run is clean.
 Two faults in every run; --full takes all of them, at other levels, seeds, patterns and settings too, so that nothing is tuned
 to one run.
 """
+
 import pathlib
 import re
 import runpy
@@ -124,13 +125,27 @@ def test_fault_is_found_with_other_data_and_weights(fault, seed, lastbit, tmp_pa
 
 
 SETTINGS = {
-    "adamw": ["--optimizer", "adamw"], "foreach": ["--adamw", "foreach"], "fused": ["--adamw", "fused"],
-    "sdpa": ["--attention", "sdpa"], "tied": ["--tied"], "accumulate": ["--accumulate", "2"], "bf16": ["--precision", "bf16"],
-    "autocast": ["--precision", "autocast"], "fp8": ["--precision", "fp8"], "grouped": ["--experts-kind", "grouped"],
+    "adamw": ["--optimizer", "adamw"],
+    "foreach": ["--adamw", "foreach"],
+    "fused": ["--adamw", "fused"],
+    "sdpa": ["--attention", "sdpa"],
+    "tied": ["--tied"],
+    "accumulate": ["--accumulate", "2"],
+    "bf16": ["--precision", "bf16"],
+    "autocast": ["--precision", "autocast"],
+    "fp8": ["--precision", "fp8"],
+    "grouped": ["--experts-kind", "grouped"],
 }
 # A setting that takes the fault away, or makes another of it: an e4m3 expert saturates first, and loses at the rounding.
-NOT_THERE = {("polar-bf16", "adamw"), ("stale-scale", "bf16"), ("stale-scale", "autocast"), ("stale-scale", "grouped"),
-             ("bad-expert", "grouped"), ("bad-expert", "fp8"), ("poisoned-rank", "accumulate")}
+NOT_THERE = {
+    ("polar-bf16", "adamw"),
+    ("stale-scale", "bf16"),
+    ("stale-scale", "autocast"),
+    ("stale-scale", "grouped"),
+    ("bad-expert", "grouped"),
+    ("bad-expert", "fp8"),
+    ("poisoned-rank", "accumulate"),
+}
 
 
 @pytest.mark.full
@@ -207,8 +222,7 @@ def settings_of(truth):
 
 
 @pytest.mark.parametrize("pattern", [PATTERN, pytest.param("DMARE", marks=pytest.mark.full)])
-@pytest.mark.parametrize("fault", [name if name == "dropped-term" else pytest.param(name, marks=pytest.mark.full)
-                                   for name in DIFFERING])
+@pytest.mark.parametrize("fault", [name if name == "dropped-term" else pytest.param(name, marks=pytest.mark.full) for name in DIFFERING])
 def test_difference_is_found_where_it_was_planted(fault, pattern, lastbit, clean, tmp_path):
     truth = expected(fault, pattern)
     capture, reference = tmp_path / "run.lb", clean(*settings_of(truth), "--pattern", pattern)

@@ -1,4 +1,5 @@
 """A set of fusions, each one switch, of which some are too much: `bisect --run` over `bisect --check` names them."""
+
 import itertools
 import shlex
 

@@ -3,6 +3,7 @@
 A culprit that is finite itself, one that acts steps before, several at once, one that a sanitiser hides, data that nobody
 checked; and what looks like a failure and is none.
 """
+
 import shlex
 
 import pytest
@@ -13,10 +14,16 @@ PROGRAM = "tests/programs/hard_cases.py"
 CASES = {
     "underflow": ([("precision", None, "score", "aten::_to_copy", "forward", 2)], "precision", 2),
     "spike": ([("source", "D", "layers.3.mlp.down", "aten::addcdiv_", "optimizer", 1)], "update", 2),
-    "two-blocks": ([("block", "E", "layers.1.moe", "aten::mul.Tensor", "forward", 2),
-                    ("block", "M", "layers.2.scan", "aten::exp", "forward", 2)], "several", 2),
-    "two-axes": ([("precision", "A", "layers.0.attention", "aten::bmm", "forward", 2),
-                  ("block", "M", "layers.2.scan", "aten::exp", "forward", 2)], "several", 2),
+    "two-blocks": (
+        [("block", "E", "layers.1.moe", "aten::mul.Tensor", "forward", 2), ("block", "M", "layers.2.scan", "aten::exp", "forward", 2)],
+        "several",
+        2,
+    ),
+    "two-axes": (
+        [("precision", "A", "layers.0.attention", "aten::bmm", "forward", 2), ("block", "M", "layers.2.scan", "aten::exp", "forward", 2)],
+        "several",
+        2,
+    ),
     "range": ([("precision", "A", "layers.0.attention", "aten::bmm", "forward", 2)], "precision", 2),
     "precision": ([("precision", "D", "layers.3.mlp", "aten::_to_copy", "forward", 2)], "precision", 2),
     "hidden": ([("block", "D", "layers.3.mlp", "aten::div.Tensor", "backward", 2)], "block", 2),

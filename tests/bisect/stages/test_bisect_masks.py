@@ -1,15 +1,21 @@
 """Masks that leave a row of attention no key: what wrote the mask is named once, not every layer that read it."""
-import pytest
 
+import pytest
 from test_origin import LOOP
 
 # case -> what makes the mask, the op that is named and its step
 CASES = {
     "one row more": ("if step == 1: mask[1, 3] = float('-inf')", "aten::fill_.Tensor", 0),
-    "padding": ("keep = torch.ones(2, 8, dtype=torch.bool)\n    if step == 1: keep[1] = False\n"
-                "    mask = mask.masked_fill(~keep[:, None, :], float('-inf'))", "aten::masked_fill.Scalar", 0),
-    "from outside": ("import numpy; a = mask.numpy().copy(); a[1, 3] = -numpy.inf if step == 1 else a[1, 3]; mask = torch.from_numpy(a)",
-                     "lb::source", 0),
+    "padding": (
+        "keep = torch.ones(2, 8, dtype=torch.bool)\n    if step == 1: keep[1] = False\n    mask = mask.masked_fill(~keep[:, None, :], float('-inf'))",
+        "aten::masked_fill.Scalar",
+        0,
+    ),
+    "from outside": (
+        "import numpy; a = mask.numpy().copy(); a[1, 3] = -numpy.inf if step == 1 else a[1, 3]; mask = torch.from_numpy(a)",
+        "lb::source",
+        0,
+    ),
 }
 
 

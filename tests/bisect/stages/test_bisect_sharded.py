@@ -1,4 +1,5 @@
 """One of two FSDP2 ranks goes wrong: what the others get from it comes through a reduce-scatter."""
+
 from conftest import ROOT, warm_python
 
 

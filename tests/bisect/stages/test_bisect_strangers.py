@@ -3,6 +3,7 @@
 Each verdict must name what a person has to change, say why, leave a reproducer that fails by itself, and print commands that
 work when they are pasted.
 """
+
 import re
 import shlex
 
@@ -77,11 +78,14 @@ def test_updates_are_made_smaller_whatever_form_the_optimizer_has(form, lastbit,
     assert lastbit.run("bisect", "--check", tmp_path / "run.lb", "--update", "2").returncode == 129
 
 
-@pytest.mark.parametrize("case,rank,op,step", [
-    ("nan-data", 2, "aten::copy_", 0),  # what prepares step 1's data runs after step 0's optimizer
-    pytest.param("huge-data", 1, "aten::addmm", 1, marks=pytest.mark.full),
-    pytest.param("log", 3, "aten::log", 1, marks=pytest.mark.full),
-])
+@pytest.mark.parametrize(
+    "case,rank,op,step",
+    [
+        ("nan-data", 2, "aten::copy_", 0),  # what prepares step 1's data runs after step 0's optimizer
+        pytest.param("huge-data", 1, "aten::addmm", 1, marks=pytest.mark.full),
+        pytest.param("log", 3, "aten::log", 1, marks=pytest.mark.full),
+    ],
+)
 def test_the_rank_that_spoils_the_others_is_named(case, rank, op, step, lastbit, tmp_path):
     capture = tmp_path / "run.lb"
     lastbit.record(capture, RANKS, case, tmp_path, expect=0)

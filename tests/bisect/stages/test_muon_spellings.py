@@ -1,8 +1,8 @@
 """Muon is found by what it computes, however it is written (tests/programs/muon_spellings.py), and nothing else is called so."""
+
 import sys
 
 import pytest
-
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "programs"))

@@ -1,5 +1,6 @@
 """Trials begin at the latest step that their change leaves as it was: the same trials, outcomes and verdict as from the first
 step, on one process and on several."""
+
 import pytest
 
 
@@ -13,14 +14,17 @@ def both(lastbit, capture, *options, expect=1):
     return answers[0]
 
 
-@pytest.mark.parametrize("program,arguments,axis", [
-    ("tests/programs/failing_llama.py", ["gradient"], "block"),
-    ("tests/programs/failing_llama.py", ["half"], "precision"),
-    pytest.param("tests/programs/failing_llama.py", ["overflow"], "block", marks=pytest.mark.full),
-    pytest.param("tests/programs/hard_cases.py", ["two-axes"], "precision", marks=pytest.mark.full),
-    pytest.param("tests/programs/hard_cases.py", ["spike"], "source", marks=pytest.mark.full),
-    pytest.param("tests/programs/failing_gpt.py", ["adam-eps"], "block", marks=pytest.mark.full),
-])
+@pytest.mark.parametrize(
+    "program,arguments,axis",
+    [
+        ("tests/programs/failing_llama.py", ["gradient"], "block"),
+        ("tests/programs/failing_llama.py", ["half"], "precision"),
+        pytest.param("tests/programs/failing_llama.py", ["overflow"], "block", marks=pytest.mark.full),
+        pytest.param("tests/programs/hard_cases.py", ["two-axes"], "precision", marks=pytest.mark.full),
+        pytest.param("tests/programs/hard_cases.py", ["spike"], "source", marks=pytest.mark.full),
+        pytest.param("tests/programs/failing_gpt.py", ["adam-eps"], "block", marks=pytest.mark.full),
+    ],
+)
 def test_trials_from_a_checkpoint_give_what_whole_ones_give(program, arguments, axis, lastbit, tmp_path):
     lastbit.record(tmp_path / "run.lb", program, *arguments, expect=0)
     assert both(lastbit, tmp_path / "run.lb")["culprit"]["axis"] == axis

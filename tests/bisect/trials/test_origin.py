@@ -1,4 +1,5 @@
 """Where the numbers went bad: steps that fail as they fail in practice, for reasons that no single change of a kernel cures."""
+
 import pytest
 
 LOOP = """
@@ -50,16 +51,21 @@ for step in range(3):
 CASES = {
     "a masked row": ("if step == 1: mask[1, 3] = float('-inf')", "aten::_softmax", "layers.0.attention", "every key"),
     "no target": ("if step == 1: y[:] = -100", "aten::nll_loss_forward", "", "no target counts"),
-    "log of zero": ("if step == 1: extra = lambda z: 1e-3 * (z.detach() * 0).abs().log().mean()", "aten::log", "",
-                    "logarithm of 0"),
-    "overflow": ("if step == 1: extra = lambda z: (z.abs() + 1).mul(3e38).mean()", "aten::mul.Tensor", "",
-                 "more than its dtype can hold"),
-    "filled weight": ("if step == 1: model.layers[1].up.weight.data[5] = 3e38", "aten::fill_.Tensor", "layers.1.up",
-                      "aten::mm of layers.1.up reads it and overflows"),
-    "scaled weight": ("if step == 1: model.layers[1].up.weight.data.mul_(1e38)", "aten::mul_.Tensor", "layers.1.up",
-                      "aten::mm of layers.1.up reads it, and aten::nll_loss_forward overflows in the end"),
-    "written weight": ("if step == 1: model.layers[1].up.weight.data[5, 7] = float('nan')", None, "layers.1.up",
-                       "a constant that is not finite"),
+    "log of zero": ("if step == 1: extra = lambda z: 1e-3 * (z.detach() * 0).abs().log().mean()", "aten::log", "", "logarithm of 0"),
+    "overflow": ("if step == 1: extra = lambda z: (z.abs() + 1).mul(3e38).mean()", "aten::mul.Tensor", "", "more than its dtype can hold"),
+    "filled weight": (
+        "if step == 1: model.layers[1].up.weight.data[5] = 3e38",
+        "aten::fill_.Tensor",
+        "layers.1.up",
+        "aten::mm of layers.1.up reads it and overflows",
+    ),
+    "scaled weight": (
+        "if step == 1: model.layers[1].up.weight.data.mul_(1e38)",
+        "aten::mul_.Tensor",
+        "layers.1.up",
+        "aten::mm of layers.1.up reads it, and aten::nll_loss_forward overflows in the end",
+    ),
+    "written weight": ("if step == 1: model.layers[1].up.weight.data[5, 7] = float('nan')", None, "layers.1.up", "a constant that is not finite"),
 }
 
 

@@ -9,7 +9,10 @@
 
 enum { N = 256, LAYERS = 3, OPS = 4, STEPS = 4, VALUE_BYTES = N * 4 };
 
-static lb_operand tensor(const lb_seen *seen) { return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen}; }
+static lb_operand tensor(const lb_seen *seen)
+{
+    return (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
+}
 
 static void op(lb_recorder *recorder, lb_place place, const char *name, const lb_seen *in, const lb_seen *out)
 {
@@ -39,7 +42,8 @@ static void record_step(lb_recorder *recorder, int64_t step)
         lb_place place;
         const uint32_t scope = lb_recorder_scope(recorder, path, "Layer", 0);
         assert_int_equal(lb_recorder_enter(recorder, scope, &seen[layer * OPS], 1, false, &place, NULL), LB_OK);
-        for (int i = 0; i < OPS; i++) op(recorder, place, "test::op", &seen[layer * OPS + i], &seen[layer * OPS + i + 1]);
+        for (int i = 0; i < OPS; i++)
+            op(recorder, place, "test::op", &seen[layer * OPS + i], &seen[layer * OPS + i + 1]);
         assert_int_equal(lb_recorder_leave(recorder, place, &seen[layer * OPS + OPS], 1, false, NULL), LB_OK);
     }
     assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
@@ -99,7 +103,9 @@ static void a_step_is_whole_at_the_highest_level_that_fits(void **state)
             for (int64_t step = 0; step < STEPS; step++) {
                 uint64_t bytes;
                 const uint8_t level = check_step(capture, step, &bytes);
-                assert_int_equal(level, values > LAYERS * OPS ? LB_LEVEL_OPS : values > LAYERS ? LB_LEVEL_LAYERS : LB_LEVEL_SOURCES);
+                assert_int_equal(level, values > LAYERS * OPS ? LB_LEVEL_OPS
+                                        : values > LAYERS     ? LB_LEVEL_LAYERS
+                                                              : LB_LEVEL_SOURCES);
                 assert_in_range(bytes, VALUE_BYTES, values * VALUE_BYTES);
             }
             lb_capture_close(capture);
@@ -142,7 +148,9 @@ static void shared_bytes_stay_for_the_lowest_level(void **state)
     bool fresh;
     for (int i = 0; i < 3; i++) {
         digest[i] = lb_digest_bytes(bytes[i], 8);
-        assert_int_equal(lb_stage_blob(stage, digest[i], LB_U8, bytes[i], 8, i == 1 ? LB_LEVEL_LAYERS : LB_LEVEL_OPS, &fresh, NULL), LB_OK);
+        assert_int_equal(
+            lb_stage_blob(stage, digest[i], LB_U8, bytes[i], 8, i == 1 ? LB_LEVEL_LAYERS : LB_LEVEL_OPS, &fresh, NULL),
+            LB_OK);
         assert_true(fresh);
     }
     assert_int_equal(lb_stage_blob(stage, digest[2], LB_U8, bytes[2], 8, LB_LEVEL_LAYERS, &fresh, NULL), LB_OK);

@@ -24,8 +24,7 @@ static lb_writer *open_writer(void)
     lb_writer_options options = LB_WRITER_OPTIONS_INIT;
     lb_writer *writer = NULL;
     lb_err err = LB_ERR_INIT;
-    if (lb_writer_open(in_scratch("rank-00000.tar"), &options, &writer, &err) != LB_OK)
-        fail_msg("%s", err.message);
+    if (lb_writer_open(in_scratch("rank-00000.tar"), &options, &writer, &err) != LB_OK) fail_msg("%s", err.message);
     return writer;
 }
 
@@ -80,8 +79,7 @@ static void steps_arrive_in_order_and_whole(void **state)
     for (int step = 0; step < STEPS; step++) {
         for (int i = 10 * step; i < 10 * step + 10; i++) {
             const size_t size = fill(bytes, i);
-            assert_int_equal(lb_write_queue_blob(spool, lb_digest_bytes(bytes, size), LB_U8, bytes, size, NULL),
-                             LB_OK);
+            assert_int_equal(lb_write_queue_blob(spool, lb_digest_bytes(bytes, size), LB_U8, bytes, size, NULL), LB_OK);
         }
         lb_program *program = lb_program_new();
         program->step = step;

@@ -53,7 +53,8 @@ static void signal_handlers_are_as_before(void **state)
 static void shim_comes_first_and_package_last(void **state)
 {
     (void)state;
-    lb_launch launch = {.python = (char *)"/package", .shim = (char *)"/package/lastbit/launch", .library = (char *)"/x.so"};
+    lb_launch launch = {
+        .python = (char *)"/package", .shim = (char *)"/package/lastbit/launch", .library = (char *)"/x.so"};
     lb_err err = LB_ERR_INIT;
     setenv("PYTHONPATH", "/a:/b", 1);
     assert_int_equal(lb_launch_environment(&launch, &err), LB_OK);
@@ -95,7 +96,9 @@ static void notes_are_counted(void **state)
     snprintf(path, sizeof path, "%s/%s", folder, LB_LAUNCH_NOTES);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    fputs("python 10 3.11.7\ntorch 10 \nbare 10 Tanh\nstep 10 0\nlast 10 4\nstep 11 2\nbare 11 ReLU\nlast 11 3\npython 11 3.11.7\nfailed 11 OSError: first\nfailed 12 OSError: second\nnoise\n\nfailed 9", file);
+    fputs("python 10 3.11.7\ntorch 10 \nbare 10 Tanh\nstep 10 0\nlast 10 4\nstep 11 2\nbare 11 ReLU\nlast 11 3\npython "
+          "11 3.11.7\nfailed 11 OSError: first\nfailed 12 OSError: second\nnoise\n\nfailed 9",
+          file);
     for (int i = 0; i < 2000; i++) fputc('x', file); /* a line longer than any of ours */
     fclose(file);
     lb_launch_notes(folder, &report);
@@ -113,9 +116,12 @@ static void notes_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_code_is_the_childs),        cmocka_unit_test(missing_program_is_127_and_says_which),
-        cmocka_unit_test(signal_handlers_are_as_before),  cmocka_unit_test(shim_comes_first_and_package_last),
-        cmocka_unit_test(parts_that_are_not_there_are_named), cmocka_unit_test(notes_are_counted),
+        cmocka_unit_test(exit_code_is_the_childs),
+        cmocka_unit_test(missing_program_is_127_and_says_which),
+        cmocka_unit_test(signal_handlers_are_as_before),
+        cmocka_unit_test(shim_comes_first_and_package_last),
+        cmocka_unit_test(parts_that_are_not_there_are_named),
+        cmocka_unit_test(notes_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

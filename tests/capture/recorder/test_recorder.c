@@ -138,8 +138,7 @@ static void writes_by_others_to_an_escaped_storage_become_a_source(void **state)
     bool found = false;
     for (uint32_t v = 0; v < p->n_values; v++) {
         lb_tensor t;
-        if (p->values[v].source != LB_SOURCE_UNSEEN || lb_capture_value(capture, p, v, &t, NULL) != LB_OK)
-            continue;
+        if (p->values[v].source != LB_SOURCE_UNSEEN || lb_capture_value(capture, p, v, &t, NULL) != LB_OK) continue;
         found = found || ((const float *)t.data)[3] == 5;
     }
     assert_true(found);
@@ -162,7 +161,8 @@ static void record_large(bool beside, lb_digest digests[4], lb_statistics statis
     assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
     float *a = calloc(LARGE, sizeof *a), *x = calloc(LARGE, sizeof *x), *y = calloc(LARGE, sizeof *y);
     const int64_t shape[1] = {LARGE};
-    lb_seen in = lb_seen_of(a, LB_F32, 1, shape), sx = lb_seen_of(x, LB_F32, 1, shape), sy = lb_seen_of(y, LB_F32, 1, shape);
+    lb_seen in = lb_seen_of(a, LB_F32, 1, shape), sx = lb_seen_of(x, LB_F32, 1, shape),
+            sy = lb_seen_of(y, LB_F32, 1, shape);
     struct {
         lb_seen *from, *to;
         bool in_place;
@@ -281,7 +281,8 @@ static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **s
     const lb_program *p = read_step(&capture, 0);
     assert_int_equal(ops_named(p, "test::kept"), 1);
     assert_int_equal(p->complete, 1);
-    const char *coverage = lb_capture_table(capture, 0, "coverage"); /* there was room for it where the lost step was cut off */
+    const char *coverage =
+        lb_capture_table(capture, 0, "coverage"); /* there was room for it where the lost step was cut off */
     assert_non_null(coverage);
     assert_non_null(strstr(coverage, "\"stopped\""));
     assert_true(lb_is_full_disk(coverage));

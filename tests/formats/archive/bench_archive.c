@@ -59,7 +59,8 @@ static double write_archive(const char *path, char **blobs, const lb_digest *dig
     double begin = now();
     must(lb_writer_open(path, NULL, &w, &err), &err);
     for (unsigned i = 0; i < n; i++)
-        must(lb_writer_blob(w, digests ? digests[i] : lb_digest_bytes(blobs[i], size), LB_F32, blobs[i], size, &err), &err);
+        must(lb_writer_blob(w, digests ? digests[i] : lb_digest_bytes(blobs[i], size), LB_F32, blobs[i], size, &err),
+             &err);
     must(lb_writer_close(w, &err), &err);
     return now() - begin;
 }
@@ -70,7 +71,8 @@ static void bench_write(const char *folder, size_t size, unsigned n)
     lb_digest *digests = malloc(n * sizeof *digests);
     for (unsigned i = 0; i < n; i++) {
         blobs[i] = malloc(size);
-        for (size_t k = 0; k < size; k += 8) memcpy(blobs[i] + k, &(uint64_t){(i + 1) * 0x9e3779b97f4a7c15u * (k + 1)}, 8);
+        for (size_t k = 0; k < size; k += 8)
+            memcpy(blobs[i] + k, &(uint64_t){(i + 1) * 0x9e3779b97f4a7c15u * (k + 1)}, 8);
         digests[i] = lb_digest_bytes(blobs[i], size);
     }
     double raw = 1e9, archive = 1e9, hashed = 1e9, total = (double)n * (double)size;
@@ -82,8 +84,8 @@ static void bench_write(const char *folder, size_t size, unsigned n)
         t = write_archive(path_in(folder, "archive.tar"), blobs, NULL, n, size);
         hashed = t < hashed ? t : hashed;
     }
-    printf("write %8zu B x %6u: raw %.2f GB/s, archive %.2f GB/s (%.2f of raw), with digests %.2f GB/s (%.2f of raw)\n", size, n, total / raw / 1e9,
-           total / archive / 1e9, raw / archive, total / hashed / 1e9, raw / hashed);
+    printf("write %8zu B x %6u: raw %.2f GB/s, archive %.2f GB/s (%.2f of raw), with digests %.2f GB/s (%.2f of raw)\n",
+           size, n, total / raw / 1e9, total / archive / 1e9, raw / archive, total / hashed / 1e9, raw / hashed);
     for (unsigned i = 0; i < n; i++) free(blobs[i]);
     free(blobs), free(digests);
     unlink(path_in(folder, "raw"));
@@ -99,11 +101,17 @@ static void make_values(const char *folder)
     lb_program *p = lb_program_new();
     float data[256];
     mkdir(path_in(folder, "values.lb"), 0700);
-    must(lb_writer_open(path_in(folder, "values.lb/rank-00000.tar"), &(lb_writer_options){sizeof(lb_writer_options), true, false, 0}, &w, &err), &err);
+    must(lb_writer_open(path_in(folder, "values.lb/rank-00000.tar"),
+                        &(lb_writer_options){sizeof(lb_writer_options), true, false, 0}, &w, &err),
+         &err);
     for (uint32_t i = 0; i < VALUES; i++) {
         for (int k = 0; k < 256; k++) data[k] = (float)(i * 256u + (unsigned)k);
-        lb_value v = {.storage = i + 1, .layout = lb_layout_contiguous(1, (int64_t[]){256}), .dtype = LB_F32, .name = LB_NONE,
-                      .flags = LB_VALUE_SOURCE | LB_VALUE_KEPT, .source = LB_SOURCE_OTHER};
+        lb_value v = {.storage = i + 1,
+                      .layout = lb_layout_contiguous(1, (int64_t[]){256}),
+                      .dtype = LB_F32,
+                      .name = LB_NONE,
+                      .flags = LB_VALUE_SOURCE | LB_VALUE_KEPT,
+                      .source = LB_SOURCE_OTHER};
         lb_tensor t = {data, LB_F32, v.layout};
         lb_statistics s = lb_statistics_of(&t);
         v.statistics = lb_program_add_statistics(p, &s);
@@ -163,8 +171,9 @@ static void bench_open(const char *folder)
         scan_s = now() - begin < scan_s ? now() - begin : scan_s;
         lb_archive_close(a);
     }
-    printf("open  %u values: open %.2f ms, decode the program %.1f ms, reach a random value %.2f us; opened by scanning %.1f ms\n", VALUES,
-           open_s * 1e3, decode_s * 1e3, reach_s / 20000 * 1e6, scan_s * 1e3);
+    printf("open  %u values: open %.2f ms, decode the program %.1f ms, reach a random value %.2f us; opened by "
+           "scanning %.1f ms\n",
+           VALUES, open_s * 1e3, decode_s * 1e3, reach_s / 20000 * 1e6, scan_s * 1e3);
 }
 
 /* ---- one pass ----------------------------------------------------------------------------------------------------------- */
@@ -203,8 +212,8 @@ static void bench_pass(void)
     double digest = now() - begin;
     begin = now();
     lb_statistics_of(&t);
-    printf("pass  transposed 2048 x 2048 f32: digest %.2f GB/s, statistics %.2f GB/s\n", 2048. * 2048 * 4 / digest / 1e9,
-           2048. * 2048 * 4 / (now() - begin) / 1e9);
+    printf("pass  transposed 2048 x 2048 f32: digest %.2f GB/s, statistics %.2f GB/s\n",
+           2048. * 2048 * 4 / digest / 1e9, 2048. * 2048 * 4 / (now() - begin) / 1e9);
     free(bytes);
 }
 

@@ -1,8 +1,9 @@
 """bench_archive.py [FOLDER]: torch and NumPy doing what bench_archive.c measures of the archive; best of rounds, the same file system.
 
-    write   256 MiB as 64 tensors of 4 MiB, and 80 MB as 40,000 of 2 KiB: torch.save, safetensors, numpy.save (one file)
-    open    100,000 tensors: torch.load, torch.load(mmap=True), safetensors' safe_open, until one random tensor can be read
+write   256 MiB as 64 tensors of 4 MiB, and 80 MB as 40,000 of 2 KiB: torch.save, safetensors, numpy.save (one file)
+open    100,000 tensors: torch.load, torch.load(mmap=True), safetensors' safe_open, until one random tensor can be read
 """
+
 import os
 import random
 import sys
@@ -47,9 +48,12 @@ def reach(folder, count):
     def safetensors():
         with safe_open(folder + "/many.safetensors", "pt") as file:
             return file.get_tensor(name)
-    for way, action in {"torch.load": lambda: torch.load(folder + "/many.pt")[name],
-                        "torch.load(mmap=True)": lambda: torch.load(folder + "/many.pt", mmap=True)[name],
-                        "safe_open": safetensors}.items():
+
+    for way, action in {
+        "torch.load": lambda: torch.load(folder + "/many.pt")[name],
+        "torch.load(mmap=True)": lambda: torch.load(folder + "/many.pt", mmap=True)[name],
+        "safe_open": safetensors,
+    }.items():
         print(f"open {count} values and read one: {way} {best(action, 2) * 1e3:.1f} ms")
 
 

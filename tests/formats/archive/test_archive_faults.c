@@ -16,12 +16,12 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define OK(expression)                                                                                       \
-    do {                                                                                                     \
-        lb_err err = LB_ERR_INIT;                                                                            \
-        (void)err;                                                                                           \
-        lb_status status_ = (expression);                                                                    \
-        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);     \
+#define OK(expression)                                                                                                 \
+    do {                                                                                                               \
+        lb_err err = LB_ERR_INIT;                                                                                      \
+        (void)err;                                                                                                     \
+        lb_status status_ = (expression);                                                                              \
+        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);               \
     } while (0)
 
 /* ---- a writev(2) that fails ------------------------------------------------------------------------------------------- */
@@ -37,7 +37,8 @@ ssize_t writev(int fd, const struct iovec *pieces, int n)
     if (!disk.on) return syscall(SYS_writev, fd, pieces, n);
     size_t size = pieces[0].iov_len;
     if (disk.short_writes && ++disk.calls % 3 == 0) return errno = EINTR, -1;
-    if (disk.short_writes && disk.calls % 2) return syscall(SYS_writev, fd, pieces, 1); /* all of the first, none of the second */
+    if (disk.short_writes && disk.calls % 2)
+        return syscall(SYS_writev, fd, pieces, 1); /* all of the first, none of the second */
     if (disk.short_writes && size > 1) size = 1 + size * (disk.calls % 7) / 8;
     if (disk.room == 0) return errno = ENOSPC, -1;
     if (size > disk.room) size = (size_t)disk.room;
@@ -374,7 +375,8 @@ static void what_was_in_flight_when_the_writer_died_is_no_damage(void **state)
         unsigned found = 0;
         write_whole(in_scratch("cut.tar"), bytes, cut);
         OK(lb_capture_verify(in_scratch("cut.tar"), count_damage, &found, &v, &err));
-        if (found || !v.programs) fail_msg("cut at %zu of %zu bytes: %u damages, %u programs", cut, n, found, (unsigned)v.programs);
+        if (found || !v.programs)
+            fail_msg("cut at %zu of %zu bytes: %u damages, %u programs", cut, n, found, (unsigned)v.programs);
     }
     free(bytes);
     OK(lb_writer_close(w, &err));

@@ -9,12 +9,12 @@
 
 static const float sample[6] = {1, 2, 3, 4, 5, 6};
 
-#define OK(expression)                                                                                       \
-    do {                                                                                                     \
-        lb_err err = LB_ERR_INIT;                                                                            \
-        (void)err;                                                                                           \
-        lb_status status_ = (expression);                                                                    \
-        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);     \
+#define OK(expression)                                                                                                 \
+    do {                                                                                                               \
+        lb_err err = LB_ERR_INIT;                                                                                      \
+        (void)err;                                                                                                     \
+        lb_status status_ = (expression);                                                                              \
+        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);               \
     } while (0)
 
 /* Blob number `seed`: sizes on both sides of every border. */
@@ -141,11 +141,14 @@ static void plain_tar_lists_and_extracts_it(void **state)
     (void)state;
     write_sample(in_scratch("t.tar"), 20);
     char command[400];
-    snprintf(command, sizeof command,
-             "cd %s && mkdir out && tar -tf t.tar > list 2> errors && tar -xf t.tar -C out 2>> errors && test ! -s errors && "
-             "grep -q '^blob/' list && grep -q '^pack/' list && grep -q 'program/rank-00000-step-00000003.msgpack' list && "
-             "grep -q '^commit/00000001.msgpack' list && test $(tail -n1 list) = locator && test -s out/table/receipt.msgpack",
-             scratch);
+    snprintf(
+        command, sizeof command,
+        "cd %s && mkdir out && tar -tf t.tar > list 2> errors && tar -xf t.tar -C out 2>> errors && test ! -s errors "
+        "&& "
+        "grep -q '^blob/' list && grep -q '^pack/' list && grep -q 'program/rank-00000-step-00000003.msgpack' list && "
+        "grep -q '^commit/00000001.msgpack' list && test $(tail -n1 list) = locator && test -s "
+        "out/table/receipt.msgpack",
+        scratch);
     assert_int_equal(system(command), 0);
 }
 

@@ -58,7 +58,8 @@ static refusal read_all(const char *path)
 
 static void assert_refused(const refusal *r, const char *path, lb_status status, const char *says)
 {
-    if (r->status != status) fail_msg("%s gave %s '%s', not %s", says, lb_status_name(r->status), r->err.message, lb_status_name(status));
+    if (r->status != status)
+        fail_msg("%s gave %s '%s', not %s", says, lb_status_name(r->status), r->err.message, lb_status_name(status));
     assert_non_null(strstr(r->err.message, path));
     if (status == LB_ERR_CORRUPT) assert_non_null(strstr(r->err.message, "offset"));
     if (!strstr(r->err.message, says)) fail_msg("'%s' does not say '%s'", r->err.message, says);
@@ -96,15 +97,19 @@ static void programs_that_claim_more_than_they_hold_are_refused(void **state)
         {"\xc1", 1, "invalid"},
     };
     for (size_t i = 0; i < sizeof bombs / sizeof *bombs; i++)
-        check_one(&(crafted){{.kind = LB_RECORD_PROGRAM, .size = bombs[i].size}, bombs[i].bytes, bombs[i].size, NULL, 0, false}, LB_ERR_CORRUPT,
-                  bombs[i].says);
-    check_one(&(crafted){{.kind = LB_RECORD_PROGRAM, .size = 99}, "\x80", 1, NULL, 0, false}, LB_ERR_CORRUPT, "size says 99");
+        check_one(
+            &(crafted){
+                {.kind = LB_RECORD_PROGRAM, .size = bombs[i].size}, bombs[i].bytes, bombs[i].size, NULL, 0, false},
+            LB_ERR_CORRUPT, bombs[i].says);
+    check_one(&(crafted){{.kind = LB_RECORD_PROGRAM, .size = 99}, "\x80", 1, NULL, 0, false}, LB_ERR_CORRUPT,
+              "size says 99");
     lb_program *p = sample_program(0, 0, data);
     void *bytes;
     size_t size;
     p->values[1].layout.shape[0] = INT64_MAX / 2; /* the product overflows */
     lb_program_encode(p, &bytes, &size, NULL);
-    check_one(&(crafted){{.kind = LB_RECORD_PROGRAM, .size = size}, bytes, size, NULL, 0, false}, LB_ERR_CORRUPT, "values[1]");
+    check_one(&(crafted){{.kind = LB_RECORD_PROGRAM, .size = size}, bytes, size, NULL, 0, false}, LB_ERR_CORRUPT,
+              "values[1]");
     free(bytes);
     lb_program_free(p);
 }
@@ -119,18 +124,29 @@ static void coded_payloads_that_claim_gigabytes_are_refused(void **state)
     lb_coding_encode(raw, sizeof raw, 3, &coding, &stored, &n, NULL);
     static const uint64_t claims[] = {0, 1, 4095, 4097, 1u << 30, 1ull << 62};
     for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
-        check_one(&(crafted){{.kind = LB_RECORD_PROGRAM, .coding = 1, .size = claims[i]}, stored, n, NULL, 0, false}, LB_ERR_CORRUPT, "size says");
-        check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 4, .size = claims[i]}, stored, n, NULL, 0, false}, LB_ERR_CORRUPT,
-                  "size says");
+        check_one(&(crafted){{.kind = LB_RECORD_PROGRAM, .coding = 1, .size = claims[i]}, stored, n, NULL, 0, false},
+                  LB_ERR_CORRUPT, "size says");
+        check_one(
+            &(crafted){
+                {.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 4, .size = claims[i]}, stored, n, NULL, 0, false},
+            LB_ERR_CORRUPT, "size says");
     }
     free(stored);
     /* The frame header itself lies: magic, a single segment of 2^40 bytes, one raw block of 3. */
-    memcpy(lie, "\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x00\x01\x00\x00\x19\x00\x00""abc", 19);
-    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 1, .size = 1ull << 40}, lie, 19, NULL, 0, false}, LB_ERR_CORRUPT,
-              "at most");
-    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 2, .size = 64}, "not zstd at all", 15, NULL, 0, false},
-              LB_ERR_CORRUPT, "no zstd");
-    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 77, .size = 64}, raw, 64, NULL, 0, false}, LB_ERR_VERSION, "coding 77");
+    memcpy(lie,
+           "\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x00\x01\x00\x00\x19\x00\x00"
+           "abc",
+           19);
+    check_one(
+        &(crafted){
+            {.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 1, .size = 1ull << 40}, lie, 19, NULL, 0, false},
+        LB_ERR_CORRUPT, "at most");
+    check_one(
+        &(crafted){
+            {.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 2, .size = 64}, "not zstd at all", 15, NULL, 0, false},
+        LB_ERR_CORRUPT, "no zstd");
+    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .coding = 77, .size = 64}, raw, 64, NULL, 0, false},
+              LB_ERR_VERSION, "coding 77");
 }
 
 /* ---- blobs and packs -------------------------------------------------------------------------------------------------- */
@@ -138,8 +154,10 @@ static void coded_payloads_that_claim_gigabytes_are_refused(void **state)
 static void blobs_that_are_not_their_digest_are_refused(void **state)
 {
     (void)state;
-    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .size = 8}, "8 bytes.", 8, NULL, 0, false}, LB_ERR_CORRUPT, "damaged there");
-    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .size = 9}, "8 bytes.", 8, NULL, 0, false}, LB_ERR_CORRUPT, "size says 9");
+    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .size = 8}, "8 bytes.", 8, NULL, 0, false},
+              LB_ERR_CORRUPT, "damaged there");
+    check_one(&(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .size = 9}, "8 bytes.", 8, NULL, 0, false},
+              LB_ERR_CORRUPT, "size says 9");
     crafting c;
     craft_begin(&c, 1);
     craft_record(&c, &(crafted){{.kind = LB_RECORD_PROGRAM, .size = 1}, "\x80", 1, NULL, 0, true});
@@ -165,8 +183,16 @@ static void craft_pack(uint64_t offset, uint64_t size, lb_coding coding, uint64_
     lb_directory_encode(&row, 1, &b);
     crafting c;
     craft_begin(&c, 1);
-    craft_record(&c, &(crafted){{.kind = LB_RECORD_PACK, .digest = lb_digest_bytes(b.bytes + 64, b.size - 64), .coding = coding, .size = area,
-                                 .directory = 64}, b.bytes, b.size, NULL, 0, false});
+    craft_record(&c, &(crafted){{.kind = LB_RECORD_PACK,
+                                 .digest = lb_digest_bytes(b.bytes + 64, b.size - 64),
+                                 .coding = coding,
+                                 .size = area,
+                                 .directory = 64},
+                                b.bytes,
+                                b.size,
+                                NULL,
+                                0,
+                                false});
     craft_commit(&c);
     craft_end(&c, in_scratch("pack.tar"));
     *r = read_all(in_scratch("pack.tar"));
@@ -262,11 +288,20 @@ static void index_bytes_that_are_no_index_are_not_used(void **state)
     static const struct {
         const char *bytes;
         size_t size;
-    } wrong[] = {{"\xdf\xff\xff\xff\xff", 5}, {"\x81\xa5""blobs\x81\xa4rows\xce\xff\xff\xff\xff", 17}, {"\x81\xa5""packs\xdd\xff\xff\xff\xff", 12}, {"\xc0", 1}};
+    } wrong[] = {{"\xdf\xff\xff\xff\xff", 5},
+                 {"\x81\xa5"
+                  "blobs\x81\xa4rows\xce\xff\xff\xff\xff",
+                  17},
+                 {"\x81\xa5"
+                  "packs\xdd\xff\xff\xff\xff",
+                  12},
+                 {"\xc0", 1}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         crafting c;
         craft_begin(&c, 1);
-        craft_record(&c, &(crafted){{.kind = LB_RECORD_TABLE, .rank = LB_NO_RANK, .size = 1, .name = "t"}, "\x07", 1, NULL, 0, false});
+        craft_record(
+            &c, &(crafted){
+                    {.kind = LB_RECORD_TABLE, .rank = LB_NO_RANK, .size = 1, .name = "t"}, "\x07", 1, NULL, 0, false});
         craft_commit(&c);
         craft_close(&c, wrong[i].bytes, wrong[i].size, NULL);
         craft_end(&c, in_scratch("noindex.tar"));
@@ -279,11 +314,26 @@ static void index_bytes_that_are_no_index_are_not_used(void **state)
     }
 }
 
-static void lie_offset(lb_locator *l) { l->index_data = UINT64_MAX - 100; }
-static void lie_size(lb_locator *l) { l->index_size = 1ull << 60; }
-static void lie_file(lb_locator *l) { l->file_bytes += 512; }
-static void lie_digest(lb_locator *l) { l->index_digest.hi ^= 1; }
-static void lie_major(lb_locator *l) { l->major = 2; }
+static void lie_offset(lb_locator *l)
+{
+    l->index_data = UINT64_MAX - 100;
+}
+static void lie_size(lb_locator *l)
+{
+    l->index_size = 1ull << 60;
+}
+static void lie_file(lb_locator *l)
+{
+    l->file_bytes += 512;
+}
+static void lie_digest(lb_locator *l)
+{
+    l->index_digest.hi ^= 1;
+}
+static void lie_major(lb_locator *l)
+{
+    l->major = 2;
+}
 
 static void a_locator_that_lies_is_not_used(void **state)
 {
@@ -320,13 +370,20 @@ static void tables_that_cannot_be_are_absent(void **state)
     static const struct {
         const char *bytes;
         size_t size;
-    } wrong[] = {{"\xdd\xff\xff\xff\xff", 5}, {"\xa2\xff\xfe", 3}, {"\x81\x01\x02", 3}, {"\x81\xa1\xff\x01", 4}, {"\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 9}};
+    } wrong[] = {{"\xdd\xff\xff\xff\xff", 5},
+                 {"\xa2\xff\xfe", 3},
+                 {"\x81\x01\x02", 3},
+                 {"\x81\xa1\xff\x01", 4},
+                 {"\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 9}};
     for (int i = 0; i < 6; i++) {
         const char *bytes = i < 5 ? wrong[i].bytes : deep;
         size_t size = i < 5 ? wrong[i].size : sizeof deep;
         crafting c;
         craft_begin(&c, 1);
-        craft_record(&c, &(crafted){{.kind = LB_RECORD_TABLE, .rank = LB_NO_RANK, .size = size, .name = "t"}, bytes, size, NULL, 0, false});
+        craft_record(
+            &c,
+            &(crafted){
+                {.kind = LB_RECORD_TABLE, .rank = LB_NO_RANK, .size = size, .name = "t"}, bytes, size, NULL, 0, false});
         craft_commit(&c);
         craft_end(&c, in_scratch("table.tar"));
         read_all(in_scratch("table.tar"));
@@ -346,13 +403,22 @@ static void entries_with_wrong_descriptors_are_no_records(void **state)
     static const struct {
         const char *bytes;
         size_t size;
-    } wrong[] = {{"\xdf\xff\xff\xff\xff", 5}, {"\x81\xa4kind\xa4nope", 11}, {"\x80", 1}, {"\x81\xa6""digest\xc4\x02""ab", 12}, {"", 1},
+    } wrong[] = {{"\xdf\xff\xff\xff\xff", 5},
+                 {"\x81\xa4kind\xa4nope", 11},
+                 {"\x80", 1},
+                 {"\x81\xa6"
+                  "digest\xc4\x02"
+                  "ab",
+                  12},
+                 {"", 1},
                  {"\x82\xa4kind\xa5table\xa4name\xda\xff\xff", 20}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         crafting c;
         craft_begin(&c, 1);
         craft_record(&c, &(crafted){{.kind = LB_RECORD_TABLE}, "\x01", 1, wrong[i].bytes, wrong[i].size, false});
-        craft_record(&c, &(crafted){{.kind = LB_RECORD_TABLE, .rank = LB_NO_RANK, .size = 1, .name = "t"}, "\x07", 1, NULL, 0, false});
+        craft_record(
+            &c, &(crafted){
+                    {.kind = LB_RECORD_TABLE, .rank = LB_NO_RANK, .size = 1, .name = "t"}, "\x07", 1, NULL, 0, false});
         c.n = 0;
         craft_commit(&c);
         craft_end(&c, in_scratch("foreign.tar"));
@@ -369,8 +435,10 @@ static void tar_headers_that_claim_exabytes_end_the_scan(void **state)
         crafting c;
         craft_begin(&c, 1);
         craft_commit(&c);
-        craft_record(&c, &(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .size = 8}, "8 bytes.", 8, NULL, 0, false});
-        unsigned char *header = (unsigned char *)c.file.bytes + c.entries[2].header + (which ? 1024 : 0); /* the x header, or the file's */
+        craft_record(&c,
+                     &(crafted){{.kind = LB_RECORD_BLOB, .digest = {1, 1}, .size = 8}, "8 bytes.", 8, NULL, 0, false});
+        unsigned char *header =
+            (unsigned char *)c.file.bytes + c.entries[2].header + (which ? 1024 : 0); /* the x header, or the file's */
         memset(header + 124, 0, 12);
         header[124] = 0x80;
         header[128] = 0x10;

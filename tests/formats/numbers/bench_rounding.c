@@ -24,17 +24,17 @@ static double now(void)
 }
 
 /* Best of rounds of at least two milliseconds, as Gelt/s. */
-#define RATE(n, statement)                                                                                     \
-    ({                                                                                                         \
-        double best = 1e9, start = now();                                                                      \
-        const size_t repeat = (n) > 2000000 ? 1 : 2000000 / (n);                                               \
-        do {                                                                                                   \
-            double t = now();                                                                                  \
-            for (size_t round_ = 0; round_ < repeat; round_++) statement;                                      \
-            t = (now() - t) / (double)repeat;                                                                  \
-            if (t < best) best = t;                                                                            \
-        } while (now() - start < 0.15);                                                                        \
-        (double)(n) / best * 1e-9;                                                                             \
+#define RATE(n, statement)                                                                                             \
+    ({                                                                                                                 \
+        double best = 1e9, start = now();                                                                              \
+        const size_t repeat = (n) > 2000000 ? 1 : 2000000 / (n);                                                       \
+        do {                                                                                                           \
+            double t = now();                                                                                          \
+            for (size_t round_ = 0; round_ < repeat; round_++) statement;                                              \
+            t = (now() - t) / (double)repeat;                                                                          \
+            if (t < best) best = t;                                                                                    \
+        } while (now() - start < 0.15);                                                                                \
+        (double)(n) / best * 1e-9;                                                                                     \
     })
 
 typedef struct row {

@@ -4,6 +4,7 @@
 
 A round trip (f32 to the type and back to f32) is what rounding to a grid replaces; a cast is one way.
 """
+
 import os
 import pathlib
 import subprocess
@@ -18,9 +19,12 @@ import torch  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", pathlib.Path(__file__).resolve().parents[3] / "build" / "release"))
 TYPES = {
-    "bf16": (torch.bfloat16, ml_dtypes.bfloat16), "f16": (torch.float16, np.float16),
-    "e4m3fn": (torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn), "e5m2": (torch.float8_e5m2, ml_dtypes.float8_e5m2),
-    "e4m3fnuz": (torch.float8_e4m3fnuz, ml_dtypes.float8_e4m3fnuz), "e2m1": (None, ml_dtypes.float4_e2m1fn),
+    "bf16": (torch.bfloat16, ml_dtypes.bfloat16),
+    "f16": (torch.float16, np.float16),
+    "e4m3fn": (torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn),
+    "e5m2": (torch.float8_e5m2, ml_dtypes.float8_e5m2),
+    "e4m3fnuz": (torch.float8_e4m3fnuz, ml_dtypes.float8_e4m3fnuz),
+    "e2m1": (None, ml_dtypes.float4_e2m1fn),
     "e8m0": (torch.float8_e8m0fnu, ml_dtypes.float8_e8m0fnu),
 }
 
@@ -44,8 +48,13 @@ def main():
     n, small = x.numel(), x[:8192].clone()
     for name, (torch_type, numpy_type) in TYPES.items():
         part = x.numpy()[: 1 << 22]
-        cells = [None, None, rate(part.size, lambda: part.astype(numpy_type).astype(np.float32)),
-                 rate(part.size, lambda: part.astype(numpy_type)), None]
+        cells = [
+            None,
+            None,
+            rate(part.size, lambda: part.astype(numpy_type).astype(np.float32)),
+            rate(part.size, lambda: part.astype(numpy_type)),
+            None,
+        ]
         if torch_type:
             cells[0] = rate(n, lambda: x.to(torch_type).to(torch.float32))
             cells[1] = rate(n, lambda: x.to(torch_type))

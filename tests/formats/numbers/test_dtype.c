@@ -333,8 +333,7 @@ static int dump_tables(const char *folder)
                 else
                     ((uint8_t *)list)[i] = (uint8_t)i;
             }
-            for (size_t i = 0; i < 16 && d == LB_E2M1; i += 2)
-                ((uint8_t *)list)[i / 2] = (uint8_t)(i | (i + 1) << 4);
+            for (size_t i = 0; i < 16 && d == LB_E2M1; i += 2) ((uint8_t *)list)[i / 2] = (uint8_t)(i | (i + 1) << 4);
             lb_load_f32(values, d, list, codes);
             snprintf(name, sizeof name, "%s.values", lb_dtype_name(d));
             dump(folder, name, values, codes * 4);

@@ -11,16 +11,14 @@
 
 #include "float_format.h"
 
-static const lb_dtype grids[] = {LB_BF16, LB_TF32,     LB_F16,      LB_E4M3FN,
-                                 LB_E5M2, LB_E4M3FNUZ, LB_E5M2FNUZ, LB_E2M1};
+static const lb_dtype grids[] = {LB_BF16, LB_TF32, LB_F16, LB_E4M3FN, LB_E5M2, LB_E4M3FNUZ, LB_E5M2FNUZ, LB_E2M1};
 #define N_GRIDS (sizeof grids / sizeof *grids)
 
 /* Two of the low halves (around 0, half of a last bit, the ends) for each upper one; then random bits, half of them where fp8
  * lives. */
 static float *samples(size_t *n)
 {
-    static const uint16_t low[] = {0,      1,      0x0fff, 0x1000, 0x1001, 0x7fff,
-                                   0x8000, 0x8001, 0xefff, 0xf001, 0xffff};
+    static const uint16_t low[] = {0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xefff, 0xf001, 0xffff};
     const size_t n_low = sizeof low / sizeof *low, random = 30003;
     float *x = malloc((65536 * 2 + random) * sizeof *x);
     *n = 0;
@@ -53,8 +51,8 @@ static uint32_t defined_code(float x, lb_dtype dtype, const lb_cast *cast, size_
     return float_encode_f32(x, &target, cast->rounding, words[(cast->counter + i) % 4]);
 }
 
-static void check(const float *x, size_t n, lb_dtype dtype, const lb_cast *cast, const uint32_t *defined,
-                  float *grid, void *codes)
+static void check(const float *x, size_t n, lb_dtype dtype, const lb_cast *cast, const uint32_t *defined, float *grid,
+                  void *codes)
 {
     const float_format *format = float_format_of(dtype);
     memcpy(grid, x, n * sizeof *grid);

@@ -17,10 +17,7 @@ static void known_answers_of_random123(void **state)
     } known[] = {
         {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
         {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-        {0x85a308d3243f6a88,
-         0x0370734413198a2e,
-         0x299f31d0a4093822,
-         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+        {0x85a308d3243f6a88, 0x0370734413198a2e, 0x299f31d0a4093822, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         uint32_t words[4];
@@ -37,8 +34,7 @@ static void every_element_draws_its_own_word_under_every_instruction_set(void **
     for (size_t c = 0; c < sizeof counters / sizeof *counters; c++)
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
             for (int isa = LB_ISA_SCALAR; isa <= LB_ISA_AVX512; isa++) {
-                const lb_cast cast = {
-                    .rounding = LB_STOCHASTIC, .seed = 0xfedcba9876543210, .counter = counters[c]};
+                const lb_cast cast = {.rounding = LB_STOCHASTIC, .seed = 0xfedcba9876543210, .counter = counters[c]};
                 random_source source = {.cast = &cast};
                 lb_processor_limit((lb_isa)isa);
                 const uint32_t *drawn = random_draw(&source, 2, counts[k]);

@@ -104,7 +104,8 @@ static void a_parameter_belongs_to_the_module_that_its_name_begins_with(void **s
 {
     (void)state;
     lb_program *p = sample_program(0, 0, data);
-    assert_string_equal(lb_program_text(p, p->scopes[lb_program_owner(p, "model.layers.0.weight")].path), "model.layers.0");
+    assert_string_equal(lb_program_text(p, p->scopes[lb_program_owner(p, "model.layers.0.weight")].path),
+                        "model.layers.0");
     assert_string_equal(lb_program_text(p, p->scopes[lb_program_owner(p, "model.weight")].path), "model");
     assert_int_equal(lb_program_owner(p, "model.layers.01.weight"), 0);
     assert_int_equal(lb_program_owner(p, "weight"), 0);
@@ -128,7 +129,8 @@ static void args_are_copied_with_their_lists(void **state)
     (void)state;
     lb_program *p = sample_program(0, 0, data), *out = lb_program_new(), *both[] = {p, out};
     lb_program_string(out, "another");
-    const uint32_t first = lb_program_copy_args(out, p, lb_op_args(p, &p->ops[2]), p->ops[2].args, &(lb_arg_rename){next, same_text, both});
+    const uint32_t first = lb_program_copy_args(out, p, lb_op_args(p, &p->ops[2]), p->ops[2].args,
+                                                &(lb_arg_rename){next, same_text, both});
     const lb_arg *copy = out->args + first, *list = out->args + copy[6].u.first, *parts = out->args + copy[7].u.first;
     assert_int_equal(copy[0].u.value, 11);
     assert_int_equal(copy[1].u.value, 10);
@@ -143,19 +145,19 @@ static void args_are_copied_with_their_lists(void **state)
 }
 
 /* Every row index pushed out of range is named in the error. */
-#define REFUSED(change, undo, text)                                                                          \
-    do {                                                                                                     \
-        lb_err err = LB_ERR_INIT;                                                                            \
-        change;                                                                                              \
-        assert_int_equal(lb_program_validate(p, &err), LB_ERR_CORRUPT);                                      \
-        if (!strstr(err.message, text)) fail_msg("'%s' does not say '%s'", err.message, text);               \
-        undo;                                                                                                \
-        assert_int_equal(lb_program_validate(p, NULL), LB_OK);                                               \
+#define REFUSED(change, undo, text)                                                                                    \
+    do {                                                                                                               \
+        lb_err err = LB_ERR_INIT;                                                                                      \
+        change;                                                                                                        \
+        assert_int_equal(lb_program_validate(p, &err), LB_ERR_CORRUPT);                                                \
+        if (!strstr(err.message, text)) fail_msg("'%s' does not say '%s'", err.message, text);                         \
+        undo;                                                                                                          \
+        assert_int_equal(lb_program_validate(p, NULL), LB_OK);                                                         \
     } while (0)
-#define REFUSED_VALUE(place, broken, text)                                                                   \
-    do {                                                                                                     \
-        __typeof__(place) kept = place;                                                                      \
-        REFUSED(place = broken, place = kept, text);                                                         \
+#define REFUSED_VALUE(place, broken, text)                                                                             \
+    do {                                                                                                               \
+        __typeof__(place) kept = place;                                                                                \
+        REFUSED(place = broken, place = kept, text);                                                                   \
     } while (0)
 
 static void a_broken_rule_is_named_by_table_row_and_field(void **state)
@@ -202,7 +204,8 @@ static void lists_that_multiply_are_refused(void **state)
     lb_arg leaf[2] = {{.tag = LB_ARG_NONE}, {.tag = LB_ARG_NONE}};
     uint32_t first = lb_program_add_args(p, leaf, 2);
     for (int level = 0; level < 14; level++) {
-        lb_arg twice[2] = {{.tag = LB_ARG_LIST, .count = 2, .u.first = first}, {.tag = LB_ARG_LIST, .count = 2, .u.first = first}};
+        lb_arg twice[2] = {{.tag = LB_ARG_LIST, .count = 2, .u.first = first},
+                           {.tag = LB_ARG_LIST, .count = 2, .u.first = first}};
         first = lb_program_add_args(p, twice, 2);
     }
     lb_err err = LB_ERR_INIT;

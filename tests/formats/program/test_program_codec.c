@@ -16,8 +16,9 @@ static void assert_same_bytes(const lb_program *a, const lb_program *b)
     free(x), free(y);
 }
 
-#define SAME_ROWS(a, b, field, count)                                                                        \
-    (assert_int_equal((a)->count, (b)->count), assert_memory_equal((a)->field, (b)->field, (a)->count * sizeof *(a)->field))
+#define SAME_ROWS(a, b, field, count)                                                                                  \
+    (assert_int_equal((a)->count, (b)->count),                                                                         \
+     assert_memory_equal((a)->field, (b)->field, (a)->count * sizeof *(a)->field))
 
 static void every_row_comes_back_bit_by_bit(void **state)
 {
@@ -112,10 +113,11 @@ static void a_few_bytes_that_claim_gigabytes_are_refused(void **state)
         size_t size;
         const char *says;
     } bombs[] = {
-        {"\xdf\xff\xff\xff\xff", 5, "claims"},                                  /* a map of 2^32 pairs */
-        {"\x81\xa7strings\xdd\xff\xff\xff\xff", 14, "claims"},                  /* an array of 2^32 strings */
-        {"\x81\xa3ops\x81\xa4rows\xce\x10\x00\x00\x00", 16, "ops.name"},        /* rows without columns */
-        {"\x81\xa1x\xdd\x00\x00\x00\x03\xdd\x00\x00\x00\x03\x01", 15, "claim"}, /* nested: each level fits, the sum does not */
+        {"\xdf\xff\xff\xff\xff", 5, "claims"},                           /* a map of 2^32 pairs */
+        {"\x81\xa7strings\xdd\xff\xff\xff\xff", 14, "claims"},           /* an array of 2^32 strings */
+        {"\x81\xa3ops\x81\xa4rows\xce\x10\x00\x00\x00", 16, "ops.name"}, /* rows without columns */
+        {"\x81\xa1x\xdd\x00\x00\x00\x03\xdd\x00\x00\x00\x03\x01", 15,
+         "claim"}, /* nested: each level fits, the sum does not */
         {"\xc1", 1, "invalid"},
         {"", 0, "the end"},
     };
@@ -137,7 +139,11 @@ static void unknown_keys_of_a_later_minor_version_are_skipped(void **state)
     unsigned char *more = malloc(size + 64), *at = more;
     memcpy(more, "\xde\x00\x15", 3); /* was \xde\x00\x14: one pair more */
     assert_memory_equal(bytes, "\xde\x00\x14", 3);
-    memcpy(more + 3, "\xa6" "future\x92\x81\xa1x\xc3\x01", 7 + 6), at = more + 16;
+    memcpy(more + 3,
+           "\xa6"
+           "future\x92\x81\xa1x\xc3\x01",
+           7 + 6),
+        at = more + 16;
     memcpy(at, (char *)bytes + 3, size - 3);
     lb_err err = LB_ERR_INIT;
     if (lb_program_decode(more, size + 13, &q, &err) != LB_OK) fail_msg("%s", err.message);

@@ -56,8 +56,8 @@ static void logical_digest_is_equal_across_layouts_only(void **state)
     b.layout.stride[1] = ROWS;
     c.data = padded;
     c.layout.stride[0] = COLUMNS + 9;
-    lb_digest expected = by_definition((unsigned char *)dense, ROWS * COLUMNS * 4,
-                                       (uint64_t[]){LB_F32, 2, ROWS, COLUMNS}, 4);
+    lb_digest expected =
+        by_definition((unsigned char *)dense, ROWS * COLUMNS * 4, (uint64_t[]){LB_F32, 2, ROWS, COLUMNS}, 4);
     assert_true(lb_digest_equal(lb_digest_tensor(&a), expected));
     assert_true(lb_digest_equal(lb_digest_tensor(&b), expected));
     assert_true(lb_digest_equal(lb_digest_tensor(&c), expected));

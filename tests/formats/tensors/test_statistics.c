@@ -62,7 +62,8 @@ static void bits_are_the_same_for_every_layout_and_instruction_set(void **state)
     (void)state;
     enum { ROWS = 71, COLUMNS = 113 };
     double *dense = malloc(ROWS * COLUMNS * 8), *transposed = malloc(ROWS * COLUMNS * 8);
-    for (int i = 0; i < ROWS * COLUMNS; i++) dense[i] = (rand() - RAND_MAX / 2) * 1e-3 * (i % 13) * (i % 1017 ? 1 : 1e18);
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        dense[i] = (rand() - RAND_MAX / 2) * 1e-3 * (i % 13) * (i % 1017 ? 1 : 1e18);
     dense[4000] = NAN;
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < COLUMNS; c++) transposed[c * ROWS + r] = dense[r * COLUMNS + c];
@@ -85,7 +86,8 @@ static void every_dtype_has_the_same_bits_on_every_instruction_set(void **state)
     (void)state;
     static unsigned char bytes[40000];
     for (int round = 0; round < 40; round++) {
-        for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(round % 4 ? rand() : i % 1000 ? 0x3c + rand() % 3 : 0xff);
+        for (size_t i = 0; i < sizeof bytes; i++)
+            bytes[i] = (unsigned char)(round % 4 ? rand() : i % 1000 ? 0x3c + rand() % 3 : 0xff);
         for (lb_dtype dtype = 1; dtype < LB_DTYPE_COUNT; dtype++) {
             int64_t n = 997 + round * 31 < (int64_t)(sizeof bytes * 8 / lb_dtype_bits(dtype)) ? 997 + round * 31 : 997;
             lb_tensor t = vector(bytes, dtype, n);

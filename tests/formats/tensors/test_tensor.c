@@ -11,7 +11,7 @@ static lb_layout layout_of(int ndim, const int64_t *shape, const int64_t *stride
     layout.offset = offset;
     return layout;
 }
-#define LAYOUT(offset, stride, ...)                                                                          \
+#define LAYOUT(offset, stride, ...)                                                                                    \
     layout_of(sizeof((int64_t[]){__VA_ARGS__}) / 8, (int64_t[]){__VA_ARGS__}, stride, offset)
 #define STRIDE(...) ((int64_t[]){__VA_ARGS__})
 
@@ -158,21 +158,32 @@ static void a_slice_is_numpys(void **state)
         int ndim;
         int64_t offset, shape[3], stride[3];
     } right[] = {
-        {"", 3, 0, {2, 3, 4}, {12, 4, 1}},        {"1", 2, 12, {3, 4}, {4, 1}},         {"[-1,-1,-1]", 0, 23, {0}, {0}},
-        {"...,2", 2, 2, {2, 3}, {12, 4}},         {"0,...,1:3", 2, 1, {3, 2}, {4, 1}},  {":,::2,::3", 3, 0, {2, 2, 2}, {12, 8, 3}},
-        {"1,-2:,:-1", 2, 16, {2, 3}, {4, 1}},     {"5:9", 3, 0, {0, 3, 4}, {12, 4, 1}}, {":,1:1", 3, 0, {2, 0, 4}, {12, 4, 1}},
-        {" 0 , 1:99 , : ", 2, 4, {2, 4}, {4, 1}}, {"...", 3, 0, {2, 3, 4}, {12, 4, 1}}, {"0,0,0,...", 0, 0, {0}, {0}},
+        {"", 3, 0, {2, 3, 4}, {12, 4, 1}},
+        {"1", 2, 12, {3, 4}, {4, 1}},
+        {"[-1,-1,-1]", 0, 23, {0}, {0}},
+        {"...,2", 2, 2, {2, 3}, {12, 4}},
+        {"0,...,1:3", 2, 1, {3, 2}, {4, 1}},
+        {":,::2,::3", 3, 0, {2, 2, 2}, {12, 8, 3}},
+        {"1,-2:,:-1", 2, 16, {2, 3}, {4, 1}},
+        {"5:9", 3, 0, {0, 3, 4}, {12, 4, 1}},
+        {":,1:1", 3, 0, {2, 0, 4}, {12, 4, 1}},
+        {" 0 , 1:99 , : ", 2, 4, {2, 4}, {4, 1}},
+        {"...", 3, 0, {2, 3, 4}, {12, 4, 1}},
+        {"0,0,0,...", 0, 0, {0}, {0}},
         {"::9223372036854775807", 3, 0, {1, 3, 4}, {12, 4, 1}},
     };
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         lb_err err = LB_ERR_INIT;
-        if (lb_layout_slice(&whole, right[i].text, &part, &err) != LB_OK) fail_msg("'%s': %s", right[i].text, err.message);
+        if (lb_layout_slice(&whole, right[i].text, &part, &err) != LB_OK)
+            fail_msg("'%s': %s", right[i].text, err.message);
         assert_int_equal(part.ndim, right[i].ndim);
         assert_int_equal(part.offset, right[i].offset);
         assert_memory_equal(part.shape, right[i].shape, (size_t)part.ndim * 8);
         assert_memory_equal(part.stride, right[i].stride, (size_t)part.ndim * 8);
     }
-    static const char *const wrong[] = {"2", "-3", "a", "0,", "0,0,0,0", "1:2:0", "::-1", "...,...", "[0", "0]", "1..2", "99999999999999999999", "0 1", ",", "0:1:2:3"};
+    static const char *const wrong[] = {"2",    "-3",      "a",      "0,", "0,0,0,0", "1:2:0",
+                                        "::-1", "...,...", "[0",     "0]", "1..2",    "99999999999999999999",
+                                        "0 1",  ",",       "0:1:2:3"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         lb_err err = LB_ERR_INIT;
         if (lb_layout_slice(&whole, wrong[i], &part, &err) != LB_ERR_INVALID) fail_msg("'%s' was taken", wrong[i]);

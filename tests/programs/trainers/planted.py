@@ -1,5 +1,6 @@
 """What the trainers of this folder share: tiny models, and a fault to order. PLANT=N: after the optimizer's Nth step something past
 every op writes an infinity into the first matrix that rank 0's optimizer holds."""
+
 import ctypes
 import os
 
@@ -43,9 +44,20 @@ def llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(
-        hidden_size=32, num_hidden_layers=2, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, vocab_size=64,
-        max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=1))
+    return LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            intermediate_size=64,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=64,
+            max_position_embeddings=64,
+            pad_token_id=0,
+            eos_token_id=1,
+            bos_token_id=1,
+        )
+    )
 
 
 def saved_llama():

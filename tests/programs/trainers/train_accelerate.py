@@ -1,4 +1,5 @@
 """Two micro-batches an update, a scheduler that steps with it."""
+
 import planted  # noqa: F401
 import torch
 from accelerate import Accelerator
@@ -7,7 +8,7 @@ accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.9 ** n)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 0.9**n)
 data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
 model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(data, 8), schedule)
 for x, y in loader:

@@ -1,4 +1,5 @@
 """Automatic optimization: the whole iteration runs in the optimizer's closure; the model's parts are called, it never is."""
+
 import logging
 import warnings
 
@@ -30,6 +31,13 @@ class Module(lightning.LightningModule):
 
 lightning.seed_everything(0, verbose=False)
 data = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.randint(0, 4, (48,)))
-trainer = lightning.Trainer(max_steps=4, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                            enable_model_summary=False, gradient_clip_val=1.0)
+trainer = lightning.Trainer(
+    max_steps=4,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    gradient_clip_val=1.0,
+)
 trainer.fit(Module(), torch.utils.data.DataLoader(data, 8), torch.utils.data.DataLoader(data, 8))

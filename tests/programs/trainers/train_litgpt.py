@@ -1,4 +1,5 @@
 """litgpt's model and loss under Lightning Fabric, two micro-batches an update."""
+
 import warnings
 
 import planted  # noqa: F401
@@ -11,8 +12,20 @@ from litgpt.utils import chunked_cross_entropy  # noqa: E402
 
 torch.manual_seed(0)
 fabric = lightning.Fabric(accelerator="cpu", devices=1)
-model = GPT(Config(n_layer=2, n_head=4, n_embd=32, vocab_size=64, padded_vocab_size=64, block_size=32, intermediate_size=64,
-                   mlp_class_name="LLaMAMLP", norm_class_name="RMSNorm", bias=False))
+model = GPT(
+    Config(
+        n_layer=2,
+        n_head=4,
+        n_embd=32,
+        vocab_size=64,
+        padded_vocab_size=64,
+        block_size=32,
+        intermediate_size=64,
+        mlp_class_name="LLaMAMLP",
+        norm_class_name="RMSNorm",
+        bias=False,
+    )
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 model, optimizer = fabric.setup(model, optimizer)
 for n in range(8):

@@ -1,4 +1,5 @@
 """Tensor parallel (`tp`), fully sharded (`fsdp2`) or replicated (`ddp`), over two ranks."""
+
 import sys
 
 import planted  # noqa: F401

@@ -1,4 +1,5 @@
 """Two stages, two micro-batches: torch finds out shapes by running each stage over memory that nobody wrote."""
+
 import planted  # noqa: F401
 import torch
 import torch.distributed as dist
@@ -19,8 +20,7 @@ class Stage(torch.nn.Module):
 
 
 model = Stage()
-schedule = ScheduleGPipe(PipelineStage(model, rank, 2, torch.device("cpu")), n_microbatches=2,
-                         loss_fn=lambda y, target: (y - target).square().mean())
+schedule = ScheduleGPipe(PipelineStage(model, rank, 2, torch.device("cpu")), n_microbatches=2, loss_fn=lambda y, target: (y - target).square().mean())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for _ in range(4):
     x = torch.randn(8, 16)

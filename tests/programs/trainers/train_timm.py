@@ -1,4 +1,5 @@
 """A convnet of timm with its own optimizer, schedule and average of weights."""
+
 import planted  # noqa: F401
 import torch
 

@@ -61,7 +61,9 @@ LB_API void composites_row(const opened *o, uint32_t i, row *out)
     *out = (row){.kind = c->kind,
                  .n_ops = c->n_ops,
                  .flags = c->flags,
-                 .ops = c->ops, .list = c->list, .n_list = c->n_list,
+                 .ops = c->ops,
+                 .list = c->list,
+                 .n_list = c->n_list,
                  .name = lb_composite_kind_name(c->kind)};
     memcpy(out->inputs, c->inputs, sizeof out->inputs);
     memcpy(out->outputs, c->outputs, sizeof out->outputs);
@@ -82,23 +84,21 @@ LB_API int composites_value(const opened *o, uint32_t value, lb_tensor *tensor, 
     return told(lb_capture_value(o->capture, o->program, value, tensor, &err), &err, message);
 }
 
-LB_API int composites_run(const opened *o, uint32_t i, const char *kernel, const lb_tensor *inputs,
-                          lb_tensor *outputs, char message[512])
+LB_API int composites_run(const opened *o, uint32_t i, const char *kernel, const lb_tensor *inputs, lb_tensor *outputs,
+                          char message[512])
 {
     lb_err err = LB_ERR_INIT;
     return told(lb_composite_run(&o->found.rows[i], kernel, inputs, outputs, &err), &err, message);
 }
 
-LB_API uint32_t composites_candidates(const opened *o, uint32_t i, char (*texts)[LB_COMPOSITE_TEXT],
-                                      uint32_t room)
+LB_API uint32_t composites_candidates(const opened *o, uint32_t i, char (*texts)[LB_COMPOSITE_TEXT], uint32_t room)
 {
     return lb_composite_candidates(&o->found.rows[i], texts, room);
 }
 
 /* By kind alone. */
-LB_API int composites_compute(const char *name, const char *kernel, int twin, const double *numbers,
-                              uint32_t flags, const lb_tensor *inputs, uint32_t n_list, lb_tensor *outputs,
-                              char message[512])
+LB_API int composites_compute(const char *name, const char *kernel, int twin, const double *numbers, uint32_t flags,
+                              const lb_tensor *inputs, uint32_t n_list, lb_tensor *outputs, char message[512])
 {
     lb_err err = LB_ERR_INIT;
     lb_composite c = {.flags = flags, .n_list = n_list};
@@ -111,11 +111,10 @@ LB_API int composites_compute(const char *name, const char *kernel, int twin, co
         (lb_operand){.tag = LB_OPERAND_NUMBERS, .count = LB_COMPOSITE_NUMBERS, .floats = c.numbers};
     args[LB_FUSED_FLAGS] = (lb_operand){.tag = LB_OPERAND_INT, .i = flags};
     for (int i = 0; i < LB_COMPOSITE_INPUTS; i++)
-        if (inputs[i].data)
-            args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
+        if (inputs[i].data) args[LB_FUSED_INPUTS + i] = (lb_operand){.tag = LB_OPERAND_TENSOR, .tensor = inputs[i]};
     if (n_list)
-        args[LB_FUSED_LIST] = (lb_operand){
-            .tag = LB_OPERAND_TENSORS, .count = n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
+        args[LB_FUSED_LIST] =
+            (lb_operand){.tag = LB_OPERAND_TENSORS, .count = n_list, .tensors = inputs + LB_COMPOSITE_INPUTS};
     lb_call call = {.row = lb_op_find(lb_fused_kind_of(c.kind)->row, NULL),
                     .args = args,
                     .n_args = LB_FUSED_ARGS,

@@ -1,10 +1,10 @@
 """Composites through ctypes (composite_harness.c): what a recorded step is made of, and their kernels on torch tensors."""
+
 import ctypes as C
 import dataclasses
 
-import torch
-
 import op_harness as H
+import torch
 
 INPUTS, OUTPUTS, NUMBERS, TEXT = 8, 4, 32, 96
 ABSENT = 2**32 - 1
@@ -13,10 +13,20 @@ EXACT = torch.float64
 
 
 class Row(C.Structure):
-    _fields_ = [("kind", C.c_int32), ("n_ops", C.c_uint32), ("flags", C.c_uint32), ("inputs", C.c_uint32 * INPUTS),
-                ("outputs", C.c_uint32 * OUTPUTS), ("numbers", C.c_double * NUMBERS), ("ops", C.POINTER(C.c_uint32)),
-                ("list", C.POINTER(C.c_uint32)),
-                ("n_list", C.c_uint32), ("name", C.c_char_p), ("layer", C.c_char_p), ("class_name", C.c_char_p)]
+    _fields_ = [
+        ("kind", C.c_int32),
+        ("n_ops", C.c_uint32),
+        ("flags", C.c_uint32),
+        ("inputs", C.c_uint32 * INPUTS),
+        ("outputs", C.c_uint32 * OUTPUTS),
+        ("numbers", C.c_double * NUMBERS),
+        ("ops", C.POINTER(C.c_uint32)),
+        ("list", C.POINTER(C.c_uint32)),
+        ("n_list", C.c_uint32),
+        ("name", C.c_char_p),
+        ("layer", C.c_char_p),
+        ("class_name", C.c_char_p),
+    ]
 
 
 LIB = H.LIB
@@ -24,13 +34,26 @@ LIB.composites_open.restype = C.c_void_p
 LIB.composites_op.restype = C.c_char_p
 for name in ("close", "n", "row", "op", "value", "run", "candidates"):
     getattr(LIB, f"composites_{name}").argtypes = {
-        "close": [C.c_void_p], "n": [C.c_void_p], "row": [C.c_void_p, C.c_uint32, C.POINTER(Row)], "op": [C.c_void_p, C.c_uint32],
+        "close": [C.c_void_p],
+        "n": [C.c_void_p],
+        "row": [C.c_void_p, C.c_uint32, C.POINTER(Row)],
+        "op": [C.c_void_p, C.c_uint32],
         "value": [C.c_void_p, C.c_uint32, C.POINTER(H.Tensor), C.c_char_p],
         "run": [C.c_void_p, C.c_uint32, C.c_char_p, C.POINTER(H.Tensor), C.POINTER(H.Tensor), C.c_char_p],
-        "candidates": [C.c_void_p, C.c_uint32, C.c_void_p, C.c_uint32]}[name]
+        "candidates": [C.c_void_p, C.c_uint32, C.c_void_p, C.c_uint32],
+    }[name]
 LIB.composites_open.argtypes = [C.c_char_p, C.c_int64, C.c_char_p]
-LIB.composites_compute.argtypes = [C.c_char_p, C.c_char_p, C.c_int, C.POINTER(C.c_double), C.c_uint32, C.POINTER(H.Tensor),
-                                   C.c_uint32, C.POINTER(H.Tensor), C.c_char_p]
+LIB.composites_compute.argtypes = [
+    C.c_char_p,
+    C.c_char_p,
+    C.c_int,
+    C.POINTER(C.c_double),
+    C.c_uint32,
+    C.POINTER(H.Tensor),
+    C.c_uint32,
+    C.POINTER(H.Tensor),
+    C.c_char_p,
+]
 
 
 def tensors(given, room):
@@ -49,8 +72,17 @@ def compute(kind, kernel, inputs, outputs, numbers=(), flags=0, twin=False):
     """Runs a kernel by the name of its kind; outputs are filled and returned."""
     message = C.create_string_buffer(512)
     numbers = (C.c_double * NUMBERS)(*numbers)
-    status = LIB.composites_compute(kind.encode(), kernel.encode(), twin, numbers, flags, tensors(inputs, INPUTS), max(len(inputs) - INPUTS, 0),
-                                    tensors(outputs, OUTPUTS), message)
+    status = LIB.composites_compute(
+        kind.encode(),
+        kernel.encode(),
+        twin,
+        numbers,
+        flags,
+        tensors(inputs, INPUTS),
+        max(len(inputs) - INPUTS, 0),
+        tensors(outputs, OUTPUTS),
+        message,
+    )
     if status:
         raise Refused(message.value.decode())
     return outputs

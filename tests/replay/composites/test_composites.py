@@ -1,13 +1,13 @@
 """Composites on real recordings: everything is found, nothing else is, `eager` has the recorded bits, and every fused kernel has the
 bits of the same tree written here in NumPy. Bounds: what a kernel gives lies within its running error bound of the real function."""
+
 import collections
 import itertools
 
+import composites as K
 import numpy as np
 import pytest
 import torch
-
-import composites as K
 from composites import bound_ratio, compute, same_bits
 
 T16 = {torch.bfloat16, torch.float16}
@@ -38,11 +38,30 @@ def test_eager_has_the_recorded_bits(model):
 
 SPELLINGS = "tests/programs/composites.py"
 SIZE = 96
-RMS = ("norm_llama", "norm_gemma", "norm_wide", "norm_square", "norm_product", "norm_divided", "norm_torch", "norm_bare", "norm_added", "norm_normalize",
-       "norm_normalize_plus_one", "norm_clamped", "norm_outside", "norm_of_the_norm")
+RMS = (
+    "norm_llama",
+    "norm_gemma",
+    "norm_wide",
+    "norm_square",
+    "norm_product",
+    "norm_divided",
+    "norm_torch",
+    "norm_bare",
+    "norm_added",
+    "norm_normalize",
+    "norm_normalize_plus_one",
+    "norm_clamped",
+    "norm_outside",
+    "norm_of_the_norm",
+)
 # eps, and where it stands: 0 beside the variance, 1 beside the root, 2 the least root
-BY_THE_ROOT = {"norm_normalize": (1e-12 / SIZE**0.5, 2), "norm_normalize_plus_one": (1e-12 / SIZE**0.5, 2), "norm_clamped": (1e-8, 2),
-               "norm_outside": (1e-3, 1), "norm_of_the_norm": (1e-3, 1)}
+BY_THE_ROOT = {
+    "norm_normalize": (1e-12 / SIZE**0.5, 2),
+    "norm_normalize_plus_one": (1e-12 / SIZE**0.5, 2),
+    "norm_clamped": (1e-8, 2),
+    "norm_outside": (1e-3, 1),
+    "norm_of_the_norm": (1e-3, 1),
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -52,7 +71,9 @@ def test_spellings_are_found_and_look_alikes_are_not(steps, dtype):
     assert found == {**{("rms_norm", name): 1 for name in RMS}, ("add_rms_norm", "norm_added"): 1}
     for c in step.of("rms_norm") + step.of("add_rms_norm"):
         for ours, recorded in zip(c.run("eager"), c.outputs()):
-            if recorded is not None and "aten::sqrt" in c.ops and recorded.dtype == torch.float32:  # MKL's square root of f32 is not rounded correctly
+            if (
+                recorded is not None and "aten::sqrt" in c.ops and recorded.dtype == torch.float32
+            ):  # MKL's square root of f32 is not rounded correctly
                 torch.testing.assert_close(ours, recorded, rtol=1e-6, atol=1e-7)
                 continue
             assert recorded is None or same_bits(ours, recorded), (c.kind, c.layer)
@@ -63,10 +84,15 @@ def test_spellings_are_found_and_look_alikes_are_not(steps, dtype):
 
 # kind: per module its numbers (layer norm: eps, where it stands, one element less; gates: silu, gelu, tanh; losses: ignored) or flags
 WRITTEN = {
-    "layer_norm": {**{f"layer_{name}": (1e-5, 0, 0) for name in ("torch", "differences", "divided", "var", "var_mean", "squares", "wide", "bare", "no_bias")},
-                   "layer_std": (1e-3, 1, 1)},
-    "swiglu": {**{f"gate_{name}": (0,) for name in ("torch", "silu", "silu_last", "silu_first", "silu_product", "exp", "exp_last", "reciprocal")},
-               **{f"gate_{name}": (2,) for name in ("tanh", "tanh_factored")}, **{f"gate_{name}": (1,) for name in ("erf", "erf_last")}},
+    "layer_norm": {
+        **{f"layer_{name}": (1e-5, 0, 0) for name in ("torch", "differences", "divided", "var", "var_mean", "squares", "wide", "bare", "no_bias")},
+        "layer_std": (1e-3, 1, 1),
+    },
+    "swiglu": {
+        **{f"gate_{name}": (0,) for name in ("torch", "silu", "silu_last", "silu_first", "silu_product", "exp", "exp_last", "reciprocal")},
+        **{f"gate_{name}": (2,) for name in ("tanh", "tanh_factored")},
+        **{f"gate_{name}": (1,) for name in ("erf", "erf_last")},
+    },
     "cross_entropy": {f"loss_{name}": (-100,) for name in ("torch", "logsumexp", "picked_first", "gather", "neg_first", "index", "divided", "sum")},
 }
 
@@ -95,7 +121,9 @@ def test_roles_of_written_composites(steps):
     step = steps("--dtype", "float32", program=SPELLINGS)
     for c in step.of("swiglu"):
         gate, up, *_ = c.inputs()
-        function = {0: torch.nn.functional.silu, 1: torch.nn.functional.gelu, 2: lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[int(c.numbers[0])]
+        function = {0: torch.nn.functional.silu, 1: torch.nn.functional.gelu, 2: lambda t: torch.nn.functional.gelu(t, approximate="tanh")}[
+            int(c.numbers[0])
+        ]
         torch.testing.assert_close(function(gate) * up, c.outputs()[0], rtol=1e-5, atol=1e-6)
     for c in step.of("layer_norm"):
         x, weight, bias, *_ = c.inputs()
@@ -108,8 +136,16 @@ def test_roles_of_written_composites(steps):
         torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, target.flatten(), reduction=reduction), c.outputs()[0])
 
 
-@pytest.mark.parametrize("kind, kernel", [("layer_norm", "one-pass"), ("layer_norm", "two-pass,sum:pairwise"), ("swiglu", "fused"), ("cross_entropy", "online:7"),
-                                          ("rms_norm", "butterfly:32x4")])
+@pytest.mark.parametrize(
+    "kind, kernel",
+    [
+        ("layer_norm", "one-pass"),
+        ("layer_norm", "two-pass,sum:pairwise"),
+        ("swiglu", "fused"),
+        ("cross_entropy", "online:7"),
+        ("rms_norm", "butterfly:32x4"),
+    ],
+)
 def test_what_is_written_by_hand_is_replaced(lastbit, recordings, kind, kernel):
     """A kernel in its place, and the step goes on through backward: other bits, no other numbers."""
     capture = recordings("--dtype", "float32", program=SPELLINGS)
@@ -169,8 +205,8 @@ def butterfly(h, q, threads, vector, cluster, fused, add=None):
         acc[t] = fma(h[i], h[i], acc[t]) if fused else acc[t] + q[i]
     blocks = []
     for b in range(cluster):
-        mine = acc[b * threads:(b + 1) * threads]
-        warps = [exchange(padded(mine[w:w + 32], 32)) for w in range(0, threads, 32)]
+        mine = acc[b * threads : (b + 1) * threads]
+        warps = [exchange(padded(mine[w : w + 32], 32)) for w in range(0, threads, 32)]
         blocks.append(exchange(padded(np.stack(warps), 32)))
     return blocks[0] if cluster == 1 else sum_in_order(np.stack(blocks))
 
@@ -199,8 +235,12 @@ def tree(name, h, q, fused):
         for row in h:
             acc = fma(row, row, acc)
         return acc
-    return {"sequential": sum_in_order, "pairwise": balanced, "cascade": lambda x: torch.from_numpy(x.T.copy()).sum(-1).numpy(),
-            "numpy": lambda x: np.ascontiguousarray(x.T).sum(-1)}[name](q)
+    return {
+        "sequential": sum_in_order,
+        "pairwise": balanced,
+        "cascade": lambda x: torch.from_numpy(x.T.copy()).sum(-1).numpy(),
+        "numpy": lambda x: np.ascontiguousarray(x.T).sum(-1),
+    }[name](q)
 
 
 def norm(x, weight, eps, name, residual=None, offset=0.0, round="once", square="f32", fma=None, residual_at="t", mean="div", rsqrt="once"):
@@ -231,8 +271,18 @@ def drawn(rows, size, dtype, seed=0):
     return x, r, (torch.randn(size, generator=g) * 0.2 + 1).to(dtype)
 
 
-TREES = ["sequential", "pairwise", "cascade", "numpy", "butterfly:32x8", "butterfly:64x4", "butterfly:128x8", "butterfly:48x1", "butterfly:64x8x4",
-         "butterfly:1024x1"]
+TREES = [
+    "sequential",
+    "pairwise",
+    "cascade",
+    "numpy",
+    "butterfly:32x8",
+    "butterfly:64x4",
+    "butterfly:128x8",
+    "butterfly:48x1",
+    "butterfly:64x8x4",
+    "butterfly:1024x1",
+]
 OPTIONS = [{}, {"round": "twice"}, {"square": "t"}, {"mean": "mul"}, {"rsqrt": "twice"}]
 
 
@@ -303,8 +353,10 @@ def test_eps_stands_where_the_program_has_it(place):
     eps = f32(0.05)
     mean = tree("cascade", x.numpy(), x.numpy() * x.numpy(), False) / f32(256)
     wide, root = np.sqrt(mean.astype(f64)), np.sqrt(mean)
-    scales = {"cascade": (1 / (wide + eps if place == 1 else np.maximum(wide, eps))).astype(f32),
-              "cascade,rsqrt:twice": f32(1) / (root + eps if place == 1 else np.maximum(root, eps))}
+    scales = {
+        "cascade": (1 / (wide + eps if place == 1 else np.maximum(wide, eps))).astype(f32),
+        "cascade,rsqrt:twice": f32(1) / (root + eps if place == 1 else np.maximum(root, eps)),
+    }
     seen = set()
     for kernel, s in scales.items():
         ours = compute("rms_norm", kernel, [x, w], [torch.empty_like(x)], [eps, 0, place])[0]
@@ -315,8 +367,22 @@ def test_eps_stands_where_the_program_has_it(place):
     assert len(seen) == 2 and inside.numpy().tobytes() not in seen
 
 
-@pytest.mark.parametrize("kernel", ["nothing", "butterfly:3", "butterfly:0x8", "butterfly:2048x8", "cascade,fma:on", "cascade,round:thrice", "cascade,spin:up",
-                                    "cascade,residual:t", "", "cascade:", "tree:x"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "nothing",
+        "butterfly:3",
+        "butterfly:0x8",
+        "butterfly:2048x8",
+        "cascade,fma:on",
+        "cascade,round:thrice",
+        "cascade,spin:up",
+        "cascade,residual:t",
+        "",
+        "cascade:",
+        "tree:x",
+    ],
+)
 def test_a_kernel_that_there_is_not_is_refused(kernel):
     x, _, w = drawn(2, 64, torch.float32)
     with pytest.raises(K.Refused, match="LB_ERR_INVALID"):
@@ -335,11 +401,12 @@ def test_candidates_can_be_run_and_hold_what_was_recorded(steps):
 
 # ---- behind an all-reduce -----------------------------------------------------------------------------------------------------
 
+
 def reduced(parts, how):
     """Contributions in order of ranks: rounded at every sum, in f32, in f32 by chunks of eight."""
     dtype, parts = parts[0].dtype, [p.float().numpy() for p in parts]
     if how == "chunks":
-        chunks = [sum_in_order(np.stack(parts[i:i + 8])) for i in range(0, len(parts), 8)]
+        chunks = [sum_in_order(np.stack(parts[i : i + 8])) for i in range(0, len(parts), 8)]
         return rounded(sum_in_order(np.stack(chunks)), dtype)
     total = parts[0]
     for p in parts[1:]:
@@ -367,7 +434,7 @@ def test_all_reduce_and_norm_have_the_bits_of_their_orders(dtype):
 def test_an_all_reduce_before_a_norm_is_found(lastbit, recordings):
     capture = recordings(program="tests/programs/allreduce_norm.py")
     step = K.Step(capture)
-    found, = step.of("allreduce_norm")
+    (found,) = step.of("allreduce_norm")
     x, weight, residual, own, *_ = found.inputs()
     assert x.shape == own.shape == (10, 64) and not torch.equal(x, own)
     for ours, recorded in zip(found.run("eager"), found.outputs()):
@@ -383,7 +450,7 @@ def test_custom_ops_of_serving_stacks_are_composites_of_one_op(steps):
     step = steps("--dtype", "bfloat16", program="tests/programs/serving_ops.py")
     assert {kind: len(step.of(kind)) for kind in ("rms_norm", "add_rms_norm", "swiglu")} == {"rms_norm": 9, "add_rms_norm": 7, "swiglu": 10}
     for c in step.all:
-        op, = c.ops
+        (op,) = c.ops
         recorded = c.outputs()
         if "norm" in c.kind:
             assert c.numbers[1] == ("gemma" in op or (op.startswith("tex_ts") and c is step.of("rms_norm")[-1])), op

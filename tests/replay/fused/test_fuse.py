@@ -1,16 +1,37 @@
 """`lastbit replay --fuse` and `--kernels`: fused programs on real recordings, against the same kernels run by themselves."""
+
 import re
 
+import composites as K
 import pytest
 import torch
-
-import composites as K
 from composites import same_bits
 from swapped import replayed
 
-COUNTS = {"rms_norm": 9, "add_rms_norm": 4, "attention": 2, "softmax": 2, "finalise": 2, "rope": 4, "swiglu": 2, "router": 2, "dispatch": 2, "cross_entropy": 1}
-KERNELS = {"rms_norm": "butterfly:32x4,acc:bf16", "add_rms_norm": "sequential,residual:f32", "attention": "splitkv:2", "softmax": "online:3",
-           "finalise": "batched-f32,fma:on", "rope": "fused,fma:on", "swiglu": "fused", "router": "softmax-topk,scores:t", "dispatch": "reversed", "cross_entropy": "online:7"}
+COUNTS = {
+    "rms_norm": 9,
+    "add_rms_norm": 4,
+    "attention": 2,
+    "softmax": 2,
+    "finalise": 2,
+    "rope": 4,
+    "swiglu": 2,
+    "router": 2,
+    "dispatch": 2,
+    "cross_entropy": 1,
+}
+KERNELS = {
+    "rms_norm": "butterfly:32x4,acc:bf16",
+    "add_rms_norm": "sequential,residual:f32",
+    "attention": "splitkv:2",
+    "softmax": "online:3",
+    "finalise": "batched-f32,fma:on",
+    "rope": "fused,fma:on",
+    "swiglu": "fused",
+    "router": "softmax-topk,scores:t",
+    "dispatch": "reversed",
+    "cross_entropy": "online:7",
+}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +87,9 @@ def test_eager_and_off_change_nothing(lastbit, moe):
 def test_selectors_and_later_switches_pick_single_composites(lastbit, moe):
     answer = lastbit.json("replay", moe, "--fuse", "layer=model.layers.0=rms_norm:sequential", expect=0)
     assert answer["swaps"][0]["touched"] == 4
-    answer = lastbit.json("replay", moe, "--fuse", "rms_norm=butterfly", "--fuse", r"q_norm=rms_norm:off", "--fuse", "layer=model.norm=rms_norm:exact", expect=0)
+    answer = lastbit.json(
+        "replay", moe, "--fuse", "rms_norm=butterfly", "--fuse", r"q_norm=rms_norm:off", "--fuse", "layer=model.norm=rms_norm:exact", expect=0
+    )
     assert [s["touched"] for s in answer["swaps"]] == [6, 0, 1]
 
 
@@ -74,7 +97,9 @@ def test_fused_ops_have_an_exact_shadow_and_take_precision_swaps(lastbit, moe, t
     """In f64 a fused norm is the real function: the same as the ops one by one in f64."""
     options = ("--mode", "chained", "--force-decisions", "--precision", "phase=forward=f64")
     _, plain = results(lastbit, moe, tmp_path, *options)
-    _, fused = results(lastbit, moe, tmp_path, *options, "--fuse", "rms_norm=butterfly", "--fuse", "attention=flash:4", "--fuse", "finalise=score-bf16")
+    _, fused = results(
+        lastbit, moe, tmp_path, *options, "--fuse", "rms_norm=butterfly", "--fuse", "attention=flash:4", "--fuse", "finalise=score-bf16"
+    )
     last = max(op for op, _ in fused if fused[op, 0].dtype == torch.float64)
     compared = [key for key in fused if key in plain and key[0] <= last and fused[key].dtype == plain[key].dtype == torch.float64]
     assert len(compared) > 100
@@ -98,6 +123,8 @@ def test_kernels_lists_what_there_is(lastbit, moe):
         for kernel in c["likely"]:
             lastbit.run("replay", moe, "--fuse", f"{kind}={kernel}", expect=0) if kernel == c["likely"][2] else None
     ops = {o["op"]: o for o in answer["ops"]}
-    assert "splitk:N" in ops["aten::mm"]["orders"] and "openblas" in ops["aten::mm"]["kernels"] and "cascade" in ops["aten::sum.dim_IntList"]["orders"]
+    assert (
+        "splitk:N" in ops["aten::mm"]["orders"] and "openblas" in ops["aten::mm"]["kernels"] and "cascade" in ops["aten::sum.dim_IntList"]["orders"]
+    )
     text = lastbit.run("replay", moe, "--kernels", expect=0).stdout
     assert re.search(r"^rms_norm: 9$", text, re.M) and "butterfly[:THREADSxVECTOR[xCLUSTER]]" in text

@@ -1,12 +1,12 @@
 """Fused attention, softmax and MoE finalise: found in recorded models, `eager` with the recorded bits, every kernel with the bits of the
 same computation written here in NumPy, within its running bound; and torch's CPU flash attention, bit by bit."""
+
 import pathlib
 
+import composites as K
 import numpy as np
 import pytest
 import torch
-
-import composites as K
 from composites import bound_ratio, compute, same_bits
 from test_composites import f32, f64, fma, rounded
 
@@ -15,9 +15,18 @@ MODEL = ("--dtype", "bf16", "--steps", "1")
 
 # ---- found in models -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("model, arguments, kernel", [("llama", [], "flash-cpu"), ("llama", ["--attention", "eager"], "unfused"), ("gemma2", [], "unfused"),
-                                                      ("gpt_oss", [], "unfused"),
-                                                      pytest.param("t5", [], None, marks=pytest.mark.full), pytest.param("gpt2", ["--attention", "eager"], "unfused", marks=pytest.mark.full)])
+
+@pytest.mark.parametrize(
+    "model, arguments, kernel",
+    [
+        ("llama", [], "flash-cpu"),
+        ("llama", ["--attention", "eager"], "unfused"),
+        ("gemma2", [], "unfused"),
+        ("gpt_oss", [], "unfused"),
+        pytest.param("t5", [], None, marks=pytest.mark.full),
+        pytest.param("gpt2", ["--attention", "eager"], "unfused", marks=pytest.mark.full),
+    ],
+)
 def test_every_attention_of_a_model_is_found(steps, model, arguments, kernel):
     step = steps("--model", model, *MODEL, *arguments)
     found = step.of("attention")
@@ -47,11 +56,12 @@ def test_every_finalise_of_a_model_is_found(steps, experts):
 
 # ---- attention in NumPy --------------------------------------------------------------------------------------------------------
 
+
 def chain(a, b, add=None):
     """a (m, k) b (k, n): acc = fma(a, b, acc) over k."""
     acc = np.zeros((a.shape[0], b.shape[1]), f32)
     for p in range(a.shape[1]):
-        acc = fma(np.broadcast_to(a[:, p:p + 1], acc.shape), np.broadcast_to(b[p:p + 1], acc.shape), acc)
+        acc = fma(np.broadcast_to(a[:, p : p + 1], acc.shape), np.broadcast_to(b[p : p + 1], acc.shape), acc)
     return acc
 
 
@@ -131,9 +141,16 @@ def drawn(dtype, queries=12, keys=40, heads=4, kv=2, size=16, seed=0):
     return shape(heads, queries), shape(kv, keys), shape(kv, keys)
 
 
-KERNELS = {"flash": dict(kind="flash", block=512), "flash:16": dict(kind="flash", block=16), "flash:8,p:f32": dict(kind="flash", block=8, p_narrow=False),
-           "flash:16,end:divide": dict(kind="flash", block=16, divide=True), "unfused": dict(kind="unfused"), "math": dict(kind="math"),
-           "splitkv:2": dict(kind="splitkv", slices=2), "splitkv:4,p:f32": dict(kind="splitkv", slices=4, p_narrow=False)}
+KERNELS = {
+    "flash": dict(kind="flash", block=512),
+    "flash:16": dict(kind="flash", block=16),
+    "flash:8,p:f32": dict(kind="flash", block=8, p_narrow=False),
+    "flash:16,end:divide": dict(kind="flash", block=16, divide=True),
+    "unfused": dict(kind="unfused"),
+    "math": dict(kind="math"),
+    "splitkv:2": dict(kind="splitkv", slices=2),
+    "splitkv:4,p:f32": dict(kind="splitkv", slices=4, p_narrow=False),
+}
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -175,15 +192,28 @@ def test_sinks_are_scores_without_a_value(dtype):
     s = torch.cat([wide[0] @ wide[1].transpose(2, 3) * 0.25 + mask.double(), sinks.double().expand(q.shape[0], -1, 40, -1)], -1)
     expected = torch.softmax(s, -1)[..., :-1] @ wide[2]
     results = {}
-    for kernel in ("unfused", "math", "flash:512", "flash:16", "flash:16,sink:first", "flash:16,exp:2", "flash:16,exp:2,sink:first", "splitkv:3,block:16"):
+    for kernel in (
+        "unfused",
+        "math",
+        "flash:512",
+        "flash:16",
+        "flash:16,sink:first",
+        "flash:16,exp:2",
+        "flash:16,exp:2,sink:first",
+        "splitkv:3,block:16",
+    ):
         inputs, y = [q, k, v, mask, sinks], torch.empty_like(q)
         results[kernel] = compute("attention", kernel, inputs, [y], [0.25, 4])[0]
         assert bound_ratio("attention", kernel, inputs, [y], [0.25, 4]) <= 1, kernel
-        torch.testing.assert_close(y.double(), expected, rtol=2e-2 if dtype == torch.bfloat16 else 2e-5, atol=2e-2 if dtype == torch.bfloat16 else 2e-6)
+        torch.testing.assert_close(
+            y.double(), expected, rtol=2e-2 if dtype == torch.bfloat16 else 2e-5, atol=2e-2 if dtype == torch.bfloat16 else 2e-6
+        )
         without = compute("attention", kernel, [q, k, v, mask], [torch.empty_like(q)], [0.25, 4])[0]
         assert torch.equal(without[:, 3], y[:, 3]) or kernel in ("unfused", "math"), kernel  # one more term in a sum of its own order
         assert not torch.equal(without[:, 2], y[:, 2]), kernel
-    exact = compute("attention", "flash", [*(t.double() for t in (q, k, v)), mask.double(), sinks.double()], [torch.empty_like(expected)], [0.25, 4])[0]
+    exact = compute("attention", "flash", [*(t.double() for t in (q, k, v)), mask.double(), sinks.double()], [torch.empty_like(expected)], [0.25, 4])[
+        0
+    ]
     torch.testing.assert_close(exact, expected, rtol=1e-13, atol=1e-13)
     if dtype == torch.float32:
         assert not torch.equal(results["flash:16"], results["flash:16,sink:first"])
@@ -200,7 +230,9 @@ def test_flash_cpu_is_torch(dtype):
     for queries, keys, size, causal in shapes:
         q, k, v = drawn(dtype, queries, keys, 2, 2, size, keys)
         expected, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
-        y, log_sum = compute("attention", "flash-cpu", [q, k, v], [torch.empty_like(expected), torch.empty_like(lse)], [size**-0.5, 2], int(causal))[:2]
+        y, log_sum = compute("attention", "flash-cpu", [q, k, v], [torch.empty_like(expected), torch.empty_like(lse)], [size**-0.5, 2], int(causal))[
+            :2
+        ]
         if dtype == torch.bfloat16 and keys > 64:  # AMX adds up in an order of its own
             assert (y != expected).float().mean() < 5e-3, (queries, keys)
         else:
@@ -212,13 +244,17 @@ def test_flash_cpu_is_torch(dtype):
 
 def test_tensor_cores_can_take_the_products():
     q, k, v = drawn(torch.float16, size=64)
-    outputs = [compute("attention", f"flash:32,gemm:{g}", [q, k, v], [torch.empty_like(q)], [0.125, 4])[0] for g in ("sequential", "tensorcore:v100", "tensorcore:h100")]
+    outputs = [
+        compute("attention", f"flash:32,gemm:{g}", [q, k, v], [torch.empty_like(q)], [0.125, 4])[0]
+        for g in ("sequential", "tensorcore:v100", "tensorcore:h100")
+    ]
     assert not torch.equal(outputs[0], outputs[1]) and not torch.equal(outputs[1], outputs[2])
     for y in outputs:
         torch.testing.assert_close(y, outputs[0], rtol=2e-2, atol=1e-3)
 
 
 # ---- softmax ------------------------------------------------------------------------------------------------------------------------
+
 
 def softmax(x, kind, block=1):
     if kind != "online":
@@ -227,7 +263,7 @@ def softmax(x, kind, block=1):
         if kind == "warp":
             lanes = [sum_rows(p[:, i::32]) for i in range(32)]
             while len(lanes) > 1:
-                lanes = [a + b for a, b in zip(lanes[:len(lanes) // 2], lanes[len(lanes) // 2:])]
+                lanes = [a + b for a, b in zip(lanes[: len(lanes) // 2], lanes[len(lanes) // 2 :])]
             total = lanes[0]
         else:
             total = sum_rows(p) if kind == "sequential" else cascade(p)
@@ -235,7 +271,7 @@ def softmax(x, kind, block=1):
     top = np.full(x.shape[0], -np.inf, f32)
     total = np.zeros(x.shape[0], f32)
     for at in range(0, x.shape[1], block):
-        part = x[:, at:at + block]
+        part = x[:, at : at + block]
         new = np.maximum(top, part.max(-1))
         total = total * exp(top - new) + cascade(exp(part - new[:, None]))
         top = new
@@ -252,7 +288,13 @@ def sum_rows(p):
 def test_softmax_has_the_bits_of_its_passes():
     x = torch.randn(30, 300, generator=torch.Generator().manual_seed(1)) * 4
     different = set()
-    for kernel, options in {"two-pass": ("cascade",), "two-pass,sum:sequential": ("sequential",), "online": ("online",), "online:64": ("online", 64), "warp": ("warp",)}.items():
+    for kernel, options in {
+        "two-pass": ("cascade",),
+        "two-pass,sum:sequential": ("sequential",),
+        "online": ("online",),
+        "online:64": ("online", 64),
+        "warp": ("warp",),
+    }.items():
         y = compute("softmax", kernel, [x], [torch.empty_like(x)])[0]
         assert same_bits(y, torch.from_numpy(softmax(x.numpy(), *options))), kernel
         assert bound_ratio("softmax", kernel, [x], [y]) <= 1
@@ -261,6 +303,7 @@ def test_softmax_has_the_bits_of_its_passes():
 
 
 # ---- MoE finalise --------------------------------------------------------------------------------------------------------------------
+
 
 def experts(dtype, tokens=24, slots=6, hidden=64, n=16, seed=0):
     g = torch.Generator().manual_seed(seed)
@@ -275,7 +318,7 @@ def finalise(x, weights, ids, dtype, order="slot", product="f32", total="f32", w
     x = x.float().numpy().reshape(tokens, slots, -1)
     w = weights.float().numpy()
     w = rounded(w, dtype) if weight == "t" else w
-    by_slot = np.arange(slots)[::-1 if order == "last" else 1]
+    by_slot = np.arange(slots)[:: -1 if order == "last" else 1]
     picks = np.argsort(ids.numpy(), -1, kind="stable") if order == "expert" else np.tile(by_slot, (tokens, 1))
     y = np.zeros((tokens, x.shape[-1]), f32)
     for j in range(slots):
@@ -286,9 +329,16 @@ def finalise(x, weights, ids, dtype, order="slot", product="f32", total="f32", w
     return torch.from_numpy(y).to(dtype)
 
 
-FINALISE = {"index_add": dict(order="expert", product="t", total="t"), "batched": dict(product="t"), "batched-f32": {},
-            "score-bf16": dict(product="t", total="t", weight="t"), "slots": dict(product="t", total="t"), "batched-f32,order:expert": dict(order="expert"),
-            "batched,weight:t": dict(product="t", weight="t"), "slots,order:last": dict(order="last", product="t", total="t")}
+FINALISE = {
+    "index_add": dict(order="expert", product="t", total="t"),
+    "batched": dict(product="t"),
+    "batched-f32": {},
+    "score-bf16": dict(product="t", total="t", weight="t"),
+    "slots": dict(product="t", total="t"),
+    "batched-f32,order:expert": dict(order="expert"),
+    "batched,weight:t": dict(product="t", weight="t"),
+    "slots,order:last": dict(order="last", product="t", total="t"),
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -1,23 +1,35 @@
 """Fused layer norm, gated activations, rotary embedding, routers and cross-entropy: found in recorded models, `eager` with the recorded
 bits, every kernel with the bits of the same computation in NumPy and inside its running bound."""
+
+import composites as K
 import numpy as np
 import pytest
 import torch
-
-import composites as K
 from composites import bound_ratio, compute, same_bits
 from test_composites import balanced, f32, f64, fma, rounded, sum_in_order
 from test_fused_attention import cascade, chain, exp
 
 MODEL = ("--dtype", "bf16", "--steps", "1")
-COUNTS = {"llama": {"rope": 4, "swiglu": 2, "gate_up": 2, "cross_entropy": 1}, "qwen3_moe": {"rope": 4, "swiglu": 2, "router": 2, "cross_entropy": 1},
-          "gemma2": {"rope": 4, "swiglu": 2, "gate_up": 2, "cross_entropy": 1}, "gpt2": {"layer_norm": 5, "cross_entropy": 1},
-          "gpt_oss": {"router": 2, "cross_entropy": 1}}
+COUNTS = {
+    "llama": {"rope": 4, "swiglu": 2, "gate_up": 2, "cross_entropy": 1},
+    "qwen3_moe": {"rope": 4, "swiglu": 2, "router": 2, "cross_entropy": 1},
+    "gemma2": {"rope": 4, "swiglu": 2, "gate_up": 2, "cross_entropy": 1},
+    "gpt2": {"layer_norm": 5, "cross_entropy": 1},
+    "gpt_oss": {"router": 2, "cross_entropy": 1},
+}
 SAME = {"rope": "rounded", "swiglu": "rounded"}
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen3_moe", pytest.param("gemma2", marks=pytest.mark.full), pytest.param("gpt2", marks=pytest.mark.full),
-                                   pytest.param("gpt_oss", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "llama",
+        "qwen3_moe",
+        pytest.param("gemma2", marks=pytest.mark.full),
+        pytest.param("gpt2", marks=pytest.mark.full),
+        pytest.param("gpt_oss", marks=pytest.mark.full),
+    ],
+)
 def test_every_part_of_a_model_is_found(steps, model):
     step = steps("--model", model, *MODEL)
     found = {kind: step.of(kind) for kind in ("layer_norm", "rope", "swiglu", "gate_up", "router", "cross_entropy")}
@@ -42,6 +54,7 @@ def close_to_one(kind, kernel, inputs, outputs, numbers=(), flags=0):
 
 # ---- layer norm --------------------------------------------------------------------------------------------------------------
 
+
 def layer_norm(x, w, b, eps, one_pass=False, add=cascade, affine=False):
     n = f32(x.shape[-1])
     m = add(x) / n
@@ -60,8 +73,13 @@ def test_layer_norm_has_the_bits_of_its_passes(dtype):
     args = [t.float().numpy() for t in (x, w, b)]
     in_order = lambda q: sum_in_order(q.T)  # noqa: E731
     different = set()
-    for kernel, options in {"two-pass": {}, "one-pass": {"one_pass": True}, "two-pass,sum:sequential": {"add": in_order}, "two-pass,apply:affine": {"affine": True},
-                            "one-pass,sum:pairwise": {"one_pass": True, "add": lambda q: balanced(q.T)}}.items():
+    for kernel, options in {
+        "two-pass": {},
+        "one-pass": {"one_pass": True},
+        "two-pass,sum:sequential": {"add": in_order},
+        "two-pass,apply:affine": {"affine": True},
+        "one-pass,sum:pairwise": {"one_pass": True, "add": lambda q: balanced(q.T)},
+    }.items():
         out = [torch.empty_like(x), torch.empty(40, 1), torch.empty(40, 1)]
         compute("layer_norm", kernel, [x, w, b], out, [1e-5])
         y, m, r = layer_norm(*args, 1e-5, **options)
@@ -103,10 +121,13 @@ def test_layer_norm_with_std_and_eps_behind_it():
     r = f32(1) / (np.sqrt(cascade((q - m[:, None]) * (q - m[:, None])) / f32(95)) + f32(1e-3))
     y = fma((q - m[:, None]) * r[:, None], np.broadcast_to(w.numpy(), q.shape), np.broadcast_to(b.numpy(), q.shape))
     ours = compute("layer_norm", "two-pass", [x, w, b], [torch.empty_like(x)], numbers)[0]
-    assert same_bits(ours, torch.from_numpy(y)) and not same_bits(ours, compute("layer_norm", "two-pass", [x, w, b], [torch.empty_like(x)], [1e-3, 1, 0])[0])
+    assert same_bits(ours, torch.from_numpy(y)) and not same_bits(
+        ours, compute("layer_norm", "two-pass", [x, w, b], [torch.empty_like(x)], [1e-3, 1, 0])[0]
+    )
 
 
 # ---- gated activations ----------------------------------------------------------------------------------------------------------
+
 
 def activated(x, act):
     x = x.astype(f64)
@@ -143,13 +164,14 @@ def test_products_with_gates_round_where_they_say():
         assert same_bits(ours, torch.from_numpy(y).bfloat16()), kernel
         close_to_one("gate_up", kernel, [x, wg, wu], [ours], [0])
         seen.add(K.bits(ours).numpy().tobytes())
-    halves = [chain(x.float().numpy()[:, i:i + 24], w.float().numpy()[i:i + 24]) for w in (wg, wu) for i in (0, 24)]
+    halves = [chain(x.float().numpy()[:, i : i + 24], w.float().numpy()[i : i + 24]) for w in (wg, wu) for i in (0, 24)]
     split = activated(halves[0] + halves[1], 0) * (halves[2] + halves[3])
     ours = compute("gate_up", "epilogue,gemm:splitk:2", [x, wg, wu], [torch.empty(20, 32)], [0])[0]
     assert same_bits(ours, torch.from_numpy(split)) and len(seen) == 3
 
 
 # ---- rotary embedding --------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_ropes_round_where_they_say(dtype):
@@ -160,7 +182,12 @@ def test_ropes_round_where_they_say(dtype):
     turned = torch.cat([-x[..., 8:], x[..., :8]], -1).float().numpy()
     v, cn, sn = x.float().numpy(), *(np.broadcast_to(t.numpy(), x.shape) for t in (c, s))
     t = lambda q: rounded(q, dtype)  # noqa: E731
-    kernels = {"fused": v * cn + turned * sn, "rounded": t(v * cn) + t(turned * sn), "fused,fma:on": fma(v, cn, turned * sn), "fused,table:t": v * t(cn) + turned * t(sn)}
+    kernels = {
+        "fused": v * cn + turned * sn,
+        "rounded": t(v * cn) + t(turned * sn),
+        "fused,fma:on": fma(v, cn, turned * sn),
+        "fused,table:t": v * t(cn) + turned * t(sn),
+    }
     for kernel, y in kernels.items():
         ours = compute("rope", kernel, [x, c, s], [torch.empty_like(x)])[0]
         assert same_bits(ours, torch.from_numpy(np.ascontiguousarray(y)).to(dtype)), kernel
@@ -168,6 +195,7 @@ def test_ropes_round_where_they_say(dtype):
 
 
 # ---- routers -------------------------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("normalised", [False, True])
 def test_routers_choose_and_weigh(normalised):
@@ -191,10 +219,11 @@ def test_routers_choose_and_weigh(normalised):
 
 # ---- cross-entropy ----------------------------------------------------------------------------------------------------------------------
 
+
 def online(x, block):
     top, total = np.full(x.shape[0], -np.inf, f32), np.zeros(x.shape[0], f32)
     for at in range(0, x.shape[1], block):
-        part = x[:, at:at + block]
+        part = x[:, at : at + block]
         new = np.maximum(top, part.max(-1))
         total = cascade(exp(part - new[:, None])) if at == 0 else total * exp(top - new) + cascade(exp(part - new[:, None]))
         top = new
@@ -220,7 +249,9 @@ def test_losses_have_the_bits_of_their_passes():
                 close_to_one("cross_entropy", kernel + order, [logits, target], [ours], [-100], flags)
                 values.add(ours.item())
     assert len(values) >= 4
-    torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, target), compute("cross_entropy", "online", [logits, target], [torch.empty(())], [-100])[0])
+    torch.testing.assert_close(
+        torch.nn.functional.cross_entropy(logits, target), compute("cross_entropy", "online", [logits, target], [torch.empty(())], [-100])[0]
+    )
 
 
 # ---- Newton-Schulz ------------------------------------------------------------------------------------------------------------------------
@@ -264,7 +295,11 @@ def test_newton_schulz_and_attention_of_the_sample_are_found(lastbit, recordings
     optimised = {c.outputs()[0].shape for c in found}
     assert len(found) == 19 and (32, 96) in optimised and len(step.of("attention")) == 2 and len(step.of("finalise")) == 1
     for c in found:
-        assert c.numbers[:4] == [5, *COEFFICIENTS] and same_bits(c.run("eager")[0], c.outputs()[0]) and same_bits(c.run("separate,scale:first")[0], c.outputs()[0])
+        assert (
+            c.numbers[:4] == [5, *COEFFICIENTS]
+            and same_bits(c.run("eager")[0], c.outputs()[0])
+            and same_bits(c.run("separate,scale:first")[0], c.outputs()[0])
+        )
         assert not same_bits(c.run("addmm")[0], c.outputs()[0]) and not same_bits(c.run("f32")[0], c.outputs()[0])
     for c in step.of("attention"):
         torch.testing.assert_close(c.run("flash:4")[0].view_as(c.outputs()[0]), c.outputs()[0], rtol=1e-5, atol=1e-6)

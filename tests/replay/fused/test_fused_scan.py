@@ -1,9 +1,9 @@
 """Selective scans and dispatches of tokens: found in recorded models however they are written, every kernel with the bits of the same
 order in NumPy, inside its bound, and near the recurrence in f64 by torch."""
+
 import numpy as np
 import pytest
 import torch
-
 from composites import bound_ratio, compute, same_bits
 from swapped import ROOT, replayed
 from test_composites import f32, fma, rounded
@@ -15,8 +15,16 @@ TURNED, TIME_FIRST, DRIVEN = 128, 64, 256
 
 # ---- in recordings ---------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("model, how", [("mamba", "steps"), ("mamba2", "chunks"), pytest.param("falcon_h1", "chunks", marks=pytest.mark.full),
-                                        pytest.param("jamba", "steps", marks=pytest.mark.full)])
+
+@pytest.mark.parametrize(
+    "model, how",
+    [
+        ("mamba", "steps"),
+        ("mamba2", "chunks"),
+        pytest.param("falcon_h1", "chunks", marks=pytest.mark.full),
+        pytest.param("jamba", "steps", marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", pytest.param("autocast", marks=pytest.mark.full)])
 def test_scans_of_models_are_found(steps, model, how, dtype):
     step = steps("--model", model, "--dtype", dtype, "--steps", "1")
@@ -26,9 +34,13 @@ def test_scans_of_models_are_found(steps, model, how, dtype):
         recorded, candidates = c.outputs()[0], c.candidates()
         assert ("bmm" in " ".join(c.ops)) and (how == "steps") == ("aten::stack" in c.ops)
         assert ("chunked:8" in candidates) == (how == "chunks")
-        torch.testing.assert_close(c.run("eager")[0].float(), recorded.float(), rtol=2e-2 if dtype != "fp32" else 1e-5, atol=1e-3 if dtype != "fp32" else 1e-6)
+        torch.testing.assert_close(
+            c.run("eager")[0].float(), recorded.float(), rtol=2e-2 if dtype != "fp32" else 1e-5, atol=1e-3 if dtype != "fp32" else 1e-6
+        )
         for kernel in candidates[1:]:
-            torch.testing.assert_close(c.run(kernel)[0].float(), recorded.float(), rtol=3e-2 if dtype != "fp32" else 1e-4, atol=3e-3 if dtype != "fp32" else 1e-6)
+            torch.testing.assert_close(
+                c.run(kernel)[0].float(), recorded.float(), rtol=3e-2 if dtype != "fp32" else 1e-4, atol=3e-3 if dtype != "fp32" else 1e-6
+            )
         if how == "steps" and dtype == "bf16":  # every y is one product in f32 over a state rounded to bf16 just before
             assert same_bits(c.run("sequential,read:t")[0], recorded) and not same_bits(c.run("sequential")[0], recorded)
 
@@ -36,7 +48,7 @@ def test_scans_of_models_are_found(steps, model, how, dtype):
 @pytest.mark.parametrize("fault", [(), ("--fault", "scan-overflow")], ids=["differences", "factored"])
 def test_the_pairs_of_the_sample_are_found(steps, fault):
     step = steps("--steps", "1", *fault, program=SAMPLE)
-    c, = step.of("selective_scan")
+    (c,) = step.of("selective_scan")
     assert c.layer == "layers.2.scan" and c.ops[-1] == "aten::bmm" and ("aten::tril" in c.ops) == bool(fault) and c.inputs()[4] is not None
     for kernel in c.candidates():
         torch.testing.assert_close(c.run(kernel)[0], c.outputs()[0], rtol=1e-4 if fault else 1e-5, atol=1e-4 if fault else 1e-5)
@@ -66,8 +78,14 @@ def test_the_scan_that_was_found_is_the_models(steps):
     torch.testing.assert_close(torch.stack(y, 2).flatten(0, 1).float(), recorded, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("arguments, kernel", [(("--model", "mamba", "--steps", "2"), "blocks:4x2"), (("--model", "mamba2", "--steps", "2"), "chunked:5"),
-                                               (("--model", "mamba2", "--steps", "2"), "sequential,state:bf16")])
+@pytest.mark.parametrize(
+    "arguments, kernel",
+    [
+        (("--model", "mamba", "--steps", "2"), "blocks:4x2"),
+        (("--model", "mamba2", "--steps", "2"), "chunked:5"),
+        (("--model", "mamba2", "--steps", "2"), "sequential,state:bf16"),
+    ],
+)
 def test_a_chain_with_a_fused_scan_goes_on_to_the_end(lastbit, recordings, tmp_path, arguments, kernel):
     capture = recordings(*arguments)
     chain = ("--mode", "chained")
@@ -75,13 +93,24 @@ def test_a_chain_with_a_fused_scan_goes_on_to_the_end(lastbit, recordings, tmp_p
     fused, after = replayed(lastbit, capture, tmp_path, *chain, "--fuse", f"selective_scan={kernel}", "--select", "phase=optimizer")
     assert fused["swaps"][0]["touched"] == 4 and fused["verdict"] == "swapped" and fused["verdicts"]["diverged"] == 0
     assert fused["ops"]["total"] < plain["ops"]["total"]
-    moved = [((t.double() - before.tensors[k].double()).norm() / before.tensors[k].double().norm().clamp(min=1e-30)).item()
-             for k, t in after.tensors.items() if t.is_floating_point() and t.numel() > 1]
+    moved = [
+        ((t.double() - before.tensors[k].double()).norm() / before.tensors[k].double().norm().clamp(min=1e-30)).item()
+        for k, t in after.tensors.items()
+        if t.is_floating_point() and t.numel() > 1
+    ]
     assert 0 < max(moved) < 0.5 and np.median(moved) < 1e-2
 
 
 LOOPS = "tests/programs/scan_loops.py"
-WRITTEN = ["loop_minimal", "loop_channels_first", "loop_inside", "loop_with_skip", "loop_in_another_order", "loop_of_states", "loop_of_states_by_elements"]
+WRITTEN = [
+    "loop_minimal",
+    "loop_channels_first",
+    "loop_inside",
+    "loop_with_skip",
+    "loop_in_another_order",
+    "loop_of_states",
+    "loop_of_states_by_elements",
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -167,8 +196,10 @@ def spread(e, u, b, c, dt):
 
 def scan_of_blocks(a, d, threads, items, add):
     """Along the last axis: the states; associative pairs in cub's order."""
+
     def then(x, y):
         return y[0] * x[0], add(y[0], x[1], y[1])
+
     one, out, before = (np.ones_like(a[..., 0]), np.zeros_like(d[..., 0])), np.zeros_like(d), None
     item = lambda i: (a[..., i], d[..., i]) if i < T else one  # noqa: E731
     for start in range(0, T, threads * items):
@@ -180,7 +211,7 @@ def scan_of_blocks(a, d, threads, items, add):
             sums.append(s)
         total = None
         for first in range(0, threads, 32):
-            warp = sums[first:first + 32]
+            warp = sums[first : first + 32]
             for distance in (1, 2, 4, 8, 16):
                 warp = [then(warp[i - distance], s) if i >= distance else s for i, s in enumerate(warp)]
             for lane in range(len(warp)):
@@ -231,8 +262,12 @@ def test_scans_have_the_bits_of_their_orders(dtype):
     e, drive, c = spread(*inputs)
     t16 = lambda q: rounded(q, torch.bfloat16)  # noqa: E731
     narrow = (lambda q: rounded(q, dtype)) if dtype == torch.bfloat16 else lambda q: q  # noqa: E731
-    expected = {"sequential": recurrence(e, drive, c, plain), "sequential,fma:on": recurrence(e, drive, c, fused),
-                "sequential,state:bf16": recurrence(e, drive, c, plain, state=t16), "sequential,read:t": recurrence(e, drive, c, plain, read=narrow)}
+    expected = {
+        "sequential": recurrence(e, drive, c, plain),
+        "sequential,fma:on": recurrence(e, drive, c, fused),
+        "sequential,state:bf16": recurrence(e, drive, c, plain, state=t16),
+        "sequential,read:t": recurrence(e, drive, c, plain, read=narrow),
+    }
     for threads, items, add in ((4, 2, plain), (33, 1, plain), (8, 3, fused)):
         a = np.broadcast_to(exp(np.ascontiguousarray(e)), drive.shape)
         states = np.moveaxis(scan_of_blocks(np.moveaxis(a, 3, 4), np.moveaxis(drive, 3, 4), threads, items, add), 4, 3)
@@ -241,9 +276,18 @@ def test_scans_have_the_bits_of_their_orders(dtype):
             y = add(c[..., n], states[..., n], y)
         expected[f"blocks:{threads}x{items}" + (",fma:on" if add is fused else "")] = y
     ee, u, b, cc, dt = (t.float().numpy() for t in inputs)
-    for name, size, options in (("chunked:8", 8, {}), ("chunked:64", 64, {}), ("chunked:8,fma:on", 8, {"add": fused}), ("chunked:8,state:bf16", 8, {"state": t16}),
-                                ("chunked:8,pairs:t", 8, {"pairs": narrow})):
-        heads = [in_chunks(ee[i, j], dt[i, j, :, None] * u[i, j], b[i, 0], cc[i, 0], size, **{"add": plain, **options}).T for i in range(B) for j in range(H)]
+    for name, size, options in (
+        ("chunked:8", 8, {}),
+        ("chunked:64", 64, {}),
+        ("chunked:8,fma:on", 8, {"add": fused}),
+        ("chunked:8,state:bf16", 8, {"state": t16}),
+        ("chunked:8,pairs:t", 8, {"pairs": narrow}),
+    ):
+        heads = [
+            in_chunks(ee[i, j], dt[i, j, :, None] * u[i, j], b[i, 0], cc[i, 0], size, **{"add": plain, **options}).T
+            for i in range(B)
+            for j in range(H)
+        ]
         expected[name] = np.stack(heads).reshape(B, H, P, T)
     e, u, b, c, dt = inputs
     seen = set()
@@ -260,10 +304,14 @@ def test_layouts_of_a_scan_are_one_scan():
     e, u, b, c, dt = draw(torch.float32)
     for kernel in ("sequential", "blocks:4x2", "chunked:8"):
         y = compute("selective_scan", kernel, [e, u, b, c, dt], [torch.empty(B, H, T, P)])[0]
-        turned = compute("selective_scan", kernel, [e, u.flatten(0, 1), b[:, 0].transpose(1, 2), c[:, 0], dt[:, :, None]], [torch.empty(B * H, T, P)], flags=TURNED)[0]
+        turned = compute(
+            "selective_scan", kernel, [e, u.flatten(0, 1), b[:, 0].transpose(1, 2), c[:, 0], dt[:, :, None]], [torch.empty(B * H, T, P)], flags=TURNED
+        )[0]
         assert same_bits(turned.view_as(y), y)
         swap = lambda t: t.transpose(1, 2)  # noqa: E731
-        first = compute("selective_scan", kernel, [swap(e), swap(u), swap(b), swap(c), swap(dt)], [torch.full((B, T + 3, H, P), 7.0)], flags=TIME_FIRST)[0]
+        first = compute(
+            "selective_scan", kernel, [swap(e), swap(u), swap(b), swap(c), swap(dt)], [torch.full((B, T + 3, H, P), 7.0)], flags=TIME_FIRST
+        )[0]
         assert same_bits(swap(first[:, :T]).contiguous(), y) and not first[:, T:].any()
         per_head = compute("selective_scan", kernel, [e, u, b.expand(-1, H, -1, -1), c.expand(-1, H, -1, -1), dt], [torch.empty(B, H, T, P)])[0]
         assert same_bits(per_head, y)
@@ -271,10 +319,13 @@ def test_layouts_of_a_scan_are_one_scan():
     each = e[..., None].expand(-1, -1, -1, N)
     for kernel in ("sequential", "blocks:4x2"):
         driven = compute("selective_scan", kernel, [each, drive, None, c], [torch.empty(B, H, T)], flags=DRIVEN)[0]
-        assert same_bits(driven, compute("selective_scan", kernel, [e, u[..., :1].contiguous(), b, c, dt], [torch.empty(B, H, T, 1)])[0][..., 0].contiguous())
+        assert same_bits(
+            driven, compute("selective_scan", kernel, [e, u[..., :1].contiguous(), b, c, dt], [torch.empty(B, H, T, 1)])[0][..., 0].contiguous()
+        )
 
 
 # ---- dispatches ----------------------------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def moe(recordings):
@@ -290,7 +341,9 @@ def test_dispatches_are_found_with_every_spelling(steps):
             slots = int(c.numbers[0])
             assert slots == 2 and same_bits(y, x[tokens]) and torch.equal(ids[order], ids.sort().values)
             assert same_bits(c.run("eager")[0], y)
-            y, rows, order, tokens = c.run("stable", outputs=[torch.empty_like(y), torch.empty_like(ids), torch.empty_like(order), torch.empty_like(order)])
+            y, rows, order, tokens = c.run(
+                "stable", outputs=[torch.empty_like(y), torch.empty_like(ids), torch.empty_like(order), torch.empty_like(order)]
+            )
             assert torch.equal(order, ids.sort(stable=True).indices) and torch.equal(rows, ids.sort().values)
             assert same_bits(y, x[order // slots]) and torch.equal(tokens, order // slots)
     assert not steps("--steps", "1", program=SAMPLE).of("dispatch")  # a loop over the experts has no such order

@@ -18,9 +18,8 @@ static double ratio_of(lb_dtype dtype, double left, double right, double value)
 {
     char bytes[2][8 * K], result[8];
     const int64_t row[] = {1, K}, column[] = {K, 1}, one[] = {1, 1};
-    lb_operand args[2] = {
-        {.tag = LB_OPERAND_TENSOR, .tensor = {bytes[0], dtype, lb_layout_contiguous(2, row)}},
-        {.tag = LB_OPERAND_TENSOR, .tensor = {bytes[1], dtype, lb_layout_contiguous(2, column)}}};
+    lb_operand args[2] = {{.tag = LB_OPERAND_TENSOR, .tensor = {bytes[0], dtype, lb_layout_contiguous(2, row)}},
+                          {.tag = LB_OPERAND_TENSOR, .tensor = {bytes[1], dtype, lb_layout_contiguous(2, column)}}};
     lb_tensor y = {result, dtype, lb_layout_contiguous(2, one)};
     const size_t size = lb_dtype_bits(dtype) / 8;
     for (size_t k = 0; k < K; k++) {
@@ -31,12 +30,8 @@ static double ratio_of(lb_dtype dtype, double left, double right, double value)
     lb_err err = LB_ERR_INIT;
     lb_memory *memory = lb_memory_new(0);
     lb_bound bound;
-    lb_call call = {.row = lb_op_find("aten::mm", NULL),
-                    .args = args,
-                    .n_args = 2,
-                    .results = &y,
-                    .n_results = 1,
-                    .err = &err};
+    lb_call call = {
+        .row = lb_op_find("aten::mm", NULL), .args = args, .n_args = 2, .results = &y, .n_results = 1, .err = &err};
     assert_non_null(memory);
     assert_int_equal(lb_bound_init(&bound, memory, &call, &err), LB_OK);
     const double ratio = lb_bound_ratio(&bound, 0, &y);
@@ -88,11 +83,17 @@ static void ratios_of_norms(float large, float first, float second, double ratio
     lb_err err = LB_ERR_INIT;
     lb_memory *memory = lb_memory_new(0);
     lb_bound bound;
-    lb_call call = {.row = lb_op_find("aten::linalg_vector_norm", NULL), .args = args, .n_args = 5, .results = &norms, .n_results = 1, .err = &err};
+    lb_call call = {.row = lb_op_find("aten::linalg_vector_norm", NULL),
+                    .args = args,
+                    .n_args = 5,
+                    .results = &norms,
+                    .n_results = 1,
+                    .err = &err};
     assert_int_equal(lb_bound_init(&bound, memory, &call, &err), LB_OK);
     for (int i = 0; i < 2; i++) {
         lb_tensor exact = {(double *)bound.exact[0].data + i, LB_F64, lb_layout_contiguous(1, one)};
-        lb_tensor twin = {bound.twin[0].data ? (double *)bound.twin[0].data + i : NULL, LB_F64, lb_layout_contiguous(1, one)};
+        lb_tensor twin = {bound.twin[0].data ? (double *)bound.twin[0].data + i : NULL, LB_F64,
+                          lb_layout_contiguous(1, one)};
         lb_bound single = bound;
         single.n_results = 1, single.exact = &exact, single.twin = &twin;
         ratio[i] = lb_bound_ratio(&single, 0, &(lb_tensor){y + i, LB_F32, lb_layout_contiguous(1, one)});

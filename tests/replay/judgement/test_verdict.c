@@ -21,7 +21,8 @@ static lb_verdict judged(lb_dtype dtype, const double *x, const double *y, const
     lb_operand args[3] = {{.tag = LB_OPERAND_TENSOR, .tensor = {bytes[0], dtype, layout}},
                           {.tag = LB_OPERAND_TENSOR, .tensor = {bytes[1], dtype, layout}},
                           {.tag = LB_OPERAND_INT, .i = 1, .f = 1}};
-    lb_tensor result = {(void *)(uintptr_t)computed, dtype, layout}, other = {(void *)(uintptr_t)recorded, dtype, layout};
+    lb_tensor result = {(void *)(uintptr_t)computed, dtype, layout},
+              other = {(void *)(uintptr_t)recorded, dtype, layout};
     lb_convert(dtype, bytes[0], LB_F64, x, N, NULL);
     lb_convert(dtype, bytes[1], LB_F64, y, N, NULL);
     lb_err err = LB_ERR_INIT;
@@ -128,13 +129,15 @@ static void a_digest_is_that_of_the_same_numbers_with_another_nan(void **state)
     for (size_t d = 0; d < 3; d++) {
         char ours[8 * N], theirs[8 * N];
         const size_t size = lb_dtype_bits(dtypes[d]) / 8;
-        lb_tensor a = {ours, dtypes[d], lb_layout_contiguous(2, shape)}, b = {theirs, dtypes[d], lb_layout_contiguous(2, shape)};
+        lb_tensor a = {ours, dtypes[d], lb_layout_contiguous(2, shape)},
+                  b = {theirs, dtypes[d], lb_layout_contiguous(2, shape)};
         for (int kind = 0; kind < 6; kind++) {
             put(dtypes[d], ours, 2, NAN, INFINITY, NAN);
             put(dtypes[d], theirs, 2, NAN, INFINITY, NAN);
             put_nan(dtypes[d], theirs + size, kind);
             put_nan(dtypes[d], theirs + 3 * size, kind);
-            assert_int_equal(lb_tensor_has_digest(&a, lb_digest_tensor(&b)), kind % 3 != 2); /* no result is signalling */
+            assert_int_equal(lb_tensor_has_digest(&a, lb_digest_tensor(&b)),
+                             kind % 3 != 2); /* no result is signalling */
         }
         put(dtypes[d], theirs, 3, NAN, INFINITY, NAN);
         assert_false(lb_tensor_has_digest(&a, lb_digest_tensor(&b)));

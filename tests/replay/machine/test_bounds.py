@@ -2,13 +2,13 @@
 
 Places where a bound was once exceeded are tried in every run: what several code paths of torch disagree about has to stay within the bound.
 """
+
 import math
 
-import pytest
-import torch
-
 import op_harness as H
+import pytest
 import search_bounds as S
+import torch
 from op_cases import Case, callable_op
 
 torch.set_num_threads(1)
@@ -51,8 +51,13 @@ def test_a_nan_that_vectors_and_scalars_treat_differently_is_not_judged(dtype):
     x = torch.full((112,), math.nan, dtype=dtype)
     for layout, z in laid(x).items():
         g = torch.full_like(z, 2.0)
-        for name, numbers in (("elu_backward", None), ("hardswish_backward", ()), ("hardtanh_backward", (-1.0, 1.0)), ("hardshrink_backward", (0.5,)),
-                              ("softshrink_backward", (0.5,))):
+        for name, numbers in (
+            ("elu_backward", None),
+            ("hardswish_backward", ()),
+            ("hardtanh_backward", (-1.0, 1.0)),
+            ("hardshrink_backward", (0.5,)),
+            ("softshrink_backward", (0.5,)),
+        ):
             args = (g, 1.5, 1.1, 1.0, False, z) if numbers is None else (g, z, *numbers)
             assert worst(name, *args) <= 1, (name, layout)
 

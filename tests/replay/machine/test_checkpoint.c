@@ -41,8 +41,7 @@ static bool allow(void *context, uint32_t checkpoint)
     return !((seen *)context)->refuse;
 }
 
-static lb_replay_summary run(world *w, const lb_swap *swaps, uint32_t n, uint32_t common, bool keep, bool from,
-                             seen *s)
+static lb_replay_summary run(world *w, const lb_swap *swaps, uint32_t n, uint32_t common, bool keep, bool from, seen *s)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary;
@@ -103,8 +102,7 @@ static void a_run_from_a_checkpoint_gives_the_bits_of_a_whole_one(void **state)
             assert_int_equal(a.ops, b.ops);
             assert_true(whole.ops > resumed.ops && whole.n > 1000);
             assert_true(whole.low == resumed.low && whole.high == resumed.high && whole.n == resumed.n);
-            assert_true(whole.low != plain.low ||
-                        i == 7); /* the swap did something; no result here is non-finite */
+            assert_true(whole.low != plain.low || i == 7); /* the swap did something; no result here is non-finite */
         }
     close_world(&w);
 }

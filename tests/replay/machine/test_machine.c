@@ -61,7 +61,8 @@ static void replay(fixture *f, hand **hands, uint32_t n)
     for (uint32_t i = 0; i < n && !run.stop; i++) {
         lb_machine_state state = LB_MACHINE_STEP_DONE;
         run.recording.context = hands[i];
-        assert_int_equal(lb_machine_begin(machine, prepared[i], f->choices, f->choose ? f->choice_of : NULL, &err), LB_OK);
+        assert_int_equal(lb_machine_begin(machine, prepared[i], f->choices, f->choose ? f->choice_of : NULL, &err),
+                         LB_OK);
         while (state != LB_MACHINE_STOPPED) {
             assert_int_equal(lb_machine_run(machine, &state, &err), LB_OK);
             if (state == LB_MACHINE_STEP_DONE) break;
@@ -91,8 +92,9 @@ static void free_hand(hand *h)
 static hand *arithmetic(bool wrong_sum, bool keep_sum)
 {
     hand *h = new_hand();
-    uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 4), y = hand_value(h, 2, 0, LB_F32, 0, 4), s = hand_value(h, 3, 0, LB_F32, 0, 4),
-             t = hand_value(h, 4, 0, LB_F32, 0, 4), t1 = hand_value(h, 4, 1, LB_F32, 0, 4);
+    uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 4), y = hand_value(h, 2, 0, LB_F32, 0, 4),
+             s = hand_value(h, 3, 0, LB_F32, 0, 4), t = hand_value(h, 4, 0, LB_F32, 0, 4),
+             t1 = hand_value(h, 4, 1, LB_F32, 0, 4);
     hand_record(h, x, (float[]){1, 2, 3, 4}, true);
     hand_record(h, y, (float[]){10, 20, 30, 40}, true);
     hand_record(h, s, wrong_sum ? (float[]){12, 22, 33, 44} : (float[]){11, 22, 33, 44}, keep_sum);
@@ -102,7 +104,8 @@ static hand *arithmetic(bool wrong_sum, bool keep_sum)
     hand_source(h, y, LB_SOURCE_BATCH);
     hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(y), hand_int(1)}, 3, &s, 1, NULL, 0);
     hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(s)}, 2, &t, 1, NULL, 0);
-    hand_op(h, "aten::add_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(t), hand_arg(x), hand_int(1)}, 3, &t1, 1, &t1, 1);
+    hand_op(h, "aten::add_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(t), hand_arg(x), hand_int(1)}, 3, &t1, 1, &t1,
+            1);
     return h;
 }
 
@@ -201,9 +204,10 @@ static void windows_of_one_storage_are_one_memory(void **state)
 {
     (void)state;
     hand *h = new_hand();
-    uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 2), low = hand_value(h, 2, 1, LB_F32, 0, 2), high = hand_value(h, 2, 2, LB_F32, 2, 2),
-             before_low = hand_value(h, 2, 0, LB_F32, 0, 2), before_high = hand_value(h, 2, 1, LB_F32, 2, 2),
-             whole = hand_value(h, 2, 2, LB_F32, 0, 4), out = hand_value(h, 3, 0, LB_F32, 0, 4), empty = hand_value(h, 2, 0, LB_F32, 0, 4);
+    uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 2), low = hand_value(h, 2, 1, LB_F32, 0, 2),
+             high = hand_value(h, 2, 2, LB_F32, 2, 2), before_low = hand_value(h, 2, 0, LB_F32, 0, 2),
+             before_high = hand_value(h, 2, 1, LB_F32, 2, 2), whole = hand_value(h, 2, 2, LB_F32, 0, 4),
+             out = hand_value(h, 3, 0, LB_F32, 0, 4), empty = hand_value(h, 2, 0, LB_F32, 0, 4);
     h->program->values[empty].flags |= LB_VALUE_UNDEFINED;
     h->program->values[before_low].flags |= LB_VALUE_UNDEFINED;
     h->program->values[before_high].flags |= LB_VALUE_UNDEFINED;
@@ -229,13 +233,15 @@ static void carried_state_is_what_the_chain_computed(void **state)
 {
     (void)state;
     hand *h[2] = {new_hand(), new_hand()};
-    uint32_t p0 = hand_value(h[0], 1, 0, LB_F32, 0, 2), g = hand_value(h[0], 2, 0, LB_F32, 0, 2), p1 = hand_value(h[0], 1, 1, LB_F32, 0, 2);
+    uint32_t p0 = hand_value(h[0], 1, 0, LB_F32, 0, 2), g = hand_value(h[0], 2, 0, LB_F32, 0, 2),
+             p1 = hand_value(h[0], 1, 1, LB_F32, 0, 2);
     hand_record(h[0], p0, (float[]){1, 1}, true);
     hand_record(h[0], g, (float[]){0.5f, 0.5f}, true);
     hand_record(h[0], p1, (float[]){7, 7}, true); /* the recording disagrees with what replay computes */
     hand_source(h[0], p0, LB_SOURCE_PARAMETER);
     hand_source(h[0], g, LB_SOURCE_BATCH);
-    hand_op(h[0], "aten::sub_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(p0), hand_arg(g), hand_int(1)}, 3, &p1, 1, &p1, 1);
+    hand_op(h[0], "aten::sub_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(p0), hand_arg(g), hand_int(1)}, 3, &p1, 1,
+            &p1, 1);
     h[1]->program->step = 1;
     uint32_t q = hand_value(h[1], 1, 1, LB_F32, 0, 2), r = hand_value(h[1], 3, 0, LB_F32, 0, 2);
     hand_record(h[1], q, (float[]){7, 7}, true);
@@ -259,8 +265,9 @@ static void a_region_keeps_values_wide_inside_and_rounds_them_at_its_border(void
 {
     (void)state;
     hand *h = new_hand();
-    uint32_t a = hand_value(h, 1, 0, LB_BF16, 0, 1), b = hand_value(h, 2, 0, LB_BF16, 0, 1), s = hand_value(h, 3, 0, LB_BF16, 0, 1),
-             d = hand_value(h, 4, 0, LB_BF16, 0, 1), e = hand_value(h, 5, 0, LB_BF16, 0, 1);
+    uint32_t a = hand_value(h, 1, 0, LB_BF16, 0, 1), b = hand_value(h, 2, 0, LB_BF16, 0, 1),
+             s = hand_value(h, 3, 0, LB_BF16, 0, 1), d = hand_value(h, 4, 0, LB_BF16, 0, 1),
+             e = hand_value(h, 5, 0, LB_BF16, 0, 1);
     hand_record(h, a, (float[]){256}, true);
     hand_record(h, b, (float[]){1}, true);
     hand_record(h, s, (float[]){256}, true);
@@ -268,8 +275,10 @@ static void a_region_keeps_values_wide_inside_and_rounds_them_at_its_border(void
     hand_record(h, e, (float[]){256}, true);
     hand_source(h, a, LB_SOURCE_BATCH);
     hand_source(h, b, LB_SOURCE_BATCH);
-    uint32_t add = hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(a), hand_arg(b), hand_int(1)}, 3, &s, 1, NULL, 0);
-    uint32_t sub = hand_op(h, "aten::sub.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(a), hand_int(1)}, 3, &d, 1, NULL, 0);
+    uint32_t add =
+        hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(a), hand_arg(b), hand_int(1)}, 3, &s, 1, NULL, 0);
+    uint32_t sub =
+        hand_op(h, "aten::sub.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(a), hand_int(1)}, 3, &d, 1, NULL, 0);
     hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(b)}, 2, &e, 1, NULL, 0);
     fixture f = {.plan = LB_PLAN_INIT, .choose = true};
     f.plan.mode = LB_REPLAY_CHAINED;
@@ -294,7 +303,8 @@ static void a_changed_index_ends_the_chain_and_a_changed_float_marks_it(void **s
     for (int integer = 0; integer < 2; integer++) {
         hand *h = new_hand();
         lb_dtype dtype = integer ? LB_I64 : LB_F32;
-        uint32_t x = hand_value(h, 1, 0, dtype, 0, 1), s = hand_value(h, 2, 0, dtype, 0, 1), t = hand_value(h, 3, 0, dtype, 0, 1);
+        uint32_t x = hand_value(h, 1, 0, dtype, 0, 1), s = hand_value(h, 2, 0, dtype, 0, 1),
+                 t = hand_value(h, 3, 0, dtype, 0, 1);
         hand_record(h, x, (float[]){2}, true);
         hand_record(h, s, (float[]){5}, true); /* 2 + 2 was recorded as 5 */
         hand_record(h, t, (float[]){4}, true);
@@ -320,7 +330,8 @@ static void an_unknown_op_stands_in_and_is_counted(void **state)
 {
     (void)state;
     hand *h = new_hand();
-    uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 1), s = hand_value(h, 2, 0, LB_F32, 0, 1), t = hand_value(h, 3, 0, LB_F32, 0, 1);
+    uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 1), s = hand_value(h, 2, 0, LB_F32, 0, 1),
+             t = hand_value(h, 3, 0, LB_F32, 0, 1);
     hand_record(h, x, (float[]){2}, true);
     hand_record(h, s, (float[]){9}, true);
     hand_record(h, t, (float[]){18}, true);
@@ -363,8 +374,9 @@ static void by_products_are_taken_as_recorded(void **state)
 {
     (void)state;
     hand *h = new_hand();
-    uint32_t q = hand_value(h, 1, 0, LB_F32, 0, 2), y = hand_value(h, 2, 0, LB_F32, 0, 2), lse = hand_value(h, 3, 0, LB_F32, 0, 1),
-             seed = hand_value(h, 4, 0, LB_I64, 0, 1), seed2 = hand_value(h, 5, 0, LB_I64, 0, 1);
+    uint32_t q = hand_value(h, 1, 0, LB_F32, 0, 2), y = hand_value(h, 2, 0, LB_F32, 0, 2),
+             lse = hand_value(h, 3, 0, LB_F32, 0, 1), seed = hand_value(h, 4, 0, LB_I64, 0, 1),
+             seed2 = hand_value(h, 5, 0, LB_I64, 0, 1);
     h->program->values[q].layout = h->program->values[y].layout = lb_layout_contiguous(4, (int64_t[]){1, 1, 1, 2});
     h->program->values[lse].layout = lb_layout_contiguous(3, (int64_t[]){1, 1, 1});
     hand_record(h, q, (float[]){1, 0}, true);
@@ -397,7 +409,8 @@ static void the_sign_of_a_zero_is_no_divergence(void **state)
     (void)state;
     for (int wrong = 0; wrong < 2; wrong++) {
         hand *h = new_hand();
-        uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 2), y = hand_value(h, 2, 0, LB_F32, 0, 2), z = hand_value(h, 3, 0, LB_F32, 0, 2);
+        uint32_t x = hand_value(h, 1, 0, LB_F32, 0, 2), y = hand_value(h, 2, 0, LB_F32, 0, 2),
+                 z = hand_value(h, 3, 0, LB_F32, 0, 2);
         hand_record(h, x, (float[]){0.0f, 1}, true);
         hand_record(h, y, (float[]){-0.0f, 2}, true);
         hand_record(h, z, wrong ? (float[]){0.0f, 1} : (float[]){0.0f, 2}, true);

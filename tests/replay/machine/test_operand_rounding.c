@@ -60,8 +60,7 @@ static outcome run(hand **hands, uint32_t n, const char *first, const char *seco
     lb_machine *machine;
     lb_prepared *prepared[4];
     lb_err err = LB_ERR_INIT;
-    if (lb_choices_new(swaps, first ? 1 + (second != NULL) : 0, &choices, &err) != LB_OK)
-        fail_msg("%s", err.message);
+    if (lb_choices_new(swaps, first ? 1 + (second != NULL) : 0, &choices, &err) != LB_OK) fail_msg("%s", err.message);
     assert_int_equal(lb_machine_new(&run, 0, &machine, &err), LB_OK);
     if (lb_choices_round_operands(choices, told)) machine->rounding = lb_operand_rounding_new();
     for (uint32_t i = 0; i < n; i++) {
@@ -74,10 +73,8 @@ static outcome run(hand **hands, uint32_t n, const char *first, const char *seco
         uint8_t *choice_of;
         run.recording.context = hands[i];
         assert_int_equal(lb_choices_make(choices, prepared[i], NULL, &choice_of, &err), LB_OK);
-        if (machine->rounding)
-            assert_int_equal(lb_operand_rounding_step(machine->rounding, prepared[i], &err), LB_OK);
-        assert_int_equal(lb_machine_begin(machine, prepared[i], lb_choices_rows(choices), choice_of, &err),
-                         LB_OK);
+        if (machine->rounding) assert_int_equal(lb_operand_rounding_step(machine->rounding, prepared[i], &err), LB_OK);
+        assert_int_equal(lb_machine_begin(machine, prepared[i], lb_choices_rows(choices), choice_of, &err), LB_OK);
         if (lb_machine_run(machine, &state, &err) != LB_OK) fail_msg("%s", err.message);
         assert_int_equal(state, LB_MACHINE_STEP_DONE);
         free(choice_of);
@@ -206,8 +203,7 @@ static void every_type_rounds_operands_and_results(void **state)
 static void roundings_overflow_and_subnormals_apply_to_what_is_named(void **state)
 {
     (void)state;
-    const float row[] = {1.99f, 0, 0}, huge[] = {1e6f, 0, 0}, tiny[] = {0x1p-10f, 0, 0},
-                exact[] = {0x1p-9f, 0, 0};
+    const float row[] = {1.99f, 0, 0}, huge[] = {1e6f, 0, 0}, tiny[] = {0x1p-10f, 0, 0}, exact[] = {0x1p-9f, 0, 0};
     assert_true(dot_under("storage:e5m2", NULL, row, ones) == 2);
     assert_true(dot_under("storage:e5m2,round:rz", NULL, row, ones) == 1.75f);
     assert_true(dot_under("compute:e5m2,round:rz", NULL, row, ones) == 1.75f);
@@ -233,8 +229,7 @@ static hand *layers(void)
 {
     hand *h = new_hand(0);
     static const float numbers[] = {1.3f, 2, 0, 100, 7, 5, 3, 1, 2};
-    uint32_t x = source(h, 1, 3, 3, numbers, LB_SOURCE_BATCH),
-             w = source(h, 2, 3, 3, numbers, LB_SOURCE_PARAMETER);
+    uint32_t x = source(h, 1, 3, 3, numbers, LB_SOURCE_BATCH), w = source(h, 2, 3, 3, numbers, LB_SOURCE_PARAMETER);
     uint32_t v = source(h, 3, 3, 3, numbers, LB_SOURCE_BATCH);
     uint32_t y = product(h, 4, x, w);
     h->program->ops[h->program->n_ops - 1].node = 8; /* the next one's: its own is 7 */

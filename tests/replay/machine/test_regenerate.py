@@ -1,5 +1,6 @@
 """An isolated replay of a capture without the bytes of results: what has the recorded digest serves as well as recorded bytes, products
 take the order of the library that computed them, and only what really came out otherwise is not judged."""
+
 import os
 import sys
 

@@ -2,20 +2,28 @@
 
 test_ops_torch.py compares the two on samples, search_bounds.py looks for the inputs on which they are farthest apart.
 """
-import torch
 
 import op_harness as H
 import op_references
+import torch
 
 JUNK = 0x5A
 
 # (unit roundoff bits, exponent of the smallest subnormal)
-FORMATS = {torch.float64: (53, -1074), torch.float32: (24, -149), torch.bfloat16: (8, -133), torch.float16: (11, -24),
-           torch.float8_e4m3fn: (4, -9), torch.float8_e5m2: (3, -16), torch.float8_e4m3fnuz: (4, -10),
-           torch.float8_e5m2fnuz: (3, -17)}
+FORMATS = {
+    torch.float64: (53, -1074),
+    torch.float32: (24, -149),
+    torch.bfloat16: (8, -133),
+    torch.float16: (11, -24),
+    torch.float8_e4m3fn: (4, -9),
+    torch.float8_e5m2: (3, -16),
+    torch.float8_e4m3fnuz: (4, -10),
+    torch.float8_e5m2fnuz: (3, -17),
+}
 
 
 # ---- calling both ----------------------------------------------------------------------------------------------------
+
 
 def mapped(value, change):
     if isinstance(value, torch.Tensor):
@@ -68,8 +76,9 @@ def torch_result(op, args, kwargs):
     except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError):
         return None
     if op._schema.is_mutable:  # results that are no written argument, then the written arguments
-        fresh = [r for r, declared in zip(result if isinstance(result, (list, tuple)) else [result], op._schema.returns)
-                 if declared.alias_info is None]
+        fresh = [
+            r for r, declared in zip(result if isinstance(result, (list, tuple)) else [result], op._schema.returns) if declared.alias_info is None
+        ]
         return tensors(fresh) + written(op, H.in_schema_order(op, args, kwargs))
     return tensors(result)
 
@@ -94,11 +103,13 @@ class Case:
 
     def given(self, k):
         """Result k is a by-product, which the kernel does not see."""
-        return self.flags >> 16 & 0xf <= k < (self.flags >> 16 & 0xf) + (self.flags >> 20 & 0xf)
+        return self.flags >> 16 & 0xF <= k < (self.flags >> 16 & 0xF) + (self.flags >> 20 & 0xF)
 
     def blanks(self, wide=False):
-        return [None if self.given(k) else blank_like(t, torch.float64 if wide and t is not None and t.dtype.is_floating_point else None)
-                for k, t in enumerate(self.expected)]
+        return [
+            None if self.given(k) else blank_like(t, torch.float64 if wide and t is not None and t.dtype.is_floating_point else None)
+            for k, t in enumerate(self.expected)
+        ]
 
     def exact(self):
         """The value that the bound is about: the recorded inputs, computed in f64."""
@@ -110,8 +121,7 @@ class Case:
 
     def torch_shadow(self):
         """torch's own result in f64, or that of its definition where torch has none in f64."""
-        kwargs = {k: (torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else mapped(v, widened))
-                  for k, v in self.kwargs.items()}
+        kwargs = {k: (torch.float64 if isinstance(v, torch.dtype) and v.is_floating_point else mapped(v, widened)) for k, v in self.kwargs.items()}
         args = mapped(list(self.args), widened)
         definition = op_references.SHADOWS.get(self.row.contents.text("name"))
         return tensors(op_references.Reference(self.op, definition)(*args, **kwargs)) if definition else torch_result(self.op, args, kwargs)
@@ -129,6 +139,7 @@ class Case:
             if isinstance(v, torch.Tensor):
                 return f"{str(v.dtype)[6:]}{list(v.shape)}{list(v.stride())}"
             return f"[{', '.join(map(show, v))}]" if isinstance(v, (list, tuple)) else repr(v)
+
         return ", ".join([show(a) for a in self.args] + [f"{k}={show(v)}" for k, v in self.kwargs.items()])
 
 
@@ -139,6 +150,7 @@ def callable_op(name):
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
+
 
 def bits(t):
     if t.dtype.is_complex:

@@ -26,7 +26,10 @@ LB_API void harness_sizes(uint64_t sizes[4])
     sizes[3] = sizeof(lb_method);
 }
 
-LB_API uint32_t harness_rows(const lb_op_row *const **rows) { return lb_op_rows(rows); }
+LB_API uint32_t harness_rows(const lb_op_row *const **rows)
+{
+    return lb_op_rows(rows);
+}
 
 /* NULL when nothing computes `name`. */
 LB_API const lb_op_row *harness_find(const char *name, int *form)
@@ -42,7 +45,10 @@ LB_API void harness_limit(int isa, int threads)
     lb_processor_limit((lb_isa)isa);
     omp_set_num_threads(threads);
 }
-LB_API int harness_best_isa(void) { return (int)lb_processor_best(); }
+LB_API int harness_best_isa(void)
+{
+    return (int)lb_processor_best();
+}
 
 LB_API int harness_run(const lb_op_row *row, int twin, const lb_operand *args, uint32_t n_args, lb_tensor *results,
                        uint32_t n_results, const lb_method *method, char message[512])
@@ -56,8 +62,8 @@ LB_API int harness_run(const lb_op_row *row, int twin, const lb_operand *args, u
 }
 
 /* Whether all tensors that the row needs are among the args. */
-LB_API int harness_complete(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results, uint32_t n_results,
-                            char message[512])
+LB_API int harness_complete(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results,
+                            uint32_t n_results, char message[512])
 {
     lb_err err = LB_ERR_INIT;
     lb_call call = {row, args, n_args, results, n_results, {0}, &err};
@@ -67,8 +73,8 @@ LB_API int harness_complete(const lb_op_row *row, const lb_operand *args, uint32
 }
 
 /* What lb_row_roundings and lb_row_is_exact say of a call. */
-LB_API double harness_roundings(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results, uint32_t n_results,
-                                int *exact)
+LB_API double harness_roundings(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results,
+                                uint32_t n_results, int *exact)
 {
     lb_call call = {row, args, n_args, results, n_results, {0}, NULL};
     *exact = lb_row_is_exact(&call);
@@ -98,8 +104,8 @@ static double ratio_of(const lb_bound *bound, uint32_t i, const lb_tensor *value
 }
 
 /* Per element of each recorded result, in row-major order, how much of its bound it uses (NaN: it has none). */
-LB_API int harness_ratios(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *recorded, uint32_t n_results,
-                          double **ratios, char message[512])
+LB_API int harness_ratios(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *recorded,
+                          uint32_t n_results, double **ratios, char message[512])
 {
     lb_err err = LB_ERR_INIT;
     lb_call call = {row, args, n_args, recorded, n_results, {0}, &err};
@@ -126,7 +132,8 @@ LB_API int harness_ratios(const lb_op_row *row, const lb_operand *args, uint32_t
     return (int)status;
 }
 
-LB_API double harness_factorisation(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results, uint32_t n_results)
+LB_API double harness_factorisation(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results,
+                                    uint32_t n_results)
 {
     return lb_factorisation_ratio(name, args, n_args, results, n_results);
 }

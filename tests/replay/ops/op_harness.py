@@ -1,4 +1,5 @@
 """ctypes mirror of replay/kernel/ops.h: runs one op of the table on torch tensors' memory."""
+
 import ctypes as C
 import math
 import os
@@ -11,20 +12,32 @@ BUILD = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")
 MAX_DIMS = 16
 
 # Codes of include/lastbit/dtype.h, which are part of the file format.
-DTYPES = {torch.float64: 1, torch.float32: 2, torch.bfloat16: 3, torch.float16: 4, torch.float8_e4m3fn: 5,
-          torch.float8_e5m2: 6, torch.float8_e4m3fnuz: 7, torch.float8_e5m2fnuz: 8, torch.complex64: 12,
-          torch.complex128: 13, torch.int8: 14, torch.int16: 15, torch.int32: 16, torch.int64: 17, torch.uint8: 18,
-          torch.bool: 22}
+DTYPES = {
+    torch.float64: 1,
+    torch.float32: 2,
+    torch.bfloat16: 3,
+    torch.float16: 4,
+    torch.float8_e4m3fn: 5,
+    torch.float8_e5m2: 6,
+    torch.float8_e4m3fnuz: 7,
+    torch.float8_e5m2fnuz: 8,
+    torch.complex64: 12,
+    torch.complex128: 13,
+    torch.int8: 14,
+    torch.int16: 15,
+    torch.int32: 16,
+    torch.int64: 17,
+    torch.uint8: 18,
+    torch.bool: 22,
+}
 
 NONE, TENSOR, TENSORS, INT, FLOAT, BOOL, DTYPE, STRING, NUMBERS = range(9)
 PLAIN, INPLACE, OUT, FOREACH, FOREACH_INPLACE, MUTATES = range(6)
-(EXACT, ELEMENTWISE, REDUCTION, MATMUL, DISCONTINUOUS, RANDOM, VIEW, UNDEFINED, DECISION, HOST,
- COLLECTIVE) = (1 << k for k in range(11))
+(EXACT, ELEMENTWISE, REDUCTION, MATMUL, DISCONTINUOUS, RANDOM, VIEW, UNDEFINED, DECISION, HOST, COLLECTIVE) = (1 << k for k in range(11))
 
 
 class Layout(C.Structure):
-    _fields_ = [("ndim", C.c_int32), ("offset", C.c_int64), ("shape", C.c_int64 * MAX_DIMS),
-                ("stride", C.c_int64 * MAX_DIMS)]
+    _fields_ = [("ndim", C.c_int32), ("offset", C.c_int64), ("shape", C.c_int64 * MAX_DIMS), ("stride", C.c_int64 * MAX_DIMS)]
 
 
 class Tensor(C.Structure):
@@ -32,20 +45,44 @@ class Tensor(C.Structure):
 
 
 class Operand(C.Structure):
-    _fields_ = [("tag", C.c_int), ("count", C.c_uint32), ("tensor", Tensor), ("tensors", C.POINTER(Tensor)),
-                ("i", C.c_int64), ("f", C.c_double), ("string", C.c_char_p), ("ints", C.POINTER(C.c_int64)),
-                ("floats", C.POINTER(C.c_double))]
+    _fields_ = [
+        ("tag", C.c_int),
+        ("count", C.c_uint32),
+        ("tensor", Tensor),
+        ("tensors", C.POINTER(Tensor)),
+        ("i", C.c_int64),
+        ("f", C.c_double),
+        ("string", C.c_char_p),
+        ("ints", C.POINTER(C.c_int64)),
+        ("floats", C.POINTER(C.c_double)),
+    ]
 
 
 class Method(C.Structure):
-    _fields_ = [("kernel", C.c_char_p), ("schedule", C.c_void_p), ("compute", C.c_uint8), ("accumulate", C.c_uint8),
-                ("tf32", C.c_uint8), ("cast", C.c_void_p)]
+    _fields_ = [
+        ("kernel", C.c_char_p),
+        ("schedule", C.c_void_p),
+        ("compute", C.c_uint8),
+        ("accumulate", C.c_uint8),
+        ("tf32", C.c_uint8),
+        ("cast", C.c_void_p),
+    ]
 
 
 class Row(C.Structure):
-    _fields_ = [("name", C.c_char_p), ("args", C.c_char_p), ("kernel", C.c_void_p), ("twin", C.c_void_p),
-                ("roundings", C.c_float), ("roundings_per_term", C.c_float), ("terms", C.c_uint32), ("flags", C.c_uint32),
-                ("factors", C.c_uint8 * 4), ("kernels", C.c_char_p), ("samples", C.c_char_p)]
+    _fields_ = [
+        ("name", C.c_char_p),
+        ("args", C.c_char_p),
+        ("kernel", C.c_void_p),
+        ("twin", C.c_void_p),
+        ("roundings", C.c_float),
+        ("roundings_per_term", C.c_float),
+        ("terms", C.c_uint32),
+        ("flags", C.c_uint32),
+        ("factors", C.c_uint8 * 4),
+        ("kernels", C.c_char_p),
+        ("samples", C.c_char_p),
+    ]
 
     def text(self, field):
         value = getattr(self, field)
@@ -61,13 +98,11 @@ def load():
     lib.harness_rows.restype = C.c_uint32
     lib.harness_find.argtypes = [C.c_char_p, C.POINTER(C.c_int)]
     lib.harness_find.restype = C.POINTER(Row)
-    lib.harness_run.argtypes = [C.POINTER(Row), C.c_int, C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32,
-                                C.POINTER(Method), C.c_char_p]
+    lib.harness_run.argtypes = [C.POINTER(Row), C.c_int, C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(Method), C.c_char_p]
     lib.harness_terms.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32]
     lib.harness_terms.restype = C.c_double
     lib.harness_complete.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.c_char_p]
-    lib.harness_ratios.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32,
-                                   C.POINTER(C.c_void_p), C.c_char_p]
+    lib.harness_ratios.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(C.c_void_p), C.c_char_p]
     lib.harness_roundings.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(C.c_int)]
     lib.harness_roundings.restype = C.c_double
     sizes = (C.c_uint64 * 4)()
@@ -169,8 +204,7 @@ def run(row, values, results, twin=False, method=None):
     operands = Operands(values)
     mirrors = (Tensor * max(len(results), 1))(*[tensor(r) for r in results])
     message = C.create_string_buffer(512)
-    status = LIB.harness_run(row, int(twin), operands.array, operands.count, mirrors, len(results),
-                             C.byref(method) if method else None, message)
+    status = LIB.harness_run(row, int(twin), operands.array, operands.count, mirrors, len(results), C.byref(method) if method else None, message)
     if status == -7:
         raise Unsupported(message.value.decode())
     if status:

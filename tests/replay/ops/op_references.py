@@ -4,6 +4,7 @@ A reference takes the parameters of the op's schema by name and gives its first 
 It computes in f64 and rounds once at the end, so that it is within every bound if the definition is right. test_ops_torch.py calls it in place of
 the op.
 """
+
 import math
 
 import torch
@@ -16,6 +17,7 @@ def reference(*names):
         for name in names:
             REFERENCES[f"aten::{name}"] = function
         return function
+
     return register
 
 
@@ -33,6 +35,7 @@ class Reference:
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
+
 
 def visible(queries, keys, left=None, right=None, bottom=False):
     """True where query i sees key j."""
@@ -97,8 +100,11 @@ def heads_first_forward(query, key, value, mask, is_causal, scale, padded=None):
 
 def heads_first_backward(grad, query, key, value, out, logsumexp, mask, is_causal, scale):
     seen = visible(query.shape[-2], key.shape[-2], right=0 if is_causal else None)
-    grads = over_batch(lambda dy, q, k, v, y, l, m: attend_backward(dy, q, k, v, y, l, m, seen, scale),
-                       (grad, query, key, value, out, logsumexp[..., :query.shape[-2]]), whole_mask(mask, query, key))
+    grads = over_batch(
+        lambda dy, q, k, v, y, l, m: attend_backward(dy, q, k, v, y, l, m, seen, scale),
+        (grad, query, key, value, out, logsumexp[..., : query.shape[-2]]),
+        whole_mask(mask, query, key),
+    )
     return [g.to(query.dtype) for g in grads]
 
 
@@ -182,11 +188,13 @@ def raw_flash(query, key, value, cum_seq_q, cum_seq_k, is_causal, scale, window_
 
 
 @reference("_flash_attention_backward")
-def raw_flash_backward(grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, is_causal, scale, window_size_left,
-                       window_size_right, **rest):
+def raw_flash_backward(
+    grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, is_causal, scale, window_size_left, window_size_right, **rest
+):
     lses = [logsumexp[b] for b in range(query.shape[0])] if query.dim() == 4 else logsumexp.split(cum_seq_q.diff().tolist(), 1)
-    return raw_backward(grad_out, query, key, value, out, lses, None, cum_seq_q, cum_seq_k, scale,
-                        flash_window(is_causal, window_size_left, window_size_right))
+    return raw_backward(
+        grad_out, query, key, value, out, lses, None, cum_seq_q, cum_seq_k, scale, flash_window(is_causal, window_size_left, window_size_right)
+    )
 
 
 def efficient_window(kind, size):
@@ -202,20 +210,23 @@ def raw_efficient(query, key, value, bias, cu_seqlens_q, cu_seqlens_k, custom_ma
 
 
 @reference("_efficient_attention_backward")
-def raw_efficient_backward(grad_out_, query, key, value, bias, out, cu_seqlens_q, cu_seqlens_k, logsumexp, custom_mask_type, scale,
-                           window_size, **rest):
+def raw_efficient_backward(
+    grad_out_, query, key, value, bias, out, cu_seqlens_q, cu_seqlens_k, logsumexp, custom_mask_type, scale, window_size, **rest
+):
     sequences = each_sequence(cu_seqlens_q, cu_seqlens_k, query, key)
-    lses = [logsumexp[s][:, :rows.stop - rows.start] for s, (rows, _, _) in enumerate(sequences)]
-    return raw_backward(grad_out_, query, key, value, out, lses, bias, cu_seqlens_q, cu_seqlens_k, scale,
-                        efficient_window(custom_mask_type, window_size))
+    lses = [logsumexp[s][:, : rows.stop - rows.start] for s, (rows, _, _) in enumerate(sequences)]
+    return raw_backward(
+        grad_out_, query, key, value, out, lses, bias, cu_seqlens_q, cu_seqlens_k, scale, efficient_window(custom_mask_type, window_size)
+    )
 
 
 # ---- norms and dropout -----------------------------------------------------------------------------------------------
 
+
 @reference("_fused_rms_norm_backward")
 def rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask):
     dims = tuple(range(-len(normalized_shape), 0))
-    dy, x, r = grad_out.double(), input.double(), rstd.double().reshape(*input.shape[:-len(normalized_shape)], *[1] * len(normalized_shape))
+    dy, x, r = grad_out.double(), input.double(), rstd.double().reshape(*input.shape[: -len(normalized_shape)], *[1] * len(normalized_shape))
     g = dy if weight is None else dy * weight.double()
     dx = r * g - x * r**3 * (g * x).mean(dims, keepdim=True)
     dw = (dy * x * r).flatten(0, -len(normalized_shape) - 1).sum(0)
@@ -253,9 +264,19 @@ def fused_dropout(self, p, generator=None):
 
 # ---- convolutions of devices -----------------------------------------------------------------------------------------
 
+
 def convolve(x, weight, bias, stride, padding, dilation, groups, transposed=False, output_padding=None):
-    y = torch.ops.aten.convolution(x.double(), weight.double(), None if bias is None else bias.double(), stride, padding, dilation, transposed,
-                                   output_padding or [0] * len(stride), groups)
+    y = torch.ops.aten.convolution(
+        x.double(),
+        weight.double(),
+        None if bias is None else bias.double(),
+        stride,
+        padding,
+        dilation,
+        transposed,
+        output_padding or [0] * len(stride),
+        groups,
+    )
     return y
 
 
@@ -289,6 +310,7 @@ def shadow(*names):
         for name in names:
             SHADOWS[f"aten::{name}"] = function
         return function
+
     return register
 
 

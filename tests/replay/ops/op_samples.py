@@ -6,6 +6,7 @@ skipped by the test, so a generator may be generous.
 
 Layouts, broadcasting and special values (0, -0, inf, NaN, subnormals, the largest numbers) come from `Draw.tensor`.
 """
+
 import importlib
 import pathlib
 import random
@@ -24,7 +25,7 @@ def generator(function):
 
 
 class Options(dict):
-    """"binary alpha scalars=2" -> name "binary", {"alpha": "", "scalars": "2"}."""
+    """ "binary alpha scalars=2" -> name "binary", {"alpha": "", "scalars": "2"}."""
 
     def __init__(self, text):
         words = text.split()
@@ -64,8 +65,21 @@ class Draw:
         if not x.dtype.is_floating_point or x.numel() == 0 or "tame" in options:
             return x
         info = torch.finfo(x.dtype)
-        special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), info.tiny, -info.smallest_normal / 4, info.max,
-                   -info.max, 1.0, -1.0, 0.5, info.smallest_normal * info.eps]
+        special = [
+            0.0,
+            -0.0,
+            float("inf"),
+            float("-inf"),
+            float("nan"),
+            info.tiny,
+            -info.smallest_normal / 4,
+            info.max,
+            -info.max,
+            1.0,
+            -1.0,
+            0.5,
+            info.smallest_normal * info.eps,
+        ]
         if "modest" in options:  # torch's vectorised fmod gives NaN for quotients above 2^53 or so
             special = [0.0, -0.0, float("nan"), 1.0, -1.0, 0.5]
         if "nozero" in options:
@@ -112,10 +126,27 @@ class Draw:
 
 
 # Shapes that broadcast with each other, and the dtypes of two operands.
-PAIRS = [((7,), (7,)), ((3, 5), (5,)), ((2, 3, 4), (3, 1)), ((), (4,)), ((4,), ()), ((0, 3), (3,)), ((2, 1, 5), (4, 1)),
-         ((130,), (130,)), ((1,), (6,)), ((), ())]
-MIXED = [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16), (torch.float32, torch.int64),
-         (torch.bool, torch.int64), (torch.bfloat16, torch.int64), (torch.int32, torch.int64), (torch.float64, torch.float32)]
+PAIRS = [
+    ((7,), (7,)),
+    ((3, 5), (5,)),
+    ((2, 3, 4), (3, 1)),
+    ((), (4,)),
+    ((4,), ()),
+    ((0, 3), (3,)),
+    ((2, 1, 5), (4, 1)),
+    ((130,), (130,)),
+    ((1,), (6,)),
+    ((), ()),
+]
+MIXED = [
+    (torch.bfloat16, torch.float32),
+    (torch.float32, torch.bfloat16),
+    (torch.float32, torch.int64),
+    (torch.bool, torch.int64),
+    (torch.bfloat16, torch.int64),
+    (torch.int32, torch.int64),
+    (torch.float64, torch.float32),
+]
 
 
 def second(draw, shape, dtype, options, near):
@@ -268,8 +299,7 @@ def cast(draw, options):
     for source in FLOATS + INTEGERS + fp8:
         for target in FLOATS + INTEGERS + fp8:
             # floats out of an integer's range are undefined in torch; conversions are tested bit by bit in tests/formats
-            x = draw.tensor(draw.shape(), torch.float32 if source in fp8 else source,
-                            tame if not target.is_floating_point else ())
+            x = draw.tensor(draw.shape(), torch.float32 if source in fp8 else source, tame if not target.is_floating_point else ())
             if target == torch.uint8 or source == torch.uint8:
                 x = x.abs() if x.dtype != torch.bool else x
             if source in fp8 and (x.dim() == 0 or not x.is_contiguous()):
@@ -373,7 +403,10 @@ def addc(draw, options):
             shape, other = draw.choice([((7,), (7,)), ((3, 5), (5,)), ((65,), (65,)), ((), ()), ((2, 3, 4), (3, 1))])
             value = draw.choice([1, -0.1, 2, 0.3]) if dtype.is_floating_point else draw.choice([1, 2])
             modest = Options("x modest")  # no products that overflow on the way
-            yield (draw.tensor(shape, dtype), draw.tensor(other, dtype, modest), draw.tensor(other, dtype, modest)), draw.choice([{}, {"value": value}])
+            yield (
+                (draw.tensor(shape, dtype), draw.tensor(other, dtype, modest), draw.tensor(other, dtype, modest)),
+                draw.choice([{}, {"value": value}]),
+            )
 
 
 @generator
@@ -385,24 +418,49 @@ def fused_adam(draw, options):
                 make = lambda scale: [draw.dense(s, dtype, scale) for s in shapes]
                 positive = lambda scale: [draw.dense(s, dtype, scale).abs() + 2.0**-20 for s in shapes]
                 steps = [torch.tensor(float(draw.choice([1, 2, 7, 1000]))) for _ in shapes]
-                yield (make(1.0), make(0.1), make(0.05), positive(1e-2), positive(1e-2) if amsgrad else [], steps), dict(
-                    lr=draw.choice([1e-3, 0.1]), beta1=0.9, beta2=draw.choice([0.999, 0.95]), weight_decay=decay, eps=1e-8,
-                    amsgrad=amsgrad, maximize=maximize, grad_scale=None if scale is None else torch.tensor(scale),
-                    found_inf=None if scale is None else torch.tensor(float(draw.choice([0, 0, 1]))))
+                yield (
+                    (make(1.0), make(0.1), make(0.05), positive(1e-2), positive(1e-2) if amsgrad else [], steps),
+                    dict(
+                        lr=draw.choice([1e-3, 0.1]),
+                        beta1=0.9,
+                        beta2=draw.choice([0.999, 0.95]),
+                        weight_decay=decay,
+                        eps=1e-8,
+                        amsgrad=amsgrad,
+                        maximize=maximize,
+                        grad_scale=None if scale is None else torch.tensor(scale),
+                        found_inf=None if scale is None else torch.tensor(float(draw.choice([0, 0, 1]))),
+                    ),
+                )
 
 
 @generator
 def fused_sgd(draw, options):
     shapes = [(4,), (3, 5), (33,), (2, 1, 3), (130,)]
     for dtype in FLOATS:
-        for momentum, dampening, nesterov, first in ((0.0, 0.0, False, False), (0.9, 0.0, False, True), (0.9, 0.1, False, False),
-                                                     (0.9, 0.0, True, False), (0.9, 0.0, True, True)):
+        for momentum, dampening, nesterov, first in (
+            (0.0, 0.0, False, False),
+            (0.9, 0.0, False, True),
+            (0.9, 0.1, False, False),
+            (0.9, 0.0, True, False),
+            (0.9, 0.0, True, True),
+        ):
             for maximize, decay, scale in ((False, 0.0, None), (True, 0.1, None), (False, 0.1, 8.0)):
                 make = lambda scale: [draw.dense(s, dtype, scale) for s in shapes]
-                yield (make(1.0), make(0.1), make(0.1) if momentum else []), dict(
-                    weight_decay=decay, momentum=momentum, lr=0.1, dampening=dampening, nesterov=nesterov, maximize=maximize,
-                    is_first_step=first, grad_scale=None if scale is None else torch.tensor(scale),
-                    found_inf=None if scale is None else torch.tensor(float(draw.choice([0, 0, 1]))))
+                yield (
+                    (make(1.0), make(0.1), make(0.1) if momentum else []),
+                    dict(
+                        weight_decay=decay,
+                        momentum=momentum,
+                        lr=0.1,
+                        dampening=dampening,
+                        nesterov=nesterov,
+                        maximize=maximize,
+                        is_first_step=first,
+                        grad_scale=None if scale is None else torch.tensor(scale),
+                        found_inf=None if scale is None else torch.tensor(float(draw.choice([0, 0, 1]))),
+                    ),
+                )
 
 
 @generator

@@ -1,7 +1,7 @@
 """Inputs of scaled dot-product attention."""
-import torch
 
 import op_references
+import torch
 from op_samples import FLOATS, generator
 
 # batch, heads, queries, keys, head size
@@ -55,8 +55,7 @@ FORWARD = {
     "efficient": lambda q, k, v, causal, mask, scale: ((q, k, v, mask, True, 0.0, causal), {"scale": scale}),
     "cudnn": lambda q, k, v, causal, mask, scale: ((q, k, v, mask, True, 0.0, causal), {"scale": scale}),
     "overrideable": lambda q, k, v, causal, mask, scale: ((q, k, v, mask, 0.0, causal), {"scale": scale}),
-    "whole": lambda q, k, v, causal, mask, scale: ((q, k, v, mask, 0.0, causal),
-                                                   {"scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}),
+    "whole": lambda q, k, v, causal, mask, scale: ((q, k, v, mask, 0.0, causal), {"scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}),
 }
 
 
@@ -149,8 +148,7 @@ def raw_attention(draw, options):
                     continue
                 q4, k4, v4 = ((t if t.dim() == 4 else t[None]) for t in (q, k, v))
                 bias = draw.dense((q4.shape[0], q4.shape[2], n, m), q.dtype, 1.0) if cum_q is None else None
-                yield ((q4, k4, v4, bias, cum_q, cum_k, n, m, 0.0, draw.choice([0, 1, 2]), True),
-                       {"window_size": draw.choice([None, 3])})
+                yield ((q4, k4, v4, bias, cum_q, cum_k, n, m, 0.0, draw.choice([0, 1, 2]), True), {"window_size": draw.choice([None, 3])})
             elif cum_q is None and q.shape[-2] == k.shape[-2]:
                 yield (*(t.transpose(1, 2) for t in (q, k, v)), None, None, None, n, m, True, 0.0, causal), {}
 

@@ -1,6 +1,6 @@
 """Complex numbers."""
-import torch
 
+import torch
 from op_samples import generator
 
 

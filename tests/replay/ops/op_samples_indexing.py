@@ -1,6 +1,6 @@
 """Inputs of ops that read, write, sort and arrange elements."""
-import torch
 
+import torch
 from op_samples import FLOATS, INTEGERS, Options, generator
 
 TAME = Options("x tame")
@@ -47,11 +47,22 @@ def index_lists(draw):
     """(shape of self, list of indices): neighbours or not, broadcast, masks, None, negative."""
     i = lambda shape, n: integers(draw, shape, -n, n)  # noqa: E731
     mask = lambda shape: torch.rand(shape, generator=draw.torch) < 0.5  # noqa: E731
-    return [((5, 6), [i((4,), 5)]), ((5, 6), [None, i((4,), 6)]), ((5, 6), [i((4,), 5), i((4,), 6)]),
-            ((5, 6, 3), [i((4, 1), 5), None, i((2,), 3)]), ((5, 6, 3), [None, i((2, 2), 6), i((2,), 3)]),
-            ((5, 6), [mask((5,))]), ((5, 6), [mask((5, 6))]), ((4, 5, 6), [mask((4, 5))]),
-            ((4, 5, 6), [None, mask((5,))]), ((4, 5, 6), [i((1,), 4), mask((5,))]), ((7,), [i((3, 2), 7)]),
-            ((4, 5), [i((), 4)]), ((4, 5), [i((0,), 4)]), ((4, 5, 2), [i((3,), 4), i((3,), 5), i((3,), 2)])]
+    return [
+        ((5, 6), [i((4,), 5)]),
+        ((5, 6), [None, i((4,), 6)]),
+        ((5, 6), [i((4,), 5), i((4,), 6)]),
+        ((5, 6, 3), [i((4, 1), 5), None, i((2,), 3)]),
+        ((5, 6, 3), [None, i((2, 2), 6), i((2,), 3)]),
+        ((5, 6), [mask((5,))]),
+        ((5, 6), [mask((5, 6))]),
+        ((4, 5, 6), [mask((4, 5))]),
+        ((4, 5, 6), [None, mask((5,))]),
+        ((4, 5, 6), [i((1,), 4), mask((5,))]),
+        ((7,), [i((3, 2), 7)]),
+        ((4, 5), [i((), 4)]),
+        ((4, 5), [i((0,), 4)]),
+        ((4, 5, 2), [i((3,), 4), i((3,), 5), i((3,), 2)]),
+    ]
 
 
 @generator
@@ -164,8 +175,7 @@ def index_add(draw, options):
                 size = (4, 3, 5)[dim]
                 shape = [4, 3, 5]
                 shape[dim] = 7
-                yield ((draw.tensor((4, 3, 5), dtype, TAME), dim, integers(draw, (7,), 0, size),
-                        draw.tensor(shape, dtype, TAME)), {"alpha": alpha})
+                yield ((draw.tensor((4, 3, 5), dtype, TAME), dim, integers(draw, (7,), 0, size), draw.tensor(shape, dtype, TAME)), {"alpha": alpha})
         yield (draw.tensor((6,), dtype, TAME), 0, integers(draw, (9,), 0, 6), draw.tensor((9,), dtype, TAME)), {}
 
 
@@ -201,8 +211,7 @@ def scatter_value(draw, options):
 def scatter_add(draw, options):
     for dtype in ADDED:
         for dim in (0, 1, -1):
-            yield ((draw.tensor((4, 3, 5), dtype, TAME), dim, integers(draw, (4, 6, 5), 0, 3),
-                    draw.tensor((4, 6, 5), dtype, TAME)), {})
+            yield ((draw.tensor((4, 3, 5), dtype, TAME), dim, integers(draw, (4, 6, 5), 0, 3), draw.tensor((4, 6, 5), dtype, TAME)), {})
         rows = integers(draw, (9, 1), 0, 4).expand(9, 6)
         yield (draw.tensor((4, 6), dtype, TAME), 0, rows, draw.tensor((9, 6), dtype, TAME)), {}
 
@@ -211,8 +220,7 @@ def scatter_add(draw, options):
 def scatter_reduce(draw, options):
     for dtype in ADDED:
         for how in ("add", "multiply"):
-            yield ((draw.tensor((4, 5), dtype, TAME), 1, integers(draw, (4, 6), 0, 5), draw.tensor((4, 6), dtype, TAME)),
-                   {"reduce": how})
+            yield ((draw.tensor((4, 5), dtype, TAME), 1, integers(draw, (4, 6), 0, 5), draw.tensor((4, 6), dtype, TAME)), {"reduce": how})
 
 
 @generator
@@ -227,8 +235,10 @@ def scatter_reduce_two(draw, options):
     for dtype in ADDED:
         for how in ("sum", "prod", "mean", "amax", "amin"):
             for include in (True, False):
-                yield ((draw.tensor((4, 5), dtype, TAME), 1, integers(draw, (4, 6), 0, 5),
-                        draw.tensor((4, 6), dtype, TAME), how), {"include_self": include})
+                yield (
+                    (draw.tensor((4, 5), dtype, TAME), 1, integers(draw, (4, 6), 0, 5), draw.tensor((4, 6), dtype, TAME), how),
+                    {"include_self": include},
+                )
 
 
 @generator
@@ -271,8 +281,15 @@ def topk(draw, options):
     """k * 64 <= n takes torch's partial sort, the others its selection; ties everywhere."""
     for dtype in FLOATS + [torch.int64, torch.int32]:
         for largest in (True, False):
-            for shape, k, dim in (((5, 8), 2, -1), ((5, 60), 4, -1), ((3, 300), 4, -1), ((3, 300), 50, -1), ((40, 3), 7, 0),
-                                  ((8,), 8, 0), ((4, 20), 1, 1)):
+            for shape, k, dim in (
+                ((5, 8), 2, -1),
+                ((5, 60), 4, -1),
+                ((3, 300), 4, -1),
+                ((3, 300), 50, -1),
+                ((40, 3), 7, 0),
+                ((8,), 8, 0),
+                ((4, 20), 1, 1),
+            ):
                 yield (rows_with_ties(draw, shape, dtype), k, dim, largest, True), {}
 
 

@@ -1,6 +1,6 @@
 """Inputs of matrix products."""
-import torch
 
+import torch
 from op_samples import FLOATS, Options, generator
 
 TAME = Options("x tame")
@@ -83,8 +83,16 @@ def dot(draw, options):
 @generator
 def matmul(draw, options):
     for dtype in FLOATS:
-        for a, b in (((4, 5), (5, 6)), ((5,), (5, 6)), ((4, 5), (5,)), ((5,), (5,)), ((2, 3, 4, 5), (5, 6)),
-                     ((2, 1, 4, 5), (3, 5, 6)), ((3, 4, 5), (5,)), ((5,), (2, 5, 6))):
+        for a, b in (
+            ((4, 5), (5, 6)),
+            ((5,), (5, 6)),
+            ((4, 5), (5,)),
+            ((5,), (5,)),
+            ((2, 3, 4, 5), (5, 6)),
+            ((2, 1, 4, 5), (3, 5, 6)),
+            ((3, 4, 5), (5,)),
+            ((5,), (2, 5, 6)),
+        ):
             yield (tame(draw, a, dtype), tame(draw, b, dtype)), {}
 
 
@@ -116,8 +124,7 @@ def scaled_mm(draw, options):
         a = draw.dense((16, 32), torch.float32, 1.0).to(torch.float8_e4m3fn)
         b = draw.dense((48, 32), torch.float32, 1.0).to(torch.float8_e4m3fn).t()
         yield (a, b, torch.tensor(0.37), torch.tensor(1.9)), {"out_dtype": out}
-        yield ((a, b, torch.tensor(0.37), torch.tensor(1.9)),
-               {"out_dtype": out, "bias": draw.dense((48,), torch.float32, 1.0).to(out)})
+        yield ((a, b, torch.tensor(0.37), torch.tensor(1.9)), {"out_dtype": out, "bias": draw.dense((48,), torch.float32, 1.0).to(out)})
         yield (a, b, torch.rand(16, 1, generator=draw.torch), torch.rand(1, 48, generator=draw.torch)), {"out_dtype": out}
 
 

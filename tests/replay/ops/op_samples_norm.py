@@ -1,6 +1,6 @@
 """Inputs of norms."""
-import torch
 
+import torch
 from op_samples import FLOATS, Options, generator
 
 TAME = Options("x tame")
@@ -113,8 +113,22 @@ def batch_norm_backward(draw, options):
                 continue
             if "reserve" in options and gamma is None:
                 continue
-            yield ((g, x, gamma, mean, var, m, s, training, 1e-5, [True, gamma is not None, gamma is not None],
-                    *([none] if "reserve" in options else [])), {})
+            yield (
+                (
+                    g,
+                    x,
+                    gamma,
+                    mean,
+                    var,
+                    m,
+                    s,
+                    training,
+                    1e-5,
+                    [True, gamma is not None, gamma is not None],
+                    *([none] if "reserve" in options else []),
+                ),
+                {},
+            )
 
 
 @generator

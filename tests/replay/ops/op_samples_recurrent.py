@@ -1,6 +1,6 @@
 """Inputs of recurrent layers."""
-import torch
 
+import torch
 from op_samples import generator
 
 # time, batch, features, hidden size

@@ -1,6 +1,6 @@
 """Inputs of reductions, scans, softmax and losses."""
-import torch
 
+import torch
 from op_samples import FLOATS, INTEGERS, Options, generator
 
 TAME = Options("x tame")
@@ -96,8 +96,10 @@ def var(draw, options):
     for dtype in FLOATS:
         for shape in SHAPES:
             for correction in (None, 0, 1):
-                yield ((tame(draw, shape, dtype), dims_of(draw, len(shape)) or None),
-                       {"correction": correction, "keepdim": draw.choice([True, False])})
+                yield (
+                    (tame(draw, shape, dtype), dims_of(draw, len(shape)) or None),
+                    {"correction": correction, "keepdim": draw.choice([True, False])},
+                )
 
 
 @generator

@@ -1,6 +1,6 @@
 """Inputs of pools, interpolations and borders."""
-import torch
 
+import torch
 from op_samples import FLOATS, Options, generator
 
 TAME = Options("x tame")
@@ -110,8 +110,11 @@ def max_pool(draw, options):
             x = image(draw, sizes, dtype)
             kernel, stride, padding, ceil = windows(draw, axes)
             padding = [min(p, min(kernel) // 2) for p in padding]
-            args = (x, [draw.choice([1, 2, 4]) for _ in range(axes)]) if "adaptive" in options else \
-                (x, kernel, stride, padding, draw.choice([[1], [2], [1]]), ceil)
+            args = (
+                (x, [draw.choice([1, 2, 4]) for _ in range(axes)])
+                if "adaptive" in options
+                else (x, kernel, stride, padding, draw.choice([[1], [2], [1]]), ceil)
+            )
             if "backward" not in options:
                 yield args, {}
                 continue
@@ -120,13 +123,17 @@ def max_pool(draw, options):
                 y, indices = getattr(torch.ops.aten, name)(*args)
             except RuntimeError:
                 continue
-            yield (draw.dense(tuple(y.shape), dtype, 1.0), *args[:1 if "adaptive" in options else None], indices), {}
+            yield (draw.dense(tuple(y.shape), dtype, 1.0), *args[: 1 if "adaptive" in options else None], indices), {}
 
 
 @generator
 def im2col(draw, options):
     for dtype in FLOATS:
-        for kernel, dilation, padding, stride in (([2, 3], [1, 1], [0, 0], [1, 1]), ([3, 3], [2, 1], [1, 2], [2, 1]), ([4, 4], [1, 1], [0, 0], [4, 4])):
+        for kernel, dilation, padding, stride in (
+            ([2, 3], [1, 1], [0, 0], [1, 1]),
+            ([3, 3], [2, 1], [1, 2], [2, 1]),
+            ([4, 4], [1, 1], [0, 0], [4, 4]),
+        ):
             x = draw.tensor(draw.choice([(2, 3, 8, 9), (3, 8, 9)]), dtype, TAME)
             args = (kernel, dilation, padding, stride)
             if "back" in options:

@@ -1,7 +1,7 @@
 """Inputs of ops that take non-finite values out."""
-from op_samples import FLOATS, generator
 
 import torch
+from op_samples import FLOATS, generator
 
 
 @generator

@@ -1,6 +1,6 @@
 """Samples of the gradient scaler's ops."""
-import torch
 
+import torch
 from op_samples import FLOATS, generator
 
 

@@ -16,6 +16,7 @@ EXACT rows have the ratio infinity where bits differ (signs of zeros aside) and 
 torch chooses its code by the processor, oneDNN and MKL as well: `--isa` runs the search in a child process for each that this processor can be
 asked for. Exit status 1 where a ratio is above 1. test_bounds.py runs a short search in every test run.
 """
+
 import argparse
 import json
 import math
@@ -26,11 +27,10 @@ import subprocess
 import sys
 import time
 
-import torch
-
 import op_harness as H
 import op_references
 import op_samples
+import torch
 from op_cases import Case, callable_op, mapped, same_bits, torch_result
 
 ROWS = H.rows()
@@ -39,32 +39,104 @@ WIDTHS = {torch.float64: torch.int64, torch.float32: torch.int32, torch.bfloat16
 
 def searched_rows():
     """Rows that torch itself computes here, and that have a kernel. What the backward of oneDNN's LSTM reads, its workspace must agree with."""
-    return sorted(n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::") and H.torch_op(n) is not None
-                  and n != "aten::mkldnn_rnn_layer_backward" and not r.contents.flags & H.RANDOM and r.contents.text("samples") not in ("fused", "custom")
-                  and not isinstance(callable_op(n), op_references.Reference))
+    return sorted(
+        n
+        for n, r in ROWS.items()
+        if r.contents.kernel
+        and n.startswith("aten::")
+        and H.torch_op(n) is not None
+        and n != "aten::mkldnn_rnn_layer_backward"
+        and not r.contents.flags & H.RANDOM
+        and r.contents.text("samples") not in ("fused", "custom")
+        and not isinstance(callable_op(n), op_references.Reference)
+    )
 
 
 # What torch takes for granted without looking: sizes and positions that fit each other; keys and values whose numbers of one head lie side by
 # side; parameters, gradients and states of one layout. Other calls have no meaning there, and never come from its own callers.
-SIZES_FIT = ("_embedding_bag", "_grouped_mm", "mkldnn_rnn", "_fused_", "_batch_norm_", "batch_norm_backward", "native_batch_norm_backward",
-             "_adaptive_avg_pool", "adaptive_max_pool", "max_pool", "avg_pool", "nll_loss2d", "_index_put_impl", "embedding_renorm_")
+SIZES_FIT = (
+    "_embedding_bag",
+    "_grouped_mm",
+    "mkldnn_rnn",
+    "_fused_",
+    "_batch_norm_",
+    "batch_norm_backward",
+    "native_batch_norm_backward",
+    "_adaptive_avg_pool",
+    "adaptive_max_pool",
+    "max_pool",
+    "avg_pool",
+    "nll_loss2d",
+    "_index_put_impl",
+    "embedding_renorm_",
+)
 VECTORS_DENSE = ("mkldnn_convolution", "native_group_norm")  # biases and weights of channels
 HEADS_DENSE = ("_scaled_dot_product", "_flash", "_efficient")
 # And results of a forward op, or of a reduction of the other arguments, that a backward op is given: the numbers of samples stay.
-NUMBERS_FIT = ("_scaled_dot_product_flash_attention_for_cpu_backward", "batch_norm_backward", "native_batch_norm_backward", "native_layer_norm_backward",
-               "native_group_norm_backward", "_fused_rms_norm_backward")
-ONE_LAYOUT = ("_weight_norm_interface", "_fused_ad", "_fused_sgd", "native_layer_norm_backward", "native_group_norm_backward", "batch_norm_backward", "native_batch_norm_backward",
-              "_fused_rms_norm_backward", "mkldnn_rnn")
+NUMBERS_FIT = (
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "batch_norm_backward",
+    "native_batch_norm_backward",
+    "native_layer_norm_backward",
+    "native_group_norm_backward",
+    "_fused_rms_norm_backward",
+)
+ONE_LAYOUT = (
+    "_weight_norm_interface",
+    "_fused_ad",
+    "_fused_sgd",
+    "native_layer_norm_backward",
+    "native_group_norm_backward",
+    "batch_norm_backward",
+    "native_batch_norm_backward",
+    "_fused_rms_norm_backward",
+    "mkldnn_rnn",
+)
 
 
 def listed(name, beginnings):
-    return name[len("aten::"):].startswith(beginnings)
+    return name[len("aten::") :].startswith(beginnings)
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
 
-LANDMARKS = [0.0, 0.5, 1.0, 2.0, 3.0, 6.0, 20.0, 0.25, 0.1, math.pi / 2, math.pi, 1.5 * math.pi, 2 * math.pi, 11 * math.pi, math.e, math.log(2),
-             1 / math.sqrt(2), 0.06, 0.7, 2.9, 4.0, 5.0, 9.0, 12.0, 87.3, 88.7, 103.9, 127.0, 128.0, 149.0, 709.0, 745.0, 1e4, 65504.0, 1e10]
+LANDMARKS = [
+    0.0,
+    0.5,
+    1.0,
+    2.0,
+    3.0,
+    6.0,
+    20.0,
+    0.25,
+    0.1,
+    math.pi / 2,
+    math.pi,
+    1.5 * math.pi,
+    2 * math.pi,
+    11 * math.pi,
+    math.e,
+    math.log(2),
+    1 / math.sqrt(2),
+    0.06,
+    0.7,
+    2.9,
+    4.0,
+    5.0,
+    9.0,
+    12.0,
+    87.3,
+    88.7,
+    103.9,
+    127.0,
+    128.0,
+    149.0,
+    709.0,
+    745.0,
+    1e4,
+    65504.0,
+    1e10,
+]
 
 
 def quiet(x):
@@ -121,15 +193,39 @@ class Values:
 
     def specials(self, n, dtype):
         info = torch.finfo(dtype)
-        known = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, info.tiny, -info.tiny, info.tiny * info.eps, -info.tiny * info.eps, info.max,
-                              -info.max, info.max / 2, info.tiny / 2, 1.0, -1.0], dtype=torch.float64).to(dtype)
+        known = torch.tensor(
+            [
+                0.0,
+                -0.0,
+                math.inf,
+                -math.inf,
+                math.nan,
+                info.tiny,
+                -info.tiny,
+                info.tiny * info.eps,
+                -info.tiny * info.eps,
+                info.max,
+                -info.max,
+                info.max / 2,
+                info.tiny / 2,
+                1.0,
+                -1.0,
+            ],
+            dtype=torch.float64,
+        ).to(dtype)
         return known[torch.randint(0, len(known), (n,), generator=self.torch)]
 
     def pool(self, n, dtype, more=()):
         """n numbers of all those kinds."""
         part = n // 8
-        kinds = [self.any_bits(part, dtype), self.exponents(part, dtype), self.exponents(part, dtype, -3, 4), self.near_landmarks(2 * part, dtype, more),
-                 self.normal(part).to(dtype), (12 * self.uniform(part) - 6).to(dtype)]
+        kinds = [
+            self.any_bits(part, dtype),
+            self.exponents(part, dtype),
+            self.exponents(part, dtype, -3, 4),
+            self.near_landmarks(2 * part, dtype, more),
+            self.normal(part).to(dtype),
+            (12 * self.uniform(part) - 6).to(dtype),
+        ]
         kinds.append(self.specials(n - sum(len(k) for k in kinds), dtype))
         return self.tamed(torch.cat(kinds)[torch.randperm(n, generator=self.torch)])
 
@@ -171,6 +267,7 @@ class Values:
 
 # ---- layouts ---------------------------------------------------------------------------------------------------------
 
+
 def in_memory(x, width, offset, step):
     """The last dimension of x in rows of `width` elements, every `step`-th of them, the whole behind `offset` elements."""
     storage = torch.zeros(offset + math.prod(x.shape[:-1]) * width, dtype=x.dtype)
@@ -211,12 +308,19 @@ def relaid(x, values, heads=False):
 
 
 # Layouts of n elements in a row, for elementwise ops. n is a multiple of 112.
-FLAT = {"dense": lambda x: x, "unaligned": lambda x: in_memory(x, x.numel(), 1, 1), "strided": lambda x: in_memory(x, 2 * x.numel(), 0, 2),
-        "transposed": lambda x: permuted(x.view(-1, 16), [1, 0]), "rows of 7": lambda x: in_memory(x.view(-1, 7), 9, 0, 1),
-        "channels last": lambda x: permuted(x.view(-1, 4, 2, 2), [0, 2, 3, 1]), "column": lambda x: x.view(-1, 1)}
+FLAT = {
+    "dense": lambda x: x,
+    "unaligned": lambda x: in_memory(x, x.numel(), 1, 1),
+    "strided": lambda x: in_memory(x, 2 * x.numel(), 0, 2),
+    "transposed": lambda x: permuted(x.view(-1, 16), [1, 0]),
+    "rows of 7": lambda x: in_memory(x.view(-1, 7), 9, 0, 1),
+    "channels last": lambda x: permuted(x.view(-1, 4, 2, 2), [0, 2, 3, 1]),
+    "column": lambda x: x.view(-1, 1),
+}
 
 
 # ---- one call --------------------------------------------------------------------------------------------------------
+
 
 def bits_agree(got, recorded):
     """0 where they do, infinity elsewhere; signs of zeros do not count."""
@@ -260,6 +364,7 @@ class Worst:
 
 
 # ---- elementwise rows ------------------------------------------------------------------------------------------------
+
 
 class Flat:
     """An elementwise row with its scalar arguments fixed, called on n elements at once."""
@@ -326,7 +431,12 @@ def search_elementwise(row, op, samples, domains, values, worst, n):
     flats, seen = [], set()
     for args, kwargs in samples:
         flat = Flat(row, op, args, kwargs, domains)
-        key = (tuple(str(args[k].dtype) for k in flat.genes), tuple(flat.single), tuple(map(repr, flat.numbers)), repr(kwargs) if "Tensor" not in repr(kwargs) else "")
+        key = (
+            tuple(str(args[k].dtype) for k in flat.genes),
+            tuple(flat.single),
+            tuple(map(repr, flat.numbers)),
+            repr(kwargs) if "Tensor" not in repr(kwargs) else "",
+        )
         if flat.genes and key not in seen:
             seen.add(key)
             flats.append(flat)
@@ -392,7 +502,9 @@ class Individual:
         if self.case.expected is None:
             return
         try:
-            self.ratio = max([float(torch.nan_to_num(f, nan=0.0, posinf=math.inf).max()) for f in ratios_of(self.case) if f is not None and f.numel()], default=0.0)
+            self.ratio = max(
+                [float(torch.nan_to_num(f, nan=0.0, posinf=math.inf).max()) for f in ratios_of(self.case) if f is not None and f.numel()], default=0.0
+            )
         except H.Unsupported:
             pass
 
@@ -417,6 +529,7 @@ class Individual:
             if isinstance(value, (list, tuple)):
                 return type(value)(replaced(v, (*at, k)) for k, v in enumerate(value))
             return value
+
         return Individual(case.row, case.op, replaced(args), case.kwargs)
 
 
@@ -460,6 +573,7 @@ def search_calls(name, row, op, samples, domains, values, worst, grow):
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
+
 def domains_of(samples):
     """Per argument what its numbers are made to be: probabilities where all samples are, of one sign where all samples are."""
     found = {}
@@ -474,6 +588,7 @@ def domains_of(samples):
         if low >= 0 and high <= 1:
             return lambda x: torch.nan_to_num(x.abs(), nan=0.5, posinf=1.0).clamp(0, 1)
         return torch.abs if low >= 0 else (lambda x: -x.abs()) if high <= 0 else lambda x: x
+
     return {k: domain(*v) for k, v in found.items()}
 
 
@@ -498,7 +613,9 @@ def apart(name, seconds, seed, modest=False, calls=math.inf):
     """The same in a process of its own: some of torch's own ops read beyond tensors whose sizes do not fit; then sizes stay as they are."""
     for grow in (True, False):
         receive, send = multiprocessing.Pipe(False)
-        child = multiprocessing.get_context("fork").Process(target=lambda: send.send(search(name, seconds, seed, grow=grow, modest=modest, calls=calls).told()))
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: send.send(search(name, seconds, seed, grow=grow, modest=modest, calls=calls).told())
+        )
         child.start()
         send.close()
         try:
@@ -531,13 +648,20 @@ def main():
     parser.add_argument("--full", action="store_true", help="20 seconds per row under every instruction set")
     options = parser.parse_args()
     if options.isa or options.full:
-        kept = [*options.rows, *(["--modest"] if options.modest else []), "--seed", str(options.seed), "--seconds", str(20.0 if options.full else options.seconds)]
+        kept = [
+            *options.rows,
+            *(["--modest"] if options.modest else []),
+            "--seed",
+            str(options.seed),
+            "--seconds",
+            str(20.0 if options.full else options.seconds),
+        ]
         return in_children(kept, (options.isa or "default,avx2,avx512").split(","))
     torch.set_num_threads(1)
     wanted = [r.rstrip("*") for r in options.rows]
     table = {}
     for name in searched_rows():
-        short = name[len("aten::"):]
+        short = name[len("aten::") :]
         if options.rows and not any(short == w or (r.endswith("*") and short.startswith(w)) for r, w in zip(options.rows, wanted)):
             continue
         ratio, where, calls, others = apart(name, options.seconds, options.seed, options.modest)

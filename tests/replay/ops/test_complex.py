@@ -1,15 +1,14 @@
 """Rows called with complex numbers, against torch: bits where the row is exact, elsewhere ours and torch's within the bound of each part."""
-import ctypes as C
 
-import pytest
-import torch
+import ctypes as C
 
 import op_harness as H
 import op_samples
+import pytest
+import torch
 from op_samples_complex import complex_tensor
 
-H.LIB.harness_roundings.argtypes = [C.POINTER(H.Row), C.POINTER(H.Operand), C.c_uint32, C.POINTER(H.Tensor), C.c_uint32,
-                                    C.POINTER(C.c_int)]
+H.LIB.harness_roundings.argtypes = [C.POINTER(H.Row), C.POINTER(H.Operand), C.c_uint32, C.POINTER(H.Tensor), C.c_uint32, C.POINTER(C.c_int)]
 H.LIB.harness_roundings.restype = C.c_double
 
 
@@ -38,8 +37,10 @@ def inside(value, y, twin, factor):
 def calls():
     draw = op_samples.Draw(11)
     for dtype in (torch.complex64, torch.complex128):
+
         def z(*shape):
             return complex_tensor(draw, shape, dtype)
+
         a, b, row = z(3, 4, 5), z(3, 4, 5), z(5)
         yield "mul.Tensor", (a, b)
         yield "mul.Tensor", (a.transpose(0, 2), z(5, 4, 3))

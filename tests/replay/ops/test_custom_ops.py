@@ -1,9 +1,9 @@
 """Custom ops of serving stacks, known to replay by their names: tests/programs/serving_ops.py and serving_kernels.py compute them by their
 public definitions."""
+
 import sys
 
 import pytest
-
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "programs"))

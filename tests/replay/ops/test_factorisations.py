@@ -1,17 +1,26 @@
 """Optimizers that factorise matrices (SOAP, Shampoo): recorded results stand in, or PyTorch's own, and are judged by what they promise."""
+
 import ctypes as C
 import sys
 
+import op_harness as H
 import pytest
 import torch
 
-import op_harness as H
-
 TORCH = ("--backend", "torch", "--backend-python", sys.executable)
 PROGRAM = "tests/programs/second_order.py"
-FACTORS = {"soap": {"aten::linalg_qr": 12, "aten::_linalg_eigh": 4}, "shampoo": {"aten::_linalg_eigh": 12},
-           "whitened": {"aten::_linalg_svd": 6, "aten::linalg_cholesky_ex": 6, "aten::cholesky_solve": 6, "aten::linalg_inv_ex": 6,
-                        "aten::_linalg_solve_ex": 6, "aten::_linalg_eigh": 6}}
+FACTORS = {
+    "soap": {"aten::linalg_qr": 12, "aten::_linalg_eigh": 4},
+    "shampoo": {"aten::_linalg_eigh": 12},
+    "whitened": {
+        "aten::_linalg_svd": 6,
+        "aten::linalg_cholesky_ex": 6,
+        "aten::cholesky_solve": 6,
+        "aten::linalg_inv_ex": 6,
+        "aten::_linalg_solve_ex": 6,
+        "aten::_linalg_eigh": 6,
+    },
+}
 
 
 def recorded(lastbit, tmp_path, optimizer, *arguments):
@@ -32,8 +41,13 @@ def test_optimizers_that_factorise_replay_as_recorded_and_by_torch(lastbit, tmp_
         assert torch_too["ops"]["opaque"] == 0 and torch_too["verdicts"]["diverged"] == 0
 
 
-@pytest.mark.parametrize("optimizer, op", [("soap", "linalg_qr"), *(pytest.param(*p, marks=pytest.mark.full) for p in (
-    ("soap", "_linalg_eigh"), ("shampoo", "_linalg_eigh"), ("whitened", "_linalg_svd")))])
+@pytest.mark.parametrize(
+    "optimizer, op",
+    [
+        ("soap", "linalg_qr"),
+        *(pytest.param(*p, marks=pytest.mark.full) for p in (("soap", "_linalg_eigh"), ("shampoo", "_linalg_eigh"), ("whitened", "_linalg_svd"))),
+    ],
+)
 def test_another_legal_factorisation_is_innocent_and_a_wrong_one_diverges(lastbit, tmp_path, optimizer, op):
     capture = recorded(lastbit, tmp_path, optimizer, "--fault", f"{op}:signs")
     for backend in ((), TORCH):  # which has other signs
@@ -48,6 +62,7 @@ def test_another_legal_factorisation_is_innocent_and_a_wrong_one_diverges(lastbi
 
 
 # ---- the residuals by themselves ---------------------------------------------------------------------------------------------
+
 
 def ratio(op, args, results):
     operands = H.Operands(args)
@@ -70,8 +85,17 @@ def matrices(kind, dtype):
     return gram.to(dtype)
 
 
-CALLS = {"linalg_qr": ("reduced",), "_linalg_eigh": ("L", True), "_linalg_svd": (False, True, None), "linalg_cholesky_ex": (False, False),
-         "linalg_inv_ex": (False,), "linalg_lu_factor_ex": (True, False), "_linalg_solve_ex": None, "cholesky_inverse": None, "cholesky_solve": None}
+CALLS = {
+    "linalg_qr": ("reduced",),
+    "_linalg_eigh": ("L", True),
+    "_linalg_svd": (False, True, None),
+    "linalg_cholesky_ex": (False, False),
+    "linalg_inv_ex": (False,),
+    "linalg_lu_factor_ex": (True, False),
+    "_linalg_solve_ex": None,
+    "cholesky_inverse": None,
+    "cholesky_solve": None,
+}
 
 
 def call(op, a):

@@ -4,16 +4,16 @@ EXACT rows must have torch's bits (any NaN equals any NaN). For the others both 
 value computed in f64, and the shadow itself must agree with torch's own float64 result. Besides: in-place, out and foreach forms give the base
 row's bits, and bits depend neither on the instruction set nor on the thread count. A row without samples, bound or kernel fails.
 """
+
 import math
 import os
 import pathlib
 import sys
 
-import pytest
-import torch
-
 import op_harness as H
 import op_samples
+import pytest
+import torch
 from op_cases import Case, bits, blank_like, callable_op, copied, half_ulp, mapped, same_bits, tensors  # noqa: F401
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "programs"))
@@ -23,10 +23,17 @@ import training_kernels  # noqa: E402
 
 torch.set_num_threads(1)
 ROWS = H.rows()
-CUSTOM = {*serving_ops.OPS, *serving_kernels.OPS, *training_kernels.OPS,  # and FSDP2's: tests/programs/sharded.py
-          "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::chunk_cat_mixed_dtype"}
-NUMERIC = sorted(n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::")
-                 and not r.contents.text("samples").startswith("complex"))  # those: test_complex.py
+CUSTOM = {
+    *serving_ops.OPS,
+    *serving_kernels.OPS,
+    *training_kernels.OPS,  # and FSDP2's: tests/programs/sharded.py
+    "fsdp::split_with_sizes_copy",
+    "fsdp::chunk_cat",
+    "fsdp::chunk_cat_mixed_dtype",
+}
+NUMERIC = sorted(
+    n for n, r in ROWS.items() if r.contents.kernel and n.startswith("aten::") and not r.contents.text("samples").startswith("complex")
+)  # those: test_complex.py
 SWEEPS = 10 if os.environ.get("LASTBIT_FULL") == "1" else 1
 
 
@@ -40,6 +47,7 @@ def cases(name, seed=0):
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
+
 
 def allowed(row, y, twin, dtype, terms):
     """The bound of ops.h, per element (replay/machine/bound.c evaluates it for users)."""
@@ -65,8 +73,9 @@ def outside(row, got, y, twin, dtype, terms):
 def report(case, what, where, *columns):
     index = tuple(int(k) for k in torch.nonzero(where)[0]) if where.dim() else ()
     shown = ", ".join(f"{label}={t[index].item()!r}" for label, t in columns)
-    pytest.fail(f"{what} at {list(index)}, {int(where.sum())} of {where.numel()}: {shown}\n"
-                f"in {case.row.contents.text('name')}({case})", pytrace=False)
+    pytest.fail(
+        f"{what} at {list(index)}, {int(where.sum())} of {where.numel()}: {shown}\nin {case.row.contents.text('name')}({case})", pytrace=False
+    )
 
 
 def check_exact(case):
@@ -91,8 +100,16 @@ def check_bounded(case):
         for label, value in (("ours", g), ("torch", e)):
             bad = outside(case.row, value, y, w, e.dtype, terms)
             if bool(bad.any()):
-                report(case, f"{label} is outside the bound", bad, ("ours", g), ("torch", e), ("exact", y), ("twin", w),
-                       ("bound", allowed(case.row, y, w, e.dtype, terms)))
+                report(
+                    case,
+                    f"{label} is outside the bound",
+                    bad,
+                    ("ours", g),
+                    ("torch", e),
+                    ("exact", y),
+                    ("twin", w),
+                    ("bound", allowed(case.row, y, w, e.dtype, terms)),
+                )
 
 
 def check_shadow(case):
@@ -118,6 +135,7 @@ def check_shadow(case):
 
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize("name", NUMERIC)
 def test_row_computes_what_torch_computes(name):
@@ -286,8 +304,7 @@ def test_foreach_form_is_the_row_on_each_element(name):
             one = [v[k] if isinstance(v, list) and len(v) == count else v for v in before]
             got = one[0] if form == H.FOREACH_INPLACE else blank_like(expected[k])
             H.run(row, one, [got])
-            close = torch.allclose(got.double(), expected[k].double(), rtol=2.0**-7 if dtype == torch.bfloat16 else 1e-5, atol=1e-7,
-                                   equal_nan=True)
+            close = torch.allclose(got.double(), expected[k].double(), rtol=2.0**-7 if dtype == torch.bfloat16 else 1e-5, atol=1e-7, equal_nan=True)
             exact = bool(same_bits(got, expected[k]).all())
             assert exact if row.contents.flags & H.EXACT else close, f"{name} element {k}: {got} instead of {expected[k]}"
 
@@ -300,8 +317,12 @@ def test_threads_do_not_change_bits(name):
         if case.expected[0].dtype not in (torch.float32, torch.bfloat16, torch.bool) or not shaped or case.expected[0].dim() != 1:
             continue
         n = 150_001
-        grown = Case(case.row, case.op, mapped(list(case.args), lambda t: t.repeat(-(-n // t.numel()))[:n] if t.dim() == 1 and t.numel() > 1 else t),
-                     case.kwargs)
+        grown = Case(
+            case.row,
+            case.op,
+            mapped(list(case.args), lambda t: t.repeat(-(-n // t.numel()))[:n] if t.dim() == 1 and t.numel() > 1 else t),
+            case.kwargs,
+        )
         if grown.expected is None or grown.expected[0].numel() != n:
             continue
         try:

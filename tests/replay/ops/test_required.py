@@ -1,16 +1,26 @@
 """The tensors that a row cannot do without, against torch's schemas: without them an op is opaque, and no kernel is called."""
-import ctypes as C
 
-import pytest
-import torch
+import ctypes as C
 
 import op_harness as H
 import op_samples
+import pytest
+import torch
 
 NUMERIC = sorted(n for n, r in H.rows().items() if r.contents.kernel and n.startswith("aten::"))
 # Their schemas demand tensors that autograd leaves undefined all the same; kernels take them as optional.
-LEFT_UNDEFINED = {"attn_bias", "cum_seq_q", "cum_seq_k", "philox_seed", "philox_offset", "rng_state", "unused", "reserve", "reserveSpace",
-                  "workspace"}
+LEFT_UNDEFINED = {
+    "attn_bias",
+    "cum_seq_q",
+    "cum_seq_k",
+    "philox_seed",
+    "philox_offset",
+    "rng_state",
+    "unused",
+    "reserve",
+    "reserveSpace",
+    "workspace",
+}
 INSTEAD = "tensor (2, 4) torch.float32 torch.sparse_bsr"  # what the recorder writes of a tensor without bytes
 
 
@@ -49,7 +59,7 @@ def test_what_a_schema_demands_is_asked_for(name):
                 continue
             if other is None and isinstance(values[k], (list, tuple)) and not values[k]:
                 continue  # a list that may be empty
-            said = complete(row, values[:k] + [other] + values[k + 1:], [result])
+            said = complete(row, values[:k] + [other] + values[k + 1 :], [result])
             if demanded or other is not None:
                 assert said is not None, f"{name} takes {other} for its argument {arg}"
                 assert arg in said and said.startswith(name)

@@ -25,14 +25,14 @@ typedef struct shape {
 } shape;
 
 static const shape SHAPES[] = {
-    {"square", 1024, 1024, 1024, 1},   {"square", 512, 512, 512, 1},     {"square", 256, 256, 256, 1},
-    {"square", 128, 128, 128, 1},      {"square", 64, 64, 64, 1},        {"square", 32, 32, 32, 1},
-    {"layer", 512, 256, 256, 1},       {"layer", 512, 1024, 256, 1},     {"layer", 512, 256, 1024, 1},
-    {"gradient", 256, 256, 512, 1},    {"smollm", 128, 576, 576, 1},     {"smollm", 128, 1536, 576, 1},
-    {"head", 128, 49152, 576, 1},      {"attention", 128, 128, 64, 16},  {"attention", 128, 64, 128, 16},
-    {"small bmm", 32, 32, 32, 64},     {"small bmm", 16, 16, 8, 256},    {"small bmm", 8, 64, 16, 128},
-    {"skinny", 1, 1024, 1024, 1},      {"skinny", 4, 1024, 1024, 1},     {"skinny", 1024, 4, 1024, 1},
-    {"skinny", 512, 1, 512, 1},        {"skinny", 1024, 1024, 4, 1},     {"skinny", 16, 64, 4096, 1},
+    {"square", 1024, 1024, 1024, 1}, {"square", 512, 512, 512, 1},    {"square", 256, 256, 256, 1},
+    {"square", 128, 128, 128, 1},    {"square", 64, 64, 64, 1},       {"square", 32, 32, 32, 1},
+    {"layer", 512, 256, 256, 1},     {"layer", 512, 1024, 256, 1},    {"layer", 512, 256, 1024, 1},
+    {"gradient", 256, 256, 512, 1},  {"smollm", 128, 576, 576, 1},    {"smollm", 128, 1536, 576, 1},
+    {"head", 128, 49152, 576, 1},    {"attention", 128, 128, 64, 16}, {"attention", 128, 64, 128, 16},
+    {"small bmm", 32, 32, 32, 64},   {"small bmm", 16, 16, 8, 256},   {"small bmm", 8, 64, 16, 128},
+    {"skinny", 1, 1024, 1024, 1},    {"skinny", 4, 1024, 1024, 1},    {"skinny", 1024, 4, 1024, 1},
+    {"skinny", 512, 1, 512, 1},      {"skinny", 1024, 1024, 4, 1},    {"skinny", 16, 64, 4096, 1},
 };
 
 static double now(void)
@@ -53,12 +53,12 @@ static void *filled(lb_dtype dtype, size_t n)
 }
 
 /* Runs `statement` often enough to be measured; keeps the best seconds of one run in `best`. */
-#define TIME(best, runs, statement)                                                                          \
-    do {                                                                                                     \
-        double t_ = now();                                                                                   \
-        for (size_t r_ = 0; r_ < (runs); r_++) statement;                                                    \
-        t_ = (now() - t_) / (double)(runs);                                                                  \
-        if (t_ < (best)) best = t_;                                                                          \
+#define TIME(best, runs, statement)                                                                                    \
+    do {                                                                                                               \
+        double t_ = now();                                                                                             \
+        for (size_t r_ = 0; r_ < (runs); r_++) statement;                                                              \
+        t_ = (now() - t_) / (double)(runs);                                                                            \
+        if (t_ < (best)) best = t_;                                                                                    \
     } while (0)
 
 typedef struct sides {
@@ -74,7 +74,8 @@ static void ours(const sides *x, const lb_matmul_options *options)
     const shape *s = x->s;
     const lb_matrix a = {x->a, x->dtype, x->ta ? 1 : (ptrdiff_t)s->k, x->ta ? (ptrdiff_t)s->m : 1};
     const lb_matrix b = {x->b, x->dtype, x->tb ? 1 : (ptrdiff_t)s->n, x->tb ? (ptrdiff_t)s->k : 1};
-    const lb_matmul_batch batch = {s->batch, (ptrdiff_t)(s->m * s->k), (ptrdiff_t)(s->k * s->n), (ptrdiff_t)(s->m * s->n)};
+    const lb_matmul_batch batch = {s->batch, (ptrdiff_t)(s->m * s->k), (ptrdiff_t)(s->k * s->n),
+                                   (ptrdiff_t)(s->m * s->n)};
     if (lb_matmul_batched_f32(&batch, s->m, s->n, s->k, &a, &b, x->c, (ptrdiff_t)s->n, options) != LB_OK) abort();
 }
 
@@ -85,7 +86,8 @@ static void openblas(const sides *x)
     const int m = (int)s->m, n = (int)s->n, k = (int)s->k;
     for (size_t i = 0; i < s->batch; i++)
         cblas_sgemm(CblasRowMajor, x->ta ? CblasTrans : CblasNoTrans, x->tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
-                    x->fa + i * s->m * s->k, x->ta ? m : k, x->fb + i * s->k * s->n, x->tb ? k : n, 0, x->c + i * s->m * s->n, n);
+                    x->fa + i * s->m * s->k, x->ta ? m : k, x->fb + i * s->k * s->n, x->tb ? k : n, 0,
+                    x->c + i * s->m * s->n, n);
 #else
     (void)x;
 #endif
@@ -131,11 +133,12 @@ static void compare(const shape *s)
             const rates r = measure(&x, &plain);
             const double ratio = r.blas > 0 ? r.ours / r.blas : 0;
             if (ratio < worst_ratio) worst_ratio = ratio;
-            printf("  %s%c%c %5.1f/%5.1f %4.2f%c", dtype ? "bf16 " : "", x.ta ? 'T' : 'N', x.tb ? 'T' : 'N', r.ours, r.blas, ratio,
-                   ratio < 0.7 ? '!' : ' ');
+            printf("  %s%c%c %5.1f/%5.1f %4.2f%c", dtype ? "bf16 " : "", x.ta ? 'T' : 'N', x.tb ? 'T' : 'N', r.ours,
+                   r.blas, ratio, ratio < 0.7 ? '!' : ' ');
         }
     x.a = x.fa, x.b = x.fb, x.dtype = LB_F32, x.ta = x.tb = false;
-    const double whole = measure(&x, &plain).ours, blocks = measure(&x, &blocked).ours / whole, adds = measure(&x, &rounded).ours;
+    const double whole = measure(&x, &plain).ours, blocks = measure(&x, &blocked).ours / whole,
+                 adds = measure(&x, &rounded).ours;
     printf("  blocked:64 %4.2f of it, bf16 adds %4.1f\n", blocks, adds);
     if (adds < emulated_per_add) emulated_per_add = adds;
     if (s->k > 64 && blocks < emulated_blocks) emulated_blocks = blocks;
@@ -156,7 +159,8 @@ int main(int argc, char **argv)
         compare(&one);
     } else {
         for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++) compare(&SHAPES[i]);
-        printf("least ratio %.2f; a rounding at every addition: at least %.1f GFLOP/s; blocked:64 at least %.2f of the plain chain\n",
+        printf("least ratio %.2f; a rounding at every addition: at least %.1f GFLOP/s; blocked:64 at least %.2f of the "
+               "plain chain\n",
                worst_ratio, emulated_per_add, emulated_blocks);
     }
     lb_matmul_release();

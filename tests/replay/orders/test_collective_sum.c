@@ -18,7 +18,8 @@ static float golden(const char *text, int64_t count, int64_t at)
     }
     lb_order order;
     assert_int_equal(lb_order_parse(text, &order, NULL), LB_OK);
-    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, 4, (const void *const *)ranks, LB_BF16, count, out, NULL), LB_OK);
+    assert_int_equal(
+        lb_collective_reduce(&order, LB_REDUCE_SUM, 4, (const void *const *)ranks, LB_BF16, count, out, NULL), LB_OK);
     float result;
     lb_load_f32(&result, LB_BF16, &out[at], 1);
     for (int r = 0; r < 4; r++) free(ranks[r]);
@@ -45,8 +46,8 @@ static void golden_vectors_come_out(void **state)
 static void pieces_cover_every_element_once_and_fold_every_rank(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"gloo", "ring", "ring:2:8", "mpi_ring", "tree", "tree:2", "rank", "wide", "rotated",
-                                        "doubling", "rabenseifner"};
+    static const char *const texts[] = {"gloo", "ring", "ring:2:8", "mpi_ring", "tree",        "tree:2",
+                                        "rank", "wide", "rotated",  "doubling", "rabenseifner"};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++)
         for (uint32_t n = 1; n <= 9; n++)
             for (int64_t count = 0; count < 40; count += 13) {

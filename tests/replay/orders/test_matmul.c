@@ -45,7 +45,8 @@ static float at_f32(const lb_matrix *x, size_t i, size_t j, const lb_matmul_opti
 }
 
 /* The definition. */
-static float plain_f32(size_t i, size_t j, size_t k, const lb_matrix *a, const lb_matrix *b, float c, const lb_matmul_options *o)
+static float plain_f32(size_t i, size_t j, size_t k, const lb_matrix *a, const lb_matrix *b, float c,
+                       const lb_matmul_options *o)
 {
     const bool blocked = o->block && (o->block < k || o->add);
     float total = o->add ? c : 0, acc = blocked ? 0 : total;
@@ -80,7 +81,8 @@ static void same_f32(float got, float want)
 }
 
 /* Checks `samples` outputs (0: all) of one product on every instruction set and with one and two threads. */
-static void check(size_t m, size_t n, size_t k, lb_dtype ta, lb_dtype tb, int la, int lb, const lb_matmul_options *o, size_t samples)
+static void check(size_t m, size_t n, size_t k, lb_dtype ta, lb_dtype tb, int la, int lb, const lb_matmul_options *o,
+                  size_t samples)
 {
     const ptrdiff_t ldc = (ptrdiff_t)n + 3;
     const size_t size = m * (size_t)ldc;
@@ -118,8 +120,8 @@ static const lb_matmul_options plain = LB_MATMUL_OPTIONS_INIT;
 static void every_shape_and_layout_is_the_plain_chain(void **state)
 {
     (void)state;
-    static const size_t sizes[][3] = {{1, 1, 1},   {1, 33, 40},  {14, 32, 5},  {15, 31, 17}, {6, 16, 257}, {29, 65, 64},
-                                      {7, 1, 300}, {40, 17, 1},  {3, 100, 600}, {64, 48, 33}, {13, 7, 513}, {2, 2, 0}};
+    static const size_t sizes[][3] = {{1, 1, 1},   {1, 33, 40}, {14, 32, 5},   {15, 31, 17}, {6, 16, 257}, {29, 65, 64},
+                                      {7, 1, 300}, {40, 17, 1}, {3, 100, 600}, {64, 48, 33}, {13, 7, 513}, {2, 2, 0}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int layouts = 0; layouts < 9; layouts++)
             check(sizes[s][0], sizes[s][1], sizes[s][2], LB_F32, LB_F32, layouts % 3, layouts / 3, &plain, 40);
@@ -148,11 +150,24 @@ static void options_are_those_of_the_definition(void **state)
 {
     (void)state;
     static const lb_matmul_options variants[] = {
-        {.block = 32},           {.block = 100},        {.block = 520},          {.block = 7, .add = true},
-        {.add = true},           {.absolute = true},    {.tf32 = LB_TF32_RZ},    {.tf32 = LB_TF32_RNA},
-        {.tf32 = LB_TF32_RNE},   {.input = LB_BF16},    {.input = LB_E4M3FN},    {.accumulate = LB_BF16},
-        {.accumulate = LB_F16},  {.accumulate = LB_BF16, .block = 64}, {.accumulate = LB_F16, .block = 600},
-        {.block = 600, .add = true}, {.accumulate = LB_E5M2, .add = true}, {.input = LB_BF16, .accumulate = LB_BF16, .absolute = true},
+        {.block = 32},
+        {.block = 100},
+        {.block = 520},
+        {.block = 7, .add = true},
+        {.add = true},
+        {.absolute = true},
+        {.tf32 = LB_TF32_RZ},
+        {.tf32 = LB_TF32_RNA},
+        {.tf32 = LB_TF32_RNE},
+        {.input = LB_BF16},
+        {.input = LB_E4M3FN},
+        {.accumulate = LB_BF16},
+        {.accumulate = LB_F16},
+        {.accumulate = LB_BF16, .block = 64},
+        {.accumulate = LB_F16, .block = 600},
+        {.block = 600, .add = true},
+        {.accumulate = LB_E5M2, .add = true},
+        {.input = LB_BF16, .accumulate = LB_BF16, .absolute = true},
         {.block = 4000, .add = true},
     };
     for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
@@ -182,7 +197,8 @@ static void doubles_are_the_plain_chain(void **state)
             for (size_t e = 0; e < m * n; e += 7) {
                 double acc = 0;
                 for (size_t p = 0; p < k; p++)
-                    acc = fma(a[layout ? p * m + e / n : e / n * k + p], b[layout ? e % n * k + p : p * n + e % n], acc);
+                    acc =
+                        fma(a[layout ? p * m + e / n : e / n * k + p], b[layout ? e % n * k + p : p * n + e % n], acc);
                 if (isnan(acc))
                     assert_true(isnan(c[0][e]));
                 else
@@ -203,7 +219,8 @@ static void a_batch_is_its_products(void **state)
     const lb_matrix mb = {b, LB_F32, N, 1};
     lb_matrix ma = {a, LB_F32, K, 1};
     const lb_matmul_options two = {.size = sizeof two, .threads = 2};
-    assert_int_equal(lb_matmul_batched_f32(&(lb_matmul_batch){BATCH, M * K, 0, M * N}, M, N, K, &ma, &mb, whole[0], N, &two), LB_OK);
+    assert_int_equal(
+        lb_matmul_batched_f32(&(lb_matmul_batch){BATCH, M * K, 0, M * N}, M, N, K, &ma, &mb, whole[0], N, &two), LB_OK);
     for (int i = 0; i < BATCH; i++) {
         ma.data = a + i * M * K;
         assert_int_equal(lb_matmul_f32(M, N, K, &ma, &mb, one, N, NULL), LB_OK);

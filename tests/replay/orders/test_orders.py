@@ -1,26 +1,65 @@
 """Orders, precisions, named kernels and threads of the rows that sum; and rows that only another device calls by their name."""
+
 import ctypes as C
 import math
 import pathlib
 import sys
 
 import numpy as np
+import op_harness as H
 import pytest
+import test_ops_torch as T
 import torch
 
-import op_harness as H
-import test_ops_torch as T
-
-KINDS = ["sequential", "pairwise", "cascade", "blocked", "splitk", "lanes", "butterfly", "exact", "numpy", "torch",
-         "tensorcore", "tree", "streamk", "dpbf16", "torchdot", "halved", "folded", "eights"]
-ORDERS = [("sequential", 0, 0), ("pairwise", 0, 0), ("cascade", 8, 0), ("cascade", 16, 0), ("cascade", 1, 0),
-          ("blocked", 5, 0), ("blocked", 64, 0), ("splitk", 3, 0), ("splitk", 3, 0x021), ("lanes", 4, 0), ("butterfly", 32, 4), ("exact", 0, 0), ("numpy", 0, 0), ("torch", 2, 0),
-          ("dpbf16", 16, 0), ("torchdot", 0, 0), ("halved", 16, 0), ("eights", 0, 0)]
+KINDS = [
+    "sequential",
+    "pairwise",
+    "cascade",
+    "blocked",
+    "splitk",
+    "lanes",
+    "butterfly",
+    "exact",
+    "numpy",
+    "torch",
+    "tensorcore",
+    "tree",
+    "streamk",
+    "dpbf16",
+    "torchdot",
+    "halved",
+    "folded",
+    "eights",
+]
+ORDERS = [
+    ("sequential", 0, 0),
+    ("pairwise", 0, 0),
+    ("cascade", 8, 0),
+    ("cascade", 16, 0),
+    ("cascade", 1, 0),
+    ("blocked", 5, 0),
+    ("blocked", 64, 0),
+    ("splitk", 3, 0),
+    ("splitk", 3, 0x021),
+    ("lanes", 4, 0),
+    ("butterfly", 32, 4),
+    ("exact", 0, 0),
+    ("numpy", 0, 0),
+    ("torch", 2, 0),
+    ("dpbf16", 16, 0),
+    ("torchdot", 0, 0),
+    ("halved", 16, 0),
+    ("eights", 0, 0),
+]
 HEAD, ALIGNED, AFTER, AGAIN, PAIRS, ROUNDED = (1 << i for i in range(6))  # options of folded; aligned's number is from bit 8 on
-FOLDED = {"folded:4,aligned:0,tail:after,rounded": ("folded", 4, ALIGNED | AFTER | ROUNDED), "folded:8,pairs": ("folded", 8, PAIRS),
-          "folded:4,aligned:3,tail:after,rounded": ("folded", 4, ALIGNED | AFTER | ROUNDED | 3 << 8),
-          "folded:16,head:1,tail:again": ("folded", 16, HEAD | AGAIN), "folded:16,rounded": ("folded", 16, ROUNDED),
-          "folded:4,head:1,tail:after,rounded": ("folded", 4, HEAD | AFTER | ROUNDED)}
+FOLDED = {
+    "folded:4,aligned:0,tail:after,rounded": ("folded", 4, ALIGNED | AFTER | ROUNDED),
+    "folded:8,pairs": ("folded", 8, PAIRS),
+    "folded:4,aligned:3,tail:after,rounded": ("folded", 4, ALIGNED | AFTER | ROUNDED | 3 << 8),
+    "folded:16,head:1,tail:again": ("folded", 16, HEAD | AGAIN),
+    "folded:16,rounded": ("folded", 16, ROUNDED),
+    "folded:4,head:1,tail:after,rounded": ("folded", 4, HEAD | AFTER | ROUNDED),
+}
 ROW_ORDERS = {**FOLDED, "eights": ("eights", 0, 0), "lanes:1": ("lanes", 1, 0), "sequential": ("sequential", 0, 0)}
 ORDERS += FOLDED.values()
 BF16 = H.DTYPES[torch.bfloat16]
@@ -50,8 +89,7 @@ def randn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-SUMMING = [n for n in T.NUMERIC if T.ROWS[n].contents.flags & (H.REDUCTION | H.MATMUL)
-           and not T.ROWS[n].contents.flags & (H.EXACT | H.DISCONTINUOUS)]
+SUMMING = [n for n in T.NUMERIC if T.ROWS[n].contents.flags & (H.REDUCTION | H.MATMUL) and not T.ROWS[n].contents.flags & (H.EXACT | H.DISCONTINUOUS)]
 
 
 @pytest.mark.parametrize("name", SUMMING)
@@ -89,7 +127,7 @@ def test_blocked_product_is_the_sum_of_its_blocks():
     blocked = run("mm", [a, b], [(7, 9)], method(("blocked", 32, 0)))[0]
     total = torch.zeros(7, 9)
     for k in range(0, 100, 32):
-        total = total + run("mm", [a[:, k:k + 32], b[k:k + 32]], [(7, 9)])[0]
+        total = total + run("mm", [a[:, k : k + 32], b[k : k + 32]], [(7, 9)])[0]
     assert torch.equal(blocked, total)
 
 
@@ -140,8 +178,16 @@ THREADED = {
     "mm": lambda: [randn(150, 200), randn(200, 170, seed=1)],
     "bmm": lambda: [randn(6, 50, 90), randn(6, 90, 70, seed=1)],
     "native_layer_norm": lambda: [randn(300, 700), [700], randn(700, seed=1), randn(700, seed=2), 1e-5],
-    "native_layer_norm_backward": lambda: [randn(300, 700), randn(300, 700, seed=1), [700], randn(300, 1, seed=2),
-                                           randn(300, 1, seed=3).abs(), randn(700, seed=4), randn(700), [True] * 3],
+    "native_layer_norm_backward": lambda: [
+        randn(300, 700),
+        randn(300, 700, seed=1),
+        [700],
+        randn(300, 1, seed=2),
+        randn(300, 1, seed=3).abs(),
+        randn(700, seed=4),
+        randn(700),
+        [True] * 3,
+    ],
     "amax": lambda: [randn(300, 700), [0], False],
     "cumsum": lambda: [randn(300, 700), 1, None],
     "embedding": lambda: [randn(500, 300), torch.arange(600).view(2, 300) % 500, -1, False, False],
@@ -154,7 +200,7 @@ THREADED = {
 def test_bits_do_not_depend_on_the_number_of_threads(name):
     values = THREADED[name]()
     op = H.torch_op(f"aten::{name}")
-    blanks = [T.blank_like(t) for t in T.tensors(op(*values[:len([p for p in op._schema.arguments if not p.kwarg_only])]))]
+    blanks = [T.blank_like(t) for t in T.tensors(op(*values[: len([p for p in op._schema.arguments if not p.kwarg_only])]))]
     results = []
     for dtype in (torch.float32, torch.bfloat16):
         given = T.mapped(values, lambda t: t.to(dtype) if t.dtype == torch.float32 else t)
@@ -169,6 +215,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(name):
 
 
 # ---- names that other devices record ------------------------------------------------------------------------------------
+
 
 def attention_inputs():
     q, k, v = (randn(2, 3, 33, 16, seed=s) for s in range(3))
@@ -192,9 +239,10 @@ def test_cuda_attention_backward_names_compute_the_same():
     expected = run("_scaled_dot_product_flash_attention_for_cpu_backward", [g, q, k, v, y, lse, 0.0, True, None, None], shapes)
     nothing = torch.zeros(0, dtype=torch.int64)
     for name, values in (
-            ("flash", [g, q, k, v, y, lse, nothing, nothing, 33, 33, 0.0, True, nothing, nothing, None]),
-            ("efficient", [g, q, k, v, None, y, lse, nothing, nothing, 0.0, [True] * 3 + [False], True, None]),
-            ("cudnn", [g, q, k, v, y, lse, nothing, nothing, None, nothing, nothing, 33, 33, 0.0, True, None])):
+        ("flash", [g, q, k, v, y, lse, nothing, nothing, 33, 33, 0.0, True, nothing, nothing, None]),
+        ("efficient", [g, q, k, v, None, y, lse, nothing, nothing, 0.0, [True] * 3 + [False], True, None]),
+        ("cudnn", [g, q, k, v, y, lse, nothing, nothing, None, nothing, nothing, 33, 33, 0.0, True, None]),
+    ):
         for a, b in zip(run(f"_scaled_dot_product_{name}_attention_backward", values, shapes), expected):
             assert torch.equal(a, b), name
 
@@ -236,8 +284,9 @@ def test_rms_norm_backward_is_the_derivative():
     g = randn(4, 9, seed=2).double()
     rstd = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
     (x * rstd * gamma).backward(g)
-    dx, dgamma = run("_fused_rms_norm_backward", [g, x.detach(), [9], rstd.detach(), gamma.detach(), [True, True]],
-                     [(4, 9), (9,)], dtype=torch.float64)
+    dx, dgamma = run(
+        "_fused_rms_norm_backward", [g, x.detach(), [9], rstd.detach(), gamma.detach(), [True, True]], [(4, 9), (9,)], dtype=torch.float64
+    )
     assert torch.allclose(dx, x.grad, rtol=1e-12, atol=1e-12) and torch.allclose(dgamma, gamma.grad, rtol=1e-12, atol=1e-12)
     assert not math.isnan(float(dx.sum()))
 
@@ -245,7 +294,7 @@ def test_rms_norm_backward_is_the_derivative():
 @pytest.mark.parametrize("n", [7, 8, 100, 129, 1000, 8191, 8192, 100003])
 def test_numpy_is_what_numpy_does(n):
     x = randn(n, seed=n)
-    y, = run("sum", [x, None], [()], method(("numpy", 0, 0)))
+    (y,) = run("sum", [x, None], [()], method(("numpy", 0, 0)))
     assert y.item() == x.numpy().sum().item()
 
 
@@ -261,7 +310,7 @@ def test_torch_is_what_torch_does_with_as_many_threads(threads, count):
     threads(count)
     for n in (1000, 32767, 32768, 65537, 100003):
         x = randn(n, seed=n)
-        y, = run("sum", [x, None], [()], method(("torch", count, 0)))
+        (y,) = run("sum", [x, None], [()], method(("torch", count, 0)))
         assert y.item() == x.sum().item(), n
 
 
@@ -269,12 +318,15 @@ def test_torch_is_what_torch_does_with_as_many_threads(threads, count):
 @pytest.mark.parametrize("k", [64, 500, 700, 1000, 1024, 1100])
 def test_torch_is_what_mkl_does_with_as_many_threads(threads, count, k):
     """Read off from MKL on Intel's processors with AVX-512. (On AMD's it halves k beyond 192 and takes blocks of 192 beyond 384.)"""
-    if not torch.backends.mkl.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512" or \
-            "GenuineIntel" not in pathlib.Path("/proc/cpuinfo").read_text():
+    if (
+        not torch.backends.mkl.is_available()
+        or torch.backends.cpu.get_cpu_capability() != "AVX512"
+        or "GenuineIntel" not in pathlib.Path("/proc/cpuinfo").read_text()
+    ):
         pytest.skip("known of MKL with AVX-512 on Intel's processors only")
     threads(count)
     a, b = randn(48, k, seed=k), randn(k, 64, seed=k + 1)
-    y, = run("mm", [a, b], [(48, 64)], method(("torch", count, 0)))
+    (y,) = run("mm", [a, b], [(48, 64)], method(("torch", count, 0)))
     assert torch.equal(y, a @ b)
 
 
@@ -288,7 +340,7 @@ def test_dpbf16_is_what_onednn_does_with_avx512_bf16(threads, m, n, k):
         pytest.skip("another instruction multiplies bf16 here")
     threads(1)
     a, b = randn(m, k, seed=k).bfloat16(), randn(k, n, seed=k + 1).bfloat16()
-    y, = run("mm", [a, b], [(m, n)], method(("dpbf16", 512, 0)), dtype=torch.bfloat16)
+    (y,) = run("mm", [a, b], [(m, n)], method(("dpbf16", 512, 0)), dtype=torch.bfloat16)
     assert torch.equal(y, a @ b)
 
 
@@ -299,7 +351,7 @@ def test_torchdot_is_what_torch_does_without_onednn(threads, monkeypatch, m, n, 
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     a, w = randn(m, k, seed=k).to(dtype), randn(n, k, seed=k + 1).to(dtype)
     expected = torch.nn.functional.linear(a, w)
-    y, = run("mm", [a, w.t()], [(m, n)], method(("torchdot", 0, 0)), dtype=dtype)
+    (y,) = run("mm", [a, w.t()], [(m, n)], method(("torchdot", 0, 0)), dtype=dtype)
     assert torch.equal(y, expected)
 
 
@@ -330,7 +382,7 @@ def emulated(order, x, b):
         return acc
 
     def to_lanes(lanes, terms, y):
-        return [take(acc, terms[i::len(lanes)], y) for i, acc in enumerate(lanes)]
+        return [take(acc, terms[i :: len(lanes)], y) for i, acc in enumerate(lanes)]
 
     def fold(lanes):
         return folded([a + b for a, b in zip(lanes[::2], lanes[1::2])] if options & PAIRS else lanes)
@@ -375,17 +427,27 @@ def emulated(order, x, b):
 def test_orders_of_kernels_for_one_row_are_what_they_say(name):
     for k, n in [(1, 4), (2, 17), (5, 6), (16, 7), (17, 21), (33, 6), (40, 23), (67, 7), (97, 18), (130, 5)]:
         a, b = randn(2, k, seed=k), randn(k, n, seed=n)
-        y, = run("mm", [a, b], [(2, n)], method(ROW_ORDERS[name]))
+        (y,) = run("mm", [a, b], [(2, n)], method(ROW_ORDERS[name]))
         expected = np.stack([emulated(ROW_ORDERS[name], row.numpy(), b.numpy()) for row in a])
         assert np.array_equal(y.numpy(), expected), (k, n)
 
 
-@pytest.mark.parametrize("most,k,blocks", [(192, 192, [192]), (192, 193, [96, 96, 1]), (192, 383, [191, 191, 1]), (192, 384, [192, 192]),
-                                           (192, 500, [192, 192, 116]), (192, 577, [192, 192, 192, 1]), (64, 100, [50, 50])])
+@pytest.mark.parametrize(
+    "most,k,blocks",
+    [
+        (192, 192, [192]),
+        (192, 193, [96, 96, 1]),
+        (192, 383, [191, 191, 1]),
+        (192, 384, [192, 192]),
+        (192, 500, [192, 192, 116]),
+        (192, 577, [192, 192, 192, 1]),
+        (64, 100, [50, 50]),
+    ],
+)
 def test_halved_cuts_where_it_says(most, k, blocks):
     """Blocks of their own, added in order."""
     a, b = randn(5, k, seed=k), randn(k, 9, seed=k + 1)
-    y, = run("mm", [a, b], [(5, 9)], method(("halved", most, 0)))
+    (y,) = run("mm", [a, b], [(5, 9)], method(("halved", most, 0)))
     parts = [run("mm", [x.contiguous(), z], [(5, 9)])[0] for x, z in zip(a.split(blocks, 1), b.split(blocks))]
     total = parts[0]
     for part in parts[1:]:
@@ -401,8 +463,26 @@ def plain(a, b): return torch.mm(a, b)
 def transposed(a, b): return torch.mm(a, b.t().contiguous().t())
 """)
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    done = lastbit.json("order", "--interpreter", sys.executable, "--python", f"live:{layout}", "--as", "matmul", "--arrays", "torch", "-n", k,
-                        "--rows", rows, "--columns", 64, "--threads", 1, expect=None)
+    done = lastbit.json(
+        "order",
+        "--interpreter",
+        sys.executable,
+        "--python",
+        f"live:{layout}",
+        "--as",
+        "matmul",
+        "--arrays",
+        "torch",
+        "-n",
+        k,
+        "--rows",
+        rows,
+        "--columns",
+        64,
+        "--threads",
+        1,
+        expect=None,
+    )
     group = done["groups"][0]
     if len(done["groups"]) > 1 or not group["name"] or group["confirmed"] < group["tried"]:
         pytest.skip(f"torch adds up in another order here: {group['name']}, {group['arithmetic']}, {(group['tree'] or {}).get('text', '')[:200]}")
@@ -420,7 +500,7 @@ def test_rows_have_the_bits_of_the_library_s_kernel(lastbit, tmp_path, threads, 
         for n in (4, 5, 6, 7, 31, 64, 250, 576):
             a, b = randn(1, k, seed=k), randn(k, n, seed=n)
             w = b.t().contiguous()
-            y, = run("mm", [a, b], [(1, n)], method(ROW_ORDERS[name]))
+            (y,) = run("mm", [a, b], [(1, n)], method(ROW_ORDERS[name]))
             products = {"mm": a @ b} if layout == "plain" else {"mm": a @ w.t(), "linear": torch.nn.functional.linear(a, w)}
             if k * n >= 400:  # torch's own loops multiply smaller batches
                 second = b[None] if layout == "plain" else w.t()[None]
@@ -438,7 +518,7 @@ def test_halved_is_what_mkl_does_where_the_processor_is_not_intel_s(lastbit, tmp
     for k in (64, 192, 193, 383, 384, 385, 500, 577, 1000):
         for m, n in ((16, 16), (4, 64), (65, 65), (12, 300)):
             a, b = randn(m, k, seed=k), randn(k, n, seed=k + 1)
-            y, = run("mm", [a, b], [(m, n)], method(("halved", 192, 0)))
+            (y,) = run("mm", [a, b], [(m, n)], method(("halved", 192, 0)))
             assert torch.equal(y, a @ b), (m, n, k)
             assert torch.equal(y, a @ b.t().contiguous().t()), (m, n, k)
 
@@ -446,8 +526,10 @@ def test_halved_is_what_mkl_does_where_the_processor_is_not_intel_s(lastbit, tmp
 def test_pairs_and_folds_add_up_as_they_say():
     """Terms that tell the order: in f32 a 1 beside 2^24 is lost, and two of them are not if they meet first."""
     big, ones = 2.0**24, torch.ones(1, 1)
+
     def summed(x, order):
         return run("mm", [torch.tensor([x]), ones.expand(len(x), 1).contiguous()], [(1, 1)], method(order))[0].item()
+
     assert summed([big, 1, 1, 0], ("dpbf16", 512, 0)) == big  # ((1 + big) + 0) + 1
     assert summed([1, 1, big, 0], ("dpbf16", 512, 0)) == big + 2
     assert summed([0, 0, big, 0, 1, 1], ("dpbf16", 2, 0)) == big + 2  # the pair is a chain of its own
@@ -465,7 +547,7 @@ def test_stream_k_cuts_tiles_where_shares_end(shares, edge, shape):
     """Every tile is the sum, in order, of the chains between the borders of equal shares of all steps of 32 terms."""
     m, n, k = shape
     a, b = randn(m, k), randn(k, n, seed=1)
-    ours, = run("mm", [a, b], [(m, n)], method(("streamk", shares, edge)))
+    (ours,) = run("mm", [a, b], [(m, n)], method(("streamk", shares, edge)))
     each, columns = -(-k // 32), -(-n // edge)
     steps = -(-m // edge) * columns * each
     shares = min(shares, steps)
@@ -477,10 +559,10 @@ def test_stream_k_cuts_tiles_where_shares_end(shares, edge, shape):
         for i, (first, last) in enumerate(zip(cuts, cuts[1:])):
             terms = slice((first - t * each) * 32, (last - t * each) * 32)
             x, y = a[rows, terms].contiguous(), b[terms, cols].contiguous()
-            part, = run("mm", [x, y], [(x.shape[0], y.shape[1])])
+            (part,) = run("mm", [x, y], [(x.shape[0], y.shape[1])])
             expected[rows, cols] = part if i == 0 else expected[rows, cols] + part
     assert torch.equal(ours, expected)
-    plain, = run("mm", [a, b], [(m, n)])
+    (plain,) = run("mm", [a, b], [(m, n)])
     assert torch.equal(ours, plain) == all(c % each == 0 for c in borders)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 

@@ -2,6 +2,7 @@
 
 A digest over everything computed, in order, stands for all of it. LASTBIT_ISA caps the instruction set; above what the
 processor has, it changes nothing."""
+
 import os
 
 import pytest
@@ -25,8 +26,13 @@ FULL = {
     "fused": (HF, [*WIDE, "--optimizer", "fused"], ["--level", "sources"]),
 }
 SETTINGS = [(1, "scalar"), (2, "scalar"), (1, "avx2"), (3, "avx2"), (7, "avx512"), (1, "avx512")]
-SWAPS = [["--rounding", "=stochastic:7"], ["--order", "=pairwise"], ["--precision", "=f64"], ["--precision", "phase=forward=e4m3"],
-         ["--order", "=blocked:48"]]
+SWAPS = [
+    ["--rounding", "=stochastic:7"],
+    ["--order", "=pairwise"],
+    ["--precision", "=f64"],
+    ["--precision", "phase=forward=e4m3"],
+    ["--order", "=blocked:48"],
+]
 
 
 @pytest.fixture(scope="module")

@@ -116,10 +116,10 @@ static float defined(const lb_schedule *s, const float *x, int n)
     }
 }
 
-static const char *const texts[] = {"sequential", "pairwise",     "blocked:1",     "blocked:7",        "blocked:64",
-                                    "splitk:3",   "splitk:8",     "lanes:1",       "lanes:8",          "lanes:100",
-                                    "butterfly:8x1", "butterfly:32x4", "butterfly:128x8", "butterfly:1024x1",
-                                    "numpy"};
+static const char *const texts[] = {"sequential",      "pairwise",         "blocked:1",     "blocked:7",
+                                    "blocked:64",      "splitk:3",         "splitk:8",      "lanes:1",
+                                    "lanes:8",         "lanes:100",        "butterfly:8x1", "butterfly:32x4",
+                                    "butterfly:128x8", "butterfly:1024x1", "numpy"};
 #define TEXTS (sizeof texts / sizeof *texts)
 
 static bool same_bits(float a, float b)
@@ -244,8 +244,8 @@ static void texts_parse_and_print(void **state)
     assert_string_equal(lb_schedule_print(&s, text), "cascade:8");
     assert_int_equal(lb_schedule_parse("butterfly:256", &s, NULL), LB_OK);
     assert_int_equal(s.vector, 1);
-    static const char *const wrong[] = {"",          "blocked",     "blocked:0",    "blocked:-4",    "blocked:7x2",
-                                        "lanes:2000", "cascade:7",  "butterfly:48", "butterfly:12",  "sequential:3",
+    static const char *const wrong[] = {"",           "blocked",     "blocked:0",     "blocked:-4",   "blocked:7x2",
+                                        "lanes:2000", "cascade:7",   "butterfly:48",  "butterfly:12", "sequential:3",
                                         "sequentia",  "sequential ", "blocked:64abc", "butterfly:32x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         lb_err err = LB_ERR_INIT;

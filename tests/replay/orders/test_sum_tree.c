@@ -68,8 +68,7 @@ static void broken_texts_are_rejected_with_a_reason(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         lb_err err = LB_ERR_INIT;
         lb_sum_tree *tree;
-        if (lb_sum_tree_parse(texts[i][0], &tree, &err) != LB_ERR_INVALID)
-            fail_msg("\"%s\" was accepted", texts[i][0]);
+        if (lb_sum_tree_parse(texts[i][0], &tree, &err) != LB_ERR_INVALID) fail_msg("\"%s\" was accepted", texts[i][0]);
         if (!strstr(err.message, texts[i][1])) fail_msg("\"%s\": %s", texts[i][0], err.message);
         assert_null(tree);
     }
@@ -219,15 +218,13 @@ static void a_tree_run_has_the_bits_of_its_order(void **state)
                 const float *x = narrow ? bf16 : plain; /* the engine rounds a first term too: 0 + x */
                 for (int i = 0; i < counts[c]; i++) wide[i] = narrow ? x[i] : x[i] * 1.0000001;
                 assert_int_equal(lb_schedule_parse(orders[o], &s, NULL), LB_OK);
-                assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F32, &tree, NULL),
-                                 LB_OK);
+                assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F32, &tree, NULL), LB_OK);
                 float got, want = lb_sum_f32(&s, x, counts[c], rule.accumulate);
                 assert_int_equal(lb_sum_tree_run_f32(tree, &rule, x, 1, 1, &got), LB_OK);
                 if (memcmp(&got, &want, 4))
                     fail_msg("%s of %d terms: %a, the tree gives %a", orders[o], counts[c], want, got);
                 lb_sum_tree_free(tree);
-                assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F64, &tree, NULL),
-                                 LB_OK);
+                assert_int_equal(lb_schedule_tree(&s, (uint32_t)counts[c], LB_SUM_ROW, LB_F64, &tree, NULL), LB_OK);
                 double wide_got, wide_want = lb_sum_f64(&s, wide, counts[c], rule.accumulate);
                 assert_int_equal(lb_sum_tree_run_f64(tree, &rule, wide, 1, 1, &wide_got), LB_OK);
                 if (memcmp(&wide_got, &wide_want, 8)) fail_msg("%s of %d doubles", orders[o], counts[c]);
@@ -309,8 +306,7 @@ static void fused_nodes_are_rounded_once_or_as_a_unit_does_it(void **state)
     const float x[5] = {1, 0x1p-24f, 0x1p-60f, 0x1p-24f, -1};
     float out;
     assert_int_equal(lb_sum_tree_run_f32(tree, &(lb_tree_rule){0}, x, 1, 1, &out), LB_OK);
-    assert_float_equal(out, 0x1p-23f + 0x1p-24f,
-                       0); /* just above the tie: one rounding sees it, two would not */
+    assert_float_equal(out, 0x1p-23f + 0x1p-24f, 0); /* just above the tie: one rounding sees it, two would not */
     lb_sum_tree_free(tree);
     /* products on a tensor core, as the product itself computes them */
     enum { K = 75, N = 18 };
@@ -323,8 +319,8 @@ static void fused_nodes_are_rounded_once_or_as_a_unit_does_it(void **state)
     lb_schedule s;
     lb_schedule_parse("tensorcore:h100", &s, NULL);
     assert_int_equal(lb_tensor_core_find((int)s.size, LB_BF16, LB_BF16, LB_NO_DTYPE, &core, NULL), LB_OK);
-    lb_tensor_core_product(&core, 1, N, K, &(lb_matrix){a, LB_F32, K, 1}, &(lb_matrix){b, LB_F32, N, 1}, want,
-                           N, 0, false);
+    lb_tensor_core_product(&core, 1, N, K, &(lb_matrix){a, LB_F32, K, 1}, &(lb_matrix){b, LB_F32, N, 1}, want, N, 0,
+                           false);
     assert_int_equal(lb_schedule_tree(&s, K, LB_SUM_PRODUCT, LB_BF16, &tree, NULL), LB_OK);
     assert_int_equal(lb_sum_tree_products_f32(tree, &(lb_tree_rule){.fused = &core}, a, b, N, N, got), LB_OK);
     assert_memory_equal(got, want, sizeof got);
@@ -338,8 +334,7 @@ static void a_tree_says_nothing_about_other_numbers_of_terms(void **state)
     fill(x, 100);
     lb_schedule s;
     assert_int_equal(lb_schedule_parse("tree:[9..0]", &s, NULL), LB_OK);
-    float own = lb_sum_f32(NULL, x, 100, LB_NO_DTYPE), other = lb_sum_f32(&s, x, 100, LB_NO_DTYPE),
-          reversed = 0;
+    float own = lb_sum_f32(NULL, x, 100, LB_NO_DTYPE), other = lb_sum_f32(&s, x, 100, LB_NO_DTYPE), reversed = 0;
     assert_memory_equal(&own, &other, 4);
     for (int i = 9; i >= 0; i--) reversed += x[i];
     other = lb_sum_f32(&s, x, 10, LB_NO_DTYPE);
@@ -371,12 +366,10 @@ static void assert_named(const char *order, uint32_t n, lb_sum_of of, lb_dtype d
     assert_int_equal(lb_sum_tree_named(order, n, of, dtype, &tree, NULL), LB_OK);
     if (!lb_sum_tree_name(tree, of, dtype, names, sizeof names)) fail_msg("%s of %u has no name", order, n);
     if (want && strcmp(names, want)) fail_msg("%s of %u is named \"%s\", not \"%s\"", order, n, names, want);
-    for (char *at = names; at;
-         at = strstr(at, " = ") ? strstr(at, " = ") + 3 : NULL) { /* every name makes the tree */
+    for (char *at = names; at; at = strstr(at, " = ") ? strstr(at, " = ") + 3 : NULL) { /* every name makes the tree */
         char one[64];
         lb_sum_tree *again;
-        snprintf(one, sizeof one, "%.*s", (int)(strstr(at, " = ") ? strstr(at, " = ") - at : (long)strlen(at)),
-                 at);
+        snprintf(one, sizeof one, "%.*s", (int)(strstr(at, " = ") ? strstr(at, " = ") - at : (long)strlen(at)), at);
         if (lb_sum_tree_named(one, n, of, dtype, &again, NULL) != LB_OK)
             fail_msg("%s of %u is named \"%s\", which is no order", order, n, one);
         assert_true(lb_sum_tree_equal(tree, again));
@@ -405,8 +398,7 @@ static void trees_are_named_by_the_orders_that_make_them(void **state)
     assert_named("butterfly:96", 1000, LB_SUM_ROW, LB_F32, "butterfly:96");
     assert_named("torch:2", 40000, LB_SUM_ROW, LB_F32, "torch:2");
     assert_named("torch:2", 1000, LB_SUM_PRODUCT, LB_F32, NULL);
-    assert_named("tensorcore:h100", 1000, LB_SUM_PRODUCT, LB_BF16,
-                 "fused:16 = tensorcore:h100 = tensorcore:b200");
+    assert_named("tensorcore:h100", 1000, LB_SUM_PRODUCT, LB_BF16, "fused:16 = tensorcore:h100 = tensorcore:b200");
     assert_named("tensorcore:a100", 100, LB_SUM_PRODUCT, LB_F16, "fused:8 = tensorcore:a100 = tensorcore:ada");
     assert_named("tensorcore:h100-fp8:128", 1000, LB_SUM_PRODUCT, LB_E4M3FN, NULL);
     assert_named("sequential", 1, LB_SUM_ROW, LB_F32, "sequential");

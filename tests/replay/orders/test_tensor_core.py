@@ -1,11 +1,11 @@
 """Tensor-core products against a model of their definition in Python's integers (replay/orders/tensor_core.h), bit for bit."""
+
 import math
 import struct
 
+import op_harness as H
 import pytest
 import torch
-
-import op_harness as H
 from test_orders import method
 
 # arch: {dtype: (terms of a fused sum, fraction bits kept below the largest exponent, fraction bits of the result)}
@@ -27,7 +27,7 @@ def parts(x, least):
     if x == 0:
         return 0, 0, None
     m, e = math.frexp(x)
-    return int(m * 2 ** 53), e - 53, max(e - 1, least)
+    return int(m * 2**53), e - 53, max(e - 1, least)
 
 
 def shifted(significand, places):
@@ -41,7 +41,7 @@ def rounded(total, unit, fraction, f16):
     if total == 0:
         return 0.0
     size, low = abs(total), unit
-    precision, least, limit = (11, -24, 2.0 ** 16) if f16 else (fraction + 1, -126 - fraction, 2.0 ** 128)
+    precision, least, limit = (11, -24, 2.0**16) if f16 else (fraction + 1, -126 - fraction, 2.0**128)
     drop = max(size.bit_length() - precision, least - low, 0)
     kept, rest = size >> drop, size & ((1 << drop) - 1)
     if f16 and drop and (rest > 1 << (drop - 1) or (rest == 1 << (drop - 1) and kept & 1)):
@@ -66,12 +66,12 @@ def chain(a, b, unit, least, f16=False, floor=-133, promote=0):
     if promote:
         total = torch.zeros(())
         for p in range(0, len(a), promote):
-            total = total + torch.tensor(chain(a[p:p + promote], b[p:p + promote], unit, least, f16, floor))
+            total = total + torch.tensor(chain(a[p : p + promote], b[p : p + promote], unit, least, f16, floor))
         return total.item()
     acc = 0.0
     pairs = [(parts(x, least), parts(y, least)) for x, y in zip(a, b)]
     for p in range(0, len(pairs), terms):
-        acc = fused(acc, pairs[p:p + terms], unit, f16, floor)
+        acc = fused(acc, pairs[p : p + terms], unit, f16, floor)
     return acc
 
 
@@ -86,6 +86,7 @@ def operands(dtype, m, k, n, seed, spread):
         x = torch.randn(*shape, generator=g) * 2.0 ** torch.randint(-spread, spread + 1, shape, generator=g)
         x[torch.rand(*shape, generator=g) < 0.1] = 0
         return x.to(dtype)
+
     return one(m, k), one(k, n)
 
 
@@ -124,7 +125,7 @@ def test_a_product_has_the_bits_of_its_definition(arch, dtype, spread):
 def test_products_far_below_the_normal_range(arch, dtype):
     """bf16 and tf32 reach 2^-252: the least exponent a sum is aligned at is -133."""
     a, b = operands(dtype, 2, 40, 17, seed=5, spread=6)
-    a, b = (a.float() * 2.0 ** -60).to(dtype), (b.float() * 2.0 ** -78).to(dtype)
+    a, b = (a.float() * 2.0**-60).to(dtype), (b.float() * 2.0**-78).to(dtype)
     got = product(arch, a, b)
     x, y = values(dtype, a), values(dtype, b.t().contiguous())
     for i in range(2):
@@ -162,8 +163,12 @@ def test_long_products_and_strided_operands_in_other_ops():
     for i in (0, 4):
         for j in (0, 7, 19):
             assert bits(got[i, j].item()) == bits(chain(x[i], y[j], UNITS["h100"][BF16], -126))
-    for name, args in (("bmm", [a[None], b[None]]), ("linear", [a.contiguous(), b.t(), None]), ("linear", [a, b.t(), None]),
-                       ("addmm", [torch.zeros(5, 20, dtype=BF16), a, b, 1, 1])):
+    for name, args in (
+        ("bmm", [a[None], b[None]]),
+        ("linear", [a.contiguous(), b.t(), None]),
+        ("linear", [a, b.t(), None]),
+        ("addmm", [torch.zeros(5, 20, dtype=BF16), a, b, 1, 1]),
+    ):
         out = [torch.empty(got[None].shape if name == "bmm" else got.shape, dtype=BF16)]
         H.run(H.rows()[f"aten::{name}"], args, out, method=how)
         assert torch.equal(out[0].view(got.shape), got.bfloat16()), name

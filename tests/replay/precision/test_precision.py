@@ -1,14 +1,14 @@
 """`--precision` end to end: a recorded run of two linear layers, replayed under a recipe nobody ran, against torch training the
 same model with its products quantised by the recipe. test_recipes.py has the recipes' definitions and their sources."""
+
 import importlib.util
 import math
 
 import pytest
-import torch
-from torch import nn
-
-from conftest import ROOT
 import test_recipes as recipes
+import torch
+from conftest import ROOT
+from torch import nn
 
 PROGRAM = "tests/programs/two_linears.py"
 spec = importlib.util.spec_from_file_location("two_linears", ROOT / PROGRAM)
@@ -24,6 +24,7 @@ def capture(lastbit, tmp_path_factory):
 
 
 # ---- the same model in torch, quantised ------------------------------------------------------------------------------
+
 
 class Tensorwise:
     """State of one tensor under per-tensor scaling: [TE] delayed_scaling.cu, history longer than this run."""
@@ -154,8 +155,13 @@ def test_the_table_has_a_row_per_layer_and_role(lastbit, capture):
     answer = lastbit.json("replay", capture, "--table", "--steps", "0", "--precision", "fp8-current", expect=0)
     # The first layer's input needs no gradient: its gradient row comes from the weight's alone.
     assert {(row["layer"], row["role"]): row["tensors"] for row in answer["table"]} == {
-        ("0", "input"): 2, ("0", "weight"): 1, ("0", "gradient"): 1,
-        ("2", "input"): 2, ("2", "weight"): 2, ("2", "gradient"): 2}
+        ("0", "input"): 2,
+        ("0", "weight"): 1,
+        ("0", "gradient"): 1,
+        ("2", "input"): 2,
+        ("2", "weight"): 2,
+        ("2", "gradient"): 2,
+    }
     x, _ = next(program.batches())
     row = answer["table"][0]
     quantised = recipes.te_current(x, "e4m3fn")
@@ -177,7 +183,9 @@ def test_a_cold_scale_is_a_different_run_from_a_calibrated_one(lastbit, capture)
     assert cold["loss"][0]["swapped"] != warm["loss"][0]["swapped"]
 
 
-@pytest.mark.parametrize("recipe,words", [("mxfp8,scale:floor", "finite ones are NaN or infinite after it"), ("nvfp4", "of them are finite after it")])
+@pytest.mark.parametrize(
+    "recipe,words", [("mxfp8,scale:floor", "finite ones are NaN or infinite after it"), ("nvfp4", "of them are finite after it")]
+)
 def test_numbers_that_are_not_finite_are_told_of(lastbit, recipe, words):
     args = ("replay", ROOT / "samples" / "scan-overflow.lbz", "--table", "--precision", f"phase=forward={recipe}")
     rows = lastbit.json(*args)["table"]
@@ -197,8 +205,9 @@ def test_plain_types_are_tabulated_too(lastbit, capture):
 
 def test_stochastic_rounding_depends_on_the_seed_and_on_nothing_else(lastbit, capture):
     def digest(seed, threads):
-        return lastbit.json("replay", capture, "--mode", "chained", "--digest", "--threads", threads, "--precision",
-                            f"nvfp4,gradients:stochastic:{seed}")["digest"]
+        return lastbit.json(
+            "replay", capture, "--mode", "chained", "--digest", "--threads", threads, "--precision", f"nvfp4,gradients:stochastic:{seed}"
+        )["digest"]
 
     assert digest(1, 1) == digest(1, 3) != digest(2, 1)
 

@@ -29,8 +29,7 @@ static void refused(const char *argument, const char *because)
     lb_recipe recipe;
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_recipe_parse(argument, &recipe, &err), LB_ERR_INVALID);
-    if (!strstr(err.message, because))
-        fail_msg("\"%s\": \"%s\" does not say \"%s\"", argument, err.message, because);
+    if (!strstr(err.message, because)) fail_msg("\"%s\": \"%s\" does not say \"%s\"", argument, err.message, because);
 }
 
 /* ---- the text --------------------------------------------------------------------------------------------------- */
@@ -145,8 +144,7 @@ static void mx_scales_are_the_published_ones(void **state)
 {
     (void)state;
     static const float amax[] = {448, 449, 1, 1.75f, 1.76f, 512};
-    static const int rceil_bytes[] = {127, 128, 119, 119, 120, 128},
-                     floor_bytes[] = {127, 127, 119, 119, 119, 128};
+    static const int rceil_bytes[] = {127, 128, 119, 119, 120, 128}, floor_bytes[] = {127, 127, 119, 119, 119, 128};
     for (int i = 0; i < 6; i++)
         for (int f = 0; f < 2; f++) {
             float x[32] = {amax[i]};
@@ -228,8 +226,7 @@ static void rotated_factors_have_the_same_product(void **state)
     double before = 0, after = 0;
     lb_recipe recipe = parsed("nvfp4");
     for (int i = 0; i < 32; i++)
-        a[i] = (float)((i * 7 + 3) % 11 - 5), b[i] = (float)((i * 5 + 1) % 13 - 6),
-        before += (double)a[i] * b[i];
+        a[i] = (float)((i * 7 + 3) % 11 - 5), b[i] = (float)((i * 5 + 1) % 13 - 6), before += (double)a[i] * b[i];
     for (int which = 0; which < 2; which++) {
         lb_quantiser q = lb_quantiser_of(&recipe, LB_ROLE_GRADIENT, true);
         assert_true(q.rotate);
@@ -275,10 +272,9 @@ static int quantise_file(char **argv)
     if (!f || fwrite(x, sizeof *x, n, f) != n || fclose(f)) return 2;
     printf("{\"elements\": %llu, \"nonfinite\": %llu, \"spoiled\": %llu, \"masked\": %llu, \"underflow\": %llu, "
            "\"overflow\": %llu, \"amax\": %.17g, \"mse\": %.17g, \"sqnr\": %.17g}\n",
-           (unsigned long long)loss.elements, (unsigned long long)loss.nonfinite,
-           (unsigned long long)loss.spoiled, (unsigned long long)loss.masked,
-           (unsigned long long)loss.underflow, (unsigned long long)loss.overflow, loss.amax,
-           lb_rounding_loss_mse(&loss), lb_rounding_loss_sqnr(&loss));
+           (unsigned long long)loss.elements, (unsigned long long)loss.nonfinite, (unsigned long long)loss.spoiled,
+           (unsigned long long)loss.masked, (unsigned long long)loss.underflow, (unsigned long long)loss.overflow,
+           loss.amax, lb_rounding_loss_mse(&loss), lb_rounding_loss_sqnr(&loss));
     free(x);
     return 0;
 }

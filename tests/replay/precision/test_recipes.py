@@ -1,14 +1,15 @@
 """Quantising against the recipes' public definitions, written here in torch and ml_dtypes:
 
-  [TE]   NVIDIA/TransformerEngine: common/recipe/__init__.py, common/recipe/delayed_scaling.cu, recipe_common.cuh
-         compute_scale_from_amax, pytorch/custom_recipes/quantization_ref_{current_scaling,nvfp4}.py; of what is not finite its
-         kernels: amax by fmaxf and __hmax (common/recipe/current_scaling.cu, common/cast/mxfp8/quantize_mxfp8.cuh),
-         common/util/ptx_arch_spec.cuh float_to_e8m0, common/cast/nvfp4/core_nvfp4.cuh
-  [AO]   pytorch/ao: torchao/prototype/mx_formats/mx_tensor.py (to_mx, its FLOOR, CEIL, EVEN and, of finite numbers, RCEIL)
-  [OCP]  OCP Microscaling Formats (MX) Specification v1.0, 6.3
-  [DS]   DeepSeek-V3 technical report, 3.3.2: 1 x 128 tiles of activations, 128 x 128 blocks of weights
-  [NV]   "Pretraining Large Language Models with NVFP4", arXiv 2509.25149
+[TE]   NVIDIA/TransformerEngine: common/recipe/__init__.py, common/recipe/delayed_scaling.cu, recipe_common.cuh
+       compute_scale_from_amax, pytorch/custom_recipes/quantization_ref_{current_scaling,nvfp4}.py; of what is not finite its
+       kernels: amax by fmaxf and __hmax (common/recipe/current_scaling.cu, common/cast/mxfp8/quantize_mxfp8.cuh),
+       common/util/ptx_arch_spec.cuh float_to_e8m0, common/cast/nvfp4/core_nvfp4.cuh
+[AO]   pytorch/ao: torchao/prototype/mx_formats/mx_tensor.py (to_mx, its FLOOR, CEIL, EVEN and, of finite numbers, RCEIL)
+[OCP]  OCP Microscaling Formats (MX) Specification v1.0, 6.3
+[DS]   DeepSeek-V3 technical report, 3.3.2: 1 x 128 tiles of activations, 128 x 128 blocks of weights
+[NV]   "Pretraining Large Language Models with NVFP4", arXiv 2509.25149
 """
+
 import json
 import math
 import subprocess
@@ -17,7 +18,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-
 from conftest import BUILD
 
 F8 = {"e4m3fn": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e4m3fnuz": torch.float8_e4m3fnuz, "e5m2fnuz": torch.float8_e5m2fnuz}
@@ -39,8 +39,12 @@ def ours(folder, argument, role, x, own="f32", wgrad=False, matrix_rows=0):
     source, result = folder / "in.f32", folder / "out.f32"
     x.numpy().astype(np.float32).tofile(source)
     program = BUILD / "tests" / "replay_test_quantiser"
-    done = subprocess.run([program, argument, role, own, str(int(wgrad)), str(x.shape[0]), str(x.shape[1]), str(matrix_rows or 0),
-                           source, result], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [program, argument, role, own, str(int(wgrad)), str(x.shape[0]), str(x.shape[1]), str(matrix_rows or 0), source, result],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     loss = json.loads(done.stdout.replace("inf", "Infinity").replace("nan", "NaN"))
     return torch.from_numpy(np.fromfile(result, np.float32)).view_as(x), loss
 
@@ -72,6 +76,7 @@ def fmax_of(x, dim=None):
 
 
 # ---- [TE] one scale per tensor ---------------------------------------------------------------------------------------
+
 
 def te_scale(amax, top, pow2=False, largest_of_x=FLT_MAX):
     """compute_scale_from_amax: 1 for an amax of 0, infinity or NaN; too large a scale becomes the largest of x's type."""
@@ -126,6 +131,7 @@ def test_hybrid_gives_gradients_e5m2_and_the_rest_e4m3(tmp_path):
 
 # ---- [TE] Float8BlockScaling, [DS] -----------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("rule", ["pow2", "f32"])
 @pytest.mark.parametrize("role,height", [("input", 1), ("gradient", 1), ("weight", 128)])
 def test_block_scaling_is_transformer_engines_and_deepseeks(tmp_path, role, height, rule):
@@ -165,6 +171,7 @@ def test_square_blocks_do_not_reach_over_the_matrices_of_a_batch(tmp_path):
 
 
 # ---- [AO], [OCP] MX --------------------------------------------------------------------------------------------------
+
 
 def mx_scale_byte(amax, name, rule):
     top, fraction = largest(name), {"e4m3fn": 3, "e5m2": 2, "e2m1": 1}[name]
@@ -225,6 +232,7 @@ def test_mxfp8_is_rceil_by_default_and_floor_where_asked(tmp_path):
 
 
 # ---- [TE], [NV] NVFP4 ------------------------------------------------------------------------------------------------
+
 
 def nvfp4(x, square, uniform=None):
     """_quantize_blockwise_reference, and its decoding q * S * amax / (6 * 448). `uniform`: draws for stochastic rounding."""
@@ -295,6 +303,7 @@ def test_nvfp4_rotates_the_factors_of_weight_gradients(tmp_path, role, own):
 
 # ---- stochastic rounding, from an independent Philox4x32-10 ----------------------------------------------------------
 
+
 def philox(key, n, counter=0):
     """Words 0 .. n-1 of blocks counter/4 on, by the round function of the paper (Salmon et al., SC'11) in Python integers."""
     words = []
@@ -306,7 +315,7 @@ def philox(key, n, counter=0):
             c = [(b >> 32) ^ c[1] ^ k[0], b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ k[1], a & 0xFFFFFFFF]
             k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
         words += c
-    return words[counter % 4: counter % 4 + n]
+    return words[counter % 4 : counter % 4 + n]
 
 
 def stochastic_e2m1(x, uniform):
@@ -331,6 +340,7 @@ def test_stochastic_rounding_draws_the_words_of_philox(tmp_path):
 
 
 # ---- what a table says of it -----------------------------------------------------------------------------------------
+
 
 def test_losses_are_what_torch_computes(tmp_path):
     x = tensor(40, 128, seed=8)

@@ -79,7 +79,8 @@ PUBLIC void splitk(const float *a, const float *b, float *c, int64_t m, int64_t 
         for (int64_t j = 0; j < n; j++)
             for (int s = 0; s < 4; s++) {
                 float part = 0;
-                for (int64_t p = order[s] * slice; p < k && p < (order[s] + 1) * slice; p++) part += a[i * k + p] * b[p * n + j];
+                for (int64_t p = order[s] * slice; p < k && p < (order[s] + 1) * slice; p++)
+                    part += a[i * k + p] * b[p * n + j];
                 c[i * n + j] += part;
             }
 }

@@ -1,11 +1,10 @@
 """`lastbit order` on kernels as people have them: NumPy, torch, OpenBLAS, functions of a shared object, lastbit's own engine."""
+
 import json
 import os
 import sys
 
-import numpy as np
 import pytest
-
 from conftest import BUILD
 
 SUMS = next(BUILD.glob("**/libprobed_sums.so"), BUILD / "libprobed_sums.so")
@@ -27,14 +26,17 @@ def confirmed(answer, n=None):
 # ---- shared objects ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("symbol,args,name,arithmetic", [
-    ("even_odd", ["-n", 101], "lanes:2", "f32"),
-    ("backwards", ["-n", 77, "--dtype", "f64"], "reversed", "f64"),
-    ("narrow", ["-n", 300, "--dtype", "bf16"], "sequential", "bf16 at every addition"),
-    ("narrow_to_wide", ["-n", 300, "--dtype", "bf16", "--result", "f32", "--as", "dot"], "sequential", "f32 fma"),
-    ("of_columns", ["-n", 50, "--as", "columns", "--rows", 9], "sequential", "f32"),
-    ("splitk", ["-n", 100, "--as", "matmul", "--rows", 5, "--columns", 6], "splitk:4@0,2,3,1", "f32"),
-])
+@pytest.mark.parametrize(
+    "symbol,args,name,arithmetic",
+    [
+        ("even_odd", ["-n", 101], "lanes:2", "f32"),
+        ("backwards", ["-n", 77, "--dtype", "f64"], "reversed", "f64"),
+        ("narrow", ["-n", 300, "--dtype", "bf16"], "sequential", "bf16 at every addition"),
+        ("narrow_to_wide", ["-n", 300, "--dtype", "bf16", "--result", "f32", "--as", "dot"], "sequential", "f32 fma"),
+        ("of_columns", ["-n", 50, "--as", "columns", "--rows", 9], "sequential", "f32"),
+        ("splitk", ["-n", 100, "--as", "matmul", "--rows", 5, "--columns", 6], "splitk:4@0,2,3,1", "f32"),
+    ],
+)
 def test_functions_of_a_shared_object(lastbit, symbol, args, name, arithmetic):
     group = confirmed(order(lastbit, "--so", SUMS, "--symbol", symbol, *args))
     assert group["name"] == name and group["arithmetic"] == arithmetic
@@ -51,9 +53,15 @@ def test_what_is_no_tree(lastbit, symbol, outcome):
     assert answer["outcome"] == outcome and answer["groups"][0]["tree"] is None and answer["groups"][0]["reason"]
 
 
-@pytest.mark.parametrize("symbol,ending", [
-    ("turned_round", "signal 11 (Segmentation fault)"), ("aborts", "signal 6 (Aborted)"), ("leaves", "exit code 3"),
-    ("endless", "has not returned for 1 s")])
+@pytest.mark.parametrize(
+    "symbol,ending",
+    [
+        ("turned_round", "signal 11 (Segmentation fault)"),
+        ("aborts", "signal 6 (Aborted)"),
+        ("leaves", "exit code 3"),
+        ("endless", "has not returned for 1 s"),
+    ],
+)
 def test_a_function_that_does_not_return_is_an_error_that_names_its_signature(lastbit, symbol, ending):
     done = lastbit.run("order", "--so", SUMS, "--symbol", symbol, "-n", 40, "--timeout", 1, "--json", expect=128, timeout=60)
     assert f"{symbol} of {SUMS}, called as float f(const float *x, int64_t n)," in done.stderr and ending in done.stderr
@@ -61,9 +69,11 @@ def test_a_function_that_does_not_return_is_an_error_that_names_its_signature(la
 
 
 def test_the_signature_named_is_that_of_the_call(lastbit):
-    for args, words in [(["--as", "rows", "--rows", 2], "void f(const float *x, int64_t rows, int64_t n, float *out)"),
-                        (["--dtype", "f64"], "double f(const double *x, int64_t n)"),
-                        (["--dtype", "bf16", "--result", "f32", "--as", "dot"], "float f(const uint16_t *x, const uint16_t *y, int64_t n)")]:
+    for args, words in [
+        (["--as", "rows", "--rows", 2], "void f(const float *x, int64_t rows, int64_t n, float *out)"),
+        (["--dtype", "f64"], "double f(const double *x, int64_t n)"),
+        (["--dtype", "bf16", "--result", "f32", "--as", "dot"], "float f(const uint16_t *x, const uint16_t *y, int64_t n)"),
+    ]:
         assert words in lastbit.run("order", "--so", SUMS, "--symbol", "leaves", "-n", 4, *args, expect=128).stderr
 
 

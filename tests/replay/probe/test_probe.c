@@ -34,14 +34,19 @@ static lb_probe_kernel engine(const char *order, lb_probe_shape shape)
 /* All results share one order, and it is the declared one. */
 static void assert_finds(const char *order, lb_probe_shape shape, const char *arithmetic)
 {
-    const lb_sum_of of = shape.form == LB_PROBE_COLUMNS ? LB_SUM_COLUMN : shape.form >= LB_PROBE_DOT ? LB_SUM_PRODUCT : LB_SUM_ROW;
+    const lb_sum_of of = shape.form == LB_PROBE_COLUMNS ? LB_SUM_COLUMN
+                         : shape.form >= LB_PROBE_DOT   ? LB_SUM_PRODUCT
+                                                        : LB_SUM_ROW;
     lb_probe_kernel kernel = engine(order, shape);
     lb_probe_report r = probed(&kernel, 1, 0);
     lb_sum_tree *declared;
-    if (lb_sum_tree_named(*order ? order : "sequential", shape.n, of, shape.dtype, &declared, NULL) != LB_OK) fail_msg("%s", order);
-    if (r.outcome != LB_PROBE_TREE) fail_msg("%s of %u: %s, %s", order, shape.n, lb_probe_outcome_name(r.outcome), r.groups[0].reason);
+    if (lb_sum_tree_named(*order ? order : "sequential", shape.n, of, shape.dtype, &declared, NULL) != LB_OK)
+        fail_msg("%s", order);
+    if (r.outcome != LB_PROBE_TREE)
+        fail_msg("%s of %u: %s, %s", order, shape.n, lb_probe_outcome_name(r.outcome), r.groups[0].reason);
     assert_int_equal(r.n_groups, 1);
-    if (!lb_sum_tree_equal(r.groups[0].tree, declared)) fail_msg("%s of %u: another tree, %s", order, shape.n, lb_sum_tree_print(r.groups[0].tree));
+    if (!lb_sum_tree_equal(r.groups[0].tree, declared))
+        fail_msg("%s of %u: another tree, %s", order, shape.n, lb_sum_tree_print(r.groups[0].tree));
     if (!*r.groups[0].names) fail_msg("%s of %u has no name", order, shape.n);
     if (r.groups[0].confirmed != r.groups[0].tried)
         fail_msg("%s of %u: %u of %u", order, shape.n, r.groups[0].confirmed, r.groups[0].tried);
@@ -51,9 +56,11 @@ static void assert_finds(const char *order, lb_probe_shape shape, const char *ar
     lb_probe_kernel_release(&kernel);
 }
 
-static const char *const orders[] = {"sequential", "pairwise",    "cascade:8",      "cascade:16",  "cascade:1",   "blocked:7",  "blocked:64",
-                                     "splitk:3",   "splitk:16",   "splitk:4@2,0,3,1", "lanes:8",   "lanes:100",   "butterfly:8", "butterfly:32x4",
-                                     "butterfly:64", "butterfly:256x2", "numpy",     "torch:1",     "torch:4"};
+static const char *const orders[] = {"sequential",  "pairwise",         "cascade:8",    "cascade:16",
+                                     "cascade:1",   "blocked:7",        "blocked:64",   "splitk:3",
+                                     "splitk:16",   "splitk:4@2,0,3,1", "lanes:8",      "lanes:100",
+                                     "butterfly:8", "butterfly:32x4",   "butterfly:64", "butterfly:256x2",
+                                     "numpy",       "torch:1",          "torch:4"};
 static const uint32_t counts[] = {1, 2, 3, 7, 16, 33, 129, 300, 1000};
 
 static void every_order_of_a_sum_is_found(void **state)
@@ -61,18 +68,21 @@ static void every_order_of_a_sum_is_found(void **state)
     (void)state;
     for (size_t o = 0; o < sizeof orders / sizeof *orders; o++)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
-            assert_finds(orders[o], (lb_probe_shape){LB_PROBE_SUM, LB_F32, 0, counts[c], 1, 1}, counts[c] > 1 ? "f32" : NULL);
+            assert_finds(orders[o], (lb_probe_shape){LB_PROBE_SUM, LB_F32, 0, counts[c], 1, 1},
+                         counts[c] > 1 ? "f32" : NULL);
 }
 
 static void every_dtype_is_probed(void **state)
 {
     (void)state;
     static const lb_dtype dtypes[] = {LB_F64, LB_BF16, LB_F16};
-    static const char *const arithmetic[] = {"f64", "f32, rounded to bf16 at the end", "f32, rounded to f16 at the end"};
+    static const char *const arithmetic[] = {"f64", "f32, rounded to bf16 at the end",
+                                             "f32, rounded to f16 at the end"};
     for (int d = 0; d < 3; d++)
         for (size_t o = 0; o < sizeof orders / sizeof *orders; o += 2)
             for (uint32_t n = 5; n < 2000; n = n * 5 + 3)
-                assert_finds(orders[o], (lb_probe_shape){LB_PROBE_SUM, dtypes[d], 0, n, 1, 1}, n > 100 ? arithmetic[d] : NULL);
+                assert_finds(orders[o], (lb_probe_shape){LB_PROBE_SUM, dtypes[d], 0, n, 1, 1},
+                             n > 100 ? arithmetic[d] : NULL);
 }
 
 static void many_rows_and_columns_answer_at_a_time(void **state)
@@ -87,7 +97,8 @@ static void many_rows_and_columns_answer_at_a_time(void **state)
 static void products_are_probed(void **state)
 {
     (void)state;
-    static const char *const products[] = {"", "sequential", "blocked:64", "splitk:4", "splitk:3@2,0,1", "torch:2", "numpy", "pairwise", "lanes:16"};
+    static const char *const products[] = {"",        "sequential", "blocked:64", "splitk:4", "splitk:3@2,0,1",
+                                           "torch:2", "numpy",      "pairwise",   "lanes:16"};
     for (size_t o = 0; o < sizeof products / sizeof *products; o++) {
         const char *arithmetic = o < 6 ? "f32 fma" : "f32";
         assert_finds(products[o], (lb_probe_shape){LB_PROBE_MATMUL, LB_F32, 0, 900, 17, 19}, arithmetic);
@@ -101,10 +112,17 @@ static void kernels_for_one_row_are_probed(void **state)
     (void)state;
     static const struct {
         const char *order, *arithmetic;
-    } kernels[] = {{"halved:192", "f32 fma"},         {"halved:100", "f32 fma"},          {"eights", "f32 fma"},
-                   {"folded:8,pairs", "f32 fma"},     {"folded:16", "f32 fma"},           {"folded:16,head:1,tail:again", "f32 fma"},
-                   {"folded:4,rounded", "f32"},       {"folded:8,pairs,rounded", "f32"},  {"folded:4,aligned:0,tail:after,rounded", "f32"},
-                   {"folded:4,aligned:3,tail:after,rounded", "f32"},                      {"folded:4,head:1,tail:after,rounded", "f32"},
+    } kernels[] = {{"halved:192", "f32 fma"},
+                   {"halved:100", "f32 fma"},
+                   {"eights", "f32 fma"},
+                   {"folded:8,pairs", "f32 fma"},
+                   {"folded:16", "f32 fma"},
+                   {"folded:16,head:1,tail:again", "f32 fma"},
+                   {"folded:4,rounded", "f32"},
+                   {"folded:8,pairs,rounded", "f32"},
+                   {"folded:4,aligned:0,tail:after,rounded", "f32"},
+                   {"folded:4,aligned:3,tail:after,rounded", "f32"},
+                   {"folded:4,head:1,tail:after,rounded", "f32"},
                    {"folded:8,aligned:5,tail:again", "f32 fma"}};
     static const uint32_t terms[] = {2, 7, 16, 33, 40, 79, 193, 300, 385};
     for (size_t o = 0; o < sizeof kernels / sizeof *kernels; o++)
@@ -125,7 +143,8 @@ static void last_columns_have_orders_of_their_own(void **state)
         assert_int_equal(r.n_groups, 3);
         assert_int_equal(r.groups[0].positions, 4);
         assert_string_equal(r.groups[0].names, kernels[i]);
-        assert_true(r.groups[1].column + r.groups[2].column == 4 + 5 && r.groups[1].outcome == LB_PROBE_TREE && r.groups[2].outcome == LB_PROBE_TREE);
+        assert_true(r.groups[1].column + r.groups[2].column == 4 + 5 && r.groups[1].outcome == LB_PROBE_TREE &&
+                    r.groups[2].outcome == LB_PROBE_TREE);
         lb_probe_report_release(&r);
         lb_probe_kernel_release(&kernel);
     }
@@ -136,8 +155,10 @@ static void matrix_units_are_recognised(void **state)
     (void)state;
     assert_finds("tensorcore:v100", (lb_probe_shape){LB_PROBE_MATMUL, LB_F16, LB_F32, 61, 9, 17}, "tensor core v100");
     assert_finds("tensorcore:a100", (lb_probe_shape){LB_PROBE_MATMUL, LB_BF16, LB_F32, 200, 9, 17}, "tensor core a100");
-    assert_finds("tensorcore:h100", (lb_probe_shape){LB_PROBE_MATMUL, LB_BF16, LB_F32, 200, 33, 17}, "tensor core h100");
-    assert_finds("tensorcore:h100:64", (lb_probe_shape){LB_PROBE_MATMUL, LB_F16, LB_F32, 200, 9, 17}, "tensor core h100");
+    assert_finds("tensorcore:h100", (lb_probe_shape){LB_PROBE_MATMUL, LB_BF16, LB_F32, 200, 33, 17},
+                 "tensor core h100");
+    assert_finds("tensorcore:h100:64", (lb_probe_shape){LB_PROBE_MATMUL, LB_F16, LB_F32, 200, 9, 17},
+                 "tensor core h100");
     assert_finds("tensorcore:b200", (lb_probe_shape){LB_PROBE_MATMUL, LB_F32, 0, 50, 9, 17}, NULL);
 }
 
@@ -145,13 +166,15 @@ static void matrix_units_are_recognised(void **state)
 static void long_sums_are_named_from_a_sample(void **state)
 {
     (void)state;
-    static const char *const long_orders[] = {"cascade:8", "numpy", "torch:4", "lanes:64", "blocked:4096", "butterfly:512x4", "sequential"};
+    static const char *const long_orders[] = {"cascade:8",    "numpy",           "torch:4",   "lanes:64",
+                                              "blocked:4096", "butterfly:512x4", "sequential"};
     for (size_t o = 0; o < sizeof long_orders / sizeof *long_orders; o++) {
         lb_probe_kernel kernel = engine(long_orders[o], (lb_probe_shape){LB_PROBE_SUM, LB_F32, 0, 100003, 1, 1});
         lb_probe_report r = probed(&kernel, 3, 300);
         assert_int_equal(r.outcome, LB_PROBE_TREE);
         assert_true(r.n_sample <= 300 && r.n_sample > 200);
-        if (strncmp(r.groups[0].names, long_orders[o], strlen(long_orders[o]))) fail_msg("%s is named \"%s\"", long_orders[o], r.groups[0].names);
+        if (strncmp(r.groups[0].names, long_orders[o], strlen(long_orders[o])))
+            fail_msg("%s is named \"%s\"", long_orders[o], r.groups[0].names);
         assert_int_equal(r.groups[0].confirmed, r.groups[0].tried);
         lb_probe_report_release(&r);
         lb_probe_kernel_release(&kernel);
@@ -165,7 +188,8 @@ typedef struct made {
     uint32_t n, rows, call;
 } made;
 
-static lb_status run_made(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
+static lb_status run_made(void *context, uint32_t calls, const void *terms, const void *factors, double *sums,
+                          lb_err *err)
 {
     (void)factors;
     (void)err;
@@ -176,7 +200,8 @@ static lb_status run_made(void *context, uint32_t calls, const void *terms, cons
     return LB_OK;
 }
 
-static lb_probe_report probed_function(float (*sum)(const float *, int64_t, uint32_t, uint32_t), uint32_t n, uint32_t rows)
+static lb_probe_report probed_function(float (*sum)(const float *, int64_t, uint32_t, uint32_t), uint32_t n,
+                                       uint32_t rows)
 {
     made m = {sum, n, rows, 0};
     const lb_probe_kernel kernel = {{LB_PROBE_ROWS, LB_F32, 0, n, rows, 1}, &m, run_made, NULL};
@@ -314,10 +339,15 @@ static void what_is_no_tree_is_said_to_be_none(void **state)
     static const struct {
         float (*sum)(const float *, int64_t, uint32_t, uint32_t);
         lb_probe_outcome outcome;
-    } cases[] = {{exact, LB_PROBE_EXACT}, {compensated, LB_PROBE_EXACT}, {wavering, LB_PROBE_UNSTABLE}, {twice_the_first, LB_PROBE_NO_SUM}, {two_groupings, LB_PROBE_NO_TREE}};
+    } cases[] = {{exact, LB_PROBE_EXACT},
+                 {compensated, LB_PROBE_EXACT},
+                 {wavering, LB_PROBE_UNSTABLE},
+                 {twice_the_first, LB_PROBE_NO_SUM},
+                 {two_groupings, LB_PROBE_NO_TREE}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lb_probe_report r = probed_function(cases[i].sum, 50, 3);
-        if (r.outcome != cases[i].outcome) fail_msg("case %zu: %s, %s", i, lb_probe_outcome_name(r.outcome), r.groups[0].reason);
+        if (r.outcome != cases[i].outcome)
+            fail_msg("case %zu: %s, %s", i, lb_probe_outcome_name(r.outcome), r.groups[0].reason);
         lb_probe_report_release(&r);
     }
 }
@@ -360,7 +390,8 @@ static float first_fails(const float *x, int64_t n, uint32_t row, uint32_t call)
     return 0;
 }
 
-static lb_status failing(void *context, uint32_t calls, const void *terms, const void *factors, double *sums, lb_err *err)
+static lb_status failing(void *context, uint32_t calls, const void *terms, const void *factors, double *sums,
+                         lb_err *err)
 {
     (void)context, (void)calls, (void)terms, (void)factors, (void)sums;
     return lb_fail(err, LB_ERR_IO, "the kernel is gone");
@@ -385,7 +416,8 @@ static void few_probes_are_needed(void **state)
     static const struct {
         const char *order;
         uint64_t most; /* with n = 1024; a term's first pivot costs 1023 */
-    } cases[] = {{"sequential", 4000}, {"tree", 4000}, {"pairwise", 6000}, {"numpy", 6000}, {"cascade:8", 6000}, {"lanes:8", 5500}, {"butterfly:256", 6000}};
+    } cases[] = {{"sequential", 4000}, {"tree", 4000},    {"pairwise", 6000},     {"numpy", 6000},
+                 {"cascade:8", 6000},  {"lanes:8", 5500}, {"butterfly:256", 6000}};
     char reversed[32] = "tree:[1023..0]";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *order = strcmp(cases[i].order, "tree") ? cases[i].order : reversed;

@@ -34,14 +34,25 @@ static inline void hand_record(hand *h, uint32_t value, const float *numbers, bo
     if (keep) row->flags |= LB_VALUE_KEPT;
 }
 
-static inline lb_arg hand_arg(uint32_t value) { return (lb_arg){.tag = LB_ARG_VALUE, .u.value = value}; }
-static inline lb_arg hand_int(int64_t i) { return (lb_arg){.tag = LB_ARG_INT, .u.i = i}; }
+static inline lb_arg hand_arg(uint32_t value)
+{
+    return (lb_arg){.tag = LB_ARG_VALUE, .u.value = value};
+}
+static inline lb_arg hand_int(int64_t i)
+{
+    return (lb_arg){.tag = LB_ARG_INT, .u.i = i};
+}
 
 static inline uint32_t hand_op(hand *h, const char *name, uint32_t flags, const lb_arg *args, uint32_t n_args,
                                const uint32_t *results, uint32_t n_results, const uint32_t *written, uint32_t n_written)
 {
-    lb_op op = {.name = lb_program_string(h->program, name), .flags = flags, .args = n_args, .results = n_results,
-                .written = n_written, .node_name = LB_NONE, .node = -1};
+    lb_op op = {.name = lb_program_string(h->program, name),
+                .flags = flags,
+                .args = n_args,
+                .results = n_results,
+                .written = n_written,
+                .node_name = LB_NONE,
+                .node = -1};
     op.first_arg = n_args ? lb_program_add_args(h->program, args, n_args) : 0;
     op.first_result = n_results ? lb_program_add_refs(h->program, results, n_results) : 0;
     op.first_written = n_written ? lb_program_add_refs(h->program, written, n_written) : 0;
@@ -55,7 +66,8 @@ static inline uint32_t hand_source(hand *h, uint32_t value, lb_source_kind kind)
     return hand_op(h, "lb::source", 0, NULL, 0, &value, 1, NULL, 0);
 }
 
-static inline lb_status hand_recorded(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+static inline lb_status hand_recorded(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
+                                      lb_err *err)
 {
     hand *h = context;
     if (program != h->program || !h->kept[value]) return lb_fail(err, LB_ERR_NOT_CAPTURED, "not kept");

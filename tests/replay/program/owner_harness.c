@@ -37,9 +37,27 @@ LB_API owned *owners_open(const char *path, int32_t rank, int64_t step, int64_t 
     return NULL;
 }
 
-LB_API uint32_t owners_elements(const owned *o, uint32_t op) { return lb_owner_elements(o->owners, op); }
-LB_API uint32_t owners_element(const owned *o, uint32_t op, uint32_t value) { return lb_owner_element(o->owners, op, value); }
-LB_API uint32_t owners_count(const owned *o, uint32_t op, uint32_t element) { return lb_owner_count(o->owners, op, element); }
-LB_API const char *owners_of(const owned *o, uint32_t op, uint32_t element) { return lb_owner_of(o->owners, op, element); }
-LB_API const char *owners_module(const owned *o, uint32_t op, uint32_t element) { return lb_owner_module(o->owners, op, element); }
-LB_API const char *owners_of_value(const owned *o, uint32_t value) { return lb_owner_of_value(o->owners, value); }
+LB_API uint32_t owners_elements(const owned *o, uint32_t op)
+{
+    return lb_owner_elements(o->owners, op);
+}
+LB_API uint32_t owners_element(const owned *o, uint32_t op, uint32_t value)
+{
+    return lb_owner_element(o->owners, op, value);
+}
+LB_API uint32_t owners_count(const owned *o, uint32_t op, uint32_t element)
+{
+    return lb_owner_count(o->owners, op, element);
+}
+LB_API const char *owners_of(const owned *o, uint32_t op, uint32_t element)
+{
+    return lb_owner_of(o->owners, op, element);
+}
+LB_API const char *owners_module(const owned *o, uint32_t op, uint32_t element)
+{
+    return lb_owner_module(o->owners, op, element);
+}
+LB_API const char *owners_of_value(const owned *o, uint32_t value)
+{
+    return lb_owner_of_value(o->owners, value);
+}

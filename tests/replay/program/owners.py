@@ -1,4 +1,5 @@
 """Owners through ctypes (owner_harness.c): which parameters each op of a recorded step serves."""
+
 import ctypes as c
 
 import op_harness

@@ -23,8 +23,7 @@ typedef struct small {
 static inline uint32_t small_value(small *s, int64_t storage, uint32_t version, lb_dtype dtype, int64_t rows,
                                    int64_t columns)
 {
-    lb_value v = {
-        .storage = storage, .version = version, .dtype = dtype, .name = LB_NONE, .statistics = LB_NONE};
+    lb_value v = {.storage = storage, .version = version, .dtype = dtype, .name = LB_NONE, .statistics = LB_NONE};
     v.layout = lb_layout_contiguous(2, (int64_t[]){rows, columns});
     return lb_program_add_value(s->p, &v);
 }
@@ -39,8 +38,8 @@ static inline uint32_t small_transposed(small *s, uint32_t value)
     return lb_program_add_value(s->p, &v);
 }
 
-static inline uint32_t small_op_args(small *s, const char *name, uint32_t result, uint32_t written,
-                                     const lb_arg *args, uint32_t n)
+static inline uint32_t small_op_args(small *s, const char *name, uint32_t result, uint32_t written, const lb_arg *args,
+                                     uint32_t n)
 {
     lb_op op = {.name = lb_program_string(s->p, name),
                 .scope = s->scope,
@@ -57,12 +56,10 @@ static inline uint32_t small_op_args(small *s, const char *name, uint32_t result
 }
 
 /* An op of one or two values; b NO: one. In-place ops give `written` too. */
-static inline uint32_t small_op(small *s, const char *name, uint32_t result, uint32_t written, uint32_t a,
-                                uint32_t b)
+static inline uint32_t small_op(small *s, const char *name, uint32_t result, uint32_t written, uint32_t a, uint32_t b)
 {
-    lb_arg args[3] = {{.tag = LB_ARG_VALUE, .u.value = a},
-                      {.tag = LB_ARG_VALUE, .u.value = b},
-                      {.tag = LB_ARG_INT, .u.i = 1}};
+    lb_arg args[3] = {
+        {.tag = LB_ARG_VALUE, .u.value = a}, {.tag = LB_ARG_VALUE, .u.value = b}, {.tag = LB_ARG_INT, .u.i = 1}};
     uint32_t n = a == NO ? 0 : b == NO ? 1 : strstr(name, "::add") ? 3 : 2;
     return small_op_args(s, name, result, written, args, n);
 }

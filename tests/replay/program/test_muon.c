@@ -5,10 +5,10 @@
 typedef struct step {
     small s;
     uint32_t owner;
-    uint32_t w, g, buffer, new_w;      /* Muon's parameter (3 x 2) */
-    uint32_t x0, last;                 /* first and last bf16 value of the iteration */
-    uint32_t cast, gram[2], write;     /* ops */
-    uint32_t other, other_write;       /* AdamW's parameter */
+    uint32_t w, g, buffer, new_w;  /* Muon's parameter (3 x 2) */
+    uint32_t x0, last;             /* first and last bf16 value of the iteration */
+    uint32_t cast, gram[2], write; /* ops */
+    uint32_t other, other_write;   /* AdamW's parameter */
 } step;
 
 static uint32_t fresh(step *t, lb_dtype dtype, int64_t rows, int64_t columns)
@@ -20,7 +20,8 @@ static uint32_t iterate(step *t, uint32_t x, uint32_t *gram_op)
 {
     small *s = &t->s;
     uint32_t xt = small_transposed(s, x), gram = fresh(t, LB_BF16, 2, 2), square = fresh(t, LB_BF16, 2, 2);
-    uint32_t poly = fresh(t, LB_BF16, 2, 2), px = fresh(t, LB_BF16, 2, 3), ax = fresh(t, LB_BF16, 2, 3), y = fresh(t, LB_BF16, 2, 3);
+    uint32_t poly = fresh(t, LB_BF16, 2, 2), px = fresh(t, LB_BF16, 2, 3), ax = fresh(t, LB_BF16, 2, 3),
+             y = fresh(t, LB_BF16, 2, 3);
     small_view(s, "aten::t", xt, x);
     *gram_op = small_op(s, "aten::mm", gram, NO, x, xt);
     small_op(s, "aten::mm", square, NO, gram, gram);
@@ -34,10 +35,14 @@ static uint32_t iterate(step *t, uint32_t x, uint32_t *gram_op)
 static uint32_t add_group(step *t, const char *optimizer, uint32_t param, uint32_t gradient, double rate)
 {
     lb_program *p = t->s.p;
-    lb_group_param row = {p->values[param].name, p->values[param].storage, gradient == NO ? -1 : p->values[gradient].storage};
+    lb_group_param row = {p->values[param].name, p->values[param].storage,
+                          gradient == NO ? -1 : p->values[gradient].storage};
     lb_scalar lr = {lb_program_string(p, "lr"), 0, rate};
-    lb_group group = {.optimizer = lb_program_string(p, optimizer), .first_param = lb_program_add_group_param(p, &row), .params = 1,
-                      .first_option = lb_program_add_scalar(p, &lr), .options = 1};
+    lb_group group = {.optimizer = lb_program_string(p, optimizer),
+                      .first_param = lb_program_add_group_param(p, &row),
+                      .params = 1,
+                      .first_option = lb_program_add_scalar(p, &lr),
+                      .options = 1};
     return lb_program_add_group(p, &group);
 }
 

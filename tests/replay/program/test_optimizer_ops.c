@@ -36,8 +36,11 @@ static void recorded_step(step *t, uint32_t first_op)
 {
     lb_program *p = t->s.p;
     lb_group_param row = {lb_program_string(p, "w"), p->values[t->w].storage, p->values[t->g].storage};
-    lb_group group = {.optimizer = lb_program_string(p, "AdamW"), .first_op = first_op, .ops = p->n_ops - first_op,
-                      .first_param = lb_program_add_group_param(p, &row), .params = 1};
+    lb_group group = {.optimizer = lb_program_string(p, "AdamW"),
+                      .first_op = first_op,
+                      .ops = p->n_ops - first_op,
+                      .first_param = lb_program_add_group_param(p, &row),
+                      .params = 1};
     lb_program_add_group(p, &group);
 }
 
@@ -74,7 +77,8 @@ static void decay_and_momentum_belong_to_an_update_by_hand(void **state)
     uint32_t buffer = small_value(&t.s, 9, 0, LB_F32, 2, 2);
     small_source(&t.s, buffer);
     const uint32_t decay = write(&t, &t.w, NO), fade = write(&t, &t.state, NO), momentum = write(&t, &t.state, t.g);
-    const uint32_t update = write(&t, &t.w, t.state), filled = write(&t, &buffer, NO), average = write(&t, &buffer, t.w);
+    const uint32_t update = write(&t, &t.w, t.state), filled = write(&t, &buffer, NO),
+                   average = write(&t, &buffer, t.w);
     uint8_t *marks = end(&t);
     assert_true(marks[decay] && marks[fade] && marks[momentum] && marks[update]);
     assert_false(marks[filled] || marks[average]); /* no gradient: what a parameter holds is a parameter */

@@ -1,21 +1,38 @@
 """Which parameter each op serves, on recorded programs whose parameters all have shapes of their own: an op, or an element of one, that
 gives a tensor of a parameter's shape belongs to that parameter."""
-import os
+
 import socket
-import sys
 
 import pytest
-
-from conftest import ROOT
-
-
 import recorded  # noqa: E402
 from owners import WHOLE, Owners  # noqa: E402
 
-NAMES = {(9, 6): "blocks.0.up.weight", (9,): "blocks.0.up.bias", (6, 9): "blocks.0.down.weight", (13, 6): "blocks.1.up.weight",
-         (6, 13): "blocks.1.down.weight", (17, 6): "head.weight", (17,): "head.bias"}
-CASES = ["adamw-single", "adamw-foreach", "adamw-fused", "adamw-tensor-rate", "amsgrad", "sgd-momentum", "lion", "lion-by-hand", "new-tensors", "averaged",
-         "averaged-list", "rmsprop", "adamw-foreach+clip", "adamw-fused+clip", "lion-by-hand+clip"]
+NAMES = {
+    (9, 6): "blocks.0.up.weight",
+    (9,): "blocks.0.up.bias",
+    (6, 9): "blocks.0.down.weight",
+    (13, 6): "blocks.1.up.weight",
+    (6, 13): "blocks.1.down.weight",
+    (17, 6): "head.weight",
+    (17,): "head.bias",
+}
+CASES = [
+    "adamw-single",
+    "adamw-foreach",
+    "adamw-fused",
+    "adamw-tensor-rate",
+    "amsgrad",
+    "sgd-momentum",
+    "lion",
+    "lion-by-hand",
+    "new-tensors",
+    "averaged",
+    "averaged-list",
+    "rmsprop",
+    "adamw-foreach+clip",
+    "adamw-fused+clip",
+    "lion-by-hand+clip",
+]
 MUONS = ["muon", "muon-by-hand", "adafactor"]
 
 
@@ -128,7 +145,11 @@ def test_buckets_belong_to_the_parameters_in_them(steps):
     reduced = [i for i, op in enumerate(q.ops) if op.flags & recorded.COLLECTIVE and "allreduce" in q.name(op)]
     assert reduced
     assert all(owners.of(i) == "all parameters" for i in reduced)
-    copied = [i for i, op in enumerate(q.ops) if q.name(op) in ("aten::mul.out", "aten::div.out", "aten::copy_") and recorded.PHASES[op.phase] in ("backward", "communication")]
+    copied = [
+        i
+        for i, op in enumerate(q.ops)
+        if q.name(op) in ("aten::mul.out", "aten::div.out", "aten::copy_") and recorded.PHASES[op.phase] in ("backward", "communication")
+    ]
     for i in copied:
         for element, v in outputs(q, owners, i):
             name = NAMES.get(tuple(q.shape(v)))

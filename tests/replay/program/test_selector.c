@@ -24,7 +24,10 @@ static lb_program *program(void)
                {"aten::add.Tensor", three, LB_PHASE_FORWARD},
                {"aten::add_.Tensor", other, LB_PHASE_OPTIMIZER}};
     for (size_t i = 0; i < 4; i++) {
-        lb_op op = {.name = lb_program_string(p, ops[i].name), .scope = ops[i].scope, .phase = ops[i].phase, .node_name = LB_NONE};
+        lb_op op = {.name = lb_program_string(p, ops[i].name),
+                    .scope = ops[i].scope,
+                    .phase = ops[i].phase,
+                    .node_name = LB_NONE};
         lb_program_add_op(p, &op);
     }
     return p;

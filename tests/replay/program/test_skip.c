@@ -8,10 +8,10 @@ enum { N = 4 };
 typedef struct step {
     small s;
     uint32_t layer[2], mlp[2];
-    uint32_t x[3];         /* stream before, between and after the layers */
+    uint32_t x[3]; /* stream before, between and after the layers */
     uint32_t add[2], mm[2];
-    uint32_t g[3];         /* gradient of x */
-    uint32_t join[2];      /* op: g[i] = g[i + 1] + what mlp gave back */
+    uint32_t g[3];    /* gradient of x */
+    uint32_t join[2]; /* op: g[i] = g[i + 1] + what mlp gave back */
     uint32_t w[2], dw[2], new_w[2];
     uint32_t norm, update; /* ops */
 } step;

@@ -32,8 +32,10 @@ static void a_partial_write_hides_only_what_it_covers(void **state)
     lb_value low = s.p->values[top];
     low.layout.offset = 8;
     uint32_t bottom = lb_program_add_value(s.p, &low), out2 = small_value(&s, 3, 0, LB_F32, 2, 4);
-    uint32_t zeros = small_op(&s, "aten::zeros", whole, NO, NO, NO), fill = small_op(&s, "aten::fill_.Scalar", top, top, top, NO);
-    uint32_t all = small_op(&s, "aten::neg", out, NO, after, NO), rest = small_op(&s, "aten::neg", out2, NO, bottom, NO);
+    uint32_t zeros = small_op(&s, "aten::zeros", whole, NO, NO, NO),
+             fill = small_op(&s, "aten::fill_.Scalar", top, top, top, NO);
+    uint32_t all = small_op(&s, "aten::neg", out, NO, after, NO),
+             rest = small_op(&s, "aten::neg", out2, NO, bottom, NO);
     lb_flow *flow;
     assert_int_equal(lb_flow_new(s.p, &flow, NULL), LB_OK);
     uint32_t defs[4];

@@ -1,15 +1,11 @@
 """Routing replay: what each mode recovers, and near ties told from other routers, against torch on the recorded values."""
-import os
+
 import re
-import sys
 
 import pytest
-import torch
-
-import swapped
-from swapped import replayed
-
 import recorded as R  # noqa: E402
+import torch
+from swapped import replayed
 
 MODES = ["plain", "recompute", "ids", "ids+weights", "ids+weights+slots"]
 TIED = "tests/programs/tied_router.py"
@@ -43,9 +39,10 @@ class Gate:
     """A recorded router that is one product: rows (T, D), weight (E, D), logits (T, E), ids (T, K)."""
 
     def __init__(self, program, layer):
-        row, = (r for r in program.routings if program.text(program.scopes[r.scope].path) == layer)
-        product, = (op for op in program.ops if program.name(op) == "aten::mm" and program.layer(op) == layer
-                    and op.phase == R.PHASES.index("forward"))
+        (row,) = (r for r in program.routings if program.text(program.scopes[r.scope].path) == layer)
+        (product,) = (
+            op for op in program.ops if program.name(op) == "aten::mm" and program.layer(op) == layer and op.phase == R.PHASES.index("forward")
+        )
         operands = [program.tensor(a[1]) for a in program.op_args(product)]
         self.rows, self.weight = operands[0], operands[1].t()
         self.logits, self.ids = program.tensor(program.results(product)[0]), program.tensor(row.ids)
@@ -79,10 +76,10 @@ def test_a_router_with_other_weights_is_a_router_difference(lastbit, qwen):
         assert flip["kind"] == "router difference", flip
         assert flip["margin"] == pytest.approx(expected[key], rel=1e-6, abs=1e-12)
         assert flip["upstream"] < 1e-6 < flip["margin"]
-    row, = (r for r in routing["layers"] if r["layer"] == layer)
+    (row,) = (r for r in routing["layers"] if r["layer"] == layer)
     assert (row["flips"], row["near_ties"], row["router_differences"], row["unjudged"]) == (len(found), 0, len(found), 0)
     assert row["tokens"] == 256 and row["choices"] == 512 and row["recomputed"] == len(found)
-    other, = (r for r in routing["layers"] if r["layer"] == "model.layers.0.mlp.gate")
+    (other,) = (r for r in routing["layers"] if r["layer"] == "model.layers.0.mlp.gate")
     assert other["flips"] == other["recomputed"] == 0
     gaps = {m["mode"]: m for m in routing["endings"][0]["modes"]}
     assert gaps["recompute"]["output"] > 1e-3 and gaps["ids+weights"]["recovered"]["output"] > 0.99
@@ -101,7 +98,7 @@ def test_flips_from_upstream_are_near_ties(lastbit, qwen):
     for (t, lost, won), f in found.items():
         assert f["margin"] == pytest.approx((gate.logits[t, lost] - gate.logits[t, won]).item(), rel=1e-5, abs=1e-12)
         assert 1e-6 < f["upstream"] and f["margin"] <= f["upstream"] + f["rounding"]
-        assert f["rounding"] == pytest.approx(8 * 2.0 ** -24 * gate.logits[t].abs().max().item())
+        assert f["rounding"] == pytest.approx(8 * 2.0**-24 * gate.logits[t].abs().max().item())
 
 
 def test_what_upstream_moves_is_the_recorded_router_over_the_replayed_rows(lastbit, qwen, tmp_path):
@@ -110,8 +107,20 @@ def test_what_upstream_moves_is_the_recorded_router_over_the_replayed_rows(lastb
     program = R.Recorded(qwen).programs[0][0]
     gate = Gate(program, layer)
     flips = as_reported(report(lastbit, qwen, "--steps", "0", *swap, expect=0), layer)
-    _, written = replayed(lastbit, qwen, tmp_path, "--mode", "chained", "--steps", "0", *swap, "--routing", "ids", "--select",
-                          "layer=model.layers.1.post_attention_layernorm&phase=forward")
+    _, written = replayed(
+        lastbit,
+        qwen,
+        tmp_path,
+        "--mode",
+        "chained",
+        "--steps",
+        "0",
+        *swap,
+        "--routing",
+        "ids",
+        "--select",
+        "layer=model.layers.1.post_attention_layernorm&phase=forward",
+    )
     rows = written.tensors[max(written.tensors)].flatten(0, -2)
     assert rows.shape == gate.rows.shape and not torch.equal(rows, gate.rows)
     moved = (rows.double() @ gate.weight.double().t() - gate.logits.double()).abs()
@@ -141,10 +150,13 @@ def test_without_a_tie_the_same_order_changes_no_choice(lastbit, captures):
 def test_gaps_are_the_distances_of_what_replay_writes(lastbit, qwen, tmp_path):
     swap = ("--precision", "layer=model.layers.0&phase=forward=bf16")
     program = R.Recorded(qwen).programs[0][0]
-    head = max(i for i, op in enumerate(program.ops) if program.layer(op) == "lm_head" and program.name(op) == "aten::mm"
-               and op.phase == R.PHASES.index("forward"))
+    head = max(
+        i
+        for i, op in enumerate(program.ops)
+        if program.layer(op) == "lm_head" and program.name(op) == "aten::mm" and op.phase == R.PHASES.index("forward")
+    )
     then = program.tensor(program.results(program.ops[head])[0]).double()
-    ending, = report(lastbit, qwen, "--steps", "0", *swap, expect=(0, 1))["endings"]
+    (ending,) = report(lastbit, qwen, "--steps", "0", *swap, expect=(0, 1))["endings"]
     assert [m["mode"] for m in ending["modes"]] == MODES and ending["output"] == ""
     base = None
     for mode in ending["modes"]:
@@ -162,7 +174,7 @@ def test_a_program_that_depends_on_the_routing_ends_where_it_changes(lastbit, ca
     """The sample's experts are a loop over the tokens of each: with other choices it would have run other ops."""
     capture = captures("samples/hybrid_lm.py")
     text = lastbit.run("replay", capture, "--routing-report", "--precision", "block=A&phase=forward=bf16", "--steps", "0", expect=0).stdout
-    assert re.search(r"recompute +- +- +- +- +\(the chain ended\)", text) and "aten::nonzero in \"layers.1.moe\"" in text
+    assert re.search(r"recompute +- +- +- +- +\(the chain ended\)", text) and 'aten::nonzero in "layers.1.moe"' in text
     assert re.search(r"^  ids +0\.0\d+ +- ", text, re.M) and "near tie" in text and "router difference" not in text
 
 

@@ -1,7 +1,8 @@
 """Isolated A/A over the architectures of tests/programs/hf_architectures.py: the cases, and one case recorded and replayed.
 
-    python tests/replay/session/architectures.py [PATTERN …]     records and replays the cases whose name holds a pattern; prints the table
+python tests/replay/session/architectures.py [PATTERN …]     records and replays the cases whose name holds a pattern; prints the table
 """
+
 import collections
 import json
 import math
@@ -21,8 +22,24 @@ WITHOUT_SDPA = ("mamba2", "gemma2", "gpt_oss", "mamba", "rwkv")
 WITHOUT_DROPOUT = ("mamba2", "qwen2_vl", "mamba", "rwkv")
 WITHOUT_PADDING = ("vit", "siglip_vision", "qwen2_vl", "rwkv")
 EXPERTS = ("qwen3_moe", "mixtral", "deepseek_v3", "qwen3_next", "gpt_oss", "jamba")
-TEXT = ("llama", "gpt2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v3", "mamba2", "qwen3_next", "gemma2", "gemma3", "gpt_oss", "t5", "mamba",
-        "jamba", "bamba", "falcon_h1")
+TEXT = (
+    "llama",
+    "gpt2",
+    "qwen3",
+    "qwen3_moe",
+    "mixtral",
+    "deepseek_v3",
+    "mamba2",
+    "qwen3_next",
+    "gemma2",
+    "gemma3",
+    "gpt_oss",
+    "t5",
+    "mamba",
+    "jamba",
+    "bamba",
+    "falcon_h1",
+)
 MODELS = (*TEXT, "bert", "minilm", "vit", "siglip_vision", "qwen2_vl", "rwkv", "clip", "whisper")
 OPTIMIZERS = ("foreach", "fused", "amsgrad", "sgd", "adafactor", "rmsprop", "nadam", "radam", "adagrad")
 
@@ -61,13 +78,22 @@ CASES = cases()
 
 def record(out, arguments, timeout=600):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.run([str(BUILD / "lastbit"), "record", "-o", str(out), "--", sys.executable, str(PROGRAM), *arguments],
-                          capture_output=True, text=True, timeout=timeout, env=environment)
+    return subprocess.run(
+        [str(BUILD / "lastbit"), "record", "-o", str(out), "--", sys.executable, str(PROGRAM), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+    )
 
 
 def replay(capture, *options):
-    done = subprocess.run([str(BUILD / "lastbit"), "replay", "--json", "--coverage", "--worst", "20", *options, str(capture)],
-                          capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [str(BUILD / "lastbit"), "replay", "--json", "--coverage", "--worst", "20", *options, str(capture)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
 
@@ -97,17 +123,25 @@ def main(patterns):
         for one in answer["opaque_ops"]:
             opaque[one["op"], one["why"]] += one["count"]
         diverged += [(name, w["op"], w["layer"], w["phase"], w["bound_ratio"]) for w in answer["worst"] if w["verdict"] == "diverged"]
-        print(f"{name}: {answer['verdict']}, {answer['ops']['opaque']} opaque of {answer['ops']['total']}, "
-              f"{answer['bitwise'] / max(answer['compared'], 1):.1%} bit-equal, {time.monotonic() - start:.0f} s", flush=True)
+        print(
+            f"{name}: {answer['verdict']}, {answer['ops']['opaque']} opaque of {answer['ops']['total']}, "
+            f"{answer['bitwise'] / max(answer['compared'], 1):.1%} bit-equal, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
     print("\nmodel|cases|ops|native|bit-equal|largest error of its bound|diverged\n---|---|---|---|---|---|---")
     for model, row in rows.items():
-        print(f"{model}|{row['cases']}|{row['total']:,}|{row['native'] / max(row['total'], 1):.2%}|{row['bitwise'] / max(row['compared'], 1):.1%}|"
-              f"{row['worst']:.2f}|{row['diverged']}".replace(",", " ") + (f" ({row['failed']} failed)" if row["failed"] else ""))
+        print(
+            f"{model}|{row['cases']}|{row['total']:,}|{row['native'] / max(row['total'], 1):.2%}|{row['bitwise'] / max(row['compared'], 1):.1%}|"
+            f"{row['worst']:.2f}|{row['diverged']}".replace(",", " ")
+            + (f" ({row['failed']} failed)" if row["failed"] else "")
+        )
     total = collections.Counter()
     for row in rows.values():
         total.update({k: v for k, v in row.items() if k != "worst"})
-    print(f"all|{total['cases']}|{total['total']:,}|{total['native'] / max(total['total'], 1):.2%}|{total['bitwise'] / max(total['compared'], 1):.1%}|"
-          f"{max([r['worst'] for r in rows.values()], default=math.nan):.2f}|{total['diverged']}".replace(",", " "))
+    print(
+        f"all|{total['cases']}|{total['total']:,}|{total['native'] / max(total['total'], 1):.2%}|{total['bitwise'] / max(total['compared'], 1):.1%}|"
+        f"{max([r['worst'] for r in rows.values()], default=math.nan):.2f}|{total['diverged']}".replace(",", " ")
+    )
     for (op, why), count in opaque.most_common():
         print(f"opaque: {count} {op}: {why}")
     for one in diverged:

@@ -28,8 +28,7 @@ static const struct {
     {"norm", "native_layer_norm layer_norm rms_norm _fused_rms_norm native_batch_norm native_group_norm"},
     {"optimizer", "_fused_ _foreach_ addcdiv addcmul lerp"},
     {"index", "index embedding gather scatter sort topk nonzero cumsum one_hot masked_fill"},
-    {"copy",
-     "_to_copy copy clone cat stack contiguous fill zero ones full arange _unsafe_view reshape split where"},
+    {"copy", "_to_copy copy clone cat stack contiguous fill zero ones full arange _unsafe_view reshape split where"},
     {"reduce", "sum mean norm amax amin max min var std linalg_vector_norm"},
     {"transcendental", "exp log sin cos tanh sigmoid silu gelu softplus pow rsqrt sqrt erf"},
     {"elementwise",
@@ -123,8 +122,8 @@ typedef struct result {
     watch watch;
 } result;
 
-static lb_status fastest(lb_replay *replay, lb_plan *plan, bool compare, bool watched, int repeats,
-                         result *best, lb_err *err)
+static lb_status fastest(lb_replay *replay, lb_plan *plan, bool compare, bool watched, int repeats, result *best,
+                         lb_err *err)
 {
     plan->compare = compare;
     best->seconds = 1e30;
@@ -181,9 +180,9 @@ int main(int argc, char **argv)
     printf("{\"steps\": %u, \"ops\": %llu, \"opaque\": %llu, \"views\": %llu, \"undecided\": %d, \"seconds\": "
            "%.6f, \"compared\": %.6f, "
            "\"peak_bytes\": %llu, \"live_bytes\": %llu, \"max_rss_bytes\": %llu",
-           ran, (unsigned long long)s->ops, (unsigned long long)s->opaque, (unsigned long long)s->views,
-           s->undecided, plain.seconds, compared.seconds, (unsigned long long)s->peak_bytes,
-           (unsigned long long)s->live_bytes, (unsigned long long)usage.ru_maxrss * 1024);
+           ran, (unsigned long long)s->ops, (unsigned long long)s->opaque, (unsigned long long)s->views, s->undecided,
+           plain.seconds, compared.seconds, (unsigned long long)s->peak_bytes, (unsigned long long)s->live_bytes,
+           (unsigned long long)usage.ru_maxrss * 1024);
     print_families(&watched.watch);
     printf("}\n");
     lb_replay_close(replay);

@@ -7,6 +7,7 @@ prints for its steps, the fastest of them (the first steps warm up); replay's is
 forced to the recorded decisions so that no chain ends early. With one thread both are processor time, which other work on
 the machine changes least. Ratio = replay / PyTorch; peak = replay's buffers against the values that are alive at one time.
 `smollm` has the shape of SmolLM2-135M with random weights: speed doesn't depend on them."""
+
 import argparse
 import json
 import os
@@ -45,8 +46,9 @@ def processor_seconds(pid):
 def eager_seconds(program, arguments, threads, steps):
     """Fastest step of the program as it is."""
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-    run = subprocess.Popen([sys.executable, ROOT / program, *arguments, "--threads", str(threads), "--steps", str(steps)],
-                           stdout=subprocess.PIPE, text=True, env=env)
+    run = subprocess.Popen(
+        [sys.executable, ROOT / program, *arguments, "--threads", str(threads), "--steps", str(steps)], stdout=subprocess.PIPE, text=True, env=env
+    )
     times = [processor_seconds(run.pid) if threads == 1 else time.perf_counter() for line in run.stdout if line.startswith("step ")]
     if run.wait() or len(times) != steps:
         raise SystemExit(f"{program} {arguments} failed")
@@ -55,9 +57,27 @@ def eager_seconds(program, arguments, threads, steps):
 
 def record(folder, name, program, arguments, steps):
     capture = folder / f"{name}.lb"
-    subprocess.run([BUILD / "lastbit", "record", "-o", capture, "--level", "sources", "--budget", "20G", "--", sys.executable,
-                    ROOT / program, *arguments, "--steps", str(steps)], check=True, stdout=subprocess.DEVNULL,
-                   env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
+    subprocess.run(
+        [
+            BUILD / "lastbit",
+            "record",
+            "-o",
+            capture,
+            "--level",
+            "sources",
+            "--budget",
+            "20G",
+            "--",
+            sys.executable,
+            ROOT / program,
+            *arguments,
+            "--steps",
+            str(steps),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
     return capture
 
 
@@ -72,10 +92,13 @@ def replay(capture, threads, repeats):
 def show(name, threads, eager, answer, ops):
     steps, mib = answer["steps"], 1 / 2**20
     ours, compared = answer["seconds"] / steps, answer["compared"] / steps
-    print(f"{name:17} {threads} thread{'s' if threads > 1 else ' '}  eager {eager * 1e3:9.2f} ms  replay {ours * 1e3:9.2f} ms  "
-          f"ratio {ours / eager:5.2f}  (compared {compared / eager:5.2f})  peak {answer['peak_bytes'] * mib:8.1f} MiB of "
-          f"{answer['live_bytes'] * mib:8.1f} live: {answer['peak_bytes'] / answer['live_bytes']:.2f}, process "
-          f"{answer['max_rss_bytes'] * mib:.0f} MiB", flush=True)
+    print(
+        f"{name:17} {threads} thread{'s' if threads > 1 else ' '}  eager {eager * 1e3:9.2f} ms  replay {ours * 1e3:9.2f} ms  "
+        f"ratio {ours / eager:5.2f}  (compared {compared / eager:5.2f})  peak {answer['peak_bytes'] * mib:8.1f} MiB of "
+        f"{answer['live_bytes'] * mib:8.1f} live: {answer['peak_bytes'] / answer['live_bytes']:.2f}, process "
+        f"{answer['max_rss_bytes'] * mib:.0f} MiB",
+        flush=True,
+    )
     total = sum(seconds for seconds, _ in answer["families"].values())
     shares = sorted(answer["families"].items(), key=lambda item: -item[1][0])
     print("    " + "  ".join(f"{family} {100 * seconds / total:.0f}%" for family, (seconds, _) in shares if seconds > 0.005 * total))

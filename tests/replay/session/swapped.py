@@ -1,4 +1,5 @@
 """What tests of swaps share: what `lastbit replay --write` wrote, and the sample trained in this process with a change."""
+
 import contextlib
 import os
 import sys
@@ -19,7 +20,7 @@ class Written:
         with safe_open(path, "pt") as file:
             texts = file.metadata() or {}
             for key in file.keys():
-                place = tuple(int(part.lstrip("steprankop")) for part in key.split("."))
+                place = tuple(int(part.lstrip("steprankop")) for part in key.split("."))  # noqa: B005  whatever letters
                 self.tensors[place] = file.get_tensor(key).clone()  # the file may be written anew
                 self.text[place[:3]] = texts[key.rsplit(".", 1)[0]]
             for place in sorted(self.tensors):

@@ -1,4 +1,5 @@
 """Isolated A/A over 24 architectures: nothing diverges, and at least 99.5 % of the executed ops are computed."""
+
 import architectures
 import pytest
 

@@ -1,6 +1,6 @@
 """`lastbit replay --each`: what each swap does alone and left out of all, against replays under just these swaps."""
-import pytest
 
+import pytest
 from swapped import replayed
 
 SWAPS = [("--fuse", "add_rms_norm=sequential,acc:bf16"), ("--fuse", "attention=splitkv:2"), ("--order", "op=mm=pairwise"), ("--fuse", "finalise=on")]
@@ -13,8 +13,16 @@ def capture(recordings):
 
 def ends(lastbit, capture, tmp_path, swaps):
     """(logits, loss) of every step."""
-    _, written = replayed(lastbit, capture, tmp_path, "--mode", "chained", *(w for s in swaps for w in s), "--select",
-                          "phase=forward&(lm_head/aten::mm|nll_loss_forward)")
+    _, written = replayed(
+        lastbit,
+        capture,
+        tmp_path,
+        "--mode",
+        "chained",
+        *(w for s in swaps for w in s),
+        "--select",
+        "phase=forward&(lm_head/aten::mm|nll_loss_forward)",
+    )
     found = {}
     for (step, _, _, result), t in sorted(written.tensors.items()):
         if result == 0:
@@ -49,6 +57,10 @@ def test_every_swap_is_tried_alone_and_left_out(lastbit, capture, tmp_path):
 
 
 def test_what_does_not_go_together_is_said(lastbit, capture):
-    for options, word in (((), "give some"), (("--fuse", "rms_norm=on", "--table"), "--table"), (("--fuse", "rms_norm=on", "--mode", "layer"), "--mode out"),
-                          (("--fuse", "rms_norm=on", "--routing-report"), "--each")):
+    for options, word in (
+        ((), "give some"),
+        (("--fuse", "rms_norm=on", "--table"), "--table"),
+        (("--fuse", "rms_norm=on", "--mode", "layer"), "--mode out"),
+        (("--fuse", "rms_norm=on", "--routing-report"), "--each"),
+    ):
         assert word in lastbit.run("replay", capture, "--each", *options, expect=129).stderr

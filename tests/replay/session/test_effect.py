@@ -1,4 +1,5 @@
 """What a swap does is said, not judged: its effect on what leaves the step is what PyTorch gives for the changed program."""
+
 import pytest
 import torch
 
@@ -54,8 +55,11 @@ def test_effect_of_a_module_left_out_is_that_of_a_program_without_it(lastbit, pa
     for step, effect in enumerate(told["effect"]["steps"]):
         (out, loss, parameters), (other_out, other_loss, others) = whole[step], skipped[step]
         names = sorted(parameters)
-        truth = {"output": distance([other_out], [out]), "loss": distance([other_loss], [loss]),
-                 "parameters": distance([others[n] for n in names], [parameters[n] for n in names])}
+        truth = {
+            "output": distance([other_out], [out]),
+            "loss": distance([other_loss], [loss]),
+            "parameters": distance([others[n] for n in names], [parameters[n] for n in names]),
+        }
         for part, (max_abs, rel_l2) in truth.items():
             assert effect[part]["max_abs"] == pytest.approx(max_abs, rel=1e-4), (step, part)
             assert effect[part]["rel_l2"] == pytest.approx(rel_l2, rel=1e-4), (step, part)
@@ -64,9 +68,17 @@ def test_effect_of_a_module_left_out_is_that_of_a_program_without_it(lastbit, pa
     assert told["effect"]["output"]["max_abs"] == max(e["output"]["max_abs"] for e in told["effect"]["steps"]) > 0.1
 
 
-@pytest.mark.parametrize("swap, moved", [
-    (["--precision", "bf16"], True), (["--order", "op=mm=pairwise"], True), (["--update", "0.5"], True), (["--rounding", "op=mm=rz"], True),
-    (["--source", "finite"], False), (["--skip", "layer=nowhere"], None)])
+@pytest.mark.parametrize(
+    "swap, moved",
+    [
+        (["--precision", "bf16"], True),
+        (["--order", "op=mm=pairwise"], True),
+        (["--update", "0.5"], True),
+        (["--rounding", "op=mm=rz"], True),
+        (["--source", "finite"], False),
+        (["--skip", "layer=nowhere"], None),
+    ],
+)
 def test_no_swap_is_judged(lastbit, pair, swap, moved):
     captures, _, _ = pair
     plain = lastbit.json("replay", captures["ops"], "--mode", "chained", expect=0)

@@ -1,9 +1,9 @@
 """Programs that know nothing of lastbit: recorded unchanged, every op of them replays to its own bits or within its bound."""
+
 import os
 import sys
 
 import pytest
-
 from conftest import FULL as ALL
 from conftest import ROOT
 
@@ -108,8 +108,18 @@ def test_other_bits_of_a_backend_are_no_divergence(lastbit, tmp_path):
     folder.mkdir()
     text = (ROOT / "tests" / "programs" / "custom_scale.py").read_text()
     (folder / "custom_scale.py").write_text(text.replace("* factor", "* (factor * 1.0001)"))
-    answer = lastbit.json("replay", capture, "--backend", "torch", "--backend-python", sys.executable, "--backend-import", "custom_scale",
-                          expect=0, env={**os.environ, "PYTHONPATH": str(folder)})
+    answer = lastbit.json(
+        "replay",
+        capture,
+        "--backend",
+        "torch",
+        "--backend-python",
+        sys.executable,
+        "--backend-import",
+        "custom_scale",
+        expect=0,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+    )
     assert answer["ops"]["backend"] == 2 and answer["verdicts"]["diverged"] == 0
     assert "other bits" in answer["opaque_ops"][0]["why"]
 
@@ -203,7 +213,7 @@ def test_torch_as_a_kernel_says_what_is_missing(lastbit, tmp_path):
     nobody = lastbit.run("replay", capture, "--kernel", "op=mm=torch", "--backend-python", "/no/such/python", expect=128)
     assert "/no/such/python" in nobody.stderr
     bare = tmp_path / "python"
-    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n")  # no site-packages
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # no site-packages
     bare.chmod(0o755)
     absent = lastbit.run("replay", capture, "--kernel", "op=mm=torch", "--backend-python", bare, expect=128)
     assert "torch" in absent.stderr and "Traceback" not in absent.stderr.splitlines()[-1]

@@ -1,5 +1,6 @@
 """Real recordings replayed: the unswapped replay says nothing but `identical` and `rounding`, in every mode, over ranks, and
 its bits do not depend on threads."""
+
 import sys
 
 import pytest
@@ -19,8 +20,12 @@ FULL = {
     "dropout": ("tests/programs/moe_dropout.py", []),
     "cache": ("tests/programs/generate_kv.py", []),
     "two-optimizers": ("tests/programs/gan_two_optimizers.py", []),
-    **{f"hf-{model}-{dtype}-{attention}": ("tests/programs/hf_train.py", ["--model", model, "--dtype", dtype, "--attention", attention])
-       for model in ("llama", "gpt2", "qwen3_moe") for dtype in ("fp32", "bf16", "autocast") for attention in ("eager", "sdpa")},
+    **{
+        f"hf-{model}-{dtype}-{attention}": ("tests/programs/hf_train.py", ["--model", model, "--dtype", dtype, "--attention", attention])
+        for model in ("llama", "gpt2", "qwen3_moe")
+        for dtype in ("fp32", "bf16", "autocast")
+        for attention in ("eager", "sdpa")
+    },
     **{f"hf-llama-{optimizer}": ("tests/programs/hf_train.py", ["--optimizer", optimizer]) for optimizer in ("foreach", "fused", "muon")},
 }
 
@@ -117,10 +122,17 @@ def test_wrong_usage_is_said(lastbit, recorded):
     lastbit.run("replay", recorded("tied"), "--steps", "900", expect=(125, 128))
 
 
-@pytest.mark.parametrize("swap,words", [
-    (("--routing", "ids"), "forced routing needs --mode chained"), (("--routing", "layer=x=ids+weights+slots"), "forced routing needs --mode chained"),
-    (("--source", "=finite"), "needs --mode chained"), (("--skip", "layer=layers.1"), "needs --mode chained"),
-    (("--muon", "adamw"), "needs --mode chained"), (("--update", "0.5"), "needs --mode chained")])
+@pytest.mark.parametrize(
+    "swap,words",
+    [
+        (("--routing", "ids"), "forced routing needs --mode chained"),
+        (("--routing", "layer=x=ids+weights+slots"), "forced routing needs --mode chained"),
+        (("--source", "=finite"), "needs --mode chained"),
+        (("--skip", "layer=layers.1"), "needs --mode chained"),
+        (("--muon", "adamw"), "needs --mode chained"),
+        (("--update", "0.5"), "needs --mode chained"),
+    ],
+)
 def test_a_swap_that_isolated_ops_cannot_show_is_refused(lastbit, recorded, swap, words):
     refused = lastbit.run("replay", recorded("tied"), *swap, expect=129)
     assert words in refused.stderr and swap[0] in refused.stderr

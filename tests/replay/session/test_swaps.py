@@ -2,17 +2,16 @@
 
 Chains are held against the sample trained in this process with the change made by hand; single ops, bit by bit, against
 NumPy on their recorded inputs."""
+
+import math
 import os
-import sys
 
 import numpy as np
 import pytest
-import torch
-
-import swapped
-from swapped import distance, replayed, train
-
 import recorded as R  # noqa: E402
+import swapped
+import torch
+from swapped import distance, replayed, train
 
 SAMPLE = "samples/hybrid_lm.py"
 CHAINED = ("--mode", "chained")
@@ -47,6 +46,7 @@ def check_parameters(written, expected, bound):
 
 # ---- chains, against a model that was changed by hand -----------------------------------------------------------------
 
+
 def test_the_unswapped_chain_follows_the_run(lastbit, captures, tmp_path):
     answer, written = replayed(lastbit, captures(*DENSE), tmp_path, *CHAINED, "--select", "phase=optimizer")
     assert answer["verdict"] in ("identical", "rounding")
@@ -60,8 +60,14 @@ def test_a_chain_in_f64_is_the_model_in_f64(lastbit, captures, tmp_path):
     check_parameters(written, expected, 1e-9)
     assert all(p.dtype == torch.float64 for (_, name), p in written.named.items() if name in expected[0])
     # the loss is divided by the number of micro-batches last of all
-    found = [[t.item() for (s, _, op, _), t in written.tensors.items() if s == step and t.ndim == 0 and
-              written.text[s, 0, op].startswith("aten::div.Tensor in -, forward")] for step in range(3)]
+    found = [
+        [
+            t.item()
+            for (s, _, op, _), t in written.tensors.items()
+            if s == step and t.ndim == 0 and written.text[s, 0, op].startswith("aten::div.Tensor in -, forward")
+        ]
+        for step in range(3)
+    ]
     for step, loss in enumerate(losses):
         assert any(abs(x - loss) < 1e-11 * abs(loss) for x in found[step]), (loss, found[step])
 
@@ -84,8 +90,9 @@ def test_adamw_for_muon_is_adamw(lastbit, captures, tmp_path):
 
 
 def test_one_parameter_can_have_adamw_alone(lastbit, captures, tmp_path):
-    _, written = replayed(lastbit, captures(*POLAR), tmp_path, *CHAINED, "--muon", "layer=layers.3.mlp.down=adamw",
-                          "--muon", "f32", "--select", "phase=optimizer")
+    _, written = replayed(
+        lastbit, captures(*POLAR), tmp_path, *CHAINED, "--muon", "layer=layers.3.mlp.down=adamw", "--muon", "f32", "--select", "phase=optimizer"
+    )
     args = swapped.sample_arguments(*POLAR, "--muon-dtype", "float32")
     plain = swapped.lab.optimizers
 
@@ -117,9 +124,14 @@ def without_block(model):
     model.layers[2] = torch.nn.Identity()
 
 
-@pytest.mark.parametrize("selector,change,frozen", [("layer=layers.1.scan", without_mixer, "layers.1.scan."),
-                                                    ("layer=layers.2", without_block, "layers.2."),
-                                                    ("block=R", without_block, "layers.2.")])
+@pytest.mark.parametrize(
+    "selector,change,frozen",
+    [
+        ("layer=layers.1.scan", without_mixer, "layers.1.scan."),
+        ("layer=layers.2", without_block, "layers.2."),
+        ("block=R", without_block, "layers.2."),
+    ],
+)
 def test_a_skipped_module_is_out_of_forward_backward_and_optimizer(lastbit, captures, tmp_path, selector, change, frozen):
     answer, written = replayed(lastbit, captures(*DENSE), tmp_path, *CHAINED, "--skip", selector, "--select", "phase=optimizer")
     assert answer["swaps"][0]["touched"] == 3
@@ -136,7 +148,7 @@ def test_forced_routing_takes_the_recorded_experts(lastbit, captures, tmp_path, 
     programs = R.Recorded(capture).programs[0]
     step_of, chosen = [0], {}
     for step, program in programs.items():
-        row, = program.routings
+        (row,) = program.routings
         chosen[step] = program.tensor(row.ids), program.tensor(row.weights)
 
     def without(model):
@@ -165,8 +177,10 @@ def test_forced_routing_takes_the_recorded_experts(lastbit, captures, tmp_path, 
 
 # ---- single ops, from their recorded inputs ----------------------------------------------------------------------------
 
+
 def operands(program, index):
     """The recorded tensors and numbers that an op took."""
+
     def open_up(x):
         if isinstance(x, tuple) and x[0] == "value":
             return program.tensor(x[1])
@@ -204,7 +218,7 @@ def one_step(lastbit, capture, folder, *options):
 def ulps_apart(a, b, precision):
     """Largest distance in units of b's last place, for `precision` significand bits."""
     a, b = a.double(), b.double()
-    exponent = torch.frexp(torch.maximum(b.abs(), torch.tensor(2.0 ** -120, dtype=torch.float64)))[1]
+    exponent = torch.frexp(torch.maximum(b.abs(), torch.tensor(2.0**-120, dtype=torch.float64)))[1]
     return ((a - b).abs() / torch.ldexp(torch.ones_like(b), exponent - precision)).max().item()
 
 
@@ -215,12 +229,11 @@ def test_a_region_of_one_op_takes_rounds_and_holds(lastbit, plain, tmp_path):
             assert got.dtype == dtype
             exact = a.to(dtype).double() @ b.to(dtype).double()
             terms = a.to(dtype).double().abs() @ b.to(dtype).double().abs()
-            assert bool(((got.double() - exact).abs() <= 2.0 ** -precision * exact.abs() + a.shape[1] * 2.0 ** -24 * terms + 1e-7).all())
+            assert bool(((got.double() - exact).abs() <= 2.0**-precision * exact.abs() + a.shape[1] * 2.0**-24 * terms + 1e-7).all())
 
 
 def test_e4m3_saturates_and_rounds_as_torch_does(lastbit, plain, tmp_path):
-    written = one_step(lastbit, plain[0], tmp_path, "--precision", "op=mul.Tensor&phase=forward=e4m3", "--select",
-                       "op=mul.Tensor&phase=forward")
+    written = one_step(lastbit, plain[0], tmp_path, "--precision", "op=mul.Tensor&phase=forward=e4m3", "--select", "op=mul.Tensor&phase=forward")
     e4m3 = torch.float8_e4m3fn
     for _, (a, b), got in each(plain[1], written, "aten::mul.Tensor", limit=40):
         a, b = (x.to(e4m3).float() if torch.is_tensor(x) else x for x in (a, b))
@@ -242,7 +255,7 @@ def test_tf32_rounds_what_products_read(lastbit, plain, tmp_path, how):
     other = 0
     for _, (a, b), got in each(plain[1], written, "aten::mm", limit=40):
         exact, terms = tf32(a) @ tf32(b), tf32(a).abs() @ tf32(b).abs()
-        bound = (a.shape[1] + 1) * 2.0 ** -24 * terms
+        bound = (a.shape[1] + 1) * 2.0**-24 * terms
         assert bool(((got.double() - exact).abs() <= bound).all())
         other += bool(((got.double() - a.double() @ b.double()).abs() > bound).any())
     assert other  # TF32 is another number somewhere
@@ -285,10 +298,12 @@ def test_rounding_toward_zero_of_bf16_results(lastbit, narrow, tmp_path):
 
 def test_stochastic_rounding_is_one_of_two_neighbours_and_unbiased(lastbit, narrow, tmp_path):
     def results(seed):
-        written = one_step(lastbit, narrow[0], tmp_path, "--rounding", f"op=mul.Tensor=stochastic:{seed}", "--select",
-                           "op=mul.Tensor&phase=forward")
-        return [(a, b, got) for _, (a, b), got in each(narrow[1], written, "aten::mul.Tensor", limit=80)
-                if got.dtype == torch.bfloat16 and torch.is_tensor(b) and b.dtype == torch.bfloat16]
+        written = one_step(lastbit, narrow[0], tmp_path, "--rounding", f"op=mul.Tensor=stochastic:{seed}", "--select", "op=mul.Tensor&phase=forward")
+        return [
+            (a, b, got)
+            for _, (a, b), got in each(narrow[1], written, "aten::mul.Tensor", limit=80)
+            if got.dtype == torch.bfloat16 and torch.is_tensor(b) and b.dtype == torch.bfloat16
+        ]
 
     ups, expected, variance, ones = 0, 0.0, 0.0, results(1)
     for a, b, got in ones:
@@ -298,13 +313,14 @@ def test_stochastic_rounding_is_one_of_two_neighbours_and_unbiased(lastbit, narr
         assert set(np.unique((rounded - low) >> 16)) <= {0, 1}
         ups, expected = ups + ((rounded - low) >> 16).sum(), expected + fraction.sum()
         variance += (fraction * (1 - fraction)).sum()
-    assert variance > 1000 and abs(ups - expected) < 5 * variance ** 0.5
+    assert variance > 1000 and abs(ups - expected) < 5 * variance**0.5
     again, other = results(1), results(2)
     assert all(torch.equal(x[2], y[2]) for x, y in zip(ones, again))
     assert not all(torch.equal(x[2], y[2]) for x, y in zip(ones, other))
 
 
 # Orders of n terms along the last axis, in f32, as schedule.h states them. NumPy adds element by element here.
+
 
 def in_turn(terms):
     total = np.zeros(terms.shape[:-1], np.float32)
@@ -322,7 +338,7 @@ def in_pairs(terms):
 
 
 def in_blocks(terms, size):
-    return in_turn(np.stack([in_turn(terms[..., i:i + size]) for i in range(0, terms.shape[-1], size)], -1))
+    return in_turn(np.stack([in_turn(terms[..., i : i + size]) for i in range(0, terms.shape[-1], size)], -1))
 
 
 def in_lanes(terms, lanes):
@@ -341,7 +357,7 @@ def in_butterflies(terms, threads, vector):
         return values[0]
 
     zero = np.zeros_like(own[0])
-    warps = [warp((own[i:i + 32] + [zero] * 32)[:32]) for i in range(0, threads, 32)]
+    warps = [warp((own[i : i + 32] + [zero] * 32)[:32]) for i in range(0, threads, 32)]
     return warp((warps + [zero] * 32)[:32])
 
 
@@ -374,8 +390,10 @@ def test_sums_in_a_stated_order(lastbit, plain, tmp_path, order):
 
 def test_sums_in_torchs_own_order_are_the_recorded_ones(lastbit, plain, tmp_path):
     written = one_step(lastbit, plain[0], tmp_path, "--order", "op=sum.dim_IntList=cascade", "--select", "op=sum.dim_IntList")
-    same = [torch.equal(got, plain[1].tensor(plain[1].results(plain[1].ops[index])[0]))
-            for index, _, got in each(plain[1], written, "aten::sum.dim_IntList", limit=60)]
+    same = [
+        torch.equal(got, plain[1].tensor(plain[1].results(plain[1].ops[index])[0]))
+        for index, _, got in each(plain[1], written, "aten::sum.dim_IntList", limit=60)
+    ]
     assert sum(same) > 0.8 * len(same)
 
 
@@ -387,7 +405,7 @@ def chain(a, b, size):
     for start in range(0, a.shape[1], size):
         part = np.zeros_like(total)
         for k in range(start, min(start + size, a.shape[1])):
-            part = (part.astype(np.float64) + a[:, k:k + 1] * b[k:k + 1]).astype(np.float32)
+            part = (part.astype(np.float64) + a[:, k : k + 1] * b[k : k + 1]).astype(np.float32)
         total = part if size >= a.shape[1] else total + part
     return total
 
@@ -420,7 +438,7 @@ def test_sums_can_be_rounded_at_every_addition(lastbit, plain, tmp_path):
     for _, (a, b), got in each(plain[1], written, "aten::mm", limit=6):
         total = torch.zeros(got.shape)
         for k in range(a.shape[1]):
-            exact = total.double() + a[:, k:k + 1].double() * b[k:k + 1].double()
+            exact = total.double() + a[:, k : k + 1].double() * b[k : k + 1].double()
             total = exact.float().bfloat16().float()
         assert torch.equal(total, got)
 
@@ -431,10 +449,11 @@ def test_openblas_is_another_kernel_of_the_same_product(lastbit, plain, tmp_path
     for _, (a, b), got in each(plain[1], written, "aten::mm", limit=40):
         if got.dtype == torch.float32:
             terms = a.double().abs() @ b.double().abs()
-            assert bool(((got.double() - a.double() @ b.double()).abs() <= (a.shape[1] + 1) * 2.0 ** -24 * terms).all())
+            assert bool(((got.double() - a.double() @ b.double()).abs() <= (a.shape[1] + 1) * 2.0**-24 * terms).all())
 
 
 # ---- ranks --------------------------------------------------------------------------------------------------------------
+
 
 def over_ranks(name, x):
     """f32 contributions of n ranks, reduced as collective_sum.h states it."""
@@ -458,7 +477,7 @@ def over_ranks(name, x):
     if name == "ring:1:100":  # NCCL: chunk c of each loop starts after rank c and ends there; a last loop has smaller chunks
         at = 0
         while at < count:
-            chunk = min(100, -(-(-(-(count - at) // n)) // 4) * 4)
+            chunk = min(100, math.ceil(math.ceil((count - at) / n) / 4) * 4)
             for c in range(n):
                 part = slice(at + c * chunk, min(at + (c + 1) * chunk, count))
                 total = x[(c + 1) % n][part]
@@ -493,7 +512,7 @@ def test_all_reduce_in_a_stated_order(lastbit, four, tmp_path, order):
             inputs, outputs = [], []
             for rank in range(4):
                 program = recording.programs[rank][step]
-                op, = [c.op for c in program.collectives if c.sequence == row.sequence and program.text(c.group) == first.text(row.group)]
+                (op,) = [c.op for c in program.collectives if c.sequence == row.sequence and program.text(c.group) == first.text(row.group)]
                 inputs.append(program.tensor(program.inputs(program.ops[op])[0]))
                 outputs += [t for (s, r, o, i), t in written.tensors.items() if (s, r, o) == (step, rank, op)]
             if inputs[0].dtype != torch.float32:
@@ -570,8 +589,12 @@ def test_a_chain_goes_on_from_a_write_that_nobody_saw(lastbit, tmp_path):
     (_, _, index, _), got = forward[0]
     _, hidden, weight = first.inputs(first.ops[index])
     bias = changed.named[1, "2.bias"]
-    hidden, = [changed.tensors[2, 0, at, i] for at, op in enumerate(first.ops) for i, v in enumerate(first.results(op))
-               if v == hidden and (2, 0, at, i) in changed.tensors]
+    (hidden,) = [
+        changed.tensors[2, 0, at, i]
+        for at, op in enumerate(first.ops)
+        for i, v in enumerate(first.results(op))
+        if v == hidden and (2, 0, at, i) in changed.tensors
+    ]
     assert bias.dtype == torch.bfloat16
     assert distance(got, bias.float() + hidden @ first.tensor(weight)) < 1e-6
 
