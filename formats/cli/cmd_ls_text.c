@@ -2,9 +2,16 @@
 #include "cmd_ls.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The sign of a NaN says nothing, and differs from processor to processor. */
+static double shown_number(double number)
+{
+    return isnan(number) ? fabs(number) : number;
+}
 
 /* ---- words --------------------------------------------------------------------------------------------------------- */
 
@@ -59,7 +66,7 @@ static void print_scalars(const lb_program *p)
         uint32_t name = p->scalars[i].name, n = times[name];
         if (n == 0 || ls_is_option(p, i)) continue;
         printf("%s%s ", shown++ ? ", " : "  ", lb_program_text(p, name));
-        printf(n > 1 ? "%.0f times" : "%.9g", n > 1 ? n : p->scalars[i].number);
+        printf(n > 1 ? "%.0f times" : "%.9g", n > 1 ? n : shown_number(p->scalars[i].number));
         times[name] = 0;
     }
     if (shown) putchar('\n');
@@ -236,7 +243,8 @@ void ls_print_line(const ls_view *view, bool heading)
            ls_levels_reached[p->level], p->n_ops, p->n_values, kept, lb_bytes_text(bytes, text));
     for (uint32_t i = 0; i < p->n_scalars; i++) {
         const char *name = lb_program_text(p, p->scalars[i].name);
-        if (strcmp(name, "loss") == 0 || strcmp(name, "grad_norm") == 0) printf(" %s %.7g", name, p->scalars[i].number);
+        if (strcmp(name, "loss") == 0 || strcmp(name, "grad_norm") == 0)
+            printf(" %s %.7g", name, shown_number(p->scalars[i].number));
     }
     printf("%s%s%s\n", p->complete ? "" : " incomplete", p->n_notices ? " with notices" : "",
            p->shard == LB_NONE ? "" : " sharded");

@@ -529,3 +529,8 @@ def test_recover_of_nothing_whole_leaves_no_folder(lastbit, tmp_path):
     for _ in range(2):
         assert "no archive in it holds a whole record" in lastbit.run("recover", tmp_path / "run.lb", "-o", tmp_path / "whole.lb", expect=128).stderr
     assert not (tmp_path / "whole.lb").exists()
+
+
+def test_a_nan_has_no_sign(lastbit):
+    for sample in sorted((ROOT / "samples").glob("*.lbz")):
+        assert "-nan" not in lastbit.run("ls", sample, expect=0).stdout
