@@ -64,7 +64,7 @@ static bool is_listed(const lb_diff_report *r, int64_t step, int32_t rank, const
     return false;
 }
 
-static void add_structure(lb_strided_walk *w)
+static void add_structure(lb_walk *w)
 {
     lb_diff_report *r = w->report;
     loners a = {w->a, w->pa, 1, w->alignment.b_of_a, w->alignment.join_of_a};
@@ -118,7 +118,7 @@ static void print_shape(char *text, size_t size, const lb_layout *l)
     if (used < size) snprintf(text + used, size - used, "]");
 }
 
-static void add_other_shape(lb_strided_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
+static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
 {
     char why[440], shapes[2][160];
     const bool shape = !lb_layout_same_shape(&a->layout, &b->layout);
@@ -144,7 +144,7 @@ static uint32_t find_parameter(const lb_program *p, const uint8_t *paired, const
     return LB_NONE;
 }
 
-static void add_lone_parameters(lb_strided_walk *w, uint8_t *paired_a, uint8_t *paired_b)
+static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b)
 {
     const lb_program *programs[] = {w->pa, w->pb};
     uint8_t *paired[] = {paired_a, paired_b};
@@ -167,7 +167,7 @@ static void add_lone_parameters(lb_strided_walk *w, uint8_t *paired_a, uint8_t *
         }
 }
 
-static lb_status add_parameters(lb_strided_walk *w, lb_err *err)
+static lb_status add_parameters(lb_walk *w, lb_err *err)
 {
     uint8_t *paired_a = calloc(w->pa->n_ops + 1, 1), *paired_b = calloc(w->pb->n_ops + 1, 1);
     const lb_alignment *al = &w->alignment;
@@ -211,7 +211,7 @@ static void note_wanted(void *context, uint32_t value)
 
 /* Pairs whose shadows are compared: those that differ, and those that have the same bits although they read what differs, where rounding
  * may hide that something else is computed. malloc'ed; NULL when out of memory. */
-static uint8_t *list_wanted(lb_strided_walk *w)
+static uint8_t *list_wanted(lb_walk *w)
 {
     const lb_program *p = w->pa;
     uint8_t *wanted = malloc(p->n_ops + 1);
@@ -231,7 +231,7 @@ static uint8_t *list_wanted(lb_strided_walk *w)
     return wanted;
 }
 
-static lb_status replay_both(lb_strided_walk *w, const lb_diff_options *options, lb_err *err)
+static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
     uint8_t *wanted = list_wanted(w);
@@ -253,7 +253,7 @@ static lb_status replay_both(lb_strided_walk *w, const lb_diff_options *options,
     return lb_reorder_find(w->a, w->b, &w->alignment, w->differs, &w->shadows, &w->reorderings, err);
 }
 
-static uint32_t find_differences(lb_strided_walk *w)
+static uint32_t find_differences(lb_walk *w)
 {
     uint32_t differing = 0;
     for (uint32_t e = 0; e < w->exits.n; e++)
@@ -271,7 +271,7 @@ static uint32_t find_differences(lb_strided_walk *w)
 }
 
 /* Pairs that differ and that one side could not even hold against its own recording: what it did not keep. */
-static void note_lacks(session *s, const lb_strided_walk *w)
+static void note_lacks(session *s, const lb_walk *w)
 {
     const lb_program_view *sides[] = {w->a, w->b};
     for (uint32_t i = 0; w->have_shadows && i < w->pa->n_ops; i++) {
@@ -296,7 +296,7 @@ static void say_lacks(session *s)
     }
 }
 
-static lb_status measure_noise(lb_strided_walk *w, const lb_diff_options *options, lb_err *err)
+static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_err *err)
 {
     char text[160];
     if (!options->n_noise) return LB_OK;
@@ -309,7 +309,7 @@ static lb_status measure_noise(lb_strided_walk *w, const lb_diff_options *option
 }
 
 /* Batches of other sizes: no op that carries their rows lines up here. explain takes the rows that both have. */
-static lb_status note_rows(lb_strided_walk *w, const session *s, lb_err *err)
+static lb_status note_rows(lb_walk *w, const session *s, lb_err *err)
 {
     const lb_program_view *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
     lb_batch_rows rows;
@@ -334,7 +334,7 @@ static lb_status note_rows(lb_strided_walk *w, const session *s, lb_err *err)
 }
 
 /* Ops that one side alone runs may leave something that nobody aligned. */
-static bool has_lone_ops(const lb_strided_walk *w)
+static bool has_lone_ops(const lb_walk *w)
 {
     for (uint32_t i = 0; i < w->pa->n_ops; i++)
         if (w->alignment.b_of_a[i] == LB_NONE && w->alignment.join_of_a[i] == LB_NONE &&
@@ -347,7 +347,7 @@ static bool has_lone_ops(const lb_strided_walk *w)
     return false;
 }
 
-static lb_status find_exits(lb_strided_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
+static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
 {
     char lone[300], text[400];
     LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->alignment, w->meetings, &w->exits, lone, sizeof lone, err));
@@ -356,7 +356,7 @@ static lb_status find_exits(lb_strided_walk *w, const lb_map_rules *rules_a, con
     return LB_OK;
 }
 
-static lb_status diff_step(lb_strided_walk *w, session *s, lb_err *err)
+static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
     const lb_map_rules *rules_a = w->swapped ? NULL : s->rules, *rules_b = w->swapped ? s->rules : NULL;
@@ -433,12 +433,12 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
 {
     const bool swapped = s->swapped = is_swapped(first, second);
     lb_taints storages[2] = {past->storages[swapped], past->storages[!swapped]};
-    lb_strided_walk w = {.a = swapped ? &second->side : &first->side,
-                         .b = swapped ? &first->side : &second->side,
-                         .report = s->quiet ? s->quiet : s->report,
-                         .storages = storages,
-                         .past = past,
-                         .swapped = swapped};
+    lb_walk w = {.a = swapped ? &second->side : &first->side,
+                 .b = swapped ? &first->side : &second->side,
+                 .report = s->quiet ? s->quiet : s->report,
+                 .storages = storages,
+                 .past = past,
+                 .swapped = swapped};
     w.pa = w.a->program, w.pb = w.b->program;
     w.uneven = w.a->n_parts != w.b->n_parts || lb_alignment_finer(w.pb, w.pa);
     if (!s->quiet) s->shared++;

@@ -14,13 +14,13 @@ void lb_inflow_add(lb_inflow *in, const lb_inflow *more)
         if (more->lone[side] < in->lone[side]) in->lone[side] = more->lone[side];
 }
 
-static bool values_differ(const lb_strided_walk *w, int side, uint32_t mine, uint32_t theirs)
+static bool values_differ(const lb_walk *w, int side, uint32_t mine, uint32_t theirs)
 {
     return side ? lb_walk_value_differs(w, theirs, mine) : lb_walk_value_differs(w, mine, theirs);
 }
 
 /* Equal bits bring nothing, whatever wrote the rest of their storage. Views have no digest: what is known of their storage counts. */
-static void note_input(lb_strided_walk *w, int side, lb_inflow *in, uint32_t mine, uint32_t theirs)
+static void note_input(lb_walk *w, int side, lb_inflow *in, uint32_t mine, uint32_t theirs)
 {
     if (mine == LB_NONE) return;
     const lb_value *v = &lb_walk_side(w, side)->values[mine];
@@ -31,8 +31,8 @@ static void note_input(lb_strided_walk *w, int side, lb_inflow *in, uint32_t min
     lb_inflow_add(in, &(lb_inflow){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}});
 }
 
-static void note_args(lb_strided_walk *w, int side, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b,
-                      uint32_t nb, int element)
+static void note_args(lb_walk *w, int side, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb,
+                      int element)
 {
     const lb_program *mine = lb_walk_side(w, side), *theirs = lb_walk_side(w, !side);
     for (uint32_t i = 0; i < na; i++) {
@@ -49,7 +49,7 @@ static void note_args(lb_strided_walk *w, int side, lb_inflow *in, const lb_arg 
     }
 }
 
-void lb_flow_in(lb_strided_walk *w, int side, uint32_t op, uint32_t other, int element, lb_inflow *in)
+void lb_flow_in(lb_walk *w, int side, uint32_t op, uint32_t other, int element, lb_inflow *in)
 {
     const lb_program *mine = lb_walk_side(w, side), *theirs = lb_walk_side(w, !side);
     const lb_op *a = &mine->ops[op], *b = other == LB_NONE ? NULL : &theirs->ops[other];
@@ -63,7 +63,7 @@ bool lb_flow_is_list(const lb_program *p, const lb_op *op)
 }
 
 /* Elements of the storage that any value of the program reaches. */
-static bool covers(const lb_strided_walk *w, int side, const lb_value *v)
+static bool covers(const lb_walk *w, int side, const lb_value *v)
 {
     int64_t first, last;
     if (lb_layout_dense_range(&v->layout, &first, &last, NULL) != LB_OK) return false;
@@ -72,7 +72,7 @@ static bool covers(const lb_strided_walk *w, int side, const lb_value *v)
     return storage != LB_NONE && last >= w->extents[side][storage];
 }
 
-void lb_flow_out(lb_strided_walk *w, int side, uint32_t op, uint32_t i, const lb_inflow *left)
+void lb_flow_out(lb_walk *w, int side, uint32_t op, uint32_t i, const lb_inflow *left)
 {
     const lb_program *p = lb_walk_side(w, side);
     const uint32_t value = lb_op_outcome(p, &p->ops[op], i);

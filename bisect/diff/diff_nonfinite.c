@@ -33,7 +33,7 @@ static bool gives_bad(const lb_program_view *side, uint32_t op)
 
 /* From an op that gives such numbers back to one that reads none. Masks hold infinities by intent: what reads nothing else bad than what a
  * fill made is itself asked whether it is bad. */
-static uint32_t origin_of(const lb_strided_walk *w, int side, uint32_t op)
+static uint32_t origin_of(const lb_walk *w, int side, uint32_t op)
 {
     const lb_program_view *s = side ? w->b : w->a;
     const lb_flow *f = w->merged.flows[side];
@@ -47,14 +47,14 @@ static uint32_t origin_of(const lb_strided_walk *w, int side, uint32_t op)
     return op;
 }
 
-static bool is_source(const lb_strided_walk *w, int side, uint32_t op)
+static bool is_source(const lb_walk *w, int side, uint32_t op)
 {
     const lb_program *p = lb_walk_side(w, side);
     return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source");
 }
 
 /* `op`: of the side that is not finite. What came in so is judged as a source. */
-static void report(lb_strided_walk *w, int side, uint32_t op)
+static void report(lb_walk *w, int side, uint32_t op)
 {
     const uint32_t origin = origin_of(w, side, op);
     const uint32_t partner = side ? w->alignment.a_of_b[origin] : w->alignment.b_of_a[origin];
@@ -72,14 +72,14 @@ static void report(lb_strided_walk *w, int side, uint32_t op)
     lb_walk_report(w, &row);
 }
 
-static void compare(lb_strided_walk *w, uint32_t op_a, uint32_t value_a, uint32_t op_b, uint32_t value_b)
+static void compare(lb_walk *w, uint32_t op_a, uint32_t value_a, uint32_t op_b, uint32_t value_b)
 {
     const bool a = is_bad(w->a, value_a), b = is_bad(w->b, value_b);
     if (a == b) return;
     report(w, b, b ? op_b : op_a);
 }
 
-void lb_diff_nonfinite(lb_strided_walk *w)
+void lb_diff_nonfinite(lb_walk *w)
 {
     for (uint32_t e = 0; e < w->exits.n; e++) {
         const lb_exit *exit = &w->exits.list[e];

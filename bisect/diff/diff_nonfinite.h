@@ -9,6 +9,6 @@
 #include "diff_walk.h"
 
 /* Reports a row for each value that leaves so, at the op where it began. Needs walk->merged, exits and shadows. */
-void lb_diff_nonfinite(lb_strided_walk *walk);
+void lb_diff_nonfinite(lb_walk *walk);
 
 #endif

@@ -20,8 +20,8 @@ static bool is_literal(double x)
     return strtod(text, NULL) == x;
 }
 
-static bool follows(const lb_read_numbers *read, const lb_strided_walk *w, const lb_arg *a, uint32_t na,
-                    const lb_arg *b, uint32_t nb)
+static bool follows(const lb_read_numbers *read, const lb_walk *w, const lb_arg *a, uint32_t na, const lb_arg *b,
+                    uint32_t nb)
 {
     if (na != nb) return read->integers;
     for (uint32_t i = 0; i < na; i++) {
@@ -40,7 +40,7 @@ static bool follows(const lb_read_numbers *read, const lb_strided_walk *w, const
     return true;
 }
 
-bool lb_place_args_follow(const lb_strided_walk *w, uint32_t ia, uint32_t ib)
+bool lb_place_args_follow(const lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     if (w->past->read.verdict == LB_VERDICT_IDENTICAL) return false;
@@ -57,7 +57,7 @@ static const char *bare_name(const char *name)
 }
 
 /* Who an op outside the modules serves; made when it is first asked for. The next step has the names of tensors that this one made. */
-static const lb_owners *owners_of(lb_strided_walk *w, int side)
+static const lb_owners *owners_of(lb_walk *w, int side)
 {
     const lb_program_view *s = side ? w->b : w->a;
     const lb_program *next = NULL;
@@ -70,7 +70,7 @@ static const lb_owners *owners_of(lb_strided_walk *w, int side)
 
 /* Of an op in no module that is no forward code: the parameter that it serves, and its module. `outcome`: the one that differs first, of
  * ops over lists; LB_NONE: any. */
-static void name_owner(lb_strided_walk *w, int side, uint32_t op, uint32_t outcome, lb_diff_row *row)
+static void name_owner(lb_walk *w, int side, uint32_t op, uint32_t outcome, lb_diff_row *row)
 {
     const lb_program *p = lb_walk_side(w, side);
     const lb_owners *owners = *lb_op_layer(p, &p->ops[op]) ? NULL : owners_of(w, side);
@@ -107,7 +107,7 @@ static const char *neighbour(const lb_program *p, uint32_t op, int step)
 }
 
 /* Code of a module that calls others stands between two of these: ", between layers.0.mlp and layers.1.input_layernorm". */
-static void describe_neighbours(const lb_strided_walk *w, const lb_program *p, uint32_t op, lb_diff_row *row)
+static void describe_neighbours(const lb_walk *w, const lb_program *p, uint32_t op, lb_diff_row *row)
 {
     const char *own = lb_op_layer(p, &p->ops[op]);
     const char *before = neighbour(p, op, -1), *after = neighbour(p, op, 1);
@@ -135,7 +135,7 @@ static void list_names(const lb_program *p, const uint32_t *ops, uint32_t n, cha
     if (n > NAMED && used < size) snprintf(text + used, size - used, ", and %u more", n - NAMED);
 }
 
-static void describe_lone(const lb_strided_walk *w, const lb_divergence *o, lb_diff_row *row)
+static void describe_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
     char lists[2][300], why[800];
     const uint32_t *ops[] = {w->divergences.lone + o->first[0], w->divergences.lone + o->first[1]};
@@ -151,19 +151,19 @@ static void describe_lone(const lb_strided_walk *w, const lb_divergence *o, lb_d
     row->why = lb_report_keep(w->report, why);
 }
 
-static uint32_t first_lone(const lb_strided_walk *w, const lb_divergence *o, int side)
+static uint32_t first_lone(const lb_walk *w, const lb_divergence *o, int side)
 {
     return o->n[side] ? w->divergences.lone[o->first[side]] : LB_NONE;
 }
 
-static uint8_t phase_of_lone(const lb_strided_walk *w, const lb_divergence *o, int side)
+static uint8_t phase_of_lone(const lb_walk *w, const lb_divergence *o, int side)
 {
     const uint8_t phase = lb_walk_side(w, side)->ops[first_lone(w, o, side)].phase;
     return phase == LB_PHASE_COMMUNICATION ? LB_PHASE_BACKWARD : phase;
 }
 
 /* Where an op of B alone stands among A's: behind the partner of the last op before it that has one. */
-static uint32_t order_in_a(const lb_strided_walk *w, uint32_t b)
+static uint32_t order_in_a(const lb_walk *w, uint32_t b)
 {
     const lb_alignment *al = &w->alignment;
     for (uint32_t i = b; i-- > 0;) {
@@ -174,7 +174,7 @@ static uint32_t order_in_a(const lb_strided_walk *w, uint32_t b)
 }
 
 /* In the same way of an op of A alone. */
-static uint32_t order_of_lone(const lb_strided_walk *w, uint32_t a)
+static uint32_t order_of_lone(const lb_walk *w, uint32_t a)
 {
     const lb_alignment *al = &w->alignment;
     for (uint32_t i = a; i-- > 0;)
@@ -184,7 +184,7 @@ static uint32_t order_of_lone(const lb_strided_walk *w, uint32_t a)
 
 /* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, or behind an earlier op, then that in whose
  * layer the other's stand, or else A. Whichever side is named first, the place is the same. */
-static int place_side(const lb_strided_walk *w, const lb_divergence *o)
+static int place_side(const lb_walk *w, const lb_divergence *o)
 {
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1);
     if (a == LB_NONE || b == LB_NONE) return a == LB_NONE;
@@ -197,7 +197,7 @@ static int place_side(const lb_strided_walk *w, const lb_divergence *o)
 }
 
 /* The op of that side that both share next. */
-static uint32_t next_shared(const lb_strided_walk *w, const lb_divergence *o, int side)
+static uint32_t next_shared(const lb_walk *w, const lb_divergence *o, int side)
 {
     if (o->node == LB_NONE) return w->merged.merged.sinks[o->sink].op[side];
     const lb_node *node = &w->merged.nodes[o->node];
@@ -223,7 +223,7 @@ static uint32_t count_of_phase(const lb_program *p, const char *layer, int phase
 
 /* That side runs a layer backward which the other runs forward alone. Layers that one side calls under other names (one product in
  * place of three) are run by it in no phase, so that a fusion beside the cut says nothing. */
-static bool lacks_a_backward(const lb_strided_walk *w, const lb_divergence *o, int side)
+static bool lacks_a_backward(const lb_walk *w, const lb_divergence *o, int side)
 {
     const lb_program *p = lb_walk_side(w, side), *other = lb_walk_side(w, !side);
     const char *asked = NULL;
@@ -239,7 +239,7 @@ static bool lacks_a_backward(const lb_strided_walk *w, const lb_divergence *o, i
 }
 
 /* A gradient that one side alone has, and a detach that the other alone runs: that is where it was cut. LB_NONE: nowhere. */
-static uint32_t find_cut(const lb_strided_walk *w, const lb_divergence *o, int side)
+static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
 {
     const lb_program *p = lb_walk_side(w, !side), *other = lb_walk_side(w, side);
     if (other->ops[first_lone(w, o, side)].phase != LB_PHASE_BACKWARD)
@@ -254,20 +254,20 @@ static uint32_t find_cut(const lb_strided_walk *w, const lb_divergence *o, int s
     return LB_NONE;
 }
 
-void lb_place_order(const lb_strided_walk *w, lb_diff_row *row)
+void lb_place_order(const lb_walk *w, lb_diff_row *row)
 {
     if (row->index == LB_NONE && row->other != LB_NONE) row->order = order_in_a(w, row->other);
 }
 
 /* Where it begins, in A's order, whichever side runs more. */
-static void order_lone(const lb_strided_walk *w, const lb_divergence *o, lb_diff_row *row)
+static void order_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), from_b = b == LB_NONE ? LB_NONE : order_in_a(w, b);
     row->order = a < from_b ? a : from_b;
     row->lone = o->n[0] + o->n[1];
 }
 
-static lb_diff_row cut_row(const lb_strided_walk *w, const lb_divergence *o, int side, uint32_t cut)
+static lb_diff_row cut_row(const lb_walk *w, const lb_divergence *o, int side, uint32_t cut)
 {
     char why[400], names[300];
     const uint32_t lone = first_lone(w, o, side);
@@ -282,7 +282,7 @@ static lb_diff_row cut_row(const lb_strided_walk *w, const lb_divergence *o, int
     return row;
 }
 
-static lb_diff_row lone_row(lb_strided_walk *w, const lb_divergence *o)
+static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 {
     const int side = place_side(w, o);
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), op = side ? b : a;
@@ -306,7 +306,7 @@ static lb_diff_row lone_row(lb_strided_walk *w, const lb_divergence *o)
 /* ---- divergences ---- */
 
 /* Where Python reads how many tokens each expert has, the same ops run in other shapes. */
-static bool is_same_in_other_shapes(const lb_strided_walk *w, const lb_divergence *o)
+static bool is_same_in_other_shapes(const lb_walk *w, const lb_divergence *o)
 {
     if (w->shadows.first_flip == LB_NONE || !o->n[0] || o->n[0] != o->n[1]) return false;
     for (uint32_t k = 0; k < o->n[0]; k++) {
@@ -319,7 +319,7 @@ static bool is_same_in_other_shapes(const lb_strided_walk *w, const lb_divergenc
 }
 
 /* A pair in a layer that runs in other shapes behind a choice: as many tokens as on the other side need not be the same ones. */
-static bool is_among_other_shapes(const lb_strided_walk *w, const lb_divergence *o)
+static bool is_among_other_shapes(const lb_walk *w, const lb_divergence *o)
 {
     if (w->shadows.first_flip == LB_NONE || o->node == LB_NONE || !w->merged.nodes[o->node].n[1]) return false;
     const lb_node *node = &w->merged.nodes[o->node];
@@ -328,7 +328,7 @@ static bool is_among_other_shapes(const lb_strided_walk *w, const lb_divergence 
            lb_op_same_args(w->pa, &w->pa->ops[a], w->pb, &w->pb->ops[b], 0);
 }
 
-bool lb_place_is_unknown(const lb_strided_walk *w, const lb_divergence *o, const char **why)
+bool lb_place_is_unknown(const lb_walk *w, const lb_divergence *o, const char **why)
 {
     const bool sources = (o->sources[0] && o->sources[1]) || w->held_otherwise, lone = o->n[0] || o->n[1];
     const bool flipped =
@@ -337,8 +337,7 @@ bool lb_place_is_unknown(const lb_strided_walk *w, const lb_divergence *o, const
     return sources || flipped;
 }
 
-void lb_place_divergence(lb_strided_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e,
-                         lb_diff_row *row)
+void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = !e->same_args && !e->args_follow;
     if (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED) return; /* said by the op itself */
@@ -374,14 +373,14 @@ void lb_place_divergence(lb_strided_walk *w, const lb_divergence *o, uint32_t ia
 }
 
 /* A parameter that is written outside modules and backward is itself the place: the op may serve several, this is one of them. */
-static void take_over(lb_strided_walk *w, const lb_diff_row *place, lb_diff_row *row)
+static void take_over(lb_walk *w, const lb_diff_row *place, lb_diff_row *row)
 {
     row->op = place->op, row->phase = place->phase, row->index = place->index, row->other = place->other;
     row->order = place->order, row->lone = place->lone;
     row->parameter = lb_report_keep(w->report, bare_name(row->layer));
 }
 
-void lb_place_final(lb_strided_walk *w, const lb_divergence *o, lb_diff_row *row)
+void lb_place_final(lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
     if (!o->n[0] && !o->n[1]) return;
     lb_diff_row place = lone_row(w, o);

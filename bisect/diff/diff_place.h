@@ -8,7 +8,7 @@
 
 /* Nobody knows whether it is one: weights or states that either side holds otherwise lead to it, or a choice that rounding changed, behind
  * which the sides compute other shapes. `*why` (may be NULL): which. */
-bool lb_place_is_unknown(const lb_strided_walk *walk, const lb_divergence *divergence, const char **why);
+bool lb_place_is_unknown(const lb_walk *walk, const lb_divergence *divergence, const char **why);
 #define LB_WHY_FLIPPED                                                                                                 \
     "it follows from a choice that the sides made otherwise, and what is computed of it has other shapes: whether "    \
     "that is rounding cannot be told"
@@ -17,20 +17,20 @@ bool lb_place_is_unknown(const lb_strided_walk *walk, const lb_divergence *diver
     "same"
 /* `row` is that of the pair (or join) `ia`, whose node is a divergence. Where one side runs ops of its own between what is the same and the
  * pair, these are the place: they get a row of their own, and `row` inherits from it. Otherwise the pair is the place. */
-void lb_place_divergence(lb_strided_walk *walk, const lb_divergence *divergence, uint32_t ia,
-                         const lb_evidence *evidence, lb_diff_row *row);
+void lb_place_divergence(lb_walk *walk, const lb_divergence *divergence, uint32_t ia, const lb_evidence *evidence,
+                         lb_diff_row *row);
 /* The same where a parameter or a result is the divergence that `row` speaks of: what no aligned pair gave. */
-void lb_place_final(lb_strided_walk *walk, const lb_divergence *divergence, lb_diff_row *row);
+void lb_place_final(lb_walk *walk, const lb_divergence *divergence, lb_diff_row *row);
 /* May the arguments of the pair that are no tensors follow from numbers that Python read, which differ? Not when they are further apart
  * than those numbers are, up to a factor of 8. */
-bool lb_place_args_follow(const lb_strided_walk *walk, uint32_t ia, uint32_t ib);
+bool lb_place_args_follow(const lb_walk *walk, uint32_t ia, uint32_t ib);
 
 /* Gives a row of an op that B alone runs its place among A's. */
-void lb_place_order(const lb_strided_walk *walk, lb_diff_row *row);
+void lb_place_order(const lb_walk *walk, lb_diff_row *row);
 
 /* From diff_walk.c. `a`, `b`: an op of either side; of two, A's gives layer and name. */
-lb_diff_row lb_walk_row(const lb_strided_walk *walk, uint32_t a, uint32_t b);
+lb_diff_row lb_walk_row(const lb_walk *walk, uint32_t a, uint32_t b);
 /* Whatever made it, such a difference is no finding; but for bits that no run of this op can give. */
-void lb_walk_call_noise(const lb_strided_walk *walk, lb_diff_row *row, bool bad_bits);
+void lb_walk_call_noise(const lb_walk *walk, lb_diff_row *row, bool bad_bits);
 
 #endif

@@ -23,7 +23,7 @@ static const char *const sentences[] = {
 };
 
 /* What both sides' storages are known to hold. */
-static lb_verdict before(const lb_strided_walk *w, uint32_t ia)
+static lb_verdict before(const lb_walk *w, uint32_t ia)
 {
     const lb_alignment *al = &w->alignment;
     lb_verdict worst = LB_VERDICT_IDENTICAL;
@@ -43,7 +43,7 @@ static lb_verdict before(const lb_strided_walk *w, uint32_t ia)
 }
 
 /* Had the run steps before the first one that was compared, so that weights, states and caches come from there? */
-static bool past_is_unknown(const lb_strided_walk *w, const lb_value *v)
+static bool past_is_unknown(const lb_walk *w, const lb_value *v)
 {
     if (w->pa->step != w->past->first || w->past->first <= 0) return false;
     return v->source == LB_SOURCE_CARRIED || v->source == LB_SOURCE_PARAMETER || v->source == LB_SOURCE_STATE;
@@ -52,7 +52,7 @@ static bool past_is_unknown(const lb_strided_walk *w, const lb_value *v)
 /* A range with gaps is no value that the recording would know again: whether ops of the step before left it, its bytes say. */
 typedef enum whence { KNOWN, LEFT, WRITTEN, NOT_TOLD } whence;
 
-static whence whence_of(const lb_strided_walk *w, int side, uint32_t source)
+static whence whence_of(const lb_walk *w, int side, uint32_t source)
 {
     const lb_program_view *s = side ? w->b : w->a;
     const lb_value *v = &s->program->values[lb_op_results(s->program, &s->program->ops[source])[0]];
@@ -77,7 +77,7 @@ static whence whence_of(const lb_strided_walk *w, int side, uint32_t source)
     return lb_tensor_same(&now, &then) ? LEFT : WRITTEN;
 }
 
-static reason reason_of(const lb_strided_walk *w, uint32_t ia, lb_verdict left)
+static reason reason_of(const lb_walk *w, uint32_t ia, lb_verdict left)
 {
     const uint32_t ib = w->alignment.source_b_of_a[ia], va = lb_op_results(w->pa, &w->pa->ops[ia])[0];
     const lb_value *v = &w->pa->values[va];
@@ -98,14 +98,14 @@ static reason reason_of(const lb_strided_walk *w, uint32_t ia, lb_verdict left)
 }
 
 /* Constants made of numbers that were read are no further apart than these, up to a factor of 8. */
-static bool is_explained(const lb_strided_walk *w, const lb_diff_row *row)
+static bool is_explained(const lb_walk *w, const lb_diff_row *row)
 {
     const lb_value *v = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[row->index])[0]];
     if (!lb_dtype_is_float(v->dtype)) return w->past->read.integers;
     return row->measured && row->difference.rel_l2 <= 8 * w->past->read.ratio;
 }
 
-static void judge_source(const lb_strided_walk *w, reason why, lb_verdict left, lb_diff_row *row)
+static void judge_source(const lb_walk *w, reason why, lb_verdict left, lb_diff_row *row)
 {
     row->local = LB_VERDICT_IDENTICAL, row->inherited = LB_VERDICT_IDENTICAL;
     switch (why) {
@@ -119,7 +119,7 @@ static void judge_source(const lb_strided_walk *w, reason why, lb_verdict left, 
 }
 
 /* Which row of a batch: the first that differs, of how many. */
-static void name_rows(const lb_strided_walk *w, uint32_t ia, lb_diff_row *row)
+static void name_rows(const lb_walk *w, uint32_t ia, lb_diff_row *row)
 {
     const lb_value *v = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[ia])[0]];
     const lb_layout *l = &w->pa->values[w->alignment.shown[0][ia]].layout;
@@ -136,14 +136,14 @@ static void name_rows(const lb_strided_walk *w, uint32_t ia, lb_diff_row *row)
 }
 
 /* The parameter or buffer, and its module. */
-static void name_source(const lb_strided_walk *w, const lb_value *v, lb_diff_row *row)
+static void name_source(const lb_walk *w, const lb_value *v, lb_diff_row *row)
 {
     const char *name = lb_program_text(w->pa, v->name);
     if (!*name) return;
     row->layer = lb_report_keep(w->report, name), row->value = true;
 }
 
-static void flow_source(lb_strided_walk *w, uint32_t ia, const lb_diff_row *row)
+static void flow_source(lb_walk *w, uint32_t ia, const lb_diff_row *row)
 {
     const lb_alignment *al = &w->alignment;
     const uint32_t ib = al->source_b_of_a[ia];
@@ -160,7 +160,7 @@ static void flow_source(lb_strided_walk *w, uint32_t ia, const lb_diff_row *row)
     }
 }
 
-void lb_walk_source(lb_strided_walk *w, uint32_t ia)
+void lb_walk_source(lb_walk *w, uint32_t ia)
 {
     const lb_value *value = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[ia])[0]];
     const uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];

@@ -6,6 +6,6 @@
 
 /* The row of a source of A: what the step before left differently is inherited, the same numbers in a narrower type are rounding, and
  * everything else is a difference of its own. What a part of the run that was not compared may have left is `missing`. */
-void lb_walk_source(lb_strided_walk *walk, uint32_t ia);
+void lb_walk_source(lb_walk *walk, uint32_t ia);
 
 #endif

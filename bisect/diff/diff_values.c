@@ -12,13 +12,13 @@ enum { PATTERN_ELEMENTS = 1 << 18 };
 
 /* ---- bits ---- */
 
-bool lb_walk_value_differs(const lb_strided_walk *w, uint32_t va, uint32_t vb)
+bool lb_walk_value_differs(const lb_walk *w, uint32_t va, uint32_t vb)
 {
     if (va == LB_NONE || vb == LB_NONE) return (va == LB_NONE) != (vb == LB_NONE);
     return lb_program_view_values_differ(w->a, va, w->b, vb);
 }
 
-bool lb_walk_pair_differs(const lb_strided_walk *w, uint32_t ia, uint32_t ib)
+bool lb_walk_pair_differs(const lb_walk *w, uint32_t ia, uint32_t ib)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     if (lb_op_outcomes(a) != lb_op_outcomes(b)) return true;
@@ -27,7 +27,7 @@ bool lb_walk_pair_differs(const lb_strided_walk *w, uint32_t ia, uint32_t ib)
     return false;
 }
 
-bool lb_walk_source_differs(const lb_strided_walk *w, uint32_t ia)
+bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
 {
     uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
     const uint32_t va = lb_op_results(w->pa, &w->pa->ops[ia])[0];
@@ -38,7 +38,7 @@ bool lb_walk_source_differs(const lb_strided_walk *w, uint32_t ia)
     return lb_walk_value_differs(w, w->alignment.shown[0][ia], w->alignment.shown[1][ib]);
 }
 
-bool lb_walk_same_rounded(const lb_strided_walk *w, uint32_t va, uint32_t vb)
+bool lb_walk_same_rounded(const lb_walk *w, uint32_t va, uint32_t vb)
 {
     lb_tensor a, b;
     if (w->pa->values[va].dtype == w->pb->values[vb].dtype) return false;
@@ -61,7 +61,7 @@ bool lb_walk_same_rounded(const lb_strided_walk *w, uint32_t va, uint32_t vb)
 
 /* What is compared of a row so far. */
 typedef struct measurement {
-    lb_strided_walk *w;
+    lb_walk *w;
     lb_diff_row *row;
     bool inside_noise; /* all that differs was measured and lies inside the noise */
 } measurement;
@@ -92,7 +92,7 @@ static void add_values(measurement *m, uint32_t va, uint32_t vb)
         m->inside_noise = false;
 }
 
-bool lb_walk_measure_pair(lb_strided_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
+bool lb_walk_measure_pair(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
 {
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
     measurement m = {w, row, true};
@@ -101,7 +101,7 @@ bool lb_walk_measure_pair(lb_strided_walk *w, uint32_t ia, uint32_t ib, lb_diff_
     return row->measured && m.inside_noise;
 }
 
-bool lb_walk_measure_values(lb_strided_walk *w, uint32_t va, uint32_t vb, lb_diff_row *row)
+bool lb_walk_measure_values(lb_walk *w, uint32_t va, uint32_t vb, lb_diff_row *row)
 {
     measurement m = {w, row, true};
     add_values(&m, va, vb);
@@ -112,7 +112,7 @@ bool lb_walk_measure_values(lb_strided_walk *w, uint32_t va, uint32_t vb, lb_dif
 
 /* Result `i` of the whole, and its parts (room for all of them in `values`) put together (data malloc'ed). False when they lack bytes or
  * are a sum. */
-static bool assemble(const lb_strided_walk *w, const lb_reassembly *join, uint32_t i, uint32_t *va, uint32_t *values,
+static bool assemble(const lb_walk *w, const lb_reassembly *join, uint32_t i, uint32_t *va, uint32_t *values,
                      lb_tensor *a, lb_tensor *b)
 {
     const lb_reassembling how = {.b = w->b};
@@ -129,7 +129,7 @@ static bool assemble(const lb_strided_walk *w, const lb_reassembly *join, uint32
 /* The first part that is not the whole although it has its shape. */
 static void add_unlike_part(measurement *m, const lb_reassembly *join, uint32_t i)
 {
-    const lb_strided_walk *w = m->w;
+    const lb_walk *w = m->w;
     uint32_t va = lb_op_outcome(w->pa, &w->pa->ops[join->whole], i);
     for (uint32_t k = 0; k < join->parts && !m->row->measured; k++) {
         const lb_op *part = &w->pb->ops[w->alignment.joins.part_ops[join->first + k]];
@@ -138,7 +138,7 @@ static void add_unlike_part(measurement *m, const lb_reassembly *join, uint32_t 
 }
 
 /* Are all parts the whole, bit for bit? */
-static bool each_is_whole(const lb_strided_walk *w, const lb_reassembly *join, uint32_t i)
+static bool each_is_whole(const lb_walk *w, const lb_reassembly *join, uint32_t i)
 {
     const lb_op *whole = &w->pa->ops[join->whole];
     uint32_t va = lb_op_outcome(w->pa, whole, i);
@@ -151,7 +151,7 @@ static bool each_is_whole(const lb_strided_walk *w, const lb_reassembly *join, u
     return true;
 }
 
-bool lb_walk_join_differs(const lb_strided_walk *w, const lb_reassembly *join)
+bool lb_walk_join_differs(const lb_walk *w, const lb_reassembly *join)
 {
     uint32_t *values = malloc((join->parts + 1) * sizeof *values), va;
     bool same = true;
@@ -167,7 +167,7 @@ bool lb_walk_join_differs(const lb_strided_walk *w, const lb_reassembly *join)
     return !same;
 }
 
-bool lb_walk_measure_join(lb_strided_walk *w, const lb_reassembly *join, lb_diff_row *row)
+bool lb_walk_measure_join(lb_walk *w, const lb_reassembly *join, lb_diff_row *row)
 {
     measurement m = {w, row, true};
     bool source = strcmp(row->op, "lb::source") == 0;
@@ -186,7 +186,7 @@ bool lb_walk_measure_join(lb_strided_walk *w, const lb_reassembly *join, lb_diff
     return row->measured && m.inside_noise;
 }
 
-bool lb_walk_measure_final(lb_strided_walk *w, const lb_shadow_final *final, lb_diff_row *row)
+bool lb_walk_measure_final(lb_walk *w, const lb_shadow_final *final, lb_diff_row *row)
 {
     measurement m = {w, row, true};
     const lb_shadow_part *parts = &w->shadows.final_parts[final->first];

@@ -6,19 +6,19 @@
 
 /* By digests, and where these differ by what was kept: NaNs are equal to each other. Undefined bytes are no finding. LB_NONE differs from
  * a value. */
-bool lb_walk_value_differs(const lb_strided_walk *walk, uint32_t value_a, uint32_t value_b);
+bool lb_walk_value_differs(const lb_walk *walk, uint32_t value_a, uint32_t value_b);
 /* Results and written values of an aligned pair; of a join, whose parts are put together; of a source and its partner (none:
  * no difference). A join whose bytes were not kept, or that is a sum, differs. */
-bool lb_walk_pair_differs(const lb_strided_walk *walk, uint32_t op_a, uint32_t op_b);
-bool lb_walk_join_differs(const lb_strided_walk *walk, const lb_reassembly *join);
-bool lb_walk_source_differs(const lb_strided_walk *walk, uint32_t op_a);
+bool lb_walk_pair_differs(const lb_walk *walk, uint32_t op_a, uint32_t op_b);
+bool lb_walk_join_differs(const lb_walk *walk, const lb_reassembly *join);
+bool lb_walk_source_differs(const lb_walk *walk, uint32_t op_a);
 /* The same numbers after rounding to the narrower dtype? Then the difference is one of precision. */
-bool lb_walk_same_rounded(const lb_strided_walk *walk, uint32_t value_a, uint32_t value_b);
+bool lb_walk_same_rounded(const lb_walk *walk, uint32_t value_a, uint32_t value_b);
 
 /* Fills row->difference with the worst of what differs. True when all of it was measured and lies inside the noise. */
-bool lb_walk_measure_pair(lb_strided_walk *walk, uint32_t op_a, uint32_t op_b, lb_diff_row *row);
-bool lb_walk_measure_values(lb_strided_walk *walk, uint32_t value_a, uint32_t value_b, lb_diff_row *row);
-bool lb_walk_measure_join(lb_strided_walk *walk, const lb_reassembly *join, lb_diff_row *row);
-bool lb_walk_measure_final(lb_strided_walk *walk, const lb_shadow_final *final, lb_diff_row *row);
+bool lb_walk_measure_pair(lb_walk *walk, uint32_t op_a, uint32_t op_b, lb_diff_row *row);
+bool lb_walk_measure_values(lb_walk *walk, uint32_t value_a, uint32_t value_b, lb_diff_row *row);
+bool lb_walk_measure_join(lb_walk *walk, const lb_reassembly *join, lb_diff_row *row);
+bool lb_walk_measure_final(lb_walk *walk, const lb_shadow_final *final, lb_diff_row *row);
 
 #endif

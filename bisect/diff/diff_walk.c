@@ -22,7 +22,7 @@
 
 /* ---- rows ---- */
 
-void lb_walk_call_noise(const lb_strided_walk *w, lb_diff_row *row, bool bad_bits)
+void lb_walk_call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
 {
     if (row->local == LB_VERDICT_IDENTICAL || bad_bits) return;
     row->local = LB_VERDICT_NOISE;
@@ -30,7 +30,7 @@ void lb_walk_call_noise(const lb_strided_walk *w, lb_diff_row *row, bool bad_bit
                                   : "no more than other runs of the first side differ by";
 }
 
-lb_diff_row lb_walk_row(const lb_strided_walk *w, uint32_t a, uint32_t b)
+lb_diff_row lb_walk_row(const lb_walk *w, uint32_t a, uint32_t b)
 {
     const lb_program *p = a != LB_NONE ? w->pa : w->pb;
     const lb_op *op = &p->ops[a != LB_NONE ? a : b];
@@ -48,7 +48,7 @@ lb_diff_row lb_walk_row(const lb_strided_walk *w, uint32_t a, uint32_t b)
     return row;
 }
 
-static uint32_t partner_of(const lb_strided_walk *w, uint32_t ia)
+static uint32_t partner_of(const lb_walk *w, uint32_t ia)
 {
     const lb_alignment *al = &w->alignment;
     if (al->b_of_a[ia] != LB_NONE) return al->b_of_a[ia];
@@ -56,13 +56,13 @@ static uint32_t partner_of(const lb_strided_walk *w, uint32_t ia)
     return al->join_of_a[ia] == LB_NONE ? LB_NONE : al->joins.part_ops[al->joins.list[al->join_of_a[ia]].first];
 }
 
-static lb_diff_row row_of(const lb_strided_walk *w, uint32_t ia)
+static lb_diff_row row_of(const lb_walk *w, uint32_t ia)
 {
     return lb_walk_row(w, ia, partner_of(w, ia));
 }
 
 /* Of the first side, by its place in one program. Who has no such op speaks for the parts that stand for the other's. */
-static lb_diff_row turned_row(const lb_strided_walk *w, const lb_diff_row *row)
+static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
 {
     lb_diff_row turned = *row;
     uint32_t ops[] = {row->index, row->other};
@@ -85,19 +85,19 @@ static lb_diff_row turned_row(const lb_strided_walk *w, const lb_diff_row *row)
     return turned;
 }
 
-void lb_walk_report(const lb_strided_walk *w, const lb_diff_row *row)
+void lb_walk_report(const lb_walk *w, const lb_diff_row *row)
 {
     const lb_diff_row turned = turned_row(w, row);
     lb_report_row(w->report, &turned);
 }
 
-static void report_layer(const lb_strided_walk *w, const lb_diff_row *row)
+static void report_layer(const lb_walk *w, const lb_diff_row *row)
 {
     const lb_diff_row turned = turned_row(w, row);
     lb_report_layer(w->report, &turned);
 }
 
-static void measure(lb_strided_walk *w, uint32_t ia, lb_diff_row *row, bool bad_bits)
+static void measure(lb_walk *w, uint32_t ia, lb_diff_row *row, bool bad_bits)
 {
     const lb_alignment *al = &w->alignment;
     const bool noise = al->b_of_a[ia] != LB_NONE      ? lb_walk_measure_pair(w, ia, al->b_of_a[ia], row)
@@ -108,7 +108,7 @@ static void measure(lb_strided_walk *w, uint32_t ia, lb_diff_row *row, bool bad_
 
 /* ---- what flows in and out ---- */
 
-static lb_inflow inflow_of(lb_strided_walk *w, uint32_t ia, int element)
+static lb_inflow inflow_of(lb_walk *w, uint32_t ia, int element)
 {
     lb_inflow in = LB_INFLOW_NONE;
     const lb_alignment *al = &w->alignment;
@@ -124,7 +124,7 @@ static lb_inflow inflow_of(lb_strided_walk *w, uint32_t ia, int element)
 }
 
 /* What a collective gives to one member, all of them have brought. */
-static void meet(lb_strided_walk *w, const lb_collective_match *meeting)
+static void meet(lb_walk *w, const lb_collective_match *meeting)
 {
     w->brought = LB_INFLOW_NONE;
     for (uint32_t k = 0; k < meeting->n; k++) {
@@ -134,14 +134,14 @@ static void meet(lb_strided_walk *w, const lb_collective_match *meeting)
     }
 }
 
-static void flow_out_all(lb_strided_walk *w, int side, uint32_t op, const lb_inflow *left)
+static void flow_out_all(lb_walk *w, int side, uint32_t op, const lb_inflow *left)
 {
     const lb_program *p = lb_walk_side(w, side);
     for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++) lb_flow_out(w, side, op, i, left);
 }
 
 /* Into the outcomes of a pair (or join) that have other bits; the others are clean. */
-static void flow_out_pair(lb_strided_walk *w, uint32_t ia, const lb_inflow *left)
+static void flow_out_pair(lb_walk *w, uint32_t ia, const lb_inflow *left)
 {
     const lb_alignment *al = &w->alignment;
     const lb_op *a = &w->pa->ops[ia];
@@ -178,7 +178,7 @@ static bool read_number(const lb_program_view *side, uint32_t op, double *number
 }
 
 /* item() has no tensor result: what it read says whether Python saw other numbers, and how far apart they were. */
-static void note_decision(lb_strided_walk *w, uint32_t ia, const lb_inflow *in)
+static void note_decision(lb_walk *w, uint32_t ia, const lb_inflow *in)
 {
     lb_read_numbers *read = &w->past->read;
     const uint32_t ib = w->alignment.b_of_a[ia];
@@ -198,7 +198,7 @@ static void note_decision(lb_strided_walk *w, uint32_t ia, const lb_inflow *in)
 /* ---- evidence ---- */
 
 /* Is an outcome that differs an integer or a bool? */
-static bool decides(const lb_strided_walk *w, uint32_t ia)
+static bool decides(const lb_walk *w, uint32_t ia)
 {
     const lb_op *a = &w->pa->ops[ia];
     const uint32_t ib = w->alignment.b_of_a[ia];
@@ -211,26 +211,26 @@ static bool decides(const lb_strided_walk *w, uint32_t ia)
     return false;
 }
 
-static uint32_t node_of(const lb_strided_walk *w, uint32_t ia)
+static uint32_t node_of(const lb_walk *w, uint32_t ia)
 {
     return w->merged.node_of[0] ? w->merged.node_of[0][ia] : LB_NONE;
 }
 
 /* Does the pair's difference lead to what leaves the step? */
-static bool leads(const lb_strided_walk *w, uint32_t ia)
+static bool leads(const lb_walk *w, uint32_t ia)
 {
     const uint32_t node = node_of(w, ia);
     return node != LB_NONE && w->divergences.leads && w->divergences.leads[node];
 }
 
-static const lb_divergence *divergence_at(const lb_strided_walk *w, uint32_t ia)
+static const lb_divergence *divergence_at(const lb_walk *w, uint32_t ia)
 {
     const uint32_t node = node_of(w, ia);
     if (node == LB_NONE || !w->divergence_of || w->divergence_of[node] == LB_NONE) return NULL;
     return &w->divergences.list[w->divergence_of[node]];
 }
 
-static lb_evidence evidence_of(const lb_strided_walk *w, uint32_t ia, const lb_inflow *in)
+static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *in)
 {
     const uint32_t ib = partner_of(w, ia), join = w->alignment.join_of_a[ia];
     const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
@@ -255,7 +255,7 @@ static lb_evidence evidence_of(const lb_strided_walk *w, uint32_t ia, const lb_i
 /* ---- layers in other ops ---- */
 
 /* What leaves a layer that the sides compute in other ops is the same in exact arithmetic, or cannot be told: the row goes to its first op. */
-static void settle_lone(lb_strided_walk *w, const lb_inflow *in, lb_verdict verdict)
+static void settle_lone(lb_walk *w, const lb_inflow *in, lb_verdict verdict)
 {
     const uint32_t a = in->lone[0], b = in->lone[1];
     const uint32_t slot = a != LB_NONE ? a : w->pa->n_ops + b;
@@ -288,7 +288,7 @@ static void meet_again(lb_inflow *in)
 
 /* ---- pairs ---- */
 
-static int64_t outcome_elements(const lb_strided_walk *w, const lb_op *op)
+static int64_t outcome_elements(const lb_walk *w, const lb_op *op)
 {
     int64_t n = 0;
     for (uint32_t i = 0; i < lb_op_outcomes(op); i++)
@@ -299,7 +299,7 @@ static int64_t outcome_elements(const lb_strided_walk *w, const lb_op *op)
 
 /* Both sides' bits come from the same inputs in an order that has a name. How many elements bear it out is said, for a
  * single one may do so by chance. */
-static void note_order(lb_strided_walk *w, uint32_t ia, lb_diff_row *row)
+static void note_order(lb_walk *w, uint32_t ia, lb_diff_row *row)
 {
     const lb_reordering *r = w->reorderings ? &w->reorderings[ia] : NULL;
     if (!r || !r->order[0][0] || !r->order[1][0]) return;
@@ -314,7 +314,7 @@ static void note_order(lb_strided_walk *w, uint32_t ia, lb_diff_row *row)
 }
 
 /* Worth knowing: with other inputs these bits may part. */
-static void note_other_args(lb_strided_walk *w, uint32_t ia)
+static void note_other_args(lb_walk *w, uint32_t ia)
 {
     const lb_op *op = &w->pa->ops[ia];
     char text[400];
@@ -324,7 +324,7 @@ static void note_other_args(lb_strided_walk *w, uint32_t ia)
 }
 
 /* Of a difference that is one of precision, which. */
-static void name_types(lb_strided_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
+static void name_types(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
 {
     char types[80], why[240];
     lb_narrowing_pair(w, ia, ib, types, sizeof types);
@@ -334,7 +334,7 @@ static void name_types(lb_strided_walk *w, uint32_t ia, uint32_t ib, lb_diff_row
 }
 
 /* Did an op that computes something, and that the other side has not, lead here? */
-static bool follows_lone(const lb_strided_walk *w, const lb_inflow *in)
+static bool follows_lone(const lb_walk *w, const lb_inflow *in)
 {
     for (int side = 0; side < 2; side++)
         if (in->lone[side] != LB_NONE && w->merged.may_differ[side][in->lone[side]] == LB_BLAME_OP) return true;
@@ -343,7 +343,7 @@ static bool follows_lone(const lb_strided_walk *w, const lb_inflow *in)
 
 /* An input has other bits, and nothing that was judged made them, or not all of them: ops that the other side has not, and that nobody can
  * run. That something else before them was rounding says nothing of these. */
-static bool is_unaccounted(const lb_strided_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in)
+static bool is_unaccounted(const lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in)
 {
     if (e->agreement != LB_SHADOW_UNKNOWN || !e->replayed || !in->differ || e->decides) return false;
     if (in->verdict == LB_VERDICT_IDENTICAL && in->carried == LB_VERDICT_IDENTICAL) return true;
@@ -352,13 +352,13 @@ static bool is_unaccounted(const lb_strided_walk *w, uint32_t ia, const lb_evide
 }
 
 /* What a collective whose other members were not recorded gives follows from them, too. */
-static bool waits_for_others(const lb_strided_walk *w, uint32_t ia)
+static bool waits_for_others(const lb_walk *w, uint32_t ia)
 {
     return w->pa->ops[ia].flags & LB_OP_COLLECTIVE && (!w->meetings[0].of_op || w->meetings[0].of_op[ia] == LB_NONE);
 }
 
 /* Rows of tokens that a choice sent elsewhere: the shadows go on from one side's. */
-static void note_flipped_rows(const lb_strided_walk *w, uint32_t ia, lb_diff_row *row)
+static void note_flipped_rows(const lb_walk *w, uint32_t ia, lb_diff_row *row)
 {
     const long long n = w->have_shadows ? w->shadows.rows[ia].flipped : 0;
     char why[240];
@@ -368,7 +368,7 @@ static void note_flipped_rows(const lb_strided_walk *w, uint32_t ia, lb_diff_row
     row->why = lb_report_keep(w->report, why);
 }
 
-static void judge_local(lb_strided_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in, lb_diff_row *row)
+static void judge_local(lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in, lb_diff_row *row)
 {
     row->local = lb_judge_pair(e, &row->why);
     note_flipped_rows(w, ia, row);
@@ -383,7 +383,7 @@ static void judge_local(lb_strided_walk *w, uint32_t ia, const lb_evidence *e, c
 }
 
 /* A number that both shadows take over ends what was made, and begins what came in. */
-static bool is_taken_over(const lb_strided_walk *w, uint32_t ia, const lb_evidence *e)
+static bool is_taken_over(const lb_walk *w, uint32_t ia, const lb_evidence *e)
 {
     const uint32_t ib = w->alignment.b_of_a[ia];
     if (ib == LB_NONE || e->agreement == LB_SHADOW_DISAGREES) return false;
@@ -391,8 +391,7 @@ static bool is_taken_over(const lb_strided_walk *w, uint32_t ia, const lb_eviden
     return e->decides || e->random || waits_for_others(w, ia) || !lb_replay_knows(lb_op_name(w->pa, &w->pa->ops[ia]));
 }
 
-static lb_inflow left_by(const lb_strided_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in,
-                         lb_verdict local)
+static lb_inflow left_by(const lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_inflow *in, lb_verdict local)
 {
     lb_inflow left = {lb_report_worse(local, in->verdict), in->carried, true, {LB_NONE, LB_NONE}};
     if (e->agreement == LB_SHADOW_UNKNOWN) left.lone[0] = in->lone[0], left.lone[1] = in->lone[1];
@@ -404,7 +403,7 @@ static lb_inflow left_by(const lb_strided_walk *w, uint32_t ia, const lb_evidenc
 }
 
 /* Of a foreach op each element follows from its own inputs alone. */
-static void flow_out_elements(lb_strided_walk *w, uint32_t ia, const lb_evidence *e, lb_verdict local)
+static void flow_out_elements(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_verdict local)
 {
     const lb_op *a = &w->pa->ops[ia];
     const uint32_t ib = w->alignment.b_of_a[ia], n = lb_op_outcomes(a);
@@ -425,7 +424,7 @@ static void flow_out_elements(lb_strided_walk *w, uint32_t ia, const lb_evidence
     }
 }
 
-static void walk_clean(lb_strided_walk *w, uint32_t ia)
+static void walk_clean(lb_walk *w, uint32_t ia)
 {
     const lb_inflow clean = LB_INFLOW_NONE;
     const lb_diff_row row = row_of(w, ia);
@@ -434,7 +433,7 @@ static void walk_clean(lb_strided_walk *w, uint32_t ia)
     report_layer(w, &row);
 }
 
-static void walk_pair(lb_strided_walk *w, uint32_t ia)
+static void walk_pair(lb_walk *w, uint32_t ia)
 {
     const lb_op *a = &w->pa->ops[ia];
     const uint32_t ib = w->alignment.b_of_a[ia];
@@ -487,8 +486,8 @@ static void count_input(void *context, uint32_t value)
     ((count *)context)->n += value != LB_NONE;
 }
 
-static lb_verdict judge_joined(const lb_strided_walk *w, const lb_evidence *e, const lb_inflow *in,
-                               const lb_reassembly *join, const char **why)
+static lb_verdict judge_joined(const lb_walk *w, const lb_evidence *e, const lb_inflow *in, const lb_reassembly *join,
+                               const char **why)
 {
     char text[160];
     bool wrong = e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED;
@@ -508,7 +507,7 @@ static lb_verdict judge_joined(const lb_strided_walk *w, const lb_evidence *e, c
 }
 
 /* Whole numbers made of nothing (positions in a batch) count anew in each part. */
-static bool counts_anew(const lb_strided_walk *w, const lb_op *op)
+static bool counts_anew(const lb_walk *w, const lb_op *op)
 {
     count inputs = {0};
     lb_op_each_input(w->pa, op, count_input, &inputs);
@@ -519,7 +518,7 @@ static bool counts_anew(const lb_strided_walk *w, const lb_op *op)
     return inputs.n == 0 && !(op->flags & LB_OP_RANDOM);
 }
 
-static void walk_join(lb_strided_walk *w, uint32_t ia, const lb_reassembly *join)
+static void walk_join(lb_walk *w, uint32_t ia, const lb_reassembly *join)
 {
     const lb_op *a = &w->pa->ops[ia];
     lb_inflow in = inflow_of(w, ia, LB_ALL_ELEMENTS);
@@ -551,7 +550,7 @@ static void walk_join(lb_strided_walk *w, uint32_t ia, const lb_reassembly *join
 
 /* ---- ops of one side alone ---- */
 
-static void walk_lone(lb_strided_walk *w, int side, uint32_t op)
+static void walk_lone(lb_walk *w, int side, uint32_t op)
 {
     const lb_program *p = lb_walk_side(w, side);
     lb_inflow in = LB_INFLOW_NONE;
@@ -563,7 +562,7 @@ static void walk_lone(lb_strided_walk *w, int side, uint32_t op)
 }
 
 /* What B alone runs before `end`, in the part of that op. */
-static void walk_before(lb_strided_walk *w, uint32_t *at, uint32_t end)
+static void walk_before(lb_walk *w, uint32_t *at, uint32_t end)
 {
     const lb_alignment *al = &w->alignment;
     const uint32_t part = lb_program_view_part_of(w->b, end);
@@ -574,7 +573,7 @@ static void walk_before(lb_strided_walk *w, uint32_t *at, uint32_t end)
     }
 }
 
-static void walk_before_partners(lb_strided_walk *w, uint32_t *at, uint32_t ia)
+static void walk_before_partners(lb_walk *w, uint32_t *at, uint32_t ia)
 {
     const lb_alignment *al = &w->alignment;
     if (al->b_of_a[ia] != LB_NONE) walk_before(w, at, al->b_of_a[ia]);
@@ -583,7 +582,7 @@ static void walk_before_partners(lb_strided_walk *w, uint32_t *at, uint32_t ia)
     for (uint32_t k = 0; k < join->parts; k++) walk_before(w, at, al->joins.part_ops[join->first + k]);
 }
 
-static void walk_op(lb_strided_walk *w, uint32_t *at, uint32_t i)
+static void walk_op(lb_walk *w, uint32_t *at, uint32_t i)
 {
     const lb_op *op = &w->pa->ops[i];
     const lb_alignment *al = &w->alignment;
@@ -599,7 +598,7 @@ static void walk_op(lb_strided_walk *w, uint32_t *at, uint32_t i)
         walk_lone(w, 0, i);
 }
 
-static void walk_rest(lb_strided_walk *w, uint32_t *at)
+static void walk_rest(lb_walk *w, uint32_t *at)
 {
     for (uint32_t part = 0; part < w->b->n_parts; part++) {
         const uint32_t end = part + 1 < w->b->n_parts ? w->b->parts[part + 1].first_op : w->pb->n_ops;
@@ -613,7 +612,7 @@ static void walk_rest(lb_strided_walk *w, uint32_t *at)
 /* ---- what leaves ---- */
 
 /* A write that the other side lacks explains the difference by itself: that op is the place. */
-static void describe_final(const lb_strided_walk *w, const lb_shadow_final *final, lb_diff_row *row)
+static void describe_final(const lb_walk *w, const lb_shadow_final *final, lb_diff_row *row)
 {
     const lb_alignment *al = &w->alignment;
     const uint32_t a = final->whole.op;
@@ -637,7 +636,7 @@ static void describe_final(const lb_strided_walk *w, const lb_shadow_final *fina
     row->why = lb_report_keep(w->report, text);
 }
 
-static const lb_divergence *divergence_of_sink(const lb_strided_walk *w, const uint32_t *sink_rows, uint32_t row)
+static const lb_divergence *divergence_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
 {
     for (uint32_t i = 0; i < w->divergences.n; i++)
         if (w->divergences.list[i].node == LB_NONE && sink_rows[w->divergences.list[i].sink] == row)
@@ -646,7 +645,7 @@ static const lb_divergence *divergence_of_sink(const lb_strided_walk *w, const u
 }
 
 /* Parameters at the end of the step, whatever ops wrote them. */
-static void judge_final(lb_strided_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *row)
+static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *row)
 {
     const lb_shadow_final *final = &w->shadows.finals[f];
     const lb_verdict before = lb_report_worse(t->verdict, t->carried);
@@ -670,7 +669,7 @@ static void judge_final(lb_strided_walk *w, uint32_t f, const lb_taint *t, lb_di
     row->verdict = lb_report_worse(row->local, row->inherited);
 }
 
-static void taint_final(lb_strided_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried)
+static void taint_final(lb_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried)
 {
     const int64_t a = w->pa->values[final->whole.value].storage;
     for (uint32_t k = 0; k <= final->parts; k++) {
@@ -681,7 +680,7 @@ static void taint_final(lb_strided_walk *w, const lb_shadow_final *final, lb_ver
     }
 }
 
-static void walk_finals(lb_strided_walk *w)
+static void walk_finals(lb_walk *w)
 {
     for (uint32_t f = 0; f < w->shadows.n_finals; f++) {
         const lb_shadow_final *final = &w->shadows.finals[f];
@@ -712,7 +711,7 @@ static const char *why_exit(const lb_exit *exit)
                              : "the result of the outermost call differs in exact arithmetic";
 }
 
-static void judge_exit(lb_strided_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
+static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
 {
     if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
         row->local = LB_VERDICT_MISSING;
@@ -732,7 +731,7 @@ static void judge_exit(lb_strided_walk *w, const lb_exit *exit, const lb_diverge
 
 /* Results of outermost calls, and what decisions rest on. Those that an aligned pair gave have their row already, unless they are other
  * parts of what it gave. */
-static void walk_exits(lb_strided_walk *w)
+static void walk_exits(lb_walk *w)
 {
     for (uint32_t e = 0; e < w->exits.n; e++) {
         const lb_exit *exit = &w->exits.list[e];
@@ -749,7 +748,7 @@ static void walk_exits(lb_strided_walk *w)
 }
 
 /* Results that nobody reads, each side's by ops of its own (merged_steps.c). */
-static void walk_lone_results(lb_strided_walk *w)
+static void walk_lone_results(lb_walk *w)
 {
     for (uint32_t i = 0; i < w->divergences.n; i++) {
         const lb_divergence *o = &w->divergences.list[i];
@@ -767,7 +766,7 @@ static void walk_lone_results(lb_strided_walk *w)
 
 /* ---- all of it ---- */
 
-static bool measure_extents(lb_strided_walk *w, int side)
+static bool measure_extents(lb_walk *w, int side)
 {
     const lb_program *p = lb_walk_side(w, side);
     const lb_flow *f = w->merged.flows[side];
@@ -785,7 +784,7 @@ static void forget_lone(lb_taints *t)
     for (uint32_t i = 0; i <= t->mask; i++) t->slots[i].lone[0] = t->slots[i].lone[1] = LB_NONE;
 }
 
-static lb_status open_walk(lb_strided_walk *w, uint32_t **at, lb_err *err)
+static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
 {
     LB_TRY(lb_merged_steps_make(w->a, w->b, &w->alignment, w->meetings, w->differs, &w->shadows, &w->exits, &w->merged,
                                 err));
@@ -807,7 +806,7 @@ static lb_status open_walk(lb_strided_walk *w, uint32_t **at, lb_err *err)
 
 /* Storages without a name that ops of one side alone wrote last (moments of an optimizer written by hand): nothing judged them. Where
  * all that is known to leave the step is the same in exact arithmetic, they bring rounding into the next. */
-static void settle_rest(lb_strided_walk *w)
+static void settle_rest(lb_walk *w)
 {
     const lb_verdict left = w->divergences.n ? w->led : LB_VERDICT_ROUNDING;
     for (int side = 0; side < 2; side++)
@@ -818,7 +817,7 @@ static void settle_rest(lb_strided_walk *w)
         }
 }
 
-static lb_status walk_all(lb_strided_walk *w, uint32_t *at, lb_err *err)
+static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
 {
     uint32_t *order = w->a->n_parts > 1 ? lb_diff_order(w->a, &w->meetings[0]) : NULL;
     if (w->a->n_parts > 1 && !order) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
@@ -836,7 +835,7 @@ static lb_status walk_all(lb_strided_walk *w, uint32_t *at, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_walk_program(lb_strided_walk *w, lb_err *err)
+lb_status lb_walk_program(lb_walk *w, lb_err *err)
 {
     uint32_t *at = NULL;
     lb_status status = open_walk(w, &at, err);

@@ -42,7 +42,7 @@ typedef struct lb_walk_past {
     bool any;      /* some step was */
 } lb_walk_past;
 
-typedef struct lb_strided_walk {
+typedef struct lb_walk {
     const lb_program_view *a, *b;
     const lb_program *pa, *pb; /* a->program, b->program */
     bool swapped, uneven;      /* uneven: B calls its layers more often, or is more programs */
@@ -67,18 +67,18 @@ typedef struct lb_strided_walk {
     lb_taints *storages;     /* two: the past's, of A and of B */
     lb_walk_past *past;
     lb_diff_report *report;
-} lb_strided_walk;
+} lb_walk;
 
 /* The program of a side: 0 is A. */
-static inline const lb_program *lb_walk_side(const lb_strided_walk *walk, int side)
+static inline const lb_program *lb_walk_side(const lb_walk *walk, int side)
 {
     return side ? walk->pb : walk->pa;
 }
 
 /* Needs `alignment`, `meetings`, `differs`, `exits` and where something differs `shadows`. Fills the report. LB_ERR_NOMEM is the only failure. */
-lb_status lb_walk_program(lb_strided_walk *walk, lb_err *err);
+lb_status lb_walk_program(lb_walk *walk, lb_err *err);
 /* A row speaks of A's ops (or, where A has none, of B's) by their place in the whole: into the report, of the first side's by their
  * place in one program. */
-void lb_walk_report(const lb_strided_walk *walk, const lb_diff_row *row);
+void lb_walk_report(const lb_walk *walk, const lb_diff_row *row);
 
 #endif

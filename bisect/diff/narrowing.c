@@ -42,7 +42,7 @@ static lb_dtype narrowest(const lb_program *p, const uint32_t *partner, const ui
     return found;
 }
 
-void lb_narrowing_text(const lb_strided_walk *w, const char *layer, uint8_t phase, char *text, size_t size)
+void lb_narrowing_text(const lb_walk *w, const char *layer, uint8_t phase, char *text, size_t size)
 {
     const lb_alignment *al = &w->alignment;
     const lb_dtype a = narrowest(w->pa, al->b_of_a, al->join_of_a, layer, phase),
@@ -64,7 +64,7 @@ static lb_dtype type_of(const lb_program *p, uint32_t op)
     return v != LB_NONE && lb_dtype_is_float(p->values[v].dtype) ? p->values[v].dtype : LB_NO_DTYPE;
 }
 
-void lb_narrowing_pair(const lb_strided_walk *w, uint32_t op_a, uint32_t op_b, char *text, size_t size)
+void lb_narrowing_pair(const lb_walk *w, uint32_t op_a, uint32_t op_b, char *text, size_t size)
 {
     const lb_dtype a = type_of(w->pa, op_a), b = type_of(w->pb, op_b);
     *text = '\0';

@@ -7,8 +7,8 @@
 
 /* Writes ": the second side rounds to e5m2 on the way" when ops without a partner, in that layer and phase, cast reals to a narrower type;
  * else "". */
-void lb_narrowing_text(const lb_strided_walk *walk, const char *layer, uint8_t phase, char *text, size_t size);
+void lb_narrowing_text(const lb_walk *walk, const char *layer, uint8_t phase, char *text, size_t size);
 /* Writes ": bf16 on the first side, e5m2 on the second" when what an aligned pair gives is of two float types; else "". */
-void lb_narrowing_pair(const lb_strided_walk *walk, uint32_t op_a, uint32_t op_b, char *text, size_t size);
+void lb_narrowing_pair(const lb_walk *walk, uint32_t op_a, uint32_t op_b, char *text, size_t size);
 
 #endif

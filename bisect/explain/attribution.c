@@ -35,7 +35,7 @@ typedef struct scan {
 } scan;
 
 typedef struct finder {
-    const lb_place *place;
+    const lb_match_site *site;
     lb_attribution_memory *memory;
     lb_attribution_found *found;
     lb_candidate *list[2];
@@ -54,7 +54,7 @@ static double now(void)
 
 static const lb_value *output_of(const finder *f, int side)
 {
-    return lb_matched_region_value(f->place->source, side, f->place->region->sides[side].outputs[0]);
+    return lb_matched_region_value(f->site->source, side, f->site->region->sides[side].outputs[0]);
 }
 
 /* ---- trying all of them ---- */
@@ -87,14 +87,14 @@ static lb_status try_one(finder *f, int runner, int bits, uint32_t row, scan *s)
      * minutes for a model of 135M parameters. The op as it is (row 0) always runs whole, since its
      * distance is reported; what looks at whole tensors for a scale cannot be sampled. */
     if (s->sample.taken && row && c->local) {
-        LB_TRY(lb_match_site_try(&s->sample.place, runner, bits, c, &score, f->err));
+        LB_TRY(lb_match_site_try(&s->sample.site, runner, bits, c, &score, f->err));
         if (score.ran && !lb_score_all(&score)) {
             s->tried++, s->excluded++;
             if (score.matched > s->likely_matched) s->likely = row, s->likely_matched = score.matched;
             return LB_OK;
         }
     }
-    LB_TRY(lb_match_site_try(f->place, runner, bits, c, &score, f->err));
+    LB_TRY(lb_match_site_try(f->site, runner, bits, c, &score, f->err));
     if (!score.ran) return LB_OK;
     s->tried++;
     /* Of equals the first stays best: likelier candidates stand further in front. */
@@ -123,7 +123,7 @@ static double *time_of_kind(lb_attribution_memory *m, const lb_program *p, const
 static lb_status score_likely(finder *f, int runner, int bits, scan *s)
 {
     lb_score score;
-    LB_TRY(lb_match_site_try(f->place, runner, bits, &f->list[runner][s->likely], &score, f->err));
+    LB_TRY(lb_match_site_try(f->site, runner, bits, &f->list[runner][s->likely], &score, f->err));
     if (score.ran && score.matched > s->best_score.matched) s->best = s->likely, s->best_score = score;
     return LB_OK;
 }
@@ -133,10 +133,10 @@ static uint32_t *places_of(lb_attribution_memory *m, const char *name, int side)
 {
     enum { ROOM = sizeof m->tally / sizeof *m->tally };
     for (uint32_t i = 0; i < m->n_tally; i++)
-        if (!strcmp(m->tally[i].name, name)) return &m->tally[i].places[side];
+        if (!strcmp(m->tally[i].name, name)) return &m->tally[i].sites[side];
     if (m->n_tally == ROOM) return NULL;
     snprintf(m->tally[m->n_tally].name, sizeof m->tally->name, "%s", name);
-    return &m->tally[m->n_tally++].places[side];
+    return &m->tally[m->n_tally++].sites[side];
 }
 
 /* No change comes first; then what gave the bits of most places so far, of equals the likelier one: what a place cannot tell
@@ -146,8 +146,8 @@ static void rank_matches(finder *f, int runner, int bits, scan *s)
     uint32_t votes[MOST_MATCHES];
     for (uint32_t i = 0; i < s->n; i++) {
         const uint32_t row = s->matches[i];
-        uint32_t *places = places_of(f->memory, f->list[runner][row].name, bits);
-        const uint32_t vote = !row ? UINT32_MAX : places ? (*places)++ : 0;
+        uint32_t *sites = places_of(f->memory, f->list[runner][row].name, bits);
+        const uint32_t vote = !row ? UINT32_MAX : sites ? (*sites)++ : 0;
         /* Insertion sort: there are 64 matches at most, and a vote of UINT32_MAX keeps "no change"
          * in front whatever the other places said. */
         uint32_t at = i;
@@ -162,10 +162,10 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
 {
     const double start = now();
     *s = (scan){0};
-    if (!lb_match_site_can(f->place, runner, bits)) return LB_OK;
+    if (!lb_match_site_can(f->site, runner, bits)) return LB_OK;
     uint8_t *done = calloc(f->n[runner] + 1, 1);
     if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = lb_sample_take(f->place, runner, bits, &s->sample, f->err);
+    lb_status status = lb_sample_take(f->site, runner, bits, &s->sample, f->err);
     if (status == LB_OK) status = try_one(f, runner, bits, 0, s);
     done[0] = 1;
     for (uint32_t k = 0; k < f->memory->n && status == LB_OK; k++)
@@ -203,7 +203,7 @@ static const char *own_name(const finder *f, int runner)
     }
     /* A user reads "torch:1 against splitk:4" and not "own against splitk:4"; through several ops
      * there is no one order to name. */
-    return f->place->region->sides[0].n_ops != 1 ? "own" : product ? "sequential" : sum ? "torch:1" : "own";
+    return f->site->region->sides[0].n_ops != 1 ? "own" : product ? "sequential" : sum ? "torch:1" : "own";
 }
 
 static const char *name_of(const finder *f, int runner, uint32_t row)
@@ -257,7 +257,7 @@ static lb_status own_finalise(finder *f, int runner, const scan *theirs, uint32_
         if (also_theirs) continue;
         /* A kernel that also gives the other side's bits explains no difference, and has been left
          * out above. */
-        LB_TRY(lb_match_site_try(f->place, runner, runner, &f->list[runner][i], &score, f->err));
+        LB_TRY(lb_match_site_try(f->site, runner, runner, &f->list[runner][i], &score, f->err));
         if (!lb_score_all(&score)) continue;
         *row = i;
         return LB_OK;
@@ -268,8 +268,8 @@ static lb_status own_finalise(finder *f, int runner, const scan *theirs, uint32_
 /* Are there ops among the runner's that add up many numbers? */
 static bool has_sums(const finder *f, int runner)
 {
-    const lb_matched_region_side *s = &f->place->region->sides[runner];
-    const lb_program *p = lb_matched_region_program(f->place->source, runner);
+    const lb_matched_region_side *s = &f->site->region->sides[runner];
+    const lb_program *p = lb_matched_region_program(f->site->source, runner);
     for (uint32_t i = 0; i < s->n_ops; i++) {
         lb_op_form form;
         const lb_op_row *row = lb_op_find(lb_op_name(p, &p->ops[s->ops[i]]), &form);
@@ -280,8 +280,8 @@ static bool has_sums(const finder *f, int runner)
 
 static bool stores_f64(const finder *f, int side)
 {
-    const lb_matched_region_side *s = &f->place->region->sides[side];
-    const lb_program *p = lb_matched_region_program(f->place->source, side);
+    const lb_matched_region_side *s = &f->site->region->sides[side];
+    const lb_program *p = lb_matched_region_program(f->site->source, side);
     for (uint32_t i = 0; i < s->n_ops; i++)
         for (uint32_t k = 0; k < p->ops[s->ops[i]].results; k++) {
             const uint32_t v = lb_op_results(p, &p->ops[s->ops[i]])[k];
@@ -375,7 +375,7 @@ static lb_status serves_both(finder *f, int runner, const scan *theirs, uint32_t
         /* Precisions are left out: an op on bf16 values gives the same in f32 and in f64 often
          * enough, and that would turn a difference of dtypes into one of inputs. */
         if (is_fused(c) || c->cause != LB_CAUSE_ORDER) continue;
-        LB_TRY(lb_match_site_try(f->place, runner, runner, c, &score, f->err));
+        LB_TRY(lb_match_site_try(f->site, runner, runner, c, &score, f->err));
         if (lb_score_all(&score)) *row = theirs->matches[i];
     }
     return LB_OK;
@@ -385,10 +385,10 @@ static lb_status serves_both(finder *f, int runner, const scan *theirs, uint32_t
  * Saves half of the runs at most places, which are pairs. */
 static bool same_ops(const finder *f)
 {
-    const lb_matched_region *s = f->place->region;
-    const lb_program *a = f->place->source->a->program, *b = f->place->source->b->program;
+    const lb_matched_region *s = f->site->region;
+    const lb_program *a = f->site->source->a->program, *b = f->site->source->b->program;
     if ((!s->pair && !(s->parts && s->sides[1].n_ops)) || output_of(f, 0)->dtype != output_of(f, 1)->dtype ||
-        !lb_match_site_can(f->place, 0, 1))
+        !lb_match_site_can(f->site, 0, 1))
         return false;
     const lb_op *x = &a->ops[s->sides[0].op], *y = &b->ops[s->sides[1].op];
     return !strcmp(lb_op_name(a, x), lb_op_name(b, y)) && lb_op_same_args(a, x, b, y, s->parts);
@@ -412,7 +412,7 @@ static lb_status by_program(finder *f, int runner, bool *done)
     scan theirs = {0}, mine = {0};
     uint32_t both;
     *done = false;
-    if (!lb_match_site_can(f->place, runner, other)) return LB_OK;
+    if (!lb_match_site_can(f->site, runner, other)) return LB_OK;
     const lb_score *own = &f->own[runner][runner], *across = &f->own[runner][other];
     const bool plain = lb_score_all(own);
     /* The cheapest answer is asked first: no change at all gives both sides' bits, hence only the
@@ -486,10 +486,10 @@ static lb_status by_program(finder *f, int runner, bool *done)
 /* Which parts candidate `row` gives; `*rest`: all of those that are not given yet. */
 static lb_status try_rest(finder *f, uint32_t row, const uint8_t *given, uint8_t *mine, bool *rest)
 {
-    const uint32_t n = f->place->region->parts;
+    const uint32_t n = f->site->region->parts;
     *rest = true;
     memset(mine, 0, n);
-    LB_TRY(lb_match_site_parts(f->place, &f->list[0][row], mine, f->err));
+    LB_TRY(lb_match_site_parts(f->site, &f->list[0][row], mine, f->err));
     for (uint32_t i = 0; i < n; i++) *rest &= given[i] || mine[i];
     return LB_OK;
 }
@@ -498,7 +498,7 @@ static void tell_parts(finder *f, const scan *s, uint32_t base, const uint8_t *g
 {
     lb_attribution_found *out = f->found;
     const lb_candidate *c = &f->list[0][s->matches[0]];
-    const uint32_t n = f->place->region->parts;
+    const uint32_t n = f->site->region->parts;
     uint32_t other = 0, first = n, last = 0;
     size_t used = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -524,7 +524,7 @@ static void tell_parts(finder *f, const scan *s, uint32_t base, const uint8_t *g
 static lb_status scan_parts(finder *f, uint32_t base, bool *done)
 {
     const double start = now();
-    const uint32_t n = f->place->region->parts;
+    const uint32_t n = f->site->region->parts;
     uint8_t *given = calloc(n + 1, 3), *mine = given + n + 1, *tried = calloc(f->n[0] + 1, 1);
     lb_status status = given && tried ? LB_OK : lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
     bool all = true, rest = false, any = false;
@@ -558,14 +558,14 @@ static lb_status scan_parts(finder *f, uint32_t base, bool *done)
 
 static lb_status by_parts(finder *f, bool *done)
 {
-    const lb_matched_region *region = f->place->region;
+    const lb_matched_region *region = f->site->region;
     scan mine = {0};
     /* This is for decode steps against one forward pass: a library has other kernels for one row
      * than for many, so that some calls may have A's bits and the single rows never. */
     if (region->parts < 2 || region->sides[1].op == LB_NONE || region->n_outputs != 1 ||
-        !lb_match_site_can(f->place, 0, 1))
+        !lb_match_site_can(f->site, 0, 1))
         return LB_OK;
-    if (f->place->source->alignment->joins.rows) return LB_OK; /* rows of a larger batch: one call */
+    if (f->site->source->alignment->joins.rows) return LB_OK; /* rows of a larger batch: one call */
     /* A's own bits need a name before parts can be told from them: "own", or else what was found to
      * give them. */
     if (lb_score_all(&f->own[0][0])) return scan_parts(f, 0, done);
@@ -580,51 +580,51 @@ static void tell_unexplained(finder *f)
     lb_attribution_found *out = f->found;
     lb_difference d;
     out->cause = LB_CAUSE_UNEXPLAINED, out->proof = LB_PROOF_NONE;
-    if (!out->elements && f->place->targets[0] && f->place->targets[1] &&
-        lb_compare_numbers(&f->place->targets[0][0], &f->place->targets[1][0], &d, NULL) == LB_OK)
+    if (!out->elements && f->site->targets[0] && f->site->targets[1] &&
+        lb_compare_numbers(&f->site->targets[0][0], &f->site->targets[1][0], &d, NULL) == LB_OK)
         out->elements = d.elements, out->matched = d.elements - d.differing;
     if (!out->tried)
         snprintf(out->why, sizeof out->why, "nothing could be tried: %s",
-                 *f->place->why ? f->place->why : "no kernel here");
+                 *f->site->why ? f->site->why : "no kernel here");
     else
         snprintf(out->why, sizeof out->why, "under none of %u candidates do the recorded inputs give the recorded bits",
                  out->tried);
 }
 
-static const lb_program *alone_of(const lb_place *place, int side)
+static const lb_program *alone_of(const lb_match_site *site, int side)
 {
-    return place->subprograms[side] ? lb_subprogram_program(place->subprograms[side]) : NULL;
+    return site->subprograms[side] ? lb_subprogram_program(site->subprograms[side]) : NULL;
 }
 
 /* A's recorded output from B's.
  * As recorded and so without any run: the place's share of the whole gap is measured against it. */
-static double distance_of(const lb_place *place)
+static double distance_of(const lb_match_site *site)
 {
     lb_difference d;
-    if (!place->targets[0] || !place->targets[1]) return NAN;
-    if (lb_compare_numbers(&place->targets[0][0], &place->targets[1][0], &d, NULL) != LB_OK) return NAN;
+    if (!site->targets[0] || !site->targets[1]) return NAN;
+    if (lb_compare_numbers(&site->targets[0][0], &site->targets[1][0], &d, NULL) != LB_OK) return NAN;
     return d.rel_l2;
 }
 
-lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memory, lb_attribution_found *found,
+lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
                               lb_err *err)
 {
-    finder f = {.place = place, .memory = memory, .found = found, .err = err};
-    const lb_matched_region_source *source = place->source;
+    finder f = {.site = site, .memory = memory, .found = found, .err = err};
+    const lb_matched_region_source *source = site->source;
     const lb_program *programs[] = {source->a->program, source->b->program};
     lb_status status = LB_OK;
     bool done = false;
     *found = (lb_attribution_found){0};
-    found->total = distance_of(place);
-    f.spent = time_of_kind(memory, programs[0], &place->region->sides[0]);
+    found->total = distance_of(site);
+    f.spent = time_of_kind(memory, programs[0], &site->region->sides[0]);
     for (int side = 0; side < 2 && status == LB_OK; side++)
-        status = lb_candidates_list(programs[side], place->region->sides[side].ops, place->region->sides[side].n_ops,
-                                    alone_of(place, side), &memory->trees, &f.list[side], &f.n[side], err);
+        status = lb_candidates_list(programs[side], site->region->sides[side].ops, site->region->sides[side].n_ops,
+                                    alone_of(site, side), &memory->trees, &f.list[side], &f.n[side], err);
     /* Own bits on all four combinations first: four runs answer most places, and say of the rest
      * which identities are known. */
     for (int runner = 0; runner < 2; runner++)
         for (int bits = 0; bits < 2 && status == LB_OK; bits++)
-            status = lb_match_site_try(place, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
+            status = lb_match_site_try(site, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
     found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
     if (status == LB_OK) status = by_program(&f, 0, &done);
     /* A's program first, because only its changes can become swaps; then B's; parts and
@@ -632,26 +632,26 @@ lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memo
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
     if (status == LB_OK && !done) status = by_parts(&f, &done);
     if (status == LB_OK && !done)
-        status = lb_fallback_proofs_find(place, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
-                                         place->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found,
+        status = lb_fallback_proofs_find(site, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
+                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found,
                                          &done, err);
     if (status == LB_OK && !done) tell_unexplained(&f);
     free(f.list[0]), free(f.list[1]);
     return status;
 }
 
-lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *memory, bool *own,
+lb_status lb_attribution_identify(const lb_match_site *site, lb_attribution_memory *memory, bool *own,
                                   lb_attribution_found *found, lb_err *err)
 {
-    finder f = {.place = place, .memory = memory, .found = found, .err = err};
-    const lb_matched_region_side *side = &place->region->sides[0];
+    finder f = {.site = site, .memory = memory, .found = found, .err = err};
+    const lb_matched_region_side *side = &site->region->sides[0];
     scan s = {0};
     bool inside;
     *found = (lb_attribution_found){0}, *own = false;
-    f.spent = time_of_kind(memory, place->source->a->program, side);
-    lb_status status = lb_candidates_list(place->source->a->program, side->ops, side->n_ops, alone_of(place, 0),
+    f.spent = time_of_kind(memory, site->source->a->program, side);
+    lb_status status = lb_candidates_list(site->source->a->program, side->ops, side->n_ops, alone_of(site, 0),
                                           &memory->trees, &f.list[0], &f.n[0], err);
-    if (status == LB_OK) status = lb_match_site_try(place, 0, 0, &f.list[0][0], &f.own[0][0], err);
+    if (status == LB_OK) status = lb_match_site_try(site, 0, 0, &f.list[0][0], &f.own[0][0], err);
     *own = lb_score_all(&f.own[0][0]);
     if (status == LB_OK && !*own) status = scan_all(&f, 0, 0, &s);
     if (status != LB_OK || *own) goto done;
@@ -665,7 +665,7 @@ lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *
     snprintf(found->schedule, sizeof found->schedule, "%s", s.tried ? name_of(&f, 0, s.best) : "");
     /* Inside its bound the op may have run as a kernel that is unknown here; outside of it
      * something is wrong with the recording. */
-    status = lb_match_site_reaches(place, 0, 0, &inside, err);
+    status = lb_match_site_reaches(site, 0, 0, &inside, err);
     tell_unexplained(&f);
     if (inside) found->proof = LB_PROOF_BOUND;
 done:

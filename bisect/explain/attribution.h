@@ -12,7 +12,7 @@ typedef struct lb_attribution_memory {
     uint32_t n;
     struct {
         char name[128];
-        uint32_t places[2]; /* whose bits it gave, of each side */
+        uint32_t sites[2]; /* whose bits it gave, of each side */
     } tally[512];
     uint32_t n_tally;
     lb_given_trees trees;
@@ -41,10 +41,10 @@ typedef struct lb_attribution_found {
 } lb_attribution_found;
 
 /* What turns the first side's bits into the second's. */
-lb_status lb_attribution_find(const lb_place *place, lb_attribution_memory *memory, lb_attribution_found *found,
+lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
                               lb_err *err);
 /* Under what the first side's ops give its own recorded bits. `*own`: as they are; then `found` says nothing. */
-lb_status lb_attribution_identify(const lb_place *place, lb_attribution_memory *memory, bool *own,
+lb_status lb_attribution_identify(const lb_match_site *site, lb_attribution_memory *memory, bool *own,
                                   lb_attribution_found *found, lb_err *err);
 
 /* One more swap that makes the change. */

@@ -10,12 +10,12 @@
 #include <string.h>
 
 /* It may have an explanation that the bytes of one side, which were not kept, would show. */
-static bool lacks_bytes(const lb_place *place, const lb_attribution_found *found)
+static bool lacks_bytes(const lb_match_site *site, const lb_attribution_found *found)
 {
-    return found->cause == LB_CAUSE_UNEXPLAINED && !strncmp(place->why, "bytes", 5) &&
-           (place->subprograms[0] || place->subprograms[1]) &&
-           (!place->targets[0] || !place->targets[1] ||
-            (!lb_match_site_can(place, 0, 1) && !lb_match_site_can(place, 1, 0)));
+    return found->cause == LB_CAUSE_UNEXPLAINED && !strncmp(site->why, "bytes", 5) &&
+           (site->subprograms[0] || site->subprograms[1]) &&
+           (!site->targets[0] || !site->targets[1] ||
+            (!lb_match_site_can(site, 0, 1) && !lb_match_site_can(site, 1, 0)));
 }
 
 /* Why nothing was tried at a place. */
@@ -80,14 +80,14 @@ static bool is_looked_at(const lb_explain_session *session, const lb_step_pair *
 }
 
 /* One op, the same rows, other bits: what ran is chosen by the number of rows. */
-static void tell_rows(const lb_place *place, const lb_batch_rows *rows, lb_attribution_found *found)
+static void tell_rows(const lb_match_site *site, const lb_batch_rows *rows, lb_attribution_found *found)
 {
     char why[sizeof found->why], count[64] = "";
     lb_difference d;
-    const bool same = lb_match_site_same_inputs(place);
+    const bool same = lb_match_site_same_inputs(site);
     if (found->cause == LB_CAUSE_INPUT || (found->cause == LB_CAUSE_UNEXPLAINED && !same)) return;
-    if (same && place->targets[0] && place->targets[1] &&
-        lb_compare_numbers(&place->targets[0][0], &place->targets[1][0], &d, NULL) == LB_OK)
+    if (same && site->targets[0] && site->targets[1] &&
+        lb_compare_numbers(&site->targets[0][0], &site->targets[1][0], &d, NULL) == LB_OK)
         snprintf(count, sizeof count, " in %lld of %lld elements", (long long)d.differing, (long long)d.elements);
     snprintf(why, sizeof why,
              "these rows have other bits in a batch of %lld than in one of %lld from the same inputs%s%s%.160s",
@@ -109,17 +109,17 @@ static bool lacks_a_way(const lb_step_pair *s, const lb_matched_region *region, 
 static lb_status explain_place(lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region,
                                lb_attribution_found *found, bool *own, lack *lacks, char *why, lb_err *err)
 {
-    lb_place place;
+    lb_match_site site;
     *own = false, *lacks = LACKS_NOTHING;
-    LB_TRY(lb_match_site_open(region, &s->source, &place, err));
-    lb_status status = session->b ? lb_attribution_find(&place, &session->memory, found, err)
-                                  : lb_attribution_identify(&place, &session->memory, own, found, err);
-    if (status == LB_OK && s->rows && region->parts) tell_rows(&place, s->rows, found);
-    if (status == LB_OK && !*own) status = lb_rank_terms_tell(&place, found, err);
-    if (status == LB_OK && session->b && lacks_bytes(&place, found)) *lacks = LACKS_BYTES;
+    LB_TRY(lb_match_site_open(region, &s->source, &site, err));
+    lb_status status = session->b ? lb_attribution_find(&site, &session->memory, found, err)
+                                  : lb_attribution_identify(&site, &session->memory, own, found, err);
+    if (status == LB_OK && s->rows && region->parts) tell_rows(&site, s->rows, found);
+    if (status == LB_OK && !*own) status = lb_rank_terms_tell(&site, found, err);
+    if (status == LB_OK && session->b && lacks_bytes(&site, found)) *lacks = LACKS_BYTES;
     if (status == LB_OK && s->rows && !*lacks && lacks_a_way(s, region, found)) *lacks = LACKS_A_WAY;
-    snprintf(why, sizeof place.why, "%s", *place.why ? place.why : "other ops there, in another type");
-    lb_match_site_release(&place);
+    snprintf(why, sizeof site.why, "%s", *site.why ? site.why : "other ops there, in another type");
+    lb_match_site_release(&site);
     /* A value that one side alone copies or widens is where it was. */
     *own |= *lacks != LACKS_NOTHING || (found->cause == LB_CAUSE_INPUT && !region->sides[0].n_ops);
     return status;
@@ -232,7 +232,7 @@ static lb_status explain_scene(lb_explain_session *session, const lb_program_pai
     LB_TRY(lb_explain_places(session, s, err));
     LB_TRY(lb_findings_add_layers(session->report, first, err));
     if (session->b && !session->turned && !session->selector && !s->rows) LB_TRY(lb_explain_routing(session, s, err));
-    return lb_explain_note_ending(session, s, err);
+    return lb_explain_note_step_end(session, s, err);
 }
 
 static lb_status explain_programs(lb_explain_session *session, const lb_program_pair *matter, lb_err *err)
@@ -372,7 +372,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     if (status == LB_OK) status = lb_given_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
     if (status == LB_OK) status = explain_all(&s, err);
-    for (uint32_t i = 0; i < s.n_endings; i++) lb_ending_release(&s.endings[i]);
+    for (uint32_t i = 0; i < s.n_endings; i++) lb_step_end_release(&s.endings[i]);
     free(s.endings);
     lb_selector_free(s.selector);
     lb_map_rules_free(rules);

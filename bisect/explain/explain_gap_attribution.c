@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-lb_status lb_explain_note_ending(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
+lb_status lb_explain_note_step_end(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
 {
     bool found;
     if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
@@ -12,12 +12,12 @@ lb_status lb_explain_note_ending(lb_explain_session *session, const lb_step_pair
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     session->endings = grown;
     lb_step_end *end = &grown[session->n_endings];
-    const lb_status status = lb_ending_open(&s->source, end, &found, err);
+    const lb_status status = lb_step_end_open(&s->source, end, &found, err);
     if (status == LB_OK && found) {
         end->layer = lb_findings_keep(session->report, end->layer);
         session->n_endings++;
     } else
-        lb_ending_release(end);
+        lb_step_end_release(end);
     return status;
 }
 

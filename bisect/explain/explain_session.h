@@ -75,7 +75,7 @@ lb_status lb_explain_routing(lb_explain_session *session, const lb_step_pair *sc
 lb_status lb_explain_sources(lb_explain_session *session, lb_step_pair *scene, lb_err *err);
 
 /* What the budget will look at, remembered while the step is open; then the budgets of all steps, when everything was found. */
-lb_status lb_explain_note_ending(lb_explain_session *session, const lb_step_pair *scene, lb_err *err);
+lb_status lb_explain_note_step_end(lb_explain_session *session, const lb_step_pair *scene, lb_err *err);
 lb_status lb_explain_budgets(lb_explain_session *session, lb_err *err);
 
 /* ---- the report ---- */

@@ -17,7 +17,7 @@
 enum { HOPS = 6, FEW = 16 };
 
 typedef struct known {
-    const lb_place *place;
+    const lb_match_site *site;
     const lb_program *p[2];
     bool side[2];
     const lb_score *score;
@@ -26,7 +26,7 @@ typedef struct known {
 
 static const lb_value *output_of(const known *k, int side)
 {
-    return lb_matched_region_value(k->place->source, side, k->place->region->sides[side].outputs[0]);
+    return lb_matched_region_value(k->site->source, side, k->site->region->sides[side].outputs[0]);
 }
 
 static bool both(const known *k)
@@ -56,7 +56,7 @@ static bool is_few(const known *k)
 /* The same op and dtypes, but numbers, texts or flags among its arguments are others. */
 static bool has_other_arguments(const known *k)
 {
-    const lb_matched_region *s = k->place->region;
+    const lb_matched_region *s = k->site->region;
     if (!s->pair || output_of(k, 0)->dtype != output_of(k, 1)->dtype) return false;
     const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
     return !strcmp(lb_op_name(k->p[0], a), lb_op_name(k->p[1], b)) && !lb_op_same_args(k->p[0], a, k->p[1], b, 0);
@@ -65,7 +65,7 @@ static bool has_other_arguments(const known *k)
 static lb_status by_bounds(known *k, bool *done, lb_err *err)
 {
     bool inside[2];
-    const lb_place *p = k->place;
+    const lb_match_site *p = k->site;
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
     const bool joined = p->region->parts && p->region->sides[1].op != LB_NONE;
     /* A bound replaces the kernel that replay lacks. With both sides' bits known nothing is
@@ -100,11 +100,11 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
 /* Collectives that reduce in another way: a sum where the other side has a mean. */
 static bool reduces_otherwise(const known *k, const char **names)
 {
-    const lb_matched_region_source *source = k->place->source;
+    const lb_matched_region_source *source = k->site->source;
     const lb_program_view *sides[] = {source->a, source->b};
     for (int side = 0; side < 2; side++) {
         const lb_program *recorded;
-        const uint32_t op = k->place->region->sides[side].op;
+        const uint32_t op = k->site->region->sides[side].op;
         const lb_collective *row = source->meetings[side] ? lb_side_collective(sides[side], op, &recorded) : NULL;
         if (!row) return false;
         names[side] = lb_program_text(recorded, row->reduce);
@@ -124,7 +124,7 @@ static bool rounds_nothing(const lb_program *p, const lb_op *op)
 /* Each side's op gives its own bits from its own inputs: then what differs is among its arguments. */
 static void by_arguments(known *k, bool *done)
 {
-    const lb_matched_region *s = k->place->region;
+    const lb_matched_region *s = k->site->region;
     if ((!s->pair && !(s->parts && s->sides[1].n_ops)) || !both(k)) return;
     const lb_op *a = &k->p[0]->ops[s->sides[0].op], *b = &k->p[1]->ops[s->sides[1].op];
     const bool same_dtype = output_of(k, 0)->dtype == output_of(k, 1)->dtype;
@@ -159,7 +159,7 @@ static lb_status by_other_arguments(known *k, bool *done, lb_err *err)
 {
     bool inside = true;
     if (!has_other_arguments(k) || both(k)) return LB_OK;
-    for (int side = 0; side < 2 && inside; side++) LB_TRY(lb_match_site_reaches(k->place, side, side, &inside, err));
+    for (int side = 0; side < 2 && inside; side++) LB_TRY(lb_match_site_reaches(k->site, side, side, &inside, err));
     if (!inside) return LB_OK;
     *done = true;
     tell(k, LB_CAUSE_KERNEL, LB_PROOF_BOUND, "other arguments",
@@ -174,7 +174,7 @@ static lb_status by_other_arguments(known *k, bool *done, lb_err *err)
  * such. */
 static const lb_value *lone_state(const known *k, int side)
 {
-    const lb_matched_region_side *s = &k->place->region->sides[side];
+    const lb_matched_region_side *s = &k->site->region->sides[side];
     for (uint32_t i = 0; i < s->n_leaves; i++) {
         const lb_value *v = &k->p[side]->values[s->leaves[i]];
         if (s->partners[i] == LB_NONE &&
@@ -238,13 +238,13 @@ static bool is_written(const lb_program *p, const lb_value *state)
 
 static void by_state(known *k, bool *done)
 {
-    if (k->place->region->pair || !both(k)) return;
+    if (k->site->region->pair || !both(k)) return;
     const lb_value *states[] = {lone_state(k, 0), lone_state(k, 1)};
     /* Exactly one side reads a state: both would be two histories, which is a difference of inputs. */
     if (!states[0] == !states[1]) return;
     const int side = states[1] ? 1 : 0;
     const lb_program *p = k->p[side];
-    const lb_dtype grid = lb_quantised_to(p, k->place->region->sides[side].outputs[0], HOPS);
+    const lb_dtype grid = lb_quantised_to(p, k->site->region->sides[side].outputs[0], HOPS);
     /* Without a cast to eight bits behind it, a state that one side reads may be anything, and
      * calling it a scale would be a guess. */
     if (!grid) return;
@@ -286,12 +286,12 @@ static void name_rows(known *k, const lb_batch_rows *rows, uint32_t other)
 /* "parts 2 to 5 of 5": those with other bits than A's ops give as they are; the others have those very bits. */
 static lb_status name_parts(known *k, lb_err *err)
 {
-    const lb_batch_rows *rows = k->place->source->alignment->joins.rows;
-    const uint32_t n = rows ? (uint32_t)rows->few : k->place->region->parts;
+    const lb_batch_rows *rows = k->site->source->alignment->joins.rows;
+    const uint32_t n = rows ? (uint32_t)rows->few : k->site->region->parts;
     uint8_t *matched = calloc(n + 1, 1);
     uint32_t other = 0, first = n, last = 0;
     if (!matched) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = lb_match_site_parts(k->place, &(lb_candidate){0}, matched, err);
+    lb_status status = lb_match_site_parts(k->site, &(lb_candidate){0}, matched, err);
     for (uint32_t i = 0; i < n; i++)
         if (!matched[i]) other++, first = i < first ? i : first, last = i;
     free(matched);
@@ -314,10 +314,10 @@ static lb_status name_parts(known *k, lb_err *err)
 static lb_status by_sum(known *k, bool *done, lb_err *err)
 {
     lb_reference_sum sum;
-    if (k->place->region->pair || !both(k)) return LB_OK;
+    if (k->site->region->pair || !both(k)) return LB_OK;
     /* A sum that is written out is many small ops that all agree in kind; only as one op does it
      * have an order with a name. */
-    LB_TRY(lb_reference_sum_find(k->place, &sum, err));
+    LB_TRY(lb_reference_sum_find(k->site, &sum, err));
     if (!sum.found || !strcmp(sum.order[0], sum.order[1])) return LB_OK;
     *done = true;
     k->found->tried = sum.tried;
@@ -333,7 +333,7 @@ static lb_status by_sum(known *k, bool *done, lb_err *err)
 static lb_dtype working_dtype(const known *k, int side)
 {
     const lb_program *p = k->p[side];
-    const lb_matched_region_side *s = &k->place->region->sides[side];
+    const lb_matched_region_side *s = &k->site->region->sides[side];
     lb_dtype narrow = output_of(k, side)->dtype;
     bool any = false;
     for (uint32_t i = 0; i < s->n_ops; i++) {
@@ -353,15 +353,15 @@ static lb_dtype working_dtype(const known *k, int side)
 static lb_status by_function(known *k, bool *done, lb_err *err)
 {
     bool same, inside;
-    const lb_matched_region *s = k->place->region;
+    const lb_matched_region *s = k->site->region;
     if (s->pair) return LB_OK;
-    LB_TRY(lb_match_site_same_function(k->place, &same, err));
+    LB_TRY(lb_match_site_same_function(k->site, &same, err));
     /* f64 of both programs on the same inputs: agreement says that what is left is rounding,
      * whichever kernels ran. */
     if (!same) return LB_OK;
     for (int side = 0; side < 2; side++) { /* one op whose bits are not ours has a bound to keep */
         if (k->side[side] || s->sides[side].n_ops != 1) continue;
-        LB_TRY(lb_match_site_reaches(k->place, side, side, &inside, err));
+        LB_TRY(lb_match_site_reaches(k->site, side, side, &inside, err));
         if (!inside) return LB_OK;
     }
     *done = true;
@@ -376,14 +376,14 @@ static lb_status by_function(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_fallback_proofs_find(const lb_place *place, bool known_a, bool known_b, const lb_score *score,
+lb_status lb_fallback_proofs_find(const lb_match_site *site, bool known_a, bool known_b, const lb_score *score,
                                   lb_attribution_found *found, bool *done, lb_err *err)
 {
-    known k = {.place = place,
+    known k = {.site = site,
                .side = {known_a, known_b},
                .score = score,
                .found = found,
-               .p = {place->source->a->program, place->source->b->program}};
+               .p = {site->source->a->program, site->source->b->program}};
     *done = false;
     /* by_sum stands before by_function, since an order with a name says more than "the same
      * function"; by_state is last, because it needs other ops that each give their own bits and are

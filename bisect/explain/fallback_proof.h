@@ -12,7 +12,7 @@
 #include "attribution.h"
 
 /* `known`: whether replay of each side's ops gives that side's bits; `score`: how many of B's. Nothing is set unless `*done`. */
-lb_status lb_fallback_proofs_find(const lb_place *place, bool known_a, bool known_b, const lb_score *score,
+lb_status lb_fallback_proofs_find(const lb_match_site *site, bool known_a, bool known_b, const lb_score *score,
                                   lb_attribution_found *found, bool *done, lb_err *err);
 /* The dtype of eight bits that what follows from a value is cast to, `hops` results on at most; LB_NO_DTYPE: none. */
 lb_dtype lb_quantised_to(const lb_program *program, uint32_t value, uint32_t hops);

@@ -61,7 +61,7 @@ static bool find_ending(const lb_matched_region_source *s, lb_step_end *end, uin
     return false;
 }
 
-lb_status lb_ending_open(const lb_matched_region_source *s, lb_step_end *end, bool *found, lb_err *err)
+lb_status lb_step_end_open(const lb_matched_region_source *s, lb_step_end *end, bool *found, lb_err *err)
 {
     lb_tensor a, b;
     uint32_t value_b;
@@ -77,7 +77,7 @@ lb_status lb_ending_open(const lb_matched_region_source *s, lb_step_end *end, bo
     return LB_OK;
 }
 
-void lb_ending_release(lb_step_end *end)
+void lb_step_end_release(lb_step_end *end)
 {
     free(end->a), free(end->b), free(end->base), free(end->moved);
     *end = (lb_step_end){0};

@@ -18,8 +18,8 @@ typedef struct lb_step_end {
 } lb_step_end;
 
 /* `*found` false: both sides have no such output in common, or its bytes lack. Release it all the same. */
-lb_status lb_ending_open(const lb_matched_region_source *source, lb_step_end *ending, bool *found, lb_err *err);
-void lb_ending_release(lb_step_end *ending);
+lb_status lb_step_end_open(const lb_matched_region_source *source, lb_step_end *ending, bool *found, lb_err *err);
+void lb_step_end_release(lb_step_end *ending);
 
 /* `findings` and `endings` are of one step, of any ranks of A. A budget per ending; where its gap is NaN there is nothing to tell: no
  * replay gave it. `*made` false: nothing differs for a reason of its own, and there are no budgets. Layers of rows, and `left`, are malloc'ed, and the

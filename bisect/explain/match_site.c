@@ -13,7 +13,7 @@
 /* ---- bytes ---- */
 
 /* The last sentence stays in `why`: it is told only where nothing could be tried at all. */
-static bool recorded(lb_place *p, int side, uint32_t value, lb_tensor *tensor)
+static bool recorded(lb_match_site *p, int side, uint32_t value, lb_tensor *tensor)
 {
     /* Replayed bytes count where they are proven to be the recorded ones, and in no other case: an
      * input that is nearly right would exclude every candidate. */
@@ -65,7 +65,7 @@ static void lay_out_as(lb_tensor *tensor, const lb_layout *layout)
         free(laid.data);
 }
 
-static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor *tensor, void **owned)
+static bool input_of(lb_match_site *p, int runner, int bits, uint32_t leaf, lb_tensor *tensor, void **owned)
 {
     const lb_matched_region_side *side = &p->region->sides[runner];
     uint32_t mine = side->leaves[leaf], value = runner == bits ? mine : side->partners[leaf];
@@ -95,7 +95,7 @@ static bool input_of(lb_place *p, int runner, int bits, uint32_t leaf, lb_tensor
     return true;
 }
 
-static bool gather_inputs(lb_place *p, int runner, int bits)
+static bool gather_inputs(lb_match_site *p, int runner, int bits)
 {
     uint32_t n = p->region->sides[runner].n_leaves;
     lb_tensor *inputs = calloc(n + 1, sizeof *inputs);
@@ -113,7 +113,7 @@ static bool gather_inputs(lb_place *p, int runner, int bits)
 
 /* All outputs or none: a candidate that gives the first of two and cannot be held against the
  * second would count as proven. */
-static bool gather_targets(lb_place *p, int side)
+static bool gather_targets(lb_match_site *p, int side)
 {
     const lb_matched_region_side *s = &p->region->sides[side];
     lb_tensor *targets = calloc(p->region->n_outputs + 1, sizeof *targets);
@@ -148,7 +148,7 @@ static bool list_shapes(const lb_matched_region_source *source, int side, const 
 
 /* Assemblies are handed in as whole tensors under the number of one recorded value: a subprogram
  * knows the program and nothing of rows or parts. */
-static lb_status open_subprogram(lb_place *p, int side, lb_err *err)
+static lb_status open_subprogram(lb_match_site *p, int side, lb_err *err)
 {
     const lb_matched_region_source *source = p->source;
     const lb_matched_region_side *s = &p->region->sides[side];
@@ -170,10 +170,10 @@ static lb_status open_subprogram(lb_place *p, int side, lb_err *err)
     return status;
 }
 
-lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_region_source *source, lb_place *p,
+lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_region_source *source, lb_match_site *p,
                              lb_err *err)
 {
-    *p = (lb_place){.region = region, .source = source};
+    *p = (lb_match_site){.region = region, .source = source};
     bool room = true;
     for (int side = 0; side < 2 && room; side++) {
         lb_err why = LB_ERR_INIT;
@@ -190,7 +190,7 @@ lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_r
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for a matched region");
 }
 
-void lb_match_site_release(lb_place *p)
+void lb_match_site_release(lb_match_site *p)
 {
     for (int runner = 0; runner < 2; runner++) {
         for (int bits = 0; bits < 2; bits++) {
@@ -226,14 +226,14 @@ static bool compare_result(const lb_tensor *computed, const lb_tensor *target, l
     return done;
 }
 
-static void release_results(const lb_place *p, lb_tensor *results)
+static void release_results(const lb_match_site *p, lb_tensor *results)
 {
     for (uint32_t i = 0; i < p->region->n_outputs; i++) free(results[i].data);
     free(results);
 }
 
-lb_status lb_match_site_try(const lb_place *p, int runner, int bits, const lb_candidate *candidate, lb_score *score,
-                            lb_err *err)
+lb_status lb_match_site_try(const lb_match_site *p, int runner, int bits, const lb_candidate *candidate,
+                            lb_score *score, lb_err *err)
 {
     *score = (lb_score){0};
     if (!lb_match_site_can(p, runner, bits)) return LB_OK;
@@ -258,7 +258,7 @@ lb_status lb_match_site_try(const lb_place *p, int runner, int bits, const lb_ca
     return status == LB_ERR_NOMEM ? lb_fail(err, status, "%s", why.message) : LB_OK;
 }
 
-lb_status lb_match_site_reaches(const lb_place *p, int runner, int bits, bool *reaches, lb_err *err)
+lb_status lb_match_site_reaches(const lb_match_site *p, int runner, int bits, bool *reaches, lb_err *err)
 {
     *reaches = false;
     /* Bounds are known for one op. Through several they would have to be multiplied up, and soon
@@ -274,7 +274,7 @@ lb_status lb_match_site_reaches(const lb_place *p, int runner, int bits, bool *r
 
 /* f64 stands for the real numbers: its 53 bits leave 29 more than f32 has, so that roundings of
  * what was recorded are seen against it as if it were exact. */
-static lb_status run_wide(const lb_place *p, int runner, int bits, lb_tensor *results, bool *ran, lb_err *err)
+static lb_status run_wide(const lb_match_site *p, int runner, int bits, lb_tensor *results, bool *ran, lb_err *err)
 {
     const lb_swap wide = {LB_SWAP_PRECISION, "", "f64"};
     lb_err why = LB_ERR_INIT;
@@ -298,7 +298,7 @@ static bool agree(const lb_tensor *x, const lb_tensor *y, const lb_tensor *targe
 }
 
 /* Only A's ops can be run: are B's bits as near to what they are exactly as A's own ops come, within a factor? */
-static lb_status as_near_as_ours(const lb_place *p, bool *near, lb_err *err)
+static lb_status as_near_as_ours(const lb_match_site *p, bool *near, lb_err *err)
 {
     /* The error of a sum in another order varies by a small factor (blocked against sequential); a
      * wrong term in it exceeds any. Within a factor of 4 is no proof, and is told as `exact` and
@@ -326,7 +326,7 @@ static lb_status as_near_as_ours(const lb_place *p, bool *near, lb_err *err)
     return status;
 }
 
-lb_status lb_match_site_same_function(const lb_place *p, bool *same, lb_err *err)
+lb_status lb_match_site_same_function(const lb_match_site *p, bool *same, lb_err *err)
 {
     *same = false;
     if (p->region->parts) return lb_match_site_can(p, 0, 1) ? as_near_as_ours(p, same, err) : LB_OK;
@@ -362,7 +362,7 @@ static bool same_part(const lb_tensor *x, const lb_tensor *y, int dim, int64_t a
     return lb_compare_numbers(&parts[0], &parts[1], &d, NULL) == LB_OK && !d.differing;
 }
 
-lb_status lb_match_site_parts(const lb_place *p, const lb_candidate *candidate, uint8_t *matched, lb_err *err)
+lb_status lb_match_site_parts(const lb_match_site *p, const lb_candidate *candidate, uint8_t *matched, lb_err *err)
 {
     const uint32_t output = p->region->sides[1].outputs[0], n_values = p->source->b->program->n_values;
     /* Rows from n_values on are assemblies; a recorded value has no pieces that could be told
@@ -383,7 +383,7 @@ lb_status lb_match_site_parts(const lb_place *p, const lb_candidate *candidate, 
     return LB_OK;
 }
 
-bool lb_match_site_same_inputs(const lb_place *p)
+bool lb_match_site_same_inputs(const lb_match_site *p)
 {
     const lb_matched_region_side *side = &p->region->sides[0];
     for (uint32_t i = 0; i < side->n_leaves; i++)

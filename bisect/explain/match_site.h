@@ -1,4 +1,4 @@
-/* A place: a matched region with everything it takes to try something on it. Either side's program runs on either side's bits, and
+/* A match site: a matched region with everything it takes to try something on it. Either side's program runs on either side's bits, and
  * what comes out is held against what that side recorded.
  *
  *      runner  bits
@@ -25,7 +25,7 @@ static inline bool lb_score_all(const lb_score *s)
     return s->ran && s->matched == s->elements;
 }
 
-typedef struct lb_place {
+typedef struct lb_match_site {
     const lb_matched_region *region;
     const lb_matched_region_source *source;
     lb_subprogram *subprograms[2]; /* NULL: that side's ops cannot be run */
@@ -33,28 +33,28 @@ typedef struct lb_place {
     void **owned[2][2];            /* of them: converted copies */
     lb_tensor *targets[2];         /* per output; NULL: bytes lack */
     char why[160];                 /* the last thing that could not be had */
-} lb_place;
+} lb_match_site;
 
-lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_region_source *source, lb_place *place,
-                             lb_err *err);
-void lb_match_site_release(lb_place *place);
-static inline bool lb_match_site_can(const lb_place *p, int runner, int bits)
+lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_region_source *source,
+                             lb_match_site *site, lb_err *err);
+void lb_match_site_release(lb_match_site *site);
+static inline bool lb_match_site_can(const lb_match_site *p, int runner, int bits)
 {
     return p->subprograms[runner] && p->inputs[runner][bits] && p->targets[bits];
 }
 /* `score->ran` is false where it cannot be run; LB_ERR_NOMEM is the only failure. */
-lb_status lb_match_site_try(const lb_place *place, int runner, int bits, const lb_candidate *candidate, lb_score *score,
-                            lb_err *err);
+lb_status lb_match_site_try(const lb_match_site *site, int runner, int bits, const lb_candidate *candidate,
+                            lb_score *score, lb_err *err);
 /* Do the recorded bits of a side lie inside the bounds of the runner's op on that side's inputs? False where that is not known,
  * or the runner is not one op. */
-lb_status lb_match_site_reaches(const lb_place *place, int runner, int bits, bool *reaches, lb_err *err);
+lb_status lb_match_site_reaches(const lb_match_site *site, int runner, int bits, bool *reaches, lb_err *err);
 /* Do both programs compute the same real function of B's (A's) inputs, as far as f64 tells? Where B has no ops to run: is it as
  * near to the exact result as A's own ops come? False where not known. */
-lb_status lb_match_site_same_function(const lb_place *place, bool *same, lb_err *err);
+lb_status lb_match_site_same_function(const lb_match_site *site, bool *same, lb_err *err);
 /* Of a matched region where B is parts: which parts (of a larger batch: which rows) have the bits that A's ops give under a candidate?
  * `matched` has a place for each, all 0. */
-lb_status lb_match_site_parts(const lb_place *place, const lb_candidate *candidate, uint8_t *matched, lb_err *err);
+lb_status lb_match_site_parts(const lb_match_site *site, const lb_candidate *candidate, uint8_t *matched, lb_err *err);
 /* Have both sides the same bits in every leaf that the other reads as well? */
-bool lb_match_site_same_inputs(const lb_place *place);
+bool lb_match_site_same_inputs(const lb_match_site *site);
 
 #endif

@@ -126,26 +126,26 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     const int runner = runner_of(x), bits = side ? !runner : runner;
     const lb_matched_region_side *ops = &x->region->sides[runner];
     lb_candidate *list = NULL;
-    lb_place place;
+    lb_match_site site;
     uint32_t n = 0;
     *gives = false;
     /* Places are opened again rather than kept: their bytes together would be those of the whole
      * step. */
-    LB_TRY(lb_match_site_open(x->region, g->source, &place, g->err));
+    LB_TRY(lb_match_site_open(x->region, g->source, &site, g->err));
     lb_status status = lb_candidates_list(lb_matched_region_program(g->source, runner), ops->ops, ops->n_ops, NULL,
                                           NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
         /* The candidate is looked up by name in this place's own list: for other shapes the same
          * order may stand there under another name, and then the group has no common one. */
-        if (strcmp(list[i].name, name) || !lb_match_site_can(&place, runner, bits)) continue;
-        status = lb_match_site_try(&place, runner, bits, &list[i], &score, g->err);
+        if (strcmp(list[i].name, name) || !lb_match_site_can(&site, runner, bits)) continue;
+        status = lb_match_site_try(&site, runner, bits, &list[i], &score, g->err);
         *gives = lb_score_all(&score);
         *candidate = list[i];
         break;
     }
     free(list);
-    lb_match_site_release(&place);
+    lb_match_site_release(&site);
     return status;
 }
 

@@ -11,12 +11,12 @@
 
 enum { MOST_RANKS = LB_MOST_SUM_TERMS };
 
-static const lb_program_view *side_of(const lb_place *p, int side)
+static const lb_program_view *side_of(const lb_match_site *p, int side)
 {
     return side ? p->source->b : p->source->a;
 }
 
-static int32_t rank_of_value(const lb_place *p, int side, uint32_t value)
+static int32_t rank_of_value(const lb_match_site *p, int side, uint32_t value)
 {
     uint32_t row;
     return lb_program_view_recorded(side_of(p, side), value, &row)->rank;
@@ -32,7 +32,7 @@ static void list_ranks(const int32_t *ranks, uint32_t n, char *text, size_t room
 }
 
 /* Ranks of which some input differs between the sides, each once. */
-static uint32_t differing_ranks(const lb_place *p, int32_t *ranks)
+static uint32_t differing_ranks(const lb_match_site *p, int32_t *ranks)
 {
     const lb_matched_region_side *s = &p->region->sides[0];
     uint32_t n = 0;
@@ -52,7 +52,7 @@ static void join(lb_attribution_found *found, const char *text)
     snprintf(found->why + used, sizeof found->why - used, "%s%s", used ? "; " : "", text);
 }
 
-static void tell_inputs(const lb_place *p, lb_attribution_found *found)
+static void tell_inputs(const lb_match_site *p, lb_attribution_found *found)
 {
     int32_t ranks[MOST_RANKS];
     char names[80], text[112];
@@ -80,7 +80,7 @@ static void release_sum(sum *s)
 }
 
 /* `*plain`: it can be computed as arithmetic on what one side's members brought. */
-static lb_status open_sum(const lb_place *p, int runner, int bits, sum *s, bool *plain, lb_err *err)
+static lb_status open_sum(const lb_match_site *p, int runner, int bits, sum *s, bool *plain, lb_err *err)
 {
     *s = (sum){0};
     LB_TRY(lb_sum_terms_open(p, runner, bits, &s->of, plain, err));
@@ -293,7 +293,7 @@ static bool tell_receivers(sum *s, lb_attribution_found *found)
 }
 
 /* Nothing where a legal order gives that side's bits, or where it is no plain sum. */
-static lb_status tell_faults(const lb_place *p, int runner, int bits, lb_attribution_found *found, bool *told,
+static lb_status tell_faults(const lb_match_site *p, int runner, int bits, lb_attribution_found *found, bool *told,
                              lb_err *err)
 {
     sum s;
@@ -316,7 +316,7 @@ static lb_status tell_faults(const lb_place *p, int runner, int bits, lb_attribu
 }
 
 /* One collective each brings the same on both sides; other ops may have left something out on one of them. */
-static lb_status tell_faults_of_sides(const lb_place *p, lb_attribution_found *found, bool *told, lb_err *err)
+static lb_status tell_faults_of_sides(const lb_match_site *p, lb_attribution_found *found, bool *told, lb_err *err)
 {
     for (int bits = p->source->all ? 0 : 1; bits >= 0; bits--)
         for (int runner = 0; runner < (p->source->all || p->region->pair ? 1 : 2) && !*told; runner++)
@@ -324,7 +324,7 @@ static lb_status tell_faults_of_sides(const lb_place *p, lb_attribution_found *f
     return LB_OK;
 }
 
-lb_status lb_rank_terms_tell(const lb_place *p, lb_attribution_found *found, lb_err *err)
+lb_status lb_rank_terms_tell(const lb_match_site *p, lb_attribution_found *found, lb_err *err)
 {
     bool told = false;
     if (found->cause == LB_CAUSE_UNEXPLAINED && found->tried) {

@@ -12,6 +12,6 @@
 
 /* Adds to `found->why` what the bits of something unexplained are, if that can be seen; of a place of several ranks also which of them
  * brought other numbers. LB_ERR_NOMEM. */
-lb_status lb_rank_terms_tell(const lb_place *place, lb_attribution_found *found, lb_err *err);
+lb_status lb_rank_terms_tell(const lb_match_site *site, lb_attribution_found *found, lb_err *err);
 
 #endif

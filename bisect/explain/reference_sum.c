@@ -15,7 +15,7 @@ typedef struct model {
 } model;
 
 /* The float leaf whose rows are summed; LB_NONE. */
-static uint32_t leaf_of_rows(const lb_place *p, int side, int64_t *terms)
+static uint32_t leaf_of_rows(const lb_match_site *p, int side, int64_t *terms)
 {
     const lb_matched_region_side *s = &p->region->sides[side];
     const lb_tensor *inputs = p->inputs[side][side];
@@ -40,14 +40,14 @@ static uint32_t add_value(lb_program *p, int64_t storage, const lb_tensor *tenso
     return lb_program_add_value(p, &v);
 }
 
-static lb_status make_model(const lb_place *place, int side, model *m, lb_err *err)
+static lb_status make_model(const lb_match_site *site, int side, model *m, lb_err *err)
 {
     int64_t terms = 0;
     *m = (model){0};
-    if (!lb_match_site_can(place, side, side) || place->region->n_outputs != 1) return LB_OK;
-    const uint32_t leaf = leaf_of_rows(place, side, &terms);
+    if (!lb_match_site_can(site, side, side) || site->region->n_outputs != 1) return LB_OK;
+    const uint32_t leaf = leaf_of_rows(site, side, &terms);
     if (leaf == LB_NONE) return LB_OK;
-    const lb_tensor *x = &place->inputs[side][side][leaf], *y = &place->targets[side][0];
+    const lb_tensor *x = &site->inputs[side][side][leaf], *y = &site->targets[side][0];
     const int64_t n = lb_layout_numel(&y->layout), shape[] = {n, terms};
     m->dense = malloc(lb_dtype_bytes(x->dtype, (size_t)(n * terms)) + 1);
     m->program = lb_program_new();
@@ -102,14 +102,14 @@ static bool gives(const model *m, const lb_tensor *target, const lb_candidate *c
     return same;
 }
 
-static void name_order(const model *m, const lb_place *place, int side, const lb_candidate *list, uint32_t n,
+static void name_order(const model *m, const lb_match_site *site, int side, const lb_candidate *list, uint32_t n,
                        lb_reference_sum *out)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (i && list[i].cause != LB_CAUSE_ORDER) continue;
         if (lb_layout_numel(&m->target.layout) < list[i].few) continue;
         out->tried += !side;
-        if (!gives(m, &place->targets[side][0], &list[i])) {
+        if (!gives(m, &site->targets[side][0], &list[i])) {
             out->excluded[side]++;
             continue;
         }
@@ -117,19 +117,18 @@ static void name_order(const model *m, const lb_place *place, int side, const lb
     }
 }
 
-lb_status lb_reference_sum_find(const lb_place *place, lb_reference_sum *sum, lb_err *err)
+lb_status lb_reference_sum_find(const lb_match_site *site, lb_reference_sum *sum, lb_err *err)
 {
     model models[2] = {{0}, {0}};
     lb_candidate *list = NULL;
     uint32_t n = 0;
     *sum = (lb_reference_sum){0};
-    lb_status status = make_model(place, 0, &models[0], err);
-    if (status == LB_OK && models[0].subprogram) status = make_model(place, 1, &models[1], err);
+    lb_status status = make_model(site, 0, &models[0], err);
+    if (status == LB_OK && models[0].subprogram) status = make_model(site, 1, &models[1], err);
     const uint32_t op = 0;
     if (status == LB_OK && models[1].subprogram)
         status = lb_candidates_list(models[0].program, &op, 1, NULL, NULL, &list, &n, err);
-    for (int side = 0; side < 2 && list && status == LB_OK; side++)
-        name_order(&models[side], place, side, list, n, sum);
+    for (int side = 0; side < 2 && list && status == LB_OK; side++) name_order(&models[side], site, side, list, n, sum);
     sum->found = *sum->order[0] && *sum->order[1];
     free(list);
     release_model(&models[0]), release_model(&models[1]);

@@ -14,6 +14,6 @@ typedef struct lb_reference_sum {
 
 /* Needs a matched region whose sides each read one float tensor of which every row of the last dimension becomes one element of the
  * output; otherwise nothing is found. LB_ERR_NOMEM is the only failure. */
-lb_status lb_reference_sum_find(const lb_place *place, lb_reference_sum *sum, lb_err *err);
+lb_status lb_reference_sum_find(const lb_match_site *site, lb_reference_sum *sum, lb_err *err);
 
 #endif

@@ -59,7 +59,7 @@ static lb_tensor gather(const lb_tensor *from, const picks *dims)
 }
 
 /* Which leaf an argument is; LB_NONE: none, or one that another argument is too. */
-static uint32_t leaf_of(const lb_place *p, int runner, const lb_arg *args, uint32_t n_args, uint32_t arg)
+static uint32_t leaf_of(const lb_match_site *p, int runner, const lb_arg *args, uint32_t n_args, uint32_t arg)
 {
     const lb_matched_region_side *side = &p->region->sides[runner];
     if (arg >= n_args || args[arg].tag != LB_ARG_VALUE) return LB_NONE;
@@ -76,7 +76,7 @@ typedef struct cut {
     picks dims[4][3];   /* of the same, then of the output */
 } cut;
 
-static bool plan_cut(const lb_place *p, int runner, int bits, cut *c)
+static bool plan_cut(const lb_match_site *p, int runner, int bits, cut *c)
 {
     const lb_matched_region_side *side = &p->region->sides[runner];
     const lb_program *program = lb_matched_region_program(p->source, runner);
@@ -118,7 +118,7 @@ static bool plan_cut(const lb_place *p, int runner, int bits, cut *c)
     return bias->ndim <= n;
 }
 
-lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, lb_err *err)
+lb_status lb_sample_take(const lb_match_site *p, int runner, int bits, lb_sample *s, lb_err *err)
 {
     const lb_matched_region_side *side = &p->region->sides[runner];
     lb_layout leaf_layouts[3], output_layout;
@@ -126,8 +126,8 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
     cut c = {0};
     *s = (lb_sample){.bits = bits};
     if (!plan_cut(p, runner, bits, &c)) return LB_OK;
-    lb_place *small = &s->place;
-    *small = (lb_place){.region = p->region, .source = p->source};
+    lb_match_site *small = &s->site;
+    *small = (lb_match_site){.region = p->region, .source = p->source};
     lb_tensor *inputs = small->inputs[runner][bits] = calloc(side->n_leaves + 1, sizeof *inputs);
     void **owned = small->owned[runner][bits] = calloc(side->n_leaves + 1, sizeof *owned);
     lb_tensor *targets = small->targets[bits] = calloc(2, sizeof *targets);
@@ -163,8 +163,8 @@ lb_status lb_sample_take(const lb_place *p, int runner, int bits, lb_sample *s, 
 
 void lb_sample_release(lb_sample *s)
 {
-    if (!s->place.region) return;
-    if (s->place.targets[s->bits]) free(s->place.targets[s->bits][0].data);
-    lb_match_site_release(&s->place);
+    if (!s->site.region) return;
+    if (s->site.targets[s->bits]) free(s->site.targets[s->bits][0].data);
+    lb_match_site_release(&s->site);
     *s = (lb_sample){0};
 }

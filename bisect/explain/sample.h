@@ -11,12 +11,12 @@
 
 typedef struct lb_sample {
     bool taken;
-    lb_place place; /* runs as `runner` on `bits` alone */
+    lb_match_site site; /* runs as `runner` on `bits` alone */
     int bits;
 } lb_sample;
 
 /* Not taken where the runner is no single product, or one so small that a sample saves nothing. LB_ERR_NOMEM. */
-lb_status lb_sample_take(const lb_place *place, int runner, int bits, lb_sample *sample, lb_err *err);
+lb_status lb_sample_take(const lb_match_site *site, int runner, int bits, lb_sample *sample, lb_err *err);
 void lb_sample_release(lb_sample *sample);
 
 #endif

@@ -5,7 +5,7 @@
 #include <string.h>
 
 typedef struct reader {
-    const lb_place *place;
+    const lb_match_site *site;
     int runner, bits;
     lb_sum_terms *out;
     bool dropped; /* leaves in the storage of an output are none: it is written over */
@@ -14,12 +14,12 @@ typedef struct reader {
 
 static const lb_program_view *side_of(const reader *r, int side)
 {
-    return side ? r->place->source->b : r->place->source->a;
+    return side ? r->site->source->b : r->site->source->a;
 }
 
 static const lb_matched_region_side *region_of(const reader *r)
 {
-    return &r->place->region->sides[r->runner];
+    return &r->site->region->sides[r->runner];
 }
 
 static int32_t rank_of_value(const reader *r, uint32_t value)
@@ -57,7 +57,7 @@ static bool find_rank(const reader *r, uint32_t leaf, int32_t *rank, const lb_co
     const lb_program *p = side_of(r, r->runner)->program;
     uint32_t at, outputs;
     *all = NULL;
-    if (r->place->source->meetings[r->runner]) {
+    if (r->site->source->meetings[r->runner]) {
         *rank = rank_of_value(r, leaf);
         return true;
     }
@@ -75,7 +75,7 @@ static bool is_overwritten(const reader *r, uint32_t leaf)
     const lb_matched_region_side *s = region_of(r);
     const lb_value *values = side_of(r, r->runner)->program->values;
     bool hit = false;
-    for (uint32_t k = 0; k < r->place->region->n_outputs; k++)
+    for (uint32_t k = 0; k < r->site->region->n_outputs; k++)
         hit |= values[s->outputs[k]].storage == values[leaf].storage;
     return hit;
 }
@@ -100,7 +100,7 @@ static char *append(reader *r, int32_t rank, int64_t n, int64_t *lengths)
 static bool read_leaf(reader *r, uint32_t i, int64_t *lengths)
 {
     lb_sum_terms *s = r->out;
-    const lb_tensor *t = &r->place->inputs[r->runner][r->bits][i];
+    const lb_tensor *t = &r->site->inputs[r->runner][r->bits][i];
     const uint32_t leaf = region_of(r)->leaves[i];
     const lb_collective *all;
     const lb_program *p = side_of(r, r->runner)->program;
@@ -144,8 +144,8 @@ static uint32_t place_of(const lb_sum_terms *s, int32_t rank)
 static int64_t length_received(const reader *r, int32_t rank)
 {
     int64_t n = 0;
-    const lb_tensor *targets = r->place->targets[r->bits];
-    for (uint32_t k = 0; k < r->place->region->n_outputs; k++)
+    const lb_tensor *targets = r->site->targets[r->bits];
+    for (uint32_t k = 0; k < r->site->region->n_outputs; k++)
         if (rank_of_value(r, region_of(r)->outputs[k]) == rank) n += lb_layout_numel(&targets[k].layout);
     return n;
 }
@@ -153,18 +153,18 @@ static int64_t length_received(const reader *r, int32_t rank)
 static bool read_received(reader *r)
 {
     lb_sum_terms *s = r->out;
-    const uint32_t n = r->place->region->n_outputs;
+    const uint32_t n = r->site->region->n_outputs;
     s->received = calloc(n + 1, sizeof *s->received);
     r->no_memory |= !s->received;
     for (uint32_t k = 0; k < n && s->received; k++) {
-        const lb_tensor *t = &r->place->targets[r->bits][k];
+        const lb_tensor *t = &r->site->targets[r->bits][k];
         lb_received *x = &s->received[k];
         *x = (lb_received){.rank = rank_of_value(r, region_of(r)->outputs[k]), .n = lb_layout_numel(&t->layout)};
         const int64_t all = length_received(r, x->rank);
-        const uint32_t place = place_of(s, x->rank);
+        const uint32_t site = place_of(s, x->rank);
         const bool scattered = all * s->n == s->count;
-        if (t->dtype != s->dtype || place == s->n || (!scattered && all != s->count)) return false;
-        x->from = scattered ? place * all : 0;
+        if (t->dtype != s->dtype || site == s->n || (!scattered && all != s->count)) return false;
+        x->from = scattered ? site * all : 0;
         for (uint32_t i = 0; i < k; i++)
             if (s->received[i].rank == x->rank) x->from += s->received[i].n;
         s->n_received = k + 1;
@@ -199,14 +199,14 @@ static void start_over(lb_sum_terms *s)
     s->n = s->n_received = s->tensors = 0;
 }
 
-lb_status lb_sum_terms_open(const lb_place *place, int runner, int bits, lb_sum_terms *s, bool *found, lb_err *err)
+lb_status lb_sum_terms_open(const lb_match_site *site, int runner, int bits, lb_sum_terms *s, bool *found, lb_err *err)
 {
-    reader r = {.place = place, .runner = runner, .bits = bits, .out = s};
+    reader r = {.site = site, .runner = runner, .bits = bits, .out = s};
     *s = (lb_sum_terms){0}, *found = false;
-    if (place->region->parts || !lb_match_site_can(place, runner, bits) || !place->region->n_outputs ||
+    if (site->region->parts || !lb_match_site_can(site, runner, bits) || !site->region->n_outputs ||
         !find_reduction(&r, &s->reduction))
         return LB_OK;
-    s->dtype = place->targets[bits][0].dtype;
+    s->dtype = site->targets[bits][0].dtype;
     if (!lb_dtype_is_float(s->dtype) || lb_dtype_bits(s->dtype) < 16) return LB_OK;
     s->starts = calloc(region_of(&r)->n_leaves + LB_MOST_SUM_TERMS + 2, sizeof *s->starts);
     r.no_memory = !s->starts;

@@ -37,7 +37,8 @@ typedef struct lb_sum_terms {
 
 /* What the leaves of side `runner` hold of side `bits`, and what that side received. `*found` false: it is no such sum. Release it all
  * the same. */
-lb_status lb_sum_terms_open(const lb_place *place, int runner, int bits, lb_sum_terms *terms, bool *found, lb_err *err);
+lb_status lb_sum_terms_open(const lb_match_site *site, int runner, int bits, lb_sum_terms *terms, bool *found,
+                            lb_err *err);
 void lb_sum_terms_release(lb_sum_terms *terms);
 
 #endif

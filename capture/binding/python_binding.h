@@ -148,27 +148,27 @@ void lb_scratch_free(lb_scratch *scratch);
 
 typedef struct lb_thread lb_thread;
 
-typedef struct lb_cross_feed {
+typedef struct lb_intake {
     lb_binding *binding;
     lb_thread *thread;
     lb_scratch **scratch;
     uint64_t bytes; /* of the tensors taken */
     bool in_parts;  /* one of them was taken as something else: the list of its parts, or a text */
-} lb_cross_feed;
+} lb_intake;
 /* Begins a call: what the last one took is gone. An op that runs before its end (called by Python code that we call) is
  * not recorded: lb_thread_is_busy says so. */
-lb_cross_feed lb_taking_begin(lb_binding *binding, lb_thread *thread);
-void lb_taking_end(lb_cross_feed *taking); /* drops the objects that were made meanwhile */
-void *lb_taking_room(lb_cross_feed *taking, size_t bytes);
+lb_intake lb_intake_begin(lb_binding *binding, lb_thread *thread);
+void lb_intake_end(lb_intake *intake); /* drops the objects that were made meanwhile */
+void *lb_intake_room(lb_intake *intake, size_t bytes);
 
-bool lb_take_operand(lb_cross_feed *taking, PyObject *object, int depth, lb_operand *operand);
+bool lb_take_operand(lb_intake *intake, PyObject *object, int depth, lb_operand *operand);
 /* A tensor; operand->tag is LIST for a sparse one (its parts, the numbers last), STRING for one whose bytes cannot be had. */
-bool lb_take_tensor(lb_cross_feed *taking, PyObject *tensor, lb_operand *operand);
+bool lb_take_tensor(lb_intake *intake, PyObject *tensor, lb_operand *operand);
 /* The one that holds the numbers of what lb_take_tensor gave, NULL when nothing does. */
 const lb_seen *lb_numbers_of(const lb_operand *operand);
 /* The tensors in nested arguments, in order, at most LB_MAX_TENSORS. */
 #define LB_MAX_TENSORS 64
-bool lb_take_tensors(lb_cross_feed *taking, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count);
+bool lb_take_tensors(lb_intake *intake, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count);
 /* The key of a storage, or of a tensor's. From its first sight on its address is taken. */
 bool lb_storage_key(lb_binding *binding, PyObject *storage, int64_t *key);
 bool lb_take_storage(lb_binding *binding, PyObject *tensor, int64_t *key);

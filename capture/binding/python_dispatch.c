@@ -175,15 +175,15 @@ static bool has_mask(const lb_operand *indices)
     return false;
 }
 
-static bool take_call(lb_cross_feed *taking, const lb_plan *p, PyObject *args, PyObject *kwargs, lb_call *call)
+static bool take_call(lb_intake *intake, const lb_plan *p, PyObject *args, PyObject *kwargs, lb_call *call)
 {
     const Py_ssize_t n = py.PyTuple_Size(args);
-    lb_operand *operands = lb_taking_room(taking, (p->n_args + 1) * sizeof *operands);
+    lb_operand *operands = lb_intake_room(intake, (p->n_args + 1) * sizeof *operands);
     if (n < 0 || !operands) return false;
     for (uint32_t a = 0; a < p->n_args; a++) {
         PyObject *object = argument(p, args, n, kwargs, a);
         lb_operand *o = &operands[a];
-        if (!object || !lb_take_operand(taking, object, 0, o)) return false;
+        if (!object || !lb_take_operand(intake, object, 0, o)) return false;
         o->flags = p->arg_flags[a] & (LB_OPERAND_WRITTEN | LB_OPERAND_OVERWRITTEN | LB_OPERAND_CHANGED);
         if (p->arg_flags[a] & LB_INT_MEANS_FLOAT && o->tag == LB_ARG_INT)
             *o = (lb_operand){.tag = LB_ARG_FLOAT, .flags = o->flags, .u.f = (double)o->u.i};
@@ -193,18 +193,18 @@ static bool take_call(lb_cross_feed *taking, const lb_plan *p, PyObject *args, P
     call->n_args = p->n_args;
     call->flags |= p->flags;
     /* What is computed of a sparse tensor nobody computes again. */
-    if (taking->in_parts && !(p->flags & LB_OP_VIEW)) call->flags |= LB_OP_COMPOSITE;
+    if (intake->in_parts && !(p->flags & LB_OP_VIEW)) call->flags |= LB_OP_COMPOSITE;
     if (p->chance >= 0 && is_true(argument(p, args, n, kwargs, p->chance))) call->flags |= LB_OP_RANDOM;
     if (p->masks && p->n_args > 1 && has_mask(&operands[1])) call->flags |= LB_OP_DECISION;
     return !py.PyErr_Occurred();
 }
 
-static lb_pending *begin_taken(lb_cross_feed *taking, lb_call *call)
+static lb_pending *begin_taken(lb_intake *intake, lb_call *call)
 {
-    lb_binding *b = taking->binding;
+    lb_binding *b = intake->binding;
     lb_err err = LB_ERR_INIT;
     lb_pending *pending = NULL;
-    void *state = lb_binding_enter(b, taking->bytes);
+    void *state = lb_binding_enter(b, intake->bytes);
     if (b->recorder)
         lb_recorder_op_begin(b->recorder, call, &pending, &err);
     else
@@ -219,9 +219,9 @@ lb_pending *lb_op_begin(lb_binding *b, lb_plan *plan, PyObject *args, PyObject *
     lb_thread *thread = lb_thread_get(b);
     lb_call call = LB_CALL_INIT;
     if (!thread || !lb_place_op(b, thread, plan, &call)) return NULL;
-    lb_cross_feed taking = lb_taking_begin(b, thread);
-    lb_pending *pending = take_call(&taking, plan, args, kwargs, &call) ? begin_taken(&taking, &call) : NULL;
-    lb_taking_end(&taking);
+    lb_intake intake = lb_intake_begin(b, thread);
+    lb_pending *pending = take_call(&intake, plan, args, kwargs, &call) ? begin_taken(&intake, &call) : NULL;
+    lb_intake_end(&intake);
     return pending;
 }
 
@@ -232,22 +232,22 @@ typedef struct results {
     uint32_t n, room;
 } results;
 
-static bool add_result(lb_cross_feed *taking, results *r, PyObject *object, int depth);
+static bool add_result(lb_intake *intake, results *r, PyObject *object, int depth);
 
-static bool add_sequence(lb_cross_feed *taking, results *r, PyObject *sequence, bool tuple, int depth)
+static bool add_sequence(lb_intake *intake, results *r, PyObject *sequence, bool tuple, int depth)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     for (Py_ssize_t i = 0; i < n; i++)
-        if (!add_result(taking, r, tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i), depth + 1))
+        if (!add_result(intake, r, tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i), depth + 1))
             return false;
     return n >= 0;
 }
 
-static lb_operand *result_room(lb_cross_feed *taking, results *r, uint32_t more)
+static lb_operand *result_room(lb_intake *intake, results *r, uint32_t more)
 {
     if (r->n + more > r->room) {
         uint32_t room = 2 * r->room + more + 8;
-        lb_operand *items = lb_taking_room(taking, room * sizeof *items);
+        lb_operand *items = lb_intake_room(intake, room * sizeof *items);
         if (!items) return NULL;
         if (r->n) memcpy(items, r->items, r->n * sizeof *items);
         r->items = items;
@@ -257,17 +257,17 @@ static lb_operand *result_room(lb_cross_feed *taking, results *r, uint32_t more)
 }
 
 /* Tensors and what is not there, in order; lists are flattened, as their schema has it, and sparse tensors into their parts. */
-static bool add_result(lb_cross_feed *taking, results *r, PyObject *object, int depth)
+static bool add_result(lb_intake *intake, results *r, PyObject *object, int depth)
 {
-    const lb_binding *b = taking->binding;
+    const lb_binding *b = intake->binding;
     if (!object || depth > 8) return false;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type);
-    if (type == b->of.tuple || type == b->of.list) return add_sequence(taking, r, object, type == b->of.tuple, depth);
+    if (type == b->of.tuple || type == b->of.list) return add_sequence(intake, r, object, type == b->of.tuple, depth);
     lb_operand taken;
-    if (!lb_take_operand(taking, object, 0, &taken)) return false;
+    if (!lb_take_operand(intake, object, 0, &taken)) return false;
     const bool parts = taken.tag == LB_ARG_LIST;
-    lb_operand *room = result_room(taking, r, parts ? taken.count : 1);
+    lb_operand *room = result_room(intake, r, parts ? taken.count : 1);
     if (!room) return false;
     if (parts && taken.count) memcpy(room, taken.u.items, taken.count * sizeof *room);
     if (!parts) *room = taken;
@@ -288,14 +288,14 @@ static lb_status add_numbers(lb_recorder *recorder, const results *r, lb_err *er
 }
 
 /* `pending` is gone whatever happens. */
-static bool end_pending(lb_cross_feed *taking, lb_pending *pending, PyObject *out, bool defer, uint32_t *row)
+static bool end_pending(lb_intake *intake, lb_pending *pending, PyObject *out, bool defer, uint32_t *row)
 {
-    lb_binding *b = taking->binding;
+    lb_binding *b = intake->binding;
     results r = {NULL, 0, 0};
-    const bool taken = out == b->of.none || add_result(taking, &r, out, 0);
+    const bool taken = out == b->of.none || add_result(intake, &r, out, 0);
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_ERR_STATE;
-    void *state = lb_binding_enter(b, taking->bytes);
+    void *state = lb_binding_enter(b, intake->bytes);
     if (b->recorder && !taken)
         lb_recorder_op_failed(b->recorder, pending);
     else if (b->recorder && defer)
@@ -312,9 +312,9 @@ bool lb_op_end(lb_binding *b, lb_pending *pending, PyObject *result, bool defer,
 {
     lb_thread *thread = lb_thread_get(b);
     if (!thread) return false;
-    lb_cross_feed taking = lb_taking_begin(b, thread);
-    bool fine = end_pending(&taking, pending, result, defer, row);
-    lb_taking_end(&taking);
+    lb_intake intake = lb_intake_begin(b, thread);
+    bool fine = end_pending(&intake, pending, result, defer, row);
+    lb_intake_end(&intake);
     return fine;
 }
 

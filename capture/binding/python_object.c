@@ -46,7 +46,7 @@ static lb_scratch *scratch_new(size_t size)
     return scratch;
 }
 
-lb_cross_feed lb_taking_begin(lb_binding *binding, lb_thread *thread)
+lb_intake lb_intake_begin(lb_binding *binding, lb_thread *thread)
 {
     lb_scratch **scratch = lb_thread_scratch(thread);
     lb_thread_set_busy(thread, true);
@@ -55,26 +55,26 @@ lb_cross_feed lb_taking_begin(lb_binding *binding, lb_thread *thread)
         (*scratch)->next = NULL;
         (*scratch)->used = 0;
     }
-    return (lb_cross_feed){binding, thread, scratch, 0, false};
+    return (lb_intake){binding, thread, scratch, 0, false};
 }
 
-void lb_taking_end(lb_cross_feed *taking)
+void lb_intake_end(lb_intake *intake)
 {
-    lb_scratch *s = *taking->scratch;
+    lb_scratch *s = *intake->scratch;
     while (s && s->n_kept) py.Py_DecRef(s->kept[--s->n_kept]);
-    lb_thread_set_busy(taking->thread, false);
+    lb_thread_set_busy(intake->thread, false);
 }
 
 /* Pointers into it stay valid until the next call begins. */
-void *lb_taking_room(lb_cross_feed *taking, size_t bytes)
+void *lb_intake_room(lb_intake *intake, size_t bytes)
 {
-    lb_scratch *s = *taking->scratch;
+    lb_scratch *s = *intake->scratch;
     bytes = (bytes + 15) & ~(size_t)15;
     if (!s || s->size - s->used < bytes) {
         size_t size = s ? 2 * s->size : CHUNK;
         lb_scratch *wider = scratch_new(size > bytes ? size : bytes);
         if (!wider) {
-            no_memory(taking->binding);
+            no_memory(intake->binding);
             return NULL;
         }
         if (s) { /* what is kept moves to the chunk in front */
@@ -85,7 +85,7 @@ void *lb_taking_room(lb_cross_feed *taking, size_t bytes)
             s->n_kept = s->cap_kept = 0;
         }
         wider->next = s;
-        *taking->scratch = s = wider;
+        *intake->scratch = s = wider;
     }
     void *room = s->bytes + s->used;
     s->used += bytes;
@@ -93,15 +93,15 @@ void *lb_taking_room(lb_cross_feed *taking, size_t bytes)
 }
 
 /* The call points into `object`, which nobody else holds. */
-static bool keep(lb_cross_feed *taking, PyObject *object)
+static bool keep(lb_intake *intake, PyObject *object)
 {
-    if (!*taking->scratch && !lb_taking_room(taking, 1)) return false;
-    lb_scratch *s = *taking->scratch;
+    if (!*intake->scratch && !lb_intake_room(intake, 1)) return false;
+    lb_scratch *s = *intake->scratch;
     if (s->n_kept == s->cap_kept) {
         uint32_t cap = s->cap_kept ? 2 * s->cap_kept : 8;
         PyObject **kept = realloc(s->kept, cap * sizeof *kept);
         if (!kept) {
-            no_memory(taking->binding);
+            no_memory(intake->binding);
             return false;
         }
         s->kept = kept;
@@ -327,32 +327,32 @@ static uint64_t bytes_of(const lb_seen *seen)
     return n;
 }
 
-static bool take_text(lb_cross_feed *taking, PyObject *text, lb_operand *operand)
+static bool take_text(lb_intake *intake, PyObject *text, lb_operand *operand)
 {
     const char *bytes = py.PyUnicode_AsUTF8AndSize(text, NULL);
     if (!bytes) py.PyErr_Clear(); /* surrogates */
     *operand = (lb_operand){.tag = LB_ARG_STRING, .u.text = bytes ? bytes : "<text>"};
-    (void)taking;
+    (void)intake;
     return true;
 }
 
 /* Sparse, quantized, fake, distributed, too many dimensions …: Python says what stands in for it. (The ops that it runs to find
  * that out are none of the host's.) */
-static bool take_instead(lb_cross_feed *taking, PyObject *t, int depth, lb_operand *operand)
+static bool take_instead(lb_intake *intake, PyObject *t, int depth, lb_operand *operand)
 {
-    lb_binding *b = taking->binding;
+    lb_binding *b = intake->binding;
     if (py.PyErr_Occurred()) {
         if (!py.PyErr_ExceptionMatches(b->of.exception)) return false;
         py.PyErr_Clear();
     }
     PyObject *other = depth < MAX_DEPTH ? py.PyObject_CallFunctionObjArgs(b->of.instead, t, NULL) : NULL;
     if (!other) return false;
-    if (!keep(taking, other)) {
+    if (!keep(intake, other)) {
         py.Py_DecRef(other);
         return false;
     }
-    if (!lb_take_operand(taking, other, depth + 1, operand)) return false;
-    taking->in_parts |= operand->tag != LB_ARG_VALUE;
+    if (!lb_take_operand(intake, other, depth + 1, operand)) return false;
+    intake->in_parts |= operand->tag != LB_ARG_VALUE;
     return true;
 }
 
@@ -368,26 +368,26 @@ static bool take_plain(lb_binding *b, PyObject *t, lb_seen *seen)
     return lb_take_storage(b, t, &key) && key == seen->storage;
 }
 
-static bool take_tensor(lb_cross_feed *taking, PyObject *t, int depth, lb_operand *operand)
+static bool take_tensor(lb_intake *intake, PyObject *t, int depth, lb_operand *operand)
 {
-    lb_seen *seen = lb_taking_room(taking, sizeof *seen);
+    lb_seen *seen = lb_intake_room(intake, sizeof *seen);
     if (!seen) return false;
     memset(seen, 0, sizeof *seen);
-    if (!take_plain(taking->binding, t, seen)) {
-        if (py.PyErr_Occurred()) return take_instead(taking, t, depth, operand);
+    if (!take_plain(intake->binding, t, seen)) {
+        if (py.PyErr_Occurred()) return take_instead(intake, t, depth, operand);
         memset(seen, 0, sizeof *seen);
-        if (!take_layout(taking->binding, t, seen) || !take_lazy(taking->binding, t, seen) ||
-            !take_place(taking->binding, t, seen))
-            return take_instead(taking, t, depth, operand);
+        if (!take_layout(intake->binding, t, seen) || !take_lazy(intake->binding, t, seen) ||
+            !take_place(intake->binding, t, seen))
+            return take_instead(intake, t, depth, operand);
     }
-    taking->bytes += bytes_of(seen);
+    intake->bytes += bytes_of(seen);
     *operand = (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = seen};
     return true;
 }
 
-bool lb_take_tensor(lb_cross_feed *taking, PyObject *tensor, lb_operand *operand)
+bool lb_take_tensor(lb_intake *intake, PyObject *tensor, lb_operand *operand)
 {
-    return take_tensor(taking, tensor, 0, operand);
+    return take_tensor(intake, tensor, 0, operand);
 }
 
 const lb_seen *lb_numbers_of(const lb_operand *operand)
@@ -409,9 +409,9 @@ static bool take_integer(PyObject *number, lb_operand *operand)
     return !py.PyErr_Occurred();
 }
 
-static bool take_complex(lb_cross_feed *taking, PyObject *number, lb_operand *operand)
+static bool take_complex(lb_intake *intake, PyObject *number, lb_operand *operand)
 {
-    lb_operand *parts = lb_taking_room(taking, 2 * sizeof *parts);
+    lb_operand *parts = lb_intake_room(intake, 2 * sizeof *parts);
     if (!parts) return false;
     parts[0] = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_RealAsDouble(number)};
     parts[1] = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = py.PyComplex_ImagAsDouble(number)};
@@ -419,38 +419,38 @@ static bool take_complex(lb_cross_feed *taking, PyObject *number, lb_operand *op
     return true;
 }
 
-static bool take_items(lb_cross_feed *taking, PyObject *sequence, bool tuple, int depth, lb_operand *operand)
+static bool take_items(lb_intake *intake, PyObject *sequence, bool tuple, int depth, lb_operand *operand)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     if (n < 0) return false;
-    lb_operand *items = lb_taking_room(taking, (size_t)(n + 1) * sizeof *items);
+    lb_operand *items = lb_intake_room(intake, (size_t)(n + 1) * sizeof *items);
     if (!items) return false;
     *operand = (lb_operand){.tag = LB_ARG_LIST, .count = (uint32_t)n, .u.items = items};
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *item = tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i);
-        if (!item || !lb_take_operand(taking, item, depth + 1, &items[i])) return false;
+        if (!item || !lb_take_operand(intake, item, depth + 1, &items[i])) return false;
     }
     return true;
 }
 
-static bool take_stranger(lb_cross_feed *taking, PyObject *object, int depth, lb_operand *operand)
+static bool take_stranger(lb_intake *intake, PyObject *object, int depth, lb_operand *operand)
 {
-    lb_binding *b = taking->binding;
+    lb_binding *b = intake->binding;
     int is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
     if (is_tensor < 0) return false;
-    if (is_tensor) return take_tensor(taking, object, depth, operand);
+    if (is_tensor) return take_tensor(intake, object, depth, operand);
     PyObject *other = py.PyObject_CallFunctionObjArgs(b->of.plain, object, NULL);
     if (!other) return false;
-    if (!keep(taking, other)) {
+    if (!keep(intake, other)) {
         py.Py_DecRef(other);
         return false;
     }
-    return lb_take_operand(taking, other, depth + 1, operand);
+    return lb_take_operand(intake, other, depth + 1, operand);
 }
 
-bool lb_take_operand(lb_cross_feed *taking, PyObject *object, int depth, lb_operand *operand)
+bool lb_take_operand(lb_intake *intake, PyObject *object, int depth, lb_operand *operand)
 {
-    lb_binding *b = taking->binding;
+    lb_binding *b = intake->binding;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type); /* the object keeps it */
     memset(operand, 0, sizeof *operand);
@@ -458,7 +458,7 @@ bool lb_take_operand(lb_cross_feed *taking, PyObject *object, int depth, lb_oper
         py.PyErr_SetString(b->of.exception, "an argument nests too deeply");
         return false;
     }
-    if (type == b->of.tensor || type == b->of.parameter) return take_tensor(taking, object, depth, operand);
+    if (type == b->of.tensor || type == b->of.parameter) return take_tensor(intake, object, depth, operand);
     if (object == b->of.none) return true;
     if (type == b->of.int_) return take_integer(object, operand);
     if (type == b->of.float_) {
@@ -469,15 +469,15 @@ bool lb_take_operand(lb_cross_feed *taking, PyObject *object, int depth, lb_oper
         *operand = (lb_operand){.tag = LB_ARG_BOOL, .u.i = object == b->of.true_};
         return true;
     }
-    if (type == b->of.list) return take_items(taking, object, false, depth, operand);
-    if (type == b->of.tuple || type == b->of.size) return take_items(taking, object, true, depth, operand);
+    if (type == b->of.list) return take_items(intake, object, false, depth, operand);
+    if (type == b->of.tuple || type == b->of.size) return take_items(intake, object, true, depth, operand);
     if (type == b->of.dtype) {
         *operand = (lb_operand){.tag = LB_ARG_DTYPE, .u.i = code_of(b, object)};
-        return operand->u.i ? true : take_stranger(taking, object, depth, operand);
+        return operand->u.i ? true : take_stranger(intake, object, depth, operand);
     }
-    if (type == b->of.str_) return take_text(taking, object, operand);
-    if (type == b->of.complex_) return take_complex(taking, object, operand);
-    return take_stranger(taking, object, depth, operand);
+    if (type == b->of.str_) return take_text(intake, object, operand);
+    if (type == b->of.complex_) return take_complex(intake, object, operand);
+    return take_stranger(intake, object, depth, operand);
 }
 
 /* ---- tensors in whatever a module takes and gives -------------------------------------------------------------------- */
@@ -487,40 +487,40 @@ typedef struct found {
     uint32_t n;
 } found;
 
-static bool find(lb_cross_feed *taking, PyObject *object, int depth, found *f);
+static bool find(lb_intake *intake, PyObject *object, int depth, found *f);
 
-static bool find_in_sequence(lb_cross_feed *taking, PyObject *sequence, bool tuple, int depth, found *f)
+static bool find_in_sequence(lb_intake *intake, PyObject *sequence, bool tuple, int depth, found *f)
 {
     Py_ssize_t n = tuple ? py.PyTuple_Size(sequence) : py.PyList_Size(sequence);
     bool fine = n >= 0;
     for (Py_ssize_t i = 0; i < n && fine; i++) {
         PyObject *item = tuple ? py.PyTuple_GetItem(sequence, i) : py.PyList_GetItem(sequence, i);
-        fine = item && find(taking, item, depth + 1, f);
+        fine = item && find(intake, item, depth + 1, f);
     }
     return fine;
 }
 
-static bool find_in_dict(lb_cross_feed *taking, PyObject *dict, int depth, found *f)
+static bool find_in_dict(lb_intake *intake, PyObject *dict, int depth, found *f)
 {
     PyObject *key, *value;
     bool fine = true;
-    for (Py_ssize_t at = 0; fine && py.PyDict_Next(dict, &at, &key, &value);) fine = find(taking, value, depth + 1, f);
+    for (Py_ssize_t at = 0; fine && py.PyDict_Next(dict, &at, &key, &value);) fine = find(intake, value, depth + 1, f);
     return fine;
 }
 
 /* Named tuples, output classes, data classes, what unwraps itself. */
-static bool find_in_stranger(lb_cross_feed *taking, PyObject *object, int depth, found *f)
+static bool find_in_stranger(lb_intake *intake, PyObject *object, int depth, found *f)
 {
-    PyObject *held = py.PyObject_CallFunctionObjArgs(taking->binding->of.fields, object, NULL);
+    PyObject *held = py.PyObject_CallFunctionObjArgs(intake->binding->of.fields, object, NULL);
     if (!held) return false;
-    bool fine = held == taking->binding->of.none || find_in_sequence(taking, held, false, depth, f);
+    bool fine = held == intake->binding->of.none || find_in_sequence(intake, held, false, depth, f);
     py.Py_DecRef(held); /* what it lists is held by `object` */
     return fine;
 }
 
-static bool find(lb_cross_feed *taking, PyObject *object, int depth, found *f)
+static bool find(lb_intake *intake, PyObject *object, int depth, found *f)
 {
-    const lb_binding *b = taking->binding;
+    const lb_binding *b = intake->binding;
     PyObject *type = py.PyObject_Type(object);
     py.Py_DecRef(type);
     if (f->n == LB_MAX_TENSORS || depth > 6 || object == b->of.none || type == b->of.int_ || type == b->of.float_ ||
@@ -528,26 +528,26 @@ static bool find(lb_cross_feed *taking, PyObject *object, int depth, found *f)
         return true;
     int is_tensor = type == b->of.tensor || type == b->of.parameter ? 1 : -2;
     if (is_tensor < 0) {
-        if (type == b->of.tuple) return find_in_sequence(taking, object, true, depth, f);
-        if (type == b->of.list) return find_in_sequence(taking, object, false, depth, f);
-        if (type == b->of.dict) return find_in_dict(taking, object, depth, f);
+        if (type == b->of.tuple) return find_in_sequence(intake, object, true, depth, f);
+        if (type == b->of.list) return find_in_sequence(intake, object, false, depth, f);
+        if (type == b->of.dict) return find_in_dict(intake, object, depth, f);
         is_tensor = py.PyObject_IsInstance(object, b->of.tensor);
     }
     if (is_tensor < 0) return false;
-    if (!is_tensor) return find_in_stranger(taking, object, depth, f);
+    if (!is_tensor) return find_in_stranger(intake, object, depth, f);
     lb_operand operand;
-    if (!take_tensor(taking, object, 0, &operand)) return false;
+    if (!take_tensor(intake, object, 0, &operand)) return false;
     if (operand.tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.tensor;
     for (uint32_t i = 0; operand.tag == LB_ARG_LIST && i < operand.count && f->n < LB_MAX_TENSORS; i++)
         if (operand.u.items[i].tag == LB_ARG_VALUE) f->seen[f->n++] = *operand.u.items[i].u.tensor;
     return true;
 }
 
-bool lb_take_tensors(lb_cross_feed *taking, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count)
+bool lb_take_tensors(lb_intake *intake, PyObject *const *objects, int n, lb_seen **seen, uint32_t *count)
 {
-    found f = {lb_taking_room(taking, LB_MAX_TENSORS * sizeof(lb_seen)), 0};
+    found f = {lb_intake_room(intake, LB_MAX_TENSORS * sizeof(lb_seen)), 0};
     bool fine = f.seen != NULL;
-    for (int i = 0; i < n && fine; i++) fine = find(taking, objects[i], 0, &f);
+    for (int i = 0; i < n && fine; i++) fine = find(intake, objects[i], 0, &f);
     *seen = f.seen;
     *count = f.n;
     return fine;

@@ -97,8 +97,8 @@ CALL(role, 4)
     lb_operand operand;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_cross_feed taking = lb_taking_begin(b, thread);
-    bool fine = lb_take_operand(&taking, args[0], 0, &operand);
+    lb_intake intake = lb_intake_begin(b, thread);
+    bool fine = lb_take_operand(&intake, args[0], 0, &operand);
     const lb_seen *numbers = fine ? lb_numbers_of(&operand) : NULL;
     if (numbers) {
         void *state = lb_binding_enter(b, 0);
@@ -106,7 +106,7 @@ CALL(role, 4)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_taking_end(&taking);
+    lb_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 
@@ -121,14 +121,14 @@ static bool same_seen(const lb_seen *a, const lb_seen *b)
 }
 
 /* Whether the short way gives what Python gives, for every one of these: [(tensor, its address, its storage's)]. */
-static bool shortcut_holds(lb_cross_feed *taking, lb_shortcut *found, PyObject *samples, size_t object_bytes)
+static bool shortcut_holds(lb_intake *intake, lb_shortcut *found, PyObject *samples, size_t object_bytes)
 {
     const Py_ssize_t n = py.PyList_Size(samples);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *sample = py.PyList_GetItem(samples, i), *tensor = sample ? py.PyTuple_GetItem(sample, 0) : NULL;
         lb_operand asked;
         lb_seen seen = {0};
-        if (!tensor || !lb_take_operand(taking, tensor, 0, &asked) || asked.tag != LB_ARG_VALUE) return false;
+        if (!tensor || !lb_take_operand(intake, tensor, 0, &asked) || asked.tag != LB_ARG_VALUE) return false;
         if (i == 0 && !lb_shortcut_find(found, tensor, object_bytes, natural(py.PyTuple_GetItem(sample, 1)),
                                         natural(py.PyTuple_GetItem(sample, 2))))
             return false;
@@ -146,9 +146,9 @@ CALL(shortcut, 2)
     const size_t object_bytes = (size_t)natural(args[1]);
     if (!thread || py.PyErr_Occurred()) return NULL;
     lb_shortcut found = {0};
-    lb_cross_feed taking = lb_taking_begin(b, thread);
-    found.works = shortcut_holds(&taking, &found, args[0], object_bytes);
-    lb_taking_end(&taking);
+    lb_intake intake = lb_intake_begin(b, thread);
+    found.works = shortcut_holds(&intake, &found, args[0], object_bytes);
+    lb_intake_end(&intake);
     if (py.PyErr_Occurred()) return NULL;
     b->shortcut = found;
     PyObject *works = found.works ? b->of.true_ : b->of.false_;
@@ -166,45 +166,45 @@ CALL(routing, 7)
     const lb_seen *seen[5] = {NULL};
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_cross_feed taking = lb_taking_begin(b, thread);
+    lb_intake intake = lb_intake_begin(b, thread);
     bool fine = true;
     for (int i = 0; i < 5 && fine; i++) {
-        fine = lb_take_operand(&taking, args[2 + i], 0, &parts[i]);
+        fine = lb_take_operand(&intake, args[2 + i], 0, &parts[i]);
         if (fine && parts[i].tag == LB_ARG_VALUE) seen[i] = parts[i].u.tensor;
     }
     if (fine) {
-        void *state = lb_binding_enter(b, taking.bytes);
+        void *state = lb_binding_enter(b, intake.bytes);
         status = b->recorder
                      ? lb_recorder_routing(b->recorder, place, seen[0], seen[1], seen[2], seen[3], seen[4], &err)
                      : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_taking_end(&taking);
+    lb_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 
 /* The storage that holds its numbers; -1: none does. */
-static bool take_key(lb_cross_feed *taking, PyObject *tensor, int64_t *key)
+static bool take_key(lb_intake *intake, PyObject *tensor, int64_t *key)
 {
     lb_operand operand;
     *key = -1;
-    if (tensor == taking->binding->of.none) return true;
-    if (!lb_take_tensor(taking, tensor, &operand)) return false;
+    if (tensor == intake->binding->of.none) return true;
+    if (!lb_take_tensor(intake, tensor, &operand)) return false;
     const lb_seen *numbers = lb_numbers_of(&operand);
     if (numbers) *key = numbers->storage;
     return true;
 }
 
 /* The members of a group: [(name, tensor, gradient or None)]. */
-static bool take_members(lb_cross_feed *taking, PyObject *list, lb_member *members, Py_ssize_t n)
+static bool take_members(lb_intake *intake, PyObject *list, lb_member *members, Py_ssize_t n)
 {
-    lb_binding *b = taking->binding;
+    lb_binding *b = intake->binding;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *member = py.PyList_GetItem(list, i), *gradient = member ? py.PyTuple_GetItem(member, 2) : NULL;
         if (!gradient) return false;
         members[i] = (lb_member){text(b, py.PyTuple_GetItem(member, 0)), -1, -1};
-        if (!members[i].name || !take_key(taking, py.PyTuple_GetItem(member, 1), &members[i].storage) ||
-            !take_key(taking, gradient, &members[i].gradient))
+        if (!members[i].name || !take_key(intake, py.PyTuple_GetItem(member, 1), &members[i].storage) ||
+            !take_key(intake, gradient, &members[i].gradient))
             return false;
     }
     return true;
@@ -231,10 +231,10 @@ CALL(group, 5)
     if (!thread || py.PyErr_Occurred()) return NULL;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_cross_feed taking = lb_taking_begin(b, thread);
-    lb_member *members = lb_taking_room(&taking, (size_t)(n_members + 1) * sizeof *members);
-    lb_option *options = lb_taking_room(&taking, (size_t)(n_options + 1) * sizeof *options);
-    bool fine = members && options && take_members(&taking, args[3], members, n_members) &&
+    lb_intake intake = lb_intake_begin(b, thread);
+    lb_member *members = lb_intake_room(&intake, (size_t)(n_members + 1) * sizeof *members);
+    lb_option *options = lb_intake_room(&intake, (size_t)(n_options + 1) * sizeof *options);
+    bool fine = members && options && take_members(&intake, args[3], members, n_members) &&
                 take_options(b, args[4], options, n_options);
     if (fine) {
         void *state = lb_binding_enter(b, 0);
@@ -243,7 +243,7 @@ CALL(group, 5)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_taking_end(&taking);
+    lb_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 

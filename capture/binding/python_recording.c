@@ -345,17 +345,17 @@ CALL(enter, 3)
     lb_seen *seen = NULL;
     uint32_t count = 0;
     const bool again = lb_place_recomputes(thread, lb_place_depth(thread));
-    lb_cross_feed taking = lb_taking_begin(b, thread);
-    bool fine = lb_take_tensors(&taking, args + 1, 2, &seen, &count);
+    lb_intake intake = lb_intake_begin(b, thread);
+    bool fine = lb_take_tensors(&intake, args + 1, 2, &seen, &count);
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
     if (fine) {
-        void *state = lb_binding_enter(b, taking.bytes);
+        void *state = lb_binding_enter(b, intake.bytes);
         status = b->recorder ? lb_recorder_enter(b->recorder, (uint32_t)number, seen, count, again, &place, &err)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         lb_binding_leave(b, state);
     }
-    lb_taking_end(&taking);
+    lb_intake_end(&intake);
     if (status != LB_OK) lb_binding_raise(b, &err);
     fine = fine && status == LB_OK && lb_place_enter(b, thread, place, true);
     return fine ? py.PyLong_FromLongLong(place.call) : NULL;
@@ -375,16 +375,16 @@ CALL(leave, 3)
     if (recorded && fine) {
         lb_seen *seen = NULL;
         uint32_t count = 0;
-        lb_cross_feed taking = lb_taking_begin(b, thread);
-        fine = lb_take_tensors(&taking, args + 1, 1, &seen, &count);
+        lb_intake intake = lb_intake_begin(b, thread);
+        fine = lb_take_tensors(&intake, args + 1, 1, &seen, &count);
         if (fine) {
-            void *state = lb_binding_enter(b, taking.bytes);
+            void *state = lb_binding_enter(b, intake.bytes);
             status = b->recorder
                          ? lb_recorder_leave(b->recorder, place, seen, count, lb_place_recomputes(thread, depth), &err)
                          : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
             lb_binding_leave(b, state);
         }
-        lb_taking_end(&taking);
+        lb_intake_end(&intake);
     }
     if (status != LB_OK) lb_binding_raise(b, &err);
     return fine && status == LB_OK ? py.PyLong_FromLongLong(place.call) : NULL;
@@ -401,16 +401,16 @@ CALL(tap, 2)
     lb_place place;
     lb_err err = LB_ERR_INIT;
     lb_status status = LB_OK;
-    lb_cross_feed taking = lb_taking_begin(b, thread);
-    bool fine = lb_take_tensors(&taking, args + 1, 1, &seen, &count);
+    lb_intake intake = lb_intake_begin(b, thread);
+    bool fine = lb_take_tensors(&intake, args + 1, 1, &seen, &count);
     if (fine) {
-        void *state = lb_binding_enter(b, taking.bytes);
+        void *state = lb_binding_enter(b, intake.bytes);
         status = b->recorder ? lb_recorder_enter(b->recorder, number, NULL, 0, false, &place, &err)
                              : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
         if (status == LB_OK) status = lb_recorder_leave(b->recorder, place, seen, count, false, &err);
         lb_binding_leave(b, state);
     }
-    lb_taking_end(&taking);
+    lb_intake_end(&intake);
     return fine ? settle(b, status, &err) : NULL;
 }
 

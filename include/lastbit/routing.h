@@ -38,12 +38,12 @@ typedef struct lb_routing_gap {
 } lb_routing_gap;
 
 /* What a step of a rank ends in. */
-typedef struct lb_routing_ending {
+typedef struct lb_routing_step_end {
     int64_t step;
     int32_t rank;
     char *output; /* the last module that gave more than one number; "": none */
     lb_routing_gap gaps[LB_ROUTING_MODES];
-} lb_routing_ending;
+} lb_routing_step_end;
 /* The part of the gap that a mode takes away: 1 - gap / gap of recompute; NaN when that is 0 or unknown. */
 LB_API double lb_routing_recovered(double recomputed, double gap);
 
@@ -73,9 +73,9 @@ typedef struct lb_routing_flip {
 } lb_routing_flip;
 
 typedef struct lb_routing_report {
-    lb_routing_ending *endings; /* by rank and step */
-    lb_routing_layer *layers;   /* in order of execution */
-    lb_routing_flip *flips;     /* router differences first, then the widest margin */
+    lb_routing_step_end *endings; /* by rank and step */
+    lb_routing_layer *layers;     /* in order of execution */
+    lb_routing_flip *flips;       /* router differences first, then the widest margin */
     uint32_t n_endings, n_layers, n_flips;
     bool undecided[LB_ROUTING_MODES]; /* the chain ended: other experts mean other ops */
     char undecided_at[160];           /* of the first such run */

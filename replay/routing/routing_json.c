@@ -19,7 +19,7 @@ static json_t *endings_json(const lb_routing_report *r)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < r->n_endings; i++) {
-        const lb_routing_ending *e = &r->endings[i];
+        const lb_routing_step_end *e = &r->endings[i];
         json_t *modes = json_array();
         for (int m = 0; m < LB_ROUTING_MODES; m++) {
             const lb_routing_gap *base = &e->gaps[LB_ROUTING_RECOMPUTE], *gap = &e->gaps[m];

@@ -99,12 +99,12 @@ static lb_status add_ending(maker *m, const lb_program *p)
 {
     lb_routing_report *report = m->report;
     const uint32_t n = report->n_endings + 1;
-    lb_routing_ending *endings = realloc(report->endings, n * sizeof *endings);
+    lb_routing_step_end *endings = realloc(report->endings, n * sizeof *endings);
     if (!endings) return no_memory(m);
     report->endings = endings;
     LB_TRY(lb_gaps_add_end(&m->gaps, p, m->err));
-    lb_routing_ending *e = &endings[n - 1];
-    *e = (lb_routing_ending){.step = p->step, .rank = p->rank, .output = strdup(m->gaps.ends[n - 1].layer)};
+    lb_routing_step_end *e = &endings[n - 1];
+    *e = (lb_routing_step_end){.step = p->step, .rank = p->rank, .output = strdup(m->gaps.ends[n - 1].layer)};
     for (int i = 0; i < LB_ROUTING_MODES; i++) e->gaps[i] = (lb_routing_gap){NAN, NAN};
     report->n_endings = n;
     return e->output ? LB_OK : no_memory(m);

@@ -30,7 +30,7 @@ static const char *row_of(const lb_routing_report *r, lb_routing_mode mode)
     return mode == LB_ROUTING_PLAIN ? "no swap, routing recomputed" : lb_routing_mode_name(mode);
 }
 
-static void print_ending(FILE *out, const lb_routing_report *r, const lb_routing_ending *e)
+static void print_ending(FILE *out, const lb_routing_report *r, const lb_routing_step_end *e)
 {
     fprintf(out, "\nstep %lld, rank %d: %-28s %9s %9s %9s %9s\n", (long long)e->step, (int)e->rank,
             r->against ? "distance from the second side" : "distance from the recording", "output", "recovered", "loss",

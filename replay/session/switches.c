@@ -33,24 +33,24 @@ static lb_status add_program(void *context, const lb_program *p, lb_err *err)
     maker *m = context;
     lb_switch_table *t = m->table;
     const uint32_t n = t->n_endings + 1;
-    lb_switch_ending *endings = realloc(t->endings, n * sizeof *endings);
+    lb_switch_step_end *endings = realloc(t->endings, n * sizeof *endings);
     if (!endings) return no_memory(err);
     t->endings = endings;
     LB_TRY(lb_gaps_add_end(&m->gaps, p, err));
-    lb_switch_ending *e = &endings[n - 1];
-    *e = (lb_switch_ending){.step = p->step,
-                            .rank = p->rank,
-                            .output = strdup(m->gaps.ends[n - 1].layer),
-                            .all = {NAN, NAN},
-                            .alone = moves(t->n_swaps),
-                            .without = moves(t->n_swaps)};
+    lb_switch_step_end *e = &endings[n - 1];
+    *e = (lb_switch_step_end){.step = p->step,
+                              .rank = p->rank,
+                              .output = strdup(m->gaps.ends[n - 1].layer),
+                              .all = {NAN, NAN},
+                              .alone = moves(t->n_swaps),
+                              .without = moves(t->n_swaps)};
     t->n_endings = n;
     return e->output && e->alone && e->without ? LB_OK : no_memory(err);
 }
 
 typedef enum side { ALONE, WITHOUT, ALL } side;
 
-static lb_switch_move *place(lb_switch_ending *e, side which, uint32_t swap)
+static lb_switch_move *place(lb_switch_step_end *e, side which, uint32_t swap)
 {
     return which == ALL ? &e->all : which == ALONE ? &e->alone[swap] : &e->without[swap];
 }
@@ -110,7 +110,7 @@ lb_status lb_switch_table_make(lb_capture *capture, lb_replay *replay, const lb_
 void lb_switch_table_release(lb_switch_table *table)
 {
     for (uint32_t i = 0; i < table->n_endings; i++) {
-        lb_switch_ending *e = &table->endings[i];
+        lb_switch_step_end *e = &table->endings[i];
         free(e->output), free(e->alone), free(e->without);
     }
     free(table->endings), free(table->undecided);
