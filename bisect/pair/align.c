@@ -571,6 +571,12 @@ static bool are_alike(const aligner *al, const lb_value *va, const sources *sa, 
     return false;
 }
 
+static bool shows_window(const lb_alignment *al, int side, const lb_program *p, uint32_t source)
+{
+    return al->shown[side][source] != lb_op_results(p, &p->ops[source])[0];
+}
+
+/* Ranges of as many elements may show other parts of a batch: what is shown has to be of one shape. */
 static bool show_same_shape(const lb_alignment *al, const lb_program *a, uint32_t ia, const lb_program *b, uint32_t ib)
 {
     const lb_value *x = &a->values[al->shown[0][ia]], *y = &b->values[al->shown[1][ib]];
@@ -588,8 +594,9 @@ static void pair_alike(aligner *al, const lb_program_view *side_a, const lb_prog
         const lb_value *va = source_value(a, sa->ops[i]);
         for (uint32_t j = 0; j < sb->n && !taken_a[i]; j++) {
             const lb_value *vb = source_value(b, sb->ops[j]);
-            const bool same = lb_layout_same_shape(&va->layout, &vb->layout) ||
-                              (how == BY_NAME && show_same_shape(al->out, a, sa->ops[i], b, sb->ops[j]));
+            const bool same = shows_window(al->out, 0, a, sa->ops[i]) || shows_window(al->out, 1, b, sb->ops[j])
+                                  ? show_same_shape(al->out, a, sa->ops[i], b, sb->ops[j])
+                                  : lb_layout_same_shape(&va->layout, &vb->layout);
             if (taken_b[j] || (!same && !(rows && lb_batch_rows_dim(rows, &va->layout, &vb->layout) >= 0))) continue;
             if (lb_program_view_part_of(side_a, sa->ops[i]) != lb_program_view_part_of(side_b, sb->ops[j])) continue;
             if (!are_alike(al, va, sa, i, vb, sb, j, how)) continue;

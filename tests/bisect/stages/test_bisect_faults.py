@@ -242,7 +242,7 @@ def test_a_gross_difference_is_found_where_it_was_planted(lastbit, clean, tmp_pa
 
 
 def test_a_difference_says_why_it_leaves_no_reproducer(lastbit, tmp_path):
-    samples = pathlib.Path(__file__).resolve().parent.parent.parent / "samples"
+    samples = pathlib.Path(__file__).resolve().parents[3] / "samples"
     out, clean, dropped = tmp_path / "small.lb", samples / "clean.lbz", samples / "dropped-term.lbz"
     verdict = lastbit.json("bisect", dropped, "--against", clean, "-q", "-o", out, expect=1)
     assert verdict["reproducer"] is None and not out.exists()

@@ -88,6 +88,10 @@ class Row(C.Structure):
         value = getattr(self, field)
         return value.decode() if value else ""
 
+    def names(self):
+        """Of the args, without the marks behind them."""
+        return [arg.rstrip("!?[]") for arg in self.text("args").split()]
+
 
 def load():
     found = sorted(BUILD.glob("**/libop_harness.so"))

@@ -250,9 +250,9 @@ def test_args_are_named_as_in_the_schema():
         op = H.torch_op(name)
         if op is None:
             continue  # profiler marks and ops of devices that this build lacks
-        names = " ".join(a.name for a in op._schema.arguments)
-        if row.contents.text("args") != names:
-            wrong.append(f"{name}: {row.contents.text('args')!r}, schema {names!r}")
+        names = [a.name for a in op._schema.arguments]
+        if row.contents.names() != names:
+            wrong.append(f"{name}: {row.contents.names()}, schema {names}")
     assert not wrong, wrong
 
 

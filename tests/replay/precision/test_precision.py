@@ -213,7 +213,7 @@ def test_stochastic_rounding_depends_on_the_seed_and_on_nothing_else(lastbit, ca
 
 
 def test_help_and_errors_name_what_can_be_said(lastbit, capture):
-    text = lastbit.run("replay", "--help").stdout
+    text = lastbit.run("replay", "--help").stdout + lastbit.run("help", "swaps").stdout
     for word in ("compute", "accumulate", "storage", "fp8-delayed", "mxfp8", "nvfp4", "--table"):
         assert word in text
     assert "recipe" in lastbit.run("replay", capture, "--precision", "layer=2=fp9", expect=129).stderr

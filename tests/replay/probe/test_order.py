@@ -116,7 +116,7 @@ def test_wrong_use_says_what_is_wrong(lastbit):
         (["--engine", "pairwise", "-n", 5, "--as", "tensor"], 129, "matmul"),
         (["--engine", "pairwise", "-n", 5, "--dtype", "e4m3fn"], 129, "bf16"),
         (["--engine", "pairwise", "-n", 5, "--expect", "sideways"], 129, "no order"),
-        (["--engine", "sideways", "-n", 5], 128, "no order"),
+        (["--engine", "sideways", "-n", 5], 129, "no order"),
         (["--so", SUMS, "--symbol", "nothing", "-n", 5], 128, "nothing"),
         (["--so", "/no/such/file.so", "--symbol", "f", "-n", 5], 128, "no/such"),
         (["--python", "numpy:nothing", "-n", 5, "--interpreter", sys.executable], 128, "nothing"),
