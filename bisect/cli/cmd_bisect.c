@@ -85,14 +85,6 @@ static void say(void *context, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
-static bool parse_range(const char *text, int64_t *first, int64_t *last)
-{
-    char *end;
-    *first = *last = strtoll(text, &end, 10);
-    if (*end == '-') *last = strtoll(end + 1, &end, 10);
-    return *end == '\0' && end != text && *first <= *last;
-}
-
 static int exit_of(lb_bisect_outcome outcome)
 {
     switch (outcome) {
@@ -213,7 +205,7 @@ static int start_capture(const asked *a, const char *path, bool json)
     o.from_start = a->from_start;
     o.check = a->check, o.changes = a->swaps.rows, o.n_changes = a->swaps.n;
     if (!a->quiet && !a->check) o.say = say;
-    if (a->steps && !parse_range(a->steps, &o.first_step, &o.last_step))
+    if (a->steps && !lb_steps_parse(a->steps, &o.first_step, &o.last_step))
         return lb_command_misused("bisect", "--steps %s: expected N or A-B", a->steps);
     return run_capture(path, a->against, &o, json);
 }

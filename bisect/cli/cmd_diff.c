@@ -111,14 +111,6 @@ static lb_status print_report_text(const lb_diff_report *r, const char *const *p
     return LB_OK;
 }
 
-static bool parse_range(const char *text, int64_t *first, int64_t *last)
-{
-    char *end;
-    *first = *last = strtoll(text, &end, 10);
-    if (*end == '-') *last = strtoll(end + 1, &end, 10);
-    return *end == '\0' && end != text && *first <= *last;
-}
-
 static char *steps, *kinds_path, *kind_names, *memory;
 static char **maps, **noise;
 static int exact, all, digests_only;
@@ -273,7 +265,7 @@ int lb_cmd_diff(int argc, const char **argv)
     lb_err err = LB_ERR_INIT;
     o.digests_only = digests_only;
     if (!arguments.json) o.progress = lb_progress;
-    if (steps && !parse_range(steps, &o.first_step, &o.last_step))
+    if (steps && !lb_steps_parse(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
     else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("diff", "%s", err.message);

@@ -168,14 +168,6 @@ static const lb_command command = {
     .max_args = 2,
 };
 
-static bool parse_range(const char *text, int64_t *first, int64_t *last)
-{
-    char *end;
-    *first = *last = strtoll(text, &end, 10);
-    if (*end == '-') *last = strtoll(end + 1, &end, 10);
-    return *end == '\0' && end != text && *first <= *last;
-}
-
 /* --layer, --phase and --select as one selector; malloc'ed, NULL: everything. */
 static char *make_selector(void)
 {
@@ -338,7 +330,7 @@ int lb_cmd_explain(int argc, const char **argv)
     o.trees = (const char *const *)trees;
     while (trees && trees[o.n_trees]) o.n_trees++;
     if (!arguments.json) o.progress = lb_progress;
-    if (steps && !parse_range(steps, &o.first_step, &o.last_step))
+    if (steps && !lb_steps_parse(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
     else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("explain", "%s", err.message);

@@ -205,6 +205,14 @@ void lb_print_json(const char *command, json_t *object)
     json_decref(object);
 }
 
+bool lb_steps_parse(const char *text, int64_t *first, int64_t *last)
+{
+    char *end;
+    *first = *last = strtoll(text, &end, 10);
+    if (*end == '-') *last = strtoll(end + 1, &end, 10);
+    return *end == '\0' && end != text && *first <= *last;
+}
+
 bool lb_size_parse(const char *text, uint64_t *bytes)
 {
     static const char units[] = "KMGT";

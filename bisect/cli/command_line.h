@@ -84,6 +84,8 @@ char *lb_command_python_folder(void);
 /* Prints one object with "schema": "lastbit.NAME/1" first, frees it. */
 void lb_print_json(const char *command, json_t *object);
 
+/* "100" or "100-102", as --steps takes them. False on anything else. */
+bool lb_steps_parse(const char *text, int64_t *first, int64_t *last);
 /* "500M", "1.5GiB", "1000000": bytes, or in powers of 1024. False on anything else, on 0 and on overflow. */
 bool lb_size_parse(const char *text, uint64_t *bytes);
 /* The argument of --memory; NULL: none was given, and `bytes` stays. LB_ERR_INVALID says what is expected. */
