@@ -204,20 +204,13 @@ static uint32_t next_shared(const lb_walk *w, const lb_divergence *o, int side)
     return node->n[side] ? w->merged.ops[node->first[side]] : LB_NONE;
 }
 
-/* How often the layer of that op detaches something in that phase and call. */
-static uint32_t count_detached(const lb_program *p, const char *layer)
+/* Ops of a layer in that phase; `name`: of that name alone, NULL: of any. */
+static uint32_t count_ops(const lb_program *p, const char *layer, int phase, const char *name)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        n += p->ops[i].phase == LB_PHASE_FORWARD && !strcmp(lb_op_name(p, &p->ops[i]), "aten::detach") &&
-             !strcmp(lb_op_layer(p, &p->ops[i]), layer);
-    return n;
-}
-
-static uint32_t count_of_phase(const lb_program *p, const char *layer, int phase)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) n += p->ops[i].phase == phase && !strcmp(lb_op_layer(p, &p->ops[i]), layer);
+        n += p->ops[i].phase == phase && !strcmp(lb_op_layer(p, &p->ops[i]), layer) &&
+             (!name || !strcmp(lb_op_name(p, &p->ops[i]), name));
     return n;
 }
 
@@ -232,11 +225,13 @@ static bool lacks_a_backward(const lb_walk *w, const lb_divergence *o, int side)
         const char *layer = lb_op_layer(p, op);
         if (op->phase != LB_PHASE_BACKWARD || !*layer || layer == asked) continue;
         asked = layer;
-        if (count_of_phase(other, layer, LB_PHASE_FORWARD) && !count_of_phase(other, layer, LB_PHASE_BACKWARD))
+        if (count_ops(other, layer, LB_PHASE_FORWARD, NULL) && !count_ops(other, layer, LB_PHASE_BACKWARD, NULL))
             return true;
     }
     return false;
 }
+
+static const char DETACH[] = "aten::detach";
 
 /* A gradient that one side alone has, and a detach that the other alone runs: that is where it was cut. LB_NONE: nowhere. */
 static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
@@ -247,9 +242,9 @@ static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
     if (o->n[!side] && phase_of_lone(w, o, !side) <= LB_PHASE_BACKWARD && !lacks_a_backward(w, o, side)) return LB_NONE;
     for (uint32_t i = p->n_ops; i-- > 0;) {
         const lb_op *op = &p->ops[i];
-        if (op->phase != LB_PHASE_FORWARD || strcmp(lb_op_name(p, op), "aten::detach")) continue;
+        if (op->phase != LB_PHASE_FORWARD || strcmp(lb_op_name(p, op), DETACH)) continue;
         const char *layer = lb_op_layer(p, op);
-        if (count_detached(p, layer) > count_detached(other, layer)) return i;
+        if (count_ops(p, layer, LB_PHASE_FORWARD, DETACH) > count_ops(other, layer, LB_PHASE_FORWARD, DETACH)) return i;
     }
     return LB_NONE;
 }
