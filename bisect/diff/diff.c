@@ -97,7 +97,7 @@ static void add_structure(lb_walk *w)
 
 static const char *parameter_name(const lb_program *p, uint32_t op, const lb_value **value)
 {
-    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") != 0 || !p->ops[op].results) return "";
+    if (!lb_op_is_source(p, &p->ops[op])) return "";
     *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
     bool named = (*value)->source == LB_SOURCE_PARAMETER || (*value)->source == LB_SOURCE_BATCH;
     return named ? lb_program_text(p, (*value)->name) : "";
@@ -150,7 +150,7 @@ static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b
     uint8_t *paired[] = {paired_a, paired_b};
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < programs[k]->n_ops; i++) {
-            const lb_value *mine, *theirs;
+            const lb_value *mine = NULL, *theirs = NULL;
             const char *name = paired[k][i] ? "" : parameter_name(programs[k], i, &mine);
             bool batch = *name && mine->source == LB_SOURCE_BATCH;
             if (!*name || (batch && w->uneven)) continue; /* micro-batches are no other batch */
@@ -260,7 +260,7 @@ static uint32_t find_differences(lb_walk *w)
         differing += !w->exits.list[e].input && (w->exits.list[e].differs || w->exits.list[e].other_shape);
     for (uint32_t i = 0; i < w->pa->n_ops; i++) {
         uint32_t j = w->alignment.b_of_a[i], join = w->alignment.join_of_a[i];
-        bool source = strcmp(lb_op_name(w->pa, &w->pa->ops[i]), "lb::source") == 0;
+        bool source = lb_op_is_source(w->pa, &w->pa->ops[i]);
         if (j != LB_NONE)
             w->differs[i] = lb_walk_pair_differs(w, i, j);
         else if (join != LB_NONE && !source)

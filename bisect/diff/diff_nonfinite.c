@@ -50,7 +50,7 @@ static uint32_t origin_of(const lb_walk *w, int side, uint32_t op)
 static bool is_source(const lb_walk *w, int side, uint32_t op)
 {
     const lb_program *p = lb_walk_side(w, side);
-    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source");
+    return lb_op_is_source(p, &p->ops[op]);
 }
 
 /* `op`: of the side that is not finite. What came in so is judged as a source. */

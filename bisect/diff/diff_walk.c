@@ -590,7 +590,7 @@ static void walk_op(lb_walk *w, uint32_t *at, uint32_t i)
     walk_before_partners(w, at, i);
     if (al->b_of_a[i] != LB_NONE)
         walk_pair(w, i);
-    else if (strcmp(lb_op_name(w->pa, op), "lb::source") == 0 && op->results)
+    else if (lb_op_is_source(w->pa, op))
         lb_walk_source(w, i);
     else if (al->join_of_a[i] != LB_NONE)
         walk_join(w, i, &al->joins.list[al->join_of_a[i]]);

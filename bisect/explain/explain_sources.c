@@ -106,7 +106,7 @@ static lb_status add_joined(lb_explain_session *session, lb_step_pair *s, uint32
     const lb_reassemblies *joins = &s->alignment.joins;
     const lb_op *op = &p->ops[i];
     const uint32_t row = s->alignment.join_of_a[i], va = op->results ? lb_op_results(p, op)[0] : LB_NONE;
-    if (row == LB_NONE || va == LB_NONE || strcmp(lb_op_name(p, op), "lb::source") != 0) return LB_OK;
+    if (row == LB_NONE || va == LB_NONE || !lb_op_is_source(p, op)) return LB_OK;
     const lb_op *other = &q->ops[joins->part_ops[joins->list[row].first]];
     const uint32_t part = lb_op_results(q, other)[0];
     const uint32_t vb = lb_assemblies_value(&s->assemblies, p, va, &part, 1);

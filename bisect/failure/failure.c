@@ -367,7 +367,7 @@ static double largest_magnitude(const lb_statistics *s)
 static double source_magnitude(const lb_program *p, int64_t storage)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (strcmp(lb_op_name(p, &p->ops[i]), "lb::source") || !p->ops[i].results) continue;
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
         const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
         if (v->storage != storage) continue;
         const lb_statistics *s = v->statistics == LB_NONE ? NULL : &p->statistics[v->statistics];

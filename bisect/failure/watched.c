@@ -45,7 +45,7 @@ static void mark_defs(void *context, uint32_t value)
     if (!float_value(m->p, value)) return;
     uint32_t n = lb_flow_defs_of(m->flow, m->reader, value, defs, 32);
     for (uint32_t i = 0; i < n && i < 32; i++)
-        if (strcmp(lb_op_name(m->p, &m->p->ops[defs[i]]), "lb::source")) m->w->marks[defs[i]] |= m->bit;
+        if (!lb_op_is_source(m->p, &m->p->ops[defs[i]])) m->w->marks[defs[i]] |= m->bit;
 }
 
 static void mark_inputs(marker *m, uint32_t reader, uint8_t bit)
@@ -181,7 +181,7 @@ static void mark_boundary(marker *m, const lb_boundary *row)
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             uint32_t value = lb_op_outcome(p, op, r);
             if (value == LB_NONE || p->values[value].storage != p->values[row->value].storage) continue;
-            if (strcmp(lb_op_name(p, op), "lb::source") && (!m->leads || m->leads[i]))
+            if (!lb_op_is_source(p, op) && (!m->leads || m->leads[i]))
                 m->w->marks[i] |= lb_layout_numel(&p->values[value].layout) == 1 ? LB_WATCH_LOSS : LB_WATCH_OUTPUT;
             return;
         }

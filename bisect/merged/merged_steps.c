@@ -28,7 +28,7 @@ static const lb_op *op_of(const maker *m, int side, uint32_t op)
 
 static bool is_source(const maker *m, int side, uint32_t op)
 {
-    return strcmp(lb_op_name(m->sides[side]->program, op_of(m, side, op)), "lb::source") == 0;
+    return lb_op_is_source(m->sides[side]->program, op_of(m, side, op));
 }
 
 /* ---- what an op reads from ---- */

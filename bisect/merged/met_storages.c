@@ -74,7 +74,7 @@ lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, c
 
 static uint32_t carried(const lb_program *p, uint32_t op)
 {
-    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") || !p->ops[op].results) return LB_NONE;
+    if (!lb_op_is_source(p, &p->ops[op])) return LB_NONE;
     const uint32_t v = lb_op_results(p, &p->ops[op])[0];
     return v != LB_NONE && p->values[v].source == LB_SOURCE_CARRIED && lb_dtype_is_float(p->values[v].dtype) ? v
                                                                                                              : LB_NONE;

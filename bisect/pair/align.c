@@ -478,7 +478,7 @@ static void align_layer(aligner *al, group a, group b)
 
 static const lb_value *source_value(const lb_program *p, uint32_t op)
 {
-    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") != 0 || p->ops[op].results == 0) return NULL;
+    if (!lb_op_is_source(p, &p->ops[op])) return NULL;
     uint32_t value = lb_op_results(p, &p->ops[op])[0];
     return value == LB_NONE ? NULL : &p->values[value];
 }

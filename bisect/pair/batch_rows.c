@@ -67,7 +67,7 @@ static const lb_value *as_read(const lb_program *p, const lb_value *source)
 
 static const lb_value *source_at(const lb_program *p, uint32_t op)
 {
-    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") != 0 || !p->ops[op].results) return NULL;
+    if (!lb_op_is_source(p, &p->ops[op])) return NULL;
     const uint32_t value = lb_op_results(p, &p->ops[op])[0];
     const lb_value *v = value == LB_NONE ? NULL : &p->values[value];
     return v && v->source != LB_SOURCE_PARAMETER && v->source != LB_SOURCE_RANDOM ? v : NULL;

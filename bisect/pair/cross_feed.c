@@ -159,7 +159,7 @@ static void map_joined_sources(lb_cross_feed *s)
     for (uint32_t n = 0; s->parts && n < al->joins.n; n++) {
         const lb_reassembly *join = &al->joins.list[n];
         const lb_op *whole = &pa->ops[join->whole];
-        if (strcmp(lb_op_name(pa, whole), "lb::source") != 0) continue;
+        if (!lb_op_is_source(pa, whole)) continue;
         uint32_t va = lb_op_results(pa, whole)[0];
         for (uint32_t part = 0; part < join->parts; part++) {
             int64_t at;

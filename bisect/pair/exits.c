@@ -119,7 +119,7 @@ static void note_lone(const results *ra, const results *rb, char *text, size_t s
 static bool is_entering(const lb_program *p, int64_t storage)
 {
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (strcmp(lb_op_name(p, &p->ops[i]), "lb::source") || !p->ops[i].results) continue;
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
         const uint32_t v = lb_op_results(p, &p->ops[i])[0];
         if (v != LB_NONE && p->values[v].storage == storage) return true;
     }
@@ -131,7 +131,7 @@ static int64_t made_here(const lb_program_view *side, uint32_t part, const lb_pr
                          const char **name, const lb_layout **layout)
 {
     const lb_op *o = &next->ops[op];
-    const uint32_t v = !strcmp(lb_op_name(next, o), "lb::source") && o->results ? lb_op_results(next, o)[0] : LB_NONE;
+    const uint32_t v = lb_op_is_source(next, o) ? lb_op_results(next, o)[0] : LB_NONE;
     if (v == LB_NONE || next->values[v].source != LB_SOURCE_CARRIED) return -1;
     const int64_t storage = lb_program_view_storage(side, part, next->values[v].storage);
     *name = lb_program_text(next, next->values[v].name), *layout = &next->values[v].layout;

@@ -15,7 +15,7 @@ typedef struct finder {
 
 static const lb_value *source_value(const lb_program *p, uint32_t op)
 {
-    if (strcmp(lb_op_name(p, &p->ops[op]), "lb::source") || !p->ops[op].results) return NULL;
+    if (!lb_op_is_source(p, &p->ops[op])) return NULL;
     const uint32_t v = lb_op_results(p, &p->ops[op])[0];
     return v == LB_NONE || !*lb_program_text(p, p->values[v].name) ? NULL : &p->values[v];
 }

@@ -4,16 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_source(const lb_program *p, const lb_op *op)
-{
-    return op->results && !strcmp(lb_op_name(p, op), "lb::source");
-}
-
 /* The source that gave the storage; LB_NONE: it was made here. */
 static bool is_read_from_source(const lb_program *p, uint32_t end, int64_t storage)
 {
     for (uint32_t i = 0; i < end; i++) {
-        if (!is_source(p, &p->ops[i])) continue;
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
         const uint32_t v = lb_op_results(p, &p->ops[i])[0];
         if (v != LB_NONE && p->values[v].storage == storage) return true;
     }
@@ -55,7 +50,7 @@ static bool begins_with(const lb_program_view *other, const lb_tensor *cast)
     const lb_program *p = other->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         lb_tensor source;
-        if (!is_source(p, &p->ops[i])) continue;
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
         const uint32_t v = lb_op_results(p, &p->ops[i])[0];
         if (v == LB_NONE || p->values[v].dtype != cast->dtype ||
             p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE))

@@ -72,7 +72,7 @@ uint8_t *lb_row_numbers_find(const lb_alignment *al, const lb_regenerated *a, co
         if (al->join_of_b[j] == LB_NONE) continue;
         const lb_reassembly *join = &al->joins.list[al->join_of_b[j]];
         const lb_op *op = &pb->ops[j], *few = &pa->ops[join->whole];
-        const bool source = !strcmp(lb_op_name(pb, op), "lb::source");
+        const bool source = lb_op_is_source(pb, op);
         reading r = {pb, first, numbers, carries, false, false};
         lb_op_each_input(pb, op, note_input, &r);
         for (uint32_t k = 0; k < op->results && k < few->results; k++) {

@@ -92,7 +92,7 @@ lb_status lb_shadow_pair_init(const lb_program_view *side_a, const lb_program_vi
     bool room = out->finals && out->final_parts && values;
     for (uint32_t i = 0; room && i < pa->n_ops; i++) {
         uint32_t j = alignment->source_b_of_a[i], join = alignment->join_of_a[i];
-        bool source = strcmp(lb_op_name(pa, &pa->ops[i]), "lb::source") == 0 && pa->ops[i].results;
+        bool source = lb_op_is_source(pa, &pa->ops[i]);
         if (!source || !*lb_program_text(pa, pa->values[lb_op_results(pa, &pa->ops[i])[0]].name)) continue;
         if (j != LB_NONE) add_final(side_a, side_b, i, &j, 1, values, out);
         if (join == LB_NONE) continue;

@@ -6,7 +6,7 @@
 
 static bool is_source(const lb_program *p, const lb_op *op)
 {
-    return op->results && lb_op_results(p, op)[0] != LB_NONE && !strcmp(lb_op_name(p, op), "lb::source");
+    return lb_op_is_source(p, op) && lb_op_results(p, op)[0] != LB_NONE;
 }
 
 /* Values that some op gives or writes; malloc'ed. */

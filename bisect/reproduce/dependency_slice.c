@@ -19,11 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_source(const lb_program *p, uint32_t op)
-{
-    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
-}
-
 static const lb_value *source_value(const lb_program *p, uint32_t op)
 {
     return &p->values[lb_op_results(p, &p->ops[op])[0]];
@@ -238,7 +233,7 @@ static void reach_within(const lb_dependency_slice *slice, lb_dependency_slice_p
 {
     const lb_program *p = t->program;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (!t->reached[i] && is_source(p, i) && source_value(p, i)->source == LB_SOURCE_CARRIED)
+        if (!t->reached[i] && lb_op_is_source(p, &p->ops[i]) && source_value(p, i)->source == LB_SOURCE_CARRIED)
             t->reached[i] = reached_before(slice, t, source_value(p, i)->storage);
     lb_slice_grow(t->flow, false, 0, NULL, t->reached);
 }
@@ -344,14 +339,16 @@ static bool keep_across(lb_dependency_slice *slice, lb_dependency_slice_part *t)
                  * does not have. */
                 if (op != LB_NONE) more |= keep(other, op);
             }
-            if (!is_source(p, i) || other->program->rank != p->rank || other->program->step >= p->step) continue;
+            if (!lb_op_is_source(p, &p->ops[i]) || other->program->rank != p->rank || other->program->step >= p->step)
+                continue;
             uint32_t last;
             for (uint32_t w = find_writers(other, source_value(p, i)->storage, &last); w < last; w++) {
                 uint32_t writer = other->writers[w].op;
                 if (!other->reached[writer]) continue;
                 /* A weight that no op of that step wrote went through it untouched: the step is
                  * kept for its contents alone. */
-                if (is_source(other->program, writer)) other->wanted = source_value(p, i)->storage;
+                if (lb_op_is_source(other->program, &other->program->ops[writer]))
+                    other->wanted = source_value(p, i)->storage;
                 more |= keep(other, writer);
             }
         }
@@ -385,7 +382,7 @@ static void close_inputs(const lb_dependency_slice *slice, lb_dependency_slice_p
     const uint32_t *defs;
     const lb_program *p = t->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (t->fates[i] != LB_PROGRAM_SUBSET_KEEP || is_source(p, i)) continue;
+        if (t->fates[i] != LB_PROGRAM_SUBSET_KEEP || lb_op_is_source(p, &p->ops[i])) continue;
         uint32_t n = defs_of(t, i, &defs, own, 64);
         for (uint32_t e = 0; e < n; e++)
             /* Sources are decided after everything is kept: an op that one reader made a source
@@ -394,7 +391,7 @@ static void close_inputs(const lb_dependency_slice *slice, lb_dependency_slice_p
         if (t->pass[i]) t->fates[i] = LB_PROGRAM_SUBSET_PASS + t->pass[i] - 1;
     }
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (is_source(p, i) && t->fates[i] != LB_PROGRAM_SUBSET_DROP)
+        if (lb_op_is_source(p, &p->ops[i]) && t->fates[i] != LB_PROGRAM_SUBSET_DROP)
             t->fates[i] = carried_inside(slice, t, i) ? LB_PROGRAM_SUBSET_CARRIED : LB_PROGRAM_SUBSET_SOURCE;
 }
 

@@ -175,7 +175,7 @@ static lb_status list_carried(book *b)
         page *page = &b->pages[k];
         const lb_program *p = page->program;
         for (uint32_t i = 0; i < p->n_ops; i++) {
-            if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || strcmp(lb_op_name(p, &p->ops[i]), "lb::source")) continue;
+            if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || !lb_op_is_source(p, &p->ops[i])) continue;
             uint32_t v = lb_op_results(p, &p->ops[i])[0];
             if (!is_carried(&p->values[v]) || !page->needed[v]) continue;
             if (b->n_carried == room) {
@@ -246,7 +246,7 @@ static void find_last(page *page)
     const lb_program *p = page->program;
     page->seen = true; /* sources tell no event */
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (page->fates[i] != LB_PROGRAM_SUBSET_DROP && strcmp(lb_op_name(p, &p->ops[i]), "lb::source"))
+        if (page->fates[i] != LB_PROGRAM_SUBSET_DROP && !lb_op_is_source(p, &p->ops[i]))
             page->last = i, page->seen = false;
 }
 
@@ -301,7 +301,7 @@ static lb_status take_recorded(book *b, bool all)
         page *page = &b->pages[k];
         const lb_program *p = page->program;
         for (uint32_t i = 0; i < p->n_ops; i++) {
-            bool source = !strcmp(lb_op_name(p, &p->ops[i]), "lb::source");
+            bool source = lb_op_is_source(p, &p->ops[i]);
             if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || !(source || all)) continue;
             for (uint32_t r = 0; r < p->ops[i].results; r++) {
                 uint32_t v = lb_op_results(p, &p->ops[i])[r];

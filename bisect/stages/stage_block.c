@@ -227,8 +227,8 @@ static uint32_t most_grown_write(const lb_bisect_session *q, const char *block, 
         for (uint32_t i = 0; i < p->n_ops; i++) {
             const lb_op *op = &p->ops[i];
             const bool writes = lb_op_writes(p, op, p->group_params[g].storage) != LB_NONE;
-            bool source = !strcmp(lb_op_name(p, op), "lb::source") && op->results &&
-                          p->values[lb_op_results(p, op)[0]].storage == p->group_params[g].storage;
+            bool source =
+                lb_op_is_source(p, op) && p->values[lb_op_results(p, op)[0]].storage == p->group_params[g].storage;
             if (source) before = lb_value_largest(q, p, lb_op_results(p, op)[0]);
             if (!writes || !(before > 0)) continue;
             double now = row->bits[i] & LB_TRACE_BAD ? INFINITY : row->sums[i].largest;

@@ -24,11 +24,6 @@ typedef struct path {
     uint32_t n;
 } path;
 
-static bool is_source(const lb_program *p, uint32_t op)
-{
-    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
-}
-
 /* Holds -inf and nothing worse. */
 static bool holds_mask(const lb_trace_row *row, uint32_t op)
 {
@@ -77,7 +72,7 @@ static void walk_step(const lb_trace_row *row, const lb_trace_row *before, uint8
         if (!marks[i]) continue;
         for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++)
             if (holds_mask(row, flow->defs[e])) marks[flow->defs[e]] = 1;
-        const bool source = is_source(p, i); /* also a buffer of the layer that reads it */
+        const bool source = lb_op_is_source(p, &p->ops[i]); /* also a buffer of the layer that reads it */
         if (i == last || p->ops[i].flags & LB_OP_VIEW || (!source && !outside(row, i, layer))) continue;
         const uint32_t writer = source && before ? last_writer(before, storage_of_source(p, i)) : LB_NONE;
         if (writer != LB_NONE && p->values[lb_op_results(p, &p->ops[i])[0]].source == LB_SOURCE_CARRIED) {
@@ -122,7 +117,7 @@ static lb_status blame(lb_bisect_session *q, const place *at, lb_err *err)
              "A mask leaves a row no key: every softmax that reads it gives NaN there. This %s -inf into it. "
              "With 0 in its "
              "place, %s, the window ends without the failure.",
-             is_source(p, at->writer) ? "brings" : "writes", lb_besides(q));
+             lb_op_is_source(p, &p->ops[at->writer]) ? "brings" : "writes", lb_besides(q));
     return LB_OK;
 }
 
@@ -134,7 +129,8 @@ static lb_status try_place(lb_bisect_session *q, const place *at, bool *found, l
     char before[80], body[16];
     snprintf(before, sizeof before, "step=%" PRId64 "&index=", p->step);
     snprintf(body, sizeof body, "%u", at->op);
-    lb_site_form form = {is_source(p, at->op) ? LB_SWAP_SOURCE : LB_SWAP_KERNEL, "finite", before, "", ','};
+    lb_site_form form = {lb_op_is_source(p, &p->ops[at->op]) ? LB_SWAP_SOURCE : LB_SWAP_KERNEL, "finite", before, "",
+                         ','};
     lb_status status = lb_sites_add(&site, &form, body, err);
     lb_sites_name(&site, "0 for -inf in what %s of step %" PRId64 " gives", lb_op_name(p, &p->ops[at->op]), p->step);
     if (status == LB_OK) status = lb_try(q, &site, NULL, "whole", &outcome, err);

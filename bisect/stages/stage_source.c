@@ -29,11 +29,6 @@ static const lb_value *value_of(const lb_program *p, uint32_t op)
     return &p->values[lb_op_results(p, &p->ops[op])[0]];
 }
 
-static bool is_source(const lb_program *p, uint32_t op)
-{
-    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
-}
-
 static lb_status add_source(source_list *list, int32_t rank, int64_t step, uint32_t op, const char *argument,
                             lb_err *err)
 {
@@ -108,7 +103,7 @@ static lb_status list_unseen(lb_bisect_session *q, source_list *list, lb_err *er
         for (uint32_t r = 0; r < q->n_ranks; r++) {
             const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
-                if (is_source(p, i) && value_of(p, i)->source == LB_SOURCE_UNSEEN)
+                if (lb_op_is_source(p, &p->ops[i]) && value_of(p, i)->source == LB_SOURCE_UNSEEN)
                     LB_TRY(add_source(list, q->ranks[r], q->steps[s], i, "own", err));
         }
     lb_sites_name(&list->sites, "unseen writes undone");
@@ -175,7 +170,8 @@ lb_status lb_stage_hidden(lb_bisect_session *q, bool *found, lb_err *err)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
             const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++) {
-                if (!is_source(p, i) || !(value_of(p, i)->flags & LB_VALUE_PARAMETER) || !spoilt(q, p, i, false))
+                if (!lb_op_is_source(p, &p->ops[i]) || !(value_of(p, i)->flags & LB_VALUE_PARAMETER) ||
+                    !spoilt(q, p, i, false))
                     continue;
                 LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, p->rank, p->step, i, &c, err));
                 lb_failure *failure = &q->out->failure;
@@ -202,7 +198,7 @@ static lb_status list_spoilt(lb_bisect_session *q, bool masks_too, source_list *
         for (uint32_t r = 0; r < q->n_ranks; r++) {
             const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
-                if (is_source(p, i) && from_outside(value_of(p, i)) && spoilt(q, p, i, masks_too))
+                if (lb_op_is_source(p, &p->ops[i]) && from_outside(value_of(p, i)) && spoilt(q, p, i, masks_too))
                     LB_TRY(add_source(list, p->rank, p->step, i, "finite", err));
         }
     lb_sites_name(&list->sites, "sources with 0 for what is not finite");
@@ -231,9 +227,11 @@ static uint32_t twin_of(const lb_bisect_session *q, const lb_program *p, uint32_
     const lb_value *mine = value_of(p, op);
     uint32_t place = 0;
     bool named = *lb_program_text(p, mine->name) != 0;
-    for (uint32_t i = 0; i < op && !named; i++) place += is_source(p, i) && alike(p, mine, p, value_of(p, i));
+    for (uint32_t i = 0; i < op && !named; i++)
+        place += lb_op_is_source(p, &p->ops[i]) && alike(p, mine, p, value_of(p, i));
     for (uint32_t i = 0; first && i < first->n_ops; i++)
-        if (is_source(first, i) && alike(p, mine, first, value_of(first, i)) && place-- == 0) return i;
+        if (lb_op_is_source(first, &first->ops[i]) && alike(p, mine, first, value_of(first, i)) && place-- == 0)
+            return i;
     return LB_NONE;
 }
 
@@ -245,7 +243,7 @@ static lb_status list_batches(lb_bisect_session *q, source_list *list, lb_err *e
     for (uint32_t s = 1; s < lb_steps_until_failure(q); s++) {
         const lb_program *p = lb_bisect_session_program(q, q->failure.rank, q->steps[s]);
         for (uint32_t i = 0; p && i < p->n_ops; i++)
-            if (is_source(p, i) && is_data(value_of(p, i)) && twin_of(q, p, i) != LB_NONE)
+            if (lb_op_is_source(p, &p->ops[i]) && is_data(value_of(p, i)) && twin_of(q, p, i) != LB_NONE)
                 LB_TRY(add_source(list, p->rank, p->step, i, argument, err));
     }
     lb_sites_name(&list->sites, "sources as they were in step %" PRId64, q->steps[0]);

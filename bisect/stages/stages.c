@@ -46,7 +46,7 @@ static void place_culprit(const lb_program *p, const lb_owners *owners, lb_culpr
 {
     const lb_op *op = &p->ops[c->row];
     const uint32_t element = bad_element(p, owners, c->row);
-    const bool source = !strcmp(lb_op_name(p, op), "lb::source");
+    const bool source = lb_op_is_source(p, op);
     if (op->scope && !source && op->phase != LB_PHASE_OPTIMIZER) return;
     snprintf(c->parameter, sizeof c->parameter, "%s", lb_owner_of(owners, c->row, element));
     const char *dot = strrchr(c->parameter, '.');

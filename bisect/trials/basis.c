@@ -22,18 +22,13 @@ void lb_basis_lacks(lb_bisect_session *q, const char *format, ...)
 
 /* ---- tensors only ------------------------------------------------------------------------------------------------ */
 
-static bool is_source(const lb_program *p, const lb_op *op)
-{
-    return !strcmp(lb_op_name(p, op), "lb::source");
-}
-
 static bool has_steps(const lb_bisect_session *q)
 {
     for (uint32_t s = 0; s < q->n_steps; s++)
         for (uint32_t r = 0; r < q->n_ranks; r++) {
             const lb_program *p = lb_bisect_session_program(q, q->ranks[r], q->steps[s]);
             for (uint32_t i = 0; p && i < p->n_ops; i++)
-                if (!is_source(p, &p->ops[i])) return true;
+                if (!lb_op_is_source(p, &p->ops[i])) return true;
         }
     return false;
 }

@@ -22,7 +22,7 @@ static double before_step(const lb_trace_row *row, int64_t storage)
 {
     const lb_program *p = row->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (strcmp(lb_op_name(p, &p->ops[i]), "lb::source") || !p->ops[i].results) continue;
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
         const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
         if (v->storage != storage || v->statistics == LB_NONE) continue;
         const lb_statistics *s = &p->statistics[v->statistics];
@@ -122,11 +122,6 @@ typedef struct jump {
     double before, now;
 } jump;
 
-static bool is_source(const lb_program *p, uint32_t op)
-{
-    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
-}
-
 /* Not a batch, not a random draw, no number that Python made for once. */
 static bool outlives(const lb_value *v)
 {
@@ -141,7 +136,7 @@ static double at_start(const lb_trace_row *row, int64_t storage)
     const lb_program *p = row->program;
     double largest = NAN;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!is_source(p, i)) continue;
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
         const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
         if (v->storage != storage || v->statistics == LB_NONE) continue;
         const lb_statistics *s = &p->statistics[v->statistics];
@@ -223,7 +218,7 @@ static bool earliest_jump(const lb_bisect_session *q, const lb_trace_row *row, u
     bool any = false;
     for (uint32_t i = 0; marks && i <= op; i++) {
         jump j;
-        if (!marks[i] || !is_source(p, i)) continue;
+        if (!marks[i] || !lb_op_is_source(p, &p->ops[i])) continue;
         const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
         if (!outlives(v) || !first_jump(q, row, v->storage, op + 1, &j) || (any && !is_earlier(&j, found))) continue;
         *found = j, any = true;
@@ -272,7 +267,8 @@ static bool gradient_grew(const lb_bisect_session *q, const lb_trace_row *row, u
     for (uint32_t i = 0; twin && i < op && !grew; i++) {
         const bool computes =
             row->program->ops[i].phase != LB_PHASE_OPTIMIZER && row->program->ops[i].phase != LB_PHASE_OTHER;
-        if (!marks[i] || !computes || twin[i] == LB_NONE || is_source(row->program, i)) continue;
+        if (!marks[i] || !computes || twin[i] == LB_NONE || lb_op_is_source(row->program, &row->program->ops[i]))
+            continue;
         grew = is_far(before->sums[twin[i]].largest, after_op(row, i), BY_OTHERS) &&
                after_op(row, i) > before->sums[twin[i]].largest;
     }

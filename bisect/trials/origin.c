@@ -14,11 +14,6 @@
 
 /* ---- the walk ----------------------------------------------------------------------------------------------------- */
 
-static bool is_source(const lb_program *p, uint32_t op)
-{
-    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source");
-}
-
 typedef bool (*condition)(const lb_trace_row *row, uint32_t op);
 
 /* The first op, in order of execution, that `start` depends on through bad results and that reads nothing bad. */
@@ -175,7 +170,7 @@ static uint32_t writer_of_constant(const lb_trace_row *row, uint32_t op)
 {
     const lb_program *p = row->program;
     const lb_flow *flow = row->flow;
-    if (!is_source(p, op)) return LB_NONE;
+    if (!lb_op_is_source(p, &p->ops[op])) return LB_NONE;
     const lb_value *value = &p->values[lb_op_results(p, &p->ops[op])[0]];
     if (value->source != LB_SOURCE_OTHER || value->layout.ndim) return LB_NONE;
     for (uint32_t u = flow->first_use[op]; u < flow->first_use[op + 1]; u++)
@@ -212,10 +207,10 @@ static uint32_t negative_state(const lb_trace_row *row, uint32_t op)
         next = LB_NONE;
         for (uint32_t e = row->flow->first_def[at]; e < row->flow->first_def[at + 1]; e++)
             if (has_negative(row, row->flow->defs[e]) && p->ops[row->flow->defs[e]].phase == LB_PHASE_OPTIMIZER &&
-                (next == LB_NONE || is_source(p, row->flow->defs[e])))
+                (next == LB_NONE || lb_op_is_source(p, &p->ops[row->flow->defs[e]])))
                 next = row->flow->defs[e];
         if (next == LB_NONE) return LB_NONE;
-        if (is_source(p, next))
+        if (lb_op_is_source(p, &p->ops[next]))
             return p->values[lb_op_results(p, &p->ops[next])[0]].flags & LB_VALUE_STATE ? next : LB_NONE;
     }
 }
@@ -258,13 +253,13 @@ static void find(lb_bisect_session *q)
     for (;;) {
         op = first_bad(row, op, bad);
         const lb_program *p = row->program;
-        if (!is_source(p, op) || !p->ops[op].results || !(before = step_before(q, row))) break;
+        if (!lb_op_is_source(p, &p->ops[op]) || !(before = step_before(q, row))) break;
         const uint32_t left = last_write(before, p->values[lb_op_results(p, &p->ops[op])[0]].storage, bad);
         if (left == LB_NONE) break;
         row = before, op = left;
     }
     const uint32_t writer = writer_of_constant(row, op);
-    const bool data = writer == LB_NONE && is_source(row->program, op);
+    const bool data = writer == LB_NONE && lb_op_is_source(row->program, &row->program->ops[op]);
     if (writer != LB_NONE) op = writer;
     if (!data && writer == LB_NONE && lb_growth_read(q, row, op, origin)) return;
     const uint32_t broken = data || writer != LB_NONE ? LB_NONE : op,

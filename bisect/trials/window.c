@@ -24,7 +24,7 @@ static bool carried(const lb_bisect_session *q, const lb_program *p, const lb_va
 
 static void look_at(const lb_bisect_session *q, lb_lack *lack, const lb_program *p, const lb_op *op)
 {
-    bool source = !strcmp(lb_op_name(p, op), "lb::source"), opaque = !lb_replay_knows(lb_op_name(p, op));
+    bool source = lb_op_is_source(p, op), opaque = !lb_replay_knows(lb_op_name(p, op));
     if (!source && !opaque) return;
     for (uint32_t r = 0; r < op->results; r++) {
         uint32_t v = lb_op_results(p, op)[r];

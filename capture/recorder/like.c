@@ -156,7 +156,7 @@ static lb_status read_program(lb_like *like, const lb_program *p, lb_err *err)
     for (uint32_t i = 0; i < p->n_ops && status == LB_OK; i++) {
         const lb_op *op = &p->ops[i];
         bool kept = false;
-        if (!strcmp(lb_op_name(p, op), "lb::source")) continue;
+        if (lb_op_is_source(p, op)) continue;
         for (uint32_t r = 0; r < op->results && !(op->flags & LB_OP_VIEW); r++)
             kept |= is_kept(&boundaries, p, lb_op_results(p, op)[r]);
         for (uint32_t w = 0; w < op->written; w++) kept |= is_kept(&boundaries, p, lb_op_written(p, op)[w]);

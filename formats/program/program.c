@@ -288,6 +288,11 @@ const char *lb_op_layer(const lb_program *program, const lb_op *op)
     return op->scope < program->n_scopes ? scope_text(program, op->scope) : "";
 }
 
+bool lb_op_is_source(const lb_program *program, const lb_op *op)
+{
+    return op->results && strcmp(lb_op_name(program, op), "lb::source") == 0;
+}
+
 const char *lb_op_class(const lb_program *program, const lb_op *op)
 {
     return op->scope < program->n_scopes ? lb_program_text(program, program->scopes[op->scope].class_name) : "";

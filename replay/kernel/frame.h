@@ -18,7 +18,7 @@
 
 #define LB_FRAME_BUFFERS 32
 
-/* NULL comes with a failure of the frame alone, behind which nobody looks: the analyser, which sees one file at a time, may take that for granted. */
+/* NULL comes with a failure of the frame, which every loop asks about first: the analyser sees one file at a time and is told. */
 #ifdef __clang_analyzer__
 #define LB_FRAME_GIVES __attribute__((returns_nonnull))
 #else

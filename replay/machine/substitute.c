@@ -21,11 +21,6 @@ bool lb_substitute_parse(const char *text, lb_choice *choice)
     return end != text + 5 && !*end;
 }
 
-static bool is_source(const lb_program *p, uint32_t op)
-{
-    return !strcmp(lb_op_name(p, &p->ops[op]), "lb::source") && p->ops[op].results;
-}
-
 /* Named sources are the same by name; nameless ones by their place among those that look alike. */
 static bool alike(const lb_program *p, const lb_value *a, const lb_program *q, const lb_value *b)
 {
@@ -39,13 +34,13 @@ static uint32_t twin_of(const lb_program *p, uint32_t value, const lb_program *o
     bool named = *lb_program_text(p, mine->name) != 0;
     uint32_t place = 0;
     for (uint32_t i = 0; i < p->n_ops && !named; i++) {
-        if (!is_source(p, i)) continue;
+        if (!lb_op_is_source(p, &p->ops[i])) continue;
         uint32_t v = lb_op_results(p, &p->ops[i])[0];
         if (v == value) break;
         place += alike(p, mine, p, &p->values[v]);
     }
     for (uint32_t i = 0; i < other->n_ops; i++) {
-        if (!is_source(other, i)) continue;
+        if (!lb_op_is_source(other, &other->ops[i])) continue;
         uint32_t v = lb_op_results(other, &other->ops[i])[0];
         if (alike(p, mine, other, &other->values[v]) && place-- == 0) return v;
     }

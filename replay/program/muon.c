@@ -319,8 +319,7 @@ static lb_status prepare(search *s, const stepped *rows, uint32_t n, lb_err *err
                 s->stop[i] |=
                     gradients[s->flow->storage_of[v]] || (p->values[v].flags & LB_VALUE_PARAMETER && !s->optimizer[i]);
         }
-        if (!strcmp(lb_op_name(p, op), "lb::source") && op->results)
-            s->kept[s->flow->storage_of[lb_op_results(p, op)[0]]] = 1;
+        if (lb_op_is_source(p, op)) s->kept[s->flow->storage_of[lb_op_results(p, op)[0]]] = 1;
     }
     free(gradients);
     return ok ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

@@ -69,7 +69,7 @@ static lb_role role_of_root(const lb_program *p, uint32_t root, uint32_t value)
         return LB_ROLE_WEIGHT;
     if (root == LB_NONE) return LB_ROLE_INPUT;
     const lb_op *op = &p->ops[root];
-    if (!strcmp(lb_op_name(p, op), "lb::source") && op->results) {
+    if (lb_op_is_source(p, op)) {
         const lb_value *v = &p->values[lb_op_results(p, op)[0]];
         return v->flags & LB_VALUE_PARAMETER || v->source == LB_SOURCE_PARAMETER ? LB_ROLE_WEIGHT : LB_ROLE_INPUT;
     }

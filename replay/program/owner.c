@@ -398,17 +398,12 @@ static void choose(lb_owners *o)
 
 /* ---- storages without a name ------------------------------------------------------------------------------------ */
 
-static bool is_source(const lb_program *p, const lb_op *op)
-{
-    return !strcmp(lb_op_name(p, op), "lb::source");
-}
-
 /* Storages that came in from before and have no owner. */
 static void mark_strangers(const lb_owners *o, bool *stranger)
 {
     const lb_program *p = o->program;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!is_source(p, &p->ops[i]) || !p->ops[i].results) continue;
+        if (!lb_op_is_source(p, &p->ops[i]) || !p->ops[i].results) continue;
         const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
         const uint32_t s = o->flow->storage_of[lb_op_results(p, &p->ops[i])[0]];
         stranger[s] = !o->anchors[s] && v->source != LB_SOURCE_BATCH && v->source != LB_SOURCE_RANDOM;

@@ -65,7 +65,7 @@ static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_
                          written **rows, uint32_t *n, lb_err *err)
 {
     uint32_t sources = 0;
-    for (uint32_t i = 0; i < in->n_ops; i++) sources += !strcmp(lb_op_name(in, &in->ops[i]), "lb::source");
+    for (uint32_t i = 0; i < in->n_ops; i++) sources += lb_op_is_source(in, &in->ops[i]);
     *n = 0;
     *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -73,7 +73,7 @@ static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_
         add_written(in, updates, selector, blocks, lb_program_text(in, in->group_params[k].name),
                     in->group_params[k].storage, *rows, n);
     for (uint32_t i = 0; i < in->n_ops; i++) {
-        if (strcmp(lb_op_name(in, &in->ops[i]), "lb::source") || !in->ops[i].results) continue;
+        if (!lb_op_is_source(in, &in->ops[i])) continue;
         const lb_value *v = &in->values[lb_op_results(in, &in->ops[i])[0]];
         if (v->flags & LB_VALUE_PARAMETER)
             add_written(in, updates, selector, blocks, lb_program_text(in, v->name), v->storage, *rows, n);
