@@ -280,61 +280,56 @@ LB_API const char *lb_op_name(const lb_program *program, const lb_op *op);
 LB_API const char *lb_op_layer(const lb_program *program, const lb_op *op); /* scope path */
 /* "lb::source": its one result is recorded, no op gives it. */
 LB_API bool lb_op_is_source(const lb_program *program, const lb_op *op);
-                            const lb_op *op); /* "lb::source": its result is recorded, no op gives it */
-                            LB_API const char *lb_op_class(const lb_program *program,
-                                                           const lb_op *op); /* class of the scope, "" when unknown */
-                            /* NULL in a program that has no args, or no refs, at all. */
-                            static inline const lb_arg *lb_op_args(const lb_program *program, const lb_op *op)
-                            {
-                                return program->args ? program->args + op->first_arg : NULL;
-                            }
-                            static inline const uint32_t *lb_op_results(const lb_program *program, const lb_op *op)
-                            {
-                                return program->refs ? program->refs + op->first_result : NULL;
-                            }
-                            static inline const uint32_t *lb_op_written(const lb_program *program, const lb_op *op)
-                            {
-                                return program->refs ? program->refs + op->first_written : NULL;
-                            }
-                            /* Results, then written values, as one list. */
-                            static inline uint32_t lb_op_outcomes(const lb_op *op)
-                            {
-                                return op->results + op->written;
-                            }
-                            static inline uint32_t lb_op_outcome(const lb_program *program, const lb_op *op, uint32_t i)
-                            {
-                                return i < op->results ? lb_op_results(program, op)[i]
-                                                       : lb_op_written(program, op)[i - op->results];
-                            }
-                            /* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
-                            LB_API void lb_op_each_input(const lb_program *program, const lb_op *op,
-                                                         void (*visit)(void *context, uint32_t value), void *context);
-                            /* The first value among them that lies in `storage`, and the value that the op writes there; LB_NONE for none. */
-                            LB_API uint32_t lb_op_reads(const lb_program *program, const lb_op *op, int64_t storage);
-                            LB_API uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storage);
+LB_API const char *lb_op_class(const lb_program *program, const lb_op *op); /* class of the scope, "" when unknown */
+/* NULL in a program that has no args, or no refs, at all. */
+static inline const lb_arg *lb_op_args(const lb_program *program, const lb_op *op)
+{
+    return program->args ? program->args + op->first_arg : NULL;
+}
+static inline const uint32_t *lb_op_results(const lb_program *program, const lb_op *op)
+{
+    return program->refs ? program->refs + op->first_result : NULL;
+}
+static inline const uint32_t *lb_op_written(const lb_program *program, const lb_op *op)
+{
+    return program->refs ? program->refs + op->first_written : NULL;
+}
+/* Results, then written values, as one list. */
+static inline uint32_t lb_op_outcomes(const lb_op *op)
+{
+    return op->results + op->written;
+}
+static inline uint32_t lb_op_outcome(const lb_program *program, const lb_op *op, uint32_t i)
+{
+    return i < op->results ? lb_op_results(program, op)[i] : lb_op_written(program, op)[i - op->results];
+}
+/* Calls `visit` for every value among the args of an op, lists entered, in schema order. */
+LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*visit)(void *context, uint32_t value),
+                             void *context);
+/* The first value among them that lies in `storage`, and the value that the op writes there; LB_NONE for none. */
+LB_API uint32_t lb_op_reads(const lb_program *program, const lb_op *op, int64_t storage);
+LB_API uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storage);
 
-                            /* The scope of the module that a parameter of this name belongs to ("model.norm" of "model.norm.weight"); 0 when there is none. */
-                            LB_API uint32_t lb_program_owner(const lb_program *program, const char *parameter);
+/* The scope of the module that a parameter of this name belongs to ("model.norm" of "model.norm.weight"); 0 when there is none. */
+LB_API uint32_t lb_program_owner(const lb_program *program, const char *parameter);
 
-                            /* The op that first gave each value as a result or wrote it, LB_NONE for none; malloc'ed, NULL when out of memory. */
-                            LB_API uint32_t *lb_program_producers(const lb_program *program);
+/* The op that first gave each value as a result or wrote it, LB_NONE for none; malloc'ed, NULL when out of memory. */
+LB_API uint32_t *lb_program_producers(const lb_program *program);
 
-                            /* Whether it is a value that the program marked under a name (lastbit.torch.tap), which is the path of its scope, not what a module took or gave. */
-                            LB_API bool lb_program_is_tap(const lb_program *program, const lb_boundary *boundary);
+/* Whether it is a value that the program marked under a name (lastbit.torch.tap), which is the path of its scope, not what a module took or gave. */
+LB_API bool lb_program_is_tap(const lb_program *program, const lb_boundary *boundary);
 
-                            /* Checks every rule stated above; a decoded program has passed it. */
-                            LB_API lb_status lb_program_validate(const lb_program *program, lb_err *err);
+/* Checks every rule stated above; a decoded program has passed it. */
+LB_API lb_status lb_program_validate(const lb_program *program, lb_err *err);
 
-                            /* ---- as bytes (columnar MessagePack, see formats/FORMAT.md) ------------------------------------------------------ */
+/* ---- as bytes (columnar MessagePack, see formats/FORMAT.md) ------------------------------------------------------ */
 
-                            /* `*bytes` is malloc'ed and the caller's. */
-                            LB_API lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *size,
-                                                               lb_err *err);
-                            /* Untrusted bytes: sizes are checked before anything is allocated; fails with LB_ERR_CORRUPT naming table and row. */
-                            LB_API lb_status lb_program_decode(const void *bytes, size_t size, lb_program **program,
-                                                               lb_err *err);
+/* `*bytes` is malloc'ed and the caller's. */
+LB_API lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *size, lb_err *err);
+/* Untrusted bytes: sizes are checked before anything is allocated; fails with LB_ERR_CORRUPT naming table and row. */
+LB_API lb_status lb_program_decode(const void *bytes, size_t size, lb_program **program, lb_err *err);
 
 #ifdef __cplusplus
-                            }
+}
 #endif
 #endif
