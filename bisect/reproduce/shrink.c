@@ -8,6 +8,7 @@
  *      dependency slice of all culprits
  *      dependency slice of the first culprit, though its residual block is no longer seen to be one
  *      whole steps
+ *      whole steps from that on in which the numbers went bad: a window that begins behind it may have another culprit
  */
 #include "shrink.h"
 
@@ -248,6 +249,10 @@ lb_status lb_shrink(lb_bisect_session *q, lb_err *err)
     if (status == LB_OK && !s.written && s.loose) status = try_slice(&s, 1, false);
     s.loose = false;
     if (status == LB_OK && !s.written) status = try_steps(&s);
+    if (status == LB_OK && !s.written && q->out->origin.op != LB_NONE && q->out->origin.step < s.first_step) {
+        s.first_step = q->out->origin.step;
+        status = try_steps(&s);
+    }
     if (status == LB_OK) status = report(&s);
     if (status != LB_OK) drop_folder(q); /* half a reproducer is none */
     lb_dependency_slice_release(&s.slice);
