@@ -182,8 +182,17 @@ static uint32_t order_of_lone(const lb_walk *w, uint32_t a)
     return 0;
 }
 
-/* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, or behind an earlier op, then that in whose
- * layer the other's stand, or else A. Whichever side is named first, the place is the same. */
+static bool has_lone_in(const lb_walk *w, const lb_divergence *o, int side, const char *layer)
+{
+    const lb_program *p = lb_walk_side(w, side);
+    for (uint32_t i = 0; i < o->n[side]; i++)
+        if (!strcmp(lb_op_layer(p, &p->ops[w->divergences.lone[o->first[side] + i]]), layer)) return true;
+    return false;
+}
+
+/* Where both sides run ops of their own, that one has the word whose begin in the earlier phase, or behind an earlier op, then that which
+ * goes on in the layer in which the other's begin, having begun in one that the other does not touch, then that in whose layer the other's
+ * stand, or else A. Whichever side is named first, the place is the same. */
 static int place_side(const lb_walk *w, const lb_divergence *o)
 {
     const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1);
@@ -193,6 +202,8 @@ static int place_side(const lb_walk *w, const lb_divergence *o)
     const uint32_t before[] = {order_of_lone(w, a), order_in_a(w, b)};
     if (before[0] != before[1]) return before[1] < before[0];
     const char *x = lb_op_layer(w->pa, &w->pa->ops[a]), *y = lb_op_layer(w->pb, &w->pb->ops[b]);
+    const bool goes_on[] = {has_lone_in(w, o, 0, y), has_lone_in(w, o, 1, x)};
+    if (goes_on[0] != goes_on[1]) return goes_on[1];
     return strcmp(x, y) && is_around(y, x);
 }
 
