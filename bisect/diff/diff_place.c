@@ -2,6 +2,7 @@
 #include "diff_place.h"
 
 #include "diff_values.h"
+#include "value_memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -343,9 +344,50 @@ bool lb_place_is_unknown(const lb_walk *w, const lb_divergence *o, const char **
     return sources || flipped;
 }
 
+/* A view of a storage that holds the same need not show the same: it may be transposed on one side. Views have no digest. */
+static bool shows_same(const lb_walk *w, uint32_t va, uint32_t vb)
+{
+    const lb_value *a = &w->pa->values[va], *b = &w->pb->values[vb];
+    lb_tensor x, y;
+    if (!lb_digest_is_none(a->logical) && !lb_digest_is_none(b->logical)) return !lb_walk_value_differs(w, va, vb);
+    if (lb_program_view_value(w->a, va, &x, NULL) == LB_OK && lb_program_view_value(w->b, vb, &y, NULL) == LB_OK)
+        return lb_tensor_same(&x, &y);
+    return lb_layout_same_shape(&a->layout, &b->layout) &&
+           !memcmp(a->layout.stride, b->layout.stride, (size_t)a->layout.ndim * sizeof *a->layout.stride);
+}
+
+/* Of ops with the same arguments. */
+static bool reads_same(const lb_walk *w, const lb_arg *a, const lb_arg *b, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (a[i].tag == LB_ARG_VALUE && !shows_same(w, a[i].u.value, b[i].u.value)) return false;
+        if (a[i].tag == LB_ARG_LIST &&
+            !reads_same(w, w->pa->args + a[i].u.first, w->pb->args + b[i].u.first, a[i].count))
+            return false;
+    }
+    return true;
+}
+
+/* A sum or a maximum: what a collective reduces by is none of its recorded arguments. */
+static bool reduces_alike(const lb_walk *w, uint32_t ia)
+{
+    const uint32_t ib = w->alignment.b_of_a[ia];
+    const lb_program *p, *q;
+    const lb_collective *x = lb_side_collective(w->a, ia, &p),
+                        *y = ib == LB_NONE ? NULL : lb_side_collective(w->b, ib, &q);
+    return !x || !y || !strcmp(lb_program_text(p, x->reduce), lb_program_text(q, y->reduce));
+}
+
+static bool reads_same_inputs(const lb_walk *w, uint32_t ia)
+{
+    const uint32_t ib = w->alignment.b_of_a[ia];
+    const lb_op *a = &w->pa->ops[ia];
+    return ib == LB_NONE || reads_same(w, lb_op_args(w->pa, a), lb_op_args(w->pb, &w->pb->ops[ib]), a->args);
+}
+
 void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
-    const bool lone = o->n[0] || o->n[1], other_args = !e->same_args && !e->args_follow;
+    const bool lone = o->n[0] || o->n[1], other_args = (!e->same_args && !e->args_follow) || !reduces_alike(w, ia);
     if (e->own[0] == LB_VERDICT_DIVERGED || e->own[1] == LB_VERDICT_DIVERGED) return; /* said by the op itself */
     const char *why;
     if (lb_place_is_unknown(w, o, &why)) {
@@ -353,8 +395,8 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
         return;
     }
     /* Exact values may part where no bit does, and meet an op whose bits part by rounding of its own. */
-    if (!lone && e->same_args && !e->inputs_differ && w->alignment.join_of_a[ia] == LB_NONE &&
-        e->own[0] <= LB_VERDICT_ROUNDING && e->own[1] <= LB_VERDICT_ROUNDING) {
+    if (!lone && e->same_args && !other_args && !e->inputs_differ && w->alignment.join_of_a[ia] == LB_NONE &&
+        e->own[0] <= LB_VERDICT_ROUNDING && e->own[1] <= LB_VERDICT_ROUNDING && reads_same_inputs(w, ia)) {
         row->local = LB_VERDICT_ROUNDING, row->why = "from the same bits each side's lie inside this op's error bound";
         return;
     }

@@ -77,6 +77,17 @@ NAMED = {  # what is changed, in which program, and what of the case is given
     "fused qkv on two ranks": ("fused-qkv", "gpt", dict(PLAIN, ranks=2)),
     "weight restored": ("weight-restored", "gpt", dict(PLAIN, optimizer="sgd")),
     "weight restored, without groups": ("weight-restored", "gpt", dict(PLAIN, optimizer="lion")),
+    "a weight transposed": ("transposed-weight", "moe", dict(PLAIN, precision="bf16")),
+    "a maximum in place of a sum over ranks": (
+        "largest-for-a-sum",
+        "mixer",
+        dict(PLAIN, ranks=2, seed=798320966, changes=[["largest-for-a-sum", 373803807]]),
+    ),
+    "a layer of one side alone before code that both write": (
+        ["mean-by-sum", "mean-taken-away"],
+        "mixer",
+        dict(PLAIN, precision="bf16", optimizer="sgd", seed=626317628, changes=[["mean-by-sum", 485734999], ["mean-taken-away", 519044812]]),
+    ),
     "wrong polynomial": ("wrong-polynomial", "gpt", dict(PLAIN, optimizer="muon")),
 }
 
