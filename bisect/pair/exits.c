@@ -2,6 +2,7 @@
 #include "exits.h"
 
 #include "cross_feed.h"
+#include "value_memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,9 +147,39 @@ static bool is_comparable(const lb_layout *x, const lb_layout *y)
            (lb_layout_numel(x) == lb_layout_numel(y) && lb_layout_is_contiguous(x) && lb_layout_is_contiguous(y));
 }
 
-static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_t sa, int64_t sb, const char *name,
-                      bool other_shape, lb_exits *exits)
+static bool same_strides(const lb_layout *x, const lb_layout *y)
 {
+    bool same = lb_layout_same_shape(x, y);
+    for (int d = 0; d < x->ndim && same; d++) same = x->shape[d] < 2 || x->stride[d] == y->stride[d];
+    return same;
+}
+
+/* The value that shows what `value` holds in that layout; LB_NONE. */
+static uint32_t shown_as(const lb_program *p, uint32_t value, const lb_layout *layout)
+{
+    const lb_value *v = &p->values[value];
+    for (uint32_t i = 0; i < p->n_values; i++) {
+        const lb_value *x = &p->values[i];
+        if (x->storage == v->storage && x->version == v->version && x->dtype == v->dtype &&
+            x->layout.offset == layout->offset && same_strides(&x->layout, layout))
+            return i;
+    }
+    return LB_NONE;
+}
+
+/* Views have no digest. */
+static bool views_differ(const lb_program_view *a, uint32_t va, const lb_program_view *b, uint32_t vb)
+{
+    lb_tensor x, y;
+    return lb_program_view_value(a, va, &x, NULL) != LB_OK || lb_program_view_value(b, vb, &y, NULL) != LB_OK ||
+           !lb_tensor_same(&x, &y);
+}
+
+/* `shown`: how the next step finds it, on both sides; NULL: there is none. */
+static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_t sa, int64_t sb, const char *name,
+                      const lb_layout *const *shown, lb_exits *exits)
+{
+    const bool other_shape = shown && !lb_layout_same_shape(shown[0], shown[1]);
     uint32_t va, vb;
     const uint32_t op_a = lb_giver_of_storage(a->program, sa, a->program->n_ops, &va),
                    op_b = lb_giver_of_storage(b->program, sb, b->program->n_ops, &vb);
@@ -156,15 +187,20 @@ static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
     if (!other_shape && !is_comparable(&x->layout, &y->layout))
         return true; /* writes of parts: the ops that made them are judged */
+    /* The same elements in another order (a copy that was transposed back) are held against each other as the next step sees them. */
+    const bool other_order = shown && !other_shape && !same_strides(shown[0], shown[1]);
+    if (other_order) va = shown_as(a->program, va, shown[0]), vb = shown_as(b->program, vb, shown[1]);
+    if (va == LB_NONE || vb == LB_NONE) return true;
     lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
     if (!more) return false;
     exits->list = more;
-    exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b},
-                                        .value = {va, vb},
-                                        .name = name,
-                                        .agreement = LB_SHADOW_UNKNOWN,
-                                        .other_shape = other_shape,
-                                        .differs = lb_program_view_values_differ(a, va, b, vb)};
+    exits->list[exits->n++] =
+        (lb_exit){.op = {op_a, op_b},
+                  .value = {va, vb},
+                  .name = name,
+                  .agreement = LB_SHADOW_UNKNOWN,
+                  .other_shape = other_shape,
+                  .differs = other_order ? views_differ(a, va, b, vb) : lb_program_view_values_differ(a, va, b, vb)};
     return true;
 }
 
@@ -180,16 +216,15 @@ static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_ex
     for (uint32_t part = 0; part < a->n_parts; part++) {
         const lb_program *na = next_of(a, part), *nb = next_of(b, part);
         const char *name_a, *name_b;
-        const lb_layout *shape_a, *shape_b;
+        const lb_layout *shown[2];
         for (uint32_t i = 0; na && nb && i < na->n_ops; i++) {
-            const int64_t sa = made_here(a, part, na, i, &name_a, &shape_a);
+            const int64_t sa = made_here(a, part, na, i, &name_a, &shown[0]);
             int64_t sb = -1;
             for (uint32_t j = 0; sa >= 0 && j < nb->n_ops && sb < 0; j++) {
-                sb = made_here(b, part, nb, j, &name_b, &shape_b);
+                sb = made_here(b, part, nb, j, &name_b, &shown[1]);
                 if (sb >= 0 && strcmp(name_a, name_b)) sb = -1;
             }
-            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, !lb_layout_same_shape(shape_a, shape_b), exits))
-                return false;
+            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, shown, exits)) return false;
         }
     }
     return true;
@@ -211,7 +246,7 @@ static bool add_last_states(const lb_program_view *a, const lb_program_view *b, 
         if (j == LB_NONE || !creates_state(pa, &pa->ops[i]) || (next_of(a, part) && next_of(b, part))) continue;
         const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
         if (va == LB_NONE || vb == LB_NONE) continue;
-        if (!add_state(a, b, pa->values[va].storage, pb->values[vb].storage, "", false, exits)) return false;
+        if (!add_state(a, b, pa->values[va].storage, pb->values[vb].storage, "", NULL, exits)) return false;
     }
     return true;
 }

@@ -88,6 +88,11 @@ NAMED = {  # what is changed, in which program, and what of the case is given
         "mixer",
         dict(PLAIN, precision="bf16", optimizer="sgd", seed=626317628, changes=[["mean-by-sum", 485734999], ["mean-taken-away", 519044812]]),
     ),
+    "cached values in another order": (
+        "through-another-layout",
+        "gpt",
+        dict(SERVE, precision="fp32", steps=2, seed=754706901, changes=[["through-another-layout", 566650197]]),
+    ),
     "wrong polynomial": ("wrong-polynomial", "gpt", dict(PLAIN, optimizer="muon")),
 }
 
