@@ -117,6 +117,9 @@ void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
     lb_report_layer(r, row);
     if (row->verdict == LB_VERDICT_IDENTICAL) return;
     if (!r->has_earliest) r->earliest = *row, r->has_earliest = true;
+    if ((row->verdict == LB_VERDICT_MISSING || row->verdict == LB_VERDICT_OPAQUE) &&
+        (!r->has_undecided || row->step < r->undecided_step))
+        r->undecided_step = row->step, r->has_undecided = true;
     bool worst = lb_report_badness(row->verdict) > lb_report_badness(r->verdict);
     /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes. */
     bool own = lb_report_badness(row->verdict) == lb_report_badness(r->verdict) && row->local == row->verdict &&

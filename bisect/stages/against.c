@@ -2,6 +2,7 @@
  *
  * diff.c says what differs, where each difference was made and whether it is rounding. This only reads it: the culprit is the first
  * difference of the worst verdict that was made where it stands. What was led to is none, and rounding is none while something diverged.
+ * What cannot be told of a later step takes nothing back of an earlier one, in which all is decided: there the runs part.
  */
 #include "against.h"
 
@@ -44,6 +45,13 @@ static uint32_t count_casts(const char *list)
     uint32_t n = 0;
     for (const char *at = list; (at = strstr(at, "aten::_to_copy")); at++) n++;
     return n;
+}
+
+/* Other casts, or nothing but the same ones, which stand at another place: what lies between is rounded otherwise. */
+static bool is_of_precision(const lb_diff_structure *s)
+{
+    const bool casts_alone = !strcmp(s->ops_a, "aten::_to_copy") && !strcmp(s->ops_b, "aten::_to_copy");
+    return casts_alone || count_casts(s->ops_a) != count_casts(s->ops_b);
 }
 
 /* ---- learning rates and their kin ---- */
@@ -178,7 +186,7 @@ static lb_axis axis_of(lb_bisect_session *q, const lb_diff_report *r, const lb_d
         return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(q, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
     const lb_diff_structure *s = structure_at(r, cause);
-    if (s) return count_casts(s->ops_a) != count_casts(s->ops_b) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
+    if (s) return is_of_precision(s) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
     if (is_source(cause)) return LB_AXIS_PRECISION; /* the same numbers in a narrower type */
     return r->verdict == LB_VERDICT_REORDERED ? LB_AXIS_ORDER : LB_AXIS_KERNEL;
 }
@@ -220,6 +228,28 @@ static void name_layer(const lb_diff_row *cause, char *layer, size_t size)
     snprintf(layer, size, "%.*s", dot ? (int)(dot - text) : (int)strlen(text), text);
 }
 
+static bool is_undecided(lb_verdict v)
+{
+    return v == LB_VERDICT_MISSING || v == LB_VERDICT_OPAQUE;
+}
+
+/* Were all differences decided in the steps up to one that has some? */
+static bool begins_decided(const lb_diff_report *r)
+{
+    return r->has_earliest && r->has_undecided && !r->n_missing && r->earliest.step < r->undecided_step;
+}
+
+/* What the culprit's sentence ends in. */
+static void print_certainty(const lb_diff_report *r, const lb_diff_row *cause, char *text, size_t size)
+{
+    *text = '\0';
+    if (cause->verdict == LB_VERDICT_DIVERGED) return;
+    const int n = snprintf(text, size, "; in exact arithmetic nothing differs, only the rounding");
+    if (is_undecided(r->verdict))
+        snprintf(text + n, size - (size_t)n, ", up to step %" PRId64 ", of which not all can be told",
+                 r->undecided_step);
+}
+
 static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
 {
     const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step);
@@ -232,14 +262,16 @@ static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, con
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
+    char certainty[160];
+    print_certainty(r, cause, certainty, sizeof certainty);
     snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself%s%s%s%s%s.",
-             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why,
-             cause->verdict == LB_VERDICT_DIVERGED ? "" : "; in exact arithmetic nothing differs, only the rounding");
+             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, certainty);
     lb_failure *f = &q->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
     snprintf(f->layer, sizeof f->layer, "%s", cause->layer);
     snprintf(f->name, sizeof f->name, "%s", culprit->op);
-    snprintf(f->what, sizeof f->what, "the run departs from the reference: %s", lb_verdict_name(r->verdict));
+    snprintf(f->what, sizeof f->what, "the run departs from the reference: %s",
+             lb_verdict_name(is_undecided(r->verdict) ? cause->verdict : r->verdict));
     return LB_OK;
 }
 
@@ -249,7 +281,7 @@ static lb_status read_report(lb_bisect_session *q, const lb_diff_report *r, lb_e
     if (r->verdict == LB_VERDICT_IDENTICAL) {
         q->out->outcome = LB_BISECT_CLEAN;
         lb_stage_end(q, "clean", "%" PRIu64 " aligned ops, the same bits everywhere", r->ops);
-    } else if (!cause || r->verdict == LB_VERDICT_MISSING || r->verdict == LB_VERDICT_OPAQUE) {
+    } else if (!cause || (is_undecided(r->verdict) && !begins_decided(r))) {
         lb_stage_end(q, "undecided", "%s",
                      r->n_missing           ? r->missing[0]
                      : cause && *cause->why ? cause->why

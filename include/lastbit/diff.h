@@ -105,6 +105,8 @@ typedef struct lb_diff_report {
     lb_diff_row first; /* the first op whose verdict is the report's */
     bool has_earliest;
     lb_diff_row earliest; /* the first op that differs at all */
+    bool has_undecided;
+    int64_t undecided_step; /* the first with a row of which nobody could tell; all before it are decided */
     lb_diff_row *layers;
     uint32_t n_layers; /* one per (rank, layer), in order of first execution */
     lb_diff_structure *structures;
