@@ -1,9 +1,10 @@
 /* One pass over two values: see lastbit/compare.h.
  *
- * The hard part is speed with exact semantics. Elements go by in blocks that fit the first-level cache. A block
- * whose bits agree (memcmp) adds its squares and nothing else; a block that differs is widened to f64 and
- * measured element by element in LANES independent accumulators, so that the compiler can vectorise the loop
- * under strict floating point and the outcome is the same for every vector width.
+ * The hard part is speed with exact semantics. Elements go by in blocks that fit the first-level cache and are summed in f64,
+ * in LANES independent accumulators: lane l adds up the elements of a chunk that lie l after a multiple of LANES in their block, in
+ * order, and lanes and chunks are added up at the end. So the compiler can vectorise the loops under strict floating point, and the
+ * outcome is the same for every vector width, and whether a block takes the way of f32 (compare_floats.h), of equal bits or of
+ * any two numbers (compare_lanes.h).
  */
 #include <lastbit/compare.h>
 #include <lastbit/processor.h>
@@ -23,6 +24,8 @@
 enum { BLOCK = 1024, CHUNK = 256 * BLOCK, LANES = 8, GROUP = 8 * LANES, BUCKETS = 66 };
 /* Bits of a counter of up to CHUNK. */
 enum { PLANES = 19 };
+/* The largest distance of f32 at which a group of elements takes the short way. */
+enum { NEAR = 1 << 23 };
 
 /* LANES doubles as one vector. Every level of instructions computes the same lanes, wider or narrower at a time. */
 typedef double vec __attribute__((vector_size(8 * LANES)));
@@ -46,8 +49,17 @@ typedef struct rates {
     float screen; /* of f32: what is below cannot be the largest of all any more */
 } rates;
 
+/* Sums of a block, apart from the rest: they stay in registers. */
+typedef struct products {
+    vec4 aa[2], bb[2], dd[2], ab[2];
+} products;
+
+static inline vec4 *halves(vec *v)
+{
+    return (vec4 *)v;
+}
+
 typedef struct sums {
-    vec same; /* squares of blocks whose bits agree: they count for a, b and their product */
     vec aa, bb, dd, ab, max_abs;
     rates largest;
     vec max_ulp, differing, nonfinite; /* counts are exact below 2^53 */
@@ -67,7 +79,14 @@ typedef struct grid {
  * i-th counts distances from 2^i to below 2^(i+1); -0 against +0 counts as 1. */
 typedef struct distances {
     word planes[PLANES], most;
+    real farthest; /* the largest difference found along with them */
 } distances;
+
+/* What became of a block. */
+typedef struct outcome {
+    bool finite;  /* else nothing was added */
+    size_t first; /* where the first group begins that differs; the block's end: none */
+} outcome;
 
 typedef struct pass {
     sums sums;
@@ -75,6 +94,7 @@ typedef struct pass {
     int64_t buckets[BUCKETS]; /* [i]: ulp distance in [2^(i-1), 2^i), i > 0; what is equal is in none */
     int64_t first;
     grid grid;
+    bool half; /* the distances are those of bf16, whose ranks are the high halves of f32's */
 } pass;
 
 const char *lb_pattern_text(lb_pattern pattern)
@@ -101,16 +121,19 @@ static grid grid_of(lb_dtype dtype)
 
 #define LEVEL(name) name##_scalar
 #include "compare_lanes.h"
+#include "compare_floats.h"
 #undef LEVEL
 #if LB_HAVE_X86
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2")
 #define LEVEL(name) name##_avx2
 #include "compare_lanes.h"
+#include "compare_floats.h"
 #undef LEVEL
 #pragma GCC target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl,prefer-vector-width=512")
 #define LEVEL(name) name##_avx512
 #include "compare_lanes.h"
+#include "compare_floats.h"
 #undef LEVEL
 #pragma GCC pop_options
 #define DISPATCH(name, args)                                                                                           \
@@ -157,15 +180,19 @@ static double percentile_ulp(const pass *p, int64_t elements)
 static void settle(pass *p)
 {
     int64_t counts[BUCKETS] = {0};
-    DISPATCH(count_planes, (p->distances.planes, counts));
+    const int shift = p->half ? 16 : 0;
+    DISPATCH(count_planes, (p->distances.planes, shift, counts));
     for (int i = 1; i < BUCKETS; i++) p->buckets[i] += counts[i], p->sums.differing[0] += (double)counts[i];
     for (int l = 0; l < 2 * LANES; l++)
-        if (p->distances.most[l] > p->sums.max_ulp[0]) p->sums.max_ulp[0] = p->distances.most[l];
+        if (p->distances.farthest[l] > p->sums.max_abs[0]) p->sums.max_abs[0] = p->distances.farthest[l];
+    for (int l = 0; l < 2 * LANES; l++)
+        if (p->distances.most[l] >> shift > p->sums.max_ulp[0]) p->sums.max_ulp[0] = p->distances.most[l] >> shift;
 }
 
-static void note_first(pass *p, const float *a, const float *b, size_t n, int64_t start)
+/* `from`: where the first group begins that differs. */
+static void note_first(pass *p, const float *a, const float *b, size_t from, size_t n, int64_t start)
 {
-    for (size_t i = 0; i < n && p->first < 0; i++)
+    for (size_t i = from; i < n && p->first < 0; i++)
         if (memcmp(a + i, b + i, sizeof *a) != 0) p->first = start + (int64_t)i;
 }
 
@@ -177,8 +204,8 @@ static size_t pad_f32(float *x, size_t n)
 }
 
 /* Both of one dtype whose ranks are those of f32, but for a shift. False: not all are finite, nothing was added. */
-static bool add_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, const char *pb, ptrdiff_t sb, size_t n,
-                       int64_t start)
+static bool measure_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, const char *pb, ptrdiff_t sb,
+                           size_t n, int64_t start)
 {
     float x[BLOCK], y[BLOCK];
     const float *a = (const float *)pa, *b = (const float *)pb;
@@ -191,10 +218,11 @@ static bool add_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, co
         lb_load_f32_strided(y, dtype, pb, sb, n);
         b = y, padded = pad_f32(y, n);
     }
-    bool finite;
-    DISPATCH(add_differing_f32, (&p->sums, &p->distances, dtype == LB_BF16, a, b, padded, &finite));
-    if (finite) note_first(p, a, b, n, start);
-    return finite;
+    outcome block = {0};
+    p->half = dtype == LB_BF16;
+    DISPATCH(block = add_floats, (&p->sums, &p->distances, p->half ? 1 << 16 : 1, a, b, padded));
+    if (block.finite) note_first(p, a, b, block.first, n, start);
+    return block.finite;
 }
 
 /* ---- the pass ---- */
@@ -204,9 +232,9 @@ static void add_block(pass *p, const lb_tensor *a, const lb_tensor *b, const cha
 {
     double x[BLOCK], y[BLOCK], ulp[BLOCK];
     bool same_dtype = a->dtype == b->dtype, dense = sa == 1 && sb == 1;
-    bool same = same_dtype && dense && memcmp(pa, pb, lb_dtype_bytes(a->dtype, n)) == 0;
     bool floats = same_dtype && (a->dtype == LB_F32 || a->dtype == LB_BF16);
-    if (floats && !same && add_floats(p, a->dtype, pa, sa, pb, sb, n, start)) return;
+    if (floats && measure_floats(p, a->dtype, pa, sa, pb, sb, n, start)) return;
+    bool same = same_dtype && dense && memcmp(pa, pb, lb_dtype_bytes(a->dtype, n)) == 0;
     lb_load_f64_strided(x, a->dtype, pa, sa, n);
     size_t padded = pad(x, n);
     if (same) {
@@ -240,7 +268,7 @@ static void merge(pass *p, const pass *part)
 {
     sums *s = &p->sums;
     const sums *t = &part->sums;
-    s->same += t->same, s->aa += t->aa, s->bb += t->bb, s->dd += t->dd, s->ab += t->ab;
+    s->aa += t->aa, s->bb += t->bb, s->dd += t->dd, s->ab += t->ab;
     s->differing += t->differing, s->nonfinite += t->nonfinite;
     for (int l = 0; l < LANES; l++) {
         if (t->max_abs[l] > s->max_abs[l]) s->max_abs[l] = t->max_abs[l];
@@ -329,8 +357,7 @@ static void finish(const pass *p, int64_t elements, lb_difference *d)
     d->first = p->first;
     d->max_abs = max_lanes(s->max_abs), d->max_ulp = max_lanes(s->max_ulp), d->p99_ulp = percentile_ulp(p, elements);
     d->max_rel = max_lanes(s->largest.d / s->largest.a);
-    double same = sum_lanes(s->same), aa = same + sum_lanes(s->aa), bb = same + sum_lanes(s->bb);
-    double dd = sum_lanes(s->dd), ab = same + sum_lanes(s->ab);
+    const double aa = sum_lanes(s->aa), bb = sum_lanes(s->bb), dd = sum_lanes(s->dd), ab = sum_lanes(s->ab);
     d->rel_l2 = dd == 0 ? 0 : aa == 0 ? INFINITY : sqrt(dd / aa);
     if (d->differing == 0)
         d->cosine = 1;

@@ -221,6 +221,86 @@ static void narrow_floats_are_measured_as_their_f64_values_are(void **state)
     }
 }
 
+static uint32_t random_bits(void)
+{
+    seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (uint32_t)(seed >> 32);
+}
+
+static float of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* One pair of the i-th kind: near and far, of either sign, subnormal, zero, infinite, NaN. False: there is no such kind. */
+static bool generate(int kind, float step, float *a, float *b)
+{
+    const uint32_t r = random_bits(), other = random_bits(), finite = r & 0xBF7FFFFF;
+    const float u = (float)(uniform() / 2);
+    *a = *b = u;
+    switch (kind) {
+    case 0: *b = u + step * (float)uniform(); return true;     /* noise */
+    case 1: *b = u * (1 + step); return true;                  /* one ratio */
+    case 2: *a = of_bits(r), *b = of_bits(other); return true; /* anything, NaN and infinities, too */
+    case 3: *a = of_bits(finite), *b = of_bits(other & 0xBF7FFFFF); return true;
+    case 4: *a = of_bits(r & 0x807FFFFF), *b = of_bits(other & 0x807FFFFF); return true; /* subnormal */
+    case 5: *a = of_bits(finite), *b = of_bits(finite + other % 3); return true;         /* ulps */
+    case 6: *a = of_bits(r >> 1 & 0x3FFFFFFF), *b = of_bits((r >> 1 & 0x3FFFFFFF) + 0x7FFFFF + other % 3); return true;
+    case 7: *b = r % 100 ? u : u + step; return true; /* few differ */
+    case 8: *b = r % 90 == 0 ? NAN : r % 90 == 1 ? INFINITY : u; return true;
+    case 9: *a = r % 3 ? 0.0f : -0.0f, *b = other % 3 ? 0.0f : -0.0f; return true;
+    case 10: *b = r % 50 ? u : -u; return true;
+    case 11: *b = 2 * u; return true; /* the farthest that is near */
+    case 12: *a = r % 2 ? FLT_MAX : -FLT_MAX, *b = other % 2 ? FLT_MAX : -FLT_MAX; return true;
+    case 13: *a = of_bits((r & 0x80000000u) | r % 3), *b = of_bits((r & 0x80000000u) | other % 3); return true;
+    default: return false;
+    }
+}
+
+/* Lengths around groups and blocks, arrays that begin anywhere: every level of instructions and the f64 path give one bit pattern. */
+static void generated_pairs_have_one_outcome(void **state)
+{
+    (void)state;
+    enum { MOST = 2200 };
+    static float a[MOST + 16], b[MOST + 16];
+    static double wide_a[MOST], wide_b[MOST];
+    for (int round = 0; round < 14 * 90; round++) {
+        const int kind = round / 90, n = round % 90 <= 70 ? round % 90 : (int)(random_bits() % MOST);
+        float *const x = a + random_bits() % 16, *const y = b + random_bits() % 16;
+        const float step = ldexpf(1, -(int)(random_bits() % 30));
+        int64_t differing = 0, nonfinite = 0, first = -1, most = 0;
+        double max_abs = 0;
+        for (int i = 0; i < n; i++) {
+            assert_true(generate(kind, step, &x[i], &y[i]));
+            wide_a[i] = x[i], wide_b[i] = y[i];
+            const bool finite = isfinite(x[i]) && isfinite(y[i]);
+            if (finite) max_abs = fmax(max_abs, fabs(wide_a[i] - wide_b[i]));
+            if (memcmp(&x[i], &y[i], 4) == 0 || (isnan(x[i]) && isnan(y[i]))) continue;
+            const int64_t ulp = finite ? llabs(ordered(x[i]) - ordered(y[i])) : INT64_MAX;
+            first = differing++ ? first : i, nonfinite += !finite, most = ulp > most ? ulp : most;
+        }
+        const lb_layout layout = lb_layout_contiguous(1, (int64_t[]){n});
+        const lb_tensor ta = {x, LB_F32, layout}, tb = {y, LB_F32, layout}, wa = {wide_a, LB_F64, layout},
+                        wb = {wide_b, LB_F64, layout};
+        lb_difference all[3], wide;
+        for (int isa = 0; isa < 3; isa++) {
+            lb_processor_limit((lb_isa)isa);
+            assert_int_equal(lb_compare_numbers(&ta, &tb, &all[isa], NULL), LB_OK);
+            assert_memory_equal(&all[0], &all[isa], offsetof(lb_difference, pattern));
+        }
+        assert_int_equal(all[0].differing, differing);
+        assert_int_equal(all[0].nonfinite, nonfinite);
+        assert_int_equal(all[0].first, first);
+        assert_true(all[0].max_abs == max_abs);
+        assert_true(most == INT64_MAX ? isinf(all[0].max_ulp) : all[0].max_ulp == (double)most);
+        assert_int_equal(lb_compare_numbers(&wa, &wb, &wide, NULL), LB_OK);
+        wide.max_ulp = all[0].max_ulp, wide.p99_ulp = all[0].p99_ulp;
+        assert_memory_equal(&all[0], &wide, offsetof(lb_difference, pattern));
+    }
+}
+
 static void equal_bits_and_equal_nans_are_no_difference(void **state)
 {
     (void)state;
@@ -543,6 +623,7 @@ int main(void)
         cmocka_unit_test(complex_numbers_differ_in_either_part),
         cmocka_unit_test(outcome_does_not_depend_on_the_instruction_set),
         cmocka_unit_test(narrow_floats_are_measured_as_their_f64_values_are),
+        cmocka_unit_test(generated_pairs_have_one_outcome),
         cmocka_unit_test(equal_bits_and_equal_nans_are_no_difference),
         cmocka_unit_test(transposed_views_are_compared_by_index),
         cmocka_unit_test(other_shapes_are_refused),
