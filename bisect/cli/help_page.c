@@ -148,6 +148,36 @@ static const char PRECISIONS[] =
     "kernels and their "
     "options.\n";
 
+static const char TOKENS[] =
+    "`lastbit parity` reads tokens with their log-probabilities from JSON, safetensors and .npz. Logarithms are "
+    "natural, of the token "
+    "given those before it; the first token of a sequence has none (null, NaN, or one entry less than there are "
+    "tokens).\n\n"
+    "JSON, a value a line or one document. A value is a sequence:\n\n"
+    "  id              name of the sequence; both sides' are paired by it, else by their tokens, else in order\n"
+    "  token_ids       numbers of the tokens (also: input_ids)\n"
+    "  tokens          their pieces of text, for heat maps and other vocabularies\n"
+    "  logprobs        a number or null per token (also: token_logprobs)\n"
+    "  kinds           a name or number per token: text, image, system, tool, generated ...\n"
+    "  mask            0 leaves a token out as padding (also: attention_mask)\n"
+    "  loss_mask       0: kind prompt, 1: kind generated, where there are no kinds (also: response_mask)\n"
+    "  top1            number of the most probable token\n"
+    "  top_logprobs    alternatives per token: {\"text\": logprob, ...} or [{\"token\", \"token_id\", \"logprob\"}, "
+    "...]\n\n"
+    "or one token: {\"sequence\", \"position\", \"token_id\", \"token\", \"logprob\", \"kind\"}; or what a server "
+    "answers: OpenAI's "
+    "completions and chat completions with logprobs, vLLM's prompt_logprobs, SGLang's meta_info.\n\n"
+    "safetensors and .npz: token_ids, logprobs, kinds, mask, loss_mask, top1 as [sequences, tokens]; logits as "
+    "[sequences, tokens, "
+    "vocabulary], row t being of token t + 1, as models return them. Logits on both sides give KL and top-1; where "
+    "logprobs are left "
+    "out, they follow from logits and token_ids.\n";
+
+static void print_tokens(void)
+{
+    lb_help_filled(TOKENS);
+}
+
 static void print_selectors(void)
 {
     lb_help_filled(SELECTORS);
@@ -169,6 +199,7 @@ static const struct topic {
 } topics[] = {
     {"selectors", "which ops a swap or a question applies to: layer= op= phase= ...", print_selectors},
     {"swaps", "what replay can change: precisions, kernels, orders, fusions ...", print_swaps},
+    {"tokens", "the files that parity reads: fields of tokens and their log-probabilities", print_tokens},
 };
 enum { TOPICS = sizeof topics / sizeof *topics };
 

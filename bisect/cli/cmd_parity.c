@@ -1,0 +1,183 @@
+/* lastbit parity A B: log-probabilities of the same tokens in two files. The engine is in bisect/parity. */
+#include "command_line.h"
+
+#include <lastbit/parity.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static double threshold = 1e-3;
+static char *noise_path;
+static int heat, worst = 10;
+
+static const struct poptOption options[] = {
+    {"noise", 0, POPT_ARG_STRING, &noise_path, 0,
+     "another run of the first side: what it differs by is the noise floor", "FILE"},
+    {"threshold", 0, POPT_ARG_DOUBLE, &threshold, 0, "k3 of every kind of token passes below this (0.001)", "K3"},
+    {"heat", 0, POPT_ARG_NONE, &heat, 0, "print the tokens coloured by probability, both sides in parallel", NULL},
+    {"worst", 0, POPT_ARG_INT, &worst, 0, "list so many tokens of the largest k3 (10)", "N"},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "parity",
+    .synopsis = "FILE FILE",
+    .about =
+        "Compares the log-probabilities that two runs gave the same tokens: a trainer and a server, a model before "
+        "saving and after\n"
+        "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, other tokenisation, "
+        "shifted\n"
+        "labels, dropped and repeated tokens, another chat template and a temperature are found and said. Then k3, KL, "
+        "top-1\n"
+        "agreement and perplexity by kind of token and position. Passes when k3 of every kind is below 0.001.\n\n"
+        "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
+        "SGLang),\n"
+        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask). `lastbit help tokens` lists their fields.",
+    .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat",
+    .options = options,
+    .min_args = 2,
+    .max_args = 2,
+};
+
+/* ---- JSON ---- */
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
+}
+
+static json_t *row_json(const lb_parity_row *row)
+{
+    json_t *o = json_pack("{s:s,s:I,s:I,s:I}", "kind", row->name, "count", (json_int_t)row->count, "held",
+                          (json_int_t)row->held, "impossible", (json_int_t)row->nonfinite);
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"k3", row->k3},
+                   {"kl", row->kl},
+                   {"top1", row->top1},
+                   {"max_abs", row->max_abs},
+                   {"mean_abs", row->mean_abs},
+                   {"mean", row->mean},
+                   {"perplexity_a", row->perplexity_a},
+                   {"perplexity_b", row->perplexity_b},
+                   {"noise", row->noise},
+                   {"above_noise", row->noise > 0 ? row->k3 / row->noise : NAN}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(o, numbers[i].name, number(numbers[i].value));
+    return o;
+}
+
+static json_t *rows_json(const lb_parity_row *rows, uint32_t n)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i]));
+    return list;
+}
+
+static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *sequences)
+{
+    const lb_token *token = &sequences[t->sequence].tokens[t->a];
+    json_t *o = json_pack("{s:I,s:I,s:I}", "sequence", (json_int_t)t->sequence, "token", (json_int_t)t->a, "other",
+                          (json_int_t)t->b);
+    if (token->id >= 0) json_object_set_new(o, "id", json_integer(token->id));
+    json_t *text = token->text ? json_string(token->text) : NULL;
+    if (text) json_object_set_new(o, "text", text);
+    json_object_set_new(o, "log_p", number(t->log_p));
+    json_object_set_new(o, "log_q", number(t->log_q));
+    json_object_set_new(o, "k3", number(t->k3));
+    return o;
+}
+
+static void print_json(const lb_parity_report *r, const lb_token_set *a)
+{
+    const lb_token_sequence *sequences;
+    lb_token_set_sequences(a, &sequences);
+    json_t *findings = json_array(), *listed = json_array();
+    for (uint32_t i = 0; i < r->n_findings; i++)
+        json_array_append_new(findings,
+                              json_pack("{s:s,s:b,s:s}", "kind", lb_parity_finding_name(r->findings[i].kind),
+                                        "corrected", r->findings[i].corrected, "message", r->findings[i].message));
+    for (uint32_t i = 0; i < r->n_worst; i++) json_array_append_new(listed, token_json(&r->worst[i], sequences));
+    json_t *o = json_pack("{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(r->verdict), "threshold",
+                          threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
+                          rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
+    json_object_set_new(o, "noise_floor", number(r->noise_floor));
+    if (heat) {
+        json_t *map = json_array();
+        for (uint32_t i = 0; i < r->n_pairs; i++) {
+            json_t *tokens = json_array();
+            for (uint32_t k = 0; k < r->pairs[i].n; k++)
+                json_array_append_new(tokens, token_json(&r->pairs[i].tokens[k], sequences));
+            json_array_append_new(map, json_pack("{s:I,s:o}", "sequence", (json_int_t)r->pairs[i].a, "tokens", tokens));
+        }
+        json_object_set_new(o, "heat", map);
+    }
+    lb_print_json("parity", o);
+}
+
+/* ---- text ---- */
+
+static uint32_t terminal_width(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
+}
+
+static lb_status print_text(const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b, lb_err *err)
+{
+    const bool colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    char *text = lb_parity_text(r, a, b, threshold);
+    if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
+    lb_print_text(text);
+    free(text);
+    for (uint32_t i = 0; heat && i < r->n_pairs; i++) {
+        char *map = lb_parity_heat_map(r, a, i, terminal_width(), colour);
+        if (!map) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
+        printf("\nsequence %u\n%s", r->pairs[i].a, map);
+        free(map);
+    }
+    return LB_OK;
+}
+
+static int run(const lb_arguments *arguments)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_token_set *a = NULL, *b = NULL, *noise = NULL;
+    lb_parity_report *report = NULL;
+    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
+    lb_status status = lb_token_set_read(arguments->args[0], &a, &err);
+    if (status == LB_OK) status = lb_token_set_read(arguments->args[1], &b, &err);
+    if (status == LB_OK && noise_path) status = lb_token_set_read(noise_path, &noise, &err);
+    o.threshold = threshold, o.worst = (uint32_t)worst, o.noise = noise;
+    if (status == LB_OK) status = lb_parity_run(a, b, &o, &report, &err);
+    if (status == LB_OK && arguments->json) print_json(report, a);
+    if (status == LB_OK && !arguments->json) status = print_text(report, a, b, &err);
+    int rc = status != LB_OK                     ? lb_command_fail("parity", &err)
+             : report->verdict == LB_PARITY_PASS ? LB_EXIT_SAME
+             : report->verdict == LB_PARITY_FAIL ? LB_EXIT_DIFFERENT
+                                                 : LB_EXIT_UNTESTABLE;
+    lb_parity_report_free(report);
+    lb_token_set_free(a), lb_token_set_free(b), lb_token_set_free(noise);
+    return rc;
+}
+
+int lb_cmd_parity(int argc, const char **argv)
+{
+    lb_arguments arguments;
+    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (rc >= 0) return rc;
+    if (!(threshold > 0))
+        rc = lb_command_misused("parity", "--threshold: expected a number above 0");
+    else if (worst < 0 || worst > 100000)
+        rc = lb_command_misused("parity", "--worst %d: expected a number from 0 to 100000", worst);
+    else
+        rc = run(&arguments);
+    free(noise_path);
+    lb_arguments_release(&arguments);
+    return rc;
+}

@@ -1,0 +1,209 @@
+/* A parity report for a person, and its heat map: see lastbit/parity.h. */
+#include "token_set.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *number(double x, char text[16])
+{
+    if (isnan(x))
+        snprintf(text, 16, "-");
+    else
+        snprintf(text, 16, "%.4g", x);
+    return text;
+}
+
+/* "3.2x" above the noise floor; "-" where none is known. */
+static const char *above(const lb_parity_row *row, char text[16])
+{
+    if (isnan(row->noise) || isnan(row->k3))
+        snprintf(text, 16, "-");
+    else if (row->noise > 0)
+        snprintf(text, 16, "%.3gx", row->k3 / row->noise);
+    else
+        snprintf(text, 16, row->k3 > 0 ? "floor 0" : "at floor");
+    return text;
+}
+
+static void print_row(FILE *out, const lb_parity_row *row, double threshold)
+{
+    char t[8][16];
+    fprintf(out, "%-16s %8llu %10s %10s %8s %10s %10s %10s %10s %10s%s\n", row->name, (unsigned long long)row->count,
+            number(row->k3, t[0]), number(row->kl, t[1]), number(row->top1, t[2]), number(row->mean_abs, t[3]),
+            number(row->max_abs, t[4]), number(row->perplexity_a, t[5]), number(row->perplexity_b, t[6]),
+            above(row, t[7]), row->nonfinite || !(row->k3 < threshold) ? "  FAIL" : "");
+}
+
+static void print_table(FILE *out, const char *title, const lb_parity_row *rows, uint32_t n, double threshold)
+{
+    fprintf(out, "\n%-16s %8s %10s %10s %8s %10s %10s %10s %10s %10s\n", title, "tokens", "k3", "KL", "top-1",
+            "mean |d|", "max |d|", "ppl first", "ppl second", "over noise");
+    for (uint32_t i = 0; i < n; i++) print_row(out, &rows[i], threshold);
+}
+
+static void print_piece(FILE *out, const lb_token *token)
+{
+    if (!token->text) {
+        fprintf(out, "token id %lld", (long long)token->id);
+        return;
+    }
+    fputc('"', out);
+    for (const char *c = token->text; *c; c++) fputc((unsigned char)*c < ' ' || *c == 0x7f ? ' ' : *c, out);
+    fputc('"', out);
+}
+
+static void print_worst(FILE *out, const lb_parity_report *r, const lb_token_set *a)
+{
+    if (!r->n_worst) return;
+    fprintf(out, "\nlargest k3      sequence  token    first   second  what\n");
+    for (uint32_t i = 0; i < r->n_worst; i++) {
+        const lb_parity_token *t = &r->worst[i];
+        fprintf(out, "%-15.4g %8u %6u %8.4f %8.4f  ", t->k3, t->sequence, t->a, t->log_p, t->log_q);
+        print_piece(out, &a->sequences[t->sequence].tokens[t->a]);
+        fputc('\n', out);
+    }
+}
+
+static void print_verdict(FILE *out, const lb_parity_report *r, double threshold)
+{
+    char text[16];
+    fprintf(out, "verdict: %s\n", lb_parity_verdict_name(r->verdict));
+    if (!r->all.count) {
+        fprintf(out, "no token has a log-probability on both sides\n");
+        return;
+    }
+    fprintf(out, "k3 %s over %llu tokens", number(r->all.k3, text), (unsigned long long)r->all.count);
+    if (r->all.noise > 0)
+        fprintf(out, ", %.3g times the noise floor %.3g", r->all.k3 / r->all.noise, r->all.noise);
+    else if (r->all.noise == 0)
+        fprintf(out, ", where two runs of the first side agree to the last bit");
+    else
+        fprintf(out, "; noise floor unknown (--noise: another run of the first side)");
+    fprintf(out, "; passes below %g for every kind\n", threshold);
+    if (r->all.held)
+        fprintf(out, "%llu tokens differ by more than is counted (d is held to 20, k3 to 10)\n",
+                (unsigned long long)r->all.held);
+    if (r->all.nonfinite)
+        fprintf(out, "%llu tokens have the probability 0 on one side\n", (unsigned long long)r->all.nonfinite);
+}
+
+char *lb_parity_text(const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b, double threshold)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    print_verdict(out, r, threshold);
+    for (uint32_t i = 0; i < r->n_findings; i++)
+        fprintf(out, "%s %s: %s\n", i ? "       " : "\nfound: ", lb_parity_finding_name(r->findings[i].kind),
+                r->findings[i].message);
+    if (r->all.count) {
+        print_table(out, "kind", r->kinds, r->n_kinds, threshold);
+        if (r->n_kinds > 1) print_row(out, &r->all, INFINITY);
+        if (r->n_positions > 1) print_table(out, "position", r->positions, r->n_positions, INFINITY);
+        print_worst(out, r, a);
+    }
+    fprintf(out, "\nfirst:  %s\nsecond: %s\n", a->path, b->path);
+    if (fclose(out) != 0) free(text), text = NULL;
+    return text;
+}
+
+/* ---- the heat map ---- */
+
+/* Of the 6 x 6 x 6 cube of a terminal's 256 colours: red for 0, yellow for a half, green for 1. */
+static int colour_of(double probability)
+{
+    const double p = probability < 0 || isnan(probability) ? 0 : probability > 1 ? 1 : probability;
+    const int red = p < 0.5 ? 5 : (int)lround(5 * (2 - 2 * p)), green = p > 0.5 ? 5 : (int)lround(5 * 2 * p);
+    return 16 + 36 * red + 6 * green;
+}
+
+/* Cells of a terminal that a text takes, about: a byte that continues a character of UTF-8 takes none. */
+static uint32_t cells_of(const char *text)
+{
+    uint32_t n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+typedef struct piece {
+    char text[48];
+    uint32_t cells;
+    double p, q; /* probabilities */
+} piece;
+
+static piece piece_of(const lb_parity_token *token, const lb_token *of)
+{
+    piece x = {.p = exp(token->log_p), .q = exp(token->log_q)};
+    if (of->text)
+        snprintf(x.text, sizeof x.text, "%.40s", of->text);
+    else
+        snprintf(x.text, sizeof x.text, " %lld", (long long)of->id);
+    for (char *c = x.text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = ' ';
+    if (!*x.text) strcpy(x.text, " ");
+    x.cells = cells_of(x.text);
+    return x;
+}
+
+static char tenths(double p)
+{
+    return isnan(p) ? '?' : p >= 1 ? '9' : (char)('0' + (int)(10 * p));
+}
+
+/* One line of pieces, as the first or the second side sees them. */
+static void print_line(FILE *out, const piece *pieces, uint32_t n, bool second, bool colour)
+{
+    fprintf(out, second ? "  second  " : "  first   ");
+    for (uint32_t i = 0; i < n; i++) {
+        const double p = second ? pieces[i].q : pieces[i].p;
+        if (colour) {
+            fprintf(out, "\033[30;48;5;%dm%s\033[0m", colour_of(p), pieces[i].text);
+            continue;
+        }
+        fputc(tenths(p), out);
+        for (uint32_t c = 1; c < pieces[i].cells; c++) fputc(' ', out);
+    }
+    fputc('\n', out);
+}
+
+static void print_pieces(FILE *out, const piece *pieces, uint32_t n, bool colour)
+{
+    if (!n) return;
+    if (!colour) {
+        fprintf(out, "          ");
+        for (uint32_t i = 0; i < n; i++) fputs(pieces[i].text, out);
+        fputc('\n', out);
+    }
+    print_line(out, pieces, n, false, colour), print_line(out, pieces, n, true, colour);
+    fputc('\n', out);
+}
+
+char *lb_parity_heat_map(const lb_parity_report *r, const lb_token_set *a, uint32_t row, uint32_t width, bool colour)
+{
+    char *text = NULL;
+    size_t size = 0;
+    if (row >= r->n_pairs) return strdup("");
+    const lb_parity_pair *pair = &r->pairs[row];
+    piece *pieces = malloc((width + 1) * sizeof *pieces);
+    FILE *out = pieces ? open_memstream(&text, &size) : NULL;
+    if (!out) {
+        free(pieces);
+        return NULL;
+    }
+    uint32_t n = 0, cells = 10;
+    for (uint32_t i = 0; i < pair->n; i++) {
+        const piece next = piece_of(&pair->tokens[i], &a->sequences[pair->a].tokens[pair->tokens[i].a]);
+        if (n && (cells + next.cells > width || n == width)) {
+            print_pieces(out, pieces, n, colour);
+            n = 0, cells = 10;
+        }
+        pieces[n++] = next, cells += next.cells;
+    }
+    print_pieces(out, pieces, n, colour);
+    free(pieces);
+    if (fclose(out) != 0) free(text), text = NULL;
+    return text;
+}

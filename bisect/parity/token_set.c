@@ -1,0 +1,193 @@
+/* See lastbit/parity.h and token_set.h. */
+#include "token_set.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Room for one more behind `n`: grown at powers of two. NULL when out of memory, and the array is as it was. */
+static void *grown(void *array, size_t n, size_t width)
+{
+    if (n & (n - 1)) return array;
+    return realloc(array, (n ? 2 * n : 1) * width);
+}
+
+lb_token_sequence *lb_token_set_add(lb_token_set *set, const char *name)
+{
+    lb_token_sequence *more = grown(set->sequences, set->n, sizeof *more);
+    if (!more) return set->failed = true, NULL;
+    set->sequences = more;
+    lb_token_sequence *sequence = &more[set->n++];
+    *sequence = (lb_token_sequence){.name = name ? lb_token_set_keep(set, name) : NULL};
+    return sequence;
+}
+
+lb_token *lb_token_sequence_add(lb_token_set *set, lb_token_sequence *sequence)
+{
+    lb_token *more = grown(sequence->tokens, sequence->n, sizeof *more);
+    if (!more) return set->failed = true, NULL;
+    sequence->tokens = more;
+    lb_token *token = &more[sequence->n++];
+    *token = (lb_token){.id = -1, .logp = NAN, .kind = -1, .top1 = -1, .first_choice = sequence->n_choices};
+    return token;
+}
+
+void lb_token_choice_add(lb_token_set *set, lb_token_sequence *sequence, lb_token_choice choice)
+{
+    lb_token_choice *more = grown(sequence->choices, sequence->n_choices, sizeof *more);
+    if (!more) {
+        set->failed = true;
+        return;
+    }
+    sequence->choices = more;
+    more[sequence->n_choices++] = choice;
+    sequence->tokens[sequence->n - 1].choices++;
+}
+
+const char *lb_token_set_keep(lb_token_set *set, const char *text)
+{
+    char **more = grown(set->texts, set->n_texts, sizeof *more), *copy = more ? strdup(text) : NULL;
+    if (more) set->texts = more;
+    if (!copy) return set->failed = true, "";
+    return more[set->n_texts++] = copy;
+}
+
+int32_t lb_token_set_kind(lb_token_set *set, const char *name)
+{
+    for (uint32_t i = 0; i < set->n_kinds; i++)
+        if (strcmp(set->kinds[i], name) == 0) return (int32_t)i;
+    char **more = grown(set->kinds, set->n_kinds, sizeof *more), *copy = more ? strdup(name) : NULL;
+    if (more) set->kinds = more;
+    if (!copy) return set->failed = true, -1;
+    more[set->n_kinds] = copy;
+    return (int32_t)set->n_kinds++;
+}
+
+void lb_token_log_softmax(double *row, int64_t n)
+{
+    double most = -INFINITY, sum = 0;
+    for (int64_t v = 0; v < n; v++) most = row[v] > most ? row[v] : most;
+    for (int64_t v = 0; v < n; v++) sum += exp(row[v] - most);
+    for (int64_t v = 0; v < n; v++) row[v] -= most + log(sum);
+}
+
+void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row)
+{
+    const lb_tensor *t = &sequence->logits;
+    const char *from = (const char *)t->data + at * t->layout.stride[0] * (int64_t)(lb_dtype_bits(t->dtype) / 8);
+    lb_load_f64_strided(row, t->dtype, from, t->layout.stride[1], (size_t)t->layout.shape[1]);
+    lb_token_log_softmax(row, t->layout.shape[1]);
+}
+
+/* ---- a file ---- */
+
+static char *whole_file(const char *path, size_t *size, lb_err *err)
+{
+    FILE *in = fopen(path, "rb");
+    char *bytes = NULL;
+    size_t room = 0;
+    *size = 0;
+    if (!in) {
+        lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    for (size_t got = 1; got;) {
+        if (*size == room) {
+            char *more = realloc(bytes, room ? room *= 2 : (room = 1 << 16));
+            if (!more) {
+                lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+                break;
+            }
+            bytes = more;
+        }
+        got = fread(bytes + *size, 1, room - *size, in);
+        *size += got;
+    }
+    if (ferror(in)) lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+    fclose(in);
+    return bytes;
+}
+
+/* JSON begins with { or [; a safetensors file, whose ninth byte is a brace, does not. */
+static lb_status is_json(const char *path, bool *json, lb_err *err)
+{
+    FILE *in = fopen(path, "rb");
+    if (!in) return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: %s", path, strerror(errno));
+    int c = fgetc(in);
+    while (c == ' ' || c == '\t' || c == '\n' || c == '\r') c = fgetc(in);
+    *json = c == '{' || c == '[';
+    fclose(in);
+    return LB_OK;
+}
+
+static lb_status read_file(lb_token_set *set, lb_err *err)
+{
+    bool json = false;
+    LB_TRY(is_json(set->path, &json, err));
+    if (!json) {
+        LB_TRY(lb_capture_open(set->path, &set->file, err));
+        return lb_token_set_read_tensors(set, err);
+    }
+    size_t size;
+    char *bytes = whole_file(set->path, &size, err);
+    lb_status status = bytes ? lb_token_set_read_json(set, bytes, size, err) : err->status;
+    free(bytes);
+    return status;
+}
+
+static lb_status check_scores(const lb_token_set *set, lb_err *err)
+{
+    uint64_t tokens = 0;
+    for (uint32_t s = 0; s < set->n; s++)
+        for (uint32_t t = 0; t < set->sequences[s].n; t++, tokens++)
+            if (!isnan(set->sequences[s].tokens[t].logp)) return LB_OK;
+    return lb_fail(err, LB_ERR_INVALID,
+                   "%s: %llu tokens in %u sequences, and no log-probability among them; write \"logprobs\" beside "
+                   "\"token_ids\" (`lastbit help parity`)",
+                   set->path, (unsigned long long)tokens, set->n);
+}
+
+lb_status lb_token_set_read(const char *path, lb_token_set **out, lb_err *err)
+{
+    lb_err own = LB_ERR_INIT;
+    if (!err) err = &own;
+    lb_token_set *set = calloc(1, sizeof *set);
+    if (set) set->path = strdup(path);
+    lb_status status = set && set->path ? read_file(set, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && set->failed) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    if (status == LB_OK) status = check_scores(set, err);
+    if (status != LB_OK) lb_token_set_free(set), set = NULL;
+    *out = set;
+    return status;
+}
+
+void lb_token_set_free(lb_token_set *set)
+{
+    if (!set) return;
+    for (uint32_t s = 0; s < set->n; s++)
+        free(set->sequences[s].tokens), free(set->sequences[s].choices), free(set->sequences[s].logit_of);
+    for (uint32_t i = 0; i < set->n_kinds; i++) free(set->kinds[i]);
+    for (size_t i = 0; i < set->n_texts; i++) free(set->texts[i]);
+    lb_capture_close(set->file);
+    free(set->sequences), free(set->kinds), free(set->texts), free(set->path);
+    free(set);
+}
+
+const char *lb_token_set_path(const lb_token_set *set)
+{
+    return set->path;
+}
+
+uint32_t lb_token_set_sequences(const lb_token_set *set, const lb_token_sequence **sequences)
+{
+    *sequences = set->sequences;
+    return set->n;
+}
+
+uint32_t lb_token_set_kinds(const lb_token_set *set, const char *const **names)
+{
+    *names = (const char *const *)set->kinds;
+    return set->n_kinds;
+}

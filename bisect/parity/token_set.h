@@ -1,0 +1,38 @@
+/* A set of token sequences while it is read. */
+#ifndef LB_BISECT_TOKEN_SET_H
+#define LB_BISECT_TOKEN_SET_H
+
+#include <lastbit/archive.h>
+#include <lastbit/parity.h>
+
+struct lb_token_set {
+    char *path;
+    lb_token_sequence *sequences;
+    uint32_t n;
+    char **kinds;
+    uint32_t n_kinds;
+    char **texts; /* what the sequences point to */
+    size_t n_texts;
+    lb_capture *file; /* which holds the logits */
+    bool failed;      /* out of memory */
+};
+
+/* A new sequence without tokens; `name` may be NULL. NULL when out of memory. */
+lb_token_sequence *lb_token_set_add(lb_token_set *set, const char *name);
+/* A new token that nothing is known of. */
+lb_token *lb_token_sequence_add(lb_token_set *set, lb_token_sequence *sequence);
+/* An alternative of the last token. */
+void lb_token_choice_add(lb_token_set *set, lb_token_sequence *sequence, lb_token_choice choice);
+const char *lb_token_set_keep(lb_token_set *set, const char *text);
+/* The row of a kind, a new one where the name is new. */
+int32_t lb_token_set_kind(lb_token_set *set, const char *name);
+
+/* log p of each of the `n` words of a row of logits, in f64: x - max - log(sum of exp(x - max)). */
+void lb_token_log_softmax(double *row, int64_t n);
+/* What row `at` of the sequence's logits says, as log-probabilities. */
+void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row);
+
+lb_status lb_token_set_read_json(lb_token_set *set, char *bytes, size_t size, lb_err *err); /* writes into them */
+lb_status lb_token_set_read_tensors(lb_token_set *set, lb_err *err);
+
+#endif

@@ -1,0 +1,172 @@
+/* Parity: do two runs give the same tokens the same probability?
+ *
+ * A side is a set of sequences of tokens, each token with the log-probability that the run gave it, read from a file. Both
+ * sides' sequences are paired, their tokens aligned, and what is compared is p (A, the reference: the trainer) and q (B: the
+ * server), per token t with target y, in f64 and natural logarithms:
+ *
+ *      d  = log p(y) - log q(y)
+ *      k3 = exp(d) - 1 - d >= 0, as expm1(d) - d; d is held to [-20, 20] and k3 to at most 10 first, as verl's `low_var_kl` does
+ *           (verl/trainer/ppo/core_algos.py); TRL's GRPO holds neither. How many tokens were held is told.
+ *      KL(p || q) = sum over v of p(v) (log p(v) - log q(v)), where both sides have full rows of logits
+ *      top-1: both sides' most probable token is the same
+ *      perplexity = exp(-mean log p(y))
+ *
+ * k3 is J. Schulman's estimator ("Approximating KL Divergence", 2020) of KL(q || p) from samples of q: the tokens should be what
+ * the server drew. A mean hides what is wrong with a few, so that every kind of token is a row of its own, and the verdict is
+ * that of the worst kind.
+ */
+#ifndef LASTBIT_PARITY_H
+#define LASTBIT_PARITY_H
+
+#include <lastbit/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- a side ------------------------------------------------------------------------------------------------------ */
+
+/* One of the alternatives that a server reports beside a token. */
+typedef struct lb_token_choice {
+    int64_t id;       /* -1: not told */
+    const char *text; /* NULL: not told */
+    double logp;
+} lb_token_choice;
+
+typedef struct lb_token {
+    int64_t id;       /* -1: not told */
+    const char *text; /* its piece of text, NULL: not told */
+    double logp;      /* natural logarithm of its probability after those before it; NaN: none was given */
+    int32_t kind;     /* row of the set's kinds, -1: not told */
+    int64_t top1;     /* the most probable token, -1: not told */
+    uint32_t first_choice, choices; /* rows of the sequence's choices */
+} lb_token;
+
+typedef struct lb_token_sequence {
+    const char *name; /* NULL: none */
+    lb_token *tokens;
+    uint32_t n, n_choices;
+    lb_token_choice *choices;
+    lb_tensor
+        logits; /* [positions, vocabulary]; row i is what was said after token i, of token i + 1; data NULL: none */
+    uint32_t *logit_of; /* per token: its position among the rows, where padding was left out */
+} lb_token_sequence;
+
+typedef struct lb_token_set lb_token_set;
+
+/* Reads a file. By its contents:
+ *
+ * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts), "logprobs",
+ *   "kinds" (names or numbers), "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1",
+ *   "top_logprobs"}; or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what servers answer:
+ *   OpenAI's completions and chat with logprobs, vLLM's prompt_logprobs, SGLang's meta_info.
+ * safetensors and .npz: tensors "token_ids" [N, T], "logprobs" [N, T] (or [N, T - 1]: none for the first token), "kinds",
+ *   "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them); a dimension N of 1 may
+ *   be left out. Where there are no "logprobs" they follow from "logits" and "token_ids".
+ *
+ * LB_ERR_CORRUPT names line and field; LB_ERR_INVALID: a file without log-probabilities. */
+LB_API lb_status lb_token_set_read(const char *path, lb_token_set **set, lb_err *err);
+LB_API void lb_token_set_free(lb_token_set *set);
+LB_API const char *lb_token_set_path(const lb_token_set *set);
+LB_API uint32_t lb_token_set_sequences(const lb_token_set *set, const lb_token_sequence **sequences);
+LB_API uint32_t lb_token_set_kinds(const lb_token_set *set, const char *const **names);
+
+/* ---- the comparison ---------------------------------------------------------------------------------------------- */
+
+typedef struct lb_parity_options {
+    size_t size;               /* sizeof(lb_parity_options) */
+    double threshold;          /* k3 of every kind below it passes */
+    uint32_t worst;            /* so many tokens are listed */
+    const lb_token_set *noise; /* another run of the first side: what it differs by is the noise floor; NULL: none */
+    void (*progress)(const char *what, uint64_t done, uint64_t total);
+} lb_parity_options;
+#define LB_PARITY_OPTIONS_INIT {sizeof(lb_parity_options), 1e-3, 10, NULL, NULL}
+
+/* Tokens of one kind, or of one range of positions. Means over `scored` tokens; NaN where there is nothing to take one of. */
+typedef struct lb_parity_row {
+    const char *name;
+    uint64_t count;     /* aligned tokens with a log-probability on both sides */
+    uint64_t full;      /* of them with full rows on both sides */
+    uint64_t chosen;    /* of them with a most probable token on both sides */
+    uint64_t held;      /* of them whose d or k3 was held */
+    uint64_t nonfinite; /* of them with an infinite d: a probability of 0 on one side; in no mean */
+    double k3, kl, top1, mean_abs, max_abs, mean; /* mean: of d, with its sign */
+    double perplexity_a, perplexity_b;
+    double noise; /* k3 of the same kind in the noise floor; NaN: none */
+} lb_parity_row;
+
+/* How the sides differ other than in their numbers, and what was done about it. */
+#define LB_PARITY_FINDINGS(X)                                                                                          \
+    X(SEQUENCE, "sequence")       /* one that the other side lacks, or has twice */                                    \
+    X(SHIFT, "shift")             /* log-probabilities stand at the token before or behind theirs */                   \
+    X(PADDING, "padding")         /* one side is padded */                                                             \
+    X(SPECIAL, "special-token")   /* a token at an end of every sequence that the other side lacks */                  \
+    X(TEMPLATE, "chat-template")  /* the same pieces between turns on one side only */                                 \
+    X(TOKENS, "tokenisation")     /* the same text in other pieces */                                                  \
+    X(DROPPED, "dropped")         /* tokens that one side lacks */                                                     \
+    X(REPEATED, "repeated")       /* a token that one side has twice */                                                \
+    X(TEXT, "text")               /* another text */                                                                   \
+    X(TEMPERATURE, "temperature") /* logits divided by something on one side */                                        \
+    X(FILTER, "filter")           /* top-k or top-p, renormalised, on one side */                                      \
+    X(SCALE, "scale")             /* other logarithm, sign, or probabilities in place of logarithms */                 \
+    X(POSITION, "position")       /* the difference grows along the sequence */                                        \
+    X(KIND, "kind")               /* tokens of some kinds alone are apart */                                           \
+    X(KINDS, "kinds")             /* the sides call the same token by other kinds */
+
+typedef enum lb_parity_finding_kind {
+#define LB_PARITY_FINDING_ENUM(name, text) LB_PARITY_##name,
+    LB_PARITY_FINDINGS(LB_PARITY_FINDING_ENUM)
+#undef LB_PARITY_FINDING_ENUM
+} lb_parity_finding_kind;
+LB_API const char *lb_parity_finding_name(lb_parity_finding_kind kind);
+
+typedef struct lb_parity_finding {
+    lb_parity_finding_kind kind;
+    bool corrected; /* the numbers are of what is left once it is undone */
+    char message[320];
+} lb_parity_finding;
+
+typedef struct lb_parity_token {
+    uint32_t sequence, a, b; /* row of A's sequences; places of the token in both */
+    double log_p, log_q, k3;
+} lb_parity_token;
+
+/* A's sequence and what stands against it, token by token. */
+typedef struct lb_parity_pair {
+    uint32_t a, b;           /* rows of the sequences */
+    lb_parity_token *tokens; /* aligned ones in order; log_q belongs to the place of the token after any shift */
+    uint32_t n;
+} lb_parity_pair;
+
+typedef enum lb_parity_verdict { LB_PARITY_PASS, LB_PARITY_FAIL, LB_PARITY_UNDECIDED } lb_parity_verdict;
+LB_API const char *lb_parity_verdict_name(lb_parity_verdict verdict);
+
+typedef struct lb_parity_report {
+    lb_parity_verdict verdict; /* UNDECIDED: nothing could be compared */
+    lb_parity_row all, *kinds, *positions;
+    uint32_t n_kinds, n_positions;
+    double noise_floor; /* k3 of all tokens of the noise pair; NaN: none given */
+    lb_parity_finding *findings;
+    uint32_t n_findings;
+    lb_parity_pair *pairs;
+    uint32_t n_pairs;
+    lb_parity_token *worst; /* of the largest k3, largest first */
+    uint32_t n_worst;
+} lb_parity_report;
+
+LB_API lb_status lb_parity_run(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *options,
+                               lb_parity_report **report, lb_err *err);
+LB_API void lb_parity_report_free(lb_parity_report *report);
+
+/* The report for a person; malloc'ed, NULL when out of memory. */
+LB_API char *lb_parity_text(const lb_parity_report *report, const lb_token_set *a, const lb_token_set *b,
+                            double threshold);
+/* Tokens of the pair `row` coloured by probability, from red (0) by yellow to green (1), A's line over B's, `width` columns wide; without
+ * `colour` a digit under each token: tenths of its probability. malloc'ed. */
+LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *a, uint32_t row, uint32_t width,
+                                bool colour);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
