@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static double threshold = 1e-3;
-static char *noise_path;
+static char *noise_path, *matrix_path, *work_folder;
 static int heat, worst = 10;
 
 static const struct poptOption options[] = {
@@ -19,13 +19,17 @@ static const struct poptOption options[] = {
      "another run of the first side: what it differs by is the noise floor", "FILE"},
     {"threshold", 0, POPT_ARG_DOUBLE, &threshold, 0, "k3 of every kind of token passes below this (0.001)", "K3"},
     {"heat", 0, POPT_ARG_NONE, &heat, 0, "print the tokens coloured by probability, both sides in parallel", NULL},
+    {"matrix", 0, POPT_ARG_STRING, &matrix_path, 0,
+     "run a command over variables, one at a time (`lastbit help tokens`)", "FILE"},
+    {"work", 0, POPT_ARG_STRING, &work_folder, 0,
+     "keep the runs of a matrix here, and take up those that lie there (FILE.runs)", "FOLDER"},
     {"worst", 0, POPT_ARG_INT, &worst, 0, "list so many tokens of the largest k3 (10)", "N"},
     POPT_TABLEEND,
 };
 
 static const lb_command command = {
     .name = "parity",
-    .synopsis = "FILE FILE",
+    .synopsis = "FILE FILE | --matrix FILE",
     .about =
         "Compares the log-probabilities that two runs gave the same tokens: a trainer and a server, a model before "
         "saving and after\n"
@@ -37,9 +41,10 @@ static const lb_command command = {
         "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
         "SGLang),\n"
         "safetensors and .npz (token_ids, logprobs, logits, kinds, mask). `lastbit help tokens` lists their fields.",
-    .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat",
+    .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat\n"
+               "  lastbit parity --matrix variables.json   # precision, adapter, fusion, cache ...: which one matters",
     .options = options,
-    .min_args = 2,
+    .min_args = 0,
     .max_args = 2,
 };
 
@@ -166,6 +171,59 @@ static int run(const lb_arguments *arguments)
     return rc;
 }
 
+static json_t *cell_json(const lb_parity_cell *cell)
+{
+    json_t *o =
+        json_pack("{s:s?,s:s?,s:s,s:s,s:s,s:i,s:f,s:b,s:b,s:b,s:s}", "variable", cell->variable, "value", cell->value,
+                  "command", cell->command, "out", cell->out, "verdict", lb_parity_verdict_name(cell->verdict), "exit",
+                  cell->exit, "seconds", cell->seconds, "resumed", cell->resumed, "scored", cell->scored, "matters",
+                  cell->matters, "message", cell->message);
+    json_object_set_new(o, "k3", cell->scored ? number(cell->reference.k3) : json_null());
+    json_object_set_new(o, "worst", number(cell->worst));
+    json_object_set_new(o, "baseline", number(cell->baseline));
+    return o;
+}
+
+static void print_matrix_json(const lb_parity_matrix *m)
+{
+    json_t *cells = json_array(), *matters = json_array();
+    for (uint32_t i = 0; i < m->n; i++) {
+        const lb_parity_cell *cell = &m->cells[i];
+        json_array_append_new(cells, cell_json(cell));
+        if (cell->matters) json_array_append_new(matters, json_sprintf("%s=%s", cell->variable, cell->value));
+    }
+    lb_print_json("parity", json_pack("{s:o,s:o,s:o,s:f}", "cells", cells, "matters", matters, "noise_floor",
+                                      number(m->noise_floor), "threshold", threshold));
+}
+
+/* 0: every run that ended passes; 1: some do not. */
+static int run_matrix(const lb_arguments *arguments)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
+    lb_parity_matrix *matrix = NULL;
+    char *work = work_folder ? strdup(work_folder) : malloc(strlen(matrix_path) + sizeof ".runs");
+    if (work && !work_folder) sprintf(work, "%s.runs", matrix_path);
+    o.threshold = threshold;
+    if (!arguments->json) o.progress = lb_progress;
+    lb_status status = work ? lb_parity_matrix_run(matrix_path, work, &o, &matrix, &err)
+                            : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    lb_progress_end();
+    free(work);
+    if (status != LB_OK)
+        return status == LB_ERR_INVALID ? lb_command_misused("parity", "%s", err.message)
+                                        : lb_command_fail("parity", &err);
+    bool same = true;
+    for (uint32_t i = 0; i < matrix->n; i++)
+        same &= matrix->cells[i].scored && matrix->cells[i].verdict == LB_PARITY_PASS;
+    char *text = arguments->json ? NULL : lb_parity_matrix_text(matrix, threshold);
+    if (arguments->json) print_matrix_json(matrix);
+    if (text) lb_print_text(text);
+    free(text);
+    lb_parity_matrix_free(matrix);
+    return same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
+}
+
 int lb_cmd_parity(int argc, const char **argv)
 {
     lb_arguments arguments;
@@ -175,9 +233,11 @@ int lb_cmd_parity(int argc, const char **argv)
         rc = lb_command_misused("parity", "--threshold: expected a number above 0");
     else if (worst < 0 || worst > 100000)
         rc = lb_command_misused("parity", "--worst %d: expected a number from 0 to 100000", worst);
+    else if (matrix_path ? arguments.n_args != 0 : arguments.n_args != 2)
+        rc = lb_command_misused("parity", "expected two token files, or --matrix FILE");
     else
-        rc = run(&arguments);
-    free(noise_path);
+        rc = matrix_path ? run_matrix(&arguments) : run(&arguments);
+    free(noise_path), free(matrix_path), free(work_folder);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -171,7 +171,15 @@ static const char TOKENS[] =
     "[sequences, tokens, "
     "vocabulary], row t being of token t + 1, as models return them. Logits on both sides give KL and top-1; where "
     "logprobs are left "
-    "out, they follow from logits and token_ids.\n";
+    "out, they follow from logits and token_ids.\n\n"
+    "`lastbit parity --matrix FILE` runs a command over variables, one at a time: the baseline (all at their first "
+    "value) twice, which gives the "
+    "noise floor, then every other value by itself. {out} is the token file that the command writes. Runs that ended "
+    "well are not "
+    "run again. FILE:\n\n"
+    "  {\"command\": \"python serve.py --precision {precision} --adapter {adapter} --out {out}\",\n"
+    "   \"variables\": {\"precision\": [\"bf16\", \"fp32\"], \"adapter\": [\"online\", \"merged\"]},\n"
+    "   \"reference\": \"trainer.jsonl\", \"seconds\": 600}\n";
 
 static void print_tokens(void)
 {

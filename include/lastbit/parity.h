@@ -166,6 +166,46 @@ LB_API char *lb_parity_text(const lb_parity_report *report, const lb_token_set *
 LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *a, uint32_t row, uint32_t width,
                                 bool colour);
 
+/* ---- elimination: one variable at a time --------------------------------------------------------------------------- */
+
+/* One run of the user's command. */
+typedef struct lb_parity_cell {
+    const char *variable, *value; /* NULL: the baseline, all variables at their first value, or its second run */
+    const char *command, *out;
+    int exit; /* 128 + N: ended by signal N; -1: it ran out of time */
+    double seconds;
+    bool resumed, scored;      /* taken from an earlier run; has a token file that could be compared */
+    lb_parity_row reference;   /* all tokens against the reference; worst: of the worst kind */
+    lb_parity_verdict verdict; /* against the reference */
+    double worst, baseline,
+        worst_baseline; /* k3 of the worst kind; of all tokens, and of the worst kind, against the baseline */
+    bool matters;       /* it changes the verdict, or stands above noise and threshold from the baseline */
+    char message[240];  /* why it could not be scored */
+} lb_parity_cell;
+
+typedef struct lb_parity_matrix {
+    lb_parity_cell *cells; /* baseline, its second run, then variable by variable */
+    uint32_t n;
+    double noise_floor; /* k3 of the baseline's two runs */
+    char **texts;       /* what the cells point to */
+    uint32_t n_texts;
+} lb_parity_matrix;
+
+/* Runs the commands that a JSON file describes:
+ *
+ *   {"command": "python serve.py --precision {precision} --adapter {adapter} --out {out}",
+ *    "variables": {"precision": ["bf16", "fp32"], "adapter": ["online", "merged"]},
+ *    "reference": "trainer.jsonl", "seconds": 600}
+ *
+ * by /bin/sh: the baseline twice (its noise floor), then each other value of each variable by itself. `{out}` is a token file that the
+ * command writes, in the folder `work`; "reference" (beside the JSON file) is what each is compared with, the baseline where it is left out;
+ * "seconds" ends a run. Runs that ended well are noted in WORK/runs.jsonl and not run again. LB_ERR_INVALID names what is wrong
+ * with the file. */
+LB_API lb_status lb_parity_matrix_run(const char *path, const char *work, const lb_parity_options *options,
+                                      lb_parity_matrix **matrix, lb_err *err);
+LB_API void lb_parity_matrix_free(lb_parity_matrix *matrix);
+LB_API char *lb_parity_matrix_text(const lb_parity_matrix *matrix, double threshold); /* malloc'ed */
+
 #ifdef __cplusplus
 }
 #endif

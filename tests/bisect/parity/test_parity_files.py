@@ -86,7 +86,9 @@ def test_formats_of_one_run_give_the_same_answer(lastbit, tmp_path):
     write(tmp_path / "b.jsonl", b.sequences())
     (tmp_path / "b.json").write_text(json.dumps(b.sequences(), indent=1))
     rows = [
-        dict(sequence=s["id"], position=t, token_id=i, logprob=p) for s in b.sequences() for t, (i, p) in enumerate(zip(s["token_ids"], s["logprobs"]))
+        dict(sequence=s["id"], position=t, token_id=i, logprob=p)
+        for s in b.sequences()
+        for t, (i, p) in enumerate(zip(s["token_ids"], s["logprobs"]))
     ]
     write(tmp_path / "tokens.jsonl", rows)
     answers = [lastbit.json("parity", first, tmp_path / name, expect=0) for name in ("b.jsonl", "b.json", "b.npz", "b.safetensors", "tokens.jsonl")]
@@ -106,7 +108,13 @@ def test_answers_of_servers_are_read(lastbit, tmp_path):
         openai.append(dict(id=s["id"], choices=[dict(index=0, logprobs=dict(tokens=texts, token_logprobs=scores, top_logprobs=None))]))
         content = [dict(token=t, logprob=p, bytes=None, top_logprobs=[]) for t, p in zip(texts, scores)]
         chat.append(dict(id=s["id"], choices=[dict(logprobs=dict(content=content))]))
-        prompt = [None, *({str(i): dict(logprob=p, rank=3, decoded_token=t), "2": dict(logprob=-0.1, rank=1)} for i, t, p in zip(ids[1:cut], texts[1:cut], scores[1:cut]))]
+        prompt = [
+            None,
+            *(
+                {str(i): dict(logprob=p, rank=3, decoded_token=t), "2": dict(logprob=-0.1, rank=1)}
+                for i, t, p in zip(ids[1:cut], texts[1:cut], scores[1:cut])
+            ),
+        ]
         rest = dict(token_ids=ids[cut:], tokens=texts[cut:], token_logprobs=scores[cut:])
         vllm.append(dict(id=s["id"], choices=[dict(prompt_token_ids=ids[:cut], prompt_logprobs=prompt, logprobs=rest)]))
         rows = [[p, i, t] for i, t, p in zip(ids, texts, scores)]
@@ -299,9 +307,7 @@ def test_impossible_and_far_tokens_are_counted_apart(lastbit, tmp_path):
 
 def test_differences_that_grow_along_the_sequence_are_said(lastbit, tmp_path):
     a = Side(10)
-    grown = [
-        dict(s, logprobs=[None, *(p + 0.002 * 1.12**t * (-1) ** t for t, p in enumerate(s["logprobs"][1:]))]) for s in a.sequences()
-    ]
+    grown = [dict(s, logprobs=[None, *(p + 0.002 * 1.12**t * (-1) ** t for t, p in enumerate(s["logprobs"][1:]))]) for s in a.sequences()]
     answer = lastbit.json("parity", write(tmp_path / "a.jsonl", a.sequences()), write(tmp_path / "b.jsonl", grown), expect=1)
     assert "position" in kinds_of(answer)
 
