@@ -8,7 +8,7 @@
 #include "exits.h"
 
 #include <lastbit/lacking.h>
-#include "parity.h"
+#include "diff_tokens.h"
 #include "routing_diff.h"
 
 #include <math.h>
@@ -383,7 +383,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     if (options->digests_only) return LB_OK;
     const lb_program_view *first = w->swapped ? w->b : w->a, *second = w->swapped ? w->a : w->b;
     LB_TRY(lb_routing_diff_add(first, second, s->rules, w->report, err));
-    return lb_parity_add(first, second, options, w->report, err);
+    return lb_diff_tokens_add(first, second, options, w->report, err);
 }
 
 /* The programs of one side, and what they become. */
@@ -589,7 +589,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
     if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) say_lacks(&s);
     if (status == LB_OK && s.report->n_missing)
         s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
-    if (status == LB_OK) lb_parity_finish(s.report);
+    if (status == LB_OK) lb_diff_tokens_finish(s.report);
     if (status == LB_OK) lb_diff_name_orders(s.report, a, b, options, s.swapped);
     if (status == LB_OK)
         *out = s.report;

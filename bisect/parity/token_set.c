@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Room for one more behind `n`: grown at powers of two. NULL when out of memory, and the array is as it was. */
 static void *grown(void *array, size_t n, size_t width)
@@ -122,13 +123,28 @@ static lb_status is_json(const char *path, bool *json, lb_err *err)
     return LB_OK;
 }
 
+/* Files of tensors open as a program of named sources and nothing else. */
+static bool holds_a_run(lb_capture *file)
+{
+    const int64_t *steps;
+    const int32_t *ranks;
+    const lb_program *p;
+    if (!lb_capture_steps(file, &steps) || !lb_capture_ranks(file, &ranks)) return true;
+    if (lb_capture_program(file, ranks[0], steps[0], &p, NULL) != LB_OK) return true;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (!lb_op_is_source(p, &p->ops[i])) return true;
+    return false;
+}
+
 static lb_status read_file(lb_token_set *set, lb_err *err)
 {
+    struct stat st;
     bool json = false;
-    LB_TRY(is_json(set->path, &json, err));
+    const bool folder = stat(set->path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (!folder) LB_TRY(is_json(set->path, &json, err));
     if (!json) {
         LB_TRY(lb_capture_open(set->path, &set->file, err));
-        return lb_token_set_read_tensors(set, err);
+        return holds_a_run(set->file) ? lb_token_set_read_capture(set, err) : lb_token_set_read_tensors(set, err);
     }
     size_t size;
     char *bytes = whole_file(set->path, &size, err);

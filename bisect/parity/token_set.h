@@ -14,6 +14,7 @@ struct lb_token_set {
     char **texts; /* what the sequences point to */
     size_t n_texts;
     lb_capture *file; /* which holds the logits */
+    bool approximate; /* some rows were not kept, and replay could not give their very bits */
     bool failed;      /* out of memory */
 };
 
@@ -34,5 +35,6 @@ void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row);
 
 lb_status lb_token_set_read_json(lb_token_set *set, char *bytes, size_t size, lb_err *err); /* writes into them */
 lb_status lb_token_set_read_tensors(lb_token_set *set, lb_err *err);
+lb_status lb_token_set_read_capture(lb_token_set *set, lb_err *err);
 
 #endif

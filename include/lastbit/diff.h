@@ -79,7 +79,7 @@ typedef struct lb_diff_structure {
     const char *ops_a, *ops_b; /* comma-separated names with counts: "aten::bmm x2, aten::_softmax" */
 } lb_diff_structure;
 
-/* What both sides say of the tokens of one kind: definitions in bisect/diff/parity.h. */
+/* What both sides say of the tokens of one kind: definitions in bisect/diff/diff_tokens.h. */
 typedef struct lb_diff_tokens {
     const char
         *kind; /* "text", "ignored" (the target is the loss's ignore_index), "greedy" (no targets), or a name given */

@@ -56,6 +56,8 @@ typedef struct lb_token_set lb_token_set;
 
 /* Reads a file. By its contents:
  *
+ * a capture: what the recorded model said of the tokens that it read (its first rank), of the kinds that its own inputs tell; without
+ *   full rows, for `lastbit diff` compares those.
  * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts), "logprobs",
  *   "kinds" (names or numbers), "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1",
  *   "top_logprobs"}; or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what servers answer:

@@ -36,7 +36,7 @@ def scores(lastbit, capture, folder):
 
 
 def expected(p, q, y):
-    """The definitions of bisect/diff/parity.h, for rows that are all of one kind."""
+    """The definitions of bisect/diff/diff_tokens.h, for rows that are all of one kind."""
     row = dict(kl=(np.exp(p) * (p - q)).sum(1).mean(), top1=(p.argmax(1) == q.argmax(1)).mean())
     if (y >= 0).all():
         d = np.take_along_axis(p - q, y[:, None], 1)[:, 0]

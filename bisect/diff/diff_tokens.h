@@ -13,8 +13,8 @@
  * Tokens are the rows of what goes into a loss over a vocabulary (_log_softmax with nll_loss), in the order of execution;
  * where a program has none, of what leaves the language-model head, and then y is A's most probable token.
  */
-#ifndef LB_BISECT_PARITY_H
-#define LB_BISECT_PARITY_H
+#ifndef LB_BISECT_DIFF_TOKENS_H
+#define LB_BISECT_DIFF_TOKENS_H
 
 #include "regenerated.h"
 
@@ -22,9 +22,9 @@
 
 /* Adds the tokens of one step to the report, by kind: of a rank against its partner, or against the ranks that stand for it. Sides whose tokens do not match (another number, other
  * targets) add a finding in place of numbers. */
-lb_status lb_parity_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
-                        lb_diff_report *report, lb_err *err);
+lb_status lb_diff_tokens_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
+                             lb_diff_report *report, lb_err *err);
 /* Sums become means. */
-void lb_parity_finish(lb_diff_report *report);
+void lb_diff_tokens_finish(lb_diff_report *report);
 
 #endif

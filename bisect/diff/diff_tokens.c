@@ -1,7 +1,8 @@
-/* Log-probabilities of two runs: see parity.h. */
-#include "parity.h"
+/* Log-probabilities of two runs: see diff_tokens.h. */
+#include "diff_tokens.h"
 
 #include "diff_report.h"
+#include "token_heads.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,140 +10,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of logits or log-probabilities, and what they are to predict. */
-typedef struct head {
-    uint32_t scores, targets; /* values; targets LB_NONE: none */
-    bool normalised;          /* scores are log-probabilities */
-    int64_t ignored;          /* the target that counts for nothing */
-} head;
-
 /* Those of some parts of a side. */
 typedef struct heads {
     lb_regenerated *regenerated;
     uint32_t first_part, parts;
-    head *list;
-    uint32_t count;
-    int64_t rows, columns;
+    lb_token_heads found;
 } heads;
 
-/* ---- finding them ---- */
-
-static const lb_arg *arg_of(const lb_program *p, const lb_op *op, uint32_t i, lb_arg_tag tag)
+static bool is_of(void *context, uint32_t op, uint32_t value)
 {
-    return i < op->args && lb_op_args(p, op)[i].tag == tag ? &lb_op_args(p, op)[i] : NULL;
-}
-
-static bool same_contents(const lb_program *p, uint32_t x, uint32_t y)
-{
-    const lb_value *a = &p->values[x], *b = &p->values[y];
-    return a->storage == b->storage && a->version == b->version && a->layout.offset == b->layout.offset;
-}
-
-static bool is_named(const lb_program *p, const lb_op *op, const char *name)
-{
-    const char *text = lb_op_name(p, op);
-    size_t n = strlen(name);
-    return strncmp(text, name, n) == 0 && (text[n] == '\0' || text[n] == '.');
-}
-
-static void add_head(heads *h, const lb_program *p, head found)
-{
-    const lb_layout *l = &p->values[found.scores].layout;
-    if (l->ndim < 1) return;
-    int64_t columns = l->shape[l->ndim - 1];
-    if (columns < 2 || (h->count && columns != h->columns)) return;
-    h->columns = columns;
-    h->rows += lb_layout_numel(l) / columns;
-    APPEND(h->list, h->count, found);
-}
-
-static bool is_of(const heads *h, uint32_t part)
-{
+    const heads *h = context;
+    const lb_program_view *side = h->regenerated->side;
+    const uint32_t part =
+        value == LB_NONE ? lb_program_view_part_of(side, op) : lb_program_view_part_of_value(side, value);
     return part >= h->first_part && part - h->first_part < h->parts;
 }
 
-/* nll_loss(self, target, weight, reduction, ignore_index) of a _log_softmax's result. */
-static void find_losses(heads *h, const lb_program *p)
+static lb_status open_heads(lb_regenerated *regenerated, uint32_t first_part, uint32_t parts, heads *h, lb_err *err)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const lb_op *op = &p->ops[i];
-        if (!is_of(h, lb_program_view_part_of(h->regenerated->side, i))) continue;
-        if (op->phase != LB_PHASE_FORWARD || !is_named(p, op, "aten::nll_loss_forward")) continue;
-        const lb_arg *self = arg_of(p, op, 0, LB_ARG_VALUE), *target = arg_of(p, op, 1, LB_ARG_VALUE);
-        const lb_arg *ignored = arg_of(p, op, 4, LB_ARG_INT);
-        if (!self || !target) continue;
-        for (uint32_t k = i; k-- > 0;) {
-            const lb_op *soft = &p->ops[k];
-            if (!is_named(p, soft, "aten::_log_softmax") || lb_op_results(p, soft)[0] == LB_NONE) continue;
-            if (!same_contents(p, lb_op_results(p, soft)[0], self->u.value)) continue;
-            add_head(h, p, (head){lb_op_results(p, soft)[0], target->u.value, true, ignored ? ignored->u.i : -100});
-            break;
-        }
-    }
-}
-
-static bool names_a_head(const char *path)
-{
-    static const char *const names[] = {"lm_head", "head", "embed_out", "output_layer", "output"};
-    const char *last = strrchr(path, '.');
-    last = last ? last + 1 : path;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(last, names[i]) == 0) return true;
-    return false;
-}
-
-/* The result of a module around the head that has its shape, left last: what is done to the logits behind the head (a soft cap, a scale)
- * is done to them. The head's own where there is none. */
-static uint32_t final_logits(const lb_program *p, uint32_t row)
-{
-    const lb_boundary *head = &p->boundaries[row];
-    uint32_t value = head->value;
-    for (uint32_t i = row + 1; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        if (b->value == LB_NONE || b->recompute) continue;
-        if (b->scope == head->scope) break; /* the next call */
-        if (b->output && lb_dtype_is_float(p->values[b->value].dtype) &&
-            lb_layout_same_shape(&p->values[b->value].layout, &p->values[head->value].layout))
-            value = b->value;
-    }
-    return value;
-}
-
-/* What left the model as the language-model head's result, where nothing normalised it. */
-static void find_logits(heads *h, const lb_program *p)
-{
-    for (uint32_t i = 0; i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        if (!b->output || b->recompute || b->position || b->value == LB_NONE) continue;
-        if (!is_of(h, lb_program_view_part_of_value(h->regenerated->side, b->value))) continue;
-        if (!names_a_head(lb_program_text(p, p->scopes[b->scope].path))) continue;
-        if (lb_dtype_is_float(p->values[b->value].dtype)) add_head(h, p, (head){final_logits(p, i), LB_NONE, false, 0});
-    }
-}
-
-static heads open_heads(lb_regenerated *regenerated, uint32_t first_part, uint32_t parts)
-{
-    heads h = {.regenerated = regenerated, .first_part = first_part, .parts = parts};
-    find_losses(&h, regenerated->program);
-    if (!h.count) find_logits(&h, regenerated->program);
-    return h;
+    *h = (heads){.regenerated = regenerated, .first_part = first_part, .parts = parts};
+    return lb_token_heads_find(regenerated->program, is_of, h, &h->found, err);
 }
 
 static void want_heads(const heads *h)
 {
-    for (uint32_t i = 0; i < h->count; i++) {
-        lb_regenerated_want(h->regenerated, h->list[i].scores);
-        lb_regenerated_want(h->regenerated, h->list[i].targets);
+    for (uint32_t i = 0; i < h->found.n; i++) {
+        lb_regenerated_want(h->regenerated, h->found.list[i].scores);
+        lb_regenerated_want(h->regenerated, h->found.list[i].targets);
     }
 }
 
 /* Ranks that share a model's weights out (tensor parallelism) score the same tokens, each all of them: the first speaks for all. Ranks that
  * share the batch out score its tokens one behind the other. */
-static void keep_first_reading(heads *h, const heads *other)
+static lb_status keep_first_reading(heads *h, const heads *other, lb_err *err)
 {
-    if (h->parts == 1 || h->rows != (int64_t)h->parts * other->rows) return;
-    free(h->list);
-    *h = open_heads(h->regenerated, h->first_part, 1);
+    if (h->parts == 1 || h->found.rows != (int64_t)h->parts * other->found.rows) return LB_OK;
+    lb_token_heads_release(&h->found);
+    return open_heads(h->regenerated, h->first_part, 1, h, err);
 }
 
 /* ---- rows ---- */
@@ -158,7 +62,7 @@ typedef struct cursor {
     bool open, exact;
 } cursor;
 
-static bool open_targets(cursor *c, const head *head)
+static bool open_targets(cursor *c, const lb_token_head *head)
 {
     lb_tensor t;
     bool exact;
@@ -173,11 +77,11 @@ static bool open_targets(cursor *c, const head *head)
 
 static bool open_head(cursor *c)
 {
-    const head *head = &c->h->list[c->head];
+    const lb_token_head *head = &c->h->found.list[c->head];
     bool exact = false;
     c->at = 0, c->open = true;
-    c->rows = lb_layout_numel(&c->h->regenerated->program->values[head->scores].layout) / c->h->columns;
-    if (!c->row) c->row = malloc((size_t)c->h->columns * sizeof *c->row);
+    c->rows = lb_layout_numel(&c->h->regenerated->program->values[head->scores].layout) / c->h->found.columns;
+    if (!c->row) c->row = malloc((size_t)c->h->found.columns * sizeof *c->row);
     if (!c->row || !open_targets(c, head)) return false;
     if (!lb_regenerated_value(c->h->regenerated, head->scores, &c->scores, &exact)) c->scores.data = NULL;
     c->exact &= exact;
@@ -195,10 +99,10 @@ static bool next_row(cursor *c, int64_t *target, bool *ignored)
 {
     while (!c->open || c->at == c->rows) {
         c->head += c->open;
-        if (c->head >= c->h->count || !open_head(c)) return false;
+        if (c->head >= c->h->found.n || !open_head(c)) return false;
     }
     *target = c->targets ? c->targets[c->at] : -1;
-    *ignored = c->targets && *target == c->h->list[c->head].ignored;
+    *ignored = c->targets && *target == c->h->found.list[c->head].ignored;
     c->at++;
     return true;
 }
@@ -219,8 +123,8 @@ static bool load_row(cursor *c)
     int64_t rest = c->at - 1, offset = 0;
     for (int32_t d = l->ndim - 1; d-- > 0; rest /= l->shape[d]) offset += rest % l->shape[d] * l->stride[d];
     const char *from = (const char *)c->scores.data + offset * (int64_t)(lb_dtype_bits(c->scores.dtype) / 8);
-    lb_load_f64_strided(c->row, c->scores.dtype, from, l->stride[l->ndim - 1], (size_t)c->h->columns);
-    if (!c->h->list[c->head].normalised) normalise(c->row, c->h->columns);
+    lb_load_f64_strided(c->row, c->scores.dtype, from, l->stride[l->ndim - 1], (size_t)c->h->found.columns);
+    if (!c->h->found.list[c->head].normalised) normalise(c->row, c->h->found.columns);
     return true;
 }
 
@@ -277,7 +181,7 @@ static const char *kind_of(const lb_diff_options *o, int64_t index, int64_t rows
 
 static void compare_rows(cursor *a, cursor *b, const lb_diff_options *options, lb_diff_report *report)
 {
-    const int64_t rows = a->h->rows, columns = a->h->columns;
+    const int64_t rows = a->h->found.rows, columns = a->h->found.columns;
     for (int64_t i = 0; i < rows; i++) {
         int64_t ya, yb;
         bool ignored_a, ignored_b;
@@ -303,7 +207,7 @@ static bool same_targets(const heads *a, const heads *b)
 {
     cursor x = {.h = a}, y = {.h = b};
     bool same = true;
-    for (int64_t i = 0; same && i < a->rows; i++) {
+    for (int64_t i = 0; same && i < a->found.rows; i++) {
         int64_t ya, yb;
         bool ia, ib;
         same = next_row(&x, &ya, &ia) && next_row(&y, &yb, &ib) && ia == ib && (ia || ya == yb);
@@ -315,16 +219,17 @@ static bool same_targets(const heads *a, const heads *b)
 static void compare_heads(const heads *a, const heads *b, const lb_diff_options *options, lb_diff_report *report)
 {
     char text[200];
-    if (a->rows != b->rows || a->columns != b->columns || a->list[0].normalised != b->list[0].normalised) {
+    if (a->found.rows != b->found.rows || a->found.columns != b->found.columns ||
+        a->found.list[0].normalised != b->found.list[0].normalised) {
         snprintf(text, sizeof text,
-                 "the sides score %" PRId64 " and %" PRId64 " tokens over %" PRId64 " and %" PRId64 " words", a->rows,
-                 b->rows, a->columns, b->columns);
+                 "the sides score %" PRId64 " and %" PRId64 " tokens over %" PRId64 " and %" PRId64 " words",
+                 a->found.rows, b->found.rows, a->found.columns, b->found.columns);
         lb_report_finding(report, text);
         return;
     }
-    if (options->kinds && a->rows != options->n_kinds) {
+    if (options->kinds && a->found.rows != options->n_kinds) {
         snprintf(text, sizeof text, "kinds of %" PRId64 " tokens were given, the step has %" PRId64, options->n_kinds,
-                 a->rows);
+                 a->found.rows);
         lb_report_finding(report, text);
     }
     if (!same_targets(a, b)) {
@@ -343,24 +248,25 @@ static lb_status compare_parts(lb_regenerated *wa, lb_regenerated *wb, const lb_
     heads *x = calloc(groups, sizeof *x), *y = calloc(groups, sizeof *y);
     lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t g = 0; status == LB_OK && g < groups; g++) {
-        x[g] = open_heads(wa, g * (na / groups), na / groups);
-        y[g] = open_heads(wb, g * (nb / groups), nb / groups);
-        if (!x[g].count || !y[g].count) continue;
-        keep_first_reading(&x[g], &y[g]), keep_first_reading(&y[g], &x[g]);
+        status = open_heads(wa, g * (na / groups), na / groups, &x[g], err);
+        if (status == LB_OK) status = open_heads(wb, g * (nb / groups), nb / groups, &y[g], err);
+        if (status != LB_OK || !x[g].found.n || !y[g].found.n) continue;
+        status = keep_first_reading(&x[g], &y[g], err);
+        if (status == LB_OK) status = keep_first_reading(&y[g], &x[g], err);
         want_heads(&x[g]), want_heads(&y[g]);
     }
     if (status == LB_OK) status = lb_regenerated_run(wa, err);
     if (status == LB_OK) status = lb_regenerated_run(wb, err);
     for (uint32_t g = 0; x && y && g < groups; g++) {
-        if (status == LB_OK && x[g].count && y[g].count) compare_heads(&x[g], &y[g], options, report);
-        free(x[g].list), free(y[g].list);
+        if (status == LB_OK && x[g].found.n && y[g].found.n) compare_heads(&x[g], &y[g], options, report);
+        lb_token_heads_release(&x[g].found), lb_token_heads_release(&y[g].found);
     }
     free(x), free(y);
     return status;
 }
 
-lb_status lb_parity_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
-                        lb_diff_report *report, lb_err *err)
+lb_status lb_diff_tokens_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
+                             lb_diff_report *report, lb_err *err)
 {
     lb_regenerated wa, wb;
     LB_TRY(lb_regenerated_init(a, &wa, err));
@@ -373,7 +279,7 @@ lb_status lb_parity_add(const lb_program_view *a, const lb_program_view *b, cons
     return status;
 }
 
-void lb_parity_finish(lb_diff_report *report)
+void lb_diff_tokens_finish(lb_diff_report *report)
 {
     for (uint32_t i = 0; i < report->n_tokens; i++) {
         lb_diff_tokens *t = &report->tokens[i];

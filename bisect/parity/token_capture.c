@@ -1,0 +1,292 @@
+/* Token sets of captures: what a recorded model said of the tokens that it read.
+ *
+ * A forward pass reads numbers of tokens [N, T], by an embedding, and gives rows of logits [N, T, V] (or of the last token alone). Row t
+ * is of token t + 1 of the same pass, or of the first token of the next: passes of one token go on where the pass before them
+ * ended, as decoding from a cache does; a pass of several tokens begins new sequences.
+ */
+#include "regenerated.h"
+#include "token_heads.h"
+#include "token_set.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One forward pass. */
+typedef struct pass {
+    const lb_token_head *head;
+    uint32_t ids, types, mask; /* values; LB_NONE: none */
+    int64_t batch, tokens;
+    int64_t *numbers, *type, *masked; /* [batch, tokens] */
+} pass;
+
+typedef struct reader {
+    lb_token_set *set;
+    lb_regenerated *regenerated;
+    const lb_program *program;
+    uint32_t first, sequences; /* of the set: those that are open */
+    double *last;              /* the row behind the last token of each of them */
+    bool *ended;               /* which have one */
+    int64_t columns;
+    bool approximate;
+    lb_err *err;
+} reader;
+
+/* ---- what a pass reads ---- */
+
+static bool is_called(const lb_program *p, const lb_op *op, const char *name)
+{
+    const char *text = lb_op_name(p, op);
+    const size_t n = strlen(name);
+    return strncmp(text, name, n) == 0 && (text[n] == '\0' || text[n] == '.');
+}
+
+static bool is_integers(const lb_program *p, uint32_t value)
+{
+    return lb_dtype_is_integer(p->values[value].dtype);
+}
+
+/* The first embedding since the head before with a row per word (vocabularies are padded up), whose numbers fit the `rows` of the head: all of
+ * them, or one of each sequence. LB_NONE: there is none. */
+static uint32_t ids_of(const lb_program *p, uint32_t begin, const lb_token_head *head, int64_t columns, int64_t rows)
+{
+    uint32_t found = LB_NONE;
+    for (uint32_t i = begin; i < head->op && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (op->phase != LB_PHASE_FORWARD || !is_called(p, op, "aten::embedding") || op->args < 2) continue;
+        const lb_arg *args = lb_op_args(p, op);
+        if (args[0].tag != LB_ARG_VALUE || args[1].tag != LB_ARG_VALUE || !is_integers(p, args[1].u.value)) continue;
+        const lb_layout *ids = &p->values[args[1].u.value].layout;
+        const int64_t words = p->values[args[0].u.value].layout.shape[0],
+                      tokens = ids->ndim ? ids->shape[ids->ndim - 1] : 1;
+        const int64_t numbers = lb_layout_numel(ids), batch = tokens ? numbers / tokens : 0;
+        if (!batch || rows > numbers || rows % batch) continue;
+        if (words >= columns && words < columns + 1024) return args[1].u.value;
+        if (found == LB_NONE) found = args[1].u.value;
+    }
+    return found;
+}
+
+static uint32_t input_of(const lb_program *p, const char *const *names, const lb_layout *like)
+{
+    for (uint32_t v = 0; v < p->n_values; v++)
+        for (uint32_t n = 0; names[n]; n++)
+            if (p->values[v].name != LB_NONE && strcmp(lb_program_text(p, p->values[v].name), names[n]) == 0 &&
+                lb_layout_same_shape(&p->values[v].layout, like))
+                return v;
+    return LB_NONE;
+}
+
+static bool has_op(const lb_program *p, const char *name)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (is_called(p, &p->ops[i], name)) return true;
+    return false;
+}
+
+static int64_t *load_numbers(const reader *r, uint32_t value, int64_t n)
+{
+    lb_tensor t;
+    bool exact;
+    if (value == LB_NONE || !lb_regenerated_value(r->regenerated, value, &t, &exact) || lb_layout_numel(&t.layout) != n)
+        return NULL;
+    int64_t *list = malloc((size_t)n * sizeof *list + 1);
+    double *wide = malloc((size_t)n * sizeof *wide + 1);
+    int64_t done = 0;
+    for (lb_rows rows = lb_rows_of(&t.layout); list && wide && lb_rows_next(&rows); done += rows.count)
+        lb_load_f64_strided(wide + done, t.dtype, (char *)t.data + rows.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8),
+                            rows.stride, (size_t)rows.count);
+    for (int64_t i = 0; list && wide && i < n; i++) list[i] = (int64_t)wide[i];
+    free(wide);
+    return list;
+}
+
+static pass pass_of(const reader *r, uint32_t begin, const lb_token_head *head)
+{
+    static const char *const types[] = {"input:mm_token_type_ids", "input:token_type_ids", NULL},
+                             *const mask[] = {"input:attention_mask", NULL};
+    pass x = {.head = head, .types = LB_NONE, .mask = LB_NONE};
+    const int64_t rows = lb_layout_numel(&r->program->values[head->scores].layout) / r->columns;
+    x.ids = ids_of(r->program, begin, head, r->columns, rows);
+    if (x.ids == LB_NONE) return x;
+    const lb_layout *l = &r->program->values[x.ids].layout;
+    x.tokens = l->ndim ? l->shape[l->ndim - 1] : 1;
+    x.batch = x.tokens ? lb_layout_numel(l) / x.tokens : 0;
+    x.types = input_of(r->program, types, l), x.mask = input_of(r->program, mask, l);
+    return x;
+}
+
+/* ---- kinds ---- */
+
+/* Numbers that the model itself looks for among the tokens, to put features of images in their place. */
+static bool is_placeholder(const lb_program *p, const pass *x, int64_t number)
+{
+    for (uint32_t i = 0; i < x->head->op && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        const lb_arg *args = lb_op_args(p, op);
+        if (!is_called(p, op, "aten::eq") || op->args < 2 || args[0].tag != LB_ARG_VALUE || args[1].tag != LB_ARG_INT)
+            continue;
+        if (p->values[args[0].u.value].storage == p->values[x->ids].storage && args[1].u.i == number) return true;
+    }
+    return false;
+}
+
+static int32_t kind_of(const reader *r, const pass *x, int64_t at, bool placeholders)
+{
+    static const char *const types[] = {"text", "image", "video", "audio"};
+    if (x->type && x->type[at] >= 0 && x->type[at] < 4) return lb_token_set_kind(r->set, types[x->type[at]]);
+    if (placeholders)
+        return lb_token_set_kind(r->set, is_placeholder(r->program, x, x->numbers[at]) ? "image" : "text");
+    return -1;
+}
+
+/* ---- rows ---- */
+
+typedef struct rows {
+    lb_tensor scores;
+    int64_t count, width; /* rows; of each sequence */
+    bool normalised;
+} rows;
+
+static void load_row(const rows *x, int64_t at, double *row)
+{
+    const lb_layout *l = &x->scores.layout;
+    int64_t offset = 0;
+    for (int32_t d = l->ndim - 1; d-- > 0; at /= l->shape[d]) offset += at % l->shape[d] * l->stride[d];
+    const char *from = (const char *)x->scores.data + offset * (int64_t)(lb_dtype_bits(x->scores.dtype) / 8);
+    const int64_t columns = l->shape[l->ndim - 1];
+    lb_load_f64_strided(row, x->scores.dtype, from, l->stride[l->ndim - 1], (size_t)columns);
+    if (!x->normalised) lb_token_log_softmax(row, columns);
+}
+
+static int64_t most_probable(const double *row, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t v = 1; v < n; v++)
+        if (row[v] > row[best]) best = v;
+    return best;
+}
+
+/* The sequences that the rows of a pass belong to: open ones for a single token, new ones otherwise. */
+static lb_status open_sequences(reader *r, const pass *x, bool goes_on)
+{
+    if (goes_on) return LB_OK;
+    r->first = r->set->n, r->sequences = (uint32_t)x->batch;
+    for (int64_t i = 0; i < x->batch; i++)
+        if (!lb_token_set_add(r->set, NULL)) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+    free(r->last), free(r->ended);
+    r->last = malloc((size_t)(x->batch * r->columns) * sizeof *r->last + 1),
+    r->ended = calloc((size_t)x->batch + 1, sizeof *r->ended);
+    return r->last && r->ended ? LB_OK : lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+}
+
+static void add_sequence(reader *r, const pass *x, const rows *scores, int64_t s, bool placeholders)
+{
+    lb_token_sequence *q = &r->set->sequences[r->first + s];
+    double *row = r->last + s * r->columns;
+    const int64_t lacking = x->tokens - scores->width; /* tokens before the first that has a row */
+    for (int64_t t = 0; t < x->tokens; t++) {
+        const int64_t at = s * x->tokens + t;
+        if (x->masked && x->masked[at] == 0) continue;
+        lb_token *token = lb_token_sequence_add(r->set, q);
+        if (!token) return;
+        token->id = x->numbers[at], token->kind = kind_of(r, x, at, placeholders);
+        if (r->ended[s]) {
+            token->top1 = most_probable(row, r->columns);
+            if (token->id >= 0 && token->id < r->columns) token->logp = row[token->id];
+        }
+        r->ended[s] = t >= lacking;
+        if (r->ended[s]) load_row(scores, s * scores->width + t - lacking, row);
+    }
+}
+
+static lb_status read_pass(reader *r, pass *x)
+{
+    rows scores = {.normalised = x->head->normalised};
+    bool exact = false;
+    if (x->ids == LB_NONE || !x->batch) return LB_OK;
+    if (!lb_regenerated_value(r->regenerated, x->head->scores, &scores.scores, &exact))
+        return lb_fail(r->err, LB_ERR_NOT_CAPTURED,
+                       "%s: log-probabilities were not kept and could not be replayed; record with --level ops",
+                       r->set->path);
+    r->approximate |= !exact;
+    scores.count = lb_layout_numel(&scores.scores.layout) / r->columns;
+    scores.width = scores.count / x->batch;
+    if (scores.width < 1 || scores.width > x->tokens || scores.count != scores.width * x->batch)
+        return LB_OK; /* of something else */
+    x->numbers = load_numbers(r, x->ids, x->batch * x->tokens);
+    x->type = load_numbers(r, x->types, x->batch * x->tokens),
+    x->masked = load_numbers(r, x->mask, x->batch * x->tokens);
+    if (!x->numbers)
+        return lb_fail(r->err, LB_ERR_NOT_CAPTURED,
+                       "%s: the numbers of the tokens were not kept; record with --level sources", r->set->path);
+    const bool goes_on = x->tokens == 1 && r->sequences == (uint32_t)x->batch && r->last;
+    LB_TRY(open_sequences(r, x, goes_on));
+    const bool placeholders = has_op(r->program, "aten::masked_scatter");
+    for (int64_t s = 0; s < x->batch && !r->set->failed; s++) add_sequence(r, x, &scores, s, placeholders);
+    return LB_OK;
+}
+
+/* ---- a step ---- */
+
+static lb_status read_heads(reader *r, const lb_token_heads *heads)
+{
+    if (r->columns && heads->columns != r->columns) return LB_OK;
+    r->columns = heads->columns;
+    pass *passes = calloc(heads->n, sizeof *passes);
+    if (!passes) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t h = 0; h < heads->n; h++) {
+        passes[h] = pass_of(r, h ? heads->list[h - 1].op : 0, &heads->list[h]);
+        const uint32_t wanted[] = {heads->list[h].scores, passes[h].ids, passes[h].types, passes[h].mask};
+        for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) lb_regenerated_want(r->regenerated, wanted[i]);
+    }
+    lb_status status = lb_regenerated_run(r->regenerated, r->err);
+    for (uint32_t h = 0; h < heads->n; h++) {
+        if (status == LB_OK) status = read_pass(r, &passes[h]);
+        free(passes[h].numbers), free(passes[h].type), free(passes[h].masked);
+    }
+    free(passes);
+    return status;
+}
+
+static lb_status read_step(reader *r, const lb_program *program)
+{
+    lb_program_view view;
+    lb_regenerated regenerated;
+    lb_token_heads heads = {0};
+    LB_TRY(lb_program_view_init(r->set->file, &program, 1, &view, r->err));
+    lb_status status = lb_regenerated_init(&view, &regenerated, r->err);
+    if (status == LB_OK) {
+        r->regenerated = &regenerated, r->program = view.program;
+        status = lb_token_heads_find(view.program, NULL, NULL, &heads, r->err);
+        if (status == LB_OK && heads.n) status = read_heads(r, &heads);
+        lb_token_heads_release(&heads);
+        lb_regenerated_release(&regenerated);
+    }
+    lb_program_view_release(&view);
+    return status;
+}
+
+lb_status lb_token_set_read_capture(lb_token_set *set, lb_err *err)
+{
+    reader r = {.set = set, .err = err};
+    const int64_t *steps;
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_steps(set->file, &steps);
+    if (lb_capture_ranks(set->file, &ranks) == 0) return lb_fail(err, LB_ERR_INVALID, "%s: holds no rank", set->path);
+    lb_status status = LB_OK;
+    for (uint32_t s = 0; status == LB_OK && s < n; s++) {
+        const lb_program *program;
+        status = lb_capture_program(set->file, ranks[0], steps[s], &program, err);
+        if (status == LB_OK) status = read_step(&r, program);
+    }
+    free(r.last), free(r.ended);
+    if (status == LB_OK && !set->n)
+        return lb_fail(err, LB_ERR_INVALID,
+                       "%s: no step scores tokens: an embedding of numbers, and logits of a head or a loss over a "
+                       "vocabulary, were not found",
+                       set->path);
+    set->approximate = r.approximate;
+    return status;
+}
