@@ -1,4 +1,5 @@
 /* A parity report for a person, and its heat map: see lastbit/parity.h. */
+#include "shell_word.h"
 #include "token_set.h"
 
 #include <math.h>
@@ -106,6 +107,9 @@ char *lb_parity_text(const lb_parity_report *r, const lb_token_set *a, const lb_
         print_worst(out, r, a);
     }
     fprintf(out, "\nfirst:  %s\nsecond: %s\n", a->path, b->path);
+    if (r->verdict == LB_PARITY_FAIL && a->recorded && b->recorded)
+        fputs("where it begins: lastbit diff ", out), lb_shell_word(out, a->path), fputc(' ', out),
+            lb_shell_word(out, b->path), fputc('\n', out);
     if (fclose(out) != 0) free(text), text = NULL;
     return text;
 }

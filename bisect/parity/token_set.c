@@ -144,7 +144,8 @@ static lb_status read_file(lb_token_set *set, lb_err *err)
     if (!folder) LB_TRY(is_json(set->path, &json, err));
     if (!json) {
         LB_TRY(lb_capture_open(set->path, &set->file, err));
-        return holds_a_run(set->file) ? lb_token_set_read_capture(set, err) : lb_token_set_read_tensors(set, err);
+        set->recorded = holds_a_run(set->file);
+        return set->recorded ? lb_token_set_read_capture(set, err) : lb_token_set_read_tensors(set, err);
     }
     size_t size;
     char *bytes = whole_file(set->path, &size, err);

@@ -14,6 +14,7 @@ struct lb_token_set {
     char **texts; /* what the sequences point to */
     size_t n_texts;
     lb_capture *file; /* which holds the logits */
+    bool recorded;    /* it is a run, not a file of numbers */
     bool approximate; /* some rows were not kept, and replay could not give their very bits */
     bool failed;      /* out of memory */
 };
