@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static double threshold = 1e-3;
-static char *noise_path, *matrix_path, *work_folder;
+static char *noise_path, *matrix_path, *work_folder, *swap_block;
 static int heat, worst = 10;
 
 static const struct poptOption options[] = {
@@ -23,6 +23,10 @@ static const struct poptOption options[] = {
      "run a command over variables, one at a time (`lastbit help tokens`)", "FILE"},
     {"work", 0, POPT_ARG_STRING, &work_folder, 0,
      "keep the runs of a matrix here, and take up those that lie there (FILE.runs)", "FOLDER"},
+    {"swap-block", 0, POPT_ARG_STRING, &swap_block, 0,
+     "of two captures: run the first model with the second's blocks of this class (A D E M R; each: every class by "
+     "itself)",
+     "CLASS"},
     {"worst", 0, POPT_ARG_INT, &worst, 0, "list so many tokens of the largest k3 (10)", "N"},
     POPT_TABLEEND,
 };
@@ -224,6 +228,60 @@ static int run_matrix(const lb_arguments *arguments)
     return same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
 }
 
+static void print_swaps(const lb_block_swap *rows, uint32_t n, const char *const *paths)
+{
+    printf("%-28s %7s %8s %11s %11s  %s\n", "blocks of the second model", "blocks", "tokens", "k3", "worst kind", "");
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_block_swap *r = &rows[i];
+        printf("%-28s %7u ", *r->classes ? r->classes : "none (as recorded)", r->blocks);
+        if (r->run)
+            printf("%8llu %11.4g %11.4g  %s%s\n", (unsigned long long)r->all.count, r->all.k3, r->worst, r->worst_kind,
+                   r->worst < threshold ? "  agrees" : "");
+        else
+            printf("not run: %s\n", r->message);
+    }
+    printf("\nmodel:    %s\nblocks of: %s\n", paths[0], paths[1]);
+}
+
+static void print_swaps_json(const lb_block_swap *rows, uint32_t n)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_block_swap *r = &rows[i];
+        json_array_append_new(list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:s}", "classes", r->classes, "blocks",
+                                              (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count,
+                                              "k3", r->run ? number(r->all.k3) : json_null(), "worst", number(r->worst),
+                                              "worst_kind", r->worst_kind, "message", r->message));
+    }
+    lb_print_json("parity", json_pack("{s:o,s:f}", "swaps", list, "threshold", threshold));
+}
+
+/* 0: the models agree as they are, or under the exchange that was asked for; 1: they do not, or one class alone makes them agree. */
+static int run_swaps(const lb_arguments *arguments)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_parity_options o = LB_PARITY_OPTIONS_INIT;
+    lb_block_swap *rows;
+    uint32_t n;
+    const bool each = strcmp(swap_block, "each") == 0;
+    o.threshold = threshold;
+    if (!each && (!*swap_block || strspn(swap_block, "ADEMR") != strlen(swap_block) || strlen(swap_block) > 5))
+        return lb_command_misused("parity",
+                                  "--swap-block %s: expected classes of blocks (A attention, D dense MLP, E experts, M "
+                                  "Mamba, R recurrent), or each",
+                                  swap_block);
+    if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &o, &rows, &n, &err) != LB_OK)
+        return lb_command_fail("parity", &err);
+    if (arguments->json)
+        print_swaps_json(rows, n);
+    else
+        print_swaps(rows, n, arguments->args);
+    const lb_block_swap *last = &rows[each ? 0 : n - 1];
+    const int rc = !last->run ? LB_EXIT_UNTESTABLE : last->worst < threshold ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
+    free(rows);
+    return rc;
+}
+
 int lb_cmd_parity(int argc, const char **argv)
 {
     lb_arguments arguments;
@@ -236,8 +294,8 @@ int lb_cmd_parity(int argc, const char **argv)
     else if (matrix_path ? arguments.n_args != 0 : arguments.n_args != 2)
         rc = lb_command_misused("parity", "expected two token files, or --matrix FILE");
     else
-        rc = matrix_path ? run_matrix(&arguments) : run(&arguments);
-    free(noise_path), free(matrix_path), free(work_folder);
+        rc = matrix_path ? run_matrix(&arguments) : swap_block ? run_swaps(&arguments) : run(&arguments);
+    free(noise_path), free(matrix_path), free(work_folder), free(swap_block);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -23,6 +23,8 @@ typedef struct pass {
 
 typedef struct reader {
     lb_token_set *set;
+    lb_capture *capture;
+    const lb_tensor *given; /* in the place of the recorded scores; NULL: those */
     lb_regenerated *regenerated;
     const lb_program *program;
     uint32_t first, sequences; /* of the set: those that are open */
@@ -206,7 +208,9 @@ static lb_status read_pass(reader *r, pass *x)
     rows scores = {.normalised = x->head->normalised};
     bool exact = false;
     if (x->ids == LB_NONE || !x->batch) return LB_OK;
-    if (!lb_regenerated_value(r->regenerated, x->head->scores, &scores.scores, &exact))
+    if (r->given)
+        scores.scores = *r->given;
+    else if (!lb_regenerated_value(r->regenerated, x->head->scores, &scores.scores, &exact))
         return lb_fail(r->err, LB_ERR_NOT_CAPTURED,
                        "%s: log-probabilities were not kept and could not be replayed; record with --level ops",
                        r->set->path);
@@ -255,7 +259,7 @@ static lb_status read_step(reader *r, const lb_program *program)
     lb_program_view view;
     lb_regenerated regenerated;
     lb_token_heads heads = {0};
-    LB_TRY(lb_program_view_init(r->set->file, &program, 1, &view, r->err));
+    LB_TRY(lb_program_view_init(r->capture, &program, 1, &view, r->err));
     lb_status status = lb_regenerated_init(&view, &regenerated, r->err);
     if (status == LB_OK) {
         r->regenerated = &regenerated, r->program = view.program;
@@ -268,9 +272,22 @@ static lb_status read_step(reader *r, const lb_program *program)
     return status;
 }
 
+lb_status lb_token_set_of_step(lb_capture *capture, const lb_program *program, const lb_tensor *scores,
+                               lb_token_set **out, lb_err *err)
+{
+    lb_token_set *set = calloc(1, sizeof *set);
+    if (set) set->path = strdup(lb_capture_path(capture)), set->recorded = true;
+    reader r = {.set = set, .capture = capture, .given = scores, .err = err};
+    lb_status status = set && set->path ? read_step(&r, program) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    free(r.last), free(r.ended);
+    if (status != LB_OK) lb_token_set_free(set), set = NULL;
+    *out = set;
+    return status;
+}
+
 lb_status lb_token_set_read_capture(lb_token_set *set, lb_err *err)
 {
-    reader r = {.set = set, .err = err};
+    reader r = {.set = set, .capture = set->file, .err = err};
     const int64_t *steps;
     const int32_t *ranks;
     const uint32_t n = lb_capture_steps(set->file, &steps);

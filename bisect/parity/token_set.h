@@ -37,5 +37,8 @@ void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row);
 lb_status lb_token_set_read_json(lb_token_set *set, char *bytes, size_t size, lb_err *err); /* writes into them */
 lb_status lb_token_set_read_tensors(lb_token_set *set, lb_err *err);
 lb_status lb_token_set_read_capture(lb_token_set *set, lb_err *err);
+/* What one step of a capture says of its tokens; `scores`: in the place of the rows of its head (NULL: the recorded ones). */
+lb_status lb_token_set_of_step(lb_capture *capture, const lb_program *program, const lb_tensor *scores,
+                               lb_token_set **set, lb_err *err);
 
 #endif

@@ -168,6 +168,25 @@ LB_API char *lb_parity_text(const lb_parity_report *report, const lb_token_set *
 LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *a, uint32_t row, uint32_t width,
                                 bool colour);
 
+/* ---- one class of blocks taken from the other side ------------------------------------------------------------------ */
+
+typedef struct lb_block_swap {
+    char classes[8];   /* letters of blocks that are the other model's: "E"; "" for the model as it was recorded */
+    uint32_t blocks;   /* calls of modules that were exchanged */
+    bool run;          /* else `message` says why not */
+    lb_parity_row all; /* all tokens against the other model's own */
+    double worst;      /* k3 of the worst kind */
+    char worst_kind[40];
+    char message[240];
+} lb_block_swap;
+
+/* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares what it then
+ * says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do otherwise. Of the first step that both have, one
+ * rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by itself, then all. Rows begin with the model as it
+ * was recorded; malloc'ed. Choices of experts are those that each side recorded. */
+LB_API lb_status lb_block_swaps(const char *base, const char *donor, const char *classes,
+                                const lb_parity_options *options, lb_block_swap **rows, uint32_t *n, lb_err *err);
+
 /* ---- elimination: one variable at a time --------------------------------------------------------------------------- */
 
 /* One run of the user's command. */

@@ -166,17 +166,21 @@ bool lb_residual_trace(const lb_flow *flow, const lb_module_call *call, uint8_t 
 
 /* ---- classes ---------------------------------------------------------------------------------------------------- */
 
-static bool contains(const char *text, const char *word)
+/* Where the last occurrence of a word ends in a text, in any case; 0: nowhere. */
+static size_t last_end(const char *text, const char *word)
 {
-    size_t n = strlen(word);
-    for (; *text; text++) {
+    const size_t n = strlen(word);
+    size_t end = 0;
+    for (size_t at = 0; text[at]; at++) {
         size_t i = 0;
-        while (i < n && tolower((unsigned char)text[i]) == word[i]) i++;
-        if (i == n) return true;
+        while (i < n && tolower((unsigned char)text[at + i]) == word[i]) i++;
+        if (i == n) end = at + n;
     }
-    return false;
+    return end;
 }
 
+/* Names begin with the model's and end with what the module is: Qwen3MoeAttention is attention. Of words that end together the longer
+ * counts. What a mixture's model calls an MLP may be its experts or a dense layer: that name does not speak, nor does a norm's. */
 static char letter_of_name(const char *name)
 {
     static const struct {
@@ -189,10 +193,17 @@ static char letter_of_name(const char *name)
         {'A', {"attention", "attn", "mla"}},
         {'D', {"mlp", "feedforward", "ffn", "feed_forward", "swiglu", "layerff", "denseact", "intermediate"}},
     };
+    char letter = 0;
+    size_t latest = 0, longest = 0;
+    bool mixture = false;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        for (int k = 0; k < 14 && table[i].words[k]; k++)
-            if (contains(name, table[i].words[k])) return table[i].letter;
-    return 0;
+        for (int k = 0; k < 14 && table[i].words[k]; k++) {
+            const size_t end = last_end(name, table[i].words[k]), length = strlen(table[i].words[k]);
+            if (end && table[i].letter == 'E') mixture = true;
+            if (!end || end < latest || (end == latest && length <= longest)) continue;
+            letter = table[i].letter, latest = end, longest = length;
+        }
+    return last_end(name, "norm") || (letter == 'D' && mixture) ? 0 : letter;
 }
 
 static uint32_t depth_below(const lb_program *p, uint32_t scope, uint32_t top)
