@@ -3,6 +3,7 @@
 
 #include "help_page.h"
 
+#include <lastbit/array.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -145,7 +146,7 @@ static void on_swap(poptContext context, enum poptCallbackReason reason, const s
     lb_swap_list *list = (lb_swap_list *)data;
     for (int kind = 0; kind < LB_SWAP_KINDS && argument && option->longName; kind++) {
         if (strcmp(option->longName, SWAPS[kind].name)) continue;
-        lb_swap *grown = realloc(list->rows, (list->n + 1) * sizeof *grown);
+        lb_swap *grown = lb_array_grow(list->rows, list->n, sizeof *grown);
         if (!grown) {
             lb_fail(&list->err, LB_ERR_NOMEM, "out of memory");
             return;

@@ -2,14 +2,13 @@
 #ifndef LB_BISECT_DIFF_REPORT_H
 #define LB_BISECT_DIFF_REPORT_H
 
+#include <lastbit/array.h>
 #include <lastbit/diff.h>
 
 /* Grows `array` by doubling; leaves it as it is when memory ends. */
 #define APPEND(array, count, row)                                                                                      \
     do {                                                                                                               \
-        void *larger_ = ((count) & ((count) - 1)) == 0                                                                 \
-                            ? realloc((array), ((count) ? 2 * (size_t)(count) : 1) * sizeof *(array))                  \
-                            : (array);                                                                                 \
+        void *larger_ = lb_array_grow((array), (count), sizeof *(array));                                              \
         if (!larger_) break;                                                                                           \
         (array) = larger_;                                                                                             \
         (array)[(count)++] = (row);                                                                                    \

@@ -1,6 +1,7 @@
 /* Budgets: see explain_session.h. What collectives made is found last, of all ranks together, so that budgets wait until then. */
 #include "explain_session.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@ lb_status lb_explain_note_step_end(lb_explain_session *session, const lb_step_pa
 {
     bool found;
     if (!session->options->budget || !session->b || session->turned || s->sides[1].n_parts > 1) return LB_OK;
-    lb_step_end *grown = realloc(session->endings, (session->n_endings + 1) * sizeof *grown);
+    lb_step_end *grown = lb_array_grow(session->endings, session->n_endings, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
     session->endings = grown;
     lb_step_end *end = &grown[session->n_endings];
@@ -45,7 +46,7 @@ static lb_status add_budgets(lb_explain_session *session, lb_step_end *endings, 
     bool made = false;
     lb_explain_finding *findings = malloc((r->n_findings + 1) * sizeof *findings);
     lb_explain_budget *budgets = calloc(n_endings + 1, sizeof *budgets),
-                      *grown = realloc(r->budgets, (r->n_budgets + n_endings + 1) * sizeof *grown);
+                      *grown = lb_array_reserve(r->budgets, r->n_budgets, n_endings, sizeof *grown);
     if (grown) r->budgets = grown;
     lb_status status =
         findings && budgets && grown ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");

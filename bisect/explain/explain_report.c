@@ -3,6 +3,7 @@
 
 #include "ops.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ const char *lb_proof_name(lb_proof proof)
 
 typedef struct texts {
     char **list;
-    uint32_t n, room;
+    uint32_t n;
 } texts;
 
 const char *lb_findings_keep(lb_explain_report *r, const char *text)
@@ -35,12 +36,9 @@ const char *lb_findings_keep(lb_explain_report *r, const char *text)
     if (!*text) return "";
     for (uint32_t i = t->n; i-- > 0 && i + 64 > t->n;)
         if (!strcmp(t->list[i], text)) return t->list[i];
-    if (t->n == t->room) {
-        uint32_t room = t->room ? 2 * t->room : 64;
-        char **grown = realloc(t->list, room * sizeof *grown);
-        if (!grown) return "";
-        t->list = grown, t->room = room;
-    }
+    char **grown = lb_array_grow(t->list, t->n, sizeof *grown);
+    if (!grown) return "";
+    t->list = grown;
     char *copy = strdup(text);
     if (copy) t->list[t->n++] = copy;
     return copy ? copy : "";
@@ -50,18 +48,15 @@ void lb_findings_add_missing(lb_explain_report *r, const char *text)
 {
     for (uint32_t i = 0; i < r->n_missing; i++)
         if (!strcmp(r->missing[i], text)) return;
-    char **grown = realloc(r->missing, (r->n_missing + 1) * sizeof *grown);
+    char **grown = lb_array_grow(r->missing, r->n_missing, sizeof *grown);
     if (grown) r->missing = grown, r->missing[r->n_missing++] = (char *)lb_findings_keep(r, text);
 }
 
 lb_status lb_findings_add(lb_explain_report *r, const lb_explain_finding *row, lb_err *err)
 {
-    if ((r->n_findings & (r->n_findings - 1)) == 0) {
-        size_t room = r->n_findings ? 2 * (size_t)r->n_findings : 1;
-        lb_explain_finding *grown = realloc(r->findings, room * sizeof *grown);
-        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
-        r->findings = grown;
-    }
+    lb_explain_finding *grown = lb_array_grow(r->findings, r->n_findings, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");
+    r->findings = grown;
     r->findings[r->n_findings++] = *row;
     return LB_OK;
 }
@@ -261,7 +256,7 @@ lb_status lb_findings_add_rows(lb_explain_report *r, const lb_step_pair *s, lb_e
 {
     const lb_batch_rows *rows = s->rows;
     const size_t bytes = (size_t)rows->few * sizeof *rows->places;
-    lb_explain_rows *grown = realloc(r->rows, (r->n_rows + 1) * sizeof *grown);
+    lb_explain_rows *grown = lb_array_grow(r->rows, r->n_rows, sizeof *grown);
     int64_t *few = malloc(bytes), *many = malloc(bytes);
     if (grown) r->rows = grown;
     if (!grown || !few || !many) {
@@ -284,7 +279,7 @@ lb_status lb_findings_add_rows(lb_explain_report *r, const lb_step_pair *s, lb_e
 lb_status lb_findings_add_layers(lb_explain_report *r, uint32_t first, lb_err *err)
 {
     const uint32_t begin = r->n_layers;
-    lb_explain_layer *grown = realloc(r->layers, (r->n_layers + r->n_findings - first + 1) * sizeof *grown);
+    lb_explain_layer *grown = lb_array_reserve(r->layers, r->n_layers, r->n_findings - first, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for layers");
     r->layers = grown;
     for (uint32_t i = first; i < r->n_findings; i++) {

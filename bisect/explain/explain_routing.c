@@ -2,6 +2,7 @@
  * (lastbit/routing.h); what is known here is which value of B stands where. */
 #include "explain_session.h"
 
+#include <lastbit/array.h>
 #include <lastbit/routing.h>
 #include <math.h>
 #include <stdio.h>
@@ -98,7 +99,7 @@ static bool bytes_of(const lb_step_pair *s, uint32_t value, lb_tensor *tensor)
 static bool straighten(counterparts *c, lb_tensor *tensor)
 {
     if (lb_layout_is_contiguous(&tensor->layout)) return true;
-    void **grown = realloc(c->kept, (c->n_kept + 1) * sizeof *grown);
+    void **grown = lb_array_grow(c->kept, c->n_kept, sizeof *grown);
     if (!grown) return false;
     c->kept = grown;
     void *dense = malloc(lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout)) + 1);
@@ -232,7 +233,7 @@ static lb_status add_layers(lb_explain_session *session, const lb_step_pair *s, 
 static lb_status keep_report(lb_explain_session *session, const lb_routing_report *report, lb_err *err)
 {
     lb_explain_report *r = session->report;
-    lb_routing_report *grown = realloc(r->routings, (r->n_routings + 1) * sizeof *grown);
+    lb_routing_report *grown = lb_array_grow(r->routings, r->n_routings, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for routing");
     r->routings = grown;
     r->routings[r->n_routings++] = *report;

@@ -7,6 +7,7 @@
 
 #include "collective_names.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,16 +43,13 @@ static bool is_known(const lb_finder *f, const lb_matched_region *s)
 static void add_region(lb_finder *f, lb_matched_region *s)
 {
     /* The list may move while it grows, for nothing points into it before it is complete. */
-    if (f->out->n == f->room) {
-        uint32_t room = f->room ? 2 * f->room : 64;
-        lb_matched_region *grown = realloc(f->out->list, room * sizeof *grown);
-        if (!grown) {
-            f->failed = true;
-            lb_finder_release_side(&s->sides[0]), lb_finder_release_side(&s->sides[1]);
-            return;
-        }
-        f->out->list = grown, f->room = room;
+    lb_matched_region *grown = lb_array_grow(f->out->list, f->out->n, sizeof *grown);
+    if (!grown) {
+        f->failed = true;
+        lb_finder_release_side(&s->sides[0]), lb_finder_release_side(&s->sides[1]);
+        return;
     }
+    f->out->list = grown;
     f->out->list[f->out->n++] = *s;
 }
 
@@ -388,7 +386,6 @@ lb_status lb_matched_regions_find(const lb_matched_region_source *source, lb_mat
     for (int round = 0; round < 2 && status == LB_OK && !f.failed;
          round++) { /* the second knows where matched regions end */
         lb_matched_regions_release(out);
-        f.room = 0;
         for (uint32_t i = 0; !f.failed && i < f.p[0]->n_ops; i++) look_at_op(&f, i);
         if (!f.failed) look_at_modules(&f);
     }

@@ -8,6 +8,7 @@
 #include "value_memory.h"
 #include "moved_rows.h"
 
+#include <lastbit/array.h>
 #include <lastbit/compare.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +20,12 @@ enum { UNKNOWN = 0, SURE, DOUBTED };
 void lb_value_list_add(void *context, uint32_t value)
 {
     lb_value_list *v = context;
-    if (v->n == v->room) {
-        uint32_t room = v->room ? 2 * v->room : 8, *grown = realloc(v->list, room * sizeof *grown);
-        if (!grown) {
-            v->failed = true;
-            return;
-        }
-        v->list = grown, v->room = room;
+    uint32_t *grown = lb_array_grow(v->list, v->n, sizeof *grown);
+    if (!grown) {
+        v->failed = true;
+        return;
     }
+    v->list = grown;
     v->list[v->n++] = value;
 }
 

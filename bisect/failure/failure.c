@@ -3,6 +3,7 @@
 
 #include "watched.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,7 +51,7 @@ struct lb_monitor {
     uint32_t *done;          /* per rank row: bit 0: past the failing step */
     lb_failure failure;
     history *past;
-    uint32_t n_past, past_room;
+    uint32_t n_past;
     struct { /* what the recording's gross failure was held against: a change may take away the past that shows it */
         int32_t rank;
         int64_t key, step;
@@ -187,7 +188,7 @@ void lb_monitor_forget(lb_monitor *m)
 
 lb_status lb_monitor_keep(lb_monitor *m, uint32_t number, lb_err *err)
 {
-    memory_of_steps *more = realloc(m->kept, (m->n_kept + 1) * sizeof *more),
+    memory_of_steps *more = lb_array_grow(m->kept, m->n_kept, sizeof *more),
                     row = {.number = number, .n_past = m->n_past};
     if (more) m->kept = more;
     row.past = malloc((m->n_past + 1) * sizeof *row.past);
@@ -209,10 +210,10 @@ lb_status lb_monitor_resume(lb_monitor *m, uint32_t number, lb_err *err)
     for (uint32_t i = 0; i < m->n_kept; i++) {
         const memory_of_steps *row = &m->kept[i];
         if (row->number != number) continue;
-        if (row->n_past > m->past_room) {
-            history *more = realloc(m->past, row->n_past * sizeof *more);
+        if (row->n_past > m->n_past) {
+            history *more = lb_array_reserve(m->past, m->n_past, row->n_past - m->n_past, sizeof *more);
             if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-            m->past = more, m->past_room = row->n_past;
+            m->past = more;
         }
         if (row->n_past) memcpy(m->past, row->past, row->n_past * sizeof *row->past);
         m->n_past = row->n_past;
@@ -346,13 +347,9 @@ static history *find_past(lb_monitor *m, int32_t rank, int64_t key)
 {
     for (uint32_t i = 0; i < m->n_past; i++)
         if (m->past[i].rank == rank && m->past[i].key == key) return &m->past[i];
-    if (m->n_past == m->past_room) {
-        uint32_t room = m->past_room ? 2 * m->past_room : 64;
-        history *more = realloc(m->past, room * sizeof *more);
-        if (!more) return NULL;
-        m->past = more;
-        m->past_room = room;
-    }
+    history *more = lb_array_grow(m->past, m->n_past, sizeof *more);
+    if (!more) return NULL;
+    m->past = more;
     m->past[m->n_past] = (history){.rank = rank, .key = key, .op = LB_NONE};
     return &m->past[m->n_past++];
 }

@@ -1,4 +1,5 @@
 /* Rows among other rows: see lastbit/invariance.h. Here is which launches are tried and what becomes of the rows; row_batch.h runs them. */
+#include <lastbit/array.h>
 #include <lastbit/invariance.h>
 
 #include "launch_rule.h"
@@ -153,7 +154,7 @@ static lb_status try_launch(const lb_row_batch *b, const launch *how, int64_t wa
     }
     free(base);
     if (!row.n_sizes) return LB_OK; /* nothing is known of other batches */
-    lb_invariance_row *grown = realloc(out->rows, (out->n_rows + 1) * sizeof *grown);
+    lb_invariance_row *grown = lb_array_grow(out->rows, out->n_rows, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for rows");
     out->rows = grown, out->rows[out->n_rows++] = row;
     return LB_OK;

@@ -12,6 +12,7 @@
 #include "live_job.h"
 #include "group_search.h"
 
+#include <lastbit/array.h>
 #include <lastbit/bisect.h>
 
 #include <ctype.h>
@@ -154,7 +155,7 @@ static lb_status judge(const live *l, const lb_job_result *r, lb_outcome *outcom
 static lb_trial *add_trial(live *l, const char *purpose, lb_err *err)
 {
     lb_bisection *b = l->out;
-    lb_trial *more = realloc(b->trials, (b->n_trials + 1) * sizeof *more);
+    lb_trial *more = lb_array_grow(b->trials, b->n_trials, sizeof *more);
     if (!more) {
         lb_fail(err, LB_ERR_NOMEM, "out of memory");
         return NULL;
@@ -213,7 +214,7 @@ static lb_status run_once(live *l, const char *words, const char *purpose, lb_ou
 static lb_status begin_stage(live *l, const char *name, lb_err *err)
 {
     lb_bisection *b = l->out;
-    lb_stage *more = realloc(b->stages, (b->n_stages + 1) * sizeof *more);
+    lb_stage *more = lb_array_grow(b->stages, b->n_stages, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     b->stages = more;
     b->stages[b->n_stages++] = (lb_stage){.name = name};
@@ -257,7 +258,7 @@ static lb_status check_failure(live *l, bool *fails, lb_err *err)
 static lb_status add_culprit(live *l, const flag *f, bool alone, lb_err *err)
 {
     lb_bisection *b = l->out;
-    lb_culprit *more = realloc(b->culprits, (b->n_culprits + 1) * sizeof *more);
+    lb_culprit *more = lb_array_grow(b->culprits, b->n_culprits, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     b->culprits = more;
     lb_culprit *c = &b->culprits[b->n_culprits++];

@@ -8,6 +8,7 @@
  * 10^5 ops. */
 #include "divergence.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,6 @@ typedef struct search {
     uint32_t self;            /* the node that the walk began at: it does not count as met */
     bool met;                 /* some other node that is apart */
     bool flipped;             /* a decision that was made otherwise */
-    uint32_t lone_room;
     uint32_t *first_succ[2], *succs[2]; /* preds the other way round */
     uint8_t *inner, *sinks; /* per node: INNER_…; whether it is one, or stands for one that was taken over */
     bool failed;
@@ -65,13 +65,10 @@ static void note_lone(search *s, int side, uint32_t op)
     /* Copies and casts stand on one side of every mixed-precision run, and would bury the one op
      * that computes. */
     if (s->m->sides[side].may_differ[op] != LB_BLAME_OP) return;
-    if (s->out->n_lone == s->lone_room) {
-        uint32_t room = s->lone_room ? 2 * s->lone_room : 256;
-        uint32_t *more = realloc(s->out->lone, room * sizeof *more);
-        s->failed |= !more;
-        if (!more) return;
-        s->out->lone = more, s->lone_room = room;
-    }
+    uint32_t *more = lb_array_grow(s->out->lone, s->out->n_lone, sizeof *more);
+    s->failed |= !more;
+    if (!more) return;
+    s->out->lone = more;
     s->out->lone[s->out->n_lone++] = op;
 }
 
@@ -145,7 +142,7 @@ static void begin(search *s, uint32_t self)
 
 static void add_origin(search *s, const lb_divergence *o)
 {
-    lb_divergence *more = realloc(s->out->list, (s->out->n + 1) * sizeof *more);
+    lb_divergence *more = lb_array_grow(s->out->list, s->out->n, sizeof *more);
     s->failed |= !more;
     if (!more) return;
     s->out->list = more;

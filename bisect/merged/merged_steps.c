@@ -6,6 +6,7 @@
 
 #include "cross_feed.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -182,19 +183,16 @@ static void make_nodes(maker *m)
 static bool add_sink(maker *m, lb_sink sink, uint32_t final, uint32_t exit)
 {
     lb_merged_steps *o = m->out;
-    if (o->merged.n_sinks == o->sinks_room) {
-        /* The three arrays grow together; each is stored as soon as it has moved, so that none is
-         * lost when a later one gets no memory. */
-        const uint32_t room = o->sinks_room ? 2 * o->sinks_room : 256;
-        lb_sink *sinks = realloc(o->sinks, room * sizeof *sinks);
-        if (sinks) o->sinks = sinks;
-        uint32_t *finals = realloc(o->sink_final, room * sizeof *finals);
-        if (finals) o->sink_final = finals;
-        uint32_t *exits = realloc(o->sink_exit, room * sizeof *exits);
-        if (exits) o->sink_exit = exits;
-        if (!sinks || !finals || !exits) return false;
-        o->sinks_room = room;
-    }
+    /* The three arrays grow together; each is stored as soon as it has moved, so that none is
+     * lost when a later one gets no memory. */
+    const uint32_t n = o->merged.n_sinks;
+    lb_sink *sinks = lb_array_grow(o->sinks, n, sizeof *sinks);
+    if (sinks) o->sinks = sinks;
+    uint32_t *finals = lb_array_grow(o->sink_final, n, sizeof *finals);
+    if (finals) o->sink_final = finals;
+    uint32_t *exits = lb_array_grow(o->sink_exit, n, sizeof *exits);
+    if (exits) o->sink_exit = exits;
+    if (!sinks || !finals || !exits) return false;
     o->sink_final[o->merged.n_sinks] = final, o->sink_exit[o->merged.n_sinks] = exit;
     o->sinks[o->merged.n_sinks++] = sink;
     return true;

@@ -29,7 +29,6 @@ typedef struct lb_merged_steps {
     lb_sink *sinks;
     /* What a sink is of: a row of shadows.finals, or of exits; LB_NONE: neither. */
     uint32_t *sink_final, *sink_exit;
-    uint32_t sinks_room;
 } lb_merged_steps;
 
 /* `differs`: per op of A. Valid as long as what it was made of. LB_ERR_NOMEM is the only failure. */

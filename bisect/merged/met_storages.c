@@ -6,6 +6,7 @@
 
 #include "owner.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,12 +33,9 @@ static bool note(lb_met_storages *met, int64_t first, int64_t second)
             met->list[i][0] = first, met->list[i][1] = second;
             return true;
         }
-    if (met->n == met->room) {
-        const uint32_t room = met->room ? 2 * met->room : 64;
-        int64_t(*more)[2] = realloc(met->list, room * sizeof *more);
-        if (!more) return false;
-        met->list = more, met->room = room;
-    }
+    int64_t(*more)[2] = lb_array_grow(met->list, met->n, sizeof *more);
+    if (!more) return false;
+    met->list = more;
     met->list[met->n][0] = first, met->list[met->n][1] = second;
     met->n++;
     return true;

@@ -17,7 +17,7 @@
 /* Storages of the first and of the second side that held one quantity at the end of the last step. */
 typedef struct lb_met_storages {
     int64_t (*list)[2];
-    uint32_t n, room;
+    uint32_t n;
 } lb_met_storages;
 
 /* Takes what has met in a step in place of what had met before. `swapped`: A is the second side. LB_ERR_NOMEM is the only failure. */

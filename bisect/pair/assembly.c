@@ -3,6 +3,7 @@
 
 #include "regenerated.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +63,7 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     if (!grow_slots(all)) return LB_NONE;
     uint32_t *slot = slot_of(all, dim, parts, n);
     if (*slot) return pb->n_values + *slot - 1;
-    lb_assembly *grown = realloc(all->list, (all->n + 1) * sizeof *grown);
+    lb_assembly *grown = lb_array_grow(all->list, all->n, sizeof *grown);
     uint32_t *copy = malloc(n * sizeof *copy), n_pieces;
     lb_reassembly_piece *pieces =
         lb_reassembly_pieces(all->how.rows, &pa->values[whole].layout, dim, pb, parts, n, &n_pieces);

@@ -4,6 +4,7 @@
 #include "cross_feed.h"
 #include "value_memory.h"
 
+#include <lastbit/array.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,7 +192,7 @@ static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_
     const bool other_order = shown && !other_shape && !same_strides(shown[0], shown[1]);
     if (other_order) va = shown_as(a->program, va, shown[0]), vb = shown_as(b->program, vb, shown[1]);
     if (va == LB_NONE || vb == LB_NONE) return true;
-    lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
+    lb_exit *more = lb_array_grow(exits->list, exits->n, sizeof *more);
     if (!more) return false;
     exits->list = more;
     exits->list[exits->n++] =
@@ -278,7 +279,7 @@ static bool add_input(const lb_program_view *a, const lb_program_view *b, const 
         return true;
     const uint32_t op_a = lb_giver_of(a->program, va, ia), op_b = lb_giver_of(b->program, vb, ib);
     if (op_a == LB_NONE || op_b == LB_NONE || is_one_pair(al, op_a, op_b)) return true;
-    lb_exit *more = realloc(exits->list, (exits->n + 1) * sizeof *more);
+    lb_exit *more = lb_array_grow(exits->list, exits->n, sizeof *more);
     if (!more) return false;
     exits->list = more;
     exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b},
@@ -327,7 +328,7 @@ lb_status lb_exits_find(const lb_program_view *a, const lb_program_view *b, cons
         free_results(&ra), free_results(&rb);
         return LB_OK;
     }
-    if (done) exits->list = calloc(ra.n + 1, sizeof *exits->list);
+    if (done) exits->list = lb_array_reserve(NULL, 0, ra.n, sizeof *exits->list);
     done = done && exits->list;
     if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
     done = done && add_states(a, b, exits) && add_last_states(a, b, alignment, exits) &&

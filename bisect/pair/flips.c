@@ -4,6 +4,7 @@
 #include "shadow_numbers.h"
 #include "cross_feed.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ static double *numbers_of(const lb_program_view *side, uint32_t value, int64_t n
 /* False: out of memory. Values that were not kept flip nothing. */
 static bool add_flip(lb_flips *flips, uint32_t op, int64_t rows, int64_t width, const double *a, const double *b)
 {
-    lb_expert_flip *list = realloc(flips->list, (flips->n + 1) * sizeof *list);
+    lb_expert_flip *list = lb_array_grow(flips->list, flips->n, sizeof *list);
     if (!list) return false;
     flips->list = list;
     uint8_t *flipped = calloc((size_t)rows + 1, 1);

@@ -1,6 +1,7 @@
 /* Finding fused parameters: see fused_sources.h. */
 #include "fused_sources.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,7 +133,7 @@ static bool is_known(const finder *f, uint32_t whole, const uint32_t *parts, uin
 static void remember(finder *f, uint32_t whole, const uint32_t *parts, uint32_t n)
 {
     if (is_known(f, whole, parts, n)) return;
-    lb_fused_row *more = realloc(f->fused->list, (f->fused->n + 1) * sizeof *more);
+    lb_fused_row *more = lb_array_grow(f->fused->list, f->fused->n, sizeof *more);
     if (more) f->fused->list = more;
     lb_fused_row row = {.whole = copy_name(f, f->a->program, whole), .parts = calloc(n, sizeof *row.parts), .n = n};
     f->failed |= !more || !row.parts;

@@ -15,6 +15,7 @@
 #include "block.h"
 #include "muon.h"
 
+#include <lastbit/array.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,19 +38,15 @@ static int by_storage(const void *a, const void *b)
 static lb_status list_writers(lb_dependency_slice_part *t, lb_err *err)
 {
     const lb_program *p = t->program;
-    uint32_t room = 0;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (op->flags & LB_OP_VIEW) continue;
         for (uint32_t r = 0; r < op->results + op->written; r++) {
             uint32_t v = lb_op_outcome(p, op, r);
             if (v == LB_NONE) continue;
-            if (t->n_writers == room) {
-                room = room ? 2 * room : 1024;
-                lb_dependency_slice_writer *more = realloc(t->writers, room * sizeof *more);
-                if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-                t->writers = more;
-            }
+            lb_dependency_slice_writer *more = lb_array_grow(t->writers, t->n_writers, sizeof *more);
+            if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            t->writers = more;
             t->writers[t->n_writers++] = (lb_dependency_slice_writer){p->values[v].storage, i};
         }
     }
@@ -551,7 +548,6 @@ static uint8_t stream_of(const lb_dependency_slice_part *t, uint32_t i)
 lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_culprit *culprit,
                                    lb_dependency_slice_add **adds, uint32_t *n, lb_err *err)
 {
-    uint32_t room = 0;
     *adds = NULL, *n = 0;
     for (uint32_t k = 0; k < slice->n; k++) {
         const lb_dependency_slice_part *t = &slice->parts[k];
@@ -565,11 +561,9 @@ lb_status lb_dependency_slice_adds(const lb_dependency_slice *slice, const lb_cu
             if (!pass) continue;
             /* Adds in the culprit's own block are left alone: its branch is where the fault is, and
              * the cure may be to skip that block. */
-            if (*n == room) {
-                lb_dependency_slice_add *more = realloc(*adds, (room = room ? 2 * room : 32) * sizeof *more);
-                if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-                *adds = more;
-            }
+            lb_dependency_slice_add *more = lb_array_grow(*adds, *n, sizeof *more);
+            if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            *adds = more;
             (*adds)[(*n)++] = (lb_dependency_slice_add){k, i, pass};
         }
     }

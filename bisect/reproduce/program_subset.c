@@ -1,6 +1,7 @@
 /* Excerpts: see program_subset.h. Rows are taken over when something names them first. */
 #include "program_subset.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,22 +121,19 @@ static void each_result(const lb_program *p, const lb_op *op, void (*visit)(subs
 typedef struct reading {
     const lb_program *p;
     int64_t *storages;
-    uint32_t n, room;
+    uint32_t n;
     bool failed;
 } reading;
 
 static void note_storage(void *context, uint32_t value)
 {
     reading *r = context;
-    if (r->n == r->room) {
-        uint32_t room = r->room ? 2 * r->room : 256;
-        int64_t *more = realloc(r->storages, room * sizeof *more);
-        if (!more) {
-            r->failed = true;
-            return;
-        }
-        r->storages = more, r->room = room;
+    int64_t *more = lb_array_grow(r->storages, r->n, sizeof *more);
+    if (!more) {
+        r->failed = true;
+        return;
     }
+    r->storages = more;
     r->storages[r->n++] = r->p->values[value].storage;
 }
 

@@ -9,6 +9,7 @@
 
 #include "rerun.h"
 
+#include <lastbit/array.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -170,7 +171,6 @@ static bool is_carried(const lb_value *v)
 
 static lb_status list_carried(book *b)
 {
-    uint32_t room = 0;
     for (uint32_t k = 0; k < b->n; k++) {
         page *page = &b->pages[k];
         const lb_program *p = page->program;
@@ -178,11 +178,9 @@ static lb_status list_carried(book *b)
             if (page->fates[i] != LB_PROGRAM_SUBSET_SOURCE || !lb_op_is_source(p, &p->ops[i])) continue;
             uint32_t v = lb_op_results(p, &p->ops[i])[0];
             if (!is_carried(&p->values[v]) || !page->needed[v]) continue;
-            if (b->n_carried == room) {
-                left *more = realloc(b->carried, (room = room ? 2 * room : 32) * sizeof *more);
-                if (!more) return lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
-                b->carried = more;
-            }
+            left *more = lb_array_grow(b->carried, b->n_carried, sizeof *more);
+            if (!more) return lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
+            b->carried = more;
             b->carried[b->n_carried++] = (left){.page = page, .value = v};
         }
     }

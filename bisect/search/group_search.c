@@ -8,6 +8,7 @@
  */
 #include "group_search.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ struct lb_search {
     double miss, alarm, risk;
     uint32_t max_trials;
     record *records;
-    uint32_t n_records, room;
+    uint32_t n_records;
     uint32_t trials;
     uint64_t *pending; /* the set that `next` wants to know */
     uint32_t pending_count;
@@ -474,13 +475,9 @@ lb_status lb_search_tell(lb_search *s, const uint64_t *sites, lb_outcome outcome
         return lb_fail(err, LB_ERR_INVALID, "a tell names a site beyond the %u that there are", s->n);
     record *r = find(s, sites);
     if (!r) {
-        if (s->n_records == s->room) {
-            uint32_t room = s->room ? 2 * s->room : 32;
-            record *more = realloc(s->records, room * sizeof *more);
-            if (!more) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for %u tells", room);
-            s->records = more;
-            s->room = room;
-        }
+        record *more = lb_array_grow(s->records, s->n_records, sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for %u tells", s->n_records + 1);
+        s->records = more;
         uint64_t *copy = malloc(s->words * sizeof *copy);
         if (!copy) return lb_fail(err, LB_ERR_NOMEM, "search: out of memory for a set of %u sites", s->n);
         memcpy(copy, sites, s->words * sizeof *copy);

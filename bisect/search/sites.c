@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "sites.h"
 
+#include <lastbit/array.h>
 #include <lastbit/program.h>
 
 #include "shell_word.h"
@@ -13,13 +14,9 @@
 
 lb_status lb_sites_add(lb_sites *sites, const lb_site_form *form, const char *body, lb_err *err)
 {
-    if (sites->n == sites->room) {
-        uint32_t room = sites->room ? 2 * sites->room : 16;
-        lb_site *more = realloc(sites->rows, room * sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        sites->rows = more;
-        sites->room = room;
-    }
+    lb_site *more = lb_array_grow(sites->rows, sites->n, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    sites->rows = more;
     lb_site *s = &sites->rows[sites->n++];
     *s = (lb_site){.kind = form->kind,
                    .argument = strdup(form->argument),

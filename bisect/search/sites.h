@@ -17,7 +17,7 @@ typedef struct lb_site {
 
 typedef struct lb_sites {
     lb_site *rows;
-    uint32_t n, room;
+    uint32_t n;
     char noun[96]; /* what they are, changed: "layers of step 2 in f32" */
 } lb_sites;
 

@@ -9,6 +9,7 @@
 #include "slice.h"
 #include "stages.h"
 
+#include <lastbit/array.h>
 #include <lastbit/diff.h>
 
 #include <inttypes.h>
@@ -194,7 +195,7 @@ static lb_axis axis_of(lb_bisect_session *q, const lb_diff_report *r, const lb_d
 /* Ranks on which that layer differs by itself as badly. */
 static lb_status name_ranks(const lb_diff_report *r, const lb_diff_row *cause, lb_culprit *culprit, lb_err *err)
 {
-    int32_t *ranks = malloc((r->n_layers + 1) * sizeof *ranks);
+    int32_t *ranks = lb_array_reserve(NULL, 0, r->n_layers, sizeof *ranks);
     uint32_t n = 0;
     if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     ranks[n++] = cause->rank;

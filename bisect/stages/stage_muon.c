@@ -7,6 +7,7 @@
 
 #include "muon.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,22 +16,19 @@
 /* Modules that own Muon's parameters, by path, in order of their first write. */
 typedef struct muon_owners {
     char (*paths)[160];
-    uint32_t *steps;           /* per owner: in how many steps its update was Muon's */
-    uint32_t n, room, updates; /* updates: steps in which some parameter was written */
+    uint32_t *steps;     /* per owner: in how many steps its update was Muon's */
+    uint32_t n, updates; /* updates: steps in which some parameter was written */
 } muon_owners;
 
 static lb_status add_owner(muon_owners *o, const char *path, uint32_t *row, lb_err *err)
 {
     for (*row = 0; *row < o->n; (*row)++)
         if (!strcmp(o->paths[*row], path)) return LB_OK;
-    if (o->n == o->room) {
-        o->room = o->room ? 2 * o->room : 32;
-        void *more = realloc(o->paths, o->room * sizeof *o->paths),
-             *steps = realloc(o->steps, o->room * sizeof *o->steps);
-        if (more) o->paths = more;
-        if (steps) o->steps = steps;
-        if (!more || !steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    }
+    void *more = lb_array_grow(o->paths, o->n, sizeof *o->paths),
+         *steps = lb_array_grow(o->steps, o->n, sizeof *o->steps);
+    if (more) o->paths = more;
+    if (steps) o->steps = steps;
+    if (!more || !steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     o->steps[o->n] = 0;
     snprintf(o->paths[o->n++], sizeof *o->paths, "%s", path);
     return LB_OK;

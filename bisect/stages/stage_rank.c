@@ -6,6 +6,7 @@
  */
 #include "stages.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,7 +117,7 @@ static lb_status add_rank_culprit(lb_bisect_session *q, const lb_sites *sites, c
     uint32_t row = guilty_op(q, sites->rows[found[0]].rank_row, &step, &named);
     lb_culprit *c;
     LB_TRY(lb_culprit_add(q, LB_AXIS_RANK, first, step, row, &c, err));
-    int32_t *ranks = realloc(c->ranks, n * sizeof *ranks);
+    int32_t *ranks = lb_array_reserve(c->ranks, c->n_ranks, n - c->n_ranks, sizeof *ranks);
     if (!ranks) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     c->ranks = ranks, c->n_ranks = n;
     for (uint32_t i = 0; i < n; i++) ranks[i] = q->ranks[sites->rows[found[i]].rank_row];

@@ -6,6 +6,7 @@
  */
 #include "stages.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +22,6 @@ typedef struct source_row {
 typedef struct source_list {
     source_row *rows; /* site k is rows[k] */
     lb_sites sites;
-    uint32_t room;
 } source_list;
 
 static const lb_value *value_of(const lb_program *p, uint32_t op)
@@ -33,12 +33,9 @@ static lb_status add_source(source_list *list, int32_t rank, int64_t step, uint3
                             lb_err *err)
 {
     char before[80], body[16];
-    if (list->sites.n == list->room) {
-        uint32_t room = list->room ? 2 * list->room : 16;
-        source_row *more = realloc(list->rows, room * sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        list->rows = more, list->room = room;
-    }
+    source_row *more = lb_array_grow(list->rows, list->sites.n, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    list->rows = more;
     list->rows[list->sites.n] = (source_row){rank, step, op};
     snprintf(before, sizeof before, "step=%" PRId64 "&rank=%d&index=", step, rank);
     snprintf(body, sizeof body, "%u", op);
@@ -292,7 +289,7 @@ static bool join_rank(lb_bisect_session *q, const source_row *row, lb_err *err)
         if (c->axis != LB_AXIS_SOURCE || c->step != row->step || c->ranks[0] == row->rank ||
             !alike(p, value_of(p, row->op), first, value_of(first, c->row)))
             continue;
-        int32_t *more = realloc(c->ranks, (c->n_ranks + 1) * sizeof *more);
+        int32_t *more = lb_array_grow(c->ranks, c->n_ranks, sizeof *more);
         if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory"), false;
         c->ranks = more;
         c->ranks[c->n_ranks++] = row->rank;

@@ -4,6 +4,7 @@
 #include "block.h"
 #include "owner.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -126,7 +127,7 @@ lb_status lb_culprit_add(lb_bisect_session *q, lb_axis axis, int32_t rank, int64
                          lb_culprit **culprit, lb_err *err)
 {
     lb_bisection *b = q->out;
-    lb_culprit *more = realloc(b->culprits, (b->n_culprits + 1) * sizeof *more);
+    lb_culprit *more = lb_array_grow(b->culprits, b->n_culprits, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     b->culprits = more;
     lb_culprit *c = &b->culprits[b->n_culprits];
@@ -186,7 +187,7 @@ double lb_value_largest(const lb_bisect_session *q, const lb_program *p, uint32_
 
 lb_status lb_culprit_all_ranks(lb_bisect_session *q, lb_culprit *c, lb_err *err)
 {
-    int32_t *more = realloc(c->ranks, q->n_ranks * sizeof *more);
+    int32_t *more = lb_array_reserve(c->ranks, c->n_ranks, q->n_ranks - c->n_ranks, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     c->ranks = more;
     memcpy(c->ranks, q->ranks, q->n_ranks * sizeof *more);

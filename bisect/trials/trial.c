@@ -4,6 +4,7 @@
 
 #include "rerun.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,7 +51,7 @@ char *lb_change_text(const lb_bisect_session *q, const lb_sites *sites, const ui
 lb_status lb_stage_begin(lb_bisect_session *q, const char *name, lb_err *err)
 {
     lb_bisection *b = q->out;
-    lb_stage *more = realloc(b->stages, (b->n_stages + 1) * sizeof *more);
+    lb_stage *more = lb_array_grow(b->stages, b->n_stages, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     b->stages = more;
     b->stages[b->n_stages++] = (lb_stage){.name = name};
@@ -100,7 +101,7 @@ lb_status lb_try(lb_bisect_session *q, const lb_sites *sites, const uint64_t *se
 {
     lb_bisection *b = q->out;
     double begin = now();
-    lb_trial *more = realloc(b->trials, (b->n_trials + 1) * sizeof *more);
+    lb_trial *more = lb_array_grow(b->trials, b->n_trials, sizeof *more);
     if (more) b->trials = more;
     char *text = more ? lb_change_text(q, sites, set) : NULL;
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory");

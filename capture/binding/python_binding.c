@@ -2,6 +2,7 @@
  * way into Python. See python_binding.h; capture/lastbit/torch/library.py is the other side. */
 #include "python_call.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,7 +92,7 @@ static bool take_dtypes(lb_binding *b, PyObject *dtypes)
     for (Py_ssize_t at = 0; dtypes && py.PyDict_Next(dtypes, &at, &dtype, &name);) {
         const char *known = py.PyUnicode_AsUTF8AndSize(name, NULL);
         lb_dtype code = known ? lb_dtype_parse(known) : (lb_dtype)0;
-        lb_dtype_entry *entries = code ? realloc(b->dtypes, (b->n_dtypes + 1) * sizeof *entries) : NULL;
+        lb_dtype_entry *entries = code ? lb_array_grow(b->dtypes, b->n_dtypes, sizeof *entries) : NULL;
         if (code && !entries) return false;
         if (!code) continue;
         py.Py_IncRef(dtype);

@@ -5,6 +5,7 @@
  * reached what the first one was. */
 #include "python_binding.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,11 +30,9 @@ static bool reserve(lb_binding *b)
         b->first_held = 0;
         return true;
     }
-    const uint32_t cap = b->cap_held ? 2 * b->cap_held : 256;
-    lb_held *held = realloc(b->held, cap * sizeof *held);
+    lb_held *held = lb_array_fit(b->held, &b->cap_held, b->n_held + 1, sizeof *held);
     if (!held) return false;
     b->held = held;
-    b->cap_held = cap;
     return true;
 }
 

@@ -6,6 +6,7 @@
  * no storage is ever held. */
 #include "python_binding.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,16 +98,12 @@ static bool keep(lb_intake *intake, PyObject *object)
 {
     if (!*intake->scratch && !lb_intake_room(intake, 1)) return false;
     lb_scratch *s = *intake->scratch;
-    if (s->n_kept == s->cap_kept) {
-        uint32_t cap = s->cap_kept ? 2 * s->cap_kept : 8;
-        PyObject **kept = realloc(s->kept, cap * sizeof *kept);
-        if (!kept) {
-            no_memory(intake->binding);
-            return false;
-        }
-        s->kept = kept;
-        s->cap_kept = cap;
+    PyObject **kept = lb_array_fit(s->kept, &s->cap_kept, s->n_kept + 1, sizeof *kept);
+    if (!kept) {
+        no_memory(intake->binding);
+        return false;
     }
+    s->kept = kept;
     s->kept[s->n_kept++] = object;
     return true;
 }

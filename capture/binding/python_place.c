@@ -5,6 +5,7 @@
 #define _GNU_SOURCE /* syscall */
 #include "python_binding.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -73,14 +74,9 @@ static void make_key(void)
 
 static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size)
 {
-    if (need <= *capacity) return true;
-    uint32_t cap = *capacity ? 2 * *capacity : 16;
-    while (cap < need) cap *= 2;
-    void *grown = realloc(*array, cap * size);
-    if (!grown) return false;
-    *array = grown;
-    *capacity = cap;
-    return true;
+    void *grown = lb_array_fit(*array, capacity, need, size);
+    if (grown) *array = grown;
+    return grown;
 }
 
 static bool no_memory(lb_binding *b)
@@ -251,7 +247,7 @@ static const char *text_of(lb_binding *b, PyObject *name)
     for (size_t i = 0; i < b->n_texts; i++)
         if (strcmp(b->texts[i], text) == 0) return b->texts[i];
     if (b->n_texts == MAX_TEXTS) return "";
-    char **texts = realloc(b->texts, (b->n_texts + 1) * sizeof *texts);
+    char **texts = lb_array_grow(b->texts, b->n_texts, sizeof *texts);
     if (texts) b->texts = texts;
     char *copy = texts ? strdup(text) : NULL;
     if (!copy) return no_memory(b), NULL;

@@ -1,6 +1,7 @@
 /* See ring.h. */
 #include "ring.h"
 
+#include <lastbit/array.h>
 #include <lastbit/maintenance.h>
 
 #include <stdlib.h>
@@ -28,7 +29,7 @@ struct lb_ring {
     bool begun;
     blob *buckets[4096];
     step *kept;
-    uint32_t n_kept, cap_kept;
+    uint32_t n_kept;
     /* Files: of the generation at hand. */
     char *folder; /* NULL: none */
     int32_t rank;
@@ -195,13 +196,9 @@ void lb_ring_drop_step(lb_ring *ring)
 
 lb_status lb_ring_program(lb_ring *ring, lb_program *program, lb_err *err)
 {
-    if (ring->n_kept == ring->cap_kept) {
-        uint32_t cap = ring->cap_kept ? ring->cap_kept * 2 : 8;
-        step *kept = realloc(ring->kept, cap * sizeof kept[0]);
-        if (!kept) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        ring->kept = kept;
-        ring->cap_kept = cap;
-    }
+    step *kept = lb_array_grow(ring->kept, ring->n_kept, sizeof kept[0]);
+    if (!kept) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    ring->kept = kept;
     ring->kept[ring->n_kept++] = (step){program, ring->generation};
     write_file(ring, program);
     return LB_OK;

@@ -1,6 +1,7 @@
 /* See identity.h. */
 #include "identity.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -314,7 +315,7 @@ bool lb_known_add_role(lb_known *storage, const lb_role *role)
         old->flags = role->flags;
         return true;
     }
-    lb_role *roles = realloc(storage->roles, (storage->n_roles + 1) * sizeof roles[0]);
+    lb_role *roles = lb_array_grow(storage->roles, storage->n_roles, sizeof roles[0]);
     if (!roles) return false;
     storage->roles = roles;
     lb_role *added = &roles[storage->n_roles];
@@ -349,13 +350,10 @@ lb_window *lb_known_window(lb_known *storage, uint64_t hash)
 
 lb_window *lb_known_add_window(lb_known *storage, const lb_seen *seen, uint64_t hash, int64_t first, int64_t last)
 {
-    if (storage->n_windows == storage->cap_windows) {
-        uint32_t cap = storage->cap_windows ? storage->cap_windows * 2 : 2;
-        lb_window *windows = realloc(storage->windows, cap * sizeof windows[0]);
-        if (!windows) return NULL;
-        storage->windows = windows;
-        storage->cap_windows = cap;
-    }
+    lb_window *windows =
+        lb_array_fit(storage->windows, &storage->cap_windows, storage->n_windows + 1, sizeof windows[0]);
+    if (!windows) return NULL;
+    storage->windows = windows;
     lb_window *w = &storage->windows[storage->n_windows++];
     memset(w, 0, sizeof *w);
     w->hash = hash;

@@ -1,6 +1,7 @@
 /* What stands around ops: scopes with their inputs and outputs, scalars, routing, parameter groups, notices. See lastbit/capture.h. */
 #include "recorder.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,12 +12,10 @@ uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *
     pthread_mutex_lock(&recorder->lock);
     uint32_t number = 0;
     while (number < recorder->n_scopes && strcmp(recorder->scopes[number].path, path) != 0) number++;
-    if (number == recorder->n_scopes && number == recorder->cap_scopes) {
-        uint32_t cap = recorder->cap_scopes ? recorder->cap_scopes * 2 : 64;
-        lb_scope_entry *scopes = realloc(recorder->scopes, cap * sizeof scopes[0]);
+    if (number == recorder->n_scopes) {
+        lb_scope_entry *scopes = lb_array_grow(recorder->scopes, number, sizeof scopes[0]);
         if (!scopes) return pthread_mutex_unlock(&recorder->lock), LB_NONE;
         recorder->scopes = scopes;
-        recorder->cap_scopes = cap;
     }
     lb_scope_entry *entry = &recorder->scopes[number];
     if (number == recorder->n_scopes) {

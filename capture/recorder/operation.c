@@ -4,6 +4,7 @@
  * be digested and kept before it is overwritten. */
 #include "recorder.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,14 +65,9 @@ void lb_pending_free(lb_pending *p)
 
 static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size)
 {
-    if (need <= *capacity) return true;
-    uint32_t cap = *capacity ? *capacity : 8;
-    while (cap < need) cap *= 2;
-    void *grown = realloc(*array, cap * size);
-    if (!grown) return false;
-    *array = grown;
-    *capacity = cap;
-    return true;
+    void *grown = lb_array_fit(*array, capacity, need, size);
+    if (grown) *array = grown;
+    return grown;
 }
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */

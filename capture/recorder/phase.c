@@ -14,6 +14,7 @@
  * The last but one is known when the step ends; until then the rows of such ops are remembered. */
 #include "recorder.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,13 +90,9 @@ void lb_phase_made(lb_recorder *recorder, lb_loose loose, int64_t key)
 
 lb_status lb_phase_remember(lb_recorder *recorder, uint32_t first, uint32_t last, lb_err *err)
 {
-    if (recorder->n_loose == recorder->cap_loose) {
-        const uint32_t cap = recorder->cap_loose ? 2 * recorder->cap_loose : 64;
-        lb_row_range *grown = realloc(recorder->loose, cap * sizeof *grown);
-        if (!grown) return lb_recorder_no_memory(err);
-        recorder->loose = grown;
-        recorder->cap_loose = cap;
-    }
+    lb_row_range *grown = lb_array_fit(recorder->loose, &recorder->cap_loose, recorder->n_loose + 1, sizeof *grown);
+    if (!grown) return lb_recorder_no_memory(err);
+    recorder->loose = grown;
     recorder->loose[recorder->n_loose++] = (lb_row_range){first, last};
     return LB_OK;
 }

@@ -59,7 +59,7 @@ struct lb_recorder {
     uint64_t serial;
     lb_knowns storages;
     lb_scope_entry *scopes;
-    uint32_t n_scopes, cap_scopes;
+    uint32_t n_scopes;
     lb_keep keep;
     lb_like *like; /* NULL: levels and patterns say what is kept */
     lb_pending *spare;

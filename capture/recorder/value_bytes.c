@@ -5,6 +5,7 @@
  * the storage first. Nothing that is recorded depends on how long that took. */
 #include "recorder.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -256,13 +257,9 @@ bool lb_contents_promised(const lb_window *window, const lb_seen *seen)
 static lb_status note_unheld(lb_recorder *recorder, int64_t key, lb_err *err)
 {
     if (recorder->n_unheld && recorder->unheld[recorder->n_unheld - 1] == key) return LB_OK;
-    if (recorder->n_unheld == recorder->cap_unheld) {
-        uint32_t cap = recorder->cap_unheld ? 2 * recorder->cap_unheld : 64;
-        int64_t *keys = realloc(recorder->unheld, cap * sizeof *keys);
-        if (!keys) return no_memory(err);
-        recorder->unheld = keys;
-        recorder->cap_unheld = cap;
-    }
+    int64_t *keys = lb_array_fit(recorder->unheld, &recorder->cap_unheld, recorder->n_unheld + 1, sizeof *keys);
+    if (!keys) return no_memory(err);
+    recorder->unheld = keys;
     recorder->unheld[recorder->n_unheld++] = key;
     return LB_OK;
 }
@@ -370,13 +367,9 @@ lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_kno
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
     const bool wanted = at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
     if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
-    if (recorder->n_late == recorder->cap_late) {
-        uint32_t cap = recorder->cap_late ? 2 * recorder->cap_late : 16;
-        lb_late *late = realloc(recorder->late, cap * sizeof *late);
-        if (!late) return no_memory(err);
-        recorder->late = late;
-        recorder->cap_late = cap;
-    }
+    lb_late *late = lb_array_fit(recorder->late, &recorder->cap_late, recorder->n_late + 1, sizeof *late);
+    if (!late) return no_memory(err);
+    recorder->late = late;
     recorder->late[recorder->n_late++] = (lb_late){.storage = storage,
                                                    .hash = window->hash,
                                                    .seen = *seen,

@@ -5,6 +5,7 @@
 #include "recorder.h"
 #include "measure.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -347,7 +348,7 @@ lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const 
     LB_TRY(add_row(recorder, storage, window, seen, flags, source, err));
     *row = window->row;
     if (!deferred) return lb_contents_later(recorder, at, storage, window, seen, err);
-    lb_deferred *list = realloc(storage->deferred, (storage->n_deferred + 1) * sizeof list[0]);
+    lb_deferred *list = lb_array_grow(storage->deferred, storage->n_deferred, sizeof list[0]);
     if (!list) return no_memory(err);
     storage->deferred = list;
     list[storage->n_deferred++] = (lb_deferred){*row, *seen};

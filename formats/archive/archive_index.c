@@ -4,28 +4,25 @@
 #include "coding.h"
 #include "msgpack_cursor.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdio.h>
 
 /* ---- gathering ----------------------------------------------------------------------------------------------------- */
 
-#define ADD_ROW(function, type, array, count, room)                                                                    \
+#define ADD_ROW(function, type, array, count)                                                                          \
     bool function(lb_index_rows *rows, const type *row)                                                                \
     {                                                                                                                  \
-        if (rows->count == rows->room) {                                                                               \
-            size_t wanted = rows->room ? (size_t)rows->room * 2 : 16;                                                  \
-            type *grown = (type *)realloc(rows->array, wanted * sizeof *grown);                                        \
-            if (!grown) return false;                                                                                  \
-            rows->array = grown;                                                                                       \
-            rows->room = (__typeof__(rows->room))wanted;                                                               \
-        }                                                                                                              \
+        type *grown = lb_array_grow(rows->array, rows->count, sizeof *grown);                                          \
+        if (!grown) return false;                                                                                      \
+        rows->array = grown;                                                                                           \
         rows->array[rows->count++] = *row;                                                                             \
         return true;                                                                                                   \
     }
-ADD_ROW(lb_index_add_blob, lb_blob_row, blobs, n_blobs, blob_room)
-ADD_ROW(lb_index_add_pack, lb_pack_row, packs, n_packs, pack_room)
-ADD_ROW(lb_index_add_program, lb_segment_row, programs, n_programs, program_room)
-ADD_ROW(lb_index_add_table, lb_segment_row, tables, n_tables, table_room)
+ADD_ROW(lb_index_add_blob, lb_blob_row, blobs, n_blobs)
+ADD_ROW(lb_index_add_pack, lb_pack_row, packs, n_packs)
+ADD_ROW(lb_index_add_program, lb_segment_row, programs, n_programs)
+ADD_ROW(lb_index_add_table, lb_segment_row, tables, n_tables)
 #undef ADD_ROW
 
 void lb_index_rows_release(lb_index_rows *rows)

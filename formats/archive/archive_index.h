@@ -63,8 +63,8 @@ typedef struct lb_index_rows {
     lb_blob_row *blobs;
     lb_pack_row *packs;
     lb_segment_row *programs, *tables;
-    uint64_t n_blobs, blob_room;
-    uint32_t n_packs, pack_room, n_programs, program_room, n_tables, table_room;
+    uint64_t n_blobs;
+    uint32_t n_packs, n_programs, n_tables;
 } lb_index_rows;
 
 bool lb_index_add_blob(lb_index_rows *rows, const lb_blob_row *row);

@@ -3,6 +3,7 @@
 
 #include "coding.h"
 
+#include <lastbit/array.h>
 #include <archive.h>
 #include <archive_entry.h>
 #include <inttypes.h>
@@ -37,13 +38,9 @@ static void note_damage(lb_scan *scan, uint64_t at)
 
 static bool add_entry(lb_scan *scan, const lb_scan_entry *entry)
 {
-    if (scan->n == scan->room) {
-        uint64_t wanted = scan->room ? scan->room * 2 : 32;
-        lb_scan_entry *grown = (lb_scan_entry *)realloc(scan->entries, wanted * sizeof *grown);
-        if (!grown) return false;
-        scan->entries = grown;
-        scan->room = wanted;
-    }
+    lb_scan_entry *grown = lb_array_grow(scan->entries, scan->n, sizeof *grown);
+    if (!grown) return false;
+    scan->entries = grown;
     scan->entries[scan->n++] = *entry;
     return true;
 }
@@ -157,7 +154,7 @@ void lb_scan_release(lb_scan *scan)
 {
     free(scan->entries);
     scan->entries = NULL;
-    scan->n = scan->room = 0;
+    scan->n = 0;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------ */

@@ -11,7 +11,7 @@ typedef struct lb_scan_entry {
 
 typedef struct lb_scan {
     lb_scan_entry *entries;
-    uint64_t n, room;
+    uint64_t n;
     uint64_t committed;  /* entries[0 … committed) stand before the last whole commit */
     uint64_t foreign;    /* tar entries that are no records of ours */
     uint64_t skipped;    /* places that are no tar; what a kill left behind the last commit is one */

@@ -12,6 +12,7 @@
 #include "archive_sink.h"
 #include "coding.h"
 
+#include <lastbit/array.h>
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
@@ -26,7 +27,7 @@
 typedef struct waiting {
     byte_buffer area;
     lb_blob_row *rows;
-    uint64_t n, room;
+    uint64_t n;
 } waiting;
 
 typedef struct digest_set {
@@ -46,7 +47,7 @@ struct lb_writer {
     waiting small[DIGEST_SETS];
     lb_index_rows rows;
     lb_entry_row *entries; /* since the last commit */
-    uint64_t n_entries, entry_room, entries_before;
+    uint64_t n_entries, entries_before;
     uint64_t commits, committed_end;
     int64_t previous_commit;
     byte_buffer payload; /* scratch */
@@ -177,13 +178,9 @@ static lb_status put_pieces(lb_writer *w, const piece *pieces, int n, lb_err *er
 
 static bool add_entry(lb_writer *w, const lb_entry_row *entry)
 {
-    if (w->n_entries == w->entry_room) {
-        uint64_t wanted = w->entry_room ? w->entry_room * 2 : 64;
-        lb_entry_row *grown = (lb_entry_row *)realloc(w->entries, wanted * sizeof *grown);
-        if (!grown) return false;
-        w->entries = grown;
-        w->entry_room = wanted;
-    }
+    lb_entry_row *grown = lb_array_grow(w->entries, w->n_entries, sizeof *grown);
+    if (!grown) return false;
+    w->entries = grown;
     w->entries[w->n_entries++] = *entry;
     return true;
 }
@@ -358,13 +355,9 @@ static lb_status put_small(lb_writer *w, const lb_blob_row *row, const void *byt
     int set = 0;
     while (w->level && small_coding(set) != lb_coding_for(row->dtype)) set++;
     waiting *small = &w->small[set];
-    if (small->n == small->room) {
-        uint64_t wanted = small->room ? small->room * 2 : 256;
-        lb_blob_row *grown = (lb_blob_row *)realloc(small->rows, wanted * sizeof *grown);
-        if (!grown) return no_memory(err, w);
-        small->rows = grown;
-        small->room = wanted;
-    }
+    lb_blob_row *grown = lb_array_grow(small->rows, small->n, sizeof *grown);
+    if (!grown) return no_memory(err, w);
+    small->rows = grown;
     size_t padding = -small->area.size % LB_RECORD_PACK_ALIGN;
     char *to = buffer_extend(&small->area, padding + row->size);
     if (!to) {

@@ -4,6 +4,7 @@
  * foreign files (safetensors, .npy, .npz) give one program of sources. Rows (rank, step) point at where each one is. */
 #include "capture_reader.h"
 
+#include <lastbit/array.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +25,7 @@ char *lb_capture_archive_path(const char *folder, int32_t rank)
 
 static lb_status add_member(lb_capture *c, const char *path, int32_t rank, lb_err *err)
 {
-    lb_member *grown = (lb_member *)realloc(c->members, (c->n_members + 1u) * sizeof *grown);
+    lb_member *grown = lb_array_grow(c->members, c->n_members, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     c->members = grown;
     LB_TRY(lb_archive_open(path, &grown[c->n_members].archive, err));
@@ -56,7 +57,7 @@ lb_status lb_folder_ranks(const char *folder, int32_t **ranks, uint32_t *n, lb_e
     for (struct dirent *entry; (entry = readdir(listing));) {
         int32_t rank = lb_rank_of_name(entry->d_name);
         if (rank == LB_NO_RANK) continue;
-        int32_t *grown = (int32_t *)realloc(*ranks, (*n + 1u) * sizeof *grown);
+        int32_t *grown = lb_array_grow(*ranks, *n, sizeof *grown);
         if (!grown) {
             closedir(listing);
             return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);

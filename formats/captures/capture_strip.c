@@ -3,6 +3,7 @@
 
 #include "capture_reader.h"
 
+#include <lastbit/array.h>
 #include <lastbit/maintenance.h>
 
 /* ---- lists of digests ------------------------------------------------------------------------------------------------- */
@@ -16,13 +17,9 @@ static int by_digest(const void *a, const void *b)
 
 static bool add(lb_strip_list *list, lb_digest digest)
 {
-    if (list->n == list->room) {
-        uint64_t wanted = list->room ? list->room * 2 : 1024;
-        lb_digest *grown = (lb_digest *)realloc(list->digests, wanted * sizeof *grown);
-        if (!grown) return false;
-        list->digests = grown;
-        list->room = wanted;
-    }
+    lb_digest *grown = lb_array_grow(list->digests, list->n, sizeof *grown);
+    if (!grown) return false;
+    list->digests = grown;
     list->digests[list->n++] = digest;
     return true;
 }
@@ -190,7 +187,7 @@ lb_status lb_strip_list_make(lb_capture *capture, uint32_t strip, lb_strip_list 
 {
     memset(list, 0, sizeof *list);
     if (strip == 0) return LB_OK;
-    lb_strip_list sources = {NULL, NULL, 0, 0}, results = {NULL, NULL, 0, 0};
+    lb_strip_list sources = {0}, results = {0};
     lb_status status = LB_OK;
     for (uint32_t r = 0; r < capture->n_rows && status == LB_OK; r++) {
         const lb_program *program;

@@ -11,7 +11,7 @@
 typedef struct lb_strip_list {
     lb_digest *digests; /* ascending, none twice */
     uint8_t *met;       /* of each: was asked for before */
-    uint64_t n, room;
+    uint64_t n;
 } lb_strip_list;
 
 /* `strip`: lb_strip. Reads every program of the capture. */

@@ -4,6 +4,7 @@
 #include "archive_writer.h"
 #include "capture_reader.h"
 
+#include <lastbit/array.h>
 #include <lastbit/maintenance.h>
 
 #include <dirent.h>
@@ -51,7 +52,7 @@ static lb_status list_files(const char *folder, ring_file **files, uint32_t *n, 
     for (struct dirent *entry; status == LB_OK && (entry = readdir(dir));) {
         ring_file one;
         if (!lb_ring_file_parse(entry->d_name, &one.rank, &one.generation)) continue;
-        ring_file *grown = realloc(*files, (*n + 1) * sizeof **files);
+        ring_file *grown = lb_array_grow(*files, *n, sizeof **files);
         if (grown)
             *files = grown, grown[(*n)++] = one;
         else

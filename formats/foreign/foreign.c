@@ -4,6 +4,7 @@
 #include "foreign_tensors.h"
 #include "foreign_torch.h"
 
+#include <lastbit/array.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +33,7 @@ struct lb_foreign {
 
 static lb_status add_memory(lb_foreign_tensors *t, void *bytes, size_t size, bool mapped, lb_err *err)
 {
-    lb_foreign_memory *grown = (lb_foreign_memory *)realloc(t->memory, (t->n_memory + 1u) * sizeof *grown);
+    lb_foreign_memory *grown = lb_array_grow(t->memory, t->n_memory, sizeof *grown);
     if (!grown) {
         if (mapped)
             munmap(bytes, size);
@@ -72,13 +73,9 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
 lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
                          const void *data, size_t size, lb_err *err)
 {
-    if (t->n == t->room) {
-        uint32_t wanted = t->room ? t->room * 2 : 64;
-        lb_foreign_tensor *grown = (lb_foreign_tensor *)realloc(t->rows, wanted * sizeof *grown);
-        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        t->rows = grown;
-        t->room = wanted;
-    }
+    lb_foreign_tensor *grown = lb_array_grow(t->rows, t->n, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    t->rows = grown;
     lb_foreign_tensor *row = &t->rows[t->n];
     row->name = strdup(name);
     if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -132,7 +129,7 @@ static uint32_t list_folder(const char *folder, char ***names)
         bool index = ends_with(entry->d_name, ".safetensors.index.json");
         archives |= strncmp(entry->d_name, "rank-", 5) == 0 && ends_with(entry->d_name, ".tar");
         if (!index && !ends_with(entry->d_name, ".safetensors")) continue;
-        char **grown = (char **)realloc(*names, (n + 1u) * sizeof *grown), *name = strdup(entry->d_name);
+        char **grown = lb_array_grow(*names, n, sizeof *grown), *name = strdup(entry->d_name);
         if (grown) *names = grown;
         if (!grown || !name) {
             free(name);

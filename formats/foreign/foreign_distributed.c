@@ -5,6 +5,7 @@
 
 #include "pickle_tree.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ static lb_status map_part_file(checkpoint *c, const part *p, const lb_pickle *na
     sprintf(path, "%s/%.*s", c->folder, (int)name->n, name->u.text);
     for (*file = 0; *file < c->n_files; ++*file)
         if (strcmp(c->files[*file].path, path) == 0) return free(path), LB_OK;
-    void *grown = realloc(c->files, (c->n_files + 1u) * sizeof *c->files);
+    void *grown = lb_array_grow(c->files, c->n_files, sizeof *c->files);
     if (grown) c->files = grown;
     lb_err why = LB_ERR_INIT;
     lb_status status =

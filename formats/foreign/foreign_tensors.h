@@ -19,7 +19,7 @@ typedef struct lb_foreign_memory {
 
 typedef struct lb_foreign_tensors {
     lb_foreign_tensor *rows;
-    uint32_t n, room;
+    uint32_t n;
     lb_foreign_memory *memory;
     uint32_t n_memory;
     char *metadata; /* JSON text of safetensors' __metadata__, or NULL */

@@ -1,6 +1,7 @@
 /* See pickle_tree.h. A pickle is a program for a stack machine; here every opcode only builds. */
 #include "pickle_tree.h"
 
+#include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ typedef struct machine {
     lb_pickle_tree *tree;
     lb_pickle **stack, **memo;
     uint32_t *marks; /* heights of the stack */
-    size_t n_stack, stack_room, n_memo, memo_room, n_marks, mark_room;
+    size_t n_stack, n_memo, n_marks;
+    uint32_t stack_room, memo_room, mark_room;
 } machine;
 
 static lb_pickle none = {LB_PICKLE_NONE, 0, 0, {0}}, yes = {LB_PICKLE_BOOL, 0, 0, {1}},
@@ -70,8 +72,7 @@ static bool add_item(machine *m, lb_pickle *to, lb_pickle *item)
 }
 
 #define GROW(array, n, room)                                                                                           \
-    ((n) < (room) || ((room) = (room) ? (room) * 2 : 64,                                                               \
-                      (grown = realloc(array, (room) * sizeof *(array))) && ((array) = grown, true)))
+    ((grown = lb_array_fit((array), &(room), (n) + 1, sizeof *(array))) && ((array) = grown, true))
 
 static lb_status push(machine *m, lb_pickle *node)
 {

@@ -4,6 +4,7 @@
  * Every table is an array that doubles; strings lie in chunks that never move, so a pointer given out stays valid. */
 #include "program_store.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,14 +31,10 @@ bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t ro
     uint32_t *capacity = &program->store->capacity[id];
     if (rows > LB_PROGRAM_MAX_ROWS) return false;
     if (rows <= *capacity) return true;
-    uint32_t wanted = *capacity < 16 ? 16 : *capacity;
-    while (wanted < rows) wanted *= 2; /* at most 2^28 */
     void **array = (void **)((char *)program + table->array);
-    void *grown = realloc(*array, (size_t)wanted * table->row_bytes);
-    if (!grown) return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
+    void *grown = lb_array_fit(*array, capacity, rows < 16 ? 16 : rows, table->row_bytes); /* at most 2^28 */
+    if (grown) *array = grown;
+    return grown;
 }
 
 static uint32_t append(lb_program *program, lb_program_table_id id, const void *rows, uint32_t count)

@@ -1,6 +1,7 @@
 /* Counting ops by name and by why they were not computed: see cmd_coverage.h. */
 #include "cmd_coverage.h"
 
+#include <lastbit/array.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ typedef struct tally {
 
 struct lb_coverage {
     tally *rows;
-    uint32_t n, room;
+    uint32_t n;
 };
 
 lb_coverage *lb_coverage_new(void)
@@ -60,13 +61,9 @@ static tally *row_of(lb_coverage *coverage, const char *op, const char *why)
 {
     for (uint32_t i = 0; i < coverage->n; i++)
         if (same(&coverage->rows[i], op, why)) return &coverage->rows[i];
-    if (coverage->n == coverage->room) {
-        const uint32_t room = coverage->room ? coverage->room * 2 : 64;
-        tally *grown = realloc(coverage->rows, room * sizeof *grown);
-        if (!grown) return NULL;
-        coverage->rows = grown;
-        coverage->room = room;
-    }
+    tally *grown = lb_array_grow(coverage->rows, coverage->n, sizeof *grown);
+    if (!grown) return NULL;
+    coverage->rows = grown;
     const tally row = {strdup(op), why ? strdup(why) : NULL, 0, 0, 0};
     if (!row.op || (why && !row.why)) {
         free(row.op);

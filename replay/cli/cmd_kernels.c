@@ -3,6 +3,7 @@
 
 #include "command_line.h"
 
+#include <lastbit/array.h>
 #include <lastbit/composite.h>
 
 #include <jansson.h>
@@ -26,7 +27,7 @@ typedef struct listing {
         json_t *likely;  /* candidates of the first one */
     } kinds[LB_COMPOSITE_KIND_COUNT];
     tally *ops;
-    uint32_t n_ops, room;
+    uint32_t n_ops;
 } listing;
 
 static void count_in(json_t *object, const char *key)
@@ -76,12 +77,9 @@ static lb_status add_op(listing *l, const char *name, lb_err *err)
             l->ops[i].count++;
             return LB_OK;
         }
-    if (l->n_ops == l->room) {
-        const uint32_t room = l->room ? 2 * l->room : 64;
-        tally *more = realloc(l->ops, room * sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        l->ops = more, l->room = room;
-    }
+    tally *more = lb_array_grow(l->ops, l->n_ops, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    l->ops = more;
     l->ops[l->n_ops++] = (tally){name, 1};
     return LB_OK;
 }

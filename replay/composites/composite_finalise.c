@@ -9,6 +9,7 @@
  * products, in any order of the slots. */
 #include "recogniser.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,20 +35,17 @@ static bool is_zeros(const lb_recogniser *t, uint32_t op)
 typedef struct finalise {
     lb_composite composite;
     uint32_t *ops, n_ops, *list, n_list;
-    uint32_t room;
 } finalise;
 
 /* ---- one expert after the other ---------------------------------------------------------------------------------------------- */
 
 static bool grow(finalise *f)
 {
-    if (f->n_ops + 8 <= f->room) return true;
-    const uint32_t room = f->room ? 2 * f->room : 64;
-    uint32_t *ops = realloc(f->ops, room * sizeof *ops);
+    uint32_t *ops = lb_array_reserve(f->ops, f->n_ops, 8, sizeof *ops);
     if (ops) f->ops = ops;
-    uint32_t *list = ops ? realloc(f->list, room * sizeof *list) : NULL;
-    if (list) f->list = list, f->room = room;
-    return list != NULL;
+    uint32_t *list = lb_array_reserve(f->list, f->n_list, 8, sizeof *list);
+    if (list) f->list = list;
+    return ops && list;
 }
 
 /* out, tokens and slots of a product `value` = out * weights[tokens, slots], which `op` puts where it belongs. `by_slot`: as it says;

@@ -3,6 +3,7 @@
 
 #include "ops.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,12 +179,9 @@ static int by_row(const void *a, const void *b)
 lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, const uint32_t *ops, uint32_t n_ops)
 {
     lb_composites *found = t->found;
-    if (found->n == t->room) {
-        const uint32_t room = t->room ? 2 * t->room : 64;
-        lb_composite *more = realloc(found->rows, room * sizeof *more);
-        if (!more) return lb_fail(t->err, LB_ERR_NOMEM, "out of memory for composites");
-        found->rows = more, t->room = room;
-    }
+    lb_composite *more = lb_array_grow(found->rows, found->n, sizeof *more);
+    if (!more) return lb_fail(t->err, LB_ERR_NOMEM, "out of memory for composites");
+    found->rows = more;
     lb_composite *c = &found->rows[found->n];
     *c = *composite;
     c->ops = malloc((n_ops + 1) * sizeof *c->ops);

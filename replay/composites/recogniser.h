@@ -11,7 +11,6 @@ typedef struct lb_recogniser {
     const lb_program *program;
     lb_flow *flow;
     lb_composites *found;
-    uint32_t room;
     lb_err *err;
 } lb_recogniser;
 

@@ -1,13 +1,13 @@
 /* Cutting a router out of a recorded program: see router.h. */
 #include "router.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct cut {
     const lb_recogniser *t;
     lb_router *router;
-    uint32_t ops_room, list_room;
     const char *path; /* of the module that chooses */
     bool failed;
 } cut;
@@ -25,16 +25,13 @@ static bool keeps_the_order(const lb_recogniser *t, uint32_t op)
     return lb_recogniser_is_any(t, op, names);
 }
 
-static bool append(uint32_t **rows, uint32_t *n, uint32_t *room, uint32_t row)
+static bool append(uint32_t **rows, uint32_t *n, uint32_t row)
 {
     for (uint32_t i = 0; i < *n; i++)
         if ((*rows)[i] == row) return true;
-    if (*n == *room) {
-        const uint32_t more = *room ? 2 * *room : 8;
-        uint32_t *grown = realloc(*rows, more * sizeof *grown);
-        if (!grown) return false;
-        *rows = grown, *room = more;
-    }
+    uint32_t *grown = lb_array_grow(*rows, *n, sizeof *grown);
+    if (!grown) return false;
+    *rows = grown;
     (*rows)[(*n)++] = row;
     return true;
 }
@@ -90,12 +87,12 @@ static void enter(cut *c, lb_reading reading, bool behind)
     bool all = n > 0 && n <= 8 && !given(c->t, reading);
     for (uint32_t i = 0; i < n && all; i++) all = belongs(c, defs[i], behind);
     if (!all) {
-        c->failed |= !append(&r->path.list, &r->path.n_list, &c->list_room, reading.value);
+        c->failed |= !append(&r->path.list, &r->path.n_list, reading.value);
         return;
     }
     for (uint32_t i = 0; i < n && !c->failed; i++) {
         const uint32_t before = r->path.n_ops;
-        c->failed |= !append(&r->path.ops, &r->path.n_ops, &c->ops_room, defs[i]);
+        c->failed |= !append(&r->path.ops, &r->path.n_ops, defs[i]);
         visit v = {c, defs[i], behind || is_product(c->t, defs[i])};
         if (r->path.n_ops > before) lb_op_each_input(c->t->program, &c->t->program->ops[defs[i]], enter_input, &v);
     }
@@ -162,7 +159,7 @@ lb_status lb_router_find(const lb_program *program, lb_flow *flow, const lb_rout
     if (r->topk == LB_NONE) return LB_OK;
     const lb_reading scores = strip(&t, lb_recogniser_arg(&t, r->topk, 0));
     r->scores = scores.value, r->made = scores.op;
-    cut c = {&t, r, 0, 0, lb_op_layer(program, &program->ops[r->topk]), false};
+    cut c = {&t, r, lb_op_layer(program, &program->ops[r->topk]), false};
     enter(&c, scores, false);
     r->own = calloc(r->path.n_list + 1, 1);
     if (c.failed || !r->own) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a router");

@@ -6,6 +6,7 @@
 #include "operands.h"
 #include "ops.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,24 +19,21 @@ typedef struct place {
 typedef struct environment {
     const lb_program *program;
     place *places;
-    uint32_t n_places, room;
+    uint32_t n_places;
     void **blocks; /* freed at the end */
-    uint32_t n_blocks, blocks_room;
+    uint32_t n_blocks;
     lb_status status;
     lb_err *err;
 } environment;
 
 static void *block(environment *e, size_t bytes)
 {
-    if (e->n_blocks == e->blocks_room) {
-        const uint32_t room = e->blocks_room ? 2 * e->blocks_room : 64;
-        void **more = realloc(e->blocks, room * sizeof *more);
-        if (!more) {
-            e->status = lb_fail(e->err, LB_ERR_NOMEM, "out of memory for a composite");
-            return NULL;
-        }
-        e->blocks = more, e->blocks_room = room;
+    void **more = lb_array_grow(e->blocks, e->n_blocks, sizeof *more);
+    if (!more) {
+        e->status = lb_fail(e->err, LB_ERR_NOMEM, "out of memory for a composite");
+        return NULL;
     }
+    e->blocks = more;
     void *p = calloc(bytes + 64, 1);
     if (!p)
         e->status = lb_fail(e->err, LB_ERR_NOMEM, "out of memory for a composite");
@@ -68,15 +66,12 @@ static void cover(void *context, uint32_t value)
         p->last = last > p->last ? last : p->last;
         return;
     }
-    if (e->n_places == e->room) {
-        const uint32_t room = e->room ? 2 * e->room : 32;
-        place *more = realloc(e->places, room * sizeof *more);
-        if (!more) {
-            e->status = lb_fail(e->err, LB_ERR_NOMEM, "out of memory for a composite");
-            return;
-        }
-        e->places = more, e->room = room;
+    place *more = lb_array_grow(e->places, e->n_places, sizeof *more);
+    if (!more) {
+        e->status = lb_fail(e->err, LB_ERR_NOMEM, "out of memory for a composite");
+        return;
     }
+    e->places = more;
     e->places[e->n_places++] = (place){v->storage, first, last, NULL};
 }
 

@@ -1,6 +1,7 @@
 /* Storages and their buffers: see value_memory.h. */
 #include "value_memory.h"
 
+#include <lastbit/array.h>
 #include <lastbit/statistics.h>
 #include <math.h>
 #include <stdlib.h>
@@ -218,7 +219,7 @@ static bool grow_slots(lb_memory *memory)
 static lb_storage *new_storage(lb_memory *memory)
 {
     if (memory->chunk_left == 0) {
-        void **chunks = realloc(memory->chunks, (memory->n_chunks + 1) * sizeof *chunks);
+        void **chunks = lb_array_grow(memory->chunks, memory->n_chunks, sizeof *chunks);
         if (!chunks) return NULL;
         memory->chunks = chunks;
         lb_storage *chunk = calloc(CHUNK, sizeof *chunk);

@@ -1,6 +1,7 @@
 /* Checkpoints of chained replays: see checkpoint.h. */
 #include "checkpoint.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,12 +109,9 @@ lb_status lb_checkpoints_add(lb_checkpoints *c, lb_machine *const *machines, con
     }
     if (bytes + beside > c->limit) return LB_OK;
     while (c->n && c->bytes + bytes + beside > c->limit) drop_oldest(c);
-    if (c->n == c->room) {
-        uint32_t room = c->room ? 2 * c->room : 8;
-        lb_checkpoint *more = realloc(c->rows, room * sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        c->rows = more, c->room = room;
-    }
+    lb_checkpoint *more = lb_array_grow(c->rows, c->n, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    c->rows = more;
     lb_checkpoint row = {.id = c->next_id++, .summary = *summary, .bytes = bytes};
     row.machines = calloc(n + 1, sizeof *row.machines);
     lb_status status = row.machines ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

@@ -38,7 +38,7 @@ struct lb_checkpoints {
     bool compare, force_decisions;
     uint32_t next_id;
     lb_checkpoint *rows; /* in order of time */
-    uint32_t n, room;
+    uint32_t n;
 };
 
 /* Drops what is there; what follows comes from a run of this plan. */

@@ -14,6 +14,7 @@
 #include "substitute.h"
 #include "verdict.h"
 
+#include <lastbit/array.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,16 +44,12 @@ void *lb_machine_take(lb_machine *machine, size_t bytes)
 
 void *lb_machine_scratch(lb_machine *machine, size_t bytes)
 {
-    if (machine->n_scratch == machine->scratch_room) {
-        uint32_t room = machine->scratch_room ? machine->scratch_room * 2 : 64;
-        void **grown = realloc(machine->scratch, room * sizeof *grown);
-        if (!grown) {
-            lb_fail(machine->err, LB_ERR_NOMEM, "out of memory");
-            return NULL;
-        }
-        machine->scratch = grown;
-        machine->scratch_room = room;
+    void **grown = lb_array_fit(machine->scratch, &machine->scratch_room, machine->n_scratch + 1, sizeof *grown);
+    if (!grown) {
+        lb_fail(machine->err, LB_ERR_NOMEM, "out of memory");
+        return NULL;
     }
+    machine->scratch = grown;
     void *p = lb_memory_scratch(machine->memory, bytes ? bytes : 1, machine->err);
     if (p) machine->scratch[machine->n_scratch++] = p;
     return p;

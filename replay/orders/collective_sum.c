@@ -1,6 +1,7 @@
 /* Reductions over ranks: see collective_sum.h. */
 #include "collective_sum.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,7 +160,6 @@ static int64_t gloo_chunk(uint32_t n, int64_t count, int64_t size)
 
 typedef struct cut {
     lb_pieces *pieces;
-    uint32_t room;
     uint32_t n;
     lb_err *err;
 } cut;
@@ -168,13 +168,9 @@ typedef struct cut {
 static lb_status add_piece(cut *c, int64_t first, int64_t last, uint32_t list, uint16_t root)
 {
     if (first >= last) return LB_OK;
-    if (c->pieces->n == c->room) {
-        uint32_t room = c->room ? c->room * 2 : 16;
-        lb_row_call *grown = realloc(c->pieces->pieces, room * sizeof *grown);
-        if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory cutting a collective into pieces");
-        c->pieces->pieces = grown;
-        c->room = room;
-    }
+    lb_row_call *grown = lb_array_grow(c->pieces->pieces, c->pieces->n, sizeof *grown);
+    if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory cutting a collective into pieces");
+    c->pieces->pieces = grown;
     c->pieces->pieces[c->pieces->n++] = (lb_row_call){first, last, root, c->pieces->folds + (size_t)list * (c->n - 1)};
     return LB_OK;
 }
@@ -246,7 +242,7 @@ lb_status lb_order_pieces(const lb_order *order, uint32_t n, int64_t count, size
     int64_t size = element_bytes ? (int64_t)element_bytes : 1;
     uint16_t *roots = calloc(n, sizeof *roots);
     pieces->folds = calloc((size_t)n * n, sizeof *pieces->folds);
-    cut c = {pieces, 0, n, err};
+    cut c = {pieces, n, err};
     lb_status status = LB_OK;
     if (!roots || !pieces->folds) {
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective over %u ranks", n);

@@ -1,6 +1,7 @@
 /* Trees of additions: making, checking, comparing, cutting down. See sum_tree.h. */
 #include "sum_tree.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,23 +20,18 @@ lb_tree_builder lb_tree_begin(uint32_t leaves)
     lb_tree_builder b = {.tree = calloc(1, sizeof(lb_sum_tree)), .room_nodes = 16, .room_operands = 32};
     if (b.tree) {
         b.tree->leaves = leaves;
-        b.tree->first = calloc(b.room_nodes + 1, sizeof *b.tree->first);
+        b.tree->first = calloc(b.room_nodes, sizeof *b.tree->first);
         b.tree->operand = malloc(b.room_operands * sizeof *b.tree->operand);
     }
     b.failed = !b.tree || !b.tree->first || !b.tree->operand;
     return b;
 }
 
-static bool grow(uint32_t **array, size_t *room, size_t wanted)
+static bool grow(uint32_t **array, uint32_t *room, size_t wanted)
 {
-    if (wanted <= *room) return true;
-    size_t larger = *room;
-    while (larger < wanted) larger *= 2;
-    uint32_t *grown = realloc(*array, (larger + 1) * sizeof *grown);
-    if (!grown) return false;
-    *array = grown;
-    *room = larger;
-    return true;
+    uint32_t *grown = lb_array_fit(*array, room, wanted, sizeof *grown);
+    if (grown) *array = grown;
+    return grown;
 }
 
 uint32_t lb_tree_fuse(lb_tree_builder *b, const uint32_t *operands, uint32_t count)
@@ -46,7 +42,7 @@ uint32_t lb_tree_fuse(lb_tree_builder *b, const uint32_t *operands, uint32_t cou
     if (b->failed || real < 2) return last;
     lb_sum_tree *t = b->tree;
     const uint32_t start = t->first[t->nodes];
-    b->failed = !grow(&t->first, &b->room_nodes, (size_t)t->nodes + 1) ||
+    b->failed = !grow(&t->first, &b->room_nodes, (size_t)t->nodes + 2) ||
                 !grow(&t->operand, &b->room_operands, (size_t)start + real);
     if (b->failed) return LB_TREE_NOTHING;
     uint32_t at = start;

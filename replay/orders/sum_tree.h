@@ -13,7 +13,7 @@ struct lb_tensor_core;
 
 typedef struct lb_tree_builder {
     lb_sum_tree *tree;
-    size_t room_nodes, room_operands;
+    uint32_t room_nodes, room_operands;
     bool failed; /* out of memory; every call after it does nothing */
 } lb_tree_builder;
 

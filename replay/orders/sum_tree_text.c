@@ -1,6 +1,7 @@
 /* Trees of additions as text and as JSON. See lastbit/order.h for both forms. */
 #include "sum_tree.h"
 
+#include <lastbit/array.h>
 #include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
@@ -13,18 +14,14 @@ enum { MAX_FILE = 1 << 28 };
 /* Numbers that grow. */
 typedef struct list {
     uint32_t *at;
-    size_t n, room;
+    size_t n;
 } list;
 
 static bool push(list *l, uint32_t x)
 {
-    if (l->n == l->room) {
-        const size_t room = l->room ? 2 * l->room : 64;
-        uint32_t *grown = realloc(l->at, room * sizeof *grown);
-        if (!grown) return false;
-        l->at = grown;
-        l->room = room;
-    }
+    uint32_t *grown = lb_array_grow(l->at, l->n, sizeof *grown);
+    if (!grown) return false;
+    l->at = grown;
     l->at[l->n++] = x;
     return true;
 }

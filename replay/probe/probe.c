@@ -3,6 +3,7 @@
 #include "probe.h"
 #include "sum_tree.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -390,7 +391,7 @@ static lb_status probe_groups(lb_prober *p, const signature *all, size_t results
             r->groups_left_out++;
             continue;
         }
-        lb_probe_group *grown = realloc(r->groups, (r->n_groups + 1) * sizeof *grown);
+        lb_probe_group *grown = lb_array_grow(r->groups, r->n_groups, sizeof *grown);
         if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
         r->groups = grown;
         lb_probe_group *g = &r->groups[r->n_groups++];

@@ -3,6 +3,7 @@
 
 #include "ops.h"
 
+#include <lastbit/array.h>
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ bool lb_scope_within(const lb_program *program, uint32_t inner, uint32_t outer)
 lb_status lb_module_calls(const lb_program *p, uint32_t scope, lb_module_call **out, uint32_t *n, lb_err *err)
 {
     lb_module_call *calls = NULL;
-    uint32_t count = 0, room = 0;
+    uint32_t count = 0;
     *out = NULL, *n = 0;
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
         const lb_boundary *row = &p->boundaries[i];
@@ -30,14 +31,12 @@ lb_status lb_module_calls(const lb_program *p, uint32_t scope, lb_module_call **
         for (uint32_t k = 0; k < count; k++)
             if (calls[k].call == row->call && calls[k].recompute == row->recompute) found = &calls[k];
         if (!found) {
-            if (count == room) {
-                lb_module_call *more = realloc(calls, (room = room ? 2 * room : 4) * sizeof *more);
-                if (!more) {
-                    free(calls);
-                    return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-                }
-                calls = more;
+            lb_module_call *more = lb_array_grow(calls, count, sizeof *more);
+            if (!more) {
+                free(calls);
+                return lb_fail(err, LB_ERR_NOMEM, "out of memory");
             }
+            calls = more;
             found = &calls[count++];
             *found = (lb_module_call){scope, row->call, row->op, row->op, row->recompute};
             if (row->output) {
@@ -274,7 +273,6 @@ typedef struct finder {
     uint8_t *stream;       /* per op: 1 + k for an add on some stream */
     uint8_t *own;          /* per scope: has its own residual */
     lb_blocks *blocks;
-    uint32_t room;
 } finder;
 
 static lb_status add_block(finder *f, uint32_t scope, bool own, lb_err *err)
@@ -282,11 +280,9 @@ static lb_status add_block(finder *f, uint32_t scope, bool own, lb_err *err)
     lb_blocks *b = f->blocks;
     for (uint32_t i = 0; i < b->n; i++)
         if (b->rows[i].scope == scope) return LB_OK;
-    if (b->n == f->room) {
-        lb_block *more = realloc(b->rows, (f->room = f->room ? 2 * f->room : 16) * sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        b->rows = more;
-    }
+    lb_block *more = lb_array_grow(b->rows, b->n, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    b->rows = more;
     char letter = letter_by_name(f->p, scope);
     lb_block row = {scope, letter, own, !letter};
     if (!letter) row.letter = letter_by_structure(f->flow, &f->calls[scope]);

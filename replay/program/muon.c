@@ -5,6 +5,7 @@
 #include "ops.h"
 #include "rewrite.h"
 
+#include <lastbit/array.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -327,7 +328,7 @@ static lb_status prepare(search *s, const stepped *rows, uint32_t n, lb_err *err
 
 static lb_status append_slice(lb_muon *muon, const lb_muon_slice *slice, lb_err *err)
 {
-    lb_muon_slice *more = realloc(muon->slices, (muon->n + 1) * sizeof *more);
+    lb_muon_slice *more = lb_array_grow(muon->slices, muon->n, sizeof *more);
     if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     muon->slices = more;
     uint32_t at = muon->n++;

@@ -4,6 +4,7 @@
 #include "ops.h"
 #include "slice.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +95,7 @@ static const uint32_t *factor_value(const lb_program *p, const lb_op *op, const 
 /* Tensors of a scope, and how many of each role its current call has. */
 typedef struct numbering {
     tensor *tensors;
-    uint32_t n, room;
+    uint32_t n;
     struct scope_tensors {
         uint32_t first, call, count[LB_ROLES];
     } *scopes;
@@ -113,13 +114,9 @@ static lb_status give_slot(numbering *all, const lb_op *op, uint32_t root, lb_fa
         memset(scope->count, 0, sizeof scope->count);
         scope->call = op->call;
     }
-    if (all->n == all->room) {
-        const uint32_t room = all->room ? all->room * 2 : 256;
-        tensor *more = realloc(all->tensors, room * sizeof *more);
-        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        all->tensors = more;
-        all->room = room;
-    }
+    tensor *more = lb_array_grow(all->tensors, all->n, sizeof *more);
+    if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    all->tensors = more;
     factor->slot = scope->count[factor->role]++;
     all->tensors[all->n] = (tensor){root, factor->slot, scope->first, factor->role};
     scope->first = all->n++;

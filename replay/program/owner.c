@@ -7,6 +7,7 @@
 
 #include "owner_sets.h"
 
+#include <lastbit/array.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ struct lb_owners {
     const lb_flow *flow;
     const lb_program *program;
     const char **names; /* of what can own; the sets' numbers */
-    uint32_t n_names, names_room;
+    uint32_t n_names;
     lb_owner_sets sets;
     uint32_t *anchors;    /* per storage of the flow: set */
     uint32_t *first_node; /* per op, and one more */
@@ -61,12 +62,9 @@ static uint32_t row_of_name(const lb_owners *o, const char *name)
 static bool add_name(lb_owners *o, const char *name)
 {
     if (!is_name(name)) return true;
-    if (o->n_names == o->names_room) {
-        const uint32_t room = 2 * o->names_room + 64;
-        const char **more = realloc(o->names, room * sizeof *more);
-        if (!more) return false;
-        o->names = more, o->names_room = room;
-    }
+    const char **more = lb_array_grow(o->names, o->n_names, sizeof *more);
+    if (!more) return false;
+    o->names = more;
     o->names[o->n_names++] = name;
     return true;
 }

@@ -1,6 +1,7 @@
 /* Writing a program anew: see rewrite.h. */
 #include "rewrite.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,16 +34,12 @@ void lb_rewrite_begin(lb_rewrite *rw, uint32_t op)
 void lb_rewrite_op(lb_rewrite *rw, const lb_op *op, uint32_t origin)
 {
     uint32_t row = rw->out->n_ops;
-    if (row >= rw->room) {
-        uint32_t room = rw->room ? 2 * rw->room : rw->in->n_ops + 256;
-        uint32_t *more = realloc(rw->origin, (size_t)room * sizeof *more);
-        if (!more) {
-            rw->failed = true;
-            return;
-        }
-        rw->origin = more;
-        rw->room = room;
+    uint32_t *more = lb_array_fit(rw->origin, &rw->room, row + 1, sizeof *more);
+    if (!more) {
+        rw->failed = true;
+        return;
     }
+    rw->origin = more;
     if (lb_program_add_op(rw->out, op) == LB_NONE) {
         rw->failed = true;
         return;

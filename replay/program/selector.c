@@ -2,6 +2,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "selector.h"
 
+#include <lastbit/array.h>
 #include <lastbit/replay.h>
 
 #include <ctype.h>
@@ -87,7 +88,7 @@ static lb_status parse_ranges(term *t, const char *text, lb_err *err)
             r.last = strtoll(p, &end, 10);
             if (end == p) break;
         }
-        range *ranges = realloc(t->ranges, (t->n_ranges + 1) * sizeof *ranges);
+        range *ranges = lb_array_grow(t->ranges, t->n_ranges, sizeof *ranges);
         if (!ranges) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
         t->ranges = ranges;
         t->ranges[t->n_ranges++] = r;
@@ -128,7 +129,7 @@ static lb_status parse_blocks(term *t, const char *text, lb_err *err)
 
 static lb_status parse_term(lb_selector *selector, const char *text, lb_err *err)
 {
-    term *terms = realloc(selector->terms, (selector->n_terms + 1) * sizeof *terms);
+    term *terms = lb_array_grow(selector->terms, selector->n_terms, sizeof *terms);
     if (!terms) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     selector->terms = terms;
     term *t = &selector->terms[selector->n_terms++];

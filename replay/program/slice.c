@@ -5,6 +5,7 @@
  * dependence is followed: what Python decided is in the recording, why it did is not. */
 #include "slice.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +22,10 @@ typedef struct builder {
     const lb_program *program;
     lb_flow *flow;
     write *writes;
-    uint32_t n_writes, room;
+    uint32_t n_writes;
     uint32_t *latest; /* per storage: row of writes */
     uint32_t *stamp;  /* per op: last reader for which it was noted as a def */
-    uint32_t n_defs, defs_room;
+    uint32_t n_defs;
     uint32_t reader;
     bool failed;
 } builder;
@@ -102,16 +103,12 @@ static void note_def(builder *b, uint32_t op)
     /* An op that reads q, k and v out of one product depends on it once. */
     if (b->stamp[op] == b->reader) return;
     b->stamp[op] = b->reader;
-    if (b->n_defs == b->defs_room) {
-        uint32_t room = b->defs_room ? 2 * b->defs_room : 4096;
-        uint32_t *more = realloc(b->flow->defs, room * sizeof *more);
-        if (!more) {
-            b->failed = true;
-            return;
-        }
-        b->flow->defs = more;
-        b->defs_room = room;
+    uint32_t *more = lb_array_grow(b->flow->defs, b->n_defs, sizeof *more);
+    if (!more) {
+        b->failed = true;
+        return;
     }
+    b->flow->defs = more;
     b->flow->defs[b->n_defs++] = op;
 }
 
@@ -144,16 +141,12 @@ static void add_write(builder *b, uint32_t op, uint32_t value)
         b->writes[latest].last == w.last)
         return;
     /* Writes are rows of one array and linked by number, since a realloc moves them all. */
-    if (b->n_writes == b->room) {
-        uint32_t room = b->room ? 2 * b->room : 4096;
-        write *more = realloc(b->writes, room * sizeof *more);
-        if (!more) {
-            b->failed = true;
-            return;
-        }
-        b->writes = more;
-        b->room = room;
+    write *more = lb_array_grow(b->writes, b->n_writes, sizeof *more);
+    if (!more) {
+        b->failed = true;
+        return;
     }
+    b->writes = more;
     b->writes[b->n_writes] = w;
     b->latest[storage] = b->n_writes++;
 }

@@ -5,6 +5,7 @@
 #include "frame.h"
 #include "operands.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,7 +120,7 @@ bool lb_collective_run_receives(const lb_program *program, const lb_op *op, uint
 
 typedef struct list {
     uint32_t *values;
-    uint32_t n, room;
+    uint32_t n;
 } list;
 
 typedef struct member {
@@ -147,12 +148,9 @@ typedef struct exchange {
 
 static lb_status append(list *l, uint32_t value, lb_err *err)
 {
-    if (l->n == l->room) {
-        uint32_t room = l->room ? l->room * 2 : 8, *grown = realloc(l->values, room * sizeof *grown);
-        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
-        l->values = grown;
-        l->room = room;
-    }
+    uint32_t *grown = lb_array_grow(l->values, l->n, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    l->values = grown;
     l->values[l->n++] = value;
     return LB_OK;
 }

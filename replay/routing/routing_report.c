@@ -1,5 +1,6 @@
 /* Running a window in every routing mode, and judging flips: see lastbit/routing.h. */
 #define _GNU_SOURCE /* strdup */
+#include <lastbit/array.h>
 #include <lastbit/routing.h>
 
 #include "eager.h"
@@ -66,9 +67,9 @@ static lb_status add_decision(maker *m, const lb_program *p, lb_flow *flow, cons
 {
     lb_routing_report *report = m->report;
     const uint32_t n = report->n_layers + 1;
-    decision *decisions = realloc(m->decisions, n * sizeof *decisions);
+    decision *decisions = lb_array_grow(m->decisions, report->n_layers, sizeof *decisions);
     if (decisions) m->decisions = decisions;
-    lb_routing_layer *layers = realloc(report->layers, n * sizeof *layers);
+    lb_routing_layer *layers = lb_array_grow(report->layers, report->n_layers, sizeof *layers);
     if (layers) report->layers = layers;
     if (!decisions || !layers) return no_memory(m);
     decision *d = &decisions[n - 1];
@@ -99,7 +100,7 @@ static lb_status add_ending(maker *m, const lb_program *p)
 {
     lb_routing_report *report = m->report;
     const uint32_t n = report->n_endings + 1;
-    lb_routing_step_end *endings = realloc(report->endings, n * sizeof *endings);
+    lb_routing_step_end *endings = lb_array_grow(report->endings, report->n_endings, sizeof *endings);
     if (!endings) return no_memory(m);
     report->endings = endings;
     LB_TRY(lb_gaps_add_end(&m->gaps, p, m->err));
@@ -295,11 +296,9 @@ static bool in_range(const choices *c)
 static bool add_flip(lb_routing_report *report, const lb_routing_flip *flip)
 {
     lb_routing_layer *layer = &report->layers[flip->layer];
-    if (report->n_flips % 256 == 0) {
-        lb_routing_flip *more = realloc(report->flips, (report->n_flips + 256) * sizeof *more);
-        if (!more) return false;
-        report->flips = more;
-    }
+    lb_routing_flip *more = lb_array_grow(report->flips, report->n_flips, sizeof *more);
+    if (!more) return false;
+    report->flips = more;
     report->flips[report->n_flips++] = *flip;
     layer->flips++;
     layer->near_ties += flip->kind == LB_FLIP_NEAR_TIE, layer->router_differences += flip->kind == LB_FLIP_ROUTER;

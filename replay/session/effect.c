@@ -1,5 +1,6 @@
 /* Measuring what swaps move: see lastbit/effect.h. A replayed value is measured when the last op that can change it has run, against a
  * reference that is in the capture or was taken from the run without swaps: only that copy takes memory. */
+#include <lastbit/array.h>
 #include <lastbit/effect.h>
 
 #include "step_end.h"
@@ -33,7 +34,7 @@ struct lb_effects {
     lb_capture *capture;
     lb_snapshots now, plain;
     leaver *leavers;
-    uint32_t n_leavers, room;
+    uint32_t n_leavers;
     lb_effect *rows;
     tally (*tallies)[PARTS];
     struct {
@@ -62,13 +63,9 @@ static lb_status add_leaver(lb_effects *e, const lb_program *p, part part, lb_st
 {
     lb_tensor unused;
     if (end.value == LB_NONE) return LB_OK;
-    if (e->n_leavers == e->room) {
-        const uint32_t room = e->room ? 2 * e->room : 64;
-        leaver *grown = realloc(e->leavers, room * sizeof *grown);
-        if (!grown) return no_memory(err);
-        e->leavers = grown;
-        e->room = room;
-    }
+    leaver *grown = lb_array_grow(e->leavers, e->n_leavers, sizeof *grown);
+    if (!grown) return no_memory(err);
+    e->leavers = grown;
     leaver l = {p, end.value, LB_NONE, LB_NONE, e->n_rows - 1, last_op, part, false};
     if (part != PARAMETER) l.row = lb_snapshots_want(&e->now, p, end.value, end.before);
     if (!is_recorded(e, p, end.value, &unused)) l.reference = lb_snapshots_want(&e->plain, p, end.value, end.before);
@@ -123,7 +120,7 @@ static lb_status add_parameters(lb_effects *e, const lb_program *p, lb_err *err)
 static lb_status add_program(void *context, const lb_program *p, lb_err *err)
 {
     lb_effects *e = context;
-    lb_effect *rows = realloc(e->rows, (e->n_rows + 1) * sizeof *rows);
+    lb_effect *rows = lb_array_grow(e->rows, e->n_rows, sizeof *rows);
     if (!rows) return no_memory(err);
     e->rows = rows;
     uint32_t scope = 0;
@@ -139,7 +136,7 @@ static lb_status add_program(void *context, const lb_program *p, lb_err *err)
                                     .loss_swapped = NAN};
     LB_TRY(add_leaver(e, p, OUTPUT, output, LB_NONE, err));
     LB_TRY(add_leaver(e, p, LOSS, loss, LB_NONE, err));
-    void *programs = realloc(e->programs, e->n_rows * sizeof *e->programs);
+    void *programs = lb_array_grow(e->programs, e->n_rows - 1, sizeof *e->programs);
     if (!programs) return no_memory(err);
     e->programs = programs;
     e->programs[e->n_rows - 1].program = p;

@@ -3,6 +3,7 @@
 
 #include "expert_flip.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,7 +15,7 @@ uint32_t lb_gaps_want(lb_gaps *gaps, const lb_program *program, uint32_t value, 
 
 lb_status lb_gaps_add_end(lb_gaps *gaps, const lb_program *p, lb_err *err)
 {
-    lb_output_distance_end *ends = realloc(gaps->ends, (gaps->n_ends + 1) * sizeof *ends);
+    lb_output_distance_end *ends = lb_array_grow(gaps->ends, gaps->n_ends, sizeof *ends);
     if (!ends) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the ends of %u steps", gaps->n_ends + 1);
     gaps->ends = ends;
     uint32_t scope = 0;

@@ -1,4 +1,5 @@
 /* The table of what a precision swap does, and its effect on the loss: see lastbit/precision.h. */
+#include <lastbit/array.h>
 #include <lastbit/precision.h>
 
 #include "step_end.h"
@@ -147,7 +148,7 @@ static const loss_place *place_in(struct lb_precision_memo *memo, const lb_progr
 {
     for (uint32_t i = memo->n_places; i-- > 0;)
         if (memo->places[i].program == program) return &memo->places[i];
-    loss_place *places = realloc(memo->places, (memo->n_places + 1) * sizeof *places);
+    loss_place *places = lb_array_grow(memo->places, memo->n_places, sizeof *places);
     if (!places) return NULL;
     memo->places = places;
     memo->places[memo->n_places] = find_loss(program);
@@ -158,7 +159,7 @@ static lb_precision_effect *effect_of(lb_precision_table *table, int32_t rank, i
 {
     for (uint32_t i = table->n_effects; i-- > 0;)
         if (table->effects[i].rank == rank && table->effects[i].step == step) return &table->effects[i];
-    lb_precision_effect *effects = realloc(table->effects, (table->n_effects + 1) * sizeof *effects);
+    lb_precision_effect *effects = lb_array_grow(table->effects, table->n_effects, sizeof *effects);
     if (!effects) return NULL;
     table->effects = effects;
     table->effects[table->n_effects] = (lb_precision_effect){step, rank, NAN, NAN, NAN};

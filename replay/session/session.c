@@ -17,6 +17,7 @@
 #include "rendezvous.h"
 #include "selector.h"
 
+#include <lastbit/array.h>
 #include <lastbit/replay.h>
 #include <omp.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ typedef struct entry {
 struct lb_replay {
     lb_capture *capture;
     entry *entries;
-    uint32_t n_entries, room;
+    uint32_t n_entries;
 };
 
 lb_status lb_replay_open(lb_capture *capture, lb_replay **out, lb_err *err)
@@ -65,13 +66,9 @@ static lb_status recorded_program(lb_replay *replay, int32_t rank, int64_t step,
         }
     const lb_program *program;
     LB_TRY(lb_capture_program(replay->capture, rank, step, &program, err));
-    if (replay->n_entries == replay->room) {
-        uint32_t room = replay->room ? replay->room * 2 : 16;
-        entry *grown = realloc(replay->entries, room * sizeof *grown);
-        if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-        replay->entries = grown;
-        replay->room = room;
-    }
+    entry *grown = lb_array_grow(replay->entries, replay->n_entries, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    replay->entries = grown;
     lb_prepared *made;
     LB_TRY(lb_prepare(program, NULL, NULL, &made, err));
     replay->entries[replay->n_entries++] = (entry){rank, step, made};

@@ -1,6 +1,7 @@
 /* Keeping wanted windows of a run: see snapshot.h. */
 #include "snapshot.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 
 uint32_t lb_snapshots_want(lb_snapshots *s, const lb_program *program, uint32_t value, uint32_t before)
@@ -8,15 +9,12 @@ uint32_t lb_snapshots_want(lb_snapshots *s, const lb_program *program, uint32_t 
     if (value == LB_NONE) return LB_NONE;
     for (uint32_t i = 0; i < s->n; i++)
         if (s->rows[i].program == program && s->rows[i].value == value && s->rows[i].before == before) return i;
-    if (s->n == s->room) {
-        const uint32_t room = s->room ? 2 * s->room : 64;
-        lb_snapshot *more = realloc(s->rows, room * sizeof *more);
-        if (!more) {
-            s->failed = true;
-            return LB_NONE;
-        }
-        s->rows = more, s->room = room;
+    lb_snapshot *more = lb_array_grow(s->rows, s->n, sizeof *more);
+    if (!more) {
+        s->failed = true;
+        return LB_NONE;
     }
+    s->rows = more;
     s->rows[s->n] = (lb_snapshot){.program = program, .value = value, .before = before};
     return s->n++;
 }

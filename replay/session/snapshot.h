@@ -15,7 +15,7 @@ typedef struct lb_snapshot {
 
 typedef struct lb_snapshots {
     lb_snapshot *rows;
-    uint32_t n, room;
+    uint32_t n;
     bool failed; /* out of memory */
 } lb_snapshots;
 

@@ -1,5 +1,6 @@
 /* Running a window with one swap after the other: see lastbit/switches.h. */
 #define _GNU_SOURCE /* strdup */
+#include <lastbit/array.h>
 #include <lastbit/switches.h>
 
 #include "output_distance.h"
@@ -33,7 +34,7 @@ static lb_status add_program(void *context, const lb_program *p, lb_err *err)
     maker *m = context;
     lb_switch_table *t = m->table;
     const uint32_t n = t->n_endings + 1;
-    lb_switch_step_end *endings = realloc(t->endings, n * sizeof *endings);
+    lb_switch_step_end *endings = lb_array_grow(t->endings, t->n_endings, sizeof *endings);
     if (!endings) return no_memory(err);
     t->endings = endings;
     LB_TRY(lb_gaps_add_end(&m->gaps, p, err));
