@@ -503,8 +503,7 @@ static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
     uint32_t n_steps = lb_capture_steps(s->a, &steps);
     lb_walk_past past = {
         .read = {LB_VERDICT_IDENTICAL, 0, false}}; /* a parameter hands its verdict on over the steps */
-    lb_status status = lb_taints_init(&past.storages[0], err);
-    if (status == LB_OK) status = lb_taints_init(&past.storages[1], err);
+    lb_status status = LB_OK;
     for (uint32_t i = 0; i < n_steps && status == LB_OK; i++) {
         if (steps[i] > s->options->last_step) continue;
         if (s->options->progress) s->options->progress("comparing steps", i, n_steps);

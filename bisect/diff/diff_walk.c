@@ -781,7 +781,7 @@ static bool measure_extents(lb_walk *w, int side)
 
 static void forget_lone(lb_taints *t)
 {
-    for (uint32_t i = 0; i <= t->mask; i++) t->slots[i].lone[0] = t->slots[i].lone[1] = LB_NONE;
+    for (uint32_t i = 0; i < t->by_storage.n; i++) t->rows[i].lone[0] = t->rows[i].lone[1] = LB_NONE;
 }
 
 static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
@@ -810,9 +810,9 @@ static void settle_rest(lb_walk *w)
 {
     const lb_verdict left = w->divergences.n ? w->led : LB_VERDICT_ROUNDING;
     for (int side = 0; side < 2; side++)
-        for (uint32_t i = 0; i <= w->storages[side].mask; i++) {
-            lb_taint *t = &w->storages[side].slots[i];
-            if (t->used && (t->lone[0] & t->lone[1]) != LB_NONE && t->verdict == LB_VERDICT_IDENTICAL)
+        for (uint32_t i = 0; i < w->storages[side].by_storage.n; i++) {
+            lb_taint *t = &w->storages[side].rows[i];
+            if ((t->lone[0] & t->lone[1]) != LB_NONE && t->verdict == LB_VERDICT_IDENTICAL)
                 t->verdict = left, t->differs = true;
         }
 }
@@ -832,7 +832,8 @@ static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
     walk_finals(w), walk_exits(w), walk_lone_results(w);
     lb_diff_nonfinite(w);
     settle_rest(w);
-    return LB_OK;
+    return w->storages[0].failed || w->storages[1].failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for storages")
+                                                          : LB_OK;
 }
 
 lb_status lb_walk_program(lb_walk *w, lb_err *err)

@@ -8,27 +8,29 @@
 #ifndef LB_BISECT_TAINT_H
 #define LB_BISECT_TAINT_H
 
+#include <lastbit/hash.h>
 #include <lastbit/replay.h>
 
 typedef struct lb_taint {
     int64_t storage;
     lb_verdict verdict, carried;
-    bool used, differs; /* differs: some upstream bits do */
-    uint32_t lone[2];   /* per side: the first op that only it runs and that no aligned pair has judged yet */
+    bool differs;     /* some upstream bits do */
+    uint32_t lone[2]; /* per side: the first op that only it runs and that no aligned pair has judged yet */
 } lb_taint;
 
 /* Nothing differs. */
-#define LB_TAINT_CLEAN(id)                                                                                             \
-    ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, true, false, {LB_NONE, LB_NONE}})
+#define LB_TAINT_CLEAN(id) ((lb_taint){(id), LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL, false, {LB_NONE, LB_NONE}})
 
+/* Zero-initialise. */
 typedef struct lb_taints {
-    lb_taint *slots; /* open addressing, at most half full */
-    uint32_t mask, count;
+    lb_taint *rows;
+    lb_hash by_storage;
+    bool failed;    /* out of memory: what is known of some storages got lost */
+    lb_taint spare; /* what those get */
 } lb_taints;
 
-lb_status lb_taints_init(lb_taints *taints, lb_err *err);
 void lb_taints_release(lb_taints *taints);
-/* Valid until the next call. When memory ends the table stays as it is, more crowded. */
+/* Valid until the next call. */
 lb_taint *lb_taint_of(lb_taints *taints, int64_t storage);
 
 #endif

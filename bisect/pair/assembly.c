@@ -4,39 +4,22 @@
 #include "regenerated.h"
 
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
 void lb_assemblies_release(lb_assemblies *all)
 {
     for (uint32_t i = 0; i < all->n; i++) free(all->list[i].parts), free(all->list[i].pieces), free(all->list[i].bytes);
-    free(all->list), free(all->slots);
-    all->list = NULL, all->slots = NULL, all->n = all->n_slots = 0;
+    free(all->list), lb_hash_release(&all->by_parts);
+    all->list = NULL, all->n = 0;
 }
 
-/* Where these parts are in the hash, or would be. */
-static uint32_t *slot_of(const lb_assemblies *all, int dim, const uint32_t *parts, uint32_t n)
+static uint64_t hash_of(int dim, const uint32_t *parts, uint32_t n)
 {
     uint64_t hash = (uint64_t)dim + 1;
     for (uint32_t i = 0; i < n; i++) hash = (hash ^ parts[i]) * UINT64_C(0x9E3779B97F4A7C15), hash ^= hash >> 32;
-    for (uint32_t at = (uint32_t)hash & (all->n_slots - 1);; at = (at + 1) & (all->n_slots - 1)) {
-        uint32_t *slot = &all->slots[at];
-        const lb_assembly *a = *slot ? &all->list[*slot - 1] : NULL;
-        if (!a || (a->n == n && a->dim == dim && !memcmp(a->parts, parts, n * sizeof *parts))) return slot;
-    }
-}
-
-/* Room for one more: half of the slots stay free. */
-static bool grow_slots(lb_assemblies *all)
-{
-    if (2 * (all->n + 1) <= all->n_slots) return true;
-    const uint32_t n = all->n_slots ? 2 * all->n_slots : 64;
-    uint32_t *grown = calloc(n, sizeof *grown);
-    if (!grown) return false;
-    free(all->slots);
-    all->slots = grown, all->n_slots = n;
-    for (uint32_t i = 0; i < all->n; i++) *slot_of(all, all->list[i].dim, all->list[i].parts, all->list[i].n) = i + 1;
-    return true;
+    return hash;
 }
 
 static bool same_bits(const lb_program *p, const uint32_t *parts, uint32_t n)
@@ -60,15 +43,18 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     const int dim = lb_reassembly_dim(all->how.rows, pa, whole, pb, parts, n);
     if (dim == LB_REASSEMBLY_SAME) return same_bits(pb, parts, n) ? parts[0] : LB_NONE;
     if (dim < 0) return LB_NONE;
-    if (!grow_slots(all)) return LB_NONE;
-    uint32_t *slot = slot_of(all, dim, parts, n);
-    if (*slot) return pb->n_values + *slot - 1;
+    const uint64_t hash = hash_of(dim, parts, n);
+    LB_HASH_EACH(row, &all->by_parts, hash)
+    {
+        const lb_assembly *a = &all->list[row];
+        if (a->n == n && a->dim == dim && !memcmp(a->parts, parts, n * sizeof *parts)) return pb->n_values + row;
+    }
     lb_assembly *grown = lb_array_grow(all->list, all->n, sizeof *grown);
     uint32_t *copy = malloc(n * sizeof *copy), n_pieces;
     lb_reassembly_piece *pieces =
         lb_reassembly_pieces(all->how.rows, &pa->values[whole].layout, dim, pb, parts, n, &n_pieces);
     if (grown) all->list = grown;
-    if (!grown || !copy || !pieces) {
+    if (!grown || !copy || !pieces || !lb_hash_add(&all->by_parts, hash, all->n)) {
         free(copy), free(pieces);
         return LB_NONE;
     }
@@ -80,8 +66,7 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     a->row.layout = lb_layout_contiguous(pa->values[whole].layout.ndim, pa->values[whole].layout.shape);
     a->row.logical = a->row.blob = (lb_digest){0};
     a->row.storage = -1, a->row.flags &= ~(uint32_t)LB_VALUE_KEPT;
-    *slot = ++all->n;
-    return pb->n_values + all->n - 1;
+    return pb->n_values + all->n++;
 }
 
 const lb_value *lb_assemblies_row(const lb_assemblies *all, uint32_t value)

@@ -6,6 +6,8 @@
 
 #include "reassembly.h"
 
+#include <lastbit/hash.h>
+
 typedef struct lb_assembly {
     lb_value row; /* shape of the whole, dtype of the parts */
     uint32_t *parts, n;
@@ -23,7 +25,7 @@ typedef struct lb_assemblies {
     const uint8_t *numbers; /* per value of B: it counts rows (row_numbers.h), and A's own are taken; NULL: none does */
     lb_assembly *list;
     uint32_t n;
-    uint32_t *slots, n_slots; /* a hash of `list` by parts: 1 + its row, 0: free; a power of two, or 0 */
+    lb_hash by_parts;
 } lb_assemblies;
 
 void lb_assemblies_release(lb_assemblies *all);

@@ -2,6 +2,8 @@
 #include "collective_match.h"
 #include "rank_program.h"
 
+#include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +11,10 @@ typedef struct builder {
     const lb_program *in;
     lb_program *out;
     const lb_subprogram_parts *parts;
-    uint32_t *from, *to; /* open addressing: values of `in` and their rows in `out` */
-    uint32_t size;
-    uint8_t *loaded; /* per leaf: its source stands */
-    uint32_t part;   /* of `parts->ranks`: which rank's ops these are */
+    uint32_t (*copies)[2]; /* a value of `in` and its row in `out` */
+    lb_hash by_value;      /* rows of `copies` */
+    uint8_t *loaded;       /* per leaf: its source stands */
+    uint32_t part;         /* of `parts->ranks`: which rank's ops these are */
     bool failed;
 } builder;
 
@@ -20,13 +22,6 @@ static uint32_t checked(builder *b, uint32_t row)
 {
     b->failed |= row == LB_NONE;
     return row;
-}
-
-static uint32_t *slot_of(builder *b, uint32_t value)
-{
-    uint32_t at = (value * 0x9E3779B9u) & (b->size - 1);
-    while (b->from[at] != value && b->from[at] != LB_NONE) at = (at + 1) & (b->size - 1);
-    return &b->from[at];
 }
 
 static uint32_t text_of(void *context, uint32_t string)
@@ -80,8 +75,8 @@ static uint32_t value_of(void *context, uint32_t value)
 {
     builder *b = context;
     if (value == LB_NONE) return LB_NONE;
-    uint32_t *slot = slot_of(b, value), at = (uint32_t)(slot - b->from);
-    if (*slot == value) return b->to[at];
+    LB_HASH_EACH(i, &b->by_value, value)
+    if (b->copies[i][0] == value) return b->copies[i][1];
     lb_value row = b->in->values[value];
     row.name = row.statistics = LB_NONE;
     row.logical = row.blob = (lb_digest){0};
@@ -93,8 +88,11 @@ static uint32_t value_of(void *context, uint32_t value)
         row.flags = LB_VALUE_SOURCE | (weight ? LB_VALUE_PARAMETER : 0);
         row.source = weight ? LB_SOURCE_PARAMETER : LB_SOURCE_OTHER;
     }
-    *slot = value;
-    return b->to[at] = checked(b, lb_program_add_value(b->out, &row));
+    const uint32_t n = b->by_value.n, copy = checked(b, lb_program_add_value(b->out, &row));
+    uint32_t(*copies)[2] = lb_array_grow(b->copies, n, sizeof *copies);
+    if (copies) b->copies = copies, copies[n][0] = value, copies[n][1] = copy;
+    b->failed |= !copies || !lb_hash_add(&b->by_value, value, n);
+    return copy;
 }
 
 static uint32_t refs_of(builder *b, const uint32_t *refs, uint32_t count)
@@ -217,29 +215,15 @@ static void build(builder *b, lb_subprogram *r)
     }
 }
 
-static uint32_t count_refs(const lb_subprogram_parts *parts)
-{
-    uint32_t n = parts->n_leaves + parts->n_outputs + 16;
-    for (uint32_t i = 0; i < parts->n_ops; i++) {
-        const lb_op *op = &parts->program->ops[parts->ops[i]];
-        n += op->results + op->written + op->args;
-        for (uint32_t k = 0; k < op->args; k++) n += lb_op_args(parts->program, op)[k].count;
-    }
-    return n;
-}
-
 static lb_status make_rank_program(const lb_subprogram_parts *parts, uint32_t part, lb_subprogram *r, lb_err *err)
 {
     lb_rank_program *v = &r->rank_programs[r->n_rank_programs];
     v->program = lb_program_new();
-    builder b = {.in = parts->program, .out = v->program, .parts = parts, .part = part, .size = 64};
-    while (b.size < 4 * count_refs(parts)) b.size *= 2;
-    b.from = malloc(b.size * sizeof *b.from), b.to = malloc(b.size * sizeof *b.to);
+    builder b = {.in = parts->program, .out = v->program, .parts = parts, .part = part};
     b.loaded = calloc(parts->n_leaves + 1, 1);
-    b.failed = !b.out || !b.from || !b.to || !b.loaded;
-    if (b.from) memset(b.from, 0xFF, b.size * sizeof *b.from);
+    b.failed = !b.out || !b.loaded;
     if (!b.failed) build(&b, r);
-    free(b.from), free(b.to), free(b.loaded);
+    free(b.copies), lb_hash_release(&b.by_value), free(b.loaded);
     r->n_rank_programs++;
     if (b.failed) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subprogram of %u ops", parts->n_ops);
     LB_TRY(lb_program_validate(v->program, err));

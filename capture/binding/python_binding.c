@@ -70,7 +70,7 @@ static void binding_free(lb_binding *b)
     free(b->held);
     free(b->dtypes);
     free(b->texts);
-    free(b->storages);
+    lb_storages_release(b);
     pthread_mutex_destroy(&b->lock);
     free(b);
 }

@@ -19,6 +19,7 @@
 #include "python_tensor.h"
 
 #include <lastbit/capture.h>
+#include <lastbit/hash.h>
 
 #include <pthread.h>
 
@@ -97,15 +98,17 @@ typedef struct lb_binding {
     } names; /* owned */
     lb_dtype_entry *dtypes;
     size_t n_dtypes;
-    int64_t *storages; /* a set by open addressing: addresses that a weak reference of ours keeps taken */
-    size_t n_storages, size_storages;
+    struct lb_storage_keys {
+        int64_t *rows; /* addresses that a weak reference of ours keeps taken */
+        lb_hash by_key;
+    } storages;
     struct lb_held *held; /* oldest first */
     uint32_t first_held, n_held, cap_held;
     lb_shortcut shortcut;
-    bool negates;    /* a view whose numbers are to be negated was made: Python is asked of every tensor */
-    lb_plan **plans; /* by the address of func; open addressing */
-    size_t n_plans, size_plans;
-    char **texts; /* names of autograd nodes, each once */
+    bool negates; /* a view whose numbers are to be negated was made: Python is asked of every tensor */
+    lb_plan **plans;
+    lb_hash plan_of_func; /* rows of `plans` by the address of func */
+    char **texts;         /* names of autograd nodes, each once */
     size_t n_texts;
     int n_threads; /* numbered so far */
     int inside;    /* calls that have begun and not ended, in all threads */
@@ -173,6 +176,7 @@ bool lb_take_tensors(lb_intake *intake, PyObject *const *objects, int n, lb_seen
 bool lb_storage_key(lb_binding *binding, PyObject *storage, int64_t *key);
 bool lb_take_storage(lb_binding *binding, PyObject *tensor, int64_t *key);
 /* Forgets storages that are gone, or one that is named. */
+void lb_storages_release(lb_binding *binding); /* the set; the references are the caller's */
 bool lb_storages_sweep(lb_binding *binding);
 bool lb_storages_forget(lb_binding *binding, int64_t key);
 

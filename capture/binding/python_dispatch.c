@@ -5,6 +5,8 @@
  * inference mode leaves whole, tensors that unwrap themselves) are left to Python. */
 #include "python_binding.h"
 
+#include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,16 +14,11 @@ lb_binding *lb_active;
 
 /* ---- plans ---------------------------------------------------------------------------------------------------------- */
 
-static lb_plan **plan_slot(const lb_binding *b, const PyObject *func)
-{
-    size_t i = (size_t)((uint64_t)(uintptr_t)func * 0x9E3779B97F4A7C15ull >> 32);
-    while (b->plans[i & (b->size_plans - 1)] && b->plans[i & (b->size_plans - 1)]->func != func) i++;
-    return &b->plans[i & (b->size_plans - 1)];
-}
-
 lb_plan *lb_plan_find(const lb_binding *b, PyObject *func)
 {
-    return b->size_plans ? *plan_slot(b, func) : NULL;
+    LB_HASH_EACH(row, &b->plan_of_func, (uint64_t)(uintptr_t)func)
+    if (b->plans[row]->func == func) return b->plans[row];
+    return NULL;
 }
 
 static void plan_free(lb_plan *p)
@@ -37,10 +34,10 @@ static void plan_free(lb_plan *p)
 
 void lb_plans_release(lb_binding *b)
 {
-    for (size_t i = 0; i < b->size_plans; i++) plan_free(b->plans[i]);
+    for (uint32_t i = 0; i < b->plan_of_func.n; i++) plan_free(b->plans[i]);
     free(b->plans);
     b->plans = NULL;
-    b->n_plans = b->size_plans = 0;
+    lb_hash_release(&b->plan_of_func);
 }
 
 static bool no_memory(lb_binding *b)
@@ -49,19 +46,6 @@ static bool no_memory(lb_binding *b)
     lb_fail(&err, LB_ERR_NOMEM, "out of memory in the recorder");
     lb_binding_raise(b, &err);
     return false;
-}
-
-static bool plans_grow(lb_binding *b)
-{
-    lb_binding wider = {.size_plans = b->size_plans ? 2 * b->size_plans : 512};
-    wider.plans = calloc(wider.size_plans, sizeof *wider.plans);
-    if (!wider.plans) return no_memory(b);
-    for (size_t i = 0; i < b->size_plans; i++)
-        if (b->plans[i]) *plan_slot(&wider, b->plans[i]->func) = b->plans[i];
-    free(b->plans);
-    b->plans = wider.plans;
-    b->size_plans = wider.size_plans;
-    return true;
 }
 
 static PyObject *owned_item(PyObject *description, const char *key)
@@ -119,7 +103,6 @@ static lb_plan *plan_of(lb_binding *b, PyObject *description)
 
 bool lb_plan_add(lb_binding *b, PyObject *description)
 {
-    if (2 * (b->n_plans + 1) > b->size_plans && !plans_grow(b)) return false;
     lb_plan *p = plan_of(b, description);
     if (!p) return false;
     PyObject *writing = py.PyDict_GetItemString(description, "writing");
@@ -127,12 +110,16 @@ bool lb_plan_add(lb_binding *b, PyObject *description)
         plan_free(p);
         return false;
     }
-    lb_plan **slot = plan_slot(b, p->func);
-    if (*slot)
-        plan_free(p); /* two threads met the op at once */
-    else
-        *slot = p, b->n_plans++;
-    return true;
+    const uint32_t n = b->plan_of_func.n;
+    if (lb_plan_find(b, p->func)) { /* two threads met the op at once */
+        plan_free(p);
+        return true;
+    }
+    lb_plan **plans = lb_array_grow(b->plans, n, sizeof *plans);
+    if (plans) b->plans = plans, plans[n] = p;
+    if (plans && lb_hash_add(&b->plan_of_func, (uint64_t)(uintptr_t)p->func, n)) return true;
+    plan_free(p);
+    return no_memory(b);
 }
 
 /* Borrowed; Python works it out at the first sight of an op. */

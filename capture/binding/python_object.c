@@ -7,6 +7,7 @@
 #include "python_binding.h"
 
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,27 +111,30 @@ static bool keep(lb_intake *intake, PyObject *object)
 
 /* ---- storages ------------------------------------------------------------------------------------------------------- */
 
-static int64_t *storage_slot(const lb_binding *b, int64_t key)
+static uint32_t storage_row(const lb_binding *b, int64_t key)
 {
-    size_t i = (size_t)((uint64_t)key * 0x9E3779B97F4A7C15ull >> 20);
-    while (b->storages[i & (b->size_storages - 1)] && b->storages[i & (b->size_storages - 1)] != key) i++;
-    return &b->storages[i & (b->size_storages - 1)];
+    LB_HASH_EACH(row, &b->storages.by_key, (uint64_t)key)
+    if (b->storages.rows[row] == key) return row;
+    return LB_NONE;
 }
 
-static bool storages_grow(lb_binding *b)
+/* What is in it stays as it is. */
+static bool storage_add(lb_binding *b, int64_t key)
 {
-    lb_binding wider = {.size_storages = b->size_storages ? 2 * b->size_storages : 4096};
-    wider.storages = calloc(wider.size_storages, sizeof wider.storages[0]);
-    if (!wider.storages) {
-        no_memory(b);
-        return false;
-    }
-    for (size_t i = 0; i < b->size_storages; i++)
-        if (b->storages[i]) *storage_slot(&wider, b->storages[i]) = b->storages[i];
-    free(b->storages);
-    b->storages = wider.storages;
-    b->size_storages = wider.size_storages;
-    return true;
+    const uint32_t n = b->storages.by_key.n;
+    if (storage_row(b, key) != LB_NONE) return true;
+    int64_t *rows = lb_array_grow(b->storages.rows, n, sizeof *rows);
+    if (rows) b->storages.rows = rows, rows[n] = key;
+    if (rows && lb_hash_add(&b->storages.by_key, (uint64_t)key, n)) return true;
+    no_memory(b);
+    return false;
+}
+
+void lb_storages_release(lb_binding *b)
+{
+    free(b->storages.rows);
+    b->storages.rows = NULL;
+    lb_hash_release(&b->storages.by_key);
 }
 
 /* Meets a storage: from its first sight on its address is taken. */
@@ -144,18 +148,11 @@ bool lb_storage_key(lb_binding *b, PyObject *storage, int64_t *key)
         if (!py.PyErr_Occurred()) py.PyErr_SetString(b->of.exception, "a storage has no address");
         return false;
     }
-    if (2 * (b->n_storages + 1) > b->size_storages && !storages_grow(b)) return false;
-    int64_t *slot = storage_slot(b, *key);
-    if (*slot) return true;
+    if (storage_row(b, *key) != LB_NONE) return true;
     PyObject *reference = py.PyObject_CallFunctionObjArgs(b->of.weak_ref, storage, NULL);
     if (!reference) return false;
     py.Py_DecRef(reference);
-    slot = storage_slot(b, *key); /* taking the reference may have run Python */
-    if (!*slot) {
-        *slot = *key;
-        b->n_storages++;
-    }
-    return true;
+    return storage_add(b, *key); /* taking the reference may have run Python, and added it */
 }
 
 bool lb_take_storage(lb_binding *b, PyObject *tensor, int64_t *key)
@@ -187,50 +184,34 @@ static bool let_go(lb_binding *b, int64_t key, PyObject *address)
 
 bool lb_storages_sweep(lb_binding *b)
 {
-    int64_t *all = b->storages;
-    const size_t size = b->size_storages;
+    struct lb_storage_keys all = b->storages;
     bool fine = true;
-    b->storages = NULL;
-    b->size_storages = b->n_storages = 0;
-    for (size_t i = 0; i < size; i++) {
-        if (!all[i]) continue;
-        PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)all[i]);
+    b->storages = (struct lb_storage_keys){0};
+    for (uint32_t i = 0; i < all.by_key.n; i++) {
+        PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)all.rows[i]);
         bool gone = address && is_gone(b, address);
-        if (gone) {
-            fine &= let_go(b, all[i], address);
-        } else if (2 * (b->n_storages + 1) > b->size_storages && !storages_grow(b)) {
-            fine = false;
-        } else if (!*storage_slot(b, all[i])) {
-            *storage_slot(b, all[i]) = all[i];
-            b->n_storages++;
-        }
+        fine &= gone ? let_go(b, all.rows[i], address) : storage_add(b, all.rows[i]);
         py.Py_DecRef(address);
         fine &= address && !py.PyErr_Occurred();
     }
-    free(all);
+    free(all.rows);
+    lb_hash_release(&all.by_key);
     return fine;
 }
 
 bool lb_storages_forget(lb_binding *b, int64_t key)
 {
-    if (!b->size_storages || !*storage_slot(b, key)) return true;
-    int64_t *all = b->storages;
-    const size_t size = b->size_storages;
-    b->storages = NULL;
-    b->size_storages = b->n_storages = 0;
-    bool fine = true;
-    for (size_t i = 0; i < size; i++) { /* rare: the set is built anew without it */
-        if (!all[i] || all[i] == key) continue;
-        if (2 * (b->n_storages + 1) > b->size_storages && !storages_grow(b)) {
-            fine = false;
-            break;
-        }
-        *storage_slot(b, all[i]) = all[i];
-        b->n_storages++;
+    const uint32_t row = storage_row(b, key);
+    if (row == LB_NONE) return true;
+    lb_hash_remove(&b->storages.by_key, (uint64_t)key, row);
+    const uint32_t end = b->storages.by_key.n;
+    if (row != end) { /* the last one takes its place */
+        const int64_t last = b->storages.rows[row] = b->storages.rows[end];
+        lb_hash_remove(&b->storages.by_key, (uint64_t)last, end);
+        lb_hash_add(&b->storages.by_key, (uint64_t)last, row); /* there is room */
     }
-    free(all);
-    PyObject *address = fine ? py.PyLong_FromUnsignedLongLong((uint64_t)key) : NULL;
-    fine = address && let_go(b, key, address);
+    PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)key);
+    const bool fine = address && let_go(b, key, address);
     py.Py_DecRef(address);
     return fine;
 }
@@ -360,7 +341,7 @@ static bool take_plain(lb_binding *b, PyObject *t, lb_seen *seen)
     py.Py_DecRef(type);
     if (!b->shortcut.works || (type != b->of.tensor && type != b->of.parameter)) return false;
     if (!lb_shortcut_take(&b->shortcut, t, seen) || !take_lazy(b, t, seen)) return false;
-    if (b->size_storages && *storage_slot(b, seen->storage) == seen->storage) return true;
+    if (storage_row(b, seen->storage) != LB_NONE) return true;
     int64_t key;
     return lb_take_storage(b, t, &key) && key == seen->storage;
 }

@@ -131,15 +131,13 @@ CALL(release, 0)
         py.Py_DecRef(object);
     }
     lb_plans_release(b);
-    for (size_t i = 0; i < b->size_storages; i++) {
-        PyObject *address = b->storages[i] ? py.PyLong_FromUnsignedLongLong((uint64_t)b->storages[i]) : NULL;
+    for (uint32_t i = 0; i < b->storages.by_key.n; i++) {
+        PyObject *address = py.PyLong_FromUnsignedLongLong((uint64_t)b->storages.rows[i]);
         PyObject *freed = address ? py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL) : NULL;
         py.Py_DecRef(freed);
         py.Py_DecRef(address);
     }
-    free(b->storages);
-    b->storages = NULL;
-    b->n_storages = b->size_storages = 0;
+    lb_storages_release(b);
     return nothing(b);
 }
 

@@ -2,6 +2,7 @@
 #include "ring.h"
 
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <lastbit/maintenance.h>
 
 #include <stdlib.h>
@@ -9,7 +10,6 @@
 #include <unistd.h>
 
 typedef struct blob {
-    struct blob *next;
     lb_digest digest;
     size_t size;
     lb_dtype dtype;
@@ -27,7 +27,8 @@ struct lb_ring {
     uint64_t max_bytes, bytes;
     uint32_t generation, in_generation;
     bool begun;
-    blob *buckets[4096];
+    blob **blobs;
+    lb_hash by_digest; /* of them */
     step *kept;
     uint32_t n_kept;
     /* Files: of the generation at hand. */
@@ -47,11 +48,6 @@ lb_ring *lb_ring_new(uint32_t steps, uint64_t max_bytes)
     return ring;
 }
 
-static blob **bucket_of(lb_ring *ring, lb_digest digest)
-{
-    return &ring->buckets[digest.lo % (sizeof ring->buckets / sizeof ring->buckets[0])];
-}
-
 /* Forgets generations before `oldest`. */
 static void drop(lb_ring *ring, uint32_t oldest)
 {
@@ -63,16 +59,16 @@ static void drop(lb_ring *ring, uint32_t oldest)
             ring->kept[n++] = ring->kept[i];
     }
     ring->n_kept = n;
-    for (size_t b = 0; b < sizeof ring->buckets / sizeof ring->buckets[0]; b++) {
-        for (blob **link = &ring->buckets[b]; *link;) {
-            blob *old = *link;
-            if (old->generation >= oldest) {
-                link = &old->next;
-                continue;
-            }
-            *link = old->next;
-            ring->bytes -= old->size;
-            free(old);
+    const uint32_t n_blobs = ring->by_digest.n;
+    lb_hash_clear(&ring->by_digest);
+    for (uint32_t i = 0; i < n_blobs; i++) {
+        blob *b = ring->blobs[i];
+        if (b->generation < oldest) {
+            ring->bytes -= b->size;
+            free(b);
+        } else {
+            ring->blobs[ring->by_digest.n] = b;
+            lb_hash_add(&ring->by_digest, b->digest.lo, ring->by_digest.n); /* there is room: it held all of them */
         }
     }
 }
@@ -84,6 +80,8 @@ void lb_ring_free(lb_ring *ring)
     lb_writer_abandon(ring->file);
     free(ring->folder);
     free(ring->kept);
+    free(ring->blobs);
+    lb_hash_release(&ring->by_digest);
     free(ring);
 }
 
@@ -100,16 +98,16 @@ bool lb_ring_step(lb_ring *ring)
     return base;
 }
 
-static blob *find(lb_ring *ring, lb_digest digest)
+static blob *find(const lb_ring *ring, lb_digest digest)
 {
-    blob *b = *bucket_of(ring, digest);
-    while (b && !lb_digest_equal(b->digest, digest)) b = b->next;
-    return b;
+    LB_HASH_EACH(row, &ring->by_digest, digest.lo)
+    if (lb_digest_equal(ring->blobs[row]->digest, digest)) return ring->blobs[row];
+    return NULL;
 }
 
 bool lb_ring_has_blob(const lb_ring *ring, lb_digest digest)
 {
-    return find((lb_ring *)(uintptr_t)ring, digest) != NULL;
+    return find(ring, digest) != NULL;
 }
 
 lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err)
@@ -122,15 +120,20 @@ lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const vo
     if (ring->max_bytes && ring->bytes + size > ring->max_bytes)
         return lb_fail(err, LB_ERR_LIMIT, "the ring would need more than its %llu bytes",
                        (unsigned long long)ring->max_bytes);
-    if (!(b = malloc(sizeof *b + size)))
+    const uint32_t n = ring->by_digest.n;
+    blob **blobs = lb_array_grow(ring->blobs, n, sizeof *blobs);
+    if (blobs) ring->blobs = blobs;
+    b = blobs ? malloc(sizeof *b + size) : NULL;
+    if (!b || !lb_hash_add(&ring->by_digest, digest.lo, n)) {
+        free(b);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of the ring", size);
+    }
     b->digest = digest;
     b->size = size;
     b->dtype = dtype;
     b->generation = ring->generation;
     memcpy(b->bytes, bytes, size);
-    b->next = *bucket_of(ring, digest);
-    *bucket_of(ring, digest) = b;
+    blobs[n] = b;
     ring->bytes += size;
     return LB_OK;
 }

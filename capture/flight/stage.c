@@ -1,6 +1,8 @@
 /* See stage.h. */
 #include "stage.h"
 
+#include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,9 +16,8 @@ typedef struct held {
 
 struct lb_stage {
     held *rows;
-    size_t n, room;
-    uint32_t *slots; /* open addressing: row + 1, 0 is free */
-    size_t n_slots;  /* a power of two */
+    uint32_t n;
+    lb_hash by_digest;
     uint64_t bytes[LB_LEVEL_AUTO];
 };
 
@@ -30,46 +31,21 @@ void lb_stage_free(lb_stage *stage)
     if (!stage) return;
     for (size_t i = 0; i < stage->n; i++) free(stage->rows[i].bytes);
     free(stage->rows);
-    free(stage->slots);
+    lb_hash_release(&stage->by_digest);
     free(stage);
-}
-
-/* The slot of the digest, or the free one where it belongs. */
-static uint32_t *slot_of(const lb_stage *stage, lb_digest digest)
-{
-    size_t i = (size_t)digest.lo;
-    for (;; i++) {
-        uint32_t *slot = &stage->slots[i & (stage->n_slots - 1)];
-        if (!*slot || lb_digest_equal(stage->rows[*slot - 1].digest, digest)) return slot;
-    }
 }
 
 static held *find(const lb_stage *stage, lb_digest digest)
 {
-    const uint32_t row = stage->n_slots ? *slot_of(stage, digest) : 0;
-    return row ? &stage->rows[row - 1] : NULL;
+    LB_HASH_EACH(row, &stage->by_digest, digest.lo)
+    if (lb_digest_equal(stage->rows[row].digest, digest)) return &stage->rows[row];
+    return NULL;
 }
 
 bool lb_stage_has(const lb_stage *stage, lb_digest digest)
 {
     const held *row = find(stage, digest);
     return row && row->bytes;
-}
-
-static bool grow(lb_stage *stage)
-{
-    const size_t room = stage->room ? 2 * stage->room : 256;
-    held *rows = realloc(stage->rows, room * sizeof *rows);
-    if (!rows) return false;
-    stage->rows = rows;
-    uint32_t *slots = calloc(2 * room, sizeof *slots);
-    if (!slots) return false;
-    free(stage->slots);
-    stage->slots = slots;
-    stage->n_slots = 2 * room;
-    stage->room = room;
-    for (size_t i = 0; i < stage->n; i++) *slot_of(stage, rows[i].digest) = (uint32_t)i + 1;
-    return true;
 }
 
 void lb_stage_lower(lb_stage *stage, lb_digest digest, lb_level level)
@@ -90,13 +66,16 @@ lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const
         lb_stage_lower(stage, digest, level);
         return LB_OK;
     }
-    if (!row && stage->n == stage->room && !grow(stage))
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
     void *copy = malloc(size ? size : 1);
     if (!copy) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of a result", size);
     memcpy(copy, bytes, size);
     if (!row) {
-        *slot_of(stage, digest) = (uint32_t)stage->n + 1;
+        held *rows = lb_array_grow(stage->rows, stage->n, sizeof *rows);
+        if (rows) stage->rows = rows;
+        if (!rows || !lb_hash_add(&stage->by_digest, digest.lo, stage->n)) {
+            free(copy);
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
+        }
         row = &stage->rows[stage->n++];
     }
     *row = (held){digest, copy, size, dtype, level};

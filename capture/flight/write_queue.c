@@ -3,6 +3,7 @@
 
 #include "thread.h"
 
+#include <lastbit/digest_set.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,40 +36,20 @@ struct lb_write_queue {
     size_t room, head, tail; /* bytes [tail, head) are taken, around the end */
     bool ending;
     lb_err failure;
-    lb_digest *given; /* a set by open addressing; the callers' alone */
-    size_t n_given, size_given;
+    lb_digest_set given; /* the callers' alone */
 };
 
 /* ---- what was given -------------------------------------------------------------------------------------------------- */
 
-static lb_digest *given_slot(lb_digest *given, size_t size, lb_digest digest)
-{
-    size_t i = (size_t)digest.lo;
-    while (!lb_digest_is_none(given[i & (size - 1)]) && !lb_digest_equal(given[i & (size - 1)], digest)) i++;
-    return &given[i & (size - 1)];
-}
-
 /* Without memory it is forgotten: the writer knows it still. */
 static void note_given(lb_write_queue *s, lb_digest digest)
 {
-    if (2 * (s->n_given + 1) > s->size_given) {
-        const size_t size = s->size_given ? 2 * s->size_given : 1024;
-        lb_digest *wider = calloc(size, sizeof *wider);
-        if (!wider) return;
-        for (size_t i = 0; i < s->size_given; i++)
-            if (!lb_digest_is_none(s->given[i])) *given_slot(wider, size, s->given[i]) = s->given[i];
-        free(s->given);
-        s->given = wider;
-        s->size_given = size;
-    }
-    lb_digest *slot = given_slot(s->given, s->size_given, digest);
-    s->n_given += lb_digest_is_none(*slot);
-    *slot = digest;
+    lb_digest_set_add(&s->given, digest);
 }
 
 bool lb_write_queue_has(const lb_write_queue *s, lb_digest digest)
 {
-    return s->size_given && !lb_digest_is_none(*given_slot(s->given, s->size_given, digest));
+    return lb_digest_set_has(&s->given, digest);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------ */
@@ -163,7 +144,7 @@ bool lb_write_queue_free(lb_write_queue *s)
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->moved);
     free(s->ring);
-    free(s->given);
+    lb_digest_set_release(&s->given);
     free(s);
     return true;
 }

@@ -2,6 +2,7 @@
 #include "identity.h"
 
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -151,37 +152,11 @@ void lb_map_forget(lb_map *map, bool certain)
 
 /* ---- storages ------------------------------------------------------------------------------------------------------ */
 
-static size_t bucket_of(const lb_knowns *storages, int64_t key)
-{
-    uint64_t h = (uint64_t)key * 0x9E3779B97F4A7C15ull;
-    return (size_t)(h >> 32) & (storages->n_buckets - 1);
-}
-
 lb_known *lb_knowns_find(const lb_knowns *storages, int64_t key)
 {
-    if (!storages->n_buckets) return NULL;
-    lb_known *s = storages->buckets[bucket_of(storages, key)];
-    while (s && s->key != key) s = s->next;
-    return s;
-}
-
-static bool grow(lb_knowns *storages)
-{
-    lb_knowns wider = {.n_buckets = storages->n_buckets ? storages->n_buckets * 2 : 256};
-    wider.buckets = calloc(wider.n_buckets, sizeof wider.buckets[0]);
-    if (!wider.buckets) return false;
-    for (size_t b = 0; b < storages->n_buckets; b++) {
-        for (lb_known *s = storages->buckets[b], *next; s; s = next) {
-            next = s->next;
-            size_t to = bucket_of(&wider, s->key);
-            s->next = wider.buckets[to];
-            wider.buckets[to] = s;
-        }
-    }
-    free(storages->buckets);
-    storages->buckets = wider.buckets;
-    storages->n_buckets = wider.n_buckets;
-    return true;
+    LB_HASH_EACH(row, &storages->by_key, (uint64_t)key)
+    if (storages->list[row]->key == key) return storages->list[row];
+    return NULL;
 }
 
 lb_known *lb_knowns_get(lb_knowns *storages, int64_t key, bool *fresh)
@@ -189,16 +164,17 @@ lb_known *lb_knowns_get(lb_knowns *storages, int64_t key, bool *fresh)
     lb_known *s = lb_knowns_find(storages, key);
     *fresh = !s;
     if (s) return s;
-    if (storages->n >= storages->n_buckets && !grow(storages)) return NULL;
+    lb_known **list = lb_array_grow(storages->list, storages->n, sizeof *list);
+    if (!list) return NULL;
+    storages->list = list;
     s = calloc(1, sizeof *s);
-    if (!s) return NULL;
+    if (!s || !lb_hash_add(&storages->by_key, (uint64_t)key, storages->n)) {
+        free(s);
+        return NULL;
+    }
     s->key = key;
     s->id = storages->next_id++;
-    size_t b = bucket_of(storages, key);
-    s->next = storages->buckets[b];
-    storages->buckets[b] = s;
-    storages->n++;
-    return s;
+    return list[storages->n++] = s;
 }
 
 static void drop_windows(lb_known *storage)
@@ -220,36 +196,37 @@ static void storage_free(lb_known *storage)
 
 void lb_knowns_remove(lb_knowns *storages, int64_t key)
 {
-    if (!storages->n_buckets) return;
-    lb_known **link = &storages->buckets[bucket_of(storages, key)];
-    while (*link && (*link)->key != key) link = &(*link)->next;
-    if (!*link) return;
-    lb_known *s = *link;
-    *link = s->next;
-    storages->n--;
-    storage_free(s);
+    LB_HASH_EACH(row, &storages->by_key, (uint64_t)key)
+    {
+        lb_known *s = storages->list[row], *last = storages->list[storages->n - 1];
+        if (s->key != key) continue;
+        lb_hash_remove(&storages->by_key, (uint64_t)key, row);
+        storages->n--;
+        if (last != s) { /* the last one takes its place */
+            lb_hash_remove(&storages->by_key, (uint64_t)last->key, storages->n);
+            lb_hash_add(&storages->by_key, (uint64_t)last->key, row); /* there is room */
+            storages->list[row] = last;
+        }
+        storage_free(s);
+        return;
+    }
 }
 
 void lb_knowns_release(lb_knowns *storages)
 {
-    for (size_t b = 0; b < storages->n_buckets; b++) {
-        for (lb_known *s = storages->buckets[b], *next; s; s = next) {
-            next = s->next;
-            storage_free(s);
-        }
-    }
-    free(storages->buckets);
+    for (uint32_t i = 0; i < storages->n; i++) storage_free(storages->list[i]);
+    free(storages->list);
+    lb_hash_release(&storages->by_key);
     memset(storages, 0, sizeof *storages);
 }
 
 void lb_knowns_distrust(lb_knowns *storages)
 {
-    for (size_t b = 0; b < storages->n_buckets; b++) {
-        for (lb_known *s = storages->buckets[b]; s; s = s->next) {
-            drop_windows(s);
-            s->left = (lb_digest){0, 0};
-            if (s->map.units || s->map.all == LB_BYTES_UNDEFINED) become_uniform(&s->map, LB_BYTES_UNKNOWN);
-        }
+    for (uint32_t i = 0; i < storages->n; i++) {
+        lb_known *s = storages->list[i];
+        drop_windows(s);
+        s->left = (lb_digest){0, 0};
+        if (s->map.units || s->map.all == LB_BYTES_UNDEFINED) become_uniform(&s->map, LB_BYTES_UNKNOWN);
     }
 }
 

@@ -13,6 +13,7 @@
 #define LB_IDENTITY_H
 
 #include <lastbit/capture.h>
+#include <lastbit/hash.h>
 
 typedef enum lb_bytes {
     LB_BYTES_UNKNOWN,
@@ -97,13 +98,13 @@ typedef struct lb_known {
     lb_digest left;    /* of what the last program left there: leftover_digest.c; none: nobody knows */
     lb_digest
         fresh; /* of bytes that nobody has written, as they were when they were allocated: leftover_digest.c; none: nobody looked */
-    lb_promise *promises;  /* its bytes are being read: settle before they change, move or go */
-    struct lb_known *next; /* of the same bucket */
+    lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
 } lb_known;
 
 typedef struct lb_knowns {
-    lb_known **buckets;
-    size_t n_buckets, n; /* n_buckets: a power of two */
+    lb_known **list;
+    uint32_t n;
+    lb_hash by_key; /* rows of `list` */
     int64_t next_id;
 } lb_knowns;
 

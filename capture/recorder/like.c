@@ -2,20 +2,22 @@
 #include "like.h"
 
 #include <lastbit/archive.h>
+#include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 /* A place in a program: the hash of what it is, and in which of several. */
 typedef struct place {
-    uint64_t hash;  /* 0: free */
+    uint64_t hash;
     uint32_t count; /* ops of this kind so far; rows of `others` have one per op instead */
     uint8_t liking;
 } place;
 
 typedef struct places {
-    place *rows; /* open addressing, a power of two */
-    size_t n, size;
+    place *rows;
+    lb_hash by_hash;
 } places;
 
 struct lb_like {
@@ -31,51 +33,46 @@ static lb_status no_memory(lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for what another capture kept");
 }
 
-/* The row of the hash, made when new; NULL when out of memory. */
-static place *row_of(places *set, uint64_t hash)
+static place *find(const places *set, uint64_t hash)
 {
-    if (2 * (set->n + 1) > set->size) {
-        places wider = {.size = set->size ? 2 * set->size : 1024};
-        wider.rows = calloc(wider.size, sizeof *wider.rows);
-        if (!wider.rows) return NULL;
-        for (size_t i = 0; i < set->size; i++)
-            if (set->rows[i].hash) *row_of(&wider, set->rows[i].hash) = set->rows[i], wider.n++;
-        free(set->rows);
-        *set = wider;
-    }
-    size_t i = (size_t)(hash ^ hash >> 32);
-    for (;; i++) {
-        place *row = &set->rows[i & (set->size - 1)];
-        if (row->hash && row->hash != hash) continue;
-        return row;
-    }
+    LB_HASH_EACH(row, &set->by_hash, hash)
+    if (set->rows[row].hash == hash) return &set->rows[row];
+    return NULL;
 }
 
+/* The row of the hash, made when new; NULL when out of memory. */
 static place *take(places *set, uint64_t hash)
 {
-    place *row = row_of(set, hash);
-    if (row && !row->hash) row->hash = hash, set->n++;
-    return row;
+    place *known = find(set, hash), *grown;
+    const uint32_t n = set->by_hash.n;
+    if (known) return known;
+    if (!(grown = lb_array_grow(set->rows, n, sizeof *grown))) return NULL;
+    set->rows = grown;
+    grown[n] = (place){.hash = hash};
+    return lb_hash_add(&set->by_hash, hash, n) ? &grown[n] : NULL;
 }
 
 static void clear(places *set)
 {
-    if (set->rows) memset(set->rows, 0, set->size * sizeof *set->rows);
-    set->n = 0;
+    lb_hash_clear(&set->by_hash);
+}
+
+static void release(places *set)
+{
+    free(set->rows);
+    lb_hash_release(&set->by_hash);
 }
 
 static uint64_t hash_of(uint64_t seed, const char *layer, const char *op)
 {
-    const uint64_t hash = XXH3_64bits_withSeed(op, strlen(op), XXH3_64bits_withSeed(layer, strlen(layer), seed));
-    return hash ? hash : 1;
+    return XXH3_64bits_withSeed(op, strlen(op), XXH3_64bits_withSeed(layer, strlen(layer), seed));
 }
 
 enum { LAYER_SEED = 1000 }; /* beyond all phases */
 
 static uint64_t hash_of_one(uint64_t kind, uint32_t count)
 {
-    const uint64_t hash = XXH3_64bits_withSeed(&count, sizeof count, kind);
-    return hash ? hash : 1;
+    return XXH3_64bits_withSeed(&count, sizeof count, kind);
 }
 
 lb_status lb_like_open(const char *path, int32_t rank, lb_like **out, lb_err *err)
@@ -111,8 +108,8 @@ void lb_like_close(lb_like *like)
     if (!like) return;
     lb_capture_close(like->capture);
     free(like->steps);
-    free(like->others.rows);
-    free(like->counts.rows);
+    release(&like->others);
+    release(&like->counts);
     free(like);
 }
 
@@ -129,7 +126,7 @@ static bool is_kept(places *boundaries, const lb_program *p, uint32_t value)
     if (!v || !(v->flags & LB_VALUE_KEPT)) return false;
     if (p->level == LB_LEVEL_OPS) return true;
     if (v->flags & LB_VALUE_SOURCE) return false;
-    return !boundaries->size || !row_of(boundaries, hash_of_version(v))->hash;
+    return !find(boundaries, hash_of_version(v));
 }
 
 static lb_status mark_boundaries(places *boundaries, const lb_program *p, lb_err *err)
@@ -164,7 +161,7 @@ static lb_status read_program(lb_like *like, const lb_program *p, lb_err *err)
         place *count = take(&like->counts, kind);
         if (!count || !note(&like->others, hash_of_one(kind, count->count++), kept)) status = no_memory(err);
     }
-    free(boundaries.rows);
+    release(&boundaries);
     LB_TRY(status);
     clear(&like->counts);
     for (uint32_t b = 0; b < p->n_boundaries; b++) {
@@ -191,12 +188,12 @@ lb_liking lb_like_op(lb_like *like, uint8_t phase, const char *layer, const char
 {
     const uint64_t kind = hash_of(phase, layer, op);
     place *count = take(&like->counts, kind);
-    const place *row = count && like->others.size ? row_of(&like->others, hash_of_one(kind, count->count++)) : NULL;
-    return row && row->hash ? (lb_liking)row->liking : LB_LIKING_UNKNOWN;
+    const place *row = count ? find(&like->others, hash_of_one(kind, count->count++)) : NULL;
+    return row ? (lb_liking)row->liking : LB_LIKING_UNKNOWN;
 }
 
 lb_liking lb_like_layer(lb_like *like, const char *layer)
 {
-    const place *row = like->others.size ? row_of(&like->others, hash_of(LAYER_SEED, layer, "")) : NULL;
-    return row && row->hash ? (lb_liking)row->liking : LB_LIKING_UNKNOWN;
+    const place *row = find(&like->others, hash_of(LAYER_SEED, layer, ""));
+    return row ? (lb_liking)row->liking : LB_LIKING_UNKNOWN;
 }

@@ -15,6 +15,7 @@
 #include "recorder.h"
 
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,51 +98,36 @@ lb_status lb_phase_remember(lb_recorder *recorder, uint32_t first, uint32_t last
     return LB_OK;
 }
 
+/* The storages of values, each by one of them. */
 typedef struct lb_storage_set {
-    int64_t *slots; /* 0: free; ids begin at 0, so they stand one higher */
-    size_t size, n; /* a power of two */
+    const lb_program *program;
+    lb_hash values;
 } lb_storage_set;
 
-static int64_t *slot_of(const lb_storage_set *set, int64_t id)
+static bool set_has(const lb_storage_set *set, int64_t id)
 {
-    size_t at = (size_t)((uint64_t)(id + 1) * 0x9e3779b97f4a7c15ull >> 20) & (set->size - 1);
-    while (set->slots[at] && set->slots[at] != id + 1) at = (at + 1) & (set->size - 1);
-    return &set->slots[at];
+    LB_HASH_EACH(row, &set->values, (uint64_t)id)
+    if (set->program->values[row].storage == id) return true;
+    return false;
 }
 
-static bool set_add(lb_storage_set *set, int64_t id)
-{
-    if (2 * (set->n + 1) > set->size) {
-        lb_storage_set grown = {calloc(set->size ? 2 * set->size : 256, sizeof(int64_t)),
-                                set->size ? 2 * set->size : 256, set->n};
-        if (!grown.slots) return false;
-        for (size_t i = 0; i < set->size; i++)
-            if (set->slots[i]) *slot_of(&grown, set->slots[i] - 1) = set->slots[i];
-        free(set->slots);
-        *set = grown;
-    }
-    int64_t *slot = slot_of(set, id);
-    set->n += *slot == 0;
-    *slot = id + 1;
-    return true;
-}
-
-static bool add_args(lb_storage_set *set, const lb_program *program, uint32_t first, uint32_t n, int depth)
+static bool add_args(lb_storage_set *set, uint32_t first, uint32_t n, int depth)
 {
     for (uint32_t a = first; a < first + n; a++) {
-        const lb_arg *arg = &program->args[a];
-        if (arg->tag == LB_ARG_VALUE && !set_add(set, program->values[arg->u.value].storage)) return false;
-        if (arg->tag == LB_ARG_LIST && depth < 8 && !add_args(set, program, arg->u.first, arg->count, depth + 1))
+        const lb_arg *arg = &set->program->args[a];
+        const int64_t id = arg->tag == LB_ARG_VALUE ? set->program->values[arg->u.value].storage : 0;
+        if (arg->tag == LB_ARG_VALUE && !set_has(set, id) && !lb_hash_add(&set->values, (uint64_t)id, arg->u.value))
             return false;
+        if (arg->tag == LB_ARG_LIST && depth < 8 && !add_args(set, arg->u.first, arg->count, depth + 1)) return false;
     }
     return true;
 }
 
-static bool meets(const lb_storage_set *set, const lb_program *program, uint32_t first, uint32_t n)
+static bool meets(const lb_storage_set *set, uint32_t first, uint32_t n)
 {
-    for (uint32_t r = first; r < first + n && set->size; r++) {
-        const uint32_t row = program->refs[r];
-        if (row != LB_NONE && *slot_of(set, program->values[row].storage)) return true;
+    for (uint32_t r = first; r < first + n; r++) {
+        const uint32_t row = set->program->refs[r];
+        if (row != LB_NONE && set_has(set, set->program->values[row].storage)) return true;
     }
     return false;
 }
@@ -149,7 +135,7 @@ static bool meets(const lb_storage_set *set, const lb_program *program, uint32_t
 lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
 {
     lb_program *program = recorder->program;
-    lb_storage_set taken = {0};
+    lb_storage_set taken = {.program = program};
     bool fine = true;
     uint32_t left = recorder->n_loose;
     for (uint32_t o = program->n_ops; o-- > 0 && left > 0 && fine;) {
@@ -158,12 +144,11 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err)
         const bool loose = left > 0 && o <= recorder->loose[left - 1].last;
         if (loose && op->phase != LB_PHASE_OPTIMIZER &&
             (op->phase == LB_PHASE_FORWARD || op->phase == LB_PHASE_OTHER) &&
-            (meets(&taken, program, op->first_result, op->results) ||
-             meets(&taken, program, op->first_written, op->written)))
+            (meets(&taken, op->first_result, op->results) || meets(&taken, op->first_written, op->written)))
             op->phase = LB_PHASE_OPTIMIZER;
-        if (op->phase == LB_PHASE_OPTIMIZER) fine = add_args(&taken, program, op->first_arg, op->args, 0);
+        if (op->phase == LB_PHASE_OPTIMIZER) fine = add_args(&taken, op->first_arg, op->args, 0);
     }
-    free(taken.slots);
+    lb_hash_release(&taken.values);
     recorder->n_loose = 0;
     return fine ? LB_OK : lb_recorder_no_memory(err);
 }

@@ -265,14 +265,14 @@ lb_status lb_recorder_settled(lb_recorder *recorder, lb_status status, const lb_
 static uint64_t carried_bytes(const lb_recorder *recorder)
 {
     uint64_t bytes = 0;
-    for (size_t b = 0; b < recorder->storages.n_buckets; b++)
-        for (const lb_known *s = recorder->storages.buckets[b]; s; s = s->next) {
-            bool tensor = false, kept = false;
-            for (uint32_t r = 0; r < s->n_roles; r++)
-                tensor |= s->roles[r].kind == LB_SOURCE_PARAMETER || s->roles[r].kind == LB_SOURCE_STATE;
-            for (uint32_t w = 0; w < s->n_windows && tensor; w++) kept |= s->windows[w].kept;
-            if (tensor && !kept && s->n_windows && s->program + 1 == recorder->serial) bytes += s->bytes;
-        }
+    for (uint32_t i = 0; i < recorder->storages.n; i++) {
+        const lb_known *s = recorder->storages.list[i];
+        bool tensor = false, kept = false;
+        for (uint32_t r = 0; r < s->n_roles; r++)
+            tensor |= s->roles[r].kind == LB_SOURCE_PARAMETER || s->roles[r].kind == LB_SOURCE_STATE;
+        for (uint32_t w = 0; w < s->n_windows && tensor; w++) kept |= s->windows[w].kept;
+        if (tensor && !kept && s->n_windows && s->program + 1 == recorder->serial) bytes += s->bytes;
+    }
     return bytes;
 }
 
@@ -381,9 +381,9 @@ static lb_status write_step(lb_recorder *recorder, lb_err *err)
 static lb_status settle_all(lb_recorder *recorder, lb_err *err)
 {
     const lb_knowns *all = &recorder->storages;
-    for (size_t b = 0; b < all->n_buckets; b++)
-        for (lb_known *s = all->buckets[b]; s; s = s->next)
-            if (s->n_deferred && s->program == recorder->serial) LB_TRY(lb_reading_settle(recorder, s, err));
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->list[i]->n_deferred && all->list[i]->program == recorder->serial)
+            LB_TRY(lb_reading_settle(recorder, all->list[i], err));
     lb_contents_settle_all(recorder);
     recorder->n_unheld = 0;
     return LB_OK;
@@ -399,12 +399,13 @@ static int by_id(const void *a, const void *b)
 static lb_status name_values(lb_recorder *recorder, lb_err *err)
 {
     lb_program *program = recorder->program;
-    lb_known **named = malloc((recorder->storages.n + 1) * sizeof named[0]);
+    lb_known **named = malloc(((size_t)recorder->storages.n + 1) * sizeof named[0]);
     if (!named) return lb_recorder_no_memory(err);
     size_t n = 0;
-    for (size_t b = 0; b < recorder->storages.n_buckets; b++)
-        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
-            if (s->n_roles && s->program == recorder->serial) named[n++] = s;
+    for (uint32_t i = 0; i < recorder->storages.n; i++) {
+        lb_known *s = recorder->storages.list[i];
+        if (s->n_roles && s->program == recorder->serial) named[n++] = s;
+    }
     qsort(named, n, sizeof named[0], by_id);
     for (uint32_t v = 0; v < program->n_values && n; v++) {
         lb_value *value = &program->values[v];

@@ -20,10 +20,11 @@ uint32_t lb_recorder_partial(lb_recorder *recorder, int64_t *storages, uint32_t 
 {
     uint32_t n = 0;
     pthread_mutex_lock(&recorder->lock);
-    for (size_t b = 0; b < recorder->storages.n_buckets && !recorder->dead; b++)
-        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
-            if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room)
-                storages[n++] = s->key;
+    for (uint32_t i = 0; i < recorder->storages.n && !recorder->dead; i++) {
+        const lb_known *s = recorder->storages.list[i];
+        if (s->partial && s->program == recorder->serial && lb_digest_is_none(s->left) && n < room)
+            storages[n++] = s->key;
+    }
     pthread_mutex_unlock(&recorder->lock);
     return n;
 }

@@ -137,11 +137,12 @@ static lb_status outgrow(lb_recorder *recorder)
         if (value->flags & LB_VALUE_KEPT && !is_stored(recorder, value->blob) && !lb_stage_has(stage, value->blob))
             value->flags &= ~(uint32_t)LB_VALUE_KEPT;
     }
-    for (size_t b = 0; b < recorder->storages.n_buckets; b++)
-        for (lb_known *s = recorder->storages.buckets[b]; s; s = s->next)
-            for (uint32_t w = 0; w < s->n_windows && s->program == recorder->serial; w++)
-                if (s->windows[w].row != LB_NONE && s->windows[w].kept)
-                    s->windows[w].kept = program->values[s->windows[w].row].flags & LB_VALUE_KEPT;
+    for (uint32_t i = 0; i < recorder->storages.n; i++) {
+        const lb_known *s = recorder->storages.list[i];
+        for (uint32_t w = 0; w < s->n_windows && s->program == recorder->serial; w++)
+            if (s->windows[w].row != LB_NONE && s->windows[w].kept)
+                s->windows[w].kept = program->values[s->windows[w].row].flags & LB_VALUE_KEPT;
+    }
     return LB_OK;
 }
 

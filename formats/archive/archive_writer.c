@@ -13,6 +13,7 @@
 #include "coding.h"
 
 #include <lastbit/array.h>
+#include <lastbit/digest_set.h>
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
@@ -30,11 +31,6 @@ typedef struct waiting {
     uint64_t n;
 } waiting;
 
-typedef struct digest_set {
-    lb_digest *slots;
-    uint64_t size, used; /* size a power of two */
-} digest_set;
-
 struct lb_writer {
     lb_sink sink;
     struct archive *tar;
@@ -43,7 +39,7 @@ struct lb_writer {
     int level; /* zstd; 0: nothing is compressed */
     lb_status dead;
     char why[256];
-    digest_set known;
+    lb_digest_set known;
     waiting small[DIGEST_SETS];
     lb_index_rows rows;
     lb_entry_row *entries; /* since the last commit */
@@ -89,35 +85,9 @@ static lb_status check_budget(const lb_writer *w, uint64_t size, bool table, lb_
                    budget);
 }
 
-/* ---- digests known so far ------------------------------------------------------------------------------------------- */
-
-static lb_digest *set_slot(const digest_set *set, lb_digest digest)
-{
-    for (uint64_t i = digest.lo;; i++) {
-        lb_digest *slot = &set->slots[i & (set->size - 1)];
-        if (lb_digest_is_none(*slot) || lb_digest_equal(*slot, digest)) return slot;
-    }
-}
-
-static bool set_add(digest_set *set, lb_digest digest)
-{
-    if ((set->used + 1) * 2 > set->size) {
-        digest_set grown = {NULL, set->size ? set->size * 2 : 256, set->used};
-        grown.slots = (lb_digest *)calloc(grown.size, sizeof *grown.slots);
-        if (!grown.slots) return false;
-        for (uint64_t i = 0; i < set->size; i++)
-            if (!lb_digest_is_none(set->slots[i])) *set_slot(&grown, set->slots[i]) = set->slots[i];
-        free(set->slots);
-        *set = grown;
-    }
-    *set_slot(set, digest) = digest;
-    set->used++;
-    return true;
-}
-
 bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
 {
-    return writer->known.size && !lb_digest_is_none(digest) && !lb_digest_is_none(*set_slot(&writer->known, digest));
+    return lb_digest_set_has(&writer->known, digest);
 }
 
 /* ---- tar entries ---------------------------------------------------------------------------------------------------- */
@@ -264,7 +234,7 @@ static void discard(lb_writer *w)
     }
     lb_index_rows_release(&w->rows);
     buffer_release(&w->payload);
-    free(w->known.slots);
+    lb_digest_set_release(&w->known);
     free(w->entries);
     free(w->path);
     free(w);
@@ -401,7 +371,7 @@ lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, co
     LB_TRY(check_budget(writer, size, false, err));
     lb_blob_row row = {.digest = digest, .stored = size, .size = size, .pack = LB_NO_PACK, .dtype = dtype};
     LB_TRY(size < LB_RECORD_SMALL ? put_small(writer, &row, bytes, err) : put_large(writer, &row, bytes, err));
-    return set_add(&writer->known, digest) ? LB_OK : no_memory(err, writer);
+    return lb_digest_set_add(&writer->known, digest) ? LB_OK : no_memory(err, writer);
 }
 
 /* ---- programs and tables --------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 #include "program_store.h"
 
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,34 +82,6 @@ static uint64_t text_hash(const char *text)
     return h ^ h >> 29;
 }
 
-/* The slot where `text` is or would be: slots hold row + 1, 0 is free. `text_of` gives the text of a row. */
-static uint32_t *find_slot(const lb_program *program, const row_set *set, const char *text,
-                           const char *(*text_of)(const lb_program *, uint32_t))
-{
-    for (uint64_t i = text_hash(text);; i++) {
-        uint32_t *slot = &set->slots[i & (set->size - 1)];
-        if (!*slot || strcmp(text_of(program, *slot - 1), text) == 0) return slot;
-    }
-}
-
-/* Room for one more of `rows` known rows; builds the set anew when it is half full (or was never built: decoding). */
-static bool set_grow(const lb_program *program, row_set *set, uint32_t rows,
-                     const char *(*text_of)(const lb_program *, uint32_t))
-{
-    if (set->known == rows && set->size && (uint64_t)(rows + 1) * 2 <= set->size) return true;
-    uint32_t size = set->size ? set->size : 64;
-    while ((uint64_t)(rows + 1) * 2 > size) size *= 2;
-    uint32_t *slots = (uint32_t *)calloc(size, sizeof *slots);
-    if (!slots) return false;
-    free(set->slots);
-    *set = (row_set){slots, size, rows};
-    for (uint32_t row = 0; row < rows; row++) {
-        uint32_t *slot = find_slot(program, set, text_of(program, row), text_of);
-        if (!*slot) *slot = row + 1; /* of equal texts in a decoded program the first wins */
-    }
-    return true;
-}
-
 static const char *string_text(const lb_program *program, uint32_t row)
 {
     return program->strings[row];
@@ -119,36 +92,58 @@ static const char *scope_text(const lb_program *program, uint32_t row)
     return lb_program_text(program, program->scopes[row].path);
 }
 
+static uint32_t entered_row(const lb_program *program, const row_set *set,
+                            const char *(*text_of)(const lb_program *, uint32_t), const char *text, uint64_t hash)
+{
+    LB_HASH_EACH(row, &set->rows, hash)
+    if (strcmp(text_of(program, row), text) == 0) return row;
+    return LB_NONE;
+}
+
+/* The row of `text`, LB_NONE when there is none. Rows that are not in the set yet (decoding adds them by itself) are entered first;
+ * of equal texts the first wins. False when out of memory. */
+static bool find_row(const lb_program *program, row_set *set, uint32_t rows,
+                     const char *(*text_of)(const lb_program *, uint32_t), const char *text, uint64_t hash,
+                     uint32_t *row)
+{
+    for (; set->known < rows; set->known++) {
+        const char *other = text_of(program, set->known);
+        const uint64_t its = text_hash(other);
+        if (entered_row(program, set, text_of, other, its) == LB_NONE && !lb_hash_add(&set->rows, its, set->known))
+            return false;
+    }
+    *row = entered_row(program, set, text_of, text, hash);
+    return true;
+}
+
 uint32_t lb_program_string(lb_program *program, const char *text)
 {
     row_set *set = &program->store->strings;
-    if (!text || !set_grow(program, set, program->n_strings, string_text)) return LB_NONE;
-    uint32_t *slot = find_slot(program, set, text, string_text);
-    if (*slot) return *slot - 1;
+    uint32_t row;
+    const uint64_t hash = text ? text_hash(text) : 0;
+    if (!text || !find_row(program, set, program->n_strings, string_text, text, hash, &row)) return LB_NONE;
+    if (row != LB_NONE) return row;
     char *kept = lb_program_keep_text(program, text, strlen(text));
-    uint32_t row = kept ? append(program, LB_TABLE_STRINGS, &kept, 1) : LB_NONE;
-    if (row == LB_NONE) return LB_NONE;
-    *slot = row + 1;
-    set->known++;
+    row = kept ? append(program, LB_TABLE_STRINGS, &kept, 1) : LB_NONE;
+    if (row != LB_NONE && lb_hash_add(&set->rows, hash, row)) set->known++;
     return row;
 }
 
 uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name, uint32_t parent)
 {
     row_set *set = &program->store->scopes;
+    uint32_t row;
     lb_scope scope = {lb_program_string(program, path), lb_program_string(program, class_name), parent};
     if (scope.path == LB_NONE || (class_name && scope.class_name == LB_NONE)) return LB_NONE;
-    if (!set_grow(program, set, program->n_scopes, scope_text)) return LB_NONE;
-    uint32_t *slot = find_slot(program, set, path, scope_text);
-    if (*slot) {
-        lb_scope *known = &program->scopes[*slot - 1];
+    const uint64_t hash = text_hash(path);
+    if (!find_row(program, set, program->n_scopes, scope_text, path, hash, &row)) return LB_NONE;
+    if (row != LB_NONE) {
+        lb_scope *known = &program->scopes[row];
         if (known->class_name == LB_NONE) known->class_name = scope.class_name;
-        return *slot - 1;
+        return row;
     }
-    uint32_t row = append(program, LB_TABLE_SCOPES, &scope, 1);
-    if (row == LB_NONE) return LB_NONE;
-    *slot = row + 1;
-    set->known++;
+    row = append(program, LB_TABLE_SCOPES, &scope, 1);
+    if (row != LB_NONE && lb_hash_add(&set->rows, hash, row)) set->known++;
     return row;
 }
 
@@ -183,8 +178,8 @@ void lb_program_free(lb_program *program)
         next = chunk->next;
         free(chunk);
     }
-    free(program->store->strings.slots);
-    free(program->store->scopes.slots);
+    lb_hash_release(&program->store->strings.rows);
+    lb_hash_release(&program->store->scopes.rows);
     free(program->store);
     free(program);
 }

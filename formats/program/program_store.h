@@ -3,6 +3,7 @@
 #ifndef LB_PROGRAM_STORE_H
 #define LB_PROGRAM_STORE_H
 
+#include <lastbit/hash.h>
 #include <lastbit/program.h>
 
 /* X(ID, field of lb_program, row type) */
@@ -43,9 +44,8 @@ typedef struct text_chunk {
 } text_chunk;
 
 typedef struct row_set {
-    uint32_t *slots; /* row + 1; 0: free */
-    uint32_t size;   /* a power of two */
-    uint32_t known;  /* rows entered */
+    lb_hash rows;
+    uint32_t known; /* rows entered */
 } row_set;
 
 struct lb_program_store {

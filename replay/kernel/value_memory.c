@@ -2,6 +2,7 @@
 #include "value_memory.h"
 
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <lastbit/statistics.h>
 #include <math.h>
 #include <stdlib.h>
@@ -26,11 +27,8 @@ struct lb_memory {
     uint64_t live, borrowed;  /* what storages asked for; those that lie in the capture */
     uint64_t peak, peak_live; /* of held and of live, each with borrowed */
     buffer *free[CLASSES];
-    lb_storage **slots; /* open addressing by id */
-    uint32_t n_slots, used;
-    lb_storage *chunk; /* storages are handed out from chunks and never move */
-    uint32_t chunk_left;
-    void **chunks;
+    lb_hash by_id;       /* rows: storages as they were made */
+    lb_storage **chunks; /* of CHUNK storages each, which never move */
     uint32_t n_chunks;
 };
 
@@ -160,76 +158,49 @@ uint64_t lb_memory_peak_live(const lb_memory *memory)
 
 enum { CHUNK = 256 };
 
+static lb_storage *storage_at(const lb_memory *memory, uint32_t row)
+{
+    return &memory->chunks[row / CHUNK][row % CHUNK];
+}
+
 lb_memory *lb_memory_new(uint64_t limit_bytes)
 {
     lb_memory *memory = calloc(1, sizeof *memory);
     if (!memory) return NULL;
     memory->limit = limit_bytes;
-    memory->n_slots = 1024;
-    memory->slots = calloc(memory->n_slots, sizeof *memory->slots);
-    if (!memory->slots) {
-        free(memory);
-        return NULL;
-    }
     return memory;
 }
 
 void lb_memory_free(lb_memory *memory)
 {
     if (!memory) return;
-    for (uint32_t i = 0; i < memory->n_slots; i++)
-        if (memory->slots[i]) lb_storage_drop(memory, memory->slots[i]);
+    for (uint32_t i = 0; i < memory->by_id.n; i++) lb_storage_drop(memory, storage_at(memory, i));
     release_free_buffers(memory);
     for (uint32_t i = 0; i < memory->n_chunks; i++) free(memory->chunks[i]);
     free(memory->chunks);
-    free(memory->slots);
+    lb_hash_release(&memory->by_id);
     free(memory);
-}
-
-static uint32_t home(int64_t id, uint32_t n)
-{
-    return (uint32_t)(((uint64_t)id * 0x9E3779B97F4A7C15u) >> 32) & (n - 1);
 }
 
 lb_storage *lb_memory_find(const lb_memory *memory, int64_t id)
 {
-    for (uint32_t i = home(id, memory->n_slots);; i = (i + 1) & (memory->n_slots - 1)) {
-        if (!memory->slots[i]) return NULL;
-        if (memory->slots[i]->id == id) return memory->slots[i];
-    }
+    LB_HASH_EACH(row, &memory->by_id, (uint64_t)id)
+    if (storage_at(memory, row)->id == id) return storage_at(memory, row);
+    return NULL;
 }
 
-static bool grow_slots(lb_memory *memory)
+static lb_storage *new_storage(lb_memory *memory, int64_t id)
 {
-    uint32_t n = memory->n_slots * 2;
-    lb_storage **slots = calloc(n, sizeof *slots);
-    if (!slots) return false;
-    for (uint32_t i = 0; i < memory->n_slots; i++) {
-        if (!memory->slots[i]) continue;
-        uint32_t at = home(memory->slots[i]->id, n);
-        while (slots[at]) at = (at + 1) & (n - 1);
-        slots[at] = memory->slots[i];
-    }
-    free(memory->slots);
-    memory->slots = slots;
-    memory->n_slots = n;
-    return true;
-}
-
-static lb_storage *new_storage(lb_memory *memory)
-{
-    if (memory->chunk_left == 0) {
-        void **chunks = lb_array_grow(memory->chunks, memory->n_chunks, sizeof *chunks);
+    const uint32_t row = memory->by_id.n;
+    if (row == memory->n_chunks * CHUNK) {
+        lb_storage **chunks = lb_array_grow(memory->chunks, memory->n_chunks, sizeof *chunks);
         if (!chunks) return NULL;
         memory->chunks = chunks;
         lb_storage *chunk = calloc(CHUNK, sizeof *chunk);
         if (!chunk) return NULL;
         memory->chunks[memory->n_chunks++] = chunk;
-        memory->chunk = chunk;
-        memory->chunk_left = CHUNK;
     }
-    memory->chunk_left--;
-    return memory->chunk++;
+    return lb_hash_add(&memory->by_id, (uint64_t)id, row) ? storage_at(memory, row) : NULL;
 }
 
 static void become_bytes(lb_storage *storage)
@@ -246,8 +217,7 @@ lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int
 {
     lb_storage *storage = lb_memory_find(memory, id);
     if (!storage) {
-        if (memory->used * 2 >= memory->n_slots && !grow_slots(memory)) return NULL;
-        storage = new_storage(memory);
+        storage = new_storage(memory, id);
         if (!storage) return NULL;
         *storage = (lb_storage){.id = id,
                                 .first = first,
@@ -258,10 +228,6 @@ lb_storage *lb_memory_declare(lb_memory *memory, int64_t id, lb_dtype dtype, int
                                 .first_program = program,
                                 .last_program = program,
                                 .taint = LB_VERDICT_IDENTICAL};
-        uint32_t at = home(id, memory->n_slots);
-        while (memory->slots[at]) at = (at + 1) & (memory->n_slots - 1);
-        memory->slots[at] = storage;
-        memory->used++;
         return storage;
     }
     if (storage->recorded != dtype || storage->punned) {
@@ -403,9 +369,7 @@ size_t lb_shared_bytes(const lb_storage *copy)
 
 lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at)
 {
-    while (*at < memory->n_slots)
-        if (memory->slots[(*at)++]) return memory->slots[*at - 1];
-    return NULL;
+    return *at < memory->by_id.n ? storage_at(memory, (*at)++) : NULL;
 }
 
 /* ---- windows ---------------------------------------------------------------------------------------------------- */

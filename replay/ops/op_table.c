@@ -15,6 +15,7 @@
  */
 #include "ops.h"
 
+#include <lastbit/hash.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,24 +145,37 @@ static const struct alias {
 
 /* ---- the hash, built once -------------------------------------------------------------------------------------- */
 
-#define SLOTS 4096 /* power of two, well above rows + aliases */
-
-static struct slot {
+static struct entry {
     const char *name; /* with "aten::", or of an alias without */
     const lb_op_row *row;
     const struct alias *alias;
-} slots[SLOTS];
+} *entries;
+static lb_hash by_name;
 static const lb_op_row **all_rows;
 static uint32_t n_rows;
 static pthread_once_t built = PTHREAD_ONCE_INIT;
 
-static struct slot *slot_of(const char *name)
+static uint64_t hash_of(const char *name)
 {
     uint64_t hash = 1469598103934665603u; /* FNV-1a */
-    for (const char *p = name; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
-    size_t at = (size_t)(hash ^ (hash >> 29)) & (SLOTS - 1);
-    while (slots[at].name && strcmp(slots[at].name, name) != 0) at = (at + 1) & (SLOTS - 1);
-    return &slots[at];
+    for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 1099511628211u;
+    return hash;
+}
+
+static const struct entry *entry_of(const char *name)
+{
+    static const struct entry none = {NULL, NULL, NULL};
+    const uint64_t hash = hash_of(name);
+    LB_HASH_EACH(i, &by_name, hash)
+    if (strcmp(entries[i].name, name) == 0) return &entries[i];
+    return &none;
+}
+
+static void add_entry(struct entry entry)
+{
+    LB_CHECK(entry_of(entry.name)->name == NULL); /* two of one name */
+    entries[by_name.n] = entry;
+    LB_CHECK(lb_hash_add(&by_name, hash_of(entry.name), by_name.n));
 }
 
 static const lb_op_row *added[4];
@@ -184,29 +198,22 @@ static void build(void)
     const size_t n_families = sizeof families / sizeof *families + n_added;
     for (size_t f = 0; f < n_families; f++)
         for (const lb_op_row *row = family(f); row->name; row++) n_rows++;
-    LB_CHECK(n_rows + sizeof aliases / sizeof *aliases < SLOTS / 2);
+    entries = malloc((n_rows + sizeof aliases / sizeof *aliases) * sizeof *entries);
     all_rows = malloc((n_rows + 1) * sizeof *all_rows);
-    LB_CHECK(all_rows != NULL);
+    LB_CHECK(entries && all_rows);
     uint32_t n = 0;
     for (size_t f = 0; f < n_families; f++)
         for (const lb_op_row *row = family(f); row->name; row++) {
-            struct slot *slot = slot_of(row->name);
-            LB_CHECK(slot->name == NULL); /* two rows of one name */
-            slot->name = row->name;
-            slot->row = row;
+            add_entry((struct entry){row->name, row, NULL});
             all_rows[n++] = row;
         }
-    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
-        struct slot *slot = slot_of(aliases[i].name);
-        LB_CHECK(slot->name == NULL);
-        slot->name = aliases[i].name;
-        slot->alias = &aliases[i];
-    }
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        add_entry((struct entry){aliases[i].name, NULL, &aliases[i]});
 }
 
 static const lb_op_row *exact_row(const char *name)
 {
-    return slot_of(name)->row;
+    return entry_of(name)->row;
 }
 
 /* The row of `base` with overload `overload` ("": default), both without "aten::". */
@@ -291,7 +298,7 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
     }
     if (strncmp(name, "aten::", 6) != 0) return NULL;
 
-    const struct alias *alias = slot_of(name + 6)->alias;
+    const struct alias *alias = entry_of(name + 6)->alias;
     if (alias) {
         char full[NAME_MAX_BYTES + 16];
         snprintf(full, sizeof full, "aten::%s", alias->row ? alias->row : "");
@@ -309,7 +316,7 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
         if (!row) {
             char synonym[NAME_MAX_BYTES]; /* multiply_.Tensor: a synonym in place */
             snprintf(synonym, sizeof synonym, *overload ? "%s.%s" : "%s", base, overload);
-            alias = slot_of(synonym)->alias;
+            alias = entry_of(synonym)->alias;
             if (alias && alias->row && alias->form == LB_FORM_PLAIN) {
                 snprintf(synonym, sizeof synonym, "aten::%s", alias->row);
                 row = exact_row(synonym);

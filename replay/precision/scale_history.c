@@ -3,6 +3,8 @@
 
 #include "quantiser.h"
 
+#include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,8 +12,8 @@
 
 struct lb_scale_book {
     lb_scale_history *entries;
-    uint32_t n, room;
-    uint32_t *slots; /* entries by hash, plus 1; twice `room` of them */
+    uint32_t n;
+    lb_hash index;
     int64_t steps;
 };
 
@@ -28,61 +30,32 @@ void lb_scale_book_free(lb_scale_book *book)
         free(book->entries[i].history);
     }
     free(book->entries);
-    free(book->slots);
+    lb_hash_release(&book->index);
     free(book);
-}
-
-static uint32_t *slot_of(const lb_scale_book *book, const lb_recipe *recipe, const char *layer, lb_role role,
-                         uint32_t slot)
-{
-    uint64_t hash = 1469598103934665603u + role + 31 * (uint64_t)slot;
-    for (const char *p = layer; *p; p++) hash = (hash ^ (uint8_t)*p) * 1099511628211u;
-    for (;; hash++) {
-        uint32_t *at = &book->slots[(hash ^ hash >> 32) & (2 * book->room - 1)];
-        if (!*at) return at;
-        const lb_scale_history *e = &book->entries[*at - 1];
-        if (e->recipe == recipe && e->role == role && e->slot == slot && !strcmp(e->layer, layer)) return at;
-    }
-}
-
-static bool grow(lb_scale_book *book)
-{
-    if (book->n < book->room) return true;
-    const uint32_t room = book->room ? book->room * 2 : 64;
-    lb_scale_history *entries = realloc(book->entries, room * sizeof *entries);
-    if (entries) book->entries = entries;
-    uint32_t *slots = calloc(2 * (size_t)room, sizeof *slots);
-    if (!entries || !slots) {
-        free(slots);
-        return false;
-    }
-    free(book->slots);
-    book->slots = slots;
-    book->room = room;
-    for (uint32_t i = 0; i < book->n; i++) {
-        const lb_scale_history *e = &book->entries[i];
-        *slot_of(book, e->recipe, e->layer, e->role, e->slot) = i + 1;
-    }
-    return true;
 }
 
 lb_scale_history *lb_scale_book_find(lb_scale_book *book, const lb_recipe *recipe, const char *layer, lb_role role,
                                      uint32_t slot)
 {
-    if (!grow(book)) return NULL;
-    uint32_t *at = slot_of(book, recipe, layer, role, slot);
-    if (!*at) {
-        lb_scale_history made = {.recipe = recipe, .layer = strdup(layer), .role = role, .slot = slot, .scale = 1};
-        made.history = calloc((size_t)recipe->history, sizeof *made.history);
-        if (!made.layer || !made.history) {
-            free(made.layer);
-            free(made.history);
-            return NULL;
-        }
-        book->entries[book->n] = made;
-        *at = ++book->n;
+    uint64_t hash = 1469598103934665603u + role + 31 * (uint64_t)slot;
+    for (const char *p = layer; *p; p++) hash = (hash ^ (uint8_t)*p) * 1099511628211u;
+    LB_HASH_EACH(row, &book->index, hash)
+    {
+        lb_scale_history *e = &book->entries[row];
+        if (e->recipe == recipe && e->role == role && e->slot == slot && !strcmp(e->layer, layer)) return e;
     }
-    return &book->entries[*at - 1];
+    lb_scale_history *entries = lb_array_grow(book->entries, book->n, sizeof *entries);
+    if (!entries) return NULL;
+    book->entries = entries;
+    lb_scale_history made = {.recipe = recipe, .layer = strdup(layer), .role = role, .slot = slot, .scale = 1};
+    made.history = calloc((size_t)recipe->history, sizeof *made.history);
+    if (!made.layer || !made.history || !lb_hash_add(&book->index, hash, book->n)) {
+        free(made.layer);
+        free(made.history);
+        return NULL;
+    }
+    entries[book->n] = made;
+    return &entries[book->n++];
 }
 
 /* The kernel's constant: the largest value over 2^margin, in f32. */

@@ -1,6 +1,8 @@
 /* Sets kept once: see owner_sets.h. */
 #include "owner_sets.h"
 
+#include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,45 +18,30 @@ static uint64_t *row_words(const lb_owner_sets *sets, uint32_t row)
     return sets->words + (size_t)row * sets->width;
 }
 
-/* The slot that holds an equal set, or the free one where it would go. */
-static uint32_t *slot_of(const lb_owner_sets *sets, const uint64_t *words)
-{
-    uint32_t at = (uint32_t)hash(words, sets->width) & (sets->n_slots - 1);
-    while (sets->slots[at] && memcmp(row_words(sets, sets->slots[at] - 1), words, sets->width * sizeof *words) != 0)
-        at = (at + 1) & (sets->n_slots - 1);
-    return &sets->slots[at];
-}
-
-/* Room for twice as many rows, and one more to try a set in. */
+/* Room for a row behind the last, to try a set in. */
 static bool grow(lb_owner_sets *sets)
 {
-    const uint32_t room = 2 * sets->room + 64, n_slots = sets->n_slots ? 4 * sets->n_slots : 256;
-    uint64_t *words = realloc(sets->words, ((size_t)room + 1) * sets->width * sizeof *words);
+    uint64_t *words = lb_array_grow(sets->words, sets->n, sets->width * sizeof *words);
     if (words) sets->words = words;
-    uint32_t *counts = realloc(sets->counts, room * sizeof *counts), *slots = calloc(n_slots, sizeof *slots);
+    uint32_t *counts = lb_array_grow(sets->counts, sets->n, sizeof *counts);
     if (counts) sets->counts = counts;
-    if (!words || !counts || !slots) {
-        free(slots);
-        return false;
-    }
-    free(sets->slots);
-    sets->slots = slots, sets->n_slots = n_slots, sets->room = room;
-    for (uint32_t i = 0; i < sets->n; i++) *slot_of(sets, row_words(sets, i)) = i + 1;
-    return true;
+    return words && counts;
 }
 
 /* The row of the set that stands behind the last row. */
 static uint32_t keep_tried(lb_owner_sets *sets)
 {
-    uint64_t *words = row_words(sets, sets->n);
-    uint32_t *slot = slot_of(sets, words);
-    if (*slot) return *slot - 1;
+    const uint64_t *words = row_words(sets, sets->n), h = hash(words, sets->width);
+    LB_HASH_EACH(row, &sets->by_words, h)
+    if (memcmp(row_words(sets, row), words, sets->width * sizeof *words) == 0) return row;
     uint32_t count = 0;
     for (uint32_t i = 0; i < sets->width; i++) count += (uint32_t)__builtin_popcountll(words[i]);
     const uint32_t row = sets->n++;
-    *slot = row + 1;
     sets->counts[row] = count;
-    if (sets->n == sets->room && !grow(sets)) sets->n--, *slot = 0, sets->failed = true;
+    if (!grow(sets))
+        sets->n--, sets->failed = true;
+    else if (!lb_hash_add(&sets->by_words, h, row))
+        sets->failed = true;
     return sets->failed ? 0 : row;
 }
 
@@ -71,7 +58,7 @@ void lb_owner_sets_release(lb_owner_sets *sets)
 {
     free(sets->words);
     free(sets->counts);
-    free(sets->slots);
+    lb_hash_release(&sets->by_words);
     *sets = (lb_owner_sets){0};
 }
 

@@ -2,6 +2,7 @@
 #ifndef LB_REPLAY_OWNER_SETS_H
 #define LB_REPLAY_OWNER_SETS_H
 
+#include <lastbit/hash.h>
 #include <lastbit/status.h>
 
 #include <stdbool.h>
@@ -10,9 +11,9 @@
 typedef struct lb_owner_sets {
     uint64_t *words; /* `width` of them per row */
     uint32_t *counts;
-    uint32_t n, room, width;
-    uint32_t *slots, n_slots; /* open addressing: row + 1 */
-    bool failed;              /* out of memory; rows given since are wrong */
+    uint32_t n, width;
+    lb_hash by_words;
+    bool failed; /* out of memory; rows given since are wrong */
 } lb_owner_sets;
 
 /* For numbers below `universe`. */

@@ -1,6 +1,7 @@
 /* Analysis of a program before it runs: see prepared.h. */
 #include "prepared.h"
 
+#include <lastbit/hash.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,22 +74,12 @@ bool lb_prepared_is_call(const lb_op *op, const lb_prepared_op *prepared)
 
 /* ---- storages --------------------------------------------------------------------------------------------------- */
 
-typedef struct id_map {
-    uint32_t *rows; /* LB_NONE: empty */
-    uint32_t size;
-} id_map;
-
-static uint32_t home(int64_t id, uint32_t n)
+/* LB_NONE when out of memory. */
+static uint32_t storage_row(lb_prepared *prepared, lb_hash *by_id, int64_t id)
 {
-    return (uint32_t)(((uint64_t)id * 0x9E3779B97F4A7C15u) >> 32) & (n - 1);
-}
-
-static uint32_t storage_row(lb_prepared *prepared, id_map *map, int64_t id)
-{
-    uint32_t at = home(id, map->size);
-    for (; map->rows[at] != LB_NONE; at = (at + 1) & (map->size - 1))
-        if (prepared->storages[map->rows[at]].id == id) return map->rows[at];
-    map->rows[at] = prepared->n_storages;
+    LB_HASH_EACH(row, by_id, (uint64_t)id)
+    if (prepared->storages[row].id == id) return row;
+    if (!lb_hash_add(by_id, (uint64_t)id, prepared->n_storages)) return LB_NONE;
     prepared->storages[prepared->n_storages] = (lb_prepared_storage){.id = id};
     return prepared->n_storages++;
 }
@@ -126,25 +117,20 @@ static lb_status extend(lb_prepared_storage *storage, const lb_value *value, lb_
 static lb_status collect_storages(lb_prepared *prepared, lb_err *err)
 {
     const lb_program *program = prepared->program;
-    id_map map = {.size = 64};
-    while (map.size < program->n_values * 2) map.size *= 2;
-    map.rows = malloc(map.size * sizeof *map.rows);
+    lb_hash by_id = {0};
     prepared->storages = malloc((program->n_values + 1) * sizeof *prepared->storages);
     prepared->storage_of = malloc((program->n_values + 1) * sizeof *prepared->storage_of);
+    bool room = prepared->storages && prepared->storage_of;
     lb_status status = LB_OK;
-    if (!map.rows || !prepared->storages || !prepared->storage_of) {
-        status = lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
-        goto done;
+    for (uint32_t v = 0; room && v < program->n_values && status == LB_OK; v++) {
+        const uint32_t row = prepared->storage_of[v] = storage_row(prepared, &by_id, program->values[v].storage);
+        room = row != LB_NONE;
+        if (room) status = extend(&prepared->storages[row], &program->values[v], err);
     }
-    memset(map.rows, 0xff, map.size * sizeof *map.rows);
-    for (uint32_t v = 0; v < program->n_values && status == LB_OK; v++) {
-        prepared->storage_of[v] = storage_row(prepared, &map, program->values[v].storage);
-        status = extend(&prepared->storages[prepared->storage_of[v]], &program->values[v], err);
-    }
+    lb_hash_release(&by_id);
+    if (!room) return lb_fail(err, LB_ERR_NOMEM, "out of memory preparing a program of %u values", program->n_values);
     for (uint32_t s = 0; s < prepared->n_storages; s++)
         if (prepared->storages[s].punned) prepared->storages[s].dtype = LB_U8;
-done:
-    free(map.rows);
     return status;
 }
 

@@ -1,5 +1,6 @@
 /* The table of what a precision swap does, and its effect on the loss: see lastbit/precision.h. */
 #include <lastbit/array.h>
+#include <lastbit/hash.h>
 #include <lastbit/precision.h>
 
 #include "step_end.h"
@@ -36,8 +37,7 @@ typedef struct loss_place {
 struct lb_precision_memo {
     loss_place *places;
     uint32_t n_places;
-    uint32_t *slots; /* rows by hash, plus 1 */
-    uint32_t n_slots;
+    lb_hash rows;
 };
 
 lb_precision_table *lb_precision_table_new(void)
@@ -59,7 +59,7 @@ void lb_precision_table_free(lb_precision_table *table)
     free(table->rows);
     free(table->effects);
     free(table->memo->places);
-    free(table->memo->slots);
+    lb_hash_release(&table->memo->rows);
     free(table->memo);
     free(table);
 }
@@ -72,52 +72,31 @@ static uint64_t hash(const char *layer, lb_role role, const char *format)
     return h;
 }
 
-static uint32_t *slot_of(const lb_precision_table *table, const char *layer, lb_role role, const char *format)
+/* The row, made when new; NULL when out of memory. */
+static lb_precision_row *row_of(lb_precision_table *table, const char *layer, lb_role role, const char *format)
 {
-    const struct lb_precision_memo *memo = table->memo;
-    for (uint64_t i = hash(layer, role, format);; i++) {
-        uint32_t *slot = &memo->slots[i & (memo->n_slots - 1)];
-        if (!*slot) return slot;
-        const lb_precision_row *row = &table->rows[*slot - 1];
-        if (row->role == role && !strcmp(row->layer, layer) && !strcmp(row->format, format)) return slot;
+    const uint64_t h = hash(layer, role, format);
+    LB_HASH_EACH(at, &table->memo->rows, h)
+    {
+        lb_precision_row *row = &table->rows[at];
+        if (row->role == role && !strcmp(row->layer, layer) && !strcmp(row->format, format)) return row;
     }
-}
-
-static bool grow(lb_precision_table *table)
-{
-    struct lb_precision_memo *memo = table->memo;
-    if (table->n_rows * 2 < memo->n_slots) return true;
-    const uint32_t n = memo->n_slots ? memo->n_slots * 2 : 256;
-    lb_precision_row *rows = realloc(table->rows, n / 2 * sizeof *rows);
+    lb_precision_row *rows = lb_array_grow(table->rows, table->n_rows, sizeof *rows),
+                     made = {strdup(layer), strdup(format), role, 0, {0}};
     if (rows) table->rows = rows;
-    uint32_t *slots = calloc(n, sizeof *slots);
-    if (!rows || !slots) {
-        free(slots);
-        return false;
+    if (!rows || !made.layer || !made.format || !lb_hash_add(&table->memo->rows, h, table->n_rows)) {
+        free(made.layer);
+        free(made.format);
+        return NULL;
     }
-    free(memo->slots);
-    memo->slots = slots;
-    memo->n_slots = n;
-    for (uint32_t i = 0; i < table->n_rows; i++)
-        *slot_of(table, table->rows[i].layer, table->rows[i].role, table->rows[i].format) = i + 1;
-    return true;
+    rows[table->n_rows] = made;
+    return &rows[table->n_rows++];
 }
 
 void lb_precision_table_add(lb_precision_table *table, const lb_quantisation *q)
 {
-    if (!grow(table)) return;
-    uint32_t *slot = slot_of(table, q->layer, q->role, q->format);
-    if (!*slot) {
-        lb_precision_row row = {strdup(q->layer), strdup(q->format), q->role, 0, {0}};
-        if (!row.layer || !row.format) {
-            free(row.layer);
-            free(row.format);
-            return;
-        }
-        table->rows[table->n_rows] = row;
-        *slot = ++table->n_rows;
-    }
-    lb_precision_row *row = &table->rows[*slot - 1];
+    lb_precision_row *row = row_of(table, q->layer, q->role, q->format);
+    if (!row) return;
     row->tensors++;
     lb_rounding_loss_add(&row->loss, q->loss);
 }
