@@ -244,13 +244,7 @@ uint32_t lb_candidate_add_all(char (*texts)[LB_COMPOSITE_TEXT], uint32_t room, u
 LB_FUSED_KINDS(FUNCTIONS)
 
 #define ROW(NAME, ID, FLAGS)                                                                                           \
-    {.name = "fused::" #ID,                                                                                            \
-     .args = INPUTS,                                                                                                   \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
-     .roundings = 1,                                                                                                   \
-     .flags = FLAGS,                                                                                                   \
-     .samples = "fused"},
+    {.name = "fused::" #ID, .args = INPUTS, LB_COMPUTED_BY(ID), .roundings = 1, .flags = FLAGS, .samples = "fused"},
 static const lb_op_row rows[] = {LB_FUSED_KINDS(ROW){NULL}};
 
 /* These kernels run ops of the table, so that the table cannot name them. */

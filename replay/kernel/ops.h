@@ -171,6 +171,10 @@ typedef struct lb_op_row {
         return CALL;                                                                                                   \
     }
 
+/* Parts of a row: what LB_WITH_TWIN made of ID; the bound of a sum, with one rounding per term besides ROUNDINGS. */
+#define LB_COMPUTED_BY(ID) .kernel = ID##_kernel, .twin = ID##_twin
+#define LB_SUMS(ROUNDINGS, TERMS) .roundings = ROUNDINGS, .roundings_per_term = 1, .terms = TERMS
+
 /* The row of a full name. Aliases (CUDA's names), in-place, `.out`, `_foreach_` and `_fused_` forms are resolved by rule:
  * `*form` says how the interpreter must call it. NULL: opaque. */
 typedef enum lb_op_form {

@@ -214,14 +214,12 @@ static bool no_buffer(const lb_call *call)
 {
     return call->args[2].tag != LB_OPERAND_TENSOR || lb_layout_numel(&call->args[2].tensor.layout) == 0;
 }
-static lb_status log_sigmoid_backward(lb_call *call)
+static lb_status log_sigmoid_slope(lb_call *call, bool twin)
 {
-    return lb_pointwise_run(call, no_buffer(call) ? &log_slope_anew_op : &log_slope_op);
+    const lb_pointwise *op = no_buffer(call) ? &log_slope_anew_op : &log_slope_op;
+    return twin ? lb_pointwise_twin(call, op) : lb_pointwise_run(call, op);
 }
-static lb_status log_sigmoid_backward_twin(lb_call *call)
-{
-    return lb_pointwise_twin(call, no_buffer(call) ? &log_slope_anew_op : &log_slope_op);
-}
+LB_WITH_TWIN(log_sigmoid_backward, log_sigmoid_slope(call, twin))
 
 const lb_op_row lb_rows_activation[] = {
     {.name = "aten::exp", .args = "self!", .kernel = exp_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
@@ -237,26 +235,23 @@ const lb_op_row lb_rows_activation[] = {
     {.name = "aten::sin", .args = "self!", .kernel = sin_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
     {.name = "aten::cos", .args = "self!", .kernel = cos_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
     {.name = "aten::tanh", .args = "self!", .kernel = tanh_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
-    {.name = "aten::erf", .args = "self!", .kernel = erf_kernel, .twin = erf_twin, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
+    {.name = "aten::erf", .args = "self!", LB_COMPUTED_BY(erf), .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
      .samples = "unary"},
-    {.name = "aten::sigmoid", .args = "self!", .kernel = sigmoid_kernel, .twin = sigmoid_twin, .roundings = 5,
+    {.name = "aten::sigmoid", .args = "self!", LB_COMPUTED_BY(sigmoid), .roundings = 5,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
-    {.name = "aten::silu", .args = "self!", .kernel = silu_kernel, .twin = silu_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+    {.name = "aten::silu", .args = "self!", LB_COMPUTED_BY(silu), .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
      .samples = "unary float"},
-    {.name = "aten::silu_backward", .args = "grad_output! self!", .kernel = silu_backward_kernel, .twin = silu_backward_twin,
+    {.name = "aten::silu_backward", .args = "grad_output! self!", LB_COMPUTED_BY(silu_backward),
      .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient"},
     {.name = "aten::erfc", .args = "self!", .kernel = erfc_kernel, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
-    {.name = "aten::gelu", .args = "self! approximate", .kernel = gelu_kernel, .twin = gelu_twin, .roundings = 8,
+    {.name = "aten::gelu", .args = "self! approximate", LB_COMPUTED_BY(gelu), .roundings = 8,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float approximate"},
-    {.name = "aten::gelu_backward", .args = "grad_output! self! approximate", .kernel = gelu_backward_kernel,
-     .twin = gelu_backward_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient approximate modest"},
-    {.name = "aten::softplus", .args = "self! beta threshold", .kernel = softplus_kernel, .twin = softplus_twin, .roundings = 8,
+    {.name = "aten::gelu_backward", .args = "grad_output! self! approximate", LB_COMPUTED_BY(gelu_backward), .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient approximate modest"},
+    {.name = "aten::softplus", .args = "self! beta threshold", LB_COMPUTED_BY(softplus), .roundings = 8,
      .flags = LB_ROW_ELEMENTWISE, .samples = "softplus"},
-    {.name = "aten::softplus_backward", .args = "grad_output! self! beta threshold", .kernel = softplus_backward_kernel,
-     .twin = softplus_backward_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "softplus backward modest"},
-    {.name = "aten::sigmoid_backward", .args = "grad_output! output!", .kernel = sigmoid_backward_kernel,
-     .twin = sigmoid_backward_twin, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient modest"},
-    {.name = "aten::tanh_backward", .args = "grad_output! output!", .kernel = tanh_backward_kernel, .twin = tanh_backward_twin,
+    {.name = "aten::softplus_backward", .args = "grad_output! self! beta threshold", LB_COMPUTED_BY(softplus_backward), .roundings = 8, .flags = LB_ROW_ELEMENTWISE, .samples = "softplus backward modest"},
+    {.name = "aten::sigmoid_backward", .args = "grad_output! output!", LB_COMPUTED_BY(sigmoid_backward), .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient modest"},
+    {.name = "aten::tanh_backward", .args = "grad_output! output!", LB_COMPUTED_BY(tanh_backward),
      .roundings = 3, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient modest"},
     {.name = "aten::leaky_relu", .args = "self! negative_slope", .kernel = leaky_relu_kernel, .roundings = 2, .flags = EXACT,
      .samples = "unary float slope"},
@@ -265,39 +260,37 @@ const lb_op_row lb_rows_activation[] = {
     {.name = "aten::elu", .args = "self! alpha scale input_scale", .kernel = elu_kernel, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
      .samples = "elu"},
     {.name = "aten::elu_backward", .args = "grad_output! alpha scale input_scale is_result self_or_result!",
-     .kernel = elu_backward_kernel, .twin = elu_backward_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+     LB_COMPUTED_BY(elu_backward), .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
      .samples = "elu backward modest"},
-    {.name = "aten::mish", .args = "self!", .kernel = mish_kernel, .twin = mish_twin, .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
+    {.name = "aten::mish", .args = "self!", LB_COMPUTED_BY(mish), .roundings = 8, .flags = LB_ROW_ELEMENTWISE,
      .samples = "unary float"},
-    {.name = "aten::mish_backward", .args = "grad_output! self!", .kernel = mish_backward_kernel, .twin = mish_backward_twin,
+    {.name = "aten::mish_backward", .args = "grad_output! self!", LB_COMPUTED_BY(mish_backward),
      .roundings = 10, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient"},
-    {.name = "aten::hardswish", .args = "self!", .kernel = hardswish_kernel, .twin = hardswish_twin, .roundings = 4,
+    {.name = "aten::hardswish", .args = "self!", LB_COMPUTED_BY(hardswish), .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
-    {.name = "aten::hardswish_backward", .args = "grad_output! self!", .kernel = hardswish_backward_kernel,
-     .twin = hardswish_backward_twin, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient"},
-    {.name = "aten::hardsigmoid", .args = "self!", .kernel = hardsigmoid_kernel, .twin = hardsigmoid_twin, .roundings = 3,
+    {.name = "aten::hardswish_backward", .args = "grad_output! self!", LB_COMPUTED_BY(hardswish_backward), .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient"},
+    {.name = "aten::hardsigmoid", .args = "self!", LB_COMPUTED_BY(hardsigmoid), .roundings = 3,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
     {.name = "aten::hardsigmoid_backward", .args = "grad_output! self!", .kernel = hardsigmoid_backward_kernel, .roundings = 3,
      .flags = LB_ROW_ELEMENTWISE, .samples = "gradient nonan"},
-    {.name = "aten::log_sigmoid_forward", .args = "self!", .kernel = log_sigmoid_kernel, .twin = log_sigmoid_twin, .roundings = 6,
+    {.name = "aten::log_sigmoid_forward", .args = "self!", LB_COMPUTED_BY(log_sigmoid), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
-    {.name = "aten::xlogy.Tensor", .args = "self! other!", .kernel = xlogy_kernel, .twin = xlogy_twin, .roundings = 6,
+    {.name = "aten::xlogy.Tensor", .args = "self! other!", LB_COMPUTED_BY(xlogy), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "binary float modest"},
-    {.name = "aten::logaddexp", .args = "self! other!", .kernel = logaddexp_kernel, .twin = logaddexp_twin, .roundings = 6,
+    {.name = "aten::logaddexp", .args = "self! other!", LB_COMPUTED_BY(logaddexp), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "binary float"},
-    {.name = "aten::logit", .args = "self! eps", .kernel = logit_kernel, .twin = logit_twin, .roundings = 6,
+    {.name = "aten::logit", .args = "self! eps", LB_COMPUTED_BY(logit), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
-    {.name = "aten::log_sigmoid_backward", .args = "grad_output! self! buffer!", .kernel = log_sigmoid_backward,
-     .twin = log_sigmoid_backward_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE, .samples = "log_sigmoid_backward"},
-    {.name = "aten::pow.Tensor_Scalar", .args = "self! exponent", .kernel = pow_kernel, .twin = pow_twin, .roundings = 6,
+    {.name = "aten::log_sigmoid_backward", .args = "grad_output! self! buffer!", LB_COMPUTED_BY(log_sigmoid_backward), .roundings = 6, .flags = LB_ROW_ELEMENTWISE, .samples = "log_sigmoid_backward"},
+    {.name = "aten::pow.Tensor_Scalar", .args = "self! exponent", LB_COMPUTED_BY(pow), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "power scalar"},
-    {.name = "aten::pow.Tensor_Tensor", .args = "self! exponent!", .kernel = pow_kernel, .twin = pow_twin, .roundings = 6,
+    {.name = "aten::pow.Tensor_Tensor", .args = "self! exponent!", LB_COMPUTED_BY(pow), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "power tensor"},
-    {.name = "aten::pow.Scalar", .args = "self exponent!", .kernel = pow_kernel, .twin = pow_twin, .roundings = 6,
+    {.name = "aten::pow.Scalar", .args = "self exponent!", LB_COMPUTED_BY(pow), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "power base"},
-    {.name = "aten::xlogy.Scalar_Other", .args = "self! other", .kernel = xlogy_kernel, .twin = xlogy_twin, .roundings = 6,
+    {.name = "aten::xlogy.Scalar_Other", .args = "self! other", LB_COMPUTED_BY(xlogy), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "scalar float modest"},
-    {.name = "aten::xlogy.Scalar_Self", .args = "self other!", .kernel = xlogy_kernel, .twin = xlogy_twin, .roundings = 6,
+    {.name = "aten::xlogy.Scalar_Self", .args = "self other!", LB_COMPUTED_BY(xlogy), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "scalar_first float"},
     {NULL}
 };

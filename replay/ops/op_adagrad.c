@@ -109,19 +109,11 @@ static lb_status adagrad_run(lb_call *call, bool twin)
     return LB_OK;
 }
 
-static lb_status adagrad(lb_call *call)
-{
-    return adagrad_run(call, false);
-}
-static lb_status adagrad_twin(lb_call *call)
-{
-    return adagrad_run(call, true);
-}
+LB_WITH_TWIN(adagrad, adagrad_run(call, twin))
 
 /* clang-format off */
 const lb_op_row lb_rows_adagrad[] = {
     {.name = "aten::_fused_adagrad_",
-     .args = "self[] grads[] state_sums[] state_steps[] lr lr_decay weight_decay eps maximize grad_scale found_inf", .kernel = adagrad,
-     .twin = adagrad_twin, .roundings = 12, .samples = "fused_adagrad"},
+     .args = "self[] grads[] state_sums[] state_steps[] lr lr_decay weight_decay eps maximize grad_scale found_inf", LB_COMPUTED_BY(adagrad), .roundings = 12, .samples = "fused_adagrad"},
     {NULL}
 };

@@ -114,14 +114,7 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status group_norm(lb_call *call)
-{
-    return group_norm_run(call, false);
-}
-static lb_status group_norm_twin(lb_call *call)
-{
-    return group_norm_run(call, true);
-}
+LB_WITH_TWIN(group_norm, group_norm_run(call, twin))
 
 /* What a backward call reads besides x and gamma, and what it writes; a gradient that nobody wants is NULL. */
 typedef struct gradients {
@@ -186,14 +179,7 @@ static lb_status group_norm_backward_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status group_norm_backward(lb_call *call)
-{
-    return group_norm_backward_run(call, false);
-}
-static lb_status group_norm_backward_twin(lb_call *call)
-{
-    return group_norm_backward_run(call, true);
-}
+LB_WITH_TWIN(group_norm_backward, group_norm_backward_run(call, twin))
 
 /* ---- batch norm ------------------------------------------------------------------------------------------------------- */
 
@@ -316,15 +302,7 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     return lb_frame_end(f);
 }
 
-#define BATCH(NAME, ...)                                                                                               \
-    static lb_status NAME(lb_call *call)                                                                               \
-    {                                                                                                                  \
-        return batch_norm_run(call, (batch_args){__VA_ARGS__}, false);                                                 \
-    }                                                                                                                  \
-    static lb_status NAME##_twin(lb_call *call)                                                                        \
-    {                                                                                                                  \
-        return batch_norm_run(call, (batch_args){__VA_ARGS__}, true);                                                  \
-    }
+#define BATCH(ID, ...) LB_WITH_TWIN(ID, batch_norm_run(call, (batch_args){__VA_ARGS__}, twin))
 BATCH(batch_norm, 3, 5, 6, 7, 3)
 BATCH(batch_norm_no_stats, NONE, 3, 4, 5, NONE)
 BATCH(batch_norm_inference, 3, NONE, 5, 6, NONE)
@@ -371,63 +349,48 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     return lb_frame_end(f);
 }
 
-#define BATCH_BACKWARD(NAME, ...)                                                                                      \
-    static lb_status NAME(lb_call *call)                                                                               \
-    {                                                                                                                  \
-        return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, false);                               \
-    }                                                                                                                  \
-    static lb_status NAME##_twin(lb_call *call)                                                                        \
-    {                                                                                                                  \
-        return batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, true);                                \
-    }
+#define BATCH_BACKWARD(ID, ...)                                                                                        \
+    LB_WITH_TWIN(ID, batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, twin))
 BATCH_BACKWARD(batch_norm_backward, 0, 1, 2, 3, 5, 7, 8, 9)
 BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE)
 
 #define NORM(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                                     \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = KERNEL,                                                                                                 \
-     .twin = KERNEL##_twin,                                                                                            \
-     .roundings = ROUNDINGS,                                                                                           \
-     .roundings_per_term = 1,                                                                                          \
-     .terms = TERMS,                                                                                                   \
+     LB_COMPUTED_BY(KERNEL),                                                                                           \
+     LB_SUMS(ROUNDINGS, TERMS),                                                                                        \
      .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES | (FLAGS),                                                             \
-     .samples = SAMPLES},
+     .samples = SAMPLES}
 #define RESERVE LB_ROW_GIVEN(3, 1)
 #define STATS "running_mean running_var"
 #define STATS_NEEDED "running_mean! running_var!"
 #define SAVED "save_mean save_var"
 const lb_op_row lb_rows_channel_norm[] = {
-    NORM("native_group_norm", "input! weight bias N C HxW group eps", group_norm, 8, 0, LB_TERMS(ROWS, 0), "group_norm")
-        NORM("native_group_norm_backward", "grad_out! input! mean! rstd! weight N C HxW group output_mask",
-             group_norm_backward, 12, 0, LB_TERMS(ELEMENTS, 1),
-             "group_norm_backward") NORM("native_batch_norm", "input! weight bias " STATS " training momentum eps",
-                                         batch_norm, 8, 0, LB_TERMS(PER_CHANNEL, 0),
-                                         "batch_norm") NORM("_native_batch_norm_legit",
-                                                            "input! weight bias " STATS_NEEDED " training momentum eps",
-                                                            batch_norm, 8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm")
-            NORM("_native_batch_norm_legit_functional", "input! weight bias " STATS_NEEDED " training momentum eps",
-                 batch_norm, 8, 0, LB_TERMS(PER_CHANNEL, 0),
-                 "batch_norm") NORM("_native_batch_norm_legit.no_stats", "input! weight bias training momentum eps",
-                                    batch_norm_no_stats, 8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm no_stats")
-                NORM("_native_batch_norm_legit_no_training", "input! weight bias " STATS_NEEDED " momentum eps",
-                     batch_norm_inference, 8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-                    NORM("_batch_norm_no_update", "input! weight bias " STATS " momentum eps", batch_norm_inference, 8,
-                         RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-                        NORM("_batch_norm_with_update", "input! weight bias " STATS_NEEDED " momentum eps",
-                             batch_norm_update, 8, RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm inference")
-                            NORM("cudnn_batch_norm",
-                                 "input! weight! bias " STATS " training exponential_average_factor epsilon",
-                                 batch_norm, 8, RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm cudnn")
-                                NORM("native_batch_norm_backward",
-                                     "grad_out! input! weight " STATS " save_mean save_invstd train eps output_mask",
-                                     batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward")
-                                    NORM("batch_norm_backward",
-                                         "grad_out! input! weight! " STATS " " SAVED " update eps output_mask reserve",
-                                         batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1),
-                                         "batch_norm_backward reserve")
-                                        NORM("cudnn_batch_norm_backward",
-                                             "input! grad_output! weight! " STATS " " SAVED " epsilon reserveSpace",
-                                             cudnn_backward, 12, 0, LB_TERMS(PER_CHANNEL, 0),
-                                             "batch_norm_backward cudnn"){NULL},
+    NORM("native_group_norm", "input! weight bias N C HxW group eps", group_norm, 8, 0, LB_TERMS(ROWS, 0),
+         "group_norm"),
+    NORM("native_group_norm_backward", "grad_out! input! mean! rstd! weight N C HxW group output_mask",
+         group_norm_backward, 12, 0, LB_TERMS(ELEMENTS, 1), "group_norm_backward"),
+    NORM("native_batch_norm", "input! weight bias " STATS " training momentum eps", batch_norm, 8, 0,
+         LB_TERMS(PER_CHANNEL, 0), "batch_norm"),
+    NORM("_native_batch_norm_legit", "input! weight bias " STATS_NEEDED " training momentum eps", batch_norm, 8, 0,
+         LB_TERMS(PER_CHANNEL, 0), "batch_norm"),
+    NORM("_native_batch_norm_legit_functional", "input! weight bias " STATS_NEEDED " training momentum eps", batch_norm,
+         8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm"),
+    NORM("_native_batch_norm_legit.no_stats", "input! weight bias training momentum eps", batch_norm_no_stats, 8, 0,
+         LB_TERMS(PER_CHANNEL, 0), "batch_norm no_stats"),
+    NORM("_native_batch_norm_legit_no_training", "input! weight bias " STATS_NEEDED " momentum eps",
+         batch_norm_inference, 8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm inference"),
+    NORM("_batch_norm_no_update", "input! weight bias " STATS " momentum eps", batch_norm_inference, 8, RESERVE,
+         LB_TERMS(PER_CHANNEL, 0), "batch_norm inference"),
+    NORM("_batch_norm_with_update", "input! weight bias " STATS_NEEDED " momentum eps", batch_norm_update, 8, RESERVE,
+         LB_TERMS(PER_CHANNEL, 0), "batch_norm inference"),
+    NORM("cudnn_batch_norm", "input! weight! bias " STATS " training exponential_average_factor epsilon", batch_norm, 8,
+         RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm cudnn"),
+    NORM("native_batch_norm_backward", "grad_out! input! weight " STATS " save_mean save_invstd train eps output_mask",
+         batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward"),
+    NORM("batch_norm_backward", "grad_out! input! weight! " STATS " " SAVED " update eps output_mask reserve",
+         batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward reserve"),
+    NORM("cudnn_batch_norm_backward", "input! grad_output! weight! " STATS " " SAVED " epsilon reserveSpace",
+         cudnn_backward, 12, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm_backward cudnn"),
+    {NULL},
 };

@@ -320,11 +320,8 @@ COMPOSITE(depthwise_conv)
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, KERNELS, TERMS, SAMPLES)                                                 \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
-     .roundings = ROUNDINGS,                                                                                           \
-     .roundings_per_term = 1,                                                                                          \
-     .terms = TERMS,                                                                                                   \
+     LB_COMPUTED_BY(ID),                                                                                               \
+     LB_SUMS(ROUNDINGS, TERMS),                                                                                        \
      .flags = FLAGS,                                                                                                   \
      .kernels = KERNELS,                                                                                               \
      .samples = SAMPLES},
@@ -355,11 +352,11 @@ const lb_op_row lb_rows_composite[] = {
     SUM("nll_loss_nd", "self! target! weight reduction ignore_index", nll, 4, LB_TERMS(ELEMENTS, 1), "nll_loss")
     SUM("cross_entropy_loss", "self! target! weight reduction ignore_index label_smoothing", cross_entropy, 10,
         LB_TERMS(ELEMENTS, 0), "cross_entropy")
-    {.name = "aten::log_sigmoid", .args = "self!", .kernel = log_sigmoid_kernel, .twin = log_sigmoid_twin, .roundings = 6,
+    {.name = "aten::log_sigmoid", .args = "self!", LB_COMPUTED_BY(log_sigmoid), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
-    {.name = "aten::selu", .args = "self!", .kernel = selu_kernel, .twin = selu_twin, .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
+    {.name = "aten::selu", .args = "self!", LB_COMPUTED_BY(selu), .roundings = 6, .flags = LB_ROW_ELEMENTWISE,
      .samples = "unary float"},
-    {.name = "aten::celu", .args = "self! alpha", .kernel = celu_kernel, .twin = celu_twin, .roundings = 6,
+    {.name = "aten::celu", .args = "self! alpha", LB_COMPUTED_BY(celu), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float lambd"},
     {.name = "aten::relu6", .args = "self!", .kernel = relu6, .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE, .samples = "unary float"},
     ROW("_addmm_activation", "self! mat1! mat2! beta alpha use_gelu", addmm_activation, 4, LB_ROW_MATMUL, "openblas",

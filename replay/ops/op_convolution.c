@@ -234,14 +234,7 @@ static lb_status forward(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status convolution_forward(lb_call *call)
-{
-    return forward(call, false);
-}
-static lb_status convolution_forward_twin(lb_call *call)
-{
-    return forward(call, true);
-}
+LB_WITH_TWIN(convolution_forward, forward(call, twin))
 
 /* Some of torch's kernels fill gradients that output_mask does not ask for: what there is memory for is computed. */
 static bool wanted(const lb_call *call, uint32_t r)
@@ -300,31 +293,22 @@ static lb_status backward(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status convolution_backward(lb_call *call)
-{
-    return backward(call, false);
-}
-static lb_status convolution_backward_twin(lb_call *call)
-{
-    return backward(call, true);
-}
+LB_WITH_TWIN(convolution_backward, backward(call, twin))
 
 #define PLACES "stride padding dilation transposed output_padding groups"
 #define CONV(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, SAMPLES)                                                            \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = KERNEL,                                                                                                 \
-     .twin = KERNEL##_twin,                                                                                            \
-     .roundings = ROUNDINGS,                                                                                           \
-     .roundings_per_term = 1,                                                                                          \
-     .terms = TERMS,                                                                                                   \
+     LB_COMPUTED_BY(KERNEL),                                                                                           \
+     LB_SUMS(ROUNDINGS, TERMS),                                                                                        \
      .flags = LB_ROW_REDUCTION | LB_ROW_CONVOLUTION,                                                                   \
      .kernels = "openblas",                                                                                            \
-     .samples = SAMPLES},
+     .samples = SAMPLES}
 const lb_op_row lb_rows_convolution[] = {
-    CONV("convolution", "input! weight! bias " PLACES, convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution")
-        CONV("_convolution", "input! weight! bias " PLACES " benchmark deterministic cudnn_enabled allow_tf32",
-             convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution whole")
-            CONV("convolution_backward", "grad_output! input! weight! bias_sizes " PLACES " output_mask",
-                 convolution_backward, 4, LB_TERMS(KERNEL, 2), "convolution_backward"){NULL},
+    CONV("convolution", "input! weight! bias " PLACES, convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution"),
+    CONV("_convolution", "input! weight! bias " PLACES " benchmark deterministic cudnn_enabled allow_tf32",
+         convolution_forward, 2, LB_TERMS(CONVOLUTION, 1), "convolution whole"),
+    CONV("convolution_backward", "grad_output! input! weight! bias_sizes " PLACES " output_mask", convolution_backward,
+         4, LB_TERMS(KERNEL, 2), "convolution_backward"),
+    {NULL},
 };

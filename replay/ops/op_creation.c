@@ -78,38 +78,16 @@ static const lb_operand *given(const lb_call *call, uint32_t k)
 {
     return k < call->n_args && call->args[k].tag != LB_OPERAND_NONE ? &call->args[k] : NULL;
 }
-static lb_status arange(lb_call *call)
-{
-    return arange_from(call, NULL, NULL);
-}
-static lb_status arange_start(lb_call *call)
-{
-    return arange_from(call, given(call, 0), NULL);
-}
-static lb_status arange_start_step(lb_call *call)
-{
-    return arange_from(call, given(call, 0), given(call, 2));
-}
-
-/* |start| + |step| i. */
-static lb_status arange_twin_from(lb_call *call, const lb_operand *start, const lb_operand *step)
+/* The twin: |start| + |step| i. */
+static lb_status range(lb_call *call, const lb_operand *start, const lb_operand *step, bool twin)
 {
     const lb_operand first = {.tag = LB_OPERAND_FLOAT, .f = start ? fabs(start->f) : 0};
     const lb_operand by = {.tag = LB_OPERAND_FLOAT, .f = step ? fabs(step->f) : 1};
-    return arange_from(call, &first, &by);
+    return twin ? arange_from(call, &first, &by) : arange_from(call, start, step);
 }
-static lb_status arange_twin(lb_call *call)
-{
-    return arange_twin_from(call, NULL, NULL);
-}
-static lb_status arange_start_twin(lb_call *call)
-{
-    return arange_twin_from(call, given(call, 0), NULL);
-}
-static lb_status arange_start_step_twin(lb_call *call)
-{
-    return arange_twin_from(call, given(call, 0), given(call, 2));
-}
+LB_WITH_TWIN(arange, range(call, NULL, NULL, twin))
+LB_WITH_TWIN(arange_start, range(call, given(call, 0), NULL, twin))
+LB_WITH_TWIN(arange_start_step, range(call, given(call, 0), given(call, 2), twin))
 
 static lb_status eye(lb_call *call)
 {
@@ -132,8 +110,8 @@ static lb_status eye(lb_call *call)
 #define ZERO(NAME, ARGS, SAMPLES)                                                                                      \
     {.name = "aten::" NAME, .args = ARGS, .kernel = fill_zero, .flags = LB_ROW_EXACT | LB_ROW_ZERO, .samples = SAMPLES},
 /* torch steps within a vector in f32; integers are exact all the same. */
-#define RANGE(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 3, .samples = SAMPLES},
+#define RANGE(NAME, ARGS, ID, SAMPLES)                                                                                 \
+    {.name = "aten::" NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = 3, .samples = SAMPLES},
 #define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \

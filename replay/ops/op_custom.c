@@ -445,30 +445,22 @@ OP(expert_sum, moe_sum, .x = AT(0))
 #define ROW(NAME, ARGS, ID, ROUNDINGS)                                                                                 \
     {.name = NAME,                                                                                                     \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = ROUNDINGS,                                                                                           \
      .flags = LB_ROW_WRITES,                                                                                           \
      .samples = "custom"},
 #define GIVES(NAME, ARGS, ID, ROUNDINGS)                                                                               \
-    {.name = NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = ROUNDINGS, .samples = "custom"},
+    {.name = NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = ROUNDINGS, .samples = "custom"},
 /* Squares are summed in trees, whose depth counts, and half of that error enters. */
 #define NORM(NAME, ARGS, ID)                                                                                           \
     {.name = NAME,                                                                                                     \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = 16,                                                                                                  \
      .flags = LB_ROW_WRITES | LB_ROW_SQUARES,                                                                          \
      .samples = "custom"},
 #define NORM_GIVES(NAME, ARGS, ID)                                                                                     \
-    {.name = NAME,                                                                                                     \
-     .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
-     .roundings = 16,                                                                                                  \
-     .flags = LB_ROW_SQUARES,                                                                                          \
-     .samples = "custom"},
+    {.name = NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = 16, .flags = LB_ROW_SQUARES, .samples = "custom"},
 #define TE_ARGS "input! scale amax scale_inv fp8_tensor otype" /* scales are empty but for fp8 */
                                                                /* clang-format off */
 const lb_op_row lb_rows_custom[] = {
@@ -499,8 +491,7 @@ const lb_op_row lb_rows_custom[] = {
     ROW("_C::rotary_embedding", "positions! query! key head_size cos_sin_cache! is_neox rope_dim_offset inverse", rotary_write, 4)
     ROW("sgl_kernel::rotary_embedding", "positions! query! key head_size cos_sin_cache! is_neox", rotary_write, 4)
     ROW("_C::merge_attn_states", "output! output_lse prefix_output! prefix_lse! suffix_output! suffix_lse!", merge_vllm, 8)
-    {.name = "flashinfer::merge_state", .args = "v_a! s_a! v_b! s_b!", .kernel = merge_flashinfer_kernel,
-     .twin = merge_flashinfer_twin, .roundings = 8, .samples = "custom"},
+    {.name = "flashinfer::merge_state", .args = "v_a! s_a! v_b! s_b!", LB_COMPUTED_BY(merge_flashinfer), .roundings = 8, .samples = "custom"},
     ROW("_moe_C::topk_softmax", "topk_weights! topk_indices! token_expert_indices gating_output! renormalize bias", topk_vllm, 10)
     ROW("sgl_kernel::topk_softmax", "topk_weights! topk_indices! gating_output! renormalize moe_softcapping correction_bias", topk_sgl, 10)
     ROW("_moe_C::moe_sum", "input! output!", moe_sum, 2)

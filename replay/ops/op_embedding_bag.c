@@ -91,14 +91,7 @@ static lb_status bag_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status bag(lb_call *call)
-{
-    return bag_run(call, false);
-}
-static lb_status bag_twin(lb_call *call)
-{
-    return bag_run(call, true);
-}
+LB_WITH_TWIN(bag, bag_run(call, twin))
 
 /* ---- backward --------------------------------------------------------------------------------------------------------- */
 
@@ -188,22 +181,8 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
 }
 
 static const backward_args dense_args = {0, 2, 3, 4, 5, 6, 7, 0, 8, 9}, any_args = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-static lb_status bag_dense_backward(lb_call *call)
-{
-    return backward_run(call, &dense_args, false);
-}
-static lb_status bag_dense_backward_twin(lb_call *call)
-{
-    return backward_run(call, &dense_args, true);
-}
-static lb_status bag_backward(lb_call *call)
-{
-    return backward_run(call, &any_args, false);
-}
-static lb_status bag_backward_twin(lb_call *call)
-{
-    return backward_run(call, &any_args, true);
-}
+LB_WITH_TWIN(bag_dense_backward, backward_run(call, &dense_args, twin))
+LB_WITH_TWIN(bag_backward, backward_run(call, &any_args, twin))
 
 /* Args: grad, weight, indices, offsets, offset2bag, mode, padding_idx. */
 static lb_status weights_backward_run(lb_call *call, bool twin)
@@ -232,14 +211,7 @@ static lb_status weights_backward_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status weights_backward(lb_call *call)
-{
-    return weights_backward_run(call, false);
-}
-static lb_status weights_backward_twin(lb_call *call)
-{
-    return weights_backward_run(call, true);
-}
+LB_WITH_TWIN(weights_backward, weights_backward_run(call, twin))
 
 /* ---- renormalisation --------------------------------------------------------------------------------------------------- */
 
@@ -273,38 +245,28 @@ static lb_status renorm_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status renorm(lb_call *call)
-{
-    return renorm_run(call, false);
-}
-static lb_status renorm_twin(lb_call *call)
-{
-    return renorm_run(call, true);
-}
+LB_WITH_TWIN(renorm, renorm_run(call, twin))
 
 #define BAG(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                                      \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = KERNEL,                                                                                                 \
-     .twin = KERNEL##_twin,                                                                                            \
-     .roundings = ROUNDINGS,                                                                                           \
-     .roundings_per_term = 1,                                                                                          \
-     .terms = TERMS,                                                                                                   \
+     LB_COMPUTED_BY(KERNEL),                                                                                           \
+     LB_SUMS(ROUNDINGS, TERMS),                                                                                        \
      .flags = FLAGS,                                                                                                   \
-     .samples = SAMPLES},
+     .samples = SAMPLES}
 #define FORWARD                                                                                                        \
     "weight! indices! offsets! scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx"
 #define SIZES "offset2bag! bag_size! maximum_indices! num_weights scale_grad_by_freq mode "
 const lb_op_row lb_rows_embedding_bag[] = {
-    BAG("_embedding_bag", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag")
-        BAG("_embedding_bag_forward_only", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag")
-            BAG("_embedding_bag_dense_backward", "grad! indices! " SIZES "per_sample_weights padding_idx",
-                bag_dense_backward, 4, 0, LB_TERMS(ELEMENTS, 1), "embedding_bag backward dense")
-                BAG("_embedding_bag_backward", "grad! indices! offsets! " SIZES "sparse per_sample_weights padding_idx",
-                    bag_backward, 4, 0, LB_TERMS(ELEMENTS, 1), "embedding_bag backward")
-                    BAG("_embedding_bag_per_sample_weights_backward",
-                        "grad! weight! indices! offsets! offset2bag! mode padding_idx", weights_backward, 2, 0,
-                        LB_TERMS(INNER, 1), "embedding_bag weights")
-                        BAG("embedding_renorm_", "self! indices! max_norm norm_type", renorm, 6, LB_ROW_SQUARES,
-                            LB_TERMS(INNER, 0), "embedding_renorm"){NULL},
+    BAG("_embedding_bag", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag"),
+    BAG("_embedding_bag_forward_only", FORWARD, bag, 3, LB_ROW_GIVEN(1, 3), LB_TERMS(ELEMENTS, 1), "embedding_bag"),
+    BAG("_embedding_bag_dense_backward", "grad! indices! " SIZES "per_sample_weights padding_idx", bag_dense_backward,
+        4, 0, LB_TERMS(ELEMENTS, 1), "embedding_bag backward dense"),
+    BAG("_embedding_bag_backward", "grad! indices! offsets! " SIZES "sparse per_sample_weights padding_idx",
+        bag_backward, 4, 0, LB_TERMS(ELEMENTS, 1), "embedding_bag backward"),
+    BAG("_embedding_bag_per_sample_weights_backward", "grad! weight! indices! offsets! offset2bag! mode padding_idx",
+        weights_backward, 2, 0, LB_TERMS(INNER, 1), "embedding_bag weights"),
+    BAG("embedding_renorm_", "self! indices! max_norm norm_type", renorm, 6, LB_ROW_SQUARES, LB_TERMS(INNER, 0),
+        "embedding_renorm"),
+    {NULL},
 };

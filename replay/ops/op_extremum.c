@@ -228,15 +228,6 @@ static lb_status product(lb_call *call, uint32_t dims_arg)
     return lb_frame_end(&f);
 }
 
-static lb_status prod(lb_call *call)
-{
-    return product(call, NO_DIMS);
-}
-static lb_status prod_dim(lb_call *call)
-{
-    return product(call, 1);
-}
-
 /* |y|: relative errors of factors add up, and there is no cancellation. But a product on the way may underflow, in whatever order it is
  * taken, and what it loses is magnified by the other factors; or overflow, and then nothing is said. */
 static lb_status product_twin(lb_call *call, uint32_t dims_arg)
@@ -261,14 +252,9 @@ static lb_status product_twin(lb_call *call, uint32_t dims_arg)
     }
     return lb_frame_end(&f);
 }
-static lb_status prod_twin(lb_call *call)
-{
-    return product_twin(call, NO_DIMS);
-}
-static lb_status prod_dim_twin(lb_call *call)
-{
-    return product_twin(call, 1);
-}
+
+LB_WITH_TWIN(prod, twin ? product_twin(call, NO_DIMS) : product(call, NO_DIMS))
+LB_WITH_TWIN(prod_dim, twin ? product_twin(call, 1) : product(call, 1))
 
 #define VALUE LB_ROW_EXACT
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
@@ -316,16 +302,14 @@ const lb_op_row lb_rows_extremum[] = {
     {.name = "aten::_is_any_true", .args = "self!", .kernel = any, .flags = CHOICE, .samples = "truth bool"},
     {.name = "aten::prod",
      .args = "self! dtype",
-     .kernel = prod,
-     .twin = prod_twin,
+     LB_COMPUTED_BY(prod),
      .roundings = 1,
      .roundings_per_term = 1,
      .flags = LB_ROW_REDUCTION,
      .samples = "prod"},
     {.name = "aten::prod.dim_int",
      .args = "self! dim keepdim dtype",
-     .kernel = prod_dim,
-     .twin = prod_dim_twin,
+     LB_COMPUTED_BY(prod_dim),
      .roundings = 1,
      .roundings_per_term = 1,
      .flags = LB_ROW_REDUCTION,

@@ -120,8 +120,7 @@ const lb_op_row lb_rows_logic[] = {
     {.name = "aten::threshold_backward", .args = "grad_output! self! threshold", .kernel = threshold_backward_kernel, .flags = EXACT,
      .samples = "gradient scalars=1"},
     {.name = "aten::hardtanh", .args = "self! min_val max_val", .kernel = hardtanh_kernel, .flags = EXACT, .samples = "hardtanh"},
-    {.name = "aten::hardtanh_backward", .args = "grad_output! self! min_val max_val", .kernel = hardtanh_backward_kernel,
-     .twin = hardtanh_backward_twin, .roundings = 1, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient hardtanh"},
+    {.name = "aten::hardtanh_backward", .args = "grad_output! self! min_val max_val", LB_COMPUTED_BY(hardtanh_backward), .roundings = 1, .flags = LB_ROW_ELEMENTWISE, .samples = "gradient hardtanh"},
     COMPARISON(eq) COMPARISON(ne) COMPARISON(lt) COMPARISON(le) COMPARISON(gt) COMPARISON(ge)
     {.name = "aten::bitwise_and.Scalar", .args = "self! other", .kernel = bitwise_and_kernel, .flags = STEPS,
      .samples = "scalar integer"},

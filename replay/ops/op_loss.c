@@ -227,8 +227,7 @@ LB_WITH_TWIN(glu_backward, glu_backward(call, twin))
 #define REDUCED(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                                    \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = ROUNDINGS,                                                                                           \
      .roundings_per_term = 1,                                                                                          \
      .flags = LB_ROW_REDUCTION,                                                                                        \
@@ -236,8 +235,7 @@ LB_WITH_TWIN(glu_backward, glu_backward(call, twin))
 #define PLAIN(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                                      \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = ROUNDINGS,                                                                                           \
      .flags = LB_ROW_ELEMENTWISE,                                                                                      \
      .samples = SAMPLES},
@@ -253,8 +251,8 @@ const lb_op_row lb_rows_loss[] = {
     PLAIN("smooth_l1_loss_backward", "grad_output! self! target! reduction beta", smooth_backward, 5, "loss_backward border")
     PLAIN("huber_loss_backward", "grad_output! self! target! reduction delta", huber_loss_backward, 5, "loss_backward border")
     PLAIN("binary_cross_entropy_backward", "grad_output! self! target! weight reduction", entropy_backward, 8, "loss_backward probability weight")
-    {.name = "aten::glu", .args = "self! dim", .kernel = glu_kernel, .twin = glu_twin, .roundings = 5, .samples = "glu"},
-    {.name = "aten::glu_backward", .args = "grad_output! self! dim", .kernel = glu_backward_kernel, .twin = glu_backward_twin,
+    {.name = "aten::glu", .args = "self! dim", LB_COMPUTED_BY(glu), .roundings = 5, .samples = "glu"},
+    {.name = "aten::glu_backward", .args = "grad_output! self! dim", LB_COMPUTED_BY(glu_backward),
      .roundings = 10, .samples = "glu backward modest"},
     {NULL}
 };

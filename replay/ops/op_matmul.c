@@ -100,14 +100,7 @@ static lb_status product(lb_call *call, uint32_t a, uint32_t b, bool twin)
     return lb_frame_end(&p.frame);
 }
 
-static lb_status mm(lb_call *call)
-{
-    return product(call, 0, 1, false);
-}
-static lb_status mm_twin(lb_call *call)
-{
-    return product(call, 0, 1, true);
-}
+LB_WITH_TWIN(mm, product(call, 0, 1, twin))
 
 /* c = beta * self + alpha * c, elementwise with self broadcast to the result; beta 0 leaves self unread. */
 static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *shape, double alpha, double beta,
@@ -181,22 +174,8 @@ static lb_status addbmm_run(lb_call *call, bool twin)
     return lb_frame_end(&p.frame);
 }
 
-static lb_status addmm(lb_call *call)
-{
-    return add_product(call, false);
-}
-static lb_status addmm_twin(lb_call *call)
-{
-    return add_product(call, true);
-}
-static lb_status addbmm(lb_call *call)
-{
-    return addbmm_run(call, false);
-}
-static lb_status addbmm_twin(lb_call *call)
-{
-    return addbmm_run(call, true);
-}
+LB_WITH_TWIN(addmm, add_product(call, twin))
+LB_WITH_TWIN(addbmm, addbmm_run(call, twin))
 
 /* ---- vectors and broadcasting ------------------------------------------------------------------------------------- */
 
@@ -240,14 +219,7 @@ static lb_status matmul_of(lb_call *call, const lb_tensor *self, const lb_tensor
     return lb_frame_end(&p.frame);
 }
 
-static lb_status matmul(lb_call *call)
-{
-    return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false);
-}
-static lb_status matmul_twin(lb_call *call)
-{
-    return matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), true);
-}
+LB_WITH_TWIN(matmul, matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), twin))
 
 /* Args: self, matrix, vector, beta, alpha. */
 static lb_status addmv_run(lb_call *call, bool twin)
@@ -273,14 +245,7 @@ static lb_status addmv_run(lb_call *call, bool twin)
     return lb_frame_end(&p.frame);
 }
 
-static lb_status addmv(lb_call *call)
-{
-    return addmv_run(call, false);
-}
-static lb_status addmv_twin(lb_call *call)
-{
-    return addmv_run(call, true);
-}
+LB_WITH_TWIN(addmv, addmv_run(call, twin))
 
 /* input (…, k), weight (n, k), bias (n): the bias is added before the one rounding, but for an input of one dimension, or of more than
  * two that are not dense, after it. */
@@ -314,14 +279,7 @@ static lb_status linear_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status linear(lb_call *call)
-{
-    return linear_run(call, false);
-}
-static lb_status linear_twin(lb_call *call)
-{
-    return linear_run(call, true);
-}
+LB_WITH_TWIN(linear, linear_run(call, twin))
 
 /* ---- grouped ------------------------------------------------------------------------------------------------------ */
 
@@ -375,14 +333,7 @@ static lb_status grouped_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status grouped_mm(lb_call *call)
-{
-    return grouped_run(call, false);
-}
-static lb_status grouped_mm_twin(lb_call *call)
-{
-    return grouped_run(call, true);
-}
+LB_WITH_TWIN(grouped_mm, grouped_run(call, twin))
 
 /* ---- scaled ------------------------------------------------------------------------------------------------------- */
 
@@ -475,14 +426,7 @@ static lb_status scaled_run(lb_call *call, const scaled_form *form, bool twin)
 
 #define SCALED(ID, ...)                                                                                                \
     static const scaled_form ID##_form = {__VA_ARGS__};                                                                \
-    static lb_status ID(lb_call *call)                                                                                 \
-    {                                                                                                                  \
-        return scaled_run(call, &ID##_form, false);                                                                    \
-    }                                                                                                                  \
-    static lb_status ID##_twin(lb_call *call)                                                                          \
-    {                                                                                                                  \
-        return scaled_run(call, &ID##_form, true);                                                                     \
-    }
+    LB_WITH_TWIN(ID, scaled_run(call, &ID##_form, twin))
 SCALED(scaled_mm, .a = 0, .scales = 2, .bias = 4)
 SCALED(scaled_mm_out, .a = 1, .scales = 3, .bias = 5)
 SCALED(scaled_mm_typed, .a = 0, .scales = 2, .bias = 5)
@@ -568,95 +512,60 @@ static lb_status solve_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status solve_triangular(lb_call *call)
-{
-    return solve_run(call, false);
-}
-static lb_status solve_triangular_twin(lb_call *call)
-{
-    return solve_run(call, true);
-}
+LB_WITH_TWIN(solve_triangular, solve_run(call, twin))
 
 #define FACTORS(A, SUM_A, B, SUM_B) {.a = A, .sum_a = SUM_A, .b = B, .sum_b = SUM_B}
 #define NO_FACTORS {0}
 #define PRODUCT(NAME, ARGS, KERNEL, ROUNDINGS, TERMS, ITS_FACTORS, SAMPLES)                                            \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = KERNEL,                                                                                                 \
-     .twin = KERNEL##_twin,                                                                                            \
-     .roundings = ROUNDINGS,                                                                                           \
-     .roundings_per_term = 1,                                                                                          \
-     .terms = TERMS,                                                                                                   \
+     LB_COMPUTED_BY(KERNEL),                                                                                           \
+     LB_SUMS(ROUNDINGS, TERMS),                                                                                        \
      .flags = LB_ROW_MATMUL,                                                                                           \
      .factors = ITS_FACTORS,                                                                                           \
      .kernels = "openblas " LB_TENSOR_CORES,                                                                           \
-     .samples = SAMPLES},
+     .samples = SAMPLES}
+#define TYPED(NAME, ARGS)                                                                                              \
+    {.name = "sgl_kernel::" NAME,                                                                                      \
+     .args = ARGS,                                                                                                     \
+     LB_COMPUTED_BY(scaled_mm_typed),                                                                                  \
+     LB_SUMS(4, LB_TERMS(INNER, 0)),                                                                                   \
+     .flags = LB_ROW_MATMUL,                                                                                           \
+     .kernels = "openblas " LB_TENSOR_CORES,                                                                           \
+     .samples = "custom"}
 const lb_op_row lb_rows_matmul[] = {
-    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2),
-            "mm") PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm")
-        PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "addmm")
-            PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2),
-                    "baddbmm") PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1),
-                                       FACTORS(1, 1, 2, 2), "addbmm")
-                PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 1),
-                        "addmv") PRODUCT("mv", "self! vec!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "mv")
-                    PRODUCT("dot", "self! tensor!", matmul, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 1),
-                            "dot") PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), NO_FACTORS, "dot")
-                        PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "matmul")
-                            PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1),
-                                    "linear") PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1,
-                                                      LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2), "grouped_mm")
-                                PRODUCT("_scaled_mm",
-                                        "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum",
-                                        scaled_mm, 4, LB_TERMS(INNER, 0), NO_FACTORS, "scaled_mm")
+    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "mm"),
+    PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm"),
+    PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "addmm"),
+    PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2),
+            "baddbmm"),
+    PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1), FACTORS(1, 1, 2, 2),
+            "addbmm"),
+    PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 1), "addmv"),
+    PRODUCT("mv", "self! vec!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "mv"),
+    PRODUCT("dot", "self! tensor!", matmul, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 1), "dot"),
+    PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), NO_FACTORS, "dot"),
+    PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "matmul"),
+    PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "linear"),
+    PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2),
+            "grouped_mm"),
+    PRODUCT("_scaled_mm", "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum", scaled_mm, 4,
+            LB_TERMS(INNER, 0), NO_FACTORS, "scaled_mm"),
     /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
     {.name = "_C::cutlass_scaled_mm",
      .args = "out! a! b! a_scales! b_scales! bias",
-     .kernel = scaled_mm_out,
-     .twin = scaled_mm_out_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INNER, 1),
+     LB_COMPUTED_BY(scaled_mm_out),
+     LB_SUMS(4, LB_TERMS(INNER, 1)),
      .flags = LB_ROW_MATMUL | LB_ROW_WRITES,
      .kernels = "openblas " LB_TENSOR_CORES,
      .samples = "custom"},
-    {.name = "sgl_kernel::fp8_scaled_mm",
-     .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias",
-     .kernel = scaled_mm_typed,
-     .twin = scaled_mm_typed_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INNER, 0),
-     .flags = LB_ROW_MATMUL,
-     .kernels = "openblas " LB_TENSOR_CORES,
-     .samples = "custom"},
-    {.name = "sgl_kernel::int8_scaled_mm",
-     .args = "mat_a! mat_b! scales_a! scales_b! out_dtype bias",
-     .kernel = scaled_mm_typed,
-     .twin = scaled_mm_typed_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INNER, 0),
-     .flags = LB_ROW_MATMUL,
-     .kernels = "openblas " LB_TENSOR_CORES,
-     .samples = "custom"},
-    {.name = "sgl_kernel::fp8_blockwise_scaled_mm",
-     .args = "mat_a! mat_b! scales_a! scales_b! out_dtype",
-     .kernel = scaled_mm_typed,
-     .twin = scaled_mm_typed_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INNER, 0),
-     .flags = LB_ROW_MATMUL,
-     .kernels = "openblas " LB_TENSOR_CORES,
-     .samples = "custom"},
+    TYPED("fp8_scaled_mm", "mat_a! mat_b! scales_a! scales_b! out_dtype bias"),
+    TYPED("int8_scaled_mm", "mat_a! mat_b! scales_a! scales_b! out_dtype bias"),
+    TYPED("fp8_blockwise_scaled_mm", "mat_a! mat_b! scales_a! scales_b! out_dtype"),
     {.name = "aten::linalg_solve_triangular",
      .args = "self! B! upper left unitriangular",
-     .kernel = solve_triangular,
-     .twin = solve_triangular_twin,
-     .roundings = 3,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INNER, 0),
+     LB_COMPUTED_BY(solve_triangular),
+     LB_SUMS(3, LB_TERMS(INNER, 0)),
      .samples = "solve_triangular"},
     {NULL},
 };

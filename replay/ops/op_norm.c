@@ -65,7 +65,7 @@ static void layer_row(const rows *r, int64_t i, double eps, void *row, void *y, 
 }
 
 /* Args: input, normalized_shape, weight, bias, eps. Results: y, mean, rstd. */
-static lb_status layer_norm(lb_call *call)
+static lb_status layer_norm_kernel(lb_call *call)
 {
     rows r;
     if (!rows_begin(&r, call, lb_call_tensor(call, 0), 1)) return lb_frame_end(&r.frame);
@@ -254,14 +254,7 @@ static lb_status layer_backward(lb_call *call, bool twin)
     return run_backward(&b, 7, twin);
 }
 
-static lb_status layer_norm_backward(lb_call *call)
-{
-    return layer_backward(call, false);
-}
-static lb_status layer_norm_backward_twin(lb_call *call)
-{
-    return layer_backward(call, true);
-}
+LB_WITH_TWIN(layer_norm_backward, layer_backward(call, twin))
 
 /* ---- RMS norm -------------------------------------------------------------------------------------------------------- */
 
@@ -294,14 +287,7 @@ static lb_status rms_norm_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status rms_norm(lb_call *call)
-{
-    return rms_norm_run(call, false);
-}
-static lb_status rms_norm_twin(lb_call *call)
-{
-    return rms_norm_run(call, true);
-}
+LB_WITH_TWIN(rms_norm, rms_norm_run(call, twin))
 
 /* Args: grad_out, input, normalized_shape, rstd, weight, output_mask. */
 static lb_status rms_backward(lb_call *call, bool twin)
@@ -314,51 +300,32 @@ static lb_status rms_backward(lb_call *call, bool twin)
     return run_backward(&b, 5, twin);
 }
 
-static lb_status rms_norm_backward(lb_call *call)
-{
-    return rms_backward(call, false);
-}
-static lb_status rms_norm_backward_twin(lb_call *call)
-{
-    return rms_backward(call, true);
-}
+LB_WITH_TWIN(rms_norm_backward, rms_backward(call, twin))
 
 #define SUM (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 const lb_op_row lb_rows_norm[] = {
     {.name = "aten::native_layer_norm",
      .args = "input! normalized_shape weight bias eps",
-     .kernel = layer_norm,
-     .twin = layer_norm_twin,
-     .roundings = 8,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(SIZES, 1),
+     LB_COMPUTED_BY(layer_norm),
+     LB_SUMS(8, LB_TERMS(SIZES, 1)),
      .flags = SUM,
      .samples = "layer_norm"},
     {.name = "aten::native_layer_norm_backward",
      .args = "grad_out! input! normalized_shape mean! rstd! weight bias output_mask",
-     .kernel = layer_norm_backward,
-     .twin = layer_norm_backward_twin,
-     .roundings = 12,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 1),
+     LB_COMPUTED_BY(layer_norm_backward),
+     LB_SUMS(12, LB_TERMS(ELEMENTS, 1)),
      .flags = SUM,
      .samples = "layer_norm_backward"},
     {.name = "aten::_fused_rms_norm",
      .args = "input! normalized_shape weight eps",
-     .kernel = rms_norm,
-     .twin = rms_norm_twin,
-     .roundings = 6,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(SIZES, 1),
+     LB_COMPUTED_BY(rms_norm),
+     LB_SUMS(6, LB_TERMS(SIZES, 1)),
      .flags = SUM,
      .samples = "rms_norm"},
     {.name = "aten::_fused_rms_norm_backward",
      .args = "grad_out! input! normalized_shape rstd! weight output_mask",
-     .kernel = rms_norm_backward,
-     .twin = rms_norm_backward_twin,
-     .roundings = 12,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 1),
+     LB_COMPUTED_BY(rms_norm_backward),
+     LB_SUMS(12, LB_TERMS(ELEMENTS, 1)),
      .flags = SUM,
      .samples = "rms_norm_backward"},
     {NULL},

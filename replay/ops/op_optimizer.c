@@ -300,30 +300,9 @@ static lb_status fused_sgd(lb_call *call, const lb_pointwise *op, fused_runner r
     return LB_OK;
 }
 
-static lb_status adam_kernel(lb_call *call)
-{
-    return fused_adam(call, &adam_op, lb_pointwise_run);
-}
-static lb_status adam_twin(lb_call *call)
-{
-    return fused_adam(call, &adam_op, lb_pointwise_twin);
-}
-static lb_status adamw_kernel(lb_call *call)
-{
-    return fused_adam(call, &adamw_op, lb_pointwise_run);
-}
-static lb_status adamw_twin(lb_call *call)
-{
-    return fused_adam(call, &adamw_op, lb_pointwise_twin);
-}
-static lb_status sgd_kernel(lb_call *call)
-{
-    return fused_sgd(call, &sgd_op, lb_pointwise_run);
-}
-static lb_status sgd_twin(lb_call *call)
-{
-    return fused_sgd(call, &sgd_op, lb_pointwise_twin);
-}
+LB_WITH_TWIN(adam, fused_adam(call, &adam_op, twin ? lb_pointwise_twin : lb_pointwise_run))
+LB_WITH_TWIN(adamw, fused_adam(call, &adamw_op, twin ? lb_pointwise_twin : lb_pointwise_run))
+LB_WITH_TWIN(sgd, fused_sgd(call, &sgd_op, twin ? lb_pointwise_twin : lb_pointwise_run))
 
 #define ADAM_ARGS                                                                                                      \
     "self[] grads[] exp_avgs[] exp_avg_sqs[] max_exp_avg_sqs?[] state_steps[] lr beta1 beta2 weight_decay eps "        \
@@ -335,17 +314,17 @@ static lb_status sgd_twin(lb_call *call)
     "found_inf"
 /* clang-format off */
 #define FUSED(NAME, ARGS, ID, SAMPLES)                                                                       \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = ID##_kernel, .twin = ID##_twin, .roundings = 12,         \
+    {.name = "aten::" NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = 12,         \
      .samples = SAMPLES},
 
 const lb_op_row lb_rows_optimizer[] = {
-    {.name = "aten::lerp.Scalar", .args = "self! end! weight", .kernel = lerp_kernel, .twin = lerp_twin, .roundings = 4,
+    {.name = "aten::lerp.Scalar", .args = "self! end! weight", LB_COMPUTED_BY(lerp), .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "lerp scalar"},
-    {.name = "aten::lerp.Tensor", .args = "self! end! weight!", .kernel = lerp_tensor_kernel, .twin = lerp_tensor_twin, .roundings = 4,
+    {.name = "aten::lerp.Tensor", .args = "self! end! weight!", LB_COMPUTED_BY(lerp_tensor), .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "lerp"},
-    {.name = "aten::addcmul", .args = "self! tensor1! tensor2! value", .kernel = addcmul_kernel, .twin = addcmul_twin, .roundings = 4,
+    {.name = "aten::addcmul", .args = "self! tensor1! tensor2! value", LB_COMPUTED_BY(addcmul), .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "addc"},
-    {.name = "aten::addcdiv", .args = "self! tensor1! tensor2! value", .kernel = addcdiv_kernel, .twin = addcdiv_twin, .roundings = 4,
+    {.name = "aten::addcdiv", .args = "self! tensor1! tensor2! value", LB_COMPUTED_BY(addcdiv), .roundings = 4,
      .flags = LB_ROW_ELEMENTWISE, .samples = "addc float"},
     FUSED("_fused_adam_", ADAM_ARGS, adam, "fused_adam")
     FUSED("_fused_adamw_", ADAM_ARGS, adamw, "fused_adam")

@@ -140,15 +140,7 @@ static lb_status maximum_backward(lb_call *call, int dims, uint32_t indices, boo
     return lb_frame_end(&f);
 }
 
-#define BACKWARD(ID, DIMS, INDICES)                                                                                    \
-    static lb_status ID(lb_call *call)                                                                                 \
-    {                                                                                                                  \
-        return maximum_backward(call, DIMS, INDICES, false);                                                           \
-    }                                                                                                                  \
-    static lb_status ID##_twin(lb_call *call)                                                                          \
-    {                                                                                                                  \
-        return maximum_backward(call, DIMS, INDICES, true);                                                            \
-    }
+#define BACKWARD(ID, DIMS, INDICES) LB_WITH_TWIN(ID, maximum_backward(call, DIMS, INDICES, twin))
 BACKWARD(max_pool2_backward, 2, 7)
 BACKWARD(max_pool3_backward, 3, 7)
 BACKWARD(adaptive_backward2, 2, 2)
@@ -233,14 +225,7 @@ static lb_status col2im_run(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status col2im(lb_call *call)
-{
-    return col2im_run(call, false);
-}
-static lb_status col2im_twin(lb_call *call)
-{
-    return col2im_run(call, true);
-}
+LB_WITH_TWIN(col2im, col2im_run(call, twin))
 
 /* (…, C r², H, W) <-> (…, C, H r, W r): element i of the larger image comes from (goes to)… */
 static lb_status shuffle(lb_call *call, bool apart)
@@ -303,7 +288,7 @@ static lb_status channel_shuffle(lb_call *call)
 #define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
 #define ADDED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .twin = KERNEL##_twin, .roundings = 1, .samples = SAMPLES},
+    {.name = "aten::" NAME, .args = ARGS, LB_COMPUTED_BY(KERNEL), .roundings = 1, .samples = SAMPLES},
 
 /* clang-format off */
 const lb_op_row lb_rows_pool[] = {

@@ -29,32 +29,18 @@ static lb_status dropout(lb_call *call, bool keep, lb_kernel kernel)
     inner.n_results = 1;
     return kernel(&inner);
 }
-static lb_status native_dropout(lb_call *call)
-{
-    return dropout(call, false, dropped_kernel);
-}
-static lb_status native_dropout_twin(lb_call *call)
-{
-    return dropout(call, false, dropped_twin);
-}
-static lb_status fused_dropout(lb_call *call)
-{
-    return dropout(call, true, dropped_kernel);
-}
-static lb_status fused_dropout_twin(lb_call *call)
-{
-    return dropout(call, true, dropped_twin);
-}
+LB_WITH_TWIN(native_dropout, dropout(call, false, twin ? dropped_twin : dropped_kernel))
+LB_WITH_TWIN(fused_dropout, dropout(call, true, twin ? dropped_twin : dropped_kernel))
 
 #define RANDOM(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_RANDOM, .samples = "random"},
 
 /* clang-format off */
 const lb_op_row lb_rows_random[] = {
-    {.name = "aten::native_dropout", .args = "input! p train", .kernel = native_dropout, .twin = native_dropout_twin,
+    {.name = "aten::native_dropout", .args = "input! p train", LB_COMPUTED_BY(native_dropout),
      .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout"},
-    {.name = "aten::_fused_dropout", .args = "self! p generator", .kernel = fused_dropout, .twin = fused_dropout_twin,
+    {.name = "aten::_fused_dropout", .args = "self! p generator", LB_COMPUTED_BY(fused_dropout),
      .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout fused"},
-    {.name = "aten::native_dropout_backward", .args = "grad_output! mask! scale", .kernel = undropped_kernel, .twin = undropped_twin,
+    {.name = "aten::native_dropout_backward", .args = "grad_output! mask! scale", LB_COMPUTED_BY(undropped),
      .roundings = 3, .flags = LB_ROW_ELEMENTWISE, .samples = "native_dropout_backward"},
     RANDOM("dropout", "input p train")
     RANDOM("feature_dropout", "input p train")

@@ -77,38 +77,10 @@ static lb_status sum_over(lb_call *call, uint32_t dims_arg, bool mean, bool twin
 }
 
 #define NO_DIMS 99 /* no such arg: all dimensions */
-static lb_status sum(lb_call *call)
-{
-    return sum_over(call, NO_DIMS, false, false);
-}
-static lb_status sum_twin(lb_call *call)
-{
-    return sum_over(call, NO_DIMS, false, true);
-}
-static lb_status sum_dim(lb_call *call)
-{
-    return sum_over(call, 1, false, false);
-}
-static lb_status sum_dim_twin(lb_call *call)
-{
-    return sum_over(call, 1, false, true);
-}
-static lb_status mean(lb_call *call)
-{
-    return sum_over(call, NO_DIMS, true, false);
-}
-static lb_status mean_twin(lb_call *call)
-{
-    return sum_over(call, NO_DIMS, true, true);
-}
-static lb_status mean_dim(lb_call *call)
-{
-    return sum_over(call, 1, true, false);
-}
-static lb_status mean_dim_twin(lb_call *call)
-{
-    return sum_over(call, 1, true, true);
-}
+LB_WITH_TWIN(sum, sum_over(call, NO_DIMS, false, twin))
+LB_WITH_TWIN(sum_dim, sum_over(call, 1, false, twin))
+LB_WITH_TWIN(mean, sum_over(call, NO_DIMS, true, twin))
+LB_WITH_TWIN(mean_dim, sum_over(call, 1, true, twin))
 
 /* The input with 0 for NaN, under the same strides: torch adds up in an order that depends on them. */
 static lb_status without_nan(lb_call *call, const lb_tensor *in, lb_tensor *clean)
@@ -341,22 +313,8 @@ static lb_status variance_twin(lb_call *call, bool root)
     return lb_frame_end(&f);
 }
 
-static lb_status var(lb_call *call)
-{
-    return variance(call, false);
-}
-static lb_status std(lb_call *call)
-{
-    return variance(call, true);
-}
-static lb_status var_twin(lb_call *call)
-{
-    return variance_twin(call, false);
-}
-static lb_status std_twin(lb_call *call)
-{
-    return variance_twin(call, true);
-}
+LB_WITH_TWIN(var, twin ? variance_twin(call, false) : variance(call, false))
+LB_WITH_TWIN(std, twin ? variance_twin(call, true) : variance(call, true))
 
 /* ---- logsumexp, counts ------------------------------------------------------------------------------------------- */
 
@@ -394,7 +352,7 @@ static void logsumexp_one(const lb_frame *f, const lb_fold *fold, const void *x,
     }
 }
 
-static lb_status logsumexp(lb_call *call)
+static lb_status logsumexp_kernel(lb_call *call)
 {
     const lb_tensor *in = lb_call_tensor(call, 0);
     lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
@@ -408,7 +366,7 @@ static lb_status logsumexp(lb_call *call)
 /* |y| + 1: the rounding of x - max enters y as an absolute error of u |x - max|, which near the maximum is below u. */
 static lb_status logsumexp_twin(lb_call *call)
 {
-    LB_TRY(logsumexp(call));
+    LB_TRY(logsumexp_kernel(call));
     lb_tensor *result = &call->results[0];
     double *y = result->data;
     double scale = lb_twin_scale(call, 0);
@@ -440,40 +398,35 @@ static lb_status count_nonzero(lb_call *call)
 const lb_op_row lb_rows_reduction[] = {
     {.name = "aten::sum",
      .args = "self! dtype",
-     .kernel = sum,
-     .twin = sum_twin,
+     LB_COMPUTED_BY(sum),
      .roundings = 1,
      .roundings_per_term = 1,
      .flags = SUM,
      .samples = "sum"},
     {.name = "aten::sum.dim_IntList",
      .args = "self! dim keepdim dtype",
-     .kernel = sum_dim,
-     .twin = sum_dim_twin,
+     LB_COMPUTED_BY(sum_dim),
      .roundings = 1,
      .roundings_per_term = 1,
      .flags = SUM,
      .samples = "sum_dim"},
     {.name = "aten::nansum",
      .args = "self! dim keepdim dtype",
-     .kernel = nansum_kernel,
-     .twin = nansum_twin,
+     LB_COMPUTED_BY(nansum),
      .roundings = 1,
      .roundings_per_term = 1,
      .flags = SUM,
      .samples = "nansum"},
     {.name = "aten::mean",
      .args = "self! dtype",
-     .kernel = mean,
-     .twin = mean_twin,
+     LB_COMPUTED_BY(mean),
      .roundings = 2,
      .roundings_per_term = 1,
      .flags = SUM,
      .samples = "mean"},
     {.name = "aten::mean.dim",
      .args = "self! dim keepdim dtype",
-     .kernel = mean_dim,
-     .twin = mean_dim_twin,
+     LB_COMPUTED_BY(mean_dim),
      .roundings = 2,
      .roundings_per_term = 1,
      .flags = SUM,
@@ -505,40 +458,35 @@ const lb_op_row lb_rows_reduction[] = {
      .samples = "norm_dim"},
     {.name = "aten::var.correction",
      .args = "self! dim correction keepdim",
-     .kernel = var,
-     .twin = var_twin,
+     LB_COMPUTED_BY(var),
      .roundings = 2,
      .roundings_per_term = 1,
      .flags = SQUARES,
      .samples = "var"},
     {.name = "aten::std.correction",
      .args = "self! dim correction keepdim",
-     .kernel = std,
-     .twin = std_twin,
+     LB_COMPUTED_BY(std),
      .roundings = 2,
      .roundings_per_term = 1,
      .flags = SQUARES,
      .samples = "var"},
     {.name = "aten::var_mean.correction",
      .args = "self! dim correction keepdim",
-     .kernel = var,
-     .twin = var_twin,
+     LB_COMPUTED_BY(var),
      .roundings = 2,
      .roundings_per_term = 1,
      .flags = SQUARES,
      .samples = "var"},
     {.name = "aten::std_mean.correction",
      .args = "self! dim correction keepdim",
-     .kernel = std,
-     .twin = std_twin,
+     LB_COMPUTED_BY(std),
      .roundings = 2,
      .roundings_per_term = 1,
      .flags = SQUARES,
      .samples = "var"},
     {.name = "aten::logsumexp",
      .args = "self! dim keepdim",
-     .kernel = logsumexp,
-     .twin = logsumexp_twin,
+     LB_COMPUTED_BY(logsumexp),
      .roundings = 6,
      .roundings_per_term = 1,
      .flags = SUM,

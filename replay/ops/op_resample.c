@@ -295,8 +295,7 @@ BORDER(replicate3, LB_AXIS_REPLICATE, 3)
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                                 \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = ROUNDINGS,                                                                                           \
      .flags = FLAGS,                                                                                                   \
      .samples = SAMPLES},

@@ -145,14 +145,7 @@ static lb_status index_put_run(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status index_put(lb_call *call)
-{
-    return index_put_run(call, false);
-}
-static lb_status index_put_twin(lb_call *call)
-{
-    return index_put_run(call, true);
-}
+LB_WITH_TWIN(index_put, index_put_run(call, twin))
 
 /* ---- whole slices along one dimension ------------------------------------------------------------------------------ */
 
@@ -191,15 +184,7 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
     return target_end(&t, twin);
 }
 
-static lb_status index_add(lb_call *call)
-{
-    return write_slices(call, lb_call_tensor(call, 3), ADD, lb_call_float(call, 4, 1), 0, false);
-}
-
-static lb_status index_add_twin(lb_call *call)
-{
-    return write_slices(call, lb_call_tensor(call, 3), ADD, lb_call_float(call, 4, 1), 0, true);
-}
+LB_WITH_TWIN(index_add, write_slices(call, lb_call_tensor(call, 3), ADD, lb_call_float(call, 4, 1), 0, twin))
 
 static lb_status index_copy(lb_call *call)
 {
@@ -240,14 +225,7 @@ static lb_status embedding_backward(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status embedding_dense_backward(lb_call *call)
-{
-    return embedding_backward(call, false);
-}
-static lb_status embedding_dense_backward_twin(lb_call *call)
-{
-    return embedding_backward(call, true);
-}
+LB_WITH_TWIN(embedding_dense_backward, embedding_backward(call, twin))
 
 /* ---- scatter ------------------------------------------------------------------------------------------------------ */
 
@@ -350,15 +328,7 @@ static lb_status scatter_value(lb_call *call)
     return scatter_run(call, (scattering){ASSIGN, NULL, lb_call_float(call, 3, 0), true, false}, false);
 }
 
-static lb_status scatter_add(lb_call *call)
-{
-    return scatter_run(call, (scattering){ADD, lb_call_tensor(call, 3), 0, true, false}, false);
-}
-
-static lb_status scatter_add_twin(lb_call *call)
-{
-    return scatter_run(call, (scattering){ADD, lb_call_tensor(call, 3), 0, true, false}, true);
-}
+LB_WITH_TWIN(scatter_add, scatter_run(call, (scattering){ADD, lb_call_tensor(call, 3), 0, true, false}, twin))
 
 /* scatter.reduce, scatter.value_reduce and scatter_reduce.two: arg 4 names the reduction. */
 static lb_status scatter_reduce_run(lb_call *call, bool twin)
@@ -370,14 +340,7 @@ static lb_status scatter_reduce_run(lb_call *call, bool twin)
     return scatter_run(call, s, twin);
 }
 
-static lb_status scatter_reduce(lb_call *call)
-{
-    return scatter_reduce_run(call, false);
-}
-static lb_status scatter_reduce_twin(lb_call *call)
-{
-    return scatter_reduce_run(call, true);
-}
+LB_WITH_TWIN(scatter_reduce, scatter_reduce_run(call, twin))
 
 /* ---- masked_scatter, put, bincount --------------------------------------------------------------------------------- */
 
@@ -429,14 +392,7 @@ static lb_status put_run(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status put(lb_call *call)
-{
-    return put_run(call, false);
-}
-static lb_status put_twin(lb_call *call)
-{
-    return put_run(call, true);
-}
+LB_WITH_TWIN(put, put_run(call, twin))
 
 static lb_status bincount_run(lb_call *call, bool twin)
 {
@@ -458,45 +414,28 @@ static lb_status bincount_run(lb_call *call, bool twin)
     return target_end(&t, twin);
 }
 
-static lb_status bincount(lb_call *call)
-{
-    return bincount_run(call, false);
-}
-static lb_status bincount_twin(lb_call *call)
-{
-    return bincount_run(call, true);
-}
+LB_WITH_TWIN(bincount, bincount_run(call, twin))
 
 #define EXACT LB_ROW_EXACT
 const lb_op_row lb_rows_scatter[] = {
     {.name = "aten::index_put",
      .args = "self! indices?[] values! accumulate",
-     .kernel = index_put,
-     .twin = index_put_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(POSITIONS, 1),
+     LB_COMPUTED_BY(index_put),
+     LB_SUMS(1, LB_TERMS(POSITIONS, 1)),
      .samples = "index_put"},
     {.name = "aten::_unsafe_index_put",
      .args = "self! indices?[] values! accumulate",
-     .kernel = index_put,
-     .twin = index_put_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(POSITIONS, 1),
+     LB_COMPUTED_BY(index_put),
+     LB_SUMS(1, LB_TERMS(POSITIONS, 1)),
      .samples = "index_put"},
     {.name = "aten::_index_put_impl",
      .args = "self! indices?[] values! accumulate unsafe",
-     .kernel = index_put,
-     .twin = index_put_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(POSITIONS, 1),
+     LB_COMPUTED_BY(index_put),
+     LB_SUMS(1, LB_TERMS(POSITIONS, 1)),
      .samples = "index_put"},
     {.name = "aten::index_add",
      .args = "self! dim index! source! alpha",
-     .kernel = index_add,
-     .twin = index_add_twin,
+     LB_COMPUTED_BY(index_add),
      .roundings = 2,
      .roundings_per_term = 2,
      .terms = LB_TERMS(ELEMENTS, 2),
@@ -513,8 +452,7 @@ const lb_op_row lb_rows_scatter[] = {
      .samples = "index_fill"},
     {.name = "aten::embedding_dense_backward",
      .args = "grad_output! indices! num_weights padding_idx scale_grad_by_freq",
-     .kernel = embedding_dense_backward,
-     .twin = embedding_dense_backward_twin,
+     LB_COMPUTED_BY(embedding_dense_backward),
      .roundings = 1,
      .roundings_per_term = 2,
      .terms = LB_TERMS(ELEMENTS, 1),
@@ -531,35 +469,23 @@ const lb_op_row lb_rows_scatter[] = {
      .samples = "scatter_value"},
     {.name = "aten::scatter.reduce",
      .args = "self! dim index! src! reduce",
-     .kernel = scatter_reduce,
-     .twin = scatter_reduce_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INDICES, 2),
+     LB_COMPUTED_BY(scatter_reduce),
+     LB_SUMS(1, LB_TERMS(INDICES, 2)),
      .samples = "scatter_reduce"},
     {.name = "aten::scatter.value_reduce",
      .args = "self! dim index! value reduce",
-     .kernel = scatter_reduce,
-     .twin = scatter_reduce_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INDICES, 2),
+     LB_COMPUTED_BY(scatter_reduce),
+     LB_SUMS(1, LB_TERMS(INDICES, 2)),
      .samples = "scatter_value_reduce"},
     {.name = "aten::scatter_add",
      .args = "self! dim index! src!",
-     .kernel = scatter_add,
-     .twin = scatter_add_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INDICES, 2),
+     LB_COMPUTED_BY(scatter_add),
+     LB_SUMS(1, LB_TERMS(INDICES, 2)),
      .samples = "scatter_add"},
     {.name = "aten::scatter_reduce.two",
      .args = "self! dim index! src! reduce include_self",
-     .kernel = scatter_reduce,
-     .twin = scatter_reduce_twin,
-     .roundings = 2,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(INDICES, 2),
+     LB_COMPUTED_BY(scatter_reduce),
+     LB_SUMS(2, LB_TERMS(INDICES, 2)),
      .samples = "scatter_reduce_two"},
     {.name = "aten::masked_scatter",
      .args = "self! mask! source!",
@@ -568,19 +494,13 @@ const lb_op_row lb_rows_scatter[] = {
      .samples = "masked_scatter"},
     {.name = "aten::put",
      .args = "self! index! source! accumulate",
-     .kernel = put,
-     .twin = put_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 1),
+     LB_COMPUTED_BY(put),
+     LB_SUMS(1, LB_TERMS(ELEMENTS, 1)),
      .samples = "put"},
     {.name = "aten::bincount",
      .args = "self! weights minlength",
-     .kernel = bincount,
-     .twin = bincount_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 0),
+     LB_COMPUTED_BY(bincount),
+     LB_SUMS(1, LB_TERMS(ELEMENTS, 0)),
      .samples = "bincount"},
     {NULL},
 };

@@ -99,29 +99,6 @@ static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide
     return lb_frame_end(&f);
 }
 
-static lb_status softmax(lb_call *call)
-{
-    return each_row(call, row_softmax_f32, row_softmax_f64, false);
-}
-static lb_status safe_softmax(lb_call *call)
-{
-    return each_row(call, row_softmax_f32, row_softmax_f64, true);
-}
-static lb_status log_softmax(lb_call *call)
-{
-    return each_row(call, row_log_softmax_f32, row_log_softmax_f64, false);
-}
-
-static lb_status softmax_backward(lb_call *call)
-{
-    return each_row_backward(call, row_softmax_backward_f32, row_softmax_backward_f64);
-}
-
-static lb_status log_softmax_backward(lb_call *call)
-{
-    return each_row_backward(call, row_log_softmax_backward_f32, row_log_softmax_backward_f64);
-}
-
 /* ---- twins -------------------------------------------------------------------------------------------------------- */
 
 /* y_i (1 + |x_i - max|) + y_i sum_k y_k (1 + |x_k - max|) */
@@ -161,26 +138,15 @@ static void twin_log_softmax_backward(const lb_method *method, const double *g, 
     for (int64_t i = 0; i < n; i++) d[i] = fabs(g[i]) + exp(y[i]) * sum;
 }
 
-static lb_status softmax_twin(lb_call *call)
-{
-    return each_row(call, NULL, twin_softmax, false);
-}
-static lb_status safe_softmax_twin(lb_call *call)
-{
-    return each_row(call, NULL, twin_softmax, true);
-}
-static lb_status log_softmax_twin(lb_call *call)
-{
-    return each_row(call, NULL, twin_log_softmax, false);
-}
-static lb_status softmax_backward_twin(lb_call *call)
-{
-    return each_row_backward(call, NULL, twin_softmax_backward);
-}
-static lb_status log_softmax_backward_twin(lb_call *call)
-{
-    return each_row_backward(call, NULL, twin_log_softmax_backward);
-}
+/* A twin always runs in f64. */
+#define ROWS(ID, LOOP, SAFE)                                                                                           \
+    LB_WITH_TWIN(ID, each_row(call, row_##LOOP##_f32, twin ? twin_##LOOP : row_##LOOP##_f64, SAFE))
+#define ROWS_BACKWARD(ID) LB_WITH_TWIN(ID, each_row_backward(call, row_##ID##_f32, twin ? twin_##ID : row_##ID##_f64))
+ROWS(softmax, softmax, false)
+ROWS(safe_softmax, softmax, true)
+ROWS(log_softmax, log_softmax, false)
+ROWS_BACKWARD(softmax_backward)
+ROWS_BACKWARD(log_softmax_backward)
 
 /* ---- negative log likelihood -------------------------------------------------------------------------------------- */
 
@@ -288,14 +254,7 @@ static lb_status nll_forward(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status nll_loss_forward(lb_call *call)
-{
-    return nll_forward(call, false);
-}
-static lb_status nll_loss_forward_twin(lb_call *call)
-{
-    return nll_forward(call, true);
-}
+LB_WITH_TWIN(nll_loss_forward, nll_forward(call, twin))
 
 /* Args: grad_output, self, target, weight, reduction, ignore_index, total_weight. */
 static lb_status nll_backward(lb_call *call, bool twin)
@@ -327,14 +286,7 @@ static lb_status nll_backward(lb_call *call, bool twin)
     return lb_frame_end(&f);
 }
 
-static lb_status nll_loss_backward(lb_call *call)
-{
-    return nll_backward(call, false);
-}
-static lb_status nll_loss_backward_twin(lb_call *call)
-{
-    return nll_backward(call, true);
-}
+LB_WITH_TWIN(nll_loss_backward, nll_backward(call, twin))
 
 #define SUM LB_ROW_REDUCTION
 #define SOFTMAX_ARGS "self! dim half_to_float"
@@ -344,77 +296,54 @@ const lb_op_row lb_rows_softmax[] = {
     /* exp within an ulp (2 roundings), quotient; torch's exp_u20 and Sleef are within 1 ulp, too */
     {.name = "aten::_softmax",
      .args = SOFTMAX_ARGS,
-     .kernel = softmax,
-     .twin = softmax_twin,
-     .roundings = 5,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(DIMENSION, 1),
+     LB_COMPUTED_BY(softmax),
+     LB_SUMS(5, LB_TERMS(DIMENSION, 1)),
      .flags = SUM,
      .samples = "softmax"},
     {.name = "aten::_safe_softmax",
      .args = "self! dim dtype",
-     .kernel = safe_softmax,
-     .twin = safe_softmax_twin,
-     .roundings = 5,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(DIMENSION, 1),
+     LB_COMPUTED_BY(safe_softmax),
+     LB_SUMS(5, LB_TERMS(DIMENSION, 1)),
      .flags = SUM,
      .samples = "safe_softmax"},
     {.name = "aten::_log_softmax",
      .args = SOFTMAX_ARGS,
-     .kernel = log_softmax,
-     .twin = log_softmax_twin,
-     .roundings = 5,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(DIMENSION, 1),
+     LB_COMPUTED_BY(log_softmax),
+     LB_SUMS(5, LB_TERMS(DIMENSION, 1)),
      .flags = SUM,
      .samples = "softmax"},
     {.name = "aten::_softmax_backward_data",
      .args = "grad_output! output! dim input_dtype",
-     .kernel = softmax_backward,
-     .twin = softmax_backward_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(DIMENSION, 2),
+     LB_COMPUTED_BY(softmax_backward),
+     LB_SUMS(4, LB_TERMS(DIMENSION, 2)),
      .flags = SUM,
      .samples = "softmax_backward"},
     {.name = "aten::_log_softmax_backward_data",
      .args = "grad_output! output! dim input_dtype",
-     .kernel = log_softmax_backward,
-     .twin = log_softmax_backward_twin,
-     .roundings = 5,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(DIMENSION, 2),
+     LB_COMPUTED_BY(log_softmax_backward),
+     LB_SUMS(5, LB_TERMS(DIMENSION, 2)),
      .flags = SUM,
      .samples = "log_softmax_backward"},
     {.name = "aten::nll_loss_forward",
      .args = NLL_ARGS,
-     .kernel = nll_loss_forward,
-     .twin = nll_loss_forward_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 1),
+     LB_COMPUTED_BY(nll_loss_forward),
+     LB_SUMS(4, LB_TERMS(ELEMENTS, 1)),
      .flags = SUM,
      .samples = "nll_loss"},
     {.name = "aten::nll_loss2d_forward",
      .args = NLL_ARGS,
-     .kernel = nll_loss_forward,
-     .twin = nll_loss_forward_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(ELEMENTS, 1),
+     LB_COMPUTED_BY(nll_loss_forward),
+     LB_SUMS(4, LB_TERMS(ELEMENTS, 1)),
      .flags = SUM,
      .samples = "nll_loss2d"},
     {.name = "aten::nll_loss_backward",
      .args = NLL_BACKWARD_ARGS,
-     .kernel = nll_loss_backward,
-     .twin = nll_loss_backward_twin,
+     LB_COMPUTED_BY(nll_loss_backward),
      .roundings = 3,
      .samples = "nll_loss_backward"},
     {.name = "aten::nll_loss2d_backward",
      .args = NLL_BACKWARD_ARGS,
-     .kernel = nll_loss_backward,
-     .twin = nll_loss_backward_twin,
+     LB_COMPUTED_BY(nll_loss_backward),
      .roundings = 3,
      .samples = "nll_loss2d_backward"},
     {NULL},

@@ -229,8 +229,7 @@ KERNELS(chunk_back_kept, backward, {2, 3, 4, 5, 6, 7}, 8, 9, 23, 24, 25)
 #define ROW(NAME, ARGS, ID, FLAGS)                                                                                     \
     {.name = "fla::" NAME,                                                                                             \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = 32,                                                                                                  \
      .roundings_per_term = 8,                                                                                          \
      .terms = LB_TERMS(STEPS, 2),                                                                                      \

@@ -125,8 +125,7 @@ LB_WITH_TWIN(gradient, backward(call, twin))
 #define ROW(NAME, ARGS, ID)                                                                                            \
     {.name = NAME,                                                                                                     \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = 8,                                                                                                   \
      .roundings_per_term = 2,                                                                                          \
      .terms = LB_TERMS(INNER, 0),                                                                                      \

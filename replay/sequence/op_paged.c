@@ -116,22 +116,8 @@ static const paged_form v1 = {
     .query = 1, .scale = 5, .tables = 6, .lengths = 7, .slopes = 10, .kind = 11, .vertical = 16};
 static const paged_form v2 = {
     .query = 4, .scale = 8, .tables = 9, .lengths = 10, .slopes = 13, .kind = 14, .vertical = 19};
-static lb_status v1_kernel(lb_call *call)
-{
-    return paged_attention(call, &v1, false);
-}
-static lb_status v1_twin(lb_call *call)
-{
-    return paged_attention(call, &v1, true);
-}
-static lb_status v2_kernel(lb_call *call)
-{
-    return paged_attention(call, &v2, false);
-}
-static lb_status v2_twin(lb_call *call)
-{
-    return paged_attention(call, &v2, true);
-}
+LB_WITH_TWIN(v1, paged_attention(call, &v1, twin))
+LB_WITH_TWIN(v2, paged_attention(call, &v2, twin))
 
 /* ---- filling the cache --------------------------------------------------------------------------------------------------- */
 
@@ -211,15 +197,13 @@ static lb_status fill_flash(lb_call *call)
 const lb_op_row lb_rows_paged[] = {
     {.name = "_C::paged_attention_v1",
      .args = "out! " CACHE,
-     .kernel = v1_kernel,
-     .twin = v1_twin,
+     LB_COMPUTED_BY(v1),
      .roundings = 64,
      .flags = LB_ROW_WRITES,
      .samples = "custom"},
     {.name = "_C::paged_attention_v2",
      .args = "out! exp_sums max_logits tmp_out " CACHE,
-     .kernel = v2_kernel,
-     .twin = v2_twin,
+     LB_COMPUTED_BY(v2),
      .roundings = 64,
      .flags = LB_ROW_WRITES | LB_ROW_GIVEN(1, 3),
      .samples = "custom"},

@@ -181,14 +181,7 @@ static lb_status lstm_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status lstm(lb_call *call)
-{
-    return lstm_run(call, false);
-}
-static lb_status lstm_twin(lb_call *call)
-{
-    return lstm_run(call, true);
-}
+LB_WITH_TWIN(lstm, lstm_run(call, twin))
 
 /* ---- backward --------------------------------------------------------------------------------------------------------- */
 
@@ -279,35 +272,22 @@ static lb_status lstm_backward_run(lb_call *call, bool twin)
     return lb_frame_end(f);
 }
 
-static lb_status lstm_backward(lb_call *call)
-{
-    return lstm_backward_run(call, false);
-}
-static lb_status lstm_backward_twin(lb_call *call)
-{
-    return lstm_backward_run(call, true);
-}
+LB_WITH_TWIN(lstm_backward, lstm_backward_run(call, twin))
 
 #define KIND "mode hidden_size num_layers has_biases"
 const lb_op_row lb_rows_recurrent[] = {
     {.name = "aten::mkldnn_rnn_layer",
      .args = "input! weight0! weight1! weight2! weight3! hx_! cx_! reverse batch_sizes " KIND
              " bidirectional batch_first train",
-     .kernel = lstm,
-     .twin = lstm_twin,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(CELLS, 0),
+     LB_COMPUTED_BY(lstm),
+     LB_SUMS(4, LB_TERMS(CELLS, 0)),
      .flags = LB_ROW_REDUCTION | LB_ROW_GIVEN(3, 1),
      .samples = "lstm"},
     {.name = "aten::mkldnn_rnn_layer_backward",
      .args = "input! weight1! weight2! weight3! weight4! hx_! cx_tmp! output! hy_! cy_! grad_output grad_hy grad_cy "
              "reverse " KIND " train bidirectional batch_sizes batch_first workspace",
-     .kernel = lstm_backward,
-     .twin = lstm_backward_twin,
-     .roundings = 8,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(CELLS, 0),
+     LB_COMPUTED_BY(lstm_backward),
+     LB_SUMS(8, LB_TERMS(CELLS, 0)),
      .flags = LB_ROW_REDUCTION,
      .samples = "lstm_backward"},
     {NULL},

@@ -77,15 +77,9 @@ static lb_status cumulate(lb_call *call, scan_kind kind)
     return lb_frame_end(&s.frame);
 }
 
-static lb_status cumsum(lb_call *call)
-{
-    return cumulate(call, SUM);
-}
-static lb_status cumsum_twin(lb_call *call)
-{
-    return cumulate(call, SUM_OF_MAGNITUDES);
-}
-static lb_status cumprod(lb_call *call)
+LB_WITH_TWIN(cumsum, cumulate(call, twin ? SUM_OF_MAGNITUDES : SUM))
+
+static lb_status cumprod_kernel(lb_call *call)
 {
     return cumulate(call, PRODUCT);
 }
@@ -194,20 +188,14 @@ static lb_status histc(lb_call *call)
 const lb_op_row lb_rows_scan[] = {
     {.name = "aten::cumsum",
      .args = "self! dim dtype",
-     .kernel = cumsum,
-     .twin = cumsum_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(DIMENSION, 1),
+     LB_COMPUTED_BY(cumsum),
+     LB_SUMS(1, LB_TERMS(DIMENSION, 1)),
      .flags = SCAN,
      .samples = "cumulative"},
     {.name = "aten::cumprod",
      .args = "self! dim dtype",
-     .kernel = cumprod,
-     .twin = cumprod_twin,
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .terms = LB_TERMS(DIMENSION, 1),
+     LB_COMPUTED_BY(cumprod),
+     LB_SUMS(1, LB_TERMS(DIMENSION, 1)),
      .flags = SCAN,
      .samples = "cumulative"},
     {.name = "aten::cummax", .args = "self! dim", .kernel = cummax, .flags = CHOICE, .samples = "cumulative_extreme"},

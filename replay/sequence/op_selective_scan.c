@@ -477,8 +477,7 @@ LB_WITH_TWIN(heads_backward, heads_backward(call, twin))
 #define ROW(NAME, ARGS, ID, TERMS, FLAGS)                                                                              \
     {.name = NAME,                                                                                                     \
      .args = ARGS,                                                                                                     \
-     .kernel = ID##_kernel,                                                                                            \
-     .twin = ID##_twin,                                                                                                \
+     LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = 16,                                                                                                  \
      .roundings_per_term = 4,                                                                                          \
      .terms = TERMS,                                                                                                   \
