@@ -212,28 +212,41 @@ static bool is_another_part(const lb_finder *f, uint32_t va, uint32_t vb)
            !lb_layout_is_contiguous(m);
 }
 
-/* Each argument of a pair of ops with the op that made it, on both sides. */
-typedef struct terms {
-    lb_value_list x, y;
-} terms;
-
-static bool open_terms(lb_finder *f, uint32_t i, uint32_t j, terms *t)
-{
-    *t = (terms){{0}, {0}};
-    lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &t->x);
-    lb_op_each_input(f->p[1], &f->p[1]->ops[j], lb_value_list_add, &t->y);
-    return t->x.n == t->y.n;
-}
-
-static void close_terms(lb_finder *f, terms *t)
-{
-    f->failed |= t->x.failed || t->y.failed;
-    free(t->x.list), free(t->y.list);
-}
-
 static bool is_add(const lb_finder *f, uint32_t i)
 {
     return !strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::add", 9);
+}
+
+/* One argument of a pair of ops, with the op that made it or LB_NONE, on both sides. */
+typedef struct term {
+    uint32_t x, y, from, by;
+} term;
+
+/* Whether `is` holds of some argument of a pair of ops that have as many. */
+static bool some_term(lb_finder *f, uint32_t i, uint32_t j, bool (*is)(lb_finder *, const term *))
+{
+    lb_value_list x = {0}, y = {0};
+    bool found = false;
+    lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &x);
+    lb_op_each_input(f->p[1], &f->p[1]->ops[j], lb_value_list_add, &y);
+    for (uint32_t k = 0; x.n == y.n && k < x.n && !found; k++) {
+        if (x.list[k] == LB_NONE || y.list[k] == LB_NONE) continue;
+        const term t = {x.list[k], y.list[k], lb_finder_maker(f, 0, i, x.list[k]), lb_finder_maker(f, 1, j, y.list[k])};
+        found = is(f, &t);
+    }
+    f->failed |= x.failed || y.failed;
+    free(x.list), free(y.list);
+    return found;
+}
+
+static bool is_made_alike(const lb_finder *f, const term *t)
+{
+    return t->from != LB_NONE && t->by != LB_NONE && f->source->alignment->b_of_a[t->from] == t->by;
+}
+
+static bool is_another_part_alike(lb_finder *f, const term *t)
+{
+    return is_made_alike(f, t) && is_another_part(f, t->x, t->y);
 }
 
 /* Products that line up, but each of another part of what both sides have: one slot's output where the other side takes another's.
@@ -241,18 +254,13 @@ static bool is_add(const lb_finder *f, uint32_t i)
  * product, and each pair belongs to two slots. */
 static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
 {
-    terms t;
-    bool other = false;
-    if (strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::mul", 9)) return false;
-    const bool same = open_terms(f, i, j, &t);
-    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
-        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
-        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
-        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by &&
-                is_another_part(f, t.x.list[k], t.y.list[k]);
-    }
-    close_terms(f, &t);
-    return other;
+    return !strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::mul", 9) && some_term(f, i, j, is_another_part_alike);
+}
+
+static bool is_another_term(lb_finder *f, const term *t)
+{
+    if (t->from == LB_NONE || t->by == LB_NONE || f->source->alignment->b_of_a[t->from] == LB_NONE) return false;
+    return !is_made_alike(f, t) || is_another_part(f, t->x, t->y) || multiplies_other_parts(f, t->from, t->by);
 }
 
 /* Additions that line up one by one, but add other things: the same number of terms in another order. A term is another when what
@@ -262,20 +270,13 @@ static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
  * the order. */
 static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
 {
-    terms t;
-    bool other = false;
-    if (!is_add(f, i)) return false;
-    const bool same = open_terms(f, i, j, &t);
-    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
-        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
-        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
-        if (from == LB_NONE || by == LB_NONE) continue;
-        const uint32_t there = f->source->alignment->b_of_a[from];
-        other = there != LB_NONE &&
-                (there != by || is_another_part(f, t.x.list[k], t.y.list[k]) || multiplies_other_parts(f, from, by));
-    }
-    close_terms(f, &t);
-    return other;
+    return is_add(f, i) && some_term(f, i, j, is_another_term);
+}
+
+static bool is_apart_and_untrusted(lb_finder *f, const term *t)
+{
+    return is_made_alike(f, t) && is_add(f, t->from) && !lb_finder_is_trusted(f, t->from) &&
+           !lb_finder_is_near(f, t->x, t->y);
 }
 
 /* Where two sums stand that have not the same terms yet, what is added next gives other partial sums, too.
@@ -283,18 +284,7 @@ static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
  * next addition may be trusted. */
 static bool goes_on_from_other_terms(lb_finder *f, uint32_t i, uint32_t j)
 {
-    terms t;
-    bool other = false;
-    if (!is_add(f, i)) return false;
-    const bool same = open_terms(f, i, j, &t);
-    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
-        if (t.x.list[k] == LB_NONE || t.y.list[k] == LB_NONE) continue;
-        const uint32_t from = lb_finder_maker(f, 0, i, t.x.list[k]), by = lb_finder_maker(f, 1, j, t.y.list[k]);
-        other = from != LB_NONE && by != LB_NONE && f->source->alignment->b_of_a[from] == by && is_add(f, from) &&
-                !lb_finder_is_trusted(f, from) && !lb_finder_is_near(f, t.x.list[k], t.y.list[k]);
-    }
-    close_terms(f, &t);
-    return other;
+    return is_add(f, i) && some_term(f, i, j, is_apart_and_untrusted);
 }
 
 /* The cheap tests come first. The third asks for trust in the op before, which recurses along the
@@ -304,22 +294,19 @@ static bool sums_otherwise(lb_finder *f, uint32_t i, uint32_t j)
     return multiplies_other_parts(f, i, j) || adds_other_terms(f, i, j) || goes_on_from_other_terms(f, i, j);
 }
 
+static bool is_of_other_numbers(lb_finder *f, const term *t)
+{
+    return lb_dtype_is_float(f->p[0]->values[t->x].dtype) && lb_finder_same_shape(f, t->x, t->y) &&
+           !are_alike(f, t->x, t->y, true);
+}
+
 /* Of ops that give alike numbers: is what they read of one shape, but not alike, and not only scaled? An exp of small numbers is near to
  * another's.
  * Other inputs with near outputs are chance or saturation (softmax of nearly equal scores); the
  * pair must agree on both ends. */
 static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
 {
-    terms t;
-    bool other = false;
-    const bool same = open_terms(f, i, j, &t);
-    for (uint32_t k = 0; same && k < t.x.n && !other; k++) {
-        const uint32_t x = t.x.list[k], y = t.y.list[k];
-        other = x != LB_NONE && y != LB_NONE && lb_dtype_is_float(f->p[0]->values[x].dtype) &&
-                lb_finder_same_shape(f, x, y) && !are_alike(f, x, y, true);
-    }
-    close_terms(f, &t);
-    return other;
+    return some_term(f, i, j, is_of_other_numbers);
 }
 
 /* Does an op of a larger batch give, from its rows, a value of one shape first?
