@@ -306,24 +306,28 @@ lb_status lb_index_decode(const void *bytes, size_t size, const char *source, ui
 
 /* ---- packs and commits --------------------------------------------------------------------------------------------- */
 
+/* Empties `column`. */
+static void pack_column(msgpack_packer *p, const char *name, byte_buffer *column, byte_buffer *bytes)
+{
+    pack_bin(p, name, column->bytes, column->size);
+    bytes->failed |= column->failed;
+    buffer_clear(column);
+}
+
+#define COLUMN(name, type, of_row_i)                                                                                   \
+    for (uint64_t i = 0; i < n; i++) buffer_add_##type(&column, of_row_i);                                             \
+    pack_column(p, name, &column, bytes);
+
 void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes)
 {
     byte_buffer column = {0};
     msgpack_packer packer = buffer_packer(bytes), *p = &packer;
     msgpack_pack_map(p, 5);
     pack_int(p, "rows", (int64_t)n);
-    for (uint64_t i = 0; i < n; i++) buffer_add_digest(&column, rows[i].digest);
-    pack_bin(p, "digest", column.bytes, column.size);
-    buffer_clear(&column);
-    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].offset);
-    pack_bin(p, "offset", column.bytes, column.size);
-    buffer_clear(&column);
-    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].size);
-    pack_bin(p, "size", column.bytes, column.size);
-    buffer_clear(&column);
-    for (uint64_t i = 0; i < n; i++) buffer_add_u8(&column, rows[i].dtype);
-    pack_bin(p, "dtype", column.bytes, column.size);
-    bytes->failed |= column.failed;
+    COLUMN("digest", digest, rows[i].digest)
+    COLUMN("offset", u64, rows[i].offset)
+    COLUMN("size", u64, rows[i].size)
+    COLUMN("dtype", u8, rows[i].dtype)
     buffer_release(&column);
 }
 
@@ -359,18 +363,10 @@ void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *row
     pack_int(p, "number", (int64_t)number);
     pack_int(p, "previous", previous);
     pack_int(p, "rows", (int64_t)n);
-    for (uint64_t i = 0; i < n; i++) buffer_add_u8(&column, (uint8_t)rows[i].kind);
-    pack_bin(p, "kind", column.bytes, column.size);
-    buffer_clear(&column);
-    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].header);
-    pack_bin(p, "header", column.bytes, column.size);
-    buffer_clear(&column);
-    for (uint64_t i = 0; i < n; i++) buffer_add_u64(&column, rows[i].size);
-    pack_bin(p, "size", column.bytes, column.size);
-    buffer_clear(&column);
-    for (uint64_t i = 0; i < n; i++) buffer_add_digest(&column, rows[i].digest);
-    pack_bin(p, "digest", column.bytes, column.size);
-    bytes->failed |= column.failed;
+    COLUMN("kind", u8, (uint8_t)rows[i].kind)
+    COLUMN("header", u64, rows[i].header)
+    COLUMN("size", u64, rows[i].size)
+    COLUMN("digest", digest, rows[i].digest)
     buffer_release(&column);
 }
 
