@@ -79,67 +79,40 @@ static void scatter(void *dst, lb_dtype dtype, ptrdiff_t stride, const void *src
 
 #define EACH_CHUNK(at, count) for (size_t at = 0, count; count = n - at < CHUNK ? n - at : CHUNK, at < n; at += CHUNK)
 
-void lb_load_f32_strided(float *dst, lb_dtype src_dtype, const void *src, ptrdiff_t stride, size_t n)
-{
-    if (stride == 1) {
-        lb_load_f32(dst, src_dtype, src, n);
-        return;
+/* For `type`, whose dense conversions are lb_load_NAME and lb_store_NAME. */
+#define STRIDED(name, type)                                                                                            \
+    void lb_load_##name##_strided(type *dst, lb_dtype src_dtype, const void *src, ptrdiff_t stride, size_t n)          \
+    {                                                                                                                  \
+        if (stride == 1) {                                                                                             \
+            lb_load_##name(dst, src_dtype, src, n);                                                                    \
+            return;                                                                                                    \
+        }                                                                                                              \
+        uint64_t dense[2 * CHUNK];                                                                                     \
+        EACH_CHUNK(at, count)                                                                                          \
+        {                                                                                                              \
+            gather(dense, src_dtype, src, stride, at, count);                                                          \
+            lb_load_##name(dst + at, src_dtype, dense, count);                                                         \
+        }                                                                                                              \
+    }                                                                                                                  \
+    void lb_store_##name##_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t stride, const type *src, size_t n,         \
+                                   const lb_cast *cast)                                                                \
+    {                                                                                                                  \
+        if (stride == 1) {                                                                                             \
+            lb_store_##name(dst_dtype, dst, src, n, cast);                                                             \
+            return;                                                                                                    \
+        }                                                                                                              \
+        uint64_t dense[2 * CHUNK] = {0};                                                                               \
+        lb_cast rest = cast ? *cast : torch_cast;                                                                      \
+        EACH_CHUNK(at, count)                                                                                          \
+        {                                                                                                              \
+            lb_store_##name(dst_dtype, dense, src + at, count, &rest);                                                 \
+            scatter(dst, dst_dtype, stride, dense, at, count);                                                         \
+            rest.counter += count;                                                                                     \
+        }                                                                                                              \
     }
-    uint64_t dense[2 * CHUNK];
-    EACH_CHUNK(at, count)
-    {
-        gather(dense, src_dtype, src, stride, at, count);
-        lb_load_f32(dst + at, src_dtype, dense, count);
-    }
-}
 
-void lb_load_f64_strided(double *dst, lb_dtype src_dtype, const void *src, ptrdiff_t stride, size_t n)
-{
-    if (stride == 1) {
-        lb_load_f64(dst, src_dtype, src, n);
-        return;
-    }
-    uint64_t dense[2 * CHUNK];
-    EACH_CHUNK(at, count)
-    {
-        gather(dense, src_dtype, src, stride, at, count);
-        lb_load_f64(dst + at, src_dtype, dense, count);
-    }
-}
-
-void lb_store_f32_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t stride, const float *src, size_t n,
-                          const lb_cast *cast)
-{
-    if (stride == 1) {
-        lb_store_f32(dst_dtype, dst, src, n, cast);
-        return;
-    }
-    uint64_t dense[2 * CHUNK] = {0};
-    lb_cast rest = cast ? *cast : torch_cast;
-    EACH_CHUNK(at, count)
-    {
-        lb_store_f32(dst_dtype, dense, src + at, count, &rest);
-        scatter(dst, dst_dtype, stride, dense, at, count);
-        rest.counter += count;
-    }
-}
-
-void lb_store_f64_strided(lb_dtype dst_dtype, void *dst, ptrdiff_t stride, const double *src, size_t n,
-                          const lb_cast *cast)
-{
-    if (stride == 1) {
-        lb_store_f64(dst_dtype, dst, src, n, cast);
-        return;
-    }
-    uint64_t dense[2 * CHUNK] = {0};
-    lb_cast rest = cast ? *cast : torch_cast;
-    EACH_CHUNK(at, count)
-    {
-        lb_store_f64(dst_dtype, dense, src + at, count, &rest);
-        scatter(dst, dst_dtype, stride, dense, at, count);
-        rest.counter += count;
-    }
-}
+STRIDED(f32, float)
+STRIDED(f64, double)
 
 /* --- any to any ------------------------------------------------------------------------------------------------ */
 
