@@ -127,3 +127,13 @@ void lb_replay_request_release(lb_replay_request *o)
     for (char **m = o->imports; m && *m; m++) free(*m);
     free(o->imports);
 }
+
+json_t *lb_plan_swaps_json(const lb_plan *plan)
+{
+    json_t *swaps = json_array();
+    for (uint32_t i = 0; i < plan->n_swaps; i++)
+        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind),
+                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
+                                               "touched", (json_int_t)plan->touched[i]));
+    return swaps;
+}

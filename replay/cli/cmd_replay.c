@@ -183,16 +183,6 @@ static json_t *found_json(const struct found *found)
                      (int)f->index);
 }
 
-static json_t *swaps_json(const lb_plan *plan)
-{
-    json_t *swaps = json_array();
-    for (uint32_t i = 0; i < plan->n_swaps; i++)
-        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind),
-                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
-                                               "touched", (json_int_t)plan->touched[i]));
-    return swaps;
-}
-
 static double percent(uint64_t part, uint64_t whole)
 {
     return whole ? 100.0 * (double)part / (double)whole : 0;
@@ -256,7 +246,7 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
     json_object_set_new(all, "inf", found_json(&r->inf));
     json_object_set_new(all, "regenerated", json_integer((json_int_t)s->regenerated));
     if (r->missing_text) json_object_set_new(all, "missing", json_string(r->missing_text));
-    json_object_set_new(all, "swaps", swaps_json(plan));
+    json_object_set_new(all, "swaps", lb_plan_swaps_json(plan));
     if (plan->n_swaps) json_object_set_new(all, "effect", lb_effects_json(r->effects));
     if (coverage) json_object_set_new(all, "coverage", lb_coverage_json(r->coverage, false));
     if (*s->note) json_object_set_new(all, "note", json_string(s->note));

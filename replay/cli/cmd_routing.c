@@ -1,29 +1,19 @@
 /* Printing routing replay: see cmd_routing.h. */
 #include "cmd_routing.h"
 
-#include "command_line.h"
+#include "cmd_plan.h"
 
 #include <lastbit/routing.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static json_t *swaps_json(const lb_plan *plan)
-{
-    json_t *swaps = json_array();
-    for (uint32_t i = 0; i < plan->n_swaps; i++)
-        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I}", "swap", lb_swap_option(plan->swaps[i].kind),
-                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
-                                               "touched", (json_int_t)plan->touched[i]));
-    return swaps;
-}
-
 static json_t *as_json(const lb_routing_report *r, const lb_plan *plan, uint32_t most)
 {
     char *text = lb_routing_json(r, most);
     json_t *routing = text ? json_loads(text, 0, NULL) : NULL;
     free(text);
-    return json_pack("{s:s, s:o, s:o}", "mode", "chained", "swaps", swaps_json(plan), "routing", routing);
+    return json_pack("{s:s, s:o, s:o}", "mode", "chained", "swaps", lb_plan_swaps_json(plan), "routing", routing);
 }
 
 /* ---- text ------------------------------------------------------------------------------------------------------------ */

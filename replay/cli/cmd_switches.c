@@ -1,7 +1,7 @@
 /* Printing what each swap does: see cmd_switches.h. */
 #include "cmd_switches.h"
 
-#include "command_line.h"
+#include "cmd_plan.h"
 
 #include <lastbit/switches.h>
 
@@ -23,11 +23,9 @@ static json_t *move_json(lb_switch_move move)
 
 static json_t *as_json(const lb_switch_table *t, const lb_plan *plan)
 {
-    json_t *swaps = json_array(), *endings = json_array();
+    json_t *swaps = lb_plan_swaps_json(plan), *endings = json_array();
     for (uint32_t i = 0; i < t->n_swaps; i++)
-        json_array_append_new(swaps, json_pack("{s:s, s:s, s:s, s:I, s:b}", "swap", lb_swap_option(plan->swaps[i].kind),
-                                               "selector", plan->swaps[i].selector, "argument", plan->swaps[i].argument,
-                                               "touched", (json_int_t)plan->touched[i], "undecided", t->undecided[i]));
+        json_object_set_new(json_array_get(swaps, i), "undecided", json_boolean(t->undecided[i]));
     for (uint32_t k = 0; k < t->n_endings; k++) {
         const lb_switch_step_end *e = &t->endings[k];
         json_t *each = json_array();
