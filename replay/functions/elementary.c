@@ -22,14 +22,7 @@
     }                                                                                                                  \
     LB_PER_ISA(name##_array, name##_body, (type * dst, const type *src, size_t n), (dst, src, n))
 
-/* `brief`: the same for what is rounded to f32 afterwards. */
-#define ARRAY_FUNCTIONS(name, brief)                                                                                   \
-    double lb_##name(double x)                                                                                         \
-    {                                                                                                                  \
-        return real_clean(real_##name(x));                                                                             \
-    }                                                                                                                  \
-    ARRAY_BODY(name##_f32, float, brief)                                                                               \
-    ARRAY_BODY(name##_f64, double, real_##name)                                                                        \
+#define ARRAYS(name)                                                                                                   \
     void lb_##name##_f32(float *dst, const float *src, size_t n)                                                       \
     {                                                                                                                  \
         name##_f32_array(dst, src, n);                                                                                 \
@@ -38,6 +31,16 @@
     {                                                                                                                  \
         name##_f64_array(dst, src, n);                                                                                 \
     }
+
+/* `brief`: the same for what is rounded to f32 afterwards. */
+#define ARRAY_FUNCTIONS(name, brief)                                                                                   \
+    double lb_##name(double x)                                                                                         \
+    {                                                                                                                  \
+        return real_clean(real_##name(x));                                                                             \
+    }                                                                                                                  \
+    ARRAY_BODY(name##_f32, float, brief)                                                                               \
+    ARRAY_BODY(name##_f64, double, real_##name)                                                                        \
+    ARRAYS(name)
 #define ARRAY_FUNCTION(name) ARRAY_FUNCTIONS(name, real_##name)
 
 ARRAY_FUNCTIONS(exp, real_exp_brief)
@@ -146,14 +149,7 @@ static double trig_far(double x, uint64_t shift)
     }                                                                                                                  \
     TRIG_BODY(name##_f32, float, real_##name##_near, shift)                                                            \
     TRIG_BODY(name##_f64, double, real_##name##_near, shift)                                                           \
-    void lb_##name##_f32(float *dst, const float *src, size_t n)                                                       \
-    {                                                                                                                  \
-        name##_f32_array(dst, src, n);                                                                                 \
-    }                                                                                                                  \
-    void lb_##name##_f64(double *dst, const double *src, size_t n)                                                     \
-    {                                                                                                                  \
-        name##_f64_array(dst, src, n);                                                                                 \
-    }
+    ARRAYS(name)
 
 TRIG_FUNCTION(sin, 0)
 TRIG_FUNCTION(cos, 1)

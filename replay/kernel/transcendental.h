@@ -49,7 +49,7 @@
     LB_KERNEL(ID) LB_TWIN(ID)
 
 /* Kind U: the function of elementary.h called NAME by itself, with its f32 form; UT: with a twin, which has the function's value in t. */
-#define LB_POINTWISE_U(ID, PATTERN, FLAGS, NAME)                                                                       \
+#define LB_ARRAY_LOOPS(ID, NAME)                                                                                       \
     static void ID##_loop_f32(const lb_lanes *l)                                                                       \
     {                                                                                                                  \
         lb_##NAME##_f32(l->out[0], l->in[0], l->n);                                                                    \
@@ -57,18 +57,13 @@
     static void ID##_loop_f64(const lb_lanes *l)                                                                       \
     {                                                                                                                  \
         lb_##NAME##_f64(l->out[0], l->in[0], l->n);                                                                    \
-    }                                                                                                                  \
+    }
+#define LB_POINTWISE_U(ID, PATTERN, FLAGS, NAME)                                                                       \
+    LB_ARRAY_LOOPS(ID, NAME)                                                                                           \
     static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, NULL, FLAGS};                    \
     LB_KERNEL(ID)
 #define LB_POINTWISE_UT(ID, PATTERN, FLAGS, NAME, TWIN)                                                                \
-    static void ID##_loop_f32(const lb_lanes *l)                                                                       \
-    {                                                                                                                  \
-        lb_##NAME##_f32(l->out[0], l->in[0], l->n);                                                                    \
-    }                                                                                                                  \
-    static void ID##_loop_f64(const lb_lanes *l)                                                                       \
-    {                                                                                                                  \
-        lb_##NAME##_f64(l->out[0], l->in[0], l->n);                                                                    \
-    }                                                                                                                  \
+    LB_ARRAY_LOOPS(ID, NAME)                                                                                           \
     LB_F64_LOOP(ID##_loop_twin, FN(NAME, t, a);, TWIN)                                                                 \
     static const lb_pointwise ID##_op = {PATTERN, ID##_loop_f32, ID##_loop_f64, NULL, ID##_loop_twin, FLAGS};          \
     LB_KERNEL(ID) LB_TWIN(ID)
