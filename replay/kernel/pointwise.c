@@ -294,8 +294,9 @@ static void round_inputs(const job *j, void *buffer, size_t n)
 }
 
 /* Elements [first, last). Not inlined: its buffers are 64 KiB of stack. */
-static __attribute__((noinline)) void run_range(const job *j, int64_t first, int64_t last)
+static __attribute__((noinline)) void run_range(const void *context, int64_t first, int64_t last)
 {
+    const job *j = context;
     buffers b;
     lb_lanes lanes = j->lanes;
     const lb_dtype dtype = compute_dtype(j->type);
@@ -342,30 +343,30 @@ static __attribute__((noinline)) void run_range(const job *j, int64_t first, int
     }
 }
 
-/* Splits the elements over threads, at chunk borders. */
-static void run_job(const job *j)
+void lb_lanes_share(int64_t elements, int64_t steps, int64_t grain, void (*part)(const void *, int64_t, int64_t),
+                    const void *job)
 {
-    const int64_t n = j->w.n;
 #ifdef _OPENMP
-    if (n >= LB_LANES_PARALLEL && omp_get_max_threads() > 1 && !omp_in_parallel()) {
-        const int64_t chunks = (n + LB_LANES - 1) / LB_LANES;
+    if (elements >= LB_LANES_PARALLEL && omp_get_max_threads() > 1 && !omp_in_parallel()) {
+        const int64_t chunks = (steps + grain - 1) / grain;
 #pragma omp parallel
         {
             const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-            const int64_t first = chunks * me / threads * LB_LANES, last = chunks * (me + 1) / threads * LB_LANES;
-            if (first < n) run_range(j, first, last < n ? last : n);
+            const int64_t first = chunks * me / threads * grain, last = chunks * (me + 1) / threads * grain;
+            if (first < steps) part(job, first, last < steps ? last : steps);
         }
         return;
     }
 #endif
-    if (n > 0) run_range(j, 0, n);
+    (void)elements, (void)grain;
+    if (steps > 0) part(job, 0, steps);
 }
 
 static lb_status run(lb_call *call, const lb_pointwise *op, bool twin)
 {
     job j;
     LB_TRY(read_call(call, op, twin, &j));
-    run_job(&j);
+    lb_lanes_share(j.w.n, j.w.n, LB_LANES, run_range, &j);
     return LB_OK;
 }
 

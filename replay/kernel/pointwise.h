@@ -74,6 +74,9 @@ lb_status lb_pointwise_twin(lb_call *call, const lb_pointwise *op);
 lb_status lb_pointwise_copy(lb_call *call, const lb_tensor *result, const lb_tensor *source);
 /* result = value everywhere. */
 lb_status lb_pointwise_fill(lb_call *call, const lb_tensor *result, const lb_operand *value);
+/* part(job, first, last) for all of [0, steps): over threads, cut at multiples of `grain`, when `elements` are many. */
+void lb_lanes_share(int64_t elements, int64_t steps, int64_t grain, void (*part)(const void *, int64_t, int64_t),
+                    const void *job);
 
 /* ---- writing loops ---------------------------------------------------------------------------------------------- *
  * LB_LOOP(name, type, expression) defines `name`, a loop whose expression may use a[i] … e[i] (the elements of the operands), s0 … s3 (the

@@ -5,10 +5,6 @@
 #include "strided_walk.h"
 #include "pointwise.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 typedef struct copy_job {
     lb_walker to, from;
     const lb_cast *cast;
@@ -116,9 +112,9 @@ static bool is_transposed(const copy_job *j)
            from->shape[inner - 1] >= 4;
 }
 
-static void copy_part(const copy_job *j, int64_t first, int64_t last)
+static void copy_part(const void *context, int64_t first, int64_t last)
 {
-    if (first >= last) return;
+    const copy_job *j = context;
     const bool dense =
         lb_walker_is_dense(&j->to) && lb_walker_is_dense(&j->from) && !j->from.single && !j->cast && !j->compute;
     if (j->transposed)
@@ -139,20 +135,7 @@ static void copy_all(copy_job *j, int64_t n)
     const int inner = j->from.ndim - 1;
     const int64_t unit = j->transposed ? j->from.shape[inner] * j->from.shape[inner - 1] : 1; /* elements of one step */
     const int64_t grain = j->transposed ? 1 : LB_LANES, steps = n / unit;
-#ifdef _OPENMP
-    if (n >= LB_LANES_PARALLEL && omp_get_max_threads() > 1 && !omp_in_parallel()) {
-        const int64_t chunks = (steps + grain - 1) / grain;
-#pragma omp parallel
-        {
-            const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-            const int64_t first = chunks * me / threads * grain, last = chunks * (me + 1) / threads * grain;
-            copy_part(j, first, last < steps ? last : steps);
-        }
-        return;
-    }
-#endif
-    (void)grain;
-    copy_part(j, 0, steps);
+    lb_lanes_share(n, steps, grain, copy_part, j);
 }
 
 lb_status lb_pointwise_copy(lb_call *call, const lb_tensor *result, const lb_tensor *source)
