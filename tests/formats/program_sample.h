@@ -7,6 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* LB_OK is expected; `err` is there for the expression to fill. */
+#define OK(expression)                                                                                                 \
+    do {                                                                                                               \
+        lb_err err = LB_ERR_INIT;                                                                                      \
+        (void)err;                                                                                                     \
+        lb_status status_ = (expression);                                                                              \
+        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);               \
+    } while (0)
+
 static inline uint32_t sample_value(lb_program *p, lb_dtype dtype, const char *name, const float *data, int64_t rows,
                                     int64_t columns)
 {

@@ -298,30 +298,18 @@ static void read_archive(const char *path)
     read_capture(path);
 }
 
-static void target_archive(const uint8_t *bytes, size_t size)
-{
-    read_archive(file_of("x.tar", bytes, size));
-}
-static void target_damaged(const uint8_t *bytes, size_t size)
-{
-    read_archive(file_of("x.tar", bytes, size));
-}
-static void target_packed(const uint8_t *bytes, size_t size)
-{
-    read_archive(file_of("x.lbz", bytes, size));
-}
-static void target_safetensors(const uint8_t *bytes, size_t size)
-{
-    read_capture(file_of("x.safetensors", bytes, size));
-}
-static void target_npy(const uint8_t *bytes, size_t size)
-{
-    read_capture(file_of("x.npy", bytes, size));
-}
-static void target_npz(const uint8_t *bytes, size_t size)
-{
-    read_capture(file_of("x.npz", bytes, size));
-}
+/* The bytes as one file of that name. */
+#define TARGET(NAME, READ, FILE)                                                                                       \
+    static void target_##NAME(const uint8_t *bytes, size_t size)                                                       \
+    {                                                                                                                  \
+        READ(file_of(FILE, bytes, size));                                                                              \
+    }
+TARGET(archive, read_archive, "x.tar")
+TARGET(damaged, read_archive, "x.tar")
+TARGET(packed, read_archive, "x.lbz")
+TARGET(safetensors, read_capture, "x.safetensors")
+TARGET(npy, read_capture, "x.npy")
+TARGET(npz, read_capture, "x.npz")
 
 /* An index over two shards that are there: "a.safetensors" with tensor "a", "b.safetensors" with tensor "b". */
 static void target_shards(const uint8_t *bytes, size_t size)
@@ -338,10 +326,7 @@ static void target_shards(const uint8_t *bytes, size_t size)
     read_capture(file_of("x.safetensors.index.json", bytes, size));
 }
 
-static void target_torch(const uint8_t *bytes, size_t size)
-{
-    read_capture(file_of("x.pt", bytes, size));
-}
+TARGET(torch, read_capture, "x.pt")
 
 /* A tree may hold itself: the walk ends by depth and by count. */
 static void walk_pickle(const lb_pickle *node, int deep, unsigned *left)

@@ -16,14 +16,6 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        lb_err err = LB_ERR_INIT;                                                                                      \
-        (void)err;                                                                                                     \
-        lb_status status_ = (expression);                                                                              \
-        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);               \
-    } while (0)
-
 /* ---- a writev(2) that fails ------------------------------------------------------------------------------------------- */
 
 static struct {

@@ -9,14 +9,6 @@
 
 static const float sample[6] = {1, 2, 3, 4, 5, 6};
 
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        lb_err err = LB_ERR_INIT;                                                                                      \
-        (void)err;                                                                                                     \
-        lb_status status_ = (expression);                                                                              \
-        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);               \
-    } while (0)
-
 /* Blob number `seed`: sizes on both sides of every border. */
 static unsigned char *blob_of(unsigned seed, size_t *size)
 {

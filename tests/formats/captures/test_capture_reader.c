@@ -4,14 +4,6 @@
 
 #include <pthread.h>
 
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        lb_err err = LB_ERR_INIT;                                                                                      \
-        (void)err;                                                                                                     \
-        lb_status status_ = (expression);                                                                              \
-        if (status_ != LB_OK) fail_msg("%s: %s: %s", #expression, lb_status_name(status_), err.message);               \
-    } while (0)
-
 static uint32_t find_name(const lb_program *p, const char *name)
 {
     for (uint32_t i = 0; i < p->n_values; i++)
