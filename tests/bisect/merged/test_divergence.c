@@ -13,6 +13,16 @@ typedef struct side_case {
     int n, preds[MOST][3], n_preds[MOST], node[MOST];
 } side_case;
 
+/* Two sides, what their nodes are, and what leaves. */
+typedef struct pair_case {
+    side_case sides[2];
+    uint32_t n_nodes;
+    lb_node_state states[MOST];
+    lb_sink sink;
+    uint8_t blame;            /* of the first op of both; 0: as of every other, LB_BLAME_OP */
+    const uint8_t *phases[2]; /* per op; NULL: all are of one */
+} pair_case;
+
 typedef struct world {
     uint32_t first[2][MOST + 1], preds[2][3 * MOST], node_of[2][MOST], ops[2 * MOST];
     uint8_t may_differ[2][MOST];
@@ -20,48 +30,54 @@ typedef struct world {
     lb_merged merged;
 } world;
 
-static void make(world *w, const side_case sides[2], const lb_node_state *states, uint32_t n_nodes,
-                 const lb_sink *sinks, uint32_t n_sinks)
+static void make(world *w, const pair_case *c)
 {
     memset(w, 0, sizeof *w);
     uint32_t used = 0;
     for (int s = 0; s < 2; s++) {
+        const side_case *side = &c->sides[s];
         uint32_t at = 0;
-        for (int i = 0; i < sides[s].n; i++) {
+        for (int i = 0; i < side->n; i++) {
             w->first[s][i] = at;
-            for (int k = 0; k < sides[s].n_preds[i]; k++) w->preds[s][at++] = (uint32_t)sides[s].preds[i][k];
-            w->node_of[s][i] = sides[s].node[i] < 0 ? LB_NONE : (uint32_t)sides[s].node[i];
-            w->may_differ[s][i] = LB_BLAME_OP;
+            for (int k = 0; k < side->n_preds[i]; k++) w->preds[s][at++] = (uint32_t)side->preds[i][k];
+            w->node_of[s][i] = side->node[i] < 0 ? LB_NONE : (uint32_t)side->node[i];
+            w->may_differ[s][i] = i == 0 && c->blame ? c->blame : LB_BLAME_OP;
         }
-        w->first[s][sides[s].n] = at;
-        w->merged.sides[s] =
-            (lb_merged_side){(uint32_t)sides[s].n, w->first[s], w->preds[s], w->node_of[s], w->may_differ[s]};
+        w->first[s][side->n] = at;
+        w->merged.sides[s] = (lb_merged_side){(uint32_t)side->n, w->first[s],      w->preds[s],
+                                              w->node_of[s],     w->may_differ[s], c->phases[s]};
     }
-    for (uint32_t n = 0; n < n_nodes; n++) {
-        w->nodes[n].state = (uint8_t)states[n];
+    for (uint32_t n = 0; n < c->n_nodes; n++) {
+        w->nodes[n].state = (uint8_t)c->states[n];
         for (int s = 0; s < 2; s++) {
             w->nodes[n].first[s] = used;
-            for (int i = 0; i < sides[s].n; i++)
-                if (sides[s].node[i] == (int)n) w->ops[used++] = (uint32_t)i, w->nodes[n].n[s]++;
+            for (int i = 0; i < c->sides[s].n; i++)
+                if (c->sides[s].node[i] == (int)n) w->ops[used++] = (uint32_t)i, w->nodes[n].n[s]++;
         }
     }
-    w->merged.nodes = w->nodes, w->merged.n_nodes = n_nodes, w->merged.ops = w->ops;
-    w->merged.sinks = sinks, w->merged.n_sinks = n_sinks;
+    w->merged.nodes = w->nodes, w->merged.n_nodes = c->n_nodes, w->merged.ops = w->ops;
+    w->merged.sinks = &c->sink, w->merged.n_sinks = 1;
 }
 
-static const lb_sink LAST_NODE_2 = {2, false, {LB_NONE, LB_NONE}};
+static lb_divergences divergences_of(const pair_case *c)
+{
+    world w;
+    lb_divergences found;
+    make(&w, c);
+    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    return found;
+}
 
 /* x -> up (same) -> gelu | silu -> down (apart) -> add (apart) */
 static void what_one_side_alone_runs_is_listed_between_the_same_and_the_first_apart(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{4, {{0}, {0}, {1}, {2, 0}}, {0, 1, 1, 2}, {0, -1, 1, 2}},
-                                {5, {{0}, {0}, {1}, {2}, {3, 0}}, {0, 1, 1, 1, 2}, {0, -1, -1, 1, 2}}};
-    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 3, &LAST_NODE_2, 1);
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {.sides = {{4, {{0}, {0}, {1}, {2, 0}}, {0, 1, 1, 2}, {0, -1, 1, 2}},
+                                   {5, {{0}, {0}, {1}, {2}, {3, 0}}, {0, 1, 1, 1, 2}, {0, -1, -1, 1, 2}}},
+                         .n_nodes = 3,
+                         .states = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART},
+                         .sink = {2, false, {LB_NONE, LB_NONE}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 1);
     assert_int_equal(found.list[0].node, 1);
     assert_int_equal(found.list[0].n[0], 1);
@@ -76,12 +92,12 @@ static void what_one_side_alone_runs_is_listed_between_the_same_and_the_first_ap
 static void what_meets_again_is_no_divergence(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}};
-    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_SAME};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 3, &LAST_NODE_2, 1);
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {
+        .sides = {{3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}},
+        .n_nodes = 3,
+        .states = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_SAME},
+        .sink = {2, false, {LB_NONE, LB_NONE}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 0);
     assert_false(found.leads[1]);
     lb_divergences_release(&found);
@@ -91,13 +107,12 @@ static void what_meets_again_is_no_divergence(void **state)
 static void what_a_decision_reads_is_judged(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}};
-    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_SAME};
-    const lb_sink decision = {2, true, {LB_NONE, LB_NONE}};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 3, &decision, 1);
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {
+        .sides = {{3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}},
+        .n_nodes = 3,
+        .states = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_SAME},
+        .sink = {2, true, {LB_NONE, LB_NONE}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 1);
     assert_int_equal(found.list[0].node, 1);
     lb_divergences_release(&found);
@@ -107,13 +122,11 @@ static void what_a_decision_reads_is_judged(void **state)
 static void a_result_without_a_pair_is_its_own_divergence(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{2, {{0}, {0}}, {0, 1}, {0, -1}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, -1, -1}}};
-    const lb_node_state states[] = {LB_NODE_SAME};
-    const lb_sink result = {LB_NONE, false, {1, 2}};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 1, &result, 1);
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {.sides = {{2, {{0}, {0}}, {0, 1}, {0, -1}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, -1, -1}}},
+                         .n_nodes = 1,
+                         .states = {LB_NODE_SAME},
+                         .sink = {LB_NONE, false, {1, 2}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 1);
     assert_int_equal(found.list[0].node, LB_NONE);
     assert_int_equal(found.list[0].sink, 0);
@@ -125,14 +138,12 @@ static void a_result_without_a_pair_is_its_own_divergence(void **state)
 static void independent_divergences_are_all_found(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}},
-                                {4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}}};
-    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART, LB_NODE_APART};
-    const lb_sink last = {3, false, {LB_NONE, LB_NONE}};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 4, &last, 1);
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {.sides = {{4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}},
+                                   {4, {{0}, {0}, {0}, {1, 2}}, {0, 1, 1, 2}, {0, 1, 2, 3}}},
+                         .n_nodes = 4,
+                         .states = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART, LB_NODE_APART},
+                         .sink = {3, false, {LB_NONE, LB_NONE}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 2);
     assert_int_equal(found.list[0].node + found.list[1].node, 3);
     lb_divergences_release(&found);
@@ -142,14 +153,12 @@ static void independent_divergences_are_all_found(void **state)
 static void an_unknown_node_is_passed_through(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}},
-                                {4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}}};
-    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_UNKNOWN, LB_NODE_APART};
-    const lb_sink last = {3, false, {LB_NONE, LB_NONE}};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 4, &last, 1);
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {.sides = {{4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}},
+                                   {4, {{0}, {0}, {1}, {2}}, {0, 1, 1, 1}, {0, 1, 2, 3}}},
+                         .n_nodes = 4,
+                         .states = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_UNKNOWN, LB_NODE_APART},
+                         .sink = {3, false, {LB_NONE, LB_NONE}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 1);
     assert_int_equal(found.list[0].node, 1);
     lb_divergences_release(&found);
@@ -159,12 +168,12 @@ static void an_unknown_node_is_passed_through(void **state)
 static void crossed_nodes_do_not_hide_each_other(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 2, 1}}};
-    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 3, &LAST_NODE_2, 1);
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {
+        .sides = {{3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 1, 2}}, {3, {{0}, {0}, {1}}, {0, 1, 1}, {0, 2, 1}}},
+        .n_nodes = 3,
+        .states = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART},
+        .sink = {2, false, {LB_NONE, LB_NONE}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 1);
     lb_divergences_release(&found);
 }
@@ -173,14 +182,12 @@ static void crossed_nodes_do_not_hide_each_other(void **state)
 static void sources_without_a_partner_are_noted(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{2, {{0}, {0}}, {0, 1}, {-1, 0}}, {2, {{0}, {0}}, {0, 1}, {-1, 0}}};
-    const lb_node_state states[] = {LB_NODE_APART};
-    const lb_sink last = {0, false, {LB_NONE, LB_NONE}};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 1, &last, 1);
-    w.may_differ[0][0] = w.may_differ[1][0] = LB_BLAME_SOURCE;
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {.sides = {{2, {{0}, {0}}, {0, 1}, {-1, 0}}, {2, {{0}, {0}}, {0, 1}, {-1, 0}}},
+                         .n_nodes = 1,
+                         .states = {LB_NODE_APART},
+                         .sink = {0, false, {LB_NONE, LB_NONE}},
+                         .blame = LB_BLAME_SOURCE};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 1);
     assert_true(found.list[0].sources[0] && found.list[0].sources[1]);
     assert_int_equal(found.list[0].n[0] + found.list[0].n[1], 0);
@@ -192,16 +199,13 @@ static void sources_without_a_partner_are_noted(void **state)
 static void an_inner_value_that_backward_reads_again_is_no_divergence(void **state)
 {
     (void)state;
-    const side_case sides[2] = {{6, {{0}, {0}, {1}, {0}, {3}, {1, 4}}, {0, 1, 1, 1, 1, 2}, {0, 1, 2, -1, 3, 4}},
-                                {5, {{0}, {0}, {1}, {0}, {1, 3}}, {0, 1, 1, 1, 2}, {0, 1, 2, 3, 4}}};
-    const lb_node_state states[] = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART};
-    static const uint8_t phases[2][6] = {{0, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1}};
-    const lb_sink last = {4, false, {LB_NONE, LB_NONE}};
-    world w;
-    lb_divergences found;
-    make(&w, sides, states, 5, &last, 1);
-    w.merged.sides[0].phase = phases[0], w.merged.sides[1].phase = phases[1];
-    assert_int_equal(lb_divergences_find(&w.merged, &found, NULL), LB_OK);
+    const pair_case c = {.sides = {{6, {{0}, {0}, {1}, {0}, {3}, {1, 4}}, {0, 1, 1, 1, 1, 2}, {0, 1, 2, -1, 3, 4}},
+                                   {5, {{0}, {0}, {1}, {0}, {1, 3}}, {0, 1, 1, 1, 2}, {0, 1, 2, 3, 4}}},
+                         .n_nodes = 5,
+                         .states = {LB_NODE_SAME, LB_NODE_APART, LB_NODE_SAME, LB_NODE_APART, LB_NODE_APART},
+                         .sink = {4, false, {LB_NONE, LB_NONE}},
+                         .phases = {(const uint8_t[]){0, 0, 0, 1, 1, 1}, (const uint8_t[]){0, 0, 0, 1, 1}}};
+    lb_divergences found = divergences_of(&c);
     assert_int_equal(found.n, 1);
     assert_int_equal(found.list[0].node, 3);
     assert_false(found.leads[1]);

@@ -9,6 +9,8 @@ typedef struct step {
     uint32_t x0, last;             /* first and last bf16 value of the iteration */
     uint32_t cast, gram[2], write; /* ops */
     uint32_t other, other_write;   /* AdamW's parameter */
+    lb_flow *flow;
+    lb_muon muon;
 } step;
 
 static uint32_t fresh(step *t, lb_dtype dtype, int64_t rows, int64_t columns)
@@ -82,21 +84,27 @@ static step build(bool gram)
     return t;
 }
 
-static void find(const step *t, lb_flow **flow, lb_muon *muon)
+static step built(bool gram)
 {
-    assert_int_equal(lb_flow_new(t->s.p, flow, NULL), LB_OK);
-    assert_int_equal(lb_muon_find(t->s.p, *flow, muon, NULL), LB_OK);
+    step t = build(gram);
+    assert_int_equal(lb_flow_new(t.s.p, &t.flow, NULL), LB_OK);
+    assert_int_equal(lb_muon_find(t.s.p, t.flow, &t.muon, NULL), LB_OK);
+    return t;
+}
+
+static void close_step(step *t)
+{
+    lb_muon_release(&t->muon);
+    lb_flow_free(t->flow);
+    lb_program_free(t->s.p);
 }
 
 static void chained_gram_products_are_muon(void **state)
 {
     (void)state;
-    step t = build(true);
-    lb_flow *flow;
-    lb_muon muon;
-    find(&t, &flow, &muon);
-    assert_int_equal(muon.n, 1);
-    const lb_muon_slice *slice = &muon.slices[0];
+    step t = built(true);
+    assert_int_equal(t.muon.n, 1);
+    const lb_muon_slice *slice = &t.muon.slices[0];
     assert_int_equal(slice->grams, 2);
     assert_int_equal(slice->first_gram, t.gram[0]);
     assert_int_equal(slice->write, t.write);
@@ -107,57 +115,42 @@ static void chained_gram_products_are_muon(void **state)
     for (uint32_t i = 0; i < slice->n_ops; i++) assert_int_not_equal(slice->ops[i], t.other_write);
     uint32_t group;
     assert_true(lb_muon_sibling_rate(t.s.p, &group) == 0.003);
-    lb_muon_release(&muon);
-    lb_flow_free(flow);
-    lb_program_free(t.s.p);
+    close_step(&t);
 }
 
 static void a_class_name_alone_is_no_muon(void **state)
 {
     (void)state;
-    step t = build(false);
-    lb_flow *flow;
-    lb_muon muon;
-    find(&t, &flow, &muon);
-    assert_int_equal(muon.n, 0);
-    lb_muon_release(&muon);
-    lb_flow_free(flow);
-    lb_program_free(t.s.p);
+    step t = built(false);
+    assert_int_equal(t.muon.n, 0);
+    close_step(&t);
 }
 
 static void f32_widens_what_lives_inside_only(void **state)
 {
     (void)state;
-    step t = build(true);
-    lb_flow *flow;
-    lb_muon muon;
+    step t = built(true);
     lb_program *out;
     uint32_t *origin;
     bool chosen = true;
-    find(&t, &flow, &muon);
-    assert_int_equal(lb_pass_muon_wide(t.s.p, flow, &muon, &chosen, &out, &origin, NULL), LB_OK);
+    assert_int_equal(lb_pass_muon_wide(t.s.p, t.flow, &t.muon, &chosen, &out, &origin, NULL), LB_OK);
     assert_int_equal(out->n_ops, t.s.p->n_ops);
     for (uint32_t v = 0; v < out->n_values; v++) assert_int_equal(out->values[v].dtype, LB_F32);
     assert_int_equal(lb_op_args(out, &out->ops[t.cast])[1].u.i, LB_F32);
     assert_int_equal(lb_op_args(t.s.p, &t.s.p->ops[t.cast])[1].u.i, LB_BF16);
     free(origin);
     lb_program_free(out);
-    lb_muon_release(&muon);
-    lb_flow_free(flow);
-    lb_program_free(t.s.p);
+    close_step(&t);
 }
 
 static void adamw_takes_the_place_of_the_slice(void **state)
 {
     (void)state;
-    step t = build(true);
-    lb_flow *flow;
-    lb_muon muon;
+    step t = built(true);
     lb_program *out;
     uint32_t *origin;
     bool chosen = true;
-    find(&t, &flow, &muon);
-    assert_int_equal(lb_pass_muon_adamw(t.s.p, flow, &muon, &chosen, &out, &origin, NULL), LB_OK);
+    assert_int_equal(lb_pass_muon_adamw(t.s.p, t.flow, &t.muon, &chosen, &out, &origin, NULL), LB_OK);
     assert_int_equal(small_find(out, "aten::mm", 0), LB_NONE);
     uint32_t adamw = small_maker(out, t.new_w);
     const lb_op *op = &out->ops[adamw];
@@ -173,9 +166,7 @@ static void adamw_takes_the_place_of_the_slice(void **state)
     assert_int_not_equal(small_find(out, "aten::mul_.Tensor", 0), LB_NONE); /* the other parameter */
     free(origin);
     lb_program_free(out);
-    lb_muon_release(&muon);
-    lb_flow_free(flow);
-    lb_program_free(t.s.p);
+    close_step(&t);
 }
 
 int main(void)
