@@ -333,6 +333,7 @@ COMPOSITE(depthwise_conv)
 #define COPIED(NAME, ARGS, SAMPLES)                                                                                    \
     {.name = "aten::" NAME, .args = ARGS, .kernel = copied, .flags = LB_ROW_VIEW | LB_ROW_EXACT, .samples = SAMPLES},
 #define CAST "non_blocking copy memory_format"
+#define TRANSPOSED "input! weight! bias stride padding output_padding groups dilation"
 #define USUAL "input! weight! bias stride padding dilation groups"
 #define FLAGS_ " benchmark deterministic allow_tf32"
 
@@ -367,12 +368,9 @@ const lb_op_row lb_rows_composite[] = {
     CONV("conv1d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv1d word")
     CONV("conv2d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv2d word")
     CONV("conv3d.padding", USUAL, conv, LB_TERMS(KERNEL, 1), "convolution conv3d word")
-    CONV("conv_transpose1d", "input! weight! bias stride padding output_padding groups dilation", conv_transpose,
-         LB_TERMS(TRANSPOSED, 1), "convolution conv1d transposed")
-    CONV("conv_transpose2d.input", "input! weight! bias stride padding output_padding groups dilation", conv_transpose,
-         LB_TERMS(TRANSPOSED, 1), "convolution conv2d transposed")
-    CONV("conv_transpose3d.input", "input! weight! bias stride padding output_padding groups dilation", conv_transpose,
-         LB_TERMS(TRANSPOSED, 1), "convolution conv3d transposed")
+    CONV("conv_transpose1d", TRANSPOSED, conv_transpose, LB_TERMS(TRANSPOSED, 1), "convolution conv1d transposed")
+    CONV("conv_transpose2d.input", TRANSPOSED, conv_transpose, LB_TERMS(TRANSPOSED, 1), "convolution conv2d transposed")
+    CONV("conv_transpose3d.input", TRANSPOSED, conv_transpose, LB_TERMS(TRANSPOSED, 1), "convolution conv3d transposed")
     CONV("cudnn_convolution", "self! weight! padding stride dilation groups" FLAGS_, cudnn_conv,
          LB_TERMS(KERNEL, 1), "convolution cudnn")
     CONV("cudnn_convolution_transpose", "self! weight! padding output_padding stride dilation groups" FLAGS_, cudnn_transpose,

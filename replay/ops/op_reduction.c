@@ -230,15 +230,19 @@ static lb_status norm_over(lb_call *call, double p, uint32_t reduced)
     return lb_frame_end(&f);
 }
 
-static lb_status vector_norm(lb_call *call)
-{
-    return norm_over(call, lb_call_float(call, 1, 2), lb_fold_dims(call, 2, lb_call_tensor(call, 0)->layout.ndim));
-}
-
-static lb_status norm_all(lb_call *call)
+/* All terms are positive, so that the op is its own twin, and the root halves relative errors. */
+static lb_status norm_run(lb_call *call, uint32_t dims_arg)
 {
     return norm_over(call, lb_call_float(call, 1, 2),
-                     lb_fold_dims(call, NO_DIMS, lb_call_tensor(call, 0)->layout.ndim));
+                     lb_fold_dims(call, dims_arg, lb_call_tensor(call, 0)->layout.ndim));
+}
+static lb_status vector_norm(lb_call *call)
+{
+    return norm_run(call, 2);
+}
+static lb_status norm_all(lb_call *call)
+{
+    return norm_run(call, NO_DIMS);
 }
 
 /* ---- variance ---------------------------------------------------------------------------------------------------- */
@@ -395,102 +399,31 @@ static lb_status count_nonzero(lb_call *call)
 
 #define SUM LB_ROW_REDUCTION
 #define SQUARES (LB_ROW_REDUCTION | LB_ROW_SQUARES)
+#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                                 \
+    ROW_OF(NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, FLAGS, SAMPLES)
+#define NORM(NAME, ARGS, KERNEL, SAMPLES) ROW_OF(NAME, ARGS, KERNEL, KERNEL, 4, SQUARES, SAMPLES)
+#define ROW_OF(NAME, ARGS, KERNEL, TWIN, ROUNDINGS, FLAGS, SAMPLES)                                                    \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .twin = TWIN,                                                                                                     \
+     LB_SUMS(ROUNDINGS, LB_TERMS_USUAL),                                                                               \
+     .flags = FLAGS,                                                                                                   \
+     .samples = SAMPLES}
 const lb_op_row lb_rows_reduction[] = {
-    {.name = "aten::sum",
-     .args = "self! dtype",
-     LB_COMPUTED_BY(sum),
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .flags = SUM,
-     .samples = "sum"},
-    {.name = "aten::sum.dim_IntList",
-     .args = "self! dim keepdim dtype",
-     LB_COMPUTED_BY(sum_dim),
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .flags = SUM,
-     .samples = "sum_dim"},
-    {.name = "aten::nansum",
-     .args = "self! dim keepdim dtype",
-     LB_COMPUTED_BY(nansum),
-     .roundings = 1,
-     .roundings_per_term = 1,
-     .flags = SUM,
-     .samples = "nansum"},
-    {.name = "aten::mean",
-     .args = "self! dtype",
-     LB_COMPUTED_BY(mean),
-     .roundings = 2,
-     .roundings_per_term = 1,
-     .flags = SUM,
-     .samples = "mean"},
-    {.name = "aten::mean.dim",
-     .args = "self! dim keepdim dtype",
-     LB_COMPUTED_BY(mean_dim),
-     .roundings = 2,
-     .roundings_per_term = 1,
-     .flags = SUM,
-     .samples = "mean_dim"},
-    /* all terms positive (the op is its own twin), and the root halves relative errors */
-    {.name = "aten::linalg_vector_norm",
-     .args = "self! ord dim keepdim dtype",
-     .kernel = vector_norm,
-     .twin = vector_norm,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .flags = SQUARES,
-     .samples = "vector_norm"},
-    {.name = "aten::norm.Scalar",
-     .args = "self! p",
-     .kernel = norm_all,
-     .twin = norm_all,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .flags = SQUARES,
-     .samples = "norm"},
-    {.name = "aten::norm.ScalarOpt_dim",
-     .args = "self! p dim keepdim",
-     .kernel = vector_norm,
-     .twin = vector_norm,
-     .roundings = 4,
-     .roundings_per_term = 1,
-     .flags = SQUARES,
-     .samples = "norm_dim"},
-    {.name = "aten::var.correction",
-     .args = "self! dim correction keepdim",
-     LB_COMPUTED_BY(var),
-     .roundings = 2,
-     .roundings_per_term = 1,
-     .flags = SQUARES,
-     .samples = "var"},
-    {.name = "aten::std.correction",
-     .args = "self! dim correction keepdim",
-     LB_COMPUTED_BY(std),
-     .roundings = 2,
-     .roundings_per_term = 1,
-     .flags = SQUARES,
-     .samples = "var"},
-    {.name = "aten::var_mean.correction",
-     .args = "self! dim correction keepdim",
-     LB_COMPUTED_BY(var),
-     .roundings = 2,
-     .roundings_per_term = 1,
-     .flags = SQUARES,
-     .samples = "var"},
-    {.name = "aten::std_mean.correction",
-     .args = "self! dim correction keepdim",
-     LB_COMPUTED_BY(std),
-     .roundings = 2,
-     .roundings_per_term = 1,
-     .flags = SQUARES,
-     .samples = "var"},
-    {.name = "aten::logsumexp",
-     .args = "self! dim keepdim",
-     LB_COMPUTED_BY(logsumexp),
-     .roundings = 6,
-     .roundings_per_term = 1,
-     .flags = SUM,
-     .samples = "logsumexp"},
+    ROW("sum", "self! dtype", sum, 1, SUM, "sum"),
+    ROW("sum.dim_IntList", "self! dim keepdim dtype", sum_dim, 1, SUM, "sum_dim"),
+    ROW("nansum", "self! dim keepdim dtype", nansum, 1, SUM, "nansum"),
+    ROW("mean", "self! dtype", mean, 2, SUM, "mean"),
+    ROW("mean.dim", "self! dim keepdim dtype", mean_dim, 2, SUM, "mean_dim"),
+    NORM("linalg_vector_norm", "self! ord dim keepdim dtype", vector_norm, "vector_norm"),
+    NORM("norm.Scalar", "self! p", norm_all, "norm"),
+    NORM("norm.ScalarOpt_dim", "self! p dim keepdim", vector_norm, "norm_dim"),
+    ROW("var.correction", "self! dim correction keepdim", var, 2, SQUARES, "var"),
+    ROW("std.correction", "self! dim correction keepdim", std, 2, SQUARES, "var"),
+    ROW("var_mean.correction", "self! dim correction keepdim", var, 2, SQUARES, "var"),
+    ROW("std_mean.correction", "self! dim correction keepdim", std, 2, SQUARES, "var"),
+    ROW("logsumexp", "self! dim keepdim", logsumexp, 6, SUM, "logsumexp"),
     {.name = "aten::count_nonzero",
      .args = "self! dim",
      .kernel = count_nonzero,

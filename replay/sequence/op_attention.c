@@ -60,25 +60,20 @@ ATTENTION(backward, dao_ragged_backward, .query = AT(1), .out = AT(4), .lse = AT
           .refused = {AT(19)}, .first = 1, .corner = LB_BOTTOM_RIGHT, .tokens_first = true, .lse_plus_inf = true,
           .ragged_lse_by_head = true)
 
-#define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                                          \
-    {.name = "aten::" NAME,                                                                                            \
+#define NAMED(NAME, ARGS, ID, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                                        \
+    {.name = NAME,                                                                                                     \
      .args = ARGS,                                                                                                     \
      LB_COMPUTED_BY(ID),                                                                                               \
      LB_SUMS(ROUNDINGS, TERMS),                                                                                        \
      .flags = LB_ROW_REDUCTION | (FLAGS),                                                                              \
      .kernels = "openblas",                                                                                            \
      .samples = SAMPLES}
+#define ROW(NAME, ...) NAMED("aten::" NAME, __VA_ARGS__)
 #define DOT "_scaled_dot_product_"
 #define GIVEN LB_ROW_GIVEN(2, 7)
 #define QKV "query! key! value! "
 #define DAO(NAME, ARGS, ID, ROUNDINGS, TERMS, FLAGS)                                                                   \
-    {.name = "flash_attn::_flash_attn_" NAME,                                                                          \
-     .args = ARGS,                                                                                                     \
-     LB_COMPUTED_BY(ID),                                                                                               \
-     LB_SUMS(ROUNDINGS, TERMS),                                                                                        \
-     .flags = LB_ROW_REDUCTION | (FLAGS),                                                                              \
-     .kernels = "openblas",                                                                                            \
-     .samples = "custom"}
+    NAMED("flash_attn::_flash_attn_" NAME, ARGS, ID, ROUNDINGS, FLAGS, TERMS, "custom")
 #define WINDOW "dropout_p softmax_scale causal window_size_left window_size_right softcap alibi_slopes "
 #define BORDERS "cu_seqlens_q! cu_seqlens_k! max_seqlen_q max_seqlen_k "
 const lb_op_row lb_rows_attention[] = {
