@@ -222,7 +222,7 @@ static void write_fused(fuse *f, lb_rewrite *rw, uint32_t op, const char *kernel
     free(list);
 }
 
-static lb_status rewrite(fuse *f, const char *kernel, lb_program **out, uint32_t **origin, lb_err *err)
+static lb_status rewrite(fuse *f, const char *kernel, lb_passed *out, lb_err *err)
 {
     lb_rewrite rw;
     LB_TRY(lb_rewrite_init(&rw, f->in, err));
@@ -233,7 +233,7 @@ static lb_status rewrite(fuse *f, const char *kernel, lb_program **out, uint32_t
         else if (!f->going[i])
             lb_rewrite_keep(&rw, i);
     }
-    return lb_rewrite_finish(&rw, out, origin, err);
+    return lb_rewrite_finish(&rw, &out->program, &out->origin, err);
 }
 
 static lb_status find_letters(const fuse *f, lb_blocks *blocks, lb_err *err)
@@ -241,14 +241,14 @@ static lb_status find_letters(const fuse *f, lb_blocks *blocks, lb_err *err)
     return lb_blocks_find(f->in, f->trace.flow, blocks, err);
 }
 
-lb_status lb_pass_fuse(const lb_program *in, const uint32_t *origin, const lb_swap *swaps, uint32_t n_swaps,
-                       uint32_t which, lb_program **out, uint32_t **new_origin, uint32_t *touched, lb_err *err)
+lb_status lb_pass_fuse(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
+                       uint32_t which, lb_passed *out, lb_err *err)
 {
-    fuse f = {.in = in, .origin = origin, .trace = {.program = in}};
+    fuse f = {.in = in, .origin = given, .trace = {.program = in}};
     lb_blocks blocks = {0};
     lb_composite_kind kind;
     const char *kernel, *ignored;
-    *touched = 0;
+    *out = (lb_passed){0};
     lb_status status = lb_flow_new(in, &f.trace.flow, err);
     if (status == LB_OK) status = lb_composites_find(in, &f.found, err);
     f.chosen = calloc(f.found.n + 1, 1), f.dropped = calloc(f.found.n + 1, 1);
@@ -264,8 +264,8 @@ lb_status lb_pass_fuse(const lb_program *in, const uint32_t *origin, const lb_sw
         if (status == LB_OK && other == kind) status = choose(&f, &swaps[s], &other, &ignored, blocks.letters, 0, err);
     }
     for (uint32_t i = 0; status == LB_OK && kernel && i < f.found.n; i++)
-        if (f.chosen[i] && may_fuse(&f, &f.found.rows[i])) mark_going(&f, i), ++*touched;
-    if (status == LB_OK) status = rewrite(&f, kernel ? kernel : "", out, new_origin, err);
+        if (f.chosen[i] && may_fuse(&f, &f.found.rows[i])) mark_going(&f, i), out->touched++;
+    if (status == LB_OK) status = rewrite(&f, kernel ? kernel : "", out, err);
     lb_blocks_release(&blocks);
     free(f.chosen);
     free(f.dropped);

@@ -8,14 +8,14 @@
 #ifndef LB_REPLAY_FUSE_H
 #define LB_REPLAY_FUSE_H
 
+#include "passes.h"
 #include "recogniser.h"
 
 #include <lastbit/replay.h>
 
-/* Of swaps that select the same composite the later counts: this is what swap `which` still has to say. `origin`: of `in`, or NULL.
- * As lb_pass_apply otherwise; `*touched` counts composites that were fused. */
-lb_status lb_pass_fuse(const lb_program *in, const uint32_t *origin, const lb_swap *swaps, uint32_t n_swaps,
-                       uint32_t which, lb_program **out, uint32_t **new_origin, uint32_t *touched, lb_err *err);
+/* Of swaps that select the same composite the later counts: this is what swap `which` still has to say. As lb_pass_apply otherwise. */
+lb_status lb_pass_fuse(const lb_program *in, const uint32_t *given, const lb_swap *swaps, uint32_t n_swaps,
+                       uint32_t which, lb_passed *out, lb_err *err);
 
 /* "KIND=KERNEL" or "SEL=KIND[:KERNEL]" as the command line splits it -> kind and kernel; on: the kernel that stands for it, off and
  * eager: NULL, nothing is fused. The kernel points into the swap, or is a constant. */

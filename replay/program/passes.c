@@ -7,22 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static lb_status unchanged(const lb_program *in, lb_program **out, uint32_t **origin, lb_err *err)
+static lb_status unchanged(const lb_program *in, lb_passed *out, lb_err *err)
 {
-    *out = lb_program_copy(in);
-    *origin = malloc(((size_t)in->n_ops + 1) * sizeof **origin);
-    if (!*out || !*origin) {
-        lb_program_free(*out);
-        free(*origin);
-        *out = NULL, *origin = NULL;
+    out->program = lb_program_copy(in);
+    out->origin = malloc(((size_t)in->n_ops + 1) * sizeof *out->origin);
+    if (!out->program || !out->origin) {
+        lb_program_free(out->program);
+        free(out->origin);
+        *out = (lb_passed){0};
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
-    for (uint32_t i = 0; i < in->n_ops; i++) (*origin)[i] = i;
+    for (uint32_t i = 0; i < in->n_ops; i++) out->origin[i] = i;
     return LB_OK;
 }
 
-static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_selector *selector, lb_program **out,
-                            uint32_t **origin, uint32_t *touched, lb_err *err)
+static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_selector *selector, lb_passed *out,
+                            lb_err *err)
 {
     lb_blocks blocks = {0};
     LB_TRY(lb_blocks_find(in, flow, &blocks, err));
@@ -34,18 +34,18 @@ static lb_status apply_skip(const lb_program *in, const lb_flow *flow, const lb_
         for (uint32_t k = 0; k < n; k++) below |= lb_scope_within(in, s, scopes[k]);
         if (!below && lb_selector_scope(selector, in, s, blocks.letters)) scopes[n++] = s;
     }
-    *touched = n;
+    out->touched = n;
     if (status == LB_OK && n)
-        status = lb_pass_skip(in, scopes, n, out, origin, err);
+        status = lb_pass_skip(in, scopes, n, &out->program, &out->origin, err);
     else if (status == LB_OK)
-        status = unchanged(in, out, origin, err);
+        status = unchanged(in, out, err);
     free(scopes);
     lb_blocks_release(&blocks);
     return status;
 }
 
 static lb_status apply_muon(const lb_program *in, const lb_flow *flow, const lb_selector *selector,
-                            const char *argument, lb_program **out, uint32_t **origin, uint32_t *touched, lb_err *err)
+                            const char *argument, lb_passed *out, lb_err *err)
 {
     lb_muon muon;
     lb_blocks blocks = {0};
@@ -55,25 +55,23 @@ static lb_status apply_muon(const lb_program *in, const lb_flow *flow, const lb_
     if (status == LB_OK && !chosen) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t s = 0; s < muon.n && status == LB_OK; s++) {
         chosen[s] = lb_selector_scope(selector, in, muon.slices[s].scope, blocks.letters);
-        *touched += chosen[s];
+        out->touched += chosen[s];
     }
-    if (status == LB_OK && !*touched)
-        status = unchanged(in, out, origin, err);
+    if (status == LB_OK && !out->touched)
+        status = unchanged(in, out, err);
     else if (status == LB_OK && !strcmp(argument, "f32"))
-        status = lb_pass_muon_wide(in, flow, &muon, chosen, out, origin, err);
+        status = lb_pass_muon_wide(in, flow, &muon, chosen, &out->program, &out->origin, err);
     else if (status == LB_OK)
-        status = lb_pass_muon_adamw(in, flow, &muon, chosen, out, origin, err);
+        status = lb_pass_muon_adamw(in, flow, &muon, chosen, &out->program, &out->origin, err);
     free(chosen);
     lb_blocks_release(&blocks);
     lb_muon_release(&muon);
     return status;
 }
 
-lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_swap *swap, lb_capture *capture,
-                        lb_program **out, uint32_t **origin, uint32_t *touched, lb_err *err)
+lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_swap *swap, lb_passed *out, lb_err *err)
 {
-    (void)capture;
-    *out = NULL, *origin = NULL, *touched = 0;
+    *out = (lb_passed){0};
     if (swap->kind != LB_SWAP_SKIP && swap->kind != LB_SWAP_MUON && swap->kind != LB_SWAP_UPDATE)
         return lb_fail(err, LB_ERR_INVALID, "swap %d is no pass", (int)swap->kind);
     if (swap->kind == LB_SWAP_MUON && strcmp(swap->argument, "f32") && strcmp(swap->argument, "adamw"))
@@ -83,11 +81,11 @@ lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_sw
     LB_TRY(lb_selector_new(swap->selector, &selector, err));
     lb_status status = lb_flow_new(in, &flow, err);
     if (status == LB_OK && swap->kind == LB_SWAP_SKIP)
-        status = apply_skip(in, flow, selector, out, origin, touched, err);
+        status = apply_skip(in, flow, selector, out, err);
     else if (status == LB_OK && swap->kind == LB_SWAP_UPDATE)
-        status = lb_pass_update(in, given, flow, selector, swap->argument, out, origin, touched, err);
+        status = lb_pass_update(in, given, flow, selector, swap->argument, out, err);
     else if (status == LB_OK)
-        status = apply_muon(in, flow, selector, swap->argument, out, origin, touched, err);
+        status = apply_muon(in, flow, selector, swap->argument, out, err);
     lb_flow_free(flow);
     lb_selector_free(selector);
     return status;

@@ -30,19 +30,22 @@
 struct lb_flow;
 struct lb_selector;
 
-/* Applies LB_SWAP_SKIP, LB_SWAP_MUON or LB_SWAP_UPDATE to one step; other kinds are LB_ERR_INVALID. `*out` and `*origin`
- * (out->n_ops rows, malloc'ed) are the caller's. A selector that selects nothing in this program gives a plain copy and *touched 0, which is
- * no failure: the caller decides over the whole window. `*touched`: scopes skipped, or parameters whose update changed.
- * `capture` is used for bytes that a decision needs (may be NULL). `given`: the recorded row of each op of `in`, where passes before it
- * moved them; NULL: `in` is the recorded program.
+/* What a pass made; program and origin (program->n_ops rows, malloc'ed) are the caller's. */
+typedef struct lb_passed {
+    lb_program *program;
+    uint32_t *origin;
+    uint32_t touched; /* scopes skipped, parameters whose update changed, or composites fused */
+} lb_passed;
+
+/* Applies LB_SWAP_SKIP, LB_SWAP_MUON or LB_SWAP_UPDATE to one step; other kinds are LB_ERR_INVALID. A selector that selects nothing in
+ * this program gives a plain copy and 0 touched, which is no failure: the caller decides over the whole window. `given`: the recorded row
+ * of each op of `in`, where passes before it moved them; NULL: `in` is the recorded program.
  * Fails with LB_ERR_INVALID (bad selector or argument), LB_ERR_UNSUPPORTED (the structure cannot be swapped; says why). */
-lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_swap *swap, lb_capture *capture,
-                        lb_program **out, uint32_t **origin, uint32_t *touched, lb_err *err);
+lb_status lb_pass_apply(const lb_program *in, const uint32_t *given, const lb_swap *swap, lb_passed *out, lb_err *err);
 
 /* The passes by themselves (`scopes`, `slices`: what to change), see skip.c, update.c and muon.h. */
 lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const struct lb_flow *flow,
-                         const struct lb_selector *selector, const char *argument, lb_program **out, uint32_t **origin,
-                         uint32_t *touched, lb_err *err);
+                         const struct lb_selector *selector, const char *argument, lb_passed *out, lb_err *err);
 lb_status lb_pass_skip(const lb_program *in, const uint32_t *scopes, uint32_t n_scopes, lb_program **out,
                        uint32_t **origin, lb_err *err);
 

@@ -149,9 +149,10 @@ static bool writes_any(const lb_program *p, const uint8_t *updates, uint32_t i, 
     return false;
 }
 
-static lb_status write_all(const lb_program *in, const uint8_t *updates, written *rows, uint32_t n, double factor,
-                           lb_program **out, uint32_t **origin, lb_err *err)
+static lb_status write_all(const lb_program *in, const uint8_t *updates, written *rows, double factor, lb_passed *out,
+                           lb_err *err)
 {
+    const uint32_t n = out->touched;
     lb_rewrite rw;
     int64_t fresh = 0;
     for (uint32_t v = 0; v < in->n_values; v++)
@@ -165,12 +166,11 @@ static lb_status write_all(const lb_program *in, const uint8_t *updates, written
         for (uint32_t k = 0; k < n; k++)
             if (rows[k].last == i) add_scaling(&rw, &rows[k], factor);
     }
-    return lb_rewrite_finish(&rw, out, origin, err);
+    return lb_rewrite_finish(&rw, &out->program, &out->origin, err);
 }
 
 lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const struct lb_flow *flow,
-                         const lb_selector *selector, const char *argument, lb_program **out, uint32_t **origin,
-                         uint32_t *touched, lb_err *err)
+                         const lb_selector *selector, const char *argument, lb_passed *out, lb_err *err)
 {
     char *end;
     const double factor = strtod(argument, &end);
@@ -186,8 +186,8 @@ lb_status lb_pass_update(const lb_program *in, const uint32_t *given, const stru
     if (status == LB_OK)
         status = single ? collect_ops(in, given, selector, &rows, &n, err)
                         : collect(in, updates, selector, blocks.letters, &rows, &n, err);
-    *touched = n;
-    if (status == LB_OK) status = write_all(in, updates, rows, n, factor, out, origin, err);
+    out->touched = n;
+    if (status == LB_OK) status = write_all(in, updates, rows, factor, out, err);
     free(rows);
     free(updates);
     lb_blocks_release(&blocks);

@@ -28,13 +28,12 @@ static lb_status fuse_program(lb_rank_run *r, fusion *f, lb_err *err)
     const lb_plan *plan = r->plan;
     const lb_program *program = r->programs[0]->program;
     for (uint32_t i = 0; i < plan->n_swaps && i < LB_RANK_RUN_SWAPS; i++) {
-        lb_program *next = NULL;
-        uint32_t *origin = NULL, touched = 0;
+        lb_passed fused;
         if (plan->swaps[i].kind != LB_SWAP_FUSE) continue;
         if (f->program || r->n_programs > 1)
             return lb_fail(err, LB_ERR_UNSUPPORTED, "one fusion at a time, on one rank");
-        LB_TRY(lb_pass_fuse(program, NULL, plan->swaps, plan->n_swaps, i, &next, &origin, &touched, err));
-        f->program = next, f->origin = origin, r->touched[i] = touched;
+        LB_TRY(lb_pass_fuse(program, NULL, plan->swaps, plan->n_swaps, i, &fused, err));
+        f->program = fused.program, f->origin = fused.origin, r->touched[i] = fused.touched;
     }
     if (!f->program) return LB_OK;
     return lb_prepare(f->program, program, f->origin, &f->prepared, err);

@@ -152,22 +152,21 @@ static lb_status transform(session *s, const lb_prepared *recorded, rank_step *o
     const lb_plan *plan = s->run.plan;
     for (uint32_t i = 0; i < plan->n_swaps; i++) {
         if (!lb_swap_is_structural(plan->swaps[i].kind)) continue;
-        lb_program *next = NULL;
-        uint32_t *origin = NULL, touched = 0;
+        lb_passed next;
         const lb_program *in = out->program ? out->program : recorded->program;
         if (plan->swaps[i].kind == LB_SWAP_FUSE)
-            LB_TRY(lb_pass_fuse(in, out->origin, plan->swaps, plan->n_swaps, i, &next, &origin, &touched, err));
+            LB_TRY(lb_pass_fuse(in, out->origin, plan->swaps, plan->n_swaps, i, &next, err));
         else
-            LB_TRY(lb_pass_apply(in, out->origin, &plan->swaps[i], s->replay->capture, &next, &origin, &touched, err));
-        if (plan->touched) plan->touched[i] += touched;
-        if (touched) note_rate(s, in, &plan->swaps[i]);
-        out->changed |= touched && i >= plan->n_common;
-        for (uint32_t o = 0; out->origin && o < next->n_ops; o++)
-            if (origin[o] != LB_NONE) origin[o] = out->origin[origin[o]];
+            LB_TRY(lb_pass_apply(in, out->origin, &plan->swaps[i], &next, err));
+        if (plan->touched) plan->touched[i] += next.touched;
+        if (next.touched) note_rate(s, in, &plan->swaps[i]);
+        out->changed |= next.touched && i >= plan->n_common;
+        for (uint32_t o = 0; out->origin && o < next.program->n_ops; o++)
+            if (next.origin[o] != LB_NONE) next.origin[o] = out->origin[next.origin[o]];
         lb_program_free(out->program);
         free(out->origin);
-        out->program = next;
-        out->origin = origin;
+        out->program = next.program;
+        out->origin = next.origin;
     }
     if (!out->program) return LB_OK;
     LB_TRY(lb_prepare(out->program, recorded->program, out->origin, &out->own, err));

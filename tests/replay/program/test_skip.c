@@ -204,23 +204,22 @@ static void selectors_name_modules_and_blocks(void **state)
 {
     (void)state;
     step t = build();
-    lb_program *out;
-    uint32_t *origin, touched;
+    lb_passed out;
     static const struct {
         const char *selector;
         uint32_t touched;
     } cases[] = {{"layer=layers.0", 1}, {"block=D", 2}, {"block=E", 0}, {"class=FancyMLP", 1}, {"layer=layers", 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lb_swap swap = {LB_SWAP_SKIP, cases[i].selector, ""};
-        assert_int_equal(lb_pass_apply(t.s.p, NULL, &swap, NULL, &out, &origin, &touched, NULL), LB_OK);
-        assert_int_equal(touched, cases[i].touched);
-        free(origin);
-        lb_program_free(out);
+        assert_int_equal(lb_pass_apply(t.s.p, NULL, &swap, &out, NULL), LB_OK);
+        assert_int_equal(out.touched, cases[i].touched);
+        free(out.origin);
+        lb_program_free(out.program);
     }
     lb_err err = LB_ERR_INIT;
     lb_swap bad = {LB_SWAP_SKIP, "layer=(", ""}, other = {LB_SWAP_ORDER, "", "ring"};
-    assert_int_equal(lb_pass_apply(t.s.p, NULL, &bad, NULL, &out, &origin, &touched, &err), LB_ERR_INVALID);
-    assert_int_equal(lb_pass_apply(t.s.p, NULL, &other, NULL, &out, &origin, &touched, NULL), LB_ERR_INVALID);
+    assert_int_equal(lb_pass_apply(t.s.p, NULL, &bad, &out, &err), LB_ERR_INVALID);
+    assert_int_equal(lb_pass_apply(t.s.p, NULL, &other, &out, NULL), LB_ERR_INVALID);
     lb_program_free(t.s.p);
 }
 
