@@ -103,11 +103,20 @@ static double score_terms(const lb_attention_head *h, const double *q, const dou
     return t;
 }
 
-/* With t_j besides |score - max|, y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. `t` holds the keys. */
-static void twin_head(const lb_attention_call *a, const double *q, const double *k, const double *v, const double *mask,
-                      double *scores, double *t, double *sum, double *y, double *lse)
+/* What one head reads, and where it writes and computes: `terms` has room for the keys, in f64. */
+typedef struct head_inputs {
+    const void *q, *k, *v, *mask;
+} head_inputs;
+typedef struct head_outputs {
+    void *scores, *terms, *sum, *y, *lse;
+} head_outputs;
+
+/* With t_j besides |score - max|, y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. */
+static void twin_head(const lb_attention_call *a, const head_inputs *in, const head_outputs *out)
 {
     const lb_attention_head *h = &a->h;
+    const double *q = in->q, *k = in->k, *v = in->v, *mask = in->mask;
+    double *scores = out->scores, *t = out->terms, *sum = out->sum, *y = out->y, *lse = out->lse;
     double rounding = a->form->wide ? 1 : lb_twin_scale(a->frame.call, a->form->query - 1u), least = underflow(a);
     if (!head_scores_f64(h, q, k, mask, scores)) return;
     for (int64_t i = 0; i < h->queries; i++) {
@@ -154,20 +163,17 @@ static void keep_weights(const lb_attention_call *a, const void *scores, const v
         }
 }
 
-static bool head_forward(const lb_attention_call *a, const char *q, const char *k, const char *v, const void *mask,
-                         void *scores, void *sum, char *y, char *lse)
+static bool head_forward(const lb_attention_call *a, const head_inputs *in, const head_outputs *out)
 {
     const lb_attention_head *h = &a->h;
-    const int64_t step = has_blocks(h, mask) && !a->form->weights ? query_block(h) : h->queries, e = a->element;
+    const int64_t step = has_blocks(h, in->mask) && !a->form->weights ? query_block(h) : h->queries, e = a->element;
     bool done = true;
     for (int64_t m = 0; done && m < h->queries; m += step) {
         const lb_attention_head block = step < h->queries ? block_from(h, m) : *h;
-        const char *rows = q + m * h->size * e;
-        char *out = y + m * h->values * e, *log_sum = lse + m * e;
-        done = a->frame.wide ? head_forward_f64(&block, (const double *)rows, (const double *)k, (const double *)v,
-                                                mask, scores, sum, (double *)out, (double *)log_sum)
-                             : head_forward_f32(&block, (const float *)rows, (const float *)k, (const float *)v, mask,
-                                                scores, sum, (float *)out, (float *)log_sum);
+        const void *rows = (const char *)in->q + m * h->size * e;
+        void *y = (char *)out->y + m * h->values * e, *lse = (char *)out->lse + m * e;
+        done = a->frame.wide ? head_forward_f64(&block, rows, in->k, in->v, in->mask, out->scores, out->sum, y, lse)
+                             : head_forward_f32(&block, rows, in->k, in->v, in->mask, out->scores, out->sum, y, lse);
     }
     return done;
 }
@@ -185,20 +191,22 @@ static bool run_forward(const lb_attention_call *a, const forward *g, const lb_a
                         int64_t i)
 {
     const int64_t values = a->h.values, worker = omp_get_thread_num();
-    const void *q = a->q + lb_attention_query_at(a, one, i, a->h.size),
-               *k = a->k + lb_attention_key_at(a, one, i, a->h.size);
-    const void *v = a->v + lb_attention_key_at(a, one, i, values), *mask = lb_attention_mask_of(a, i);
-    char *out = g->y + lb_attention_query_at(a, one, i, values),
-         *log_sum = g->lse + lb_attention_lse_at(a, one, s, i, g->rows);
-    char *scores = g->scores + worker * g->square * a->element, *sum = g->sum + worker * a->tokens * a->element;
+    const head_inputs in = {.q = a->q + lb_attention_query_at(a, one, i, a->h.size),
+                            .k = a->k + lb_attention_key_at(a, one, i, a->h.size),
+                            .v = a->v + lb_attention_key_at(a, one, i, values),
+                            .mask = lb_attention_mask_of(a, i)};
+    const head_outputs out = {.scores = g->scores + worker * g->square * a->element,
+                              .terms = g->twin ? g->terms + worker * a->kv_tokens : NULL,
+                              .sum = g->sum + worker * a->tokens * a->element,
+                              .y = g->y + lb_attention_query_at(a, one, i, values),
+                              .lse = g->lse + lb_attention_lse_at(a, one, s, i, g->rows)};
     bool done = true;
     if (g->twin)
-        twin_head(a, q, k, v, mask, (double *)scores, g->terms + worker * a->kv_tokens, (double *)sum, (double *)out,
-                  (double *)log_sum);
+        twin_head(a, &in, &out);
     else
-        done = head_forward(a, q, k, v, mask, scores, sum, out, log_sum);
-    keep_weights(a, scores, sum, g->weights, i);
-    lb_attention_pad_lse(a, log_sum, g->rows);
+        done = head_forward(a, &in, &out);
+    keep_weights(a, out.scores, out.sum, g->weights, i);
+    lb_attention_pad_lse(a, out.lse, g->rows);
     return done;
 }
 
@@ -239,10 +247,10 @@ typedef struct gradients {
 /* With t as in twin_head, |score - lse| for |score - max|, `most` that of the largest, from which lse comes: |ds| is p (sum |dy v| +
  * sum |dy y|) (r + t) where r is the growth by 16-bit roundings, and dv's weights are p (r + t). */
 #define VACUOUS 1e150
-static void twin_head_backward(const lb_attention_call *a, const gradients *g, const double *q, const double *k,
-                               const double *v, const double *mask)
+static void twin_head_backward(const lb_attention_call *a, const gradients *g, const head_inputs *in)
 {
     const lb_attention_head *h = &a->h;
+    const double *q = in->q, *k = in->k, *v = in->v, *mask = in->mask;
     const double *dy = g->dy, *y = g->y, *lse = g->lse;
     double *p = g->p, *ds = g->ds, *dq = g->dq, *dk = g->dk, *dv = g->dv;
     double rounding = lb_twin_scale(a->frame.call, a->form->query - 1u), scale = fabs(h->scale), least = underflow(a);
@@ -278,24 +286,24 @@ static void twin_head_backward(const lb_attention_call *a, const gradients *g, c
     }
 }
 
-static bool head_backward(const lb_attention_call *a, const gradients *g, const void *q, const void *k, const void *v,
-                          const void *mask, bool twin)
+static bool head_backward(const lb_attention_call *a, const gradients *g, const head_inputs *in, bool twin)
 {
     if (twin) {
-        twin_head_backward(a, g, q, k, v, mask);
+        twin_head_backward(a, g, in);
         return true;
     }
     const lb_attention_head *h = &a->h;
-    const int64_t step = has_blocks(h, mask) ? query_block(h) : h->queries, e = a->element;
+    const int64_t step = has_blocks(h, in->mask) ? query_block(h) : h->queries, e = a->element;
     bool done = true;
     for (int64_t m = 0; done && m < h->queries; m += step) {
         const lb_attention_head block = step < h->queries ? block_from(h, m) : *h;
         const void *dy = (const char *)g->dy + m * h->values * e, *y = (const char *)g->y + m * h->values * e;
-        const void *rows = (const char *)q + m * h->size * e, *lse = (const char *)g->lse + m * e;
+        const void *rows = (const char *)in->q + m * h->size * e, *lse = (const char *)g->lse + m * e;
         void *dq = (char *)g->dq + m * h->size * e;
-        done = a->frame.wide
-                   ? head_backward_f64(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq, g->dk, g->dv)
-                   : head_backward_f32(&block, dy, rows, k, v, y, lse, mask, g->p, g->ds, g->part, dq, g->dk, g->dv);
+        done = a->frame.wide ? head_backward_f64(&block, dy, rows, in->k, in->v, y, lse, in->mask, g->p, g->ds, g->part,
+                                                 dq, g->dk, g->dv)
+                             : head_backward_f32(&block, dy, rows, in->k, in->v, y, lse, in->mask, g->p, g->ds, g->part,
+                                                 dq, g->dk, g->dv);
     }
     return done;
 }
@@ -341,7 +349,8 @@ static bool run_backward(const lb_attention_call *a, const backward *b, const lb
                          b->dq + of_q,
                          b->dk + of_k,
                          b->dv + of_v};
-    return head_backward(a, &g, a->q + of_q, a->k + of_k, a->v + of_v, lb_attention_mask_of(a, i), b->twin);
+    const head_inputs in = {a->q + of_q, a->k + of_k, a->v + of_v, lb_attention_mask_of(a, i)};
+    return head_backward(a, &g, &in, b->twin);
 }
 
 lb_status lb_attention_backward(lb_call *call, const lb_attention_form *form, bool twin)
