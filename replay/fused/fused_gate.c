@@ -104,11 +104,12 @@ static lb_status swiglu(lb_call *call, lb_composite_kind kind, bool twin)
 static bool run_product(work *w, const lb_tensor *x, const lb_tensor *weight, void *out)
 {
     const lb_product shape = {.m = x->layout.shape[0], .n = weight->layout.shape[1], .k = x->layout.shape[1]};
-    const lb_matmul_batch one = {.batch = 1};
-    const lb_matrix a = {x->data, x->dtype, x->layout.stride[0], x->layout.stride[1]},
-                    b = {weight->data, weight->dtype, weight->layout.stride[0], weight->layout.stride[1]};
+    const lb_matrix_pair operands = {
+        .a = {x->data, x->dtype, x->layout.stride[0], x->layout.stride[1]},
+        .b = {weight->data, weight->dtype, weight->layout.stride[0], weight->layout.stride[1]},
+        .absolute = w->twin};
     const lb_method method = {.schedule = w->kernel.has_gemm ? &w->kernel.gemm : NULL};
-    if (lb_product_matrices(&shape, w->frame.type, &method, &one, &a, &b, w->twin, out) == LB_OK) return true;
+    if (lb_product_matrices(&shape, w->frame.type, &method, &operands, out) == LB_OK) return true;
     lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
     return false;
 }

@@ -26,8 +26,8 @@ static lb_matrix by_columns(const float *x, int64_t step)
 
 static bool product(lb_fused_heads *w, lb_product shape, lb_matrix a, lb_matrix b, float *c)
 {
-    const lb_matmul_batch one = {.batch = 1};
-    if (lb_product_matrices(&shape, LB_F32, &w->method, &one, &a, &b, false, c) == LB_OK) return true;
+    const lb_matrix_pair operands = {.a = a, .b = b};
+    if (lb_product_matrices(&shape, LB_F32, &w->method, &operands, c) == LB_OK) return true;
     lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
     return false;
 }

@@ -53,11 +53,9 @@ static void round_to(const work *w, void *x, int64_t n)
 /* out (m, n) = a (m, k) b (k, n); `turned`: b lies (n, k). */
 static void multiply(work *w, lb_product shape, const void *a, const void *b, bool turned, void *out)
 {
-    const lb_matmul_batch one = {.batch = 1};
-    const lb_matrix left = {a, w->frame.type, shape.k, 1},
-                    right = {b, w->frame.type, turned ? 1 : shape.n, turned ? shape.k : 1};
-    if (lb_frame_ok(&w->frame) &&
-        lb_product_matrices(&shape, w->frame.type, &w->method, &one, &left, &right, false, out) != LB_OK)
+    const lb_matrix_pair operands = {.a = {a, w->frame.type, shape.k, 1},
+                                     .b = {b, w->frame.type, turned ? 1 : shape.n, turned ? shape.k : 1}};
+    if (lb_frame_ok(&w->frame) && lb_product_matrices(&shape, w->frame.type, &w->method, &operands, out) != LB_OK)
         lb_frame_fail(&w->frame, LB_ERR_UNSUPPORTED, "this order of the products");
 }
 

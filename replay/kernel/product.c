@@ -87,10 +87,19 @@ static bool named_openblas(const lb_method *method)
     return method->kernel && !strcmp(method->kernel, "openblas") && !method->schedule && !method->accumulate;
 }
 
-/* The operand as a dense row-major array of `type`: itself, or a copy that goes to *copy. */
-static const void *dense(lb_dtype type, const lb_matrix *x, int64_t rows, int64_t columns, lb_dtype compute,
-                         lb_tf32 tf32, bool absolute, void **copy)
+/* As what operands are read. */
+typedef struct reading {
+    lb_dtype type, compute; /* LB_F32 or LB_F64; rounded to first, or 0 */
+    lb_tf32 tf32;
+    bool absolute;
+} reading;
+
+/* The operand as a dense row-major array: itself, or a copy that goes to *copy. */
+static const void *dense(const reading *as, const lb_matrix *x, int64_t rows, int64_t columns, void **copy)
 {
+    const lb_dtype type = as->type, compute = as->compute;
+    const lb_tf32 tf32 = as->tf32;
+    const bool absolute = as->absolute;
     const bool lies_dense = (x->row_stride == columns || rows < 2) && (x->col_stride == 1 || columns < 2);
     if (x->dtype == type && lies_dense && !compute && !absolute && !tf32) return x->data;
     const size_t size = type == LB_F64 ? 8 : 4, n = (size_t)(rows * columns);
@@ -272,9 +281,10 @@ static void swap_rows(void *x, size_t size, int64_t rows, int64_t columns, void 
 }
 
 /* Chains of fma over the terms with pairs swapped. */
-static lb_status product_of_pairs(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matrix *a,
-                                  const lb_matrix *b, bool absolute, void *c)
+static lb_status product_of_pairs(const lb_product *s, const lb_method *method, const reading *as, const lb_matrix *a,
+                                  const lb_matrix *b, void *c)
 {
+    const lb_dtype type = as->type;
     const lb_method chains = {.schedule = &(lb_schedule){.kind = LB_SCHEDULE_BLOCKED, .size = method->schedule->size},
                               .accumulate = method->accumulate};
     const size_t size = type == LB_F64 ? 8 : 4, elements[2] = {(size_t)(s->m * s->k), (size_t)(s->k * s->n)};
@@ -283,9 +293,7 @@ static lb_status product_of_pairs(const lb_product *s, lb_dtype type, const lb_m
     void *copy[2] = {NULL, NULL}, *room = malloc((size_t)s->n * size + 1);
     bool done = room;
     for (int i = 0; i < 2 && done; i++) {
-        const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
-        const void *x =
-            dense(type, operand[i], rows[i], columns[i], compute, (lb_tf32)method->tf32, absolute, &copy[i]);
+        const void *x = dense(as, operand[i], rows[i], columns[i], &copy[i]);
         if (x && !copy[i] && (copy[i] = malloc(elements[i] * size + 64))) memcpy(copy[i], x, elements[i] * size);
         done = copy[i];
     }
@@ -319,20 +327,19 @@ static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, co
     const lb_tf32 tf32 = a->dtype == LB_F32 && b->dtype == LB_F32 ? (lb_tf32)method->tf32 : LB_TF32_NONE;
     LB_TRY(lb_tensor_core_find((int)unit->size, compute ? compute : a->dtype, compute ? compute : b->dtype,
                                method->accumulate, &core, NULL));
+    const reading as = {.type = LB_F32, .compute = compute, .tf32 = tf32};
     lb_status status = LB_OK;
     for (size_t i = 0; status == LB_OK && i < batch->batch; i++) {
         lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
         void *copies[2] = {NULL, NULL};
         if (compute || tf32) {
-            ai = (lb_matrix){dense(LB_F32, &ai, s->m, s->k, compute, tf32, false, &copies[0]), LB_F32, (ptrdiff_t)s->k,
-                             1};
-            bi = (lb_matrix){dense(LB_F32, &bi, s->k, s->n, compute, tf32, false, &copies[1]), LB_F32, (ptrdiff_t)s->n,
-                             1};
+            ai = (lb_matrix){dense(&as, &ai, s->m, s->k, &copies[0]), LB_F32, (ptrdiff_t)s->k, 1};
+            bi = (lb_matrix){dense(&as, &bi, s->k, s->n, &copies[1]), LB_F32, (ptrdiff_t)s->n, 1};
         }
+        const lb_tensor_core_shape shape = {(size_t)s->m, (size_t)s->n, (size_t)s->k, unit->vector, false};
         status = !ai.data || !bi.data
                      ? LB_ERR_NOMEM
-                     : lb_tensor_core_product(&core, (size_t)s->m, (size_t)s->n, (size_t)s->k, &ai, &bi,
-                                              c + (ptrdiff_t)i * batch->c_step, (ptrdiff_t)s->n, unit->vector, false);
+                     : lb_tensor_core_product(&core, &shape, &ai, &bi, c + (ptrdiff_t)i * batch->c_step);
         free(copies[0]);
         free(copies[1]);
     }
@@ -341,9 +348,12 @@ static lb_status on_tensor_core(const lb_product *s, const lb_schedule *unit, co
 
 /* ---- which engine ------------------------------------------------------------------------------------------------- */
 
-lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_method *method, const lb_matmul_batch *batch,
-                              const lb_matrix *a, const lb_matrix *b, bool absolute, void *c)
+lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_method *method,
+                              const lb_matrix_pair *operands, void *c)
 {
+    const lb_matmul_batch one = {.batch = 1}, *batch = operands->batch ? operands->batch : &one;
+    const lb_matrix *a = &operands->a, *b = &operands->b;
+    const bool absolute = operands->absolute;
     lb_schedule unit;
     lb_method plain;
     if (names_tensor_core(method, &unit)) {
@@ -356,6 +366,7 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
     const bool blas = named_openblas(method);
     const size_t m = (size_t)s->m, n = (size_t)s->n, k = (size_t)s->k;
     const lb_dtype compute = method->compute == type ? LB_NO_DTYPE : method->compute;
+    const reading as = {type, compute, (lb_tf32)method->tf32, absolute};
     lb_matmul_options options = LB_MATMUL_OPTIONS_INIT;
     options.block = block >= 0 ? (size_t)block : 0;
     options.accumulate = method->accumulate;
@@ -374,9 +385,8 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
             const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
             const shared_product one = {.shape = s, .type = type, .a = &ai, .b = &bi, .options = options};
             void *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
-            status = method->schedule->kind == LB_SCHEDULE_STREAMK
-                         ? product_of_stream(&one, method->schedule, out)
-                         : product_of_pairs(s, type, method, &ai, &bi, absolute, out);
+            status = method->schedule->kind == LB_SCHEDULE_STREAMK ? product_of_stream(&one, method->schedule, out)
+                                                                   : product_of_pairs(s, method, &as, &ai, &bi, out);
         }
         return status;
     }
@@ -388,8 +398,8 @@ lb_status lb_product_matrices(const lb_product *s, lb_dtype type, const lb_metho
     for (size_t i = 0; done && i < batch->batch; i++) {
         const lb_matrix ai = moved(a, (ptrdiff_t)i * batch->a_step), bi = moved(b, (ptrdiff_t)i * batch->b_step);
         void *copies[2] = {NULL, NULL}, *out = (char *)c + (ptrdiff_t)i * batch->c_step * (type == LB_F64 ? 8 : 4);
-        const void *x = dense(type, &ai, s->m, s->k, compute, (lb_tf32)method->tf32, absolute, &copies[0]);
-        const void *y = dense(type, &bi, s->k, s->n, compute, (lb_tf32)method->tf32, absolute, &copies[1]);
+        const void *x = dense(&as, &ai, s->m, s->k, &copies[0]);
+        const void *y = dense(&as, &bi, s->k, s->n, &copies[1]);
         done = x && y;
         if (done && !(blas && openblas(s, type, x, y, out))) {
             const lb_method order = {.schedule = method->schedule, .accumulate = method->accumulate};
@@ -413,9 +423,10 @@ lb_status lb_product_run(const lb_product *s, lb_dtype type, const lb_method *me
                          void *c)
 {
     const bool a_dense = !s->a_row && !s->a_column, b_dense = !s->b_row && !s->b_column;
-    const lb_matrix ma = {a, type, (ptrdiff_t)(a_dense ? s->k : s->a_row), (ptrdiff_t)(a_dense ? 1 : s->a_column)};
-    const lb_matrix mb = {b, type, (ptrdiff_t)(b_dense ? s->n : s->b_row), (ptrdiff_t)(b_dense ? 1 : s->b_column)};
+    const lb_matrix_pair operands = {
+        .a = {a, type, (ptrdiff_t)(a_dense ? s->k : s->a_row), (ptrdiff_t)(a_dense ? 1 : s->a_column)},
+        .b = {b, type, (ptrdiff_t)(b_dense ? s->n : s->b_row), (ptrdiff_t)(b_dense ? 1 : s->b_column)}};
     lb_method rounded = *method;
     rounded.compute = LB_NO_DTYPE;
-    return lb_product_matrices(s, type, &rounded, &(lb_matmul_batch){1, 0, 0, 0}, &ma, &mb, false, c);
+    return lb_product_matrices(s, type, &rounded, &operands, c);
 }

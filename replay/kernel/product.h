@@ -23,10 +23,14 @@ typedef struct lb_product {
 lb_status lb_product_run(const lb_product *shape, lb_dtype type, const lb_method *method, const void *a, const void *b,
                          void *c);
 
-/* Operands of any dtype and strides (those in `shape` are ignored), rounded to method->compute here; `absolute`: their
- * magnitudes. Steps of the batch in elements, as in matmul.h. */
+typedef struct lb_matrix_pair {
+    lb_matrix a, b;               /* of any dtype and strides (those in an lb_product are ignored) */
+    bool absolute;                /* their magnitudes are multiplied */
+    const lb_matmul_batch *batch; /* NULL: one product; steps in elements, as in matmul.h */
+} lb_matrix_pair;
+
+/* The operands are rounded to method->compute here. Fails as lb_product_run does. */
 lb_status lb_product_matrices(const lb_product *shape, lb_dtype type, const lb_method *method,
-                              const lb_matmul_batch *batch, const lb_matrix *a, const lb_matrix *b, bool absolute,
-                              void *c);
+                              const lb_matrix_pair *operands, void *c);
 
 #endif

@@ -64,8 +64,6 @@ static lb_matrix matrix_at(const lb_tensor *tensor, int kept, int64_t outer)
     return (lb_matrix){data, tensor->dtype, (ptrdiff_t)l->stride[l->ndim - 2], (ptrdiff_t)l->stride[l->ndim - 1]};
 }
 
-static const lb_matmul_batch one_product = {1, 0, 0, 0};
-
 static void product_failed(lb_frame *f, lb_status status)
 {
     const bool unit = status == LB_ERR_UNSUPPORTED;
@@ -83,8 +81,8 @@ static void multiply(factors *p, void *c)
     if (ndim > 2) batch.a_step = (ptrdiff_t)p->a.layout.stride[ndim - 3];
     if (ndim > 2) batch.b_step = (ptrdiff_t)p->b.layout.stride[ndim - 3];
     for (int64_t outer = 0; lb_frame_ok(&p->frame) && inner && outer < p->batch / inner; outer++) {
-        const lb_matrix a = matrix_at(&p->a, kept, outer), b = matrix_at(&p->b, kept, outer);
-        const lb_status status = lb_product_matrices(s, p->frame.type, &p->frame.call->method, &batch, &a, &b, p->twin,
+        const lb_matrix_pair operands = {matrix_at(&p->a, kept, outer), matrix_at(&p->b, kept, outer), p->twin, &batch};
+        const lb_status status = lb_product_matrices(s, p->frame.type, &p->frame.call->method, &operands,
                                                      (char *)c + outer * inner * s->m * s->n * size);
         if (status != LB_OK) product_failed(&p->frame, status);
     }
@@ -264,7 +262,8 @@ static lb_status linear_run(lb_call *call, bool twin)
     const void *add = bias ? reals(&f, bias, twin) : NULL;
     void *y = lb_frame_output(&f, 0, s.m * s.n);
     if (lb_frame_ok(&f)) {
-        const lb_status status = lb_product_matrices(&s, f.type, &call->method, &one_product, &a, &b, twin, y);
+        const lb_matrix_pair operands = {.a = a, .b = b, .absolute = twin};
+        const lb_status status = lb_product_matrices(&s, f.type, &call->method, &operands, y);
         if (status != LB_OK) product_failed(&f, status);
     }
     bool apart = input.layout.ndim == 1 || (input.layout.ndim > 2 && !lb_layout_is_contiguous(&input.layout));
@@ -315,10 +314,10 @@ static lb_status grouped_run(lb_call *call, bool twin)
         ga.data = (char *)a->data + at_a * (int64_t)lb_dtype_bits(a->dtype) / 8;
         gb.data = (char *)b->data + at_b * (int64_t)lb_dtype_bits(b->dtype) / 8;
         lb_frame part = lb_frame_begin(call); /* the result of one group */
-        const lb_matrix x = matrix_at(&ga, 2, 0), w = matrix_at(&gb, 2, 0);
+        const lb_matrix_pair operands = {.a = matrix_at(&ga, 2, 0), .b = matrix_at(&gb, 2, 0), .absolute = twin};
         char *c = lb_frame_reals(&part, s.m * s.n);
         if (lb_frame_ok(&part)) {
-            const lb_status status = lb_product_matrices(&s, f.type, &call->method, &one_product, &x, &w, twin, c);
+            const lb_status status = lb_product_matrices(&s, f.type, &call->method, &operands, c);
             if (status != LB_OK) product_failed(&part, status);
         }
         if (lb_frame_ok(&part)) {

@@ -50,9 +50,13 @@ static lb_status sum_reals(lb_call *call, const lb_fold *fold, bool mean, bool t
     if (!f.wide && !call->method.schedule && !twin && lb_dtype_bits(in->dtype) >= 8) {
         int64_t stride[LB_MAX_DIMS];
         lb_fold_strides(fold, in, &call->results[0], stride);
-        if (y && lb_torch_sum(in, fold->reduced, stride, 8, added_dtype(call, in, mean), call->method.compute,
-                              call->method.accumulate, y, call->err) != LB_OK)
-            lb_frame_fail(&f, LB_ERR_NOMEM, "sum");
+        const lb_torch_sum_way way = {.reduced = fold->reduced,
+                                      .kept_stride = stride,
+                                      .lanes = 8,
+                                      .dtype = added_dtype(call, in, mean),
+                                      .compute = call->method.compute,
+                                      .accumulate = call->method.accumulate};
+        if (y && lb_torch_sum(in, &way, y, call->err) != LB_OK) lb_frame_fail(&f, LB_ERR_NOMEM, "sum");
     } else {
         const void *x = lb_frame_tensor(&f, &fold->view);
         void *positive = twin ? lb_frame_reals(&f, fold->results * fold->size) : NULL;

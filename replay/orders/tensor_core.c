@@ -262,7 +262,6 @@ typedef struct product {
     size_t m, n, k;
     const lb_matrix *a, *b;
     float *c;
-    ptrdiff_t ldc;
     double *value; /* of DEPTH columns of A, a row after the other */
     int32_t *exponent;
 } product;
@@ -281,11 +280,11 @@ static void panel(const product *s, size_t j, size_t p, size_t depth, bool fresh
     }
     for (size_t i = 0; i < s->m; i += ROWS) {
         const size_t rows = s->m - i < ROWS ? s->m - i : ROWS;
-        float *c = s->c + (ptrdiff_t)i * s->ldc + (ptrdiff_t)j;
+        float *c = s->c + i * s->n + j;
         memset(acc, 0, sizeof acc);
-        for (size_t r = 0; !fresh && r < rows; r++) memcpy(acc[r], c + (ptrdiff_t)r * s->ldc, width * sizeof *c);
+        for (size_t r = 0; !fresh && r < rows; r++) memcpy(acc[r], c + r * s->n, width * sizeof *c);
         chains(s->core, acc, rows, depth, s->value + i * DEPTH, s->exponent + i * DEPTH, b, eb);
-        for (size_t r = 0; r < rows; r++) memcpy(c + (ptrdiff_t)r * s->ldc, acc[r], width * sizeof *c);
+        for (size_t r = 0; r < rows; r++) memcpy(c + r * s->n, acc[r], width * sizeof *c);
     }
 }
 
@@ -311,23 +310,21 @@ static float added(float sum, float part)
     return y == y ? y : (float)NAN;
 }
 
-lb_status lb_tensor_core_product(const lb_tensor_core *core, size_t m, size_t n, size_t k, const lb_matrix *a,
-                                 const lb_matrix *b, float *c, ptrdiff_t ldc, int64_t promote, bool add)
+lb_status lb_tensor_core_product(const lb_tensor_core *core, const lb_tensor_core_shape *shape, const lb_matrix *a,
+                                 const lb_matrix *b, float *c)
 {
-    const bool pieces = promote > 0 && (size_t)promote < k;
+    const size_t m = shape->m, n = shape->n, k = shape->k, promote = shape->promote > 0 ? (size_t)shape->promote : k;
+    const bool pieces = promote < k;
     product s = {
-        core, m, n, k, a, b, c, ldc, malloc(m * DEPTH * sizeof(double) + 1), malloc(m * DEPTH * sizeof(int32_t) + 1)};
+        core, m, n, k, a, b, c, malloc(m * DEPTH * sizeof(double) + 1), malloc(m * DEPTH * sizeof(int32_t) + 1)};
     float *part = pieces ? malloc(m * n * sizeof *part + 1) : NULL;
     const lb_status status = s.value && s.exponent && (part || !pieces) ? LB_OK : LB_ERR_NOMEM;
-    if (status == LB_OK && !add && (pieces || !k))
-        for (size_t i = 0; i < m; i++) memset(c + (ptrdiff_t)i * ldc, 0, n * sizeof *c);
-    if (status == LB_OK && !pieces) pass(&s, 0, k, !add);
-    if (pieces) s.c = part, s.ldc = (ptrdiff_t)n;
-    for (size_t p = 0; status == LB_OK && pieces && p < k; p += (size_t)promote) {
-        pass(&s, p, k - p < (size_t)promote ? k : p + (size_t)promote, true);
-        for (size_t i = 0; i < m; i++)
-            for (size_t j = 0; j < n; j++)
-                c[(ptrdiff_t)i * ldc + (ptrdiff_t)j] = added(c[(ptrdiff_t)i * ldc + (ptrdiff_t)j], part[i * n + j]);
+    if (status == LB_OK && !shape->add && (pieces || !k)) memset(c, 0, m * n * sizeof *c);
+    if (status == LB_OK && !pieces) pass(&s, 0, k, !shape->add);
+    if (pieces) s.c = part;
+    for (size_t p = 0; status == LB_OK && pieces && p < k; p += promote) {
+        pass(&s, p, k - p < promote ? k : p + promote, true);
+        for (size_t i = 0; i < m * n; i++) c[i] = added(c[i], part[i]);
     }
     free(part);
     free(s.exponent);

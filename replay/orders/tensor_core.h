@@ -48,11 +48,17 @@ const char *lb_tensor_core_name(int arch); /* NULL past the last */
  * `accumulate` (f16; anything else: f32). LB_ERR_UNSUPPORTED: the arch has none. */
 lb_status lb_tensor_core_find(int arch, lb_dtype a, lb_dtype b, lb_dtype accumulate, lb_tensor_core *core, lb_err *err);
 
-/* C = A B for a dense C with rows `ldc` apart; `add`: the chains start from the C given. promote > 0: chains of that many
- * terms from +0, their sums added in order in f32 (what DeepGEMM and cuBLASLt without fast accumulation do every 128).
- * Operands must be values of core->input. LB_ERR_NOMEM is the only failure. */
-lb_status lb_tensor_core_product(const lb_tensor_core *core, size_t m, size_t n, size_t k, const lb_matrix *a,
-                                 const lb_matrix *b, float *c, ptrdiff_t ldc, int64_t promote, bool add);
+typedef struct lb_tensor_core_shape {
+    size_t m, n, k;
+    int64_t
+        promote; /* > 0: chains of that many terms from +0, their sums added in order in f32 (what DeepGEMM and cuBLASLt
+                      * without fast accumulation do every 128) */
+    bool add;    /* the chains start from the C given */
+} lb_tensor_core_shape;
+
+/* C = A B for a dense C. Operands must be values of core->input. LB_ERR_NOMEM is the only failure. */
+lb_status lb_tensor_core_product(const lb_tensor_core *core, const lb_tensor_core_shape *shape, const lb_matrix *a,
+                                 const lb_matrix *b, float *c);
 
 /* One fused sum: acc and the products a[i] b[i] of `count` pairs; `b` NULL: the terms a[i] alone. */
 float lb_tensor_core_sum(const lb_tensor_core *core, const float *a, const float *b, size_t count, float acc);

@@ -114,11 +114,19 @@ static float sum_scalar_row(const plan *p, int64_t offset, int64_t stride, int64
     return lb_cascade_f32(row(p, offset, stride, n, buffer), n, 1, NULL, 0, p->accumulate);
 }
 
-/* `width` <= BLOCK columns, `step` apart, of n rows, `stride` apart. */
-static void sum_columns(const plan *p, int64_t offset, int64_t stride, int64_t n, int64_t step, int64_t width,
-                        int lanes, float *buffer, float *out)
+typedef enum way { INNER_VECTORS, OUTER_VECTORS, INNER_SCALARS, OUTER_SCALARS } way;
+
+/* Two dimensions that are summed at a time: all of `down`, for each place of `across`. */
+typedef struct plane {
+    way how;
+    const dimension *down, *across;
+} plane;
+
+/* `width` <= BLOCK places of `across` from `offset` on. */
+static void sum_columns(const plan *p, const plane *of, int64_t offset, int64_t width, float *buffer, float *out)
 {
-    lb_schedule schedule = {LB_SCHEDULE_CASCADE, lanes, 0};
+    const lb_schedule schedule = {LB_SCHEDULE_CASCADE, of->how == OUTER_VECTORS ? p->lanes : 1, 0};
+    const int64_t n = of->down->size, stride = of->down->in, step = of->across->in;
     bool rounds = p->compute && p->compute != LB_F32;
     if (p->in->dtype == LB_F32 && step == 1 && !rounds) {
         lb_sum_columns_f32(&schedule, (const float *)p->in->data + offset, stride, n, width, out, p->accumulate);
@@ -137,8 +145,6 @@ static void add_to_result(const plan *p, float *out, float value)
     if (p->accumulate) lb_round_to_grid_f32(out, 1, p->accumulate, NULL);
 }
 
-typedef enum way { INNER_VECTORS, OUTER_VECTORS, INNER_SCALARS, OUTER_SCALARS } way;
-
 static way choose(const plan *p, const dimension *d0, const dimension *d1)
 {
     if (d0->in == 1 && d0->size >= p->vector) return INNER_VECTORS;
@@ -146,15 +152,16 @@ static way choose(const plan *p, const dimension *d0, const dimension *d1)
     return d0->in < d1->in ? INNER_SCALARS : OUTER_SCALARS;
 }
 
-/* Columns first..first+count of d1, each the sum over d0, added to `out` with stride d1->dense (0: all to one). */
-static void sum_plane(const plan *p, way how, int64_t offset, const dimension *d0, const dimension *d1, int64_t first,
-                      int64_t count, float *buffer, float *out)
+/* The sums at places first..first+count of `across`, added to `out` with stride across->dense (0: all to one). */
+static void sum_plane(const plan *p, const plane *of, int64_t offset, int64_t first, int64_t count, float *buffer,
+                      float *out)
 {
-    if (how == INNER_VECTORS || how == INNER_SCALARS) {
+    const dimension *d0 = of->down, *d1 = of->across;
+    if (of->how == INNER_VECTORS || of->how == INNER_SCALARS) {
         for (int64_t j = first; j < first + count; j++) {
             int64_t at = offset + j * d1->in;
-            float sum = how == INNER_SCALARS ? sum_scalar_row(p, at, d0->in, d0->size, buffer)
-                                             : sum_row(p, row(p, at, 1, d0->size, buffer), d0->size, buffer);
+            float sum = of->how == INNER_SCALARS ? sum_scalar_row(p, at, d0->in, d0->size, buffer)
+                                                 : sum_row(p, row(p, at, 1, d0->size, buffer), d0->size, buffer);
             add_to_result(p, out + j * d1->dense, sum);
         }
         return;
@@ -162,8 +169,7 @@ static void sum_plane(const plan *p, way how, int64_t offset, const dimension *d
     float sums[BLOCK];
     for (int64_t j = first; j < first + count; j += BLOCK) {
         int64_t width = first + count - j < BLOCK ? first + count - j : BLOCK;
-        sum_columns(p, offset + j * d1->in, d0->in, d0->size, d1->in, width, how == OUTER_VECTORS ? p->lanes : 1,
-                    buffer, sums);
+        sum_columns(p, of, offset + j * d1->in, width, buffer, sums);
         for (int64_t k = 0; k < width; k++) add_to_result(p, out + (j + k) * d1->dense, sums[k]);
     }
 }
@@ -191,12 +197,12 @@ static bool run(const plan *p, float *out)
     static const dimension one = {1, 0, 0, 0};
     bool plane_reduced = p->reduced >= 2;
     const dimension *d0 = &p->dim[0], *d1 = p->n > 1 ? &p->dim[1] : &one;
-    way how = choose(p, d0, d1);
+    const plane of = {choose(p, d0, d1), d0, d1};
     int first_kept = plane_reduced ? p->reduced : p->n < 2 ? 1 : 2;
     int64_t outer = plane_reduced ? count(p, 2, p->reduced) : 1, kept = count(p, first_kept, p->n);
     int64_t pieces = plane_reduced ? 1 : (d1->size + BLOCK - 1) / BLOCK;
     bool failed = false;
-    int64_t room = d0->size * (how == INNER_VECTORS || how == INNER_SCALARS ? 1 : BLOCK);
+    int64_t room = d0->size * (of.how == INNER_VECTORS || of.how == INNER_SCALARS ? 1 : BLOCK);
 #pragma omp parallel if (kept * pieces > 1 && d0->size * d1->size * kept * outer > 65536)
     {
         float *buffer = malloc((size_t)room * sizeof *buffer + 64);
@@ -213,7 +219,7 @@ static bool run(const plan *p, float *out)
             for (int64_t o = 0; o < outer; o++) {
                 int64_t at = in, none = 0;
                 if (plane_reduced) locate(p, 2, p->reduced, o, &at, &none);
-                sum_plane(p, how, at, d0, d1, piece, width, buffer, out + dense);
+                sum_plane(p, &of, at, piece, width, buffer, out + dense);
             }
         }
         free(buffer);
@@ -221,12 +227,12 @@ static bool run(const plan *p, float *out)
     return !failed;
 }
 
-lb_status lb_torch_sum(const lb_tensor *in, uint32_t reduced, const int64_t *kept_stride, int lanes, lb_dtype dtype,
-                       lb_dtype compute, lb_dtype accumulate, float *out, lb_err *err)
+lb_status lb_torch_sum(const lb_tensor *in, const lb_torch_sum_way *way, float *out, lb_err *err)
 {
-    plan p = {.in = in, .lanes = lanes, .vector = lanes, .compute = compute, .accumulate = accumulate};
-    if (in->dtype == dtype && lb_dtype_bits(dtype) == 16) p.vector = 2 * lanes;
-    make_plan(&p, in, reduced, kept_stride);
+    plan p = {.in = in, .lanes = way->lanes, .vector = way->lanes};
+    p.compute = way->compute, p.accumulate = way->accumulate;
+    if (in->dtype == way->dtype && lb_dtype_bits(way->dtype) == 16) p.vector = 2 * way->lanes;
+    make_plan(&p, in, way->reduced, way->kept_stride);
     int64_t n = count(&p, p.reduced, p.n);
     memset(out, 0, (size_t)n * sizeof *out);
     if (lb_layout_numel(&in->layout) == 0) return LB_OK;

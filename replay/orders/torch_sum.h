@@ -12,11 +12,16 @@
 
 #include <lastbit/tensor.h>
 
-/* Sums the dimensions whose bit is set in `reduced`. `out` gets the other dimensions row-major. `kept_stride[d]` is the
- * stride of dimension d in torch's result, which decides the order of the loops. Elements are added as f32 after
- * rounding to `compute` (0: not); `dtype` is that of the elements torch adds: its vector width is used.
- * `lanes` as for cascade. LB_ERR_NOMEM is the only failure. */
-lb_status lb_torch_sum(const lb_tensor *in, uint32_t reduced, const int64_t *kept_stride, int lanes, lb_dtype dtype,
-                       lb_dtype compute, lb_dtype accumulate, float *out, lb_err *err);
+typedef struct lb_torch_sum_way {
+    uint32_t reduced;           /* a bit for each dimension that is summed */
+    const int64_t *kept_stride; /* of each dimension in torch's result, which decides the order of the loops */
+    int lanes;                  /* as for cascade */
+    lb_dtype dtype;             /* of the elements torch adds: its vector width is used */
+    lb_dtype compute;           /* elements are added as f32 after rounding to this; 0: not */
+    lb_dtype accumulate;        /* every sum is rounded to this; 0: not */
+} lb_torch_sum_way;
+
+/* `out` gets the dimensions that are kept, row-major. LB_ERR_NOMEM is the only failure. */
+lb_status lb_torch_sum(const lb_tensor *in, const lb_torch_sum_way *way, float *out, lb_err *err);
 
 #endif

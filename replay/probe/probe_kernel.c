@@ -198,7 +198,8 @@ static lb_status call_engine(bench *b)
     else
         lb_load_f32(x, s->dtype, b->x, terms);
     const lb_method method = {.schedule = order};
-    const lb_matrix ma = {b->x, s->dtype, (ptrdiff_t)s->n, 1}, mb = {b->y, s->dtype, (ptrdiff_t)s->columns, 1};
+    const lb_matrix_pair operands = {.a = {b->x, s->dtype, (ptrdiff_t)s->n, 1},
+                                     .b = {b->y, s->dtype, (ptrdiff_t)s->columns, 1}};
     const lb_product shape = {.m = s->rows, .n = s->columns, .k = s->n};
     switch (s->form) {
     case LB_PROBE_SUM:
@@ -216,7 +217,7 @@ static lb_status call_engine(bench *b)
         else
             lb_sum_columns_f32(order, x, s->rows, s->n, s->rows, y, LB_NO_DTYPE);
         break;
-    default: status = lb_product_matrices(&shape, type, &method, &(lb_matmul_batch){1, 0, 0, 0}, &ma, &mb, false, sums);
+    default: status = lb_product_matrices(&shape, type, &method, &operands, sums);
     }
     if (type == LB_F64)
         lb_store_f64(result, b->out, sums, results, NULL);

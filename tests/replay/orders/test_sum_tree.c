@@ -319,8 +319,8 @@ static void fused_nodes_are_rounded_once_or_as_a_unit_does_it(void **state)
     lb_schedule s;
     lb_schedule_parse("tensorcore:h100", &s, NULL);
     assert_int_equal(lb_tensor_core_find((int)s.size, LB_BF16, LB_BF16, LB_NO_DTYPE, &core, NULL), LB_OK);
-    lb_tensor_core_product(&core, 1, N, K, &(lb_matrix){a, LB_F32, K, 1}, &(lb_matrix){b, LB_F32, N, 1}, want, N, 0,
-                           false);
+    lb_tensor_core_product(&core, &(lb_tensor_core_shape){1, N, K, 0, false}, &(lb_matrix){a, LB_F32, K, 1},
+                           &(lb_matrix){b, LB_F32, N, 1}, want);
     assert_int_equal(lb_schedule_tree(&s, K, LB_SUM_PRODUCT, LB_BF16, &tree, NULL), LB_OK);
     assert_int_equal(lb_sum_tree_products_f32(tree, &(lb_tree_rule){.fused = &core}, a, b, N, N, got), LB_OK);
     assert_memory_equal(got, want, sizeof got);

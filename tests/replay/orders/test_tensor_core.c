@@ -32,7 +32,8 @@ static uint32_t sum_of(const char *arch, lb_dtype input, double c, double first,
     for (size_t j = 0; j < COLUMNS; j++) out[j] = (float)c;
     const lb_tensor_core core = unit(arch, input, LB_NO_DTYPE);
     const lb_matrix ma = {x, LB_F32, (ptrdiff_t)k, 1}, mb = {y, LB_F32, COLUMNS, 1};
-    assert_int_equal(lb_tensor_core_product(&core, 1, COLUMNS, k, &ma, &mb, out, COLUMNS, promote, true), LB_OK);
+    const lb_tensor_core_shape shape = {1, COLUMNS, k, promote, true};
+    assert_int_equal(lb_tensor_core_product(&core, &shape, &ma, &mb, out), LB_OK);
     for (size_t j = 1; j < COLUMNS; j++) assert_memory_equal(out, out + j, sizeof *out);
     uint32_t bits;
     memcpy(&bits, out, 4);
@@ -73,6 +74,12 @@ static void chains_longer_than_a_block_go_on(void **state)
     assert_int_equal(sum_of("a100", LB_F16, 0, 1, 0x1p-12, 0x1p-12, 384, 128), 0x3f800000 + 15 * 4 + 3 + 2 * 64);
 }
 
+static void product_of_two(const lb_tensor_core *core, const float *x, const float *y, float *out)
+{
+    const lb_matrix a = {x, LB_F32, 2, 1}, b = {y, LB_F32, 1, 1};
+    assert_int_equal(lb_tensor_core_product(core, &(lb_tensor_core_shape){1, 1, 2, 0, false}, &a, &b, out), LB_OK);
+}
+
 static void infinities_and_nans_follow_the_sum(void **state)
 {
     (void)state;
@@ -88,8 +95,7 @@ static void infinities_and_nans_follow_the_sum(void **state)
     /* products that overflow f32 but cancel */
     float x[4] = {0x1p127f, 0x1p127f, 3, 0}, y[4] = {0x1p100f, -0x1p100f, 1, 0}, out;
     const lb_tensor_core core = unit("b200", LB_BF16, LB_NO_DTYPE);
-    lb_tensor_core_product(&core, 1, 1, 2, &(lb_matrix){x, LB_F32, 4, 1}, &(lb_matrix){y, LB_F32, 1, 1}, &out, 1, 0,
-                           false);
+    product_of_two(&core, x, y, &out);
     assert_float_equal(out, 0, 0);
 }
 
@@ -98,16 +104,13 @@ static void f16_sums_are_rounded_to_nearest_once(void **state)
     (void)state;
     float x[2] = {1, 0x1p-11f}, y[2] = {1, 1}, out = 0;
     const lb_tensor_core core = unit("h100", LB_F16, LB_F16);
-    lb_tensor_core_product(&core, 1, 1, 2, &(lb_matrix){x, LB_F32, 2, 1}, &(lb_matrix){y, LB_F32, 1, 1}, &out, 1, 0,
-                           false);
+    product_of_two(&core, x, y, &out);
     assert_float_equal(out, 1, 0); /* a tie, to even */
     y[1] = 1.0009765625f;          /* just above the tie */
-    lb_tensor_core_product(&core, 1, 1, 2, &(lb_matrix){x, LB_F32, 2, 1}, &(lb_matrix){y, LB_F32, 1, 1}, &out, 1, 0,
-                           false);
+    product_of_two(&core, x, y, &out);
     assert_float_equal(out, 1.0009765625f, 0);
     x[0] = 65504, x[1] = 32, y[1] = 1;
-    lb_tensor_core_product(&core, 1, 1, 2, &(lb_matrix){x, LB_F32, 2, 1}, &(lb_matrix){y, LB_F32, 1, 1}, &out, 1, 0,
-                           false);
+    product_of_two(&core, x, y, &out);
     assert_true(isinf(out));
 }
 
