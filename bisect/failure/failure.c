@@ -47,8 +47,8 @@ struct lb_monitor {
     double limit;
     lb_monitor_mode mode;
     bool collect;
-    bool *excluded, *failed; /* per rank row */
-    uint32_t *done;          /* per rank row: bit 0: past the failing step */
+    bool *excluded; /* per rank row */
+    uint32_t *done; /* per rank row: bit 0: past the failing step */
     lb_failure failure;
     history *past;
     uint32_t n_past;
@@ -134,9 +134,8 @@ lb_status lb_monitor_new(lb_capture *capture, int64_t first_step, int64_t last_s
     if (!m) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     m->n_ranks = lb_capture_ranks(capture, &m->ranks);
     m->excluded = calloc(m->n_ranks + 1, sizeof *m->excluded);
-    m->failed = calloc(m->n_ranks + 1, sizeof *m->failed);
     m->done = calloc(m->n_ranks + 1, sizeof *m->done);
-    lb_status status = m->excluded && m->failed && m->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = m->excluded && m->done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK && predicate) status = parse_predicate(m, predicate, &selector, err);
     if (status == LB_OK) status = collect_programs(m, capture, first_step, last_step, err);
     for (uint32_t i = 0; i < m->n_rows && status == LB_OK; i++) status = lb_watch_program(&m->rows[i], selector, err);
@@ -155,7 +154,6 @@ void lb_monitor_free(lb_monitor *m)
     lb_monitor_forget(m);
     free(m->rows);
     free(m->excluded);
-    free(m->failed);
     free(m->done);
     free(m->past);
     free(m);
@@ -171,7 +169,6 @@ void lb_monitor_reset(lb_monitor *m, lb_monitor_mode mode, const bool *excluded)
     for (uint32_t i = 0; i < m->n_rows; i++) m->rows[i].blind = m->rows[i].judged = 0;
     for (uint32_t i = 0; i < m->n_ranks; i++) {
         m->excluded[i] = excluded && excluded[i];
-        m->failed[i] = false;
         m->done[i] = 0;
     }
 }
@@ -249,11 +246,6 @@ const lb_failure *lb_monitor_failure(const lb_monitor *m)
     return &m->failure;
 }
 
-bool lb_monitor_rank_failed(const lb_monitor *m, uint32_t rank_row)
-{
-    return m->failed[rank_row];
-}
-
 const char *lb_monitor_warning(const lb_monitor *m)
 {
     return m->warning;
@@ -277,7 +269,6 @@ const uint8_t *lb_monitor_marks(const lb_monitor *m, int32_t rank, int64_t step)
 static void report(lb_monitor *m, const lb_watched *w, uint32_t op, lb_failure_kind kind, const char *what)
 {
     const lb_program *p = w->program;
-    m->failed[w->rank_row] = true;
     bool earlier = m->failure.kind == LB_FAILURE_NONE || p->step < m->failure.step;
     /* Within a step what is nearer to the cause comes first: gradients and loss before what they are written into. */
     if (!earlier && (p->step > m->failure.step || kind >= m->failure.kind)) return;

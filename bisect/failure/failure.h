@@ -63,8 +63,6 @@ uint64_t lb_monitor_judged(const lb_monitor *monitor);
 
 /* Go on after the first failure to the end of its step, so that every rank shows its own. */
 void lb_monitor_collect(lb_monitor *monitor, bool all);
-/* Whether that rank (row of lb_capture_ranks) had a failure of its own in the step of the first one. */
-bool lb_monitor_rank_failed(const lb_monitor *monitor, uint32_t rank_row);
 
 /* The same on recorded statistics, without running anything. */
 lb_status lb_monitor_recording(lb_monitor *monitor, lb_monitor_mode mode, lb_err *err);

@@ -11,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t lb_rank_row(const lb_bisect_session *q, int32_t rank)
-{
-    for (uint32_t i = 0; i < q->n_ranks; i++)
-        if (q->ranks[i] == rank) return i;
-    return LB_NONE;
-}
-
 uint32_t lb_steps_until_failure(const lb_bisect_session *q)
 {
     uint32_t n = 0;

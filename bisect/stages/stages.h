@@ -69,8 +69,6 @@ static inline const char *lb_besides(const lb_bisect_session *session)
 }
 /* Steps by their rows, as a selector's list: "2,3". */
 void lb_step_list(const lb_bisect_session *session, const uint32_t *rows, uint32_t n, char *list, size_t size);
-/* Rows of `bisection->ranks` and the like from values. */
-uint32_t lb_rank_row(const lb_bisect_session *session, int32_t rank);
 /* The window's last step that can matter: the failing one. */
 uint32_t lb_steps_until_failure(const lb_bisect_session *session);
 

@@ -55,7 +55,6 @@ ARRAY_FUNCTION(sigmoid)
 ARRAY_FUNCTION(softplus)
 ARRAY_FUNCTION(erf)
 ARRAY_FUNCTION(erfc)
-ARRAY_FUNCTION(rsqrt)
 
 /* --- angles ---------------------------------------------------------------------------------------------------- */
 

@@ -280,11 +280,6 @@ LB_INLINE real_pair real_log_pair(double x)
 
 /* --- powers ---------------------------------------------------------------------------------------------------- */
 
-LB_INLINE double real_rsqrt(double x)
-{
-    return 1.0 / __builtin_sqrt(x);
-}
-
 /* The nearest integer to x >= 0; x itself from 2^52 on. */
 LB_INLINE double real_whole(double x)
 {

@@ -362,11 +362,6 @@ void lb_shared_release(lb_storage *copy)
     copy->borrowed = copy->shared = false;
 }
 
-size_t lb_shared_bytes(const lb_storage *copy)
-{
-    return copy->shared ? buffer_of(copy->base)->bytes : 0;
-}
-
 lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at)
 {
     return *at < memory->by_id.n ? storage_at(memory, (*at)++) : NULL;

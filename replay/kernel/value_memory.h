@@ -68,8 +68,6 @@ void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base);
 void lb_storage_share(lb_memory *memory, lb_storage *storage, lb_storage *copy);
 void lb_storage_adopt(lb_memory *memory, lb_storage *storage, const lb_storage *copy);
 void lb_shared_release(lb_storage *copy);
-/* Bytes that a shared storage keeps from being freed; 0 for one in the capture. */
-size_t lb_shared_bytes(const lb_storage *copy);
 /* Every storage that was declared, in no particular order; NULL after the last. `at` begins as 0. */
 lb_storage *lb_memory_next(const lb_memory *memory, uint32_t *at);
 /* Drops the buffer; the storage stays declared. */

@@ -632,14 +632,6 @@ uint32_t lb_owner_count(const lb_owners *o, uint32_t op, uint32_t element)
     return lb_owner_set_count(&o->sets, set_at(o, op, element));
 }
 
-const char *lb_owner_name(const lb_owners *o, uint32_t op, uint32_t element, uint32_t i)
-{
-    const uint32_t set = set_at(o, op, element);
-    uint32_t row = lb_owner_set_next(&o->sets, set, 0);
-    while (i-- && row != LB_NONE) row = lb_owner_set_next(&o->sets, set, row + 1);
-    return row == LB_NONE ? "" : o->names[row];
-}
-
 const char *lb_owner_of_value(const lb_owners *o, uint32_t value)
 {
     return text_of(o, o->anchors[o->flow->storage_of[value]])->name;

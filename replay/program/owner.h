@@ -41,8 +41,6 @@ const char *lb_owner_of(const lb_owners *owners, uint32_t op, uint32_t element);
 const char *lb_owner_module(const lb_owners *owners, uint32_t op, uint32_t element);
 /* How many parameters it serves. */
 uint32_t lb_owner_count(const lb_owners *owners, uint32_t op, uint32_t element);
-/* The name of the i-th of them. */
-const char *lb_owner_name(const lb_owners *owners, uint32_t op, uint32_t element, uint32_t i);
 
 /* Of the storage that a value lies in, where the recording or the rules above give it one; "" else. */
 const char *lb_owner_of_value(const lb_owners *owners, uint32_t value);
