@@ -189,18 +189,8 @@ static void free_served(served *s)
     free(s->names);
 }
 
-/* In an update the write of a parameter is another op than that of its moments, whatever both are called: weight decay multiplies the one in
- * place, a decay of averages the other. */
-static uint64_t role_of(const lb_program *p, const lb_op *op)
-{
-    for (uint32_t i = 0; i < op->written; i++) {
-        const uint32_t v = lb_op_written(p, op)[i];
-        if (v != LB_NONE && p->values[v].flags & LB_VALUE_PARAMETER) return 1;
-    }
-    return 0;
-}
-
-/* `share`: so many parts of this side stand for one of the other. */
+/* `share`: so many parts of this side stand for one of the other. In an update the write of a parameter is another op than that of its
+ * moments, whatever both are called: weight decay multiplies the one in place, a decay of averages the other. */
 static entry *list_entries(const lb_program_view *side, char *const *paths, const served *whose, uint32_t share,
                            uint32_t *count)
 {
@@ -211,7 +201,7 @@ static entry *list_entries(const lb_program_view *side, char *const *paths, cons
         const lb_op *op = &p->ops[i];
         if (!lb_op_computes(p, op)) continue;
         const uint32_t part = lb_program_view_part_of(side, i);
-        const uint64_t role = whose->names[i] ? role_of(p, op) : 0;
+        const uint64_t role = whose->names[i] && lb_op_writes_flagged(p, op, LB_VALUE_PARAMETER);
         list[(*count)++] = (entry){.path = whose->names[i] ? whose->names[i] : paths[op->scope],
                                    .kind = mix(kind_of(p, op), role),
                                    .name = mix(hash_of(lb_op_name(p, op)), role),

@@ -99,15 +99,6 @@ static const lb_program *program_of_cause(lb_bisect_session *q, const lb_diff_ro
     return other;
 }
 
-static bool writes_named(const lb_program *p, const lb_op *op)
-{
-    for (uint32_t i = 0; i < op->written; i++) {
-        const uint32_t v = lb_op_written(p, op)[i];
-        if (v != LB_NONE && p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE)) return true;
-    }
-    return false;
-}
-
 static bool is_in_group(const lb_program *p, uint32_t row)
 {
     for (uint32_t i = 0; i < p->n_groups; i++)
@@ -151,7 +142,7 @@ static bool is_overwritten(lb_bisect_session *q, const lb_diff_row *cause)
     if (!p || cause->phase == LB_PHASE_FORWARD || cause->phase == LB_PHASE_BACKWARD ||
         (!cause->parameter && !cause->value))
         return false;
-    if (!cause->value && !writes_named(p, &p->ops[row])) return false;
+    if (!cause->value && !lb_op_writes_flagged(p, &p->ops[row], LB_VALUE_PARAMETER | LB_VALUE_STATE)) return false;
     return cause->phase == LB_PHASE_OTHER || (p->n_groups && !is_in_group(p, row)) || replaces(p, row);
 }
 

@@ -335,6 +335,15 @@ uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storag
     return LB_NONE;
 }
 
+bool lb_op_writes_flagged(const lb_program *program, const lb_op *op, uint32_t flags)
+{
+    for (uint32_t w = 0; w < op->written; w++) {
+        const uint32_t v = lb_op_written(program, op)[w];
+        if (v != LB_NONE && program->values[v].flags & flags) return true;
+    }
+    return false;
+}
+
 uint32_t lb_program_owner(const lb_program *program, const char *parameter)
 {
     const char *dot = strrchr(parameter, '.');

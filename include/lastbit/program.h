@@ -309,6 +309,8 @@ LB_API void lb_op_each_input(const lb_program *program, const lb_op *op, void (*
 /* The first value among them that lies in `storage`, and the value that the op writes there; LB_NONE for none. */
 LB_API uint32_t lb_op_reads(const lb_program *program, const lb_op *op, int64_t storage);
 LB_API uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storage);
+/* Does the op write a value that has one of these flags: LB_VALUE_PARAMETER, …? */
+LB_API bool lb_op_writes_flagged(const lb_program *program, const lb_op *op, uint32_t flags);
 
 /* The scope of the module that a parameter of this name belongs to ("model.norm" of "model.norm.weight"); 0 when there is none. */
 LB_API uint32_t lb_program_owner(const lb_program *program, const char *parameter);
