@@ -1,6 +1,7 @@
 /* Muon slices: see muon.h. */
 #include "muon.h"
 
+#include "operand_role.h"
 #include "optimizer_ops.h"
 #include "ops.h"
 #include "rewrite.h"
@@ -31,21 +32,12 @@ static bool contains_muon(const char *text)
 
 /* ---- products of a matrix with itself transposed ----------------------------------------------------------------- */
 
-/* A factor of a product: which arg, and which of its dimensions is summed over, from the end. */
-static const struct {
-    const char *base;
-    uint8_t a, summed_a, b, summed_b;
-} PRODUCTS[] = {
-    {"mm", 0, 1, 1, 2},     {"bmm", 0, 1, 1, 2},     {"matmul", 0, 1, 1, 2},  {"linear", 0, 1, 1, 1},
-    {"addmm", 1, 1, 2, 2},  {"addmm_", 1, 1, 2, 2},  {"baddbmm", 1, 1, 2, 2}, {"baddbmm_", 1, 1, 2, 2},
-    {"addbmm", 1, 1, 2, 2}, {"addbmm_", 1, 1, 2, 2},
-};
-
-static int product_of(const lb_program *p, const lb_op *op)
+/* Where the op's factors are and along what they are summed, as its row says; NULL: it is no product of two. */
+static const lb_factors *factors_of(const lb_program *p, const lb_op *op)
 {
-    for (size_t i = 0; i < sizeof PRODUCTS / sizeof *PRODUCTS; i++)
-        if (op_is(p, op, PRODUCTS[i].base) && op->args > PRODUCTS[i].b) return (int)i;
-    return -1;
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_known_as(lb_op_name(p, op)), &form);
+    return lb_is_product(row) && op->args > row->factors.b ? &row->factors : NULL;
 }
 
 /* How a factor lies in the memory that it came from: strides of the summed dimension, of the other one, and of the batch. */
@@ -99,11 +91,11 @@ static bool is_gram(const lb_flow *flow, uint32_t i)
 {
     const lb_program *p = flow->program;
     const lb_op *op = &p->ops[i];
-    const int row = product_of(p, op);
+    const lb_factors *factors = factors_of(p, op);
     const lb_arg *args = lb_op_args(p, op);
-    if (row < 0 || args[PRODUCTS[row].a].tag != LB_ARG_VALUE || args[PRODUCTS[row].b].tag != LB_ARG_VALUE) return false;
-    const lie a = lie_of(flow, i, args[PRODUCTS[row].a].u.value, PRODUCTS[row].summed_a),
-              b = lie_of(flow, i, args[PRODUCTS[row].b].u.value, PRODUCTS[row].summed_b);
+    if (!factors || args[factors->a].tag != LB_ARG_VALUE || args[factors->b].tag != LB_ARG_VALUE) return false;
+    const lie a = lie_of(flow, i, args[factors->a].u.value, factors->sum_a),
+              b = lie_of(flow, i, args[factors->b].u.value, factors->sum_b);
     return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other &&
            a.batch == b.batch && a.summed != a.other;
 }
@@ -174,7 +166,7 @@ static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *s
 {
     const lb_program *p = flow->program;
     const lb_op *op = &p->ops[i];
-    const int row = product_of(p, op);
+    const lb_factors *factors = factors_of(p, op);
     uint8_t grams = 0, products = 0;
     h->gradient[i] = slice->gradient >= 0 && lb_op_reads(p, op, slice->gradient) != LB_NONE;
     for (uint32_t e = flow->first_def[i]; e < flow->first_def[i + 1]; e++) {
@@ -184,8 +176,8 @@ static void take_history(const lb_flow *flow, uint32_t i, const lb_muon_slice *s
         if (h->grams[def] > h->grams[i]) h->grams[i] = h->grams[def];
         if (h->products[def] > h->products[i]) h->products[i] = h->products[def];
     }
-    for (int f = 0; f < 2 && row >= 0; f++) {
-        const lb_arg *arg = &lb_op_args(p, op)[f ? PRODUCTS[row].b : PRODUCTS[row].a];
+    for (int f = 0; f < 2 && factors; f++) {
+        const lb_arg *arg = &lb_op_args(p, op)[f ? factors->b : factors->a];
         if (arg->tag == LB_ARG_VALUE) take_over(flow, i, arg->u.value, marks, h, &grams, &products);
     }
     const bool gram = h->gradient[i] && is_gram(flow, i);
