@@ -163,23 +163,15 @@ static uint8_t phase_of_lone(const lb_walk *w, const lb_divergence *o, int side)
     return phase == LB_PHASE_COMMUNICATION ? LB_PHASE_BACKWARD : phase;
 }
 
-/* Where an op of B alone stands among A's: behind the partner of the last op before it that has one. */
-static uint32_t order_in_a(const lb_walk *w, uint32_t b)
+/* Where an op of one side alone stands among A's: behind the last op before it that has a partner, B's behind that partner. */
+static uint32_t order_in_a(const lb_walk *w, int side, uint32_t op)
 {
     const lb_alignment *al = &w->alignment;
-    for (uint32_t i = b; i-- > 0;) {
-        if (al->a_of_b[i] != LB_NONE) return al->a_of_b[i];
-        if (al->join_of_b[i] != LB_NONE) return al->joins.list[al->join_of_b[i]].whole;
+    const uint32_t *partner = side ? al->a_of_b : al->b_of_a, *join = side ? al->join_of_b : al->join_of_a;
+    for (uint32_t i = op; i-- > 0;) {
+        if (partner[i] != LB_NONE) return side ? partner[i] : i;
+        if (join[i] != LB_NONE) return side ? al->joins.list[join[i]].whole : i;
     }
-    return 0;
-}
-
-/* In the same way of an op of A alone. */
-static uint32_t order_of_lone(const lb_walk *w, uint32_t a)
-{
-    const lb_alignment *al = &w->alignment;
-    for (uint32_t i = a; i-- > 0;)
-        if (al->b_of_a[i] != LB_NONE || al->join_of_a[i] != LB_NONE) return i;
     return 0;
 }
 
@@ -200,7 +192,7 @@ static int place_side(const lb_walk *w, const lb_divergence *o)
     if (a == LB_NONE || b == LB_NONE) return a == LB_NONE;
     const uint8_t phases[] = {phase_of_lone(w, o, 0), phase_of_lone(w, o, 1)};
     if (phases[0] != phases[1]) return phases[1] < phases[0];
-    const uint32_t before[] = {order_of_lone(w, a), order_in_a(w, b)};
+    const uint32_t before[] = {order_in_a(w, 0, a), order_in_a(w, 1, b)};
     if (before[0] != before[1]) return before[1] < before[0];
     const char *x = lb_op_layer(w->pa, &w->pa->ops[a]), *y = lb_op_layer(w->pb, &w->pb->ops[b]);
     const bool goes_on[] = {has_lone_in(w, o, 0, y), has_lone_in(w, o, 1, x)};
@@ -263,13 +255,14 @@ static uint32_t find_cut(const lb_walk *w, const lb_divergence *o, int side)
 
 void lb_place_order(const lb_walk *w, lb_diff_row *row)
 {
-    if (row->index == LB_NONE && row->other != LB_NONE) row->order = order_in_a(w, row->other);
+    if (row->index == LB_NONE && row->other != LB_NONE) row->order = order_in_a(w, 1, row->other);
 }
 
 /* Where it begins, in A's order, whichever side runs more. */
 static void order_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row *row)
 {
-    const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), from_b = b == LB_NONE ? LB_NONE : order_in_a(w, b);
+    const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1);
+    const uint32_t from_b = b == LB_NONE ? LB_NONE : order_in_a(w, 1, b);
     row->order = a < from_b ? a : from_b;
     row->lone = o->n[0] + o->n[1];
 }
