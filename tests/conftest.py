@@ -75,6 +75,11 @@ class Lastbit:
         assert answer["schema"] == f"lastbit.{command}/1"
         return answer
 
+    def probe_product(self, function, k, rows, columns, *options, **kwargs):
+        """What `order` finds in `function` of live.py, which multiplies a (rows, k) tensor with a (k, columns) one."""
+        how = f"--as matmul --arrays torch -n {k} --rows {rows} --columns {columns}".split()
+        return self.json("order", "--interpreter", sys.executable, "--python", f"live:{function}", *how, *options, **kwargs)
+
     def record(self, out, program, *args, options=(), expect=None, timeout=300, env=None):
         """Records `python PROGRAM ARGS`; the program is a path below the root."""
         return self.run(

@@ -1,13 +1,9 @@
 """What is measured while the program goes on is what would have been measured had it waited: every row of the archive is the
 same, whatever the program does to the bytes meanwhile."""
 
-import os
-import sys
-
 import pytest
+import recorded
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-recorded = pytest.importorskip("recorded")
 pytest.importorskip("torch")
 
 PROGRAM = """

@@ -1,12 +1,8 @@
 """Decoding with a key-value cache: what one step leaves in the cache is what the next one reads, however it was written."""
 
-import os
-import sys
-
 import pytest
+import recorded
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-recorded = pytest.importorskip("recorded")
 pytest.importorskip("torch")
 
 # B batch, H heads, N positions that the cache holds, D width of a head

@@ -1,13 +1,10 @@
 """What tensors are called: by the module, the optimizer or the variable that holds them; and what has no value at all."""
 
-import os
-import sys
 import textwrap
 
 import pytest
+import recorded
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-recorded = pytest.importorskip("recorded")
 torch = pytest.importorskip("torch")
 
 HEAD = """

@@ -1,13 +1,10 @@
 """Ops outside every module: which phase they are of. Each loop says it of its own lines, through a log of what torch ran."""
 
-import os
-import sys
 import textwrap
 
 import pytest
+import recorded
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-recorded = pytest.importorskip("recorded")
 torch = pytest.importorskip("torch")
 
 # `with phase("optimizer"):` around lines of a loop logs their ops, as a block of names with the phase that they should get.

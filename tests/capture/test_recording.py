@@ -5,11 +5,11 @@ import sys
 import textwrap
 
 import pytest
+import recorded
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, HERE)
-recorded = pytest.importorskip("recorded")
 torch = pytest.importorskip("torch")
 
 PRELUDE = """

@@ -5,9 +5,8 @@ import sys
 import textwrap
 
 import pytest
+import recorded
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-recorded = pytest.importorskip("recorded")
 torch = pytest.importorskip("torch")
 
 NET = """

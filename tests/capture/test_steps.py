@@ -4,13 +4,11 @@ import itertools
 import os
 import random
 import re
-import sys
 import textwrap
 
 import pytest
+import recorded
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-recorded = pytest.importorskip("recorded")
 torch = pytest.importorskip("torch")
 
 import importlib.util  # noqa: E402

@@ -10,9 +10,8 @@ import subprocess
 import sys
 
 import pytest
+import recorded
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-recorded = pytest.importorskip("recorded")
 pytest.importorskip("torch")
 
 ROOT = recorded.ROOT

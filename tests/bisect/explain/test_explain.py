@@ -1,9 +1,9 @@
 """Which order, kernel or precision turns one recording into another: pairs of real runs, from their recorded bits alone."""
 
+import functools
 import json
 import os
 import re
-import sys
 
 import pytest
 
@@ -408,6 +408,11 @@ def record(lastbit, folder, name, text, *args, level="ops"):
     return folder / f"{name}.lb"
 
 
+def recorded_once(lastbit, folder, text):
+    """A capture per way of running `text`: words that the program is given."""
+    return functools.cache(lambda how: record(lastbit, folder, how.replace(" ", "-"), text, *how.split()))
+
+
 def record_pair(lastbit, folder, text, one, other):
     return record(lastbit, folder, "one", text, *one), record(lastbit, folder, "other", text, *other)
 
@@ -437,14 +442,7 @@ def test_a_sum_by_four_threads(lastbit, tmp_path):
 
 @pytest.fixture(scope="module")
 def clips(lastbit, tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("clips"), {}
-
-    def run(how):
-        if how not in made:
-            made[how] = record(lastbit, folder, how.replace(" ", "-"), CLIP, *how.split())
-        return made[how]
-
-    return run
+    return recorded_once(lastbit, tmp_path_factory.mktemp("clips"), CLIP)
 
 
 @pytest.mark.parametrize(
@@ -591,14 +589,7 @@ def test_moe_finalise_by_hand(lastbit, tmp_path):
 
 @pytest.fixture(scope="module")
 def mixtures(lastbit, tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("mixtures"), {}
-
-    def run(how):
-        if how not in made:
-            made[how] = record(lastbit, folder, how, MOE, how)
-        return made[how]
-
-    return run
+    return recorded_once(lastbit, tmp_path_factory.mktemp("mixtures"), MOE)
 
 
 FINALISES = {
@@ -672,14 +663,7 @@ def test_sums_both_written_out(lastbit, sums):
 
 @pytest.fixture(scope="module")
 def sums(lastbit, tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("sums"), {}
-
-    def run(how):
-        if how not in made:
-            made[how] = record(lastbit, folder, how, SUMS, how)
-        return made[how]
-
-    return run
+    return recorded_once(lastbit, tmp_path_factory.mktemp("sums"), SUMS)
 
 
 @pytest.fixture(scope="module")
@@ -785,24 +769,7 @@ def live_orders(lastbit, folder, rows):
     (folder / "live.py").write_text("import torch\ndef product(a, b): return torch.nn.functional.linear(a, b.t().contiguous())\n")
     names = set()
     for k, n in ((64, 32), (128, 64)):
-        answer = lastbit.json(
-            "order",
-            "--interpreter",
-            sys.executable,
-            "--python",
-            "live:product",
-            "--as",
-            "matmul",
-            "--arrays",
-            "torch",
-            "-n",
-            k,
-            "--rows",
-            rows,
-            "--columns",
-            n,
-            env={**os.environ, "PYTHONPATH": str(folder)},
-        )
+        answer = lastbit.probe_product("product", k, rows, n, env={**os.environ, "PYTHONPATH": str(folder)})
         names |= {g["name"] if g["confirmed"] == g["tried"] else None for g in answer["groups"]}
     return names
 
@@ -915,26 +882,7 @@ def test_a_probed_order_explains_a_recording(lastbit, tmp_path, monkeypatch):
     """The order that `lastbit order -o` finds in the live kernel for one row gives the bits of a decode step."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "live.py").write_text("import torch\ndef product(a, b): return torch.nn.functional.linear(a, b.t().contiguous())\n")
-    probed = lastbit.json(
-        "order",
-        "--interpreter",
-        sys.executable,
-        "--python",
-        "live:product",
-        "--as",
-        "matmul",
-        "--arrays",
-        "torch",
-        "-n",
-        64,
-        "--rows",
-        1,
-        "--columns",
-        64,
-        "-o",
-        "row.json",
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
+    probed = lastbit.probe_product("product", 64, 1, 64, "-o", "row.json", env={**os.environ, "PYTHONPATH": str(tmp_path)})
     group = probed["groups"][0]
     if len(probed["groups"]) > 1 or group["arithmetic"] not in ("f32", "f32 fma") or group["name"] == "folded:16,head:1,tail:again":
         pytest.skip(f"the tree does not say it all here: {group['name']}, {group['arithmetic']}")

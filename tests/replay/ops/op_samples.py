@@ -511,6 +511,12 @@ def power(draw, options):
                 yield (number, draw.dense(draw.shape(), dtype, 1.0).abs()), {}
 
 
+def loss_options(draw, options, names, shape, dtype, reduction):
+    """The args of a loss behind its tensors: the weights that `names` lists, the reduction, the border."""
+    weights = [draw.choice([None, draw.dense(shape, dtype, 1.0).abs()]) for name in names if name in options]
+    return [*weights, reduction, *([draw.choice([1.0, 0.3])] if "border" in options else [])]
+
+
 @generator
 def loss(draw, options):
     for dtype in FLOATS:
@@ -521,15 +527,7 @@ def loss(draw, options):
                 x, y = x.sigmoid(), y.sigmoid()
             if "target" in options:
                 y = y.sigmoid()
-            args = [x, y]
-            if "weight" in options:
-                args.append(draw.choice([None, draw.dense(shape, dtype, 1.0).abs()]))
-            if "pos_weight" in options:
-                args.append(draw.choice([None, draw.dense(shape, dtype, 1.0).abs()]))
-            args.append(reduction)
-            if "border" in options:
-                args.append(draw.choice([1.0, 0.3]))
-            yield tuple(args), {}
+            yield (x, y, *loss_options(draw, options, ("weight", "pos_weight"), shape, dtype, reduction)), {}
 
 
 @generator
@@ -541,13 +539,7 @@ def loss_backward(draw, options):
             if "probability" in options:
                 x, y = x.sigmoid(), y.sigmoid()
             grad = draw.dense(shape if reduction == 0 else (), dtype, 1.0)
-            args = [grad, x, y]
-            if "weight" in options:
-                args.append(draw.choice([None, draw.dense(shape, dtype, 1.0).abs()]))
-            args.append(reduction)
-            if "border" in options:
-                args.append(draw.choice([1.0, 0.3]))
-            yield tuple(args), {}
+            yield (grad, x, y, *loss_options(draw, options, ("weight",), shape, dtype, reduction)), {}
 
 
 @generator

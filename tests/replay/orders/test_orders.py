@@ -3,7 +3,6 @@
 import ctypes as C
 import math
 import pathlib
-import sys
 
 import numpy as np
 import op_harness as H
@@ -463,26 +462,7 @@ def plain(a, b): return torch.mm(a, b)
 def transposed(a, b): return torch.mm(a, b.t().contiguous().t())
 """)
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    done = lastbit.json(
-        "order",
-        "--interpreter",
-        sys.executable,
-        "--python",
-        f"live:{layout}",
-        "--as",
-        "matmul",
-        "--arrays",
-        "torch",
-        "-n",
-        k,
-        "--rows",
-        rows,
-        "--columns",
-        64,
-        "--threads",
-        1,
-        expect=None,
-    )
+    done = lastbit.probe_product(layout, k, rows, 64, "--threads", 1)
     group = done["groups"][0]
     if len(done["groups"]) > 1 or not group["name"] or group["confirmed"] < group["tried"]:
         pytest.skip(f"torch adds up in another order here: {group['name']}, {group['arithmetic']}, {(group['tree'] or {}).get('text', '')[:200]}")

@@ -12,17 +12,8 @@ TIED = "tests/programs/tied_router.py"
 
 
 @pytest.fixture(scope="module")
-def captures(lastbit, tmp_path_factory):
-    made = {}
-
-    def capture(program, *options):
-        if (program, options) not in made:
-            out = tmp_path_factory.mktemp("routing") / "run.lb"
-            lastbit.record(out, program, *options, options=("--level", "ops"), expect=0)
-            made[program, options] = out
-        return made[program, options]
-
-    return capture
+def captures(recordings):
+    return lambda program, *options: recordings(*options, program=program)
 
 
 @pytest.fixture(scope="module")
