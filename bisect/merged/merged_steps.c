@@ -95,14 +95,14 @@ static uint8_t blame_of_source(const lb_program *p, const lb_op *op)
  * number at all until something is written. */
 static uint8_t may_differ(const lb_program *p, const lb_op *op)
 {
-    static const char *const same[] = {"aten::clone",         "aten::contiguous",       "aten::detach",
-                                       "aten::_to_copy",      "aten::lift_fresh",       "aten::copy_",
-                                       "aten::empty",         "aten::empty_like",       "aten::new_empty",
-                                       "aten::empty_strided", "aten::new_empty_strided"};
+    static const char *const same[] = {"aten::lift_fresh",       "aten::copy_",     "aten::empty",
+                                       "aten::empty_like",       "aten::new_empty", "aten::empty_strided",
+                                       "aten::new_empty_strided"};
     const char *name = lb_op_name(p, op);
     /* The overload behind the dot changes the arguments and not what is computed. */
     const size_t n = strcspn(name, ".");
     if (!strcmp(name, "lb::source")) return blame_of_source(p, op);
+    if (lb_op_hands_on(p, op)) return LB_BLAME_NOT;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (strlen(same[i]) == n && !strncmp(name, same[i], n)) return LB_BLAME_NOT;
     return lb_op_computes(p, op) ? LB_BLAME_OP : LB_BLAME_NOT;

@@ -217,18 +217,22 @@ static void note_input(void *context, uint32_t value)
     in->n++;
 }
 
+bool lb_op_hands_on(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::detach"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(lb_op_name(p, op), names[i])) return true;
+    return false;
+}
+
 /* What gave the value in the first place: casts and copies hand on what they read, and one side may have some that the other has not. */
 static uint32_t origin_of(const lb_program *p, uint32_t value, uint32_t end)
 {
-    static const char *const same[] = {"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::detach"};
     uint32_t op = lb_giver_of(p, value, end);
-    for (bool more = true; more && op != LB_NONE;) {
-        const lb_arg *args = lb_op_args(p, &p->ops[op]);
-        more = false;
-        for (size_t i = 0; i < sizeof same / sizeof *same && !more; i++)
-            more = !strcmp(lb_op_name(p, &p->ops[op]), same[i]) && p->ops[op].args && args[0].tag == LB_ARG_VALUE &&
-                   args[0].u.value != LB_NONE;
-        if (more) op = lb_giver_of(p, args[0].u.value, op);
+    while (op != LB_NONE && p->ops[op].args && lb_op_hands_on(p, &p->ops[op])) {
+        const lb_arg *from = &lb_op_args(p, &p->ops[op])[0];
+        if (from->tag != LB_ARG_VALUE || from->u.value == LB_NONE) break;
+        op = lb_giver_of(p, from->u.value, op);
     }
     return op;
 }

@@ -33,6 +33,8 @@ void lb_cross_feed_release(lb_cross_feed *taking);
 /* The last op before `end` that gives or writes the storage (of a value), sources included; LB_NONE. `*value`: what it left there. */
 uint32_t lb_giver_of_storage(const lb_program *program, int64_t storage, uint32_t end, uint32_t *value);
 uint32_t lb_giver_of(const lb_program *program, uint32_t value, uint32_t end);
+/* A cast or a copy: in exact arithmetic it gives what it reads first. */
+bool lb_op_hands_on(const lb_program *program, const lb_op *op);
 /* Do the outcomes of this aligned pair go from A to B, as they were recorded, whatever the shadows hold before it? */
 bool lb_cross_feed_rebases(const lb_alignment *alignment, const lb_program_view *a, uint32_t op_a,
                            const lb_program_view *b, uint32_t op_b);
