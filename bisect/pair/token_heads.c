@@ -1,6 +1,7 @@
 /* See token_heads.h. */
 #include "token_heads.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ static void add_head(finder *f, lb_token_head found)
     if (columns < 2 || (h->n && columns != h->columns)) return;
     h->columns = columns;
     h->rows += lb_layout_numel(l) / columns;
-    lb_token_head *more = realloc(h->list, (h->n + 1u) * sizeof *more);
+    lb_token_head *more = lb_array_grow(h->list, h->n, sizeof *more);
     if (!more) {
         f->failed = true;
         return;

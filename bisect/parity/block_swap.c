@@ -3,6 +3,7 @@
 #include "token_heads.h"
 #include "token_set.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +67,7 @@ static lb_status score(comparison *c, const lb_tensor *scores, lb_block_swap *ro
 /* A class that cannot be exchanged is a row that says why. */
 static lb_status exchange_classes(comparison *c, const char *classes)
 {
-    lb_block_swap *more = realloc(c->rows, (c->n + 1u) * sizeof *more);
+    lb_block_swap *more = lb_array_grow(c->rows, c->n, sizeof *more);
     if (!more) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory");
     c->rows = more;
     lb_block_swap *row = &more[c->n++];

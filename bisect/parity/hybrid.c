@@ -4,6 +4,7 @@
 
 #include "rank_run.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ static uint32_t scope_named(const lb_program *p, const char *path)
 
 static bool add_exchange(builder *b, const lb_module_call *base, const lb_module_call *donor)
 {
-    exchange *more = realloc(b->exchanges, (b->n_exchanges + 1u) * sizeof *more);
+    exchange *more = lb_array_grow(b->exchanges, b->n_exchanges, sizeof *more);
     if (!more) return false;
     b->exchanges = more;
     more[b->n_exchanges++] = (exchange){*base, *donor};
@@ -214,7 +215,7 @@ static uint32_t value_row(void *context, uint32_t value)
     row.statistics = LB_NONE;
     if (row.name != LB_NONE) row.name = checked(b, lb_program_string(b->out, lb_program_text(p, row.name)));
     const uint32_t at = checked(b, lb_program_add_value(b->out, &row));
-    origin *more = b->failed ? NULL : realloc(b->origins, (at + 1u) * sizeof *more);
+    origin *more = b->failed ? NULL : lb_array_grow(b->origins, at, sizeof *more);
     if (!more) {
         b->failed = true;
         return 0;

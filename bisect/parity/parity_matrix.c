@@ -1,6 +1,7 @@
 /* Elimination, one variable at a time: see lastbit/parity.h. */
 #include "live_job.h"
 
+#include <lastbit/array.h>
 #include <lastbit/parity.h>
 
 #include <errno.h>
@@ -25,7 +26,7 @@ typedef struct runner {
 
 static const char *keep(runner *r, char *text)
 {
-    char **more = text ? realloc(r->matrix->texts, (r->matrix->n_texts + 1u) * sizeof *more) : NULL;
+    char **more = text ? lb_array_grow(r->matrix->texts, r->matrix->n_texts, sizeof *more) : NULL;
     if (!more) {
         free(text);
         return NULL;
@@ -222,7 +223,7 @@ static lb_status run_command(runner *r, lb_parity_cell *cell)
 /* A cell that cannot be scored is a row of the table with its reason; the others go on. */
 static lb_status run_cell(runner *r, const char *variable, const char *value, bool again)
 {
-    lb_parity_cell *more = realloc(r->matrix->cells, (r->matrix->n + 1u) * sizeof *more);
+    lb_parity_cell *more = lb_array_grow(r->matrix->cells, r->matrix->n, sizeof *more);
     if (!more) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
     r->matrix->cells = more;
     lb_parity_cell *cell = &more[r->matrix->n++];

@@ -2,6 +2,7 @@
  * numbers, or on their texts where the numbers are not told or of two vocabularies. */
 #include "token_match.h"
 
+#include <lastbit/array.h>
 #include <lastbit/digest.h>
 
 #include <stdarg.h>
@@ -12,16 +13,10 @@
 
 enum { MOST_EDITS = 4096 }; /* sides that are further apart are two texts */
 
-static void *grown(void *array, size_t n, size_t width)
-{
-    if (n & (n - 1)) return array;
-    return realloc(array, (n ? 2 * n : 1) * width);
-}
-
 bool lb_parity_note(lb_parity_finding **findings, uint32_t *n, lb_parity_finding_kind kind, bool corrected,
                     const char *format, ...)
 {
-    lb_parity_finding *more = grown(*findings, *n, sizeof *more);
+    lb_parity_finding *more = lb_array_grow(*findings, *n, sizeof *more);
     if (!more) return false;
     *findings = more;
     more[*n] = (lb_parity_finding){.kind = kind, .corrected = corrected};
@@ -269,7 +264,7 @@ static void note_edit(edits *e, edit found)
         x->pair = found.pair;
         return;
     }
-    edit *more = grown(e->list, e->n, sizeof *more);
+    edit *more = lb_array_grow(e->list, e->n, sizeof *more);
     if (!more) {
         e->failed = true;
         return;
@@ -308,7 +303,7 @@ static bool same_text(const lb_token *x, uint32_t n, const lb_token *y, uint32_t
 
 static bool add_span(lb_sequence_match *pair, lb_token_span span)
 {
-    lb_token_span *more = grown(pair->spans, pair->n, sizeof *more);
+    lb_token_span *more = lb_array_grow(pair->spans, pair->n, sizeof *more);
     if (!more) return false;
     pair->spans = more;
     more[pair->n++] = span;

@@ -1,6 +1,8 @@
 /* See lastbit/parity.h and token_set.h. */
 #include "token_set.h"
 
+#include <lastbit/array.h>
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,16 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Room for one more behind `n`: grown at powers of two. NULL when out of memory, and the array is as it was. */
-static void *grown(void *array, size_t n, size_t width)
-{
-    if (n & (n - 1)) return array;
-    return realloc(array, (n ? 2 * n : 1) * width);
-}
-
 lb_token_sequence *lb_token_set_add(lb_token_set *set, const char *name)
 {
-    lb_token_sequence *more = grown(set->sequences, set->n, sizeof *more);
+    lb_token_sequence *more = lb_array_grow(set->sequences, set->n, sizeof *more);
     if (!more) return set->failed = true, NULL;
     set->sequences = more;
     lb_token_sequence *sequence = &more[set->n++];
@@ -27,7 +22,7 @@ lb_token_sequence *lb_token_set_add(lb_token_set *set, const char *name)
 
 lb_token *lb_token_sequence_add(lb_token_set *set, lb_token_sequence *sequence)
 {
-    lb_token *more = grown(sequence->tokens, sequence->n, sizeof *more);
+    lb_token *more = lb_array_grow(sequence->tokens, sequence->n, sizeof *more);
     if (!more) return set->failed = true, NULL;
     sequence->tokens = more;
     lb_token *token = &more[sequence->n++];
@@ -37,7 +32,7 @@ lb_token *lb_token_sequence_add(lb_token_set *set, lb_token_sequence *sequence)
 
 void lb_token_choice_add(lb_token_set *set, lb_token_sequence *sequence, lb_token_choice choice)
 {
-    lb_token_choice *more = grown(sequence->choices, sequence->n_choices, sizeof *more);
+    lb_token_choice *more = lb_array_grow(sequence->choices, sequence->n_choices, sizeof *more);
     if (!more) {
         set->failed = true;
         return;
@@ -49,7 +44,7 @@ void lb_token_choice_add(lb_token_set *set, lb_token_sequence *sequence, lb_toke
 
 const char *lb_token_set_keep(lb_token_set *set, const char *text)
 {
-    char **more = grown(set->texts, set->n_texts, sizeof *more), *copy = more ? strdup(text) : NULL;
+    char **more = lb_array_grow(set->texts, set->n_texts, sizeof *more), *copy = more ? strdup(text) : NULL;
     if (more) set->texts = more;
     if (!copy) return set->failed = true, "";
     return more[set->n_texts++] = copy;
@@ -59,7 +54,7 @@ int32_t lb_token_set_kind(lb_token_set *set, const char *name)
 {
     for (uint32_t i = 0; i < set->n_kinds; i++)
         if (strcmp(set->kinds[i], name) == 0) return (int32_t)i;
-    char **more = grown(set->kinds, set->n_kinds, sizeof *more), *copy = more ? strdup(name) : NULL;
+    char **more = lb_array_grow(set->kinds, set->n_kinds, sizeof *more), *copy = more ? strdup(name) : NULL;
     if (more) set->kinds = more;
     if (!copy) return set->failed = true, -1;
     more[set->n_kinds] = copy;
