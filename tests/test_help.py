@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from conftest import ROOT
 
-COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect".split()
-TOPICS = ["selectors", "swaps"]
+COMMANDS = "record doctor ls show verify recover pack replay diff explain order bisect parity".split()
+TOPICS = ["selectors", "swaps", "tokens"]
 
 
 def test_help_lists_commands_and_topics(lastbit):
@@ -83,3 +83,52 @@ def test_verdicts_have_a_colour_on_a_terminal_alone(lastbit, args):
     for environment in ({"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert settled(on_terminal(lastbit, *args, **environment)) == settled(bare)
     assert "\033" not in on_terminal(lastbit, args[0], "--json", *args[1:], TERM="xterm")
+
+
+# ---- man pages, completions and the reference are the same tables
+
+
+def options_of(text):
+    """Options as a page of help lists them at the left."""
+    return set(re.findall(r"(?:^ +|, )(--[\w-]+)", text, re.M))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_form_has_every_option(lastbit, command):
+    page = lastbit.run("help", command, expect=0).stdout
+    options = options_of(page)
+    if "lastbit help swaps" in page:
+        options |= options_of(lastbit.run("help", "swaps", expect=0).stdout)
+    man = lastbit.run("help", "--man", command, expect=0).stdout.replace("\\-", "-")
+    assert set(re.findall(r"\\fB(--[\w-]+)", man)) == options
+    bash = re.search(rf"^    {command}\) options=\"(.*)\" ;;$", lastbit.run("help", "--complete", "bash", expect=0).stdout, re.M).group(1)
+    assert {word for word in bash.split() if word.startswith("--")} == options
+    fish = lastbit.run("help", "--complete", "fish", expect=0).stdout
+    assert {f"--{name}" for name in re.findall(rf"seen_subcommand_from {command}'.* -l ([\w-]+)", fish)} == options
+    markdown = lastbit.run("help", "--markdown", expect=0).stdout.split(f"\n## lastbit {command}\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(?:-\w, )?(--[\w-]+)", markdown, re.M)) == options
+    zsh = lastbit.run("help", "--complete", "zsh", expect=0).stdout.split(f"\n    {command}) ")[1].split(" ;;\n")[0]
+    assert set(re.findall(r"'\*(--[\w-]+)\[", zsh)) == options
+
+
+def test_completions_are_programs_of_their_shells(lastbit, tmp_path):
+    script = tmp_path / "lastbit"
+    script.write_text(lastbit.run("help", "--complete", "bash", expect=0).stdout)
+    ask = f"source {script}; COMP_WORDS=(lastbit parity --no); COMP_CWORD=2; _lastbit; echo ${{COMPREPLY[@]}}"
+    assert subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True).stdout.split() == ["--noise"]
+    first = f"source {script}; COMP_WORDS=(lastbit par); COMP_CWORD=1; _lastbit; echo ${{COMPREPLY[@]}}"
+    assert subprocess.run(["bash", "-c", first], capture_output=True, text=True, check=True).stdout.split() == ["parity"]
+
+
+def test_man_pages_lie_beside_the_build_and_name_every_command(lastbit):
+    folder = lastbit.path.parent / "reference" / "man1"
+    names = re.findall(r"^  (\w+) ", lastbit.run("--help", expect=0).stdout, re.M)
+    assert {page.name for page in folder.iterdir()} == {"lastbit.1", *(f"lastbit-{name}.1" for name in names)}
+    for page in folder.iterdir():
+        text = page.read_text()
+        assert text.startswith(".TH LASTBIT") and ".SH NAME" in text and not re.search(r"^'", text, re.M)
+
+
+def test_unknown_forms_are_misuse(lastbit):
+    for words in (["--man", "nothing"], ["--complete", "tcsh"], ["--complete"], ["--paper"]):
+        assert "expected --man" in lastbit.run("help", *words, expect=129).stderr

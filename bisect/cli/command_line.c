@@ -2,6 +2,7 @@
 #include "command_line.h"
 
 #include "help_page.h"
+#include "reference.h"
 
 #include <lastbit/array.h>
 #include <ctype.h>
@@ -21,6 +22,16 @@ static void print_help(const lb_command *command, const struct poptOption *table
     if (command->example) printf("\nExample:\n%s\n", command->example);
     printf("\nExit codes: 0 same or clean, 1 different or found, 125 cannot be tested, 128 failed, 129 "
            "misused.\n");
+}
+
+/* The line of `lastbit --help` that names the command. */
+static const char *text_of(const char *name)
+{
+#define LINE(command, text)                                                                                            \
+    if (strcmp(name, #command) == 0) return text;
+    LB_COMMANDS(LINE)
+#undef LINE
+    return "";
 }
 
 int lb_command_misused(const char *command, const char *format, ...)
@@ -63,7 +74,10 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
         return code;
     }
     if (help) {
-        print_help(command, table);
+        if (lb_reference_form() == LB_HELP_PAGE)
+            print_help(command, table);
+        else
+            lb_reference_command(command, text_of(command->name), table);
         lb_arguments_release(arguments);
         return LB_EXIT_SAME;
     }

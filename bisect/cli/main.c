@@ -3,6 +3,7 @@
 #include "command_line.h"
 
 #include "help_page.h"
+#include "reference.h"
 
 #include <lastbit/processor.h>
 
@@ -73,6 +74,41 @@ static int print_page(const char *name)
     return LB_EXIT_SAME;
 }
 
+static int misused_reference(void)
+{
+    fprintf(stderr, "lastbit help: expected --man [COMMAND], --complete bash|zsh|fish, or --markdown\n");
+    return LB_EXIT_MISUSED;
+}
+
+static int print_man(const char *name)
+{
+    const char *names[ENTRIES], *texts[ENTRIES];
+    if (name && !find_entry(name)) return misused_reference();
+    if (name) return print_page(name);
+    for (size_t i = 0; i < ENTRIES; i++) names[i] = entries[i].name, texts[i] = entries[i].text;
+    lb_reference_main_man(names, texts, ENTRIES);
+    return LB_EXIT_SAME;
+}
+
+/* `lastbit help --man [COMMAND]`, `--complete SHELL`, `--markdown` */
+static int print_reference(const char *form, const char *what)
+{
+    static const struct {
+        const char *shell;
+        lb_help_form form;
+    } shells[] = {{"bash", LB_HELP_BASH}, {"zsh", LB_HELP_ZSH}, {"fish", LB_HELP_FISH}};
+    lb_help_form all = strcmp(form, "--markdown") == 0 && !what ? LB_HELP_MARKDOWN : LB_HELP_PAGE;
+    for (int i = 0; i < 3 && what && strcmp(form, "--complete") == 0; i++)
+        if (strcmp(what, shells[i].shell) == 0) all = shells[i].form;
+    lb_reference_choose(strcmp(form, "--man") == 0 ? LB_HELP_MAN : all);
+    if (strcmp(form, "--man") == 0) return print_man(what);
+    if (all == LB_HELP_PAGE) return misused_reference();
+    lb_reference_begin();
+    for (size_t i = 0; i < ENTRIES; i++) print_page(entries[i].name);
+    lb_reference_end();
+    return LB_EXIT_SAME;
+}
+
 /* The library passes over a word that it does not know, and whoever doubts the instructions would not hear of it. */
 static bool is_known_isa(const char *text)
 {
@@ -117,6 +153,8 @@ int main(int argc, const char **argv)
         print_usage(stdout);
         return deliver("--help", LB_EXIT_SAME);
     }
+    if (strcmp(argv[1], "help") == 0 && argc > 2 && argv[2][0] == '-')
+        return deliver("help", print_reference(argv[2], argc > 3 ? argv[3] : NULL));
     if (strcmp(argv[1], "help") == 0) return deliver("help", print_page(argc > 2 ? argv[2] : NULL));
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("lastbit %s\n", LB_VERSION);

@@ -1,0 +1,16 @@
+# Writes man pages and completions into OUT, as LASTBIT prints them.
+function(write file)
+  execute_process(COMMAND ${LASTBIT} help ${ARGN} OUTPUT_FILE ${OUT}/${file} COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+file(MAKE_DIRECTORY ${OUT}/man1)
+write(man1/lastbit.1 --man)
+write(lastbit --complete bash)
+write(_lastbit --complete zsh)
+write(lastbit.fish --complete fish)
+execute_process(COMMAND ${LASTBIT} --help OUTPUT_VARIABLE usage COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "\n  [a-z]+ " names "${usage}")
+foreach(name ${names})
+  string(STRIP "${name}" name)
+  write(man1/lastbit-${name}.1 --man ${name})
+endforeach()
