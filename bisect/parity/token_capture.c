@@ -94,7 +94,7 @@ static int64_t *load_numbers(const reader *r, uint32_t value, int64_t n)
     if (value == LB_NONE || !lb_regenerated_value(r->regenerated, value, &t, &exact) || lb_layout_numel(&t.layout) != n)
         return NULL;
     int64_t *list = malloc((size_t)n * sizeof *list + 1);
-    double *wide = malloc((size_t)n * sizeof *wide + 1);
+    double *wide = calloc((size_t)n + 1, sizeof *wide);
     int64_t done = 0;
     for (lb_rows rows = lb_rows_of(&t.layout); list && wide && lb_rows_next(&rows); done += rows.count)
         lb_load_f64_strided(wide + done, t.dtype, (char *)t.data + rows.offset * (int64_t)(lb_dtype_bits(t.dtype) / 8),
@@ -267,6 +267,7 @@ static lb_status read_step(reader *r, const lb_program *program)
         if (status == LB_OK && heads.n) status = read_heads(r, &heads);
         lb_token_heads_release(&heads);
         lb_regenerated_release(&regenerated);
+        r->regenerated = NULL;
     }
     lb_program_view_release(&view);
     return status;
