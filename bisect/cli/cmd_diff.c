@@ -113,7 +113,7 @@ static lb_status print_report_text(const lb_diff_report *r, const char *const *p
 
 static char *steps, *kinds_path, *kind_names, *memory;
 static char **maps, **noise;
-static int exact, all, digests_only;
+static int exact, all, digests_only, tokens_only;
 
 static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
@@ -125,6 +125,8 @@ static const struct poptOption options[] = {
     {"kind-names", 0, POPT_ARG_STRING, &kind_names, 0, "names of kinds 0, 1, ...", "A,B,..."},
     {"exact", 0, POPT_ARG_NONE, &exact, 0, "exit 0 only when every bit is the same", NULL},
     {"digests", 0, POPT_ARG_NONE, &digests_only, 0, "compare digests and kept bytes only, replay nothing", NULL},
+    {"tokens", 0, POPT_ARG_NONE, &tokens_only, 0,
+     "log-probabilities of tokens alone, also of token files: as `lastbit parity`", NULL},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
     {"memory", 0, POPT_ARG_STRING, &memory, 0, "keep at most this much for exact shadows (4G)", "512M"},
     POPT_TABLEEND,
@@ -255,6 +257,13 @@ static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
     return rc;
 }
 
+/* `lastbit parity A B` */
+static int run_tokens(const lb_arguments *arguments)
+{
+    const char *words[] = {"parity", arguments->args[0], arguments->args[1], arguments->json ? "--json" : NULL, NULL};
+    return lb_cmd_parity(arguments->json ? 4 : 3, words);
+}
+
 int lb_cmd_diff(int argc, const char **argv)
 {
     lb_arguments arguments;
@@ -263,6 +272,11 @@ int lb_cmd_diff(int argc, const char **argv)
     lb_diff_options o = LB_DIFF_OPTIONS_INIT;
     o.maps = (const char *const *)maps, o.n_maps = count_texts(maps);
     lb_err err = LB_ERR_INIT;
+    if (tokens_only) {
+        rc = run_tokens(&arguments);
+        lb_arguments_release(&arguments);
+        return rc;
+    }
     o.digests_only = digests_only;
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !lb_steps_parse(steps, &o.first_step, &o.last_step))

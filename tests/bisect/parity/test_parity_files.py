@@ -154,6 +154,13 @@ def test_numbers_stand_above_the_noise_of_two_runs(lastbit, tmp_path):
     assert answer["all"]["above_noise"] == pytest.approx(expected(a.logprobs - b.logprobs)["k3"] / floor, rel=1e-9)
 
 
+def test_diff_of_tokens_is_parity(lastbit, pair, tmp_path):
+    second = write(tmp_path / "b.jsonl", pair[1].sequences())
+    said = lastbit.run("diff", "--tokens", pair[0], second, "--json", expect=0).stdout
+    assert said == lastbit.run("parity", pair[0], second, "--json", expect=0).stdout
+    assert lastbit.run("diff", "--tokens", pair[0], second, expect=0).stdout == lastbit.run("parity", pair[0], second, expect=0).stdout
+
+
 # What is wrong with one file, as a change of its sequences; the finding; whether what is left passes.
 
 
