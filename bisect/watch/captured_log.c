@@ -1,0 +1,101 @@
+/* A capture as a log: see captured_log.h. */
+#include "captured_log.h"
+
+#include "log_reader.h"
+
+#include <inttypes.h>
+#include <lastbit/dtype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Per-tensor option values ("lr") stand among the scalars as rows of parameter groups; the first group's rate is the run's. */
+static void put_rate(const lb_program *p, lb_watch_record *record)
+{
+    for (uint32_t g = 0; g < p->n_groups && !lb_watch_has(record, LB_WATCH_lr); g++)
+        for (uint32_t i = 0; i < p->groups[g].options; i++) {
+            const lb_scalar *option = &p->scalars[p->groups[g].first_option + i];
+            if (!strcmp(lb_program_text(p, option->name), "lr"))
+                lb_record_put_number(record, LB_WATCH_lr, option->number);
+        }
+}
+
+static bool is_option(const lb_program *p, uint32_t scalar)
+{
+    for (uint32_t g = 0; g < p->n_groups; g++)
+        if (scalar - p->groups[g].first_option < p->groups[g].options) return true;
+    return false;
+}
+
+static void put_scalars(const lb_program *p, const lb_field_names *names, lb_watch_record *record)
+{
+    double losses = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_scalars; i++) {
+        const char *name = lb_program_text(p, p->scalars[i].name);
+        const lb_watch_field field = is_option(p, i) ? LB_WATCH_FIELDS : lb_field_of(names, name, strlen(name));
+        if (field == LB_WATCH_FIELDS || field == LB_WATCH_step || field == LB_WATCH_rank) continue;
+        if (field == LB_WATCH_loss) losses += p->scalars[i].number, n++;
+        lb_record_put_number(record, field, p->scalars[i].number);
+    }
+    if (n) lb_record_put_number(record, LB_WATCH_loss, losses / n);
+    put_rate(p, record);
+}
+
+/* Integers that came from outside in this step are its tokens, labels and positions. Positions are the same in every batch, so that
+ * only all of them together say anything. */
+static void put_tokens(const lb_program *p, char text[33], lb_watch_record *record)
+{
+    uint64_t hi = 0, lo = 0;
+    for (uint32_t i = 0; i < p->n_values; i++) {
+        const lb_value *v = &p->values[i];
+        const bool integer = v->dtype == LB_I64 || v->dtype == LB_I32;
+        if (v->source != LB_SOURCE_BATCH || !integer) continue;
+        hi = hi * 0x9e3779b97f4a7c15u + v->logical.hi, lo = lo * 0x9e3779b97f4a7c15u + v->logical.lo;
+    }
+    if (!hi && !lo) return;
+    snprintf(text, 33, "%016" PRIx64 "%016" PRIx64, hi, lo);
+    lb_record_put(record, LB_WATCH_tokens, text, 32);
+}
+
+static void give(lb_watch_log *log, const lb_program *p)
+{
+    lb_watch_record record = {0};
+    char tokens[33];
+    lb_record_clear(&record);
+    lb_record_put_number(&record, LB_WATCH_step, (double)p->step);
+    if (p->world > 1) lb_record_put_number(&record, LB_WATCH_rank, p->rank);
+    put_scalars(p, lb_watch_log_names(log), &record);
+    put_tokens(p, tokens, &record);
+    const char *shard = lb_program_text(p, p->shard);
+    if (*shard) lb_record_put(&record, LB_WATCH_shard, shard, strlen(shard));
+    lb_watch_log_give(log, &record);
+}
+
+lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *last, lb_err *err)
+{
+    lb_capture *capture;
+    const int64_t *steps;
+    const int32_t *ranks;
+    LB_TRY(lb_capture_open(path, &capture, err));
+    lb_watch_log_is_capture(log);
+    const uint32_t n = lb_capture_steps(capture, &steps), n_ranks = lb_capture_ranks(capture, &ranks);
+    lb_status status = LB_OK;
+    for (uint32_t s = 0; s < n && status == LB_OK; s++) {
+        if (steps[s] <= *last) continue;
+        for (uint32_t r = 0; r < n_ranks && status == LB_OK; r++) {
+            const lb_program *p;
+            lb_err none = LB_ERR_INIT;
+            status = lb_capture_program(capture, ranks[r], steps[s], &p, &none);
+            if (status == LB_OK)
+                give(log, p);
+            else if (status == LB_ERR_NOT_FOUND)
+                status = LB_OK;
+            else
+                lb_fail(err, status, "%s", none.message);
+        }
+        *last = steps[s];
+    }
+    lb_capture_close(capture);
+    return status;
+}

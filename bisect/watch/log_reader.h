@@ -1,0 +1,14 @@
+/* What a source that is no file of lines gives to a log. */
+#ifndef LB_LOG_READER_H
+#define LB_LOG_READER_H
+
+#include "log_field.h"
+
+/* Numbers a record without a step, refuses negative ones, gives it to the sink. */
+void lb_watch_log_give(lb_watch_log *log, lb_watch_record *record);
+void lb_watch_log_is_capture(lb_watch_log *log);
+lb_field_names *lb_watch_log_names(lb_watch_log *log);
+/* The file was replaced: what has come of its last line is given up, and a table's header comes again. */
+void lb_watch_log_restart(lb_watch_log *log);
+
+#endif

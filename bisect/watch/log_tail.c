@@ -1,0 +1,222 @@
+/* Where a log's bytes come from: see lb_watch_log_read in lastbit/watch.h. A followed file is asked for more five times a second;
+ * when it is shorter than what was read it was cut, and when its name belongs to another file it was rotated. */
+#define _GNU_SOURCE /* versionsort */
+#include "captured_log.h"
+#include "log_reader.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PIECE = 256 << 10, WAIT_MS = 200, TAR_MAGIC = 257 };
+
+typedef struct tail {
+    lb_watch_log *log;
+    const lb_watch_source *source;
+    const char *path;
+    char *piece;
+    double last_news; /* when bytes came */
+    lb_err *err;
+} tail;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool stopped(const tail *t)
+{
+    return t->source->stop && t->source->stop(t->source->context);
+}
+
+/* Waits for more; false when nobody wants to wait any longer. */
+static bool wait_for_more(tail *t, int milliseconds)
+{
+    if (!t->source->follow || stopped(t)) return false;
+    if (t->source->idle_seconds > 0 && now() - t->last_news > t->source->idle_seconds) return false;
+    const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+    nanosleep(&pause, NULL);
+    return !stopped(t);
+}
+
+static lb_status cannot(const tail *t, const char *what)
+{
+    return lb_fail(t->err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "cannot %s %s: %s", what, t->path,
+                   strerror(errno));
+}
+
+/* ---- one file ------------------------------------------------------------------------------------------------------- */
+
+static lb_status read_rest(tail *t, int fd, uint64_t *offset)
+{
+    for (ssize_t n;;) {
+        do n = read(fd, t->piece, PIECE);
+        while (n < 0 && errno == EINTR && !stopped(t));
+        if (n < 0 && errno != EINTR) return cannot(t, "read");
+        if (n <= 0) return LB_OK;
+        *offset += (uint64_t)n;
+        t->last_news = now();
+        LB_TRY(lb_watch_log_bytes(t->log, t->piece, (size_t)n, t->err));
+        if (stopped(t)) return LB_OK;
+    }
+}
+
+/* Whether the name belongs to another file now; the descriptor is then of that one. */
+static lb_status look_again(tail *t, const char *path, int *fd, uint64_t *offset)
+{
+    struct stat here, there;
+    if (fstat(*fd, &here) != 0) return cannot(t, "look at");
+    if (stat(path, &there) == 0 && (here.st_ino != there.st_ino || here.st_dev != there.st_dev)) {
+        const int other = open(path, O_RDONLY | O_CLOEXEC);
+        if (other < 0) return LB_OK; /* between two files of that name */
+        LB_TRY(read_rest(t, *fd, offset));
+        close(*fd);
+        *fd = other, *offset = 0;
+        return lb_watch_log_end(t->log, t->err);
+    }
+    if (S_ISREG(here.st_mode) && (uint64_t)here.st_size < *offset) {
+        if (lseek(*fd, 0, SEEK_SET) < 0) return cannot(t, "read again");
+        *offset = 0;
+        lb_watch_log_restart(t->log);
+    }
+    return LB_OK;
+}
+
+static lb_status read_file(tail *t, const char *path, int fd, bool (*is_over)(tail *, const char *))
+{
+    uint64_t offset = 0;
+    struct stat info;
+    const bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    lb_status status = read_rest(t, fd, &offset);
+    while (status == LB_OK && regular && !(is_over && is_over(t, path)) && wait_for_more(t, WAIT_MS)) {
+        status = look_again(t, path, &fd, &offset);
+        if (status == LB_OK) status = read_rest(t, fd, &offset);
+    }
+    if (status == LB_OK) status = lb_watch_log_end(t->log, t->err);
+    if (fd != STDIN_FILENO) close(fd);
+    return status;
+}
+
+/* ---- a folder of event files ---------------------------------------------------------------------------------------- */
+
+static int is_event_file(const struct dirent *entry)
+{
+    return strstr(entry->d_name, "tfevents") != NULL;
+}
+
+/* The first event file of the folder behind `name` ("": the first of all) in the order of their names, which begin with their time. */
+static bool next_event_file(const char *folder, const char *name, char *next, size_t room)
+{
+    struct dirent **entries;
+    const int n = scandir(folder, &entries, is_event_file, versionsort);
+    bool found = false;
+    for (int i = 0; i < n; i++) {
+        if (!found && strverscmp(entries[i]->d_name, name) > 0)
+            found = snprintf(next, room, "%s", entries[i]->d_name) < (int)room;
+        free(entries[i]);
+    }
+    if (n >= 0) free(entries);
+    return found;
+}
+
+static bool is_followed_by_another(tail *t, const char *path)
+{
+    char next[512];
+    return next_event_file(t->path, strrchr(path, '/') + 1, next, sizeof next);
+}
+
+static lb_status read_event_files(tail *t)
+{
+    char name[512] = "", path[4608];
+    while (next_event_file(t->path, name, name, sizeof name) && !stopped(t)) {
+        if (snprintf(path, sizeof path, "%s/%s", t->path, name) >= (int)sizeof path)
+            return lb_fail(t->err, LB_ERR_INVALID, "the path %s is too long", t->path);
+        const int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return cannot(t, "open an event file of");
+        LB_TRY(read_file(t, path, fd, is_followed_by_another));
+    }
+    return LB_OK;
+}
+
+/* ---- a capture ------------------------------------------------------------------------------------------------------ */
+
+static off_t size_of(const char *path)
+{
+    struct stat info;
+    off_t sum = 0;
+    if (stat(path, &info) != 0) return 0;
+    if (!S_ISDIR(info.st_mode)) return info.st_size;
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (fstatat(dirfd(dir), entry->d_name, &info, 0) == 0 && S_ISREG(info.st_mode)) sum += info.st_size;
+    if (dir) closedir(dir);
+    return sum;
+}
+
+/* A capture that grows is opened again, and rests for ten times as long as that took. */
+static lb_status read_capture(tail *t)
+{
+    int64_t last = INT64_MIN;
+    off_t size = size_of(t->path);
+    LB_TRY(lb_captured_log_read(t->log, t->path, &last, t->err));
+    t->last_news = now();
+    for (double rest = 0; wait_for_more(t, WAIT_MS);) {
+        const off_t grown = size_of(t->path);
+        if (grown == size || now() < rest) continue;
+        const double begin = now();
+        lb_err busy = LB_ERR_INIT; /* between two writes it may not read; the next look does */
+        if (lb_captured_log_read(t->log, t->path, &last, &busy) == LB_OK) size = grown;
+        t->last_news = now();
+        rest = now() + 10 * (now() - begin);
+    }
+    return LB_OK;
+}
+
+/* ---- which of them -------------------------------------------------------------------------------------------------- */
+
+static bool is_tar(int fd)
+{
+    char magic[5];
+    return pread(fd, magic, sizeof magic, TAR_MAGIC) == sizeof magic && !memcmp(magic, "ustar", sizeof magic);
+}
+
+static lb_status read_path(tail *t)
+{
+    struct stat info;
+    char first[512];
+    const lb_watch_format format = lb_watch_log_counts(t->log).format;
+    if (!strcmp(t->path, "-")) return read_file(t, t->path, STDIN_FILENO, NULL);
+    if (stat(t->path, &info) != 0) return cannot(t, "open");
+    if (format == LB_WATCH_CAPTURE) return read_capture(t);
+    if (S_ISDIR(info.st_mode)) {
+        if (next_event_file(t->path, "", first, sizeof first)) return read_event_files(t);
+        if (format == LB_WATCH_AUTO) return read_capture(t);
+        return lb_fail(t->err, LB_ERR_INVALID, "%s is a folder without event files", t->path);
+    }
+    const int fd = open(t->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return cannot(t, "open");
+    if (format == LB_WATCH_AUTO && S_ISREG(info.st_mode) && is_tar(fd)) {
+        close(fd);
+        return read_capture(t);
+    }
+    return read_file(t, t->path, fd, NULL);
+}
+
+lb_status lb_watch_log_read(lb_watch_log *log, const char *path, const lb_watch_source *source, lb_err *err)
+{
+    static const lb_watch_source once = LB_WATCH_SOURCE_INIT;
+    tail t = {.log = log, .source = source ? source : &once, .path = path, .last_news = now(), .err = err};
+    t.piece = malloc(PIECE);
+    if (!t.piece) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    const lb_status status = read_path(&t);
+    free(t.piece);
+    return status;
+}
