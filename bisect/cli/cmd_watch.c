@@ -1,0 +1,418 @@
+/* lastbit watch: reads the log of a run, finished or growing, and says what goes wrong in it. */
+#include "command_line.h"
+#include "watch_action.h"
+#include "watch_output.h"
+
+#include <ctype.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME "watch"
+enum { COMPLAINTS_SHOWN = 5 };
+
+typedef struct options {
+    char *format, *pattern, **fields, *schedule, *hold, *checkpoints, *shards, *on_alarm, *exit_on, *trigger;
+    long long iterations, every;
+    double warmup, floor, decay, idle;
+    int follow, same_seed;
+    lb_watch_log_options log;
+    lb_watch_options watch;
+    lb_alarm_level exit_level; /* 0: none */
+} options;
+
+/* ---- shards from a file of their own -------------------------------------------------------------------------------- */
+
+typedef struct shard_row {
+    int64_t step;
+    char name[80];
+} shard_row;
+typedef struct shard_list {
+    shard_row *rows; /* by step */
+    size_t n, room;
+    bool failed;
+} shard_list;
+
+static void take_shard(void *context, const lb_watch_record *r)
+{
+    shard_list *s = (shard_list *)context;
+    if (!lb_watch_has(r, LB_WATCH_shard) || s->failed) return;
+    if (s->n == s->room) {
+        const size_t room = s->room ? 2 * s->room : 256;
+        shard_row *grown = realloc(s->rows, room * sizeof *grown);
+        if (!grown) {
+            s->failed = true;
+            return;
+        }
+        s->rows = grown, s->room = room;
+    }
+    const lb_watch_word word = r->word[0];
+    s->rows[s->n].step = r->step;
+    snprintf(s->rows[s->n++].name, sizeof s->rows->name, "%.*s", (int)(word.n < 79 ? word.n : 79), word.text);
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const int64_t x = ((const shard_row *)a)->step, y = ((const shard_row *)b)->step;
+    return (x > y) - (x < y);
+}
+
+static lb_status read_shards(const char *path, shard_list *list, lb_err *err)
+{
+    const lb_watch_log_options plain = LB_WATCH_LOG_OPTIONS_INIT;
+    const lb_watch_sink sink = {list, take_shard, NULL, NULL};
+    lb_watch_log *log;
+    LB_TRY(lb_watch_log_new(&plain, &sink, &log, err));
+    lb_status status = lb_watch_log_read(log, path, NULL, err);
+    lb_watch_log_free(log);
+    if (status == LB_OK && list->failed) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && !list->n)
+        status = lb_fail(err, LB_ERR_INVALID,
+                         "--shards %s: no step with a shard in it; expected rows such as "
+                         "{\"step\": 100, \"shard\": \"part-03.bin\"} or a table step,shard",
+                         path);
+    if (list->n) qsort(list->rows, list->n, sizeof *list->rows, by_step);
+    return status;
+}
+
+/* The last row at or before a step. */
+static const char *shard_at(const shard_list *list, int64_t step)
+{
+    size_t low = 0, high = list->n;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (list->rows[middle].step <= step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low ? list->rows[low - 1].name : NULL;
+}
+
+/* ---- one log -------------------------------------------------------------------------------------------------------- */
+
+typedef struct session {
+    const options *o;
+    const char *path;
+    lb_watch *watch;
+    const shard_list *shards;
+    lb_watch_actions *actions;
+    FILE *live; /* NULL: nothing is said before the end */
+    uint64_t complaints;
+    bool enough; /* --exit-on */
+} session;
+
+static volatile sig_atomic_t interrupted;
+static void interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+static void on_record(void *context, const lb_watch_record *record)
+{
+    session *s = (session *)context;
+    if (s->enough) return;
+    if (!s->shards->n || lb_watch_has(record, LB_WATCH_shard)) {
+        lb_watch_take(s->watch, record);
+        return;
+    }
+    lb_watch_record with = *record;
+    const char *shard = shard_at(s->shards, record->step);
+    if (shard) with.word[0] = (lb_watch_word){shard, (uint32_t)strlen(shard)}, with.has |= 1u << LB_WATCH_shard;
+    lb_watch_take(s->watch, &with);
+}
+
+static void on_complaint(void *context, uint64_t line, const char *why)
+{
+    session *s = (session *)context;
+    if (++s->complaints > COMPLAINTS_SHOWN) return;
+    fprintf(stderr, "lastbit watch: %s: line %" PRIu64 " was skipped: %s\n", s->path, line, why);
+}
+
+static void on_checkpoint(void *context, int64_t step, const char *text)
+{
+    session *s = (session *)context;
+    if (!s->enough) lb_watch_checkpoint_written(s->watch, step, text);
+}
+
+static void on_alarm(void *context, const lb_watch_alarm *alarm)
+{
+    session *s = (session *)context;
+    if (s->live) lb_watch_print_alarm(s->live, alarm);
+    lb_watch_actions_alarm(s->actions, alarm);
+    if (s->o->exit_level && alarm->level >= s->o->exit_level) s->enough = true;
+}
+
+static void on_hold(void *context, const lb_watch_hold *hold)
+{
+    session *s = (session *)context;
+    if (s->live) lb_watch_print_hold(s->live, hold);
+    lb_watch_actions_hold(s->actions, hold);
+}
+
+static bool should_stop(void *context)
+{
+    session *s = (session *)context;
+    lb_watch_actions_poll(s->actions);
+    return s->enough || interrupted;
+}
+
+static lb_status watch_log(session *s, lb_watched_log *out, lb_err *err)
+{
+    lb_watch_options watch = s->o->watch;
+    const lb_watch_sink sink = {s, on_record, on_complaint, on_checkpoint};
+    lb_watch_source source = LB_WATCH_SOURCE_INIT;
+    lb_watch_log *log;
+    watch.context = s, watch.alarm = on_alarm, watch.hold = on_hold;
+    source.follow = s->o->follow, source.idle_seconds = s->o->idle, source.stop = should_stop, source.context = s;
+    out->path = s->path;
+    s->watch = out->watch = lb_watch_new(&watch);
+    if (!s->watch) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    LB_TRY(lb_watch_log_new(&s->o->log, &sink, &log, err));
+    const lb_status status = lb_watch_log_read(log, s->path, &source, err);
+    out->counts = lb_watch_log_counts(log);
+    if (s->complaints > COMPLAINTS_SHOWN)
+        fprintf(stderr, "lastbit watch: %s: %" PRIu64 " lines were skipped in all\n", s->path, s->complaints);
+    lb_watch_log_free(log);
+    return status;
+}
+
+/* ---- options -------------------------------------------------------------------------------------------------------- */
+
+/* The number that a checkpoint's path ends in, be it "step_25000", "model_025000.pt" or "25000/weights.safetensors"; -1: none. */
+static int64_t step_of_path(const char *path)
+{
+    int64_t step = -1;
+    for (const char *at = path; *at;) {
+        const size_t digits = strspn(at, "0123456789");
+        if (digits && digits < 16 && !(at > path && (isalpha((unsigned char)at[-1]) && at[digits] == 'B')))
+            step = strtoll(at, NULL, 10);
+        at += digits ? digits : 1;
+    }
+    return step;
+}
+
+static int find_checkpoints(options *o)
+{
+    glob_t found = {0};
+    if (!o->checkpoints) return 0;
+    const int rc = glob(o->checkpoints, 0, NULL, &found);
+    int64_t *steps = rc == 0 ? malloc(found.gl_pathc * sizeof *steps) : NULL;
+    uint32_t n = 0;
+    for (size_t i = 0; steps && i < found.gl_pathc; i++) {
+        steps[n] = step_of_path(found.gl_pathv[i]);
+        n += steps[n] >= 0;
+    }
+    if (rc == 0) globfree(&found);
+    o->watch.checkpoints = steps, o->watch.n_checkpoints = n;
+    if (rc == 0 && !n && steps)
+        return lb_command_misused(NAME, "--checkpoints '%s': none of the paths has a step in it", o->checkpoints);
+    if (rc != 0) fprintf(stderr, "lastbit watch: --checkpoints '%s' finds nothing yet\n", o->checkpoints);
+    return 0;
+}
+
+static int check_schedule(options *o)
+{
+    lb_watch_schedule *s = &o->watch.schedule;
+    if (!o->schedule) return 0;
+    if (!lb_watch_schedule_parse(o->schedule, &s->kind))
+        return lb_command_misused(NAME, "--schedule: `%s` is none of cosine, wsd, linear, constant", o->schedule);
+    if (o->iterations < 1)
+        return lb_command_misused(NAME, "--schedule needs --iterations N, the length of the whole run");
+    if (!(o->warmup >= 0 && o->warmup <= 1 && o->floor >= 0 && o->floor <= 1 && o->decay >= 0 && o->decay <= 1))
+        return lb_command_misused(NAME, "--warmup-ratio, --final-lr-frac and --decay-ratio lie between 0 and 1");
+    s->iterations = o->iterations, s->warmup_ratio = o->warmup, s->final_frac = o->floor, s->decay_ratio = o->decay;
+    return 0;
+}
+
+/* 0, or the exit code of a misuse. */
+static int check_options(options *o, int n_logs)
+{
+    o->log = (lb_watch_log_options)LB_WATCH_LOG_OPTIONS_INIT;
+    o->watch = (lb_watch_options)LB_WATCH_OPTIONS_INIT;
+    if (o->format && !lb_watch_format_parse(o->format, &o->log.format))
+        return lb_command_misused(NAME, "--format: `%s` is none of auto, line, jsonl, csv, events, pattern, capture",
+                                  o->format);
+    if (o->pattern && o->format && o->log.format != LB_WATCH_PATTERN)
+        return lb_command_misused(NAME, "--pattern is a format of its own: --format %s says another", o->format);
+    if (!o->pattern && o->log.format == LB_WATCH_PATTERN)
+        return lb_command_misused(NAME, "--format pattern needs --pattern REGEX");
+    o->log.pattern = o->pattern;
+    o->log.fields = (const char *const *)o->fields;
+    for (o->log.n_fields = 0; o->fields && o->fields[o->log.n_fields];) o->log.n_fields++;
+    if (o->exit_on && !strcmp(o->exit_on, "warning")) o->exit_level = LB_ALARM_WARNING;
+    if (o->exit_on && !strcmp(o->exit_on, "critical")) o->exit_level = LB_ALARM_CRITICAL;
+    if (o->exit_on && !o->exit_level)
+        return lb_command_misused(NAME, "--exit-on: `%s` is none of warning, critical", o->exit_on);
+    if (n_logs > 1 && (o->follow || o->hold || o->trigger))
+        return lb_command_misused(NAME, "--follow, --hold and --trigger are about one log");
+    if (o->every < 0 || o->idle < 0) return lb_command_misused(NAME, "--checkpoint-every and --idle are above 0");
+    if (o->idle > 0 && !o->follow) return lb_command_misused(NAME, "--idle ends --follow, which is not given");
+    o->watch.checkpoint_every = o->every;
+    const int code = check_schedule(o);
+    return code ? code : find_checkpoints(o);
+}
+
+/* A pattern or a field that is wrong is misuse, and known before any log is opened. */
+static int check_log_options(const options *o)
+{
+    const lb_watch_sink none = {0};
+    lb_watch_log *log;
+    lb_err err = LB_ERR_INIT;
+    if (lb_watch_log_new(&o->log, &none, &log, &err) == LB_OK) {
+        lb_watch_log_free(log);
+        return 0;
+    }
+    return err.status == LB_ERR_INVALID ? lb_command_misused(NAME, "%s", err.message) : lb_command_fail(NAME, &err);
+}
+
+/* ---- all logs ------------------------------------------------------------------------------------------------------- */
+
+static void look_between(const lb_watched_log *logs, uint32_t n, bool same_seed, lb_watch_between *between)
+{
+    enum { ROOM = 1000 };
+    lb_watch **runs = calloc(n, sizeof *runs);
+    between->alarms = calloc(ROOM, sizeof *between->alarms);
+    for (uint32_t i = 0; runs && i < n; i++) runs[i] = logs[i].watch;
+    if (runs && between->alarms && n > 1)
+        between->n_alarms = lb_watch_reruns(runs, n, same_seed, between->alarms, ROOM, &between->finding);
+    free(runs);
+}
+
+static int give_report(const lb_watched_log *logs, uint32_t n, const options *o, bool json)
+{
+    lb_watch_between between = {0};
+    uint64_t records = 0, alarms = 0;
+    look_between(logs, n, o->same_seed, &between);
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_watch_report r = lb_watch_now(logs[i].watch);
+        records += r.records, alarms += r.n_alarms;
+    }
+    alarms += between.n_alarms;
+    if (json)
+        lb_print_json(NAME, lb_watch_json(logs, n, &between));
+    else
+        lb_watch_print_report(logs, n, &between);
+    free(between.alarms);
+    if (!records)
+        fprintf(stderr,
+                "lastbit watch: no step was found: is it a log of training? --format and --pattern say how it is read, "
+                "--field which names are meant\n");
+    return !records ? LB_EXIT_UNTESTABLE : alarms ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+}
+
+static int run(const options *o, const char **paths, uint32_t n, bool json)
+{
+    lb_err err = LB_ERR_INIT;
+    shard_list shards = {0};
+    lb_watch_actions actions = {.hold_file = o->hold, .command = o->on_alarm, .trigger = o->trigger};
+    lb_watched_log *logs = calloc(n, sizeof *logs);
+    lb_status status = logs ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    uint32_t begun = 0;
+    if (status == LB_OK) status = lb_watch_actions_begin(&actions, &err);
+    if (status == LB_OK && o->shards) status = read_shards(o->shards, &shards, &err);
+    for (; begun < n && status == LB_OK && !interrupted; begun++) {
+        session s = {.o = o, .path = paths[begun], .shards = &shards, .actions = &actions};
+        s.live = !o->follow ? NULL : json ? stderr : stdout;
+        actions.log = s.path;
+        status = watch_log(&s, &logs[begun], &err);
+    }
+    lb_watch_actions_end(&actions, interrupted);
+    const int code = status == LB_OK ? give_report(logs, begun, o, json) : lb_command_fail(NAME, &err);
+    for (uint32_t i = 0; i < n && logs; i++) lb_watch_free(logs[i].watch);
+    free(logs);
+    free(shards.rows);
+    return code;
+}
+
+static void release(options *o)
+{
+    char *texts[] = {o->format, o->pattern,  o->schedule, o->hold,   o->checkpoints,
+                     o->shards, o->on_alarm, o->exit_on,  o->trigger};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
+    for (char **field = o->fields; field && *field; field++) free(*field);
+    free(o->fields);
+    free((void *)(uintptr_t)o->watch.checkpoints);
+}
+
+int lb_cmd_watch(int argc, const char **argv)
+{
+    options o = {.warmup = 0.03, .decay = 0.2};
+    const struct poptOption table[] = {
+        {"follow", 'f', POPT_ARG_NONE, &o.follow, 0,
+         "wait for more, also when the log is cut or rotated; alarms are printed as they come", NULL},
+        {"idle", 0, POPT_ARG_DOUBLE, &o.idle, 0, "with --follow: stop when nothing has come for so long", "SECONDS"},
+        {"format", 0, POPT_ARG_STRING, &o.format, 0,
+         "line, jsonl, csv, events (TensorBoard), capture; by default found from the content", "FORMAT"},
+        {"pattern", 0, POPT_ARG_STRING, &o.pattern, 0,
+         "lines are those that match; named groups are fields: 'it (?<step>\\d+) loss=(?<loss>\\S+)'", "REGEX"},
+        {"field", 0, POPT_ARG_ARGV, &o.fields, 0,
+         "the log's own name of loss, gnorm, lrm, lr, dt, tok_sec, ema, shard, curriculum, tokens, checkpoint, step, "
+         "rank or "
+         "skipped; may be given several times",
+         "FIELD=NAME"},
+        {"schedule", 0, POPT_ARG_STRING, &o.schedule, 0,
+         "cosine, wsd, linear or constant: the first step is named whose learning rate is not the formula's", "NAME"},
+        {"iterations", 0, POPT_ARG_LONGLONG, &o.iterations, 0, "of the schedule", "N"},
+        {"warmup-ratio", 0, POPT_ARG_DOUBLE, &o.warmup, 0, "of the iterations (0.03)", "R"},
+        {"final-lr-frac", 0, POPT_ARG_DOUBLE, &o.floor, 0, "multiplier that it ends at (0)", "F"},
+        {"decay-ratio", 0, POPT_ARG_DOUBLE, &o.decay, 0, "wsd: share of the iterations in which it falls (0.2)", "R"},
+        {"hold", 0, POPT_ARG_STRING, &o.hold, 0, "this file exists while no checkpoint should be written", "FILE"},
+        {"checkpoints", 0, POPT_ARG_STRING, &o.checkpoints, 0,
+         "the checkpoints there are; those written while the run was out are named", "GLOB"},
+        {"checkpoint-every", 0, POPT_ARG_LONGLONG, &o.every, 0, "the same, of a run that writes one every N steps",
+         "N"},
+        {"shards", 0, POPT_ARG_STRING, &o.shards, 0,
+         "which shard each step read: rows of step and shard, from where it began", "FILE"},
+        {"same-seed", 0, POPT_ARG_NONE, &o.same_seed, 0,
+         "the logs are reruns with one seed and one order: their first losses must agree", NULL},
+        {"on-alarm", 0, POPT_ARG_STRING, &o.on_alarm, 0,
+         "run this by sh, one at a time, with LASTBIT_ALARM_STEP, _KIND, _LEVEL, _DETECTOR, _VALUE, _REFERENCE, "
+         "_RATIO, _SHARD, "
+         "_WHY and LASTBIT_LOG",
+         "CMD"},
+        {"exit-on", 0, POPT_ARG_STRING, &o.exit_on, 0, "stop at the first alarm of this level: warning, critical",
+         "LEVEL"},
+        {"trigger", 0, POPT_ARG_STRING, &o.trigger, 0,
+         "at the first alarm of loss, norm or a NaN have the flight recorder written (lastbit record --ring)",
+         "PID|FOLDER"},
+        POPT_TABLEEND,
+    };
+    const lb_command command = {
+        .name = NAME,
+        .synopsis = "LOG|CAPTURE|- [LOG...]",
+        .about =
+            "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, the gradient "
+            "norm, "
+            "the loss, the throughput, the schedule, the data. Rules of practice and a detector whose rate of false "
+            "alarms is stated stand side by side. Several logs are reruns: a spike that comes back with its shard is "
+            "the "
+            "shard's. Known names: loss, train/loss, grad_norm, gnorm, lr, step, global_step, ...",
+        .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: which checkpoint to "
+                   "restart from\n"
+                   "  lastbit record -o run.lb --ring 20 -- python train.py > train.log &\n"
+                   "  lastbit watch -f train.log --hold no-checkpoint --trigger run.lb",
+        .options = table,
+        .min_args = 1,
+        .max_args = -1,
+    };
+    lb_arguments arguments;
+    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (code < 0) {
+        code = check_options(&o, arguments.n_args);
+        if (code == 0) code = check_log_options(&o);
+        if (code == 0) {
+            const struct sigaction end = {.sa_handler = interrupt, .sa_flags = SA_RESETHAND};
+            if (o.follow) sigaction(SIGINT, &end, NULL), sigaction(SIGTERM, &end, NULL);
+            code = run(&o, arguments.args, (uint32_t)arguments.n_args, arguments.json);
+        }
+        lb_arguments_release(&arguments);
+    }
+    release(&o);
+    return code;
+}

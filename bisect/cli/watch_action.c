@@ -1,0 +1,216 @@
+/* What `lastbit watch` does: see watch_action.h. */
+#include "watch_action.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MARK "lastbit watch: no checkpoint while this file exists"
+
+/* ---- the hold file -------------------------------------------------------------------------------------------------- */
+
+lb_status lb_watch_actions_begin(lb_watch_actions *a, lb_err *err)
+{
+    char line[sizeof MARK] = "";
+    FILE *file = a->hold_file ? fopen(a->hold_file, "r") : NULL;
+    if (!file) return LB_OK;
+    const size_t n = fread(line, 1, sizeof MARK - 1, file);
+    fclose(file);
+    if (n != sizeof MARK - 1 || strcmp(line, MARK) != 0)
+        return lb_fail(err, LB_ERR_EXISTS, "--hold %s: there is a file of that name that no watch has written",
+                       a->hold_file);
+    unlink(a->hold_file);
+    return LB_OK;
+}
+
+/* Under a name of its own first: whoever looks sees the whole file or none. */
+static bool write_hold(const char *path, const lb_watch_hold *hold)
+{
+    char own[PATH_MAX];
+    if (snprintf(own, sizeof own, "%s.%ld", path, (long)getpid()) >= (int)sizeof own)
+        return errno = ENAMETOOLONG, false;
+    FILE *file = fopen(own, "w");
+    if (!file) return false;
+    fprintf(file, "%s\nfrom %" PRId64 "\n", MARK, hold->from);
+    const bool whole = !ferror(file) & (fclose(file) == 0);
+    if (whole && rename(own, path) == 0) return true;
+    const int why = errno;
+    unlink(own);
+    return errno = why, false;
+}
+
+void lb_watch_actions_hold(lb_watch_actions *a, const lb_watch_hold *hold)
+{
+    if (!a->hold_file) return;
+    if (hold->open)
+        a->held = write_hold(a->hold_file, hold);
+    else
+        a->held = false, unlink(a->hold_file);
+    if (hold->open && !a->held) fprintf(stderr, "lastbit watch: cannot write %s: %s\n", a->hold_file, strerror(errno));
+}
+
+/* ---- the flight recorder -------------------------------------------------------------------------------------------- */
+
+/* Whether SIGUSR2 has a handler there; where it has none it would end the process. */
+static bool catches(pid_t pid)
+{
+    char path[64], line[256];
+    unsigned long long caught = 0;
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) sscanf(line, "SigCgt: %llx", &caught);
+    if (file) fclose(file);
+    return caught >> (SIGUSR2 - 1) & 1;
+}
+
+static bool wake(pid_t pid)
+{
+    return pid > 1 && catches(pid) && kill(pid, SIGUSR2) == 0;
+}
+
+/* A process, or those that `lastbit record` (which catches every signal to pass it on) has started. */
+static int wake_process(pid_t pid)
+{
+    char path[96], name[32] = "";
+    snprintf(path, sizeof path, "/proc/%ld/comm", (long)pid);
+    FILE *file = fopen(path, "r");
+    if (file && !fgets(name, sizeof name, file)) *name = '\0';
+    if (file) fclose(file);
+    if (strcmp(name, "lastbit\n") != 0) return wake(pid);
+    int woken = 0;
+    long child;
+    snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", (long)pid, (long)pid);
+    file = fopen(path, "r");
+    while (file && fscanf(file, "%ld", &child) == 1) woken += wake((pid_t)child);
+    if (file) fclose(file);
+    return woken;
+}
+
+/* A recording process leaves "launch.PID.at" in its folder. */
+static int wake_folder(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    int woken = 0;
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        long pid;
+        char rest[8];
+        if (sscanf(entry->d_name, "launch.%ld.%7s", &pid, rest) == 2 && !strcmp(rest, "at")) woken += wake((pid_t)pid);
+    }
+    if (dir) closedir(dir);
+    return woken;
+}
+
+static void trigger(lb_watch_actions *a)
+{
+    char *end;
+    const long pid = strtol(a->trigger, &end, 10);
+    const bool is_pid = isdigit((unsigned char)*a->trigger) && !*end;
+    const int woken = is_pid ? wake_process((pid_t)pid) : wake_folder(a->trigger);
+    a->triggered = true;
+    if (woken)
+        fprintf(stderr, "lastbit watch: %d recording process%s told to write the flight recorder\n", woken,
+                woken == 1 ? "" : "es");
+    else
+        fprintf(stderr,
+                "lastbit watch: --trigger %s: no process there waits for the signal (lastbit record --ring K does)\n",
+                a->trigger);
+}
+
+/* ---- commands ------------------------------------------------------------------------------------------------------- */
+
+static void put_number(const char *name, double number)
+{
+    char text[40];
+    snprintf(text, sizeof text, isnan(number) ? "nan" : "%.9g", number);
+    setenv(name, text, 1);
+}
+
+static void run_child(const lb_watch_actions *a, const lb_watch_alarm *alarm)
+{
+    char step[24];
+    snprintf(step, sizeof step, "%" PRId64, alarm->step);
+    setenv("LASTBIT_LOG", a->log, 1);
+    setenv("LASTBIT_ALARM_STEP", step, 1);
+    setenv("LASTBIT_ALARM_KIND", lb_alarm_kind_name(alarm->kind), 1);
+    setenv("LASTBIT_ALARM_LEVEL", lb_alarm_level_name(alarm->level), 1);
+    setenv("LASTBIT_ALARM_DETECTOR", lb_alarm_detector_name(alarm->detector), 1);
+    put_number("LASTBIT_ALARM_VALUE", alarm->value);
+    put_number("LASTBIT_ALARM_REFERENCE", alarm->reference);
+    put_number("LASTBIT_ALARM_RATIO", alarm->ratio);
+    setenv("LASTBIT_ALARM_SHARD", alarm->shard, 1);
+    setenv("LASTBIT_ALARM_WHY", alarm->why, 1);
+    setpgid(0, 0);                      /* an interrupt of ours is not theirs */
+    dup2(STDERR_FILENO, STDOUT_FILENO); /* stdout is the report's */
+    execl("/bin/sh", "sh", "-c", a->command, (char *)NULL);
+    _exit(127);
+}
+
+/* Looks after the one that runs; `wait`: until it has ended. */
+static void look_after(lb_watch_actions *a, bool wait)
+{
+    int status;
+    if (!a->running) return;
+    pid_t done;
+    do done = waitpid(a->running, &status, wait ? 0 : WNOHANG);
+    while (done < 0 && errno == EINTR);
+    if (done == 0) return;
+    a->running = 0;
+    if (done < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
+    a->failed++;
+    fprintf(stderr, "lastbit watch: --on-alarm `%s` ended with %s %d\n", a->command,
+            WIFSIGNALED(status) ? "signal" : "exit code", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+void lb_watch_actions_poll(lb_watch_actions *a)
+{
+    look_after(a, false);
+    if (a->running || !a->n_waiting) return;
+    const lb_watch_alarm alarm = a->waiting[a->first_waiting];
+    a->first_waiting = (a->first_waiting + 1) % LB_ACTIONS_WAITING;
+    a->n_waiting--;
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) run_child(a, &alarm);
+    if (child > 0)
+        a->running = child;
+    else
+        a->failed++, fprintf(stderr, "lastbit watch: cannot start --on-alarm: %s\n", strerror(errno));
+}
+
+void lb_watch_actions_alarm(lb_watch_actions *a, const lb_watch_alarm *alarm)
+{
+    const bool values =
+        alarm->kind == LB_ALARM_GRAD_NORM || alarm->kind == LB_ALARM_LOSS || alarm->kind == LB_ALARM_NONFINITE;
+    if (a->trigger && !a->triggered && values) trigger(a);
+    if (!a->command) return;
+    if (a->n_waiting == LB_ACTIONS_WAITING) {
+        a->passed_over++;
+        return;
+    }
+    a->waiting[(a->first_waiting + a->n_waiting++) % LB_ACTIONS_WAITING] = *alarm;
+    lb_watch_actions_poll(a);
+}
+
+void lb_watch_actions_end(lb_watch_actions *a, bool interrupted)
+{
+    if (interrupted) a->passed_over += a->n_waiting, a->n_waiting = 0;
+    do {
+        look_after(a, true);
+        lb_watch_actions_poll(a);
+    } while (a->running || a->n_waiting);
+    if (a->passed_over)
+        fprintf(stderr, "lastbit watch: --on-alarm was not run for %u alarms: too many waited\n", a->passed_over);
+    if (a->held && interrupted) unlink(a->hold_file);
+    if (a->held)
+        fprintf(stderr, "lastbit watch: the run was out still; %s %s\n", a->hold_file,
+                interrupted ? "was removed, for nobody watches any longer" : "stays");
+}

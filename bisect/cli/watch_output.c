@@ -1,0 +1,308 @@
+/* What `lastbit watch` prints: see watch_output.h. */
+#include "watch_output.h"
+
+#include "command_line.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum { ALARMS_SHOWN = 30, ROWS_SHOWN = 8 };
+
+/* ---- as it happens -------------------------------------------------------------------------------------------------- */
+
+void lb_watch_print_alarm(FILE *out, const lb_watch_alarm *a)
+{
+    fprintf(out, "step %" PRId64 ": %s %s (%s): %s%s%s\n", a->step, lb_alarm_level_name(a->level),
+            lb_alarm_kind_name(a->kind), lb_alarm_detector_name(a->detector), a->why, *a->shard ? "; shard " : "",
+            a->shard);
+    fflush(out);
+}
+
+void lb_watch_print_hold(FILE *out, const lb_watch_hold *h)
+{
+    if (h->open)
+        fprintf(out, "step %" PRId64 ": hold: no checkpoint should be written\n", h->from);
+    else
+        fprintf(out, "step %" PRId64 ": the hold that began at step %" PRId64 " is over\n", h->to, h->from);
+    fflush(out);
+}
+
+/* ---- both detectors side by side ------------------------------------------------------------------------------------ */
+
+typedef struct tally {
+    uint32_t n;
+    int64_t first;
+} tally;
+
+static tally tally_of(const lb_watch_report *r, lb_alarm_kind kind, lb_alarm_detector detector)
+{
+    tally t = {0, -1};
+    for (uint32_t i = 0; i < r->n_alarms; i++) {
+        if (r->alarms[i].kind != kind || r->alarms[i].detector != detector) continue;
+        if (!t.n++) t.first = r->alarms[i].step;
+    }
+    return t;
+}
+
+static const lb_alarm_kind JUDGED_TWICE[] = {LB_ALARM_GRAD_NORM, LB_ALARM_LOSS};
+enum { TWICE = sizeof JUDGED_TWICE / sizeof *JUDGED_TWICE };
+
+static void print_tally(const char *name, const tally *t, int64_t since)
+{
+    if (t->n)
+        printf("%s %u alarm%s, the first at step %" PRId64, name, t->n, t->n == 1 ? "" : "s", t->first);
+    else if (since == -1)
+        printf("%s has not seen enough", name);
+    else
+        printf("%s silent", name);
+}
+
+static void print_detectors(const lb_watch_report *r)
+{
+    for (int i = 0; i < TWICE; i++) {
+        const tally rule = tally_of(r, JUDGED_TWICE[i], LB_DETECTOR_RULE),
+                    model = tally_of(r, JUDGED_TWICE[i], LB_DETECTOR_MODEL);
+        printf("%-10s%-10s", i ? "" : "detectors", lb_alarm_kind_name(JUDGED_TWICE[i]));
+        print_tally("rule", &rule, 0);
+        printf("; ");
+        print_tally("model", &model, r->model_since);
+        if (rule.n && model.n && model.first < rule.first)
+            printf(" (%" PRId64 " steps before)", rule.first - model.first);
+        printf("\n");
+    }
+}
+
+/* ---- in words ------------------------------------------------------------------------------------------------------- */
+
+static const char *pattern_text(lb_watch_pattern pattern)
+{
+    switch (pattern) {
+    case LB_PATTERN_IMMEDIATE_NAN:
+        return "numbers are not finite from the start: the optimizer or the precision, not the data";
+    case LB_PATTERN_EARLY_SPIKE:
+        return "a spike of the first steps that settles: mostly harmless; see whether other settings have it, too";
+    case LB_PATTERN_LATE_TRANSIENT: return "the loss rises late: a shard, a border between shards, or the schedule";
+    default: return "";
+    }
+}
+
+static void print_alarms(const lb_watch_alarm *alarms, uint32_t n, const char *title)
+{
+    for (uint32_t i = 0; i < n && i < ALARMS_SHOWN; i++) {
+        const lb_watch_alarm *a = &alarms[i];
+        printf("%-10s%-8s %-10s %-9s %" PRId64, i ? "" : title, lb_alarm_level_name(a->level),
+               lb_alarm_kind_name(a->kind), lb_alarm_detector_name(a->detector), a->step);
+        if (a->until > a->step) printf(" to %" PRId64, a->until);
+        printf(": %s%s%s\n", a->why, *a->shard ? "; shard " : "", a->shard);
+    }
+    if (n > ALARMS_SHOWN) printf("%-10sand %u more: --json lists them\n", "", n - ALARMS_SHOWN);
+}
+
+static void print_holds(const lb_watch_report *r)
+{
+    for (uint32_t i = 0; i < r->n_holds && i < ROWS_SHOWN; i++)
+        printf("%-10sno checkpoint from step %" PRId64 " to %" PRId64 "%s\n", i ? "" : "holds", r->holds[i].from,
+               r->holds[i].to, r->holds[i].open ? ", still out" : "");
+    if (r->n_holds > ROWS_SHOWN) printf("%-10sand %u more\n", "", r->n_holds - ROWS_SHOWN);
+    for (uint32_t i = 0; i < r->n_checkpoints && i < ROWS_SHOWN; i++) {
+        const lb_watch_checkpoint *c = &r->checkpoints[i];
+        printf("%-10sthe checkpoint of step %" PRId64 " was written while the run was out (%" PRId64 " to %" PRId64
+               ")%s%s\n",
+               i ? "" : "spoiled", c->step, c->from, c->to, *c->text ? ": " : "", c->text);
+    }
+}
+
+static bool has_kind(const lb_watch_report *r, lb_alarm_kind kind)
+{
+    for (uint32_t i = 0; i < r->n_alarms; i++)
+        if (r->alarms[i].kind == kind) return true;
+    return false;
+}
+
+static void print_next(const lb_watch_report *r)
+{
+    const char *title = "next";
+    if (r->restart_from >= 0) {
+        printf("%-10srestart from the checkpoint of step %" PRId64 "%s\n", title, r->restart_from,
+               r->n_checkpoints ? ", not from a spoiled one" : "");
+        title = "";
+    }
+    if (r->pattern == LB_PATTERN_IMMEDIATE_NAN) {
+        printf("%-10srecord the first steps: lastbit record -o run.lb --steps 0-3 -- CMD; then lastbit bisect run.lb\n",
+               title);
+        title = "";
+    } else if (has_kind(r, LB_ALARM_LOSS) || has_kind(r, LB_ALARM_GRAD_NORM) || has_kind(r, LB_ALARM_NONFINITE)) {
+        printf("%-10sgo over these steps again under lastbit record --ring 20, with lastbit watch --follow --trigger "
+               "FOLDER\n",
+               title);
+        title = "";
+    }
+    if (r->pattern == LB_PATTERN_LATE_TRANSIENT)
+        printf("%-10sgive the logs of reruns together, with their shards: a spike that comes back with a file is that "
+               "file's\n",
+               title);
+}
+
+static void print_findings(const lb_watch_report *r)
+{
+    for (uint32_t i = 0; i < r->n_findings && i < ROWS_SHOWN; i++) {
+        printf("%-10s", i ? "" : "noted");
+        if (r->findings[i].step != INT64_MIN) printf("step %" PRId64 ": ", r->findings[i].step);
+        printf("%s\n", r->findings[i].text);
+    }
+    if (r->skipped || r->nonfinite)
+        printf("%-10s%" PRIu64 " steps not finite, %" PRIu64 " skipped; %s\n", "guard", r->nonfinite, r->skipped,
+               r->schedule_stood == 1   ? "the schedule stood still meanwhile"
+               : r->schedule_stood == 0 ? "the schedule went on meanwhile"
+                                        : "whether the schedule stood still does not show");
+}
+
+static void print_one(const lb_watched_log *log)
+{
+    const lb_watch_report r = lb_watch_now(log->watch);
+    if (!r.records) {
+        printf("%s: no step was found\n", log->path);
+        return;
+    }
+    printf("%s: %s%s, %u alarm%s in %" PRIu64 " steps (%" PRId64 " to %" PRId64 ")\n", log->path,
+           r.n_alarms ? "found" : "clean", "", r.n_alarms, r.n_alarms == 1 ? "" : "s", r.records, r.first_step,
+           r.last_step);
+    print_detectors(&r);
+    print_alarms(r.alarms, r.n_alarms, "alarms");
+    print_holds(&r);
+    if (r.pattern != LB_PATTERN_NONE)
+        printf("%-10s%s: %s\n", "pattern", lb_watch_pattern_name(r.pattern), pattern_text(r.pattern));
+    print_findings(&r);
+    if (r.n_alarms) print_next(&r);
+}
+
+void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (i) printf("\n");
+        print_one(&logs[i]);
+    }
+    if (n < 2) return;
+    printf("\n%u logs together: %s\n", n, between->n_alarms ? "found" : "nothing comes back");
+    print_alarms(between->alarms, between->n_alarms, "alarms");
+    if (*between->finding.text) printf("%-10s%s\n", "noted", between->finding.text);
+}
+
+/* ---- as JSON -------------------------------------------------------------------------------------------------------- */
+
+static json_t *number(double x)
+{
+    json_t *real = json_real(x); /* NULL for a NaN: JSON has none */
+    return real ? real : json_null();
+}
+
+static json_t *text_or_null(const char *text)
+{
+    json_t *string = *text ? json_string(text) : NULL;
+    return string ? string : json_null();
+}
+
+static void add_alarms(json_t *list, const lb_watch_alarm *alarms, uint32_t n, const char *log)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_watch_alarm *a = &alarms[i];
+        json_t *row =
+            json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step, "until",
+                      (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level", lb_alarm_level_name(a->level),
+                      "detector", lb_alarm_detector_name(a->detector), "value", number(a->value), "reference",
+                      number(a->reference), "ratio", number(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
+        if (row && log) json_object_set_new(row, "log", json_string(log));
+        json_array_append_new(list, row);
+    }
+}
+
+static void add_holds(json_t *list, const lb_watch_report *r, const char *log)
+{
+    for (uint32_t i = 0; i < r->n_holds; i++) {
+        json_t *row = json_pack("{s:I, s:I, s:b}", "from", (json_int_t)r->holds[i].from, "to",
+                                (json_int_t)r->holds[i].to, "open", r->holds[i].open);
+        if (row && log) json_object_set_new(row, "log", json_string(log));
+        json_array_append_new(list, row);
+    }
+}
+
+static json_t *findings_json(const lb_watch_finding *findings, uint32_t n)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:o, s:s}", "kind", findings[i].kind, "step",
+                                        findings[i].step == INT64_MIN ? json_null() : json_integer(findings[i].step),
+                                        "text", findings[i].text));
+    return list;
+}
+
+static json_t *checkpoints_json(const lb_watch_report *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_checkpoints; i++) {
+        const lb_watch_checkpoint *c = &r->checkpoints[i];
+        json_array_append_new(list,
+                              json_pack("{s:I, s:I, s:I, s:o}", "step", (json_int_t)c->step, "from",
+                                        (json_int_t)c->from, "to", (json_int_t)c->to, "text", text_or_null(c->text)));
+    }
+    return list;
+}
+
+static json_t *tally_json(const lb_watch_report *r, lb_alarm_kind kind, lb_alarm_detector detector)
+{
+    const tally t = tally_of(r, kind, detector);
+    return json_pack("{s:i, s:o}", "alarms", (int)t.n, "first", t.n ? json_integer(t.first) : json_null());
+}
+
+static json_t *detectors_json(const lb_watch_report *r)
+{
+    json_t *all = json_object();
+    for (int i = 0; i < TWICE; i++)
+        json_object_set_new(all, lb_alarm_kind_name(JUDGED_TWICE[i]),
+                            json_pack("{s:o, s:o}", "rule", tally_json(r, JUDGED_TWICE[i], LB_DETECTOR_RULE), "model",
+                                      tally_json(r, JUDGED_TWICE[i], LB_DETECTOR_MODEL)));
+    json_object_set_new(all, "model_since", r->model_since < 0 ? json_null() : json_integer(r->model_since));
+    json_object_set_new(all, "false_alarms_in_100000", json_real(LB_WATCH_FALSE_ALARMS));
+    return all;
+}
+
+static json_t *one_json(const lb_watched_log *log)
+{
+    const lb_watch_report r = lb_watch_now(log->watch);
+    json_t *alarms = json_array(), *holds = json_array();
+    add_alarms(alarms, r.alarms, r.n_alarms, NULL);
+    add_holds(holds, &r, NULL);
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I}", "log",
+        log->path, "format", lb_watch_format_name(log->counts.format), "verdict", r.n_alarms ? "found" : "clean",
+        "alarms", alarms, "holds", holds, "pattern", lb_watch_pattern_name(r.pattern), "checkpoints",
+        checkpoints_json(&r), "restart_from", r.restart_from < 0 ? json_null() : json_integer(r.restart_from),
+        "findings", findings_json(r.findings, r.n_findings), "detectors", detectors_json(&r), "steps",
+        (json_int_t)r.records, "first_step", (json_int_t)r.first_step, "last_step", (json_int_t)r.last_step,
+        "nonfinite", (json_int_t)r.nonfinite, "skipped", (json_int_t)r.skipped, "lines", (json_int_t)log->counts.lines,
+        "bad_lines", (json_int_t)log->counts.complaints, "schedule_stood",
+        r.schedule_stood < 0 ? json_null() : json_boolean(r.schedule_stood), "dropped", (json_int_t)r.dropped);
+    return object;
+}
+
+/* Several logs: what one would say of each, and all alarms and holds with the log they are of. */
+json_t *lb_watch_json(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between)
+{
+    if (n == 1) return one_json(&logs[0]);
+    json_t *alarms = json_array(), *holds = json_array(), *runs = json_array();
+    lb_watch_pattern pattern = LB_PATTERN_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_watch_report r = lb_watch_now(logs[i].watch);
+        add_alarms(alarms, r.alarms, r.n_alarms, logs[i].path);
+        add_holds(holds, &r, logs[i].path);
+        if (pattern == LB_PATTERN_NONE) pattern = r.pattern;
+        json_array_append_new(runs, one_json(&logs[i]));
+    }
+    add_alarms(alarms, between->alarms, between->n_alarms, NULL);
+    const bool found = json_array_size(alarms) > 0;
+    return json_pack("{s:s, s:o, s:o, s:s, s:o, s:o}", "verdict", found ? "found" : "clean", "alarms", alarms, "holds",
+                     holds, "pattern", lb_watch_pattern_name(pattern), "findings",
+                     findings_json(&between->finding, *between->finding.text ? 1 : 0), "runs", runs);
+}

@@ -1,0 +1,27 @@
+/* What `lastbit watch` prints: lines as things happen, and the report in words or as JSON. */
+#ifndef LB_WATCH_OUTPUT_H
+#define LB_WATCH_OUTPUT_H
+
+#include <jansson.h>
+#include <lastbit/watch.h>
+#include <stdio.h>
+
+typedef struct lb_watched_log {
+    const char *path;
+    lb_watch *watch;
+    lb_watch_counts counts;
+} lb_watched_log;
+
+/* What all logs together show; of one log nothing. */
+typedef struct lb_watch_between {
+    lb_watch_alarm *alarms;
+    uint32_t n_alarms;
+    lb_watch_finding finding;
+} lb_watch_between;
+
+void lb_watch_print_alarm(FILE *out, const lb_watch_alarm *alarm);
+void lb_watch_print_hold(FILE *out, const lb_watch_hold *hold);
+void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between);
+json_t *lb_watch_json(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between);
+
+#endif
