@@ -134,7 +134,7 @@ def clean(n, seed=0, noise="lognormal", loss=2.5, norm=1.2, spread=0.03, norm_sp
             {
                 "step": step,
                 "loss": (loss + fall) * math.exp(spread * draws[0]),
-                "gnorm": norm * math.exp((0.12 if noise == "heavy" else norm_spread) * draws[1]) * (1 + fall / 2),
+                "gnorm": norm * math.exp((0.05 if noise == "heavy" else norm_spread) * draws[1]) * (1 + fall / 2),
                 "tok_sec": 254000 * math.exp(0.01 * rng.gauss(0, 1)),
             }
         )
