@@ -222,8 +222,7 @@ static int check_schedule(options *o)
     if (!o->schedule) return 0;
     if (!lb_watch_schedule_parse(o->schedule, &s->kind))
         return lb_command_misused(NAME, "--schedule: `%s` is none of cosine, wsd, linear, constant", o->schedule);
-    if (o->iterations < 1)
-        return lb_command_misused(NAME, "--schedule needs --iterations N, the length of the whole run");
+    if (o->iterations < 0) return lb_command_misused(NAME, "--iterations is the length of the whole run");
     if (!(o->warmup >= 0 && o->warmup <= 1 && o->floor >= 0 && o->floor <= 1 && o->decay >= 0 && o->decay <= 1))
         return lb_command_misused(NAME, "--warmup-ratio, --final-lr-frac and --decay-ratio lie between 0 and 1");
     s->iterations = o->iterations, s->warmup_ratio = o->warmup, s->final_frac = o->floor, s->decay_ratio = o->decay;
@@ -352,13 +351,13 @@ int lb_cmd_watch(int argc, const char **argv)
         {"pattern", 0, POPT_ARG_STRING, &o.pattern, 0,
          "lines are those that match; named groups are fields: 'it (?<step>\\d+) loss=(?<loss>\\S+)'", "REGEX"},
         {"field", 0, POPT_ARG_ARGV, &o.fields, 0,
-         "the log's own name of loss, gnorm, lrm, lr, dt, tok_sec, ema, shard, curriculum, tokens, checkpoint, step, "
-         "rank or "
-         "skipped; may be given several times",
+         "the log's own name of loss, gnorm, lrm, lr, dt, tok_sec, ema, shard, curriculum, tokens, counts, "
+         "checkpoint, step, rank or skipped; may be given several times",
          "FIELD=NAME"},
         {"schedule", 0, POPT_ARG_STRING, &o.schedule, 0,
          "cosine, wsd, linear or constant: the first step is named whose learning rate is not the formula's", "NAME"},
-        {"iterations", 0, POPT_ARG_LONGLONG, &o.iterations, 0, "of the schedule", "N"},
+        {"iterations", 0, POPT_ARG_LONGLONG, &o.iterations, 0,
+         "of the schedule; by default what the log says (step 50/30000)", "N"},
         {"warmup-ratio", 0, POPT_ARG_DOUBLE, &o.warmup, 0, "of the iterations (0.03)", "R"},
         {"final-lr-frac", 0, POPT_ARG_DOUBLE, &o.floor, 0, "multiplier that it ends at (0)", "F"},
         {"decay-ratio", 0, POPT_ARG_DOUBLE, &o.decay, 0, "wsd: share of the iterations in which it falls (0.2)", "R"},

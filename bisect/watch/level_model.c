@@ -16,7 +16,8 @@
 #define LEAST_SAMPLES 256.0
 #define LEAST_TAIL 4.0 /* independent samples in the tail */
 #define LARGEST_SHAPE 0.4
-#define BACK 0.1 /* of its peak: the rise is over */
+#define SILENT 0.05 /* a spread below so much of `least`: numbers without noise */
+#define BACK 0.1    /* of its peak: the rise is over */
 enum { FIT_EVERY = 64, QUIET_STEPS = 10, LONGEST = 2000 };
 
 static const double P = LB_WATCH_FALSE_ALARMS / 100000 / (2 * LB_LEVEL_STATISTICS);
@@ -75,13 +76,15 @@ static double far_quantile(const lb_tail *t, double share, double width)
 }
 
 /* A mixture (noise, and rare bursts) has another tail further out: where that can be seen the higher threshold counts. */
-static void fit(lb_tail *t, double width)
+static void fit(lb_tail *t, double width, bool silent)
 {
     const double near = far_quantile(t, QUANTILE, width), far = far_quantile(t, RARE, width);
     t->threshold = isfinite(far) ? fmax(near, far) : near;
+    if (silent && !isfinite(near) && t->total >= LEAST_SAMPLES)
+        t->threshold = 0; /* no tail to speak of: `least` decides */
 }
 
-static void learn(lb_tail *t, double s, double width)
+static void learn(lb_tail *t, double s, double width, bool silent)
 {
     t->total += 1;
     if (s > 0) t->weight[bin_of(s)] += 1;
@@ -91,7 +94,7 @@ static void learn(lb_tail *t, double s, double width)
         for (int i = 0; i < LB_TAIL_BINS; i++) t->weight[i] *= 0.5;
         t->total *= 0.5;
     }
-    fit(t, width);
+    fit(t, width, silent);
 }
 
 /* ---- the statistics ------------------------------------------------------------------------------------------------- */
@@ -172,7 +175,8 @@ static void follow(lb_level_model *m, double r, const double s[LB_LEVEL_STATISTI
     m->spread = fmax(m->spread, 1e-9);
     float *slot = m->pending[m->pended % LB_LEVEL_DELAY];
     if (m->pended++ >= LB_LEVEL_DELAY)
-        for (int i = 0; i < LB_LEVEL_STATISTICS; i++) learn(&m->tails[i], (double)slot[i], WIDTH[i]);
+        for (int i = 0; i < LB_LEVEL_STATISTICS; i++)
+            learn(&m->tails[i], (double)slot[i], WIDTH[i], m->spread < SILENT * m->least);
     for (int i = 0; i < LB_LEVEL_STATISTICS; i++) slot[i] = (float)s[i];
 }
 

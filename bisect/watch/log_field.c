@@ -77,6 +77,9 @@ static const struct {
     {"tokensha", LB_WATCH_tokens},
     {"datahash", LB_WATCH_tokens},
     {"batchhash", LB_WATCH_tokens},
+    {"tokencounts", LB_WATCH_counts},
+    {"tokenhistogram", LB_WATCH_counts},
+    {"tokenhist", LB_WATCH_counts},
     {"checkpoint", LB_WATCH_checkpoint},
     {"ckpt", LB_WATCH_checkpoint},
     {"rank", LB_WATCH_rank},
@@ -135,7 +138,7 @@ lb_status lb_field_names_init(lb_field_names *names, const char *const *pairs, u
             return lb_fail(
                 err, LB_ERR_INVALID,
                 "`%s` is no FIELD=NAME; fields are loss, gnorm, lrm, lr, dt, tok_sec, ema, shard, curriculum, "
-                "tokens, checkpoint, step, rank, skipped",
+                "tokens, counts, checkpoint, step, rank, skipped",
                 pairs[i]);
         char *name = strdup(equals + 1);
         if (!name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");

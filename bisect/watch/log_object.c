@@ -104,7 +104,12 @@ static bool read_value(scan *s, lb_watch_word name, int depth)
     pass_space(s);
     if (s->at == s->end) return refuse(s, "a value is missing");
     if (*s->at == '{') return read_inner(s, name, depth);
-    if (*s->at == '[') return pass_list(s);
+    if (*s->at == '[') {
+        const char *start = s->at;
+        if (!pass_list(s)) return false;
+        const lb_watch_field field = field_of(s, name);
+        return field != LB_WATCH_counts || put(s, field, (lb_watch_word){start, (uint32_t)(s->at - start)});
+    }
     if (*s->at == '"' || *s->at == '\'') {
         if (!read_string(s, &value)) return false;
     } else {

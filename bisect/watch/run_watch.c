@@ -12,6 +12,7 @@
 #include "run_rules.h"
 #include "schedule_check.h"
 #include "spike_pattern.h"
+#include "token_drift.h"
 
 #include <inttypes.h>
 #include <lastbit/watch.h>
@@ -47,6 +48,7 @@ struct lb_watch {
     lb_schedule_check schedule;
     lb_data_place place;
     lb_rank_tokens tokens;
+    lb_token_drift drift;
     excursion excursions[SLOTS];
     lb_hold_state hold;
     double held_norm; /* the average that the norm left; 0: it is not out */
@@ -54,7 +56,7 @@ struct lb_watch {
     lb_known_checkpoints known;
     uint32_t seen; /* fields of the step at hand */
     int32_t rank;
-    bool ranked, shared_tokens, said_loss, said_hindsight;
+    bool ranked, shared_tokens, said_loss, said_hindsight, said_counts;
     uint64_t records, nonfinite, skipped, skip_places;
     int64_t first_step, last_step, model_since, first_nonfinite, last_skip;
     double early[LB_EARLY_RECORDS];
@@ -68,7 +70,7 @@ struct lb_watch {
     int64_t *visits; /* of each alarm: when its shard began */
     lb_watch_hold *holds;
     bool *serious; /* of each hold: loss or a number that is not finite was out */
-    lb_watch_finding *findings, *shown;
+    lb_watch_finding *findings;
     lb_watch_checkpoint *inside;
     uint32_t n_alarms, n_holds, n_findings, room_alarms, room_holds, room_findings;
     uint64_t dropped;
@@ -384,7 +386,7 @@ static void take_values(lb_watch *w, const lb_watch_record *r)
             find(w, "loss", r->step, "a loss of %.4g is not above 0: ratios say nothing of it", loss);
     }
     const bool late = w->excursions[LOSS_RULE].on || w->excursions[LOSS_MODEL].on;
-    if (late && w->records > LB_EARLY_RECORDS) w->late_loss = true;
+    if (late && (w->records > LB_EARLY_RECORDS || r->step - w->first_step >= LB_EARLY_STEPS)) w->late_loss = true;
     if (lb_watch_has(r, LB_WATCH_tok_sec) && r->number[LB_WATCH_tok_sec] > 0 && isfinite(r->number[LB_WATCH_tok_sec]))
         take_rate(w, r->step, r->number[LB_WATCH_tok_sec]);
     else if (lb_watch_has(r, LB_WATCH_dt) && r->number[LB_WATCH_dt] > 0 && isfinite(r->number[LB_WATCH_dt]))
@@ -393,6 +395,8 @@ static void take_values(lb_watch *w, const lb_watch_record *r)
 
 static void take_schedule(lb_watch *w, const lb_watch_record *r)
 {
+    if (w->schedule.schedule.iterations == 0) w->schedule.schedule.iterations = r->steps; /* "step 50/30000" */
+    if (w->schedule.schedule.iterations == 0 && w->schedule.schedule.kind != LB_SCHEDULE_NONE) return;
     lb_watch_alarm alarm = {.step = r->step, .kind = LB_ALARM_SCHEDULE, .level = LB_ALARM_WARNING};
     if (!lb_schedule_check_take(&w->schedule, r, &alarm.reference, &alarm.value)) return;
     alarm.ratio = alarm.value / alarm.reference;
@@ -448,12 +452,35 @@ static void take_data(lb_watch *w, const lb_watch_record *r)
     raise_alarm(w, &alarm);
 }
 
+static void take_drift(lb_watch *w, const lb_watch_record *r)
+{
+    if (!lb_watch_has(r, LB_WATCH_counts)) return;
+    const bool was = w->drift.out;
+    const lb_drift_answer answer = lb_token_drift_take(&w->drift, r->word[LB_WATCH_counts - LB_WATCH_shard]);
+    if (answer == LB_DRIFT_UNREADABLE && !w->said_counts)
+        w->said_counts = true,
+        find(w, "drift", r->step, "token counts are no list of numbers, or one of another length");
+    if (answer != LB_DRIFT_OUT || was) return;
+    lb_watch_alarm alarm = {.step = r->step,
+                            .kind = LB_ALARM_DATA,
+                            .level = LB_ALARM_WARNING,
+                            .value = w->drift.distance,
+                            .reference = w->drift.usual,
+                            .ratio = w->drift.distance / w->drift.usual};
+    snprintf(alarm.why, sizeof alarm.why,
+             "token frequencies of the last %d records lie %.3f nats (KL) from the first, usual are %.3f: mostly the "
+             "tokenizer",
+             LB_DRIFT_RECORDS, alarm.value, alarm.reference);
+    raise_alarm(w, &alarm);
+}
+
 static void look_back_at_start(lb_watch *w)
 {
     lb_early_spike spike;
     if (w->said_hindsight || !lb_early_spike_find(w->early, w->n_early, &spike)) return;
-    w->said_hindsight = w->early_spike = true;
     const int64_t step = w->early_step[spike.peak];
+    if (step - w->first_step >= LB_EARLY_STEPS) return;
+    w->said_hindsight = w->early_spike = true;
     for (uint32_t i = 0; i < w->n_alarms; i++)
         if (w->alarms[i].kind == LB_ALARM_GRAD_NORM && w->alarms[i].step <= step) return; /* it was seen as it came */
     lb_watch_alarm alarm = {.step = step,
@@ -507,6 +534,7 @@ void lb_watch_take(lb_watch *w, const lb_watch_record *record)
     take_values(w, &r);
     keep_first(w, &r);
     take_schedule(w, &r);
+    take_drift(w, &r);
     if (nonfinite) lb_schedule_check_skipped(&w->schedule);
     take_hold(w, r.step, nonfinite);
     if (lb_watch_has(&r, LB_WATCH_checkpoint)) {
@@ -546,14 +574,17 @@ lb_watch *lb_watch_new(const lb_watch_options *options)
 void lb_watch_free(lb_watch *w)
 {
     if (!w) return;
-    free(w->alarms), free(w->visits), free(w->holds), free(w->serious), free(w->findings), free(w->shown),
-        free(w->inside);
+    lb_token_drift_release(&w->drift);
+    free(w->alarms), free(w->visits), free(w->holds), free(w->serious), free(w->findings), free(w->inside);
     free(w);
 }
 
 /* Findings that counts decide stand behind those that steps gave; they are made anew for each report. */
 static void find_from_counts(lb_watch *w)
 {
+    if (w->schedule.schedule.kind != LB_SCHEDULE_NONE && w->schedule.schedule.iterations == 0)
+        find(w, "schedule", INT64_MIN,
+             "the schedule was not checked: neither the log nor --iterations says how long it is");
     if (lb_ema_column_is_updated_first(&w->ema))
         find(w, "ema", INT64_MIN,
              "the log's own average has each step's norm in it before the two are compared: norm / average stays below "
@@ -566,17 +597,21 @@ static void find_from_counts(lb_watch *w)
              w->skipped > w->nonfinite ? w->skipped : w->nonfinite, w->records, w->skip_places);
 }
 
+/* Whether a step lies among the first records, of which a few follow it. */
+static bool is_early(const lb_watch *w, int64_t step)
+{
+    const uint32_t last = w->n_early < LB_PEAK_RECORDS ? w->n_early : LB_PEAK_RECORDS;
+    return w->n_early > LB_AT_ONCE && step <= w->early_step[last - 1] && step - w->first_step < LB_EARLY_STEPS;
+}
+
 lb_watch_report lb_watch_now(lb_watch *w)
 {
     const uint32_t settled = w->n_findings;
     look_back_at_start(w);
     find_from_counts(w);
     bool early = w->early_spike;
-    for (uint32_t i = 0; i < w->n_alarms; i++)
-        early = early || (w->alarms[i].kind == LB_ALARM_GRAD_NORM && w->n_early > LB_AT_ONCE &&
-                          w->alarms[i].step <=
-                              w->early_step[w->n_early < LB_PEAK_RECORDS ? w->n_early - 1 : LB_PEAK_RECORDS - 1] &&
-                          !w->excursions[NORM_RULE].on);
+    for (uint32_t i = 0; i < w->n_alarms && !w->excursions[NORM_RULE].on; i++)
+        early = early || (w->alarms[i].kind == LB_ALARM_GRAD_NORM && is_early(w, w->alarms[i].step));
     const lb_run_shape shape = {w->records, w->first_nonfinite < 0 ? -1 : w->first_nonfinite - 1, w->nonfinite, early,
                                 w->late_loss};
     lb_watch_report report = {.alarms = w->alarms,

@@ -5,7 +5,8 @@
 #include <lastbit/watch.h>
 
 enum {
-    LB_EARLY_RECORDS = 200, /* "early" ends here */
+    LB_EARLY_RECORDS = 200, /* "early" ends here, */
+    LB_EARLY_STEPS = 1000,  /* and here in a log of every fiftieth step */
     LB_PEAK_RECORDS = 100,  /* an early spike has its peak before */
     LB_AT_ONCE = 10         /* records within which a NaN is immediate */
 };

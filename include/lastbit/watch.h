@@ -40,6 +40,7 @@ extern "C" {
     X(shard, "data shard, or the file that it came from")                                                              \
     X(curriculum, "phase of the curriculum")                                                                           \
     X(tokens, "hash of the step's tokens")                                                                             \
+    X(counts, "how often each token was read: a list as long in every record")                                         \
     X(checkpoint, "a checkpoint was written: its path, or anything that is neither false nor 0")
 
 typedef enum lb_watch_field {

@@ -95,6 +95,16 @@ static void a_level_that_stays_is_the_usual_one_after_two_thousand_steps(void **
     assert_float_equal(lb_level_usual(&m), 1.5, 0.02);
 }
 
+static void numbers_without_noise_are_judged_by_the_least_rise(void **state)
+{
+    (void)state;
+    static lb_level_model m;
+    lb_level_init(&m, 0.05);
+    for (int i = 0; i < 2000; i++) assert_int_equal(lb_level_take(&m, 3 * exp(-i / 400000.0)), LB_LEVEL_QUIET);
+    assert_int_equal(lb_level_take(&m, 3.6), LB_LEVEL_QUIET);
+    assert_int_equal(lb_level_take(&m, 3.6), LB_LEVEL_RISES);
+}
+
 static void a_single_outlier_is_no_rise(void **state)
 {
     (void)state;
@@ -113,6 +123,7 @@ int main(void)
         cmocka_unit_test(nothing_is_judged_before_there_is_a_past),
         cmocka_unit_test(one_excursion_is_one_alarm_and_ends_where_it_comes_back),
         cmocka_unit_test(a_level_that_stays_is_the_usual_one_after_two_thousand_steps),
+        cmocka_unit_test(numbers_without_noise_are_judged_by_the_least_rise),
         cmocka_unit_test(a_single_outlier_is_no_rise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -397,6 +397,33 @@ def test_runs_of_one_seed_whose_losses_part(lastbit, tmp_path):
     assert lastbit.json("watch", a, b, expect=0)["findings"][0]["step"] == 12
 
 
+def test_token_frequencies_that_drift(lastbit, tmp_path):
+    rng = random.Random(3)
+
+    def counts(shift):
+        drawn = [0] * 64
+        for _ in range(2000):
+            drawn[min(63, int(rng.expovariate(0.1)) + shift)] += 1
+        return drawn
+
+    run = [{"step": s, "loss": 2.0, "token_counts": counts(0)} for s in range(80)]
+    assert lastbit.json("watch", write(tmp_path / "run.jsonl", logs.jsonl(run)), expect=0)["alarms"] == []
+    run += [{"step": s, "loss": 2.0, "token_counts": counts(8)} for s in range(80, 120)]
+    answer = lastbit.json("watch", write(tmp_path / "run.jsonl", logs.jsonl(run)), expect=1)
+    assert [(a["kind"], a["level"]) for a in answer["alarms"]] == [("data", "warning")]
+    assert 80 <= answer["alarms"][0]["step"] < 90 and answer["alarms"][0]["ratio"] > 5
+
+
+def test_a_schedule_takes_its_length_from_the_log(lastbit, tmp_path):
+    run = logs.clean(300, 5)
+    for r in run:
+        r["lrm"] = min(1, (r["step"] + 1) / 900) if r["step"] < 200 else 0.5
+    answer = lastbit.json("watch", write(tmp_path / "run.log", logs.lines(run)), "--schedule", "constant", expect=1)
+    assert alarms(answer) == [(200, "schedule", "warning", "rule")]  # of 30000 steps 900 warm up
+    answer = lastbit.json("watch", write(tmp_path / "run.jsonl", logs.jsonl(run)), "--schedule", "constant", expect=0)
+    assert [f["kind"] for f in answer["findings"]] == ["schedule"]
+
+
 def test_an_average_that_was_updated_first_is_noted(lastbit, tmp_path):
     run, ema = logs.clean(500, 5), None
     for r in run:
@@ -480,7 +507,7 @@ def test_a_resumed_run_overlaps(lastbit, tmp_path):
         (["x", "--pattern", "("], "pattern"),
         (["x", "--pattern", "loss (.*)"], "no group with the name of a field"),
         (["x", "--field", "norm=x"], "no FIELD=NAME"),
-        (["x", "--schedule", "cosine"], "needs --iterations"),
+        (["x", "--schedule", "cosine", "--iterations", "-1"], "length of the whole run"),
         (["x", "--schedule", "step", "--iterations", "5"], "is none of"),
         (["x", "--exit-on", "error"], "is none of"),
         (["x", "y", "--follow"], "about one log"),
