@@ -152,17 +152,25 @@ static void settle(lb_level_model *m, double offset)
     empty(m);
 }
 
+/* Mean of the last `n` residuals, at most LB_LEVEL_WINDOW. */
+static double mean_of_last(const lb_level_model *m, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t back = 1; back <= n; back++) sum += m->window[(m->n - back) % LB_LEVEL_WINDOW];
+    return sum / n;
+}
+
+/* Back is a tenth of the peak or what noise explains, by the last four steps: longer windows would still hold what is over. */
 static lb_level_answer stay_out(lb_level_model *m, const double s[LB_LEVEL_STATISTICS])
 {
-    const double mean = m->sum16 / 16;
+    const double mean = mean_of_last(m, 4), second = fmax(m->tails[0].threshold, m->least);
     m->peak = fmax(m->peak, mean);
     m->out_for++;
-    const double limit =
-        fmax(0.5 * fmin(fmax(m->tails[1].threshold, m->least), fmax(m->tails[0].threshold, m->least)), BACK * m->peak);
-    const bool inside = m->out_for >= 4 && mean < limit && s[0] < fmax(m->tails[0].threshold, m->least);
+    const double noise = 0.5 * fmin(fmax(m->tails[1].threshold, m->least), second), back = BACK * m->peak;
+    const bool inside = m->out_for >= 4 && mean < fmax(noise, back) && s[0] < fmax(second, back);
     m->quiet = inside ? m->quiet + 1 : 0;
     if (m->quiet < QUIET_STEPS && m->out_for < LONGEST) return LB_LEVEL_OUT;
-    settle(m, mean);
+    settle(m, mean_of_last(m, QUIET_STEPS));
     return LB_LEVEL_BACK;
 }
 
@@ -201,6 +209,11 @@ lb_level_answer lb_level_take(lb_level_model *m, double number)
     }
     follow(m, r, s);
     return LB_LEVEL_QUIET;
+}
+
+void lb_level_restart(lb_level_model *m)
+{
+    if (m->out) settle(m, 0);
 }
 
 bool lb_level_is_ready(const lb_level_model *m)

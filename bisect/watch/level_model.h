@@ -16,7 +16,11 @@
  * On logarithms shape 0 is a tail that falls like a power of the number itself, so heavy-tailed norms are covered. p is
  * LB_WATCH_FALSE_ALARMS / 100,000 steps / 6 statistics (three of each of two signals); consecutive crossings are one alarm, so that
  * the true rate is lower. What a step says is learned 128 steps later, and not at all when an alarm came in between: a
- * slow rise does not teach the detector that it is normal. A rise below `least` is none, however sure it is. */
+ * slow rise does not teach the detector that it is normal. A rise below `least` is none, however sure it is.
+ *
+ * Stated for one signal: 0.025 false alarms in 100,000 steps. Measured (bench_watch, 11 million steps a shape): none of normal, Laplace,
+ * exponential and correlated noise (phi 0.9) on the logarithm; 0.02 of Student's t with 4 and with 3 degrees of freedom. A mixture
+ * whose far part is too rare to be seen in 16,000 steps is worse than stated: 0.13 where one step in a hundred has four times the noise. */
 #ifndef LB_LEVEL_MODEL_H
 #define LB_LEVEL_MODEL_H
 
@@ -54,6 +58,8 @@ typedef enum lb_level_answer { LB_LEVEL_QUIET, LB_LEVEL_RISES, LB_LEVEL_OUT, LB_
 void lb_level_init(lb_level_model *model, double least);
 /* A number above 0. RISES: an alarm begins; BACK: it was over with the step before the last ten. */
 lb_level_answer lb_level_take(lb_level_model *model, double number);
+/* The run was restarted from before: what was out is over, the level stays. */
+void lb_level_restart(lb_level_model *model);
 /* Whether one of its statistics has a threshold. */
 bool lb_level_is_ready(const lb_level_model *model);
 /* The number that it takes for usual now. */

@@ -353,7 +353,15 @@ static void restart(lb_watch *w, int64_t step)
     find(w, "restart", step, "the log had gone to step %" PRId64 " and goes on at step %" PRId64 ": a restarted run",
          w->last_step, step);
     for (slot i = 0; i < SLOTS; i++) end_excursion(w, i);
+    lb_level_restart(&w->norm_model);
+    lb_level_restart(&w->loss_model);
+    if (w->loss.out) w->loss = (lb_loss_rule){0};
+    w->norm_out = false, w->held_norm = 0;
     w->last_skip = INT64_MIN / 2;
+    if (w->hold.on && w->n_holds) {
+        w->holds[w->n_holds - 1].open = w->hold.on = false;
+        if (w->options.hold) w->options.hold(w->options.context, &w->holds[w->n_holds - 1]);
+    }
 }
 
 static void keep_first(lb_watch *w, const lb_watch_record *r)
@@ -613,7 +621,7 @@ lb_watch_report lb_watch_now(lb_watch *w)
     for (uint32_t i = 0; i < w->n_alarms && !w->excursions[NORM_RULE].on; i++)
         early = early || (w->alarms[i].kind == LB_ALARM_GRAD_NORM && is_early(w, w->alarms[i].step));
     const lb_run_shape shape = {w->records, w->first_nonfinite < 0 ? -1 : w->first_nonfinite - 1, w->nonfinite, early,
-                                w->late_loss};
+                                w->late_loss && !w->excursions[NONFINITE].on};
     lb_watch_report report = {.alarms = w->alarms,
                               .n_alarms = w->n_alarms,
                               .holds = w->holds,

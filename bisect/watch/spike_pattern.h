@@ -23,7 +23,7 @@ typedef struct lb_run_shape {
     int64_t first_nonfinite; /* record, -1: none */
     uint64_t nonfinite;      /* records */
     bool early_spike;        /* of the norm, settled */
-    bool late_loss;          /* the loss rose behind the early records */
+    bool late_loss;          /* the loss rose behind the early records, and what followed was finite */
 } lb_run_shape;
 lb_watch_pattern lb_run_pattern(const lb_run_shape *shape);
 

@@ -246,6 +246,26 @@ static void a_restarted_run_goes_on_where_it_was(void **state)
     lb_watch_free(w);
 }
 
+static void a_restart_from_before_an_excursion_ends_it(void **state)
+{
+    (void)state;
+    calm c = {{.seed = 7}, {.seed = 8}, NOISE_lognormal};
+    lb_watch *w = start(1000);
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t step = pass ? 4000 : 0; step < (pass ? 9000 : 4500); step++) {
+            lb_watch_record r = next(&c, step);
+            if (!pass && step >= 4400) r.number[LB_WATCH_loss] *= 4, r.number[LB_WATCH_gnorm] *= 30;
+            lb_watch_take(w, &r);
+        }
+    const lb_watch_report report = lb_watch_now(w);
+    assert_int_equal(report.n_alarms, 4); /* both detectors of both */
+    for (uint32_t i = 0; i < 4; i++) assert_in_range(report.alarms[i].step, 4400, 4410);
+    assert_int_equal(report.n_holds, 1);
+    assert_true(report.holds[0].from == 4400 && report.holds[0].to == 4499 && !report.holds[0].open);
+    assert_int_equal(report.restart_from, 4000);
+    lb_watch_free(w);
+}
+
 static void throughput_falls_before_the_loss(void **state)
 {
     (void)state;
@@ -369,6 +389,7 @@ int main(void)
         cmocka_unit_test(a_norm_that_gets_worse_is_critical_then),
         cmocka_unit_test(a_drip_of_skipped_steps_points_at_the_precision),
         cmocka_unit_test(a_restarted_run_goes_on_where_it_was),
+        cmocka_unit_test(a_restart_from_before_an_excursion_ends_it),
         cmocka_unit_test(throughput_falls_before_the_loss),
         cmocka_unit_test(a_shard_that_brings_a_spike_back_is_suspected),
         cmocka_unit_test(reruns_in_another_order_name_the_shard),
