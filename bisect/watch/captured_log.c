@@ -7,6 +7,7 @@
 #include <lastbit/dtype.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Per-tensor option values ("lr") stand among the scalars as rows of parameter groups; the first group's rate is the run's. */
@@ -42,9 +43,13 @@ static void put_scalars(const lb_program *p, const lb_field_names *names, lb_wat
     put_rate(p, record);
 }
 
-/* Integers that came from outside in this step are its tokens, labels and positions. Positions are the same in every batch, so that
- * only all of them together say anything. */
-static void put_tokens(const lb_program *p, char text[33], lb_watch_record *record)
+typedef struct token_hash {
+    uint64_t hi, lo;
+} token_hash;
+
+/* Integers that came from outside in this step are its tokens, labels and positions. Positions are the same in every batch: only where
+ * something has changed since the rank's step before do they say what was read. */
+static void put_tokens(const lb_program *p, token_hash *before, char text[33], lb_watch_record *record)
 {
     uint64_t hi = 0, lo = 0;
     for (uint32_t i = 0; i < p->n_values; i++) {
@@ -53,12 +58,14 @@ static void put_tokens(const lb_program *p, char text[33], lb_watch_record *reco
         if (v->source != LB_SOURCE_BATCH || !integer) continue;
         hi = hi * 0x9e3779b97f4a7c15u + v->logical.hi, lo = lo * 0x9e3779b97f4a7c15u + v->logical.lo;
     }
-    if (!hi && !lo) return;
+    const token_hash last = *before;
+    *before = (token_hash){hi, lo};
+    if ((!last.hi && !last.lo) || (last.hi == hi && last.lo == lo) || (!hi && !lo)) return;
     snprintf(text, 33, "%016" PRIx64 "%016" PRIx64, hi, lo);
     lb_record_put(record, LB_WATCH_tokens, text, 32);
 }
 
-static void give(lb_watch_log *log, const lb_program *p)
+static void give(lb_watch_log *log, const lb_program *p, token_hash *before)
 {
     lb_watch_record record = {0};
     char tokens[33];
@@ -66,7 +73,7 @@ static void give(lb_watch_log *log, const lb_program *p)
     lb_record_put_number(&record, LB_WATCH_step, (double)p->step);
     if (p->world > 1) lb_record_put_number(&record, LB_WATCH_rank, p->rank);
     put_scalars(p, lb_watch_log_names(log), &record);
-    put_tokens(p, tokens, &record);
+    put_tokens(p, before, tokens, &record);
     const char *shard = lb_program_text(p, p->shard);
     if (*shard) lb_record_put(&record, LB_WATCH_shard, shard, strlen(shard));
     lb_watch_log_give(log, &record);
@@ -80,7 +87,8 @@ lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *las
     LB_TRY(lb_capture_open(path, &capture, err));
     lb_watch_log_is_capture(log);
     const uint32_t n = lb_capture_steps(capture, &steps), n_ranks = lb_capture_ranks(capture, &ranks);
-    lb_status status = LB_OK;
+    token_hash *before = calloc(n_ranks ? n_ranks : 1, sizeof *before);
+    lb_status status = before ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t s = 0; s < n && status == LB_OK; s++) {
         if (steps[s] <= *last) continue;
         for (uint32_t r = 0; r < n_ranks && status == LB_OK; r++) {
@@ -88,7 +96,7 @@ lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *las
             lb_err none = LB_ERR_INIT;
             status = lb_capture_program(capture, ranks[r], steps[s], &p, &none);
             if (status == LB_OK)
-                give(log, p);
+                give(log, p, &before[r]);
             else if (status == LB_ERR_NOT_FOUND)
                 status = LB_OK;
             else
@@ -96,6 +104,7 @@ lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *las
         }
         *last = steps[s];
     }
+    free(before);
     lb_capture_close(capture);
     return status;
 }

@@ -174,6 +174,17 @@ def test_a_capture_is_followed_while_it_is_written(lastbit, tmp_path):
     assert alarms(answer) == [(5, "nonfinite", "critical", "rule")]
 
 
+def test_ranks_of_a_capture_that_read_the_same_tokens(lastbit, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests/programs/rank_tokens.py"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    lastbit.run("record", "-o", tmp_path / "own.lb", "--level", "stats", "--", *torchrun, expect=0, env=env)
+    lastbit.run("record", "-o", tmp_path / "same.lb", "--level", "stats", "--", *torchrun, "--same", expect=0, env=env)
+    assert lastbit.json("watch", tmp_path / "own.lb", expect=0)["steps"] >= 7
+    answer = lastbit.json("watch", tmp_path / "same.lb", expect=1)
+    assert [(a["kind"], a["level"]) for a in answer["alarms"]] == [("data", "critical")]
+    assert "ranks 0 and 1 read the same tokens" in answer["alarms"][0]["why"]
+
+
 # ---- following
 
 
