@@ -120,13 +120,27 @@ static bool has_kind(const lb_watch_report *r, lb_alarm_kind kind)
     return false;
 }
 
-static void print_next(const lb_watch_report *r)
+/* What a capture has recorded can be looked into at once. */
+static void print_next_of_capture(const char *path, const lb_watch_report *r, const char *title)
+{
+    int64_t step = INT64_MIN;
+    for (uint32_t i = 0; i < r->n_alarms && step == INT64_MIN; i++)
+        if (r->alarms[i].kind != LB_ALARM_DATA && r->alarms[i].kind != LB_ALARM_THROUGHPUT) step = r->alarms[i].step;
+    if (step == INT64_MIN) return;
+    printf("%-10slastbit bisect %s; the step alone: lastbit replay %s --steps %" PRId64 "\n", title, path, path, step);
+}
+
+static void print_next(const lb_watched_log *log, const lb_watch_report *r)
 {
     const char *title = "next";
     if (r->restart_from >= 0) {
         printf("%-10srestart from the checkpoint of step %" PRId64 "%s\n", title, r->restart_from,
                r->n_checkpoints ? ", not from a spoiled one" : "");
         title = "";
+    }
+    if (log->counts.format == LB_WATCH_CAPTURE) {
+        print_next_of_capture(log->path, r, title);
+        return;
     }
     if (r->pattern == LB_PATTERN_IMMEDIATE_NAN) {
         printf("%-10srecord the first steps: lastbit record -o run.lb --steps 0-3 -- CMD; then lastbit bisect run.lb\n",
@@ -174,7 +188,7 @@ static void print_one(const lb_watched_log *log)
     if (r.pattern != LB_PATTERN_NONE)
         printf("%-10s%s: %s\n", "pattern", lb_watch_pattern_name(r.pattern), pattern_text(r.pattern));
     print_findings(&r);
-    if (r.n_alarms) print_next(&r);
+    if (r.n_alarms) print_next(log, &r);
 }
 
 void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between)

@@ -100,14 +100,14 @@ def scalar(tag, value, tensor):
 
 
 def events(run, tensor=None, together=False):
-    out = frame(struct.pack("<Bd", 1 << 3 | 1, 1.0e9) + _bytes(3, b"brain.Event:2"))
+    out = [frame(struct.pack("<Bd", 1 << 3 | 1, 1.0e9) + _bytes(3, b"brain.Event:2"))]
     tags = {"loss": "train/loss", "gnorm": "train/grad_norm", "lrm": "lrm", "tok_sec": "perf/tokens_per_sec"}
     for r in run:
         head = struct.pack("<Bd", 1 << 3 | 1, 1.0e9 + r["step"]) + _varint(2 << 3) + _varint(r["step"])
         values = [_bytes(1, scalar(tags[k], v, tensor)) for k, v in r.items() if k in tags]
         for summary in [b"".join(values)] if together else values:
-            out += frame(head + _bytes(5, summary))
-    return out
+            out.append(frame(head + _bytes(5, summary)))
+    return b"".join(out)
 
 
 # ---- runs

@@ -99,6 +99,13 @@ static void borders_own_what_begins_behind_them(void **state)
     assert_null(lb_data_border(&place, 110, 400));
     assert_null(lb_data_border(&place, 150, 160));
     assert_int_equal(place.borders, 1);
+    lb_watch_record harder = {.step = 140, .has = 1u << LB_WATCH_curriculum};
+    harder.word[LB_WATCH_curriculum - LB_WATCH_shard] = (lb_watch_word){"easy", 4};
+    lb_data_place_take(&place, &harder);
+    assert_null(lb_data_border(&place, 145, 400)); /* the first that the log names */
+    harder.step = 200, harder.word[LB_WATCH_curriculum - LB_WATCH_shard] = (lb_watch_word){"hard", 4};
+    lb_data_place_take(&place, &harder);
+    assert_string_equal(lb_data_border(&place, 205, 900), "curriculum");
 }
 
 int main(void)

@@ -140,6 +140,8 @@ def test_stdin_is_a_log(lastbit):
 def test_a_capture_is_a_log_of_its_scalars(lastbit):
     answer = lastbit.json("watch", ROOT / "samples" / "scan-overflow.lbz", expect=1)
     assert answer["format"] == "capture" and alarms(answer) == [(2, "nonfinite", "critical", "rule")]
+    text = lastbit.run("watch", "samples/scan-overflow.lbz", cwd=ROOT, expect=1).stdout
+    assert "lastbit bisect samples/scan-overflow.lbz; the step alone: lastbit replay samples/scan-overflow.lbz --steps 2" in text
     assert lastbit.json("watch", ROOT / "samples" / "clean.lbz", expect=0)["steps"] >= 1
 
 
@@ -207,6 +209,21 @@ class Follower:
         return self.process.wait(30)
 
 
+@pytest.fixture
+def follow(lastbit, tmp_path):
+    """Starts followers; none outlives its test."""
+    started = []
+
+    def start(*args):
+        started.append(Follower(lastbit, tmp_path, *args))
+        return started[-1]
+
+    yield start
+    for follower in started:
+        follower.process.kill()
+        follower.process.wait()
+
+
 def wait_until(condition, seconds=30):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -222,11 +239,11 @@ def spiked(first, last, at, norm=300.0):
     return logs.lines(run)
 
 
-def test_a_growing_log_is_followed_and_a_partial_line_waits(lastbit, tmp_path):
+def test_a_growing_log_is_followed_and_a_partial_line_waits(follow, tmp_path):
     path, hold = tmp_path / "run.log", tmp_path / "hold"
     text = spiked(0, 400, 300)
     path.write_text(text[: text.index("step 00300")])
-    follower = Follower(lastbit, tmp_path, path, "--hold", hold)
+    follower = follow(path, "--hold", hold)
     rest = text[text.index("step 00300") :]
     with path.open("a") as log:
         log.write(rest[:60])
@@ -246,10 +263,10 @@ def test_a_growing_log_is_followed_and_a_partial_line_waits(lastbit, tmp_path):
     assert "1 alarm in 400 steps" in follower.out.read_text() and follower.err.read_text() == ""
 
 
-def test_a_log_that_is_rotated_or_cut_goes_on(lastbit, tmp_path):
+def test_a_log_that_is_rotated_or_cut_goes_on(follow, tmp_path):
     path = tmp_path / "run.log"
     path.write_text(spiked(0, 200, 10**9))
-    follower = Follower(lastbit, tmp_path, path)
+    follower = follow(path)
     time.sleep(0.5)
     path.rename(tmp_path / "run.log.1")
     path.write_text(spiked(200, 300, 250))
@@ -264,11 +281,11 @@ def test_a_log_that_is_rotated_or_cut_goes_on(lastbit, tmp_path):
     assert "in 320 steps (0 to 319)" in follower.out.read_text()
 
 
-def test_interrupted_while_it_holds_it_removes_the_file(lastbit, tmp_path):
+def test_interrupted_while_it_holds_it_removes_the_file(follow, tmp_path):
     path, hold = tmp_path / "run.log", tmp_path / "hold"
     text = spiked(0, 400, 300)
     path.write_text(text[: text.index("step 00303")])
-    follower = Follower(lastbit, tmp_path, path, "--hold", hold)
+    follower = follow(path, "--hold", hold)
     wait_until(hold.exists)
     assert follower.end() == 1
     assert not hold.exists() and "nobody watches any longer" in follower.err.read_text()
