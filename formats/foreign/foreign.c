@@ -31,24 +31,26 @@ struct lb_foreign {
 
 /* ---- gathering -------------------------------------------------------------------------------------------------------- */
 
-static lb_status add_memory(lb_foreign_tensors *t, void *bytes, size_t size, bool mapped, lb_err *err)
+static lb_status add_memory(lb_foreign_tensors *t, void *bytes, size_t size, const char *mapped, lb_err *err)
 {
     lb_foreign_memory *grown = lb_array_grow(t->memory, t->n_memory, sizeof *grown);
-    if (!grown) {
+    char *path = mapped ? strdup(mapped) : NULL;
+    if (grown) t->memory = grown;
+    if (!grown || (mapped && !path)) {
+        free(path);
         if (mapped)
             munmap(bytes, size);
         else
             free(bytes);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
-    t->memory = grown;
-    grown[t->n_memory++] = (lb_foreign_memory){bytes, size, mapped};
+    grown[t->n_memory++] = (lb_foreign_memory){bytes, size, path};
     return LB_OK;
 }
 
 lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, lb_err *err)
 {
-    return add_memory(tensors, bytes, size, false, err);
+    return add_memory(tensors, bytes, size, NULL, err);
 }
 
 lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err)
@@ -67,7 +69,7 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
     if (map == MAP_FAILED) return lb_fail(err, LB_ERR_IO, "%s: cannot map it: %s", path, strerror(errno));
     *bytes = (const char *)map;
     *size = (size_t)st.st_size;
-    return add_memory(tensors, map, *size, true, err);
+    return add_memory(tensors, map, *size, path, err);
 }
 
 lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
@@ -81,18 +83,51 @@ lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype
     if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     row->tensor = (lb_tensor){(void *)(uintptr_t)data, dtype, *layout};
     row->size = size;
+    row->part = NULL;
     t->n++;
     return LB_OK;
 }
 
-static void release_tensors(lb_foreign_tensors *t)
+lb_status lb_foreign_set_part(lb_foreign_tensors *t, const lb_layout *whole, const int64_t *start, lb_err *err)
 {
-    for (uint32_t i = 0; i < t->n; i++) free(t->rows[i].name);
+    lb_foreign_part *part = (lb_foreign_part *)calloc(1, sizeof *part);
+    if (!part) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    part->whole = *whole;
+    memcpy(part->start, start, (size_t)whole->ndim * sizeof *start);
+    t->rows[t->n - 1].part = part;
+    return LB_OK;
+}
+
+const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *t, const lb_foreign_tensor *row)
+{
+    const char *data = (const char *)row->tensor.data;
+    for (uint32_t i = t->n_memory; i-- > 0;) { /* an empty tensor may stand at the end */
+        const char *begin = (const char *)t->memory[i].bytes;
+        if (data >= begin && data <= begin + t->memory[i].size) return &t->memory[i];
+    }
+    return NULL;
+}
+
+lb_status lb_foreign_fault(const lb_foreign_tensors *t, lb_fault_kind kind, const char *tensor, const char *file,
+                           const lb_err *why, lb_err *err)
+{
+    if (!t->listener || why->status == LB_ERR_NOMEM) return lb_fail(err, why->status, "%s", why->message);
+    t->listener->fault(t->listener->context, kind, tensor, file, why->message);
+    return LB_OK;
+}
+
+void lb_foreign_tensors_release(lb_foreign_tensors *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        free(t->rows[i].name);
+        free(t->rows[i].part);
+    }
     for (uint32_t i = 0; i < t->n_memory; i++) {
-        if (t->memory[i].mapped)
+        if (t->memory[i].path)
             munmap(t->memory[i].bytes, t->memory[i].size);
         else
             free(t->memory[i].bytes);
+        free(t->memory[i].path);
     }
     free(t->rows);
     free(t->memory);
@@ -178,18 +213,34 @@ bool lb_foreign_recognises(const char *path, bool folder)
     return false;
 }
 
-static lb_status read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
+lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *err)
 {
     const char *bytes, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t size;
     if (ends_with(path, ".index.json")) return lb_safetensors_read_index(t, path, err);
     LB_TRY(lb_foreign_map(t, path, &bytes, &size, err));
     if (ends_with(path, ".safetensors")) return lb_safetensors_read(t, path, bytes, size, err);
-    if (ends_with(path, ".pt") || ends_with(path, ".pth")) return lb_torch_read(t, path, bytes, size, err);
+    if (ends_with(path, ".pt") || ends_with(path, ".pth") || ends_with(path, ".bin"))
+        return lb_torch_read(t, path, bytes, size, err);
     if (ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
     char stem[256];
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
     return lb_npy_read(t, path, stem, bytes, size, err);
+}
+
+lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *bytes, size_t size)
+{
+    uint64_t header = 0;
+    if (status == LB_ERR_NOT_FOUND) return LB_FAULT_NO_FILE;
+    if (!bytes) return LB_FAULT_TRUNCATED; /* empty */
+    if (ends_with(path, ".safetensors")) {
+        if (size >= 8) memcpy(&header, bytes, 8);
+        return size < 8 || (header > size - 8 && header < 1u << 28) ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
+    }
+    bool zip = size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0, ended = false;
+    for (size_t back = 22; zip && !ended && back <= size && back < 22 + 65536; back++)
+        ended = memcmp(bytes + size - back, "PK\5\6", 4) == 0;
+    return (zip && !ended) || size < 4 ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
 }
 
 static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *err)
@@ -209,7 +260,7 @@ static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *
             break;
         }
         sprintf(path, "%s/%s", folder, names[i]);
-        status = read_file(t, path, err);
+        status = lb_foreign_read_file(t, path, err);
         free(path);
     }
     free_names(names, n);
@@ -231,7 +282,7 @@ lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err)
     pthread_mutex_init(&f->lock, NULL);
     struct stat st;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    lb_status status = folder ? read_folder(&f->tensors, path, err) : read_file(&f->tensors, path, err);
+    lb_status status = folder ? read_folder(&f->tensors, path, err) : lb_foreign_read_file(&f->tensors, path, err);
     if (status != LB_OK) {
         lb_foreign_close(f);
         return status;
@@ -246,7 +297,7 @@ void lb_foreign_close(lb_foreign *foreign)
 {
     if (!foreign) return;
     lb_program_free(foreign->program);
-    release_tensors(&foreign->tensors);
+    lb_foreign_tensors_release(&foreign->tensors);
     pthread_mutex_destroy(&foreign->lock);
     free(foreign->blobs);
     free(foreign->path);

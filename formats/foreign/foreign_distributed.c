@@ -175,6 +175,66 @@ static lb_status join_parts(checkpoint *c, const part *parts, uint32_t n, const 
     return add_whole(c, parts, whole.dtype, layout, whole.data, bytes);
 }
 
+/* Why a part could not be opened: its file is not there, ends before it, or holds something else. */
+static lb_fault_kind fault_of(const checkpoint *c, const part *p, lb_status status)
+{
+    const lb_pickle *at = lb_pickle_get(p->info, "offset"), *length = lb_pickle_get(p->info, "length"),
+                    *file = lb_pickle_get(p->info, "relative_path");
+    if (status == LB_ERR_NOT_FOUND) return LB_FAULT_NO_FILE;
+    for (uint32_t i = 0; file && file->type == LB_PICKLE_TEXT && i < c->n_files; i++) {
+        const char *path = c->files[i].path + strlen(c->folder) + 1;
+        if (strlen(path) == file->n && memcmp(path, file->u.text, file->n) == 0 && at && length &&
+            at->type == LB_PICKLE_INT && length->type == LB_PICKLE_INT && at->u.i >= 0 && length->u.i >= 0 &&
+            (uint64_t)at->u.i + (uint64_t)length->u.i > c->files[i].size)
+            return LB_FAULT_TRUNCATED;
+    }
+    return LB_FAULT_DAMAGED;
+}
+
+/* A part by itself, at its place in the whole. */
+static lb_status add_part(checkpoint *c, const part *p, const lb_layout *whole, const char *name)
+{
+    const lb_pickle *offset = lb_pickle_get(p->index, "offset"), *file = lb_pickle_get(p->info, "relative_path");
+    int64_t start[LB_MAX_DIMS] = {0};
+    char path[256] = "";
+    int n = whole->ndim;
+    lb_tensor t;
+    size_t size;
+    lb_err why = LB_ERR_INIT, *err = c->err;
+    if (file && file->type == LB_PICKLE_TEXT) snprintf(path, sizeof path, "%.*s", (int)file->n, file->u.text);
+    c->err = &why;
+    lb_status status = open_part(c, p, &t, &size);
+    if (status == LB_OK && (!offset || offset->type == LB_PICKLE_NONE))
+        n = t.layout.ndim;
+    else if (status == LB_OK && !lb_pickle_integers(offset, start, LB_MAX_DIMS, &n))
+        status = bad_part(c, p, "its offset is no list of at most 16 numbers");
+    if (status == LB_OK && (n != whole->ndim || n != t.layout.ndim))
+        status = bad_part(c, p, "a part has as many dimensions as the whole");
+    c->err = err;
+    if (status != LB_OK)
+        return lb_foreign_fault(c->tensors, fault_of(c, p, status), name, path[0] ? path : NULL, &why, err);
+    LB_TRY(lb_foreign_add(c->tensors, name, t.dtype, &t.layout, t.data, size, err));
+    return lb_foreign_set_part(c->tensors, whole, start, err);
+}
+
+static lb_status add_parts(checkpoint *c, const part *parts, uint32_t n, const lb_layout *whole)
+{
+    char *name = text_of(parts->name);
+    lb_status status = name ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) status = add_part(c, &parts[i], whole, name);
+    free(name);
+    return status;
+}
+
+static lb_status tell_entry(const checkpoint *c, const lb_pickle *name)
+{
+    char *text = text_of(name);
+    if (!text) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    c->tensors->listener->entry(c->tensors->listener->context, text, "");
+    free(text);
+    return LB_OK;
+}
+
 /* `parts` of one tensor. What is no tensor has no size. */
 static lb_status read_parts(checkpoint *c, const part *parts, uint32_t n, const lb_pickle *description)
 {
@@ -183,11 +243,12 @@ static lb_status read_parts(checkpoint *c, const part *parts, uint32_t n, const 
     lb_tensor t;
     size_t size;
     const lb_pickle *sizes = lb_pickle_get(description, "size");
-    if (!sizes) return LB_OK;
+    if (!sizes) return c->tensors->listener ? tell_entry(c, parts->name) : LB_OK;
     if (!lb_pickle_integers(sizes, shape, LB_MAX_DIMS, &ndim))
         return bad_part(c, parts, "size is no list of at most 16 numbers");
     lb_layout layout = lb_layout_contiguous(ndim, shape);
     if (lb_layout_numel(&layout) < 0) return bad_part(c, parts, "the product of its sizes overflows");
+    if (c->tensors->listener) return add_parts(c, parts, n, &layout);
     if (n > 1) return join_parts(c, parts, n, &layout);
     LB_TRY(open_part(c, parts, &t, &size));
     if (!lb_layout_same_shape(&t.layout, &layout)) return bad_part(c, parts, "its one part has another size than it");
@@ -204,6 +265,26 @@ static int by_described_name(const void *a, const void *b)
     return by_name(&x, &y);
 }
 
+/* Tensors that are described and of which no file holds a part. */
+static lb_status tell_partless(const checkpoint *c, const part *parts, uint32_t n, const description *whole,
+                               uint32_t n_whole)
+{
+    for (uint32_t i = 0; i < n_whole; i++) {
+        part wanted = {whole[i].name, NULL, NULL};
+        if (!lb_pickle_get(whole[i].what, "size") || (n && bsearch(&wanted, parts, n, sizeof *parts, by_name)))
+            continue;
+        lb_err why = LB_ERR_INIT;
+        char *name = text_of(whole[i].name);
+        if (!name) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+        lb_fail(&why, LB_ERR_CORRUPT, "%s: tensor '%.100s': is described, and no file holds a part of it", c->path,
+                name);
+        lb_status status = lb_foreign_fault(c->tensors, LB_FAULT_MISSING, name, NULL, &why, c->err);
+        free(name);
+        LB_TRY(status);
+    }
+    return LB_OK;
+}
+
 static lb_status read_all_parts(checkpoint *c, part *parts, uint32_t n, description *whole, uint32_t n_whole)
 {
     if (n) qsort(parts, n, sizeof *parts, by_name);
@@ -215,7 +296,7 @@ static lb_status read_all_parts(checkpoint *c, part *parts, uint32_t n, descript
         if (!found) return bad_part(c, &parts[first], "state_dict_metadata does not describe it");
         LB_TRY(read_parts(c, &parts[first], behind - first, found->what));
     }
-    return LB_OK;
+    return c->tensors->listener ? tell_partless(c, parts, n, whole, n_whole) : LB_OK;
 }
 
 static lb_status read_metadata(checkpoint *c, const lb_pickle *metadata)

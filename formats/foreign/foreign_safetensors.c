@@ -2,6 +2,7 @@
  * https://github.com/huggingface/safetensors (README, "Format"). Every size is checked against the file. */
 #define _GNU_SOURCE 1 /* memmem */
 #include "foreign_tensors.h"
+#include "foreign_torch.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -55,13 +56,27 @@ static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, ui
                        source, at, name, type);
     json_int_t begin = json_integer_value(json_array_get(offsets, 0)),
                end = json_integer_value(json_array_get(offsets, 1));
-    if (begin < 0 || end < begin || (uint64_t)end > data_size)
-        return bad(err, source, at, name, "data_offsets leave the file");
     int64_t n = lb_layout_numel(&layout);
+    bool fits = n >= 0 && end >= begin && lb_dtype_bytes(dtype, (size_t)n) == (uint64_t)(end - begin);
+    if (begin < 0 || end < begin || (uint64_t)end > data_size) {
+        lb_err why = LB_ERR_INIT;
+        bad(&why, source, at, name, "data_offsets leave the file");
+        return lb_foreign_fault(tensors, begin >= 0 && fits ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED, name, source, &why,
+                                err);
+    }
     if (n < 0) return bad(err, source, at, name, "the product of its sizes overflows");
-    if (lb_dtype_bytes(dtype, (size_t)n) != (uint64_t)(end - begin))
-        return bad(err, source, at, name, "data_offsets do not fit its dtype and shape");
+    if (!fits) return bad(err, source, at, name, "data_offsets do not fit its dtype and shape");
     return lb_foreign_add(tensors, name, dtype, &layout, data + begin, (size_t)(end - begin), err);
+}
+
+/* The key in jansson's "duplicate object key near '"KEY"'", or NULL. */
+static const char *repeated_key(const char *text, char *key)
+{
+    const char *begin = strchr(text, '"'), *end = strrchr(text, '"');
+    if (!begin || end <= begin) return NULL;
+    memcpy(key, begin + 1, (size_t)(end - begin - 1));
+    key[end - begin - 1] = '\0';
+    return key;
 }
 
 lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,
@@ -75,6 +90,13 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
                        length, size);
     json_error_t why;
     json_t *header = json_loadb(bytes + 8, length, JSON_REJECT_DUPLICATES, &why);
+    if (!header && tensors->listener && json_error_code(&why) == json_error_duplicate_key) {
+        lb_err twice = LB_ERR_INIT;
+        char name[JSON_ERROR_TEXT_LENGTH];
+        lb_fail(&twice, LB_ERR_CORRUPT, "%s: offset %d: header: %s", source, 8 + why.position, why.text);
+        LB_TRY(lb_foreign_fault(tensors, LB_FAULT_DUPLICATE, repeated_key(why.text, name), source, &twice, err));
+        header = json_loadb(bytes + 8, length, 0, &why);
+    }
     if (!json_is_object(header)) {
         json_decref(header);
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: header: %s", source, 8 + (header ? 0 : why.position),
@@ -90,8 +112,10 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
             tensors->metadata = json_dumps(entry, JSON_COMPACT);
             continue;
         }
+        lb_err why = LB_ERR_INIT;
         status = read_tensor(tensors, source, 8 + place_of(bytes + 8, length, name), name, entry, bytes + 8 + length,
-                             size - 8 - length, err);
+                             size - 8 - length, &why);
+        if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, source, &why, err);
         if (status != LB_OK) break;
     }
     json_decref(header);
@@ -106,11 +130,18 @@ static bool is_plain_name(const char *name)
     return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 256;
 }
 
+/* transformers' older shards: pytorch_model-00001-of-00002.bin. */
+static bool is_torch(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 4 && strcmp(name + n - 4, ".bin") == 0;
+}
+
 static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path, uint64_t at, const char *name,
                             lb_err *err)
 {
-    const char *slash = strrchr(index_path, '/'), *bytes;
-    size_t folder = slash ? (size_t)(slash - index_path) + 1 : 0, size;
+    const char *slash = strrchr(index_path, '/'), *bytes = NULL;
+    size_t folder = slash ? (size_t)(slash - index_path) + 1 : 0, size = 0;
     if (!is_plain_name(name))
         return lb_fail(err, LB_ERR_CORRUPT,
                        "%s: offset %" PRIu64 ": weight_map: '%.60s' is no file name in this folder", index_path, at,
@@ -118,10 +149,16 @@ static lb_status read_shard(lb_foreign_tensors *tensors, const char *index_path,
     char *path = (char *)malloc(folder + strlen(name) + 1);
     if (!path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", index_path);
     sprintf(path, "%.*s%s", (int)folder, index_path, name);
-    lb_err why = LB_ERR_INIT;
+    lb_err why = LB_ERR_INIT, said = LB_ERR_INIT;
     lb_status status = lb_foreign_map(tensors, path, &bytes, &size, &why);
-    if (status != LB_OK) lb_fail(err, status, "%s: offset %" PRIu64 ": weight_map: %s", index_path, at, why.message);
-    if (status == LB_OK) status = lb_safetensors_read(tensors, path, bytes, size, err);
+    if (status != LB_OK)
+        lb_fail(&said, status, "%s: offset %" PRIu64 ": weight_map: %s", index_path, at, why.message);
+    else if (is_torch(name))
+        status = lb_torch_read(tensors, path, bytes, size, &said);
+    else
+        status = lb_safetensors_read(tensors, path, bytes, size, &said);
+    if (status != LB_OK)
+        status = lb_foreign_fault(tensors, lb_foreign_damage(status, path, bytes, size), NULL, path, &said, err);
     free(path);
     return status;
 }
@@ -142,6 +179,52 @@ static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *ma
     json_t *file;
     json_object_foreach((json_t *)(uintptr_t)map, name, file) if (status == LB_OK && !json_object_get(seen, name))
         status = bad(err, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
+    json_decref(seen);
+    return status;
+}
+
+/* The base name of the file that the bytes at `data` are mapped from, or NULL. */
+static const char *file_of(const lb_foreign_tensors *tensors, const lb_foreign_tensor *row)
+{
+    const lb_foreign_memory *file = lb_foreign_file(tensors, row);
+    const char *slash = file && file->path ? strrchr(file->path, '/') : NULL;
+    return slash ? slash + 1 : file ? file->path : NULL;
+}
+
+/* As check_names, but everything is told: in no shard, in two, in another than the map says, in none of the map's. */
+static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, const char *bytes,
+                            size_t size, lb_err *err)
+{
+    json_t *seen = json_object();
+    lb_status status = seen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    for (uint32_t i = 0; i < tensors->n && status == LB_OK; i++) {
+        lb_err why = LB_ERR_INIT;
+        const char *name = tensors->rows[i].name, *file = file_of(tensors, &tensors->rows[i]);
+        const char *first = json_string_value(json_object_get(seen, name)),
+                   *said = json_string_value(json_object_get(map, name));
+        lb_fault_kind kind = first ? LB_FAULT_DUPLICATE : said ? LB_FAULT_MISPLACED : LB_FAULT_UNEXPECTED;
+        uint64_t at = place_of(bytes, size, name);
+        if (first)
+            lb_fail(&why, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": '%.100s' is in %s and in %s", path, at, name, first,
+                    file ? file : "?");
+        else if (!said)
+            lb_fail(&why, LB_ERR_CORRUPT, "%s: '%.100s' is in %s, and not in the weight_map", path, name,
+                    file ? file : "?");
+        else if (file && strcmp(said, file) != 0)
+            lb_fail(&why, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": '%.100s' is in %s, weight_map says %s", path, at,
+                    name, file, said);
+        if (why.status != LB_OK) status = lb_foreign_fault(tensors, kind, name, file, &why, err);
+        if (!first) json_object_set_new(seen, name, json_string(file ? file : ""));
+    }
+    const char *name;
+    json_t *file;
+    json_object_foreach((json_t *)(uintptr_t)map, name, file)
+    {
+        lb_err why = LB_ERR_INIT;
+        if (status != LB_OK || json_object_get(seen, name)) continue;
+        bad(&why, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
+        status = lb_foreign_fault(tensors, LB_FAULT_MISSING, name, json_string_value(file), &why, err);
+    }
     json_decref(seen);
     return status;
 }
@@ -169,7 +252,9 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
         json_object_set_new(done, shard, json_true());
         status = read_shard(tensors, path, place_of(bytes, size, shard), shard, err);
     }
-    if (status == LB_OK) status = check_names(tensors, map, path, bytes, size, err);
+    if (status == LB_OK)
+        status = tensors->listener ? tell_names(tensors, map, path, bytes, size, err)
+                                   : check_names(tensors, map, path, bytes, size, err);
     json_decref(done);
     json_decref(index);
     return status;

@@ -1,21 +1,35 @@
-/* The named tensors that a foreign file holds, while it is being read. Private to formats/foreign*.c. */
+/* The named tensors that a foreign file holds, while it is being read. Private to formats/foreign. */
 #ifndef LB_FOREIGN_TENSORS_H
 #define LB_FOREIGN_TENSORS_H
 
-#include <lastbit/tensor.h>
+#include <lastbit/checkpoint.h>
+
+/* Where a part of a distributed checkpoint stands in the whole tensor. */
+typedef struct lb_foreign_part {
+    lb_layout whole;
+    int64_t start[LB_MAX_DIMS];
+} lb_foreign_part;
 
 typedef struct lb_foreign_tensor {
     char *name;
-    lb_tensor tensor; /* in a map or in owned memory */
-    size_t size;      /* bytes of its dense range */
+    lb_tensor tensor;      /* in a map or in owned memory */
+    size_t size;           /* bytes of its dense range */
+    lb_foreign_part *part; /* NULL: all of it */
 } lb_foreign_tensor;
 
 /* Mapped files, or memory that an archive member was unpacked to. */
 typedef struct lb_foreign_memory {
     void *bytes;
     size_t size;
-    bool mapped;
+    char *path; /* NULL: not mapped, owned */
 } lb_foreign_memory;
+
+/* Hears what is wrong with a file, and of what is no tensor; reading goes on. Texts are valid during the call. */
+typedef struct lb_foreign_listener {
+    void *context;
+    void (*fault)(void *context, lb_fault_kind kind, const char *tensor, const char *file, const char *message);
+    void (*entry)(void *context, const char *name, const char *text);
+} lb_foreign_listener;
 
 typedef struct lb_foreign_tensors {
     lb_foreign_tensor *rows;
@@ -23,6 +37,8 @@ typedef struct lb_foreign_tensors {
     lb_foreign_memory *memory;
     uint32_t n_memory;
     char *metadata; /* JSON text of safetensors' __metadata__, or NULL */
+    /* NULL: the first fault ends the reading, and parts of a tensor are put together. Otherwise parts stay apart. */
+    const lb_foreign_listener *listener;
 } lb_foreign_tensors;
 
 /* Maps a whole file; it is unmapped with the tensors. */
@@ -32,6 +48,18 @@ lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, 
 /* Copies the name. The layout's dense range must be `size` bytes from `data` on. */
 lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, lb_dtype dtype, const lb_layout *layout,
                          const void *data, size_t size, lb_err *err);
+/* The tensor added last is a part; only where there is a listener. */
+lb_status lb_foreign_set_part(lb_foreign_tensors *tensors, const lb_layout *whole, const int64_t *start, lb_err *err);
+/* Where a tensor's bytes lie: a mapped file (its path is set) or owned memory. */
+const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *tensors, const lb_foreign_tensor *row);
+/* A failure goes to the listener, and LB_OK comes back; without one, or out of memory, it goes on to `err`. */
+lb_status lb_foreign_fault(const lb_foreign_tensors *tensors, lb_fault_kind kind, const char *tensor, const char *file,
+                           const lb_err *why, lb_err *err);
+/* What is wrong with a file that could not be read: not there, cut off, or something else. */
+lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *bytes, size_t size);
+/* One file of any kind that its name tells. */
+lb_status lb_foreign_read_file(lb_foreign_tensors *tensors, const char *path, lb_err *err);
+void lb_foreign_tensors_release(lb_foreign_tensors *tensors);
 
 /* One file, by kind. `source` begins messages; `offset` is where `bytes` lie in it. */
 lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size,

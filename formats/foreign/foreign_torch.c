@@ -164,6 +164,19 @@ static const lb_pickle *tensor_args(const lb_pickle *node)
 
 /* ---- a whole .pt --------------------------------------------------------------------------------------------------------- */
 
+/* What is no tensor, as text: a number, a word. */
+static void tell_entry(const lb_foreign_listener *listener, const lb_pickle *node, const char *name)
+{
+    char text[64] = "";
+    if (node->type == LB_PICKLE_INT)
+        snprintf(text, sizeof text, "%" PRId64, node->u.i);
+    else if (node->type == LB_PICKLE_FLOAT)
+        snprintf(text, sizeof text, "%.17g", node->u.f);
+    else if (node->type == LB_PICKLE_TEXT)
+        snprintf(text, sizeof text, "%.*s", (int)(node->n < 60 ? node->n : 60), node->u.text);
+    listener->entry(listener->context, name, text);
+}
+
 /* `visits` bounds the walk: shared objects could name each other into billions of paths. */
 static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pickle *node, char *name, size_t length,
                       int depth, uint32_t *visits, lb_err *err)
@@ -172,9 +185,12 @@ static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pick
     if (args) {
         lb_tensor t;
         size_t size;
-        LB_TRY(read_tensor(s, name, args, &t, &size, err));
+        lb_err why = LB_ERR_INIT;
+        if (read_tensor(s, name, args, &t, &size, &why) != LB_OK)
+            return lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, s->source, &why, err);
         return lb_foreign_add(tensors, name, t.dtype, &t.layout, t.data, size, err);
     }
+    if (tensors->listener && length) tell_entry(tensors->listener, node, name);
     uint32_t n;
     lb_pickle *const *pairs = lb_pickle_pairs(node, &n);
     bool list = node->type == LB_PICKLE_LIST;

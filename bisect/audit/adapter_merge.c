@@ -1,0 +1,437 @@
+/* An adapter online and merged, in each precision, and how a merged checkpoint was made.
+ *
+ * With W [out, in], A [r, in], B [out, r], s the scaling, x [rows, in], and D(.) rounding to a dtype, products with f32 sums:
+ *
+ *   online   y = D(D(x W^T) + D(s D(D(x A^T) B^T)))                          as peft computes a LoRA layer
+ *   merged   y = D(x W'^T),  W' = D(W + D(s B A))                            as peft merges: the product in f32, then to D
+ *   e4m3     W and W' are scaled by amax / 448 per tensor and rounded to e4m3fn; all else as in bf16
+ */
+#include "adapter.h"
+
+#include "elementary.h"
+#include "matmul.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PRECISIONS = 4 };
+static const lb_dtype precisions[PRECISIONS] = {LB_F32, LB_F16, LB_BF16, LB_E4M3FN};
+
+/* ---- inputs -------------------------------------------------------------------------------------------------------------- */
+
+/* Unit normal numbers by Box and Muller's transform of Philox words; number i of a seed is the same everywhere. */
+static void fill_normal(float *x, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i += 2) {
+        uint32_t words[4];
+        lb_philox(seed, i / 2, 0, words);
+        double u = ((double)words[0] + 1) / 4294967296.0, angle = 6.283185307179586 * ((double)words[1] / 4294967296.0);
+        double radius = sqrt(-2 * lb_log(u));
+        x[i] = (float)(radius * lb_cos(angle));
+        if (i + 1 < n) x[i + 1] = (float)(radius * lb_sin(angle));
+    }
+}
+
+/* Recorded inputs of a module: the tensor of its name, or the one tensor that there is, [rows, in]. */
+static const lb_checkpoint_piece *inputs_of(const lb_inventory *inputs, const lb_adapter_module *m)
+{
+    for (uint32_t i = 0; inputs && i < inputs->n_names; i++) {
+        const lb_checkpoint_piece *p = &inputs->checkpoint->pieces[inputs->names[i].first];
+        bool named = strstr(p->name, m->module) != NULL || inputs->n_names == 1;
+        if (named && p->tensor.layout.ndim >= 2 && p->tensor.layout.shape[p->tensor.layout.ndim - 1] == m->in) return p;
+    }
+    return NULL;
+}
+
+static lb_status make_inputs(const lb_audit_gathering *g, const lb_inventory *inputs, const lb_adapter_module *m,
+                             float **x, size_t *rows, lb_err *err)
+{
+    const lb_checkpoint_piece *p = inputs_of(inputs, m);
+    if (p) {
+        lb_whole whole = {p->tensor, NULL};
+        *rows = (size_t)(lb_layout_numel(&p->tensor.layout) / m->in);
+        *x = lb_whole_numbers(&whole, err);
+    } else {
+        *rows = g->options->rows ? g->options->rows : 16;
+        *x = (float *)malloc(*rows * (size_t)m->in * sizeof **x);
+        if (*x) fill_normal(*x, *rows * (size_t)m->in, g->options->seed);
+    }
+    return *x ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
+}
+
+/* ---- one module -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct operands {
+    size_t rows, in, out, rank;
+    double s;
+    const float *x, *w, *a, *b;
+} operands;
+
+/* Scratch of one module, of one precision at a time. */
+typedef struct scratch {
+    float *x, *w, *a, *b, *merged, *t, *u, *y, *z;
+} scratch;
+
+static void scratch_release(scratch *k)
+{
+    free(k->x), free(k->w), free(k->a), free(k->b), free(k->merged), free(k->t), free(k->u), free(k->y), free(k->z);
+}
+
+static bool scratch_init(scratch *k, const operands *o)
+{
+    const size_t f = sizeof(float);
+    *k =
+        (scratch){malloc(o->rows * o->in * f + 1),  malloc(o->out * o->in * f + 1),   malloc(o->rank * o->in * f + 1),
+                  malloc(o->out * o->rank * f + 1), malloc(o->out * o->in * f + 1),   malloc(o->rows * o->rank * f + 1),
+                  malloc(o->rows * o->out * f + 1), malloc(o->rows * o->out * f + 1), malloc(o->rows * o->out * f + 1)};
+    return k->x && k->w && k->a && k->b && k->merged && k->t && k->u && k->y && k->z;
+}
+
+static void round_all(float *x, size_t n, lb_dtype dtype)
+{
+    if (dtype != LB_F32) lb_round_to_grid_f32(x, n, dtype, NULL);
+}
+
+static void quantise(float *x, size_t n)
+{
+    float top = 0;
+    for (size_t i = 0; i < n; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
+    const float scale = top > 0 ? top / 448 : 1;
+    for (size_t i = 0; i < n; i++) x[i] /= scale;
+    round_all(x, n, LB_E4M3FN);
+    for (size_t i = 0; i < n; i++) x[i] *= scale;
+}
+
+/* c [m, n] = a [m, k] b [n, k]^T, dense f32. */
+static lb_status product(size_t m, size_t n, size_t k, const float *a, const float *b, float *c)
+{
+    const lb_matrix left = {a, LB_F32, (ptrdiff_t)k, 1}, right = {b, LB_F32, 1, (ptrdiff_t)k};
+    return lb_matmul_f32(m, n, k, &left, &right, c, (ptrdiff_t)n, NULL);
+}
+
+/* c [out, in] = b [out, rank] a [rank, in]. */
+static lb_status outer(const operands *o, const float *a, const float *b, float *c)
+{
+    const lb_matrix left = {b, LB_F32, (ptrdiff_t)o->rank, 1}, right = {a, LB_F32, (ptrdiff_t)o->in, 1};
+    return lb_matmul_f32(o->out, o->in, o->rank, &left, &right, c, (ptrdiff_t)o->in, NULL);
+}
+
+/* y: online, z: merged. */
+static lb_status run_precision(const operands *o, lb_dtype dtype, scratch *k)
+{
+    const bool narrow = dtype == LB_E4M3FN;
+    const lb_dtype d = narrow ? LB_BF16 : dtype;
+    const size_t weights = o->out * o->in, results = o->rows * o->out;
+    const float s = (float)o->s;
+    memcpy(k->x, o->x, o->rows * o->in * sizeof(float));
+    memcpy(k->w, o->w, weights * sizeof(float));
+    memcpy(k->a, o->a, o->rank * o->in * sizeof(float));
+    memcpy(k->b, o->b, o->out * o->rank * sizeof(float));
+    round_all(k->x, o->rows * o->in, d);
+    round_all(k->w, weights, d);
+    round_all(k->a, o->rank * o->in, d);
+    round_all(k->b, o->out * o->rank, d);
+
+    LB_TRY(outer(o, k->a, k->b, k->merged));
+    for (size_t i = 0; i < weights; i++) k->merged[i] *= s;
+    round_all(k->merged, weights, d);
+    for (size_t i = 0; i < weights; i++) k->merged[i] += k->w[i];
+    round_all(k->merged, weights, d);
+    if (narrow) quantise(k->merged, weights), quantise(k->w, weights);
+    LB_TRY(product(o->rows, o->out, o->in, k->x, k->merged, k->z));
+    round_all(k->z, results, d);
+
+    LB_TRY(product(o->rows, o->out, o->in, k->x, k->w, k->y));
+    LB_TRY(product(o->rows, o->rank, o->in, k->x, k->a, k->t));
+    round_all(k->y, results, d);
+    round_all(k->t, o->rows * o->rank, d);
+    LB_TRY(product(o->rows, o->out, o->rank, k->t, k->b, k->u));
+    round_all(k->u, results, d);
+    for (size_t i = 0; i < results; i++) k->u[i] *= s;
+    round_all(k->u, results, d);
+    for (size_t i = 0; i < results; i++) k->y[i] += k->u[i];
+    round_all(k->y, results, d);
+    return LB_OK;
+}
+
+/* Over one module, or over all. */
+typedef struct distance {
+    double max_abs, rel_max, difference, reference; /* the last two: sums of squares */
+} distance;
+
+static distance measure(const float *online, const float *merged, size_t n)
+{
+    distance d = {0, 0, 0, 0};
+    for (size_t i = 0; i < n; i++) {
+        double y = online[i], e = fabs((double)merged[i] - y);
+        if (e > d.max_abs) d.max_abs = e;
+        if (y != 0 && e / fabs(y) > d.rel_max) d.rel_max = e / fabs(y);
+        d.difference += e * e;
+        d.reference += y * y;
+    }
+    return d;
+}
+
+static void add_row(lb_audit_gathering *g, const char *module, lb_dtype dtype, const distance *d)
+{
+    lb_audit_precision *row = lb_audit_add_precision(g);
+    if (!row) return;
+    row->module = lb_audit_text(g, module);
+    row->dtype = dtype;
+    row->max_abs = d->max_abs;
+    row->rel_max = d->rel_max;
+    row->rel_l2 = d->reference > 0 ? sqrt(d->difference / d->reference) : d->difference > 0 ? INFINITY : 0;
+}
+
+static lb_status run_module(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
+                            const lb_inventory *inputs, distance *all, lb_err *err)
+{
+    float *x = NULL, *w = NULL, *a = NULL, *b = NULL;
+    scratch k = {0};
+    operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank, .s = m->scaling};
+    lb_status status = make_inputs(g, inputs, m, &x, &o.rows, err);
+    if (status == LB_OK) status = lb_adapter_weight(adapter, m, &w, err);
+    if (status == LB_OK) status = lb_adapter_numbers(adapter, m, &a, &b, err);
+    o.x = x, o.w = w, o.a = a, o.b = b;
+    if (status == LB_OK && !scratch_init(&k, &o)) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
+    for (int i = 0; i < PRECISIONS && status == LB_OK; i++) {
+        status = run_precision(&o, precisions[i], &k);
+        distance d = measure(k.y, k.z, o.rows * o.out);
+        add_row(g, m->module, precisions[i], &d);
+        if (d.max_abs > all[i].max_abs) all[i].max_abs = d.max_abs;
+        if (d.rel_max > all[i].rel_max) all[i].rel_max = d.rel_max;
+        all[i].difference += d.difference;
+        all[i].reference += d.reference;
+    }
+    scratch_release(&k);
+    free(x), free(w), free(a), free(b);
+    return status;
+}
+
+lb_status lb_audit_precisions(lb_audit_gathering *g, const lb_adapter *adapter, lb_err *err)
+{
+    lb_checkpoint *checkpoint = NULL;
+    lb_inventory *inputs = NULL;
+    distance all[PRECISIONS] = {{0, 0, 0, 0}};
+    uint32_t done = 0;
+    lb_status status = LB_OK;
+    if (adapter->dora) {
+        lb_audit_note(g, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){NULL, "adapter_config.json", NULL, 0},
+                      "use_dora: weights are renormalised when it is merged, which is not computed here");
+        return LB_OK;
+    }
+    if (g->options->inputs) status = lb_checkpoint_open(g->options->inputs, &checkpoint, err);
+    if (checkpoint) status = lb_inventory_new(checkpoint, false, g, &inputs, err);
+    for (uint32_t i = 0; i < adapter->n && status == LB_OK; i++) {
+        const lb_adapter_module *m = &adapter->modules[i];
+        lb_audit_progress(g, "online and merged", i, adapter->n);
+        if (!m->weight || strstr(m->a->name, "embedding_A")) continue;
+        if (inputs && !inputs_of(inputs, m))
+            lb_audit_note(g, LB_AUDIT_SHAPE, (lb_audit_where){m->module, NULL, NULL, 0},
+                          "--inputs has no [rows, %lld] for it: unit normal numbers are taken", (long long)m->in);
+        status = run_module(g, adapter, m, inputs, all, err);
+        done++;
+    }
+    for (int i = 0; i < PRECISIONS && done; i++) add_row(g, NULL, precisions[i], &all[i]);
+    lb_inventory_free(inputs);
+    lb_checkpoint_close(checkpoint);
+    return status;
+}
+
+/* ---- how a checkpoint was merged ------------------------------------------------------------------------------------------ */
+
+typedef struct candidate {
+    const char *name;
+    double factor;
+} candidate;
+
+/* What the bits of a merged weight may be. `sum` is s B A in f32, scaled. */
+enum { ORDERS = 3 };
+static const char *const orders[ORDERS] = {"the sum in f32, rounded once", "s B A rounded, then the sum",
+                                           "B A rounded, s B A rounded, then the sum"};
+
+static void merged_weight(const operands *o, const float *outer_product, double s, int order, lb_dtype dtype, float *to)
+{
+    const size_t n = o->out * o->in;
+    memcpy(to, outer_product, n * sizeof *to);
+    if (order == 2) round_all(to, n, dtype);
+    for (size_t i = 0; i < n; i++) to[i] *= (float)s;
+    if (order >= 1) round_all(to, n, dtype);
+    for (size_t i = 0; i < n; i++) to[i] += o->w[i];
+    round_all(to, n, dtype);
+}
+
+static size_t count_differing(const float *a, const float *b, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += a[i] != b[i];
+    return count;
+}
+
+/* Elements that no order of an f32 product and no two roundings to `dtype` explain:
+ * |M - (W + s BA)| <= 2 (u_D (|M| + |s BA|) + (r + 2) u_f32 |s| |B||A|). */
+static size_t count_beyond(const operands *o, const float *m, const float *expected, const float *magnitude, double s,
+                           lb_dtype dtype, const float *outer_product)
+{
+    const double u = lb_dtype_unit_roundoff(dtype), tiny = lb_dtype_min_subnormal(dtype),
+                 f = ((double)o->rank + 2) * lb_dtype_unit_roundoff(LB_F32);
+    size_t count = 0;
+    for (size_t i = 0; i < o->out * o->in; i++) {
+        double bound =
+            2 * (u * (fabs((double)m[i]) + fabs(s * (double)outer_product[i])) + f * fabs(s) * (double)magnitude[i]) +
+            tiny;
+        count += !(fabs((double)m[i] - (double)expected[i]) <= bound);
+    }
+    return count;
+}
+
+/* The factor of least squares: <M - W, BA> / <BA, BA>. */
+static double fitted(const operands *o, const float *m, const float *outer_product)
+{
+    double above = 0, below = 0;
+    for (size_t i = 0; i < o->out * o->in; i++) {
+        above += ((double)m[i] - (double)o->w[i]) * (double)outer_product[i];
+        below += (double)outer_product[i] * (double)outer_product[i];
+    }
+    return below > 0 ? above / below : 0;
+}
+
+/* First the configuration's factor, then what people set by mistake, the nearest to the fitted one. */
+static candidate choose(const lb_adapter_module *m, const lb_adapter *adapter, double fit)
+{
+    const double r = (double)m->rank, alpha = m->alpha;
+    const candidate all[] = {{adapter->rslora ? "alpha/sqrt(r)" : "alpha/r", m->scaling},
+                             {adapter->rslora ? "alpha/r" : "alpha/sqrt(r)", alpha / (adapter->rslora ? r : sqrt(r))},
+                             {"alpha", alpha},
+                             {"1", 1},
+                             {"1/r", 1 / r},
+                             {"twice", 2 * m->scaling},
+                             {"squared", m->scaling * m->scaling},
+                             {"subtracted", -m->scaling}};
+    candidate best = {"fitted", fit};
+    double nearest = 0.02;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].factor != 0 && fabs(fit / all[i].factor - 1) < nearest) {
+            nearest = fabs(fit / all[i].factor - 1);
+            best = all[i];
+        }
+    return best;
+}
+
+typedef struct merge_buffers {
+    float *m, *product, *magnitude, *expected;
+} merge_buffers;
+
+static void judge_merge(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m, const operands *o,
+                        const merge_buffers *k, lb_dtype dtype, lb_audit_where where)
+{
+    const size_t n = o->out * o->in;
+    lb_audit_merge *row = lb_audit_add_merge(g);
+    if (!row) return;
+    row->module = lb_audit_text(g, m->module);
+    row->order = "";
+    bool stated = adapter->configured;
+    candidate tried = {adapter->rslora ? "alpha/sqrt(r)" : "alpha/r", m->scaling};
+    for (int round = stated ? 0 : 1; round < 2; round++) {
+        if (round) tried = choose(m, adapter, fitted(o, k->m, k->product));
+        size_t fewest = SIZE_MAX;
+        int best = 0;
+        for (int order = 0; order < ORDERS; order++) {
+            merged_weight(o, k->product, tried.factor, order, dtype, k->expected);
+            size_t differing = count_differing(k->m, k->expected, n);
+            if (differing < fewest) fewest = differing, best = order;
+        }
+        row->scaling = tried.name, row->factor = tried.factor;
+        size_t same_as_base = n - count_differing(k->m, o->w, n);
+        merged_weight(o, k->product, tried.factor, best, dtype, k->expected);
+        bool moved = count_differing(k->expected, o->w, n) > 0;
+        if (fewest && same_as_base == n && moved) {
+            row->scaling = "unmerged", row->factor = 0;
+            lb_audit_find(g, LB_AUDIT_UNMERGED, where, "has the bits of the base's %s", m->weight->name);
+            return;
+        }
+        if (fewest && count_beyond(o, k->m, k->expected, k->magnitude, tried.factor, dtype, k->product)) continue;
+        row->order = orders[best], row->exact = fewest == 0;
+        if (round && stated)
+            lb_audit_find(g, LB_AUDIT_MERGE_SCALING, where, "was merged with %s (%.6g); the configuration says %.6g",
+                          tried.name, tried.factor, m->scaling);
+        return;
+    }
+    size_t worst = 0;
+    merged_weight(o, k->product, m->scaling, 0, dtype, k->expected);
+    for (size_t i = 1; i < n; i++)
+        if (fabsf(k->m[i] - k->expected[i]) > fabsf(k->m[worst] - k->expected[worst])) worst = i;
+    row->scaling = "none";
+    lb_audit_find(g, LB_AUDIT_MERGE_DIFFERS, where,
+                  "no scaling and order of roundings gives it; with %.6g it is off by %.3g at most, at [%zu, %zu]",
+                  m->scaling, fabs((double)k->m[worst] - (double)k->expected[worst]), worst / o->in, worst % o->in);
+}
+
+static lb_status check_merge(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
+                             const lb_inventory *merged, const lb_named *name, lb_err *err)
+{
+    const lb_checkpoint_piece *p = &merged->checkpoint->pieces[name->first];
+    lb_adapter in_merged = *adapter;
+    lb_adapter_module there = *m;
+    float *w = NULL, *a = NULL, *b = NULL;
+    merge_buffers k = {NULL, NULL, NULL, NULL};
+    operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank};
+    const size_t n = o.out * o.in;
+    in_merged.base = merged, there.weight = name;
+    lb_status status = lb_adapter_weight(adapter, m, &w, err);
+    if (status == LB_OK) status = lb_adapter_weight(&in_merged, &there, &k.m, err);
+    if (status == LB_OK) status = lb_adapter_numbers(adapter, m, &a, &b, err);
+    k.product = (float *)malloc(n * sizeof(float) + 1);
+    k.magnitude = (float *)malloc(n * sizeof(float) + 1);
+    k.expected = (float *)malloc(n * sizeof(float) + 1);
+    if (status == LB_OK && (!k.product || !k.magnitude || !k.expected))
+        status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
+    o.w = w, o.a = a, o.b = b;
+    if (status == LB_OK) status = outer(&o, a, b, k.product);
+    for (size_t i = 0; status == LB_OK && i < o.rank * o.in; i++) a[i] = fabsf(a[i]);
+    for (size_t i = 0; status == LB_OK && i < o.rank * o.out; i++) b[i] = fabsf(b[i]);
+    if (status == LB_OK) status = outer(&o, a, b, k.magnitude);
+    if (status == LB_OK) judge_merge(g, adapter, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
+    free(w), free(a), free(b);
+    free(k.m), free(k.product), free(k.magnitude), free(k.expected);
+    return status;
+}
+
+/* Weights that no module of the adapter touches are the base's. */
+static void check_untouched(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged)
+{
+    for (uint32_t i = 0; i < adapter->base->n_names; i++) {
+        const lb_named *name = &adapter->base->names[i], *there = lb_inventory_find(merged, name->name);
+        bool touched = false;
+        for (uint32_t k = 0; k < adapter->n && !touched; k++) touched = adapter->modules[k].weight == name;
+        if (touched || !there || there->n != 1 || name->n != 1) continue;
+        const lb_checkpoint_piece *p = &merged->checkpoint->pieces[there->first];
+        if (p->tensor.dtype == adapter->base->checkpoint->pieces[name->first].tensor.dtype &&
+            !lb_digest_equal(merged->measured[there->first].digest, adapter->base->measured[name->first].digest))
+            lb_audit_find(g, LB_AUDIT_DIFFERS, lb_where(merged, p),
+                          "is not the base's, and the adapter does not touch it");
+    }
+}
+
+lb_status lb_audit_merged(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged, lb_err *err)
+{
+    for (uint32_t i = 0; i < adapter->n && !adapter->dora; i++) {
+        const lb_adapter_module *m = &adapter->modules[i];
+        lb_audit_progress(g, "merged weights", i, adapter->n);
+        if (!m->weight) continue;
+        const lb_named *name = lb_weight_of(merged, m->module);
+        const lb_layout *has = name ? &merged->checkpoint->pieces[name->first].whole : NULL,
+                        *wants = &adapter->base->checkpoint->pieces[m->weight->first].whole;
+        if (!name)
+            lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){m->weight->name, NULL, NULL, 0},
+                          "%s has no %s to hold what was merged", merged->checkpoint->path, m->weight->name);
+        else if (!lb_layout_same_shape(has, wants))
+            lb_audit_find(g, LB_AUDIT_SHAPE, lb_where(merged, &merged->checkpoint->pieces[name->first]),
+                          "has another shape than the base's");
+        else
+            LB_TRY(check_merge(g, adapter, m, merged, name, err));
+    }
+    check_untouched(g, adapter, merged);
+    return LB_OK;
+}

@@ -1,0 +1,31 @@
+/* What an audit gathers. Running out of memory is remembered and told once, at the end. */
+#ifndef LB_BISECT_AUDIT_REPORT_H
+#define LB_BISECT_AUDIT_REPORT_H
+
+#include <lastbit/audit.h>
+
+typedef struct lb_audit_gathering {
+    lb_audit_report *report;
+    const lb_audit_options *options;
+    bool failed;
+} lb_audit_gathering;
+
+/* Where a finding is; all of it may be left out. */
+typedef struct lb_audit_where {
+    const char *tensor, *file;
+    const int32_t *ranks; /* negative ones are left out */
+    uint32_t n_ranks;
+} lb_audit_where;
+
+void lb_audit_find(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
+    LB_PRINTF(4, 5);
+void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
+    LB_PRINTF(4, 5);
+/* Rows that are zero but for what the caller fills in; NULL when out of memory. */
+lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *g);
+lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *g);
+lb_audit_merge *lb_audit_add_merge(lb_audit_gathering *g);
+char *lb_audit_text(lb_audit_gathering *g, const char *text);
+void lb_audit_progress(const lb_audit_gathering *g, const char *what, uint64_t done, uint64_t total);
+
+#endif

@@ -1,0 +1,322 @@
+/* What the numbers look like: none that is no number, nothing dead, nothing that an initialiser left, one dtype.
+ *
+ * A tensor is judged beside its siblings: the same tensor of other layers, experts and ranks. What all of them are (biases of
+ * zero, norms of one, a model before its first step) is how the model is. */
+#include "inventory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The pieces of a group of names. */
+typedef struct group {
+    uint32_t *pieces;
+    uint32_t n;
+    uint32_t constant, zero, nonfinite;
+    double median_rms;
+} group;
+
+static double rms(const lb_measured *m)
+{
+    return m->statistics.elements ? sqrt(m->statistics.sum_squares / (double)m->statistics.elements) : 0;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static bool judged(const lb_inventory *v, uint32_t piece)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    return lb_dtype_is_float(p->tensor.dtype) && v->measured[piece].statistics.elements > 1;
+}
+
+static void describe(const lb_inventory *v, group *s, double *sizes)
+{
+    uint32_t n = 0;
+    s->constant = s->zero = s->nonfinite = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const lb_measured *m = &v->measured[s->pieces[i]];
+        s->constant += lb_is_constant(m);
+        s->zero += lb_is_zero(m);
+        s->nonfinite += m->first_bad >= 0;
+        sizes[n++] = rms(m);
+    }
+    if (n) qsort(sizes, n, sizeof *sizes, by_size);
+    s->median_rms = n ? sizes[n / 2] : 0;
+}
+
+/* ---- no numbers, zeros, constants --------------------------------------------------------------------------------------- */
+
+static bool find_nonfinite(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    const lb_measured *m = &v->measured[piece];
+    int64_t infinite = m->statistics.pos_inf + m->statistics.neg_inf;
+    char at[160];
+    if (m->first_bad < 0 || (strstr(p->name, "mask") && !m->statistics.nan)) return false;
+    lb_audit_find(g, LB_AUDIT_NONFINITE, lb_where(v, p), "%lld NaN and %lld infinite of %lld elements, the first at %s",
+                  (long long)m->statistics.nan, (long long)infinite, (long long)m->statistics.elements,
+                  lb_index_text(&p->tensor.layout, m->first_bad, at));
+    return true;
+}
+
+/* A weight matrix proper: two sizes above one. */
+static bool is_matrix(const lb_checkpoint_piece *p)
+{
+    const lb_layout *l = &p->tensor.layout;
+    size_t n = strlen(p->name);
+    int wide = 0;
+    for (int d = 0; d < l->ndim; d++) wide += l->shape[d] > 1;
+    return wide >= 2 && n >= 6 && strcmp(p->name + n - 6, "weight") == 0;
+}
+
+static bool find_constant(lb_audit_gathering *g, const lb_inventory *v, const group *s, uint32_t piece)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    const lb_measured *m = &v->measured[piece];
+    const bool zero = lb_is_zero(m), siblings_vary = s->n >= 3 && s->constant * 2 < s->n, matrix = is_matrix(p);
+    const uint32_t others = s->n - 1;
+    if (!lb_is_constant(m)) return false;
+    if (zero && lb_lora_half(p->name) == 'B' && s->zero == s->n) return true; /* a fresh adapter: told as a whole */
+    if (zero && matrix && lb_is_outgoing(p->name) && !lb_lora_half(p->name))
+        lb_audit_find(g, LB_AUDIT_NOOP, lb_where(v, p),
+                      "is zero: its block adds nothing, and learns late (%u of %u siblings are zero)", s->zero - 1,
+                      others);
+    else if (siblings_vary || (s->n == 2 && s->constant == 1 && matrix) ||
+             (matrix && s->n == 1 && !lb_lora_half(p->name)))
+        lb_audit_find(g, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_where(v, p),
+                      "all %lld elements are %g, and %u of %u siblings vary", (long long)m->statistics.elements,
+                      m->statistics.min, s->n - s->constant, others);
+    else if (matrix)
+        lb_audit_note(g, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_where(v, p),
+                      "all elements are %g, as are its siblings'", m->statistics.min);
+    return true;
+}
+
+static bool find_dead(lb_audit_gathering *g, const lb_inventory *v, const group *s, uint32_t piece)
+{
+    double size = rms(&v->measured[piece]);
+    if (s->n < 3 || !(size < 1e-6 * s->median_rms)) return false;
+    lb_audit_find(g, LB_AUDIT_DEAD, lb_where(v, &v->checkpoint->pieces[piece]),
+                  "its elements are of size %.3g, those of its siblings of %.3g", size, s->median_rms);
+    return true;
+}
+
+/* ---- as an initialiser left it ------------------------------------------------------------------------------------------ */
+
+/* What torch.nn.init and transformers' _init_weights draw from, for fan-in f and fan-out o. */
+typedef struct initialiser {
+    const char *name;
+    bool uniform;
+    double size; /* the bound, or the standard deviation */
+} initialiser;
+
+enum { INITIALISERS = 9 };
+static void initialisers(const lb_checkpoint_piece *p, initialiser out[INITIALISERS])
+{
+    const lb_layout *l = &p->whole;
+    double fan_out = (double)l->shape[0], fan_in = 1;
+    for (int d = 1; d < l->ndim; d++) fan_in *= (double)l->shape[d];
+    const initialiser all[INITIALISERS] = {
+        {"normal of 0.02", false, 0.02},
+        {"normal of 1", false, 1},
+        {"kaiming-normal", false, sqrt(2 / fan_in)},
+        {"xavier-normal", false, sqrt(2 / (fan_in + fan_out))},
+        {"normal of 1/sqrt(fan-in)", false, sqrt(1 / fan_in)},
+        {"torch's default, uniform of 1/sqrt(fan-in)", true, sqrt(1 / fan_in)},
+        {"xavier-uniform", true, sqrt(6 / (fan_in + fan_out))},
+        {"kaiming-uniform", true, sqrt(6 / fan_in)},
+        {"uniform of sqrt(3/fan-in)", true, sqrt(3 / fan_in)},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+static double fourth_moment(const lb_tensor *t, double mean, double deviation)
+{
+    double sum = 0, row[1024];
+    int64_t n = 0;
+    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);)
+        for (int64_t i = 0; i < r.count; i += 1024) {
+            size_t take = (size_t)(r.count - i < 1024 ? r.count - i : 1024);
+            const char *at = (const char *)t->data + (r.offset + i * r.stride) * (int64_t)lb_dtype_bits(t->dtype) / 8;
+            lb_load_f64_strided(row, t->dtype, at, (ptrdiff_t)r.stride, take);
+            for (size_t k = 0; k < take; k++) {
+                double x = (row[k] - mean) / deviation;
+                sum += x * x * (x * x);
+            }
+            n += (int64_t)take;
+        }
+    return n ? sum / (double)n : 0;
+}
+
+/* Whether a sample of n numbers is one of this initialiser: its deviation within 4 standard errors (and 0.2 % for a narrow
+ * dtype's grid), its mean too, and its kurtosis that of the distribution. Of a uniform one the extremes speak, too. */
+static bool fits(const lb_checkpoint_piece *p, const lb_measured *m, const initialiser *k)
+{
+    const double n = (double)m->statistics.elements, mean = m->statistics.sum / n,
+                 deviation = sqrt(m->statistics.sum_squares / n - mean * mean),
+                 expected = k->uniform ? k->size / sqrt(3) : k->size,
+                 error = (k->uniform ? 4 * sqrt(0.2 / n) : 4 / sqrt(2 * n)) + 0.002;
+    double top = fabs(m->statistics.max) > fabs(m->statistics.min) ? fabs(m->statistics.max) : fabs(m->statistics.min);
+    if (!(fabs(deviation / expected - 1) < error) || fabs(mean) > 4 * expected / sqrt(n)) return false;
+    if (k->uniform && (top > k->size * (1 + 1.0 / 256) || top < k->size * (1 - 20 / n - 1.0 / 256))) return false;
+    double kurtosis = fourth_moment(&p->tensor, mean, deviation), wanted = k->uniform ? 1.8 : 3;
+    return fabs(kurtosis - wanted) < 4 * sqrt(24 / n) + 0.02;
+}
+
+static int initialiser_of(const lb_inventory *v, uint32_t piece, const initialiser *only, initialiser *found)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    initialiser all[INITIALISERS];
+    initialisers(p, all);
+    for (int i = 0; i < INITIALISERS; i++)
+        if ((!only || strcmp(only->name, all[i].name) == 0) && fits(p, &v->measured[piece], &all[i]))
+            return *found = all[i], 1;
+    return 0;
+}
+
+/* Fresh among trained: one that an initialiser fits while it fits at most a third of the others. */
+static void find_fresh(lb_audit_gathering *g, const lb_inventory *v, const group *s)
+{
+    for (uint32_t i = 0; i < s->n && s->n >= 3; i++) {
+        const lb_checkpoint_piece *p = &v->checkpoint->pieces[s->pieces[i]];
+        initialiser found, again;
+        uint32_t same = 0;
+        if (p->tensor.layout.ndim < 2 || v->measured[s->pieces[i]].statistics.elements < 1024 ||
+            lb_lora_half(p->name) || v->measured[s->pieces[i]].first_bad >= 0 ||
+            lb_is_constant(&v->measured[s->pieces[i]]) || !initialiser_of(v, s->pieces[i], NULL, &found))
+            continue;
+        for (uint32_t k = 0; k < s->n; k++)
+            same += k != i && !lb_is_constant(&v->measured[s->pieces[k]]) && v->measured[s->pieces[k]].first_bad < 0 &&
+                    initialiser_of(v, s->pieces[k], &found, &again);
+        if (same * 3 <= s->n - 1)
+            lb_audit_find(g, LB_AUDIT_FRESH, lb_where(v, p),
+                          "is as an initialiser leaves it (%s, deviation %.4g), and %u of its %u siblings are not",
+                          found.name, rms(&v->measured[s->pieces[i]]), s->n - 1 - same, s->n - 1);
+    }
+}
+
+/* ---- the same bits in two layers, another dtype ------------------------------------------------------------------------- */
+
+static void find_copied(lb_audit_gathering *g, const lb_inventory *v, const group *s)
+{
+    for (uint32_t i = 1; i < s->n; i++) {
+        const lb_checkpoint_piece *p = &v->checkpoint->pieces[s->pieces[i]];
+        uint32_t same = 0, first = LB_MAX_DIMS;
+        bool found = false, tied = false;
+        for (uint32_t k = 0; k < s->n; k++) {
+            const lb_checkpoint_piece *o = &v->checkpoint->pieces[s->pieces[k]];
+            if (k == i || strcmp(o->name, p->name) == 0 ||
+                !lb_digest_equal(v->measured[s->pieces[i]].digest, v->measured[s->pieces[k]].digest))
+                continue;
+            same++;
+            tied |= o->tensor.data == p->tensor.data;
+            if (k < i && !found) first = k, found = true;
+        }
+        if (!found || tied || lb_is_constant(&v->measured[s->pieces[i]]) || same * 2 >= s->n - 1 ||
+            v->measured[s->pieces[i]].statistics.elements < 64 || lb_lora_half(p->name) == 'A')
+            continue;
+        lb_audit_find(g, LB_AUDIT_COPIED, lb_where(v, p), "has the bits of %s",
+                      v->checkpoint->pieces[s->pieces[first]].name);
+    }
+}
+
+static void find_dtypes(lb_audit_gathering *g, const lb_inventory *v, const group *s)
+{
+    for (uint32_t i = 0; i < s->n && s->n >= 3; i++) {
+        const lb_checkpoint_piece *p = &v->checkpoint->pieces[s->pieces[i]];
+        uint32_t same = 0;
+        lb_dtype other = LB_NO_DTYPE;
+        bool mixed = false;
+        for (uint32_t k = 0; k < s->n; k++) {
+            lb_dtype d = v->checkpoint->pieces[s->pieces[k]].tensor.dtype;
+            same += d == p->tensor.dtype;
+            if (d != p->tensor.dtype) mixed |= other && other != d, other = d;
+        }
+        if (other && !mixed && same * 4 <= s->n + 1 && lb_dtype_bits(other) > 8)
+            lb_audit_find(g, LB_AUDIT_DTYPE, lb_where(v, p), "is %s, its %u siblings are %s",
+                          lb_dtype_name(p->tensor.dtype), s->n - same, lb_dtype_name(other));
+    }
+}
+
+/* ---- all ------------------------------------------------------------------------------------------------------------------ */
+
+static void judge_state(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece)
+{
+    const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
+    if (find_nonfinite(g, v, piece)) return;
+    if (strstr(p->name, "exp_avg_sq") && v->measured[piece].statistics.min < 0)
+        lb_audit_find(g, LB_AUDIT_OPTIMIZER_INVALID, lb_where(v, p), "a second moment is below zero: %g",
+                      v->measured[piece].statistics.min);
+}
+
+static void judge_group(lb_audit_gathering *g, const lb_inventory *v, group *s, double *sizes)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t piece = s->pieces[i];
+        if (!lb_dtype_is_float(v->checkpoint->pieces[piece].tensor.dtype)) continue;
+        if (lb_is_state_name(v->checkpoint->pieces[piece].name))
+            judge_state(g, v, piece);
+        else
+            s->pieces[kept++] = piece;
+    }
+    s->n = kept;
+    describe(v, s, sizes);
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (find_nonfinite(g, v, s->pieces[i]) || !judged(v, s->pieces[i])) continue;
+        if (!find_constant(g, v, s, s->pieces[i])) find_dead(g, v, s, s->pieces[i]);
+    }
+    find_fresh(g, v, s);
+    find_copied(g, v, s);
+    find_dtypes(g, v, s);
+}
+
+void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v)
+{
+    const uint32_t all = v->checkpoint->n_pieces;
+    group s = {(uint32_t *)malloc((all + 1u) * sizeof(uint32_t)), 0, 0, 0, 0, 0};
+    double *sizes = (double *)malloc((all + 1u) * sizeof *sizes);
+    g->failed |= !s.pieces || !sizes;
+    for (uint32_t i = 0, end; s.pieces && sizes && i < v->n_names; i = end) {
+        end = lb_inventory_group(v, i);
+        s.n = 0;
+        for (uint32_t k = i; k < end; k++)
+            for (uint32_t j = 0; j < v->names[v->siblings[k]].n; j++)
+                s.pieces[s.n++] = v->names[v->siblings[k]].first + j;
+        judge_group(g, v, &s, sizes);
+    }
+    free(s.pieces);
+    free(sizes);
+}
+
+/* ---- scales of narrow numbers ------------------------------------------------------------------------------------------- */
+
+static bool has_scale(const lb_inventory *v, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    size_t module = dot ? (size_t)(dot - name) + 1 : 0;
+    for (uint32_t i = 0; i < v->n_names; i++)
+        if (strncmp(v->names[i].name, name, module) == 0 && strstr(v->names[i].name + module, "scale")) return true;
+    return false;
+}
+
+void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v)
+{
+    for (uint32_t i = 0; i < v->n_names; i++) {
+        const lb_checkpoint_piece *p = &v->checkpoint->pieces[v->names[i].first];
+        const lb_statistics *s = &v->measured[v->names[i].first].statistics;
+        const char *dot = strrchr(p->name, '.');
+        bool narrow = lb_dtype_is_float(p->tensor.dtype) && lb_dtype_bits(p->tensor.dtype) <= 8;
+        if (narrow && s->elements > 1 && !strstr(p->name, "scale") && !has_scale(v, p->name))
+            lb_audit_find(g, LB_AUDIT_SCALE_MISSING, lb_where(v, p), "is %s, and no scale stands beside it",
+                          lb_dtype_name(p->tensor.dtype));
+        else if (strstr(dot ? dot : p->name, "_scale") && lb_dtype_is_float(p->tensor.dtype) && s->elements &&
+                 v->measured[v->names[i].first].first_bad < 0 && s->min <= 0)
+            lb_audit_find(g, LB_AUDIT_SCALE_INVALID, lb_where(v, p), "a scale is %g", s->min);
+    }
+}

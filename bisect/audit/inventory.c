@@ -1,0 +1,226 @@
+/* See inventory.h. */
+#include "inventory.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one pass over a piece ------------------------------------------------------------------------------------------- */
+
+/* Row-major index of the first element that is no finite number; only asked where the statistics say there is one. */
+static int64_t first_nonfinite(const lb_tensor *t)
+{
+    int64_t at = 0;
+    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);)
+        for (int64_t i = 0; i < r.count; i++, at++) {
+            int64_t element = r.offset + i * r.stride;
+            if (!isfinite(lb_to_f64(t->dtype, (const char *)t->data + element * (int64_t)lb_dtype_bits(t->dtype) / 8)))
+                return at;
+        }
+    return -1;
+}
+
+static lb_measured measure(const lb_tensor *t)
+{
+    lb_measured m = {lb_statistics_of(t), lb_digest_tensor(t), -1};
+    if (lb_statistics_nonfinite(&m.statistics))
+        m.first_bad = lb_dtype_bits(t->dtype) >= 8 && !lb_dtype_is_complex(t->dtype) ? first_nonfinite(t) : 0;
+    return m;
+}
+
+static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
+{
+    const lb_checkpoint *c = v->checkpoint;
+    uint64_t done = 0;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (uint32_t i = 0; i < c->n_pieces; i++) {
+        v->measured[i] = measure(&c->pieces[i].tensor);
+#pragma omp critical(lb_audit_progress)
+        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+    }
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------------ */
+
+static char *pattern_of(const char *name)
+{
+    char *pattern = (char *)malloc(strlen(name) + 1), *to = pattern;
+    for (const char *at = name; pattern && *at;) {
+        size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
+        if (digits == word && word) {
+            *to++ = '*';
+        } else {
+            memcpy(to, at, word);
+            to += word;
+        }
+        at += word;
+        if (*at) *to++ = *at++;
+    }
+    if (pattern) *to = '\0';
+    return pattern;
+}
+
+static const lb_inventory *sorted; /* qsort has no context; one inventory is sorted at a time */
+#pragma omp threadprivate(sorted)
+
+static int by_pattern(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    int order = strcmp(sorted->names[x].pattern, sorted->names[y].pattern);
+    return order ? order : (x > y) - (x < y);
+}
+
+lb_status lb_inventory_new(const lb_checkpoint *c, bool read, const lb_audit_gathering *g, lb_inventory **inventory,
+                           lb_err *err)
+{
+    lb_inventory *v = (lb_inventory *)calloc(1, sizeof *v);
+    bool made = v != NULL;
+    if (made) {
+        v->checkpoint = c;
+        v->measured = (lb_measured *)calloc(c->n_pieces + 1u, sizeof *v->measured);
+        v->names = (lb_named *)calloc(c->n_pieces + 1u, sizeof *v->names);
+        v->siblings = (uint32_t *)calloc(c->n_pieces + 1u, sizeof *v->siblings);
+        made = v->measured && v->names && v->siblings;
+    }
+    for (uint32_t i = 0; made && i < c->n_pieces; i++) {
+        if (i && strcmp(c->pieces[i].name, c->pieces[i - 1].name) == 0) {
+            v->names[v->n_names - 1].n++;
+            continue;
+        }
+        v->siblings[v->n_names] = v->n_names;
+        lb_named *n = &v->names[v->n_names++];
+        *n = (lb_named){c->pieces[i].name, pattern_of(c->pieces[i].name), i, 1};
+        made = n->pattern != NULL;
+    }
+    if (!made) {
+        lb_inventory_free(v);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    }
+    sorted = v;
+    if (v->n_names) qsort(v->siblings, v->n_names, sizeof *v->siblings, by_pattern);
+    if (read) measure_all(v, g);
+    *inventory = v;
+    return LB_OK;
+}
+
+void lb_inventory_free(lb_inventory *v)
+{
+    if (!v) return;
+    for (uint32_t i = 0; v->names && i < v->n_names; i++) free(v->names[i].pattern);
+    free(v->names);
+    free(v->siblings);
+    free(v->measured);
+    free(v);
+}
+
+static int by_named(const void *a, const void *b)
+{
+    return strcmp(((const lb_named *)a)->name, ((const lb_named *)b)->name);
+}
+
+const lb_named *lb_inventory_find(const lb_inventory *v, const char *name)
+{
+    lb_named wanted = {name, NULL, 0, 0};
+    return v->n_names ? (const lb_named *)bsearch(&wanted, v->names, v->n_names, sizeof *v->names, by_named) : NULL;
+}
+
+uint32_t lb_inventory_group(const lb_inventory *v, uint32_t i)
+{
+    uint32_t end = i + 1;
+    while (end < v->n_names && strcmp(v->names[v->siblings[i]].pattern, v->names[v->siblings[end]].pattern) == 0) end++;
+    return end;
+}
+
+/* ---- what names tell --------------------------------------------------------------------------------------------------- */
+
+const char *lb_word_in(const char *name, const char *const *words)
+{
+    for (; *words; words++) {
+        size_t n = strlen(*words);
+        for (const char *at = name; (at = strstr(at, *words)); at++)
+            if ((at == name || at[-1] == '.') && (at[n] == '.' || at[n] == '\0')) return *words;
+    }
+    return NULL;
+}
+
+bool lb_is_state_name(const char *name)
+{
+    static const char *const parts[] = {"exp_avg",     "momentum", "max_exp_avg",  "optim",        "running_",
+                                        "num_batches", "amax",     "_extra_state", "master_param", "rng"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(name, parts[i])) return true;
+    return strncmp(name, "state.", 6) == 0;
+}
+
+bool lb_is_outgoing(const char *name)
+{
+    static const char *const words[] = {"o_proj", "out_proj", "down_proj",     "c_proj",     "w2",          "wo",
+                                        "fc2",    "fc_out",   "dense_4h_to_h", "linear_fc2", "linear_proj", NULL};
+    return lb_word_in(name, words) != NULL;
+}
+
+lb_cut lb_cut_of(const char *name)
+{
+    static const char *const columns[] = {"q_proj",
+                                          "k_proj",
+                                          "v_proj",
+                                          "qkv_proj",
+                                          "gate_proj",
+                                          "up_proj",
+                                          "gate_up_proj",
+                                          "query_key_value",
+                                          "dense_h_to_4h",
+                                          "linear_qkv",
+                                          "linear_fc1",
+                                          "c_attn",
+                                          "c_fc",
+                                          "fc1",
+                                          "w1",
+                                          "w3",
+                                          "wq",
+                                          "wk",
+                                          "wv",
+                                          "in_proj",
+                                          NULL};
+    if (lb_is_outgoing(name)) return LB_CUT_ROW_PARALLEL;
+    return lb_word_in(name, columns) ? LB_CUT_COLUMN_PARALLEL : LB_CUT_UNKNOWN;
+}
+
+char lb_lora_half(const char *name)
+{
+    static const char *const a[] = {"lora_A", "lora_embedding_A", "linear_in", "lora_a", NULL}, *const b[] = {
+                                                                                                    "lora_B",
+                                                                                                    "lora_embedding_B",
+                                                                                                    "linear_out",
+                                                                                                    "lora_b", NULL};
+    bool adapter = strstr(name, "lora_") || strstr(name, "adapter");
+    return !adapter ? 0 : lb_word_in(name, a) ? 'A' : lb_word_in(name, b) ? 'B' : 0;
+}
+
+const char *lb_index_text(const lb_layout *layout, int64_t index, char text[160])
+{
+    int64_t at[LB_MAX_DIMS];
+    int n = 1;
+    for (int d = layout->ndim - 1; d >= 0; d--) {
+        int64_t size = layout->shape[d] > 0 ? layout->shape[d] : 1;
+        at[d] = index % size;
+        index /= size;
+    }
+    text[0] = '[';
+    for (int d = 0; d < layout->ndim && n < 130; d++)
+        n += snprintf(text + n, 160 - (size_t)n, "%s%lld", d ? ", " : "", (long long)at[d]);
+    snprintf(text + n, 160 - (size_t)n, "]");
+    return text;
+}
+
+const char *lb_shape_text(const lb_layout *layout, char text[160])
+{
+    int n = 1;
+    text[0] = '[';
+    for (int d = 0; d < layout->ndim && n < 130; d++)
+        n += snprintf(text + n, 160 - (size_t)n, "%s%lld", d ? ", " : "", (long long)layout->shape[d]);
+    snprintf(text + n, 160 - (size_t)n, "]");
+    return text;
+}

@@ -1,0 +1,79 @@
+/* A checkpoint's tensors by name and by what they are alike: "layers.3.mlp.up.weight" and "layers.5.mlp.up.weight" are siblings.
+ * Each piece has been read once: its statistics, its digest, and where its first number stands that is none. */
+#ifndef LB_BISECT_AUDIT_INVENTORY_H
+#define LB_BISECT_AUDIT_INVENTORY_H
+
+#include "audit_report.h"
+
+#include <lastbit/digest.h>
+#include <lastbit/statistics.h>
+
+typedef struct lb_measured {
+    lb_statistics statistics;
+    lb_digest digest;
+    int64_t first_bad; /* row-major; -1: all finite */
+} lb_measured;
+
+/* A name, and the pieces that carry it. */
+typedef struct lb_named {
+    const char *name;
+    char *pattern; /* numbers between dots are "*" */
+    uint32_t first, n;
+} lb_named;
+
+typedef struct lb_inventory {
+    const lb_checkpoint *checkpoint;
+    lb_measured *measured; /* by piece */
+    lb_named *names;       /* by name */
+    uint32_t n_names;
+    uint32_t *siblings; /* names by pattern */
+} lb_inventory;
+
+/* `measure`: read every byte; otherwise names and shapes alone. */
+lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool measure, const lb_audit_gathering *g,
+                           lb_inventory **inventory, lb_err *err);
+void lb_inventory_free(lb_inventory *inventory);
+const lb_named *lb_inventory_find(const lb_inventory *inventory, const char *name);
+/* Siblings stand side by side: siblings[i] up to but not siblings[the result]. */
+uint32_t lb_inventory_group(const lb_inventory *inventory, uint32_t i);
+
+/* One number everywhere; zero among them. */
+static inline bool lb_is_constant(const lb_measured *m)
+{
+    return m->statistics.elements > 0 && m->first_bad < 0 && m->statistics.min == m->statistics.max;
+}
+static inline bool lb_is_zero(const lb_measured *m)
+{
+    return m->statistics.elements > 0 && m->statistics.zero == m->statistics.elements;
+}
+/* Optimizer slots and other state: whose sizes mean nothing beside its siblings'. */
+bool lb_is_state_name(const char *name);
+/* Which of "o_proj", "down_proj" … a name has as a word between dots, or NULL. */
+const char *lb_word_in(const char *name, const char *const *words);
+bool lb_is_outgoing(const char *name); /* what a block adds to the residual stream comes from it */
+/* How tensor parallelism cuts a module, as its usual name tells: by rows of its weight, by columns, or not known. */
+typedef enum lb_cut { LB_CUT_UNKNOWN, LB_CUT_COLUMN_PARALLEL, LB_CUT_ROW_PARALLEL } lb_cut;
+lb_cut lb_cut_of(const char *name);
+/* "lora_A" or "lora_B" in it: 'A' or 'B', else 0. */
+char lb_lora_half(const char *name);
+
+/* Row-major index as text, "[3, 17]"; gives `text`. */
+const char *lb_index_text(const lb_layout *layout, int64_t index, char text[160]);
+const char *lb_shape_text(const lb_layout *layout, char text[160]);
+static inline lb_audit_where lb_where(const lb_inventory *v, const lb_checkpoint_piece *p)
+{
+    return (lb_audit_where){p->name, v->checkpoint->files[p->file].path, &p->rank, 1};
+}
+
+/* ---- findings, by subject ---- */
+void lb_audit_faults(lb_audit_gathering *g, const lb_checkpoint *checkpoint); /* what the readers told */
+void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v);            /* siblings, numbered layers, slots */
+void lb_audit_config(lb_audit_gathering *g, const lb_inventory *v);           /* config.json: layers, tied weights */
+void lb_audit_expected(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *expected);
+void lb_audit_shards(lb_audit_gathering *g, const lb_inventory *v); /* ranks' files */
+void lb_audit_tiles(lb_audit_gathering *g, const lb_inventory *v);  /* parts of placed tensors, ranges in files */
+void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v); /* what the numbers look like */
+void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v);
+void lb_audit_restart(lb_audit_gathering *g, const lb_inventory *v);
+
+#endif

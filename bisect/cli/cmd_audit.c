@@ -1,0 +1,234 @@
+/* lastbit audit CKPT: a checkpoint or an adapter by itself, against another, merged against online. */
+#include "command_line.h"
+
+#include <lastbit/audit.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static char *expect, *against, *base, *merged, *inputs, *adapter;
+static const char **maps;
+static int restart, rows;
+static long long seed;
+
+static const struct poptOption options[] = {
+    {"against", 0, POPT_ARG_STRING, &against, 0, "compare every tensor with this checkpoint's", "CKPT"},
+    {"map", 0, POPT_ARG_ARGV, (void *)&maps, 0, "rename tensors of CKPT first (PCRE2; a trailing g: all matches)",
+     "'s/PATTERN/REPLACEMENT/'"},
+    {"expect", 0, POPT_ARG_STRING, &expect, 0, "the names and shapes that should be there", "CKPT"},
+    {"adapter", 0, POPT_ARG_STRING, &adapter, 0, "a LoRA adapter, in CKPT's place", "DIR"},
+    {"base", 0, POPT_ARG_STRING, &base, 0, "what an adapter adds to: shapes, and online against merged", "CKPT"},
+    {"merged", 0, POPT_ARG_STRING, &merged, 0, "ask how this checkpoint was merged from --base and the adapter",
+     "CKPT"},
+    {"inputs", 0, POPT_ARG_STRING, &inputs, 0,
+     "inputs of the adapted layers, [rows, features], by module name or for all (default: unit normal)", "FILE"},
+    {"seed", 0, POPT_ARG_LONGLONG, &seed, 0, "of the unit normal inputs (default: 0)", "N"},
+    {"rows", 0, POPT_ARG_INT, &rows, 0, "how many rows of them (default: 16)", "N"},
+    {"restart", 0, POPT_ARG_NONE, &restart, 0, "ask for everything that an exact restart needs", NULL},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "audit",
+    .synopsis = "[CKPT]",
+    .about =
+        "Says whether a checkpoint or an adapter holds what was trained. CKPT is safetensors (one file, or a folder "
+        "with an index), a torch distributed checkpoint, torch.save files, or a folder of files of several ranks "
+        "(mp_rank_00, rank-0, adapter_model-00000-of-00002).\n"
+        "By itself: keys that lack or come twice, shards that are absent or bit-equal, parts that do not tile "
+        "their tensor, NaN and infinity, tensors that are zero, constant, dead, fresh from an initialiser or of "
+        "another dtype where their siblings in other layers are not, fp8 without scales, files that end too "
+        "early, optimizer slots that lack. --restart also asks for what the next step needs.\n"
+        "Against another checkpoint each tensor is identical, a cast, a rounding, or differs; transposes, fused "
+        "q, k, v and gate and up, stacked experts and shards are seen through.\n"
+        "Of an adapter, W x + s B(A x) is computed beside (W + s B A) x, in f32, f16, bf16 and e4m3.\n"
+        "Exit code 1 when something was found. Nothing in a checkpoint is executed.",
+    .example = "  lastbit audit checkpoint-500/\n"
+               "  lastbit audit exported/ --against checkpoint-500/ --map 's/^module\\.//'\n"
+               "  lastbit audit --adapter lora/ --base model/ --merged merged/",
+    .options = options,
+    .min_args = 0,
+    .max_args = 1,
+};
+
+/* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
+
+static json_t *number(double x)
+{
+    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
+}
+
+static json_t *text(const char *words)
+{
+    return words ? json_string(words) : json_null();
+}
+
+static json_t *findings_json(const lb_audit_report *r, bool notes)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_findings; i++) {
+        const lb_audit_finding *f = &r->findings[i];
+        if (f->note != notes) continue;
+        json_t *ranks = json_array();
+        for (uint32_t k = 0; k < f->n_ranks; k++) json_array_append_new(ranks, json_integer(f->ranks[k]));
+        json_array_append_new(list,
+                              json_pack("{s:s,s:o,s:o,s:o,s:s}", "kind", lb_audit_kind_name(f->kind), "tensor",
+                                        text(f->tensor), "file", text(f->file), "ranks", ranks, "message", f->message));
+    }
+    return list;
+}
+
+static json_t *precision_json(const lb_audit_report *r, bool modules)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_precision; i++) {
+        const lb_audit_precision *p = &r->precision[i];
+        if ((p->module != NULL) != modules) continue;
+        json_t *o = json_pack("{s:s,s:o,s:o,s:o}", "dtype", lb_dtype_name(p->dtype), "max_abs", number(p->max_abs),
+                              "rel_l2", number(p->rel_l2), "rel_max", number(p->rel_max));
+        if (modules) json_object_set_new(o, "module", text(p->module));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *pairs_json(const lb_audit_report *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_pairs; i++) {
+        const lb_audit_pair *p = &r->pairs[i];
+        json_t *index = json_array();
+        for (int d = 0; d < p->ndim; d++) json_array_append_new(index, json_integer(p->index[d]));
+        json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "tensor", p->name, "other", p->other, "how", p->how,
+                              "verdict", lb_audit_match_name(p->match), "dtype", lb_dtype_name(p->dtype), "other_dtype",
+                              lb_dtype_name(p->other_dtype));
+        json_object_set_new(o, "rounded_to", p->rounded ? text(lb_dtype_name(p->rounded)) : json_null());
+        json_object_set_new(o, "max_abs", number(p->difference.max_abs));
+        json_object_set_new(o, "rel_l2", number(p->difference.rel_l2));
+        json_object_set_new(o, "max_ulp", number(p->difference.max_ulp));
+        json_object_set_new(o, "differing", json_integer(p->difference.differing));
+        json_object_set_new(o, "elements", json_integer(p->difference.elements));
+        json_object_set_new(o, "index", index);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *merges_json(const lb_audit_report *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_merges; i++) {
+        const lb_audit_merge *m = &r->merges[i];
+        json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:s,s:b}", "module", m->module, "scaling", m->scaling,
+                                              "factor", number(m->factor), "order", m->order, "exact", m->exact));
+    }
+    return list;
+}
+
+static void print_json(const char *path, const lb_audit_report *r, const char *verdict)
+{
+    lb_print_json("audit",
+                  json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path, "verdict", verdict,
+                            "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "tensors",
+                            (json_int_t)r->tensors, "ranks", (int)r->ranks, "findings", findings_json(r, false),
+                            "notes", findings_json(r, true), "precision", precision_json(r, false), "modules",
+                            precision_json(r, true), "pairs", pairs_json(r), "merged", merges_json(r)));
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------------------- */
+
+static void print_findings(const lb_audit_report *r)
+{
+    for (uint32_t i = 0; i < r->n_findings; i++) {
+        const lb_audit_finding *f = &r->findings[i];
+        printf("%s%s", f->note ? "note: " : "", lb_audit_kind_name(f->kind));
+        if (f->tensor) printf("  %s", f->tensor);
+        for (uint32_t k = 0; k < f->n_ranks; k++)
+            printf("%s%" PRId32, k ? ", " : f->n_ranks > 1 ? "  ranks " : "  rank ", f->ranks[k]);
+        if (f->file) printf("  (%s)", f->file);
+        printf("\n    %s\n", f->message);
+    }
+}
+
+static void print_pairs(const lb_audit_report *r)
+{
+    uint32_t counts[4] = {0};
+    for (uint32_t i = 0; i < r->n_pairs; i++) counts[r->pairs[i].match]++;
+    if (r->n_pairs)
+        printf("%u pairs of tensors: %u identical, %u cast, %u rounding, %u differ\n", r->n_pairs,
+               counts[LB_AUDIT_IS_IDENTICAL], counts[LB_AUDIT_IS_CAST], counts[LB_AUDIT_IS_ROUNDING],
+               counts[LB_AUDIT_IS_DIFFERENT]);
+    for (uint32_t i = 0; i < r->n_pairs; i++)
+        if (r->pairs[i].how[0] && r->pairs[i].match != LB_AUDIT_IS_DIFFERENT)
+            printf("    %s = %s (%s)\n", r->pairs[i].name, r->pairs[i].other, r->pairs[i].how);
+}
+
+static void print_precision(const lb_audit_report *r)
+{
+    if (!r->n_precision) return;
+    printf("online against merged, over all modules\n    %-6s %12s %12s %12s\n", "dtype", "max abs", "rel L2",
+           "rel max");
+    for (uint32_t i = 0; i < r->n_precision; i++) {
+        const lb_audit_precision *p = &r->precision[i];
+        if (!p->module)
+            printf("    %-6s %12.3g %12.3g %11.4g%%\n", lb_dtype_name(p->dtype), p->max_abs, p->rel_l2,
+                   100 * p->rel_max);
+    }
+    for (uint32_t i = 0; i < r->n_merges; i++) {
+        const lb_audit_merge *m = &r->merges[i];
+        printf("%s: %s (factor %.6g)%s%s%s\n", m->module, m->scaling, m->factor, *m->order ? ", " : "", m->order,
+               !*m->order ? ""
+               : m->exact ? ", every bit"
+                          : ", within the error of an f32 product");
+    }
+}
+
+static void print_text(const char *path, const lb_audit_report *r, const char *verdict)
+{
+    char bytes[16];
+    print_findings(r);
+    print_pairs(r);
+    print_precision(r);
+    printf("%s: %s: %" PRIu64 " tensors, %s in %" PRIu64 " file%s", path, verdict, r->tensors,
+           lb_bytes_text(r->bytes, bytes), r->files, r->files == 1 ? "" : "s");
+    if (r->ranks) printf(", %" PRId32 " rank%s", r->ranks, r->ranks == 1 ? "" : "s");
+    printf("; %u finding%s, %u note%s\n", r->n_findings - r->n_notes, r->n_findings - r->n_notes == 1 ? "" : "s",
+           r->n_notes, r->n_notes == 1 ? "" : "s");
+}
+
+int lb_cmd_audit(int argc, const char **argv)
+{
+    lb_arguments arguments;
+    lb_err err = LB_ERR_INIT;
+    lb_audit_report *report;
+    lb_audit_options chosen = LB_AUDIT_OPTIONS_INIT;
+    int code = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (code >= 0) return code;
+    const char *path = arguments.n_args ? arguments.args[0] : adapter;
+    if (!path || (arguments.n_args && adapter) || rows < 0)
+        code = lb_command_misused("audit", "%s",
+                                  rows < 0 ? "--rows: expected a count above 0"
+                                           : "expected one CKPT, or --adapter DIR in its place");
+    chosen.expect = expect, chosen.against = against, chosen.base = base, chosen.merged = merged,
+    chosen.inputs = inputs;
+    chosen.maps = maps, chosen.seed = (uint64_t)seed, chosen.rows = (uint32_t)rows, chosen.restart = restart;
+    for (chosen.n_maps = 0; maps && maps[chosen.n_maps];) chosen.n_maps++;
+    chosen.progress = lb_progress;
+    if (code < 0 && merged && !base) code = lb_command_misused("audit", "--merged needs --base, too");
+    if (code < 0) {
+        lb_status status = lb_audit(path, &chosen, &report, &err);
+        lb_progress_end();
+        if (status != LB_OK) {
+            code = status == LB_ERR_INVALID ? lb_command_misused("audit", "%s", err.message)
+                                            : lb_command_fail("audit", &err);
+        } else {
+            code = report->n_findings > report->n_notes ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+            (arguments.json ? print_json : print_text)(path, report, code ? "found" : "clean");
+            lb_audit_report_free(report);
+        }
+    }
+    lb_arguments_release(&arguments);
+    return code;
+}

@@ -1,0 +1,436 @@
+/* See lastbit/checkpoint.h. The readers of this room gather tensors and tell faults; here the files of a folder are chosen,
+ * and each tensor gets its file, its place and its rank. */
+#include <lastbit/checkpoint.h>
+
+#include "foreign_tensors.h"
+#include "foreign_torch.h"
+#include "rank_name.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct reading {
+    lb_checkpoint *c;
+    const char *current; /* file being read */
+    bool failed;         /* out of memory while gathering */
+} reading;
+
+typedef struct names {
+    char **rows;
+    uint32_t n;
+} names;
+
+const char *lb_fault_kind_name(lb_fault_kind kind)
+{
+    static const char *const words[] = {
+#define LB_FAULT_WORD(name, word, text) word,
+        LB_FAULTS(LB_FAULT_WORD)
+#undef LB_FAULT_WORD
+    };
+    return kind < sizeof words / sizeof *words ? words[kind] : "damaged";
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* ---- what the readers tell ------------------------------------------------------------------------------------------- */
+
+static char *copy(const char *text)
+{
+    return text ? strdup(text) : NULL;
+}
+
+static void tell_fault(void *context, lb_fault_kind kind, const char *tensor, const char *file, const char *message)
+{
+    reading *r = (reading *)context;
+    lb_checkpoint *c = r->c;
+    lb_checkpoint_fault *grown = (lb_checkpoint_fault *)realloc(c->faults, (c->n_faults + 1u) * sizeof *grown);
+    if (!grown) {
+        r->failed = true;
+        return;
+    }
+    c->faults = grown;
+    int32_t stated;
+    size_t folder = strlen(c->path);
+    if (file && strncmp(file, c->path, folder) == 0 && file[folder] == '/') file += folder + 1;
+    lb_checkpoint_fault *f = &grown[c->n_faults++];
+    *f = (lb_checkpoint_fault){kind, copy(tensor), copy(file), file ? lb_rank_in_name(file, &stated) : -1,
+                               strdup(message)};
+    r->failed |= !f->message;
+}
+
+static void tell_entry(void *context, const char *name, const char *text)
+{
+    reading *r = (reading *)context;
+    lb_checkpoint *c = r->c;
+    lb_checkpoint_entry *grown = (lb_checkpoint_entry *)realloc(c->entries, (c->n_entries + 1u) * sizeof *grown);
+    if (!grown) {
+        r->failed = true;
+        return;
+    }
+    c->entries = grown;
+    lb_checkpoint_entry *e = &grown[c->n_entries++];
+    *e = (lb_checkpoint_entry){strdup(name), strdup(text), c->tensors->n_memory ? c->tensors->n_memory - 1 : 0};
+    r->failed |= !e->name || !e->text;
+}
+
+/* ---- which files ------------------------------------------------------------------------------------------------------ */
+
+static void add_name(names *list, const char *folder, const char *name)
+{
+    char **grown = (char **)realloc(list->rows, (list->n + 1u) * sizeof *grown);
+    if (grown) list->rows = grown;
+    char *path = grown ? (char *)malloc(strlen(folder) + strlen(name) + 2) : NULL;
+    if (!path) return;
+    sprintf(path, "%s/%s", folder, name);
+    grown[list->n++] = path;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void free_names(names *list)
+{
+    for (uint32_t i = 0; i < list->n; i++) free(list->rows[i]);
+    free(list->rows);
+}
+
+static bool is_tensor_file(const char *name)
+{
+    static const char *const ends[] = {".safetensors", ".pt", ".pth", ".bin"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_with(name, ends[i])) return true;
+    return false;
+}
+
+/* Tensor files and indexes, those of ranks' folders among them. */
+static void list_files(const char *folder, int depth, names *files, names *indexes)
+{
+    DIR *listing = opendir(folder);
+    int32_t stated;
+    for (struct dirent *entry; listing && (entry = readdir(listing));) {
+        const char *name = entry->d_name;
+        struct stat st;
+        char *path = (char *)malloc(strlen(folder) + strlen(name) + 2);
+        if (!path) break;
+        sprintf(path, "%s/%s", folder, name);
+        bool known = name[0] != '.' && stat(path, &st) == 0;
+        if (known && S_ISDIR(st.st_mode) && depth < 2 && lb_rank_in_name(name, &stated) >= 0)
+            list_files(path, depth + 1, files, indexes);
+        else if (known && S_ISREG(st.st_mode) && ends_with(name, ".index.json"))
+            add_name(indexes, folder, name);
+        else if (known && S_ISREG(st.st_mode) && is_tensor_file(name))
+            add_name(files, folder, name);
+        free(path);
+    }
+    if (listing) closedir(listing);
+    if (files->n) qsort(files->rows, files->n, sizeof *files->rows, by_text);
+}
+
+static bool is_read(const lb_checkpoint *c, const char *path)
+{
+    for (uint32_t i = 0; i < c->tensors->n_memory; i++)
+        if (c->tensors->memory[i].path && strcmp(c->tensors->memory[i].path, path) == 0) return true;
+    for (uint32_t i = 0; i < c->n_faults; i++)
+        if (c->faults[i].file && strcmp(base_name(c->faults[i].file), base_name(path)) == 0) return true;
+    return false;
+}
+
+/* A file beside an index that it does not name: a shard of another save, or the same weights in another format. */
+static bool is_left_over(const char *path, const names *indexes)
+{
+    const char *name = base_name(path);
+    for (uint32_t i = 0; i < indexes->n; i++) {
+        const char *index = base_name(indexes->rows[i]);
+        size_t stem = strcspn(index, ".");
+        if (strncmp(name, index, stem) == 0 && strstr(name, "-of-")) return true;
+    }
+    return false;
+}
+
+static bool is_other_format(const char *path, const names *files, const names *indexes)
+{
+    const char *name = base_name(path);
+    if (strncmp(name, "consolidated", 12) == 0) return indexes->n > 0;
+    if (strncmp(name, "pytorch_model", 13) != 0) return false;
+    for (uint32_t i = 0; i < files->n; i++)
+        if (strncmp(base_name(files->rows[i]), "model", 5) == 0 && ends_with(files->rows[i], ".safetensors"))
+            return true;
+    return false;
+}
+
+/* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their entries. */
+static lb_status read_one(reading *r, const char *path, lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
+    lb_foreign_tensors *t = r->c->tensors;
+    const uint32_t before = t->n_memory;
+    lb_status status = lb_foreign_read_file(t, path, &why);
+    if (status == LB_OK || status == LB_ERR_UNSUPPORTED) return LB_OK;
+    const lb_foreign_memory *map = t->n_memory > before ? &t->memory[before] : NULL;
+    return lb_foreign_fault(t,
+                            lb_foreign_damage(status, path, map ? (const char *)map->bytes : NULL, map ? map->size : 0),
+                            NULL, path, &why, err);
+}
+
+static lb_status read_folder(reading *r, const char *folder, lb_err *err)
+{
+    char metadata[4096];
+    struct stat st;
+    snprintf(metadata, sizeof metadata, "%s/.metadata", folder);
+    if (stat(metadata, &st) == 0) {
+        r->c->distributed = true;
+        return lb_distributed_read(r->c->tensors, folder, metadata, err);
+    }
+    names files = {NULL, 0}, indexes = {NULL, 0};
+    list_files(folder, 0, &files, &indexes);
+    lb_status status = files.n || indexes.n ? LB_OK
+                                            : lb_fail(err, LB_ERR_NOT_FOUND,
+                                                      "%s: holds no .metadata, no *.index.json, no .safetensors, .pt "
+                                                      "or .bin: name the folder of a checkpoint",
+                                                      folder);
+    for (uint32_t i = 0; i < indexes.n && status == LB_OK; i++)
+        if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1)
+            status = lb_safetensors_read_index(r->c->tensors, indexes.rows[i], err);
+    for (uint32_t i = 0; i < files.n && status == LB_OK; i++) {
+        const char *path = files.rows[i];
+        if (is_read(r->c, path) || is_other_format(path, &files, &indexes)) continue;
+        if (!is_left_over(path, &indexes)) {
+            status = read_one(r, path, err);
+            continue;
+        }
+        char message[512];
+        snprintf(message, sizeof message, "%.200s is not named by the index beside it: left from another save?",
+                 base_name(path));
+        tell_fault(r, LB_FAULT_UNEXPECTED, NULL, path, message);
+    }
+    free_names(&files);
+    free_names(&indexes);
+    return status;
+}
+
+/* ---- pieces ----------------------------------------------------------------------------------------------------------- */
+
+static int by_name_and_place(const void *a, const void *b)
+{
+    const lb_checkpoint_piece *x = (const lb_checkpoint_piece *)a, *y = (const lb_checkpoint_piece *)b;
+    int order = strcmp(x->name, y->name);
+    if (order) return order;
+    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
+    for (int d = 0; d < x->whole.ndim && d < y->whole.ndim; d++)
+        if (x->start[d] != y->start[d]) return x->start[d] < y->start[d] ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+static lb_status list_pieces(lb_checkpoint *c, lb_err *err)
+{
+    lb_foreign_tensors *t = c->tensors;
+    size_t folder = strlen(c->path);
+    c->files = (lb_checkpoint_file *)calloc(t->n_memory + 1u, sizeof *c->files);
+    c->pieces = (lb_checkpoint_piece *)calloc(t->n + 1u, sizeof *c->pieces);
+    if (!c->files || !c->pieces) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+    for (c->n_files = 0; c->n_files < t->n_memory; c->n_files++) {
+        const lb_foreign_memory *m = &t->memory[c->n_files];
+        lb_checkpoint_file *f = &c->files[c->n_files];
+        const char *path = m->path ? m->path : c->n_files ? c->files[c->n_files - 1].path : "";
+        if (m->path && strncmp(path, c->path, folder) == 0 && path[folder]) path += folder + (path[folder] == '/');
+        int32_t stated = 0;
+        *f = (lb_checkpoint_file){strdup(path), lb_rank_in_name(path, &stated), m->size};
+        if (!f->path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
+        if (stated > c->ranks_stated) c->ranks_stated = stated;
+    }
+    for (uint32_t i = 0; i < t->n; i++) {
+        const lb_foreign_tensor *row = &t->rows[i];
+        const lb_foreign_memory *m = lb_foreign_file(t, row);
+        lb_checkpoint_piece *p = &c->pieces[c->n_pieces++];
+        p->name = row->name;
+        p->tensor = row->tensor;
+        p->file = m ? (uint32_t)(m - t->memory) : 0;
+        p->rank = c->files[p->file].rank;
+        p->offset = m && m->path ? (uint64_t)((const char *)row->tensor.data - (const char *)m->bytes) : 0;
+        p->placed = row->part != NULL;
+        p->whole = row->part ? row->part->whole : row->tensor.layout;
+        if (row->part) memcpy(p->start, row->part->start, sizeof p->start);
+    }
+    return LB_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const lb_checkpoint_piece *)a)->name, ((const lb_checkpoint_piece *)b)->name);
+}
+
+/* "X-00000-of-00002" numbers shards of a list of tensors, or ranks: then most names are in several of the files. */
+static bool names_are_shared(lb_checkpoint *c)
+{
+    uint32_t shared = 0, names = 0;
+    qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name);
+    for (uint32_t i = 0, behind; i < c->n_pieces; i = behind) {
+        bool several = false;
+        for (behind = i + 1; behind < c->n_pieces && strcmp(c->pieces[i].name, c->pieces[behind].name) == 0; behind++)
+            several |= c->pieces[behind].file != c->pieces[i].file;
+        names++;
+        shared += several;
+    }
+    return shared * 2 > names;
+}
+
+/* The lowest number that files carry, so that ranks begin at 0. */
+static void number_ranks(lb_checkpoint *c)
+{
+    bool numbered = c->ranks_stated > 0;
+    c->rank_files = c->n_pieces && !c->distributed && (!numbered || names_are_shared(c));
+    int32_t top = -1, low = INT32_MAX;
+    for (uint32_t i = 0; i < c->n_pieces; i++) {
+        if (c->pieces[i].rank > top) top = c->pieces[i].rank;
+        if (c->pieces[i].rank >= 0 && c->pieces[i].rank < low) low = c->pieces[i].rank;
+    }
+    const int32_t first = numbered && low > 0 && top == c->ranks_stated ? 1 : 0;
+    bool several = false;
+    for (uint32_t i = 1; i < c->n_pieces; i++) several |= c->pieces[i].file != c->pieces[0].file;
+    c->rank_files &= top >= 0 && (several || numbered);
+    for (uint32_t i = 0; i < c->n_pieces; i++)
+        c->pieces[i].rank =
+            c->rank_files || c->distributed ? c->pieces[i].rank - (c->pieces[i].rank >= 0 ? first : 0) : -1;
+    for (uint32_t i = 0; i < c->n_files; i++)
+        if (!c->rank_files && !c->distributed) c->files[i].rank = -1;
+    if (c->rank_files || c->distributed) c->ranks = top + 1 - first;
+    if (c->rank_files && c->ranks_stated > c->ranks) c->ranks = c->ranks_stated;
+}
+
+/* A name that a file should hold says nothing new when that file, or the tensor in it, has a fault of its own. */
+static void drop_consequences(lb_checkpoint *c)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->n_faults; i++) {
+        lb_checkpoint_fault *f = &c->faults[i];
+        bool follows = false;
+        for (uint32_t k = 0; k < c->n_faults && f->kind == LB_FAULT_MISSING; k++) {
+            const lb_checkpoint_fault *o = &c->faults[k];
+            bool same_file = o->file && f->file && strcmp(base_name(o->file), base_name(f->file)) == 0;
+            follows |= o->kind != LB_FAULT_MISSING &&
+                       ((same_file && !o->tensor) || (o->tensor && f->tensor && strcmp(o->tensor, f->tensor) == 0));
+        }
+        if (follows) {
+            free(f->tensor);
+            free(f->file);
+            free(f->message);
+        } else {
+            c->faults[kept++] = *f;
+        }
+    }
+    c->n_faults = kept;
+}
+
+/* Files of a numbered row ("-of-00004") that are not there, where no index told it. */
+static void tell_absent(reading *r)
+{
+    lb_checkpoint *c = r->c;
+    for (uint32_t i = 0; i < c->n_files; i++) {
+        const char *of = strstr(c->files[i].path, "-of-");
+        int32_t stated = 0, number = lb_rank_in_name(c->files[i].path, &stated);
+        if (!of || stated < 2 || number < 0 || of - c->files[i].path < 6) continue;
+        bool there[1024] = {false}, first = true;
+        if (stated > 1000) return;
+        for (uint32_t k = 0; k < c->n_files; k++) {
+            int32_t other_stated = 0, other = lb_rank_in_name(c->files[k].path, &other_stated);
+            if (other_stated == stated && other >= 0 && other <= stated) {
+                there[other] = true;
+                first &= k >= i;
+            }
+        }
+        for (uint32_t k = 0; k < c->n_faults; k++) {
+            int32_t other_stated = 0,
+                    other = c->faults[k].file ? lb_rank_in_name(c->faults[k].file, &other_stated) : -1;
+            if (other_stated == stated && other >= 0 && other <= stated) there[other] = true;
+        }
+        const int begin = there[0] || !there[stated] ? 0 : 1;
+        for (int n = begin; first && n < begin + stated; n++) {
+            char path[512], message[600];
+            if (there[n] || (begin == 0 && n == 0 && !c->rank_files)) continue;
+            snprintf(path, sizeof path, "%.*s%05d%s", (int)(of - c->files[i].path) - 5, c->files[i].path, n, of);
+            snprintf(message, sizeof message, "%s is not there: %s belongs to a row of %d files", path,
+                     c->files[i].path, stated);
+            tell_fault(r, LB_FAULT_NO_FILE, NULL, path, message);
+            c->faults[c->n_faults - 1].rank = c->rank_files ? n - begin : -1;
+        }
+        if (first) return;
+    }
+}
+
+lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_err *err)
+{
+    lb_checkpoint *c = (lb_checkpoint *)calloc(1, sizeof *c);
+    if (!c || !(c->path = strdup(path)) || !(c->tensors = (lb_foreign_tensors *)calloc(1, sizeof *c->tensors))) {
+        lb_checkpoint_close(c);
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    }
+    for (size_t n = strlen(c->path); n > 1 && c->path[n - 1] == '/'; n--) c->path[n - 1] = '\0';
+    reading r = {c, NULL, false};
+    const lb_foreign_listener listener = {&r, tell_fault, tell_entry};
+    c->tensors->listener = &listener;
+    struct stat st;
+    lb_status status = LB_OK;
+    if (stat(c->path, &st) != 0)
+        status = lb_fail(err, LB_ERR_NOT_FOUND, "%s: is not there: name a checkpoint, a file or a folder", path);
+    else if (S_ISDIR(st.st_mode))
+        status = read_folder(&r, c->path, err);
+    else if (ends_with(c->path, ".index.json"))
+        status = lb_safetensors_read_index(c->tensors, c->path, err);
+    else
+        status = read_one(&r, c->path, err);
+    if (status == LB_OK) status = list_pieces(c, err);
+    if (status == LB_OK) {
+        number_ranks(c);
+        tell_absent(&r);
+        drop_consequences(c);
+        if (c->n_pieces) qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name_and_place);
+        if (!c->n_pieces && !c->n_faults)
+            status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s: holds no tensors that are read", path);
+        if (r.failed) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    }
+    c->tensors->listener = NULL;
+    if (status != LB_OK) {
+        lb_checkpoint_close(c);
+        return status;
+    }
+    *checkpoint = c;
+    return LB_OK;
+}
+
+void lb_checkpoint_close(lb_checkpoint *c)
+{
+    if (!c) return;
+    for (uint32_t i = 0; i < c->n_faults; i++) {
+        free(c->faults[i].tensor);
+        free(c->faults[i].file);
+        free(c->faults[i].message);
+    }
+    for (uint32_t i = 0; i < c->n_entries; i++) {
+        free(c->entries[i].name);
+        free(c->entries[i].text);
+    }
+    for (uint32_t i = 0; c->files && i < c->n_files; i++) free(c->files[i].path);
+    if (c->tensors) lb_foreign_tensors_release(c->tensors);
+    free(c->tensors);
+    free(c->faults);
+    free(c->entries);
+    free(c->files);
+    free(c->pieces);
+    free(c->path);
+    free(c);
+}
