@@ -327,6 +327,21 @@ static void check_zeros(lb_audit_gathering *g, const lb_adapter *adapter)
     }
 }
 
+/* Of several ranks, each tensor once, and nothing to hold its shape against: dropped shards would look the same. */
+static void note_unseen_shards(lb_audit_gathering *g, const lb_adapter *adapter)
+{
+    bool whole = adapter->n > 0;
+    for (uint32_t i = 0; i < adapter->n; i++)
+        whole &= adapter->modules[i].a->n == 1 && adapter->modules[i].b->n == 1 && !adapter->modules[i].weight;
+    if (whole && adapter->v->checkpoint->distributed && adapter->v->checkpoint->ranks > 1 &&
+        adapter->base == adapter->v)
+        lb_audit_note(
+            g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
+            "%d ranks wrote it, each tensor once: if the modules were sharded, shards of one key were dropped; "
+            "--base CKPT tells by the shapes",
+            adapter->v->checkpoint->ranks);
+}
+
 lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *base, lb_adapter *adapter,
                           lb_err *err)
 {
@@ -340,6 +355,7 @@ lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb
     }
     find_untouched(g, adapter, config);
     check_zeros(g, adapter);
+    note_unseen_shards(g, adapter);
     json_decref(config);
     return LB_OK;
 }

@@ -154,32 +154,36 @@ static double fourth_moment(const lb_tensor *t, double mean, double deviation)
 }
 
 /* Whether a sample of n numbers is one of this initialiser: its deviation within 4 standard errors (and 0.2 % for a narrow
- * dtype's grid), its mean too, and its kurtosis that of the distribution. Of a uniform one the extremes speak, too. */
-static bool fits(const lb_checkpoint_piece *p, const lb_measured *m, const initialiser *k)
+ * dtype's grid), its mean too, and its kurtosis that of the distribution. Of a uniform one the extremes speak, too.
+ * `loosely`: the deviation within 16 standard errors and 10 %, the kurtosis within a half: a few steps of training lie between. */
+static bool fits(const lb_checkpoint_piece *p, const lb_measured *m, const initialiser *k, bool loosely)
 {
     const double n = (double)m->statistics.elements, mean = m->statistics.sum / n,
                  deviation = sqrt(m->statistics.sum_squares / n - mean * mean),
                  expected = k->uniform ? k->size / sqrt(3) : k->size,
                  error = (k->uniform ? 4 * sqrt(0.2 / n) : 4 / sqrt(2 * n)) + 0.002;
     double top = fabs(m->statistics.max) > fabs(m->statistics.min) ? fabs(m->statistics.max) : fabs(m->statistics.min);
+    if (loosely && !(fabs(deviation / expected - 1) < 4 * error + 0.1)) return false;
+    if (loosely) return fabs(fourth_moment(&p->tensor, mean, deviation) - (k->uniform ? 1.8 : 3)) < 0.5;
     if (!(fabs(deviation / expected - 1) < error) || fabs(mean) > 4 * expected / sqrt(n)) return false;
     if (k->uniform && (top > k->size * (1 + 1.0 / 256) || top < k->size * (1 - 20 / n - 1.0 / 256))) return false;
     double kurtosis = fourth_moment(&p->tensor, mean, deviation), wanted = k->uniform ? 1.8 : 3;
     return fabs(kurtosis - wanted) < 4 * sqrt(24 / n) + 0.02;
 }
 
-static int initialiser_of(const lb_inventory *v, uint32_t piece, const initialiser *only, initialiser *found)
+/* `only`: whether that one fits loosely. */
+static bool initialiser_of(const lb_inventory *v, uint32_t piece, const initialiser *only, initialiser *found)
 {
     const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
     initialiser all[INITIALISERS];
     initialisers(p, all);
     for (int i = 0; i < INITIALISERS; i++)
-        if ((!only || strcmp(only->name, all[i].name) == 0) && fits(p, &v->measured[piece], &all[i]))
-            return *found = all[i], 1;
-    return 0;
+        if ((!only || strcmp(only->name, all[i].name) == 0) && fits(p, &v->measured[piece], &all[i], only != NULL))
+            return *found = all[i], true;
+    return false;
 }
 
-/* Fresh among trained: one that an initialiser fits while it fits at most a third of the others. */
+/* Fresh among trained: an initialiser fits one, and at most a third of the others even loosely. */
 static void find_fresh(lb_audit_gathering *g, const lb_inventory *v, const group *s)
 {
     for (uint32_t i = 0; i < s->n && s->n >= 3; i++) {

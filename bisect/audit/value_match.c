@@ -17,7 +17,7 @@ typedef struct walk {
 static walk walk_of(const lb_tensor *a, const lb_tensor *b)
 {
     walk w = {a, b, lb_rows_of(&a->layout), lb_rows_of(&b->layout), 0, 0};
-    w.ra.count = w.rb.count = 0;
+    w.ia = w.ra.count, w.ib = w.rb.count; /* the first rows are still to come */
     return w;
 }
 

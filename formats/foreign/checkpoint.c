@@ -14,8 +14,8 @@
 
 typedef struct reading {
     lb_checkpoint *c;
-    const char *current; /* file being read */
-    bool failed;         /* out of memory while gathering */
+    bool failed;  /* out of memory while gathering */
+    bool indexed; /* an index says which files there are */
 } reading;
 
 typedef struct names {
@@ -204,8 +204,10 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
                                                       "or .bin: name the folder of a checkpoint",
                                                       folder);
     for (uint32_t i = 0; i < indexes.n && status == LB_OK; i++)
-        if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1)
+        if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1) {
             status = lb_safetensors_read_index(r->c->tensors, indexes.rows[i], err);
+            r->indexed = true;
+        }
     for (uint32_t i = 0; i < files.n && status == LB_OK; i++) {
         const char *path = files.rows[i];
         if (is_read(r->c, path) || is_other_format(path, &files, &indexes)) continue;
@@ -302,12 +304,15 @@ static void number_ranks(lb_checkpoint *c)
     const int32_t first = numbered && low > 0 && top == c->ranks_stated ? 1 : 0;
     bool several = false;
     for (uint32_t i = 1; i < c->n_pieces; i++) several |= c->pieces[i].file != c->pieces[0].file;
+    for (uint32_t i = 0; i < c->n_faults; i++) several |= c->faults[i].rank >= 0 && c->faults[i].rank != top;
     c->rank_files &= top >= 0 && (several || numbered);
     for (uint32_t i = 0; i < c->n_pieces; i++)
         c->pieces[i].rank =
             c->rank_files || c->distributed ? c->pieces[i].rank - (c->pieces[i].rank >= 0 ? first : 0) : -1;
     for (uint32_t i = 0; i < c->n_files; i++)
         if (!c->rank_files && !c->distributed) c->files[i].rank = -1;
+    for (uint32_t i = 0; i < c->n_faults && c->rank_files; i++)
+        if (c->faults[i].rank > top) top = c->faults[i].rank;
     if (c->rank_files || c->distributed) c->ranks = top + 1 - first;
     if (c->rank_files && c->ranks_stated > c->ranks) c->ranks = c->ranks_stated;
 }
@@ -380,7 +385,7 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
     for (size_t n = strlen(c->path); n > 1 && c->path[n - 1] == '/'; n--) c->path[n - 1] = '\0';
-    reading r = {c, NULL, false};
+    reading r = {c, false, false};
     const lb_foreign_listener listener = {&r, tell_fault, tell_entry};
     c->tensors->listener = &listener;
     struct stat st;
@@ -390,13 +395,13 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
     else if (S_ISDIR(st.st_mode))
         status = read_folder(&r, c->path, err);
     else if (ends_with(c->path, ".index.json"))
-        status = lb_safetensors_read_index(c->tensors, c->path, err);
+        status = lb_safetensors_read_index(c->tensors, c->path, err), r.indexed = true;
     else
         status = read_one(&r, c->path, err);
     if (status == LB_OK) status = list_pieces(c, err);
     if (status == LB_OK) {
         number_ranks(c);
-        tell_absent(&r);
+        if (!r.indexed) tell_absent(&r);
         drop_consequences(c);
         if (c->n_pieces) qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name_and_place);
         if (!c->n_pieces && !c->n_faults)

@@ -202,6 +202,9 @@ static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map
         const char *name = tensors->rows[i].name, *file = file_of(tensors, &tensors->rows[i]);
         const char *first = json_string_value(json_object_get(seen, name)),
                    *said = json_string_value(json_object_get(map, name));
+        bool again = false; /* then it is that one's duplicate, wherever the map says it is */
+        for (uint32_t k = i + 1; k < tensors->n && said && !again; k++)
+            again = strcmp(tensors->rows[k].name, name) == 0;
         lb_fault_kind kind = first ? LB_FAULT_DUPLICATE : said ? LB_FAULT_MISPLACED : LB_FAULT_UNEXPECTED;
         uint64_t at = place_of(bytes, size, name);
         if (first)
@@ -210,7 +213,7 @@ static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map
         else if (!said)
             lb_fail(&why, LB_ERR_CORRUPT, "%s: '%.100s' is in %s, and not in the weight_map", path, name,
                     file ? file : "?");
-        else if (file && strcmp(said, file) != 0)
+        else if (!again && file && strcmp(said, file) != 0)
             lb_fail(&why, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": '%.100s' is in %s, weight_map says %s", path, at,
                     name, file, said);
         if (why.status != LB_OK) status = lb_foreign_fault(tensors, kind, name, file, &why, err);

@@ -1,0 +1,235 @@
+"""Adapters as peft writes them: what contradicts itself, shards that did not survive, online against merged."""
+
+import copy
+import json
+import math
+
+import audit_models as models
+import numpy as np
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+
+def found(answer):
+    return sorted((f["kind"], f["tensor"], tuple(f["ranks"])) for f in answer["findings"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A trained base, a trained adapter of it, both merged."""
+    folder = tmp_path_factory.mktemp("adapter")
+    model = copy.deepcopy(models.trained("llama")[0])
+    models.save(model, folder / "base")
+    wrapped = models.adapter(model, folder / "lora", steps=5)
+    models.save(wrapped.merge_and_unload(), folder / "merged")
+    return folder
+
+
+@pytest.fixture
+def lora(made, tmp_path):
+    """The adapter's tensors and configuration, to be changed; write() gives the folder."""
+
+    class Adapter:
+        tensors = load_file(made / "lora" / "adapter_model.safetensors")
+        config = json.loads((made / "lora" / "adapter_config.json").read_text())
+
+        def write(self):
+            save_file(self.tensors, tmp_path / "adapter_model.safetensors", metadata={"format": "pt"})
+            (tmp_path / "adapter_config.json").write_text(json.dumps(self.config))
+            return tmp_path
+
+    return Adapter()
+
+
+UP = "base_model.model.model.layers.2.mlp.up_proj.lora_{}.weight"
+
+
+def test_a_half_that_is_not_there(lastbit, made, lora):
+    del lora.tensors[UP.format("B")]
+    answer = lastbit.json("audit", lora.write(), "--base", made / "base", expect=1)
+    assert ("missing", UP.format("B"), ()) in found(answer)
+    assert {f["tensor"] for f in answer["findings"]} <= {UP.format("B"), "model.layers.2.mlp.up_proj"}
+
+
+def test_halves_of_other_ranks(lastbit, made, lora):
+    lora.tensors[UP.format("B")] = torch.randn(96, 4)
+    assert found(lastbit.json("audit", lora.write(), "--base", made / "base", expect=1)) == [("adapter_rank", UP.format("B"), ())]
+
+
+def test_another_rank_than_the_configuration_says(lastbit, made, lora):
+    lora.config["rank_pattern"] = {"layers.2.mlp.up_proj": 16}
+    assert found(lastbit.json("audit", lora.write(), "--base", made / "base", expect=1)) == [("adapter_rank", UP.format("A"), ())]
+
+
+def test_a_configuration_without_a_rank(lastbit, made, lora):
+    del lora.config["r"]
+    assert found(lastbit.json("audit", lora.write(), expect=1)) == [("adapter_config", None, ())]
+
+
+def test_a_module_that_is_no_target(lastbit, made, lora):
+    lora.config["target_modules"] = ["q_proj", "o_proj", "down_proj"]
+    answer = lastbit.json("audit", lora.write(), expect=1)
+    assert {f["kind"] for f in answer["findings"]} == {"adapter_config"} and len(answer["findings"]) == 5
+
+
+def test_a_target_without_an_adapter(lastbit, made, lora):
+    lora.config["target_modules"] = [*lora.config["target_modules"], "gate_proj"]
+    answer = lastbit.json("audit", lora.write(), "--base", made / "base", expect=1)
+    assert found(answer) == [("missing", f"model.layers.{i}.mlp.gate_proj", ()) for i in range(5)]
+
+
+def test_a_base_of_another_shape(lastbit, made, lora):
+    lora.tensors[UP.format("A")] = torch.randn(8, 63)
+    assert ("adapter_target", UP.format("A"), ()) in found(lastbit.json("audit", lora.write(), "--base", made / "base", expect=1))
+
+
+def test_one_half_of_zeros(lastbit, made, lora):
+    lora.tensors[UP.format("B")].zero_()
+    assert found(lastbit.json("audit", lora.write(), "--base", made / "base", expect=1)) == [("zero", UP.format("B"), ())]
+
+
+# ---- the case of the playbook: shards of one key
+
+
+def sharded(tensors, ranks):
+    """Each rank's part, as tensor parallelism cuts an adapter: B of the first matrix of a pair, A of the second; the other half is a copy."""
+    shards = [{} for _ in range(ranks)]
+    for name, value in tensors.items():
+        column = "q_proj" in name or "up_proj" in name
+        for rank in range(ranks):
+            cut = 0 if column and "lora_B" in name else 1 if not column and "lora_A" in name else None
+            shards[rank][name] = value.clone() if cut is None else value.chunk(ranks, cut)[rank].clone()
+    return shards
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_shards_dropped_for_their_equal_keys(lastbit, made, tmp_path, ranks):
+    """torch.distributed.checkpoint takes plain tensors of one key for copies and writes one of them: tensor and ranks are named."""
+    import torch.distributed.checkpoint as dcp
+
+    tensors = load_file(made / "lora" / "adapter_model.safetensors")
+    shards = sharded(tensors, ranks)
+    models.on_ranks(ranks, models.save_dcp, tmp_path / "c", shards)
+    answer = lastbit.json("audit", tmp_path / "c", "--base", made / "base", expect=1)
+    cut = {name for name in tensors if shards[0][name].shape != tensors[name].shape}
+    assert {f["tensor"] for f in answer["findings"]} == cut and {f["kind"] for f in answer["findings"]} == {"shard_missing"}
+    for finding in answer["findings"]:
+        there = {name: torch.zeros_like(shards[0][name]) for name in [finding["tensor"]]}
+        dcp.load(there, checkpoint_id=str(tmp_path / "c"), no_dist=True)
+        written = [r for r in range(ranks) if torch.equal(there[finding["tensor"]], shards[r][finding["tensor"]])]
+        assert finding["ranks"] == [r for r in range(ranks) if r not in written]
+    alone = lastbit.json("audit", tmp_path / "c", expect=0)
+    assert "shard_missing" in [n["kind"] for n in alone["notes"]], "without the base's shapes it says what it cannot see"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_files_of_an_adapter(lastbit, made, tmp_path, ranks):
+    shards = sharded(load_file(made / "lora" / "adapter_model.safetensors"), ranks)
+    for rank, shard in enumerate(shards):
+        save_file(shard, tmp_path / f"adapter_model-{rank:05}-of-{ranks:05}.safetensors")
+    (tmp_path / "adapter_config.json").write_text((made / "lora" / "adapter_config.json").read_text())
+    answer = lastbit.json("audit", tmp_path, "--base", made / "base", "--merged", made / "merged", expect=0)
+    assert len(answer["merged"]) == 20 and answer["ranks"] == ranks
+    for layer in range(5):  # in every layer, so that only the module's name tells
+        name = UP.format("B").replace("layers.2", f"layers.{layer}")
+        shards[1][name] = shards[0][name].clone()
+    save_file(shards[1], tmp_path / f"adapter_model-00001-of-{ranks:05}.safetensors")
+    answer = lastbit.json("audit", tmp_path, expect=1)
+    assert found(answer) == [("shards_equal", UP.format("B").replace("layers.2", f"layers.{i}"), (0, 1)) for i in range(5)]
+
+
+# ---- online against merged
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """One linear layer of 1024 features with outputs of some units' size, as the playbook's layers have."""
+    folder = tmp_path_factory.mktemp("wide")
+    torch.manual_seed(7)
+    model = torch.nn.Sequential()
+    model.add_module("q_proj", torch.nn.Linear(1024, 1024, bias=False))
+    torch.nn.init.normal_(model.q_proj.weight, std=0.04)
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=128, lora_alpha=32, target_modules=["q_proj"]))
+    torch.nn.init.normal_(wrapped.base_model.model.q_proj.lora_B["default"].weight, std=0.01)
+    save_file({"q_proj.weight": model.q_proj.base_layer.weight.detach().contiguous()}, folder / "base.safetensors")
+    wrapped.save_pretrained(folder / "lora")
+    return folder, wrapped
+
+
+def test_the_playbooks_figures(lastbit, wide):
+    """About 1e-6 in f32, 0.0039 in f16, 0.031 in bf16: one unit in the last place of outputs between 4 and 8, which is 2^-8 in f16
+    (11 bits) and 2^-5 in bf16 (8 bits). How large the largest output is depends on the layer, hence an order of magnitude."""
+    folder, _ = wide
+    answer = lastbit.json("audit", "--adapter", folder / "lora", "--base", folder / "base.safetensors", expect=0)
+    table = {row["dtype"]: row for row in answer["precision"]}
+    for dtype, figure in {"f32": 1e-6, "f16": 0.0039, "bf16": 0.031}.items():
+        assert figure / 10 < table[dtype]["max_abs"] < figure * 10, (dtype, table[dtype])
+    assert table["f32"]["rel_l2"] < table["f16"]["rel_l2"] < table["bf16"]["rel_l2"] < table["e4m3fn"]["rel_l2"]
+    assert len(answer["modules"]) == 4 and answer["modules"][0]["module"] == "q_proj"
+    again = lastbit.json("audit", folder / "lora", "--base", folder / "base.safetensors", "--seed", "1", expect=0)
+    assert again["precision"] != answer["precision"], "other inputs"
+
+
+def test_the_table_is_what_peft_computes(lastbit, wide, tmp_path):
+    """The same inputs through peft, online and merged, in bf16: errors of one size (torch adds up in another order)."""
+    folder, wrapped = wide
+    x = np.random.default_rng(0).standard_normal((16, 1024)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    answer = lastbit.json("audit", folder / "lora", "--base", folder / "base.safetensors", "--inputs", tmp_path / "x.npy", expect=0)
+    table = {row["dtype"]: row for row in answer["precision"]}
+    for dtype, name in [(torch.bfloat16, "bf16"), (torch.float16, "f16")]:
+        model = copy.deepcopy(wrapped).to(dtype)
+        inputs = torch.from_numpy(x).to(dtype)
+        with torch.no_grad():
+            online = model.base_model.model.q_proj(inputs).double()
+            merged = model.merge_and_unload()(inputs).double()
+        expected = ((merged - online).norm() / online.norm()).item()
+        assert table[name]["rel_l2"] == pytest.approx(expected, rel=0.1)
+        assert math.log2(table[name]["max_abs"] / (merged - online).abs().max().item()) == pytest.approx(0, abs=1)
+
+
+# ---- how a checkpoint was merged
+
+
+def test_a_merge_is_reproduced(lastbit, made):
+    answer = lastbit.json("audit", made / "lora", "--base", made / "base", "--merged", made / "merged", expect=0)
+    assert {(m["scaling"], m["factor"]) for m in answer["merged"]} == {("alpha/r", 2.0)} and len(answer["merged"]) == 20
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_merge_in_a_narrow_dtype(lastbit, made, tmp_path, dtype):
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(made / "base", dtype=dtype)
+    models.save(model, tmp_path / "base")
+    models.save(peft.PeftModel.from_pretrained(model, made / "lora").merge_and_unload(), tmp_path / "merged")
+    answer = lastbit.json("audit", made / "lora", "--base", tmp_path / "base", "--merged", tmp_path / "merged", expect=0)
+    assert {m["scaling"] for m in answer["merged"]} == {"alpha/r"} and all(m["order"] for m in answer["merged"])
+
+
+def test_rslora_is_understood(lastbit, made, tmp_path):
+    model = copy.deepcopy(models.trained("llama")[0])
+    wrapped = models.adapter(model, tmp_path / "lora", steps=5, use_rslora=True, rank_pattern={"q_proj": 4})
+    models.save(wrapped.merge_and_unload(), tmp_path / "merged")
+    answer = lastbit.json("audit", tmp_path / "lora", "--base", made / "base", "--merged", tmp_path / "merged", expect=0)
+    assert {m["factor"] for m in answer["merged"]} == {16 / 8**0.5, 16 / 4**0.5}
+    config = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
+    config["use_rslora"] = False
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(config))
+    answer = lastbit.json("audit", tmp_path / "lora", "--base", made / "base", "--merged", tmp_path / "merged", expect=1)
+    assert {f["kind"] for f in answer["findings"]} == {"merge_scaling"} and {m["scaling"] for m in answer["merged"]} == {"alpha/sqrt(r)"}
+
+
+def test_modules_that_were_not_merged(lastbit, made, tmp_path):
+    base, merged = (models.Folder(made / name) for name in ("base", "merged"))
+    left, wrong, other = "model.layers.1.mlp.up_proj.weight", "model.layers.3.self_attn.q_proj.weight", "model.layers.0.input_layernorm.weight"
+    merged[left] = base[left]
+    merged[wrong] = merged[wrong] + 0.01 * torch.randn(64, 64)
+    merged[other] = merged[other] * 1.5
+    (tmp_path / "m").mkdir()
+    merged.folder = tmp_path / "m"
+    merged.write()
+    answer = lastbit.json("audit", made / "lora", "--base", made / "base", "--merged", tmp_path / "m", expect=1)
+    assert found(answer) == [("differs", other, ()), ("merge_differs", wrong, ()), ("unmerged", left, ())]
