@@ -245,6 +245,7 @@ static void match_weight(lb_audit_gathering *g, lb_adapter *adapter, lb_adapter_
 {
     const bool given = adapter->base != adapter->v;
     const lb_named *w = lb_weight_of(adapter->base, m->module);
+    m->named = w;
     const lb_checkpoint_piece *piece = w ? &adapter->base->checkpoint->pieces[w->first] : NULL;
     if (!piece || piece->whole.ndim != 2 || m->rank == 0) {
         if (given && !piece)
@@ -283,8 +284,7 @@ static void find_untouched(lb_audit_gathering *g, const lb_adapter *adapter, con
             continue;
         char *module = strndup(name, n - 7);
         bool has = !module;
-        for (uint32_t k = 0; k < adapter->n && !has; k++)
-            has = lb_weight_of(base, adapter->modules[k].module) == &base->names[i];
+        for (uint32_t k = 0; k < adapter->n && !has; k++) has = adapter->modules[k].named == &base->names[i];
         bool told = false;
         for (uint32_t k = 0; k < g->report->n_findings && module; k++)
             told |= g->report->findings[k].tensor && strstr(g->report->findings[k].tensor, module) != NULL;

@@ -10,7 +10,8 @@ typedef struct lb_adapter_module {
     int64_t rank, in, out;     /* as A and B say, whole */
     double alpha, stated_rank; /* 0: no configuration says */
     double scaling;
-    const lb_named *weight; /* in the base; NULL: none, or of another shape */
+    const lb_named *named;  /* the base's weight of that name; NULL: none */
+    const lb_named *weight; /* the same; NULL: of another shape */
     bool transposed;        /* the weight is [in, out] */
 } lb_adapter_module;
 

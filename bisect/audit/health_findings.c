@@ -206,44 +206,58 @@ static void find_fresh(lb_audit_gathering *g, const lb_inventory *v, const group
 
 /* ---- the same bits in two layers, another dtype ------------------------------------------------------------------------- */
 
+/* Runs of pieces with one digest. A class that is most of the group is how the model is (a table of positions in each layer). */
+static const lb_inventory *sorted;
+#pragma omp threadprivate(sorted)
+
+static int by_digest(const void *a, const void *b)
+{
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    const lb_digest *x = &sorted->measured[i].digest, *y = &sorted->measured[k].digest;
+    if (x->hi != y->hi) return x->hi < y->hi ? -1 : 1;
+    if (x->lo != y->lo) return x->lo < y->lo ? -1 : 1;
+    return (i > k) - (i < k);
+}
+
 static void find_copied(lb_audit_gathering *g, const lb_inventory *v, const group *s)
 {
-    for (uint32_t i = 1; i < s->n; i++) {
-        const lb_checkpoint_piece *p = &v->checkpoint->pieces[s->pieces[i]];
-        uint32_t same = 0, first = LB_MAX_DIMS;
-        bool found = false, tied = false;
-        for (uint32_t k = 0; k < s->n; k++) {
-            const lb_checkpoint_piece *o = &v->checkpoint->pieces[s->pieces[k]];
-            if (k == i || strcmp(o->name, p->name) == 0 ||
-                !lb_digest_equal(v->measured[s->pieces[i]].digest, v->measured[s->pieces[k]].digest))
-                continue;
-            same++;
-            tied |= o->tensor.data == p->tensor.data;
-            if (k < i && !found) first = k, found = true;
-        }
-        if (!found || tied || lb_is_constant(&v->measured[s->pieces[i]]) || same * 2 >= s->n - 1 ||
-            v->measured[s->pieces[i]].statistics.elements < 64 || lb_lora_half(p->name) == 'A')
+    uint32_t *order = (uint32_t *)malloc((s->n + 1u) * sizeof *order);
+    g->failed |= !order;
+    if (order && s->n) memcpy(order, s->pieces, s->n * sizeof *order);
+    sorted = v;
+    if (order && s->n) qsort(order, s->n, sizeof *order, by_digest);
+    for (uint32_t i = 0, end; order && i < s->n; i = end) {
+        const lb_checkpoint_piece *first = &v->checkpoint->pieces[order[i]];
+        const lb_measured *m = &v->measured[order[i]];
+        for (end = i + 1; end < s->n && lb_digest_equal(v->measured[order[end]].digest, m->digest);) end++;
+        if (end - i < 2 || (end - i - 1) * 2 >= s->n - 1 || lb_is_constant(m) || m->statistics.elements < 64 ||
+            lb_lora_half(first->name) == 'A')
             continue;
-        lb_audit_find(g, LB_AUDIT_COPIED, lb_where(v, p), "has the bits of %s",
-                      v->checkpoint->pieces[s->pieces[first]].name);
+        for (uint32_t k = i + 1; k < end; k++) {
+            const lb_checkpoint_piece *p = &v->checkpoint->pieces[order[k]];
+            if (strcmp(p->name, first->name) != 0 && p->tensor.data != first->tensor.data)
+                lb_audit_find(g, LB_AUDIT_COPIED, lb_where(v, p), "has the bits of %s", first->name);
+        }
     }
+    free(order);
 }
 
 static void find_dtypes(lb_audit_gathering *g, const lb_inventory *v, const group *s)
 {
-    for (uint32_t i = 0; i < s->n && s->n >= 3; i++) {
+    uint32_t counts[LB_DTYPE_COUNT] = {0};
+    lb_dtype most = LB_NO_DTYPE, least = LB_NO_DTYPE;
+    for (uint32_t i = 0; i < s->n; i++) counts[v->checkpoint->pieces[s->pieces[i]].tensor.dtype]++;
+    for (lb_dtype d = 1; d < LB_DTYPE_COUNT; d++)
+        if (counts[d] > counts[most]) most = d;
+    for (lb_dtype d = 1; d < LB_DTYPE_COUNT; d++)
+        if (counts[d] && d != most) least = d;
+    bool odd = s->n >= 3 && least && counts[least] + counts[most] == s->n && counts[least] * 4 <= s->n + 1;
+    for (uint32_t i = 0; i < s->n && odd && lb_dtype_bits(most) > 8;
+         i++) { /* narrow ones leave some layers wide on purpose */
         const lb_checkpoint_piece *p = &v->checkpoint->pieces[s->pieces[i]];
-        uint32_t same = 0;
-        lb_dtype other = LB_NO_DTYPE;
-        bool mixed = false;
-        for (uint32_t k = 0; k < s->n; k++) {
-            lb_dtype d = v->checkpoint->pieces[s->pieces[k]].tensor.dtype;
-            same += d == p->tensor.dtype;
-            if (d != p->tensor.dtype) mixed |= other && other != d, other = d;
-        }
-        if (other && !mixed && same * 4 <= s->n + 1 && lb_dtype_bits(other) > 8)
+        if (p->tensor.dtype == least)
             lb_audit_find(g, LB_AUDIT_DTYPE, lb_where(v, p), "is %s, its %u siblings are %s",
-                          lb_dtype_name(p->tensor.dtype), s->n - same, lb_dtype_name(other));
+                          lb_dtype_name(p->tensor.dtype), counts[most], lb_dtype_name(most));
     }
 }
 
@@ -300,12 +314,15 @@ void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v)
 
 /* ---- scales of narrow numbers ------------------------------------------------------------------------------------------- */
 
-static bool has_scale(const lb_inventory *v, const char *name)
+/* Whether a name that begins as this one up to its last dot has "scale" behind it. Names are sorted: those stand together. */
+static bool has_scale(const lb_inventory *v, uint32_t row)
 {
-    const char *dot = strrchr(name, '.');
-    size_t module = dot ? (size_t)(dot - name) + 1 : 0;
-    for (uint32_t i = 0; i < v->n_names; i++)
-        if (strncmp(v->names[i].name, name, module) == 0 && strstr(v->names[i].name + module, "scale")) return true;
+    const char *name = v->names[row].name, *dot = strrchr(name, '.');
+    const size_t module = dot ? (size_t)(dot - name) + 1 : 0;
+    for (uint32_t i = row; i-- > 0 && strncmp(v->names[i].name, name, module) == 0;)
+        if (strstr(v->names[i].name + module, "scale")) return true;
+    for (uint32_t i = row + 1; i < v->n_names && strncmp(v->names[i].name, name, module) == 0; i++)
+        if (strstr(v->names[i].name + module, "scale")) return true;
     return false;
 }
 
@@ -316,7 +333,7 @@ void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v)
         const lb_statistics *s = &v->measured[v->names[i].first].statistics;
         const char *dot = strrchr(p->name, '.');
         bool narrow = lb_dtype_is_float(p->tensor.dtype) && lb_dtype_bits(p->tensor.dtype) <= 8;
-        if (narrow && s->elements > 1 && !strstr(p->name, "scale") && !has_scale(v, p->name))
+        if (narrow && s->elements > 1 && !strstr(p->name, "scale") && !has_scale(v, i))
             lb_audit_find(g, LB_AUDIT_SCALE_MISSING, lb_where(v, p), "is %s, and no scale stands beside it",
                           lb_dtype_name(p->tensor.dtype));
         else if (strstr(dot ? dot : p->name, "_scale") && lb_dtype_is_float(p->tensor.dtype) && s->elements &&

@@ -105,6 +105,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
     const char *name;
     json_t *entry;
     lb_status status = LB_OK;
+    uint64_t at = 0;
     json_object_foreach(header, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) {
@@ -113,8 +114,9 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
             continue;
         }
         lb_err why = LB_ERR_INIT;
-        status = read_tensor(tensors, source, 8 + place_of(bytes + 8, length, name), name, entry, bytes + 8 + length,
-                             size - 8 - length, &why);
+        uint64_t more = place_of(bytes + 8 + at, length - at, name); /* members come in the order of the text */
+        at = more ? at + more : place_of(bytes + 8, length, name);
+        status = read_tensor(tensors, source, 8 + at, name, entry, bytes + 8 + length, size - 8 - length, &why);
         if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, source, &why, err);
         if (status != LB_OK) break;
     }
@@ -195,17 +197,25 @@ static const char *file_of(const lb_foreign_tensors *tensors, const lb_foreign_t
 static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map, const char *path, const char *bytes,
                             size_t size, lb_err *err)
 {
-    json_t *seen = json_object();
-    lb_status status = seen ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    json_t *seen = json_object(), *counts = json_object();
+    lb_status status = seen && counts ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    for (uint32_t i = 0; i < tensors->n && status == LB_OK; i++) {
+        const char *name = tensors->rows[i].name;
+        json_object_set_new(counts, name, json_integer(json_integer_value(json_object_get(counts, name)) + 1));
+    }
     for (uint32_t i = 0; i < tensors->n && status == LB_OK; i++) {
         lb_err why = LB_ERR_INIT;
         const char *name = tensors->rows[i].name, *file = file_of(tensors, &tensors->rows[i]);
         const char *first = json_string_value(json_object_get(seen, name)),
                    *said = json_string_value(json_object_get(map, name));
-        bool again = false; /* then it is that one's duplicate, wherever the map says it is */
-        for (uint32_t k = i + 1; k < tensors->n && said && !again; k++)
-            again = strcmp(tensors->rows[k].name, name) == 0;
+        bool again =
+            json_integer_value(json_object_get(counts, name)) > 1; /* a duplicate, wherever the map says it is */
         lb_fault_kind kind = first ? LB_FAULT_DUPLICATE : said ? LB_FAULT_MISPLACED : LB_FAULT_UNEXPECTED;
+        bool elsewhere = said && !again && file && strcmp(said, file) != 0;
+        if (!first && said && !elsewhere) {
+            json_object_set_new(seen, name, json_string(file ? file : ""));
+            continue;
+        }
         uint64_t at = place_of(bytes, size, name);
         if (first)
             lb_fail(&why, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": '%.100s' is in %s and in %s", path, at, name, first,
@@ -213,10 +223,10 @@ static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map
         else if (!said)
             lb_fail(&why, LB_ERR_CORRUPT, "%s: '%.100s' is in %s, and not in the weight_map", path, name,
                     file ? file : "?");
-        else if (!again && file && strcmp(said, file) != 0)
+        else
             lb_fail(&why, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": '%.100s' is in %s, weight_map says %s", path, at,
                     name, file, said);
-        if (why.status != LB_OK) status = lb_foreign_fault(tensors, kind, name, file, &why, err);
+        status = lb_foreign_fault(tensors, kind, name, file, &why, err);
         if (!first) json_object_set_new(seen, name, json_string(file ? file : ""));
     }
     const char *name;
@@ -228,6 +238,7 @@ static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map
         bad(&why, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
         status = lb_foreign_fault(tensors, LB_FAULT_MISSING, name, json_string_value(file), &why, err);
     }
+    json_decref(counts);
     json_decref(seen);
     return status;
 }
