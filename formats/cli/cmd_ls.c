@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-static int layers, ops, values, tables;
+static int layers, ops, values, tables, receipt;
 static char *step_text, *rank_text;
 
 static const struct poptOption options[] = {
@@ -19,12 +19,16 @@ static const struct poptOption options[] = {
     {"ops", 'o', POPT_ARG_NONE, &ops, 0, "list ops with their arguments", NULL},
     {"values", 'v', POPT_ARG_NONE, &values, 0, "list values", NULL},
     {"tables", 't', POPT_ARG_NONE, &tables, 0, "print the tables: receipt, coverage, findings", NULL},
+    {"receipt", 0, POPT_ARG_NONE, &receipt, 0,
+     "print what the run was as one JSON object; with two captures (or such objects in .json files), what they differ "
+     "in",
+     NULL},
     POPT_TABLEEND,
 };
 
 static const lb_command command = {
     .name = "ls",
-    .synopsis = "CAPTURE",
+    .synopsis = "CAPTURE [CAPTURE2]",
     .about = "Lists the steps and ranks of a capture: ops by phase, values, and of each kind of value how many\n"
              "kept their bytes (the others are known by digest and statistics); taps, and decisions: ops whose "
              "result steered Python. Many steps are listed in a line "
@@ -32,10 +36,11 @@ static const lb_command command = {
              "--step and --rank show one in full. CAPTURE is a folder NAME.lb, a packed file, one archive, or "
              "weights:\n"
              "safetensors (file, index or folder), .npy, .npz, .pt, a torch distributed checkpoint.",
-    .example = "  lastbit ls run.lb\n  lastbit ls run.lb --step 3 --rank 0 --layers",
+    .example = "  lastbit ls run.lb\n  lastbit ls run.lb --step 3 --rank 0 --layers\n"
+               "  lastbit ls --receipt good.lb bad.lb        # another library, another flag, another checkpoint?",
     .options = options,
     .min_args = 1,
-    .max_args = 1,
+    .max_args = 2,
 };
 
 const char *const ls_level_names[LS_LEVELS] = {"sources", "layers", "ops"};
@@ -308,6 +313,10 @@ int lb_cmd_ls(int argc, const char **argv)
     if (code >= 0) return code;
     if ((step_text && !number_of(step_text, &l.step)) || (rank_text && !number_of(rank_text, &l.rank))) {
         code = lb_command_misused("ls", "--step and --rank take a number");
+    } else if (arguments.n_args > 1 && !receipt) {
+        code = lb_command_misused("ls", "expected one CAPTURE; two are taken with --receipt");
+    } else if (receipt) {
+        code = ls_receipt(&arguments);
     } else if (lb_capture_open(arguments.args[0], &l.capture, &err) != LB_OK) {
         code = lb_command_fail("ls", &err);
     } else {

@@ -51,5 +51,7 @@ void ls_print_line(const ls_view *view, bool heading);
 json_t *ls_program_json(const ls_view *view, const ls_options *options);
 /* Every table of a rank by name. */
 json_t *ls_tables_json(lb_capture *capture, int32_t rank);
+/* `ls --receipt` of one capture or receipt, or of two; returns the exit code. */
+int ls_receipt(const lb_arguments *arguments);
 
 #endif
