@@ -1,6 +1,7 @@
 /* See audit_report.h. */
 #include "audit_report.h"
 
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +34,20 @@ static void *add_row(lb_audit_gathering *g, void **rows, uint32_t *n, size_t siz
     return memset((char *)*rows + (*n)++ * size, 0, size);
 }
 
+/* Names come from files that nobody has checked: what is no text would break JSON, and what steers a terminal would steer it. */
+static void make_printable(char *text)
+{
+    json_t *valid = json_string(text);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f || (!valid && (unsigned char)*c >= 0x80)) *c = '?';
+    json_decref(valid);
+}
+
 char *lb_audit_text(lb_audit_gathering *g, const char *text)
 {
     char *copy = text ? strdup(text) : NULL;
     g->failed |= text && !copy;
+    if (copy) make_printable(copy);
     return copy;
 }
 

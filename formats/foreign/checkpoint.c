@@ -150,14 +150,17 @@ static bool is_read(const lb_checkpoint *c, const char *path)
     return false;
 }
 
-/* A file beside an index that it does not name: a shard of another save, or the same weights in another format. */
-static bool is_left_over(const char *path, const names *indexes)
+/* A file beside an index that it does not name: a shard of another save. An index that is damaged itself names nothing. */
+static bool is_left_over(const lb_checkpoint *c, const char *path, const names *indexes)
 {
     const char *name = base_name(path);
     for (uint32_t i = 0; i < indexes->n; i++) {
         const char *index = base_name(indexes->rows[i]);
         size_t stem = strcspn(index, ".");
-        if (strncmp(name, index, stem) == 0 && strstr(name, "-of-")) return true;
+        bool damaged = false;
+        for (uint32_t k = 0; k < c->n_faults; k++)
+            damaged |= c->faults[k].file && !c->faults[k].tensor && strcmp(base_name(c->faults[k].file), index) == 0;
+        if (!damaged && strncmp(name, index, stem) == 0 && strstr(name, "-of-")) return true;
     }
     return false;
 }
@@ -173,18 +176,35 @@ static bool is_other_format(const char *path, const names *files, const names *i
     return false;
 }
 
+/* A failure to read `path`, mapped as memory row `row` if it was mapped at all, is told. What is valid but not read is not. */
+static lb_status tell_failure(const reading *r, const char *path, uint32_t row, const lb_err *why, lb_err *err)
+{
+    const lb_foreign_tensors *t = r->c->tensors;
+    const lb_foreign_memory *map = t->n_memory > row ? &t->memory[row] : NULL;
+    return lb_foreign_fault(
+        t, lb_foreign_damage(why->status, path, map ? (const char *)map->bytes : NULL, map ? map->size : 0), NULL, path,
+        why, err);
+}
+
 /* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their entries. */
 static lb_status read_one(reading *r, const char *path, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    lb_foreign_tensors *t = r->c->tensors;
-    const uint32_t before = t->n_memory;
-    lb_status status = lb_foreign_read_file(t, path, &why);
-    if (status == LB_OK || status == LB_ERR_UNSUPPORTED) return LB_OK;
-    const lb_foreign_memory *map = t->n_memory > before ? &t->memory[before] : NULL;
-    return lb_foreign_fault(t,
-                            lb_foreign_damage(status, path, map ? (const char *)map->bytes : NULL, map ? map->size : 0),
-                            NULL, path, &why, err);
+    const uint32_t before = r->c->tensors->n_memory;
+    lb_status status = lb_foreign_read_file(r->c->tensors, path, &why);
+    return status == LB_OK || status == LB_ERR_UNSUPPORTED ? LB_OK : tell_failure(r, path, before, &why, err);
+}
+
+/* An index or a .metadata: files behind it cannot be understood without it. */
+static lb_status read_description(reading *r, const char *folder, const char *path, lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
+    const uint32_t before = r->c->tensors->n_memory;
+    lb_status status = folder ? lb_distributed_read(r->c->tensors, folder, path, &why)
+                              : lb_safetensors_read_index(r->c->tensors, path, &why);
+    if (status == LB_OK) return LB_OK;
+    return status == LB_ERR_CORRUPT ? tell_failure(r, path, before, &why, err)
+                                    : lb_fail(err, status, "%s", why.message);
 }
 
 static lb_status read_folder(reading *r, const char *folder, lb_err *err)
@@ -194,7 +214,7 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
     snprintf(metadata, sizeof metadata, "%s/.metadata", folder);
     if (stat(metadata, &st) == 0) {
         r->c->distributed = true;
-        return lb_distributed_read(r->c->tensors, folder, metadata, err);
+        return read_description(r, folder, metadata, err);
     }
     names files = {NULL, 0}, indexes = {NULL, 0};
     list_files(folder, 0, &files, &indexes);
@@ -205,13 +225,13 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
                                                       folder);
     for (uint32_t i = 0; i < indexes.n && status == LB_OK; i++)
         if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1) {
-            status = lb_safetensors_read_index(r->c->tensors, indexes.rows[i], err);
+            status = read_description(r, NULL, indexes.rows[i], err);
             r->indexed = true;
         }
     for (uint32_t i = 0; i < files.n && status == LB_OK; i++) {
         const char *path = files.rows[i];
         if (is_read(r->c, path) || is_other_format(path, &files, &indexes)) continue;
-        if (!is_left_over(path, &indexes)) {
+        if (!is_left_over(r->c, path, &indexes)) {
             status = read_one(r, path, err);
             continue;
         }
@@ -395,7 +415,7 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
     else if (S_ISDIR(st.st_mode))
         status = read_folder(&r, c->path, err);
     else if (ends_with(c->path, ".index.json"))
-        status = lb_safetensors_read_index(c->tensors, c->path, err), r.indexed = true;
+        status = read_description(&r, NULL, c->path, err), r.indexed = true;
     else
         status = read_one(&r, c->path, err);
     if (status == LB_OK) status = list_pieces(c, err);

@@ -237,6 +237,11 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
         if (size >= 8) memcpy(&header, bytes, 8);
         return size < 8 || (header > size - 8 && header < 1u << 28) ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
     }
+    size_t text =
+        size; /* a description is cut off when its last mark is not there: JSON's brace, the STOP of a pickle */
+    while (text && strchr(" \t\r\n", bytes[text - 1])) text--;
+    if (ends_with(path, ".json")) return text && bytes[text - 1] == '}' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
+    if (ends_with(path, ".metadata")) return bytes[size - 1] == '.' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
     bool zip = size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0, ended = false;
     for (size_t back = 22; zip && !ended && back <= size && back < 22 + 65536; back++)
         ended = memcmp(bytes + size - back, "PK\5\6", 4) == 0;

@@ -9,6 +9,7 @@
 #include "msgpack_cursor.h"
 #include "pickle_tree.h"
 
+#include <lastbit/checkpoint.h>
 #include <lastbit/maintenance.h>
 
 #include <fcntl.h>
@@ -298,6 +299,27 @@ static void read_archive(const char *path)
     read_capture(path);
 }
 
+/* The same bytes as `audit` reads them: faults are told and reading goes on, so that more of a damaged file is walked. */
+static void read_checkpoint(const char *path)
+{
+    lb_checkpoint *c;
+    lb_err err = LB_ERR_INIT;
+    if (lb_checkpoint_open(path, &c, &err) != LB_OK) {
+        if (err.status == LB_ERR_NOMEM || !err.message[0]) abort();
+        return;
+    }
+    for (uint32_t i = 0; i < c->n_pieces; i++) lb_statistics_of(&c->pieces[i].tensor);
+    for (uint32_t i = 0; i < c->n_faults; i++)
+        if (!c->faults[i].message[0]) abort();
+    lb_checkpoint_close(c);
+}
+
+static void read_both(const char *path)
+{
+    read_capture(path);
+    read_checkpoint(path);
+}
+
 /* The bytes as one file of that name. */
 #define TARGET(NAME, READ, FILE)                                                                                       \
     static void target_##NAME(const uint8_t *bytes, size_t size)                                                       \
@@ -307,9 +329,9 @@ static void read_archive(const char *path)
 TARGET(archive, read_archive, "x.tar")
 TARGET(damaged, read_archive, "x.tar")
 TARGET(packed, read_archive, "x.lbz")
-TARGET(safetensors, read_capture, "x.safetensors")
-TARGET(npy, read_capture, "x.npy")
-TARGET(npz, read_capture, "x.npz")
+TARGET(safetensors, read_both, "x.safetensors")
+TARGET(npy, read_both, "x.npy")
+TARGET(npz, read_both, "x.npz")
 
 /* An index over two shards that are there: "a.safetensors" with tensor "a", "b.safetensors" with tensor "b". */
 static void target_shards(const uint8_t *bytes, size_t size)
@@ -323,10 +345,11 @@ static void target_shards(const uint8_t *bytes, size_t size)
         snprintf(file, sizeof file, "%c.safetensors", name);
         file_of(file, (const uint8_t *)shard, 8 + length + 4);
     }
-    read_capture(file_of("x.safetensors.index.json", bytes, size));
+    const char *path = file_of("x.safetensors.index.json", bytes, size);
+    read_both(path);
 }
 
-TARGET(torch, read_capture, "x.pt")
+TARGET(torch, read_both, "x.pt")
 
 /* A tree may hold itself: the walk ends by depth and by count. */
 static void walk_pickle(const lb_pickle *node, int deep, unsigned *left)
@@ -372,7 +395,7 @@ static void target_distributed(const uint8_t *bytes, size_t size)
         file_of("ck/__0_0.distcp", (const uint8_t *)parts, n);
     }
     file_of("ck/.metadata", bytes, size);
-    read_capture(folder);
+    read_both(folder);
 }
 
 typedef void reader_target(const uint8_t *bytes, size_t size);

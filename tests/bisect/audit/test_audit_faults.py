@@ -285,6 +285,16 @@ def test_a_truncated_shard_names_its_tensors(lastbit, planted):
     check(lastbit, c, ("truncated", last))
 
 
+def test_a_truncated_index(lastbit, planted):
+    c, _ = planted
+    whole = c.index.read_bytes()
+    for part in range(7):
+        c.index.write_bytes(whole[: len(whole) * part // 7])
+        answer = lastbit.json("audit", c.folder, expect=1)
+        assert ("truncated", c.index.name) in [(f["kind"], f["file"]) for f in answer["findings"]]
+        assert {f["kind"] for f in answer["findings"]} == {"truncated"}
+
+
 def lying(path, change):
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
@@ -323,6 +333,15 @@ def test_headers_that_lie(lastbit, tmp_path):
     for garbage in [b"\xff" * 64, struct.pack("<Q", 2**63) + b"{}", struct.pack("<Q", 2) + b"[]"]:
         path.write_bytes(garbage)
         assert lastbit.run("audit", path, expect=1)
+
+
+def test_names_that_are_no_text(lastbit, tmp_path):
+    """A pickle's texts are any bytes; JSON and a terminal get what they can take."""
+    torch.save({"NAME\x1b[2J": torch.full((8, 8), float("nan"))}, tmp_path / "x.pt")
+    path = tmp_path / "x.pt"
+    assert [f["tensor"] for f in lastbit.json("audit", path, expect=1)["findings"]] == ["NAME?[2J"]
+    path.write_bytes(path.read_bytes().replace(b"NAME", b"N\xff\xfeE"))
+    assert [f["tensor"] for f in lastbit.json("audit", path, expect=1)["findings"]] == ["N??E?[2J"]
 
 
 def test_what_cannot_be_audited(lastbit, tmp_path):
