@@ -8,7 +8,7 @@ typedef struct lb_value_match {
     lb_audit_match match;
     lb_dtype rounded;
     lb_difference difference;
-    int64_t worst; /* row-major, of the largest difference */
+    int64_t worst; /* row-major, of the largest difference; -1: not looked for, in what is identical or plainly cast */
 } lb_value_match;
 
 /* Shapes must agree. */
