@@ -167,11 +167,11 @@ static lb_status load_receipt(const char *path, json_t **receipt, lb_err *err)
         if (!*receipt) return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: %s", path, why.position, why.text);
         const char *schema = json_string_value(json_object_get(*receipt, "schema"));
         if (schema && strcmp(schema, SCHEMA) == 0) return LB_OK;
-        json_decref(*receipt);
+        lb_fail(err, LB_ERR_VERSION, "%s: offset 0: schema is '%.60s', %s is read: write it again from its capture",
+                path, schema ? schema : "", SCHEMA);
+        json_decref(*receipt); /* which the message named */
         *receipt = NULL;
-        return lb_fail(err, LB_ERR_VERSION,
-                       "%s: offset 0: schema is '%.60s', %s is read: write it again from its capture", path,
-                       schema ? schema : "", SCHEMA);
+        return LB_ERR_VERSION;
     }
     lb_capture *capture;
     LB_TRY(lb_capture_open(path, &capture, err));
