@@ -33,10 +33,10 @@ static double uniform(uint64_t number)
 
 void lb_shadow_put(const lb_tensor *t, const double *numbers)
 {
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); numbers += r.count) {
-        double *x = (double *)t->data + r.offset;
-        for (int64_t i = 0; i < r.count; i++) x[i * r.stride] = numbers[i];
-    }
+    const lb_cast exact = LB_CAST_INIT;
+    const int64_t width = (int64_t)(lb_dtype_bits(t->dtype) / 8);
+    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); numbers += r.count)
+        lb_store_f64_strided(t->dtype, (char *)t->data + r.offset * width, r.stride, numbers, (size_t)r.count, &exact);
 }
 
 void lb_shadow_disturb(const lb_tensor *t, uint64_t serial)

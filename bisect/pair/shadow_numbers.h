@@ -13,7 +13,7 @@
 
 /* The elements in row-major order as f64; returns how many. */
 int64_t lb_shadow_numbers(const lb_tensor *tensor, double *out);
-/* The other way round: `numbers` become the elements of an f64 tensor, in row-major order. */
+/* The other way round: `numbers` become the elements of a tensor of any dtype, in row-major order. */
 void lb_shadow_put(const lb_tensor *tensor, const double *numbers);
 /* Disturbs the elements of an f64 tensor in place; integers stay what they are (masks, counts, zeros). `serial` numbers the results of a
  * run, so that every run draws the same numbers. */
