@@ -47,7 +47,8 @@ def test_a_debian_package_works_from_its_prefix(tmp_path):
 def test_a_wheel_installs_command_library_and_package(tmp_path):
     if subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", tmp_path, "scikit-build-core>=0.10"]).returncode:
         pytest.skip("scikit-build-core is not to be had here")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT / "capture", timeout=1800)
+    launcher = {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX") if shutil.which("ccache")}
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT / "capture", timeout=1800, env={**os.environ, **launcher})
     (wheel,) = tmp_path.glob("lastbit-*.whl")
     run(sys.executable, "-m", "venv", "--system-site-packages", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
