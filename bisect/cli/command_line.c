@@ -45,6 +45,12 @@ int lb_command_misused(const char *command, const char *format, ...)
     return LB_EXIT_MISUSED;
 }
 
+/* What was typed behind `lastbit`; it lives as long as the program. */
+static struct {
+    int argc;
+    const char **argv;
+} typed;
+
 int lb_arguments_parse(const lb_command *command, int argc, const char **argv, lb_arguments *arguments)
 {
     int json = 0, help = 0;
@@ -59,6 +65,7 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
         POPT_TABLEEND,
     };
     memset(arguments, 0, sizeof *arguments);
+    typed.argc = argc, typed.argv = argv;
     poptContext context =
         poptGetContext(command->name, argc, argv, table, command->stop_at_first_arg ? POPT_CONTEXT_POSIXMEHARDER : 0);
     if (!context) return LB_EXIT_FAILED;
@@ -205,19 +212,66 @@ int lb_command_fail(const char *command, const lb_err *err)
     }
 }
 
-void lb_print_json(const char *command, json_t *object)
+/* A word of a POSIX shell, quoted where it needs quotes. */
+static void print_word(FILE *to, const char *text)
 {
-    char schema[64];
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,@%+";
+    const bool bare = *text && strspn(text, plain) == strlen(text);
+    if (!bare) fputc('\'', to);
+    for (; *text; text++) fputs(*text == '\'' ? "'\\''" : (char[]){*text, '\0'}, to);
+    if (!bare) fputc('\'', to);
+}
+
+/* The line as it was typed, without the options that say where its answer goes; malloc'ed. */
+static char *typed_line(void)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *to = typed.argc ? open_memstream(&text, &size) : NULL;
+    if (!to) return NULL;
+    fputs("lastbit", to);
+    for (int i = 0; i < typed.argc; i++) {
+        if (strcmp(typed.argv[i], "--json") == 0 || strncmp(typed.argv[i], "--html=", 7) == 0) continue;
+        if (strcmp(typed.argv[i], "--html") == 0 && ++i) continue;
+        if (strcmp(typed.argv[i], "--") == 0) {
+            fputs(" -- …", to); /* another program's arguments, which may hold secrets */
+            break;
+        }
+        fputc(' ', to);
+        print_word(to, typed.argv[i]);
+    }
+    if (fclose(to) == 0) return text;
+    free(text);
+    return NULL;
+}
+
+/* NULL: out of memory. Frees `object`. */
+static json_t *answer(const char *command, json_t *object)
+{
+    char schema[64], *line = typed_line();
     snprintf(schema, sizeof schema, "lastbit.%s/1", command);
     json_t *all = json_pack("{s:s}", "schema", schema);
-    if (!all || json_object_update(all, object) != 0) {
+    json_t *words = line ? json_string(line) : NULL; /* NULL: a path that is no UTF-8 */
+    if (all && words) json_object_set_new(all, "command", words);
+    free(line);
+    if (all && json_object_update(all, object) != 0) {
+        json_decref(all);
+        all = NULL;
+    }
+    json_decref(object);
+    return all;
+}
+
+void lb_print_json(const char *command, json_t *object)
+{
+    json_t *all = answer(command, object);
+    if (!all) {
         fprintf(stderr, "lastbit %s: out of memory while printing\n", command);
     } else {
         json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
         putchar('\n');
     }
     json_decref(all);
-    json_decref(object);
 }
 
 bool lb_steps_parse(const char *text, int64_t *first, int64_t *last)

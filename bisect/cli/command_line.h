@@ -84,7 +84,7 @@ int lb_command_misused(const char *command, const char *format, ...) LB_PRINTF(2
 /* The folder of the Python package: LASTBIT_PYTHON, beside the executable (installed), or in the sources; malloc'ed. */
 char *lb_command_python_folder(void);
 
-/* Prints one object with "schema": "lastbit.NAME/1" first, frees it. */
+/* Prints one object with "schema": "lastbit.NAME/1" first and "command", the line that gave it; frees it. */
 void lb_print_json(const char *command, json_t *object);
 
 /* "100" or "100-102", as --steps takes them. False on anything else. */
