@@ -135,3 +135,35 @@ def steps(recordings):
         return made[path]
 
     return step
+
+
+# ---- tests/bisect/report: pages, and a browser to open them in
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from browser import CHROMIUM, Browser
+
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here (apt-get install chromium)")
+    one = Browser()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def report(lastbit, tmp_path):
+    """report(RESULT, ...): the page of results (objects, or paths) as a path."""
+
+    def write(*results, name="page.html"):
+        paths = []
+        for i, result in enumerate(results):
+            if isinstance(result, dict):
+                path = tmp_path / f"result-{i}.json"
+                path.write_text(json.dumps(result))
+                result = path
+            paths.append(result)
+        lastbit.run("report", "-o", tmp_path / name, *paths, expect=0)
+        return tmp_path / name
+
+    return write

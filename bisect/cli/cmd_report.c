@@ -1,0 +1,156 @@
+/* lastbit report RESULT …: one HTML page of what commands found. The engine is in bisect/report. */
+#include "command_line.h"
+
+#include <lastbit/archive.h>
+#include <lastbit/report.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A result is the JSON of one command, and bytes beyond this are none. */
+enum { MOST_BYTES = 1 << 30 };
+
+static char *output;
+
+static const struct poptOption options[] = {
+    {"output", 'o', POPT_ARG_STRING, &output, 0, "write the page there (report.html)", "FILE"},
+    POPT_TABLEEND,
+};
+
+static const lb_command command = {
+    .name = "report",
+    .synopsis = "RESULT ...",
+    .about =
+        "Writes one self-contained HTML page for somebody who was not there: the verdict first, then where and why "
+        "with tables and\n"
+        "plots, and the command behind each number. It needs no network, opens from disk, prints, works by "
+        "keyboard.\n\n"
+        "RESULT is what diff, bisect, explain, parity, ranks, watch, audit or replay printed with --json (- for "
+        "stdin), or a\n"
+        "capture, of which the receipt is shown. Several make one page. diff, bisect and parity write it "
+        "themselves with --html.",
+    .example = "  lastbit diff good.lb bad.lb --json > diff.json; lastbit bisect bad.lb --json > bisect.json\n"
+               "  lastbit report -o report.html bisect.json diff.json bad.lb",
+    .options = options,
+    .min_args = 1,
+    .max_args = -1,
+};
+
+/* ---- a file with a result ---- */
+
+static lb_status read_all(FILE *from, const char *path, char **bytes, size_t *n, lb_err *err)
+{
+    size_t size = 0, room = 0;
+    char *text = NULL;
+    for (size_t got = 1; got && size < MOST_BYTES; size += got) {
+        if (size == room) {
+            char *grown = realloc(text, room = room ? 2 * room : 1 << 16);
+            if (!grown) {
+                free(text);
+                return lb_fail(err, LB_ERR_NOMEM, "out of memory for %s", path);
+            }
+            text = grown;
+        }
+        got = fread(text + size, 1, room - size, from);
+    }
+    *bytes = text, *n = size;
+    if (ferror(from)) return lb_fail(err, LB_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+    if (size >= MOST_BYTES) return lb_fail(err, LB_ERR_LIMIT, "%s is no result: it is larger than a GB", path);
+    return LB_OK;
+}
+
+/* JSON of a command begins with a brace; a capture does not. */
+static bool is_result(const char *path)
+{
+    struct stat st;
+    FILE *file = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "rb") : NULL;
+    int first = ' ';
+    while (file && first != EOF && strchr(" \t\r\n", first)) first = fgetc(file);
+    if (file) fclose(file);
+    return first == '{';
+}
+
+/* ---- a capture ---- */
+
+/* What `lastbit ls --tables --json` prints, of each rank. */
+static json_t *listing(lb_capture *capture)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    const uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n_steps = lb_capture_steps(capture, &steps);
+    json_t *all_ranks = json_array(), *all_steps = json_array(), *tables = json_array();
+    for (uint32_t i = 0; i < n_steps; i++) json_array_append_new(all_steps, json_integer(steps[i]));
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        json_t *of_rank = json_object();
+        const char *name;
+        json_array_append_new(all_ranks, json_integer(ranks[r]));
+        for (uint32_t i = 0; (name = lb_capture_table_name(capture, ranks[r], i)); i++) {
+            const char *text = lb_capture_table(capture, ranks[r], name);
+            json_t *table = text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+            json_object_set_new(of_rank, name, table ? table : json_null());
+        }
+        json_array_append_new(tables, json_pack("{s:i, s:o}", "rank", (int)ranks[r], "tables", of_rank));
+    }
+    return json_pack("{s:s, s:s*, s:o, s:o, s:o}", "schema", "lastbit.ls/1", "capture", lb_capture_path(capture),
+                     "ranks", all_ranks, "steps", all_steps, "tables", tables);
+}
+
+static lb_status read_capture(const char *path, char **bytes, size_t *n, lb_err *err)
+{
+    lb_capture *capture = NULL;
+    LB_TRY(lb_capture_open(path, &capture, err));
+    json_t *tables = listing(capture);
+    *bytes = tables ? json_dumps(tables, JSON_COMPACT) : NULL;
+    *n = *bytes ? strlen(*bytes) : 0;
+    json_decref(tables);
+    lb_capture_close(capture);
+    return *bytes ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the tables of %s", path);
+}
+
+static lb_status read_argument(const char *path, char **bytes, size_t *n, lb_err *err)
+{
+    if (strcmp(path, "-") == 0) return read_all(stdin, "stdin", bytes, n, err);
+    if (!is_result(path)) return read_capture(path, bytes, n, err);
+    FILE *from = fopen(path, "rb");
+    if (!from) return lb_fail(err, LB_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+    lb_status status = read_all(from, path, bytes, n, err);
+    fclose(from);
+    return status;
+}
+
+static int run(const lb_arguments *arguments)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_report_part *parts = calloc((size_t)arguments->n_args, sizeof *parts);
+    lb_status status = parts ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
+    const char *path = output ? output : "report.html";
+    for (int i = 0; status == LB_OK && i < arguments->n_args; i++) {
+        char *bytes = NULL;
+        parts[i].name = arguments->args[i];
+        status = read_argument(parts[i].name, &bytes, &parts[i].bytes, &err);
+        parts[i].json = bytes;
+    }
+    if (status == LB_OK) status = lb_report_save(path, parts, (uint32_t)arguments->n_args, &err);
+    for (int i = 0; parts && i < arguments->n_args; i++) free((char *)parts[i].json);
+    free(parts);
+    if (status != LB_OK) return lb_command_fail("report", &err);
+    if (arguments->json)
+        lb_print_json("report", json_pack("{s:s, s:i}", "page", path, "results", arguments->n_args));
+    else
+        printf("%s: a page of %d result%s\n", path, arguments->n_args, arguments->n_args == 1 ? "" : "s");
+    return LB_EXIT_SAME;
+}
+
+int lb_cmd_report(int argc, const char **argv)
+{
+    lb_arguments arguments;
+    int rc = lb_arguments_parse(&command, argc, argv, &arguments);
+    if (rc >= 0) return rc;
+    rc = run(&arguments);
+    free(output);
+    lb_arguments_release(&arguments);
+    return rc;
+}

@@ -1,0 +1,397 @@
+"use strict";
+/* What each command's result becomes: a verdict {word, where, why, exit}, blocks {title, nodes, command}, and commands [what it gives, line].
+ * Fields that nothing here reads are shown as they are, in a block of their own. */
+{
+  const EXITS = { 0: "0: same or clean", 1: "1: different or found", 125: "125: cannot be tested" };
+  const has = (value) => (Array.isArray(value) ? value.length > 0 : lb.isColumns(value) ? value.rows > 0 : value !== null && value !== undefined && value !== "" && !(typeof value === "object" && Object.keys(value).length === 0));
+  const block = (title, nodes, command) => ({ title, nodes: [nodes].flat(), command });
+
+  const line = (part, usage) => part.result.command || usage;
+  const TITLES = { diff: "Difference of two captures", bisect: "Cause of a failure", explain: "What turns one capture into the other", parity: "Parity of log-probabilities", ranks: "Ranks", watch: "Watch over a run", audit: "Audit of a checkpoint", replay: "Replay", ls: "Receipt" };
+  lb.titleOf = (part) => {
+    const title = TITLES[part.command] || `lastbit ${part.command}`;
+    const alike = lb.parts.filter((other) => other.command === part.command);
+    return alike.length > 1 ? `${title} ${alike.indexOf(part) + 1}` : title;
+  };
+
+  const place = (at) =>
+    [["step", "step "], ["rank", "rank "], ["phase", ""], ["layer", "layer "], ["op", ""], ["index", "op "], ["ranks", "ranks "], ["tensor", ""]].filter(([key]) => has(at[key])).map(([key, before]) => before + [at[key]].flat().join(", ")).join(", ");
+
+  lb.verdictCard = (part, { verdict, commands }, title, id) => {
+    const tone = verdict.tone || lb.tone(verdict.word);
+    return lb.element("article", { class: `card ${tone}`, "data-command": part.command }, lb.element("h3", null, lb.element("a", { href: `#${id}` }, title)),
+      lb.element("p", { class: "word" }, `${lb.signs[tone]} `, lb.text(verdict.word)),
+      lb.facts([["where", verdict.where], ["why", verdict.why], ["exit code", verdict.exit === undefined ? null : EXITS[verdict.exit]], ...(verdict.more || [])]),
+      lb.command(commands[0][1]));
+  };
+
+  const USAGE = { diff: "lastbit diff A B", bisect: "lastbit bisect CAPTURE", explain: "lastbit explain A B", parity: "lastbit parity A B", ranks: "lastbit ranks CAPTURE", watch: "lastbit watch LOG", audit: "lastbit audit CHECKPOINT", replay: "lastbit replay CAPTURE", ls: "lastbit ls --tables CAPTURE" };
+
+  /* ---- pieces that several commands share ---- */
+
+  const findings = (result, title = "Findings", key = "findings") => {
+    const found = result[key];
+    if (!has(found)) return [];
+    if (lb.isTable(found)) return [block(title, lb.table(title, lb.list(found)))];
+    return [block(title, lb.element("ul", null, [found].flat().map((text) => lb.element("li", null, lb.value(text)))))];
+  };
+
+  const tables = (result, wanted) => wanted.filter(([key]) => has(result[key])).map(([key, title, columns]) => block(title, lb.isTable(result[key]) ? lb.table(title, lb.list(result[key]), columns) : lb.value(result[key])));
+
+  /* Counts by bin: {"-3": 12, …} or [["2^3", 12], …]. */
+  const isHistogram = (value) => value !== null && typeof value === "object" && !lb.isTable(value) && Object.keys(value).length > 0 && (Array.isArray(value) ? value.every((bin) => Array.isArray(bin) && bin.length === 2) : Object.values(value).every((count) => typeof count === "number"));
+  const histogram = (title, value, x) => {
+    const bars = Array.isArray(value) ? value : Object.entries(value).sort((a, b) => Number(a[0]) - Number(b[0]) || 0);
+    const rows = lb.list(bars.map(([bin, count]) => ({ bin, count })));
+    const many = Math.max(...bars.map(([, count]) => count)) > 200;
+    return lb.element("div", null, lb.element("h4", null, title), lb.plotBars({ label: `Histogram: ${title}`, caption: many ? "The count is on a logarithmic scale." : "", x, y: "count", bars, log: many }).figure,
+      lb.element("details", null, lb.element("summary", null, "Its numbers"), lb.table(title, rows)));
+  };
+  const histograms = (result) => Object.entries(result).filter(([key, value]) => /histogram/.test(key) && has(value)).flatMap(([key, value]) => {
+    const all = isHistogram(value) ? [[key.replaceAll("_", " "), value]] : Object.entries(value).filter(([, inner]) => isHistogram(inner));
+    return all.map(([name, bins]) => histogram(name.replaceAll("_", " "), bins, name.replaceAll("_", " ")));
+  });
+
+  const TOKEN_COLUMNS = [["kind", "kind of token"], ["count", "tokens"], ["k3", "k3"], ["noise", "noise floor"], ["above_noise", "k3 / noise"], ["kl", "KL"], ["top1", "top-1 agreement"], ["max_abs", "max |Δ log p|"], ["mean_abs", "mean |Δ log p|"], ["perplexity_a", "perplexity A"], ["perplexity_b", "perplexity B"], ["held", "held"], ["impossible", "impossible"]];
+  const ROW_COLUMNS = [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "came in"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_rel", "max rel"], ["max_ulp", "max ulp"], ["cosine", "cosine"], ["differing", "differing"], ["elements", "elements"], ["bound_ratio", "of its bound"], ["op", "op"], ["index", "index"], ["parameter", "parameter"], ["pattern", "pattern"], ["why", "why"]];
+
+  const rest = (result, used) => {
+    const known = new Set(["schema", "command", ...used]);
+    const others = Object.entries(result).filter(([key, value]) => !known.has(key) && has(value) && !/histogram/.test(key));
+    if (!others.length) return [];
+    return [block("Other fields", others.map(([key, value]) => lb.element("details", null, lb.element("summary", null, lb.text(key.replaceAll("_", " "))), lb.value(value))))];
+  };
+
+  /* ---- diff ---- */
+
+  const drift = (derived) => {
+    const all = lb.list(derived.by_layer), nodes = [];
+    const phases = [...new Set(lb.rows(all).map((i) => all.get(i, "phase")))];
+    const measured = phases.filter((phase) => lb.rows(all).some((i) => all.get(i, "phase") === phase && lb.number(all.get(i, "rel_l2")) > 0));
+    if (measured.length) {
+      const state = { phase: measured[0], measure: "rel_l2" };
+      const MEASURES = [["rel_l2", "relative L2"], ["max_abs", "largest absolute difference"], ["max_ulp", "largest distance in ulp"]];
+      const names = [];
+      const SERIES = [
+        ["made here, more than rounding", (local) => local === "diverged", { colour: "--bad", mark: "rectRot" }],
+        ["made here (local, isolated)", (local) => local !== "diverged" && local !== "identical", { colour: "--series-b", mark: "triangle" }],
+        ["only came in (inherited, chained)", (local) => local === "identical", { colour: "--series-a", mark: "circle", hollow: true }],
+      ];
+      const series = () => {
+        const rows = lb.rows(all).filter((i) => all.get(i, "phase") === state.phase);
+        names.splice(0, names.length, ...rows.map((i) => all.get(i, "layer")));
+        return SERIES.map(([name, keep, look]) => ({ name, ...look, points: rows.map((i, x) => [x, i]).filter(([, i]) => keep(all.get(i, "local"))).map(([x, i]) => [x, lb.number(all.get(i, state.measure))]) }));
+      };
+      series();
+      const plot = lb.plotPoints({ label: "Drift by layer: how far each layer's results are apart; diamonds and triangles where the layer itself differs, circles where only its inputs do. The table below has the numbers.", caption: "Logarithmic; what is equal is not drawn.", x: "layer", y: "difference", log: true, names, series });
+      nodes.push(lb.element("div", { class: "controls" },
+        lb.select("Phase", measured.map((phase) => [phase, phase]), (value) => { state.phase = value; series(); plot.again(); }),
+        lb.select("Measure", MEASURES, (value) => { state.measure = value; plot.again(); })), plot.figure);
+    }
+    nodes.push(lb.table("Layers by phase: the worst over ranks and steps", all, [["layer", "layer"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "came in"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_ulp", "max ulp"], ["bound_ratio", "of its bound"], ["ranks", "ranks that differ"], ["worst_rank", "worst rank"], ["differing", "differing"], ["elements", "elements"], ["why", "why"]]));
+    return nodes;
+  };
+
+  const firstDifference = (result) => {
+    if (!has(result.first)) return [];
+    const facts = (at) => lb.facts([["where", place(at)], ["verdict", lb.cell("verdict", at.verdict)], ["made here", at.local], ["came in", at.inherited], ["why", at.why], ["after module", at.after_module], ["before module", at.before_module], ["parameter", at.parameter], ["pattern", at.pattern], ["relative L2", at.rel_l2], ["max abs", at.max_abs], ["max ulp", at.max_ulp], ["differing", has(at.differing) ? `${lb.format(at.differing)} of ${lb.format(at.elements)}` : null]]);
+    const same = has(result.earliest) && JSON.stringify(result.earliest) === JSON.stringify(result.first);
+    const near = lb.where(lb.list(result.layers), (get) => get("step") === result.first.step && get("rank") === result.first.rank && get("layer") === result.first.layer);
+    return [block("First difference", [lb.element("h4", null, same ? "The first, and of the worst verdict" : "The first of the worst verdict"), facts(result.first), ...(same || !has(result.earliest) ? [] : [lb.element("h4", null, "The earliest of any kind"), facts(result.earliest)]), ...(near.length ? [lb.table("What else is known of this layer there", near, ROW_COLUMNS)] : [])])];
+  };
+
+  const flips = (result) => {
+    if (!has(result.routing)) return [];
+    if (!Array.isArray(result.routing) || !result.routing.some((row) => row && (row.flips instanceof Object || row.layers instanceof Object)))
+      return [block("Routing: experts chosen otherwise", lb.table("Flips by layer; a margin says how near the choice was", lb.list(result.routing), [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["tokens", "tokens"], ["choices", "choices"], ["flips", "flips"], ["share", "share"], ["near_ties", "near ties"], ["explained", "explained"], ["largest_margin", "largest margin"]]))];
+    return [block("Routing: experts chosen otherwise", result.routing.flatMap((one) => [["layers", "By layer"], ["flips", "Each flip, with its margin"], ["endings", "What it comes to"]].filter(([key]) => has(one[key])).map(([key, title]) => lb.table(title, lb.list(one[key])))))];
+  };
+
+  const isCollective = (get) => get("phase") === "communication" || /^(c10d|_c10d_functional|nccl|mpi)\b/i.test(String(get("op") || get("layer") || ""));
+  const collectives = (result, list, columns) => {
+    const stated = has(result.collectives) ? [lb.table("Collectives", lb.list(result.collectives))] : [];
+    const found = list ? lb.where(list, isCollective) : { length: 0 };
+    if (found.length) stated.push(lb.table("Rows of collectives", found, columns));
+    return stated.length ? [block("Collectives", stated)] : [];
+  };
+
+  const diff = (part) => {
+    const r = part.result, rows = lb.list(r.layers), again = line(part, USAGE.diff);
+    const clean = r.verdict !== "diverged" && r.verdict !== "missing" && !has(r.missing);
+    const first = has(r.first) ? r.first : {};
+    const bars = Object.entries(part.derived.histograms || {}).filter(([, bins]) => has(bins)).map(([key, bins]) => histogram(key === "max_ulp" ? "Largest distance in ulp" : "Relative L2", bins, key === "max_ulp" ? "ulp, in powers of two" : "relative L2, in decades"));
+    const blocks = [
+      ...firstDifference(r),
+      ...(has(part.derived.by_layer) ? [block("Drift by layer", drift(part.derived), again)] : []),
+      ...(part.derived.map ? [block("Layers and ranks", lb.plotMap(part.derived.map), again)] : []),
+      ...(bars.length ? [block("How large the differences are", lb.element("div", { class: "plots" }, bars), again)] : []),
+      ...tables(r, [["tokens", "Tokens", TOKEN_COLUMNS]]),
+      ...flips(r),
+      ...collectives(r, rows, ROW_COLUMNS),
+      ...tables(r, [["structure", "Ops that one side alone runs"], ["missing", "What could not be judged"]]),
+      ...findings(r),
+      ...(rows.length ? [block("Every row", lb.table("Layers, values and parameters as compared", rows, ROW_COLUMNS), again)] : []),
+      ...rest(r, ["verdict", "first", "earliest", "layers", "structure", "missing", "tokens", "routing", "findings", "collectives", "ops", "sources", "tokens_approximate"]),
+    ];
+    const count = (of) => (has(of) ? `${lb.format(of.identical)} of ${lb.format(of.aligned)}` : null);
+    return {
+      verdict: { word: r.verdict, where: place(first), why: first.why || (r.verdict === "identical" ? "every bit that was compared is the same" : ""), exit: clean ? 0 : 1, more: [["ops equal", count(r.ops)], ["sources equal", count(r.sources)]] },
+      blocks,
+      commands: [["The verdict, and every layer with its numbers", again], ["Every bit of it as JSON", `${again} --json`], ["Identical layers and values, too", `${again} --all`], ...(again === USAGE.diff ? [] : [["Which kernel, precision or order makes the difference", again.replace(/^lastbit diff/, "lastbit explain")]])],
+    };
+  };
+
+  /* ---- bisect ---- */
+
+  const outline = (r) => {
+    const trials = lb.list(r.trials), stages = lb.list(r.stages);
+    const items = lb.rows(stages).map((s) => {
+      const name = stages.get(s, "stage");
+      const of = lb.rows(trials).filter((i) => trials.get(i, "stage") === name);
+      const inner = of.map((i) => lb.element("li", { class: "trial" }, lb.word(trials.get(i, "outcome")), " ", lb.text(trials.get(i, "description")), ...(has(trials.get(i, "what")) ? ["; ", lb.text(trials.get(i, "what"))] : []), ...(has(trials.get(i, "change")) ? [lb.element("div", null, lb.element("code", null, lb.text(r.shows && !String(r.shows).includes("--run") ? `${r.shows} ${trials.get(i, "change")}` : trials.get(i, "change"))))] : []), lb.element("div", { class: "note" }, `${lb.format(trials.get(i, "seconds"))} s${has(trials.get(i, "purpose")) ? `, ${lb.format(trials.get(i, "purpose"))}` : ""}`)));
+      const heading = [lb.element("strong", null, lb.text(name)), " ", lb.word(stages.get(s, "outcome")), ` (${of.length} trial${of.length === 1 ? "" : "s"}) `, lb.text(stages.get(s, "note"))];
+      return lb.element("li", { class: "stage" }, inner.length ? lb.element("details", { open: "" }, lb.element("summary", null, heading), lb.element("ul", null, inner)) : heading);
+    });
+    return lb.element("ul", { class: "outline" }, items);
+  };
+
+  const bisect = (part) => {
+    const r = part.result, culprit = r.culprit || {}, again = line(part, USAGE.bisect);
+    const exit = r.outcome === "found" ? 1 : r.outcome === "clean" ? 0 : 125;
+    const who = (c) => lb.facts([["axis", c.axis], ["where", place(c)], ["block class", c.block], ["ranks", has(c.ranks) ? lb.value(c.ranks) : null], ["parameter", c.parameter], ["why", c.why]]);
+    return {
+      verdict: { word: r.outcome, where: has(culprit) ? `${culprit.axis}: ${place(culprit)}` : "", why: culprit.why || r.reason, exit, more: [["failure", has(r.failure) ? `${place(r.failure)}: ${r.failure.what || r.failure.kind}` : null], ["cure", r.cure]] },
+      blocks: [
+        ...(has(r.failure) ? [block("The failure", lb.facts([["where", place(r.failure)], ["kind", r.failure.kind], ["what", r.failure.what]]))] : []),
+        ...(has(r.begins) ? [block("Where it begins", lb.facts([["where", place(r.begins)], ["what", r.begins.text]]))] : []),
+        ...(has(r.culprits) ? [block("Culprits", (Array.isArray(r.culprits) ? r.culprits.map(who) : [lb.value(r.culprits)]))] : []),
+        ...(has(r.stages) ? [block("What was tried, one change at a time", outline(r), again)] : []),
+        ...(has(r.cure) ? [block("The cure", lb.facts([["change", r.cure], ["reproducer", r.reproducer], ["its ops", (r.reproducer_size || {}).ops], ["its bytes", (r.reproducer_size || {}).bytes]]), r.cures)] : []),
+        ...collectives(r),
+        ...findings(r),
+        ...rest(r, ["outcome", "failure", "begins", "culprit", "culprits", "stages", "trials", "cure", "cures", "shows", "reproducer", "reproducer_size", "seconds", "reason", "findings", "record", "collectives"]),
+      ],
+      commands: [["The search", again], ...(r.shows ? [["The failure, replayed", r.shows]] : []), ...(r.cures ? [["The same with the cure: it does not fail", r.cures]] : []), ...(r.reproducer ? [["The smallest capture that still fails", `lastbit bisect --check ${lb.shellWord(r.reproducer)}`]] : []), ...(r.record ? [["What was not recorded, recorded again", r.record]] : [])],
+    };
+  };
+
+  /* ---- explain ---- */
+
+  const explain = (part) => {
+    const r = part.result, again = line(part, USAGE.explain), list = lb.list(r.findings), layers = lb.list(r.layers);
+    const causes = new Map();
+    for (const i of lb.rows(list)) causes.set(list.get(i, "cause"), (causes.get(list.get(i, "cause")) || 0) + 1);
+    const first = lb.rows(list).find((i) => list.get(i, "cause") !== "input");
+    const at = first === undefined ? {} : Object.fromEntries(list.keys.map((key) => [key, list.get(first, key)]));
+    const names = lb.rows(layers).map((i) => layers.get(i, "layer"));
+    const series = () => [["local", "isolated: from the same inputs", "--series-b", "triangle"], ["total", "compounding: along the chain", "--series-a", "circle"]].map(([key, name, colour, mark]) => ({ name, points: lb.rows(layers).map((i) => [i, lb.number(layers.get(i, key))]), colour, mark, line: true }));
+    const plot = layers.length ? [lb.plotPoints({ label: "Drift by layer: isolated and compounding. The table below has the numbers.", caption: "Logarithmic; what is equal is not drawn.", x: "layer", y: "relative L2", log: true, names, series }).figure] : [];
+    const word = list.length === 0 ? "same" : causes.has("unexplained") ? "unexplained" : "explained";
+    return {
+      verdict: { word, tone: word === "explained" ? "warn" : undefined, where: place(at), why: at.why, more: [["causes", [...causes].map(([cause, n]) => `${cause} ${n}`).join(", ")]] },
+      blocks: [
+        ...findings(r, "What turns one side into the other"),
+        ...(layers.length ? [block("Drift by layer", [...plot, lb.table("Layers: isolated and compounding", layers)], again)] : []),
+        ...flips(r),
+        ...collectives(r, list),
+        ...tables(r, [["budget", "How much of the gap each cause makes"], ["rows", "Rows that both have"], ["invariance", "Rows alone and among others"], ["missing", "What could not be judged"]]),
+        ...rest(r, ["findings", "layers", "routing", "budget", "rows", "invariance", "missing", "collectives", "ops"]),
+      ],
+      commands: [["Each cause", again]],
+    };
+  };
+
+  /* ---- parity ---- */
+
+  const SPAN = 500;
+  const probability = (log) => (Number.isFinite(log) ? Math.min(1, Math.exp(log)) : log === -Infinity ? 0 : NaN);
+  const heatCell = (side, log) => {
+    const p = probability(log), box = lb.element("span", { title: `${side}: p = ${p === p ? lb.format(p) : "not told"}` }, `${side} ${p === p ? Math.round(100 * p) : "–"}`);
+    box.style.backgroundColor = p === p ? `hsl(${Math.round(120 * p)} 60% 72%)` : "#ddd";
+    return box;
+  };
+
+  const heatMap = (heat) => {
+    const sequences = lb.list(heat), lists = lb.rows(sequences).map((i) => lb.list(sequences.get(i, "tokens")));
+    const pages = lists.flatMap((list, s) => Array.from({ length: Math.max(1, Math.ceil(list.length / SPAN)) }, (_, k) => [s, k * SPAN]));
+    const state = { page: 0 }, box = lb.element("ol", { class: "tokens" }), status = lb.element("span", { role: "status" });
+    const [back, on] = ["Previous tokens", "Next tokens"].map((text) => lb.element("button", { type: "button" }, text));
+    const draw = () => {
+      const [s, from] = pages[state.page], list = lists[s], upTo = Math.min(from + SPAN, list.length);
+      box.replaceChildren(...Array.from({ length: upTo - from }, (_, k) => {
+        const i = from + k, text = list.get(i, "text") ?? `#${lb.format(list.get(i, "id"))}`;
+        return lb.element("li", { title: `token ${i}, k3 ${lb.format(list.get(i, "k3"))}` }, lb.element("div", { class: "piece" }, lb.text(text)), lb.element("div", { class: "sides" }, heatCell("A", lb.number(list.get(i, "log_p"))), heatCell("B", lb.number(list.get(i, "log_q")))));
+      }));
+      box.start = from + 1;
+      status.textContent = `sequence ${lb.format(sequences.get(s, "sequence"))}, tokens ${from + 1}–${upTo} of ${list.of}`;
+      back.disabled = state.page === 0;
+      on.disabled = state.page === pages.length - 1;
+    };
+    back.addEventListener("click", () => { state.page--; draw(); });
+    on.addEventListener("click", () => { state.page++; draw(); });
+    draw();
+    return [lb.element("p", { class: "note" }, "Each token with its probability in percent on both sides, A (the reference) and B: green where it is high, red where it is low."), lb.element("div", { class: "controls" }, pages.length > 1 ? [back, on] : [], status), box];
+  };
+
+  const parity = (part) => {
+    const r = part.result, again = line(part, USAGE.parity), kinds = lb.list(r.tokens), positions = lb.list(r.positions);
+    const cells = lb.list(r.cells), failing = lb.rows(cells).filter((i) => cells.get(i, "verdict") !== "pass");
+    const worst = lb.rows(kinds).reduce((best, i) => (best === null || !(lb.number(kinds.get(i, "k3")) <= lb.number(kinds.get(best, "k3"))) ? i : best), null);
+    const word = r.verdict || (cells.length ? (failing.length ? "fail" : "pass") : "undecided");
+    const names = lb.rows(positions).map((i) => positions.get(i, "kind"));
+    const level = (name, value, colour, dash) => (lb.number(value) > 0 ? [{ name, points: [[-0.5, value], [names.length - 0.5, value]], line: true, colour, dash, mark: "line" }] : []);
+    const plot = positions.length > 1 ? [lb.plotPoints({ label: "k3 by position, with the threshold and the noise floor. The table below has the numbers.", caption: "Logarithmic; 0 is not drawn.", x: "position", y: "k3", log: true, names, series: () => [{ name: "k3", points: lb.rows(positions).map((i) => [i, lb.number(positions.get(i, "k3"))]), line: true, colour: "--series-a" }, ...level("threshold", r.threshold, "--series-b", [6, 4]), ...level("noise floor", r.noise_floor, "--series-c", [2, 3])] }).figure] : [];
+    const floor = lb.number(r.noise_floor) > 0 ? `${lb.format(r.noise_floor)}` : "not measured (--noise FILE)";
+    return {
+      verdict: { word, where: worst === null ? (has(r.matters) ? `matters: ${[r.matters].flat().join(", ")}` : "") : `tokens of kind ${kinds.get(worst, "kind")}`, why: worst === null ? "" : `k3 of its ${lb.format(kinds.get(worst, "count"))} tokens is ${lb.format(kinds.get(worst, "k3"))}, the threshold ${lb.format(r.threshold)}, the noise floor ${floor}${lb.number(kinds.get(worst, "above_noise")) > 0 ? `; ${lb.format(kinds.get(worst, "above_noise"))} times the noise floor` : ""}`, exit: word === "pass" ? 0 : word === "fail" ? 1 : 125 },
+      blocks: [
+        ...findings(r, "What differs in how tokens were written"),
+        ...(kinds.length ? [block("By kind of token", lb.table("Parity by kind of token", kinds, TOKEN_COLUMNS), again)] : []),
+        ...(has(r.all) ? [block("All tokens", lb.table("Parity of all tokens", lb.list([r.all]), TOKEN_COLUMNS), again)] : []),
+        ...(positions.length ? [block("By position", [...plot, lb.table("Parity by position", positions, TOKEN_COLUMNS)], again)] : []),
+        ...(cells.length ? [block("One variable at a time", [lb.facts([["matters", has(r.matters) ? lb.value(r.matters) : "none"]]), lb.table("Runs", cells)], again)] : []),
+        ...(has(r.heat) ? [block("Every token, both sides", heatMap(r.heat), `${again}${again.includes("--heat") ? "" : " --heat"}`)] : []),
+        ...tables(r, [["worst", "Tokens of the largest k3"]]),
+        ...rest(r, ["verdict", "threshold", "noise_floor", "findings", "tokens", "all", "positions", "cells", "matters", "heat", "worst"]),
+      ],
+      commands: [["The table", again], ["Every token in the terminal", `${again}${again.includes("--heat") ? "" : " --heat"}`]],
+    };
+  };
+
+  /* ---- watch ---- */
+
+  const alarmsOf = (list, kind) => lb.rows(list).filter((i) => list.get(i, "kind") === kind);
+  const watchPlots = (r) => {
+    const alarms = lb.list(r.alarms), curves = r.curves || {}, steps = curves.step || [];
+    const KINDS = [["loss", ["loss", "nonfinite"]], ["grad_norm", ["grad_norm"]], ["throughput", ["throughput"]], ["lr", ["schedule"]]];
+    const keys = [...new Set([...KINDS.map(([key]) => key), ...Object.keys(curves).filter((key) => key !== "step" && Array.isArray(curves[key]))])];
+    return keys.map((key) => {
+      const kinds = (KINDS.find(([name]) => name === key) || [key, [key]])[1];
+      const found = kinds.flatMap((kind) => alarmsOf(alarms, kind));
+      const curve = Array.isArray(curves[key]) ? curves[key] : [];
+      if (!curve.length && !found.length) return null;
+      const at = (level) => found.filter((i) => alarms.get(i, "level") === level).map((i) => [alarms.get(i, "step"), lb.number(alarms.get(i, "value"))]);
+      const log = key === "grad_norm" || key === "loss";
+      const series = () => [
+        ...(curve.length ? [{ name: key.replace("_", " "), points: steps.map((step, i) => [step, lb.number(curve[i])]), line: true, colour: "--series-a" }] : []),
+        { name: "warning", points: at("warning"), colour: "--warn", mark: "triangle" },
+        { name: "critical", points: at("critical"), colour: "--bad", mark: "rectRot" },
+        ...(curve.length ? [] : [{ name: "what it is held against", points: found.map((i) => [alarms.get(i, "step"), lb.number(alarms.get(i, "reference"))]), colour: "--series-a", mark: "line" }]),
+      ];
+      return lb.element("div", null, lb.element("h4", null, key.replace("_", " ")), lb.plotPoints({ label: `${key.replace("_", " ")} by step, with alarms. The table of alarms has their numbers.`, caption: log ? "Logarithmic." : "", x: "step", y: key.replace("_", " "), log, series, integer: true }).figure);
+    }).filter((node) => node !== null);
+  };
+
+  const watch = (part) => {
+    const r = part.result, again = line(part, r.log ? `lastbit watch ${lb.shellWord(r.log)}` : USAGE.watch), alarms = lb.list(r.alarms);
+    const critical = lb.rows(alarms).filter((i) => alarms.get(i, "level") === "critical").length;
+    const word = r.verdict || (alarms.length ? "found" : "clean");
+    const plots = watchPlots(r);
+    const runs = Array.isArray(r.runs) ? r.runs.flatMap((run, i) => [lb.element("h4", null, lb.text(run.log || `run ${i + 1}`)), ...watchPlots(run), lb.table("Alarms", lb.list(run.alarms))]) : [];
+    return {
+      verdict: { word, where: alarms.length ? `first at step ${lb.format(alarms.get(0, "step"))}: ${alarms.get(0, "kind")}` : "", why: alarms.length ? alarms.get(0, "why") : "no alarm was raised", exit: word === "clean" ? 0 : 1, more: [["alarms", `${lb.format(alarms.of)}, ${critical} of them critical`], ["pattern", r.pattern]] },
+      blocks: [
+        ...(plots.length ? [block("Curves and alarms", lb.element("div", { class: "plots" }, plots), again)] : []),
+        ...(has(r.alarms) ? [block("Alarms", lb.table("Alarms", alarms), again)] : []),
+        ...tables(r, [["holds", "Steps in which no checkpoint should be written"], ["checkpoints", "Checkpoints written inside an excursion"]]),
+        ...findings(r),
+        ...(runs.length ? [block("Each log", runs)] : []),
+        ...(has(r.detectors) ? [block("Detectors beside each other", lb.value(r.detectors))] : []),
+        ...rest(r, ["verdict", "alarms", "holds", "checkpoints", "findings", "runs", "detectors", "pattern", "curves", "log"]),
+      ],
+      commands: [["The alarms", again]],
+    };
+  };
+
+  /* ---- ranks ---- */
+
+  const RANK_PLOTS = [["Loss over workers", [["loss_std", "standard deviation"], ["loss_range", "range"]]], ["Gradient norm over workers", [["grad_norm_mean", "mean"], ["grad_norm_std", "standard deviation"]]], ["Direction of gradients", [["grad_cosine_mean", "mean cosine"], ["grad_cosine_min", "smallest cosine"]]], ["Mean loss", [["loss_mean", "mean loss"]]]];
+  const ranks = (part) => {
+    const r = part.result, again = line(part, r.capture ? `lastbit ranks ${lb.shellWord(r.capture)}` : USAGE.ranks), steps = lb.list(r.steps), found = lb.list(r.findings);
+    const COLOURS = ["--series-a", "--series-b"], MARKS = ["circle", "triangle"];
+    const plots = RANK_PLOTS.filter(([, keys]) => keys.some(([key]) => lb.rows(steps).some((i) => lb.number(steps.get(i, key)) === lb.number(steps.get(i, key))))).map(([title, keys]) => lb.element("div", null, lb.element("h4", null, title), lb.plotPoints({ label: `${title} by step. The table below has the numbers.`, caption: "", x: "step", y: title.toLowerCase(), integer: true, series: () => keys.map(([key, name], k) => ({ name, points: lb.rows(steps).map((i) => [steps.get(i, "step"), lb.number(steps.get(i, key))]), line: true, colour: COLOURS[k], mark: MARKS[k], dash: k ? [5, 3] : [] })) }).figure));
+    const word = r.verdict || (has(r.findings) ? "found" : "clean");
+    const said = has(r.findings) ? (found.length ? found.get(0, "message") || found.get(0, "text") : r.findings[0]) : "";
+    return {
+      verdict: { word, where: found.length ? place(Object.fromEntries(found.keys.map((key) => [key, found.get(0, key)]))) : "", why: typeof said === "string" ? said : "", exit: word === "clean" ? 0 : 1, more: [["steps", lb.format(steps.of)]] },
+      blocks: [
+        ...findings(r),
+        ...collectives(r),
+        ...(plots.length ? [block("Dispersion over workers", lb.element("div", { class: "plots" }, plots), again)] : []),
+        ...(steps.length ? [block("Steps", lb.table("Dispersion by step", steps), again)] : []),
+        ...tables(r, [["layers", "By layer"]]),
+        ...rest(r, ["verdict", "findings", "collectives", "steps", "layers"]),
+      ],
+      commands: [["The table", again]],
+    };
+  };
+
+  /* ---- audit, replay, anything else ---- */
+
+  const audit = (part) => {
+    const r = part.result, again = line(part, r.checkpoint ? `lastbit audit ${lb.shellWord(r.checkpoint)}` : USAGE.audit), found = lb.list(r.findings);
+    const word = r.verdict || (found.length ? "found" : "clean");
+    const at = found.length ? [found.get(0, "tensor"), has(found.get(0, "ranks")) ? `ranks ${[found.get(0, "ranks")].flat().join(", ")}` : "", found.get(0, "file")].filter(has).join(", ") : "";
+    return {
+      verdict: { word, tone: found.length ? "bad" : undefined, where: at, why: found.length ? `${found.get(0, "kind")}: ${found.get(0, "message")}` : "nothing was found", exit: found.length ? 1 : 0, more: [["findings", lb.format(found.of)], ["checkpoint", r.checkpoint]] },
+      blocks: [...findings(r), ...tables(r, [["precision", "Adapter: merged against online, by precision"], ["modules", "Adapter: each module"], ["merged", "How adapters were merged"], ["pairs", "Tensor by tensor"], ["notes", "Notes"]]), ...rest(r, ["verdict", "findings", "precision", "modules", "merged", "pairs", "notes", "checkpoint"])],
+      commands: [["The findings", again]],
+    };
+  };
+
+  const replay = (part) => {
+    const r = part.result, again = line(part, USAGE.replay), worst = lb.list(r.worst);
+    const counts = has(r.verdicts) ? Object.entries(r.verdicts).filter(([, n]) => n > 0) : [];
+    const first = worst.length ? Object.fromEntries(worst.keys.map((key) => [key, worst.get(0, key)])) : {};
+    return {
+      verdict: { word: r.verdict || "replayed", where: place(first), why: r.missing || "", more: [["mode", r.mode], ["ops", has(r.ops) ? lb.format(r.ops.total) : null], ["bit-equal", has(r.compared) ? `${lb.format(r.bitwise)} of ${lb.format(r.compared)}` : null]] },
+      blocks: [
+        ...(counts.length ? [block("Ops by verdict", [lb.plotBars({ label: "Ops by verdict. The table below has the numbers.", caption: "", x: "verdict", y: "ops", bars: counts }).figure, lb.table("Ops by verdict", lb.list(counts.map(([verdict, ops]) => ({ verdict, ops }))))], again)] : []),
+        ...tables(r, [["worst", "The worst ops"], ["table", "Precision by layer and tensor"], ["loss", "Loss"], ["swaps", "Swaps"], ["effect", "How far the swaps move what leaves the step"], ["opaque_ops", "Ops that nothing here computes"]]),
+        ...flips(r),
+        ...rest(r, ["mode", "verdict", "verdicts", "bitwise", "compared", "worst", "table", "loss", "swaps", "effect", "opaque_ops", "missing", "routing"]),
+      ],
+      commands: [["The verdicts", again]],
+    };
+  };
+
+  const flat = (value, path = "") => (value !== null && typeof value === "object" && !Array.isArray(value) && !lb.isColumns(value) ? Object.entries(value).flatMap(([key, inner]) => flat(inner, path ? `${path}.${key}` : key)) : [[path, Array.isArray(value) && value.every((entry) => entry === null || typeof entry !== "object") ? value.map(lb.format).join(" ") : lb.isTable(value) ? JSON.stringify(value) : value]]);
+  const receipt = (part) => {
+    const r = part.result, again = line(part, r.capture ? `lastbit ls --tables ${lb.shellWord(r.capture)}` : USAGE.ls), tables = lb.list(r.tables);
+    const of = (i, name) => { const all = tables.get(i, "tables"); return all && has(all[name]) ? all[name] : null; };
+    const names = [...new Set(lb.rows(tables).flatMap((i) => Object.keys(tables.get(i, "tables") || {})))];
+    const blocks = names.map((name) => {
+      const first = of(0, name);
+      if (first === null) return null;
+      if (typeof first !== "object" || Array.isArray(first) || lb.isColumns(first)) return block(name, lb.value(first), again);
+      const others = lb.rows(tables).slice(1).map((i) => [tables.get(i, "rank"), new Map(flat(of(i, name) || {}))]);
+      const rows = flat(first).map(([field, value]) => {
+        const differing = others.filter(([, table]) => lb.format(table.get(field)) !== lb.format(value)).map(([rank]) => rank);
+        return { field, value, ...(others.length ? { "other on ranks": differing.join(", ") } : {}) };
+      });
+      return block(`${name[0].toUpperCase()}${name.slice(1)} of rank ${lb.format(tables.get(0, "rank"))}`, lb.table(name, lb.list(rows)), again);
+    }).filter((one) => one !== null);
+    const receiptOf = tables.length ? of(0, "receipt") || {} : {};
+    const argv = ((receiptOf.process || {}).argv || []).join(" ");
+    return {
+      verdict: { word: "recorded", tone: "good", where: r.capture, why: argv, more: [["ranks", has(r.ranks) ? String([r.ranks].flat().length) : null], ["steps", has(r.steps) ? `${r.steps[0]} to ${r.steps[r.steps.length - 1]}` : null], ["recorded", receiptOf.time ? new Date(1000 * receiptOf.time).toISOString() : null]] },
+      blocks: [...blocks, ...rest(r, ["capture", "ranks", "steps", "tables"])],
+      commands: [["The tables", again]],
+    };
+  };
+
+  const other = (part) => ({ verdict: { word: part.result.verdict || part.result.outcome || "done" }, blocks: rest(part.result, []), commands: [["The same", line(part, `lastbit ${part.command}`)]] });
+
+  lb.describe = (part) => {
+    const describe = { diff, bisect, explain, parity, watch, ranks, audit, replay, ls: receipt }[part.command] || other;
+    let shown;
+    try {
+      shown = describe(part);
+    } catch (unexpected) {
+      shown = other(part); /* fields of other types than this command prints: everything is shown as it is */
+    }
+    const drawn = histograms(part.result);
+    if (drawn.length) shown.blocks.push(block("Histograms", lb.element("div", { class: "plots" }, drawn)));
+    return shown;
+  };
+}
