@@ -46,7 +46,7 @@ static void add_command(json_t *o, const char *key, char *text)
     free(text);
 }
 
-static void print_json(const lb_bisection *b, const char *path)
+static json_t *bisection_json(const lb_bisection *b, const char *path)
 {
     json_t *culprits = json_array(), *stages = json_array(), *trials = json_array();
     for (uint32_t i = 0; i < b->n_culprits; i++) json_array_append_new(culprits, culprit_json(&b->culprits[i]));
@@ -76,7 +76,7 @@ static void print_json(const lb_bisection *b, const char *path)
     add_command(o, "shows", lb_bisection_show(b, path));
     add_command(o, "cures", lb_bisection_cure(b, path));
     json_object_set_new(o, "record", text_or_null(b->again));
-    lb_print_json("bisect", o);
+    return o;
 }
 
 static void say(void *context, const char *line)
@@ -94,10 +94,19 @@ static int exit_of(lb_bisect_outcome outcome)
     }
 }
 
-static int print(const lb_bisection *b, const char *path, bool json)
+/* Where the answer goes: on stdout as JSON or text, and into a page (NULL: none). */
+typedef struct answers {
+    bool json;
+    const char *html;
+} answers;
+
+static int print(const lb_bisection *b, const char *path, const answers *to)
 {
-    if (json)
-        print_json(b, path);
+    lb_err err = LB_ERR_INIT;
+    if (to->html && lb_write_page("bisect", bisection_json(b, path), to->html, &err) != LB_OK)
+        return lb_command_fail("bisect", &err);
+    if (to->json)
+        lb_print_json("bisect", bisection_json(b, path));
     else {
         char *text = lb_bisection_text(b, path);
         if (text) lb_print_text(text);
@@ -106,7 +115,7 @@ static int print(const lb_bisection *b, const char *path, bool json)
     return exit_of(b->outcome);
 }
 
-static int run_capture(const char *path, const char *against, lb_bisect_options *o, bool json)
+static int run_capture(const char *path, const char *against, lb_bisect_options *o, const answers *to)
 {
     lb_err err = LB_ERR_INIT;
     lb_capture *capture = NULL, *reference = NULL;
@@ -115,7 +124,7 @@ static int run_capture(const char *path, const char *against, lb_bisect_options 
     if (status == LB_OK && against) status = lb_capture_open(against, &reference, &err);
     o->against = reference;
     if (status == LB_OK) status = lb_bisect(capture, o, &b, &err);
-    int rc = status == LB_OK                ? print(b, path, json)
+    int rc = status == LB_OK                ? print(b, path, to)
              : err.status == LB_ERR_INVALID ? lb_command_misused("bisect", "%s", err.message)
                                             : lb_command_fail("bisect", &err);
     lb_bisection_free(b);
@@ -124,12 +133,12 @@ static int run_capture(const char *path, const char *against, lb_bisect_options 
     return rc;
 }
 
-static int run_live(const lb_live_options *o, bool json)
+static int run_live(const lb_live_options *o, const answers *to)
 {
     lb_err err = LB_ERR_INIT;
     lb_bisection *b = NULL;
     lb_status status = lb_bisect_live(o, &b, &err);
-    int rc = status == LB_OK                ? print(b, "", json)
+    int rc = status == LB_OK                ? print(b, "", to)
              : err.status == LB_ERR_INVALID ? lb_command_misused("bisect", "%s", err.message)
                                             : lb_command_fail("bisect", &err);
     lb_bisection_free(b);
@@ -139,7 +148,7 @@ static int run_live(const lb_live_options *o, bool json)
 /* ---- options ------------------------------------------------------------------------------------------------------ */
 
 typedef struct asked {
-    char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise, *memory;
+    char *steps, *predicate, *against, *journal, *reproducer, *run, *log, *noise, *memory, *html;
     const char **flags;
     int resume, force, quiet, check, from_start, threads, max_trials;
     double timeout;
@@ -180,7 +189,7 @@ static int refuse(const asked *a, int n_args)
     return -1;
 }
 
-static int start_live(const asked *a, bool json)
+static int start_live(const asked *a, const answers *to)
 {
     lb_live_options o = LB_LIVE_OPTIONS_INIT;
     o.command = a->run, o.flags = a->flags, o.log = a->log, o.timeout_seconds = a->timeout;
@@ -190,10 +199,10 @@ static int start_live(const asked *a, bool json)
     if (a->noise && !parse_noise(a->noise, &o.miss, &o.alarm))
         return lb_command_misused("bisect", "--noise %s: expected MISS or MISS,ALARM, probabilities like 0.1,0.02",
                                   a->noise);
-    return run_live(&o, json);
+    return run_live(&o, to);
 }
 
-static int start_capture(const asked *a, const char *path, bool json)
+static int start_capture(const asked *a, const char *path, const answers *to)
 {
     lb_bisect_options o = LB_BISECT_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
@@ -207,7 +216,7 @@ static int start_capture(const asked *a, const char *path, bool json)
     if (!a->quiet && !a->check) o.say = say;
     if (a->steps && !lb_steps_parse(a->steps, &o.first_step, &o.last_step))
         return lb_command_misused("bisect", "--steps %s: expected N or A-B", a->steps);
-    return run_capture(path, a->against, &o, json);
+    return run_capture(path, a->against, &o, to);
 }
 
 int lb_cmd_bisect(int argc, const char **argv)
@@ -246,6 +255,7 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"max-trials", 0, POPT_ARG_INT, &a.max_trials, 0, "per search", "N"},
         {"threads", 0, POPT_ARG_INT, &a.threads, 0, "of one replay", "N"},
         {"memory", 0, POPT_ARG_STRING, &a.memory, 0, "keep at most this much", "512M"},
+        {"html", 0, POPT_ARG_STRING, &a.html, 0, "also write the page of `lastbit report`", "FILE"},
         {"from-start", 0, POPT_ARG_NONE, &a.from_start, 0,
          "replay every trial from the window's first step instead of the latest step that its change leaves as it was: "
          "slower, the same verdict",
@@ -279,13 +289,14 @@ int lb_cmd_bisect(int argc, const char **argv)
     int rc = lb_arguments_parse(&command, argc, argv, &arguments);
     if (rc < 0) {
         rc = refuse(&a, arguments.n_args);
-        if (rc < 0) rc = a.run ? start_live(&a, arguments.json) : start_capture(&a, arguments.args[0], arguments.json);
+        const answers to = {arguments.json, a.html};
+        if (rc < 0) rc = a.run ? start_live(&a, &to) : start_capture(&a, arguments.args[0], &to);
         lb_arguments_release(&arguments);
     }
     lb_swap_list_release(&a.swaps);
     for (uint32_t i = 0; a.flags && a.flags[i]; i++) free((char *)a.flags[i]);
     free(a.flags);
     free(a.steps), free(a.predicate), free(a.against), free(a.journal), free(a.reproducer);
-    free(a.run), free(a.log), free(a.noise), free(a.memory);
+    free(a.run), free(a.log), free(a.noise), free(a.memory), free(a.html);
     return rc;
 }

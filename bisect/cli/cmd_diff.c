@@ -74,7 +74,7 @@ static json_t *routing_json(const lb_diff_report *r)
     return routing;
 }
 
-static void print_report_json(const lb_diff_report *r)
+static json_t *report_json(const lb_diff_report *r)
 {
     json_t *layers = json_array(), *structure = json_array(), *missing = json_array();
     for (uint32_t i = 0; i < r->n_layers; i++) json_array_append_new(layers, row_json(&r->layers[i]));
@@ -99,7 +99,7 @@ static void print_report_json(const lb_diff_report *r)
     json_object_set_new(o, "tokens_approximate", json_boolean(r->tokens_approximate));
     json_object_set_new(o, "routing", routing_json(r));
     json_object_set_new(o, "findings", findings);
-    lb_print_json("diff", o);
+    return o;
 }
 
 static lb_status print_report_text(const lb_diff_report *r, const char *const *paths, bool all, lb_err *err)
@@ -111,7 +111,7 @@ static lb_status print_report_text(const lb_diff_report *r, const char *const *p
     return LB_OK;
 }
 
-static char *steps, *kinds_path, *kind_names, *memory;
+static char *steps, *kinds_path, *kind_names, *memory, *html;
 static char **maps, **noise;
 static int exact, all, digests_only, tokens_only;
 
@@ -129,6 +129,7 @@ static const struct poptOption options[] = {
      "log-probabilities of tokens alone, also of token files: as `lastbit parity`", NULL},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
     {"memory", 0, POPT_ARG_STRING, &memory, 0, "keep at most this much for exact shadows (4G)", "512M"},
+    {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`", "FILE"},
     POPT_TABLEEND,
 };
 
@@ -247,7 +248,8 @@ static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
     lb_status status = open_sides(arguments, o, &s, &err);
     if (status == LB_OK) status = lb_diff_run(s.a, s.b, o, &report, &err);
     lb_progress_end();
-    if (status == LB_OK && arguments->json) print_report_json(report);
+    if (status == LB_OK && html) status = lb_write_page("diff", report_json(report), html, &err);
+    if (status == LB_OK && arguments->json) lb_print_json("diff", report_json(report));
     if (status == LB_OK && !arguments->json) status = print_report_text(report, arguments->args, all, &err);
     int rc = status == LB_OK            ? exit_code(report)
              : status == LB_ERR_INVALID ? lb_command_misused("diff", "%s", err.message)
@@ -286,7 +288,7 @@ int lb_cmd_diff(int argc, const char **argv)
     else
         rc = run_diff(&arguments, &o);
     free_texts(maps), free_texts(noise);
-    free(steps), free(kinds_path), free(kind_names), free(memory);
+    free(steps), free(kinds_path), free(kind_names), free(memory), free(html);
     lb_arguments_release(&arguments);
     return rc;
 }

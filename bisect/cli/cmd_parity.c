@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static double threshold = 1e-3;
-static char *noise_path, *matrix_path, *work_folder, *swap_block;
+static char *noise_path, *matrix_path, *work_folder, *swap_block, *html;
 static int heat, worst = 10;
 
 static const struct poptOption options[] = {
@@ -27,6 +27,7 @@ static const struct poptOption options[] = {
      "of two captures: run the first model with the second's blocks of this class (A D E M R; each: every class by "
      "itself)",
      "CLASS"},
+    {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`, with every token", "FILE"},
     {"worst", 0, POPT_ARG_INT, &worst, 0, "list so many tokens of the largest k3 (10)", "N"},
     POPT_TABLEEND,
 };
@@ -102,7 +103,8 @@ static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *seq
     return o;
 }
 
-static void print_json(const lb_parity_report *r, const lb_token_set *a)
+/* `map`: every token, too. */
+static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, bool map)
 {
     const lb_token_sequence *sequences;
     lb_token_set_sequences(a, &sequences);
@@ -116,17 +118,18 @@ static void print_json(const lb_parity_report *r, const lb_token_set *a)
                           threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
                           rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
     json_object_set_new(o, "noise_floor", number(r->noise_floor));
-    if (heat) {
-        json_t *map = json_array();
+    if (map) {
+        json_t *rows = json_array();
         for (uint32_t i = 0; i < r->n_pairs; i++) {
             json_t *tokens = json_array();
             for (uint32_t k = 0; k < r->pairs[i].n; k++)
                 json_array_append_new(tokens, token_json(&r->pairs[i].tokens[k], sequences));
-            json_array_append_new(map, json_pack("{s:I,s:o}", "sequence", (json_int_t)r->pairs[i].a, "tokens", tokens));
+            json_array_append_new(rows,
+                                  json_pack("{s:I,s:o}", "sequence", (json_int_t)r->pairs[i].a, "tokens", tokens));
         }
-        json_object_set_new(o, "heat", map);
+        json_object_set_new(o, "heat", rows);
     }
-    lb_print_json("parity", o);
+    return o;
 }
 
 /* ---- text ---- */
@@ -164,7 +167,8 @@ static int run(const lb_arguments *arguments)
     if (status == LB_OK && noise_path) status = lb_token_set_read(noise_path, &noise, &err);
     o.threshold = threshold, o.worst = (uint32_t)worst, o.noise = noise;
     if (status == LB_OK) status = lb_parity_run(a, b, &o, &report, &err);
-    if (status == LB_OK && arguments->json) print_json(report, a);
+    if (status == LB_OK && html) status = lb_write_page("parity", report_json(report, a, true), html, &err);
+    if (status == LB_OK && arguments->json) lb_print_json("parity", report_json(report, a, heat));
     if (status == LB_OK && !arguments->json) status = print_text(report, a, b, &err);
     int rc = status != LB_OK                     ? lb_command_fail("parity", &err)
              : report->verdict == LB_PARITY_PASS ? LB_EXIT_SAME
@@ -188,7 +192,7 @@ static json_t *cell_json(const lb_parity_cell *cell)
     return o;
 }
 
-static void print_matrix_json(const lb_parity_matrix *m)
+static json_t *matrix_json(const lb_parity_matrix *m)
 {
     json_t *cells = json_array(), *matters = json_array();
     for (uint32_t i = 0; i < m->n; i++) {
@@ -196,8 +200,8 @@ static void print_matrix_json(const lb_parity_matrix *m)
         json_array_append_new(cells, cell_json(cell));
         if (cell->matters) json_array_append_new(matters, json_sprintf("%s=%s", cell->variable, cell->value));
     }
-    lb_print_json("parity", json_pack("{s:o,s:o,s:o,s:f}", "cells", cells, "matters", matters, "noise_floor",
-                                      number(m->noise_floor), "threshold", threshold));
+    return json_pack("{s:o,s:o,s:o,s:f}", "cells", cells, "matters", matters, "noise_floor", number(m->noise_floor),
+                     "threshold", threshold);
 }
 
 /* 0: every run that ended passes; 1: some do not. */
@@ -214,6 +218,7 @@ static int run_matrix(const lb_arguments *arguments)
                             : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     lb_progress_end();
     free(work);
+    if (status == LB_OK) status = lb_write_page("parity", html ? matrix_json(matrix) : NULL, html, &err);
     if (status != LB_OK)
         return status == LB_ERR_INVALID ? lb_command_misused("parity", "%s", err.message)
                                         : lb_command_fail("parity", &err);
@@ -221,7 +226,7 @@ static int run_matrix(const lb_arguments *arguments)
     for (uint32_t i = 0; i < matrix->n; i++)
         same &= matrix->cells[i].scored && matrix->cells[i].verdict == LB_PARITY_PASS;
     char *text = arguments->json ? NULL : lb_parity_matrix_text(matrix, threshold);
-    if (arguments->json) print_matrix_json(matrix);
+    if (arguments->json) lb_print_json("parity", matrix_json(matrix));
     if (text) lb_print_text(text);
     free(text);
     lb_parity_matrix_free(matrix);
@@ -295,7 +300,7 @@ int lb_cmd_parity(int argc, const char **argv)
         rc = lb_command_misused("parity", "expected two token files, or --matrix FILE");
     else
         rc = matrix_path ? run_matrix(&arguments) : swap_block ? run_swaps(&arguments) : run(&arguments);
-    free(noise_path), free(matrix_path), free(work_folder), free(swap_block);
+    free(noise_path), free(matrix_path), free(work_folder), free(swap_block), free(html);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -5,6 +5,8 @@
 #include "reference.h"
 
 #include <lastbit/array.h>
+#include <lastbit/report.h>
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -272,6 +274,23 @@ void lb_print_json(const char *command, json_t *object)
         putchar('\n');
     }
     json_decref(all);
+}
+
+lb_status lb_write_page(const char *command, json_t *object, const char *path, lb_err *err)
+{
+    if (!path) {
+        json_decref(object);
+        return LB_OK;
+    }
+    json_t *all = answer(command, object);
+    char *text = all ? json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL, name[64];
+    snprintf(name, sizeof name, "lastbit %s", command);
+    const lb_report_part part = {name, text, text ? strlen(text) : 0};
+    lb_status status =
+        text ? lb_report_save(path, &part, 1, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for the page");
+    free(text);
+    json_decref(all);
+    return status;
 }
 
 bool lb_steps_parse(const char *text, int64_t *first, int64_t *last)

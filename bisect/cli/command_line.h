@@ -87,6 +87,8 @@ char *lb_command_python_folder(void);
 
 /* Prints one object with "schema": "lastbit.NAME/1" first and "command", the line that gave it; frees it. */
 void lb_print_json(const char *command, json_t *object);
+/* The same object as a page (`--html FILE`, lastbit/report.h); frees it. LB_OK when `path` is NULL. */
+lb_status lb_write_page(const char *command, json_t *object, const char *path, lb_err *err);
 
 /* "100" or "100-102", as --steps takes them. False on anything else. */
 bool lb_steps_parse(const char *text, int64_t *first, int64_t *last);

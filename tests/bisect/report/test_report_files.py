@@ -27,6 +27,22 @@ def rows(table):
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
+def test_short_ways_write_the_page_of_the_same_json(lastbit, tmp_path):
+    for args in (("diff", CLEAN, DROPPED), ("bisect", "-q", OVERFLOW)):
+        page = tmp_path / f"{args[0]}.html"
+        done = lastbit.run(*args, "--html", page, "--json", expect=1)
+        (tmp_path / "result.json").write_text(done.stdout)
+        again = tmp_path / "again.html"
+        lastbit.run("report", "-o", again, tmp_path / "result.json", expect=0)
+        (one,), (other,) = parts(page), parts(again)
+        for part in (one, other):  # where it is from, and how long it took
+            part.pop("name"), part["result"].pop("seconds", None)
+            for trial in part["result"].get("trials", []):
+                trial.pop("seconds")
+        assert one == other
+        assert one["result"]["command"] == "lastbit " + " ".join(map(str, args))
+
+
 def test_every_layer_of_a_diff_is_there_with_its_numbers(lastbit, report):
     answer = lastbit.json("diff", CLEAN, DROPPED, expect=1)
     (part,) = parts(report(answer))
