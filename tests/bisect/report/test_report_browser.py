@@ -1,0 +1,254 @@
+"""The page in a real browser: what it shows, by keyboard too, with no complaint and no request."""
+
+import json
+import os
+
+import pytest
+from conftest import ROOT
+from report_results import audit_result, diff_result, diff_row, large_diff, ranks_result, watch_result
+from test_parity_files import Side, write
+from test_report_files import HOSTILE
+
+SAMPLES = ROOT / "samples"
+CLEAN, DROPPED, OVERFLOW = (SAMPLES / f"{name}.lbz" for name in ("clean", "dropped-term", "scan-overflow"))
+
+
+@pytest.fixture
+def opened(browser):
+    """opened(PATH, …): a page that was drawn whole, without a complaint or a request."""
+    pages = []
+
+    def open_page(path, **how):
+        pages.append(browser.open(path, **how))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        assert page.complaints == [] and page.requests == []
+        page.close()
+
+
+def every_row(page, caption):
+    """Texts of all rows of the table of that caption, page after page by its button; the first 90 letters of each cell."""
+    script = """
+    (() => {
+      const table = [...document.querySelectorAll(".table")].find((one) => one.querySelector("caption")?.textContent === CAPTION);
+      const next = [...table.querySelectorAll("button")].find((one) => one.textContent === "Next rows");
+      const rows = [];
+      for (;;) {
+        for (const row of table.querySelectorAll("tbody tr")) rows.push([...row.cells].map((cell) => cell.textContent.slice(0, 90)));
+        if (!next || next.disabled) return rows;
+        next.click();
+      }
+    })()"""
+    return page.evaluate(script.replace("CAPTION", json.dumps(caption)))
+
+
+def cards(page):
+    return page.texts(".card .word")
+
+
+def picture(page, name):
+    """Kept where LASTBIT_PICTURES says, to be looked at."""
+    if folder := os.environ.get("LASTBIT_PICTURES"):
+        import pathlib
+
+        page.picture(pathlib.Path(folder) / f"{name}.png")
+
+
+def test_a_diff_shows_its_verdict_first_and_every_layer(lastbit, opened, tmp_path):
+    done = lastbit.run("diff", CLEAN, DROPPED, "--html", tmp_path / "page.html", "--json", expect=1)
+    answer = json.loads(done.stdout)
+    page = opened(tmp_path / "page.html")
+    assert cards(page) == ["✗ diverged"]
+    card = page.texts(".card")[0]
+    assert answer["first"]["layer"] in card and answer["first"]["op"] in card and answer["first"]["why"] in card
+    assert "1: different or found" in card and f"lastbit diff {CLEAN} {DROPPED}" in card
+    assert page.evaluate("document.querySelector('main').firstElementChild.nextElementSibling.querySelector('h2').textContent") == "Verdict"
+    rows = every_row(page, "Layers, values and parameters as compared")
+    assert [row[0] for row in rows] == [row["layer"] or "–" for row in answer["layers"]]
+    assert {row[0] for row in every_row(page, "Layers by phase: the worst over ranks and steps")} == {row["layer"] or "–" for row in answer["layers"]}
+    headings = page.texts("h3")
+    wanted = ["First difference", "Drift by layer", "Layers and ranks", "How large the differences are", "Routing: experts chosen otherwise"]
+    assert [h for h in headings if h in wanted] == wanted
+    picture(page, "diff-light")
+
+
+@pytest.mark.parametrize("name", ["scan-overflow", "bad-expert", "polar-bf16", "stale-scale", "poisoned-rank"])
+def test_a_bisection_is_an_outline_of_its_trials(lastbit, opened, tmp_path, name):
+    done = lastbit.run("bisect", "-q", SAMPLES / f"{name}.lbz", "--html", tmp_path / "page.html", "--json", expect=(0, 1))
+    answer = json.loads(done.stdout)
+    page = opened(tmp_path / "page.html")
+    assert answer["outcome"] in cards(page)[0] and answer["culprit"]["layer"] in page.texts(".card")[0]
+    assert page.evaluate("document.querySelectorAll('.outline .trial').length") == len(answer["trials"])
+    assert page.evaluate("document.querySelectorAll('.outline .stage').length") == len(answer["stages"])
+    commands = page.texts(".command code")
+    assert answer["shows"] in commands and answer["cures"] in commands
+
+
+def test_parity_shows_both_sides_of_every_token(lastbit, opened, tmp_path):
+    a, b = (write(tmp_path / f"{n}.jsonl", side.sequences()) for n, side in (("a", Side(1)), ("b", Side(1, noise=0.3))))
+    again = write(tmp_path / "again.jsonl", Side(1, noise=0.01).sequences())
+    done = lastbit.run("parity", a, b, "--noise", again, "--html", tmp_path / "page.html", "--json", expect=1)
+    answer = json.loads(done.stdout)
+    assert "heat" not in answer
+    page = opened(tmp_path / "page.html")
+    assert cards(page) == ["✗ fail"] and "times the noise floor" in page.texts(".card")[0]
+    cells = page.evaluate("[...document.querySelectorAll('.tokens .sides')].map((x) => [...x.children].map((y) => y.textContent))")
+    assert len(cells) == 39 and all(x.startswith("A ") and y.startswith("B ") for x, y in cells)
+    page.evaluate("[...document.querySelectorAll('button')].find((b) => b.textContent === 'Next tokens').click()")
+    assert "sequence 1, tokens 1–39 of 39" in page.texts("[role=status]")
+    assert every_row(page, "Parity by kind of token")[0][0] == answer["tokens"][0]["kind"]
+
+
+def test_watch_ranks_and_audit_are_shown_by_their_fields(opened, report):
+    watched = watch_result()
+    page = opened(report(watched, ranks_result(), audit_result()))
+    assert cards(page) == ["✗ found"] * 3
+    assert len(every_row(page, "Alarms")) == len(watched["alarms"]) == 3
+    assert [row[1] for row in every_row(page, "Steps in which no checkpoint should be written")] == ["70\u202f100"]
+    assert len(every_row(page, "Dispersion by step")) == 200
+    assert every_row(page, "Collectives")[0][0] == "c10d::allreduce_"
+    assert [row[0] for row in every_row(page, "Adapter: merged against online, by precision")] == ["f32", "f16", "bf16"]
+    assert page.evaluate("document.querySelectorAll('canvas').length") == 2 + 4
+    assert "lastbit audit 'ckpt dir'" in page.texts(".command code")
+    assert "new field" in page.texts("summary"), "an unknown field is listed"
+
+
+def test_explain_replay_and_a_receipt_are_shown(lastbit, opened, report):
+    explained = lastbit.json("explain", CLEAN, DROPPED, expect=1)
+    page = opened(report(explained, lastbit.json("replay", CLEAN), CLEAN))
+    assert len(cards(page)) == 3 and page.texts(".card .word")[2] == "✓ recorded"
+    assert len(every_row(page, "What turns one side into the other")) == len(explained["findings"])
+    assert any(row[0] == "versions.torch" for row in every_row(page, "receipt"))
+
+
+def test_every_command_is_shown_whatever_its_fields_are(opened, report):
+    """Other types than the command prints, too: nothing is lost, and nothing complains."""
+    odd = dict(unknown=[dict(a=1)], layers="text", first=[1], findings=3, trials={}, alarms=None, steps="x", tokens=[[]], verdict=["v"])
+    names = "diff bisect explain parity ranks watch audit replay ls show other".split()
+    page = opened(report(*[dict(schema=f"lastbit.{name}/1", **more) for name in names for more in ({}, odd)]))
+    assert len(cards(page)) == 2 * len(names)
+
+
+def test_hostile_names_are_shown_as_text(opened, report):
+    result = diff_result([diff_row(name, why=name, pattern=name) for name in HOSTILE], verdict="<b>", command="lastbit diff '</script><b>' b")
+    result[HOSTILE[0]] = HOSTILE
+    page = opened(
+        report(result, dict(schema="lastbit.ls/1", capture=HOSTILE[0], tables=[dict(rank=0, tables={"receipt": {HOSTILE[1]: HOSTILE[2]}})]))
+    )
+    rows = [row[0] for row in every_row(page, "Layers, values and parameters as compared")]
+    assert rows[:2] == HOSTILE[:2] and rows[4:7] == HOSTILE[4:7] and rows[-1] == HOSTILE[-1]
+    assert rows[7].startswith("x" * 80) and page.evaluate("document.body.textContent.includes('(10000 characters)')")
+    assert page.evaluate("document.querySelectorAll('main img, main script, main b, main iframe, main [onerror]').length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "a long name does not widen the page"
+
+
+def test_every_control_is_reached_and_works_by_keyboard(lastbit, opened, tmp_path):
+    lastbit.run("diff", CLEAN, DROPPED, "--html", tmp_path / "page.html", expect=1)
+    page = opened(tmp_path / "page.html")
+    every = "[...document.querySelectorAll('a[href], button:not(:disabled), input, select, summary, [tabindex=\"0\"]')]"
+    controls = f"{every}.filter((node) => node.checkVisibility())"  # those in closed details come when they are opened
+    page.evaluate(f"{controls}.forEach((node, i) => node.dataset.order = i)")
+    count = page.evaluate(f"{controls}.length")
+    assert count > 40
+    order = []
+    for i in range(count):
+        page.press("Tab")
+        if i == 0:
+            assert page.evaluate("document.activeElement.textContent") == "Skip to the results"
+            assert page.evaluate("document.activeElement.getBoundingClientRect().left >= 0"), "the skip link shows itself"
+        order.append(int(page.evaluate("document.activeElement.dataset.order ?? '-1'")))
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid", "focus is visible"
+    assert order == list(range(count))
+    page.evaluate("document.querySelector('canvas[tabindex]').focus()")
+    page.press("ArrowRight")
+    first = page.texts(".readout")[0]
+    page.press("ArrowRight")
+    assert "rank 0" in first and page.texts(".readout")[0] != first
+    page.evaluate("[...document.querySelectorAll('thead button')].find((b) => b.textContent === 'relative L2').focus()")
+    page.press("Enter")
+    page.press("Enter")
+    assert page.evaluate("document.activeElement.closest('th').getAttribute('aria-sort')") == "descending"
+
+
+def test_headings_tables_and_plots_are_named(opened, report):
+    page = opened(report(diff_result([diff_row(f"layers.{i}", r) for i in range(8) for r in range(4)]), watch_result(2000, ()), ranks_result()))
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:]))
+    assert page.evaluate("[...document.querySelectorAll('table')].every((t) => t.caption && t.querySelectorAll('thead th[scope=col]').length)")
+    assert page.evaluate("[...document.querySelectorAll('tbody tr')].every((r) => r.querySelector('th[scope=row]'))")
+    assert page.evaluate("[...document.querySelectorAll('canvas')].every((c) => c.getAttribute('role') && c.getAttribute('aria-label'))")
+    assert page.evaluate("[...document.querySelectorAll('input, select')].every((c) => c.labels.length === 1)")
+    ids = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map((a) => a.getAttribute('href').slice(1))")
+    assert all(page.evaluate(f"document.getElementById({json.dumps(name)}) !== null") for name in ids)
+
+
+CONTRAST = """
+(() => {
+  const luminance = (text) => {
+    const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = getComputedStyle(node).backgroundColor;
+      if (!/, 0\\)$/.test(colour) && colour !== "transparent") return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const poor = [];
+  for (const node of document.querySelectorAll("main *, header *")) {
+    if (![...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()) || node.matches(":disabled, noscript, canvas, option")) continue;
+    const [a, b] = [luminance(getComputedStyle(node).color), luminance(behind(node))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(`${node.tagName} ${node.className} ${node.textContent.slice(0, 30)}`);
+  }
+  return poor;
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark_are_legible(lastbit, opened, tmp_path, dark):
+    """WCAG's contrast of 4.5 for every text, the cells of the heat map among them."""
+    a, b = (write(tmp_path / f"{n}.jsonl", side.sequences()) for n, side in (("a", Side(1)), ("b", Side(1, noise=0.3))))
+    lastbit.run("parity", a, b, "--html", tmp_path / "parity.html", expect=1)
+    lastbit.run("diff", CLEAN, DROPPED, "--html", tmp_path / "diff.html", expect=1)
+    for name in ("parity", "diff"):
+        page = opened(tmp_path / f"{name}.html", dark=dark)
+        assert page.evaluate(CONTRAST) == []
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(13, 17, 23)") == dark
+        picture(page, f"{name}-{'dark' if dark else 'light'}")
+
+
+def test_it_prints_in_light_without_controls(lastbit, opened, tmp_path):
+    lastbit.run("diff", CLEAN, DROPPED, "--html", tmp_path / "page.html", expect=1)
+    page = opened(tmp_path / "page.html", dark=True)
+    shown = "document.querySelectorAll('tbody tr').length"
+    before = page.evaluate(shown)
+    page.evaluate("addEventListener('beforeprint', () => (window.printed = document.querySelectorAll('tbody tr').length))")
+    page.printed(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF") and (tmp_path / "page.pdf").stat().st_size > 20000
+    assert page.evaluate("window.printed") > before == page.evaluate(shown), "every row is printed, and a page of them shown again"
+    page.call("Emulation.setEmulatedMedia", media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("[...document.querySelectorAll('.controls, nav, .skip, .copy')].every((n) => getComputedStyle(n).display === 'none')")
+
+
+def test_a_thousand_layers_on_64_ranks_stay_usable(opened, report):
+    path = report(large_diff())
+    assert path.stat().st_size < 5_000_000
+    page = opened(path)
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    verdict = page.evaluate("performance.getEntriesByName('verdict')[0].startTime")
+    print(f"{path.stat().st_size} bytes, first paint after {paint:.0f} ms, text after {verdict:.0f} ms")
+    assert paint < 1000 and cards(page) == ["✗ diverged"]
+    assert page.evaluate("document.querySelectorAll('tbody tr').length") < 500, "tables show a page of rows"
+    assert len(every_row(page, "Layers by phase: the worst over ranks and steps")) == 1000
+    assert "of 64\u202f000" not in page.text() and "are left out of this page" in page.text()
+    page.evaluate("document.querySelector('canvas[tabindex]').focus()")
+    for key in ["ArrowDown"] * 17 + ["ArrowRight"] * 3:
+        page.press(key)
+    assert page.texts(".readout")[0].startswith("model.layers.0.mlp.gate, rank 17: rounding")
+    page.press("End")
+    assert "rank 17: diverged" in page.texts(".readout")[0]
