@@ -62,11 +62,13 @@ static lb_status read_all(FILE *from, const char *path, char **bytes, size_t *n,
     return LB_OK;
 }
 
-/* JSON of a command begins with a brace; a capture does not. */
+/* JSON of a command begins with a brace, or comes from a pipe; a capture does not. */
 static bool is_result(const char *path)
 {
     struct stat st;
-    FILE *file = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "rb") : NULL;
+    if (stat(path, &st) != 0) return false;
+    if (S_ISFIFO(st.st_mode)) return true;
+    FILE *file = S_ISREG(st.st_mode) ? fopen(path, "rb") : NULL;
     int first = ' ';
     while (file && first != EOF && strchr(" \t\r\n", first)) first = fgetc(file);
     if (file) fclose(file);

@@ -224,6 +224,7 @@ lb_status lb_report_save(const char *path, const lb_report_part *parts, uint32_t
         status = lb_fail(err, LB_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
     if (status == LB_OK && rename(draft, path) != 0)
         status = lb_fail(err, LB_ERR_IO, "%s cannot be put in place: %s", path, strerror(errno));
+    if (!to && fd >= 0) close(fd);
     if (status != LB_OK && fd >= 0) unlink(draft);
     free(draft);
     return status;

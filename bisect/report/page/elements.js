@@ -75,9 +75,10 @@ lb.select = (label, choices, onChange) => {
 
 const PAGE = 50, PRINTED = 1000;
 
-/* `columns`: [key, heading] in their order; by default every key. */
+/* `columns`: [key, heading] in their order; by default every key. Those without any value are left out. */
 lb.table = (caption, list, columns) => {
-  const shown = (columns || list.keys.map((key) => [key, key.replaceAll("_", " ")])).filter(([key]) => list.keys.includes(key));
+  const told = (value) => value !== null && value !== undefined && value !== "";
+  const shown = (columns || list.keys.map((key) => [key, key.replaceAll("_", " ")])).filter(([key], i) => list.keys.includes(key) && (i === 0 || lb.rows(list).some((row) => told(list.get(row, key)))));
   const state = { rows: lb.rows(list), first: 0, size: PAGE, key: null, up: true, words: "" };
   const body = lb.element("tbody"), status = lb.element("span", { role: "status" });
   const [back, on] = ["Previous rows", "Next rows"].map((text) => lb.element("button", { type: "button" }, text));

@@ -133,7 +133,7 @@ class Page:
         path.write_bytes(base64.b64decode(data["data"]))
 
     def printed(self, path):
-        data = self.call("Page.printToPDF", printBackground=False, paperWidth=8.27, paperHeight=11.69)
+        data = self.call("Page.printToPDF", printBackground=False, preferCSSPageSize=True)
         path.write_bytes(base64.b64decode(data["data"]))
 
     def close(self):

@@ -231,6 +231,8 @@ def test_it_prints_in_light_without_controls(lastbit, opened, tmp_path):
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF") and (tmp_path / "page.pdf").stat().st_size > 20000
     assert page.evaluate("window.printed") > before == page.evaluate(shown), "every row is printed, and a page of them shown again"
     page.call("Emulation.setEmulatedMedia", media="print")
+    page.call("Emulation.setDeviceMetricsOverride", width=1030, height=700, deviceScaleFactor=1, mobile=False)  # what A4 has between its margins
+    assert page.evaluate("[...document.querySelectorAll('table')].every((t) => t.scrollWidth <= innerWidth)"), "no table is wider than the paper"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("[...document.querySelectorAll('.controls, nav, .skip, .copy')].every((n) => getComputedStyle(n).display === 'none')")
 
