@@ -382,12 +382,14 @@
 
   const other = (part) => ({ verdict: { word: part.result.verdict || part.result.outcome || "done" }, blocks: rest(part.result, []), commands: [["The same", line(part, `lastbit ${part.command}`)]] });
 
+  lb.misread = [];
   lb.describe = (part) => {
     const describe = { diff, bisect, explain, parity, watch, ranks, audit, replay, ls: receipt }[part.command] || other;
     let shown;
     try {
       shown = describe(part);
     } catch (unexpected) {
+      lb.misread.push(`${part.name}: ${unexpected}`);
       shown = other(part); /* fields of other types than this command prints: everything is shown as it is */
     }
     const drawn = histograms(part.result);

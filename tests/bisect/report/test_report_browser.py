@@ -18,13 +18,15 @@ def opened(browser):
     """opened(PATH, …): a page that was drawn whole, without a complaint or a request."""
     pages = []
 
-    def open_page(path, **how):
+    def open_page(path, odd=False, **how):
         pages.append(browser.open(path, **how))
+        pages[-1].odd = odd  # its fields are of other types than commands print
         return pages[-1]
 
     yield open_page
     for page in pages:
         assert page.complaints == [] and page.requests == []
+        assert page.odd or page.evaluate("lb.misread") == []
         page.close()
 
 
@@ -117,7 +119,11 @@ def test_watch_ranks_and_audit_are_shown_by_their_fields(opened, report):
 
 def test_explain_replay_and_a_receipt_are_shown(lastbit, opened, report):
     explained = lastbit.json("explain", CLEAN, DROPPED, expect=1)
+    flip = dict(step=0, rank=0, layer="layers.1.moe", call=0, token=7, lost=2, won=3, kind="near-tie", margin=1e-7, upstream=2e-7, rounding=1e-7)
+    by_layer = dict(step=0, rank=0, layer="layers.1.moe", call=0, tokens=32, choices=64, flips=1, near_ties=2, largest_margin=1e-7)
+    explained["routing"] = [dict(endings=[], layers=[by_layer], flips=[flip], undecided_at="")]
     page = opened(report(explained, lastbit.json("replay", CLEAN), CLEAN))
+    assert every_row(page, "Each flip, with its margin")[0][2] == "layers.1.moe" and "1.00e-7" in every_row(page, "Each flip, with its margin")[0]
     assert len(cards(page)) == 3 and page.texts(".card .word")[2] == "✓ recorded"
     assert len(every_row(page, "What turns one side into the other")) == len(explained["findings"])
     assert any(row[0] == "versions.torch" for row in every_row(page, "receipt"))
@@ -127,7 +133,7 @@ def test_every_command_is_shown_whatever_its_fields_are(opened, report):
     """Other types than the command prints, too: nothing is lost, and nothing complains."""
     odd = dict(unknown=[dict(a=1)], layers="text", first=[1], findings=3, trials={}, alarms=None, steps="x", tokens=[[]], verdict=["v"])
     names = "diff bisect explain parity ranks watch audit replay ls show other".split()
-    page = opened(report(*[dict(schema=f"lastbit.{name}/1", **more) for name in names for more in ({}, odd)]))
+    page = opened(report(*[dict(schema=f"lastbit.{name}/1", **more) for name in names for more in ({}, odd)]), odd=True)
     assert len(cards(page)) == 2 * len(names)
 
 
