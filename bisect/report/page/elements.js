@@ -37,7 +37,7 @@ lb.shellWord = (text) => (/^[A-Za-z0-9_\-./=:,@%+]+$/.test(text) ? text : `'${St
 
 /* A command, and a button that copies it. */
 lb.command = (line) => {
-  const code = lb.element("code", null, line);
+  const code = lb.element("code", null, lb.plain(line));
   const button = lb.element("button", { type: "button", class: "copy" }, "Copy");
   button.addEventListener("click", async () => {
     getSelection().selectAllChildren(code);

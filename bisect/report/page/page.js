@@ -16,7 +16,7 @@
     for (const block of shown.blocks) {
       section.append(lb.element("h3", null, block.title));
       section.append(...block.nodes);
-      if (block.command) section.append(lb.element("p", { class: "source" }, "Again: ", lb.element("code", null, block.command)));
+      if (block.command) section.append(lb.element("p", { class: "source" }, "Again: ", lb.element("code", null, lb.plain(block.command))));
     }
     main.append(section);
   }

@@ -76,7 +76,7 @@ const options = (x, y, more = {}) => ({
 });
 
 const short = (name) => {
-  const text = Array.from(String(name ?? ""));
+  const text = Array.from(lb.plain(String(name ?? "")));
   return text.length > 28 ? `…${text.slice(-27).join("")}` : text.join("");
 };
 
