@@ -1,0 +1,340 @@
+/* Tensors that replicas hold in common: see replicas.h. */
+#include "replicas.h"
+
+#include "own_gradient.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One version of a named tensor on one rank, in one step: `at` 0 is what the step found, others what its ops wrote. */
+typedef struct version {
+    const char *name; /* as a whole: "optimizer.exp_avg:up.weight" */
+    lb_replica_kind kind;
+    uint32_t rank_row, at, op, group, order;
+    lb_digest digest;
+} version;
+
+typedef struct check {
+    lb_capture *capture;
+    const int32_t *ranks;
+    uint32_t n_ranks;
+    const lb_program **programs; /* of the step at hand; NULL: that rank did not record it */
+    version *versions;           /* of the step at hand */
+    uint32_t n_versions, room;
+    const char **told; /* names that were found unequal */
+    uint32_t n_told, room_told;
+    bool first;
+    int64_t step;
+    lb_replicas *out;
+    lb_err *err;
+} check;
+
+/* ---- which tensors are replicas --------------------------------------------------------------------------------------- */
+
+typedef struct replica {
+    const char *name;
+    bool has_gradient;
+    uint32_t group; /* collective; LB_NONE: not a replica */
+} replica;
+
+typedef struct replica_list {
+    replica *rows; /* by name */
+    uint32_t n;
+    bool scatters;  /* some gradient is scattered, or reduced over part of the ranks' group */
+    uint32_t group; /* of the last whole gradient */
+} replica_list;
+
+static int by_name(const void *x, const void *y)
+{
+    return strcmp(((const replica *)x)->name, ((const replica *)y)->name);
+}
+
+static lb_status list_replicas(const lb_program *p, replica_list *list, lb_err *err)
+{
+    lb_flow *flow;
+    lb_own_gradients own;
+    *list = (replica_list){.group = LB_NONE};
+    LB_TRY(lb_flow_new(p, &flow, err));
+    lb_status status = lb_own_gradients_find(p, flow, &own, err);
+    lb_flow_free(flow);
+    if (status != LB_OK) return status;
+    list->rows = malloc((own.n + 1) * sizeof *list->rows);
+    for (uint32_t i = 0; list->rows && i < own.n; i++) {
+        const lb_own_gradient *g = &own.list[i];
+        const bool whole = g->whole && g->collective != LB_NONE;
+        if (g->collective != LB_NONE && !g->whole) list->scatters = true;
+        if (whole && list->group != LB_NONE &&
+            !lb_collective_same_group(p, &p->collectives[list->group], p, &p->collectives[g->collective]))
+            list->scatters = true; /* expert or tensor parallelism beside it: what has no gradient may be a shard */
+        if (whole) list->group = g->collective;
+        if (g->name == LB_NONE) continue;
+        list->rows[list->n++] = (replica){lb_program_text(p, g->name), true, whole ? g->collective : LB_NONE};
+    }
+    lb_own_gradients_release(&own);
+    if (!list->rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
+    qsort(list->rows, list->n, sizeof *list->rows, by_name);
+    return LB_OK;
+}
+
+/* The parameter that a name is about: "up.weight" of "optimizer.exp_avg:up.weight". */
+static const char *parameter_of(const char *name)
+{
+    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
+    return colon ? colon + 1 : name;
+}
+
+/* The collective whose members hold this tensor in common; LB_NONE. */
+static uint32_t shared_by(const replica_list *list, const char *name, lb_replica_kind kind)
+{
+    const replica wanted = {.name = parameter_of(name)};
+    const replica *found = bsearch(&wanted, list->rows, list->n, sizeof wanted, by_name);
+    if (found) return found->group;
+    return kind == LB_REPLICA_STATE || list->scatters ? LB_NONE : list->group;
+}
+
+/* ---- versions --------------------------------------------------------------------------------------------------------- */
+
+static lb_status add_version(check *c, const version *v)
+{
+    if (c->n_versions == c->room) {
+        const uint32_t room = c->room ? c->room * 2 : 256;
+        version *grown = realloc(c->versions, room * sizeof *grown);
+        if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+        c->versions = grown, c->room = room;
+    }
+    c->versions[c->n_versions++] = *v;
+    return LB_OK;
+}
+
+static bool kind_of(const lb_program *p, const lb_value *v, lb_replica_kind *kind)
+{
+    if (v->name == LB_NONE || v->flags & (LB_VALUE_UNDEFINED | LB_VALUE_GRADIENT) || lb_digest_is_none(v->logical))
+        return false;
+    if (v->flags & LB_VALUE_PARAMETER)
+        *kind = LB_REPLICA_PARAMETER;
+    else if (v->flags & LB_VALUE_STATE)
+        *kind = strncmp(lb_program_text(p, v->name), "optimizer.", 10) ? LB_REPLICA_BUFFER : LB_REPLICA_STATE;
+    else
+        return false;
+    return true;
+}
+
+/* A window on part of a tensor says nothing of the whole: the sources and the writes that cover it do. */
+static lb_status list_versions(check *c, uint32_t rank_row, const replica_list *list)
+{
+    const lb_program *p = c->programs[rank_row];
+    const uint32_t first = c->n_versions;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        const bool source = lb_op_is_source(p, op);
+        if (!source && !op->written) continue;
+        const uint32_t n = source ? op->results : op->written;
+        for (uint32_t r = 0; r < n; r++) {
+            const uint32_t row = source ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r];
+            version v = {.rank_row = rank_row, .op = i, .order = c->n_versions - first};
+            if (row == LB_NONE || !kind_of(p, &p->values[row], &v.kind)) continue;
+            v.name = lb_program_text(p, p->values[row].name), v.digest = p->values[row].logical;
+            v.group = shared_by(list, v.name, v.kind);
+            if (v.group != LB_NONE) LB_TRY(add_version(c, &v));
+        }
+    }
+    return LB_OK;
+}
+
+static int by_tensor(const void *x, const void *y)
+{
+    const version *a = x, *b = y;
+    const int names = strcmp(a->name, b->name);
+    if (names) return names;
+    if (a->rank_row != b->rank_row) return a->rank_row < b->rank_row ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
+}
+
+/* ---- the comparison --------------------------------------------------------------------------------------------------- */
+
+static bool was_told(const check *c, const char *name)
+{
+    for (uint32_t i = 0; i < c->n_told; i++)
+        if (!strcmp(c->told[i], name)) return true;
+    return false;
+}
+
+static bool same_ranks(const lb_unequal *u, const int32_t *ranks, uint32_t n)
+{
+    return u->n_ranks == n && !memcmp(u->ranks, ranks, n * sizeof *ranks);
+}
+
+static lb_status tell(check *c, lb_unequal *found)
+{
+    lb_replicas *out = c->out;
+    if (c->n_told == c->room_told) {
+        const uint32_t room = c->room_told ? c->room_told * 2 : 64;
+        const char **grown = realloc(c->told, room * sizeof *grown);
+        if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+        c->told = grown, c->room_told = room;
+    }
+    c->told[c->n_told++] = found->tensor;
+    for (uint32_t i = 0; i < out->n; i++) {
+        lb_unequal *u = &out->list[i];
+        if (u->kind != found->kind || u->step != found->step || u->at_first != found->at_first ||
+            (u->op == LB_NONE) != (found->op == LB_NONE) || !same_ranks(u, found->ranks, found->n_ranks))
+            continue;
+        u->count++;
+        if (found->rank == u->rank && found->op != LB_NONE && found->op < u->op) {
+            free(u->tensor);
+            u->tensor = strdup(found->tensor), u->op = found->op;
+        }
+        return u->tensor ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+    }
+    lb_unequal *grown = realloc(out->list, (out->n + 1) * sizeof *grown);
+    if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+    out->list = grown;
+    lb_unequal *u = &out->list[out->n];
+    *u = *found;
+    u->tensor = strdup(found->tensor), u->ranks = malloc((found->n_ranks + 1) * sizeof *u->ranks);
+    out->n++;
+    if (!u->tensor || !u->ranks) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+    memcpy(u->ranks, found->ranks, found->n_ranks * sizeof *u->ranks);
+    return LB_OK;
+}
+
+/* One rank's versions of a tensor. */
+typedef struct history {
+    const version *v;
+    uint32_t n, rank_row;
+} history;
+
+static lb_digest digest_at(const history *h, uint32_t at)
+{
+    return h->v[at < h->n ? at : h->n - 1].digest;
+}
+
+/* Of n histories those whose digest at `at` is not the most frequent one; all of them where it has no majority. */
+static uint32_t outvoted(const history *h, uint32_t n, uint32_t at, bool *out)
+{
+    uint32_t best = 0, votes = 0, others = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t same = 0;
+        for (uint32_t k = 0; k < n; k++) same += lb_digest_equal(digest_at(&h[i], at), digest_at(&h[k], at));
+        if (same > votes) best = i, votes = same;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        others += out[i] = 2 * votes <= n || !lb_digest_equal(digest_at(&h[i], at), digest_at(&h[best], at));
+    return votes == n ? 0 : others;
+}
+
+/* Where the histories part: at their last versions they differ, and from `at` on they do. */
+static lb_status compare(check *c, const history *h, uint32_t n)
+{
+    bool *out = calloc(n + 1, sizeof *out);
+    int32_t *ranks = calloc(n + 1, sizeof *ranks);
+    uint32_t longest = 0, at = 0, who = 0;
+    lb_status status = out && ranks ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+    for (uint32_t i = 0; i < n; i++)
+        if (h[i].n > longest) longest = h[i].n;
+    c->out->compared++;
+    /* Bits that differ in between and agree at the end (a buffer that is broadcast) are no matter. */
+    if (status == LB_OK && longest && outvoted(h, n, UINT32_MAX, out)) {
+        while (at < longest && !outvoted(h, n, at, out)) at++;
+        lb_unequal u = {.kind = h->v->kind,
+                        .tensor = (char *)h->v->name,
+                        .count = 1,
+                        .step = c->step,
+                        .op = LB_NONE,
+                        .at_first = c->first && at == 0,
+                        .ranks = ranks,
+                        .members = n};
+        for (uint32_t i = 0; i < n; i++) {
+            if (!out[i]) continue;
+            /* Of two the one that wrote more often is the likelier to have written what the other did not. */
+            if (!u.n_ranks || h[i].n > h[who].n) who = i;
+            ranks[u.n_ranks++] = c->ranks[h[i].rank_row];
+        }
+        u.rank = c->ranks[h[who].rank_row];
+        if (at && at < h[who].n) u.op = h[who].v[at].op;
+        status = tell(c, &u);
+    }
+    free(out);
+    free(ranks);
+    return status;
+}
+
+/* Whether both hold it in common with the same ranks. */
+static bool in_group(const check *c, const version *a, const version *b)
+{
+    const lb_program *p = c->programs[a->rank_row], *q = c->programs[b->rank_row];
+    return lb_collective_same_group(p, &p->collectives[a->group], q, &q->collectives[b->group]);
+}
+
+/* Versions [from, to) are of one name: by groups of ranks that hold it in common. */
+static lb_status compare_name(check *c, uint32_t from, uint32_t to)
+{
+    history *h = malloc((c->n_ranks + 1) * sizeof *h);
+    bool *done = calloc(c->n_ranks + 1, sizeof *done);
+    lb_status status = h && done ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+    for (uint32_t i = from; i < to && status == LB_OK; i++) {
+        uint32_t n = 0;
+        const uint32_t lead = c->versions[i].rank_row;
+        if (done[lead]) continue;
+        for (uint32_t k = i; k < to; k++) {
+            const version *v = &c->versions[k];
+            if (done[v->rank_row] && !(n && h[n - 1].rank_row == v->rank_row)) continue;
+            if (v->rank_row != lead && !in_group(c, &c->versions[i], v)) continue;
+            if (!n || h[n - 1].rank_row != v->rank_row) h[n++] = (history){v, 0, v->rank_row};
+            h[n - 1].n++, done[v->rank_row] = true;
+        }
+        if (n > 1 && !was_told(c, c->versions[i].name)) status = compare(c, h, n);
+    }
+    free(h);
+    free(done);
+    return status;
+}
+
+static lb_status check_step(check *c)
+{
+    lb_status status = LB_OK;
+    c->n_versions = 0;
+    for (uint32_t r = 0; r < c->n_ranks && status == LB_OK; r++) {
+        replica_list list;
+        c->programs[r] = NULL;
+        if (lb_capture_program(c->capture, c->ranks[r], c->step, &c->programs[r], NULL) != LB_OK) continue;
+        status = list_replicas(c->programs[r], &list, c->err);
+        if (status == LB_OK) status = list_versions(c, r, &list);
+        free(list.rows);
+    }
+    if (status != LB_OK || !c->n_versions) return status;
+    qsort(c->versions, c->n_versions, sizeof *c->versions, by_tensor);
+    for (uint32_t from = 0, to; from < c->n_versions && status == LB_OK; from = to) {
+        for (to = from + 1; to < c->n_versions && !strcmp(c->versions[to].name, c->versions[from].name);) to++;
+        status = compare_name(c, from, to);
+    }
+    return status;
+}
+
+lb_status lb_replicas_check(lb_capture *capture, lb_replicas *out, lb_err *err)
+{
+    check c = {.capture = capture, .out = out, .err = err, .first = true};
+    const int64_t *steps;
+    const uint32_t n_steps = lb_capture_steps(capture, &steps);
+    lb_status status = LB_OK;
+    *out = (lb_replicas){0};
+    c.n_ranks = lb_capture_ranks(capture, &c.ranks);
+    if (c.n_ranks < 2) return LB_OK;
+    c.programs = calloc(c.n_ranks, sizeof *c.programs);
+    if (!c.programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.n_ranks);
+    for (uint32_t s = 0; s < n_steps && status == LB_OK; s++) {
+        c.step = steps[s];
+        status = check_step(&c);
+        c.first = false;
+    }
+    free(c.programs), free(c.versions), free(c.told);
+    if (status != LB_OK) lb_replicas_release(out);
+    return status;
+}
+
+void lb_replicas_release(lb_replicas *replicas)
+{
+    for (uint32_t i = 0; i < replicas->n; i++) free(replicas->list[i].tensor), free(replicas->list[i].ranks);
+    free(replicas->list);
+    *replicas = (lb_replicas){0};
+}

@@ -1,0 +1,39 @@
+/* Replicas: tensors that ranks hold in common, and whether they still are bit-equal.
+ *
+ * A parameter whose gradient is all-reduced over a group is the same on each of its members, and so is its optimizer state; where no
+ * gradient is scattered, the parameters without a gradient are, too. Shards (FSDP, tensor and expert parallelism) are not compared:
+ * their gradients are scattered, reduced over another group or over none. Buffers are compared as a note only: running statistics of a
+ * BatchNorm belong to one rank unless somebody broadcasts them.
+ *
+ * Digests decide, so that no bytes are needed.
+ */
+#ifndef LB_BISECT_REPLICAS_H
+#define LB_BISECT_REPLICAS_H
+
+#include <lastbit/archive.h>
+
+typedef enum lb_replica_kind { LB_REPLICA_PARAMETER, LB_REPLICA_STATE, LB_REPLICA_BUFFER } lb_replica_kind;
+
+typedef struct lb_unequal {
+    lb_replica_kind kind;
+    char *tensor;   /* the first of them */
+    uint32_t count; /* tensors of that kind that became unequal there, on the same ranks */
+    int64_t step;
+    bool at_first;  /* unequal when the first recorded step begins */
+    int32_t *ranks; /* that stand against the others; all, where no majority is */
+    uint32_t n_ranks, members;
+    int32_t rank; /* the op by which it began, on which rank; op LB_NONE: between two steps, or before the first */
+    uint32_t op;
+} lb_unequal;
+
+typedef struct lb_replicas {
+    lb_unequal *list; /* in order of steps */
+    uint32_t n;
+    uint32_t compared; /* tensors that were */
+} lb_replicas;
+
+/* Each tensor once, where it begins. */
+lb_status lb_replicas_check(lb_capture *capture, lb_replicas *replicas, lb_err *err);
+void lb_replicas_release(lb_replicas *replicas);
+
+#endif
