@@ -1,0 +1,111 @@
+/* Ranks: do the workers of a data-parallel run still pull in one direction, and is there a fault behind it when they do not?
+ *
+ * N workers, in a step each with its own loss l_i and its own gradient g_i, before any averaging and before any division by the number
+ * of workers. Over the workers:
+ *
+ *      loss        mean, population standard deviation sqrt(mean((l_i - mean)^2)), range max - min
+ *      norm        mean and population standard deviation of |g_i|
+ *      direction   mean and minimum over all unordered pairs of cos(g_i, g_j) = g_i . g_j / (|g_i| |g_j|)
+ *
+ * after the paper on silent inconsistency of workers in data-parallel fine-tuning, whose point is that a mean loss stays smooth while
+ * these do not. Products are f64 sums over elements in one order, whatever the number of threads. A pair counts where both reduce over
+ * one group; pairs with a gradient of zero have no direction. Parameters that are not reduced (experts, shards of tensor parallelism) are
+ * left out of g_i; with FSDP g_i is what autograd gave for the gathered parameters.
+ *
+ * Findings are what stands behind such numbers, collectives that do not match before all others. A note is something that a reader
+ * should know and that may be meant.
+ */
+#ifndef LASTBIT_RANKS_H
+#define LASTBIT_RANKS_H
+
+#include <lastbit/archive.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* X(name, text) in the order in which they are told. */
+#define LB_RANKS_FINDINGS(X)                                                                                           \
+    X(COLLECTIVE, "collective") /* calls of one collective differ, or a rank never came */                             \
+    X(VERSION, "version")       /* other libraries, settings or code on some ranks */                                  \
+    X(OPTION, "option")         /* another learning rate or other option of an optimizer */                            \
+    X(INITIAL, "initial")       /* parameters unequal from the first recorded step on */                               \
+    X(REPLICA, "replica")       /* parameters or optimizer states that stopped being equal */                          \
+    X(TOKENS, "tokens")         /* two ranks saw the same batch */                                                     \
+    X(BATCH, "batch")           /* a rank repeated a batch, or had more or fewer than the others */                    \
+    X(SEED, "seed")             /* the same random draws for other data */                                             \
+    X(BUFFER, "buffer")         /* buffers of each rank's own: a note */                                               \
+    X(COVERAGE, "coverage")     /* what could not be seen: a note */
+
+#define LB_RANKS_FINDING_ENUM(name, text) LB_RANKS_##name,
+typedef enum lb_ranks_finding_kind { LB_RANKS_FINDINGS(LB_RANKS_FINDING_ENUM) } lb_ranks_finding_kind;
+#undef LB_RANKS_FINDING_ENUM
+LB_API const char *lb_ranks_finding_name(lb_ranks_finding_kind kind); /* "collective", … */
+
+typedef struct lb_ranks_finding {
+    lb_ranks_finding_kind kind;
+    bool note;
+    int64_t step;   /* in which it begins; INT64_MIN: of no step */
+    uint32_t steps; /* in how many it was seen */
+    int32_t *ranks;
+    uint32_t n_ranks;
+    char *tensor; /* NULL: it is about none */
+    char *message;
+} lb_ranks_finding;
+
+/* NaN: not known. */
+typedef struct lb_ranks_row {
+    char *layer; /* path of a module; NULL: the whole model */
+    double grad_norm_mean, grad_norm_std, grad_cosine_mean, grad_cosine_min;
+} lb_ranks_row;
+
+typedef struct lb_ranks_worker {
+    int32_t rank;
+    double loss, grad_norm;
+    double cosine; /* mean over the other workers */
+} lb_ranks_worker;
+
+typedef struct lb_ranks_step {
+    int64_t step;
+    double loss_mean, loss_std, loss_range;
+    lb_ranks_row all;
+    lb_ranks_worker *workers;
+    uint32_t n_workers;
+    lb_ranks_row *layers, *blocks; /* modules that own a parameter, in order of backward; residual blocks */
+    uint32_t n_layers, n_blocks;
+    uint32_t gradients, lacking; /* of one worker, and those (of all workers) whose bytes could not be had */
+    bool approximate;            /* some were computed again and are not the recorded bits */
+} lb_ranks_step;
+
+typedef enum lb_ranks_verdict { LB_RANKS_CLEAN, LB_RANKS_FOUND, LB_RANKS_UNTESTABLE } lb_ranks_verdict;
+LB_API const char *lb_ranks_verdict_name(lb_ranks_verdict verdict); /* "clean", "found", "cannot be tested" */
+
+typedef struct lb_ranks_report {
+    lb_ranks_verdict verdict;
+    lb_ranks_step *steps;
+    uint32_t n_steps;
+    lb_ranks_finding *findings;
+    uint32_t n_findings;
+    uint32_t replicas, collectives; /* tensors and collectives that were compared, over all steps */
+    char *again;                    /* the command that records what lacked; NULL: nothing did */
+} lb_ranks_report;
+
+typedef struct lb_ranks_options {
+    size_t size; /* sizeof(lb_ranks_options) */
+    int64_t first_step, last_step;
+    void (*progress)(const char *what, uint64_t done, uint64_t total); /* NULL: none */
+} lb_ranks_options;
+#define LB_RANKS_OPTIONS_INIT {sizeof(lb_ranks_options), INT64_MIN, INT64_MAX, NULL}
+
+/* LB_ERR_NOT_FOUND: no step of the window was recorded. One gradient of each worker is in memory at a time; those that are computed again
+ * wait in an unnamed file in TMPDIR. */
+LB_API lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *options, lb_ranks_report **report,
+                              lb_err *err);
+LB_API void lb_ranks_report_free(lb_ranks_report *report);
+/* For a person; malloc'ed, NULL when out of memory. `layers`: with the table of layers and blocks of the last step. */
+LB_API char *lb_ranks_text(const lb_ranks_report *report, bool layers);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
