@@ -66,8 +66,8 @@ struct lb_monitor {
 
 const char *lb_failure_kind_name(lb_failure_kind kind)
 {
-    static const char *const names[] = {"none",   "gradient", "loss",      "parameter", "state",
-                                        "output", "gross",    "predicate", "difference"};
+    static const char *const names[] = {"none",   "gradient", "loss",      "parameter",  "state",
+                                        "output", "gross",    "predicate", "difference", "ranks"};
     return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 

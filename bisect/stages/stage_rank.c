@@ -6,6 +6,9 @@
  */
 #include "stages.h"
 
+#include "collective_calls.h"
+#include "replicas.h"
+
 #include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -208,5 +211,60 @@ lb_status lb_stage_rank(lb_bisect_session *q, bool *found, lb_err *err)
     lb_sites_release(&sites);
     free(suspected);
     free(culprits);
+    return status;
+}
+
+/* ---- no number fails, and ranks disagree ---------------------------------------------------------------------------- */
+
+static bool in_window(const lb_bisect_session *q, int64_t step)
+{
+    return step >= q->steps[0] && step <= q->steps[q->n_steps - 1];
+}
+
+static lb_status add_disagreement(lb_bisect_session *q, int32_t rank, int64_t step, uint32_t op, const int32_t *ranks,
+                                  uint32_t n, const char *tensor, const char *what, lb_err *err)
+{
+    lb_culprit *c;
+    LB_TRY(lb_culprit_add(q, LB_AXIS_RANK, rank, step, op, &c, err));
+    int32_t *copy = realloc(c->ranks, (n + 1) * sizeof *copy);
+    if (!copy) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    memcpy(copy, ranks, n * sizeof *copy);
+    c->ranks = copy, c->n_ranks = n;
+    if (*tensor) snprintf(c->parameter, sizeof c->parameter, "%s", tensor);
+    snprintf(c->why, sizeof c->why, "%s. No number fails for it: `lastbit ranks` says more.", what);
+    lb_failure *failure = &q->out->failure;
+    *failure = (lb_failure){.kind = LB_FAILURE_RANKS, .step = step, .rank = rank, .op = op};
+    snprintf(failure->layer, sizeof failure->layer, "%s", c->layer);
+    snprintf(failure->name, sizeof failure->name, "%s", c->op);
+    snprintf(failure->what, sizeof failure->what, "%s", what);
+    return LB_OK;
+}
+
+lb_status lb_stage_disagree(lb_bisect_session *q, bool *found, lb_err *err)
+{
+    lb_collective_calls calls;
+    lb_replicas replicas;
+    lb_status status = LB_OK;
+    *found = false;
+    LB_TRY(lb_collective_calls_check(q->capture, &calls, err));
+    for (uint32_t i = 0; i < calls.n && !*found && status == LB_OK; i++) {
+        const lb_call_mismatch *x = &calls.list[i];
+        if (!in_window(q, x->step)) continue;
+        *found = true;
+        status = add_disagreement(q, x->rank, x->step, x->op, x->ranks, x->n_ranks, "", x->message, err);
+    }
+    lb_collective_calls_release(&calls);
+    if (*found || status != LB_OK) return status;
+    LB_TRY(lb_replicas_check(q->capture, &replicas, err));
+    for (uint32_t i = 0; i < replicas.n && !*found && status == LB_OK; i++) {
+        const lb_unequal *u = &replicas.list[i];
+        char what[480];
+        if (!in_window(q, u->step) || u->kind == LB_REPLICA_BUFFER) continue;
+        *found = true;
+        snprintf(what, sizeof what, "%.300s%s no longer the same on the %u ranks that hold %s in common", u->tensor,
+                 u->count > 1 ? " and others are" : " is", u->members, u->count > 1 ? "them" : "it");
+        status = add_disagreement(q, u->rank, u->step, u->op, u->ranks, u->n_ranks, u->tensor, what, err);
+    }
+    lb_replicas_release(&replicas);
     return status;
 }

@@ -158,6 +158,7 @@ static lb_status judge_sanity(lb_bisect_session *q, const lb_failure *recorded, 
         char besides[60] = "";
         bool hidden = false;
         if (!q->options->predicate) LB_TRY(lb_stage_hidden(q, &hidden, err));
+        if (!q->options->predicate && !hidden) LB_TRY(lb_stage_disagree(q, &hidden, err));
         if (hidden) {
             lb_stage_end(q, "found", "no failure in the recording or its replay, but %s", q->out->failure.what);
             return LB_OK;

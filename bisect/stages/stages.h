@@ -13,6 +13,8 @@ lb_status lb_stage_check(lb_bisect_session *session, lb_err *err);
 /* Of stage 0: undoes the unseen writes of the window; `count` of them there are. */
 /* A parameter that is not finite, in a window where nothing that is watched shows it. */
 lb_status lb_stage_hidden(lb_bisect_session *session, bool *found, lb_err *err);
+/* Collectives that do not match over ranks, or tensors that replicas no longer hold in common, where no number fails. */
+lb_status lb_stage_disagree(lb_bisect_session *session, bool *found, lb_err *err);
 lb_status lb_stage_unseen(lb_bisect_session *session, uint32_t *count, bool *found, lb_err *err);
 lb_status lb_stage_muon(lb_bisect_session *session, bool *found, lb_err *err);
 lb_status lb_stage_precision(lb_bisect_session *session, bool *found, lb_err *err);

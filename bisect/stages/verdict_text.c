@@ -100,6 +100,7 @@ char *lb_bisection_show(const lb_bisection *b, const char *path)
         free(other);
         return both;
     }
+    if (b->failure.kind == LB_FAILURE_RANKS) return command("ranks", path, NULL, NULL);
     if (!strcmp(b->failure.name, "lb::source")) return show_source(b, path);
     if (replay_cures(b)) return command("replay", path, NULL, NULL);
     if (b->reproducer) return command("bisect --check", b->reproducer, b->asked, NULL);

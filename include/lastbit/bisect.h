@@ -21,11 +21,12 @@ typedef enum lb_failure_kind {
     LB_FAILURE_GRADIENT, /* a local gradient is not finite, before any collective or sanitiser */
     LB_FAILURE_LOSS,
     LB_FAILURE_PARAMETER,
-    LB_FAILURE_STATE,     /* optimizer state */
-    LB_FAILURE_OUTPUT,    /* result of the outermost forward; -inf alone is a mask */
-    LB_FAILURE_GROSS,     /* loss, gradient norm or a parameter far outside its own history */
-    LB_FAILURE_PREDICATE, /* what --predicate says */
-    LB_FAILURE_DIFFERENCE /* --against: departs from the reference */
+    LB_FAILURE_STATE,      /* optimizer state */
+    LB_FAILURE_OUTPUT,     /* result of the outermost forward; -inf alone is a mask */
+    LB_FAILURE_GROSS,      /* loss, gradient norm or a parameter far outside its own history */
+    LB_FAILURE_PREDICATE,  /* what --predicate says */
+    LB_FAILURE_DIFFERENCE, /* --against: departs from the reference */
+    LB_FAILURE_RANKS       /* every number is fine, and ranks disagree: see ranks.h */
 } lb_failure_kind;
 LB_API const char *lb_failure_kind_name(lb_failure_kind kind); /* "gradient", "loss", … */
 
