@@ -34,9 +34,9 @@ enum lb_exit {
     X(order, "find the order in which a live kernel adds up")                                                          \
     X(bisect, "find the cause of a failing step")                                                                      \
     X(parity, "compare the log-probabilities that two runs gave the same tokens")                                      \
-    X(watch, "read the log of a run, finished or growing, for what goes wrong in it") \
-    X(audit, "say whether a checkpoint or an adapter holds what was trained") \
-    X(report, "one HTML page of what other commands found") \
+    X(watch, "read the log of a run, finished or growing, for what goes wrong in it")                                  \
+    X(audit, "say whether a checkpoint or an adapter holds what was trained")                                          \
+    X(report, "one HTML page of what other commands found")                                                            \
     X(ranks, "say whether data-parallel workers drift apart, and why")
 
 #define LB_COMMAND_DECLARE(name, text) int lb_cmd_##name(int argc, const char **argv);
