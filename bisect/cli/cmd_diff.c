@@ -183,7 +183,7 @@ static lb_status read_kinds(lb_diff_options *o, sides *s, lb_err *err)
         status =
             lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected integers, not %s", kinds_path, lb_dtype_name(t.dtype));
     int64_t done = 0, n = status == LB_OK ? lb_layout_numel(&t.layout) : 0;
-    double *wide = malloc((size_t)n * sizeof *wide + 1);
+    double *wide = calloc((size_t)n + 1, sizeof *wide);
     s->kinds = malloc((size_t)n * sizeof *s->kinds + 1);
     if (status == LB_OK && (!wide || !s->kinds)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {

@@ -208,7 +208,7 @@ static void say_run(const sides *s, int dim, int64_t first, int64_t count, lb_di
     char part[64] = "";
     d->pattern = LB_PATTERN_ROWS;
     if (size % count == 0 && first % count == 0)
-        snprintf(part, sizeof part, " (part %lld of %lld)", (long long)(first / count + 1), (long long)(size / count));
+        snprintf(part, sizeof part, " (part %lld of %lld)", (long long)first / count + 1, (long long)size / count);
     if (count == 1) {
         snprintf(d->detail, sizeof d->detail, "dimension %d, slice %lld of %lld%s", dim, (long long)first,
                  (long long)size, zero_side(s));
@@ -356,7 +356,7 @@ static void decide_large(const lb_tensor *ta, const lb_tensor *tb, sides *s, uin
     double above = 0, rest = 0;
     for (int64_t i = 0; i < s->n; i++)
         above = isfinite(s->a[i] - s->b[i]) ? fmax(above, fabs(s->a[i] - s->b[i])) : above;
-    mark(s, marks, above /= LARGE);
+    mark(s, marks, above / LARGE);
     if (s->count == 0 || s->count == all) return;
     lb_difference large = *d;
     large.differing = s->count;

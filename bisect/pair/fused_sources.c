@@ -138,7 +138,10 @@ static void remember(finder *f, uint32_t whole, const uint32_t *parts, uint32_t 
     lb_fused_row row = {.whole = copy_name(f, f->a->program, whole), .parts = calloc(n, sizeof *row.parts), .n = n};
     f->failed |= !more || !row.parts;
     for (uint32_t k = 0; row.parts && k < n; k++) row.parts[k] = copy_name(f, f->b->program, parts[k]);
-    if (more) f->fused->list[f->fused->n++] = row;
+    if (more)
+        f->fused->list[f->fused->n++] = row;
+    else
+        free(row.parts);
 }
 
 static void find_parts(finder *f, uint32_t op)

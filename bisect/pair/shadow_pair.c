@@ -647,6 +647,7 @@ static lb_status run_shadow(runner *s, int run, lb_err *err)
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
     s->out->undecided[s->which] |= summary.undecided;
     lb_cross_feed_release(&taking);
+    s->taking = NULL;
     return status;
 }
 

@@ -162,7 +162,7 @@ static void describe_source(const lb_trace_row *row, uint32_t op, char *text, si
     take_op(&out, row, op);
     snprintf(text, size, "%s%s%s held %lld non-finite of %lld elements before any op of this window wrote it",
              nameless ? "a tensor from outside" : lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "",
-             name, (long long)(out.nan + out.inf), (long long)out.elements);
+             name, (long long)out.nan + out.inf, (long long)out.elements);
 }
 
 /* A number that Python made has no name: the op that writes it somewhere says more. LB_NONE: `op` is no such source. */
