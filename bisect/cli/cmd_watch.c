@@ -101,7 +101,8 @@ typedef struct session {
     lb_watch *watch;
     const shard_list *shards;
     lb_watch_actions *actions;
-    FILE *live; /* NULL: nothing is said before the end */
+    FILE *live;              /* NULL: nothing is said before the end */
+    lb_watch_curves *curves; /* NULL: not asked for */
     uint64_t complaints;
     bool enough; /* --exit-on */
 } session;
@@ -117,6 +118,7 @@ static void on_record(void *context, const lb_watch_record *record)
 {
     session *s = (session *)context;
     if (s->enough) return;
+    if (s->curves) lb_watch_curves_take(s->curves, record);
     if (!s->shards->n || lb_watch_has(record, LB_WATCH_shard)) {
         lb_watch_take(s->watch, record);
         return;
@@ -171,6 +173,7 @@ static lb_status watch_log(session *s, lb_watched_log *out, lb_err *err)
     watch.context = s, watch.alarm = on_alarm, watch.hold = on_hold;
     source.follow = s->o->follow, source.idle_seconds = s->o->idle, source.stop = should_stop, source.context = s;
     out->path = s->path;
+    s->curves = out->curves;
     s->watch = out->watch = lb_watch_new(&watch);
     if (!s->watch) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_watch_log_new(&s->o->log, &sink, &log, err));
@@ -317,13 +320,14 @@ static int run(const options *o, const char **paths, uint32_t n, bool json)
     if (status == LB_OK && o->shards) status = read_shards(o->shards, &shards, &err);
     for (; begun < n && status == LB_OK && !interrupted; begun++) {
         session s = {.o = o, .path = paths[begun], .shards = &shards, .actions = &actions};
+        if (json) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
         s.live = !o->follow ? NULL : json ? stderr : stdout;
         actions.log = s.path;
         status = watch_log(&s, &logs[begun], &err);
     }
     lb_watch_actions_end(&actions, interrupted);
     const int code = status == LB_OK ? give_report(logs, begun, o, json) : lb_command_fail(NAME, &err);
-    for (uint32_t i = 0; i < n && logs; i++) lb_watch_free(logs[i].watch);
+    for (uint32_t i = 0; i < n && logs; i++) lb_watch_free(logs[i].watch), free(logs[i].curves);
     free(logs);
     free(shards.rows);
     return code;

@@ -298,6 +298,7 @@ static json_t *one_json(const lb_watched_log *log)
         "nonfinite", (json_int_t)r.nonfinite, "skipped", (json_int_t)r.skipped, "lines", (json_int_t)log->counts.lines,
         "bad_lines", (json_int_t)log->counts.complaints, "schedule_stood",
         r.schedule_stood < 0 ? json_null() : json_boolean(r.schedule_stood), "dropped", (json_int_t)r.dropped);
+    if (log->curves) json_object_set_new(object, "curves", lb_watch_curves_json(log->curves));
     return object;
 }
 

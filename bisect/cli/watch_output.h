@@ -2,14 +2,15 @@
 #ifndef LB_WATCH_OUTPUT_H
 #define LB_WATCH_OUTPUT_H
 
-#include <jansson.h>
-#include <lastbit/watch.h>
+#include "watch_curves.h"
+
 #include <stdio.h>
 
 typedef struct lb_watched_log {
     const char *path;
     lb_watch *watch;
     lb_watch_counts counts;
+    lb_watch_curves *curves; /* NULL: not asked for */
 } lb_watched_log;
 
 /* What all logs together show; of one log nothing. */

@@ -69,6 +69,21 @@ def test_a_late_transient_names_the_checkpoint_written_in_it(lastbit, tmp_path, 
     assert "restart from the checkpoint of step 20000, not from a spoiled one" in text
 
 
+def test_curves_keep_the_spikes(lastbit, tmp_path, transient):
+    path = write(tmp_path / "run.log", logs.lines(transient))
+    curves = lastbit.json("watch", path, expect=1)["curves"]
+    assert 2000 <= len(curves["step"]) <= 4096 and curves["step"] == sorted(set(curves["step"]))
+    assert {len(curve) for curve in curves.values()} == {len(curves["step"])}
+    loudest = max(transient, key=lambda row: row["gnorm"])
+    assert max(curves["grad_norm"]) == pytest.approx(loudest["gnorm"], rel=1e-3)
+    short = write(tmp_path / "short.log", logs.lines(transient[:300]))
+    few = lastbit.json("watch", short)["curves"]
+    assert few["step"] == [row["step"] for row in transient[:300]]
+    assert few["loss"] == pytest.approx([row["loss"] for row in transient[:300]], abs=1e-4)
+    broken = lastbit.json("watch", write(tmp_path / "nan.log", logs.lines(logs.immediate_nan())), expect=1)["curves"]
+    assert broken["loss"][0] == pytest.approx(14.79) and broken["loss"][1] is None
+
+
 def test_checkpoints_are_known_from_the_disk_and_from_the_log(lastbit, tmp_path, transient):
     for step in (15000, 20000, 25000):
         (tmp_path / f"model_{step:06d}.pt").touch()
