@@ -245,6 +245,8 @@ static group *calls_of(group layer, uint32_t *n_calls)
 /* What alignment works on. */
 typedef struct aligner {
     const lb_program *a, *b;
+    const entry *entries[2]; /* of both sides, sorted */
+    uint32_t n_entries[2];
     lb_alignment *out;
     bool failed;
 } aligner;
@@ -436,11 +438,33 @@ static uint32_t parts_of(const group *b, uint32_t nb, uint32_t i, uint32_t n, gr
     return found;
 }
 
+/* How often the forward pass calls the layer of an entry. */
+static uint32_t forward_calls(const entry *list, uint32_t n, const entry *of)
+{
+    uint32_t calls = 0;
+    const entry *last = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        if (list[i].phase != LB_PHASE_FORWARD || strcmp(list[i].path, of->path)) continue;
+        calls += !last || compare_calls(last, &list[i]) != 0;
+        last = &list[i];
+    }
+    return calls;
+}
+
+/* A layer that goes forward equally often on both sides and backward less often on one (a module that blocks share, one of whose gradients
+ * is cut) is no batch in parts: its calls meet by their numbers. */
+static bool lacks_a_gradient(const aligner *al, const entry *a, const entry *b)
+{
+    return a->phase == LB_PHASE_BACKWARD &&
+           forward_calls(al->entries[0], al->n_entries[0], a) == forward_calls(al->entries[1], al->n_entries[1], b);
+}
+
 static void align_calls(aligner *al, const group *a, uint32_t na, const group *b, uint32_t nb)
 {
     group *parts = malloc(nb * sizeof *parts);
     al->failed |= !parts;
-    bool several = parts && !al->out->joins.rows && nb > na && parts_of(b, nb, 0, na, parts);
+    bool several = parts && !al->out->joins.rows && nb > na && parts_of(b, nb, 0, na, parts) &&
+                   !lacks_a_gradient(al, a[0].first, b[0].first);
     for (uint32_t i = 0; i < na && several && !al->failed; i++) {
         uint32_t n = parts_of(b, nb, i, na, parts);
         join_calls(al, a[i], parts, n);
@@ -669,7 +693,7 @@ static lb_status align_sources(const lb_program_view *a, const lb_program_view *
                                const lb_map_rules *rules_b, lb_alignment *out, lb_err *err)
 {
     sources sa = {0}, sb = {0};
-    aligner al = {a->program, b->program, out, false};
+    aligner al = {.a = a->program, .b = b->program, .out = out};
     uint8_t *taken = calloc(b->program->n_ops + 1, 1);
     bool done = list_sources(a->program, rules_a, out->shown[0], &sa) &&
                 list_sources(b->program, rules_b, out->shown[1], &sb) && taken;
@@ -712,6 +736,7 @@ static uint32_t *none_list(uint32_t count)
 static void align_layers(aligner *al, const entry *a, uint32_t na, const entry *b, uint32_t nb)
 {
     lb_alignment *out = al->out;
+    al->entries[0] = a, al->n_entries[0] = na, al->entries[1] = b, al->n_entries[1] = nb;
     for (uint32_t i = 0, j = 0, ni, nj; i < na && j < nb && !al->failed;) {
         int order = compare_layers(&a[i], &b[j]);
         ni = run_of(a + i, na - i, compare_layers), nj = run_of(b + j, nb - j, compare_layers);
@@ -726,7 +751,7 @@ static lb_status align_ops(const lb_program_view *a, const lb_program_view *b, c
                            const served whose[2], lb_alignment *out, lb_err *err)
 {
     uint32_t na = 0, nb = 0;
-    aligner al = {a->program, b->program, out, false};
+    aligner al = {.a = a->program, .b = b->program, .out = out};
     LB_TRY(lb_names_meet(paths_a, a->program->n_scopes, paths_b, b->program->n_scopes, err));
     entry *list_a = list_entries(a, paths_a, &whose[0], 1, &na),
           *list_b = list_entries(b, paths_b, &whose[1], b->n_parts / a->n_parts, &nb);
@@ -809,7 +834,7 @@ bool lb_alignment_finer(const lb_program *program, const lb_program *other)
 bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole,
                              const uint32_t *parts, uint32_t n)
 {
-    aligner al = {a, b, alignment, false};
+    aligner al = {.a = a, .b = b, .out = alignment};
     uint32_t *values = malloc((n + 1) * sizeof *values);
     const bool joined = values && add_join(&al, whole, parts, n, values);
     free(values);

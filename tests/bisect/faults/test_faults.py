@@ -94,6 +94,11 @@ NAMED = {  # what is changed, in which program, and what of the case is given
         dict(SERVE, precision="fp32", steps=2, seed=754706901, changes=[["through-another-layout", 566650197]]),
     ),
     "wrong polynomial": ("wrong-polynomial", "gpt", dict(PLAIN, optimizer="muon")),
+    "a cut behind an activation that blocks share": (
+        "detached",
+        "encoder/flaubert",
+        dict(TRAIN, precision="bf16", optimizer="lion", steps=2, seed=10619568, changes=[["detached", 724640331]]),
+    ),
     "masks behind a choice made otherwise": (  # their shadows are no f64
         "positions-of-one-row-off",
         "causal/llama4_text",
