@@ -202,16 +202,21 @@ static bool agree(const call *a, const call *b)
     return !*a->gradients || !*b->gradients || !strcmp(a->gradients, b->gradients);
 }
 
-/* Members that the most frequent call does not agree with, or all. */
+/* Members that the most frequent call does not agree with; where no call has a majority, those that never came, or all. */
 static uint32_t outvoted(const meeting *m, bool *out)
 {
-    uint32_t best = 0, votes = 0, others = 0;
+    uint32_t best = 0, votes = 0, others = 0, absent = 0;
     for (uint32_t i = 0; i < m->n; i++) {
         uint32_t same = 0;
         for (uint32_t k = 0; k < m->n; k++) same += agree(m->calls[i], m->calls[k]);
         if (same > votes) best = i, votes = same;
     }
     if (votes == m->n) return 0;
+    for (uint32_t i = 0; i < m->n; i++) absent += !m->calls[i];
+    if (2 * votes <= m->n && absent && absent < m->n) {
+        for (uint32_t i = 0; i < m->n; i++) out[i] = !m->calls[i];
+        return absent;
+    }
     for (uint32_t i = 0; i < m->n; i++) others += out[i] = 2 * votes <= m->n || !agree(m->calls[i], m->calls[best]);
     return others;
 }

@@ -314,7 +314,7 @@ int lb_cmd_ls(int argc, const char **argv)
     if ((step_text && !number_of(step_text, &l.step)) || (rank_text && !number_of(rank_text, &l.rank))) {
         code = lb_command_misused("ls", "--step and --rank take a number");
     } else if (arguments.n_args > 1 && !receipt) {
-        code = lb_command_misused("ls", "expected one CAPTURE; two are taken with --receipt");
+        code = lb_command_misused("ls", "expected CAPTURE, got 2 arguments; two are taken with --receipt");
     } else if (receipt) {
         code = ls_receipt(&arguments);
     } else if (lb_capture_open(arguments.args[0], &l.capture, &err) != LB_OK) {
