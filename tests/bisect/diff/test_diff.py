@@ -276,18 +276,18 @@ def test_a_difference_above_the_noise_is_none(lastbit, recorded):
 def test_noise_is_taken_over_all_ranks_as_they_line_up(lastbit, recorded, tmp_path):
     """Columns split over two ranks against themselves and against one process, whichever stands first; a scale is no noise."""
     runs = []
-    for i in range(3):
+    for i in range(5):  # one run more says too little of what the next may differ by
         runs.append(tmp_path / f"ranks{i}.lb")
         record_ranks(lastbit, runs[-1], NOISY, 2, "--nth", str(i))
     scaled = tmp_path / "scaled.lb"
     record_ranks(lastbit, scaled, NOISY, 2, "--scale", "1.001")
-    whole, again = recorded((NOISY, "--nth", "0"), (NOISY, "--nth", "2"))
-    for one, other, noise in ((runs[0], runs[1], runs[2]), (runs[0], whole, runs[2]), (whole, runs[0], again)):
-        told = lastbit.json("diff", one, other, "--noise", noise, expect=(0, 1))
+    whole, *again = recorded(*((NOISY, "--nth", str(i)) for i in (0, 2, 3, 4)))
+    for one, other, noise in ((runs[0], runs[1], runs[2:]), (runs[0], whole, runs[2:]), (whole, runs[0], again)):
+        told = lastbit.json("diff", one, other, *(word for run in noise for word in ("--noise", run)), expect=(0, 1))
         gathered = told["earliest"]
         assert gathered["op"] == "noisy::gather_rows" and gathered["verdict"] == "noise", (one, other, gathered)
         assert told["verdict"] != "diverged" and not [f for f in told["findings"] if "noise" in f]
-    told = lastbit.json("diff", runs[0], scaled, "--noise", runs[2], expect=1)
+    told = lastbit.json("diff", runs[0], scaled, *(word for run in runs[2:] for word in ("--noise", run)), expect=1)
     assert told["verdict"] == "diverged" and told["first"]["op"] == "aten::mul.Tensor" and told["earliest"]["verdict"] == "noise"
     lost = lastbit.json("diff", runs[0], runs[1], "--noise", whole, expect=1)
     assert [f for f in lost["findings"] if "none of these runs has all of step 0" in f]
