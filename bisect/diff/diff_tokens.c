@@ -3,6 +3,7 @@
 
 #include "diff_report.h"
 #include "token_heads.h"
+#include "token_row.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -107,14 +108,6 @@ static bool next_row(cursor *c, int64_t *target, bool *ignored)
     return true;
 }
 
-static void normalise(double *row, int64_t n)
-{
-    double most = -INFINITY, sum = 0;
-    for (int64_t v = 0; v < n; v++) most = row[v] > most ? row[v] : most;
-    for (int64_t v = 0; v < n; v++) sum += exp(row[v] - most);
-    for (int64_t v = 0; v < n; v++) row[v] -= most + log(sum);
-}
-
 /* The row that next_row went to, as log-probabilities in c->row; false when its bytes lack. */
 static bool load_row(cursor *c)
 {
@@ -124,7 +117,7 @@ static bool load_row(cursor *c)
     for (int32_t d = l->ndim - 1; d-- > 0; rest /= l->shape[d]) offset += rest % l->shape[d] * l->stride[d];
     const char *from = (const char *)c->scores.data + offset * (int64_t)(lb_dtype_bits(c->scores.dtype) / 8);
     lb_load_f64_strided(c->row, c->scores.dtype, from, l->stride[l->ndim - 1], (size_t)c->h->found.columns);
-    if (!c->h->found.list[c->head].normalised) normalise(c->row, c->h->found.columns);
+    if (!c->h->found.list[c->head].normalised) lb_token_log_softmax(c->row, c->h->found.columns);
     return true;
 }
 
@@ -140,28 +133,12 @@ static lb_diff_tokens *tokens_of(lb_diff_report *r, const char *kind)
     return r->n_tokens > before ? &r->tokens[before] : NULL;
 }
 
-static int64_t most_probable(const double *row, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t v = 1; v < n; v++)
-        if (row[v] > row[best]) best = v;
-    return best;
-}
-
-static double divergence(const double *p, const double *q, int64_t n)
-{
-    double kl = 0;
-    for (int64_t v = 0; v < n; v++)
-        if (p[v] != q[v] && p[v] > -INFINITY) kl += exp(p[v]) * (p[v] - q[v]);
-    return kl;
-}
-
 static void add_token(lb_diff_tokens *t, const double *p, const double *q, int64_t n, int64_t target)
 {
-    int64_t best = most_probable(p, n);
+    int64_t best = lb_token_most_probable(p, n);
     t->count++;
-    t->kl += divergence(p, q, n);
-    t->top1 += best == most_probable(q, n);
+    t->kl += lb_token_divergence(p, q, n);
+    t->top1 += best == lb_token_most_probable(q, n);
     if (target < 0 || target >= n) return;
     double d = p[target] == q[target] ? 0 : p[target] - q[target];
     t->has_targets = true;
@@ -196,7 +173,7 @@ static void compare_rows(cursor *a, cursor *b, const lb_diff_options *options, l
         const char *kind = ignored_a ? "ignored" : given ? given : targets ? "text" : "greedy";
         lb_diff_tokens *t = tokens_of(report, kind);
         if (!t) return;
-        add_token(t, a->row, b->row, columns, ignored_a ? -1 : targets ? ya : most_probable(a->row, columns));
+        add_token(t, a->row, b->row, columns, ignored_a ? -1 : targets ? ya : lb_token_most_probable(a->row, columns));
     }
     report->tokens_approximate |= !a->exact || !b->exact;
 }

@@ -1,4 +1,5 @@
 /* Rows, findings and the verdict of two token sets: see lastbit/parity.h. */
+#include "token_row.h"
 #include "token_scores.h"
 
 #include <math.h>
@@ -50,22 +51,6 @@ static const lb_token *first_token(const lb_token_score *score, const lb_token_s
     return &s->a->sequences[pair->a].tokens[pair->spans[score->span].a];
 }
 
-static int64_t most_probable(const double *row, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t v = 1; v < n; v++)
-        if (row[v] > row[best]) best = v;
-    return best;
-}
-
-static double divergence(const double *p, const double *q, int64_t n)
-{
-    double kl = 0;
-    for (int64_t v = 0; v < n; v++)
-        if (p[v] != q[v] && p[v] > -INFINITY) kl += exp(p[v]) * (p[v] - q[v]);
-    return kl;
-}
-
 /* What one token adds to its rows. */
 typedef struct contribution {
     double d, k3, p, q, kl;
@@ -86,8 +71,8 @@ static contribution contribution_of(const lb_token_scores *s, const lb_token_sco
         const int64_t words = x->logits.layout.shape[1];
         lb_token_row(x, x->logit_of[span->a - 1], t->rows), lb_token_row(y, y->logit_of[j - 1], t->rows + words);
         c.full = c.chosen = true;
-        c.kl = divergence(t->rows, t->rows + words, words);
-        c.agrees = most_probable(t->rows, words) == most_probable(t->rows + words, words);
+        c.kl = lb_token_divergence(t->rows, t->rows + words, words);
+        c.agrees = lb_token_most_probable(t->rows, words) == lb_token_most_probable(t->rows + words, words);
         return c;
     }
     const int64_t mine = x->tokens[span->a].top1, theirs = y->tokens[j].top1;

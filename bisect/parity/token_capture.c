@@ -6,6 +6,7 @@
  */
 #include "regenerated.h"
 #include "token_heads.h"
+#include "token_row.h"
 #include "token_set.h"
 
 #include <math.h>
@@ -162,14 +163,6 @@ static void load_row(const rows *x, int64_t at, double *row)
     if (!x->normalised) lb_token_log_softmax(row, columns);
 }
 
-static int64_t most_probable(const double *row, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t v = 1; v < n; v++)
-        if (row[v] > row[best]) best = v;
-    return best;
-}
-
 /* The sequences that the rows of a pass belong to: open ones for a single token, new ones otherwise. */
 static lb_status open_sequences(reader *r, const pass *x, bool goes_on)
 {
@@ -195,7 +188,7 @@ static void add_sequence(reader *r, const pass *x, const rows *scores, int64_t s
         if (!token) return;
         token->id = x->numbers[at], token->kind = kind_of(r, x, at, placeholders);
         if (r->ended[s]) {
-            token->top1 = most_probable(row, r->columns);
+            token->top1 = lb_token_most_probable(row, r->columns);
             if (token->id >= 0 && token->id < r->columns) token->logp = row[token->id];
         }
         r->ended[s] = t >= lacking;

@@ -1,6 +1,8 @@
 /* See lastbit/parity.h and token_set.h. */
 #include "token_set.h"
 
+#include "token_row.h"
+
 #include <lastbit/array.h>
 
 #include <errno.h>
@@ -59,14 +61,6 @@ int32_t lb_token_set_kind(lb_token_set *set, const char *name)
     if (!copy) return set->failed = true, -1;
     more[set->n_kinds] = copy;
     return (int32_t)set->n_kinds++;
-}
-
-void lb_token_log_softmax(double *row, int64_t n)
-{
-    double most = -INFINITY, sum = 0;
-    for (int64_t v = 0; v < n; v++) most = row[v] > most ? row[v] : most;
-    for (int64_t v = 0; v < n; v++) sum += exp(row[v] - most);
-    for (int64_t v = 0; v < n; v++) row[v] -= most + log(sum);
 }
 
 void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row)

@@ -29,8 +29,6 @@ const char *lb_token_set_keep(lb_token_set *set, const char *text);
 /* The row of a kind, a new one where the name is new. */
 int32_t lb_token_set_kind(lb_token_set *set, const char *name);
 
-/* log p of each of the `n` words of a row of logits, in f64: x - max - log(sum of exp(x - max)). */
-void lb_token_log_softmax(double *row, int64_t n);
 /* What row `at` of the sequence's logits says, as log-probabilities. */
 void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row);
 
