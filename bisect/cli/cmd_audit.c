@@ -55,11 +55,6 @@ static const lb_command command = {
 
 /* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
-}
-
 static json_t *text(const char *words)
 {
     return words ? json_string(words) : json_null();
@@ -86,8 +81,9 @@ static json_t *precision_json(const lb_audit_report *r, bool modules)
     for (uint32_t i = 0; i < r->n_precision; i++) {
         const lb_audit_precision *p = &r->precision[i];
         if ((p->module != NULL) != modules) continue;
-        json_t *o = json_pack("{s:s,s:o,s:o,s:o}", "dtype", lb_dtype_name(p->dtype), "max_abs", number(p->max_abs),
-                              "rel_l2", number(p->rel_l2), "rel_max", number(p->rel_max));
+        json_t *o =
+            json_pack("{s:s,s:o,s:o,s:o}", "dtype", lb_dtype_name(p->dtype), "max_abs", lb_json_number(p->max_abs),
+                      "rel_l2", lb_json_number(p->rel_l2), "rel_max", lb_json_number(p->rel_max));
         if (modules) json_object_set_new(o, "module", text(p->module));
         json_array_append_new(list, o);
     }
@@ -105,9 +101,9 @@ static json_t *pairs_json(const lb_audit_report *r)
                               "verdict", lb_audit_match_name(p->match), "dtype", lb_dtype_name(p->dtype), "other_dtype",
                               lb_dtype_name(p->other_dtype));
         json_object_set_new(o, "rounded_to", p->rounded ? text(lb_dtype_name(p->rounded)) : json_null());
-        json_object_set_new(o, "max_abs", number(p->difference.max_abs));
-        json_object_set_new(o, "rel_l2", number(p->difference.rel_l2));
-        json_object_set_new(o, "max_ulp", number(p->difference.max_ulp));
+        json_object_set_new(o, "max_abs", lb_json_number(p->difference.max_abs));
+        json_object_set_new(o, "rel_l2", lb_json_number(p->difference.rel_l2));
+        json_object_set_new(o, "max_ulp", lb_json_number(p->difference.max_ulp));
         json_object_set_new(o, "differing", json_integer(p->difference.differing));
         json_object_set_new(o, "elements", json_integer(p->difference.elements));
         json_object_set_new(o, "index", index);
@@ -121,8 +117,9 @@ static json_t *merges_json(const lb_audit_report *r)
     json_t *list = json_array();
     for (uint32_t i = 0; i < r->n_merges; i++) {
         const lb_audit_merge *m = &r->merges[i];
-        json_array_append_new(list, json_pack("{s:s,s:s,s:o,s:s,s:b}", "module", m->module, "scaling", m->scaling,
-                                              "factor", number(m->factor), "order", m->order, "exact", m->exact));
+        json_array_append_new(list,
+                              json_pack("{s:s,s:s,s:o,s:s,s:b}", "module", m->module, "scaling", m->scaling, "factor",
+                                        lb_json_number(m->factor), "order", m->order, "exact", m->exact));
     }
     return list;
 }

@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
-}
-
 static json_t *row_json(const lb_diff_row *r)
 {
     json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s}", "step", (json_int_t)r->step, "rank", r->rank, "phase",
@@ -30,14 +25,14 @@ static json_t *row_json(const lb_diff_row *r)
     if (r->after) json_object_set_new(o, "before_module", json_string(r->after));
     const lb_difference *d = &r->difference;
     bool known = r->measured || r->verdict == LB_VERDICT_IDENTICAL;
-    json_object_set_new(o, "max_abs", known ? number(d->max_abs) : json_null());
-    json_object_set_new(o, "max_rel", known ? number(d->max_rel) : json_null());
-    json_object_set_new(o, "rel_l2", known ? number(d->rel_l2) : json_null());
-    json_object_set_new(o, "cosine", known ? number(d->cosine) : json_null());
-    json_object_set_new(o, "max_ulp", known ? number(d->max_ulp) : json_null());
+    json_object_set_new(o, "max_abs", known ? lb_json_number(d->max_abs) : json_null());
+    json_object_set_new(o, "max_rel", known ? lb_json_number(d->max_rel) : json_null());
+    json_object_set_new(o, "rel_l2", known ? lb_json_number(d->rel_l2) : json_null());
+    json_object_set_new(o, "cosine", known ? lb_json_number(d->cosine) : json_null());
+    json_object_set_new(o, "max_ulp", known ? lb_json_number(d->max_ulp) : json_null());
     json_object_set_new(o, "differing", known ? json_integer(d->differing) : json_null());
     json_object_set_new(o, "elements", known ? json_integer(d->elements) : json_null());
-    json_object_set_new(o, "bound_ratio", number(r->bound_ratio));
+    json_object_set_new(o, "bound_ratio", lb_json_number(r->bound_ratio));
     if (r->measured) json_object_set_new(o, "pattern", json_sprintf("%s: %s", lb_pattern_text(d->pattern), d->detail));
     return o;
 }
@@ -48,11 +43,11 @@ static json_t *tokens_json(const lb_diff_report *r)
     for (uint32_t i = 0; i < r->n_tokens; i++) {
         const lb_diff_tokens *t = &r->tokens[i];
         json_t *o = json_pack("{s:s,s:I}", "kind", t->kind, "count", (json_int_t)t->count);
-        json_object_set_new(o, "k3", t->has_targets ? number(t->k3) : json_null());
-        json_object_set_new(o, "kl", number(t->kl));
-        json_object_set_new(o, "top1", number(t->top1));
-        json_object_set_new(o, "max_abs", t->has_targets ? number(t->max_abs) : json_null());
-        json_object_set_new(o, "mean_abs", t->has_targets ? number(t->mean_abs) : json_null());
+        json_object_set_new(o, "k3", t->has_targets ? lb_json_number(t->k3) : json_null());
+        json_object_set_new(o, "kl", lb_json_number(t->kl));
+        json_object_set_new(o, "top1", lb_json_number(t->top1));
+        json_object_set_new(o, "max_abs", t->has_targets ? lb_json_number(t->max_abs) : json_null());
+        json_object_set_new(o, "mean_abs", t->has_targets ? lb_json_number(t->mean_abs) : json_null());
         json_array_append_new(tokens, o);
     }
     return tokens;
@@ -67,8 +62,8 @@ static json_t *routing_json(const lb_diff_report *r)
                               "layer", x->layer, "tokens", (json_int_t)x->tokens, "choices", (json_int_t)x->choices,
                               "flips", (json_int_t)x->flips, "near_ties", (json_int_t)x->near_ties, "explained",
                               (json_int_t)x->explained);
-        json_object_set_new(o, "share", number(x->choices ? (double)x->flips / (double)x->choices : 0));
-        json_object_set_new(o, "largest_margin", number(x->largest_margin));
+        json_object_set_new(o, "share", lb_json_number(x->choices ? (double)x->flips / (double)x->choices : 0));
+        json_object_set_new(o, "largest_margin", lb_json_number(x->largest_margin));
         json_array_append_new(routing, o);
     }
     return routing;

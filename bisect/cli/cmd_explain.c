@@ -10,17 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
-}
-
 static json_t *layer_json(const lb_explain_layer *l)
 {
     json_t *o =
         json_pack("{s:I,s:i,s:s,s:s,s:i,s:i}", "step", (json_int_t)l->step, "rank", l->rank, "phase",
                   lb_phase_name(l->phase), "layer", l->layer, "own", (int)l->own, "inherited", (int)l->inherited);
-    json_object_set_new(o, "local", number(l->local)), json_object_set_new(o, "total", number(l->total));
+    json_object_set_new(o, "local", lb_json_number(l->local)),
+        json_object_set_new(o, "total", lb_json_number(l->total));
     return o;
 }
 
@@ -32,7 +28,8 @@ static json_t *budget_json(const lb_explain_budget *b)
         const lb_explain_share *x = &b->rows[i];
         json_t *o = json_pack("{s:s,s:s,s:s,s:i}", "cause", lb_cause_name(x->cause), "schedule", x->schedule, "layer",
                               x->layer, "places", (int)x->places);
-        json_object_set_new(o, "share", number(x->share)), json_object_set_new(o, "size", number(x->size));
+        json_object_set_new(o, "share", lb_json_number(x->share)),
+            json_object_set_new(o, "size", lb_json_number(x->size));
         json_array_append_new(rows, o);
         sum += x->share;
     }
@@ -40,9 +37,10 @@ static json_t *budget_json(const lb_explain_budget *b)
                           b->output, "elements", (json_int_t)b->elements, "differing", (json_int_t)b->differing,
                           "left_out", (int)b->left_out, "rows", rows);
     json_object_set_new(o, "left", json_string(b->left));
-    json_object_set_new(o, "gap", number(b->gap)), json_object_set_new(o, "together", number(b->together));
-    json_object_set_new(o, "interaction", number(b->together - sum)),
-        json_object_set_new(o, "rest", number(1 - b->together));
+    json_object_set_new(o, "gap", lb_json_number(b->gap)),
+        json_object_set_new(o, "together", lb_json_number(b->together));
+    json_object_set_new(o, "interaction", lb_json_number(b->together - sum)),
+        json_object_set_new(o, "rest", lb_json_number(1 - b->together));
     return o;
 }
 
@@ -60,7 +58,8 @@ static json_t *finding_json(const lb_explain_finding *f)
     json_object_set_new(o, "also", json_string(f->also));
     json_object_set_new(o, "proof", json_string(lb_proof_name(f->proof)));
     json_object_set_new(o, "why", json_string(f->why));
-    json_object_set_new(o, "local", number(f->local)), json_object_set_new(o, "total", number(f->total));
+    json_object_set_new(o, "local", lb_json_number(f->local)),
+        json_object_set_new(o, "total", lb_json_number(f->total));
     return o;
 }
 

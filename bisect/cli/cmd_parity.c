@@ -55,11 +55,6 @@ static const lb_command command = {
 
 /* ---- JSON ---- */
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
-}
-
 static json_t *row_json(const lb_parity_row *row)
 {
     json_t *o = json_pack("{s:s,s:I,s:I,s:I}", "kind", row->name, "count", (json_int_t)row->count, "held",
@@ -78,7 +73,7 @@ static json_t *row_json(const lb_parity_row *row)
                    {"noise", row->noise},
                    {"above_noise", row->noise > 0 ? row->k3 / row->noise : NAN}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(o, numbers[i].name, number(numbers[i].value));
+        json_object_set_new(o, numbers[i].name, lb_json_number(numbers[i].value));
     return o;
 }
 
@@ -97,9 +92,9 @@ static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *seq
     if (token->id >= 0) json_object_set_new(o, "id", json_integer(token->id));
     json_t *text = token->text ? json_string(token->text) : NULL;
     if (text) json_object_set_new(o, "text", text);
-    json_object_set_new(o, "log_p", number(t->log_p));
-    json_object_set_new(o, "log_q", number(t->log_q));
-    json_object_set_new(o, "k3", number(t->k3));
+    json_object_set_new(o, "log_p", lb_json_number(t->log_p));
+    json_object_set_new(o, "log_q", lb_json_number(t->log_q));
+    json_object_set_new(o, "k3", lb_json_number(t->k3));
     return o;
 }
 
@@ -117,7 +112,7 @@ static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, boo
     json_t *o = json_pack("{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(r->verdict), "threshold",
                           threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
                           rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
-    json_object_set_new(o, "noise_floor", number(r->noise_floor));
+    json_object_set_new(o, "noise_floor", lb_json_number(r->noise_floor));
     if (map) {
         json_t *rows = json_array();
         for (uint32_t i = 0; i < r->n_pairs; i++) {
@@ -186,9 +181,9 @@ static json_t *cell_json(const lb_parity_cell *cell)
                   "command", cell->command, "out", cell->out, "verdict", lb_parity_verdict_name(cell->verdict), "exit",
                   cell->exit, "seconds", cell->seconds, "resumed", cell->resumed, "scored", cell->scored, "matters",
                   cell->matters, "message", cell->message);
-    json_object_set_new(o, "k3", cell->scored ? number(cell->reference.k3) : json_null());
-    json_object_set_new(o, "worst", number(cell->worst));
-    json_object_set_new(o, "baseline", number(cell->baseline));
+    json_object_set_new(o, "k3", cell->scored ? lb_json_number(cell->reference.k3) : json_null());
+    json_object_set_new(o, "worst", lb_json_number(cell->worst));
+    json_object_set_new(o, "baseline", lb_json_number(cell->baseline));
     return o;
 }
 
@@ -200,8 +195,8 @@ static json_t *matrix_json(const lb_parity_matrix *m)
         json_array_append_new(cells, cell_json(cell));
         if (cell->matters) json_array_append_new(matters, json_sprintf("%s=%s", cell->variable, cell->value));
     }
-    return json_pack("{s:o,s:o,s:o,s:f}", "cells", cells, "matters", matters, "noise_floor", number(m->noise_floor),
-                     "threshold", threshold);
+    return json_pack("{s:o,s:o,s:o,s:f}", "cells", cells, "matters", matters, "noise_floor",
+                     lb_json_number(m->noise_floor), "threshold", threshold);
 }
 
 /* 0: every run that ended passes; 1: some do not. */
@@ -253,10 +248,11 @@ static void print_swaps_json(const lb_block_swap *rows, uint32_t n)
     json_t *list = json_array();
     for (uint32_t i = 0; i < n; i++) {
         const lb_block_swap *r = &rows[i];
-        json_array_append_new(list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:s}", "classes", r->classes, "blocks",
-                                              (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count,
-                                              "k3", r->run ? number(r->all.k3) : json_null(), "worst", number(r->worst),
-                                              "worst_kind", r->worst_kind, "message", r->message));
+        json_array_append_new(list,
+                              json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:s}", "classes", r->classes, "blocks",
+                                        (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count, "k3",
+                                        r->run ? lb_json_number(r->all.k3) : json_null(), "worst",
+                                        lb_json_number(r->worst), "worst_kind", r->worst_kind, "message", r->message));
     }
     lb_print_json("parity", json_pack("{s:o,s:f}", "swaps", list, "threshold", threshold));
 }

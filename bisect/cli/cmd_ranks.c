@@ -38,17 +38,12 @@ static const lb_command command = {
     .max_args = 1,
 };
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
-}
-
 static void set_row(json_t *o, const lb_ranks_row *row)
 {
-    json_object_set_new(o, "grad_norm_mean", number(row->grad_norm_mean));
-    json_object_set_new(o, "grad_norm_std", number(row->grad_norm_std));
-    json_object_set_new(o, "grad_cosine_mean", number(row->grad_cosine_mean));
-    json_object_set_new(o, "grad_cosine_min", number(row->grad_cosine_min));
+    json_object_set_new(o, "grad_norm_mean", lb_json_number(row->grad_norm_mean));
+    json_object_set_new(o, "grad_norm_std", lb_json_number(row->grad_norm_std));
+    json_object_set_new(o, "grad_cosine_mean", lb_json_number(row->grad_cosine_mean));
+    json_object_set_new(o, "grad_cosine_min", lb_json_number(row->grad_cosine_min));
 }
 
 static json_t *rows_json(const lb_ranks_row *rows, uint32_t n)
@@ -65,14 +60,14 @@ static json_t *rows_json(const lb_ranks_row *rows, uint32_t n)
 static json_t *step_json(const lb_ranks_step *s)
 {
     json_t *workers = json_array();
-    json_t *o = json_pack("{s:I,s:o,s:o,s:o}", "step", (json_int_t)s->step, "loss_mean", number(s->loss_mean),
-                          "loss_std", number(s->loss_std), "loss_range", number(s->loss_range));
+    json_t *o = json_pack("{s:I,s:o,s:o,s:o}", "step", (json_int_t)s->step, "loss_mean", lb_json_number(s->loss_mean),
+                          "loss_std", lb_json_number(s->loss_std), "loss_range", lb_json_number(s->loss_range));
     set_row(o, &s->all);
     for (uint32_t i = 0; i < s->n_workers; i++)
-        json_array_append_new(workers,
-                              json_pack("{s:i,s:o,s:o,s:o}", "rank", s->workers[i].rank, "loss",
-                                        number(s->workers[i].loss), "grad_norm", number(s->workers[i].grad_norm),
-                                        "grad_cosine", number(s->workers[i].cosine)));
+        json_array_append_new(workers, json_pack("{s:i,s:o,s:o,s:o}", "rank", s->workers[i].rank, "loss",
+                                                 lb_json_number(s->workers[i].loss), "grad_norm",
+                                                 lb_json_number(s->workers[i].grad_norm), "grad_cosine",
+                                                 lb_json_number(s->workers[i].cosine)));
     json_object_set_new(o, "workers", workers);
     json_object_set_new(o, "layers", rows_json(s->layers, s->n_layers));
     json_object_set_new(o, "blocks", rows_json(s->blocks, s->n_blocks));

@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,6 +263,11 @@ static json_t *answer(const char *command, json_t *object)
     }
     json_decref(object);
     return all;
+}
+
+json_t *lb_json_number(double x)
+{
+    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
 }
 
 void lb_print_json(const char *command, json_t *object)

@@ -1,6 +1,8 @@
 /* See watch_curves.h. */
 #include "watch_curves.h"
 
+#include "command_line.h"
+
 #include <math.h>
 
 static double number_of(const lb_watch_record *r, lb_watch_field field)
@@ -41,11 +43,6 @@ void lb_watch_curves_take(lb_watch_curves *c, const lb_watch_record *record)
     if (c->n == LB_WATCH_POINTS) halve(c);
 }
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
-}
-
 json_t *lb_watch_curves_json(const lb_watch_curves *c)
 {
     static const char *const names[LB_WATCH_CURVES] = {"loss", "grad_norm", "throughput", "lr"};
@@ -60,7 +57,7 @@ json_t *lb_watch_curves_json(const lb_watch_curves *c)
         for (uint32_t i = 0; i < n; i++) {
             const double x = (i < c->n ? &c->points[i] : &c->open)->value[k];
             any |= !isnan(x);
-            json_array_append_new(list, number(x));
+            json_array_append_new(list, lb_json_number(x));
         }
         if (any) json_object_set(all, names[k], list);
         json_decref(list);
