@@ -34,7 +34,7 @@ static void *add_row(lb_audit_gathering *g, void **rows, uint32_t *n, size_t siz
     return memset((char *)*rows + (*n)++ * size, 0, size);
 }
 
-/* Names come from files that nobody has checked: what is no text would break JSON, and what steers a terminal would steer it. */
+/* Names come from unchecked files: what is no text would break JSON, and what steers a terminal would steer it. */
 static void make_printable(char *text)
 {
     json_t *valid = json_string(text);

@@ -1,4 +1,4 @@
-/* Shards: those of ranks' files, whose places nobody says, and parts of placed tensors, which must tile them.
+/* Shards: those of ranks' files, whose places are not recorded, and parts of placed tensors, which must tile them.
  *
  * The hard idea: copies (norms, routers, half of each adapter) are equal on all ranks and rightly so. A tensor is known to be
  * sharded by its siblings, whose shards differ, or by its module's usual name where other modules are sharded. */

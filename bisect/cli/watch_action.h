@@ -24,7 +24,7 @@ void lb_watch_actions_alarm(lb_watch_actions *actions, const lb_watch_alarm *ala
 void lb_watch_actions_hold(lb_watch_actions *actions, const lb_watch_hold *hold);
 /* Starts what waits when nothing runs. */
 void lb_watch_actions_poll(lb_watch_actions *actions);
-/* Waits for commands. The hold file goes unless the run is out still; `interrupted`: nobody watches any longer, and it goes. */
+/* Waits for commands. The hold file goes unless the run is out still; `interrupted`: the watch ends first, and it goes. */
 void lb_watch_actions_end(lb_watch_actions *actions, bool interrupted);
 
 #endif

@@ -439,7 +439,7 @@ static bool match_pair(const sides *s, edits *e, lb_sequence_match *pair)
     if (ok && s->keyed) {
         match_keys(&s->ka[pair->a], &s->kb[pair->b], of_a, &memory);
         ok = memory;
-    } else if (ok) { /* nobody said which tokens they are */
+    } else if (ok) { /* tokens without number and text meet by their places */
         for (uint32_t i = 0; i < x->n; i++) of_a[i] = i < y->n ? i : UINT32_MAX;
     }
     uint32_t a = 0, b = 0;

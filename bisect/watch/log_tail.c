@@ -37,7 +37,7 @@ static bool stopped(const tail *t)
     return t->source->stop && t->source->stop(t->source->context);
 }
 
-/* Waits for more; false when nobody wants to wait any longer. */
+/* Waits for more; false when the wait is over. */
 static bool wait_for_more(tail *t, int milliseconds)
 {
     if (!t->source->follow || stopped(t)) return false;

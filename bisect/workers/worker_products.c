@@ -14,7 +14,7 @@ enum { PIECE = 8192, LANES = 8 };
 
 /* ---- bytes that were not kept ----------------------------------------------------------------------------------------- */
 
-/* Gradients that were computed again, in a file that nobody else sees, row-major elements of their dtypes. */
+/* Gradients that were computed again, in an unlinked file, row-major elements of their dtypes. */
 typedef struct store {
     FILE *file;
     int64_t size;

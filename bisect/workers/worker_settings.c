@@ -42,7 +42,7 @@ static lb_status tell(const lb_worker_steps *s, lb_worker_findings *findings, lb
         char *message = NULL, words[96];
         for (uint32_t r = 0; r < s->n_ranks; r++)
             if (out[r]) first = first == LB_NONE ? r : first, ranks[n++] = s->ranks[r];
-        /* Where nobody is in the majority the first is told beside another one. */
+        /* Without a majority the first is told beside another one. */
         uint32_t other = best;
         for (uint32_t r = 0; r < s->n_ranks && !strcmp(x->values[other], x->values[first]); r++)
             if (x->values[r] && strcmp(x->values[r], x->values[first])) other = r;

@@ -1,4 +1,4 @@
-/* A report: what commands found, as one HTML page for somebody who was not there.
+/* A report: what commands found, as one HTML page for a reader who was not there.
  *
  * The page is self-contained: styles, scripts, the plotting library (Chart.js) and the results lie in it, nothing is fetched, and a policy in
  * it forbids to. It opens from disk, prints, works by keyboard, in light and dark.
