@@ -33,12 +33,6 @@ const char *lb_fault_kind_name(lb_fault_kind kind)
     return kind < sizeof words / sizeof *words ? words[kind] : "damaged";
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -113,7 +107,7 @@ static bool is_tensor_file(const char *name)
 {
     static const char *const ends[] = {".safetensors", ".pt", ".pth", ".bin"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (ends_with(name, ends[i])) return true;
+        if (lb_foreign_ends_with(name, ends[i])) return true;
     return false;
 }
 
@@ -131,7 +125,7 @@ static void list_files(const char *folder, int depth, names *files, names *index
         bool known = name[0] != '.' && stat(path, &st) == 0;
         if (known && S_ISDIR(st.st_mode) && depth < 2 && lb_rank_in_name(name, &stated) >= 0)
             list_files(path, depth + 1, files, indexes);
-        else if (known && S_ISREG(st.st_mode) && ends_with(name, ".index.json"))
+        else if (known && S_ISREG(st.st_mode) && lb_foreign_ends_with(name, ".index.json"))
             add_name(indexes, folder, name);
         else if (known && S_ISREG(st.st_mode) && is_tensor_file(name))
             add_name(files, folder, name);
@@ -171,7 +165,7 @@ static bool is_other_format(const char *path, const names *files, const names *i
     if (strncmp(name, "consolidated", 12) == 0) return indexes->n > 0;
     if (strncmp(name, "pytorch_model", 13) != 0) return false;
     for (uint32_t i = 0; i < files->n; i++)
-        if (strncmp(base_name(files->rows[i]), "model", 5) == 0 && ends_with(files->rows[i], ".safetensors"))
+        if (strncmp(base_name(files->rows[i]), "model", 5) == 0 && lb_foreign_ends_with(files->rows[i], ".safetensors"))
             return true;
     return false;
 }
@@ -414,7 +408,7 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
         status = lb_fail(err, LB_ERR_NOT_FOUND, "%s: is not there: name a checkpoint, a file or a folder", path);
     else if (S_ISDIR(st.st_mode))
         status = read_folder(&r, c->path, err);
-    else if (ends_with(c->path, ".index.json"))
+    else if (lb_foreign_ends_with(c->path, ".index.json"))
         status = read_description(&r, NULL, c->path, err), r.indexed = true;
     else
         status = read_one(&r, c->path, err);

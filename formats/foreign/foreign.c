@@ -136,7 +136,7 @@ void lb_foreign_tensors_release(lb_foreign_tensors *t)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end)
+bool lb_foreign_ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && strcmp(text + n - m, end) == 0;
@@ -161,9 +161,9 @@ static uint32_t list_folder(const char *folder, char ***names)
     bool archives = false;
     *names = NULL;
     for (struct dirent *entry; listing && (entry = readdir(listing));) {
-        bool index = ends_with(entry->d_name, ".safetensors.index.json");
-        archives |= strncmp(entry->d_name, "rank-", 5) == 0 && ends_with(entry->d_name, ".tar");
-        if (!index && !ends_with(entry->d_name, ".safetensors")) continue;
+        bool index = lb_foreign_ends_with(entry->d_name, ".safetensors.index.json");
+        archives |= strncmp(entry->d_name, "rank-", 5) == 0 && lb_foreign_ends_with(entry->d_name, ".tar");
+        if (!index && !lb_foreign_ends_with(entry->d_name, ".safetensors")) continue;
         char **grown = lb_array_grow(*names, n, sizeof *grown), *name = strdup(entry->d_name);
         if (grown) *names = grown;
         if (!grown || !name) {
@@ -178,7 +178,7 @@ static uint32_t list_folder(const char *folder, char ***names)
     }
     if (listing) closedir(listing);
     if (archives) free_names(*names, n), n = 0, *names = NULL;
-    uint32_t kept = n > 0 && ends_with((*names)[0], ".index.json") ? 1 : n;
+    uint32_t kept = n > 0 && lb_foreign_ends_with((*names)[0], ".index.json") ? 1 : n;
     for (uint32_t i = kept; i < n; i++) free((*names)[i]);
     if (kept > 1) qsort(*names, kept, sizeof **names, by_name);
     return kept;
@@ -209,7 +209,7 @@ bool lb_foreign_recognises(const char *path, bool folder)
     }
     static const char *const ends[] = {".safetensors", ".safetensors.index.json", ".npy", ".npz", ".pt", ".pth"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (ends_with(path, ends[i])) return true;
+        if (lb_foreign_ends_with(path, ends[i])) return true;
     return false;
 }
 
@@ -217,12 +217,12 @@ lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *
 {
     const char *bytes, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t size;
-    if (ends_with(path, ".index.json")) return lb_safetensors_read_index(t, path, err);
+    if (lb_foreign_ends_with(path, ".index.json")) return lb_safetensors_read_index(t, path, err);
     LB_TRY(lb_foreign_map(t, path, &bytes, &size, err));
-    if (ends_with(path, ".safetensors")) return lb_safetensors_read(t, path, bytes, size, err);
-    if (ends_with(path, ".pt") || ends_with(path, ".pth") || ends_with(path, ".bin"))
+    if (lb_foreign_ends_with(path, ".safetensors")) return lb_safetensors_read(t, path, bytes, size, err);
+    if (lb_foreign_ends_with(path, ".pt") || lb_foreign_ends_with(path, ".pth") || lb_foreign_ends_with(path, ".bin"))
         return lb_torch_read(t, path, bytes, size, err);
-    if (ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
+    if (lb_foreign_ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
     char stem[256];
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
     return lb_npy_read(t, path, stem, bytes, size, err);
@@ -233,15 +233,16 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
     uint64_t header = 0;
     if (status == LB_ERR_NOT_FOUND) return LB_FAULT_NO_FILE;
     if (!bytes) return LB_FAULT_TRUNCATED; /* empty */
-    if (ends_with(path, ".safetensors")) {
+    if (lb_foreign_ends_with(path, ".safetensors")) {
         if (size >= 8) memcpy(&header, bytes, 8);
         return size < 8 || (header > size - 8 && header < 1u << 28) ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
     }
     size_t text =
         size; /* a description is cut off when its last mark is not there: JSON's brace, the STOP of a pickle */
     while (text && strchr(" \t\r\n", bytes[text - 1])) text--;
-    if (ends_with(path, ".json")) return text && bytes[text - 1] == '}' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
-    if (ends_with(path, ".metadata")) return bytes[size - 1] == '.' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
+    if (lb_foreign_ends_with(path, ".json"))
+        return text && bytes[text - 1] == '}' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
+    if (lb_foreign_ends_with(path, ".metadata")) return bytes[size - 1] == '.' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
     bool zip = size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0, ended = false;
     for (size_t back = 22; zip && !ended && back <= size && back < 22 + 65536; back++)
         ended = memcmp(bytes + size - back, "PK\5\6", 4) == 0;

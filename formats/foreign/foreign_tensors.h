@@ -41,6 +41,8 @@ typedef struct lb_foreign_tensors {
     const lb_foreign_listener *listener;
 } lb_foreign_tensors;
 
+bool lb_foreign_ends_with(const char *text, const char *end);
+
 /* Maps a whole file; it is unmapped with the tensors. */
 lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err);
 /* Takes malloc'ed memory over; frees it at once when that fails. */
