@@ -7,6 +7,7 @@
 #include "stages.h"
 
 #include "collective_calls.h"
+#include "lost_rank.h"
 #include "replicas.h"
 
 #include <lastbit/array.h>
@@ -230,6 +231,7 @@ static lb_status add_disagreement(lb_bisect_session *q, int32_t rank, int64_t st
     if (!copy) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     memcpy(copy, ranks, n * sizeof *copy);
     c->ranks = copy, c->n_ranks = n;
+    if (op == LB_NONE) c->phase = LB_PHASE_COMMUNICATION; /* where ranks meet */
     if (*tensor) snprintf(c->parameter, sizeof c->parameter, "%s", tensor);
     snprintf(c->why, sizeof c->why, "%s. No number fails for it: `lastbit ranks` says more.", what);
     lb_failure *failure = &q->out->failure;
@@ -238,6 +240,18 @@ static lb_status add_disagreement(lb_bisect_session *q, int32_t rank, int64_t st
     snprintf(failure->name, sizeof failure->name, "%s", c->op);
     snprintf(failure->what, sizeof failure->what, "%s", what);
     return LB_OK;
+}
+
+static lb_status find_lost(lb_bisect_session *q, bool *found, lb_err *err)
+{
+    lb_lost_ranks lost;
+    LB_TRY(lb_lost_ranks_find(q->capture, &lost, err));
+    *found = lost.n && in_window(q, lost.step);
+    const lb_status status =
+        *found ? add_disagreement(q, lost.ranks[0], lost.step, LB_NONE, lost.ranks, lost.n, "", lost.message, err)
+               : LB_OK;
+    lb_lost_ranks_release(&lost);
+    return status;
 }
 
 lb_status lb_stage_disagree(lb_bisect_session *q, bool *found, lb_err *err)
@@ -255,6 +269,8 @@ lb_status lb_stage_disagree(lb_bisect_session *q, bool *found, lb_err *err)
     }
     lb_collective_calls_release(&calls);
     if (*found || status != LB_OK) return status;
+    LB_TRY(find_lost(q, found, err));
+    if (*found) return LB_OK;
     LB_TRY(lb_replicas_check(q->capture, &replicas, err));
     for (uint32_t i = 0; i < replicas.n && !*found && status == LB_OK; i++) {
         const lb_unequal *u = &replicas.list[i];

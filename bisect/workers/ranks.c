@@ -5,6 +5,7 @@
 
 #include "block.h"
 #include "collective_calls.h"
+#include "lost_rank.h"
 #include "replicas.h"
 
 #include <lastbit/lacking.h>
@@ -243,6 +244,17 @@ static lb_status add_collectives(lb_capture *capture, const lb_ranks_options *o,
     return status;
 }
 
+static lb_status add_lost(lb_capture *capture, const lb_ranks_options *o, lb_worker_findings *f, lb_err *err)
+{
+    lb_lost_ranks lost;
+    LB_TRY(lb_lost_ranks_find(capture, &lost, err));
+    const lb_ranks_finding row = {.kind = LB_RANKS_LOST, .step = lost.step, .ranks = lost.ranks, .n_ranks = lost.n};
+    const lb_status status =
+        lost.n && in_window(o, lost.step) ? lb_worker_findings_add(f, &row, strdup(lost.message), err) : LB_OK;
+    lb_lost_ranks_release(&lost);
+    return status;
+}
+
 /* What Python does between two steps is recorded with the first. */
 static bool after_optimizer(const lb_program *p, uint32_t op)
 {
@@ -384,6 +396,7 @@ static lb_status fill_report(lb_worker_steps *s, const lb_ranks_options *o, lb_r
     r->steps = calloc(s->n_steps + 1, sizeof *r->steps);
     lb_status status = r->steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", s->n_steps);
     if (status == LB_OK) status = add_collectives(s->capture, o, r, &f, err);
+    if (status == LB_OK) status = add_lost(s->capture, o, &f, err);
     if (status == LB_OK) status = add_replicas(s->capture, o, r, &f, err);
     if (status == LB_OK) status = lb_worker_findings_of_data(s, &f, err);
     if (status == LB_OK) status = lb_worker_findings_of_settings(s, &f, err);

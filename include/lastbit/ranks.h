@@ -27,6 +27,7 @@ extern "C" {
 /* X(name, text) in the order in which they are told. */
 #define LB_RANKS_FINDINGS(X)                                                                                           \
     X(COLLECTIVE, "collective") /* calls of one collective differ, or a rank never came */                             \
+    X(LOST, "lost")             /* a rank's recording was cut off before the others' ended */                          \
     X(VERSION, "version")       /* other libraries, settings or code on some ranks */                                  \
     X(OPTION, "option")         /* another learning rate or other option of an optimizer */                            \
     X(INITIAL, "initial")       /* parameters unequal from the first recorded step on */                               \

@@ -59,8 +59,8 @@ def test_what_one_rank_leaves_when_another_is_killed(lastbit, tmp_path):
     assert capture.steps[-1] == 7 and len(capture.steps) >= K
     lastbit.run("verify", out, expect=0)
     assert lastbit.json("replay", "--mode", "chained", out)["verdict"] != "diverged"
-    answer = lastbit.json("bisect", out, expect=1)  # no number fails, and one rank never came to the collective that failed
-    assert answer["failure"]["kind"] == "ranks" and "rank 1 never came to it" in answer["failure"]["what"]
+    answer = lastbit.json("bisect", out, expect=1)  # no number fails; whether a collective did is a matter of milliseconds
+    assert answer["failure"]["kind"] == "ranks" and "rank 1 never came to " in answer["failure"]["what"]
     assert (answer["culprit"]["axis"], answer["culprit"]["ranks"]) == ("rank", [1])
 
 

@@ -172,6 +172,22 @@ def test_bisect_of_ranks_that_disagree_is_not_clean(lastbit, recorded, fault):
     assert answer["outcome"] == "found" and answer["culprit"]["axis"] == "rank" and 1 in answer["culprit"]["ranks"]
 
 
+def test_a_rank_that_is_gone_before_any_call_fails_is_named(lastbit, recorded, tmp_path):
+    """What a kill leaves: whole steps, and no end."""
+    cut = tmp_path / "cut.lb"
+    shutil.copytree(recorded("ddp"), cut)
+    archive = cut / "rank-00001.tar"
+    last = lastbit.json("ls", cut)["steps"][-1]
+    while any((p["step"], p["rank"]) == (last, 1) for p in lastbit.json("ls", cut)["programs"]):
+        with open(archive, "r+b") as file:
+            file.truncate(archive.stat().st_size - 2048)
+    for command in ("ranks", "bisect"):
+        answer = lastbit.json(command, cut, expect=1)
+        row = one(answer, "lost") if command == "ranks" else answer["culprit"]
+        assert row["step"] == last and row["ranks"] == [1]
+        assert f"rank 1 never came to step {last}" in (row["message"] if command == "ranks" else answer["failure"]["what"])
+
+
 # ---- silence ---------------------------------------------------------------------------------------------------------
 
 
