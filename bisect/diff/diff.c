@@ -350,7 +350,8 @@ static bool has_lone_ops(const lb_walk *w)
 static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_map_rules *rules_b, lb_err *err)
 {
     char lone[300], text[400];
-    LB_TRY(lb_exits_find(w->a, w->b, rules_a, rules_b, &w->alignment, w->meetings, &w->exits, lone, sizeof lone, err));
+    const lb_aligned_views views = lb_walk_views(w);
+    LB_TRY(lb_exits_find(&views, (const lb_map_rules *const[]){rules_a, rules_b}, &w->exits, lone, err));
     snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, lone);
     if (*lone) lb_report_finding(w->report, text);
     return LB_OK;

@@ -31,21 +31,31 @@ static void note_input(lb_walk *w, int side, lb_inflow *in, uint32_t mine, uint3
     lb_inflow_add(in, &(lb_inflow){t->verdict, t->carried, !unknown || t->differs, {t->lone[0], t->lone[1]}});
 }
 
-static void note_args(lb_walk *w, int side, lb_inflow *in, const lb_arg *a, uint32_t na, const lb_arg *b, uint32_t nb,
-                      int element)
+typedef struct args {
+    const lb_arg *list;
+    uint32_t n;
+} args;
+
+static args elements_of(const lb_program *p, const lb_arg *list)
 {
-    const lb_program *mine = lb_walk_side(w, side), *theirs = lb_walk_side(w, !side);
-    for (uint32_t i = 0; i < na; i++) {
-        const lb_arg *other = b && i < nb && b[i].tag == a[i].tag ? &b[i] : NULL;
-        if (a[i].tag == LB_ARG_VALUE) note_input(w, side, in, a[i].u.value, other ? other->u.value : LB_NONE);
-        if (a[i].tag != LB_ARG_LIST) continue;
-        const lb_arg *list = mine->args + a[i].u.first, *others = other ? theirs->args + other->u.first : NULL;
-        const uint32_t n = other ? other->count : 0;
-        if (element == LB_ALL_ELEMENTS)
-            note_args(w, side, in, list, a[i].count, others, n, element);
-        else if ((uint32_t)element < a[i].count)
-            note_args(w, side, in, list + element, 1, others && (uint32_t)element < n ? others + element : NULL, 1,
-                      LB_ALL_ELEMENTS);
+    return list ? (args){p->args + list->u.first, list->count} : (args){NULL, 0};
+}
+
+static args one_of(args all, uint32_t i)
+{
+    return i < all.n ? (args){all.list + i, 1} : (args){NULL, 0};
+}
+
+static void note_args(lb_walk *w, int side, lb_inflow *in, args mine, args theirs, int element)
+{
+    for (uint32_t i = 0; i < mine.n; i++) {
+        const lb_arg *a = &mine.list[i], *other = i < theirs.n && theirs.list[i].tag == a->tag ? &theirs.list[i] : NULL;
+        if (a->tag == LB_ARG_VALUE) note_input(w, side, in, a->u.value, other ? other->u.value : LB_NONE);
+        if (a->tag != LB_ARG_LIST) continue;
+        args list = elements_of(lb_walk_side(w, side), a), others = elements_of(lb_walk_side(w, !side), other);
+        if (element != LB_ALL_ELEMENTS)
+            list = one_of(list, (uint32_t)element), others = one_of(others, (uint32_t)element);
+        note_args(w, side, in, list, others, LB_ALL_ELEMENTS);
     }
 }
 
@@ -53,7 +63,8 @@ void lb_flow_in(lb_walk *w, int side, uint32_t op, uint32_t other, int element, 
 {
     const lb_program *mine = lb_walk_side(w, side), *theirs = lb_walk_side(w, !side);
     const lb_op *a = &mine->ops[op], *b = other == LB_NONE ? NULL : &theirs->ops[other];
-    note_args(w, side, in, lb_op_args(mine, a), a->args, b ? lb_op_args(theirs, b) : NULL, b ? b->args : 0, element);
+    note_args(w, side, in, (args){lb_op_args(mine, a), a->args},
+              b ? (args){lb_op_args(theirs, b), b->args} : (args){NULL, 0}, element);
 }
 
 bool lb_flow_is_list(const lb_program *p, const lb_op *op)

@@ -786,8 +786,8 @@ static void forget_lone(lb_taints *t)
 
 static lb_status open_walk(lb_walk *w, uint32_t **at, lb_err *err)
 {
-    LB_TRY(lb_merged_steps_make(w->a, w->b, &w->alignment, w->meetings, w->differs, &w->shadows, &w->exits, &w->merged,
-                                err));
+    const lb_aligned_views views = lb_walk_views(w);
+    LB_TRY(lb_merged_steps_make(&views, w->differs, &w->shadows, &w->exits, &w->merged, err));
     LB_TRY(lb_divergences_find(&w->merged.merged, &w->divergences, err));
     w->divergence_of = malloc((w->merged.merged.n_nodes + 1) * sizeof *w->divergence_of);
     *at = malloc((w->b->n_parts + 1) * sizeof **at);

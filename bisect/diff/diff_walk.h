@@ -75,6 +75,11 @@ static inline const lb_program *lb_walk_side(const lb_walk *walk, int side)
     return side ? walk->pb : walk->pa;
 }
 
+static inline lb_aligned_views lb_walk_views(const lb_walk *walk)
+{
+    return (lb_aligned_views){walk->a, walk->b, &walk->alignment, walk->meetings};
+}
+
 /* Needs `alignment`, `meetings`, `differs`, `exits` and where something differs `shadows`. Fills the report. LB_ERR_NOMEM is the only failure. */
 lb_status lb_walk_program(lb_walk *walk, lb_err *err);
 /* A row speaks of A's ops (or, where A has none, of B's) by their place in the whole: into the report, of the first side's by their

@@ -366,14 +366,19 @@ static lb_status open_steps(maker *m, lb_err *err)
     return o->nodes && o->ops ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu ops", all);
 }
 
-lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
-                               const lb_collective_matches meetings[2], const uint8_t *differs,
-                               const lb_shadow_pair *shadows, const lb_exits *exits, lb_merged_steps *out, lb_err *err)
+lb_status lb_merged_steps_make(const lb_aligned_views *views, const uint8_t *differs, const lb_shadow_pair *shadows,
+                               const lb_exits *exits, lb_merged_steps *out, lb_err *err)
 {
+    const lb_program_view *a = views->a, *b = views->b;
     *out = (lb_merged_steps){0};
-    maker m = {{a, b},  alignment, meetings,
-               differs, shadows,   exits,
-               out,     0,         a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program)};
+    maker m = {.sides = {a, b},
+               .al = views->alignment,
+               .meetings = views->meetings,
+               .differs = differs,
+               .shadows = shadows,
+               .exits = exits,
+               .out = out,
+               .uneven = a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program)};
     lb_status status = open_steps(&m, err);
     if (status == LB_OK) {
         make_nodes(&m);

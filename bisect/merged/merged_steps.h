@@ -13,9 +13,8 @@
 #ifndef LB_BISECT_MERGED_STEPS_H
 #define LB_BISECT_MERGED_STEPS_H
 
-#include "collective_match.h"
 #include "divergence.h"
-#include "shadow_pair.h"
+#include "exits.h"
 #include "slice.h"
 
 typedef struct lb_merged_steps {
@@ -32,9 +31,8 @@ typedef struct lb_merged_steps {
 } lb_merged_steps;
 
 /* `differs`: per op of A. Valid as long as what it was made of. LB_ERR_NOMEM is the only failure. */
-lb_status lb_merged_steps_make(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
-                               const lb_collective_matches meetings[2], const uint8_t *differs,
-                               const lb_shadow_pair *shadows, const lb_exits *exits, lb_merged_steps *out, lb_err *err);
+lb_status lb_merged_steps_make(const lb_aligned_views *views, const uint8_t *differs, const lb_shadow_pair *shadows,
+                               const lb_exits *exits, lb_merged_steps *out, lb_err *err);
 void lb_merged_steps_release(lb_merged_steps *steps);
 
 #endif

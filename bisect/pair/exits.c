@@ -271,14 +271,20 @@ static bool is_one_pair(const lb_alignment *al, uint32_t op_a, uint32_t op_b)
     return al->b_of_a[op_a] == op_b || al->source_b_of_a[op_a] == op_b;
 }
 
-static bool add_input(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al, uint32_t ia,
-                      uint32_t va, uint32_t ib, uint32_t vb, lb_exits *exits)
+/* An input of an op of A and the one of an op of B in its place. */
+typedef struct input_pair {
+    uint32_t op_a, value_a, op_b, value_b;
+} input_pair;
+
+static bool add_input(const lb_aligned_views *views, const input_pair *in, lb_exits *exits)
 {
+    const lb_program_view *a = views->a, *b = views->b;
+    const uint32_t va = in->value_a, vb = in->value_b;
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
     if (!lb_dtype_is_float(x->dtype) || !lb_dtype_is_float(y->dtype) || !lb_layout_same_shape(&x->layout, &y->layout))
         return true;
-    const uint32_t op_a = lb_giver_of(a->program, va, ia), op_b = lb_giver_of(b->program, vb, ib);
-    if (op_a == LB_NONE || op_b == LB_NONE || is_one_pair(al, op_a, op_b)) return true;
+    const uint32_t op_a = lb_giver_of(a->program, va, in->op_a), op_b = lb_giver_of(b->program, vb, in->op_b);
+    if (op_a == LB_NONE || op_b == LB_NONE || is_one_pair(views->alignment, op_a, op_b)) return true;
     lb_exit *more = lb_array_grow(exits->list, exits->n, sizeof *more);
     if (!more) return false;
     exits->list = more;
@@ -297,32 +303,33 @@ static bool has_met(const lb_collective_matches *m, uint32_t op)
     return m->of_op && m->of_op[op] != LB_NONE;
 }
 
-static bool add_inputs(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al,
-                       const lb_collective_matches meetings[2], lb_exits *exits)
+static bool add_inputs(const lb_aligned_views *views, lb_exits *exits)
 {
-    const lb_program *pa = a->program, *pb = b->program;
+    const lb_alignment *al = views->alignment;
+    const lb_program *pa = views->a->program, *pb = views->b->program;
     for (uint32_t i = 0; i < pa->n_ops; i++) {
         const uint32_t j = al->b_of_a[i];
-        if (j == LB_NONE || pa->ops[i].flags & LB_OP_RANDOM || !lb_cross_feed_rebases(al, a, i, b, j)) continue;
-        if (has_met(&meetings[0], i) && has_met(&meetings[1], j)) continue;
+        if (j == LB_NONE || pa->ops[i].flags & LB_OP_RANDOM || !lb_cross_feed_rebases(al, views->a, i, views->b, j))
+            continue;
+        if (has_met(&views->meetings[0], i) && has_met(&views->meetings[1], j)) continue;
         inputs x = {.program = pa}, y = {.program = pb};
         lb_op_each_input(pa, &pa->ops[i], note_input, &x), lb_op_each_input(pb, &pb->ops[j], note_input, &y);
-        for (uint32_t k = 0; k < x.n && x.n == y.n; k++)
-            if (x.list[k] != LB_NONE && y.list[k] != LB_NONE && !add_input(a, b, al, i, x.list[k], j, y.list[k], exits))
-                return false;
+        for (uint32_t k = 0; k < x.n && x.n == y.n; k++) {
+            const input_pair in = {i, x.list[k], j, y.list[k]};
+            if (in.value_a != LB_NONE && in.value_b != LB_NONE && !add_input(views, &in, exits)) return false;
+        }
     }
     return true;
 }
 
-lb_status lb_exits_find(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
-                        const lb_map_rules *rules_b, const lb_alignment *alignment,
-                        const lb_collective_matches meetings[2], lb_exits *exits, char *lone, size_t lone_size,
-                        lb_err *err)
+lb_status lb_exits_find(const lb_aligned_views *views, const lb_map_rules *const rules[2], lb_exits *exits,
+                        char lone[300], lb_err *err)
 {
+    const lb_program_view *a = views->a, *b = views->b;
     results ra = {0}, rb = {0};
     *exits = (lb_exits){0}, *lone = '\0';
     if (a->n_parts != b->n_parts) return LB_OK;
-    bool done = list_results(a, rules_a, &ra) && list_results(b, rules_b, &rb);
+    bool done = list_results(a, rules[0], &ra) && list_results(b, rules[1], &rb);
     if (done &&
         count_calls(&ra) != count_calls(&rb)) { /* a batch in micro-batches: no result of one is one of the other's */
         free_results(&ra), free_results(&rb);
@@ -330,9 +337,9 @@ lb_status lb_exits_find(const lb_program_view *a, const lb_program_view *b, cons
     }
     if (done) exits->list = lb_array_reserve(NULL, 0, ra.n, sizeof *exits->list);
     done = done && exits->list;
-    if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, lone_size);
-    done = done && add_states(a, b, exits) && add_last_states(a, b, alignment, exits) &&
-           add_inputs(a, b, alignment, meetings, exits);
+    if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, 300);
+    done =
+        done && add_states(a, b, exits) && add_last_states(a, b, views->alignment, exits) && add_inputs(views, exits);
     free_results(&ra), free_results(&rb);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u results", a->program->n_boundaries);
 }

@@ -11,12 +11,17 @@
 #include "collective_match.h"
 #include "shadow_pair.h"
 
+/* Two sides, how their ops are aligned, and the collectives of each. */
+typedef struct lb_aligned_views {
+    const lb_program_view *a, *b;
+    const lb_alignment *alignment;
+    const lb_collective_matches *meetings; /* of A and of B */
+} lb_aligned_views;
+
 /* The results of outermost calls that both sides have, matched by the module's path, its call and the place among the results, and inputs
- * of aligned ops of that kind; `meetings`: of A and of B, as in collective_match.h. Of sides of as many parts each; others have none. LB_ERR_NOMEM is the only failure. `*lone`: a result that one side alone has, in words, or "". */
-lb_status lb_exits_find(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
-                        const lb_map_rules *rules_b, const lb_alignment *alignment,
-                        const lb_collective_matches meetings[2], lb_exits *exits, char *lone, size_t lone_size,
-                        lb_err *err);
+ * of aligned ops of that kind; `rules` map the paths of A and of B. Of sides of as many parts each; others have none. LB_ERR_NOMEM is the only failure. `lone`: a result that one side alone has, in words, or "". */
+lb_status lb_exits_find(const lb_aligned_views *views, const lb_map_rules *const rules[2], lb_exits *exits,
+                        char lone[300], lb_err *err);
 void lb_exits_release(lb_exits *exits);
 
 #endif
