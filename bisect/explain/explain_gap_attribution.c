@@ -54,8 +54,14 @@ static lb_status add_budgets(lb_explain_session *session, lb_step_end *endings, 
     for (uint32_t i = 0; status == LB_OK && i < r->n_findings; i++)
         if (r->findings[i].step == endings[0].step) findings[n++] = r->findings[i];
     if (status == LB_OK)
-        status = lb_gap_attribution_make(session->a, endings, n_endings, findings, n, session->options->memory_bytes,
-                                         session->options->progress, budgets, &made, err);
+        status = lb_gap_attribution_make(&(lb_gap_question){.a = session->a,
+                                                            .endings = endings,
+                                                            .n_endings = n_endings,
+                                                            .findings = findings,
+                                                            .n_findings = n,
+                                                            .memory_bytes = session->options->memory_bytes,
+                                                            .progress = session->options->progress},
+                                         budgets, &made, err);
     for (uint32_t e = 0; status == LB_OK && made && e < n_endings; e++) take_budget(r, &budgets[e]);
     free(findings), free(budgets);
     return status;

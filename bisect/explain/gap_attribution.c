@@ -86,12 +86,8 @@ void lb_step_end_release(lb_step_end *end)
 /* ---- a replay ---- */
 
 typedef struct maker {
+    const lb_gap_question *of;
     lb_replay *engine;
-    uint64_t memory_bytes;
-    lb_step_end *endings;
-    uint32_t n_endings;
-    const lb_explain_finding *findings;
-    uint32_t n;
     uint32_t *row_of;
     lb_swap *swaps;
     lb_explain_share *rows; /* places counted, shares not */
@@ -103,8 +99,8 @@ static bool note_event(void *context, const lb_event *event)
 {
     maker *m = context;
     bool all = true;
-    for (uint32_t e = 0; e < m->n_endings; e++) {
-        lb_step_end *end = &m->endings[e];
+    for (uint32_t e = 0; e < m->of->n_endings; e++) {
+        lb_step_end *end = &m->of->endings[e];
         for (uint32_t i = 0; i < event->n_results && !end->seen && event->rank == end->rank; i++)
             if (event->values[i] == end->value && event->computed[i].data)
                 end->seen = load(&event->computed[i], m->base ? end->base : end->moved);
@@ -118,9 +114,9 @@ static lb_status replay(maker *m, uint32_t n_swaps, lb_err *err)
     lb_plan plan = LB_PLAN_INIT;
     lb_observer observer = {.context = m, .op = note_event};
     plan.mode = LB_REPLAY_CHAINED, plan.compare = false;
-    plan.first_step = plan.last_step = m->endings[0].step;
-    plan.swaps = m->swaps, plan.n_swaps = n_swaps, plan.memory_bytes = m->memory_bytes;
-    for (uint32_t e = 0; e < m->n_endings; e++) m->endings[e].seen = false;
+    plan.first_step = plan.last_step = m->of->endings[0].step;
+    plan.swaps = m->swaps, plan.n_swaps = n_swaps, plan.memory_bytes = m->of->memory_bytes;
+    for (uint32_t e = 0; e < m->of->n_endings; e++) m->of->endings[e].seen = false;
     return lb_replay_run(m->engine, &plan, &observer, NULL, err);
 }
 
@@ -164,9 +160,9 @@ static bool in_row(const lb_explain_share *row, const lb_explain_finding *f, con
 /* Can it have to do with an output? Of collectives those before it. */
 static bool is_before(const maker *m, const lb_explain_finding *f)
 {
-    const lb_step_end *end = &m->endings[0];
-    for (uint32_t e = 0; e < m->n_endings; e++)
-        if (m->endings[e].rank == f->rank) end = &m->endings[e];
+    const lb_step_end *end = &m->of->endings[0];
+    for (uint32_t e = 0; e < m->of->n_endings; e++)
+        if (m->of->endings[e].rank == f->rank) end = &m->of->endings[e];
     return f->phase == LB_PHASE_FORWARD ||
            (f->phase == LB_PHASE_COMMUNICATION && f->index != LB_NONE && f->index < end->maker);
 }
@@ -179,9 +175,9 @@ static bool can_change(const lb_explain_finding *f)
 /* Findings by cause, schedule and stage; `row_of` per finding, LB_NONE: it has no swap, or only inherits. */
 static bool make_rows(maker *m)
 {
-    m->rows = calloc(m->n + 1, sizeof *m->rows);
-    for (uint32_t i = 0; m->rows && i < m->n; i++) {
-        const lb_explain_finding *f = &m->findings[i];
+    m->rows = calloc(m->of->n_findings + 1, sizeof *m->rows);
+    for (uint32_t i = 0; m->rows && i < m->of->n_findings; i++) {
+        const lb_explain_finding *f = &m->of->findings[i];
         m->row_of[i] = LB_NONE;
         if (f->cause == LB_CAUSE_INPUT || !can_change(f) || !is_before(m, f)) continue;
         char *stage = stage_of(f->layer);
@@ -205,7 +201,7 @@ static bool is_left_out(const maker *m, const lb_explain_finding *f)
 static bool leaves_out(const maker *m)
 {
     bool any = false;
-    for (uint32_t i = 0; i < m->n; i++) any |= is_left_out(m, &m->findings[i]);
+    for (uint32_t i = 0; i < m->of->n_findings; i++) any |= is_left_out(m, &m->of->findings[i]);
     return any;
 }
 
@@ -216,13 +212,13 @@ static char *list_left_out(const maker *m, uint32_t *count)
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     *count = 0;
-    for (uint32_t i = 0; out && i < m->n; i++) {
-        const lb_explain_finding *f = &m->findings[i];
+    for (uint32_t i = 0; out && i < m->of->n_findings; i++) {
+        const lb_explain_finding *f = &m->of->findings[i];
         if (!is_left_out(m, f)) continue;
         ++*count;
         bool known = false;
         for (uint32_t k = 0; k < i; k++) {
-            const lb_explain_finding *x = &m->findings[k];
+            const lb_explain_finding *x = &m->of->findings[k];
             known |= x->cause == f->cause && !can_change(x) && !strcmp(x->layer, f->layer) && !strcmp(x->op, f->op) &&
                      !strcmp(x->schedule, f->schedule);
         }
@@ -242,8 +238,8 @@ static uint32_t swaps_of(const maker *m, uint32_t row)
 {
     uint32_t count = 0;
     for (int changes = 0; changes < 2; changes++) /* of two swaps the later wins */
-        for (uint32_t i = 0; i < m->n; i++) {
-            const lb_explain_finding *f = &m->findings[i];
+        for (uint32_t i = 0; i < m->of->n_findings; i++) {
+            const lb_explain_finding *f = &m->of->findings[i];
             const bool changed = m->row_of[i] != LB_NONE && (row == EVERY || m->row_of[i] == row);
             if (changed != changes) continue;
             const bool mine = changed || f->cause == LB_CAUSE_INPUT;
@@ -283,23 +279,22 @@ static void close_gap(const lb_step_end *end, lb_explain_budget *b)
 }
 
 /* `apart` per ending: it was seen without a change, and the sides differ there. */
-static lb_status run_all(maker *m, uint8_t *apart, lb_explain_budget *budgets,
-                         void (*progress)(const char *what, uint64_t done, uint64_t total), lb_err *err)
+static lb_status run_all(maker *m, uint8_t *apart, lb_explain_budget *budgets, lb_err *err)
 {
     m->base = true;
     LB_TRY(replay(m, swaps_of(m, NO_ROW), err));
     m->base = false;
-    for (uint32_t e = 0; e < m->n_endings; e++) apart[e] = has_gap(&m->endings[e]);
+    for (uint32_t e = 0; e < m->of->n_endings; e++) apart[e] = has_gap(&m->of->endings[e]);
     for (uint32_t row = 0; row < m->n_rows; row++) {
-        if (progress) progress("budget", row, m->n_rows);
+        if (m->of->progress) m->of->progress("budget", row, m->n_rows);
         LB_TRY(replay(m, swaps_of(m, row), err));
-        for (uint32_t e = 0; e < m->n_endings; e++)
-            if (apart[e] && m->endings[e].seen)
-                measure(&m->endings[e], &budgets[e].rows[row].share, &budgets[e].rows[row].size);
+        for (uint32_t e = 0; e < m->of->n_endings; e++)
+            if (apart[e] && m->of->endings[e].seen)
+                measure(&m->of->endings[e], &budgets[e].rows[row].share, &budgets[e].rows[row].size);
     }
     LB_TRY(replay(m, swaps_of(m, EVERY), err));
-    for (uint32_t e = 0; e < m->n_endings; e++)
-        if (apart[e] && m->endings[e].seen) close_gap(&m->endings[e], &budgets[e]);
+    for (uint32_t e = 0; e < m->of->n_endings; e++)
+        if (apart[e] && m->of->endings[e].seen) close_gap(&m->of->endings[e], &budgets[e]);
     return LB_OK;
 }
 
@@ -310,21 +305,20 @@ static void release(maker *m)
     free(m->rows), free(m->row_of), free(m->swaps);
 }
 
-lb_status lb_gap_attribution_make(lb_capture *a, lb_step_end *endings, uint32_t n_endings,
-                                  const lb_explain_finding *findings, uint32_t n, uint64_t memory_bytes,
-                                  void (*progress)(const char *what, uint64_t done, uint64_t total),
-                                  lb_explain_budget *budgets, bool *made, lb_err *err)
+lb_status lb_gap_attribution_make(const lb_gap_question *question, lb_explain_budget *budgets, bool *made, lb_err *err)
 {
-    maker m = {.memory_bytes = memory_bytes, .endings = endings, .n_endings = n_endings, .findings = findings, .n = n};
+    maker m = {.of = question};
+    const uint32_t n = question->n_findings, n_endings = question->n_endings;
     uint8_t *apart = calloc(n_endings + 1, 1);
     m.row_of = malloc((n + 1) * sizeof *m.row_of), m.swaps = malloc((3 * (size_t)n + 1) * sizeof *m.swaps);
     bool room = apart && m.row_of && m.swaps && make_rows(&m);
     *made = room && n_endings && (m.n_rows || leaves_out(&m));
     memset(budgets, 0, n_endings * sizeof *budgets);
-    for (uint32_t e = 0; e < n_endings && *made && room; e++) room = open_budget(&m, &endings[e], &budgets[e]);
+    for (uint32_t e = 0; e < n_endings && *made && room; e++)
+        room = open_budget(&m, &question->endings[e], &budgets[e]);
     lb_status status = room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for the budget");
-    if (status == LB_OK && *made) status = lb_replay_open(a, &m.engine, err);
-    if (status == LB_OK && *made) status = run_all(&m, apart, budgets, progress, err);
+    if (status == LB_OK && *made) status = lb_replay_open(question->a, &m.engine, err);
+    if (status == LB_OK && *made) status = run_all(&m, apart, budgets, err);
     for (uint32_t e = 0; e < n_endings && status != LB_OK; e++) lb_gap_attribution_release(&budgets[e]);
     release(&m);
     free(apart);

@@ -21,13 +21,21 @@ typedef struct lb_step_end {
 lb_status lb_step_end_open(const lb_matched_region_source *source, lb_step_end *ending, bool *found, lb_err *err);
 void lb_step_end_release(lb_step_end *ending);
 
-/* `findings` and `endings` are of one step, of any ranks of A. A budget per ending; where its gap is NaN there is nothing to tell: no
+/* What is attributed to what: findings and endings of one step, of any ranks of A. */
+typedef struct lb_gap_question {
+    lb_capture *a;
+    lb_step_end *endings;
+    uint32_t n_endings;
+    const lb_explain_finding *findings;
+    uint32_t n_findings;
+    uint64_t memory_bytes;
+    void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+} lb_gap_question;
+
+/* A budget per ending; where its gap is NaN there is nothing to tell: no
  * replay gave it. `*made` false: nothing differs for a reason of its own, and there are no budgets. Layers of rows, and `left`, are malloc'ed, and the
  * caller's; each budget has its own. */
-lb_status lb_gap_attribution_make(lb_capture *a, lb_step_end *endings, uint32_t n_endings,
-                                  const lb_explain_finding *findings, uint32_t n, uint64_t memory_bytes,
-                                  void (*progress)(const char *what, uint64_t done, uint64_t total),
-                                  lb_explain_budget *budgets, bool *made, lb_err *err);
+lb_status lb_gap_attribution_make(const lb_gap_question *question, lb_explain_budget *budgets, bool *made, lb_err *err);
 void lb_gap_attribution_release(lb_explain_budget *budget);
 
 #endif
