@@ -331,8 +331,8 @@ void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes
     buffer_release(&column);
 }
 
-lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset, uint64_t area,
-                              uint64_t area_bytes, uint32_t pack, lb_index_rows *rows, lb_err *err)
+lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                              const lb_directory_area *area, lb_index_rows *rows, lb_err *err)
 {
     lb_cursor c = lb_cursor_of(bytes, size, source, offset, err);
     const char *digest = NULL, *at = NULL, *sizes = NULL, *dtype = NULL;
@@ -340,15 +340,16 @@ lb_status lb_directory_decode(const void *bytes, size_t size, const char *source
     uint64_t n;
     LB_TRY(read_columns(&c, "directory", columns, 4, &n));
     for (uint64_t i = 0; i < n; i++) {
-        lb_blob_row row = {.digest = digest_from_bytes(digest + i * 16), .pack = pack, .dtype = (lb_dtype)dtype[i]};
+        lb_blob_row row = {
+            .digest = digest_from_bytes(digest + i * 16), .pack = area->pack, .dtype = (lb_dtype)dtype[i]};
         memcpy(&row.offset, at + i * 8, 8);
         memcpy(&row.size, sizes + i * 8, 8);
-        if (row.size > area_bytes || row.offset > area_bytes - row.size)
+        if (row.size > area->bytes || row.offset > area->bytes - row.size)
             return lb_cursor_fail(&c, "directory.offset",
                                   "row %" PRIu64 ": blob of %" PRIu64 " bytes at %" PRIu64
                                   " ends after the pack's %" PRIu64,
-                                  i, row.size, row.offset, area_bytes);
-        row.offset += area;
+                                  i, row.size, row.offset, area->bytes);
+        row.offset += area->at;
         row.stored = row.size;
         if (!lb_index_add_blob(rows, &row)) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for its index", source);
     }

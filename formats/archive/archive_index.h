@@ -88,9 +88,14 @@ lb_blob_row lb_index_blob(const lb_index *index, uint64_t row);
 
 /* The directory of a pack. */
 void lb_directory_encode(const lb_blob_row *rows, uint64_t n, byte_buffer *bytes);
-/* Appends a row per blob; offsets count from `area` in the file, or in the decoded pack when `pack` is one. */
-lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset, uint64_t area,
-                              uint64_t area_bytes, uint32_t pack, lb_index_rows *rows, lb_err *err);
+/* Where the blobs of a directory lie: `at` counts in the file, or in the decoded pack when `pack` is one. */
+typedef struct lb_directory_area {
+    uint64_t at, bytes;
+    uint32_t pack;
+} lb_directory_area;
+/* Appends a row per blob. */
+lb_status lb_directory_decode(const void *bytes, size_t size, const char *source, uint64_t offset,
+                              const lb_directory_area *area, lb_index_rows *rows, lb_err *err);
 
 /* A commit: the entries since the one before. */
 void lb_commit_encode(uint64_t number, int64_t previous, const lb_entry_row *rows, uint64_t n, byte_buffer *bytes);

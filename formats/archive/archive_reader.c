@@ -150,28 +150,33 @@ void lb_archive_close(lb_archive *archive)
 
 /* ---- stored bytes ---------------------------------------------------------------------------------------------------- */
 
+/* `stored` bytes of the file that are `size` when decoded; `what` names them in messages. */
+typedef struct stored_bytes {
+    uint64_t offset, stored, size;
+    lb_coding coding;
+    const char *what;
+} stored_bytes;
+
 /* A coded blob is checked against its frames too: nothing is allocated for a size that is only claimed. */
-static lb_status check_range(const lb_archive *a, uint64_t offset, uint64_t stored, uint64_t size, lb_coding coding,
-                             const char *what, lb_err *err)
+static lb_status check_range(const lb_archive *a, const stored_bytes *b, lb_err *err)
 {
-    if (stored > a->size || offset > a->size - stored)
+    if (b->stored > a->size || b->offset > a->size - b->stored)
         return lb_fail(err, LB_ERR_CORRUPT,
-                       "%s: offset %" PRIu64 ": %s: its %" PRIu64 " bytes end after the file's %zu", a->path, offset,
-                       what, stored, a->size);
+                       "%s: offset %" PRIu64 ": %s: its %" PRIu64 " bytes end after the file's %zu", a->path, b->offset,
+                       b->what, b->stored, a->size);
     char where[320];
-    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %s", a->path, offset, what);
-    return lb_coding_check(coding, a->map + offset, stored, size, where, err);
+    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %s", a->path, b->offset, b->what);
+    return lb_coding_check(b->coding, a->map + b->offset, b->stored, b->size, where, err);
 }
 
 /* Malloc'ed decoded bytes. */
-static lb_status decode(const lb_archive *a, uint64_t offset, uint64_t stored, uint64_t size, lb_coding coding,
-                        const char *what, void **bytes, lb_err *err)
+static lb_status decode(const lb_archive *a, const stored_bytes *b, void **bytes, lb_err *err)
 {
     char where[320];
-    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %.60s", a->path, offset, what);
-    *bytes = malloc(size ? size : 1);
-    if (!*bytes) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", where, size);
-    lb_status status = lb_coding_decode(coding, a->map + offset, stored, *bytes, size, where, err);
+    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %.60s", a->path, b->offset, b->what);
+    *bytes = malloc(b->size ? b->size : 1);
+    if (!*bytes) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", where, b->size);
+    lb_status status = lb_coding_decode(b->coding, a->map + b->offset, b->stored, *bytes, b->size, where, err);
     if (status != LB_OK) {
         free(*bytes);
         *bytes = NULL;
@@ -188,13 +193,13 @@ static void *publish(_Atomic(void *) *slot, void *mine)
     return expected;
 }
 
-static lb_status decoded_bytes(const lb_archive *a, _Atomic(void *) *slot, uint64_t offset, uint64_t stored,
-                               uint64_t size, lb_coding coding, const char *what, const void **bytes, lb_err *err)
+static lb_status decoded_bytes(const lb_archive *a, _Atomic(void *) *slot, const stored_bytes *b, const void **bytes,
+                               lb_err *err)
 {
     void *standing = atomic_load(slot), *mine;
     if (!standing) {
-        LB_TRY(check_range(a, offset, stored, size, coding, what, err));
-        LB_TRY(decode(a, offset, stored, size, coding, what, &mine, err));
+        LB_TRY(check_range(a, b, err));
+        LB_TRY(decode(a, b, &mine, err));
         standing = publish(slot, mine);
     }
     *bytes = standing;
@@ -215,15 +220,14 @@ static lb_status locate_blob(lb_archive *a, uint64_t number, const lb_blob_row *
         if (pack->size > LB_RECORD_PACK_MAX || row->size > pack->size || row->offset > pack->size - row->size)
             return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": %s: ends after its pack", a->path,
                            pack->offset, what);
-        LB_TRY(decoded_bytes(a, &a->packs[row->pack], pack->offset, pack->stored, pack->size, pack->coding, "pack",
-                             &area, err));
+        const stored_bytes whole = {pack->offset, pack->stored, pack->size, pack->coding, "pack"};
+        LB_TRY(decoded_bytes(a, &a->packs[row->pack], &whole, &area, err));
         *bytes = (const char *)area + row->offset;
         return LB_OK;
     }
-    if (row->coding != 0)
-        return decoded_bytes(a, &a->decoded[number], row->offset, row->stored, row->size, row->coding, what, bytes,
-                             err);
-    LB_TRY(check_range(a, row->offset, row->stored, row->size, 0, what, err));
+    const stored_bytes blob = {row->offset, row->stored, row->size, row->coding, what};
+    if (row->coding != 0) return decoded_bytes(a, &a->decoded[number], &blob, bytes, err);
+    LB_TRY(check_range(a, &blob, err));
     *bytes = a->map + row->offset;
     return LB_OK;
 }
@@ -270,14 +274,15 @@ typedef struct segment {
 
 static lb_status open_segment(const lb_archive *a, const lb_segment_row *row, const char *what, segment *s, lb_err *err)
 {
-    LB_TRY(check_range(a, row->offset, row->stored, row->size, row->coding, what, err));
+    const stored_bytes stored = {row->offset, row->stored, row->size, row->coding, what};
+    LB_TRY(check_range(a, &stored, err));
     *s = (segment){a->map + row->offset, row->size, NULL, a->path, row->offset, ""};
     if (!lb_digest_equal(lb_digest_bytes(a->map + row->offset, row->stored), row->digest))
         return lb_fail(err, LB_ERR_CORRUPT,
                        "%s: offset %" PRIu64 ": %s: its bytes contradict its digest: the file is damaged there",
                        a->path, row->offset, what);
     if (row->coding == 0) return LB_OK;
-    LB_TRY(decode(a, row->offset, row->stored, row->size, row->coding, what, &s->owned, err));
+    LB_TRY(decode(a, &stored, &s->owned, err));
     s->bytes = s->owned;
     /* Offsets in decompressed bytes are none in the file. */
     snprintf(s->decompressed, sizeof s->decompressed, "%.200s: offset %" PRIu64 ": %.60s, decompressed", a->path,

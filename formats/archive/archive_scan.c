@@ -163,17 +163,14 @@ static lb_status add_pack(const char *map, const char *path, const lb_scan_entry
                           lb_err *err)
 {
     const lb_descriptor *d = &entry->descriptor;
-    uint32_t pack = LB_NO_PACK;
-    uint64_t area = entry->data, area_bytes = d->directory;
+    lb_directory_area area = {entry->data, d->directory, LB_NO_PACK};
     if (d->coding != 0) {
         lb_pack_row row = {entry->data, d->directory, d->size, d->coding};
-        pack = rows->n_packs;
-        area = 0;
-        area_bytes = d->size;
+        area = (lb_directory_area){0, d->size, rows->n_packs};
         if (!lb_index_add_pack(rows, &row)) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
     uint64_t at = entry->data + d->directory;
-    return lb_directory_decode(map + at, entry->size - d->directory, path, at, area, area_bytes, pack, rows, err);
+    return lb_directory_decode(map + at, entry->size - d->directory, path, at, &area, rows, err);
 }
 
 static lb_status add_rows(const char *map, const char *path, const lb_scan_entry *entry, lb_index_rows *rows,

@@ -85,8 +85,8 @@ static lb_status open_part(checkpoint *c, const part *p, lb_tensor *tensor, size
         return lb_fail(c->err, LB_ERR_UNSUPPORTED, "%s: offset 0: compressed parts are not read", c->path);
     char name[128];
     snprintf(name, sizeof name, "%.*s", (int)(p->name->n < 100 ? p->name->n : 100), p->name->u.text);
-    return lb_torch_read_one(c->files[file].path, c->files[file].bytes, (uint64_t)at->u.i, (size_t)length->u.i, name,
-                             tensor, size, c->err);
+    const lb_torch_part part = {c->files[file].path, c->files[file].bytes, (uint64_t)at->u.i, (size_t)length->u.i};
+    return lb_torch_read_one(&part, name, tensor, size, c->err);
 }
 
 static char *text_of(const lb_pickle *text)

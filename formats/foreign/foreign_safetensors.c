@@ -12,9 +12,15 @@
 
 #define HEADER_MAX 100000000u /* the format's own limit */
 
-static lb_status bad(lb_err *err, const char *source, uint64_t offset, const char *name, const char *what)
+/* A member of the header; `at`: where its name stands in the file. */
+typedef struct member {
+    const char *source, *name;
+    uint64_t at;
+} member;
+
+static lb_status bad(lb_err *err, const member *m, const char *what)
 {
-    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", source, offset, name, what);
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": tensor '%.100s': %s", m->source, m->at, m->name, what);
 }
 
 /* Where a name stands in JSON text, for messages: a parsed document does not tell. Escaped names are not found: 0. */
@@ -38,35 +44,34 @@ static bool read_shape(const json_t *shape, lb_layout *layout)
     return true;
 }
 
-/* `at`: where the name stands in the file. */
-static lb_status read_tensor(lb_foreign_tensors *tensors, const char *source, uint64_t at, const char *name,
-                             const json_t *entry, const char *data, uint64_t data_size, lb_err *err)
+static lb_status read_tensor(lb_foreign_tensors *tensors, const member *m, const json_t *entry, const char *data,
+                             uint64_t data_size, lb_err *err)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const char *type = json_string_value(json_object_get(entry, "dtype"));
     lb_layout layout;
     if (!type || json_array_size(offsets) != 2 || !json_is_integer(json_array_get(offsets, 0)) ||
         !json_is_integer(json_array_get(offsets, 1)))
-        return bad(err, source, at, name, "needs dtype, shape and two data_offsets");
+        return bad(err, m, "needs dtype, shape and two data_offsets");
     if (!read_shape(json_object_get(entry, "shape"), &layout))
-        return bad(err, source, at, name, "shape is no list of at most 16 sizes");
+        return bad(err, m, "shape is no list of at most 16 sizes");
     lb_dtype dtype = lb_dtype_parse(type);
     if (dtype == LB_NO_DTYPE)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: offset %" PRIu64 ": tensor '%.100s': dtype %.20s is not known",
-                       source, at, name, type);
+                       m->source, m->at, m->name, type);
     json_int_t begin = json_integer_value(json_array_get(offsets, 0)),
                end = json_integer_value(json_array_get(offsets, 1));
     int64_t n = lb_layout_numel(&layout);
     bool fits = n >= 0 && end >= begin && lb_dtype_bytes(dtype, (size_t)n) == (uint64_t)(end - begin);
     if (begin < 0 || end < begin || (uint64_t)end > data_size) {
         lb_err why = LB_ERR_INIT;
-        bad(&why, source, at, name, "data_offsets leave the file");
-        return lb_foreign_fault(tensors, begin >= 0 && fits ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED, name, source, &why,
-                                err);
+        bad(&why, m, "data_offsets leave the file");
+        return lb_foreign_fault(tensors, begin >= 0 && fits ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED, m->name, m->source,
+                                &why, err);
     }
-    if (n < 0) return bad(err, source, at, name, "the product of its sizes overflows");
-    if (!fits) return bad(err, source, at, name, "data_offsets do not fit its dtype and shape");
-    return lb_foreign_add(tensors, name, dtype, &layout, data + begin, (size_t)(end - begin), err);
+    if (n < 0) return bad(err, m, "the product of its sizes overflows");
+    if (!fits) return bad(err, m, "data_offsets do not fit its dtype and shape");
+    return lb_foreign_add(tensors, m->name, dtype, &layout, data + begin, (size_t)(end - begin), err);
 }
 
 /* The key in jansson's "duplicate object key near '"KEY"'", or NULL. */
@@ -116,7 +121,8 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
         lb_err why = LB_ERR_INIT;
         uint64_t more = place_of(bytes + 8 + at, length - at, name); /* members come in the order of the text */
         at = more ? at + more : place_of(bytes + 8, length, name);
-        status = read_tensor(tensors, source, 8 + at, name, entry, bytes + 8 + length, size - 8 - length, &why);
+        const member m = {source, name, 8 + at};
+        status = read_tensor(tensors, &m, entry, bytes + 8 + length, size - 8 - length, &why);
         if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, source, &why, err);
         if (status != LB_OK) break;
     }
@@ -174,13 +180,13 @@ static lb_status check_names(const lb_foreign_tensors *tensors, const json_t *ma
     for (uint32_t i = 0; i < tensors->n && status == LB_OK; i++) {
         const char *name = tensors->rows[i].name;
         if (json_object_get(seen, name))
-            status = bad(err, path, place_of(bytes, size, name), name, "weight_map: is in two shards");
+            status = bad(err, &(member){path, name, place_of(bytes, size, name)}, "weight_map: is in two shards");
         json_object_set_new(seen, name, json_true());
     }
     const char *name;
     json_t *file;
     json_object_foreach((json_t *)(uintptr_t)map, name, file) if (status == LB_OK && !json_object_get(seen, name))
-        status = bad(err, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
+        status = bad(err, &(member){path, name, place_of(bytes, size, name)}, "weight_map: is in no shard");
     json_decref(seen);
     return status;
 }
@@ -235,7 +241,7 @@ static lb_status tell_names(const lb_foreign_tensors *tensors, const json_t *map
     {
         lb_err why = LB_ERR_INIT;
         if (status != LB_OK || json_object_get(seen, name)) continue;
-        bad(&why, path, place_of(bytes, size, name), name, "weight_map: is in no shard");
+        bad(&why, &(member){path, name, place_of(bytes, size, name)}, "weight_map: is in no shard");
         status = lb_foreign_fault(tensors, LB_FAULT_MISSING, name, json_string_value(file), &why, err);
     }
     json_decref(counts);
@@ -261,7 +267,7 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
     {
         const char *shard = json_string_value(file);
         if (status == LB_OK && !shard)
-            status = bad(err, path, place_of(bytes, size, name), name, "weight_map: names no file");
+            status = bad(err, &(member){path, name, place_of(bytes, size, name)}, "weight_map: names no file");
         if (status != LB_OK || json_object_get(done, shard)) continue;
         json_object_set_new(done, shard, json_true());
         status = read_shard(tensors, path, place_of(bytes, size, shard), shard, err);

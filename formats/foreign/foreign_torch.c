@@ -29,8 +29,11 @@ static void saved_close(saved *s)
     lb_zip_release(&s->zip);
 }
 
-static lb_status saved_open(saved *s, const char *source, const char *bytes, uint64_t offset, size_t size, lb_err *err)
+static lb_status saved_open(saved *s, const lb_torch_part *part, lb_err *err)
 {
+    const char *source = part->source, *bytes = part->bytes;
+    const uint64_t offset = part->offset;
+    const size_t size = part->size;
     *s = (saved){.source = source, .offset = offset};
     if (size > 2 && (uint8_t)bytes[offset] == 0x80 && memcmp(bytes + offset, "PK", 2) != 0)
         return lb_fail(err, LB_ERR_UNSUPPORTED,
@@ -178,9 +181,19 @@ static void tell_entry(const lb_foreign_listener *listener, const lb_pickle *nod
 }
 
 /* `visits` bounds the walk: shared objects could name each other into billions of paths. */
-static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pickle *node, char *name, size_t length,
-                      int depth, uint32_t *visits, lb_err *err)
+typedef struct tensor_walk {
+    lb_foreign_tensors *tensors;
+    const saved *s;
+    char name[512]; /* of the node at hand */
+    uint32_t visits;
+} tensor_walk;
+
+/* `length` of the node's name. */
+static lb_status walk(tensor_walk *w, const lb_pickle *node, size_t length, int depth, lb_err *err)
 {
+    lb_foreign_tensors *tensors = w->tensors;
+    const saved *s = w->s;
+    char *name = w->name;
     const lb_pickle *args = tensor_args(node);
     if (args) {
         lb_tensor t;
@@ -197,9 +210,9 @@ static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pick
     if (list) n = node->n;
     for (uint32_t i = 0; i < n; i++) {
         const lb_pickle *key = list ? NULL : pairs[2 * i], *child = list ? node->u.items[i] : pairs[2 * i + 1];
-        size_t room = 512 - length;
+        size_t room = sizeof w->name - length;
         int more = 0;
-        if (depth == MAX_DEPTH || ++*visits > 1u << 20)
+        if (depth == MAX_DEPTH || ++w->visits > 1u << 20)
             return bad_tensor(s, name, "dicts in it go too deep, or are too many", err);
         if (list || key->type == LB_PICKLE_INT)
             more = snprintf(name + length, room, "%s%" PRId64, length ? "." : "", list ? (int64_t)i : key->u.i);
@@ -207,7 +220,7 @@ static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pick
             more = snprintf(name + length, room, "%s%.*s", length ? "." : "", (int)(key->n < 511 ? key->n : 511),
                             key->u.text);
         if (more <= 0 || (size_t)more >= room) continue; /* not a name */
-        LB_TRY(walk(tensors, s, child, name, length + (size_t)more, depth + 1, visits, err));
+        LB_TRY(walk(w, child, length + (size_t)more, depth + 1, err));
         name[length] = '\0';
     }
     return LB_OK;
@@ -216,11 +229,9 @@ static lb_status walk(lb_foreign_tensors *tensors, const saved *s, const lb_pick
 lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err)
 {
     saved s;
-    char name[512] = "";
-    uint32_t visits = 0;
-    LB_TRY(saved_open(&s, source, bytes, 0, size, err));
+    LB_TRY(saved_open(&s, &(lb_torch_part){source, bytes, 0, size}, err));
     const uint32_t before = tensors->n;
-    lb_status status = walk(tensors, &s, s.tree.root, name, 0, 0, &visits, err);
+    lb_status status = walk(&(tensor_walk){tensors, &s, "", 0}, s.tree.root, 0, 0, err);
     if (status == LB_OK && tensors->n == before)
         status = lb_fail(err, LB_ERR_UNSUPPORTED,
                          "%s: offset 0: holds no dicts or lists of tensors: a pickled module is not taken apart, save "
@@ -230,11 +241,11 @@ lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const c
     return status;
 }
 
-lb_status lb_torch_read_one(const char *source, const char *bytes, uint64_t offset, size_t size, const char *name,
-                            lb_tensor *tensor, size_t *tensor_size, lb_err *err)
+lb_status lb_torch_read_one(const lb_torch_part *part, const char *name, lb_tensor *tensor, size_t *tensor_size,
+                            lb_err *err)
 {
     saved s;
-    LB_TRY(saved_open(&s, source, bytes, offset, size, err));
+    LB_TRY(saved_open(&s, part, err));
     const lb_pickle *args = tensor_args(s.tree.root);
     lb_status status = args ? read_tensor(&s, name, args, tensor, tensor_size, err)
                             : bad_tensor(&s, name, "this part holds no tensor", err);

@@ -180,6 +180,7 @@ static void target_index(const uint8_t *bytes, size_t size)
     lb_entry_row *entries;
     lb_descriptor descriptor;
     lb_locator locator;
+    const lb_directory_area area = {4096, 1u << 20, LB_NO_PACK};
     uint64_t n;
     if (size == 0) return;
     const uint8_t *rest = bytes + 1;
@@ -189,8 +190,7 @@ static void target_index(const uint8_t *bytes, size_t size)
         if (accepted(lb_index_decode(rest, size, "index", 0, &index, &err), &err, "index")) use_index(&index);
         break;
     case 1:
-        accepted(lb_directory_decode(rest, size, "directory", 0, 4096, 1u << 20, LB_NO_PACK, &rows, &err), &err,
-                 "directory");
+        accepted(lb_directory_decode(rest, size, "directory", 0, &area, &rows, &err), &err, "directory");
         if (lb_index_build(&rows, &index, NULL) == LB_OK) use_index(&index);
         lb_index_rows_release(&rows);
         break;
