@@ -57,9 +57,10 @@ void lb_stage_lower(lb_stage *stage, lb_digest digest, lb_level level)
     row->level = level;
 }
 
-lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
-                        lb_level level, bool *fresh, lb_err *err)
+lb_status lb_stage_blob(lb_stage *stage, const lb_blob_bytes *blob, lb_level level, bool *fresh, lb_err *err)
 {
+    const lb_digest digest = blob->digest;
+    const size_t size = blob->size;
     held *row = find(stage, digest);
     *fresh = !row || !row->bytes;
     if (!*fresh) {
@@ -68,7 +69,7 @@ lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const
     }
     void *copy = malloc(size ? size : 1);
     if (!copy) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu bytes of a result", size);
-    memcpy(copy, bytes, size);
+    memcpy(copy, blob->bytes, size);
     if (!row) {
         held *rows = lb_array_grow(stage->rows, stage->n, sizeof *rows);
         if (rows) stage->rows = rows;
@@ -78,7 +79,7 @@ lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const
         }
         row = &stage->rows[stage->n++];
     }
-    *row = (held){digest, copy, size, dtype, level};
+    *row = (held){digest, copy, size, blob->dtype, level};
     stage->bytes[level] += size;
     return LB_OK;
 }

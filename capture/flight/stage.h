@@ -15,9 +15,14 @@ typedef struct lb_stage lb_stage;
 
 lb_stage *lb_stage_new(void); /* NULL when out of memory */
 void lb_stage_free(lb_stage *stage);
+typedef struct lb_blob_bytes {
+    lb_digest digest;
+    lb_dtype dtype;
+    const void *bytes;
+    size_t size;
+} lb_blob_bytes;
 /* Copies the bytes. *fresh: they were not there. Of bytes that are there the level is lowered. */
-lb_status lb_stage_blob(lb_stage *stage, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
-                        lb_level level, bool *fresh, lb_err *err);
+lb_status lb_stage_blob(lb_stage *stage, const lb_blob_bytes *blob, lb_level level, bool *fresh, lb_err *err);
 /* Bytes that are there are kept by that level, too. */
 void lb_stage_lower(lb_stage *stage, lb_digest digest, lb_level level);
 bool lb_stage_has(const lb_stage *stage, lb_digest digest);

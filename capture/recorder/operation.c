@@ -242,15 +242,15 @@ static bool was_read(const lb_pending *p, int64_t storage)
     return false;
 }
 
-static void flags_of_results(const lb_pending *p, uint32_t *flags, uint8_t *source)
+static lb_result_kind kind_of_results(const lb_pending *p, bool deferred)
 {
-    *flags = 0;
-    *source = LB_SOURCE_NOT;
-    if (p->op.flags & LB_OP_RANDOM) *source = LB_SOURCE_RANDOM;
-    if (p->op.flags & LB_OP_COMPOSITE) *source = LB_SOURCE_OPAQUE;
-    if (p->op.flags & LB_OP_COLLECTIVE) *source = LB_SOURCE_COLLECTIVE;
-    if (*source) *flags |= LB_VALUE_SOURCE;
-    if (p->op.flags & LB_OP_UNDEFINED || (p->undefined && !takes_shape_only(p->name))) *flags |= LB_VALUE_UNDEFINED;
+    lb_result_kind kind = {.source = LB_SOURCE_NOT, .deferred = deferred};
+    if (p->op.flags & LB_OP_RANDOM) kind.source = LB_SOURCE_RANDOM;
+    if (p->op.flags & LB_OP_COMPOSITE) kind.source = LB_SOURCE_OPAQUE;
+    if (p->op.flags & LB_OP_COLLECTIVE) kind.source = LB_SOURCE_COLLECTIVE;
+    if (kind.source) kind.flags |= LB_VALUE_SOURCE;
+    if (p->op.flags & LB_OP_UNDEFINED || (p->undefined && !takes_shape_only(p->name))) kind.flags |= LB_VALUE_UNDEFINED;
+    return kind;
 }
 
 /* New versions of the written storages, then the values in them. An op that only changes its argument's layout
@@ -258,9 +258,7 @@ static void flags_of_results(const lb_pending *p, uint32_t *flags, uint8_t *sour
 static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_operand *results, uint32_t n, bool deferred,
                              lb_err *err)
 {
-    uint32_t flags;
-    uint8_t source;
-    flags_of_results(p, &flags, &source);
+    const lb_result_kind kind = kind_of_results(p, deferred);
     if (p->op.flags & LB_OP_VIEW) return LB_OK;
     for (uint32_t w = 0; w < p->n_written; w++) {
         lb_known *storage;
@@ -286,7 +284,7 @@ static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_oper
         if (known && known->row != LB_NONE)
             rows[w] = known->row; /* the same tensor twice in a list */
         else
-            status = lb_reading_result(recorder, &p->at, seen, flags, source, deferred, &rows[w], err);
+            status = lb_reading_result(recorder, &p->at, seen, kind, &rows[w], err);
     }
     if (status == LB_OK && p->n_written) {
         p->op.written = p->n_written;
@@ -311,16 +309,14 @@ static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen 
         }
     }
     if (*alias) return lb_reading_alias(recorder, &p->at, seen, row, err);
-    uint32_t flags;
-    uint8_t source;
-    flags_of_results(p, &flags, &source);
+    const lb_result_kind kind = kind_of_results(p, deferred);
     /* A buffer from earlier, which the op returns without having been given it. */
     if (known) {
         LB_TRY(lb_reading_storage(recorder, seen, &known, err));
         lb_contents_settle(recorder, known);
         lb_known_change(known);
     }
-    return lb_reading_result(recorder, &p->at, seen, flags, source, deferred, row, err);
+    return lb_reading_result(recorder, &p->at, seen, kind, row, err);
 }
 
 static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_operand *results, uint32_t n, bool deferred,

@@ -186,9 +186,15 @@ enum lb_reading_how {
 /* The value that a tensor is now, with a source before it where its bytes are nobody's. */
 lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how,
                            uint32_t *row, lb_err *err);
-/* A result, or a written argument after its storage got its new version. `flags`, `source`: of the value. */
-lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags,
-                            uint8_t source, bool deferred, uint32_t *row, lb_err *err);
+/* What a result is recorded as: the value's flags and source; `deferred`: its bytes are still being written. */
+typedef struct lb_result_kind {
+    uint32_t flags;
+    uint8_t source;
+    bool deferred;
+} lb_result_kind;
+/* A result, or a written argument after its storage got its new version. */
+lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, lb_result_kind kind,
+                            uint32_t *row, lb_err *err);
 /* A view of what is known already. */
 lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row,
                            lb_err *err);

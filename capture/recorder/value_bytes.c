@@ -150,8 +150,8 @@ static lb_status stage(lb_recorder *recorder, lb_window *window, const void *byt
                        lb_err *err)
 {
     bool fresh;
-    LB_TRY(lb_stage_blob(recorder->stage, window->blob, window->dtype, bytes, size, lb_keep_level_of(purpose), &fresh,
-                         err));
+    const lb_blob_bytes blob = {window->blob, window->dtype, bytes, size};
+    LB_TRY(lb_stage_blob(recorder->stage, &blob, lb_keep_level_of(purpose), &fresh, err));
     window->kept = true;
     recorder->program->values[window->row].flags |= LB_VALUE_KEPT;
     if (fresh && purpose == LB_FOR_LAYER && recorder->keep.level == LB_LEVEL_LAYERS)

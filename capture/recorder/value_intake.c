@@ -333,21 +333,21 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
 
 /* ---- what an op produces ------------------------------------------------------------------------------------------- */
 
-lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t flags,
-                            uint8_t source, bool deferred, uint32_t *row, lb_err *err)
+lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, lb_result_kind kind,
+                            uint32_t *row, lb_err *err)
 {
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
-    const bool undefined = flags & LB_VALUE_UNDEFINED;
+    const bool undefined = kind.flags & LB_VALUE_UNDEFINED;
     if (!lb_map_set(&storage->map, storage->bytes, &seen->layout, width_of(seen->dtype),
                     undefined ? LB_BYTES_UNDEFINED : LB_BYTES_DEFINED))
         return no_memory(err);
     if (undefined) lb_left_note_fresh(storage);
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
-    LB_TRY(add_row(recorder, storage, window, seen, flags, source, err));
+    LB_TRY(add_row(recorder, storage, window, seen, kind.flags, kind.source, err));
     *row = window->row;
-    if (!deferred) return lb_contents_later(recorder, at, storage, window, seen, err);
+    if (!kind.deferred) return lb_contents_later(recorder, at, storage, window, seen, err);
     lb_deferred *list = lb_array_grow(storage->deferred, storage->n_deferred, sizeof list[0]);
     if (!list) return no_memory(err);
     storage->deferred = list;

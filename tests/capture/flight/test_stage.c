@@ -148,12 +148,12 @@ static void shared_bytes_stay_for_the_lowest_level(void **state)
     bool fresh;
     for (int i = 0; i < 3; i++) {
         digest[i] = lb_digest_bytes(bytes[i], 8);
-        assert_int_equal(
-            lb_stage_blob(stage, digest[i], LB_U8, bytes[i], 8, i == 1 ? LB_LEVEL_LAYERS : LB_LEVEL_OPS, &fresh, NULL),
-            LB_OK);
+        const lb_blob_bytes blob = {digest[i], LB_U8, bytes[i], 8};
+        assert_int_equal(lb_stage_blob(stage, &blob, i == 1 ? LB_LEVEL_LAYERS : LB_LEVEL_OPS, &fresh, NULL), LB_OK);
         assert_true(fresh);
     }
-    assert_int_equal(lb_stage_blob(stage, digest[2], LB_U8, bytes[2], 8, LB_LEVEL_LAYERS, &fresh, NULL), LB_OK);
+    const lb_blob_bytes both = {digest[2], LB_U8, bytes[2], 8};
+    assert_int_equal(lb_stage_blob(stage, &both, LB_LEVEL_LAYERS, &fresh, NULL), LB_OK);
     assert_false(fresh);
     assert_int_equal(lb_stage_bytes(stage, LB_LEVEL_LAYERS), 16);
     lb_stage_drop(stage, LB_LEVEL_LAYERS);
