@@ -165,8 +165,8 @@ static bool reduce_part(const trial *t, const lb_order *order, int64_t from, int
     const lb_sum_terms *of = &t->s->of;
     const size_t offset = (size_t)from * (lb_dtype_bits(of->dtype) / 8);
     for (uint32_t k = 0; k < t->n; k++) inputs[k] = (const char *)t->inputs[k] + offset;
-    return lb_collective_reduce(order, of->reduction, t->n, inputs, of->dtype, n, (char *)t->s->result + offset,
-                                NULL) == LB_OK;
+    const lb_rank_terms terms = {inputs, t->n, of->dtype, n};
+    return lb_collective_reduce(order, of->reduction, &terms, (char *)t->s->result + offset, NULL) == LB_OK;
 }
 
 static bool reduce(const trial *t)

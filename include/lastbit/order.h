@@ -109,12 +109,19 @@ LB_API void lb_probe_kernel_release(lb_probe_kernel *kernel);
 enum { LB_PROBE_SECONDS = 60, LB_PROBE_LONGEST = 1000000 };
 LB_API lb_status lb_probe_library(const lb_probe_shape *shape, const char *path, const char *symbol, int seconds,
                                   lb_probe_kernel *kernel, lb_err *err);
-/* A Python callable, "module:function" or "module:function(axis=1)", called in a child process by `interpreter` (NULL: python3)
- * with the package lastbit in `folder`. `arrays`: "numpy", "torch", or NULL: torch for torch's own functions. threads 0: as they
- * are. */
-LB_API lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, const char *folder,
-                                 const char *function, const char *arrays, int threads, lb_probe_kernel *kernel,
-                                 lb_err *err);
+/* A Python callable. */
+typedef struct lb_probe_callable {
+    size_t size;
+    const char *function;    /* "module:function" or "module:function(axis=1)" */
+    const char *interpreter; /* NULL: python3 */
+    const char *folder;      /* with the package lastbit */
+    const char *arrays;      /* "numpy", "torch", or NULL: torch for torch's own functions */
+    int threads;             /* 0: as they are */
+} lb_probe_callable;
+#define LB_PROBE_CALLABLE_INIT {sizeof(lb_probe_callable)}
+/* Called in a child process. */
+LB_API lb_status lb_probe_python(const lb_probe_shape *shape, const lb_probe_callable *callable,
+                                 lb_probe_kernel *kernel, lb_err *err);
 /* This library's own engine under a named order ("" : the one it has by itself). */
 LB_API lb_status lb_probe_schedule(const lb_probe_shape *shape, const char *order, lb_probe_kernel *kernel,
                                    lb_err *err);

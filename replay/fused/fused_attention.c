@@ -200,11 +200,14 @@ static lb_status run(lb_call *call, lb_composite_kind kind, bool twin)
     const uint32_t buffers = w.frame.n_buffers;
     for (int64_t h = 0; h < w.heads && lb_frame_ok(&w.frame); h++) {
         const int64_t g = h / w.groups;
-        if (w.frame.wide)
-            lb_fused_head_f64(&w, h, (const double *)w.q + h * q_step, (const double *)w.k + g * k_step,
-                              (const double *)w.v + g * v_step, (double *)w.y + h * y_step,
-                              w.lse ? (double *)w.lse + h * w.queries : NULL, twin, scale16);
-        else
+        if (w.frame.wide) {
+            const lb_fused_head_numbers numbers = {.q = (const double *)w.q + h * q_step,
+                                                   .k = (const double *)w.k + g * k_step,
+                                                   .v = (const double *)w.v + g * v_step,
+                                                   .y = (double *)w.y + h * y_step,
+                                                   .lse = w.lse ? (double *)w.lse + h * w.queries : NULL};
+            lb_fused_head_f64(&w, h, &numbers, twin, scale16);
+        } else
             lb_fused_head_f32(&w, h, q + h * q_step, k + g * k_step, (const float *)w.v + g * v_step,
                               (float *)w.y + h * y_step, w.lse ? (float *)w.lse + h * w.queries : NULL);
         while (w.frame.n_buffers > buffers) __builtin_free(w.frame.buffers[--w.frame.n_buffers]); /* of the slices */

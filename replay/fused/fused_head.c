@@ -277,9 +277,10 @@ bool lb_fused_head_f32(lb_fused_heads *w, int64_t head, const float *q, const fl
 /* ---- the real function ---------------------------------------------------------------------------------------------------------------- */
 
 /* Twin: sum p |v| (roundings of p + terms of its score and of the weighted scores). */
-void lb_fused_head_f64(lb_fused_heads *w, int64_t head, const double *q, const double *k, const double *v, double *y,
-                       double *lse, bool twin, double scale16)
+void lb_fused_head_f64(lb_fused_heads *w, int64_t head, const lb_fused_head_numbers *numbers, bool twin, double scale16)
 {
+    const double *q = numbers->q, *k = numbers->k, *v = numbers->v;
+    double *y = numbers->y, *lse = numbers->lse;
     double *s = w->wide, *terms = w->wide + w->keys;
     for (int64_t i = 0; i < w->queries; i++) {
         const double *mask = mask_row(w, head, i);

@@ -35,11 +35,17 @@ typedef struct lb_fused_heads {
     double *wide;
 } lb_fused_heads;
 
+/* What one head reads and gives in f64; lse may be NULL. */
+typedef struct lb_fused_head_numbers {
+    const double *q, *k, *v;
+    double *y, *lse;
+} lb_fused_head_numbers;
+
 /* y and, where it is wanted, lse of all queries of a head. False: the frame failed. */
 bool lb_fused_head_f32(lb_fused_heads *heads, int64_t head, const float *q, const float *k, const float *v, float *y,
                        float *lse);
 /* The real function, whatever the kernel; `twin`: its terms, those of scores rounded to 16 bits times `scale16`. */
-void lb_fused_head_f64(lb_fused_heads *heads, int64_t head, const double *q, const double *k, const double *v,
-                       double *y, double *lse, bool twin, double scale16);
+void lb_fused_head_f64(lb_fused_heads *heads, int64_t head, const lb_fused_head_numbers *numbers, bool twin,
+                       double scale16);
 
 #endif

@@ -211,13 +211,21 @@ int64_t *lb_frame_output_view_integers(lb_frame *frame, const lb_tensor *target,
     return output(frame, target, LB_I64, elements);
 }
 
+/* Where `n` elements go in a tensor's memory, `stride` apart. */
+typedef struct run {
+    int64_t offset, stride, n;
+} run;
+
 /* Elements done..done+n of the result; stochastic rounding numbers its draws by element. */
-static void store_run(const lb_frame *frame, const lb_tensor *target, int64_t offset, int64_t stride, const char *src,
-                      lb_dtype type, int64_t n, int64_t done)
+static void store_run(const lb_frame *frame, const struct lb_frame_output_row *row, run to, int64_t done)
 {
+    const lb_tensor *target = row->target;
+    const lb_dtype type = row->type;
+    const int64_t stride = to.stride, n = to.n;
+    const char *src = (const char *)row->data + done * (int64_t)lb_dtype_bits(type) / 8;
     lb_cast moved, *cast = frame->call->method.cast;
     if (cast) moved = *cast, moved.counter += (uint64_t)done, cast = &moved;
-    char *dst = (char *)target->data + offset * (int64_t)lb_dtype_bits(target->dtype) / 8;
+    char *dst = (char *)target->data + to.offset * (int64_t)lb_dtype_bits(target->dtype) / 8;
     if (type == LB_F32 && stride == 1)
         lb_store_f32(target->dtype, dst, (const float *)src, (size_t)n, cast);
     else if (type == LB_F32)
@@ -233,7 +241,7 @@ static void store_run(const lb_frame *frame, const lb_tensor *target, int64_t of
 static void store(const lb_frame *frame, const struct lb_frame_output_row *row)
 {
     const lb_tensor *target = row->target;
-    int64_t size = (int64_t)lb_dtype_bits(row->type) / 8, done = 0;
+    int64_t done = 0;
     if (target->dtype == row->type && lb_dtype_bits(target->dtype) >= 8) {
         (void)lb_tensor_scatter(target, row->data, NULL);
         return;
@@ -241,13 +249,11 @@ static void store(const lb_frame *frame, const struct lb_frame_output_row *row)
     int64_t n = lb_tensor_numel(target), step = LB_PARALLEL_ELEMENTS / 4;
     if (lb_layout_is_contiguous(&target->layout) && n > LB_PARALLEL_ELEMENTS) {
 #pragma omp parallel for
-        for (int64_t i = 0; i < n; i += step)
-            store_run(frame, target, i, 1, (const char *)row->data + i * size, row->type, n - i < step ? n - i : step,
-                      i);
+        for (int64_t i = 0; i < n; i += step) store_run(frame, row, (run){i, 1, n - i < step ? n - i : step}, i);
         return;
     }
     for (lb_rows r = lb_rows_of(&target->layout); lb_rows_next(&r); done += r.count)
-        store_run(frame, target, r.offset, r.stride, (const char *)row->data + done * size, row->type, r.count, done);
+        store_run(frame, row, (run){r.offset, r.stride, r.count}, done);
 }
 
 lb_status lb_frame_end(lb_frame *frame)

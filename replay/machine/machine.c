@@ -351,7 +351,7 @@ static lb_status stand_in_judged(lb_machine *machine, const lb_op *op)
     uint32_t n_args;
     LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
     if (inputs.missing) return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
-    LB_TRY(lb_operands_build(machine, op, LB_FORM_PLAIN, &row, &none, false, &args, &n_args));
+    LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_PLAIN, &none, false}, &args, &n_args));
     if (!inputs.exact && !recorded_args(machine, op, args, n_args))
         return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
     const lb_status status = lb_event_stand_in_judged(machine, op, args, n_args);
@@ -385,7 +385,8 @@ static bool is_for_backend(const lb_machine *machine, const lb_op *op, const lb_
 /* The operands as the row's kernel takes them: what the bound is computed from. */
 static lb_status take_units(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared, lb_execution *e)
 {
-    LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e->outputs, true, &e->args, &e->n_args));
+    const lb_operand_plan plan = {prepared->row, prepared->form, &e->outputs, true};
+    LB_TRY(lb_operands_build(machine, op, &plan, &e->args, &e->n_args));
     e->units = lb_operands_units(e->args, e->n_args, prepared->form);
     e->unit = lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
     e->per_unit = e->units ? e->outputs.n / e->units : 0;
@@ -406,7 +407,7 @@ static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const 
     LB_TRY(lb_outputs_list(machine, op, form, &e.outputs));
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
     if (prepared->row) LB_TRY(take_units(machine, op, prepared, &e));
-    LB_TRY(lb_operands_build(machine, op, LB_FORM_MUTATES, &row, &e.outputs, true, &args, &n_args));
+    LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_MUTATES, &e.outputs, true}, &args, &n_args));
     if (!prepared->row) e.args = args, e.n_args = n_args;
     lb_err local = LB_ERR_INIT;
     lb_status status =
@@ -469,7 +470,8 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     LB_TRY(lb_outputs_open(machine, op, &e.outputs));
     if (draws_from_recording(prepared)) LB_TRY(lb_rebase_outputs(machine, op));
     if (draws_from_recording(prepared) && machine->is_shadow) LB_TRY(lb_rebase_decisions(machine, op));
-    LB_TRY(lb_operands_build(machine, op, prepared->form, prepared->row, &e.outputs, watch, &e.args, &e.n_args));
+    const lb_operand_plan plan = {prepared->row, prepared->form, &e.outputs, watch};
+    LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
     LB_TRY(lb_round_operands(machine, op, &e));
     lb_err local = LB_ERR_INIT;
     lb_status status = prepared->row->kernel && !e.outputs.ready ? call_units(machine, prepared, &e, &local) : LB_OK;
@@ -547,7 +549,8 @@ static lb_status compute_pseudo(lb_machine *machine, const lb_op *op, const lb_p
     if (prepared->action == LB_ACT_ZERO || prepared->action == LB_ACT_STATE) {
         LB_TRY(fill_zero(machine, &e.outputs));
     } else {
-        LB_TRY(lb_operands_build(machine, op, LB_FORM_PLAIN, &row, &e.outputs, false, &e.args, &e.n_args));
+        const lb_operand_plan plan = {&row, LB_FORM_PLAIN, &e.outputs, false};
+        LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
         if (prepared->row) e.n_args = 1; /* a reshape: its size argument is no dtype */
         LB_TRY(round_into(machine, e.args, e.n_args, &e.outputs.tensors[0]));
     }

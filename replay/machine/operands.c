@@ -351,12 +351,12 @@ uint32_t lb_operands_without_out(const lb_program *program, const lb_op *op)
     return n;
 }
 
-lb_status lb_operands_build(lb_machine *machine, const lb_op *op, lb_op_form form, const lb_op_row *row,
-                            const lb_outputs *outputs, bool keep_inputs, lb_operand **args, uint32_t *n_args)
+lb_status lb_operands_build(lb_machine *machine, const lb_op *op, const lb_operand_plan *plan, lb_operand **args,
+                            uint32_t *n_args)
 {
     const lb_program *program = machine->prepared->program;
-    builder b = {machine, row, form, outputs, keep_inputs};
-    *n_args = form == LB_FORM_OUT ? lb_operands_without_out(program, op) : op->args;
+    builder b = {machine, plan->row, plan->form, plan->outputs, plan->keep_inputs};
+    *n_args = plan->form == LB_FORM_OUT ? lb_operands_without_out(program, op) : op->args;
     *args = lb_machine_take(machine, (*n_args + 1) * sizeof **args);
     if (!*args) return LB_ERR_NOMEM;
     for (uint32_t i = 0; i < *n_args; i++) LB_TRY(build_one(&b, &lb_op_args(program, op)[i], i, &(*args)[i]));

@@ -33,10 +33,17 @@ void lb_outputs_settle(lb_machine *machine, lb_outputs *outputs, uint64_t first_
  * their parts. */
 lb_dtype lb_choice_dtype(const lb_choice *choice, lb_dtype dtype);
 
-/* All args of an op as operands (`out` args left out). `keep_inputs`: copy every input that shares memory with a result,
- * so that inputs survive the op. */
-lb_status lb_operands_build(lb_machine *machine, const lb_op *op, lb_op_form form, const lb_op_row *row,
-                            const lb_outputs *outputs, bool keep_inputs, lb_operand **args, uint32_t *n_args);
+/* By which row and form an op is run, and into what. */
+typedef struct lb_operand_plan {
+    const lb_op_row *row;
+    lb_op_form form;
+    const lb_outputs *outputs;
+    bool keep_inputs; /* every input that shares memory with a result is copied, so that inputs survive the op */
+} lb_operand_plan;
+
+/* All args of an op as operands (`out` args left out). */
+lb_status lb_operands_build(lb_machine *machine, const lb_op *op, const lb_operand_plan *plan, lb_operand **args,
+                            uint32_t *n_args);
 /* One input by itself, by the same rules. */
 lb_status lb_operands_tensor(lb_machine *machine, uint32_t value, const lb_outputs *outputs, lb_tensor *tensor);
 /* Number of args of an op in `out` form without its trailing out args. */

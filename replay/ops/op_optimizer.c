@@ -217,10 +217,18 @@ static lb_status skip_step(lb_call *call, const lb_operand *lists, uint32_t n_li
     return LB_OK;
 }
 
-/* Runs `op` for tensor `t` of the lists; `scalars` follow the tensors in the pattern. */
-static lb_status run_element(lb_call *call, const lb_pointwise *op, fused_runner run, uint32_t n_lists, uint32_t t,
-                             const lb_operand *scalars, uint32_t n_scalars, bool grads_change)
+/* What a fused optimizer runs for each tensor of its lists; `scalars` follow the tensors in the pattern. */
+typedef struct fused_step {
+    const lb_pointwise *op;
+    fused_runner run;
+    uint32_t n_lists, n_scalars;
+    const lb_operand *scalars;
+    bool grads_change;
+} fused_step;
+
+static lb_status run_element(lb_call *call, const fused_step *s, uint32_t t)
 {
+    const uint32_t n_lists = s->n_lists;
     lb_operand args[LB_LANES_INPUTS + LB_LANES_SCALARS];
     lb_tensor results[LB_LANES_OUTPUTS];
     memset(results, 0, sizeof results);
@@ -235,14 +243,14 @@ static lb_status run_element(lb_call *call, const lb_pointwise *op, fused_runner
             results[k] = call->results[first + t];
         first += length(list);
     }
-    if (!grads_change && results[1].data == args[1].tensor.data) results[1].data = NULL; /* written back as it was */
-    memcpy(args + n_lists, scalars, n_scalars * sizeof *scalars);
+    if (!s->grads_change && results[1].data == args[1].tensor.data) results[1].data = NULL; /* written back as it was */
+    memcpy(args + n_lists, s->scalars, s->n_scalars * sizeof *s->scalars);
     lb_call inner = *call;
     inner.args = args;
-    inner.n_args = n_lists + n_scalars;
+    inner.n_args = n_lists + s->n_scalars;
     inner.results = results;
     inner.n_results = n_lists;
-    return run(&inner, op);
+    return s->run(&inner, s->op);
 }
 
 /* _fused_adam_(self grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps lr beta1 beta2 weight_decay eps amsgrad maximize grad_scale found_inf) */
@@ -270,7 +278,7 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
         s[GRAD_SCALE] = number_operand(scaled ? number(&a[13]) : 1);
         if (!scaled) s[GRAD_SCALE].tag = LB_OPERAND_NONE;
         s[DECAY_FACTOR] = number_operand(decoupled && decay != 0 ? 1 - lr * decay : 1);
-        LB_TRY(run_element(call, op, run, 5, t, s, 11, scaled));
+        LB_TRY(run_element(call, &(fused_step){op, run, 5, 11, s, scaled}, t));
     }
     return LB_OK;
 }
@@ -296,7 +304,8 @@ static lb_status fused_sgd(lb_call *call, const lb_pointwise *op, fused_runner r
     s[SGD_FIRST] = number_operand(a[9].i != 0);
     s[SGD_SCALE] = number_operand(scaled ? number(&a[10]) : 1);
     if (!scaled) s[SGD_SCALE].tag = LB_OPERAND_NONE;
-    for (uint32_t t = 0; t < length(&a[0]); t++) LB_TRY(run_element(call, op, run, 3, t, s, 8, scaled));
+    const fused_step each = {op, run, 3, 8, s, scaled};
+    for (uint32_t t = 0; t < length(&a[0]); t++) LB_TRY(run_element(call, &each, t));
     return LB_OK;
 }
 

@@ -15,7 +15,7 @@ typedef enum action { ASSIGN, ADD, MULTIPLY, MAXIMUM, MINIMUM } action;
 /* A result as reals (or i64) that starts as self; `twin`: as |self|. */
 typedef struct target {
     lb_frame frame;
-    bool integer;
+    bool integer, twin;
     void *y;
     int64_t n;
     lb_dtype dtype;
@@ -24,6 +24,7 @@ typedef struct target {
 static bool target_begin(target *t, lb_call *call, const lb_tensor *self, bool twin)
 {
     t->frame = lb_frame_begin(call);
+    t->twin = twin;
     t->integer = lb_dtype_is_integer(call->results[0].dtype);
     t->n = lb_tensor_numel(self);
     t->dtype = call->results[0].dtype;
@@ -36,9 +37,9 @@ static bool target_begin(target *t, lb_call *call, const lb_tensor *self, bool t
     return lb_frame_ok(&t->frame);
 }
 
-static lb_status target_end(target *t, bool twin)
+static lb_status target_end(target *t)
 {
-    if (twin && lb_frame_ok(&t->frame)) {
+    if (t->twin && lb_frame_ok(&t->frame)) {
         double scale = lb_twin_scale(t->frame.call, 0);
         for (int64_t i = 0; i < t->n; i++) ((double *)t->y)[i] *= scale;
     }
@@ -74,7 +75,7 @@ static double combine_real(action how, double y, double x)
 }
 
 /* y[i .. i+n) = how(y, x[j .. j+n) * alpha); f32 products and sums of f32 are exact in f64 before their own rounding. */
-static void combine(target *t, action how, int64_t i, const void *x, int64_t j, int64_t n, double alpha, bool twin)
+static void combine(target *t, action how, int64_t i, const void *x, int64_t j, int64_t n, double alpha)
 {
     if (t->integer) {
         for (int64_t k = 0; k < n; k++)
@@ -84,7 +85,8 @@ static void combine(target *t, action how, int64_t i, const void *x, int64_t j, 
     if (t->frame.wide) {
         double *y = (double *)t->y + i;
         const double *from = (const double *)x + j;
-        for (int64_t k = 0; k < n; k++) y[k] = combine_real(how, y[k], twin ? fabs(from[k] * alpha) : from[k] * alpha);
+        for (int64_t k = 0; k < n; k++)
+            y[k] = combine_real(how, y[k], t->twin ? fabs(from[k] * alpha) : from[k] * alpha);
     } else {
         float *y = (float *)t->y + i;
         const float *from = (const float *)x + j, a = (float)alpha;
@@ -95,7 +97,7 @@ static void combine(target *t, action how, int64_t i, const void *x, int64_t j, 
         else
             for (int64_t k = 0; k < n; k++) y[k] = (float)combine_real(how, y[k], from[k]);
     }
-    if (how != ASSIGN && !twin) {
+    if (how != ASSIGN && !t->twin) {
         size_t size = t->frame.wide ? 8 : 4;
         lb_frame_round(&t->frame, (char *)t->y + (size_t)i * size, n, t->dtype);
     }
@@ -136,13 +138,13 @@ static lb_status index_put_run(lb_call *call, bool twin)
         for (int64_t b = 0; b < p.n_at; b++) {
             int64_t to = p.before[a] + p.at[b];
             if (p.run) {
-                combine(&t, how, to, x, i, p.n_after, 1, twin);
+                combine(&t, how, to, x, i, p.n_after, 1);
                 i += p.n_after;
             } else {
-                for (int64_t c = 0; c < p.n_after; c++) combine(&t, how, to + p.after[c], x, i++, 1, 1, twin);
+                for (int64_t c = 0; c < p.n_after; c++) combine(&t, how, to + p.after[c], x, i++, 1, 1);
             }
         }
-    return target_end(&t, twin);
+    return target_end(&t);
 }
 
 LB_WITH_TWIN(index_put, index_put_run(call, twin))
@@ -179,9 +181,9 @@ static lb_status write_slices(lb_call *call, const lb_tensor *source, action how
         if (!wrap(&t, &at, a.size)) break;
         for (int64_t o = 0; o < a.outer; o++)
             combine(&t, how, (o * a.size + at) * a.inner, fill ? fill : x, fill ? 0 : (o * n + k) * a.inner, a.inner,
-                    alpha, twin);
+                    alpha);
     }
-    return target_end(&t, twin);
+    return target_end(&t);
 }
 
 LB_WITH_TWIN(index_add, write_slices(call, lb_call_tensor(call, 3), ADD, lb_call_float(call, 4, 1), 0, twin))
@@ -202,7 +204,7 @@ static lb_status embedding_backward(lb_call *call, bool twin)
     const lb_tensor *grad = lb_call_tensor(call, 0), *index_tensor = lb_call_tensor(call, 1);
     int64_t rows = lb_call_int(call, 2, 0), padding = lb_call_int(call, 3, -1), n = lb_tensor_numel(index_tensor);
     bool by_frequency = lb_call_int(call, 4, 0);
-    target t = {.frame = lb_frame_begin(call), .dtype = call->results[0].dtype};
+    target t = {.frame = lb_frame_begin(call), .twin = twin, .dtype = call->results[0].dtype};
     const int64_t *index = lb_frame_integers(&t.frame, index_tensor);
     const void *g = lb_frame_tensor(&t.frame, grad);
     t.n = lb_tensor_numel(&call->results[0]);
@@ -220,9 +222,9 @@ static lb_status embedding_backward(lb_call *call, bool twin)
     for (int64_t i = 0; lb_frame_ok(&t.frame) && i < n; i++) {
         int64_t at = index[i];
         if (at == padding || !wrap(&t, &at, rows)) continue;
-        combine(&t, ADD, at * width, g, i * width, width, count ? 1.0 / (double)count[at] : 1, twin);
+        combine(&t, ADD, at * width, g, i * width, width, count ? 1.0 / (double)count[at] : 1);
     }
-    return target_end(&t, twin);
+    return target_end(&t);
 }
 
 LB_WITH_TWIN(embedding_dense_backward, embedding_backward(call, twin))
@@ -251,7 +253,7 @@ static void scatter_element(target *t, const scattering *s, int64_t to, const vo
         from = 0;
     }
     if (first && twin) ((double *)t->y)[to] = s->how == MULTIPLY;
-    combine(t, first && !twin ? ASSIGN : s->how, to, src, from, 1, 1, twin);
+    combine(t, first && !twin ? ASSIGN : s->how, to, src, from, 1, 1);
     if (hits) hits[to]++;
 }
 
@@ -299,7 +301,7 @@ static lb_status scatter_run(lb_call *call, scattering s, bool twin)
         scatter_element(&t, &s, to, x, from, hits, twin);
     }
     if (s.mean && lb_frame_ok(&t.frame)) divide_by_hits(&t, &s, hits);
-    return target_end(&t, twin);
+    return target_end(&t);
 }
 
 static bool action_of(const char *name, scattering *s)
@@ -387,9 +389,9 @@ static lb_status put_run(lb_call *call, bool twin)
     for (int64_t i = 0, n = lb_tensor_numel(index_tensor); lb_frame_ok(&t.frame) && i < n; i++) {
         int64_t at = index[i];
         if (!wrap(&t, &at, t.n)) break;
-        combine(&t, lb_call_int(call, 3, 0) ? ADD : ASSIGN, at, x, i, 1, 1, twin);
+        combine(&t, lb_call_int(call, 3, 0) ? ADD : ASSIGN, at, x, i, 1, 1);
     }
-    return target_end(&t, twin);
+    return target_end(&t);
 }
 
 LB_WITH_TWIN(put, put_run(call, twin))
@@ -397,7 +399,7 @@ LB_WITH_TWIN(put, put_run(call, twin))
 static lb_status bincount_run(lb_call *call, bool twin)
 {
     const lb_tensor *self = lb_call_tensor(call, 0), *weights = lb_call_tensor(call, 1);
-    target t = {.frame = lb_frame_begin(call), .dtype = LB_NO_DTYPE};
+    target t = {.frame = lb_frame_begin(call), .twin = twin, .dtype = LB_NO_DTYPE};
     t.integer = lb_dtype_is_integer(call->results[0].dtype);
     t.n = lb_tensor_numel(&call->results[0]);
     const int64_t *x = lb_frame_integers(&t.frame, self);
@@ -409,9 +411,9 @@ static lb_status bincount_run(lb_call *call, bool twin)
         if (x[i] < 0 || x[i] >= t.n)
             lb_frame_fail(&t.frame, LB_ERR_INVALID, "a recorded result has another number of elements");
         else
-            combine(&t, ADD, x[i], w ? w : (const void *)&one, w ? i : 0, 1, 1, twin);
+            combine(&t, ADD, x[i], w ? w : (const void *)&one, w ? i : 0, 1, 1);
     }
-    return target_end(&t, twin);
+    return target_end(&t);
 }
 
 LB_WITH_TWIN(bincount, bincount_run(call, twin))

@@ -401,17 +401,20 @@ static lb_dtype arithmetic_dtype(lb_dtype dtype, int64_t *count)
     return lb_dtype_part(dtype);
 }
 
-lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, uint32_t n, const void *const *inputs,
-                               lb_dtype dtype, int64_t count, void *out, lb_err *err)
+lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, const lb_rank_terms *terms, void *out,
+                               lb_err *err)
 {
+    const uint32_t n = terms->n;
+    const lb_dtype dtype = terms->dtype;
     bool bits = reduction >= LB_REDUCE_BAND, complex = lb_dtype_is_complex(dtype);
     if ((bits && !lb_dtype_is_integer(dtype)) || (complex && reduction != LB_REDUCE_SUM) || lb_dtype_bits(dtype) % 8)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "a reduction over ranks that %s doesn't have", lb_dtype_name(dtype));
     lb_pieces pieces;
     /* Pieces count whole complex numbers; the arithmetic then runs over their parts. */
-    LB_TRY(lb_order_pieces(order, n, count, lb_dtype_bits(dtype) / 8, &pieces, err));
+    LB_TRY(lb_order_pieces(order, n, terms->count, lb_dtype_bits(dtype) / 8, &pieces, err));
     int64_t parts = 1;
-    reduction_run r = {.n = n, .inputs = inputs, .dtype = arithmetic_dtype(dtype, &parts), .out = out, .scale = 1};
+    reduction_run r = {
+        .n = n, .inputs = terms->inputs, .dtype = arithmetic_dtype(dtype, &parts), .out = out, .scale = 1};
     bool wide = order->kind == LB_ORDER_WIDE || order->kind == LB_ORDER_ROTATED, integer = lb_dtype_is_integer(r.dtype);
     bool f64 = r.dtype == LB_F64 || (wide && r.dtype == LB_F32);
     r.fold = (folder){reduction, r.dtype, wide || r.dtype == LB_F32 || r.dtype == LB_F64 ? LB_NO_DTYPE : r.dtype};

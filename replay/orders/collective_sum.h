@@ -82,9 +82,17 @@ lb_status lb_order_pieces(const lb_order *order, uint32_t n, int64_t count, size
                           lb_err *err);
 void lb_pieces_release(lb_pieces *pieces);
 
-/* out[i] = the reduction of inputs[0][i] … inputs[n-1][i], dense arrays of `count` elements of `dtype`. `out` may be one of
+/* What n ranks bring: dense arrays of `count` elements of `dtype`. */
+typedef struct lb_rank_terms {
+    const void *const *inputs;
+    uint32_t n;
+    lb_dtype dtype;
+    int64_t count;
+} lb_rank_terms;
+
+/* out[i] = the reduction of inputs[0][i] … inputs[n-1][i]. `out` may be one of
  * the inputs. Integers wrap; NaNs win in min and max. LB_ERR_UNSUPPORTED for a reduction that the dtype doesn't have. */
-lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, uint32_t n, const void *const *inputs,
-                               lb_dtype dtype, int64_t count, void *out, lb_err *err);
+lb_status lb_collective_reduce(const lb_order *order, lb_reduction reduction, const lb_rank_terms *terms, void *out,
+                               lb_err *err);
 
 #endif

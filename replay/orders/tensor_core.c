@@ -75,17 +75,24 @@ static int exponent_of(float x, int least)
     return !isfinite(x) ? 128 : e - 1 < least ? least : e - 1;
 }
 
-/* `depth` elements, `step` apart, to value[p * stride], exponent[p * stride]. */
-static void split(const lb_matrix *x, ptrdiff_t at, ptrdiff_t step, size_t depth, lb_dtype input, float *scratch,
-                  double *value, int32_t *exponent, size_t stride)
+/* Value and exponent of elements, `stride` apart. */
+typedef struct halves {
+    double *value;
+    int32_t *exponent;
+    size_t stride;
+} halves;
+
+/* `depth` elements (DEPTH at most), `step` apart. */
+static void split(const lb_matrix *x, ptrdiff_t at, ptrdiff_t step, size_t depth, lb_dtype input, halves out)
 {
+    float scratch[DEPTH];
     const int least = least_exponent(input);
     lb_load_f32_strided(scratch, x->dtype, (const char *)x->data + at * (ptrdiff_t)(lb_dtype_bits(x->dtype) / 8), step,
                         depth);
     if (input == LB_F32) lb_round_to_tf32(scratch, depth, LB_RZ);
     for (size_t p = 0; p < depth; p++) {
-        value[p * stride] = scratch[p];
-        exponent[p * stride] = exponent_of(scratch[p], least);
+        out.value[p * out.stride] = scratch[p];
+        out.exponent[p * out.stride] = exponent_of(scratch[p], least);
     }
 }
 
@@ -218,16 +225,17 @@ LB_INLINE void end_sums(float *acc, const int32_t *top, int fraction, int output
 
 /* ---- chains ------------------------------------------------------------------------------------------------------ */
 
-/* acc[r][j] = the chain of `depth` terms from acc[r][j] on, one fused sum after the other. Rows are interleaved: the sums of
+/* acc[r][j] = the chain of all terms from acc[r][j] on, one fused sum after the other. Rows are interleaved: the sums of
  * a chain wait for each other, those of different rows do not. Row r of A starts at a + r * DEPTH. */
 #define CHAINS(TARGET, ISA)                                                                                            \
-    TARGET static void chains_##ISA(const lb_tensor_core *core, float acc[][WIDTH], size_t rows, size_t depth,         \
-                                    const double *a, const int32_t *ea, const double *b, const int32_t *eb)            \
+    TARGET static void chains_##ISA(const lb_tensor_core *core, float acc[][WIDTH], size_t rows, const group *all)     \
     {                                                                                                                  \
+        const size_t depth = (size_t)all->terms;                                                                       \
         for (size_t p = 0; p < depth; p += (size_t)core->terms)                                                        \
             for (size_t r = 0; r < rows; r++) {                                                                        \
                 const int terms = depth - p < (size_t)core->terms ? (int)(depth - p) : core->terms;                    \
-                const group g = {terms, a + r * DEPTH + p, b + p * WIDTH, ea + r * DEPTH + p, eb + p * WIDTH};         \
+                const group g = {terms, all->a + r * DEPTH + p, all->b + p * WIDTH, all->ea + r * DEPTH + p,           \
+                                 all->eb + p * WIDTH};                                                                 \
                 int32_t top[WIDTH];                                                                                    \
                 double scale[WIDTH], sum[WIDTH];                                                                       \
                 own_exponents(acc[r], core->floor, top);                                                               \
@@ -244,17 +252,16 @@ CHAINS(LB_TARGET_AVX2, avx2)
 CHAINS(LB_TARGET_AVX512, avx512)
 #endif
 
-static void chains(const lb_tensor_core *core, float acc[][WIDTH], size_t rows, size_t depth, const double *a,
-                   const int32_t *ea, const double *b, const int32_t *eb)
+static void chains(const lb_tensor_core *core, float acc[][WIDTH], size_t rows, const group *all)
 {
 #if LB_HAVE_X86
     if (lb_processor_isa() == LB_ISA_AVX512)
-        chains_avx512(core, acc, rows, depth, a, ea, b, eb);
+        chains_avx512(core, acc, rows, all);
     else if (lb_processor_isa() == LB_ISA_AVX2)
-        chains_avx2(core, acc, rows, depth, a, ea, b, eb);
+        chains_avx2(core, acc, rows, all);
     else
 #endif
-        chains_scalar(core, acc, rows, depth, a, ea, b, eb);
+        chains_scalar(core, acc, rows, all);
 }
 
 typedef struct product {
@@ -271,19 +278,19 @@ static void panel(const product *s, size_t j, size_t p, size_t depth, bool fresh
 {
     double b[DEPTH * WIDTH];
     int32_t eb[DEPTH * WIDTH];
-    float scratch[DEPTH], acc[ROWS][WIDTH];
+    float acc[ROWS][WIDTH];
     const size_t width = s->n - j < WIDTH ? s->n - j : WIDTH;
     for (size_t x = 0; x < WIDTH; x++) {
         const size_t column = j + (x < width ? x : 0);
         split(s->b, (ptrdiff_t)p * s->b->row_stride + (ptrdiff_t)column * s->b->col_stride, s->b->row_stride, depth,
-              s->core->input, scratch, b + x, eb + x, WIDTH);
+              s->core->input, (halves){b + x, eb + x, WIDTH});
     }
     for (size_t i = 0; i < s->m; i += ROWS) {
         const size_t rows = s->m - i < ROWS ? s->m - i : ROWS;
         float *c = s->c + i * s->n + j;
         memset(acc, 0, sizeof acc);
         for (size_t r = 0; !fresh && r < rows; r++) memcpy(acc[r], c + r * s->n, width * sizeof *c);
-        chains(s->core, acc, rows, depth, s->value + i * DEPTH, s->exponent + i * DEPTH, b, eb);
+        chains(s->core, acc, rows, &(group){(int)depth, s->value + i * DEPTH, b, s->exponent + i * DEPTH, eb});
         for (size_t r = 0; r < rows; r++) memcpy(c + r * s->n, acc[r], width * sizeof *c);
     }
 }
@@ -294,11 +301,9 @@ static void pass(const product *s, size_t first, size_t last, bool fresh)
     for (size_t p = first; p < last; p += DEPTH) {
         const size_t depth = last - p < DEPTH ? last - p : DEPTH;
 #pragma omp parallel for schedule(static) if (s->m * depth > 65536)
-        for (size_t i = 0; i < s->m; i++) {
-            float scratch[DEPTH];
+        for (size_t i = 0; i < s->m; i++)
             split(s->a, (ptrdiff_t)i * s->a->row_stride + (ptrdiff_t)p * s->a->col_stride, s->a->col_stride, depth,
-                  s->core->input, scratch, s->value + i * DEPTH, s->exponent + i * DEPTH, 1);
-        }
+                  s->core->input, (halves){s->value + i * DEPTH, s->exponent + i * DEPTH, 1});
 #pragma omp parallel for schedule(static) if (s->m * s->n * depth > 65536)
         for (size_t j = 0; j < s->n; j += WIDTH) panel(s, j, p, depth, fresh && p == first);
     }

@@ -114,16 +114,16 @@ static void release(void *context)
     free(p);
 }
 
-lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, const char *folder,
-                          const char *function, const char *arrays, int threads, lb_probe_kernel *kernel, lb_err *err)
+lb_status lb_probe_python(const lb_probe_shape *shape, const lb_probe_callable *callable, lb_probe_kernel *kernel,
+                          lb_err *err)
 {
     *kernel = (lb_probe_kernel){0};
     const lb_dtype d = shape->dtype;
     if (d != LB_F64 && d != LB_F32 && d != LB_BF16 && d != LB_F16)
         return lb_fail(err, LB_ERR_INVALID, "a probe is of terms in f64, f32, bf16 or f16");
     char count[16];
-    snprintf(count, sizeof count, "%d", threads);
-    const char *arguments[16] = {interpreter ? interpreter : "python3",
+    snprintf(count, sizeof count, "%d", callable->threads);
+    const char *arguments[16] = {callable->interpreter ? callable->interpreter : "python3",
                                  "-m",
                                  "lastbit.order_server",
                                  "--form",
@@ -132,15 +132,16 @@ lb_status lb_probe_python(const lb_probe_shape *shape, const char *interpreter, 
                                  lb_dtype_name(d),
                                  "--threads",
                                  count,
-                                 function};
-    if (arrays) arguments[10] = "--arrays", arguments[11] = arrays;
+                                 callable->function};
+    if (callable->arrays) arguments[10] = "--arrays", arguments[11] = callable->arrays;
     python *p = calloc(1, sizeof *p);
     if (p)
         *p = (python){*shape,
                       {.name = "Python", .hint = "; what it said stands above"},
                       malloc((size_t)shape->n * shape->columns * 8 + 1)};
-    lb_status status = p && p->factors ? lb_python_child_start(&p->child, arguments, folder, threads, err)
-                                       : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = p && p->factors
+                           ? lb_python_child_start(&p->child, arguments, callable->folder, callable->threads, err)
+                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = get_answer(p, NULL, 0, err);
     if (status != LB_OK) {
         if (p) release(p);

@@ -51,32 +51,39 @@ static bool find_written(const lb_program *p, const uint8_t *updates, int64_t st
            lb_layout_same_shape(&p->values[out->before].layout, &p->values[out->after].layout);
 }
 
-static void add_written(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks,
-                        const char *name, int64_t storage, written *rows, uint32_t *n)
+/* Which parameters' updates are wanted. */
+typedef struct wanted {
+    const lb_program *in;
+    const uint8_t *updates; /* per op */
+    const lb_selector *selector;
+    const char *blocks;
+} wanted;
+
+static void add_written(const wanted *w, uint32_t name, int64_t storage, written *rows, uint32_t *n)
 {
     for (uint32_t i = 0; i < *n; i++)
         if (rows[i].storage == storage) return;
-    if (lb_selector_scope(selector, in, lb_program_owner(in, name), blocks))
-        *n += find_written(in, updates, storage, &rows[*n]);
+    const uint32_t owner = lb_program_owner(w->in, lb_program_text(w->in, name));
+    if (lb_selector_scope(w->selector, w->in, owner, w->blocks))
+        *n += find_written(w->in, w->updates, storage, &rows[*n]);
 }
 
 /* The parameters of the groups, and what the model calls a parameter where an optimizer without a class steps it. */
 static lb_status collect(const lb_program *in, const uint8_t *updates, const lb_selector *selector, const char *blocks,
                          written **rows, uint32_t *n, lb_err *err)
 {
+    const wanted all = {in, updates, selector, blocks};
     uint32_t sources = 0;
     for (uint32_t i = 0; i < in->n_ops; i++) sources += lb_op_is_source(in, &in->ops[i]);
     *n = 0;
     *rows = malloc((in->n_group_params + sources + 1) * sizeof **rows);
     if (!*rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < in->n_group_params; k++)
-        add_written(in, updates, selector, blocks, lb_program_text(in, in->group_params[k].name),
-                    in->group_params[k].storage, *rows, n);
+        add_written(&all, in->group_params[k].name, in->group_params[k].storage, *rows, n);
     for (uint32_t i = 0; i < in->n_ops; i++) {
         if (!lb_op_is_source(in, &in->ops[i])) continue;
         const lb_value *v = &in->values[lb_op_results(in, &in->ops[i])[0]];
-        if (v->flags & LB_VALUE_PARAMETER)
-            add_written(in, updates, selector, blocks, lb_program_text(in, v->name), v->storage, *rows, n);
+        if (v->flags & LB_VALUE_PARAMETER) add_written(&all, v->name, v->storage, *rows, n);
     }
     return LB_OK;
 }

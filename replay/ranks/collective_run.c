@@ -308,7 +308,7 @@ static lb_status reduce_range(exchange *x, int64_t from, int64_t n, char *out)
         if (!excluded(&x->members[r])) inputs[k++] = x->members[r].stream + (size_t)from * x->size;
     lb_status status = LB_OK;
     if (k)
-        status = lb_collective_reduce(&x->order, x->reduction, k, inputs, x->dtype, n, out, x->err);
+        status = lb_collective_reduce(&x->order, x->reduction, &(lb_rank_terms){inputs, k, x->dtype, n}, out, x->err);
     else
         memset(out, 0, (size_t)n * x->size);
     free(inputs);

@@ -102,10 +102,11 @@ static hand *arithmetic(bool wrong_sum, bool keep_sum)
     hand_record(h, t1, wrong_sum ? (float[]){145, 486, 1092, 1940} : (float[]){122, 486, 1092, 1940}, true);
     hand_source(h, x, LB_SOURCE_PARAMETER);
     hand_source(h, y, LB_SOURCE_BATCH);
-    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(y), hand_int(1)}, 3, &s, 1, NULL, 0);
-    hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(s)}, 2, &t, 1, NULL, 0);
-    hand_op(h, "aten::add_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(t), hand_arg(x), hand_int(1)}, 3, &t1, 1, &t1,
-            1);
+    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(y), hand_int(1)}, 3, (hand_values){&s, 1},
+            (hand_values){0});
+    hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(s)}, 2, (hand_values){&t, 1}, (hand_values){0});
+    hand_op(h, "aten::add_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(t), hand_arg(x), hand_int(1)}, 3,
+            (hand_values){&t1, 1}, (hand_values){&t1, 1});
     return h;
 }
 
@@ -214,10 +215,13 @@ static void windows_of_one_storage_are_one_memory(void **state)
     hand_record(h, x, (float[]){5, 6}, true);
     hand_record(h, out, (float[]){10, 12, 10, 12}, true);
     hand_source(h, x, LB_SOURCE_BATCH);
-    hand_op(h, "aten::empty.memory_format", LB_OP_UNDEFINED, NULL, 0, &empty, 1, NULL, 0);
-    hand_op(h, "aten::copy_", LB_OP_MUTABLE, (lb_arg[]){hand_arg(before_low), hand_arg(x)}, 2, &low, 1, &low, 1);
-    hand_op(h, "aten::copy_", LB_OP_MUTABLE, (lb_arg[]){hand_arg(before_high), hand_arg(x)}, 2, &high, 1, &high, 1);
-    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(whole), hand_arg(whole), hand_int(1)}, 3, &out, 1, NULL, 0);
+    hand_op(h, "aten::empty.memory_format", LB_OP_UNDEFINED, NULL, 0, (hand_values){&empty, 1}, (hand_values){0});
+    hand_op(h, "aten::copy_", LB_OP_MUTABLE, (lb_arg[]){hand_arg(before_low), hand_arg(x)}, 2, (hand_values){&low, 1},
+            (hand_values){&low, 1});
+    hand_op(h, "aten::copy_", LB_OP_MUTABLE, (lb_arg[]){hand_arg(before_high), hand_arg(x)}, 2, (hand_values){&high, 1},
+            (hand_values){&high, 1});
+    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(whole), hand_arg(whole), hand_int(1)}, 3,
+            (hand_values){&out, 1}, (hand_values){0});
     for (int mode = LB_REPLAY_ISOLATED; mode <= LB_REPLAY_CHAINED; mode++) {
         fixture f = {.plan = LB_PLAN_INIT};
         f.plan.mode = (lb_replay_mode)mode;
@@ -240,14 +244,15 @@ static void carried_state_is_what_the_chain_computed(void **state)
     hand_record(h[0], p1, (float[]){7, 7}, true); /* the recording disagrees with what replay computes */
     hand_source(h[0], p0, LB_SOURCE_PARAMETER);
     hand_source(h[0], g, LB_SOURCE_BATCH);
-    hand_op(h[0], "aten::sub_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(p0), hand_arg(g), hand_int(1)}, 3, &p1, 1,
-            &p1, 1);
+    hand_op(h[0], "aten::sub_.Tensor", LB_OP_MUTABLE, (lb_arg[]){hand_arg(p0), hand_arg(g), hand_int(1)}, 3,
+            (hand_values){&p1, 1}, (hand_values){&p1, 1});
     h[1]->program->step = 1;
     uint32_t q = hand_value(h[1], 1, 1, LB_F32, 0, 2), r = hand_value(h[1], 3, 0, LB_F32, 0, 2);
     hand_record(h[1], q, (float[]){7, 7}, true);
     hand_record(h[1], r, (float[]){14, 14}, true);
     hand_source(h[1], q, LB_SOURCE_CARRIED);
-    hand_op(h[1], "aten::add.Tensor", 0, (lb_arg[]){hand_arg(q), hand_arg(q), hand_int(1)}, 3, &r, 1, NULL, 0);
+    hand_op(h[1], "aten::add.Tensor", 0, (lb_arg[]){hand_arg(q), hand_arg(q), hand_int(1)}, 3, (hand_values){&r, 1},
+            (hand_values){0});
     fixture f = {.plan = LB_PLAN_INIT};
     f.plan.mode = LB_REPLAY_CHAINED;
     replay(&f, h, 2);
@@ -275,11 +280,11 @@ static void a_region_keeps_values_wide_inside_and_rounds_them_at_its_border(void
     hand_record(h, e, (float[]){256}, true);
     hand_source(h, a, LB_SOURCE_BATCH);
     hand_source(h, b, LB_SOURCE_BATCH);
-    uint32_t add =
-        hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(a), hand_arg(b), hand_int(1)}, 3, &s, 1, NULL, 0);
-    uint32_t sub =
-        hand_op(h, "aten::sub.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(a), hand_int(1)}, 3, &d, 1, NULL, 0);
-    hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(b)}, 2, &e, 1, NULL, 0);
+    uint32_t add = hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(a), hand_arg(b), hand_int(1)}, 3,
+                           (hand_values){&s, 1}, (hand_values){0});
+    uint32_t sub = hand_op(h, "aten::sub.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(a), hand_int(1)}, 3,
+                           (hand_values){&d, 1}, (hand_values){0});
+    hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(b)}, 2, (hand_values){&e, 1}, (hand_values){0});
     fixture f = {.plan = LB_PLAN_INIT, .choose = true};
     f.plan.mode = LB_REPLAY_CHAINED;
     f.choices[1] = (lb_choice){.region = LB_F32, .widen_only = true, .swapped = true};
@@ -309,9 +314,12 @@ static void a_changed_index_ends_the_chain_and_a_changed_float_marks_it(void **s
         hand_record(h, s, (float[]){5}, true); /* 2 + 2 was recorded as 5 */
         hand_record(h, t, (float[]){4}, true);
         hand_source(h, x, LB_SOURCE_BATCH);
-        hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x), hand_int(1)}, 3, &s, 1, NULL, 0);
-        hand_op(h, "aten::_local_scalar_dense", LB_OP_DECISION, (lb_arg[]){hand_arg(s)}, 1, NULL, 0, NULL, 0);
-        hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x)}, 2, &t, 1, NULL, 0);
+        hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x), hand_int(1)}, 3, (hand_values){&s, 1},
+                (hand_values){0});
+        hand_op(h, "aten::_local_scalar_dense", LB_OP_DECISION, (lb_arg[]){hand_arg(s)}, 1, (hand_values){0},
+                (hand_values){0});
+        hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x)}, 2, (hand_values){&t, 1},
+                (hand_values){0});
         fixture f = {.plan = LB_PLAN_INIT};
         f.plan.mode = LB_REPLAY_CHAINED;
         replay(&f, &h, 1);
@@ -336,8 +344,9 @@ static void an_unknown_op_stands_in_and_is_counted(void **state)
     hand_record(h, s, (float[]){9}, true);
     hand_record(h, t, (float[]){18}, true);
     hand_source(h, x, LB_SOURCE_BATCH);
-    hand_op(h, "mine::mystery", LB_OP_COMPOSITE, (lb_arg[]){hand_arg(x)}, 1, &s, 1, NULL, 0);
-    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(s), hand_int(1)}, 3, &t, 1, NULL, 0);
+    hand_op(h, "mine::mystery", LB_OP_COMPOSITE, (lb_arg[]){hand_arg(x)}, 1, (hand_values){&s, 1}, (hand_values){0});
+    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(s), hand_arg(s), hand_int(1)}, 3, (hand_values){&t, 1},
+            (hand_values){0});
     fixture f = {.plan = LB_PLAN_INIT};
     f.plan.mode = LB_REPLAY_CHAINED;
     replay(&f, &h, 1);
@@ -389,8 +398,9 @@ static void by_products_are_taken_as_recorded(void **state)
     const lb_arg yes = {.tag = LB_ARG_BOOL, .u.i = 1}, scale = {.tag = LB_ARG_FLOAT, .u.f = 0.25};
     hand_op(h, "aten::_scaled_dot_product_efficient_attention", 0,
             (lb_arg[]){hand_arg(q), hand_arg(q), hand_arg(q), none, yes, zero, no, scale}, 8,
-            (uint32_t[]){y, lse, seed}, 3, NULL, 0);
-    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(seed), hand_int(1), hand_int(1)}, 3, &seed2, 1, NULL, 0);
+            (hand_values){(uint32_t[]){y, lse, seed}, 3}, (hand_values){0});
+    hand_op(h, "aten::add.Tensor", 0, (lb_arg[]){hand_arg(seed), hand_int(1), hand_int(1)}, 3, (hand_values){&seed2, 1},
+            (hand_values){0});
     for (int mode = LB_REPLAY_ISOLATED; mode <= LB_REPLAY_CHAINED; mode++) {
         fixture f = {.plan = LB_PLAN_INIT};
         f.plan.mode = (lb_replay_mode)mode;
@@ -416,7 +426,7 @@ static void the_sign_of_a_zero_is_no_divergence(void **state)
         hand_record(h, z, wrong ? (float[]){0.0f, 1} : (float[]){0.0f, 2}, true);
         hand_source(h, x, LB_SOURCE_PARAMETER);
         hand_source(h, y, LB_SOURCE_PARAMETER);
-        hand_op(h, "aten::maximum", 0, (lb_arg[]){hand_arg(x), hand_arg(y)}, 2, &z, 1, NULL, 0);
+        hand_op(h, "aten::maximum", 0, (lb_arg[]){hand_arg(x), hand_arg(y)}, 2, (hand_values){&z, 1}, (hand_values){0});
         fixture f = {.plan = LB_PLAN_INIT};
         replay(&f, &h, 1);
         assert_float_equal(f.seen.first[0], 0, 0);

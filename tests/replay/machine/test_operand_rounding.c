@@ -123,7 +123,7 @@ static uint32_t product(hand *h, int64_t storage, uint32_t a, uint32_t b)
 {
     const lb_layout *x = &h->program->values[a].layout, *y = &h->program->values[b].layout;
     uint32_t v = matrix(h, storage, LB_F32, x->shape[0], y->shape[1]);
-    hand_op(h, "aten::mm", 0, (lb_arg[]){hand_arg(a), hand_arg(b)}, 2, &v, 1, NULL, 0);
+    hand_op(h, "aten::mm", 0, (lb_arg[]){hand_arg(a), hand_arg(b)}, 2, (hand_values){&v, 1}, (hand_values){0});
     return v;
 }
 
@@ -237,7 +237,7 @@ static hand *layers(void)
     h->program->ops[h->program->n_ops - 1].node = 9;
     uint32_t g = hand_value(h, 6, 0, LB_F32, 0, 9);
     h->program->values[g].layout = lb_layout_contiguous(2, (int64_t[]){3, 3});
-    hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(v), hand_arg(v)}, 2, &g, 1, NULL, 0);
+    hand_op(h, "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(v), hand_arg(v)}, 2, (hand_values){&g, 1}, (hand_values){0});
     h->program->ops[h->program->n_ops - 1].phase = LB_PHASE_BACKWARD;
     product(h, 7, x, g);
     h->program->ops[h->program->n_ops - 1].phase = LB_PHASE_BACKWARD;
@@ -377,8 +377,10 @@ static void every_tensor_draws_its_own_numbers(void **state)
         for (int k = 0; k < 16; k++) numbers[k] = 1.0f + 0x1p-8f + 0x1p-9f * (float)k;
         uint32_t x = source(h[i], 1, 4, 4, numbers, LB_SOURCE_BATCH), y = matrix(h[i], 2, LB_F32, 4, 4),
                  z = matrix(h[i], 3, LB_F32, 4, 4);
-        hand_op(h[i], "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x)}, 2, &y, 1, NULL, 0);
-        hand_op(h[i], "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x)}, 2, &z, 1, NULL, 0);
+        hand_op(h[i], "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x)}, 2, (hand_values){&y, 1},
+                (hand_values){0});
+        hand_op(h[i], "aten::mul.Tensor", 0, (lb_arg[]){hand_arg(x), hand_arg(x)}, 2, (hand_values){&z, 1},
+                (hand_values){0});
     }
     static const char *const swaps[] = {"storage:bf16,round:stochastic:5", "compute:bf16,round:stochastic:5",
                                         "storage:tf32,round:stochastic:5", "storage:e2m1,round:stochastic:5"};

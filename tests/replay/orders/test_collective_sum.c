@@ -18,8 +18,8 @@ static float golden(const char *text, int64_t count, int64_t at)
     }
     lb_order order;
     assert_int_equal(lb_order_parse(text, &order, NULL), LB_OK);
-    assert_int_equal(
-        lb_collective_reduce(&order, LB_REDUCE_SUM, 4, (const void *const *)ranks, LB_BF16, count, out, NULL), LB_OK);
+    const lb_rank_terms terms = {(const void *const *)ranks, 4, LB_BF16, count};
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &terms, out, NULL), LB_OK);
     float result;
     lb_load_f32(&result, LB_BF16, &out[at], 1);
     for (int r = 0; r < 4; r++) free(ranks[r]);
@@ -92,15 +92,19 @@ static void integers_wrap_and_nan_wins_a_maximum(void **state)
     lb_order order = LB_ORDER_INIT;
     int8_t a[2] = {100, -3}, b[2] = {100, 5}, out[2];
     const void *ints[2] = {a, b};
-    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, 2, ints, LB_I8, 2, out, NULL), LB_OK);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &(lb_rank_terms){ints, 2, LB_I8, 2}, out, NULL),
+                     LB_OK);
     assert_int_equal(out[0], -56);
-    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_MAX, 2, ints, LB_I8, 2, out, NULL), LB_OK);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_MAX, &(lb_rank_terms){ints, 2, LB_I8, 2}, out, NULL),
+                     LB_OK);
     assert_int_equal(out[1], 5);
     float x[2] = {1, NAN}, y[2] = {2, 3}, z[2];
     const void *floats[2] = {x, y};
-    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_MAX, 2, floats, LB_F32, 2, z, NULL), LB_OK);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_MAX, &(lb_rank_terms){floats, 2, LB_F32, 2}, z, NULL),
+                     LB_OK);
     assert_true(z[0] == 2 && isnan(z[1]));
-    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_BAND, 2, floats, LB_F32, 2, z, NULL), LB_ERR_UNSUPPORTED);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_BAND, &(lb_rank_terms){floats, 2, LB_F32, 2}, z, NULL),
+                     LB_ERR_UNSUPPORTED);
 }
 
 static void average_multiplies_before_the_sum_as_nccl_does(void **state)
@@ -110,7 +114,8 @@ static void average_multiplies_before_the_sum_as_nccl_does(void **state)
     float x[3][1] = {{1}, {1}, {1}}, out[1];
     const void *inputs[3] = {x[0], x[1], x[2]};
     lb_order_parse("ring", &order, NULL);
-    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, 3, inputs, LB_F32, 1, out, NULL), LB_OK);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, &(lb_rank_terms){inputs, 3, LB_F32, 1}, out, NULL),
+                     LB_OK);
     float third = (float)(1.0 / 3);
     assert_true(out[0] == (third + third) + third);
 }
@@ -122,7 +127,8 @@ static void average_divides_the_sum_as_torch_does_on_gloo(void **state)
     float x[3][1] = {{0.1f}, {0.7f}, {1.3f}}, out[1];
     const void *inputs[3] = {x[0], x[1], x[2]};
     lb_order_parse("gloo", &order, NULL);
-    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, 3, inputs, LB_F32, 1, out, NULL), LB_OK);
+    assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_AVG, &(lb_rank_terms){inputs, 3, LB_F32, 1}, out, NULL),
+                     LB_OK);
     assert_true(out[0] == ((x[2][0] + x[1][0]) + x[0][0]) / 3);
 }
 

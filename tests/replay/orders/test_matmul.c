@@ -80,15 +80,20 @@ static void same_f32(float got, float want)
         assert_memory_equal(&got, &want, sizeof got);
 }
 
+/* A factor's elements, and how they lie (matrix_of). */
+typedef struct factor {
+    lb_dtype dtype;
+    int layout;
+} factor;
+
 /* Checks `samples` outputs (0: all) of one product on every instruction set and with one and two threads. */
-static void check(size_t m, size_t n, size_t k, lb_dtype ta, lb_dtype tb, int la, int lb, const lb_matmul_options *o,
-                  size_t samples)
+static void check(size_t m, size_t n, size_t k, factor fa, factor fb, const lb_matmul_options *o, size_t samples)
 {
     const ptrdiff_t ldc = (ptrdiff_t)n + 3;
     const size_t size = m * (size_t)ldc;
-    void *da = elements(ta, 2 * m * k, 1, k > 20), *db = elements(tb, 2 * k * n, 2, false);
+    void *da = elements(fa.dtype, 2 * m * k, 1, k > 20), *db = elements(fb.dtype, 2 * k * n, 2, false);
     float *c0 = elements(LB_F32, size, 3, false), *first = NULL;
-    const lb_matrix a = matrix_of(da, ta, m, k, la), b = matrix_of(db, tb, k, n, lb);
+    const lb_matrix a = matrix_of(da, fa.dtype, m, k, fa.layout), b = matrix_of(db, fb.dtype, k, n, fb.layout);
     for (int isa = 0; isa < 3; isa++)
         for (int threads = 1; threads <= 2; threads++) {
             float *c = malloc(size * sizeof *c + 1);
@@ -124,15 +129,16 @@ static void every_shape_and_layout_is_the_plain_chain(void **state)
                                       {7, 1, 300}, {40, 17, 1}, {3, 100, 600}, {64, 48, 33}, {13, 7, 513}, {2, 2, 0}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int layouts = 0; layouts < 9; layouts++)
-            check(sizes[s][0], sizes[s][1], sizes[s][2], LB_F32, LB_F32, layouts % 3, layouts / 3, &plain, 40);
+            check(sizes[s][0], sizes[s][1], sizes[s][2], (factor){LB_F32, layouts % 3}, (factor){LB_F32, layouts / 3},
+                  &plain, 40);
 }
 
 static void cache_blocks_and_threads_do_not_show(void **state)
 {
     (void)state;
-    check(530, 40, 270, LB_F32, LB_F32, 0, 0, &plain, 40);
-    check(15, 1100, 260, LB_F32, LB_F32, 0, 1, &plain, 40);
-    check(150, 130, 300, LB_F32, LB_F32, 1, 0, &plain, 40);
+    check(530, 40, 270, (factor){LB_F32, 0}, (factor){LB_F32, 0}, &plain, 40);
+    check(15, 1100, 260, (factor){LB_F32, 0}, (factor){LB_F32, 1}, &plain, 40);
+    check(150, 130, 300, (factor){LB_F32, 1}, (factor){LB_F32, 0}, &plain, 40);
 }
 
 static void operands_of_every_dtype_are_widened(void **state)
@@ -140,9 +146,9 @@ static void operands_of_every_dtype_are_widened(void **state)
     (void)state;
     for (lb_dtype d = 1; d < LB_DTYPE_COUNT; d++) {
         if (lb_dtype_bits(d) < 8) continue;
-        check(20, 37, 50, d, LB_F32, 0, 0, &plain, 30);
-        check(17, 35, 60, LB_BF16, d, 1, 1, &plain, 30);
-        check(5, 1030, 9, LB_F16, d, 2, 0, &plain, 30);
+        check(20, 37, 50, (factor){d, 0}, (factor){LB_F32, 0}, &plain, 30);
+        check(17, 35, 60, (factor){LB_BF16, 1}, (factor){d, 1}, &plain, 30);
+        check(5, 1030, 9, (factor){LB_F16, 2}, (factor){d, 0}, &plain, 30);
     }
 }
 
@@ -171,9 +177,9 @@ static void options_are_those_of_the_definition(void **state)
         {.block = 4000, .add = true},
     };
     for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
-        check(21, 45, 70, LB_F32, LB_F32, 0, 1, variants + v, 50);
-        check(17, 36, v % 3 ? 610 : 1210, LB_F32, LB_BF16, 0, 0, variants + v, 5);
-        check(3, 5, 0, LB_F32, LB_F32, 0, 0, variants + v, 0);
+        check(21, 45, 70, (factor){LB_F32, 0}, (factor){LB_F32, 1}, variants + v, 50);
+        check(17, 36, v % 3 ? 610 : 1210, (factor){LB_F32, 0}, (factor){LB_BF16, 0}, variants + v, 5);
+        check(3, 5, 0, (factor){LB_F32, 0}, (factor){LB_F32, 0}, variants + v, 0);
     }
 }
 

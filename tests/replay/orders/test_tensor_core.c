@@ -18,18 +18,22 @@ static lb_tensor_core unit(const char *arch, lb_dtype input, lb_dtype accumulate
     return core;
 }
 
-/* c + first, then count times a * b, as one row of `width` equal columns. */
-static uint32_t sum_of(const char *arch, lb_dtype input, double c, double first, double a, double b, size_t k,
-                       int64_t promote)
+/* c + first, then terms a * b. */
+typedef struct terms {
+    double c, first, a, b;
+} terms;
+
+/* k terms as one row of equal columns. */
+static uint32_t sum_of(const char *arch, lb_dtype input, terms t, size_t k, int64_t promote)
 {
     enum { COLUMNS = 19 };
     float x[512], y[512][COLUMNS], out[COLUMNS];
     assert_true(k <= 512);
     for (size_t p = 0; p < k; p++) {
-        x[p] = (float)(p || first == 0 ? a : first);
-        for (size_t j = 0; j < COLUMNS; j++) y[p][j] = (float)(p || first == 0 ? b : 1);
+        x[p] = (float)(p || t.first == 0 ? t.a : t.first);
+        for (size_t j = 0; j < COLUMNS; j++) y[p][j] = (float)(p || t.first == 0 ? t.b : 1);
     }
-    for (size_t j = 0; j < COLUMNS; j++) out[j] = (float)c;
+    for (size_t j = 0; j < COLUMNS; j++) out[j] = (float)t.c;
     const lb_tensor_core core = unit(arch, input, LB_NO_DTYPE);
     const lb_matrix ma = {x, LB_F32, (ptrdiff_t)k, 1}, mb = {y, LB_F32, COLUMNS, 1};
     const lb_tensor_core_shape shape = {1, COLUMNS, k, promote, true};
@@ -43,15 +47,15 @@ static uint32_t sum_of(const char *arch, lb_dtype input, double c, double first,
 static void small_terms_beside_one_survive_as_far_as_the_unit_aligns(void **state)
 {
     (void)state;
-    assert_int_equal(sum_of("v100", LB_F16, 1, 0, 0x1p-12, 0x1p-13, 16, 0), 0x3f800000);
-    assert_int_equal(sum_of("a100", LB_F16, 1, 0, 0x1p-12, 0x1p-13, 16, 0), 0x3f800000);
-    assert_int_equal(sum_of("h100", LB_F16, 1, 0, 0x1p-12, 0x1p-13, 16, 0), 0x3f800004);
-    assert_int_equal(sum_of("v100", LB_F16, 1, 0, 0x1p-12, 0x1p-12, 16, 0), 0x3f800000);
-    assert_int_equal(sum_of("a100", LB_F16, 1, 0, 0x1p-12, 0x1p-12, 16, 0), 0x3f800008);
-    assert_int_equal(sum_of("h100", LB_F16, 1, 0, 0x1p-12, 0x1p-12, 16, 0), 0x3f800008);
-    assert_int_equal(sum_of("v100", LB_F16, 0, 1, -0x1p-12, 0x1p-13, 16, 0), 0x3f800000);
-    assert_int_equal(sum_of("a100", LB_F16, 0, 1, -0x1p-12, 0x1p-13, 16, 0), 0x3f800000);
-    assert_int_equal(sum_of("h100", LB_F16, 0, 1, -0x1p-12, 0x1p-13, 16, 0), 0x3f7ffff8);
+    assert_int_equal(sum_of("v100", LB_F16, (terms){1, 0, 0x1p-12, 0x1p-13}, 16, 0), 0x3f800000);
+    assert_int_equal(sum_of("a100", LB_F16, (terms){1, 0, 0x1p-12, 0x1p-13}, 16, 0), 0x3f800000);
+    assert_int_equal(sum_of("h100", LB_F16, (terms){1, 0, 0x1p-12, 0x1p-13}, 16, 0), 0x3f800004);
+    assert_int_equal(sum_of("v100", LB_F16, (terms){1, 0, 0x1p-12, 0x1p-12}, 16, 0), 0x3f800000);
+    assert_int_equal(sum_of("a100", LB_F16, (terms){1, 0, 0x1p-12, 0x1p-12}, 16, 0), 0x3f800008);
+    assert_int_equal(sum_of("h100", LB_F16, (terms){1, 0, 0x1p-12, 0x1p-12}, 16, 0), 0x3f800008);
+    assert_int_equal(sum_of("v100", LB_F16, (terms){0, 1, -0x1p-12, 0x1p-13}, 16, 0), 0x3f800000);
+    assert_int_equal(sum_of("a100", LB_F16, (terms){0, 1, -0x1p-12, 0x1p-13}, 16, 0), 0x3f800000);
+    assert_int_equal(sum_of("h100", LB_F16, (terms){0, 1, -0x1p-12, 0x1p-13}, 16, 0), 0x3f7ffff8);
 }
 
 static void eight_bit_sums_keep_thirteen_bits_on_hopper_and_all_on_blackwell(void **state)
@@ -59,19 +63,20 @@ static void eight_bit_sums_keep_thirteen_bits_on_hopper_and_all_on_blackwell(voi
     (void)state;
     const char *const hopper[] = {"h100-fp8", "h100"};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(sum_of(hopper[i], LB_E4M3FN, 0, 1, 0x1p-7, 0x1p-7, 32, 0), 0x3f800000);
-        assert_int_equal(sum_of(hopper[i], LB_E4M3FN, 0, 1, 0x1p-7, 0x1p-6, 32, 0), 0x3f807c00);
+        assert_int_equal(sum_of(hopper[i], LB_E4M3FN, (terms){0, 1, 0x1p-7, 0x1p-7}, 32, 0), 0x3f800000);
+        assert_int_equal(sum_of(hopper[i], LB_E4M3FN, (terms){0, 1, 0x1p-7, 0x1p-6}, 32, 0), 0x3f807c00);
     }
-    assert_int_equal(sum_of("b200", LB_E4M3FN, 0, 1, 0x1p-7, 0x1p-7, 32, 0), 0x3f803e00);
+    assert_int_equal(sum_of("b200", LB_E4M3FN, (terms){0, 1, 0x1p-7, 0x1p-7}, 32, 0), 0x3f803e00);
 }
 
 static void chains_longer_than_a_block_go_on(void **state)
 {
     (void)state;
     /* 1 + 496 * 2^-24 in groups of 8: each adds 2^-21 exactly, the first one 7 * 2^-24, which is truncated to 3 * 2^-23 */
-    assert_int_equal(sum_of("a100", LB_F16, 0, 1, 0x1p-12, 0x1p-12, 496, 0), 0x3f800000 + 61 * 4 + 3);
+    assert_int_equal(sum_of("a100", LB_F16, (terms){0, 1, 0x1p-12, 0x1p-12}, 496, 0), 0x3f800000 + 61 * 4 + 3);
     /* a new chain every 128 terms, its sum rounded to nearest as it is added: 1 + 15 * 2^-21 + 7 * 2^-24, then 2^-17 */
-    assert_int_equal(sum_of("a100", LB_F16, 0, 1, 0x1p-12, 0x1p-12, 384, 128), 0x3f800000 + 15 * 4 + 3 + 2 * 64);
+    assert_int_equal(sum_of("a100", LB_F16, (terms){0, 1, 0x1p-12, 0x1p-12}, 384, 128),
+                     0x3f800000 + 15 * 4 + 3 + 2 * 64);
 }
 
 static void product_of_two(const lb_tensor_core *core, const float *x, const float *y, float *out)
@@ -83,15 +88,15 @@ static void product_of_two(const lb_tensor_core *core, const float *x, const flo
 static void infinities_and_nans_follow_the_sum(void **state)
 {
     (void)state;
-    assert_int_equal(sum_of("h100", LB_BF16, INFINITY, 0, 1, 1, 16, 0), 0x7f800000);
-    assert_int_equal(sum_of("h100", LB_BF16, -INFINITY, 0, 1, 1, 16, 0), 0xff800000);
-    assert_int_equal(sum_of("h100", LB_BF16, INFINITY, 0, -INFINITY, 1, 16, 0), 0x7fffffff);
-    assert_int_equal(sum_of("h100", LB_BF16, 0, 0, INFINITY, 0, 16, 0), 0x7fffffff);
-    assert_int_equal(sum_of("h100", LB_BF16, NAN, 0, 1, 1, 16, 0), 0x7fffffff);
-    assert_int_equal(sum_of("h100", LB_BF16, 0, 0, 0x1p100, 0x1p100, 16, 0), 0x7f800000);
-    assert_int_equal(sum_of("h100", LB_BF16, -0.0, 0, -0.0, 1, 16, 0), 0);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){INFINITY, 0, 1, 1}, 16, 0), 0x7f800000);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){-INFINITY, 0, 1, 1}, 16, 0), 0xff800000);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){INFINITY, 0, -INFINITY, 1}, 16, 0), 0x7fffffff);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){0, 0, INFINITY, 0}, 16, 0), 0x7fffffff);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){NAN, 0, 1, 1}, 16, 0), 0x7fffffff);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){0, 0, 0x1p100, 0x1p100}, 16, 0), 0x7f800000);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){-0.0, 0, -0.0, 1}, 16, 0), 0);
     /* the largest f32 and a little: truncation does not overflow */
-    assert_int_equal(sum_of("h100", LB_BF16, 0x1.fffffep127, 0, 0x1p50, 0x1p50, 1, 0), 0x7f7fffff);
+    assert_int_equal(sum_of("h100", LB_BF16, (terms){0x1.fffffep127, 0, 0x1p50, 0x1p50}, 1, 0), 0x7f7fffff);
     /* products that overflow f32 but cancel */
     float x[4] = {0x1p127f, 0x1p127f, 3, 0}, y[4] = {0x1p100f, -0x1p100f, 1, 0}, out;
     const lb_tensor_core core = unit("b200", LB_BF16, LB_NO_DTYPE);

@@ -43,19 +43,24 @@ static inline lb_arg hand_int(int64_t i)
     return (lb_arg){.tag = LB_ARG_INT, .u.i = i};
 }
 
+typedef struct hand_values {
+    const uint32_t *list;
+    uint32_t n;
+} hand_values;
+
 static inline uint32_t hand_op(hand *h, const char *name, uint32_t flags, const lb_arg *args, uint32_t n_args,
-                               const uint32_t *results, uint32_t n_results, const uint32_t *written, uint32_t n_written)
+                               hand_values results, hand_values written)
 {
     lb_op op = {.name = lb_program_string(h->program, name),
                 .flags = flags,
                 .args = n_args,
-                .results = n_results,
-                .written = n_written,
+                .results = results.n,
+                .written = written.n,
                 .node_name = LB_NONE,
                 .node = -1};
     op.first_arg = n_args ? lb_program_add_args(h->program, args, n_args) : 0;
-    op.first_result = n_results ? lb_program_add_refs(h->program, results, n_results) : 0;
-    op.first_written = n_written ? lb_program_add_refs(h->program, written, n_written) : 0;
+    op.first_result = results.n ? lb_program_add_refs(h->program, results.list, results.n) : 0;
+    op.first_written = written.n ? lb_program_add_refs(h->program, written.list, written.n) : 0;
     return lb_program_add_op(h->program, &op);
 }
 
@@ -63,7 +68,7 @@ static inline uint32_t hand_source(hand *h, uint32_t value, lb_source_kind kind)
 {
     h->program->values[value].source = (uint8_t)kind;
     h->program->values[value].flags |= LB_VALUE_SOURCE;
-    return hand_op(h, "lb::source", 0, NULL, 0, &value, 1, NULL, 0);
+    return hand_op(h, "lb::source", 0, NULL, 0, (hand_values){&value, 1}, (hand_values){0});
 }
 
 static inline lb_status hand_recorded(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor,
