@@ -97,15 +97,21 @@ static lb_status match_either_way(const lb_tensor *a, const lb_tensor *b, lb_val
     return LB_OK;
 }
 
-static void add_pair(lb_audit_gathering *g, const char *name, const char *other, const char *how, const lb_tensor *a,
-                     const lb_tensor *b, const lb_value_match *m, const lb_audit_where *where)
+/* A tensor as both sides call it and hold it; `how`: what was done to make them one shape, or "". */
+typedef struct held {
+    const char *name, *other, *how;
+    const lb_tensor *a, *b;
+} held;
+
+static void add_pair(lb_audit_gathering *g, const held *h, const lb_value_match *m, const lb_audit_where *where)
 {
+    const lb_tensor *a = h->a, *b = h->b;
     lb_audit_pair *p = lb_audit_add_pair(g);
     char at[160];
     if (!p) return;
-    p->name = lb_audit_text(g, name);
-    p->other = lb_audit_text(g, other);
-    p->how = lb_audit_text(g, how);
+    p->name = lb_audit_text(g, h->name);
+    p->other = lb_audit_text(g, h->other);
+    p->how = lb_audit_text(g, h->how);
     p->match = m->match, p->rounded = m->rounded, p->difference = m->difference;
     p->dtype = a->dtype, p->other_dtype = b->dtype;
     if (m->worst >= 0) {
@@ -120,7 +126,7 @@ static void add_pair(lb_audit_gathering *g, const char *name, const char *other,
     if (m->match == LB_AUDIT_IS_DIFFERENT)
         lb_audit_find(g, LB_AUDIT_DIFFERS, *where,
                       "differs from %s%s%s: %lld of %lld elements, by %.3g at most, at %s; relative L2 %.3g; %s%s%s",
-                      other, *how ? ", " : "", how, (long long)m->difference.differing,
+                      h->other, *h->how ? ", " : "", h->how, (long long)m->difference.differing,
                       (long long)m->difference.elements, m->difference.max_abs, lb_index_text(&b->layout, m->worst, at),
                       m->difference.rel_l2, lb_pattern_text(m->difference.pattern), *m->difference.detail ? ": " : "",
                       m->difference.detail);
@@ -169,12 +175,9 @@ static lb_status compare_pair(lb_audit_gathering *g, side *a, uint32_t i, side *
         m.difference = (lb_difference){.elements = lb_layout_numel(&x.tensor.layout), .first = -1, .cosine = 1};
     else
         status = match_either_way(&x.tensor, &y.tensor, &m, &fits, &turned, err);
+    const char *how = turned ? "transposed" : x.owned || y.owned ? "shards put together" : "";
     if (status == LB_OK && fits)
-        add_pair(g, na->name, nb->name,
-                 turned               ? "transposed"
-                 : x.owned || y.owned ? "shards put together"
-                                      : "",
-                 &x.tensor, &y.tensor, &m, &where);
+        add_pair(g, &(held){na->name, nb->name, how, &x.tensor, &y.tensor}, &m, &where);
     else if (status == LB_OK)
         lb_audit_find(g, LB_AUDIT_SHAPE, where, "is %s, %s is %s", lb_shape_text(&x.tensor.layout, one), nb->name,
                       lb_shape_text(&y.tensor.layout, two));
@@ -212,7 +215,7 @@ static lb_status compare_local_experts(lb_audit_gathering *g, side *a, side *b, 
             lb_value_match m;
             LB_TRY(lb_value_match_of(&p->tensor, &q->tensor, &m, err));
             snprintf(how, sizeof how, "expert %ld of rank %d", e, (int)p->rank);
-            add_pair(g, name->name, q->name, how, &p->tensor, &q->tensor, &m, &where);
+            add_pair(g, &(held){name->name, q->name, how, &p->tensor, &q->tensor}, &m, &where);
             a->done[i] = b->done[k] = *any = true;
         }
     }
@@ -364,17 +367,42 @@ static lb_tensor slice_of(const lb_tensor *stack, int64_t i)
     return t;
 }
 
-/* One fused matrix, `expert` of a stack or the whole tensor, against its parts on the other side. */
-static lb_status compare_fused(lb_audit_gathering *g, side *one, uint32_t row, side *many, size_t fusion,
-                               int64_t expert, bool first_is_fused, bool *done, lb_err *err)
+/* One fused matrix: `expert` of a stack, or the whole tensor (-1). */
+typedef struct fused_matrix {
+    side *one, *many; /* the one that has it, the one that has its parts */
+    bool first_is_fused;
+    uint32_t row; /* of `one` */
+    size_t fusion;
+    int64_t expert;
+} fused_matrix;
+
+static void add_fused_pair(lb_audit_gathering *g, const fused_matrix *f, const parts *p, const lb_tensor *fused,
+                           const lb_value_match *best, const char *how)
 {
+    char name[1200], other[1200];
+    const lb_inventory *one = f->one->v, *many = f->many->v, *a = f->first_is_fused ? one : many;
+    const uint32_t of = f->first_is_fused ? f->row : p->rows[0];
+    const lb_audit_where where = lb_where(a, &a->checkpoint->pieces[a->names[of].first]);
+    snprintf(name, sizeof name, "%s", one->names[f->row].name);
+    if (f->expert >= 0) snprintf(name, sizeof name, "%s[%lld]", one->names[f->row].name, (long long)f->expert);
+    snprintf(other, sizeof other, "%s%s", many->names[p->rows[0]].name, p->n > 1 ? " …" : "");
+    const held h = f->first_is_fused ? (held){name, other, how, fused, &p->whole[0].tensor}
+                                     : (held){other, name, how, &p->whole[0].tensor, fused};
+    add_pair(g, &h, best, &where);
+}
+
+/* A fused matrix against its parts on the other side. */
+static lb_status compare_fused(lb_audit_gathering *g, const fused_matrix *f, bool *done, lb_err *err)
+{
+    side *one = f->one, *many = f->many;
+    const uint32_t row = f->row;
     parts p;
     lb_whole whole;
-    char how[128] = "", name[1200], other[1200];
+    char how[128] = "";
     bool fits = false;
     lb_value_match best;
     *done = false;
-    LB_TRY(open_parts(many, one->names[row], fusion, expert, &p, err));
+    LB_TRY(open_parts(many, one->names[row], f->fusion, f->expert, &p, err));
     if (!p.n) return LB_OK;
     size_t bytes = 0;
     bool alike = true;
@@ -387,18 +415,10 @@ static lb_status compare_fused(lb_audit_gathering *g, side *one, uint32_t row, s
     char *buffer = alike ? (char *)malloc(bytes + 1) : NULL;
     lb_status status = lb_whole_init(one->v, &one->v->names[row], -1, &whole, err);
     if (status == LB_OK) {
-        lb_tensor fused = expert >= 0 ? slice_of(&whole.tensor, expert) : whole.tensor;
+        lb_tensor fused = f->expert >= 0 ? slice_of(&whole.tensor, f->expert) : whole.tensor;
         if (buffer) status = match_layouts(&p, &fused, buffer, &best, how, &fits, err);
         if (status == LB_OK && fits) {
-            const lb_inventory *a = first_is_fused ? one->v : many->v;
-            uint32_t of = first_is_fused ? row : p.rows[0];
-            lb_audit_where where = lb_where(a, &a->checkpoint->pieces[a->names[of].first]);
-            snprintf(name, sizeof name, "%s", one->v->names[row].name);
-            if (expert >= 0) snprintf(name, sizeof name, "%s[%lld]", one->v->names[row].name, (long long)expert);
-            snprintf(other, sizeof other, "%s%s", many->v->names[p.rows[0]].name, p.n > 1 ? " …" : "");
-            add_pair(g, first_is_fused ? name : other, first_is_fused ? other : name, how,
-                     first_is_fused ? &fused : &p.whole[0].tensor, first_is_fused ? &p.whole[0].tensor : &fused, &best,
-                     &where);
+            add_fused_pair(g, f, &p, &fused, &best, how);
             one->done[row] = *done = true;
             for (uint32_t i = 0; i < p.n; i++) many->done[p.rows[i]] = true;
         }
@@ -416,14 +436,15 @@ static lb_status compare_fusions(lb_audit_gathering *g, side *one, side *many, b
         const lb_layout *layout = &one->v->checkpoint->pieces[one->v->names[i].first].whole;
         for (size_t f = 0; f < sizeof fusions / sizeof *fusions && !one->done[i]; f++) {
             if (!strstr(one->names[i], fusions[f].fused)) continue;
+            fused_matrix m = {one, many, first_is_fused, i, f, -1};
             bool done = true;
             if (layout->ndim <= 2) {
-                if (fusions[f].parts[1]) LB_TRY(compare_fused(g, one, i, many, f, -1, first_is_fused, &done, err));
+                if (fusions[f].parts[1]) LB_TRY(compare_fused(g, &m, &done, err));
                 continue;
             }
             if (layout->ndim == 3 && strstr(one->names[i], "experts"))
-                for (int64_t e = 0; e < layout->shape[0] && done; e++)
-                    LB_TRY(compare_fused(g, one, i, many, f, e, first_is_fused, &done, err));
+                for (m.expert = 0; m.expert < layout->shape[0] && done; m.expert++)
+                    LB_TRY(compare_fused(g, &m, &done, err));
         }
     }
     return LB_OK;

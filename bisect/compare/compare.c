@@ -203,23 +203,29 @@ static size_t pad_f32(float *x, size_t n)
     return padded;
 }
 
+/* Elements of a tensor one stride apart. */
+typedef struct run {
+    lb_dtype dtype;
+    const char *at;
+    ptrdiff_t stride;
+} run;
+
 /* Both of one dtype whose ranks are those of f32, but for a shift. False: not all are finite, nothing was added. */
-static bool measure_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa, const char *pb, ptrdiff_t sb,
-                           size_t n, int64_t start)
+static bool measure_floats(pass *p, run ra, run rb, size_t n, int64_t start)
 {
     float x[BLOCK], y[BLOCK];
-    const float *a = (const float *)pa, *b = (const float *)pb;
+    const float *a = (const float *)ra.at, *b = (const float *)rb.at;
     size_t padded = n;
-    if (dtype != LB_F32 || sa != 1 || n % GROUP) {
-        lb_load_f32_strided(x, dtype, pa, sa, n);
+    if (ra.dtype != LB_F32 || ra.stride != 1 || n % GROUP) {
+        lb_load_f32_strided(x, ra.dtype, ra.at, ra.stride, n);
         a = x, padded = pad_f32(x, n);
     }
-    if (dtype != LB_F32 || sb != 1 || n % GROUP) {
-        lb_load_f32_strided(y, dtype, pb, sb, n);
+    if (rb.dtype != LB_F32 || rb.stride != 1 || n % GROUP) {
+        lb_load_f32_strided(y, rb.dtype, rb.at, rb.stride, n);
         b = y, padded = pad_f32(y, n);
     }
     outcome block = {0};
-    p->half = dtype == LB_BF16;
+    p->half = ra.dtype == LB_BF16;
     DISPATCH(block = add_floats, (&p->sums, &p->distances, p->half ? 1 << 16 : 1, a, b, padded));
     if (block.finite) note_first(p, a, b, block.first, n, start);
     return block.finite;
@@ -227,34 +233,33 @@ static bool measure_floats(pass *p, lb_dtype dtype, const char *pa, ptrdiff_t sa
 
 /* ---- the pass ---- */
 
-static void add_block(pass *p, const lb_tensor *a, const lb_tensor *b, const char *pa, ptrdiff_t sa, const char *pb,
-                      ptrdiff_t sb, size_t n, int64_t start)
+static void add_block(pass *p, run a, run b, size_t n, int64_t start)
 {
     double x[BLOCK], y[BLOCK], ulp[BLOCK];
-    bool same_dtype = a->dtype == b->dtype, dense = sa == 1 && sb == 1;
-    bool floats = same_dtype && (a->dtype == LB_F32 || a->dtype == LB_BF16);
-    if (floats && measure_floats(p, a->dtype, pa, sa, pb, sb, n, start)) return;
-    bool same = same_dtype && dense && memcmp(pa, pb, lb_dtype_bytes(a->dtype, n)) == 0;
-    lb_load_f64_strided(x, a->dtype, pa, sa, n);
+    bool same_dtype = a.dtype == b.dtype, dense = a.stride == 1 && b.stride == 1;
+    bool floats = same_dtype && (a.dtype == LB_F32 || a.dtype == LB_BF16);
+    if (floats && measure_floats(p, a, b, n, start)) return;
+    bool same = same_dtype && dense && memcmp(a.at, b.at, lb_dtype_bytes(a.dtype, n)) == 0;
+    lb_load_f64_strided(x, a.dtype, a.at, a.stride, n);
     size_t padded = pad(x, n);
     if (same) {
         DISPATCH(add_equal, (&p->sums, x, padded));
         return;
     }
-    lb_load_f64_strided(y, b->dtype, pb, sb, n);
+    lb_load_f64_strided(y, b.dtype, b.at, b.stride, n);
     pad(y, n);
     /* f64 holds every format but 64-bit integers: where two of those round to the same, make the sides differ. */
-    if (same_dtype && lb_dtype_bits(a->dtype) == 64 && lb_dtype_is_integer(a->dtype))
+    if (same_dtype && lb_dtype_bits(a.dtype) == 64 && lb_dtype_is_integer(a.dtype))
         for (size_t i = 0; i < n; i++)
-            if (x[i] == y[i] && memcmp(pa + (ptrdiff_t)i * sa * 8, pb + (ptrdiff_t)i * sb * 8, 8) != 0)
+            if (x[i] == y[i] && memcmp(a.at + (ptrdiff_t)i * a.stride * 8, b.at + (ptrdiff_t)i * b.stride * 8, 8) != 0)
                 y[i] = nextafter(y[i], INFINITY);
     DISPATCH(add_differing, (&p->sums, &p->grid, x, y, ulp, padded));
     count_distances(p, ulp, n, start);
 }
 
-static const char *element(const lb_tensor *t, int64_t offset)
+static run run_at(const lb_tensor *t, int64_t offset, ptrdiff_t stride)
 {
-    return (const char *)t->data + offset * (int64_t)(lb_dtype_bits(t->dtype) / 8);
+    return (run){t->dtype, (const char *)t->data + offset * (int64_t)(lb_dtype_bits(t->dtype) / 8), stride};
 }
 
 static pass new_pass(const grid *g)
@@ -298,7 +303,7 @@ static void run_pass(pass *p, const lb_tensor *a, const lb_tensor *b, int64_t el
         int64_t n = left_a < left_b ? left_a : left_b;
         if (n > BLOCK) n = BLOCK;
         if (n > CHUNK - done % CHUNK) n = CHUNK - done % CHUNK;
-        add_block(&part, a, b, element(a, at_a), ra.stride, element(b, at_b), rb.stride, (size_t)n, done);
+        add_block(&part, run_at(a, at_a, ra.stride), run_at(b, at_b, rb.stride), (size_t)n, done);
         at_a += n * ra.stride, at_b += n * rb.stride;
         left_a -= n, left_b -= n, done += n;
         if (done % CHUNK == 0 || done == elements) {
@@ -315,7 +320,7 @@ static __attribute__((noinline)) void run_chunk(pass *part, const lb_tensor *a, 
 {
     for (int64_t at = from; at < elements && at < from + CHUNK; at += BLOCK) {
         const int64_t n = elements - at < BLOCK ? elements - at : BLOCK;
-        add_block(part, a, b, element(a, at), 1, element(b, at), 1, (size_t)n, at);
+        add_block(part, run_at(a, at, 1), run_at(b, at, 1), (size_t)n, at);
     }
     settle(part);
 }

@@ -606,20 +606,25 @@ static double distance_of(const lb_match_site *site)
     return d.rel_l2;
 }
 
+static lb_status list_candidates(finder *f, int side)
+{
+    const lb_matched_region_side *ops = &f->site->region->sides[side];
+    const lb_candidate_ops place = {lb_matched_region_program(f->site->source, side), ops->ops, ops->n_ops,
+                                    alone_of(f->site, side)};
+    return lb_candidates_list(&place, &f->memory->trees, &f->list[side], &f->n[side], f->err);
+}
+
 lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
                               lb_err *err)
 {
     finder f = {.site = site, .memory = memory, .found = found, .err = err};
     const lb_matched_region_source *source = site->source;
-    const lb_program *programs[] = {source->a->program, source->b->program};
     lb_status status = LB_OK;
     bool done = false;
     *found = (lb_attribution_found){0};
     found->total = distance_of(site);
-    f.spent = time_of_kind(memory, programs[0], &site->region->sides[0]);
-    for (int side = 0; side < 2 && status == LB_OK; side++)
-        status = lb_candidates_list(programs[side], site->region->sides[side].ops, site->region->sides[side].n_ops,
-                                    alone_of(site, side), &memory->trees, &f.list[side], &f.n[side], err);
+    f.spent = time_of_kind(memory, source->a->program, &site->region->sides[0]);
+    for (int side = 0; side < 2 && status == LB_OK; side++) status = list_candidates(&f, side);
     /* Own bits on all four combinations first: four runs answer most places, and say of the rest
      * which identities are known. */
     for (int runner = 0; runner < 2; runner++)
@@ -649,8 +654,7 @@ lb_status lb_attribution_identify(const lb_match_site *site, lb_attribution_memo
     bool inside;
     *found = (lb_attribution_found){0}, *own = false;
     f.spent = time_of_kind(memory, site->source->a->program, side);
-    lb_status status = lb_candidates_list(site->source->a->program, side->ops, side->n_ops, alone_of(site, 0),
-                                          &memory->trees, &f.list[0], &f.n[0], err);
+    lb_status status = list_candidates(&f, 0);
     if (status == LB_OK) status = lb_match_site_try(site, 0, 0, &f.list[0][0], &f.own[0][0], err);
     *own = lb_score_all(&f.own[0][0]);
     if (status == LB_OK && !*own) status = scan_all(&f, 0, 0, &s);

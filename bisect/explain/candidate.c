@@ -297,13 +297,14 @@ static void note_terms(maker *m, const lb_program *p, const lb_op *op, bool matr
     if (n > 1 && n <= MOST_TERMS && p->values[args[0].u.value].dtype == LB_F32) m->terms = (uint32_t)n;
 }
 
-static void survey(maker *m, const lb_program *p, const uint32_t *ops, uint32_t n_ops, char *kernels, size_t room)
+static void survey(maker *m, const lb_candidate_ops *of, char *kernels, size_t room)
 {
+    const lb_program *p = of->program;
     uint32_t sums = 0;
     size_t used = 0;
     m->alone = true;
-    for (uint32_t i = 0; i < n_ops; i++) {
-        const lb_op *op = &p->ops[ops[i]];
+    for (uint32_t i = 0; i < of->n_ops; i++) {
+        const lb_op *op = &p->ops[of->ops[i]];
         lb_op_form form;
         const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
         for (uint32_t k = 0; k < op->results; k++) {
@@ -373,8 +374,8 @@ static void list_all(maker *m, const char *kernels)
     if (m->sums) each_word(m, accumulations, cross_accumulation);
 }
 
-lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops, const lb_program *alone,
-                             const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err)
+lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_given_trees *trees, lb_candidate **list, uint32_t *n,
+                             lb_err *err)
 {
     char kernels[512] = "";
     maker m = {.given = trees,
@@ -383,14 +384,14 @@ lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uin
                .owners = calloc(MOST, sizeof *m.owners),
                .rounded = calloc(MOST, sizeof *m.rounded)};
     if (m.list && m.trees && m.owners && m.rounded) {
-        survey(&m, program, ops, n_ops, kernels, sizeof kernels);
+        survey(&m, ops, kernels, sizeof kernels);
         /* An order whose tree is that of the op as it is would match wherever "own" does: it
          * becomes another name of row 0 instead. */
         if (m.terms) /* what ops do by themselves: its tree is that of row 0 */
             (void)is_repeated(&m, m.of == LB_SUM_PRODUCT ? "sequential" : "cascade:8");
         add(&m, LB_CAUSE_INPUT, 0, 0, NULL, 0, NULL);
         list_all(&m, kernels);
-        add_composites(&m, alone);
+        add_composites(&m, ops->alone);
     }
     for (uint32_t i = 0; i < m.n_trees; i++) lb_sum_tree_free(m.trees[i]);
     free(m.trees), free(m.owners), free(m.rounded);

@@ -24,9 +24,16 @@ typedef struct lb_given_trees {
 /* Reads them once, so that a file that is none is told before anything is tried. */
 lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_trees *trees, lb_err *err);
 
-/* Those that can mean something to these ops (rows of `program`). list[0] is "own": no change. `alone`: the ops
- * as a program of their own, in which composites are looked for; may be NULL, as may `trees`. malloc'ed. */
-lb_status lb_candidates_list(const lb_program *program, const uint32_t *ops, uint32_t n_ops, const lb_program *alone,
-                             const lb_given_trees *trees, lb_candidate **list, uint32_t *n, lb_err *err);
+/* The ops that candidates are wanted for: rows of `program`. */
+typedef struct lb_candidate_ops {
+    const lb_program *program;
+    const uint32_t *ops;
+    uint32_t n_ops;
+    const lb_program *alone; /* the ops as a program of their own, in which composites are looked for; may be NULL */
+} lb_candidate_ops;
+
+/* Those that can mean something to these ops. list[0] is "own": no change. `trees` may be NULL. malloc'ed. */
+lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_given_trees *trees, lb_candidate **list, uint32_t *n,
+                             lb_err *err);
 
 #endif

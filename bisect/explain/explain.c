@@ -105,23 +105,29 @@ static bool lacks_a_way(const lb_step_pair *s, const lb_matched_region *region, 
             lb_matched_region_value(&s->source, 0, few)->dtype != lb_matched_region_value(&s->source, 1, many)->dtype);
 }
 
-/* `*found` is worth telling unless `*own`. */
+/* What was found at a place is worth telling unless `own`. */
+typedef struct outlook {
+    bool own;
+    lack lacks;
+    char why[160]; /* it lacks something */
+} outlook;
+
 static lb_status explain_place(lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region,
-                               lb_attribution_found *found, bool *own, lack *lacks, char *why, lb_err *err)
+                               lb_attribution_found *found, outlook *out, lb_err *err)
 {
     lb_match_site site;
-    *own = false, *lacks = LACKS_NOTHING;
+    *out = (outlook){0};
     LB_TRY(lb_match_site_open(region, &s->source, &site, err));
     lb_status status = session->b ? lb_attribution_find(&site, &session->memory, found, err)
-                                  : lb_attribution_identify(&site, &session->memory, own, found, err);
+                                  : lb_attribution_identify(&site, &session->memory, &out->own, found, err);
     if (status == LB_OK && s->rows && region->parts) tell_rows(&site, s->rows, found);
-    if (status == LB_OK && !*own) status = lb_rank_terms_tell(&site, found, err);
-    if (status == LB_OK && session->b && lacks_bytes(&site, found)) *lacks = LACKS_BYTES;
-    if (status == LB_OK && s->rows && !*lacks && lacks_a_way(s, region, found)) *lacks = LACKS_A_WAY;
-    snprintf(why, sizeof site.why, "%s", *site.why ? site.why : "other ops there, in another type");
+    if (status == LB_OK && !out->own) status = lb_rank_terms_tell(&site, found, err);
+    if (status == LB_OK && session->b && lacks_bytes(&site, found)) out->lacks = LACKS_BYTES;
+    if (status == LB_OK && s->rows && !out->lacks && lacks_a_way(s, region, found)) out->lacks = LACKS_A_WAY;
+    snprintf(out->why, sizeof out->why, "%s", *site.why ? site.why : "other ops there, in another type");
     lb_match_site_release(&site);
     /* A value that one side alone copies or widens is where it was. */
-    *own |= *lacks != LACKS_NOTHING || (found->cause == LB_CAUSE_INPUT && !region->sides[0].n_ops);
+    out->own |= out->lacks != LACKS_NOTHING || (found->cause == LB_CAUSE_INPUT && !region->sides[0].n_ops);
     return status;
 }
 
@@ -159,12 +165,10 @@ static lb_status try_whole(lb_explain_session *session, const lb_step_pair *s, l
 {
     const lb_matched_region *whole = answers[at].region->whole;
     lb_attribution_found *found = calloc(1, sizeof *found);
-    char why[160];
-    bool own;
-    lack lacks;
+    outlook out;
     if (!found) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    lb_status status = explain_place(session, s, whole, found, &own, &lacks, why, err);
-    if (status == LB_OK && !own && (found->fused || found->fault)) {
+    lb_status status = explain_place(session, s, whole, found, &out, err);
+    if (status == LB_OK && !out.own && (found->fused || found->fault)) {
         for (uint32_t i = 0; i < s->regions.n; i++)
             if (answers[i].region && is_part(answers[i].region, whole)) answers[i].region = NULL;
         answers[at] = (lb_answer){whole, *found};
@@ -178,17 +182,15 @@ static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, 
     lacking kinds[LACKS] = {{0}};
     for (uint32_t i = 0; i < s->regions.n; i++) {
         const lb_matched_region *region = &s->regions.list[i];
-        char why[160];
-        bool own;
-        lack lacks;
+        outlook out;
         if (session->options->progress) session->options->progress("explaining", i, s->regions.n);
         if (!is_looked_at(session, s, region)) continue;
-        LB_TRY(explain_place(session, s, region, &answers[i].found, &own, &lacks, why, err));
-        if (!kinds[lacks].n++) {
-            kinds[lacks].first = region;
-            snprintf(kinds[lacks].why, sizeof kinds[lacks].why, "%s", why);
+        LB_TRY(explain_place(session, s, region, &answers[i].found, &out, err));
+        if (!kinds[out.lacks].n++) {
+            kinds[out.lacks].first = region;
+            snprintf(kinds[out.lacks].why, sizeof kinds[out.lacks].why, "%s", out.why);
         }
-        if (!own) answers[i].region = region;
+        if (!out.own) answers[i].region = region;
     }
     tell_lacking(session, s, kinds);
     for (uint32_t i = 0; i < s->regions.n && session->b; i++)

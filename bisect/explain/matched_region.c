@@ -118,10 +118,16 @@ static uint32_t *copied(lb_finder *f, const uint32_t *list, uint32_t n)
     return copy;
 }
 
-/* Arguments one by one; a value that is read twice is one leaf. `op` is named, `ops` are run. */
-static void make_pair_side(lb_finder *f, uint32_t op, const uint32_t *ops, uint32_t n_ops, const lb_value_list *mine,
-                           const lb_value_list *theirs, const uint32_t *outs, uint32_t n_outs,
-                           lb_matched_region_side *out)
+/* `op` is named, `list` is run. */
+typedef struct run_ops {
+    uint32_t op;
+    const uint32_t *list;
+    uint32_t n;
+} run_ops;
+
+/* Arguments one by one; a value that is read twice is one leaf. */
+static void make_pair_side(lb_finder *f, run_ops ops, const lb_value_list *mine, const lb_value_list *theirs,
+                           const lb_value_list *outs, lb_matched_region_side *out)
 {
     lb_value_list leaves = {0}, partners = {0};
     for (uint32_t k = 0; k < mine->n; k++) {
@@ -131,13 +137,13 @@ static void make_pair_side(lb_finder *f, uint32_t op, const uint32_t *ops, uint3
         lb_value_list_add(&partners, mine->n == theirs->n ? theirs->list[k] : LB_NONE);
     }
     f->failed |= leaves.failed || partners.failed;
-    *out = (lb_matched_region_side){.ops = copied(f, ops, n_ops),
-                                    .n_ops = n_ops,
+    *out = (lb_matched_region_side){.ops = copied(f, ops.list, ops.n),
+                                    .n_ops = ops.n,
                                     .leaves = leaves.list,
                                     .n_leaves = leaves.n,
                                     .partners = partners.list,
-                                    .outputs = copied(f, outs, n_outs),
-                                    .op = op};
+                                    .outputs = copied(f, outs->list, outs->n),
+                                    .op = ops.op};
 }
 
 /* Outcomes that correspond, one after the other; true: some pair of them differs. */
@@ -178,8 +184,8 @@ static void look_at_pair(lb_finder *f, uint32_t i, uint32_t j)
     }
     if (differs && outs[0].n) {
         lb_matched_region s = {.n_outputs = outs[0].n, .pair = true};
-        make_pair_side(f, i, ops[0], n[0], &in[0], &in[1], outs[0].list, outs[0].n, &s.sides[0]);
-        make_pair_side(f, j, ops[1], n[1], &in[1], &in[0], outs[1].list, outs[1].n, &s.sides[1]);
+        make_pair_side(f, (run_ops){i, ops[0], n[0]}, &in[0], &in[1], &outs[0], &s.sides[0]);
+        make_pair_side(f, (run_ops){j, ops[1], n[1]}, &in[1], &in[0], &outs[1], &s.sides[1]);
         add_region(f, &s);
     }
     for (int side = 0; side < 2; side++) {
@@ -250,8 +256,8 @@ static void look_at_rows(lb_finder *f, uint32_t i, const lb_value_list *in, cons
     const bool differs = lb_finder_can_run(f, 0, i) && rows_outcomes(f, i, &mine, &theirs);
     if (differs && !mine.failed && !theirs.failed) {
         lb_matched_region s = {.n_outputs = mine.n, .parts = 1};
-        make_pair_side(f, i, &i, 1, in, others, mine.list, mine.n, &s.sides[0]);
-        make_pair_side(f, other, &other, 1, others, in, theirs.list, theirs.n, &s.sides[1]);
+        make_pair_side(f, (run_ops){i, &i, 1}, in, others, &mine, &s.sides[0]);
+        make_pair_side(f, (run_ops){other, &other, 1}, others, in, &theirs, &s.sides[1]);
         add_region(f, &s);
     }
     f->failed |= mine.failed || theirs.failed;
@@ -273,13 +279,13 @@ static void look_at_join(lb_finder *f, uint32_t i)
         if (other != LB_NONE && lb_finder_make_slice(f, 0, i, i, in.list[k], &s.sides[0]))
             add_joined(f, &s, other, join, false);
     }
-    const uint32_t mine = lb_op_outcomes(op) ? lb_op_outcome(f->p[0], op, 0) : LB_NONE,
-                   theirs = lb_finder_joined_outcome(f, i, 0);
+    uint32_t mine = lb_op_outcomes(op) ? lb_op_outcome(f->p[0], op, 0) : LB_NONE;
+    const uint32_t theirs = lb_finder_joined_outcome(f, i, 0);
     lb_matched_region s = {0};
     if (f->source->alignment->joins.rows)
         look_at_rows(f, i, &in, &others);
     else if (lb_finder_can_run(f, 0, i) && mine != LB_NONE && theirs != LB_NONE) {
-        make_pair_side(f, i, &i, 1, &in, &others, &mine, 1, &s.sides[0]);
+        make_pair_side(f, (run_ops){i, &i, 1}, &in, &others, &(lb_value_list){.list = &mine, .n = 1}, &s.sides[0]);
         add_joined(f, &s, theirs, join, true);
     }
     f->failed |= in.failed || others.failed;

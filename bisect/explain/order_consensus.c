@@ -132,8 +132,8 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     /* Places are opened again rather than kept: their bytes together would be those of the whole
      * step. */
     LB_TRY(lb_match_site_open(x->region, g->source, &site, g->err));
-    lb_status status = lb_candidates_list(lb_matched_region_program(g->source, runner), ops->ops, ops->n_ops, NULL,
-                                          NULL, &list, &n, g->err);
+    const lb_candidate_ops place = {lb_matched_region_program(g->source, runner), ops->ops, ops->n_ops, NULL};
+    lb_status status = lb_candidates_list(&place, NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
         /* The candidate is looked up by name in this place's own list: for other shapes the same

@@ -380,34 +380,42 @@ static const lb_block *block_of_scope(const lb_blocks *blocks, uint32_t scope)
     return NULL;
 }
 
+/* The sites that cure together. */
+typedef struct culprit_list {
+    const lb_sites *sites;
+    const uint32_t *list; /* rows of sites */
+    uint32_t n;
+} culprit_list;
+
 /* Adds to the background what cures the others: narrowed where they have been examined, skipped whole where not. */
-static lb_status cure_others(lb_bisect_session *q, const lb_sites *base, const lb_sites *narrowed,
-                             const lb_sites *sites, const uint32_t *culprits, uint32_t n, uint32_t from, lb_err *err)
+static lb_status cure_others(lb_bisect_session *q, const lb_sites *base, const lb_sites *narrowed, culprit_list others,
+                             lb_err *err)
 {
     lb_replay_summary summary = {0};
-    uint64_t *later = calloc(LB_SITE_WORDS(sites->n) + 1, sizeof *later);
+    uint64_t *later = calloc(LB_SITE_WORDS(others.sites->n) + 1, sizeof *later);
     if (!later) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = from; i < n; i++) later[culprits[i] / 64] |= (uint64_t)1 << (culprits[i] % 64);
+    for (uint32_t i = 0; i < others.n; i++) later[others.list[i] / 64] |= (uint64_t)1 << (others.list[i] % 64);
     lb_sites_release(&q->background);
     lb_status status = lb_sites_append(&q->background, base, NULL, err);
     if (status == LB_OK) status = lb_sites_append(&q->background, narrowed, NULL, err);
-    if (status == LB_OK) status = lb_sites_append(&q->background, sites, later, err);
+    if (status == LB_OK) status = lb_sites_append(&q->background, others.sites, later, err);
     free(later);
     return status == LB_OK ? lb_bisect_session_retrace(q, &summary, err) : status;
 }
 
 /* Several blocks of one class: each is examined while the others are cured. */
 static lb_status examine_each(lb_bisect_session *q, const lb_program *p, const lb_blocks *blocks,
-                              const uint32_t *suspects, const lb_sites *sites, const uint32_t *culprits, uint32_t n,
-                              const when *known, lb_err *err)
+                              const uint32_t *suspects, culprit_list culprits, const when *known, lb_err *err)
 {
     lb_sites base = q->background, narrowed = {0};
     lb_failure failure = q->failure;
     lb_status status = LB_OK;
     q->background = (lb_sites){0};
-    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        status = cure_others(q, &base, &narrowed, sites, culprits, n, i + 1, err);
-        if (status == LB_OK) status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[i]]), known, err);
+    for (uint32_t i = 0; i < culprits.n && status == LB_OK; i++) {
+        const culprit_list rest = {culprits.sites, culprits.list + i + 1, culprits.n - i - 1};
+        status = cure_others(q, &base, &narrowed, rest, err);
+        if (status == LB_OK)
+            status = examine_block(q, p, block_of_scope(blocks, suspects[culprits.list[i]]), known, err);
         if (status == LB_OK) status = lb_sites_append(&narrowed, &q->cure, NULL, err);
     }
     lb_sites_release(&q->background);
@@ -436,7 +444,7 @@ static lb_status examine_class(lb_bisect_session *q, const lb_program *p, const 
     if (status == LB_OK && n == 1)
         status = examine_block(q, p, block_of_scope(blocks, suspects[culprits[0]]), &w, err);
     else if (status == LB_OK && n)
-        status = examine_each(q, p, blocks, suspects, &sites, culprits, n, &w, err);
+        status = examine_each(q, p, blocks, suspects, (culprit_list){&sites, culprits, n}, &w, err);
     lb_sites_release(&sites);
     free(suspects);
     free(culprits);

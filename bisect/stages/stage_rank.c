@@ -222,23 +222,32 @@ static bool in_window(const lb_bisect_session *q, int64_t step)
     return step >= q->steps[0] && step <= q->steps[q->n_steps - 1];
 }
 
-static lb_status add_disagreement(lb_bisect_session *q, int32_t rank, int64_t step, uint32_t op, const int32_t *ranks,
-                                  uint32_t n, const char *tensor, const char *what, lb_err *err)
+/* Ranks that do not agree, at the op of one of them. */
+typedef struct disagreement {
+    int64_t step;
+    int32_t rank;
+    uint32_t op;
+    const int32_t *ranks;
+    uint32_t n_ranks;
+    const char *tensor, *what; /* tensor: or "" */
+} disagreement;
+
+static lb_status add_disagreement(lb_bisect_session *q, const disagreement *d, lb_err *err)
 {
     lb_culprit *c;
-    LB_TRY(lb_culprit_add(q, LB_AXIS_RANK, rank, step, op, &c, err));
-    int32_t *copy = realloc(c->ranks, (n + 1) * sizeof *copy);
+    LB_TRY(lb_culprit_add(q, LB_AXIS_RANK, d->rank, d->step, d->op, &c, err));
+    int32_t *copy = realloc(c->ranks, (d->n_ranks + 1) * sizeof *copy);
     if (!copy) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    memcpy(copy, ranks, n * sizeof *copy);
-    c->ranks = copy, c->n_ranks = n;
-    if (op == LB_NONE) c->phase = LB_PHASE_COMMUNICATION; /* where ranks meet */
-    if (*tensor) snprintf(c->parameter, sizeof c->parameter, "%s", tensor);
-    snprintf(c->why, sizeof c->why, "%s. No number fails for it: `lastbit ranks` says more.", what);
+    memcpy(copy, d->ranks, d->n_ranks * sizeof *copy);
+    c->ranks = copy, c->n_ranks = d->n_ranks;
+    if (d->op == LB_NONE) c->phase = LB_PHASE_COMMUNICATION; /* where ranks meet */
+    if (*d->tensor) snprintf(c->parameter, sizeof c->parameter, "%s", d->tensor);
+    snprintf(c->why, sizeof c->why, "%s. No number fails for it: `lastbit ranks` says more.", d->what);
     lb_failure *failure = &q->out->failure;
-    *failure = (lb_failure){.kind = LB_FAILURE_RANKS, .step = step, .rank = rank, .op = op};
+    *failure = (lb_failure){.kind = LB_FAILURE_RANKS, .step = d->step, .rank = d->rank, .op = d->op};
     snprintf(failure->layer, sizeof failure->layer, "%s", c->layer);
     snprintf(failure->name, sizeof failure->name, "%s", c->op);
-    snprintf(failure->what, sizeof failure->what, "%s", what);
+    snprintf(failure->what, sizeof failure->what, "%s", d->what);
     return LB_OK;
 }
 
@@ -247,9 +256,14 @@ static lb_status find_lost(lb_bisect_session *q, bool *found, lb_err *err)
     lb_lost_ranks lost;
     LB_TRY(lb_lost_ranks_find(q->capture, &lost, err));
     *found = lost.n && in_window(q, lost.step);
-    const lb_status status =
-        *found ? add_disagreement(q, lost.ranks[0], lost.step, LB_NONE, lost.ranks, lost.n, "", lost.message, err)
-               : LB_OK;
+    const disagreement d = {.step = lost.step,
+                            .rank = lost.n ? lost.ranks[0] : 0,
+                            .op = LB_NONE,
+                            .ranks = lost.ranks,
+                            .n_ranks = lost.n,
+                            .tensor = "",
+                            .what = lost.message};
+    const lb_status status = *found ? add_disagreement(q, &d, err) : LB_OK;
     lb_lost_ranks_release(&lost);
     return status;
 }
@@ -265,7 +279,8 @@ lb_status lb_stage_disagree(lb_bisect_session *q, bool *found, lb_err *err)
         const lb_call_mismatch *x = &calls.list[i];
         if (!in_window(q, x->step)) continue;
         *found = true;
-        status = add_disagreement(q, x->rank, x->step, x->op, x->ranks, x->n_ranks, "", x->message, err);
+        const disagreement d = {x->step, x->rank, x->op, x->ranks, x->n_ranks, "", x->message};
+        status = add_disagreement(q, &d, err);
     }
     lb_collective_calls_release(&calls);
     if (*found || status != LB_OK) return status;
@@ -279,7 +294,8 @@ lb_status lb_stage_disagree(lb_bisect_session *q, bool *found, lb_err *err)
         *found = true;
         snprintf(what, sizeof what, "%.300s%s no longer the same on the %u ranks that hold %s in common", u->tensor,
                  u->count > 1 ? " and others are" : " is", u->members, u->count > 1 ? "them" : "it");
-        status = add_disagreement(q, u->rank, u->step, u->op, u->ranks, u->n_ranks, u->tensor, what, err);
+        const disagreement d = {u->step, u->rank, u->op, u->ranks, u->n_ranks, u->tensor, what};
+        status = add_disagreement(q, &d, err);
     }
     lb_replicas_release(&replicas);
     return status;
