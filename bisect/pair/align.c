@@ -403,6 +403,28 @@ static bool carries_rows(const aligner *al, uint32_t op_a, uint32_t op_b)
     return al->out->joins.rows && has_rows_of(al->out->joins.rows, al->a, op_a, al->b, op_b, &inputs, &any) && any;
 }
 
+/* Between two pairs that are neighbours: the ops of one name, in order. */
+static void pair_reshaped(aligner *al, group a, group b)
+{
+    if (!a.n || !b.n) return;
+    uint32_t *match = match_groups(al, a, b, true);
+    for (uint32_t i = 0; match && i < a.n; i++)
+        if (match[i] != UINT32_MAX) al->out->reshaped_b_of_a[a.first[i].op] = b.first[match[i]].op;
+    free(match);
+}
+
+/* `match`: as match_groups gives it, ascending. */
+static void pair_all_reshaped(aligner *al, group a, group b, const uint32_t *match)
+{
+    uint32_t first_a = 0, first_b = 0;
+    for (uint32_t i = 0; i < a.n; i++) {
+        if (match[i] == UINT32_MAX) continue;
+        pair_reshaped(al, (group){a.first + first_a, i - first_a}, (group){b.first + first_b, match[i] - first_b});
+        first_a = i + 1, first_b = match[i] + 1;
+    }
+    pair_reshaped(al, (group){a.first + first_a, a.n - first_a}, (group){b.first + first_b, b.n - first_b});
+}
+
 /* `sure`: the sides call this layer equally often. Otherwise (an expert that got no token of a micro-batch) call i may be
  * another one, although names and shapes agree. */
 static void pair_calls(aligner *al, group a, group b, bool sure)
@@ -419,6 +441,7 @@ static void pair_calls(aligner *al, group a, group b, bool sure)
         out->b_of_a[op_a] = op_b, out->a_of_b[op_b] = op_a;
         pairs++;
     }
+    if (match && !out->joins.rows) pair_all_reshaped(al, a, b, match);
     free(match);
     out->pairs += pairs, pairs += joined;
     /* Where something is unaligned, names and shapes alone may have paired what are not partners. */
@@ -767,11 +790,11 @@ static bool open_alignment(lb_alignment *out, uint32_t na, uint32_t nb)
 {
     memset(out, 0, sizeof *out);
     out->b_of_a = none_list(na), out->a_of_b = none_list(nb);
-    out->source_b_of_a = none_list(na), out->irregular = calloc(na + 1, 1);
+    out->source_b_of_a = none_list(na), out->reshaped_b_of_a = none_list(na), out->irregular = calloc(na + 1, 1);
     out->join_of_a = none_list(na), out->join_of_b = none_list(nb), out->place_of_b = none_list(nb);
     out->joins.list = calloc(na + 1, sizeof *out->joins.list), out->joins.part_ops = calloc(nb + 1, sizeof(uint32_t));
-    return out->b_of_a && out->a_of_b && out->source_b_of_a && out->irregular && out->join_of_a && out->join_of_b &&
-           out->place_of_b && out->joins.list && out->joins.part_ops;
+    return out->b_of_a && out->a_of_b && out->source_b_of_a && out->reshaped_b_of_a && out->irregular &&
+           out->join_of_a && out->join_of_b && out->place_of_b && out->joins.list && out->joins.part_ops;
 }
 
 static uint32_t *list_shown(const lb_program *p, bool windows)
@@ -843,7 +866,8 @@ bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const
 
 void lb_alignment_release(lb_alignment *alignment)
 {
-    free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a), free(alignment->irregular);
+    free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a), free(alignment->reshaped_b_of_a),
+        free(alignment->irregular);
     free(alignment->join_of_a), free(alignment->join_of_b), free(alignment->place_of_b);
     free(alignment->shown[0]), free(alignment->shown[1]);
     lb_reassemblies_release(&alignment->joins);

@@ -22,6 +22,9 @@ typedef struct lb_alignment {
     /* Per op of A that is a source: the source of B with the same name; where one of them has none, that with the same bits, or that which
      * the partner of its first reader reads in its place; LB_NONE. */
     uint32_t *source_b_of_a;
+    /* Per op of A without a partner: the op of B without one that stands in its place, has its name, and takes or gives other shapes (an
+     * expert over other tokens); LB_NONE. These are no pairs. */
+    uint32_t *reshaped_b_of_a;
     uint32_t *shown
         [2]; /* per op of A (of B): see shown_sources.h; where ops do not meet by parameter each source shows its result */
     lb_reassemblies joins;

@@ -36,7 +36,7 @@ static bool add_flip(lb_flips *flips, uint32_t op, int64_t rows, int64_t width, 
     if (!flipped) return false;
     for (int64_t r = 0; r < rows; r++)
         flipped[r] = memcmp(a + r * width, b + r * width, (size_t)width * sizeof *a) != 0;
-    flips->list[flips->n++] = (lb_expert_flip){op, rows, flipped};
+    flips->list[flips->n++] = (lb_expert_flip){op, rows, width, flipped};
     return true;
 }
 
@@ -78,6 +78,13 @@ void lb_flips_release(lb_flips *flips)
     for (uint32_t i = 0; i < flips->n; i++) free(flips->list[i].flipped);
     free(flips->list);
     *flips = (lb_flips){0};
+}
+
+int64_t lb_flips_count(const lb_expert_flip *flip)
+{
+    int64_t n = 0;
+    for (int64_t r = 0; r < flip->rows; r++) n += flip->flipped[r];
+    return n * flip->width;
 }
 
 /* Is there a leading part of the shape that counts `rows`? */

@@ -17,9 +17,9 @@
 
 /* Rows: the elements of all dimensions but the last (of a list: its elements), in row-major order. */
 typedef struct lb_expert_flip {
-    uint32_t op; /* of B: the choice */
-    int64_t rows;
-    uint8_t *flipped; /* per row */
+    uint32_t op;         /* of B: the choice */
+    int64_t rows, width; /* width: choices per row */
+    uint8_t *flipped;    /* per row */
 } lb_expert_flip;
 
 typedef struct lb_flips {
@@ -36,6 +36,8 @@ static inline uint64_t lb_flips_bit(uint32_t row)
 {
     return UINT64_C(1) << (row < 63 ? row : 63);
 }
+/* The choices of all rows that are not the same. */
+int64_t lb_flips_count(const lb_expert_flip *flip);
 /* `a` and `b`: the elements of a result of that layout. Where some of the choices `which` explain every row that is not the same, these rows
  * of `b` become A's, and their number comes back; 0: they do not. `noise`: as lb_shadow_numbers_agree takes it. */
 int64_t lb_flips_settle(const lb_flips *flips, uint64_t which, const lb_layout *layout, const double *a, double *b,

@@ -4,11 +4,10 @@
 #include "complex_rows.h"
 #include "exact_match.h"
 #include "final_image.h"
-#include "flips.h"
+#include "flip_reach.h"
 #include "input_casts.h"
 #include "ops.h"
 #include "shadow_numbers.h"
-#include "slice.h"
 #include "cross_feed.h"
 #include "verdict.h"
 
@@ -42,14 +41,6 @@ typedef struct kept_value {
 
 enum { RUN_A, RUN_DISTURBED, RUN_B };
 
-/* How far the choices that the sides made otherwise reach into B: up to where the shadows have met again. */
-typedef struct flip_reach {
-    lb_flips flips;
-    lb_flow *flow;
-    uint64_t *which; /* per op of B: the choices that it follows from (lb_flips_bit) */
-    uint8_t *asked;  /* per op of B: `which` is known */
-} flip_reach;
-
 typedef struct runner {
     const lb_program_view *side, *other;
     const lb_alignment *alignment;
@@ -64,7 +55,7 @@ typedef struct runner {
     kept_value *images;   /* per final, of this run */
     kept_value *results;  /* per exit */
     lb_exact_match *match;
-    flip_reach *reach;
+    lb_flip_reach *reach;
     uint8_t *input_casts; /* per op: see input_casts.h */
     uint64_t room;        /* bytes still allowed */
     uint64_t serial;
@@ -108,6 +99,7 @@ static bool note_own(void *context, const lb_event *event)
 {
     runner *r = context;
     uint32_t op, row = row_of(r, event, &op);
+    if (row == LB_NONE && op != LB_NONE && r->which == 1) row = lb_flip_reach_reshaped(r->reach, op);
     if (row == LB_NONE) return true;
     lb_shadow_row *s = &r->out->rows[row];
     bool part = r->which == 1 && r->alignment->join_of_b[op] != LB_NONE && r->alignment->place_of_b[op] > 0;
@@ -178,34 +170,42 @@ static void measure_noise(runner *s, uint32_t row, const lb_event *event)
     }
 }
 
-static uint64_t flips_of(const lb_flips *flips, uint32_t op)
-{
-    uint64_t which = 0;
-    for (uint32_t i = 0; i < flips->n; i++)
-        if (flips->list[i].op == op) which |= lb_flips_bit(i);
-    return which;
-}
-
-/* Ops that have no event (views) hand on what they read. */
-static uint64_t reach_of(flip_reach *r, uint32_t op)
-{
-    if (r->asked[op]) return r->which[op];
-    uint64_t which = flips_of(&r->flips, op);
-    for (uint32_t k = r->flow->first_def[op]; k < r->flow->first_def[op + 1]; k++)
-        if (r->flow->defs[k] < op) which |= reach_of(r, r->flow->defs[k]);
-    r->asked[op] = 1;
-    return r->which[op] = which;
-}
-
 /* A result of B that a choice made otherwise explains takes A's numbers where it does, and both shadows go on from there. */
 static int64_t settle_flips(runner *s, uint32_t op, const lb_tensor *shadow, const double *a, double *b, double noise)
 {
     const uint8_t phase = s->side->program->ops[op].phase;
-    if (!s->reach->flips.n || (phase != LB_PHASE_FORWARD && phase != LB_PHASE_BACKWARD)) return 0;
-    const uint64_t which = reach_of(s->reach, op);
+    if (phase != LB_PHASE_FORWARD && phase != LB_PHASE_BACKWARD) return 0;
+    const uint64_t which = lb_flip_reach_of(s->reach, op);
     const int64_t settled = which ? lb_flips_settle(&s->reach->flips, which, &shadow->layout, a, b, noise) : 0;
     if (settled) lb_shadow_put(shadow, b);
     return settled;
+}
+
+static bool keeps_to_recording(const runner *s, uint32_t row)
+{
+    const lb_shadow_row *out = &s->out->rows[row];
+    return out->own[0] < LB_VERDICT_DIVERGED && out->own[1] < LB_VERDICT_DIVERGED;
+}
+
+/* Is a choice made otherwise all that the two ops differ by? */
+static bool explain_by_flips(const runner *s, uint32_t row, uint32_t op, const lb_event *event)
+{
+    const uint8_t phase = event->program->ops[event->op].phase;
+    if (phase != LB_PHASE_FORWARD && phase != LB_PHASE_BACKWARD) return false;
+    return lb_flip_reach_of(s->reach, op) && keeps_to_recording(s, row) && lb_flip_reach_explains(s->reach, row, op);
+}
+
+/* Results of one shape become A's; returns the rows of all of them. */
+static int64_t hand_over(const kept *k, const lb_event *event)
+{
+    int64_t at = 0, rows = 0;
+    for (uint32_t i = 0; i < k->n_results && i < event->n_results; at += k->elements[i] > 0 ? k->elements[i] : 0, i++) {
+        const lb_layout *l = &event->shadow[i].layout;
+        if (k->elements[i] <= 0 || elements_of(event, i) != k->elements[i]) continue;
+        lb_shadow_put(&event->shadow[i], k->numbers + at);
+        rows += l->ndim ? k->elements[i] / l->shape[l->ndim - 1] : 1;
+    }
+    return rows;
 }
 
 /* B's op has run: its shadows against the kept ones. */
@@ -242,8 +242,62 @@ static void meet_shadow(runner *s, uint32_t row, uint32_t op, const lb_event *ev
     }
     if (any) out->agreement = agreement, out->told = told && agreement == LB_SHADOW_AGREES;
     /* What was settled here may be a sum that is not complete yet: the choice is over where the sides agree by themselves. */
-    if (any && real && agreement == LB_SHADOW_AGREES && out->flipped == before && s->reach->flips.n)
-        s->reach->asked[op] = 1, s->reach->which[op] = flips_of(&s->reach->flips, op);
+    if (any && real && agreement == LB_SHADOW_AGREES && out->flipped == before) lb_flip_reach_end(s->reach, op);
+    if (any && agreement != LB_SHADOW_AGREES && explain_by_flips(s, row, op, event)) {
+        out->agreement = LB_SHADOW_AGREES;
+        out->flipped += hand_over(k, event);
+    }
+    if (any && out->agreement == LB_SHADOW_AGREES)
+        lb_flip_reach_meet(s->reach, row, op, out->flipped == before ? LB_MET_SAME : LB_MET_BUT_ROWS);
+    drop_shadow(s, k);
+}
+
+/* ---- ops in other shapes ---- */
+
+/* The rows of the i-th results are the same, but for what choices moved. */
+static bool has_same_rows(const runner *s, uint64_t which, uint32_t row, uint32_t i, const double *a, double noise,
+                          const lb_event *event)
+{
+    const lb_program *pa = s->other->program;
+    const uint32_t va = lb_op_outcome(pa, &pa->ops[row], i);
+    const lb_layout *x = va == LB_NONE ? NULL : &pa->values[va].layout, *y = &event->shadow[i].layout;
+    if (!x || x->ndim != y->ndim || !x->ndim || lb_dtype_is_complex(pa->values[va].dtype)) return false;
+    const int64_t width = x->ndim == 1 ? 1 : x->shape[x->ndim - 1], na = lb_layout_numel(x), nb = lb_layout_numel(y);
+    if (width < 1 || (x->ndim > 1 && y->shape[y->ndim - 1] != width)) return false;
+    double *b = numbers_in(&event->shadow[i], nb);
+    const bool same = b && lb_flip_reach_same_rows(s->reach, which, a, na / width, b, nb / width, width, noise);
+    free(b);
+    return same;
+}
+
+static bool has_only_same_rows(const runner *s, uint64_t which, uint32_t row, const kept *k, const lb_event *event)
+{
+    int64_t at = 0;
+    bool any = false;
+    if (k->n_results != event->n_results) return false;
+    for (uint32_t i = 0; i < k->n_results; at += k->elements[i] > 0 ? k->elements[i] : 0, i++) {
+        const int64_t n = elements_of(event, i);
+        if ((n < 0) != (k->elements[i] < 0)) return false;
+        if (n < 0) continue;
+        if (!has_same_rows(s, which, row, i, k->numbers + at, k->noise[i], event)) return false;
+        any = true;
+    }
+    return any;
+}
+
+/* B's op of which A has the like in other shapes. What has met that way stands among the ops that are one quantity. */
+static void meet_reshaped(runner *s, uint32_t op, const lb_event *event)
+{
+    const uint32_t row = lb_flip_reach_reshaped(s->reach, op);
+    kept *k = row == LB_NONE ? NULL : &s->kept[row];
+    if (!k || !k->numbers) return;
+    const uint64_t which = lb_flip_reach_of(s->reach, op);
+    if (which && keeps_to_recording(s, row) && has_only_same_rows(s, which, row, k, event)) {
+        lb_flip_reach_meet(s->reach, row, op, LB_MET_BUT_ROWS);
+    } else if (explain_by_flips(s, row, op, event)) {
+        hand_over(k, event);
+        lb_flip_reach_meet(s->reach, row, op, LB_MET_BUT_ROWS);
+    }
     drop_shadow(s, k);
 }
 
@@ -512,10 +566,17 @@ static void note_exits(runner *s, uint32_t op, const lb_event *event)
 
 /* ---- events of a shadow ---- */
 
+/* An op of A whose like in other shapes may follow from a choice. */
+static bool is_reshaped(const runner *s, uint32_t row)
+{
+    return s->reach->flips.n && s->alignment->reshaped_b_of_a[row] != LB_NONE;
+}
+
 static void note_numbers(runner *s, uint32_t op, uint32_t row, const lb_event *event)
 {
     note_finals(s, op, event);
-    if (row == LB_NONE || !s->wanted[row]) return;
+    if (s->run == RUN_B && row == LB_NONE) meet_reshaped(s, op, event);
+    if (row == LB_NONE || !(s->wanted[row] || is_reshaped(s, row))) return;
     if (s->run == RUN_A)
         keep_shadow(s, row, event);
     else if (s->run == RUN_DISTURBED)
@@ -664,7 +725,7 @@ typedef struct runs {
     assembly *assemblies;
     kept_value *finals, *images[3], *results; /* images: of A, of A disturbed, of B */
     lb_exact_match match;
-    flip_reach reach;
+    lb_flip_reach reach;
     uint8_t *input_casts[2];
 } runs;
 
@@ -684,17 +745,10 @@ static lb_status open_runs(runs *r, const lb_program_view *a, const lb_program_v
     for (uint32_t i = 0; i < n; i++)
         out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
     LB_TRY(lb_exact_match_init(a, b, alignment, &r->match, err));
-    LB_TRY(lb_flips_find(a, b, alignment, &r->reach.flips, err));
+    LB_TRY(lb_flip_reach_open(a, b, alignment, wanted, &r->reach, err));
     out->first_flip = r->reach.flips.n ? r->reach.flips.list[0].op : LB_NONE;
     r->input_casts[0] = lb_input_casts_find(a, b), r->input_casts[1] = lb_input_casts_find(b, a);
     if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
-    if (r->reach.flips.n) {
-        LB_TRY(lb_flow_new(b->program, &r->reach.flow, err));
-        r->reach.asked = calloc(b->program->n_ops + 1, 1),
-        r->reach.which = calloc(b->program->n_ops + 1, sizeof *r->reach.which);
-        if (!r->reach.asked || !r->reach.which)
-            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", b->program->n_ops);
-    }
     for (int i = 0; i < 2; i++)
         r->sides[i] = (runner){.side = i ? b : a,
                                .other = i ? a : b,
@@ -724,8 +778,19 @@ static void close_runs(runs *r, const lb_shadow_pair *out, const lb_alignment *a
     free_values(r->finals, out->n_finals), free_values(r->results, n_exits);
     for (int i = 0; i < 3; i++) free_values(r->images[i], out->n_finals);
     lb_exact_match_release(&r->match);
-    lb_flips_release(&r->reach.flips), lb_flow_free(r->reach.flow), free(r->reach.asked), free(r->reach.which);
+    lb_flip_reach_close(&r->reach);
     free(r->input_casts[0]), free(r->input_casts[1]);
+}
+
+/* What has met in other shapes is one quantity like what has met by its numbers. */
+static void note_reshaped(const runs *r, lb_shadow_pair *out)
+{
+    const lb_alignment *al = r->sides[0].alignment;
+    for (uint32_t i = 0; r->reach.flips.n && i < out->n_rows; i++) {
+        const uint32_t b = al->b_of_a[i] == LB_NONE ? r->reach.met_of[0][i] : LB_NONE;
+        if (b != LB_NONE && out->meets[0][i] == LB_NONE && out->meets[1][b] == LB_NONE)
+            out->meets[0][i] = b, out->meets[1][b] = i;
+    }
 }
 
 static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
@@ -739,7 +804,9 @@ static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
     if (status == LB_OK) status = run_shadow(&r->sides[1], RUN_B, err);
     if (status != LB_OK) return status;
     judge_images(r->sides, r->images[1], out);
-    return lb_exact_match_find(&r->match, out, err);
+    LB_TRY(lb_exact_match_find(&r->match, out, err));
+    note_reshaped(r, out);
+    return LB_OK;
 }
 
 lb_status lb_shadow_pair_run(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,

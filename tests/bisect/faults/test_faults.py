@@ -99,6 +99,16 @@ NAMED = {  # what is changed, in which program, and what of the case is given
         "encoder/flaubert",
         dict(TRAIN, precision="bf16", optimizer="lion", steps=2, seed=10619568, changes=[["detached", 724640331]]),
     ),
+    "weight gradients of experts that see other tokens": (
+        "in-bf16",
+        "moe",
+        dict(TRAIN, precision="fp32", optimizer="sgd", steps=3, seed=313908941, changes=[["in-bf16", 282267388]]),
+    ),
+    "gradients of all experts in one tensor, over other tokens": (
+        "in-bf16",
+        "causal/granitemoehybrid",
+        dict(TRAIN, precision="fp32", optimizer="adamw-foreach", steps=3, seed=755746237, changes=[["in-bf16", 498605810]]),
+    ),
     "masks behind a choice made otherwise": (  # their shadows are no f64
         "positions-of-one-row-off",
         "causal/llama4_text",

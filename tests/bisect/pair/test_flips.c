@@ -57,7 +57,7 @@ static void rows_of_chosen_flips_are_settled_and_no_others(void **unused)
         bool has_rows, covered = true;
         draw_case(flipped, a, b, differs);
         memcpy(before, b, sizeof b);
-        lb_expert_flip list[] = {{3, ROWS, flipped[0]}, {9, ROWS, flipped[1]}};
+        lb_expert_flip list[] = {{3, ROWS, 1, flipped[0]}, {9, ROWS, 1, flipped[1]}};
         const lb_flips flips = {list, 2};
         const uint64_t which = draw(4);
         const lb_layout layout = some_shape(&has_rows);
