@@ -1,0 +1,153 @@
+/* See kernel_item.h. */
+#include "kernel_item.h"
+
+#include <string.h>
+
+/* Below this a value is read twice, by units that hash and by units that add up, at once: a unit that does both takes longer than
+ * either, and so few would leave the device idle. Above it the bytes are read once. */
+#define READ_ONCE (8u << 20)
+
+_Static_assert(LB_KERNEL_DIMS == LB_MAX_DIMS, "dimensions");
+_Static_assert(LB_KERNEL_PIECE == LB_STATISTICS_PIECE && LB_KERNEL_LEAF == LB_DIGEST_LEAF,
+               "the definitions' own numbers");
+_Static_assert((int)LB_KERNEL_STATISTICS == (int)LB_MEASURE_STATISTICS && (int)LB_KERNEL_BLOB == (int)LB_MEASURE_BLOB,
+               "what is wanted");
+
+/* lb_dtype_valid has been asked. */
+static void set_element(lb_kernel_item *item, lb_dtype part)
+{
+    static const struct {
+        lb_dtype dtype;
+        lb_kernel_small small;
+    } smalls[] = {
+        {LB_F16, {10, 15, 15, 0x7bff, 0x7c00, 0}}, {LB_E4M3FN, {3, 7, 7, 0x7e, 0, 0}},
+        {LB_E5M2, {2, 15, 7, 0x7b, 0x7c, 0}},      {LB_E4M3FNUZ, {3, 8, 7, 0x7f, 0, 1}},
+        {LB_E5M2FNUZ, {2, 16, 7, 0x7f, 0, 1}},     {LB_E2M1, {1, 1, 3, 7, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof smalls / sizeof *smalls; i++)
+        if (smalls[i].dtype == part) item->small = smalls[i].small;
+    item->part_bits = (uint32_t)lb_dtype_bits(part);
+    switch (part) {
+    case LB_F64: item->element = LB_KERNEL_F64; return;
+    case LB_F32: item->element = LB_KERNEL_F32; return;
+    case LB_BF16: item->element = LB_KERNEL_BF16; return;
+    case LB_F16: item->element = LB_KERNEL_F16; return;
+    case LB_E8M0: item->element = LB_KERNEL_SCALE; return;
+    case LB_BOOL: item->element = LB_KERNEL_BOOL; return;
+    default: break;
+    }
+    const lb_kind kind = lb_dtype_kind(part);
+    item->element = kind == LB_KIND_INT    ? LB_KERNEL_SIGNED
+                    : kind == LB_KIND_UINT ? LB_KERNEL_UNSIGNED
+                                           : LB_KERNEL_SMALL;
+}
+
+/* The largest power of two, at most `most`, that divides all addresses of a step of `most` bytes from `address` on. */
+static uint32_t granule_of(uint64_t address, uint32_t most)
+{
+    const uint64_t ones = address | most;
+    return (uint32_t)(ones & -ones);
+}
+
+static void set_layout(lb_kernel_item *item, const lb_layout *layout)
+{
+    item->ndim = (uint32_t)layout->ndim;
+    for (int d = 0; d < layout->ndim; d++) item->shape[d] = (uint64_t)layout->shape[d];
+    const lb_rows rows = lb_rows_of(layout);
+    const int64_t width = item->width;
+    if (rows.empty || width == 0) return;
+    for (int d = 0; d < rows.ndim; d++) {
+        item->sizes[d] = (uint64_t)rows.shape[d];
+        item->strides[d] = rows.outer_stride[d] * width;
+    }
+    item->sizes[rows.ndim] = (uint64_t)rows.count;
+    item->strides[rows.ndim] = rows.stride * width;
+    item->n_sizes = (uint32_t)rows.ndim + 1;
+}
+
+static uint64_t pieces_of(uint64_t all, uint64_t each)
+{
+    return all / each + (all % each != 0);
+}
+
+/* Two teams of a warp take a span each. */
+static uint32_t units_of(uint64_t bytes, uint64_t span)
+{
+    const uint64_t units = pieces_of(pieces_of(bytes, span), 2);
+    return units > UINT32_MAX ? UINT32_MAX : (uint32_t)units;
+}
+
+static uint64_t piece_bytes(const lb_kernel_item *item)
+{
+    return (uint64_t)LB_KERNEL_PIECE * item->part_bits / 8;
+}
+
+static void set_units(lb_kernel_item *item)
+{
+    const bool wanted = item->what & LB_KERNEL_STATISTICS, whole_leaves = item->part_bits >= 8;
+    item->fused = wanted && whole_leaves && item->bytes > READ_ONCE;
+    item->main_span = item->fused ? piece_bytes(item) : LB_KERNEL_LEAF;
+    item->main = units_of(item->bytes, item->main_span);
+    item->statistics = wanted && !item->fused ? units_of(item->bytes, piece_bytes(item)) : 0;
+    item->blob = item->what & LB_KERNEL_BLOB ? units_of(item->dense_bytes, LB_KERNEL_LEAF) : 0;
+    if (item->main + item->statistics + item->blob == 0)
+        item->main = 1; /* without elements; it has digests all the same */
+}
+
+lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring, lb_err *err)
+{
+    const lb_tensor *tensor = &measuring->tensor;
+    const int64_t n = lb_layout_numel(&tensor->layout);
+    const size_t bytes = n < 0 ? SIZE_MAX : lb_dtype_bytes(tensor->dtype, (size_t)n);
+    memset(item, 0, sizeof *item);
+    if (!lb_dtype_valid(tensor->dtype) || n < 0 || bytes == SIZE_MAX)
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "a value of type %s whose sizes are no sizes has no digest",
+                       lb_dtype_name(tensor->dtype));
+    const lb_dtype part = lb_dtype_part(tensor->dtype);
+    item->dtype = tensor->dtype;
+    item->width = (uint32_t)(lb_dtype_bits(tensor->dtype) / 8);
+    item->contiguous = lb_layout_is_contiguous(&tensor->layout);
+    if (!item->contiguous && item->width == 0)
+        return lb_fail(err, LB_ERR_UNSUPPORTED, "a strided view of %s: elements smaller than a byte must be dense",
+                       lb_dtype_name(tensor->dtype));
+    set_element(item, part);
+    item->data = (uint64_t)(uintptr_t)tensor->data;
+    item->dense = (uint64_t)(uintptr_t)measuring->dense;
+    item->dense_bytes = measuring->dense_bytes;
+    item->bytes = bytes;
+    item->numbers = (uint64_t)n * (part == tensor->dtype ? 1 : 2);
+    item->what = measuring->what & (LB_KERNEL_STATISTICS | LB_KERNEL_BLOB);
+    if (item->contiguous) item->what &= ~(unsigned)LB_KERNEL_BLOB;
+    item->granule = granule_of(item->data, item->contiguous ? 16 : item->width);
+    item->dense_granule = granule_of(item->dense, 16);
+    set_layout(item, &tensor->layout);
+    set_units(item);
+    return LB_OK;
+}
+
+uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item)
+{
+    const uint64_t leaves = pieces_of(item->bytes, LB_KERNEL_LEAF),
+                   blob = item->what & LB_KERNEL_BLOB ? pieces_of(item->dense_bytes, LB_KERNEL_LEAF) : 0,
+                   pieces = item->what & LB_KERNEL_STATISTICS ? pieces_of(item->numbers, LB_KERNEL_PIECE) : 0;
+    return (LB_KERNEL_LEAVES_AT + leaves + blob + pieces * LB_KERNEL_PIECE_WORDS) * 8;
+}
+
+uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n)
+{
+    uint64_t units = 0;
+    for (size_t i = 0; i < n; i++) {
+        items[i].first_unit = (uint32_t)units;
+        units += (uint64_t)items[i].main + items[i].statistics + items[i].blob;
+        if (units > INT32_MAX) return 0;
+    }
+    return (uint32_t)units;
+}
+
+lb_measured lb_kernel_measured(const lb_kernel_result *r)
+{
+    return (lb_measured){
+        .logical = {r->logical_hi, r->logical_lo},
+        .blob = {r->blob_hi, r->blob_lo},
+        .statistics = {r->elements, r->nan, r->pos_inf, r->neg_inf, r->zero, r->min, r->max, r->sum, r->sum_squares}};
+}

@@ -1,0 +1,27 @@
+/* The host's side of the measuring kernel: what lb_measure would be asked, as the kernel wants it, and its answer as lb_measure's.
+ * No function here touches a device. */
+#ifndef LB_KERNEL_ITEM_H
+#define LB_KERNEL_ITEM_H
+
+#include "measure.h"
+#include "measure_kernel.h"
+
+/* `measuring` is as for lb_measure, its addresses the device's. Fails with LB_ERR_UNSUPPORTED where there is no digest: no dtype, a
+ * size that is none, a strided view of elements smaller than a byte. */
+lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring, lb_err *err);
+
+/* The scratch that an item needs, a multiple of 8; never more than 1/64 of the bytes that it reads and 1 KiB. */
+uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item);
+
+/* Gives each item of a launch its units, and returns how many they are. 0: more than a launch holds (2^31). */
+uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n);
+
+static inline uint32_t lb_kernel_blocks(uint32_t n_units)
+{
+    return (n_units + LB_KERNEL_WARPS - 1) / LB_KERNEL_WARPS;
+}
+
+/* Digests and statistics; the leaves stay NULL: they lie in the item's scratch. */
+lb_measured lb_kernel_measured(const lb_kernel_result *result);
+
+#endif
