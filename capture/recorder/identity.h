@@ -78,9 +78,11 @@ typedef struct lb_deferred { /* to be measured when the op that writes it has co
 
 /* A storage as far as it is known. */
 typedef struct lb_known {
-    int64_t key; /* the host's name */
-    int64_t id;  /* ours, never used again */
-    const uint8_t *base;
+    int64_t key;              /* the host's name */
+    int64_t id;               /* ours, never used again */
+    const uint8_t *base;      /* an address of the device, where it lies on one */
+    struct lb_device *device; /* NULL: memory of the host, or of a device that nobody registered */
+    void *stream;             /* where what is known of it was queued last */
     uint64_t bytes;
     uint32_t version;
     uint64_t program; /* serial of the last program that touched it */

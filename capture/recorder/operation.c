@@ -83,7 +83,7 @@ static lb_status before_write(lb_recorder *recorder, const lb_seen *seen, lb_err
         return LB_OK;
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
-    lb_left_before_part(storage, (uint64_t)first * width, (uint64_t)last * width);
+    lb_left_before_part(recorder, storage, (uint64_t)first * width, (uint64_t)last * width);
     storage->partial = true;
     return LB_OK;
 }

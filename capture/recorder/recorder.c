@@ -100,10 +100,11 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
 
 /* ---- life-cycle ---------------------------------------------------------------------------------------------------- */
 
-static void recorder_free(lb_recorder *recorder)
+static void recorder_free(lb_recorder *recorder, bool forked)
 {
     if (!recorder) return;
     lb_contents_drop(recorder);
+    lb_devices_close(recorder, forked);
     free(recorder->unheld);
     lb_stage_free(recorder->stage);
     lb_program_free(recorder->program);
@@ -175,7 +176,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     }
     if (status != LB_OK) {
         lb_writer_abandon(r->writer);
-        recorder_free(r);
+        recorder_free(r, false);
         return status;
     }
     *recorder = r;
@@ -199,7 +200,7 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
     lb_write_queue_free(recorder->spool);
     if (recorder->ring && recorder->ring_files == 1) remove_ring_files(recorder);
     lb_status closed = lb_writer_close(recorder->writer, status == LB_OK ? err : NULL);
-    recorder_free(recorder);
+    recorder_free(recorder, false);
     return status == LB_OK ? closed : status;
 }
 
@@ -207,7 +208,7 @@ void lb_recorder_abandon(lb_recorder *recorder)
 {
     if (!recorder) return;
     if (lb_write_queue_free(recorder->spool)) lb_writer_abandon(recorder->writer);
-    recorder_free(recorder);
+    recorder_free(recorder, true);
 }
 
 void lb_recorder_stop(lb_recorder *recorder, const char *why)

@@ -3,6 +3,7 @@
 #ifndef LB_RECORDER_H
 #define LB_RECORDER_H
 
+#include "device.h"
 #include "measure_queue.h"
 #include "identity.h"
 #include "keep.h"
@@ -36,6 +37,15 @@ typedef struct lb_late {
 typedef struct lb_row_range {
     uint32_t first, last;
 } lb_row_range;
+
+typedef struct lb_device_entry lb_device_entry; /* device_bytes.c */
+
+typedef struct lb_fetched { /* bytes [first, last) of a storage of a device */
+    int64_t id;
+    uint32_t version;
+    uint64_t first, last, capacity;
+    uint8_t *bytes;
+} lb_fetched;
 
 struct lb_recorder {
     pthread_mutex_t lock;
@@ -73,6 +83,9 @@ struct lb_recorder {
     int64_t *unheld; /* storages with work that the host was not told of */
     uint32_t n_unheld, cap_unheld;
     uint64_t n_promised, n_fulfilled;
+    lb_device_entry *devices;
+    uint32_t n_devices;
+    lb_fetched fetched;
     json_t *notes; /* coverage: {kind: {message: times}} */
     bool coverage_changed;
     uint64_t n_steps, n_ops, n_values, n_unseen, n_nonfinite;
@@ -134,8 +147,23 @@ lb_status lb_phase_settle(lb_recorder *recorder, lb_err *err);
 /* ---- operation.c */
 void lb_pending_free(lb_pending *pending);
 
-/* ---- value_bytes.c */
+/* ---- device_bytes.c */
+/* NULL: memory of the host, or of a device that nobody registered. */
+lb_device *lb_device_of(const lb_recorder *recorder, const lb_seen *seen);
+void lb_devices_close(lb_recorder *recorder, bool forked);
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);
+/* Bytes [first, last) where the host can read them, until the next such call; NULL when a device did not give them. Those that were
+ * fetched last are not fetched again while nobody is known to have written there. */
+const uint8_t *lb_contents_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last);
+/* The same as they are now. */
+const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last);
+/* lb_measure of one value. LB_OK and not *there: its device did not give it, which is noted. */
+lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool *there,
+                           lb_err *err);
+/* The op has ended: large buffers go. */
+void lb_fetched_trim(lb_recorder *recorder);
+
+/* ---- value_bytes.c */
 lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
                                    unsigned what);
 lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb_window *window, const lb_seen *seen,
@@ -168,15 +196,15 @@ void lb_contents_drop(lb_recorder *recorder);
 
 /* ---- leftover_digest.c */
 /* Now, when the storage is alive and the program that wrote it in parts is about to end. */
-void lb_left_remember(lb_known *storage);
-/* `serial`: of the program that is about to touch it. */
-bool lb_left_unchanged(const lb_known *storage, uint64_t serial);
+void lb_left_remember(lb_recorder *recorder, lb_known *storage);
+/* The open program is about to touch it. */
+bool lb_left_unchanged(lb_recorder *recorder, const lb_known *storage);
 /* An allocation whose bytes mean nothing yet, and whether something wrote there since that no op of ours was. Large ones are not looked
  * at: their pages may not even be there. */
-void lb_left_note_fresh(lb_known *storage);
-bool lb_left_was_filled(const lb_known *storage);
+void lb_left_note_fresh(lb_recorder *recorder, lb_known *storage);
+bool lb_left_was_filled(lb_recorder *recorder, const lb_known *storage);
 /* Bytes [first, last) are about to be written. */
-void lb_left_before_part(lb_known *storage, uint64_t first, uint64_t last);
+void lb_left_before_part(lb_recorder *recorder, lb_known *storage, uint64_t first, uint64_t last);
 
 /* ---- value_intake.c */
 enum lb_reading_how {

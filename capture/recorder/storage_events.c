@@ -33,7 +33,7 @@ void lb_recorder_remember(lb_recorder *recorder, int64_t storage)
 {
     pthread_mutex_lock(&recorder->lock);
     lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
-    if (s && s->partial && s->program == recorder->serial) lb_left_remember(s);
+    if (s && s->partial && s->program == recorder->serial) lb_left_remember(recorder, s);
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -83,7 +83,8 @@ void lb_recorder_resized(lb_recorder *recorder, int64_t storage, const void *dat
     lb_known *s = recorder->dead ? NULL : lb_knowns_find(&recorder->storages, storage);
     if (s) {
         lb_contents_settle(recorder, s);
-        lb_known_move(s, data, bytes, s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
+        lb_known_move(s, s->base || !s->bytes ? data : NULL, bytes,
+                      s->bytes == 0 ? LB_BYTES_UNDEFINED : LB_BYTES_UNKNOWN);
     }
     pthread_mutex_unlock(&recorder->lock);
 }
@@ -144,7 +145,9 @@ lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_sour
     int64_t first = tensor->layout.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
     lb_role role = {first, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
     if (storage && fresh) {
-        storage->base = tensor->data ? (const uint8_t *)tensor->data - first : NULL;
+        storage->device = lb_device_of(recorder, tensor);
+        const bool reachable = tensor->data && (tensor->device == 0 || storage->device);
+        storage->base = reachable ? (const uint8_t *)tensor->data - first : NULL;
         storage->bytes = tensor->storage_bytes;
     }
     if (!storage || !lb_known_add_role(storage, &role))

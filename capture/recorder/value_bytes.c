@@ -14,11 +14,6 @@ static lb_status no_memory(lb_err *err)
     return lb_fail(err, LB_ERR_NOMEM, "out of memory in the recorder");
 }
 
-bool lb_contents_readable(const lb_known *storage, const lb_seen *seen)
-{
-    return seen->device == 0 && storage->base && lb_dtype_bits(seen->dtype) / 8 > 0;
-}
-
 /* ---- measuring ------------------------------------------------------------------------------------------------------ */
 
 static lb_tensor tensor_of(const lb_seen *seen)
@@ -70,7 +65,9 @@ lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb
 {
     lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last,
                                               LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
-    return lb_measure(&item, 1) ? lb_contents_note(recorder, window, &item.out, err) : no_memory(err);
+    bool there;
+    LB_TRY(lb_contents_take(recorder, storage, &item, &there, err));
+    return there ? lb_contents_note(recorder, window, &item.out, err) : LB_OK;
 }
 
 /* Views of measured bytes whose elements lie in the same order cost no new pass. */
@@ -167,8 +164,9 @@ lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_wi
         if (recorder->stage) lb_stage_lower(recorder->stage, window->blob, lb_keep_level_of(purpose));
         return LB_OK;
     }
-    const uint8_t *bytes = storage->base + window->first;
     const uint64_t size = (uint64_t)(window->last - window->first);
+    const uint8_t *bytes = lb_contents_bytes(recorder, storage, (uint64_t)window->first, (uint64_t)window->last);
+    if (!bytes) return LB_OK;
     if (lb_digest_is_none(window->blob)) {
         window->blob = lb_digest_bytes(bytes, size);
         recorder->program->values[window->row].blob = window->blob;
@@ -243,7 +241,7 @@ struct lb_promise {
 
 static bool may_wait(const lb_recorder *recorder, const lb_late *late)
 {
-    return recorder->beside && !late->wanted && !late->filled && !late->storage->escaped &&
+    return recorder->beside && !late->wanted && !late->filled && !late->storage->escaped && !late->storage->device &&
            lb_dtype_bytes(late->seen.dtype, (size_t)lb_layout_numel(&late->seen.layout)) >= TOO_SMALL;
 }
 
@@ -407,6 +405,21 @@ static lb_status measure_now(lb_recorder *recorder, const lb_late *late, uint32_
     return status;
 }
 
+/* Of a device: one after the other, so that what is fetched to be measured is there to be kept. */
+static lb_status take_late(lb_recorder *recorder, const lb_late *late, lb_err *err)
+{
+    lb_window *window = lb_known_window(late->storage, late->hash);
+    lb_measuring item = lb_contents_measuring(late->storage, &late->seen, window->first, window->last,
+                                              LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
+    bool there;
+    LB_TRY(lb_contents_take(recorder, late->storage, &item, &there, err));
+    if (!there) return LB_OK;
+    recorder->program->statistics[late->statistics] = item.out.statistics;
+    take_measured(recorder, window, late->statistics, &item.out);
+    window->verified = late->verified;
+    return late->wanted ? lb_contents_keep(recorder, late->storage, window, late->purpose, err) : LB_OK;
+}
+
 lb_status lb_contents_measure_late(lb_recorder *recorder, lb_err *err)
 {
     if (!recorder->n_late) return LB_OK;
@@ -421,11 +434,14 @@ lb_status lb_contents_measure_late(lb_recorder *recorder, lb_err *err)
             status = no_memory(err);
         else if (may_wait(recorder, late))
             status = promise(recorder, late, lb_known_window(late->storage, late->hash), err);
+        else if (late->storage->device)
+            status = take_late(recorder, late, err);
         else
             recorder->late[n++] = *late;
     }
     recorder->n_late = 0;
     if (status == LB_OK && n) status = measure_now(recorder, recorder->late, n, err);
     advance(recorder, MOST_BEHIND);
+    lb_fetched_trim(recorder);
     return status;
 }

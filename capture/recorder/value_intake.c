@@ -25,12 +25,15 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
     bool fresh;
     lb_known *s = *storage = lb_knowns_get(&recorder->storages, seen->storage, &fresh);
     if (!s) return no_memory(err);
+    if (fresh) s->device = lb_device_of(recorder, seen);
+    s->stream = seen->stream;
     const size_t width = width_of(seen->dtype);
-    const uint8_t *base = seen->data ? (const uint8_t *)seen->data - seen->layout.offset * (int64_t)width : NULL;
+    const bool reachable = seen->data && (seen->device == 0 || s->device);
+    const uint8_t *base = reachable ? (const uint8_t *)seen->data - seen->layout.offset * (int64_t)width : NULL;
     int64_t first, last;
     LB_TRY(lb_layout_dense_range(&seen->layout, &first, &last, err));
     if (first < 0 || (uint64_t)last > (width ? seen->storage_bytes / width : 0))
-        if (last > 0 && seen->device == 0 && width)
+        if (last > 0 && (seen->device == 0 || s->device) && width)
             return lb_fail(err, LB_ERR_INVALID,
                            "a tensor reaches element %" PRId64 " of a storage of %" PRIu64 " bytes", last,
                            seen->storage_bytes);
@@ -42,7 +45,7 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
         lb_contents_settle(recorder, s);
         lb_known_move(s, base ? base : s->base, seen->storage_bytes, LB_BYTES_UNKNOWN);
     }
-    if (s->program != recorder->serial) lb_known_enter(s, recorder->serial, lb_left_unchanged(s, recorder->serial));
+    if (s->program != recorder->serial) lb_known_enter(s, recorder->serial, lb_left_unchanged(recorder, s));
     return s->n_deferred ? lb_reading_settle(recorder, s, err) : LB_OK;
 }
 
@@ -160,11 +163,12 @@ static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_kno
     first *= (int64_t)width;
     last *= (int64_t)width;
     lb_measuring item = lb_contents_measuring(storage, seen, first, last, LB_MEASURE_STATISTICS | LB_MEASURE_BLOB);
-    const bool bytes = lb_contents_readable(storage, seen);
     const bool undefined = lb_map_has(&storage->map, &seen->layout, width, LB_BYTES_UNDEFINED);
-    if (bytes && !undefined && !lb_measure(&item, 1)) return no_memory(err);
+    bool bytes = lb_contents_readable(storage, seen);
+    if (bytes && !undefined) LB_TRY(lb_contents_take(recorder, storage, &item, &bytes, err));
+    const lb_window *old = bytes ? left_there(storage, hash, first, last) : NULL;
     uint8_t kind = forced;
-    if (!kind) kind = source_kind(storage, left_there(storage, hash, first, last), hash, first, &item.out);
+    if (!kind) kind = source_kind(storage, old, hash, first, &item.out);
     if (kind == LB_SOURCE_UNSEEN) {
         lb_contents_settle(recorder, storage);
         lb_known_change(storage);
@@ -240,7 +244,9 @@ static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *
         return LB_OK;
     if (window->verified && !storage->escaped) return LB_OK;
     lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last, 0);
-    if (!lb_measure(&item, 1)) return no_memory(err);
+    bool there;
+    LB_TRY(lb_contents_take(recorder, storage, &item, &there, err));
+    if (!there) return LB_OK;
     free(item.out.leaves);
     window->verified = true;
     if (lb_digest_equal(item.out.logical, window->logical)) return LB_OK;
@@ -304,7 +310,7 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
     /* PyTorch's C++ fills an `empty` through a pointer (the indices of DDP's buckets): what is read then is a source like any other. */
-    if (!how && lb_left_was_filled(storage)) {
+    if (!how && lb_left_was_filled(recorder, storage)) {
         if (!lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN))
             return no_memory(err);
         lb_known_change(storage);
@@ -342,7 +348,7 @@ lb_status lb_reading_result(lb_recorder *recorder, const lb_standing *at, const 
     if (!lb_map_set(&storage->map, storage->bytes, &seen->layout, width_of(seen->dtype),
                     undefined ? LB_BYTES_UNDEFINED : LB_BYTES_DEFINED))
         return no_memory(err);
-    if (undefined) lb_left_note_fresh(storage);
+    if (undefined) lb_left_note_fresh(recorder, storage);
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     LB_TRY(add_row(recorder, storage, window, seen, kind.flags, kind.source, err));

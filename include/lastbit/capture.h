@@ -102,8 +102,12 @@ typedef struct lb_seen {
     uint64_t storage_bytes; /* of the whole storage */
     lb_layout layout;       /* offset counts from the start of the storage */
     lb_dtype dtype;
-    uint8_t device; /* 0 cpu; bytes of any other are not read: the value has neither digest nor statistics */
-    uint32_t lazy;  /* LB_VALUE_CONJUGATED, LB_VALUE_NEGATED: what has to be done to an element when it is read */
+    uint8_t
+        device; /* 0: memory that the host reads; 1 cuda, 2 other: bytes are had by lb_recorder_device. Without that the value has
+                     * neither digest nor statistics */
+    uint8_t unit;  /* which of the devices of that kind */
+    uint32_t lazy; /* LB_VALUE_CONJUGATED, LB_VALUE_NEGATED: what has to be done to an element when it is read */
+    void *stream;  /* of a device: where what wrote these bytes was queued; NULL: the device's default */
 } lb_seen;
 
 /* A row-major tensor that is a whole allocation of its own; `storage` is its address. */
@@ -111,6 +115,19 @@ LB_API lb_seen lb_seen_of(const void *data, lb_dtype dtype, int ndim, const int6
 /* A DLPack `DLTensor` (any 0.x or 1.x; its C layout never changed). `data` counts as the start of the storage.
  * LB_ERR_UNSUPPORTED for element types that are not in lastbit/dtype.h and for vector lanes. */
 LB_API lb_status lb_seen_of_dlpack(const void *dl_tensor, lb_seen *seen, lb_err *err);
+/* How a host program hands over bytes that lie on a device. It is called inside a function of the recorder, by the thread that called
+ * that, and calls no function of the recorder itself. It copies bytes [first, last) of the storage to `to`, as they are when all that
+ * was queued for it before has run, and returns when they are there. 0: they are; 1: not now (a graph is being captured); -1: the
+ * device failed, and is not asked again. `data`: where the storage begins, as lb_seen had it. */
+typedef struct lb_device_access {
+    size_t size; /* sizeof(lb_device_access) */
+    int (*copy)(void *context, int64_t storage, const void *data, uint64_t first, uint64_t last, void *to);
+    void *context;
+} lb_device_access;
+#define LB_EVERY_UNIT 255
+/* From now on tensors of these devices are recorded as the host's are. `device`, `unit`: as in lb_seen; LB_EVERY_UNIT: all of the kind. */
+LB_API lb_status lb_recorder_device(lb_recorder *recorder, uint8_t device, uint8_t unit, const lb_device_access *access,
+                                    lb_err *err);
 /* The allocation is gone; its key may come again. */
 LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
 /* The allocation was resized in place, with these bytes now. Of one that was empty nothing has been written yet. */

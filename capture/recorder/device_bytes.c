@@ -1,0 +1,167 @@
+/* Bytes and digests of values wherever they lie: in memory of the host, or on a device that the host program registered.
+ *
+ * What was fetched last is remembered, so that a value that is measured and then kept comes from the device once. */
+#include "recorder.h"
+#include "device_copy.h"
+
+#include <lastbit/array.h>
+#include <stdlib.h>
+
+struct lb_device_entry {
+    uint8_t device, unit;
+    lb_device *back_end;
+};
+
+#define MOST_FETCHED (64u << 20) /* bytes that are held between two ops */
+
+lb_status lb_recorder_device(lb_recorder *recorder, uint8_t device, uint8_t unit, const lb_device_access *access,
+                             lb_err *err)
+{
+    if (access->size != sizeof *access)
+        return lb_fail(err, LB_ERR_INVALID, "lb_device_access of another version of lastbit");
+    if (device == 0 || !access->copy)
+        return lb_fail(err, LB_ERR_INVALID, "a device has a number above 0 and a function that copies from it");
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_device_entry *list = lb_array_grow(recorder->devices, recorder->n_devices, sizeof *list);
+    if (!list) return lb_recorder_unlock(recorder, lb_recorder_no_memory(err));
+    recorder->devices = list;
+    lb_device *back_end = lb_device_copy_new(access);
+    if (!back_end) return lb_recorder_unlock(recorder, lb_recorder_no_memory(err));
+    list[recorder->n_devices++] = (lb_device_entry){device, unit, back_end};
+    return lb_recorder_unlock(recorder, LB_OK);
+}
+
+/* The newest registration that fits. */
+lb_device *lb_device_of(const lb_recorder *recorder, const lb_seen *seen)
+{
+    for (uint32_t i = seen->device ? recorder->n_devices : 0; i-- > 0;) {
+        const lb_device_entry *entry = &recorder->devices[i];
+        if (entry->device == seen->device && (entry->unit == seen->unit || entry->unit == LB_EVERY_UNIT))
+            return entry->back_end;
+    }
+    return NULL;
+}
+
+void lb_devices_close(lb_recorder *recorder, bool forked)
+{
+    for (uint32_t i = 0; i < recorder->n_devices; i++) {
+        lb_device *device = recorder->devices[i].back_end;
+        if (forked)
+            device->ops->abandon(device);
+        else
+            device->ops->close(device);
+    }
+    free(recorder->devices);
+    free(recorder->fetched.bytes);
+    recorder->devices = NULL;
+    recorder->n_devices = 0;
+    recorder->fetched = (lb_fetched){0};
+}
+
+static bool device_answers(const lb_device *device)
+{
+    return !*device->ops->why_lost(device);
+}
+
+bool lb_contents_readable(const lb_known *storage, const lb_seen *seen)
+{
+    if (!storage->base || lb_dtype_bits(seen->dtype) / 8 == 0) return false;
+    return seen->device == 0 || (storage->device && device_answers(storage->device));
+}
+
+/* ---- what was fetched ----------------------------------------------------------------------------------------------- */
+
+static bool is_fetched(const lb_fetched *f, const lb_known *storage, uint64_t first, uint64_t last)
+{
+    return f->last > f->first && f->id == storage->id && f->version == storage->version && f->first <= first &&
+           f->last >= last;
+}
+
+static uint8_t *room_for(lb_fetched *f, uint64_t bytes)
+{
+    f->first = f->last = 0;
+    if (f->capacity >= bytes && f->bytes) return f->bytes;
+    free(f->bytes);
+    f->bytes = malloc(bytes ? bytes : 1);
+    f->capacity = f->bytes ? bytes : 0;
+    return f->bytes;
+}
+
+void lb_fetched_trim(lb_recorder *recorder)
+{
+    lb_fetched *f = &recorder->fetched;
+    if (f->capacity <= MOST_FETCHED) return;
+    free(f->bytes);
+    *f = (lb_fetched){0};
+}
+
+static void note_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state)
+{
+    if (state == LB_WORK_LOST) {
+        char text[300];
+        snprintf(text, sizeof text, "a device is not read any more: %s", device->ops->why_lost(device));
+        lb_recorder_note(recorder, "device", text);
+    } else {
+        lb_recorder_note(recorder, "device",
+                         "a value was not read: a graph was being captured, or no room was left for it");
+    }
+}
+
+/* True when the device gave what the work asks for. */
+static bool run(lb_recorder *recorder, const lb_known *storage, lb_device_work *work)
+{
+    lb_device *device = storage->device;
+    lb_device_work *works[] = {work};
+    device->ops->submit(device, works, 1, storage->stream, true);
+    if (work->state == LB_WORK_UNDER_WAY) device->ops->collect(device, work, true);
+    if (work->state == LB_WORK_DONE) return true;
+    note_missing(recorder, device, work->state);
+    return false;
+}
+
+const uint8_t *lb_contents_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last)
+{
+    if (!storage->device) return storage->base + first;
+    lb_fetched *f = &recorder->fetched;
+    if (is_fetched(f, storage, first, last)) return f->bytes + (first - f->first);
+    return lb_contents_fresh_bytes(recorder, storage, first, last);
+}
+
+const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last)
+{
+    if (!storage->device) return storage->base + first;
+    lb_fetched *f = &recorder->fetched;
+    uint8_t *room = device_answers(storage->device) ? room_for(f, last - first) : NULL;
+    if (!room) return NULL;
+    lb_device_work work = {.item = {.dense = storage->base + first, .dense_bytes = (size_t)(last - first)},
+                           .bytes = room,
+                           .storage = storage->key,
+                           .first = first};
+    if (!run(recorder, storage, &work)) return NULL;
+    f->id = storage->id, f->version = storage->version, f->first = first, f->last = last;
+    return room;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------ */
+
+lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool *there, lb_err *err)
+{
+    if (!storage->device) {
+        *there = lb_measure(item, 1);
+        return *there ? LB_OK : lb_recorder_no_memory(err);
+    }
+    lb_fetched *f = &recorder->fetched;
+    const uint64_t first = (uint64_t)((const uint8_t *)item->dense - storage->base);
+    lb_device_work work = {.item = *item,
+                           .measured = true,
+                           .bytes = item->what & LB_MEASURE_BLOB ? room_for(f, item->dense_bytes) : NULL,
+                           .storage = storage->key,
+                           .first = first};
+    *there = device_answers(storage->device) && run(recorder, storage, &work);
+    if (!*there) return LB_OK;
+    item->out = work.item.out;
+    if (work.bytes)
+        f->id = storage->id, f->version = storage->version, f->first = first, f->last = first + item->dense_bytes;
+    return LB_OK;
+}
