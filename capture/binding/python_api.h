@@ -62,6 +62,8 @@ typedef struct PyMethodDef {
     X(void, PyErr_SetObject, (PyObject * type, PyObject * value))                                                      \
     X(void, PyErr_SetString, (PyObject * type, const char *message))                                                   \
     X(int, PyErr_ExceptionMatches, (PyObject * type))                                                                  \
+    X(int, PyGILState_Ensure, (void))                                                                                  \
+    X(void, PyGILState_Release, (int state))                                                                           \
     X(void *, PyEval_SaveThread, (void))                                                                               \
     X(void, PyEval_RestoreThread, (void *thread))                                                                      \
     X(void, Py_IncRef, (PyObject * object))                                                                            \

@@ -10,9 +10,21 @@
 
 /* ---- errors and locks ----------------------------------------------------------------------------------------------- */
 
+void lb_binding_lock(lb_binding *b)
+{
+    if (pthread_mutex_trylock(&b->lock) == 0) return;
+    void *state = py.PyEval_SaveThread();
+    pthread_mutex_lock(&b->lock);
+    py.PyEval_RestoreThread(state);
+}
+
 void *lb_binding_enter(lb_binding *b, uint64_t bytes)
 {
-    void *state = bytes > MUCH ? py.PyEval_SaveThread() : NULL;
+    if (bytes <= MUCH) {
+        lb_binding_lock(b);
+        return NULL;
+    }
+    void *state = py.PyEval_SaveThread();
     pthread_mutex_lock(&b->lock);
     return state;
 }

@@ -4,11 +4,13 @@
  *     python_object.c    a Python object as the operand that the recorder takes: what a tensor is, and where it lies
  *     python_hold.c      storages that are kept while they are read beside the run
  *     python_place.c     where the running op belongs: module, call, phase, autograd node
+ *     python_device.c    bytes that lie on a device, fetched by Python
  *     python_dispatch.c  the dispatch mode's handler, the path that every op takes
  *     python_binding.c   the other calls, each a builtin function
  *
  * One binding serves one recording. Python's global lock guards it; `lock` guards the recorder, whose calls may run
- * without the global lock when they have much to read. Inside `lock` no Python runs, so the two cannot wait for each other.
+ * without the global lock when they have much to read. Nobody waits for `lock` with the global lock in hand, so that whoever has
+ * `lock` may take the global one: it does to have bytes copied from a device (python_device.c). No other Python runs inside it.
  *
  * Functions that return false or NULL have set a Python exception. Of these only what the host itself raised ever reaches
  * it: the handler hands its own to `fail`, which ends the recording. */
@@ -48,18 +50,21 @@
     X(instead)    /* (tensor) -> a tensor that can be read, or what to note: a text */                          \
     X(plain)      /* (object) -> the same as int, float, bool, str, list */                                     \
     X(fields)     /* (object) -> what it holds as a list, or None */                                            \
+    X(copy_bytes) /* (storage, first, last, address of host memory) -> 0, or 1: not now */                      \
     X(owner)      /* (node) -> scope of the parameter whose gradient it accumulates */
 /* clang-format on */
 
 /* Attributes, by their name. */
 #define LB_PYTHON_NAMES(X)                                                                                             \
     X(_cdata)                                                                                                          \
-    X(dtype) X(shape) X(is_cpu) X(is_cuda) X(_sequence_nr) X(name) X(_can_decompose) X(is_conj) X(is_neg)
+    X(dtype) X(shape) X(is_cpu) X(is_cuda) X(_sequence_nr) X(name) X(_can_decompose) X(is_conj) X(is_neg) X(get_device)
 
 typedef struct lb_dtype_entry {
     PyObject *dtype;
     lb_dtype code;
 } lb_dtype_entry;
+
+typedef struct lb_thread lb_thread; /* python_place.c */
 
 /* What a schema tells about an op; made by Python. */
 typedef struct lb_plan {
@@ -85,6 +90,7 @@ typedef struct lb_binding {
     pthread_mutex_t lock; /* of `recorder` */
     lb_recorder *recorder;
     bool live;           /* ops are recorded now */
+    bool ending;         /* a signal is about to end the process: no Python any more */
     int optimizer_depth; /* inside optimizer steps or clipping */
     struct {
 #define LB_PYTHON_OBJECT(name) PyObject *name;
@@ -110,8 +116,9 @@ typedef struct lb_binding {
     lb_hash plan_of_func; /* rows of `plans` by the address of func */
     char **texts;         /* names of autograd nodes, each once */
     size_t n_texts;
-    int n_threads; /* numbered so far */
-    int inside;    /* calls that have begun and not ended, in all threads */
+    lb_thread *in_backward; /* the thread that called backward and waits for it; NULL: none does */
+    int n_threads;          /* numbered so far */
+    int inside;             /* calls that have begun and not ended, in all threads */
 #define LB_MAX_BEGUN 256
     lb_pending *begun[LB_MAX_BEGUN]; /* ops that Python code has begun and not ended */
 } lb_binding;
@@ -120,6 +127,8 @@ typedef struct lb_binding {
 extern lb_binding *lb_active;
 
 /* ---- python_binding.c */
+/* With Python's lock, which others may have meanwhile. */
+void lb_binding_lock(lb_binding *binding);
 /* Waits for the recorder. `bytes`: what is to be read; much of it is read without Python's global lock. */
 void *lb_binding_enter(lb_binding *binding, uint64_t bytes);
 void lb_binding_leave(lb_binding *binding, void *state);
@@ -127,6 +136,13 @@ void lb_binding_leave(lb_binding *binding, void *state);
 void lb_binding_raise(lb_binding *binding, const lb_err *err);
 /* Hands the exception that is set to `fail`. False when it is none of ours to swallow (KeyboardInterrupt): it is set again. */
 bool lb_binding_swallow(lb_binding *binding);
+
+/* ---- python_device.c */
+
+/* Tensors of all devices are recorded as the host's are. */
+lb_status lb_devices_register(lb_binding *binding, lb_err *err);
+/* This thread is copying for the recorder, which must not be called now. */
+bool lb_is_copying(void);
 
 /* ---- python_hold.c */
 
@@ -148,8 +164,6 @@ void lb_hold_nothing(lb_binding *binding);
 /* Memory for one call, freed all at once; and the Python objects that it points into. */
 typedef struct lb_scratch lb_scratch;
 void lb_scratch_free(lb_scratch *scratch);
-
-typedef struct lb_thread lb_thread;
 
 typedef struct lb_intake {
     lb_binding *binding;
@@ -194,7 +208,7 @@ bool lb_place_enter(lb_binding *binding, lb_thread *thread, lb_place place, bool
 bool lb_place_leave(lb_binding *binding, lb_thread *thread, uint32_t depth, bool mark);
 lb_place lb_place_at(const lb_thread *thread, uint32_t depth);
 uint32_t lb_place_depth(const lb_thread *thread);
-bool lb_place_recomputes(const lb_thread *thread, uint32_t depth);
+bool lb_place_recomputes(const lb_binding *binding, lb_thread *thread, uint32_t depth);
 /* Backward begins or ends in this thread; returns how many are nested now, -1 with an exception. */
 int lb_place_backward(lb_thread *thread, lb_binding *binding, bool begins);
 /* Ops of a graph that is run op by op: where they belong does not follow from the stack. Scope -1: no more of them. */

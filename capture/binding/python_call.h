@@ -59,6 +59,10 @@ static inline const char *text_or_null(const lb_binding *b, PyObject *object)
             py.PyErr_SetString(b->of.exception, #name " takes " #count " arguments");                                  \
             return NULL;                                                                                               \
         }                                                                                                              \
+        if (lb_is_copying()) {                                                                                         \
+            py.PyErr_SetString(b->of.exception, #name " was called while the recorder copies from a device");          \
+            return NULL;                                                                                               \
+        }                                                                                                              \
         b->inside++;                                                                                                   \
         PyObject *out = name##_taken(b, args);                                                                         \
         b->inside--;                                                                                                   \

@@ -307,7 +307,7 @@ bool lb_op_end(lb_binding *b, lb_pending *pending, PyObject *result, bool defer,
 
 static void op_failed(lb_binding *b, lb_pending *pending)
 {
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_op_failed(b->recorder, pending);
     pthread_mutex_unlock(&b->lock);
 }
@@ -417,7 +417,7 @@ static PyObject *decomposed(lb_binding *b, lb_plan *plan, PyObject *mode, const 
 
 static void settle_all(lb_binding *b)
 {
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_settle(b->recorder, 0);
     pthread_mutex_unlock(&b->lock);
 }
@@ -502,13 +502,14 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *args, Py_ssize_t n, P
     }
     PyObject *out = NULL;
     b->inside++;
-    int foreign = b->live ? is_foreign(b, a.types) : 0;
+    const bool live = b->live && !lb_is_copying();
+    int foreign = live ? is_foreign(b, a.types) : 0;
     if (foreign < 0 && !lb_binding_swallow(b)) {
         out = NULL;
     } else if (foreign == 1) {
         py.Py_IncRef(out = b->of.not_implemented);
     } else {
-        out = b->live && !foreign ? record(b, mode, &a) : call_unrecorded(b, &a);
+        out = live && !foreign ? record(b, mode, &a) : call_unrecorded(b, &a);
     }
     b->inside--;
     py.Py_DecRef(made);

@@ -58,7 +58,7 @@ void lb_hold(lb_binding *b, const lb_unheld *unheld)
     let_go(b, unheld->fulfilled);
     free(unheld->more);
     if (all) return;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_settle(b->recorder, 0);
     pthread_mutex_unlock(&b->lock);
 }

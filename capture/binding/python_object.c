@@ -176,7 +176,7 @@ static bool let_go(lb_binding *b, int64_t key, PyObject *address)
 {
     PyObject *freed = py.PyObject_CallFunctionObjArgs(b->of.free_weak_ref, address, NULL);
     py.Py_DecRef(freed);
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_forget(b->recorder, key);
     pthread_mutex_unlock(&b->lock);
     return freed != NULL;
@@ -276,6 +276,20 @@ static bool take_lazy(lb_binding *b, PyObject *t, lb_seen *seen)
     return conjugated >= 0 && negated >= 0;
 }
 
+/* Tensors without memory (meta, fake) have no address. */
+static bool take_device_place(lb_binding *b, PyObject *t, lb_seen *seen)
+{
+    int64_t data = 0, unit = 0;
+    if (take_number(py.PyObject_CallFunctionObjArgs(b->of.data_ptr, t, NULL), &data) &&
+        take_number(py.PyObject_CallMethodObjArgs(t, b->names.get_device, NULL), &unit)) {
+        seen->data = (const void *)(uintptr_t)data;
+        seen->unit = (uint8_t)(unit < 0 ? 0 : unit);
+    }
+    if (py.PyErr_Occurred() && !py.PyErr_ExceptionMatches(b->of.exception)) return false;
+    py.PyErr_Clear();
+    return true;
+}
+
 static bool take_place(lb_binding *b, PyObject *t, lb_seen *seen)
 {
     int64_t bytes, data = 0;
@@ -295,7 +309,7 @@ static bool take_place(lb_binding *b, PyObject *t, lb_seen *seen)
     }
     int is_cuda = truth(py.PyObject_GetAttr(t, b->names.is_cuda));
     seen->device = is_cuda == 1 ? 1 : 2;
-    return is_cuda >= 0;
+    return is_cuda >= 0 && take_device_place(b, t, seen);
 }
 
 static uint64_t bytes_of(const lb_seen *seen)

@@ -1,7 +1,8 @@
 /* Where an op belongs: module, call, phase, autograd node. See python_binding.h.
  *
  * Forward: a stack per thread. Backward: at each module's entry and exit the autograd sequence number is noted (a mark); a
- * node made in between carries a number of that interval, so the node that runs tells the module that made it. */
+ * node made in between carries a number of that interval, so the node that runs tells the module that made it. Nodes of tensors on a
+ * device run in a thread of autograd's engine: their numbers are those of the thread that called backward, and waits. */
 #define _GNU_SOURCE /* syscall */
 #include "python_binding.h"
 
@@ -40,6 +41,7 @@ struct lb_thread {
     uint32_t n_marks, cap_marks, kept_marks;
     uint32_t base; /* depth where backward began: deeper means recompute */
     bool ran_node;
+    bool of_engine;      /* it runs nodes, and never called backward */
     bool updates;        /* a backward ended, or an optimizer began, and no forward in grad mode has begun since */
     int64_t next_number; /* of autograd's nodes, at the last op outside backward */
     outer *outers;
@@ -99,7 +101,7 @@ static bool start(lb_binding *b, lb_thread *t)
     t->marks[0] = (mark){-1, {0, 0}};
     t->depth = t->n_marks = t->base = 1;
     t->kept_marks = t->backward = 0;
-    t->ran_node = t->busy = t->in_graph = t->updates = false;
+    t->ran_node = t->busy = t->in_graph = t->updates = t->of_engine = false;
     t->next_number = INT64_MAX;
     memset(t->memo, 0, sizeof t->memo);
     return true;
@@ -196,9 +198,15 @@ uint32_t lb_place_depth(const lb_thread *t)
 {
     return t->depth;
 }
-bool lb_place_recomputes(const lb_thread *t, uint32_t depth)
+/* The thread whose backward this one runs: itself, or the one that waits for the engine. */
+static lb_thread *caller_of(const lb_binding *b, lb_thread *t)
 {
-    return t->backward && depth >= t->base;
+    return t->of_engine && !t->backward && b->in_backward ? b->in_backward : t;
+}
+
+bool lb_place_recomputes(const lb_binding *b, lb_thread *t, uint32_t depth)
+{
+    return caller_of(b, t)->backward && depth >= t->base;
 }
 
 int lb_place_backward(lb_thread *t, lb_binding *b, bool begins)
@@ -209,11 +217,13 @@ int lb_place_backward(lb_thread *t, lb_binding *b, bool begins)
         t->outers[t->backward++] = (outer){t->base, t->ran_node};
         t->base = t->depth;
         t->ran_node = false;
+        if (t->backward == 1 && !t->of_engine) b->in_backward = t;
     } else if (t->backward) {
         const outer *before = &t->outers[--t->backward];
         t->base = before->base;
         t->ran_node = before->ran_node;
         if (t->backward == 0) {
+            if (b->in_backward == t) b->in_backward = NULL;
             t->updates = true;
             t->next_number = INT64_MAX; /* it may have made nodes, of what it ran again */
         }
@@ -286,7 +296,8 @@ static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_ca
     if (!answer) return false;
     const uint64_t number = py.PyLong_AsUnsignedLongLongMask(answer);
     py.Py_DecRef(answer);
-    t->ran_node = true;
+    t->of_engine |= !t->backward && t != b->in_backward && b->in_backward;
+    caller_of(b, t)->ran_node = t->ran_node = true;
     call->node_name = name_of(b, t, node, number);
     if (!call->node_name) return false;
     call->node = number < NO_NUMBER ? (int64_t)number : -1;
@@ -294,7 +305,7 @@ static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_ca
         call->flags |= LB_OP_RECOMPUTE;
         call->place = t->stack[t->depth - 1];
     } else if (number < NO_NUMBER) {
-        call->place = place_of_number(t, number);
+        call->place = place_of_number(caller_of(b, t), number);
     } else { /* a gradient is accumulated: the module that owns the parameter */
         PyObject *scope = py.PyObject_CallFunctionObjArgs(b->of.owner, node, NULL);
         if (!scope) return false;
@@ -322,8 +333,9 @@ static bool phase_outside_backward(lb_binding *b, lb_thread *t, lb_call *call)
 {
     bool enabled = false;
     if (!count_nodes(b, t, call)) return false;
-    if (t->backward) { /* DDP's last copies run when the engine ends */
-        call->phase = t->ran_node ? LB_PHASE_COMMUNICATION : LB_PHASE_BACKWARD;
+    const lb_thread *caller = caller_of(b, t);
+    if (caller->backward) { /* DDP's last copies run when the engine ends */
+        call->phase = caller->ran_node ? LB_PHASE_COMMUNICATION : LB_PHASE_BACKWARD;
     } else if (t->depth > 1) {
         call->phase = LB_PHASE_FORWARD;
     } else if (b->optimizer_depth && t->updates) { /* not between the forward of a closure and its backward */

@@ -27,7 +27,7 @@ CALL(begin, 3)
         b->begun[i] = pending;
         return py.PyLong_FromLongLong(i);
     }
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_op_failed(b->recorder, pending);
     pthread_mutex_unlock(&b->lock);
     py.PyErr_SetString(b->of.exception, "too many ops have begun and not ended");
@@ -58,7 +58,7 @@ CALL(failed_op, 1)
 {
     lb_pending *pending = take_begun(b, args[0]);
     if (!pending) return NULL;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_op_failed(b->recorder, pending);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);
@@ -252,7 +252,7 @@ CALL(escaped, 1)
 {
     int64_t key;
     if (!lb_take_storage(b, args[0], &key)) return NULL;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_escaped(b->recorder, key);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);
@@ -263,7 +263,7 @@ CALL(vouch, 1)
 {
     int64_t key;
     if (!lb_take_storage(b, args[0], &key)) return NULL;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_vouch(b->recorder, key);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);
@@ -276,7 +276,7 @@ CALL(resized, 3)
     if (!lb_storage_key(b, args[0], &key)) return NULL;
     const uint64_t address = py.PyLong_AsUnsignedLongLongMask(args[1]),
                    bytes = py.PyLong_AsUnsignedLongLongMask(args[2]);
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_resized(b->recorder, key, (const void *)(uintptr_t)address, bytes);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);

@@ -30,9 +30,10 @@ CALL(open_recorder, 9)
     lb_status status = LB_OK;
     if (level && !lb_level_parse(level, &options.level))
         status = lb_fail(&err, LB_ERR_INVALID, "'%s' is no level: stats, sources, layers, ops, auto", level);
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (status == LB_OK && b->recorder) status = lb_fail(&err, LB_ERR_STATE, "the recording is open");
     if (status == LB_OK) status = lb_recorder_open(folder, &options, &b->recorder, &err);
+    if (status == LB_OK) status = lb_devices_register(b, &err);
     pthread_mutex_unlock(&b->lock);
     return settle(b, status, &err);
 }
@@ -65,7 +66,7 @@ CALL(stop, 1)
 {
     const char *why = text(b, args[0]);
     if (!why) return NULL;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_stop(b->recorder, why);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);
@@ -87,6 +88,7 @@ static void rescue_window(int signal)
     lb_binding *b = last_hold();
     if (!b) return;
     b->live = false;
+    b->ending = true;
     if (b->recorder) {
         char why[32];
         snprintf(why, sizeof why, "signal %d", signal);
@@ -104,6 +106,7 @@ static void rescue_steps(int signal)
     (void)signal;
     lb_binding *b = last_hold();
     if (!b) return;
+    b->ending = true;
     if (b->recorder) lb_recorder_flush(b->recorder);
     pthread_mutex_unlock(&b->lock);
 }
@@ -122,7 +125,7 @@ CALL(release, 0)
     (void)args;
     b->live = false;
     PyObject **back[] = {&b->of.fail,    &b->of.plan_for, &b->of.is_foreign, &b->of.decompose, &b->of.collective,
-                         &b->of.instead, &b->of.plain,    &b->of.fields,     &b->of.owner};
+                         &b->of.instead, &b->of.plain,    &b->of.fields,     &b->of.owner,     &b->of.copy_bytes};
     if (b->inside > 1) return nothing(b); /* another thread is in the middle of something: they stay */
     for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
         PyObject *object = *back[i];
@@ -163,7 +166,7 @@ CALL(set_threads, 1)
 {
     const int64_t threads = integer(args[0]);
     lb_pool_use(threads > 0 ? (unsigned)threads : 1);
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder && lb_recorder_beside(b->recorder, b->of.hold != b->of.none && lb_pool_has_room()))
         lb_crash_watch(rescue_steps);
     pthread_mutex_unlock(&b->lock);
@@ -201,7 +204,7 @@ static void remember_partial(lb_binding *b)
 {
     int64_t *keys = b->of.hold == b->of.none ? NULL : malloc(MOST_PARTIAL * sizeof *keys);
     if (!keys) return;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     const uint32_t n = b->recorder ? lb_recorder_partial(b->recorder, keys, MOST_PARTIAL) : 0;
     pthread_mutex_unlock(&b->lock);
     for (uint32_t i = 0; i < n; i++) {
@@ -232,7 +235,7 @@ CALL(step_end, 1)
 CALL(step_skip, 0)
 {
     (void)args;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) lb_recorder_step_skip(b->recorder);
     pthread_mutex_unlock(&b->lock);
     return nothing(b);
@@ -251,7 +254,7 @@ CALL(sweep, 0)
 CALL(next_op, 0)
 {
     (void)args;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     uint32_t op = b->recorder ? lb_recorder_next_op(b->recorder) : 0;
     pthread_mutex_unlock(&b->lock);
     return py.PyLong_FromLongLong(op);
@@ -261,7 +264,7 @@ CALL(next_op, 0)
 CALL(nonfinite, 0)
 {
     (void)args;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     uint64_t n = b->recorder ? lb_recorder_nonfinite(b->recorder) : 0;
     pthread_mutex_unlock(&b->lock);
     return py.PyLong_FromUnsignedLongLong(n);
@@ -271,7 +274,7 @@ CALL(nonfinite, 0)
 CALL(bytes_so_far, 0)
 {
     (void)args;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     uint64_t n = b->recorder ? lb_recorder_bytes(b->recorder) : 0;
     pthread_mutex_unlock(&b->lock);
     return py.PyLong_FromUnsignedLongLong(n);
@@ -322,7 +325,7 @@ CALL(scope, 3)
     const char *path = text(b, args[0]), *class_name = text_or_null(b, args[1]);
     uint32_t parent = (uint32_t)natural(args[2]), number = LB_NONE;
     if (py.PyErr_Occurred()) return NULL;
-    pthread_mutex_lock(&b->lock);
+    lb_binding_lock(b);
     if (b->recorder) number = lb_recorder_scope(b->recorder, path, class_name, parent);
     pthread_mutex_unlock(&b->lock);
     if (number != LB_NONE) return py.PyLong_FromLongLong(number);
@@ -342,7 +345,7 @@ CALL(enter, 3)
     if (number < 0) return lb_place_enter(b, thread, place, false) ? py.PyLong_FromLongLong(0) : NULL;
     lb_seen *seen = NULL;
     uint32_t count = 0;
-    const bool again = lb_place_recomputes(thread, lb_place_depth(thread));
+    const bool again = lb_place_recomputes(b, thread, lb_place_depth(thread));
     lb_intake intake = lb_intake_begin(b, thread);
     bool fine = lb_take_tensors(&intake, args + 1, 2, &seen, &count);
     lb_err err = LB_ERR_INIT;
@@ -377,9 +380,9 @@ CALL(leave, 3)
         fine = lb_take_tensors(&intake, args + 1, 1, &seen, &count);
         if (fine) {
             void *state = lb_binding_enter(b, intake.bytes);
-            status = b->recorder
-                         ? lb_recorder_leave(b->recorder, place, seen, count, lb_place_recomputes(thread, depth), &err)
-                         : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+            status = b->recorder ? lb_recorder_leave(b->recorder, place, seen, count,
+                                                     lb_place_recomputes(b, thread, depth), &err)
+                                 : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
             lb_binding_leave(b, state);
         }
         lb_intake_end(&intake);

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+enum { CPU, CUDA };            /* c10::DeviceType: numbers that torch keeps for ever */
 #define IMPLEMENTATION_WORDS 8 /* the storage is among the first members */
 
 static void *word_at(const void *object, size_t offset)
@@ -33,6 +34,7 @@ static bool find_functions(lb_shortcut *s)
                   {"aoti_torch_get_layout", &s->get_layout},
                   {"aoti_torch_get_dtype", &s->get_dtype},
                   {"aoti_torch_get_device_type", &s->get_device_type},
+                  {"aoti_torch_get_device_index", &s->get_device_index},
                   {"aoti_torch_get_dim", &s->get_dim},
                   {"aoti_torch_get_sizes", &s->get_sizes},
                   {"aoti_torch_get_strides", &s->get_strides},
@@ -85,7 +87,7 @@ static bool take_layout(const lb_shortcut *s, void *t, lb_layout *layout)
 bool lb_shortcut_take(const lb_shortcut *s, PyObject *tensor, lb_seen *seen)
 {
     void *t = (char *)tensor + s->tensor_at, *implementation = word_at(tensor, s->tensor_at), *data = NULL;
-    int32_t layout, dtype, device;
+    int32_t layout, dtype, device, unit;
     int64_t bytes;
     if (!implementation || s->get_layout(t, &layout) != 0 || layout != s->strided) return false;
     seen->storage = (int64_t)(intptr_t)word_at(implementation, s->storage_at);
@@ -93,8 +95,9 @@ bool lb_shortcut_take(const lb_shortcut *s, PyObject *tensor, lb_seen *seen)
         !s->dtypes[dtype])
         return false;
     seen->dtype = s->dtypes[dtype];
-    /* Of tensors elsewhere Python knows more. */
-    if (s->get_device_type(t, &device) != 0 || device != 0) return false;
+    if (s->get_device_type(t, &device) != 0 || s->get_device_index(t, &unit) != 0) return false;
+    seen->device = device == CPU ? 0 : device == CUDA ? 1 : 2;
+    seen->unit = (uint8_t)(device == CPU || unit < 0 ? 0 : unit);
     if (!take_layout(s, t, &seen->layout) || s->get_storage_size(t, &bytes) != 0 || s->get_data_ptr(t, &data) != 0)
         return false;
     seen->storage_bytes = (uint64_t)bytes;

@@ -22,6 +22,7 @@ typedef struct lb_shortcut {
     int32_t (*get_layout)(void *tensor, int32_t *layout);
     int32_t (*get_dtype)(void *tensor, int32_t *dtype);
     int32_t (*get_device_type)(void *tensor, int32_t *device);
+    int32_t (*get_device_index)(void *tensor, int32_t *unit);
     int32_t (*get_dim)(void *tensor, int64_t *ndim);
     int32_t (*get_sizes)(void *tensor, int64_t **sizes);
     int32_t (*get_strides)(void *tensor, int64_t **strides);

@@ -68,7 +68,7 @@ class Collectives:
             if work is not None and base not in ("send", "recv_", "recv_any_source_"):
                 # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
                 work.wait()
-                if not work.is_completed():
+                if not work.is_completed() and _is_of_host((args, kwargs)):
                     out = _waited_for(out)
                 work = None
             if space.startswith("_c10d_functional"):
@@ -169,6 +169,11 @@ class Collectives:
                 session.noticed("skipped", "a collective was not complete when its step ended: its result was not read")
         self.waiting = []
         return held
+
+
+def _is_of_host(x):
+    """Waiting orders the device's streams and not the host: of a device the program waits for its own."""
+    return all(t.is_cpu for t in _tensors(x))
 
 
 def _waited_for(out):

@@ -143,17 +143,17 @@ def fields(a):
 _SCALARS = {torch.float32: "f", torch.float64: "d", torch.float16: "e"}
 
 
-def number_of(t):
-    """The number in a one-element CPU tensor, read from its memory without running an op; None when it has none."""
+def number_of(t, devices):
+    """The number in a one-element tensor, read from its memory without running an op that the program would see; None when it has none."""
     if isinstance(t, (int, float)):
         return float(t)
     try:
         t = local(t)
-        if not isinstance(t, Tensor) or t.numel() != 1 or not t.is_cpu:
+        if not isinstance(t, Tensor) or t.numel() != 1:
             return None
-        data = ctypes.string_at(t.data_ptr(), t.element_size())
+        data = ctypes.string_at(t.data_ptr(), t.element_size()) if t.is_cpu else devices.bytes_of(t)
         if t.dtype == torch.bfloat16:
             return struct.unpack("f", b"\0\0" + data)[0]
         return float(struct.unpack(_SCALARS[t.dtype], data)[0])
-    except (KeyError, RuntimeError, NotImplementedError):
+    except (KeyError, RuntimeError, NotImplementedError, TypeError):
         return None

@@ -356,7 +356,7 @@ class Optimizers:
             if isinstance(value, (tuple, list)):
                 options += [("%s.%d" % (key, n), float(v)) for n, v in enumerate(value) if isinstance(v, (int, float))]
                 continue
-            number = number_of(value)
+            number = number_of(value, self.session.devices)
             if number is not None:
                 options.append((key, number))
         self.session.native.group(class_name, index, first_op, members, options)

@@ -11,6 +11,7 @@ import weakref
 import torch
 
 from . import dispatch, library, objects
+from .devices import Devices
 from .gradients import Gradients
 from .marks import Marks
 from .modules import Modules, clean
@@ -89,6 +90,7 @@ class Session:
         self.undo = []  # what `finish` puts back
         self.triggered = None  # why the flight recorder is to be written
         self.watch = Watch()
+        self.devices = Devices()
         self.native = self._bind()
 
     def _bind(self):
@@ -109,6 +111,7 @@ class Session:
                 plain=objects.plain,
                 fields=objects.fields,
                 owner=self.modules.owner,
+                copy_bytes=self.devices.copy,
             )
         )
         try:
@@ -869,7 +872,7 @@ class Session:
         if not self.live:
             return
         try:
-            number = number_of(value)
+            number = number_of(value, self.devices)
             if number is not None:
                 self.native.scalar(name, number)
                 if self.settings["ring"]:

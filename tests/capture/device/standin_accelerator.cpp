@@ -1,0 +1,378 @@
+// An accelerator for PyTorch that computes on the CPU, over memory that the host cannot read at the addresses that tensors have.
+//
+// One file in memory is mapped twice: tensors get addresses of the first mapping, where every access faults, and kernels run on the
+// same bytes through the second one. An op that has no kernel here runs as PyTorch's own CPU kernel on tensors over the second
+// mapping, with the same sizes, strides and offsets: so the same op gives the same bits as on the CPU.
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/op_registration/op_registration.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace
+{
+
+constexpr auto KIND = c10::DeviceType::PrivateUse1;
+constexpr size_t SPACE = size_t(8) << 30, GRAIN = 256;
+
+// ---- memory
+
+struct Memory {
+    char *seen = nullptr, *real = nullptr; // what tensors have; where the bytes are
+    size_t used = 0;
+    std::map<size_t, std::vector<size_t>> freed; // by size
+    std::mutex lock;
+
+    Memory()
+    {
+        const int file = memfd_create("standin", 0);
+        TORCH_CHECK(file >= 0 && ftruncate(file, SPACE) == 0, "no memory for the stand-in device");
+        seen = static_cast<char *>(mmap(nullptr, SPACE, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0));
+        real = static_cast<char *>(mmap(nullptr, SPACE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0));
+        close(file);
+        TORCH_CHECK(seen != MAP_FAILED && real != MAP_FAILED, "no address space for the stand-in device");
+    }
+
+    static size_t rounded(size_t bytes) { return (bytes + GRAIN - 1) / GRAIN * GRAIN; }
+
+    void *take(size_t bytes)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        auto &list = freed[rounded(bytes)];
+        if (!list.empty()) {
+            const size_t at = list.back();
+            list.pop_back();
+            return seen + at;
+        }
+        TORCH_CHECK(used + rounded(bytes) <= SPACE, "the stand-in device is out of memory");
+        used += rounded(bytes);
+        return seen + used - rounded(bytes);
+    }
+
+    void give(void *address, size_t bytes)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        freed[rounded(bytes)].push_back(size_t(static_cast<char *>(address) - seen));
+    }
+
+    void *there(const void *address) const { return real + (static_cast<const char *>(address) - seen); }
+    bool holds(const void *address) const { return address >= real && address < real + SPACE; }
+};
+
+Memory &memory()
+{
+    static Memory *one = new Memory;
+    return *one;
+}
+
+struct Block {
+    void *address;
+    size_t bytes;
+};
+
+void free_block(void *context)
+{
+    auto *block = static_cast<Block *>(context);
+    memory().give(block->address, block->bytes);
+    delete block;
+}
+
+c10::DeviceIndex current = 0;
+
+struct StandinAllocator final : c10::Allocator {
+    c10::DataPtr allocate(size_t bytes) override
+    {
+        const c10::Device device(KIND, current);
+        if (bytes == 0) return {nullptr, nullptr, nullptr, device};
+        auto *block = new Block{memory().take(bytes), bytes};
+        return {block->address, block, free_block, device};
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+    void copy_data(void *to, const void *from, size_t bytes) const override
+    {
+        memcpy(memory().there(to), memory().there(from), bytes);
+    }
+};
+
+StandinAllocator allocator;
+REGISTER_ALLOCATOR(KIND, &allocator);
+
+// ---- device: one, with one stream, on which everything is done at once
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+    c10::DeviceType type() const override { return KIND; }
+    c10::Device exchangeDevice(c10::Device device) const override
+    {
+        const c10::Device before = getDevice();
+        setDevice(device);
+        return before;
+    }
+    c10::Device getDevice() const override { return {KIND, current}; }
+    void setDevice(c10::Device device) const override { current = device.index() < 0 ? 0 : device.index(); }
+    void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
+    c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+    c10::Stream getNewStream(c10::Device device, int) const override
+    {
+        return c10::Stream(c10::Stream::DEFAULT, device);
+    }
+    c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+    c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+    void record(void **, const c10::Stream &, const c10::DeviceIndex, const c10::EventFlag) const override {}
+    void block(void *, const c10::Stream &) const override {}
+    bool queryEvent(void *) const override { return true; }
+    bool queryStream(const c10::Stream &) const override { return true; }
+    void synchronizeStream(const c10::Stream &) const override {}
+    void synchronizeDevice(const c10::DeviceIndex) const override {}
+    void destroyEvent(void *, const c10::DeviceIndex) const noexcept override {}
+    void recordDataPtrOnStream(const c10::DataPtr &, const c10::Stream &) const override {}
+};
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+    bool isBuilt() const override { return true; }
+    bool isAvailable() const override { return true; }
+    bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+    c10::DeviceIndex deviceCount() const override { return 1; }
+    c10::DeviceIndex getCurrentDevice() const override { return current; }
+    void setCurrentDevice(c10::DeviceIndex device) const override { current = device; }
+    // Draws come from the CPU's generator, so that the same seed draws the same on both.
+    const at::Generator &getDefaultGenerator(c10::DeviceIndex) const override
+    {
+        return at::detail::getDefaultCPUGenerator();
+    }
+    at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
+    at::Device getDeviceFromPtr(void *) const override { return {KIND, 0}; }
+    void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override
+    {
+        c10::DataPtr grown = allocator.allocate(bytes);
+        const size_t kept = std::min(bytes, storage.nbytes());
+        if (kept) allocator.copy_data(grown.get(), storage.data(), kept);
+        storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(grown));
+        storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+    }
+};
+
+// ---- the same bytes as a tensor of the CPU, and back
+
+at::Tensor on_host(const at::Tensor &t)
+{
+    if (!t.defined() || t.device().type() != KIND) return t;
+    const c10::Storage &storage = t.storage();
+    void *data = storage.nbytes() ? memory().there(storage.data()) : nullptr;
+    c10::Storage host(c10::Storage::use_byte_size_t(), storage.nbytes(), c10::DataPtr(data, c10::Device(c10::kCPU)),
+                      c10::GetAllocator(c10::kCPU), true);
+    auto keys = c10::DispatchKeySet(c10::DispatchKey::CPU);
+    if (t.is_conj()) keys = keys.add(c10::DispatchKey::Conjugate);
+    if (t.is_neg()) keys = keys.add(c10::DispatchKey::Negative);
+    auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(host), keys, t.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+    if (t.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+}
+
+at::Tensor strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype)
+{
+    return at::detail::empty_strided_generic(sizes, strides, &allocator,
+                                             c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
+}
+
+// A result of the CPU's kernel: a view of what came in, or new.
+at::Tensor on_device(const at::Tensor &result, const std::vector<at::Tensor> &given)
+{
+    if (!result.defined() || result.device().type() != c10::kCPU) return result;
+    if (result.storage().nbytes() && memory().holds(result.storage().data())) {
+        for (const at::Tensor &t : given)
+            if (t.storage().nbytes() && memory().there(t.storage().data()) == result.storage().data())
+                return at::native::as_strided_tensorimpl(t, result.sizes(), result.strides(), result.storage_offset());
+    }
+    at::Tensor made = strided(result.sizes(), result.strides(), result.scalar_type());
+    on_host(made).copy_(result);
+    return made;
+}
+
+// `t` as the kernel left it in `host`, which was made of it.
+void take_back(const at::Tensor &t, const at::Tensor &host)
+{
+    if (t.sizes() != host.sizes()) at::native::resize_(t, host.sizes(), std::nullopt);
+    const void *now = host.storage().nbytes() ? host.storage().data() : nullptr;
+    if (now && !memory().holds(now)) on_host(t).copy_(host);
+}
+
+// ---- every op that has no kernel here
+
+struct Run {
+    std::vector<at::Tensor> given, hosts; // tensors of the device, and what stood in for them
+
+    at::Tensor in(const at::Tensor &t)
+    {
+        if (!t.defined() || t.device().type() != KIND) return t;
+        given.push_back(t);
+        hosts.push_back(on_host(t));
+        return hosts.back();
+    }
+
+    c10::IValue in(const c10::IValue &value)
+    {
+        if (value.isTensor()) return in(value.toTensor());
+        if (value.isTensorList()) {
+            c10::List<at::Tensor> list;
+            for (const at::Tensor &t : value.toTensorVector()) list.push_back(in(t));
+            return list;
+        }
+        if (value.isOptionalTensorList()) {
+            c10::List<std::optional<at::Tensor>> list;
+            for (const auto &t : value.toOptionalTensorVector())
+                list.push_back(t.has_value() ? std::optional<at::Tensor>(in(*t)) : std::nullopt);
+            return list;
+        }
+        if (value.isDevice() && value.toDevice().type() == KIND) return c10::Device(c10::kCPU);
+        return value;
+    }
+
+    at::Tensor out(const at::Tensor &t)
+    {
+        for (size_t i = 0; i < hosts.size(); i++)
+            if (t.defined() && hosts[i].unsafeGetTensorImpl() == t.unsafeGetTensorImpl()) return given[i];
+        return on_device(t, given);
+    }
+
+    c10::IValue out(const c10::IValue &value)
+    {
+        if (value.isTensor()) return out(value.toTensor());
+        if (!value.isTensorList()) return value;
+        c10::List<at::Tensor> list;
+        for (const at::Tensor &t : value.toTensorVector()) list.push_back(out(t));
+        return list;
+    }
+};
+
+void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
+{
+    Run run;
+    const auto &schema = op.schema();
+    const size_t begin = stack->size() - schema.arguments().size();
+    for (size_t i = begin; i < stack->size(); i++) (*stack)[i] = run.in((*stack)[i]);
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    for (size_t i = 0; i < run.given.size(); i++) take_back(run.given[i], run.hosts[i]);
+    for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); i++) (*stack)[i] = run.out((*stack)[i]);
+}
+
+// ---- kernels
+
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format)
+{
+    return at::detail::empty_generic(size, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                     c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>)
+{
+    return strided(size, stride, c10::dtype_or_default(dtype));
+}
+
+at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool)
+{
+    on_host(to).copy_(on_host(self));
+    return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor &self, const at::Tensor &to)
+{
+    if (to.numel() == 0) at::native::resize_(to, self.sizes(), std::nullopt);
+    return copy_from(self, to, false);
+}
+
+const at::Tensor &resize(const at::Tensor &self, at::IntArrayRef size, std::optional<at::MemoryFormat> format)
+{
+    return at::native::resize_(self, size, format);
+}
+
+at::Tensor &set_storage(at::Tensor &self, at::Storage source)
+{
+    const int64_t n = int64_t(source.nbytes() / self.dtype().itemsize());
+    return at::native::set_storage_cpu_(self, source, 0, {n}, {});
+}
+
+at::Tensor &set_part(at::Tensor &self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride)
+{
+    return at::native::set_storage_cpu_(self, source, offset, size, stride);
+}
+
+at::Tensor &set_tensor(at::Tensor &self, const at::Tensor &source)
+{
+    return at::native::set_storage_cpu_(self, source.storage(), source.storage_offset(), source.sizes(),
+                                        source.strides());
+}
+
+at::Tensor view(const at::Tensor &self, at::IntArrayRef size)
+{
+    return at::native::view(self, size);
+}
+
+at::Tensor as_strided(const at::Tensor &self, at::IntArrayRef size, at::IntArrayRef stride,
+                      std::optional<int64_t> offset)
+{
+    return at::native::as_strided_tensorimpl(self, size, stride, offset);
+}
+
+at::Tensor reshape_alias(const at::Tensor &self, at::IntArrayRef size, at::IntArrayRef stride)
+{
+    return at::native::_reshape_alias(self, size, stride);
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m)
+{
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+}
+
+// Ops that have a kernel of the CPU and another one, made of other ops, for every device without its own: the CPU's runs here too.
+void prefer_the_kernels_of_the_cpu(torch::Library &m)
+{
+    for (const c10::OperatorName &name : c10::Dispatcher::singleton().getAllOpNames()) {
+        const auto op = c10::Dispatcher::singleton().findOp(name);
+        if (!op || name.name.rfind("aten::", 0) != 0 || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+        if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
+            !(op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+              op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)))
+            continue;
+        const std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+        m.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    }
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m)
+{
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    m.impl("empty.memory_format", empty);
+    m.impl("empty_strided", empty_strided);
+    m.impl("_copy_from", copy_from);
+    m.impl("_copy_from_and_resize", copy_from_and_resize);
+    m.impl("resize_", resize);
+    m.impl("set_.source_Storage", set_storage);
+    m.impl("set_.source_Storage_storage_offset", set_part);
+    m.impl("set_.source_Tensor", set_tensor);
+    m.impl("view", view);
+    m.impl("as_strided", as_strided);
+    m.impl("_reshape_alias", reshape_alias);
+    prefer_the_kernels_of_the_cpu(m);
+}

@@ -1,0 +1,70 @@
+"""Programs as people write them, on the device that --device names: `standin` is tests/capture/device/standin.py. Where torch takes other
+ops on an accelerator than on the CPU, the choice is said: no foreach kernels, attention by its own formula, dropout of the CPU.
+
+    train      three steps of a small network with AdamW, clipped gradients, a batch norm
+    dropout    the same with dropout between
+    generate   eight tokens from a tiny Llama with a key-value cache
+"""
+
+import argparse
+import pathlib
+import sys
+
+import torch
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+
+
+def network(dropout):
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.GELU(), torch.nn.Linear(32, 32), torch.nn.LayerNorm(32)]
+    if dropout:
+        layers.insert(3, torch.nn.Dropout(0.1))
+    return torch.nn.Sequential(*layers, torch.nn.Linear(32, 4))
+
+
+def train(device, dropout=False):
+    model = network(dropout).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    batches = [(torch.randn(16, 8).to(device), torch.randint(4, (16,)).to(device)) for _ in range(3)]
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=False)
+        optimizer.step()
+        optimizer.zero_grad()
+        print("loss %.9g" % loss.item())
+    return [*model.parameters(), *model.buffers()]
+
+
+def generate(device):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(2)
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=64)
+    model = LlamaForCausalLM(LlamaConfig(**sizes, max_position_embeddings=64, attn_implementation="eager")).to(device).eval()
+    prompt = torch.tensor([[1, 5, 9, 13, 2]]).to(device)
+    tokens = model.generate(prompt, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    print(tokens.tolist())
+    return [tokens]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("train", "dropout", "generate"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--save")
+    a = parser.parse_args()
+    if a.device == "standin":
+        sys.path.insert(0, str(TESTS / "capture" / "device"))
+        import standin
+
+        standin.load()
+    torch.use_deterministic_algorithms(True)
+    made = generate(a.device) if a.what == "generate" else train(a.device, a.what == "dropout")
+    if a.save:
+        torch.save([t.detach().cpu() for t in made], a.save)
+
+
+if __name__ == "__main__":
+    main()
