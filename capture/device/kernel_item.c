@@ -82,10 +82,10 @@ static uint64_t piece_bytes(const lb_kernel_item *item)
     return (uint64_t)LB_KERNEL_PIECE * item->part_bits / 8;
 }
 
-static void set_units(lb_kernel_item *item)
+void lb_kernel_fuse(lb_kernel_item *item, bool fused)
 {
     const bool wanted = item->what & LB_KERNEL_STATISTICS, whole_leaves = item->part_bits >= 8;
-    item->fused = wanted && whole_leaves && item->bytes > READ_ONCE;
+    item->fused = fused && wanted && whole_leaves;
     item->main_span = item->fused ? piece_bytes(item) : LB_KERNEL_LEAF;
     item->main = units_of(item->bytes, item->main_span);
     item->statistics = wanted && !item->fused ? units_of(item->bytes, piece_bytes(item)) : 0;
@@ -121,7 +121,7 @@ lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring,
     item->granule = granule_of(item->data, item->contiguous ? 16 : item->width);
     item->dense_granule = granule_of(item->dense, 16);
     set_layout(item, &tensor->layout);
-    set_units(item);
+    lb_kernel_fuse(item, bytes > READ_ONCE);
     return LB_OK;
 }
 

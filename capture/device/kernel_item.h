@@ -10,6 +10,10 @@
  * size that is none, a strided view of elements smaller than a byte. */
 lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring, lb_err *err);
 
+/* Whether each byte is read once, by units that hash and add up, or twice, by units that do either: those end sooner where the value is
+ * too small to keep the device busy. lb_kernel_item_of decides by size. Nothing changes where it cannot be or nothing is added up. */
+void lb_kernel_fuse(lb_kernel_item *item, bool fused);
+
 /* The scratch that an item needs, a multiple of 8; never more than 1/64 of the bytes that it reads and 1 KiB. */
 uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item);
 

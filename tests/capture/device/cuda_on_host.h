@@ -1,0 +1,87 @@
+/* A .cu file as plain C++: what its kernels use of CUDA, as functions of the host. Include it before the file.
+ *
+ * Each thread of a block is a fiber; fibers of a warp run one after the other in random order and stop at __syncwarp. So a kernel that
+ * forgets a barrier reads what is not there yet, and under ThreadSanitizer, which is told of fibers and barriers, it is a data race.
+ * A copy that does not wait is done at once or only when it is waited for, by chance. */
+#ifndef CUDA_ON_HOST_H
+#define CUDA_ON_HOST_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+struct host_index {
+    uint32_t x;
+};
+const host_index *host_thread_index(), *host_block_index(); /* of the thread that runs now */
+#define threadIdx (*host_thread_index())
+#define blockIdx (*host_block_index())
+
+#define __global__
+#define __shared__ static thread_local
+#define __launch_bounds__(threads)
+#define __align__(n) alignas(n)
+#define LB_DEVICE static inline
+#define LB_TABLE static const
+
+void __syncwarp();
+void copy_begin(void *shared, uint64_t global, uint32_t size, uint32_t valid);
+void copy_group();
+void copy_wait();
+
+/* Sanitizers do not know fences: the counters that go with them are what orders. */
+static inline void __threadfence() {}
+static inline void __threadfence_system() {}
+static inline uint32_t count_one(uint64_t *counter)
+{
+    return (uint32_t)__atomic_fetch_add(counter, 1, __ATOMIC_SEQ_CST);
+}
+static inline void set_visibly(uint64_t *word, uint64_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+}
+
+static inline float bits_value(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+static inline uint64_t double_bits(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+static inline double bits_double(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+/* IEEE half precision. */
+static inline float half_value(uint32_t bits)
+{
+    const uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const float sign = bits >> 15 ? -1.0f : 1.0f;
+    if (exponent == 31) return fraction ? NAN : sign * INFINITY;
+    return sign * (exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24));
+}
+static inline uint64_t high_product(uint64_t a, uint64_t b)
+{
+    return (uint64_t)((unsigned __int128)a * b >> 64);
+}
+static inline double __dadd_rn(double a, double b)
+{
+    return a + b;
+}
+static inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
+static inline double __fma_rn(double a, double b, double c)
+{
+    return __builtin_fma(a, b, c);
+}
+
+#endif

@@ -1,0 +1,24 @@
+/* A kernel for the test of the runner: out[t] = in[(t + 1) % 32]. */
+#ifndef FORGETFUL_KERNEL_H
+#define FORGETFUL_KERNEL_H
+
+#include "host_grid.h"
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct forgetful_kernel {
+    const uint32_t *in;
+    uint32_t *out;
+    bool forgets_barrier, forgets_copy;
+} forgetful_kernel;
+
+void forgetful_kernel_run(forgetful_kernel *kernel, uint64_t seed);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

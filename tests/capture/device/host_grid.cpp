@@ -1,0 +1,325 @@
+/* See host_grid.h and cuda_on_host.h. */
+#include "host_grid.h"
+#include "cuda_on_host.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+extern "C" {
+void *__tsan_get_current_fiber(void);
+void *__tsan_create_fiber(unsigned flags);
+void __tsan_destroy_fiber(void *fiber);
+void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+}
+#define NO_SYNC 1 /* a switch by itself orders nothing */
+#endif
+
+namespace
+{
+
+constexpr size_t STACK = 256 << 10;
+constexpr uint32_t WARP = 32, MOST_WARPS = 4;
+
+[[noreturn]] void fail(const char *what)
+{
+    fprintf(stderr, "a kernel on the host: %s\n", what);
+    abort();
+}
+
+/* What one thread orders before another one does, for ThreadSanitizer: it knows nothing of fibers but what it is told. */
+void ordered_before([[maybe_unused]] char *what)
+{
+#if defined(__SANITIZE_THREAD__)
+    __tsan_release(what);
+#endif
+}
+void ordered_after([[maybe_unused]] char *what)
+{
+#if defined(__SANITIZE_THREAD__)
+    __tsan_acquire(what);
+#endif
+}
+
+/* Splitmix64 (Steele, Lea, Flood 2014). */
+struct chance {
+    uint64_t state;
+    uint64_t next()
+    {
+        uint64_t z = state += 0x9E3779B97F4A7C15ull;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+        return z ^ z >> 31;
+    }
+    uint32_t below(size_t n) { return (uint32_t)(next() % n); }
+    template <class T>
+    void shuffle(std::vector<T> &all)
+    {
+        for (size_t i = all.size(); i > 1; i--) std::swap(all[i - 1], all[below(i)]);
+    }
+};
+
+struct copy {
+    void *to;
+    const void *from;
+    uint32_t size, valid;
+    void run() const
+    {
+        memset(to, 0, size);
+        memcpy(to, from, valid);
+    }
+};
+
+enum class state { ready, waiting, ended };
+
+struct worker;
+
+/* One thread of a block, and after its end one of another block. */
+struct fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[STACK]};
+    void *tsan = nullptr;
+    worker *home = nullptr;
+    host_index thread, block;
+    std::atomic<state> now{state::ended};
+    chance dice;
+    std::vector<std::vector<copy>> groups{{}}; /* the last one is being begun */
+    fiber();
+    ~fiber();
+};
+
+/* Fibers that run nothing now: to make one costs more than a small kernel. */
+struct pool {
+    std::mutex lock;
+    std::vector<std::unique_ptr<fiber>> idle;
+    std::unique_ptr<fiber> take()
+    {
+        std::lock_guard<std::mutex> held(lock);
+        if (idle.empty()) return std::make_unique<fiber>();
+        std::unique_ptr<fiber> f = std::move(idle.back());
+        idle.pop_back();
+        return f;
+    }
+    void give(std::unique_ptr<fiber> f)
+    {
+        std::lock_guard<std::mutex> held(lock);
+        idle.push_back(std::move(f));
+    }
+};
+pool fibers;
+
+/* One thread of the host, which runs one block at a time. */
+struct worker {
+    ucontext_t context;
+    void *tsan = nullptr;
+    const void *stack = nullptr;
+    size_t stack_size = 0;
+    std::vector<std::unique_ptr<fiber>> fibers;
+    std::atomic<fiber *> current{nullptr};
+    chance dice;
+    void (*kernel)(void *);
+    void *parameters;
+    char barriers[MOST_WARPS]; /* ThreadSanitizer orders by their addresses */
+};
+thread_local worker *here;
+
+fiber *self()
+{
+    return here->current.load(std::memory_order_relaxed);
+}
+
+/* A switch orders nothing for ThreadSanitizer, but where a fiber begins a block and where it ends one. */
+void to_fiber(fiber *f, state before)
+{
+    here->current.store(f, std::memory_order_relaxed);
+#if defined(__SANITIZE_ADDRESS__)
+    void *fake;
+    __sanitizer_start_switch_fiber(&fake, f->stack.get(), STACK);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(f->tsan, before == state::ended ? 0 : NO_SYNC);
+#endif
+    (void)before;
+    swapcontext(&here->context, &f->context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+}
+
+void to_worker(fiber *f, state now)
+{
+    f->now.store(now, std::memory_order_relaxed);
+#if defined(__SANITIZE_ADDRESS__)
+    void *fake;
+    __sanitizer_start_switch_fiber(&fake, f->home->stack, f->home->stack_size);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(f->home->tsan, now == state::ended ? 0 : NO_SYNC);
+#endif
+    swapcontext(&f->context, &f->home->context);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake, &f->home->stack, &f->home->stack_size);
+#endif
+}
+
+/* It never returns: a fiber that has ended goes on with its thread of the next block. What it keeps across a switch is nothing of the
+ * host's thread, which may be another one then. */
+[[noreturn]] void fiber_main()
+{
+    fiber *f = self();
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &f->home->stack, &f->home->stack_size);
+#endif
+    for (;;) {
+        f->home->kernel(f->home->parameters);
+        for (const std::vector<copy> &group : f->groups)
+            if (!group.empty()) fail("a copy was not waited for");
+        f->groups.assign(1, {});
+        to_worker(f, state::ended);
+    }
+}
+
+fiber::fiber()
+{
+#if defined(__SANITIZE_THREAD__)
+    tsan = __tsan_create_fiber(0);
+#endif
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack.get();
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, fiber_main, 0);
+}
+
+fiber::~fiber()
+{
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(tsan);
+#endif
+}
+
+/* Each thread of a warp from one barrier to the next. True: they have ended. */
+bool run_warp(uint32_t warp)
+{
+    std::vector<fiber *> order;
+    for (uint32_t i = 0; i < WARP; i++) order.push_back(here->fibers[WARP * warp + i].get());
+    here->dice.shuffle(order);
+    for (fiber *f : order) to_fiber(f, f->now.load(std::memory_order_relaxed));
+    const state now = order[0]->now.load(std::memory_order_relaxed);
+    for (fiber *f : order)
+        if (f->now.load(std::memory_order_relaxed) != now)
+            fail("some threads of a warp stand at a barrier, and others have ended");
+    return now == state::ended;
+}
+
+void run_block(uint32_t block)
+{
+    std::vector<uint32_t> warps;
+    for (uint32_t i = 0; i < here->fibers.size(); i++) {
+        fiber *f = here->fibers[i].get();
+        f->home = here;
+        f->thread.x = i;
+        f->block.x = block;
+        f->dice.state = here->dice.next();
+        if (i % WARP == 0) warps.push_back(i / WARP);
+    }
+    while (!warps.empty()) {
+        const uint32_t i = here->dice.below(warps.size());
+        if (run_warp(warps[i])) warps.erase(warps.begin() + i);
+    }
+}
+
+struct queue {
+    std::vector<uint32_t> blocks;
+    std::atomic<size_t> next{0};
+};
+
+void work(const host_grid *grid, void (*kernel)(void *), void *parameters, queue *all, uint32_t number)
+{
+    worker own;
+    own.kernel = kernel;
+    own.parameters = parameters;
+    own.dice.state = grid->seed + number;
+    here = &own;
+    for (uint32_t i = 0; i < grid->threads; i++) own.fibers.push_back(fibers.take());
+#if defined(__SANITIZE_THREAD__)
+    own.tsan = __tsan_get_current_fiber();
+#endif
+    for (size_t i; (i = all->next++) < all->blocks.size();) run_block(all->blocks[i]);
+    for (std::unique_ptr<fiber> &f : own.fibers) fibers.give(std::move(f));
+    here = nullptr;
+}
+
+} // namespace
+
+const host_index *host_thread_index()
+{
+    return &self()->thread;
+}
+const host_index *host_block_index()
+{
+    return &self()->block;
+}
+
+void __syncwarp()
+{
+    fiber *f = self();
+    char *barrier = &f->home->barriers[f->thread.x / WARP];
+    ordered_before(barrier);
+    to_worker(f, state::waiting);
+    ordered_after(barrier);
+}
+
+void copy_begin(void *shared, uint64_t global, uint32_t size, uint32_t valid)
+{
+    const copy c = {shared, (const void *)global, size, valid};
+    if ((size != 4 && size != 8 && size != 16) || valid > size) fail("no such size of a copy");
+    if ((uintptr_t)shared % size || global % size) fail("a copy is not aligned");
+    fiber *f = self();
+    if (f->dice.below(2)) {
+        c.run();
+        return;
+    }
+    memset(shared, 0xA5, size);
+    f->groups.back().push_back(c);
+}
+
+void copy_group()
+{
+    self()->groups.push_back({});
+}
+
+void copy_wait()
+{
+    std::vector<std::vector<copy>> &groups = self()->groups;
+    while (groups.size() > 2) { /* one that is being begun, and the last one before it */
+        for (const copy &c : groups.front()) c.run();
+        groups.erase(groups.begin());
+    }
+}
+
+void host_grid_run(const host_grid *grid, void (*kernel)(void *), void *parameters)
+{
+    if (grid->threads % WARP || grid->threads > WARP * MOST_WARPS) fail("no such size of a block");
+    queue all;
+    for (uint32_t b = grid->first_block; b < grid->blocks; b++) all.blocks.push_back(b);
+    chance dice = {~grid->seed};
+    dice.shuffle(all.blocks);
+    std::vector<std::thread> others;
+    for (uint32_t i = 1; i < grid->workers; i++) others.emplace_back(work, grid, kernel, parameters, &all, i);
+    work(grid, kernel, parameters, &all, 0);
+    for (std::thread &other : others) other.join();
+}
