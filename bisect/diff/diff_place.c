@@ -34,8 +34,10 @@ static bool follows(const lb_read_numbers *read, const lb_walk *w, const lb_arg 
             const double x = a[i].u.f, y = b[i].u.f;
             if (x != y && is_literal(x) && is_literal(y) && !read->integers) return false;
             if (x != y && !(fabs(x - y) <= 8 * read->ratio * fmax(fabs(x), fabs(y)))) return false;
-        } else if ((a[i].tag == LB_ARG_INT || a[i].tag == LB_ARG_BOOL) && a[i].u.i != b[i].u.i && !read->integers) {
-            return false;
+        } else if (a[i].tag == LB_ARG_INT || a[i].tag == LB_ARG_BOOL) {
+            if (a[i].u.i != b[i].u.i && !read->integers) return false;
+        } else if (!lb_arg_same(w->pa, &a[i], w->pb, &b[i])) {
+            return false; /* a word ("tanh") is no number that was computed */
         }
     }
     return true;

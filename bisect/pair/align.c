@@ -72,6 +72,11 @@ static bool args_equal(const lb_program *pa, const lb_arg *a, uint32_t na, const
     return true;
 }
 
+bool lb_arg_same(const lb_program *pa, const lb_arg *a, const lb_program *pb, const lb_arg *b)
+{
+    return args_equal(pa, a, 1, pb, b, 1, 0);
+}
+
 bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, uint32_t parts)
 {
     return args_equal(pa, lb_op_args(pa, a), a->args, pb, lb_op_args(pb, b), b->args, parts);

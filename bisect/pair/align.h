@@ -56,8 +56,9 @@ bool lb_alignment_finer(const lb_program *program, const lb_program *other);
 
 /* An op that computes something: no view, no source, no profiler mark, no failed op. */
 bool lb_op_computes(const lb_program *program, const lb_op *op);
-/* Arguments that are no tensors; devices and other texts may differ, they change no number. Where `b` is one of several `parts` (0: it is
+/* One argument, and all of an op, that are no tensors; devices and other texts may differ, they change no number. Where `b` is one of several `parts` (0: it is
  * not) that stand against `a`, so may integers, which are sizes, and factors of a mean: 1 / 2 of two ranks are 1 / 4 of four. */
+bool lb_arg_same(const lb_program *pa, const lb_arg *a, const lb_program *pb, const lb_arg *b);
 bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, uint32_t parts);
 
 #endif

@@ -109,6 +109,18 @@ NAMED = {  # what is changed, in which program, and what of the case is given
         "causal/granitemoehybrid",
         dict(TRAIN, precision="fp32", optimizer="adamw-foreach", steps=3, seed=755746237, changes=[["in-bf16", 498605810]]),
     ),
+    "another word in an argument, where Python reads other losses": (
+        ["in-bf16", "approximated-gelu"],
+        "moe",
+        dict(
+            TRAIN,
+            precision="fp32",
+            optimizer="torch-muon",
+            steps=3,
+            seed=848418977,
+            changes=[["in-bf16", 503563938], ["approximated-gelu", 250225412]],
+        ),
+    ),
     "masks behind a choice made otherwise": (  # their shadows are no f64
         "positions-of-one-row-off",
         "causal/llama4_text",
