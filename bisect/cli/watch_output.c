@@ -78,11 +78,11 @@ static void print_detectors(const lb_watch_report *r)
 static const char *pattern_text(lb_watch_pattern pattern)
 {
     switch (pattern) {
-    case LB_PATTERN_IMMEDIATE_NAN:
+    case LB_SPIKE_IMMEDIATE_NAN:
         return "numbers are not finite from the start: the optimizer or the precision, not the data";
-    case LB_PATTERN_EARLY_SPIKE:
+    case LB_SPIKE_EARLY:
         return "a spike of the first steps that settles: mostly harmless; see whether other settings have it, too";
-    case LB_PATTERN_LATE_TRANSIENT: return "the loss rises late: a shard, a border between shards, or the schedule";
+    case LB_SPIKE_LATE_TRANSIENT: return "the loss rises late: a shard, a border between shards, or the schedule";
     default: return "";
     }
 }
@@ -142,7 +142,7 @@ static void print_next(const lb_watched_log *log, const lb_watch_report *r)
         print_next_of_capture(log->path, r, title);
         return;
     }
-    if (r->pattern == LB_PATTERN_IMMEDIATE_NAN) {
+    if (r->pattern == LB_SPIKE_IMMEDIATE_NAN) {
         printf("%-10srecord the first steps: lastbit record -o run.lb --steps 0-3 -- CMD; then lastbit bisect run.lb\n",
                title);
         title = "";
@@ -152,7 +152,7 @@ static void print_next(const lb_watched_log *log, const lb_watch_report *r)
                title);
         title = "";
     }
-    if (r->pattern == LB_PATTERN_LATE_TRANSIENT)
+    if (r->pattern == LB_SPIKE_LATE_TRANSIENT)
         printf("%-10sgive the logs of reruns together, with their shards: a spike that comes back with a file is that "
                "file's\n",
                title);
@@ -185,7 +185,7 @@ static void print_one(const lb_watched_log *log)
     print_detectors(&r);
     print_alarms(r.alarms, r.n_alarms, "alarms");
     print_holds(&r);
-    if (r.pattern != LB_PATTERN_NONE)
+    if (r.pattern != LB_SPIKE_NONE)
         printf("%-10s%s: %s\n", "pattern", lb_watch_pattern_name(r.pattern), pattern_text(r.pattern));
     print_findings(&r);
     if (r.n_alarms) print_next(log, &r);
@@ -307,12 +307,12 @@ json_t *lb_watch_json(const lb_watched_log *logs, uint32_t n, const lb_watch_bet
 {
     if (n == 1) return one_json(&logs[0]);
     json_t *alarms = json_array(), *holds = json_array(), *runs = json_array();
-    lb_watch_pattern pattern = LB_PATTERN_NONE;
+    lb_watch_pattern pattern = LB_SPIKE_NONE;
     for (uint32_t i = 0; i < n; i++) {
         const lb_watch_report r = lb_watch_now(logs[i].watch);
         add_alarms(alarms, r.alarms, r.n_alarms, logs[i].path);
         add_holds(holds, &r, logs[i].path);
-        if (pattern == LB_PATTERN_NONE) pattern = r.pattern;
+        if (pattern == LB_SPIKE_NONE) pattern = r.pattern;
         json_array_append_new(runs, one_json(&logs[i]));
     }
     add_alarms(alarms, between->alarms, between->n_alarms, NULL);

@@ -52,7 +52,7 @@ lb_watch_pattern lb_run_pattern(const lb_run_shape *s)
 {
     if (s->first_nonfinite >= 0 && s->first_nonfinite < LB_AT_ONCE &&
         (double)s->nonfinite >= NAN_SHARE * (double)(s->records - (uint64_t)s->first_nonfinite))
-        return LB_PATTERN_IMMEDIATE_NAN;
-    if (s->late_loss) return LB_PATTERN_LATE_TRANSIENT;
-    return s->early_spike ? LB_PATTERN_EARLY_SPIKE : LB_PATTERN_NONE;
+        return LB_SPIKE_IMMEDIATE_NAN;
+    if (s->late_loss) return LB_SPIKE_LATE_TRANSIENT;
+    return s->early_spike ? LB_SPIKE_EARLY : LB_SPIKE_NONE;
 }

@@ -206,10 +206,10 @@ typedef struct lb_watch_finding {
 } lb_watch_finding;
 
 typedef enum lb_watch_pattern {
-    LB_PATTERN_NONE,
-    LB_PATTERN_IMMEDIATE_NAN,
-    LB_PATTERN_EARLY_SPIKE,
-    LB_PATTERN_LATE_TRANSIENT
+    LB_SPIKE_NONE,
+    LB_SPIKE_IMMEDIATE_NAN,
+    LB_SPIKE_EARLY,
+    LB_SPIKE_LATE_TRANSIENT
 } lb_watch_pattern;
 LB_API const char *lb_watch_pattern_name(lb_watch_pattern pattern); /* "none", "immediate-nan", … */
 

@@ -80,7 +80,7 @@ static void clean_runs_of_100000_steps_raise_nothing(void **state)
             const lb_watch_report report = lb_watch_now(w);
             if (report.n_alarms) fail_msg("%s, seed %d: %s", noise_name(shapes[k]), (int)seed, report.alarms[0].why);
             assert_int_equal(report.n_holds, 0);
-            assert_int_equal(report.pattern, LB_PATTERN_NONE);
+            assert_int_equal(report.pattern, LB_SPIKE_NONE);
             assert_true(report.model_since > 0 && report.model_since < 1000);
             lb_watch_free(w);
         }
@@ -100,7 +100,7 @@ static void nan_at_once_is_one_alarm(void **state)
     assert_true(isnan(report.alarms[0].value));
     assert_float_equal(report.alarms[0].reference, 14.79, 0);
     assert_int_equal(report.alarms[0].until, 49);
-    assert_int_equal(report.pattern, LB_PATTERN_IMMEDIATE_NAN);
+    assert_int_equal(report.pattern, LB_SPIKE_IMMEDIATE_NAN);
     assert_int_equal(report.nonfinite, 49);
     lb_watch_free(w);
 }
@@ -114,7 +114,7 @@ static void a_start_that_is_finite_and_climbs_is_none_of_the_patterns(void **sta
         const lb_watch_record r = at(step, losses[step], 1);
         lb_watch_take(w, &r);
     }
-    assert_int_equal(lb_watch_now(w).pattern, LB_PATTERN_NONE);
+    assert_int_equal(lb_watch_now(w).pattern, LB_SPIKE_NONE);
     lb_watch_free(w);
 }
 
@@ -137,7 +137,7 @@ static void an_early_spike_is_one_alarm(void **state)
             expect(&report.alarms[0], 5, LB_ALARM_GRAD_NORM, LB_ALARM_CRITICAL, LB_DETECTOR_RULE);
         else
             expect(&report.alarms[0], 2, LB_ALARM_GRAD_NORM, LB_ALARM_WARNING, LB_DETECTOR_HINDSIGHT);
-        assert_int_equal(report.pattern, LB_PATTERN_EARLY_SPIKE);
+        assert_int_equal(report.pattern, LB_SPIKE_EARLY);
         assert_int_equal(report.n_holds, begin ? 1 : 0);
         if (begin) assert_true(report.holds[0].from == 5 && report.holds[0].to == 7 && !report.holds[0].open);
         lb_watch_free(w);
@@ -177,7 +177,7 @@ static void a_late_transient_is_seen_and_its_checkpoint_named(void **state)
         assert_true(loss_model >= 24850 && loss_model < loss_rule);
         assert_int_equal(report.n_alarms,
                          ramps[k] == 1 ? 4 : 3); /* the average follows a slow ramp: its rule is silent */
-        assert_int_equal(report.pattern, LB_PATTERN_LATE_TRANSIENT);
+        assert_int_equal(report.pattern, LB_SPIKE_LATE_TRANSIENT);
         assert_int_equal(report.n_holds, 1);
         assert_in_range(report.holds[0].from, 24850, 24860);
         assert_in_range(report.holds[0].to, 25600, 25720);

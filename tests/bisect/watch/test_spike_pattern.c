@@ -40,10 +40,10 @@ static void patterns_are_told_apart(void **state)
         lb_run_shape shape;
         lb_watch_pattern pattern;
     } rows[] = {
-        {{1000, -1, 0, false, false}, LB_PATTERN_NONE},       {{1000, 1, 999, false, false}, LB_PATTERN_IMMEDIATE_NAN},
-        {{1000, 1, 3, false, false}, LB_PATTERN_NONE},     /* skipped, and on it went */
-        {{1000, 500, 500, false, false}, LB_PATTERN_NONE}, /* not at once */
-        {{1000, -1, 0, true, false}, LB_PATTERN_EARLY_SPIKE}, {{1000, -1, 0, true, true}, LB_PATTERN_LATE_TRANSIENT},
+        {{1000, -1, 0, false, false}, LB_SPIKE_NONE},    {{1000, 1, 999, false, false}, LB_SPIKE_IMMEDIATE_NAN},
+        {{1000, 1, 3, false, false}, LB_SPIKE_NONE},     /* skipped, and on it went */
+        {{1000, 500, 500, false, false}, LB_SPIKE_NONE}, /* not at once */
+        {{1000, -1, 0, true, false}, LB_SPIKE_EARLY},    {{1000, -1, 0, true, true}, LB_SPIKE_LATE_TRANSIENT},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(lb_run_pattern(&rows[i].shape), rows[i].pattern);
