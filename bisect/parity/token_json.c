@@ -351,8 +351,8 @@ static void hide_words(char *bytes, size_t size)
         if (bytes[i] == '"') text = !text;
         if (text && bytes[i] == '\\') i++;
         if (text || (bytes[i] != 'N' && bytes[i] != '-')) continue;
-        if (size - i >= 3 && memcmp(bytes + i, "NaN", 3) == 0) memcpy(bytes + i, "\"\" ", 3);
-        if (size - i >= 9 && memcmp(bytes + i, "-Infinity", 9) == 0) memcpy(bytes + i, "\"-inf\"   ", 9);
+        if (size - i >= 3 && memcmp(bytes + i, "NaN", 3) == 0) memcpy(bytes + i, "\"\" ", 3), i += 2;
+        if (size - i >= 9 && memcmp(bytes + i, "-Infinity", 9) == 0) memcpy(bytes + i, "\"-inf\"   ", 9), i += 8;
     }
 }
 

@@ -66,6 +66,13 @@ static double cell(const column *c, int64_t row, int64_t at, double otherwise)
     return c->numbers && row < c->rows && at >= 0 && at < c->width ? c->numbers[row * c->width + at] : otherwise;
 }
 
+/* The same of a token or a kind; what no such number is, is -1. */
+static int64_t number_in(const column *c, int64_t row, int64_t at, int64_t otherwise)
+{
+    const double x = cell(c, row, at, (double)otherwise);
+    return x >= 0 && x < 0x1p53 ? (int64_t)x : -1;
+}
+
 /* Fields of one file agree in shape; log-probabilities may lack the first token's. */
 static lb_status check_shapes(const lb_token_set *set, const column *c, int64_t *rows, int64_t *width, lb_err *err)
 {
@@ -125,11 +132,11 @@ static void add_row(lb_token_set *set, const column *c, int64_t row, int64_t wid
         lb_token *token = lb_token_sequence_add(set, sequence);
         if (!token) return;
         sequence->logit_of[sequence->n - 1] = (uint32_t)t;
-        token->id = (int64_t)cell(&c[IDS], row, t, -1);
+        token->id = number_in(&c[IDS], row, t, -1);
         token->logp = cell(&c[LOGPROBS], row, t - lag, NAN);
-        token->top1 = (int64_t)cell(&c[TOP1], row, t, -1);
+        token->top1 = number_in(&c[TOP1], row, t, -1);
         char text[40];
-        snprintf(text, sizeof text, "kind %" PRId64, (int64_t)cell(&c[KINDS], row, t, 0));
+        snprintf(text, sizeof text, "kind %" PRId64, number_in(&c[KINDS], row, t, 0));
         if (c[KINDS].numbers)
             token->kind = lb_token_set_kind(set, text);
         else if (c[LOSS_MASK].numbers)

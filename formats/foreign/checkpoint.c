@@ -331,28 +331,37 @@ static void number_ranks(lb_checkpoint *c)
     if (c->rank_files && c->ranks_stated > c->ranks) c->ranks = c->ranks_stated;
 }
 
-/* A name that a file should hold says nothing new when that file, or the tensor in it, has a fault of its own. */
+/* Whether a missing name follows from another fault: its file, or the tensor in it, has one of its own. */
+static bool is_consequence(const lb_checkpoint *c, const lb_checkpoint_fault *f)
+{
+    if (f->kind != LB_FAULT_MISSING) return false;
+    for (uint32_t k = 0; k < c->n_faults; k++) {
+        const lb_checkpoint_fault *o = &c->faults[k];
+        if (o->kind == LB_FAULT_MISSING) continue;
+        const bool same_file = o->file && f->file && strcmp(base_name(o->file), base_name(f->file)) == 0;
+        if ((same_file && !o->tensor) || (o->tensor && f->tensor && strcmp(o->tensor, f->tensor) == 0)) return true;
+    }
+    return false;
+}
+
 static void drop_consequences(lb_checkpoint *c)
 {
-    uint32_t kept = 0;
+    uint32_t n = 0;
+    bool *dropped = (bool *)malloc(c->n_faults + 1u);
+    if (!dropped) return; /* then they are told, too */
+    for (uint32_t i = 0; i < c->n_faults; i++) dropped[i] = is_consequence(c, &c->faults[i]);
     for (uint32_t i = 0; i < c->n_faults; i++) {
         lb_checkpoint_fault *f = &c->faults[i];
-        bool follows = false;
-        for (uint32_t k = 0; k < c->n_faults && f->kind == LB_FAULT_MISSING; k++) {
-            const lb_checkpoint_fault *o = &c->faults[k];
-            bool same_file = o->file && f->file && strcmp(base_name(o->file), base_name(f->file)) == 0;
-            follows |= o->kind != LB_FAULT_MISSING &&
-                       ((same_file && !o->tensor) || (o->tensor && f->tensor && strcmp(o->tensor, f->tensor) == 0));
+        if (!dropped[i]) {
+            c->faults[n++] = *f;
+            continue;
         }
-        if (follows) {
-            free(f->tensor);
-            free(f->file);
-            free(f->message);
-        } else {
-            c->faults[kept++] = *f;
-        }
+        free(f->tensor);
+        free(f->file);
+        free(f->message);
     }
-    c->n_faults = kept;
+    c->n_faults = n;
+    free(dropped);
 }
 
 /* Files of a numbered row ("-of-00004") that are not there, where no index told it. */

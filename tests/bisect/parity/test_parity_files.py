@@ -55,6 +55,14 @@ def kinds_of(answer):
     return [f["kind"] for f in answer["findings"]]
 
 
+def test_words_that_json_lacks_are_numbers_wherever_they_stand(lastbit, tmp_path):
+    """Python writes NaN and -Infinity; several of them in one file."""
+    lines = [dict(id=str(n), token_ids=[1, 2, 3, 4], logprobs=[float("nan"), -1.5, float("-inf"), -0.5 - n]) for n in range(3)]
+    path = write(tmp_path / "a.jsonl", lines)
+    answer = lastbit.json("parity", path, path, expect=0)
+    assert [row["count"] for row in answer["tokens"]] == [9]
+
+
 @pytest.fixture
 def pair(tmp_path):
     """The same tokens scored with a little noise."""
