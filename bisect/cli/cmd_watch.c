@@ -164,6 +164,12 @@ static bool should_stop(void *context)
     return s->enough || interrupted;
 }
 
+static void on_absent(void *context, const char *why)
+{
+    const session *s = (const session *)context;
+    fprintf(stderr, "lastbit watch: %s; waiting for %s\n", why, s->path);
+}
+
 static lb_status watch_log(session *s, lb_watched_log *out, lb_err *err)
 {
     lb_watch_options watch = s->o->watch;
@@ -172,6 +178,7 @@ static lb_status watch_log(session *s, lb_watched_log *out, lb_err *err)
     lb_watch_log *log;
     watch.context = s, watch.alarm = on_alarm, watch.hold = on_hold;
     source.follow = s->o->follow, source.idle_seconds = s->o->idle, source.stop = should_stop, source.context = s;
+    source.absent = on_absent;
     out->path = s->path;
     s->curves = out->curves;
     s->watch = out->watch = lb_watch_new(&watch);
@@ -238,8 +245,8 @@ static int check_options(options *o, int n_logs)
     o->log = (lb_watch_log_options)LB_WATCH_LOG_OPTIONS_INIT;
     o->watch = (lb_watch_options)LB_WATCH_OPTIONS_INIT;
     if (o->format && !lb_watch_format_parse(o->format, &o->log.format))
-        return lb_command_misused(NAME, "--format: `%s` is none of auto, line, jsonl, csv, events, pattern, capture",
-                                  o->format);
+        return lb_command_misused(
+            NAME, "--format: `%s` is none of auto, line, jsonl, csv, events, pattern, capture, trainer", o->format);
     if (o->pattern && o->format && o->log.format != LB_WATCH_PATTERN)
         return lb_command_misused(NAME, "--pattern is a format of its own: --format %s says another", o->format);
     if (!o->pattern && o->log.format == LB_WATCH_PATTERN)
@@ -348,10 +355,13 @@ int lb_cmd_watch(int argc, const char **argv)
     options o = {.warmup = 0.03, .decay = 0.2};
     const struct poptOption table[] = {
         {"follow", 'f', POPT_ARG_NONE, &o.follow, 0,
-         "wait for more, also when the log is cut or rotated; alarms are printed as they come", NULL},
+         "wait for more, also when the log is not there yet, is cut or rotated; alarms are printed as they come", NULL},
         {"idle", 0, POPT_ARG_DOUBLE, &o.idle, 0, "with --follow: stop when nothing has come for so long", "SECONDS"},
         {"format", 0, POPT_ARG_STRING, &o.format, 0,
-         "line, jsonl, csv, events (TensorBoard), capture; by default found from the content", "FORMAT"},
+         "line, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); by default "
+         "found "
+         "from the content",
+         "FORMAT"},
         {"pattern", 0, POPT_ARG_STRING, &o.pattern, 0,
          "lines are those that match; named groups are fields: 'it (?<step>\\d+) loss=(?<loss>\\S+)'", "REGEX"},
         {"field", 0, POPT_ARG_ARGV, &o.fields, 0,
@@ -388,14 +398,15 @@ int lb_cmd_watch(int argc, const char **argv)
     };
     const lb_command command = {
         .name = NAME,
-        .synopsis = "LOG|CAPTURE|- [LOG...]",
+        .synopsis = "LOG|FOLDER|CAPTURE|- [LOG...]",
         .about =
             "Reads the log of a training run and says what goes wrong in it: numbers that are not finite, the gradient "
             "norm, "
             "the loss, the throughput, the schedule, the data. Rules of practice and a detector whose rate of false "
             "alarms is stated stand side by side. Several logs are reruns: a spike that comes back with its shard is "
             "the "
-            "shard's. Known names: loss, train/loss, grad_norm, gnorm, lr, step, global_step, ...",
+            "shard's. A FOLDER holds event files, or the checkpoints of transformers' Trainer. Known names: loss, "
+            "train/loss, grad_norm, gnorm, lr, step, global_step, ...",
         .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: which checkpoint to "
                    "restart from\n"
                    "  lastbit record -o run.lb --ring 20 -- python train.py > train.log &\n"

@@ -6,6 +6,7 @@
 #include "log_object.h"
 #include "log_reader.h"
 #include "log_table.h"
+#include "trainer_history.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ struct lb_watch_log {
     lb_table_reader table;
     lb_match_reader *match;
     lb_event_reader events;
+    lb_history_reader history;
     lb_watch_counts counts;
     char *kept; /* what has come of a line, or of an event record */
     size_t n, room;
@@ -35,9 +37,9 @@ struct lb_watch_log {
 static const struct {
     const char *name;
     lb_watch_format format;
-} FORMATS[] = {{"auto", LB_WATCH_AUTO},       {"line", LB_WATCH_LINE},      {"jsonl", LB_WATCH_JSONL},
-               {"csv", LB_WATCH_CSV},         {"events", LB_WATCH_EVENTS},  {"tensorboard", LB_WATCH_EVENTS},
-               {"pattern", LB_WATCH_PATTERN}, {"capture", LB_WATCH_CAPTURE}};
+} FORMATS[] = {{"auto", LB_WATCH_AUTO},       {"line", LB_WATCH_LINE},       {"jsonl", LB_WATCH_JSONL},
+               {"csv", LB_WATCH_CSV},         {"events", LB_WATCH_EVENTS},   {"tensorboard", LB_WATCH_EVENTS},
+               {"pattern", LB_WATCH_PATTERN}, {"capture", LB_WATCH_CAPTURE}, {"trainer", LB_WATCH_TRAINER}};
 
 const char *lb_watch_format_name(lb_watch_format format)
 {
@@ -122,6 +124,16 @@ lb_field_names *lb_watch_log_names(lb_watch_log *log)
     return &log->names;
 }
 
+void lb_watch_log_give_checkpoint(lb_watch_log *log, int64_t step, const char *path)
+{
+    if (log->sink.checkpoint) log->sink.checkpoint(log->sink.context, step, path);
+}
+
+bool lb_watch_log_is_whole(const lb_watch_log *log)
+{
+    return lb_history_is_whole(&log->history);
+}
+
 /* ---- lines that are no step ----------------------------------------------------------------------------------------- */
 
 static bool contains(const char *line, size_t n, const char *word)
@@ -172,6 +184,7 @@ static lb_watch_format format_of(lb_watch_log *log, const char *line, size_t n)
 {
     lb_watch_record record;
     const char *why;
+    if (lb_history_begins(line, n)) return LB_WATCH_TRAINER;
     if (n && *line == '{') return LB_WATCH_JSONL;
     if (lb_line_read(&log->line, line, n, &record, &why) != LB_LINE_OTHER) return LB_WATCH_LINE;
     return lb_table_header(&log->table, &log->names, line, n) ? LB_WATCH_CSV : LB_WATCH_AUTO;
@@ -203,6 +216,17 @@ static bool read_line(lb_watch_log *log, const char *line, size_t n, lb_watch_re
     }
 }
 
+static void take_history(lb_watch_log *log, const char *line, const char *end)
+{
+    const char *why;
+    lb_watch_record record;
+    while (line < end) {
+        const lb_history_answer answer = lb_history_read(&log->history, &log->names, &line, end, &record, &why);
+        if (answer == LB_HISTORY_RECORD) lb_watch_log_give(log, &record);
+        if (answer == LB_HISTORY_COMPLAINT) complain(log, why);
+    }
+}
+
 static void take_line(lb_watch_log *log, const char *line, size_t n)
 {
     lb_watch_record record;
@@ -221,7 +245,9 @@ static void take_line(lb_watch_log *log, const char *line, size_t n)
             return;
         }
     }
-    if (read_line(log, line, n, &record, &is_other, &why)) {
+    if (log->format == LB_WATCH_TRAINER) {
+        take_history(log, line, line + n);
+    } else if (read_line(log, line, n, &record, &is_other, &why)) {
         lb_watch_log_give(log, &record);
     } else if (is_other) {
         other_line(log, line, n);
@@ -311,6 +337,7 @@ static lb_status take_lines(lb_watch_log *log, const char *bytes, size_t n, lb_e
 lb_status lb_watch_log_bytes(lb_watch_log *log, const void *bytes, size_t n, lb_err *err)
 {
     log->counts.bytes += n;
+    if (!n) return LB_OK;
     if (log->format == LB_WATCH_EVENTS) return take_events(log, bytes, n, err);
     if (log->format != LB_WATCH_AUTO || log->counts.lines || log->passing) return take_lines(log, bytes, n, err);
     /* The first bytes decide whether there are lines at all. */
@@ -341,8 +368,8 @@ lb_status lb_watch_log_end(lb_watch_log *log, lb_err *err)
     } else if (log->n || log->passing) {
         status = end_kept_line(log, "", 0, err);
     }
-    log->n = 0, log->passing = false;
-    log->table.separator = 0;
+    if (!lb_history_is_whole(&log->history)) complain(log, "the document that began above ends here, inside of it");
+    lb_watch_log_restart(log);
     return status;
 }
 
@@ -350,4 +377,5 @@ void lb_watch_log_restart(lb_watch_log *log)
 {
     log->n = 0, log->passing = false;
     log->table.separator = 0;
+    lb_history_restart(&log->history);
 }

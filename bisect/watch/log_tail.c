@@ -21,7 +21,9 @@ typedef struct tail {
     const lb_watch_source *source;
     const char *path;
     char *piece;
-    double last_news; /* when bytes came */
+    double last_news;     /* when bytes came */
+    struct timespec seen; /* when a document was written that is rewritten as it grows */
+    bool begun, folder;
     lb_err *err;
 } tail;
 
@@ -69,6 +71,11 @@ static lb_status read_rest(tail *t, int fd, uint64_t *offset)
     }
 }
 
+static bool is_newer(const struct stat *info, const struct timespec *seen)
+{
+    return info->st_mtim.tv_sec != seen->tv_sec || info->st_mtim.tv_nsec != seen->tv_nsec;
+}
+
 /* Whether the name belongs to another file now; the descriptor is then of that one. */
 static lb_status look_again(tail *t, const char *path, int *fd, uint64_t *offset)
 {
@@ -82,7 +89,9 @@ static lb_status look_again(tail *t, const char *path, int *fd, uint64_t *offset
         *fd = other, *offset = 0;
         return lb_watch_log_end(t->log, t->err);
     }
-    if (S_ISREG(here.st_mode) && (uint64_t)here.st_size < *offset) {
+    const bool rewritten = lb_watch_log_counts(t->log).format == LB_WATCH_TRAINER && is_newer(&here, &t->seen);
+    t->seen = here.st_mtim;
+    if (S_ISREG(here.st_mode) && ((uint64_t)here.st_size < *offset || rewritten)) {
         if (lseek(*fd, 0, SEEK_SET) < 0) return cannot(t, "read again");
         *offset = 0;
         lb_watch_log_restart(t->log);
@@ -95,6 +104,7 @@ static lb_status read_file(tail *t, const char *path, int fd, bool (*is_over)(ta
     uint64_t offset = 0;
     struct stat info;
     const bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    if (regular) t->seen = info.st_mtim;
     lb_status status = read_rest(t, fd, &offset);
     while (status == LB_OK && regular && !(is_over && is_over(t, path)) && wait_for_more(t, WAIT_MS)) {
         status = look_again(t, path, &fd, &offset);
@@ -146,6 +156,71 @@ static lb_status read_event_files(tail *t)
     return LB_OK;
 }
 
+/* ---- a folder of transformers' checkpoints --------------------------------------------------------------------------- */
+
+/* The copy of the log in the checkpoint behind `step`; the step of that checkpoint, -1: there is none yet. */
+static int64_t next_copy(const char *folder, int64_t step, char *path, size_t room)
+{
+    DIR *dir = opendir(folder);
+    int64_t found = -1;
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        long long number;
+        char rest;
+        if (sscanf(entry->d_name, "checkpoint-%lld%c", &number, &rest) != 1) continue;
+        if (number <= step || (found >= 0 && number >= found)) continue;
+        snprintf(path, room, "%s/%s/trainer_state.json", folder, entry->d_name);
+        if (access(path, R_OK) == 0) found = number;
+    }
+    if (dir) closedir(dir);
+    if (found >= 0) snprintf(path, room, "%s/checkpoint-%lld/trainer_state.json", folder, (long long)found);
+    return found;
+}
+
+static bool is_trainer_folder(const char *folder)
+{
+    char path[4608];
+    snprintf(path, sizeof path, "%s/trainer_state.json", folder);
+    return access(path, R_OK) == 0 || next_copy(folder, -1, path, sizeof path) >= 0;
+}
+
+/* One copy; while it is being written it is not whole, and is read again. */
+static lb_status read_copy(tail *t, const char *path, bool *whole)
+{
+    uint64_t offset = 0;
+    *whole = false;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return LB_OK; /* a run keeps its last checkpoints alone */
+    lb_status status = read_rest(t, fd, &offset);
+    close(fd);
+    *whole = offset && lb_watch_log_is_whole(t->log);
+    if (status == LB_OK && (*whole || !t->source->follow)) return lb_watch_log_end(t->log, t->err);
+    lb_watch_log_restart(t->log);
+    return status;
+}
+
+/* Every checkpoint's copy holds what those before it hold, and the copy beside them all of it, when the run is over. */
+static lb_status read_checkpoints(tail *t)
+{
+    char path[4608];
+    struct stat info;
+    bool whole;
+    for (int64_t step = -1; !stopped(t);) {
+        const int64_t next = next_copy(t->path, step, path, sizeof path);
+        if (next < 0) snprintf(path, sizeof path, "%s/trainer_state.json", t->path);
+        const bool there = next >= 0 || (stat(path, &info) == 0 && is_newer(&info, &t->seen));
+        if (there) LB_TRY(read_copy(t, path, &whole));
+        if (there && next < 0) t->seen = whole ? info.st_mtim : t->seen;
+        if (there && next >= 0 && (whole || !t->source->follow)) {
+            *strrchr(path, '/') = '\0';
+            lb_watch_log_give_checkpoint(t->log, next, path);
+            step = next;
+            continue;
+        }
+        if (!wait_for_more(t, WAIT_MS)) break;
+    }
+    return LB_OK;
+}
+
 /* ---- a capture ------------------------------------------------------------------------------------------------------ */
 
 static off_t size_of(const char *path)
@@ -167,6 +242,7 @@ static lb_status read_capture(tail *t)
     int64_t last = INT64_MIN;
     off_t size = size_of(t->path);
     LB_TRY(lb_captured_log_read(t->log, t->path, &last, t->err));
+    t->begun = true;
     t->last_news = now();
     for (double rest = 0; wait_for_more(t, WAIT_MS);) {
         const off_t grown = size_of(t->path);
@@ -188,16 +264,21 @@ static bool is_tar(int fd)
     return pread(fd, magic, sizeof magic, TAR_MAGIC) == sizeof magic && !memcmp(magic, "ustar", sizeof magic);
 }
 
-static lb_status read_path(tail *t)
+/* LB_OK or `begun`: there was something to read. */
+static lb_status begin_path(tail *t)
 {
     struct stat info;
     char first[512];
     const lb_watch_format format = lb_watch_log_counts(t->log).format;
-    if (!strcmp(t->path, "-")) return read_file(t, t->path, STDIN_FILENO, NULL);
+    t->folder = false;
     if (stat(t->path, &info) != 0) return cannot(t, "open");
+    t->folder = S_ISDIR(info.st_mode);
     if (format == LB_WATCH_CAPTURE) return read_capture(t);
-    if (S_ISDIR(info.st_mode)) {
+    if (t->folder) {
+        t->begun = true;
         if (next_event_file(t->path, "", first, sizeof first)) return read_event_files(t);
+        if (is_trainer_folder(t->path)) return read_checkpoints(t);
+        t->begun = false;
         if (format == LB_WATCH_AUTO) return read_capture(t);
         return lb_fail(t->err, LB_ERR_INVALID, "%s is a folder without event files", t->path);
     }
@@ -207,16 +288,33 @@ static lb_status read_path(tail *t)
         close(fd);
         return read_capture(t);
     }
+    t->begun = true;
     return read_file(t, t->path, fd, NULL);
+}
+
+/* A path that is not there, or a folder with nothing in it that is read, is waited for by whoever follows. */
+static lb_status read_path(tail *t)
+{
+    if (!strcmp(t->path, "-")) return read_file(t, t->path, STDIN_FILENO, NULL);
+    for (bool told = false;; told = true) {
+        const lb_status status = begin_path(t);
+        const bool may_come = status == LB_ERR_NOT_FOUND || t->folder;
+        if (status == LB_OK || t->begun || !may_come || !t->source->follow) return status;
+        if (!told && t->source->absent) t->source->absent(t->source->context, t->err->message);
+        if (!wait_for_more(t, WAIT_MS)) return stopped(t) ? LB_OK : status;
+        lb_err_clear(t->err);
+    }
 }
 
 lb_status lb_watch_log_read(lb_watch_log *log, const char *path, const lb_watch_source *source, lb_err *err)
 {
-    static const lb_watch_source once = LB_WATCH_SOURCE_INIT;
-    tail t = {.log = log, .source = source ? source : &once, .path = path, .last_news = now(), .err = err};
+    lb_watch_source chosen = LB_WATCH_SOURCE_INIT;
+    lb_err own = LB_ERR_INIT;
+    if (source) memcpy(&chosen, source, source->size < sizeof chosen ? source->size : sizeof chosen);
+    tail t = {.log = log, .source = &chosen, .path = path, .last_news = now(), .err = &own};
     t.piece = malloc(PIECE);
     if (!t.piece) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     const lb_status status = read_path(&t);
     free(t.piece);
-    return status;
+    return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", own.message);
 }

@@ -5,6 +5,7 @@
 #include "cmocka_first.h"
 #include "archive_repair.h"
 #include "held_memory.h"
+#include "lying_numbers.h"
 #include "reader_targets.h"
 #include "scratch_folder.h"
 
@@ -34,22 +35,6 @@ static void read_changed(const input *in, uint8_t *bytes, size_t size)
     if (!reader_targets[in->target].repaired) return;
     repair_archive(bytes, size);
     read_one(in, bytes, size);
-}
-
-/* A number that says little in as many bytes as a size, an offset or a length may have. */
-static void lie(uint8_t *at, size_t room, unsigned which)
-{
-    static const uint8_t lies[][8] = {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
-                                      {0},
-                                      {0x7f, 0xff, 0xff, 0xff},
-                                      {0xff, 0xff, 0xff, 0x7f},
-                                      {0xdd, 0xff, 0xff, 0xff, 0xff},
-                                      {0xdf, 0x7f, 0xff, 0xff, 0xff},
-                                      {0xc6, 0xff, 0xff, 0xff, 0xff},
-                                      {'9', '9', '9', '9', '9', '9', '9', '9'}};
-    static const uint8_t widths[] = {8, 8, 4, 4, 5, 5, 5, 8};
-    size_t n = widths[which % 8];
-    memcpy(at, lies[which % 8], n < room ? n : room);
 }
 
 static void read_changes(const input *in)
