@@ -270,6 +270,11 @@ json_t *lb_json_number(double x)
     return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
 }
 
+json_t *lb_json_finite(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
 void lb_print_json(const char *command, json_t *object)
 {
     json_t *all = answer(command, object);

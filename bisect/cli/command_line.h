@@ -88,6 +88,8 @@ char *lb_command_python_folder(void);
 
 /* A number of an answer: null for a NaN, "inf" and "-inf", for which JSON has no words. */
 json_t *lb_json_number(double x);
+/* The same with null for infinities, too. */
+json_t *lb_json_finite(double x);
 /* Prints one object with "schema": "lastbit.NAME/1" first and "command", the line that gave it; frees it. */
 void lb_print_json(const char *command, json_t *object);
 /* The same object as a page (`--html FILE`, lastbit/report.h); frees it. LB_OK when `path` is NULL. */

@@ -205,12 +205,6 @@ void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watc
 
 /* ---- as JSON -------------------------------------------------------------------------------------------------------- */
 
-static json_t *number(double x)
-{
-    json_t *real = json_real(x); /* NULL for a NaN: JSON has none */
-    return real ? real : json_null();
-}
-
 static json_t *text_or_null(const char *text)
 {
     json_t *string = *text ? json_string(text) : NULL;
@@ -221,11 +215,11 @@ static void add_alarms(json_t *list, const lb_watch_alarm *alarms, uint32_t n, c
 {
     for (uint32_t i = 0; i < n; i++) {
         const lb_watch_alarm *a = &alarms[i];
-        json_t *row =
-            json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step, "until",
-                      (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level", lb_alarm_level_name(a->level),
-                      "detector", lb_alarm_detector_name(a->detector), "value", number(a->value), "reference",
-                      number(a->reference), "ratio", number(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
+        json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step,
+                                "until", (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level",
+                                lb_alarm_level_name(a->level), "detector", lb_alarm_detector_name(a->detector), "value",
+                                lb_json_finite(a->value), "reference", lb_json_finite(a->reference), "ratio",
+                                lb_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
         if (row && log) json_object_set_new(row, "log", json_string(log));
         json_array_append_new(list, row);
     }

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "collective_calls.h"
 
+#include "rank_steps.h"
+
 #include "own_gradient.h"
 
 #include <inttypes.h>
@@ -25,11 +27,8 @@ typedef struct rank_calls {
 } rank_calls;
 
 typedef struct check {
-    lb_capture *capture;
-    const int32_t *ranks;
-    uint32_t n_ranks;
+    lb_rank_steps at;
     rank_calls *of; /* per rank, of the step at hand */
-    int64_t step;
     lb_collective_calls *out;
     lb_err *err;
 } check;
@@ -162,8 +161,8 @@ static bool same_group(const call *a, const call *b)
 
 static uint32_t row_of_rank(const check *c, uint32_t rank)
 {
-    for (uint32_t r = 0; r < c->n_ranks; r++)
-        if (c->ranks[r] == (int32_t)rank) return r;
+    for (uint32_t r = 0; r < c->at.n_ranks; r++)
+        if (c->at.ranks[r] == (int32_t)rank) return r;
     return LB_NONE;
 }
 
@@ -271,7 +270,7 @@ static lb_status add_mismatch(check *c, const meeting *m, const bool *outvotes, 
     c->out->list = grown;
     lb_call_mismatch *x = &grown[c->out->n++];
     const char *group = lb_program_text(lead->p, row->group);
-    *x = (lb_call_mismatch){.step = c->step,
+    *x = (lb_call_mismatch){.step = c->at.step,
                             .sequence = row->sequence,
                             .group = strdup(group),
                             .op = LB_NONE,
@@ -297,7 +296,7 @@ static bool speaks(const check *c, const meeting *m)
         if (m->calls[i]) ended |= c->of[row].p->complete != 0;
         if (!m->calls[i]) ended |= c->of[row].p->complete != 0;
     }
-    for (uint32_t r = 0; r < c->n_ranks; r++)
+    for (uint32_t r = 0; r < c->at.n_ranks; r++)
         for (uint32_t i = 0; i < c->of[r].n; i++) failed |= c->of[r].list[i].row == LB_NONE;
     return !missing || ended || failed;
 }
@@ -307,7 +306,7 @@ static lb_status check_group(check *c, uint32_t first, uint32_t lead)
 {
     const call *leader = &c->of[first].list[lead];
     const lb_collective *row = &leader->p->collectives[leader->row];
-    const uint32_t members = row->ranks ? row->ranks : c->n_ranks;
+    const uint32_t members = row->ranks ? row->ranks : c->at.n_ranks;
     meeting m = {calloc(members + 1, sizeof *m.calls), calloc(members + 1, sizeof *m.ranks), 0};
     uint32_t *next = calloc(members + 1, sizeof *next);
     bool *out = calloc(members + 1, sizeof *out), told = false;
@@ -320,7 +319,7 @@ static lb_status check_group(check *c, uint32_t first, uint32_t lead)
             const uint32_t r = row->ranks ? row_of_rank(c, leader->p->refs[row->first_rank + k]) : k;
             if (r == LB_NONE || !c->of[r].p) continue;
             const uint32_t at = next_call(&c->of[r], leader, next[k]);
-            m.calls[m.n] = at == LB_NONE ? NULL : &c->of[r].list[at], m.ranks[m.n++] = c->ranks[r];
+            m.calls[m.n] = at == LB_NONE ? NULL : &c->of[r].list[at], m.ranks[m.n++] = c->at.ranks[r];
             if (at == LB_NONE) continue;
             if (c->of[r].list[at].row != LB_NONE) more = true, named = named ? named : m.calls[m.n - 1];
             c->of[r].used[at] = true, next[k] = at + 1;
@@ -342,10 +341,10 @@ static lb_status check_group(check *c, uint32_t first, uint32_t lead)
 static const lb_collective *group_before(const check *c, const call *failed, const lb_program **p)
 {
     const int64_t *steps;
-    const uint32_t n = lb_capture_steps(c->capture, &steps);
+    const uint32_t n = lb_capture_steps(c->at.capture, &steps);
     const char *name = lb_op_name(failed->p, &failed->p->ops[failed->op]);
-    for (uint32_t s = 0; s < n && steps[s] <= c->step; s++) {
-        if (lb_capture_program(c->capture, failed->p->rank, steps[s], p, NULL) != LB_OK) continue;
+    for (uint32_t s = 0; s < n && steps[s] <= c->at.step; s++) {
+        if (lb_capture_program(c->at.capture, failed->p->rank, steps[s], p, NULL) != LB_OK) continue;
         for (uint32_t i = 0; i < (*p)->n_collectives; i++)
             if (!strcmp(lb_op_name(*p, &(*p)->ops[(*p)->collectives[i].op]), name)) return &(*p)->collectives[i];
     }
@@ -372,7 +371,7 @@ static lb_status add_failed(check *c, const meeting *m, const bool *out, uint32_
     if (!grown) return lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
     c->out->list = grown;
     lb_call_mismatch *x = &grown[c->out->n++];
-    *x = (lb_call_mismatch){.step = c->step,
+    *x = (lb_call_mismatch){.step = c->at.step,
                             .group = strdup(""),
                             .ranks = malloc((m->n + 1) * sizeof *x->ranks),
                             .message = message_of(m, NULL, 0),
@@ -387,20 +386,20 @@ static lb_status add_failed(check *c, const meeting *m, const bool *out, uint32_
 /* Calls that failed on every rank that came: the group is that of such a call before. */
 static lb_status check_failed(check *c)
 {
-    meeting m = {calloc(c->n_ranks + 1, sizeof *m.calls), calloc(c->n_ranks + 1, sizeof *m.ranks), 0};
-    bool *out = calloc(c->n_ranks + 1, sizeof *out);
+    meeting m = {calloc(c->at.n_ranks + 1, sizeof *m.calls), calloc(c->at.n_ranks + 1, sizeof *m.ranks), 0};
+    bool *out = calloc(c->at.n_ranks + 1, sizeof *out);
     const call *failed = NULL;
     const lb_program *p = NULL;
     uint32_t first = 0;
     lb_status status =
         m.calls && m.ranks && out ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for collectives");
-    for (uint32_t r = 0; r < c->n_ranks && !failed && status == LB_OK; r++) failed = unmatched(&c->of[r]);
+    for (uint32_t r = 0; r < c->at.n_ranks && !failed && status == LB_OK; r++) failed = unmatched(&c->of[r]);
     const lb_collective *group = failed ? group_before(c, failed, &p) : NULL;
-    for (uint32_t r = 0; r < c->n_ranks && failed; r++) {
-        if (!is_member(group, p, c->ranks[r])) continue;
+    for (uint32_t r = 0; r < c->at.n_ranks && failed; r++) {
+        if (!is_member(group, p, c->at.ranks[r])) continue;
         m.calls[m.n] = unmatched(&c->of[r]);
         if (m.calls[m.n] == failed) first = m.n;
-        m.ranks[m.n++] = c->ranks[r];
+        m.ranks[m.n++] = c->at.ranks[r];
     }
     if (failed && m.n > 1 && m.calls[first] == failed && outvoted(&m, out)) status = add_failed(c, &m, out, first);
     free(m.calls), free(m.ranks);
@@ -408,38 +407,32 @@ static lb_status check_failed(check *c)
     return status;
 }
 
-static lb_status check_step(check *c)
+static lb_status check_step(void *context)
 {
+    check *c = context;
     lb_status status = LB_OK;
     const uint32_t before = c->out->n;
-    for (uint32_t r = 0; r < c->n_ranks && status == LB_OK; r++) {
+    for (uint32_t r = 0; r < c->at.n_ranks && status == LB_OK; r++) {
         const lb_program *p;
-        if (lb_capture_program(c->capture, c->ranks[r], c->step, &p, NULL) == LB_OK)
+        if (lb_capture_program(c->at.capture, c->at.ranks[r], c->at.step, &p, NULL) == LB_OK)
             status = list_calls(p, &c->of[r], c->err);
     }
-    for (uint32_t r = 0; r < c->n_ranks && status == LB_OK; r++)
+    for (uint32_t r = 0; r < c->at.n_ranks && status == LB_OK; r++)
         for (uint32_t i = 0; i < c->of[r].n && status == LB_OK; i++)
             if (!c->of[r].used[i] && c->of[r].list[i].row != LB_NONE) status = check_group(c, r, i);
     if (status == LB_OK && c->out->n == before) status = check_failed(c);
-    for (uint32_t r = 0; r < c->n_ranks; r++) release_calls(&c->of[r]);
+    for (uint32_t r = 0; r < c->at.n_ranks; r++) release_calls(&c->of[r]);
     return status;
 }
 
 lb_status lb_collective_calls_check(lb_capture *capture, lb_collective_calls *out, lb_err *err)
 {
-    check c = {.capture = capture, .out = out, .err = err};
-    const int64_t *steps;
-    const uint32_t n_steps = lb_capture_steps(capture, &steps);
-    lb_status status = LB_OK;
+    check c = {.at = lb_rank_steps_of(capture), .out = out, .err = err};
     *out = (lb_collective_calls){0};
-    c.n_ranks = lb_capture_ranks(capture, &c.ranks);
-    if (c.n_ranks < 2) return LB_OK;
-    c.of = calloc(c.n_ranks, sizeof *c.of);
-    if (!c.of) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.n_ranks);
-    for (uint32_t s = 0; s < n_steps && status == LB_OK; s++) {
-        c.step = steps[s];
-        status = check_step(&c);
-    }
+    if (c.at.n_ranks < 2) return LB_OK;
+    c.of = calloc(c.at.n_ranks, sizeof *c.of);
+    if (!c.of) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.at.n_ranks);
+    const lb_status status = lb_rank_steps_each(&c.at, check_step, &c);
     free(c.of);
     if (status != LB_OK) lb_collective_calls_release(out);
     return status;

@@ -1,6 +1,8 @@
 /* Tensors that replicas hold in common: see replicas.h. */
 #include "replicas.h"
 
+#include "rank_steps.h"
+
 #include "own_gradient.h"
 
 #include <stdlib.h>
@@ -15,16 +17,13 @@ typedef struct version {
 } version;
 
 typedef struct check {
-    lb_capture *capture;
-    const int32_t *ranks;
-    uint32_t n_ranks;
+    lb_rank_steps at;
     const lb_program **programs; /* of the step at hand; NULL: that rank did not record it */
     version *versions;           /* of the step at hand */
     uint32_t n_versions, room;
     const char **told; /* names that were found unequal */
     uint32_t n_told, room_told;
     bool first;
-    int64_t step;
     lb_replicas *out;
     lb_err *err;
 } check;
@@ -239,7 +238,7 @@ static lb_status compare(check *c, const history *h, uint32_t n)
         lb_unequal u = {.kind = h->v->kind,
                         .tensor = (char *)h->v->name,
                         .count = 1,
-                        .step = c->step,
+                        .step = c->at.step,
                         .op = LB_NONE,
                         .at_first = c->first && at == 0,
                         .ranks = ranks,
@@ -248,9 +247,9 @@ static lb_status compare(check *c, const history *h, uint32_t n)
             if (!out[i]) continue;
             /* Of two the one that wrote more often is the likelier to have written what the other did not. */
             if (!u.n_ranks || h[i].n > h[who].n) who = i;
-            ranks[u.n_ranks++] = c->ranks[h[i].rank_row];
+            ranks[u.n_ranks++] = c->at.ranks[h[i].rank_row];
         }
-        u.rank = c->ranks[h[who].rank_row];
+        u.rank = c->at.ranks[h[who].rank_row];
         if (at && at < h[who].n) u.op = h[who].v[at].op;
         status = tell(c, &u);
     }
@@ -269,8 +268,8 @@ static bool in_group(const check *c, const version *a, const version *b)
 /* Versions [from, to) are of one name: by groups of ranks that hold it in common. */
 static lb_status compare_name(check *c, uint32_t from, uint32_t to)
 {
-    history *h = malloc((c->n_ranks + 1) * sizeof *h);
-    bool *done = calloc(c->n_ranks + 1, sizeof *done);
+    history *h = malloc((c->at.n_ranks + 1) * sizeof *h);
+    bool *done = calloc(c->at.n_ranks + 1, sizeof *done);
     lb_status status = h && done ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
     for (uint32_t i = from; i < to && status == LB_OK; i++) {
         uint32_t n = 0;
@@ -294,10 +293,10 @@ static lb_status check_step(check *c)
 {
     lb_status status = LB_OK;
     c->n_versions = 0;
-    for (uint32_t r = 0; r < c->n_ranks && status == LB_OK; r++) {
+    for (uint32_t r = 0; r < c->at.n_ranks && status == LB_OK; r++) {
         replica_list list;
         c->programs[r] = NULL;
-        if (lb_capture_program(c->capture, c->ranks[r], c->step, &c->programs[r], NULL) != LB_OK) continue;
+        if (lb_capture_program(c->at.capture, c->at.ranks[r], c->at.step, &c->programs[r], NULL) != LB_OK) continue;
         status = list_replicas(c->programs[r], &list, c->err);
         if (status == LB_OK) status = list_versions(c, r, &list);
         free(list.rows);
@@ -311,22 +310,22 @@ static lb_status check_step(check *c)
     return status;
 }
 
+static lb_status check_each(void *context)
+{
+    check *c = context;
+    const lb_status status = check_step(c);
+    c->first = false;
+    return status;
+}
+
 lb_status lb_replicas_check(lb_capture *capture, lb_replicas *out, lb_err *err)
 {
-    check c = {.capture = capture, .out = out, .err = err, .first = true};
-    const int64_t *steps;
-    const uint32_t n_steps = lb_capture_steps(capture, &steps);
-    lb_status status = LB_OK;
+    check c = {.at = lb_rank_steps_of(capture), .out = out, .err = err, .first = true};
     *out = (lb_replicas){0};
-    c.n_ranks = lb_capture_ranks(capture, &c.ranks);
-    if (c.n_ranks < 2) return LB_OK;
-    c.programs = calloc(c.n_ranks, sizeof *c.programs);
-    if (!c.programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.n_ranks);
-    for (uint32_t s = 0; s < n_steps && status == LB_OK; s++) {
-        c.step = steps[s];
-        status = check_step(&c);
-        c.first = false;
-    }
+    if (c.at.n_ranks < 2) return LB_OK;
+    c.programs = calloc(c.at.n_ranks, sizeof *c.programs);
+    if (!c.programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.at.n_ranks);
+    const lb_status status = lb_rank_steps_each(&c.at, check_each, &c);
     free(c.programs), free(c.versions), free(c.told);
     if (status != LB_OK) lb_replicas_release(out);
     return status;

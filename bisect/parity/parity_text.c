@@ -1,4 +1,5 @@
 /* A parity report for a person, and its heat map: see lastbit/parity.h. */
+#include "number_word.h"
 #include "shell_word.h"
 #include "token_set.h"
 
@@ -9,11 +10,7 @@
 
 static const char *number(double x, char text[16])
 {
-    if (isnan(x))
-        snprintf(text, 16, "-");
-    else
-        snprintf(text, 16, "%.4g", x);
-    return text;
+    return lb_number_word(x, 4, text);
 }
 
 /* "3.2x" above the noise floor; "-" where none is known. */

@@ -1,5 +1,7 @@
 /* The report on workers for a person: see lastbit/ranks.h. */
 #define _GNU_SOURCE /* open_memstream */
+#include "number_word.h"
+
 #include <lastbit/ranks.h>
 
 #include <inttypes.h>
@@ -9,11 +11,7 @@
 
 static const char *number(double x, char text[16])
 {
-    if (isnan(x))
-        snprintf(text, 16, "-");
-    else
-        snprintf(text, 16, "%.5g", x);
-    return text;
+    return lb_number_word(x, 5, text);
 }
 
 static void print_findings(FILE *out, const lb_ranks_report *r)

@@ -120,12 +120,6 @@ static json_t *decisions_json(const lb_program *p)
     return list;
 }
 
-static json_t *number(double x)
-{
-    json_t *real = json_real(x); /* NULL for a NaN: JSON has none */
-    return real ? real : json_null();
-}
-
 static json_t *optimizers_json(const lb_program *p)
 {
     json_t *list = json_array();
@@ -134,7 +128,7 @@ static json_t *optimizers_json(const lb_program *p)
         json_t *options = json_object(), *names = json_array();
         for (uint32_t k = 0; k < row->options; k++) {
             const lb_scalar *option = &p->scalars[row->first_option + k];
-            json_object_set_new(options, lb_program_text(p, option->name), number(option->number));
+            json_object_set_new(options, lb_program_text(p, option->name), lb_json_finite(option->number));
         }
         for (uint32_t k = 0; k < row->params; k++)
             json_array_append_new(names, json_string(lb_program_text(p, p->group_params[row->first_param + k].name)));
@@ -151,7 +145,7 @@ json_t *ls_program_json(const ls_view *view, const ls_options *options)
     json_t *by_level = json_object(), *scalars = json_object(), *notices = json_array();
     for (int k = 0; k < LS_LEVELS; k++) json_object_set_new(by_level, ls_level_names[k], kept_json(&view->levels[k]));
     for (uint32_t i = 0; i < p->n_scalars; i++)
-        json_object_set_new(scalars, lb_program_text(p, p->scalars[i].name), number(p->scalars[i].number));
+        json_object_set_new(scalars, lb_program_text(p, p->scalars[i].name), lb_json_finite(p->scalars[i].number));
     for (uint32_t i = 0; i < p->n_notices; i++)
         json_array_append_new(notices, json_pack("{s:s, s:s}", "kind", lb_program_text(p, p->notices[i].kind),
                                                  "message", lb_program_text(p, p->notices[i].message)));

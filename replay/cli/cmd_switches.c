@@ -11,14 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : json_null();
-}
-
 static json_t *move_json(lb_switch_move move)
 {
-    return json_pack("{s:o, s:o}", "output", number(move.output), "loss", number(move.loss));
+    return json_pack("{s:o, s:o}", "output", lb_json_finite(move.output), "loss", lb_json_finite(move.loss));
 }
 
 static json_t *as_json(const lb_switch_table *t, const lb_plan *plan)

@@ -252,10 +252,15 @@ static lb_status norm_all(lb_call *call)
 /* ---- variance ---------------------------------------------------------------------------------------------------- */
 
 /* In f64 throughout, as torch's Welford sums on a CPU are. Results: the variance or its root, then the mean. */
-static lb_status variance(lb_call *call, bool root)
+static lb_fold fold_of_variance(const lb_call *call)
 {
     const lb_tensor *in = lb_call_tensor(call, 0);
-    lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
+    return lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
+}
+
+static lb_status variance(lb_call *call, bool root)
+{
+    lb_fold fold = fold_of_variance(call);
     double correction = lb_call_float(call, 2, 1);
     lb_frame f = lb_frame_begin(call);
     const void *x = lb_frame_tensor(&f, &fold.view);
@@ -296,8 +301,7 @@ static lb_status variance(lb_call *call, bool root)
  * are |x|. */
 static lb_status variance_twin(lb_call *call, bool root)
 {
-    const lb_tensor *in = lb_call_tensor(call, 0);
-    lb_fold fold = lb_fold_of(in, lb_fold_dims(call, 1, in->layout.ndim));
+    lb_fold fold = fold_of_variance(call);
     double correction = lb_call_float(call, 2, 1);
     lb_frame f = lb_frame_begin(call);
     const double *x = lb_frame_tensor(&f, &fold.view);
