@@ -6,8 +6,9 @@ import sys
 import pytest
 import recorded
 from conftest import ROOT
+from warm_python import TORCHRUN
 
-RUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests/programs/sharded.py"]
+RUN = [sys.executable, *TORCHRUN, "2", ROOT / "tests/programs/sharded.py"]
 
 
 def named(program, name):

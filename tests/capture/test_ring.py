@@ -7,6 +7,7 @@ import textwrap
 import pytest
 import recorded
 from conftest import ROOT
+from warm_python import TORCHRUN
 
 PROGRAM = ROOT / "tests/programs/crashing.py"
 K = 3
@@ -45,10 +46,7 @@ def test_what_one_rank_leaves_when_another_is_killed(lastbit, tmp_path):
         K,
         "--",
         sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
+        *TORCHRUN,
         "2",
         PROGRAM,
         "kill",

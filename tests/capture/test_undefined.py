@@ -3,6 +3,7 @@
 import sys
 
 import recorded
+from warm_python import TORCHRUN
 
 OPS = """
 import torch
@@ -66,10 +67,7 @@ def test_healthy_ranks_have_nothing_undefined_to_send(lastbit, tmp_path):
             "ops",
             "--",
             sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
+            *TORCHRUN,
             "2",
             tmp_path / "ranks.py",
             expect=0,

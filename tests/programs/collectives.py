@@ -1,10 +1,9 @@
 """Every collective that torch's gloo has, over several dtypes and sizes: python collectives.py RANKS."""
 
 import os
-import socket
 import sys
-import time
 
+import gloo_group
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -47,13 +46,10 @@ def work(rank, world):
         loss.backward()
         optimizer.step()
         every_collective(rank, world)
-    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
-    dist.destroy_process_group()
+    gloo_group.leave()
 
 
 if __name__ == "__main__":
     ranks = int(sys.argv[1])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
+    gloo_group.choose_port()
     mp.spawn(work, (ranks,), nprocs=ranks)

@@ -4,9 +4,8 @@ import argparse
 import contextlib
 import hashlib
 import os
-import socket
-import time
 
+import gloo_group
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -51,8 +50,7 @@ def train(local_rank, args):
             print(f"step {step} loss {mean.item() / world:.6f}")
     if rank == 0:
         print("digest", hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest())
-    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
-    dist.destroy_process_group()
+    gloo_group.leave()
 
 
 if __name__ == "__main__":
@@ -65,7 +63,5 @@ if __name__ == "__main__":
     parser.add_argument("--compress", action="store_true", help="gradients are sent in bf16")
     args = parser.parse_args()
     if args.spawn and not args.port:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            args.port = free.getsockname()[1]
+        args.port = gloo_group.free_port()
     mp.spawn(train, (args,), args.spawn) if args.spawn else train(0, args)

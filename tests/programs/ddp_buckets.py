@@ -2,10 +2,9 @@
 reductions.py writes HOW out ("dropped", "twice", "narrow", "divided", "rank"), all others by gloo."""
 
 import os
-import socket
 import sys
-import time
 
+import gloo_group
 import reductions
 import torch
 import torch.distributed as dist
@@ -58,12 +57,9 @@ def work(rank, ranks, how):
         model(torch.randn(6, 24, generator=data)).pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
-    dist.destroy_process_group()
+    gloo_group.leave()
 
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
+    gloo_group.choose_port()
     mp.spawn(work, (int(sys.argv[1]), sys.argv[2]), nprocs=int(sys.argv[1]))

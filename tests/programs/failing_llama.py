@@ -14,6 +14,7 @@ import argparse
 
 import torch
 import transformers
+from smollm_config import SMOLLM
 
 SHAPES = {
     "small": (
@@ -26,21 +27,9 @@ SHAPES = {
         dict(vocab_size=1024, hidden_size=256, intermediate_size=688, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2),
         (4, 128),
     ),
-    # SmolLM2-135M as its config.json on the Hub has it, randomly initialised
     "smollm": (
         30,
-        dict(
-            vocab_size=49152,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            max_position_embeddings=8192,
-            rope_theta=100000,
-            rms_norm_eps=1e-5,
-            tie_word_embeddings=True,
-        ),
+        SMOLLM,
         (2, 64),
     ),
 }

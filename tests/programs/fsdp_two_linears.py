@@ -3,8 +3,8 @@
 import argparse
 import os
 import socket
-import time
 
+import gloo_group
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -32,8 +32,7 @@ def worker(rank, world, port, mixed):
         optimizer.step()
         optimizer.zero_grad()
         print(f"rank {rank} step {step} loss {loss.item():.6f}", flush=True)
-    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
-    dist.destroy_process_group()
+    gloo_group.leave()
 
 
 if __name__ == "__main__":

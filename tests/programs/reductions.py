@@ -7,9 +7,8 @@ goes wrong: the recorder sees the same `c10d::allreduce_`, the bits are of that 
 
 import argparse
 import os
-import socket
-import time
 
+import gloo_group
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -196,8 +195,7 @@ def work(rank, args):
             x[3] *= 1 + 2**-10
         with torch.no_grad():
             model.to(dtype)(x.to(dtype))
-    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
-    dist.destroy_process_group()
+    gloo_group.leave()
 
 
 if __name__ == "__main__":
@@ -207,7 +205,5 @@ if __name__ == "__main__":
     parser.add_argument("--without", type=int, help="this rank is no member of the group that all_reduce and gather_sum are for")
     parser.add_argument("--wide", type=int, help="this rank computes its product in f64")
     args = parser.parse_args()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
+    gloo_group.choose_port()
     mp.spawn(work, (args,), nprocs=args.ranks)

@@ -6,11 +6,10 @@ named as the stack that keeps them names them. FAULT: what rank 1 adds to its pa
 
 import argparse
 import os
-import socket
 import sys
-import time
 import types
 
+import gloo_group
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -143,14 +142,11 @@ def run(rank, world, args):
     layer = Layer().bfloat16()
     with torch.no_grad():
         layer(torch.randn(10, 32).bfloat16(), args.fault if rank == 1 else 0.0)
-    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
-    dist.destroy_process_group()
+    gloo_group.leave()
 
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.setdefault("MASTER_PORT", str(free.getsockname()[1]))
+    gloo_group.choose_port()
     parser = argparse.ArgumentParser()
     parser.add_argument("ranks", type=int)
     parser.add_argument("fault", type=float, nargs="?", default=0.0)

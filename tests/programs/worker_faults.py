@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 
+import gloo_group
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -118,8 +119,7 @@ def work(rank, args, folder):
             saver.step_end(step, total)
         optimizer.step()
         optimizer.zero_grad()
-    time.sleep(0.2)  # a gloo thread that lets go of a tensor while Python ends aborts the process (torch 2.13)
-    dist.destroy_process_group()
+    gloo_group.leave()
 
 
 def reduce_by_hand(args, model, step, bad):

@@ -6,19 +6,10 @@ PROGRAM = "tests/programs/mixture_pair.py"
 EXPERTS = [f"model.layers.{i}.mlp.experts" for i in (0, 1)]
 
 
-@pytest.fixture(scope="module")
-def runs(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("experts")
-    made = {}
-
+@pytest.fixture
+def runs(recordings):
     def run(experts, *options):
-        key = (experts, *options)
-        if key not in made:
-            made[key] = folder / ("-".join(o.strip("-") for o in key) + ".lb")
-            lastbit.record(
-                made[key], PROGRAM, "--experts", experts, "--dtype", "bfloat16", "--chosen", "4", *options, options=("--level", "ops"), expect=0
-            )
-        return made[key]
+        return recordings("--experts", experts, "--dtype", "bfloat16", "--chosen", "4", *options, program=PROGRAM)
 
     return run
 

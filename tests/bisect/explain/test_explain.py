@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+PROJECTIONS = [f"self_attn.{n}_proj" for n in "qkvo"] + [f"mlp.{n}_proj" for n in ("gate", "up", "down")]
 SUM = """
 import sys, torch
 torch.set_num_threads(int(sys.argv[1]))
@@ -679,20 +680,7 @@ def test_llama_in_bf16_and_f32(lastbit, llamas):
     found = own(answer)
     assert {f["cause"] for f in found} == {"precision"} and {f["schedule"] for f in found} == {"bf16"}
     products = [f for f in found if f["op"] in ("aten::mm", "aten::bmm")]
-    layers = {
-        f"model.layers.{i}.{name}"
-        for i in range(2)
-        for name in (
-            "self_attn.q_proj",
-            "self_attn.k_proj",
-            "self_attn.v_proj",
-            "self_attn",
-            "self_attn.o_proj",
-            "mlp.gate_proj",
-            "mlp.up_proj",
-            "mlp.down_proj",
-        )
-    }
+    layers = {f"model.layers.{i}.{name}" for i in range(2) for name in ("self_attn", *PROJECTIONS)}
     assert {f["layer"] for f in products} == layers | {"lm_head"}
     for f in products:
         assert f["proof"] == "bits" and f["matched"] == f["elements"] and f["excluded"] >= 4, f
@@ -793,19 +781,7 @@ def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, monkeypatch
         found = own(answer)
         assert all(f["reversed"] == turned for f in found)
         products = {f["layer"] for f in found if f["op"] == "aten::mm"}
-        assert products == {
-            f"model.layers.{i}.{name}"
-            for i in range(2)
-            for name in (
-                "self_attn.q_proj",
-                "self_attn.k_proj",
-                "self_attn.v_proj",
-                "self_attn.o_proj",
-                "mlp.gate_proj",
-                "mlp.up_proj",
-                "mlp.down_proj",
-            )
-        } | {"lm_head"}
+        assert products == {f"model.layers.{i}.{name}" for i in range(2) for name in PROJECTIONS} | {"lm_head"}
         for f in found:
             if f["op"] != "aten::mm":
                 assert f["cause"] == "kernel" and f["layer"].endswith("self_attn") and f["other_op"] == "calls x5"

@@ -11,18 +11,9 @@ PROGRAM = "tests/programs/mixture_pair.py"
 GATES = [f"model.layers.{i}.mlp.gate" for i in (0, 1)]
 
 
-@pytest.fixture(scope="module")
-def runs(lastbit, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mixtures")
-    made = {}
-
-    def run(*options):
-        if options not in made:
-            made[options] = folder / ("-".join(o.strip("-") for o in options) + "run.lb")
-            lastbit.record(made[options], PROGRAM, *options, options=("--level", "ops"), expect=0)
-        return made[options]
-
-    return run
+@pytest.fixture
+def runs(recordings):
+    return lambda *options: recordings(*options, program=PROGRAM)
 
 
 def explained(lastbit, a, b, expect=1):

@@ -24,6 +24,12 @@ from fault_world import with_first
 from torch import nn
 
 
+def after_linear(run, draw, change):
+    path, module = choose(run, draw, linear)
+    after(run, module, change)
+    return forward_truth(run, path, begin(run, draw))
+
+
 @fault("constants")
 def scaled_output(run, draw):
     path, module = choose(run, draw)
@@ -34,9 +40,7 @@ def scaled_output(run, draw):
 
 @fault("constants")
 def wrong_sign(run, draw):
-    path, module = choose(run, draw, linear)
-    after(run, module, torch.neg)
-    return forward_truth(run, path, begin(run, draw))
+    return after_linear(run, draw, torch.neg)
 
 
 @fault("constants")
@@ -284,9 +288,7 @@ def router_temperature(run, draw):
 
 @fault("constants")
 def absolute_value(run, draw):
-    path, module = choose(run, draw, linear)
-    after(run, module, torch.abs)
-    return forward_truth(run, path, begin(run, draw))
+    return after_linear(run, draw, torch.abs)
 
 
 @fault("constants")

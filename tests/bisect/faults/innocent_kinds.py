@@ -403,14 +403,19 @@ def recurrence_in_parallel(run, draw):
     return path
 
 
+def routed(m, x):
+    """Rows, the chances of the experts that each chose, and their numbers."""
+    flat = x.reshape(-1, x.shape[-1])
+    return flat, *m.chances(m.router(flat)).topk(m.chosen, -1)
+
+
 @innocent(fits=own("moe"))
 def experts_in_another_order(run, draw):
     """The tokens' shares of the last expert are added first."""
     path, m = choose(run, draw, having("experts", "router"))
 
     def forward(original, x):
-        flat = x.reshape(-1, x.shape[-1])
-        weights, ids = m.chances(m.router(flat)).topk(m.chosen, -1)
+        flat, weights, ids = routed(m, x)
         weights, y = m.shares(weights), torch.zeros_like(flat)
         for e in reversed(range(len(m.experts))):
             token, slot = (ids == e).nonzero(as_tuple=True)
@@ -428,8 +433,7 @@ def every_expert_sees_every_token(run, draw):
     path, m = choose(run, draw, having("experts", "router"))
 
     def forward(original, x):
-        flat = x.reshape(-1, x.shape[-1])
-        weights, ids = m.chances(m.router(flat)).topk(m.chosen, -1)
+        flat, weights, ids = routed(m, x)
         shares = torch.zeros(len(flat), len(m.experts), dtype=weights.dtype).scatter(1, ids, m.shares(weights))
         return sum(m.expert(e)(flat) * shares[:, e, None] for e in range(len(m.experts))).to(x.dtype).view_as(x)
 

@@ -12,6 +12,7 @@ import time
 import pytest
 import run_logs as logs
 from conftest import ROOT
+from warm_python import TORCHRUN
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,7 @@ def test_a_capture_is_followed_while_it_is_written(lastbit, tmp_path):
 
 
 def test_ranks_of_a_capture_that_read_the_same_tokens(lastbit, tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests/programs/rank_tokens.py"]
+    torchrun = [sys.executable, *TORCHRUN, "2", ROOT / "tests/programs/rank_tokens.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     lastbit.run("record", "-o", tmp_path / "own.lb", "--level", "stats", "--", *torchrun, expect=0, env=env)
     lastbit.run("record", "-o", tmp_path / "same.lb", "--level", "stats", "--", *torchrun, "--same", expect=0, env=env)

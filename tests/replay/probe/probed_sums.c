@@ -1,4 +1,6 @@
 /* Kernels of a shared object that `lastbit order` probes, one for each form and kind of behaviour: see test_order.py. */
+#include "compensated_sum.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -88,13 +90,7 @@ PUBLIC void splitk(const float *a, const float *b, float *c, int64_t m, int64_t 
 /* Compensated (Neumaier). */
 PUBLIC float compensated(const float *x, int64_t n)
 {
-    float sum = 0, lost = 0;
-    for (int64_t i = 0; i < n; i++) {
-        volatile float t = sum + x[i];
-        lost += fabsf(sum) >= fabsf(x[i]) ? (sum - t) + x[i] : (x[i] - t) + sum;
-        sum = t;
-    }
-    return sum + lost;
+    return compensated_sum(x, n);
 }
 
 PUBLIC float largest(const float *x, int64_t n)

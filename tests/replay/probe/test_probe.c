@@ -1,4 +1,5 @@
 /* Kernels probed from outside: the order found must be the order declared, whatever the kernel. */
+#include "compensated_sum.h"
 #include "schedule.h"
 #include "schedule_tree.h"
 
@@ -300,13 +301,7 @@ static float exact(const float *x, int64_t n, uint32_t row, uint32_t call)
 static float compensated(const float *x, int64_t n, uint32_t row, uint32_t call)
 {
     (void)row, (void)call;
-    float sum = 0, lost = 0;
-    for (int64_t i = 0; i < n; i++) {
-        volatile float t = sum + x[i];
-        lost += fabsf(sum) >= fabsf(x[i]) ? (sum - t) + x[i] : (x[i] - t) + sum;
-        sum = t;
-    }
-    return sum + lost;
+    return compensated_sum(x, n);
 }
 
 static float wavering(const float *x, int64_t n, uint32_t row, uint32_t call)
