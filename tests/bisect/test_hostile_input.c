@@ -18,7 +18,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-enum { CHANGES = 50 }; /* of each kind, for one sample */
+/* Of each kind, for one sample. */
+static unsigned changes(void)
+{
+    const char *full = getenv("LASTBIT_FULL");
+    return full && *full && *full != '0' ? 50 : 15;
+}
 
 #if defined(__SANITIZE_ADDRESS__)
 #include "held_memory.h"
@@ -296,9 +301,10 @@ static void read_changes(const sample *s)
 {
     size_t size;
     s->read(s->file, s->bytes, s->size);
-    for (unsigned k = 0; k < CHANGES; k++) {
-        const size_t at = s->size <= CHANGES ? k % s->size : (size_t)rand() % s->size;
-        read_change(s, replaced(s, s->size * k / CHANGES, s->size, "", 0, &size), s->size * k / CHANGES);
+    const unsigned n = changes();
+    for (unsigned k = 0; k < n; k++) {
+        const size_t at = s->size <= n ? k % s->size : (size_t)rand() % s->size;
+        read_change(s, replaced(s, s->size * k / n, s->size, "", 0, &size), s->size * k / n);
         const char flipped = (char)(s->bytes[at] ^ 1 << rand() % 8);
         read_change(s, replaced(s, at, 1, &flipped, 1, &size), size);
         const char *text = TEXTS[k % N_TEXTS];

@@ -69,8 +69,8 @@ STANDIN_API void standin_let_go(void);
 STANDIN_API void standin_fail(const char *symbol, int skip, CUresult result);
 STANDIN_API void standin_lose(int device, CUresult result); /* its context is in error from now on */
 
-STANDIN_API int standin_waits(void);              /* times that the host waited for a device */
-STANDIN_API int standin_calls(const char *symbol); /* since standin_begin */
+STANDIN_API int standin_waits(void);                 /* times that the host waited for a device */
+STANDIN_API int standin_calls(const char *symbol);   /* since standin_begin */
 STANDIN_API size_t standin_device_bytes(int device); /* allocated now */
 STANDIN_API size_t standin_pinned_bytes(void);
 STANDIN_API int standin_violations(const char **first); /* and the text of the first; NULL: not asked for */

@@ -208,9 +208,9 @@ CUresult cuDeviceGetAttribute(int *to, CUdevice_attribute attribute, CUdevice de
     const CUresult result = standin_enter("cuDeviceGetAttribute", false);
     if (result) return result;
     if (device < 0 || device >= n_devices) return CUDA_ERROR_INVALID_DEVICE;
-    *to = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR    ? 9
-          : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? 4
-                                                                        : 0;
+    *to = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9
+          : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT   ? 4
+                                                                    : 0;
     return CUDA_SUCCESS;
 }
 

@@ -112,8 +112,10 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *to)
         other->capturing = NULL;
     }
     g->active = false;
-    if (!result) *to = (CUgraph)(void *)g;
-    else standin_graph_unuse(g);
+    if (!result)
+        *to = (CUgraph)(void *)g;
+    else
+        standin_graph_unuse(g);
     pthread_mutex_unlock(&standin_lock);
     return result;
 }

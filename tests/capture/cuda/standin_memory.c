@@ -169,7 +169,8 @@ CUresult cuPointerGetAttribute(void *to, CUpointer_attribute attribute, CUdevice
     if (result) return result;
     pthread_mutex_lock(&standin_lock);
     const block *b = block_of(address, 1);
-    if (!b) result = CUDA_ERROR_INVALID_VALUE;
+    if (!b)
+        result = CUDA_ERROR_INVALID_VALUE;
     else if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
         *(unsigned *)to = b->device < 0 ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
