@@ -142,6 +142,16 @@ def _torch_flags(torch):
         "sdp_flash": lambda: torch._C._get_flash_sdp_enabled(),
         "sdp_efficient": lambda: torch._C._get_mem_efficient_sdp_enabled(),
         "sdp_math": lambda: torch._C._get_math_sdp_enabled(),
+        "sdp_cudnn": lambda: torch._C._get_cudnn_sdp_enabled(),
+        "sdp_flash_3": lambda: torch._C._get_fa3_sdp_enabled(),
+        "sdp_math_reduced": lambda: torch._C._get_math_sdp_allow_fp16_bf16_reduction(),
+        "sdp_order": lambda: [int(n) for n in torch._C._get_sdp_priority_order()],
+        "fp16_accumulation": lambda: torch._C._get_cublas_allow_fp16_accumulation(),
+        "fp32_precision_conv": lambda: backends.cudnn.conv.fp32_precision,
+        "fp32_precision_rnn": lambda: backends.cudnn.rnn.fp32_precision,
+        "cudnn_enabled": lambda: backends.cudnn.enabled,
+        "blas": lambda: str(torch._C._get_blas_preferred_backend()).rpartition(".")[2],
+        "linalg": lambda: str(torch._C._get_linalg_preferred_backend()).rpartition(".")[2],
         "autocast_cpu": lambda: torch.is_autocast_enabled("cpu"),
         "git_version": lambda: torch.version.git_version,
         "cuda": lambda: torch.version.cuda,
@@ -153,14 +163,40 @@ def _torch_flags(torch):
 
 
 def _devices(torch):
-    """Named only when the program has started CUDA itself: asking would start it."""
+    """Named only when the program has started them itself: asking would start them."""
+    return _cuda_devices(torch) + _other_devices(torch)
+
+
+def _cuda_devices(torch):
     if not _reading(torch.cuda.is_initialized):
         return []
+    versions = {
+        "driver": _reading(lambda: torch._C._cuda_getDriverVersion()),
+        "runtime": _reading(lambda: torch.version.cuda or torch.version.hip),
+        "cudnn": _reading(lambda: torch.backends.cudnn.version()),
+        "nccl": _reading(lambda: ".".join(map(str, torch.cuda.nccl.version()))),
+    }
+    versions = {name: version for name, version in versions.items() if version is not None}
     devices = []
     for index in range(_reading(torch.cuda.device_count) or 0):
         properties = _reading(torch.cuda.get_device_properties, index)
         if properties is not None:
-            devices.append({"name": properties.name, "memory": properties.total_memory, "capability": "%d.%d" % (properties.major, properties.minor)})
+            capability = "%d.%d" % (properties.major, properties.minor)
+            found = {"device": "cuda:%d" % index, "name": properties.name, "memory": properties.total_memory, "capability": capability}
+            devices.append(dict(found, processors=properties.multi_processor_count, **versions))
+    return devices
+
+
+def _other_devices(torch):
+    """Of accelerators by the names that torch knows them by: XPU, MPS, and what registered itself."""
+    devices = []
+    for kind in ("xpu", "mps", _reading(torch._C._get_privateuse1_backend_name)):
+        module = getattr(torch, kind, None) if kind else None
+        if module is None or not _reading(getattr(module, "is_initialized", module.is_available)):
+            continue
+        for index in range(_reading(module.device_count) or 0):
+            name = _reading(module.get_device_name, index) if hasattr(module, "get_device_name") else None
+            devices.append({"device": "%s:%d" % (kind, index), **({"name": str(name)} if name else {})})
     return devices
 
 

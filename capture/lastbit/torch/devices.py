@@ -8,8 +8,11 @@ No mode, no transform and no autograd of the program sees these copies.
 import contextlib
 import ctypes
 import sys
+import time
 
 import torch
+
+from . import library
 
 _HIDDEN = (
     "Python",
@@ -67,6 +70,66 @@ class Devices:
         storage, first, n = t.untyped_storage(), t.storage_offset() * t.element_size(), t.element_size()
         room = ctypes.create_string_buffer(n)
         return room.raw if self.copy(storage._cdata, first, first + n, ctypes.addressof(room)) == 0 else None
+
+
+def present():
+    """Devices that this process can use, as torch.device, the CPU first."""
+    found = [torch.device("cpu")]
+    kinds = ["cuda", "xpu", "mps", "mtia", "hpu", torch._C._get_privateuse1_backend_name()]
+    for kind in kinds:
+        module = getattr(torch, kind, None)
+        try:
+            if module is not None and module.is_available():
+                count = module.device_count() if hasattr(module, "device_count") else 1
+                found += [torch.device(kind, n) for n in range(count)]
+        except Exception:
+            pass  # it says that it is there, and is not
+    return found
+
+
+def generators():
+    """{"generator:cuda:0": its state} of devices whose generator the program has started: seed and offset, as torch gives them."""
+    found = {}
+    for kind in ("cuda", "xpu", torch._C._get_privateuse1_backend_name()):
+        module = getattr(torch, kind, None)
+        try:
+            if module is not None and hasattr(module, "get_rng_state") and getattr(module, "is_initialized", module.is_available)():
+                states = {n: module.get_rng_state(n) for n in range(module.device_count())}
+                found.update(("generator:%s:%d" % (kind, n), state) for n, state in states.items())
+        except Exception:
+            pass  # not now: a graph is being captured
+    return found
+
+
+def name_of(device):
+    """What its maker calls it; None where torch does not say."""
+    module = getattr(torch, device.type, None)
+    try:
+        return module.get_device_name(device.index) if hasattr(module, "get_device_name") else None
+    except Exception:
+        return None
+
+
+def rate_of(device, size=32 << 20):
+    """Bytes per second that are fetched from there (if need be) and digested by one thread."""
+    t = torch.ones(size, dtype=torch.uint8, device=device)
+    host = ctypes.create_string_buffer(size)
+    digest = library.load().lb_digest_bytes
+    digest.argtypes, digest.restype = (ctypes.c_void_p, ctypes.c_size_t), _Digest
+    devices, key, best = Devices(), t.untyped_storage()._cdata, 0.0
+    for _ in range(3):
+        began = time.perf_counter()
+        if device.type == "cpu":
+            digest(t.data_ptr(), size)
+        else:
+            devices.copy(key, 0, size, ctypes.addressof(host))
+            digest(ctypes.addressof(host), size)
+        best = max(best, size / (time.perf_counter() - began))
+    return best
+
+
+class _Digest(ctypes.Structure):
+    _fields_ = [("high", ctypes.c_uint64), ("low", ctypes.c_uint64)]
 
 
 def is_capturing():

@@ -10,8 +10,7 @@ import weakref
 
 import torch
 
-from . import dispatch, library, objects
-from .devices import Devices
+from . import devices, dispatch, library, objects
 from .gradients import Gradients
 from .marks import Marks
 from .modules import Modules, clean
@@ -90,7 +89,7 @@ class Session:
         self.undo = []  # what `finish` puts back
         self.triggered = None  # why the flight recorder is to be written
         self.watch = Watch()
-        self.devices = Devices()
+        self.devices = devices.Devices()
         self.native = self._bind()
 
     def _bind(self):
@@ -644,10 +643,14 @@ class Session:
         if not self.recorded_last or self.together:
             self.native.step_skip()  # what other threads did meanwhile nobody saw
         self.native.set_threads(torch.get_num_threads())
+        generators = devices.generators()
         self.native.step_begin(self.step, str(shard or ""))
         self.live = True
         self.recorded_last = True
         self.name_tensors()
+        for name, state in generators.items():
+            self.name(state, library.STATE, 0, name)
+            self.tap(name, state)
         self.optimizers.step_began()
         self._note_threads()
 
