@@ -46,6 +46,8 @@ def module():
     device.set_device = lambda index: None
     device._is_in_bad_fork = lambda: False
     device.manual_seed_all = lambda seed: None  # draws come from the CPU's generator
+    if os.environ.get("STANDIN_GENERATOR"):
+        device.get_rng_state = lambda index: torch.get_rng_state()
     device.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     return device
 

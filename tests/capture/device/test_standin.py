@@ -1,0 +1,170 @@
+"""Programs on an accelerator whose memory the host cannot read (standin.py) are recorded as on the CPU: the same ops, digests and bytes;
+their captures replay and bisect without it, and recording changes no bit."""
+
+import json
+import os
+import pathlib
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+import standin
+import torch
+from conftest import BUILD, warm_python
+
+ROOT = pathlib.Path(__file__).parents[3]
+PROGRAM, ON_STANDIN, SAMPLE = "tests/programs/on_device.py", "tests/capture/device/on_standin.py", "samples/hybrid_lm.py"
+# Of one program on two devices: what names neither the file nor the time.
+OF_A_STEP = ("step", "level", "ops", "phases", "values", "kept", "collectives", "routings", "optimizers", "scalars", "notices", "decisions")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    return standin.build()
+
+
+@pytest.fixture(scope="module")
+def pair(lastbit, tmp_path_factory):
+    """pair(WHAT): captures of a program of on_device.py on the CPU and on the device, and the tensors that both ended with."""
+    made = {}
+
+    def record(what):
+        if what not in made:
+            folder = tmp_path_factory.mktemp("devices")
+            for device in ("cpu", "standin"):
+                options = ("--device", device, "--save", folder / f"{device}.pt")
+                lastbit.record(folder / f"{device}.lb", PROGRAM, what, *options, options=("--level", "ops"), expect=0)
+            made[what] = folder
+        return made[what]
+
+    return record
+
+
+def steps_of(lastbit, capture):
+    programs = lastbit.json("ls", capture, expect=0)["programs"]
+    return [{key: program[key] for key in OF_A_STEP} for program in programs]
+
+
+def ends_of(folder, device):
+    return torch.load(folder / f"{device}.pt")
+
+
+def assert_same_bits(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs):
+        assert a.dtype == b.dtype and torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+
+
+def assert_same_but_for_copies(ours, theirs, copies):
+    """The last step goes on to the program's end: there tensors are copied to the host where they do not lie there already."""
+    assert ours[:-1] == theirs[:-1]
+    assert ours[-1]["ops"] == theirs[-1]["ops"] + copies
+    assert ours[-1]["scalars"] == theirs[-1]["scalars"]
+    assert ours[-1]["kept"]["sources"] == theirs[-1]["kept"]["sources"]
+
+
+def test_memory_of_the_device_faults():
+    """What the other tests show is shown only if nobody can look."""
+    look = "import standin, torch, ctypes; standin.load(); ctypes.string_at(torch.ones(4, device='standin').data_ptr(), 4)"
+    done = subprocess.run([sys.executable, "-c", look], cwd=standin.SOURCE.parent)
+    assert done.returncode == -11
+
+
+def test_training_is_recorded_as_on_the_cpu(lastbit, pair):
+    folder = pair("train")
+    ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
+    assert_same_but_for_copies(ours, theirs, len(ends_of(folder, "cpu")))
+    assert len(ours) == 3
+    assert all(step["scalars"]["loss"] > 0 and step["kept"]["ops"]["kept"] == step["kept"]["ops"]["values"] for step in ours)
+    found = lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)
+    assert found["verdict"] == "identical" and found["first"] is None
+
+
+def test_values_say_where_they_lay(lastbit, pair):
+    shown = lastbit.run("show", pair("train") / "standin.lb", "0.weight", expect=0).stdout
+    assert "0.weight" in shown and "missing" not in shown
+
+
+def test_generation_with_a_cache_is_recorded_as_on_the_cpu(lastbit, pair):
+    folder = pair("generate")
+    ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
+    assert_same_but_for_copies(ours, theirs, 2)  # to print the tokens, and to save them
+    assert len(ours) == 8
+    assert lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)["verdict"] == "identical"
+
+
+def test_draws_on_a_device_are_sources(lastbit, pair):
+    """torch has one op for dropout on a device and four on the CPU: the mask that it drew is kept, and replay takes it."""
+    folder = pair("dropout")
+    assert lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)["verdict"] == "identical"
+    replayed = lastbit.json("replay", folder / "standin.lb", expect=0)
+    assert replayed["verdict"] in ("identical", "rounding")
+
+
+@pytest.mark.parametrize("what", ["dropout", "generate"])
+def test_recording_changes_no_bit(pair, what, tmp_path):
+    command = [*warm_python(), ROOT / PROGRAM, what, "--device", "standin", "--save", tmp_path / "alone.pt"]
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert_same_bits(ends_of(pair(what), "standin"), torch.load(tmp_path / "alone.pt"))
+    assert_same_bits(ends_of(pair(what), "standin"), ends_of(pair(what), "cpu"))
+
+
+def bisected(lastbit, capture):
+    """The answer of `bisect` without what names the file or the time."""
+    answer = lastbit.json("bisect", capture, expect=1)
+    text = re.sub(r'"seconds": [^,}]*', '"seconds": 0', json.dumps(answer)).replace(str(capture), "CAPTURE")
+    return json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "fault,steps",
+    [("scan-overflow", "2-2"), pytest.param("polar-bf16", "2-3", marks=pytest.mark.full), pytest.param("stale-scale", "2-2", marks=pytest.mark.full)],
+)
+def test_a_fault_bisects_to_the_same_answer(lastbit, tmp_path, fault, steps):
+    """A program that knows nothing of devices, recorded on one: the sample's."""
+    options = ("--steps", steps, "--level", "layers")
+    ours, theirs = tmp_path / "standin.lb", tmp_path / "cpu.lb"
+    lastbit.record(ours, ON_STANDIN, ROOT / SAMPLE, "--fault", fault, options=options)
+    lastbit.record(theirs, SAMPLE, "--fault", fault, options=options)
+    assert steps_of(lastbit, ours) == steps_of(lastbit, theirs)
+    answer = bisected(lastbit, ours)
+    assert answer == bisected(lastbit, theirs)
+    assert re.search(runpy.run_path(str(ROOT / SAMPLE))["TRUTH"][fault]["axis"], json.dumps(answer))
+
+
+@pytest.mark.parametrize("level", ["auto", *(pytest.param(level, marks=pytest.mark.full) for level in ("stats", "sources", "layers"))])
+def test_levels_keep_what_they_keep_on_the_cpu(lastbit, tmp_path, level):
+    for device in ("cpu", "standin"):
+        lastbit.record(tmp_path / f"{device}.lb", PROGRAM, "train", "--device", device, options=("--level", level), expect=0)
+    ours, theirs = steps_of(lastbit, tmp_path / "standin.lb"), steps_of(lastbit, tmp_path / "cpu.lb")
+    assert_same_but_for_copies(ours, theirs, 0)
+
+
+@pytest.mark.full
+def test_the_flight_recorder_holds_values_of_a_device(lastbit, tmp_path):
+    """A NaN in a gradient writes the ring; its steps hold bytes."""
+    out = tmp_path / "ring.lb"
+    lastbit.record(out, ON_STANDIN, ROOT / SAMPLE, "--fault", "scan-overflow", options=("--ring", "2"))
+    steps = steps_of(lastbit, out)
+    assert steps and steps[-1]["step"] == 2
+    assert steps[-1]["kept"]["sources"]["kept"] > 0
+
+
+def test_the_state_of_a_generator_is_a_source(lastbit, tmp_path):
+    """Its seed and offset at the beginning of each step, under its name."""
+    out = tmp_path / "run.lb"
+    options = ("--level", "sources", "--steps", "0-1")
+    lastbit.record(out, PROGRAM, "dropout", "--device", "standin", options=options, env={"STANDIN_GENERATOR": "1"}, expect=0)
+    shown = lastbit.run("show", out, "generator:standin:0", "--step", "1", expect=0).stdout
+    assert "source: state" in shown and "u8 [5056]" in shown
+
+
+def test_doctor_says_what_is_recorded_of_a_device():
+    ask = "import standin; standin.load(); import lastbit.doctor as d; r = d.Report(); d.check_devices(r, __import__('torch')); print(r.checks)"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'capture'}", "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so")}
+    done = subprocess.run([sys.executable, "-c", ask], cwd=standin.SOURCE.parent, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"'device standin:0', 'detail': \"?'?digests, statistics and bytes, by torch's own copy; read at [0-9.]+ GB/s", done.stdout)
