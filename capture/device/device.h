@@ -8,8 +8,8 @@
  * A work is one value: a strided range of device memory whose digests and statistics are wanted (`what`), and perhaps its bytes.
  * What comes out is what lb_measure gives for the same bytes, bit by bit, leaves included.
  *
- * Memory that a work reads is held by the host program until the work is done (lb_recorder_unheld), so that nobody gets it anew;
- * that it is not written before is a matter of order on the device, for which order_before is there.
+ * A work reads on the stream that it is submitted to, right behind what made the value. So the host program may free or write the
+ * memory once submit has returned: on that stream what comes next is behind the read, and for others there is order_before.
  *
  * Back ends: copies through the host program (device_copy.h), which are done when submit returns; CUDA (capture/cuda). Host memory
  * has none: the recorder reads it itself. Functions are called under the recorder's lock, by one thread at a time. None of them

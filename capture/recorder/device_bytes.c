@@ -23,13 +23,21 @@ lb_status lb_recorder_device(lb_recorder *recorder, uint8_t device, uint8_t unit
         return lb_fail(err, LB_ERR_INVALID, "a device has a number above 0 and a function that copies from it");
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
-    lb_device_entry *list = lb_array_grow(recorder->devices, recorder->n_devices, sizeof *list);
-    if (!list) return lb_recorder_unlock(recorder, lb_recorder_no_memory(err));
-    recorder->devices = list;
     lb_device *back_end = lb_device_copy_new(access);
-    if (!back_end) return lb_recorder_unlock(recorder, lb_recorder_no_memory(err));
+    status = back_end ? lb_devices_add(recorder, device, unit, back_end, err) : lb_recorder_no_memory(err);
+    return lb_recorder_unlock(recorder, status);
+}
+
+lb_status lb_devices_add(lb_recorder *recorder, uint8_t device, uint8_t unit, lb_device *back_end, lb_err *err)
+{
+    lb_device_entry *list = lb_array_grow(recorder->devices, recorder->n_devices, sizeof *list);
+    if (!list) {
+        back_end->ops->close(back_end);
+        return lb_recorder_no_memory(err);
+    }
+    recorder->devices = list;
     list[recorder->n_devices++] = (lb_device_entry){device, unit, back_end};
-    return lb_recorder_unlock(recorder, LB_OK);
+    return LB_OK;
 }
 
 /* The newest registration that fits. */
@@ -45,6 +53,7 @@ lb_device *lb_device_of(const lb_recorder *recorder, const lb_seen *seen)
 
 void lb_devices_close(lb_recorder *recorder, bool forked)
 {
+    lb_coming_drop(recorder, forked);
     for (uint32_t i = 0; i < recorder->n_devices; i++) {
         lb_device *device = recorder->devices[i].back_end;
         if (forked)
@@ -96,7 +105,7 @@ void lb_fetched_trim(lb_recorder *recorder)
     *f = (lb_fetched){0};
 }
 
-static void note_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state)
+void lb_contents_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state)
 {
     if (state == LB_WORK_LOST) {
         char text[300];
@@ -116,7 +125,7 @@ static bool run(lb_recorder *recorder, const lb_known *storage, lb_device_work *
     device->ops->submit(device, works, 1, storage->stream, true);
     if (work->state == LB_WORK_UNDER_WAY) device->ops->collect(device, work, true);
     if (work->state == LB_WORK_DONE) return true;
-    note_missing(recorder, device, work->state);
+    lb_contents_missing(recorder, device, work->state);
     return false;
 }
 

@@ -48,6 +48,8 @@ void lb_map_release(lb_map *map);
 
 typedef struct lb_promise lb_promise; /* of a window that is still being measured: value_bytes.c */
 
+typedef struct lb_coming lb_coming; /* the same on a device: device_coming.c */
+
 typedef struct lb_window {
     uint64_t hash;       /* of layout and dtype */
     int64_t first, last; /* dense range in bytes */
@@ -55,6 +57,7 @@ typedef struct lb_window {
     uint32_t statistics; /* row in the current program */
     lb_digest logical, blob;
     lb_promise *promise; /* what lacks comes with it; NULL: nothing does */
+    lb_coming *coming;   /* the same of a device; what is `kept` then comes too */
     uint64_t *leaves;    /* see measure.h */
     uint32_t n_leaves;
     lb_dtype dtype;
@@ -101,6 +104,7 @@ typedef struct lb_known {
     lb_digest
         fresh; /* of bytes that nobody has written, as they were when they were allocated: leftover_digest.c; none: nobody looked */
     lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
+    lb_coming *coming;
 } lb_known;
 
 typedef struct lb_knowns {

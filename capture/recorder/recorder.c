@@ -85,6 +85,7 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     recorder->dead = true;
     recorder->why = *err;
     lb_contents_drop(recorder);
+    lb_coming_drop(recorder, false);
     if (lb_write_queue_free(recorder->spool)) recorder->spool = NULL;
     lb_stage_free(recorder->stage);
     recorder->stage = NULL;
@@ -158,6 +159,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     r->world = options->world;
     r->budget_bytes = options->budget_bytes;
     r->serial = 1;
+    r->coming_end = &r->coming;
     r->notes = json_object();
     r->levels = json_array();
     lb_recorder_options chosen = *options;
@@ -305,6 +307,7 @@ lb_status lb_recorder_bound_ring(lb_recorder *recorder, uint8_t phase, lb_err *e
     lb_program *fresh = lb_program_new(), *old = recorder->program;
     if (!fresh) return lb_recorder_no_memory(err);
     lb_contents_settle_all(recorder);
+    LB_TRY(lb_coming_advance(recorder, true, err));
     recorder->n_unheld = 0;
     fresh->step = old->step, fresh->rank = old->rank, fresh->world = old->world;
     recorder->program = fresh;
@@ -387,7 +390,7 @@ static lb_status settle_all(lb_recorder *recorder, lb_err *err)
             LB_TRY(lb_reading_settle(recorder, all->list[i], err));
     lb_contents_settle_all(recorder);
     recorder->n_unheld = 0;
-    return LB_OK;
+    return lb_coming_advance(recorder, true, err);
 }
 
 static int by_id(const void *a, const void *b)
@@ -472,6 +475,8 @@ uint64_t lb_recorder_nonfinite(lb_recorder *recorder)
 {
     pthread_mutex_lock(&recorder->lock);
     lb_contents_settle_all(recorder);
+    lb_err cause = LB_ERR_INIT;
+    if (!recorder->dead && lb_coming_advance(recorder, true, &cause) != LB_OK) lb_recorder_die(recorder, &cause);
     const uint64_t n = recorder->n_nonfinite;
     pthread_mutex_unlock(&recorder->lock);
     return n;

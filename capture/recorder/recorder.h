@@ -86,6 +86,8 @@ struct lb_recorder {
     lb_device_entry *devices;
     uint32_t n_devices;
     lb_fetched fetched;
+    lb_coming *coming, **coming_end;
+    uint64_t coming_bytes;
     json_t *notes; /* coverage: {kind: {message: times}} */
     bool coverage_changed;
     uint64_t n_steps, n_ops, n_values, n_unseen, n_nonfinite;
@@ -160,8 +162,29 @@ const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *st
 /* lb_measure of one value. LB_OK and not *there: its device did not give it, which is noted. */
 lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool *there,
                            lb_err *err);
+/* A device did not give a value: noted. */
+void lb_contents_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state);
+/* `back_end` is the recorder's from here on, whatever the status. */
+lb_status lb_devices_add(lb_recorder *recorder, uint8_t device, uint8_t unit, lb_device *back_end, lb_err *err);
 /* The op has ended: large buffers go. */
 void lb_fetched_trim(lb_recorder *recorder);
+
+/* ---- device_coming.c */
+bool lb_coming_is_possible(const lb_late *late);
+/* Results of one op set out together. */
+lb_status lb_coming_submit(lb_recorder *recorder, const lb_late *late, uint32_t n, lb_err *err);
+/* Those that are there get to their rows, windows and the archive; `wait`: all. */
+lb_status lb_coming_advance(lb_recorder *recorder, bool wait, lb_err *err);
+/* The storage's bytes are about to change or go: what comes goes to the rows alone. */
+void lb_coming_detach(lb_known *storage);
+void lb_coming_drop(lb_recorder *recorder, bool forked);
+bool lb_coming_has_bytes(const lb_coming *coming);
+/* Its bytes are kept for that purpose, too. */
+void lb_coming_lower(lb_coming *coming, lb_purpose purpose);
+/* Whether what comes to the window brings a digest of what is seen there. */
+bool lb_coming_brings(const lb_window *window, const lb_seen *seen);
+/* Its bytes are wanted. *coming: they are on their way, for that purpose too; else nothing comes any more. */
+lb_status lb_coming_keep(lb_recorder *recorder, lb_window *window, lb_purpose purpose, bool *coming, lb_err *err);
 
 /* ---- value_bytes.c */
 lb_measuring lb_contents_measuring(const lb_known *storage, const lb_seen *seen, int64_t first, int64_t last,
@@ -175,6 +198,11 @@ bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window 
 /* Keeps the bytes, if the budget has room. */
 lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_window *window, lb_purpose purpose,
                            lb_err *err);
+/* The same of bytes that are in the host's memory. */
+lb_status lb_contents_keep_bytes(lb_recorder *recorder, lb_window *window, const uint8_t *bytes, lb_purpose purpose,
+                                 lb_err *err);
+/* What was measured gets to the window and its row; the leaves are the window's. */
+void lb_contents_arrived(lb_recorder *recorder, lb_window *window, uint32_t statistics, lb_measured *measured);
 /* True when kept bytes of this very version contain the window; they stay for that purpose, too. */
 bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const lb_window *window, lb_purpose purpose);
 /* True when bytes of this version that contain the window were kept, or left out as a layer's, before. */
@@ -188,8 +216,9 @@ lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_kno
 lb_status lb_contents_measure_late(lb_recorder *recorder, lb_err *err);
 /* Whether the window's promise comes with a digest of what is seen there. */
 bool lb_contents_promised(const lb_window *window, const lb_seen *seen);
-/* No byte of the storage, or of any, is read any more when it returns, and no window of it has a promise. */
+/* The storage's bytes may change or go when it returns, and no window of it has a promise. */
 void lb_contents_settle(lb_recorder *recorder, lb_known *storage);
+/* The same of all, and all that was promised is there but for what comes from devices. */
 void lb_contents_settle_all(lb_recorder *recorder);
 /* Nobody wants to know any more. */
 void lb_contents_drop(lb_recorder *recorder);

@@ -27,7 +27,7 @@ static void count_nonfinite(lb_recorder *recorder, const lb_value *value, const 
     if (value->flags & never && lb_statistics_nonfinite(statistics) > 0) recorder->n_nonfinite++;
 }
 
-static void take_measured(lb_recorder *recorder, lb_window *window, uint32_t statistics, lb_measured *measured)
+void lb_contents_arrived(lb_recorder *recorder, lb_window *window, uint32_t statistics, lb_measured *measured)
 {
     free(window->leaves);
     window->leaves = measured->leaves;
@@ -49,7 +49,7 @@ lb_status lb_contents_note(lb_recorder *recorder, lb_window *window, lb_measured
         free(measured->leaves);
         return no_memory(err);
     }
-    take_measured(recorder, window, statistics, measured);
+    lb_contents_arrived(recorder, window, statistics, measured);
     return LB_OK;
 }
 
@@ -137,7 +137,7 @@ static lb_status outgrow(lb_recorder *recorder)
     for (uint32_t i = 0; i < recorder->storages.n; i++) {
         const lb_known *s = recorder->storages.list[i];
         for (uint32_t w = 0; w < s->n_windows && s->program == recorder->serial; w++)
-            if (s->windows[w].row != LB_NONE && s->windows[w].kept)
+            if (s->windows[w].row != LB_NONE && s->windows[w].kept && !s->windows[w].coming)
                 s->windows[w].kept = program->values[s->windows[w].row].flags & LB_VALUE_KEPT;
     }
     return LB_OK;
@@ -164,9 +164,14 @@ lb_status lb_contents_keep(lb_recorder *recorder, const lb_known *storage, lb_wi
         if (recorder->stage) lb_stage_lower(recorder->stage, window->blob, lb_keep_level_of(purpose));
         return LB_OK;
     }
-    const uint64_t size = (uint64_t)(window->last - window->first);
     const uint8_t *bytes = lb_contents_bytes(recorder, storage, (uint64_t)window->first, (uint64_t)window->last);
-    if (!bytes) return LB_OK;
+    return bytes ? lb_contents_keep_bytes(recorder, window, bytes, purpose, err) : LB_OK; /* its device is lost */
+}
+
+lb_status lb_contents_keep_bytes(lb_recorder *recorder, lb_window *window, const uint8_t *bytes, lb_purpose purpose,
+                                 lb_err *err)
+{
+    const uint64_t size = (uint64_t)(window->last - window->first);
     if (lb_digest_is_none(window->blob)) {
         window->blob = lb_digest_bytes(bytes, size);
         recorder->program->values[window->row].blob = window->blob;
@@ -188,7 +193,10 @@ bool lb_contents_covered(lb_recorder *recorder, const lb_known *storage, const l
         const lb_window *other = &storage->windows[w];
         if (!other->kept || other->row == LB_NONE || other->first > window->first || other->last < window->last)
             continue;
-        if (recorder->stage) lb_stage_lower(recorder->stage, other->blob, lb_keep_level_of(purpose));
+        if (other->coming)
+            lb_coming_lower(other->coming, purpose);
+        else if (recorder->stage)
+            lb_stage_lower(recorder->stage, other->blob, lb_keep_level_of(purpose));
         return true;
     }
     return false;
@@ -295,7 +303,7 @@ static void fulfil(lb_recorder *recorder, lb_promise *p)
     p->storage = NULL;
     lb_window *main = lb_known_window(storage, p->hash);
     recorder->program->statistics[p->statistics] = p->work.item.out.statistics;
-    take_measured(recorder, main, p->statistics, &p->work.item.out);
+    lb_contents_arrived(recorder, main, p->statistics, &p->work.item.out);
     main->promise = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         lb_window *view = &storage->windows[w];
@@ -324,6 +332,7 @@ static void advance(lb_recorder *recorder, uint64_t most_bytes)
 
 void lb_contents_settle(lb_recorder *recorder, lb_known *storage)
 {
+    lb_coming_detach(storage);
     /* The newest comes first in the list, and the helper begins with the oldest. */
     while (storage->promises) {
         lb_promise *p = storage->promises;
@@ -397,7 +406,7 @@ static lb_status measure_now(lb_recorder *recorder, const lb_late *late, uint32_
             continue;
         }
         recorder->program->statistics[late[i].statistics] = items[i].out.statistics;
-        take_measured(recorder, window, late[i].statistics, &items[i].out);
+        lb_contents_arrived(recorder, window, late[i].statistics, &items[i].out);
         window->verified = late[i].verified;
         if (late[i].wanted) status = lb_contents_keep(recorder, late[i].storage, window, late[i].purpose, err);
     }
@@ -415,33 +424,60 @@ static lb_status take_late(lb_recorder *recorder, const lb_late *late, lb_err *e
     LB_TRY(lb_contents_take(recorder, late->storage, &item, &there, err));
     if (!there) return LB_OK;
     recorder->program->statistics[late->statistics] = item.out.statistics;
-    take_measured(recorder, window, late->statistics, &item.out);
+    lb_contents_arrived(recorder, window, late->statistics, &item.out);
     window->verified = late->verified;
     return late->wanted ? lb_contents_keep(recorder, late->storage, window, late->purpose, err) : LB_OK;
+}
+
+/* Rows have the same order however long it takes to fill them. */
+static lb_status add_rows(lb_recorder *recorder, lb_err *err)
+{
+    const lb_statistics none = {0};
+    for (uint32_t i = 0; i < recorder->n_late; i++) {
+        recorder->late[i].statistics = lb_program_add_statistics(recorder->program, &none);
+        if (recorder->late[i].statistics == LB_NONE) return no_memory(err);
+    }
+    return LB_OK;
+}
+
+/* The values of devices that go on meanwhile set out together; the others of `late` move down, and *n is how many they are. */
+static lb_status submit_coming(lb_recorder *recorder, uint32_t *n, lb_err *err)
+{
+    lb_late few[8], *coming = recorder->n_late <= 8 ? few : malloc(recorder->n_late * sizeof *coming);
+    if (!coming) return no_memory(err);
+    uint32_t n_coming = 0;
+    *n = 0;
+    for (uint32_t i = 0; i < recorder->n_late; i++) {
+        const lb_late late = recorder->late[i];
+        if (lb_coming_is_possible(&late))
+            coming[n_coming++] = late;
+        else
+            recorder->late[(*n)++] = late;
+    }
+    const lb_status status = n_coming ? lb_coming_submit(recorder, coming, n_coming, err) : LB_OK;
+    if (coming != few) free(coming);
+    return status;
 }
 
 lb_status lb_contents_measure_late(lb_recorder *recorder, lb_err *err)
 {
     if (!recorder->n_late) return LB_OK;
-    const lb_statistics none = {0};
-    uint32_t n = 0; /* that cannot wait */
-    lb_status status = LB_OK;
-    for (uint32_t i = 0; i < recorder->n_late && status == LB_OK; i++) {
+    uint32_t n = recorder->n_late, now = 0; /* that cannot wait */
+    lb_status status = add_rows(recorder, err);
+    if (status == LB_OK && recorder->n_devices) status = submit_coming(recorder, &n, err);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_late *late = &recorder->late[i];
-        /* Rows have the same order however long it takes to fill them. */
-        late->statistics = lb_program_add_statistics(recorder->program, &none);
-        if (late->statistics == LB_NONE)
-            status = no_memory(err);
-        else if (may_wait(recorder, late))
+        if (may_wait(recorder, late))
             status = promise(recorder, late, lb_known_window(late->storage, late->hash), err);
         else if (late->storage->device)
             status = take_late(recorder, late, err);
         else
-            recorder->late[n++] = *late;
+            recorder->late[now++] = *late;
     }
     recorder->n_late = 0;
-    if (status == LB_OK && n) status = measure_now(recorder, recorder->late, n, err);
+    if (status == LB_OK && now) status = measure_now(recorder, recorder->late, now, err);
     advance(recorder, MOST_BEHIND);
+    if (status == LB_OK) status = lb_coming_advance(recorder, false, err);
     lb_fetched_trim(recorder);
     return status;
 }

@@ -240,6 +240,7 @@ static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *
 {
     lb_window *window = lb_known_window(storage, lb_window_hash(seen));
     if (window && window->promise && !window->verified) lb_contents_settle(recorder, storage);
+    if (window && window->coming && !window->verified) LB_TRY(lb_coming_advance(recorder, true, err));
     if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) || !lb_contents_readable(storage, seen))
         return LB_OK;
     if (window->verified && !storage->escaped) return LB_OK;
@@ -259,16 +260,21 @@ static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *
 static void derive(lb_recorder *recorder, lb_known *storage, lb_window *window)
 {
     lb_promise *promise = NULL;
+    lb_coming *coming = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *other = &storage->windows[w];
         if (other == window || other->row == LB_NONE || other->first != window->first || other->last != window->last)
             continue;
         if (other->promise)
             promise = other->promise;
+        else if (other->coming)
+            coming = other->coming;
         else if (lb_contents_derive(recorder, window, other))
             return;
     }
     window->promise = promise;
+    window->coming = coming;
+    window->kept |= coming && lb_coming_has_bytes(coming);
 }
 
 lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row,
@@ -328,7 +334,9 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     if (window->promise) lb_contents_settle(recorder, storage);
-    if (recorder->program->values[*row].flags & LB_VALUE_UNDEFINED ||
+    bool coming = false;
+    if (window->coming) LB_TRY(lb_coming_keep(recorder, window, at->keep_for, &coming, err));
+    if (coming || recorder->program->values[*row].flags & LB_VALUE_UNDEFINED ||
         lb_contents_covered(recorder, storage, window, at->keep_for))
         return LB_OK;
     /* Written in pieces, or a carried source of a ring: no value holds these bytes. */
@@ -391,6 +399,10 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
     if (liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")
                                     : liking == LB_LIKING_KEPT) {
         if (window->promise) lb_contents_settle(recorder, storage);
+        bool coming = false;
+        if (window->coming) LB_TRY(lb_coming_keep(recorder, window, LB_FOR_LAYER, &coming, err));
+        if (coming && lb_coming_brings(window, seen)) return LB_OK;
+        if (coming) LB_TRY(lb_coming_advance(recorder, true, err));
         const bool wanted = !lb_contents_covered(recorder, storage, window, LB_FOR_LAYER);
         if (lb_digest_is_none(window->logical))
             LB_TRY(lb_contents_measure(recorder, storage, window, seen, wanted, err));
@@ -400,7 +412,8 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
         lb_keep_left(&recorder->keep, LB_FOR_LAYER, (uint64_t)(window->last - window->first));
     window->left = true;
     if (window->promise && !lb_contents_promised(window, seen)) window->promise = NULL;
-    if (window->promise || !lb_digest_is_none(window->logical)) return LB_OK;
+    if (window->coming && !lb_coming_brings(window, seen)) window->coming = NULL;
+    if (window->promise || window->coming || !lb_digest_is_none(window->logical)) return LB_OK;
     LB_TRY(lb_contents_later(recorder, at, storage, window, seen, err));
     return lb_contents_measure_late(recorder, err);
 }

@@ -4,6 +4,8 @@
 #include "cmocka_first.h"
 #include "scratch_folder.h"
 
+#include "recorder.h"
+
 #include <lastbit/archive.h>
 #include <lastbit/capture.h>
 
@@ -43,6 +45,78 @@ static int copy(void *context, int64_t storage, const void *data, uint64_t first
     return m->answer;
 }
 
+/* ---- a device that goes on meanwhile: it reads in the order of its stream, and tells later --------------------------- */
+
+typedef struct late_device {
+    lb_device device;
+    memory *memory;
+    lb_device_work *under_way[4096];
+    size_t n;
+    unsigned patience; /* collects without waiting until the oldest is given; 0: only those who wait get any */
+    unsigned asked, skip_every, submitted;
+} late_device;
+
+static void read_now(const late_device *d, lb_device_work *work)
+{
+    const ptrdiff_t there = d->memory->real - d->memory->seen;
+    lb_measuring item = work->item;
+    item.tensor.data = (char *)item.tensor.data + there;
+    item.dense = (const char *)item.dense + there;
+    if (work->measured) assert_true(lb_measure(&item, 1));
+    work->item.out = item.out;
+    if (work->bytes) memcpy(work->bytes, item.dense, item.dense_bytes);
+}
+
+static void submit_late(lb_device *device, lb_device_work *const *works, size_t n, void *stream, bool may_wait)
+{
+    late_device *d = (late_device *)device;
+    (void)stream;
+    for (size_t i = 0; i < n; i++) {
+        const bool skipped = !may_wait && d->skip_every && ++d->submitted % d->skip_every == 0;
+        works[i]->state = skipped ? LB_WORK_SKIPPED : LB_WORK_UNDER_WAY;
+        if (skipped) continue;
+        read_now(d, works[i]);
+        assert_true(d->n < sizeof d->under_way / sizeof *d->under_way);
+        d->under_way[d->n++] = works[i];
+    }
+}
+
+static void collect_late(lb_device *device, const lb_device_work *work, bool wait)
+{
+    late_device *d = (late_device *)device;
+    (void)work;
+    const size_t done = wait ? d->n : d->patience && ++d->asked % d->patience == 0 && d->n ? 1 : 0;
+    for (size_t i = 0; i < done; i++) d->under_way[i]->state = LB_WORK_DONE;
+    d->n -= done;
+    memmove(d->under_way, d->under_way + done, d->n * sizeof *d->under_way);
+}
+
+static void order_nothing(lb_device *device, void *stream)
+{
+    (void)device;
+    (void)stream;
+}
+
+static const char *never_lost(const lb_device *device)
+{
+    (void)device;
+    return "";
+}
+
+static void close_late(lb_device *device)
+{
+    assert_int_equal(((late_device *)device)->n, 0);
+}
+
+static const lb_device_ops late_ops = {.name = "late",
+                                       .asynchronous = true,
+                                       .submit = submit_late,
+                                       .order_before = order_nothing,
+                                       .collect = collect_late,
+                                       .why_lost = never_lost,
+                                       .close = close_late,
+                                       .abandon = close_late};
+
 /* Storage `n` begins at n * 8192. */
 static lb_seen seen_at(const memory *m, int n)
 {
@@ -72,24 +146,47 @@ static lb_status run_op(lb_recorder *recorder, const char *name, const lb_seen *
     return status == LB_OK ? lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL) : status;
 }
 
+static lb_status run_view(lb_recorder *recorder, const lb_seen *from, const lb_seen *to)
+{
+    lb_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = from}}, results[] = {{.tag = LB_ARG_VALUE, .u.tensor = to}};
+    lb_call call = LB_CALL_INIT;
+    lb_pending *pending = NULL;
+    call.name = "test::view";
+    call.flags = LB_OP_VIEW;
+    call.args = args;
+    call.n_args = 1;
+    const lb_status status = lb_recorder_op_begin(recorder, &call, &pending, NULL);
+    return status == LB_OK ? lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL) : status;
+}
+
 /* Two steps; between them somebody unseen writes to storage 2. Afterwards a part of storage 3 is written. */
-static void record_steps(memory *m, const char *name, int answer_in_step_1)
+static void record_steps(memory *m, const char *name, lb_level level, int answer_in_step_1, late_device *late)
 {
     lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
     lb_recorder *recorder;
-    options.level = LB_LEVEL_OPS;
+    options.level = level;
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
     const lb_device_access access = {sizeof access, copy, m};
     assert_int_equal(lb_recorder_device(recorder, 2, LB_EVERY_UNIT, &access, NULL), LB_OK);
-    lb_seen x = seen_at(m, 0), y = seen_at(m, 1), z = seen_at(m, 2), w = seen_at(m, 3), part = w;
+    if (late) assert_int_equal(lb_devices_add(recorder, 2, LB_EVERY_UNIT, &late->device, NULL), LB_OK);
+    lb_seen x = seen_at(m, 0), y = seen_at(m, 1), z = seen_at(m, 2), w = seen_at(m, 3), part = w, wide = y, across = y;
     part.layout = lb_layout_contiguous(1, (int64_t[]){N / 2});
+    wide.layout = lb_layout_contiguous(2, (int64_t[]){N / 10, 10});
+    across.layout = lb_layout_contiguous(2, (int64_t[]){10, N / 10});
+    across.layout.stride[0] = 1, across.layout.stride[1] = 10;
     memset(m->real, 0, BYTES);
     assert_int_equal(lb_recorder_role(recorder, &x, LB_SOURCE_PARAMETER, LB_VALUE_PARAMETER, "x", NULL), LB_OK);
     for (int step = 0; step < 2; step++) {
         m->answer = step ? answer_in_step_1 : 0;
         assert_int_equal(lb_recorder_step_begin(recorder, step, NULL, NULL), LB_OK);
         assert_int_equal(run_op(recorder, "test::make", &x, &y, false, m, 1), LB_OK);
+        assert_int_equal(run_view(recorder, &y, &wide), LB_OK);
+        assert_int_equal(run_view(recorder, &wide, &across), LB_OK);
+        lb_place place = {lb_recorder_scope(recorder, "layer", "Layer", 0), 0};
+        assert_int_equal(lb_recorder_enter(recorder, place.scope, &across, 1, false, &place, NULL), LB_OK);
         assert_int_equal(run_op(recorder, "test::make", &y, &w, false, m, 3), LB_OK);
+        assert_int_equal(lb_recorder_leave(recorder, place, &w, 1, false, NULL), LB_OK);
+        assert_int_equal(run_op(recorder, "test::write_", &y, &y, true, m, 1), LB_OK);
         assert_int_equal(run_op(recorder, "test::write_", &part, &part, true, m, 3), LB_OK);
         assert_int_equal(run_op(recorder, "test::read", &z, &w, false, m, 3), LB_OK);
         assert_int_equal(run_op(recorder, "test::write_", &z, &z, true, m, 2), LB_OK);
@@ -125,6 +222,9 @@ static void assert_values_equal(lb_capture *a, lb_capture *b, int64_t step)
         const lb_value *x = &p->values[v], *y = &q->values[v];
         assert_true(lb_digest_equal(x->logical, y->logical) && lb_digest_equal(x->blob, y->blob));
         assert_true(x->source == y->source && x->flags == y->flags && x->version == y->version);
+        assert_int_equal(x->statistics == LB_NONE, y->statistics == LB_NONE);
+        if (x->statistics != LB_NONE)
+            assert_memory_equal(&p->statistics[x->statistics], &q->statistics[y->statistics], sizeof p->statistics[0]);
         assert_int_equal(x->device, 0);
         assert_int_equal(y->device, 2);
         lb_tensor s, t;
@@ -139,8 +239,8 @@ static void a_device_is_recorded_as_the_host_is(void **state)
 {
     (void)state;
     memory host = map_memory(false), device = map_memory(true);
-    record_steps(&host, "host.lb", 0);
-    record_steps(&device, "device.lb", 0);
+    record_steps(&host, "host.lb", LB_LEVEL_OPS, 0, NULL);
+    record_steps(&device, "device.lb", LB_LEVEL_OPS, 0, NULL);
     assert_int_equal(host.copies, 0);
     lb_capture *a = open_capture("host.lb"), *b = open_capture("device.lb");
     for (int step = 0; step < 2; step++) assert_values_equal(a, b, step);
@@ -154,11 +254,56 @@ static void a_device_is_recorded_as_the_host_is(void **state)
     unmap_memory(&device);
 }
 
+/* At each level, and however late the device tells. */
+static void a_device_that_goes_on_meanwhile_is_recorded_as_the_host_is(void **state)
+{
+    (void)state;
+    for (lb_level level = LB_LEVEL_STATS; level <= LB_LEVEL_AUTO; level++) {
+        memory host = map_memory(false);
+        char here[32], there[32];
+        snprintf(here, sizeof here, "host%d.lb", level);
+        record_steps(&host, here, level, 0, NULL);
+        lb_capture *a = open_capture(here);
+        for (unsigned patience = 0; patience < 4; patience++) {
+            memory seen = map_memory(true);
+            late_device late = {.device = {&late_ops}, .memory = &seen, .patience = patience};
+            snprintf(there, sizeof there, "late%d%u.lb", level, patience);
+            record_steps(&seen, there, level, 0, &late);
+            assert_int_equal(seen.copies, 0);
+            lb_capture *b = open_capture(there);
+            for (int step = 0; step < 2; step++) assert_values_equal(a, b, step);
+            lb_capture_close(b);
+            unmap_memory(&seen);
+        }
+        lb_capture_close(a);
+        unmap_memory(&host);
+    }
+}
+
+static void values_that_are_skipped_have_no_digest_and_the_others_have(void **state)
+{
+    (void)state;
+    memory seen = map_memory(true);
+    late_device late = {.device = {&late_ops}, .memory = &seen, .skip_every = 2};
+    record_steps(&seen, "skipped.lb", LB_LEVEL_LAYERS, 0, &late);
+    lb_capture *capture = open_capture("skipped.lb");
+    const lb_program *p = step_of(capture, 0);
+    uint32_t without = 0;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        without += lb_digest_is_none(p->values[v].logical);
+        lb_tensor t; /* whatever says that it was kept is there */
+        if (p->values[v].flags & LB_VALUE_KEPT) assert_int_equal(lb_capture_value(capture, p, v, &t, NULL), LB_OK);
+    }
+    assert_true(without > 0 && without < p->n_values);
+    lb_capture_close(capture);
+    unmap_memory(&seen);
+}
+
 static void a_device_that_fails_costs_bytes_and_no_op(void **state)
 {
     (void)state;
     memory device = map_memory(true);
-    record_steps(&device, "lost.lb", -1);
+    record_steps(&device, "lost.lb", LB_LEVEL_OPS, -1, NULL);
     lb_capture *capture = open_capture("lost.lb");
     const lb_program *p = step_of(capture, 0), *q = step_of(capture, 1);
     uint32_t digests = 0, later = 0;
@@ -168,7 +313,7 @@ static void a_device_that_fails_costs_bytes_and_no_op(void **state)
     assert_int_equal(later, 0);
     uint32_t ops = 0;
     for (uint32_t i = 0; i < q->n_ops; i++) ops += strncmp(lb_op_name(q, &q->ops[i]), "test::", 6) == 0;
-    assert_int_equal(ops, 5);
+    assert_int_equal(ops, 8);
     lb_capture_close(capture);
     unmap_memory(&device);
 }
@@ -202,6 +347,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_device_is_recorded_as_the_host_is),
+        TEST(a_device_that_goes_on_meanwhile_is_recorded_as_the_host_is),
+        TEST(values_that_are_skipped_have_no_digest_and_the_others_have),
         TEST(a_device_that_fails_costs_bytes_and_no_op),
         TEST(a_device_that_nobody_registered_is_not_read),
     };

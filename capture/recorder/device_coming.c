@@ -1,0 +1,278 @@
+/* Results on a device that goes on meanwhile: their digests, statistics and bytes are on their way until somebody needs them, at the
+ * latest when the step ends.
+ *
+ *     op ends ─▶ submit ─▶ coming ─┬─▶ arrived: the row of its value, the windows of its bytes, the archive
+ *                                  └─▶ its storage is written or freed first: detached, the rows alone are waited for
+ *
+ * The device reads in the order of its stream, so that nothing here waits before bytes change. */
+#include "recorder.h"
+
+#include <lastbit/array.h>
+#include <stdlib.h>
+
+#define MOST_COMING (256ull << 20) /* bytes of host memory that wait to be filled */
+
+struct lb_coming {
+    lb_device_work work;
+    lb_coming *next;    /* of the recorder, oldest first */
+    lb_coming *beside;  /* of the same storage */
+    lb_device *device;
+    lb_known *storage;  /* NULL: detached */
+    uint64_t hash;      /* of the window */
+    uint32_t row, statistics;
+    lb_dtype dtype;
+    lb_purpose purpose; /* of its bytes */
+    uint32_t *views, n_views; /* once detached: rows of other values of the same bytes */
+};
+
+bool lb_coming_is_possible(const lb_late *late)
+{
+    const lb_device *device = late->storage->device;
+    return device && device->ops->asynchronous && !late->storage->escaped;
+}
+
+static void coming_free(lb_recorder *recorder, lb_coming *c)
+{
+    if (c->work.bytes) recorder->coming_bytes -= c->work.item.dense_bytes;
+    free(c->work.bytes);
+    free(c->views);
+    free(c);
+}
+
+/* ---- setting out ---------------------------------------------------------------------------------------------------- */
+
+static lb_coming *add(lb_recorder *recorder, lb_known *storage, const lb_measuring *item, bool bytes)
+{
+    lb_coming *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->work.item = *item;
+    c->work.storage = storage->key;
+    c->work.first = (uint64_t)((const uint8_t *)item->dense - storage->base);
+    if (bytes && !(c->work.bytes = malloc(item->dense_bytes ? item->dense_bytes : 1))) {
+        free(c);
+        return NULL;
+    }
+    if (bytes) recorder->coming_bytes += item->dense_bytes;
+    c->device = storage->device;
+    c->storage = storage;
+    c->beside = storage->coming;
+    storage->coming = c;
+    *recorder->coming_end = c;
+    recorder->coming_end = &c->next;
+    return c;
+}
+
+static lb_coming *add_late(lb_recorder *recorder, const lb_late *late)
+{
+    lb_window *window = lb_known_window(late->storage, late->hash);
+    const lb_measuring item = lb_contents_measuring(late->storage, &late->seen, window->first, window->last,
+                                                    LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
+    lb_coming *c = add(recorder, late->storage, &item, late->wanted && window->last > window->first);
+    if (!c) return NULL;
+    c->work.measured = true;
+    c->hash = late->hash;
+    c->row = window->row;
+    c->dtype = window->dtype;
+    c->statistics = late->statistics;
+    c->purpose = late->purpose;
+    window->coming = c;
+    window->kept = c->work.bytes != NULL;
+    window->verified = late->verified;
+    return c;
+}
+
+static void submit(lb_recorder *recorder, lb_device_work *const *works, size_t n, lb_device *device, void *stream)
+{
+    if (n) device->ops->submit(device, works, n, stream, recorder->keep.level == LB_LEVEL_OPS);
+}
+
+lb_status lb_coming_submit(lb_recorder *recorder, const lb_late *late, uint32_t n, lb_err *err)
+{
+    lb_device_work *few[16], **works = n <= 16 ? few : malloc(n * sizeof *works);
+    if (!works) return lb_recorder_no_memory(err);
+    lb_status status = LB_OK;
+    size_t first = 0, end = 0;
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        const lb_known *s = late[i].storage, *before = i ? late[i - 1].storage : s;
+        if (s->device != before->device || s->stream != before->stream) {
+            submit(recorder, works + first, end - first, before->device, before->stream);
+            first = end;
+        }
+        lb_coming *c = add_late(recorder, &late[i]);
+        if (c)
+            works[end++] = &c->work;
+        else
+            status = lb_recorder_no_memory(err);
+    }
+    if (end > first) submit(recorder, works + first, end - first, late[n - 1].storage->device, late[n - 1].storage->stream);
+    if (works != few) free(works);
+    return status;
+}
+
+/* ---- arriving ------------------------------------------------------------------------------------------------------- */
+
+/* Bytes that came, as those of the value's window; where they are kept the row says so. */
+static lb_status keep(lb_recorder *recorder, lb_coming *c, bool *kept, lb_err *err)
+{
+    const lb_value *value = &recorder->program->values[c->row];
+    lb_window window = {.row = c->row,
+                        .dtype = c->dtype,
+                        .blob = value->blob,
+                        .first = (int64_t)c->work.first,
+                        .last = (int64_t)(c->work.first + c->work.item.dense_bytes)};
+    LB_TRY(lb_contents_keep_bytes(recorder, &window, c->work.bytes, c->purpose, err));
+    *kept = window.kept;
+    return LB_OK;
+}
+
+/* What a value is whose storage has gone on: as lb_contents_derive has it. */
+static void derive_row(lb_recorder *recorder, const lb_coming *c, uint32_t row, bool kept)
+{
+    const lb_value *main = &recorder->program->values[c->row];
+    const lb_measured *out = &c->work.item.out;
+    lb_window measured = {.row = c->row,
+                          .first = (int64_t)c->work.first,
+                          .last = (int64_t)(c->work.first + c->work.item.dense_bytes),
+                          .dtype = c->dtype,
+                          .blob = main->blob,
+                          .leaves = out->leaves,
+                          .n_leaves = out->n_leaves,
+                          .statistics = main->statistics,
+                          .kept = kept};
+    lb_window view = measured;
+    view.row = row;
+    view.dtype = (lb_dtype)recorder->program->values[row].dtype;
+    lb_contents_derive(recorder, &view, &measured);
+}
+
+static lb_status arrive(lb_recorder *recorder, lb_coming *c, lb_err *err)
+{
+    bool kept = false;
+    lb_window *window = c->storage ? lb_known_window(c->storage, c->hash) : NULL;
+    if (c->work.state != LB_WORK_DONE) {
+        lb_contents_missing(recorder, c->device, c->work.state);
+    } else if (c->work.measured) {
+        recorder->program->statistics[c->statistics] = c->work.item.out.statistics;
+        lb_window alone = {.row = c->row};
+        lb_contents_arrived(recorder, window ? window : &alone, c->statistics, &c->work.item.out);
+    }
+    lb_status status = LB_OK;
+    if (c->work.state == LB_WORK_DONE && c->work.bytes) status = keep(recorder, c, &kept, err);
+    if (window) {
+        window->coming = NULL;
+        window->kept = kept;
+    }
+    for (uint32_t w = 0; c->storage && w < c->storage->n_windows; w++) {
+        lb_window *view = &c->storage->windows[w];
+        if (view->coming != c) continue;
+        view->coming = NULL;
+        view->kept = false;
+        lb_contents_derive(recorder, view, window);
+    }
+    for (uint32_t v = 0; v < c->n_views; v++) derive_row(recorder, c, c->views[v], kept);
+    if (!window) free(c->work.item.out.leaves);
+    return status;
+}
+
+static void unlink_storage(lb_coming *c)
+{
+    if (!c->storage) return;
+    lb_coming **link = &c->storage->coming;
+    while (*link != c) link = &(*link)->beside;
+    *link = c->beside;
+}
+
+/* False when nothing is under way. */
+static bool collect(lb_recorder *recorder, bool wait)
+{
+    lb_device *before = NULL;
+    for (lb_coming *c = recorder->coming; c; c = c->next) {
+        if (c->device != before && c->work.state == LB_WORK_UNDER_WAY) c->device->ops->collect(c->device, NULL, wait);
+        before = c->device;
+    }
+    return recorder->coming;
+}
+
+lb_status lb_coming_advance(lb_recorder *recorder, bool wait, lb_err *err)
+{
+    if (!collect(recorder, wait || recorder->coming_bytes > MOST_COMING)) return LB_OK;
+    lb_status status = LB_OK;
+    for (lb_coming **link = &recorder->coming, *c; (c = *link);) {
+        if (c->work.state == LB_WORK_UNDER_WAY || c->work.state == LB_WORK_NEW) {
+            link = &c->next;
+            continue;
+        }
+        if (status == LB_OK) status = arrive(recorder, c, err);
+        unlink_storage(c);
+        *link = c->next;
+        coming_free(recorder, c);
+    }
+    recorder->coming_end = &recorder->coming;
+    while (*recorder->coming_end) recorder->coming_end = &(*recorder->coming_end)->next;
+    return status;
+}
+
+/* ---- what happens to storages meanwhile ------------------------------------------------------------------------------ */
+
+static bool add_view(lb_coming *c, uint32_t row)
+{
+    uint32_t *views = lb_array_grow(c->views, c->n_views, sizeof *views);
+    if (!views) return false;
+    c->views = views;
+    views[c->n_views++] = row;
+    return true;
+}
+
+void lb_coming_detach(lb_known *storage)
+{
+    if (storage->coming) storage->device->ops->order_before(storage->device, storage->stream);
+    for (lb_coming *c = storage->coming; c; c = c->beside) c->storage = NULL;
+    storage->coming = NULL;
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        lb_window *window = &storage->windows[w];
+        /* Out of memory costs the digest of a view. */
+        if (window->coming && window->row != LB_NONE && window->hash != window->coming->hash)
+            add_view(window->coming, window->row);
+        window->coming = NULL;
+    }
+}
+
+void lb_coming_drop(lb_recorder *recorder, bool forked)
+{
+    if (!forked) collect(recorder, true);
+    for (lb_coming *c = recorder->coming, *next; c; c = next) {
+        next = c->next;
+        if (c->work.state == LB_WORK_DONE) free(c->work.item.out.leaves);
+        coming_free(recorder, c);
+    }
+    recorder->coming = NULL;
+    recorder->coming_end = &recorder->coming;
+}
+
+/* ---- whoever needs it ------------------------------------------------------------------------------------------------ */
+
+bool lb_coming_brings(const lb_window *window, const lb_seen *seen)
+{
+    const lb_tensor *main = &window->coming->work.item.tensor;
+    return window->hash == window->coming->hash ||
+           (main->dtype == seen->dtype && lb_layout_is_contiguous(&main->layout) &&
+            lb_layout_is_contiguous(&seen->layout));
+}
+
+bool lb_coming_has_bytes(const lb_coming *coming)
+{
+    return coming->work.bytes;
+}
+
+void lb_coming_lower(lb_coming *coming, lb_purpose purpose)
+{
+    if (lb_keep_level_of(purpose) < lb_keep_level_of(coming->purpose)) coming->purpose = purpose;
+}
+
+lb_status lb_coming_keep(lb_recorder *recorder, lb_window *window, lb_purpose purpose, bool *coming, lb_err *err)
+{
+    lb_coming *c = window->coming;
+    *coming = c->work.bytes && c->work.item.dense_bytes == (size_t)(window->last - window->first);
+    if (*coming) lb_coming_lower(c, purpose);
+    return *coming ? LB_OK : lb_coming_advance(recorder, true, err);
+}
