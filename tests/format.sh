@@ -13,7 +13,7 @@ case "${1:-}" in
 *) echo "usage: tests/format.sh [--check]" >&2; exit 129 ;;
 esac
 tools=build/venv/bin
-mapfile -t sources < <(git ls-files '*.c' '*.h' '*.cpp' '*.cu')
+mapfile -t sources < <(git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh')
 python=(capture tests samples)
 if [ "$check" = 1 ]; then
     status=0

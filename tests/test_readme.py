@@ -14,7 +14,7 @@ def tracked(*folders):
 
 
 def sources():
-    return {path for path in tracked(*FOLDERS) if re.search(r"\.(c|h|cu|py)$", path)}
+    return {path for path in tracked(*FOLDERS) if re.search(r"\.(c|h|cuh?|py)$", path)}
 
 
 ROOMS = sorted(path.parent for folder in FOLDERS[1:] for path in (ROOT / folder).glob("*/README.md"))

@@ -130,7 +130,7 @@ uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item)
     const uint64_t leaves = pieces_of(item->bytes, LB_KERNEL_LEAF),
                    blob = item->what & LB_KERNEL_BLOB ? pieces_of(item->dense_bytes, LB_KERNEL_LEAF) : 0,
                    pieces = item->what & LB_KERNEL_STATISTICS ? pieces_of(item->numbers, LB_KERNEL_PIECE) : 0;
-    return (LB_KERNEL_LEAVES_AT + leaves + blob + pieces * LB_KERNEL_PIECE_WORDS) * 8;
+    return (leaves + blob + pieces * LB_KERNEL_PIECE_WORDS) * 8;
 }
 
 uint32_t lb_kernel_batch(lb_kernel_item *items, size_t n)

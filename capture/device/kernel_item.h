@@ -14,7 +14,7 @@ lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring,
  * too small to keep the device busy. lb_kernel_item_of decides by size. Nothing changes where it cannot be or nothing is added up. */
 void lb_kernel_fuse(lb_kernel_item *item, bool fused);
 
-/* The scratch that an item needs, a multiple of 8; never more than 1/64 of the bytes that it reads and 1 KiB. */
+/* The scratch that an item needs, a multiple of 8: about a thousandth of what it reads. */
 uint64_t lb_kernel_scratch_bytes(const lb_kernel_item *item);
 
 /* Gives each item of a launch its units, and returns how many they are. 0: more than a launch holds (2^31). */

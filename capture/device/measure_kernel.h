@@ -54,15 +54,21 @@ enum lb_kernel_what {
     LB_KERNEL_BLOB = 2 /* of the dense range, where that is not the elements in their order */
 };
 
-/* One value. Made by lb_kernel_item_of; the caller adds `scratch` and `slot`, lb_kernel_batch the units. */
+/* The device's own notes: 0 before an item's first launch, and again when it is done. */
+typedef struct lb_kernel_progress {
+    uint64_t ended, lock, next; /* units; who adds pieces has the lock; the piece that is added next */
+    uint64_t fields[8];         /* what the pieces so far add up to */
+} lb_kernel_progress;
+
+/* One value. Made by lb_kernel_item_of; the caller adds `scratch` and `slot`, lb_kernel_batch the units. It lies in the device's memory, for
+ * the kernel writes to `progress`. It may be launched again (a graph) after it is done, with another slot or turn: slot + turn is another
+ * number in every run that has the same scratch. */
 typedef struct lb_kernel_item {
     uint64_t data;               /* address of element 0 */
     uint64_t dense, dense_bytes; /* the dense range */
     uint64_t bytes, numbers;     /* of all elements in row-major order; a complex element is two numbers */
-    /* Device memory, 8-byte aligned, lb_kernel_scratch_bytes of it, whose first 8 bytes are 0 before the first launch. They are 0
-     * again when the item is done, so that a graph may launch it again. Nobody else writes it meanwhile. */
-    uint64_t scratch;
-    uint64_t slot;       /* in the ring of results, before the launch's turn is added */
+    uint64_t scratch; /* device memory, 8-byte aligned, lb_kernel_scratch_bytes of it. What was there does not matter */
+    uint64_t slot;    /* in the ring of results, before the launch's turn is added */
     uint64_t main_span;  /* bytes that one team takes: a leaf, or a piece of the statistics that is whole leaves */
     uint32_t first_unit; /* of the launch */
     /* Units that hash (and take numbers, if `fused`), that take numbers alone, that hash the dense range. */
@@ -76,6 +82,7 @@ typedef struct lb_kernel_item {
     /* The view again, without sizes of 1 and with neighbours merged where that changes nothing; the outermost first. */
     uint64_t sizes[LB_KERNEL_DIMS];
     int64_t strides[LB_KERNEL_DIMS]; /* bytes */
+    lb_kernel_progress progress;
 } lb_kernel_item;
 
 typedef struct lb_kernel_result {
@@ -97,10 +104,8 @@ typedef struct lb_kernel_launch {
 
 /* lb_kernel_turn(uint64_t *turn, uint64_t by): one thread adds `by` to `*turn`; the last node of a graph. */
 
-/* What the scratch holds, in words of 8 bytes: a count of ended units; the leaves of the elements, which are those of lb_measured.leaves
- * for a contiguous value; the leaves of the dense range, if `blob`; a record of LB_KERNEL_PIECE_WORDS for each piece, if statistics are
- * wanted. */
-#define LB_KERNEL_LEAVES_AT 1
+/* What the scratch holds, in words of 8 bytes: the leaves of the elements, which are those of lb_measured.leaves for a contiguous value;
+ * the leaves of the dense range, if `blob`; a record of LB_KERNEL_PIECE_WORDS for each piece, if statistics are wanted. */
 #define LB_KERNEL_PIECE_WORDS 8
 
 #endif

@@ -20,8 +20,8 @@ const host_index *host_thread_index(), *host_block_index(); /* of the thread tha
 #define __global__
 #define __shared__ static thread_local
 #define __launch_bounds__(threads)
-#define __align__(n) alignas(n)
 #define LB_DEVICE static inline
+#define LB_SELDOM static
 #define LB_TABLE static const
 
 void __syncwarp();
@@ -35,6 +35,18 @@ static inline void __threadfence_system() {}
 static inline uint32_t count_one(uint64_t *counter)
 {
     return (uint32_t)__atomic_fetch_add(counter, 1, __ATOMIC_SEQ_CST);
+}
+static inline bool take_lock(uint64_t *lock)
+{
+    return __atomic_exchange_n(lock, 1, __ATOMIC_SEQ_CST) == 0;
+}
+static inline uint64_t get_visible(const uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+static inline uint64_t get_written(const uint64_t *word)
+{
+    return *word;
 }
 static inline void set_visibly(uint64_t *word, uint64_t value)
 {
@@ -66,6 +78,50 @@ static inline float half_value(uint32_t bits)
     const float sign = bits >> 15 ? -1.0f : 1.0f;
     if (exponent == 31) return fraction ? NAN : sign * INFINITY;
     return sign * (exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24));
+}
+static inline float bf16_value(uint32_t bits)
+{
+    return bits_value(bits << 16);
+}
+/* Halves of a word one by one. What is no number loses, as in the device's instructions. */
+static inline uint32_t by_halves(uint32_t a, uint32_t b, float (*value)(uint32_t), bool larger)
+{
+    uint32_t result = 0;
+    for (int shift = 0; shift < 32; shift += 16) {
+        const uint32_t x = a >> shift & 0xffff, y = b >> shift & 0xffff;
+        const float v = value(x), w = value(y);
+        result |= (isnan(w) || (!isnan(v) && (larger ? v >= w : v <= w)) ? x : y) << shift;
+    }
+    return result;
+}
+static inline uint32_t min_bf16(uint32_t a, uint32_t b)
+{
+    return by_halves(a, b, bf16_value, false);
+}
+static inline uint32_t max_bf16(uint32_t a, uint32_t b)
+{
+    return by_halves(a, b, bf16_value, true);
+}
+static inline uint32_t min_f16(uint32_t a, uint32_t b)
+{
+    return by_halves(a, b, half_value, false);
+}
+static inline uint32_t max_f16(uint32_t a, uint32_t b)
+{
+    return by_halves(a, b, half_value, true);
+}
+/* A whole number below 2048 as f16. */
+static inline uint16_t half_bits(uint32_t count)
+{
+    if (count == 0) return 0;
+    const uint32_t exponent = 31 - (uint32_t)__builtin_clz(count);
+    return (uint16_t)((exponent + 15) << 10 | ((count << (10 - exponent)) & 1023));
+}
+static inline uint32_t count_zeros(uint32_t counts, uint32_t x)
+{
+    const uint32_t low = (uint32_t)half_value(counts & 0xffff) + ((x & 0x7fff) == 0);
+    const uint32_t high = (uint32_t)half_value(counts >> 16) + ((x & 0x7fff0000) == 0);
+    return half_bits(low) | (uint32_t)half_bits(high) << 16;
 }
 static inline uint64_t high_product(uint64_t a, uint64_t b)
 {

@@ -1,0 +1,117 @@
+/* What the measuring kernel uses of the device beyond the language: copies that do not wait, counters, words of other blocks, numbers in
+ * their bits. tests/capture/device/cuda_on_host.h has the same for the host. */
+#ifndef LB_KERNEL_MACHINE_CUH
+#define LB_KERNEL_MACHINE_CUH
+
+#include "measure_kernel.h"
+
+#ifdef __CUDACC__
+#define LB_DEVICE static __device__ __forceinline__
+/* What is called seldom, or not at all where it matters: one copy of its code is enough. */
+#define LB_SELDOM static __device__ __noinline__
+#define LB_TABLE static __device__ __constant__ const
+
+/* Copies `size` bytes (4, 8 or 16) without waiting, of which `valid` are read and the others 0. */
+LB_DEVICE void copy_begin(void *shared, uint64_t global, uint32_t size, uint32_t valid)
+{
+    const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    if (size == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
+    else if (size == 8)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
+}
+/* What was begun since the last call is a group. */
+LB_DEVICE void copy_group()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* This thread's copies are done but for those of the last group. */
+LB_DEVICE void copy_wait()
+{
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+LB_DEVICE float half_value(uint32_t bits)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((uint16_t)bits));
+    return value;
+}
+LB_DEVICE float bits_value(uint32_t bits)
+{
+    return __uint_as_float(bits);
+}
+LB_DEVICE uint64_t double_bits(double value)
+{
+    return (uint64_t)__double_as_longlong(value);
+}
+LB_DEVICE double bits_double(uint64_t bits)
+{
+    return __longlong_as_double((long long)bits);
+}
+LB_DEVICE uint64_t high_product(uint64_t a, uint64_t b)
+{
+    return __umul64hi(a, b);
+}
+LB_DEVICE uint32_t count_one(uint64_t *counter)
+{
+    return (uint32_t)atomicAdd((unsigned long long *)counter, 1ull);
+}
+/* True: nobody else has it. Before and after come fences. */
+LB_DEVICE bool take_lock(uint64_t *lock)
+{
+    return atomicExch((unsigned long long *)lock, 1ull) == 0;
+}
+/* Of words that other blocks read or write meanwhile. */
+LB_DEVICE void set_visibly(uint64_t *word, uint64_t value)
+{
+    *(volatile uint64_t *)word = value;
+}
+LB_DEVICE uint64_t get_visible(const uint64_t *word)
+{
+    return *(const volatile uint64_t *)word;
+}
+/* What another block has written, and a fence has ordered. */
+LB_DEVICE uint64_t get_written(const uint64_t *word)
+{
+    return __ldcg((const unsigned long long *)word);
+}
+
+/* Two numbers of 16 bits in a word: the smaller and the larger of each, without regard to what is no number. */
+LB_DEVICE uint32_t min_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("min.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+LB_DEVICE uint32_t max_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+LB_DEVICE uint32_t min_f16(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("min.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+LB_DEVICE uint32_t max_f16(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+/* Adds 1.0, as f16, to each half of `counts` where that of `x` is zero. Zero has the same bits in f16 and bf16. */
+LB_DEVICE uint32_t count_zeros(uint32_t counts, uint32_t x)
+{
+    uint32_t r;
+    asm("{ .reg .b32 t; set.eq.f16x2.f16x2 t, %2, %3; add.rn.f16x2 %0, %1, t; }"
+        : "=r"(r)
+        : "r"(counts), "r"(x), "r"(0));
+    return r;
+}
+#endif
+
+#endif
