@@ -1,0 +1,28 @@
+# cmake -DNVCC=nvcc -DSOURCE=x.cu -DOUT=x.fatbin -P compile_kernel.cmake: machine code of what this nvcc knows of `architectures`, and PTX
+# of the newest, which drivers compile for later devices. What the assembler says of each kernel goes to OUT.txt. A warning is an error,
+# and so is a register that was spilled: a kernel that waits for its own stack does not keep up with the memory.
+set(architectures 80 90 100)
+execute_process(COMMAND ${NVCC} --list-gpu-code OUTPUT_VARIABLE known COMMAND_ERROR_IS_FATAL ANY)
+set(codes)
+foreach(number ${architectures})
+  if(known MATCHES "sm_${number}\n")
+    list(APPEND codes -gencode arch=compute_${number},code=sm_${number})
+    set(newest ${number})
+  endif()
+endforeach()
+if(NOT codes)
+  message(FATAL_ERROR "${NVCC} knows none of the architectures ${architectures}")
+endif()
+execute_process(
+  COMMAND ${NVCC} -fatbin -Xfatbin -compress-all -std=c++17 --fmad=false -Werror all-warnings -Xptxas -v,-warn-spills ${codes}
+          -gencode arch=compute_${newest},code=compute_${newest} -o ${OUT} ${SOURCE}
+  RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
+file(WRITE ${OUT}.txt "${said}")
+if(failed)
+  message(FATAL_ERROR "${said}")
+endif()
+string(REGEX MATCH "[1-9][0-9]* bytes spill[^\n]*" spilled "${said}")
+if(spilled)
+  file(REMOVE ${OUT})
+  message(FATAL_ERROR "a kernel spills registers: ${spilled}; see ${OUT}.txt")
+endif()
