@@ -32,17 +32,29 @@ LB_DEVICE float small_value(uint32_t code, const lb_kernel_small *s)
     return sign ? -value : value;
 }
 
-/* Number `i` of a tile, of any type. */
-LB_DEVICE double number_at(const lb_kernel_item *item, const uint8_t *tile, uint32_t i)
+/* How numbers lie in a tile. */
+typedef struct number_type {
+    uint32_t element, bits, per_tile;
+    const lb_kernel_small *small;
+} number_type;
+
+LB_DEVICE number_type type_of(const lb_kernel_item *item)
 {
-    const uint8_t *p = tile + place(i * item->part_bits / 8);
-    switch (item->element * 128 + item->part_bits) {
+    const number_type type = {item->element, item->part_bits, TILE * 8 / item->part_bits, &item->small};
+    return type;
+}
+
+/* Number `i` of a tile, of any type. */
+LB_DEVICE double number_at(const number_type *type, const uint8_t *tile, uint32_t i)
+{
+    const uint8_t *p = tile + place(i * type->bits / 8);
+    switch (type->element * 128 + type->bits) {
     case LB_KERNEL_F64 * 128 + 64: return *(const double *)p;
     case LB_KERNEL_F32 * 128 + 32: return *(const float *)p;
     case LB_KERNEL_BF16 * 128 + 16: return bits_value((uint32_t) * (const uint16_t *)p << 16);
     case LB_KERNEL_F16 * 128 + 16: return half_value(*(const uint16_t *)p);
-    case LB_KERNEL_SMALL * 128 + 8: return small_value(*p, &item->small);
-    case LB_KERNEL_SMALL * 128 + 4: return small_value(*p >> i % 2 * 4 & 15u, &item->small);
+    case LB_KERNEL_SMALL * 128 + 8: return small_value(*p, type->small);
+    case LB_KERNEL_SMALL * 128 + 4: return small_value(*p >> i % 2 * 4 & 15u, type->small);
     case LB_KERNEL_SCALE * 128 + 8:
         return *p == 0xff ? NOT_A_NUMBER : bits_value(*p == 0 ? 0x00400000u : (uint32_t)*p << 23); /* 2^(code - 127) */
     case LB_KERNEL_SIGNED * 128 + 8: return *(const signed char *)p;
@@ -82,11 +94,11 @@ LB_DEVICE void add_sums(lane *l, double v)
     }
 }
 
-LB_SELDOM void add_slowly(lane *l, const lb_kernel_item *item, const uint8_t *tile, uint32_t n, uint32_t t, bool sums,
+LB_SELDOM void add_slowly(lane *l, const number_type *type, const uint8_t *tile, uint32_t n, uint32_t t, bool sums,
                           bool bounds)
 {
     for (uint32_t i = t; i < n; i += TEAM) {
-        const double v = number_at(item, tile, i);
+        const double v = number_at(type, tile, i);
         if (sums) add_sums(l, v);
         if (bounds) add_bounds(l, v);
     }
@@ -125,7 +137,7 @@ struct read_small {
 /* Of a whole tile. Thread t takes other numbers than those of lane t, for bounds know no order. Infinity is not looked for, but shows in the
  * bounds: then the thread takes its numbers again, one by one. */
 template <class R>
-LB_DEVICE void add_pair_bounds(lane *l, const lb_kernel_item *item, const uint8_t *tile, uint32_t t)
+LB_DEVICE void add_pair_bounds(lane *l, const number_type *type, const uint8_t *tile, uint32_t t)
 {
     uint32_t low = R::INFS_BITS, high = R::INFS_BITS | 0x80008000u, zeros = 0;
     for (uint32_t b = 0; b < BLOCKS; b++) {
@@ -145,7 +157,7 @@ LB_DEVICE void add_pair_bounds(lane *l, const lb_kernel_item *item, const uint8_
     const double inf = INF;
     if (lowest == -inf || highest == inf) {
         for (uint32_t i = 8 * t; i < TILE / 2; i += 8 * TEAM)
-            for (uint32_t j = 0; j < 8; j++) add_bounds(l, number_at(item, tile, i + j));
+            for (uint32_t j = 0; j < 8; j++) add_bounds(l, number_at(type, tile, i + j));
         return;
     }
     l->zero += (uint32_t)(half_value(zeros & 0xffff) + half_value(zeros >> 16));
@@ -178,7 +190,7 @@ LB_DEVICE bool add_fast(lane *l, const uint8_t *tile, uint32_t t, const lb_kerne
     const lane before = *l;
     bounds b = {INF, -INF};
     for (uint32_t k = 0; k < BLOCKS; k++, tile += PITCH) {
-#pragma unroll 8
+#pragma unroll 16
         for (uint32_t i = 0; i < BLOCK * 8 / R::BITS; i += TEAM) add_one<R>(l, &b, tile, i + t, small);
     }
     const bool finite = (l->sum - l->sum) + (l->squares - l->squares) == 0;
@@ -191,27 +203,31 @@ LB_DEVICE bool add_fast(lane *l, const uint8_t *tile, uint32_t t, const lb_kerne
     return finite;
 }
 
-LB_DEVICE void add_numbers(lane *l, const lb_kernel_item *item, const uint8_t *tile, uint32_t n, uint32_t t)
+LB_DEVICE void add_numbers(lane *l, const number_type *type, const uint8_t *tile, uint32_t n, uint32_t t)
 {
     bool sums = false, bounds = false;
-    if (n == TILE * 8 / item->part_bits) {
-        switch (item->element * 128 + item->part_bits) {
+    if (n == type->per_tile) {
+        switch (type->element * 128 + type->bits) {
         case LB_KERNEL_F32 * 128 + 32: sums = bounds = add_fast<read_f32>(l, tile, t, 0); break;
-        case LB_KERNEL_SMALL * 128 + 8: sums = bounds = add_fast<read_small>(l, tile, t, &item->small); break;
+        case LB_KERNEL_SMALL * 128 + 8: {
+            const lb_kernel_small small = *type->small; /* not read again for each number */
+            sums = bounds = add_fast<read_small>(l, tile, t, &small);
+            break;
+        }
         case LB_KERNEL_BF16 * 128 + 16:
             bounds = true;
-            add_pair_bounds<read_bf16>(l, item, tile, t);
+            add_pair_bounds<read_bf16>(l, type, tile, t);
             sums = add_fast<read_bf16>(l, tile, t, 0);
             break;
         case LB_KERNEL_F16 * 128 + 16:
             bounds = true;
-            add_pair_bounds<read_f16>(l, item, tile, t);
+            add_pair_bounds<read_f16>(l, type, tile, t);
             sums = add_fast<read_f16>(l, tile, t, 0);
             break;
         default: break;
         }
     }
-    if (!sums || !bounds) add_slowly(l, item, tile, n, t, !sums, !bounds);
+    if (!sums || !bounds) add_slowly(l, type, tile, n, t, !sums, !bounds);
 }
 
 /* What lanes and pieces are recorded as. Infinities are two counts in one word; THERE tells that a piece is whole. */

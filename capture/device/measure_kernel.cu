@@ -37,6 +37,13 @@ LB_DEVICE void fill_dense(uint8_t *tile, uint64_t from, uint32_t n, uint32_t t)
     }
 }
 
+/* The same of a whole tile, 16 bytes a copy. */
+LB_DEVICE void fill_whole(uint8_t *tile, uint64_t from, uint32_t t)
+{
+#pragma unroll
+    for (uint32_t at = 0; at < TILE; at += 16 * TEAM) copy_begin(tile + place(at) + 16 * t, from + at + 16 * t, 16, 16);
+}
+
 /* The address of the first element of a row, the innermost dimension. */
 LB_DEVICE uint64_t row_address(const lb_kernel_item *item, uint64_t row)
 {
@@ -87,7 +94,12 @@ LB_DEVICE void fill(uint8_t *tile, const source *s, uint64_t at, uint32_t n, uin
 {
     if (!s->strided) {
         switch (s->granule) {
-        case 16: fill_dense<16>(tile, s->address + at, n, t); break;
+        case 16:
+            if (n == TILE)
+                fill_whole(tile, s->address + at, t);
+            else
+                fill_dense<16>(tile, s->address + at, n, t);
+            break;
         case 8: fill_dense<8>(tile, s->address + at, n, t); break;
         case 4: fill_dense<4>(tile, s->address + at, n, t); break;
         default: fill_dense<1>(tile, s->address + at, n, t); break;
@@ -139,14 +151,6 @@ LB_DEVICE void fill_tile(team_memory *m, const span_work *w, uint32_t k, uint32_
     copy_group();
 }
 
-/* Numbers in the tile that begins at byte `at` of the stream. */
-LB_DEVICE uint32_t numbers_in(const span_work *w, uint64_t at)
-{
-    const lb_kernel_item *item = w->from.item;
-    const uint64_t left = item->numbers - at * 8 / item->part_bits, most = TILE * 8 / item->part_bits;
-    return (uint32_t)(left < most ? left : most);
-}
-
 LB_DEVICE void end_leaf(const team_memory *m, const span_work *w, uint32_t k, const leaf_place *leaf)
 {
     w->leaves[leaf->seed] = leaf->size <= LONG ? short_hash(m->tile[k % 2], (uint32_t)leaf->size, leaf->seed)
@@ -156,6 +160,7 @@ LB_DEVICE void end_leaf(const team_memory *m, const span_work *w, uint32_t k, co
 LB_DEVICE void end_piece(team_memory *m, const span_work *w, const lane *l, uint32_t t)
 {
     uint64_t *records = (uint64_t *)m->tile[0];
+    __syncwarp();
     if (w->piece && w->size) lane_record(l, records + RECORD * t);
     __syncwarp();
     if (!w->piece || w->size == 0 || t >= FIELDS) return;
@@ -171,7 +176,8 @@ LB_DEVICE void do_spans(team_memory *m, const span_work *w, uint32_t t)
 {
     const bool hashed = WORDS || w->leaves, numbers = !WORDS && w->piece;
     lane l = lane_begin();
-    uint64_t sum = 0;
+    number_type type = type_of(w->from.item);
+    uint64_t sum = 0, left = WORDS ? 0 : w->from.item->numbers - w->at / TILE * type.per_tile;
     fill_tile<WORDS>(m, w, 0, t);
     for (uint32_t k = 0; k < w->tiles; k++) {
         fill_tile<WORDS>(m, w, k + 1, t);
@@ -184,7 +190,8 @@ LB_DEVICE void do_spans(team_memory *m, const span_work *w, uint32_t t)
         const bool is_long = mine && hashed && leaf.size > LONG, ends = leaf.at + TILE >= leaf.size;
         if (is_long && leaf.at == 0) sum = first_sums[t % 8];
         if (is_long) hash_blocks(m, tile, &leaf, t);
-        if (mine && numbers) add_numbers(&l, w->from.item, tile, numbers_in(w, at), t);
+        if (mine && numbers) add_numbers(&l, &type, tile, left < type.per_tile ? (uint32_t)left : type.per_tile, t);
+        left -= type.per_tile;
         __syncwarp();
         if (is_long && t < 8) {
             sum = chain_blocks(m, k % 2, &leaf, sum, t);
@@ -193,7 +200,6 @@ LB_DEVICE void do_spans(team_memory *m, const span_work *w, uint32_t t)
         __syncwarp();
         if (WORDS) continue;
         if (mine && hashed && ends && t == 0) end_leaf(m, w, k, &leaf);
-        if (hashed) __syncwarp();
     }
     if (!WORDS) end_piece(m, w, &l, t);
 }
@@ -263,7 +269,6 @@ LB_DEVICE uint32_t pieces_there(const unit_work *u, uint64_t next)
     there[thread] = piece < u->s.n_pieces && get_visible(u->s.pieces + piece * RECORD + THERE) == u->mark;
     __syncwarp();
     while (n < 32 && there[n]) n++;
-    __syncwarp();
     return n;
 }
 
@@ -280,7 +285,6 @@ LB_DEVICE void add_pieces(const unit_work *u)
             if (i % RECORD != THERE) records[i] = get_written(u->s.pieces + next * RECORD + i);
         __syncwarp();
         if (mine) all = field_add(u->t, all, records, n);
-        __syncwarp();
     }
     if (mine) p->fields[u->t] = all;
     if (u->team == 0 && u->t == 0) set_visibly(&p->next, next);
@@ -438,7 +442,6 @@ extern "C" __global__ void __launch_bounds__(LB_KERNEL_THREADS) lb_kernel_measur
     if (u.team == 0 && u.t == 0) *u.word = count_one(&u.item->progress.ended) + 1;
     __syncwarp();
     if (*u.word != u.item->main + u.item->statistics + u.item->blob) return;
-    __syncwarp();
     __threadfence();
     finish_item(&u);
 }

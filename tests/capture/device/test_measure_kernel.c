@@ -359,6 +359,17 @@ static void orders_of_threads_do_not_matter(void **state)
     free(m.tensor.data);
 }
 
+/* Many pieces that end at once: what one warp has measured another one adds. */
+static void many_pieces(void **state)
+{
+    (void)state;
+    const int64_t n = 21 * 65536 + 5;
+    lb_measuring m = measuring_of(new_bytes((size_t)n, true), LB_I8, 1, &n);
+    check(&m, 1, true);
+    check(&m, 1, false);
+    free(m.tensor.data);
+}
+
 static void a_value_without_digest_is_refused(void **state)
 {
     (void)state;
@@ -389,6 +400,7 @@ int main(void)
         cmocka_unit_test(far_away),
         cmocka_unit_test(ring_turns),
         cmocka_unit_test(orders_of_threads_do_not_matter),
+        cmocka_unit_test(many_pieces),
         cmocka_unit_test(a_value_without_digest_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
