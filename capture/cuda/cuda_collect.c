@@ -1,0 +1,186 @@
+/* How flights end: their results and leaves are fetched into the mirrors of the rings, many flights at once, and given to
+ * the works.
+ *
+ *     queued ──read is done, or may be waited for──▶ fetched on our own stream ──▶ given to the works, pieces free again */
+#include "cuda_inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- order --------------------------------------------------------------------------------------------------------- */
+
+#define MOST_STREAMS 16
+
+/* Of each stream only the last read matters. Flights of more streams than we remember are waited for one by one. */
+bool lb_cuda_wait_for_reads(lb_cuda *device, CUstream stream, const lb_cuda_flight *from, uint64_t serial)
+{
+    const lb_cuda_flight *last[MOST_STREAMS];
+    int n = 0;
+    for (const lb_cuda_flight *f = from; f && f->serial <= serial; f = f->next) {
+        int i = 0;
+        while (i < n && last[i]->stream != f->stream) i++;
+        if (f->stream == stream) continue;
+        if (i == MOST_STREAMS && !LB_CUDA_CALL(device, StreamWaitEvent, stream, f->read, 0)) return false;
+        if (i < MOST_STREAMS) last[i] = f;
+        if (i == n && n < MOST_STREAMS) n++;
+    }
+    for (int i = 0; i < n; i++)
+        if (!LB_CUDA_CALL(device, StreamWaitEvent, stream, last[i]->read, 0)) return false;
+    return true;
+}
+
+/* Whether the device has come so far; false also when it is lost. */
+static bool is_done(lb_cuda *device, CUevent event)
+{
+    const CUresult result = device->cuda->EventQuery(event);
+    return result != CUDA_ERROR_NOT_READY && lb_cuda_ok(device, "cuEventQuery", result);
+}
+
+/* ---- fetching ------------------------------------------------------------------------------------------------------ */
+
+typedef struct range {
+    uint64_t from, to;
+} range;
+
+static bool fetch_range(lb_cuda *device, lb_cuda_ring_name ring, const range *r)
+{
+    const lb_cuda_ring *of = &device->rings[ring];
+    if (r->from == r->to) return true;
+    return LB_CUDA_CALL(device, MemcpyDtoHAsync, of->host + r->from, of->device + r->from, r->to - r->from,
+                        device->own);
+}
+
+/* Pieces of flights that follow each other lie behind each other, but where the ring begins anew. */
+static bool fetch_ring(lb_cuda *device, lb_cuda_ring_name ring, const lb_cuda_flight *from, uint64_t serial)
+{
+    range r = {0, 0};
+    for (const lb_cuda_flight *f = from; f && f->serial <= serial; f = f->next) {
+        const lb_cuda_piece *p = &f->pieces[ring];
+        if (!p->taken) continue;
+        if (r.to <= p->at && p->at - r.to < LB_SPACE_ALIGN && r.from != r.to) {
+            r.to = p->at + p->bytes;
+            continue;
+        }
+        if (!fetch_range(device, ring, &r)) return false;
+        r = (range){p->at, p->at + p->bytes};
+    }
+    return fetch_range(device, ring, &r);
+}
+
+/* All flights up to `serial` that are not fetched yet. */
+static bool fetch(lb_cuda *device, uint64_t serial)
+{
+    lb_cuda_flight *from = device->first, *last = NULL;
+    while (from && from->fetching) from = from->next;
+    for (lb_cuda_flight *f = from; f && f->serial <= serial; f = f->next) last = f;
+    if (!last) return true;
+    CUevent done = lb_cuda_take_event(device);
+    if (!done || !lb_cuda_wait_for_reads(device, device->own, from, serial) ||
+        !fetch_ring(device, LB_CUDA_RESULTS, from, serial) || !fetch_ring(device, LB_CUDA_CELLS, from, serial) ||
+        !fetch_ring(device, LB_CUDA_SCRATCH, from, serial) || !LB_CUDA_CALL(device, EventRecord, done, device->own))
+        return false;
+    for (lb_cuda_flight *f = from; f != last->next; f = f->next) f->fetching = true;
+    last->fetched = done;
+    return true;
+}
+
+/* The last of those whose reads are done; 0 when there is none, or the device is lost. */
+static uint64_t last_read(lb_cuda *device)
+{
+    uint64_t serial = 0;
+    lb_cuda_flight *f = device->first;
+    while (f && f->fetching) f = f->next;
+    for (; f && is_done(device, f->read); f = f->next) serial = f->serial;
+    return lb_cuda_is_lost(device) ? 0 : serial;
+}
+
+/* ---- giving -------------------------------------------------------------------------------------------------------- */
+
+static bool give_leaves(const char *scratch, const lb_measuring *item, lb_measured *out)
+{
+    const uint64_t bytes = lb_dtype_bytes(item->tensor.dtype, (size_t)lb_layout_numel(&item->tensor.layout));
+    if (!lb_layout_is_contiguous(&item->tensor.layout)) return true;
+    out->n_leaves = (uint32_t)((bytes + LB_DIGEST_LEAF - 1) / LB_DIGEST_LEAF);
+    out->leaves = malloc((out->n_leaves + 1) * sizeof out->leaves[0]);
+    if (!out->leaves) return false;
+    memcpy(out->leaves, scratch, out->n_leaves * sizeof out->leaves[0]);
+    return true;
+}
+
+static void give_job(lb_cuda *device, const lb_cuda_flight *flight, const lb_cuda_job *job)
+{
+    lb_device_work *work = job->work;
+    if (job->result >= 0) {
+        const lb_kernel_result *result = (const lb_kernel_result *)(const void *)(device->rings[LB_CUDA_RESULTS].host +
+                                                                                  flight->pieces[LB_CUDA_RESULTS].at) +
+                                         job->result;
+        const char *scratch =
+            device->rings[job->scratch_ring].host + flight->pieces[job->scratch_ring].at + job->scratch_at;
+        if (result->whole != 1 + flight->first_slot + (uint64_t)job->result) {
+            lb_fail(&device->lost, LB_ERR_IO, "the measuring kernel ended without a result");
+            work->state = LB_WORK_LOST;
+            return;
+        }
+        work->item.out = lb_kernel_measured(result);
+        if (!give_leaves(scratch, &work->item, &work->item.out)) {
+            lb_cuda_skip(device, work);
+            return;
+        }
+    }
+    if (job->copied)
+        memcpy(work->bytes, device->rings[LB_CUDA_PINNED].host + flight->pieces[LB_CUDA_PINNED].at + job->bytes_at,
+               work->item.dense_bytes);
+    work->state = LB_WORK_DONE;
+}
+
+static void finish_first(lb_cuda *device)
+{
+    lb_cuda_flight *flight = device->first;
+    for (size_t i = 0; i < flight->n; i++) give_job(device, flight, &flight->jobs[i]);
+    device->first = flight->next;
+    if (!device->first) device->last = &device->first;
+    lb_cuda_give(device, flight->pieces);
+    lb_cuda_give_event(device, flight->read);
+    lb_cuda_give_event(device, flight->fetched);
+    free(flight);
+}
+
+/* Finishes the flights that were fetched together first; false when they are not there yet, or none are fetched. */
+static bool finish_group(lb_cuda *device, bool wait)
+{
+    const lb_cuda_flight *last = device->first;
+    if (!last || !last->fetching) return false;
+    while (!last->fetched) last = last->next;
+    const bool done = wait ? LB_CUDA_CALL(device, EventSynchronize, last->fetched) : is_done(device, last->fetched);
+    if (!done) return false;
+    for (const uint64_t serial = last->serial; device->first && device->first->serial <= serial;) finish_first(device);
+    return true;
+}
+
+void lb_cuda_drain(lb_cuda *device, uint64_t serial, bool wait)
+{
+    while (!lb_cuda_is_lost(device) && finish_group(device, false)) {
+    }
+    if (lb_cuda_is_lost(device)) return;
+    const uint64_t up_to = wait ? serial : last_read(device);
+    if (lb_cuda_is_lost(device) || !fetch(device, up_to)) return;
+    while (wait && device->first && device->first->serial <= serial && !lb_cuda_is_lost(device))
+        if (!finish_group(device, true)) return;
+}
+
+/* ---- bytes that no ring holds -------------------------------------------------------------------------------------- */
+
+bool lb_cuda_copy_in_turns(lb_cuda *device, void *to, CUdeviceptr from, uint64_t bytes, CUstream stream)
+{
+    lb_cuda_ring *ring = &device->rings[LB_CUDA_PINNED];
+    lb_cuda_drain(device, device->serial, true);
+    for (uint64_t done = 0; done < bytes && !lb_cuda_is_lost(device);) {
+        const uint64_t n = bytes - done < ring->space.size ? bytes - done : ring->space.size;
+        if (!LB_CUDA_CALL(device, MemcpyDtoHAsync, ring->host, from + done, n, stream) ||
+            !LB_CUDA_CALL(device, StreamSynchronize, stream))
+            return false;
+        memcpy((char *)to + done, ring->host, n);
+        done += n;
+    }
+    return !lb_cuda_is_lost(device);
+}

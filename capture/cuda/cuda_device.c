@@ -1,0 +1,241 @@
+/* See cuda_device.h: opening and closing, and the functions of the seam. */
+#include "cuda_inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- entering ------------------------------------------------------------------------------------------------------ */
+
+bool lb_cuda_ok(lb_cuda *device, const char *call, CUresult result)
+{
+    if (result == CUDA_SUCCESS) return true;
+    lb_cuda_failed(device->cuda, call, result, &device->lost);
+    return false;
+}
+
+bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit)
+{
+    CUcontext current = NULL;
+    *visit = (lb_cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    if (lb_cuda_is_lost(device) || !LB_CUDA_CALL(device, CtxGetCurrent, &current)) return false;
+    if (current != device->context) visit->pushed = LB_CUDA_CALL(device, CtxPushCurrent, device->context);
+    visit->relaxed = !lb_cuda_is_lost(device) && LB_CUDA_CALL(device, ThreadExchangeStreamCaptureMode, &visit->mode);
+    if (visit->relaxed) return true;
+    lb_cuda_leave(device, visit);
+    return false;
+}
+
+void lb_cuda_leave(lb_cuda *device, const lb_cuda_visit *visit)
+{
+    CUcontext ours;
+    CUstreamCaptureMode mode = visit->mode;
+    if (visit->relaxed) device->cuda->ThreadExchangeStreamCaptureMode(&mode);
+    if (visit->pushed) device->cuda->CtxPopCurrent(&ours);
+}
+
+/* What is under way stays where the device may still write to it; only its works learn that nothing comes. */
+void lb_cuda_lose(lb_cuda *device)
+{
+    while (device->first) {
+        lb_cuda_flight *flight = device->first;
+        for (size_t i = 0; i < flight->n; i++) flight->jobs[i].work->state = LB_WORK_LOST;
+        device->first = flight->next;
+        free(flight);
+    }
+    device->last = &device->first;
+}
+
+void lb_cuda_skip(lb_cuda *device, lb_device_work *work)
+{
+    work->state = lb_cuda_is_lost(device) ? LB_WORK_LOST : LB_WORK_SKIPPED;
+    work->slot = 0;
+    if (work->state == LB_WORK_SKIPPED) device->skipped++;
+}
+
+/* ---- the seam ------------------------------------------------------------------------------------------------------ */
+
+/* NONE, ACTIVE or INVALIDATED. The legacy stream cannot be used while another is captured: nothing can be queued then either. */
+static CUstreamCaptureStatus capture_status(lb_cuda *device, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = device->cuda->StreamIsCapturing(stream, &status);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    lb_cuda_ok(device, "cuStreamIsCapturing", result);
+    return status;
+}
+
+static void submit_entered(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait)
+{
+    const CUstreamCaptureStatus status = capture_status(device, stream);
+    if (lb_cuda_is_lost(device) || !lb_cuda_allocate(device)) return;
+    if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        lb_cuda_capture(device, works, n, stream);
+    else if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
+    else
+        lb_cuda_fly(device, works, n, stream, may_wait);
+}
+
+static void submit(lb_device *base, lb_device_work *const *works, size_t n, void *stream, bool may_wait)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_visit visit;
+    for (size_t i = 0; i < n; i++) works[i]->state = LB_WORK_NEW;
+    if (lb_cuda_enter(device, &visit)) {
+        submit_entered(device, works, n, stream, may_wait);
+        lb_cuda_leave(device, &visit);
+    }
+    if (!lb_cuda_is_lost(device)) return;
+    lb_cuda_lose(device);
+    for (size_t i = 0; i < n; i++)
+        if (works[i]->state == LB_WORK_NEW) works[i]->state = LB_WORK_LOST;
+}
+
+static void order_before(lb_device *base, void *stream)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_visit visit;
+    if (!device->first || !lb_cuda_enter(device, &visit)) return;
+    if (capture_status(device, stream) == CU_STREAM_CAPTURE_STATUS_NONE && !lb_cuda_is_lost(device))
+        lb_cuda_wait_for_reads(device, stream, device->first, device->serial);
+    lb_cuda_leave(device, &visit);
+    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
+}
+
+static bool is_capturing(lb_device *base, void *stream)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_visit visit;
+    if (!lb_cuda_enter(device, &visit)) return false;
+    const bool capturing = capture_status(device, stream) != CU_STREAM_CAPTURE_STATUS_NONE;
+    lb_cuda_leave(device, &visit);
+    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
+    return capturing;
+}
+
+static void collect(lb_device *base, const lb_device_work *work, bool wait)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_visit visit;
+    if (!device->first || (work && work->state != LB_WORK_UNDER_WAY) || !lb_cuda_enter(device, &visit)) return;
+    lb_cuda_drain(device, work ? work->slot : device->serial, wait);
+    lb_cuda_leave(device, &visit);
+    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
+}
+
+static void account(const lb_device *base, uint64_t *memory_bytes, uint64_t *skipped)
+{
+    const lb_cuda *device = (const lb_cuda *)base;
+    *memory_bytes = device->ready ? device->arena_bytes : 0;
+    *skipped = device->skipped;
+}
+
+static const char *why_lost(const lb_device *base)
+{
+    return ((const lb_cuda *)base)->lost.message;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------------------- */
+
+static void free_host(lb_cuda *device)
+{
+    while (device->first) {
+        lb_cuda_flight *flight = device->first;
+        device->first = flight->next;
+        free(flight);
+    }
+    while (device->captured) {
+        lb_cuda_captured *captured = device->captured;
+        device->captured = captured->next;
+        free(captured);
+    }
+    for (int i = 0; i < LB_CUDA_RINGS; i++) lb_space_release(&device->rings[i].space);
+    free(device->events);
+    free(device);
+}
+
+static void abandon(lb_device *base)
+{
+    free_host((lb_cuda *)base);
+}
+
+/* A graph of the program may be launched after this: its nodes go on writing to memory of ours, so that this stays. */
+static void give_back(lb_cuda *device)
+{
+    const lb_cuda_driver *const cuda = device->cuda;
+    while (device->n_events) cuda->EventDestroy(device->events[--device->n_events]);
+    if (device->captured) return;
+    lb_cuda_free_memory(device);
+    cuda->StreamDestroy(device->own);
+    cuda->ModuleUnload(device->kernels.module);
+}
+
+/* What a lost device holds is left alone: its handles may mean nothing any more. */
+static void close_device(lb_device *base)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_visit visit;
+    collect(base, NULL, true);
+    if (lb_cuda_enter(device, &visit)) {
+        give_back(device);
+        lb_cuda_leave(device, &visit);
+    }
+    free_host(device);
+}
+
+static const lb_device_ops cuda_ops = {
+    .name = "cuda",
+    .asynchronous = true,
+    .submit = submit,
+    .order_before = order_before,
+    .is_capturing = is_capturing,
+    .collect = collect,
+    .account = account,
+    .why_lost = why_lost,
+    .close = close_device,
+    .abandon = abandon,
+};
+
+static lb_status open_entered(lb_cuda *device)
+{
+    if (LB_CUDA_CALL(device, CtxGetDevice, &device->device) &&
+        lb_cuda_kernels_load(&device->kernels, device->cuda, &device->options.code, device->device, &device->lost) ==
+            LB_OK)
+        LB_CUDA_CALL(device, StreamCreate, &device->own, CU_STREAM_NON_BLOCKING);
+    return device->lost.status;
+}
+
+lb_status lb_cuda_open(lb_device **to, const lb_cuda_options *options, lb_err *err)
+{
+    lb_err why = LB_ERR_INIT;
+    CUcontext context = NULL;
+    lb_cuda_visit visit;
+    *to = NULL;
+    const lb_cuda_driver *cuda = lb_cuda_driver_get(&why);
+    if (!cuda) return why.status ? lb_fail(err, why.status, "%s", why.message) : LB_OK;
+    if (cuda->CtxGetCurrent(&context) != CUDA_SUCCESS || !context) return LB_OK;
+    if (options->device_bytes < 64 << 10 || options->pinned_bytes < 4 << 10 || options->replays == 0)
+        return lb_fail(err, LB_ERR_INVALID,
+                       "a device is measured with at least 64 KiB of its memory, 4 KiB of pinned memory, "
+                       "and 1 run of a graph kept");
+    lb_cuda *device = calloc(1, sizeof *device);
+    if (!device) return lb_fail(err, LB_ERR_NOMEM, "no memory for the back end of a device");
+    device->base.ops = &cuda_ops;
+    device->cuda = cuda;
+    device->options = *options;
+    device->context = context;
+    device->last = &device->first;
+    device->last_captured = &device->captured;
+    lb_status status = LB_ERR_IO;
+    if (lb_cuda_enter(device, &visit)) {
+        status = open_entered(device);
+        lb_cuda_leave(device, &visit);
+    }
+    if (status == LB_OK) {
+        *to = &device->base;
+        return LB_OK;
+    }
+    lb_fail(err, device->lost.status, "%s", device->lost.message);
+    free_host(device);
+    return status;
+}

@@ -1,0 +1,53 @@
+/* The CUDA back end of the seam (see device.h): values are measured by kernels where they lie.
+ *
+ *     stream of the program   ──op──▶ measure ─▶ (copy aside) ──op──▶ …          the device orders; the host never waits
+ *     stream of the back end                         └──▶ results, leaves, bytes ──▶ pinned memory ──▶ works   (collect)
+ *
+ * Measuring runs on the program's own stream, right behind what made the value: nobody can overwrite the value, and no
+ * allocator give its memory anew, before it was read. Bytes are copied aside on the device first, so that the way to the host
+ * runs beside the program.
+ *
+ * While a stream is being captured into a graph, measuring becomes part of the graph: such a work is LB_WORK_SKIPPED, for
+ * nothing was computed yet, and its `slot` is the name under which lb_cuda_replays gives what every run of the graph computes. */
+#ifndef LB_CUDA_DEVICE_H
+#define LB_CUDA_DEVICE_H
+
+#include "device.h"
+
+/* The measuring kernels: a fat binary, and what NVRTC is given where that is NULL or has no code for the device. */
+typedef struct lb_cuda_code {
+    const void *image;
+    const char *source, *header; /* measure_kernel.cu, measure_kernel.h */
+} lb_cuda_code;
+
+typedef struct lb_cuda_options {
+    uint64_t device_bytes; /* at most so much memory of the device, taken before the first value is measured */
+    uint64_t pinned_bytes; /* host memory that bytes come through; half of device_bytes may come besides, for results */
+    unsigned replays;      /* runs of a graph that are kept until lb_cuda_replays asks */
+    lb_cuda_code code;     /* stays while a device is open */
+} lb_cuda_options;
+#define LB_CUDA_OPTIONS_INIT                                                                                           \
+    {                                                                                                                  \
+        256u << 20, 64u << 20, 16,                                                                                     \
+        {                                                                                                              \
+            NULL, NULL, NULL                                                                                           \
+        }                                                                                                              \
+    }
+
+/* For the device of the context that is current in this thread. NULL and no error where the process has no driver, or this thread
+ * no context. */
+lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
+
+/* What is fetched from now on waits for what is queued on `stream` by now: for graphs, whose runs the back end does not see. */
+void lb_cuda_order_after(lb_device *device, void *stream);
+
+typedef struct lb_cuda_replay {
+    uint64_t value;  /* lb_device_work.slot, never 0 */
+    uint64_t number; /* run of its graph, from 0 */
+    lb_measured out; /* without leaves */
+} lb_cuda_replay;
+/* Gives what graphs have computed since the last call, and waits for it as lb_cuda_order_after said. Runs that were overwritten before
+ * are missing among the numbers, and counted as skipped. */
+void lb_cuda_replays(lb_device *device, void (*take)(void *context, const lb_cuda_replay *replay), void *context);
+
+#endif

@@ -1,0 +1,248 @@
+/* Flights of the CUDA back end (see cuda_inside.h): what works need is planned, taken from the rings, and queued. */
+#include "cuda_inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the plan of a flight ------------------------------------------------------------------------------------------ */
+
+typedef struct plan {
+    lb_cuda_piece pieces[LB_CUDA_RINGS]; /* only their sizes */
+    lb_cuda_job jobs[LB_CUDA_BATCH];
+    size_t n_jobs, n_items; /* the items are the device's */
+} plan;
+
+/* Where so many bytes more begin in the piece. */
+static uint64_t grow(lb_cuda_piece *piece, uint64_t bytes)
+{
+    const uint64_t at = piece->bytes;
+    piece->bytes += (bytes + 7) / 8 * 8;
+    return at;
+}
+
+/* Where the job's leaves will lie, what it measures, and its bytes, all from the beginning of the flight's pieces. */
+static void add_job(lb_cuda *device, plan *p, lb_device_work *work, bool copied)
+{
+    lb_cuda_job *job = &p->jobs[p->n_jobs++];
+    *job = (lb_cuda_job){.work = work, .result = -1, .copied = copied};
+    if (work->measured) {
+        const uint64_t scratch = lb_kernel_scratch_bytes(&device->items[p->n_items]);
+        const bool small = scratch <= LB_CUDA_CELL;
+        job->scratch_ring = small ? LB_CUDA_CELLS : LB_CUDA_SCRATCH;
+        job->result = (int64_t)p->n_items++;
+        job->scratch_at = grow(&p->pieces[job->scratch_ring], small ? LB_CUDA_CELL : scratch);
+        grow(&p->pieces[LB_CUDA_RESULTS], sizeof(lb_kernel_result));
+        grow(&p->pieces[LB_CUDA_REQUESTS], sizeof(lb_kernel_item));
+    }
+    if (copied) job->bytes_at = grow(&p->pieces[LB_CUDA_PINNED], work->item.dense_bytes);
+}
+
+static bool could_hold(const lb_cuda *device, const plan *p)
+{
+    for (int i = 0; i < LB_CUDA_RINGS; i++)
+        if (!lb_space_could_hold(&device->rings[i].space, p->pieces[i].bytes)) return false;
+    /* A launch of many units has its items on the device. */
+    return lb_space_could_hold(&device->rings[LB_CUDA_ITEMS].space, p->n_items * sizeof(lb_kernel_item));
+}
+
+typedef enum outcome { TAKEN, FULL, TOO_LARGE, UNSUPPORTED } outcome;
+
+/* FULL: it goes into a flight of its own. */
+static outcome plan_work(lb_cuda *device, plan *p, lb_device_work *work, bool copied)
+{
+    if (p->n_jobs == LB_CUDA_BATCH) return FULL;
+    if (work->measured && lb_kernel_item_of(&device->items[p->n_items], &work->item, NULL) != LB_OK) return UNSUPPORTED;
+    const plan before = *p;
+    add_job(device, p, work, copied);
+    if (could_hold(device, p)) return TAKEN;
+    *p = before;
+    return p->n_jobs ? FULL : TOO_LARGE;
+}
+
+/* ---- queueing ------------------------------------------------------------------------------------------------------ */
+
+CUresult lb_cuda_launch(lb_cuda *device, lb_kernel_launch *launch, CUstream stream)
+{
+    void *parameters[] = {launch};
+    return device->cuda->LaunchKernel(device->kernels.measure, lb_kernel_blocks(launch->n_units), 1, 1,
+                                      LB_KERNEL_THREADS, 1, 1, 0, stream, parameters, NULL);
+}
+
+static CUdeviceptr on_device(const lb_cuda *device, const lb_cuda_flight *flight, lb_cuda_ring_name ring)
+{
+    return device->rings[ring].device + flight->pieces[ring].at;
+}
+
+static char *on_host(const lb_cuda *device, const lb_cuda_flight *flight, lb_cuda_ring_name ring)
+{
+    return device->rings[ring].host + flight->pieces[ring].at;
+}
+
+/* Cells have a count of 0 by themselves; larger scratch was used for something else before. */
+static bool place_items(lb_cuda *device, lb_cuda_flight *flight)
+{
+    for (size_t i = 0; i < flight->n; i++) {
+        const lb_cuda_job *job = &flight->jobs[i];
+        if (job->result < 0) continue;
+        lb_kernel_item *item = &device->items[job->result];
+        item->scratch = on_device(device, flight, job->scratch_ring) + job->scratch_at;
+        item->slot = flight->first_slot + (uint64_t)job->result;
+        if (job->scratch_ring == LB_CUDA_SCRATCH &&
+            !LB_CUDA_CALL(device, MemsetD8Async, item->scratch, 0, sizeof(uint64_t), flight->stream))
+            return false;
+    }
+    return true;
+}
+
+static bool measure(lb_cuda *device, lb_cuda_flight *flight, size_t n_items, uint32_t units)
+{
+    const size_t bytes = n_items * sizeof(lb_kernel_item);
+    char *const request = on_host(device, flight, LB_CUDA_REQUESTS);
+    if (!place_items(device, flight)) return false;
+    memcpy(request, device->items, bytes);
+    lb_kernel_launch launch = {
+        .items = (uint64_t)(uintptr_t)request, /* pinned memory has one address for host and device */
+        .results = device->rings[LB_CUDA_RESULTS].device,
+        .n_results = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result),
+        .n_items = (uint32_t)n_items,
+        .n_units = units,
+    };
+    if (flight->pieces[LB_CUDA_ITEMS].taken) {
+        launch.items = on_device(device, flight, LB_CUDA_ITEMS);
+        if (!LB_CUDA_CALL(device, MemcpyHtoDAsync, launch.items, request, bytes, flight->stream)) return false;
+    }
+    return lb_cuda_ok(device, "cuLaunchKernel", lb_cuda_launch(device, &launch, flight->stream));
+}
+
+/* Bytes are copied aside on the program's stream, or straight to the host where there is no room for that. */
+static bool read_bytes(lb_cuda *device, const lb_cuda_flight *flight)
+{
+    const bool aside = flight->pieces[LB_CUDA_STAGING].taken;
+    for (size_t i = 0; i < flight->n; i++) {
+        const lb_cuda_job *job = &flight->jobs[i];
+        const CUdeviceptr from = (CUdeviceptr)(uintptr_t)job->work->item.dense;
+        const uint64_t bytes = job->work->item.dense_bytes;
+        if (!job->copied || bytes == 0) continue;
+        const bool good =
+            aside ? LB_CUDA_CALL(device, MemcpyDtoDAsync, on_device(device, flight, LB_CUDA_STAGING) + job->bytes_at,
+                                 from, bytes, flight->stream)
+                  : LB_CUDA_CALL(device, MemcpyDtoHAsync, on_host(device, flight, LB_CUDA_PINNED) + job->bytes_at, from,
+                                 bytes, flight->stream);
+        if (!good) return false;
+    }
+    return true;
+}
+
+static bool send_bytes(lb_cuda *device, const lb_cuda_flight *flight)
+{
+    if (!flight->pieces[LB_CUDA_STAGING].taken) return true;
+    return LB_CUDA_CALL(device, StreamWaitEvent, device->own, flight->read, 0) &&
+           LB_CUDA_CALL(device, MemcpyDtoHAsync, on_host(device, flight, LB_CUDA_PINNED),
+                        on_device(device, flight, LB_CUDA_STAGING), flight->pieces[LB_CUDA_PINNED].bytes, device->own);
+}
+
+static void append(lb_cuda *device, lb_cuda_flight *flight)
+{
+    flight->serial = ++device->serial;
+    *device->last = flight;
+    device->last = &flight->next;
+    for (size_t i = 0; i < flight->n; i++) {
+        flight->jobs[i].work->state = LB_WORK_UNDER_WAY;
+        flight->jobs[i].work->slot = flight->serial;
+    }
+}
+
+/* The slots of a flight follow those of its piece, in another lap each time: the kernel says in a result whose it is. */
+static uint64_t first_slot(lb_cuda *device, const lb_cuda_flight *flight)
+{
+    const uint64_t n = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result);
+    return ++device->slots * n + flight->pieces[LB_CUDA_RESULTS].at / sizeof(lb_kernel_result);
+}
+
+static lb_cuda_flight *new_flight(const plan *p, CUstream stream)
+{
+    lb_cuda_flight *flight = malloc(sizeof *flight + p->n_jobs * sizeof flight->jobs[0]);
+    if (!flight) return NULL;
+    *flight = (lb_cuda_flight){.stream = stream, .n = p->n_jobs};
+    memcpy(flight->pieces, p->pieces, sizeof flight->pieces);
+    memcpy(flight->jobs, p->jobs, p->n_jobs * sizeof p->jobs[0]);
+    return flight;
+}
+
+/* Rings have room, or get it: at once from what is done, by waiting where that is allowed. */
+static bool take_room(lb_cuda *device, lb_cuda_piece *pieces, bool may_wait)
+{
+    if (lb_cuda_take(device, pieces)) return true;
+    lb_cuda_drain(device, device->serial, may_wait);
+    return !lb_cuda_is_lost(device) && lb_cuda_take(device, pieces);
+}
+
+static void take_staging(lb_cuda *device, lb_cuda_flight *flight)
+{
+    lb_cuda_piece *piece = &flight->pieces[LB_CUDA_STAGING];
+    piece->bytes = flight->pieces[LB_CUDA_PINNED].bytes;
+    piece->taken = piece->bytes > 0 &&
+                   lb_space_take(&device->rings[LB_CUDA_STAGING].space, piece->bytes, &piece->at, &piece->name);
+}
+
+static void skip_jobs(lb_cuda *device, const plan *p)
+{
+    for (size_t i = 0; i < p->n_jobs; i++) lb_cuda_skip(device, p->jobs[i].work);
+}
+
+/* Whatever fails here has ended measuring on the device: the flight is in the list, its works learn it with the others. */
+static void start(lb_cuda *device, plan *p, CUstream stream, bool may_wait)
+{
+    const uint32_t units = p->n_items ? lb_kernel_batch(device->items, p->n_items) : 0;
+    if (units > LB_CUDA_READ_IN_PLACE) p->pieces[LB_CUDA_ITEMS].bytes = p->n_items * sizeof(lb_kernel_item);
+    if ((p->n_items && units == 0) || !take_room(device, p->pieces, may_wait)) {
+        skip_jobs(device, p);
+        return;
+    }
+    lb_cuda_flight *flight = new_flight(p, stream);
+    if (!flight) {
+        lb_cuda_give(device, p->pieces);
+        skip_jobs(device, p);
+        return;
+    }
+    take_staging(device, flight);
+    flight->first_slot = first_slot(device, flight);
+    append(device, flight);
+    flight->read = lb_cuda_take_event(device);
+    if (!flight->read || (p->n_items && !measure(device, flight, p->n_items, units)) || !read_bytes(device, flight))
+        return;
+    if (LB_CUDA_CALL(device, EventRecord, flight->read, stream)) send_bytes(device, flight);
+}
+
+/* Bytes that no ring holds: the host waits for them, where it may. */
+static void copy_large(lb_cuda *device, plan *p, lb_device_work *work, CUstream stream, bool may_wait)
+{
+    if (!may_wait || (work->measured && plan_work(device, p, work, false) != TAKEN)) {
+        lb_cuda_skip(device, work);
+        return;
+    }
+    if (!lb_cuda_copy_in_turns(device, work->bytes, (CUdeviceptr)(uintptr_t)work->item.dense, work->item.dense_bytes,
+                               stream))
+        return;
+    if (!work->measured) work->state = LB_WORK_DONE;
+}
+
+void lb_cuda_fly(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait)
+{
+    plan p = {.n_jobs = 0};
+    for (size_t i = 0; i < n && !lb_cuda_is_lost(device);) {
+        lb_device_work *work = works[i];
+        const outcome planned = plan_work(device, &p, work, work->bytes != NULL);
+        if (planned == FULL) {
+            start(device, &p, stream, may_wait);
+            p = (plan){.n_jobs = 0};
+            continue;
+        }
+        i++;
+        if (planned == TOO_LARGE && work->bytes)
+            copy_large(device, &p, work, stream, may_wait);
+        else if (planned != TAKEN)
+            lb_cuda_skip(device, work);
+    }
+    if (p.n_jobs && !lb_cuda_is_lost(device)) start(device, &p, stream, may_wait);
+}

@@ -1,0 +1,257 @@
+/* Measuring inside a graph (see cuda_device.h): a launch is a node, and each run writes to another set of results.
+ *
+ *     REPLAYS   │ set 0: launch A, launch B, … │ set 1: A, B, … │ … │ set `replays` - 1 │
+ *     TURNS     A, B, …: what the kernel adds to its slots; the node behind it moves it on by one set
+ *
+ * What a graph uses is never given back: nobody says when a graph is gone. First the turns are fetched, then the results of
+ * the runs that have ended, then the turns again: a run whose set was not begun to be overwritten by then is whole. */
+#include "cuda_inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct places {
+    lb_cuda_piece pieces[LB_CUDA_RINGS];
+    uint64_t scratch_at[LB_CUDA_BATCH];
+    uint64_t items_at; /* in the scratch */
+} places;
+
+static uint64_t set_bytes(const lb_cuda *device)
+{
+    return device->rings[LB_CUDA_REPLAYS].space.size;
+}
+
+static uint64_t set_slots(const lb_cuda *device)
+{
+    return set_bytes(device) / sizeof(lb_kernel_result);
+}
+
+static bool take_places(lb_cuda *device, places *p, size_t n)
+{
+    uint64_t scratch = 0;
+    for (size_t i = 0; i < n; i++) {
+        p->scratch_at[i] = scratch;
+        scratch += lb_kernel_scratch_bytes(&device->items[i]);
+    }
+    p->items_at = scratch;
+    p->pieces[LB_CUDA_GRAPH_SCRATCH].bytes = scratch + n * sizeof(lb_kernel_item);
+    p->pieces[LB_CUDA_GRAPH_REQUESTS].bytes = n * sizeof(lb_kernel_item);
+    p->pieces[LB_CUDA_REPLAYS].bytes = n * sizeof(lb_kernel_result);
+    p->pieces[LB_CUDA_TURNS].bytes = sizeof(uint64_t);
+    return lb_cuda_take(device, p->pieces);
+}
+
+static CUdeviceptr place(const lb_cuda *device, const places *p, lb_cuda_ring_name ring)
+{
+    return device->rings[ring].device + p->pieces[ring].at;
+}
+
+static CUresult add_turn(lb_cuda *device, CUdeviceptr turn, uint64_t by, CUstream stream)
+{
+    void *parameters[] = {&turn, &by};
+    return device->cuda->LaunchKernel(device->kernels.turn, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static CUresult add_nodes(lb_cuda *device, const places *p, size_t n, uint32_t units, CUstream stream)
+{
+    char *const request = device->rings[LB_CUDA_GRAPH_REQUESTS].host + p->pieces[LB_CUDA_GRAPH_REQUESTS].at;
+    const CUdeviceptr turn = place(device, p, LB_CUDA_TURNS);
+    for (size_t i = 0; i < n; i++) {
+        device->items[i].scratch = place(device, p, LB_CUDA_GRAPH_SCRATCH) + p->scratch_at[i];
+        device->items[i].slot = p->pieces[LB_CUDA_REPLAYS].at / sizeof(lb_kernel_result) + i;
+    }
+    memcpy(request, device->items, n * sizeof(lb_kernel_item));
+    lb_kernel_launch launch = {.items = (uint64_t)(uintptr_t)request,
+                               .results = device->rings[LB_CUDA_REPLAYS].device,
+                               .n_results = device->options.replays * set_slots(device),
+                               .turn = turn,
+                               .n_items = (uint32_t)n,
+                               .n_units = units};
+    if (units > LB_CUDA_READ_IN_PLACE) {
+        launch.items = place(device, p, LB_CUDA_GRAPH_SCRATCH) + p->items_at;
+        const CUresult result =
+            device->cuda->MemcpyHtoDAsync(launch.items, request, n * sizeof(lb_kernel_item), stream);
+        if (result) return result;
+    }
+    const CUresult result = lb_cuda_launch(device, &launch, stream);
+    return result ? result : add_turn(device, turn, set_slots(device), stream);
+}
+
+static void note(lb_cuda *device, lb_cuda_captured *captured, const places *p, lb_device_work *const *works, size_t n)
+{
+    const lb_cuda_piece *turn = &p->pieces[LB_CUDA_TURNS], *results = &p->pieces[LB_CUDA_REPLAYS];
+    *captured = (lb_cuda_captured){
+        .turn_at = turn->at, .results_at = results->at, .first_value = device->captured_values + 1, .n = (uint32_t)n};
+    for (size_t i = 0; i < n; i++) {
+        works[i]->state = LB_WORK_SKIPPED;
+        works[i]->slot = ++device->captured_values;
+    }
+    *device->last_captured = captured;
+    device->last_captured = &captured->next;
+    device->turns_bytes = turn->at + turn->bytes;
+}
+
+/* The program's capture broke, by whatever it did: that says nothing about the device. */
+static bool is_about_capture(CUresult result)
+{
+    return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_CAPTURED_EVENT;
+}
+
+/* `works` are measured by device->items. */
+static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream)
+{
+    places p;
+    memset(&p, 0, sizeof p);
+    const uint32_t units = lb_kernel_batch(device->items, n);
+    lb_cuda_captured *captured = units ? malloc(sizeof *captured) : NULL;
+    if (!captured || !take_places(device, &p, n)) {
+        for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
+        free(captured);
+        return;
+    }
+    const CUresult result = add_nodes(device, &p, n, units, stream);
+    if (result == CUDA_SUCCESS) {
+        note(device, captured, &p, works, n);
+        return;
+    }
+    free(captured);
+    if (is_about_capture(result))
+        for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
+    else
+        lb_cuda_ok(device, "cuLaunchKernel", result);
+}
+
+void lb_cuda_capture(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream)
+{
+    lb_device_work *batch[LB_CUDA_BATCH];
+    size_t in_batch = 0;
+    for (size_t i = 0; i < n && !lb_cuda_is_lost(device); i++) {
+        const bool can = works[i]->measured && !works[i]->bytes &&
+                         lb_kernel_item_of(&device->items[in_batch], &works[i]->item, NULL) == LB_OK;
+        if (can)
+            batch[in_batch++] = works[i];
+        else
+            lb_cuda_skip(device, works[i]);
+        if (in_batch < LB_CUDA_BATCH) continue;
+        capture_batch(device, batch, in_batch, stream);
+        in_batch = 0;
+    }
+    if (in_batch && !lb_cuda_is_lost(device)) capture_batch(device, batch, in_batch, stream);
+}
+
+/* ---- what runs of graphs have left ---------------------------------------------------------------------------------- */
+
+static bool fetch_turns(lb_cuda *device, void *to)
+{
+    return LB_CUDA_CALL(device, MemcpyDtoHAsync, to, device->rings[LB_CUDA_TURNS].device, device->turns_bytes,
+                        device->own);
+}
+
+/* Runs that have ended, by one of the two copies of the turns. */
+static uint64_t runs_of(const lb_cuda *device, const lb_cuda_captured *c, const void *turns)
+{
+    uint64_t turn;
+    memcpy(&turn, (const char *)turns + c->turn_at, sizeof turn);
+    return turn / set_slots(device);
+}
+
+/* Whether a run that has ended, is not given yet, and is not being overwritten by the next one, left its results in the set. */
+static bool wants_set(const lb_cuda *device, const lb_cuda_captured *c, uint64_t set)
+{
+    const uint64_t ended = runs_of(device, c, device->turns_before), kept = device->options.replays;
+    const uint64_t oldest = ended >= kept && ended - kept + 1 > c->seen ? ended - kept + 1 : c->seen;
+    for (uint64_t run = oldest; run < ended; run++)
+        if (run % kept == set) return true;
+    return false;
+}
+
+static bool fetch_piece(lb_cuda *device, uint64_t set, uint64_t from, uint64_t to)
+{
+    const lb_cuda_ring *sets = &device->rings[LB_CUDA_REPLAYS];
+    const uint64_t at = set * set_bytes(device) + from;
+    return from == to ||
+           LB_CUDA_CALL(device, MemcpyDtoHAsync, sets->host + at, sets->device + at, to - from, device->own);
+}
+
+/* Launches lie in a set as they follow each other in the list. */
+static bool fetch_set(lb_cuda *device, uint64_t set)
+{
+    uint64_t from = 0, to = 0;
+    for (const lb_cuda_captured *c = device->captured; c; c = c->next) {
+        if (!wants_set(device, c, set)) {
+            if (!fetch_piece(device, set, from, to)) return false;
+            from = to = 0;
+            continue;
+        }
+        if (from == to) from = c->results_at;
+        to = c->results_at + c->n * sizeof(lb_kernel_result);
+    }
+    return fetch_piece(device, set, from, to);
+}
+
+static bool fetch(lb_cuda *device)
+{
+    if (!fetch_turns(device, device->turns_before) || !LB_CUDA_CALL(device, StreamSynchronize, device->own))
+        return false;
+    for (uint64_t set = 0; set < device->options.replays; set++)
+        if (!fetch_set(device, set)) return false;
+    return fetch_turns(device, device->rings[LB_CUDA_TURNS].host) &&
+           LB_CUDA_CALL(device, StreamSynchronize, device->own);
+}
+
+typedef struct taker {
+    void (*take)(void *context, const lb_cuda_replay *replay);
+    void *context;
+} taker;
+
+static void give_run(lb_cuda *device, const lb_cuda_captured *c, uint64_t run, const taker *to)
+{
+    const char *const set = device->rings[LB_CUDA_REPLAYS].host + run % device->options.replays * set_bytes(device);
+    const lb_kernel_result *results = (const lb_kernel_result *)(const void *)(set + c->results_at);
+    const uint64_t slot = c->results_at / sizeof(lb_kernel_result) + run * set_slots(device);
+    for (uint32_t i = 0; i < c->n; i++) {
+        if (results[i].whole != 1 + slot + i) {
+            device->skipped++;
+            continue;
+        }
+        const lb_cuda_replay replay = {c->first_value + i, run, lb_kernel_measured(&results[i])};
+        to->take(to->context, &replay);
+    }
+}
+
+static void give_runs(lb_cuda *device, lb_cuda_captured *c, const taker *to)
+{
+    const uint64_t ended = runs_of(device, c, device->turns_before);
+    const uint64_t begun = runs_of(device, c, device->rings[LB_CUDA_TURNS].host) + 1; /* the next may be under way */
+    for (; c->seen < ended; c->seen++) {
+        if (c->seen + device->options.replays >= begun)
+            give_run(device, c, c->seen, to);
+        else
+            device->skipped += c->n;
+    }
+}
+
+void lb_cuda_replays(lb_device *base, void (*take)(void *context, const lb_cuda_replay *replay), void *context)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    const taker to = {take, context};
+    lb_cuda_visit visit;
+    if (!device->captured || !lb_cuda_enter(device, &visit)) return;
+    const bool there = fetch(device);
+    lb_cuda_leave(device, &visit);
+    for (lb_cuda_captured *c = there ? device->captured : NULL; c; c = c->next) give_runs(device, c, &to);
+    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
+}
+
+void lb_cuda_order_after(lb_device *base, void *stream)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_visit visit;
+    if (!device->ready || base->ops->is_capturing(base, stream) || !lb_cuda_enter(device, &visit)) return;
+    CUevent event = lb_cuda_take_event(device);
+    if (event && LB_CUDA_CALL(device, EventRecord, event, stream) &&
+        LB_CUDA_CALL(device, StreamWaitEvent, device->own, event, 0))
+        lb_cuda_give_event(device, event); /* a wait keeps what it waits for */
+    lb_cuda_leave(device, &visit);
+    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
+}

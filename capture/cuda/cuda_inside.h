@@ -1,0 +1,151 @@
+/* What the files of the CUDA back end share; see cuda_device.h.
+ *
+ * A flight is one launch and what it was for: works whose parts lie in one piece of each ring. Flights are finished in the
+ * order in which they began; a ring's mirror is pinned memory with the same offsets. */
+#ifndef LB_CUDA_INSIDE_H
+#define LB_CUDA_INSIDE_H
+
+#include "cuda_device.h"
+#include "cuda_kernel.h"
+#include "kernel_item.h"
+#include "space.h"
+
+#define LB_CUDA_BATCH 64 /* works of a flight */
+#define LB_CUDA_CELL 256 /* scratch of a small value, whose count is 0 whenever nobody uses it */
+#define LB_CUDA_READ_IN_PLACE                                                                                          \
+    64 /* units of a launch that read their item through the bus; more have it on the device */
+
+typedef enum lb_cuda_ring_name {
+    /* Device memory that begins as zeros: */
+    LB_CUDA_CELLS,         /* mirrored */
+    LB_CUDA_TURNS,         /* mirrored; of graphs: a count of runs for each launch */
+    LB_CUDA_REPLAYS,       /* mirrored; results of graphs: sets one behind the other, of which the ring is one */
+    LB_CUDA_GRAPH_SCRATCH, /* … and their scratch and items */
+    LB_CUDA_RESULTS,       /* mirrored */
+    /* Device memory: */
+    LB_CUDA_SCRATCH, /* mirrored; of larger values */
+    LB_CUDA_ITEMS,
+    LB_CUDA_STAGING, /* bytes copied aside */
+    /* Pinned memory: */
+    LB_CUDA_REQUESTS, /* items */
+    LB_CUDA_GRAPH_REQUESTS,
+    LB_CUDA_PINNED, /* bytes on their way */
+    LB_CUDA_RINGS
+} lb_cuda_ring_name;
+#define LB_CUDA_ZEROED 5    /* rings */
+#define LB_CUDA_OF_DEVICE 8 /* … */
+
+typedef struct lb_cuda_ring {
+    lb_space space;
+    CUdeviceptr device;
+    char *host;
+} lb_cuda_ring;
+
+typedef struct lb_cuda_piece {
+    uint64_t bytes, at, name;
+    bool taken;
+} lb_cuda_piece;
+
+typedef struct lb_cuda_job {
+    lb_device_work *work;
+    int64_t result;                 /* index in the flight's results; -1: bytes alone */
+    lb_cuda_ring_name scratch_ring; /* where its leaves lie */
+    uint64_t scratch_at, bytes_at;  /* in the ring; in the flight's bytes */
+    bool copied;                    /* its bytes come with the flight */
+} lb_cuda_job;
+
+typedef struct lb_cuda_flight {
+    struct lb_cuda_flight *next;
+    uint64_t serial; /* = slot of its works */
+    CUstream stream;
+    CUevent read;    /* everything on `stream` that reads the program's memory */
+    CUevent fetched; /* set in the last flight that was fetched together */
+    bool fetching;
+    lb_cuda_piece pieces[LB_CUDA_RINGS];
+    uint64_t first_slot;
+    size_t n;
+    lb_cuda_job jobs[];
+} lb_cuda_flight;
+
+/* A launch that is a node of a graph. */
+typedef struct lb_cuda_captured {
+    struct lb_cuda_captured *next;
+    uint64_t turn_at, results_at; /* in TURNS, in each set of REPLAYS */
+    uint64_t seen;                /* runs that were given away, or lost */
+    uint64_t first_value;
+    uint32_t n;
+} lb_cuda_captured;
+
+typedef struct lb_cuda {
+    lb_device base;
+    const lb_cuda_driver *cuda;
+    lb_cuda_options options;
+    CUcontext context;
+    CUdevice device;
+    lb_cuda_kernels kernels;
+    CUstream own; /* what is fetched */
+    CUdeviceptr arena;
+    char *pinned;
+    uint64_t arena_bytes;
+    bool ready; /* memory is there */
+    lb_cuda_ring rings[LB_CUDA_RINGS];
+    lb_cuda_flight *first, **last;
+    uint64_t serial, slots, skipped;
+    CUevent *events; /* unused ones */
+    size_t n_events, events_room;
+    lb_cuda_captured *captured, **last_captured;
+    uint64_t captured_values, turns_bytes;
+    void *turns_before; /* mirror of TURNS as it was before the results were fetched */
+    lb_err lost;
+    lb_kernel_item items[LB_CUDA_BATCH]; /* of the flight that is made */
+} lb_cuda;
+
+/* ---- entering ------------------------------------------------------------------------------------------------------ */
+
+/* Our context is current, and a capture of the program does not mind what is called, until `leave`. */
+typedef struct lb_cuda_visit {
+    bool pushed, relaxed;
+    CUstreamCaptureMode mode;
+} lb_cuda_visit;
+bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit); /* false: the device is lost; nothing is to be left */
+void lb_cuda_leave(lb_cuda *device, const lb_cuda_visit *visit);
+
+/* True for success. Any other result ends measuring on the device, with the call as the reason. */
+bool lb_cuda_ok(lb_cuda *device, const char *call, CUresult result);
+void lb_cuda_lose(lb_cuda *device);
+static inline bool lb_cuda_is_lost(const lb_cuda *device)
+{
+    return device->lost.status != LB_OK;
+}
+#define LB_CUDA_CALL(device, NAME, ...) lb_cuda_ok(device, "cu" #NAME, (device)->cuda->NAME(__VA_ARGS__))
+
+/* ---- memory -------------------------------------------------------------------------------------------------------- */
+
+bool lb_cuda_allocate(lb_cuda *device);
+void lb_cuda_free_memory(lb_cuda *device);
+CUevent lb_cuda_take_event(lb_cuda *device); /* NULL: the device is lost */
+void lb_cuda_give_event(lb_cuda *device, CUevent event);
+/* Takes a piece of `bytes` bytes from each ring where that is not 0; false, and nothing is taken, when one has no room. */
+bool lb_cuda_take(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS]);
+void lb_cuda_give(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS]);
+
+/* ---- flights ------------------------------------------------------------------------------------------------------- */
+
+/* Reads of `n` works are queued on `stream`; each has a state afterwards. */
+void lb_cuda_fly(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream, bool may_wait);
+/* `stream` waits for the reads of all flights from `from` on, up to `serial`. */
+bool lb_cuda_wait_for_reads(lb_cuda *device, CUstream stream, const lb_cuda_flight *from, uint64_t serial);
+/* Finishes what is done; with `wait` everything up to `serial`. */
+void lb_cuda_drain(lb_cuda *device, uint64_t serial, bool wait);
+void lb_cuda_skip(lb_cuda *device, lb_device_work *work);
+
+/* `bytes` bytes at `from` through the whole of the pinned ring, which nothing else uses; the host waits. */
+bool lb_cuda_copy_in_turns(lb_cuda *device, void *to, CUdeviceptr from, uint64_t bytes, CUstream stream);
+
+/* Measuring becomes nodes of the graph that `stream` is captured into. */
+void lb_cuda_capture(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream);
+
+/* Launches the measuring kernel. */
+CUresult lb_cuda_launch(lb_cuda *device, lb_kernel_launch *launch, CUstream stream);
+
+#endif

@@ -1,0 +1,139 @@
+/* Memory of the CUDA back end: one allocation of the device and one of pinned memory, cut into rings; and its events.
+ *
+ *     device   CELLS TURNS REPLAYS GRAPH_SCRATCH RESULTS │ SCRATCH ITEMS STAGING       left of the bar it begins as zeros
+ *     pinned   mirrors of what is fetched, REQUESTS GRAPH_REQUESTS PINNED, turns_before */
+#include "cuda_inside.h"
+
+#include <stdlib.h>
+
+/* Shares of the device's memory, one in so many. A result is 128 bytes, a small value's scratch 256, a larger one's about a
+ * thousandth of the value; half is for bytes copied aside. */
+static uint64_t ring_bytes(const lb_cuda *device, lb_cuda_ring_name name)
+{
+    static const unsigned share[LB_CUDA_RINGS] = {
+        [LB_CUDA_CELLS] = 16,    [LB_CUDA_TURNS] = 256,        [LB_CUDA_REPLAYS] = 16, [LB_CUDA_GRAPH_SCRATCH] = 8,
+        [LB_CUDA_RESULTS] = 32,  [LB_CUDA_SCRATCH] = 8,        [LB_CUDA_ITEMS] = 64,   [LB_CUDA_STAGING] = 2,
+        [LB_CUDA_REQUESTS] = 16, [LB_CUDA_GRAPH_REQUESTS] = 16};
+    const uint64_t all = name == LB_CUDA_PINNED ? device->options.pinned_bytes : device->options.device_bytes;
+    return all / (name == LB_CUDA_PINNED ? 1 : share[name]) / LB_SPACE_ALIGN * LB_SPACE_ALIGN;
+}
+
+static bool is_on_device(int name)
+{
+    return name < LB_CUDA_OF_DEVICE;
+}
+
+static bool is_on_host(int name)
+{
+    return name != LB_CUDA_GRAPH_SCRATCH && name != LB_CUDA_ITEMS && name != LB_CUDA_STAGING;
+}
+
+/* ---- allocation ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t sum_of(const lb_cuda *device, bool (*counts)(int))
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < LB_CUDA_RINGS; i++)
+        if (counts(i)) sum += ring_bytes(device, (lb_cuda_ring_name)i);
+    return sum;
+}
+
+static void cut(lb_cuda *device)
+{
+    uint64_t on_device = 0, on_host = 0;
+    for (int i = 0; i < LB_CUDA_RINGS; i++) {
+        const uint64_t bytes = ring_bytes(device, (lb_cuda_ring_name)i);
+        lb_cuda_ring *ring = &device->rings[i];
+        lb_space_init(&ring->space, i == LB_CUDA_REPLAYS ? bytes / device->options.replays : bytes);
+        if (is_on_device(i)) {
+            ring->device = device->arena + on_device;
+            on_device += bytes;
+        }
+        if (is_on_host(i)) {
+            ring->host = device->pinned + on_host;
+            on_host += bytes;
+        }
+    }
+    device->turns_before = device->pinned + on_host;
+}
+
+static bool begin_as_zeros(lb_cuda *device)
+{
+    const CUdeviceptr end = device->rings[LB_CUDA_ZEROED].device;
+    return LB_CUDA_CALL(device, MemsetD8Async, device->arena, 0, end - device->arena, device->own) &&
+           LB_CUDA_CALL(device, StreamSynchronize, device->own); /* nothing else is in this stream yet */
+}
+
+bool lb_cuda_allocate(lb_cuda *device)
+{
+    if (device->ready) return true;
+    const uint64_t on_host = sum_of(device, is_on_host) + ring_bytes(device, LB_CUDA_TURNS);
+    void *pinned = NULL;
+    device->arena_bytes = sum_of(device, is_on_device);
+    if (!LB_CUDA_CALL(device, MemAlloc, &device->arena, device->arena_bytes)) return false;
+    if (LB_CUDA_CALL(device, MemHostAlloc, &pinned, on_host, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)) {
+        device->pinned = pinned;
+        device->ready = true;
+        cut(device);
+        if (begin_as_zeros(device)) return true;
+    }
+    lb_cuda_free_memory(device); /* which nobody reads or writes yet */
+    return false;
+}
+
+/* Freeing waits for the device, so that nothing is on its way into memory that is gone. */
+void lb_cuda_free_memory(lb_cuda *device)
+{
+    if (device->arena) device->cuda->MemFree(device->arena);
+    if (device->pinned) device->cuda->MemFreeHost(device->pinned);
+    device->arena = 0;
+    device->pinned = NULL;
+    device->ready = false;
+}
+
+/* ---- pieces of the rings ------------------------------------------------------------------------------------------- */
+
+bool lb_cuda_take(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS])
+{
+    for (int i = 0; i < LB_CUDA_RINGS; i++) {
+        lb_cuda_piece *p = &pieces[i];
+        p->taken = p->bytes > 0 && lb_space_take(&device->rings[i].space, p->bytes, &p->at, &p->name);
+        if (p->taken || p->bytes == 0) continue;
+        lb_cuda_give(device, pieces);
+        return false;
+    }
+    return true;
+}
+
+void lb_cuda_give(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS])
+{
+    for (int i = 0; i < LB_CUDA_RINGS; i++) {
+        if (pieces[i].taken) lb_space_give(&device->rings[i].space, pieces[i].name);
+        pieces[i].taken = false;
+    }
+}
+
+/* ---- events -------------------------------------------------------------------------------------------------------- */
+
+CUevent lb_cuda_take_event(lb_cuda *device)
+{
+    CUevent event = NULL;
+    if (device->n_events) return device->events[--device->n_events];
+    return LB_CUDA_CALL(device, EventCreate, &event, CU_EVENT_DISABLE_TIMING) ? event : NULL;
+}
+
+void lb_cuda_give_event(lb_cuda *device, CUevent event)
+{
+    if (!event) return;
+    if (device->n_events == device->events_room) {
+        const size_t room = device->events_room ? 2 * device->events_room : 64;
+        CUevent *more = realloc(device->events, room * sizeof *more);
+        if (!more) {
+            device->cuda->EventDestroy(event);
+            return;
+        }
+        device->events = more;
+        device->events_room = room;
+    }
+    device->events[device->n_events++] = event;
+}
