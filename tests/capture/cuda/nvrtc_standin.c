@@ -1,0 +1,74 @@
+/* libnvrtc.so without a compiler, for tests: it gives back what it was given, and refuses a source that says so. The functions are those
+ * of the public nvrtc.h that capture/cuda/cuda_compile.c calls. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define API __attribute__((visibility("default")))
+#define NO_SUCCESS 6 /* NVRTC_ERROR_COMPILATION */
+
+typedef struct program {
+    char code[400], log[100];
+} program;
+
+API int nvrtcCreateProgram(program **p, const char *source, const char *name, int n_headers, const char *const *headers,
+                           const char *const *header_names);
+API int nvrtcDestroyProgram(program **p);
+API int nvrtcCompileProgram(program *p, int n_options, const char *const *options);
+API int nvrtcGetCUBINSize(program *p, size_t *size);
+API int nvrtcGetCUBIN(program *p, char *code);
+API int nvrtcGetProgramLogSize(program *p, size_t *size);
+API int nvrtcGetProgramLog(program *p, char *log);
+
+int nvrtcCreateProgram(program **p, const char *source, const char *name, int n_headers, const char *const *headers,
+                       const char *const *header_names)
+{
+    *p = calloc(1, sizeof **p);
+    if (!*p || n_headers != 1) return NO_SUCCESS;
+    snprintf((*p)->code, sizeof (*p)->code, "%s: %s, %s: %s", name, source, header_names[0], headers[0]);
+    return 0;
+}
+
+int nvrtcDestroyProgram(program **p)
+{
+    free(*p);
+    *p = NULL;
+    return 0;
+}
+
+int nvrtcCompileProgram(program *p, int n_options, const char *const *options)
+{
+    if (strstr(p->code, "#error")) {
+        snprintf(p->log, sizeof p->log, "measure_kernel.cu(1): #error is there");
+        return NO_SUCCESS;
+    }
+    for (int i = 0; i < n_options; i++) {
+        const size_t used = strlen(p->code);
+        snprintf(p->code + used, sizeof p->code - used, " %s", options[i]);
+    }
+    return 0;
+}
+
+int nvrtcGetCUBINSize(program *p, size_t *size)
+{
+    *size = strlen(p->code) + 1;
+    return 0;
+}
+
+int nvrtcGetCUBIN(program *p, char *code)
+{
+    strcpy(code, p->code);
+    return 0;
+}
+
+int nvrtcGetProgramLogSize(program *p, size_t *size)
+{
+    *size = strlen(p->log) + 1;
+    return 0;
+}
+
+int nvrtcGetProgramLog(program *p, char *log)
+{
+    strcpy(log, p->log);
+    return 0;
+}

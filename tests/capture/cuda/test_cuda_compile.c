@@ -1,0 +1,62 @@
+/* Where the library has no machine code for a device, NVRTC makes it from the kernels' source. This program is linked with a stand-in of
+ * NVRTC, which stands for one that PyTorch has loaded. */
+#include "host_program.h"
+#include "cuda_kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const lb_cuda_code text = {.source = "the source", .header = "the header"};
+
+static void source_is_compiled_for_the_device(void **state)
+{
+    (void)state;
+    void *machine_code;
+    lb_err err = LB_ERR_INIT;
+    assert_int_equal(lb_cuda_compile(&text, 90, &machine_code, &err), LB_OK);
+    assert_string_equal(machine_code, "measure_kernel.cu: the source, measure_kernel.h: the header --gpu-architecture=sm_90 "
+                                      "--std=c++17 --fmad=false");
+    free(machine_code);
+}
+
+static void source_that_does_not_compile_says_why(void **state)
+{
+    (void)state;
+    const lb_cuda_code bad = {.source = "#error", .header = ""};
+    void *machine_code;
+    lb_err err = LB_ERR_INIT;
+    assert_int_equal(lb_cuda_compile(&bad, 90, &machine_code, &err), LB_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "measure_kernel.cu(1): #error is there"));
+}
+
+/* Without an image, and with one that has no code for this device. */
+static void device_is_read_by_what_was_compiled(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        host_begin(1, 1, 0);
+        lb_cuda_options options = {.device_bytes = 1 << 20, .pinned_bytes = 1 << 20, .replays = 1, .code = text};
+        if (i) options.code.image = "of another device";
+        if (i) standin_fail("cuModuleLoadData", 0, CUDA_ERROR_NO_BINARY_FOR_GPU);
+        lb_device *reader;
+        lb_err err = LB_ERR_INIT;
+        assert_int_equal(lb_cuda_open(&reader, &options, &err), LB_OK);
+        assert_int_equal(standin_calls("cuModuleLoadData"), 1 + i);
+        value *v = value_dense(host_memory(4000, 1), LB_F32, 1000, true);
+        submit_values(reader, &v, 1, NULL, true);
+        reader->ops->collect(reader, NULL, true);
+        value_assert_same(v);
+        value_free(v);
+        host_end(reader);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(source_is_compiled_for_the_device),
+        cmocka_unit_test(source_that_does_not_compile_says_why),
+        cmocka_unit_test(device_is_read_by_what_was_compiled),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
