@@ -254,6 +254,11 @@ lb_status lb_order_pieces(const lb_order *order, uint32_t n, int64_t count, size
     case LB_ORDER_ROTATED: status = cut_equal(&c, count, count / n > 0 ? count / n : 1, roots); break;
     case LB_ORDER_MPI_RING: status = cut_mpi(&c, count, roots); break;
     case LB_ORDER_RING:
+        if (order->home) {
+            const uint32_t last = (order->home - 1) % n;
+            status = add_piece(&c, 0, count, last, roots[last]);
+            break;
+        }
         for (int64_t k = 0; k < order->channels && status == LB_OK; k++)
             status =
                 cut_channel(&c, order, count * k / order->channels, count * (k + 1) / order->channels, size, roots);

@@ -9,7 +9,8 @@
  * every fold rounds to it, except under a wide accumulator, which rounds once.
  *
  *   gloo            ring of torch's gloo: chunk c starts at rank c-1 and walks down: ((x[c-1] + x[c-2]) + …) + x[c]
- *   ring[:C[:N]]    NCCL: chunk c of N elements starts at c+1 and walks up, ends at c; C channels split the elements
+ *   ring[:C[:N]]    NCCL: chunk c of N elements starts at c+1 and walks up, ends at c; C channels split the elements. What one rank
+ *                   alone receives (reduce, its block of a reduce-scatter) ends there, whatever the chunks
  *   mpi_ring        Open MPI: block b starts at b and walks up
  *   tree[:G]        NCCL's double binary tree over nodes of G ranks: first half of the elements tree 0, second half tree 1
  *   rank            rank order, rounded at every add (TensorRT-LLM, FlashInfer)
@@ -18,7 +19,7 @@
  *   doubling        recursive doubling: a balanced tree, surplus ranks folded first (into the odd one)
  *   rabenseifner    the same tree, surplus ranks folded into the even one
  *
- * Sources: gloo/allreduce.cc, gloo/types.h; NCCL src/device/all_reduce.h, src/graph/trees.cc; Open MPI
+ * Sources: gloo/allreduce.cc, gloo/types.h; NCCL src/device/{all_reduce,reduce,reduce_scatter}.h, src/graph/trees.cc; Open MPI
  * coll_base_allreduce.c; vLLM csrc/custom_all_reduce.cuh.
  */
 #ifndef LB_REPLAY_COLLECTIVE_SUM_H
@@ -56,8 +57,9 @@ typedef struct lb_order {
     lb_order_kind kind;
     int64_t channels; /* ring: channels; tree: ranks per node */
     int64_t chunk;    /* ring: elements per chunk, 0: NCCL's default for its size */
+    uint32_t home;    /* ring: 1 + the rank that alone receives the result; 0: all do */
 } lb_order;
-#define LB_ORDER_INIT {LB_ORDER_GLOO, 1, 0}
+#define LB_ORDER_INIT {LB_ORDER_GLOO, 1, 0, 0}
 /* LB_ERR_INVALID names the accepted texts. */
 lb_status lb_order_parse(const char *text, lb_order *order, lb_err *err);
 

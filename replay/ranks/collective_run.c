@@ -31,6 +31,7 @@ static const struct exchange_name {
     bool coalesced;     /* inputs are reduced as one stream */
     int8_t dim;         /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
     bool shared_memory; /* each rank reads the others' inputs: in one stage, or in two where there is much */
+    bool nccl; /* NCCL's own call: a ring where nothing else is known, and a scalar at NCCL_SCALAR for a PreMulSum */
 } NAMES[] = {
     {"c10d::allreduce_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
     {"c10d::allreduce_coalesced_", EXCHANGE_ALL_REDUCE, 0, -1, -1, true},
@@ -83,7 +84,17 @@ static const struct exchange_name {
     {"trtllm::allreduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
     {"trtllm::allgather", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
     {"trtllm::reducescatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    /* capture/nccl/call_writer.h */
+    {"nccl::all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false, .nccl = true},
+    {"nccl::reduce", EXCHANGE_REDUCE, 0, 2, -1, false, .nccl = true},
+    {"nccl::broadcast", EXCHANGE_BROADCAST, 0, 2, -1, false, .nccl = true},
+    {"nccl::all_gather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .nccl = true},
+    {"nccl::reduce_scatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .nccl = true},
+    {"nccl::all_to_all", EXCHANGE_ALL_TO_ALL, 0, -1, -1, false, .nccl = true},
+    {"nccl::gather", EXCHANGE_GATHER, 0, 2, -1, false, .nccl = true},
+    {"nccl::scatter", EXCHANGE_SCATTER, 0, 2, -1, false, .nccl = true},
 };
+enum { NCCL_SCALAR = 5 };
 
 static const struct exchange_name *find_name(const char *op_name)
 {
@@ -140,6 +151,7 @@ typedef struct exchange {
     lb_dtype dtype; /* of the streams */
     size_t size;
     lb_reduction reduction;
+    bool premultiplied;
     lb_order order;
     uint32_t root;
     lb_inputs known;
@@ -289,6 +301,33 @@ static lb_status swap_contributions(exchange *x)
     return replace_by_mean(x);
 }
 
+/* ---- PreMulSum --------------------------------------------------------------------------------------------------- */
+
+/* NCCL's FuncPreMulSum (src/device/reduce_kernel.h): each rank multiplies what it brings, rounded to the payload's type, before the
+ * first addition. */
+static lb_status multiply_own(exchange *x, member *m)
+{
+    const lb_arg *args = lb_op_args(m->program, m->op);
+    const lb_arg *scalar = m->op->args > NCCL_SCALAR ? &args[NCCL_SCALAR] : NULL;
+    const bool integer = lb_dtype_is_integer(x->dtype);
+    if (!x->name->nccl || !scalar || scalar->tag != (integer ? LB_ARG_INT : LB_ARG_FLOAT))
+        return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the scalar of a PreMulSum was not recorded");
+    for (int64_t i = 0; i < length(m); i++) {
+        char *at = m->stream + (size_t)i * x->size;
+        if (integer) {
+            int64_t number;
+            lb_convert(LB_I64, &number, x->dtype, at, 1, NULL);
+            number = (int64_t)((uint64_t)number * (uint64_t)scalar->u.i);
+            lb_convert(x->dtype, at, LB_I64, &number, 1, NULL);
+        } else if (x->dtype == LB_F64) {
+            lb_from_f64(x->dtype, at, lb_to_f64(x->dtype, at) * scalar->u.f, NULL);
+        } else {
+            lb_from_f64(x->dtype, at, (float)lb_to_f64(x->dtype, at) * (float)scalar->u.f, NULL);
+        }
+    }
+    return LB_OK;
+}
+
 /* ---- moving ----------------------------------------------------------------------------------------------------- */
 
 /* A sum without some ranks stands for one with all of them: DDP sums what each rank has divided by the world. */
@@ -298,32 +337,26 @@ static void rescale(const exchange *x, char *out, int64_t n, double factor)
         lb_from_f64(x->dtype, out + (size_t)i * x->size, factor * lb_to_f64(x->dtype, out + (size_t)i * x->size), NULL);
 }
 
-/* Elements [from, from + n) of every member, reduced; members excluded by a swap are left out. */
-static lb_status reduce_range(exchange *x, int64_t from, int64_t n, char *out)
+/* Elements [from, from + n) of every member, reduced; members excluded by a swap are left out. `home`: 1 + who alone receives them; 0. */
+static lb_status reduce_range(exchange *x, int64_t from, int64_t n, uint32_t home, char *out)
 {
     const void **inputs = malloc((x->n + 1) * sizeof *inputs);
     if (!inputs) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    lb_order order = x->order;
     uint32_t k = 0;
-    for (uint32_t r = 0; r < x->n; r++)
+    for (uint32_t r = 0; r < x->n; r++) {
         if (!excluded(&x->members[r])) inputs[k++] = x->members[r].stream + (size_t)from * x->size;
+        if (home == r + 1) order.home = k; /* without the home, the ring ends at the one before it */
+    }
+    if (home && !order.home) order.home = k;
     lb_status status = LB_OK;
     if (k)
-        status = lb_collective_reduce(&x->order, x->reduction, &(lb_rank_terms){inputs, k, x->dtype, n}, out, x->err);
+        status = lb_collective_reduce(&order, x->reduction, &(lb_rank_terms){inputs, k, x->dtype, n}, out, x->err);
     else
         memset(out, 0, (size_t)n * x->size);
     free(inputs);
     if (status == LB_OK && k && k < x->n && x->reduction == LB_REDUCE_SUM) rescale(x, out, n, (double)x->n / k);
     return status;
-}
-
-/* The whole reduction: each input tensor by itself, or all as one stream. */
-static lb_status reduce_all(exchange *x, char *out)
-{
-    const member *m = &x->members[0];
-    if (x->name->coalesced) return reduce_range(x, 0, length(m), out);
-    for (uint32_t i = 0; i < m->inputs.n; i++)
-        LB_TRY(reduce_range(x, m->starts[i], m->starts[i + 1] - m->starts[i], out + (size_t)m->starts[i] * x->size));
-    return LB_OK;
 }
 
 /* Where chunk `c` of member `m` lies in its stream: given splits of rows, one tensor per rank, or equal parts. */
@@ -346,6 +379,33 @@ static void chunk_range(const exchange *x, const member *m, uint32_t input, uint
     for (uint32_t i = 0; i < c; i++) at += m->program->args[splits->u.first + i].u.i;
     *from = m->starts[input] + at * row;
     *n = m->program->args[splits->u.first + c].u.i * row;
+}
+
+/* Each rank's block by itself, as rings do it that end there. */
+static lb_status reduce_blocks(exchange *x, char *out)
+{
+    const member *m = &x->members[0];
+    int64_t from, n;
+    for (uint32_t i = 0; i < (x->name->coalesced ? 1 : m->inputs.n); i++)
+        for (uint32_t c = 0; c < x->n; c++) {
+            chunk_range(x, m, i, c, &from, &n);
+            LB_TRY(reduce_range(x, from, n, c + 1, out + (size_t)from * x->size));
+        }
+    return LB_OK;
+}
+
+/* The whole reduction: each input tensor by itself, or all as one stream. */
+static lb_status reduce_all(exchange *x, char *out)
+{
+    const member *m = &x->members[0];
+    const uint32_t home = x->name->kind == EXCHANGE_REDUCE ? x->root + 1 : 0;
+    if (x->name->kind == EXCHANGE_REDUCE_SCATTER && x->order.kind == LB_ORDER_RING && m->inputs.n)
+        return reduce_blocks(x, out);
+    if (x->name->coalesced) return reduce_range(x, 0, length(m), home, out);
+    for (uint32_t i = 0; i < m->inputs.n; i++)
+        LB_TRY(
+            reduce_range(x, m->starts[i], m->starts[i + 1] - m->starts[i], home, out + (size_t)m->starts[i] * x->size));
+    return LB_OK;
 }
 
 typedef struct receipt {
@@ -393,6 +453,10 @@ static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receip
         }
         return LB_OK;
     case EXCHANGE_SCATTER:
+        if (x->name->nccl && root->inputs.n == 1) { /* one buffer with a block for each */
+            chunk_range(x, root, 0, who, &from, &n);
+            return receive(x, out, root->stream, from, n, length(root));
+        }
         if (root->inputs.n != x->n) break;
         return receive(x, out, root->stream, root->starts[who], root->starts[who + 1] - root->starts[who],
                        length(root));
@@ -450,9 +514,12 @@ static void read_attributes(exchange *x)
     x->reduction = LB_REDUCE_SUM;
     x->order = (lb_order)LB_ORDER_INIT;
     if (x->name->shared_memory) x->order.kind = order_by_size(x);
+    if (x->name->nccl) x->order.kind = LB_ORDER_RING;
     if (prepared->collective != LB_NONE) {
         const lb_collective *row = &m->program->collectives[prepared->collective];
-        lb_reduction_parse(lb_program_text(m->program, row->reduce), &x->reduction);
+        const char *reduce = lb_program_text(m->program, row->reduce);
+        x->premultiplied = !strcmp(reduce, "premul_sum");
+        lb_reduction_parse(reduce, &x->reduction);
         if (row->algorithm != LB_NONE) lb_order_parse(lb_program_text(m->program, row->algorithm), &x->order, NULL);
     }
     for (uint32_t r = 0; r < x->n; r++)
@@ -475,6 +542,8 @@ static lb_status run_streams(exchange *x)
             status = lb_fail(x->err, LB_ERR_UNSUPPORTED, "the members of a reduction bring different sizes");
     }
     if (status == LB_OK && x->known.missing) return LB_OK;
+    for (uint32_t r = 0; r < x->n && status == LB_OK && reduces && x->premultiplied; r++)
+        status = multiply_own(x, &x->members[r]);
     if (status == LB_OK) status = swap_contributions(x);
     if (status == LB_OK && reduces) {
         reduced = malloc((size_t)(length(&x->members[0]) + 1) * x->size);
