@@ -63,6 +63,29 @@ static int root_arg(const char *base)
     return !strcmp(base, "reduce_") || !strcmp(base, "gather_") || !strcmp(base, "scatter_") ? 3 : -1;
 }
 
+static const lb_arg *arg_at(const lb_program *p, const lb_op *op, uint32_t at, uint8_t tag)
+{
+    const lb_arg *arg = at < op->args ? &lb_op_args(p, op)[at] : NULL;
+    return arg && arg->tag == tag ? arg : NULL;
+}
+
+/* NCCL's own call says what must be the same on all members, whether this one sends, receives or both (capture/nccl/call_writer.h). */
+static char *nccl_call_text(const lb_program *p, const lb_op *op, const lb_collective *row)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const lb_arg *root = arg_at(p, op, 2, LB_ARG_INT), *count = arg_at(p, op, 3, LB_ARG_INT),
+                 *dtype = arg_at(p, op, 4, LB_ARG_DTYPE);
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    fputs(lb_op_name(p, op) + strlen("nccl::"), out);
+    if (row && row->reduce != LB_NONE) fprintf(out, "(%s)", lb_program_text(p, row->reduce));
+    if (count && dtype) fprintf(out, " of %s[%" PRId64 "]", lb_dtype_name((lb_dtype)dtype->u.i), count->u.i);
+    if (root) fprintf(out, " from or to member %" PRId64, root->u.i);
+    fclose(out);
+    return text;
+}
+
 static char *call_text(const lb_program *p, const lb_op *op, const lb_collective *row)
 {
     char *text = NULL;
@@ -70,6 +93,7 @@ static char *call_text(const lb_program *p, const lb_op *op, const lb_collective
     const char *name = lb_op_name(p, op), *after = strstr(name, "::"), *base = after ? after + 2 : name;
     const int root = root_arg(base);
     inputs in = {.p = p};
+    if (!strncmp(name, "nccl::", 6)) return nccl_call_text(p, op, row);
     FILE *out = open_memstream(&text, &size);
     if (!out) return NULL;
     fputs(base, out);

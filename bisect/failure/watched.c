@@ -133,6 +133,8 @@ static void mark_op(marker *m, uint32_t i)
         mark_inputs(m, i, LB_WATCH_GRADIENT);
     }
     if (op->flags & LB_OP_COLLECTIVE && op->phase != LB_PHASE_FORWARD) mark_inputs(m, i, LB_WATCH_GRADIENT);
+    /* Of a program that is seen by its calls of NCCL alone, what these give is all that comes out. */
+    if (!strncmp(lb_op_name(p, op), "nccl::", 6) && lb_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_OUTPUT;
     if (is_sanitiser(m, i)) mark_inputs(m, i, LB_WATCH_GRADIENT);
     if (lb_is_unscaling(p, op)) m->w->scaler = true;
     /* Backward starts from ones like the loss, made outside of any autograd node. */
