@@ -29,7 +29,7 @@
 #define LEAST_FREE_BYTES 65536
 
 typedef struct lb_record_options {
-    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like;
+    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step;
     int force;
     uint64_t budget_bytes;
     unsigned long ring_steps;
@@ -38,7 +38,7 @@ typedef struct lb_record_options {
 static void release(lb_record_options *o)
 {
     char *texts[] = {o->out,    o->level,  o->steps, o->ranks,    o->keep, /* popt's copies */
-                     o->layers, o->budget, o->ring,  o->compiled, o->step_at, o->like};
+                     o->layers, o->budget, o->ring,  o->compiled, o->step_at, o->like, o->nccl, o->nccl_step};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -106,6 +106,11 @@ static int check_options(lb_record_options *o)
     if (o->like && o->ring) return lb_command_misused(NAME, "--like and --ring exclude each other");
     if (o->compiled && strcmp(o->compiled, "eager") != 0 && strcmp(o->compiled, "graph") != 0)
         return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph", o->compiled);
+    if (o->nccl && strcmp(o->nccl, "bytes") != 0 && strcmp(o->nccl, "calls") != 0 && strcmp(o->nccl, "off") != 0)
+        return lb_command_misused(NAME, "--nccl: `%s` is none of bytes, calls, off", o->nccl);
+    if (o->nccl_step && (o->nccl_step[0] == '0' || o->nccl_step[strspn(o->nccl_step, "0123456789")] ||
+                         strlen(o->nccl_step) > 9 || !*o->nccl_step))
+        return lb_command_misused(NAME, "--nccl-step: `%s` is no number of calls", o->nccl_step);
     int code = check_regex("--keep", o->keep);
     if (code == 0 && o->step_at && !o->step_at[strspn(o->step_at, " \t")])
         return lb_command_misused(NAME, "--step-at: the name of a module or a function is missing");
@@ -134,7 +139,9 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_RING_FILES", o->ring ? "1" : NULL);
     failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
     failed |= put("LASTBIT_LIKE", o->like);
+    failed |= put("LASTBIT_NCCL_KEEP", o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
+    if (!o->nccl || strcmp(o->nccl, "off") != 0) LB_TRY(lb_launch_preload(launch, err));
     return lb_launch_environment(launch, err);
 }
 
@@ -299,7 +306,8 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
         snprintf(why, size,
                  "was the program Python, and not started with -S, -I or -E? run `lastbit doctor`. The launcher "
                  "records PyTorch "
-                 "alone; a program in C, C++ or CUDA records itself, by lastbit/capture.h (samples/train_in_c.c)");
+                 "and calls of NCCL alone; a program in C, C++ or CUDA records itself, by lastbit/capture.h "
+                 "(samples/train_in_c.c)");
 }
 
 /* The path as a shell reads it. */
@@ -474,6 +482,16 @@ int lb_cmd_record(int argc, const char **argv)
          "Trainer.training_step), and "
          "nowhere else",
          "NAME"},
+        {"nccl", 0, POPT_ARG_STRING, &o.nccl, 0,
+         "of programs that call NCCL without PyTorch: bytes (default: what each call sends and receives), calls "
+         "(neither "
+         "bytes nor digests), "
+         "off (no library is preloaded; programs built with AddressSanitizer need this)",
+         "HOW"},
+        {"nccl-step", 0, POPT_ARG_STRING, &o.nccl_step, 0,
+         "such a program says by lb_nccl_step (lastbit/nccl.h) where a step begins, or a step is N collectives of the "
+         "first communicator (100)",
+         "N"},
         {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
         POPT_TABLEEND,
     };
@@ -486,9 +504,13 @@ int lb_cmd_record(int argc, const char **argv)
             "exit code is passed on (128 + N when signal N ended it); lastbit's own failures are 128, misuse is 129.\n"
             "With --json stdout is one JSON object, and what the program prints there goes to stderr.\n"
             "A capture holds data and weights: its folder is readable by you alone.\n"
-            "Programs without PyTorch (JAX, TensorFlow, C) run as they would, and nothing is recorded of them: in C, "
-            "C++ and\n"
-            "CUDA they record themselves by lastbit/capture.h, which takes arrays of any framework by DLPack.",
+            "Of programs without PyTorch (JAX, TensorRT-LLM, C++) that call NCCL, its calls are recorded; otherwise "
+            "they run "
+            "as they\n"
+            "would, and nothing is recorded of them: in C, C++ and CUDA they record themselves by lastbit/capture.h, "
+            "which "
+            "takes\n"
+            "arrays of any framework by DLPack.",
         .example = "  lastbit record -o run.lb --steps 3-5 -- torchrun --nproc-per-node 2 train.py --lr 3e-4\n"
                    "  lastbit bisect run.lb",
         .options = options,

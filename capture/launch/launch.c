@@ -24,6 +24,7 @@
 #endif
 
 #define LIBRARY "liblastbit_capture.so"
+#define NCCL_SHIM "liblastbit_nccl.so"
 
 /* ---- finding ------------------------------------------------------------------------------------------------------ */
 
@@ -51,20 +52,26 @@ static char *executable_folder(void)
     return path;
 }
 
+static char *find_beside(const char *beside, const char *name)
+{
+    /* A sanitized library cannot be loaded into an ordinary interpreter; the plain build stands beside ours. */
+    static const char *const places[] = {".", "../lib", "../lib64"};
+    static const char *const plain_places[] = {"../release"};
+    const char *const *place = SANITIZED ? plain_places : places;
+    const size_t n = SANITIZED ? 1 : sizeof places / sizeof *places;
+    char *path = NULL;
+    for (size_t i = 0; i < n && !path; i++) {
+        char *folder = join(beside, place[i]);
+        path = folder ? existing(folder, name) : NULL;
+        free(folder);
+    }
+    return path;
+}
+
 static char *find_library(const char *beside)
 {
     const char *named = getenv("LASTBIT_LIB");
-    if (named && *named) return realpath(named, NULL);
-    /* A sanitized library cannot be loaded into an ordinary interpreter; the plain build stands beside ours. */
-    static const char *const places[] = {LIBRARY, "../lib/" LIBRARY, "../lib64/" LIBRARY};
-    static const char *const plain_places[] = {"../release/" LIBRARY};
-    const char *const *place = SANITIZED ? plain_places : places;
-    size_t n = SANITIZED ? 1 : sizeof places / sizeof *places;
-    for (size_t i = 0; i < n; i++) {
-        char *path = existing(beside, place[i]);
-        if (path) return path;
-    }
-    return NULL;
+    return named && *named ? realpath(named, NULL) : find_beside(beside, LIBRARY);
 }
 
 lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err)
@@ -76,6 +83,7 @@ lb_status lb_launch_find(const char *python, lb_launch *launch, lb_err *err)
     launch->python = python ? realpath(python, NULL) : NULL;
     launch->shim = launch->python ? join(launch->python, "lastbit/launch") : NULL;
     launch->library = find_library(beside);
+    launch->nccl = find_beside(beside, NCCL_SHIM);
     if (!launch->shim || access(launch->shim, X_OK) != 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND,
                          "the Python package is not in %s; install lastbit again, or name the folder that holds it in "
@@ -93,6 +101,7 @@ void lb_launch_release(lb_launch *launch)
     free(launch->python);
     free(launch->shim);
     free(launch->library);
+    free(launch->nccl);
     memset(launch, 0, sizeof *launch);
 }
 
@@ -105,6 +114,20 @@ lb_status lb_launch_environment(const lb_launch *launch, lb_err *err)
         return lb_fail(err, LB_ERR_NOMEM, "no memory for PYTHONPATH");
     int failed = setenv("PYTHONPATH", path, 1) | setenv("LASTBIT_LIB", launch->library, 1);
     free(path);
+    return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
+}
+
+lb_status lb_launch_preload(const lb_launch *launch, lb_err *err)
+{
+    const char *before = getenv("LD_PRELOAD"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
+    char *preload = NULL;
+    if (!launch->nccl) return LB_OK;
+    const bool has = before && *before;
+    if (asprintf(&preload, "%s%s%s", launch->nccl, has ? ":" : "", has ? before : "") < 0)
+        return lb_fail(err, LB_ERR_NOMEM, "no memory for LD_PRELOAD");
+    int failed = setenv("LD_PRELOAD", preload, 1) | setenv("LASTBIT_NCCL_SHIM", launch->nccl, 1);
+    if (!plugin || !*plugin) failed |= setenv("NCCL_PROFILER_PLUGIN", launch->nccl, 1);
+    free(preload);
     return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
 }
 

@@ -15,6 +15,7 @@ typedef struct lb_launch {
     char *python;  /* the folder that holds the package `lastbit` */
     char *shim;    /* "<python>/lastbit/launch": its sitecustomize.py starts recording */
     char *library; /* liblastbit_capture.so */
+    char *nccl;    /* liblastbit_nccl.so beside it; NULL: it is not there */
 } lb_launch;
 
 /* `python`: where the command line says that our Python package lies. The library lies beside the running executable (an
@@ -26,6 +27,10 @@ void lb_launch_release(lb_launch *launch);
 /* Sets PYTHONPATH and LASTBIT_LIB of this process: the shim first, so that its sitecustomize is the one that is found;
  * the package last, where it hides nothing. */
 lb_status lb_launch_environment(const lb_launch *launch, lb_err *err);
+
+/* Has every program that the child starts loaded with the shim under its calls of NCCL, and NCCL itself with it as profiler plugin, unless
+ * another is named already. Nothing where there is no shim. */
+lb_status lb_launch_preload(const lb_launch *launch, lb_err *err);
 
 /* Runs argv and waits. *code is its exit code, 128 + signal when one killed it; 127 not found, 126 not executable (*code
  * is set and the status is LB_ERR_IO). The terminal's Ctrl-C reaches the child by itself; signals sent to us alone are

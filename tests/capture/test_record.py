@@ -107,7 +107,7 @@ def test_one_line_on_stderr(place):
 def test_program_that_is_no_python_is_told_so(place):
     done = record("--", "sh", "-c", "exit 7")
     assert done.returncode == 7 and "was the program Python" in done.stderr
-    assert "The launcher records PyTorch alone" in done.stderr and "lastbit/capture.h" in done.stderr
+    assert "The launcher records PyTorch and calls of NCCL alone" in done.stderr and "lastbit/capture.h" in done.stderr
     assert not (place / "run.lb").exists()
 
 

@@ -1,0 +1,343 @@
+/* Calls become ops: see call_writer.h. */
+#include "call_writer.h"
+
+#include "recorder_door.h"
+#include "shim_settings.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const kinds[LB_CALL_KINDS] = {[LB_CALL_ALL_REDUCE] = "nccl::all_reduce",
+                                                 [LB_CALL_REDUCE] = "nccl::reduce",
+                                                 [LB_CALL_BROADCAST] = "nccl::broadcast",
+                                                 [LB_CALL_ALL_GATHER] = "nccl::all_gather",
+                                                 [LB_CALL_REDUCE_SCATTER] = "nccl::reduce_scatter",
+                                                 [LB_CALL_ALL_TO_ALL] = "nccl::all_to_all",
+                                                 [LB_CALL_GATHER] = "nccl::gather",
+                                                 [LB_CALL_SCATTER] = "nccl::scatter",
+                                                 [LB_CALL_SEND] = "nccl::send",
+                                                 [LB_CALL_RECEIVE] = "nccl::recv"};
+static const lb_door *door;
+
+static lb_dtype dtype_of(lb_nccl_dtype dtype)
+{
+    switch (dtype) {
+#define CASE(number, name, ours)                                                                                       \
+    case number: return ours;
+        LB_NCCL_DTYPES(CASE)
+#undef CASE
+    default: return LB_NO_DTYPE;
+    }
+}
+
+static const char *reduction_of(const lb_nccl_call *call)
+{
+    static const char *const names[LB_NCCL_OPS] = {"sum", "product", "max", "min", "avg"};
+    if (call->given.op < 0) return NULL;
+    if (call->scalar_dtype >= 0) return "premul_sum";
+    return call->given.op < LB_NCCL_OPS ? names[call->given.op] : "unknown";
+}
+
+/* ---- archives and steps --------------------------------------------------------------------------------------------- */
+
+static void give_up(lb_nccl_place *place, const char *why)
+{
+    if (!place->dead)
+        fprintf(stderr, "lastbit: NCCL calls of rank %" PRId32 " are not recorded: %s\n", place->rank, why);
+    lb_books_lock();
+    place->dead = true;
+    lb_books_unlock();
+}
+
+static void describe(lb_nccl_place *place)
+{
+    char table[256];
+    const lb_shim_settings *settings = lb_shim_settings_now();
+    snprintf(table, sizeof table, "{\"calls\": \"nccl\", \"step_calls\": %" PRIu64 ", \"marked\": %s}",
+             settings->step_calls, place->marked ? "true" : "false");
+    door->lb_recorder_table(place->recorder, "nccl", table, NULL);
+}
+
+static void open_place(lb_nccl_place *place)
+{
+    char why[1000] = "";
+    lb_err err = LB_ERR_INIT;
+    const lb_shim_settings *settings = lb_shim_settings_now();
+    place->opened = true;
+    if (!door) door = lb_door_open(why, sizeof why);
+    if (!door) {
+        give_up(place, why);
+        return;
+    }
+    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
+    options.rank = place->rank;
+    options.world = place->world > place->rank ? place->world : place->rank + 1;
+    options.keep = settings->keep;
+    options.layers = settings->layers;
+    options.like = settings->like;
+    options.budget_bytes = settings->budget_bytes;
+    options.ring = (uint32_t)settings->ring;
+    options.ring_files = settings->ring_files;
+    if (settings->level) door->lb_level_parse(settings->level, &options.level);
+    if (!settings->bytes) options.level = LB_LEVEL_STATS;
+    if (door->lb_recorder_open(settings->out, &options, &place->recorder, &err) != LB_OK)
+        give_up(place, err.message);
+    else
+        describe(place);
+}
+
+static void end_step(lb_nccl_place *place)
+{
+    lb_err err = LB_ERR_INIT;
+    if (place->in_step && door->lb_recorder_step_end(place->recorder, true, &err) != LB_OK) give_up(place, err.message);
+    place->in_step = false;
+}
+
+/* A program may come back to a step that it has left: that one is closed, and what follows belongs to the step that is open. */
+static bool enter_step(lb_nccl_place *place, int64_t step)
+{
+    lb_err err = LB_ERR_INIT;
+    if (place->in_step && step <= place->open_step) return true;
+    end_step(place);
+    if (place->dead) return false;
+    place->in_step = door->lb_recorder_step_begin(place->recorder, step, NULL, &err) == LB_OK;
+    place->open_step = step;
+    if (!place->in_step) give_up(place, err.message);
+    return place->in_step;
+}
+
+/* ---- tensors -------------------------------------------------------------------------------------------------------- */
+
+/* What a call reads and writes. In place, one storage holds both: `shared` is a copy of it that lives as long as the op, with what
+ * was sent in it until the op began, and what was received from then on. */
+typedef struct buffers {
+    lb_seen send, recv;
+    bool sends, receives, in_place;
+    const void *sent, *received;
+    char *shared;
+} buffers;
+
+static bool is_inside(const void *part, size_t part_bytes, const void *whole, size_t whole_bytes)
+{
+    const uintptr_t at = (uintptr_t)part, from = (uintptr_t)whole;
+    return part_bytes && at >= from && at + part_bytes <= from + whole_bytes;
+}
+
+static lb_seen seen_of(const void *data, lb_dtype dtype, size_t bytes, size_t width, int64_t storage)
+{
+    lb_seen seen = door->lb_seen_of(data, dtype, 1, (int64_t[]){(int64_t)(bytes / width)});
+    seen.storage = storage;
+    seen.device = data ? 0 : 1;
+    return seen;
+}
+
+/* The smaller of the two as a window of the larger. */
+static void place_window(lb_seen *part, const lb_seen *whole, size_t offset, size_t width, char *base)
+{
+    part->storage = whole->storage;
+    part->storage_bytes = whole->storage_bytes;
+    part->layout.offset = (int64_t)(offset / width);
+    part->data = base ? base + offset : NULL;
+}
+
+static void share(buffers *b, const lb_nccl_call *call, size_t width)
+{
+    const lb_nccl_call_given *g = &call->given;
+    const bool outer_recv = call->recv_bytes >= call->send_bytes;
+    const size_t whole = outer_recv ? call->recv_bytes : call->send_bytes;
+    const char *base = outer_recv ? g->recv : g->send;
+    const size_t offset = (size_t)((outer_recv ? (const char *)g->send : (const char *)g->recv) - base);
+    b->in_place = true;
+    b->shared = b->sent && (b->received || call->failed) ? calloc(1, whole) : NULL;
+    b->send.device = b->recv.device = b->shared ? 0 : 1;
+    if (b->shared) memcpy(b->shared + (outer_recv ? offset : 0), b->sent, call->send_bytes);
+    (outer_recv ? &b->recv : &b->send)->data = b->shared;
+    place_window(outer_recv ? &b->send : &b->recv, outer_recv ? &b->recv : &b->send, offset, width, b->shared);
+}
+
+static buffers buffers_of(const lb_nccl_call *call)
+{
+    const lb_nccl_call_given *g = &call->given;
+    const size_t width = lb_nccl_call_dtype_bytes(g->dtype);
+    const lb_dtype dtype = dtype_of(g->dtype);
+    lb_nccl_place *place = call->comm->place;
+    buffers b = {.sends = g->send != NULL,
+                 .receives = g->recv != NULL,
+                 .sent = call->sent ? lb_stream_copy_bytes(call->sent) : NULL,
+                 .received = call->received ? lb_stream_copy_bytes(call->received) : NULL};
+    if (b.sends && !call->send_bytes) b.sent = "";
+    if (b.receives && !call->recv_bytes) b.received = "";
+    place->next_storage += 2;
+    b.send = seen_of(b.sent, dtype, call->send_bytes, width, place->next_storage);
+    b.recv = seen_of(b.received, dtype, call->recv_bytes, width, place->next_storage + 1);
+    const bool overlap = is_inside(g->send, call->send_bytes, g->recv, call->recv_bytes) ||
+                         is_inside(g->recv, call->recv_bytes, g->send, call->send_bytes);
+    if (b.sends && b.receives && overlap) share(&b, call, width);
+    return b;
+}
+
+/* ---- one op --------------------------------------------------------------------------------------------------------- */
+
+enum { ARG_SEND, ARG_RECV, ARG_ROOT, ARG_COUNT, ARG_DTYPE, ARG_SCALAR, ARG_ALGORITHM, ARG_STREAM, ARG_GROUP, ARGS };
+
+static int64_t stream_number(lb_nccl_place *place, void *stream)
+{
+    const uint32_t room = sizeof place->streams / sizeof place->streams[0];
+    for (uint32_t i = 0; i < place->n_streams; i++)
+        if (place->streams[i] == stream) return i;
+    if (place->n_streams == room) return -1;
+    place->streams[place->n_streams] = stream;
+    return place->n_streams++;
+}
+
+static float f32_of(uint32_t bits)
+{
+    float number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+/* f16 by its fields: 10 bits of fraction, an exponent biased by 15. */
+static double f16_of(uint16_t bits)
+{
+    const int exponent = bits >> 10 & 31;
+    double number = exponent ? 1024 + (bits & 1023) : bits & 1023;
+    for (int e = exponent ? exponent : 1; e < 25; e++) number /= 2;
+    for (int e = 25; e < exponent; e++) number *= 2;
+    return bits >> 15 ? -number : number;
+}
+
+static lb_operand scalar_of(const lb_nccl_call *call)
+{
+    const void *bytes = call->scalar_copy ? lb_stream_copy_bytes(call->scalar_copy) : call->scalar;
+    lb_operand operand = {.tag = LB_ARG_NONE};
+    union {
+        uint8_t u8;
+        int8_t i8;
+        uint16_t u16;
+        int32_t i32;
+        uint32_t u32;
+        int64_t i64;
+        double f64;
+    } x = {0};
+    if (call->scalar_dtype < 0 || !bytes) return operand;
+    memcpy(&x, bytes, lb_nccl_call_dtype_bytes(call->scalar_dtype));
+    operand.tag = LB_ARG_INT;
+    switch (dtype_of(call->scalar_dtype)) {
+    case LB_I8: operand.u.i = x.i8; break;
+    case LB_U8: operand.u.i = x.u8; break;
+    case LB_I32: operand.u.i = x.i32; break;
+    case LB_U32: operand.u.i = x.u32; break;
+    case LB_I64:
+    case LB_U64: operand.u.i = x.i64; break;
+    case LB_F64: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = x.f64}; break;
+    case LB_F32: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f32_of(x.u32)}; break;
+    case LB_BF16: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f32_of((uint32_t)x.u16 << 16)}; break;
+    case LB_F16: operand = (lb_operand){.tag = LB_ARG_FLOAT, .u.f = f16_of(x.u16)}; break;
+    default: operand.tag = LB_ARG_NONE; /* of fp8 the program has no scalar to give */
+    }
+    return operand;
+}
+
+static lb_operand integer(int64_t number)
+{
+    return (lb_operand){.tag = LB_ARG_INT, .u.i = number};
+}
+
+static void fill_args(lb_operand args[ARGS], const lb_nccl_call *call, const buffers *b)
+{
+    const lb_operand none = {.tag = LB_ARG_NONE};
+    args[ARG_SEND] = b->sends ? (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = &b->send} : none;
+    args[ARG_RECV] = none;
+    if (b->receives)
+        args[ARG_RECV] =
+            (lb_operand){.tag = LB_ARG_VALUE,
+                         .flags = (uint8_t)(LB_OPERAND_WRITTEN | (b->in_place ? 0 : LB_OPERAND_OVERWRITTEN)),
+                         .u.tensor = &b->recv};
+    /* In place, what lies around the part that is sent is not read. */
+    if (b->in_place && call->recv_bytes > call->send_bytes) args[ARG_RECV].flags |= LB_OPERAND_OVERWRITTEN;
+    args[ARG_ROOT] = call->given.root >= 0 ? integer(call->given.root) : none;
+    args[ARG_COUNT] = integer((int64_t)call->given.count);
+    args[ARG_DTYPE] = (lb_operand){.tag = LB_ARG_DTYPE, .u.i = dtype_of(call->given.dtype)};
+    args[ARG_SCALAR] = scalar_of(call);
+    args[ARG_ALGORITHM] = call->algorithm[0] ? (lb_operand){.tag = LB_ARG_STRING, .u.text = call->algorithm} : none;
+    args[ARG_STREAM] = integer(stream_number(call->comm->place, call->given.stream));
+    args[ARG_GROUP] = call->group ? integer((int64_t)call->group) : none;
+}
+
+static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *b, lb_err *err)
+{
+    lb_communicator *comm = call->comm;
+    const lb_operand result = {.tag = LB_ARG_VALUE, .u.tensor = &b->recv};
+    uint32_t op;
+    if (call->failed) {
+        door->lb_recorder_op_failed(comm->place->recorder, pending);
+        return LB_OK;
+    }
+    if (b->shared) memcpy((char *)(uintptr_t)b->recv.data, b->received, call->recv_bytes);
+    LB_TRY(door->lb_recorder_op_end(comm->place->recorder, pending, &result, b->receives, &op, err));
+    return door->lb_recorder_collective(comm->place->recorder, op, comm->name, reduction_of(call),
+                                        call->order[0] ? call->order : NULL, call->sequence, comm->members,
+                                        comm->members ? (uint32_t)comm->ranks : 0, err);
+}
+
+static void note(const lb_nccl_call *call)
+{
+    lb_nccl_place *place = call->comm->place;
+    const char *name = kinds[call->given.kind];
+    char text[200] = "";
+    if (call->captured)
+        snprintf(text, sizeof text, "%s was captured into a CUDA graph: its bytes at replay are not read", name);
+    else if (call->skipped && lb_shim_settings_now()->bytes)
+        snprintf(text, sizeof text, "the bytes of %s were skipped: 256 MB waited for a stream", name);
+    if (text[0]) door->lb_recorder_notice(place->recorder, "skipped", text, NULL);
+    if (call->comm->members || place->degraded) return;
+    place->degraded = true;
+    snprintf(text, sizeof text, "which ranks communicator \"%s\" consists of is not known", call->comm->name);
+    door->lb_recorder_notice(place->recorder, "degraded", text, NULL);
+}
+
+static lb_status write_op(const lb_nccl_call *call, lb_err *err)
+{
+    lb_recorder *recorder = call->comm->place->recorder;
+    lb_operand args[ARGS];
+    lb_pending *pending = NULL;
+    lb_call op = LB_CALL_INIT;
+    buffers b = buffers_of(call);
+    fill_args(args, call, &b);
+    op.name = kinds[call->given.kind];
+    op.flags = LB_OP_COLLECTIVE | (b.receives ? LB_OP_MUTABLE : 0);
+    op.phase = LB_PHASE_COMMUNICATION;
+    op.args = args;
+    op.n_args = ARGS;
+    lb_status status = door->lb_recorder_op_begin(recorder, &op, &pending, err);
+    if (status == LB_OK) status = end_op(call, pending, &b, err);
+    if (b.sends) door->lb_recorder_forget(recorder, b.send.storage);
+    if (b.receives) door->lb_recorder_forget(recorder, b.recv.storage);
+    free(b.shared);
+    if (status == LB_OK) note(call);
+    return status;
+}
+
+void lb_nccl_call_write(lb_nccl_call *call)
+{
+    lb_nccl_place *place = call->comm->place;
+    lb_err err = LB_ERR_INIT;
+    if (!place->opened) open_place(place);
+    if (place->dead || dtype_of(call->given.dtype) == LB_NO_DTYPE) return;
+    lb_communicator_resolve(call->comm);
+    if (!enter_step(place, call->step)) return;
+    if (write_op(call, &err) != LB_OK) give_up(place, err.message);
+}
+
+void lb_nccl_call_writer_close(void)
+{
+    for (lb_nccl_place *place = lb_nccl_places(); place && door; place = place->next) {
+        if (!place->recorder) continue;
+        if (!place->dead) end_step(place);
+        door->lb_recorder_close(place->recorder, NULL);
+        place->recorder = NULL;
+    }
+}

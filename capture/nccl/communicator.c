@@ -1,0 +1,359 @@
+/* Books on communicators: see communicator.h. */
+#define _GNU_SOURCE
+#include "communicator.h"
+
+#include "real_nccl.h"
+#include "shim_settings.h"
+#include "stream_copy.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MEMBERS_FILE "launch.nccl.at" /* a note to `lastbit record`, which removes it with the others */
+enum { BUCKETS = 256, ASK_TRIES = 40, ASK_PAUSE_NS = 25000000 };
+
+typedef struct lb_communicator_name {
+    struct lb_communicator_name *next;
+    char text[64];
+    unsigned times;
+} name_count;
+
+static lb_communicator *buckets[BUCKETS];
+static lb_nccl_place *places;
+static struct seen_id { /* who of us has joined under an id */
+    struct seen_id *next;
+    uint64_t id;
+} *seen_ids;
+static _Thread_local lb_nccl_place *here;
+
+uint64_t lb_communicator_hash(const void *bytes, size_t n)
+{
+    uint64_t hash = 0xcbf29ce484222325; /* FNV-1a */
+    for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3;
+    return hash;
+}
+
+uint64_t lb_communicator_serial(void)
+{
+    static _Atomic uint64_t serial;
+    const uint64_t parts[] = {(uint64_t)getpid(), ++serial};
+    return lb_communicator_hash(parts, sizeof parts);
+}
+
+static unsigned bucket_of(lb_nccl_comm handle)
+{
+    return (unsigned)(((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15ull >> 56);
+}
+
+/* ---- places --------------------------------------------------------------------------------------------------------- */
+
+lb_nccl_place *lb_nccl_places(void)
+{
+    return places;
+}
+
+lb_nccl_place *lb_nccl_place_here(void)
+{
+    if (here) return here;
+    return places && !places->next ? places : NULL;
+}
+
+void lb_nccl_place_enter(lb_nccl_place *place)
+{
+    here = place;
+}
+
+static lb_nccl_place *place_of_rank(int32_t rank)
+{
+    for (lb_nccl_place *p = places; p; p = p->next)
+        if (p->rank == rank) return p;
+    return NULL;
+}
+
+static lb_nccl_place *place_of_device(int device)
+{
+    for (lb_nccl_place *p = places; p; p = p->next)
+        if (device >= 0 && p->device == device) return p;
+    return NULL;
+}
+
+static lb_nccl_place *make_place(int32_t rank, int32_t world)
+{
+    lb_nccl_place *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    *p = (lb_nccl_place){.next = places,
+                         .rank = rank,
+                         .world = world,
+                         .device = lb_stream_device(),
+                         .wanted = lb_shim_ranges_have(lb_shim_settings_now()->ranks, rank)};
+    p->unnamed_end = &p->unnamed;
+    return places = p;
+}
+
+static bool was_seen(uint64_t id)
+{
+    for (const struct seen_id *s = seen_ids; s; s = s->next)
+        if (s->id == id) return true;
+    return false;
+}
+
+static void note_seen(uint64_t id)
+{
+    struct seen_id *s = malloc(sizeof *s);
+    if (!s) return;
+    *s = (struct seen_id){seen_ids, id};
+    seen_ids = s;
+}
+
+/* Of a communicator without a parent. The first makes a place of what the launcher or the communicator says; a process that joins
+ * one communicator twice is several ranks, which their numbers in one of the job's size, their devices or their threads tell
+ * apart. */
+static lb_nccl_place *place_for(const lb_joining *j)
+{
+    const lb_shim_settings *settings = lb_shim_settings_now();
+    const bool again = was_seen(j->id);
+    lb_nccl_place *place;
+    if (!places && settings->rank >= 0) return make_place(settings->rank, settings->world);
+    if (!places) return make_place(j->rank, j->ranks);
+    if (!places->next && !again) return places;
+    if ((place = place_of_device(lb_stream_device()))) return place;
+    if (j->ranks >= places->world || again) {
+        place = place_of_rank(j->rank);
+        return place ? place : make_place(j->rank, j->ranks);
+    }
+    return lb_nccl_place_here() ? lb_nccl_place_here() : places;
+}
+
+/* ---- joining -------------------------------------------------------------------------------------------------------- */
+
+static bool tell(const lb_joining *j)
+{
+    char path[4096], line[128];
+    const int length = snprintf(line, sizeof line, "%016" PRIx64 " %d %" PRId32 " %d %d\n", j->id, j->rank,
+                                j->place->rank, j->color, j->key);
+    snprintf(path, sizeof path, "%s/" MEMBERS_FILE, lb_shim_settings_now()->out);
+    const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    const bool told = file >= 0 && write(file, line, (size_t)length) == length;
+    if (file >= 0) close(file);
+    return told;
+}
+
+bool lb_communicator_join(lb_joining *joining, const lb_communicator *parent)
+{
+    joining->place = parent ? parent->place : place_for(joining);
+    if (!joining->place) return false;
+    if (!parent) note_seen(joining->id);
+    here = joining->place;
+    tell(joining); /* where it cannot, members stay unknown, and the writer says so */
+    return true;
+}
+
+void lb_communicator_add(const lb_joining *j, lb_nccl_comm handle)
+{
+    lb_communicator *comm = handle ? calloc(1, sizeof *comm) : NULL;
+    if (!comm) return;
+    const uint64_t parts[] = {j->id, (uint64_t)(int64_t)j->color};
+    lb_communicator_remove(handle); /* one that ended unseen: its address came again */
+    lb_communicator **bucket = &buckets[bucket_of(handle)];
+    *comm = (lb_communicator){.next = *bucket,
+                              .handle = handle,
+                              .id = lb_communicator_hash(parts, sizeof parts),
+                              .joined_as = j->id,
+                              .ranks = j->ranks,
+                              .rank = j->rank,
+                              .color = j->color,
+                              .refs = 2, /* the handle, the list of those without a name */
+                              .place = j->place,
+                              .messages = j->ranks > 0 ? calloc(2 * (size_t)j->ranks, sizeof(uint64_t)) : NULL};
+    comm->launching_end = &comm->launching;
+    *bucket = comm;
+    *j->place->unnamed_end = comm;
+    j->place->unnamed_end = &comm->next_unnamed;
+    if (!j->place->clock) j->place->clock = comm;
+}
+
+/* What NCCL cannot say as long as it is still making the communicator is asked for again. */
+static bool ask(lb_communicator *comm)
+{
+    int (*count)(lb_nccl_comm, int *), (*rank)(lb_nccl_comm, int *), ranks = 0;
+    *(void **)&count = lb_nccl_real(LB_ENTRY_ncclCommCount);
+    *(void **)&rank = lb_nccl_real(LB_ENTRY_ncclCommUserRank);
+    if (!count || !rank || count(comm->handle, &ranks) != LB_NCCL_SUCCESS || ranks < 1) return false;
+    if (rank(comm->handle, &comm->rank) != LB_NCCL_SUCCESS) return false;
+    comm->ranks = ranks;
+    comm->messages = calloc(2 * (size_t)ranks, sizeof *comm->messages);
+    return true;
+}
+
+lb_communicator *lb_communicator_whole(lb_nccl_comm handle)
+{
+    lb_communicator *comm = lb_communicator_find(handle);
+    return comm && (comm->ranks > 0 || ask(comm)) ? comm : NULL;
+}
+
+lb_communicator *lb_communicator_find(lb_nccl_comm handle)
+{
+    lb_communicator *comm = buckets[bucket_of(handle)];
+    while (comm && comm->handle != handle) comm = comm->next;
+    return comm;
+}
+
+void lb_communicator_remove(lb_nccl_comm handle)
+{
+    for (lb_communicator **at = &buckets[bucket_of(handle)]; *at; at = &(*at)->next) {
+        lb_communicator *comm = *at;
+        if (comm->handle != handle) continue;
+        *at = comm->next;
+        comm->handle = NULL;
+        if (comm->place->clock == comm) comm->place->clock = NULL;
+        lb_communicator_release(comm);
+        return;
+    }
+}
+
+void lb_communicator_release(lb_communicator *comm)
+{
+    if (--comm->refs) return;
+    while (comm->premuls) {
+        lb_premul *next = comm->premuls->next;
+        free(comm->premuls);
+        comm->premuls = next;
+    }
+    free(comm->messages);
+    free(comm->members);
+    free(comm);
+}
+
+const lb_premul *lb_communicator_premul(const lb_communicator *comm, lb_nccl_op op)
+{
+    for (const lb_premul *p = comm->premuls; p; p = p->next)
+        if (p->op == op) return p;
+    return NULL;
+}
+
+/* ---- members -------------------------------------------------------------------------------------------------------- */
+
+typedef struct member {
+    int rank, job_rank, key;
+} member;
+
+static int by_key(const void *x, const void *y)
+{
+    const member *a = x, *b = y;
+    return a->key != b->key ? (a->key < b->key ? -1 : 1) : (a->rank > b->rank) - (a->rank < b->rank);
+}
+
+/* True when all of them were there. */
+static bool read_members(lb_communicator *comm)
+{
+    char path[4096], line[128];
+    snprintf(path, sizeof path, "%s/" MEMBERS_FILE, lb_shim_settings_now()->out);
+    FILE *file = fopen(path, "re");
+    member *list = calloc((size_t)comm->ranks, sizeof *list);
+    int n = 0, color;
+    uint64_t id;
+    while (file && list && n < comm->ranks && fgets(line, sizeof line, file)) {
+        member m;
+        if (sscanf(line, "%" SCNx64 " %d %d %d %d", &id, &m.rank, &m.job_rank, &color, &m.key) == 5 &&
+            id == comm->joined_as && color == comm->color)
+            list[n++] = m;
+    }
+    if (file) fclose(file);
+    const bool whole = list && n == comm->ranks;
+    int32_t *members = whole ? calloc((size_t)n, sizeof *members) : NULL;
+    if (whole) qsort(list, (size_t)n, sizeof *list, by_key);
+    for (int i = 0; members && i < n; i++) members[i] = list[i].job_rank;
+    comm->members = members;
+    free(list);
+    return members;
+}
+
+/* "0-3,6"; a long list ends in a hash of all of it. */
+static void name_members(const lb_communicator *comm, char *text, size_t room)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int first = 0, last; first < comm->ranks && used + 24 < room; first = last + 1) {
+        for (last = first; last + 1 < comm->ranks && comm->members[last + 1] == comm->members[last] + 1;) last++;
+        used += (size_t)snprintf(text + used, room - used, first == last ? "%s%d" : "%s%d-%d", first ? "," : "",
+                                 comm->members[first], comm->members[last]);
+        if (used + 24 < room || last + 1 == comm->ranks) continue;
+        const uint64_t all = lb_communicator_hash(comm->members, (size_t)comm->ranks * sizeof *comm->members);
+        snprintf(text + used, room - used, "…%08x", (unsigned)all);
+    }
+}
+
+static unsigned times_named(lb_nccl_place *place, const char *text)
+{
+    name_count *name = place->names;
+    while (name && strcmp(name->text, text) != 0) name = name->next;
+    if (!name && (name = calloc(1, sizeof *name))) {
+        snprintf(name->text, sizeof name->text, "%s", text);
+        name->next = place->names;
+        place->names = name;
+    }
+    return name ? ++name->times : 1;
+}
+
+static void name(lb_communicator *comm)
+{
+    char text[64];
+    for (int i = 0; i < ASK_TRIES && !read_members(comm); i++)
+        nanosleep(&(struct timespec){0, ASK_PAUSE_NS}, NULL); /* a network's file system shows lines late */
+    if (!comm->members) {
+        snprintf(comm->name, sizeof comm->name, "%d ranks, %08x", comm->ranks, (unsigned)comm->id);
+        return;
+    }
+    name_members(comm, text, sizeof text);
+    const unsigned times = times_named(comm->place, text);
+    snprintf(comm->name, sizeof comm->name, times > 1 ? "%s#%u" : "%s", text, times);
+}
+
+/* Of those with the same members the first made is the first named, whichever is used first. */
+void lb_communicator_resolve(lb_communicator *comm)
+{
+    lb_nccl_place *place = comm->place;
+    while (!comm->name[0]) {
+        lb_books_lock();
+        lb_communicator *first = place->unnamed;
+        place->unnamed = first->next_unnamed;
+        if (!place->unnamed) place->unnamed_end = &place->unnamed;
+        lb_books_unlock();
+        name(first);
+        lb_books_lock();
+        lb_communicator_release(first);
+        lb_books_unlock();
+    }
+}
+
+static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
+
+void lb_books_lock(void)
+{
+    pthread_mutex_lock(&books);
+}
+
+pthread_mutex_t *lb_books_mutex(void)
+{
+    return &books;
+}
+
+void lb_books_unlock(void)
+{
+    pthread_mutex_unlock(&books);
+}
+
+void lb_communicators_drop(void)
+{
+    books = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    memset(buckets, 0, sizeof buckets);
+    places = NULL;
+    seen_ids = NULL;
+    here = NULL;
+}

@@ -1,0 +1,107 @@
+/* Communicators as this process knows them: who their members are, and how many calls each has seen.
+ *
+ * A *place* is one rank of the job as seen from here, with an archive of its own; a process has one, or one for each device
+ * that it drives. What a communicator itself says is a rank inside it and a size. Whom its other ranks are in the job the
+ * members tell each other through a file in the capture's folder, written before they join and read when the first call is
+ * recorded, by which time all have joined; no message of ours goes through NCCL.
+ *
+ *     folder/launch.nccl.at       a line per joining rank: ID RANK JOB-RANK COLOR KEY
+ *
+ * ID is a hash of what all members have in common: of the unique id, or of the parent's and how often that was split. Names are
+ * made of the members ("0-3", "1,3", "0-1#2" for the second of those), so that they are the same on all ranks and in every run.
+ * All functions but those that say so are called with the books locked. */
+#ifndef LB_CAPTURE_COMMUNICATOR_H
+#define LB_CAPTURE_COMMUNICATOR_H
+
+#include "nccl_abi.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+/* One lock for the books and the queue of calls. */
+void lb_books_lock(void);
+void lb_books_unlock(void);
+pthread_mutex_t *lb_books_mutex(void);
+
+typedef struct lb_recorder lb_recorder;
+typedef struct lb_communicator lb_communicator;
+
+typedef struct lb_nccl_place {
+    struct lb_nccl_place *next;
+    int32_t rank, world;
+    int device; /* -1: not known */
+    bool wanted;
+    lb_communicator *clock; /* its first communicator; weak: compared only */
+    uint64_t clock_calls;
+    int64_t step;
+    bool marked; /* the program says itself where steps begin */
+    bool dead;   /* nothing more is recorded of it */
+    /* of the writer alone */
+    lb_recorder *recorder;
+    bool opened, in_step, degraded;
+    int64_t open_step;
+    int64_t next_storage;
+    void *streams[64];
+    uint32_t n_streams;
+    struct lb_communicator_name *names;
+    lb_communicator *unnamed,
+        **unnamed_end; /* in the order in which they were made, which is one order on all members */
+} lb_nccl_place;
+
+struct lb_communicator {
+    lb_communicator *next, *next_unnamed;
+    lb_nccl_comm handle;
+    uint64_t id, joined_as; /* its own, and that of the lines in the file */
+    int ranks, rank, color, refs;
+    lb_nccl_place *place;
+    uint64_t sequence, splits;
+    uint64_t *messages; /* per peer: sends to it; then receives from it */
+    struct lb_nccl_call *launching,
+        **launching_end; /* calls of a non-blocking communicator that are still being launched */
+    struct lb_premul *premuls;
+    /* of the writer alone */
+    int32_t *members; /* ranks in the job; NULL: not told */
+    char name[96];    /* "": not asked yet */
+};
+
+/* The scalar of an op made by ncclRedOpCreatePreMulSum. */
+typedef struct lb_premul {
+    struct lb_premul *next;
+    lb_nccl_op op;
+    lb_nccl_dtype dtype;
+    const void *on_device; /* read when a call is made; NULL: `bytes` has it */
+    unsigned char bytes[8];
+} lb_premul;
+
+/* For an id that this process alone has. */
+uint64_t lb_communicator_serial(void);
+uint64_t lb_communicator_hash(const void *bytes, size_t n);
+/* Before the call that makes it: finds or makes the place of this rank, and tells the others about it. */
+enum { LB_RANKS_UNTOLD = -1 }; /* of a split inside a group: NCCL is asked when its first call is made */
+typedef struct lb_joining {
+    lb_nccl_comm *made; /* where NCCL puts the handle */
+    uint64_t id;
+    int ranks, rank, color, key;
+    lb_nccl_place *place;
+} lb_joining;
+bool lb_communicator_join(lb_joining *joining, const lb_communicator *parent);
+/* After it: the handle is known from now on. */
+void lb_communicator_add(const lb_joining *joining, lb_nccl_comm handle);
+lb_communicator *lb_communicator_find(lb_nccl_comm handle);
+/* The same, once its size is known. */
+lb_communicator *lb_communicator_whole(lb_nccl_comm handle);
+/* The handle ends; calls under way keep what they need. */
+void lb_communicator_remove(lb_nccl_comm handle);
+void lb_communicator_release(lb_communicator *comm);
+const lb_premul *lb_communicator_premul(const lb_communicator *comm, lb_nccl_op op);
+
+/* Writer: fills members and name, once. The books are not locked. */
+void lb_communicator_resolve(lb_communicator *comm);
+lb_nccl_place *lb_nccl_places(void);
+/* This thread's place: where it last called or joined; the only one; NULL. */
+lb_nccl_place *lb_nccl_place_here(void);
+void lb_nccl_place_enter(lb_nccl_place *place);
+/* In a forked child: nothing is known. */
+void lb_communicators_drop(void);
+
+#endif

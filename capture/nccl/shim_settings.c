@@ -1,0 +1,106 @@
+/* The environment of the shim: see shim_settings.h. */
+#include "shim_settings.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEP_CALLS = 100 };
+
+static _Atomic int mode;
+static lb_shim_settings settings;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char *text_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+static uint64_t number_of(const char *name, uint64_t otherwise)
+{
+    const char *text = text_of(name);
+    char *end;
+    const uint64_t number = text ? strtoull(text, &end, 10) : 0;
+    return text && !*end && number ? number : otherwise;
+}
+
+/* The first pair of variables that launchers set. */
+static void ask_launcher(void)
+{
+    static const char *const names[][2] = {{"RANK", "WORLD_SIZE"},
+                                           {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                           {"PMI_RANK", "PMI_SIZE"},
+                                           {"SLURM_PROCID", "SLURM_NTASKS"}};
+    settings.rank = settings.world = -1;
+    for (size_t i = 0; i < sizeof names / sizeof *names && settings.world < 0; i++) {
+        const char *rank = text_of(names[i][0]), *world = text_of(names[i][1]);
+        if (!rank || !world || atoi(world) < 2) continue;
+        settings.rank = atoi(rank);
+        settings.world = atoi(world);
+    }
+}
+
+static void read_settings(void)
+{
+    const char *disabled = text_of("LASTBIT_DISABLE"), *kept = text_of("LASTBIT_NCCL_KEEP");
+    settings = (lb_shim_settings){.out = text_of("LASTBIT_OUT"),
+                                  .level = text_of("LASTBIT_LEVEL"),
+                                  .steps = text_of("LASTBIT_STEPS"),
+                                  .ranks = text_of("LASTBIT_RANKS"),
+                                  .keep = text_of("LASTBIT_KEEP"),
+                                  .layers = text_of("LASTBIT_LAYERS"),
+                                  .like = text_of("LASTBIT_LIKE"),
+                                  .budget_bytes = number_of("LASTBIT_BUDGET", 0),
+                                  .ring = number_of("LASTBIT_RING", 0),
+                                  .ring_files = (uint8_t)number_of("LASTBIT_RING_FILES", 0),
+                                  .step_calls = number_of("LASTBIT_NCCL_STEP", STEP_CALLS),
+                                  .bytes = !kept || strcmp(kept, "calls") != 0};
+    ask_launcher();
+    const bool off = !settings.out || (disabled && strcmp(disabled, "0") != 0) || (kept && !strcmp(kept, "off"));
+    int undecided = LB_SHIM_UNDECIDED;
+    atomic_compare_exchange_strong(&mode, &undecided, off ? LB_SHIM_OFF : LB_SHIM_RECORDING);
+}
+
+lb_shim_mode lb_shim_mode_now(void)
+{
+    const int now = atomic_load_explicit(&mode, memory_order_acquire);
+    if (now != LB_SHIM_UNDECIDED) return (lb_shim_mode)now;
+    pthread_once(&once, read_settings);
+    return (lb_shim_mode)atomic_load_explicit(&mode, memory_order_acquire);
+}
+
+const lb_shim_settings *lb_shim_settings_now(void)
+{
+    pthread_once(&once, read_settings);
+    return &settings;
+}
+
+void lb_shim_join(bool joined)
+{
+    int from = joined ? LB_SHIM_RECORDING : LB_SHIM_JOINED;
+    lb_shim_mode_now();
+    atomic_compare_exchange_strong(&mode, &from, joined ? LB_SHIM_JOINED : LB_SHIM_RECORDING);
+}
+
+void lb_shim_turn_off(const char *why)
+{
+    if (atomic_exchange(&mode, LB_SHIM_OFF) == LB_SHIM_OFF || !why) return;
+    fprintf(stderr, "lastbit: NCCL calls are not recorded any more: %s\n", why);
+}
+
+bool lb_shim_ranges_have(const char *text, int64_t number)
+{
+    for (const char *at = text; at && *at;) {
+        char *end;
+        const int64_t first = strtoll(at, &end, 10);
+        int64_t last = first;
+        if (end == at) return true; /* no list of ranges: the command line has said so already */
+        if (*end == '-') last = end[1] >= '0' && end[1] <= '9' ? strtoll(end + 1, &end, 10) : (end++, INT64_MAX);
+        if (number >= first && number <= last) return true;
+        at = *end == ',' ? end + 1 : end + strlen(end);
+    }
+    return !text;
+}

@@ -1,0 +1,36 @@
+/* What the environment asks of the shim, read once when NCCL is first called, and what the shim says to people. */
+#ifndef LB_CAPTURE_SHIM_SETTINGS_H
+#define LB_CAPTURE_SHIM_SETTINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum lb_shim_mode {
+    LB_SHIM_UNDECIDED,
+    LB_SHIM_OFF,       /* LASTBIT_DISABLE=1, no capture asked for, or something went wrong */
+    LB_SHIM_RECORDING, /* calls become ops of a capture of their own */
+    LB_SHIM_JOINED     /* PyTorch's recorder has the ops; the shim tells it in which order each was reduced */
+} lb_shim_mode;
+
+typedef struct lb_shim_settings {
+    const char *out, *level, *steps, *ranks, *keep, *layers, *like;
+    uint64_t budget_bytes, ring;
+    uint64_t step_calls; /* LASTBIT_NCCL_STEP: collectives of the first communicator that make a step */
+    bool bytes; /* LASTBIT_NCCL_KEEP=calls: false, no bytes are read, and there are neither digests nor statistics */
+    uint8_t ring_files;
+    int32_t rank, world; /* as the launcher says; -1: it does not */
+} lb_shim_settings;
+
+/* One atomic load once it is decided. */
+lb_shim_mode lb_shim_mode_now(void);
+const lb_shim_settings *lb_shim_settings_now(void);
+/* PyTorch's recorder begins or ends. */
+void lb_shim_join(bool joined);
+/* Recording ends for good; the first reason is said on stderr, in one line. */
+void lb_shim_turn_off(const char *why);
+
+/* Whether `text` ("3-5,8", "7-"; NULL: all) has this number. */
+bool lb_shim_ranges_have(const char *text, int64_t number);
+
+#endif

@@ -1,0 +1,771 @@
+/* A stand-in for libnccl.so.2 on host memory: threads and processes are ranks, and meet in shared memory.
+ *
+ * It really reduces, in the orders that NCCL documents by its source (src/device/all_reduce.h, reduce.h, reduce_scatter.h,
+ * src/graph/trees.cc), each addition rounded to the payload's type; the arithmetic is its own, so that a replay that gives the
+ * same bits was not compared with itself. Streams are taken and ignored: a call has done its work when it returns, in a group
+ * when the group ends. It speaks to a profiler plugin as NCCL does.
+ *
+ *     STANDIN_NCCL_ALGO=ring|tree     STANDIN_NCCL_CHANNELS=N     STANDIN_NCCL_NODES=N
+ *     STANDIN_NCCL_FAIL=N             every N-th call that moves something fails, and does nothing
+ */
+#define _GNU_SOURCE
+#include "nccl_abi.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { INVALID_ARGUMENT = 4, INVALID_USAGE = 5, SLOT = 4 << 20, MESSAGE = 1 << 20, MOST_RANKS = 16 };
+#define EXPORTED __attribute__((visibility("default")))
+#define EXPORT(name, parameters, arguments)                                                                            \
+    EXPORTED lb_nccl_result name parameters __attribute__((weak, alias("p" #name)));                                   \
+    EXPORTED lb_nccl_result p##name parameters
+
+/* ---- where ranks meet ----------------------------------------------------------------------------------------------- */
+
+typedef struct mailbox {
+    _Atomic int full;
+    char bytes[MESSAGE];
+} mailbox;
+
+typedef struct hall {
+    _Atomic int arrived, round;
+    struct {
+        int color, key;
+    } wishes[MOST_RANKS];
+    char slots[MOST_RANKS][SLOT];
+    mailbox boxes[MOST_RANKS][MOST_RANKS]; /* from, to */
+} hall;
+
+typedef enum verb {
+    ALL_REDUCE,
+    REDUCE,
+    BROADCAST,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    ALL_TO_ALL,
+    GATHER,
+    SCATTER,
+    SEND,
+    RECV
+} verb;
+static const char *const verb_names[] = {"AllReduce", "Reduce", "Broadcast", "ReduceScatter", "AllGather",
+                                         "AlltoAll",  "Gather", "Scatter",   "Send",          "Recv"};
+
+typedef struct task {
+    struct task *next;
+    verb verb;
+    const void *send;
+    void *recv;
+    size_t count;
+    int dtype, op, root;
+    struct ncclComm *comm;
+    bool done;
+} task;
+
+struct ncclComm {
+    hall *hall;
+    char name[128];
+    int rank, ranks, device, splits;
+    bool later; /* non-blocking: calls run when the program asks how the communicator stands */
+    task *launched, **launched_end;
+    uint64_t sequence;
+    void *profiler;
+    int wanted;
+    struct {
+        int dtype;
+        double number;
+    } premul[16];
+    int premuls;
+};
+
+static _Thread_local int depth;
+static _Thread_local task *tasks, **tasks_end;
+static _Atomic unsigned long calls;
+
+static int number_of(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? atoi(text) : otherwise;
+}
+
+static int nodes_of(int ranks)
+{
+    const int nodes = number_of("STANDIN_NCCL_NODES", 1);
+    return nodes < ranks ? nodes : ranks;
+}
+
+static void pause_a_little(int turn)
+{
+    if (turn < 100)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){0, 50000}, NULL);
+}
+
+static void meet(struct ncclComm *comm)
+{
+    const int round = atomic_load(&comm->hall->round);
+    if (atomic_fetch_add(&comm->hall->arrived, 1) + 1 == comm->ranks) {
+        atomic_store(&comm->hall->arrived, 0);
+        atomic_store(&comm->hall->round, round + 1);
+    }
+    for (int turn = 0; atomic_load(&comm->hall->round) == round; turn++) pause_a_little(turn);
+}
+
+static hall *enter_hall(const char *name)
+{
+    const int file = shm_open(name, O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, sizeof(hall)) != 0) return NULL;
+    void *memory = mmap(NULL, sizeof(hall), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* ---- the profiler plugin -------------------------------------------------------------------------------------------- */
+
+struct plugin {
+    const char *name;
+    int (*init)(void **, uint64_t, int *, const char *, int, int, int, void *);
+    int (*start)(void *, void **, void *);
+    int (*stop)(void *);
+    int (*state)(void *, int, void *);
+    int (*finalize)(void *);
+};
+
+static struct plugin *plugin(void)
+{
+    static struct plugin *_Atomic found;
+    const char *path = getenv("NCCL_PROFILER_PLUGIN");
+    if (!found && path && *path) {
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (library) found = dlsym(library, "ncclProfiler_v5");
+    }
+    return found;
+}
+
+static void tell_plugin(const task *t)
+{
+    struct {
+        uint64_t type;
+        void *parent;
+        int rank;
+        union {
+            struct {
+                uint64_t sequence;
+                const char *function;
+                const void *send;
+                void *recv;
+                size_t count;
+                int root;
+                const char *dtype;
+                uint8_t channels, warps;
+                const char *algorithm, *protocol;
+                void *group;
+            } collective;
+            char room[96];
+        };
+    } event = {.type = 1 << 1, .rank = t->comm->rank};
+    void *handle = NULL;
+    const char *algorithm = getenv("STANDIN_NCCL_ALGO");
+    const bool tree = algorithm && !strcmp(algorithm, "tree") && t->verb == ALL_REDUCE;
+    if (!plugin() || !(t->comm->wanted & 2) || t->verb == SEND || t->verb == RECV) return;
+    event.collective.sequence = t->comm->sequence++;
+    event.collective.function = verb_names[t->verb];
+    event.collective.send = t->send;
+    event.collective.recv = t->recv;
+    event.collective.count = t->count;
+    event.collective.root = t->root;
+    event.collective.channels = (uint8_t)number_of("STANDIN_NCCL_CHANNELS", 1);
+    event.collective.algorithm = tree ? "TREE" : "RING";
+    event.collective.protocol = "SIMPLE";
+    plugin()->start(t->comm->profiler, &handle, &event);
+    if (handle) plugin()->stop(handle);
+}
+
+/* ---- arithmetic ----------------------------------------------------------------------------------------------------- */
+
+static const int widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+static float bf16_to_f32(uint16_t bits)
+{
+    const uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, 4);
+    return x;
+}
+
+/* To nearest, ties to even. */
+static uint16_t f32_to_bf16(float x)
+{
+    uint32_t wide;
+    memcpy(&wide, &x, 4);
+    if (x != x) return 0x7fff;
+    return (uint16_t)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
+}
+
+typedef union element {
+    float f;
+    double d;
+    int64_t i;
+} element;
+
+static element load(int dtype, const void *from)
+{
+    element e = {0};
+    uint16_t half;
+    switch (dtype) {
+    case 0: e.i = *(const int8_t *)from; break;
+    case 1: e.i = *(const uint8_t *)from; break;
+    case 2: e.i = *(const int32_t *)from; break;
+    case 3: e.i = *(const uint32_t *)from; break;
+    case 4:
+    case 5: memcpy(&e.i, from, 8); break;
+    case 7: memcpy(&e.f, from, 4); break;
+    case 8: memcpy(&e.d, from, 8); break;
+    case 9: memcpy(&half, from, 2), e.f = bf16_to_f32(half); break;
+    }
+    return e;
+}
+
+static void store(int dtype, void *to, element e)
+{
+    const uint16_t half = dtype == 9 ? f32_to_bf16(e.f) : 0;
+    switch (dtype) {
+    case 9: memcpy(to, &half, 2); break;
+    case 7: memcpy(to, &e.f, 4); break;
+    case 8: memcpy(to, &e.d, 8); break;
+    default: memcpy(to, &e.i, (size_t)widths[dtype]); /* little-endian */
+    }
+}
+
+static element rounded(int dtype, element e)
+{
+    if (dtype == 9) e.f = bf16_to_f32(f32_to_bf16(e.f));
+    return e;
+}
+
+static element join_two(int dtype, int op, element a, element b)
+{
+    if (dtype == 8)
+        a.d = op == 1 ? a.d * b.d : op == 2 ? fmax(a.d, b.d) : op == 3 ? fmin(a.d, b.d) : a.d + b.d;
+    else if (dtype == 7 || dtype == 9)
+        a.f = op == 1 ? a.f * b.f : op == 2 ? fmaxf(a.f, b.f) : op == 3 ? fminf(a.f, b.f) : a.f + b.f;
+    else
+        a.i = op == 1   ? (int64_t)((uint64_t)a.i * (uint64_t)b.i)
+              : op == 2 ? (a.i > b.i ? a.i : b.i)
+              : op == 3 ? (a.i < b.i ? a.i : b.i)
+                        : (int64_t)((uint64_t)a.i + (uint64_t)b.i);
+    return rounded(dtype, a);
+}
+
+/* What a rank brings: of an average its part, of a PreMulSum the product. Each rank has put its factor before its bytes. */
+static element contribution(const task *t, int rank, size_t at)
+{
+    element e = load(t->dtype, t->comm->hall->slots[rank] + 64 + at * (size_t)widths[t->dtype]);
+    double factor;
+    memcpy(&factor, t->comm->hall->slots[rank], sizeof factor);
+    if (factor == 1) return e;
+    if (t->dtype == 8)
+        e.d *= factor;
+    else if (t->dtype == 7 || t->dtype == 9)
+        e.f *= rounded(t->dtype, (element){.f = (float)factor}).f;
+    else
+        e.i *= (int64_t)factor;
+    return rounded(t->dtype, e);
+}
+
+static element around(const task *t, int first, size_t at)
+{
+    element sum = contribution(t, first % t->comm->ranks, at);
+    for (int i = 1; i < t->comm->ranks; i++)
+        sum = join_two(t->dtype, t->op, sum, contribution(t, (first + i) % t->comm->ranks, at));
+    return sum;
+}
+
+/* A tree over nodes (ncclGetBtree); the ranks of a node are a chain that ends at its first. `mirror`: the second tree. */
+static element of_node(const task *t, int nodes, int node, bool mirror, size_t at);
+
+static element of_tree(const task *t, int nodes, int node, bool mirror, size_t at)
+{
+    int bit = 1, children[2] = {-1, -1};
+    while (bit < nodes && !(bit & node)) bit <<= 1;
+    if (node == 0) {
+        children[1] = nodes > 1 ? bit >> 1 : -1;
+    } else if (bit > 1) {
+        int low = bit >> 1;
+        children[0] = node - low;
+        while (low && node + low >= nodes) low >>= 1;
+        children[1] = low ? node + low : -1;
+    }
+    element sum = of_node(t, nodes, node, mirror, at);
+    for (int c = 0; c < 2; c++)
+        if (children[c] >= 0) sum = join_two(t->dtype, t->op, sum, of_tree(t, nodes, children[c], mirror, at));
+    return sum;
+}
+
+static element of_node(const task *t, int nodes, int node, bool mirror, size_t at)
+{
+    const int each = (t->comm->ranks + nodes - 1) / nodes;
+    const int real = !mirror ? node : nodes % 2 == 0 ? nodes - 1 - node : (node + 1) % nodes;
+    int last = real * each + each - 1;
+    if (last >= t->comm->ranks) last = t->comm->ranks - 1;
+    element sum = contribution(t, last, at);
+    for (int rank = last - 1; rank >= real * each; rank--)
+        sum = join_two(t->dtype, t->op, contribution(t, rank, at), sum);
+    return sum;
+}
+
+/* Which chunk of its channel's loop an element is in: chunk c starts at rank c + 1 and ends at c. */
+static int chunk_of(const task *t, size_t at)
+{
+    const size_t n = (size_t)t->comm->ranks, size = (size_t)widths[t->dtype],
+                 channels = (size_t)number_of("STANDIN_NCCL_CHANNELS", 1);
+    const size_t chunk = (512 << 10) / size, grain = 16 / size;
+    for (size_t c = 0; c < channels; c++) {
+        const size_t first = t->count * c / channels, last = t->count * (c + 1) / channels;
+        if (at >= last) continue;
+        for (size_t from = first;; from += chunk * n) {
+            const size_t left = last - from;
+            if (at >= from + chunk * n) continue;
+            size_t one = left < chunk * n ? ((left + n - 1) / n + grain - 1) / grain * grain : chunk;
+            return (int)((at - from) / (one < chunk ? one : chunk));
+        }
+    }
+    return 0;
+}
+
+static element reduced(const task *t, size_t at)
+{
+    const char *algorithm = getenv("STANDIN_NCCL_ALGO");
+    const int nodes = nodes_of(t->comm->ranks);
+    if (t->verb == REDUCE) return around(t, t->root + 1, at);
+    if (t->verb == REDUCE_SCATTER) return around(t, t->comm->rank + 1, at);
+    if (algorithm && !strcmp(algorithm, "tree")) return of_tree(t, nodes, 0, at >= (t->count + 1) / 2, at);
+    return around(t, chunk_of(t, at) + 1, at);
+}
+
+/* ---- carrying out --------------------------------------------------------------------------------------------------- */
+
+static size_t sent_elements(const task *t)
+{
+    const size_t n = (size_t)t->comm->ranks;
+    const bool all = t->verb == REDUCE_SCATTER || t->verb == ALL_TO_ALL || t->verb == SCATTER;
+    if ((t->verb == BROADCAST || t->verb == SCATTER) && t->root != t->comm->rank) return 0;
+    return all ? n * t->count : t->count;
+}
+
+static void take(const task *t, int rank, size_t from, size_t to, size_t count)
+{
+    const size_t size = (size_t)widths[t->dtype];
+    memcpy((char *)t->recv + to * size, t->comm->hall->slots[rank] + 64 + from * size, count * size);
+}
+
+static void receive(const task *t)
+{
+    const int n = t->comm->ranks, me = t->comm->rank;
+    const size_t size = (size_t)widths[t->dtype], count = t->count;
+    const bool root = t->root == me, reduces = t->verb == ALL_REDUCE || t->verb == REDUCE_SCATTER || t->verb == REDUCE;
+    const size_t first = t->verb == REDUCE_SCATTER ? count * (size_t)me : 0;
+    for (size_t i = 0; reduces && (t->verb != REDUCE || root) && i < count; i++) {
+        element e = reduced(t, first + i);
+        if (t->op == 4 && t->dtype < 6) e.i /= n;
+        store(t->dtype, (char *)t->recv + i * size, e);
+    }
+    if (t->verb == BROADCAST || t->verb == SCATTER)
+        take(t, t->root, t->verb == SCATTER ? count * (size_t)me : 0, 0, count);
+    for (int r = 0; r < n; r++) {
+        if (t->verb == ALL_GATHER || (t->verb == GATHER && root)) take(t, r, 0, count * (size_t)r, count);
+        if (t->verb == ALL_TO_ALL) take(t, r, count * (size_t)me, count * (size_t)r, count);
+    }
+}
+
+static double factor_of(const task *t)
+{
+    if (t->op == 4 && t->dtype >= 6)
+        return t->dtype == 8 ? 1.0 / t->comm->ranks : (double)(float)(1.0 / t->comm->ranks);
+    return t->op >= 5 && t->op - 5 < t->comm->premuls ? t->comm->premul[t->op - 5].number : 1;
+}
+
+static void carry_out(const task *t)
+{
+    const double factor = factor_of(t);
+    char *slot = t->comm->hall->slots[t->comm->rank];
+    tell_plugin(t);
+    meet(t->comm); /* what is in the slots from before has been read */
+    memcpy(slot, &factor, sizeof factor);
+    if (t->count) memcpy(slot + 64, t->send, sent_elements(t) * (size_t)widths[t->dtype]);
+    meet(t->comm);
+    receive(t);
+}
+
+/* True when it went through. */
+static bool try_message(const task *t)
+{
+    const int me = t->comm->rank;
+    const size_t bytes = t->count * (size_t)widths[t->dtype];
+    mailbox *box = t->verb == SEND ? &t->comm->hall->boxes[me][t->root] : &t->comm->hall->boxes[t->root][me];
+    if (atomic_load(&box->full) == (t->verb == SEND)) return false;
+    if (t->verb == SEND)
+        memcpy(box->bytes, t->send, bytes);
+    else
+        memcpy(t->recv, box->bytes, bytes);
+    atomic_store(&box->full, t->verb == SEND);
+    return true;
+}
+
+/* Messages of a group go side by side, in order between two ranks; collectives one after the other. */
+static void run_list(task *list)
+{
+    bool left = true;
+    for (int turn = 0; left; turn++) {
+        left = false;
+        bool waits[2][MOST_RANKS] = {{false}};
+        for (task *t = list; t; t = t->next) {
+            if (t->done || (t->verb != SEND && t->verb != RECV)) continue;
+            bool *wait = &waits[t->verb == SEND][t->root];
+            t->done = !*wait && try_message(t);
+            *wait |= !t->done;
+            left |= !t->done;
+        }
+        if (left) pause_a_little(turn);
+    }
+    for (task *t = list, *next; t; t = next) {
+        next = t->next;
+        if (!t->done) carry_out(t);
+        free(t);
+    }
+}
+
+static void *run_thread(void *list)
+{
+    run_list(list);
+    return NULL;
+}
+
+static void append(task ***end, task **first, task *t)
+{
+    if (!*first) *end = first;
+    t->next = NULL;
+    **end = t;
+    *end = &t->next;
+}
+
+/* One thread may drive several communicators: each has its own from here on. */
+static void run_all(task *all)
+{
+    task *lists[64] = {0}, **ends[64];
+    pthread_t threads[64];
+    int n = 0;
+    for (task *t = all, *next; t; t = next) {
+        int i = 0;
+        next = t->next;
+        while (i < n && lists[i]->comm != t->comm) i++;
+        n += i == n;
+        append(&ends[i], &lists[i], t);
+    }
+    for (int i = 1; i < n; i++) pthread_create(&threads[i], NULL, run_thread, lists[i]);
+    if (n) run_list(lists[0]);
+    for (int i = 1; i < n; i++) pthread_join(threads[i], NULL);
+}
+
+static int give(const task *given)
+{
+    const int every = number_of("STANDIN_NCCL_FAIL", 0);
+    struct ncclComm *comm = given->comm;
+    if (every && atomic_fetch_add(&calls, 1) % (unsigned long)every == (unsigned long)every - 1)
+        return LB_NCCL_SYSTEM_ERROR;
+    if (!comm || given->dtype < 0 || given->dtype > 9 || given->dtype == 6 || given->root >= comm->ranks)
+        return INVALID_ARGUMENT;
+    const size_t bytes = (given->verb < SEND ? sent_elements(given) : given->count) * (size_t)widths[given->dtype];
+    if (bytes + 64 > (given->verb < SEND ? SLOT : MESSAGE)) return INVALID_USAGE;
+    task *t = malloc(sizeof *t);
+    *t = *given;
+    if (comm->later) {
+        append(&comm->launched_end, &comm->launched, t);
+        return LB_NCCL_IN_PROGRESS;
+    }
+    append(&tasks_end, &tasks, t);
+    if (depth) return LB_NCCL_SUCCESS;
+    task *list = tasks;
+    tasks = NULL;
+    run_list(list);
+    return LB_NCCL_SUCCESS;
+}
+
+/* ---- what is exported ----------------------------------------------------------------------------------------------- */
+
+#define GIVE(...) return give(&(task){.count = count, .dtype = dtype, .comm = comm, __VA_ARGS__})
+#define BOTH .send = send, .recv = recv
+#define GIVE_ncclAllReduce                                                                                             \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = ALL_REDUCE, BOTH, .op = op);
+#define GIVE_ncclReduce                                                                                                \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = REDUCE, BOTH, .op = op, .root = root);
+#define GIVE_ncclBcast return ncclBroadcast(recv, recv, count, dtype, root, comm, stream);
+#define GIVE_ncclBroadcast                                                                                             \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = BROADCAST, BOTH, .root = root);
+#define GIVE_ncclReduceScatter                                                                                         \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = REDUCE_SCATTER, BOTH, .op = op);
+#define GIVE_ncclAllGather                                                                                             \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = ALL_GATHER, BOTH);
+#define GIVE_ncclAlltoAll                                                                                              \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = ALL_TO_ALL, BOTH);
+#define GIVE_ncclGather                                                                                                \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = GATHER, BOTH, .root = root);
+#define GIVE_ncclScatter                                                                                               \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = SCATTER, BOTH, .root = root);
+#define GIVE_ncclAllReduceConfig                                                                                       \
+    (void)config;                                                                                                      \
+    GIVE_ncclAllReduce
+#define GIVE_ncclReduceConfig                                                                                          \
+    (void)config;                                                                                                      \
+    GIVE_ncclReduce
+#define GIVE_ncclBroadcastConfig                                                                                       \
+    (void)config;                                                                                                      \
+    GIVE_ncclBroadcast
+#define GIVE_ncclReduceScatterConfig                                                                                   \
+    (void)config;                                                                                                      \
+    GIVE_ncclReduceScatter
+#define GIVE_ncclAllGatherConfig                                                                                       \
+    (void)config;                                                                                                      \
+    GIVE_ncclAllGather
+#define GIVE_ncclAlltoAllConfig                                                                                        \
+    (void)config;                                                                                                      \
+    GIVE_ncclAlltoAll
+#define GIVE_ncclGatherConfig                                                                                          \
+    (void)config;                                                                                                      \
+    GIVE_ncclGather
+#define GIVE_ncclScatterConfig                                                                                         \
+    (void)config;                                                                                                      \
+    GIVE_ncclScatter
+#define GIVE_ncclSend                                                                                                  \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = SEND, .send = send, .root = root);
+#define GIVE_ncclRecv                                                                                                  \
+    (void)stream;                                                                                                      \
+    GIVE(.verb = RECV, .recv = recv, .root = root);
+/* NCCL's own ncclBcast calls ncclBroadcast by its public name, too. */
+EXPORTED lb_nccl_result ncclBroadcast(const void *, void *, size_t, lb_nccl_dtype, int, lb_nccl_comm, lb_nccl_stream);
+#define MOVE(name, parameters, arguments)                                                                              \
+    EXPORT(name, parameters, arguments)                                                                                \
+    {                                                                                                                  \
+        GIVE_##name                                                                                                    \
+    }
+LB_NCCL_MOVING(MOVE)
+
+EXPORT(ncclGroupStart, (void), ())
+{
+    depth++;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclGroupEnd, (void), ())
+{
+    if (!depth) return INVALID_USAGE;
+    if (--depth) return LB_NCCL_SUCCESS;
+    task *list = tasks;
+    tasks = NULL;
+    run_all(list);
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclGroupSimulateEnd, (lb_nccl_sim * info), (info))
+{
+    (void)info;
+    depth--;
+    while (tasks) {
+        task *next = tasks->next;
+        free(tasks);
+        tasks = next;
+    }
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclGetUniqueId, (lb_nccl_unique * id), (id))
+{
+    static _Atomic int serial;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "/standin-nccl-%d-%d-%lx", getpid(), serial++,
+             (unsigned long)now.tv_nsec);
+    return LB_NCCL_SUCCESS;
+}
+
+static struct ncclComm *make(const char *name, int ranks, int rank)
+{
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    comm->hall = ranks >= 1 && ranks <= MOST_RANKS ? enter_hall(name) : NULL;
+    if (!comm->hall) {
+        free(comm);
+        return NULL;
+    }
+    snprintf(comm->name, sizeof comm->name, "%s", name);
+    comm->ranks = ranks;
+    comm->rank = comm->device = rank;
+    if (plugin() && plugin()->init(&comm->profiler, 1, &comm->wanted, NULL, nodes_of(ranks), ranks, rank, NULL))
+        comm->wanted = 0;
+    return comm;
+}
+
+EXPORT(ncclCommInitRank, (lb_nccl_comm * comm, int ranks, lb_nccl_unique id, int rank), (comm, ranks, id, rank))
+{
+    *comm = make(id.internal, ranks, rank);
+    if (*comm && !depth) meet(*comm);
+    return *comm ? LB_NCCL_SUCCESS : INVALID_ARGUMENT;
+}
+
+EXPORT(ncclCommInitRankConfig, (lb_nccl_comm * comm, int ranks, lb_nccl_unique id, int rank, lb_nccl_config *config),
+       (comm, ranks, id, rank, config))
+{
+    const int blocking = config ? ((const int *)config)[4] : 1; /* after size, magic, version */
+    const int result = pncclCommInitRank(comm, ranks, id, rank);
+    if (result == LB_NCCL_SUCCESS) (*comm)->later = blocking == 0;
+    return result;
+}
+
+EXPORT(ncclCommInitRankScalable,
+       (lb_nccl_comm * comm, int ranks, int rank, int n, lb_nccl_unique *ids, lb_nccl_config *config),
+       (comm, ranks, rank, n, ids, config))
+{
+    return n < 1 ? INVALID_ARGUMENT : pncclCommInitRankConfig(comm, ranks, ids[0], rank, config);
+}
+
+EXPORT(ncclCommInitAll, (lb_nccl_comm * comms, int n, const int *devices), (comms, n, devices))
+{
+    lb_nccl_unique id;
+    (void)devices;
+    pncclGetUniqueId(&id);
+    for (int rank = 0; rank < n; rank++)
+        if (!(comms[rank] = make(id.internal, n, rank))) return INVALID_ARGUMENT;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclCommSplit, (lb_nccl_comm comm, int color, int key, lb_nccl_comm *made, lb_nccl_config *config),
+       (comm, color, key, made, config))
+{
+    char name[128];
+    int rank = 0, ranks = 0;
+    (void)config;
+    meet(comm);
+    comm->hall->wishes[comm->rank].color = color;
+    comm->hall->wishes[comm->rank].key = key;
+    meet(comm);
+    for (int r = 0; r < comm->ranks; r++) {
+        if (comm->hall->wishes[r].color != color) continue;
+        const int other = comm->hall->wishes[r].key;
+        ranks++;
+        rank += other < key || (other == key && r < comm->rank);
+    }
+    snprintf(name, sizeof name, "%.60s-%d.%d", comm->name, comm->splits++, color);
+    *made = color < 0 ? NULL : make(name, ranks, rank);
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclCommShrink, (lb_nccl_comm comm, int *excluded, int n, lb_nccl_comm *made, lb_nccl_config *config, int flags),
+       (comm, excluded, n, made, config, flags))
+{
+    char name[128];
+    int before = 0;
+    (void)config, (void)flags;
+    for (int i = 0; i < n; i++) before += excluded[i] < comm->rank;
+    snprintf(name, sizeof name, "%.60s-%d.s", comm->name, comm->splits++);
+    *made = make(name, comm->ranks - n, comm->rank - before);
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclCommDestroy, (lb_nccl_comm comm), (comm))
+{
+    if (!comm) return LB_NCCL_SUCCESS;
+    if (plugin() && comm->profiler) plugin()->finalize(comm->profiler);
+    shm_unlink(comm->name); /* those that are in it stay in it */
+    munmap(comm->hall, sizeof(hall));
+    free(comm);
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclCommAbort, (lb_nccl_comm comm), (comm))
+{
+    return pncclCommDestroy(comm);
+}
+
+EXPORT(ncclCommFinalize, (lb_nccl_comm comm), (comm))
+{
+    (void)comm;
+    return LB_NCCL_SUCCESS;
+}
+
+/* A non-blocking communicator gets on when it is asked. */
+EXPORT(ncclCommGetAsyncError, (lb_nccl_comm comm, lb_nccl_result *error), (comm, error))
+{
+    *error = comm->launched ? LB_NCCL_IN_PROGRESS : LB_NCCL_SUCCESS;
+    task *list = comm->launched;
+    comm->launched = NULL;
+    run_list(list);
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclCommCount, (const lb_nccl_comm comm, int *count), (comm, count))
+{
+    *count = comm->ranks;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclCommUserRank, (const lb_nccl_comm comm, int *rank), (comm, rank))
+{
+    *rank = comm->rank;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclCommCuDevice, (const lb_nccl_comm comm, int *device), (comm, device))
+{
+    *device = comm->device;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclGetVersion, (int *version), (version))
+{
+    *version = 23203;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclRedOpCreatePreMulSum,
+       (lb_nccl_op * op, void *scalar, lb_nccl_dtype dtype, lb_nccl_residence residence, lb_nccl_comm comm),
+       (op, scalar, dtype, residence, comm))
+{
+    (void)residence; /* all memory is the host's */
+    if (comm->premuls == 16) return INVALID_USAGE;
+    const element e = load(dtype, scalar);
+    comm->premul[comm->premuls].number = dtype == 8 ? e.d : dtype == 7 || dtype == 9 ? (double)e.f : (double)e.i;
+    *op = 5 + comm->premuls++;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORT(ncclRedOpDestroy, (lb_nccl_op op, lb_nccl_comm comm), (op, comm))
+{
+    (void)op, (void)comm;
+    return LB_NCCL_SUCCESS;
+}
+
+EXPORTED const char *ncclGetErrorString(lb_nccl_result result)
+{
+    return result == LB_NCCL_SUCCESS ? "no error" : "an error of the stand-in";
+}

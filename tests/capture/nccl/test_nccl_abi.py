@@ -1,0 +1,91 @@
+"""The shim's idea of nccl.h against the header itself: types, numbers, every entry point; and the real library, where there is one.
+
+The header is looked for in LASTBIT_NCCL_HOME, build/nccl/nvidia/nccl (the wheel nvidia-nccl-cu13 unpacked there), what pip installed, and /usr.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sysconfig
+
+import pytest
+from conftest import BUILD, ROOT
+
+HOMES = [os.environ.get("LASTBIT_NCCL_HOME"), ROOT / "build/nccl/nvidia/nccl", pathlib.Path(sysconfig.get_path("purelib")) / "nvidia/nccl", "/usr"]
+HOME = next((pathlib.Path(home) for home in HOMES if home and (pathlib.Path(home) / "include/nccl.h").exists()), None)
+needs_header = pytest.mark.skipif(HOME is None, reason="no nccl.h here: unpack the wheel nvidia-nccl-cu13 into build/nccl")
+
+# Of CUDA's headers NCCL's needs these names.
+CUDA = {
+    "cuda_runtime.h": "#include <stddef.h>\ntypedef struct CUstream_st *cudaStream_t; typedef struct CUevent_st *cudaEvent_t;",
+    "cuda_fp16.h": "",
+    "cuda_bf16.h": "",
+}
+SAME = """
+#include <nccl.h>
+#include "nccl_abi.h"
+#define SAME(name, parameters, arguments) \\
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&name), lb_nccl_result (*) parameters), #name);
+LB_NCCL_ROWS(SAME)
+#define NUMBER(number, name, ours) _Static_assert(name == number, #name);
+LB_NCCL_DTYPES(NUMBER)
+_Static_assert(ncclNumTypes == 12 && sizeof(ncclUniqueId) == 128 && sizeof(ncclDataType_t) == 4 && sizeof(ncclRedOp_t) == 4, "sizes");
+_Static_assert(ncclSuccess == LB_NCCL_SUCCESS && ncclSystemError == LB_NCCL_SYSTEM_ERROR && ncclInProgress == LB_NCCL_IN_PROGRESS, "results");
+_Static_assert(ncclSum == LB_NCCL_SUM && ncclProd == LB_NCCL_PROD && ncclMax == LB_NCCL_MAX && ncclMin == LB_NCCL_MIN, "ops");
+_Static_assert(ncclAvg == LB_NCCL_AVG && ncclNumOps == LB_NCCL_OPS && NCCL_SPLIT_NOCOLOR == LB_NCCL_NOCOLOR, "ops");
+_Static_assert(ncclScalarDevice == LB_NCCL_SCALAR_DEVICE && ncclScalarHostImmediate == LB_NCCL_SCALAR_HOST, "residence");
+_Static_assert(offsetof(ncclConfig_t, blocking) == 16, "what the stand-in reads of a configuration");
+"""
+
+
+def entry_points():
+    text = (HOME / "include/nccl.h").read_text()
+    return set(re.findall(r"\bp(nccl[A-Z]\w+)\s*\(", text))
+
+
+@needs_header
+def test_types_and_entry_points_are_those_of_the_header(tmp_path):
+    for name, text in CUDA.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "same.c").write_text(SAME)
+    includes = [f"-I{tmp_path}", f"-I{HOME}/include", f"-I{ROOT}/capture/nccl"]
+    done = subprocess.run(["cc", "-fsyntax-only", *includes, tmp_path / "same.c"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    broken = SAME.replace("name == number", "name == number + 1")  # the comparison compares
+    (tmp_path / "same.c").write_text(broken)
+    assert subprocess.run(["cc", "-fsyntax-only", *includes, tmp_path / "same.c"], capture_output=True).returncode != 0
+
+
+def exported():
+    listed = subprocess.run(["nm", "-D", "--defined-only", BUILD / "liblastbit_nccl.so"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[-1] for line in listed.splitlines()}
+
+
+@needs_header
+def test_every_entry_point_of_the_header_is_exported():
+    names = entry_points()
+    assert len(names) > 60
+    assert names | {"p" + name for name in names} <= exported()
+
+
+def test_nothing_else_is_exported():
+    """What the recorder exports would take the place of the recorder's in Python."""
+    assert {name for name in exported() if not re.match(r"p?nccl|lb_nccl_(step|join|last_order)$", name)} == set()
+
+
+@needs_header
+@pytest.mark.skipif(HOME is None or not (HOME / "lib/libnccl.so.2").exists(), reason="the real libnccl.so.2 is not here")
+def test_real_library_answers_through_the_shim():
+    script = (
+        "import ctypes, sys\n"
+        "nccl = ctypes.CDLL(sys.argv[1])\n"
+        "version = ctypes.c_int()\n"
+        "nccl.ncclGetErrorString.restype = ctypes.c_char_p\n"
+        "print(nccl.ncclGetVersion(ctypes.byref(version)), version.value, nccl.ncclGetErrorString(4).decode())\n"
+    )
+    env = {**os.environ, "LASTBIT_NCCL": str(HOME / "lib/libnccl.so.2")}
+    done = subprocess.run(["python3", "-c", script, BUILD / "nccl/libnccl.so.2"], capture_output=True, text=True, env=env)
+    header = (HOME / "include/nccl.h").read_text()
+    version = re.search(r"NCCL_VERSION_CODE (\d+)", header).group(1)
+    assert done.stdout.split(maxsplit=2) == ["0", version, "invalid argument (run with NCCL_DEBUG=WARN for details)\n"], done.stderr

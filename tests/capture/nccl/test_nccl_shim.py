@@ -1,0 +1,206 @@
+"""Programs that call NCCL are recorded beneath: a stand-in for libnccl.so.2 reduces on host memory, threads or processes are its ranks.
+
+What a call sent and received is compared by replay: it computes each collective again from what its members sent, in the order that the
+stand-in named through the profiler interface, and both are programs of their own.
+"""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+from conftest import BUILD
+
+PROGRAM = BUILD / "tests" / "nccl_program"
+SHIM = BUILD / "liblastbit_nccl.so"
+
+
+def play(scenario, ranks=4, how="threads", **environment):
+    """The program without us: a hash of what each rank received."""
+    env = {**os.environ, **{key: str(value) for key, value in environment.items()}}
+    done = subprocess.run([PROGRAM, scenario, how, str(ranks)], capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+@pytest.fixture
+def record(lastbit, tmp_path):
+    def record(scenario, *options, ranks=4, how="threads", command=(), **environment):
+        """Its capture; what it received is what it receives without us."""
+        folder = tmp_path / "run.lb"
+        env = {**os.environ, **{key: str(value) for key, value in environment.items()}}
+        command = command or [PROGRAM, scenario, how, ranks]
+        done = lastbit.run("record", "-o", folder, "--force", *options, "--", *command, env=env, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == play(scenario, ranks, how, **environment)
+        return folder
+
+    return record
+
+
+def replay(lastbit, folder, *options):
+    answer = lastbit.json("replay", folder, *options)
+    return answer["verdict"], answer["bitwise"], answer["ops"]["total"]
+
+
+@pytest.mark.parametrize("how", ["threads", "processes"])
+def test_every_collective_replays_to_the_same_bits(lastbit, record, how):
+    folder = record("everything", how=how)
+    assert lastbit.run("verify", folder).returncode == 0
+    answer = lastbit.json("replay", folder)
+    assert answer["verdict"] == "identical"
+    assert answer["ops"]["native"] == answer["ops"]["total"] == 191 and answer["bitwise"] == 174
+    listed = lastbit.run("ls", folder).stdout
+    for name in ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "send", "recv"):
+        assert f"nccl::{name}" in listed
+    assert "unseen_write" not in listed and "skipped" not in listed and "degraded" not in listed
+
+
+@pytest.mark.parametrize(
+    "algorithm, channels, nodes, order",
+    [("ring", 1, 1, "ring:1"), ("ring", 3, 1, "ring:3"), ("tree", 2, 4, "tree:1"), ("tree", 2, 2, "tree:2"), ("tree", 2, 1, "tree:4")],
+)
+def test_order_that_nccl_names_is_the_one_replayed(lastbit, record, algorithm, channels, nodes, order):
+    knobs = dict(STANDIN_NCCL_ALGO=algorithm, STANDIN_NCCL_CHANNELS=channels, STANDIN_NCCL_NODES=nodes)
+    folder = record("everything", **knobs)
+    assert replay(lastbit, folder) == ("identical", 174, 191)
+    archive = (folder / "rank-00000.tar").read_bytes()
+    assert f"{algorithm.upper()}/SIMPLE, {channels} channels".encode() in archive and order.encode() in archive
+
+
+def test_wrong_order_is_no_bit_equal_replay(lastbit, record):
+    """The sums are not ones that every order gives."""
+    folder = record("steps", STANDIN_NCCL_ALGO="ring")
+    assert replay(lastbit, folder)[0] == "identical"
+    verdict, bitwise, total = replay(lastbit, folder, "--order", "op=all_reduce=tree")
+    assert bitwise < total
+
+
+def test_one_thread_that_drives_all_ranks_in_groups(lastbit, record):
+    folder = record("everything", how="single")
+    assert replay(lastbit, folder) == ("identical", 12, 12)
+    assert lastbit.json("ls", folder)["ranks"] in (4, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("scenario, count", [("non-blocking", 6), ("fork", 8)])
+@pytest.mark.parametrize("how", ["threads", "processes"])
+def test_non_blocking_communicators_and_forks(lastbit, record, scenario, count, how):
+    assert replay(lastbit, record(scenario, ranks=2, how=how)) == ("identical", count, count)
+
+
+def test_program_says_where_steps_begin(lastbit, record):
+    folder = record("marked", ranks=2, how="processes")
+    assert "3 steps (10 to 12)" in lastbit.run("ls", folder).stdout
+
+
+def test_steps_are_counts_of_collectives_otherwise(lastbit, record):
+    folder = record("steps", "--nccl-step", "4", ranks=2)  # four calls in each of three rounds
+    assert "3 steps (0 to 2)" in lastbit.run("ls", folder).stdout
+    assert replay(lastbit, folder)[0] == "identical"
+    folder = record("steps", "--nccl-step", "4", "--steps", "1", ranks=2)
+    assert "1 step," in lastbit.run("ls", folder).stdout
+
+
+@pytest.mark.parametrize(
+    "scenario, told",
+    [
+        ("odd-op", "rank 0 called all_reduce(sum) of f32[1200]; rank 1 called all_reduce(max) of f32[1200]"),
+        ("odd-count", "rank 0 called all_reduce(sum) of f32[1200]; rank 1 called all_reduce(sum) of f32[600]"),
+        ("odd-root", "rank 0 called broadcast of f32[1200] from or to member 0; rank 1 called broadcast of f32[1200] from or to member 1"),
+    ],
+)
+def test_calls_that_do_not_match_are_named(lastbit, record, scenario, told):
+    folder = record(scenario, ranks=2, how="processes")
+    for command in ("ranks", "bisect"):
+        done = lastbit.run(command, folder, expect=1)
+        assert told in re.sub(r"\s+", " ", done.stdout)
+
+
+def test_rank_that_sent_the_nan_is_the_culprit(lastbit, record):
+    folder = record("nan", ranks=3, how="processes")
+    answer = lastbit.json("bisect", folder, expect=1)
+    assert answer["culprit"]["axis"] == "rank" and answer["culprit"]["ranks"] == [1]
+
+
+def test_calls_alone_have_no_bytes(lastbit, record):
+    folder = record("steps", "--nccl", "calls", ranks=2)
+    listed = lastbit.run("ls", folder).stdout
+    assert "nccl::all_reduce" in listed and "level stats" in listed
+    assert lastbit.json("replay", folder)["verdict"] == "missing"
+
+
+def test_window_level_and_ranks_hold(lastbit, record):
+    folder = record("marked", "--ranks", "1", "--steps", "11-12", "--level", "sources", ranks=2, how="processes")
+    listed = lastbit.run("ls", folder).stdout
+    assert "2 steps (11 to 12)" in listed and "level sources" in listed
+    assert [name for name in sorted(os.listdir(folder)) if name.endswith(".tar")] == ["rank-00001.tar"]
+
+
+@pytest.mark.parametrize("environment", [{"LASTBIT_DISABLE": "1"}, {}])
+def test_shim_that_records_nothing_writes_nothing(tmp_path, environment):
+    folder = tmp_path / "run.lb"
+    folder.mkdir()
+    if environment:
+        environment = {**environment, "LASTBIT_OUT": folder}
+    assert play("everything", LD_PRELOAD=SHIM, **environment) == play("everything")
+    assert list(folder.iterdir()) == []
+
+
+def test_off_preloads_nothing(lastbit, tmp_path):
+    done = lastbit.run("record", "-o", tmp_path / "run.lb", "--nccl", "off", "--", "env")
+    assert "LD_PRELOAD" not in done.stdout
+    done = lastbit.run("record", "-o", tmp_path / "run.lb", "--", "env")
+    assert f"LD_PRELOAD={SHIM}" in done.stdout and f"NCCL_PROFILER_PLUGIN={SHIM}" in done.stdout
+
+
+@pytest.mark.parametrize("option, told", [(("--nccl", "all"), "bytes, calls, off"), (("--nccl-step", "0"), "no number of calls")])
+def test_misuse_is_said_before_the_program_starts(lastbit, tmp_path, option, told):
+    done = lastbit.run("record", "-o", tmp_path / "run.lb", *option, "--", "true", expect=129)
+    assert told in done.stderr
+
+
+def test_folder_that_cannot_be_written_harms_nobody(tmp_path):
+    missing = tmp_path / "nowhere" / "run.lb"
+    assert play("everything", LD_PRELOAD=SHIM, LASTBIT_OUT=missing, LASTBIT_LIB=BUILD / "liblastbit_capture.so") == play("everything")
+    assert play("everything", LD_PRELOAD=SHIM, LASTBIT_OUT=tmp_path, LASTBIT_LIB=tmp_path / "none.so") == play("everything")
+
+
+def test_library_stands_in_the_place_of_libnccl(lastbit, tmp_path):
+    """Loaded as libnccl.so.2, it finds the real one by LASTBIT_NCCL, and has all that the real one has."""
+    folder = tmp_path / "run.lb"
+    folder.mkdir()
+    env = {
+        "LD_LIBRARY_PATH": BUILD / "nccl",
+        "LASTBIT_NCCL": BUILD / "tests" / "standin" / "libnccl.so.2",
+        "LASTBIT_OUT": folder,
+        "LASTBIT_LIB": BUILD / "liblastbit_capture.so",
+    }
+    program = tmp_path / "nccl_program"  # whose runpath would come first
+    program.write_bytes(PROGRAM.read_bytes())
+    program.chmod(0o755)
+    # LD_PRELOAD by the drop-in's own name is the same thing to a program that is linked, whatever its runpath.
+    env["LD_PRELOAD"] = BUILD / "nccl" / "libnccl.so.2"
+    assert play("everything", **env) == play("everything")
+    assert replay(lastbit, folder)[0] == "identical"
+
+
+def test_what_is_loaded_privately_is_found(tmp_path):
+    """A program that opens the drop-in by dlopen, as Python bindings do, has its calls handed on; without a library they fail alone."""
+    script = (
+        "import ctypes, os, sys\n"
+        "nccl = ctypes.CDLL(os.environ['DROP_IN'])\n"
+        "version = ctypes.c_int()\n"
+        "print(nccl.ncclGetVersion(ctypes.byref(version)), version.value)\n"
+    )
+    env = {**os.environ, "DROP_IN": str(BUILD / "nccl" / "libnccl.so.2")}
+    for real, told in [(BUILD / "tests" / "standin" / "libnccl.so.2", "0 23203"), (tmp_path / "none.so", "2 0")]:
+        done = subprocess.run(["python3", "-c", script], capture_output=True, text=True, env={**env, "LASTBIT_NCCL": str(real)})
+        assert done.stdout.strip() == told, done.stderr
+
+
+def test_receipt_says_what_steps_are(lastbit, record):
+    folder = record("steps", ranks=2)
+    table = subprocess.run(["tar", "tf", folder / "rank-00000.tar"], capture_output=True, text=True).stdout
+    assert "nccl" in table
+    assert json.loads(lastbit.run("ls", "--json", folder).stdout)["schema"] == "lastbit.ls/1"
