@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-/* At most this much waits for the writer. */
-enum { MOST_CALLS = 1 << 16, POLL_NS = 200000, END_TRIES = 50000 };
+/* At most so much waits for the writer. */
+enum { MOST_CALLS = 1 << 16, POLL_NS = 200000, NAP_NS = 1000000, END_TRIES = 50000 };
 #define MOST_BYTES (256ull << 20)
 
 static struct queue {
@@ -19,7 +19,7 @@ static struct queue {
     uint64_t calls, bytes, groups;
     pthread_cond_t more, room;
     pthread_t writer;
-    bool running, stuck, closing, prepared;
+    bool running, asleep, stuck, closing, prepared;
 } queue = {.end = &queue.first, .more = PTHREAD_COND_INITIALIZER, .room = PTHREAD_COND_INITIALIZER};
 
 static _Thread_local struct here {
@@ -85,13 +85,24 @@ static void write_first(void)
     pthread_cond_broadcast(&queue.room);
 }
 
+/* Calls come in bursts: whoever calls while the writer naps need not wake it. */
+static void wait_for_calls(void)
+{
+    lb_books_unlock();
+    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    lb_books_lock();
+    queue.asleep = true;
+    while (!queue.first && !queue.closing) pthread_cond_wait(&queue.more, lb_books_mutex());
+    queue.asleep = false;
+}
+
 static void *write_calls(void *unused)
 {
     (void)unused;
     lb_books_lock();
     for (int tries = 0; queue.first || !queue.closing;) {
         if (!queue.first) {
-            pthread_cond_wait(&queue.more, lb_books_mutex());
+            wait_for_calls();
         } else if (is_ready(queue.first) || (queue.closing && ++tries > END_TRIES)) {
             write_first();
         } else {
@@ -317,7 +328,7 @@ static void launch(lb_nccl_call *first)
         queue.end = &call->next;
         queue.calls++;
     }
-    pthread_cond_signal(&queue.more);
+    if (queue.asleep) pthread_cond_signal(&queue.more);
     lb_books_unlock();
 }
 
