@@ -13,7 +13,7 @@
 enum { CUDA_SUCCESS = 0, CUDA_NOT_READY = 600, POINTER_MEMORY_TYPE = 2, EVENT_WITHOUT_TIMING = 2, CAPTURE_RELAXED = 2 };
 #define DRIVER(X)                                                                                                      \
     X(cuPointerGetAttribute, (void *value, int attribute, uint64_t pointer))                                           \
-    X(cuMemcpyAsync, (uint64_t to, uint64_t from, size_t bytes, void *stream))                                         \
+    X(cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t bytes, void *stream))                                     \
     X(cuMemHostAlloc, (void **pointer, size_t bytes, unsigned flags))                                                  \
     X(cuMemFreeHost, (void *pointer))                                                                                  \
     X(cuEventCreate, (void **event, unsigned flags))                                                                   \
@@ -21,7 +21,7 @@ enum { CUDA_SUCCESS = 0, CUDA_NOT_READY = 600, POINTER_MEMORY_TYPE = 2, EVENT_WI
     X(cuEventQuery, (void *event))                                                                                     \
     X(cuEventDestroy_v2, (void *event))                                                                                \
     X(cuStreamIsCapturing, (void *stream, int *status))                                                                \
-    X(cuStreamGetCtx, (void *stream, void **context))                                                                  \
+    X(cuCtxGetCurrent, (void **context))                                                                               \
     X(cuCtxPushCurrent_v2, (void *context))                                                                            \
     X(cuCtxPopCurrent_v2, (void **context))                                                                            \
     X(cuCtxGetDevice, (int *device))                                                                                   \
@@ -31,6 +31,8 @@ typedef struct driver {
 #define FIELD(name, parameters) int(*name) parameters;
     DRIVER(FIELD)
 #undef FIELD
+    int (*cuStreamGetCtx)(void *stream, void **context); /* NULL: an old driver's */
+    bool whole; /* it has all of them; of memory under one that has not, nothing can be said */
 } driver;
 
 struct lb_stream_copy {
@@ -43,7 +45,7 @@ struct lb_stream_copy {
 static driver table;
 static _Atomic(const driver *) current; /* NULL as long as this process uses no CUDA */
 
-/* Whoever makes a communicator has CUDA loaded. A driver that lacks a call is taken for none. */
+/* Whoever makes a communicator has CUDA loaded. */
 static void look_for_driver(void)
 {
     static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
@@ -52,12 +54,16 @@ static void look_for_driver(void)
     if (!library) return;
     bool whole = true;
     pthread_mutex_lock(&busy);
-#define FIND(name, parameters) whole &= (*(void **)&table.name = dlsym(library, #name)) != NULL;
-    if (!atomic_load_explicit(&current, memory_order_acquire)) {
-        DRIVER(FIND)
+    if (atomic_load_explicit(&current, memory_order_acquire)) {
+        pthread_mutex_unlock(&busy);
+        return;
     }
+#define FIND(name, parameters) whole &= (*(void **)&table.name = dlsym(library, #name)) != NULL;
+    DRIVER(FIND)
 #undef FIND
-    if (whole) atomic_store_explicit(&current, &table, memory_order_release);
+    *(void **)&table.cuStreamGetCtx = dlsym(library, "cuStreamGetCtx");
+    table.whole = whole;
+    atomic_store_explicit(&current, &table, memory_order_release);
     pthread_mutex_unlock(&busy);
 }
 
@@ -100,11 +106,13 @@ static void give_pinned(const driver *cuda, void *data, size_t bytes)
 static bool enqueue(const driver *cuda, lb_stream_copy *copy, const void *from, void *stream)
 {
     void *popped;
-    if (cuda->cuStreamGetCtx(stream, &copy->context) != CUDA_SUCCESS) return false;
+    const int got =
+        cuda->cuStreamGetCtx ? cuda->cuStreamGetCtx(stream, &copy->context) : cuda->cuCtxGetCurrent(&copy->context);
+    if (got != CUDA_SUCCESS || !copy->context) return false;
     if (cuda->cuCtxPushCurrent_v2(copy->context) != CUDA_SUCCESS) return false;
     copy->data = take_pinned(cuda, copy->bytes);
     bool done = copy->data && cuda->cuEventCreate(&copy->event, EVENT_WITHOUT_TIMING) == CUDA_SUCCESS;
-    done = done && cuda->cuMemcpyAsync((uintptr_t)copy->data, (uintptr_t)from, copy->bytes, stream) == CUDA_SUCCESS;
+    done = done && cuda->cuMemcpyDtoHAsync_v2(copy->data, (uintptr_t)from, copy->bytes, stream) == CUDA_SUCCESS;
     done = done && cuda->cuEventRecord(copy->event, stream) == CUDA_SUCCESS;
     cuda->cuCtxPopCurrent_v2(&popped);
     return done;
@@ -113,7 +121,7 @@ static bool enqueue(const driver *cuda, lb_stream_copy *copy, const void *from, 
 static lb_stream_copy *copy_on_stream(const driver *cuda, const void *from, size_t bytes, void *stream)
 {
     int type = 0;
-    if (lb_stream_is_captured(stream)) return NULL;
+    if (!cuda->whole || lb_stream_is_captured(stream)) return NULL;
     if (bytes && cuda->cuPointerGetAttribute(&type, POINTER_MEMORY_TYPE, (uintptr_t)from) != CUDA_SUCCESS) return NULL;
     lb_stream_copy *copy = calloc(1, sizeof *copy);
     if (!copy) return NULL;
@@ -179,7 +187,7 @@ bool lb_stream_is_captured(void *stream)
 {
     const driver *cuda = find_driver();
     int status = 0;
-    return cuda && (cuda->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != 0);
+    return cuda && cuda->whole && (cuda->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != 0);
 }
 
 int lb_stream_device(void)
@@ -187,5 +195,5 @@ int lb_stream_device(void)
     look_for_driver();
     const driver *cuda = find_driver();
     int device = -1;
-    return cuda && cuda->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
+    return cuda && cuda->whole && cuda->cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
 }

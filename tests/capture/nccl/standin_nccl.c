@@ -2,8 +2,9 @@
  *
  * It really reduces, in the orders that NCCL documents by its source (src/device/all_reduce.h, reduce.h, reduce_scatter.h,
  * src/graph/trees.cc), each addition rounded to the payload's type; the arithmetic is its own, so that a replay that gives the
- * same bits was not compared with itself. Streams are taken and ignored: a call has done its work when it returns, in a group
- * when the group ends. It speaks to a profiler plugin as NCCL does.
+ * same bits was not compared with itself. Without CUDA streams are ignored: a call has done its work when it returns, in a group
+ * when the group ends. Where a driver of CUDA is loaded (late_cuda.c),
+ * it does it when its stream gets there. It speaks to a profiler plugin as NCCL does.
  *
  *     STANDIN_NCCL_ALGO=ring|tree     STANDIN_NCCL_CHANNELS=N     STANDIN_NCCL_NODES=N
  *     STANDIN_NCCL_FAIL=N             every N-th call that moves something fails, and does nothing
@@ -70,6 +71,7 @@ typedef struct task {
     size_t count;
     int dtype, op, root;
     struct ncclComm *comm;
+    lb_nccl_stream stream;
     bool done;
 } task;
 
@@ -453,6 +455,20 @@ static void *run_thread(void *list)
     return NULL;
 }
 
+/* Where the process has a driver of CUDA, calls run when their stream comes to them. */
+static bool run_on_stream(task *list)
+{
+    static int (*_Atomic enqueue)(void *, void (*)(void *), void *);
+    static _Atomic bool looked;
+    if (!list) return true;
+    if (!looked) {
+        void *driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+        if (driver) *(void **)&enqueue = dlsym(driver, "cuLaunchHostFunc");
+        looked = true;
+    }
+    return enqueue && enqueue(list->stream, (void (*)(void *))run_list, list) == 0;
+}
+
 static void append(task ***end, task **first, task *t)
 {
     if (!*first) *end = first;
@@ -474,6 +490,8 @@ static void run_all(task *all)
         n += i == n;
         append(&ends[i], &lists[i], t);
     }
+    for (int i = 0; i < n; i++)
+        if (run_on_stream(lists[i])) lists[i] = NULL;
     for (int i = 1; i < n; i++) pthread_create(&threads[i], NULL, run_thread, lists[i]);
     if (n) run_list(lists[0]);
     for (int i = 1; i < n; i++) pthread_join(threads[i], NULL);
@@ -498,39 +516,23 @@ static int give(const task *given)
     if (depth) return LB_NCCL_SUCCESS;
     task *list = tasks;
     tasks = NULL;
-    run_list(list);
+    if (!run_on_stream(list)) run_list(list);
     return LB_NCCL_SUCCESS;
 }
 
 /* ---- what is exported ----------------------------------------------------------------------------------------------- */
 
-#define GIVE(...) return give(&(task){.count = count, .dtype = dtype, .comm = comm, __VA_ARGS__})
+#define GIVE(...) return give(&(task){.count = count, .dtype = dtype, .comm = comm, .stream = stream, __VA_ARGS__})
 #define BOTH .send = send, .recv = recv
-#define GIVE_ncclAllReduce                                                                                             \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = ALL_REDUCE, BOTH, .op = op);
-#define GIVE_ncclReduce                                                                                                \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = REDUCE, BOTH, .op = op, .root = root);
+#define GIVE_ncclAllReduce GIVE(.verb = ALL_REDUCE, BOTH, .op = op);
+#define GIVE_ncclReduce GIVE(.verb = REDUCE, BOTH, .op = op, .root = root);
 #define GIVE_ncclBcast return ncclBroadcast(recv, recv, count, dtype, root, comm, stream);
-#define GIVE_ncclBroadcast                                                                                             \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = BROADCAST, BOTH, .root = root);
-#define GIVE_ncclReduceScatter                                                                                         \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = REDUCE_SCATTER, BOTH, .op = op);
-#define GIVE_ncclAllGather                                                                                             \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = ALL_GATHER, BOTH);
-#define GIVE_ncclAlltoAll                                                                                              \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = ALL_TO_ALL, BOTH);
-#define GIVE_ncclGather                                                                                                \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = GATHER, BOTH, .root = root);
-#define GIVE_ncclScatter                                                                                               \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = SCATTER, BOTH, .root = root);
+#define GIVE_ncclBroadcast GIVE(.verb = BROADCAST, BOTH, .root = root);
+#define GIVE_ncclReduceScatter GIVE(.verb = REDUCE_SCATTER, BOTH, .op = op);
+#define GIVE_ncclAllGather GIVE(.verb = ALL_GATHER, BOTH);
+#define GIVE_ncclAlltoAll GIVE(.verb = ALL_TO_ALL, BOTH);
+#define GIVE_ncclGather GIVE(.verb = GATHER, BOTH, .root = root);
+#define GIVE_ncclScatter GIVE(.verb = SCATTER, BOTH, .root = root);
 #define GIVE_ncclAllReduceConfig                                                                                       \
     (void)config;                                                                                                      \
     GIVE_ncclAllReduce
@@ -555,12 +557,8 @@ static int give(const task *given)
 #define GIVE_ncclScatterConfig                                                                                         \
     (void)config;                                                                                                      \
     GIVE_ncclScatter
-#define GIVE_ncclSend                                                                                                  \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = SEND, .send = send, .root = root);
-#define GIVE_ncclRecv                                                                                                  \
-    (void)stream;                                                                                                      \
-    GIVE(.verb = RECV, .recv = recv, .root = root);
+#define GIVE_ncclSend GIVE(.verb = SEND, .send = send, .root = root);
+#define GIVE_ncclRecv GIVE(.verb = RECV, .recv = recv, .root = root);
 /* NCCL's own ncclBcast calls ncclBroadcast by its public name, too. */
 EXPORTED lb_nccl_result ncclBroadcast(const void *, void *, size_t, lb_nccl_dtype, int, lb_nccl_comm, lb_nccl_stream);
 #define MOVE(name, parameters, arguments)                                                                              \

@@ -204,3 +204,15 @@ def test_receipt_says_what_steps_are(lastbit, record):
     table = subprocess.run(["tar", "tf", folder / "rank-00000.tar"], capture_output=True, text=True).stdout
     assert "nccl" in table
     assert json.loads(lastbit.run("ls", "--json", folder).stdout)["schema"] == "lastbit.ls/1"
+
+
+def test_streams_that_run_late_are_not_waited_for(lastbit, tmp_path):
+    """Buffers are overwritten as soon as the stream has passed them, and one rank goes on only when the other's call has returned."""
+    folder = tmp_path / "run.lb"
+    program = BUILD / "tests" / "nccl_late"
+    alone = subprocess.run([program, "3"], capture_output=True, text=True, timeout=60, check=True)
+    done = lastbit.run("record", "-o", folder, "--", program, "3", timeout=60)
+    assert done.returncode == 0 and done.stdout == alone.stdout
+    answer = lastbit.json("replay", folder)
+    assert answer["bitwise"] == 36 and answer["ops"]["total"] == 41  # 3 were captured into a graph, 2 are a message
+    assert "was captured into a CUDA graph" in lastbit.run("ls", folder).stdout
