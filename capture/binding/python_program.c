@@ -64,12 +64,12 @@ CALL(failed_op, 1)
     return nothing(b);
 }
 
-/* row, group, reduction or None, sequence number, list of ranks */
-CALL(collective, 5)
+/* row, group, reduction or None, sequence number, list of ranks, order or None */
+CALL(collective, 6)
 {
     const uint64_t bytes = 0;
     const uint32_t row = (uint32_t)natural(args[0]);
-    const char *group = text(b, args[1]), *reduce = text_or_null(b, args[2]);
+    const char *group = text(b, args[1]), *reduce = text_or_null(b, args[2]), *order = text_or_null(b, args[5]);
     const uint64_t sequence = natural(args[3]);
     Py_ssize_t n = py.PyList_Size(args[4]);
     int32_t *ranks = malloc((size_t)(n > 0 ? n : 1) * sizeof *ranks);
@@ -79,7 +79,7 @@ CALL(collective, 5)
         if (!py.PyErr_Occurred()) py.PyErr_SetString(b->of.exception, "out of memory in the recorder");
         return NULL;
     }
-    RECORDER(lb_recorder_collective(b->recorder, row, group, reduce, NULL, sequence, ranks, (uint32_t)n, &err));
+    RECORDER(lb_recorder_collective(b->recorder, row, group, reduce, order, sequence, ranks, (uint32_t)n, &err));
     free(ranks);
     return settle(b, status, &err);
 }

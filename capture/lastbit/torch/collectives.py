@@ -4,12 +4,17 @@ Collectives are waited for, functional ones too, which changes what overlaps but
 complete when their call returns are read later, when their storage is next used or the step ends (the program must have
 waited by then). Until then we hold the storages, not the tensors.
 
+Below all of them may be NCCL, and below that our own library: it makes no ops of the calls that are ops here, and says in which
+order NCCL reduced.
+
 Custom ops of serving stacks that are collectives say less: the name of a group that the stack keeps, a list of ranks, or nothing.
 """
 
 import sys
 
 import torch
+
+from . import library
 
 # Where serving stacks keep their groups: `_groups` by name, and get_tp_group() for the ops that name none.
 _KEEPERS = ("vllm.distributed.parallel_state", "sglang.srt.distributed.parallel_state")
@@ -22,6 +27,8 @@ class Collectives:
         self.session = session
         self.sequence = {}
         self.waiting = []  # (work, storages)
+        self.nccl = None
+        self.join()
 
     def run(self, func, args, kwargs):
         """Called by the dispatch mode in place of the op."""
@@ -31,6 +38,9 @@ class Collectives:
             begun = session.native.begin(func, args, kwargs)
         except Exception as error:
             session.fail(error)
+        if self.nccl is None:
+            self.join()  # bindings open NCCL when they are first used
+        self.order()  # of a call that was no op
         try:
             out = func(*args, **kwargs)
         except Exception:
@@ -60,7 +70,7 @@ class Collectives:
 
     def end(self, func, begun, args, kwargs, out):
         """Records the collective; gives what the program gets."""
-        native = self.session.native
+        native, order = self.session.native, self.order()
         space, _, base = func._schema.name.partition("::")
         stack = space not in ("c10d", "_c10d_functional", "_c10d_functional_autograd")
         group, reduce, work = (None, "sum", None) if stack else self._describe(args, kwargs, out)
@@ -85,8 +95,17 @@ class Collectives:
         name, ranks = self._of_stack(func, args, kwargs) if stack else self._members(group)
         number = self.sequence.get(name, 0)
         self.sequence[name] = number + 1
-        native.collective(row, name, reduce, number, ranks)
+        native.collective(row, name, reduce, number, ranks, order)
         return out
+
+    def join(self):
+        self.nccl = library.beneath_nccl()
+        if self.nccl is not None:
+            self.nccl.lb_nccl_join(1)
+
+    def order(self):
+        """How NCCL reduced the last call of this thread, as `--order` spells it; None where there is no NCCL, or it did not say."""
+        return (self.nccl.lb_nccl_last_order().decode() if self.nccl is not None else "") or None
 
     def _describe(self, args, kwargs, out):
         """The process group (or its name), the reduction, the Work."""

@@ -6,6 +6,7 @@ one object.
 """
 
 import ctypes
+import os
 import types
 
 from .. import library_path
@@ -29,6 +30,19 @@ class Failed(Exception):
 def load():
     """The library itself, for what is not a call of a running recording."""
     return ctypes.CDLL(library_path())
+
+
+def beneath_nccl():
+    """The library beneath NCCL (lastbit/nccl.h) where this process has it by now: preloaded, or opened by a path; else None."""
+    for name, how in ((None, os.RTLD_LAZY), (os.environ.get("LASTBIT_NCCL_SHIM"), os.RTLD_LAZY | os.RTLD_NOLOAD)):
+        try:
+            library = ctypes.CDLL(name, mode=how)
+            library.lb_nccl_join.argtypes = [ctypes.c_int]
+            library.lb_nccl_join.restype = None
+            library.lb_nccl_last_order.restype = ctypes.c_char_p
+            return library
+        except (OSError, AttributeError):
+            pass  # it is not there
 
 
 def bind(objects):
