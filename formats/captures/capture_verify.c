@@ -205,6 +205,7 @@ static lb_status verify_archive(check *c, const char *path, lb_err *err)
     lb_status status = lb_scan_run(a->map, a->size, path, &scan, err);
     if (status == LB_OK) {
         c->result->archives++;
+        if (scan.entries[0].descriptor.minor > c->result->minor) c->result->minor = scan.entries[0].descriptor.minor;
         check_records(c, a->map, &scan);
         check_blobs(c, a);
         check_programs(c, a);

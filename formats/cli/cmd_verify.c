@@ -83,6 +83,9 @@ static void print_text(const char *path, const lb_verification *v)
         printf("%" PRIu32 " not closed: it records still, was stopped, or was cut; what stands behind the last commit "
                "is not part of it\n",
                v->archives - v->closed);
+    if (v->minor > LB_FORMAT_MINOR)
+        printf("written in format %d.%" PRIu32 ", and this lastbit knows %d.%d: what that added is not read\n",
+               LB_FORMAT_MAJOR, v->minor, LB_FORMAT_MAJOR, LB_FORMAT_MINOR);
     if (v->damages || v->uncommitted)
         printf("next: `lastbit recover %s` writes what is whole into a new capture\n", path);
 }

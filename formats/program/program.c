@@ -38,7 +38,7 @@ bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t ro
     return grown;
 }
 
-static uint32_t append(lb_program *program, lb_program_table_id id, const void *rows, uint32_t count)
+uint32_t lb_program_append(lb_program *program, lb_program_table_id id, const void *rows, uint32_t count)
 {
     const lb_program_table *table = &lb_program_tables[id];
     uint32_t *n = (uint32_t *)((char *)program + table->count);
@@ -124,7 +124,7 @@ uint32_t lb_program_string(lb_program *program, const char *text)
     if (!text || !find_row(program, set, program->n_strings, string_text, text, hash, &row)) return LB_NONE;
     if (row != LB_NONE) return row;
     char *kept = lb_program_keep_text(program, text, strlen(text));
-    row = kept ? append(program, LB_TABLE_STRINGS, &kept, 1) : LB_NONE;
+    row = kept ? lb_program_append(program, LB_TABLE_STRINGS, &kept, 1) : LB_NONE;
     if (row != LB_NONE && lb_hash_add(&set->rows, hash, row)) set->known++;
     return row;
 }
@@ -142,7 +142,7 @@ uint32_t lb_program_scope(lb_program *program, const char *path, const char *cla
         if (known->class_name == LB_NONE) known->class_name = scope.class_name;
         return row;
     }
-    row = append(program, LB_TABLE_SCOPES, &scope, 1);
+    row = lb_program_append(program, LB_TABLE_SCOPES, &scope, 1);
     if (row != LB_NONE && lb_hash_add(&set->rows, hash, row)) set->known++;
     return row;
 }
@@ -198,7 +198,7 @@ lb_program *lb_program_copy(const lb_program *program)
         const lb_program_table *table = &lb_program_tables[id];
         const void *rows = *(void *const *)((const char *)program + table->array);
         uint32_t count = *(const uint32_t *)((const char *)program + table->count);
-        if (append(copy, (lb_program_table_id)id, rows, count) == LB_NONE) goto fail;
+        if (lb_program_append(copy, (lb_program_table_id)id, rows, count) == LB_NONE) goto fail;
     }
     for (uint32_t i = 0; i < copy->n_strings; i++) {
         copy->strings[i] = lb_program_keep_text(copy, program->strings[i], strlen(program->strings[i]));
@@ -215,7 +215,7 @@ fail:
 #define ADD_ROW(function, type, id)                                                                                    \
     uint32_t function(lb_program *program, const type *row)                                                            \
     {                                                                                                                  \
-        return append(program, id, row, 1);                                                                            \
+        return lb_program_append(program, id, row, 1);                                                                 \
     }
 
 ADD_ROW(lb_program_add_value, lb_value, LB_TABLE_VALUES)
@@ -232,7 +232,7 @@ ADD_ROW(lb_program_add_notice, lb_notice, LB_TABLE_NOTICES)
 
 uint32_t lb_program_add_args(lb_program *program, const lb_arg *args, uint32_t count)
 {
-    return append(program, LB_TABLE_ARGS, args, count);
+    return lb_program_append(program, LB_TABLE_ARGS, args, count);
 }
 
 uint32_t lb_program_copy_args(lb_program *program, const lb_program *from, const lb_arg *args, uint32_t count,
@@ -260,7 +260,7 @@ uint32_t lb_program_copy_args(lb_program *program, const lb_program *from, const
 
 uint32_t lb_program_add_refs(lb_program *program, const uint32_t *refs, uint32_t count)
 {
-    return append(program, LB_TABLE_REFS, refs, count);
+    return lb_program_append(program, LB_TABLE_REFS, refs, count);
 }
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */

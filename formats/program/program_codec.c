@@ -74,6 +74,15 @@ static const column group_param_columns[] = {I(lb_group_param, name), I(lb_group
                                              I(lb_group_param, gradient)};
 static const column notice_columns[] = {I(lb_notice, kind), I(lb_notice, op), I(lb_notice, value),
                                         I(lb_notice, message)};
+static const column shard_columns[] = {
+    I(lb_shard, value),      I(lb_shard, name),         I(lb_shard, mesh),    I(lb_shard, first_placement),
+    I(lb_shard, placements), I(lb_shard, first_extent), I(lb_shard, extents), I(lb_shard, at),
+};
+static const column extent_columns[] = {I(lb_extent, dim), I(lb_extent, whole), I(lb_extent, from), I(lb_extent, size)};
+static const column placement_columns[] = {I(lb_placement, kind), I(lb_placement, dim), I(lb_placement, reduce)};
+static const column mesh_columns[] = {I(lb_mesh, first_axis), I(lb_mesh, axes), I(lb_mesh, first_rank),
+                                      I(lb_mesh, ranks)};
+static const column mesh_axis_columns[] = {I(lb_mesh_axis, name), I(lb_mesh_axis, size)};
 
 #define MAX_COLUMNS 16
 static const struct {
@@ -94,6 +103,11 @@ static const struct {
     COLUMNS(GROUPS, group_columns),
     COLUMNS(GROUP_PARAMS, group_param_columns),
     COLUMNS(NOTICES, notice_columns),
+    COLUMNS(SHARDS, shard_columns),
+    COLUMNS(EXTENTS, extent_columns),
+    COLUMNS(PLACEMENTS, placement_columns),
+    COLUMNS(MESHES, mesh_columns),
+    COLUMNS(MESH_AXES, mesh_axis_columns),
 };
 
 /* Tables whose columns lie outside their rows. */
@@ -259,13 +273,21 @@ static void put_table(encoder *e, const lb_program *program, lb_program_table_id
     if (dims) put_dims(e, program);
 }
 
+/* Tables that most programs leave empty were added by a minor version, and are left out where they are. */
+static bool is_stored(const lb_program *program, int id)
+{
+    return id < LB_TABLE_SHARDS || *(const uint32_t *)((const char *)program + lb_program_tables[id].count);
+}
+
 lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *size, lb_err *err)
 {
     msgpack_sbuffer buffer;
     msgpack_sbuffer_init(&buffer);
     encoder e = {.scratch = NULL};
     msgpack_packer_init(&e.packer, &buffer, msgpack_sbuffer_write);
-    e.failed = msgpack_pack_map(&e.packer, 6 + LB_TABLE_COUNT) != 0;
+    uint32_t tables = 1; /* strings */
+    for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT; id++) tables += is_stored(program, id);
+    e.failed = msgpack_pack_map(&e.packer, 6 + tables) != 0;
     put_int(&e, "step", program->step);
     put_int(&e, "rank", program->rank);
     put_int(&e, "world", program->world);
@@ -276,7 +298,7 @@ lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *siz
     e.failed |= msgpack_pack_array(&e.packer, program->n_strings) != 0;
     for (uint32_t i = 0; i < program->n_strings; i++) put_text(&e, program->strings[i]);
     for (int id = LB_TABLE_SCOPES; id < LB_TABLE_COUNT && !e.failed; id++)
-        put_table(&e, program, (lb_program_table_id)id);
+        if (is_stored(program, id)) put_table(&e, program, (lb_program_table_id)id);
     free(e.scratch);
     if (e.failed) {
         msgpack_sbuffer_destroy(&buffer);

@@ -240,6 +240,60 @@ static lb_status check_notices(const lb_program *p, lb_err *err)
     return LB_OK;
 }
 
+static lb_status check_meshes(const lb_program *p, lb_err *err)
+{
+    for (uint32_t i = 0; i < p->n_mesh_axes; i++) {
+        site at = {err, "mesh_axes", i};
+        LB_TRY(may_index(&at, "name", p->mesh_axes[i].name, p->n_strings));
+        if (p->mesh_axes[i].size == 0) return bad(&at, "size", "an axis has at least one rank", 0, 1);
+    }
+    for (uint32_t i = 0; i < p->n_meshes; i++) {
+        const lb_mesh *mesh = &p->meshes[i];
+        site at = {err, "meshes", i};
+        uint64_t ranks = 1;
+        LB_TRY(must_range(&at, "axes", mesh->first_axis, mesh->axes, p->n_mesh_axes));
+        LB_TRY(must_range(&at, "ranks", mesh->first_rank, mesh->ranks, p->n_refs));
+        for (uint32_t a = mesh->first_axis; a < mesh->first_axis + mesh->axes && ranks <= mesh->ranks; a++)
+            ranks *= p->mesh_axes[a].size;
+        if (ranks != mesh->ranks)
+            return bad(&at, "ranks", "must be the product of the axes", mesh->ranks, (int64_t)ranks);
+    }
+    for (uint32_t i = 0; i < p->n_placements; i++) {
+        const lb_placement *placed = &p->placements[i];
+        site at = {err, "placements", i};
+        LB_TRY(at_most(&at, "kind", placed->kind, LB_PLACEMENT_PARTIAL));
+        if (placed->kind == LB_PLACEMENT_SHARD && placed->dim != LB_EXTENT_FLAT)
+            LB_TRY(at_most(&at, "dim", placed->dim, LB_MAX_DIMS - 1));
+        LB_TRY(may_index(&at, "reduce", placed->reduce, p->n_strings));
+    }
+    return LB_OK;
+}
+
+static lb_status check_shards(const lb_program *p, lb_err *err)
+{
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        const lb_shard *row = &p->shards[i];
+        site at = {err, "shards", i};
+        int64_t elements = 0;
+        LB_TRY(must_index(&at, "value", row->value, p->n_values));
+        if (i && row->value < row[-1].value) return bad(&at, "value", "rows are by value", row->value, row[-1].value);
+        LB_TRY(may_index(&at, "name", row->name, p->n_strings));
+        LB_TRY(may_index(&at, "mesh", row->mesh, p->n_meshes));
+        LB_TRY(must_range(&at, "placements", row->first_placement, row->placements, p->n_placements));
+        if (row->mesh != LB_NONE && row->placements != p->meshes[row->mesh].axes)
+            return bad(&at, "placements", "one for each axis", row->placements, p->meshes[row->mesh].axes);
+        LB_TRY(must_range(&at, "extents", row->first_extent, row->extents, p->n_extents));
+        lb_err why = LB_ERR_INIT;
+        if (lb_extents_check(row->extents ? p->extents + row->first_extent : NULL, row->extents, &elements, &why) !=
+            LB_OK)
+            return lb_fail(err, LB_ERR_CORRUPT, "program: shards[%" PRIu32 "].extents: %s", i, why.message);
+        const int64_t numel = lb_layout_numel(&p->values[row->value].layout);
+        if (row->at < 0 || elements > numel || row->at > numel - elements)
+            return bad(&at, "at", "the part reaches beyond the value", row->at, numel - elements);
+    }
+    return LB_OK;
+}
+
 lb_status lb_program_validate(const lb_program *program, lb_err *err)
 {
     if (program->n_strings == 0 || program->strings[0][0] != '\0')
@@ -256,5 +310,7 @@ lb_status lb_program_validate(const lb_program *program, lb_err *err)
     LB_TRY(check_modules(program, err));
     LB_TRY(check_collectives(program, err));
     LB_TRY(check_optimizers(program, err));
-    return check_notices(program, err);
+    LB_TRY(check_notices(program, err));
+    LB_TRY(check_meshes(program, err));
+    return check_shards(program, err);
 }

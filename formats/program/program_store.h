@@ -21,7 +21,12 @@
     X(SCALARS, scalars, lb_scalar)                                                                                     \
     X(GROUPS, groups, lb_group)                                                                                        \
     X(GROUP_PARAMS, group_params, lb_group_param)                                                                      \
-    X(NOTICES, notices, lb_notice)
+    X(NOTICES, notices, lb_notice)                                                                                     \
+    X(SHARDS, shards, lb_shard)                                                                                        \
+    X(EXTENTS, extents, lb_extent)                                                                                     \
+    X(PLACEMENTS, placements, lb_placement)                                                                            \
+    X(MESHES, meshes, lb_mesh)                                                                                         \
+    X(MESH_AXES, mesh_axes, lb_mesh_axis)
 
 typedef enum lb_program_table_id {
 #define LB_TABLE_ENUM(ID, field, type) LB_TABLE_##ID,
@@ -56,6 +61,8 @@ struct lb_program_store {
 
 lb_program *lb_program_alloc(void); /* no string 0, no scope 0 yet */
 bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t rows);
+/* The first of the new rows; LB_NONE when out of memory. */
+uint32_t lb_program_append(lb_program *program, lb_program_table_id id, const void *rows, uint32_t count);
 char *lb_program_keep_text(lb_program *program, const char *text, size_t n);
 /* As lb_program_decode; messages name the source and offsets count from `offset` in it. */
 lb_status lb_program_decode_from(const void *bytes, size_t size, const char *source, uint64_t offset,

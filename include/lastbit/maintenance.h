@@ -35,6 +35,7 @@ typedef struct lb_verification {
     uint64_t uncommitted; /* whole records after the last commit: not part of the capture, `recover` may keep them */
     uint64_t damages;     /* all but MISSING */
     uint64_t missing;
+    uint32_t minor; /* the highest minor version of the format among them */
 } lb_verification;
 
 /* Reads every byte of a capture (folder, packed file, one archive), whatever its index says. `found` is called once per

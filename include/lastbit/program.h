@@ -25,6 +25,7 @@
 #define LASTBIT_PROGRAM_H
 
 #include <lastbit/digest.h>
+#include <lastbit/shard.h>
 #include <lastbit/statistics.h>
 #include <lastbit/tensor.h>
 
@@ -230,6 +231,16 @@ typedef struct lb_program {
     uint32_t n_group_params;
     lb_notice *notices;
     uint32_t n_notices;
+    lb_shard *shards; /* by value */
+    uint32_t n_shards;
+    lb_extent *extents;
+    uint32_t n_extents;
+    lb_placement *placements;
+    uint32_t n_placements;
+    lb_mesh *meshes;
+    uint32_t n_meshes;
+    lb_mesh_axis *mesh_axes;
+    uint32_t n_mesh_axes;
 
     struct lb_program_store *store; /* growth and interning; private to formats/program/program.c */
 } lb_program;
@@ -271,6 +282,18 @@ LB_API uint32_t lb_program_add_scalar(lb_program *program, const lb_scalar *row)
 LB_API uint32_t lb_program_add_group(lb_program *program, const lb_group *row);
 LB_API uint32_t lb_program_add_group_param(lb_program *program, const lb_group_param *row);
 LB_API uint32_t lb_program_add_notice(lb_program *program, const lb_notice *row);
+/* Rows of shards are valid once lb_program_sort_shards has put them in order. */
+LB_API uint32_t lb_program_add_shard(lb_program *program, const lb_shard *row);
+LB_API void lb_program_sort_shards(lb_program *program);
+/* A row of another program for a value of this one, with all that it names. */
+LB_API uint32_t lb_program_copy_shard(lb_program *program, const lb_program *from, const lb_shard *shard,
+                                      uint32_t value);
+/* Contiguous; return the first. Rows that already stand together are found again. */
+LB_API uint32_t lb_program_add_extents(lb_program *program, const lb_extent *rows, uint32_t count);
+LB_API uint32_t lb_program_add_placements(lb_program *program, const lb_placement *rows, uint32_t count);
+/* The mesh of these axes and ranks; the row of one that is like it where there is one. */
+LB_API uint32_t lb_program_mesh(lb_program *program, const lb_mesh_axis *axes, uint32_t n_axes, const uint32_t *ranks,
+                                uint32_t n_ranks);
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
@@ -320,6 +343,17 @@ LB_API uint32_t *lb_program_producers(const lb_program *program);
 
 /* Whether it is a value that the program marked under a name (lastbit.torch.tap), which is the path of its scope, not what a module took or gave. */
 LB_API bool lb_program_is_tap(const lb_program *program, const lb_boundary *boundary);
+
+/* The shards that say what a value is part of, NULL where none does. A flat parameter has one for each parameter in it. */
+LB_API const lb_shard *lb_program_shards_of(const lb_program *program, uint32_t value, uint32_t *n);
+/* The whole, and the part of it that the value holds (of one that is flat: one dimension), both contiguous. */
+LB_API lb_layout lb_shard_whole(const lb_program *program, const lb_shard *shard);
+LB_API lb_layout lb_shard_part(const lb_program *program, const lb_shard *shard);
+LB_API bool lb_shard_is_flat(const lb_program *program, const lb_shard *shard);
+/* "tp 1 of 2 shard(0)" for each axis of the mesh, then "[8:16, :] of [16, 6]"; as much of it as there is room for. */
+LB_API void lb_shard_text(const lb_program *program, const lb_shard *shard, char *text, size_t size);
+/* Where this rank stands along an axis of the mesh; -1: it is no member. */
+LB_API int64_t lb_mesh_coordinate(const lb_program *program, const lb_mesh *mesh, uint32_t axis, int32_t rank);
 
 /* Checks every rule stated above; a decoded program has passed it. */
 LB_API lb_status lb_program_validate(const lb_program *program, lb_err *err);

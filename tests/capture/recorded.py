@@ -80,6 +80,21 @@ Group = struct(
 )
 GroupParam = struct("GroupParam", ("name", u32), ("storage", i64), ("gradient", i64))
 Notice = struct("Notice", ("kind", u32), ("op", u32), ("value", u32), ("message", u32))
+Shard = struct(
+    "Shard",
+    ("value", u32),
+    ("name", u32),
+    ("mesh", u32),
+    ("first_placement", u32),
+    ("placements", u32),
+    ("first_extent", u32),
+    ("extents", u32),
+    ("at", i64),
+)
+Extent = struct("Extent", ("dim", i32), ("whole", i64), ("from_", i64), ("size", i64))
+Placement = struct("Placement", ("kind", u8), ("dim", i32), ("reduce", u32))
+Mesh = struct("Mesh", ("first_axis", u32), ("axes", u32), ("first_rank", u32), ("ranks", u32))
+MeshAxis = struct("MeshAxis", ("name", u32), ("size", u32))
 Statistics = struct(
     "Statistics", *[(n, i64) for n in ("elements", "nan", "pos_inf", "neg_inf", "zero")], *[(n, f64) for n in ("min", "max", "sum", "sum_squares")]
 )
@@ -98,6 +113,11 @@ TABLES = [
     ("groups", Group),
     ("group_params", GroupParam),
     ("notices", Notice),
+    ("shards", Shard),
+    ("extents", Extent),
+    ("placements", Placement),
+    ("meshes", Mesh),
+    ("mesh_axes", MeshAxis),
 ]
 Program = struct(
     "Program",

@@ -19,6 +19,7 @@ DTYPE_BITS = dict(enumerate([64, 32, 16, 16, 8, 8, 8, 8, 8, 4, 32, 64, 128, 8, 1
 FLOATS = {"statistics": {"min", "max", "sum", "sum_squares"}, "scalars": {"number"}}
 DIGESTS = {"logical", "blob"}
 TABLES = ("scopes ops args refs values statistics boundaries collectives routings scalars groups group_params notices").split()
+SINCE_1_1 = "shards extents placements meshes mesh_axes".split()
 
 
 def unzstd(data, size):
@@ -52,8 +53,8 @@ def numbers(data, rows):
 
 def read_program(data):
     program = msgpack.unpackb(data, strict_map_key=False)
-    for name in TABLES:
-        table = program[name]
+    for name in TABLES + SINCE_1_1:
+        table = program[name] if name in TABLES else program.setdefault(name, {"rows": 0})
         rows = table["rows"]
         for column, data in table.items():
             if column in FLOATS.get(name, ()):
