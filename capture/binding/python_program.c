@@ -110,6 +110,72 @@ CALL(role, 4)
     return fine ? settle(b, status, &err) : NULL;
 }
 
+/* A tuple of (dimension, whole, from, size). */
+static bool take_extent(PyObject *tuple, lb_extent *extent)
+{
+    if (!tuple) return false;
+    extent->dim = (int32_t)integer(py.PyTuple_GetItem(tuple, 0));
+    extent->whole = integer(py.PyTuple_GetItem(tuple, 1));
+    extent->from = integer(py.PyTuple_GetItem(tuple, 2));
+    extent->size = integer(py.PyTuple_GetItem(tuple, 3));
+    return !py.PyErr_Occurred();
+}
+
+/* A tuple of (name or None, ranks, placement, dimension, reduction or None). */
+static bool take_axis(lb_binding *b, PyObject *tuple, lb_sharding_axis *axis)
+{
+    if (!tuple) return false;
+    axis->name = text_or_null(b, py.PyTuple_GetItem(tuple, 0));
+    axis->size = (uint32_t)natural(py.PyTuple_GetItem(tuple, 1));
+    axis->kind = (uint8_t)natural(py.PyTuple_GetItem(tuple, 2));
+    axis->dim = (int32_t)integer(py.PyTuple_GetItem(tuple, 3));
+    axis->reduce = text_or_null(b, py.PyTuple_GetItem(tuple, 4));
+    return !py.PyErr_Occurred();
+}
+
+/* Of lists of extents, axes and ranks. */
+static bool take_sharding(lb_intake *intake, PyObject *const *lists, lb_sharding *s)
+{
+    lb_binding *b = intake->binding;
+    const Py_ssize_t n[] = {py.PyList_Size(lists[0]), py.PyList_Size(lists[1]), py.PyList_Size(lists[2])};
+    if (py.PyErr_Occurred()) return false;
+    lb_extent *extents = lb_intake_room(intake, (size_t)(n[0] + 1) * sizeof *extents);
+    lb_sharding_axis *axes = lb_intake_room(intake, (size_t)(n[1] + 1) * sizeof *axes);
+    int32_t *ranks = lb_intake_room(intake, (size_t)(n[2] + 1) * sizeof *ranks);
+    bool fine = extents && axes && ranks;
+    for (Py_ssize_t i = 0; i < n[0] && fine; i++) fine = take_extent(py.PyList_GetItem(lists[0], i), &extents[i]);
+    for (Py_ssize_t i = 0; i < n[1] && fine; i++) fine = take_axis(b, py.PyList_GetItem(lists[1], i), &axes[i]);
+    for (Py_ssize_t i = 0; i < n[2] && fine; i++) ranks[i] = (int32_t)integer(py.PyList_GetItem(lists[2], i));
+    s->extents = extents, s->n_extents = (uint32_t)n[0];
+    s->axes = axes, s->n_axes = (uint32_t)n[1];
+    s->ranks = ranks, s->n_ranks = (uint32_t)n[2];
+    return fine && !py.PyErr_Occurred();
+}
+
+/* tensor, name of the whole or None, element where the part begins, extents, axes of the mesh, its ranks */
+CALL(shard, 6)
+{
+    lb_thread *thread = lb_thread_get(b);
+    lb_sharding said = LB_SHARDING_INIT;
+    said.name = text_or_null(b, args[1]);
+    said.at = integer(args[2]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_operand operand;
+    lb_err err = LB_ERR_INIT;
+    lb_status status = LB_OK;
+    lb_intake intake = lb_intake_begin(b, thread);
+    bool fine = lb_take_operand(&intake, args[0], 0, &operand) && take_sharding(&intake, args + 3, &said);
+    const lb_seen *numbers = fine ? lb_numbers_of(&operand) : NULL;
+    if (numbers) {
+        void *state = lb_binding_enter(b, 0);
+        status = b->recorder ? lb_recorder_shard(b->recorder, numbers, &said, &err)
+                             : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+        lb_binding_leave(b, state);
+    }
+    lb_intake_end(&intake);
+    return fine ? settle(b, status, &err) : NULL;
+}
+
 static bool same_seen(const lb_seen *a, const lb_seen *b)
 {
     bool same = a->storage == b->storage && a->data == b->data && a->storage_bytes == b->storage_bytes &&
@@ -297,7 +363,7 @@ CALL(handler, 1)
 }
 
 PyMethodDef lb_program_methods[] = {
-    METHOD(plan),   METHOD(begin),    METHOD(end),     METHOD(failed_op), METHOD(collective),
-    METHOD(role),   METHOD(shortcut), METHOD(routing), METHOD(group),     METHOD(escaped),
-    METHOD(forget), METHOD(resized),  METHOD(vouch),   METHOD(handler),   {NULL, NULL, 0, NULL},
+    METHOD(plan),    METHOD(begin),    METHOD(end),     METHOD(failed_op),     METHOD(collective), METHOD(role),
+    METHOD(shard),   METHOD(shortcut), METHOD(routing), METHOD(group),         METHOD(escaped),    METHOD(forget),
+    METHOD(resized), METHOD(vouch),    METHOD(handler), {NULL, NULL, 0, NULL},
 };

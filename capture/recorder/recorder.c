@@ -94,6 +94,7 @@ lb_status lb_recorder_die(lb_recorder *recorder, const lb_err *err)
     lb_ring_free(recorder->ring);
     recorder->ring = NULL;
     lb_knowns_release(&recorder->storages);
+    lb_sharding_notes_release(&recorder->shardings);
     recorder->n_late = 0;
     if (!recorder->spool) write_last_words(recorder);
     return err->status;
@@ -111,6 +112,7 @@ static void recorder_free(lb_recorder *recorder, bool forked)
     lb_program_free(recorder->program);
     lb_ring_free(recorder->ring);
     lb_knowns_release(&recorder->storages);
+    lb_sharding_notes_release(&recorder->shardings);
     for (uint32_t s = 0; s < recorder->n_scopes; s++) {
         free(recorder->scopes[s].path);
         free(recorder->scopes[s].class_name);
@@ -436,6 +438,8 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     if (status == LB_OK) status = lb_phase_settle(recorder, &cause);
     if (status == LB_OK) status = name_values(recorder, &cause);
     if (status == LB_OK) status = lb_routing_find(recorder->program, &cause);
+    if (status == LB_OK) status = lb_sharding_notes_apply(&recorder->shardings, recorder->program, &cause);
+    lb_sharding_notes_sweep(&recorder->shardings, &recorder->storages);
     if (status == LB_OK) status = lb_contents_unstage(recorder, &cause);
     recorder->n_steps++;
     recorder->program->complete = complete && !recorder->ring_cut;

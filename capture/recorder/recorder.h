@@ -9,6 +9,7 @@
 #include "keep.h"
 #include "like.h"
 #include "ring.h"
+#include "sharding.h"
 #include "write_queue.h"
 #include "stage.h"
 
@@ -68,6 +69,7 @@ struct lb_recorder {
     lb_program *program;  /* NULL between steps */
     uint64_t serial;
     lb_knowns storages;
+    lb_sharding_notes shardings;
     lb_scope_entry *scopes;
     uint32_t n_scopes;
     lb_keep keep;

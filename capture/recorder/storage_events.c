@@ -155,3 +155,22 @@ lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_sour
     name_known_values(recorder, storage, &role);
     return lb_recorder_unlock(recorder, LB_OK);
 }
+
+lb_status lb_recorder_shard(lb_recorder *recorder, const lb_seen *tensor, const lb_sharding *sharding, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_err cause = LB_ERR_INIT;
+    bool fresh;
+    lb_known *storage = lb_knowns_get(&recorder->storages, tensor->storage, &fresh);
+    if (storage && fresh) {
+        const int64_t first = tensor->layout.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
+        storage->base = tensor->data ? (const uint8_t *)tensor->data - first : NULL;
+        storage->bytes = tensor->storage_bytes;
+    }
+    status = storage ? lb_sharding_notes_add(&recorder->shardings, storage, tensor, sharding, &cause)
+                     : lb_recorder_no_memory(&cause);
+    if (status != LB_ERR_INVALID) return lb_recorder_settled(recorder, status, &cause, err);
+    lb_fail(err, status, "%s", cause.message);
+    return lb_recorder_unlock(recorder, status);
+}

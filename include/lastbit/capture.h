@@ -153,6 +153,31 @@ LB_API void lb_recorder_settle(lb_recorder *recorder, int64_t storage);
  * storage (a flat parameter) are told apart by where they begin. */
 LB_API lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_source_kind kind, uint32_t flags,
                                   const char *name, lb_err *err);
+/* How ranks share out a tensor, see lastbit/shard.h. Everything is copied. */
+typedef struct lb_sharding_axis {
+    const char *name; /* of the axis of the mesh; NULL: it has none */
+    uint32_t size;
+    uint8_t kind; /* lb_placement_kind along it */
+    int32_t dim;
+    const char *reduce; /* of PARTIAL: "sum", … */
+} lb_sharding_axis;
+typedef struct lb_sharding {
+    size_t size;      /* sizeof(lb_sharding) */
+    const char *name; /* of the whole, where it has another than the value; NULL */
+    int64_t at;       /* of the tensor's elements in row-major order: where the part begins */
+    const lb_extent *extents;
+    uint32_t n_extents;
+    const lb_sharding_axis *axes; /* of the mesh; none: nobody said */
+    uint32_t n_axes;
+    const int32_t *ranks; /* as many as the sizes of the axes multiply to */
+    uint32_t n_ranks;
+} lb_sharding;
+#define LB_SHARDING_INIT {sizeof(lb_sharding), NULL, 0, NULL, 0, NULL, 0, NULL, 0}
+/* The tensor is part of a larger one: so are all values of the open step and of later ones that begin where it does and have the shape of
+ * the part, or lie flat. A flat parameter is told of once for each tensor in it. LB_ERR_INVALID, and nothing else happens, where the
+ * extents are none or reach beyond the tensor. */
+LB_API lb_status lb_recorder_shard(lb_recorder *recorder, const lb_seen *tensor, const lb_sharding *sharding,
+                                   lb_err *err);
 /* The storage is shared with something whose writes are not seen (NumPy, DLPack): it is verified whenever it is read. */
 LB_API void lb_recorder_escaped(lb_recorder *recorder, int64_t storage);
 /* Where nothing was seen to write there since it was allocated, somebody unseen has: its bytes are a source when they are read. */

@@ -14,9 +14,10 @@ raises: when recording cannot go on it stops, says so once on stderr, and the pr
 import contextlib
 import os
 
+from .shards import shard
 from .taps import tap
 
-__all__ = ["autostart", "capture", "tap", "trigger"]
+__all__ = ["autostart", "capture", "shard", "tap", "trigger"]
 
 
 def autostart(note=None):

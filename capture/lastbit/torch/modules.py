@@ -264,7 +264,10 @@ class Modules:
             _, path, class_name = self.entry(module)
             scope = self.number(path, class_name)
             stack.append((module, scope))
-            session.native.enter(scope, args, _keyword_arguments(module))
+            keywords = _keyword_arguments(module)
+            if session.shards.anywhere:
+                session.shards.boundary((args, keywords))
+            session.native.enter(scope, args, keywords)
         except Exception as error:
             session.fail(error)
 
@@ -298,6 +301,8 @@ class Modules:
             scope = stack[depth - 1][1]
             del stack[depth - 1 :]
             recorded = session.live and session.step_open
+            if recorded and session.shards.anywhere:
+                session.shards.boundary(output)
             call = session.native.leave(depth, output, recorded)
             if recorded and scope != _NOBODY:
                 session.routing.left(module, scope, call, output)

@@ -245,7 +245,7 @@ class Optimizers:
         found = [(p, g) for p, g in zip(inputs, gradients or ()) if id(p) in ours]
         for p, g in found if session.live else ():
             if g is not None:
-                session.role(g, library.OTHER_SOURCE, library.IS_GRADIENT, session.parameter_names().get(id(p), "?"))
+                session.role(g, library.OTHER_SOURCE, library.IS_GRADIENT, session.parameter_names().get(id(p), "?"), p)
         return bool(found)
 
     def name_gradients(self):
@@ -254,7 +254,7 @@ class Optimizers:
         for ref in session.parameters:
             p = ref()
             if p is not None and p.grad is not None:
-                session.role(p.grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"))
+                session.role(p.grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"), p)
 
     # ---- steps
 
@@ -345,7 +345,7 @@ class Optimizers:
             name = names.get(id(p), "?")
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    self.session.name(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name))
+                    self.session.name(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name), p)
 
     def _group(self, class_name, index, first_op, group, names):
         members = [(names.get(id(p), "?"), local(p), local(p.grad)) for p in group["params"]]

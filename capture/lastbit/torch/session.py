@@ -73,12 +73,14 @@ class Session:
         self.marks = Marks(self, settings.get("step_at") or "")
         from .collectives import Collectives
         from .routing import Routing
+        from .shards import Shards
 
         self.compiled = None  # compiled functions run eagerly
         if settings.get("compiled") == "graph":
             self._take_graphs()
         self.collectives = Collectives(self)
         self.routing = Routing(self)
+        self.shards = Shards(self)
         self.roles = {}
         self.names = {}
         self.parameters = []  # weak references
@@ -804,8 +806,10 @@ class Session:
 
     # ---- names and numbers
 
-    def role(self, tensor, kind, flags, name):
+    def role(self, tensor, kind, flags, name, like=None):
+        """`like`: the parameter that it is the gradient or a state of."""
         self.native.role(objects.local(tensor), kind, flags, name)
+        self.shards.found(tensor, like)
 
     def parameter_names(self):
         return self.names
@@ -817,6 +821,7 @@ class Session:
         for module, prefix in self.modules.holders():
             self.name_module(module, prefix, names, owners)
         self.name_held(names)
+        self.guarded(self.shards.step_began)
         for optimizer in self.optimizers.living():
             self.optimizers.name_states(optimizer, names)
 
@@ -845,10 +850,10 @@ class Session:
             names[key] = own.get(key, name)
             self.name(p, library.PARAMETER, library.IS_PARAMETER, names[key])
 
-    def name(self, tensor, kind, flags, name):
+    def name(self, tensor, kind, flags, name, like=None):
         """The same as `role` for a tensor that may be none of ours: lazy, fake, wrapped by a transform of functions."""
         try:
-            self.role(tensor, kind, flags, name)
+            self.role(tensor, kind, flags, name, like)
         except library.Failed:
             raise
         except Exception:
