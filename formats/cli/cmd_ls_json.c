@@ -1,5 +1,6 @@
 /* lastbit ls --json. */
 #include "cmd_ls.h"
+#include "value_shards.h"
 
 #include <stdlib.h>
 
@@ -78,13 +79,15 @@ static json_t *values_json(const ls_view *view)
         const lb_value *v = &p->values[i];
         char digest[33];
         lb_digest_format(v->logical, digest);
-        json_array_append_new(
-            list, json_pack("{s:I, s:s, s:s, s:o, s:s, s:s, s:I, s:I, s:o, s:b}", "value", (json_int_t)i, "name",
-                            lb_program_text(p, v->name), "dtype", lb_dtype_name(v->dtype), "shape",
-                            shape_json(&v->layout), "source", lb_source_kind_name((lb_source_kind)v->source), "digest",
-                            digest, "storage", (json_int_t)v->storage, "version", (json_int_t)v->version, "op",
-                            view->op_of[i] == LB_NONE ? json_null() : json_integer(view->op_of[i]), "kept",
-                            (int)view->kept[i]));
+        json_t *row = json_pack("{s:I, s:s, s:s, s:o, s:s, s:s, s:I, s:I, s:o, s:b}", "value", (json_int_t)i, "name",
+                                lb_program_text(p, v->name), "dtype", lb_dtype_name(v->dtype), "shape",
+                                shape_json(&v->layout), "source", lb_source_kind_name((lb_source_kind)v->source),
+                                "digest", digest, "storage", (json_int_t)v->storage, "version", (json_int_t)v->version,
+                                "op", view->op_of[i] == LB_NONE ? json_null() : json_integer(view->op_of[i]), "kept",
+                                (int)view->kept[i]);
+        json_t *shards = value_shards_json(p, i);
+        if (shards) json_object_set_new(row, "shards", shards);
+        json_array_append_new(list, row);
     }
     return list;
 }

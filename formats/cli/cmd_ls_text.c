@@ -1,5 +1,6 @@
 /* lastbit ls as text: one program, in full or in a line. */
 #include "cmd_ls.h"
+#include "value_shards.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -197,6 +198,7 @@ static void print_values(const ls_view *view)
         if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
         if (view->op_of[i] != LB_NONE && v->source == LB_SOURCE_NOT)
             printf(" from op %" PRIu32 " %s", view->op_of[i], lb_op_name(p, &p->ops[view->op_of[i]]));
+        value_shards_print(p, i, "; ");
         putchar('\n');
     }
 }
@@ -223,6 +225,7 @@ void ls_print_program(const ls_view *view, const ls_options *options)
     print_scalars(p);
     print_groups(p);
     print_communication(p);
+    value_shards_summary(p);
     print_decisions(p);
     print_taps(view);
     for (uint32_t i = 0; i < p->n_notices; i++)

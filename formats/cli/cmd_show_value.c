@@ -1,5 +1,6 @@
 /* lastbit show: one value as text, as JSON and as a .npy file. Elements are read in pieces: memory does not grow with them. */
 #include "cmd_show.h"
+#include "value_shards.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -146,6 +147,7 @@ static void print_head(const shown *s, const show_options *options)
         printf("\n  from op %" PRIu32 " %s in %s, %s", s->op, lb_op_name(p, op),
                *lb_op_layer(p, op) ? lb_op_layer(p, op) : "(outside)", lb_phase_name((lb_phase)op->phase));
     }
+    value_shards_print(p, s->value, "\n  part: ");
     if (v->flags & LB_VALUE_UNDEFINED)
         printf("\n  some bytes were never written");
     else if (!lb_digest_is_none(v->logical))
@@ -331,6 +333,8 @@ json_t *show_json(const shown *s, const show_options *options, lb_err *err)
         json_object_set_new(all, "layer", json_string(lb_op_layer(p, op)));
         json_object_set_new(all, "phase", json_string(lb_phase_name((lb_phase)op->phase)));
     }
+    json_t *shards = value_shards_json(p, s->value);
+    if (shards) json_object_set_new(all, "shards", shards);
     if (options->slice) {
         json_object_set_new(all, "slice", json_string(options->slice));
         json_object_set_new(all, "slice_shape", sizes_json(s->tensor.layout.shape, s->tensor.layout.ndim));
