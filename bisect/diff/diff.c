@@ -417,11 +417,25 @@ static uint64_t mark_of(const lb_program_view *side)
     return mark;
 }
 
-/* Who calls its layers more often, is more ranks, or holds its parameters in more tensors, is B: rows are turned round then. Of two alike the marks decide, so that a diff is
+/* Parameters of which a rank has a part only. */
+static uint32_t count_parts(const lb_program *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        const lb_layout whole = lb_shard_whole(p, &p->shards[i]), part = lb_shard_part(p, &p->shards[i]);
+        n += p->values[p->shards[i].value].flags & LB_VALUE_PARAMETER &&
+             lb_layout_numel(&part) < lb_layout_numel(&whole);
+    }
+    return n;
+}
+
+/* Who is more ranks, alone shares out its parameters, calls its layers more often, or holds its parameters in more tensors, is B: rows are turned round then. Of two alike the marks decide, so that a diff is
  * the same whichever side is named first. */
 static bool is_swapped(const half *first, const half *second)
 {
     if (first->n_ranks != second->n_ranks) return first->n_ranks > second->n_ranks;
+    const uint32_t parts[] = {count_parts(first->side.program), count_parts(second->side.program)};
+    if (first->n_ranks > 1 && !parts[0] != !parts[1]) return parts[0];
     if (lb_alignment_finer(first->side.program, second->side.program)) return true;
     if (lb_alignment_finer(second->side.program, first->side.program)) return false;
     const uint32_t parameters[] = {lb_fused_sources_count(first->side.program),

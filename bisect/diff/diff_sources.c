@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef enum reason { CARRIED, WRITTEN_SINCE, PAST_UNKNOWN, AFTER_READING, NARROWED, OTHER } reason;
@@ -143,6 +144,108 @@ static void name_source(const lb_walk *w, const lb_value *v, lb_diff_row *row)
     row->layer = lb_report_keep(w->report, name), row->value = true;
 }
 
+/* ---- whose part it is ---- */
+
+/* What part `k` of a join has, and what of the whole it should have; both row-major, malloc'ed. */
+typedef struct part_bytes {
+    void *has, *should;
+    size_t size;
+} part_bytes;
+
+static void release_part(part_bytes *p)
+{
+    free(p->has), free(p->should);
+}
+
+static bool read_part(const lb_walk *w, const lb_reassembly *join, uint32_t k, part_bytes *out)
+{
+    const uint32_t va = lb_op_results(w->pa, &w->pa->ops[join->whole])[0],
+                   vb = lb_op_results(w->pb, &w->pb->ops[w->alignment.joins.part_ops[join->first + k]])[0];
+    lb_tensor whole, part;
+    *out = (part_bytes){0};
+    if (lb_program_view_value(w->a, va, &whole, NULL) != LB_OK ||
+        lb_program_view_value(w->b, vb, &part, NULL) != LB_OK || whole.dtype != part.dtype ||
+        lb_dtype_bits(part.dtype) < 8)
+        return false;
+    int dim;
+    uint32_t n;
+    const size_t element = lb_dtype_bits(part.dtype) / 8;
+    lb_reassembly_piece *pieces = lb_reassembly_outcome_pieces(&w->alignment.joins, join, w->pa, w->b, 0, &dim, &n);
+    void *all = malloc((size_t)lb_layout_numel(&whole.layout) * element + 1);
+    out->size = (size_t)lb_layout_numel(&part.layout) * element;
+    out->has = malloc(out->size + 1), out->should = malloc(out->size + 1);
+    const bool done = pieces && all && out->has && out->should && lb_tensor_gather(&whole, all, NULL) == LB_OK &&
+                      lb_tensor_gather(&part, out->has, NULL) == LB_OK;
+    if (done) lb_reassembly_cut(&whole.layout, dim, pieces, n, k, &part.layout, element, all, out->should);
+    free(pieces), free(all);
+    return done;
+}
+
+static int32_t rank_of_part(const lb_walk *w, const lb_reassembly *join, uint32_t k)
+{
+    return w->b->parts[lb_program_view_part_of(w->b, w->alignment.joins.part_ops[join->first + k])].program->rank;
+}
+
+/* Of a tensor that ranks share: the first rank whose part is another, and whose part it has instead. */
+static void name_part(lb_walk *w, const lb_reassembly *join, lb_diff_row *row)
+{
+    char text[400], part[200] = "";
+    uint32_t wrong = 0, n;
+    part_bytes mine = {0};
+    for (; wrong < join->parts; wrong++, release_part(&mine)) {
+        if (!read_part(w, join, wrong, &mine)) return release_part(&mine);
+        if (memcmp(mine.has, mine.should, mine.size)) break;
+    }
+    if (wrong == join->parts) return;
+    const uint32_t vb = lb_op_results(w->pb, &w->pb->ops[w->alignment.joins.part_ops[join->first + wrong]])[0];
+    const lb_shard *shard = lb_program_shards_of(w->pb, vb, &n);
+    if (n == 1) lb_shard_text(w->pb, shard, part, sizeof part);
+    const char *range = strchr(part, '[');
+    int used = snprintf(text, sizeof text, "%s: that of rank %d%s%s is another", row->why, rank_of_part(w, join, wrong),
+                        range ? ", " : "", range ? range : "");
+    for (uint32_t k = 0; k < join->parts; k++) {
+        part_bytes other;
+        const bool read = k != wrong && read_part(w, join, k, &other);
+        const bool same = read && other.size == mine.size && !memcmp(mine.has, other.should, mine.size);
+        if (k != wrong) release_part(&other);
+        if (!same || used < 0 || (size_t)used >= sizeof text) continue;
+        snprintf(text + used, sizeof text - (size_t)used, ": it has what rank %d should have",
+                 rank_of_part(w, join, k));
+        break;
+    }
+    release_part(&mine);
+    row->why = lb_report_keep(w->report, text);
+    row->other = w->alignment.joins.part_ops[join->first + wrong];
+}
+
+/* One rank against the same rank of the other side: has it what another rank has there? */
+static void name_other_rank(lb_walk *w, uint32_t ia, uint32_t ib, lb_diff_row *row)
+{
+    const uint32_t sources[] = {ia, ib}, mine = lb_program_view_part_of(w->a, ia);
+    const lb_program *programs[] = {w->pa, w->pb};
+    uint32_t values[2], n;
+    for (int k = 0; k < 2; k++) values[k] = lb_op_results(programs[k], &programs[k]->ops[sources[k]])[0];
+    for (int k = 0; k < 2; k++) { /* what side k has there, among what the other side has */
+        const lb_program *p = programs[!k];
+        const lb_value *has = &programs[k]->values[values[k]];
+        const char *name = lb_program_text(p, p->values[values[!k]].name);
+        if (!lb_program_shards_of(p, values[!k], &n) || lb_digest_is_none(has->logical)) continue;
+        for (uint32_t i = 0; i < p->n_ops; i++) {
+            if (!lb_op_is_source(p, &p->ops[i])) continue;
+            const lb_value *v = &p->values[lb_op_results(p, &p->ops[i])[0]];
+            const uint32_t part = lb_program_view_part_of(k ? w->a : w->b, i);
+            if (part == mine || !lb_digest_equal(v->logical, has->logical) || strcmp(lb_program_text(p, v->name), name))
+                continue;
+            char text[400];
+            snprintf(text, sizeof text, "%s: the %s side has what rank %d has on the %s side", row->why,
+                     (k == 1) != w->swapped ? "second" : "first", (k ? w->a : w->b)->parts[part].program->rank,
+                     (k == 1) != w->swapped ? "first" : "second");
+            row->why = lb_report_keep(w->report, text);
+            return;
+        }
+    }
+}
+
 static void flow_source(lb_walk *w, uint32_t ia, const lb_diff_row *row)
 {
     const lb_alignment *al = &w->alignment;
@@ -188,6 +291,10 @@ void lb_walk_source(lb_walk *w, uint32_t ia)
              row.value ? "" : " input");
     row.why = lb_report_keep(w->report, text);
     name_rows(w, ia, &row);
+    if (row.local == LB_VERDICT_DIVERGED && join != LB_NONE)
+        name_part(w, &w->alignment.joins.list[join], &row);
+    else if (row.local == LB_VERDICT_DIVERGED && w->a->n_parts > 1)
+        name_other_rank(w, ia, ib, &row);
     if (noise) lb_walk_call_noise(w, &row, false);
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);

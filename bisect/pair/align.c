@@ -3,6 +3,7 @@
 
 #include "owner.h"
 #include "sequence.h"
+#include "shard_cover.h"
 #include "shown_sources.h"
 
 #include <ctype.h>
@@ -681,6 +682,7 @@ static bool pair_sources(aligner *al, const lb_program_view *a, const lb_program
                          const sources *sb, uint8_t *taken)
 {
     uint8_t *taken_a = calloc(sa->n + 1, 1);
+    for (uint32_t i = 0; taken_a && i < sa->n; i++) taken_a[i] = al->out->join_of_a[sa->ops[i]] != LB_NONE;
     for (likeness how = BY_NAME; taken_a && how <= BY_USE; how++) pair_alike(al, a, b, sa, sb, how, taken_a, taken);
     if (taken_a) join_by_use(al, sa, sb, taken_a, taken);
     free(taken_a);
@@ -712,9 +714,58 @@ static bool join_sources(aligner *al, const lb_program_view *a, const lb_program
                          const sources *sb, uint8_t *taken)
 {
     uint32_t *room = malloc(3 * b->n_parts * sizeof *room);
-    for (uint32_t i = 0; room && i < sa->n; i++) join_source(al, a, b, sa, i, sb, taken, room);
+    for (uint32_t i = 0; room && i < sa->n; i++)
+        if (al->out->join_of_a[sa->ops[i]] == LB_NONE) join_source(al, a, b, sa, i, sb, taken, room);
     free(room);
     return room != NULL;
+}
+
+/* ---- sources that say which part of a larger tensor they are ---- */
+
+/* Those of B that have this name and say so, of the ranks [first, last); `ops` and `values` have room for all. */
+static uint32_t list_parts(const aligner *al, const lb_program_view *b, const sources *sb, const char *name,
+                           uint32_t first, uint32_t last, uint32_t *ops, uint32_t *values)
+{
+    uint32_t n = 0, shards;
+    for (uint32_t j = 0; j < sb->n; j++) {
+        const uint32_t v = lb_op_results(al->b, &al->b->ops[sb->ops[j]])[0],
+                       part = lb_program_view_part_of(b, sb->ops[j]);
+        if (part < first || part >= last || strcmp(sb->names[j], name) || !lb_program_shards_of(al->b, v, &shards))
+            continue;
+        ops[n] = sb->ops[j], values[n++] = v;
+    }
+    return n;
+}
+
+/* A source of A that is the whole of what ranks of B have parts of: those that stand for its own rank, or else any (A's ranks hold the same
+ * tensor then, and B's share one among them). */
+static void join_shards(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa, uint32_t i,
+                        const sources *sb, uint32_t *room)
+{
+    const uint32_t share = b->n_parts / a->n_parts, mine = lb_program_view_part_of(a, sa->ops[i]);
+    const lb_value *whole = source_value(al->a, sa->ops[i]);
+    uint32_t *ops = room, *values = room + sb->n, *order = values + sb->n, *chosen = order + sb->n;
+    if (!*sa->names[i]) return;
+    for (int all = 0; all < 2; all++) {
+        const uint32_t first = all ? 0 : mine * share, last = all ? b->n_parts : (mine + 1) * share;
+        const uint32_t n = list_parts(al, b, sb, sa->names[i], first, last, ops, values),
+                       found = lb_shard_cover(al->b, &whole->layout, values, n, order);
+        if (found < 2) continue;
+        for (uint32_t k = 0; k < found; k++) chosen[k] = ops[order[k]];
+        if (al->out->joins.n_part_ops + found > al->b->n_ops || !add_join(al, sa->ops[i], chosen, found, values))
+            return;
+        break;
+    }
+}
+
+static bool join_by_shards(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa,
+                           const sources *sb, uint8_t *taken)
+{
+    uint32_t *room = al->b->n_shards ? malloc((4 * (size_t)sb->n + 1) * sizeof *room) : NULL;
+    for (uint32_t i = 0; room && i < sa->n; i++) join_shards(al, a, b, sa, i, sb, room);
+    for (uint32_t j = 0; room && j < sb->n; j++) taken[j] |= al->out->join_of_b[sb->ops[j]] != LB_NONE;
+    free(room);
+    return room || !al->b->n_shards;
 }
 
 static lb_status align_sources(const lb_program_view *a, const lb_program_view *b, const lb_map_rules *rules_a,
@@ -726,9 +777,10 @@ static lb_status align_sources(const lb_program_view *a, const lb_program_view *
     bool done = list_sources(a->program, rules_a, out->shown[0], &sa) &&
                 list_sources(b->program, rules_b, out->shown[1], &sb) && taken;
     lb_status status = done ? lb_names_meet(sa.names, sa.n, sb.names, sb.n, err) : LB_ERR_NOMEM;
-    if (status == LB_OK && b->n_parts > a->n_parts)
+    if (status == LB_OK && b->n_parts > 1 && !out->joins.rows) done = join_by_shards(&al, a, b, &sa, &sb, taken);
+    if (status == LB_OK && done && b->n_parts > a->n_parts)
         done = join_sources(&al, a, b, &sa, &sb, taken);
-    else if (status == LB_OK)
+    else if (status == LB_OK && done)
         done = pair_sources(&al, a, b, &sa, &sb, taken);
     if (!done) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     free_sources(&sa), free_sources(&sb);

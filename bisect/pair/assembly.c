@@ -52,7 +52,7 @@ uint32_t lb_assemblies_value(lb_assemblies *all, const lb_program *pa, uint32_t 
     lb_assembly *grown = lb_array_grow(all->list, all->n, sizeof *grown);
     uint32_t *copy = malloc(n * sizeof *copy), n_pieces;
     lb_reassembly_piece *pieces =
-        lb_reassembly_pieces(all->how.rows, &pa->values[whole].layout, dim, pb, parts, n, &n_pieces);
+        lb_reassembly_pieces(all->how.rows, &pa->values[whole].layout, dim, all->how.b, parts, n, &n_pieces);
     if (grown) all->list = grown;
     if (!grown || !copy || !pieces || !lb_hash_add(&all->by_parts, hash, all->n)) {
         free(copy), free(pieces);

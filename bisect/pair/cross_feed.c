@@ -4,6 +4,7 @@
 #include "ops.h"
 #include "shadow_numbers.h"
 
+#include <lastbit/array.h>
 #include <lastbit/replay.h>
 
 #include <stdlib.h>
@@ -86,20 +87,75 @@ static bool take_windows(lb_cross_feed *s, const lb_value *source, lb_tensor *te
     return true;
 }
 
+static bool take_numbers(lb_cross_feed *s, const lb_fed_value *take, lb_tensor *tensor);
+
+/* A part of a larger tensor that lies flat takes the part; what lies behind it (padding) stays as it was recorded. */
+static bool take_flat(lb_cross_feed *s, const lb_fed_value *take, const lb_tensor *part, lb_tensor *tensor)
+{
+    lb_tensor shaped = *part;
+    const size_t bytes = lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout)),
+                 taken = lb_dtype_bytes(part->dtype, (size_t)lb_layout_numel(&part->layout));
+    if (!take_numbers(s, take, &shaped)) return false;
+    if (taken == bytes && lb_layout_is_contiguous(&shaped.layout)) {
+        tensor->data = shaped.data;
+        return true;
+    }
+    char *padded = malloc(bytes + 1);
+    if (!padded) return false;
+    if (tensor->data)
+        memcpy(padded, tensor->data, bytes);
+    else
+        memset(padded, 0, bytes);
+    memcpy(padded, shaped.data, taken);
+    free(s->padded);
+    tensor->data = s->padded = padded;
+    return true;
+}
+
 bool lb_cross_feed_take(lb_cross_feed *s, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
     uint32_t v = value_at(s, rank, step, value);
     const lb_fed_value *take = v == LB_NONE ? NULL : &s->taken[v];
-    lb_tensor theirs;
     if (take && take->own) return true;
     if (take && take->window) return take_windows(s, &s->side->program->values[v], tensor);
-    if (!take || take->value == LB_NONE || lb_program_view_value(s->other, take->value, &theirs, NULL) != LB_OK)
-        return false;
-    if (take->dim >= 0) {
-        int64_t stride = theirs.layout.stride[take->dim];
-        theirs.data = (char *)theirs.data + take->at * stride * (int64_t)(lb_dtype_bits(theirs.dtype) / 8);
-        theirs.layout.shape[take->dim] = tensor->layout.shape[take->dim];
+    if (!take || take->value == LB_NONE) return false;
+    lb_tensor part = *tensor;
+    return lb_program_view_shape(s->side, v, &part) ? take_flat(s, take, &part, tensor) : take_numbers(s, take, tensor);
+}
+
+/* Of the whole what a part has: a window where that is one piece, else a copy. */
+static bool cut(lb_cross_feed *s, const lb_fed_value *take, const lb_layout *part, lb_tensor *whole)
+{
+    const size_t element = lb_dtype_bits(whole->dtype) / 8;
+    const lb_reassembly_piece *first = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < take->n_pieces; i++)
+        if (take->pieces[i].part == take->place && !n++) first = &take->pieces[i];
+    if (n == 1) {
+        const int64_t stride = whole->layout.stride[take->dim];
+        whole->data = (char *)whole->data + first->to * stride * (int64_t)element;
+        whole->layout.shape[take->dim] = part->shape[take->dim];
+        return true;
     }
+    lb_layout mine = lb_layout_contiguous(part->ndim, part->shape);
+    char *dense = malloc((size_t)lb_layout_numel(&whole->layout) * element + 1);
+    free(s->cut);
+    s->cut = malloc((size_t)lb_layout_numel(&mine) * element + 1);
+    const bool done = n && element && dense && s->cut && mine.ndim == whole->layout.ndim &&
+                      lb_tensor_gather(whole, dense, NULL) == LB_OK;
+    if (done)
+        lb_reassembly_cut(&whole->layout, take->dim, take->pieces, take->n_pieces, take->place, &mine, element, dense,
+                          s->cut);
+    free(dense);
+    *whole = (lb_tensor){s->cut, whole->dtype, mine};
+    return done;
+}
+
+static bool take_numbers(lb_cross_feed *s, const lb_fed_value *take, lb_tensor *tensor)
+{
+    lb_tensor theirs;
+    if (lb_program_view_value(s->other, take->value, &theirs, NULL) != LB_OK) return false;
+    if (take->dim >= 0 && !cut(s, take, &tensor->layout, &theirs)) return false;
     int64_t n = lb_layout_numel(&tensor->layout);
     if (n <= 0 || lb_layout_numel(&theirs.layout) != n || !lb_layout_same_shape(&theirs.layout, &tensor->layout))
         return false;
@@ -126,7 +182,7 @@ bool lb_cross_feed_take(lb_cross_feed *s, int32_t rank, int64_t step, uint32_t v
 /* What `source` takes of what the other side shows. */
 static lb_fed_value shown_by(const lb_program *p, uint32_t source, uint32_t shown, uint32_t theirs)
 {
-    return (lb_fed_value){theirs, false, -1, 0, shown == source ? NULL : &p->values[shown]};
+    return (lb_fed_value){.value = theirs, .dim = -1, .window = shown == source ? NULL : &p->values[shown]};
 }
 
 /* Both shadows must start from the same numbers: the narrower side's sources serve both, widening is exact. */
@@ -151,6 +207,25 @@ static void map_sources(lb_cross_feed *s)
     }
 }
 
+/* What the parts of an outcome of a join take of the whole; kept until the feed is released. */
+static lb_fed_value part_of_whole(lb_cross_feed *s, const lb_reassembly *join, uint32_t outcome, uint32_t value)
+{
+    lb_fed_value fed = {.value = value, .dim = -1};
+    int dim;
+    uint32_t n;
+    lb_reassembly_piece *pieces = lb_reassembly_outcome_pieces(&s->alignment->joins, join, s->other->program, s->side,
+                                                               outcome, &dim, &n),
+                        **grown = pieces ? lb_array_grow(s->pieces, s->n_pieces, sizeof *grown) : NULL;
+    if (grown) {
+        s->pieces = grown, grown[s->n_pieces++] = pieces;
+        fed.dim = dim, fed.pieces = pieces, fed.n_pieces = n;
+    } else if (pieces || dim >= 0) { /* out of memory: nothing is taken */
+        free(pieces);
+        fed.value = LB_NONE;
+    }
+    return fed;
+}
+
 /* Sources of several programs that one of A stands for: each takes its slice, or the whole. */
 static void map_joined_sources(lb_cross_feed *s)
 {
@@ -160,13 +235,10 @@ static void map_joined_sources(lb_cross_feed *s)
         const lb_reassembly *join = &al->joins.list[n];
         const lb_op *whole = &pa->ops[join->whole];
         if (!lb_op_is_source(pa, whole)) continue;
-        uint32_t va = lb_op_results(pa, whole)[0];
-        for (uint32_t part = 0; part < join->parts; part++) {
-            int64_t at;
-            int dim = lb_reassembly_outcome_dim(&al->joins, join, pa, pb, 0, part, &at);
-            uint32_t vb = lb_op_results(pb, &pb->ops[al->joins.part_ops[join->first + part]])[0];
-            if (lb_dtype_is_float(pb->values[vb].dtype))
-                s->taken[vb] = (lb_fed_value){va, false, dim < 0 ? -1 : dim, at, NULL};
+        lb_fed_value fed = part_of_whole(s, join, 0, lb_op_results(pa, whole)[0]);
+        for (fed.place = 0; fed.place < join->parts; fed.place++) {
+            uint32_t vb = lb_op_results(pb, &pb->ops[al->joins.part_ops[join->first + fed.place]])[0];
+            if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = fed;
         }
     }
 }
@@ -178,15 +250,16 @@ static uint32_t row_flags(const char *name)
     return row ? row->flags : 0;
 }
 
-/* `dim`: the result of B is a slice of A's along it, from `at` on. Integers only of their own type; floats are converted. */
-static void map_outcome(lb_cross_feed *s, uint32_t va, uint32_t vb, int dim, int64_t at)
+/* `fed`: what the result of B is of A's. Integers only of their own type; floats are converted. */
+static void map_outcome(lb_cross_feed *s, const lb_fed_value *fed, uint32_t vb)
 {
     const lb_program *pa = s->other->program, *pb = s->side->program;
-    if (va == LB_NONE || vb == LB_NONE) return;
-    const lb_value *a = &pa->values[va], *b = &pb->values[vb];
+    if (fed->value == LB_NONE || vb == LB_NONE) return;
+    const lb_value *a = &pa->values[fed->value], *b = &pb->values[vb];
     if (a->dtype != b->dtype && !(lb_dtype_is_float(a->dtype) && lb_dtype_is_float(b->dtype))) return;
-    if (dim < 0 && (lb_digest_equal(a->logical, b->logical) || !lb_layout_same_shape(&a->layout, &b->layout))) return;
-    s->taken[vb] = (lb_fed_value){va, false, dim, at, NULL};
+    if (fed->dim < 0 && (lb_digest_equal(a->logical, b->logical) || !lb_layout_same_shape(&a->layout, &b->layout)))
+        return;
+    s->taken[vb] = *fed;
 }
 
 static bool is_decision(const lb_cross_feed *s, const lb_op *a, const lb_op *b, uint32_t parts)
@@ -293,7 +366,7 @@ static void map_pairs(lb_cross_feed *s)
         for (uint32_t k = 0; k < a->results + a->written; k++) {
             const uint32_t va = lb_op_outcome(pa, a, k);
             if (s->parts)
-                map_outcome(s, va, lb_op_outcome(pb, b, k), -1, 0);
+                map_outcome(s, &(lb_fed_value){.value = va, .dim = -1}, lb_op_outcome(pb, b, k));
             else if (va != LB_NONE && s->taken[va].value == LB_NONE)
                 s->taken[va].own = true;
             if (s->parts && lb_op_outcome(pb, b, k) != LB_NONE && s->taken[lb_op_outcome(pb, b, k)].value == LB_NONE)
@@ -313,10 +386,9 @@ static void map_joins(lb_cross_feed *s)
             const lb_op *b = &pb->ops[al->joins.part_ops[join->first + part]];
             if (!is_decision(s, whole, b, join->parts)) break;
             for (uint32_t k = 0; k < whole->results; k++) {
-                int64_t at;
-                int dim = lb_reassembly_outcome_dim(&al->joins, join, pa, pb, k, part, &at);
-                if (dim >= 0 && can_slice(pa, whole, dim))
-                    map_outcome(s, lb_op_results(pa, whole)[k], lb_op_results(pb, b)[k], dim, at);
+                lb_fed_value fed = part_of_whole(s, join, k, lb_op_results(pa, whole)[k]);
+                fed.place = part;
+                if (fed.dim >= 0 && can_slice(pa, whole, fed.dim)) map_outcome(s, &fed, lb_op_results(pb, b)[k]);
             }
         }
     }
@@ -329,13 +401,15 @@ lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view 
     *taking = (lb_cross_feed){.side = side, .other = other, .alignment = alignment, .parts = parts};
     taking->taken = malloc((n + 1) * sizeof *taking->taken);
     if (!taking->taken) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
-    for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_fed_value){LB_NONE, false, -1, 0, NULL};
+    for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_fed_value){.value = LB_NONE, .dim = -1};
     map_sources(taking), map_joined_sources(taking), map_pairs(taking), map_joins(taking);
     return LB_OK;
 }
 
 void lb_cross_feed_release(lb_cross_feed *taking)
 {
-    free(taking->taken), free(taking->converted);
+    free(taking->taken), free(taking->converted), free(taking->padded), free(taking->cut);
+    for (uint32_t i = 0; i < taking->n_pieces; i++) free(taking->pieces[i]);
+    free(taking->pieces);
     *taking = (lb_cross_feed){0};
 }

@@ -12,7 +12,9 @@ typedef struct lb_fed_value {
     uint32_t value; /* LB_NONE: nothing */
     bool own;       /* what was recorded of this value itself; `value` is LB_NONE then */
     int32_t dim;    /* -1: the whole value */
-    int64_t at;     /* first index of the slice */
+    uint32_t place; /* of the part among the pieces */
+    uint32_t n_pieces;
+    const lb_reassembly_piece *pieces; /* of all parts along `dim` */
     const lb_value *
         window; /* where the numbers go in a source with gaps (shown_sources.h), and in what else is kept of its storage; NULL: they are
                                all of it */
@@ -25,6 +27,9 @@ typedef struct lb_cross_feed {
     lb_fed_value *taken; /* per value of this side */
     double *converted;   /* what was taken last, as bytes of the right dtype */
     size_t converted_room;
+    void *padded, *cut;
+    lb_reassembly_piece **pieces; /* that fed values name */
+    uint32_t n_pieces;
 } lb_cross_feed;
 
 lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view *other, const lb_alignment *alignment,

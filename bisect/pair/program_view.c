@@ -1,6 +1,7 @@
 /* Programs put one after the other: see program_view.h. */
 #include "program_view.h"
 
+#include "shard_axes.h"
 #include "value_memory.h"
 
 #include <stdlib.h>
@@ -66,6 +67,14 @@ static void move_args(move *m)
     }
 }
 
+static void move_shards(move *m)
+{
+    for (uint32_t i = 0; i < m->from->n_shards && !m->failed; i++) {
+        const lb_shard *s = &m->from->shards[i];
+        note(m, lb_program_copy_shard(m->to, m->from, s, s->value + m->first_value));
+    }
+}
+
 /* All refs move as values, which those of collectives (ranks) are not: nobody asks the whole for these. */
 static void move_refs(move *m)
 {
@@ -114,11 +123,52 @@ static lb_status append(lb_program_view *side, const lb_program *from, lb_err *e
     m.first_ref = to->n_refs, m.storages = (int64_t)from->rank * STORAGES_PER_RANK;
     m.scopes = malloc((from->n_scopes + 1) * sizeof *m.scopes);
     if (m.scopes) move_scopes(&m), move_values(&m), move_args(&m), move_refs(&m);
-    if (m.scopes) move_ops(&m), move_boundaries(&m), move_routings(&m);
+    if (m.scopes) move_ops(&m), move_boundaries(&m), move_routings(&m), move_shards(&m);
     side->parts[side->n_parts++] = (lb_program_view_part){from, m.first_op, m.first_value};
     bool done = m.scopes && !m.failed;
     free(m.scopes);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", from->n_ops);
+}
+
+/* ---- parts that lie flat ------------------------------------------------------------------------------------------- */
+
+/* The part of a larger tensor that a value holds all by itself, in one dimension and maybe with padding behind it; NULL. */
+static const lb_shard *flat_shard(const lb_program *p, uint32_t value)
+{
+    uint32_t n;
+    const lb_shard *shard = lb_program_shards_of(p, value, &n);
+    if (n != 1 || shard->at || lb_shard_is_flat(p, shard)) return NULL;
+    const lb_layout part = lb_shard_part(p, shard), *has = &p->values[value].layout;
+    const bool same = lb_layout_same_shape(&part, has);
+    return same || has->ndim != 1 || !lb_layout_is_contiguous(has) || lb_layout_numel(&part) == 0 ? NULL : shard;
+}
+
+static bool has_flat_shards(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_shards; i++)
+        if (flat_shard(p, p->shards[i].value)) return true;
+    return false;
+}
+
+/* Where the bytes of such a value are there it becomes what it is part of the whole as; the digest of another shape is another one. */
+static void shape_shards(lb_program_view *side)
+{
+    lb_program *p = side->merged;
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        const uint32_t v = p->shards[i].value;
+        const lb_shard *shard = flat_shard(p, v);
+        lb_tensor tensor;
+        if (!shard || lb_program_view_value(side, v, &tensor, NULL) != LB_OK) continue;
+        const int64_t offset = p->values[v].layout.offset;
+        tensor.layout = lb_shard_part(p, shard);
+        p->values[v].layout = tensor.layout, p->values[v].layout.offset = offset;
+        p->values[v].logical = lb_digest_tensor(&tensor);
+    }
+}
+
+static uint32_t part_of(const void *view, uint32_t value)
+{
+    return lb_program_view_part_of_value(view, value);
 }
 
 lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
@@ -127,7 +177,7 @@ lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *pro
     *side = (lb_program_view){.capture = capture, .program = programs[0]};
     side->parts = calloc(n, sizeof *side->parts);
     if (!side->parts) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (n == 1) {
+    if (n == 1 && !has_flat_shards(programs[0])) {
         side->parts[side->n_parts++] = (lb_program_view_part){programs[0], 0, 0};
         return LB_OK;
     }
@@ -141,12 +191,19 @@ lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *pro
     side->merged->step = programs[0]->step, side->merged->rank = programs[0]->rank;
     side->merged->complete = 1;
     for (uint32_t i = 0; i < n; i++) side->merged->complete &= programs[i]->complete;
-    return LB_OK;
+    shape_shards(side);
+    side->axes = calloc(1, sizeof *side->axes);
+    status = side->axes ? lb_shard_axes_find(side->merged, n, part_of, side, side->axes, err)
+                        : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status != LB_OK) lb_program_view_release(side);
+    return status;
 }
 
 void lb_program_view_release(lb_program_view *side)
 {
     lb_program_free(side->merged);
+    if (side->axes) lb_shard_axes_release(side->axes);
+    free(side->axes);
     free(side->parts);
     memset(side, 0, sizeof *side);
 }
@@ -196,11 +253,25 @@ int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int6
     return side->merged ? storage + (int64_t)side->parts[part].program->rank * STORAGES_PER_RANK : storage;
 }
 
+bool lb_program_view_shape(const lb_program_view *side, uint32_t value, lb_tensor *tensor)
+{
+    const lb_layout *here = &side->program->values[value].layout;
+    if (tensor->layout.ndim != 1 || here->ndim == 1 || !lb_layout_is_contiguous(&tensor->layout) ||
+        lb_layout_numel(here) > lb_layout_numel(&tensor->layout))
+        return false;
+    const int64_t offset = tensor->layout.offset;
+    tensor->layout = lb_layout_contiguous(here->ndim, here->shape);
+    tensor->layout.offset = offset;
+    return true;
+}
+
 lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     uint32_t row;
     const lb_program *recorded = lb_program_view_recorded(side, value, &row);
-    return lb_capture_value(side->capture, recorded, row, tensor, err);
+    LB_TRY(lb_capture_value(side->capture, recorded, row, tensor, err));
+    lb_program_view_shape(side, value, tensor);
+    return LB_OK;
 }
 
 bool lb_program_view_values_differ(const lb_program_view *a, uint32_t va, const lb_program_view *b, uint32_t vb)

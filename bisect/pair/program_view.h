@@ -9,6 +9,8 @@
 
 #include <lastbit/archive.h>
 
+struct lb_shard_axes; /* replay/program/shard_axes.h */
+
 typedef struct lb_program_view_part {
     const lb_program *program; /* as recorded */
     uint32_t first_op, first_value;
@@ -20,6 +22,8 @@ typedef struct lb_program_view {
     lb_program *merged;        /* NULL: one part */
     lb_program_view_part *parts;
     uint32_t n_parts;
+    struct lb_shard_axes
+        *axes; /* dimensions that its parts share out in another order than theirs; NULL: it is one program */
 } lb_program_view;
 
 /* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
@@ -34,6 +38,9 @@ uint32_t lb_program_view_op(const lb_program_view *side, const lb_program *recor
 uint32_t lb_program_view_value_of(const lb_program_view *side, const lb_program *recorded, uint32_t value);
 /* The storage of the whole that is a storage of a recorded program of that part. */
 int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int64_t storage);
+/* A part of a larger tensor that lies flat has the shape of the part here. A recorded tensor of such a value gets it, and loses its padding;
+ * false where the value is none. */
+bool lb_program_view_shape(const lb_program_view *side, uint32_t value, lb_tensor *tensor);
 /* As lb_capture_value, of a value of the whole. */
 lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err);
 /* By digests, and where these differ by what was kept: NaNs are equal to each other. What has no digest does not differ. */

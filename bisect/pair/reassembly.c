@@ -3,6 +3,7 @@
 
 #include "batch_rows.h"
 #include "regenerated.h"
+#include "shard_axes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,14 +51,50 @@ int lb_reassembly_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t 
     return dim < 0 || size == w->shape[dim] ? dim : LB_REASSEMBLY_NONE;
 }
 
-lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_layout *whole, int dim,
-                                          const lb_program *pb, const uint32_t *values, uint32_t n, uint32_t *n_pieces)
+/* The axis that the parts of all ranks share out along `dim`, where they do not follow each other. */
+static const lb_shard_axis *find_axis(const lb_program_view *b, const lb_layout *whole, int dim, const uint32_t *values,
+                                      uint32_t n, int64_t *inner)
 {
+    const lb_shard_axis *axis = NULL;
+    if (!b->axes || !b->axes->n || n != b->axes->parts || dim < 0) return NULL;
+    int64_t *sizes = malloc((n + 1) * sizeof *sizes);
+    bool in_order = sizes;
+    for (uint32_t k = 0; k < n && in_order; k++) {
+        sizes[k] = b->program->values[values[k]].layout.shape[dim];
+        in_order = lb_program_view_part_of_value(b, values[k]) == k;
+    }
+    if (in_order) axis = lb_shard_axes_match(b->axes, whole->shape[dim], sizes, inner);
+    free(sizes);
+    return axis;
+}
+
+static lb_reassembly_piece *pieces_of_axis(const lb_shard_axis *axis, int64_t whole, int64_t inner, uint32_t *n_pieces)
+{
+    const int64_t outer = whole / (axis->whole * inner);
+    lb_reassembly_piece *pieces = malloc(((size_t)outer * axis->n + 1) * sizeof *pieces);
+    *n_pieces = 0;
+    for (int64_t o = 0; pieces && o < outer; o++)
+        for (uint32_t i = 0; i < axis->n; i++) {
+            const lb_shard_range *r = &axis->ranges[i];
+            pieces[(*n_pieces)++] = (lb_reassembly_piece){.part = r->part,
+                                                          .from = (o * axis->sizes[r->part] + r->at) * inner,
+                                                          .to = (o * axis->whole + r->from) * inner,
+                                                          .size = r->size * inner};
+        }
+    return pieces;
+}
+
+lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_layout *whole, int dim,
+                                          const lb_program_view *b, const uint32_t *values, uint32_t n,
+                                          uint32_t *n_pieces)
+{
+    int64_t at = 0, inner;
+    const lb_shard_axis *axis = rows ? NULL : find_axis(b, whole, dim, values, n, &inner);
+    if (axis) return pieces_of_axis(axis, whole->shape[dim], inner, n_pieces);
     *n_pieces = rows ? (uint32_t)rows->few : n;
     lb_reassembly_piece *pieces = malloc((*n_pieces + 1) * sizeof *pieces);
-    int64_t at = 0;
     for (uint32_t k = 0; pieces && k < *n_pieces; k++) {
-        const int64_t size = rows ? whole->shape[dim] / rows->few : pb->values[values[k]].layout.shape[dim];
+        const int64_t size = rows ? whole->shape[dim] / rows->few : b->program->values[values[k]].layout.shape[dim];
         pieces[k] = (lb_reassembly_piece){
             .part = rows ? 0 : k, .from = rows ? rows->places[k] * size : 0, .to = at, .size = size};
         at += size;
@@ -66,30 +103,71 @@ lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_la
 }
 
 int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pa,
-                              const lb_program *pb, uint32_t outcome, uint32_t place, int64_t *at)
+                              const lb_program *pb, uint32_t outcome)
 {
-    const lb_op *whole = &pa->ops[join->whole];
-    uint32_t v = lb_op_outcome(pa, whole, outcome);
+    uint32_t v = lb_op_outcome(pa, &pa->ops[join->whole], outcome);
     uint32_t *values = malloc((join->parts + 1) * sizeof *values);
     int dim = LB_REASSEMBLY_NONE;
     if (values && v != LB_NONE && lb_reassembly_values(joins, join, pb, outcome, values))
         dim = lb_reassembly_dim(joins->rows, pa, v, pb, values, join->parts);
-    *at = 0;
-    for (uint32_t k = 0; k < place && dim >= 0; k++) *at += pb->values[values[k]].layout.shape[dim];
     free(values);
     return dim;
+}
+
+lb_reassembly_piece *lb_reassembly_outcome_pieces(const lb_reassemblies *joins, const lb_reassembly *join,
+                                                  const lb_program *pa, const lb_program_view *b, uint32_t outcome,
+                                                  int *dim, uint32_t *n_pieces)
+{
+    uint32_t v = lb_op_outcome(pa, &pa->ops[join->whole], outcome);
+    uint32_t *values = malloc((join->parts + 1) * sizeof *values);
+    lb_reassembly_piece *pieces = NULL;
+    *dim = LB_REASSEMBLY_NONE, *n_pieces = 0;
+    if (values && v != LB_NONE && lb_reassembly_values(joins, join, b->program, outcome, values))
+        *dim = lb_reassembly_dim(joins->rows, pa, v, b->program, values, join->parts);
+    if (*dim >= 0)
+        pieces = lb_reassembly_pieces(joins->rows, &pa->values[v].layout, *dim, b, values, join->parts, n_pieces);
+    free(values);
+    return pieces;
+}
+
+/* A piece's place in the whole and in the part, and how many bytes go over for each of the `outer` places before the dimension. */
+typedef struct passage {
+    int64_t outer;
+    size_t whole, part, run, whole_step, part_step;
+} passage;
+
+static passage passage_of(const lb_layout *whole, int dim, const lb_reassembly_piece *piece, const lb_layout *part,
+                          size_t element)
+{
+    passage p = {.outer = 1};
+    int64_t inner = 1;
+    for (int d = 0; d < dim; d++) p.outer *= whole->shape[d];
+    for (int d = dim + 1; d < whole->ndim; d++) inner *= whole->shape[d];
+    const size_t width = (size_t)inner * element;
+    p.whole = (size_t)piece->to * width, p.part = (size_t)piece->from * width, p.run = (size_t)piece->size * width;
+    p.whole_step = (size_t)whole->shape[dim] * width, p.part_step = (size_t)part->shape[dim] * width;
+    return p;
+}
+
+void lb_reassembly_cut(const lb_layout *whole, int dim, const lb_reassembly_piece *pieces, uint32_t n, uint32_t place,
+                       const lb_layout *part, size_t element, const void *numbers, void *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (pieces[i].part != place) continue;
+        const passage p = passage_of(whole, dim, &pieces[i], part, element);
+        for (int64_t o = 0; o < p.outer; o++)
+            memcpy((char *)out + p.part + (size_t)o * p.part_step,
+                   (const char *)numbers + p.whole + (size_t)o * p.whole_step, p.run);
+    }
 }
 
 void lb_reassembly_place(const lb_layout *whole, int dim, const lb_reassembly_piece *piece, const lb_layout *part,
                          size_t element, const void *numbers, void *out)
 {
-    int64_t outer = 1, inner = 1;
-    for (int d = 0; d < dim; d++) outer *= whole->shape[d];
-    for (int d = dim + 1; d < whole->ndim; d++) inner *= whole->shape[d];
-    const size_t run = (size_t)(piece->size * inner) * element;
-    for (int64_t o = 0; o < outer; o++)
-        memcpy((char *)out + (size_t)((o * whole->shape[dim] + piece->to) * inner) * element,
-               (const char *)numbers + (size_t)((o * part->shape[dim] + piece->from) * inner) * element, run);
+    const passage p = passage_of(whole, dim, piece, part, element);
+    for (int64_t o = 0; o < p.outer; o++)
+        memcpy((char *)out + p.whole + (size_t)o * p.whole_step,
+               (const char *)numbers + p.part + (size_t)o * p.part_step, p.run);
 }
 
 static bool read_part(const lb_reassembling *how, uint32_t value, lb_tensor *part)
@@ -109,7 +187,7 @@ bool lb_reassembly_assemble(const lb_reassembling *how, const lb_layout *whole, 
     size_t element = lb_dtype_bits(part.dtype) / 8;
     *tensor = (lb_tensor){NULL, part.dtype, lb_layout_contiguous(whole->ndim, whole->shape)};
     tensor->data = malloc((size_t)lb_layout_numel(whole) * element + 1);
-    lb_reassembly_piece *pieces = lb_reassembly_pieces(how->rows, whole, dim, how->b->program, values, n, &n_pieces);
+    lb_reassembly_piece *pieces = lb_reassembly_pieces(how->rows, whole, dim, how->b, values, n, &n_pieces);
     bool done = tensor->data && pieces;
     for (uint32_t k = 0; k < n && done; k++) {
         done = read_part(how, values[k], &part) && part.dtype == tensor->dtype;

@@ -51,10 +51,18 @@ int lb_reassembly_dim(const struct lb_batch_rows *rows, const lb_program *pa, ui
                       const uint32_t *values, uint32_t n);
 /* What of `n` parts makes the whole along `dim`, malloc'ed; NULL when out of memory. */
 lb_reassembly_piece *lb_reassembly_pieces(const struct lb_batch_rows *rows, const lb_layout *whole, int dim,
-                                          const lb_program *pb, const uint32_t *values, uint32_t n, uint32_t *n_pieces);
-/* The same of result (or then written value) `outcome` of a join, and where along it the part at `place` begins. */
+                                          const lb_program_view *b, const uint32_t *values, uint32_t n,
+                                          uint32_t *n_pieces);
+/* The same of result (or then written value) `outcome` of a join, and along which dimension; NULL where the parts are the same, or none. */
+lb_reassembly_piece *lb_reassembly_outcome_pieces(const lb_reassemblies *joins, const lb_reassembly *join,
+                                                  const lb_program *pa, const lb_program_view *b, uint32_t outcome,
+                                                  int *dim, uint32_t *n_pieces);
+/* The dimension of result (or then written value) `outcome` of a join. */
 int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pa,
-                              const lb_program *pb, uint32_t outcome, uint32_t place, int64_t *at);
+                              const lb_program *pb, uint32_t outcome);
+/* The pieces of part `place`, out of the whole's row-major `numbers`, into the part's row-major `out`. */
+void lb_reassembly_cut(const lb_layout *whole, int dim, const lb_reassembly_piece *pieces, uint32_t n, uint32_t place,
+                       const lb_layout *part, size_t element, const void *numbers, void *out);
 /* Copies a piece of `numbers` (row-major, of the part's shape) into the whole's row-major `out`. */
 void lb_reassembly_place(const lb_layout *whole, int dim, const lb_reassembly_piece *piece, const lb_layout *part,
                          size_t element, const void *numbers, void *out);

@@ -303,27 +303,36 @@ static void meet_reshaped(runner *s, uint32_t op, const lb_event *event)
 
 /* ---- joins ---- */
 
-static int dim_of(const runner *s, const lb_reassembly *join, uint32_t outcome, uint32_t place, int64_t *at)
+static int dim_of(const runner *s, const lb_reassembly *join, uint32_t outcome)
 {
-    return lb_reassembly_outcome_dim(&s->alignment->joins, join, s->other->program, s->side->program, outcome, place,
-                                     at);
+    return lb_reassembly_outcome_dim(&s->alignment->joins, join, s->other->program, s->side->program, outcome);
+}
+
+static bool place_part(const runner *s, const lb_reassembly *join, uint32_t i, uint32_t place, const lb_layout *part,
+                       const double *x, double *out)
+{
+    const lb_program *pa = s->other->program;
+    const lb_value *whole = &pa->values[lb_op_outcome(pa, &pa->ops[join->whole], i)];
+    const lb_layout all = lb_layout_parts(&whole->layout, whole->dtype);
+    int dim;
+    uint32_t n;
+    lb_reassembly_piece *pieces = lb_reassembly_outcome_pieces(&s->alignment->joins, join, pa, s->side, i, &dim, &n);
+    for (uint32_t k = 0; pieces && k < n; k++)
+        if (pieces[k].part == place) lb_reassembly_place(&all, dim, &pieces[k], part, sizeof *x, x, out);
+    free(pieces);
+    return pieces;
 }
 
 static void add_part(runner *s, const lb_reassembly *join, assembly *y, const kept *k, const lb_event *event,
                      uint32_t i, int64_t start, uint32_t place)
 {
-    const lb_program *pa = s->other->program;
-    int64_t at, n = event->shadow[i].data ? lb_layout_numel(&event->shadow[i].layout) : -1;
-    int dim = n < 0 ? LB_REASSEMBLY_NONE : dim_of(s, join, i, place, &at);
+    int64_t n = event->shadow[i].data ? lb_layout_numel(&event->shadow[i].layout) : -1;
+    int dim = n < 0 ? LB_REASSEMBLY_NONE : dim_of(s, join, i);
     double *x = dim == LB_REASSEMBLY_NONE ? NULL : numbers_in(&event->shadow[i], n);
     y->broken |= !x;
     if (!x) return;
-    const lb_op *whole = &pa->ops[join->whole];
-    uint32_t v = lb_op_outcome(pa, whole, i);
     if (dim >= 0) {
-        const lb_reassembly_piece piece = {.to = at, .size = event->shadow[i].layout.shape[dim]};
-        const lb_layout all = lb_layout_parts(&pa->values[v].layout, pa->values[v].dtype);
-        lb_reassembly_place(&all, dim, &piece, &event->shadow[i].layout, sizeof *x, x, y->numbers + start);
+        y->broken |= !place_part(s, join, i, place, &event->shadow[i].layout, x, y->numbers + start);
     } else {
         y->each[i] &= lb_shadow_numbers_agree(k->numbers + start, x, n, k->noise[i]);
         for (int64_t e = 0; e < n; e++) y->numbers[start + e] += x[e];
@@ -360,10 +369,10 @@ static lb_agreement judge_pieces(const runner *s, const lb_reassembly *join, con
 static lb_agreement judge_join(runner *s, const lb_reassembly *join, const kept *k, const assembly *y)
 {
     lb_agreement agreement = LB_SHADOW_UNKNOWN;
-    int64_t start = 0, at;
+    int64_t start = 0;
     for (uint32_t i = 0; i < k->n_results; start += k->elements[i] > 0 ? k->elements[i] : 0, i++) {
         if (k->elements[i] < 0) continue;
-        int dim = dim_of(s, join, i, 0, &at);
+        int dim = dim_of(s, join, i);
         lb_agreement one = LB_SHADOW_UNKNOWN;
         if (dim == LB_REASSEMBLY_SAME) one = judge_same(k, y, i, start, join->parts);
         if (dim >= 0) one = judge_pieces(s, join, k, y, i, start);
@@ -425,21 +434,27 @@ static void keep_value(const runner *s, kept_value *v, const lb_tensor *shadow)
 
 /* ---- finals ---- */
 
-/* Elements of `whole` that a part stands for, row-major; NULL: its shapes do not fit. malloc'ed. */
-static double *slice_of(const kept_value *whole, const lb_value *value, int dim, int64_t at, const lb_layout *part)
+/* Elements of `whole` that part `k` stands for, row-major; NULL: its shapes do not fit. malloc'ed. */
+static double *slice_of(const runner *s, const lb_shadow_final *final, uint32_t k, const kept_value *whole,
+                        const lb_layout *part)
 {
-    const lb_layout *shape = &value->layout;
-    int64_t n = lb_layout_numel(part), outer = 1, inner = lb_dtype_is_complex(value->dtype) ? 2 : 1, done = 0;
+    const lb_value *value = &s->other->program->values[final->whole.value];
+    const lb_layout all = lb_layout_parts(&value->layout, value->dtype);
+    const int64_t n = lb_layout_numel(part);
+    if (final->dim < 0 && n != whole->elements) return NULL;
     double *slice = malloc((size_t)(n > 0 ? n : 1) * sizeof *slice);
-    if (dim < 0 && n != whole->elements) {
-        free(slice);
-        return NULL;
-    }
-    for (int d = 0; d < dim; d++) outer *= shape->shape[d];
-    for (int d = dim + 1; dim >= 0 && d < shape->ndim; d++) inner *= shape->shape[d];
-    int64_t run = dim < 0 ? n : part->shape[dim] * inner, stride = dim < 0 ? n : shape->shape[dim] * inner;
-    for (int64_t o = 0; slice && o < outer; o++, done += run)
-        memcpy(slice + done, whole->numbers + o * stride + at * inner, (size_t)run * sizeof *slice);
+    if (slice && final->dim < 0) memcpy(slice, whole->numbers, (size_t)n * sizeof *slice);
+    if (!slice || final->dim < 0) return slice;
+    uint32_t *values = malloc((final->parts + 1) * sizeof *values), n_pieces;
+    for (uint32_t i = 0; values && i < final->parts; i++) values[i] = s->out->final_parts[final->first + i].value;
+    lb_reassembly_piece *pieces =
+        values ? lb_reassembly_pieces(NULL, &value->layout, final->dim, s->side, values, final->parts, &n_pieces)
+               : NULL;
+    if (pieces)
+        lb_reassembly_cut(&all, final->dim, pieces, n_pieces, k, part, sizeof *slice, whole->numbers, slice);
+    else
+        free(slice), slice = NULL;
+    free(values), free(pieces);
     return slice;
 }
 
@@ -447,13 +462,9 @@ static void meet_final(runner *s, uint32_t f, uint32_t k, const lb_event *event,
 {
     lb_shadow_final *final = &s->out->finals[f];
     const kept_value *whole = &s->finals[f];
-    const lb_program *pb = s->side->program;
-    const lb_value *value = &s->other->program->values[final->whole.value];
-    int64_t at = 0, n = lb_layout_numel(&event->shadow[i].layout);
-    for (uint32_t before = 0; before < k && final->dim >= 0; before++)
-        at += pb->values[s->out->final_parts[final->first + before].value].layout.shape[final->dim];
+    const int64_t n = lb_layout_numel(&event->shadow[i].layout);
     if (!whole->numbers) return;
-    double *slice = slice_of(whole, value, final->dim, at, &event->shadow[i].layout);
+    double *slice = slice_of(s, final, k, whole, &event->shadow[i].layout);
     double *x = slice ? numbers_in(&event->shadow[i], n) : NULL;
     if (x) {
         final->seen++;

@@ -299,6 +299,11 @@ static void put_tables(subset *x)
         row.first_rank = take(x, lb_program_add_refs(x->out, p->refs + row.first_rank, row.ranks));
         take(x, lb_program_add_collective(x->out, &row));
     }
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        const lb_shard *row = &p->shards[i];
+        if (x->values[row->value] != LB_NONE) take(x, lb_program_copy_shard(x->out, p, row, new_value(x, row->value)));
+    }
+    lb_program_sort_shards(x->out);
 }
 
 lb_status lb_program_subset(const lb_program *program, const uint8_t *fates, const uint8_t *needed,
