@@ -4,6 +4,7 @@
 #include "rank_steps.h"
 
 #include "own_gradient.h"
+#include "shard_cover.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,9 @@
 typedef struct version {
     const char *name; /* as a whole: "optimizer.exp_avg:up.weight" */
     lb_replica_kind kind;
-    uint32_t rank_row, at, op, group, order;
+    uint32_t rank_row, at, op, order;
+    uint32_t group; /* collective; LB_NONE: the same part of a tensor, as its value says */
+    uint32_t value;
     lb_digest digest;
 } version;
 
@@ -118,6 +121,12 @@ static bool kind_of(const lb_program *p, const lb_value *v, lb_replica_kind *kin
     return true;
 }
 
+static bool says_part(const lb_program *p, uint32_t value)
+{
+    uint32_t n;
+    return lb_program_shards_of(p, value, &n) && n == 1;
+}
+
 /* A window on part of a tensor says nothing of the whole: the sources and the writes that cover it do. */
 static lb_status list_versions(check *c, uint32_t rank_row, const replica_list *list)
 {
@@ -133,8 +142,8 @@ static lb_status list_versions(check *c, uint32_t rank_row, const replica_list *
             version v = {.rank_row = rank_row, .op = i, .order = c->n_versions - first};
             if (row == LB_NONE || !kind_of(p, &p->values[row], &v.kind)) continue;
             v.name = lb_program_text(p, p->values[row].name), v.digest = p->values[row].logical;
-            v.group = shared_by(list, v.name, v.kind);
-            if (v.group != LB_NONE) LB_TRY(add_version(c, &v));
+            v.value = row, v.group = says_part(p, row) ? LB_NONE : shared_by(list, v.name, v.kind);
+            if (v.group != LB_NONE || says_part(p, row)) LB_TRY(add_version(c, &v));
         }
     }
     return LB_OK;
@@ -262,6 +271,8 @@ static lb_status compare(check *c, const history *h, uint32_t n)
 static bool in_group(const check *c, const version *a, const version *b)
 {
     const lb_program *p = c->programs[a->rank_row], *q = c->programs[b->rank_row];
+    if (a->group == LB_NONE || b->group == LB_NONE)
+        return a->group == b->group && lb_shard_is_copy(p, a->value, q, b->value);
     return lb_collective_same_group(p, &p->collectives[a->group], q, &q->collectives[b->group]);
 }
 

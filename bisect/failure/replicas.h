@@ -1,8 +1,9 @@
 /* Replicas: tensors that ranks hold in common, and whether they still are bit-equal.
  *
  * A parameter whose gradient is all-reduced over a group is the same on each of its members, and so is its optimizer state; where no
- * gradient is scattered, the parameters without a gradient are, too. Shards (FSDP, tensor and expert parallelism) are not compared:
- * their gradients are scattered, reduced over another group or over none. Buffers are compared as a note only: running statistics of a
+ * gradient is scattered, the parameters without a gradient are, too. Of tensors that say which part of a larger one they are
+ * (lastbit/shard.h) those are compared that are the same part of it. Other shards (expert parallelism by hand) are not: their
+ * gradients are scattered, reduced over another group or over none. Buffers are compared as a note only: running statistics of a
  * BatchNorm belong to one rank unless somebody broadcasts them.
  *
  * Digests decide, so that no bytes are needed.
