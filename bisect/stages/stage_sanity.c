@@ -155,7 +155,7 @@ static lb_status judge_sanity(lb_bisect_session *q, const lb_failure *recorded, 
     }
     if (!replayed && !judged_enough(q, aa, isolated)) return LB_OK;
     if (!replayed) {
-        char besides[60] = "";
+        char besides[60] = "", opaque[60] = "";
         bool hidden = false;
         if (!q->options->predicate) LB_TRY(lb_stage_hidden(q, &hidden, err));
         if (!q->options->predicate && !hidden) LB_TRY(lb_stage_disagree(q, &hidden, err));
@@ -164,11 +164,12 @@ static lb_status judge_sanity(lb_bisect_session *q, const lb_failure *recorded, 
             return LB_OK;
         }
         if (aa->unjudged) snprintf(besides, sizeof besides, "%u could not be judged, ", aa->unjudged);
+        if (isolated->opaque) snprintf(opaque, sizeof opaque, ", %" PRIu64 " opaque", isolated->opaque);
         q->out->outcome = aa->count ? LB_BISECT_UNDECIDED : LB_BISECT_CLEAN;
         lb_stage_end(q, aa->count ? "undecided" : "clean",
                      "%" PRIu64 " of %" PRIu64
-                     " ops bit-equal, %s%u outside their bound; no failure in the recording or its replay",
-                     isolated->bitwise, isolated->compared, besides, aa->count);
+                     " ops bit-equal, %s%u outside their bound%s; no failure in the recording or its replay",
+                     isolated->bitwise, isolated->compared, besides, aa->count, opaque);
         return LB_OK;
     }
     q->out->failure = q->failure;

@@ -259,8 +259,16 @@ static void put_reproducer(FILE *out, const lb_bisection *b)
     put_text(out, "", text);
 }
 
+/* What was recorded of such an op stands in, whatever is changed before it. */
+static bool shows_in_opaque(const lb_bisection *b)
+{
+    return b->failure.op != LB_NONE && strstr(b->failure.name, "::") && strncmp(b->failure.name, "lb::", 4) &&
+           !lb_replay_knows(b->failure.name);
+}
+
 static void put_undecided(FILE *out, const lb_bisection *b)
 {
+    char text[240];
     if (b->reason) {
         put_failure(out, &b->failure, "failure");
         put_text(out, "undecided", b->reason);
@@ -274,7 +282,13 @@ static void put_undecided(FILE *out, const lb_bisection *b)
     put_origin(out, &b->origin);
     if (b->again)
         put_text(out, "undecided", "the bytes that a replay needs were not kept");
-    else if (b->n_trials)
+    else if (b->n_trials && shows_in_opaque(b)) {
+        snprintf(text, sizeof text,
+                 "it shows in what %s gave, an op that replay does not know: its recorded result stands in, whatever "
+                 "is changed before it",
+                 b->failure.name);
+        put_text(out, "undecided", text);
+    } else if (b->n_trials)
         put_text(out, "undecided", "none of the changes that were tried cures it");
     else
         put_text(out, "undecided", "a replay of this window cannot speak for the recording");
