@@ -69,7 +69,8 @@ class Call:
         self.op = find(text["op"])
         schema = self.op._schema
         values = [self.value(v, str(a.type)) for v, a in zip(given, schema.arguments)]
-        self.written = [v for v, a in zip(values, schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+        writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        self.written = [v for v, is_written in zip(values, writes) if is_written and v is not None]  # an optional state may be absent
         self.args = [v for v, a in zip(values, schema.arguments) if not a.kwarg_only]
         self.kwargs = {a.name: v for v, a in zip(values, schema.arguments) if a.kwarg_only}
 

@@ -100,6 +100,23 @@ def test_a_backend_runs_what_replay_does_not_know(lastbit, tmp_path):
     lastbit.run("replay", capture, "--backend-import", "custom_scale", expect=129)
 
 
+def test_a_backend_runs_an_op_that_writes_a_state_which_may_be_absent(lastbit, tmp_path):
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/optional_state.py", options=("--level", "ops"), expect=0)
+    torch = ("--backend", "torch", "--backend-python", sys.executable, "--backend-import", "optional_state")
+    answer = lastbit.json("replay", capture, "--coverage", *torch, expect=0, env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "programs")})
+    assert answer["ops"]["opaque"] == 0 and {row["op"]: row for row in answer["coverage"]}["house::update"]["identical"] == 2, answer
+    told = lastbit.json("bisect", capture, expect=0)
+    assert told["outcome"] == "clean" and ", 2 opaque" in told["stages"][0]["note"], told["stages"]
+
+
+def test_a_failure_in_what_nobody_computes_is_said_to_be_one(lastbit, tmp_path):
+    capture = tmp_path / "run.lb"
+    lastbit.record(capture, "tests/programs/optional_state.py", "inf", options=("--level", "ops"), expect=0)
+    told = " ".join(lastbit.run("bisect", capture, expect=125).stdout.split())
+    assert "it shows in what house::update gave, an op that replay does not know: its recorded result stands in" in told, told
+
+
 @pytest.mark.full
 def test_other_bits_of_a_backend_are_no_divergence(lastbit, tmp_path):
     """What runs the op now may not be what ran it then, and nothing bounds their difference."""
