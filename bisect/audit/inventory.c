@@ -2,41 +2,26 @@
 #include "inventory.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- one pass over a piece ------------------------------------------------------------------------------------------- */
+/* ---- one pass over all pieces ----------------------------------------------------------------------------------------- */
 
-/* Row-major index of the first element that is no finite number; only asked where the statistics say there is one. */
-static int64_t first_nonfinite(const lb_tensor *t)
-{
-    int64_t at = 0;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r);)
-        for (int64_t i = 0; i < r.count; i++, at++) {
-            int64_t element = r.offset + i * r.stride;
-            if (!isfinite(lb_to_f64(t->dtype, (const char *)t->data + element * (int64_t)lb_dtype_bits(t->dtype) / 8)))
-                return at;
-        }
-    return -1;
-}
-
-static lb_measured measure(const lb_tensor *t)
-{
-    lb_measured m = {lb_statistics_of(t), lb_digest_tensor(t), -1};
-    if (lb_statistics_nonfinite(&m.statistics))
-        m.first_bad = lb_dtype_bits(t->dtype) >= 8 && !lb_dtype_is_complex(t->dtype) ? first_nonfinite(t) : 0;
-    return m;
-}
-
+/* A large tensor is shared out among the threads, small ones among each other. */
 static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
 {
     const lb_checkpoint *c = v->checkpoint;
     uint64_t done = 0;
+    for (uint32_t i = 0; i < c->n_pieces; i++) {
+        if (!lb_piece_is_large(&c->pieces[i].tensor)) continue;
+        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
+        lb_audit_progress(g, "reading", ++done, c->n_pieces);
+    }
 #pragma omp parallel for schedule(dynamic, 1)
     for (uint32_t i = 0; i < c->n_pieces; i++) {
-        v->measured[i] = measure(&c->pieces[i].tensor);
+        if (lb_piece_is_large(&c->pieces[i].tensor)) continue;
+        v->measured[i] = lb_piece_measure(&c->pieces[i].tensor);
 #pragma omp critical(lb_audit_progress)
         lb_audit_progress(g, "reading", ++done, c->n_pieces);
     }

@@ -4,15 +4,7 @@
 #define LB_BISECT_AUDIT_INVENTORY_H
 
 #include "audit_report.h"
-
-#include <lastbit/digest.h>
-#include <lastbit/statistics.h>
-
-typedef struct lb_measured {
-    lb_statistics statistics;
-    lb_digest digest;
-    int64_t first_bad; /* row-major; -1: all finite */
-} lb_measured;
+#include "piece_measure.h"
 
 /* A name, and the pieces that carry it. */
 typedef struct lb_named {

@@ -1,120 +1,234 @@
 /* See value_match.h. */
 #include "value_match.h"
 
+#include "pattern.h"
+
 #include <math.h>
 #include <string.h>
 
-enum { PIECE = 1024, GRIDS = 4 };
+enum { PIECE = 1024, SHARE = 256 * PIECE, GRIDS = 4 };
 static const lb_dtype grids[GRIDS] = {LB_BF16, LB_F16, LB_E4M3FN, LB_E5M2};
 
-/* Both tensors as f64, piece by piece in row-major order. */
+/* ---- both tensors as numbers of one type, piece by piece in row-major order -------------------------------------------- */
+
+/* f32 holds the numbers of both sides, else f64 does. */
+typedef union piece {
+    float f32[PIECE];
+    double f64[PIECE];
+} piece;
+
 typedef struct walk {
     const lb_tensor *a, *b;
-    lb_rows ra, rb;
+    bool short_floats;
+    int64_t at, end;
+    lb_rows ra, rb; /* of sides that are not dense */
     int64_t ia, ib; /* elements of the current rows that were taken */
 } walk;
 
-static walk walk_of(const lb_tensor *a, const lb_tensor *b)
+static bool fits_f32(const lb_tensor *t)
 {
-    walk w = {a, b, lb_rows_of(&a->layout), lb_rows_of(&b->layout), 0, 0};
+    return t->dtype == LB_F32 || (lb_dtype_is_float(t->dtype) && lb_dtype_bits(t->dtype) <= 16);
+}
+
+static bool are_dense(const lb_tensor *a, const lb_tensor *b)
+{
+    return lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
+}
+
+/* Elements from `from` to `end`; all of them, unless both sides are dense. */
+static walk walk_of(const lb_tensor *a, const lb_tensor *b, int64_t from, int64_t end)
+{
+    walk w = {a, b, fits_f32(a) && fits_f32(b), from, end, lb_rows_of(&a->layout), lb_rows_of(&b->layout), 0, 0};
     w.ia = w.ra.count, w.ib = w.rb.count; /* the first rows are still to come */
     return w;
 }
 
-static size_t take(const lb_tensor *t, lb_rows *r, int64_t *done, size_t most, double *to)
+static void load(const walk *w, const lb_tensor *t, int64_t element, int64_t stride, size_t n, piece *to, size_t at)
 {
-    size_t n = 0;
-    while (n < most) {
+    const char *from = (const char *)t->data + element * (int64_t)lb_dtype_bits(t->dtype) / 8;
+    if (w->short_floats)
+        lb_load_f32_strided(to->f32 + at, t->dtype, from, (ptrdiff_t)stride, n);
+    else
+        lb_load_f64_strided(to->f64 + at, t->dtype, from, (ptrdiff_t)stride, n);
+}
+
+static void take(const walk *w, const lb_tensor *t, lb_rows *r, int64_t *done, size_t n, piece *to)
+{
+    for (size_t at = 0; at < n;) {
         if (*done == r->count) {
-            if (!lb_rows_next(r)) break;
+            LB_CHECK(lb_rows_next(r));
             *done = 0;
         }
-        size_t more = (size_t)(r->count - *done) < most - n ? (size_t)(r->count - *done) : most - n;
-        const char *at = (const char *)t->data + (r->offset + *done * r->stride) * (int64_t)lb_dtype_bits(t->dtype) / 8;
-        lb_load_f64_strided(to + n, t->dtype, at, (ptrdiff_t)r->stride, more);
+        const size_t more = (size_t)(r->count - *done) < n - at ? (size_t)(r->count - *done) : n - at;
+        load(w, t, r->offset + *done * r->stride, r->stride, more, to, at);
         *done += (int64_t)more;
-        n += more;
+        at += more;
     }
+}
+
+static size_t walk_next(walk *w, piece *x, piece *y)
+{
+    const size_t n = (size_t)(w->end - w->at < PIECE ? w->end - w->at : PIECE);
+    if (are_dense(w->a, w->b)) {
+        load(w, w->a, w->at, 1, n, x, 0);
+        load(w, w->b, w->at, 1, n, y, 0);
+    } else {
+        take(w, w->a, &w->ra, &w->ia, n, x);
+        take(w, w->b, &w->rb, &w->ib, n, y);
+    }
+    w->at += (int64_t)n;
     return n;
 }
 
-static size_t walk_next(walk *w, double *a, double *b)
+/* Elements that a thread takes at a time. */
+static int64_t share_of(const lb_tensor *a, const lb_tensor *b)
 {
-    size_t n = take(w->a, &w->ra, &w->ia, PIECE, a);
-    return take(w->b, &w->rb, &w->ib, n, b);
+    const int64_t n = lb_layout_numel(&a->layout);
+    return are_dense(a, b) || n == 0 ? SHARE : n;
 }
 
-static bool same(const double *a, const double *b, size_t n)
+/* ---- roundings ---------------------------------------------------------------------------------------------------------- */
+
+#define SAME(name, type)                                                                                               \
+    static bool name(const type *a, const type *b, size_t n)                                                           \
+    {                                                                                                                  \
+        size_t differ = 0;                                                                                             \
+        for (size_t i = 0; i < n; i++) differ += (a[i] != b[i]) & !((a[i] != a[i]) & (b[i] != b[i]));                  \
+        return differ == 0;                                                                                            \
+    }
+SAME(same_f32, float)
+SAME(same_f64, double)
+
+/* Whether `from`, rounded to a dtype (LB_F32, where f64 is meant), is `to`. */
+static bool is_rounded(const walk *w, const piece *from, const piece *to, lb_dtype dtype, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i]))) return false;
-    return true;
+    const lb_cast once = {.exact = true};
+    piece rounded;
+    if (w->short_floats) {
+        memcpy(rounded.f32, from->f32, n * sizeof *from->f32);
+        lb_round_to_grid_f32(rounded.f32, n, dtype, &once);
+        return same_f32(rounded.f32, to->f32, n);
+    }
+    memcpy(rounded.f64, from->f64, n * sizeof *from->f64);
+    if (dtype == LB_F32)
+        for (size_t i = 0; i < n; i++) rounded.f64[i] = (double)(float)rounded.f64[i];
+    else
+        lb_round_to_grid_f64(rounded.f64, n, dtype, &once);
+    return same_f64(rounded.f64, to->f64, n);
+}
+
+/* Whether one side, the same one in every place, rounded to a dtype is the other. */
+static bool is_rounding(const lb_tensor *a, const lb_tensor *b, lb_dtype dtype)
+{
+    const int64_t n = lb_layout_numel(&a->layout), share = share_of(a, b), shares = (n + share - 1) / share;
+    bool forth = dtype != a->dtype, back = dtype != b->dtype;
+#pragma omp parallel for schedule(static) if (shares > 1)
+    for (int64_t s = 0; s < shares; s++) {
+        walk w = walk_of(a, b, s * share, n - s * share < share ? n : (s + 1) * share);
+        piece x, y;
+        bool forward, backward;
+        for (size_t m; (m = walk_next(&w, &x, &y)) > 0;) {
+#pragma omp atomic read
+            forward = forth;
+#pragma omp atomic read
+            backward = back;
+            if (!forward && !backward) break;
+            if (forward && !is_rounded(&w, &x, &y, dtype, m)) {
+#pragma omp atomic write
+                forth = false;
+            }
+            if (backward && !is_rounded(&w, &y, &x, dtype, m)) {
+#pragma omp atomic write
+                back = false;
+            }
+        }
+    }
+    return forth || back;
 }
 
 /* The first dtype such that rounding one side to it gives the other; LB_NO_DTYPE. `cast`: the sides' own dtypes alone. */
 static lb_dtype rounding_between(const lb_tensor *a, const lb_tensor *b, bool cast)
 {
-    const lb_cast once = {.exact = true};
-    double x[PIECE], y[PIECE], rounded[PIECE];
     for (int k = 0; k < GRIDS; k++) {
         const bool own = grids[k] == a->dtype || grids[k] == b->dtype;
-        bool forth = grids[k] != a->dtype, back = grids[k] != b->dtype;
-        if (cast != own) continue;
-        walk w = walk_of(a, b);
-        for (size_t n; (forth || back) && (n = walk_next(&w, x, y)) > 0;) {
-            memcpy(rounded, x, n * sizeof *x);
-            if (forth) lb_round_to_grid_f64(rounded, n, grids[k], &once);
-            forth = forth && same(rounded, y, n);
-            memcpy(rounded, y, n * sizeof *y);
-            if (back) lb_round_to_grid_f64(rounded, n, grids[k], &once);
-            back = back && same(rounded, x, n);
-        }
-        if (forth || back) return grids[k];
+        if (cast == own && is_rounding(a, b, grids[k])) return grids[k];
     }
-    if (cast && a->dtype != b->dtype && (a->dtype == LB_F32 || b->dtype == LB_F32)) { /* f64 and f32 */
-        walk w = walk_of(a, b);
-        bool equal = true;
-        for (size_t n; equal && (n = walk_next(&w, x, y)) > 0;) {
-            for (size_t i = 0; i < n; i++) x[i] = (double)(float)x[i], y[i] = (double)(float)y[i];
-            equal = same(x, y, n);
-        }
-        if (equal) return LB_F32;
-    }
-    return LB_NO_DTYPE;
+    const bool wide = a->dtype == LB_F64 || b->dtype == LB_F64;
+    return cast && wide && (a->dtype == LB_F32 || b->dtype == LB_F32) && is_rounding(a, b, LB_F32) ? LB_F32
+                                                                                                   : LB_NO_DTYPE;
 }
 
 /* The wide side stored as the narrow one has its bits: the common case of a cast, at the speed of memory. NaNs are left to others. */
 static bool is_plain_cast(const lb_tensor *wide, const lb_tensor *narrow)
 {
-    float numbers[PIECE];
-    char stored[PIECE * sizeof(float)];
-    const int64_t n = lb_layout_numel(&wide->layout);
+    const int64_t n = lb_layout_numel(&wide->layout), shares = (n + SHARE - 1) / SHARE;
     const size_t wide_bytes = lb_dtype_bits(wide->dtype) / 8, narrow_bytes = lb_dtype_bits(narrow->dtype) / 8;
-    if (wide->dtype == LB_F64 || wide_bytes <= narrow_bytes || !lb_layout_is_contiguous(&wide->layout) ||
-        !lb_layout_is_contiguous(&narrow->layout))
-        return false;
-    for (int64_t i = 0; i < n; i += PIECE) {
-        size_t take_n = (size_t)(n - i < PIECE ? n - i : PIECE);
-        lb_load_f32(numbers, wide->dtype, (const char *)wide->data + (size_t)i * wide_bytes, take_n);
-        lb_store_f32(narrow->dtype, stored, numbers, take_n, NULL);
-        if (memcmp(stored, (const char *)narrow->data + (size_t)i * narrow_bytes, take_n * narrow_bytes) != 0)
-            return false;
-    }
-    return true;
+    bool differ = false;
+    if (wide->dtype == LB_F64 || wide_bytes <= narrow_bytes || !are_dense(wide, narrow)) return false;
+#pragma omp parallel for schedule(static) if (shares > 1)
+    for (int64_t s = 0; s < shares; s++)
+        for (int64_t i = s * SHARE; i < n && i < (s + 1) * SHARE; i += PIECE) {
+            float numbers[PIECE];
+            char stored[PIECE * sizeof(float)];
+            bool over;
+            const size_t count = (size_t)(n - i < PIECE ? n - i : PIECE);
+#pragma omp atomic read
+            over = differ;
+            if (over) break;
+            lb_load_f32(numbers, wide->dtype, (const char *)wide->data + (size_t)i * wide_bytes, count);
+            lb_store_f32(narrow->dtype, stored, numbers, count, NULL);
+            if (!memcmp(stored, (const char *)narrow->data + (size_t)i * narrow_bytes, count * narrow_bytes)) continue;
+#pragma omp atomic write
+            differ = true;
+        }
+    return !differ;
 }
 
+/* ---- the largest difference ---------------------------------------------------------------------------------------------- */
+
+static double distance(const walk *w, const piece *x, const piece *y, size_t i)
+{
+    const double p = w->short_floats ? (double)x->f32[i] : x->f64[i],
+                 q = w->short_floats ? (double)y->f32[i] : y->f64[i];
+    const double d = p == q ? 0 : fabs(p - q);
+    return isnan(d) ? (isnan(p) && isnan(q) ? 0 : INFINITY) : d;
+}
+
+typedef struct farthest {
+    double most;
+    int64_t at;
+} farthest;
+
+static farthest farthest_in(walk w)
+{
+    farthest f = {-1, 0};
+    piece x, y;
+    for (size_t n; (n = walk_next(&w, &x, &y)) > 0;) {
+        double most = 0;
+        for (size_t i = 0; i < n; i++) {
+            const double d = distance(&w, &x, &y, i);
+            most = d > most ? d : most;
+        }
+        if (most <= f.most) continue;
+        size_t i = 0;
+        while (distance(&w, &x, &y, i) != most) i++;
+        f = (farthest){most, w.at - (int64_t)n + (int64_t)i};
+    }
+    return f;
+}
+
+/* Row-major index of the largest difference, the first of several. */
 static int64_t worst_of(const lb_tensor *a, const lb_tensor *b)
 {
-    double x[PIECE], y[PIECE], most = -1;
-    int64_t at = 0, worst = 0;
-    walk w = walk_of(a, b);
-    for (size_t n; (n = walk_next(&w, x, y)) > 0; at += (int64_t)n)
-        for (size_t i = 0; i < n; i++) {
-            double d = fabs(x[i] - y[i]);
-            if (isnan(d)) d = isnan(x[i]) && isnan(y[i]) ? 0 : INFINITY;
-            if (d > most) most = d, worst = at + (int64_t)i;
-        }
-    return worst;
+    const int64_t n = lb_layout_numel(&a->layout), share = share_of(a, b), shares = (n + share - 1) / share;
+    farthest worst = {-1, 0};
+#pragma omp parallel for schedule(static) if (shares > 1)
+    for (int64_t s = 0; s < shares; s++) {
+        const farthest f = farthest_in(walk_of(a, b, s * share, n - s * share < share ? n : (s + 1) * share));
+#pragma omp critical(lb_value_match_worst)
+        if (f.most > worst.most || (f.most == worst.most && f.at < worst.at)) worst = f;
+    }
+    return worst.at;
 }
 
 lb_status lb_value_match_of(const lb_tensor *a, const lb_tensor *b, lb_value_match *m, lb_err *err)
@@ -139,6 +253,6 @@ lb_status lb_value_match_of(const lb_tensor *a, const lb_tensor *b, lb_value_mat
     else if ((m->rounded = rounding_between(a, b, false)) != LB_NO_DTYPE ||
              (m->difference.max_ulp <= 1 && !m->difference.nonfinite))
         m->match = LB_AUDIT_IS_ROUNDING;
-    if (m->match == LB_AUDIT_IS_DIFFERENT) LB_TRY(lb_compare(a, b, &m->difference, err));
+    if (m->match == LB_AUDIT_IS_DIFFERENT) lb_pattern_find(a, b, &m->difference);
     return LB_OK;
 }

@@ -372,6 +372,41 @@ static void finish(const pass *p, int64_t elements, lb_difference *d)
         d->cosine = fmax(-1, fmin(1, ab / (sqrt(aa) * sqrt(bb))));
 }
 
+/* Whether f32 holds every number of a type. */
+static bool fits_f32(lb_dtype dtype)
+{
+    return dtype == LB_F32 || (lb_dtype_is_float(dtype) && lb_dtype_bits(dtype) <= 16);
+}
+
+/* One block of two types as the same f32s, bit for bit. */
+static bool is_same_block(const lb_tensor *a, const lb_tensor *b, int64_t at, size_t n)
+{
+    float x[BLOCK], y[BLOCK];
+    lb_load_f32(x, a->dtype, run_at(a, at, 1).at, n);
+    lb_load_f32(y, b->dtype, run_at(b, at, 1).at, n);
+    return memcmp(x, y, n * sizeof *x) == 0;
+}
+
+/* Whether two types hold the same numbers, as a conversion to a wider one leaves them. Dense. */
+static bool is_converted(const lb_tensor *a, const lb_tensor *b, int64_t elements)
+{
+    const int64_t chunks = (elements + CHUNK - 1) / CHUNK;
+    bool differ = false;
+    if (!fits_f32(a->dtype) || !fits_f32(b->dtype)) return false;
+#pragma omp parallel for schedule(static) if (chunks > 1)
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t at = c * CHUNK; at < elements && at < (c + 1) * CHUNK; at += BLOCK) {
+            bool over;
+#pragma omp atomic read
+            over = differ;
+            if (over) break;
+            if (is_same_block(a, b, at, (size_t)(elements - at < BLOCK ? elements - at : BLOCK))) continue;
+#pragma omp atomic write
+            differ = true;
+        }
+    return !differ;
+}
+
 lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
 {
     lb_tensor x, y;
@@ -394,6 +429,7 @@ lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_differen
     bool dense = lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
     if (dense && a->dtype == b->dtype && memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0)
         return LB_OK;
+    if (dense && a->dtype != b->dtype && is_converted(a, b, d->elements)) return LB_OK;
     if (!dense || !run_chunks(&p, a, b, d->elements)) run_pass(&p, a, b, d->elements);
     finish(&p, d->elements, d);
     return LB_OK;

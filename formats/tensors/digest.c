@@ -47,11 +47,16 @@ static void sequence_begin(sequence *s, uint64_t total_bytes)
     sequence_add(s, total_bytes);
 }
 
+uint64_t lb_digest_leaf(const void *bytes, size_t n, uint64_t number)
+{
+    return XXH3_64bits_withSeed(bytes, n, number);
+}
+
 static void add_leaves(sequence *s, const char *bytes, size_t n)
 {
     for (uint64_t leaf = 0; n > 0; leaf++) {
         size_t take = n < LB_DIGEST_LEAF ? n : LB_DIGEST_LEAF;
-        sequence_add(s, XXH3_64bits_withSeed(bytes, take, leaf));
+        sequence_add(s, lb_digest_leaf(bytes, take, leaf));
         bytes += take;
         n -= take;
     }
@@ -62,6 +67,23 @@ lb_digest lb_digest_bytes(const void *bytes, size_t n)
     sequence s;
     sequence_begin(&s, n);
     add_leaves(&s, (const char *)bytes, n);
+    return sequence_end(&s);
+}
+
+/* What makes it the digest of this shape. */
+static void add_shape(sequence *s, const lb_tensor *tensor)
+{
+    sequence_add(s, tensor->dtype);
+    sequence_add(s, (uint64_t)tensor->layout.ndim);
+    for (int d = 0; d < tensor->layout.ndim; d++) sequence_add(s, (uint64_t)tensor->layout.shape[d]);
+}
+
+lb_digest lb_digest_of_leaves(const uint64_t *leaves, size_t n, const lb_tensor *tensor)
+{
+    sequence s;
+    sequence_begin(&s, lb_dtype_bytes(tensor->dtype, (size_t)lb_layout_numel(&tensor->layout)));
+    for (size_t i = 0; i < n; i++) sequence_add(&s, leaves[i]);
+    add_shape(&s, tensor);
     return sequence_end(&s);
 }
 
@@ -83,11 +105,9 @@ lb_digest lb_digest_tensor(const lb_tensor *tensor)
         lb_dense_pieces pieces;
         uint64_t leaf = 0;
         for (lb_dense_begin(&pieces, tensor); lb_dense_next(&pieces); leaf++)
-            sequence_add(&s, XXH3_64bits_withSeed(pieces.bytes, pieces.elements * width, leaf));
+            sequence_add(&s, lb_digest_leaf(pieces.bytes, pieces.elements * width, leaf));
     }
-    sequence_add(&s, tensor->dtype);
-    sequence_add(&s, (uint64_t)layout->ndim);
-    for (int d = 0; d < layout->ndim; d++) sequence_add(&s, (uint64_t)layout->shape[d]);
+    add_shape(&s, tensor);
     return sequence_end(&s);
 }
 
