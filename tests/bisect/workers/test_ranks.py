@@ -1,6 +1,7 @@
 """`lastbit ranks`: numbers against gradients that the workers saved themselves, findings against planted faults, silence on healthy runs."""
 
 import itertools
+import random
 import shutil
 
 import numpy as np
@@ -226,3 +227,36 @@ def test_one_rank_cannot_be_tested(lastbit, recorded, tmp_path):
     (alone / "rank-00001.tar").unlink()
     answer = lastbit.json("ranks", alone, expect=125)
     assert answer["verdict"] == "cannot be tested" and any("1 of 2 ranks" in row["message"] for row in answer["findings"])
+
+
+# ---- captures that are not whole
+
+
+def broken(whole, folder, seed):
+    """A copy of a capture, one of whose files is cut off, has bytes turned over, or holds another's."""
+    draw = random.Random(seed)
+    shutil.copytree(whole, folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 512)
+    file = draw.choice(files)
+    bytes_ = bytearray(file.read_bytes())
+    if seed % 3 == 0:
+        del bytes_[draw.randrange(len(bytes_)) :]
+    elif seed % 3 == 1:
+        for _ in range(8):
+            bytes_[draw.randrange(len(bytes_))] ^= 1 << draw.randrange(8)
+    else:
+        at = draw.randrange(len(bytes_))
+        bytes_[at : at + 4096] = draw.choice(files).read_bytes()[:4096]
+    file.write_bytes(bytes_)
+    return folder
+
+
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.full)])
+def test_broken_captures_are_answered_or_refused(lastbit, recorded, tmp_path, seeds):
+    """By every command that reads captures step by step: no signal, no sanitizer's report, a sentence where there is no answer."""
+    for seed in seeds:
+        capture = broken(recorded("ddp"), tmp_path / str(seed), seed)
+        for words in (("ranks", capture), ("watch", capture), ("parity", capture, capture)):
+            done = lastbit.run(*words)
+            assert done.returncode in (0, 1, 125, 128), (seed, words, done.stderr)
+            assert done.returncode < 2 or done.stderr.startswith("lastbit "), (seed, words, done.stderr)
