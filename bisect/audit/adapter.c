@@ -172,13 +172,64 @@ static int cut_dimension(const lb_inventory *v, const lb_named *half, bool is_b)
     return is_b ? 0 : 1;
 }
 
+/* A tensor as a matrix: all its dimensions but the first are columns, those of a convolution's kernel, too. */
+static void matrix_sizes(const lb_layout *layout, int64_t sizes[2])
+{
+    sizes[0] = layout->shape[0], sizes[1] = 1;
+    for (int d = 1; d < layout->ndim; d++)
+        if (__builtin_mul_overflow(sizes[1], layout->shape[d], &sizes[1])) sizes[1] = -1;
+}
+
 static void whole_sizes(const lb_inventory *v, const lb_named *half, bool is_b, int64_t sizes[2])
 {
     const lb_checkpoint_piece *p = &v->checkpoint->pieces[half->first];
     int dim = cut_dimension(v, half, is_b);
-    sizes[0] = sizes[1] = 1;
-    for (int d = 0; d < p->whole.ndim && d < 2; d++) sizes[d] = p->whole.shape[d];
-    for (uint32_t i = 1; dim >= 0 && i < half->n; i++) sizes[dim] += p[i].whole.shape[dim];
+    matrix_sizes(&p->whole, sizes);
+    for (uint32_t i = 1; dim >= 0 && i < half->n; i++) {
+        int64_t more[2];
+        matrix_sizes(&p[i].whole, more);
+        sizes[dim] += more[dim];
+    }
+}
+
+/* The rows' lengths of the module that a half is of. */
+static const lb_named *lengths_of(const lb_inventory *v, const char *half)
+{
+    static const char *const ends[] = {"", ".weight", ".default.weight"};
+    char name[1100];
+    const lb_named *found = NULL;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends && !found; i++) {
+        snprintf(name, sizeof name, "%.*s.lora_magnitude_vector%s", (int)(half_in(half) - half), half, ends[i]);
+        found = lb_inventory_find(v, name);
+    }
+    return found;
+}
+
+static void check_lengths(lb_audit_gathering *g, const lb_adapter *adapter, lb_adapter_module *m)
+{
+    const lb_inventory *v = adapter->v;
+    const lb_audit_where where = lb_where(v, &v->checkpoint->pieces[m->a->first]);
+    char shape[160];
+    m->lengths = lengths_of(v, m->a->name);
+    int64_t n = 0;
+    for (uint32_t i = 0; m->lengths && i < m->lengths->n; i++) {
+        n += lb_layout_numel(&v->checkpoint->pieces[m->lengths->first + i].whole);
+        if (cut_dimension(v, m->lengths, true) < 0) break;
+    }
+    if (!m->lengths && adapter->dora) {
+        lb_audit_find(g, LB_AUDIT_ADAPTER_PARTNER, where,
+                      "adapter_config.json says use_dora, and %s has no lora_magnitude_vector", m->module);
+    } else if (m->lengths && adapter->configured && !adapter->dora) {
+        lb_audit_find(g, LB_AUDIT_ADAPTER_CONFIG, where,
+                      "%s has a lora_magnitude_vector, and adapter_config.json does not say use_dora: it would be "
+                      "left out",
+                      m->module);
+    } else if (m->lengths && n != m->out) {
+        const lb_checkpoint_piece *p = &v->checkpoint->pieces[m->lengths->first];
+        lb_audit_find(g, LB_AUDIT_SHAPE, lb_where(v, p), "is %s, B has %lld rows", lb_shape_text(&p->whole, shape),
+                      (long long)m->out);
+        m->lengths = NULL, m->rank = 0;
+    }
 }
 
 static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, lb_adapter *adapter, lb_err *err)
@@ -188,7 +239,7 @@ static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, lb_ad
     for (uint32_t i = 0; i < v->n_names; i++) {
         const lb_named *half = &v->names[i];
         char kind = half_in(half->name) && !lb_is_state_name(half->name) ? lb_lora_half(half->name) : 0;
-        if (!kind || v->checkpoint->pieces[half->first].whole.ndim != 2) continue;
+        if (!kind || v->checkpoint->pieces[half->first].whole.ndim < 2) continue;
         char *other = partner_of(half->name);
         const lb_named *partner = other ? lb_inventory_find(v, other) : NULL;
         bool told = false;
@@ -208,7 +259,11 @@ static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, lb_ad
         whole_sizes(v, m->a, false, a);
         whole_sizes(v, m->b, true, b);
         m->rank = a[0], m->in = a[1], m->out = b[0];
-        if (a[0] != b[1]) {
+        if (v->checkpoint->pieces[m->a->first].whole.ndim > 2 && b[1] > 0 && b[1] < a[0] && a[0] % b[1] == 0) {
+            lb_audit_note(g, LB_AUDIT_ADAPTER_RANK, lb_where(v, &v->checkpoint->pieces[m->b->first]),
+                          "a convolution of %lld groups: it is not merged here", (long long)(a[0] / b[1]));
+            m->rank = 0;
+        } else if (a[0] != b[1]) {
             lb_audit_find(g, LB_AUDIT_ADAPTER_RANK, lb_where(v, &v->checkpoint->pieces[m->b->first]),
                           "A is of rank %lld, B of rank %lld", (long long)a[0], (long long)b[1]);
             m->rank = 0;
@@ -247,18 +302,19 @@ static void match_weight(lb_audit_gathering *g, lb_adapter *adapter, lb_adapter_
     const lb_named *w = lb_weight_of(adapter->base, m->module);
     m->named = w;
     const lb_checkpoint_piece *piece = w ? &adapter->base->checkpoint->pieces[w->first] : NULL;
-    if (!piece || piece->whole.ndim != 2 || m->rank == 0) {
+    if (!piece || piece->whole.ndim < 2 || m->rank == 0) {
         if (given && !piece)
             lb_audit_find(g, LB_AUDIT_ADAPTER_TARGET,
                           lb_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]), "%s has no module %s",
                           adapter->base->checkpoint->path, m->module);
         return;
     }
-    const int64_t *s = piece->whole.shape;
+    int64_t s[2];
+    matrix_sizes(&piece->whole, s);
     const bool embedding = strstr(m->a->name, "embedding_A") != NULL;
     if (s[0] == m->out && s[1] == m->in && !(embedding && s[0] == s[1])) {
         m->weight = w;
-    } else if (s[0] == m->in && s[1] == m->out) {
+    } else if (piece->whole.ndim == 2 && s[0] == m->in && s[1] == m->out) {
         m->weight = w, m->transposed = true;
     } else {
         bool dropped = find_dropped(g, adapter, m->b, m->out, m->out < s[0] ? s[0] : m->out, w->name);
@@ -280,7 +336,7 @@ static void find_untouched(lb_audit_gathering *g, const lb_adapter *adapter, con
         const char *name = base->names[i].name;
         size_t n = strlen(name);
         if (n < 8 || strcmp(name + n - 7, ".weight") != 0 ||
-            base->checkpoint->pieces[base->names[i].first].whole.ndim != 2)
+            base->checkpoint->pieces[base->names[i].first].whole.ndim < 2)
             continue;
         char *module = strndup(name, n - 7);
         bool has = !module;
@@ -351,6 +407,7 @@ lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb
     read_scaling(g, config, adapter);
     for (uint32_t i = 0; i < adapter->n; i++) {
         check_module(g, adapter, config, &adapter->modules[i]);
+        check_lengths(g, adapter, &adapter->modules[i]);
         match_weight(g, adapter, &adapter->modules[i]);
     }
     find_untouched(g, adapter, config);
@@ -382,6 +439,13 @@ lb_status lb_adapter_numbers(const lb_adapter *adapter, const lb_adapter_module 
     lb_status status = numbers_of(adapter->v, m->b, cut_dimension(adapter->v, m->b, true), b, err);
     if (status != LB_OK) free(*a), *a = NULL;
     return status;
+}
+
+lb_status lb_adapter_lengths(const lb_adapter *adapter, const lb_adapter_module *m, float **lengths, lb_err *err)
+{
+    *lengths = NULL;
+    if (!m->lengths) return LB_OK;
+    return numbers_of(adapter->v, m->lengths, cut_dimension(adapter->v, m->lengths, true), lengths, err);
 }
 
 lb_status lb_adapter_weight(const lb_adapter *adapter, const lb_adapter_module *m, float **w, lb_err *err)

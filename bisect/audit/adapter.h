@@ -7,7 +7,8 @@
 typedef struct lb_adapter_module {
     char *module; /* "model.layers.0.self_attn.q_proj" */
     const lb_named *a, *b;
-    int64_t rank, in, out;     /* as A and B say, whole */
+    const lb_named *lengths;   /* DoRA: of each row of the weight (lora_magnitude_vector); NULL: none */
+    int64_t rank, in, out;     /* as A and B say, whole; `in` of a convolution: its channels times its kernel */
     double alpha, stated_rank; /* 0: no configuration says */
     double scaling;
     const lb_named *named;  /* the base's weight of that name; NULL: none */
@@ -29,6 +30,8 @@ lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb
 void lb_adapter_release(lb_adapter *adapter);
 /* A [rank, in] and B [out, rank], dense f32, malloc'ed. */
 lb_status lb_adapter_numbers(const lb_adapter *adapter, const lb_adapter_module *m, float **a, float **b, lb_err *err);
+/* DoRA's lengths [out], malloc'ed; NULL where the module has none. */
+lb_status lb_adapter_lengths(const lb_adapter *adapter, const lb_adapter_module *m, float **lengths, lb_err *err);
 /* The base's weight as [out, in]. */
 lb_status lb_adapter_weight(const lb_adapter *adapter, const lb_adapter_module *m, float **w, lb_err *err);
 /* The tensor of `v` that is `module`'s weight, whatever prefix a wrapper put before. */

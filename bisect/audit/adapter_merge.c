@@ -4,6 +4,9 @@
  *
  *   online   y = D(D(x W^T) + D(s D(D(x A^T) B^T)))                          as peft computes a LoRA layer
  *   merged   y = D(x W'^T),  W' = D(W + D(s B A))                            as peft merges: the product in f32, then to D
+ *   DoRA     f = D(l / D(|row|)) of each row, l its length                   as peft's DoraLinearLayer, tuners/lora/dora.py:
+ *            online y + D(D(D(f - 1) y) + D(s D(f D(D(x A^T) B^T)))), rows of D(W + D(s D(B A))); merged D(f W'), rows of W'
+ *   A convolution is the same product over the columns of its kernel: x is then what lies under the kernel.
  *            Products add up in blocks of 128 terms, as tiles of libraries do; one long chain would err more in f32.
  *   e4m3     W and W' are scaled by amax / 448 per tensor and rounded to e4m3fn; all else as in bf16
  */
@@ -66,27 +69,29 @@ static lb_status make_inputs(const lb_audit_gathering *g, const lb_inventory *in
 typedef struct operands {
     size_t rows, in, out, rank;
     double s;
-    const float *x, *w, *a, *b;
+    const float *x, *w, *a, *b, *lengths; /* lengths: of DoRA, or NULL */
 } operands;
 
 /* Scratch of one module, of one precision at a time. */
 typedef struct scratch {
-    float *x, *w, *a, *b, *merged, *t, *u, *y, *z;
+    float *x, *w, *a, *b, *merged, *t, *u, *y, *z, *factors;
 } scratch;
 
 static void scratch_release(scratch *k)
 {
     free(k->x), free(k->w), free(k->a), free(k->b), free(k->merged), free(k->t), free(k->u), free(k->y), free(k->z);
+    free(k->factors);
 }
 
 static bool scratch_init(scratch *k, const operands *o)
 {
     const size_t f = sizeof(float);
-    *k =
-        (scratch){malloc(o->rows * o->in * f + 1),  malloc(o->out * o->in * f + 1),   malloc(o->rank * o->in * f + 1),
-                  malloc(o->out * o->rank * f + 1), malloc(o->out * o->in * f + 1),   malloc(o->rows * o->rank * f + 1),
-                  malloc(o->rows * o->out * f + 1), malloc(o->rows * o->out * f + 1), malloc(o->rows * o->out * f + 1)};
-    return k->x && k->w && k->a && k->b && k->merged && k->t && k->u && k->y && k->z;
+    *k = (scratch){malloc(o->rows * o->in * f + 1),  malloc(o->out * o->in * f + 1),
+                   malloc(o->rank * o->in * f + 1),  malloc(o->out * o->rank * f + 1),
+                   malloc(o->out * o->in * f + 1),   malloc(o->rows * o->rank * f + 1),
+                   malloc(o->rows * o->out * f + 1), malloc(o->rows * o->out * f + 1),
+                   malloc(o->rows * o->out * f + 1), malloc(o->out * f + 1)};
+    return k->factors && k->x && k->w && k->a && k->b && k->merged && k->t && k->u && k->y && k->z;
 }
 
 static void round_all(float *x, size_t n, lb_dtype dtype)
@@ -120,42 +125,103 @@ static lb_status outer(const operands *o, const float *a, const float *b, float 
     return lb_matmul_f32(o->out, o->in, o->rank, &left, &right, c, (ptrdiff_t)o->in, NULL);
 }
 
+/* DoRA's factors: each row's length over the norm of that row of `v`. */
+static void find_factors(const operands *o, const float *v, lb_dtype d, float *factors)
+{
+    for (size_t r = 0; r < o->out; r++) {
+        double squares = 0;
+        for (size_t i = 0; i < o->in; i++) squares += (double)v[r * o->in + i] * (double)v[r * o->in + i];
+        float norm = (float)sqrt(squares);
+        round_all(&norm, 1, d);
+        factors[r] = o->lengths[r] / norm;
+    }
+    round_all(factors, o->out, d);
+}
+
+/* D(W + D(s B A)); `twice`: B A is rounded, too, before it is scaled. */
+static lb_status add_product(const operands *o, const scratch *k, lb_dtype d, bool twice, float *to)
+{
+    const size_t weights = o->out * o->in;
+    const float s = (float)o->s;
+    LB_TRY(outer(o, k->a, k->b, to));
+    if (twice) round_all(to, weights, d);
+    for (size_t i = 0; i < weights; i++) to[i] *= s;
+    round_all(to, weights, d);
+    for (size_t i = 0; i < weights; i++) to[i] += k->w[i];
+    round_all(to, weights, d);
+    return LB_OK;
+}
+
+static lb_status run_merged(const operands *o, lb_dtype d, bool narrow, scratch *k)
+{
+    const size_t weights = o->out * o->in;
+    LB_TRY(add_product(o, k, d, false, k->merged));
+    if (o->lengths) {
+        find_factors(o, k->merged, d, k->factors);
+        for (size_t i = 0; i < weights; i++) k->merged[i] *= k->factors[i / o->in];
+        round_all(k->merged, weights, d);
+    }
+    if (narrow) quantise(k->merged, weights);
+    LB_TRY(product(o->rows, o->out, o->in, k->x, k->merged, k->z));
+    round_all(k->z, o->rows * o->out, d);
+    return LB_OK;
+}
+
+/* y becomes y + the adapter's, whose own result is u. */
+static void add_lora(const operands *o, lb_dtype d, scratch *k)
+{
+    const size_t results = o->rows * o->out;
+    const float s = (float)o->s;
+    for (size_t i = 0; i < results && o->lengths; i++) k->u[i] *= k->factors[i % o->out];
+    if (o->lengths) round_all(k->u, results, d);
+    for (size_t i = 0; i < results; i++) k->u[i] *= s;
+    round_all(k->u, results, d);
+    if (o->lengths) {
+        for (size_t r = 0; r < o->out; r++) k->factors[r] -= 1;
+        round_all(k->factors, o->out, d);
+        for (size_t i = 0; i < results; i++) {
+            float more = k->y[i] * k->factors[i % o->out];
+            round_all(&more, 1, d);
+            k->u[i] += more;
+        }
+        round_all(k->u, results, d);
+    }
+    for (size_t i = 0; i < results; i++) k->y[i] += k->u[i];
+    round_all(k->y, results, d);
+}
+
+static lb_status run_online(const operands *o, lb_dtype d, bool narrow, scratch *k)
+{
+    if (o->lengths) {
+        LB_TRY(add_product(o, k, d, true, k->merged));
+        find_factors(o, k->merged, d, k->factors);
+    }
+    if (narrow) quantise(k->w, o->out * o->in);
+    LB_TRY(product(o->rows, o->out, o->in, k->x, k->w, k->y));
+    LB_TRY(product(o->rows, o->rank, o->in, k->x, k->a, k->t));
+    round_all(k->y, o->rows * o->out, d);
+    round_all(k->t, o->rows * o->rank, d);
+    LB_TRY(product(o->rows, o->out, o->rank, k->t, k->b, k->u));
+    round_all(k->u, o->rows * o->out, d);
+    add_lora(o, d, k);
+    return LB_OK;
+}
+
 /* y: online, z: merged. */
 static lb_status run_precision(const operands *o, lb_dtype dtype, scratch *k)
 {
     const bool narrow = dtype == LB_E4M3FN;
     const lb_dtype d = narrow ? LB_BF16 : dtype;
-    const size_t weights = o->out * o->in, results = o->rows * o->out;
-    const float s = (float)o->s;
     memcpy(k->x, o->x, o->rows * o->in * sizeof(float));
-    memcpy(k->w, o->w, weights * sizeof(float));
+    memcpy(k->w, o->w, o->out * o->in * sizeof(float));
     memcpy(k->a, o->a, o->rank * o->in * sizeof(float));
     memcpy(k->b, o->b, o->out * o->rank * sizeof(float));
     round_all(k->x, o->rows * o->in, d);
-    round_all(k->w, weights, d);
+    round_all(k->w, o->out * o->in, d);
     round_all(k->a, o->rank * o->in, d);
     round_all(k->b, o->out * o->rank, d);
-
-    LB_TRY(outer(o, k->a, k->b, k->merged));
-    for (size_t i = 0; i < weights; i++) k->merged[i] *= s;
-    round_all(k->merged, weights, d);
-    for (size_t i = 0; i < weights; i++) k->merged[i] += k->w[i];
-    round_all(k->merged, weights, d);
-    if (narrow) quantise(k->merged, weights), quantise(k->w, weights);
-    LB_TRY(product(o->rows, o->out, o->in, k->x, k->merged, k->z));
-    round_all(k->z, results, d);
-
-    LB_TRY(product(o->rows, o->out, o->in, k->x, k->w, k->y));
-    LB_TRY(product(o->rows, o->rank, o->in, k->x, k->a, k->t));
-    round_all(k->y, results, d);
-    round_all(k->t, o->rows * o->rank, d);
-    LB_TRY(product(o->rows, o->out, o->rank, k->t, k->b, k->u));
-    round_all(k->u, results, d);
-    for (size_t i = 0; i < results; i++) k->u[i] *= s;
-    round_all(k->u, results, d);
-    for (size_t i = 0; i < results; i++) k->y[i] += k->u[i];
-    round_all(k->y, results, d);
-    return LB_OK;
+    LB_TRY(run_merged(o, d, narrow, k));
+    return run_online(o, d, narrow, k);
 }
 
 /* Over one module, or over all. */
@@ -190,13 +256,14 @@ static void add_row(lb_audit_gathering *g, const char *module, lb_dtype dtype, c
 static lb_status run_module(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
                             const lb_inventory *inputs, distance *all, lb_err *err)
 {
-    float *x = NULL, *w = NULL, *a = NULL, *b = NULL;
+    float *x = NULL, *w = NULL, *a = NULL, *b = NULL, *lengths = NULL;
     scratch k = {0};
     operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank, .s = m->scaling};
     lb_status status = make_inputs(g, inputs, m, &x, &o.rows, err);
     if (status == LB_OK) status = lb_adapter_weight(adapter, m, &w, err);
     if (status == LB_OK) status = lb_adapter_numbers(adapter, m, &a, &b, err);
-    o.x = x, o.w = w, o.a = a, o.b = b;
+    if (status == LB_OK) status = lb_adapter_lengths(adapter, m, &lengths, err);
+    o.x = x, o.w = w, o.a = a, o.b = b, o.lengths = lengths;
     if (status == LB_OK && !scratch_init(&k, &o)) status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
     for (int i = 0; i < PRECISIONS && status == LB_OK; i++) {
         status = run_precision(&o, precisions[i], &k);
@@ -208,7 +275,7 @@ static lb_status run_module(lb_audit_gathering *g, const lb_adapter *adapter, co
         all[i].reference += d.reference;
     }
     scratch_release(&k);
-    free(x), free(w), free(a), free(b);
+    free(x), free(w), free(a), free(b), free(lengths);
     return status;
 }
 
@@ -219,11 +286,6 @@ lb_status lb_audit_precisions(lb_audit_gathering *g, const lb_adapter *adapter, 
     distance all[PRECISIONS] = {{0, 0, 0, 0}};
     uint32_t done = 0;
     lb_status status = LB_OK;
-    if (adapter->dora) {
-        lb_audit_note(g, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){NULL, "adapter_config.json", NULL, 0},
-                      "use_dora: weights are renormalised when it is merged, which is not computed here");
-        return LB_OK;
-    }
     if (g->options->inputs) status = lb_checkpoint_open(g->options->inputs, &checkpoint, err);
     if (checkpoint) status = lb_inventory_new(checkpoint, false, g, &inputs, err);
     for (uint32_t i = 0; i < adapter->n && status == LB_OK; i++) {
@@ -371,32 +433,81 @@ static void judge_merge(lb_audit_gathering *g, const lb_adapter *adapter, const 
                   m->scaling, fabs((double)k->m[worst] - (double)k->expected[worst]), worst / o->in, worst % o->in);
 }
 
+/* W + s B A in f64, each row brought to its length; `as_lora`: left as it is. The distance of M from it that f32 sums (of a row's
+ * squares, too) and roundings to `dtype` leave. */
+static size_t count_beyond_dora(const operands *o, const merge_buffers *k, lb_dtype dtype, bool as_lora)
+{
+    const double u = lb_dtype_unit_roundoff(dtype), f = lb_dtype_unit_roundoff(LB_F32);
+    size_t beyond = 0;
+    for (size_t r = 0; r < o->out; r++) {
+        double squares = 0;
+        for (size_t i = r * o->in; i < (r + 1) * o->in; i++) {
+            const double v = (double)o->w[i] + o->s * (double)k->product[i];
+            squares += v * v;
+        }
+        const double factor = as_lora ? 1 : (double)o->lengths[r] / sqrt(squares);
+        for (size_t i = r * o->in; i < (r + 1) * o->in; i++) {
+            const double v = factor * ((double)o->w[i] + o->s * (double)k->product[i]);
+            const double added = u * fabs((double)k->product[i]) + ((double)o->rank + 2) * f * (double)k->magnitude[i];
+            const double bound = 2 * (fabs(v) * (4 * u + ((double)o->in / 2 + 2) * f) + fabs(factor * o->s) * added);
+            beyond += !(fabs((double)k->m[i] - v) <= bound + lb_dtype_min_subnormal(dtype));
+        }
+    }
+    return beyond;
+}
+
+static void judge_dora(lb_audit_gathering *g, const lb_adapter_module *m, const operands *o, const merge_buffers *k,
+                       lb_dtype dtype, lb_audit_where where)
+{
+    lb_audit_merge *row = lb_audit_add_merge(g);
+    if (!row) return;
+    row->module = lb_audit_text(g, m->module);
+    row->order = "", row->scaling = "none", row->factor = m->scaling;
+    if (!count_beyond_dora(o, k, dtype, false)) {
+        row->scaling = "DoRA", row->order = "W + s B A, each row brought to its length";
+    } else if (!count_differing(k->m, o->w, o->out * o->in)) {
+        row->scaling = "unmerged", row->factor = 0;
+        lb_audit_find(g, LB_AUDIT_UNMERGED, where, "has the bits of the base's %s", m->weight->name);
+    } else if (!count_beyond_dora(o, k, dtype, true)) {
+        row->scaling = "LoRA";
+        lb_audit_find(g, LB_AUDIT_MERGE_DIFFERS, where,
+                      "was merged as a LoRA: W + s B A without the lengths of its rows (lora_magnitude_vector)");
+    } else {
+        lb_audit_find(g, LB_AUDIT_MERGE_DIFFERS, where, "is not W + %.6g B A with each row brought to its length",
+                      m->scaling);
+    }
+}
+
 static lb_status check_merge(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
                              const lb_inventory *merged, const lb_named *name, lb_err *err)
 {
     const lb_checkpoint_piece *p = &merged->checkpoint->pieces[name->first];
     lb_adapter in_merged = *adapter;
     lb_adapter_module there = *m;
-    float *w = NULL, *a = NULL, *b = NULL;
+    float *w = NULL, *a = NULL, *b = NULL, *lengths = NULL;
     merge_buffers k = {NULL, NULL, NULL, NULL};
-    operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank};
+    operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank, .s = m->scaling};
     const size_t n = o.out * o.in;
     in_merged.base = merged, there.weight = name;
     lb_status status = lb_adapter_weight(adapter, m, &w, err);
     if (status == LB_OK) status = lb_adapter_weight(&in_merged, &there, &k.m, err);
     if (status == LB_OK) status = lb_adapter_numbers(adapter, m, &a, &b, err);
+    if (status == LB_OK) status = lb_adapter_lengths(adapter, m, &lengths, err);
     k.product = (float *)malloc(n * sizeof(float) + 1);
     k.magnitude = (float *)malloc(n * sizeof(float) + 1);
     k.expected = (float *)malloc(n * sizeof(float) + 1);
     if (status == LB_OK && (!k.product || !k.magnitude || !k.expected))
         status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
-    o.w = w, o.a = a, o.b = b;
+    o.w = w, o.a = a, o.b = b, o.lengths = lengths;
     if (status == LB_OK) status = outer(&o, a, b, k.product);
     for (size_t i = 0; status == LB_OK && i < o.rank * o.in; i++) a[i] = fabsf(a[i]);
     for (size_t i = 0; status == LB_OK && i < o.rank * o.out; i++) b[i] = fabsf(b[i]);
     if (status == LB_OK) status = outer(&o, a, b, k.magnitude);
-    if (status == LB_OK) judge_merge(g, adapter, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
-    free(w), free(a), free(b);
+    if (status == LB_OK && lengths)
+        judge_dora(g, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
+    else if (status == LB_OK)
+        judge_merge(g, adapter, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
+    free(w), free(a), free(b), free(lengths);
     free(k.m), free(k.product), free(k.magnitude), free(k.expected);
     return status;
 }
@@ -419,7 +530,7 @@ static void check_untouched(lb_audit_gathering *g, const lb_adapter *adapter, co
 
 lb_status lb_audit_merged(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged, lb_err *err)
 {
-    for (uint32_t i = 0; i < adapter->n && !adapter->dora; i++) {
+    for (uint32_t i = 0; i < adapter->n; i++) {
         const lb_adapter_module *m = &adapter->modules[i];
         lb_audit_progress(g, "merged weights", i, adapter->n);
         if (!m->weight) continue;

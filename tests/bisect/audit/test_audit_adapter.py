@@ -233,3 +233,98 @@ def test_modules_that_were_not_merged(lastbit, made, tmp_path):
     merged.write()
     answer = lastbit.json("audit", made / "lora", "--base", made / "base", "--merged", tmp_path / "m", expect=1)
     assert found(answer) == [("differs", other, ()), ("merge_differs", wrong, ()), ("unmerged", left, ())]
+
+
+# ---- DoRA and convolutions
+
+
+@pytest.fixture(scope="module")
+def dora(tmp_path_factory):
+    """A trained DoRA adapter of the same base, and what peft merges."""
+    folder = tmp_path_factory.mktemp("dora")
+    wrapped = models.adapter(copy.deepcopy(models.trained("llama")[0]), folder / "lora", steps=5, use_dora=True)
+    models.save(wrapped.merge_and_unload(), folder / "merged")
+    return folder
+
+
+def test_dora_is_merged_as_peft_merges_it(lastbit, made, dora, tmp_path):
+    answer = lastbit.json("audit", dora / "lora", "--base", made / "base", "--merged", dora / "merged", expect=0)
+    assert {(m["scaling"], m["factor"]) for m in answer["merged"]} == {("DoRA", 2.0)} and len(answer["merged"]) == 20
+    plain = copy.deepcopy(models.trained("llama")[0])
+    config = json.loads((dora / "lora" / "adapter_config.json").read_text())
+    tensors = {n: t for n, t in load_file(dora / "lora" / "adapter_model.safetensors").items() if "magnitude" not in n}
+    (tmp_path / "plain").mkdir()
+    save_file(tensors, tmp_path / "plain" / "adapter_model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "plain" / "adapter_config.json").write_text(json.dumps(config | {"use_dora": False}))
+    models.save(peft.PeftModel.from_pretrained(plain, tmp_path / "plain").merge_and_unload(), tmp_path / "merged")
+    answer = lastbit.json("audit", dora / "lora", "--base", made / "base", "--merged", tmp_path / "merged", expect=1)
+    assert {f["kind"] for f in answer["findings"]} == {"merge_differs"} and {m["scaling"] for m in answer["merged"]} == {"LoRA"}
+    answer = lastbit.json("audit", dora / "lora", "--base", made / "base", "--merged", made / "base", expect=1)
+    assert {f["kind"] for f in answer["findings"]} == {"unmerged"}
+
+
+def test_lengths_that_dora_lacks_or_that_nobody_asks_for(lastbit, made, dora, tmp_path):
+    tensors, name = load_file(dora / "lora" / "adapter_model.safetensors"), UP.format("A")
+    lengths = next(n for n in tensors if "layers.2.mlp.up_proj.lora_magnitude_vector" in n)
+    config = json.loads((dora / "lora" / "adapter_config.json").read_text())
+
+    def audit(tensors, config):
+        save_file(tensors, tmp_path / "adapter_model.safetensors", metadata={"format": "pt"})
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+        return found(lastbit.json("audit", tmp_path, "--base", made / "base", expect=1))
+
+    assert ("adapter_partner", name, ()) in audit({n: t for n, t in tensors.items() if n != lengths}, config)
+    assert ("shape", lengths, ()) in audit(tensors | {lengths: torch.ones(7)}, config)
+    assert ("adapter_config", name, ()) in audit(tensors, config | {"use_dora": False})
+
+
+class Stem(torch.nn.Module):
+    """Two convolutions and a projection, as vision towers begin."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch, self.inner, self.head = torch.nn.Conv2d(3, 16, 4, 4, bias=False), torch.nn.Conv2d(16, 24, 3, bias=False), torch.nn.Linear(24, 8)
+
+    def forward(self, x):
+        return self.head(self.inner(self.patch(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("options", [{}, {"use_rslora": True}, {"use_dora": True}])
+def test_adapters_of_convolutions_are_merged(lastbit, tmp_path, options):
+    torch.manual_seed(9)
+    model = Stem()
+    save_file({n: p.detach().clone() for n, p in model.named_parameters()}, tmp_path / "base.safetensors")
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["patch", "inner"], **options))
+    x = torch.randn(32, 3, 24, 24)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-2)
+    for _ in range(5):
+        wrapped(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    wrapped.save_pretrained(tmp_path / "lora")
+    merged = wrapped.merge_and_unload()
+    save_file({n: p.detach().clone() for n, p in merged.named_parameters()}, tmp_path / "merged.safetensors")
+    answer = lastbit.json("audit", tmp_path / "lora", "--base", tmp_path / "base.safetensors", "--merged", tmp_path / "merged.safetensors", expect=0)
+    assert {m["module"] for m in answer["merged"]} == {"patch", "inner"} and {m["factor"] for m in answer["merged"]} == {
+        4.0 if "use_rslora" in options else 2.0
+    }
+    table = {row["dtype"]: row for row in answer["precision"]}
+    assert table["f32"]["rel_l2"] < 1e-5 < table["f16"]["rel_l2"] < table["bf16"]["rel_l2"] < table["e4m3fn"]["rel_l2"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_table_of_dora_is_what_peft_computes(lastbit, dora, made, tmp_path, dtype):
+    from transformers import LlamaForCausalLM
+
+    name = "model.layers.1.mlp.up_proj"
+    x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+    save_file({name: torch.from_numpy(x)}, tmp_path / "x.safetensors")
+    answer = lastbit.json("audit", dora / "lora", "--base", made / "base", "--inputs", tmp_path / "x.safetensors", expect=0)
+    row = next(r for r in answer["modules"] if r["module"] == name and r["dtype"] == {torch.bfloat16: "bf16", torch.float16: "f16"}[dtype])
+    model = peft.PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(made / "base"), dora / "lora").to(dtype).eval()
+    inputs = torch.from_numpy(x).to(dtype)
+    with torch.no_grad():
+        online = model.base_model.model.model.layers[1].mlp.up_proj(inputs).double()
+        merged = model.merge_and_unload().model.layers[1].mlp.up_proj(inputs).double()
+    expected = ((merged - online).norm() / online.norm()).item()
+    assert row["rel_l2"] == pytest.approx(expected, rel=0.15)
