@@ -67,7 +67,7 @@ typedef struct lb_call {
     const struct lb_op_row *row;
     const lb_operand *args; /* schema order, defaults filled in; short lists end in NONE */
     uint32_t n_args;
-    lb_tensor *results; /* to be filled; a result nobody wants has data == NULL */
+    lb_tensor *results; /* to be filled; a result that is not wanted has data == NULL */
     uint32_t n_results;
     lb_method method;
     lb_err *err;
@@ -154,8 +154,9 @@ typedef struct lb_op_row {
     uint32_t terms; /* LB_TERMS(INNER, 1), …: how many there are; 0: USUAL */
     uint32_t flags;
     lb_factors factors;
-    const char *kernels; /* named kernels besides the default, space separated: "openblas" */
-    const char *samples; /* how tests generate inputs: see tests/replay/ops/op_samples.py */
+    const char *kernels;                  /* named kernels besides the default, space separated: "openblas" */
+    const char *samples;                  /* how tests generate inputs: see tests/replay/ops/op_samples.py */
+    const struct lb_complex_way *complex; /* how it is computed with complex numbers: complex_rows.h; NULL: not */
 } lb_op_row;
 
 /* ID_kernel and ID_twin of one expression in `call` and `twin`. */

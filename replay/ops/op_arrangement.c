@@ -2,6 +2,7 @@
  *
  * Nearly all are a fill of the result and copies between views of it and of the inputs, so that strides and dtypes are
  * lb_pointwise_copy's business. */
+#include "complex_rows.h"
 #include "frame.h"
 #include "pointwise.h"
 
@@ -343,8 +344,15 @@ static lb_status diagonal_scatter(lb_call *call)
 
 #define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
+#define JOINED(NAME, KERNEL)                                                                                           \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = "tensors[] dim",                                                                                          \
+     .kernel = KERNEL,                                                                                                 \
+     .flags = LB_ROW_EXACT,                                                                                            \
+     .samples = NAME,                                                                                                  \
+     .complex = &lb_complex_moved},
 const lb_op_row lb_rows_arrangement[] = {
-    MOVED("cat", "tensors[] dim", cat, "cat") MOVED("stack", "tensors[] dim", stack, "stack")
+    JOINED("cat", cat) JOINED("stack", stack)
         MOVED("constant_pad_nd", "self! pad value", constant_pad, "constant_pad_nd")
             MOVED("tril", "self! diagonal", tril, "triangle") MOVED("triu", "self! diagonal", triu, "triangle")
                 MOVED("flip", "self! dims", flip, "flip") MOVED("repeat", "self! repeats", repeat, "repeat")

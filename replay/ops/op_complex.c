@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- which rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- the ways -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct number {
     double re, im;
@@ -53,45 +53,23 @@ static number from_polar(number a, number b, bool wide)
     return (number){r * c, r * s};
 }
 
-static const struct entry {
-    const char *row; /* without "aten::" */
+typedef struct lb_complex_way {
     manner manner;
-    loop run, twin; /* twin NULL: |y| */
+    bool lists_are_dims; /* by parts: lists of numbers are dimensions, not complex numbers */
+    loop run, twin;      /* its own; twin NULL: |y| */
     double roundings;
     bool exact;
-} entries[] = {
-    {"clone", MOVED, NULL, NULL, 0, true},
-    {"copy", MOVED, NULL, NULL, 0, true},
-    {"_to_copy", MOVED, NULL, NULL, 0, true},
-    {"lift_fresh_copy", MOVED, NULL, NULL, 0, true},
-    {"cat", MOVED, NULL, NULL, 0, true},
-    {"stack", MOVED, NULL, NULL, 0, true},
-    {"zero", MOVED, NULL, NULL, 0, true},
-    {"zeros", MOVED, NULL, NULL, 0, true},
-    {"zeros_like", MOVED, NULL, NULL, 0, true},
-    {"new_zeros", MOVED, NULL, NULL, 0, true},
-    {"add.Tensor", BY_PARTS, NULL, NULL, 0, false},
-    {"sub.Tensor", BY_PARTS, NULL, NULL, 0, false},
-    {"neg", BY_PARTS, NULL, NULL, 0, true},
-    {"sum", BY_PARTS, NULL, NULL, 0, false},
-    {"sum.dim_IntList", BY_PARTS, NULL, NULL, 0, false},
-    {"mean", BY_PARTS, NULL, NULL, 0, false},
-    {"mean.dim", BY_PARTS, NULL, NULL, 0, false},
-    {"mul.Tensor", ITS_OWN, times, times_twin, 2, false},
-    {"abs", ITS_OWN, magnitude, NULL, 3, false},
-    {"_conj_physical", ITS_OWN, conjugate, NULL, 0, true},
-    {"conj_physical", ITS_OWN, conjugate, NULL, 0, true},
-    {"complex", ITS_OWN, put_together, NULL, 0, true},
-    {"polar", ITS_OWN, from_polar, NULL, 6, false},
-};
+} lb_complex_way;
 
-static const struct entry *entry_of(const lb_call *call)
-{
-    const char *name = call->row->name;
-    for (size_t i = 0; !strncmp(name, "aten::", 6) && i < sizeof entries / sizeof *entries; i++)
-        if (!strcmp(entries[i].row, name + 6)) return &entries[i];
-    return NULL;
-}
+const lb_complex_way lb_complex_moved = {.manner = MOVED, .exact = true};
+const lb_complex_way lb_complex_linear = {.manner = BY_PARTS};
+const lb_complex_way lb_complex_negation = {.manner = BY_PARTS, .exact = true};
+const lb_complex_way lb_complex_sums = {.manner = BY_PARTS, .lists_are_dims = true};
+const lb_complex_way lb_complex_product = {.manner = ITS_OWN, .run = times, .twin = times_twin, .roundings = 2};
+const lb_complex_way lb_complex_magnitude = {.manner = ITS_OWN, .run = magnitude, .roundings = 3};
+static const lb_complex_way of_conjugate = {.manner = ITS_OWN, .run = conjugate, .exact = true};
+static const lb_complex_way of_parts = {.manner = ITS_OWN, .run = put_together, .exact = true};
+static const lb_complex_way of_polar = {.manner = ITS_OWN, .run = from_polar, .roundings = 6};
 
 bool lb_call_is_complex(const lb_call *call)
 {
@@ -178,8 +156,8 @@ static lb_status by_parts(const lb_call *call, lb_kernel kernel)
         for (uint32_t i = 0; i < call->n_args; i++) {
             args[i] = call->args[i];
             if (args[i].tag == LB_OPERAND_TENSOR) args[i].tensor = part_of(&call->args[i].tensor, part, &zero);
-            /* Lists of numbers are dimensions in sums; elsewhere they are complex numbers, of which no alpha is known. */
-            const bool sums = strstr(call->row->name, "sum") || strstr(call->row->name, "mean");
+            /* Of complex numbers no alpha is known. */
+            const bool sums = call->row->complex->lists_are_dims;
             if (!sums && i < 2 && args[i].tag != LB_OPERAND_TENSOR && !part_of_number(&call->args[i], part, &args[i]))
                 return refuse(call);
             if (!sums && i >= 2 && args[i].tag == LB_OPERAND_NUMBERS) return refuse(call);
@@ -281,33 +259,33 @@ static lb_status each(const lb_call *call, loop run)
 lb_status lb_row_run(const lb_call *call)
 {
     lb_call own = *call;
-    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
-    if (!e) return lb_call_is_complex(call) ? refuse(call) : call->row->kernel(&own);
-    if (e->manner == MOVED) return call->row->kernel(&own);
-    return e->manner == BY_PARTS ? by_parts(call, call->row->kernel) : each(call, e->run);
+    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
+    if (!way) return lb_call_is_complex(call) ? refuse(call) : call->row->kernel(&own);
+    if (way->manner == MOVED) return call->row->kernel(&own);
+    return way->manner == BY_PARTS ? by_parts(call, call->row->kernel) : each(call, way->run);
 }
 
 lb_status lb_row_twin(const lb_call *call)
 {
     lb_call own = *call;
-    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
-    if (!e && lb_call_is_complex(call)) return refuse(call);
-    if (e && e->manner == ITS_OWN) return e->twin ? each(call, e->twin) : LB_ERR_NOT_FOUND;
+    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
+    if (!way && lb_call_is_complex(call)) return refuse(call);
+    if (way && way->manner == ITS_OWN) return way->twin ? each(call, way->twin) : LB_ERR_NOT_FOUND;
     if (!call->row->twin) return LB_ERR_NOT_FOUND;
-    return e && e->manner == BY_PARTS ? by_parts(call, call->row->twin) : call->row->twin(&own);
+    return way && way->manner == BY_PARTS ? by_parts(call, call->row->twin) : call->row->twin(&own);
 }
 
 bool lb_row_is_exact(const lb_call *call)
 {
-    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
-    if (e) return e->exact;
+    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
+    if (way) return way->exact;
     return (call->row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) != 0;
 }
 
 double lb_row_roundings(const lb_call *call)
 {
-    const struct entry *e = lb_call_is_complex(call) ? entry_of(call) : NULL;
-    if (e && e->manner == ITS_OWN) return e->roundings;
+    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
+    if (way && way->manner == ITS_OWN) return way->roundings;
     return (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
 }
 
@@ -317,19 +295,20 @@ static lb_status only_complex(lb_call *call)
     return lb_call_is_complex(call) ? lb_row_run(call) : refuse(call);
 }
 
-#define ROW(NAME, ARGS, ROUNDINGS, FLAGS, SAMPLES)                                                                     \
+#define ROW(NAME, ARGS, WAY, ROUNDINGS, FLAGS, SAMPLES)                                                                \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
      .kernel = only_complex,                                                                                           \
      .roundings = ROUNDINGS,                                                                                           \
      .flags = LB_ROW_ELEMENTWISE | (FLAGS),                                                                            \
-     .samples = SAMPLES},
+     .samples = SAMPLES,                                                                                               \
+     .complex = &WAY},
 
 /* clang-format off */
 const lb_op_row lb_rows_complex[] = {
-    ROW("polar", "abs! angle!", 6, 0, "complex polar")
-    ROW("complex", "real! imag!", 0, LB_ROW_EXACT, "complex parts")
-    ROW("_conj_physical", "self!", 0, LB_ROW_EXACT, "complex one")
-    ROW("conj_physical", "self!", 0, LB_ROW_EXACT, "complex one")
+    ROW("polar", "abs! angle!", of_polar, 6, 0, "complex polar")
+    ROW("complex", "real! imag!", of_parts, 0, LB_ROW_EXACT, "complex parts")
+    ROW("_conj_physical", "self!", of_conjugate, 0, LB_ROW_EXACT, "complex one")
+    ROW("conj_physical", "self!", of_conjugate, 0, LB_ROW_EXACT, "complex one")
     {NULL}
 };

@@ -1,4 +1,5 @@
 /* Creation and copies: filling, casting, ranges. All bit-equal: the only rounding is the cast to the result's dtype. */
+#include "complex_rows.h"
 #include "pointwise.h"
 
 #include <math.h>
@@ -108,16 +109,23 @@ static lb_status eye(lb_call *call)
 #define MADE(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
 #define ZERO(NAME, ARGS, SAMPLES)                                                                                      \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = fill_zero, .flags = LB_ROW_EXACT | LB_ROW_ZERO, .samples = SAMPLES},
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = fill_zero,                                                                                              \
+     .flags = LB_ROW_EXACT | LB_ROW_ZERO,                                                                              \
+     .samples = SAMPLES,                                                                                               \
+     .complex = &lb_complex_moved},
 /* torch steps within a vector in f32; integers are exact all the same. */
 #define RANGE(NAME, ARGS, ID, SAMPLES)                                                                                 \
     {.name = "aten::" NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = 3, .samples = SAMPLES},
-#define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
+#define FILL(NAME, ARGS, KERNEL, SAMPLES, ...)                                                                         \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
      .kernel = KERNEL,                                                                                                 \
      .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE,                                                                       \
-     .samples = SAMPLES},
+     .samples = SAMPLES,                                                                                               \
+     __VA_ARGS__},
+#define COPY(NAME, ARGS, KERNEL, SAMPLES) FILL(NAME, ARGS, KERNEL, SAMPLES, .complex = &lb_complex_moved)
 #define EMPTY(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_UNDEFINED, .samples = "undefined"},
 #define OPTIONS "dtype layout device pin_memory"
 
@@ -127,8 +135,8 @@ const lb_op_row lb_rows_creation[] = {
     COPY("clone", "self! memory_format", copy_self, "unary")
     COPY("copy", "self! src! non_blocking", copy, "copy")
     COPY("lift_fresh_copy", "self!", copy_self, "unary")
-    COPY("fill.Scalar", "self! value", fill_second, "fill")
-    COPY("fill.Tensor", "self! value!", fill_second, "fill tensor")
+    FILL("fill.Scalar", "self! value", fill_second, "fill")
+    FILL("fill.Tensor", "self! value!", fill_second, "fill tensor")
     COPY("zero", "self!", fill_zero, "unary")
     ZERO("zeros", "size " OPTIONS, "created")
     ZERO("zeros_like", "self! " OPTIONS " memory_format", "like")

@@ -4,6 +4,7 @@
  * devices may round twice, which the twin allows for: it is 0 where every backend must give the correctly rounded result.
  * torch's sqrt on x86 is MKL's and not correctly rounded (0.6 % of f32 results are the neighbour), hence no EXACT row.
  * `mul_` with a Python scalar is an op of its own: torch swaps its operands, so that the scalar is rounded to the tensor's dtype. */
+#include "complex_rows.h"
 #include "pointwise.h"
 
 /* In 16 bits torch rounds every step of a division with a rounding mode, unless the divisor is a single number. */
@@ -113,12 +114,13 @@ LB_POINTWISE_F(copysign, "xx", COMMON, COPYSIGN(a[i], b[i]))
 
 const lb_op_row lb_rows_pointwise[] = {
     {.name = "aten::add.Tensor", .args = "self! other! alpha", LB_COMPUTED_BY(add), .roundings = 3,
-     .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha"},
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha", .complex = &lb_complex_linear},
     {.name = "aten::sub.Tensor", .args = "self! other! alpha", LB_COMPUTED_BY(sub), .roundings = 3,
-     .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha nobool"},
+     .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha nobool", .complex = &lb_complex_linear},
     {.name = "aten::rsub.Tensor", .args = "self! other! alpha", LB_COMPUTED_BY(rsub), .roundings = 3,
      .flags = LB_ROW_ELEMENTWISE, .samples = "binary alpha nobool"},
-    {.name = "aten::mul.Tensor", .args = "self! other!", .kernel = mul_kernel, .roundings = 2, .flags = EXACT, .samples = "binary"},
+    {.name = "aten::mul.Tensor", .args = "self! other!", .kernel = mul_kernel, .roundings = 2, .flags = EXACT, .samples = "binary",
+     .complex = &lb_complex_product},
     {.name = "aten::mul_.Scalar", .args = "self! other", .kernel = mul_scalar_kernel, .roundings = 2, .flags = EXACT,
      .samples = "scalar"},
     {.name = "aten::div.Tensor", .args = "self! other!", LB_COMPUTED_BY(div), .roundings = 2,
@@ -131,8 +133,10 @@ const lb_op_row lb_rows_pointwise[] = {
      .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "binary nonzero nobool modest"},
     {.name = "aten::fmod.Tensor", .args = "self! other!", .kernel = fmod_kernel, .roundings = 1,
      .flags = LB_ROW_ELEMENTWISE | LB_ROW_DISCONTINUOUS, .samples = "binary nonzero nobool modest"},
-    {.name = "aten::neg", .args = "self!", .kernel = neg_kernel, .flags = EXACT, .samples = "unary nobool"},
-    {.name = "aten::abs", .args = "self!", .kernel = abs_kernel, .flags = EXACT, .samples = "unary nobool"},
+    {.name = "aten::neg", .args = "self!", .kernel = neg_kernel, .flags = EXACT, .samples = "unary nobool",
+     .complex = &lb_complex_negation},
+    {.name = "aten::abs", .args = "self!", .kernel = abs_kernel, .flags = EXACT, .samples = "unary nobool",
+     .complex = &lb_complex_magnitude},
     /* sqrt is not EXACT: torch's CPU builds compute long f32 rows by MKL's vector library, an ulp off at times. */
     {.name = "aten::sqrt", .args = "self!", .kernel = sqrt_kernel, .roundings = 1, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
     {.name = "aten::rsqrt", .args = "self!", LB_COMPUTED_BY(rsqrt), .roundings = 4, .flags = LB_ROW_ELEMENTWISE,

@@ -2,6 +2,7 @@
  *
  * The default order of sum and mean is torch's own (torch_sum.h); a swap's schedule runs over the reduced elements in
  * row-major order. Integers are exact in i64. Extremes and scans are in op_extremum.c and op_scan.c. */
+#include "complex_rows.h"
 #include "elementary.h"
 #include "fold.h"
 #include "torch_sum.h"
@@ -408,22 +409,25 @@ static lb_status count_nonzero(lb_call *call)
 #define SUM LB_ROW_REDUCTION
 #define SQUARES (LB_ROW_REDUCTION | LB_ROW_SQUARES)
 #define ROW(NAME, ARGS, ID, ROUNDINGS, FLAGS, SAMPLES)                                                                 \
-    ROW_OF(NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, FLAGS, SAMPLES)
-#define NORM(NAME, ARGS, KERNEL, SAMPLES) ROW_OF(NAME, ARGS, KERNEL, KERNEL, 4, SQUARES, SAMPLES)
-#define ROW_OF(NAME, ARGS, KERNEL, TWIN, ROUNDINGS, FLAGS, SAMPLES)                                                    \
+    ROW_OF(NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, FLAGS, SAMPLES, NULL)
+#define LINEAR(NAME, ARGS, ID, ROUNDINGS, SAMPLES)                                                                     \
+    ROW_OF(NAME, ARGS, ID##_kernel, ID##_twin, ROUNDINGS, SUM, SAMPLES, &lb_complex_sums)
+#define NORM(NAME, ARGS, KERNEL, SAMPLES) ROW_OF(NAME, ARGS, KERNEL, KERNEL, 4, SQUARES, SAMPLES, NULL)
+#define ROW_OF(NAME, ARGS, KERNEL, TWIN, ROUNDINGS, FLAGS, SAMPLES, COMPLEX)                                           \
     {.name = "aten::" NAME,                                                                                            \
      .args = ARGS,                                                                                                     \
      .kernel = KERNEL,                                                                                                 \
      .twin = TWIN,                                                                                                     \
      LB_SUMS(ROUNDINGS, LB_TERMS_USUAL),                                                                               \
      .flags = FLAGS,                                                                                                   \
-     .samples = SAMPLES}
+     .samples = SAMPLES,                                                                                               \
+     .complex = COMPLEX}
 const lb_op_row lb_rows_reduction[] = {
-    ROW("sum", "self! dtype", sum, 1, SUM, "sum"),
-    ROW("sum.dim_IntList", "self! dim keepdim dtype", sum_dim, 1, SUM, "sum_dim"),
+    LINEAR("sum", "self! dtype", sum, 1, "sum"),
+    LINEAR("sum.dim_IntList", "self! dim keepdim dtype", sum_dim, 1, "sum_dim"),
     ROW("nansum", "self! dim keepdim dtype", nansum, 1, SUM, "nansum"),
-    ROW("mean", "self! dtype", mean, 2, SUM, "mean"),
-    ROW("mean.dim", "self! dim keepdim dtype", mean_dim, 2, SUM, "mean_dim"),
+    LINEAR("mean", "self! dtype", mean, 2, "mean"),
+    LINEAR("mean.dim", "self! dim keepdim dtype", mean_dim, 2, "mean_dim"),
     NORM("linalg_vector_norm", "self! ord dim keepdim dtype", vector_norm, "vector_norm"),
     NORM("norm.Scalar", "self! p", norm_all, "norm"),
     NORM("norm.ScalarOpt_dim", "self! p dim keepdim", vector_norm, "norm_dim"),

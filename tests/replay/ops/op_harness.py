@@ -82,6 +82,7 @@ class Row(C.Structure):
         ("factors", C.c_uint8 * 4),
         ("kernels", C.c_char_p),
         ("samples", C.c_char_p),
+        ("complex", C.c_void_p),
     ]
 
     def text(self, field):
@@ -141,7 +142,7 @@ def best_isa():
 
 
 def tensor(t):
-    """A mirror of t; the caller keeps t alive. None gives the empty tensor, a result that nobody wants."""
+    """A mirror of t; the caller keeps t alive. None gives the empty tensor, a result that is not wanted."""
     m = Tensor()
     if t is None:
         return m
