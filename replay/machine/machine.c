@@ -1,18 +1,12 @@
 /* The interpreter's loop: see machine.h. What an event says is event.c's business. */
 #include "machine.h"
 
-#include "rebase.h"
-#include "backend.h"
-#include "complex_rows.h"
 #include "decision.h"
 #include "event.h"
-#include "factorisation.h"
-#include "operand_rounding.h"
+#include "execution.h"
 #include "operands.h"
-#include "regenerate.h"
-#include "required_arguments.h"
+#include "rebase.h"
 #include "substitute.h"
-#include "verdict.h"
 
 #include <lastbit/array.h>
 #include <stdio.h>
@@ -158,47 +152,11 @@ const lb_choice *lb_machine_choice(const lb_machine *machine)
 
 /* ---- inputs of the current op ----------------------------------------------------------------------------------- */
 
-static lb_status add_input(lb_machine *machine, uint32_t value, lb_inputs *inputs)
-{
-    bool exact, missing;
-    LB_TRY(lb_rebase_input(machine, value, &exact, &missing));
-    inputs->exact &= exact;
-    inputs->missing |= missing;
-    if (!exact) inputs->taint = lb_verdict_worse(inputs->taint, lb_storage_of(machine, value)->taint);
-    return LB_OK;
-}
-
-static lb_status add_arg(lb_machine *machine, const lb_arg *arg, lb_inputs *inputs)
-{
-    if (arg->tag == LB_ARG_VALUE) return add_input(machine, arg->u.value, inputs);
-    for (uint32_t i = 0; arg->tag == LB_ARG_LIST && i < arg->count; i++)
-        LB_TRY(add_arg(machine, &machine->prepared->program->args[arg->u.first + i], inputs));
-    return LB_OK;
-}
-
-/* What an op overwrites without reading, the args of an `out` form, is no input of it. */
-static lb_status gather_inputs(lb_machine *machine, const lb_op *op, lb_op_form form, lb_inputs *inputs)
-{
-    const lb_program *program = machine->prepared->program;
-    *inputs = (lb_inputs)LB_INPUTS_INIT;
-    uint32_t n = form == LB_FORM_OUT ? lb_operands_without_out(program, op) : op->args;
-    const lb_op_row *row = machine->prepared->ops[machine->next].row;
-    for (uint32_t i = 0; i < n; i++) {
-        const lb_arg *arg = &lb_op_args(program, op)[i];
-        /* Fresh memory that a custom op is to fill. */
-        if (row && row->flags & LB_ROW_WRITES && arg->tag == LB_ARG_VALUE &&
-            program->values[arg->u.value].flags & LB_VALUE_UNDEFINED)
-            continue;
-        LB_TRY(add_arg(machine, arg, inputs));
-    }
-    return LB_OK;
-}
-
 static lb_status decide(lb_machine *machine, const lb_op *op)
 {
     lb_inputs inputs;
     bool holds;
-    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
+    LB_TRY(lb_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
     return inputs.missing ? LB_OK : lb_decision_inputs(machine, op, &holds);
 }
 
@@ -206,357 +164,9 @@ static lb_status decide(lb_machine *machine, const lb_op *op)
 static lb_status decide_inputs_of_unknown(lb_machine *machine, const lb_op *op, bool *holds)
 {
     lb_inputs inputs;
-    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
+    LB_TRY(lb_inputs_gather(machine, op, LB_FORM_PLAIN, &inputs));
     *holds = true;
     return inputs.missing ? LB_OK : lb_decision_inputs(machine, op, holds);
-}
-
-/* ---- computing -------------------------------------------------------------------------------------------------- */
-
-/* Stochastic rounding: every op of every step and rank draws numbers of its own, whatever ran before it. */
-static uint64_t first_draw(const lb_machine *machine, uint32_t unit)
-{
-    const lb_prepared *prepared = machine->prepared;
-    const uint32_t op = prepared->origin ? prepared->origin[machine->next] : machine->next;
-    const uint64_t words[] = {(uint64_t)prepared->program->step, (uint64_t)machine->rank, op, unit};
-    uint64_t x = 0;
-    for (size_t i = 0; i < 4; i++) { /* splitmix64 */
-        x += words[i] + 0x9E3779B97F4A7C15u;
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-        x ^= x >> 31;
-    }
-    return x;
-}
-
-static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared, lb_execution *e, lb_err *local)
-{
-    const lb_choice *choice = lb_machine_choice(machine);
-    e->units = lb_operands_units(e->args, e->n_args, prepared->form);
-    e->unit = e->units == 1 && prepared->form != LB_FORM_FOREACH && prepared->form != LB_FORM_FOREACH_INPLACE
-                  ? e->args
-                  : lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
-    if (!e->unit) return LB_ERR_NOMEM;
-    e->per_unit = e->units ? e->outputs.n / e->units : 0;
-    for (uint32_t u = 0; u < e->units; u++) {
-        if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
-        lb_call call = {prepared->row, e->unit,        e->n_args, e->outputs.tensors + (size_t)u * e->per_unit,
-                        e->per_unit,   choice->method, local};
-        lb_cast cast;
-        if (choice->method.cast) {
-            cast = *choice->method.cast;
-            cast.counter = first_draw(machine, u);
-            call.method.cast = &cast;
-        }
-        LB_TRY(lb_call_complete(&call));
-        LB_TRY(lb_row_run(&call));
-    }
-    return LB_OK;
-}
-
-/* By-products take what was recorded and are no business of the kernel. */
-static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared, lb_outputs *outputs)
-{
-    uint32_t first = LB_ROW_GIVEN_FIRST(prepared->row->flags), end = first + LB_ROW_GIVEN_COUNT(prepared->row->flags);
-    for (uint32_t i = first; i < end && i < outputs->n; i++) {
-        if (outputs->values[i] != LB_NONE) LB_TRY(lb_rebase_output(machine, outputs->values[i]));
-        outputs->values[i] = LB_NONE;
-    }
-    return LB_OK;
-}
-
-static bool draws_from_recording(const lb_prepared_op *prepared)
-{
-    return (prepared->row->flags & LB_ROW_RANDOM) != 0;
-}
-
-/* The shadow of an op that is not continuous is what the recording chose, if that was kept. */
-static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
-{
-    if (!machine->is_shadow) return false;
-    if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
-    const lb_program *program = machine->prepared->program;
-    const lb_observer *observer = machine->run->observer;
-    if (observer && observer->computes &&
-        observer->computes(observer->context, machine->rank, program->step, (uint32_t)(op - program->ops)))
-        return false;
-    for (uint32_t i = 0; i < op->results + op->written; i++) {
-        uint32_t v = lb_op_outcome(program, op, i);
-        lb_tensor recorded;
-        if (v != LB_NONE && !lb_rebase_recorded(machine, v, &recorded)) return false;
-    }
-    return true;
-}
-
-/* A choice (sort, top-k, a maximum along a dimension) gives indices and the numbers that they choose. The numbers are
- * continuous in the inputs: a shadow keeps its own, for the indices that were decided. */
-static bool is_choice(const lb_program *program, const lb_op *op)
-{
-    bool numbers = false, indices = false;
-    for (uint32_t i = 0; i < op->results; i++) {
-        uint32_t v = lb_op_results(program, op)[i];
-        if (v == LB_NONE) continue;
-        bool is_float = lb_dtype_is_float(program->values[v].dtype);
-        numbers |= is_float, indices |= !is_float;
-    }
-    return numbers && indices;
-}
-
-static bool chooses_as_decided(lb_machine *machine, const lb_outputs *outputs)
-{
-    for (uint32_t i = 0; i < outputs->n; i++) {
-        lb_tensor recorded;
-        if (!outputs->tensors[i].data || lb_dtype_is_float(outputs->tensors[i].dtype)) continue;
-        if (!lb_rebase_decided(machine, outputs->values[i], &recorded)) return false;
-        if (!lb_digest_equal(lb_digest_tensor(&outputs->tensors[i]), lb_digest_tensor(&recorded))) return false;
-    }
-    return true;
-}
-
-/* Does whoever looks on give every outcome of this op, so that an exact shadow may go on from there? */
-static bool is_given(lb_machine *machine, const lb_op *op)
-{
-    const lb_program *program = machine->prepared->program;
-    const lb_observer *observer = machine->run->observer;
-    for (uint32_t i = 0; i < op->results + op->written; i++) {
-        uint32_t v = lb_op_outcome(program, op, i);
-        lb_tensor recorded;
-        if (v == LB_NONE || !lb_dtype_is_float(program->values[v].dtype)) continue;
-        if (!observer || !observer->decided || !lb_rebase_recorded(machine, v, &recorded)) return false;
-        if (!observer->decided(observer->context, machine->rank, program->step, v, &recorded)) return false;
-    }
-    return true;
-}
-
-/* The args of the current op with every tensor as it was recorded. False: one was not kept. */
-static bool recorded_args(lb_machine *machine, const lb_op *op, lb_operand *args, uint32_t n_args)
-{
-    for (uint32_t i = 0; i < n_args; i++) {
-        const lb_arg *arg = &lb_op_args(machine->prepared->program, op)[i];
-        if (args[i].tag == LB_OPERAND_TENSOR &&
-            (arg->tag != LB_ARG_VALUE || !lb_rebase_recorded(machine, arg->u.value, &args[i].tensor)))
-            return false;
-    }
-    return true;
-}
-
-/* A factorisation, whose recorded results are judged by its recorded inputs where they are at hand. */
-static lb_status stand_in_judged(lb_machine *machine, const lb_op *op)
-{
-    static const lb_op_row row = {.name = "a factorisation"};
-    const char *why = machine->why;
-    lb_inputs inputs;
-    lb_outputs none = {0};
-    lb_operand *args;
-    uint32_t n_args;
-    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &inputs));
-    if (inputs.missing) return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
-    LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_PLAIN, &none, false}, &args, &n_args));
-    if (!inputs.exact && !recorded_args(machine, op, args, n_args))
-        return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
-    const lb_status status = lb_event_stand_in_judged(machine, op, args, n_args);
-    machine->why = why;
-    return status;
-}
-
-/* Nothing computed it: the recorded result stands in. It is rounded, so that no exact shadow follows from it but by the
- * observer's leave. */
-static lb_status stand_in_opaque(lb_machine *machine, const lb_op *op)
-{
-    if (machine->is_shadow && !is_given(machine, op)) return lb_event_missing(machine, op);
-    if (!machine->is_shadow && lb_factorisation_known(lb_op_name(machine->prepared->program, op)))
-        return stand_in_judged(machine, op);
-    return lb_event_stand_in(machine, op, LB_VERDICT_OPAQUE);
-}
-
-static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared);
-
-/* Ops that no row knows, unless only some are asked for; with `backend_all` the others, too, and what a swap says. */
-static bool is_for_backend(const lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
-{
-    const lb_plan *plan = machine->run->plan;
-    const lb_choice *choice = lb_machine_choice(machine);
-    if (!plan->backend || machine->is_shadow) return false;
-    if (choice->by_torch) return true;
-    if (!prepared->row) return !plan->backend_selected;
-    return plan->backend_all && lb_prepared_is_call(op, prepared) && !choice->swapped;
-}
-
-/* The operands as the row's kernel takes them: what the bound is computed from. */
-static lb_status take_units(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared, lb_execution *e)
-{
-    const lb_operand_plan plan = {prepared->row, prepared->form, &e->outputs, true};
-    LB_TRY(lb_operands_build(machine, op, &plan, &e->args, &e->n_args));
-    e->units = lb_operands_units(e->args, e->n_args, prepared->form);
-    e->unit = lb_machine_take(machine, (e->n_args + 1) * sizeof *e->unit);
-    e->per_unit = e->units ? e->outputs.n / e->units : 0;
-    return e->unit ? LB_OK : LB_ERR_NOMEM;
-}
-
-/* An op by PyTorch: one that no row knows, or whose recorded bits are wanted and no row gives. What that refuses its row computes, or the recording stands in for it where there is none. */
-static lb_status compute_by_backend(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
-{
-    const char *name = lb_op_name(machine->prepared->program, op);
-    const lb_op_row row = {.name = name, .flags = LB_ROW_WRITES};
-    lb_execution e = {.prepared = prepared, .backend = true};
-    const lb_op_form form = prepared->row ? (lb_op_form)prepared->form : LB_FORM_MUTATES;
-    lb_operand *args;
-    uint32_t n_args;
-    LB_TRY(gather_inputs(machine, op, form, &e.inputs));
-    if (e.inputs.missing) return lb_event_missing(machine, op);
-    LB_TRY(lb_outputs_list(machine, op, form, &e.outputs));
-    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
-    if (prepared->row) LB_TRY(take_units(machine, op, prepared, &e));
-    LB_TRY(lb_operands_build(machine, op, &(lb_operand_plan){&row, LB_FORM_MUTATES, &e.outputs, true}, &args, &n_args));
-    if (!prepared->row) e.args = args, e.n_args = n_args;
-    lb_err local = LB_ERR_INIT;
-    lb_status status =
-        lb_backend_run(machine->run->plan->backend, name, args, n_args, e.outputs.tensors, e.outputs.n, &local);
-    if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", local.message);
-    if (status != LB_OK && lb_machine_choice(machine)->by_torch)
-        return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "--kernel torch: %s: %s", name, local.message);
-    if (status != LB_OK && prepared->row) {
-        machine->refused = true;
-        status = compute(machine, op, prepared);
-        machine->refused = false;
-        return status;
-    }
-    if (status != LB_OK) {
-        machine->why = local.message;
-        status = stand_in_opaque(machine, op);
-        machine->why = NULL;
-        return status;
-    }
-    lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
-    machine->why = "PyTorch gives other bits here than were recorded, and there is no bound";
-    status = lb_event_computed(machine, op, &e);
-    machine->why = NULL;
-    return status;
-}
-
-static bool writes_lazily(const lb_machine *machine, const lb_outputs *outputs)
-{
-    for (uint32_t i = 0; i < outputs->n; i++)
-        if (outputs->values[i] != LB_NONE &&
-            machine->prepared->program->values[outputs->values[i]].flags & LB_VALUE_LAZY)
-            return true;
-    return false;
-}
-
-static lb_status stand_in_because(lb_machine *machine, const lb_op *op, const char *why)
-{
-    machine->why = why;
-    lb_status status = stand_in_opaque(machine, op);
-    machine->why = NULL;
-    return status;
-}
-
-static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
-{
-    bool recorded = shadow_takes_recorded(machine, op, prepared),
-         choice = recorded && is_choice(machine->prepared->program, op);
-    if (recorded && !choice) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
-    lb_execution e = {.prepared = prepared};
-    LB_TRY(gather_inputs(machine, op, prepared->form, &e.inputs));
-    if (e.inputs.missing) return lb_event_missing(machine, op);
-    bool holds = true;
-    if (op->flags & LB_OP_DECISION) LB_TRY(lb_decision_inputs(machine, op, &holds));
-    if (!holds) return LB_OK;
-    bool watch = machine->run->plan->compare || machine->run->plan->mode == LB_REPLAY_ISOLATED;
-    LB_TRY(lb_outputs_list(machine, op, prepared->form, &e.outputs));
-    if (writes_lazily(machine, &e.outputs))
-        return stand_in_because(machine, op, "it writes through a view that is conjugated or negated when it is read");
-    LB_TRY(take_given(machine, prepared, &e.outputs));
-    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
-    if (draws_from_recording(prepared)) LB_TRY(lb_rebase_outputs(machine, op));
-    if (draws_from_recording(prepared) && machine->is_shadow) LB_TRY(lb_rebase_decisions(machine, op));
-    const lb_operand_plan plan = {prepared->row, prepared->form, &e.outputs, watch};
-    LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
-    LB_TRY(lb_round_operands(machine, op, &e));
-    lb_err local = LB_ERR_INIT;
-    lb_status status = prepared->row->kernel && !e.outputs.ready ? call_units(machine, prepared, &e, &local) : LB_OK;
-    if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);
-    if (status != LB_OK) {
-        if (op->flags & LB_OP_DECISION && status != LB_ERR_UNSUPPORTED && !e.inputs.exact) {
-            lb_decision_undecided(machine, local.message);
-            return LB_OK;
-        }
-        return stand_in_because(machine, op, local.message);
-    }
-    lb_outputs_settle(machine, &e.outputs, first_draw(machine, UINT32_MAX));
-    LB_TRY(lb_round_results(machine, &e));
-    if (choice && !chooses_as_decided(machine, &e.outputs)) {
-        bool taken;
-        LB_TRY(lb_decision_take(machine, &e, &taken));
-        if (!taken) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
-    }
-    LB_TRY(lb_decision_force(machine, op, &e));
-    LB_TRY(lb_decision_route(machine, &e));
-    if (machine->run->stop) return LB_OK;
-    if (lb_is_regenerable(machine, &e)) {
-        LB_TRY(lb_regenerate(machine, &e));
-        if (!e.order && machine->run->plan->backend && !machine->run->plan->backend_selected && !machine->refused)
-            return compute_by_backend(machine, op, prepared);
-    }
-    return lb_event_computed(machine, op, &e);
-}
-
-static lb_status fill_zero(lb_machine *machine, lb_outputs *outputs)
-{
-    for (uint32_t i = 0; i < outputs->n; i++) {
-        lb_tensor *t = &outputs->tensors[i], zero = {0};
-        if (!t->data) continue;
-        int64_t nothing[2] = {0};
-        zero = (lb_tensor){nothing, t->dtype, t->layout};
-        memset(zero.layout.stride, 0, sizeof zero.layout.stride);
-        lb_tensor_copy(t, &zero, NULL);
-    }
-    (void)machine;
-    return LB_OK;
-}
-
-static lb_status round_into(lb_machine *machine, const lb_operand *args, uint32_t n_args, lb_tensor *result)
-{
-    if (n_args < 1 || args[0].tag != LB_OPERAND_TENSOR)
-        return lb_fail(machine->err, LB_ERR_INVALID, "lb::copy needs a value");
-    if (n_args < 2 || args[1].tag != LB_OPERAND_DTYPE) {
-        lb_tensor_copy(result, &args[0].tensor, NULL);
-        return LB_OK;
-    }
-    lb_dtype dtype = (lb_dtype)args[1].i;
-    lb_tensor rounded = {NULL, dtype, lb_layout_contiguous(result->layout.ndim, result->layout.shape)};
-    rounded.data = lb_machine_scratch(machine, lb_dtype_bytes(dtype, (size_t)lb_layout_numel(&result->layout)));
-    if (!rounded.data) return LB_ERR_LIMIT;
-    lb_tensor_copy(&rounded, &args[0].tensor, NULL);
-    lb_tensor_copy(result, &rounded, NULL);
-    return LB_OK;
-}
-
-/* lb::zero, lb::copy, lb::round and views that the recorder found in fresh memory: arg 0 goes to the result. */
-static lb_status compute_pseudo(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
-{
-    static const lb_op_row row = {.name = "lb::copy", .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE};
-    lb_execution e = {.prepared = prepared, .units = 0};
-    LB_TRY(gather_inputs(machine, op, LB_FORM_PLAIN, &e.inputs));
-    if (e.inputs.missing) return lb_event_missing(machine, op);
-    LB_TRY(lb_outputs_list(machine, op, LB_FORM_PLAIN, &e.outputs));
-    if (!e.outputs.n || e.outputs.values[0] == LB_NONE) return LB_OK;
-    if (prepared->action == LB_ACT_STATE && lb_storage_of(machine, e.outputs.values[0])->base) {
-        lb_rebase_written(machine, e.outputs.values[0], false, false, LB_VERDICT_IDENTICAL);
-        return LB_OK;
-    }
-    LB_TRY(lb_outputs_open(machine, op, &e.outputs));
-    if (prepared->action == LB_ACT_ZERO || prepared->action == LB_ACT_STATE) {
-        LB_TRY(fill_zero(machine, &e.outputs));
-    } else {
-        const lb_operand_plan plan = {&row, LB_FORM_PLAIN, &e.outputs, false};
-        LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
-        if (prepared->row) e.n_args = 1; /* a reshape: its size argument is no dtype */
-        LB_TRY(round_into(machine, e.args, e.n_args, &e.outputs.tensors[0]));
-    }
-    lb_outputs_settle(machine, &e.outputs, 0);
-    LB_TRY(lb_round_results(machine, &e));
-    return lb_event_computed(machine, op, &e);
 }
 
 /* ---- sources ---------------------------------------------------------------------------------------------------- */
@@ -629,17 +239,14 @@ static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_
         if (op->flags & LB_OP_DECISION) LB_TRY(decide_inputs_of_unknown(machine, op, &holds));
         if (!holds) return LB_OK;
         if (random) return lb_event_stand_in(machine, op, LB_VERDICT_IDENTICAL);
-        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared)
-                                                     : stand_in_opaque(machine, op);
+        return lb_compute_unknown(machine, op, prepared);
     }
     case LB_ACT_DECIDE: return decide(machine, op);
-    case LB_ACT_COMPUTE:
-        return is_for_backend(machine, op, prepared) ? compute_by_backend(machine, op, prepared)
-                                                     : compute(machine, op, prepared);
+    case LB_ACT_COMPUTE: return lb_compute(machine, op, prepared);
     case LB_ACT_ZERO:
     case LB_ACT_COPY:
     case LB_ACT_STATE:
-    case LB_ACT_ROUND: return compute_pseudo(machine, op, prepared);
+    case LB_ACT_ROUND: return lb_compute_pseudo(machine, op, prepared);
     case LB_ACT_COLLECTIVE: break;
     }
     return LB_OK;
@@ -698,7 +305,7 @@ lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err)
 lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_inputs *inputs, lb_err *err)
 {
     machine->err = err;
-    LB_TRY(add_input(machine, value, inputs));
+    LB_TRY(lb_inputs_add(machine, value, inputs));
     lb_outputs none = {0};
     return lb_operands_tensor(machine, value, &none, tensor);
 }
