@@ -5,7 +5,7 @@
 # A window holds the step in which the fault acts and, where it shows one step later, that step too. Parameters and the
 # batch are kept as bytes, and what enters and leaves each layer where there is room; the rest is recomputed by replay.
 set -euo pipefail
-# Relative paths: a receipt names the program, and shipped captures should not tell where somebody's home is.
+# Relative paths: a receipt names the program, and shipped captures should not tell where a home folder is.
 out=$(realpath "${1:-$(dirname "$0")}")
 cd "$(dirname "$0")/.."
 lastbit=build/release/lastbit

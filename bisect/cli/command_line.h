@@ -51,7 +51,7 @@ typedef struct lb_command {
     const char *example;              /* a worked example, shown by --help */
     const struct poptOption *options; /* ended by POPT_TABLEEND; --json and --help are added */
     int min_args, max_args;           /* positional; max -1: any */
-    bool stop_at_first_arg;           /* POSIX order: what follows belongs to somebody else (`record -- CMD`) */
+    bool stop_at_first_arg;           /* POSIX order: what follows belongs to another program (`record -- CMD`) */
 } lb_command;
 
 typedef struct lb_arguments {

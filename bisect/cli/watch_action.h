@@ -18,7 +18,7 @@ typedef struct lb_watch_actions {
     uint32_t n_waiting, first_waiting, passed_over, failed;
 } lb_watch_actions;
 
-/* A hold file that an earlier watch left goes; LB_ERR_EXISTS when the file is somebody else's. */
+/* A hold file that an earlier watch left goes; LB_ERR_EXISTS when another watch owns the file. */
 lb_status lb_watch_actions_begin(lb_watch_actions *actions, lb_err *err);
 void lb_watch_actions_alarm(lb_watch_actions *actions, const lb_watch_alarm *alarm);
 void lb_watch_actions_hold(lb_watch_actions *actions, const lb_watch_hold *hold);

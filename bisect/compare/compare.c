@@ -46,7 +46,7 @@ typedef float float4 __attribute__((vector_size(16)));
 /* The largest |d| / |a| of each lane so far, as a pair. */
 typedef struct rates {
     vec d, a;
-    float screen; /* of f32: what is below cannot be the largest of all any more */
+    float screen; /* of f32: what is below cannot be the largest of all */
 } rates;
 
 /* Sums of a block, apart from the rest: they stay in registers. */

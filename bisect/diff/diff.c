@@ -333,7 +333,7 @@ static lb_status note_rows(lb_walk *w, const session *s, lb_err *err)
     return LB_OK;
 }
 
-/* Ops that one side alone runs may leave something that nobody aligned. */
+/* Ops that one side alone runs may leave something that is not aligned. */
 static bool has_lone_ops(const lb_walk *w)
 {
     for (uint32_t i = 0; i < w->pa->n_ops; i++)

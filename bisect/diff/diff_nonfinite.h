@@ -1,6 +1,6 @@
 /* Numbers that stop being finite on one side only.
  *
- * A cast to half that overflows is the identity in exact arithmetic, and yet no rounding that anybody would pass over: where something that
+ * A cast to half that overflows is the identity in exact arithmetic, and yet no rounding to pass over: where something that
  * leaves the step is finite on one side and not on the other, the sides have parted at the op that made the first such number of finite
  * ones. Private to diff*.c. */
 #ifndef LB_BISECT_DIFF_NONFINITE_H

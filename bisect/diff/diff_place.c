@@ -13,7 +13,7 @@ enum { NAMED = 4 };
 
 /* ---- arguments ---- */
 
-/* A number that somebody wrote down: six digits say it all. What was computed of a number that Python read has seventeen. */
+/* A number from the source text: six digits say it all. What was computed of a number that Python read has seventeen. */
 static bool is_literal(double x)
 {
     char text[32];

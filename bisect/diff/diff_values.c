@@ -32,7 +32,7 @@ bool lb_walk_source_differs(const lb_walk *w, uint32_t ia)
     uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
     const uint32_t va = lb_op_results(w->pa, &w->pa->ops[ia])[0];
     if (lb_digest_is_none(w->pa->values[va].logical))
-        return false; /* nobody wrote it, or it is a tensor without bytes */
+        return false; /* no op wrote it, or it is a tensor without bytes */
     if (join != LB_NONE) return lb_walk_join_differs(w, &w->alignment.joins.list[join]);
     if (ib == LB_NONE) return false;
     return lb_walk_value_differs(w, w->alignment.shown[0][ia], w->alignment.shown[1][ib]);

@@ -324,7 +324,7 @@ static void tell_match(finder *f, int runner, int bits, const scan *s)
         snprintf(storage, sizeof storage, "storage:%s", narrow);
         lb_attribution_add_swap(out, LB_SWAP_PRECISION, storage);
     }
-    /* A match under "f64" must not become the claim that somebody computed in f64: any form with
+    /* A match under "f64" must not become the claim that a side computed in f64: any form with
      * fewer roundings gives the same bits. */
     if (!strcmp(c->name, "f64") && !narrow && !has_sums(f, runner) && !stores_f64(f, !runner)) {
         /* No sum could have been carried in f64, and nothing was stored in it. */

@@ -349,7 +349,7 @@ static void add_composites(maker *m, const lb_program *alone)
     lb_composites_release(&found);
 }
 
-/* Trees of the user's go before all other sums, for somebody went to the trouble of measuring them;
+/* Trees of the user's go before all other sums, since they were measured;
  * orders before precisions, because they are what differs between two runs in one dtype;
  * combinations last, because they are many. */
 static void list_all(maker *m, const char *kernels)

@@ -39,7 +39,7 @@ static void tell(known *k, lb_cause cause, lb_proof proof, const char *schedule,
     lb_attribution_found *out = k->found;
     out->cause = cause, out->proof = proof, out->reversed = false;
     out->matched = k->score->matched, out->elements = k->score->elements;
-    /* Whatever was tried before has missed, or nobody would ask here. */
+    /* All that was tried before has missed. */
     out->excluded = out->tried;
     snprintf(out->schedule, sizeof out->schedule, "%s", schedule);
     snprintf(out->why, sizeof out->why, "%s", why);

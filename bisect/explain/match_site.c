@@ -1,7 +1,7 @@
 /* Trying things at a place: see match_site.h.
  * Everything that does not depend on a candidate (bytes, conversions, subprograms) is made once when
  * a place is opened, because hundreds of candidates are then run on it. What lacks leaves a NULL
- * and a sentence; nobody fails for it, since the other direction may still be tried. */
+ * and a sentence; it is no failure, since the other direction may still be tried. */
 #include "match_site.h"
 
 #include <lastbit/compare.h>
@@ -71,7 +71,7 @@ static bool input_of(lb_match_site *p, int runner, int bits, uint32_t leaf, lb_t
     uint32_t mine = side->leaves[leaf], value = runner == bits ? mine : side->partners[leaf];
     const lb_value *row = lb_matched_region_value(p->source, runner, mine);
     lb_tensor given;
-    if (row->flags & LB_VALUE_UNDEFINED) { /* memory that is to be written: what it holds is nobody's business */
+    if (row->flags & LB_VALUE_UNDEFINED) { /* memory that is to be written: what it holds means nothing */
         *owned = calloc(1, lb_dtype_bytes(row->dtype, (size_t)lb_layout_numel(&row->layout)) + 1);
         *tensor = (lb_tensor){*owned, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
         return *owned != NULL;

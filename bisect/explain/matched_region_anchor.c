@@ -97,7 +97,7 @@ static uint32_t meeting_of(const lb_matched_region_source *s, int side, uint32_t
 
 const uint32_t *lb_matched_region_members(const lb_matched_region_source *s, int side, const uint32_t *op, uint32_t *n)
 {
-    /* An op that meets nobody is its own only member, so that callers need no second way for
+    /* An op that meets no other is its own only member, so that callers need no second way for
      * programs of one rank. */
     const uint32_t row = meeting_of(s, side, *op);
     *n = 1;
@@ -266,7 +266,7 @@ static bool is_another_term(lb_finder *f, const term *t)
 /* Additions that line up one by one, but add other things: the same number of terms in another order. A term is another when what
  * gave it lines up with something else, or when it is another part of what does, or is made of one.
  * a + b + c against c + b + a: every addition has a partner, and none of the partial sums
- * corresponds. Were they anchors, each addition would inherit its difference, and nobody would own
+ * corresponds. Were they anchors, each addition would inherit its difference, and no op would own
  * the order. */
 static bool adds_other_terms(lb_finder *f, uint32_t i, uint32_t j)
 {

@@ -4,7 +4,7 @@
  * gradient is scattered, the parameters without a gradient are, too. Of tensors that say which part of a larger one they are
  * (lastbit/shard.h) those are compared that are the same part of it. Other shards (expert parallelism by hand) are not: their
  * gradients are scattered, reduced over another group or over none. Buffers are compared as a note only: running statistics of a
- * BatchNorm belong to one rank unless somebody broadcasts them.
+ * BatchNorm belong to one rank unless the program broadcasts them.
  *
  * Digests decide, so that no bytes are needed.
  */

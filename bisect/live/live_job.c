@@ -90,7 +90,7 @@ static void take_bytes(reader *r, const char *bytes, size_t n)
     }
 }
 
-/* Reads until everybody who could write is gone, or time is up. */
+/* Reads until every process that could write is gone, or time is up. */
 static void follow(reader *r, int fd, double deadline, pid_t group)
 {
     char bytes[4096];

@@ -283,7 +283,7 @@ static void ask_node(search *s, uint32_t node, uint32_t *room)
     onward o = {.apart_nodes = room};
     for (int side = 0; side < 2; side++)
         for (uint32_t k = 0; k < n->n[side]; k++) go_on(s, side, s->m->ops[n->first[side] + k], &o);
-    /* A node that goes into nothing is no inner value: then nobody has shown that its difference
+    /* A node that goes into nothing is no inner value: then nothing shows that its difference
      * vanishes. */
     bool inner = (o.same || o.n_apart) && !o.apart && !s->sinks[node];
     for (uint32_t k = 0; inner && k < o.n_apart; k++)

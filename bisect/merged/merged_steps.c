@@ -131,7 +131,7 @@ static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_nod
 
 /* Draws are sources: whether they may differ is asked of them, not of what follows.
  * Without shadows nothing is known to be apart, and bits that differ are unknown: the search passes
- * through them and accuses nobody. An op whose bits are equal may still be apart where the exact
+ * through them and accuses no op. An op whose bits are equal may still be apart where the exact
  * values disagree, because rounding can hide a difference (a term below the last bit). */
 static lb_node_state state_of(const maker *m, uint32_t a)
 {
@@ -213,7 +213,7 @@ static bool add_finals(maker *m)
 {
     for (uint32_t f = 0; f < m->shadows->n_finals; f++) {
         const lb_shadow_final *final = &m->shadows->finals[f];
-        /* Unknown is no sink: what nobody could run is said to be missing elsewhere and never
+        /* Unknown is no sink: what could not be run is said to be missing elsewhere and never
          * accused. */
         if (final->agreement != LB_SHADOW_DISAGREES) continue;
         if (!add_value(m, final->whole.op, m->shadows->final_parts[final->first].op, f, LB_NONE)) return false;
@@ -258,7 +258,7 @@ static bool decides(const maker *m, const lb_node *node)
     return false;
 }
 
-/* Views and marks that read something hand it on to nobody.
+/* Views and marks hand on nothing of what they read.
  * A loss that is only printed is read by a view and a mark at most, and it leaves the step by being
  * seen. */
 static bool is_read(const maker *m, int side, uint32_t op)
@@ -269,7 +269,7 @@ static bool is_read(const maker *m, int side, uint32_t op)
     return false;
 }
 
-/* A value that some op still reads is judged by what it leads to; one that nobody reads can only be
+/* A value that some op still reads is judged by what it leads to; one without a reader can only be
  * judged itself. */
 static bool is_unread(const maker *m, const lb_node *node)
 {
@@ -300,7 +300,7 @@ static bool add_nodes(maker *m)
     return true;
 }
 
-/* ---- results that both sides compute in ops of their own and nobody reads ---- */
+/* ---- results without a reader that both sides compute in ops of their own ---- */
 
 static const lb_value *lone_result(const maker *m, int side, uint32_t op)
 {

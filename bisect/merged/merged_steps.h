@@ -6,7 +6,7 @@
  * Sinks, that is, what a difference must reach to be one:
  *   - parameters, buffers and states as the step leaves them, results of outermost calls,
  *   - what is handed on although neither shadow computes it, so that equal shadows behind it say nothing: inputs of decisions, of
- *     collectives whose members are not here, of ops that nobody can run,
+ *     collectives whose members are not here, of opaque ops,
  *   - results that nothing reads any more: losses, numbers that Python holds,
  *   - what has the same bits on both sides although it is apart: there rounding hides a difference of what is computed.
  */

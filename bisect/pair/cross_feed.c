@@ -345,7 +345,7 @@ bool lb_cross_feed_rebases(const lb_alignment *al, const lb_program_view *side_a
     return !al->irregular[ia] || read_alike(al, pa, ia, pb, ib);
 }
 
-/* Of an op that nobody can run A keeps its own recorded result, and B takes that. An op that a row knows may be refused for its
+/* Of an opaque op A keeps its own recorded result, and B takes that. An op that a row knows may be refused for its
  * arguments, so that all pairs are offered that differ in nothing but their inputs; whoever computes does not ask. */
 static bool may_stand_in(const lb_cross_feed *s, uint32_t ia, uint32_t ib)
 {

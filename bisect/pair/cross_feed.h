@@ -1,6 +1,6 @@
 /* Numbers that a shadow takes from the other side in place of its own. Both shadows start from the same sources, and go on from the same
  * numbers behind what neither computes: random draws, a decision that rounding may have changed, collectives whose members are not here,
- * ops that nobody can run. What was taken is A's; whether the sides had any business to differ there is for whoever reads the shadows:
+ * opaque ops. What was taken is A's; whether the sides had any business to differ there is for whoever reads the shadows:
  * behind such an op equal shadows say nothing about what lies before it. */
 #ifndef LB_BISECT_CROSS_FEED_H
 #define LB_BISECT_CROSS_FEED_H

@@ -61,7 +61,7 @@ static bool has_numbers(const lb_projection *list)
     return false;
 }
 
-/* Everything that both give agrees, and it is something: a backward op may leave out what nobody asks for. */
+/* Everything that both give agrees, and it is something: a backward op may leave out what is not asked for. */
 static bool agree(const lb_projection *a, const lb_projection *b)
 {
     bool any = false;

@@ -1,5 +1,5 @@
 /* What leaves a step by other ways than its parameters: the results of outermost module calls, and what goes into ops behind which both
- * exact shadows go on from one side's numbers (cross_feed.h): decisions, collectives whose members are not here, ops that nobody can run;
+ * exact shadows go on from one side's numbers (cross_feed.h): decisions, collectives whose members are not here, opaque ops;
  * and what the step made anew and the next one takes up, as the moments of an optimizer's first step.
  *
  * Ops are aligned by where they stand and what they are; a result is aligned by what it is for. So it is judged even where the ops that

@@ -75,7 +75,7 @@ static void move_shards(move *m)
     }
 }
 
-/* All refs move as values, which those of collectives (ranks) are not: nobody asks the whole for these. */
+/* All refs move as values, which those of collectives (ranks) are not: the whole is not asked for these. */
 static void move_refs(move *m)
 {
     for (uint32_t i = 0; i < m->from->n_refs && !m->failed; i++) {

@@ -1,4 +1,4 @@
-/* Values that somebody wants to read although their bytes may not have been kept: an isolated replay regenerates them. */
+/* Values that are wanted although their bytes may not have been kept: an isolated replay regenerates them. */
 #ifndef LB_BISECT_REGENERATED_H
 #define LB_BISECT_REGENERATED_H
 

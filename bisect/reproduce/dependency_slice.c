@@ -353,7 +353,7 @@ static bool keep_across(lb_dependency_slice *slice, lb_dependency_slice_part *t)
     return more;
 }
 
-/* A carried source stays one only if the program subset has somebody who leaves it; otherwise its bytes
+/* A carried source stays one only if an op of the program subset leaves it; otherwise its bytes
  * have to come along. */
 static bool carried_inside(const lb_dependency_slice *slice, const lb_dependency_slice_part *t, uint32_t op)
 {
@@ -402,7 +402,7 @@ static void select_from(lb_dependency_slice *slice, lb_dependency_slice_part *at
         slice->parts[k].wanted = -1;
     }
     /* The failure, what makes it known as one, and the anchor stay whatever the culprit reaches:
-     * without them nobody could see in the program subset that it fails. */
+     * without them the program subset would not show that it fails. */
     keep(at, op);
     if (regenerated != LB_NONE) keep(at, regenerated);
     for (uint32_t k = 0; k < slice->n; k++)

@@ -292,7 +292,7 @@ static lb_status take_results(book *b)
     return b->status;
 }
 
-/* Sources tell no event: their bytes are the recorded ones. `all`: results of ops that nobody can run, too. */
+/* Sources tell no event: their bytes are the recorded ones. `all`: results of opaque ops, too. */
 static lb_status take_recorded(book *b, bool all)
 {
     for (uint32_t k = 0; k < b->n; k++) {
@@ -476,7 +476,7 @@ lb_status lb_reproducer_write(lb_dependency_slice *slice, lb_err *err)
     return status;
 }
 
-/* A source stays one; what nobody can run becomes one. */
+/* A source stays one; an opaque op becomes one. */
 static lb_status whole_step(const lb_program *p, bool first, uint8_t **fates, lb_err *err)
 {
     *fates = malloc((size_t)p->n_ops + 1);

@@ -1,7 +1,7 @@
 /* The search of group_search.h: recomputed from the tells at every `next`, so that it has no state to lose.
  *
  * The algorithms are written as if they could ask and get an answer at once. `ask` looks the set up among the tells; when
- * it does not know, it leaves the set in `search->pending` and returns PENDING, and everybody returns. Recomputing costs
+ * it does not know, it leaves the set in `search->pending` and returns PENDING, and all callers return. Recomputing costs
  * (trials x look-ups), which is nothing beside one trial.
  *
  *   whole ──cured──▶ [weigh: posterior, with noise] ──▶ narrow ──▶ confirm ──not minimal──▶ reduce ──▶ done

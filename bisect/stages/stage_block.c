@@ -344,7 +344,7 @@ static lb_status examine_origin(lb_bisect_session *q, const lb_blocks *blocks, b
     if (origin->phase != LB_PHASE_FORWARD && origin->phase != LB_PHASE_BACKWARD) return LB_OK;
     const lb_trace_sum *sum = &row->sums[origin->op];
     if (!sum->nan && sum->inf <= sum->masked && !origin->by_zero)
-        return LB_OK; /* -inf alone is a mask that somebody copies */
+        return LB_OK; /* -inf alone is a mask that is copied */
     bool digits;
     LB_TRY(digits_matter(q, row, &digits, err));
     if (digits) return LB_OK;

@@ -203,7 +203,7 @@ static lb_status list_spoilt(lb_bisect_session *q, bool masks_too, source_list *
 }
 
 /* What may be data: no parameter, no state, no random draw, no other rank's; also what ops outside the model made of it.
- * Scalars that somebody keeps (a loss, a scale) are none. */
+ * Scalars that are kept (a loss, a scale) are none. */
 static bool is_data(const lb_value *v)
 {
     bool kind = v->source == LB_SOURCE_BATCH || v->source == LB_SOURCE_OTHER || v->source == LB_SOURCE_CARRIED;

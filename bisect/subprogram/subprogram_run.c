@@ -52,7 +52,7 @@ static void keep_result(run *r, uint32_t row, const lb_tensor *computed)
 static bool note_event(void *context, const lb_event *event)
 {
     run *r = context;
-    /* What a reduction leaves at those who are not its root is nobody's result; who reads it is told that it is missing. */
+    /* What a reduction leaves at those who are not its root is no result; who reads it is told that it is missing. */
     const bool met = event->program->ops[event->op].flags & LB_OP_COLLECTIVE;
     r->lost |= event->verdict == LB_VERDICT_OPAQUE || (event->verdict == LB_VERDICT_MISSING && !r->targets && !met);
     r->out_of_reach |= event->verdict == LB_VERDICT_DIVERGED || event->verdict == LB_VERDICT_MISSING;

@@ -179,7 +179,7 @@ static bool take_call(lb_intake *intake, const lb_plan *p, PyObject *args, PyObj
     call->args = operands;
     call->n_args = p->n_args;
     call->flags |= p->flags;
-    /* What is computed of a sparse tensor nobody computes again. */
+    /* No op here computes results of a sparse tensor again. */
     if (intake->in_parts && !(p->flags & LB_OP_VIEW)) call->flags |= LB_OP_COMPOSITE;
     if (p->chance >= 0 && is_true(argument(p, args, n, kwargs, p->chance))) call->flags |= LB_OP_RANDOM;
     if (p->masks && p->n_args > 1 && has_mask(&operands[1])) call->flags |= LB_OP_DECISION;
@@ -337,7 +337,7 @@ static void note_failed(lb_binding *b, lb_plan *plan, const asked *a)
     py.PyErr_Restore(type, value, trace);
 }
 
-/* After a failure of ours: the host gets what the op gave, unless somebody pressed Ctrl-C meanwhile. */
+/* After a failure of ours: the host gets what the op gave, unless Ctrl-C was pressed meanwhile. */
 static PyObject *despite(lb_binding *b, PyObject *out)
 {
     if (lb_binding_swallow(b)) return out;
@@ -359,7 +359,7 @@ static PyObject *record_by_halves(lb_binding *b, lb_plan *plan, const asked *a)
     return lb_op_end(b, pending, out, false, NULL) ? out : despite(b, out);
 }
 
-/* A tensor of a type that has no bytes: somebody works out shapes by running ops on nothing. */
+/* A tensor of a type that has no bytes: the program works out shapes by running ops on nothing. */
 static bool is_fake(lb_binding *b, PyObject *out)
 {
     PyObject *type = py.PyObject_Type(out);
@@ -427,7 +427,7 @@ static PyObject *record(lb_binding *b, PyObject *mode, const asked *a)
     lb_thread *thread = lb_thread_get(b);
     lb_plan *plan = thread ? plan_for(b, a->func) : NULL;
     if (!plan) return lb_binding_swallow(b) ? call_through(a->func, a) : NULL;
-    if (plan->flags & LB_OP_COMPOSITE) settle_all(b); /* what it writes nobody knows */
+    if (plan->flags & LB_OP_COMPOSITE) settle_all(b); /* what it writes is unknown */
     if (plan->ignored || lb_thread_is_busy(thread)) return call_through(plan->callee, a);
     PyObject *out = decomposed(b, plan, mode, a);
     if (out != b->of.not_implemented) return out;

@@ -94,7 +94,7 @@ void *lb_intake_room(lb_intake *intake, size_t bytes)
     return room;
 }
 
-/* The call points into `object`, which nobody else holds. */
+/* The call points into `object`, which has no other owner. */
 static bool keep(lb_intake *intake, PyObject *object)
 {
     if (!*intake->scratch && !lb_intake_room(intake, 1)) return false;

@@ -324,7 +324,7 @@ CALL(escaped, 1)
     return nothing(b);
 }
 
-/* tensor: code that nobody sees has written it, if nobody else has */
+/* tensor: unseen code has written it, if no recorded op has */
 CALL(vouch, 1)
 {
     int64_t key;
@@ -348,7 +348,7 @@ CALL(resized, 3)
     return nothing(b);
 }
 
-/* storage: what is known of it is no longer known */
+/* storage: what is known of it is forgotten */
 CALL(forget, 1)
 {
     int64_t key;

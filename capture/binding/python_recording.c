@@ -119,7 +119,7 @@ CALL(watch_crashes, 0)
     return nothing(b);
 }
 
-/* Objects that know us are let go, so that nobody keeps the other alive. */
+/* Objects that know us are let go, so that neither keeps the other alive. */
 CALL(release, 0)
 {
     (void)args;
@@ -335,7 +335,7 @@ CALL(scope, 3)
     return NULL;
 }
 
-/* scope, positional arguments, keyword arguments or None -> call. A scope of -1 is noted by nobody. */
+/* scope, positional arguments, keyword arguments or None -> call. A scope of -1 is not noted. */
 CALL(enter, 3)
 {
     lb_thread *thread = lb_thread_get(b);

@@ -13,7 +13,7 @@
 #define PATIENCE_MS 20000 /* after that a deadly signal has its way */
 
 static struct {
-    atomic_int owner; /* process; 0: nobody watches */
+    atomic_int owner; /* process; 0: none */
     sem_t wake;
     atomic_int signal, rescued;
     void (*rescue)(int signal);
@@ -80,7 +80,7 @@ static void take(int signal)
     struct sigaction now, ours;
     if (sigaction(signal, NULL, &now) != 0) return;
     const bool inherited = !(now.sa_flags & SA_SIGINFO) && now.sa_handler == on_signal;
-    if (!inherited && (now.sa_flags & SA_SIGINFO || now.sa_handler != SIG_DFL)) return; /* somebody else's */
+    if (!inherited && (now.sa_flags & SA_SIGINFO || now.sa_handler != SIG_DFL)) return; /* the program's own */
     memset(&ours, 0, sizeof ours);
     ours.sa_handler = on_signal;
     ours.sa_flags = SA_RESTART;

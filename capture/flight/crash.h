@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-/* From now on `rescue(signal)` runs once before the process ends by a signal that nobody else handles. A forked child is not
+/* From now on `rescue(signal)` runs once before the process ends by a signal without another handler. A forked child is not
  * concerned. False when there is no thread to be had. */
 bool lb_crash_watch(void (*rescue)(int signal));
 

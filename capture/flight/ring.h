@@ -22,7 +22,7 @@ const char *lb_ring_files_failed(const lb_ring *ring);
 /* Copies the bytes. LB_ERR_LIMIT when the ring would outgrow its memory. */
 lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size, lb_err *err);
 bool lb_ring_has_blob(const lb_ring *ring, lb_digest digest);
-/* Nothing of the step at hand is held any more; it becomes a base. */
+/* Lets go of the step at hand, which becomes a base. */
 void lb_ring_drop_step(lb_ring *ring);
 /* Takes over the program. */
 lb_status lb_ring_program(lb_ring *ring, lb_program *program, lb_err *err);

@@ -199,7 +199,7 @@ lb_status lb_write_queue_blob(lb_write_queue *s, lb_digest digest, lb_dtype dtyp
     lb_status status = failure_of(s, err);
     pthread_mutex_unlock(&s->lock);
     if (status != LB_OK) return status;
-    memcpy(s->ring + r.first, bytes, size); /* nobody else looks at this place yet */
+    memcpy(s->ring + r.first, bytes, size); /* no other thread looks at this place yet */
     r.end = r.first + size;
     pthread_mutex_lock(&s->lock);
     s->head = r.end;

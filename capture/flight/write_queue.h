@@ -2,7 +2,7 @@
  *
  * Bytes of sources are overwritten soon after they were read (an optimizer's moments by the very op that reads them), so
  * they are copied, into a ring of bytes that is made once: copying is three times as fast as write(). A step's commit may
- * still be under way while the next step runs, but no longer: the one after it waits. Nobody else may use the writer while
+ * still be under way while the next step runs, but no longer: the one after it waits. No other thread may use the writer while
  * anything is under way: lb_write_queue_drain before every other call of it. One thread at a time may call these functions, but for
  * lb_write_queue_drain. In a forked child neither the spool nor its writer may be touched, but lb_write_queue_free says so. */
 #ifndef LB_WRITE_QUEUE_H

@@ -1,4 +1,4 @@
-"""The other side of `lastbit order --python`: calls somebody's function on batches of terms.
+"""The other side of `lastbit order --python`: calls the user's function on batches of terms.
 
     python -m lastbit.order_server --form FORM --dtype DTYPE [--arrays numpy|torch] [--threads N] MODULE:FUNCTION[(NAME=VALUE, …)]
 

@@ -1,5 +1,5 @@
-/* Starting somebody else's program so that its Python processes record themselves: where our Python folder and the
- * recorder's library lie, what the child's environment says, and running the child so that nobody notices us.
+/* Starting the user's program so that its Python processes record themselves: where our Python folder and the
+ * recorder's library lie, what the child's environment says, and running the child as if it ran alone.
  *
  *     lb_launch_find ─▶ lb_launch_environment ─▶ lb_launch_run ─▶ lb_launch_notes
  *

@@ -17,7 +17,7 @@ struct lb_measure_queue {
     atomic_uint added;
     bool ending, asleep;
     lb_work *oldest, *newest;
-    lb_work *open; /* the oldest that may have parts which nobody took */
+    lb_work *open; /* the oldest that may have parts that wait */
     uint64_t bytes;
 };
 
@@ -36,7 +36,7 @@ static void run_part(lb_measure_queue *b, lb_work *work)
     lb_measure_run(work->parts, i);
     pthread_mutex_lock(&b->lock);
     if (--work->left > 0) return;
-    pthread_mutex_unlock(&b->lock); /* nobody else has business with it until it is done */
+    pthread_mutex_unlock(&b->lock); /* it belongs to this thread until it is done */
     lb_measure_join(&work->item, work->parts, work->n);
     pthread_mutex_lock(&b->lock);
     atomic_store_explicit(&work->done, true, memory_order_release);

@@ -6,7 +6,7 @@
  * Work is cut into parts (see measure.h) that whoever comes takes: a host that must wait for a value does what is left of
  * it, and waits for no more than the part that the helper has begun. Nobody but the caller holds the bytes: they must stay
  * as they are until lb_measure_queue_is_done. One thread at a time may call these functions; the helper calls nothing of the
- * host. In a forked child, where there is no helper, a backlog must not be touched any more but to free it. */
+ * host. In a forked child, where there is no helper, a backlog may only be freed. */
 #ifndef LB_MEASURE_QUEUE_H
 #define LB_MEASURE_QUEUE_H
 

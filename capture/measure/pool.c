@@ -108,7 +108,7 @@ static void start(pool *p, unsigned helpers)
 static pool *get(unsigned helpers)
 {
     if (!the_pool || the_pool->owner != getpid()) {
-        pool *p = calloc(1, sizeof *p); /* a parent's pool stays where it is: nobody knows in which state */
+        pool *p = calloc(1, sizeof *p); /* a parent's pool stays where it is: its state is unknown */
         if (!p) return NULL;
         p->owner = getpid();
         pthread_mutex_init(&p->lock, NULL);

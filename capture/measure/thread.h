@@ -1,4 +1,4 @@
-/* Threads of ours in somebody else's process: they carry a name that says whose they are, and no signal of the program ever runs its
+/* Threads of ours in the host's process: they carry a name that says whose they are, and no signal of the program ever runs its
  * handler on one of them. */
 #ifndef LB_CAPTURE_THREAD_H
 #define LB_CAPTURE_THREAD_H

@@ -100,9 +100,9 @@ typedef struct lb_known {
     bool of_gradient;  /* this program computed it from gradients, outside backward, */
     bool of_parameter; /* or from parameters after backward */
     bool partial;      /* written in parts by this program */
-    lb_digest left;    /* of what the last program left there: leftover_digest.c; none: nobody knows */
+    lb_digest left;    /* of what the last program left there: leftover_digest.c; none: unknown */
     lb_digest
-        fresh; /* of bytes that nobody has written, as they were when they were allocated: leftover_digest.c; none: nobody looked */
+        fresh; /* of bytes as they were allocated, before any write: leftover_digest.c; none: they were not read */
     lb_promise *promises; /* its bytes are being read: settle before they change, move or go */
     lb_coming *coming;
 } lb_known;
@@ -122,7 +122,7 @@ void lb_knowns_release(lb_knowns *storages);
 /* Ops went by unseen: no window says what is there now. */
 void lb_knowns_distrust(lb_knowns *storages);
 
-/* First touch in program `serial`: rows of the last one mean nothing any more. `certain`: its bytes are as they were left. */
+/* First touch in program `serial`: rows of the last one mean nothing. `certain`: its bytes are as they were left. */
 void lb_known_enter(lb_known *storage, uint64_t serial, bool certain);
 /* The contents changed: a new version, of which no window is known. False when out of versions. */
 void lb_known_change(lb_known *storage);

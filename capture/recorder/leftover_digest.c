@@ -3,7 +3,7 @@
  * Windows remember what is left of values that were written or read as a whole. In a key-value cache that grows by a slice
  * no window of one program is a window of the next: there one digest goes over all bytes that mean anything. It is taken
  * while the host says that the storage is alive, and compared at the first touch by the next program, before anything can
- * be written there. So a write that nobody saw is found when it came after the step's end; storages that NumPy shares are
+ * be written there. So an unseen write is found when it came after the step's end; storages that NumPy shares are
  * left out. */
 #include "recorder.h"
 

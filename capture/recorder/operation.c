@@ -72,7 +72,7 @@ static bool reserve(void **array, uint32_t *capacity, uint32_t need, size_t size
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
-/* Nobody reads these bytes any more; and what is known of the others is not lost. */
+/* These bytes are not read again; what is known of the others stays. */
 static lb_status before_write(lb_recorder *recorder, const lb_seen *seen, lb_err *err)
 {
     lb_known *storage;

@@ -281,7 +281,7 @@ static uint64_t carried_bytes(const lb_recorder *recorder)
     return bytes;
 }
 
-/* The level that the step reached, for coverage; and why it is not a higher one, where nobody asked for it. */
+/* The level that the step reached, for coverage; and why it is not a higher one, where that was not asked for. */
 static void note_level(lb_recorder *recorder)
 {
     const lb_keep *keep = &recorder->keep;

@@ -106,7 +106,7 @@ typedef struct lb_standing {
     bool keep;           /* its results are kept */
     bool keep_inputs;    /* and so that they can be judged, what it reads */
     lb_purpose keep_for; /* and for which level that is */
-    bool filled;         /* its results are made of nothing: what fills a buffer next may be code that nobody sees */
+    bool filled;         /* its results are made of nothing: what fills a buffer next may be unseen code */
     bool reads_floats;   /* what it makes of them that is no float is a choice: an index, a comparison */
 } lb_standing;
 
@@ -222,7 +222,7 @@ bool lb_contents_promised(const lb_window *window, const lb_seen *seen);
 void lb_contents_settle(lb_recorder *recorder, lb_known *storage);
 /* The same of all, and all that was promised is there but for what comes from devices. */
 void lb_contents_settle_all(lb_recorder *recorder);
-/* Nobody wants to know any more. */
+/* The value is not to be measured. */
 void lb_contents_drop(lb_recorder *recorder);
 
 /* ---- leftover_digest.c */
@@ -242,7 +242,7 @@ enum lb_reading_how {
     LB_READ_LAYOUT = 1,     /* a view is taken: bytes are not needed */
     LB_READ_OVERWRITTEN = 2 /* bytes will be overwritten unread */
 };
-/* The value that a tensor is now, with a source before it where its bytes are nobody's. */
+/* The value that a tensor is now, with a source before it where no recorded op made its bytes. */
 lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how,
                            uint32_t *row, lb_err *err);
 /* What a result is recorded as: the value's flags and source; `deferred`: its bytes are still being written. */

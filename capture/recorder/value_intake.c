@@ -41,7 +41,7 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
         s->base = base;
         s->bytes = seen->storage_bytes;
     } else if (s->bytes != seen->storage_bytes || (base && s->base != base)) {
-        /* Resized or moved: what lies there now nobody said. */
+        /* Resized or moved: what lies there now is unknown. */
         lb_contents_settle(recorder, s);
         lb_known_move(s, base ? base : s->base, seen->storage_bytes, LB_BYTES_UNKNOWN);
     }
@@ -93,7 +93,7 @@ static lb_status add_source_op(lb_recorder *recorder, const lb_standing *at, uin
     lb_program *program = recorder->program;
     const lb_value *value = &program->values[row];
     uint32_t scope = at->scope;
-    /* Whoever reads it first has no part in what nobody saw being written: it belongs to the module that owns the tensor. */
+    /* The first reader has no part in an unseen write: it belongs to the module that owns the tensor. */
     if (value->source == LB_SOURCE_UNSEEN && value->name != LB_NONE)
         scope = lb_recorder_owner_row(recorder, lb_program_text(program, value->name), scope);
     lb_op op = {.name = lb_program_string(program, "lb::source"),
@@ -152,7 +152,7 @@ static uint8_t source_kind(const lb_known *storage, const lb_window *old, uint64
     return role ? role->kind : LB_SOURCE_OTHER;
 }
 
-/* The bytes of this window are nobody's: measure them and let an lb::source produce them. */
+/* No recorded op made the bytes of this window: measure them and let an lb::source produce them. */
 static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
                             uint8_t forced, lb_err *err)
 {
@@ -288,7 +288,7 @@ lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const l
     if (window->row == LB_NONE) {
         LB_TRY(lb_contents_measure_late(recorder, err)); /* what it is a view of */
         const bool undefined = lb_map_has(&storage->map, &seen->layout, width_of(seen->dtype), LB_BYTES_UNDEFINED);
-        /* What an older program measured here need not be so any more. */
+        /* What an older program measured here may have changed since. */
         free(window->leaves);
         window->leaves = NULL;
         window->logical = window->blob = (lb_digest){0, 0};

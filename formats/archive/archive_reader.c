@@ -184,7 +184,7 @@ static lb_status decode(const lb_archive *a, const stored_bytes *b, void **bytes
     return status;
 }
 
-/* Publishes `mine` unless somebody was faster; gives what stands. */
+/* Publishes `mine` unless another thread was faster; gives what stands. */
 static void *publish(_Atomic(void *) *slot, void *mine)
 {
     void *expected = NULL;

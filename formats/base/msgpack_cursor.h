@@ -1,4 +1,4 @@
-/* Reads MessagePack from bytes nobody has checked.
+/* Reads MessagePack from unchecked bytes.
  *
  * A cursor walks forward over bytes that stay where they are; text and binary come back as pointers into them. It never
  * allocates, never recurses and never believes a count: a container that claims more elements than there are bytes left

@@ -88,7 +88,7 @@ LB_API uint64_t lb_recorder_bytes(const lb_recorder *recorder);
 LB_API lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char *shard, lb_err *err);
 /* Writes the program and commits. `complete`: the step was closed in order. */
 LB_API lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err);
-/* Ops went by that were not recorded: what is known about the contents of storages is no longer known. */
+/* Ops went by that were not recorded: what is known about the contents of storages is forgotten. */
 LB_API void lb_recorder_step_skip(lb_recorder *recorder);
 LB_API bool lb_recorder_in_step(const lb_recorder *recorder);
 
@@ -180,7 +180,7 @@ LB_API lb_status lb_recorder_shard(lb_recorder *recorder, const lb_seen *tensor,
                                    lb_err *err);
 /* The storage is shared with something whose writes are not seen (NumPy, DLPack): it is verified whenever it is read. */
 LB_API void lb_recorder_escaped(lb_recorder *recorder, int64_t storage);
-/* Where nothing was seen to write there since it was allocated, somebody unseen has: its bytes are a source when they are read. */
+/* Where nothing was seen to write there since it was allocated, unseen code has: its bytes are a source when they are read. */
 LB_API void lb_recorder_vouch(lb_recorder *recorder, int64_t storage);
 
 /* ---- scopes ------------------------------------------------------------------------------------------------------- */

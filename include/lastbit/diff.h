@@ -8,7 +8,7 @@
  *      identity (the exact shadow), B from A's sources, with A's draws and A's decisions. They agree when they differ by no more
  *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44 (bisect/pair/shadow_numbers.h).
  *   3. Does what leaves the step (parameters, states, results of outermost calls, what decisions and collectives read, results that
- *      nobody reads) agree? From what does not, the search goes back through both programs to where everything agrees: there the
+ *      no op reads) agree? From what does not, the search goes back through both programs to where everything agrees: there the
  *      difference was made (bisect/merged/divergence.h), at ops that one side alone runs, or at an op that gives something else.
  *
  * An inherited difference carries the worst verdict among its origins. Of what ops of the same step made, no more than
@@ -106,7 +106,7 @@ typedef struct lb_diff_report {
     bool has_earliest;
     lb_diff_row earliest; /* the first op that differs at all */
     bool has_undecided;
-    int64_t undecided_step; /* the first with a row of which nobody could tell; all before it are decided */
+    int64_t undecided_step; /* the first with an undecided row; all before it are decided */
     lb_diff_row *layers;
     uint32_t n_layers; /* one per (rank, layer), in order of first execution */
     lb_diff_structure *structures;

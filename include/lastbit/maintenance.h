@@ -48,13 +48,13 @@ LB_API lb_status lb_capture_verify(const char *path, void (*found)(void *context
 typedef struct lb_recovery {
     uint64_t blobs, programs, tables;                /* written to the new archives */
     uint64_t lost_blobs, lost_programs, lost_tables; /* there, but damaged */
-    uint64_t lost_packs; /* of small blobs, nobody knows which: their directory is damaged */
-    uint64_t places;     /* places that are no records any more: what was there is not known */
+    uint64_t lost_packs; /* of small blobs, which ones is unknown: their directory is damaged */
+    uint64_t places;     /* places that hold no record: what was there is not known */
     uint64_t salvaged;   /* whole records after the last commit that were kept */
 } lb_recovery;
 
 /* Writes a new capture with everything in the old one that is whole: a folder for a folder, one archive for one archive.
- * Ring files that nobody assembled are, too. LB_ERR_EXISTS when `out` is there. */
+ * Ring files that were not assembled are, too. LB_ERR_EXISTS when `out` is there. */
 LB_API lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err);
 
 /* ---- the flight recorder's files ---------------------------------------------------------------------------------------- */

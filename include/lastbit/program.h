@@ -117,7 +117,7 @@ typedef enum lb_source_kind {
     LB_SOURCE_BATCH = 3,
     LB_SOURCE_RANDOM = 4,
     LB_SOURCE_COLLECTIVE = 5,
-    LB_SOURCE_OPAQUE = 6,  /* result of an op nobody can recompute */
+    LB_SOURCE_OPAQUE = 6,  /* result of an op that replay cannot compute */
     LB_SOURCE_UNSEEN = 7,  /* bytes changed and no recorded op did it: a finding */
     LB_SOURCE_CARRIED = 8, /* equal to what the last recorded step left there */
     LB_SOURCE_OTHER = 9    /* constants built in Python, work done before step 0 */

@@ -176,7 +176,7 @@ typedef struct lb_observer {
     bool (*source)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
     /* Asked before the exact shadow takes the recorded result of an op that it does not compute: a discontinuous one, random draws, a
      * collective whose members are not here (may be NULL). Return true after pointing `tensor` at what it should take instead, of the
-     * same dtype and shape, e.g. another capture's decision. Asked of an op that nobody can run, too, whose result is rounded: there the
+     * same dtype and shape, e.g. another capture's decision. Asked of an opaque op, too, whose result is rounded: there the
      * shadow goes on from what was recorded only when the answer is true, and is missing otherwise. */
     bool (*decided)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
     /* Asked before `decided` of a discontinuous op (may be NULL): true where the exact shadow computes the op from its own inputs after all.

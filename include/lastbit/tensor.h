@@ -1,4 +1,4 @@
-/* A tensor as everybody here passes it: a strided view of bytes that somebody else owns.
+/* A tensor as it is passed here: a strided view of bytes that it does not own.
  *
  * Words are DLPack's: shape and stride in elements, offset in elements from the start of the storage. Strides
  * may be 0 (expanded). `lb_layout_dense_range` gives the storage elements a view can touch; that range is what
@@ -24,7 +24,7 @@ typedef struct lb_layout {
     int64_t stride[LB_MAX_DIMS]; /* elements */
 } lb_layout;
 
-/* A view: `data` points at element 0 of the view (offset already applied). The owner is somebody else. */
+/* A view: `data` points at element 0 of the view (offset already applied). It owns nothing. */
 typedef struct lb_tensor {
     void *data;
     lb_dtype dtype;

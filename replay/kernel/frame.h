@@ -59,10 +59,10 @@ const void *lb_frame_tensor(lb_frame *frame, const lb_tensor *tensor) LB_FRAME_G
 const int64_t *lb_frame_integers(lb_frame *frame, const lb_tensor *tensor);
 /* Its raw elements, row-major. */
 const void *lb_frame_bytes(lb_frame *frame, const lb_tensor *tensor) LB_FRAME_GIVES;
-/* Result `r` as reals. A result nobody wants gets a buffer of `elements`, which is dropped. */
+/* Result `r` as reals. A result that is not wanted gets a buffer of `elements`, which is dropped. */
 void *lb_frame_output(lb_frame *frame, uint32_t r, int64_t elements);
 int64_t *lb_frame_output_integers(lb_frame *frame, uint32_t r, int64_t elements);
-/* Raw elements of the result's dtype; NULL also when nobody wants it. */
+/* Raw elements of the result's dtype; NULL also when it is not wanted. */
 void *lb_frame_output_bytes(lb_frame *frame, uint32_t r);
 /* Any view of a result; `target` must stay until end. */
 void *lb_frame_output_view(lb_frame *frame, const lb_tensor *target, int64_t elements);

@@ -61,7 +61,7 @@ lb_status lb_storage_allocate(lb_memory *memory, lb_storage *storage, lb_dtype h
 lb_status lb_storage_convert(lb_memory *memory, lb_storage *storage, lb_dtype held, const lb_cast *cast, lb_err *err);
 /* Puts the storage onto bytes of the capture, in its recorded dtype; it owns none then. */
 void lb_storage_borrow(lb_memory *memory, lb_storage *storage, void *base);
-/* Makes `copy` another owner of the storage's contents, which from now on nobody writes in place: who wants to takes a copy
+/* Makes `copy` another owner of the storage's contents, which from now on are not written in place: a writer takes a copy
  * of its own first. Contents in the capture stay there. A shared buffer is held by no memory and counts in no limit; `copy`
  * is given back by lb_shared_release, or made the contents of a storage of any memory by lb_storage_adopt. Sharers run in
  * one thread. */

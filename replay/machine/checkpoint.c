@@ -137,7 +137,7 @@ bool lb_checkpoint_fits(const lb_kept_machine *kept, const lb_machine *machine)
 {
     for (uint32_t i = 0; i < kept->n_rows; i++) {
         const lb_storage *row = &kept->rows[i], *mine = lb_memory_find(machine->memory, row->id);
-        if (!mine || mine->last_program < kept->done) continue; /* nobody will ask for it */
+        if (!mine || mine->last_program < kept->done) continue; /* it is never asked for */
         if (row->base && !same_extent(row, mine)) return false;
         bool died = !row->base && row->first_program < kept->done && row->last_program < kept->done;
         if (died) return false;

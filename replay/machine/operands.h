@@ -14,7 +14,7 @@
 
 /* What a kernel of the current op fills, in the order of its results. */
 typedef struct lb_outputs {
-    uint32_t *values;   /* LB_NONE: nobody wants it */
+    uint32_t *values;   /* LB_NONE: it is not wanted */
     lb_tensor *tensors; /* data NULL there */
     uint32_t n;
     bool ready;  /* fresh memory of zeros, which is what the op gives: no kernel is to run */

@@ -103,7 +103,7 @@ static lb_status adagrad_run(lb_call *call, bool twin)
         one.args = args, one.n_args = 8, one.results = results, one.n_results = 3;
         LB_TRY(twin ? lb_pointwise_twin(&one, &adagrad_op) : lb_pointwise_run(&one, &adagrad_op));
     }
-    for (uint32_t r = 3 * n; r < call->n_results && r < 4 * n; r++) /* the step counts, which nobody changes */
+    for (uint32_t r = 3 * n; r < call->n_results && r < 4 * n; r++) /* the step counts, which stay */
         if (call->results[r].data && call->results[r].data != a[3].tensors[r - 3 * n].data)
             LB_TRY(lb_pointwise_copy(call, &call->results[r], &a[3].tensors[r - 3 * n]));
     return LB_OK;

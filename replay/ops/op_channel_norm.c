@@ -116,7 +116,7 @@ static lb_status group_norm_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(group_norm, group_norm_run(call, twin))
 
-/* What a backward call reads besides x and gamma, and what it writes; a gradient that nobody wants is NULL. */
+/* What a backward call reads besides x and gamma, and what it writes; a gradient that is not wanted is NULL. */
 typedef struct gradients {
     const void *dy, *mean, *rstd;
     void *dx, *dgamma, *dbeta;

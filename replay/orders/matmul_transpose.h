@@ -1,7 +1,7 @@
 /* Turning rows into panels: dst[p * stride + i] = src[i * src_stride + p], for p < depth and i < width. Private to matmul.c.
  *
  * Whole groups of neighbours are written: `stride` is at least `width` rounded up to 16 (of f32; 8 of f64, with AVX2 half of
- * it). What lies beyond `width` is copies of the last row, which nobody uses.
+ * it). What lies beyond `width` is copies of the last row, which are not used.
  *
  * Four rows are put side by side in the 128-bit lanes of a register while they are loaded, so that transposing within lanes
  * is all that is left to do:

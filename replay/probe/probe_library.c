@@ -1,4 +1,4 @@
-/* Functions of shared objects to be probed: called in a process of their own, for nobody knows what they do. See lastbit/order.h.
+/* Functions of shared objects to be probed: called in a process of their own, since they may do anything. See lastbit/order.h.
  *
  *      we      request: calls, factors?, terms, factors ──▶  child    reads all of it, then after each call
  *              ◀── one row of sums, or nothing for too long           sends what it gave

@@ -104,7 +104,7 @@ static bool is_gram(const lb_flow *flow, uint32_t i)
 
 /* Per op of the slice: what it has on its way from the gradient. */
 typedef struct history {
-    uint8_t *gradient; /* depends on the gradient, not by what somebody remembers of products */
+    uint8_t *gradient; /* depends on the gradient, not through products that are kept */
     uint8_t *grams;    /* Gram products in a row, 255 at most */
     uint8_t *products; /* products in a row since the first Gram product */
 } history;
@@ -224,7 +224,7 @@ typedef struct search {
     history history;
 } search;
 
-/* What an optimizer computes, with what ranks exchange for it. A weight that somebody loads beside it is no update. */
+/* What an optimizer computes, with what ranks exchange for it. A weight that is loaded beside it is no update. */
 enum { PHASES = 1u << LB_PHASE_OPTIMIZER | 1u << LB_PHASE_COMMUNICATION };
 
 /* Fills `slice` when the writes of its storage are Muon's. */
@@ -585,7 +585,7 @@ static void write_adamw(lb_rewrite *rw, const lb_muon_slice *slice, uint32_t sib
                                     .n_written = 4});
 }
 
-/* What the chosen slices compute for themselves alone; an op that somebody else reads stays. */
+/* What the chosen slices compute for themselves alone; an op with another reader stays. */
 static void mark_removed(const lb_program *p, const lb_flow *flow, const lb_muon *muon, const bool *chosen,
                          uint8_t *marks)
 {

@@ -26,7 +26,7 @@ typedef struct lb_prepared_op {
     uint8_t form;                /* lb_op_form */
     uint8_t view;                /* counted as a view, not as a computing op */
     uint32_t collective;         /* row of program->collectives, or LB_NONE */
-    uint32_t first_dying, dying; /* rows of prepared->dying: storages nobody touches after this op */
+    uint32_t first_dying, dying; /* rows of prepared->dying: storages that no later op touches */
 } lb_prepared_op;
 
 /* A storage as this program uses it: extent in elements of `dtype`, or in bytes when seen under several dtypes. A complex number is two
@@ -58,7 +58,7 @@ typedef struct lb_prepared {
 lb_status lb_prepare(const lb_program *program, const lb_program *recorded, const uint32_t *origin,
                      lb_prepared **prepared, lb_err *err);
 void lb_prepared_free(lb_prepared *prepared);
-/* The op is no more than a call that anybody could make: nothing is drawn, decided or taken from the recording. */
+/* The op is a plain call: nothing is drawn, decided or taken from the recording. */
 bool lb_prepared_is_call(const lb_op *op, const lb_prepared_op *prepared);
 
 #endif

@@ -9,7 +9,7 @@
  *
  * Removal, not multiplication by zero: 0 x NaN would keep a failure alive that the skip should cure. An op of the module is
  * live (kept), copied or dead. What a dead op left in a storage that it made and that a live op reads, becomes lb::zero; what
- * it wrote into somebody else's storage (a statistics buffer, an amax history) is not written.
+ * it wrote into another owner's storage (a statistics buffer, an amax history) is not written.
  *
  * Kept although inside: sources, collectives (others wait for them) and gradient accumulation, which then adds zeros.
  */

@@ -49,7 +49,7 @@ static void extent(const lb_value *value, int64_t *first, int64_t *last, bool *d
 bool lb_op_defines(const lb_program *program, const lb_op *op)
 {
     (void)program;
-    /* A failed op left its results to nobody; its reader would follow a value that never was. */
+    /* A failed op has no results; a reader of them would follow a value that is none. */
     return !(op->flags & (LB_OP_VIEW | LB_OP_FAILED)) && (op->results || op->written);
 }
 
@@ -134,7 +134,7 @@ static void add_write(builder *b, uint32_t op, uint32_t value)
     uint32_t storage = b->flow->storage_of[value], latest = b->latest[storage];
     write w = {.op = op, .previous = latest};
     extent(&b->program->values[value], &w.first, &w.last, &w.dense);
-    /* An empty write hides nothing and is read by nobody; its row would only lengthen the walk. */
+    /* An empty write hides nothing and has no reader; its row would only lengthen the walk. */
     if (w.first == w.last) return;
     /* What is written is listed as a result too when the op returns it. */
     if (latest != LB_NONE && b->writes[latest].op == op && b->writes[latest].first == w.first &&

@@ -8,7 +8,7 @@
  *
  * Moments stay what they become: only what reaches the parameter is scaled. 0 leaves the parameter as it was. What an observer
  * sees of the parameter is the scaled value, under the last op; the ops in between are seen by none. A selector with index= names ops
- * by themselves: whatever each of them writes in place (a state that somebody multiplied, a buffer that was filled), in any phase.
+ * by themselves: whatever each of them writes in place (a state that was multiplied, a buffer that was filled), in any phase.
  */
 #include "block.h"
 #include "optimizer_ops.h"
@@ -146,7 +146,7 @@ static void add_scaling(lb_rewrite *rw, const written *w, double factor)
                                     .n_written = 1});
 }
 
-/* Between the first and the last of what is scaled nobody looks. */
+/* What is scaled has no reader between its first and its last op. */
 static bool writes_any(const lb_program *p, const uint8_t *updates, uint32_t i, const written *rows, uint32_t n)
 {
     const lb_op *op = &p->ops[i];

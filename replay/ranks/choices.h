@@ -22,7 +22,7 @@ void lb_choices_touched(const lb_choices *choices, uint64_t *touched);
 bool lb_choices_want_blocks(const lb_choices *choices);
 /* Some op is to be computed by PyTorch: plan.backend is needed. */
 bool lb_choices_want_torch(const lb_choices *choices);
-/* Some op's operands are rounded outside its kernel; `told`: somebody wants to hear what every precision swap does. */
+/* Some op's operands are rounded outside its kernel; `told`: what every precision swap does is asked for. */
 bool lb_choices_round_operands(const lb_choices *choices, bool told);
 static inline bool lb_swap_is_structural(lb_swap_kind kind)
 {

@@ -8,7 +8,7 @@
 typedef enum lb_rendezvous {
     LB_RENDEZVOUS_COMPLETE,  /* all members stand at it */
     LB_RENDEZVOUS_WAITS,     /* some are on their way */
-    LB_RENDEZVOUS_IMPOSSIBLE /* some are not in the run or have ended, or nobody knows how to run it */
+    LB_RENDEZVOUS_IMPOSSIBLE /* some are not in the run or have ended, or replay does not know how to run it */
 } lb_rendezvous;
 
 typedef struct lb_rank_seat {

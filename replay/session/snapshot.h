@@ -1,4 +1,4 @@
-/* Snapshots: values that somebody wants to read out of a run, as they were when some op began.
+/* Snapshots: values that are read out of a run, as they were when some op began.
  *
  * What gives a value may be an op of another layout, or of an earlier step: contents are followed through the storage. Handed every
  * event of a run, the set keeps the last contents of each wanted window. */

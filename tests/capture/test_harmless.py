@@ -123,7 +123,7 @@ def test_failing_run_fails_the_same_way(tmp_path):
     same_with_and_without(tmp_path, SAMPLE, "--fault", "stale-scale", code=1)
 
 
-# ---- tensors that nobody expects -------------------------------------------------------------------------------------
+# ---- unexpected tensors -------------------------------------------------------------------------------------
 
 ODD = """
 import warnings; warnings.simplefilter("ignore")

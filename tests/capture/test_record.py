@@ -420,7 +420,7 @@ def test_kill_switch(place, monkeypatch):
     assert told(place) == []
 
 
-# ---- a path that is somebody else's too ------------------------------------------------------------------------------
+# ---- a path that another run writes to ------------------------------------------------------------------------------
 
 
 def test_hidden_sitecustomize_runs(place):

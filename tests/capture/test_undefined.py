@@ -1,4 +1,4 @@
-"""Bytes that nobody wrote are undefined, and nothing that is made of them is judged; bytes that C++ wrote through a pointer are a source."""
+"""Unwritten bytes are undefined, and nothing that is made of them is judged; bytes that C++ wrote through a pointer are a source."""
 
 import sys
 

@@ -1,4 +1,4 @@
-/* One function per reader: takes bytes nobody has checked and does with them whatever a command would do.
+/* One function per reader: takes unchecked bytes and does with them whatever a command would do.
  *
  * The fuzzers and the test of their corpora are both made of these. What must hold besides "no crash, no leak": a refusal
  * names the source and the offset, memory is never what ran out, and what was accepted survives being written again. */

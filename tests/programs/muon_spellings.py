@@ -234,7 +234,7 @@ def soap(g, state):
 
 
 def watched(g, state):
-    """A covariance that somebody looks at."""
+    """A covariance that is looked at."""
     state["condition"] = (g @ g.mT).diagonal().sum().item()
     return g
 

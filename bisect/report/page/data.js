@@ -37,7 +37,7 @@ lb.where = (list, keep) => {
 /* NaN: not told. Numbers that JSON cannot hold are words. */
 lb.number = (value) => (typeof value === "number" ? value : value === "inf" ? Infinity : value === "-inf" ? -Infinity : NaN);
 
-/* Characters that turn the direction of a text, or that nobody sees, as escapes: a name is not to look like another. */
+/* Characters that turn the direction of a text, or that are invisible, as escapes: a name is not to look like another. */
 lb.plain = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 lb.format = (value) => {

@@ -15,7 +15,7 @@ _at = None  # process, and the file that says how far it is
 
 
 def _reached(step):
-    """The step that runs now, for when nobody can say so any more: the process may be killed."""
+    """The step that runs now, written ahead, since the process may be killed."""
     global _at
     if _at is None or _at[0] != os.getpid():
         path = os.path.join(os.environ["LASTBIT_OUT"], "launch.%d.at" % os.getpid())

@@ -197,7 +197,7 @@ def _is_of_host(x):
 
 def _waited_for(out):
     """gloo's reduce-scatter copies its result out inside wait(), each time anew, and is never complete. A second wait would be
-    seen as a copy from a buffer that nobody knows, and cut a replayed chain: the program gets a Work with nothing left to do."""
+    seen as a copy from an unknown buffer, and cut a replayed chain: the program gets a Work with nothing left to do."""
     work = getattr(torch._C._distributed_c10d, "FakeWork", None)
     if work is None:
         return out

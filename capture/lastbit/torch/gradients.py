@@ -42,7 +42,7 @@ class Gradients:
         return not self.left
 
     def are_gone(self):
-        """Whether somebody zeroed or replaced all of them. What is gone is forgotten."""
+        """Whether all of them were zeroed or replaced. What is gone is forgotten."""
         if not self.left:
             return False
         try:

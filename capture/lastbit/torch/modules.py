@@ -227,7 +227,7 @@ class Modules:
     @staticmethod
     def shapes_only(args):
         """A forward that computes no numbers: its tensors are on torch's device without memory, or pipelining finds out shapes by
-        running its stages over memory that nobody wrote."""
+        running its stages over unwritten memory."""
         if "torch.distributed.pipelining.stage" in sys.modules and _infers_shapes(sys._getframe(1)):
             return True
         tensors = [a for a in args if isinstance(a, torch.Tensor)] if isinstance(args, (tuple, list)) else []

@@ -256,7 +256,7 @@ NOISY = "tests/programs/noisy_sum.py"
 
 
 def test_what_two_runs_of_the_first_side_differ_by_is_noise(lastbit, recorded):
-    """The order of the additions really changes from run to run, and nobody can replay it."""
+    """The order of the additions really changes from run to run, and no replay gives it."""
     runs = recorded(*((NOISY, "--nth", str(i)) for i in range(4)))
     alone = lastbit.json("diff", *runs[:2], expect=1)
     assert alone["verdict"] == "missing" and alone["first"]["op"] == "noisy::gather_rows"

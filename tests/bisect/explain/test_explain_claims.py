@@ -1,4 +1,4 @@
-"""What explain must not claim: a kernel or a type that nobody had, from bits that fit it by chance."""
+"""What explain must not claim: a kernel or a type that neither side had, from bits that fit it by chance."""
 
 import pytest
 

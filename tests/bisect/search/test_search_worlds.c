@@ -112,7 +112,7 @@ static void any_of_several_cures_is_answered_by_one_of_them(void **state)
     }
 }
 
-/* Spoilers never undo the cure of everything: somebody who appeases them is always among all. */
+/* Spoilers never undo the cure of everything: what appeases them is always among all. */
 static void draw_spoilers(uint32_t n, spoiler *spoilers, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {

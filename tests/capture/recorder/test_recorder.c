@@ -1,4 +1,4 @@
-/* What lastbit/capture.h promises to a host in C: threads, writes nobody saw, failures, budgets, the ring, DLPack, fork.
+/* What lastbit/capture.h promises to a host in C: threads, unseen writes, failures, budgets, the ring, DLPack, fork.
  * What was recorded is read back through lastbit/archive.h. */
 #include "cmocka_first.h"
 #include "scratch_folder.h"
@@ -134,7 +134,7 @@ static void writes_by_others_to_an_escaped_storage_become_a_source(void **state)
 
     lb_capture *capture;
     const lb_program *p = read_step(&capture, 0);
-    assert_int_equal(ops_named(p, "lb::source"), 2); /* x, and y as somebody else left it */
+    assert_int_equal(ops_named(p, "lb::source"), 2); /* x, and y as it was left */
     bool found = false;
     for (uint32_t v = 0; v < p->n_values; v++) {
         lb_tensor t;

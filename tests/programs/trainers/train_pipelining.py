@@ -1,4 +1,4 @@
-"""Two stages, two micro-batches: torch finds out shapes by running each stage over memory that nobody wrote."""
+"""Two stages, two micro-batches: torch finds out shapes by running each stage over unwritten memory."""
 
 import planted  # noqa: F401
 import torch

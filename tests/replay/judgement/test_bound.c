@@ -45,7 +45,7 @@ static void sums_of_bf16_products_may_be_flushed(void **state)
     (void)state;
     assert_true(ratio_of(LB_BF16, 0x1p-70, 0x1p-60, 0x1p-128) == 0);
     assert_true(ratio_of(LB_BF16, 0x1p-70, 0x1p-60, 0) <= 1);
-    assert_true(ratio_of(LB_BF16, 0x1p-60, 0x1p-40, 0) > 1); /* 2^-98 is nothing that anybody flushes */
+    assert_true(ratio_of(LB_BF16, 0x1p-60, 0x1p-40, 0) > 1); /* 2^-98 is flushed nowhere */
 }
 
 static void subnormal_factors_of_bf16_may_be_taken_for_zero(void **state)

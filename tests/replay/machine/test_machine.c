@@ -161,7 +161,7 @@ static void no_verdict_rests_on_a_value_that_was_not_kept_and_differs(void **sta
     hand *h = arithmetic(true, false);
     fixture f = {.plan = LB_PLAN_INIT};
     replay(&f, &h, 1);
-    assert_int_equal(f.seen.verdict[0], LB_VERDICT_MISSING); /* differs from a digest: by how much, nobody knows */
+    assert_int_equal(f.seen.verdict[0], LB_VERDICT_MISSING); /* differs from a digest: by how much is unknown */
     assert_true(f.seen.approximate[1]);
     assert_false(f.seen.approximate[2]); /* its input was kept */
     assert_int_equal(f.seen.verdict[2], LB_VERDICT_IDENTICAL);

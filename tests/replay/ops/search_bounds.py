@@ -151,7 +151,7 @@ def moved(x, steps):
 
 
 class Values:
-    """Draws of numbers that are hard for somebody."""
+    """Draws of numbers that are hard for some op."""
 
     def __init__(self, seed, modest=False):
         self.random = random.Random(seed)

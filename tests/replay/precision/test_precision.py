@@ -1,4 +1,4 @@
-"""`--precision` end to end: a recorded run of two linear layers, replayed under a recipe nobody ran, against torch training the
+"""`--precision` end to end: a recorded run of two linear layers, replayed under a recipe that was not run, against torch training the
 same model with its products quantised by the recipe. test_recipes.py has the recipes' definitions and their sources."""
 
 import importlib.util
