@@ -14,14 +14,14 @@
 
 struct lb_coming {
     lb_device_work work;
-    lb_coming *next;    /* of the recorder, oldest first */
-    lb_coming *beside;  /* of the same storage */
+    lb_coming *next;   /* of the recorder, oldest first */
+    lb_coming *beside; /* of the same storage */
     lb_device *device;
-    lb_known *storage;  /* NULL: detached */
-    uint64_t hash;      /* of the window */
+    lb_known *storage; /* NULL: detached */
+    uint64_t hash;     /* of the window */
     uint32_t row, statistics;
     lb_dtype dtype;
-    lb_purpose purpose; /* of its bytes */
+    lb_purpose purpose;       /* of its bytes */
     uint32_t *views, n_views; /* once detached: rows of other values of the same bytes */
 };
 
@@ -104,7 +104,8 @@ lb_status lb_coming_submit(lb_recorder *recorder, const lb_late *late, uint32_t 
         else
             status = lb_recorder_no_memory(err);
     }
-    if (end > first) submit(recorder, works + first, end - first, late[n - 1].storage->device, late[n - 1].storage->stream);
+    if (end > first)
+        submit(recorder, works + first, end - first, late[n - 1].storage->device, late[n - 1].storage->stream);
     if (works != few) free(works);
     return status;
 }

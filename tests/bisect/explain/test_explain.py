@@ -168,6 +168,7 @@ def test_a_sum_by_four_threads(lastbit, tmp_path):
     assert lastbit.json("explain", one, one, expect=0)["findings"] == []
 
 
+@pytest.mark.full
 def test_one_order_explains_all_products_of_bf16(lastbit, tmp_path):
     """Products of a few rows fit many orders once they are rounded to bf16; together they fit one on each side."""
     one, other = record_pair(lastbit, tmp_path, NARROW, ["rows"], ["columns"])

@@ -53,6 +53,7 @@ def wide(lastbit, tmp_path_factory):
     return record(lastbit, tmp_path_factory.mktemp("smollm2"), "wide", "--layers", "2")
 
 
+@pytest.mark.full
 def test_smollm2_in_bf16_and_f32(lastbit, wide, tmp_path):
     narrow = record(lastbit, tmp_path, "narrow", "--layers", "2", "--dtype", "bfloat16")
     check(lastbit.json("explain", "--seconds", "0.1", wide, narrow, expect=1), 2, wide, narrow)

@@ -25,7 +25,7 @@ int nvrtcCreateProgram(program **p, const char *source, const char *name, int n_
 {
     *p = calloc(1, sizeof **p);
     if (!*p || n_headers != 1) return NO_SUCCESS;
-    snprintf((*p)->code, sizeof (*p)->code, "%s: %s, %s: %s", name, source, header_names[0], headers[0]);
+    snprintf((*p)->code, sizeof(*p)->code, "%s: %s, %s: %s", name, source, header_names[0], headers[0]);
     return 0;
 }
 

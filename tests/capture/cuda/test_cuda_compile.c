@@ -14,8 +14,9 @@ static void source_is_compiled_for_the_device(void **state)
     void *machine_code;
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_cuda_compile(&text, 90, &machine_code, &err), LB_OK);
-    assert_string_equal(machine_code, "measure_kernel.cu: the source, measure_kernel.h: the header --gpu-architecture=sm_90 "
-                                      "--std=c++17 --fmad=false");
+    assert_string_equal(machine_code,
+                        "measure_kernel.cu: the source, measure_kernel.h: the header --gpu-architecture=sm_90 "
+                        "--std=c++17 --fmad=false");
     free(machine_code);
 }
 

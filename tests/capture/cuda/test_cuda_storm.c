@@ -84,10 +84,9 @@ static void *record(void *argument)
     return NULL;
 }
 
-static const char *const fallible[] = {"cuLaunchKernel",     "cuEventRecord",        "cuEventQuery",
-                                       "cuEventCreate",      "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2",
-                                       "cuStreamWaitEvent",  "cuEventSynchronize",   "cuMemAlloc_v2",
-                                       "cuStreamIsCapturing"};
+static const char *const fallible[] = {
+    "cuLaunchKernel",       "cuEventRecord",     "cuEventQuery",       "cuEventCreate", "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2", "cuStreamWaitEvent", "cuEventSynchronize", "cuMemAlloc_v2", "cuStreamIsCapturing"};
 
 /* While other threads are anywhere in their calls. */
 static void fork_once(storm *s)
@@ -108,8 +107,10 @@ static void check(const thread *t, bool failed)
 {
     for (int i = 0; i < t->n; i++) {
         const lb_work_state found = t->values[i]->work.state;
-        if (found == LB_WORK_DONE) value_assert_same(t->values[i]);
-        else assert_true(found == LB_WORK_SKIPPED || (found == LB_WORK_LOST && failed));
+        if (found == LB_WORK_DONE)
+            value_assert_same(t->values[i]);
+        else
+            assert_true(found == LB_WORK_SKIPPED || (found == LB_WORK_LOST && failed));
         value_free(t->values[i]);
     }
 }

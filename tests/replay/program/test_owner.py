@@ -20,18 +20,14 @@ CASES = [
     "adamw-single",
     "adamw-foreach",
     "adamw-fused",
-    "adamw-tensor-rate",
-    "amsgrad",
     "sgd-momentum",
-    "lion",
     "lion-by-hand",
-    "new-tensors",
-    "averaged",
     "averaged-list",
-    "rmsprop",
     "adamw-foreach+clip",
-    "adamw-fused+clip",
-    "lion-by-hand+clip",
+    *(
+        pytest.param(name, marks=pytest.mark.full)
+        for name in ("adamw-tensor-rate", "amsgrad", "lion", "new-tensors", "averaged", "rmsprop", "adamw-fused+clip", "lion-by-hand+clip")
+    ),
 ]
 MUONS = ["muon", "muon-by-hand", "adafactor"]
 
