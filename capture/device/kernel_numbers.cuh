@@ -187,20 +187,19 @@ LB_DEVICE void add_one(lane *l, bounds *b, const uint8_t *block, uint32_t i, con
 template <class R>
 LB_DEVICE bool add_fast(lane *l, const uint8_t *tile, uint32_t t, const lb_kernel_small *small)
 {
-    const lane before = *l;
+    lane own = *l; /* whose address nobody has, so that it stays in registers */
     bounds b = {INF, -INF};
     for (uint32_t k = 0; k < BLOCKS; k++, tile += PITCH) {
 #pragma unroll 16
-        for (uint32_t i = 0; i < BLOCK * 8 / R::BITS; i += TEAM) add_one<R>(l, &b, tile, i + t, small);
+        for (uint32_t i = 0; i < BLOCK * 8 / R::BITS; i += TEAM) add_one<R>(&own, &b, tile, i + t, small);
     }
-    const bool finite = (l->sum - l->sum) + (l->squares - l->squares) == 0;
-    if (!finite) {
-        *l = before;
-    } else if (!R::PAIRS) {
-        l->low = b.low < l->low ? (double)b.low : l->low;
-        l->high = b.high > l->high ? (double)b.high : l->high;
+    if ((own.sum - own.sum) + (own.squares - own.squares) != 0) return false;
+    if (!R::PAIRS) {
+        own.low = b.low < own.low ? (double)b.low : own.low;
+        own.high = b.high > own.high ? (double)b.high : own.high;
     }
-    return finite;
+    *l = own;
+    return true;
 }
 
 LB_DEVICE void add_numbers(lane *l, const number_type *type, const uint8_t *tile, uint32_t n, uint32_t t)

@@ -35,24 +35,36 @@ LB_DEVICE uint32_t stripes_of(uint64_t block, uint64_t size)
     return block < scrambled ? BLOCK / STRIPE : block == scrambled ? (uint32_t)((size - 1) % BLOCK / STRIPE) : 0;
 }
 
+/* 16 bytes of one stripe: what they add to two sums. */
+LB_DEVICE void add_stripe(pair *sums, const uint8_t *p, uint64_t key, uint64_t next_key)
+{
+    const pair data = *(const pair *)p;
+    const uint64_t a = data.low ^ key, b = data.high ^ next_key;
+    sums->low += data.high + (a & 0xffffffffu) * (a >> 32);
+    sums->high += data.low + (b & 0xffffffffu) * (b >> 32);
+}
+
 LB_DEVICE void hash_blocks(team_memory *m, const uint8_t *tile, const leaf_place *leaf, uint32_t t)
 {
     const uint32_t block = t / 4, column = t % 4, n = stripes_of(leaf->at / BLOCK + block, leaf->size);
     const uint8_t *p = tile + block * PITCH + column * 16;
-    uint64_t low = 0, high = 0, key = seeded(2 * column, leaf->seed);
+    pair sums = {0, 0};
+    if (n == BLOCK / STRIPE) {
+        uint64_t key = seeded(2 * column, leaf->seed);
 #pragma unroll
-    for (uint32_t s = 0; s < BLOCK / STRIPE; s++) {
-        const uint64_t next = seeded(2 * column + s + 1, leaf->seed);
-        if (s < n) {
-            const pair data = *(const pair *)(p + STRIPE * s);
-            const uint64_t a = data.low ^ key, b = data.high ^ next;
-            low += data.high + (a & 0xffffffffu) * (a >> 32);
-            high += data.low + (b & 0xffffffffu) * (b >> 32);
+        for (uint32_t s = 0; s < BLOCK / STRIPE; s++) {
+            const uint64_t next = seeded(2 * column + s + 1, leaf->seed);
+            add_stripe(&sums, p + STRIPE * s, key, next);
+            key = next;
         }
-        key = next;
+    } else {
+#pragma unroll 1
+        for (uint32_t s = 0; s < n; s++)
+            add_stripe(&sums, p + STRIPE * s, seeded(2 * column + s, leaf->seed),
+                       seeded(2 * column + s + 1, leaf->seed));
     }
-    m->blocks[block][2 * column] = low;
-    m->blocks[block][2 * column + 1] = high;
+    m->blocks[block][2 * column] = sums.low;
+    m->blocks[block][2 * column + 1] = sums.high;
 }
 
 /* Byte `at` of the tile in buffer `k`; one before its beginning is of the tile before. */
