@@ -20,9 +20,11 @@ static void set_element(lb_kernel_item *item, lb_dtype part)
         lb_dtype dtype;
         lb_kernel_small small;
     } smalls[] = {
-        {LB_F16, {10, 15, 15, 0x7bff, 0x7c00, 0}}, {LB_E4M3FN, {3, 7, 7, 0x7e, 0, 0}},
-        {LB_E5M2, {2, 15, 7, 0x7b, 0x7c, 0}},      {LB_E4M3FNUZ, {3, 8, 7, 0x7f, 0, 1}},
-        {LB_E5M2FNUZ, {2, 16, 7, 0x7f, 0, 1}},     {LB_E2M1, {1, 1, 3, 7, 0, 0}},
+        {LB_E4M3FN, {3, 7, 7, 0x7e, LB_KERNEL_NO_CODE, LB_KERNEL_NO_CODE}},
+        {LB_E5M2, {2, 15, 7, 0x7b, 0x7c, LB_KERNEL_NO_CODE}},
+        {LB_E4M3FNUZ, {3, 8, 7, 0x7f, LB_KERNEL_NO_CODE, 0x80}},
+        {LB_E5M2FNUZ, {2, 16, 7, 0x7f, LB_KERNEL_NO_CODE, 0x80}},
+        {LB_E2M1, {1, 1, 3, 7, LB_KERNEL_NO_CODE, LB_KERNEL_NO_CODE}},
     };
     for (size_t i = 0; i < sizeof smalls / sizeof *smalls; i++)
         if (smalls[i].dtype == part) item->small = smalls[i].small;

@@ -20,15 +20,13 @@ LB_DEVICE lane lane_begin()
     return l;
 }
 
+/* The bits are put where f32 has them. Its exponent is then too small by what the biases differ, also of a subnormal. */
 LB_DEVICE float small_value(uint32_t code, const lb_kernel_small *s)
 {
-    const uint32_t magnitude = code & ((1u << s->sign_shift) - 1), sign = code >> s->sign_shift;
-    if (magnitude > s->max_code) return magnitude == s->inf_code ? (sign ? -INF : INF) : NOT_A_NUMBER;
-    if (s->unsigned_zero && sign && magnitude == 0) return NOT_A_NUMBER;
-    const uint32_t exponent = magnitude >> s->fraction_bits, fraction = magnitude - (exponent << s->fraction_bits);
-    /* A subnormal is its fraction times 2^(1 - bias - fraction_bits). */
-    const float value = exponent ? bits_value((exponent + 127 - s->bias) << 23 | fraction << (23 - s->fraction_bits))
-                                 : (float)fraction * bits_value((128 - s->bias - s->fraction_bits) << 23);
+    const uint32_t sign = code >> s->sign_shift, magnitude = code - (sign << s->sign_shift);
+    float value = bits_value(magnitude << (23 - s->fraction_bits)) * bits_value((254 - s->bias) << 23);
+    value = magnitude > s->max_code || code == s->nan_code ? NOT_A_NUMBER : value;
+    value = magnitude == s->inf_code ? INF : value;
     return sign ? -value : value;
 }
 

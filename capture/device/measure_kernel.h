@@ -44,10 +44,11 @@ enum lb_kernel_element {
     LB_KERNEL_BOOL
 };
 
-/* sign | exponent | fraction; magnitudes above max_code are no numbers, or infinity where they are inf_code. */
+/* sign | exponent | fraction. A magnitude above max_code is no number, or infinity if it is inf_code; nor is nan_code, sign and all. */
 typedef struct lb_kernel_small {
-    uint32_t fraction_bits, bias, sign_shift, max_code, inf_code, unsigned_zero;
+    uint32_t fraction_bits, bias, sign_shift, max_code, inf_code, nan_code; /* LB_KERNEL_NO_CODE: there is none */
 } lb_kernel_small;
+#define LB_KERNEL_NO_CODE 0xffffu
 
 enum lb_kernel_what {
     LB_KERNEL_STATISTICS = 1,

@@ -154,6 +154,25 @@ static void every_dtype(void **state)
             check_sizes(sizes, sizeof sizes / sizeof *sizes, dtype, wild, wild && lb_dtype_bits(dtype) % 3);
 }
 
+/* Each code of 8 bits in a whole tile of zeros: sums and bounds show what it was read as. */
+static void every_code(void **state)
+{
+    (void)state;
+    static const lb_dtype dtypes[] = {LB_E4M3FN, LB_E5M2, LB_E4M3FNUZ, LB_E5M2FNUZ, LB_E8M0, LB_I8, LB_U8, LB_BOOL};
+    const int64_t n = 4096;
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        lb_measuring all[256];
+        size_t count = 0;
+        for (int code = 0; code < 256; code += EVERY > 1 ? 37 : 1) {
+            char *bytes = calloc(1, (size_t)n);
+            bytes[code] = (char)code;
+            all[count++] = measuring_of(bytes, dtypes[d], 1, &n);
+        }
+        check(all, count, false);
+        for (size_t i = 0; i < count; i++) free(all[i].tensor.data);
+    }
+}
+
 /* Around the ends of leaves (65536 bytes) and pieces (65536 numbers), in both ways of cutting. */
 static void several_leaves_and_pieces(void **state)
 {
@@ -392,6 +411,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_sizes_of_bytes),
         cmocka_unit_test(every_dtype),
+        cmocka_unit_test(every_code),
         cmocka_unit_test(several_leaves_and_pieces),
         cmocka_unit_test(one_number_that_is_none),
         cmocka_unit_test(any_address),
