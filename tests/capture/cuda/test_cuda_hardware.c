@@ -1,0 +1,266 @@
+/* The CUDA back end on a real device: values against lb_measure, a graph, and how fast it measures. Skipped (77) where there is none.
+ *
+ * Rates are printed, not judged. Large: one value, from its submission until its result is there, the host's part included. Small: values
+ * of 4 KiB, sixteen to a call, what the host spends on one and until all are there. */
+#include "cmocka_first.h"
+#include "cuda_device.h"
+#include "cuda_driver.h"
+#include "kernel_image.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct CUgraph_st *graph;
+typedef struct CUgraphExec_st *graph_exec;
+
+/* What a program calls, and capture/cuda does not. */
+#define PROGRAM(X)                                                                                                     \
+    X(Init, cuInit, (unsigned))                                                                                        \
+    X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                       \
+    X(CtxSetCurrent, cuCtxSetCurrent, (CUcontext))                                                                     \
+    X(CtxSynchronize, cuCtxSynchronize, (void))                                                                        \
+    X(StreamBeginCapture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                    \
+    X(StreamEndCapture, cuStreamEndCapture, (CUstream, graph *))                                                       \
+    X(GraphInstantiate, cuGraphInstantiateWithFlags, (graph_exec *, graph, unsigned long long))                        \
+    X(GraphLaunch, cuGraphLaunch, (graph_exec, CUstream))
+
+static struct {
+#define FIELD(NAME, symbol, parameters) CUresult(*NAME) parameters;
+    PROGRAM(FIELD)
+#undef FIELD
+} program;
+static const lb_cuda_driver *cuda;
+static lb_device *reader;
+static CUstream stream;
+static CUdeviceptr memory;
+static unsigned char *copy; /* of the memory */
+
+#define MEMORY (256u << 20)
+#define ASSERT_CUDA(call) assert_int_equal(call, CUDA_SUCCESS)
+
+static uint64_t draw(uint64_t *state)
+{
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull; /* Knuth's MMIX constants */
+    return *state >> 33;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static lb_device_work work_of(const lb_tensor *on_host, uint64_t first, uint64_t bytes)
+{
+    lb_device_work work = {.measured = true, .item = {.tensor = *on_host, .dense_bytes = bytes}};
+    work.item.tensor.data = (void *)(uintptr_t)(memory + (uint64_t)((unsigned char *)on_host->data - copy));
+    work.item.dense = (const void *)(uintptr_t)(memory + first);
+    work.item.what = LB_MEASURE_STATISTICS | LB_MEASURE_BLOB;
+    return work;
+}
+
+static void assert_same(const lb_device_work *work)
+{
+    lb_measuring host = work->item;
+    assert_int_equal(work->state, LB_WORK_DONE);
+    host.tensor.data = copy + ((CUdeviceptr)(uintptr_t)work->item.tensor.data - memory);
+    host.dense = copy + ((CUdeviceptr)(uintptr_t)work->item.dense - memory);
+    assert_true(lb_measure(&host, 1));
+    assert_memory_equal(&host.out.logical, &work->item.out.logical, sizeof host.out.logical);
+    assert_memory_equal(&host.out.blob, &work->item.out.blob, sizeof host.out.blob);
+    assert_memory_equal(&host.out.statistics, &work->item.out.statistics, sizeof host.out.statistics);
+    assert_int_equal(host.out.n_leaves, work->item.out.n_leaves);
+    if (host.out.leaves) assert_memory_equal(host.out.leaves, work->item.out.leaves, 8 * host.out.n_leaves);
+    if (work->bytes) assert_memory_equal(work->bytes, host.dense, host.dense_bytes);
+    free(host.out.leaves);
+}
+
+static void free_work(lb_device_work *work)
+{
+    free(work->item.out.leaves);
+    free(work->bytes);
+}
+
+/* Dense, transposed, with gaps, broadcast. */
+static lb_device_work drawn_work(uint64_t *random)
+{
+    const lb_dtype dtype = (lb_dtype)(1 + draw(random) % (LB_DTYPE_COUNT - 1));
+    const bool dense = lb_dtype_bits(dtype) < 8 || draw(random) % 2;
+    const int64_t a = 1 + (int64_t)(draw(random) % 300),
+                  b = 1 + (int64_t)(draw(random) % (draw(random) % 8 ? 200 : 9000));
+    lb_layout layout = {.ndim = 2, .shape = {a, b}, .stride = {b, 1}};
+    if (!dense && draw(random) % 3 == 0)
+        layout = (lb_layout){.ndim = 2, .shape = {b, a}, .stride = {1, b}};
+    else if (!dense && draw(random) % 2)
+        layout = (lb_layout){.ndim = 2, .shape = {a, (b + 1) / 2}, .stride = {b, 2}};
+    else if (!dense)
+        layout = (lb_layout){.ndim = 3, .shape = {a, 3, b}, .stride = {b, 0, 1}};
+    int64_t first, last;
+    assert_int_equal(lb_layout_dense_range(&layout, &first, &last, NULL), LB_OK);
+    const uint64_t bytes = lb_dtype_bytes(dtype, (size_t)(last - first)), width = (lb_dtype_bits(dtype) + 7) / 8;
+    const uint64_t at = draw(random) % (MEMORY - bytes) / width * width;
+    const lb_tensor on_host = {copy + at, dtype, layout};
+    lb_device_work work = work_of(&on_host, at, bytes);
+    if (draw(random) % 4 == 0) assert_non_null(work.bytes = malloc(bytes));
+    return work;
+}
+
+static void results_are_those_of_the_host(void **state)
+{
+    (void)state;
+    enum { N = 2000 };
+    static lb_device_work works[N];
+    lb_device_work *list[N];
+    uint64_t random = 11;
+    for (int i = 0; i < N; i++) {
+        works[i] = drawn_work(&random);
+        list[i] = &works[i];
+    }
+    for (int at = 0; at < N;) {
+        int n = 1 + (int)(draw(&random) % 40);
+        if (n > N - at) n = N - at;
+        reader->ops->submit(reader, list + at, (size_t)n, draw(&random) % 2 ? stream : NULL, true);
+        at += n;
+    }
+    reader->ops->collect(reader, NULL, true);
+    for (int i = 0; i < N; i++) {
+        assert_same(&works[i]);
+        free_work(&works[i]);
+    }
+}
+
+static void count_replay(void *context, const lb_cuda_replay *replay)
+{
+    lb_device_work *work = context;
+    work->state = LB_WORK_DONE;
+    work->item.out.logical = replay->out.logical;
+    work->item.out.blob = replay->out.blob;
+    work->item.out.statistics = replay->out.statistics;
+    work->slot = replay->number + 1;
+}
+
+static void graph_gives_its_results_at_each_run(void **state)
+{
+    (void)state;
+    const lb_tensor on_host = {copy, LB_BF16, {.ndim = 1, .shape = {100000}, .stride = {1}}};
+    lb_device_work work = work_of(&on_host, 0, 200000), *list[] = {&work};
+    graph g;
+    graph_exec exec;
+    ASSERT_CUDA(program.StreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    reader->ops->submit(reader, list, 1, stream, false);
+    assert_int_equal(work.state, LB_WORK_SKIPPED);
+    ASSERT_CUDA(program.StreamEndCapture(stream, &g));
+    ASSERT_CUDA(program.GraphInstantiate(&exec, g, 0));
+    for (uint64_t run = 0; run < 3; run++) {
+        memset(copy, (int)run + 60, 1000);
+        ASSERT_CUDA(cuda->MemcpyHtoDAsync(memory, copy, 1000, stream));
+        ASSERT_CUDA(program.GraphLaunch(exec, stream));
+        lb_cuda_order_after(reader, stream);
+        lb_cuda_replays(reader, count_replay, &work);
+        assert_int_equal(work.slot, run + 1);
+        lb_measuring host = {.tensor = on_host, .dense = copy, .dense_bytes = 200000, .what = LB_MEASURE_STATISTICS};
+        assert_true(lb_measure(&host, 1));
+        assert_memory_equal(&work.item.out.logical, &host.out.logical, sizeof host.out.logical);
+        assert_memory_equal(&work.item.out.statistics, &host.out.statistics, sizeof host.out.statistics);
+        free(host.out.leaves);
+    }
+}
+
+static void rates(void **state)
+{
+    (void)state;
+    enum { SMALL = 16384, AT_ONCE = 16 };
+    static lb_device_work works[SMALL];
+    lb_device_work *list[SMALL];
+    static const lb_dtype types[] = {LB_BF16, LB_F32, LB_U8};
+    for (int t = 0; t < 3; t++) {
+        double best = 1e9;
+        const int64_t n = (int64_t)MEMORY * 8 / (int64_t)lb_dtype_bits(types[t]);
+        const lb_tensor on_host = {copy, types[t], {.ndim = 1, .shape = {n}, .stride = {1}}};
+        for (int i = 0; i < 10; i++) {
+            works[0] = work_of(&on_host, 0, MEMORY);
+            list[0] = &works[0];
+            const double begin = now();
+            reader->ops->submit(reader, list, 1, stream, true);
+            reader->ops->collect(reader, NULL, true);
+            if (now() - begin < best) best = now() - begin;
+            free_work(&works[0]);
+        }
+        printf("large %s: %.0f GB/s\n", lb_dtype_name(types[t]), MEMORY / best * 1e-9);
+    }
+    for (int i = 0; i < SMALL; i++) {
+        const lb_tensor on_host = {copy + 4096 * i, LB_BF16, {.ndim = 1, .shape = {2048}, .stride = {1}}};
+        works[i] = work_of(&on_host, 4096 * (uint64_t)i, 4096);
+        list[i] = &works[i];
+    }
+    const double begin = now();
+    for (int i = 0; i < SMALL; i += AT_ONCE) reader->ops->submit(reader, list + i, AT_ONCE, stream, true);
+    const double queued = now();
+    reader->ops->collect(reader, NULL, true);
+    printf("small: %.2f us of the host for each call of %d values, %.3f us a value until all are there\n",
+           (queued - begin) * 1e6 / (SMALL / AT_ONCE), AT_ONCE, (now() - begin) * 1e6 / SMALL);
+    for (int i = 0; i < SMALL; i++) free_work(&works[i]);
+}
+
+static bool find_device(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    CUcontext context;
+    if (!library) return false;
+#define FIND(NAME, symbol, parameters) *(void **)(void *)&program.NAME = dlsym(library, #symbol);
+    PROGRAM(FIND)
+#undef FIND
+    return program.Init && program.Init(0) == CUDA_SUCCESS &&
+           program.DevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+           program.CtxSetCurrent(context) == CUDA_SUCCESS;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    lb_err err = LB_ERR_INIT;
+    char name[100] = "";
+    const lb_kernel_image code = lb_kernel_image_get();
+    lb_cuda_options options = LB_CUDA_OPTIONS_INIT;
+    options.code = &code;
+    cuda = lb_cuda_driver_get(&err);
+    if (!cuda || lb_cuda_open(&reader, &options, &err) != LB_OK || !reader) {
+        print_error("%s\n", err.message);
+        return 1;
+    }
+    cuda->DeviceGetName(name, sizeof name, 0);
+    printf("%s, driver %d, kernels %s\n", name, cuda->version, code.image ? "of nvcc" : "of NVRTC");
+    uint64_t random = 1;
+    void *pinned;
+    if (cuda->StreamCreate(&stream, CU_STREAM_NON_BLOCKING) || cuda->MemAlloc(&memory, MEMORY) ||
+        cuda->MemHostAlloc(&pinned, MEMORY, CU_MEMHOSTALLOC_PORTABLE))
+        return 1;
+    copy = pinned;
+    for (size_t i = 0; i < MEMORY; i += 4) {
+        const uint32_t word = (uint32_t)(draw(&random) << 1);
+        memcpy(copy + i, &word, sizeof word);
+    }
+    return cuda->MemcpyHtoDAsync(memory, copy, MEMORY, stream) || program.CtxSynchronize() ? 1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    reader->ops->close(reader);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_are_those_of_the_host),
+        cmocka_unit_test(graph_gives_its_results_at_each_run),
+        cmocka_unit_test(rates),
+    };
+    if (!find_device()) return 77;
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
