@@ -76,8 +76,8 @@ static bool fetch(lb_cuda *device, uint64_t serial)
     if (!last) return true;
     CUevent done = lb_cuda_take_event(device);
     if (!done || !lb_cuda_wait_for_reads(device, device->own, from, serial) ||
-        !fetch_ring(device, LB_CUDA_RESULTS, from, serial) || !fetch_ring(device, LB_CUDA_CELLS, from, serial) ||
-        !fetch_ring(device, LB_CUDA_SCRATCH, from, serial) || !LB_CUDA_CALL(device, EventRecord, done, device->own))
+        !fetch_ring(device, LB_CUDA_RESULTS, from, serial) || !fetch_ring(device, LB_CUDA_SCRATCH, from, serial) ||
+        !LB_CUDA_CALL(device, EventRecord, done, device->own))
         return false;
     for (lb_cuda_flight *f = from; f != last->next; f = f->next) f->fetching = true;
     last->fetched = done;
@@ -115,7 +115,7 @@ static void give_job(lb_cuda *device, const lb_cuda_flight *flight, const lb_cud
                                                                                   flight->pieces[LB_CUDA_RESULTS].at) +
                                          job->result;
         const char *scratch =
-            device->rings[job->scratch_ring].host + flight->pieces[job->scratch_ring].at + job->scratch_at;
+            device->rings[LB_CUDA_SCRATCH].host + flight->pieces[LB_CUDA_SCRATCH].at + job->scratch_at;
         if (result->whole != 1 + flight->first_slot + (uint64_t)job->result) {
             lb_fail(&device->lost, LB_ERR_IO, "the measuring kernel ended without a result");
             work->state = LB_WORK_LOST;

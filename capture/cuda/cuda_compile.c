@@ -124,16 +124,17 @@ static lb_status take_code(const nvrtc *n, program p, void **code, lb_err *err)
     return refused(n, p, err);
 }
 
-lb_status lb_cuda_compile(const lb_cuda_code *code, int architecture, void **machine_code, lb_err *err)
+lb_status lb_cuda_compile(const lb_kernel_image *code, int architecture, void **machine_code, lb_err *err)
 {
     nvrtc n;
     LB_TRY(find(&n, err));
-    static const char *const header_name = "measure_kernel.h";
+
     char target[40];
     snprintf(target, sizeof target, "--gpu-architecture=sm_%d", architecture);
-    const char *const options[] = {target, "--std=c++17", "--fmad=false"};
+    const char *const options[] = {target, LB_KERNEL_OPTIONS};
     program p;
-    if (n.CreateProgram(&p, code->source, "measure_kernel.cu", 1, &code->header, &header_name) != 0)
+    if (n.CreateProgram(&p, code->source, "measure_kernel.cu", LB_KERNEL_HEADERS, code->headers, code->header_names) !=
+        0)
         return lb_fail(err, LB_ERR_UNSUPPORTED, "NVRTC does not take the source of the measuring kernels");
     const lb_status status = n.CompileProgram(p, (int)(sizeof options / sizeof *options), options) == 0
                                  ? take_code(&n, p, machine_code, err)

@@ -13,14 +13,31 @@ bool lb_cuda_ok(lb_cuda *device, const char *call, CUresult result)
     return false;
 }
 
-bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit)
+static bool enter(lb_cuda *device, lb_cuda_visit *visit)
 {
     CUcontext current = NULL;
     *visit = (lb_cuda_visit){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
     if (lb_cuda_is_lost(device) || !LB_CUDA_CALL(device, CtxGetCurrent, &current)) return false;
     if (current != device->context) visit->pushed = LB_CUDA_CALL(device, CtxPushCurrent, device->context);
     visit->relaxed = !lb_cuda_is_lost(device) && LB_CUDA_CALL(device, ThreadExchangeStreamCaptureMode, &visit->mode);
-    if (visit->relaxed) return true;
+    return visit->relaxed;
+}
+
+/* What is under way stays where the device may still write to it; only its works learn that nothing comes. */
+static void lose(lb_cuda *device)
+{
+    while (device->first) {
+        lb_cuda_flight *flight = device->first;
+        for (size_t i = 0; i < flight->n; i++) flight->jobs[i].work->state = LB_WORK_LOST;
+        device->first = flight->next;
+        free(flight);
+    }
+    device->last = &device->first;
+}
+
+bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit)
+{
+    if (enter(device, visit)) return true;
     lb_cuda_leave(device, visit);
     return false;
 }
@@ -31,18 +48,7 @@ void lb_cuda_leave(lb_cuda *device, const lb_cuda_visit *visit)
     CUstreamCaptureMode mode = visit->mode;
     if (visit->relaxed) device->cuda->ThreadExchangeStreamCaptureMode(&mode);
     if (visit->pushed) device->cuda->CtxPopCurrent(&ours);
-}
-
-/* What is under way stays where the device may still write to it; only its works learn that nothing comes. */
-void lb_cuda_lose(lb_cuda *device)
-{
-    while (device->first) {
-        lb_cuda_flight *flight = device->first;
-        for (size_t i = 0; i < flight->n; i++) flight->jobs[i].work->state = LB_WORK_LOST;
-        device->first = flight->next;
-        free(flight);
-    }
-    device->last = &device->first;
+    if (lb_cuda_is_lost(device)) lose(device);
 }
 
 void lb_cuda_skip(lb_cuda *device, lb_device_work *work)
@@ -85,9 +91,7 @@ static void submit(lb_device *base, lb_device_work *const *works, size_t n, void
         submit_entered(device, works, n, stream, may_wait);
         lb_cuda_leave(device, &visit);
     }
-    if (!lb_cuda_is_lost(device)) return;
-    lb_cuda_lose(device);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && lb_cuda_is_lost(device); i++)
         if (works[i]->state == LB_WORK_NEW) works[i]->state = LB_WORK_LOST;
 }
 
@@ -99,7 +103,6 @@ static void order_before(lb_device *base, void *stream)
     if (capture_status(device, stream) == CU_STREAM_CAPTURE_STATUS_NONE && !lb_cuda_is_lost(device))
         lb_cuda_wait_for_reads(device, stream, device->first, device->serial);
     lb_cuda_leave(device, &visit);
-    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
 }
 
 static bool is_capturing(lb_device *base, void *stream)
@@ -109,7 +112,6 @@ static bool is_capturing(lb_device *base, void *stream)
     if (!lb_cuda_enter(device, &visit)) return false;
     const bool capturing = capture_status(device, stream) != CU_STREAM_CAPTURE_STATUS_NONE;
     lb_cuda_leave(device, &visit);
-    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
     return capturing;
 }
 
@@ -120,7 +122,6 @@ static void collect(lb_device *base, const lb_device_work *work, bool wait)
     if (!device->first || (work && work->state != LB_WORK_UNDER_WAY) || !lb_cuda_enter(device, &visit)) return;
     lb_cuda_drain(device, work ? work->slot : device->serial, wait);
     lb_cuda_leave(device, &visit);
-    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
 }
 
 static void account(const lb_device *base, uint64_t *memory_bytes, uint64_t *skipped)
@@ -167,6 +168,7 @@ static void give_back(lb_cuda *device)
     if (device->captured) return;
     lb_cuda_free_memory(device);
     cuda->StreamDestroy(device->own);
+    cuda->StreamDestroy(device->uploads);
     cuda->ModuleUnload(device->kernels.module);
 }
 
@@ -198,10 +200,11 @@ static const lb_device_ops cuda_ops = {
 
 static lb_status open_entered(lb_cuda *device)
 {
+    const lb_kernel_image code = device->options.code ? *device->options.code : lb_kernel_image_get();
     if (LB_CUDA_CALL(device, CtxGetDevice, &device->device) &&
-        lb_cuda_kernels_load(&device->kernels, device->cuda, &device->options.code, device->device, &device->lost) ==
-            LB_OK)
-        LB_CUDA_CALL(device, StreamCreate, &device->own, CU_STREAM_NON_BLOCKING);
+        lb_cuda_kernels_load(&device->kernels, device->cuda, &code, device->device, &device->lost) == LB_OK &&
+        LB_CUDA_CALL(device, StreamCreate, &device->own, CU_STREAM_NON_BLOCKING))
+        LB_CUDA_CALL(device, StreamCreate, &device->uploads, CU_STREAM_NON_BLOCKING);
     return device->lost.status;
 }
 
@@ -213,7 +216,9 @@ lb_status lb_cuda_open(lb_device **to, const lb_cuda_options *options, lb_err *e
     *to = NULL;
     const lb_cuda_driver *cuda = lb_cuda_driver_get(&why);
     if (!cuda) return why.status ? lb_fail(err, why.status, "%s", why.message) : LB_OK;
+    CUdevice current;
     if (cuda->CtxGetCurrent(&context) != CUDA_SUCCESS || !context) return LB_OK;
+    if (options->unit >= 0 && (cuda->CtxGetDevice(&current) != CUDA_SUCCESS || current != options->unit)) return LB_OK;
     if (options->device_bytes < 64 << 10 || options->pinned_bytes < 4 << 10 || options->replays == 0)
         return lb_fail(err, LB_ERR_INVALID,
                        "a device is measured with at least 64 KiB of its memory, 4 KiB of pinned memory, "

@@ -13,30 +13,22 @@
 #define LB_CUDA_DEVICE_H
 
 #include "device.h"
-
-/* The measuring kernels: a fat binary, and what NVRTC is given where that is NULL or has no code for the device. */
-typedef struct lb_cuda_code {
-    const void *image;
-    const char *source, *header; /* measure_kernel.cu, measure_kernel.h */
-} lb_cuda_code;
+#include "kernel_image.h"
 
 typedef struct lb_cuda_options {
     uint64_t device_bytes; /* at most so much memory of the device, taken before the first value is measured */
     uint64_t pinned_bytes; /* host memory that bytes come through; half of device_bytes may come besides, for results */
     unsigned replays;      /* runs of a graph that are kept until lb_cuda_replays asks */
-    lb_cuda_code code;     /* stays while a device is open */
+    const lb_kernel_image *code; /* NULL: the kernels that lie in this library */
+    int unit;                    /* which device, as the driver counts; -1: whichever is current */
 } lb_cuda_options;
-#define LB_CUDA_OPTIONS_INIT                                                                                           \
-    {                                                                                                                  \
-        256u << 20, 64u << 20, 16,                                                                                     \
-        {                                                                                                              \
-            NULL, NULL, NULL                                                                                           \
-        }                                                                                                              \
-    }
+#define LB_CUDA_OPTIONS_INIT {256u << 20, 64u << 20, 16, NULL, -1}
 
 /* For the device of the context that is current in this thread. NULL and no error where the process has no driver, or this thread
- * no context. */
+ * no context of that device. */
 lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
+/* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The host waits. */
+lb_status lb_cuda_check(lb_device *device, lb_err *err);
 
 /* What is fetched from now on waits for what is queued on `stream` by now: for graphs, whose runs the back end does not see. */
 void lb_cuda_order_after(lb_device *device, void *stream);

@@ -26,13 +26,11 @@ static void add_job(lb_cuda *device, plan *p, lb_device_work *work, bool copied)
     lb_cuda_job *job = &p->jobs[p->n_jobs++];
     *job = (lb_cuda_job){.work = work, .result = -1, .copied = copied};
     if (work->measured) {
-        const uint64_t scratch = lb_kernel_scratch_bytes(&device->items[p->n_items]);
-        const bool small = scratch <= LB_CUDA_CELL;
-        job->scratch_ring = small ? LB_CUDA_CELLS : LB_CUDA_SCRATCH;
+        job->scratch_at = grow(&p->pieces[LB_CUDA_SCRATCH], lb_kernel_scratch_bytes(&device->items[p->n_items]));
         job->result = (int64_t)p->n_items++;
-        job->scratch_at = grow(&p->pieces[job->scratch_ring], small ? LB_CUDA_CELL : scratch);
         grow(&p->pieces[LB_CUDA_RESULTS], sizeof(lb_kernel_result));
         grow(&p->pieces[LB_CUDA_REQUESTS], sizeof(lb_kernel_item));
+        grow(&p->pieces[LB_CUDA_ITEMS], sizeof(lb_kernel_item));
     }
     if (copied) job->bytes_at = grow(&p->pieces[LB_CUDA_PINNED], work->item.dense_bytes);
 }
@@ -41,8 +39,7 @@ static bool could_hold(const lb_cuda *device, const plan *p)
 {
     for (int i = 0; i < LB_CUDA_RINGS; i++)
         if (!lb_space_could_hold(&device->rings[i].space, p->pieces[i].bytes)) return false;
-    /* A launch of many units has its items on the device. */
-    return lb_space_could_hold(&device->rings[LB_CUDA_ITEMS].space, p->n_items * sizeof(lb_kernel_item));
+    return true;
 }
 
 typedef enum outcome { TAKEN, FULL, TOO_LARGE, UNSUPPORTED } outcome;
@@ -78,40 +75,26 @@ static char *on_host(const lb_cuda *device, const lb_cuda_flight *flight, lb_cud
     return device->rings[ring].host + flight->pieces[ring].at;
 }
 
-/* Cells have a count of 0 by themselves; larger scratch was used for something else before. */
-static bool place_items(lb_cuda *device, lb_cuda_flight *flight)
-{
-    for (size_t i = 0; i < flight->n; i++) {
-        const lb_cuda_job *job = &flight->jobs[i];
-        if (job->result < 0) continue;
-        lb_kernel_item *item = &device->items[job->result];
-        item->scratch = on_device(device, flight, job->scratch_ring) + job->scratch_at;
-        item->slot = flight->first_slot + (uint64_t)job->result;
-        if (job->scratch_ring == LB_CUDA_SCRATCH &&
-            !LB_CUDA_CALL(device, MemsetD8Async, item->scratch, 0, sizeof(uint64_t), flight->stream))
-            return false;
-    }
-    return true;
-}
-
 static bool measure(lb_cuda *device, lb_cuda_flight *flight, size_t n_items, uint32_t units)
 {
     const size_t bytes = n_items * sizeof(lb_kernel_item);
     char *const request = on_host(device, flight, LB_CUDA_REQUESTS);
-    if (!place_items(device, flight)) return false;
+    for (size_t i = 0; i < flight->n; i++) {
+        const lb_cuda_job *job = &flight->jobs[i];
+        if (job->result < 0) continue;
+        device->items[job->result].scratch = on_device(device, flight, LB_CUDA_SCRATCH) + job->scratch_at;
+        device->items[job->result].slot = flight->first_slot + (uint64_t)job->result;
+    }
     memcpy(request, device->items, bytes);
     lb_kernel_launch launch = {
-        .items = (uint64_t)(uintptr_t)request, /* pinned memory has one address for host and device */
+        .items = on_device(device, flight, LB_CUDA_ITEMS),
         .results = device->rings[LB_CUDA_RESULTS].device,
         .n_results = device->rings[LB_CUDA_RESULTS].space.size / sizeof(lb_kernel_result),
         .n_items = (uint32_t)n_items,
         .n_units = units,
     };
-    if (flight->pieces[LB_CUDA_ITEMS].taken) {
-        launch.items = on_device(device, flight, LB_CUDA_ITEMS);
-        if (!LB_CUDA_CALL(device, MemcpyHtoDAsync, launch.items, request, bytes, flight->stream)) return false;
-    }
-    return lb_cuda_ok(device, "cuLaunchKernel", lb_cuda_launch(device, &launch, flight->stream));
+    return LB_CUDA_CALL(device, MemcpyHtoDAsync, launch.items, request, bytes, flight->stream) &&
+           lb_cuda_ok(device, "cuLaunchKernel", lb_cuda_launch(device, &launch, flight->stream));
 }
 
 /* Bytes are copied aside on the program's stream, or straight to the host where there is no room for that. */
@@ -194,7 +177,7 @@ static void skip_jobs(lb_cuda *device, const plan *p)
 static void start(lb_cuda *device, plan *p, CUstream stream, bool may_wait)
 {
     const uint32_t units = p->n_items ? lb_kernel_batch(device->items, p->n_items) : 0;
-    if (units > LB_CUDA_READ_IN_PLACE) p->pieces[LB_CUDA_ITEMS].bytes = p->n_items * sizeof(lb_kernel_item);
+
     if ((p->n_items && units == 0) || !take_room(device, p->pieces, may_wait)) {
         skip_jobs(device, p);
         return;

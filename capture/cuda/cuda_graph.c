@@ -12,8 +12,7 @@
 
 typedef struct places {
     lb_cuda_piece pieces[LB_CUDA_RINGS];
-    uint64_t scratch_at[LB_CUDA_BATCH];
-    uint64_t items_at; /* in the scratch */
+    uint64_t scratch_at[LB_CUDA_BATCH]; /* behind the items */
 } places;
 
 static uint64_t set_bytes(const lb_cuda *device)
@@ -28,14 +27,13 @@ static uint64_t set_slots(const lb_cuda *device)
 
 static bool take_places(lb_cuda *device, places *p, size_t n)
 {
-    uint64_t scratch = 0;
+    uint64_t bytes = n * sizeof(lb_kernel_item);
     for (size_t i = 0; i < n; i++) {
-        p->scratch_at[i] = scratch;
-        scratch += lb_kernel_scratch_bytes(&device->items[i]);
+        p->scratch_at[i] = bytes;
+        bytes += lb_kernel_scratch_bytes(&device->items[i]);
     }
-    p->items_at = scratch;
-    p->pieces[LB_CUDA_GRAPH_SCRATCH].bytes = scratch + n * sizeof(lb_kernel_item);
-    p->pieces[LB_CUDA_GRAPH_REQUESTS].bytes = n * sizeof(lb_kernel_item);
+    p->pieces[LB_CUDA_GRAPHS].bytes = bytes;
+    p->pieces[LB_CUDA_REQUESTS].bytes = n * sizeof(lb_kernel_item);
     p->pieces[LB_CUDA_REPLAYS].bytes = n * sizeof(lb_kernel_result);
     p->pieces[LB_CUDA_TURNS].bytes = sizeof(uint64_t);
     return lb_cuda_take(device, p->pieces);
@@ -52,27 +50,33 @@ static CUresult add_turn(lb_cuda *device, CUdeviceptr turn, uint64_t by, CUstrea
     return device->cuda->LaunchKernel(device->kernels.turn, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
-static CUresult add_nodes(lb_cuda *device, const places *p, size_t n, uint32_t units, CUstream stream)
+/* The items are there before the graph runs for the first time; each run leaves them as they are now. */
+static bool upload_items(lb_cuda *device, places *p, size_t n)
 {
-    char *const request = device->rings[LB_CUDA_GRAPH_REQUESTS].host + p->pieces[LB_CUDA_GRAPH_REQUESTS].at;
-    const CUdeviceptr turn = place(device, p, LB_CUDA_TURNS);
+    lb_cuda_piece *const request = &p->pieces[LB_CUDA_REQUESTS];
+    char *const from = device->rings[LB_CUDA_REQUESTS].host + request->at;
+    const CUdeviceptr to = place(device, p, LB_CUDA_GRAPHS);
     for (size_t i = 0; i < n; i++) {
-        device->items[i].scratch = place(device, p, LB_CUDA_GRAPH_SCRATCH) + p->scratch_at[i];
+        device->items[i].scratch = to + p->scratch_at[i];
         device->items[i].slot = p->pieces[LB_CUDA_REPLAYS].at / sizeof(lb_kernel_result) + i;
     }
-    memcpy(request, device->items, n * sizeof(lb_kernel_item));
-    lb_kernel_launch launch = {.items = (uint64_t)(uintptr_t)request,
+    memcpy(from, device->items, n * sizeof(lb_kernel_item));
+    const bool there = LB_CUDA_CALL(device, MemcpyHtoDAsync, to, from, n * sizeof(lb_kernel_item), device->uploads) &&
+                       LB_CUDA_CALL(device, StreamSynchronize, device->uploads);
+    lb_space_give(&device->rings[LB_CUDA_REQUESTS].space, request->name);
+    request->taken = false;
+    return there;
+}
+
+static CUresult add_nodes(lb_cuda *device, const places *p, size_t n, uint32_t units, CUstream stream)
+{
+    const CUdeviceptr turn = place(device, p, LB_CUDA_TURNS);
+    lb_kernel_launch launch = {.items = place(device, p, LB_CUDA_GRAPHS),
                                .results = device->rings[LB_CUDA_REPLAYS].device,
                                .n_results = device->options.replays * set_slots(device),
                                .turn = turn,
                                .n_items = (uint32_t)n,
                                .n_units = units};
-    if (units > LB_CUDA_READ_IN_PLACE) {
-        launch.items = place(device, p, LB_CUDA_GRAPH_SCRATCH) + p->items_at;
-        const CUresult result =
-            device->cuda->MemcpyHtoDAsync(launch.items, request, n * sizeof(lb_kernel_item), stream);
-        if (result) return result;
-    }
     const CUresult result = lb_cuda_launch(device, &launch, stream);
     return result ? result : add_turn(device, turn, set_slots(device), stream);
 }
@@ -106,6 +110,10 @@ static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t 
     lb_cuda_captured *captured = units ? malloc(sizeof *captured) : NULL;
     if (!captured || !take_places(device, &p, n)) {
         for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
+        free(captured);
+        return;
+    }
+    if (!upload_items(device, &p, n)) {
         free(captured);
         return;
     }
@@ -240,7 +248,6 @@ void lb_cuda_replays(lb_device *base, void (*take)(void *context, const lb_cuda_
     const bool there = fetch(device);
     lb_cuda_leave(device, &visit);
     for (lb_cuda_captured *c = there ? device->captured : NULL; c; c = c->next) give_runs(device, c, &to);
-    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
 }
 
 void lb_cuda_order_after(lb_device *base, void *stream)
@@ -253,5 +260,4 @@ void lb_cuda_order_after(lb_device *base, void *stream)
         LB_CUDA_CALL(device, StreamWaitEvent, device->own, event, 0))
         lb_cuda_give_event(device, event); /* a wait keeps what it waits for */
     lb_cuda_leave(device, &visit);
-    if (lb_cuda_is_lost(device)) lb_cuda_lose(device);
 }

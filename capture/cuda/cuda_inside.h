@@ -11,29 +11,25 @@
 #include "space.h"
 
 #define LB_CUDA_BATCH 64 /* works of a flight */
-#define LB_CUDA_CELL 256 /* scratch of a small value, whose count is 0 whenever nobody uses it */
-#define LB_CUDA_READ_IN_PLACE                                                                                          \
-    64 /* units of a launch that read their item through the bus; more have it on the device */
 
 typedef enum lb_cuda_ring_name {
-    /* Device memory that begins as zeros: */
-    LB_CUDA_CELLS,         /* mirrored */
-    LB_CUDA_TURNS,         /* mirrored; of graphs: a count of runs for each launch */
-    LB_CUDA_REPLAYS,       /* mirrored; results of graphs: sets one behind the other, of which the ring is one */
-    LB_CUDA_GRAPH_SCRATCH, /* … and their scratch and items */
-    LB_CUDA_RESULTS,       /* mirrored */
+    /* Device memory that begins as zeros, and is mirrored: */
+    LB_CUDA_TURNS,   /* of graphs: a count of runs for each launch */
+    LB_CUDA_REPLAYS, /* results of graphs: sets one behind the other, of which the ring is one */
+    LB_CUDA_RESULTS,
     /* Device memory: */
-    LB_CUDA_SCRATCH, /* mirrored; of larger values */
+    LB_CUDA_SCRATCH, /* mirrored, for the leaves */
+    LB_CUDA_GRAPHS,  /* items and scratch of graphs */
     LB_CUDA_ITEMS,
     LB_CUDA_STAGING, /* bytes copied aside */
     /* Pinned memory: */
-    LB_CUDA_REQUESTS, /* items */
-    LB_CUDA_GRAPH_REQUESTS,
-    LB_CUDA_PINNED, /* bytes on their way */
+    LB_CUDA_REQUESTS, /* items on their way */
+    LB_CUDA_PINNED,   /* bytes on their way */
     LB_CUDA_RINGS
 } lb_cuda_ring_name;
-#define LB_CUDA_ZEROED 5    /* rings */
-#define LB_CUDA_OF_DEVICE 8 /* … */
+#define LB_CUDA_ZEROED 3    /* rings */
+#define LB_CUDA_MIRRORED 4  /* … */
+#define LB_CUDA_OF_DEVICE 7 /* … */
 
 typedef struct lb_cuda_ring {
     lb_space space;
@@ -48,10 +44,9 @@ typedef struct lb_cuda_piece {
 
 typedef struct lb_cuda_job {
     lb_device_work *work;
-    int64_t result;                 /* index in the flight's results; -1: bytes alone */
-    lb_cuda_ring_name scratch_ring; /* where its leaves lie */
-    uint64_t scratch_at, bytes_at;  /* in the ring; in the flight's bytes */
-    bool copied;                    /* its bytes come with the flight */
+    int64_t result;                /* index in the flight's results; -1: bytes alone */
+    uint64_t scratch_at, bytes_at; /* in the flight's pieces */
+    bool copied;                   /* its bytes come with the flight */
 } lb_cuda_job;
 
 typedef struct lb_cuda_flight {
@@ -83,7 +78,8 @@ typedef struct lb_cuda {
     CUcontext context;
     CUdevice device;
     lb_cuda_kernels kernels;
-    CUstream own; /* what is fetched */
+    CUstream own;     /* what is fetched */
+    CUstream uploads; /* what graphs need before they run; empty but while a launch is captured */
     CUdeviceptr arena;
     char *pinned;
     uint64_t arena_bytes;
@@ -108,11 +104,11 @@ typedef struct lb_cuda_visit {
     CUstreamCaptureMode mode;
 } lb_cuda_visit;
 bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit); /* false: the device is lost; nothing is to be left */
+/* When the device was lost meanwhile, works that are under way learn it. */
 void lb_cuda_leave(lb_cuda *device, const lb_cuda_visit *visit);
 
 /* True for success. Any other result ends measuring on the device, with the call as the reason. */
 bool lb_cuda_ok(lb_cuda *device, const char *call, CUresult result);
-void lb_cuda_lose(lb_cuda *device);
 static inline bool lb_cuda_is_lost(const lb_cuda *device)
 {
     return device->lost.status != LB_OK;

@@ -28,7 +28,7 @@ static bool has_no_code_for_it(CUresult result)
     return result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 }
 
-lb_status lb_cuda_kernels_load(lb_cuda_kernels *kernels, const lb_cuda_driver *cuda, const lb_cuda_code *code,
+lb_status lb_cuda_kernels_load(lb_cuda_kernels *kernels, const lb_cuda_driver *cuda, const lb_kernel_image *code,
                                CUdevice device, lb_err *err)
 {
     CUresult result = code->image ? cuda->ModuleLoadData(&kernels->module, code->image) : CUDA_ERROR_NO_BINARY_FOR_GPU;

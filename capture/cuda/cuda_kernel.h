@@ -13,10 +13,10 @@ typedef struct lb_cuda_kernels {
 } lb_cuda_kernels;
 
 /* Into the context that is current, which is of `device`. */
-lb_status lb_cuda_kernels_load(lb_cuda_kernels *kernels, const lb_cuda_driver *cuda, const lb_cuda_code *code,
+lb_status lb_cuda_kernels_load(lb_cuda_kernels *kernels, const lb_cuda_driver *cuda, const lb_kernel_image *code,
                                CUdevice device, lb_err *err);
 
 /* Machine code for compute capability `architecture` (90: sm_90) from the source; malloc'ed. */
-lb_status lb_cuda_compile(const lb_cuda_code *code, int architecture, void **machine_code, lb_err *err);
+lb_status lb_cuda_compile(const lb_kernel_image *code, int architecture, void **machine_code, lb_err *err);
 
 #endif

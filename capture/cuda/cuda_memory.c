@@ -1,19 +1,18 @@
 /* Memory of the CUDA back end: one allocation of the device and one of pinned memory, cut into rings; and its events.
  *
- *     device   CELLS TURNS REPLAYS GRAPH_SCRATCH RESULTS │ SCRATCH ITEMS STAGING       left of the bar it begins as zeros
- *     pinned   mirrors of what is fetched, REQUESTS GRAPH_REQUESTS PINNED, turns_before */
+ *     device   TURNS REPLAYS RESULTS │ SCRATCH GRAPHS ITEMS STAGING       left of the bar it begins as zeros
+ *     pinned   mirrors of the first four, REQUESTS PINNED, turns_before */
 #include "cuda_inside.h"
 
 #include <stdlib.h>
 
-/* Shares of the device's memory, one in so many. A result is 128 bytes, a small value's scratch 256, a larger one's about a
- * thousandth of the value; half is for bytes copied aside. */
+/* Shares of the device's memory, one in so many. A result is 128 bytes, an item some 700, scratch about a thousandth of the
+ * value; half is for bytes copied aside. */
 static uint64_t ring_bytes(const lb_cuda *device, lb_cuda_ring_name name)
 {
     static const unsigned share[LB_CUDA_RINGS] = {
-        [LB_CUDA_CELLS] = 16,    [LB_CUDA_TURNS] = 256,        [LB_CUDA_REPLAYS] = 16, [LB_CUDA_GRAPH_SCRATCH] = 8,
-        [LB_CUDA_RESULTS] = 32,  [LB_CUDA_SCRATCH] = 8,        [LB_CUDA_ITEMS] = 64,   [LB_CUDA_STAGING] = 2,
-        [LB_CUDA_REQUESTS] = 16, [LB_CUDA_GRAPH_REQUESTS] = 16};
+        [LB_CUDA_TURNS] = 256, [LB_CUDA_REPLAYS] = 16, [LB_CUDA_RESULTS] = 64, [LB_CUDA_SCRATCH] = 8,
+        [LB_CUDA_GRAPHS] = 8,  [LB_CUDA_ITEMS] = 16,   [LB_CUDA_STAGING] = 2,  [LB_CUDA_REQUESTS] = 16};
     const uint64_t all = name == LB_CUDA_PINNED ? device->options.pinned_bytes : device->options.device_bytes;
     return all / (name == LB_CUDA_PINNED ? 1 : share[name]) / LB_SPACE_ALIGN * LB_SPACE_ALIGN;
 }
@@ -25,7 +24,7 @@ static bool is_on_device(int name)
 
 static bool is_on_host(int name)
 {
-    return name != LB_CUDA_GRAPH_SCRATCH && name != LB_CUDA_ITEMS && name != LB_CUDA_STAGING;
+    return name < LB_CUDA_MIRRORED || name >= LB_CUDA_OF_DEVICE;
 }
 
 /* ---- allocation ---------------------------------------------------------------------------------------------------- */

@@ -23,16 +23,21 @@ static bool translate(lb_kernel_item *item)
 
 static bool translate_launch(lb_kernel_launch *launch, lb_kernel_item *items)
 {
-    const void *from = standin_twin(launch->items, launch->n_items * sizeof *items);
-    if (!from) return false;
-    memcpy(items, from, launch->n_items * sizeof *items);
+    bool good = true;
     launch->items = (uint64_t)(uintptr_t)items;
     launch->results = twin(launch->results, launch->n_results * sizeof(lb_kernel_result));
     const bool counted = launch->turn != 0;
     if (counted) launch->turn = twin(launch->turn, sizeof(uint64_t));
-    bool good = launch->results && (!counted || launch->turn);
     for (uint32_t i = 0; i < launch->n_items && good; i++) good = translate(&items[i]);
-    return good;
+    return good && launch->results && (!counted || launch->turn);
+}
+
+/* An item that is done could run again. */
+static bool are_done(const lb_kernel_item *items, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (items[i].progress.ended || items[i].progress.lock || items[i].progress.next) return false;
+    return true;
 }
 
 static bool run_measure(const standin_launch *how)
@@ -40,11 +45,15 @@ static bool run_measure(const standin_launch *how)
     static uint64_t launches;
     lb_kernel_launch launch;
     memcpy(&launch, how->parameters[0], sizeof launch);
+    const lb_kernel_item *there = standin_twin(launch.items, launch.n_items * sizeof *there);
+    if (!there || how->block[0] != LB_KERNEL_THREADS) return false;
     lb_kernel_item *items = malloc(launch.n_items * sizeof *items);
     if (!items) abort();
-    const bool good = how->block[0] == LB_KERNEL_THREADS && translate_launch(&launch, items);
+    memcpy(items, there, launch.n_items * sizeof *items);
+    bool good = translate_launch(&launch, items);
     const uint64_t seed = __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
     if (good) host_kernel_measure(&launch, (host_grid){.blocks = how->grid[0], .workers = 1, .seed = seed});
+    good = good && are_done(items, launch.n_items);
     free(items);
     return good;
 }

@@ -16,6 +16,7 @@ CUstream host_stream(void);
 CUevent host_event(void);
 CUdeviceptr host_memory(size_t bytes, uint64_t seed); /* with numbers drawn from it, finite as f32 but for a few */
 void host_synchronize(void);
+extern const lb_kernel_image any_kernels;
 lb_device *host_reader(const lb_cuda_options *options);
 
 /* A value in device memory, and what is wanted of it. */

@@ -24,8 +24,12 @@ int nvrtcCreateProgram(program **p, const char *source, const char *name, int n_
                        const char *const *header_names)
 {
     *p = calloc(1, sizeof **p);
-    if (!*p || n_headers != 1) return NO_SUCCESS;
-    snprintf((*p)->code, sizeof(*p)->code, "%s: %s, %s: %s", name, source, header_names[0], headers[0]);
+    if (!*p) return NO_SUCCESS;
+    snprintf((*p)->code, sizeof(*p)->code, "%s: %s", name, source);
+    for (int i = 0; i < n_headers && headers[i]; i++) {
+        const size_t used = strlen((*p)->code);
+        snprintf((*p)->code + used, sizeof(*p)->code - used, ", %s: %s", header_names[i], headers[i]);
+    }
     return 0;
 }
 

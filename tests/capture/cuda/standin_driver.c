@@ -15,7 +15,6 @@ struct CUmod_st {
 struct CUfunc_st {
     CUcontext context;
     standin_kernel kernel;
-    struct CUfunc_st *next;
 };
 
 #define MOST_NAMES 64
@@ -34,7 +33,6 @@ static int n_devices;
 static pid_t owner;
 static const standin_kernel *kernels;
 static int n_kernels;
-static struct CUfunc_st *functions;
 static uint64_t seed;
 static int violations;
 static char first_violation[200];
@@ -49,6 +47,33 @@ uint64_t standin_draw(uint64_t *state)
     return *state >> 33;
 }
 
+typedef struct object {
+    struct object *next;
+    max_align_t bytes[];
+} object;
+static object *objects;
+static pthread_mutex_t objects_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void *standin_object(size_t bytes)
+{
+    object *o = calloc(1, sizeof *o + bytes);
+    if (!o) abort();
+    pthread_mutex_lock(&objects_lock);
+    o->next = objects;
+    objects = o;
+    pthread_mutex_unlock(&objects_lock);
+    return o->bytes;
+}
+
+static void free_objects(void)
+{
+    while (objects) {
+        object *o = objects;
+        objects = o->next;
+        free(o);
+    }
+}
+
 /* ---- what a test says ---------------------------------------------------------------------------------------------- */
 
 void standin_begin(const standin_setup *setup)
@@ -58,11 +83,7 @@ void standin_begin(const standin_setup *setup)
     memset(called, 0, sizeof called);
     memset(told, 0, sizeof told);
     memset(contexts, 0, sizeof contexts);
-    while (functions) {
-        struct CUfunc_st *f = functions;
-        functions = f->next;
-        free(f);
-    }
+    free_objects();
     n_devices = setup->devices;
     for (int d = 0; d < n_devices; d++) contexts[d].device = d;
     seed = setup->seed;
@@ -286,17 +307,15 @@ CUresult cuModuleLoadData(CUmodule *to, const void *image)
     pthread_mutex_unlock(&standin_lock);
     if (result) return result;
     if (!image) return CUDA_ERROR_INVALID_IMAGE;
-    *to = malloc(sizeof **to);
-    if (!*to) abort();
+    *to = standin_object(sizeof **to);
     (*to)->context = standin_current();
     return CUDA_SUCCESS;
 }
 
 CUresult cuModuleUnload(CUmodule module)
 {
-    const CUresult result = standin_enter("cuModuleUnload", true);
-    if (!result) free(module);
-    return result;
+    (void)module;
+    return standin_enter("cuModuleUnload", true);
 }
 
 CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name)
@@ -305,12 +324,8 @@ CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name)
     if (result) return result;
     for (int i = 0; i < n_kernels; i++) {
         if (strcmp(kernels[i].name, name) != 0) continue;
-        *to = malloc(sizeof **to);
-        if (!*to) abort();
-        pthread_mutex_lock(&standin_lock);
-        **to = (struct CUfunc_st){module->context, kernels[i], functions};
-        functions = *to;
-        pthread_mutex_unlock(&standin_lock);
+        *to = standin_object(sizeof **to);
+        **to = (struct CUfunc_st){module->context, kernels[i]};
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_FOUND;

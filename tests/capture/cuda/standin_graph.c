@@ -71,8 +71,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
     result = standin_stream_of(handle, &s);
     if (!result && (s->capturing || s == s->context->legacy)) result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (!result) {
-        CUgraph g = calloc(1, sizeof *g);
-        if (!g) abort();
+        CUgraph g = standin_object(sizeof *g);
         g->graph = (standin_graph){.users = 1, .id = ++ids, .random = ids, .origin = s, .mode = mode, .active = true};
         g->graph.thread = pthread_self();
         s->capturing = &g->graph;
@@ -163,7 +162,7 @@ void standin_graph_unuse(standin_graph *g)
 {
     if (--g->users > 0) return;
     for (int i = 0; i < g->n; i++) standin_action_release(&g->nodes[i].action);
-    g->n = 0; /* the shell stays: events may name it */
+    g->n = 0;
 }
 
 bool standin_graph_run(standin_graph *g, CUcontext context)
@@ -186,8 +185,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *to, CUgraph graph, unsigned lo
     (void)flags;
     const CUresult result = standin_enter("cuGraphInstantiateWithFlags", true);
     if (result) return result;
-    *to = malloc(sizeof **to);
-    if (!*to) abort();
+    *to = standin_object(sizeof **to);
     pthread_mutex_lock(&standin_lock);
     graph->graph.users++;
     (*to)->graph = &graph->graph;
@@ -218,7 +216,6 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     pthread_mutex_lock(&standin_lock);
     standin_graph_unuse(exec->graph);
     pthread_mutex_unlock(&standin_lock);
-    free(exec);
     return CUDA_SUCCESS;
 }
 

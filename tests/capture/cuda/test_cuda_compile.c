@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const lb_cuda_code text = {.source = "the source", .header = "the header"};
+static const lb_kernel_image text = {
+    .source = "the source", .header_names = {"a.h", "b.h"}, .headers = {"first", "second"}};
 
 static void source_is_compiled_for_the_device(void **state)
 {
@@ -14,16 +15,15 @@ static void source_is_compiled_for_the_device(void **state)
     void *machine_code;
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_cuda_compile(&text, 90, &machine_code, &err), LB_OK);
-    assert_string_equal(machine_code,
-                        "measure_kernel.cu: the source, measure_kernel.h: the header --gpu-architecture=sm_90 "
-                        "--std=c++17 --fmad=false");
+    assert_string_equal(machine_code, "measure_kernel.cu: the source, a.h: first, b.h: second --gpu-architecture=sm_90 "
+                                      "--std=c++17 --fmad=false");
     free(machine_code);
 }
 
 static void source_that_does_not_compile_says_why(void **state)
 {
     (void)state;
-    const lb_cuda_code bad = {.source = "#error", .header = ""};
+    const lb_kernel_image bad = {.source = "#error", .header_names = {"", ""}, .headers = {"", ""}};
     void *machine_code;
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_cuda_compile(&bad, 90, &machine_code, &err), LB_ERR_UNSUPPORTED);
@@ -36,8 +36,10 @@ static void device_is_read_by_what_was_compiled(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         host_begin(1, 1, 0);
-        lb_cuda_options options = {.device_bytes = 1 << 20, .pinned_bytes = 1 << 20, .replays = 1, .code = text};
-        if (i) options.code.image = "of another device";
+        lb_kernel_image code = text;
+        if (i) code.image = "of another device";
+        const lb_cuda_options options = {
+            .device_bytes = 1 << 20, .pinned_bytes = 1 << 20, .replays = 1, .unit = -1, .code = &code};
         if (i) standin_fail("cuModuleLoadData", 0, CUDA_ERROR_NO_BINARY_FOR_GPU);
         lb_device *reader;
         lb_err err = LB_ERR_INIT;

@@ -23,7 +23,7 @@ static void use(lb_device *reader, CUdeviceptr memory, value **values)
 
 /* Small rings, so that everything that is ever called is called. */
 static const lb_cuda_options options = {
-    .device_bytes = 160u << 10, .pinned_bytes = 64u << 10, .replays = 2, .code = {.image = "any"}};
+    .device_bytes = 160u << 10, .pinned_bytes = 64u << 10, .replays = 2, .unit = -1};
 
 static void assert_lost(lb_device *reader, value **values, const char *reason)
 {
@@ -67,7 +67,7 @@ static const fault faults[] = {
     {"cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY, "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)"},
     {"cuMemHostAlloc", 0, CUDA_ERROR_OUT_OF_MEMORY, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY"},
     {"cuMemsetD8Async", 0, CUDA_ERROR_UNKNOWN, "cuMemsetD8Async"},
-    {"cuMemsetD8Async", 1, CUDA_ERROR_UNKNOWN, "cuMemsetD8Async"},
+    {"cuMemcpyHtoDAsync_v2", 3, CUDA_ERROR_UNKNOWN, "cuMemcpyHtoDAsync"},
     {"cuStreamSynchronize", 0, CUDA_ERROR_LAUNCH_FAILED, "cuStreamSynchronize: CUDA_ERROR_LAUNCH_FAILED"},
     {"cuLaunchKernel", 0, CUDA_ERROR_LAUNCH_FAILED, "cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED"},
     {"cuLaunchKernel", 15, CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"},
@@ -148,6 +148,29 @@ static void device_that_fails_is_lost(void **state)
     }
 }
 
+/* Whichever function meets the error: nobody waits for works of which nothing comes. */
+static void works_under_way_learn_of_it(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        host_begin(1, 3, 0);
+        lb_device *reader = host_reader(&options);
+        const CUstream stream = host_stream();
+        value *v = value_dense(host_memory(MEMORY, 1), LB_F32, 1000, true);
+        submit_values(reader, &v, 1, stream, true);
+        assert_int_equal(v->work.state, LB_WORK_UNDER_WAY);
+        standin_fail(i < 2 ? "cuCtxGetCurrent" : "cuStreamIsCapturing", 0, CUDA_ERROR_UNKNOWN);
+        if (i == 0) reader->ops->collect(reader, &v->work, true);
+        if (i == 1) lb_cuda_order_after(reader, stream);
+        if (i == 2) reader->ops->order_before(reader, stream);
+        if (i == 3) reader->ops->is_capturing(reader, stream);
+        assert_int_equal(v->work.state, LB_WORK_LOST);
+        reader->ops->close(reader);
+        value_free(v);
+        host_end(NULL);
+    }
+}
+
 static void other_device_goes_on(void **state)
 {
     (void)state;
@@ -182,9 +205,11 @@ static void device_that_cannot_be_opened_says_why(void **state)
     for (size_t i = 0; i < sizeof at_open / sizeof *at_open; i++) {
         host_begin(1, 1, 0);
         standin_fail(at_open[i].symbol, at_open[i].skip, at_open[i].result);
+        lb_cuda_options all = options;
+        all.code = &any_kernels;
         lb_device *reader;
         lb_err err = LB_ERR_INIT;
-        assert_true(lb_cuda_open(&reader, &options, &err) != LB_OK);
+        assert_true(lb_cuda_open(&reader, &all, &err) != LB_OK);
         assert_null(reader);
         if (!strstr(err.message, at_open[i].reason)) fail_msg("%s", err.message);
         host_end(NULL);
@@ -194,11 +219,9 @@ static void device_that_cannot_be_opened_says_why(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_call_may_fail),
-        cmocka_unit_test(without_memory_nothing_is_held),
-        cmocka_unit_test(device_that_fails_is_lost),
-        cmocka_unit_test(other_device_goes_on),
-        cmocka_unit_test(device_that_cannot_be_opened_says_why),
+        cmocka_unit_test(each_call_may_fail),        cmocka_unit_test(without_memory_nothing_is_held),
+        cmocka_unit_test(device_that_fails_is_lost), cmocka_unit_test(works_under_way_learn_of_it),
+        cmocka_unit_test(other_device_goes_on),      cmocka_unit_test(device_that_cannot_be_opened_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

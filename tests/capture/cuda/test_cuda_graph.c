@@ -266,7 +266,7 @@ static void more_captured_values_than_there_is_room_for_are_skipped(void **state
 {
     (void)state;
     host_begin(1, 9, 0);
-    const lb_cuda_options small = {.device_bytes = 128u << 10, .pinned_bytes = 16u << 10, .replays = 4};
+    const lb_cuda_options small = {.device_bytes = 128u << 10, .pinned_bytes = 16u << 10, .replays = 4, .unit = -1};
     lb_device *reader = host_reader(&small);
     const CUdeviceptr memory = host_memory(BYTES, 1);
     const CUstream stream = host_stream();
