@@ -3,6 +3,7 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
 
     train      three steps of a small network with AdamW, clipped gradients, a batch norm
     dropout    the same with dropout between
+    ddp        the same without them, data-parallel by gloo: under torchrun
     generate   eight tokens from a tiny Llama with a key-value cache
 """
 
@@ -37,6 +38,23 @@ def train(device, dropout=False):
     return [*model.parameters(), *model.buffers()]
 
 
+def parallel(device):
+    torch.distributed.init_process_group("gloo")
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(device)
+    replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    torch.manual_seed(100 + torch.distributed.get_rank())
+    batches = [(torch.randn(16, 8).to(device), torch.randint(4, (16,)).to(device)) for _ in range(2)]
+    for x, y in batches:
+        torch.nn.functional.cross_entropy(replica(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    made = [p.detach().cpu() for p in model.parameters()]
+    torch.distributed.destroy_process_group()
+    return made
+
+
 def generate(device):
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -49,9 +67,12 @@ def generate(device):
     return [tokens]
 
 
+RUNS = {"train": train, "dropout": lambda device: train(device, dropout=True), "ddp": parallel, "generate": generate}
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("train", "dropout", "generate"))
+    parser.add_argument("what", choices=RUNS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--save")
     a = parser.parse_args()
@@ -61,7 +82,7 @@ def main():
 
         standin.load()
     torch.use_deterministic_algorithms(True)
-    made = generate(a.device) if a.what == "generate" else train(a.device, a.what == "dropout")
+    made = RUNS[a.what](a.device)
     if a.save:
         torch.save([t.detach().cpu() for t in made], a.save)
 

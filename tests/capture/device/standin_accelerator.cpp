@@ -216,6 +216,20 @@ void take_back(const at::Tensor &t, const at::Tensor &host)
 
 // ---- every op that has no kernel here
 
+bool is_list_of_lists(const c10::IValue &value)
+{
+    return value.isList() && value.toList().elementType()->kind() == c10::TypeKind::ListType;
+}
+
+template <typename Change>
+c10::IValue each(const c10::IValue &value, Change change)
+{
+    const c10::List<c10::IValue> list = value.toList();
+    c10::impl::GenericList changed(list.elementType());
+    for (const c10::IValue &item : list) changed.push_back(change(item));
+    return changed;
+}
+
 struct Run {
     std::vector<at::Tensor> given, hosts; // tensors of the device, and what stood in for them
 
@@ -241,6 +255,7 @@ struct Run {
                 list.push_back(t.has_value() ? std::optional<at::Tensor>(in(*t)) : std::nullopt);
             return list;
         }
+        if (is_list_of_lists(value)) return each(value, [this](const c10::IValue &item) { return in(item); });
         if (value.isDevice() && value.toDevice().type() == KIND) return c10::Device(c10::kCPU);
         return value;
     }
@@ -255,6 +270,7 @@ struct Run {
     c10::IValue out(const c10::IValue &value)
     {
         if (value.isTensor()) return out(value.toTensor());
+        if (is_list_of_lists(value)) return each(value, [this](const c10::IValue &item) { return out(item); });
         if (!value.isTensorList()) return value;
         c10::List<at::Tensor> list;
         for (const at::Tensor &t : value.toTensorVector()) list.push_back(out(t));
@@ -375,4 +391,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m)
     m.impl("as_strided", as_strided);
     m.impl("_reshape_alias", reshape_alias);
     prefer_the_kernels_of_the_cpu(m);
+}
+
+// Collectives are those of the host's process group, on the same bytes.
+TORCH_LIBRARY_IMPL(c10d, PrivateUse1, m)
+{
+    for (const char *name :
+         {"allreduce_", "broadcast_", "allgather_", "_allgather_base_", "_reduce_scatter_base_", "reduce_scatter_",
+          "reduce_", "gather_", "scatter_", "alltoall_", "alltoall_base_", "barrier"})
+        m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }

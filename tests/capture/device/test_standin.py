@@ -103,7 +103,7 @@ def test_draws_on_a_device_are_sources(lastbit, pair):
     assert replayed["verdict"] in ("identical", "rounding")
 
 
-@pytest.mark.parametrize("what", ["dropout", "generate"])
+@pytest.mark.parametrize("what", ["dropout", pytest.param("generate", marks=pytest.mark.full)])
 def test_recording_changes_no_bit(pair, what, tmp_path):
     command = [*warm_python(), ROOT / PROGRAM, what, "--device", "standin", "--save", tmp_path / "alone.pt"]
     done = subprocess.run(command, capture_output=True)
@@ -135,7 +135,8 @@ def test_a_fault_bisects_to_the_same_answer(lastbit, tmp_path, fault, steps):
     assert re.search(runpy.run_path(str(ROOT / SAMPLE))["TRUTH"][fault]["axis"], json.dumps(answer))
 
 
-@pytest.mark.parametrize("level", ["auto", *(pytest.param(level, marks=pytest.mark.full) for level in ("stats", "sources", "layers"))])
+@pytest.mark.full
+@pytest.mark.parametrize("level", ["stats", "sources", "layers", "auto"])
 def test_levels_keep_what_they_keep_on_the_cpu(lastbit, tmp_path, level):
     for device in ("cpu", "standin"):
         lastbit.record(tmp_path / f"{device}.lb", PROGRAM, "train", "--device", device, options=("--level", level), expect=0)
@@ -168,3 +169,18 @@ def test_doctor_says_what_is_recorded_of_a_device():
     done = subprocess.run([sys.executable, "-c", ask], cwd=standin.SOURCE.parent, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert re.search(r"'device standin:0', 'detail': \"?'?digests, statistics and bytes, by torch's own copy; read at [0-9.]+ GB/s", done.stdout)
+
+
+@pytest.mark.full
+def test_data_parallel_training_is_recorded_as_on_the_cpu(lastbit, tmp_path):
+    """Two ranks under torchrun: buckets, their sums, and what each rank sent."""
+    for device in ("cpu", "standin"):
+        start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command = [*start, ROOT / PROGRAM, "ddp", "--device", device]
+        lastbit.run("record", "-o", tmp_path / f"{device}.lb", "--level", "ops", "--", *command, expect=0)
+    ours, theirs = steps_of(lastbit, tmp_path / "standin.lb"), steps_of(lastbit, tmp_path / "cpu.lb")
+    assert [step["collectives"] for step in ours] == [step["collectives"] for step in theirs]
+    assert sum(step["collectives"] for step in ours) > 0
+    assert [step["kept"]["sources"]["kept"] for step in ours] == [step["kept"]["sources"]["values"] for step in ours]
+    found = lastbit.json("diff", tmp_path / "cpu.lb", tmp_path / "standin.lb", expect=0)
+    assert found["verdict"] == "identical"
