@@ -284,6 +284,7 @@ static bool take_device_place(lb_binding *b, PyObject *t, lb_seen *seen)
         take_number(py.PyObject_CallMethodObjArgs(t, b->names.get_device, NULL), &unit)) {
         seen->data = (const void *)(uintptr_t)data;
         seen->unit = (uint8_t)(unit < 0 ? 0 : unit);
+        lb_shortcut_stream(&b->shortcut, seen);
     }
     if (py.PyErr_Occurred() && !py.PyErr_ExceptionMatches(b->of.exception)) return false;
     py.PyErr_Clear();

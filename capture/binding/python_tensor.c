@@ -22,6 +22,15 @@ static bool find_word(const void *object, size_t bytes, uint64_t wanted, size_t 
     return false;
 }
 
+static void find_streams(lb_shortcut *s)
+{
+    void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!torch) return;
+    void *address = dlsym(torch, "aoti_torch_get_current_cuda_stream");
+    memcpy(&s->get_cuda_stream, &address, sizeof address);
+    dlclose(torch);
+}
+
 static bool find_functions(lb_shortcut *s)
 {
     void *torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -49,6 +58,7 @@ static bool find_functions(lb_shortcut *s)
     }
     dlclose(torch); /* it was there before us, and stays */
     if (all) s->strided = strided();
+    find_streams(s);
     return all;
 }
 
@@ -102,5 +112,12 @@ bool lb_shortcut_take(const lb_shortcut *s, PyObject *tensor, lb_seen *seen)
         return false;
     seen->storage_bytes = (uint64_t)bytes;
     seen->data = data;
+    lb_shortcut_stream(s, seen);
     return true;
+}
+
+void lb_shortcut_stream(const lb_shortcut *s, lb_seen *seen)
+{
+    if (seen->device == 1 && s->get_cuda_stream && s->get_cuda_stream(seen->unit, &seen->stream) != 0)
+        seen->stream = NULL;
 }

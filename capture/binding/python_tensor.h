@@ -23,6 +23,7 @@ typedef struct lb_shortcut {
     int32_t (*get_dtype)(void *tensor, int32_t *dtype);
     int32_t (*get_device_type)(void *tensor, int32_t *device);
     int32_t (*get_device_index)(void *tensor, int32_t *unit);
+    int32_t (*get_cuda_stream)(int32_t unit, void **stream); /* NULL: a torch without CUDA */
     int32_t (*get_dim)(void *tensor, int64_t *ndim);
     int32_t (*get_sizes)(void *tensor, int64_t **sizes);
     int32_t (*get_strides)(void *tensor, int64_t **strides);
@@ -38,5 +39,7 @@ bool lb_shortcut_find(lb_shortcut *shortcut, const PyObject *tensor, size_t obje
 bool lb_shortcut_learn(lb_shortcut *shortcut, PyObject *tensor, lb_dtype dtype);
 /* All of `seen` but for the storage's reference; false: ask Python. */
 bool lb_shortcut_take(const lb_shortcut *shortcut, PyObject *tensor, lb_seen *seen);
+/* The calling thread's stream on the tensor's device, for devices whose streams torch tells of (CUDA). */
+void lb_shortcut_stream(const lb_shortcut *shortcut, lb_seen *seen);
 
 #endif
