@@ -4,6 +4,9 @@
  * handler) may come back to us: such calls are refused. */
 #include "python_binding.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static _Thread_local bool copying;
 
 bool lb_is_copying(void)
@@ -47,6 +50,9 @@ static int copy(void *context, int64_t storage, const void *data, uint64_t first
 
 lb_status lb_devices_register(lb_binding *b, lb_err *err)
 {
+    const char *cuda = getenv("LASTBIT_CUDA");
+    const bool wanted = b->shortcut.works && b->shortcut.get_cuda_stream && !(cuda && strcmp(cuda, "0") == 0);
+    if (wanted) LB_TRY(lb_recorder_cuda(b->recorder, 0, err));
     if (b->of.copy_bytes == b->of.none) return LB_OK;
     const lb_device_access access = {sizeof access, copy, b};
     LB_TRY(lb_recorder_device(b->recorder, 1, LB_EVERY_UNIT, &access, err));

@@ -162,12 +162,11 @@ def check_device(report, device):
     from .torch import devices
 
     name = devices.name_of(device)
-    report.add(
-        NOTE,
-        "device %s" % device,
-        "%sdigests, statistics and bytes, by torch's own copy; read at %.1f GB/s" % (name + ": " if name else "", devices.rate_of(device) / 1e9),
-        "the program waits for the device at each value that is recorded: --steps and --level stats cost less",
-    )
+    there = devices.measured_where_they_lie(device)
+    how = "measured there by kernels, copied" if there else "copied by torch"
+    detail = "digests, statistics and bytes, %s; read at %.1f GB/s" % (how, devices.rate_of(device) / 1e9)
+    advice = "the program waits for the device at each value that is recorded: --steps and --level stats cost less"
+    report.add(OK if there else NOTE, "device %s" % device, (name + ": " if name else "") + detail, "" if there else advice)
 
 
 def check_distributed(report, torch):

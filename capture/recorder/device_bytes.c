@@ -41,14 +41,20 @@ lb_status lb_devices_add(lb_recorder *recorder, uint8_t device, uint8_t unit, lb
 }
 
 /* The newest registration that fits. */
-lb_device *lb_device_of(const lb_recorder *recorder, const lb_seen *seen)
+static lb_device *registered(const lb_recorder *recorder, uint8_t device, uint8_t unit)
 {
-    for (uint32_t i = seen->device ? recorder->n_devices : 0; i-- > 0;) {
-        const lb_device_entry *entry = &recorder->devices[i];
-        if (entry->device == seen->device && (entry->unit == seen->unit || entry->unit == LB_EVERY_UNIT))
-            return entry->back_end;
-    }
+    for (uint32_t i = recorder->n_devices; i-- > 0;)
+        if (recorder->devices[i].device == device && recorder->devices[i].unit == unit)
+            return recorder->devices[i].back_end;
     return NULL;
+}
+
+lb_device *lb_device_of(lb_recorder *recorder, const lb_seen *seen)
+{
+    if (seen->device == 0) return NULL;
+    lb_device *device = registered(recorder, seen->device, seen->unit);
+    if (!device) device = lb_device_cuda(recorder, seen);
+    return device ? device : registered(recorder, seen->device, LB_EVERY_UNIT);
 }
 
 void lb_devices_close(lb_recorder *recorder, bool forked)

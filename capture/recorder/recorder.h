@@ -4,6 +4,7 @@
 #define LB_RECORDER_H
 
 #include "device.h"
+#include "kernel_image.h"
 #include "measure_queue.h"
 #include "identity.h"
 #include "keep.h"
@@ -88,6 +89,8 @@ struct lb_recorder {
     lb_device_entry *devices;
     uint32_t n_devices;
     lb_fetched fetched;
+    uint64_t cuda_bytes, cuda_tried;  /* 0: CUDA is not measured where it lies; units that have, or get, no back end */
+    const lb_kernel_image *cuda_code; /* NULL: the kernels that lie in this library */
     lb_coming *coming, **coming_end;
     uint64_t coming_bytes;
     json_t *notes; /* coverage: {kind: {message: times}} */
@@ -153,7 +156,7 @@ void lb_pending_free(lb_pending *pending);
 
 /* ---- device_bytes.c */
 /* NULL: memory of the host, or of a device that nobody registered. */
-lb_device *lb_device_of(const lb_recorder *recorder, const lb_seen *seen);
+lb_device *lb_device_of(lb_recorder *recorder, const lb_seen *seen);
 void lb_devices_close(lb_recorder *recorder, bool forked);
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);
 /* Bytes [first, last) where the host can read them, until the next such call; NULL when a device did not give them. Those that were
@@ -170,6 +173,10 @@ void lb_contents_missing(lb_recorder *recorder, const lb_device *device, lb_work
 lb_status lb_devices_add(lb_recorder *recorder, uint8_t device, uint8_t unit, lb_device *back_end, lb_err *err);
 /* The op has ended: large buffers go. */
 void lb_fetched_trim(lb_recorder *recorder);
+
+/* ---- device_cuda.c */
+/* The back end of the tensor's device, opened now; NULL: there is none, or not yet. */
+lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen);
 
 /* ---- device_coming.c */
 bool lb_coming_is_possible(const lb_late *late);

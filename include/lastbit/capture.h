@@ -128,6 +128,11 @@ typedef struct lb_device_access {
 /* From now on tensors of these devices are recorded as the host's are. `device`, `unit`: as in lb_seen; LB_EVERY_UNIT: all of the kind. */
 LB_API lb_status lb_recorder_device(lb_recorder *recorder, uint8_t device, uint8_t unit, const lb_device_access *access,
                                     lb_err *err);
+/* From now on values of CUDA's devices (device 1, `unit` as the driver numbers them) are measured where they lie, on their stream, which
+ * lb_seen.stream must say; the host waits for sources alone. At most `device_bytes` of each device's memory are taken; 0:
+ * LB_CUDA_DEVICE_BYTES. A device without a driver that can do it is read by the function of lb_recorder_device. */
+#define LB_CUDA_DEVICE_BYTES (256ull << 20)
+LB_API lb_status lb_recorder_cuda(lb_recorder *recorder, uint64_t device_bytes, lb_err *err);
 /* The allocation is gone; its key may come again. */
 LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
 /* The allocation was resized in place, with these bytes now. Of one that was empty nothing has been written yet. */

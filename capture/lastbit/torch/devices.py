@@ -1,5 +1,5 @@
-"""Bytes that lie on a device, copied by torch itself: right on every device that torch copies from (CUDA, ROCm, XPU, MPS,
-PrivateUse1), and slow, for the program waits at each value. The C recorder calls it, in the thread whose op it records and on that
+"""Bytes that lie on a device, copied by torch itself: right on every device that torch copies from (ROCm, XPU, MPS, PrivateUse1; CUDA
+where our kernels cannot measure there), and slow, for the program waits at each value. The C recorder calls it, in the thread whose op it records and on that
 thread's stream, so that what was queued before has run.
 
 No mode, no transform and no autograd of the program sees these copies.
@@ -7,6 +7,7 @@ No mode, no transform and no autograd of the program sees these copies.
 
 import contextlib
 import ctypes
+import os
 import sys
 import time
 
@@ -108,6 +109,16 @@ def name_of(device):
         return module.get_device_name(device.index) if hasattr(module, "get_device_name") else None
     except Exception:
         return None
+
+
+def measured_where_they_lie(device):
+    """By kernels of ours, behind the op that made them: on CUDA, where torch tells on which stream that is."""
+    if device.type != "cuda" or torch.version.hip or os.environ.get("LASTBIT_CUDA") == "0":
+        return False
+    try:
+        return hasattr(ctypes.CDLL("libtorch_cuda.so"), "aoti_torch_get_current_cuda_stream")
+    except OSError:
+        return False
 
 
 def rate_of(device, size=32 << 20):

@@ -168,7 +168,7 @@ def test_doctor_says_what_is_recorded_of_a_device():
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'capture'}", "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so")}
     done = subprocess.run([sys.executable, "-c", ask], cwd=standin.SOURCE.parent, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"'device standin:0', 'detail': \"?'?digests, statistics and bytes, by torch's own copy; read at [0-9.]+ GB/s", done.stdout)
+    assert re.search(r"'device standin:0'.*digests, statistics and bytes, copied by torch; read at [0-9.]+ GB/s", done.stdout)
 
 
 @pytest.mark.full

@@ -1,0 +1,50 @@
+/* Devices of CUDA found as their tensors are met: the back end works in the context that the host program made, so none is opened
+ * before. Where it cannot be opened, the host program's own copy (lb_recorder_device) stands in. */
+#include "recorder.h"
+#include "cuda_device.h"
+#include "cuda_driver.h"
+
+#define CUDA 1 /* lb_seen.device */
+#define MOST_UNITS 64
+
+lb_status lb_recorder_cuda(lb_recorder *recorder, uint64_t device_bytes, lb_err *err)
+{
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status == LB_OK) recorder->cuda_bytes = device_bytes ? device_bytes : LB_CUDA_DEVICE_BYTES;
+    return lb_recorder_unlock(recorder, status);
+}
+
+/* Whether this thread's context is one of that device. */
+static bool is_current(const lb_cuda_driver *cuda, uint8_t unit)
+{
+    CUcontext context = NULL;
+    CUdevice device = -1;
+    return cuda->CtxGetCurrent(&context) == CUDA_SUCCESS && context && cuda->CtxGetDevice(&device) == CUDA_SUCCESS &&
+           device == (CUdevice)unit;
+}
+
+static void give_up(lb_recorder *recorder, uint8_t unit, const lb_err *why)
+{
+    char text[sizeof why->message + 64];
+    recorder->cuda_tried |= 1ull << unit;
+    if (why->status == LB_OK) return;
+    snprintf(text, sizeof text, "device %u of CUDA is not measured where its values lie: %s", unit, why->message);
+    lb_recorder_note(recorder, "device", text);
+}
+
+lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen)
+{
+    const uint8_t unit = seen->unit;
+    if (seen->device != CUDA || !recorder->cuda_bytes || unit >= MOST_UNITS || recorder->cuda_tried >> unit & 1)
+        return NULL;
+    lb_err why = LB_ERR_INIT;
+    const lb_cuda_driver *cuda = lb_cuda_driver_get(&why);
+    if (cuda && !is_current(cuda, unit)) return NULL; /* not yet */
+    lb_device *device = NULL;
+    lb_cuda_options options = LB_CUDA_OPTIONS_INIT;
+    options.device_bytes = recorder->cuda_bytes;
+    options.code = recorder->cuda_code;
+    if (cuda) lb_cuda_open(&device, &options, &why);
+    give_up(recorder, unit, &why); /* it is not tried again in any case */
+    return device && lb_devices_add(recorder, CUDA, unit, device, NULL) == LB_OK ? device : NULL;
+}

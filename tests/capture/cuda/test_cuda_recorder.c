@@ -1,0 +1,146 @@
+/* Tensors of a CUDA device are recorded as the host's are, and no op waits for the device: the same steps over memory of the host,
+ * and on the stand-in driver, whose streams run late. */
+#include "host_program.h"
+#include "recorder.h"
+#include "scratch_folder.h"
+
+#include <lastbit/archive.h>
+#include <lastbit/capture.h>
+
+enum { N = 3000, TENSORS = 4, STEPS = 2, OPS = 12 };
+
+typedef struct program {
+    bool on_device;
+    CUstream stream;
+    CUdeviceptr there[TENSORS];
+    float *here[TENSORS]; /* what the bytes are when all that is queued has run */
+} program;
+
+static program program_new(bool on_device)
+{
+    program p = {.on_device = on_device};
+    if (on_device) p.stream = host_stream();
+    for (int t = 0; t < TENSORS; t++) {
+        p.here[t] = calloc(N, sizeof(float));
+        if (!on_device) continue;
+        p.there[t] = host_memory(N * sizeof(float), 1);
+        memset(standin_twin(p.there[t], N * sizeof(float)), 0, N * sizeof(float));
+    }
+    return p;
+}
+
+static void program_free(program *p)
+{
+    for (int t = 0; t < TENSORS; t++) free(p->here[t]);
+}
+
+static lb_seen seen_of(const program *p, int t)
+{
+    lb_seen seen = lb_seen_of(p->here[t], LB_F32, 1, (int64_t[]){N});
+    seen.storage = t + 1;
+    if (!p->on_device) return seen;
+    seen.data = (const void *)(uintptr_t)p->there[t];
+    seen.device = 1;
+    seen.stream = p->stream;
+    return seen;
+}
+
+/* The kernel of an op: tensor `t` gets other numbers, on the device when the stream comes to it. */
+static void compute(program *p, int t, int seed)
+{
+    for (int i = 0; i < N; i++) p->here[t][i] += (float)((i * 7 + seed) % 61) - 30;
+    if (!p->on_device) return;
+    void *sent;
+    assert_int_equal(cuMemHostAlloc(&sent, N * sizeof(float), 0), CUDA_SUCCESS);
+    memcpy(sent, p->here[t], N * sizeof(float));
+    assert_int_equal(cuMemcpyHtoDAsync_v2(p->there[t], sent, N * sizeof(float), p->stream), CUDA_SUCCESS);
+}
+
+static void run_op(lb_recorder *recorder, program *p, int from, int to, int seed)
+{
+    const bool in_place = from == to;
+    lb_seen in = seen_of(p, from), out = seen_of(p, to);
+    lb_operand args[] = {{.tag = LB_ARG_VALUE, .u.tensor = &in}}, results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &out}};
+    lb_call call = LB_CALL_INIT;
+    lb_pending *pending = NULL;
+    call.name = in_place ? "test::write_" : "test::make";
+    call.args = args;
+    call.n_args = 1;
+    if (in_place) args[0].flags = LB_OPERAND_WRITTEN, call.flags = LB_OP_MUTABLE;
+    assert_int_equal(lb_recorder_op_begin(recorder, &call, &pending, NULL), LB_OK);
+    compute(p, to, seed);
+    assert_int_equal(lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL), LB_OK);
+}
+
+static void record(program *p, const char *name, lb_level level)
+{
+    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
+    lb_recorder *recorder;
+    options.level = level;
+    assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
+    recorder->cuda_code = &any_kernels;
+    assert_int_equal(lb_recorder_cuda(recorder, 8u << 20, NULL), LB_OK);
+    for (int step = 0; step < STEPS; step++) {
+        assert_int_equal(lb_recorder_step_begin(recorder, step, NULL, NULL), LB_OK);
+        for (int op = 0; op < OPS; op++) run_op(recorder, p, op % TENSORS, (op * op + 1) % TENSORS, 100 * step + op);
+        assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
+    }
+    assert_int_equal(recorder->n_devices, p->on_device ? 1 : 0);
+    assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
+}
+
+static const lb_program *step_of(lb_capture **capture, const char *name, int64_t step)
+{
+    const lb_program *program = NULL;
+    lb_err err = LB_ERR_INIT;
+    if (!*capture && lb_capture_open(in_scratch(name), capture, &err) != LB_OK) fail_msg("%s", err.message);
+    if (lb_capture_program(*capture, 0, step, &program, &err) != LB_OK) fail_msg("%s", err.message);
+    return program;
+}
+
+static void assert_value_equal(lb_capture *a, const lb_program *p, lb_capture *b, const lb_program *q, uint32_t v)
+{
+    const lb_value *x = &p->values[v], *y = &q->values[v];
+    assert_true(lb_digest_equal(x->logical, y->logical) && !lb_digest_is_none(y->logical));
+    assert_true(x->source == y->source && x->flags == y->flags && x->version == y->version && y->device == 1);
+    assert_memory_equal(&p->statistics[x->statistics], &q->statistics[y->statistics], sizeof p->statistics[0]);
+    if (!(x->flags & LB_VALUE_KEPT)) return;
+    lb_tensor s, t;
+    assert_int_equal(lb_capture_value(a, p, v, &s, NULL), LB_OK);
+    assert_int_equal(lb_capture_value(b, q, v, &t, NULL), LB_OK);
+    assert_memory_equal(s.data, t.data, N * sizeof(float));
+}
+
+static void a_device_of_cuda_is_recorded_as_the_host_is(void **state)
+{
+    (void)state;
+    for (lb_level level = LB_LEVEL_STATS; level <= LB_LEVEL_OPS; level++) {
+        char here[32], there[32];
+        snprintf(here, sizeof here, "host%d.lb", level);
+        snprintf(there, sizeof there, "cuda%d.lb", level);
+        host_begin(1, (uint64_t)level + 1, 50);
+        program host = program_new(false), device = program_new(true);
+        record(&host, here, level);
+        record(&device, there, level);
+        host_end(NULL);
+        lb_capture *a = NULL, *b = NULL;
+        for (int step = 0; step < STEPS; step++) {
+            const lb_program *p = step_of(&a, here, step), *q = step_of(&b, there, step);
+            assert_int_equal(p->n_ops, q->n_ops);
+            assert_int_equal(p->n_values, q->n_values);
+            for (uint32_t v = 0; v < p->n_values; v++) assert_value_equal(a, p, b, q, v);
+        }
+        lb_capture_close(a);
+        lb_capture_close(b);
+        program_free(&host);
+        program_free(&device);
+    }
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, make_scratch, drop_scratch)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {TEST(a_device_of_cuda_is_recorded_as_the_host_is)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
