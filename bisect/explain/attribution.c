@@ -193,9 +193,27 @@ static lb_status scan_all(finder *f, int runner, int bits, scan *s)
 /* ---- saying it ---- */
 
 /* What ops do by themselves has a name where they are one sum or one product. */
+/* The order in which replay reduces among the runner's ranks; NULL: the region holds no collective that says it. */
+static const char *own_rank_order(const finder *f, int runner)
+{
+    const lb_matched_region_source *source = f->site->source;
+    const lb_program_view *view = runner ? source->b : source->a;
+    const lb_matched_region_side *side = &f->site->region->sides[runner];
+    for (uint32_t i = 0; i < side->n_ops; i++) {
+        const lb_program *p;
+        const lb_op *op = &view->program->ops[side->ops[i]];
+        const lb_collective *row = op->flags & LB_OP_COLLECTIVE ? lb_side_collective(view, side->ops[i], &p) : NULL;
+        if (row && row->algorithm != LB_NONE) return lb_program_text(p, row->algorithm);
+        if (row && !strncmp(lb_op_name(view->program, op), "nccl::", 6)) return "ring";
+    }
+    return NULL;
+}
+
 static const char *own_name(const finder *f, int runner)
 {
     bool sum = false, product = false;
+    const char *among_ranks = own_rank_order(f, runner);
+    if (among_ranks) return among_ranks;
     for (uint32_t i = 0; i < f->n[runner]; i++) {
         if (!strcmp(f->list[runner][i].name, "gloo")) return "gloo";
         sum |= !strcmp(f->list[runner][i].name, "pairwise");
@@ -625,6 +643,9 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     found->total = distance_of(site);
     f.spent = time_of_kind(memory, source->a->program, &site->region->sides[0]);
     for (int side = 0; side < 2 && status == LB_OK; side++) status = list_candidates(&f, side);
+    for (int side = 0; side < 2 && status == LB_OK; side++)
+        lb_candidates_put_recorded_first(side ? source->a : source->b, site->region->sides[!side].ops,
+                                         site->region->sides[!side].n_ops, f.list[side], &f.n[side]);
     /* Own bits on all four combinations first: four runs answer most places, and say of the rest
      * which identities are known. */
     for (int runner = 0; runner < 2; runner++)

@@ -8,6 +8,7 @@
 #include "candidate.h"
 
 #include "ops.h"
+#include "collective_match.h"
 #include "orders.h"
 #include "schedule.h"
 
@@ -397,4 +398,30 @@ lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_given_trees *
     free(m.trees), free(m.owners), free(m.rounded);
     *list = m.list, *n = m.n;
     return m.list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for candidates");
+}
+
+static void put_first(const char *order, lb_candidate *list, uint32_t *n)
+{
+    lb_candidate recorded;
+    maker m = {.list = &recorded};
+    add(&m, LB_CAUSE_ORDER, 0, LB_SWAP_ORDER, order, 0, NULL);
+    uint32_t at = 1;
+    while (at < *n && strcmp(list[at].name, recorded.name) != 0) at++;
+    if (at == *n && *n < MOST) ++*n;
+    if (at == *n) at--; /* a full list loses its last and least likely one */
+    memmove(list + 2, list + 1, (at - 1) * sizeof *list);
+    list[1] = recorded;
+    for (uint32_t i = 1; i <= at; i++) /* a candidate's swaps point into itself */
+        for (uint32_t k = 0; k < list[i].n_swaps; k++) list[i].swaps[k].argument = list[i].arguments[k];
+}
+
+void lb_candidates_put_recorded_first(const lb_program_view *other, const uint32_t *ops, uint32_t n_ops,
+                                      lb_candidate *list, uint32_t *n)
+{
+    for (uint32_t i = 0; i < n_ops && list && *n; i++) {
+        const lb_program *recorded;
+        const lb_collective *row =
+            other->program->ops[ops[i]].flags & LB_OP_COLLECTIVE ? lb_side_collective(other, ops[i], &recorded) : NULL;
+        if (row && row->algorithm != LB_NONE) put_first(lb_program_text(recorded, row->algorithm), list, n);
+    }
 }

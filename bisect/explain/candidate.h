@@ -2,6 +2,8 @@
 #ifndef LB_BISECT_CANDIDATE_H
 #define LB_BISECT_CANDIDATE_H
 
+#include "program_view.h"
+
 #include <lastbit/explain.h>
 
 typedef struct lb_candidate {
@@ -35,5 +37,10 @@ typedef struct lb_candidate_ops {
 /* Those that can mean something to these ops. list[0] is "own": no change. `trees` may be NULL. malloc'ed. */
 lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_given_trees *trees, lb_candidate **list, uint32_t *n,
                              lb_err *err);
+
+/* What collectives among the other side's ops (rows of the whole of `other`) recorded as their order, as NCCL says it, comes right after
+ * "own" in such a list. */
+void lb_candidates_put_recorded_first(const lb_program_view *other, const uint32_t *ops, uint32_t n_ops,
+                                      lb_candidate *list, uint32_t *n);
 
 #endif

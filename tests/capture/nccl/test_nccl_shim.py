@@ -26,9 +26,9 @@ def play(scenario, ranks=4, how="threads", **environment):
 
 @pytest.fixture
 def record(lastbit, tmp_path):
-    def record(scenario, *options, ranks=4, how="threads", command=(), **environment):
+    def record(scenario, *options, ranks=4, how="threads", command=(), name="run.lb", **environment):
         """Its capture; what it received is what it receives without us."""
-        folder = tmp_path / "run.lb"
+        folder = tmp_path / name
         env = {**os.environ, **{key: str(value) for key, value in environment.items()}}
         command = command or [PROGRAM, scenario, how, ranks]
         done = lastbit.run("record", "-o", folder, "--force", *options, "--", *command, env=env, timeout=60)
@@ -67,6 +67,15 @@ def test_order_that_nccl_names_is_the_one_replayed(lastbit, record, algorithm, c
     assert replay(lastbit, folder) == ("identical", 174, 191)
     archive = (folder / "rank-00000.tar").read_bytes()
     assert f"{algorithm.upper()}/SIMPLE, {channels} channels".encode() in archive and order.encode() in archive
+
+
+def test_explain_tries_the_order_that_nccl_named_first(lastbit, record):
+    """Three channels are in no list of likely orders: only the other side's recording knows of them."""
+    one = record("steps", name="one.lb", STANDIN_NCCL_ALGO="ring", STANDIN_NCCL_CHANNELS=1)
+    three = record("steps", name="three.lb", STANDIN_NCCL_ALGO="ring", STANDIN_NCCL_CHANNELS=3)
+    answer = lastbit.json("explain", one, three, expect=1)
+    found = [row for row in answer["findings"] if "nccl::all_reduce" in (row["op"], row.get("other_op"))]
+    assert found and all((row["cause"], row["first"], row["schedule"]) == ("order", "ring:1", "ring:3") for row in found), answer["findings"]
 
 
 def test_wrong_order_is_no_bit_equal_replay(lastbit, record):

@@ -43,6 +43,28 @@ static void golden_vectors_come_out(void **state)
     assert_float_equal(golden("wide", 1, 0), 2, 0);
 }
 
+/* What NCCL's chunk c gives, where the chunks are of no account: a reduction to rank c alone. */
+static void ring_of_one_receiver_ends_there(void **state)
+{
+    (void)state;
+    static const float x[4] = {512, 1, 1, -512}, ends[4] = {2, 1, 2, 0};
+    uint16_t ranks[4][9], out[9];
+    const void *inputs[4];
+    for (int r = 0; r < 4; r++) {
+        inputs[r] = ranks[r];
+        for (int i = 0; i < 9; i++) lb_store_f32(LB_BF16, &ranks[r][i], &x[r], 1, NULL);
+    }
+    for (uint32_t home = 1; home <= 4; home++) {
+        const lb_order order = {.kind = LB_ORDER_RING, .channels = 2, .chunk = 1, .home = home};
+        assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, 4, inputs, LB_BF16, 9, out, NULL), LB_OK);
+        for (int i = 0; i < 9; i++) {
+            float result;
+            lb_load_f32(&result, LB_BF16, &out[i], 1);
+            assert_float_equal(result, ends[home - 1], 0);
+        }
+    }
+}
+
 static void pieces_cover_every_element_once_and_fold_every_rank(void **state)
 {
     (void)state;
@@ -146,6 +168,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_vectors_come_out),
+        cmocka_unit_test(ring_of_one_receiver_ends_there),
         cmocka_unit_test(pieces_cover_every_element_once_and_fold_every_rank),
         cmocka_unit_test(double_tree_has_the_shape_of_nccl),
         cmocka_unit_test(integers_wrap_and_nan_wins_a_maximum),
