@@ -191,9 +191,19 @@ static bool ask(lb_communicator *comm)
     return true;
 }
 
+/* Made past us (CommGrow, or before we were asked): whose it is NCCL says, who its members are nobody does. */
+static lb_communicator *adopt(lb_nccl_comm handle)
+{
+    lb_nccl_place *place = lb_nccl_place_here();
+    if (!place || !handle) return NULL;
+    lb_communicator_add(&(lb_joining){.id = LB_ID_UNTOLD, .ranks = LB_RANKS_UNTOLD, .place = place}, handle);
+    return lb_communicator_find(handle);
+}
+
 lb_communicator *lb_communicator_whole(lb_nccl_comm handle)
 {
     lb_communicator *comm = lb_communicator_find(handle);
+    if (!comm) comm = adopt(handle);
     return comm && (comm->ranks > 0 || ask(comm)) ? comm : NULL;
 }
 
@@ -304,7 +314,7 @@ static unsigned times_named(lb_nccl_place *place, const char *text)
 static void name(lb_communicator *comm)
 {
     char text[64];
-    for (int i = 0; i < ASK_TRIES && !read_members(comm); i++)
+    for (int i = 0; comm->joined_as != LB_ID_UNTOLD && i < ASK_TRIES && !read_members(comm); i++)
         nanosleep(&(struct timespec){0, ASK_PAUSE_NS}, NULL); /* a network's file system shows lines late */
     if (!comm->members) {
         snprintf(comm->name, sizeof comm->name, "%d ranks, %08x", comm->ranks, (unsigned)comm->id);

@@ -77,6 +77,7 @@ typedef struct lb_premul {
 uint64_t lb_communicator_serial(void);
 uint64_t lb_communicator_hash(const void *bytes, size_t n);
 /* Before the call that makes it: finds or makes the place of this rank, and tells the others about it. */
+enum { LB_ID_UNTOLD = 0 };     /* of one that was made past us */
 enum { LB_RANKS_UNTOLD = -1 }; /* of a split inside a group: NCCL is asked when its first call is made */
 typedef struct lb_joining {
     lb_nccl_comm *made; /* where NCCL puts the handle */

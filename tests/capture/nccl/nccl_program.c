@@ -251,6 +251,23 @@ static void non_blocking(worker *w)
     TRY(ncclCommDestroy(comm));
 }
 
+static void grow_and_shrink(worker *w)
+{
+    lb_nccl_comm world = w->comm, made;
+    TRY(ncclCommGrow(world, w->ranks, NULL, -1, &made, NULL));
+    w->comm = made;
+    all_reduce(w, F32, LB_NCCL_SUM, COUNT, true);
+    TRY(ncclCommDestroy(made));
+    w->comm = world;
+    if (w->rank) {
+        TRY(ncclCommShrink(world, (int[]){0}, 1, &made, NULL, 0));
+        w->comm = made;
+        all_reduce(w, F32, LB_NCCL_SUM, COUNT, true);
+        TRY(ncclCommDestroy(made));
+        w->comm = world;
+    }
+}
+
 static void fork_later(worker *w)
 {
     all_reduce(w, F32, LB_NCCL_SUM, COUNT, true);
@@ -277,6 +294,8 @@ static void play(worker *w)
         turn_nan(w);
     else if (!strcmp(s, "non-blocking"))
         non_blocking(w);
+    else if (!strcmp(s, "grow"))
+        grow_and_shrink(w);
     else if (!strcmp(s, "fork"))
         fork_later(w);
     else

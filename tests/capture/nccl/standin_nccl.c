@@ -689,6 +689,19 @@ EXPORT(ncclCommShrink, (lb_nccl_comm comm, int *excluded, int n, lb_nccl_comm *m
     return LB_NCCL_SUCCESS;
 }
 
+/* Of a stand-in nobody new comes: the same ranks again. */
+EXPORT(ncclCommGrow,
+       (lb_nccl_comm comm, int ranks, const lb_nccl_unique *id, int rank, lb_nccl_comm *made, lb_nccl_config *config),
+       (comm, ranks, id, rank, made, config))
+{
+    char name[128];
+    (void)id, (void)rank, (void)config;
+    if (!comm || ranks != comm->ranks) return INVALID_USAGE;
+    snprintf(name, sizeof name, "%.60s-%d.g", comm->name, comm->splits++);
+    *made = make(name, ranks, comm->rank);
+    return *made ? LB_NCCL_SUCCESS : INVALID_ARGUMENT;
+}
+
 EXPORT(ncclCommDestroy, (lb_nccl_comm comm), (comm))
 {
     if (!comm) return LB_NCCL_SUCCESS;

@@ -85,7 +85,7 @@ def test_real_library_answers_through_the_shim():
         "print(nccl.ncclGetVersion(ctypes.byref(version)), version.value, nccl.ncclGetErrorString(4).decode())\n"
     )
     env = {**os.environ, "LASTBIT_NCCL": str(HOME / "lib/libnccl.so.2")}
-    done = subprocess.run(["python3", "-c", script, BUILD / "nccl/libnccl.so.2"], capture_output=True, text=True, env=env)
+    done = subprocess.run(["python3", "-c", script, BUILD / "dropin/nccl/libnccl.so.2"], capture_output=True, text=True, env=env)
     header = (HOME / "include/nccl.h").read_text()
     version = re.search(r"NCCL_VERSION_CODE (\d+)", header).group(1)
     assert done.stdout.split(maxsplit=2) == ["0", version, "invalid argument (run with NCCL_DEBUG=WARN for details)\n"], done.stderr

@@ -98,6 +98,18 @@ def test_non_blocking_communicators_and_forks(lastbit, record, scenario, count, 
     assert replay(lastbit, record(scenario, ranks=2, how=how)) == ("identical", count, count)
 
 
+def test_communicators_that_shrink_and_those_made_past_us(lastbit, record):
+    """Who is left in a communicator is known; of one that grew the calls are recorded, and that its members are not known is said."""
+    folder = record("grow", ranks=3, how="processes")
+    listed = lastbit.run("ls", folder).stdout
+    assert listed.count("2 collectives: 2 nccl::all_reduce") == 2 and listed.count("1 collective: 1 nccl::all_reduce") == 1
+    assert listed.count("which ranks communicator") == 3
+    archive = (folder / "rank-00001.tar").read_bytes()
+    assert b"\xa31-2" in archive  # the name of those that are left, a MessagePack string of three bytes
+    verdict, bitwise, total = replay(lastbit, folder)
+    assert verdict == "identical" and bitwise == 2  # of the one that shrank
+
+
 def test_program_says_where_steps_begin(lastbit, record):
     folder = record("marked", ranks=2, how="processes")
     assert "3 steps (10 to 12)" in lastbit.run("ls", folder).stdout
@@ -180,7 +192,7 @@ def test_library_stands_in_the_place_of_libnccl(lastbit, tmp_path):
     folder = tmp_path / "run.lb"
     folder.mkdir()
     env = {
-        "LD_LIBRARY_PATH": BUILD / "nccl",
+        "LD_LIBRARY_PATH": BUILD / "dropin/nccl",
         "LASTBIT_NCCL": BUILD / "tests" / "standin" / "libnccl.so.2",
         "LASTBIT_OUT": folder,
         "LASTBIT_LIB": BUILD / "liblastbit_capture.so",
@@ -189,7 +201,7 @@ def test_library_stands_in_the_place_of_libnccl(lastbit, tmp_path):
     program.write_bytes(PROGRAM.read_bytes())
     program.chmod(0o755)
     # LD_PRELOAD by the drop-in's own name is the same thing to a program that is linked, whatever its runpath.
-    env["LD_PRELOAD"] = BUILD / "nccl" / "libnccl.so.2"
+    env["LD_PRELOAD"] = BUILD / "dropin/nccl/libnccl.so.2"
     assert play("everything", **env) == play("everything")
     assert replay(lastbit, folder)[0] == "identical"
 
@@ -202,7 +214,7 @@ def test_what_is_loaded_privately_is_found(tmp_path):
         "version = ctypes.c_int()\n"
         "print(nccl.ncclGetVersion(ctypes.byref(version)), version.value)\n"
     )
-    env = {**os.environ, "DROP_IN": str(BUILD / "nccl" / "libnccl.so.2")}
+    env = {**os.environ, "DROP_IN": str(BUILD / "dropin/nccl/libnccl.so.2")}
     for real, told in [(BUILD / "tests" / "standin" / "libnccl.so.2", "0 23203"), (tmp_path / "none.so", "2 0")]:
         done = subprocess.run(["python3", "-c", script], capture_output=True, text=True, env={**env, "LASTBIT_NCCL": str(real)})
         assert done.stdout.strip() == told, done.stderr
