@@ -261,6 +261,13 @@ static void flow_source(lb_walk *w, uint32_t ia, const lb_diff_row *row)
         t->carried = row->verdict;       /* … and so can't say what follows from this */
         t->differs = row->verdict != LB_VERDICT_IDENTICAL;
     }
+    for (uint32_t i = 0; al->join_of_a[ia] != LB_NONE && i < w->pb->n_ops; i++) { /* ranks that hold copies of a part */
+        if (al->join_of_b[i] != al->join_of_a[ia] || !lb_op_is_source(w->pb, &w->pb->ops[i])) continue;
+        const uint32_t v = lb_op_results(w->pb, &w->pb->ops[i])[0];
+        lb_taint *t = lb_taint_of(&w->storages[1], w->pb->values[v].storage);
+        *t = LB_TAINT_CLEAN(t->storage);
+        t->carried = row->verdict, t->differs = row->verdict != LB_VERDICT_IDENTICAL;
+    }
 }
 
 void lb_walk_source(lb_walk *w, uint32_t ia)

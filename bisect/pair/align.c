@@ -737,6 +737,18 @@ static uint32_t list_parts(const aligner *al, const lb_program_view *b, const so
     return n;
 }
 
+/* Of equal parts one is put together with others; the rest stand where it does. */
+static void join_copies(aligner *al, const uint32_t *chosen, uint32_t found, const uint32_t *ops,
+                        const uint32_t *values, uint32_t n)
+{
+    for (uint32_t j = 0; j < n; j++)
+        for (uint32_t k = 0; k < found && al->out->join_of_b[ops[j]] == LB_NONE; k++) {
+            const uint32_t part = lb_op_results(al->b, &al->b->ops[chosen[k]])[0];
+            if (!lb_shard_is_copy(al->b, part, al->b, values[j])) continue;
+            al->out->join_of_b[ops[j]] = al->out->join_of_b[chosen[k]], al->out->place_of_b[ops[j]] = k;
+        }
+}
+
 /* A source of A that is the whole of what ranks of B have parts of: those that stand for its own rank, or else any (A's ranks hold the same
  * tensor then, and B's share one among them). */
 static void join_shards(aligner *al, const lb_program_view *a, const lb_program_view *b, const sources *sa, uint32_t i,
@@ -752,9 +764,9 @@ static void join_shards(aligner *al, const lb_program_view *a, const lb_program_
                        found = lb_shard_cover(al->b, &whole->layout, values, n, order);
         if (found < 2) continue;
         for (uint32_t k = 0; k < found; k++) chosen[k] = ops[order[k]];
-        if (al->out->joins.n_part_ops + found > al->b->n_ops || !add_join(al, sa->ops[i], chosen, found, values))
-            return;
-        break;
+        if (al->out->joins.n_part_ops + found <= al->b->n_ops && add_join(al, sa->ops[i], chosen, found, order))
+            join_copies(al, chosen, found, ops, values, n);
+        return;
     }
 }
 

@@ -28,8 +28,9 @@ typedef struct lb_alignment {
     uint32_t *shown
         [2]; /* per op of A (of B): see shown_sources.h; where ops do not meet by parameter each source shows its result */
     lb_reassemblies joins;
-    uint32_t *join_of_a;  /* per op of A: row of joins.list, or LB_NONE */
-    uint32_t *join_of_b;  /* per op of B */
+    uint32_t *join_of_a; /* per op of A: row of joins.list, or LB_NONE */
+    uint32_t *
+        join_of_b; /* per op of B; also of a source that is the same part as one of the join's (ranks that hold copies) */
     uint32_t *place_of_b; /* which part of that join it is */
 } lb_alignment;
 

@@ -226,6 +226,18 @@ static lb_fed_value part_of_whole(lb_cross_feed *s, const lb_reassembly *join, u
     return fed;
 }
 
+/* Ranks that hold copies of the same part. */
+static void map_copies(lb_cross_feed *s, uint32_t join, lb_fed_value fed)
+{
+    const lb_program *pb = s->side->program;
+    for (uint32_t i = 0; i < pb->n_ops; i++) {
+        if (s->alignment->join_of_b[i] != join || !lb_op_is_source(pb, &pb->ops[i])) continue;
+        const uint32_t v = lb_op_results(pb, &pb->ops[i])[0];
+        fed.place = s->alignment->place_of_b[i];
+        if (s->taken[v].value == LB_NONE && lb_dtype_is_float(pb->values[v].dtype)) s->taken[v] = fed;
+    }
+}
+
 /* Sources of several programs that one of A stands for: each takes its slice, or the whole. */
 static void map_joined_sources(lb_cross_feed *s)
 {
@@ -240,6 +252,7 @@ static void map_joined_sources(lb_cross_feed *s)
             uint32_t vb = lb_op_results(pb, &pb->ops[al->joins.part_ops[join->first + fed.place]])[0];
             if (lb_dtype_is_float(pb->values[vb].dtype)) s->taken[vb] = fed;
         }
+        map_copies(s, n, fed);
     }
 }
 

@@ -1,0 +1,83 @@
+"""Runs that share one model out in other ways are the same run; a rank that has another's part, or a copy of its own, is named."""
+
+import pytest
+from conftest import ROOT, warm_python
+
+
+@pytest.fixture(scope="module")
+def recorded(lastbit, tmp_path_factory):
+    """Records parallel_twins.py on so many processes, each once per settings."""
+    folder, done = tmp_path_factory.mktemp("twins"), {}
+
+    def record(ranks, *args):
+        if (ranks, args) not in done:
+            done[ranks, args] = folder / f"{len(done)}.lb"
+            torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)) if ranks > 1 else ()
+            command = (*warm_python(), *torchrun, ROOT / "tests/programs/parallel_twins.py", *args)
+            lastbit.run("record", "-o", done[ranks, args], "--level", "ops", "--", *command, expect=0)
+        return done[ranks, args]
+
+    return record
+
+
+FSDP2, DDP, CP, SP, TP = (2, "--how", "fsdp2"), (2, "--how", "ddp"), (2, "--how", "cp"), (2, "--how", "sp"), (2, "--how", "tp")
+UNEVEN = ("--vocabulary", "33", "--width", "20")
+full = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        pytest.param((1,), FSDP2, id="fsdp2"),
+        pytest.param(CP, (1,), id="cp"),
+        pytest.param(DDP, FSDP2, id="ddp-fsdp2"),
+        pytest.param((1,), TP, marks=full, id="tp"),
+        pytest.param((1,), SP, marks=full, id="sp"),
+        pytest.param(TP, SP, marks=full, id="tp-sp"),
+        pytest.param((1, "--how", "ep"), (2, "--how", "ep"), marks=full, id="ep"),
+        pytest.param((1, *UNEVEN), (*FSDP2, *UNEVEN), marks=full, id="fsdp2-uneven"),
+        pytest.param((1,), (4, "--how", "hsdp"), marks=full, id="hsdp"),
+        pytest.param(DDP, (4, "--how", "fsdp2"), marks=full, id="ddp-fsdp2-4"),
+        pytest.param((1,), (4, "--how", "cp"), marks=full, id="cp-4"),
+        pytest.param((1,), (4, "--how", "tp"), marks=full, id="tp-4"),
+    ],
+)
+def test_a_healthy_run_is_the_same_however_it_is_shared_out(lastbit, recorded, one, other):
+    for pair in ((one, other), (other, one)):
+        answer = lastbit.json("diff", *(recorded(*side) for side in pair), expect=0)
+        assert answer["verdict"] in ("identical", "reordered", "rounding"), answer["first"]
+        assert answer["ops"]["aligned"] > 300 and not answer["missing"]
+        assert not any("diverged" in (row["local"], row["inherited"]) for row in answer["layers"])
+
+
+def test_without_names_a_zigzag_is_put_together_in_the_order_of_ranks(lastbit, recorded):
+    """What the names are for: shapes alone say that the first half is the first rank's."""
+    answer = lastbit.json("diff", recorded(1), recorded(*CP, "--unnamed"), expect=1)
+    assert answer["first"]["layer"] == "input:0" and answer["verdict"] == "diverged"
+
+
+@pytest.mark.parametrize("good", [(1,), DDP, pytest.param(FSDP2, marks=full)])
+def test_a_rank_with_anothers_part_is_named_with_the_tensor(lastbit, recorded, good):
+    bad = recorded(*FSDP2, "--fault", "other_shard")
+    first = lastbit.json("diff", recorded(*good), bad, expect=1)["first"]
+    assert (first["step"], first["layer"], first["local"]) == (0, "blocks.1.mlp.up.weight", "diverged"), first
+    if good == FSDP2:
+        assert first["rank"] == 1 and first["why"].endswith("the second side has what rank 0 has on the first side"), first
+        return
+    said = "that of rank 1, [16:32, :] of [32, 16] is another: it has what rank 0 should have"
+    assert first["why"].endswith(said), first
+    turned = lastbit.json("diff", bad, recorded(*good), expect=1)["first"]
+    assert turned["rank"] == 1 and turned["layer"] == first["layer"] and turned["why"].endswith(said), turned
+
+
+def test_a_copy_that_drifts_is_named(lastbit, recorded):
+    answer = lastbit.json("ranks", recorded(*SP, "--fault", "drift"), expect=1)
+    found = [row for row in answer["findings"] if "blocks.1.norm1.weight" in str(row)]
+    assert found and "no longer the same on the 2 ranks" in str(found[0]), answer["findings"]
+    healthy = lastbit.json("ranks", recorded(*FSDP2), expect=(0, 1))
+    assert not any("no longer the same" in str(row) for row in healthy["findings"])
+
+
+def test_bisect_against_a_run_that_is_shared_otherwise_names_the_tensor(lastbit, recorded):
+    answer = lastbit.json("bisect", recorded(*FSDP2, "--fault", "other_shard"), "--against", recorded(1), expect=1)
+    assert "blocks.1.mlp.up.weight" in str(answer["culprit"]), answer["culprit"]
