@@ -134,14 +134,17 @@ static void make_programs_and_tables(void)
     lb_err err = LB_ERR_INIT;
     void *bytes;
     size_t size;
-    lb_program *p = sample_program(3, 0, numbers), *empty = lb_program_new();
+    lb_program *p = sample_program(3, 0, numbers), *shards = sharded_program(), *empty = lb_program_new();
+    must(lb_program_encode(shards, &bytes, &size, &err), &err);
+    save("program", "shards", bytes, size);
+    free(bytes);
     must(lb_program_encode(p, &bytes, &size, &err), &err);
     save("program", "sample", bytes, size);
     free(bytes);
     must(lb_program_encode(empty, &bytes, &size, &err), &err);
     save("program", "empty", bytes, size);
     free(bytes);
-    lb_program_free(p), lb_program_free(empty);
+    lb_program_free(p), lb_program_free(shards), lb_program_free(empty);
     static const char *const tables[] = {"{\"a\":[1,-2,2.5,null,true,false,{\"b\":\"\xc3\xa4\"}]}", "[]", "\"text\"",
                                          "[[[[[[1]]]]]]"};
     for (int i = 0; i < 4; i++) {

@@ -95,4 +95,37 @@ static inline lb_program *sample_program(int64_t step, int32_t rank, const float
     return p;
 }
 
+/* Values of a rank 3 of 2 x 2: rows 2, 3, 6 and 7 of [8, 6]; a flat parameter with elements of two others and padding. */
+static inline lb_program *sharded_program(void)
+{
+    static const lb_extent rows[] = {{0, 8, 2, 2}, {0, 8, 6, 2}, {1, 6, 0, 6}};
+    static const lb_extent matrix[] = {{0, 4, 0, 4}, {1, 5, 0, 5}, {LB_EXTENT_FLAT, 20, 13, 7}},
+                           vector[] = {{0, 9, 0, 9}, {LB_EXTENT_FLAT, 9, 0, 5}};
+    lb_program *p = lb_program_new();
+    p->rank = 3, p->world = 4;
+    const lb_mesh_axis axes[] = {{lb_program_string(p, "dp"), 2}, {lb_program_string(p, "tp"), 2}};
+    const lb_mesh_axis line[] = {{LB_NONE, 4}};
+    const uint32_t ranks[] = {0, 1, 2, 3};
+    const lb_placement strided[] = {{LB_PLACEMENT_SHARD, 0, LB_NONE},
+                                    {LB_PLACEMENT_PARTIAL, 0, lb_program_string(p, "sum")}},
+                       flat[] = {{LB_PLACEMENT_SHARD, LB_EXTENT_FLAT, LB_NONE}};
+    const int64_t shapes[][2] = {{4, 6}, {16, 0}, {3, 0}};
+    for (int i = 0; i < 3; i++) {
+        lb_value v = {.storage = i, .dtype = LB_F32, .name = LB_NONE, .statistics = LB_NONE};
+        v.layout = lb_layout_contiguous(i ? 1 : 2, shapes[i]);
+        lb_program_add_value(p, &v);
+    }
+    const uint32_t grid = lb_program_mesh(p, axes, 2, ranks, 4), all = lb_program_mesh(p, line, 1, ranks, 4);
+    const lb_shard parts[] = {
+        {1, lb_program_string(p, "b"), all, lb_program_add_placements(p, flat, 1), 1,
+         lb_program_add_extents(p, vector, 2), 2, 8},
+        {1, lb_program_string(p, "a"), all, lb_program_add_placements(p, flat, 1), 1,
+         lb_program_add_extents(p, matrix, 3), 3, 1},
+        {0, LB_NONE, grid, lb_program_add_placements(p, strided, 2), 2, lb_program_add_extents(p, rows, 3), 3, 0},
+    };
+    for (int i = 0; i < 3; i++) lb_program_add_shard(p, &parts[i]);
+    lb_program_sort_shards(p);
+    return p;
+}
+
 #endif

@@ -1,43 +1,9 @@
 #define _GNU_SOURCE /* memmem */
 #include "cmocka_first.h"
-
-#include <lastbit/program.h>
+#include "program_sample.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Values of a rank 3 of 2 x 2: rows 2, 3, 6 and 7 of [8, 6]; a flat parameter with elements of two others and padding. */
-static lb_program *sharded(void)
-{
-    static const lb_extent rows[] = {{0, 8, 2, 2}, {0, 8, 6, 2}, {1, 6, 0, 6}};
-    static const lb_extent matrix[] = {{0, 4, 0, 4}, {1, 5, 0, 5}, {LB_EXTENT_FLAT, 20, 13, 7}},
-                           vector[] = {{0, 9, 0, 9}, {LB_EXTENT_FLAT, 9, 0, 5}};
-    lb_program *p = lb_program_new();
-    p->rank = 3, p->world = 4;
-    const lb_mesh_axis axes[] = {{lb_program_string(p, "dp"), 2}, {lb_program_string(p, "tp"), 2}};
-    const lb_mesh_axis line[] = {{LB_NONE, 4}};
-    const uint32_t ranks[] = {0, 1, 2, 3};
-    const lb_placement strided[] = {{LB_PLACEMENT_SHARD, 0, LB_NONE},
-                                    {LB_PLACEMENT_PARTIAL, 0, lb_program_string(p, "sum")}},
-                       flat[] = {{LB_PLACEMENT_SHARD, LB_EXTENT_FLAT, LB_NONE}};
-    const int64_t shapes[][2] = {{4, 6}, {16, 0}, {3, 0}};
-    for (int i = 0; i < 3; i++) {
-        lb_value v = {.storage = i, .dtype = LB_F32, .name = LB_NONE, .statistics = LB_NONE};
-        v.layout = lb_layout_contiguous(i ? 1 : 2, shapes[i]);
-        lb_program_add_value(p, &v);
-    }
-    const uint32_t grid = lb_program_mesh(p, axes, 2, ranks, 4), all = lb_program_mesh(p, line, 1, ranks, 4);
-    const lb_shard parts[] = {
-        {1, lb_program_string(p, "b"), all, lb_program_add_placements(p, flat, 1), 1,
-         lb_program_add_extents(p, vector, 2), 2, 8},
-        {1, lb_program_string(p, "a"), all, lb_program_add_placements(p, flat, 1), 1,
-         lb_program_add_extents(p, matrix, 3), 3, 1},
-        {0, LB_NONE, grid, lb_program_add_placements(p, strided, 2), 2, lb_program_add_extents(p, rows, 3), 3, 0},
-    };
-    for (int i = 0; i < 3; i++) lb_program_add_shard(p, &parts[i]);
-    lb_program_sort_shards(p);
-    return p;
-}
 
 static void assert_text(const lb_program *p, const lb_shard *shard, const char *expected)
 {
@@ -49,7 +15,7 @@ static void assert_text(const lb_program *p, const lb_shard *shard, const char *
 static void shards_are_found_by_their_value(void **state)
 {
     (void)state;
-    lb_program *p = sharded();
+    lb_program *p = sharded_program();
     uint32_t n;
     lb_err err = LB_ERR_INIT;
     if (lb_program_validate(p, &err) != LB_OK) fail_msg("%s", err.message);
@@ -76,7 +42,7 @@ static void shards_are_found_by_their_value(void **state)
 static void coordinates_run_fastest_along_the_last_axis(void **state)
 {
     (void)state;
-    lb_program *p = sharded();
+    lb_program *p = sharded_program();
     for (int32_t rank = 0; rank < 4; rank++) {
         assert_int_equal(lb_mesh_coordinate(p, &p->meshes[0], 0, rank), rank / 2);
         assert_int_equal(lb_mesh_coordinate(p, &p->meshes[0], 1, rank), rank % 2);
@@ -88,7 +54,7 @@ static void coordinates_run_fastest_along_the_last_axis(void **state)
 static void rows_that_are_there_are_found_again(void **state)
 {
     (void)state;
-    lb_program *p = sharded(), *again = sharded();
+    lb_program *p = sharded_program(), *again = sharded_program();
     const uint32_t extents = p->n_extents, placements = p->n_placements;
     assert_int_equal(placements, 3); /* both flat ones share theirs */
     for (int i = 0; i < 3; i++) {
@@ -107,7 +73,7 @@ static void rows_that_are_there_are_found_again(void **state)
 static void a_shard_is_copied_with_all_that_it_names(void **state)
 {
     (void)state;
-    lb_program *p = sharded(), *q = lb_program_new();
+    lb_program *p = sharded_program(), *q = lb_program_new();
     char before[200], after[200];
     q->rank = p->rank;
     lb_program_string(q, "other strings");
@@ -138,7 +104,7 @@ static void shards_come_back_and_a_program_without_any_has_no_table_of_them(void
 {
     (void)state;
     static const char *const names[] = {"shards", "extents", "placements", "meshes", "mesh_axes"};
-    lb_program *p = sharded(), *q, *none = lb_program_new();
+    lb_program *p = sharded_program(), *q, *none = lb_program_new();
     void *bytes, *few;
     size_t size, less;
     assert_int_equal(lb_program_encode(p, &bytes, &size, NULL), LB_OK);
@@ -164,7 +130,7 @@ static void shards_come_back_and_a_program_without_any_has_no_table_of_them(void
 static void every_flip_is_survived(void **state)
 {
     (void)state;
-    lb_program *p = sharded(), *q;
+    lb_program *p = sharded_program(), *q;
     void *bytes;
     size_t size;
     uint32_t n, refused = 0;
@@ -208,7 +174,7 @@ static void every_flip_is_survived(void **state)
 static void a_broken_rule_is_named_by_table_row_and_field(void **state)
 {
     (void)state;
-    lb_program *p = sharded();
+    lb_program *p = sharded_program();
     const uint32_t rows = p->shards[0].first_extent, flat = p->shards[1].first_extent;
     REFUSED_VALUE(p->shards[0].value, 3, "shards[0].value");
     REFUSED_VALUE(p->shards[2].value, 0, "shards[2].value: rows are by value");
