@@ -33,7 +33,6 @@ full = pytest.mark.full
         pytest.param(DDP, FSDP2, id="ddp-fsdp2"),
         pytest.param((1,), TP, marks=full, id="tp"),
         pytest.param((1,), SP, marks=full, id="sp"),
-        pytest.param(TP, SP, marks=full, id="tp-sp"),
         pytest.param((1, "--how", "ep"), (2, "--how", "ep"), marks=full, id="ep"),
         pytest.param((1, *UNEVEN), (*FSDP2, *UNEVEN), marks=full, id="fsdp2-uneven"),
         pytest.param((1,), (4, "--how", "hsdp"), marks=full, id="hsdp"),
