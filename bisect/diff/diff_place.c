@@ -210,6 +210,21 @@ static uint32_t next_shared(const lb_walk *w, const lb_divergence *o, int side)
     return node->n[side] ? w->merged.ops[node->first[side]] : LB_NONE;
 }
 
+/* Of a collective, the member in the part that stands for that of the other side's op `lone`: a fault of rank 1 is in no op of rank 0, though
+ * it is there that the sides meet again. Other ops are what they are. */
+static uint32_t member_beside(const lb_walk *w, int side, uint32_t op, uint32_t lone)
+{
+    const lb_program_view *mine = side ? w->b : w->a, *other = side ? w->a : w->b;
+    const lb_collective_matches *all = &w->meetings[side];
+    if (op == LB_NONE || lone == LB_NONE || !all->of_op || all->of_op[op] == LB_NONE) return op;
+    const uint32_t share = w->b->n_parts / w->a->n_parts, part = lb_program_view_part_of(other, lone);
+    const uint32_t wanted = side ? part * share : part / share;
+    const lb_collective_match *meeting = &all->list[all->of_op[op]];
+    for (uint32_t k = 0; k < meeting->n; k++)
+        if (lb_program_view_part_of(mine, all->ops[meeting->first + k]) == wanted) return all->ops[meeting->first + k];
+    return op;
+}
+
 /* Ops of a layer in that phase; `name`: of that name alone, NULL: of any. */
 static uint32_t count_ops(const lb_program *p, const char *layer, int phase, const char *name)
 {
@@ -295,7 +310,8 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
                                                                          : LB_NONE; /* beside a fusion of this side */
     if (hidden != LB_NONE) return cut_row(w, o, !side, hidden);
     lb_diff_row row = lb_walk_row(w, side ? LB_NONE : a, side ? b : LB_NONE);
-    row.index = a != LB_NONE ? a : next_shared(w, o, 0), row.other = b != LB_NONE ? b : next_shared(w, o, 1);
+    row.index = a != LB_NONE ? a : member_beside(w, 0, next_shared(w, o, 0), b);
+    row.other = b != LB_NONE ? b : member_beside(w, 1, next_shared(w, o, 1), a);
     order_lone(w, o, &row);
     row.local = row.verdict = LB_VERDICT_DIVERGED;
     describe_lone(w, o, &row);

@@ -83,6 +83,19 @@ NAMED = {  # what is changed, in which program, and what of the case is given
         "mixer",
         dict(PLAIN, ranks=2, seed=798320966, changes=[["largest-for-a-sum", 373803807]]),
     ),
+    "one rank's share of a sum scaled": (
+        "contribution-of-a-rank-scaled",
+        "gpt",
+        dict(
+            TRAIN,
+            precision="bf16",
+            optimizer="adamw-foreach",
+            steps=2,
+            ranks=2,
+            seed=518963527,
+            changes=[["contribution-of-a-rank-scaled", 135720814]],
+        ),
+    ),
     "a layer of one side alone before code that both write": (
         ["mean-by-sum", "mean-taken-away"],
         "mixer",
