@@ -1,6 +1,7 @@
 /* Naming the place: see diff_place.h. */
 #include "diff_place.h"
 
+#include "cross_feed.h"
 #include "diff_values.h"
 #include "value_memory.h"
 
@@ -396,6 +397,27 @@ static bool reads_same_inputs(const lb_walk *w, uint32_t ia)
     return ib == LB_NONE || reads_same(w, lb_op_args(w->pa, a), lb_op_args(w->pb, &w->pb->ops[ib]), a->args);
 }
 
+/* The source that a cast or a copy reads, and nothing else; LB_NONE: it reads something else. */
+static uint32_t source_of(const lb_walk *w, int side, uint32_t op)
+{
+    const lb_program *p = lb_walk_side(w, side);
+    const lb_flow *f = w->merged.flows[side];
+    if (op == LB_NONE || !lb_op_hands_on(p, &p->ops[op]) || f->first_def[op + 1] != f->first_def[op] + 1)
+        return LB_NONE;
+    const uint32_t source = f->defs[f->first_def[op]];
+    return lb_op_is_source(p, &p->ops[source]) ? source : LB_NONE;
+}
+
+/* What only hands on gives no other values by itself: sources that are no partners came in there. */
+static bool name_sources(const lb_walk *w, uint32_t ia, lb_diff_row *row)
+{
+    const uint32_t a = source_of(w, 0, ia), b = source_of(w, 1, w->alignment.b_of_a[ia]);
+    if (a == LB_NONE || b == LB_NONE || w->alignment.source_b_of_a[a] == b) return false;
+    row->index = a, row->other = b, row->op = lb_report_keep(w->report, "lb::source");
+    row->why = "another value came in here, from outside the step or from before it";
+    return true;
+}
+
 void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = (!e->same_args && !e->args_follow) || !reduces_alike(w, ia);
@@ -426,6 +448,7 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     row->local = LB_VERDICT_DIVERGED;
     row->why = other_args ? "called with other arguments, which give other exact values"
                           : "the same inputs give other exact values";
+    if (!lone && !other_args && name_sources(w, ia, row)) return;
     if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD)
         describe_neighbours(w, w->pa, ia, row);
     name_owner(w, 0, ia, w->have_shadows ? w->shadows.rows[ia].outcome : LB_NONE, row);

@@ -83,6 +83,18 @@ NAMED = {  # what is changed, in which program, and what of the case is given
         "mixer",
         dict(PLAIN, ranks=2, seed=798320966, changes=[["largest-for-a-sum", 373803807]]),
     ),
+    "a batch that is cast before its step, of the step before": (
+        ["foreach-optimizer", "loss-summed-over-rows", "batch-of-the-step-before"],
+        "mixer",
+        dict(
+            TRAIN,
+            precision="bf16",
+            optimizer="adamw",
+            steps=3,
+            seed=308480498,
+            changes=[["foreach-optimizer", 270768644], ["loss-summed-over-rows", 627205969], ["batch-of-the-step-before", 391861537]],
+        ),
+    ),
     "one rank's share of a sum scaled": (
         "contribution-of-a-rank-scaled",
         "gpt",
