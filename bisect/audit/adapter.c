@@ -327,6 +327,59 @@ static void match_weight(lb_audit_gathering *g, lb_adapter *adapter, lb_adapter_
     }
 }
 
+/* Modules of one block whose sizes are one number: what both write, or one writes and the other reads. */
+static const struct {
+    const char *module, *partner;
+    bool reads; /* the partner reads what the module writes */
+} partners[] = {{"gate_proj", "up_proj", false},
+                {"up_proj", "gate_proj", false},
+                {"up_proj", "down_proj", true},
+                {"gate_proj", "down_proj", true},
+                {"w1", "w3", false},
+                {"w3", "w1", false},
+                {"w1", "w2", true},
+                {"k_proj", "v_proj", false},
+                {"v_proj", "k_proj", false}};
+
+/* The module of that name in the block of `m`; NULL: there is none. Modules are in the order of their names, a block's side by side. */
+static const lb_adapter_module *in_block(const lb_adapter *adapter, const lb_adapter_module *m, const char *name)
+{
+    const size_t n = (size_t)(strrchr(m->module, '.') - m->module) + 1;
+    const lb_adapter_module *first = m, *end = adapter->modules + adapter->n;
+    while (first > adapter->modules && strncmp(first[-1].module, m->module, n) == 0) first--;
+    for (; first < end && strncmp(first->module, m->module, n) == 0; first++)
+        if (strcmp(first->module + n, name) == 0) return first;
+    return NULL;
+}
+
+static bool is_found(const lb_audit_gathering *g, const char *tensor)
+{
+    for (uint32_t i = 0; i < g->report->n_findings; i++)
+        if (!g->report->findings[i].note && g->report->findings[i].tensor &&
+            strcmp(g->report->findings[i].tensor, tensor) == 0)
+            return true;
+    return false;
+}
+
+/* Without a base, a half that one rank's part stands for is smaller than what its neighbours in the block ask for. */
+static void find_smaller_than_partners(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m)
+{
+    const char *last = strrchr(m->module, '.');
+    int64_t writes = m->out, reads = m->in;
+    const char *writer = NULL, *reader = NULL;
+    for (size_t i = 0; last && i < sizeof partners / sizeof *partners; i++) {
+        const bool first = strcmp(last + 1, partners[i].module) == 0;
+        if (!first && !(partners[i].reads && strcmp(last + 1, partners[i].partner) == 0)) continue;
+        const lb_adapter_module *other = in_block(adapter, m, first ? partners[i].partner : partners[i].module);
+        if (!other || !other->rank) continue;
+        const int64_t size = !first ? other->out : partners[i].reads ? other->in : other->out;
+        if (first && size > writes) writes = size, writer = other->module;
+        if (!first && size > reads) reads = size, reader = other->module;
+    }
+    if (writer && !is_found(g, m->b->name)) find_dropped(g, adapter, m->b, m->out, writes, writer);
+    if (reader && !is_found(g, m->a->name)) find_dropped(g, adapter, m->a, m->in, reads, reader);
+}
+
 /* Modules of the base that the configuration names and the adapter lacks, where others of their kind have one. */
 static void find_untouched(lb_audit_gathering *g, const lb_adapter *adapter, const json_t *config)
 {
@@ -410,6 +463,9 @@ lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb
         check_lengths(g, adapter, &adapter->modules[i]);
         match_weight(g, adapter, &adapter->modules[i]);
     }
+    for (uint32_t i = 0; i < adapter->n && base == v; i++)
+        if (!adapter->modules[i].weight && adapter->modules[i].rank)
+            find_smaller_than_partners(g, adapter, &adapter->modules[i]);
     find_untouched(g, adapter, config);
     check_zeros(g, adapter);
     note_unseen_shards(g, adapter);

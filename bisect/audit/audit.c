@@ -34,6 +34,7 @@ static void audit_alone(lb_audit_gathering *g, const lb_inventory *v)
     lb_audit_config(g, v);
     lb_audit_shards(g, v);
     lb_audit_tiles(g, v);
+    lb_audit_sibling_shapes(g, v);
     lb_audit_health(g, v);
     lb_audit_scales(g, v);
     if (g->options->restart) lb_audit_restart(g, v);

@@ -64,6 +64,7 @@ void lb_audit_config(lb_audit_gathering *g, const lb_inventory *v);           /*
 void lb_audit_expected(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *expected);
 void lb_audit_shards(lb_audit_gathering *g, const lb_inventory *v); /* ranks' files */
 void lb_audit_tiles(lb_audit_gathering *g, const lb_inventory *v);  /* parts of placed tensors, ranges in files */
+void lb_audit_sibling_shapes(lb_audit_gathering *g, const lb_inventory *v);
 void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v); /* what the numbers look like */
 void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v);
 void lb_audit_restart(lb_audit_gathering *g, const lb_inventory *v);

@@ -328,3 +328,43 @@ def test_the_table_of_dora_is_what_peft_computes(lastbit, dora, made, tmp_path, 
         merged = model.merge_and_unload().model.layers[1].mlp.up_proj(inputs).double()
     expected = ((merged - online).norm() / online.norm()).item()
     assert row["rel_l2"] == pytest.approx(expected, rel=0.15)
+
+
+# ---- without a base: what a description itself shows
+
+
+def save_with_lost(rank, ranks, folder, tensors, lost):
+    """Every tensor as a DTensor over the ranks, but for `lost`, of which each rank gives its own part under the one key."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    state = {name: distribute_tensor(value, mesh, [Shard(0)]) for name, value in tensors.items() if name not in lost}
+    dcp.save(state | {name: tensors[name].chunk(ranks, lost[name])[rank].clone() for name in lost}, checkpoint_id=str(folder))
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    """An adapter of all three matrices of the gated MLP."""
+    folder = tmp_path_factory.mktemp("gated")
+    options = {"target_modules": ["q_proj", "gate_proj", "up_proj", "down_proj"]}
+    models.adapter(copy.deepcopy(models.trained("llama")[0]), folder, steps=2, **options)
+    return load_file(folder / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {UP.format("B"): 0},  # in one layer: its siblings tell
+        pytest.param({UP.replace("layers.2", f"layers.{i}").format("B"): 0 for i in range(5)}, marks=pytest.mark.full),  # in all: its partners tell
+        pytest.param({UP.replace("layers.2", f"layers.{i}").replace("up", "down").format("A"): 1 for i in range(5)}, marks=pytest.mark.full),
+    ],
+)
+def test_shards_that_a_description_itself_lacks(lastbit, gated, tmp_path, lost):
+    models.on_ranks(2, save_with_lost, tmp_path / "whole", gated, {})
+    assert not lastbit.json("audit", tmp_path / "whole", expect=0)["findings"]
+    models.on_ranks(2, save_with_lost, tmp_path / "lost", gated, lost)
+    answer = lastbit.json("audit", tmp_path / "lost", expect=1)
+    assert sorted((f["kind"], f["tensor"]) for f in answer["findings"]) == sorted(("shard_missing", name) for name in lost)
+    assert all(len(f["ranks"]) == 1 and "1 part of 2" in f["message"] for f in answer["findings"])
