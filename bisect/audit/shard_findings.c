@@ -57,21 +57,53 @@ static bool is_faulted(const lb_checkpoint *c, const char *tensor, int32_t rank)
     return false;
 }
 
+enum { MOST_RANKS = 1024, MOST_KINDS = 16 };
+
+/* Ranks that should hold a name: those with a file of a kind and a stage that hold it anywhere. Other kinds of files, and other stages of
+ * a pipeline, hold other names. Gives how many there are. */
+static uint32_t expected_ranks(const lb_checkpoint *c, const lb_named *name, bool expected[MOST_RANKS])
+{
+    const lb_checkpoint_file *kinds[MOST_KINDS];
+    uint32_t n = 0, count = 0;
+    memset(expected, 0, MOST_RANKS);
+    for (uint32_t i = 0; i < name->n; i++) {
+        const lb_checkpoint_file *f = &c->files[c->pieces[name->first + i].file];
+        uint32_t k = 0;
+        while (k < n && (kinds[k]->kind != f->kind || kinds[k]->stage != f->stage)) k++;
+        if (k == n && n < MOST_KINDS) kinds[n++] = f;
+    }
+    for (uint32_t i = 0; i < c->n_files; i++) {
+        const lb_checkpoint_file *f = &c->files[i];
+        for (uint32_t k = 0; k < n; k++)
+            if (f->rank >= 0 && f->rank < MOST_RANKS && kinds[k]->kind == f->kind && kinds[k]->stage == f->stage)
+                count += !expected[f->rank], expected[f->rank] = true;
+    }
+    return count;
+}
+
+static bool is_on_every_rank(const lb_checkpoint *c, const lb_named *name)
+{
+    bool expected[MOST_RANKS];
+    return name->n == expected_ranks(c, name, expected);
+}
+
 static void find_absent(lb_audit_gathering *g, const lb_inventory *v, const lb_named *name, const bool *present,
                         bool group_is_whole)
 {
     const lb_checkpoint *c = v->checkpoint;
-    int32_t absent[1024];
+    int32_t absent[MOST_RANKS];
+    bool expected[MOST_RANKS];
     uint32_t n = 0;
-    if (c->ranks < 2 || c->ranks > 1024 || (name->n == 1 && !group_is_whole)) return;
+    if (c->ranks < 2 || c->ranks > MOST_RANKS || (name->n == 1 && !group_is_whole)) return;
+    const uint32_t all = expected_ranks(c, name, expected);
     for (int32_t r = 0; r < c->ranks; r++) {
-        bool there = !present[r] || is_faulted(c, name->name, r);
-        for (uint32_t i = 0; i < name->n; i++) there |= c->pieces[name->first + i].rank == r;
+        bool there = !expected[r] || !present[r] || is_faulted(c, name->name, r);
+        for (uint32_t i = 0; i < name->n && !there; i++) there = c->pieces[name->first + i].rank == r;
         if (!there) absent[n++] = r;
     }
     if (n)
         lb_audit_find(g, LB_AUDIT_SHARD_MISSING, (lb_audit_where){name->name, NULL, absent, n},
-                      "%u of %d ranks have a shard of it; that of rank %d%s is absent", name->n, c->ranks, absent[0],
+                      "%u of %u ranks have a shard of it; that of rank %d%s is absent", name->n, all, absent[0],
                       n > 1 ? " and others" : "");
 }
 
@@ -149,7 +181,7 @@ static void check_group(lb_audit_gathering *g, const lb_inventory *v, uint32_t f
     uint32_t differing = 0, equal = 0, whole = 0;
     for (uint32_t i = first; i < end; i++) {
         const shards *s = &all[v->siblings[i]];
-        whole += v->names[v->siblings[i]].n == (uint32_t)c->ranks;
+        whole += is_on_every_rank(c, &v->names[v->siblings[i]]);
         differing += s->several && s->informative && !s->some_equal;
         equal += s->several && s->all_equal;
     }

@@ -4,6 +4,7 @@
 
 #include "foreign_tensors.h"
 #include "foreign_torch.h"
+#include "rank_grid.h"
 #include "rank_name.h"
 
 #include <dirent.h>
@@ -252,6 +253,19 @@ static int by_name_and_place(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
+/* In a file of one layer the layer's number is put before a tensor's name. */
+static bool name_layer(lb_foreign_tensor *row, const lb_foreign_memory *m)
+{
+    const long layer = m && m->path ? lb_rank_grid_layer(m->path) : -1;
+    if (layer < 0) return true;
+    char *name = (char *)malloc(strlen(row->name) + 32);
+    if (!name) return false;
+    sprintf(name, "layers.%ld.%s", layer, row->name);
+    free(row->name);
+    row->name = name;
+    return true;
+}
+
 static lb_status list_pieces(lb_checkpoint *c, lb_err *err)
 {
     lb_foreign_tensors *t = c->tensors;
@@ -265,11 +279,14 @@ static lb_status list_pieces(lb_checkpoint *c, lb_err *err)
         const char *path = m->path ? m->path : c->n_files ? c->files[c->n_files - 1].path : "";
         if (m->path && strncmp(path, c->path, folder) == 0 && path[folder]) path += folder + (path[folder] == '/');
         int32_t stated = 0;
-        *f = (lb_checkpoint_file){strdup(path), lb_rank_in_name(path, &stated), m->size};
+        *f = (lb_checkpoint_file){strdup(path), lb_rank_in_name(path, &stated), m->size, -1, c->n_files};
         if (!f->path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
         if (stated > c->ranks_stated) c->ranks_stated = stated;
     }
+    if (!c->distributed && !lb_rank_grid_place(c)) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
     for (uint32_t i = 0; i < t->n; i++) {
+        if (!name_layer(&t->rows[i], lb_foreign_file(t, &t->rows[i])))
+            return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", c->path);
         const lb_foreign_tensor *row = &t->rows[i];
         const lb_foreign_memory *m = lb_foreign_file(t, row);
         lb_checkpoint_piece *p = &c->pieces[c->n_pieces++];
@@ -400,6 +417,17 @@ static void tell_absent(reading *r)
     }
 }
 
+/* A file that the grid of ranks' files lacks. */
+static void tell_absent_place(void *context, const char *path, int32_t rank, const char *like)
+{
+    reading *r = (reading *)context;
+    char message[700];
+    snprintf(message, sizeof message, "%s is not there: %s is one of the files that each rank writes", path, like);
+    tell_fault(r, LB_FAULT_NO_FILE, NULL, path, message);
+    r->c->faults[r->c->n_faults - 1].rank = rank;
+    if (rank >= r->c->ranks) r->c->ranks = rank + 1;
+}
+
 lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_err *err)
 {
     lb_checkpoint *c = (lb_checkpoint *)calloc(1, sizeof *c);
@@ -425,6 +453,7 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
     if (status == LB_OK) {
         number_ranks(c);
         if (!r.indexed) tell_absent(&r);
+        if (!r.indexed && c->rank_files) lb_rank_grid_absent(c, tell_absent_place, &r);
         drop_consequences(c);
         if (c->n_pieces) qsort(c->pieces, c->n_pieces, sizeof *c->pieces, by_name_and_place);
         if (!c->n_pieces && !c->n_faults)

@@ -6,7 +6,7 @@
  *
  *   one file           .safetensors, .safetensors.index.json, .pt, .pth, .bin, .npy, .npz
  *   a folder           with an index; with a .metadata (torch.distributed.checkpoint); else every such file in it
- *   ranks' files       mp_rank_00…, tp_rank_01…, rank-0…, X-00000-of-00002 whose files share names, or folders of such names
+ *   ranks' files       mp_rank_00…, tp_rank_01…, rank-0…, zero_pp_rank_1_mp_rank_00…, layer_03-model_01…, X-00000-of-00002 whose files share names, or folders of such names
  */
 #ifndef LASTBIT_CHECKPOINT_H
 #define LASTBIT_CHECKPOINT_H
@@ -45,6 +45,8 @@ typedef struct lb_checkpoint_file {
     char *path; /* below the checkpoint's folder */
     int32_t rank;
     uint64_t size;
+    int32_t stage; /* of the pipeline; -1: its name tells none */
+    uint32_t kind; /* the first file whose name differs in numbers of ranks alone */
 } lb_checkpoint_file;
 
 /* A tensor as one file holds it. */

@@ -207,3 +207,87 @@ def test_parts_of_zero_are_not_equal_shards(lastbit, tmp_path):
     state = {f"layers.{i}.bias_table": torch.zeros(64, 8) for i in range(3)}
     models.on_ranks(2, models.save_sharded, tmp_path / "c", state)
     lastbit.json("audit", tmp_path / "c", expect=0)
+
+
+# ---- ranks on several axes: DeepSpeed's ZeRO and pipeline, Megatron's stages
+
+
+def flat_slots(rank, dp, n=64):
+    """What ZeRO keeps of a rank: flat partitions of masters and moments (runtime/zero/stage_1_and_2.py)."""
+    torch.manual_seed(rank)
+    moments = {0: {"step": torch.tensor(3.0), "exp_avg": torch.randn(n), "exp_avg_sq": torch.rand(n)}}
+    state = {
+        "zero_stage": 2,
+        "partition_count": [dp],
+        "single_partition_of_fp32_groups": [torch.randn(n)],
+        "base_optimizer_state": {"state": moments},
+    }
+    return {"optimizer_state_dict": state, "ds_version": "0.16.0"}
+
+
+def save_zero(folder, dp, mp):
+    """Names as deepspeed/runtime/engine.py gives them (_get_ckpt_name, _get_zero_ckpt_name)."""
+    shards = models.tensor_parallel(models.trained("llama")[0].state_dict(), mp) if mp > 1 else [models.trained("llama")[0].state_dict()]
+    for m, shard in enumerate(shards):
+        torch.save({"module": shard, "dp_world_size": dp, "mp_world_size": mp}, folder / f"mp_rank_{m:02}_model_states.pt")
+        for d in range(dp):
+            torch.save(flat_slots(d * mp + m, dp), folder / f"zero_pp_rank_{d}_mp_rank_{m:02}_optim_states.pt")
+
+
+@pytest.mark.parametrize("dp, mp", [(4, 1), (2, 2)])
+def test_partitions_of_zero(lastbit, tmp_path, dp, mp):
+    save_zero(tmp_path, dp, mp)
+    whole = lastbit.json("audit", tmp_path, expect=0)
+    assert whole["ranks"] == dp * mp and not whole["findings"]
+    last = tmp_path / f"zero_pp_rank_{dp - 1}_mp_rank_{mp - 1:02}_optim_states.pt"
+    last.unlink()  # of the last rank: the files themselves state how many there are
+    (finding,) = lastbit.json("audit", tmp_path, expect=1)["findings"]
+    assert (finding["kind"], finding["file"], finding["ranks"]) == ("shard_missing", last.name, [dp * mp - 1])
+
+
+def test_shards_beside_partitions_of_zero(lastbit, tmp_path):
+    save_zero(tmp_path, 2, 2)
+    state = torch.load(tmp_path / "mp_rank_01_model_states.pt")
+    del state["module"][Q.format(1)]
+    torch.save(state, tmp_path / "mp_rank_01_model_states.pt")
+    assert found(lastbit.json("audit", tmp_path, expect=1)) == [("shard_missing", "module." + Q.format(1), (1,))]
+    (tmp_path / "mp_rank_01_model_states.pt").unlink()
+    answer = lastbit.json("audit", tmp_path, expect=1)
+    assert ("shard_missing", "mp_rank_01_model_states.pt", [1]) in [(f["kind"], f["file"], f["ranks"]) for f in answer["findings"]]
+
+
+def test_files_of_layers_of_a_pipeline(lastbit, tmp_path):
+    """layer_LL-model_MM-model_states.pt (runtime/pipe/module.py): a layer is in the files of all its tensor ranks; layers may be missing numbers."""
+    shards = models.tensor_parallel(models.trained("llama")[0].state_dict(), 2)
+    for m, shard in enumerate(shards):
+        for layer in range(5):
+            own = {n.split(f"layers.{layer}.")[1]: t for n, t in shard.items() if f"layers.{layer}." in n}
+            torch.save(own, tmp_path / f"layer_{2 * layer + 1:02}-model_{m:02}-model_states.pt")
+    lastbit.json("audit", tmp_path, expect=0)
+    (tmp_path / "layer_05-model_01-model_states.pt").unlink()
+    answer = lastbit.json("audit", tmp_path, expect=1)
+    assert [(f["kind"], f["file"], f["ranks"]) for f in answer["findings"]] == [("shard_missing", "layer_05-model_01-model_states.pt", [1])]
+
+
+def save_stages(folder, tp, pp):
+    """mp_rank_TT_PPP/model_optim_rng.pt, layers numbered from 0 in each stage (megatron/training/checkpointing.py)."""
+    state = models.trained("llama")[0].state_dict()
+    for t, shard in enumerate(models.tensor_parallel(state, tp)):
+        for p in range(pp):
+            own = {n.replace(f"layers.{2 * p + i}.", f"layers.{i}."): v for i in range(2) for n, v in shard.items() if f"layers.{2 * p + i}." in n}
+            own |= {n: v for n, v in shard.items() if "embed_tokens" in n and p == 0 or "lm_head" in n and p == pp - 1}
+            (folder / f"mp_rank_{t:02}_{p:03}").mkdir()
+            torch.save({"model": own}, folder / f"mp_rank_{t:02}_{p:03}" / "model_optim_rng.pt")
+
+
+def test_stages_of_a_pipeline_hold_what_they_hold(lastbit, tmp_path):
+    save_stages(tmp_path, 2, 2)
+    assert lastbit.json("audit", tmp_path, expect=0)["ranks"] == 4
+    path = tmp_path / "mp_rank_01_001" / "model_optim_rng.pt"
+    state = torch.load(path)
+    del state["model"][Q.format(1)]
+    torch.save(state, path)
+    assert found(lastbit.json("audit", tmp_path, expect=1)) == [("shard_missing", "model." + Q.format(1), (3,))]
+    shutil.rmtree(path.parent)
+    (finding,) = lastbit.json("audit", tmp_path, expect=1)["findings"]
+    assert (finding["kind"], finding["file"], finding["ranks"]) == ("shard_missing", "mp_rank_01_001/model_optim_rng.pt", [3])
