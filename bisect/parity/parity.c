@@ -66,7 +66,7 @@ static contribution contribution_of(const lb_token_scores *s, const lb_token_sco
     c.k3 = lb_token_k3(score->p, score->q, &c.held);
     const int64_t j = (int64_t)span->b + s->shift;
     if (span->a_count != 1 || span->b_count != 1 || j < 0 || j >= (int64_t)y->n) return c;
-    if (t->rows && span->a && j && x->logits.data && y->logits.data &&
+    if (t->rows && span->a && j && lb_token_has_row(x, span->a - 1) && lb_token_has_row(y, (uint32_t)j - 1) &&
         x->logits.layout.shape[1] == y->logits.layout.shape[1]) {
         const int64_t words = x->logits.layout.shape[1];
         lb_token_row(x, x->logit_of[span->a - 1], t->rows), lb_token_row(y, y->logit_of[j - 1], t->rows + words);

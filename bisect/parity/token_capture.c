@@ -9,6 +9,7 @@
 #include "token_row.h"
 #include "token_set.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,6 +164,45 @@ static void load_row(const rows *x, int64_t at, double *row)
     if (!x->normalised) lb_token_log_softmax(row, columns);
 }
 
+/* The rows of all sequences together take no more; of longer runs `lastbit diff` compares them. */
+#define MOST_ROW_BYTES (1u << 30)
+
+static void drop_rows(lb_token_set *set)
+{
+    for (uint32_t s = 0; s < set->n; s++) {
+        free(set->sequences[s].logits.data), free(set->sequences[s].logit_of);
+        set->sequences[s].logits = (lb_tensor){0}, set->sequences[s].logit_of = NULL;
+    }
+    set->row_bytes = SIZE_MAX;
+}
+
+/* What was said after the token added last, as it was recorded; `at` -1: nothing. */
+static void keep_row(reader *r, lb_token_sequence *q, const rows *x, int64_t at)
+{
+    const lb_layout *l = &x->scores.layout;
+    const size_t width = lb_dtype_bits(x->scores.dtype) / 8, bytes = (size_t)r->columns * width;
+    lb_layout *kept = &q->logits.layout;
+    if (r->set->row_bytes == SIZE_MAX) return;
+    uint32_t *places = lb_array_grow(q->logit_of, q->n - 1, sizeof *places);
+    if (places) q->logit_of = places, places[q->n - 1] = LB_TOKEN_NO_ROW;
+    if (places && (at < 0 || (q->logits.data && q->logits.dtype != x->scores.dtype))) return;
+    r->set->row_bytes += bytes;
+    const size_t n = q->logits.data ? (size_t)kept->shape[0] : 0;
+    char *more = places && r->set->row_bytes <= MOST_ROW_BYTES ? lb_array_grow(q->logits.data, n, bytes) : NULL;
+    if (!more) {
+        drop_rows(r->set);
+        return;
+    }
+    int64_t offset = 0;
+    for (int32_t d = l->ndim - 1; d-- > 0; at /= l->shape[d]) offset += at % l->shape[d] * l->stride[d];
+    const int64_t shape[] = {(int64_t)n + 1, r->columns}, stride = l->stride[l->ndim - 1];
+    q->logits = (lb_tensor){more, x->scores.dtype, lb_layout_contiguous(2, shape)};
+    for (int64_t i = 0; i < r->columns; i++)
+        memcpy(more + n * bytes + (size_t)i * width,
+               (const char *)x->scores.data + (offset + i * stride) * (int64_t)width, width);
+    places[q->n - 1] = (uint32_t)n;
+}
+
 /* The sequences that the rows of a pass belong to: open ones for a single token, new ones otherwise. */
 static lb_status open_sequences(reader *r, const pass *x, bool goes_on)
 {
@@ -193,6 +233,7 @@ static void add_sequence(reader *r, const pass *x, const rows *scores, int64_t s
         }
         r->ended[s] = t >= lacking;
         if (r->ended[s]) load_row(scores, s * scores->width + t - lacking, row);
+        keep_row(r, q, scores, r->ended[s] ? s * scores->width + t - lacking : -1);
     }
 }
 
@@ -270,7 +311,7 @@ lb_status lb_token_set_of_step(lb_capture *capture, const lb_program *program, c
                                lb_token_set **out, lb_err *err)
 {
     lb_token_set *set = calloc(1, sizeof *set);
-    if (set) set->path = strdup(lb_capture_path(capture)), set->recorded = true;
+    if (set) set->path = strdup(lb_capture_path(capture)), set->recorded = set->owns_rows = true;
     reader r = {.set = set, .capture = capture, .given = scores, .err = err};
     lb_status status = set && set->path ? read_step(&r, program) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     free(r.last), free(r.ended);
@@ -282,6 +323,7 @@ lb_status lb_token_set_of_step(lb_capture *capture, const lb_program *program, c
 lb_status lb_token_set_read_capture(lb_token_set *set, lb_err *err)
 {
     reader r = {.set = set, .capture = set->file, .err = err};
+    set->owns_rows = true;
     const int64_t *steps;
     const int32_t *ranks;
     const uint32_t n = lb_capture_steps(set->file, &steps);

@@ -161,7 +161,7 @@ static bool rows_apart(const lb_token_sequence *x, const lb_token_sequence *y, u
                        double *a, double *b)
 {
     const int64_t words = x->logits.layout.shape[1];
-    if (!i || !j) return false;
+    if (!i || !j || !lb_token_has_row(x, i - 1) || !lb_token_has_row(y, j - 1)) return false;
     lb_token_row(x, x->logit_of[i - 1], rows), lb_token_row(y, y->logit_of[j - 1], rows + words);
     int64_t most = 0, least = 0;
     for (int64_t v = 1; v < words; v++) {

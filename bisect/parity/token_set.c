@@ -172,8 +172,10 @@ lb_status lb_token_set_read(const char *path, lb_token_set **out, lb_err *err)
 void lb_token_set_free(lb_token_set *set)
 {
     if (!set) return;
-    for (uint32_t s = 0; s < set->n; s++)
+    for (uint32_t s = 0; s < set->n; s++) {
         free(set->sequences[s].tokens), free(set->sequences[s].choices), free(set->sequences[s].logit_of);
+        if (set->owns_rows) free(set->sequences[s].logits.data);
+    }
     for (uint32_t i = 0; i < set->n_kinds; i++) free(set->kinds[i]);
     for (size_t i = 0; i < set->n_texts; i++) free(set->texts[i]);
     lb_capture_close(set->file);

@@ -14,6 +14,8 @@ struct lb_token_set {
     char **texts; /* what the sequences point to */
     size_t n_texts;
     lb_capture *file; /* which holds the logits */
+    bool owns_rows;   /* they were copied from passes of a run: malloc'ed, a place per token in logit_of */
+    size_t row_bytes; /* of those copies; SIZE_MAX: there were too many, none is kept */
     bool recorded;    /* it is a run, not a file of numbers */
     bool approximate; /* some rows were not kept, and replay could not give their very bits */
     bool failed;      /* out of memory */
@@ -29,6 +31,12 @@ const char *lb_token_set_keep(lb_token_set *set, const char *text);
 /* The row of a kind, a new one where the name is new. */
 int32_t lb_token_set_kind(lb_token_set *set, const char *name);
 
+/* In logit_of: nothing was said after the token. */
+#define LB_TOKEN_NO_ROW UINT32_MAX
+static inline bool lb_token_has_row(const lb_token_sequence *sequence, uint32_t token)
+{
+    return sequence->logits.data && sequence->logit_of[token] != LB_TOKEN_NO_ROW;
+}
 /* What row `at` of the sequence's logits says, as log-probabilities. */
 void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row);
 

@@ -49,15 +49,16 @@ typedef struct lb_token_sequence {
     lb_token_choice *choices;
     lb_tensor
         logits; /* [positions, vocabulary]; row i is what was said after token i, of token i + 1; data NULL: none */
-    uint32_t *logit_of; /* per token: its position among the rows, where padding was left out */
+    uint32_t
+        *logit_of; /* per token: its position among the rows, where padding was left out; UINT32_MAX: it has none */
 } lb_token_sequence;
 
 typedef struct lb_token_set lb_token_set;
 
 /* Reads a file. By its contents:
  *
- * a capture: what the recorded model said of the tokens that it read (its first rank), of the kinds that its own inputs tell; without
- *   full rows, for `lastbit diff` compares those.
+ * a capture: what the recorded model said of the tokens that it read (its first rank), of the kinds that its own inputs tell; with
+ *   full rows, where all of them together take no more than a gigabyte.
  * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts), "logprobs",
  *   "kinds" (names or numbers), "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1",
  *   "top_logprobs"}; or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what servers answer:

@@ -24,6 +24,27 @@ def test_decoding_from_a_cache_agrees_with_a_full_pass(lastbit, runs):
     assert "agree to the last bit" in lastbit.run("parity", runs["full"], runs["decode"], "--noise", runs["again"]).stdout
 
 
+def log_rows(lastbit, capture, folder):
+    """The head's logits as log-probabilities, from the recorded bytes."""
+    lines = lastbit.run("ls", "--ops", capture, expect=0).stdout
+    number = re.findall(r"lm_head +aten::\S+\(.*-> v(\d+):f32\[\d+,\d+,256\]", lines)[-1]
+    lastbit.run("show", capture, "--value", number, "--npy", folder / f"{capture.stem}.npy", expect=0)
+    rows = np.load(folder / f"{capture.stem}.npy").astype(np.float64)
+    rows -= rows.max(-1, keepdims=True)
+    return rows - np.log(np.exp(rows).sum(-1, keepdims=True))
+
+
+def test_full_rows_give_the_divergence(lastbit, runs, tmp_path):
+    p, q = (log_rows(lastbit, runs[name], tmp_path)[:, :-1] for name in ("image", "shifted"))
+    answer = lastbit.json("parity", runs["image"], runs["shifted"], expect=1)
+    assert answer["all"]["kl"] == pytest.approx((np.exp(p) * (p - q)).sum(-1).mean(), rel=1e-9)
+    assert answer["all"]["top1"] == pytest.approx((p.argmax(-1) == q.argmax(-1)).mean())
+    rows = {row["kind"]: row for row in answer["tokens"]}
+    assert rows["image"]["kl"] > 0.1 and rows["text"]["kl"] == 0
+    decoded = lastbit.json("parity", runs["full"], runs["decode"], expect=0)["all"]
+    assert 0 < decoded["kl"] < 1e-9 and decoded["top1"] == 1
+
+
 def test_numbers_are_those_of_the_recorded_logits(lastbit, runs, tmp_path):
     lines = lastbit.run("ls", "--ops", runs["full"], expect=0).stdout
     (ids,) = re.search(r"aten::embedding\(v\d+, v(\d+)", lines).groups()
