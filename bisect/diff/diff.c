@@ -4,6 +4,7 @@
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
 #include "diff_orders.h"
+#include "diff_rows.h"
 #include "diff_values.h"
 #include "exits.h"
 

@@ -2,6 +2,7 @@
 #include "diff_nonfinite.h"
 
 #include "diff_place.h"
+#include "diff_rows.h"
 #include "diff_values.h"
 
 #include <lastbit/statistics.h>

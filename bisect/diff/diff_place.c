@@ -2,6 +2,7 @@
 #include "diff_place.h"
 
 #include "cross_feed.h"
+#include "diff_rows.h"
 #include "diff_values.h"
 #include "value_memory.h"
 

@@ -28,9 +28,4 @@ bool lb_place_args_follow(const lb_walk *walk, uint32_t ia, uint32_t ib);
 /* Gives a row of an op that B alone runs its place among A's. */
 void lb_place_order(const lb_walk *walk, lb_diff_row *row);
 
-/* From diff_walk.c. `a`, `b`: an op of either side; of two, A's gives layer and name. */
-lb_diff_row lb_walk_row(const lb_walk *walk, uint32_t a, uint32_t b);
-/* Whatever made it, such a difference is no finding; but for bits that no run of this op can give. */
-void lb_walk_call_noise(const lb_walk *walk, lb_diff_row *row, bool bad_bits);
-
 #endif

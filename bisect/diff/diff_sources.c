@@ -2,6 +2,7 @@
 #include "diff_sources.h"
 
 #include "diff_place.h"
+#include "diff_rows.h"
 #include "diff_values.h"
 #include "value_memory.h"
 #include "cross_feed.h"

@@ -5,11 +5,13 @@
  */
 #include "diff_walk.h"
 
+#include "diff_evidence.h"
 #include "diff_flow.h"
-#include "diff_judge.h"
+#include "diff_leaving.h"
 #include "diff_nonfinite.h"
 #include "diff_order.h"
 #include "diff_place.h"
+#include "diff_rows.h"
 #include "diff_sources.h"
 #include "diff_values.h"
 #include "narrowing.h"
@@ -19,92 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- rows ---- */
-
-void lb_walk_call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
-{
-    if (row->local == LB_VERDICT_IDENTICAL || bad_bits) return;
-    row->local = LB_VERDICT_NOISE;
-    row->why = w->noise.runs == 1 ? "no more than another run of the first side differs by"
-                                  : "no more than other runs of the first side differ by";
-}
-
-lb_diff_row lb_walk_row(const lb_walk *w, uint32_t a, uint32_t b)
-{
-    const lb_program *p = a != LB_NONE ? w->pa : w->pb;
-    const lb_op *op = &p->ops[a != LB_NONE ? a : b];
-    lb_diff_row row = {.step = w->pa->step,
-                       .rank = w->pa->rank,
-                       .phase = (lb_phase)op->phase,
-                       .index = a,
-                       .other = b,
-                       .order = a,
-                       .bound_ratio = NAN,
-                       .why = "",
-                       .difference = {.cosine = 1, .first = -1}};
-    row.layer = lb_report_keep(w->report, lb_op_layer(p, op));
-    row.op = lb_report_keep(w->report, lb_op_name(p, op));
-    return row;
-}
-
-static uint32_t partner_of(const lb_walk *w, uint32_t ia)
-{
-    const lb_alignment *al = &w->alignment;
-    if (al->b_of_a[ia] != LB_NONE) return al->b_of_a[ia];
-    if (al->source_b_of_a[ia] != LB_NONE) return al->source_b_of_a[ia];
-    return al->join_of_a[ia] == LB_NONE ? LB_NONE : al->joins.part_ops[al->joins.list[al->join_of_a[ia]].first];
-}
-
-static lb_diff_row row_of(const lb_walk *w, uint32_t ia)
-{
-    return lb_walk_row(w, ia, partner_of(w, ia));
-}
-
-/* Of the first side, by its place in one program. Who has no such op speaks for the parts that stand for the other's. */
-static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
-{
-    lb_diff_row turned = *row;
-    uint32_t ops[] = {row->index, row->other};
-    int32_t ranks[2];
-    const lb_program_view *sides[] = {w->a, w->b};
-    const uint32_t share = w->b->n_parts / w->a->n_parts;
-    const uint32_t part_a = ops[0] != LB_NONE   ? lb_program_view_part_of(w->a, ops[0])
-                            : ops[1] != LB_NONE ? lb_program_view_part_of(w->b, ops[1]) / share
-                                                : 0;
-    for (int k = 0; k < 2; k++) {
-        const uint32_t part = ops[k] != LB_NONE ? lb_program_view_part_of(sides[k], ops[k])
-                              : k == 0          ? part_a
-                                                : part_a * share;
-        const lb_program_view_part *of = &sides[k]->parts[part];
-        if (ops[k] != LB_NONE) ops[k] -= of->first_op;
-        ranks[k] = of->program->rank;
-    }
-    turned.index = ops[w->swapped], turned.rank = ranks[w->swapped];
-    turned.other = ops[!w->swapped], turned.other_rank = ranks[!w->swapped];
-    return turned;
-}
-
-void lb_walk_report(const lb_walk *w, const lb_diff_row *row)
-{
-    const lb_diff_row turned = turned_row(w, row);
-    lb_report_row(w->report, &turned);
-}
-
-static void report_layer(const lb_walk *w, const lb_diff_row *row)
-{
-    const lb_diff_row turned = turned_row(w, row);
-    lb_report_layer(w->report, &turned);
-}
-
-static void measure(lb_walk *w, uint32_t ia, lb_diff_row *row, bool bad_bits)
-{
-    const lb_alignment *al = &w->alignment;
-    const bool noise = al->b_of_a[ia] != LB_NONE      ? lb_walk_measure_pair(w, ia, al->b_of_a[ia], row)
-                       : al->join_of_a[ia] != LB_NONE ? lb_walk_measure_join(w, &al->joins.list[al->join_of_a[ia]], row)
-                                                      : false;
-    if (noise) lb_walk_call_noise(w, row, bad_bits);
-}
 
 /* ---- what flows in and out ---- */
 
@@ -193,63 +109,6 @@ static void note_decision(lb_walk *w, uint32_t ia, const lb_inflow *in)
     read->integers |= integer && a != b;
     if (!integer && isfinite(a) && isfinite(b) && a != b)
         read->ratio = fmax(read->ratio, fabs(a - b) / fmax(fabs(a), fabs(b)));
-}
-
-/* ---- evidence ---- */
-
-/* Is an outcome that differs an integer or a bool? */
-static bool decides(const lb_walk *w, uint32_t ia)
-{
-    const lb_op *a = &w->pa->ops[ia];
-    const uint32_t ib = w->alignment.b_of_a[ia];
-    for (uint32_t i = 0; i < lb_op_outcomes(a); i++) {
-        const uint32_t va = lb_op_outcome(w->pa, a, i);
-        if (va == LB_NONE || !lb_dtype_is_integer(lb_dtype_part(w->pa->values[va].dtype))) continue;
-        if (ib == LB_NONE || i >= lb_op_outcomes(&w->pb->ops[ib])) return true;
-        if (lb_walk_value_differs(w, va, lb_op_outcome(w->pb, &w->pb->ops[ib], i))) return true;
-    }
-    return false;
-}
-
-static uint32_t node_of(const lb_walk *w, uint32_t ia)
-{
-    return w->merged.node_of[0] ? w->merged.node_of[0][ia] : LB_NONE;
-}
-
-/* Does the pair's difference lead to what leaves the step? */
-static bool leads(const lb_walk *w, uint32_t ia)
-{
-    const uint32_t node = node_of(w, ia);
-    return node != LB_NONE && w->divergences.leads && w->divergences.leads[node];
-}
-
-static const lb_divergence *divergence_at(const lb_walk *w, uint32_t ia)
-{
-    const uint32_t node = node_of(w, ia);
-    if (node == LB_NONE || !w->divergence_of || w->divergence_of[node] == LB_NONE) return NULL;
-    return &w->divergences.list[w->divergence_of[node]];
-}
-
-static lb_evidence evidence_of(const lb_walk *w, uint32_t ia, const lb_inflow *in)
-{
-    const uint32_t ib = partner_of(w, ia), join = w->alignment.join_of_a[ia];
-    const lb_op *a = &w->pa->ops[ia], *b = &w->pb->ops[ib];
-    lb_evidence e = {.inputs_differ = in->differ, .replayed = w->have_shadows};
-    e.same_args = lb_op_same_args(w->pa, a, w->pb, b, join == LB_NONE ? 0 : w->alignment.joins.list[join].parts);
-    e.args_follow = !e.same_args && lb_place_args_follow(w, ia, ib);
-    e.irregular = w->alignment.irregular[ia];
-    e.swapped = w->swapped;
-    e.random = a->flags & LB_OP_RANDOM;
-    e.decides = decides(w, ia);
-    e.inputs_apart = leads(w, ia) && !divergence_at(w, ia);
-    e.leads = leads(w, ia);
-    if (!w->have_shadows) return e;
-    const lb_shadow_row *row = &w->shadows.rows[ia];
-    e.agreement = w->shadows.meets[0] && w->shadows.meets[0][ia] != LB_NONE ? LB_SHADOW_AGREES : row->agreement;
-    e.own[0] = row->own[0], e.own[1] = row->own[1];
-    /* Both shadows went on from A's result: that they agree behind it says nothing about the op. */
-    if (e.own[0] == LB_VERDICT_OPAQUE || e.own[1] == LB_VERDICT_OPAQUE) e.agreement = LB_SHADOW_UNKNOWN;
-    return e;
 }
 
 /* ---- layers in other ops ---- */
@@ -378,7 +237,7 @@ static void judge_local(lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_
             "an input differs, made by ops that could not be run exactly: whether that is rounding cannot be told";
     if (waits_for_others(w, ia) && row->local != LB_VERDICT_DIVERGED && !in->differ)
         row->local = LB_VERDICT_MISSING, row->why = "what the other ranks brought to it was not recorded";
-    if (row->local == LB_VERDICT_ROUNDING) name_types(w, ia, partner_of(w, ia), row);
+    if (row->local == LB_VERDICT_ROUNDING) name_types(w, ia, lb_walk_partner(w, ia), row);
     if (row->local == LB_VERDICT_ROUNDING && !in->differ) note_order(w, ia, row);
 }
 
@@ -427,10 +286,10 @@ static void flow_out_elements(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_
 static void walk_clean(lb_walk *w, uint32_t ia)
 {
     const lb_inflow clean = LB_INFLOW_NONE;
-    const lb_diff_row row = row_of(w, ia);
+    const lb_diff_row row = lb_walk_own_row(w, ia);
     w->report->identical++;
     flow_out_pair(w, ia, &clean);
-    report_layer(w, &row);
+    lb_walk_report_layer(w, &row);
 }
 
 static void walk_pair(lb_walk *w, uint32_t ia)
@@ -440,15 +299,15 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     lb_inflow in = inflow_of(w, ia, LB_ALL_ELEMENTS);
     w->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(w, ia, &in);
-    if (!w->differs[ia] && !leads(w, ia)) {
+    if (!w->differs[ia] && !lb_walk_leads(w, ia)) {
         if (!w->alignment.irregular[ia] && !lb_op_same_args(w->pa, a, w->pb, &w->pb->ops[ib], 0))
             note_other_args(w, ia);
         walk_clean(w, ia);
         return;
     }
-    lb_diff_row row = row_of(w, ia);
-    const lb_evidence e = evidence_of(w, ia, &in);
-    const lb_divergence *divergence = divergence_at(w, ia);
+    lb_diff_row row = lb_walk_own_row(w, ia);
+    const lb_evidence e = lb_walk_evidence(w, ia, &in);
+    const lb_divergence *divergence = lb_walk_divergence(w, ia);
     const bool bad_bits = e.replayed && (e.own[0] == LB_VERDICT_DIVERGED || e.own[1] == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_AGREES) {
         meet_again(&in);
@@ -464,7 +323,7 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     }
     row.inherited = lb_report_worse(in.verdict, in.carried);
     if (w->have_shadows) row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
-    measure(w, ia, &row, bad_bits || (divergence && row.local == LB_VERDICT_DIVERGED));
+    lb_walk_measure(w, ia, &row, bad_bits || (divergence && row.local == LB_VERDICT_DIVERGED));
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
     if (lb_flow_is_list(w->pa, a) && !divergence) {
@@ -528,9 +387,9 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_reassembly *join)
         walk_clean(w, ia);
         return;
     }
-    lb_diff_row row = row_of(w, ia);
-    const lb_evidence e = evidence_of(w, ia, &in);
-    const lb_divergence *divergence = divergence_at(w, ia);
+    lb_diff_row row = lb_walk_own_row(w, ia);
+    const lb_evidence e = lb_walk_evidence(w, ia, &in);
+    const lb_divergence *divergence = lb_walk_divergence(w, ia);
     if (e.agreement == LB_SHADOW_AGREES) {
         meet_again(&in);
         settle_lone(w, &in, LB_VERDICT_ROUNDING);
@@ -539,7 +398,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_reassembly *join)
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
     if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
     row.inherited = lb_report_worse(in.verdict, in.carried);
-    measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);
+    lb_walk_measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);
     if (e.agreement == LB_SHADOW_DISAGREES && row.local != LB_VERDICT_DIVERGED && !e.leads)
         row.measured = false; /* the parts hold their tokens in another order: what that differs by says nothing */
     row.verdict = lb_report_worse(row.local, row.inherited);
@@ -609,161 +468,6 @@ static void walk_rest(lb_walk *w, uint32_t *at)
     }
 }
 
-/* ---- what leaves ---- */
-
-/* A write that the other side lacks explains the difference by itself: that op is the place. */
-static void describe_final(const lb_walk *w, const lb_shadow_final *final, lb_diff_row *row)
-{
-    const lb_alignment *al = &w->alignment;
-    const uint32_t a = final->whole.op;
-    const bool alone_a =
-        lb_op_computes(w->pa, &w->pa->ops[a]) && al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
-    uint32_t alone_b = LB_NONE;
-    for (uint32_t k = 0; k < final->parts && alone_b == LB_NONE; k++) {
-        const uint32_t b = w->shadows.final_parts[final->first + k].op;
-        if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE)
-            alone_b = b;
-    }
-    row->why = "it is updated differently in exact arithmetic";
-    if (alone_a == (alone_b != LB_NONE)) return;
-    const lb_program *p = alone_a ? w->pa : w->pb;
-    const lb_op *op = &p->ops[alone_a ? a : alone_b];
-    char text[160];
-    row->op = lb_report_keep(w->report, lb_op_name(p, op)), row->phase = (lb_phase)op->phase;
-    if (!alone_a) row->other = alone_b;
-    snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", row->op,
-             alone_a == w->swapped ? "second" : "first");
-    row->why = lb_report_keep(w->report, text);
-}
-
-static const lb_divergence *divergence_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
-{
-    for (uint32_t i = 0; i < w->divergences.n; i++)
-        if (w->divergences.list[i].node == LB_NONE && sink_rows[w->divergences.list[i].sink] == row)
-            return &w->divergences.list[i];
-    return NULL;
-}
-
-/* Parameters at the end of the step, whatever ops wrote them. */
-static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *row)
-{
-    const lb_shadow_final *final = &w->shadows.finals[f];
-    const lb_verdict before = lb_report_worse(t->verdict, t->carried);
-    const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_final, f);
-    if (final->agreement == LB_SHADOW_AGREES) {
-        row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
-        row->why = "in exact arithmetic both sides update it alike";
-    } else if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
-        row->local = LB_VERDICT_MISSING, row->inherited = t->carried;
-    } else if (divergence) {
-        row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
-        describe_final(w, final, row);
-        lb_place_final(w, divergence, row);
-    } else if (final->agreement == LB_SHADOW_DISAGREES) {
-        row->local = LB_VERDICT_ROUNDING, row->inherited = w->led;
-        row->why = "what it is updated with already differs in exact arithmetic";
-    } else {
-        row->inherited = before == LB_VERDICT_IDENTICAL ? LB_VERDICT_MISSING : before;
-        row->why = "its update could not be replayed exactly";
-    }
-    row->verdict = lb_report_worse(row->local, row->inherited);
-}
-
-static void taint_final(lb_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried)
-{
-    const int64_t a = w->pa->values[final->whole.value].storage;
-    for (uint32_t k = 0; k <= final->parts; k++) {
-        const int64_t storage = k == 0 ? a : w->pb->values[w->shadows.final_parts[final->first + k - 1].value].storage;
-        lb_taint *t = lb_taint_of(&w->storages[k > 0], storage);
-        *t = LB_TAINT_CLEAN(storage);
-        t->verdict = verdict, t->carried = carried, t->differs = verdict != LB_VERDICT_IDENTICAL;
-    }
-}
-
-static void walk_finals(lb_walk *w)
-{
-    for (uint32_t f = 0; f < w->shadows.n_finals; f++) {
-        const lb_shadow_final *final = &w->shadows.finals[f];
-        const lb_value *v = &w->pa->values[final->whole.value];
-        const lb_taint t = *lb_taint_of(&w->storages[0], v->storage);
-        lb_diff_row row = row_of(w, final->whole.op);
-        row.order = w->pa->n_ops; /* what is left at the end, where no op of the update is known to be the place */
-        const char *name =
-            lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
-        if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
-        judge_final(w, f, &t, &row);
-        if (lb_walk_measure_final(w, final, &row)) lb_walk_call_noise(w, &row, false);
-        if (row.measured && row.difference.differing == 0) { /* put together, they are the same bits */
-            taint_final(w, final, LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL);
-            continue;
-        }
-        row.verdict = lb_report_worse(row.local, row.inherited);
-        lb_walk_report(w, &row);
-        taint_final(w, final, row.verdict, t.carried);
-    }
-}
-
-static const char *why_exit(const lb_exit *exit)
-{
-    if (exit->input) return "what is decided by it differs in exact arithmetic";
-    if (exit->name) return "what the step leaves in it differs in exact arithmetic";
-    return exit->other_shape ? "the result of the outermost call has another shape"
-                             : "the result of the outermost call differs in exact arithmetic";
-}
-
-static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
-{
-    if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
-        row->local = LB_VERDICT_MISSING;
-    } else if (divergence) {
-        row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
-        lb_place_final(w, divergence, row);
-    } else if (exit->other_shape || exit->agreement == LB_SHADOW_DISAGREES) {
-        row->inherited = w->led, row->why = "what it follows from already differs in exact arithmetic";
-    } else if (exit->agreement == LB_SHADOW_AGREES) {
-        row->local = LB_VERDICT_ROUNDING, row->why = "made by other ops; in exact arithmetic the same";
-    } else {
-        row->local = LB_VERDICT_MISSING,
-        row->why = "the result of the outermost call differs, and could not be run exactly";
-    }
-    row->verdict = lb_report_worse(row->local, row->inherited);
-}
-
-/* Results of outermost calls, and what decisions rest on. Those that an aligned pair gave have their row already, unless they are other
- * parts of what it gave. */
-static void walk_exits(lb_walk *w)
-{
-    for (uint32_t e = 0; e < w->exits.n; e++) {
-        const lb_exit *exit = &w->exits.list[e];
-        const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_exit, e);
-        if ((!exit->differs && !exit->other_shape) || (exit->input && !divergence)) continue;
-        if (w->alignment.b_of_a[exit->op[0]] == exit->op[1] && !divergence && w->differs[exit->op[0]]) continue;
-        lb_diff_row row = lb_walk_row(w, exit->op[0], exit->op[1]);
-        if (exit->name && *exit->name) row.layer = lb_report_keep(w->report, exit->name), row.value = true;
-        row.inherited = lb_taint_of(&w->storages[0], w->pa->values[exit->value[0]].storage)->carried;
-        judge_exit(w, exit, divergence, &row);
-        lb_walk_measure_values(w, exit->value[0], exit->value[1], &row);
-        lb_walk_report(w, &row);
-    }
-}
-
-/* Results that nobody reads, each side's by ops of its own (merged_steps.c). */
-static void walk_lone_results(lb_walk *w)
-{
-    for (uint32_t i = 0; i < w->divergences.n; i++) {
-        const lb_divergence *o = &w->divergences.list[i];
-        if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE)
-            continue;
-        const lb_sink *sink = &w->merged.sinks[o->sink];
-        if (sink->op[0] == LB_NONE || lb_place_is_unknown(w, o, NULL)) continue;
-        lb_diff_row row = lb_walk_row(w, sink->op[0], sink->op[1]);
-        row.local = LB_VERDICT_DIVERGED, row.why = "computed by other ops, and in exact arithmetic not the same";
-        lb_place_final(w, o, &row);
-        row.verdict = row.local;
-        lb_walk_report(w, &row);
-    }
-}
-
 /* ---- all of it ---- */
 
 static bool measure_extents(lb_walk *w, int side)
@@ -829,7 +533,7 @@ static lb_status walk_all(lb_walk *w, uint32_t *at, lb_err *err)
     }
     free(order);
     walk_rest(w, at);
-    walk_finals(w), walk_exits(w), walk_lone_results(w);
+    lb_walk_leaving(w);
     lb_diff_nonfinite(w);
     settle_rest(w);
     return w->storages[0].failed || w->storages[1].failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for storages")

@@ -82,8 +82,5 @@ static inline lb_aligned_views lb_walk_views(const lb_walk *walk)
 
 /* Needs `alignment`, `meetings`, `differs`, `exits` and where something differs `shadows`. Fills the report. LB_ERR_NOMEM is the only failure. */
 lb_status lb_walk_program(lb_walk *walk, lb_err *err);
-/* A row speaks of A's ops (or, where A has none, of B's) by their place in the whole: into the report, of the first side's by their
- * place in one program. */
-void lb_walk_report(const lb_walk *walk, const lb_diff_row *row);
 
 #endif

@@ -1,0 +1,166 @@
+/* What leaves the step: see diff_leaving.h. */
+#include "diff_leaving.h"
+
+#include "diff_place.h"
+#include "diff_rows.h"
+#include "diff_values.h"
+
+#include <stdio.h>
+
+/* A write that the other side lacks explains the difference by itself: that op is the place. */
+static void describe_final(const lb_walk *w, const lb_shadow_final *final, lb_diff_row *row)
+{
+    const lb_alignment *al = &w->alignment;
+    const uint32_t a = final->whole.op;
+    const bool alone_a =
+        lb_op_computes(w->pa, &w->pa->ops[a]) && al->b_of_a[a] == LB_NONE && al->join_of_a[a] == LB_NONE;
+    uint32_t alone_b = LB_NONE;
+    for (uint32_t k = 0; k < final->parts && alone_b == LB_NONE; k++) {
+        const uint32_t b = w->shadows.final_parts[final->first + k].op;
+        if (lb_op_computes(w->pb, &w->pb->ops[b]) && al->a_of_b[b] == LB_NONE && al->join_of_b[b] == LB_NONE)
+            alone_b = b;
+    }
+    row->why = "it is updated differently in exact arithmetic";
+    if (alone_a == (alone_b != LB_NONE)) return;
+    const lb_program *p = alone_a ? w->pa : w->pb;
+    const lb_op *op = &p->ops[alone_a ? a : alone_b];
+    char text[160];
+    row->op = lb_report_keep(w->report, lb_op_name(p, op)), row->phase = (lb_phase)op->phase;
+    if (!alone_a) row->other = alone_b;
+    snprintf(text, sizeof text, "%s writes it last, on the %s side only; exact values differ", row->op,
+             alone_a == w->swapped ? "second" : "first");
+    row->why = lb_report_keep(w->report, text);
+}
+
+static const lb_divergence *divergence_of_sink(const lb_walk *w, const uint32_t *sink_rows, uint32_t row)
+{
+    for (uint32_t i = 0; i < w->divergences.n; i++)
+        if (w->divergences.list[i].node == LB_NONE && sink_rows[w->divergences.list[i].sink] == row)
+            return &w->divergences.list[i];
+    return NULL;
+}
+
+/* Parameters at the end of the step, whatever ops wrote them. */
+static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *row)
+{
+    const lb_shadow_final *final = &w->shadows.finals[f];
+    const lb_verdict before = lb_report_worse(t->verdict, t->carried);
+    const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_final, f);
+    if (final->agreement == LB_SHADOW_AGREES) {
+        row->local = LB_VERDICT_ROUNDING, row->inherited = t->carried;
+        row->why = "in exact arithmetic both sides update it alike";
+    } else if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
+        row->local = LB_VERDICT_MISSING, row->inherited = t->carried;
+    } else if (divergence) {
+        row->local = LB_VERDICT_DIVERGED, row->inherited = t->carried;
+        describe_final(w, final, row);
+        lb_place_final(w, divergence, row);
+    } else if (final->agreement == LB_SHADOW_DISAGREES) {
+        row->local = LB_VERDICT_ROUNDING, row->inherited = w->led;
+        row->why = "what it is updated with already differs in exact arithmetic";
+    } else {
+        row->inherited = before == LB_VERDICT_IDENTICAL ? LB_VERDICT_MISSING : before;
+        row->why = "its update could not be replayed exactly";
+    }
+    row->verdict = lb_report_worse(row->local, row->inherited);
+}
+
+static void taint_final(lb_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried)
+{
+    const int64_t a = w->pa->values[final->whole.value].storage;
+    for (uint32_t k = 0; k <= final->parts; k++) {
+        const int64_t storage = k == 0 ? a : w->pb->values[w->shadows.final_parts[final->first + k - 1].value].storage;
+        lb_taint *t = lb_taint_of(&w->storages[k > 0], storage);
+        *t = LB_TAINT_CLEAN(storage);
+        t->verdict = verdict, t->carried = carried, t->differs = verdict != LB_VERDICT_IDENTICAL;
+    }
+}
+
+static void walk_finals(lb_walk *w)
+{
+    for (uint32_t f = 0; f < w->shadows.n_finals; f++) {
+        const lb_shadow_final *final = &w->shadows.finals[f];
+        const lb_value *v = &w->pa->values[final->whole.value];
+        const lb_taint t = *lb_taint_of(&w->storages[0], v->storage);
+        lb_diff_row row = lb_walk_own_row(w, final->whole.op);
+        row.order = w->pa->n_ops; /* what is left at the end, where no op of the update is known to be the place */
+        const char *name =
+            lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
+        if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
+        judge_final(w, f, &t, &row);
+        if (lb_walk_measure_final(w, final, &row)) lb_walk_call_noise(w, &row, false);
+        if (row.measured && row.difference.differing == 0) { /* put together, they are the same bits */
+            taint_final(w, final, LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL);
+            continue;
+        }
+        row.verdict = lb_report_worse(row.local, row.inherited);
+        lb_walk_report(w, &row);
+        taint_final(w, final, row.verdict, t.carried);
+    }
+}
+
+static const char *why_exit(const lb_exit *exit)
+{
+    if (exit->input) return "what is decided by it differs in exact arithmetic";
+    if (exit->name) return "what the step leaves in it differs in exact arithmetic";
+    return exit->other_shape ? "the result of the outermost call has another shape"
+                             : "the result of the outermost call differs in exact arithmetic";
+}
+
+static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *divergence, lb_diff_row *row)
+{
+    if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
+        row->local = LB_VERDICT_MISSING;
+    } else if (divergence) {
+        row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
+        lb_place_final(w, divergence, row);
+    } else if (exit->other_shape || exit->agreement == LB_SHADOW_DISAGREES) {
+        row->inherited = w->led, row->why = "what it follows from already differs in exact arithmetic";
+    } else if (exit->agreement == LB_SHADOW_AGREES) {
+        row->local = LB_VERDICT_ROUNDING, row->why = "made by other ops; in exact arithmetic the same";
+    } else {
+        row->local = LB_VERDICT_MISSING,
+        row->why = "the result of the outermost call differs, and could not be run exactly";
+    }
+    row->verdict = lb_report_worse(row->local, row->inherited);
+}
+
+/* Results of outermost calls, and what decisions rest on. Those that an aligned pair gave have their row already, unless they are other
+ * parts of what it gave. */
+static void walk_exits(lb_walk *w)
+{
+    for (uint32_t e = 0; e < w->exits.n; e++) {
+        const lb_exit *exit = &w->exits.list[e];
+        const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_exit, e);
+        if ((!exit->differs && !exit->other_shape) || (exit->input && !divergence)) continue;
+        if (w->alignment.b_of_a[exit->op[0]] == exit->op[1] && !divergence && w->differs[exit->op[0]]) continue;
+        lb_diff_row row = lb_walk_row(w, exit->op[0], exit->op[1]);
+        if (exit->name && *exit->name) row.layer = lb_report_keep(w->report, exit->name), row.value = true;
+        row.inherited = lb_taint_of(&w->storages[0], w->pa->values[exit->value[0]].storage)->carried;
+        judge_exit(w, exit, divergence, &row);
+        lb_walk_measure_values(w, exit->value[0], exit->value[1], &row);
+        lb_walk_report(w, &row);
+    }
+}
+
+/* Results without a reader, each side's by ops of its own (merged_steps.c). */
+static void walk_lone_results(lb_walk *w)
+{
+    for (uint32_t i = 0; i < w->divergences.n; i++) {
+        const lb_divergence *o = &w->divergences.list[i];
+        if (o->node != LB_NONE || w->merged.sink_final[o->sink] != LB_NONE || w->merged.sink_exit[o->sink] != LB_NONE)
+            continue;
+        const lb_sink *sink = &w->merged.sinks[o->sink];
+        if (sink->op[0] == LB_NONE || lb_place_is_unknown(w, o, NULL)) continue;
+        lb_diff_row row = lb_walk_row(w, sink->op[0], sink->op[1]);
+        row.local = LB_VERDICT_DIVERGED, row.why = "computed by other ops, and in exact arithmetic not the same";
+        lb_place_final(w, o, &row);
+        row.verdict = row.local;
+        lb_walk_report(w, &row);
+    }
+}
+
+void lb_walk_leaving(lb_walk *w)
+{
+    walk_finals(w), walk_exits(w), walk_lone_results(w);
+}

@@ -1,0 +1,10 @@
+/* Rows of what leaves the step: parameters at its end, results of outermost calls, what decisions rest on, results without a reader. */
+#ifndef LB_BISECT_DIFF_LEAVING_H
+#define LB_BISECT_DIFF_LEAVING_H
+
+#include "diff_walk.h"
+
+/* After the walk, which has left its taints. */
+void lb_walk_leaving(lb_walk *walk);
+
+#endif

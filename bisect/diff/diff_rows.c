@@ -1,0 +1,90 @@
+/* Rows of the report: see diff_rows.h. */
+#include "diff_rows.h"
+
+#include "diff_values.h"
+
+#include <math.h>
+
+void lb_walk_call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
+{
+    if (row->local == LB_VERDICT_IDENTICAL || bad_bits) return;
+    row->local = LB_VERDICT_NOISE;
+    row->why = w->noise.runs == 1 ? "no more than another run of the first side differs by"
+                                  : "no more than other runs of the first side differ by";
+}
+
+lb_diff_row lb_walk_row(const lb_walk *w, uint32_t a, uint32_t b)
+{
+    const lb_program *p = a != LB_NONE ? w->pa : w->pb;
+    const lb_op *op = &p->ops[a != LB_NONE ? a : b];
+    lb_diff_row row = {.step = w->pa->step,
+                       .rank = w->pa->rank,
+                       .phase = (lb_phase)op->phase,
+                       .index = a,
+                       .other = b,
+                       .order = a,
+                       .bound_ratio = NAN,
+                       .why = "",
+                       .difference = {.cosine = 1, .first = -1}};
+    row.layer = lb_report_keep(w->report, lb_op_layer(p, op));
+    row.op = lb_report_keep(w->report, lb_op_name(p, op));
+    return row;
+}
+
+uint32_t lb_walk_partner(const lb_walk *w, uint32_t ia)
+{
+    const lb_alignment *al = &w->alignment;
+    if (al->b_of_a[ia] != LB_NONE) return al->b_of_a[ia];
+    if (al->source_b_of_a[ia] != LB_NONE) return al->source_b_of_a[ia];
+    return al->join_of_a[ia] == LB_NONE ? LB_NONE : al->joins.part_ops[al->joins.list[al->join_of_a[ia]].first];
+}
+
+lb_diff_row lb_walk_own_row(const lb_walk *w, uint32_t ia)
+{
+    return lb_walk_row(w, ia, lb_walk_partner(w, ia));
+}
+
+/* Of the first side, by its place in one program. Who has no such op speaks for the parts that stand for the other's. */
+static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
+{
+    lb_diff_row turned = *row;
+    uint32_t ops[] = {row->index, row->other};
+    int32_t ranks[2];
+    const lb_program_view *sides[] = {w->a, w->b};
+    const uint32_t share = w->b->n_parts / w->a->n_parts;
+    const uint32_t part_a = ops[0] != LB_NONE   ? lb_program_view_part_of(w->a, ops[0])
+                            : ops[1] != LB_NONE ? lb_program_view_part_of(w->b, ops[1]) / share
+                                                : 0;
+    for (int k = 0; k < 2; k++) {
+        const uint32_t part = ops[k] != LB_NONE ? lb_program_view_part_of(sides[k], ops[k])
+                              : k == 0          ? part_a
+                                                : part_a * share;
+        const lb_program_view_part *of = &sides[k]->parts[part];
+        if (ops[k] != LB_NONE) ops[k] -= of->first_op;
+        ranks[k] = of->program->rank;
+    }
+    turned.index = ops[w->swapped], turned.rank = ranks[w->swapped];
+    turned.other = ops[!w->swapped], turned.other_rank = ranks[!w->swapped];
+    return turned;
+}
+
+void lb_walk_report(const lb_walk *w, const lb_diff_row *row)
+{
+    const lb_diff_row turned = turned_row(w, row);
+    lb_report_row(w->report, &turned);
+}
+
+void lb_walk_report_layer(const lb_walk *w, const lb_diff_row *row)
+{
+    const lb_diff_row turned = turned_row(w, row);
+    lb_report_layer(w->report, &turned);
+}
+
+void lb_walk_measure(lb_walk *w, uint32_t ia, lb_diff_row *row, bool bad_bits)
+{
+    const lb_alignment *al = &w->alignment;
+    const bool noise = al->b_of_a[ia] != LB_NONE      ? lb_walk_measure_pair(w, ia, al->b_of_a[ia], row)
+                       : al->join_of_a[ia] != LB_NONE ? lb_walk_measure_join(w, &al->joins.list[al->join_of_a[ia]], row)
+                                                      : false;
+    if (noise) lb_walk_call_noise(w, row, bad_bits);
+}
