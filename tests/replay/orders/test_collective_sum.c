@@ -56,7 +56,8 @@ static void ring_of_one_receiver_ends_there(void **state)
     }
     for (uint32_t home = 1; home <= 4; home++) {
         const lb_order order = {.kind = LB_ORDER_RING, .channels = 2, .chunk = 1, .home = home};
-        assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, 4, inputs, LB_BF16, 9, out, NULL), LB_OK);
+        const lb_rank_terms terms = {inputs, 4, LB_BF16, 9};
+        assert_int_equal(lb_collective_reduce(&order, LB_REDUCE_SUM, &terms, out, NULL), LB_OK);
         for (int i = 0; i < 9; i++) {
             float result;
             lb_load_f32(&result, LB_BF16, &out[i], 1);
