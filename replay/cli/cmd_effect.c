@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static json_t *number(double x)
+json_t *lb_effect_number(double x)
 {
     return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null();
 }
@@ -12,7 +12,7 @@ static json_t *number(double x)
 static json_t *size_json(const lb_effect_size *s)
 {
     json_t *one = json_pack("{s:I, s:I, s:o, s:o}", "tensors", (json_int_t)s->tensors, "moved", (json_int_t)s->moved,
-                            "max_abs", number(s->max_abs), "rel_l2", number(s->rel_l2));
+                            "max_abs", lb_effect_number(s->max_abs), "rel_l2", lb_effect_number(s->rel_l2));
     if (s->unknown) json_object_set_new(one, "unknown", json_integer((json_int_t)s->unknown));
     return one;
 }
@@ -52,11 +52,12 @@ json_t *lb_effects_json(lb_effects *effects)
     json_t *steps = json_array();
     for (uint32_t i = 0; i < n; i++) {
         const lb_effect *row = &rows[i];
-        json_array_append_new(steps, json_pack("{s:I, s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "step",
-                                               (json_int_t)row->step, "rank", (int)row->rank, "layer", row->layer,
-                                               "output", size_json(&row->output), "loss", size_json(&row->loss),
-                                               "parameters", size_json(&row->parameters), "loss_recorded",
-                                               number(row->loss_reference), "loss_swapped", number(row->loss_swapped)));
+        json_array_append_new(steps,
+                              json_pack("{s:I, s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)row->step,
+                                        "rank", (int)row->rank, "layer", row->layer, "output", size_json(&row->output),
+                                        "loss", size_json(&row->loss), "parameters", size_json(&row->parameters),
+                                        "loss_recorded", lb_effect_number(row->loss_reference), "loss_swapped",
+                                        lb_effect_number(row->loss_swapped)));
     }
     return json_pack("{s:o, s:o, s:o, s:o}", "output", size_json(&all.output), "loss", size_json(&all.loss),
                      "parameters", size_json(&all.parameters), "steps", steps);

@@ -169,11 +169,6 @@ static const char *mode_name(lb_replay_mode mode)
     return mode == LB_REPLAY_ISOLATED ? "isolated" : mode == LB_REPLAY_LAYER ? "layer" : "chained";
 }
 
-static json_t *number(double x)
-{
-    return isfinite(x) ? json_real(x) : isinf(x) ? json_string("inf") : json_null();
-}
-
 static json_t *found_json(const struct found *found)
 {
     const finding *f = &found->first;
@@ -199,11 +194,12 @@ static json_t *table_json(const lb_precision_table *table)
                                         "layer", row->layer, "role", lb_role_name(row->role), "format", row->format,
                                         "tensors", (json_int_t)row->tensors, "elements", (json_int_t)loss->elements,
                                         "nonfinite", (json_int_t)loss->nonfinite, "spoiled", (json_int_t)loss->spoiled,
-                                        "masked", (json_int_t)loss->masked, "amax", number(loss->amax), "underflow",
-                                        percent(loss->underflow, loss->nonzero), "overflow",
+                                        "masked", (json_int_t)loss->masked, "amax", lb_effect_number(loss->amax),
+                                        "underflow", percent(loss->underflow, loss->nonzero), "overflow",
                                         percent(loss->overflow, loss->elements), "mse",
-                                        number(lb_rounding_loss_mse(loss)), "sqnr", number(lb_rounding_loss_sqnr(loss)),
-                                        "scale", number(loss->scale_low), number(loss->scale_high)));
+                                        lb_effect_number(lb_rounding_loss_mse(loss)), "sqnr",
+                                        lb_effect_number(lb_rounding_loss_sqnr(loss)), "scale",
+                                        lb_effect_number(loss->scale_low), lb_effect_number(loss->scale_high)));
     }
     return rows;
 }
@@ -213,10 +209,10 @@ static json_t *effects_json(const lb_precision_table *table)
     json_t *rows = json_array();
     for (uint32_t i = 0; i < table->n_effects; i++) {
         const lb_precision_effect *e = &table->effects[i];
-        json_array_append_new(rows,
-                              json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank",
-                                        (int)e->rank, "recorded", number(e->recorded), "plain", number(e->plain),
-                                        "swapped", number(e->swapped), "difference", number(e->swapped - e->plain)));
+        json_array_append_new(rows, json_pack("{s:I, s:i, s:o, s:o, s:o, s:o}", "step", (json_int_t)e->step, "rank",
+                                              (int)e->rank, "recorded", lb_effect_number(e->recorded), "plain",
+                                              lb_effect_number(e->plain), "swapped", lb_effect_number(e->swapped),
+                                              "difference", lb_effect_number(e->swapped - e->plain)));
     }
     return rows;
 }
@@ -226,11 +222,11 @@ static json_t *as_json(const lb_plan *plan, const lb_replay_summary *s, const re
     json_t *worst = json_array(), *opaque = lb_coverage_json(r->coverage, true), *verdicts = json_object();
     for (uint32_t i = 0; i < r->n_worst; i++) {
         const finding *f = &r->worst[i];
-        json_array_append_new(worst,
-                              json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer", f->layer,
-                                        "phase", f->phase, "verdict", lb_verdict_name(f->verdict), "step",
-                                        (json_int_t)f->step, "rank", (int)f->rank, "index", (int)f->index,
-                                        "bound_ratio", number(f->ratio), "max_abs", number(f->max_abs)));
+        json_array_append_new(worst, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:o, s:o}", "op", f->op, "layer",
+                                               f->layer, "phase", f->phase, "verdict", lb_verdict_name(f->verdict),
+                                               "step", (json_int_t)f->step, "rank", (int)f->rank, "index",
+                                               (int)f->index, "bound_ratio", lb_effect_number(f->ratio), "max_abs",
+                                               lb_effect_number(f->max_abs)));
     }
     for (int v = 0; v <= LB_VERDICT_SWAPPED; v++)
         json_object_set_new(verdicts, lb_verdict_name((lb_verdict)v), json_integer((json_int_t)r->verdicts[v]));
