@@ -19,7 +19,7 @@ static void collect_all(lb_device *reader)
 static void results_are_those_of_the_host(void **state)
 {
     (void)state;
-    enum { N = 100 };
+    enum { N = 60 };
     for (uint64_t seed = 1; seed <= 3; seed++) {
         host_begin(1, seed, seed % 2 ? 0 : 100);
         lb_device *reader = host_reader(NULL);
@@ -48,7 +48,7 @@ static void results_are_those_of_the_host(void **state)
 static void value_of_many_units_is_measured(void **state)
 {
     (void)state;
-    const size_t size = 9u << 20;
+    const size_t size = 2u << 20;
     host_begin(1, 5, 0);
     lb_device *reader = host_reader(NULL);
     value *v = value_dense(host_memory(size, 5), LB_U8, (int64_t)size - 1, false);
