@@ -3,8 +3,8 @@
 #
 #   tests/gpu.sh [--python PYTHON] [--no-build] [REPORT OPTIONS]
 #
-# PYTHON has a CUDA build of torch, and transformers. First the C tests of devices and of NCCL run on the real driver in place of the
-# stand-ins, then a Llama of 1 B parameters trains, is captured as a CUDA graph and generates, recorded and not: whether the bits are the
+# PYTHON has a CUDA build of torch, and transformers. First the C tests of devices and of NCCL run, one of them on the real
+# driver, then a Llama of 1 B parameters trains, is captured as a CUDA graph and generates, recorded and not: whether the bits are the
 # same, what recording costs, whether every op of the capture is inside its bound when the CPU replays it, whether a planted fault is
 # found, and how fast is measured. What follows is passed to tests/capture/device/device_report.py (--size small, --ranks 2, --only …).
 set -euo pipefail
@@ -29,8 +29,8 @@ if [ "$build" = 1 ]; then
 fi
 export LASTBIT_BUILD=${LASTBIT_BUILD:-$root/build/release} OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 failed=0
-echo "== C tests on the real driver"
-LASTBIT_REAL_DRIVER=1 ctest --test-dir "$LASTBIT_BUILD" -R 'device|cuda|nccl' --output-on-failure || failed=1
+echo "== C tests of devices and of NCCL"
+ctest --test-dir "$LASTBIT_BUILD" -R 'device|cuda|nccl' --output-on-failure || failed=1
 echo "== recording on the device"
 "$python" tests/capture/device/device_report.py --python "$python" "$@" || failed=1
 exit "$failed"

@@ -44,7 +44,10 @@ lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen)
     lb_cuda_options options = LB_CUDA_OPTIONS_INIT;
     options.device_bytes = recorder->cuda_bytes;
     options.code = recorder->cuda_code;
-    if (cuda) lb_cuda_open(&device, &options, &why);
+    if (cuda && lb_cuda_open(&device, &options, &why) == LB_OK && device && lb_cuda_check(device, &why) != LB_OK) {
+        device->ops->close(device);
+        device = NULL;
+    }
     give_up(recorder, unit, &why); /* it is not tried again in any case */
     return device && lb_devices_add(recorder, CUDA, unit, device, NULL) == LB_OK ? device : NULL;
 }
