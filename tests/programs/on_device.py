@@ -4,6 +4,7 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
     train      three steps of a small network with AdamW, clipped gradients, a batch norm
     dropout    the same with dropout between
     ddp        the same without them, data-parallel by gloo: under torchrun
+    checkpoint forwards that backward runs again, both ways
     generate   eight tokens from a tiny Llama with a key-value cache
 """
 
@@ -12,6 +13,7 @@ import pathlib
 import sys
 
 import torch
+import torch.utils.checkpoint
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 
@@ -55,6 +57,38 @@ def parallel(device):
     return made
 
 
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        for block, again in zip(self.blocks, (False, True)):
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=again)
+        return x
+
+
+def recompute(device):
+    torch.manual_seed(3)
+    model = Checkpointed().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    batches = [torch.randn(4, 16).to(device).requires_grad_() for _ in range(2)]
+    for x in batches:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return list(model.parameters())
+
+
 def generate(device):
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -67,7 +101,7 @@ def generate(device):
     return [tokens]
 
 
-RUNS = {"train": train, "dropout": lambda device: train(device, dropout=True), "ddp": parallel, "generate": generate}
+RUNS = {"train": train, "dropout": lambda device: train(device, dropout=True), "ddp": parallel, "checkpoint": recompute, "generate": generate}
 
 
 def main():

@@ -95,6 +95,16 @@ def test_generation_with_a_cache_is_recorded_as_on_the_cpu(lastbit, pair):
     assert lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)["verdict"] == "identical"
 
 
+@pytest.mark.full
+def test_forwards_that_backward_runs_again_belong_to_their_modules(lastbit, pair):
+    """Nodes of a device run in a thread of autograd's engine, and so do these forwards."""
+    folder = pair("checkpoint")
+    ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
+    assert_same_but_for_copies(ours, theirs, len(ends_of(folder, "cpu")))
+    found = lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)
+    assert found["verdict"] == "identical" and {layer["layer"] for layer in found["layers"]} >= {"blocks.0.up", "blocks.1.down"}
+
+
 def test_draws_on_a_device_are_sources(lastbit, pair):
     """torch has one op for dropout on a device and four on the CPU: the mask that it drew is kept, and replay takes it."""
     folder = pair("dropout")
