@@ -8,11 +8,14 @@ import math
 import sys
 import weakref
 
+import torch
+
 from .modules import clean
 from .objects import local
 
 REPLICATE, SHARD, PARTIAL = 0, 1, 2
 FLAT = -1
+_PLAIN = (torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None))
 
 
 def shard(tensor, pieces, whole=None, axis=None, size=None, name=None):
@@ -226,6 +229,8 @@ class Shards:
 
     def boundary(self, held, depth=0):
         """DTensors among what a module takes or gives."""
+        if type(held) in _PLAIN:
+            return
         if hasattr(held, "_local_tensor"):
             self.found(held)
         elif depth < 3 and isinstance(held, (tuple, list)):
