@@ -97,9 +97,6 @@ static void a_shard_is_copied_with_all_that_it_names(void **state)
     lb_program_free(p), lb_program_free(q);
 }
 
-#define SAME_ROWS(field, count)                                                                                        \
-    for (uint32_t i = 0; i < p->count; i++) assert_memory_equal(&p->field[i], &q->field[i], sizeof *p->field)
-
 static void shards_come_back_and_a_program_without_any_has_no_table_of_them(void **state)
 {
     (void)state;
@@ -111,19 +108,23 @@ static void shards_come_back_and_a_program_without_any_has_no_table_of_them(void
     lb_err err = LB_ERR_INIT;
     if (lb_program_decode(bytes, size, &q, &err) != LB_OK) fail_msg("%s", err.message);
     assert_true(q->n_shards == 3 && q->n_extents == p->n_extents && q->n_meshes == 2 && q->n_mesh_axes == 3);
-    SAME_ROWS(shards, n_shards);
-    SAME_ROWS(extents, n_extents);
-    SAME_ROWS(meshes, n_meshes);
-    SAME_ROWS(mesh_axes, n_mesh_axes);
     for (uint32_t i = 0; i < p->n_placements; i++)
         assert_true(p->placements[i].kind == q->placements[i].kind && p->placements[i].dim == q->placements[i].dim &&
                     p->placements[i].reduce == q->placements[i].reduce);
+    void *again;
+    size_t as_many;
+    assert_int_equal(lb_program_encode(q, &again, &as_many, NULL), LB_OK);
+    assert_int_equal(size, as_many);
+    assert_memory_equal(bytes, again, size);
+    const lb_extent *flat = &q->extents[q->shards[1].first_extent + 2];
+    assert_true(flat->dim == LB_EXTENT_FLAT && flat->whole == 20 && flat->from == 13 && flat->size == 7);
+    assert_true(q->shards[1].at == 1 && q->shards[0].name == LB_NONE && q->shards[0].mesh == 0);
     assert_int_equal(lb_program_encode(none, &few, &less, NULL), LB_OK);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         assert_non_null(memmem(bytes, size, names[i], strlen(names[i])));
         assert_null(memmem(few, less, names[i], strlen(names[i])));
     }
-    free(bytes), free(few);
+    free(bytes), free(again), free(few);
     lb_program_free(p), lb_program_free(q), lb_program_free(none);
 }
 
