@@ -4,6 +4,7 @@
 #include "log_reader.h"
 
 #include <inttypes.h>
+#include <lastbit/archive.h>
 #include <lastbit/dtype.h>
 #include <math.h>
 #include <stdio.h>
@@ -65,15 +66,61 @@ static void put_tokens(const lb_program *p, token_hash *before, char text[33], l
     lb_record_put(record, LB_WATCH_tokens, text, 32);
 }
 
-static void give(lb_watch_log *log, const lb_program *p, token_hash *before)
+/* ---- how often each token was read ---- */
+
+/* Ids of a vocabulary fall into so many ranges of equal width: tokenizers give low ids to what is frequent. */
+enum { RANGES = 256 };
+
+static bool is_embedding(const lb_program *p, const lb_op *op)
+{
+    return strcmp(lb_op_name(p, op), "aten::embedding") == 0 && op->args >= 2 &&
+           lb_op_args(p, op)[0].tag == LB_ARG_VALUE && lb_op_args(p, op)[1].tag == LB_ARG_VALUE;
+}
+
+/* The value that the first embedding's numbers are, or are cut out of, and how many words it knows; LB_NONE: there is none. */
+static uint32_t ids_of(lb_capture *capture, const lb_program *p, int64_t *words)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        if (!is_embedding(p, &p->ops[i])) continue;
+        const lb_arg *args = lb_op_args(p, &p->ops[i]);
+        const lb_value *table = &p->values[args[0].u.value], *ids = &p->values[args[1].u.value];
+        *words = table->layout.ndim == 2 ? table->layout.shape[0] : 0;
+        for (uint32_t v = 0; v < p->n_values && *words > 1; v++)
+            if (p->values[v].storage == ids->storage && lb_capture_has_value(capture, p, v) &&
+                (p->values[v].dtype == LB_I64 || p->values[v].dtype == LB_I32))
+                return v;
+    }
+    return LB_NONE;
+}
+
+static void put_counts(lb_capture *capture, const lb_program *p, char text[RANGES * 12], lb_watch_record *record)
+{
+    uint32_t counts[RANGES] = {0};
+    int64_t words = 0;
+    lb_tensor t;
+    const uint32_t value = ids_of(capture, p, &words);
+    if (value == LB_NONE || lb_capture_value(capture, p, value, &t, NULL) != LB_OK) return;
+    const int64_t ranges = words < RANGES ? words : RANGES, width = lb_dtype_bits(t.dtype) / 8;
+    for (lb_rows r = lb_rows_of(&t.layout); lb_rows_next(&r);)
+        for (int64_t i = 0; i < r.count; i++) {
+            const double id = lb_to_f64(t.dtype, (const char *)t.data + (r.offset + i * r.stride) * width);
+            if (id >= 0 && id < (double)words) counts[(int64_t)id * ranges / words]++;
+        }
+    size_t n = 0;
+    for (int64_t i = 0; i < ranges; i++) n += (size_t)sprintf(text + n, "%s%" PRIu32, i ? "," : "", counts[i]);
+    lb_record_put(record, LB_WATCH_counts, text, n);
+}
+
+static void give(lb_watch_log *log, lb_capture *capture, const lb_program *p, token_hash *before)
 {
     lb_watch_record record = {0};
-    char tokens[33];
+    char tokens[33], counts[RANGES * 12];
     lb_record_clear(&record);
     lb_record_put_number(&record, LB_WATCH_step, (double)p->step);
     if (p->world > 1) lb_record_put_number(&record, LB_WATCH_rank, p->rank);
     put_scalars(p, lb_watch_log_names(log), &record);
     put_tokens(p, before, tokens, &record);
+    put_counts(capture, p, counts, &record);
     const char *shard = lb_program_text(p, p->shard);
     if (*shard) lb_record_put(&record, LB_WATCH_shard, shard, strlen(shard));
     lb_watch_log_give(log, &record);
@@ -96,7 +143,7 @@ lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *las
             lb_err none = LB_ERR_INIT;
             status = lb_capture_program(capture, ranks[r], steps[s], &p, &none);
             if (status == LB_OK)
-                give(log, p, &before[r]);
+                give(log, capture, p, &before[r]);
             else if (status == LB_ERR_NOT_FOUND)
                 status = LB_OK;
             else
