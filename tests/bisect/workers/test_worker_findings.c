@@ -8,7 +8,8 @@
 static void add(lb_worker_findings *f, lb_ranks_finding_kind kind, int32_t rank, const char *tensor, int64_t step)
 {
     int32_t ranks[] = {0, rank};
-    const lb_ranks_finding one = {.kind = kind, .step = step, .ranks = ranks, .n_ranks = 2, .tensor = (char *)(uintptr_t)tensor};
+    const lb_ranks_finding one = {
+        .kind = kind, .step = step, .ranks = ranks, .n_ranks = 2, .tensor = (char *)(uintptr_t)tensor};
     assert_int_equal(lb_worker_findings_add(f, &one, strdup("why"), NULL), LB_OK);
 }
 
