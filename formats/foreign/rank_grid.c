@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AXES = 4, NAME = 24, PATTERN = 512, LARGEST_GRID = 1 << 16 };
+enum { AXES = 4, NAME = 24, PATTERN = 512, LARGEST_GRID = 4096, MOST_TOLD = 64 };
 
 typedef struct axis {
     char name[NAME];
@@ -137,8 +137,7 @@ static void note_stated(sizes *s, const lb_checkpoint *c)
     for (uint32_t i = 0; i < c->n_entries; i++)
         for (size_t k = 0; k < sizeof stated / sizeof *stated; k++) {
             const long size = strcmp(c->entries[i].name, stated[k].entry) ? 0 : strtol(c->entries[i].text, NULL, 10);
-            if (size > 0 && size <= LARGEST_GRID && size_of(s, stated[k].axis) > 0)
-                note_size(s, stated[k].axis, (int32_t)size);
+            if (size > 0 && size <= LARGEST_GRID) note_size(s, stated[k].axis, (int32_t)size);
         }
 }
 
@@ -248,7 +247,7 @@ void lb_rank_grid_absent(const lb_checkpoint *c, lb_rank_grid_tell *tell, void *
             if (cells > LARGEST_GRID) break;
         }
         if (c->files[i].kind != i || of || !p.n || cells > LARGEST_GRID || may_be_alone(c, i, &p)) continue;
-        for (int64_t cell = 0; cell < cells; cell++) {
+        for (int64_t cell = 0, told = 0; cell < cells && told < MOST_TOLD; cell++) {
             char absent[PATTERN];
             int64_t rest = cell;
             for (int a = p.n - 1; a >= 0; a--) {
@@ -256,7 +255,9 @@ void lb_rank_grid_absent(const lb_checkpoint *c, lb_rank_grid_tell *tell, void *
                 rest /= size_of(&s, p.axes[a].name);
             }
             path_at(&p, path, absent, sizeof absent);
-            if (!has_file(c, absent)) tell(context, absent, p.n > 1 ? folded(&p, &s) : p.axes[0].at, path);
+            if (has_file(c, absent)) continue;
+            tell(context, absent, p.n > 1 ? folded(&p, &s) : p.axes[0].at, path);
+            told++;
         }
     }
 }

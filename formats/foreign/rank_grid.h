@@ -11,7 +11,7 @@ bool lb_rank_grid_place(lb_checkpoint *checkpoint);
 /* The layer of "layer_05-model_01-model_states.pt", in which names are those of one layer; -1: a file of all of them. */
 long lb_rank_grid_layer(const char *path);
 
-/* Tells each file that its kind lacks: places are counted from 0 to the largest on their axis, or to what the files themselves state
+/* Tells each file that its kind lacks, the first 64 of a kind: places are counted from 0 to the largest on their axis, or to what the files themselves state
  * (dp_world_size, mp_world_size of DeepSpeed). */
 typedef void lb_rank_grid_tell(void *context, const char *path, int32_t rank, const char *like);
 void lb_rank_grid_absent(const lb_checkpoint *checkpoint, lb_rank_grid_tell *tell, void *context);
