@@ -50,9 +50,9 @@ static int copy(void *context, int64_t storage, const void *data, uint64_t first
 
 lb_status lb_devices_register(lb_binding *b, lb_err *err)
 {
-    const char *cuda = getenv("LASTBIT_CUDA");
+    const char *cuda = getenv("LASTBIT_CUDA"), *bytes = getenv("LASTBIT_DEVICE_MEMORY");
     const bool wanted = b->shortcut.works && b->shortcut.get_cuda_stream && !(cuda && strcmp(cuda, "0") == 0);
-    if (wanted) LB_TRY(lb_recorder_cuda(b->recorder, 0, err));
+    if (wanted) LB_TRY(lb_recorder_cuda(b->recorder, bytes ? strtoull(bytes, NULL, 10) : 0, err));
     if (b->of.copy_bytes == b->of.none) return LB_OK;
     const lb_device_access access = {sizeof access, copy, b};
     LB_TRY(lb_recorder_device(b->recorder, 1, LB_EVERY_UNIT, &access, err));

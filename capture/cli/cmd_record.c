@@ -29,16 +29,18 @@
 #define LEAST_FREE_BYTES 65536
 
 typedef struct lb_record_options {
-    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step;
+    char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step,
+        *device_memory;
     int force;
-    uint64_t budget_bytes;
+    uint64_t budget_bytes, device_bytes;
     unsigned long ring_steps;
 } lb_record_options;
 
 static void release(lb_record_options *o)
 {
-    char *texts[] = {o->out,    o->level,  o->steps, o->ranks,    o->keep, /* popt's copies */
-                     o->layers, o->budget, o->ring,  o->compiled, o->step_at, o->like, o->nccl, o->nccl_step};
+    char *texts[] = {o->out,    o->level,  o->steps,     o->ranks,        o->keep, /* popt's copies */
+                     o->layers, o->budget, o->ring,      o->compiled,     o->step_at,
+                     o->like,   o->nccl,   o->nccl_step, o->device_memory};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -92,6 +94,8 @@ static int check_options(lb_record_options *o)
         return lb_command_misused(NAME, "--ranks: `%s` is no list of ranks such as 0, 0-3 or 0,5", o->ranks);
     if (o->budget && !lb_size_parse(o->budget, &o->budget_bytes))
         return lb_command_misused(NAME, "--budget: `%s` is no size such as 500M or 2G", o->budget);
+    if (o->device_memory && (!lb_size_parse(o->device_memory, &o->device_bytes) || !o->device_bytes))
+        return lb_command_misused(NAME, "--device-memory: `%s` is no size such as 64M or 1G", o->device_memory);
     if (o->ring) {
         char *end;
         o->ring_steps = strtoul(o->ring, &end, 10);
@@ -134,6 +138,8 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_KEEP", o->keep) | put("LASTBIT_LAYERS", o->layers);
     snprintf(number, sizeof number, "%" PRIu64, o->budget_bytes);
     failed |= put("LASTBIT_BUDGET", o->budget ? number : NULL);
+    snprintf(number, sizeof number, "%" PRIu64, o->device_bytes);
+    failed |= put("LASTBIT_DEVICE_MEMORY", o->device_memory ? number : NULL);
     snprintf(number, sizeof number, "%lu", o->ring_steps);
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
     failed |= put("LASTBIT_RING_FILES", o->ring ? "1" : NULL);
@@ -464,6 +470,8 @@ int lb_cmd_record(int argc, const char **argv)
          "REGEX"},
         {"layers", 0, POPT_ARG_STRING, &o.layers, 0, "levels layers and ops keep bytes in these layers only", "REGEX"},
         {"budget", 0, POPT_ARG_STRING, &o.budget, 0, "write at most this much per rank", "SIZE"},
+        {"device-memory", 0, POPT_ARG_STRING, &o.device_memory, 0,
+         "take at most this much memory of each GPU for what is measured there (256M)", "SIZE"},
         {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
          "flight recorder: hold the last K to 2K steps, write them when the run goes wrong, also when it is killed",
          "K"},

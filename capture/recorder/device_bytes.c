@@ -74,6 +74,24 @@ void lb_devices_close(lb_recorder *recorder, bool forked)
     recorder->fetched = (lb_fetched){0};
 }
 
+json_t *lb_devices_account(const lb_recorder *recorder)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < recorder->n_devices; i++) {
+        const lb_device_entry *e = &recorder->devices[i];
+        uint64_t memory = 0, skipped = 0;
+        e->back_end->ops->account(e->back_end, &memory, &skipped);
+        if (e->unit == LB_EVERY_UNIT && !skipped) continue; /* it stands by */
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I, s:I}", "kind", e->device == 1 ? "cuda" : "other",
+                                              "back_end", e->back_end->ops->name, "unit",
+                                              e->unit == LB_EVERY_UNIT ? json_null() : json_integer(e->unit),
+                                              "memory_bytes", (json_int_t)memory, "skipped", (json_int_t)skipped));
+    }
+    if (json_array_size(list)) return list;
+    json_decref(list);
+    return NULL;
+}
+
 static bool device_answers(const lb_device *device)
 {
     return !*device->ops->why_lost(device);

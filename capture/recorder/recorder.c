@@ -40,13 +40,13 @@ static lb_status write_table(lb_recorder *recorder, const char *name, const char
 static char *coverage_text(const lb_recorder *recorder, bool closed)
 {
     const lb_keep *keep = &recorder->keep;
-    json_t *table =
-        json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O}", "rank", recorder->rank, "world",
-                  recorder->world, "level_asked", lb_level_name(keep->asked), "level", lb_level_name(keep->reached),
-                  "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps, "ops",
-                  (json_int_t)recorder->n_ops, "values", (json_int_t)recorder->n_values, "unseen_writes",
-                  (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values, "skipped_bytes",
-                  (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes);
+    json_t *table = json_pack(
+        "{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O, s:o*}", "rank", recorder->rank, "world",
+        recorder->world, "level_asked", lb_level_name(keep->asked), "level", lb_level_name(keep->reached), "levels",
+        recorder->levels, "steps", (json_int_t)recorder->n_steps, "ops", (json_int_t)recorder->n_ops, "values",
+        (json_int_t)recorder->n_values, "unseen_writes", (json_int_t)recorder->n_unseen, "skipped_values",
+        (json_int_t)keep->skipped_values, "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed, "notes",
+        recorder->notes, "devices", lb_devices_account(recorder));
     char *text = table ? json_dumps(table, JSON_COMPACT) : NULL;
     json_decref(table);
     if (text && recorder->dead) {

@@ -158,6 +158,8 @@ void lb_pending_free(lb_pending *pending);
 /* NULL: memory of the host, or of a device that nobody registered. */
 lb_device *lb_device_of(lb_recorder *recorder, const lb_seen *seen);
 void lb_devices_close(lb_recorder *recorder, bool forked);
+/* For coverage: what each back end took and could not read; NULL where none was used. */
+json_t *lb_devices_account(const lb_recorder *recorder);
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);
 /* Bytes [first, last) where the host can read them, until the next such call; NULL when a device did not give them. Those that were
  * fetched last are not fetched again while nobody is known to have written there. */

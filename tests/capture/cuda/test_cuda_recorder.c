@@ -7,7 +7,9 @@
 #include <lastbit/archive.h>
 #include <lastbit/capture.h>
 
-enum { N = 3000, TENSORS = 4, STEPS = 2, OPS = 12 };
+#include <jansson.h>
+
+enum { N = 3000, TENSORS = 4, STEPS = 2, OPS = 12, DEVICE_BYTES = 8 << 20 };
 
 typedef struct program {
     bool on_device;
@@ -79,7 +81,7 @@ static void record(program *p, const char *name, lb_level level)
     options.level = level;
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
     recorder->cuda_code = &any_kernels;
-    assert_int_equal(lb_recorder_cuda(recorder, 8u << 20, NULL), LB_OK);
+    assert_int_equal(lb_recorder_cuda(recorder, DEVICE_BYTES, NULL), LB_OK);
     for (int step = 0; step < STEPS; step++) {
         assert_int_equal(lb_recorder_step_begin(recorder, step, NULL, NULL), LB_OK);
         for (int op = 0; op < OPS; op++) run_op(recorder, p, op % TENSORS, (op * op + 1) % TENSORS, 100 * step + op);
@@ -111,6 +113,21 @@ static void assert_value_equal(lb_capture *a, const lb_program *p, lb_capture *b
     assert_memory_equal(s.data, t.data, N * sizeof(float));
 }
 
+/* Coverage says what was taken of a device, and nothing of devices where there is none. */
+static void assert_accounted(lb_capture *capture, bool on_device)
+{
+    json_t *coverage = json_loads(lb_capture_table(capture, 0, "coverage"), 0, NULL);
+    json_t *devices = json_object_get(coverage, "devices"), *device = json_array_get(devices, 0);
+    assert_int_equal(json_array_size(devices), on_device ? 1 : 0);
+    if (on_device) {
+        const json_int_t bytes = json_integer_value(json_object_get(device, "memory_bytes"));
+        assert_string_equal(json_string_value(json_object_get(device, "back_end")), "cuda");
+        assert_true(bytes > 0 && bytes <= DEVICE_BYTES);
+        assert_int_equal(json_integer_value(json_object_get(device, "skipped")), 0);
+    }
+    json_decref(coverage);
+}
+
 static void a_device_of_cuda_is_recorded_as_the_host_is(void **state)
 {
     (void)state;
@@ -130,6 +147,8 @@ static void a_device_of_cuda_is_recorded_as_the_host_is(void **state)
             assert_int_equal(p->n_values, q->n_values);
             for (uint32_t v = 0; v < p->n_values; v++) assert_value_equal(a, p, b, q, v);
         }
+        assert_accounted(a, false);
+        assert_accounted(b, true);
         lb_capture_close(a);
         lb_capture_close(b);
         program_free(&host);

@@ -53,7 +53,7 @@ typedef struct late_device {
     lb_device_work *under_way[4096];
     size_t n;
     unsigned patience; /* collects without waiting until the oldest is given; 0: only those who wait get any */
-    unsigned asked, skip_every, submitted;
+    unsigned asked, skip_every, submitted, skipped;
 } late_device;
 
 static void read_now(const late_device *d, lb_device_work *work)
@@ -74,6 +74,7 @@ static void submit_late(lb_device *device, lb_device_work *const *works, size_t 
     for (size_t i = 0; i < n; i++) {
         const bool skipped = !may_wait && d->skip_every && ++d->submitted % d->skip_every == 0;
         works[i]->state = skipped ? LB_WORK_SKIPPED : LB_WORK_UNDER_WAY;
+        d->skipped += skipped;
         if (skipped) continue;
         read_now(d, works[i]);
         assert_true(d->n < sizeof d->under_way / sizeof *d->under_way);
@@ -97,6 +98,12 @@ static void order_nothing(lb_device *device, void *stream)
     (void)stream;
 }
 
+static void account(const lb_device *device, uint64_t *memory_bytes, uint64_t *skipped)
+{
+    *memory_bytes = 0;
+    *skipped = ((const late_device *)device)->skipped;
+}
+
 static const char *never_lost(const lb_device *device)
 {
     (void)device;
@@ -113,6 +120,7 @@ static const lb_device_ops late_ops = {.name = "late",
                                        .submit = submit_late,
                                        .order_before = order_nothing,
                                        .collect = collect_late,
+                                       .account = account,
                                        .why_lost = never_lost,
                                        .close = close_late,
                                        .abandon = close_late};
@@ -295,6 +303,9 @@ static void values_that_are_skipped_have_no_digest_and_the_others_have(void **st
         if (p->values[v].flags & LB_VALUE_KEPT) assert_int_equal(lb_capture_value(capture, p, v, &t, NULL), LB_OK);
     }
     assert_true(without > 0 && without < p->n_values);
+    char said[32];
+    snprintf(said, sizeof said, "\"skipped\":%u", late.skipped);
+    assert_non_null(strstr(lb_capture_table(capture, 0, "coverage"), said));
     lb_capture_close(capture);
     unmap_memory(&seen);
 }
