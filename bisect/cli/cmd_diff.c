@@ -69,6 +69,21 @@ static json_t *routing_json(const lb_diff_report *r)
     return routing;
 }
 
+/* Elements of what was compared by their distance in ulp: ["0", equal ones], ["2^i", those in [2^i, 2^(i+1))], …, ["inf", farther or not
+ * finite]. */
+static json_t *ulp_json(const int64_t counts[LB_ULP_BUCKETS])
+{
+    json_t *bins = json_array();
+    int last = LB_ULP_BUCKETS - 2;
+    while (last > 0 && !counts[last]) last--;
+    for (int i = 0; i <= last && (last || counts[0]); i++)
+        json_array_append_new(bins, i ? json_pack("[o, I]", json_sprintf("2^%d", i - 1), (json_int_t)counts[i])
+                                      : json_pack("[s, I]", "0", (json_int_t)counts[0]));
+    if (counts[LB_ULP_BUCKETS - 1])
+        json_array_append_new(bins, json_pack("[s, I]", "inf", (json_int_t)counts[LB_ULP_BUCKETS - 1]));
+    return bins;
+}
+
 static json_t *report_json(const lb_diff_report *r)
 {
     json_t *layers = json_array(), *structure = json_array(), *missing = json_array();
@@ -94,6 +109,7 @@ static json_t *report_json(const lb_diff_report *r)
     json_object_set_new(o, "tokens_approximate", json_boolean(r->tokens_approximate));
     json_object_set_new(o, "routing", routing_json(r));
     json_object_set_new(o, "findings", findings);
+    json_object_set_new(o, "ulp_histogram", ulp_json(r->ulp_counts));
     return o;
 }
 

@@ -21,7 +21,7 @@
 #endif
 
 /* Sums of CHUNK elements are begun anew and added up in order, whoever computed them: the outcome does not depend on threads. */
-enum { BLOCK = 1024, CHUNK = 256 * BLOCK, LANES = 8, GROUP = 8 * LANES, BUCKETS = 66 };
+enum { BLOCK = 1024, CHUNK = 256 * BLOCK, LANES = 8, GROUP = 8 * LANES, BUCKETS = LB_ULP_BUCKETS };
 /* Bits of a counter of up to CHUNK. */
 enum { PLANES = 19 };
 /* The largest distance of f32 at which a group of elements takes the short way. */
@@ -407,12 +407,19 @@ static bool is_converted(const lb_tensor *a, const lb_tensor *b, int64_t element
     return !differ;
 }
 
-lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
+static void add_counts(const int64_t buckets[BUCKETS], int64_t elements, int64_t counts[BUCKETS])
+{
+    counts[0] += elements;
+    for (int i = 1; i < BUCKETS; i++) counts[i] += buckets[i], counts[0] -= buckets[i];
+}
+
+lb_status lb_compare_counted(const lb_tensor *a, const lb_tensor *b, lb_difference *d, int64_t counts[BUCKETS],
+                             lb_err *err)
 {
     lb_tensor x, y;
     if (lb_dtype_is_complex(a->dtype) && lb_dtype_is_complex(b->dtype) && lb_tensor_parts(a, &x) &&
         lb_tensor_parts(b, &y))
-        return lb_compare_numbers(&x, &y, d, err);
+        return lb_compare_counted(&x, &y, d, counts, err);
     memset(d, 0, sizeof *d);
     d->first = -1, d->cosine = 1;
     if (!lb_layout_same_shape(&a->layout, &b->layout))
@@ -427,12 +434,21 @@ lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_differen
     const grid g = grid_of(lb_dtype_part(narrower_b ? b->dtype : a->dtype));
     pass p = new_pass(&g);
     bool dense = lb_layout_is_contiguous(&a->layout) && lb_layout_is_contiguous(&b->layout);
-    if (dense && a->dtype == b->dtype && memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0)
-        return LB_OK;
-    if (dense && a->dtype != b->dtype && is_converted(a, b, d->elements)) return LB_OK;
-    if (!dense || !run_chunks(&p, a, b, d->elements)) run_pass(&p, a, b, d->elements);
-    finish(&p, d->elements, d);
+    const bool same =
+        dense && (a->dtype == b->dtype ? memcmp(a->data, b->data, lb_dtype_bytes(a->dtype, (size_t)d->elements)) == 0
+                                       : is_converted(a, b, d->elements));
+    if (!same) {
+        if (!dense || !run_chunks(&p, a, b, d->elements)) run_pass(&p, a, b, d->elements);
+        finish(&p, d->elements, d);
+    }
+    add_counts(p.buckets, d->elements, counts);
     return LB_OK;
+}
+
+lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)
+{
+    int64_t counts[BUCKETS] = {0};
+    return lb_compare_counted(a, b, d, counts, err);
 }
 
 lb_status lb_compare(const lb_tensor *a, const lb_tensor *b, lb_difference *d, lb_err *err)

@@ -71,7 +71,7 @@ static void add(measurement *m, uint32_t va, const uint32_t *vb, uint32_t n, con
 {
     lb_difference d;
     const lb_tensor *first = m->w->swapped ? b : a, *second = m->w->swapped ? a : b;
-    if (lb_compare_numbers(first, second, &d, NULL) != LB_OK) {
+    if (lb_compare_counted(first, second, &d, m->w->report->ulp_counts, NULL) != LB_OK) {
         m->inside_noise = false;
         return;
     }

@@ -59,6 +59,11 @@ typedef struct lb_difference {
 /* One pass over both values. Shapes must agree (LB_ERR_INVALID); dtypes may differ, then both are compared as f64 values and
  * ulps are those of the narrower dtype. Any strides. Bits of the outcome do not depend on the instruction set. */
 LB_API lb_status lb_compare_numbers(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err);
+/* The same, and adds to `counts` how many elements are equal ([0]), lie [2^(i-1), 2^i) ulp apart ([i]), and farther or not finite on one
+ * side (the last). */
+#define LB_ULP_BUCKETS 66
+LB_API lb_status lb_compare_counted(const lb_tensor *a, const lb_tensor *b, lb_difference *difference,
+                                    int64_t counts[LB_ULP_BUCKETS], lb_err *err);
 /* The same, and then the pattern, which takes several passes more. */
 LB_API lb_status lb_compare(const lb_tensor *a, const lb_tensor *b, lb_difference *difference, lb_err *err);
 

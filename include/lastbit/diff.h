@@ -119,7 +119,9 @@ typedef struct lb_diff_report {
     uint32_t n_tokens;       /* one per kind */
     bool tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
     lb_diff_routing *routings;
-    uint32_t n_routings;     /* one per (step, rank, layer) */
+    uint32_t n_routings; /* one per (step, rank, layer) */
+    /* Elements of values that were compared, whose digests differ, by their distance: see lb_compare_counted. */
+    int64_t ulp_counts[LB_ULP_BUCKETS];
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
     uint64_t rewritten; /* layers that the sides compute in other ops, and that leave the same in exact arithmetic */
     uint64_t sources, sources_identical; /* parameters, states and inputs that both sides have */

@@ -78,6 +78,40 @@ static void metrics_equal_plain_loops(void **state)
     assert_true(fabs(d.cosine - ab / sqrt(aa * bb)) < 1e-14);
 }
 
+/* Near, far and not finite; added to what is there; the same however the values lie. */
+static void elements_are_counted_by_their_distance(void **state)
+{
+    (void)state;
+    static float a[N], b[N], turned[N];
+    int64_t wanted[LB_ULP_BUCKETS] = {0}, found[LB_ULP_BUCKETS] = {0};
+    lb_difference d;
+    fill(a, b);
+    for (int i = 0; i < N; i += 3) {
+        uint32_t bits;
+        memcpy(&bits, &a[i], sizeof bits);
+        bits = i % 5 ? bits + (1u << i % 22) - 1 : bits ^ 1u << 31;
+        memcpy(&b[i], &bits, sizeof bits);
+    }
+    b[30] = INFINITY, b[31] = NAN;
+    for (int i = 0; i < N; i++) {
+        const int64_t ulp = llabs(ordered(a[i]) - ordered(b[i]));
+        int bucket = 0;
+        while (ulp >> bucket) bucket++;
+        wanted[isfinite(b[i]) ? bucket : LB_ULP_BUCKETS - 1]++;
+        turned[i % COLS * ROWS + i / COLS] = b[i];
+    }
+    lb_tensor ta = view(a), tb = view(b),
+              strided = {turned, LB_F32, {.ndim = 2, .shape = {ROWS, COLS}, .stride = {1, ROWS}}};
+    assert_int_equal(lb_compare_counted(&ta, &tb, &d, found, NULL), LB_OK);
+    assert_memory_equal(found, wanted, sizeof found);
+    assert_int_equal(lb_compare_counted(&ta, &strided, &d, found, NULL), LB_OK);
+    assert_int_equal(lb_compare_counted(&ta, &ta, &d, found, NULL), LB_OK);
+    wanted[0] *= 2;
+    for (int i = 1; i < LB_ULP_BUCKETS; i++) wanted[i] *= 2;
+    wanted[0] += N;
+    assert_memory_equal(found, wanted, sizeof found);
+}
+
 static void outcome_does_not_depend_on_the_instruction_set(void **state)
 {
     (void)state;
@@ -620,6 +654,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(metrics_equal_plain_loops),
+        cmocka_unit_test(elements_are_counted_by_their_distance),
         cmocka_unit_test(complex_numbers_differ_in_either_part),
         cmocka_unit_test(outcome_does_not_depend_on_the_instruction_set),
         cmocka_unit_test(narrow_floats_are_measured_as_their_f64_values_are),

@@ -49,6 +49,7 @@ def test_the_same_program_twice_is_identical(lastbit, recorded, clean_and_faulty
     (again,) = recorded((HYBRID, "--steps", "1"))
     answer = diff(lastbit, clean_and_faulty[0], again, "--exact", "--steps", "0")
     assert answer["verdict"] == "identical" and answer["first"] is None
+    assert answer["ulp_histogram"] == []
 
 
 CALM = ("--steps", "1", "--muon-dtype", "float32")  # Newton-Schulz in bf16 amplifies rounding to percents
@@ -89,6 +90,9 @@ def test_an_extra_cast_is_rounding(lastbit, recorded):
     answer = diff(lastbit, *recorded((HYBRID, *bf16), (HYBRID, *bf16, "--fault", "differs-cast"), steps="1-1"))
     assert answer["verdict"] == "rounding", answer["first"]
     assert any(re.search("layers.3.norm", row["layer"]) for row in answer["structure"])
+    distances = dict(answer["ulp_histogram"])
+    assert distances.pop("0") > 0 and sum(distances.values()) >= max(row["differing"] for row in answer["layers"])
+    assert max(2.0 ** int(bin[2:]) for bin in distances) <= max(row["max_ulp"] for row in answer["layers"])
 
 
 def test_what_the_step_before_left_different_stays_diverged(lastbit, clean_and_faulty):
