@@ -3,6 +3,7 @@
  * Per aligned step and rank: digests are compared op by op; only if something differs are both sides replayed
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
+#include "diff_cuts.h"
 #include "diff_orders.h"
 #include "diff_rows.h"
 #include "diff_values.h"
@@ -111,20 +112,12 @@ static bool has_ops(const lb_program *p)
     return false;
 }
 
-static void print_shape(char *text, size_t size, const lb_layout *l)
-{
-    size_t used = (size_t)snprintf(text, size, "[");
-    for (int d = 0; d < l->ndim && used < size; d++)
-        used += (size_t)snprintf(text + used, size - used, "%s%lld", d ? ", " : "", (long long)l->shape[d]);
-    if (used < size) snprintf(text + used, size - used, "]");
-}
-
 static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
 {
     char why[440], shapes[2][160];
     const bool shape = !lb_layout_same_shape(&a->layout, &b->layout);
-    print_shape(shapes[w->swapped], sizeof shapes[0], &a->layout);
-    print_shape(shapes[!w->swapped], sizeof shapes[0], &b->layout);
+    lb_cut_shape_text(&a->layout, shapes[w->swapped], sizeof shapes[0]);
+    lb_cut_shape_text(&b->layout, shapes[!w->swapped], sizeof shapes[0]);
     snprintf(why, sizeof why, "its %s is %s on the first side, %s on the second%s", shape ? "shape" : "dtype",
              shape ? shapes[0] : lb_dtype_name(w->swapped ? b->dtype : a->dtype),
              shape ? shapes[1] : lb_dtype_name(w->swapped ? a->dtype : b->dtype),
@@ -174,10 +167,11 @@ static lb_status add_parameters(lb_walk *w, lb_err *err)
     const lb_alignment *al = &w->alignment;
     for (uint32_t i = 0; paired_a && paired_b && i < w->pa->n_ops; i++) {
         uint32_t j = al->source_b_of_a[i];
-        paired_a[i] = j != LB_NONE || al->join_of_a[i] != LB_NONE;
+        paired_a[i] = j != LB_NONE || al->join_of_a[i] != LB_NONE || w->cuts.held[0][i];
         if (j != LB_NONE) paired_b[j] = 1;
     }
-    for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++) paired_b[i] |= al->join_of_b[i] != LB_NONE;
+    for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++)
+        paired_b[i] |= al->join_of_b[i] != LB_NONE || w->cuts.held[1][i];
     lb_status status = LB_ERR_NOMEM;
     if (paired_a && paired_b) status = LB_OK, add_lone_parameters(w, paired_a, paired_b);
     free(paired_a), free(paired_b);
@@ -365,6 +359,9 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     if (has_ops(w->pa) && has_ops(w->pb)) LB_TRY(note_rows(w, s, err));
     LB_TRY(lb_alignment_make_by_parameter(w->a, w->b, rules_a, rules_b, &w->alignment, err));
     LB_TRY(lb_fused_sources_join(&w->past->fused, w->a, w->b, &w->alignment, err));
+    LB_TRY(
+        lb_cut_tensors_find(w->a, w->b, (const lb_map_rules *const[]){rules_a, rules_b}, &w->alignment, &w->cuts, err));
+    w->cut = w->past->cut |= w->cuts.n > 0;
     w->held_otherwise = w->pa->step > w->past->first && lb_fused_sources_apart(w->a, w->b, &w->alignment);
     LB_TRY(lb_met_storages_pair(&w->past->met, w->a, w->b, w->swapped, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
@@ -380,6 +377,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     if (s->quiet) return lb_walk_program(w, err);
     note_lacks(s, w);
     LB_TRY(add_parameters(w, err));
+    lb_walk_cuts(w);
     LB_TRY(lb_walk_program(w, err));
     if (has_ops(w->pa) && has_ops(w->pb)) add_structure(w);
     if (options->digests_only) return LB_OK;
@@ -468,6 +466,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     lb_merged_steps_release(&w.merged);
     lb_divergences_release(&w.divergences);
     lb_exits_release(&w.exits);
+    lb_cut_tensors_release(&w.cuts);
     for (int k = 0; k < 2; k++) lb_collective_matches_release(&w.meetings[k]), free(w.extents[k]);
     free(w.differs), free(w.settled), free(w.reorderings), free(w.divergence_of);
     return status;

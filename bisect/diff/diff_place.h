@@ -15,6 +15,9 @@ bool lb_place_is_unknown(const lb_walk *walk, const lb_divergence *divergence, c
 #define LB_WHY_UNKNOWN_SOURCES                                                                                         \
     "it follows from weights or states that the two sides hold in other tensors, and which are not known to be the "   \
     "same"
+#define LB_WHY_CUT                                                                                                     \
+    "the ranks of the two sides hold other parts of a tensor that this may follow from: whether that is rounding "     \
+    "cannot be told"
 /* `row` is that of the pair (or join) `ia`, whose node is a divergence. Where one side runs ops of its own between what is the same and the
  * pair, these are the place: they get a row of their own, and `row` inherits from it. Otherwise the pair is the place. */
 void lb_place_divergence(lb_walk *walk, const lb_divergence *divergence, uint32_t ia, const lb_evidence *evidence,

@@ -1,6 +1,7 @@
 /* Sources: see diff_sources.h. */
 #include "diff_sources.h"
 
+#include "diff_cuts.h"
 #include "diff_place.h"
 #include "diff_rows.h"
 #include "diff_values.h"
@@ -298,6 +299,8 @@ void lb_walk_source(lb_walk *w, uint32_t ia)
     snprintf(text, sizeof text, sentences[why], lb_source_kind_name((lb_source_kind)value->source),
              row.value ? "" : " input");
     row.why = lb_report_keep(w->report, text);
+    const bool began = value->source == LB_SOURCE_PARAMETER && w->pa->step == w->past->first;
+    lb_cuts_judge_source(w, began || value->source == LB_SOURCE_BATCH, &row);
     name_rows(w, ia, &row);
     if (row.local == LB_VERDICT_DIVERGED && join != LB_NONE)
         name_part(w, &w->alignment.joins.list[join], &row);

@@ -5,6 +5,7 @@
  */
 #include "diff_walk.h"
 
+#include "diff_cuts.h"
 #include "diff_evidence.h"
 #include "diff_flow.h"
 #include "diff_leaving.h"
@@ -315,6 +316,7 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     }
     judge_local(w, ia, &e, &in, &row);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
+    lb_cuts_judge(w, &e, &row);
     if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
     if (divergence && row.local != LB_VERDICT_DIVERGED) in.verdict = lb_report_worse(in.verdict, row.inherited);
     if (e.agreement == LB_SHADOW_UNKNOWN && row.local == LB_VERDICT_MISSING && (in.lone[0] & in.lone[1]) != LB_NONE) {
@@ -396,6 +398,7 @@ static void walk_join(lb_walk *w, uint32_t ia, const lb_reassembly *join)
     }
     row.local = judge_joined(w, &e, &in, join, &row.why);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
+    lb_cuts_judge(w, &e, &row);
     if (e.leads && !divergence) in.verdict = lb_report_worse(in.verdict, w->led);
     row.inherited = lb_report_worse(in.verdict, in.carried);
     lb_walk_measure(w, ia, &row, row.local == LB_VERDICT_DIVERGED);

@@ -8,6 +8,7 @@
 #ifndef LB_BISECT_DIFF_WALK_H
 #define LB_BISECT_DIFF_WALK_H
 
+#include "cut_tensors.h"
 #include "diff_report.h"
 #include "fused_sources.h"
 #include "merged_steps.h"
@@ -40,6 +41,7 @@ typedef struct lb_walk_past {
     lb_met_storages met;
     int64_t first; /* the first step that was compared */
     bool any;      /* some step was */
+    bool cut;      /* in some step the sides cut a tensor otherwise (cut_tensors.h) */
 } lb_walk_past;
 
 typedef struct lb_walk {
@@ -52,6 +54,9 @@ typedef struct lb_walk {
     bool have_shadows;
     lb_merged_steps merged;
     lb_divergences divergences;
+    lb_cut_tensors cuts;
+    bool
+        cut; /* some tensor is or was cut otherwise: nobody knows what is rounding, but for what an op makes of its own inputs */
     bool held_otherwise; /* parameters without a partner on both sides, in a step behind the first */
     lb_verdict
         led; /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where nobody knows of any divergence whether it is one */

@@ -1,5 +1,5 @@
 """Two steps of a small transformer on any number of processes, which share out its work as `--how` says: `tp` columns and rows of weights,
-`sp` the sequence between them as well, `fsdp1`, `fsdp2` parameters, `hsdp` parameters over half of the processes, `ddp` the batch, `cp` the
+`sp` the sequence between them as well (`sq`: not the embedding and the head), `fsdp1`, `fsdp2` parameters, `hsdp` parameters over half of the processes, `ddp` the batch, `cp` the
 sequence in a zigzag, `ep` experts. Of one process all are the same program. `--fault`: see `spoil`."""
 
 import argparse
@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--how", choices=["tp", "sp", "fsdp1", "fsdp2", "hsdp", "ddp", "cp", "ep"], default="tp")
+parser.add_argument("--how", choices=["tp", "sp", "sq", "fsdp1", "fsdp2", "hsdp", "ddp", "cp", "ep"], default="tp")
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--vocabulary", type=int, default=32)
 parser.add_argument("--fault", choices=["other_shard", "drift"])
@@ -164,12 +164,19 @@ class Model(nn.Module):
 def share_weights(model):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        PrepareModuleOutput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
 
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
     plan = {f"attention.{name}": ColwiseParallel() for name in "qkv"}
     plan.update({"attention.o": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()})
-    if args.how == "sp":
+    if args.how in ("sp", "sq"):
         local = dict(output_layouts=Shard(1))
         inputs = dict(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
         plan.update({"norm1": SequenceParallel(), "norm2": SequenceParallel()})
@@ -177,6 +184,9 @@ def share_weights(model):
         plan.update({"attention.o": RowwiseParallel(**local), "mlp.down": RowwiseParallel(**local)})
         top = {"embedding": RowwiseParallel(input_layouts=Replicate(), **local), "norm": SequenceParallel()}
         top["head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+        if args.how == "sq":
+            top["embedding"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))
+            top["head"] = PrepareModuleInput(**inputs, use_local_output=True)
         parallelize_module(model, mesh, top)
     for block in model.blocks:
         parallelize_module(block, mesh, plan)
@@ -207,7 +217,8 @@ def share(model):
 def spoil(model):
     """`other_shard`: the last process has the first one's part of a weight. `drift`: its norm is another one."""
     if args.fault == "other_shard":
-        weight = model.blocks[1].mlp.up.weight.data
+        flat = getattr(model.blocks[1], "_handle", None)  # of FSDP1 all parameters of the block
+        weight = flat.flat_param.data if flat else model.blocks[1].mlp.up.weight.data
         weight = getattr(weight, "_local_tensor", weight)
         first = weight.clone()
         dist.broadcast(first, 0)

@@ -21,6 +21,7 @@ def recorded(lastbit, tmp_path_factory):
 
 
 FSDP2, DDP, CP, SP, TP = (2, "--how", "fsdp2"), (2, "--how", "ddp"), (2, "--how", "cp"), (2, "--how", "sp"), (2, "--how", "tp")
+SQ, FSDP1 = (2, "--how", "sq"), (2, "--how", "fsdp1")
 UNEVEN = ("--vocabulary", "33", "--width", "20")
 full = pytest.mark.full
 
@@ -47,6 +48,48 @@ def test_a_healthy_run_is_the_same_however_it_is_shared_out(lastbit, recorded, o
         assert answer["verdict"] in ("identical", "reordered", "rounding"), answer["first"]
         assert answer["ops"]["aligned"] > 300 and not answer["missing"]
         assert not any("diverged" in (row["local"], row["inherited"]) for row in answer["layers"])
+
+
+@pytest.mark.parametrize(
+    "one, other, tensor",
+    [
+        pytest.param(DDP, CP, "input:0", id="ddp-cp"),
+        pytest.param(DDP, FSDP1, "embedding.weight", id="ddp-fsdp1"),
+        pytest.param((1,), FSDP1, "embedding.weight", marks=full, id="fsdp1"),
+        pytest.param(FSDP2, FSDP1, "embedding.weight", marks=full, id="fsdp2-fsdp1"),
+        pytest.param(TP, FSDP1, "input:0", marks=full, id="tp-fsdp1"),
+        pytest.param(TP, SP, "embedding.weight", marks=full, id="tp-sp"),
+        pytest.param(TP, SQ, "blocks.0.attention", marks=full, id="tp-sq"),
+        pytest.param(TP, DDP, "input:0", marks=full, id="tp-ddp"),
+        pytest.param(TP, CP, "input:0", marks=full, id="tp-cp"),
+        pytest.param(SP, CP, "input:0", marks=full, id="sp-cp"),
+        pytest.param(TP, FSDP2, "input:0", marks=full, id="tp-fsdp2"),
+    ],
+)
+def test_what_is_cut_otherwise_on_two_sides_is_missing_and_named(lastbit, recorded, one, other, tensor):
+    for pair in ((one, other), (other, one)):
+        answer = lastbit.json("diff", *(recorded(*side) for side in pair), expect=1)
+        assert (answer["verdict"], answer["first"]["layer"]) == ("missing", tensor), answer["first"]
+        assert answer["first"]["why"].startswith("the two sides cut it otherwise: rank 0 has "), answer["first"]
+        assert any(f"tensors otherwise ({tensor}" in text or f"tensor otherwise ({tensor}" in text for text in answer["missing"])
+        assert not any("diverged" in (row["local"], row["inherited"]) for row in answer["layers"])
+
+
+@pytest.mark.parametrize(
+    "good, bad, place",
+    [
+        pytest.param(CP, (*SP, "--fault", "drift"), (1, "blocks.1.norm1.weight"), id="cp-sp"),
+        pytest.param(TP, (*SP, "--fault", "other_shard"), (1, "blocks.1.mlp.up.weight"), marks=full, id="tp-sp"),
+        pytest.param(TP, (*SQ, "--fault", "other_shard"), (1, "blocks.1.mlp.up.weight"), marks=full, id="tp-sq"),
+        pytest.param(DDP, (*FSDP1, "--fault", "other_shard"), (1, "blocks.1.norm2.bias"), marks=full, id="ddp-fsdp1"),
+        pytest.param((1,), (*FSDP1, "--fault", "other_shard"), (1, "blocks.1.norm2.bias"), marks=full, id="fsdp1"),
+    ],
+)
+def test_a_fault_is_named_between_sides_that_cut_otherwise(lastbit, recorded, good, bad, place):
+    first = lastbit.json("diff", recorded(*good), recorded(*bad), expect=1)["first"]
+    assert (first["step"], first["other_rank"], first["layer"], first["local"]) == (0, *place, "diverged"), first
+    turned = lastbit.json("diff", recorded(*bad), recorded(*good), expect=1)["first"]
+    assert (turned["step"], turned["rank"], turned["layer"], turned["local"]) == (0, *place, "diverged"), turned
 
 
 def test_without_names_a_zigzag_is_put_together_in_the_order_of_ranks(lastbit, recorded):
