@@ -7,15 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const lb_boundary *same_boundary(const lb_program_view *side, const lb_boundary *like, const char *path,
-                                        uint32_t part)
+static bool is_called(const lb_program *p, const lb_boundary *b, const lb_map_rules *rules, const char *path)
+{
+    char *mapped = lb_map_rules_apply(rules, lb_program_text(p, p->scopes[b->scope].path));
+    const bool same = mapped && !strcmp(mapped, path);
+    free(mapped);
+    return same;
+}
+
+/* `path`: by the rules. */
+static const lb_boundary *same_boundary(const lb_program_view *side, const lb_map_rules *rules, const lb_boundary *like,
+                                        const char *path, uint32_t part)
 {
     const lb_program *p = side->program;
     for (uint32_t i = 0; i < p->n_boundaries; i++) {
         const lb_boundary *b = &p->boundaries[i];
         if (b->output && !b->recompute && b->value != LB_NONE && b->call == like->call &&
             b->position == like->position && lb_program_view_part_of_value(side, b->value) == part &&
-            !strcmp(lb_program_text(p, p->scopes[b->scope].path), path))
+            is_called(p, b, rules, path))
             return b;
     }
     return NULL;
@@ -42,7 +51,7 @@ static bool make_whole(const lb_program_view *side, const lb_boundary *b, const 
     const int dim = cut_dim(whole, &p->values[b->value].layout);
     int64_t total = 0;
     for (uint32_t part = 0; dim >= 0 && part < side->n_parts; part++) {
-        const lb_boundary *other = same_boundary(side, b, path, part);
+        const lb_boundary *other = same_boundary(side, NULL, b, path, part);
         if (!other || cut_dim(whole, &p->values[other->value].layout) != dim) return false;
         total += p->values[other->value].layout.shape[dim];
     }
@@ -75,7 +84,7 @@ bool lb_cut_results_find(const lb_program_view *const sides[2], const lb_map_rul
         if (!a->output || a->recompute || a->value == LB_NONE || lb_program_view_part_of_value(sides[0], a->value))
             continue;
         char *path = lb_map_rules_apply(rules[0], lb_program_text(pa, pa->scopes[a->scope].path));
-        const lb_boundary *b = path ? same_boundary(sides[1], a, path, 0) : NULL;
+        const lb_boundary *b = path ? same_boundary(sides[1], rules[1], a, path, 0) : NULL;
         room = path != NULL;
         free(path);
         if (!b) continue;
