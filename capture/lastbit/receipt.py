@@ -149,7 +149,6 @@ def _torch_flags(torch):
         "fp16_accumulation": lambda: torch._C._get_cublas_allow_fp16_accumulation(),
         "fp32_precision_conv": lambda: backends.cudnn.conv.fp32_precision,
         "fp32_precision_rnn": lambda: backends.cudnn.rnn.fp32_precision,
-        "cudnn_enabled": lambda: backends.cudnn.enabled,
         "blas": lambda: str(torch._C._get_blas_preferred_backend()).rpartition(".")[2],
         "linalg": lambda: str(torch._C._get_linalg_preferred_backend()).rpartition(".")[2],
         "autocast_cpu": lambda: torch.is_autocast_enabled("cpu"),
