@@ -4,6 +4,7 @@
 #include "diff_place.h"
 #include "diff_rows.h"
 #include "diff_values.h"
+#include "lossy_cast.h"
 
 #include <stdio.h>
 
@@ -118,6 +119,7 @@ static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *div
         row->inherited = w->led, row->why = "what it follows from already differs in exact arithmetic";
     } else if (exit->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING, row->why = "made by other ops; in exact arithmetic the same";
+        lb_lossy_casts_of(w, exit->op, exit->value);
     } else {
         row->local = LB_VERDICT_MISSING,
         row->why = "the result of the outermost call differs, and could not be run exactly";

@@ -112,6 +112,12 @@ static bool comes_before(const lb_diff_row *row, const lb_diff_row *first)
     return row->order != first->order ? row->order < first->order : row->lone < first->lone;
 }
 
+/* Of rounding, a cast that loses more than all that came in to it says more than whatever differs before it, in earlier steps, too. */
+static bool outranks(const lb_diff_row *row, const lb_diff_row *first)
+{
+    return row->lossy != first->lossy ? row->lossy : comes_before(row, first);
+}
+
 void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
 {
     lb_report_layer(r, row);
@@ -123,7 +129,7 @@ void lb_report_row(lb_diff_report *r, const lb_diff_row *row)
     bool worst = lb_report_badness(row->verdict) > lb_report_badness(r->verdict);
     /* Of the worst verdict, the first op that has it of its own; an inheriting one only until such an op comes. */
     bool own = lb_report_badness(row->verdict) == lb_report_badness(r->verdict) && row->local == row->verdict &&
-               (r->first.local != r->first.verdict || comes_before(row, &r->first));
+               (r->first.local != r->first.verdict || outranks(row, &r->first));
     if (!r->has_first || worst || own) r->first = *row, r->has_first = true;
     r->verdict = lb_report_worse(r->verdict, row->verdict);
 }

@@ -121,9 +121,12 @@ static void print_head(FILE *out, const lb_diff_report *r)
     if (!r->has_first) return;
     fputc('\n', out);
     bool own = r->first.local == r->first.verdict;
-    const char *title = r->verdict == LB_VERDICT_DIVERGED && own ? "They part here" : "First such difference";
+    const char *title = r->first.lossy                             ? "Most is lost here"
+                        : r->verdict == LB_VERDICT_DIVERGED && own ? "They part here"
+                                                                   : "First such difference";
     print_place(out, r, title, &r->first);
-    if (r->earliest.index != r->first.index || r->earliest.step != r->first.step)
+    if (r->earliest.index != r->first.index || r->earliest.step != r->first.step ||
+        (r->first.lossy && r->earliest.other != r->first.other))
         print_place(out, r, "Bits differ from here on", &r->earliest);
 }
 

@@ -15,6 +15,7 @@
 #include "diff_rows.h"
 #include "diff_sources.h"
 #include "diff_values.h"
+#include "lossy_cast.h"
 #include "narrowing.h"
 #include "shadow_numbers.h"
 
@@ -120,8 +121,8 @@ static void settle_lone(lb_walk *w, const lb_inflow *in, lb_verdict verdict)
     const uint32_t a = in->lone[0], b = in->lone[1];
     const uint32_t slot = a != LB_NONE ? a : w->pa->n_ops + b;
     if (a == LB_NONE && b == LB_NONE) return;
-    if (w->settled[slot]) return;
-    w->settled[slot] = 1;
+    if (w->settled[slot] & LB_SETTLED_REWRITE) return;
+    w->settled[slot] |= LB_SETTLED_REWRITE;
     lb_diff_row row = lb_walk_row(w, a, a == LB_NONE ? b : LB_NONE);
     char why[240], narrowing[80] = "";
     row.local = row.verdict = verdict;
@@ -137,13 +138,17 @@ static void settle_lone(lb_walk *w, const lb_inflow *in, lb_verdict verdict)
     lb_walk_report(w, &row);
 }
 
+static bool has_lone(const lb_inflow *in)
+{
+    return in->lone[0] != LB_NONE || in->lone[1] != LB_NONE;
+}
+
 /* Where exact values meet again, nothing worse than rounding is handed on of what this program made; and what ops of one side alone made
  * is rounding. */
 static void meet_again(lb_inflow *in)
 {
-    const bool lone = in->lone[0] != LB_NONE || in->lone[1] != LB_NONE;
     if (lb_report_badness(in->verdict) > lb_report_badness(LB_VERDICT_ROUNDING)) in->verdict = LB_VERDICT_ROUNDING;
-    if (lone) in->verdict = lb_report_worse(in->verdict, LB_VERDICT_ROUNDING);
+    if (has_lone(in)) in->verdict = lb_report_worse(in->verdict, LB_VERDICT_ROUNDING);
 }
 
 /* ---- pairs ---- */
@@ -313,6 +318,7 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     if (e.agreement == LB_SHADOW_AGREES) {
         meet_again(&in);
         settle_lone(w, &in, LB_VERDICT_ROUNDING);
+        if (has_lone(&in)) lb_lossy_casts_before(w, ia);
     }
     judge_local(w, ia, &e, &in, &row);
     if (divergence) lb_place_divergence(w, divergence, ia, &e, &row);
@@ -444,6 +450,12 @@ static void walk_before_partners(lb_walk *w, uint32_t *at, uint32_t ia)
     for (uint32_t k = 0; k < join->parts; k++) walk_before(w, at, al->joins.part_ops[join->first + k]);
 }
 
+/* Is it the same quantity as an op of B that is not its partner? Ops of one side alone may lead to either. */
+static bool meets_another(const lb_walk *w, uint32_t ia)
+{
+    return w->shadows.meets[0] && w->shadows.meets[0][ia] != LB_NONE;
+}
+
 static void walk_op(lb_walk *w, uint32_t *at, uint32_t i)
 {
     const lb_op *op = &w->pa->ops[i];
@@ -458,6 +470,7 @@ static void walk_op(lb_walk *w, uint32_t *at, uint32_t i)
         walk_join(w, i, &al->joins.list[al->join_of_a[i]]);
     else if (lb_op_computes(w->pa, op))
         walk_lone(w, 0, i);
+    if (meets_another(w, i)) lb_lossy_casts_before(w, i);
 }
 
 static void walk_rest(lb_walk *w, uint32_t *at)

@@ -44,6 +44,11 @@ typedef struct lb_walk_past {
     bool cut;      /* in some step the sides cut a tensor otherwise (cut_tensors.h) */
 } lb_walk_past;
 
+enum {
+    LB_SETTLED_REWRITE = 1, /* of a layer computed in other ops */
+    LB_SETTLED_CAST = 2     /* of a cast that loses most (lossy_cast.h) */
+};
+
 typedef struct lb_walk {
     const lb_program_view *a, *b;
     const lb_program *pa, *pb; /* a->program, b->program */
@@ -63,10 +68,10 @@ typedef struct lb_walk {
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */
     lb_collective_matches meetings[2];
-    lb_owners *owners[2]; /* of either side's ops; NULL: nobody asked yet */
-    lb_inflow brought;    /* by all members of the collective at hand */
-    uint8_t *differs;     /* per op of A: its pair or join has other bits, or nobody knows */
-    uint8_t *settled;     /* per op of A, then of B: a layer computed in other ops, whose row is written at that op */
+    lb_owners *owners[2];    /* of either side's ops; NULL: nobody asked yet */
+    lb_inflow brought;       /* by all members of the collective at hand */
+    uint8_t *differs;        /* per op of A: its pair or join has other bits, or nobody knows */
+    uint8_t *settled;        /* per op of A, then of B: bits LB_SETTLED_… of rows that are written at it */
     uint32_t *divergence_of; /* per node: row of divergences, LB_NONE: it is none */
     int64_t *extents[2];     /* per storage of the merged program's flows: elements that any value of it reaches */
     lb_taints *storages;     /* two: the past's, of A and of B */

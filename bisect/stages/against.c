@@ -2,6 +2,7 @@
  *
  * diff.c says what differs, where each difference was made and whether it is rounding. This only reads it: the culprit is the first
  * difference of the worst verdict that was made where it stands. What was led to is none, and rounding is none while something diverged.
+ * Of rounding it is the first of all, unless a cast loses more than what came in to it.
  * What cannot be told of a later step takes nothing back of an earlier one, in which all is decided: there the runs part.
  */
 #include "against.h"
@@ -22,10 +23,10 @@ static bool is_source(const lb_diff_row *r)
     return r->op && !strcmp(r->op, "lb::source");
 }
 
-/* The first difference of the worst verdict; of rounding alone, the first of all. */
+/* The first difference of the worst verdict; of rounding alone, the lossy cast, or else the first of all. */
 static const lb_diff_row *cause_of(const lb_diff_report *r)
 {
-    if (r->verdict == LB_VERDICT_DIVERGED || !r->has_earliest) return r->has_first ? &r->first : NULL;
+    if (r->verdict == LB_VERDICT_DIVERGED || !r->has_earliest || r->first.lossy) return r->has_first ? &r->first : NULL;
     return &r->earliest;
 }
 
@@ -177,6 +178,7 @@ static lb_axis axis_of(lb_bisect_session *q, const lb_diff_report *r, const lb_d
         if (is_overwritten(q, cause) || is_passed_over(q, cause)) return LB_AXIS_SOURCE;
         return cause->phase == LB_PHASE_OPTIMIZER && groups_differ(q, cause) ? LB_AXIS_SOURCE : LB_AXIS_BLOCK;
     }
+    if (cause->lossy) return LB_AXIS_PRECISION;
     const lb_diff_structure *s = structure_at(r, cause);
     if (s) return is_of_precision(s) ? LB_AXIS_PRECISION : LB_AXIS_ORDER;
     if (is_source(cause)) return LB_AXIS_PRECISION; /* the same numbers in a narrower type */
@@ -256,7 +258,8 @@ static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, con
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
     char certainty[160];
     print_certainty(r, cause, certainty, sizeof certainty);
-    snprintf(culprit->why, sizeof culprit->why, "The earliest place that differs by itself%s%s%s%s%s.",
+    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s.",
+             cause->lossy ? "The place that loses most" : "The earliest place that differs by itself",
              *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, certainty);
     lb_failure *f = &q->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};

@@ -64,6 +64,7 @@ typedef struct lb_diff_row {
     uint32_t order; /* where it stands in its step, whichever side is named first; LB_NONE: not known */
     uint32_t lone;  /* how many ops of one side alone it speaks for */
     lb_verdict verdict, local, inherited;
+    bool lossy;      /* a cast of one side alone that loses more than all that differs before it */
     const char *why; /* one sentence, "" when identical */
     bool measured;   /* `difference` was computed from recorded bytes */
     lb_difference difference;
@@ -102,7 +103,7 @@ typedef struct lb_diff_routing {
 typedef struct lb_diff_report {
     lb_verdict verdict;
     bool has_first;
-    lb_diff_row first; /* the first op whose verdict is the report's */
+    lb_diff_row first; /* the first op whose verdict is the report's; of `rounding`, the first lossy one */
     bool has_earliest;
     lb_diff_row earliest; /* the first op that differs at all */
     bool has_undecided;

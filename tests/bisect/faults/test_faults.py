@@ -118,6 +118,19 @@ NAMED = {  # what is changed, in which program, and what of the case is given
         "gpt",
         dict(SERVE, precision="fp32", steps=2, seed=754706901, changes=[["through-another-layout", 566650197]]),
     ),
+    "float16 that underflows, under other orders": (["scale-on-the-queries", "underflow-in-half"], "gpt", dict(SERVE, precision="fp32", steps=2)),
+    "float16 that underflows, under other threads and scores": (
+        ["more-threads", "scale-on-the-queries", "underflow-in-half"],
+        "gpt",
+        dict(
+            SERVE,
+            precision="fp32",
+            optimizer="adamw",
+            steps=2,
+            seed=93369090,
+            changes=[["more-threads", 528524568], ["scale-on-the-queries", 822258619], ["underflow-in-half", 560761645]],
+        ),
+    ),
     "wrong polynomial": ("wrong-polynomial", "gpt", dict(PLAIN, optimizer="muon")),
     "a cut behind an activation that blocks share": (
         "detached",
