@@ -1,10 +1,12 @@
 """Programs that use torch.compile: they run as without us, and what is recorded is said truly."""
 
 import os
+import sys
 import textwrap
 
 import pytest
 import recorded
+from conftest import ROOT
 
 torch = pytest.importorskip("torch")
 CAPTURE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "capture")
@@ -229,3 +231,12 @@ def test_a_tap_is_an_op_of_an_exported_graph(strict):
         % (CAPTURE, strict)
     )
     assert out.split() == ["aten.add.Tensor", "lastbit.tap.default", "aten.relu.default", "True"]
+
+
+def test_a_program_that_imports_the_recorder_before_torch_is_recorded(lastbit, tmp_path):
+    program = tmp_path / "first.py"
+    program.write_text("import lastbit.torch\nimport torch\nlastbit.torch.tap('x', torch.nn.Linear(3, 3)(torch.ones(2, 3)))\n")
+    out = tmp_path / "run.lb"
+    done = lastbit.run("record", "-o", out, "--", sys.executable, program, env={**os.environ, "PYTHONPATH": str(ROOT / "capture")})
+    assert done.returncode == 0 and "nothing" not in done.stderr, done.stderr
+    assert "x" in lastbit.run("show", out, "x", expect=0).stdout

@@ -66,9 +66,22 @@ def _start():
             package = importlib.util.module_from_spec(spec)
             sys.modules["lastbit"] = package
             spec.loader.exec_module(package)
-        import lastbit.torch
+        from importlib import import_module
 
-        lastbit.torch.autostart(_note)
+        recorder = import_module("lastbit.torch")
+        if hasattr(recorder, "autostart"):
+            _autostart(recorder)
+        else:  # the program imported it, and it torch: it is not whole yet
+            recorder.when_whole = _autostart
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        _fail(error)
+
+
+def _autostart(recorder):
+    try:
+        recorder.autostart(_note)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -13,6 +13,7 @@ raises: when recording cannot go on it stops, says so once on stderr, and the pr
 
 import contextlib
 import os
+import sys
 
 from .shards import shard
 from .taps import tap
@@ -83,8 +84,6 @@ def _quietly(session, action):
 def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at="", like=""):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
     choice of ops and layers are taken."""
-    import sys
-
     from . import session as sessions
 
     session = None
@@ -133,3 +132,8 @@ def trigger(why="call"):
 
     if sessions.current is not None:
         sessions.current.trigger(why)
+
+
+# Where the program imports this before torch, the launcher hears of torch while this is half done, and waits.
+if "when_whole" in globals():
+    globals().pop("when_whole")(sys.modules[__name__])
