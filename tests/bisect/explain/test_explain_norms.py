@@ -261,7 +261,7 @@ def test_a_layer_norm_by_hand_against_torchs(lastbit, tmp_path):
     eps they are another function, which no kernel explains."""
     ours, torchs, other = (
         record(lastbit, tmp_path, name, BY_HAND, *args)
-        for name, args in {"hand": ("hand", "1e-5"), "torch": ("torch",), "other": ("hand", "1e-3")}.items()
+        for name, args in {"hand": ("hand", "1e-5"), "one_op": ("torch",), "other": ("hand", "1e-3")}.items()
     )
     (f,) = own(lastbit.json("explain", ours, torchs, expect=1))
     assert (f["layer"], f["cause"], f["schedule"], f["proof"]) == ("norm", "kernel", "layer_norm:welford", "bits")
