@@ -58,3 +58,10 @@ def test_ranks_meet(run, tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     assert run([*warm_python(), *torchrun], "sum", "ranks") == ("", "", 0)
     assert [(tmp_path / f"sum.{rank}").read_text() for rank in range(3)] == ["3.0"] * 3
+
+
+def test_recording_does_not_lose_it(lastbit, tmp_path):
+    """`lastbit record` sets variables of its own; a suite whose programs load PyTorch again takes twice the time."""
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nprint('loaded', 'torch' in sys.modules)\nimport torch\ntorch.nn.Linear(2, 2)(torch.ones(1, 2))\n")
+    assert "loaded True" in lastbit.record(tmp_path / "run.lb", program, expect=0).stdout

@@ -42,7 +42,12 @@ def split(arguments):
 
 def foreign(environment, but):
     """The variables that a library may have read when the server loaded it, without some."""
-    return {name: value for name, value in environment.items() if not name.startswith(OURS) and name not in but}
+    return {name: value for name, value in environment.items() if not name.startswith(OURS) and name not in but and not is_shim(value)}
+
+
+def is_shim(value):
+    """By `lastbit record`, for programs that load NCCL: PyTorch for the CPU never does."""
+    return value.endswith("/liblastbit_nccl.so") and ":" not in value
 
 
 # ---- the caller ------------------------------------------------------------------------------------------------------
