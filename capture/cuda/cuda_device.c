@@ -33,6 +33,7 @@ static void lose(lb_cuda *device)
         free(flight);
     }
     device->last = &device->first;
+    lb_cuda_forget_expected(device, false);
 }
 
 bool lb_cuda_enter(lb_cuda *device, lb_cuda_visit *visit)
@@ -119,6 +120,7 @@ static void collect(lb_device *base, const lb_device_work *work, bool wait)
 {
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
+    if (wait) lb_cuda_give_expected(device);
     if (!device->first || (work && work->state != LB_WORK_UNDER_WAY) || !lb_cuda_enter(device, &visit)) return;
     lb_cuda_drain(device, work ? work->slot : device->serial, wait);
     lb_cuda_leave(device, &visit);
@@ -140,6 +142,7 @@ static const char *why_lost(const lb_device *base)
 
 static void free_host(lb_cuda *device)
 {
+    lb_cuda_forget_expected(device, true);
     while (device->first) {
         lb_cuda_flight *flight = device->first;
         device->first = flight->next;
@@ -177,6 +180,7 @@ static void close_device(lb_device *base)
 {
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
+    lb_cuda_forget_expected(device, true);
     collect(base, NULL, true);
     if (lb_cuda_enter(device, &visit)) {
         give_back(device);
@@ -191,6 +195,8 @@ static const lb_device_ops cuda_ops = {
     .submit = submit,
     .order_before = order_before,
     .is_capturing = is_capturing,
+    .expect = lb_cuda_expect,
+    .ran = lb_cuda_ran,
     .collect = collect,
     .account = account,
     .why_lost = why_lost,

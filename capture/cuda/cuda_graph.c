@@ -3,7 +3,8 @@
  *     REPLAYS   │ set 0: launch A, launch B, … │ set 1: A, B, … │ … │ set `replays` - 1 │
  *     TURNS     A, B, …: what the kernel adds to its slots; the node behind it moves it on by one set
  *
- * What a graph uses is never given back: nobody says when a graph is gone. First the turns are fetched, then the results of
+ * What a graph uses is never given back: nobody says when a graph is gone. A work that expects a run gets the results by the number of
+ * that run, which is how many were heard of before: the host program tells of each. First the turns are fetched, then the results of
  * the runs that have ended, then the turns again: a run whose set was not begun to be overwritten by then is whole. */
 #include "cuda_inside.h"
 
@@ -208,11 +209,41 @@ static bool fetch(lb_cuda *device)
 }
 
 typedef struct taker {
-    void (*take)(void *context, const lb_cuda_replay *replay);
+    void (*take)(void *context, const lb_cuda_replay *replay); /* NULL: only works that expect them */
     void *context;
 } taker;
 
-static void give_run(lb_cuda *device, const lb_cuda_captured *c, uint64_t run, const taker *to)
+/* The work that expects it is done. False: none does. */
+static bool give_work(lb_cuda *device, lb_cuda_captured *c, const lb_cuda_replay *replay)
+{
+    for (lb_cuda_expected **link = &c->expected, *e; (e = *link); link = &e->next) {
+        if (e->value != replay->value || e->run != replay->number) continue;
+        e->work->item.out = replay->out;
+        e->work->state = LB_WORK_DONE;
+        *link = e->next;
+        device->n_expected--;
+        free(e);
+        return true;
+    }
+    return false;
+}
+
+/* Runs before `run` are over: what was expected of them does not come any more. */
+static void skip_expected(lb_cuda *device, lb_cuda_captured *c, uint64_t run)
+{
+    for (lb_cuda_expected **link = &c->expected, *e; (e = *link);) {
+        if (e->run >= run) {
+            link = &e->next;
+            continue;
+        }
+        e->work->state = LB_WORK_SKIPPED;
+        *link = e->next;
+        device->n_expected--;
+        free(e);
+    }
+}
+
+static void give_run(lb_cuda *device, lb_cuda_captured *c, uint64_t run, const taker *to)
 {
     const char *const set = device->rings[LB_CUDA_REPLAYS].host + run % device->options.replays * set_bytes(device);
     const lb_kernel_result *results = (const lb_kernel_result *)(const void *)(set + c->results_at);
@@ -223,7 +254,7 @@ static void give_run(lb_cuda *device, const lb_cuda_captured *c, uint64_t run, c
             continue;
         }
         const lb_cuda_replay replay = {c->first_value + i, run, lb_kernel_measured(&results[i])};
-        to->take(to->context, &replay);
+        if (!give_work(device, c, &replay) && to->take) to->take(to->context, &replay);
     }
 }
 
@@ -237,6 +268,7 @@ static void give_runs(lb_cuda *device, lb_cuda_captured *c, const taker *to)
         else
             device->skipped += c->n;
     }
+    skip_expected(device, c, c->seen);
 }
 
 void lb_cuda_replays(lb_device *base, void (*take)(void *context, const lb_cuda_replay *replay), void *context)
@@ -260,4 +292,74 @@ void lb_cuda_order_after(lb_device *base, void *stream)
         LB_CUDA_CALL(device, StreamWaitEvent, device->own, event, 0))
         lb_cuda_give_event(device, event); /* a wait keeps what it waits for */
     lb_cuda_leave(device, &visit);
+}
+
+/* ---- what runs are expected to leave --------------------------------------------------------------------------------- */
+
+void lb_cuda_give_expected(lb_cuda *device)
+{
+    if (device->n_expected) lb_cuda_replays(&device->base, NULL, NULL);
+    if (lb_cuda_is_lost(device)) lb_cuda_forget_expected(device, false);
+}
+
+void lb_cuda_forget_expected(lb_cuda *device, bool silent)
+{
+    for (lb_cuda_captured *c = device->captured; c; c = c->next) {
+        while (c->expected) {
+            lb_cuda_expected *e = c->expected;
+            if (!silent) e->work->state = LB_WORK_LOST;
+            c->expected = e->next;
+            free(e);
+        }
+    }
+    device->n_expected = 0;
+}
+
+static bool measures(const lb_cuda_captured *c, uint64_t value)
+{
+    return c && value >= c->first_value && value - c->first_value < c->n;
+}
+
+/* Works of a run come in the order of its capture, mostly. */
+static lb_cuda_captured *find(lb_cuda *device, uint64_t value)
+{
+    lb_cuda_captured *c = device->sought;
+    while (c && !measures(c, value)) c = c->next;
+    for (c = c ? c : device->captured; c && !measures(c, value); c = c->next) {
+    }
+    return device->sought = c;
+}
+
+static void expect(lb_cuda *device, lb_device_work *work, bool may_wait)
+{
+    lb_cuda_captured *c = work->slot ? find(device, work->slot) : NULL;
+    /* The next run may be the one that overwrites the oldest. */
+    if (c && may_wait && c->expected && c->begun - c->seen + 1 >= device->options.replays)
+        lb_cuda_replays(&device->base, NULL, NULL);
+    lb_cuda_expected *e = c && !lb_cuda_is_lost(device) ? malloc(sizeof *e) : NULL;
+    if (!e) {
+        lb_cuda_skip(device, work);
+        return;
+    }
+    *e = (lb_cuda_expected){c->expected, work, work->slot, c->begun};
+    c->expected = e;
+    device->n_expected++;
+    work->state = LB_WORK_UNDER_WAY;
+}
+
+void lb_cuda_expect(lb_device *base, lb_device_work *const *works, size_t n, bool may_wait)
+{
+    for (size_t i = 0; i < n; i++) expect((lb_cuda *)base, works[i], may_wait);
+}
+
+void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    bool any = false;
+    for (lb_cuda_captured *c = device->captured; c; c = c->next) {
+        if (c->first_value < first || c->first_value > last) continue;
+        c->begun++;
+        any = true;
+    }
+    if (any) lb_cuda_order_after(base, stream);
 }

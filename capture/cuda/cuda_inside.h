@@ -62,9 +62,18 @@ typedef struct lb_cuda_flight {
     lb_cuda_job jobs[];
 } lb_cuda_flight;
 
+/* A work that waits for a run of a graph. */
+typedef struct lb_cuda_expected {
+    struct lb_cuda_expected *next;
+    lb_device_work *work;
+    uint64_t value, run;
+} lb_cuda_expected;
+
 /* A launch that is a node of a graph. */
 typedef struct lb_cuda_captured {
     struct lb_cuda_captured *next;
+    lb_cuda_expected *expected;   /* in no order */
+    uint64_t begun;               /* runs that the host program was heard to queue */
     uint64_t turn_at, results_at; /* in TURNS, in each set of REPLAYS */
     uint64_t seen;                /* runs that were given away, or lost */
     uint64_t first_value;
@@ -90,7 +99,8 @@ typedef struct lb_cuda {
     CUevent *events; /* unused ones */
     size_t n_events, events_room;
     lb_cuda_captured *captured, **last_captured;
-    uint64_t captured_values, turns_bytes;
+    lb_cuda_captured *sought; /* where the last work was expected: the next one is behind it */
+    uint64_t n_expected, captured_values, turns_bytes;
     void *turns_before; /* mirror of TURNS as it was before the results were fetched */
     lb_err lost;
     lb_kernel_item items[LB_CUDA_BATCH]; /* of the flight that is made */
@@ -140,6 +150,13 @@ bool lb_cuda_copy_in_turns(lb_cuda *device, void *to, CUdeviceptr from, uint64_t
 
 /* Measuring becomes nodes of the graph that `stream` is captured into. */
 void lb_cuda_capture(lb_cuda *device, lb_device_work *const *works, size_t n, CUstream stream);
+
+/* Works that expect what runs of graphs measure get what has ended; those whose run was overwritten are skipped. */
+void lb_cuda_give_expected(lb_cuda *device);
+/* They learn that nothing comes. With `silent` not even that: nobody asks any more. */
+void lb_cuda_forget_expected(lb_cuda *device, bool silent);
+void lb_cuda_expect(lb_device *base, lb_device_work *const *works, size_t n, bool may_wait);
+void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream);
 
 /* Launches the measuring kernel. */
 CUresult lb_cuda_launch(lb_cuda *device, lb_kernel_launch *launch, CUstream stream);

@@ -53,6 +53,13 @@ typedef struct lb_device_ops {
     void (*order_before)(lb_device *device, void *stream);
     /* Between these two calls work on the stream is recorded into a graph, and runs later, or more than once. */
     bool (*is_capturing)(lb_device *device, void *stream);
+    /* Graphs; both NULL where nothing is measured in them. A work that is submitted while its stream is being captured is
+     * LB_WORK_SKIPPED, and its `slot` is the name of what every run of the graph measures then (0: nothing does). */
+    /* Works with such names get what the next run measures, which has yet to be queued. `may_wait`: as above, where results of
+     * earlier runs would be overwritten. */
+    void (*expect)(lb_device *device, lb_device_work *const *works, size_t n, bool may_wait);
+    /* A run of the graph that has the names from `first` to `last` has been queued on the stream. */
+    void (*ran)(lb_device *device, uint64_t first, uint64_t last, void *stream);
     /* Sets results and states of works that are done. `wait`: returns when `work`, or every one (NULL), is. */
     void (*collect)(lb_device *device, const lb_device_work *work, bool wait);
     /* Bytes of device memory taken so far, and works that were skipped: for coverage. */

@@ -74,6 +74,14 @@ void lb_devices_close(lb_recorder *recorder, bool forked)
     recorder->fetched = (lb_fetched){0};
 }
 
+void lb_devices_ran(lb_recorder *recorder, uint64_t first_slot, uint64_t last_slot, void *stream)
+{
+    for (uint32_t i = 0; i < recorder->n_devices; i++) {
+        lb_device *device = recorder->devices[i].back_end;
+        if (device->ops->ran && first_slot) device->ops->ran(device, first_slot, last_slot, stream);
+    }
+}
+
 json_t *lb_devices_account(const lb_recorder *recorder)
 {
     json_t *list = json_array();
@@ -97,10 +105,16 @@ static bool device_answers(const lb_device *device)
     return !*device->ops->why_lost(device);
 }
 
+/* What the host program copies it must know, and it has freed what has a key of ours. */
+static bool can_be_read(const lb_known *storage)
+{
+    return device_answers(storage->device) && (storage->device->ops->asynchronous || !lb_tape_is_ours(storage->key));
+}
+
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen)
 {
     if (!storage->base || lb_dtype_bits(seen->dtype) / 8 == 0) return false;
-    return seen->device == 0 || (storage->device && device_answers(storage->device));
+    return seen->device == 0 || (storage->device && can_be_read(storage));
 }
 
 /* ---- what was fetched ----------------------------------------------------------------------------------------------- */
@@ -157,6 +171,7 @@ const uint8_t *lb_contents_bytes(lb_recorder *recorder, const lb_known *storage,
 {
     if (!storage->device) return storage->base + first;
     lb_fetched *f = &recorder->fetched;
+    if (lb_graph_is_ahead(recorder, storage)) return NULL;
     if (is_fetched(f, storage, first, last)) return f->bytes + (first - f->first);
     return lb_contents_fresh_bytes(recorder, storage, first, last);
 }
@@ -165,7 +180,8 @@ const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *st
 {
     if (!storage->device) return storage->base + first;
     lb_fetched *f = &recorder->fetched;
-    uint8_t *room = device_answers(storage->device) ? room_for(f, last - first) : NULL;
+    if (lb_graph_is_ahead(recorder, storage)) return NULL;
+    uint8_t *room = can_be_read(storage) ? room_for(f, last - first) : NULL;
     if (!room) return NULL;
     lb_device_work work = {.item = {.dense = storage->base + first, .dense_bytes = (size_t)(last - first)},
                            .bytes = room,
@@ -191,7 +207,7 @@ lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_me
                            .bytes = item->what & LB_MEASURE_BLOB ? room_for(f, item->dense_bytes) : NULL,
                            .storage = storage->key,
                            .first = first};
-    *there = device_answers(storage->device) && run(recorder, storage, &work);
+    *there = !lb_graph_is_ahead(recorder, storage) && can_be_read(storage) && run(recorder, storage, &work);
     if (!*there) return LB_OK;
     item->out = work.item.out;
     if (work.bytes)

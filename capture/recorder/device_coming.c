@@ -28,7 +28,8 @@ struct lb_coming {
 bool lb_coming_is_possible(const lb_late *late)
 {
     const lb_device *device = late->storage->device;
-    return device && device->ops->asynchronous && !late->storage->escaped;
+    return device && device->ops->asynchronous && !late->storage->escaped &&
+           (device->ops->expect || !late->storage->ahead);
 }
 
 static void coming_free(lb_recorder *recorder, lb_coming *c)
@@ -70,6 +71,7 @@ static lb_coming *add_late(lb_recorder *recorder, const lb_late *late)
     lb_coming *c = add(recorder, late->storage, &item, late->wanted && window->last > window->first);
     if (!c) return NULL;
     c->work.measured = true;
+    c->work.slot = lb_graph_slot(recorder, late->storage, late->hash);
     c->hash = late->hash;
     c->row = window->row;
     c->dtype = window->dtype;
@@ -81,9 +83,14 @@ static lb_coming *add_late(lb_recorder *recorder, const lb_late *late)
     return c;
 }
 
+/* Works of values that a graph is about to write have the name of the node that measures them. */
 static void submit(lb_recorder *recorder, lb_device_work *const *works, size_t n, lb_device *device, void *stream)
 {
-    if (n) device->ops->submit(device, works, n, stream, recorder->keep.level == LB_LEVEL_OPS);
+    const bool may_wait = recorder->keep.level == LB_LEVEL_OPS;
+    if (n && lb_graph_is_running(recorder))
+        device->ops->expect(device, works, n, may_wait);
+    else if (n)
+        device->ops->submit(device, works, n, stream, may_wait);
 }
 
 lb_status lb_coming_submit(lb_recorder *recorder, const lb_late *late, uint32_t n, lb_err *err)

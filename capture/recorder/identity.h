@@ -90,6 +90,7 @@ typedef struct lb_known {
     uint32_t version;
     uint64_t program; /* serial of the last program that touched it */
     bool escaped;
+    bool ahead; /* see lb_graph_is_ahead */
     lb_map map;
     lb_window *windows;
     uint32_t n_windows, cap_windows;

@@ -114,6 +114,11 @@ static void lower(lb_keep *keep, lb_level level)
     if (keep->reached > level) keep->reached = level;
 }
 
+void lb_keep_limit(lb_keep *keep, lb_level level)
+{
+    if (keep->reached > level) keep->reached = level;
+}
+
 /* The highest level, not above `level`, at which a step like the last one fits into `room`. */
 static lb_level fitting(const lb_keep *keep, lb_level level, uint64_t room)
 {

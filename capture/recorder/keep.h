@@ -37,6 +37,8 @@ void lb_keep_step(lb_keep *keep, uint64_t total_bytes, uint64_t carried_bytes);
 bool lb_keep_wants(const lb_keep *keep, lb_purpose purpose, const char *layer, const char *op);
 /* The same for a result; what a pattern asks for is kept at any level, as a source is. */
 bool lb_keep_wants_result(const lb_keep *keep, const char *layer, const char *op, lb_purpose *purpose);
+/* The open step keeps no more than that from now on, whatever else is said of it. */
+void lb_keep_limit(lb_keep *keep, lb_level level);
 /* `bytes` more were kept for good. */
 void lb_keep_spent(lb_keep *keep, lb_purpose purpose, uint64_t bytes);
 /* Under AUTO: what the open step keeps above its sources, so far. True when it no longer fits: the level is lower now, and what is

@@ -85,7 +85,12 @@ lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen
                             lb_place *place, lb_err *err)
 {
     *place = (lb_place){scope, 0};
-    lb_status status = lb_recorder_lock(recorder, true, err);
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status == LB_OK && lb_graph_takes(recorder, inputs, n)) {
+        lb_graph_enter(recorder, scope, inputs, n, recompute, place);
+        return lb_recorder_unlock(recorder, LB_OK);
+    }
+    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     if (lb_recorder_scope_row(recorder, scope) == LB_NONE)
@@ -98,7 +103,12 @@ lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen
 lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute,
                             lb_err *err)
 {
-    lb_status status = lb_recorder_lock(recorder, true, err);
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status == LB_OK && recorder->tape && place.call & LB_TAPED_PLACE) {
+        lb_graph_leave(recorder, place, outputs, n, recompute);
+        return lb_recorder_unlock(recorder, LB_OK);
+    }
+    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     status = add_boundary(recorder, place, outputs, n, true, recompute, &cause);
@@ -121,9 +131,14 @@ lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double num
 lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_seen *logits, const lb_seen *ids,
                               const lb_seen *weights, const lb_seen *slots, const lb_seen *dropped, lb_err *err)
 {
-    lb_status status = lb_recorder_lock(recorder, true, err);
-    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     const lb_seen *seen[5] = {logits, ids, weights, slots, dropped};
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status == LB_OK && recorder->tape && place.call & LB_TAPED_PLACE) {
+        lb_graph_routing(recorder, place, seen);
+        return lb_recorder_unlock(recorder, LB_OK);
+    }
+    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
+    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     uint32_t rows[5];
     lb_standing at = {.name = "routing",
                       .layer = lb_recorder_scope_path(recorder, place.scope),
@@ -151,7 +166,14 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
                             const lb_member *members, uint32_t n_members, const lb_option *options, uint32_t n_options,
                             lb_err *err)
 {
-    lb_status status = lb_recorder_lock(recorder, true, err);
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status == LB_OK && recorder->tape) {
+        const lb_taped_group told = {
+            optimizer, (lb_member *)(uintptr_t)members, (lb_option *)(uintptr_t)options, index, n_members, n_options};
+        lb_graph_group(recorder, first_op, &told);
+        return lb_recorder_unlock(recorder, LB_OK);
+    }
+    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_program *program = recorder->program;
     if (first_op > program->n_ops) first_op = program->n_ops;

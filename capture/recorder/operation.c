@@ -19,6 +19,8 @@ struct lb_pending {
     lb_standing at;
     char name[160];
     uint64_t serial; /* of its program */
+    uint64_t taped;  /* serial of the tape that has it, 0: none has */
+    uint32_t entry;  /* of the tape; LB_NONE: it is of no step, and of no graph */
     bool undefined;  /* an input that is only read has undefined bytes */
     lb_loose loose;
     uint32_t first_row; /* of the program's ops when it began */
@@ -42,6 +44,7 @@ static lb_pending *take_pending(lb_recorder *recorder)
     recorder->spare = p->next;
     p->n_read = p->n_written = 0;
     p->undefined = false;
+    p->taped = 0;
     return p;
 }
 
@@ -164,8 +167,10 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
         recorder->like ? lb_like_op(recorder->like, p->at.phase, p->at.layer, p->name) : LB_LIKING_UNKNOWN;
     if (liking != LB_LIKING_UNKNOWN) p->at.keep = !view && liking == LB_LIKING_KEPT;
     /* What the other capture kept of its inputs it says itself, where they come from. */
+    if (lb_graph_is_running(recorder)) p->at.keep = false; /* its results are not there yet */
     p->at.keep_inputs = p->at.keep && (liking == LB_LIKING_UNKNOWN || recorder->keep.level == LB_LEVEL_OPS);
-    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
+    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && !lb_graph_is_running(recorder) &&
+        lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
         p->at.keep = p->at.keep_inputs = true;
         p->at.keep_for = LB_FOR_SOURCE;
     }
@@ -192,13 +197,26 @@ static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p
     return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
 }
 
+/* A graph is being captured: the op is part of it, or (of the host, and outside of every step) of nothing. NULL: it is of the open step. */
+static lb_pending *tape(lb_recorder *recorder, const lb_call *call)
+{
+    const bool taken = lb_graph_takes_op(recorder, call);
+    lb_pending *p = taken || !recorder->program ? take_pending(recorder) : NULL;
+    if (!p) return NULL;
+    p->taped = recorder->tape->serial;
+    p->entry = taken ? lb_graph_op_begin(recorder, call) : LB_NONE;
+    return p;
+}
+
 lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pending **pending, lb_err *err)
 {
     *pending = NULL;
     pthread_mutex_lock(&recorder->lock);
     lb_err cause = LB_ERR_INIT;
     lb_status status = LB_OK;
-    if (recorder->dead || !recorder->program) {
+    if (recorder->tape && !recorder->dead && (*pending = tape(recorder, call))) {
+        status = LB_OK;
+    } else if (recorder->dead || !recorder->program) {
         status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
     } else {
         if (recorder->ring && call->thread == 0) status = lb_recorder_bound_ring(recorder, call->phase, &cause);
@@ -354,7 +372,10 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
     pthread_mutex_lock(&recorder->lock);
     lb_err cause = LB_ERR_INIT;
     lb_status status = LB_OK;
-    if (recorder->dead || !recorder->program) {
+    if (pending->taped) {
+        if (recorder->tape && recorder->tape->serial == pending->taped)
+            lb_graph_op_end(recorder, pending->entry, results, n, deferred, op);
+    } else if (recorder->dead || !recorder->program) {
         status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
     } else if (pending->serial != recorder->serial) {
         lb_recorder_note(recorder, "skipped",
@@ -403,7 +424,9 @@ void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
 {
     if (!pending) return;
     pthread_mutex_lock(&recorder->lock);
-    if (!recorder->dead && recorder->program && pending->serial == recorder->serial) {
+    if (pending->taped) {
+        if (recorder->tape && recorder->tape->serial == pending->taped) lb_graph_op_failed(recorder, pending->entry);
+    } else if (!recorder->dead && recorder->program && pending->serial == recorder->serial) {
         pending->op.flags |= LB_OP_FAILED;
         lb_program_add_op(recorder->program, &pending->op);
         recorder->n_ops++;
@@ -427,7 +450,10 @@ lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char 
     pthread_mutex_lock(&recorder->lock);
     lb_status status = LB_OK;
     lb_program *program = recorder->program;
-    if (recorder->dead || !program || op >= program->n_ops) {
+    if (recorder->tape && !recorder->dead) {
+        const lb_taped_collective told = {group, reduce, algorithm, sequence, (int32_t *)(uintptr_t)ranks, n_ranks};
+        lb_graph_collective(recorder, op, &told);
+    } else if (recorder->dead || !program || op >= program->n_ops) {
         status = lb_fail(err, LB_ERR_STATE, "no such op in the open step");
     } else {
         uint32_t first = lb_program_add_refs(program, (const uint32_t *)ranks, n_ranks);

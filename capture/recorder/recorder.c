@@ -107,6 +107,8 @@ static void recorder_free(lb_recorder *recorder, bool forked)
     if (!recorder) return;
     lb_contents_drop(recorder);
     lb_devices_close(recorder, forked);
+    lb_graphs_release(recorder);
+    lb_hash_release(&recorder->run.by_key);
     free(recorder->unheld);
     lb_stage_free(recorder->stage);
     lb_program_free(recorder->program);
@@ -246,8 +248,12 @@ lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err)
 {
     pthread_mutex_lock(&recorder->lock);
     if (recorder->dead) return lb_fail(err, LB_ERR_STATE, "recording has stopped: %s", recorder->why.message);
-    if (in_step && !recorder->program) return lb_fail(err, LB_ERR_STATE, "no step is being recorded");
-    return LB_OK;
+    return in_step ? lb_recorder_needs_step(recorder, err) : LB_OK;
+}
+
+lb_status lb_recorder_needs_step(const lb_recorder *recorder, lb_err *err)
+{
+    return recorder->program ? LB_OK : lb_fail(err, LB_ERR_STATE, "no step is being recorded");
 }
 
 lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status)
@@ -472,6 +478,7 @@ bool lb_recorder_in_step(const lb_recorder *recorder)
 
 uint32_t lb_recorder_next_op(const lb_recorder *recorder)
 {
+    if (recorder->tape) return recorder->tape->n_ops;
     return recorder->program ? recorder->program->n_ops : 0;
 }
 

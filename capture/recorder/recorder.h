@@ -4,6 +4,7 @@
 #define LB_RECORDER_H
 
 #include "device.h"
+#include "graph_tape.h"
 #include "kernel_image.h"
 #include "measure_queue.h"
 #include "identity.h"
@@ -41,6 +42,13 @@ typedef struct lb_row_range {
 } lb_row_range;
 
 typedef struct lb_device_entry lb_device_entry; /* device_bytes.c */
+
+typedef struct lb_graph_run { /* between the record of a graph's run and its launch: graph_run.c */
+    lb_tape *tape;            /* NULL: none */
+    pthread_t thread;         /* that passes it */
+    lb_hash by_key;           /* rows of the tape's storages, by their keys in this run */
+    bool makes, reads_older;  /* in the second half of an op; what is read is what lies there before the run */
+} lb_graph_run;
 
 typedef struct lb_fetched { /* bytes [first, last) of a storage of a device */
     int64_t id;
@@ -91,6 +99,9 @@ struct lb_recorder {
     lb_fetched fetched;
     uint64_t cuda_bytes, cuda_tried;  /* 0: CUDA is not measured where it lies; units that have, or get, no back end */
     const lb_kernel_image *cuda_code; /* NULL: the kernels that lie in this library */
+    lb_tape *tape, *tapes;            /* of the graph that is being captured, and of those that were */
+    uint64_t n_tapes;
+    lb_graph_run run;
     lb_coming *coming, **coming_end;
     uint64_t coming_bytes;
     json_t *notes; /* coverage: {kind: {message: times}} */
@@ -118,6 +129,8 @@ lb_status lb_recorder_no_memory(lb_err *err);
 /* The one function here that is called without the lock: it has the lock when it returns, whatever the status. LB_ERR_STATE of a dead
  * recorder, or where no step is open that should be. */
 lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err);
+/* LB_ERR_STATE where none is open. */
+lb_status lb_recorder_needs_step(const lb_recorder *recorder, lb_err *err);
 /* Gives the status back. */
 lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status);
 /* The same for calls whose failure means that the recorder cannot go on: it dies of `cause`. */
@@ -179,6 +192,34 @@ void lb_fetched_trim(lb_recorder *recorder);
 /* ---- device_cuda.c */
 /* The back end of the tensor's device, opened now; NULL: there is none, or not yet. */
 lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen);
+
+/* A run of the graph with these slots was queued on the stream. */
+void lb_devices_ran(lb_recorder *recorder, uint64_t first_slot, uint64_t last_slot, void *stream);
+
+/* ---- graph_run.c: what is passed while recorder->tape is there */
+/* Whether it is part of what is captured, and not of the open step. */
+bool lb_graph_takes_op(lb_recorder *recorder, const lb_call *call);
+bool lb_graph_takes(lb_recorder *recorder, const lb_seen *tensors, uint32_t n);
+/* The entry of the tape; LB_NONE: out of memory. */
+uint32_t lb_graph_op_begin(lb_recorder *recorder, const lb_call *call);
+void lb_graph_op_end(lb_recorder *recorder, uint32_t begun, const lb_operand *results, uint32_t n, bool deferred,
+                     uint32_t *op);
+void lb_graph_op_failed(lb_recorder *recorder, uint32_t begun);
+void lb_graph_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
+                    lb_place *place);
+void lb_graph_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute);
+void lb_graph_routing(lb_recorder *recorder, lb_place place, const lb_seen *const tensors[5]);
+void lb_graph_collective(lb_recorder *recorder, uint32_t op, const lb_taped_collective *told);
+void lb_graph_group(lb_recorder *recorder, uint32_t first_op, const lb_taped_group *told);
+/* ... and of every tape. */
+void lb_graph_forget(lb_recorder *recorder, int64_t key);
+void lb_graphs_release(lb_recorder *recorder);
+/* A run is being recorded by this thread. */
+bool lb_graph_is_running(const lb_recorder *recorder);
+/* What is recorded of the storage is newer than its bytes, which the run has yet to write. */
+bool lb_graph_is_ahead(const lb_recorder *recorder, const lb_known *storage);
+/* The name under which the run measures it; 0: it does not. */
+uint64_t lb_graph_slot(const lb_recorder *recorder, const lb_known *storage, uint64_t hash);
 
 /* ---- device_coming.c */
 bool lb_coming_is_possible(const lb_late *late);

@@ -13,6 +13,7 @@ void lb_recorder_forget(lb_recorder *recorder, int64_t storage)
     lb_known *s = lb_knowns_find(&recorder->storages, storage);
     if (s) lb_contents_settle(recorder, s);
     lb_knowns_remove(&recorder->storages, storage);
+    lb_graph_forget(recorder, storage);
     pthread_mutex_unlock(&recorder->lock);
 }
 

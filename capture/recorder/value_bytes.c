@@ -373,7 +373,8 @@ lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_kno
     /* Like a source, a choice cannot be had from a replay that rounds differently: a tie may fall to the other side. */
     const bool choice = at->reads_floats && !lb_dtype_is_float(value->dtype);
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
-    const bool wanted = at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
+    const bool wanted = !lb_graph_is_running(recorder) &&
+                        (at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name)));
     if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
     lb_late *late = lb_array_fit(recorder->late, &recorder->cap_late, recorder->n_late + 1, sizeof *late);
     if (!late) return no_memory(err);

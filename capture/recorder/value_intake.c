@@ -26,6 +26,7 @@ lb_status lb_reading_storage(lb_recorder *recorder, const lb_seen *seen, lb_know
     lb_known *s = *storage = lb_knowns_get(&recorder->storages, seen->storage, &fresh);
     if (!s) return no_memory(err);
     if (fresh) s->device = lb_device_of(recorder, seen);
+    if (fresh) s->ahead = recorder->run.makes && lb_graph_is_running(recorder);
     s->stream = seen->stream;
     const size_t width = width_of(seen->dtype);
     const bool reachable = seen->data && (seen->device == 0 || s->device);
@@ -152,9 +153,8 @@ static uint8_t source_kind(const lb_known *storage, const lb_window *old, uint64
     return role ? role->kind : LB_SOURCE_OTHER;
 }
 
-/* No recorded op made the bytes of this window: measure them and let an lb::source produce them. */
-static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
-                            uint8_t forced, lb_err *err)
+static lb_status make_source(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                             uint8_t forced, lb_err *err)
 {
     const uint64_t hash = lb_window_hash(seen);
     int64_t first, last;
@@ -189,6 +189,17 @@ static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_kno
     const uint32_t row = window->row;
     LB_TRY(add_source_op(recorder, at, row, err));
     return kind == LB_SOURCE_UNSEEN ? add_unseen_notice(recorder, at, row, err) : LB_OK;
+}
+
+/* No recorded op made the bytes of this window: measure them and let an lb::source produce them. Nor does a graph whose run is being
+ * recorded: they lie there now. */
+static lb_status add_source(lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                            uint8_t forced, lb_err *err)
+{
+    recorder->run.reads_older = true;
+    const lb_status status = make_source(recorder, at, storage, seen, forced, err);
+    recorder->run.reads_older = false;
+    return status;
 }
 
 /* Bytes that no op of this program produced. */
@@ -241,7 +252,8 @@ static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *
     lb_window *window = lb_known_window(storage, lb_window_hash(seen));
     if (window && window->promise && !window->verified) lb_contents_settle(recorder, storage);
     if (window && window->coming && !window->verified) LB_TRY(lb_coming_advance(recorder, true, err));
-    if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) || !lb_contents_readable(storage, seen))
+    if (!window || window->row == LB_NONE || lb_digest_is_none(window->logical) ||
+        !lb_contents_readable(storage, seen) || lb_graph_is_ahead(recorder, storage))
         return LB_OK;
     if (window->verified && !storage->escaped) return LB_OK;
     lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last, 0);
@@ -280,7 +292,6 @@ static void derive(lb_recorder *recorder, lb_known *storage, lb_window *window)
 lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, uint32_t *row,
                            lb_err *err)
 {
-    (void)at;
     lb_known *storage;
     LB_TRY(lb_reading_storage(recorder, seen, &storage, err));
     lb_window *window = window_of(storage, seen, err);
@@ -294,6 +305,11 @@ lb_status lb_reading_alias(lb_recorder *recorder, const lb_standing *at, const l
         window->logical = window->blob = (lb_digest){0, 0};
         LB_TRY(add_row(recorder, storage, window, seen, undefined ? LB_VALUE_UNDEFINED : 0, LB_SOURCE_NOT, err));
         if (!undefined) derive(recorder, storage, window);
+        if (!undefined && lb_graph_slot(recorder, storage, window->hash)) { /* a node measures this very view */
+            window->coming = NULL;
+            LB_TRY(lb_contents_later(recorder, at, storage, window, seen, err));
+            LB_TRY(lb_contents_measure_late(recorder, err));
+        }
     }
     *row = window->row;
     return LB_OK;
@@ -396,8 +412,9 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
     const lb_liking liking = recorder->like ? lb_like_layer(recorder->like, at->layer) : LB_LIKING_UNKNOWN;
-    if (liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")
-                                    : liking == LB_LIKING_KEPT) {
+    const bool wanted_at_all = liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")
+                                                           : liking == LB_LIKING_KEPT;
+    if (wanted_at_all && !lb_graph_is_ahead(recorder, storage)) {
         if (window->promise) lb_contents_settle(recorder, storage);
         bool coming = false;
         if (window->coming) LB_TRY(lb_coming_keep(recorder, window, LB_FOR_LAYER, &coming, err));

@@ -266,6 +266,22 @@ LB_API lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, cons
                                         const char *algorithm, uint64_t sequence, const int32_t *ranks,
                                         uint32_t n_ranks, lb_err *err);
 
+/* ---- graphs --------------------------------------------------------------------------------------------------------- */
+
+/* A graph of a device is captured (cudaStreamBeginCapture … EndCapture), and launched once or many times. Between the first two calls
+ * ops, modules and collectives of that device are taken for its contents, not for those of the open step; no step need be open.
+ * `graph`: the host's name for it. `whole`: the capture succeeded. LB_ERR_STATE where another is being captured. */
+LB_API lb_status lb_recorder_graph_begin(lb_recorder *recorder, int64_t graph, lb_err *err);
+LB_API lb_status lb_recorder_graph_end(lb_recorder *recorder, bool whole, lb_err *err);
+/* Just before and just after each launch, on that stream: what the graph does becomes part of the open step, in the order of the
+ * capture. What it reads is read before, bytes included; of what it computes there are digests and statistics where the device measures in
+ * graphs, and elsewhere of what is left when it has run. The two belong together, and nothing else of this thread comes between.
+ * Nothing happens to the step where none is open, or the graph is not known. */
+LB_API lb_status lb_recorder_graph_run(lb_recorder *recorder, int64_t graph, void *stream, lb_err *err);
+LB_API lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, void *stream, lb_err *err);
+/* The graph is gone. */
+LB_API void lb_recorder_graph_drop(lb_recorder *recorder, int64_t graph);
+
 /* ---- beside ops --------------------------------------------------------------------------------------------------- */
 
 LB_API lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double number, lb_err *err);

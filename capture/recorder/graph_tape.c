@@ -1,0 +1,169 @@
+/* See graph_tape.h: entries, and copies of everything that they point to. */
+#include "graph_tape.h"
+
+#include <lastbit/array.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OUR_KEYS INT64_MIN /* the host's keys are addresses, or numbers that it counts up */
+
+lb_tape *lb_tape_new(int64_t graph, uint64_t serial)
+{
+    lb_tape *tape = calloc(1, sizeof *tape);
+    if (tape) tape->graph = graph, tape->serial = serial;
+    return tape;
+}
+
+void lb_tape_free(lb_tape *tape)
+{
+    if (!tape) return;
+    for (uint32_t i = 0; i < tape->n_blocks; i++) free(tape->blocks[i]);
+    for (uint32_t e = 0; e < tape->n_entries; e++) free(tape->entries[e].written);
+    free(tape->blocks);
+    free(tape->entries);
+    free(tape->storages);
+    free(tape->seen);
+    free(tape->slots);
+    lb_hash_release(&tape->by_key);
+    lb_hash_release(&tape->by_value);
+    free(tape);
+}
+
+/* ---- storages ------------------------------------------------------------------------------------------------------ */
+
+uint32_t lb_tape_find(const lb_tape *tape, int64_t key)
+{
+    LB_HASH_EACH(row, &tape->by_key, (uint64_t)key)
+    if (tape->storages[row].key == key && !tape->storages[row].gone) return row;
+    return LB_NONE;
+}
+
+uint32_t lb_tape_storage(lb_tape *tape, int64_t key)
+{
+    const uint32_t known = lb_tape_find(tape, key);
+    if (known != LB_NONE) return known;
+    lb_taped_storage *list = lb_array_grow(tape->storages, tape->n_storages, sizeof *list);
+    if (list) tape->storages = list;
+    if (!list || !lb_hash_add(&tape->by_key, (uint64_t)key, tape->n_storages)) {
+        tape->short_of_memory = true;
+        return LB_NONE;
+    }
+    list[tape->n_storages] = (lb_taped_storage){.key = key};
+    return tape->n_storages++;
+}
+
+void lb_tape_gone(lb_tape *tape, int64_t key)
+{
+    const uint32_t row = lb_tape_find(tape, key);
+    if (row != LB_NONE) tape->storages[row].gone = true;
+}
+
+int64_t lb_tape_key(const lb_tape *tape, uint32_t storage)
+{
+    const lb_taped_storage *s = &tape->storages[storage];
+    return s->gone ? OUR_KEYS + (int64_t)(tape->serial << 24) + (int64_t)storage : s->key;
+}
+
+bool lb_tape_is_ours(int64_t key)
+{
+    return key < OUR_KEYS / 2;
+}
+
+/* ---- copies -------------------------------------------------------------------------------------------------------- */
+
+lb_taped *lb_tape_add(lb_tape *tape, lb_taped_kind kind)
+{
+    lb_taped *entries = lb_array_grow(tape->entries, tape->n_entries, sizeof *entries);
+    tape->short_of_memory |= !entries;
+    if (!entries) return NULL;
+    tape->entries = entries;
+    entries[tape->n_entries] = (lb_taped){.kind = kind};
+    return &entries[tape->n_entries++];
+}
+
+static void *take(lb_tape *tape, size_t size)
+{
+    void **blocks = lb_array_grow(tape->blocks, tape->n_blocks, sizeof *blocks), *block = NULL;
+    if (blocks) tape->blocks = blocks;
+    if (blocks && (block = malloc(size ? size : 1))) tape->blocks[tape->n_blocks++] = block;
+    tape->short_of_memory |= !block;
+    return block;
+}
+
+void *lb_tape_copy(lb_tape *tape, const void *data, size_t size)
+{
+    void *copy = take(tape, size);
+    if (copy && size) memcpy(copy, data, size);
+    return copy;
+}
+
+const char *lb_tape_text(lb_tape *tape, const char *text)
+{
+    return text ? lb_tape_copy(tape, text, strlen(text) + 1) : NULL;
+}
+
+lb_seen *lb_tape_seen(lb_tape *tape, const lb_seen *seen)
+{
+    lb_taped_seen *list = lb_array_grow(tape->seen, tape->n_seen, sizeof *list);
+    tape->short_of_memory |= !list;
+    if (!list) return NULL;
+    tape->seen = list;
+    list[tape->n_seen] = (lb_taped_seen){lb_tape_copy(tape, seen, sizeof *seen), lb_tape_storage(tape, seen->storage)};
+    return tape->short_of_memory ? NULL : list[tape->n_seen++].seen;
+}
+
+static void copy_operand(lb_tape *tape, lb_operand *operand)
+{
+    if (operand->tag == LB_ARG_STRING)
+        operand->u.text = lb_tape_text(tape, operand->u.text);
+    else if (operand->tag == LB_ARG_VALUE)
+        operand->u.tensor = lb_tape_seen(tape, operand->u.tensor);
+    else if (operand->tag == LB_ARG_LIST || operand->tag == LB_ARG_COMPLEX)
+        operand->u.items = lb_tape_operands(tape, operand->u.items, operand->count);
+}
+
+lb_operand *lb_tape_operands(lb_tape *tape, const lb_operand *operands, uint32_t n)
+{
+    lb_operand *copy = lb_tape_copy(tape, operands, n * sizeof *copy);
+    for (uint32_t i = 0; i < n && !tape->short_of_memory; i++) copy_operand(tape, &copy[i]);
+    return copy;
+}
+
+/* ---- slots --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t key_of(uint32_t storage, uint32_t version, uint64_t hash)
+{
+    return hash ^ ((uint64_t)version << 32 | storage) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+bool lb_tape_add_slot(lb_tape *tape, const lb_taped_slot *slot)
+{
+    lb_taped_slot *list = lb_array_grow(tape->slots, tape->n_slots, sizeof *list);
+    if (list) tape->slots = list;
+    if (!list || !lb_hash_add(&tape->by_value, key_of(slot->storage, slot->version, slot->hash), tape->n_slots))
+        return false;
+    list[tape->n_slots++] = *slot;
+    if (!tape->first_slot || slot->slot < tape->first_slot) tape->first_slot = slot->slot;
+    if (slot->slot > tape->last_slot) tape->last_slot = slot->slot;
+    return true;
+}
+
+uint64_t lb_tape_slot(const lb_tape *tape, uint32_t storage, uint64_t hash)
+{
+    const uint32_t version = tape->storages[storage].version;
+    LB_HASH_EACH(row, &tape->by_value, key_of(storage, version, hash))
+    {
+        const lb_taped_slot *slot = &tape->slots[row];
+        if (slot->storage == storage && slot->version == version && slot->hash == hash) return slot->slot;
+    }
+    return 0;
+}
+
+void lb_tape_rewind(lb_tape *tape, void *stream)
+{
+    for (uint32_t s = 0; s < tape->n_storages; s++) tape->storages[s].version = 0;
+    for (uint32_t i = 0; i < tape->n_seen; i++) {
+        tape->seen[i].seen->storage = lb_tape_key(tape, tape->seen[i].storage);
+        tape->seen[i].seen->stream = stream;
+    }
+}

@@ -1,0 +1,125 @@
+/* What was passed to the recorder while a graph was being captured, so that it can be passed again whenever the graph runs.
+ *
+ *     capture   ops, modules, frees ─▶ tape          nothing was computed: no step holds them
+ *                        └─▶ measuring nodes of the graph, each with a name (slot)
+ *     run       tape ─▶ ops of the open step, before the graph is launched ─▶ their results come from the nodes
+ *
+ * Storages are rows of a table here: what was freed in the capture, or since, has no key of the host's any more, and gets one of ours. */
+#ifndef LB_GRAPH_TAPE_H
+#define LB_GRAPH_TAPE_H
+
+#include <lastbit/capture.h>
+#include <lastbit/hash.h>
+
+#define LB_TAPED_PLACE 0x80000000u /* in lb_place.call: a call of a module in the capture */
+
+typedef struct lb_taped_storage {
+    int64_t key;
+    bool gone;        /* the host has freed it */
+    uint32_t version; /* writes so far, of the capture or of the run under way */
+} lb_taped_storage;
+
+typedef enum lb_taped_kind {
+    LB_TAPED_BEGIN,
+    LB_TAPED_END,
+    LB_TAPED_FAILED,
+    LB_TAPED_ENTER,
+    LB_TAPED_LEAVE,
+    LB_TAPED_ROUTING,
+    LB_TAPED_COLLECTIVE,
+    LB_TAPED_GROUP,
+    LB_TAPED_FORGET
+} lb_taped_kind;
+
+/* A collective, as lb_recorder_collective is told. */
+typedef struct lb_taped_collective {
+    const char *group, *reduce, *algorithm;
+    uint64_t sequence;
+    int32_t *ranks;
+    uint32_t n_ranks;
+} lb_taped_collective;
+
+/* A group, as lb_recorder_group is told; keys of members are rows of storages, -1: none. */
+typedef struct lb_taped_group {
+    const char *optimizer;
+    lb_member *members;
+    lb_option *options;
+    uint32_t index, n_members, n_options;
+} lb_taped_group;
+
+typedef struct lb_taped {
+    lb_taped_kind kind;
+    bool deferred, recompute;
+    uint32_t at;    /* END, FAILED: the entry that began it. COLLECTIVE, GROUP: an op of the tape. FORGET: a storage */
+    lb_place place; /* of modules and routing; ENTER: `call` is what it was given */
+    lb_call call;   /* BEGIN */
+    lb_operand *results; /* END */
+    lb_seen **tensors;   /* ENTER, LEAVE, ROUTING (five, some NULL) */
+    uint32_t n;          /* of either */
+    uint32_t *written;   /* END: storages that got a new version */
+    uint32_t n_written;
+    union {
+        lb_taped_collective collective;
+        lb_taped_group group;
+    } u;
+} lb_taped;
+
+typedef struct lb_taped_slot { /* what a node measures */
+    uint32_t storage, version;
+    uint64_t hash; /* of the window */
+    uint64_t slot; /* see lb_device_work */
+} lb_taped_slot;
+
+typedef struct lb_taped_seen {
+    lb_seen *seen;
+    uint32_t storage;
+} lb_taped_seen;
+
+typedef struct lb_tape {
+    struct lb_tape *next;
+    int64_t graph;
+    uint64_t serial; /* of tapes, from 1 */
+    lb_taped *entries;
+    uint32_t n_entries, n_ops, n_places;
+    lb_taped_storage *storages;
+    uint32_t n_storages;
+    lb_hash by_key; /* rows of those that live */
+    lb_taped_seen *seen;
+    uint32_t n_seen;
+    lb_taped_slot *slots;
+    uint32_t n_slots;
+    lb_hash by_value; /* rows of slots */
+    uint64_t first_slot, last_slot;
+    void **blocks; /* all copies */
+    uint32_t n_blocks;
+    bool short_of_memory; /* an entry is missing */
+} lb_tape;
+
+lb_tape *lb_tape_new(int64_t graph, uint64_t serial);
+void lb_tape_free(lb_tape *tape); /* one; NULL is fine */
+
+/* The row of the storage that lives under this key; LB_NONE: out of memory. */
+uint32_t lb_tape_storage(lb_tape *tape, int64_t key);
+/* Its row if it is known; LB_NONE. */
+uint32_t lb_tape_find(const lb_tape *tape, int64_t key);
+/* The host has freed it: its key may come again for another one. */
+void lb_tape_gone(lb_tape *tape, int64_t key);
+/* The key that a run takes for it, and whether that is none of the host's. */
+int64_t lb_tape_key(const lb_tape *tape, uint32_t storage);
+bool lb_tape_is_ours(int64_t key);
+
+/* Copies that live as long as the tape; NULL and tape->short_of_memory when there is none left. */
+lb_taped *lb_tape_add(lb_tape *tape, lb_taped_kind kind);
+void *lb_tape_copy(lb_tape *tape, const void *data, size_t size);
+const char *lb_tape_text(lb_tape *tape, const char *text); /* NULL stays NULL */
+lb_seen *lb_tape_seen(lb_tape *tape, const lb_seen *seen);
+lb_operand *lb_tape_operands(lb_tape *tape, const lb_operand *operands, uint32_t n);
+
+bool lb_tape_add_slot(lb_tape *tape, const lb_taped_slot *slot);
+/* The slot that measures the storage as it is now, by version; 0: none does. */
+uint64_t lb_tape_slot(const lb_tape *tape, uint32_t storage, uint64_t hash);
+
+/* A run begins: tensors get their keys of now, and that stream; storages have not been written. */
+void lb_tape_rewind(lb_tape *tape, void *stream);
+
+#endif
