@@ -251,6 +251,54 @@ CALL(sweep, 0)
     return lb_storages_sweep(b) ? nothing(b) : NULL;
 }
 
+/* graph: what comes is captured into it, until graph_end */
+CALL(graph_begin, 1)
+{
+    const uint64_t bytes = 0;
+    const int64_t graph = integer(args[0]);
+    RECORDER(lb_recorder_graph_begin(b->recorder, graph, &err));
+    return settle(b, status, &err);
+}
+
+/* whether it was captured */
+CALL(graph_end, 1)
+{
+    const uint64_t bytes = 0;
+    const bool whole = args[0] == b->of.true_;
+    RECORDER(lb_recorder_graph_end(b->recorder, whole, &err));
+    return settle(b, status, &err);
+}
+
+/* graph, stream: it is about to be launched there */
+CALL(graph_run, 2)
+{
+    const uint64_t bytes = UINT64_MAX;
+    const int64_t graph = integer(args[0]);
+    void *stream = (void *)(uintptr_t)natural(args[1]);
+    RECORDER(lb_recorder_graph_run(b->recorder, graph, stream, &err));
+    return settle(b, status, &err);
+}
+
+/* graph, stream: it was */
+CALL(graph_ran, 2)
+{
+    const uint64_t bytes = UINT64_MAX;
+    const int64_t graph = integer(args[0]);
+    void *stream = (void *)(uintptr_t)natural(args[1]);
+    RECORDER(lb_recorder_graph_ran(b->recorder, graph, stream, &err));
+    return settle(b, status, &err);
+}
+
+/* graph: it is gone */
+CALL(graph_drop, 1)
+{
+    const int64_t graph = integer(args[0]);
+    lb_binding_lock(b);
+    if (b->recorder) lb_recorder_graph_drop(b->recorder, graph);
+    pthread_mutex_unlock(&b->lock);
+    return nothing(b);
+}
+
 CALL(next_op, 0)
 {
     (void)args;
@@ -440,5 +488,7 @@ PyMethodDef lb_recording_methods[] = {
     METHOD(step_skip),     METHOD(sweep),          METHOD(next_op),    METHOD(nonfinite),
     METHOD(bytes_so_far),  METHOD(scalar),         METHOD(notice),     METHOD(table),
     METHOD(trigger),       METHOD(scope),          METHOD(enter),      METHOD(leave),
-    METHOD(tap),           METHOD(backward),       METHOD(graph),      {NULL, NULL, 0, NULL},
+    METHOD(tap),           METHOD(backward),       METHOD(graph),      METHOD(graph_begin),
+    METHOD(graph_end),     METHOD(graph_run),      METHOD(graph_ran),  METHOD(graph_drop),
+    {NULL, NULL, 0, NULL},
 };

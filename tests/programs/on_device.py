@@ -5,6 +5,8 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
     dropout    the same with dropout between
     ddp        the same without them, data-parallel by gloo: under torchrun
     checkpoint forwards that backward runs again, both ways
+    graph      five steps, the last three as replays of a captured graph where the device has graphs
+    decode     five tokens, the last three from replays of a captured forward; what picks the next token is no part of it
     generate   eight tokens from a tiny Llama with a key-value cache
 """
 
@@ -40,6 +42,55 @@ def train(device, dropout=False):
     return [*model.parameters(), *model.buffers()]
 
 
+def graphed(device):
+    model = network(0).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    batches = [(torch.randn(16, 8).to(device), torch.randint(4, (16,)).to(device)) for _ in range(5)]
+    x, y = torch.zeros_like(batches[0][0]), torch.zeros_like(batches[0][1])
+
+    def step():
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    graph = None
+    for n, batch in enumerate(batches):
+        if n == 2 and device != "cpu":
+            graph = torch.standin.StandinGraph()
+            graph.capture_begin()
+            step()
+            graph.capture_end()
+        x.copy_(batch[0])
+        y.copy_(batch[1])
+        if graph is None:
+            step()
+        else:
+            graph.replay()
+    return [*model.parameters(), *model.buffers()]
+
+
+def decode(device, factor=1):
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Embedding(32, 16), Checkpointed().blocks[0], torch.nn.Linear(16, 32)).to(device).eval()
+    token, graph, said = torch.zeros(1, dtype=torch.long).to(device), None, []
+    with torch.no_grad():
+        for n in range(5):
+            if n == 2:
+                model[1].factor = factor
+            if n == 2 and device != "cpu":
+                graph = torch.standin.StandinGraph()
+                graph.capture_begin()
+                logits = model(token)
+                graph.capture_end()
+            if graph is None:
+                logits = model(token)
+            else:
+                graph.replay()
+            token.copy_(logits.argmax(-1))
+            said.append(token.clone())
+    return said
+
+
 def parallel(device):
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(1)
@@ -61,9 +112,10 @@ class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.up, self.down = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+        self.factor = 1
 
     def forward(self, x):
-        return x + self.down(torch.tanh(self.up(x)))
+        return self.factor * x + self.down(torch.tanh(self.up(x)))
 
 
 class Checkpointed(torch.nn.Module):
@@ -101,7 +153,15 @@ def generate(device):
     return [tokens]
 
 
-RUNS = {"train": train, "dropout": lambda device: train(device, dropout=True), "ddp": parallel, "checkpoint": recompute, "generate": generate}
+RUNS = {
+    "train": train,
+    "dropout": lambda device: train(device, dropout=True),
+    "ddp": parallel,
+    "checkpoint": recompute,
+    "graph": graphed,
+    "decode": decode,
+    "generate": generate,
+}
 
 
 def main():
@@ -109,6 +169,7 @@ def main():
     parser.add_argument("what", choices=RUNS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--save")
+    parser.add_argument("--factor", type=float, default=1, help="decode: of the residual from the third token on, a fault where it is not 1")
     a = parser.parse_args()
     if a.device == "standin":
         sys.path.insert(0, str(TESTS / "capture" / "device"))
@@ -116,7 +177,7 @@ def main():
 
         standin.load()
     torch.use_deterministic_algorithms(True)
-    made = RUNS[a.what](a.device)
+    made = RUNS[a.what](a.device) if a.what != "decode" else decode(a.device, a.factor)
     if a.save:
         torch.save([t.detach().cpu() for t in made], a.save)
 

@@ -143,7 +143,22 @@ class _Digest(ctypes.Structure):
     _fields_ = [("high", ctypes.c_uint64), ("low", ctypes.c_uint64)]
 
 
+def modules():
+    """torch.cuda and its like, as far as they are loaded."""
+    kinds = ("cuda", "xpu", torch._C._get_privateuse1_backend_name())
+    return [module for module in (sys.modules.get("torch." + kind) for kind in kinds) if module is not None]
+
+
 def is_capturing():
     """A graph is being captured on this thread's stream: a copy now would spoil it."""
-    cuda = sys.modules.get("torch.cuda")
-    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
+    for module in modules():
+        ask = getattr(module, "is_current_stream_capturing", None)
+        if ask is not None and getattr(module, "is_initialized", lambda: True)() and ask():
+            return True
+    return False
+
+
+def stream_of(module):
+    """The address of the device's stream on which this thread queues."""
+    current = getattr(module, "current_stream", None)
+    return getattr(current(), module.__name__.rpartition(".")[2] + "_stream", 0) if current is not None else 0

@@ -12,6 +12,7 @@ import torch
 
 from . import devices, dispatch, library, objects
 from .gradients import Gradients
+from .graphs import Graphs
 from .marks import Marks
 from .modules import Modules, clean
 from .names import of_main
@@ -92,6 +93,7 @@ class Session:
         self.triggered = None  # why the flight recorder is to be written
         self.watch = Watch()
         self.devices = devices.Devices()
+        self.graphs = Graphs(self)
         self.native = self._bind()
 
     def _bind(self):
@@ -170,6 +172,7 @@ class Session:
         self._wrap_excepthook()
         self._watch_escapes()
         self._wrap_compile()
+        self.graphs.install()
         if self.settings["ring"]:
             self._wait_for_signal()
 
@@ -525,7 +528,7 @@ class Session:
             self.collect_parameters()
         if not self.manual and not self.marks.name and not self.in_backward() and not self.modules.shapes_only(args):
             with self.lock:  # of two threads only one closes a step
-                self.see(self.forward_event(module), module)
+                self.see(self.forward_event(module), id(module))
         if self.live:
             if fresh and step == self.step:
                 self.name_tensors()
@@ -552,8 +555,13 @@ class Session:
 
     forward_is_open = False  # one in grad mode that neither a backward nor an update followed
 
-    def see(self, event, module=None):
-        """Something happened that the end of a step may hang on."""
+    def see(self, event, root=None):
+        """Something happened that the end of a step may hang on. `root`: id of the module whose forward it was. While a graph is captured
+        it happens to no step, but will whenever the graph runs."""
+        if self.graphs.events is not None:
+            if event is not None:
+                self.graphs.events.append((event, root))
+            return
         if event == "update":
             self.forward_is_open = False
         if event is None or self.manual or self.over or bool(self.marks.name) != (event == "mark"):
@@ -562,7 +570,7 @@ class Session:
         if action == CUT:
             self.end_step(True)
         if action in (BEGIN, CUT):
-            self.begin_step(None if module is None else id(module))
+            self.begin_step(root)
 
     def happened(self, event):
         """The same, told by what the program calls: nothing of ours may come out of it."""
@@ -638,6 +646,7 @@ class Session:
             self.rest()
             return
         self.modules.watch_all()
+        self.graphs.install()
         if not self.push():
             return
         if not self.opened and not self.open_archive():

@@ -122,6 +122,33 @@ def test_recording_changes_no_bit(pair, what, tmp_path):
     assert_same_bits(ends_of(pair(what), "standin"), ends_of(pair(what), "cpu"))
 
 
+@pytest.mark.parametrize("what", ["graph", "decode"])
+def test_each_replay_of_a_graph_is_a_step(lastbit, pair, what):
+    """A step that was captured runs unseen: its ops, modules and updates are those of the same step on the CPU, its sources have their
+    bytes, and what it left its digests; what replay makes of them are the bits of the run."""
+    folder = pair(what)
+    ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
+    assert len(ours) == len(theirs) == 5
+    copies = {"graph": len(ends_of(folder, "cpu")), "decode": 5}[what]
+    for n, (mine, other) in enumerate(zip(ours, theirs)):
+        assert mine["ops"] == other["ops"] + (copies if n == 4 else 0) and mine["optimizers"] == other["optimizers"]
+        assert mine["level"] == ("ops" if n < 2 else "sources")
+        assert mine["kept"]["sources"]["kept"] == mine["kept"]["sources"]["values"]
+    assert_same_bits(ends_of(folder, "standin"), ends_of(folder, "cpu"))
+    found = lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)
+    assert found["verdict"] == "identical"
+    assert lastbit.json("diff", folder / "standin.lb", folder / "cpu.lb", expect=0)["verdict"] == "identical"
+    assert lastbit.run("bisect", folder / "standin.lb", expect=0).stdout.startswith("clean")
+
+
+def test_a_fault_in_a_graph_is_found(lastbit, pair, tmp_path):
+    """A residual with another factor, in the captured forward alone."""
+    options = ("decode", "--device", "standin", "--factor", "1.5")
+    lastbit.record(tmp_path / "faulty.lb", PROGRAM, *options, options=("--level", "ops"), expect=0)
+    found = lastbit.json("diff", pair("decode") / "cpu.lb", tmp_path / "faulty.lb", expect=1)
+    assert (found["verdict"], found["first"]["step"], found["first"]["layer"]) == ("diverged", 2, "1")
+
+
 def bisected(lastbit, capture):
     """The answer of `bisect` without what names the file or the time."""
     answer = lastbit.json("bisect", capture, expect=1)
