@@ -205,7 +205,7 @@ def test_programs_that_have_nothing_in_common_are_not_called_equal(lastbit, tmp_
 @pytest.mark.parametrize("how, schedule", [("loop", "sequential"), ("inplace", "sequential"), ("chunks", "splitk:4"), ("tree", "pairwise")])
 def test_sums_written_out(lastbit, sums, how, schedule):
     """One op on one side, 255 or 256 on the other."""
-    found = {f["layer"]: f for f in own(lastbit.json("explain", sums("op"), sums(how), expect=1))}
+    found = {f["layer"]: f for f in own(lastbit.json("explain", "--seconds", "60", sums("op"), sums(how), expect=1))}
     assert set(found) == {"norm", "total"}
     for layer, order in (("total", schedule), ("norm", "splitk:8")):
         f = found[layer]

@@ -265,7 +265,7 @@ def test_eager_and_flash_attention(lastbit, llamas, turned):
     if pytest.importorskip("torch").backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("torch's vectors have another width here")
     sides = llamas["eager", "float32"], llamas["sdpa", "float32"]
-    answer = lastbit.json("explain", *(reversed(sides) if turned else sides), expect=1)
+    answer = lastbit.json("explain", "--seconds", "60", *(reversed(sides) if turned else sides), expect=1)
     found = own(answer)
     assert [f["layer"] for f in found] == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
     for f in found:
@@ -284,7 +284,7 @@ def test_eager_and_flash_attention(lastbit, llamas, turned):
 def test_attention_with_sinks(lastbit, tmp_path):
     """gpt_oss as Hugging Face writes it against a fused kernel that adds the sink at the end, recorded as one op."""
     eager, fused = (record(lastbit, tmp_path, name, SINKS, name) for name in ("eager", "fused"))
-    found = own(lastbit.json("explain", eager, fused, expect=1))
+    found = own(lastbit.json("explain", "--seconds", "60", eager, fused, expect=1))
     assert [f["layer"] for f in found] == [f"model.layers.{i}.self_attn" for i in range(2)]
     for f in found:
         assert (f["cause"], f["schedule"], f["other_op"], f["proof"]) == ("kernel", "attention:flash:512", "serving::sink_attention", "bits")
@@ -356,7 +356,7 @@ def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, monkeypatch
                 assert f["cause"] == "kernel" and f["layer"].endswith("self_attn") and f["other_op"] == "calls x5"
                 assert f["matched"] < f["elements"]
                 continue
-            assert f["other_op"] == "aten::mm x5" and f["tried"] >= 90
+            assert f["other_op"] == "aten::mm x5" and f["tried"] >= 16  # how many there is time for
             # The prefill's rows have the full pass's bits, unless the last rows of a product have an order of their own (AVX2).
             if not whole:
                 assert f["proof"] in ("bits", "exact") and f["elements"] >= f["matched"]

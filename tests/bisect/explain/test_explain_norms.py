@@ -168,7 +168,7 @@ def test_the_backward_of_a_layer_norm_by_four_threads(lastbit, tmp_path):
     """Each thread adds up the gradients of its rows."""
     one, other = record_pair(lastbit, tmp_path, LAYER_NORM, ["1"], ["4"])
     for sides, names in (((one, other), ("torch:1", "torch:4")), ((other, one), ("torch:4", "torch:1"))):
-        found = own(lastbit.json("explain", *sides, expect=1))
+        found = own(lastbit.json("explain", "--seconds", "60", *sides, expect=1))
         assert [f["step"] for f in found] == [0, 1]
         for f in found:
             assert (f["op"], f["cause"], f["proof"]) == ("aten::native_layer_norm_backward", "order", "bits")
