@@ -5,6 +5,7 @@ import os
 import re
 
 import pytest
+from conftest import FULL
 from explained_pairs import own, record, recorded_once
 
 PROJECTIONS = [f"self_attn.{n}_proj" for n in "qkvo"] + [f"mlp.{n}_proj" for n in ("gate", "up", "down")]
@@ -345,7 +346,7 @@ def test_decode_with_a_cache_and_the_full_forward(lastbit, tmp_path, monkeypatch
     expected = rows.pop() if len(rows) == 1 else None
     whole = live_orders(lastbit, tmp_path, 8) | live_orders(lastbit, tmp_path, 12) == {"sequential"}
     known = whole and expected in ROW_ORDERS
-    for sides, turned in (((full, decode), False), ((decode, full), True)):
+    for sides, turned in (((full, decode), False), ((decode, full), True))[: 2 if FULL else 1]:
         answer = lastbit.json("explain", *sides, expect=1)
         found = own(answer)
         assert all(f["reversed"] == turned for f in found)
@@ -420,6 +421,7 @@ def test_routing_of_a_mixture_in_bf16_and_f32(lastbit, tmp_path):
     assert len(unexplained) < len(rest) / 20 and not [f for f in unexplained if f["phase"] == "forward"]
 
 
+@pytest.mark.full
 def test_many_lines_are_summed_up_by_cause(lastbit, tmp_path):
     """Of f32 against bf16 every op differs: a screen says of which causes, with the first and the largest of each; --all says everything."""
     for name, options in (("wide", ()), ("narrow", ("--precision", "bf16"))):

@@ -61,6 +61,7 @@ def test_smollm2_in_bf16_and_f32(lastbit, wide, tmp_path):
     assert "precision " in text and "more: --all" not in text and re.search(r"times parameter: .*rounded to bf16", text)
 
 
+@pytest.mark.full
 def test_one_nudged_number_of_smollm2_is_not_called_precision(lastbit, wide, tmp_path):
     """9215 of 9216 elements fit: the wrong but plausible cause must lose."""
     nudged = record(lastbit, tmp_path, "nudged", "--layers", "2", "--dtype", "bfloat16", "--nudge", "1")
