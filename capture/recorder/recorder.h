@@ -196,7 +196,7 @@ lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen);
 /* A run of the graph with these slots was queued on the stream. */
 void lb_devices_ran(lb_recorder *recorder, uint64_t first_slot, uint64_t last_slot, void *stream);
 
-/* ---- graph_run.c: what is passed while recorder->tape is there */
+/* ---- graph_capture.c: what is passed while recorder->tape is there */
 /* Whether it is part of what is captured, and not of the open step. */
 bool lb_graph_takes_op(lb_recorder *recorder, const lb_call *call);
 bool lb_graph_takes(lb_recorder *recorder, const lb_seen *tensors, uint32_t n);
@@ -214,6 +214,10 @@ void lb_graph_group(lb_recorder *recorder, uint32_t first_op, const lb_taped_gro
 /* ... and of every tape. */
 void lb_graph_forget(lb_recorder *recorder, int64_t key);
 void lb_graphs_release(lb_recorder *recorder);
+/* Where the tape of that graph stands in recorder->tapes; *NULL: there is none. */
+lb_tape **lb_graph_find(lb_recorder *recorder, int64_t graph);
+
+/* ---- graph_run.c */
 /* A run is being recorded by this thread. */
 bool lb_graph_is_running(const lb_recorder *recorder);
 /* What is recorded of the storage is newer than its bytes, which the run has yet to write. */
