@@ -201,7 +201,7 @@ BREAK = """
 import runpy, sys
 import torch
 import lastbit.torch
-from lastbit.torch import dispatch, library, modules, objects, optimizers, routing, session
+from lastbit.torch import dispatch, library, modules, objects, optimizers, roles, routing, session
 where, after, kind = sys.argv[1], int(sys.argv[2]), getattr(__builtins__, sys.argv[3])
 owner, name = where.rpartition(".")[0], where.rpartition(".")[2]
 owner = eval(owner)
@@ -227,10 +227,10 @@ MORE_PLACES = [
     ("optimizers.Optimizers._group", 1, "TypeError"),
     ("optimizers.Optimizers._states", 1, "RuntimeError"),
     ("session.Session.begin_step", 2, "RuntimeError"),
-    ("session.Session.name_tensors", 1, "AttributeError"),
-    ("session.Session.name_inputs", 2, "RecursionError"),
+    ("roles.Roles.name_tensors", 1, "AttributeError"),
+    ("roles.Roles.name_inputs", 2, "RecursionError"),
     ("session.Session.close_archive", 0, "OSError"),
-    ("session.Session.role", 30, "MemoryError"),
+    ("roles.Roles.role", 30, "MemoryError"),
     ("modules.Modules.number", 5, "RuntimeError"),
     ("optimizers.number_of", 3, "ValueError"),
     ("session.number_of", 1, "ValueError"),

@@ -81,11 +81,11 @@ class Graphs:
         try:
             with s.lock:
                 s.modules.watch_all()
-                if not s.push() or not (s.opened or s.open_archive()):
+                if not s.threads.push() or not (s.opened or s.open_archive()):
                     return None
                 number = next(_numbers)
                 if not s.live:
-                    s.name_tensors()
+                    s.roles.name_tensors()
                 s.native.graph_begin(number)
                 self.capturing, self.events, self.was_live, s.live = number, [], s.live, True
                 return number
@@ -103,6 +103,9 @@ class Graphs:
         try:
             s.live = self.was_live
             s.native.graph_end(whole)
+            if not s.live and not s.wants_step(s.step + 1):
+                s.threads.pop()
+                s.rest()
             if whole:
                 self.captured[graph] = number, events
                 weakref.finalize(graph, self.drop, number)

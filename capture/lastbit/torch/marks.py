@@ -27,7 +27,7 @@ class Marks:
 
     def hit(self):
         session = self.session
-        if session.dead or session.in_backward():
+        if session.dead or session.threads.in_backward():
             return
         try:
             with session.lock:

@@ -105,7 +105,7 @@ class Modules:
     def _called(self, module, args, kwargs):
         session = self.session
         try:
-            session.bring_in()
+            session.threads.bring_in()
             session.outermost(module, args, kwargs)
             self.thread.told = module if self.handles else None
         except Exception as error:
@@ -253,7 +253,7 @@ class Modules:
                 session.marks.met(self, module)
             told, self.thread.told = self.thread.told, None
             if not stack and told is not module:
-                session.bring_in()
+                session.threads.bring_in()
                 session.outermost(module, args)
                 if not self.handles:
                     return  # from here on the classes of outermost modules tell

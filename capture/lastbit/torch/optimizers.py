@@ -209,15 +209,15 @@ class Optimizers:
             def backward(*args, **kwargs):
                 if session.dead or torch.compiler.is_compiling():
                     return original(*args, **kwargs)
-                session.bring_in()
-                if session.backward(True) == 1 and session.live:
+                session.threads.bring_in()
+                if session.threads.backward(True) == 1 and session.live:
                     begins(args[0] if args else kwargs.get("tensors"))
                 out, done = None, False
                 try:
                     out = original(*args, **kwargs)
                     done = True
                 finally:
-                    if session.backward(False) == 0:
+                    if session.threads.backward(False) == 0:
                         session.guarded(ends, out, done, args, kwargs)
                 return out
 
@@ -245,16 +245,16 @@ class Optimizers:
         found = [(p, g) for p, g in zip(inputs, gradients or ()) if id(p) in ours]
         for p, g in found if session.live else ():
             if g is not None:
-                session.role(g, library.OTHER_SOURCE, library.IS_GRADIENT, session.parameter_names().get(id(p), "?"), p)
+                session.roles.role(g, library.OTHER_SOURCE, library.IS_GRADIENT, session.roles.names.get(id(p), "?"), p)
         return bool(found)
 
     def name_gradients(self):
         session = self.session
-        names = session.parameter_names()
+        names = session.roles.names
         for ref in session.parameters:
             p = ref()
             if p is not None and p.grad is not None:
-                session.role(p.grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"), p)
+                session.roles.role(p.grad, library.OTHER_SOURCE, library.IS_GRADIENT, names.get(id(p), "?"), p)
 
     # ---- steps
 
@@ -301,10 +301,10 @@ class Optimizers:
             self.stack.append(_Running(optimizer, 0))
             if not session.live:
                 return
-            session.bring_in()
-            session.trains()
+            session.threads.bring_in()
+            session.threads.trains()
             self.stack[-1].first_op = session.native.next_op()
-            self.name_states(optimizer, session.parameter_names())
+            self.name_states(optimizer, session.roles.names)
         except Exception as error:
             session.fail(error)
 
@@ -328,7 +328,7 @@ class Optimizers:
             session.fail(error)
 
     def _groups(self, optimizer, first_op):
-        names = self.session.parameter_names()
+        names = self.session.roles.names
         self.name_states(optimizer, names)
         for index, group in enumerate(optimizer.param_groups):
             self._group(type(optimizer).__name__, index, first_op, group, names)
@@ -345,7 +345,7 @@ class Optimizers:
             name = names.get(id(p), "?")
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
-                    self.session.name(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name), p)
+                    self.session.roles.name(value, library.STATE, library.IS_STATE, "optimizer.%s:%s" % (key, name), p)
 
     def _group(self, class_name, index, first_op, group, names):
         members = [(names.get(id(p), "?"), local(p), local(p.grad)) for p in group["params"]]

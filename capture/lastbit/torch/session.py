@@ -11,14 +11,16 @@ import weakref
 import torch
 
 from . import devices, dispatch, library, objects
+from .escapes import Escapes
 from .gradients import Gradients
 from .graphs import Graphs
 from .marks import Marks
-from .modules import Modules, clean
-from .names import of_main
+from .modules import Modules
 from .objects import number_of
 from .optimizers import Optimizers
+from .roles import Roles
 from .steps import BEGIN, CLOSED, CUT, SPENT, UPDATED, Steps
+from .threads import Threads
 from .watch import Watch
 
 current = None  # the session of this process
@@ -58,11 +60,6 @@ class Session:
         self.unwrapped = set()
         self.plain = set()
         self.pid = os.getpid()
-        self.mode = None  # the mode that recording began with
-        self.here = threading.local()  # .mode: that of the calling thread, where it has one
-        self.apart = False  # another thread than the main one began, and the main one has no mode yet
-        self.trainer = None  # the thread that stepped an optimizer
-        self.together = False  # another one does so beside it
         self.started = time.time()
         steps = parse_ranges(settings["steps"])
         ranks = parse_ranges(settings["ranks"])
@@ -82,18 +79,17 @@ class Session:
         self.collectives = Collectives(self)
         self.routing = Routing(self)
         self.shards = Shards(self)
-        self.roles = {}
-        self.names = {}
         self.parameters = []  # weak references
-        self.backwards = 0  # that run, in all threads
         self.manual = bool(settings.get("manual"))
-        self.strangers = set()  # names of threads that are not covered
         self.noted = set()  # kinds of notes that were made
         self.undo = []  # what `finish` puts back
         self.triggered = None  # why the flight recorder is to be written
         self.watch = Watch()
         self.devices = devices.Devices()
         self.graphs = Graphs(self)
+        self.threads = Threads(self)
+        self.escapes = Escapes(self)
+        self.roles = Roles(self)
         self.native = self._bind()
 
     def _bind(self):
@@ -165,12 +161,12 @@ class Session:
     def install(self):
         self.modules.install()
         self.optimizers.install()
-        self._wrap_threads()
+        self.threads.install()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.forked)
         atexit.register(self.close)
         self._wrap_excepthook()
-        self._watch_escapes()
+        self.escapes.install()
         self._wrap_compile()
         self.graphs.install()
         if self.settings["ring"]:
@@ -201,27 +197,6 @@ class Session:
         self.undo.append(undo)
         return True
 
-    def _wrap_threads(self):
-        """A dispatch mode belongs to a thread: each one that starts while we record gets its own."""
-        session = self
-
-        def make(start):
-            def start_recorded(thread):
-                if session.mode is not None and not session.dead:
-                    run = thread.run
-
-                    def run_recorded():
-                        with session.new_mode() as mode:
-                            session.here.mode = mode
-                            run()
-
-                    thread.run, thread._lastbit = run_recorded, True
-                return start(thread)
-
-            return start_recorded
-
-        self.replace(threading.Thread, "start", make)
-
     def _wrap_compile(self):
         """A compiled function that runs before our mode is there runs its modules where no hook of theirs is called, and no step
         would ever be found. So the mode is there first, when the first step is wanted."""
@@ -231,11 +206,11 @@ class Session:
             def compiled(*args, **kwargs):
                 session.compiles = True
                 if not session.dead and session.wants_step(session.step + 1) and threading.current_thread() is threading.main_thread():
-                    session.push()
+                    session.threads.push()
                 if session.compiled is not None and not session.dead:
                     kwargs = dict(kwargs, backend=session.compiled.backend)
                 function = compile(*args, **kwargs)
-                session.set_eager(session.mode is not None)
+                session.set_eager(session.threads.mode is not None)
                 return function
 
             return compiled
@@ -261,80 +236,6 @@ class Session:
     forced_eager = False
     compiles = False  # the program has something compiled
     shortcut = False  # tensors are asked by torch's C interface
-
-    def _watch_escapes(self):
-        """Storages shared with NumPy or through DLPack may be written where nobody sees it: they are checked at each use."""
-        session = self
-
-        def outgoing(method):
-            def escape(tensor, *args, **kwargs):
-                session.escaped(tensor)
-                result = method(tensor, *args, **kwargs)
-                session.escaped(tensor, filled=True)
-                return result
-
-            return escape
-
-        def incoming(function):
-            def arrive(*args, **kwargs):
-                tensor = function(*args, **kwargs)
-                session.escaped(tensor)
-                return tensor
-
-            return arrive
-
-        def resizing(method):
-            def resize_(storage, size):
-                session.settle(storage)
-                result = method(storage, size)
-                session.resized(storage)
-                return result
-
-            return resize_
-
-        def moving(method):
-            def move(storage, *args, **kwargs):
-                session.settle(storage)
-                result = method(storage, *args, **kwargs)
-                session.settle(None)  # sharing copies into a storage made for it, and then the two change places
-                return result
-
-            return move
-
-        self.replace(torch.UntypedStorage, "resize_", resizing)
-        for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "copy_", "fill_", "byteswap"):
-            self.replace(torch.UntypedStorage, name, moving)
-        for name in ("numpy", "__array__", "__dlpack__"):
-            self.replace(torch.Tensor, name, outgoing)
-        for name in ("from_numpy", "from_dlpack", "frombuffer"):
-            self.replace(torch, name, incoming)
-
-    def settle(self, storage):
-        """Another thread may be reading these bytes: not any more when this returns."""
-        if torch.compiler.is_compiling() or self.dead or not self.opened:
-            return
-        try:
-            self.native.settle_bytes(storage)
-        except Exception:
-            pass  # no storage of the host's
-
-    def resized(self, storage):
-        """FSDP2 empties the storage of gathered parameters and fills it anew, often at the same address."""
-        if torch.compiler.is_compiling() or self.dead or not self.opened:
-            return
-        try:
-            self.native.resized(storage, storage.data_ptr(), storage.nbytes())
-        except Exception:
-            pass  # no storage of the host's
-
-    def escaped(self, tensor, filled=False):
-        """`filled`: it is out, and what was never written may be from now on."""
-        if torch.compiler.is_compiling() or self.dead or not self.opened:
-            return
-        try:
-            (self.native.vouch if filled else self.native.escaped)(tensor)
-        except Exception:
-            pass  # no storage: sparse, fake …
 
     def _wrap_excepthook(self):
         before = sys.excepthook
@@ -412,7 +313,7 @@ class Session:
         self.close()
         self.modules.remove()
         self.optimizers.remove()
-        self.pop()
+        self.threads.pop()
         atexit.unregister(self.close)
         for undo in reversed(self.undo):
             undo()
@@ -526,13 +427,13 @@ class Session:
         if fresh:
             self.modules.add_root(module)
             self.collect_parameters()
-        if not self.manual and not self.marks.name and not self.in_backward() and not self.modules.shapes_only(args):
+        if not self.manual and not self.marks.name and not self.threads.in_backward() and not self.modules.shapes_only(args):
             with self.lock:  # of two threads only one closes a step
                 self.see(self.forward_event(module), id(module))
         if self.live:
             if fresh and step == self.step:
-                self.name_tensors()
-            self.name_inputs(module, args, kwargs)
+                self.roles.name_tensors()
+            self.roles.name_inputs(module, args, kwargs)
 
     def forward_event(self, module):
         """What the forward of an outermost module is to the steps: see steps.py."""
@@ -614,12 +515,6 @@ class Session:
         if self.gradients.are_gone():
             self.see("cleared")
 
-    def in_backward(self):
-        """Forwards that backward runs again; it runs in threads of its own where there is another device."""
-        if getattr(self.here, "backwards", 0):
-            return True
-        return self.backwards > 0 and isinstance(threading.current_thread(), threading._DummyThread)
-
     def collect_parameters(self):
         found = {}
         for root in self.modules.living():
@@ -647,23 +542,23 @@ class Session:
             return
         self.modules.watch_all()
         self.graphs.install()
-        if not self.push():
+        if not self.threads.push():
             return
         if not self.opened and not self.open_archive():
             return
-        if not self.recorded_last or self.together:
+        if not self.recorded_last or self.threads.together:
             self.native.step_skip()  # what other threads did meanwhile nobody saw
         self.native.set_threads(torch.get_num_threads())
         generators = devices.generators()
         self.native.step_begin(self.step, str(shard or ""))
         self.live = True
         self.recorded_last = True
-        self.name_tensors()
+        self.roles.name_tensors()
         for name, state in generators.items():
-            self.name(state, library.STATE, 0, name)
+            self.roles.name(state, library.STATE, 0, name)
             self.tap(name, state)
         self.optimizers.step_began()
-        self._note_threads()
+        self.threads.note_strangers()
 
     over = False  # no step to come is wanted
     RESTS_AFTER = 3  # steps: by then a program has called what it calls outermost
@@ -675,7 +570,6 @@ class Session:
 
     recorded_last = False
     said_memory = False
-    inherited = 0  # modes of ours that a fork left on this thread; they do nothing
 
     def end_step(self, complete):
         self.step_open = False
@@ -707,79 +601,10 @@ class Session:
             )
         self.native.sweep()
         if not self.wants_step(self.step + 1):
-            self.pop()
+            self.threads.pop()
         if self.step >= self.last_step and not self.manual:
             self.over = True
             self.modules.remove()
-
-    def _note_threads(self):
-        for thread in threading.enumerate():
-            if thread is threading.current_thread() or getattr(thread, "_lastbit", False) or thread.name in self.strangers:
-                continue
-            if thread is threading.main_thread():
-                continue  # its first module, backward or optimizer brings it in
-            self.strangers.add(thread.name)
-            self.noticed("thread", "thread %s was there before recording began: its ops are not seen" % thread.name)
-
-    def push(self):
-        """Makes our mode the lowest of this thread's; not between the enter and exit of somebody else's."""
-        if getattr(self.here, "mode", None) is not None:
-            return True
-        if self.modes_active() > self.inherited:
-            self.noticed("skipped", "another dispatch mode is active: step %d is not recorded" % self.step)
-            return False
-        first, main = self.mode is None, threading.current_thread() is threading.main_thread()
-        self.enter()
-        self.apart = first and not main or self.apart and not main
-        self.set_eager(True)
-        return True
-
-    def enter(self):
-        mode = self.new_mode()
-        mode.__enter__()
-        self.here.mode = mode
-        if self.mode is None or threading.current_thread() is threading.main_thread():
-            self.mode = mode
-        threading.current_thread()._lastbit = True
-
-    def bring_in(self):
-        """A program whose modules first run in a thread of their own (a pipeline, a watchdog around a step) does other things in the
-        main thread, which no wrapper of ours started."""
-        if not self.apart or not self.live or threading.current_thread() is not threading.main_thread():
-            return
-        if self.modes_active() <= self.inherited:
-            self.enter()
-            self.apart = False
-
-    def trains(self):
-        """An optimizer steps in this thread. Where another one that lives steps another beside it, the two share every step: where one
-        ends the other is in the middle of something."""
-        thread = threading.current_thread()
-        if self.trainer is None or not self.trainer.is_alive():
-            self.trainer = thread
-        elif thread is not self.trainer and not self.together:
-            self.together = True
-            self.noticed(
-                "thread",
-                "threads %s and %s both step optimizers: a step is cut where either of them begins anew, and holds parts "
-                "of what the other did; writes between steps are not looked for" % (self.trainer.name, thread.name),
-            )
-
-    def new_mode(self):
-        return (dispatch.Recording if self.compiled is None else dispatch.RecordingGraphs)(self.native)
-
-    def modes_active(self):
-        count = getattr(torch._C, "_len_torch_dispatch_stack", None)
-        return count() if count is not None else self.inherited + (self.mode is not None)
-
-    def pop(self):
-        """After the last step that is wanted: costs nothing any more."""
-        mode = getattr(self.here, "mode", None)
-        if mode is None or self.modes_active() != 1 or threading.current_thread() is not threading.main_thread():
-            return
-        mode.__exit__(None, None, None)
-        self.mode = self.here.mode = None
-        self.set_eager(False)
 
     def is_foreign(self, types):
         """1 when one of these subclasses unwraps itself, 2 when one has no bytes."""
@@ -792,17 +617,6 @@ class Session:
         """Tensors of this class have no bytes: torch works out shapes with them (DTensor does, and the compiler)."""
         return kind.__name__ in ("FakeTensor", "FunctionalTensor") and kind.__module__.startswith("torch.")
 
-    def backward(self, begins):
-        """Backward begins or ends in this thread; how many run in it now."""
-        here = self.here
-        here.backwards = max(0, getattr(here, "backwards", 0) + (1 if begins else -1))
-        self.backwards = max(0, self.backwards + (1 if begins else -1))
-        try:
-            return self.native.backward(begins)
-        except Exception as error:
-            self.fail(error)
-            return 0
-
     def is_wrapper(self, kind):
         """Subclasses that unwrap themselves: their inner ops come back to us."""
         if kind in self.plain or self.is_fake(kind):
@@ -813,77 +627,7 @@ class Session:
         self.plain.add(kind)
         return False
 
-    # ---- names and numbers
-
-    def role(self, tensor, kind, flags, name, like=None):
-        """`like`: the parameter that it is the gradient or a state of."""
-        self.native.role(objects.local(tensor), kind, flags, name)
-        self.shards.found(tensor, like)
-
-    def parameter_names(self):
-        return self.names
-
-    def name_tensors(self):
-        """Tells the recorder which storages are parameters, buffers and states, and which module owns a parameter."""
-        names = self.names = {}
-        owners = self.modules.owners = {}
-        for module, prefix in self.modules.holders():
-            self.name_module(module, prefix, names, owners)
-        self.name_held(names)
-        self.guarded(self.shards.step_began)
-        for optimizer in self.optimizers.living():
-            self.optimizers.name_states(optimizer, names)
-
-    def name_module(self, module, prefix, names, owners):
-        prefix += "." if prefix else ""
-        for name, p in module.named_parameters():
-            if id(p) not in names:
-                name = names[id(p)] = prefix + clean(name)
-                owners[id(p)] = name.rpartition(".")[0]
-                self.name(p, library.PARAMETER, library.IS_PARAMETER, name)
-        for name, b in module.named_buffers():
-            if id(b) not in names:
-                names[id(b)] = prefix + clean(name)
-                self.name(b, library.STATE, library.IS_STATE, prefix + clean(name))
-
-    def name_held(self, names):
-        """Parameters that no module holds."""
-        held = {}
-        for optimizer in self.optimizers.living():
-            for index, group in enumerate(optimizer.param_groups):
-                for n, p in enumerate(group["params"]):
-                    if id(p) not in names:
-                        held[id(p)] = (p, "%s.%d.%d" % (type(optimizer).__name__, index, n))
-        own = of_main([p for p, _ in held.values()]) if held else {}
-        for key, (p, name) in held.items():
-            names[key] = own.get(key, name)
-            self.name(p, library.PARAMETER, library.IS_PARAMETER, names[key])
-
-    def name(self, tensor, kind, flags, name, like=None):
-        """The same as `role` for a tensor that may be none of ours: lazy, fake, wrapped by a transform of functions."""
-        try:
-            self.role(tensor, kind, flags, name, like)
-        except library.Failed:
-            raise
-        except Exception:
-            pass
-
-    def name_inputs(self, module, args, kwargs=None):
-        from .modules import _keyword_arguments
-
-        def visit(a, name, depth):
-            if isinstance(a, torch.Tensor):
-                if id(a) not in self.names:
-                    self.role(a, library.BATCH, library.IS_INPUT, name)
-            elif depth < 4 and isinstance(a, dict):
-                for k, v in a.items():
-                    visit(v, "%s.%s" % (name, k) if name != "input" else "input:%s" % k, depth + 1)
-            elif depth < 4 and isinstance(a, (list, tuple)):
-                for n, v in enumerate(a):
-                    visit(v, "%s.%d" % (name, n) if name != "input" else "input:%d" % n, depth + 1)
-
-        visit(args, "input", 0)
-        visit(kwargs or _keyword_arguments(module) or {}, "input", 0)
+    # ---- numbers
 
     def scalar(self, name, value):
         if not self.live:
@@ -921,6 +665,6 @@ def restart(old):
     session = Session(settings)
     session.missing = list(old.missing)
     session.optimizers.adopt(old.optimizers)
-    session.inherited = old.inherited + (getattr(old.here, "mode", None) is not None)
+    session.threads.inherited = old.threads.inherited + (getattr(old.threads.here, "mode", None) is not None)
     current = session
     session.install()

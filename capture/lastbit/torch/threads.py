@@ -1,0 +1,128 @@
+"""Which threads of the program have our dispatch mode: a mode belongs to a thread, and to be seen a thread must have one of its own."""
+
+import threading
+
+import torch
+
+from . import dispatch
+
+
+class Threads:
+    def __init__(self, session):
+        self.session = session
+        self.mode = None  # the mode that recording began with
+        self.here = threading.local()  # .mode: that of the calling thread, where it has one; .backwards: that run in it
+        self.apart = False  # another thread than the main one began, and the main one has no mode yet
+        self.trainer = None  # the thread that stepped an optimizer
+        self.together = False  # another one does so beside it
+        self.strangers = set()  # names of threads that are not covered
+        self.backwards = 0  # that run, in all threads
+
+    inherited = 0  # modes of ours that a fork left on this thread; they do nothing
+
+    def install(self):
+        """A dispatch mode belongs to a thread: each one that starts while we record gets its own."""
+        threads, session = self, self.session
+
+        def make(start):
+            def start_recorded(thread):
+                if threads.mode is not None and not session.dead:
+                    run = thread.run
+
+                    def run_recorded():
+                        with threads.new_mode() as mode:
+                            threads.here.mode = mode
+                            run()
+
+                    thread.run, thread._lastbit = run_recorded, True
+                return start(thread)
+
+            return start_recorded
+
+        self.session.replace(threading.Thread, "start", make)
+
+    def note_strangers(self):
+        for thread in threading.enumerate():
+            if thread is threading.current_thread() or getattr(thread, "_lastbit", False) or thread.name in self.strangers:
+                continue
+            if thread is threading.main_thread():
+                continue  # its first module, backward or optimizer brings it in
+            self.strangers.add(thread.name)
+            self.session.noticed("thread", "thread %s was there before recording began: its ops are not seen" % thread.name)
+
+    def push(self):
+        """Makes our mode the lowest of this thread's; not between the enter and exit of somebody else's."""
+        if getattr(self.here, "mode", None) is not None:
+            return True
+        if self.modes_active() > self.inherited:
+            self.session.noticed("skipped", "another dispatch mode is active: step %d is not recorded" % self.session.step)
+            return False
+        first, main = self.mode is None, threading.current_thread() is threading.main_thread()
+        self.enter()
+        self.apart = first and not main or self.apart and not main
+        self.session.set_eager(True)
+        return True
+
+    def enter(self):
+        mode = self.new_mode()
+        mode.__enter__()
+        self.here.mode = mode
+        if self.mode is None or threading.current_thread() is threading.main_thread():
+            self.mode = mode
+        threading.current_thread()._lastbit = True
+
+    def bring_in(self):
+        """A program whose modules first run in a thread of their own (a pipeline, a watchdog around a step) does other things in the
+        main thread, which no wrapper of ours started."""
+        if not self.apart or not self.session.live or threading.current_thread() is not threading.main_thread():
+            return
+        if self.modes_active() <= self.inherited:
+            self.enter()
+            self.apart = False
+
+    def trains(self):
+        """An optimizer steps in this thread. Where another one that lives steps another beside it, the two share every step: where one
+        ends the other is in the middle of something."""
+        thread = threading.current_thread()
+        if self.trainer is None or not self.trainer.is_alive():
+            self.trainer = thread
+        elif thread is not self.trainer and not self.together:
+            self.together = True
+            self.session.noticed(
+                "thread",
+                "threads %s and %s both step optimizers: a step is cut where either of them begins anew, and holds parts "
+                "of what the other did; writes between steps are not looked for" % (self.trainer.name, thread.name),
+            )
+
+    def new_mode(self):
+        return (dispatch.Recording if self.session.compiled is None else dispatch.RecordingGraphs)(self.session.native)
+
+    def modes_active(self):
+        count = getattr(torch._C, "_len_torch_dispatch_stack", None)
+        return count() if count is not None else self.inherited + (self.mode is not None)
+
+    def pop(self):
+        """After the last step that is wanted: costs nothing any more."""
+        mode = getattr(self.here, "mode", None)
+        if mode is None or self.modes_active() != 1 or threading.current_thread() is not threading.main_thread():
+            return
+        mode.__exit__(None, None, None)
+        self.mode = self.here.mode = None
+        self.session.set_eager(False)
+
+    def in_backward(self):
+        """Forwards that backward runs again; it runs in threads of its own where there is another device."""
+        if getattr(self.here, "backwards", 0):
+            return True
+        return self.backwards > 0 and isinstance(threading.current_thread(), threading._DummyThread)
+
+    def backward(self, begins):
+        """Backward begins or ends in this thread; how many run in it now."""
+        here = self.here
+        here.backwards = max(0, getattr(here, "backwards", 0) + (1 if begins else -1))
+        self.backwards = max(0, self.backwards + (1 if begins else -1))
+        try:
+            return self.session.native.backward(begins)
+        except Exception as error:
+            self.session.fail(error)
+            return 0
