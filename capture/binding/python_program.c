@@ -64,6 +64,15 @@ CALL(failed_op, 1)
     return nothing(b);
 }
 
+/* whether what this thread runs from now on is part of an op that has begun, and not recorded by itself */
+CALL(aside, 1)
+{
+    lb_thread *thread = lb_thread_get(b);
+    if (!thread) return NULL;
+    lb_thread_set_busy(thread, args[0] == b->of.true_);
+    return nothing(b);
+}
+
 /* row, group, reduction or None, sequence number, list of ranks, order or None */
 CALL(collective, 6)
 {
@@ -363,7 +372,7 @@ CALL(handler, 1)
 }
 
 PyMethodDef lb_program_methods[] = {
-    METHOD(plan),    METHOD(begin),    METHOD(end),     METHOD(failed_op),     METHOD(collective), METHOD(role),
-    METHOD(shard),   METHOD(shortcut), METHOD(routing), METHOD(group),         METHOD(escaped),    METHOD(forget),
-    METHOD(resized), METHOD(vouch),    METHOD(handler), {NULL, NULL, 0, NULL},
+    METHOD(plan),   METHOD(begin),   METHOD(end),      METHOD(failed_op), METHOD(collective),    METHOD(role),
+    METHOD(aside),  METHOD(shard),   METHOD(shortcut), METHOD(routing),   METHOD(group),         METHOD(escaped),
+    METHOD(forget), METHOD(resized), METHOD(vouch),    METHOD(handler),   {NULL, NULL, 0, NULL},
 };

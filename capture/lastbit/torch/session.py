@@ -14,6 +14,7 @@ from . import devices, dispatch, library, objects
 from .escapes import Escapes
 from .gradients import Gradients
 from .graphs import Graphs
+from .kernels import Kernels
 from .marks import Marks
 from .modules import Modules
 from .objects import number_of
@@ -79,6 +80,7 @@ class Session:
         self.collectives = Collectives(self)
         self.routing = Routing(self)
         self.shards = Shards(self)
+        self.kernels = Kernels(self)
         self.parameters = []  # weak references
         self.manual = bool(settings.get("manual"))
         self.noted = set()  # kinds of notes that were made
@@ -169,6 +171,7 @@ class Session:
         self.escapes.install()
         self._wrap_compile()
         self.graphs.install()
+        self.kernels.install()
         if self.settings["ring"]:
             self._wait_for_signal()
 
