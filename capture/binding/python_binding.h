@@ -201,6 +201,8 @@ lb_thread *lb_thread_get(lb_binding *binding);
 lb_scratch **lb_thread_scratch(lb_thread *thread);
 bool lb_thread_is_busy(const lb_thread *thread);
 void lb_thread_set_busy(lb_thread *thread, bool busy);
+/* What runs now is part of an op that has begun, and no op by itself: the thread is busy until it is over. */
+void lb_thread_set_aside(lb_thread *thread, bool aside);
 /* Phase, flags, place, node and thread of the op that runs now. */
 bool lb_place_op(lb_binding *binding, lb_thread *thread, const lb_plan *plan, lb_call *call);
 /* A module is entered or left; `depth` counts modules from 1. */

@@ -49,6 +49,7 @@ struct lb_thread {
     remembered memo[MEMO];
     lb_scratch *scratch;
     bool busy;
+    bool aside; /* what runs is part of an op that has begun */
     bool in_graph;
     lb_place graph; /* while it is */
     uint8_t graph_phase;
@@ -101,7 +102,7 @@ static bool start(lb_binding *b, lb_thread *t)
     t->marks[0] = (mark){-1, {0, 0}};
     t->depth = t->n_marks = t->base = 1;
     t->kept_marks = t->backward = 0;
-    t->ran_node = t->busy = t->in_graph = t->updates = t->of_engine = false;
+    t->ran_node = t->busy = t->aside = t->in_graph = t->updates = t->of_engine = false;
     t->next_number = INT64_MAX;
     memset(t->memo, 0, sizeof t->memo);
     return true;
@@ -128,11 +129,15 @@ lb_scratch **lb_thread_scratch(lb_thread *thread)
 }
 bool lb_thread_is_busy(const lb_thread *thread)
 {
-    return thread->busy;
+    return thread->busy || thread->aside;
 }
 void lb_thread_set_busy(lb_thread *thread, bool busy)
 {
     thread->busy = busy;
+}
+void lb_thread_set_aside(lb_thread *thread, bool aside)
+{
+    thread->aside = aside;
 }
 
 /* ---- modules -------------------------------------------------------------------------------------------------------- */

@@ -64,12 +64,12 @@ CALL(failed_op, 1)
     return nothing(b);
 }
 
-/* whether what this thread runs from now on is part of an op that has begun, and not recorded by itself */
+/* whether what this thread runs from now on is part of an op that has begun */
 CALL(aside, 1)
 {
     lb_thread *thread = lb_thread_get(b);
     if (!thread) return NULL;
-    lb_thread_set_busy(thread, args[0] == b->of.true_);
+    lb_thread_set_aside(thread, args[0] == b->of.true_);
     return nothing(b);
 }
 

@@ -108,8 +108,8 @@ static int check_options(lb_record_options *o)
         return lb_command_misused(NAME, "--like keeps what %s kept: it stands in place of --level, --keep and --layers",
                                   o->like);
     if (o->like && o->ring) return lb_command_misused(NAME, "--like and --ring exclude each other");
-    if (o->compiled && strcmp(o->compiled, "eager") != 0 && strcmp(o->compiled, "graph") != 0)
-        return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph", o->compiled);
+    if (o->compiled && strcmp(o->compiled, "eager") && strcmp(o->compiled, "graph") && strcmp(o->compiled, "kernels"))
+        return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph, kernels", o->compiled);
     if (o->nccl && strcmp(o->nccl, "bytes") != 0 && strcmp(o->nccl, "calls") != 0 && strcmp(o->nccl, "off") != 0)
         return lb_command_misused(NAME, "--nccl: `%s` is none of bytes, calls, off", o->nccl);
     if (o->nccl_step && (o->nccl_step[0] == '0' || o->nccl_step[strspn(o->nccl_step, "0123456789")] ||
@@ -481,9 +481,11 @@ int lb_cmd_record(int argc, const char **argv)
          "and layer what it has",
          "CAPTURE"},
         {"compiled", 0, POPT_ARG_STRING, &o.compiled, 0,
-         "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), or graph (the "
-         "graphs of ATen "
-         "ops that the compiler makes, run op by op; in all steps). Bits of compiled kernels are not recorded",
+         "how functions of torch.compile run in recorded steps: eager (as if they were not compiled), graph (the "
+         "graphs of "
+         "ATen ops that the compiler makes, run op by op; in all steps), or kernels (as inductor compiled them; the "
+         "bits "
+         "that enter and leave each compiled graph are recorded, and beside them its ops one by one)",
          "HOW"},
         {"step-at", 0, POPT_ARG_STRING, &o.step_at, 0,
          "a step begins at each call of this module (its path or class) or function (train_step, "

@@ -183,7 +183,8 @@ def check_compile(report):
         NOTE,
         "torch.compile",
         "compiled functions run as eager code while steps are recorded",
-        "what is recorded are the bits of the eager program; with --steps what comes before the first of them and after the "
+        "what is recorded are the bits of the eager program; --compiled kernels records what leaves compiled code of inductor; with "
+        "--steps what comes before the first of them and after the "
         "last runs compiled, and a step is counted only where a module is called outside compiled functions",
     )
 

@@ -342,6 +342,7 @@ const char *lb_op_known_as(const char *name)
     "the states that it reads and writes are no arguments of it, but of an object of vLLM found by the layer's name"
 #define NO_RANKS                                                                                                       \
     "it reads the other ranks' inputs through memory that is no argument of it, and the record names no group"
+#define OF_COMPILED_CODE "what a compiled kernel gave stands in the place of what its graph gave op by op"
 #define BY_ARRIVAL "tokens of one expert stand in the order in which threads of the GPU arrived"
 static const struct unknown {
     const char *name, *why;
@@ -359,6 +360,8 @@ static const struct unknown {
     {"vllm::gdn_attention_core", NO_STATES},
     {"vllm::moe_forward",
      "the experts' weights are no arguments of it, but of an object of vLLM found by the layer's name"},
+    {"compiled::output", OF_COMPILED_CODE},
+    {"compiled::changed", OF_COMPILED_CODE},
     {"_C_custom_ar::all_reduce", NO_RANKS},
     {"sgl_kernel::all_reduce", NO_RANKS},
     {"_moe_C::moe_align_block_size", BY_ARRIVAL},

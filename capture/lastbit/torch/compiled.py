@@ -3,9 +3,10 @@
 Under an ordinary dispatch mode a compiled function falls back to eager, and its eager ops are recorded. Here the compiler does
 trace it, but what it would have handed to inductor comes to us: forward and backward as graphs, which are run op by op under the
 recorder's mode. So the recorded bits are those of the graphs — decomposed, with what the compiler removed or moved — computed by
-the kernels of eager mode. The bits of fused kernels are seen by nobody; the receipt says which were recorded.
+the kernels of eager mode. The bits of compiled kernels are in compiled_kernels.py; the receipt says which were recorded.
 """
 
+import collections
 import re
 
 import torch
@@ -26,14 +27,24 @@ def possible():
 class Compiled:
     """The backend that takes the place of whichever was asked for."""
 
+    bits = "graph"
+    said_once = (
+        "compiled functions ran as the graphs of ATen ops that aot_autograd made of them, op by op: the recorded bits are those of the "
+        "graphs, not of compiled kernels"
+    )
+
     def __init__(self, session):
         self.session = session
         self.said = False
 
+    def taking(self, arguments):
+        """The arguments of torch.compile, with this backend in the place of theirs."""
+        return dict(arguments, backend=self.backend)
+
     def backend(self, graph, example, **_):
         from torch._dynamo.backends.common import aot_autograd
 
-        session, outside = self.session, _Outside(graph, example)
+        session, outside = self.session, Outside(graph, example)
         compile = aot_autograd(
             fw_compiler=_runner(session, outside, _FORWARD),
             bw_compiler=_runner(session, outside, _BACKWARD),
@@ -53,16 +64,12 @@ class Compiled:
                     session.outermost(function, args)
             if session.live and not self.said:
                 self.said = True
-                session.native.notice(
-                    "compiled",
-                    "compiled functions ran as the graphs of ATen ops that aot_autograd made of them, op by "
-                    "op: the recorded bits are those of the graphs, not of compiled kernels",
-                )
+                session.native.notice("compiled", self.said_once)
         except Exception as error:
             session.fail(error)
 
 
-class _Outside(torch.nn.Module):
+class Outside(torch.nn.Module):
     """Stands for a compiled function that no module encloses, so that steps begin and end with it."""
 
     def __init__(self, graph, example):
@@ -82,27 +89,42 @@ def _runner(session, outside, phase, trains=True):
     def compiler(graph, example):
         from torch._functorch.aot_autograd import make_boxed_func
 
-        interpreter = _Interpreter(session, graph, phase)
+        interpreter = Placed(session, graph, phase)
 
         def run(*args):
             if phase == _FORWARD:
                 session.compiled.begins(outside, args, trains)
-            try:
-                return interpreter.run(*args)
-            finally:
-                interpreter.leave()
+            return interpreter.run_and_leave(*args)
 
         return make_boxed_func(run)
 
     return compiler
 
 
-class _Interpreter(torch.fx.Interpreter):
+class Placed(torch.fx.Interpreter):
+    """Runs a graph op by op, each op in the module that it comes from."""
+
     def __init__(self, session, graph, phase):
         super().__init__(graph)
         self.session, self.phase = session, phase
-        self.paths = {}  # of nodes
+        self.stacks = {node: stack_of(node) for node in graph.graph.nodes}
+        self.paths = {}  # of places as the compiler names them, where the graph runs now
         self.at = None
+        self.around = ""
+
+    def run_and_leave(self, *args):
+        if self.session.live:
+            self.session.guarded(self.arrive, args)
+        try:
+            return self.run(*args)
+        finally:
+            self.leave()
+
+    def arrive(self, args):
+        """Modules that are compiled one by one share a graph: which of them runs, its parameters say."""
+        around = _around(self.session.roles.owners_of(args), {path for path, _ in self.stacks.values()})
+        if around != self.around:
+            self.around, self.paths = around, {}
 
     def leave(self):
         self.at = None
@@ -114,22 +136,33 @@ class _Interpreter(torch.fx.Interpreter):
     def run_node(self, node):
         session = self.session
         if node.op == "call_function" and session.live:
-            try:
-                self.enter(node)
-            except Exception as error:
-                session.fail(error)
+            session.guarded(self.enter, node)
         result = super().run_node(node)
         if node.op == "call_function" and session.live and _is_tap(node.target):
             session.tap(node.args[1], result)
         return result
 
     def enter(self, node):
-        place = self.paths.get(node)
+        stack = self.stacks[node]
+        place = self.paths.get(stack)
         if place is None:
-            place = self.paths[node] = self.session.modules.path_in_graph(_stack_of(node))
+            within = ".".join(filter(None, (self.around, stack[0])))
+            place = self.paths[stack] = self.session.modules.path_in_graph((within, stack[1]))
         if place != self.at:
             self.at = place
             self.session.native.graph(self.session.modules.number(*place), self.phase)
+
+
+def _around(owners, paths):
+    """The path of the compiled module, of the modules that own its parameters and of what the compiler calls them."""
+    votes = collections.Counter()
+    for owner in owners:
+        inner = max((path for path in paths if path and ("." + owner).endswith("." + path)), key=len, default=None)
+        if inner is not None:
+            votes[owner[: len(owner) - len(inner)].rstrip(".")] += 1
+    if not votes and not any(paths) and len(owners) == 1:
+        return next(iter(owners))
+    return votes.most_common(1)[0][0] if votes else ""
 
 
 def _plain(source):
@@ -148,7 +181,7 @@ def _is_tap(target):
     return getattr(target, "namespace", None) == "lastbit" and target._schema.name == "lastbit::tap"
 
 
-def _stack_of(node):
+def stack_of(node):
     """Module path and class by the compiler's own account, innermost: a node of backward carries its forward node's."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     for name, kind in reversed(list(stack.values())):

@@ -40,6 +40,20 @@ class Roles:
                 names[id(b)] = prefix + clean(name)
                 self.name(b, library.STATE, library.IS_STATE, prefix + clean(name))
 
+    def owners_of(self, tensors):
+        """Paths of the modules whose parameters lie in the memory of some of these tensors."""
+        if self.owners_at != self.session.step:
+            self.owners_at, self.owners = self.session.step, {}
+            for p in (p for p in (ref() for ref in self.session.parameters) if p is not None):
+                try:
+                    self.owners[p.untyped_storage().data_ptr()] = self.session.modules.owners.get(id(p))
+                except (RuntimeError, NotImplementedError):
+                    pass  # no memory of its own: lazy, spread over ranks
+        found = {self.owners.get(t.untyped_storage().data_ptr()) for t in tensors if type(t) in (torch.Tensor, torch.nn.Parameter)}
+        return found - {None}
+
+    owners_at = None  # the step whose owners are known
+
     def name_held(self, names):
         """Parameters that no module holds."""
         held = {}

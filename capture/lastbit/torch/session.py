@@ -75,8 +75,6 @@ class Session:
         from .shards import Shards
 
         self.compiled = None  # compiled functions run eagerly
-        if settings.get("compiled") == "graph":
-            self._take_graphs()
         self.collectives = Collectives(self)
         self.routing = Routing(self)
         self.shards = Shards(self)
@@ -93,6 +91,8 @@ class Session:
         self.escapes = Escapes(self)
         self.roles = Roles(self)
         self.native = self._bind()
+        if settings.get("compiled") in ("graph", "kernels"):
+            self._take_graphs(settings["compiled"])
 
     def _bind(self):
         """The calls of the C recorder, which are told what to call here."""
@@ -122,10 +122,14 @@ class Session:
             pass  # the long way does as well
         return native
 
-    def _take_graphs(self):
+    def _take_graphs(self, how):
         from .compiled import Compiled, possible
 
-        if possible():
+        if possible() and how == "kernels":
+            from .compiled_kernels import CompiledKernels
+
+            self.compiled = CompiledKernels(self)
+        elif possible():
             self.compiled = Compiled(self)
         else:
             self.degraded("this torch compiles nothing under a dispatch mode: compiled functions are recorded as they run eagerly")
@@ -211,7 +215,7 @@ class Session:
                 if not session.dead and session.wants_step(session.step + 1) and threading.current_thread() is threading.main_thread():
                     session.threads.push()
                 if session.compiled is not None and not session.dead:
-                    kwargs = dict(kwargs, backend=session.compiled.backend)
+                    kwargs = session.compiled.taking(kwargs)
                 function = compile(*args, **kwargs)
                 session.set_eager(session.threads.mode is not None)
                 return function
@@ -332,6 +336,7 @@ class Session:
 
     def degraded(self, what):
         self.missing.append(what)
+        self.noticed("degraded", what)  # where the archive is open already
 
     def noticed(self, kind, message):
         try:
@@ -390,7 +395,7 @@ class Session:
         self.modules.reset()
         from .. import receipt
 
-        self.native.table("receipt", json.dumps(dict(receipt.collect(), bits="eager" if self.compiled is None else "graph"), default=str))
+        self.native.table("receipt", json.dumps(dict(receipt.collect(), bits="eager" if self.compiled is None else self.compiled.bits), default=str))
         for what in self.missing:
             self.native.notice("degraded", what)
         self._close_with_process()
