@@ -2,6 +2,7 @@
 #include <lastbit/array.h>
 #include <lastbit/invariance.h>
 
+#include "align.h"
 #include "launch_rule.h"
 #include "ops.h"
 #include "row_batch.h"

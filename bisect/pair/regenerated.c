@@ -1,6 +1,7 @@
 /* Regenerated values: see regenerated.h. */
 #include "regenerated.h"
 
+#include "side_replay.h"
 #include "value_memory.h"
 
 #include <stdlib.h>

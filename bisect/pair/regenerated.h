@@ -2,7 +2,7 @@
 #ifndef LB_BISECT_REGENERATED_H
 #define LB_BISECT_REGENERATED_H
 
-#include "shadow_pair.h"
+#include "program_view.h"
 
 typedef struct lb_regenerated {
     const lb_program_view *side;

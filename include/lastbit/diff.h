@@ -6,7 +6,7 @@
  *   1. Do the recorded bits lie inside the op's own error bound, on each side, from that side's recorded inputs? (A/A)
  *   2. Do both sides compute the same real function of the same inputs? Both programs run in f64 with every float cast the
  *      identity (the exact shadow), B from A's sources, with A's draws and A's decisions. They agree when they differ by no more
- *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44 (bisect/pair/shadow_numbers.h).
+ *      than f64 rounding explains, which is measured: a third run disturbs every number by 2^-44 (bisect/shadow/shadow_numbers.h).
  *   3. Does what leaves the step (parameters, states, results of outermost calls, what decisions and collectives read, results that
  *      no op reads) agree? From what does not, the search goes back through both programs to where everything agrees: there the
  *      difference was made (bisect/merged/divergence.h), at ops that one side alone runs, or at an op that gives something else.

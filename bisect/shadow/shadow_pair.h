@@ -12,8 +12,7 @@
 #define LB_BISECT_SHADOW_PAIR_H
 
 #include "align.h"
-
-#include <lastbit/replay.h>
+#include "side_replay.h"
 
 typedef enum lb_agreement { LB_SHADOW_UNKNOWN, LB_SHADOW_AGREES, LB_SHADOW_DISAGREES } lb_agreement;
 
@@ -84,8 +83,5 @@ lb_status lb_shadow_pair_run(const lb_program_view *a, const lb_program_view *b,
                              const uint8_t *wanted, lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out,
                              lb_err *err);
 void lb_shadow_pair_release(lb_shadow_pair *pair);
-/* Replays what the side holds (all its ranks and steps) under `plan`, whose window is set here. */
-lb_status lb_side_replay(const lb_program_view *side, lb_plan plan, const lb_observer *observer,
-                         lb_replay_summary *summary, lb_err *err);
 
 #endif
