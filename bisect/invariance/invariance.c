@@ -2,8 +2,8 @@
 #include <lastbit/array.h>
 #include <lastbit/invariance.h>
 
-#include "align.h"
 #include "launch_rule.h"
+#include "op_kind.h"
 #include "ops.h"
 #include "row_batch.h"
 #include "schedule.h"

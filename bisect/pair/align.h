@@ -11,6 +11,7 @@
 #define LB_BISECT_ALIGN_H
 
 #include "batch_rows.h"
+#include "op_kind.h"
 
 typedef struct lb_alignment {
     uint32_t *b_of_a;        /* per op of A: op of B, or LB_NONE */
@@ -54,12 +55,5 @@ bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const
 void lb_alignment_release(lb_alignment *alignment);
 /* Does the program call its layers more often in a forward pass than the other? */
 bool lb_alignment_finer(const lb_program *program, const lb_program *other);
-
-/* An op that computes something: no view, no source, no profiler mark, no failed op. */
-bool lb_op_computes(const lb_program *program, const lb_op *op);
-/* One argument, and all of an op, that are no tensors; devices and other texts may differ, they change no number. Where `b` is one of several `parts` (0: it is
- * not) that stand against `a`, so may integers, which are sizes, and factors of a mean: 1 / 2 of two ranks are 1 / 4 of four. */
-bool lb_arg_same(const lb_program *pa, const lb_arg *a, const lb_program *pb, const lb_arg *b);
-bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, uint32_t parts);
 
 #endif

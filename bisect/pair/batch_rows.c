@@ -401,3 +401,45 @@ bool lb_batch_rows_apply(const lb_program *a, const lb_program *b)
 {
     return outermost_calls(a) == outermost_calls(b);
 }
+
+/* ---- ops over a batch ---- */
+
+/* An op's inputs, then its results, LB_NONE among them. */
+typedef struct operands {
+    uint32_t list[64], n, inputs;
+} operands;
+
+static void add_operand(void *context, uint32_t value)
+{
+    operands *o = context;
+    if (o->n < sizeof o->list / sizeof *o->list) o->list[o->n] = value;
+    o->n++;
+}
+
+static bool list_operands(const lb_program *p, const lb_op *op, operands *o)
+{
+    o->n = 0;
+    lb_op_each_input(p, op, add_operand, o);
+    o->inputs = o->n;
+    for (uint32_t i = 0; i < op->results; i++) add_operand(o, lb_op_results(p, op)[i]);
+    return o->n <= sizeof o->list / sizeof *o->list;
+}
+
+bool lb_batch_rows_meet(const lb_batch_rows *rows, const lb_program *pa, uint32_t op_a, const lb_program *pb,
+                        uint32_t op_b, lb_row_operands *with_rows)
+{
+    operands a, b;
+    *with_rows = (lb_row_operands){0};
+    if (!list_operands(pa, &pa->ops[op_a], &a) || !list_operands(pb, &pb->ops[op_b], &b)) return false;
+    if (a.n != b.n || a.inputs != b.inputs) return false;
+    for (uint32_t i = 0; i < a.n; i++) {
+        if (a.list[i] == LB_NONE || b.list[i] == LB_NONE) {
+            if (a.list[i] != b.list[i]) return false;
+            continue;
+        }
+        const int dim = lb_batch_rows_dim(rows, &pa->values[a.list[i]].layout, &pb->values[b.list[i]].layout);
+        if (dim == LB_REASSEMBLY_NONE) return false;
+        with_rows->all += dim >= 0, with_rows->inputs += dim >= 0 && i < a.inputs;
+    }
+    return true;
+}

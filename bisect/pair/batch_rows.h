@@ -34,4 +34,13 @@ void lb_batch_rows_release(lb_batch_rows *rows);
  * LB_REASSEMBLY_NONE when they are no such values. */
 int lb_batch_rows_dim(const lb_batch_rows *rows, const lb_layout *few, const lb_layout *many);
 
+/* Of an op's inputs, and of all its operands, how many carry rows. */
+typedef struct lb_row_operands {
+    uint32_t inputs, all;
+} lb_row_operands;
+
+/* Does the op of the larger side (`op_b`) do to its batch what that of the smaller does to some rows of it? */
+bool lb_batch_rows_meet(const lb_batch_rows *rows, const lb_program *pa, uint32_t op_a, const lb_program *pb,
+                        uint32_t op_b, lb_row_operands *with_rows);
+
 #endif

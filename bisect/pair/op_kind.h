@@ -1,0 +1,19 @@
+/* What an op is, wherever it stands in its program: its name, the shapes it takes and gives, its arguments that are no tensors. By these ops
+ * of two programs are held against each other. Dtypes are no part of it: they are what two sides may differ in. */
+#ifndef LB_BISECT_OP_KIND_H
+#define LB_BISECT_OP_KIND_H
+
+#include <lastbit/program.h>
+
+/* An op that computes something: no view, no source, no profiler mark, no failed op. */
+bool lb_op_computes(const lb_program *program, const lb_op *op);
+/* Name and shapes as one number; the name alone. `role` tells apart what these do not, 0 where there is nothing to tell. */
+uint64_t lb_op_kind(const lb_program *program, const lb_op *op, uint64_t role);
+uint64_t lb_op_name_kind(const lb_program *program, const lb_op *op, uint64_t role);
+/* One argument, and all of an op, that are no tensors; devices and other texts may differ, they change no number. Where `b` is one of several
+ * `parts` (0: it is not) that stand against `a`, so may integers, which are sizes, and factors of a mean: 1 / 2 of two ranks are 1 / 4 of
+ * four. */
+bool lb_arg_same(const lb_program *pa, const lb_arg *a, const lb_program *pb, const lb_arg *b);
+bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, uint32_t parts);
+
+#endif
