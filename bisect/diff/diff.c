@@ -231,8 +231,8 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
     lb_err why = LB_ERR_INIT;
     uint8_t *wanted = list_wanted(w);
     if (!wanted) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
-    lb_status status =
-        lb_shadow_pair_run(w->a, w->b, &w->alignment, wanted, &w->exits, options->memory_bytes, &w->shadows, &why);
+    const lb_shadow_question asked = {w->a, w->b, &w->alignment, wanted, options->memory_bytes};
+    lb_status status = lb_shadow_pair_run(&asked, &w->exits, &w->shadows, &why);
     char text[640];
     free(wanted);
     if (status == LB_ERR_NOMEM) return lb_fail(err, status, "%s", why.message);

@@ -2,6 +2,7 @@
 #include "shadow_numbers.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static const double MASK = 0x1p96;
 
@@ -14,6 +15,14 @@ int64_t lb_shadow_numbers(const lb_tensor *t, double *out)
         done += r.count;
     }
     return done;
+}
+
+double *lb_shadow_numbers_copy(const lb_tensor *t)
+{
+    const int64_t n = lb_layout_numel(&t->layout);
+    double *x = malloc((size_t)(n > 0 ? n : 1) * sizeof *x);
+    if (x) lb_shadow_numbers(t, x);
+    return x;
 }
 
 /* splitmix64 (Steele, Lea and Flood, 2014): a word as a function of its number. */

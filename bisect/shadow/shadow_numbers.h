@@ -13,6 +13,8 @@
 
 /* The elements in row-major order as f64; returns how many. */
 int64_t lb_shadow_numbers(const lb_tensor *tensor, double *out);
+/* The same, malloc'ed; NULL when out of memory. */
+double *lb_shadow_numbers_copy(const lb_tensor *tensor);
 /* The other way round: `numbers` become the elements of a tensor of any dtype, in row-major order. */
 void lb_shadow_put(const lb_tensor *tensor, const double *numbers);
 /* Disturbs the elements of an f64 tensor in place; integers stay what they are (masks, counts, zeros). `serial` numbers the results of a

@@ -78,10 +78,15 @@ typedef struct lb_shadow_pair {
 /* Finds the finals: named sources of A with a partner that both sides write. Before the run, which judges them. */
 lb_status lb_shadow_pair_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
                               lb_shadow_pair *out, lb_err *err);
-/* `wanted[i]` (per op of A): compare the shadows of that pair or join. `exits` get their agreement. Replays both sides. */
-lb_status lb_shadow_pair_run(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
-                             const uint8_t *wanted, lb_exits *exits, uint64_t memory_bytes, lb_shadow_pair *out,
-                             lb_err *err);
+typedef struct lb_shadow_question {
+    const lb_program_view *a, *b;
+    const lb_alignment *alignment;
+    const uint8_t *wanted; /* per op of A: compare the shadows of that pair or join */
+    uint64_t memory_bytes; /* of shadows that may be kept at a time; 0: 4 GiB */
+} lb_shadow_question;
+
+/* Replays both sides. `exits` get their agreement. */
+lb_status lb_shadow_pair_run(const lb_shadow_question *asked, lb_exits *exits, lb_shadow_pair *out, lb_err *err);
 void lb_shadow_pair_release(lb_shadow_pair *pair);
 
 #endif

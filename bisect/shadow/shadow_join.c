@@ -1,0 +1,144 @@
+/* Several ops of B that are parts of one op of A (lb_reassembly): their shadows are put together as they come, and held against A's when the
+ * last part has run. */
+#include "shadow_run.h"
+
+#include "complex_rows.h"
+#include "shadow_numbers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One join, and how far it is. */
+typedef struct joined {
+    const lb_shadow_run *run;
+    const lb_reassembly *join;
+    const lb_kept_shadow *kept; /* of the whole */
+    lb_shadow_assembly *so_far;
+} joined;
+
+static int dim_of(const joined *j, uint32_t outcome)
+{
+    const lb_shadow_run *s = j->run;
+    return lb_reassembly_outcome_dim(&s->alignment->joins, j->join, s->other->program, s->side->program, outcome);
+}
+
+/* ---- parts that come in ---- */
+
+static void open_assembly(const lb_kept_shadow *k, lb_shadow_assembly *y)
+{
+    y->numbers = calloc((size_t)lb_kept_shadow_total(k) + 1, sizeof *y->numbers);
+    y->each = malloc(k->n_results + 1);
+    y->broken |= !y->numbers || !y->each;
+    if (y->each) memset(y->each, 1, k->n_results + 1);
+}
+
+void lb_shadow_assembly_release(lb_shadow_assembly *y)
+{
+    free(y->numbers), free(y->each);
+    y->numbers = NULL, y->each = NULL, y->broken = true;
+}
+
+static bool place_part(const joined *j, uint32_t i, uint32_t place, const lb_layout *part, const double *x)
+{
+    const lb_shadow_run *s = j->run;
+    const lb_program *pa = s->other->program;
+    const lb_value *whole = &pa->values[lb_op_outcome(pa, &pa->ops[j->join->whole], i)];
+    const lb_layout all = lb_layout_parts(&whole->layout, whole->dtype);
+    double *out = j->so_far->numbers + j->kept->starts[i];
+    int dim;
+    uint32_t n;
+    lb_reassembly_piece *pieces = lb_reassembly_outcome_pieces(&s->alignment->joins, j->join, pa, s->side, i, &dim, &n);
+    for (uint32_t k = 0; pieces && k < n; k++)
+        if (pieces[k].part == place) lb_reassembly_place(&all, dim, &pieces[k], part, sizeof *x, x, out);
+    free(pieces);
+    return pieces;
+}
+
+/* Result `i` of part `place`. Parts of the whole's own shape may be the same in all, or add up to it: both are noted. */
+static void add_part(const joined *j, const lb_event *event, uint32_t i, uint32_t place)
+{
+    lb_shadow_assembly *y = j->so_far;
+    const lb_tensor *shadow = &event->shadow[i];
+    const int64_t n = shadow->data ? lb_layout_numel(&shadow->layout) : -1, start = j->kept->starts[i];
+    const int dim = n < 0 ? LB_REASSEMBLY_NONE : dim_of(j, i);
+    double *x = dim == LB_REASSEMBLY_NONE ? NULL : lb_shadow_numbers_copy(shadow);
+    y->broken |= !x;
+    if (!x) return;
+    if (dim >= 0) {
+        y->broken |= !place_part(j, i, place, &shadow->layout, x);
+    } else {
+        y->each[i] &= lb_shadow_numbers_agree(j->kept->numbers + start, x, n, j->kept->noise[i]);
+        for (int64_t e = 0; e < n; e++) y->numbers[start + e] += x[e];
+    }
+    free(x);
+}
+
+/* ---- the whole ---- */
+
+static bool agrees(const joined *j, uint32_t i, double noise)
+{
+    const int64_t start = j->kept->starts[i];
+    return lb_shadow_numbers_agree(j->kept->numbers + start, j->so_far->numbers + start, j->kept->elements[i], noise);
+}
+
+static void divide(const joined *j, uint32_t i)
+{
+    double *numbers = j->so_far->numbers + j->kept->starts[i];
+    for (int64_t e = 0; e < j->kept->elements[i]; e++) numbers[e] /= j->join->parts;
+}
+
+/* Parts of the whole's own shape: the same in all, their sum, or their mean; which one is not known, and if it is none of
+ * them nothing is. */
+static lb_agreement judge_same(const joined *j, uint32_t i)
+{
+    const double noise = j->kept->noise[i] * j->join->parts;
+    if (j->so_far->each[i] || agrees(j, i, noise)) return LB_SHADOW_AGREES;
+    divide(j, i);
+    return agrees(j, i, noise) ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
+}
+
+/* Parts put together. In backward those of a batch that ranks share out may be that many times as large: each takes the mean of its own
+ * losses, and their gradients are averaged later. */
+static lb_agreement judge_pieces(const joined *j, uint32_t i)
+{
+    const lb_shadow_run *s = j->run;
+    bool agree = agrees(j, i, j->kept->noise[i]);
+    if (!agree && s->other->program->ops[j->join->whole].phase == LB_PHASE_BACKWARD &&
+        s->side->n_parts > s->other->n_parts) {
+        divide(j, i);
+        agree = agrees(j, i, j->kept->noise[i]);
+    }
+    return agree ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
+}
+
+static lb_agreement judge_join(const joined *j)
+{
+    lb_agreement agreement = LB_SHADOW_UNKNOWN;
+    for (uint32_t i = 0; i < j->kept->n_results; i++) {
+        if (j->kept->elements[i] < 0) continue;
+        const int dim = dim_of(j, i);
+        lb_agreement one = LB_SHADOW_UNKNOWN;
+        if (dim == LB_REASSEMBLY_SAME) one = judge_same(j, i);
+        if (dim >= 0) one = judge_pieces(j, i);
+        if (one != LB_SHADOW_AGREES) return one;
+        agreement = one;
+    }
+    return agreement;
+}
+
+void lb_shadow_run_join(lb_shadow_run *run, uint32_t row, uint32_t op, const lb_event *event)
+{
+    const uint32_t number = run->alignment->join_of_b[op], place = run->alignment->place_of_b[op];
+    lb_kept_shadow *k = &run->kept[row];
+    lb_shadow_assembly *y = &run->assemblies[number];
+    const joined j = {run, &run->alignment->joins.list[number], k, y};
+    if (!k->numbers || y->broken) return;
+    if (!y->numbers) open_assembly(k, y);
+    y->broken |= k->n_results != event->n_results;
+    for (uint32_t i = 0; i < k->n_results && !y->broken; i++)
+        if (k->elements[i] >= 0) add_part(&j, event, i, place);
+    if (++y->seen < j.join->parts && !y->broken) return;
+    if (!y->broken) run->out->rows[row].agreement = judge_join(&j);
+    lb_shadow_assembly_release(y);
+    lb_kept_shadow_release(k, &run->room);
+}

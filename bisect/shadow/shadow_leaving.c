@@ -1,0 +1,163 @@
+/* What the step leaves, in exact arithmetic: parameters (whole, as slices, or painted part by part), and values that leave by other ways. Each
+ * is kept of A, disturbed to know its noise, and met by B's. */
+#include "shadow_run.h"
+
+#include "complex_rows.h"
+#include "final_image.h"
+#include "shadow_numbers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of A: kept, and disturbed once more to know its noise. */
+static void keep_value(const lb_shadow_run *s, lb_kept_value *v, const lb_tensor *shadow)
+{
+    if (s->kind == LB_SHADOW_RUN_DISTURBED)
+        lb_kept_value_measure(v, shadow);
+    else
+        lb_kept_value_take(v, shadow);
+}
+
+/* ---- finals ---- */
+
+/* Elements of `whole` that part `k` stands for, row-major; NULL: its shapes do not fit. malloc'ed. */
+static double *slice_of(const lb_shadow_run *s, const lb_shadow_final *final, uint32_t k, const lb_kept_value *whole,
+                        const lb_layout *part)
+{
+    const lb_value *value = &s->other->program->values[final->whole.value];
+    const lb_layout all = lb_layout_parts(&value->layout, value->dtype);
+    const int64_t n = lb_layout_numel(part);
+    if (final->dim < 0 && n != whole->elements) return NULL;
+    double *slice = malloc((size_t)(n > 0 ? n : 1) * sizeof *slice);
+    if (slice && final->dim < 0) memcpy(slice, whole->numbers, (size_t)n * sizeof *slice);
+    if (!slice || final->dim < 0) return slice;
+    uint32_t *values = malloc((final->parts + 1) * sizeof *values), n_pieces;
+    for (uint32_t i = 0; values && i < final->parts; i++) values[i] = s->out->final_parts[final->first + i].value;
+    lb_reassembly_piece *pieces =
+        values ? lb_reassembly_pieces(NULL, &value->layout, final->dim, s->side, values, final->parts, &n_pieces)
+               : NULL;
+    if (pieces)
+        lb_reassembly_cut(&all, final->dim, pieces, n_pieces, k, part, sizeof *slice, whole->numbers, slice);
+    else
+        free(slice), slice = NULL;
+    free(values), free(pieces);
+    return slice;
+}
+
+static void meet_final(lb_shadow_run *s, uint32_t f, uint32_t k, const lb_event *event, uint32_t i)
+{
+    lb_shadow_final *final = &s->out->finals[f];
+    const lb_kept_value *whole = &s->finals[f];
+    const int64_t n = lb_layout_numel(&event->shadow[i].layout);
+    if (!whole->numbers) return;
+    double *slice = slice_of(s, final, k, whole, &event->shadow[i].layout);
+    double *x = slice ? lb_shadow_numbers_copy(&event->shadow[i]) : NULL;
+    if (x) {
+        final->seen++;
+        if (!lb_shadow_numbers_agree(slice, x, n, whole->noise))
+            final->agreement = LB_SHADOW_DISAGREES;
+        else if (final->agreement == LB_SHADOW_UNKNOWN && final->seen == final->parts)
+            final->agreement = LB_SHADOW_AGREES;
+    }
+    free(slice), free(x);
+}
+
+/* Made of what the source held when nothing was painted yet; NULL when that is not known. Both sides begin with A's. */
+static lb_kept_value *image_of(lb_shadow_run *s, uint32_t f)
+{
+    const lb_program_view *a = s->which ? s->other : s->side;
+    const uint32_t source = lb_op_results(a->program, &a->program->ops[s->out->finals[f].sources[0]])[0];
+    lb_kept_value *image = &s->images[f];
+    lb_tensor recorded, t;
+    if (image->numbers) return image;
+    if (lb_program_view_value(a, source, &recorded, NULL) != LB_OK || !lb_tensor_parts(&recorded, &t)) return NULL;
+    image->elements = lb_layout_numel(&t.layout);
+    image->numbers = malloc((size_t)image->elements * sizeof *image->numbers + 1);
+    if (image->numbers) lb_shadow_numbers(&t, image->numbers);
+    return image->numbers ? image : NULL;
+}
+
+static void paint_final(lb_shadow_run *s, uint32_t f, const lb_event *event)
+{
+    const lb_program *p = s->side->program;
+    const lb_value *source = &p->values[lb_op_results(p, &p->ops[s->out->finals[f].sources[s->which]])[0]];
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const uint32_t value = lb_program_view_value_of(s->side, event->program, event->values[i]);
+        const lb_value *v = value == LB_NONE ? source : &p->values[value];
+        if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
+            continue;
+        lb_kept_value *image = image_of(s, f);
+        const lb_layout whole = lb_layout_parts(&source->layout, source->dtype),
+                        part = lb_layout_parts(&v->layout, v->dtype);
+        double *x = image ? lb_shadow_numbers_copy(&event->shadow[i]) : NULL;
+        if (x) lb_image_paint(image->numbers, &whole, &part, sizeof *x, x);
+        free(x);
+    }
+}
+
+void lb_shadow_run_judge_images(lb_shadow_run sides[2], const lb_kept_value *disturbed)
+{
+    lb_shadow_pair *out = sides[0].out;
+    for (uint32_t f = 0; f < out->n_finals; f++) {
+        if (!out->finals[f].pieces) continue;
+        const lb_kept_value *a = image_of(&sides[0], f), *b = image_of(&sides[1], f), *d = &disturbed[f];
+        if (!a || !b || a->elements != b->elements) continue;
+        const double noise =
+            d->numbers && d->elements == a->elements ? lb_shadow_noise(a->numbers, d->numbers, a->elements) : 0;
+        out->finals[f].agreement = lb_shadow_numbers_agree(a->numbers, b->numbers, a->elements, noise)
+                                       ? LB_SHADOW_AGREES
+                                       : LB_SHADOW_DISAGREES;
+    }
+}
+
+void lb_shadow_run_note_finals(lb_shadow_run *s, uint32_t op, const lb_event *event)
+{
+    for (uint32_t f = 0; f < s->out->n_finals; f++) {
+        const lb_shadow_final *final = &s->out->finals[f];
+        if (final->pieces) {
+            paint_final(s, f, event);
+            continue;
+        }
+        const lb_shadow_part *list = s->which == 0 ? &final->whole : &s->out->final_parts[final->first];
+        for (uint32_t k = 0, i; k < (s->which == 0 ? 1 : final->parts); k++) {
+            if (list[k].op != op) continue;
+            for (i = 0; i < event->n_results; i++)
+                if (lb_program_view_value_of(s->side, event->program, event->values[i]) == list[k].value) break;
+            if (i == event->n_results || !event->shadow[i].data) continue;
+            if (s->which == 0)
+                keep_value(s, &s->finals[f], &event->shadow[i]);
+            else
+                meet_final(s, f, k, event, i);
+        }
+    }
+}
+
+/* ---- exits ---- */
+
+static void meet_exit(lb_shadow_run *s, uint32_t e, const lb_tensor *shadow)
+{
+    const lb_kept_value *a = &s->results[e];
+    const int64_t n = lb_layout_numel(&shadow->layout);
+    double *x = a->numbers && a->elements == n ? lb_shadow_numbers_copy(shadow) : NULL;
+    if (x)
+        s->exits->list[e].agreement =
+            lb_shadow_numbers_agree(a->numbers, x, n, a->noise) ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
+    free(x);
+}
+
+/* A result may be a view of what its op gave: the window is read right after the op that wrote its storage last. */
+void lb_shadow_run_note_exits(lb_shadow_run *s, uint32_t op, const lb_event *event)
+{
+    for (uint32_t e = 0; e < s->exits->n; e++) {
+        lb_exit *exit = &s->exits->list[e];
+        lb_tensor window, numbers;
+        uint32_t row;
+        if (exit->op[s->which] != op || exit->other_shape || !exit->differs) continue;
+        if (lb_program_view_recorded(s->side, exit->value[s->which], &row) != event->program) continue;
+        if (!lb_event_exact(event, row, &window) || !lb_tensor_parts(&window, &numbers)) continue;
+        if (s->which == 0)
+            keep_value(s, &s->results[e], &numbers);
+        else
+            meet_exit(s, e, &numbers);
+    }
+}
