@@ -2,23 +2,10 @@
 #ifndef LB_BISECT_ATTRIBUTION_H
 #define LB_BISECT_ATTRIBUTION_H
 
+#include "attribution_memory.h"
 #include "match_site.h"
 
 #include <stdio.h>
-
-/* What was learned at earlier places is tried first at later ones. */
-typedef struct lb_attribution_memory {
-    char names[16][128]; /* latest first */
-    uint32_t n;
-    struct {
-        char name[128];
-        uint32_t sites[2]; /* whose bits it gave, of each side */
-    } tally[512];
-    uint32_t n_tally;
-    lb_given_trees trees;
-    double seconds; /* for ruling out alternatives at places of one kind, once something matched */
-    double spent[256];
-} lb_attribution_memory;
 
 /* Everything of a finding but where it is. */
 typedef struct lb_attribution_found {

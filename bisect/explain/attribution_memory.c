@@ -1,0 +1,44 @@
+/* What was learned at earlier places: see attribution_memory.h. */
+#include "attribution_memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int32_t rank_in_memory(const lb_attribution_memory *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!strcmp(m->names[i], name)) return (int32_t)i;
+    return -1;
+}
+
+void lb_attribution_memory_note(lb_attribution_memory *m, const char *name)
+{
+    enum { ROOM = sizeof m->names / sizeof *m->names };
+    /* Move to front: a model repeats its layers, so that what explained the last place is the best
+     * guess for the next, and the rest of the list is only needed to exclude alternatives. */
+    int32_t at = rank_in_memory(m, name);
+    uint32_t moved = at >= 0 ? (uint32_t)at : m->n < ROOM ? m->n++ : ROOM - 1;
+    memmove(m->names + 1, m->names, moved * sizeof *m->names);
+    snprintf(m->names[0], sizeof *m->names, "%s", name);
+}
+
+uint32_t *lb_attribution_memory_sites(lb_attribution_memory *m, const char *name, int side)
+{
+    enum { ROOM = sizeof m->tally / sizeof *m->tally };
+    for (uint32_t i = 0; i < m->n_tally; i++)
+        if (!strcmp(m->tally[i].name, name)) return &m->tally[i].sites[side];
+    if (m->n_tally == ROOM) return NULL;
+    snprintf(m->tally[m->n_tally].name, sizeof m->tally->name, "%s", name);
+    return &m->tally[m->n_tally++].sites[side];
+}
+
+double *lb_attribution_memory_spent(lb_attribution_memory *m, const lb_program *p, const lb_matched_region_side *side)
+{
+    enum { KINDS = sizeof m->spent / sizeof *m->spent };
+    /* FNV's prime as multiplier. Two kinds that fall on one row share their time, which makes one
+     * of them impatient and nothing wrong, so that the table needs no keys. */
+    uint64_t hash = side->n_ops;
+    for (uint32_t i = 0; i < side->n_ops; i++)
+        for (const char *c = lb_op_name(p, &p->ops[side->ops[i]]); *c; c++) hash = hash * 1099511628211u + (uint8_t)*c;
+    return &m->spent[hash % KINDS];
+}

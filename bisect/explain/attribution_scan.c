@@ -1,0 +1,138 @@
+/* The search of one side's bits: every candidate is run until an element misses, those that explained earlier places first. Which of those
+ * that give the bits comes first is decided here, too, since few bits fit several. */
+#include "attribution_finder.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Once a kind has had 4 times its share of the time, other places have ruled out what there is to rule out, and one alternative per place is
+ * enough. */
+enum { PATIENCE = 4 };
+
+/* ---- time ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void lb_attribution_scan_begin(lb_attribution_scan *s)
+{
+    *s = (lb_attribution_scan){.begun = now()};
+}
+
+double lb_attribution_scan_spent(const lb_attribution_finder *f, const lb_attribution_scan *s)
+{
+    return *f->spent + now() - s->begun;
+}
+
+void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan *s)
+{
+    *f->spent += now() - s->begun;
+}
+
+/* ---- one candidate ---- */
+
+static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_t row, lb_attribution_scan *s)
+{
+    const lb_candidate *c = &f->list[runner][row];
+    lb_score score;
+    /* blocked:N has a parameter, and of twenty values one fits four elements by chance. */
+    if (s->tried && s->best_score.elements < c->few) return LB_OK;
+    /* A few rows and columns of a product decide about most candidates, which would otherwise take
+     * minutes for a model of 135M parameters. The op as it is (row 0) always runs whole, since its
+     * distance is reported; what looks at whole tensors for a scale cannot be sampled. */
+    if (s->sample.taken && row && c->local) {
+        LB_TRY(lb_match_site_try(&s->sample.site, runner, bits, c, &score, f->err));
+        if (score.ran && !lb_score_all(&score)) {
+            s->tried++, s->excluded++;
+            if (score.matched > s->likely_matched) s->likely = row, s->likely_matched = score.matched;
+            return LB_OK;
+        }
+    }
+    LB_TRY(lb_match_site_try(f->site, runner, bits, c, &score, f->err));
+    if (!score.ran) return LB_OK;
+    s->tried++;
+    /* Of equals the first stays best: likelier candidates stand further in front. */
+    if (!s->best_score.ran || score.matched > s->best_score.matched) s->best = row, s->best_score = score;
+    if (!lb_score_all(&score))
+        s->excluded++;
+    else if (s->n < LB_MOST_MATCHES)
+        s->matches[s->n++] = row;
+    return LB_OK;
+}
+
+/* Nothing matched: how near did the nearest come that the sample excluded, on all elements?
+ * The counts of a sample and of a whole cannot be compared, and what is shown must be of the whole. */
+static lb_status score_likely(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
+{
+    lb_score score;
+    LB_TRY(lb_match_site_try(f->site, runner, bits, &f->list[runner][s->likely], &score, f->err));
+    if (score.ran && score.matched > s->best_score.matched) s->best = s->likely, s->best_score = score;
+    return LB_OK;
+}
+
+/* ---- all of them ---- */
+
+/* No change comes first; then what gave the bits of most places so far, of equals the likelier one: what a place cannot tell
+ * apart, others can. */
+void lb_attribution_scan_rank(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
+{
+    uint32_t votes[LB_MOST_MATCHES];
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t row = s->matches[i];
+        uint32_t *sites = lb_attribution_memory_sites(f->memory, f->list[runner][row].name, bits);
+        const uint32_t vote = !row ? UINT32_MAX : sites ? (*sites)++ : 0;
+        /* Insertion sort: there are 64 matches at most, and a vote of UINT32_MAX keeps "no change"
+         * in front whatever the other places said. */
+        uint32_t at = i;
+        for (; at && (votes[at - 1] < vote || (votes[at - 1] == vote && s->matches[at - 1] > row)); at--)
+            votes[at] = votes[at - 1], s->matches[at] = s->matches[at - 1];
+        votes[at] = vote, s->matches[at] = row;
+    }
+}
+
+/* Time never ends a search that has no match: that would call a place unexplained because of a slow machine. */
+static bool is_enough(const lb_attribution_finder *f, const lb_attribution_scan *s)
+{
+    const double spent = lb_attribution_scan_spent(f, s);
+    const uint32_t least = spent < PATIENCE * f->memory->seconds ? LB_LEAST_TRIED : 2;
+    return s->n && s->tried >= least && spent > f->memory->seconds;
+}
+
+/* Remembered ones first, then all in order. */
+static lb_status try_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
+{
+    uint8_t *done = calloc(f->n[runner] + 1, 1);
+    if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = lb_sample_take(f->site, runner, bits, &s->sample, f->err);
+    if (status == LB_OK) status = try_one(f, runner, bits, 0, s);
+    done[0] = 1;
+    for (uint32_t k = 0; k < f->memory->n && status == LB_OK; k++)
+        for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++)
+            if (!done[i] && !strcmp(f->list[runner][i].name, f->memory->names[k]))
+                done[i] = 1, status = try_one(f, runner, bits, i, s);
+    for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++) {
+        if (done[i]) continue;
+        if (is_enough(f, s)) break;
+        status = try_one(f, runner, bits, i, s);
+    }
+    lb_sample_release(&s->sample);
+    free(done);
+    return status;
+}
+
+lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
+{
+    lb_attribution_scan_begin(s);
+    if (!lb_match_site_can(f->site, runner, bits)) return LB_OK;
+    lb_status status = try_all(f, runner, bits, s);
+    /* `likely` is 0 where the sample excluded none: row 0 never goes through it. */
+    if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
+    lb_attribution_scan_end(f, s);
+    lb_attribution_scan_rank(f, runner, bits, s);
+    return status;
+}
