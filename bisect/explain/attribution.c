@@ -162,9 +162,7 @@ static lb_status by_one_kernel(lb_attribution_finder *f, const identities *by, b
     *done = by->plain ? both != LB_NONE : share_one(&by->mine, &by->theirs, &both);
     if (!*done) return LB_OK;
     lb_attribution_tell_input(f, LB_PROOF_BITS, &by->theirs.best_score, "both sides' bits come out of the same kernel");
-    const lb_candidate *same = &f->list[runner][both];
-    for (uint32_t i = 0; !runner && i < same->n_swaps; i++)
-        lb_attribution_add_swap(f->found, same->swaps[i].kind, same->arguments[i]);
+    if (!runner) lb_attribution_add_swaps(f->found, &f->list[runner][both], NULL);
     snprintf(f->found->first, sizeof f->found->first, "%s", lb_attribution_name(f, runner, both));
     return LB_OK;
 }

@@ -5,8 +5,6 @@
 #include "attribution_memory.h"
 #include "match_site.h"
 
-#include <stdio.h>
-
 /* Everything of a finding but where it is. */
 typedef struct lb_attribution_found {
     lb_cause cause;
@@ -34,12 +32,9 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
 lb_status lb_attribution_identify(const lb_match_site *site, lb_attribution_memory *memory, bool *own,
                                   lb_attribution_found *found, lb_err *err);
 
-/* One more swap that makes the change. */
-static inline void lb_attribution_add_swap(lb_attribution_found *found, lb_swap_kind kind, const char *argument)
-{
-    if (found->n_swaps == 3) return;
-    found->kinds[found->n_swaps] = kind;
-    snprintf(found->arguments[found->n_swaps++], sizeof *found->arguments, "%s", argument);
-}
+/* One more swap that makes the change: one that rounds what is stored to a dtype; those of a candidate, and then such a rounding to `narrow`
+ * (NULL: none). */
+void lb_attribution_add_rounding(lb_attribution_found *found, const char *dtype);
+void lb_attribution_add_swaps(lb_attribution_found *found, const lb_candidate *c, const char *narrow);
 
 #endif

@@ -61,6 +61,28 @@ bool lb_attribution_rounds_at_end(const lb_attribution_finder *f, int runner, in
            lb_dtype_bits(theirs->dtype) < lb_dtype_bits(mine->dtype);
 }
 
+/* ---- swaps ---- */
+
+static void add_swap(lb_attribution_found *found, lb_swap_kind kind, const char *argument)
+{
+    if (found->n_swaps == 3) return;
+    found->kinds[found->n_swaps] = kind;
+    snprintf(found->arguments[found->n_swaps++], sizeof *found->arguments, "%s", argument);
+}
+
+void lb_attribution_add_rounding(lb_attribution_found *found, const char *dtype)
+{
+    char storage[48];
+    snprintf(storage, sizeof storage, "storage:%s", dtype);
+    add_swap(found, LB_SWAP_PRECISION, storage);
+}
+
+void lb_attribution_add_swaps(lb_attribution_found *found, const lb_candidate *c, const char *narrow)
+{
+    for (uint32_t i = 0; i < c->n_swaps; i++) add_swap(found, c->swaps[i].kind, c->arguments[i]);
+    if (narrow) lb_attribution_add_rounding(found, narrow);
+}
+
 /* ---- a match ---- */
 
 /* Are there ops among the runner's that add up many numbers? */
@@ -88,18 +110,45 @@ static bool stores_f64(const lb_attribution_finder *f, int side)
     return false;
 }
 
+/* What gives the bits as well, but for the same thing by another name. */
+static void list_others(const lb_attribution_finder *f, int runner, const char *narrow, const lb_attribution_scan *s)
+{
+    lb_attribution_found *out = f->found;
+    size_t used = 0;
+    for (uint32_t i = 1; i < s->n; i++) {
+        const char *name = f->list[runner][s->matches[i]].name;
+        if ((narrow && !strcmp(name, narrow)) || !strcmp(name, lb_attribution_own_name(f, runner))) continue;
+        if (used + strlen(name) + 3 > sizeof out->also) break;
+        used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "",
+                                 lb_attribution_name(f, runner, s->matches[i]));
+    }
+}
+
+/* A match under "f64" must not become the claim that a side computed in f64: any form with fewer roundings gives the same bits. Where no sum
+ * could have been carried in f64, and nothing was stored in it, that is all that is said. */
+static void say_rounded_once(const lb_attribution_finder *f, int runner)
+{
+    lb_attribution_found *out = f->found;
+    if (has_sums(f, runner) || stores_f64(f, !runner)) return;
+    out->cause = LB_CAUSE_KERNEL;
+    snprintf(out->schedule, sizeof out->schedule, "rounded once");
+    snprintf(out->why, sizeof out->why,
+             "the %s side's ops evaluated exactly and rounded once at the end give these bits: the other form rounds "
+             "less on the way (a fused multiply-add, a division where there was a product with the reciprocal, …)",
+             runner ? "second" : "first");
+}
+
 void lb_attribution_tell_match(lb_attribution_finder *f, int runner, int bits, const lb_attribution_scan *s)
 {
     lb_attribution_found *out = f->found;
     const lb_candidate *c = &f->list[runner][s->matches[0]];
     const char *narrow =
         lb_attribution_rounds_at_end(f, runner, bits) ? lb_dtype_name(lb_attribution_output(f, bits)->dtype) : NULL;
-    size_t used = 0;
     out->proof = LB_PROOF_BITS, out->reversed = runner == 1;
     out->matched = out->elements = s->best_score.elements;
     out->tried = s->tried, out->excluded = s->excluded;
-    /* A narrower dtype at the end outranks the order: it changes nearly every element, the order
-     * only some, and naming the order alone would not give the bits. */
+    /* A narrower dtype at the end outranks the order: it changes nearly every element, the order only some, and naming the order alone would
+     * not give the bits. */
     out->cause = narrow ? LB_CAUSE_PRECISION : c->cause;
     out->fused = lb_candidate_is_fused(c);
     if (narrow && s->matches[0] && strcmp(c->name, narrow))
@@ -107,36 +156,10 @@ void lb_attribution_tell_match(lb_attribution_finder *f, int runner, int bits, c
     else
         snprintf(out->schedule, sizeof out->schedule, "%s",
                  narrow ? narrow : lb_attribution_name(f, runner, s->matches[0]));
-    for (uint32_t i = 1; i < s->n; i++) {
-        const lb_candidate *other = &f->list[runner][s->matches[i]];
-        /* The same thing by another name. */
-        if ((narrow && !strcmp(other->name, narrow)) || !strcmp(other->name, lb_attribution_own_name(f, runner)))
-            continue;
-        if (used + strlen(other->name) + 3 > sizeof out->also) break;
-        used += (size_t)snprintf(out->also + used, sizeof out->also - used, "%s%s", used ? "; " : "",
-                                 lb_attribution_name(f, runner, s->matches[i]));
-    }
-    /* Swaps are carried out in A's program by the budget: what was found in B's has no meaning
-     * there. */
-    for (uint32_t i = 0; runner == 0 && bits == 1 && i < c->n_swaps; i++)
-        lb_attribution_add_swap(out, c->swaps[i].kind, c->arguments[i]);
-    if (narrow && runner == 0 && bits == 1) {
-        char storage[48];
-        snprintf(storage, sizeof storage, "storage:%s", narrow);
-        lb_attribution_add_swap(out, LB_SWAP_PRECISION, storage);
-    }
-    /* A match under "f64" must not become the claim that a side computed in f64: any form with
-     * fewer roundings gives the same bits. */
-    if (!strcmp(c->name, "f64") && !narrow && !has_sums(f, runner) && !stores_f64(f, !runner)) {
-        /* No sum could have been carried in f64, and nothing was stored in it. */
-        out->cause = LB_CAUSE_KERNEL;
-        snprintf(out->schedule, sizeof out->schedule, "rounded once");
-        snprintf(out->why, sizeof out->why,
-                 "the %s side's ops evaluated exactly and rounded once at the end give these bits: the other form "
-                 "rounds less on the "
-                 "way (a fused multiply-add, a division where there was a product with the reciprocal, …)",
-                 runner ? "second" : "first");
-    }
+    list_others(f, runner, narrow, s);
+    /* Swaps are carried out in A's program by the budget: what was found in B's has no meaning there. */
+    if (runner == 0 && bits == 1) lb_attribution_add_swaps(out, c, narrow);
+    if (!strcmp(c->name, "f64") && !narrow) say_rounded_once(f, runner);
     if (*c->alike && s->matches[0])
         snprintf(out->why, sizeof out->why, "for this number of terms %.80s is the same order as %.90s", c->name,
                  c->alike);

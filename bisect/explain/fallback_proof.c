@@ -85,11 +85,8 @@ static lb_status by_bounds(known *k, bool *done, lb_err *err)
     *done = true;
     /* The swap makes the budget's replay store what B stores; B in f32 against A in bf16 cannot be
      * made by rounding. */
-    if (!same_dtype && lb_dtype_bits(output_of(k, 1)->dtype) < 32) {
-        char storage[48];
-        snprintf(storage, sizeof storage, "storage:%s", lb_dtype_name(output_of(k, 1)->dtype));
-        lb_attribution_add_swap(k->found, LB_SWAP_PRECISION, storage);
-    }
+    if (!same_dtype && lb_dtype_bits(output_of(k, 1)->dtype) < 32)
+        lb_attribution_add_rounding(k->found, lb_dtype_name(output_of(k, 1)->dtype));
     tell(k, same_dtype ? LB_CAUSE_INPUT : LB_CAUSE_PRECISION, LB_PROOF_BOUND,
          same_dtype ? "" : lb_dtype_name(output_of(k, 1)->dtype),
          "replay has not the very kernel that ran; each side's elements all lie inside the op's bound on its "

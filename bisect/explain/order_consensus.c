@@ -169,12 +169,7 @@ static void rename_second(lb_attribution_found *found, const lb_candidate *c, co
     found->why[0] = '\0';
     found->n_swaps = 0;
     if (found->reversed) return;
-    for (uint32_t i = 0; i < c->n_swaps; i++) lb_attribution_add_swap(found, c->swaps[i].kind, c->arguments[i]);
-    if (narrow) {
-        char storage[48];
-        snprintf(storage, sizeof storage, "storage:%s", narrow);
-        lb_attribution_add_swap(found, LB_SWAP_PRECISION, storage);
-    }
+    lb_attribution_add_swaps(found, c, narrow);
 }
 
 /* At all places where it is not the name already.
