@@ -38,6 +38,9 @@ typedef struct lb_muon {
 lb_status lb_muon_find(const lb_program *program, const lb_flow *flow, lb_muon *muon, lb_err *err);
 void lb_muon_release(lb_muon *muon);
 
+/* Per op: 1 of a chosen slice, 2 of another one, 3 of both; malloc'ed, NULL when out of memory. */
+uint8_t *lb_muon_mark(const lb_program *program, const lb_muon *muon, const bool *chosen, lb_err *err);
+
 /* Learning rate of an AdamW (or Adam) group of the same step, and which; NAN and LB_NONE when there is none. */
 double lb_muon_sibling_rate(const lb_program *program, uint32_t *group);
 

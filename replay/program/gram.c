@@ -1,0 +1,80 @@
+/* Products of a matrix with itself: see gram.h. */
+#include "gram.h"
+
+#include "ops.h"
+
+#include <string.h>
+
+static bool op_is(const lb_program *p, const lb_op *op, const char *base)
+{
+    const char *name = lb_op_known_as(lb_op_name(p, op));
+    size_t n = strlen(base);
+    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) && (!name[6 + n] || name[6 + n] == '.');
+}
+
+const lb_factors *lb_gram_factors(const lb_program *p, const lb_op *op)
+{
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_known_as(lb_op_name(p, op)), &form);
+    return lb_is_product(row) && op->args > row->factors.b ? &row->factors : NULL;
+}
+
+/* How a factor lies in the memory that it came from: strides of the summed dimension, of the other one, and of the batch. */
+typedef struct lie {
+    int64_t storage, summed, other, batch;
+} lie;
+
+/* The stride that the same dimension has in the tensor that `copy` was made of; false when that cannot be said. */
+static bool stride_before(const lb_value *from, const lb_value *copy, int64_t stride, int64_t *before)
+{
+    if (from->layout.ndim != copy->layout.ndim || !lb_layout_same_shape(&from->layout, &copy->layout)) return false;
+    for (int d = 0; d < copy->layout.ndim; d++)
+        if (copy->layout.shape[d] > 1 && copy->layout.stride[d] == stride) {
+            *before = from->layout.stride[d];
+            return true;
+        }
+    return false;
+}
+
+/* Follows a factor back through copies and casts, which move elements and change none (but for their rounding). */
+static lie lie_of(const lb_flow *flow, uint32_t op, uint32_t value, uint8_t summed)
+{
+    const lb_program *p = flow->program;
+    const lb_value *v = &p->values[value];
+    const int n = v->layout.ndim;
+    lie l = {.storage = -1};
+    if (n < 2) return l;
+    l = (lie){v->storage, v->layout.stride[n - summed], v->layout.stride[n - (summed == 1 ? 2 : 1)],
+              n > 2 && v->layout.shape[n - 3] > 1 ? v->layout.stride[n - 3] : 0};
+    for (int hops = 0; hops < 8; hops++) {
+        uint32_t def;
+        if (lb_flow_defs_of(flow, op, value, &def, 1) != 1) break;
+        const lb_op *copy = &p->ops[def];
+        const bool copies = op_is(p, copy, "clone") || op_is(p, copy, "_to_copy") || op_is(p, copy, "contiguous");
+        if (!copies || !copy->results || lb_op_args(p, copy)[0].tag != LB_ARG_VALUE) break;
+        const uint32_t from = lb_op_args(p, copy)[0].u.value;
+        const lb_value *made = &p->values[lb_op_results(p, copy)[0]];
+        lie before = {.storage = p->values[from].storage};
+        if (!stride_before(&p->values[from], made, l.summed, &before.summed) ||
+            !stride_before(&p->values[from], made, l.other, &before.other) ||
+            (l.batch && !stride_before(&p->values[from], made, l.batch, &before.batch)))
+            break;
+        l = before, op = def, value = from;
+    }
+    return l;
+}
+
+/* What is summed over lies alike in both factors, and so do rows. That holds for slices of the summed dimension (tiles), and for blocks of rows
+ * with each other. */
+bool lb_gram_is_product(const lb_flow *flow, uint32_t i)
+{
+    const lb_program *p = flow->program;
+    const lb_op *op = &p->ops[i];
+    const lb_factors *factors = lb_gram_factors(p, op);
+    const lb_arg *args = lb_op_args(p, op);
+    if (!factors || args[factors->a].tag != LB_ARG_VALUE || args[factors->b].tag != LB_ARG_VALUE) return false;
+    const lie a = lie_of(flow, i, args[factors->a].u.value, factors->sum_a),
+              b = lie_of(flow, i, args[factors->b].u.value, factors->sum_b);
+    return a.storage >= 0 && a.storage == b.storage && a.summed == b.summed && a.other == b.other &&
+           a.batch == b.batch && a.summed != a.other;
+}
