@@ -17,11 +17,12 @@
 #ifndef LB_REPLAY_OWNER_H
 #define LB_REPLAY_OWNER_H
 
+#include "foreach_elements.h"
 #include "slice.h"
 
 typedef struct lb_owners lb_owners;
 
-#define LB_OWNER_WHOLE UINT32_MAX /* element: all of the op */
+#define LB_OWNER_WHOLE LB_ELEMENT_ALL /* element: all of the op */
 
 /* `flow`: of the program, must outlive the owners. `next`: the program of the same rank's next step, which has the names of tensors that
  * this step made anew; may be NULL. */
