@@ -24,11 +24,20 @@ static void NAME(two_pass)(const lb_method *method, const REAL *x, int64_t n, RE
     *var = NAME(lb_sum)(method->schedule, row, n, method->accumulate) / (REAL)n;
 }
 
+/* What a backward pass reads of one row, or of some columns of it. */
+typedef struct NAME(norm_row) {
+    const REAL *dy, *x;
+    REAL mean, rstd;
+    int64_t n;
+} NAME(norm_row);
+
 /* torch's formula: dx = a g + b x + c with a = rstd, b = (sum g mean - sum g x) a^3 / n, c = -b mean - sum g a / n, where
  * g = dy gamma. `row` is room for 2 n elements. */
-static void NAME(layer_backward)(const lb_method *method, const REAL *dy, const REAL *x, const REAL *gamma, REAL mean,
-                                 REAL rstd, REAL *dx, int64_t n, REAL *row)
+static void NAME(layer_backward)(const lb_method *method, const NAME(norm_row) * r, const REAL *gamma, REAL *row,
+                                 REAL *dx)
 {
+    const REAL *dy = r->dy, *x = r->x, mean = r->mean, rstd = r->rstd;
+    const int64_t n = r->n;
     REAL *g = row, *gx = row + n, scale = (REAL)1 / (REAL)n;
     for (int64_t i = 0; i < n; i++) g[i] = gamma ? dy[i] * gamma[i] : dy[i];
     for (int64_t i = 0; i < n; i++) gx[i] = g[i] * x[i];
@@ -39,22 +48,23 @@ static void NAME(layer_backward)(const lb_method *method, const REAL *dy, const 
 }
 
 /* dx = rstd g - x rstd^3 / n sum(g x) */
-static void NAME(rms_backward)(const lb_method *method, const REAL *dy, const REAL *x, const REAL *gamma, REAL mean,
-                               REAL rstd, REAL *dx, int64_t n, REAL *row)
+static void NAME(rms_backward)(const lb_method *method, const NAME(norm_row) * r, const REAL *gamma, REAL *row,
+                               REAL *dx)
 {
+    const REAL *dy = r->dy, *x = r->x, rstd = r->rstd;
+    const int64_t n = r->n;
     REAL *g = row, *gx = row + n;
-    (void)mean;
     for (int64_t i = 0; i < n; i++) g[i] = gamma ? dy[i] * gamma[i] : dy[i];
     for (int64_t i = 0; i < n; i++) gx[i] = g[i] * x[i];
     REAL b = NAME(lb_sum)(method->schedule, gx, n, method->accumulate) * rstd * rstd * rstd / (REAL)n;
     for (int64_t i = 0; i < n; i++) dx[i] = rstd * g[i] - b * x[i];
 }
 
-/* dgamma += dy (x - mean) rstd and dbeta += dy, row after row; sums may be NULL. `round`: 16-bit dtype of the sums. */
-/* `fused`: as torch's layer norm of f32 is compiled, dgamma + dy (rstd x - rstd mean) with two fmas (seen in its bits). */
-static void NAME(affine_backward)(const REAL *dy, const REAL *x, REAL mean, REAL rstd, int64_t n, REAL *dgamma,
-                                  REAL *dbeta, bool fused, lb_dtype round)
+/* dgamma += dy (x - mean) rstd and dbeta += dy, row after row; sums may be NULL. `round`: 16-bit dtype of the sums. `fused`: as torch's layer norm of f32 is compiled, dgamma + dy (rstd x - rstd mean) with two fmas (seen in its bits). */
+static void NAME(affine_backward)(const NAME(norm_row) * r, REAL *dgamma, REAL *dbeta, bool fused, lb_dtype round)
 {
+    const REAL *dy = r->dy, *x = r->x, mean = r->mean, rstd = r->rstd;
+    const int64_t n = r->n;
     const REAL shift = -(rstd * mean);
     if (dgamma && fused)
         for (int64_t i = 0; i < n; i++) dgamma[i] = FMA(dy[i], FMA(rstd, x[i], shift), dgamma[i]);

@@ -120,6 +120,19 @@ typedef struct backward {
     lb_dtype affine; /* the 16-bit dtype in which torch adds up dgamma and dbeta, or none */
 } backward;
 
+/* `n` columns of row `i`, from element `at` of all on. */
+static norm_row_f64 row_f64(const backward *b, int64_t i, int64_t at, int64_t n)
+{
+    const double *mean = b->mean, *rstd = b->rstd;
+    return (norm_row_f64){(const double *)b->dy + at, (const double *)b->r.x + at, mean ? mean[i] : 0, rstd[i], n};
+}
+
+static norm_row_f32 row_f32(const backward *b, int64_t i, int64_t at, int64_t n)
+{
+    const float *mean = b->mean, *rstd = b->rstd;
+    return (norm_row_f32){(const float *)b->dy + at, (const float *)b->r.x + at, mean ? mean[i] : 0, rstd[i], n};
+}
+
 static bool wanted(const lb_call *call, uint32_t mask_arg, uint32_t r)
 {
     int64_t mask[4] = {1, 1, 1, 1};
@@ -141,16 +154,15 @@ static void affine_columns(const backward *b, int64_t first, int64_t end)
         int64_t width = r->size - j < COLUMNS ? r->size - j : COLUMNS;
         for (int64_t i = first; i < end; i++) {
             int64_t at = i * r->size + j;
-            if (r->frame.wide)
-                affine_backward_f64((const double *)b->dy + at, (const double *)r->x + at,
-                                    b->mean ? ((const double *)b->mean)[i] : 0, ((const double *)b->rstd)[i], width,
-                                    b->dgamma ? (double *)b->dgamma + j : NULL,
+            if (r->frame.wide) {
+                const norm_row_f64 row = row_f64(b, i, at, width);
+                affine_backward_f64(&row, b->dgamma ? (double *)b->dgamma + j : NULL,
                                     b->dbeta ? (double *)b->dbeta + j : NULL, false, 0);
-            else
-                affine_backward_f32((const float *)b->dy + at, (const float *)r->x + at,
-                                    b->mean ? ((const float *)b->mean)[i] : 0, ((const float *)b->rstd)[i], width,
-                                    b->dgamma ? (float *)b->dgamma + j : NULL, b->dbeta ? (float *)b->dbeta + j : NULL,
-                                    !b->rms && !b->affine, b->affine);
+            } else {
+                const norm_row_f32 row = row_f32(b, i, at, width);
+                affine_backward_f32(&row, b->dgamma ? (float *)b->dgamma + j : NULL,
+                                    b->dbeta ? (float *)b->dbeta + j : NULL, !b->rms && !b->affine, b->affine);
+            }
         }
     }
 }
@@ -180,15 +192,13 @@ static void input_row(const backward *b, int64_t i, void *row)
     const rows *r = &b->r;
     const lb_method *method = &r->frame.call->method;
     int64_t at = i * r->size;
-    if (r->frame.wide)
-        (b->rms ? rms_backward_f64 : layer_backward_f64)(method, (const double *)b->dy + at, (const double *)r->x + at,
-                                                         r->gamma, b->mean ? ((const double *)b->mean)[i] : 0,
-                                                         ((const double *)b->rstd)[i], (double *)b->dx + at, r->size,
-                                                         row);
-    else
-        (b->rms ? rms_backward_f32 : layer_backward_f32)(
-            method, (const float *)b->dy + at, (const float *)r->x + at, r->gamma,
-            b->mean ? ((const float *)b->mean)[i] : 0, ((const float *)b->rstd)[i], (float *)b->dx + at, r->size, row);
+    if (r->frame.wide) {
+        const norm_row_f64 x = row_f64(b, i, at, r->size);
+        (b->rms ? rms_backward_f64 : layer_backward_f64)(method, &x, r->gamma, row, (double *)b->dx + at);
+    } else {
+        const norm_row_f32 x = row_f32(b, i, at, r->size);
+        (b->rms ? rms_backward_f32 : layer_backward_f32)(method, &x, r->gamma, row, (float *)b->dx + at);
+    }
 }
 
 /* |a g| + B |x| + B |mean| + sum |g| a / n with B = (sum |g| |mean| + sum |g x|) a^3 / n; dgamma's terms are

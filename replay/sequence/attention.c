@@ -54,6 +54,20 @@ static lb_attention_head block_from(const lb_attention_head *h, int64_t first)
     return block;
 }
 
+/* What one head reads, and where it writes and computes: `scores`, `p` and `ds` have room for queries * keys, `terms` for the keys in f64, `part`
+ * for the larger of dk and dv. */
+typedef struct head_inputs {
+    const void *q, *k, *v, *mask;
+} head_inputs;
+typedef struct head_outputs {
+    void *scores, *terms, *sum, *y, *lse;
+} head_outputs;
+
+typedef struct gradients {
+    const void *dy, *y, *lse;
+    void *p, *ds, *part, *dq, *dk, *dv;
+} gradients;
+
 #define REAL_TEMPLATE "attention_real.h"
 #include "real_template.h"
 
@@ -102,14 +116,6 @@ static double score_terms(const lb_attention_head *h, const double *q, const dou
     for (int64_t d = 0; d < h->size; d++) t += fabs(h->scale * q[i * h->size + d] * k[j * h->size + d]);
     return t;
 }
-
-/* What one head reads, and where it writes and computes: `terms` has room for the keys, in f64. */
-typedef struct head_inputs {
-    const void *q, *k, *v, *mask;
-} head_inputs;
-typedef struct head_outputs {
-    void *scores, *terms, *sum, *y, *lse;
-} head_outputs;
 
 /* With t_j besides |score - max|, y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. */
 static void twin_head(const lb_attention_call *a, const head_inputs *in, const head_outputs *out)
@@ -170,10 +176,11 @@ static bool head_forward(const lb_attention_call *a, const head_inputs *in, cons
     bool done = true;
     for (int64_t m = 0; done && m < h->queries; m += step) {
         const lb_attention_head block = step < h->queries ? block_from(h, m) : *h;
-        const void *rows = (const char *)in->q + m * h->size * e;
-        void *y = (char *)out->y + m * h->values * e, *lse = (char *)out->lse + m * e;
-        done = a->frame.wide ? head_forward_f64(&block, rows, in->k, in->v, in->mask, out->scores, out->sum, y, lse)
-                             : head_forward_f32(&block, rows, in->k, in->v, in->mask, out->scores, out->sum, y, lse);
+        head_inputs rows = *in;
+        head_outputs part = *out;
+        rows.q = (const char *)in->q + m * h->size * e;
+        part.y = (char *)out->y + m * h->values * e, part.lse = (char *)out->lse + m * e;
+        done = a->frame.wide ? head_forward_f64(&block, &rows, &part) : head_forward_f32(&block, &rows, &part);
     }
     return done;
 }
@@ -239,11 +246,6 @@ lb_status lb_attention_forward(lb_call *call, const lb_attention_form *form, boo
 
 /* ---- backward --------------------------------------------------------------------------------------------------------- */
 
-typedef struct gradients {
-    const void *dy, *y, *lse;
-    void *p, *ds, *part, *dq, *dk, *dv;
-} gradients;
-
 /* With t as in twin_head, |score - lse| for |score - max|, `most` that of the largest, from which lse comes: |ds| is p (sum |dy v| +
  * sum |dy y|) (r + t) where r is the growth by 16-bit roundings, and dv's weights are p (r + t). */
 #define VACUOUS 1e150
@@ -297,13 +299,12 @@ static bool head_backward(const lb_attention_call *a, const gradients *g, const 
     bool done = true;
     for (int64_t m = 0; done && m < h->queries; m += step) {
         const lb_attention_head block = step < h->queries ? block_from(h, m) : *h;
-        const void *dy = (const char *)g->dy + m * h->values * e, *y = (const char *)g->y + m * h->values * e;
-        const void *rows = (const char *)in->q + m * h->size * e, *lse = (const char *)g->lse + m * e;
-        void *dq = (char *)g->dq + m * h->size * e;
-        done = a->frame.wide ? head_backward_f64(&block, dy, rows, in->k, in->v, y, lse, in->mask, g->p, g->ds, g->part,
-                                                 dq, g->dk, g->dv)
-                             : head_backward_f32(&block, dy, rows, in->k, in->v, y, lse, in->mask, g->p, g->ds, g->part,
-                                                 dq, g->dk, g->dv);
+        head_inputs rows = *in;
+        gradients part = *g;
+        rows.q = (const char *)in->q + m * h->size * e, part.dq = (char *)g->dq + m * h->size * e;
+        part.dy = (const char *)g->dy + m * h->values * e, part.y = (const char *)g->y + m * h->values * e;
+        part.lse = (const char *)g->lse + m * e;
+        done = a->frame.wide ? head_backward_f64(&block, &part, &rows) : head_backward_f32(&block, &part, &rows);
     }
     return done;
 }

@@ -90,12 +90,13 @@ static void NAME(head_exponentials)(const lb_attention_head *h, REAL *scores, RE
     NAME(add_logarithms)(sum, lse, h->queries);
 }
 
-/* y = softmax(scores) v; `scores` holds queries * keys. */
-static bool NAME(head_forward)(const lb_attention_head *h, const REAL *q, const REAL *k, const REAL *v,
-                               const REAL *mask, REAL *scores, REAL *sum, REAL *y, REAL *lse)
+/* y = softmax(scores) v. */
+static bool NAME(head_forward)(const lb_attention_head *h, const head_inputs *in, const head_outputs *out)
 {
-    if (!NAME(head_scores)(h, q, k, mask, scores)) return false;
-    NAME(head_exponentials)(h, scores, sum, lse);
+    const REAL *v = in->v;
+    REAL *scores = out->scores, *sum = out->sum, *y = out->y;
+    if (!NAME(head_scores)(h, in->q, in->k, in->mask, scores)) return false;
+    NAME(head_exponentials)(h, scores, sum, out->lse);
     if (h->rounds) ROUND(scores, (size_t)(h->queries * h->keys), h->rounds, NULL);
     lb_product s = {.m = h->queries, .n = h->values, .k = h->keys};
     if (lb_product_run(&s, h->type, &h->method, scores, v, y) != LB_OK) return false;
@@ -104,14 +105,13 @@ static bool NAME(head_forward)(const lb_attention_head *h, const REAL *q, const 
     return true;
 }
 
-/* dv += p' dy, ds = p (dy v' - sum dy y), dq = scale ds k, dk += scale ds' q. `p` and `ds` hold queries * keys, `part` the larger
- * of dk and dv. */
-static bool NAME(head_backward)(const lb_attention_head *h, const REAL *dy, const REAL *q, const REAL *k, const REAL *v,
-                                const REAL *y, const REAL *lse, const REAL *mask, REAL *p, REAL *ds, REAL *part,
-                                REAL *dq, REAL *dk, REAL *dv)
+/* dv += p' dy, ds = p (dy v' - sum dy y), dq = scale ds k, dk += scale ds' q. */
+static bool NAME(head_backward)(const lb_attention_head *h, const gradients *g, const head_inputs *in)
 {
+    const REAL *dy = g->dy, *y = g->y, *lse = g->lse, *q = in->q, *k = in->k, *v = in->v;
+    REAL *p = g->p, *ds = g->ds, *part = g->part, *dq = g->dq, *dk = g->dk, *dv = g->dv;
     int64_t n = h->queries * h->keys;
-    if (!NAME(head_scores)(h, q, k, mask, p)) return false;
+    if (!NAME(head_scores)(h, q, k, in->mask, p)) return false;
     for (int64_t i = 0; i < h->queries; i++)
         NAME(seen_exponentials)(h, i, p + i * h->keys, lse[i]); /* 0 also where lse is NaN */
     lb_product s = {.m = h->queries,
