@@ -4,6 +4,7 @@ Global module hooks tell the recorder which module a thread is in (global, becau
 modules run). How an op of backward finds its module stands in capture/binding/python_place.c.
 """
 
+import re
 import sys
 import threading
 import weakref
@@ -15,12 +16,13 @@ from .names import Family
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "EagerModule", "_FabricModule"}
 _PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
+_STAGE = re.compile(r"submod_pp_\d+")  # what torch.distributed.pipelining holds a stage under, with the model's own names below
 _NOBODY = -1  # the scope of a module that is entered while nothing is recorded
 
 
 def clean(path):
     """A module path without wrapper prefixes."""
-    return ".".join(p for p in path.split(".") if p not in _PREFIXES)
+    return ".".join(p for p in path.split(".") if p not in _PREFIXES and not _STAGE.fullmatch(p))
 
 
 class _Thread(threading.local):
