@@ -132,7 +132,8 @@ static bool pair_if_alike(lb_aligner *al, const source_pair *s, likeness how)
     const bool same = have_same_shape(al, s);
     uint32_t room;
     if (!same && !(rows && lb_batch_rows_dim(rows, &s->value[0]->layout, &s->value[1]->layout) >= 0)) return false;
-    if (lb_program_view_part_of(al->side_a, s->op[0]) != lb_program_view_part_of(al->side_b, s->op[1])) return false;
+    if (!al->stages && lb_program_view_part_of(al->side_a, s->op[0]) != lb_program_view_part_of(al->side_b, s->op[1]))
+        return false;
     if (!are_alike(al, s, how)) return false;
     if (!same) return lb_aligner_join(al, s->op[0], &s->op[1], 1, &room);
     al->out->source_b_of_a[s->op[0]] = s->op[1];
@@ -153,13 +154,50 @@ static void pair_alike(lb_aligner *al, lb_source_list *a, lb_source_list *b, lik
     }
 }
 
+/* ---- stages ---- */
+
+enum { MOST_SHARED = 2 }; /* tensors that two stages hold: embeddings tied to the head, and what goes with them */
+
+static bool is_parameter(const lb_source_list *list, uint32_t row)
+{
+    return *list->names[row] && lb_source_value(list->side->program, list->ops[row])->flags & LB_VALUE_PARAMETER;
+}
+
+/* The part that holds a parameter of this name, LB_NONE if several do. */
+static uint32_t holder_of(const lb_source_list *list, uint32_t row)
+{
+    const uint32_t part = lb_program_view_part_of(list->side, list->ops[row]);
+    for (uint32_t j = 0; j < list->n; j++)
+        if (is_parameter(list, j) && !strcmp(list->names[j], list->names[row]) &&
+            lb_program_view_part_of(list->side, list->ops[j]) != part)
+            return LB_NONE;
+    return part;
+}
+
+/* Whether the ranks of a side hold a layer each, as the stages of a pipeline do: every one has parameters that no other has, and hardly any
+ * is held twice. Ranks that share out experts or heads hold norms and embeddings alike. */
+static bool are_stages(const lb_source_list *list)
+{
+    const uint32_t n_parts = list->side->n_parts;
+    uint32_t *held = calloc(n_parts, sizeof *held), shared = 0, stages = 0;
+    for (uint32_t j = 0; held && j < list->n; j++) {
+        const uint32_t part = is_parameter(list, j) ? holder_of(list, j) : n_parts;
+        if (part < n_parts) held[part]++;
+        shared += part == LB_NONE;
+    }
+    for (uint32_t p = 0; held && p < n_parts; p++) stages += held[p] > 0;
+    free(held);
+    return n_parts > 1 && stages == n_parts && shared <= MOST_SHARED * n_parts;
+}
+
 /* ---- all of them ---- */
 
 static bool match_lists(lb_aligner *al, lb_source_list *a, lb_source_list *b)
 {
     /* What the recording says of its parts comes before anything that is concluded. */
     if (al->side_b->n_parts > 1 && !al->out->joins.rows && !lb_aligner_join_shards(al, a, b)) return false;
-    if (al->side_b->n_parts > al->side_a->n_parts) return lb_aligner_join_programs(al, a, b);
+    al->stages = al->side_a->n_parts == 1 && are_stages(b);
+    if (al->side_b->n_parts > al->side_a->n_parts && !al->stages) return lb_aligner_join_programs(al, a, b);
     for (likeness how = BY_NAME; how <= BY_USE; how++) pair_alike(al, a, b, how);
     return lb_aligner_join_slices(al, a, b);
 }

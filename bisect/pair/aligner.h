@@ -11,6 +11,7 @@ typedef struct lb_aligner {
     const lb_program *a, *b; /* theirs */
     lb_layer_ops ops[2];
     lb_alignment *out;
+    bool stages; /* B's ranks hold other layers each: what one of them has is the whole */
     bool failed; /* out of memory */
 } lb_aligner;
 
