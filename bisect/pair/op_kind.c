@@ -11,6 +11,13 @@ bool lb_op_computes(const lb_program *program, const lb_op *op)
     return strncmp(name, "lb::", 4) != 0 && strncmp(name, "profiler::", 10) != 0;
 }
 
+bool lb_op_same_place(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b)
+{
+    const lb_op *x = &pa->ops[a], *y = &pb->ops[b];
+    return x->phase == y->phase && !strcmp(lb_op_name(pa, x), lb_op_name(pb, y)) &&
+           !strcmp(lb_op_layer(pa, x), lb_op_layer(pb, y));
+}
+
 /* ---- arguments ---- */
 
 /* "tanh" or "sum", which choose what is computed; no device ("cuda:0"), layout, name of a group, or text of what cannot be recorded. */

@@ -10,6 +10,8 @@ bool lb_op_computes(const lb_program *program, const lb_op *op);
 /* Name and shapes as one number; the name alone. `role` tells apart what these do not, 0 where there is nothing to tell. */
 uint64_t lb_op_kind(const lb_program *program, const lb_op *op, uint64_t role);
 uint64_t lb_op_name_kind(const lb_program *program, const lb_op *op, uint64_t role);
+/* Have both the same name, phase and layer? Ranks run one model but need not run one program, so that ops cannot be compared by number. */
+bool lb_op_same_place(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b);
 /* One argument, and all of an op, that are no tensors; devices and other texts may differ, they change no number. Where `b` is one of several
  * `parts` (0: it is not) that stand against `a`, so may integers, which are sizes, and factors of a mean: 1 / 2 of two ranks are 1 / 4 of
  * four. */

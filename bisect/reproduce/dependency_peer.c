@@ -1,24 +1,18 @@
 /* A rank without the fault beside the one that has it: the same ops of another rank, so that a rank's fault can be told from one of all. */
 #include "dependency_slice.h"
 
-#include <string.h>
+#include "op_kind.h"
 
-/* Ranks run one model but need not run one program: expert parallelism and pipelines give them
- * other ops, so that rows cannot be compared by number. */
-static bool alike(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
-{
-    return p->ops[i].phase == q->ops[k].phase && !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
-           !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
-}
+#include <string.h>
 
 /* The op of `other` in the same place: the k-th of its name in its layer and phase.
  * Counting is a scan of both programs for each op that is kept, and what is kept is small by then. */
 static uint32_t twin_of(const lb_program *p, uint32_t op, const lb_program *other)
 {
     uint32_t place = 0;
-    for (uint32_t i = 0; i < op; i++) place += alike(p, op, p, i);
+    for (uint32_t i = 0; i < op; i++) place += lb_op_same_place(p, op, p, i);
     for (uint32_t i = 0; i < other->n_ops; i++)
-        if (alike(p, op, other, i) && place-- == 0) return i;
+        if (lb_op_same_place(p, op, other, i) && place-- == 0) return i;
     return LB_NONE;
 }
 

@@ -8,6 +8,7 @@
 
 #include "collective_calls.h"
 #include "lost_rank.h"
+#include "op_kind.h"
 #include "replicas.h"
 
 #include <lastbit/array.h>
@@ -53,12 +54,6 @@ bool lb_rank_broke(const lb_bisect_session *q, uint32_t rank_row)
 
 /* ---- finite, and far larger than on any other rank ------------------------------------------------------------------ */
 
-static bool same_op(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
-{
-    return p->ops[i].phase == q->ops[k].phase && !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
-           !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
-}
-
 /* The first op whose result is more than a hundred times that of the same op on another rank; ops of one side are passed. */
 static uint32_t first_larger(const lb_trace_row *row, const lb_trace_row *other)
 {
@@ -66,7 +61,7 @@ static uint32_t first_larger(const lb_trace_row *row, const lb_trace_row *other)
     const lb_program *p = row->program, *o = other->program;
     for (uint32_t i = 0, k = 0; i < p->n_ops && k < o->n_ops; i++) {
         uint32_t j = k;
-        while (j < o->n_ops && j < k + AHEAD && !same_op(p, i, o, j)) j++;
+        while (j < o->n_ops && j < k + AHEAD && !lb_op_same_place(p, i, o, j)) j++;
         if (j == o->n_ops || j == k + AHEAD) continue;
         k = j + 1;
         if (other->sums[j].largest > 0 && row->sums[i].largest > 100 * other->sums[j].largest) return i;

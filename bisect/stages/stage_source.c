@@ -6,6 +6,8 @@
  */
 #include "stages.h"
 
+#include "source_twin.h"
+
 #include <lastbit/array.h>
 #include <inttypes.h>
 #include <math.h>
@@ -210,26 +212,11 @@ static bool is_data(const lb_value *v)
     return kind && v->layout.ndim > 0 && !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT));
 }
 
-static bool alike(const lb_program *p, const lb_value *a, const lb_program *q, const lb_value *b)
-{
-    return !strcmp(lb_program_text(p, a->name), lb_program_text(q, b->name)) && a->dtype == b->dtype &&
-           lb_layout_same_shape(&a->layout, &b->layout);
-}
-
-/* The source of the window's first step that a swap by "step:N" takes: same name, or same place among the nameless ones that
- * look alike; LB_NONE when there is none. */
+/* The source of the window's first step that a swap by "step:N" takes; LB_NONE when there is none. */
 static uint32_t twin_of(const lb_bisect_session *q, const lb_program *p, uint32_t op)
 {
     const lb_program *first = lb_bisect_session_program(q, p->rank, q->steps[0]);
-    const lb_value *mine = value_of(p, op);
-    uint32_t place = 0;
-    bool named = *lb_program_text(p, mine->name) != 0;
-    for (uint32_t i = 0; i < op && !named; i++)
-        place += lb_op_is_source(p, &p->ops[i]) && alike(p, mine, p, value_of(p, i));
-    for (uint32_t i = 0; first && i < first->n_ops; i++)
-        if (lb_op_is_source(first, &first->ops[i]) && alike(p, mine, first, value_of(first, i)) && place-- == 0)
-            return i;
-    return LB_NONE;
+    return first ? lb_source_twin(p, lb_op_results(p, &p->ops[op])[0], first) : LB_NONE;
 }
 
 /* Every step's batch is that of the first step of the window. */
@@ -287,7 +274,7 @@ static bool join_rank(lb_bisect_session *q, const source_row *row, lb_err *err)
         lb_culprit *c = &q->out->culprits[i];
         const lb_program *first = lb_bisect_session_program(q, c->ranks[0], c->step);
         if (c->axis != LB_AXIS_SOURCE || c->step != row->step || c->ranks[0] == row->rank ||
-            !alike(p, value_of(p, row->op), first, value_of(first, c->row)))
+            !lb_source_alike(p, value_of(p, row->op), first, value_of(first, c->row)))
             continue;
         int32_t *more = lb_array_grow(c->ranks, c->n_ranks, sizeof *more);
         if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory"), false;

@@ -2,6 +2,7 @@
 #include "substitute.h"
 
 #include "rebase.h"
+#include "source_twin.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -21,32 +22,6 @@ bool lb_substitute_parse(const char *text, lb_choice *choice)
     return end != text + 5 && !*end;
 }
 
-/* Named sources are the same by name; nameless ones by their place among those that look alike. */
-static bool alike(const lb_program *p, const lb_value *a, const lb_program *q, const lb_value *b)
-{
-    return !strcmp(lb_program_text(p, a->name), lb_program_text(q, b->name)) && a->dtype == b->dtype &&
-           lb_layout_same_shape(&a->layout, &b->layout);
-}
-
-static uint32_t twin_of(const lb_program *p, uint32_t value, const lb_program *other)
-{
-    const lb_value *mine = &p->values[value];
-    bool named = *lb_program_text(p, mine->name) != 0;
-    uint32_t place = 0;
-    for (uint32_t i = 0; i < p->n_ops && !named; i++) {
-        if (!lb_op_is_source(p, &p->ops[i])) continue;
-        uint32_t v = lb_op_results(p, &p->ops[i])[0];
-        if (v == value) break;
-        place += alike(p, mine, p, &p->values[v]);
-    }
-    for (uint32_t i = 0; i < other->n_ops; i++) {
-        if (!lb_op_is_source(other, &other->ops[i])) continue;
-        uint32_t v = lb_op_results(other, &other->ops[i])[0];
-        if (alike(p, mine, other, &other->values[v]) && place-- == 0) return v;
-    }
-    return LB_NONE;
-}
-
 static lb_status of_step(lb_machine *machine, uint32_t value, int64_t step)
 {
     const lb_program *p = machine->prepared->recorded, *other = NULL;
@@ -55,11 +30,12 @@ static lb_status of_step(lb_machine *machine, uint32_t value, int64_t step)
     if (!recording->program || recording->program(recording->context, machine->rank, step, &other, NULL) != LB_OK)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED, "step %" PRId64 " of rank %d was not recorded", step,
                        (int)machine->rank);
-    uint32_t twin = twin_of(p, value, other);
-    if (twin == LB_NONE)
+    const uint32_t source = lb_source_twin(p, value, other);
+    if (source == LB_NONE)
         return lb_fail(machine->err, LB_ERR_UNSUPPORTED,
                        "step %" PRId64 " has no source of the same name, dtype and shape", step);
-    LB_TRY(recording->value(recording->context, other, twin, &tensor, machine->err));
+    LB_TRY(recording->value(recording->context, other, lb_op_results(other, &other->ops[source])[0], &tensor,
+                            machine->err));
     return lb_rebase_put(machine, value, &tensor);
 }
 
