@@ -93,8 +93,7 @@ static void name_owner(lb_walk *w, int side, uint32_t op, uint32_t outcome, lb_d
 
 static bool is_around(const char *outer, const char *inner)
 {
-    const size_t n = strlen(outer);
-    return !n || (!strncmp(outer, inner, n) && (inner[n] == '.' || inner[n] == '\0'));
+    return !*outer || lb_name_extends(inner, outer);
 }
 
 /* The module that ran last before the op, or runs next, where that is another one; NULL: none in its phase. */

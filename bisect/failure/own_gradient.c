@@ -29,9 +29,7 @@ typedef struct search {
 static bool op_is(const lb_program *p, const lb_op *op, const char *base)
 {
     const char *name = lb_op_name(p, op), *after = strstr(name, "::");
-    const size_t n = strlen(base);
-    name = after ? after + 2 : name;
-    return !strncmp(name, base, n) && (!name[n] || name[n] == '.');
+    return lb_name_extends(after ? after + 2 : name, base);
 }
 
 static bool op_is_one(const lb_program *p, const lb_op *op, const char *const *bases)

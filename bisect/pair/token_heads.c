@@ -24,13 +24,6 @@ static bool same_contents(const lb_program *p, uint32_t x, uint32_t y)
     return a->storage == b->storage && a->version == b->version && a->layout.offset == b->layout.offset;
 }
 
-static bool is_named(const lb_program *p, const lb_op *op, const char *name)
-{
-    const char *text = lb_op_name(p, op);
-    size_t n = strlen(name);
-    return strncmp(text, name, n) == 0 && (text[n] == '\0' || text[n] == '.');
-}
-
 static void add_head(finder *f, lb_token_head found)
 {
     lb_token_heads *h = f->heads;
@@ -57,13 +50,14 @@ static void find_losses(finder *f)
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (f->counts && !f->counts(f->context, i, LB_NONE)) continue;
-        if (op->phase != LB_PHASE_FORWARD || !is_named(p, op, "aten::nll_loss_forward")) continue;
+        if (op->phase != LB_PHASE_FORWARD || !lb_name_extends(lb_op_name(p, op), "aten::nll_loss_forward")) continue;
         const lb_arg *self = arg_of(p, op, 0, LB_ARG_VALUE), *target = arg_of(p, op, 1, LB_ARG_VALUE);
         const lb_arg *ignored = arg_of(p, op, 4, LB_ARG_INT);
         if (!self || !target) continue;
         for (uint32_t k = i; k-- > 0;) {
             const lb_op *soft = &p->ops[k];
-            if (!is_named(p, soft, "aten::_log_softmax") || lb_op_results(p, soft)[0] == LB_NONE) continue;
+            if (!lb_name_extends(lb_op_name(p, soft), "aten::_log_softmax") || lb_op_results(p, soft)[0] == LB_NONE)
+                continue;
             if (!same_contents(p, lb_op_results(p, soft)[0], self->u.value)) continue;
             add_head(
                 f, (lb_token_head){i, lb_op_results(p, soft)[0], target->u.value, true, ignored ? ignored->u.i : -100});

@@ -39,13 +39,6 @@ typedef struct reader {
 
 /* ---- what a pass reads ---- */
 
-static bool is_called(const lb_program *p, const lb_op *op, const char *name)
-{
-    const char *text = lb_op_name(p, op);
-    const size_t n = strlen(name);
-    return strncmp(text, name, n) == 0 && (text[n] == '\0' || text[n] == '.');
-}
-
 static bool is_integers(const lb_program *p, uint32_t value)
 {
     return lb_dtype_is_integer(p->values[value].dtype);
@@ -58,7 +51,8 @@ static uint32_t ids_of(const lb_program *p, uint32_t begin, const lb_token_head 
     uint32_t found = LB_NONE;
     for (uint32_t i = begin; i < head->op && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
-        if (op->phase != LB_PHASE_FORWARD || !is_called(p, op, "aten::embedding") || op->args < 2) continue;
+        if (op->phase != LB_PHASE_FORWARD || !lb_name_extends(lb_op_name(p, op), "aten::embedding") || op->args < 2)
+            continue;
         const lb_arg *args = lb_op_args(p, op);
         if (args[0].tag != LB_ARG_VALUE || args[1].tag != LB_ARG_VALUE || !is_integers(p, args[1].u.value)) continue;
         const lb_layout *ids = &p->values[args[1].u.value].layout;
@@ -85,7 +79,7 @@ static uint32_t input_of(const lb_program *p, const char *const *names, const lb
 static bool has_op(const lb_program *p, const char *name)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (is_called(p, &p->ops[i], name)) return true;
+        if (lb_name_extends(lb_op_name(p, &p->ops[i]), name)) return true;
     return false;
 }
 
@@ -129,7 +123,8 @@ static bool is_placeholder(const lb_program *p, const pass *x, int64_t number)
     for (uint32_t i = 0; i < x->head->op && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         const lb_arg *args = lb_op_args(p, op);
-        if (!is_called(p, op, "aten::eq") || op->args < 2 || args[0].tag != LB_ARG_VALUE || args[1].tag != LB_ARG_INT)
+        if (!lb_name_extends(lb_op_name(p, op), "aten::eq") || op->args < 2 || args[0].tag != LB_ARG_VALUE ||
+            args[1].tag != LB_ARG_INT)
             continue;
         if (p->values[args[0].u.value].storage == p->values[x->ids].storage && args[1].u.i == number) return true;
     }

@@ -15,7 +15,7 @@ const lb_collective *lb_dependency_slice_collective(const lb_program *program, u
 uint32_t lb_dependency_slice_partner(const lb_program *program, const lb_collective *c, const lb_program *other);
 /* Path of the residual block around a layer; the layer itself when there is none. */
 void lb_dependency_slice_block_around(const lb_dependency_slice_part *part, const char *layer, char *path, size_t size);
-/* Is a path that layer, or inside it? */
+/* Is a path that layer, or inside it? Nothing is inside the layer without a name. */
 bool lb_layer_is_within(const char *path, const char *layer);
 
 #endif

@@ -142,9 +142,7 @@ uint32_t lb_dependency_slice_partner(const lb_program *p, const lb_collective *c
 
 bool lb_layer_is_within(const char *path, const char *layer)
 {
-    size_t n = strlen(layer);
-    /* The dot matters: layers.1 is no part of layers.10. */
-    return n && !strncmp(path, layer, n) && (!path[n] || path[n] == '.');
+    return *layer && lb_name_extends(path, layer);
 }
 
 void lb_dependency_slice_block_around(const lb_dependency_slice_part *t, const char *layer, char *path, size_t size)

@@ -38,11 +38,9 @@ static lb_status blocks_of(lb_bisect_session *q, lb_blocks *blocks, const lb_pro
 static uint32_t first_broken_inside(const lb_bisect_session *q, const char *block, int64_t step)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step);
-    size_t n = strlen(block);
-    for (uint32_t i = 0; row && i < row->program->n_ops; i++) {
-        const char *layer = lb_op_layer(row->program, &row->program->ops[i]);
-        if (!strncmp(layer, block, n) && (!layer[n] || layer[n] == '.') && lb_trace_broke(row, i)) return i;
-    }
+    for (uint32_t i = 0; row && i < row->program->n_ops; i++)
+        if (lb_name_extends(lb_op_layer(row->program, &row->program->ops[i]), block) && lb_trace_broke(row, i))
+            return i;
     return LB_NONE;
 }
 

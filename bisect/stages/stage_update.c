@@ -18,14 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const lb_group *group_of(const lb_program *p, int64_t storage)
-{
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        for (uint32_t i = 0; i < p->groups[g].params; i++)
-            if (p->group_params[p->groups[g].first_param + i].storage == storage) return &p->groups[g];
-    return NULL;
-}
-
 static double learning_rate(const lb_program *p, const lb_group *group)
 {
     for (uint32_t i = 0; group && i < group->options; i++) {
@@ -44,7 +36,7 @@ static lb_status blame(lb_bisect_session *q, const char *change, lb_err *err)
 {
     const lb_origin *origin = &q->out->origin;
     const lb_program *p = lb_bisect_session_program(q, origin->rank, origin->step);
-    const lb_group *group = by_optimizer(origin) ? group_of(p, origin->storage) : NULL;
+    const lb_group *group = by_optimizer(origin) ? lb_program_group_of(p, origin->storage) : NULL;
     char rate[60] = "";
     lb_culprit *c;
     LB_TRY(lb_culprit_add(q, LB_AXIS_SOURCE, origin->rank, origin->step, origin->op, &c, err));

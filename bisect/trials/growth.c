@@ -1,6 +1,8 @@
 /* Where numbers grew too large while they stayed finite: see growth.h. */
 #include "growth.h"
 
+#include "op_kind.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -233,12 +235,6 @@ static bool earliest_jump(const lb_bisect_session *q, const lb_trace_row *row, u
 
 /* ---- gradients ------------------------------------------------------------------------------------------------------ */
 
-static bool same_op(const lb_program *p, uint32_t i, const lb_program *q, uint32_t k)
-{
-    return p->ops[i].phase == q->ops[k].phase && !strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[k])) &&
-           !strcmp(lb_op_layer(p, &p->ops[i]), lb_op_layer(q, &q->ops[k]));
-}
-
 /* Per op the same op of the step before, LB_NONE where none is: ops that one side alone runs are passed. NULL when out of memory. */
 static uint32_t *twins(const lb_program *p, const lb_program *q)
 {
@@ -246,7 +242,7 @@ static uint32_t *twins(const lb_program *p, const lb_program *q)
     uint32_t *twin = malloc(((size_t)p->n_ops + 1) * sizeof *twin);
     for (uint32_t i = 0, k = 0; twin && i < p->n_ops; i++) {
         uint32_t at = k;
-        while (at < q->n_ops && at < k + AHEAD && !same_op(p, i, q, at)) at++;
+        while (at < q->n_ops && at < k + AHEAD && !lb_op_same_place(p, i, q, at)) at++;
         const bool found = at < q->n_ops && at < k + AHEAD;
         twin[i] = found ? at : LB_NONE;
         if (found) k = at + 1;
@@ -279,14 +275,6 @@ static bool gradient_grew(const lb_bisect_session *q, const lb_trace_row *row, u
 
 /* ---- what is told --------------------------------------------------------------------------------------------------- */
 
-static const lb_group *group_of_storage(const lb_program *p, int64_t storage)
-{
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        for (uint32_t i = 0; i < p->groups[g].params; i++)
-            if (p->group_params[p->groups[g].first_param + i].storage == storage) return &p->groups[g];
-    return NULL;
-}
-
 static const char *name_of_storage(const lb_program *p, int64_t storage)
 {
     for (uint32_t i = 0; i < p->n_group_params; i++)
@@ -303,7 +291,7 @@ static void describe_jump(const jump *j, lb_origin *origin)
     const lb_op *op = &p->ops[j->op];
     const int64_t storage = p->values[j->value].storage;
     const bool optimizer = j->row->optimizer[j->op];
-    const lb_group *group = optimizer ? group_of_storage(p, storage) : NULL;
+    const lb_group *group = optimizer ? lb_program_group_of(p, storage) : NULL;
     const double rate = learning_rate(p, group);
     char with[80] = "";
     *origin = (lb_origin){.step = p->step,

@@ -22,20 +22,14 @@ static void put_rate(const lb_program *p, lb_watch_record *record)
         }
 }
 
-static bool is_option(const lb_program *p, uint32_t scalar)
-{
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        if (scalar - p->groups[g].first_option < p->groups[g].options) return true;
-    return false;
-}
-
 static void put_scalars(const lb_program *p, const lb_field_names *names, lb_watch_record *record)
 {
     double losses = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_scalars; i++) {
         const char *name = lb_program_text(p, p->scalars[i].name);
-        const lb_watch_field field = is_option(p, i) ? LB_WATCH_FIELDS : lb_field_of(names, name, strlen(name));
+        const lb_watch_field field =
+            lb_program_is_option(p, i) ? LB_WATCH_FIELDS : lb_field_of(names, name, strlen(name));
         if (field == LB_WATCH_FIELDS || field == LB_WATCH_step || field == LB_WATCH_rank) continue;
         if (field == LB_WATCH_loss) losses += p->scalars[i].number, n++;
         lb_record_put_number(record, field, p->scalars[i].number);

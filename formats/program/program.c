@@ -335,6 +335,28 @@ uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t storag
     return LB_NONE;
 }
 
+bool lb_name_extends(const char *name, const char *base)
+{
+    const size_t n = strlen(base);
+    return !strncmp(name, base, n) && (!name[n] || name[n] == '.');
+}
+
+const lb_group *lb_program_group_of(const lb_program *program, int64_t storage)
+{
+    for (uint32_t g = 0; g < program->n_groups; g++)
+        for (uint32_t i = 0; i < program->groups[g].params; i++)
+            if (program->group_params[program->groups[g].first_param + i].storage == storage)
+                return &program->groups[g];
+    return NULL;
+}
+
+bool lb_program_is_option(const lb_program *program, uint32_t scalar)
+{
+    for (uint32_t g = 0; g < program->n_groups; g++)
+        if (scalar - program->groups[g].first_option < program->groups[g].options) return true;
+    return false;
+}
+
 bool lb_op_writes_flagged(const lb_program *program, const lb_op *op, uint32_t flags)
 {
     for (uint32_t w = 0; w < op->written; w++) {

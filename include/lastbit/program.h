@@ -335,6 +335,14 @@ LB_API uint32_t lb_op_writes(const lb_program *program, const lb_op *op, int64_t
 /* Does the op write a value that has one of these flags: LB_VALUE_PARAMETER, …? */
 LB_API bool lb_op_writes_flagged(const lb_program *program, const lb_op *op, uint32_t flags);
 
+/* Is a name `base` itself, or does it go on behind `base` and a dot? "layers.1.mlp" lies in "layers.1" and "layers.10" does not;
+ * "aten::sum.dim_IntList" is an overload of "aten::sum". */
+LB_API bool lb_name_extends(const char *name, const char *base);
+/* The optimizer's group that steps the parameter in this storage; NULL. */
+LB_API const lb_group *lb_program_group_of(const lb_program *program, int64_t storage);
+/* Is a row of `scalars` an option of an optimizer's group, and so no measurement? */
+LB_API bool lb_program_is_option(const lb_program *program, uint32_t scalar);
+
 /* The scope of the module that a parameter of this name belongs to ("model.norm" of "model.norm.weight"); 0 when there is none. */
 LB_API uint32_t lb_program_owner(const lb_program *program, const char *parameter);
 

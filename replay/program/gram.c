@@ -8,8 +8,7 @@
 static bool op_is(const lb_program *p, const lb_op *op, const char *base)
 {
     const char *name = lb_op_known_as(lb_op_name(p, op));
-    size_t n = strlen(base);
-    return !strncmp(name, "aten::", 6) && !strncmp(name + 6, base, n) && (!name[6 + n] || name[6 + n] == '.');
+    return !strncmp(name, "aten::", 6) && lb_name_extends(name + 6, base);
 }
 
 const lb_factors *lb_gram_factors(const lb_program *p, const lb_op *op)
