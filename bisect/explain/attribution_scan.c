@@ -2,9 +2,9 @@
  * that give the bits comes first is decided here, too, since few bits fit several. */
 #include "attribution_finder.h"
 
+#include <lastbit/clock.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Once a kind has had 4 times its share of the time, other places have ruled out what there is to rule out, and one alternative per place is
  * enough. */
@@ -12,26 +12,19 @@ enum { PATIENCE = 4 };
 
 /* ---- time ---- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void lb_attribution_scan_begin(lb_attribution_scan *s)
 {
-    *s = (lb_attribution_scan){.begun = now()};
+    *s = (lb_attribution_scan){.begun = lb_clock_seconds()};
 }
 
 double lb_attribution_scan_spent(const lb_attribution_finder *f, const lb_attribution_scan *s)
 {
-    return *f->spent + now() - s->begun;
+    return *f->spent + lb_clock_seconds() - s->begun;
 }
 
 void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan *s)
 {
-    *f->spent += now() - s->begun;
+    *f->spent += lb_clock_seconds() - s->begun;
 }
 
 /* ---- one candidate ---- */

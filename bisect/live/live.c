@@ -13,6 +13,7 @@
 #include "group_search.h"
 
 #include <lastbit/array.h>
+#include <lastbit/clock.h>
 #include <lastbit/bisect.h>
 
 #include <ctype.h>
@@ -22,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* "block:E=--no-experts" */
 typedef struct flag {
@@ -360,9 +360,8 @@ lb_status lb_bisect_live(const lb_live_options *given, lb_bisection **bisection,
     lb_live_options options = LB_LIVE_OPTIONS_INIT;
     memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
     live l = {.options = &options};
-    struct timespec begin, end;
+    const double begin = lb_clock_seconds();
     *bisection = NULL;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
     l.out = calloc(1, sizeof *l.out);
     if (!l.out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     l.out->outcome = LB_BISECT_UNDECIDED;
@@ -374,8 +373,7 @@ lb_status lb_bisect_live(const lb_live_options *given, lb_bisection **bisection,
     lb_journal_close(l.journal);
     lb_log_pattern_free(l.pattern);
     free(l.flags);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    l.out->seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    l.out->seconds = lb_clock_seconds() - begin;
     if (status == LB_OK)
         *bisection = l.out;
     else

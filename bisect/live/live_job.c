@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "live_job.h"
 
+#include <lastbit/clock.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -14,7 +15,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 struct lb_log_pattern {
@@ -49,13 +49,6 @@ void lb_log_pattern_free(lb_log_pattern *p)
     pcre2_match_data_free(p->match);
     pcre2_code_free(p->code);
     free(p);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- the log ------------------------------------------------------------------------------------------------------ */
@@ -95,7 +88,7 @@ static void follow(reader *r, int fd, double deadline, pid_t group)
 {
     char bytes[4096];
     for (;;) {
-        double left = deadline - now();
+        double left = deadline - lb_clock_seconds();
         if (left <= 0) {
             r->result->timed_out = true;
             kill(-group, SIGKILL);
@@ -132,7 +125,7 @@ lb_status lb_job_run(const char *command, const lb_log_pattern *pattern, double 
 {
     int out[2], status = 0;
     reader r = {.pattern = pattern, .result = result};
-    double begin = now();
+    double begin = lb_clock_seconds();
     *result = (lb_job_result){0};
     if (pipe2(out, O_CLOEXEC) != 0) return lb_fail(err, LB_ERR_IO, "cannot make a pipe: %s", strerror(errno));
     pid_t child = fork();
@@ -148,6 +141,6 @@ lb_status lb_job_run(const char *command, const lb_log_pattern *pattern, double 
     close(out[0]);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     result->code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    result->seconds = now() - begin;
+    result->seconds = lb_clock_seconds() - begin;
     return LB_OK;
 }

@@ -14,11 +14,11 @@
 
 #include "reproducer.h"
 
+#include <lastbit/clock.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct shrinking {
@@ -34,18 +34,11 @@ typedef struct shrinking {
     lb_err *err;
 } shrinking;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Of a large step each candidate takes as long as the bisection did: then whole steps will do. */
 static bool late(const shrinking *s)
 {
     enum { PATIENCE_S = 60 };
-    return now() - s->begin > PATIENCE_S;
+    return lb_clock_seconds() - s->begin > PATIENCE_S;
 }
 
 /* ---- does it count? ----------------------------------------------------------------------------------------------- */
@@ -233,7 +226,11 @@ static lb_status report(shrinking *s)
 
 lb_status lb_shrink(lb_bisect_session *q, lb_err *err)
 {
-    shrinking s = {.q = q, .culprit = &q->out->culprits[0], .first_step = q->failure.step, .err = err, .begin = now()};
+    shrinking s = {.q = q,
+                   .culprit = &q->out->culprits[0],
+                   .first_step = q->failure.step,
+                   .err = err,
+                   .begin = lb_clock_seconds()};
     for (uint32_t i = 0; i < q->out->n_culprits; i++)
         if (q->out->culprits[i].step < s.first_step) s.first_step = q->out->culprits[i].step;
     if (q->remedy.op != LB_NONE && q->remedy.step < s.first_step) s.first_step = q->remedy.step;

@@ -8,11 +8,11 @@
 #include "shrink.h"
 #include "stages.h"
 
+#include <lastbit/clock.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static lb_status find_window(lb_bisect_session *q, lb_err *err)
 {
@@ -112,9 +112,8 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
     memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
     lb_bisect_session q = {.capture = capture, .options = &options, .remedy = {.op = LB_NONE}};
-    struct timespec begin, end;
+    const double begin = lb_clock_seconds();
     *bisection = NULL;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
     q.out = calloc(1, sizeof *q.out);
     if (!q.out) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     q.out->failure.op = q.out->origin.op = LB_NONE;
@@ -138,8 +137,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     lb_sites_release(&q.background);
     free(q.left_out);
     lb_sites_release(&q.cure);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    q.out->seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    q.out->seconds = lb_clock_seconds() - begin;
     if (status == LB_OK)
         *bisection = q.out;
     else

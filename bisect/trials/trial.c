@@ -4,20 +4,13 @@
 
 #include "rerun.h"
 
+#include <lastbit/clock.h>
 #include <lastbit/array.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 void lb_say(const lb_bisect_session *q, const char *format, ...)
 {
@@ -100,7 +93,7 @@ lb_status lb_try(lb_bisect_session *q, const lb_sites *sites, const uint64_t *se
                  lb_outcome *outcome, lb_err *err)
 {
     lb_bisection *b = q->out;
-    double begin = now();
+    double begin = lb_clock_seconds();
     lb_trial *more = lb_array_grow(b->trials, b->n_trials, sizeof *more);
     if (more) b->trials = more;
     char *text = more ? lb_change_text(q, sites, set) : NULL;
@@ -120,7 +113,7 @@ lb_status lb_try(lb_bisect_session *q, const lb_sites *sites, const uint64_t *se
         snprintf(t->what, sizeof t->what, "%s", known);
     } else {
         status = lb_rerun(q, sites, set, outcome, t->what, sizeof t->what, err);
-        t->seconds = now() - begin;
+        t->seconds = lb_clock_seconds() - begin;
         if (status == LB_OK) status = lb_journal_add(q->journal, text, *outcome, t->what, t->seconds, err);
     }
     if (status != LB_OK) {

@@ -4,6 +4,7 @@
 #include "captured_log.h"
 #include "log_reader.h"
 
+#include <lastbit/clock.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,13 +28,6 @@ typedef struct tail {
     lb_err *err;
 } tail;
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static bool stopped(const tail *t)
 {
     return t->source->stop && t->source->stop(t->source->context);
@@ -43,7 +37,7 @@ static bool stopped(const tail *t)
 static bool wait_for_more(tail *t, int milliseconds)
 {
     if (!t->source->follow || stopped(t)) return false;
-    if (t->source->idle_seconds > 0 && now() - t->last_news > t->source->idle_seconds) return false;
+    if (t->source->idle_seconds > 0 && lb_clock_seconds() - t->last_news > t->source->idle_seconds) return false;
     const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
     nanosleep(&pause, NULL);
     return !stopped(t);
@@ -65,7 +59,7 @@ static lb_status read_rest(tail *t, int fd, uint64_t *offset)
         if (n < 0 && errno != EINTR) return cannot(t, "read");
         if (n <= 0) return LB_OK;
         *offset += (uint64_t)n;
-        t->last_news = now();
+        t->last_news = lb_clock_seconds();
         LB_TRY(lb_watch_log_bytes(t->log, t->piece, (size_t)n, t->err));
         if (stopped(t)) return LB_OK;
     }
@@ -243,15 +237,15 @@ static lb_status read_capture(tail *t)
     off_t size = size_of(t->path);
     LB_TRY(lb_captured_log_read(t->log, t->path, &last, t->err));
     t->begun = true;
-    t->last_news = now();
+    t->last_news = lb_clock_seconds();
     for (double rest = 0; wait_for_more(t, WAIT_MS);) {
         const off_t grown = size_of(t->path);
-        if (grown == size || now() < rest) continue;
-        const double begin = now();
+        if (grown == size || lb_clock_seconds() < rest) continue;
+        const double begin = lb_clock_seconds();
         lb_err busy = LB_ERR_INIT; /* between two writes it may not read; the next look does */
         if (lb_captured_log_read(t->log, t->path, &last, &busy) == LB_OK) size = grown;
-        t->last_news = now();
-        rest = now() + 10 * (now() - begin);
+        t->last_news = lb_clock_seconds();
+        rest = lb_clock_seconds() + 10 * (lb_clock_seconds() - begin);
     }
     return LB_OK;
 }
@@ -311,7 +305,7 @@ lb_status lb_watch_log_read(lb_watch_log *log, const char *path, const lb_watch_
     lb_watch_source chosen = LB_WATCH_SOURCE_INIT;
     lb_err own = LB_ERR_INIT;
     if (source) memcpy(&chosen, source, source->size < sizeof chosen ? source->size : sizeof chosen);
-    tail t = {.log = log, .source = &chosen, .path = path, .last_news = now(), .err = &own};
+    tail t = {.log = log, .source = &chosen, .path = path, .last_news = lb_clock_seconds(), .err = &own};
     t.piece = malloc(PIECE);
     if (!t.piece) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     const lb_status status = read_path(&t);

@@ -3,12 +3,12 @@
 #include "probe.h"
 #include "sum_tree.h"
 
+#include <lastbit/clock.h>
 #include <lastbit/array.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { CALL_BYTES = 1 << 22, TRIALS = 12, DEFAULT_GROUPS = 8, SAMPLE_ABOVE = 4096, SAMPLE = 1024 };
 
@@ -402,20 +402,13 @@ static lb_status probe_groups(lb_prober *p, const signature *all, size_t results
     return LB_OK;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 lb_status lb_probe_run(const lb_probe_kernel *kernel, const lb_probe_options *options, lb_probe_report *report,
                        lb_err *err)
 {
     *report = (lb_probe_report){0};
     const lb_probe_shape *s = &kernel->shape;
     const size_t results = (size_t)s->rows * s->columns;
-    const double start = now();
+    const double start = lb_clock_seconds();
     lb_prober p = {.kernel = kernel, .options = options ? *options : (lb_probe_options)LB_PROBE_OPTIONS_INIT};
     uint32_t *position = malloc(((size_t)s->n + 16) * sizeof *position);
     signature *all = malloc((results + 1) * sizeof *all);
@@ -432,7 +425,7 @@ lb_status lb_probe_run(const lb_probe_kernel *kernel, const lb_probe_options *op
     }
     report->probes = p.probes;
     report->calls = p.calls;
-    report->seconds = now() - start;
+    report->seconds = lb_clock_seconds() - start;
     if (status == LB_OK && p.terms < s->n) {
         report->sample = position;
         report->n_sample = p.terms;

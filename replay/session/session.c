@@ -17,13 +17,13 @@
 #include "rendezvous.h"
 #include "selector.h"
 
+#include <lastbit/clock.h>
 #include <lastbit/array.h>
 #include <lastbit/replay.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- what is made once per capture ------------------------------------------------------------------------------ */
 
@@ -492,13 +492,6 @@ static lb_status check_mode(const lb_plan *plan, lb_err *err)
     return LB_OK;
 }
 
-static double now_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observer *observer, lb_replay_summary *summary,
                         lb_err *err)
 {
@@ -511,7 +504,7 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     s.run = (lb_run){plan, observer, {replay->capture, recorded_value, other_program}, summary, NULL, false};
     if (plan->mode == LB_REPLAY_ISOLATED && plan->compare && !plan->shadow && !plan->n_swaps)
         s.run.regeneration = lb_regeneration_new();
-    double start = now_seconds();
+    double start = lb_clock_seconds();
     int threads = omp_get_max_threads();
     if (plan->threads > 0) omp_set_num_threads(plan->threads);
     if (plan->touched) memset(plan->touched, 0, plan->n_swaps * sizeof *plan->touched);
@@ -533,6 +526,6 @@ lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observe
     if (plan->touched && s.choices) lb_choices_touched(s.choices, plan->touched);
     release_session(&s);
     lb_regeneration_free(s.run.regeneration);
-    summary->seconds = now_seconds() - start;
+    summary->seconds = lb_clock_seconds() - start;
     return status;
 }
