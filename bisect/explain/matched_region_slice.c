@@ -4,6 +4,7 @@
  * becomes a leaf, a value whose recorded bits are handed in; what is inside is run again. */
 #include "matched_region_finder.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,12 +89,6 @@ static void follow(void *context, uint32_t value)
     for (uint32_t i = 0; i < n && i < MOST_DEFS; i++) enter(s, defs[i], p->values[value].storage);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The last of the ops, of the rank that the output belongs to. */
 static uint32_t last_op(const lb_finder *f, int side, const lb_value_list *ops, uint32_t output)
 {
@@ -133,7 +128,7 @@ bool lb_finder_make_slice(lb_finder *f, int side, uint32_t reader, uint32_t befo
     /* Only what was marked is cleared: clearing all would cost the whole program for each of
      * thousands of slices. */
     for (uint32_t i = 0; i < ops.n; i++) f->marks[side][ops.list[i]] = 0;
-    if (ops.n) qsort(ops.list, ops.n, sizeof *ops.list, ascending);
+    if (ops.n) qsort(ops.list, ops.n, sizeof *ops.list, lb_by_u32);
     f->failed |= ops.failed || leaves.failed || partners.failed;
     *out = (lb_matched_region_side){.ops = ops.list,
                                     .n_ops = ops.n,

@@ -98,14 +98,6 @@ static void read_pred(search *s, int side, uint32_t op)
     }
 }
 
-/* The stack gives ops in no order that means anything to a reader; rows are the order in which they
- * ran. */
-static int by_row(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Walks until both stacks are empty. Going through an unknown node of one side fills the other's, so that lone ops are gathered per side
  * at the end. `o`: where they are listed; the ops of node `self` are no lone ones. */
 static void walk_back(search *s, lb_divergence *o)
@@ -129,7 +121,7 @@ static void walk_back(search *s, lb_divergence *o)
                 o->sources[side] |= s->m->sides[side].may_differ[s->seen[side][k]] == LB_BLAME_SOURCE;
             }
         o->n[side] = s->out->n_lone - o->first[side];
-        if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, by_row);
+        if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, lb_by_u32);
     }
 }
 

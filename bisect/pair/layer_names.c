@@ -2,6 +2,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "layer_names.h"
 
+#include <lastbit/array.h>
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,24 +177,19 @@ char *lb_name_spelled(const char *name)
 
 /* ---- meeting ---- */
 
-static int compare_texts(const void *x, const void *y)
-{
-    return strcmp(*(char *const *)x, *(char *const *)y);
-}
-
 /* Sorted pointers to the texts; the caller frees the list alone. */
 static char **sorted(char *const *texts, uint32_t n)
 {
     char **list = malloc((n + 1) * sizeof *list);
     if (!list) return NULL;
     memcpy(list, texts, n * sizeof *list);
-    qsort(list, n, sizeof *list, compare_texts);
+    qsort(list, n, sizeof *list, lb_by_text);
     return list;
 }
 
 static bool has(char *const *list, uint32_t n, const char *text)
 {
-    return bsearch(&text, list, n, sizeof *list, compare_texts) != NULL;
+    return bsearch(&text, list, n, sizeof *list, lb_by_text) != NULL;
 }
 
 /* Two names of one side that would be spelled alike (an old and a new block, side by side) keep their own. */

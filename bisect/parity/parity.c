@@ -2,6 +2,7 @@
 #include "token_row.h"
 #include "token_scores.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,12 +165,6 @@ static bool note_kinds(lb_parity_report *r, double threshold)
         worst->k3, (unsigned long long)worst->count, next->k3);
 }
 
-static int by_number(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median of |d| over the tokens in a range of positions, which single tokens that are far off do not move. */
 static double median_in(const lb_token_scores *s, const char *name, double *room)
 {
@@ -178,7 +173,7 @@ static double median_in(const lb_token_scores *s, const char *name, double *room
         const lb_token_span *span = &s->match->pairs[s->list[i].pair].spans[s->list[i].span];
         if (strcmp(RANGE_NAMES[range_of(span->a)], name) == 0) room[n++] = fabs(s->list[i].p - s->list[i].q);
     }
-    if (n) qsort(room, n, sizeof *room, by_number);
+    if (n) qsort(room, n, sizeof *room, lb_by_f64);
     return n < FEWEST_IN_RANGE ? NAN : room[n / 2];
 }
 

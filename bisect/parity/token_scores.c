@@ -2,6 +2,7 @@
  * difference is a small part. */
 #include "token_scores.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,12 +122,6 @@ static bool find_shift(lb_token_scores *s, lb_parity_finding **findings, uint32_
 
 /* ---- logits that one side divided ---- */
 
-static int by_number(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static const lb_token_choice *same_choice(const lb_token_sequence *q, const lb_token *token,
                                           const lb_token_choice *wanted)
 {
@@ -210,7 +205,7 @@ static bool find_temperature(lb_token_scores *s, lb_parity_finding **findings, u
     if (!ratios) return false;
     bool ok = true;
     if (count >= FEWEST) {
-        qsort(ratios, count, sizeof *ratios, by_number);
+        qsort(ratios, count, sizeof *ratios, lb_by_f64);
         const double middle = ratios[count / 2], spread = ratios[count - 1 - count / 10] - ratios[count / 10];
         if (middle > 0 && fabs(middle - 1) > 0.01 && spread < 0.25 * fabs(middle - 1)) {
             s->heat = 1 / middle;

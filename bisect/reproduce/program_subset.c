@@ -137,12 +137,6 @@ static void note_storage(void *context, uint32_t value)
     r->storages[r->n++] = r->p->values[value].storage;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 lb_status lb_program_subset_needs(const lb_program *p, const uint8_t *fates, int64_t wanted, uint8_t *needed,
                                   lb_err *err)
 {
@@ -157,7 +151,7 @@ lb_status lb_program_subset_needs(const lb_program *p, const uint8_t *fates, int
         free(r.storages);
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subset of %u ops", p->n_ops);
     }
-    if (r.n) qsort(r.storages, r.n, sizeof *r.storages, by_number);
+    if (r.n) qsort(r.storages, r.n, sizeof *r.storages, lb_by_i64);
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         for (uint32_t k = 0; k < op->results + op->written && fates[i] != LB_PROGRAM_SUBSET_DROP; k++) {
@@ -165,7 +159,7 @@ lb_status lb_program_subset_needs(const lb_program *p, const uint8_t *fates, int
             if (v == LB_NONE) continue;
             bool stands_in = fates[i] == LB_PROGRAM_SUBSET_SOURCE || fates[i] == LB_PROGRAM_SUBSET_CARRIED;
             needed[v] |= !stands_in || p->values[v].storage == wanted ||
-                         (r.n && bsearch(&p->values[v].storage, r.storages, r.n, sizeof *r.storages, by_number));
+                         (r.n && bsearch(&p->values[v].storage, r.storages, r.n, sizeof *r.storages, lb_by_i64));
         }
     }
     free(r.storages);

@@ -1,6 +1,7 @@
 /* Patterns: see spike_pattern.h. */
 #include "spike_pattern.h"
 
+#include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,17 +17,11 @@ const char *lb_watch_pattern_name(lb_watch_pattern pattern)
     return names[pattern];
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const double *numbers, uint32_t n)
 {
     double sorted[LB_EARLY_RECORDS];
     memcpy(sorted, numbers, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_size);
+    qsort(sorted, n, sizeof *sorted, lb_by_f64);
     return n % 2 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
 }
 

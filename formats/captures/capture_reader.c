@@ -95,12 +95,6 @@ static int by_rank_and_step(const void *a, const void *b)
     return (x->program > y->program) - (x->program < y->program);
 }
 
-static int by_step(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static lb_status list_rows(lb_capture *c, lb_err *err)
 {
     uint64_t n = c->foreign ? 1 : 0;
@@ -127,7 +121,7 @@ static lb_status list_rows(lb_capture *c, lb_err *err)
         c->steps[c->n_steps++] = c->rows[i].step;
     }
     qsort(c->ranks, c->n_ranks, sizeof *c->ranks, by_rank);
-    qsort(c->steps, c->n_steps, sizeof *c->steps, by_step);
+    qsort(c->steps, c->n_steps, sizeof *c->steps, lb_by_i64);
 #define UNIQUE(array, count)                                                                                           \
     do {                                                                                                               \
         uint32_t kept = 0;                                                                                             \

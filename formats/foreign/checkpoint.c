@@ -1,5 +1,6 @@
 /* See lastbit/checkpoint.h. The readers of this room gather tensors and tell faults; here the files of a folder are chosen,
  * and each tensor gets its file, its place and its rank. */
+#include <lastbit/array.h>
 #include <lastbit/checkpoint.h>
 
 #include "foreign_tensors.h"
@@ -93,11 +94,6 @@ static void add_name(names *list, const char *folder, const char *name)
     grown[list->n++] = path;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static void free_names(names *list)
 {
     for (uint32_t i = 0; i < list->n; i++) free(list->rows[i]);
@@ -133,7 +129,7 @@ static void list_files(const char *folder, int depth, names *files, names *index
         free(path);
     }
     if (listing) closedir(listing);
-    if (files->n) qsort(files->rows, files->n, sizeof *files->rows, by_text);
+    if (files->n) qsort(files->rows, files->n, sizeof *files->rows, lb_by_text);
 }
 
 static bool is_read(const lb_checkpoint *c, const char *path)

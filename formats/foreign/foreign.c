@@ -142,11 +142,6 @@ bool lb_foreign_ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static void free_names(char **names, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) free(names[i]);
@@ -180,7 +175,7 @@ static uint32_t list_folder(const char *folder, char ***names)
     if (archives) free_names(*names, n), n = 0, *names = NULL;
     uint32_t kept = n > 0 && lb_foreign_ends_with((*names)[0], ".index.json") ? 1 : n;
     for (uint32_t i = kept; i < n; i++) free((*names)[i]);
-    if (kept > 1) qsort(*names, kept, sizeof **names, by_name);
+    if (kept > 1) qsort(*names, kept, sizeof **names, lb_by_text);
     return kept;
 }
 

@@ -10,6 +10,7 @@
  *     list->rows[list->n++] = new_row;
  *
  * Memory is that of malloc: the caller frees it. Fewer rows than before need no call; growth then goes on from there.
+ * The orders in which such rows are sorted stand at the end.
  */
 #ifndef LASTBIT_ARRAY_H
 #define LASTBIT_ARRAY_H
@@ -17,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -54,6 +56,28 @@ static inline void *lb_array_fit(void *array, uint32_t *room, size_t n, size_t w
     void *grown = realloc(array, bytes);
     if (grown) *room = (uint32_t)larger;
     return grown;
+}
+
+/* Orders for qsort and bsearch: ascending. */
+static inline int lb_by_u32(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+static inline int lb_by_i64(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+static inline int lb_by_f64(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+/* Of pointers to text. */
+static inline int lb_by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 #ifdef __cplusplus

@@ -170,12 +170,6 @@ lb_composite lb_recogniser_composite(const lb_recogniser *t, lb_composite_kind k
     return c;
 }
 
-static int by_row(const void *a, const void *b)
-{
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, const uint32_t *ops, uint32_t n_ops)
 {
     lb_composites *found = t->found;
@@ -193,7 +187,7 @@ lb_status lb_recogniser_add(lb_recogniser *t, const lb_composite *composite, con
     }
     if (c->n_list) memcpy(c->list, composite->list, c->n_list * sizeof *c->list);
     memcpy(c->ops, ops, n_ops * sizeof *ops);
-    qsort(c->ops, n_ops, sizeof *c->ops, by_row);
+    qsort(c->ops, n_ops, sizeof *c->ops, lb_by_u32);
     c->n_ops = 0;
     for (uint32_t i = 0; i < n_ops; i++)
         if (!c->n_ops || c->ops[c->n_ops - 1] != c->ops[i]) c->ops[c->n_ops++] = c->ops[i];

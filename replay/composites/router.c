@@ -39,8 +39,7 @@ static bool append(uint32_t **rows, uint32_t *n, uint32_t row)
 static bool inside(const cut *c, uint32_t op)
 {
     const char *path = lb_op_layer(c->t->program, &c->t->program->ops[op]);
-    const size_t n = strlen(c->path);
-    return n && !strncmp(path, c->path, n) && (!path[n] || path[n] == '.');
+    return *c->path && lb_name_extends(path, c->path);
 }
 
 /* Contents that no forward op of this step computed. */
@@ -96,12 +95,6 @@ static void enter(cut *c, lb_reading reading, bool behind)
         visit v = {c, defs[i], behind || is_product(c->t, defs[i])};
         if (r->path.n_ops > before) lb_op_each_input(c->t->program, &c->t->program->ops[defs[i]], enter_input, &v);
     }
-}
-
-static int ascending(const void *a, const void *b)
-{
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
 }
 
 /* An input's own if the ops that read it find nothing computed there. */
@@ -163,7 +156,7 @@ lb_status lb_router_find(const lb_program *program, lb_flow *flow, const lb_rout
     enter(&c, scores, false);
     r->own = calloc(r->path.n_list + 1, 1);
     if (c.failed || !r->own) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a router");
-    if (r->path.n_ops) qsort(r->path.ops, r->path.n_ops, sizeof *r->path.ops, ascending);
+    if (r->path.n_ops) qsort(r->path.ops, r->path.n_ops, sizeof *r->path.ops, lb_by_u32);
     r->path.outputs[0] = r->scores;
     mark_own(&c);
     return LB_OK;

@@ -20,14 +20,9 @@ static const char *bare_name(const char *name)
     return colon ? colon + 1 : name;
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static uint32_t row_of_name(const lb_owners *o, const char *name)
 {
-    const char **found = o->n_names ? bsearch(&name, o->names, o->n_names, sizeof *o->names, by_text) : NULL;
+    const char **found = o->n_names ? bsearch(&name, o->names, o->n_names, sizeof *o->names, lb_by_text) : NULL;
     return found ? (uint32_t)(found - o->names) : LB_NONE;
 }
 
@@ -69,7 +64,7 @@ static bool collect_names(lb_owners *o, const lb_program *p)
 static void sort_names(lb_owners *o)
 {
     uint32_t n = 0;
-    if (o->n_names) qsort(o->names, o->n_names, sizeof *o->names, by_text);
+    if (o->n_names) qsort(o->names, o->n_names, sizeof *o->names, lb_by_text);
     for (uint32_t i = 0; i < o->n_names; i++)
         if (!n || strcmp(o->names[n - 1], o->names[i]) != 0) o->names[n++] = o->names[i];
     o->n_names = n;

@@ -53,15 +53,9 @@ bool lb_op_defines(const lb_program *program, const lb_op *op)
     return !(op->flags & (LB_OP_VIEW | LB_OP_FAILED)) && (op->results || op->written);
 }
 
-static int by_id(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 uint32_t lb_flow_storage(const lb_flow *flow, int64_t id)
 {
-    int64_t *found = bsearch(&id, flow->storages, flow->n_storages, sizeof id, by_id);
+    int64_t *found = bsearch(&id, flow->storages, flow->n_storages, sizeof id, lb_by_i64);
     return found ? (uint32_t)(found - flow->storages) : LB_NONE;
 }
 
@@ -73,7 +67,7 @@ static bool number_storages(const lb_program *p, lb_flow *flow)
     for (uint32_t i = 0; i < p->n_values; i++) flow->storages[i] = p->values[i].storage;
     /* Ids of storages are any numbers with gaps; dense ones let `latest` be an array, which the walk asks
      * for every read. */
-    if (p->n_values) qsort(flow->storages, p->n_values, sizeof *flow->storages, by_id);
+    if (p->n_values) qsort(flow->storages, p->n_values, sizeof *flow->storages, lb_by_i64);
     for (uint32_t i = 0; i < p->n_values; i++)
         if (!i || flow->storages[i] != flow->storages[flow->n_storages - 1])
             flow->storages[flow->n_storages++] = flow->storages[i];
@@ -151,12 +145,6 @@ static void add_write(builder *b, uint32_t op, uint32_t value)
     b->latest[storage] = b->n_writes++;
 }
 
-static int by_row(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void link_op(builder *b, uint32_t i)
 {
     const lb_program *p = b->program;
@@ -168,7 +156,7 @@ static void link_op(builder *b, uint32_t i)
     uint32_t n = b->n_defs - b->flow->first_def[i];
     /* Ascending, because lb_flow_defs_of goes through them from the latest on and stops at the
      * first that covers. */
-    if (n > 1) qsort(b->flow->defs + b->flow->first_def[i], n, sizeof *b->flow->defs, by_row);
+    if (n > 1) qsort(b->flow->defs + b->flow->first_def[i], n, sizeof *b->flow->defs, lb_by_u32);
     if (!lb_op_defines(p, op)) return;
     for (uint32_t r = 0; r < op->results; r++) add_write(b, i, lb_op_results(p, op)[r]);
     for (uint32_t r = 0; r < op->written; r++) add_write(b, i, lb_op_written(p, op)[r]);
