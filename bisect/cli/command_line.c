@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -304,6 +305,13 @@ lb_status lb_write_page(const char *command, json_t *object, const char *path, l
     return status;
 }
 
+bool lb_integer_parse(const char *text, int64_t *number)
+{
+    char *end;
+    *number = strtoll(text, &end, 10);
+    return *text && !*end;
+}
+
 bool lb_steps_parse(const char *text, int64_t *first, int64_t *last)
 {
     char *end;
@@ -407,6 +415,13 @@ void lb_print_text(const char *text)
             printf("%.*s", n ? (int)n : 1, at);
         at += n ? n : 1;
     }
+}
+
+void lb_print_shape(const lb_layout *layout)
+{
+    putchar('[');
+    for (int d = 0; d < layout->ndim; d++) printf(d ? ",%" PRId64 : "%" PRId64, layout->shape[d]);
+    putchar(']');
 }
 
 static bool progress_shown;

@@ -95,6 +95,8 @@ void lb_print_json(const char *command, json_t *object);
 /* The same object as a page (`--html FILE`, lastbit/report.h); frees it. LB_OK when `path` is NULL. */
 lb_status lb_write_page(const char *command, json_t *object, const char *path, lb_err *err);
 
+/* A whole number and nothing behind it; `number` is written whatever it is. */
+bool lb_integer_parse(const char *text, int64_t *number);
 /* "100" or "100-102", as --steps takes them. False on anything else. */
 bool lb_steps_parse(const char *text, int64_t *first, int64_t *last);
 /* "500M", "1.5GiB", "1000000": bytes, or in powers of 1024. False on anything else, on 0 and on overflow. */
@@ -109,6 +111,8 @@ const char *lb_bytes_text(uint64_t bytes, char text[16]);
  * a text, in which verdicts stand first on a line, in a column, or after "verdict: ". */
 void lb_print_verdict(const char *word, int width);
 void lb_print_text(const char *text);
+/* "[2,3]" */
+void lb_print_shape(const lb_layout *layout);
 
 /* A bar on stderr, only when it is a terminal. */
 void lb_progress(const char *what, uint64_t done, uint64_t total);

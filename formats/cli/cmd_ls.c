@@ -116,13 +116,6 @@ ls_layer *ls_count_layers(const ls_view *view)
     return all;
 }
 
-bool ls_is_option(const lb_program *p, uint32_t scalar)
-{
-    for (uint32_t g = 0; g < p->n_groups; g++)
-        if (scalar - p->groups[g].first_option < p->groups[g].options) return true;
-    return false;
-}
-
 /* ---- what the capture was ---------------------------------------------------------------------------------------------- */
 
 /* Of weights in a folder: every file in it. */
@@ -224,13 +217,6 @@ static void print_capture(lb_capture *capture, const int32_t *ranks, uint32_t n_
 
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
 
-static bool number_of(const char *text, int64_t *number)
-{
-    char *end;
-    *number = strtoll(text, &end, 10);
-    return *text && !*end;
-}
-
 typedef struct listing {
     lb_capture *capture;
     const int32_t *ranks;
@@ -311,7 +297,7 @@ int lb_cmd_ls(int argc, const char **argv)
     listing l = {.step = 0};
     int code = lb_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    if ((step_text && !number_of(step_text, &l.step)) || (rank_text && !number_of(rank_text, &l.rank))) {
+    if ((step_text && !lb_integer_parse(step_text, &l.step)) || (rank_text && !lb_integer_parse(rank_text, &l.rank))) {
         code = lb_command_misused("ls", "--step and --rank take a number");
     } else if (arguments.n_args > 1 && !receipt) {
         code = lb_command_misused("ls", "expected CAPTURE, got 2 arguments; two are taken with --receipt");

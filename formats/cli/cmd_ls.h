@@ -41,8 +41,6 @@ bool ls_view_make(ls_view *view, lb_capture *capture, const lb_program *program)
 void ls_view_release(ls_view *view);
 /* Counts by row of scopes; malloc'ed, NULL when out of memory. */
 ls_layer *ls_count_layers(const ls_view *view);
-/* A scalar that is an option of an optimizer's group, and so no measurement. */
-bool ls_is_option(const lb_program *program, uint32_t scalar);
 
 /* In full, with the lists asked for; in one line, below a heading. */
 void ls_print_program(const ls_view *view, const ls_options *options);

@@ -21,13 +21,6 @@ const char *ls_plural(uint64_t n)
     return n == 1 ? "" : "s";
 }
 
-static void print_shape(const lb_layout *layout)
-{
-    putchar('[');
-    for (int d = 0; d < layout->ndim; d++) printf(d ? ",%" PRId64 : "%" PRId64, layout->shape[d]);
-    putchar(']');
-}
-
 static void print_text(const char *text)
 {
     enum { MOST = 60 };
@@ -62,10 +55,10 @@ static void print_arg(const lb_program *p, const lb_arg *arg)
 static void print_scalars(const lb_program *p)
 {
     uint32_t *times = calloc(p->n_strings, sizeof *times), shown = 0;
-    for (uint32_t i = 0; i < p->n_scalars && times; i++) times[p->scalars[i].name] += !ls_is_option(p, i);
+    for (uint32_t i = 0; i < p->n_scalars && times; i++) times[p->scalars[i].name] += !lb_program_is_option(p, i);
     for (uint32_t i = 0; i < p->n_scalars && times; i++) {
         uint32_t name = p->scalars[i].name, n = times[name];
-        if (n == 0 || ls_is_option(p, i)) continue;
+        if (n == 0 || lb_program_is_option(p, i)) continue;
         printf("%s%s ", shown++ ? ", " : "  ", lb_program_text(p, name));
         printf(n > 1 ? "%.0f times" : "%.9g", n > 1 ? n : shown_number(p->scalars[i].number));
         times[name] = 0;
@@ -115,7 +108,7 @@ static void print_taps(const ls_view *view)
         const lb_value *v = &p->values[b->value];
         printf("  tap '%s': v%" PRIu32 " %s", lb_program_text(p, p->scopes[b->scope].path), b->value,
                lb_dtype_name(v->dtype));
-        print_shape(&v->layout);
+        lb_print_shape(&v->layout);
         puts(view->kept[b->value] ? ", kept" : "");
     }
 }
@@ -160,7 +153,7 @@ static void print_rows(const lb_program *p, const uint32_t *rows, uint32_t n, co
     for (uint32_t r = 0; r < n; r++) {
         if (rows[r] == LB_NONE) continue;
         printf("%sv%" PRIu32 ":%s", r ? ", " : before, rows[r], lb_dtype_name(p->values[rows[r]].dtype));
-        print_shape(&p->values[rows[r]].layout);
+        lb_print_shape(&p->values[rows[r]].layout);
     }
 }
 
@@ -194,7 +187,7 @@ static void print_values(const ls_view *view)
                : lb_digest_is_none(v->logical) ? "(a view)"
                                                : digest,
                view->kept[i] ? "kept" : "-", lb_source_kind_name((lb_source_kind)v->source), lb_dtype_name(v->dtype));
-        print_shape(&v->layout);
+        lb_print_shape(&v->layout);
         if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
         if (view->op_of[i] != LB_NONE && v->source == LB_SOURCE_NOT)
             printf(" from op %" PRIu32 " %s", view->op_of[i], lb_op_name(p, &p->ops[view->op_of[i]]));

@@ -57,26 +57,11 @@ static void selection_release(selection *s)
     free(s->given);
 }
 
-static bool is_number(const char *text, int64_t *number)
-{
-    char *end;
-    *number = strtoll(text, &end, 10);
-    return *text && !*end;
-}
-
 /* "mm" finds "aten::mm", "add" finds "aten::add.Tensor", and the full names find themselves. */
 static bool names_op(const char *text, const char *name)
 {
     const char *bare = strstr(name, "::") ? strstr(name, "::") + 2 : name;
-    size_t n = strlen(text);
-    return strcmp(name, text) == 0 || strcmp(bare, text) == 0 || (strncmp(bare, text, n) == 0 && bare[n] == '.') ||
-           (strncmp(name, text, n) == 0 && name[n] == '.');
-}
-
-static bool in_layer(const char *layer, const char *path)
-{
-    size_t n = strlen(layer);
-    return strncmp(path, layer, n) == 0 && (path[n] == '\0' || path[n] == '.');
+    return lb_name_extends(name, text) || lb_name_extends(bare, text);
 }
 
 /* Views count too: an op gives what it returns, though the bytes are older. */
@@ -84,7 +69,7 @@ static void mark_given(selection *s, const char *text)
 {
     const lb_program *p = s->program;
     int64_t number;
-    bool by_number = is_number(text, &number);
+    bool by_number = lb_integer_parse(text, &number);
     memset(s->given, 0, p->n_values);
     for (uint32_t i = 0; i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
@@ -100,11 +85,11 @@ static void choose(selection *s, const char *op, const char *layer, const char *
 {
     const lb_program *p = s->program;
     int64_t value = -1;
-    if (value_text) is_number(value_text[0] == 'v' ? value_text + 1 : value_text, &value);
+    if (value_text) lb_integer_parse(value_text[0] == 'v' ? value_text + 1 : value_text, &value);
     if (op) mark_given(s, op);
     s->n = 0;
     for (uint32_t v = 0; v < p->n_values; v++) {
-        bool in = !layer || (s->op_of[v] != LB_NONE && in_layer(layer, lb_op_layer(p, &p->ops[s->op_of[v]])));
+        bool in = !layer || (s->op_of[v] != LB_NONE && lb_name_extends(lb_op_layer(p, &p->ops[s->op_of[v]]), layer));
         bool named = !name || strcmp(lb_program_text(p, p->values[v].name), name) == 0;
         if ((!value_text || value == v) && (!op || s->given[v]) && in && named) s->values[s->n++] = v;
     }
@@ -195,8 +180,8 @@ static lb_status show(lb_capture *capture, const char *select, bool json, lb_err
     int64_t step, rank;
     if (lb_capture_ranks(capture, &ranks) == 0 || lb_capture_steps(capture, &steps) == 0)
         return lb_capture_lacks(capture, INT64_MIN, INT64_MAX, err);
-    if (!rank_text || !is_number(rank_text, &rank)) rank = ranks[0];
-    if (!step_text || !is_number(step_text, &step)) step = steps[0];
+    if (!rank_text || !lb_integer_parse(rank_text, &rank)) rank = ranks[0];
+    if (!step_text || !lb_integer_parse(step_text, &step)) step = steps[0];
     selection s = {0};
     LB_TRY(lb_capture_program(capture, (int32_t)rank, step, &s.program, err));
     json_t *list = json ? json_array() : NULL;
@@ -219,7 +204,8 @@ int lb_cmd_show(int argc, const char **argv)
     int64_t ignored;
     int code = lb_arguments_parse(&command, argc, argv, &arguments);
     if (code >= 0) return code;
-    if ((step_text && !is_number(step_text, &ignored)) || (rank_text && !is_number(rank_text, &ignored)) || limit < 0)
+    if ((step_text && !lb_integer_parse(step_text, &ignored)) ||
+        (rank_text && !lb_integer_parse(rank_text, &ignored)) || limit < 0)
         code = lb_command_misused("show", "--step, --rank and --limit take a number");
     else if (lb_capture_open(arguments.args[0], &capture, &err) != LB_OK)
         code = lb_command_fail("show", &err);

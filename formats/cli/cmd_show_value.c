@@ -115,13 +115,6 @@ static bool integer_of(const pieces *piece, lb_dtype dtype, size_t i, char text[
 
 /* ---- as text ------------------------------------------------------------------------------------------------------------- */
 
-static void print_shape(const lb_layout *layout)
-{
-    putchar('[');
-    for (int d = 0; d < layout->ndim; d++) printf(d ? ",%" PRId64 : "%" PRId64, layout->shape[d]);
-    putchar(']');
-}
-
 static void print_head(const shown *s, const show_options *options)
 {
     static const struct {
@@ -136,7 +129,7 @@ static void print_head(const shown *s, const show_options *options)
     char digest[33];
     lb_digest_format(v->logical, digest);
     printf("v%" PRIu32 " %s ", s->value, lb_dtype_name(v->dtype));
-    print_shape(&v->layout);
+    lb_print_shape(&v->layout);
     if (v->name != LB_NONE) printf(" %s", lb_program_text(p, v->name));
     for (size_t k = 0; k < sizeof roles / sizeof *roles; k++)
         if (v->flags & roles[k].flag) printf(", %s", roles[k].word);
@@ -155,7 +148,7 @@ static void print_head(const shown *s, const show_options *options)
     puts(s->has_bytes ? "" : "\n  bytes not kept");
     if (!options->slice) return;
     printf("  slice %s: ", options->slice);
-    print_shape(&s->tensor.layout);
+    lb_print_shape(&s->tensor.layout);
     putchar('\n');
 }
 
