@@ -5,12 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static double number(const lb_operand *arg)
-{
-    if (arg->tag == LB_OPERAND_TENSOR) return arg->tensor.data ? lb_to_f64(arg->tensor.dtype, arg->tensor.data) : 0;
-    return arg->f;
-}
-
 static lb_operand number_operand(double value)
 {
     return (lb_operand){.tag = LB_OPERAND_FLOAT, .f = value, .i = (int64_t)value};
@@ -76,17 +70,18 @@ static lb_status adagrad_run(lb_call *call, bool twin)
     if (call->n_args < 11 || a[0].tag != LB_OPERAND_TENSORS)
         return lb_fail(call->err, LB_ERR_INVALID, "%s: no lists", call->row->name);
     const uint32_t n = a[0].count;
-    const bool skip = a[10].tag == LB_OPERAND_TENSOR && number(&a[10]) == 1, scaled = a[9].tag == LB_OPERAND_TENSOR;
+    const bool skip = a[10].tag == LB_OPERAND_TENSOR && lb_operand_number(&a[10]) == 1,
+               scaled = a[9].tag == LB_OPERAND_TENSOR;
     for (uint32_t k = 0; k < n; k++) {
         const lb_operand step = element(&a[3], k);
         lb_operand args[8] = {element(&a[0], k),
                               element(&a[1], k),
                               element(&a[2], k),
                               a[6],
-                              number_operand(number(&a[4]) / (1 + (number(&step) - 1) * a[5].f)),
+                              number_operand(lb_operand_number(&a[4]) / (1 + (lb_operand_number(&step) - 1) * a[5].f)),
                               a[7],
                               number_operand(a[8].i ? -1 : 1),
-                              scaled ? number_operand(number(&a[9])) : (lb_operand){.tag = LB_OPERAND_NONE}};
+                              scaled ? number_operand(lb_operand_number(&a[9])) : (lb_operand){.tag = LB_OPERAND_NONE}};
         lb_tensor results[3] = {{0}, {0}, {0}};
         for (uint32_t r = 0; r < 3; r++)
             if (r * n + k < call->n_results) results[r] = call->results[r * n + k];

@@ -176,11 +176,6 @@ static const lb_pointwise sgd_op = {"xxxnnnnnnnn", sgd_f32, sgd_f64, NULL, sgd_t
 
 typedef lb_status (*fused_runner)(lb_call *call, const lb_pointwise *op);
 
-static double number(const lb_operand *arg)
-{
-    if (arg->tag == LB_OPERAND_TENSOR) return arg->tensor.data ? lb_to_f64(arg->tensor.dtype, arg->tensor.data) : 0;
-    return arg->f;
-}
 static lb_operand number_operand(double value)
 {
     const lb_operand o = {.tag = LB_OPERAND_FLOAT, .f = value, .i = value != 0};
@@ -259,12 +254,13 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
     const lb_operand *a = call->args;
     if (call->n_args < 15)
         return lb_fail(call->err, LB_ERR_INVALID, "%s: has %u arguments", call->row->name, call->n_args);
-    if (a[14].tag == LB_OPERAND_TENSOR && number(&a[14]) == 1) return skip_step(call, a, 5, run == lb_pointwise_twin);
-    const double lr = number(&a[6]), beta1 = a[7].f, beta2 = a[8].f, decay = a[9].f;
+    if (a[14].tag == LB_OPERAND_TENSOR && lb_operand_number(&a[14]) == 1)
+        return skip_step(call, a, 5, run == lb_pointwise_twin);
+    const double lr = lb_operand_number(&a[6]), beta1 = a[7].f, beta2 = a[8].f, decay = a[9].f;
     const bool scaled = a[13].tag == LB_OPERAND_TENSOR, decoupled = op == &adamw_op;
     for (uint32_t t = 0; t < length(&a[0]); t++) {
         const lb_operand step_tensor = element(&a[5], t);
-        const double step = number(&step_tensor);
+        const double step = lb_operand_number(&step_tensor);
         lb_operand s[11];
         s[WEIGHT_DECAY] = number_operand(decoupled ? 0 : decay);
         s[BETA1_REST] = number_operand(1 - beta1);
@@ -275,7 +271,7 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
         s[EPS] = a[10];
         s[AMSGRAD] = number_operand(a[11].i != 0);
         s[SIGN] = number_operand(a[12].i ? -1 : 1);
-        s[GRAD_SCALE] = number_operand(scaled ? number(&a[13]) : 1);
+        s[GRAD_SCALE] = number_operand(scaled ? lb_operand_number(&a[13]) : 1);
         if (!scaled) s[GRAD_SCALE].tag = LB_OPERAND_NONE;
         s[DECAY_FACTOR] = number_operand(decoupled && decay != 0 ? 1 - lr * decay : 1);
         LB_TRY(run_element(call, &(fused_step){op, run, 5, 11, s, scaled}, t));
@@ -292,17 +288,18 @@ static lb_status fused_sgd(lb_call *call, const lb_pointwise *op, fused_runner r
     /* torch 2.13 on the CPU does not store 16-bit parameters (all but the last few elements stay as they were). */
     if (length(&a[0]) && lb_dtype_bits(a[0].tensors[0].dtype) < 32)
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: 16-bit parameters", call->row->name);
-    if (a[11].tag == LB_OPERAND_TENSOR && number(&a[11]) == 1) return skip_step(call, a, 3, run == lb_pointwise_twin);
+    if (a[11].tag == LB_OPERAND_TENSOR && lb_operand_number(&a[11]) == 1)
+        return skip_step(call, a, 3, run == lb_pointwise_twin);
     const bool scaled = a[10].tag == LB_OPERAND_TENSOR;
     lb_operand s[8];
     s[SGD_DECAY] = a[3];
     s[SGD_MOMENTUM] = a[4];
-    s[SGD_LR] = number_operand(number(&a[5]));
+    s[SGD_LR] = number_operand(lb_operand_number(&a[5]));
     s[SGD_DAMPENING_REST] = number_operand(1 - a[6].f);
     s[SGD_NESTEROV] = number_operand(a[7].i != 0);
     s[SGD_SIGN] = number_operand(a[8].i ? -1 : 1);
     s[SGD_FIRST] = number_operand(a[9].i != 0);
-    s[SGD_SCALE] = number_operand(scaled ? number(&a[10]) : 1);
+    s[SGD_SCALE] = number_operand(scaled ? lb_operand_number(&a[10]) : 1);
     if (!scaled) s[SGD_SCALE].tag = LB_OPERAND_NONE;
     const fused_step each = {op, run, 3, 8, s, scaled};
     for (uint32_t t = 0; t < length(&a[0]); t++) LB_TRY(run_element(call, &each, t));

@@ -161,14 +161,6 @@ static double taps_at(const resampling *r, const int64_t *o)
     return is_chain(r->form) ? chain : nested;
 }
 
-static void put(const lb_frame *f, void *y, int64_t i, double v)
-{
-    if (f->wide)
-        ((double *)y)[i] = v;
-    else
-        ((float *)y)[i] = (float)v;
-}
-
 static lb_status forward(lb_call *call, const form *form, bool twin)
 {
     resampling r;
@@ -188,7 +180,7 @@ static lb_status forward(lb_call *call, const form *form, bool twin)
         double sum = gather(&r, x, o, 0, i / out, 0, twin ? SPREADS : VALUES);
         if (twin && coarse > 0) sum += coarse * gather(&r, x, o, 0, i / out, 0, is_chain(form) ? MAGNITUDES : NARROW);
         if (divisor != 1) sum /= twin ? fabs(divisor) : divisor;
-        put(f, y, i, twin ? sum * (1 + taps_at(&r, o)) : sum);
+        lb_frame_set(f, y, i, twin ? sum * (1 + taps_at(&r, o)) : sum);
     }
     return lb_frame_end(f);
 }
@@ -207,7 +199,7 @@ static void scatter(const resampling *r, void *dx, double *meets, const int64_t 
                     (row * a[1].in + a[1].at[o[1] * a[1].most + q]) * a[2].in + a[2].at[o[2] * a[2].most + k];
                 const double w = step(f, weight_at(&a[0], o[0], p, kind) * weight_at(&a[1], o[1], q, kind));
                 const double term = step(f, step(f, w * weight_at(&a[2], o[2], k, kind)) * g);
-                put(f, dx, at, value(f, dx, at, VALUES) + term);
+                lb_frame_set(f, dx, at, value(f, dx, at, VALUES) + term);
                 if (meets) meets[at]++;
             }
 }
