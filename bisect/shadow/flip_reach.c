@@ -166,15 +166,16 @@ bool lb_flip_reach_explains(lb_flip_reach *r, uint32_t a, uint32_t b)
 
 /* Rows on both sides, walked in order. */
 typedef struct row_walk {
-    const double *a, *b;
-    int64_t rows_a, rows_b, width, i, j;
+    const lb_shadow_rows *a, *b;
+    int64_t i, j;
     int64_t left_a, left_b; /* rows that may still be passed over */
     double noise;
 } row_walk;
 
 static bool is_same_row(const row_walk *w, int64_t i, int64_t j)
 {
-    return lb_shadow_numbers_agree(w->a + i * w->width, w->b + j * w->width, w->width, w->noise);
+    const int64_t width = w->a->width;
+    return lb_shadow_numbers_agree(w->a->numbers + i * width, w->b->numbers + j * width, width, w->noise);
 }
 
 /* Passes over the fewest rows behind which one is the same again. */
@@ -183,7 +184,7 @@ static bool pass_over(row_walk *w)
     for (int64_t total = 1; total <= LOOK_AHEAD; total++)
         for (int64_t x = 0; x <= total; x++) {
             const int64_t y = total - x;
-            if (x > w->left_a || y > w->left_b || w->i + x >= w->rows_a || w->j + y >= w->rows_b) continue;
+            if (x > w->left_a || y > w->left_b || w->i + x >= w->a->n || w->j + y >= w->b->n) continue;
             if (!is_same_row(w, w->i + x, w->j + y)) continue;
             w->i += x, w->j += y, w->left_a -= x, w->left_b -= y;
             return true;
@@ -191,16 +192,16 @@ static bool pass_over(row_walk *w)
     return false;
 }
 
-bool lb_flip_reach_same_rows(const lb_flip_reach *r, uint64_t which, const double *a, int64_t rows_a, const double *b,
-                             int64_t rows_b, int64_t width, double noise)
+bool lb_flip_reach_same_rows(const lb_flip_reach *r, uint64_t which, const lb_shadow_rows *a, const lb_shadow_rows *b,
+                             double noise)
 {
     int64_t moved = 0, same = 0;
     for (uint32_t k = 0; k < r->flips.n; k++)
         if (which & lb_flips_bit(k)) moved += lb_flips_count(&r->flips.list[k]);
-    row_walk w = {a, b, rows_a, rows_b, width, 0, 0, moved, moved, noise};
-    while (w.i < rows_a && w.j < rows_b) {
+    row_walk w = {.a = a, .b = b, .left_a = moved, .left_b = moved, .noise = noise};
+    while (w.i < a->n && w.j < b->n) {
         if (!is_same_row(&w, w.i, w.j) && !pass_over(&w)) break;
         w.i++, w.j++, same++;
     }
-    return same > 0 && rows_a - w.i <= w.left_a && rows_b - w.j <= w.left_b;
+    return same > 0 && a->n - w.i <= w.left_a && b->n - w.j <= w.left_b;
 }

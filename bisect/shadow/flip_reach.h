@@ -40,9 +40,15 @@ void lb_flip_reach_meet(lb_flip_reach *reach, uint32_t a, uint32_t b, lb_met how
 uint32_t lb_flip_reach_reshaped(const lb_flip_reach *reach, uint32_t b);
 /* Does everything that the two ops read meet, some of it but for rows, and are they one op with the same arguments? */
 bool lb_flip_reach_explains(lb_flip_reach *reach, uint32_t a, uint32_t b);
-/* Have both the same rows of `width` numbers in the same order, but for those that some of the choices `which` can have moved? `noise`: as
- * lb_shadow_numbers_agree takes it. */
-bool lb_flip_reach_same_rows(const lb_flip_reach *reach, uint64_t which, const double *a, int64_t rows_a,
-                             const double *b, int64_t rows_b, int64_t width, double noise);
+/* Rows after each other. */
+typedef struct lb_shadow_rows {
+    const double *numbers;
+    int64_t n, width;
+} lb_shadow_rows;
+
+/* Have both the same rows in the same order, but for those that some of the choices `which` can have moved? `noise`: as lb_shadow_numbers_agree
+ * takes it. */
+bool lb_flip_reach_same_rows(const lb_flip_reach *reach, uint64_t which, const lb_shadow_rows *a,
+                             const lb_shadow_rows *b, double noise);
 
 #endif

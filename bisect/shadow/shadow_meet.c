@@ -146,8 +146,9 @@ static bool has_same_rows(const meeting *m, uint64_t which, uint32_t i)
     const int64_t width = x->ndim == 1 ? 1 : x->shape[x->ndim - 1], na = lb_layout_numel(x), nb = lb_layout_numel(y);
     if (width < 1 || (x->ndim > 1 && y->shape[y->ndim - 1] != width)) return false;
     double *b = lb_shadow_numbers_copy(&m->event->shadow[i]);
-    const bool same = b && lb_flip_reach_same_rows(m->run->reach, which, m->kept->numbers + m->kept->starts[i],
-                                                   na / width, b, nb / width, width, m->kept->noise[i]);
+    const lb_shadow_rows rows_a = {m->kept->numbers + m->kept->starts[i], na / width, width},
+                         rows_b = {b, nb / width, width};
+    const bool same = b && lb_flip_reach_same_rows(m->run->reach, which, &rows_a, &rows_b, m->kept->noise[i]);
     free(b);
     return same;
 }

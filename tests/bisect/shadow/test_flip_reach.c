@@ -46,6 +46,12 @@ static int draw_experts(expert *a, expert *b)
     return common;
 }
 
+static bool have_same_rows(const lb_flip_reach *reach, uint64_t which, const expert *a, const expert *b)
+{
+    const lb_shadow_rows x = {a->rows, a->n, WIDTH}, y = {b->rows, b->n, WIDTH};
+    return lb_flip_reach_same_rows(reach, which, &x, &y, 0);
+}
+
 static void rows_are_the_same_but_for_what_choices_moved(void **unused)
 {
     (void)unused;
@@ -59,9 +65,8 @@ static void rows_are_the_same_but_for_what_choices_moved(void **unused)
         const lb_flip_reach reach = {.flips = {list, 1}};
         const bool expected = common && a.n - common <= moved * width && b.n - common <= moved * width;
         assert_int_equal(lb_flips_count(list), moved * width);
-        assert_int_equal(lb_flip_reach_same_rows(&reach, 1, a.rows, a.n, b.rows, b.n, WIDTH, 0), expected);
-        assert_int_equal(lb_flip_reach_same_rows(&reach, 2, a.rows, a.n, b.rows, b.n, WIDTH, 0),
-                         common && a.n == common && b.n == common);
+        assert_int_equal(have_same_rows(&reach, 1, &a, &b), expected);
+        assert_int_equal(have_same_rows(&reach, 2, &a, &b), common && a.n == common && b.n == common);
         same += expected, other += !expected;
     }
     assert_true(same > 500 && other > 500);
@@ -78,9 +83,9 @@ static void a_row_with_another_number_is_no_moved_row(void **unused)
         lb_expert_flip list[] = {{.op = 3, .rows = 1, .width = b.n - a.n, .flipped = flipped}};
         const lb_flip_reach reach = {.flips = {list, 1}};
         if (!a.n) continue;
-        assert_true(lb_flip_reach_same_rows(&reach, 1, a.rows, a.n, b.rows, b.n, WIDTH, 0));
+        assert_true(have_same_rows(&reach, 1, &a, &b));
         a.rows[draw((uint64_t)a.n * WIDTH)] += 0.25;
-        assert_false(lb_flip_reach_same_rows(&reach, 1, a.rows, a.n, b.rows, b.n, WIDTH, 0));
+        assert_false(have_same_rows(&reach, 1, &a, &b));
     }
 }
 
