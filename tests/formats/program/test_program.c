@@ -214,6 +214,35 @@ static void lists_that_multiply_are_refused(void **state)
     lb_program_free(p);
 }
 
+static void a_name_goes_on_behind_a_dot_only(void **state)
+{
+    (void)state;
+    assert_true(lb_name_extends("layers.1", "layers.1"));
+    assert_true(lb_name_extends("layers.1.mlp", "layers.1"));
+    assert_false(lb_name_extends("layers.10", "layers.1"));
+    assert_false(lb_name_extends("layers", "layers.1"));
+    assert_true(lb_name_extends("aten::sum.dim_IntList", "aten::sum"));
+}
+
+static void a_group_knows_its_parameters_and_its_options(void **state)
+{
+    (void)state;
+    lb_program *p = lb_program_new();
+    const lb_scalar loss = {.name = lb_program_string(p, "loss")}, rate = {.name = lb_program_string(p, "lr")};
+    lb_program_add_scalar(p, &loss);
+    const lb_group_param param = {.name = lb_program_string(p, "weight"), .storage = 7};
+    const lb_group group = {.first_option = lb_program_add_scalar(p, &rate),
+                            .options = 1,
+                            .first_param = lb_program_add_group_param(p, &param),
+                            .params = 1};
+    lb_program_add_group(p, &group);
+    assert_ptr_equal(lb_program_group_of(p, 7), &p->groups[0]);
+    assert_null(lb_program_group_of(p, 8));
+    assert_false(lb_program_is_option(p, 0));
+    assert_true(lb_program_is_option(p, 1));
+    lb_program_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +252,8 @@ int main(void)
         cmocka_unit_test(inputs_are_visited_in_schema_order_lists_entered),
         cmocka_unit_test(what_an_op_reads_and_writes_in_a_storage_is_found),
         cmocka_unit_test(a_parameter_belongs_to_the_module_that_its_name_begins_with),
+        cmocka_unit_test(a_name_goes_on_behind_a_dot_only),
+        cmocka_unit_test(a_group_knows_its_parameters_and_its_options),
         cmocka_unit_test(args_are_copied_with_their_lists),
         cmocka_unit_test(a_broken_rule_is_named_by_table_row_and_field),
         cmocka_unit_test(lists_that_multiply_are_refused),
