@@ -69,13 +69,31 @@ def test_order_that_nccl_names_is_the_one_replayed(lastbit, record, algorithm, c
     assert f"{algorithm.upper()}/SIMPLE, {channels} channels".encode() in archive and order.encode() in archive
 
 
-def test_explain_tries_the_order_that_nccl_named_first(lastbit, record):
+@pytest.mark.parametrize(
+    "algorithm, channels, nodes, order",
+    [("ring", 3, 1, "ring:3"), ("tree", 2, 4, "tree:1"), ("tree", 2, 1, "tree:4")],
+)
+def test_explain_tries_the_order_that_nccl_named_first(lastbit, record, algorithm, channels, nodes, order):
     """Three channels are in no list of likely orders: only the other side's recording knows of them."""
     one = record("steps", name="one.lb", STANDIN_NCCL_ALGO="ring", STANDIN_NCCL_CHANNELS=1)
-    three = record("steps", name="three.lb", STANDIN_NCCL_ALGO="ring", STANDIN_NCCL_CHANNELS=3)
-    answer = lastbit.json("explain", one, three, expect=1)
-    found = [row for row in answer["findings"] if "nccl::all_reduce" in (row["op"], row.get("other_op"))]
-    assert found and all((row["cause"], row["first"], row["schedule"]) == ("order", "ring:1", "ring:3") for row in found), answer["findings"]
+    knobs = dict(STANDIN_NCCL_ALGO=algorithm, STANDIN_NCCL_CHANNELS=channels, STANDIN_NCCL_NODES=nodes)
+    other = record("steps", name="other.lb", **knobs)
+    for first, second, swapped in ((one, other, False), (other, one, True)):
+        answer = lastbit.json("explain", first, second, expect=1)
+        found = [row for row in answer["findings"] if "nccl::all_reduce" in (row["op"], row.get("other_op"))]
+        orders = (order, "ring:1") if swapped else ("ring:1", order)
+        assert found and all((row["cause"], row["first"], row["schedule"]) == ("order", *orders) for row in found), answer["findings"]
+
+
+def test_explain_without_the_plugin_finds_no_order_of_its_own(lastbit, record, tmp_path):
+    """The control: where another plug-in stands in the place of ours, three channels stay unnamed, and trees have their family's name."""
+    one = record("steps", name="one.lb", STANDIN_NCCL_ALGO="ring", STANDIN_NCCL_CHANNELS=1)
+    for algorithm, channels, nodes, named in (("ring", 3, 1, None), ("tree", 2, 4, "tree")):
+        knobs = dict(STANDIN_NCCL_ALGO=algorithm, STANDIN_NCCL_CHANNELS=channels, STANDIN_NCCL_NODES=nodes)
+        other = record("steps", name="other.lb", NCCL_PROFILER_PLUGIN=tmp_path / "none.so", **knobs)
+        answer = lastbit.json("explain", one, other, expect=1)
+        found = [row for row in answer["findings"] if row["op"] == "nccl::all_reduce"]
+        assert found and all((row["schedule"] if row["cause"] == "order" else None) == named for row in found), answer["findings"]
 
 
 def test_wrong_order_is_no_bit_equal_replay(lastbit, record):
