@@ -8,7 +8,6 @@
 #define LB_DOOR(X)                                                                                                     \
     X(lb_recorder_open)                                                                                                \
     X(lb_recorder_close)                                                                                               \
-    X(lb_recorder_stop)                                                                                                \
     X(lb_recorder_step_begin)                                                                                          \
     X(lb_recorder_step_end)                                                                                            \
     X(lb_recorder_forget)                                                                                              \

@@ -53,7 +53,7 @@ def test_sanitizers_find_nothing(tmp_path, sanitizer):
     subprocess.run([*flags, "-shared", "-Wl,-soname,libnccl.so.2", HERE / "standin_nccl.c", "-o", standin, "-lm", "-lpthread"], check=True)
     linked = [shim, standin, f"-Wl,-rpath,{tmp_path}", "-Wl,--no-as-needed", "-lpthread"]
     subprocess.run([*flags, HERE / "nccl_storm.c", "-o", program, *linked], check=True)
-    options = dict(TSAN_OPTIONS="exitcode=66 die_after_fork=0", UBSAN_OPTIONS="halt_on_error=1")
+    options = dict(TSAN_OPTIONS="exitcode=66 die_after_fork=0 atexit_sleep_ms=0", UBSAN_OPTIONS="halt_on_error=1")
     folder, environment = recorded(tmp_path, LASTBIT_NCCL_STEP=1000, LASTBIT_LEVEL="stats", STORM_LIBRARY=shim, **options)
     del environment["LD_PRELOAD"]
     forks = 10 if sanitizer == "thread" else 0  # a child drops what its parent has, which is a leak in the child
