@@ -3,6 +3,7 @@
 #include "call_queue.h"
 
 #include "call_writer.h"
+#include "graph_runs.h"
 #include "shim_settings.h"
 
 #include <pthread.h>
@@ -11,11 +12,12 @@
 #include <time.h>
 
 /* At most so much waits for the writer. */
-enum { MOST_CALLS = 1 << 16, POLL_NS = 200000, NAP_NS = 1000000, END_TRIES = 50000 };
+enum { MOST_CALLS = 1 << 16, POLL_NS = 200000, NAP_NS = 1000000, END_TRIES = 50000, LOOKED_AT = 1024 };
 #define MOST_BYTES (256ull << 20)
 
 static struct queue {
-    lb_nccl_call *first, **end, *open; /* `open`: that NCCL has not launched yet */
+    lb_nccl_call *first, **end, *open,
+        *captured; /* `open`: that NCCL has not launched yet; `captured`: that graphs run */
     uint64_t calls, bytes, groups;
     pthread_cond_t more, room;
     pthread_t writer;
@@ -38,19 +40,26 @@ size_t lb_nccl_call_dtype_bytes(lb_nccl_dtype dtype)
 
 /* ---- the writer ----------------------------------------------------------------------------------------------------- */
 
-static void free_call(lb_nccl_call *call)
+/* Not with the books locked: CUDA may wait for the device, and that for a call of another thread. */
+static void free_copies(lb_nccl_call *call)
 {
     lb_stream_copy_free(call->scalar_copy);
     lb_stream_copy_free(call->sent);
     lb_stream_copy_free(call->received);
+    lb_stream_copy_free(call->position);
+}
+
+/* With the books locked; its copies are free. */
+static void free_call(lb_nccl_call *call)
+{
     lb_communicator_release(call->comm);
     free(call);
 }
 
 static bool is_ready(const lb_nccl_call *call)
 {
-    lb_stream_copy *copies[] = {call->scalar_copy, call->sent, call->received};
-    for (int i = 0; i < 3; i++)
+    lb_stream_copy *copies[] = {call->scalar_copy, call->sent, call->received, call->position};
+    for (int i = 0; i < 4; i++)
         if (copies[i] && !lb_stream_copy_ready(copies[i])) return false;
     return true;
 }
@@ -70,14 +79,29 @@ static void wait_a_little(void)
     queue.stuck = false;
 }
 
-static void write_first(void)
+static void write_one(lb_nccl_call *call)
 {
-    lb_nccl_call *call = queue.first;
+    lb_graph_runs_number(call);
+    if (lb_shim_mode_now() == LB_SHIM_RECORDING && lb_shim_ranges_have(lb_shim_settings_now()->steps, call->step))
+        lb_nccl_call_write(call);
+    free_copies(call);
+}
+
+/* With the books locked. */
+static void unqueue(lb_nccl_call *call)
+{
+    lb_nccl_call **at = &queue.first;
+    while (*at != call) at = &(*at)->next;
+    *at = call->next;
+    if (!*at) queue.end = at;
+}
+
+static void write_queued(lb_nccl_call *call)
+{
     const size_t bytes = held_bytes(call);
-    queue.first = call->next;
-    if (!queue.first) queue.end = &queue.first;
+    unqueue(call);
     lb_books_unlock();
-    if (lb_shim_mode_now() == LB_SHIM_RECORDING) lb_nccl_call_write(call);
+    write_one(call);
     lb_books_lock();
     queue.calls--;
     queue.bytes -= bytes;
@@ -92,8 +116,60 @@ static void wait_for_calls(void)
     nanosleep(&(struct timespec){0, NAP_NS}, NULL);
     lb_books_lock();
     queue.asleep = true;
-    while (!queue.first && !queue.closing) pthread_cond_wait(&queue.more, lb_books_mutex());
+    while (!queue.first && !queue.closing && !lb_graph_copies_any()) pthread_cond_wait(&queue.more, lb_books_mutex());
     queue.asleep = false;
+}
+
+static void unlist(lb_nccl_call *call);
+
+static void write_runs(const lb_graph_floors *floors)
+{
+    lb_nccl_call *run, *gone;
+    while ((run = lb_graph_runs_next(floors))) {
+        write_one(run);
+        lb_books_lock();
+        free_call(run);
+        lb_books_unlock();
+    }
+    while ((gone = lb_graph_runs_take_gone())) {
+        lb_books_lock();
+        unlist(gone);
+        free_call(gone);
+        lb_books_unlock();
+    }
+}
+
+/* Calls from the front of the queue, which nobody else takes from there. */
+static int list_first(lb_nccl_call **calls, int most)
+{
+    int n = 0;
+    lb_books_lock();
+    for (lb_nccl_call *call = queue.first; call && n < most; call = call->next) calls[n++] = call;
+    lb_books_unlock();
+    return n;
+}
+
+/* Runs of graphs are written as far as they come first; of calls the one that may be written then, which need not be the first that was
+ * made where streams run beside each other. NULL: a stream has to come to one before. */
+static lb_nccl_call *next_among_runs(void)
+{
+    static lb_nccl_call *calls[LOOKED_AT];
+    lb_graph_floors floors = {0};
+    lb_graph_runs_collect();
+    const int n = list_first(calls, LOOKED_AT);
+    for (int i = 0; i < n; i++) lb_graph_runs_look(&floors, calls[i]);
+    write_runs(&floors);
+    for (int i = 0; i < floors.n; i++)
+        if (lb_graph_runs_reached(&floors, i) && is_ready(floors.of[i].call)) return floors.of[i].call;
+    return NULL;
+}
+
+/* The call to be written next, NULL: none is ready. */
+static lb_nccl_call *next_call(void)
+{
+    lb_nccl_call *first;
+    if (lb_graph_copies_any()) return next_among_runs();
+    return list_first(&first, 1) && is_ready(first) ? first : NULL;
 }
 
 static void *write_calls(void *unused)
@@ -101,15 +177,20 @@ static void *write_calls(void *unused)
     (void)unused;
     lb_books_lock();
     for (int tries = 0; queue.first || !queue.closing;) {
-        if (!queue.first) {
-            wait_for_calls();
-        } else if (is_ready(queue.first) || (queue.closing && ++tries > END_TRIES)) {
-            write_first();
-        } else {
+        lb_books_unlock();
+        lb_nccl_call *next = next_call();
+        lb_books_lock();
+        if (!next && queue.first && queue.closing && ++tries > END_TRIES) next = queue.first;
+        if (next)
+            write_queued(next);
+        else if (queue.first)
             wait_a_little();
-        }
+        else
+            wait_for_calls();
     }
     lb_books_unlock();
+    lb_graph_runs_collect();
+    write_runs(NULL);
     lb_nccl_call_writer_close();
     return NULL;
 }
@@ -134,7 +215,20 @@ static void after_fork_in_child(void)
     pthread_cond_init(&queue.more, NULL);
     pthread_cond_init(&queue.room, NULL);
     here = (struct here){0};
+    lb_graph_runs_drop();
     lb_communicators_drop(); /* what the parent recorded goes on in the parent */
+}
+
+static void before_fork(void)
+{
+    lb_books_lock();
+    lb_graph_copies_lock();
+}
+
+static void after_fork_in_parent(void)
+{
+    lb_graph_copies_unlock();
+    lb_books_unlock();
 }
 
 /* With the books locked. */
@@ -143,7 +237,7 @@ static bool start(void)
     if (queue.running) return true;
     if (queue.closing) return false;
     if (!queue.prepared) {
-        pthread_atfork(lb_books_lock, lb_books_unlock, after_fork_in_child);
+        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
         atexit(finish);
         queue.prepared = true;
     }
@@ -202,7 +296,7 @@ static void take_scalar(lb_nccl_call *call)
 
 /* ---- a call --------------------------------------------------------------------------------------------------------- */
 
-static bool is_message(lb_nccl_call_kind kind)
+bool lb_nccl_call_is_message(lb_nccl_call_kind kind)
 {
     return kind == LB_CALL_SEND || kind == LB_CALL_RECEIVE;
 }
@@ -211,7 +305,7 @@ static bool is_message(lb_nccl_call_kind kind)
 static void count(lb_communicator *comm, const lb_nccl_call_given *given, uint64_t *sequence, int64_t *step)
 {
     lb_nccl_place *place = comm->place;
-    if (is_message(given->kind)) {
+    if (lb_nccl_call_is_message(given->kind)) {
         const size_t peer = given->root >= 0 && given->root < comm->ranks ? (size_t)given->root : 0;
         *sequence =
             comm->messages ? comm->messages[peer + (given->kind == LB_CALL_RECEIVE ? (size_t)comm->ranks : 0)]++ : 0;
@@ -224,12 +318,13 @@ static void count(lb_communicator *comm, const lb_nccl_call_given *given, uint64
     *step = place->step;
 }
 
-static void list(lb_nccl_call *call)
+static void list(lb_nccl_call *call, lb_nccl_call **head)
 {
     call->listed = true;
-    call->after = queue.open;
-    if (queue.open) queue.open->before = call;
-    queue.open = call;
+    call->before = NULL;
+    call->after = *head;
+    if (*head) (*head)->before = call;
+    *head = call;
 }
 
 static void unlist(lb_nccl_call *call)
@@ -237,8 +332,10 @@ static void unlist(lb_nccl_call *call)
     if (!call->listed) return;
     if (call->before)
         call->before->after = call->after;
-    else
+    else if (queue.open == call)
         queue.open = call->after;
+    else
+        queue.captured = call->after;
     if (call->after) call->after->before = call->before;
     call->listed = false;
 }
@@ -250,36 +347,59 @@ static lb_nccl_call *make_joined(const lb_nccl_call_given *given)
     call->given = *given;
     call->joined = true;
     lb_books_lock();
-    list(call);
+    list(call, &queue.open);
     lb_books_unlock();
     return call;
 }
 
-/* The call itself, where it is in the window; with the books locked. */
-static lb_nccl_call *make(const lb_nccl_call_given *given)
+/* The call itself, where it is in the window; with the books locked. Of one in a graph, runs count, and not the call. */
+static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
 {
     lb_communicator *comm = lb_communicator_whole(given->comm);
-    uint64_t sequence;
-    int64_t step;
     if (!comm) return NULL;
-    lb_nccl_place_enter(comm->place);
-    count(comm, given, &sequence, &step);
-    if (!comm->place->wanted || comm->place->dead || !lb_shim_ranges_have(lb_shim_settings_now()->steps, step) ||
-        !start())
-        return NULL;
+    lb_nccl_place *place = comm->place;
+    uint64_t sequence = comm->sequence;
+    int64_t step = place->step;
+    lb_nccl_place_enter(place);
+    if (!captured) count(comm, given, &sequence, &step);
+    const bool may_be_wanted = captured || place->graphs || lb_shim_ranges_have(lb_shim_settings_now()->steps, step);
+    if (!place->wanted || place->dead || !may_be_wanted || !start()) return NULL;
     lb_nccl_call *call = calloc(1, sizeof *call);
     if (!call) return NULL;
-    call->given = *given;
-    call->comm = comm;
+    *call = (lb_nccl_call){.given = *given,
+                           .comm = comm,
+                           .sequence = sequence,
+                           .step = step,
+                           .group = here.group,
+                           .captured = captured,
+                           .clock = place->clock_calls,
+                           .marked = place->marked,
+                           .ticks = comm == place->clock && !place->marked && !lb_nccl_call_is_message(given->kind)};
     comm->refs++;
-    call->sequence = sequence;
-    call->step = step;
-    call->group = here.group;
     measure(call);
     take_scalar(call);
-    call->skipped = !lb_shim_settings_now()->bytes || !reserve(call);
-    list(call);
+    call->skipped = captured || !lb_shim_settings_now()->bytes || !reserve(call);
+    list(call, &queue.open);
     return call;
+}
+
+/* Where its runs cannot be seen, the call stands for them. */
+static void begin_captured(lb_nccl_call *call)
+{
+    if (lb_graph_runs_begin(call)) return;
+    lb_books_lock();
+    count(call->comm, &call->given, &call->sequence, &call->step);
+    lb_books_unlock();
+}
+
+static void copy_sent(lb_nccl_call *call)
+{
+    void *stream = call->given.stream;
+    if (call->scalar_on_device)
+        call->scalar_copy =
+            lb_stream_copy_new(call->scalar_on_device, lb_nccl_call_dtype_bytes(call->scalar_dtype), stream);
+    if (lb_graph_copies_any()) call->position = lb_graph_position(stream, &call->graph_device);
+    if (call->send_bytes && !call->skipped) call->sent = lb_stream_copy_new(call->given.send, call->send_bytes, stream);
 }
 
 lb_nccl_call *lb_nccl_call_begin(const lb_nccl_call_given *given)
@@ -288,32 +408,64 @@ lb_nccl_call *lb_nccl_call_begin(const lb_nccl_call_given *given)
     if (here.inside++) return NULL;
     if (mode == LB_SHIM_JOINED) return make_joined(given);
     if (mode != LB_SHIM_RECORDING) return NULL;
+    const bool captured = lb_stream_is_captured(given->stream);
     lb_books_lock();
-    lb_nccl_call *call = make(given);
+    lb_nccl_call *call = make(given, captured);
     lb_books_unlock();
     if (!call) return NULL;
-    call->captured = lb_stream_is_captured(given->stream);
-    if (call->scalar_on_device)
-        call->scalar_copy =
-            lb_stream_copy_new(call->scalar_on_device, lb_nccl_call_dtype_bytes(call->scalar_dtype), given->stream);
-    if (call->send_bytes && !call->skipped && !call->captured)
-        call->sent = lb_stream_copy_new(call->given.send, call->send_bytes, given->stream);
+    if (captured)
+        begin_captured(call);
+    else
+        copy_sent(call);
     return call;
 }
 
 static void copy_received(lb_nccl_call *call)
 {
     const size_t reserved = call->skipped ? 0 : call->send_bytes + call->recv_bytes;
-    if (call->recv_bytes && !call->skipped && !call->captured && !call->failed)
+    if (call->recv_bytes && !call->skipped && !call->failed)
         call->received = lb_stream_copy_new(call->given.recv, call->recv_bytes, call->given.stream);
     if (reserved != held_bytes(call)) unreserve(reserved - held_bytes(call));
 }
 
-/* Outputs first, all of a group, then the queue: nothing of ours stands between two of them. */
+/* From now on its runs are collected. False: they cannot be, and the call stands for them. */
+static bool end_captured(lb_nccl_call *call)
+{
+    if (!call->graph_copy) return false;
+    lb_books_lock();
+    unlist(call);
+    list(call, &queue.captured);
+    call->comm->place->graphs = true;
+    call->comm->place->captured++;
+    lb_books_unlock();
+    if (!call->failed && lb_graph_runs_end(call)) return true;
+    call->graph_copy = NULL;
+    lb_books_lock();
+    unlist(call);
+    call->comm->place->captured--;
+    count(call->comm, &call->given, &call->sequence, &call->step);
+    lb_books_unlock();
+    return false;
+}
+
+/* Those that go into the queue: outputs are copied first, of all of a group, so that nothing of ours stands between two of them. */
+static lb_nccl_call *end_copies(lb_nccl_call *first)
+{
+    lb_nccl_call *queued = NULL, **end = &queued;
+    for (lb_nccl_call *call = first, *next; call; call = next) {
+        next = call->next;
+        call->next = NULL;
+        if (call->captured && end_captured(call)) continue;
+        if (!call->joined && !call->captured) copy_received(call);
+        *end = call;
+        end = &call->next;
+    }
+    return queued;
+}
+
 static void launch(lb_nccl_call *first)
 {
-    for (lb_nccl_call *call = first; call; call = call->next)
-        if (!call->joined) copy_received(call);
+    first = end_copies(first);
     lb_books_lock();
     for (lb_nccl_call *call = first, *next; call; call = next) {
         next = call->next;
@@ -396,6 +548,7 @@ bool lb_group_is_open(void)
 
 static void drop(lb_nccl_call *first)
 {
+    for (lb_nccl_call *call = first; call; call = call->next) free_copies(call);
     lb_books_lock();
     for (lb_nccl_call *call = first, *next; call; call = next) {
         next = call->next;
@@ -405,7 +558,7 @@ static void drop(lb_nccl_call *first)
             continue;
         }
         if (!call->skipped) queue.bytes -= call->send_bytes + call->recv_bytes;
-        if (!is_message(call->given.kind)) call->comm->sequence--;
+        if (!call->graph_copy && !lb_nccl_call_is_message(call->given.kind)) call->comm->sequence--;
         free_call(call);
     }
     lb_books_unlock();
@@ -442,6 +595,8 @@ void lb_nccl_call_carried_out(const lb_nccl_call_carried *carried)
     lb_books_lock();
     lb_nccl_call *found = NULL;
     for (lb_nccl_call *call = queue.open; call; call = call->after)
+        if (fits(call, carried)) found = call;
+    for (lb_nccl_call *call = found ? NULL : queue.captured; call; call = call->after)
         if (fits(call, carried)) found = call;
     if (found) {
         strncat(found->algorithm, carried->algorithm, sizeof found->algorithm - 1);

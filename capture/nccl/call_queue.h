@@ -5,11 +5,12 @@
  * The caller's thread copies what is sent before the call (in a stream's order) and what was received after it, and puts the
  * call into a queue; the writer takes calls in order as their copies arrive, so that nobody waits for a device or a disk. The
  * queue has limits: where the writer is behind and goes on, the caller waits for it; where the writer itself waits for a
- * stream, bytes are skipped and counted. */
+ * stream, bytes are skipped and counted. A call that is captured into a CUDA graph does not go this way: each of its runs does. */
 #ifndef LB_CAPTURE_CALL_QUEUE_H
 #define LB_CAPTURE_CALL_QUEUE_H
 
 #include "communicator.h"
+#include "graph_copy.h"
 #include "stream_copy.h"
 
 typedef enum lb_nccl_call_kind {
@@ -53,8 +54,20 @@ typedef struct lb_nccl_call {
     unsigned char scalar[8];
     const void *scalar_on_device;
     lb_stream_copy *scalar_copy, *sent, *received;
-    char algorithm[48]; /* "RING/SIMPLE, 4 channels", as the profiler interface says; "" */
-    char order[24];     /* "ring:4": what lastbit's --order calls it; "" */
+    uint64_t clock; /* calls of its place's clock until now */
+    bool marked;    /* the program says where steps begin */
+    /* Of one in a graph (graph_runs.h), or of each of its runs: */
+    lb_graph_copy *graph_copy;
+    uint64_t graph; /* its number in this process */
+    bool ticks, overwritten,
+        roomless; /* one of the clock's; the run's bytes came too late, or the call has no room for any */
+    uint32_t runs_waiting;
+    /* Of one that is not, once others are: */
+    lb_stream_copy *position;
+    const lb_graph_device *graph_device;
+    uint64_t known_pass; /* in which its stream had come to it */
+    char algorithm[48];  /* "RING/SIMPLE, 4 channels", as the profiler interface says; "" */
+    char order[24];      /* "ring:4": what lastbit's --order calls it; "" */
 } lb_nccl_call;
 
 /* NULL: nothing is to be recorded of it. The books are not locked. */
@@ -81,6 +94,7 @@ const char *lb_nccl_call_last_order(void);
 
 /* The program says that step `step` begins. */
 void lb_nccl_call_step(int64_t step);
+bool lb_nccl_call_is_message(lb_nccl_call_kind kind);
 /* Of one element; 0: no such type. */
 size_t lb_nccl_call_dtype_bytes(lb_nccl_dtype dtype);
 

@@ -104,6 +104,7 @@ static bool enter_step(lb_nccl_place *place, int64_t step)
     if (place->dead) return false;
     place->in_step = door->lb_recorder_step_begin(place->recorder, step, NULL, &err) == LB_OK;
     place->open_step = step;
+    place->n_told = 0;
     if (!place->in_step) give_up(place, err.message);
     return place->in_step;
 }
@@ -180,7 +181,19 @@ static buffers buffers_of(const lb_nccl_call *call)
 
 /* ---- one op --------------------------------------------------------------------------------------------------------- */
 
-enum { ARG_SEND, ARG_RECV, ARG_ROOT, ARG_COUNT, ARG_DTYPE, ARG_SCALAR, ARG_ALGORITHM, ARG_STREAM, ARG_GROUP, ARGS };
+enum {
+    ARG_SEND,
+    ARG_RECV,
+    ARG_ROOT,
+    ARG_COUNT,
+    ARG_DTYPE,
+    ARG_SCALAR,
+    ARG_ALGORITHM,
+    ARG_STREAM,
+    ARG_GROUP,
+    ARG_GRAPH,
+    ARGS
+};
 
 static int64_t stream_number(lb_nccl_place *place, void *stream)
 {
@@ -265,6 +278,7 @@ static void fill_args(lb_operand args[ARGS], const lb_nccl_call *call, const buf
     args[ARG_ALGORITHM] = call->algorithm[0] ? (lb_operand){.tag = LB_ARG_STRING, .u.text = call->algorithm} : none;
     args[ARG_STREAM] = integer(stream_number(call->comm->place, call->given.stream));
     args[ARG_GROUP] = call->group ? integer((int64_t)call->group) : none;
+    args[ARG_GRAPH] = call->graph_copy ? integer((int64_t)call->graph) : none;
 }
 
 static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *b, lb_err *err)
@@ -283,16 +297,38 @@ static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *
                                         comm->members ? (uint32_t)comm->ranks : 0, err);
 }
 
+/* Why bytes of a call are not there; NULL: they are, or nobody wants them. */
+static const char *what_is_missing(const lb_nccl_call *call)
+{
+    if (call->captured && !call->graph_copy)
+        return "%s was captured into a CUDA graph: its runs are not seen, nor their bytes";
+    if (call->overwritten) return "%s in a CUDA graph: bytes of runs were overwritten before they were read";
+    if (call->roomless) return "%s in a CUDA graph: its bytes are not read, 256 MB of pinned memory are in use";
+    if (call->skipped && !call->captured && lb_shim_settings_now()->bytes)
+        return "the bytes of %s were skipped: 256 MB waited for a stream";
+    return NULL;
+}
+
+/* In a step each thing is said once. */
+static bool was_told(lb_nccl_place *place, const char *text)
+{
+    const uint64_t hash = lb_communicator_hash(text, strlen(text));
+    const uint32_t room = sizeof place->told / sizeof *place->told;
+    for (uint32_t i = 0; i < place->n_told; i++)
+        if (place->told[i] == hash) return true;
+    if (place->n_told < room) place->told[place->n_told++] = hash;
+    return false;
+}
+
 static void note(const lb_nccl_call *call)
 {
     lb_nccl_place *place = call->comm->place;
-    const char *name = kinds[call->given.kind];
-    char text[200] = "";
-    if (call->captured)
-        snprintf(text, sizeof text, "%s was captured into a CUDA graph: its bytes at replay are not read", name);
-    else if (call->skipped && lb_shim_settings_now()->bytes)
-        snprintf(text, sizeof text, "the bytes of %s were skipped: 256 MB waited for a stream", name);
-    if (text[0]) door->lb_recorder_notice(place->recorder, "skipped", text, NULL);
+    const char *missing = what_is_missing(call);
+    char text[200];
+    if (missing) {
+        snprintf(text, sizeof text, missing, kinds[call->given.kind]);
+        if (!was_told(place, text)) door->lb_recorder_notice(place->recorder, "skipped", text, NULL);
+    }
     if (call->comm->members || place->degraded) return;
     place->degraded = true;
     snprintf(text, sizeof text, "which ranks communicator \"%s\" consists of is not known", call->comm->name);
@@ -311,13 +347,17 @@ static lb_status write_op(const lb_nccl_call *call, lb_err *err)
     op.flags = LB_OP_COLLECTIVE | (b.receives ? LB_OP_MUTABLE : 0);
     op.phase = LB_PHASE_COMMUNICATION;
     op.args = args;
-    op.n_args = ARGS;
+    op.n_args = call->graph_copy ? ARGS : ARG_GRAPH;
     lb_status status = door->lb_recorder_op_begin(recorder, &op, &pending, err);
     if (status == LB_OK) status = end_op(call, pending, &b, err);
     if (b.sends) door->lb_recorder_forget(recorder, b.send.storage);
     if (b.receives) door->lb_recorder_forget(recorder, b.recv.storage);
     free(b.shared);
     if (status == LB_OK) note(call);
+    if (call->graph_copy) {
+        call->comm->place->runs++;
+        call->comm->place->runs_without_bytes += call->overwritten || call->roomless;
+    }
     return status;
 }
 
@@ -332,11 +372,24 @@ void lb_nccl_call_write(lb_nccl_call *call)
     if (write_op(call, &err) != LB_OK) give_up(place, err.message);
 }
 
+static void count_runs(const lb_nccl_place *place)
+{
+    char table[160];
+    lb_books_lock();
+    const uint64_t captured = place->captured;
+    lb_books_unlock();
+    if (!captured) return;
+    snprintf(table, sizeof table, "{\"captured\": %" PRIu64 ", \"runs\": %" PRIu64 ", \"without_bytes\": %" PRIu64 "}",
+             captured, place->runs, place->runs_without_bytes);
+    door->lb_recorder_table(place->recorder, "nccl_graphs", table, NULL);
+}
+
 void lb_nccl_call_writer_close(void)
 {
     for (lb_nccl_place *place = lb_nccl_places(); place && door; place = place->next) {
         if (!place->recorder) continue;
         if (!place->dead) end_step(place);
+        if (!place->dead) count_runs(place);
         door->lb_recorder_close(place->recorder, NULL);
         place->recorder = NULL;
     }

@@ -36,9 +36,17 @@ typedef struct lb_nccl_place {
     int64_t step;
     bool marked; /* the program says itself where steps begin */
     bool dead;   /* nothing more is recorded of it */
+    bool graphs; /* calls of its are captured: what is in the window is known when they are written */
+    uint64_t captured;
     /* of the writer alone */
     lb_recorder *recorder;
     bool opened, in_step, degraded;
+    bool marked_written;                /* by a call that was written */
+    uint64_t clock_written, clock_runs; /* calls of the clock until then, and runs of graphs among them */
+    int64_t step_written;
+    uint64_t runs, runs_without_bytes; /* of captured calls */
+    uint64_t told[64];                 /* hashes of what was said in the open step */
+    uint32_t n_told;
     int64_t open_step;
     int64_t next_storage;
     void *streams[64];
@@ -60,8 +68,9 @@ struct lb_communicator {
         **launching_end; /* calls of a non-blocking communicator that are still being launched */
     struct lb_premul *premuls;
     /* of the writer alone */
-    int32_t *members; /* ranks in the job; NULL: not told */
-    char name[96];    /* "": not asked yet */
+    int32_t *members;                        /* ranks in the job; NULL: not told */
+    char name[96];                           /* "": not asked yet */
+    uint64_t sequence_written, runs_written; /* next number of a call, and runs of graphs that came between */
 };
 
 /* The scalar of an op made by ncclRedOpCreatePreMulSum. */

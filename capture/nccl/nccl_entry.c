@@ -151,6 +151,7 @@ static join *begin_join(const lb_joining *joining, lb_nccl_comm parent)
 
 static void add(const join *j)
 {
+    lb_graph_prepare(); /* NCCL has just made the device's context current, and waited for it */
     lb_books_lock();
     lb_communicator_add(&j->joining, *j->joining.made);
     lb_books_unlock();

@@ -1,4 +1,4 @@
-/* Bytes of a tensor as a stream leaves them: the one place of the shim that knows of devices.
+/* Bytes of a tensor as a stream leaves them. Those that runs of a graph leave: graph_copy.h.
  *
  * A copy is put on the stream by the thread that makes the call, and never waited for there: the host may have to do something
  * else before the stream can go on. With CUDA (found in the process, nothing is linked) it goes to pinned memory, followed by an
@@ -13,6 +13,8 @@ typedef struct lb_stream_copy lb_stream_copy;
 
 /* NULL when these bytes cannot be had: a stream that is being captured into a graph, memory that CUDA does not know, no memory. */
 lb_stream_copy *lb_stream_copy_new(const void *from, size_t bytes, void *stream);
+/* Of bytes that the host has; it takes `data` of malloc. NULL: nothing was taken. */
+lb_stream_copy *lb_stream_copy_of(void *data, size_t bytes);
 /* True when the stream has passed it, or never will. Any thread. */
 bool lb_stream_copy_ready(lb_stream_copy *copy);
 /* Of one that is ready; NULL when the device failed. */

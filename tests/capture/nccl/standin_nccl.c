@@ -455,18 +455,50 @@ static void *run_thread(void *list)
     return NULL;
 }
 
+/* What graphs run stays to the end. */
+static void keep(task *list)
+{
+    static task *_Atomic kept;
+    task *mark = calloc(1, sizeof *mark);
+    mark->send = list;
+    mark->next = atomic_exchange(&kept, mark);
+}
+
+/* A node of a graph, which runs often: it takes copies. */
+static void run_again(void *of)
+{
+    task *first = NULL, **end = &first;
+    for (const task *t = of; t; t = t->next) {
+        *end = malloc(sizeof **end);
+        **end = *t;
+        end = &(*end)->next;
+    }
+    run_list(first);
+}
+
+static struct {
+    int (*enqueue)(void *, void (*)(void *), void *), (*is_capturing)(void *, int *);
+} driver;
+
+static void look_for_driver(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+    if (!library) return;
+    *(void **)&driver.is_capturing = dlsym(library, "cuStreamIsCapturing");
+    *(void **)&driver.enqueue = dlsym(library, "cuLaunchHostFunc");
+}
+
 /* Where the process has a driver of CUDA, calls run when their stream comes to them. */
 static bool run_on_stream(task *list)
 {
-    static int (*_Atomic enqueue)(void *, void (*)(void *), void *);
-    static _Atomic bool looked;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int captured = 0;
     if (!list) return true;
-    if (!looked) {
-        void *driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
-        if (driver) *(void **)&enqueue = dlsym(driver, "cuLaunchHostFunc");
-        looked = true;
-    }
-    return enqueue && enqueue(list->stream, (void (*)(void *))run_list, list) == 0;
+    pthread_once(&once, look_for_driver);
+    if (!driver.enqueue) return false;
+    driver.is_capturing(list->stream, &captured);
+    if (captured) keep(list);
+    return driver.enqueue(list->stream, captured ? run_again : (void (*)(void *))run_list, list) == 0;
 }
 
 static void append(task ***end, task **first, task *t)

@@ -94,8 +94,8 @@ lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pe
     return LB_OK;
 }
 
-lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n, uint32_t *op,
-                             lb_err *err)
+lb_status lb_recorder_op_end(lb_recorder *recorder, lb_pending *pending, const lb_operand *results, uint32_t n,
+                             uint32_t *op, lb_err *err)
 {
     (void)err;
     for (uint32_t i = 0; i < n; i++) say_bytes(pending->text, sizeof pending->text, "received", &results[i]);
@@ -112,11 +112,12 @@ void lb_recorder_op_failed(lb_recorder *recorder, lb_pending *pending)
 }
 
 lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char *group, const char *reduce,
-                                 const char *algorithm, uint64_t sequence, const int32_t *ranks, uint32_t n_ranks, lb_err *err)
+                                 const char *algorithm, uint64_t sequence, const int32_t *ranks, uint32_t n_ranks,
+                                 lb_err *err)
 {
     (void)op, (void)ranks, (void)err;
-    fprintf(recorder->out, " of %s %" PRIu64 " among %u, %s by %s\n", group, sequence, n_ranks, reduce ? reduce : "moved",
-            algorithm ? algorithm : "any order");
+    fprintf(recorder->out, " of %s %" PRIu64 " among %u, %s by %s\n", group, sequence, n_ranks,
+            reduce ? reduce : "moved", algorithm ? algorithm : "any order");
     return LB_OK;
 }
 

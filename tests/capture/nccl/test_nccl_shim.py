@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 
+import msgpack
 import pytest
 from conftest import BUILD
 
@@ -245,13 +246,62 @@ def test_receipt_says_what_steps_are(lastbit, record):
     assert json.loads(lastbit.run("ls", "--json", folder).stdout)["schema"] == "lastbit.ls/1"
 
 
-def test_streams_that_run_late_are_not_waited_for(lastbit, tmp_path):
+@pytest.fixture
+def late(lastbit, tmp_path):
+    """The capture of three ranks whose streams run late, and who launch a graph of three calls so often."""
+
+    def late(runs, *options, name="late.lb"):
+        program = [BUILD / "tests" / "nccl_late", "3", str(runs)]
+        alone = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
+        done = lastbit.run("record", "-o", tmp_path / name, *options, "--", *program, timeout=60)
+        assert done.returncode == 0 and done.stdout == alone.stdout, done.stderr
+        return tmp_path / name
+
+    return late
+
+
+def test_streams_that_run_late_are_not_waited_for(lastbit, late):
     """Buffers are overwritten as soon as the stream has passed them, and one rank goes on only when the other's call has returned."""
-    folder = tmp_path / "run.lb"
-    program = BUILD / "tests" / "nccl_late"
-    alone = subprocess.run([program, "3"], capture_output=True, text=True, timeout=60, check=True)
-    done = lastbit.run("record", "-o", folder, "--", program, "3", timeout=60)
-    assert done.returncode == 0 and done.stdout == alone.stdout
+    answer = lastbit.json("replay", late(0))
+    assert answer["bitwise"] == 36 and answer["ops"]["total"] == 38  # 2 are a message; calls of a graph that is not launched are none
+
+
+def runs_of_graphs(folder):
+    tar = ["tar", "xOf"]
+    tables = [subprocess.run([*tar, folder / f"rank-0000{r}.tar", "table/nccl_graphs.msgpack"], capture_output=True, check=True) for r in range(3)]
+    return [msgpack.unpackb(table.stdout) for table in tables]
+
+
+def test_runs_of_a_graph_are_recorded_one_by_one(lastbit, late):
+    """Other calls lie between the launches; all ranks have them in one order, so that each is computed again to the same bits."""
+    folder = late(40)
     answer = lastbit.json("replay", folder)
-    assert answer["bitwise"] == 36 and answer["ops"]["total"] == 41  # 3 were captured into a graph, 2 are a message
-    assert "was captured into a CUDA graph" in lastbit.run("ls", folder).stdout
+    eager = 36 + 3 * 13  # of the rounds; after every third launch
+    assert answer["verdict"] == "identical" and answer["bitwise"] == eager + 3 * 3 * 40 and answer["ops"]["total"] == answer["bitwise"] + 2
+    assert lastbit.run("ranks", folder).returncode == 0
+    assert runs_of_graphs(folder) == [{"captured": 3, "runs": 120, "without_bytes": 0}] * 3
+    listed = lastbit.run("ls", folder).stdout
+    assert "skipped" not in listed and "CUDA graph" not in listed
+    assert "2 steps (0 to 1)" in listed  # runs are counted as calls: 145 of the communicator
+
+
+def test_captured_calls_whose_runs_cannot_be_seen_are_recorded_once(lastbit, late, monkeypatch):
+    monkeypatch.setenv("LATE_CUDA_LOADS_NOTHING", "1")
+    folder = late(6)
+    answer = lastbit.json("replay", folder)
+    assert answer["bitwise"] == 36 + 3 * 2 and answer["ops"]["total"] == answer["bitwise"] + 2 + 3 * 3
+    listed = lastbit.run("ls", folder).stdout
+    assert listed.count("nccl::all_reduce was captured into a CUDA graph: its runs are not seen, nor their bytes") == 3
+
+
+def test_window_holds_for_runs_of_a_graph(lastbit, late):
+    folder = late(40, "--nccl-step", "30", "--steps", "2-3")
+    assert "2 steps (2 to 3)" in lastbit.run("ls", folder).stdout
+    answer = lastbit.json("replay", folder)
+    assert answer["verdict"] == "identical" and answer["bitwise"] == answer["ops"]["total"] == 3 * 60
+
+
+def test_runs_of_a_graph_without_bytes_are_counted(lastbit, late):
+    folder = late(10, "--nccl", "calls")
+    assert runs_of_graphs(folder) == [{"captured": 3, "runs": 30, "without_bytes": 0}] * 3
+    assert lastbit.json("replay", folder)["verdict"] == "missing"
