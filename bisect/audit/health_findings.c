@@ -49,6 +49,31 @@ static void describe(const lb_inventory *v, group *s, double *sizes)
     s->median_rms = n ? sizes[n / 2] : 0;
 }
 
+/* ---- no elements -------------------------------------------------------------------------------------------------------- */
+
+static bool is_parameter(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    const char *word = dot ? dot + 1 : name;
+    return !lb_is_state_name(name) && (strcmp(word, "weight") == 0 || strcmp(word, "bias") == 0 || lb_lora_half(name));
+}
+
+/* Parameters that a wrapper keeps in shards have no elements of their own until they are gathered: what was saved before is [0] everywhere.
+ * A shard that came out empty beside others that did not is how tensors are cut; [0, n] of an adapter is a rank that was pruned. */
+static void find_empty(lb_audit_gathering *g, const lb_inventory *v)
+{
+    for (uint32_t i = 0; i < v->n_names; i++) {
+        const lb_named *name = &v->names[i];
+        const lb_checkpoint_piece *p = &v->checkpoint->pieces[name->first];
+        bool empty = lb_dtype_is_float(p->tensor.dtype) && is_parameter(name->name);
+        for (uint32_t k = 0; k < name->n; k++) empty &= lb_layout_numel(&p[k].whole) == 0;
+        if (empty && !(lb_lora_half(name->name) && p->whole.ndim > 1))
+            lb_audit_find(g, LB_AUDIT_EMPTY, lb_where(v, p),
+                          "has no elements: it was saved while a wrapper (DeepSpeed's ZeRO-3, FSDP) held it in shards, "
+                          "without gathering them");
+    }
+}
+
 /* ---- no numbers, zeros, constants --------------------------------------------------------------------------------------- */
 
 static bool find_nonfinite(lb_audit_gathering *g, const lb_inventory *v, uint32_t piece)
@@ -300,6 +325,7 @@ void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v)
     group s = {(uint32_t *)malloc((all + 1u) * sizeof(uint32_t)), 0, 0, 0, 0, 0};
     double *sizes = (double *)malloc((all + 1u) * sizeof *sizes);
     g->failed |= !s.pieces || !sizes;
+    find_empty(g, v);
     for (uint32_t i = 0, end; s.pieces && sizes && i < v->n_names; i = end) {
         end = lb_inventory_group(v, i);
         s.n = 0;

@@ -35,6 +35,7 @@ extern "C" {
     X(OVERLAP, "overlap")                     /* two parts hold one region */                                          \
     X(OUT_OF_RANGE, "out_of_range")           /* a part leaves its tensor */                                           \
     X(NONFINITE, "nonfinite")                 /* NaN or infinity */                                                    \
+    X(EMPTY, "empty")                         /* a weight without elements */                                          \
     X(ZERO, "zero")                           /* all zero where siblings are not */                                    \
     X(CONSTANT, "constant")                   /* one number everywhere where siblings vary */                          \
     X(DEAD, "dead")                           /* a millionth of its siblings' size */                                  \

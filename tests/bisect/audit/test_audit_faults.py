@@ -142,6 +142,20 @@ def test_scales(lastbit, planted):
     assert {f["kind"] for f in answer["findings"]} <= {"scale_invalid", "scale_missing", "missing"}, "the layer that lacks a scale"
 
 
+def test_weights_that_were_not_gathered(lastbit, planted):
+    """What DeepSpeed's ZeRO-3 leaves of a parameter outside of its gathering; all of them are no more healthy than one."""
+    c, (inner, out, norm) = planted
+    c[inner.format(2)] = torch.zeros(0)
+    c.write()
+    check(lastbit, c, ("empty", inner.format(2)))
+    for held in c.files.values():
+        for name in held:
+            held[name] = torch.zeros(0)
+    c.write()
+    answer = lastbit.json("audit", c.folder, expect=1)
+    assert {f["kind"] for f in answer["findings"]} == {"empty"} and len(answer["findings"]) == answer["tensors"]
+
+
 def test_untied(lastbit, tmp_path):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
