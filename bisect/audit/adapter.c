@@ -1,11 +1,12 @@
 /* See adapter.h. What a configuration means is read from peft: tuners/lora/layer.py (scaling = alpha / r, with use_rslora
- * alpha / sqrt(r)) and utils/other.py (get_pattern_key: a pattern matches a module's name, or the end of it behind a dot). */
-#define PCRE2_CODE_UNIT_WIDTH 8
+ * alpha / sqrt(r); ParamWrapper: A and B of stacked experts side by side, E times as many ranks) and tuners/adalora/layer.py
+ * (A's rows times lora_E, alpha over the rank that training began with). */
 #include "adapter.h"
 
-#include <jansson.h>
+#include "adapter_config.h"
+#include "layer_names.h"
+
 #include <math.h>
-#include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,26 +19,6 @@ bool lb_is_adapter(const lb_inventory *v)
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------------ */
-
-/* Where "lora_A" begins in a name, behind its dot; NULL: not there. */
-static const char *half_in(const char *name)
-{
-    static const char *const words[] = {".lora_A", ".lora_B", ".lora_embedding_A",  ".lora_embedding_B",
-                                        ".lora_a", ".lora_b", ".adapter.linear_in", ".adapter.linear_out"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const char *at = strstr(name, words[i]);
-        if (at) return at;
-    }
-    return NULL;
-}
-
-/* "base_model.model.model.layers.0.q_proj.lora_A.weight" gives "model.layers.0.q_proj", malloc'ed. */
-static char *module_of(const char *name)
-{
-    const char *end = half_in(name);
-    if (end && strncmp(name, "base_model.model.", 17) == 0) name += 17;
-    return end ? strndup(name, (size_t)(end - name)) : NULL;
-}
 
 /* The name of the other half; malloc'ed. */
 static char *partner_of(const char *name)
@@ -57,6 +38,27 @@ static char *partner_of(const char *name)
     return NULL;
 }
 
+/* "model.layers.0…" against "layers.0…", either way, where two words at least are the same. */
+static const lb_named *other_prefix(const lb_inventory *v, const char *name)
+{
+    const size_t n = strlen(name);
+    for (uint32_t i = 0; i < v->n_names; i++) {
+        const char *other = v->names[i].name;
+        const size_t m = strlen(other), l = m > n ? m : n, s = m > n ? n : m;
+        const char *longer = m > n ? other : name, *shorter = m > n ? name : other;
+        if (l > s && longer[l - s - 1] == '.' && strcmp(longer + l - s, shorter) == 0 &&
+            strchr(shorter, '.') != strrchr(shorter, '.'))
+            return &v->names[i];
+    }
+    return NULL;
+}
+
+const lb_named *lb_named_like(const lb_inventory *v, const char *name)
+{
+    const lb_named *exact = lb_inventory_find(v, name);
+    return exact ? exact : other_prefix(v, name);
+}
+
 const lb_named *lb_weight_of(const lb_inventory *v, const char *module)
 {
     char name[1100];
@@ -65,84 +67,58 @@ const lb_named *lb_weight_of(const lb_inventory *v, const char *module)
         snprintf(name, sizeof name, "%s%s", module, layer ? ".base_layer.weight" : ".weight");
         const lb_named *exact = lb_inventory_find(v, name);
         if (exact) return exact;
-        size_t n = strlen(name);
-        for (uint32_t i = 0; i < v->n_names && !found; i++) { /* "model.layers.0…" against "layers.0…", either way */
-            const char *other = v->names[i].name;
-            size_t m = strlen(other);
-            const char *longer = m > n ? other : name, *shorter = m > n ? name : other;
-            size_t l = m > n ? m : n, s = m > n ? n : m;
-            if (strstr(shorter, ".weight") && l > s && strcmp(longer + l - s, shorter) == 0 &&
-                longer[l - s - 1] == '.' && strchr(shorter, '.') != strrchr(shorter, '.'))
-                found = &v->names[i];
-        }
+        if (!found) found = other_prefix(v, name);
     }
     return found;
 }
 
 /* ---- configuration ------------------------------------------------------------------------------------------------------ */
 
-static json_t *load_config(const char *path)
+static bool is_adaptive(const json_t *config)
 {
-    char file[4200];
-    const char *slash = strrchr(path, '/');
-    snprintf(file, sizeof file, "%s/adapter_config.json", path);
-    json_t *config = json_load_file(file, 0, NULL);
-    if (config) return config;
-    snprintf(file, sizeof file, "%.*sadapter_config.json", slash ? (int)(slash - path) + 1 : 0, path);
-    return json_load_file(file, 0, NULL);
+    const char *kind = json_string_value(json_object_get(config, "peft_type"));
+    return kind && strcmp(kind, "ADALORA") == 0;
 }
 
-/* Whether `key`, a regular expression, is a module's whole name or its end behind a dot. */
-static bool pattern_fits(const char *key, const char *module)
+/* AdaLoRA's pattern keeps a flag for each rank that training began with. */
+static double kept_ranks(const json_t *patterns, const char *module, double otherwise)
 {
-    char pattern[1024];
-    int code;
-    PCRE2_SIZE at;
-    snprintf(pattern, sizeof pattern, "^(?:.*\\.)?(?:%s)$", key);
-    pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, 0, &code, &at, NULL);
-    pcre2_match_data *match = compiled ? pcre2_match_data_create_from_pattern(compiled, NULL) : NULL;
-    bool fits = match && pcre2_match(compiled, (PCRE2_SPTR)module, strlen(module), 0, 0, match, NULL) >= 0;
-    pcre2_match_data_free(match);
-    pcre2_code_free(compiled);
-    return fits;
-}
-
-static double patterned(const json_t *patterns, const char *module, double otherwise)
-{
-    const char *key;
-    json_t *number;
-    json_object_foreach((json_t *)(uintptr_t)patterns, key,
-                        number) if (json_is_number(number) &&
-                                    pattern_fits(key, module)) return json_number_value(number);
-    return otherwise;
-}
-
-/* 1: yes, 0: no, -1: the configuration does not list modules. */
-static int is_target(const json_t *config, const char *module)
-{
-    const json_t *targets = json_object_get(config, "target_modules"), *one;
+    char name[1100];
     size_t i;
-    if (json_is_string(targets)) {
-        const char *word = json_string_value(targets);
-        return strcmp(word, "all-linear") == 0 ? -1 : pattern_fits(word, module);
-    }
-    if (!json_is_array(targets) || !json_array_size(targets)) return -1;
-    json_array_foreach((json_t *)(uintptr_t)targets, i, one)
-    {
-        const char *word = json_string_value(one);
-        size_t n = strlen(module), m = word ? strlen(word) : 0;
-        if (word && n >= m && strcmp(module + n - m, word) == 0 && (n == m || module[n - m - 1] == '.')) return 1;
-    }
-    return 0;
+    json_t *flag;
+    snprintf(name, sizeof name, "%s.lora_E", module);
+    const json_t *flags = json_object_get(patterns, name);
+    if (!json_is_array(flags)) return otherwise;
+    double kept = 0;
+    json_array_foreach((json_t *)(uintptr_t)flags, i, flag) kept += json_is_true(flag);
+    return kept;
+}
+
+/* A and B of a parameter by itself: of a matrix they are as of any module; of stacked experts they hold each expert's ranks. */
+static void read_parameter(const json_t *config, const char *parameter, double r, double alpha, lb_adapter_module *m)
+{
+    char name[1100];
+    size_t n = strlen(m->module);
+    while (n > 11 && strncmp(m->module + n - 11, ".base_layer", 11) == 0) n -= 11;
+    snprintf(name, sizeof name, "%.*s.%s", (int)n, m->module, parameter);
+    const double rank = lb_adapter_config_patterned(json_object_get(config, "rank_pattern"), name, r);
+    if (rank <= 0 || fmod((double)m->rank, rank) != 0) return;
+    m->experts = (int64_t)((double)m->rank / rank);
+    m->stated_rank = rank;
+    m->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), name, alpha);
 }
 
 static void read_scaling(lb_audit_gathering *g, const json_t *config, lb_adapter *adapter)
 {
-    const double r = json_number_value(json_object_get(config, "r")),
+    const bool adaptive = is_adaptive(config);
+    const double r = json_number_value(json_object_get(config, adaptive ? "init_r" : "r")),
                  alpha = json_number_value(json_object_get(config, "lora_alpha"));
+    const json_t *ranks = json_object_get(config, "rank_pattern");
     adapter->configured = config && r > 0 && json_is_number(json_object_get(config, "lora_alpha"));
-    adapter->rslora = json_is_true(json_object_get(config, "use_rslora"));
+    adapter->rslora = json_is_true(json_object_get(config, "use_rslora")) && !adaptive;
     adapter->dora = json_is_true(json_object_get(config, "use_dora"));
+    adapter->fan_in_fan_out = json_is_true(json_object_get(config, "fan_in_fan_out"));
+    adapter->changes_base = lb_adapter_config_changes_base(config);
     if (config && !adapter->configured)
         lb_audit_find(g, LB_AUDIT_ADAPTER_CONFIG, (lb_audit_where){NULL, "adapter_config.json", NULL, 0},
                       "r and lora_alpha are not two numbers, r above 0");
@@ -151,18 +127,23 @@ static void read_scaling(lb_audit_gathering *g, const json_t *config, lb_adapter
                       "no adapter_config.json: the scaling is not known, 1 is taken");
     for (uint32_t i = 0; i < adapter->n; i++) {
         lb_adapter_module *m = &adapter->modules[i];
+        const char *parameter;
         m->scaling = 1;
         if (!adapter->configured) continue;
-        m->stated_rank = patterned(json_object_get(config, "rank_pattern"), m->module, r);
-        m->alpha = patterned(json_object_get(config, "alpha_pattern"), m->module, alpha);
-        m->scaling = m->alpha / (adapter->rslora ? sqrt(m->stated_rank) : m->stated_rank);
+        m->stated_rank = adaptive ? kept_ranks(ranks, m->module, r) : lb_adapter_config_patterned(ranks, m->module, r);
+        m->alpha = lb_adapter_config_patterned(json_object_get(config, "alpha_pattern"), m->module, alpha);
+        for (size_t k = 0; m->rank && !m->experts && (parameter = lb_adapter_config_parameter(config, m->module, k));
+             k++)
+            read_parameter(config, parameter, r, alpha, m);
+        const double over = adaptive ? r + 1e-5 : m->stated_rank;
+        if (adaptive && m->alpha <= 0) m->alpha = r;
+        m->scaling = m->alpha / (adapter->rslora ? sqrt(over) : over);
     }
 }
 
 /* ---- pairs ---------------------------------------------------------------------------------------------------------------- */
 
-/* A half's sizes when all its shards are put together: which dimension is cut follows from which half differs between ranks. */
-static int cut_dimension(const lb_inventory *v, const lb_named *half, bool is_b)
+int lb_adapter_cut(const lb_inventory *v, const lb_named *half, bool is_b)
 {
     if (!v->checkpoint->rank_files || half->n < 2) return -1;
     bool equal = true;
@@ -183,7 +164,7 @@ static void matrix_sizes(const lb_layout *layout, int64_t sizes[2])
 static void whole_sizes(const lb_inventory *v, const lb_named *half, bool is_b, int64_t sizes[2])
 {
     const lb_checkpoint_piece *p = &v->checkpoint->pieces[half->first];
-    int dim = cut_dimension(v, half, is_b);
+    int dim = lb_adapter_cut(v, half, is_b);
     matrix_sizes(&p->whole, sizes);
     for (uint32_t i = 1; dim >= 0 && i < half->n; i++) {
         int64_t more[2];
@@ -192,14 +173,13 @@ static void whole_sizes(const lb_inventory *v, const lb_named *half, bool is_b, 
     }
 }
 
-/* The rows' lengths of the module that a half is of. */
-static const lb_named *lengths_of(const lb_inventory *v, const char *half)
+const lb_named *lb_adapter_beside(const lb_inventory *v, const char *half, const char *word)
 {
-    static const char *const ends[] = {"", ".weight", ".default.weight"};
+    static const char *const ends[] = {"", ".weight", ".default.weight", ".default"};
     char name[1100];
     const lb_named *found = NULL;
     for (size_t i = 0; i < sizeof ends / sizeof *ends && !found; i++) {
-        snprintf(name, sizeof name, "%.*s.lora_magnitude_vector%s", (int)(half_in(half) - half), half, ends[i]);
+        snprintf(name, sizeof name, "%.*s.%s%s", (int)(lb_adapter_half_in(half) - half), half, word, ends[i]);
         found = lb_inventory_find(v, name);
     }
     return found;
@@ -210,11 +190,11 @@ static void check_lengths(lb_audit_gathering *g, const lb_adapter *adapter, lb_a
     const lb_inventory *v = adapter->v;
     const lb_audit_where where = lb_where(v, &v->checkpoint->pieces[m->a->first]);
     char shape[160];
-    m->lengths = lengths_of(v, m->a->name);
+    m->lengths = lb_adapter_beside(v, m->a->name, "lora_magnitude_vector");
     int64_t n = 0;
     for (uint32_t i = 0; m->lengths && i < m->lengths->n; i++) {
         n += lb_layout_numel(&v->checkpoint->pieces[m->lengths->first + i].whole);
-        if (cut_dimension(v, m->lengths, true) < 0) break;
+        if (lb_adapter_cut(v, m->lengths, true) < 0) break;
     }
     if (!m->lengths && adapter->dora) {
         lb_audit_find(g, LB_AUDIT_ADAPTER_PARTNER, where,
@@ -232,13 +212,25 @@ static void check_lengths(lb_audit_gathering *g, const lb_adapter *adapter, lb_a
     }
 }
 
-static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, lb_adapter *adapter, lb_err *err)
+/* One dimension where a half has two; B may have a bias. */
+static bool is_flat(const lb_inventory *v, const lb_named *half)
+{
+    const lb_layout *layout = &v->checkpoint->pieces[half->first].whole;
+    const size_t n = strlen(half->name);
+    return layout->ndim == 1 && lb_layout_numel(layout) > 0 && !(n > 5 && strcmp(half->name + n - 5, ".bias") == 0);
+}
+
+static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, const lb_map_rules *rules,
+                             lb_adapter *adapter, lb_err *err)
 {
     adapter->modules = (lb_adapter_module *)calloc(v->n_names + 1u, sizeof *adapter->modules);
     if (!adapter->modules) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < v->n_names; i++) {
         const lb_named *half = &v->names[i];
-        char kind = half_in(half->name) && !lb_is_state_name(half->name) ? lb_lora_half(half->name) : 0;
+        char kind = lb_adapter_half_in(half->name) && !lb_is_state_name(half->name) ? lb_lora_half(half->name) : 0;
+        if (kind && is_flat(v, half))
+            lb_audit_find(g, LB_AUDIT_SHAPE, lb_where(v, &v->checkpoint->pieces[half->first]),
+                          "has one dimension: a part of a flattened parameter, saved without gathering it");
         if (!kind || v->checkpoint->pieces[half->first].whole.ndim < 2) continue;
         char *other = partner_of(half->name);
         const lb_named *partner = other ? lb_inventory_find(v, other) : NULL;
@@ -252,17 +244,17 @@ static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, lb_ad
         if (!partner || kind != 'A') continue;
         lb_adapter_module *m = &adapter->modules[adapter->n];
         int64_t a[2], b[2];
-        m->module = module_of(half->name);
-        if (!m->module) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+        m->module = lb_adapter_module_name(half->name);
+        m->in_base = m->module ? lb_map_rules_apply(rules, m->module) : NULL;
         adapter->n++;
+        if (!m->in_base) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
         m->a = half, m->b = partner;
         whole_sizes(v, m->a, false, a);
         whole_sizes(v, m->b, true, b);
         m->rank = a[0], m->in = a[1], m->out = b[0];
+        m->groups = 1;
         if (v->checkpoint->pieces[m->a->first].whole.ndim > 2 && b[1] > 0 && b[1] < a[0] && a[0] % b[1] == 0) {
-            lb_audit_note(g, LB_AUDIT_ADAPTER_RANK, lb_where(v, &v->checkpoint->pieces[m->b->first]),
-                          "a convolution of %lld groups: it is not merged here", (long long)(a[0] / b[1]));
-            m->rank = 0;
+            m->groups = a[0] / b[1];
         } else if (a[0] != b[1]) {
             lb_audit_find(g, LB_AUDIT_ADAPTER_RANK, lb_where(v, &v->checkpoint->pieces[m->b->first]),
                           "A is of rank %lld, B of rank %lld", (long long)a[0], (long long)b[1]);
@@ -296,34 +288,62 @@ static bool find_dropped(lb_audit_gathering *g, const lb_adapter *adapter, const
     return true;
 }
 
+/* The weight that A and B add to: the adapter's own copy of it, where training resized or changed it, before the base's. */
+static void find_weight(const lb_adapter *adapter, lb_adapter_module *m)
+{
+    char own[1100];
+    const char *half = lb_adapter_half_in(m->a->name);
+    snprintf(own, sizeof own, "%.*s.base_layer.weight", (int)(half - m->a->name), m->a->name);
+    m->named = lb_weight_of(adapter->base, m->in_base);
+    m->weight = lb_inventory_find(adapter->v, own);
+    m->held = m->weight ? adapter->v : adapter->base;
+    if (!m->weight) m->weight = m->named;
+}
+
+/* Conv1D keeps [in, out]; of a square weight only the configuration says so. */
+static bool is_turned(const lb_adapter *adapter, const lb_adapter_module *m, const int64_t s[2], bool matrix)
+{
+    const bool embedding = strstr(m->a->name, "embedding_A") != NULL;
+    if (!matrix || s[0] != m->in || s[1] != m->out) return false;
+    return s[0] != s[1] || embedding || adapter->fan_in_fan_out;
+}
+
+static void tell_other_shape(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
+                             const lb_named *w, const int64_t s[2])
+{
+    bool dropped = find_dropped(g, adapter, m->b, m->out, m->out < s[0] ? s[0] : m->out, w->name);
+    dropped |= find_dropped(g, adapter, m->a, m->in, m->in < s[1] ? s[1] : m->in, w->name);
+    if (!dropped)
+        lb_audit_find(g, LB_AUDIT_ADAPTER_TARGET, lb_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]),
+                      "A and B make [%lld, %lld], %s is [%lld, %lld]", (long long)m->out, (long long)m->in, w->name,
+                      (long long)s[0], (long long)s[1]);
+}
+
 static void match_weight(lb_audit_gathering *g, lb_adapter *adapter, lb_adapter_module *m)
 {
-    const bool given = adapter->base != adapter->v;
-    const lb_named *w = lb_weight_of(adapter->base, m->module);
-    m->named = w;
-    const lb_checkpoint_piece *piece = w ? &adapter->base->checkpoint->pieces[w->first] : NULL;
-    if (!piece || piece->whole.ndim < 2 || m->rank == 0) {
-        if (given && !piece)
-            lb_audit_find(g, LB_AUDIT_ADAPTER_TARGET,
-                          lb_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]), "%s has no module %s",
-                          adapter->base->checkpoint->path, m->module);
-        return;
-    }
+    const lb_audit_where where = lb_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]);
+    find_weight(adapter, m);
+    const lb_named *w = m->weight;
+    const lb_checkpoint_piece *piece = w ? &m->held->checkpoint->pieces[w->first] : NULL;
+    m->weight = NULL;
+    if (!piece && adapter->base != adapter->v && m->experts < 2)
+        lb_audit_find(g, LB_AUDIT_ADAPTER_TARGET, where, "%s has no module %s%s", adapter->base->checkpoint->path,
+                      m->in_base, g->options->n_maps ? "" : " (--map renames those that a library renames on loading)");
+    if (!piece || piece->whole.ndim < 2 || m->rank == 0 || m->experts > 1) return;
     int64_t s[2];
     matrix_sizes(&piece->whole, s);
-    const bool embedding = strstr(m->a->name, "embedding_A") != NULL;
-    if (s[0] == m->out && s[1] == m->in && !(embedding && s[0] == s[1])) {
-        m->weight = w;
-    } else if (piece->whole.ndim == 2 && s[0] == m->in && s[1] == m->out) {
+    if (is_turned(adapter, m, s, piece->whole.ndim == 2)) {
         m->weight = w, m->transposed = true;
+    } else if (s[0] == m->out && s[1] == m->in) {
+        m->weight = w;
+    } else if (m->groups > 1 && s[0] == m->out && s[1] * m->groups == m->in) {
+        m->unmergeable = true;
+        lb_audit_note(g, LB_AUDIT_ADAPTER_RANK, where,
+                      "a convolution of %lld groups: A reads all %lld inputs, each group of %s its own %lld: no weight "
+                      "holds both, it works online alone",
+                      (long long)m->groups, (long long)m->in, w->name, (long long)s[1]);
     } else {
-        bool dropped = find_dropped(g, adapter, m->b, m->out, m->out < s[0] ? s[0] : m->out, w->name);
-        dropped |= find_dropped(g, adapter, m->a, m->in, m->in < s[1] ? s[1] : m->in, w->name);
-        if (!dropped)
-            lb_audit_find(g, LB_AUDIT_ADAPTER_TARGET,
-                          lb_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]),
-                          "A and B make [%lld, %lld], %s is [%lld, %lld]", (long long)m->out, (long long)m->in, w->name,
-                          (long long)s[0], (long long)s[1]);
+        tell_other_shape(g, adapter, m, w, s);
     }
 }
 
@@ -384,7 +404,7 @@ static void find_smaller_than_partners(lb_audit_gathering *g, const lb_adapter *
 static void find_untouched(lb_audit_gathering *g, const lb_adapter *adapter, const json_t *config)
 {
     const lb_inventory *base = adapter->base;
-    if (!config || base == adapter->v || json_object_get(config, "layers_to_transform") != json_null()) return;
+    if (!config || base == adapter->v) return;
     for (uint32_t i = 0; i < base->n_names; i++) {
         const char *name = base->names[i].name;
         size_t n = strlen(name);
@@ -397,7 +417,7 @@ static void find_untouched(lb_audit_gathering *g, const lb_adapter *adapter, con
         bool told = false;
         for (uint32_t k = 0; k < g->report->n_findings && module; k++)
             told |= g->report->findings[k].tensor && strstr(g->report->findings[k].tensor, module) != NULL;
-        if (!has && !told && is_target(config, module) == 1)
+        if (!has && !told && lb_adapter_config_wants(config, module) == 1)
             lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){module, NULL, NULL, 0},
                           "adapter_config.json targets it, the base has it, and the adapter has no A and B for it");
         free(module);
@@ -408,10 +428,11 @@ static void check_module(lb_audit_gathering *g, const lb_adapter *adapter, const
                          const lb_adapter_module *m)
 {
     lb_audit_where where = lb_where(adapter->v, &adapter->v->checkpoint->pieces[m->a->first]);
-    if (m->stated_rank > 0 && m->rank && (double)m->rank != m->stated_rank)
+    const double stated = m->stated_rank * (double)(m->experts ? m->experts : 1);
+    if (stated > 0 && m->rank && (double)m->rank != stated)
         lb_audit_find(g, LB_AUDIT_ADAPTER_RANK, where, "is of rank %lld, adapter_config.json says %g",
-                      (long long)m->rank, m->stated_rank);
-    if (config && is_target(config, m->module) == 0)
+                      (long long)m->rank, stated);
+    if (config && lb_adapter_config_wants(config, m->module) == 0)
         lb_audit_find(g, LB_AUDIT_ADAPTER_CONFIG, where, "target_modules does not name %s", m->module);
 }
 
@@ -451,12 +472,28 @@ static void note_unseen_shards(lb_audit_gathering *g, const lb_adapter *adapter)
             adapter->v->checkpoint->ranks);
 }
 
+static void note_experts(lb_audit_gathering *g, const lb_adapter *adapter)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < adapter->n; i++) n += adapter->modules[i].experts > 1;
+    if (n)
+        lb_audit_note(
+            g, LB_AUDIT_ADAPTER_RANK, (lb_audit_where){NULL, NULL, NULL, 0},
+            "%u parameters of stacked experts have an adapter: their ranks are checked, and they are not merged "
+            "here",
+            n);
+}
+
 lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *base, lb_adapter *adapter,
                           lb_err *err)
 {
     *adapter = (lb_adapter){.v = v, .base = base};
-    LB_TRY(pair_halves(g, v, adapter, err));
-    json_t *config = load_config(v->checkpoint->path);
+    lb_map_rules *rules = NULL;
+    LB_TRY(lb_map_rules_new(g->options->maps, g->options->n_maps, &rules, err));
+    lb_status status = pair_halves(g, v, rules, adapter, err);
+    lb_map_rules_free(rules);
+    LB_TRY(status);
+    json_t *config = lb_adapter_config_load(v->checkpoint->path);
     read_scaling(g, config, adapter);
     for (uint32_t i = 0; i < adapter->n; i++) {
         check_module(g, adapter, config, &adapter->modules[i]);
@@ -466,52 +503,17 @@ lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb
     for (uint32_t i = 0; i < adapter->n && base == v; i++)
         if (!adapter->modules[i].weight && adapter->modules[i].rank)
             find_smaller_than_partners(g, adapter, &adapter->modules[i]);
+    note_experts(g, adapter);
     find_untouched(g, adapter, config);
     check_zeros(g, adapter);
     note_unseen_shards(g, adapter);
     json_decref(config);
-    return LB_OK;
+    return lb_adapter_find_touched(adapter, err);
 }
 
 void lb_adapter_release(lb_adapter *adapter)
 {
-    for (uint32_t i = 0; i < adapter->n; i++) free(adapter->modules[i].module);
+    for (uint32_t i = 0; i < adapter->n; i++) free(adapter->modules[i].module), free(adapter->modules[i].in_base);
     free(adapter->modules);
-}
-
-static lb_status numbers_of(const lb_inventory *v, const lb_named *name, int dim, float **out, lb_err *err)
-{
-    lb_whole whole;
-    LB_TRY(lb_whole_init(v, name, dim, &whole, err));
-    *out = lb_whole_numbers(&whole, err);
-    lb_whole_release(&whole);
-    return *out ? LB_OK : LB_ERR_NOMEM;
-}
-
-lb_status lb_adapter_numbers(const lb_adapter *adapter, const lb_adapter_module *m, float **a, float **b, lb_err *err)
-{
-    *a = *b = NULL;
-    LB_TRY(numbers_of(adapter->v, m->a, cut_dimension(adapter->v, m->a, false), a, err));
-    lb_status status = numbers_of(adapter->v, m->b, cut_dimension(adapter->v, m->b, true), b, err);
-    if (status != LB_OK) free(*a), *a = NULL;
-    return status;
-}
-
-lb_status lb_adapter_lengths(const lb_adapter *adapter, const lb_adapter_module *m, float **lengths, lb_err *err)
-{
-    *lengths = NULL;
-    if (!m->lengths) return LB_OK;
-    return numbers_of(adapter->v, m->lengths, cut_dimension(adapter->v, m->lengths, true), lengths, err);
-}
-
-lb_status lb_adapter_weight(const lb_adapter *adapter, const lb_adapter_module *m, float **w, lb_err *err)
-{
-    LB_TRY(numbers_of(adapter->base, m->weight, -1, w, err));
-    if (!m->transposed) return LB_OK;
-    float *turned = (float *)malloc((size_t)(m->in * m->out) * sizeof *turned);
-    for (int64_t i = 0; turned && i < m->in; i++)
-        for (int64_t o = 0; o < m->out; o++) turned[o * m->in + i] = (*w)[i * m->out + o];
-    free(*w);
-    *w = turned;
-    return turned ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    free(adapter->touched);
 }

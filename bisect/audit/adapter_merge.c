@@ -16,6 +16,7 @@
 #include "matmul.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -260,7 +261,7 @@ static lb_status run_module(lb_audit_gathering *g, const lb_adapter *adapter, co
     scratch k = {0};
     operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank, .s = m->scaling};
     lb_status status = make_inputs(g, inputs, m, &x, &o.rows, err);
-    if (status == LB_OK) status = lb_adapter_weight(adapter, m, &w, err);
+    if (status == LB_OK) status = lb_adapter_weight(m, &w, err);
     if (status == LB_OK) status = lb_adapter_numbers(adapter, m, &a, &b, err);
     if (status == LB_OK) status = lb_adapter_lengths(adapter, m, &lengths, err);
     o.x = x, o.w = w, o.a = a, o.b = b, o.lengths = lengths;
@@ -388,6 +389,19 @@ typedef struct merge_buffers {
     float *m, *product, *magnitude, *expected;
 } merge_buffers;
 
+/* What is told where A and B do not make the merged weight; whose base the making of the adapter changed, that is as it should be. */
+static void tell_unexplained(lb_audit_gathering *g, const lb_adapter *adapter, lb_audit_where where, const char *text)
+{
+    if (adapter->changes_base)
+        lb_audit_note(
+            g, LB_AUDIT_MERGE_DIFFERS, where,
+            "%s; init_lora_weights changed the base when the adapter was made, and this base is as it was before: "
+            "--base the changed one to judge it",
+            text);
+    else
+        lb_audit_find(g, LB_AUDIT_MERGE_DIFFERS, where, "%s", text);
+}
+
 static void judge_merge(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m, const operands *o,
                         const merge_buffers *k, lb_dtype dtype, lb_audit_where where)
 {
@@ -428,9 +442,11 @@ static void judge_merge(lb_audit_gathering *g, const lb_adapter *adapter, const 
     for (size_t i = 1; i < n; i++)
         if (fabsf(k->m[i] - k->expected[i]) > fabsf(k->m[worst] - k->expected[worst])) worst = i;
     row->scaling = "none";
-    lb_audit_find(g, LB_AUDIT_MERGE_DIFFERS, where,
-                  "no scaling and order of roundings gives it; with %.6g it is off by %.3g at most, at [%zu, %zu]",
-                  m->scaling, fabs((double)k->m[worst] - (double)k->expected[worst]), worst / o->in, worst % o->in);
+    char text[200];
+    snprintf(text, sizeof text,
+             "no scaling and order of roundings gives it; with %.6g it is off by %.3g at most, at [%zu, %zu]",
+             m->scaling, fabs((double)k->m[worst] - (double)k->expected[worst]), worst / o->in, worst % o->in);
+    tell_unexplained(g, adapter, where, text);
 }
 
 /* W + s B A in f64, each row brought to its length; `as_lora`: left as it is. The distance of M from it that f32 sums (of a row's
@@ -456,8 +472,8 @@ static size_t count_beyond_dora(const operands *o, const merge_buffers *k, lb_dt
     return beyond;
 }
 
-static void judge_dora(lb_audit_gathering *g, const lb_adapter_module *m, const operands *o, const merge_buffers *k,
-                       lb_dtype dtype, lb_audit_where where)
+static void judge_dora(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m, const operands *o,
+                       const merge_buffers *k, lb_dtype dtype, lb_audit_where where)
 {
     lb_audit_merge *row = lb_audit_add_merge(g);
     if (!row) return;
@@ -473,8 +489,9 @@ static void judge_dora(lb_audit_gathering *g, const lb_adapter_module *m, const 
         lb_audit_find(g, LB_AUDIT_MERGE_DIFFERS, where,
                       "was merged as a LoRA: W + s B A without the lengths of its rows (lora_magnitude_vector)");
     } else {
-        lb_audit_find(g, LB_AUDIT_MERGE_DIFFERS, where, "is not W + %.6g B A with each row brought to its length",
-                      m->scaling);
+        char text[120];
+        snprintf(text, sizeof text, "is not W + %.6g B A with each row brought to its length", m->scaling);
+        tell_unexplained(g, adapter, where, text);
     }
 }
 
@@ -482,15 +499,14 @@ static lb_status check_merge(lb_audit_gathering *g, const lb_adapter *adapter, c
                              const lb_inventory *merged, const lb_named *name, lb_err *err)
 {
     const lb_checkpoint_piece *p = &merged->checkpoint->pieces[name->first];
-    lb_adapter in_merged = *adapter;
     lb_adapter_module there = *m;
     float *w = NULL, *a = NULL, *b = NULL, *lengths = NULL;
     merge_buffers k = {NULL, NULL, NULL, NULL};
     operands o = {.in = (size_t)m->in, .out = (size_t)m->out, .rank = (size_t)m->rank, .s = m->scaling};
     const size_t n = o.out * o.in;
-    in_merged.base = merged, there.weight = name;
-    lb_status status = lb_adapter_weight(adapter, m, &w, err);
-    if (status == LB_OK) status = lb_adapter_weight(&in_merged, &there, &k.m, err);
+    there.held = merged, there.weight = name;
+    lb_status status = lb_adapter_weight(m, &w, err);
+    if (status == LB_OK) status = lb_adapter_weight(&there, &k.m, err);
     if (status == LB_OK) status = lb_adapter_numbers(adapter, m, &a, &b, err);
     if (status == LB_OK) status = lb_adapter_lengths(adapter, m, &lengths, err);
     k.product = (float *)malloc(n * sizeof(float) + 1);
@@ -504,7 +520,7 @@ static lb_status check_merge(lb_audit_gathering *g, const lb_adapter *adapter, c
     for (size_t i = 0; status == LB_OK && i < o.rank * o.out; i++) b[i] = fabsf(b[i]);
     if (status == LB_OK) status = outer(&o, a, b, k.magnitude);
     if (status == LB_OK && lengths)
-        judge_dora(g, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
+        judge_dora(g, adapter, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
     else if (status == LB_OK)
         judge_merge(g, adapter, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
     free(w), free(a), free(b), free(lengths);
@@ -512,20 +528,45 @@ static lb_status check_merge(lb_audit_gathering *g, const lb_adapter *adapter, c
     return status;
 }
 
-/* Weights that no module of the adapter touches are the base's. */
+/* Two names of one tied weight: the same bits before, and the same bits after. */
+static bool follows_tied(const lb_adapter *adapter, const lb_inventory *merged, const lb_named *name,
+                         const lb_named *there)
+{
+    const lb_inventory *base = adapter->base;
+    for (uint32_t i = 0; i < base->n_names; i++) {
+        const lb_named *other = &base->names[i],
+                       *now = adapter->touched[i] ? lb_inventory_find(merged, other->name) : NULL;
+        if (now && lb_digest_equal(base->measured[other->first].digest, base->measured[name->first].digest) &&
+            lb_digest_equal(merged->measured[now->first].digest, merged->measured[there->first].digest))
+            return true;
+    }
+    return false;
+}
+
+/* Weights that the adapter does not touch are the base's. */
 static void check_untouched(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged)
 {
     for (uint32_t i = 0; i < adapter->base->n_names; i++) {
         const lb_named *name = &adapter->base->names[i], *there = lb_inventory_find(merged, name->name);
-        bool touched = false;
-        for (uint32_t k = 0; k < adapter->n && !touched; k++) touched = adapter->modules[k].weight == name;
-        if (touched || !there || there->n != 1 || name->n != 1) continue;
+        if (adapter->touched[i] || !there || there->n != 1 || name->n != 1) continue;
         const lb_checkpoint_piece *p = &merged->checkpoint->pieces[there->first];
         if (p->tensor.dtype == adapter->base->checkpoint->pieces[name->first].tensor.dtype &&
-            !lb_digest_equal(merged->measured[there->first].digest, adapter->base->measured[name->first].digest))
+            !lb_digest_equal(merged->measured[there->first].digest, adapter->base->measured[name->first].digest) &&
+            !follows_tied(adapter, merged, name, there))
             lb_audit_find(g, LB_AUDIT_DIFFERS, lb_where(merged, p),
                           "is not the base's, and the adapter does not touch it");
     }
+}
+
+/* What a grouped convolution's adapter adds, and its weight cannot hold, is lost in a merged checkpoint. */
+static void tell_lost(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
+                      const lb_inventory *merged)
+{
+    const lb_named *name = lb_weight_of(merged, m->in_base);
+    if (name && !lb_is_zero(&adapter->v->measured[m->b->first]))
+        lb_audit_find(g, LB_AUDIT_UNMERGED, lb_where(merged, &merged->checkpoint->pieces[name->first]),
+                      "what the adapter adds to it is lost: a convolution of %lld groups cannot hold it",
+                      (long long)m->groups);
 }
 
 lb_status lb_audit_merged(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged, lb_err *err)
@@ -533,10 +574,11 @@ lb_status lb_audit_merged(lb_audit_gathering *g, const lb_adapter *adapter, cons
     for (uint32_t i = 0; i < adapter->n; i++) {
         const lb_adapter_module *m = &adapter->modules[i];
         lb_audit_progress(g, "merged weights", i, adapter->n);
+        if (m->unmergeable) tell_lost(g, adapter, m, merged);
         if (!m->weight) continue;
-        const lb_named *name = lb_weight_of(merged, m->module);
+        const lb_named *name = lb_weight_of(merged, m->in_base);
         const lb_layout *has = name ? &merged->checkpoint->pieces[name->first].whole : NULL,
-                        *wants = &adapter->base->checkpoint->pieces[m->weight->first].whole;
+                        *wants = &m->held->checkpoint->pieces[m->weight->first].whole;
         if (!name)
             lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){m->weight->name, NULL, NULL, 0},
                           "%s has no %s to hold what was merged", merged->checkpoint->path, m->weight->name);
@@ -546,6 +588,7 @@ lb_status lb_audit_merged(lb_audit_gathering *g, const lb_adapter *adapter, cons
         else
             LB_TRY(check_merge(g, adapter, m, merged, name, err));
     }
+    LB_TRY(lb_audit_saved(g, adapter, merged, err));
     check_untouched(g, adapter, merged);
     return LB_OK;
 }

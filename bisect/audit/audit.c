@@ -44,7 +44,7 @@ static lb_status audit_adapter(lb_audit_gathering *g, const lb_inventory *v, lb_
 {
     const lb_audit_options *o = g->options;
     companion base, merged = {NULL, NULL};
-    lb_adapter adapter = {NULL, NULL, NULL, 0, false, false, false};
+    lb_adapter adapter = {NULL};
     lb_status status = companion_open(o->base, o->merged != NULL, g, &base, err);
     if (status == LB_OK) status = lb_adapter_init(g, v, base.inventory ? base.inventory : v, &adapter, err);
     if (status == LB_OK) status = lb_audit_precisions(g, &adapter, err);

@@ -1,5 +1,6 @@
 /* Keys that are there, and keys that should be: what the readers told, what sibling layers have, what config.json says, what
  * another checkpoint has. */
+#include "adapter_config.h"
 #include "inventory.h"
 
 #include <jansson.h>
@@ -104,7 +105,17 @@ static bool is_told(const lb_audit_gathering *g, const char *tensor)
     return false;
 }
 
-static void tell_lacking(lb_audit_gathering *g, const member *m, const member *full, uint32_t like)
+/* An adapter has no halves for a module that its configuration leaves out. */
+static bool is_left_out(const json_t *adapter, const char *tensor)
+{
+    char *module = adapter ? lb_adapter_module_name(tensor) : NULL;
+    const bool left_out = module && lb_adapter_config_wants(adapter, module) == 0;
+    free(module);
+    return left_out;
+}
+
+static void tell_lacking(lb_audit_gathering *g, const member *m, const member *full, uint32_t like,
+                         const json_t *adapter)
 {
     for (uint32_t i = 0, j = 0; i < full->n; i++) {
         const char *suffix = full->rows[i].suffix;
@@ -113,7 +124,7 @@ static void tell_lacking(lb_audit_gathering *g, const member *m, const member *f
         char name[1024], container[512];
         snprintf(container, sizeof container, "%.*s", (int)full->rows->container, full->rows->name);
         snprintf(name, sizeof name, "%s%lld.%s", container, (long long)m->number, suffix);
-        if (is_told(g, name)) continue;
+        if (is_told(g, name) || is_left_out(adapter, name)) continue;
         lb_audit_find(g, lb_is_state_name(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                       (lb_audit_where){name, NULL, NULL, 0},
                       "%s%lld lacks %s, which %u of its siblings have and are otherwise as it is", container,
@@ -123,7 +134,7 @@ static void tell_lacking(lb_audit_gathering *g, const member *m, const member *f
 
 /* Layers that are all of one kind agree in their suffixes. A member whose own set no other has, and which a set that several
  * have contains, lost what is between them; a hybrid's kinds of layers contain each other neither way. */
-static void compare_members(lb_audit_gathering *g, const member *members, uint32_t n)
+static void compare_members(lb_audit_gathering *g, const member *members, uint32_t n, const json_t *adapter)
 {
     for (uint32_t i = 0; i < n; i++) {
         const member *full = NULL;
@@ -136,12 +147,24 @@ static void compare_members(lb_audit_gathering *g, const member *members, uint32
             for (uint32_t j = 0; j < n; j++) same += same_suffixes(&members[k], &members[j]);
             if (same > like || (same == like && full && members[k].n < full->n)) full = &members[k], like = same;
         }
-        if (full && like >= 2 && (full->n - members[i].n) * 2 <= full->n + 1) tell_lacking(g, &members[i], full, like);
+        if (full && like >= 2 && (full->n - members[i].n) * 2 <= full->n + 1)
+            tell_lacking(g, &members[i], full, like, adapter);
     }
 }
 
+/* Whether an adapter's configuration leaves out everything that a neighbour has. */
+static bool all_left_out(const json_t *adapter, const member *neighbour, const char *name)
+{
+    char tensor[1200];
+    for (uint32_t i = 0; adapter && i < neighbour->n; i++) {
+        snprintf(tensor, sizeof tensor, "%s.%s", name, neighbour->rows[i].suffix);
+        if (!is_left_out(adapter, tensor)) return false;
+    }
+    return adapter != NULL;
+}
+
 /* 0 1 2 4 5 6: a hole in a long row of like members is a layer that was lost; Sequential's numbers have many holes. */
-static void find_holes(lb_audit_gathering *g, const member *members, uint32_t n)
+static void find_holes(lb_audit_gathering *g, const member *members, uint32_t n, const json_t *adapter)
 {
     int64_t holes = members[n - 1].number + 1 - (int64_t)n;
     if (n < 4 || members[0].number > 1 || holes <= 0 || holes * 4 > (int64_t)n) return;
@@ -154,6 +177,7 @@ static void find_holes(lb_audit_gathering *g, const member *members, uint32_t n)
             char name[600];
             snprintf(name, sizeof name, "%.*s%lld", (int)members[i].rows->container, members[i].rows->name,
                      (long long)k);
+            if (all_left_out(adapter, &members[i], name)) continue;
             lb_audit_find(g, lb_is_state_name(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                           (lb_audit_where){name, NULL, NULL, 0},
                           "%s is not there, and its neighbours up to number %lld are", name,
@@ -171,6 +195,7 @@ void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v)
 {
     uint32_t n;
     numbered *rows = cut_names(v, &n);
+    json_t *adapter = lb_adapter_config_load(v->checkpoint->path);
     member *members = (member *)malloc((n + 1u) * sizeof *members);
     g->failed |= n && (!rows || !members);
     for (uint32_t first = 0, end; rows && members && first < n; first = end) {
@@ -182,9 +207,10 @@ void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v)
                 members[count++] = (member){&rows[end], 0, rows[end].number};
             members[count - 1].n++;
         }
-        if (count >= 3 && count < 4096) compare_members(g, members, count);
-        if (!numbers_parameters(rows[first].name, rows[first].container)) find_holes(g, members, count);
+        if (count >= 3 && count < 4096) compare_members(g, members, count, adapter);
+        if (!numbers_parameters(rows[first].name, rows[first].container)) find_holes(g, members, count, adapter);
     }
+    json_decref(adapter);
     free(members);
     free(rows);
 }

@@ -15,7 +15,8 @@ static long long seed;
 
 static const struct poptOption options[] = {
     {"against", 0, POPT_ARG_STRING, &against, 0, "compare every tensor with this checkpoint's", "CKPT"},
-    {"map", 0, POPT_ARG_ARGV, (void *)&maps, 0, "rename tensors of CKPT first (PCRE2; a trailing g: all matches)",
+    {"map", 0, POPT_ARG_ARGV, (void *)&maps, 0,
+     "rename tensors (of an adapter: modules) of CKPT first (PCRE2; a trailing g: all matches)",
      "'s/PATTERN/REPLACEMENT/'"},
     {"expect", 0, POPT_ARG_STRING, &expect, 0, "the names and shapes that should be there", "CKPT"},
     {"adapter", 0, POPT_ARG_STRING, &adapter, 0, "a LoRA adapter, in CKPT's place", "DIR"},
