@@ -103,7 +103,8 @@ static bool is_saved_whole(const json_t *config, const char *module)
     json_array_foreach(json_object_get(config, "modules_to_save"), i, one)
     {
         char pattern[1024];
-        snprintf(pattern, sizeof pattern, "^(?:.*\\.)?%s(?:$|\\.)", json_string_value(one) ? json_string_value(one) : "$.");
+        snprintf(pattern, sizeof pattern, "^(?:.*\\.)?%s(?:$|\\.)",
+                 json_string_value(one) ? json_string_value(one) : "$.");
         if (matched(pattern, module) >= 0) return true;
     }
     return false;
@@ -121,7 +122,8 @@ static long layer_of(const json_t *patterns, const char *module)
     }
     json_array_foreach((json_t *)(uintptr_t)patterns, i, one)
     {
-        snprintf(pattern, sizeof pattern, "^(?:.*?\\.)?%s\\.(\\d+)\\.", json_string_value(one) ? json_string_value(one) : "$.");
+        snprintf(pattern, sizeof pattern, "^(?:.*?\\.)?%s\\.(\\d+)\\.",
+                 json_string_value(one) ? json_string_value(one) : "$.");
         const long layer = matched(pattern, module);
         if (layer >= 0) return layer;
     }
@@ -149,7 +151,8 @@ static size_t bare_length(const char *module)
 {
     static const char word[] = ".base_layer";
     size_t n = strlen(module);
-    while (n > sizeof word - 1 && memcmp(module + n - (sizeof word - 1), word, sizeof word - 1) == 0) n -= sizeof word - 1;
+    while (n > sizeof word - 1 && memcmp(module + n - (sizeof word - 1), word, sizeof word - 1) == 0)
+        n -= sizeof word - 1;
     return n;
 }
 
@@ -163,7 +166,8 @@ const char *lb_adapter_config_parameter(const json_t *config, const char *module
     json_array_foreach(json_object_get(config, "target_parameters"), k, one)
     {
         const char *word = json_string_value(one), *dot = word ? strrchr(word, '.') : NULL;
-        const bool fits = dot ? ends_in_word(bare, word, (size_t)(dot - word)) : word && ends_in_word(bare, "experts", 7);
+        const bool fits =
+            dot ? ends_in_word(bare, word, (size_t)(dot - word)) : word && ends_in_word(bare, "experts", 7);
         if (fits && seen++ == i) return dot ? dot + 1 : word;
     }
     return NULL;
@@ -176,7 +180,8 @@ int lb_adapter_config_wants(const json_t *config, const char *module)
     const json_t *excluded = json_object_get(config, "exclude_modules");
     if (excluded && is_named(excluded, module)) return 0;
     if (is_saved_whole(config, module)) return 0;
-    if (json_is_string(targets)) return strcmp(json_string_value(targets), "all-linear") == 0 ? -1 : is_named(targets, module);
+    if (json_is_string(targets))
+        return strcmp(json_string_value(targets), "all-linear") == 0 ? -1 : is_named(targets, module);
     if (!json_array_size(targets)) return -1;
     return is_named(targets, module) && is_in_layers(config, module);
 }

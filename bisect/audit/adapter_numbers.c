@@ -35,8 +35,9 @@ static lb_status spread_groups(const lb_adapter_module *m, float **b, lb_err *er
     if (m->groups < 2) return LB_OK;
     const int64_t own = m->rank / m->groups, outputs = m->out / m->groups;
     float *wide = m->out % m->groups ? NULL : (float *)calloc((size_t)(m->out * m->rank), sizeof *wide);
-    if (!wide) return lb_fail(err, m->out % m->groups ? LB_ERR_CORRUPT : LB_ERR_NOMEM, "%s: %lld rows in %lld groups", m->module,
-                              (long long)m->out, (long long)m->groups);
+    if (!wide)
+        return lb_fail(err, m->out % m->groups ? LB_ERR_CORRUPT : LB_ERR_NOMEM, "%s: %lld rows in %lld groups",
+                       m->module, (long long)m->out, (long long)m->groups);
     for (int64_t o = 0; o < m->out; o++)
         memcpy(wide + o * m->rank + o / outputs * own, *b + o * own, (size_t)own * sizeof *wide);
     free(*b);

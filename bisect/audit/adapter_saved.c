@@ -118,8 +118,9 @@ static lb_status judge_whole(lb_audit_gathering *g, const meeting *t, lb_err *er
     lb_value_match match;
     char is[160], wants[160];
     if (!lb_layout_same_shape(&own->whole, &after->whole)) {
-        lb_audit_find(g, LB_AUDIT_SHAPE, lb_where(t->merged, after), "is %s, and the adapter, which saved it whole, has %s",
-                      lb_shape_text(&after->whole, is), lb_shape_text(&own->whole, wants));
+        lb_audit_find(g, LB_AUDIT_SHAPE, lb_where(t->merged, after),
+                      "is %s, and the adapter, which saved it whole, has %s", lb_shape_text(&after->whole, is),
+                      lb_shape_text(&own->whole, wants));
         return LB_OK;
     }
     LB_TRY(lb_value_match_of(&own->tensor, &after->tensor, &match, err));
@@ -204,7 +205,8 @@ static double scaling_of(const lb_adapter *adapter, const char *tensor)
     for (uint32_t i = 0; i < adapter->n; i++) {
         const char *half = lb_adapter_half_in(adapter->modules[i].a->name);
         const size_t n = (size_t)(half - adapter->modules[i].a->name);
-        if (strncmp(tensor, adapter->modules[i].a->name, n) == 0 && tensor[n] == '.') return adapter->modules[i].scaling;
+        if (strncmp(tensor, adapter->modules[i].a->name, n) == 0 && tensor[n] == '.')
+            return adapter->modules[i].scaling;
     }
     return 1;
 }
@@ -225,8 +227,9 @@ lb_status lb_audit_saved(lb_audit_gathering *g, const lb_adapter *adapter, const
         const lb_named *own = &adapter->v->names[i];
         const extra x = extra_of(own->name);
         if (x.kind == NOTHING || is_module_weight(adapter, own)) continue;
-        const meeting t = {own,          lb_named_like(adapter->base, x.name), lb_named_like(merged, x.name), adapter->v,
-                           adapter->base, merged};
+        const meeting t = {
+            own,   lb_named_like(adapter->base, x.name), lb_named_like(merged, x.name), adapter->v, adapter->base,
+            merged};
         if (!t.after && t.before)
             lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){t.before->name, NULL, NULL, 0},
                           "%s has no %s to hold what the adapter saved", merged->checkpoint->path, t.before->name);

@@ -319,6 +319,26 @@ static void judge_group(lb_audit_gathering *g, const lb_inventory *v, group *s, 
     find_dtypes(g, v, s);
 }
 
+static bool is_in_safetensors(const lb_inventory *v, const lb_checkpoint_piece *p)
+{
+    const char *path = v->checkpoint->files[p->file].path;
+    const size_t n = strlen(path);
+    return n > 12 && strcmp(path + n - 12, ".safetensors") == 0;
+}
+
+/* Blocks that were reserved and never written read as zeros. Of a zip they would be no file at all; a safetensors header may stand alone. */
+static bool is_never_written(lb_audit_gathering *g, const lb_inventory *v)
+{
+    uint32_t n = 0, zero = 0;
+    for (uint32_t i = 0; i < v->checkpoint->n_pieces; i++)
+        if (judged(v, i) && !lb_is_state_name(v->checkpoint->pieces[i].name))
+            n++, zero += lb_is_zero(&v->measured[i]) && is_in_safetensors(v, &v->checkpoint->pieces[i]);
+    if (n < 2 || zero < n) return false;
+    lb_audit_find(g, LB_AUDIT_ZERO, (lb_audit_where){NULL, NULL, NULL, 0},
+                  "every number of all %u tensors is zero: a file that was allocated and never written", n);
+    return true;
+}
+
 void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v)
 {
     const uint32_t all = v->checkpoint->n_pieces;
@@ -326,6 +346,7 @@ void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v)
     double *sizes = (double *)malloc((all + 1u) * sizeof *sizes);
     g->failed |= !s.pieces || !sizes;
     find_empty(g, v);
+    if (is_never_written(g, v)) goto done;
     for (uint32_t i = 0, end; s.pieces && sizes && i < v->n_names; i = end) {
         end = lb_inventory_group(v, i);
         s.n = 0;
@@ -334,11 +355,19 @@ void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v)
                 s.pieces[s.n++] = v->names[v->siblings[k]].first + j;
         judge_group(g, v, &s, sizes);
     }
+done:
     free(s.pieces);
     free(sizes);
 }
 
 /* ---- scales of narrow numbers ------------------------------------------------------------------------------------------- */
+
+/* Transformer Engine keeps scales in its modules' _extra_state. */
+static bool holds_scale(const lb_inventory *v, const lb_named *name, size_t module)
+{
+    return strstr(name->name + module, "scale") ||
+           (strcmp(name->name + module, "_extra_state") == 0 && v->measured[name->first].statistics.elements > 0);
+}
 
 /* Whether a name that begins as this one up to its last dot has "scale" behind it. Names are sorted: those stand together. */
 static bool has_scale(const lb_inventory *v, uint32_t row)
@@ -346,24 +375,47 @@ static bool has_scale(const lb_inventory *v, uint32_t row)
     const char *name = v->names[row].name, *dot = strrchr(name, '.');
     const size_t module = dot ? (size_t)(dot - name) + 1 : 0;
     for (uint32_t i = row; i-- > 0 && strncmp(v->names[i].name, name, module) == 0;)
-        if (strstr(v->names[i].name + module, "scale")) return true;
+        if (holds_scale(v, &v->names[i], module)) return true;
     for (uint32_t i = row + 1; i < v->n_names && strncmp(v->names[i].name, name, module) == 0; i++)
-        if (strstr(v->names[i].name + module, "scale")) return true;
+        if (holds_scale(v, &v->names[i], module)) return true;
     return false;
+}
+
+/* Numbers that were scaled to fill their type reach its upper half; those that were cast as they are lie far below. Where nothing in a
+ * checkpoint has a scale, that tells whether one is lacking. */
+static bool fills_its_type(const lb_checkpoint_piece *p, const lb_statistics *s)
+{
+    const double top = fabs(s->max) > fabs(s->min) ? fabs(s->max) : fabs(s->min);
+    return top > lb_dtype_max_finite(p->tensor.dtype) / 2;
+}
+
+static void note_unscaled(lb_audit_gathering *g, uint32_t n)
+{
+    if (n)
+        lb_audit_note(
+            g, LB_AUDIT_SCALE_MISSING, (lb_audit_where){NULL, NULL, NULL, 0},
+            "no tensor has a scale, and %u narrow ones lie below half of their type's range: cast as they are", n);
 }
 
 void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v)
 {
+    bool scaled = false;
+    uint32_t unscaled = 0;
+    for (uint32_t i = 0; i < v->n_names && !scaled; i++) scaled = strstr(v->names[i].name, "scale") != NULL;
     for (uint32_t i = 0; i < v->n_names; i++) {
         const lb_checkpoint_piece *p = &v->checkpoint->pieces[v->names[i].first];
         const lb_statistics *s = &v->measured[v->names[i].first].statistics;
         const char *dot = strrchr(p->name, '.');
         bool narrow = lb_dtype_is_float(p->tensor.dtype) && lb_dtype_bits(p->tensor.dtype) <= 8;
-        if (narrow && s->elements > 1 && !strstr(p->name, "scale") && !has_scale(v, i))
+        const bool lacks = narrow && s->elements > 1 && !strstr(p->name, "scale") && !has_scale(v, i);
+        if (lacks && !scaled && !fills_its_type(p, s))
+            unscaled++;
+        else if (lacks)
             lb_audit_find(g, LB_AUDIT_SCALE_MISSING, lb_where(v, p), "is %s, and no scale stands beside it",
                           lb_dtype_name(p->tensor.dtype));
         else if (strstr(dot ? dot : p->name, "_scale") && lb_dtype_is_float(p->tensor.dtype) && s->elements &&
                  v->measured[v->names[i].first].first_bad < 0 && s->min <= 0)
             lb_audit_find(g, LB_AUDIT_SCALE_INVALID, lb_where(v, p), "a scale is %g", s->min);
     }
+    note_unscaled(g, unscaled);
 }

@@ -191,8 +191,21 @@ static bool numbers_parameters(const char *name, uint32_t container)
     return container >= 6 && strncmp(name + container - 6, "state.", 6) == 0;
 }
 
+/* A file that could not be read took tensors with it: the file is the finding. */
+static bool lost_a_file(const lb_checkpoint *c)
+{
+    for (uint32_t i = 0; i < c->n_faults; i++) {
+        const lb_fault_kind kind = c->faults[i].kind;
+        if (!c->faults[i].tensor &&
+            (kind == LB_FAULT_NO_FILE || kind == LB_FAULT_TRUNCATED || kind == LB_FAULT_DAMAGED))
+            return true;
+    }
+    return false;
+}
+
 void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v)
 {
+    if (lost_a_file(v->checkpoint)) return;
     uint32_t n;
     numbered *rows = cut_names(v, &n);
     json_t *adapter = lb_adapter_config_load(v->checkpoint->path);

@@ -389,6 +389,32 @@ static uint64_t bytes_of(const lb_checkpoint_piece *p)
     return lb_dtype_bytes(p->tensor.dtype, (size_t)lb_layout_numel(&p->tensor.layout));
 }
 
+/* Bytes of a safetensors file that no tensor claims: the library refuses such a file. `order`: its pieces by offset. */
+static void find_unclaimed(lb_audit_gathering *g, const lb_checkpoint *c, const uint32_t *order, uint32_t n)
+{
+    const lb_checkpoint_piece *first = &c->pieces[order[0]];
+    const lb_checkpoint_file *file = &c->files[first->file];
+    const size_t length = strlen(file->path);
+    uint64_t header, at;
+    bool faulty = length < 12 || strcmp(file->path + length - 12, ".safetensors") != 0 || first->offset < 8;
+    for (uint32_t i = 0; i < c->n_faults; i++)
+        faulty |= c->faults[i].file && strcmp(c->faults[i].file, file->path) == 0;
+    if (faulty) return; /* a tensor of it may have been passed over */
+    for (uint32_t i = 1; i < n; i++)
+        if (c->pieces[order[i - 1]].offset + bytes_of(&c->pieces[order[i - 1]]) > c->pieces[order[i]].offset)
+            return; /* two claim the same bytes, and so leave others: told above */
+    memcpy(&header, (const char *)first->tensor.data - first->offset, sizeof header);
+    at = 8 + header;
+    for (uint32_t i = 0; i <= n; i++) {
+        const uint64_t next = i < n ? c->pieces[order[i]].offset : file->size;
+        if (next > at)
+            lb_audit_find(g, LB_AUDIT_GAP, (lb_audit_where){NULL, file->path, &file->rank, 1},
+                          "%llu bytes at offset %llu belong to no tensor: safetensors refuses the file",
+                          (unsigned long long)(next - at), (unsigned long long)at);
+        if (i < n && next + bytes_of(&c->pieces[order[i]]) > at) at = next + bytes_of(&c->pieces[order[i]]);
+    }
+}
+
 /* A safetensors header that gives two tensors the same bytes lies; torch.save's tensors may share a storage. */
 static void check_ranges(lb_audit_gathering *g, const lb_inventory *v)
 {
@@ -410,6 +436,10 @@ static void check_ranges(lb_audit_gathering *g, const lb_inventory *v)
         if (a->offset + bytes_of(a) > b->offset)
             lb_audit_find(g, LB_AUDIT_OVERLAP, lb_where(v, b), "its bytes at offset %llu are those of %s, too",
                           (unsigned long long)b->offset, a->name);
+    }
+    for (uint32_t i = 0, end; i < c->n_pieces; i = end) {
+        for (end = i + 1; end < c->n_pieces && c->pieces[order[end]].file == c->pieces[order[i]].file;) end++;
+        find_unclaimed(g, c, order + i, end - i);
     }
     free(order);
 }

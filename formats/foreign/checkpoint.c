@@ -141,6 +141,13 @@ static bool is_read(const lb_checkpoint *c, const char *path)
     return false;
 }
 
+/* "model.safetensors" beside "model.safetensors.index.json": transformers loads it, and not the shards. */
+static bool is_single_form(const char *name, const char *index, size_t stem)
+{
+    const size_t n = strlen(name);
+    return n > stem && strncmp(index, name, n) == 0 && strcmp(index + n, ".index.json") == 0;
+}
+
 /* A file beside an index that it does not name: a shard of another save. An index that is damaged itself names nothing. */
 static bool is_left_over(const lb_checkpoint *c, const char *path, const names *indexes)
 {
@@ -151,7 +158,38 @@ static bool is_left_over(const lb_checkpoint *c, const char *path, const names *
         bool damaged = false;
         for (uint32_t k = 0; k < c->n_faults; k++)
             damaged |= c->faults[k].file && !c->faults[k].tensor && strcmp(base_name(c->faults[k].file), index) == 0;
-        if (!damaged && strncmp(name, index, stem) == 0 && strstr(name, "-of-")) return true;
+        if (!damaged && strncmp(name, index, stem) == 0 && (strstr(name, "-of-") || is_single_form(name, index, stem)))
+            return true;
+    }
+    return false;
+}
+
+/* "model.fp16.safetensors", "model-00001-of-00002.fp16.safetensors": the bytes behind the stem that name a variant; 0: none do. */
+static size_t variant_in(const char *name)
+{
+    static const char *const stems[] = {"diffusion_pytorch_model", "pytorch_model", "adapter_model", "model"};
+    static const char *const ends[] = {"safetensors", "bin", "pt", "pth", "index"};
+    for (size_t i = 0; i < sizeof stems / sizeof *stems; i++) {
+        const size_t n = strlen(stems[i]);
+        if (strncmp(name, stems[i], n) != 0) continue;
+        const char *at = name + n + (name[n] == '-' ? strspn(name + n, "-of0123456789") : 0);
+        const size_t word = *at == '.' ? strcspn(at + 1, ".-") : 0;
+        bool end = word == 0;
+        for (size_t k = 0; k < sizeof ends / sizeof *ends; k++)
+            end |= strlen(ends[k]) == word && strncmp(at + 1, ends[k], word) == 0;
+        return end ? 0 : n;
+    }
+    return 0;
+}
+
+/* The same weights in another dtype, beside them. */
+static bool is_other_variant(const char *name, const names *files)
+{
+    const size_t stem = variant_in(name);
+    for (uint32_t i = 0; i < files->n && stem; i++) {
+        const char *other = base_name(files->rows[i]);
+        if (strncmp(other, name, stem) == 0 && (other[stem] == '.' || other[stem] == '-') && !variant_in(other))
+            return true;
     }
     return false;
 }
@@ -159,6 +197,7 @@ static bool is_left_over(const lb_checkpoint *c, const char *path, const names *
 static bool is_other_format(const char *path, const names *files, const names *indexes)
 {
     const char *name = base_name(path);
+    if (is_other_variant(name, files)) return true;
     if (strncmp(name, "consolidated", 12) == 0) return indexes->n > 0;
     if (strncmp(name, "pytorch_model", 13) != 0) return false;
     for (uint32_t i = 0; i < files->n; i++)
@@ -177,12 +216,15 @@ static lb_status tell_failure(const reading *r, const char *path, uint32_t row, 
         why, err);
 }
 
-/* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their entries. */
+/* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their entries; what is
+ * no format that is read is passed over in a folder. */
 static lb_status read_one(reading *r, const char *path, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
     const uint32_t before = r->c->tensors->n_memory;
     lb_status status = lb_foreign_read_file(r->c->tensors, path, &why);
+    if (status == LB_ERR_UNSUPPORTED && strcmp(path, r->c->path) == 0 && !r->c->n_entries)
+        return lb_fail(err, status, "%s", why.message);
     return status == LB_OK || status == LB_ERR_UNSUPPORTED ? LB_OK : tell_failure(r, path, before, &why, err);
 }
 

@@ -69,7 +69,12 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
     if (map == MAP_FAILED) return lb_fail(err, LB_ERR_IO, "%s: cannot map it: %s", path, strerror(errno));
     *bytes = (const char *)map;
     *size = (size_t)st.st_size;
-    return add_memory(tensors, map, *size, path, err);
+    LB_TRY(add_memory(tensors, map, *size, path, err));
+    static const char pointer[] = "version https://git-lfs.github.com/spec/";
+    if (*size > sizeof pointer && memcmp(*bytes, pointer, sizeof pointer - 1) == 0)
+        return lb_fail(err, LB_ERR_CORRUPT,
+                       "%s: offset 0: is a pointer of Git LFS, not the file: git lfs pull fetches it", path);
+    return LB_OK;
 }
 
 lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
@@ -218,6 +223,11 @@ lb_status lb_foreign_read_file(lb_foreign_tensors *t, const char *path, lb_err *
     if (lb_foreign_ends_with(path, ".pt") || lb_foreign_ends_with(path, ".pth") || lb_foreign_ends_with(path, ".bin"))
         return lb_torch_read(t, path, bytes, size, err);
     if (lb_foreign_ends_with(path, ".npz")) return lb_npz_read(t, path, bytes, size, err);
+    if (!lb_foreign_ends_with(path, ".npy"))
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "%s: %s: safetensors, torch.save's .pt, .pth and .bin, .npy and .npz are read", path,
+                       size >= 4 && memcmp(bytes, "GGUF", 4) == 0 ? "GGUF is not read; what it was made from is"
+                                                                  : "is of no format that is read");
     char stem[256];
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - 4), name);
     return lb_npy_read(t, path, stem, bytes, size, err);
