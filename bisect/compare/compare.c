@@ -82,6 +82,11 @@ typedef struct distances {
     real farthest; /* the largest difference found along with them */
 } distances;
 
+/* What a distance of none counts as where bits differ, and the bits that ranks leave out. */
+typedef struct units {
+    uint32_t zeros, low;
+} units;
+
 /* What became of a block. */
 typedef struct outcome {
     bool finite;  /* else nothing was added */
@@ -94,7 +99,7 @@ typedef struct pass {
     int64_t buckets[BUCKETS]; /* [i]: ulp distance in [2^(i-1), 2^i), i > 0; what is equal is in none */
     int64_t first;
     grid grid;
-    bool half; /* the distances are those of bf16, whose ranks are the high halves of f32's */
+    bool half; /* the distances are those of bf16, whose ranks are the high halves of f32's, of one side or both */
 } pass;
 
 const char *lb_pattern_text(lb_pattern pattern)
@@ -210,7 +215,7 @@ typedef struct run {
     ptrdiff_t stride;
 } run;
 
-/* Both of one dtype whose ranks are those of f32, but for a shift. False: not all are finite, nothing was added. */
+/* Both of dtypes whose ranks are those of f32, but for a shift. False: not all are finite, nothing was added. */
 static bool measure_floats(pass *p, run ra, run rb, size_t n, int64_t start)
 {
     float x[BLOCK], y[BLOCK];
@@ -225,8 +230,12 @@ static bool measure_floats(pass *p, run ra, run rb, size_t n, int64_t start)
         b = y, padded = pad_f32(y, n);
     }
     outcome block = {0};
-    p->half = ra.dtype == LB_BF16;
-    DISPATCH(block = add_floats, (&p->sums, &p->distances, p->half ? 1 << 16 : 1, a, b, padded));
+    p->half = ra.dtype == LB_BF16 || rb.dtype == LB_BF16;
+    if (ra.dtype != rb.dtype) {
+        DISPATCH(block = add_mixed, (&p->sums, &p->distances, a, b, padded));
+    } else {
+        DISPATCH(block = add_floats, (&p->sums, &p->distances, p->half ? 1 << 16 : 1, a, b, padded));
+    }
     if (block.finite) note_first(p, a, b, block.first, n, start);
     return block.finite;
 }
@@ -237,7 +246,7 @@ static void add_block(pass *p, run a, run b, size_t n, int64_t start)
 {
     double x[BLOCK], y[BLOCK], ulp[BLOCK];
     bool same_dtype = a.dtype == b.dtype, dense = a.stride == 1 && b.stride == 1;
-    bool floats = same_dtype && (a.dtype == LB_F32 || a.dtype == LB_BF16);
+    bool floats = (a.dtype == LB_F32 || a.dtype == LB_BF16) && (b.dtype == LB_F32 || b.dtype == LB_BF16);
     if (floats && measure_floats(p, a, b, n, start)) return;
     bool same = same_dtype && dense && memcmp(a.at, b.at, lb_dtype_bytes(a.dtype, n)) == 0;
     lb_load_f64_strided(x, a.dtype, a.at, a.stride, n);

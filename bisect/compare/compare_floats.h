@@ -1,9 +1,12 @@
-/* The vector loops of compare.c over f32 numbers (and bf16 widened to f32), included once per level of instructions, as compare_lanes.h is.
+/* The vector loops of compare.c over f32 numbers (and bf16 widened to f32, on one side or both), included once per level of instructions, as compare_lanes.h is.
  *
  * Ranks of f32 are their bits, so that distances need no f64, and the sums meet the lanes in the order of compare_lanes.h: bits are the
  * same. The hard idea is what a group's largest distance tells. 0: the sides agree. At most NEAR: no element changes its sign or more than
  * doubles, so that its difference is exact in f32 (Sterbenz), the square of that in f64, and the largest is found without any f64. Only
- * groups beyond that take the long way. */
+ * groups beyond that take the long way.
+ *
+ * Of f32 against bf16 distances are those of bf16, whose ranks are the high halves of f32's: `low`, the bits that they leave out, is 0xFFFF
+ * then and 0 otherwise. What differs in those alone is no distance apart and counts as `zeros`, as -0 against +0 does. */
 
 /* The largest |d| / |x| among GROUP elements. Not inlined: the loop that asks for it keeps its registers. */
 static __attribute__((noinline)) void LEVEL(note_rates)(rates *r, const float *a, const float *b)
@@ -72,17 +75,23 @@ static inline __attribute__((always_inline)) void LEVEL(add_products)(products *
 }
 
 #if defined(__AVX512CD__)
-static inline __attribute__((always_inline)) uint32_t LEVEL(distances_of)(word distance[4], word *most, const float *a,
-                                                                          const float *b)
+static inline __attribute__((always_inline)) uint32_t LEVEL(distances_of)(word distance[4], word *most, uint32_t low,
+                                                                          const float *a, const float *b)
 {
+    const __m512i high = _mm512_set1_epi32((int)~low), unit = _mm512_set1_epi32((int)low + 1);
     __m512i d[4];
+    __mmask16 differ[4];
     for (int k = 0; k < 4; k++) {
-        d[k] = _mm512_abs_epi32(_mm512_sub_epi32(_mm512_loadu_si512(a + 16 * k), _mm512_loadu_si512(b + 16 * k)));
-        distance[k] = (word)d[k];
+        const __m512i x = _mm512_loadu_si512(a + 16 * k), y = _mm512_loadu_si512(b + 16 * k);
+        if (low) differ[k] = _mm512_cmpneq_epi32_mask(x, y);
+        d[k] = low ? _mm512_abs_epi32(_mm512_sub_epi32(_mm512_and_si512(x, high), _mm512_and_si512(y, high)))
+                   : _mm512_abs_epi32(_mm512_sub_epi32(x, y));
+        distance[k] = (word)(low ? _mm512_mask_max_epu32(d[k], differ[k], d[k], unit) : d[k]);
     }
     const __m512i all = _mm512_max_epu32(_mm512_max_epu32(d[0], d[1]), _mm512_max_epu32(d[2], d[3]));
-    if (_mm512_cmpgt_epu32_mask(all, _mm512_set1_epi32(NEAR))) return NEAR + 1;
+    if (_mm512_cmpgt_epu32_mask(all, _mm512_set1_epi32(NEAR - (int)low))) return NEAR + 1;
     *most = (word)_mm512_max_epu32((__m512i)*most, all);
+    if (low) return (differ[0] | differ[1] | differ[2] | differ[3]) != 0;
     return _mm512_test_epi32_mask(all, all) != 0;
 }
 
@@ -98,18 +107,19 @@ static inline __attribute__((always_inline)) word LEVEL(add_near)(products *t, r
 }
 
 static inline __attribute__((always_inline)) word LEVEL(add_far)(products *t, vec *max_abs, word *most, word *screened,
-                                                                 float screen, uint32_t zeros, const float *a,
-                                                                 const float *b)
+                                                                 float screen, units u, const float *a, const float *b)
 {
     const __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b), magnitude = _mm512_set1_epi32(INT32_MAX);
-    const __m512i mx = _mm512_and_si512(x, magnitude), my = _mm512_and_si512(y, magnitude);
-    const __mmask16 other_sign = _mm512_movepi32_mask(_mm512_xor_si512(x, y)), nonzero = _mm512_test_epi32_mask(mx, mx);
-    __m512i distance = _mm512_mask_add_epi32(_mm512_abs_epi32(_mm512_sub_epi32(mx, my)), other_sign, mx, my);
+    const __m512i high = _mm512_set1_epi32((int)(INT32_MAX & ~u.low)), mx = _mm512_and_si512(x, magnitude);
+    const __m512i rx = _mm512_and_si512(x, high), ry = _mm512_and_si512(y, high);
+    const __mmask16 other_sign = _mm512_movepi32_mask(_mm512_xor_si512(x, y)), nonzero = _mm512_test_epi32_mask(mx, mx),
+                    differ = _mm512_cmpneq_epi32_mask(x, y);
+    __m512i distance = _mm512_mask_add_epi32(_mm512_abs_epi32(_mm512_sub_epi32(rx, ry)), other_sign, rx, ry);
     *most = (word)_mm512_max_epu32((__m512i)*most, distance);
     const __m512 far = _mm512_abs_ps(_mm512_sub_ps((__m512)x, (__m512)y));
     *screened |= (word)_mm512_maskz_fmsub_ps(nonzero, (__m512)mx, _mm512_set1_ps(screen), far);
     LEVEL(add_products)(t, max_abs, a, b), LEVEL(add_products)(t, max_abs, a + LANES, b + LANES);
-    distance = _mm512_mask_max_epu32(distance, other_sign, distance, _mm512_set1_epi32((int)zeros));
+    distance = _mm512_mask_max_epu32(distance, differ, distance, _mm512_set1_epi32((int)u.zeros));
     return (word)_mm512_srlv_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_lzcnt_epi32(distance));
 }
 #else
@@ -127,22 +137,25 @@ static inline __attribute__((always_inline)) uint32_t LEVEL(some_bit)(word8 x)
     return (uint32_t)all | (uint32_t)(all >> 32);
 }
 
-static inline __attribute__((always_inline)) uint32_t LEVEL(distances_of)(word distance[4], word *most, const float *a,
-                                                                          const float *b)
+static inline __attribute__((always_inline)) uint32_t LEVEL(distances_of)(word distance[4], word *most, uint32_t low,
+                                                                          const float *a, const float *b)
 {
-    word8 any = {0}, *const d = (word8 *)distance;
+    word8 any = {0}, differ[8], *const d = (word8 *)distance;
     for (int k = 0; k < 8; k++) {
-        int8 x, y;
+        word8 x, y;
         memcpy(&x, a + LANES * k, sizeof x), memcpy(&y, b + LANES * k, sizeof y);
-        const int8 apart = (int8)((word8)x - (word8)y), sign = apart >> 31;
+        const int8 apart = (int8)((x & ~low) - (y & ~low)), sign = apart >> 31;
+        differ[k] = (word8)(x != y);
         d[k] = (word8)(apart ^ sign) - (word8)sign;
         any |= d[k];
+        if (low) any |= differ[k] & 1;
     }
     const uint32_t some = LEVEL(some_bit)(any);
     if (some >= NEAR || some == 0) return some;
     for (int k = 0; k < 8; k++) {
         word8 *const m = (word8 *)most + k % 2;
         *m = LEVEL(pick)((word8)(d[k] > *m), d[k], *m);
+        if (low) d[k] = LEVEL(pick)((word8)(d[k] == 0), differ[k] & (low + 1), d[k]);
     }
     return 1;
 }
@@ -167,21 +180,21 @@ static inline __attribute__((always_inline)) word LEVEL(add_near)(products *t, r
 }
 
 static inline __attribute__((always_inline)) word LEVEL(add_far)(products *t, vec *max_abs, word *most, word *screened,
-                                                                 float screen, uint32_t zeros, const float *a,
-                                                                 const float *b)
+                                                                 float screen, units u, const float *a, const float *b)
 {
     word leading;
     for (int h = 0; h < 2; h++, a += LANES, b += LANES) {
         word8 x, y, *const m = (word8 *)most + h;
         memcpy(&x, a, sizeof x), memcpy(&y, b, sizeof y);
-        const word8 mx = x & INT32_MAX, my = y & INT32_MAX, first = (word8)((int8)mx > (int8)my),
-                    other_sign = (word8)((int8)(x ^ y) >> 31);
-        const word8 distance = LEVEL(pick)(other_sign, mx + my, LEVEL(pick)(first, mx - my, my - mx));
+        const word8 mx = x & INT32_MAX, rx = mx & ~u.low, ry = y & INT32_MAX & ~u.low,
+                    first = (word8)((int8)rx > (int8)ry), other_sign = (word8)((int8)(x ^ y) >> 31),
+                    differ = (word8)(x != y);
+        const word8 distance = LEVEL(pick)(other_sign, rx + ry, LEVEL(pick)(first, rx - ry, ry - rx));
         *m = LEVEL(pick)((word8)(distance > *m), distance, *m);
         const real8 far = (real8)((word8)((real8)x - (real8)y) & INT32_MAX);
         ((word8 *)screened)[h] |= (word8)(far >= (real8)mx * screen) & (word8)(mx != 0) & (word8)(x != y);
         LEVEL(add_products)(t, max_abs, a, b);
-        word8 filled = distance | (other_sign & zeros);
+        word8 filled = distance | (differ & (word8)(distance == 0) & u.zeros);
         for (int by = 1; by < 32; by *= 2) filled |= filled >> by;
         ((word8 *)&leading)[h] = filled ^ (filled >> 1);
     }
@@ -247,8 +260,8 @@ static inline __attribute__((always_inline)) word LEVEL(count_leading)(word *one
 /* The long way, for as many groups as need it: returns their elements. It is asked after one, three, seven groups whether the next one does,
  * since bits are the same either way. Not inlined: the loop that takes it seldom keeps its registers. */
 static __attribute__((noinline)) size_t LEVEL(add_far_groups)(products *t, vec *max_abs, rates *largest, distances *u,
-                                                              word *fours, uint32_t zeros, const float *a,
-                                                              const float *b, size_t n)
+                                                              word *fours, units of, const float *a, const float *b,
+                                                              size_t n)
 {
     products s = *t;
     vec m = *max_abs;
@@ -257,13 +270,13 @@ static __attribute__((noinline)) size_t LEVEL(add_far_groups)(products *t, vec *
     for (size_t next = GROUP, step = GROUP; i < n;) {
         word leading[4], distance[4], screened = {0};
         for (int k = 0; k < 4; k++)
-            leading[k] = LEVEL(add_far)(&s, &m, &most, &screened, largest->screen, zeros, a + i + 2 * LANES * k,
+            leading[k] = LEVEL(add_far)(&s, &m, &most, &screened, largest->screen, of, a + i + 2 * LANES * k,
                                         b + i + 2 * LANES * k);
         if (__builtin_expect(LEVEL(negative)(screened), 0)) LEVEL(note_rates)(largest, a + i, b + i);
         *fours++ = LEVEL(count_leading)(&ones, &twos, leading);
         i += GROUP;
         if (i < next) continue;
-        if (i < n && LEVEL(distances_of)(distance, &(word){0}, a + i, b + i) < NEAR) break;
+        if (i < n && LEVEL(distances_of)(distance, &(word){0}, of.low, a + i, b + i) < NEAR) break;
         step *= 2, next = i + step;
     }
     *t = s, *max_abs = m, u->most = most, u->planes[0] = ones, u->planes[1] = twos;
@@ -271,7 +284,8 @@ static __attribute__((noinline)) size_t LEVEL(add_far_groups)(products *t, vec *
 }
 
 /* n is a multiple of GROUP, BLOCK at most. Nothing is added when a number is not finite. */
-static inline outcome LEVEL(add_floats)(sums *s, distances *u, uint32_t zeros, const float *a, const float *b, size_t n)
+static inline __attribute__((always_inline)) outcome LEVEL(add_floats_of)(sums *s, distances *u, units of,
+                                                                          const float *a, const float *b, size_t n)
 {
     products t = {{halves(&s->aa)[0], halves(&s->aa)[1]},
                   {halves(&s->bb)[0], halves(&s->bb)[1]},
@@ -284,7 +298,7 @@ static inline outcome LEVEL(add_floats)(sums *s, distances *u, uint32_t zeros, c
     size_t count = 0, first = n;
     for (size_t i = 0; i < n; i += GROUP) {
         word distance[4], leading[4], screened = {0};
-        const uint32_t apart = LEVEL(distances_of)(distance, &most, a + i, b + i);
+        const uint32_t apart = LEVEL(distances_of)(distance, &most, of.low, a + i, b + i);
         if (apart == 0) {
             LEVEL(add_same)(&t, a + i);
             continue;
@@ -302,7 +316,7 @@ static inline outcome LEVEL(add_floats)(sums *s, distances *u, uint32_t zeros, c
         distances counted;
         counted.most = most, counted.planes[0] = ones, counted.planes[1] = twos;
         const size_t taken =
-            LEVEL(add_far_groups)(&far, &max_abs, &largest, &counted, fours + count, zeros, a + i, b + i, n - i);
+            LEVEL(add_far_groups)(&far, &max_abs, &largest, &counted, fours + count, of, a + i, b + i, n - i);
         for (int at = 0; at < 2; at++)
             t.aa[at] = far.aa[at], t.bb[at] = far.bb[at], t.dd[at] = far.dd[at], t.ab[at] = far.ab[at];
         most = counted.most, ones = counted.planes[0], twos = counted.planes[1];
@@ -319,6 +333,18 @@ static inline outcome LEVEL(add_floats)(sums *s, distances *u, uint32_t zeros, c
     u->farthest = farthest, u->most = most, u->planes[0] = ones, u->planes[1] = twos;
     LEVEL(add_words)(u->planes, 2, fours, count);
     return (outcome){.finite = true, .first = first};
+}
+
+/* Both sides of one dtype: no low bits. */
+static outcome LEVEL(add_floats)(sums *s, distances *u, uint32_t zeros, const float *a, const float *b, size_t n)
+{
+    return LEVEL(add_floats_of)(s, u, (units){zeros, 0}, a, b, n);
+}
+
+/* One of them f32, the other bf16. */
+static outcome LEVEL(add_mixed)(sums *s, distances *u, const float *a, const float *b, size_t n)
+{
+    return LEVEL(add_floats_of)(s, u, (units){1 << 16, 0xFFFF}, a, b, n);
 }
 
 /* Adds what the planes count to buckets: bit i, of distances that are shifted, to bucket i - shift + 1. */

@@ -335,6 +335,44 @@ static void generated_pairs_have_one_outcome(void **state)
     }
 }
 
+/* y is bf16: of any bits, of x rounded, or of x a value or two away. f64 takes the way of any two numbers, and counts ranks of bf16, too. */
+static void f32_against_bf16_is_measured_as_f64_against_bf16_is(void **state)
+{
+    (void)state;
+    enum { MOST = 2200 };
+    static float a[MOST + 16];
+    static uint16_t b[MOST];
+    static double wide[MOST];
+    for (int round = 0; round < 14 * 60; round++) {
+        const int kind = round / 60, n = round % 60 <= 40 ? round % 60 * 7 : (int)(random_bits() % MOST);
+        float *const x = a + random_bits() % 16;
+        const float step = ldexpf(1, -(int)(random_bits() % 30));
+        for (int i = 0; i < n; i++) {
+            float y;
+            uint32_t bits;
+            assert_true(generate(kind, step, &x[i], &y));
+            memcpy(&bits, round % 3 ? &x[i] : &y, sizeof bits);
+            if (round % 3 == 2) bits += random_bits() % 3 << 16;
+            b[i] = (uint16_t)(bits >> 16);
+            if (round % 3 == 1) lb_convert(LB_BF16, &b[i], LB_F32, &x[i], 1, NULL);
+            wide[i] = x[i];
+        }
+        const lb_layout layout = lb_layout_contiguous(1, (int64_t[]){n});
+        const lb_tensor tx = {x, LB_F32, layout}, ty = {b, LB_BF16, layout}, tw = {wide, LB_F64, layout};
+        lb_difference expected, turned, d;
+        assert_int_equal(lb_compare_numbers(&tw, &ty, &expected, NULL), LB_OK);
+        assert_int_equal(lb_compare_numbers(&ty, &tw, &turned, NULL), LB_OK);
+        for (int isa = 0; isa < 3; isa++) {
+            lb_processor_limit((lb_isa)isa);
+            assert_int_equal(lb_compare_numbers(&tx, &ty, &d, NULL), LB_OK);
+            assert_memory_equal(&d, &expected, offsetof(lb_difference, pattern));
+            assert_int_equal(lb_compare_numbers(&ty, &tx, &d, NULL), LB_OK);
+            assert_memory_equal(&d, &turned, offsetof(lb_difference, pattern));
+        }
+        lb_processor_limit(LB_ISA_AVX512);
+    }
+}
+
 static void equal_bits_and_equal_nans_are_no_difference(void **state)
 {
     (void)state;
@@ -659,6 +697,7 @@ int main(void)
         cmocka_unit_test(outcome_does_not_depend_on_the_instruction_set),
         cmocka_unit_test(narrow_floats_are_measured_as_their_f64_values_are),
         cmocka_unit_test(generated_pairs_have_one_outcome),
+        cmocka_unit_test(f32_against_bf16_is_measured_as_f64_against_bf16_is),
         cmocka_unit_test(equal_bits_and_equal_nans_are_no_difference),
         cmocka_unit_test(transposed_views_are_compared_by_index),
         cmocka_unit_test(other_shapes_are_refused),
