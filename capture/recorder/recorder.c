@@ -236,10 +236,24 @@ void lb_recorder_flush(lb_recorder *recorder)
     lb_write_queue_drain(recorder->spool, NULL);
 }
 
+/* For questions: only the lock changes. */
+static void lock_const(const lb_recorder *recorder)
+{
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&recorder->lock);
+}
+
+static void unlock_const(const lb_recorder *recorder)
+{
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&recorder->lock);
+}
+
 uint64_t lb_recorder_bytes(const lb_recorder *recorder)
 {
+    lock_const(recorder); /* so that nothing comes behind what is waited for */
     lb_write_queue_drain(recorder->spool, NULL);
-    return lb_writer_bytes(recorder->writer) + (recorder->ring ? lb_ring_bytes(recorder->ring) : 0);
+    const uint64_t bytes = lb_writer_bytes(recorder->writer) + (recorder->ring ? lb_ring_bytes(recorder->ring) : 0);
+    unlock_const(recorder);
+    return bytes;
 }
 
 /* ---- steps --------------------------------------------------------------------------------------------------------- */
@@ -473,13 +487,18 @@ void lb_recorder_step_skip(lb_recorder *recorder)
 
 bool lb_recorder_in_step(const lb_recorder *recorder)
 {
-    return recorder->program != NULL;
+    lock_const(recorder);
+    const bool in_step = recorder->program != NULL;
+    unlock_const(recorder);
+    return in_step;
 }
 
 uint32_t lb_recorder_next_op(const lb_recorder *recorder)
 {
-    if (recorder->tape) return recorder->tape->n_ops;
-    return recorder->program ? recorder->program->n_ops : 0;
+    lock_const(recorder);
+    const uint32_t next = recorder->tape ? recorder->tape->n_ops : recorder->program ? recorder->program->n_ops : 0;
+    unlock_const(recorder);
+    return next;
 }
 
 uint64_t lb_recorder_nonfinite(lb_recorder *recorder)
