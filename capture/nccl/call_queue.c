@@ -364,7 +364,7 @@ static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
     if (!captured) count(comm, given, &sequence, &step);
     const bool may_be_wanted = captured || place->graphs || lb_shim_ranges_have(lb_shim_settings_now()->steps, step);
     if (!place->wanted || place->dead || !may_be_wanted || !start()) return NULL;
-    lb_nccl_call *call = calloc(1, sizeof *call);
+    lb_nccl_call *call = malloc(sizeof *call);
     if (!call) return NULL;
     *call = (lb_nccl_call){.given = *given,
                            .comm = comm,
