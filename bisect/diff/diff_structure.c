@@ -1,0 +1,167 @@
+/* What one side alone has: see diff_structure.h. */
+#include "diff_structure.h"
+
+#include "diff_cuts.h"
+#include "diff_rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- ops ---- */
+
+static void count_name(char *text, size_t size, const char *name)
+{
+    char *at = strstr(text, name);
+    size_t n = strlen(name), used = strlen(text);
+    if (at && (at[n] == ',' || at[n] == '\0' || at[n] == ' ')) return;
+    if (used + n + 3 < size) snprintf(text + used, size - used, "%s%s", used ? ", " : "", name);
+}
+
+/* One side of the walk, for its ops without a partner. */
+typedef struct loners {
+    const lb_program_view *side;
+    const lb_program *program;
+    uint32_t share;                 /* so many of its parts stand for one of the other side's, or one */
+    const uint32_t *partner, *join; /* per op; LB_NONE: none */
+} loners;
+
+static bool is_alone(const loners *s, uint32_t op)
+{
+    return s->partner[op] == LB_NONE && s->join[op] == LB_NONE && lb_op_computes(s->program, &s->program->ops[op]);
+}
+
+static uint32_t share_of(const loners *s, uint32_t op)
+{
+    return lb_program_view_part_of(s->side, op) / s->share;
+}
+
+static void list_alone(const loners *s, uint32_t share, const lb_op *like, const char *layer, char *text, size_t size)
+{
+    *text = '\0';
+    for (uint32_t i = 0; i < s->program->n_ops; i++) {
+        const lb_op *op = &s->program->ops[i];
+        if (op->phase == like->phase && is_alone(s, i) && share_of(s, i) == share &&
+            strcmp(lb_op_layer(s->program, op), layer) == 0)
+            count_name(text, size, lb_op_name(s->program, op));
+    }
+}
+
+static bool is_listed(const lb_diff_report *r, int64_t step, int32_t rank, const lb_op *op, const char *layer)
+{
+    for (uint32_t k = r->n_structures; k-- > 0;)
+        if (r->structures[k].step == step && r->structures[k].rank == rank && r->structures[k].phase == op->phase &&
+            strcmp(r->structures[k].layer, layer) == 0)
+            return true;
+    return false;
+}
+
+void lb_walk_list_structure(lb_walk *w)
+{
+    lb_diff_report *r = w->report;
+    loners a = {w->a, w->pa, 1, w->alignment.b_of_a, w->alignment.join_of_a};
+    loners b = {w->b, w->pb, w->b->n_parts / w->a->n_parts, w->alignment.a_of_b, w->alignment.join_of_b};
+    const loners *sides[] = {w->swapped ? &b : &a, w->swapped ? &a : &b};
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = sides[k]->program;
+        for (uint32_t i = 0; i < p->n_ops; i++) {
+            const lb_op *op = &p->ops[i];
+            const char *layer = lb_op_layer(p, op);
+            if (!is_alone(sides[k], i)) continue;
+            const uint32_t share = share_of(sides[k], i);
+            const int32_t rank = sides[0]->side->parts[share * sides[0]->share].program->rank;
+            if (is_listed(r, p->step, rank, op, layer)) continue;
+            char only_a[400], only_b[400];
+            list_alone(sides[0], share, op, layer, only_a, sizeof only_a);
+            list_alone(sides[1], share, op, layer, only_b, sizeof only_b);
+            lb_diff_structure s = {p->step,
+                                   rank,
+                                   (lb_phase)op->phase,
+                                   lb_report_keep(r, layer),
+                                   lb_report_keep(r, only_a),
+                                   lb_report_keep(r, only_b)};
+            APPEND(r->structures, r->n_structures, s);
+        }
+    }
+}
+
+/* ---- parameters ---- */
+
+/* What a source holds that is a parameter or a batch and has a name; NULL. */
+static const lb_value *parameter_of(const lb_program *p, uint32_t op)
+{
+    if (!lb_op_is_source(p, &p->ops[op])) return NULL;
+    const lb_value *v = &p->values[lb_op_results(p, &p->ops[op])[0]];
+    const bool kind = v->source == LB_SOURCE_PARAMETER || v->source == LB_SOURCE_BATCH;
+    return kind && *lb_program_text(p, v->name) ? v : NULL;
+}
+
+static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
+{
+    char why[440], shapes[2][160];
+    const bool shape = !lb_layout_same_shape(&a->layout, &b->layout);
+    lb_cut_shape_text(&a->layout, shapes[w->swapped], sizeof shapes[0]);
+    lb_cut_shape_text(&b->layout, shapes[!w->swapped], sizeof shapes[0]);
+    snprintf(why, sizeof why, "its %s is %s on the first side, %s on the second%s", shape ? "shape" : "dtype",
+             shape ? shapes[0] : lb_dtype_name(w->swapped ? b->dtype : a->dtype),
+             shape ? shapes[1] : lb_dtype_name(w->swapped ? a->dtype : b->dtype),
+             shape ? "" : ": ranks are put together in one dtype only");
+    lb_diff_row row = {.step = w->pa->step, .rank = w->pa->rank, .index = ia, .other = ib, .value = true};
+    row.layer = lb_report_keep(w->report, lb_program_text(w->pa, a->name));
+    row.op = "lb::source", row.why = lb_report_keep(w->report, why);
+    row.verdict = row.local = LB_VERDICT_DIVERGED, row.bound_ratio = NAN;
+    row.difference.cosine = 1, row.difference.first = -1;
+    lb_walk_report(w, &row);
+    w->report->sources++;
+}
+
+/* The one of that name that is not paired; NULL. */
+static const lb_value *find_parameter(const lb_program *p, const uint8_t *paired, const char *name, uint32_t *op)
+{
+    for (*op = 0; *op < p->n_ops; ++*op) {
+        const lb_value *v = paired[*op] ? NULL : parameter_of(p, *op);
+        if (v && !strcmp(lb_program_text(p, v->name), name)) return v;
+    }
+    return NULL;
+}
+
+static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b)
+{
+    const lb_program *programs[] = {w->pa, w->pb};
+    uint8_t *paired[] = {paired_a, paired_b};
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0, j; i < programs[k]->n_ops; i++) {
+            const lb_value *mine = paired[k][i] ? NULL : parameter_of(programs[k], i);
+            const bool batch = mine && mine->source == LB_SOURCE_BATCH;
+            if (!mine || (batch && w->uneven)) continue; /* micro-batches are no other batch */
+            const char *name = lb_program_text(programs[k], mine->name);
+            const lb_value *theirs = find_parameter(programs[!k], paired[!k], name, &j);
+            if (theirs) {
+                paired[!k][j] = 1;
+                add_other_shape(w, k ? j : i, k ? theirs : mine, k ? i : j, k ? mine : theirs);
+                continue;
+            }
+            char text[640];
+            if (batch) continue;
+            snprintf(text, sizeof text, "%s is on the %s side only", name, (k == 1) != w->swapped ? "second" : "first");
+            lb_report_missing(w->report, text);
+        }
+}
+
+lb_status lb_walk_list_parameters(lb_walk *w, lb_err *err)
+{
+    uint8_t *paired_a = calloc(w->pa->n_ops + 1, 1), *paired_b = calloc(w->pb->n_ops + 1, 1);
+    const lb_alignment *al = &w->alignment;
+    for (uint32_t i = 0; paired_a && paired_b && i < w->pa->n_ops; i++) {
+        uint32_t j = al->source_b_of_a[i];
+        paired_a[i] = j != LB_NONE || al->join_of_a[i] != LB_NONE || w->cuts.held[0][i];
+        if (j != LB_NONE) paired_b[j] = 1;
+    }
+    for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++)
+        paired_b[i] |= al->join_of_b[i] != LB_NONE || w->cuts.held[1][i];
+    lb_status status = LB_ERR_NOMEM;
+    if (paired_a && paired_b) status = LB_OK, add_lone_parameters(w, paired_a, paired_b);
+    free(paired_a), free(paired_b);
+    return status == LB_OK ? status : lb_fail(err, status, "out of memory");
+}
