@@ -276,7 +276,7 @@ static void take_drift(lb_watch *w, const lb_watch_record *r)
 {
     if (!lb_watch_has(r, LB_WATCH_counts)) return;
     const bool was = w->drift.out;
-    const lb_drift_answer answer = lb_token_drift_take(&w->drift, r->word[LB_WATCH_counts - LB_WATCH_shard]);
+    const lb_drift_answer answer = lb_token_drift_take(&w->drift, r->step, r->word[LB_WATCH_counts - LB_WATCH_shard]);
     if (answer == LB_DRIFT_UNREADABLE && !w->said_counts)
         w->said_counts = true,
         lb_run_find(w, "drift", r->step, "token counts are no list of numbers, or one of another length");
@@ -399,9 +399,29 @@ void lb_watch_free(lb_watch *w)
     free(w);
 }
 
+static void find_early_drift(lb_watch *w)
+{
+    const lb_short_drift *d = lb_token_drift_early(&w->drift);
+    if (!d) return;
+    const uint32_t n = (uint32_t)w->drift.n;
+    if (!d->judged)
+        lb_run_find(
+            w, "drift", INT64_MIN,
+            "token frequencies of %u records: those of the second half lie %.3f nats (KL) from the first half's; "
+            "fewer than %d records do not tell whether that is scatter",
+            n, d->distance, LB_SHORT_DRIFT_LEAST);
+    else if (d->told)
+        lb_run_find(
+            w, "drift", w->drift.steps[d->cut],
+            "token frequencies from here on lie %.3f nats (KL) from those before, and of %d other orders of these "
+            "%u records %u part as far: their order matters; an alarm takes %d records",
+            d->distance, LB_SHORT_DRIFT_ORDERS, n, d->as_far, LB_DRIFT_KEPT);
+}
+
 /* Findings that counts decide stand behind those that steps gave; they are made anew for each report. */
 static void find_from_counts(lb_watch *w)
 {
+    find_early_drift(w);
     if (w->schedule.schedule.kind != LB_SCHEDULE_NONE && w->schedule.schedule.iterations == 0)
         lb_run_find(w, "schedule", INT64_MIN,
                     "the schedule was not checked: neither the log nor --iterations says how long it is");

@@ -39,7 +39,7 @@ static bool begin(lb_token_drift *d, lb_watch_word counts)
     if (d->bins < 2) return d->bins = 0, false;
     d->begin = calloc(d->bins, sizeof *d->begin);
     d->sum = calloc(d->bins, sizeof *d->sum);
-    d->ring = calloc((size_t)d->bins * LB_DRIFT_RECORDS, sizeof *d->ring);
+    d->ring = calloc((size_t)d->bins * LB_DRIFT_KEPT, sizeof *d->ring);
     if (d->begin && d->sum && d->ring) return true;
     lb_token_drift_release(d);
     return false;
@@ -57,14 +57,16 @@ static double distance(const lb_token_drift *d)
     return kl;
 }
 
-lb_drift_answer lb_token_drift_take(lb_token_drift *d, lb_watch_word counts)
+lb_drift_answer lb_token_drift_take(lb_token_drift *d, int64_t step, lb_watch_word counts)
 {
     if (!d->bins && !begin(d, counts)) return LB_DRIFT_UNREADABLE;
     if (read_counts(counts, NULL, 0) != d->bins) return LB_DRIFT_UNREADABLE;
-    double *slot = d->ring + (size_t)(d->n % LB_DRIFT_RECORDS) * d->bins;
+    double *slot = d->ring + (size_t)(d->n % LB_DRIFT_KEPT) * d->bins;
+    const double *leaves = d->ring + (size_t)((d->n + LB_DRIFT_KEPT - LB_DRIFT_RECORDS) % LB_DRIFT_KEPT) * d->bins;
     if (d->n >= LB_DRIFT_RECORDS)
-        for (uint32_t i = 0; i < d->bins; i++) d->sum[i] -= slot[i]; /* exact: counts are integers */
+        for (uint32_t i = 0; i < d->bins; i++) d->sum[i] -= leaves[i]; /* exact: counts are integers */
     read_counts(counts, slot, d->bins);
+    d->steps[d->n % LB_DRIFT_KEPT] = step;
     for (uint32_t i = 0; i < d->bins; i++) d->sum[i] += slot[i];
     d->n++;
     if (d->n == LB_DRIFT_RECORDS) memcpy(d->begin, d->sum, d->bins * sizeof *d->sum);
@@ -76,4 +78,12 @@ lb_drift_answer lb_token_drift_take(lb_token_drift *d, lb_watch_word counts)
     }
     d->out = d->distance > LB_DRIFT_LEAST && d->distance > LB_DRIFT_TIMES * d->usual;
     return d->out ? LB_DRIFT_OUT : LB_DRIFT_QUIET;
+}
+
+const lb_short_drift *lb_token_drift_early(lb_token_drift *d)
+{
+    if (d->n < 2 || d->n >= LB_DRIFT_KEPT) return NULL;
+    if (d->early_n != d->n)
+        d->early = lb_short_drift_of(d->ring, (uint32_t)d->n, d->bins, LB_DRIFT_LEAST), d->early_n = d->n;
+    return &d->early;
 }

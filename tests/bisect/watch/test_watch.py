@@ -466,6 +466,29 @@ def test_token_frequencies_that_drift(lastbit, tmp_path):
     assert 80 <= answer["alarms"][0]["step"] < 90 and answer["alarms"][0]["ratio"] > 5
 
 
+def test_token_frequencies_of_few_steps(lastbit, tmp_path):
+    """Fewer than thirty records do not say what is usual: whether their order matters is a finding, and no alarm."""
+    rng = random.Random(4)
+
+    def run(n, cut):
+        def counts(shift):
+            drawn = [0] * 64
+            for _ in range(2000):
+                drawn[min(63, int(rng.expovariate(0.1)) + shift)] += 1
+            return drawn
+
+        records = [{"step": 5 * s, "loss": 2.0, "token_counts": counts(8 if s >= cut else 0)} for s in range(n)]
+        answer = lastbit.json("watch", write(tmp_path / "run.jsonl", logs.jsonl(records)), expect=0)
+        assert answer["alarms"] == []
+        return answer["findings"]
+
+    (drift,) = run(16, 9)
+    assert (drift["kind"], drift["step"]) == ("drift", 45) and "of 999 other orders of these 16 records" in drift["text"]
+    assert run(16, 99) == [] and run(29, 99) == [] and run(30, 99) == []
+    (few,) = run(8, 4)
+    assert few["kind"] == "drift" and "fewer than 13 records" in few["text"]
+
+
 def test_a_schedule_takes_its_length_from_the_log(lastbit, tmp_path):
     run = logs.clean(300, 5)
     for r in run:
