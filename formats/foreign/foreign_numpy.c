@@ -166,8 +166,19 @@ static lb_status unpack(struct archive *zip, const char *source, const char *nam
     return lb_fail(err, LB_ERR_NOMEM, "%s: member '%.60s': out of memory", source, name);
 }
 
+/* Texts, dates, raw bytes and Python's objects: what a writer puts beside its numbers. What is none of numpy's is for the reader to refuse. */
+static bool is_no_number(const char *bytes, size_t size)
+{
+    uint16_t length = 0;
+    header h;
+    if (size < 12 || memcmp(bytes, "\x93NUMPY\x01", 7) != 0) return false;
+    memcpy(&length, bytes + 8, 2);
+    literal l = {bytes + 10, bytes + 10 + length};
+    return length <= size - 10 && take_header(&l, &h) && h.descr[1] && strchr("OUSMmVa", h.descr[1]) != NULL;
+}
+
 static lb_status read_member(lb_foreign_tensors *tensors, struct archive *zip, struct archive_entry *entry,
-                             const char *source, lb_err *err)
+                             const char *source, bool *passed_over, lb_err *err)
 {
     char name[256], *bytes;
     size_t size;
@@ -177,6 +188,11 @@ static lb_status read_member(lb_foreign_tensors *tensors, struct archive *zip, s
     memcpy(name, path, n - 4);
     name[n - 4] = '\0';
     LB_TRY(unpack(zip, source, name, &bytes, &size, err));
+    if (is_no_number(bytes, size)) {
+        free(bytes);
+        *passed_over = true;
+        return LB_OK;
+    }
     LB_TRY(lb_foreign_own(tensors, bytes, size, err));
     return lb_npy_read(tensors, source, name, bytes, size, err);
 }
@@ -188,11 +204,13 @@ lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const cha
     if (!zip) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
     archive_read_support_format_zip_seekable(zip);
     lb_status status = LB_OK;
+    const uint32_t before = tensors->n;
+    bool passed_over = false;
     int got = archive_read_open_memory(zip, bytes, size);
     while (status == LB_OK && got == ARCHIVE_OK) {
         got = archive_read_next_header(zip, &entry);
         if (got == ARCHIVE_OK || got == ARCHIVE_WARN) {
-            status = read_member(tensors, zip, entry, source, err);
+            status = read_member(tensors, zip, entry, source, &passed_over, err);
             got = ARCHIVE_OK;
         }
     }
@@ -200,6 +218,8 @@ lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const cha
         status =
             lb_fail(err, LB_ERR_CORRUPT, "%s: offset %lld: %s", source, (long long)archive_read_header_position(zip),
                     archive_error_string(zip) ? archive_error_string(zip) : "is no zip file");
+    if (status == LB_OK && passed_over && tensors->n == before)
+        status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s: holds texts, dates or objects, and no array of numbers", source);
     archive_read_free(zip);
     return status;
 }

@@ -71,6 +71,22 @@ def test_npz(lastbit, tmp_path, save):
     assert show(lastbit, tmp_path / "x.npz", "big")["statistics"]["sum"] == arrays["big"].sum()
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_beside_whose_numbers_stand_texts_dates_and_objects(lastbit, tmp_path, save):
+    other = {
+        "texts": np.array(["a", "bcd"]),
+        "raw": np.array([b"x", b"yz"]),
+        "when": np.datetime64("2024-01-01"),
+        "any": np.array([{}, 1], dtype=object),
+    }
+    numbers = {"w": np.arange(6, dtype=np.float32), "step": np.int64(3)}
+    save(tmp_path / "x.npz", **other, **numbers)
+    answer = lastbit.json("audit", tmp_path / "x.npz", expect=0)
+    assert answer["tensors"] == 2 and answer["findings"] == []
+    save(tmp_path / "x.npz", **other)
+    assert "no array of numbers" in lastbit.run("audit", tmp_path / "x.npz", expect=125).stderr
+
+
 def test_objects_are_not_unpickled(lastbit, tmp_path):
     np.save(tmp_path / "o.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
     np.save(tmp_path / "r.npy", np.zeros(3, dtype=[("a", "<f4"), ("b", "<i2")]))
