@@ -69,6 +69,7 @@ typedef struct lb_method {
     lb_dtype accumulate;                /* every add is rounded to this dtype; 0: compute type (f32 or f64) */
     uint8_t tf32;                       /* lb_tf32: what products of f32 read is rounded to TF32 */
     struct lb_cast *cast;               /* how results are rounded to their dtype, NULL: as torch casts */
+    bool exact;                         /* the exact shadow: operands are not rounded to the dtype they promote to */
 } lb_method;
 
 typedef struct lb_call {

@@ -212,9 +212,11 @@ static lb_status read_scalar(lb_call *call, job *j, uint32_t k, int at, char let
     return bad_argument(call, k, "is no number");
 }
 
-/* Scalars and single elements take the common dtype first: `bf16_tensor == 0.1` compares with bf16(0.1). */
+/* Scalars and single elements take the common dtype first: `bf16_tensor == 0.1` compares with bf16(0.1). Not so in the exact shadow, where a
+ * source of f32 may stand beside a mean in f64. */
 static void round_to_common(job *j, lb_dtype common)
 {
+    if (j->method.exact && lb_dtype_is_float(j->lanes.result)) return;
     if (category(common) != 3 || common == LB_F64 || (common == LB_F32 && j->type == COMPUTE_F32)) return;
     const int operands = j->op->flags & LB_POINTWISE_COMMON ? j->n_in : 1;
     for (int k = 0; k < operands; k++)

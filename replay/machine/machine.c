@@ -145,7 +145,8 @@ lb_status lb_machine_begin(lb_machine *machine, const lb_prepared *prepared, con
 
 const lb_choice *lb_machine_choice(const lb_machine *machine)
 {
-    static const lb_choice none, wide = {.region = LB_F64, .widen_only = true, .swapped = true};
+    static const lb_choice none,
+        wide = {.region = LB_F64, .widen_only = true, .swapped = true, .method = {.exact = true}};
     if (machine->is_shadow) return &wide;
     return machine->choice_of ? &machine->choices[machine->choice_of[machine->next]] : &none;
 }
