@@ -123,7 +123,8 @@ static bool list_ops(const lb_program_view *side, uint32_t share, lb_layer_ops *
         const uint32_t part = lb_program_view_part_of(side, i);
         /* In an update the write of a parameter is another op than that of its moments, whatever both are called: weight decay multiplies
          * the one in place, a decay of averages the other. */
-        const uint64_t role = out->served[i] && lb_op_writes_flagged(p, op, LB_VALUE_PARAMETER);
+        const bool writes = out->served[i] && lb_op_writes_flagged(p, op, LB_VALUE_PARAMETER);
+        const uint64_t role = (uint64_t)writes + 2 * (uint64_t)lb_op_gives_complex(p, op);
         out->list[out->n++] = (lb_layer_op){.path = out->served[i] ? out->served[i] : out->paths[op->scope],
                                             .kind = lb_op_kind(p, op, role),
                                             .name = lb_op_name_kind(p, op, role),

@@ -91,6 +91,16 @@ static void mix_shape(uint64_t *hash, const lb_program *p, uint32_t value)
     const lb_layout *l = &p->values[value].layout;
     *hash = mix(*hash, (uint64_t)l->ndim);
     for (int32_t i = 0; i < l->ndim; i++) *hash = mix(*hash, (uint64_t)l->shape[i]);
+    if (lb_dtype_is_complex(p->values[value].dtype)) *hash = mix(*hash, 'c');
+}
+
+bool lb_op_gives_complex(const lb_program *p, const lb_op *op)
+{
+    for (uint32_t i = 0; i < op->results; i++) {
+        const uint32_t v = lb_op_results(p, op)[i];
+        if (v != LB_NONE && lb_dtype_is_complex(p->values[v].dtype)) return true;
+    }
+    return false;
 }
 
 typedef struct mixer {

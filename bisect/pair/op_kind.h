@@ -10,6 +10,8 @@ bool lb_op_computes(const lb_program *program, const lb_op *op);
 /* Name and shapes as one number; the name alone. `role` tells apart what these do not, 0 where there is nothing to tell. */
 uint64_t lb_op_kind(const lb_program *program, const lb_op *op, uint64_t role);
 uint64_t lb_op_name_kind(const lb_program *program, const lb_op *op, uint64_t role);
+/* Dtypes may differ between the sides, but a complex number is no real one. */
+bool lb_op_gives_complex(const lb_program *program, const lb_op *op);
 /* Have both the same name, phase and layer? Ranks run one model but need not run one program, so that ops cannot be compared by number. */
 bool lb_op_same_place(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b);
 /* One argument, and all of an op, that are no tensors; devices and other texts may differ, they change no number. Where `b` is one of several
