@@ -13,10 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum reason { CARRIED, WRITTEN_SINCE, PAST_UNKNOWN, AFTER_READING, NARROWED, OTHER } reason;
+typedef enum reason { CARRIED, NO_KNOWN_PAIR, WRITTEN_SINCE, PAST_UNKNOWN, AFTER_READING, NARROWED, OTHER } reason;
 
 static const char *const sentences[] = {
     [CARRIED] = "%s%s came out of the step before differently",
+    [NO_KNOWN_PAIR] = "%s%s was left by ops that are not known to be partners, and it has no name: whether both sides "
+                      "carry the same cannot be told",
     [WRITTEN_SINCE] = "%s%s: the step before left it the same on both sides, and something wrote it since",
     [PAST_UNKNOWN] =
         "%s%s is not the same on both sides at the begin of what was compared; what the steps before did is not known",
@@ -80,6 +82,15 @@ static whence whence_of(const lb_walk *w, int side, uint32_t source)
     return lb_tensor_same(&now, &then) ? LEFT : WRITTEN;
 }
 
+/* A tensor without a name may be scaled once more than the other side's, or be an older one: exact arithmetic begins behind it. */
+static bool is_known_pair(const lb_walk *w, uint32_t va, uint32_t vb)
+{
+    const lb_value *a = &w->pa->values[va], *b = &w->pb->values[vb];
+    if (*lb_program_text(w->pa, a->name) || *lb_program_text(w->pb, b->name) || w->a->n_parts != w->b->n_parts)
+        return true;
+    return lb_met_storages_shared(&w->past->met, a->storage, b->storage, w->swapped);
+}
+
 static reason reason_of(const lb_walk *w, uint32_t ia, lb_verdict left)
 {
     const uint32_t ib = w->alignment.source_b_of_a[ia], va = lb_op_results(w->pa, &w->pa->ops[ia])[0];
@@ -91,7 +102,8 @@ static reason reason_of(const lb_walk *w, uint32_t ia, lb_verdict left)
     const bool carried = v->source == LB_SOURCE_CARRIED || from[0] == LEFT || from[1] == LEFT ||
                          (vb != LB_NONE && w->pb->values[vb].source == LB_SOURCE_CARRIED);
     if (from[0] == NOT_TOLD || from[1] == NOT_TOLD) return PAST_UNKNOWN;
-    if (carried && !unseen && left != LB_VERDICT_IDENTICAL) return CARRIED;
+    if (carried && !unseen && left != LB_VERDICT_IDENTICAL)
+        return vb == LB_NONE || is_known_pair(w, va, vb) ? CARRIED : NO_KNOWN_PAIR;
     if (vb != LB_NONE && lb_walk_same_rounded(w, va, vb)) return NARROWED;
     if (unseen) return WRITTEN_SINCE;
     if (past_is_unknown(w, v)) return PAST_UNKNOWN;
@@ -113,6 +125,7 @@ static void judge_source(const lb_walk *w, reason why, lb_verdict left, lb_diff_
     row->local = LB_VERDICT_IDENTICAL, row->inherited = LB_VERDICT_IDENTICAL;
     switch (why) {
     case CARRIED: row->inherited = left; break;
+    case NO_KNOWN_PAIR: row->inherited = lb_report_worse(left, LB_VERDICT_MISSING); break;
     case PAST_UNKNOWN: row->inherited = LB_VERDICT_MISSING; break;
     case AFTER_READING: row->inherited = w->past->read.verdict; break;
     case NARROWED: row->local = LB_VERDICT_ROUNDING; break;

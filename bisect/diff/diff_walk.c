@@ -561,7 +561,8 @@ lb_status lb_walk_program(lb_walk *w, lb_err *err)
     uint32_t *at = NULL;
     lb_status status = open_walk(w, &at, err);
     if (status == LB_OK) status = walk_all(w, at, err);
-    if (status == LB_OK) status = lb_met_storages_note(&w->past->met, w->a, w->b, &w->merged, w->swapped, err);
+    if (status == LB_OK)
+        status = lb_met_storages_note(&w->past->met, w->a, w->b, &w->merged, &w->exits, w->swapped, err);
     free(at);
     return status;
 }

@@ -221,11 +221,20 @@ static bool add_finals(maker *m)
     return true;
 }
 
+/* Where both sides' ops are one quantity with others, it was the use that misled: keys and values may be read in another order. */
+static bool have_met_others(const maker *m, const lb_exit *exit)
+{
+    const uint32_t a = m->out->node_of[0][exit->op[0]], b = m->out->node_of[1][exit->op[1]];
+    return a != LB_NONE && b != LB_NONE && a != b && m->out->nodes[a].state == LB_NODE_SAME &&
+           m->out->nodes[b].state == LB_NODE_SAME;
+}
+
 static bool add_exits(maker *m)
 {
     for (uint32_t e = 0; e < m->exits->n; e++) {
         const lb_exit *exit = &m->exits->list[e];
         if (exit->agreement != LB_SHADOW_DISAGREES && !exit->other_shape) continue;
+        if (exit->by_use && have_met_others(m, exit)) continue;
         if (!add_value(m, exit->op[0], exit->op[1], LB_NONE, e)) return false;
     }
     return true;

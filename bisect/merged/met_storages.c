@@ -4,6 +4,7 @@
  * end of the last step tells them, if exact arithmetic found it to be the same quantity. */
 #include "met_storages.h"
 
+#include "cross_feed.h"
 #include "owner.h"
 
 #include <lastbit/array.h>
@@ -26,22 +27,27 @@ static int64_t storage_of(const lb_program *p, uint32_t op, uint32_t outcome)
  * Searched from the back, because the last write of a state follows its first ones closely. A
  * storage is in at most one pair: moments are written several times in an update, and an early
  * meeting (both are still zeros) must give way to the last. */
-static bool note(lb_met_storages *met, int64_t first, int64_t second)
+static bool note_in(int64_t (**list)[2], uint32_t *n, int64_t first, int64_t second)
 {
-    for (uint32_t i = met->n; i-- > 0;)
-        if (met->list[i][0] == first || met->list[i][1] == second) {
-            met->list[i][0] = first, met->list[i][1] = second;
+    for (uint32_t i = *n; i-- > 0;)
+        if ((*list)[i][0] == first || (*list)[i][1] == second) {
+            (*list)[i][0] = first, (*list)[i][1] = second;
             return true;
         }
-    int64_t(*more)[2] = lb_array_grow(met->list, met->n, sizeof *more);
+    int64_t(*more)[2] = lb_array_grow(*list, *n, sizeof *more);
     if (!more) return false;
-    met->list = more;
-    met->list[met->n][0] = first, met->list[met->n][1] = second;
-    met->n++;
+    *list = more;
+    more[*n][0] = first, more[*n][1] = second;
+    ++*n;
     return true;
 }
 
-/* In the optimizer alone: that is where states without a name are written, and there are few of them. */
+static bool note(lb_met_storages *met, int64_t first, int64_t second)
+{
+    return note_in(&met->list, &met->n, first, second);
+}
+
+/* In the optimizer: that is where most states without a name are written. */
 static bool note_node(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
                       const lb_merged_steps *s, const lb_node *node, bool swapped)
 {
@@ -58,16 +64,128 @@ static bool note_node(lb_met_storages *met, const lb_program_view *a, const lb_p
     return true;
 }
 
-lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
-                               const lb_merged_steps *s, bool swapped, lb_err *err)
+/* ---- what the next step reads without a name ---- */
+
+/* Two sides of one step, and what became of them. */
+typedef struct ends {
+    const lb_program_view *a, *b;
+    const lb_merged_steps *steps;
+    bool swapped;
+} ends;
+
+static bool writes_all(const lb_value *left, const lb_value *read)
 {
-    /* Storages are freed and reused between steps, so that only what met in the step just before
-     * can be trusted. */
+    return lb_layout_numel(&left->layout) >= lb_layout_numel(&read->layout);
+}
+
+/* What of B the op of A that left a storage leaves in its place; -1: nothing, or something is written over it. */
+static int64_t left_in_place(const ends *e, uint32_t x, uint32_t value, const lb_node *node)
+{
+    const lb_program *pa = e->a->program, *pb = e->b->program;
+    const uint32_t y = e->steps->ops[node->first[1]];
+    uint32_t given;
+    for (uint32_t i = 0; i < lb_op_outcomes(&pa->ops[x]) && i < lb_op_outcomes(&pb->ops[y]); i++) {
+        if (lb_op_outcome(pa, &pa->ops[x], i) != value) continue;
+        const int64_t storage = storage_of(pb, y, i);
+        return storage >= 0 && lb_giver_of_storage(pb, storage, pb->n_ops, &given) == y ? storage : -1;
+    }
+    return -1;
+}
+
+static bool same_name(const ends *e, uint32_t x, uint32_t y)
+{
+    return !strcmp(lb_op_name(e->a->program, &e->a->program->ops[x]),
+                   lb_op_name(e->b->program, &e->b->program->ops[y]));
+}
+
+static bool note_left(lb_met_storages *met, const ends *e, int64_t storage, const lb_value *read)
+{
+    const lb_program *pa = e->a->program;
+    uint32_t value;
+    const uint32_t x = lb_giver_of_storage(pa, storage, pa->n_ops, &value),
+                   n = x == LB_NONE ? LB_NONE : e->steps->node_of[0][x];
+    const lb_node *node = n == LB_NONE ? NULL : &e->steps->nodes[n];
+    if (!node || node->n[0] != 1 || node->n[1] != 1 || !writes_all(&pa->values[value], read)) return true;
+    const int64_t other = left_in_place(e, x, value, node), first = e->swapped ? other : storage,
+                  second = e->swapped ? storage : other;
+    if (other < 0) return true;
+    if (node->told && lb_op_outcomes(&pa->ops[x]) <= FEW && !note(met, first, second)) return false;
+    if (!node->told && !same_name(e, x, e->steps->ops[node->first[1]])) return true;
+    return note_in(&met->shared, &met->n_shared, first, second);
+}
+
+/* A float source without a name; a range with gaps is not known again as carried. */
+static const lb_value *nameless_source(const lb_program *p, uint32_t op)
+{
+    const uint32_t v = lb_op_is_source(p, &p->ops[op]) ? lb_op_results(p, &p->ops[op])[0] : LB_NONE;
+    const lb_value *value = v == LB_NONE ? NULL : &p->values[v];
+    if (!value || !lb_dtype_is_float(value->dtype) || *lb_program_text(p, value->name)) return NULL;
+    return value->source == LB_SOURCE_CARRIED || value->source == LB_SOURCE_OTHER || value->source == LB_SOURCE_BATCH
+               ? value
+               : NULL;
+}
+
+static bool note_next(lb_met_storages *met, const ends *e)
+{
+    for (uint32_t part = 0; part < e->a->n_parts; part++) {
+        const lb_program *p = e->a->parts[part].program, *next;
+        if (lb_capture_program(e->a->capture, p->rank, p->step + 1, &next, NULL) != LB_OK) continue;
+        for (uint32_t i = 0; i < next->n_ops; i++) {
+            const lb_value *v = nameless_source(next, i);
+            if (v && !note_left(met, e, lb_program_view_storage(e->a, part, v->storage), v)) return false;
+        }
+    }
+    return true;
+}
+
+static bool note_exits(lb_met_storages *met, const ends *e, const lb_exits *exits)
+{
+    for (uint32_t i = 0; i < exits->n; i++) {
+        const lb_exit *exit = &exits->list[i];
+        if (!exit->by_use || exit->agreement != LB_SHADOW_AGREES) continue;
+        const int64_t a = e->a->program->values[exit->value[0]].storage,
+                      b = e->b->program->values[exit->value[1]].storage;
+        if (!note_in(&met->shared, &met->n_shared, e->swapped ? b : a, e->swapped ? a : b)) return false;
+    }
+    return true;
+}
+
+/* ---- from step to step ---- */
+
+static bool is_given(const lb_program_view *side, int64_t storage)
+{
+    uint32_t value;
+    return lb_giver_of_storage(side->program, storage, side->program->n_ops, &value) != LB_NONE;
+}
+
+/* Storages are freed and used again: of older pairs those count on that this step left alone. */
+static uint32_t keep_untouched(int64_t (*list)[2], uint32_t n, const lb_program_view *first,
+                               const lb_program_view *second)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_given(first, list[i][0]) && !is_given(second, list[i][1]))
+            list[kept][0] = list[i][0], list[kept++][1] = list[i][1];
+    return kept;
+}
+
+lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
+                               const lb_merged_steps *s, const lb_exits *exits, bool swapped, lb_err *err)
+{
+    const ends e = {a, b, s, swapped};
+    const lb_program_view *first = swapped ? b : a, *second = swapped ? a : b;
     met->n = 0;
-    for (uint32_t i = 0; i < s->merged.n_nodes; i++)
-        if (!note_node(met, a, b, s, &s->nodes[i], swapped))
-            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", s->merged.n_nodes);
-    return LB_OK;
+    met->n_shared = keep_untouched(met->shared, met->n_shared, first, second);
+    bool done = (a->n_parts != b->n_parts || note_next(met, &e)) && note_exits(met, &e, exits);
+    for (uint32_t i = 0; i < s->merged.n_nodes && done; i++) done = note_node(met, a, b, s, &s->nodes[i], swapped);
+    return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", s->merged.n_nodes);
+}
+
+bool lb_met_storages_shared(const lb_met_storages *met, int64_t a, int64_t b, bool swapped)
+{
+    for (uint32_t i = 0; i < met->n_shared; i++)
+        if (met->shared[i][swapped] == a && met->shared[i][!swapped] == b) return true;
+    return false;
 }
 
 static uint32_t carried(const lb_program *p, uint32_t op)
@@ -229,29 +347,44 @@ static lb_status pair_by_kind(const lb_program_view *a, const lb_program_view *b
     return status;
 }
 
-lb_status lb_met_storages_pair(const lb_met_storages *met, const lb_program_view *a, const lb_program_view *b,
-                               bool swapped, lb_alignment *al, lb_err *err)
+static bool note_pairs(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, const uint8_t *lone,
+                       bool swapped, const lb_alignment *al)
+{
+    for (uint32_t i = 0; i < a->program->n_ops; i++) {
+        const uint32_t j = al->source_b_of_a[i];
+        if (!lone[i] || j == LB_NONE) continue;
+        const int64_t sa = storage_of(a->program, i, 0), sb = storage_of(b->program, j, 0);
+        if (!note_in(&met->shared, &met->n_shared, swapped ? sb : sa, swapped ? sa : sb)) return false;
+    }
+    return true;
+}
+
+lb_status lb_met_storages_pair(lb_met_storages *met, const lb_program_view *a, const lb_program_view *b, bool swapped,
+                               lb_alignment *al, lb_err *err)
 {
     const lb_program *p = a->program;
-    uint8_t *now = met->n ? calloc(p->n_ops + 1, 1) : NULL;
-    bool left = false;
     if (!met->n) return LB_OK;
-    if (!now) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
+    uint8_t *now = calloc(p->n_ops + 1, 1), *lone = calloc(p->n_ops + 1, 1);
+    bool left = false, done = now && lone;
+    for (uint32_t i = 0; done && i < p->n_ops; i++) {
         const uint32_t v = carried(p, i);
         if (v == LB_NONE || !is_lone(al, i)) continue;
+        lone[i] = 1;
         for (uint32_t k = 0; k < met->n && !now[i]; k++)
             if (met->list[k][swapped] == p->values[v].storage)
                 now[i] = pair(a, b, met->list[k][!swapped], i, &p->values[v], al);
         left |= !now[i];
     }
-    const lb_status status = left && a->n_parts == b->n_parts ? pair_by_kind(a, b, now, al, err) : LB_OK;
-    free(now);
+    lb_status status = done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+    if (status == LB_OK && left && a->n_parts == b->n_parts) status = pair_by_kind(a, b, now, al, err);
+    if (status == LB_OK && !note_pairs(met, a, b, lone, swapped, al))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
+    free(now), free(lone);
     return status;
 }
 
 void lb_met_storages_release(lb_met_storages *met)
 {
-    free(met->list);
+    free(met->list), free(met->shared);
     *met = (lb_met_storages){0};
 }

@@ -176,10 +176,18 @@ static bool views_differ(const lb_program_view *a, uint32_t va, const lb_program
            !lb_tensor_same(&x, &y);
 }
 
+/* What a storage of either side holds at the end; its name, "": none. */
+typedef struct left {
+    int64_t storages[2];
+    const char *name;
+    bool by_use;
+} left;
+
 /* `shown`: how the next step finds it, on both sides; NULL: there is none. */
-static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_t sa, int64_t sb, const char *name,
+static bool add_state(const lb_program_view *a, const lb_program_view *b, const left *what,
                       const lb_layout *const *shown, lb_exits *exits)
 {
+    const int64_t sa = what->storages[0], sb = what->storages[1];
     const bool other_shape = shown && !lb_layout_same_shape(shown[0], shown[1]);
     uint32_t va, vb;
     const uint32_t op_a = lb_giver_of_storage(a->program, sa, a->program->n_ops, &va),
@@ -198,7 +206,8 @@ static bool add_state(const lb_program_view *a, const lb_program_view *b, int64_
     exits->list[exits->n++] =
         (lb_exit){.op = {op_a, op_b},
                   .value = {va, vb},
-                  .name = name,
+                  .name = what->name,
+                  .by_use = what->by_use,
                   .agreement = LB_SHADOW_UNKNOWN,
                   .other_shape = other_shape,
                   .differs = other_order ? views_differ(a, va, b, vb) : lb_program_view_values_differ(a, va, b, vb)};
@@ -211,21 +220,88 @@ static const lb_program *next_of(const lb_program_view *side, uint32_t part)
     return lb_capture_program(side->capture, p->rank, p->step + 1, &next, NULL) == LB_OK ? next : NULL;
 }
 
-/* Moments and buffers that the step made anew, by the names under which the next one finds them. */
+/* The `skip`-th state of that name that the step made, or -1. */
+static int64_t made_by_name(const lb_program_view *side, uint32_t part, const lb_program *next, const char *wanted,
+                            uint32_t skip, const lb_layout **layout)
+{
+    const char *name;
+    for (uint32_t j = 0; j < next->n_ops; j++) {
+        const int64_t storage = made_here(side, part, next, j, &name, layout);
+        if (storage >= 0 && !strcmp(name, wanted) && skip-- == 0) return storage;
+    }
+    return -1;
+}
+
+static uint32_t count_before(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t end,
+                             const char *wanted)
+{
+    const char *name;
+    const lb_layout *layout;
+    uint32_t n = 0;
+    for (uint32_t j = 0; j < end; j++)
+        n += made_here(side, part, next, j, &name, &layout) >= 0 && !strcmp(name, wanted);
+    return n;
+}
+
+/* Moments, buffers and inputs that the step made anew, by the names under which the next one finds them: of several inputs of one name
+ * the first is the first. */
 static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_exits *exits)
 {
     for (uint32_t part = 0; part < a->n_parts; part++) {
         const lb_program *na = next_of(a, part), *nb = next_of(b, part);
-        const char *name_a, *name_b;
+        const char *name;
         const lb_layout *shown[2];
         for (uint32_t i = 0; na && nb && i < na->n_ops; i++) {
-            const int64_t sa = made_here(a, part, na, i, &name_a, &shown[0]);
-            int64_t sb = -1;
-            for (uint32_t j = 0; sa >= 0 && j < nb->n_ops && sb < 0; j++) {
-                sb = made_here(b, part, nb, j, &name_b, &shown[1]);
-                if (sb >= 0 && strcmp(name_a, name_b)) sb = -1;
-            }
-            if (sb >= 0 && !add_state(a, b, sa, sb, name_a, shown, exits)) return false;
+            const int64_t sa = made_here(a, part, na, i, &name, &shown[0]);
+            if (sa < 0) continue;
+            const uint32_t nth = count_before(a, part, na, i, name);
+            const int64_t sb = made_by_name(b, part, nb, name, nth, &shown[1]);
+            const bool several = nth || made_by_name(b, part, nb, name, 1, &(const lb_layout *){NULL}) >= 0;
+            if (sb >= 0 && !add_state(a, b, &(left){{sa, sb}, name, several}, shown, exits)) return false;
+        }
+    }
+    return true;
+}
+
+/* How many ops both programs begin with; of sources that no op of these reads the last are left out. */
+static uint32_t same_begin(const lb_program *a, const lb_program *b)
+{
+    uint32_t n = 0;
+    for (; n < a->n_ops && n < b->n_ops; n++) {
+        const lb_op *x = &a->ops[n], *y = &b->ops[n];
+        if (x->phase != y->phase || x->call != y->call || x->results != y->results ||
+            strcmp(lb_op_name(a, x), lb_op_name(b, y)) || strcmp(lb_op_layer(a, x), lb_op_layer(b, y)))
+            break;
+    }
+    while (n && lb_op_is_source(a, &a->ops[n - 1])) n--;
+    return n;
+}
+
+/* The storage of a source that has no name and that this step wrote; -1: it is none. */
+static int64_t nameless(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t op,
+                        const lb_layout **layout)
+{
+    const uint32_t v = lb_op_is_source(next, &next->ops[op]) ? lb_op_results(next, &next->ops[op])[0] : LB_NONE;
+    if (v == LB_NONE || next->values[v].source != LB_SOURCE_CARRIED || !lb_dtype_is_float(next->values[v].dtype) ||
+        *lb_program_text(next, next->values[v].name))
+        return -1;
+    uint32_t left;
+    const int64_t storage = lb_program_view_storage(side, part, next->values[v].storage);
+    const uint32_t giver = lb_giver_of_storage(side->program, storage, side->program->n_ops, &left);
+    *layout = &next->values[v].layout;
+    return giver == LB_NONE || lb_op_is_source(side->program, &side->program->ops[giver]) ? -1 : storage;
+}
+
+/* Caches and log-probabilities that Python holds: as far as the next step begins with the same ops on both sides, these say which is which. */
+static bool add_nameless(const lb_program_view *a, const lb_program_view *b, lb_exits *exits)
+{
+    for (uint32_t part = 0; part < a->n_parts; part++) {
+        const lb_program *na = next_of(a, part), *nb = next_of(b, part);
+        const lb_layout *shown[2];
+        for (uint32_t i = 0, n = na && nb ? same_begin(na, nb) : 0; i < n; i++) {
+            const left what = {{nameless(a, part, na, i, &shown[0]), nameless(b, part, nb, i, &shown[1])}, "", true};
+            if (what.storages[0] < 0 || what.storages[1] < 0 || !lb_layout_same_shape(shown[0], shown[1])) continue;
+            if (!add_state(a, b, &what, shown, exits)) return false;
         }
     }
     return true;
@@ -247,7 +323,8 @@ static bool add_last_states(const lb_program_view *a, const lb_program_view *b, 
         if (j == LB_NONE || !creates_state(pa, &pa->ops[i]) || (next_of(a, part) && next_of(b, part))) continue;
         const uint32_t va = lb_op_results(pa, &pa->ops[i])[0], vb = lb_op_results(pb, &pb->ops[j])[0];
         if (va == LB_NONE || vb == LB_NONE) continue;
-        if (!add_state(a, b, pa->values[va].storage, pb->values[vb].storage, "", NULL, exits)) return false;
+        const left what = {{pa->values[va].storage, pb->values[vb].storage}, "", false};
+        if (!add_state(a, b, &what, NULL, exits)) return false;
     }
     return true;
 }
@@ -276,15 +353,40 @@ typedef struct input_pair {
     uint32_t op_a, value_a, op_b, value_b;
 } input_pair;
 
+static void note_float(void *context, uint32_t value)
+{
+    inputs *in = context;
+    in->n += value != LB_NONE && !lb_dtype_is_integer(lb_dtype_part(in->program->values[value].dtype));
+}
+
+static bool reads_integers(const lb_program *p, uint32_t op)
+{
+    inputs floats = {.program = p};
+    lb_op_each_input(p, &p->ops[op], note_float, &floats);
+    return floats.n == 0;
+}
+
+/* Floats that no aligned pair gives; and integers where no near tie can have decided: they were made of integers, or by a pair that was called
+ * with other arguments (a threshold), which may count as none. */
+static bool can_be_held(const lb_aligned_views *views, uint32_t op_a, const lb_value *x, uint32_t op_b,
+                        const lb_value *y)
+{
+    const lb_program *pa = views->a->program, *pb = views->b->program;
+    const bool pair = is_one_pair(views->alignment, op_a, op_b);
+    if (lb_dtype_is_float(x->dtype) && lb_dtype_is_float(y->dtype)) return !pair;
+    if (!lb_dtype_is_integer(x->dtype) || x->dtype != y->dtype) return false;
+    if (pair) return !lb_op_same_args(pa, &pa->ops[op_a], pb, &pb->ops[op_b], 0);
+    return reads_integers(pa, op_a) && reads_integers(pb, op_b);
+}
+
 static bool add_input(const lb_aligned_views *views, const input_pair *in, lb_exits *exits)
 {
     const lb_program_view *a = views->a, *b = views->b;
     const uint32_t va = in->value_a, vb = in->value_b;
     const lb_value *x = &a->program->values[va], *y = &b->program->values[vb];
-    if (!lb_dtype_is_float(x->dtype) || !lb_dtype_is_float(y->dtype) || !lb_layout_same_shape(&x->layout, &y->layout))
-        return true;
     const uint32_t op_a = lb_giver_of(a->program, va, in->op_a), op_b = lb_giver_of(b->program, vb, in->op_b);
-    if (op_a == LB_NONE || op_b == LB_NONE || is_one_pair(views->alignment, op_a, op_b)) return true;
+    if (op_a == LB_NONE || op_b == LB_NONE || !lb_layout_same_shape(&x->layout, &y->layout)) return true;
+    if (!can_be_held(views, op_a, x, op_b, y)) return true;
     lb_exit *more = lb_array_grow(exits->list, exits->n, sizeof *more);
     if (!more) return false;
     exits->list = more;
@@ -338,8 +440,8 @@ lb_status lb_exits_find(const lb_aligned_views *views, const lb_map_rules *const
     if (done) exits->list = lb_array_reserve(NULL, 0, ra.n, sizeof *exits->list);
     done = done && exits->list;
     if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, 300);
-    done =
-        done && add_states(a, b, exits) && add_last_states(a, b, views->alignment, exits) && add_inputs(views, exits);
+    done = done && add_states(a, b, exits) && add_nameless(a, b, exits) &&
+           add_last_states(a, b, views->alignment, exits) && add_inputs(views, exits);
     free_results(&ra), free_results(&rb);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u results", a->program->n_boundaries);
 }

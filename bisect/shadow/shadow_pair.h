@@ -49,7 +49,8 @@ typedef struct lb_shadow_final {
 typedef struct lb_exit {
     uint32_t op[2], value[2]; /* of A and of B: what gave it last, and the value */
     bool differs, other_shape;
-    bool input; /* of an op whose outcome both shadows take over */
+    bool input;  /* of an op whose outcome both shadows take over */
+    bool by_use; /* what it is was told by the op of the next step that reads it alone */
     const char *
         name; /* of what the next step takes up: "optimizer.exp_avg:up.weight"; NULL: a result of an outermost call, or an input */
     lb_agreement agreement;

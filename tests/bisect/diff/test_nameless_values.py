@@ -1,0 +1,39 @@
+"""What no name and no partner says: tensors that Python keeps from step to step, masks that hide behind a decision, a mean beside a weight."""
+
+import pytest
+
+CACHE, EXPERTS = "tests/programs/carried_cache.py", "tests/programs/capacity.py"
+
+
+def both_ways(lastbit, recordings, program, how):
+    good, bad = recordings("again", program=program), recordings(how, program=program)
+    return lastbit.json("diff", good, bad), lastbit.json("diff", bad, good)
+
+
+@pytest.mark.parametrize("program", [CACHE, EXPERTS])
+def test_other_ops_are_rounding(lastbit, recordings, program):
+    assert [answer["verdict"] for answer in both_ways(lastbit, recordings, program, "twin")] == ["rounding"] * 2
+
+
+@pytest.mark.parametrize("how,op", [("scaled", "aten::mul.Tensor"), ("turned", "aten::flip")])
+def test_a_kept_value_is_judged_where_it_is_made(lastbit, recordings, how, op):
+    for answer in both_ways(lastbit, recordings, CACHE, how):
+        first = answer["first"]
+        assert (answer["verdict"], first["step"], first["layer"], first["op"]) == ("diverged", 1, "layers.0", op)
+
+
+def test_a_kept_value_of_another_step_is_not_called_rounding(lastbit, recordings):
+    for answer in both_ways(lastbit, recordings, CACHE, "older"):
+        assert answer["verdict"] == "missing" and answer["first"]["step"] == 3
+
+
+@pytest.mark.parametrize("how,op", [("room", "aten::lt.Scalar"), ("threshold", "aten::gt.Scalar")])
+def test_a_mask_that_a_decision_hides_is_the_place(lastbit, recordings, how, op):
+    for answer in both_ways(lastbit, recordings, EXPERTS, how):
+        first = answer["first"]
+        assert (answer["verdict"], first["step"], first["phase"], first["layer"], first["op"]) == ("diverged", 0, "forward", "1", op)
+
+
+def test_inputs_of_one_name_are_told_apart(lastbit, recordings):
+    runs = [recordings(which, program="tests/programs/two_inputs.py") for which in ("one", "other")]
+    assert lastbit.json("diff", *runs, expect=0)["verdict"] == "identical"
