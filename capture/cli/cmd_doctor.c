@@ -109,6 +109,9 @@ static lb_status examine(const char *python, const lb_scratch *scratch, json_t *
     lb_status status = lb_launch_find(folder, &launch, err);
     free(folder);
     if (status == LB_OK) status = lb_launch_environment(&launch, err);
+    unsetenv("LASTBIT_NCCL_SHIM");
+    if (status == LB_OK && launch.nccl && setenv("LASTBIT_NCCL_SHIM", launch.nccl, 1))
+        status = lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     lb_launch_release(&launch);
     LB_TRY(status);
     for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) unsetenv(unset[i]);

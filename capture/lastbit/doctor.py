@@ -162,11 +162,19 @@ def check_device(report, device):
     from .torch import devices
 
     name = devices.name_of(device)
-    there = devices.measured_where_they_lie(device)
-    how = "measured there by kernels, copied" if there else "copied by torch"
-    detail = "digests, statistics and bytes, %s; read at %.1f GB/s" % (how, devices.rate_of(device) / 1e9)
-    advice = "the program waits for the device at each value that is recorded: --steps and --level stats cost less"
-    report.add(OK if there else NOTE, "device %s" % device, (name + ": " if name else "") + detail, "" if there else advice)
+    prefix = name + ": " if name else ""
+    copied = "read at %.1f GB/s" % (devices.rate_of(device) / 1e9)
+    if not devices.measured_where_they_lie(device):
+        advice = "the program waits for the device at each value that is recorded: --steps and --level stats cost less"
+        report.add(NOTE, "device %s" % device, prefix + "digests, statistics and bytes, copied by torch; " + copied, advice)
+        return
+    try:
+        measured = "measured there by kernels, at %.1f GB/s" % (devices.rate_where_they_lie(device) / 1e9)
+    except RuntimeError as error:
+        advice = "the kernels of lastbit do not measure here, and each value is copied: %s" % error
+        report.add(DEGRADED, "device %s" % device, prefix + "digests, statistics and bytes, copied by torch; " + copied, advice)
+        return
+    report.add(OK, "device %s" % device, prefix + "digests, statistics and bytes, %s, copied; %s" % (measured, copied))
 
 
 def check_distributed(report, torch):
@@ -176,6 +184,85 @@ def check_distributed(report, torch):
         return
     backends = [name for name in ("gloo", "nccl", "mpi", "ucc", "xccl") if getattr(distributed, "is_%s_available" % name, lambda: False)()]
     report.add(OK, "distributed", ", ".join(backends) or "no backend", "" if "gloo" in backends else "only gloo is tested")
+
+
+def check_nccl(report, torch):
+    """One line on what lies beneath torch's collectives: the NCCL that it calls, our library in front of it, and whether NCCL can tell
+    that one how it reduces."""
+    shim = os.environ.get("LASTBIT_NCCL_SHIM")
+    path, why = _nccl_of(torch)
+    if path is None:
+        report.add(OK, "nccl", why + (", the shim is there for programs that bring one" if shim else ""))
+        return
+    what = "%s%s" % (path, _nccl_version(path))
+    if not shim:
+        report.add(NOTE, "nccl", what + "; no shim", "liblastbit_nccl.so is not beside the recorder: nothing says in which order NCCL reduces")
+        return
+    ours, theirs = _profilers(shim), _profilers(path)
+    common = ours & theirs
+    if common:
+        report.add(OK, "nccl", what + "; the shim is there, and both speak version %d of the profiler interface" % max(common))
+        return
+    said = "its profiler interface is version %s" % _numbers(theirs) if theirs else "it has no profiler interface"
+    advice = "the shim speaks version %s: collectives are recorded, and not in which order NCCL reduces" % _numbers(ours)
+    report.add(NOTE, "nccl", "%s; the shim is there, but %s" % (what, said), advice)
+
+
+def _nccl_of(torch):
+    """(path of the libnccl that torch calls, None), or (None, why there is none). LASTBIT_NCCL names another, as for the shim."""
+    import ctypes
+
+    if os.environ.get("LASTBIT_NCCL"):
+        return os.environ["LASTBIT_NCCL"], None
+    available = getattr(torch.distributed, "is_nccl_available", lambda: False)()
+    mapped = _mapped("libnccl")
+    if mapped or not available:
+        return mapped, None if mapped else "this torch has no NCCL"
+    try:
+        ctypes.CDLL("libnccl.so.2")
+    except OSError:
+        return None, "this torch has NCCL inside of itself, where no shim comes beneath it"
+    return _mapped("libnccl"), "this torch has NCCL, and no file of it was found"
+
+
+def _mapped(prefix):
+    """The file of a loaded library."""
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                path = line.split(maxsplit=5)[5].strip() if line.count("/") else ""
+                if os.path.basename(path).startswith(prefix + "."):
+                    return path
+    except OSError:
+        pass  # no such system
+    return None
+
+
+def _nccl_version(path):
+    """ ", version 2.27.3"; "" where it does not say."""
+    import ctypes
+
+    try:
+        number = ctypes.c_int()
+        ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return ""
+    n = number.value  # 2708 was 2.7.8, and from 2.9 on 20900 is 2.9.0
+    parts = (n // 1000, n // 100 % 10, n % 100) if n < 10000 else (n // 10000, n // 100 % 100, n % 100)
+    return ", version %d.%d.%d" % parts
+
+
+def _profilers(path):
+    """Versions of NCCL's profiler interface that a library names: what NCCL looks for in a plug-in, and what a plug-in offers."""
+    import mmap
+    import re
+
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+        return {int(number) for number in re.findall(rb"ncclProfiler_v(\d+)\b", library)}
+
+
+def _numbers(versions):
+    return ", ".join(map(str, sorted(versions))) or "none"
 
 
 def check_compile(report):
@@ -225,6 +312,7 @@ def run(report, directory):
             ("entry points", check_entry_points),
             ("devices", check_devices),
             ("distributed", check_distributed),
+            ("nccl", check_nccl),
             ("trial", check_trial),
         ):
             report.guarded(what, check, torch)

@@ -133,6 +133,9 @@ LB_API lb_status lb_recorder_device(lb_recorder *recorder, uint8_t device, uint8
  * LB_CUDA_DEVICE_BYTES. A device without a driver that can do it is read by the function of lb_recorder_device. */
 #define LB_CUDA_DEVICE_BYTES (256ull << 20)
 LB_API lb_status lb_recorder_cuda(lb_recorder *recorder, uint64_t device_bytes, lb_err *err);
+/* Bytes a second that are measured so, of a large value on the device of the context that is current in this thread, where the kernels
+ * were checked first. LB_ERR_STATE: this thread has no context. The host waits. */
+LB_API lb_status lb_measuring_rate(double *rate, lb_err *err);
 /* The allocation is gone; its key may come again. */
 LB_API void lb_recorder_forget(lb_recorder *recorder, int64_t storage);
 /* The allocation was resized in place, with these bytes now. Of one that was empty nothing has been written yet. */

@@ -108,6 +108,21 @@ sys.meta_path.insert(0, Hide())
     assert str(tmp_path) in found["start"]["detail"]
 
 
+def test_what_lies_beneath_collectives_is_said_in_a_line(tmp_path):
+    """The libnccl named, the shim in front of it, and the interface that both speak; without it, what is lost."""
+    standin = LASTBIT.parent / "tests" / "standin" / "libnccl.so.2"
+    if not standin.exists():
+        pytest.skip("the stand-in for libnccl is not built")
+    _, found = checks("--python", sys.executable, LASTBIT_NCCL=str(standin))
+    assert found["nccl"]["state"] == "ok" and str(standin) in found["nccl"]["detail"]
+    assert "both speak version 5 of the profiler interface" in found["nccl"]["detail"]
+    old = tmp_path / "libnccl.so.2"
+    old.write_bytes(b"ncclProfiler_v1\0 and no library")
+    verdict, found = checks("--python", sys.executable, LASTBIT_NCCL=str(old))
+    assert verdict == "works" and found["nccl"]["state"] == "note"
+    assert "its profiler interface is version 1" in found["nccl"]["detail"] and "4, 5, 6" in found["nccl"]["advice"]
+
+
 def test_misuse():
     assert doctor("--nonsense").returncode == 129
     assert doctor("something").returncode == 129

@@ -4,6 +4,8 @@
 #include "device_kernels.h"
 #include "measure_kernel.h"
 
+#include <lastbit/capture.h>
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -344,6 +346,36 @@ static void device_of_another_number_is_not_opened(void **state)
     host_end(reader);
 }
 
+static void rate_of_a_device_is_measured_and_leaves_nothing(void **state)
+{
+    (void)state;
+    host_begin(1, 1, 0);
+    lb_device *reader = host_reader(NULL);
+    lb_err err = LB_ERR_INIT;
+    double rate = -1;
+    assert_int_equal(lb_cuda_check(reader, &err), LB_OK);
+    const uint64_t before = standin_device_bytes(0);
+    assert_int_equal(lb_cuda_rate(reader, 256u << 10, &rate, &err), LB_OK);
+    assert_true(rate > 0);
+    assert_int_equal(standin_device_bytes(0), before);
+    standin_fail("cuLaunchKernel", 0, CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(lb_cuda_rate(reader, 256u << 10, &rate, &err), LB_ERR_IO);
+    assert_non_null(strstr(err.message, "CUDA_ERROR_LAUNCH_FAILED"));
+    reader->ops->close(reader);
+    assert_no_violation();
+}
+
+static void thread_without_context_has_no_rate(void **state)
+{
+    (void)state;
+    host_begin(1, 1, 0);
+    assert_int_equal(cuCtxSetCurrent(NULL), CUDA_SUCCESS);
+    lb_err err = LB_ERR_INIT;
+    double rate = -1;
+    assert_int_equal(lb_measuring_rate(&rate, &err), LB_ERR_STATE);
+    assert_true(rate == 0 && strstr(err.message, "no context"));
+}
+
 /* A kernel that does its work, and adds a little to the sum of a result. */
 static bool lie(const standin_launch *how)
 {
@@ -430,6 +462,8 @@ int main(void)
         cmocka_unit_test(two_devices_have_a_reader_each),
         cmocka_unit_test(thread_without_context_has_no_reader),
         cmocka_unit_test(device_of_another_number_is_not_opened),
+        cmocka_unit_test(rate_of_a_device_is_measured_and_leaves_nothing),
+        cmocka_unit_test(thread_without_context_has_no_rate),
         cmocka_unit_test(device_that_finds_other_numbers_is_refused),
         cmocka_unit_test(options_that_make_no_sense_are_refused),
         cmocka_unit_test(forked_child_abandons_and_the_parent_goes_on),
