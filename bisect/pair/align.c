@@ -32,12 +32,23 @@ static bool can_join(const lb_aligner *al, const lb_reassembly *join, uint32_t *
     return true;
 }
 
+/* Runs of one storage make up a longer one only if each begins where the one before ends: sizes may add up by chance. */
+static bool lie_behind_each_other(const lb_program *p, const uint32_t *sources, uint32_t n)
+{
+    for (uint32_t k = 1; k < n; k++) {
+        const lb_value *x = lb_source_value(p, sources[k - 1]), *y = lb_source_value(p, sources[k]);
+        if (!x || !y || x->storage != y->storage || x->layout.ndim != 1 || y->layout.ndim != 1) continue;
+        if (y->layout.offset != x->layout.offset + x->layout.shape[0]) return false;
+    }
+    return true;
+}
+
 bool lb_aligner_join(lb_aligner *al, uint32_t whole, const uint32_t *ops, uint32_t n, uint32_t *values)
 {
     lb_reassemblies *j = &al->out->joins;
     lb_reassembly join = {whole, j->n_part_ops, n};
     memcpy(j->part_ops + j->n_part_ops, ops, n * sizeof *ops);
-    if (!can_join(al, &join, values)) return false;
+    if (!lie_behind_each_other(al->b, ops, n) || !can_join(al, &join, values)) return false;
     al->out->join_of_a[whole] = j->n;
     for (uint32_t k = 0; k < n; k++) al->out->join_of_b[ops[k]] = j->n, al->out->place_of_b[ops[k]] = k;
     j->n_part_ops += n;

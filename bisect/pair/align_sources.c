@@ -89,6 +89,29 @@ static bool are_used_alike(const lb_aligner *al, const lb_source_reader *a, cons
     return a->op != LB_NONE && b->op != LB_NONE && al->out->b_of_a[a->op] == b->op && a->input == b->input;
 }
 
+/* Where in what is read of its storage a source begins, and whether that is read in several pieces. */
+static int64_t place_of(const lb_source_list *list, uint32_t row, bool *in_pieces)
+{
+    const lb_program *p = list->side->program;
+    const lb_value *mine = lb_source_value(p, list->ops[row]);
+    int64_t first = mine->layout.offset;
+    for (uint32_t j = 0; j < list->n; j++) {
+        const lb_value *other = lb_source_value(p, list->ops[j]);
+        if (other == mine || other->storage != mine->storage || other->version != mine->version) continue;
+        *in_pieces = true;
+        if (other->layout.offset < first) first = other->layout.offset;
+    }
+    return mine->layout.offset - first;
+}
+
+/* Pieces of a batch have its name, each of them; as many elements of it may be others. */
+static bool are_same_piece(const source_pair *s)
+{
+    bool in_pieces = false;
+    const int64_t a = place_of(s->list[0], s->row[0], &in_pieces), b = place_of(s->list[1], s->row[1], &in_pieces);
+    return !in_pieces || a == b;
+}
+
 static bool are_alike(const lb_aligner *al, const source_pair *s, likeness how)
 {
     const lb_value *va = s->value[0], *vb = s->value[1];
@@ -97,7 +120,7 @@ static bool are_alike(const lb_aligner *al, const source_pair *s, likeness how)
     const bool bits =
         va->dtype == vb->dtype && !lb_digest_is_none(va->logical) && lb_digest_equal(va->logical, vb->logical);
     switch (how) {
-    case BY_NAME: return *s->name[0] && !strcmp(s->name[0], s->name[1]);
+    case BY_NAME: return *s->name[0] && !strcmp(s->name[0], s->name[1]) && (bits || are_same_piece(s));
     case BY_BITS: return !*s->name[0] && !*s->name[1] && bits;
     case BY_BITS_ALONE: /* a batch that one side's module takes whole and the other's in slices has a name on one side */
         return bits && one_nameless && !((va->flags | vb->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE));
