@@ -66,6 +66,7 @@ class Method(C.Structure):
         ("accumulate", C.c_uint8),
         ("tf32", C.c_uint8),
         ("cast", C.c_void_p),
+        ("exact", C.c_bool),
     ]
 
 
