@@ -9,6 +9,7 @@
 #include "diff_structure.h"
 #include "diff_values.h"
 #include "exits.h"
+#include "rank_order.h"
 
 #include <lastbit/lacking.h>
 #include "diff_tokens.h"
@@ -208,7 +209,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     LB_TRY(lb_fused_sources_join(&w->past->fused, w->a, w->b, &w->alignment, err));
     LB_TRY(
         lb_cut_tensors_find(w->a, w->b, (const lb_map_rules *const[]){rules_a, rules_b}, &w->alignment, &w->cuts, err));
-    w->cut = w->past->cut |= w->cuts.n > 0;
+    w->cut = w->past->cut |= w->cuts.unknown > 0;
     w->held_otherwise = w->pa->step > w->past->first && lb_fused_sources_apart(w->a, w->b, &w->alignment);
     LB_TRY(lb_met_storages_pair(&w->past->met, w->a, w->b, w->swapped, &w->alignment, err));
     w->differs = calloc(w->pa->n_ops + 1, 1), w->settled = calloc((size_t)w->pa->n_ops + w->pb->n_ops + 1, 1);
@@ -221,10 +222,10 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     uint32_t differing = find_differences(w) + w->shadows.n_finals + has_lone_ops(w);
     if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
+    LB_TRY(lb_walk_cuts(w, err));
     if (s->quiet) return lb_walk_program(w, err);
     note_lacks(s, w);
     LB_TRY(lb_walk_list_parameters(w, err));
-    lb_walk_cuts(w);
     LB_TRY(lb_walk_program(w, err));
     if (has_ops(w->pa) && has_ops(w->pb)) lb_walk_list_structure(w);
     if (options->digests_only) return LB_OK;
@@ -238,18 +239,34 @@ typedef struct half {
     lb_capture *capture;
     const int32_t *ranks;
     uint32_t n_ranks;
+    const lb_program **programs; /* of the step at hand, in the order in which they are put together */
     lb_program_view side;
 } half;
 
-static lb_status open_half(half *h, int64_t step, lb_err *err)
+/* False: the half has no such step. */
+static bool load_half(half *h, int64_t step)
 {
-    const lb_program **programs = malloc(h->n_ranks * sizeof *programs);
-    lb_status status = programs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < h->n_ranks && status == LB_OK; i++)
-        status = lb_capture_program(h->capture, h->ranks[i], step, &programs[i], err);
-    if (status == LB_OK) status = lb_program_view_init(h->capture, programs, h->n_ranks, &h->side, err);
-    free(programs);
-    return status;
+    bool there = (h->programs = malloc(h->n_ranks * sizeof *h->programs)) != NULL;
+    for (uint32_t i = 0; i < h->n_ranks && there; i++)
+        there = lb_capture_program(h->capture, h->ranks[i], step, &h->programs[i], NULL) == LB_OK;
+    return there;
+}
+
+static lb_status open_halves(half *first, half *second, lb_err *err)
+{
+    const bool more = first->n_ranks > second->n_ranks;
+    const half *few = more ? second : first, *many = more ? first : second;
+    if (!lb_rank_order(few->programs, few->n_ranks, many->programs, many->n_ranks))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", many->n_ranks);
+    LB_TRY(lb_program_view_init(first->capture, first->programs, first->n_ranks, &first->side, err));
+    return lb_program_view_init(second->capture, second->programs, second->n_ranks, &second->side, err);
+}
+
+static void close_half(half *h)
+{
+    lb_program_view_release(&h->side);
+    free(h->programs);
+    h->programs = NULL;
 }
 
 /* A number of what a side did, by which two sides have an order whichever is named first. */
@@ -370,16 +387,17 @@ static lb_status diff_one(session *s, half *first, half *second, int64_t step, l
 {
     char text[160];
     lb_status status = LB_OK;
-    if (open_half(first, step, NULL) != LB_OK) return LB_OK;
-    if (open_half(second, step, NULL) == LB_OK) {
-        status = diff_halves(s, first, second, past, err);
-        lb_program_view_release(&second->side);
-    } else if (!is_checkpoint(second) && !s->quiet) {
-        snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only", (long long)step,
-                 first->ranks[0]);
-        lb_report_missing(s->report, text);
+    if (load_half(first, step)) {
+        if (load_half(second, step)) {
+            status = open_halves(first, second, err);
+            if (status == LB_OK) status = diff_halves(s, first, second, past, err);
+        } else if (!is_checkpoint(second) && !s->quiet) {
+            snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only", (long long)step,
+                     first->ranks[0]);
+            lb_report_missing(s->report, text);
+        }
     }
-    lb_program_view_release(&first->side);
+    close_half(first), close_half(second);
     return status;
 }
 

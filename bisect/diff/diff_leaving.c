@@ -1,6 +1,7 @@
 /* What leaves the step: see diff_leaving.h. */
 #include "diff_leaving.h"
 
+#include "diff_cuts.h"
 #include "diff_place.h"
 #include "diff_rows.h"
 #include "diff_values.h"
@@ -60,7 +61,9 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
         row->local = LB_VERDICT_ROUNDING, row->inherited = w->led;
         row->why = "what it is updated with already differs in exact arithmetic";
     } else {
-        row->inherited = before == LB_VERDICT_IDENTICAL ? LB_VERDICT_MISSING : before;
+        row->inherited = before == LB_VERDICT_IDENTICAL || final->cut != LB_NONE
+                             ? lb_report_worse(before, LB_VERDICT_MISSING)
+                             : before;
         row->why = "its update could not be replayed exactly";
     }
     row->verdict = lb_report_worse(row->local, row->inherited);
@@ -68,6 +71,10 @@ static void judge_final(lb_walk *w, uint32_t f, const lb_taint *t, lb_diff_row *
 
 static void taint_final(lb_walk *w, const lb_shadow_final *final, lb_verdict verdict, lb_verdict carried)
 {
+    if (final->cut != LB_NONE) {
+        lb_cuts_taint(w, final, verdict, carried);
+        return;
+    }
     const int64_t a = w->pa->values[final->whole.value].storage;
     for (uint32_t k = 0; k <= final->parts; k++) {
         const int64_t storage = k == 0 ? a : w->pb->values[w->shadows.final_parts[final->first + k - 1].value].storage;
@@ -77,19 +84,26 @@ static void taint_final(lb_walk *w, const lb_shadow_final *final, lb_verdict ver
     }
 }
 
+static const char *name_of(const lb_walk *w, const lb_shadow_final *final)
+{
+    if (final->cut != LB_NONE) return w->cuts.list[final->cut].name;
+    return lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
+}
+
 static void walk_finals(lb_walk *w)
 {
     for (uint32_t f = 0; f < w->shadows.n_finals; f++) {
         const lb_shadow_final *final = &w->shadows.finals[f];
         const lb_value *v = &w->pa->values[final->whole.value];
         const lb_taint t = *lb_taint_of(&w->storages[0], v->storage);
+        if (final->cut != LB_NONE && final->agreement != LB_SHADOW_DISAGREES && !lb_cuts_leave_other_bits(w, final))
+            continue;
         lb_diff_row row = lb_walk_own_row(w, final->whole.op);
         row.order = w->pa->n_ops; /* what is left at the end, where no op of the update is known to be the place */
-        const char *name =
-            lb_program_text(w->pa, w->pa->values[lb_op_results(w->pa, &w->pa->ops[final->sources[0]])[0]].name);
+        const char *name = name_of(w, final);
         if (*name) row.layer = lb_report_keep(w->report, name), row.value = true;
         judge_final(w, f, &t, &row);
-        if (lb_walk_measure_final(w, final, &row)) lb_walk_call_noise(w, &row, false);
+        if (final->cut == LB_NONE && lb_walk_measure_final(w, final, &row)) lb_walk_call_noise(w, &row, false);
         if (row.measured && row.difference.differing == 0) { /* put together, they are the same bits */
             taint_final(w, final, LB_VERDICT_IDENTICAL, LB_VERDICT_IDENTICAL);
             continue;

@@ -418,6 +418,18 @@ static bool name_sources(const lb_walk *w, uint32_t ia, lb_diff_row *row)
     return true;
 }
 
+/* Ops before it run over other parts on the two sides, so that none of them meets another: which of them it was is not known, but where the
+ * sides share an op again. */
+static void name_behind_parts(lb_walk *w, lb_diff_row *row)
+{
+    char why[400];
+    snprintf(why, sizeof why,
+             "what it reads differs in exact arithmetic; the ops before it, back to what is the same, run over other "
+             "parts on the two sides (%.160s among their layers)",
+             w->cuts.result);
+    row->local = LB_VERDICT_DIVERGED, row->why = lb_report_keep(w->report, why);
+}
+
 void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = (!e->same_args && !e->args_follow) || !reduces_alike(w, ia);
@@ -436,6 +448,10 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     if (!lone && !e->same_args && e->args_follow) {
         row->local = LB_VERDICT_ROUNDING, row->inherited = w->past->read.verdict;
         row->why = "its arguments follow from numbers that Python read, which differ";
+        return;
+    }
+    if (o->n[0] && o->n[1] && !other_args && w->cuts.result) {
+        name_behind_parts(w, row);
         return;
     }
     if (lone && !other_args) {

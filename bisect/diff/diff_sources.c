@@ -172,10 +172,11 @@ static void release_part(part_bytes *p)
     free(p->has), free(p->should);
 }
 
-static bool read_part(const lb_walk *w, const lb_reassembly *join, uint32_t k, part_bytes *out)
+/* `source`: an op of B that holds part `k`. */
+static bool read_held(const lb_walk *w, const lb_reassembly *join, uint32_t k, uint32_t source, part_bytes *out)
 {
     const uint32_t va = lb_op_results(w->pa, &w->pa->ops[join->whole])[0],
-                   vb = lb_op_results(w->pb, &w->pb->ops[w->alignment.joins.part_ops[join->first + k]])[0];
+                   vb = lb_op_results(w->pb, &w->pb->ops[source])[0];
     lb_tensor whole, part;
     *out = (part_bytes){0};
     if (lb_program_view_value(w->a, va, &whole, NULL) != LB_OK ||
@@ -196,41 +197,75 @@ static bool read_part(const lb_walk *w, const lb_reassembly *join, uint32_t k, p
     return done;
 }
 
-static int32_t rank_of_part(const lb_walk *w, const lb_reassembly *join, uint32_t k)
+static bool read_part(const lb_walk *w, const lb_reassembly *join, uint32_t k, part_bytes *out)
 {
-    return w->b->parts[lb_program_view_part_of(w->b, w->alignment.joins.part_ops[join->first + k])].program->rank;
+    return read_held(w, join, k, w->alignment.joins.part_ops[join->first + k], out);
+}
+
+static int32_t rank_of_source(const lb_walk *w, uint32_t source)
+{
+    return w->b->parts[lb_program_view_part_of(w->b, source)].program->rank;
+}
+
+/* A copy of a part of the join on another rank that has not the part's bits; LB_NONE. */
+static uint32_t find_other_copy(const lb_walk *w, uint32_t join)
+{
+    const lb_alignment *al = &w->alignment;
+    const lb_reassembly *j = &al->joins.list[join];
+    for (uint32_t i = 0; i < w->pb->n_ops; i++) {
+        if (al->join_of_b[i] != join || !lb_op_is_source(w->pb, &w->pb->ops[i])) continue;
+        const uint32_t part = al->joins.part_ops[j->first + al->place_of_b[i]];
+        if (part != i && lb_program_view_values_differ(w->b, lb_op_results(w->pb, &w->pb->ops[i])[0], w->b,
+                                                       lb_op_results(w->pb, &w->pb->ops[part])[0]))
+            return i;
+    }
+    return LB_NONE;
+}
+
+/* The first source of the join whose part is another: of those that are put together, then of the ranks that hold copies. LB_NONE: none is,
+ * or that could not be read. */
+static uint32_t find_wrong(const lb_walk *w, uint32_t number, part_bytes *mine)
+{
+    const lb_reassembly *join = &w->alignment.joins.list[number];
+    for (uint32_t k = 0; k < join->parts; k++, release_part(mine)) {
+        if (!read_part(w, join, k, mine)) return LB_NONE;
+        if (memcmp(mine->has, mine->should, mine->size)) return w->alignment.joins.part_ops[join->first + k];
+    }
+    const uint32_t copy = find_other_copy(w, number);
+    return copy != LB_NONE && read_held(w, join, w->alignment.place_of_b[copy], copy, mine) ? copy : LB_NONE;
 }
 
 /* Of a tensor that ranks share: the first rank whose part is another, and whose part it has instead. */
-static void name_part(lb_walk *w, const lb_reassembly *join, lb_diff_row *row)
+static void name_part(lb_walk *w, uint32_t number, lb_diff_row *row)
 {
+    const lb_reassembly *join = &w->alignment.joins.list[number];
     char text[400], part[200] = "";
-    uint32_t wrong = 0, n;
+    uint32_t n;
     part_bytes mine = {0};
-    for (; wrong < join->parts; wrong++, release_part(&mine)) {
-        if (!read_part(w, join, wrong, &mine)) return release_part(&mine);
-        if (memcmp(mine.has, mine.should, mine.size)) break;
+    const uint32_t wrong = find_wrong(w, number, &mine);
+    if (wrong == LB_NONE) {
+        release_part(&mine);
+        return;
     }
-    if (wrong == join->parts) return;
-    const uint32_t vb = lb_op_results(w->pb, &w->pb->ops[w->alignment.joins.part_ops[join->first + wrong]])[0];
-    const lb_shard *shard = lb_program_shards_of(w->pb, vb, &n);
+    const lb_shard *shard = lb_program_shards_of(w->pb, lb_op_results(w->pb, &w->pb->ops[wrong])[0], &n);
     if (n == 1) lb_shard_text(w->pb, shard, part, sizeof part);
     const char *range = strchr(part, '[');
-    int used = snprintf(text, sizeof text, "%s: that of rank %d%s%s is another", row->why, rank_of_part(w, join, wrong),
+    int used = snprintf(text, sizeof text, "%s: that of rank %d%s%s is another", row->why, rank_of_source(w, wrong),
                         range ? ", " : "", range ? range : "");
     for (uint32_t k = 0; k < join->parts; k++) {
         part_bytes other;
-        const bool read = k != wrong && read_part(w, join, k, &other);
+        const uint32_t source = w->alignment.joins.part_ops[join->first + k];
+        const bool read = source != wrong && read_part(w, join, k, &other);
         const bool same = read && other.size == mine.size && !memcmp(mine.has, other.should, mine.size);
-        if (k != wrong) release_part(&other);
+        if (source != wrong) release_part(&other);
         if (!same || used < 0 || (size_t)used >= sizeof text) continue;
         snprintf(text + used, sizeof text - (size_t)used, ": it has what rank %d should have",
-                 rank_of_part(w, join, k));
+                 rank_of_source(w, source));
         break;
     }
     release_part(&mine);
     row->why = lb_report_keep(w->report, text);
-    row->other = w->alignment.joins.part_ops[join->first + wrong];
+    row->other = wrong;
 }
 
 /* One rank against the same rank of the other side: has it what another rank has there? */
@@ -290,10 +325,11 @@ void lb_walk_source(lb_walk *w, uint32_t ia)
     const lb_value *value = &w->pa->values[lb_op_results(w->pa, &w->pa->ops[ia])[0]];
     const uint32_t ib = w->alignment.source_b_of_a[ia], join = w->alignment.join_of_a[ia];
     const bool paired = ib != LB_NONE || join != LB_NONE;
+    if (w->cuts.held[0][ia] == LB_HELD_KNOWN) return; /* diff_cuts.c has its row */
     const uint32_t first = join != LB_NONE ? w->alignment.joins.part_ops[w->alignment.joins.list[join].first] : ib;
     lb_diff_row row = lb_walk_row(w, ia, first);
     w->report->sources += paired;
-    if (!lb_walk_source_differs(w, ia)) {
+    if (!lb_walk_source_differs(w, ia) && (join == LB_NONE || find_other_copy(w, join) == LB_NONE)) {
         w->report->sources_identical += paired;
         flow_source(w, ia, &row); /* the row is clean */
         return;
@@ -316,7 +352,7 @@ void lb_walk_source(lb_walk *w, uint32_t ia)
     lb_cuts_judge_source(w, began || value->source == LB_SOURCE_BATCH, &row);
     name_rows(w, ia, &row);
     if (row.local == LB_VERDICT_DIVERGED && join != LB_NONE)
-        name_part(w, &w->alignment.joins.list[join], &row);
+        name_part(w, join, &row);
     else if (row.local == LB_VERDICT_DIVERGED && w->a->n_parts > 1)
         name_other_rank(w, ia, ib, &row);
     if (noise) lb_walk_call_noise(w, &row, false);

@@ -42,7 +42,7 @@ typedef struct lb_walk_past {
     lb_met_storages met;
     int64_t first; /* the first step that was compared */
     bool any;      /* some step was */
-    bool cut;      /* in some step the sides cut a tensor otherwise (cut_tensors.h) */
+    bool cut;      /* in some step the sides cut a tensor otherwise (cut_tensors.h) of which not all is known */
 } lb_walk_past;
 
 enum {

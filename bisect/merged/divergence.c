@@ -60,11 +60,11 @@ static void meet(search *s, uint32_t node)
     s->queue[s->n_queue++] = node;
 }
 
-static void note_lone(search *s, int side, uint32_t op)
+static void note_lone(search *s, int side, uint32_t op, uint8_t blame)
 {
     /* Copies and casts stand on one side of every mixed-precision run, and would bury the one op
      * that computes. */
-    if (s->m->sides[side].may_differ[op] != LB_BLAME_OP) return;
+    if (s->m->sides[side].may_differ[op] != blame) return;
     uint32_t *more = lb_array_grow(s->out->lone, s->out->n_lone, sizeof *more);
     s->failed |= !more;
     if (!more) return;
@@ -98,6 +98,20 @@ static void read_pred(search *s, int side, uint32_t op)
     }
 }
 
+static void list_lone(search *s, lb_divergence *o, uint8_t blame)
+{
+    for (int side = 0; side < 2; side++) {
+        o->first[side] = s->out->n_lone;
+        for (uint32_t k = 0; k < s->n_seen[side]; k++)
+            if (s->m->sides[side].node_of[s->seen[side][k]] == LB_NONE) {
+                note_lone(s, side, s->seen[side][k], blame);
+                o->sources[side] |= s->m->sides[side].may_differ[s->seen[side][k]] == LB_BLAME_SOURCE;
+            }
+        o->n[side] = s->out->n_lone - o->first[side];
+        if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, lb_by_u32);
+    }
+}
+
 /* Walks until both stacks are empty. Going through an unknown node of one side fills the other's, so that lone ops are gathered per side
  * at the end. `o`: where they are listed; the ops of node `self` are no lone ones. */
 static void walk_back(search *s, lb_divergence *o)
@@ -113,16 +127,8 @@ static void walk_back(search *s, lb_divergence *o)
             }
     }
     o->flipped = s->flipped;
-    for (int side = 0; side < 2; side++) {
-        o->first[side] = s->out->n_lone;
-        for (uint32_t k = 0; k < s->n_seen[side]; k++)
-            if (s->m->sides[side].node_of[s->seen[side][k]] == LB_NONE) {
-                note_lone(s, side, s->seen[side][k]);
-                o->sources[side] |= s->m->sides[side].may_differ[s->seen[side][k]] == LB_BLAME_SOURCE;
-            }
-        o->n[side] = s->out->n_lone - o->first[side];
-        if (o->n[side]) qsort(s->out->lone + o->first[side], o->n[side], sizeof *s->out->lone, lb_by_u32);
-    }
+    list_lone(s, o, LB_BLAME_OP);
+    if (!o->n[0] && !o->n[1]) list_lone(s, o, LB_BLAME_MOVE);
 }
 
 static void begin(search *s, uint32_t self)

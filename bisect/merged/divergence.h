@@ -41,6 +41,7 @@ typedef struct lb_node {
 enum {
     LB_BLAME_NOT,   /* it computes nothing: copies, casts, views */
     LB_BLAME_OP,    /* it computes something */
+    LB_BLAME_MOVE,  /* it puts parameters together, each number as it is: only where nothing else is to blame */
     LB_BLAME_SOURCE /* it brings weights or states that the other side holds otherwise, or not */
 };
 

@@ -5,6 +5,7 @@
 #include "merged_steps.h"
 
 #include "cross_feed.h"
+#include "cut_tensors.h"
 
 #include <lastbit/array.h>
 #include <stdlib.h>
@@ -108,6 +109,44 @@ static uint8_t may_differ(const lb_program *p, const lb_op *op)
     return lb_op_computes(p, op) ? LB_BLAME_OP : LB_BLAME_NOT;
 }
 
+/* Ops that put numbers elsewhere as they are: how FSDP makes parameters whole. */
+static bool moves(const lb_program *p, const lb_op *op)
+{
+    static const char *const words[] = {"allgather", "all_gather", "_foreach_copy_", "split_with_sizes_copy",
+                                        "chunk_cat"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(lb_op_name(p, op), words[i])) return true;
+    return false;
+}
+
+/* Does it read parameters alone, or what such ops made of them? Members of a collective stand behind each other. */
+static bool moves_parameters(const maker *m, int side, uint32_t op)
+{
+    const lb_merged_steps *o = m->out;
+    const lb_program *p = m->sides[side]->program;
+    bool any = false;
+    for (uint32_t k = o->first_pred[side][op]; k < o->first_pred[side][op + 1]; k++) {
+        const uint32_t from = o->preds[side][k];
+        const bool source = is_source(m, side, from);
+        const bool parameter = source && p->values[lb_op_results(p, &p->ops[from])[0]].flags & LB_VALUE_PARAMETER;
+        if (parameter || o->may_differ[side][from] == LB_BLAME_MOVE) any = true;
+        if (!parameter && (source || o->may_differ[side][from] == LB_BLAME_OP)) return false;
+    }
+    return any;
+}
+
+static void find_moves(maker *m, int side)
+{
+    const lb_program *p = m->sides[side]->program;
+    uint8_t *blame = m->out->may_differ[side];
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            if (blame[i] == LB_BLAME_OP && moves(p, &p->ops[i]) && moves_parameters(m, side, i))
+                blame[i] = LB_BLAME_MOVE, more = true;
+    }
+}
+
 static uint32_t meets(const maker *m, int side, uint32_t op)
 {
     return m->shadows->meets[side] ? m->shadows->meets[side][op] : LB_NONE;
@@ -140,7 +179,10 @@ static lb_node_state state_of(const maker *m, uint32_t a)
     if (!m->differs[a] && m->shadows->rows[a].agreement != LB_SHADOW_DISAGREES) return LB_NODE_SAME;
     switch (m->shadows->rows[a].agreement) {
     case LB_SHADOW_AGREES: return LB_NODE_SAME;
-    case LB_SHADOW_DISAGREES: return LB_NODE_APART;
+    /* Parameters that the ranks of the sides cut otherwise lie in another order while they are put together. */
+    case LB_SHADOW_DISAGREES:
+        return m->al->cuts && m->al->cuts->n && m->out->may_differ[0][a] == LB_BLAME_MOVE ? LB_NODE_UNKNOWN
+                                                                                          : LB_NODE_APART;
     case LB_SHADOW_UNKNOWN: break;
     }
     return LB_NODE_UNKNOWN;
@@ -367,8 +409,13 @@ static lb_status open_steps(maker *m, lb_err *err)
         if (!o->node_of[side] || !o->may_differ[side] || !o->phase[side] || !list_preds(m, side))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
         memset(o->node_of[side], 0xFF, (p->n_ops + 1) * sizeof(uint32_t));
-        for (uint32_t i = 0; i < p->n_ops; i++)
-            o->may_differ[side][i] = may_differ(p, &p->ops[i]), o->phase[side][i] = p->ops[i].phase;
+        const uint8_t *held =
+            m->al->cuts ? m->al->cuts->held[side] : NULL; /* both shadows begin with the same numbers */
+        for (uint32_t i = 0; i < p->n_ops; i++) {
+            o->may_differ[side][i] = held && held[i] == LB_HELD_KNOWN ? LB_BLAME_NOT : may_differ(p, &p->ops[i]);
+            o->phase[side][i] = p->ops[i].phase;
+        }
+        find_moves(m, side);
         all += p->n_ops + 1;
     }
     o->nodes = malloc((m->sides[0]->program->n_ops + 1) * sizeof *o->nodes), o->ops = malloc(all * sizeof *o->ops);

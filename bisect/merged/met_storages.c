@@ -5,6 +5,7 @@
 #include "met_storages.h"
 
 #include "cross_feed.h"
+#include "cut_tensors.h"
 #include "owner.h"
 
 #include <lastbit/array.h>
@@ -196,12 +197,17 @@ static uint32_t carried(const lb_program *p, uint32_t op)
                                                                                                              : LB_NONE;
 }
 
+static bool is_held(const lb_alignment *al, int side, uint32_t op)
+{
+    return al->cuts && al->cuts->held[side][op];
+}
+
 /* The reverse of source_b_of_a is not kept: sources without a name are few, and a search is enough. */
 static bool is_free(const lb_alignment *al, uint32_t n_ops, uint32_t op_b)
 {
     for (uint32_t i = 0; i < n_ops; i++)
         if (al->source_b_of_a[i] == op_b) return false;
-    return al->join_of_b[op_b] == LB_NONE;
+    return al->join_of_b[op_b] == LB_NONE && !is_held(al, 1, op_b);
 }
 
 /* True when they are partners now. */
@@ -223,7 +229,7 @@ static bool pair(const lb_program_view *a, const lb_program_view *b, int64_t sb,
 
 static bool is_lone(const lb_alignment *al, uint32_t op_a)
 {
-    return al->source_b_of_a[op_a] == LB_NONE && al->join_of_a[op_a] == LB_NONE;
+    return al->source_b_of_a[op_a] == LB_NONE && al->join_of_a[op_a] == LB_NONE && !is_held(al, 0, op_a);
 }
 
 /* ---- by what they are to their parameter ---- */

@@ -95,11 +95,18 @@ static uint32_t *list_shown(const lb_program *p, bool windows)
     return shown;
 }
 
+static void keep_served(lb_layer_ops *ops, lb_alignment *out, int side)
+{
+    out->served[side] = ops->served, out->n_served[side] = ops->program->n_ops;
+    ops->served = NULL;
+}
+
 static lb_status align_ops(lb_aligner *al, const lb_map_rules *const rules[2], bool by_parameter, lb_err *err)
 {
     const lb_program_view *sides[] = {al->side_a, al->side_b};
     lb_status status = lb_layer_ops_list(sides, rules, by_parameter, al->ops, err);
     if (status == LB_OK) lb_aligner_match_layers(al);
+    for (int k = 0; k < 2 && by_parameter; k++) keep_served(&al->ops[k], al->out, k);
     lb_layer_ops_release(&al->ops[0]), lb_layer_ops_release(&al->ops[1]);
     if (status == LB_OK && al->failed)
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops", al->a->n_ops, al->b->n_ops);
@@ -158,8 +165,26 @@ bool lb_alignment_finer(const lb_program *program, const lb_program *other)
     return calls[0] > calls[1];
 }
 
+void lb_alignment_part(lb_alignment *al, uint32_t op_a)
+{
+    const uint32_t b = al->b_of_a[op_a], row = al->join_of_a[op_a];
+    if (b != LB_NONE) {
+        al->b_of_a[op_a] = al->a_of_b[b] = LB_NONE;
+        al->pairs--, al->only_a++, al->only_b++;
+    }
+    if (row == LB_NONE) return;
+    lb_reassembly *join = &al->joins.list[row];
+    for (uint32_t k = 0; k < join->parts; k++) al->join_of_b[al->joins.part_ops[join->first + k]] = LB_NONE;
+    al->only_a++, al->only_b += join->parts;
+    al->join_of_a[op_a] = LB_NONE, join->parts = 0;
+}
+
 void lb_alignment_release(lb_alignment *alignment)
 {
+    for (int k = 0; k < 2; k++) {
+        for (uint32_t i = 0; alignment->served[k] && i < alignment->n_served[k]; i++) free(alignment->served[k][i]);
+        free(alignment->served[k]);
+    }
     free(alignment->b_of_a), free(alignment->a_of_b), free(alignment->source_b_of_a), free(alignment->reshaped_b_of_a),
         free(alignment->irregular);
     free(alignment->join_of_a), free(alignment->join_of_b), free(alignment->place_of_b);

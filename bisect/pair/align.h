@@ -13,6 +13,8 @@
 #include "batch_rows.h"
 #include "op_kind.h"
 
+struct lb_cut_tensors;
+
 typedef struct lb_alignment {
     uint32_t *b_of_a;        /* per op of A: op of B, or LB_NONE */
     uint32_t *a_of_b;        /* the reverse */
@@ -33,6 +35,11 @@ typedef struct lb_alignment {
     uint32_t *
         join_of_b; /* per op of B; also of a source that is the same part as one of the join's (ranks that hold copies) */
     uint32_t *place_of_b; /* which part of that join it is */
+    char **served
+        [2]; /* per op of A (of B) of an update, or of what ranks do with gradients: the name of the one parameter that it serves,
+                         mapped; NULL for others, and where ops do not meet by parameter */
+    uint32_t n_served[2];
+    const struct lb_cut_tensors *cuts; /* tensors that the sides cut otherwise (cut_tensors.h); NULL: nobody asked */
 } lb_alignment;
 
 /* `rows`: of batches of other sizes, A's being the smaller; they live as long as the alignment. NULL: the batches are alike.
@@ -52,6 +59,8 @@ bool lb_alignment_reads_rows(const lb_alignment *alignment, const lb_program *a,
 /* Joins a source of A (an op) to `n` of B that are its parts; false when these do not make it whole. */
 bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole,
                              const uint32_t *parts, uint32_t n);
+/* The op of A stands for none of B any more. */
+void lb_alignment_part(lb_alignment *alignment, uint32_t op_a);
 void lb_alignment_release(lb_alignment *alignment);
 /* Does the program call its layers more often in a forward pass than the other? */
 bool lb_alignment_finer(const lb_program *program, const lb_program *other);

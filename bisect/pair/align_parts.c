@@ -29,11 +29,12 @@ static void list_parts(const lb_source_list *b, const char *name, uint32_t first
 }
 
 /* Of equal parts one is put together with others; the rest stand where it does. */
-static void join_copies(lb_aligner *al, const shards *s, uint32_t found)
+static void join_copies(lb_aligner *al, const shards *s, const lb_reassembly *join)
 {
     for (uint32_t j = 0; j < s->n; j++)
-        for (uint32_t k = 0; k < found && al->out->join_of_b[s->ops[j]] == LB_NONE; k++) {
-            const uint32_t op = s->chosen[k], part = lb_op_results(al->b, &al->b->ops[op])[0];
+        for (uint32_t k = 0; k < join->parts && al->out->join_of_b[s->ops[j]] == LB_NONE; k++) {
+            const uint32_t op = al->out->joins.part_ops[join->first + k],
+                           part = lb_op_results(al->b, &al->b->ops[op])[0];
             if (!lb_shard_is_copy(al->b, part, al->b, s->values[j])) continue;
             al->out->join_of_b[s->ops[j]] = al->out->join_of_b[op], al->out->place_of_b[s->ops[j]] = k;
         }
@@ -54,9 +55,18 @@ static void join_shards(lb_aligner *al, const lb_source_list *a, uint32_t i, con
         for (uint32_t k = 0; k < found; k++) s->chosen[k] = s->ops[s->order[k]];
         if (al->out->joins.n_part_ops + found <= al->b->n_ops &&
             lb_aligner_join(al, a->ops[i], s->chosen, found, s->order))
-            join_copies(al, s, found);
+            join_copies(al, s, &al->out->joins.list[al->out->join_of_a[a->ops[i]]]);
         return;
     }
+}
+
+/* What other ranks hold copies of, where no source of A stands for theirs. */
+static void join_far_copies(lb_aligner *al, const lb_source_list *a, uint32_t i, const lb_source_list *b, shards *s)
+{
+    const uint32_t number = al->out->join_of_a[a->ops[i]];
+    if (number == LB_NONE) return;
+    list_parts(b, a->names[i], 0, b->side->n_parts, s);
+    join_copies(al, s, &al->out->joins.list[number]);
 }
 
 bool lb_aligner_join_shards(lb_aligner *al, lb_source_list *a, lb_source_list *b)
@@ -66,6 +76,7 @@ bool lb_aligner_join_shards(lb_aligner *al, lb_source_list *a, lb_source_list *b
     if (!room) return false;
     shards s = {.ops = room, .values = room + b->n, .order = room + 2 * b->n, .chosen = room + 3 * b->n};
     for (uint32_t i = 0; i < a->n; i++) join_shards(al, a, i, b, &s);
+    for (uint32_t i = 0; i < a->n; i++) join_far_copies(al, a, i, b, &s);
     for (uint32_t i = 0; i < a->n; i++) a->taken[i] |= al->out->join_of_a[a->ops[i]] != LB_NONE;
     for (uint32_t j = 0; j < b->n; j++) b->taken[j] |= al->out->join_of_b[b->ops[j]] != LB_NONE;
     free(room);
@@ -87,6 +98,20 @@ static void join_parts(lb_aligner *al, lb_source_list *a, uint32_t i, lb_source_
     for (uint32_t k = 0; k < found->n; k++) b->taken[found->rows[k]] = 1;
 }
 
+/* Both say which part of a larger tensor they are: is some of the other side's another part? Those are no parts of A's, whatever their
+ * shape. */
+static bool are_other_parts(const lb_aligner *al, uint32_t source, const parts *found)
+{
+    const uint32_t a = lb_op_results(al->a, &al->a->ops[source])[0];
+    uint32_t said;
+    if (!lb_program_shards_of(al->a, a, &said)) return false;
+    for (uint32_t k = 0; k < found->n; k++) {
+        const uint32_t b = lb_op_results(al->b, &al->b->ops[found->ops[k]])[0];
+        if (lb_program_shards_of(al->b, b, &said) && !lb_shard_is_copy(al->a, a, al->b, b)) return true;
+    }
+    return false;
+}
+
 /* Of unnamed ones the place in the program decides, and whether they can be put together. */
 static void join_programs(lb_aligner *al, lb_source_list *a, uint32_t i, lb_source_list *b, parts *found)
 {
@@ -101,7 +126,7 @@ static void join_programs(lb_aligner *al, lb_source_list *a, uint32_t i, lb_sour
         if (!*a->names[i] && va->layout.ndim != vb->layout.ndim) continue;
         found->ops[found->n] = b->ops[j], found->rows[found->n++] = j;
     }
-    if (found->n == n) join_parts(al, a, i, b, found);
+    if (found->n == n && !are_other_parts(al, a->ops[i], found)) join_parts(al, a, i, b, found);
 }
 
 bool lb_aligner_join_programs(lb_aligner *al, lb_source_list *a, lb_source_list *b)

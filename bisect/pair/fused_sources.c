@@ -1,6 +1,8 @@
 /* Finding fused parameters: see fused_sources.h. */
 #include "fused_sources.h"
 
+#include "cut_tensors.h"
+
 #include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +111,16 @@ static bool is_slice(const lb_tensor *whole, size_t at, const lb_tensor *part)
            !memcmp((const char *)whole->data + at, part->data, n);
 }
 
+/* What both sides have by its name is in no other tensor, though it may have the same bits (norms are all ones as they begin). */
+static bool has_name(const lb_program *p, const char *name)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_value *v = source_value(p, i);
+        if (v && !strcmp(lb_program_text(p, v->name), name)) return true;
+    }
+    return false;
+}
+
 static char *copy_name(finder *f, const lb_program *p, uint32_t op)
 {
     char *name = strdup(lb_program_text(p, source_value(p, op)->name));
@@ -149,12 +161,15 @@ static void find_parts(finder *f, uint32_t op)
     lb_tensor whole, part;
     uint32_t ops[MOST_PARTS], n = 0;
     size_t at = 0;
-    if (!open_value(f->a, op, &whole)) return;
+    if (has_name(f->b->program, lb_program_text(f->a->program, source_value(f->a->program, op)->name)) ||
+        !open_value(f->a, op, &whole))
+        return;
     for (bool more = true; more && at < bytes_of(&whole) && n < MOST_PARTS;) {
         more = false;
         for (uint32_t i = 0; i < f->b->program->n_ops && !more; i++) {
             const lb_value *v = source_value(f->b->program, i);
-            bool used = !v || !(v->flags & LB_VALUE_PARAMETER) || !same_part(f, op, i) || !is_free_b(f, i);
+            bool used = !v || !(v->flags & LB_VALUE_PARAMETER) || !same_part(f, op, i) || !is_free_b(f, i) ||
+                        has_name(f->a->program, lb_program_text(f->b->program, v->name));
             for (uint32_t k = 0; k < n; k++) used |= ops[k] == i;
             if (used || !open_value(f->b, i, &part) || !is_slice(&whole, at, &part)) continue;
             ops[n++] = i, at += bytes_of(&part), more = true;
@@ -178,17 +193,22 @@ lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *
     return f.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for names") : LB_OK;
 }
 
+static bool is_known_part(const lb_alignment *al, int side, uint32_t op)
+{
+    return al->cuts && al->cuts->held[side][op] == LB_HELD_KNOWN;
+}
+
 bool lb_fused_sources_apart(const lb_program_view *a, const lb_program_view *b, const lb_alignment *al)
 {
     const finder f = {.a = a, .b = b, .al = (lb_alignment *)al};
     bool free_a = false, free_b = false;
     for (uint32_t i = 0; i < a->program->n_ops && !free_a; i++) {
         const lb_value *v = source_value(a->program, i);
-        free_a = v && v->flags & LB_VALUE_PARAMETER && is_free_a(&f, i);
+        free_a = v && v->flags & LB_VALUE_PARAMETER && is_free_a(&f, i) && !is_known_part(al, 0, i);
     }
     for (uint32_t i = 0; free_a && i < b->program->n_ops && !free_b; i++) {
         const lb_value *v = source_value(b->program, i);
-        free_b = v && v->flags & LB_VALUE_PARAMETER && is_free_b(&f, i);
+        free_b = v && v->flags & LB_VALUE_PARAMETER && is_free_b(&f, i) && !is_known_part(al, 1, i);
     }
     return free_b;
 }

@@ -3,7 +3,7 @@
  *      A: qkv.weight [3h, d]  =  B: q.weight [h, d], k.weight [h, d], v.weight [h, d]          along the first dimension
  *
  * Names say nothing of it, bits do: where the first step that is compared starts from the same weights, they are found by contents, and
- * from then on, their optimizer states too, by name. A is the side with fewer parameters. Private to diff.c. */
+ * from then on, their optimizer states too, by name. A is the side with fewer parameters. Private to diff*.c. */
 #ifndef LB_BISECT_FUSED_SOURCES_H
 #define LB_BISECT_FUSED_SOURCES_H
 

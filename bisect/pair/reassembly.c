@@ -33,8 +33,114 @@ static bool same_but_for(const lb_layout *a, const lb_layout *b, int dim)
     return true;
 }
 
-int lb_reassembly_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
-                      const uint32_t *values, uint32_t n)
+/* ---- grids ---- */
+
+enum { MOST_AXES = 8 };
+
+/* Which dimension each axis of a mesh cuts; -1: none. The last axis runs fastest. */
+typedef struct grid {
+    uint32_t axes, size[MOST_AXES];
+    int dim[MOST_AXES];
+} grid;
+
+/* The mesh of so many ranks with several axes. */
+static bool find_mesh(const lb_program *p, uint32_t ranks, grid *g)
+{
+    for (uint32_t i = 0; i < p->n_meshes; i++) {
+        const lb_mesh *m = &p->meshes[i];
+        uint32_t several = 0, all = 1;
+        for (uint32_t k = 0; k < m->axes && k < MOST_AXES; k++) {
+            g->size[k] = p->mesh_axes[m->first_axis + k].size;
+            several += g->size[k] > 1, all *= g->size[k];
+        }
+        g->axes = m->axes;
+        if (m->axes <= MOST_AXES && all == ranks && several > 1) return true;
+    }
+    return false;
+}
+
+static bool cut_dims(const lb_layout *whole, const lb_layout *part, grid *g)
+{
+    int64_t ratio[LB_MAX_DIMS], left = 1;
+    for (int d = 0; d < whole->ndim; d++) {
+        if (!part->shape[d] || whole->shape[d] % part->shape[d]) return false;
+        ratio[d] = whole->shape[d] / part->shape[d];
+    }
+    for (uint32_t k = 0; k < g->axes; k++) {
+        g->dim[k] = -1;
+        for (int d = 0; d < whole->ndim && g->dim[k] < 0 && g->size[k] > 1; d++)
+            if (ratio[d] > 1 && ratio[d] % g->size[k] == 0) g->dim[k] = d, ratio[d] /= g->size[k];
+    }
+    for (int d = 0; d < whole->ndim; d++) left *= ratio[d];
+    return left == 1;
+}
+
+/* Tensors that say themselves which part they are need no guess. */
+static bool is_grid(const lb_program *pa, uint32_t whole, const lb_program *pb, const uint32_t *values, uint32_t n,
+                    grid *g)
+{
+    const lb_value *w = &pa->values[whole], *first = &pb->values[values[0]];
+    uint32_t told;
+    if (lb_dtype_is_complex(w->dtype) || first->layout.ndim != w->layout.ndim || !find_mesh(pb, n, g)) return false;
+    for (uint32_t k = 0; k < n; k++)
+        if (!lb_layout_same_shape(&pb->values[values[k]].layout, &first->layout) ||
+            lb_program_shards_of(pb, values[k], &told))
+            return false;
+    return !lb_layout_same_shape(&w->layout, &first->layout) && cut_dims(&w->layout, &first->layout, g);
+}
+
+uint32_t lb_reassembly_replicas(const lb_layout *whole, const lb_layout *part, uint32_t parts)
+{
+    const int64_t one = lb_layout_numel(part), all = lb_layout_numel(whole);
+    return all ? (uint32_t)(one * parts / all) : 1;
+}
+
+/* Where the first element of a rank's part stands along each dimension. */
+static void find_corner(const grid *g, const lb_layout *part, uint32_t rank, int64_t *corner)
+{
+    uint32_t at[MOST_AXES];
+    memset(corner, 0, LB_MAX_DIMS * sizeof *corner);
+    for (uint32_t k = g->axes; k-- > 0; rank /= g->size[k]) at[k] = rank % g->size[k];
+    for (uint32_t k = 0; k < g->axes; k++)
+        if (g->dim[k] >= 0) corner[g->dim[k]] = corner[g->dim[k]] * g->size[k] + at[k];
+    for (int d = 0; d < part->ndim; d++) corner[d] *= part->shape[d];
+}
+
+static lb_reassembly_piece *pieces_of_grid(const grid *g, const lb_layout *whole, const lb_layout *part, uint32_t n,
+                                           uint32_t *n_pieces)
+{
+    const int last = part->ndim - 1;
+    const int64_t width = part->shape[last], rows = width ? lb_layout_numel(part) / width : 0;
+    lb_reassembly_piece *pieces = malloc(((size_t)rows * n + 1) * sizeof *pieces);
+    int64_t corner[LB_MAX_DIMS];
+    *n_pieces = 0;
+    for (uint32_t k = 0; pieces && k < n; k++) {
+        find_corner(g, part, k, corner);
+        for (int64_t row = 0; row < rows; row++) {
+            int64_t rest = row, to = corner[last], step = whole->shape[last];
+            for (int d = last - 1; d >= 0; d--) {
+                to += (corner[d] + rest % part->shape[d]) * step;
+                rest /= part->shape[d], step *= whole->shape[d];
+            }
+            pieces[(*n_pieces)++] = (lb_reassembly_piece){.part = k, .from = row * width, .to = to, .size = width};
+        }
+    }
+    return pieces;
+}
+
+static lb_reassembly_piece *find_grid(const lb_layout *whole, const lb_program *pb, const uint32_t *values, uint32_t n,
+                                      uint32_t *n_pieces)
+{
+    const lb_layout *part = &pb->values[values[0]].layout;
+    grid g;
+    if (!find_mesh(pb, n, &g) || !cut_dims(whole, part, &g)) return NULL;
+    return pieces_of_grid(&g, whole, part, n, n_pieces);
+}
+
+/* ---- dimensions and pieces ---- */
+
+static int find_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
+                    const uint32_t *values, uint32_t n)
 {
     const lb_layout *w = &pa->values[whole].layout, *first = &pb->values[values[0]].layout;
     int dim = LB_REASSEMBLY_SAME;
@@ -49,6 +155,14 @@ int lb_reassembly_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t 
         size += dim >= 0 ? part->shape[dim] : 0;
     }
     return dim < 0 || size == w->shape[dim] ? dim : LB_REASSEMBLY_NONE;
+}
+
+int lb_reassembly_dim(const lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
+                      const uint32_t *values, uint32_t n)
+{
+    const int dim = find_dim(rows, pa, whole, pb, values, n);
+    grid g;
+    return dim == LB_REASSEMBLY_NONE && !rows && is_grid(pa, whole, pb, values, n, &g) ? LB_REASSEMBLY_GRID : dim;
 }
 
 /* The axis that the parts of all ranks share out along `dim`, where they do not follow each other. */
@@ -89,6 +203,7 @@ lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_la
                                           uint32_t *n_pieces)
 {
     int64_t at = 0, inner;
+    if (dim == LB_REASSEMBLY_GRID) return find_grid(whole, b->program, values, n, n_pieces);
     const lb_shard_axis *axis = rows ? NULL : find_axis(b, whole, dim, values, n, &inner);
     if (axis) return pieces_of_axis(axis, whole->shape[dim], inner, n_pieces);
     *n_pieces = rows ? (uint32_t)rows->few : n;
@@ -141,6 +256,11 @@ static passage passage_of(const lb_layout *whole, int dim, const lb_reassembly_p
 {
     passage p = {.outer = 1};
     int64_t inner = 1;
+    if (dim == LB_REASSEMBLY_GRID) {
+        p.whole = (size_t)piece->to * element, p.part = (size_t)piece->from * element;
+        p.run = (size_t)piece->size * element;
+        return p;
+    }
     for (int d = 0; d < dim; d++) p.outer *= whole->shape[d];
     for (int d = dim + 1; d < whole->ndim; d++) inner *= whole->shape[d];
     const size_t width = (size_t)inner * element;

@@ -27,7 +27,9 @@ typedef struct lb_reassemblies {
         *rows; /* B's batch has more rows than A's: each whole is rows of one part; NULL: it is not so */
 } lb_reassemblies;
 
-enum { LB_REASSEMBLY_SAME = -1, LB_REASSEMBLY_NONE = -2 };
+/* GRID: the parts' ranks stand in a mesh of several axes, of which the outermost cuts the first dimension that is cut and others those
+ * behind it; ranks along an axis that cuts none have the same, or terms of a sum. Its pieces are elements in row-major order. */
+enum { LB_REASSEMBLY_SAME = -1, LB_REASSEMBLY_NONE = -2, LB_REASSEMBLY_GRID = LB_MAX_DIMS };
 
 /* `size` places along a dimension, from `from` on in part `part`, that stand from `to` on in the whole. */
 typedef struct lb_reassembly_piece {
@@ -46,7 +48,7 @@ void lb_reassemblies_release(lb_reassemblies *joins);
 /* The values that stand behind result (or then written value) `outcome` of each part; false when some part has none. */
 bool lb_reassembly_values(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pb,
                           uint32_t outcome, uint32_t *values);
-/* The dimension along which n values of B make `whole`; LB_REASSEMBLY_SAME when all have its shape; LB_REASSEMBLY_NONE. */
+/* The dimension along which n values of B make `whole`; LB_REASSEMBLY_SAME when all have its shape; LB_REASSEMBLY_GRID; LB_REASSEMBLY_NONE. */
 int lb_reassembly_dim(const struct lb_batch_rows *rows, const lb_program *pa, uint32_t whole, const lb_program *pb,
                       const uint32_t *values, uint32_t n);
 /* What of `n` parts makes the whole along `dim`, malloc'ed; NULL when out of memory. */
@@ -60,6 +62,8 @@ lb_reassembly_piece *lb_reassembly_outcome_pieces(const lb_reassemblies *joins, 
 /* The dimension of result (or then written value) `outcome` of a join. */
 int lb_reassembly_outcome_dim(const lb_reassemblies *joins, const lb_reassembly *join, const lb_program *pa,
                               const lb_program *pb, uint32_t outcome);
+/* Of a grid: how many ranks have each element. */
+uint32_t lb_reassembly_replicas(const lb_layout *whole, const lb_layout *part, uint32_t parts);
 /* The pieces of part `place`, out of the whole's row-major `numbers`, into the part's row-major `out`. */
 void lb_reassembly_cut(const lb_layout *whole, int dim, const lb_reassembly_piece *pieces, uint32_t n, uint32_t place,
                        const lb_layout *part, size_t element, const void *numbers, void *out);

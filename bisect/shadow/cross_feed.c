@@ -1,6 +1,7 @@
 /* Which source or decision takes what: see cross_feed.h. */
 #include "cross_feed.h"
 
+#include "cut_tensors.h"
 #include "ops.h"
 #include "shadow_numbers.h"
 
@@ -112,10 +113,70 @@ static bool take_flat(lb_cross_feed *s, const lb_fed_value *take, const lb_tenso
     return true;
 }
 
+/* ---- tensors that the sides cut otherwise ---- */
+
+/* What A has of the whole goes into B's part of it; `bytes`: of all that the source holds. False: out of memory. */
+static bool overlay_cut(const lb_cut_tensors *cuts, const lb_cut_tensor *cut, const lb_held_part *mine, uint8_t *bytes)
+{
+    const size_t element = lb_dtype_bits(cut->dtype) / 8;
+    lb_held_image image;
+    bool room = lb_held_image_open(&image, &cut->whole, element);
+    for (uint32_t i = 0; room && i < cut->n_rows[0]; i++) {
+        const lb_held_part *part = &cuts->parts[0][cut->rows[0][i]];
+        uint8_t *theirs = lb_held_part_bytes(part, element);
+        if (theirs) lb_held_image_draw(&image, part, theirs);
+        free(theirs);
+    }
+    if (room) lb_held_image_cut(&image, mine, bytes + (size_t)mine->at * element);
+    lb_held_image_release(&image);
+    return room;
+}
+
+/* What no tensor of the other side stands for (padding) stays as it was recorded. */
+static bool take_cuts(lb_cross_feed *s, uint32_t value, lb_tensor *tensor)
+{
+    const lb_cut_tensors *cuts = s->alignment->cuts;
+    const size_t element = lb_dtype_bits(tensor->dtype) / 8, n = (size_t)lb_layout_numel(&tensor->layout);
+    int64_t first, last;
+    if (lb_layout_dense_range(&tensor->layout, &first, &last, NULL) != LB_OK || (size_t)(last - first) != n)
+        return false;
+    uint8_t *dense = calloc(n + 1, element);
+    bool done = dense && (!tensor->data || lb_tensor_gather(tensor, dense, NULL) == LB_OK);
+    for (uint32_t i = 0; done && i < cuts->n; i++)
+        for (uint32_t r = 0; done && cuts->list[i].known && r < cuts->list[i].n_rows[1]; r++) {
+            const lb_held_part *mine = &cuts->parts[1][cuts->list[i].rows[1][r]];
+            if (mine->value == value) done = overlay_cut(cuts, &cuts->list[i], mine, dense);
+        }
+    if (done && !lb_layout_is_contiguous(&tensor->layout)) {
+        done = make_room(s, n * element + 1);
+        const uint8_t *from = dense;
+        for (lb_rows r = lb_rows_of(&tensor->layout); done && lb_rows_next(&r);)
+            for (int64_t k = 0; k < r.count; k++, from += element)
+                memcpy((uint8_t *)s->converted + (size_t)(r.offset + k * r.stride) * element, from, element);
+        tensor->data = s->converted;
+        free(dense);
+        return done;
+    }
+    free(s->padded);
+    s->padded = dense;
+    if (done) tensor->data = dense;
+    return done;
+}
+
+static void map_cuts(lb_cross_feed *s)
+{
+    const lb_cut_tensors *cuts = s->alignment->cuts;
+    const lb_program *p = s->side->program;
+    for (uint32_t i = 0; s->parts && cuts && i < p->n_ops; i++)
+        if (cuts->held[1][i] == LB_HELD_KNOWN)
+            s->taken[lb_op_results(p, &p->ops[i])[0]] = (lb_fed_value){.value = LB_NONE, .dim = -1, .cut = true};
+}
+
 bool lb_cross_feed_take(lb_cross_feed *s, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
 {
     uint32_t v = value_at(s, rank, step, value);
     const lb_fed_value *take = v == LB_NONE ? NULL : &s->taken[v];
+    if (take && take->cut) return take_cuts(s, v, tensor);
     if (take && take->own) return true;
     if (take && take->window) return take_windows(s, &s->side->program->values[v], tensor);
     if (!take || take->value == LB_NONE) return false;
@@ -131,7 +192,7 @@ static bool cut(lb_cross_feed *s, const lb_fed_value *take, const lb_layout *par
     uint32_t n = 0;
     for (uint32_t i = 0; i < take->n_pieces; i++)
         if (take->pieces[i].part == take->place && !n++) first = &take->pieces[i];
-    if (n == 1) {
+    if (n == 1 && take->dim != LB_REASSEMBLY_GRID) {
         const int64_t stride = whole->layout.stride[take->dim];
         whole->data = (char *)whole->data + first->to * stride * (int64_t)element;
         whole->layout.shape[take->dim] = part->shape[take->dim];
@@ -415,7 +476,7 @@ lb_status lb_cross_feed_init(const lb_program_view *side, const lb_program_view 
     taking->taken = malloc((n + 1) * sizeof *taking->taken);
     if (!taking->taken) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
     for (uint32_t v = 0; v < n; v++) taking->taken[v] = (lb_fed_value){.value = LB_NONE, .dim = -1};
-    map_sources(taking), map_joined_sources(taking), map_pairs(taking), map_joins(taking);
+    map_sources(taking), map_joined_sources(taking), map_pairs(taking), map_joins(taking), map_cuts(taking);
     return LB_OK;
 }
 

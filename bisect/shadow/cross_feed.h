@@ -11,6 +11,7 @@
 typedef struct lb_fed_value {
     uint32_t value; /* LB_NONE: nothing */
     bool own;       /* what was recorded of this value itself; `value` is LB_NONE then */
+    bool cut;       /* what A has of the tensors that it holds parts of (cut_tensors.h); `value` is LB_NONE then */
     int32_t dim;    /* -1: the whole value */
     uint32_t place; /* of the part among the pieces */
     uint32_t n_pieces;

@@ -128,16 +128,26 @@ static bool is_entering(const lb_program *p, int64_t storage)
     return false;
 }
 
-/* A state of the next step that this one made: the storage of the whole, or -1; as the next step finds it. */
-static int64_t made_here(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t op,
-                         const char **name, const lb_layout **layout)
+/* How the next step finds a state that this one made. */
+typedef struct found_state {
+    int64_t storage; /* of the whole; -1: it is none */
+    const char *name;
+    const lb_layout *layout;
+    bool part; /* of a larger one */
+} found_state;
+
+static found_state made_here(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t op)
 {
+    found_state s = {.storage = -1};
+    uint32_t shards;
     const lb_op *o = &next->ops[op];
     const uint32_t v = lb_op_is_source(next, o) ? lb_op_results(next, o)[0] : LB_NONE;
-    if (v == LB_NONE || next->values[v].source != LB_SOURCE_CARRIED) return -1;
+    if (v == LB_NONE || next->values[v].source != LB_SOURCE_CARRIED) return s;
     const int64_t storage = lb_program_view_storage(side, part, next->values[v].storage);
-    *name = lb_program_text(next, next->values[v].name), *layout = &next->values[v].layout;
-    return **name && !is_entering(side->program, storage) ? storage : -1;
+    s.name = lb_program_text(next, next->values[v].name), s.layout = &next->values[v].layout;
+    s.part = lb_program_shards_of(next, v, &shards) != NULL;
+    if (*s.name && !is_entering(side->program, storage)) s.storage = storage;
+    return s;
 }
 
 /* The ops that filled two equal storages last may have given them in other shapes (a product of tokens here, of a batch of them there): what
@@ -220,44 +230,43 @@ static const lb_program *next_of(const lb_program_view *side, uint32_t part)
     return lb_capture_program(side->capture, p->rank, p->step + 1, &next, NULL) == LB_OK ? next : NULL;
 }
 
-/* The `skip`-th state of that name that the step made, or -1. */
-static int64_t made_by_name(const lb_program_view *side, uint32_t part, const lb_program *next, const char *wanted,
-                            uint32_t skip, const lb_layout **layout)
+/* The `skip`-th state of that name that the step made. */
+static found_state made_by_name(const lb_program_view *side, uint32_t part, const lb_program *next, const char *wanted,
+                                uint32_t skip)
 {
-    const char *name;
     for (uint32_t j = 0; j < next->n_ops; j++) {
-        const int64_t storage = made_here(side, part, next, j, &name, layout);
-        if (storage >= 0 && !strcmp(name, wanted) && skip-- == 0) return storage;
+        const found_state s = made_here(side, part, next, j);
+        if (s.storage >= 0 && !strcmp(s.name, wanted) && skip-- == 0) return s;
     }
-    return -1;
+    return (found_state){.storage = -1};
 }
 
 static uint32_t count_before(const lb_program_view *side, uint32_t part, const lb_program *next, uint32_t end,
                              const char *wanted)
 {
-    const char *name;
-    const lb_layout *layout;
     uint32_t n = 0;
-    for (uint32_t j = 0; j < end; j++)
-        n += made_here(side, part, next, j, &name, &layout) >= 0 && !strcmp(name, wanted);
+    for (uint32_t j = 0; j < end; j++) {
+        const found_state s = made_here(side, part, next, j);
+        n += s.storage >= 0 && !strcmp(s.name, wanted);
+    }
     return n;
 }
 
 /* Moments, buffers and inputs that the step made anew, by the names under which the next one finds them: of several inputs of one name
- * the first is the first. */
+ * the first is the first. Parts of other shapes are compared there, as tensors that the sides cut otherwise. */
 static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_exits *exits)
 {
     for (uint32_t part = 0; part < a->n_parts; part++) {
         const lb_program *na = next_of(a, part), *nb = next_of(b, part);
-        const char *name;
-        const lb_layout *shown[2];
         for (uint32_t i = 0; na && nb && i < na->n_ops; i++) {
-            const int64_t sa = made_here(a, part, na, i, &name, &shown[0]);
-            if (sa < 0) continue;
-            const uint32_t nth = count_before(a, part, na, i, name);
-            const int64_t sb = made_by_name(b, part, nb, name, nth, &shown[1]);
-            const bool several = nth || made_by_name(b, part, nb, name, 1, &(const lb_layout *){NULL}) >= 0;
-            if (sb >= 0 && !add_state(a, b, &(left){{sa, sb}, name, several}, shown, exits)) return false;
+            const found_state x = made_here(a, part, na, i);
+            if (x.storage < 0) continue;
+            const uint32_t nth = count_before(a, part, na, i, x.name);
+            const found_state y = made_by_name(b, part, nb, x.name, nth);
+            const bool several = nth || made_by_name(b, part, nb, x.name, 1).storage >= 0;
+            if (y.storage < 0 || ((x.part || y.part) && !lb_layout_same_shape(x.layout, y.layout))) continue;
+            const left what = {{x.storage, y.storage}, x.name, several};
+            if (!add_state(a, b, &what, (const lb_layout *const[]){x.layout, y.layout}, exits)) return false;
         }
     }
     return true;

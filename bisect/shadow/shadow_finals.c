@@ -1,4 +1,5 @@
 /* Parameters that may differ at the end of a step, found before anything runs: see shadow_pair.h. */
+#include "cut_tensors.h"
 #include "final_image.h"
 #include "shadow_pair.h"
 
@@ -53,6 +54,7 @@ static bool add_pieces(const lb_program *pa, const lb_program *pb, uint32_t i, u
                                                      .parts = 1,
                                                      .dim = LB_REASSEMBLY_SAME,
                                                      .pieces = true,
+                                                     .cut = LB_NONE,
                                                      .sources = {i, j},
                                                      .agreement = LB_SHADOW_UNKNOWN};
     return true;
@@ -63,8 +65,11 @@ static void add_final(const lb_program_view *a, const lb_program_view *b, uint32
                       uint32_t n, uint32_t *values, lb_shadow_pair *out)
 {
     const lb_program *pa = a->program, *pb = b->program;
-    lb_shadow_final f = {
-        .first = out->n_final_parts, .parts = n, .sources = {i, sources[0]}, .agreement = LB_SHADOW_UNKNOWN};
+    lb_shadow_final f = {.first = out->n_final_parts,
+                         .parts = n,
+                         .sources = {i, sources[0]},
+                         .cut = LB_NONE,
+                         .agreement = LB_SHADOW_UNKNOWN};
     lb_shadow_part *parts = out->final_parts + f.first;
     if (n == 1 && add_pieces(pa, pb, i, sources[0], out)) return;
     if (!find_last(pa, i, &f.whole)) return;
@@ -80,14 +85,61 @@ static void add_final(const lb_program_view *a, const lb_program_view *b, uint32
     out->finals[out->n_finals++] = f;
 }
 
+/* ---- tensors that the sides cut otherwise ---- */
+
+lb_shadow_part lb_held_part_left(const lb_held_part *h)
+{
+    const lb_program *p = h->side->program;
+    const lb_value *source = &p->values[h->value];
+    for (uint32_t i = p->n_ops; i-- > 0;) {
+        const lb_op *op = &p->ops[i];
+        for (uint32_t k = 0; k < op->written; k++) {
+            const uint32_t v = lb_op_written(p, op)[k];
+            int64_t first, last;
+            if (v == LB_NONE || p->values[v].storage != source->storage) continue;
+            if (lb_layout_dense_range(&p->values[v].layout, &first, &last, NULL) != LB_OK) continue;
+            first -= source->layout.offset, last -= source->layout.offset;
+            if (first < h->at + h->elements && last > h->at) return (lb_shadow_part){i, v};
+        }
+    }
+    return (lb_shadow_part){h->op, h->value};
+}
+
+static bool is_written(const lb_cut_tensors *cuts, const lb_cut_tensor *cut)
+{
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < cut->n_rows[k]; i++) {
+            const lb_held_part *h = &cuts->parts[k][cut->rows[k][i]];
+            if (lb_held_part_left(h).op != h->op) return true;
+        }
+    return false;
+}
+
+static void add_cut(const lb_cut_tensors *cuts, uint32_t row, lb_shadow_pair *out)
+{
+    const lb_cut_tensor *cut = &cuts->list[row];
+    if (!cut->known || !is_written(cuts, cut)) return;
+    const lb_held_part *a = &cuts->parts[0][cut->rows[0][0]], *b = &cuts->parts[1][cut->rows[1][0]];
+    out->final_parts[out->n_final_parts] = lb_held_part_left(b);
+    out->finals[out->n_finals++] = (lb_shadow_final){.whole = lb_held_part_left(a),
+                                                     .first = out->n_final_parts++,
+                                                     .parts = 1,
+                                                     .dim = LB_REASSEMBLY_NONE,
+                                                     .sources = {a->op, b->op},
+                                                     .cut = row,
+                                                     .agreement = LB_SHADOW_UNKNOWN};
+}
+
 lb_status lb_shadow_pair_init(const lb_program_view *side_a, const lb_program_view *side_b,
                               const lb_alignment *alignment, lb_shadow_pair *out, lb_err *err)
 {
     const lb_program *pa = side_a->program, *pb = side_b->program;
     memset(out, 0, sizeof *out);
     out->first_flip = LB_NONE;
-    out->finals = calloc(pa->n_ops + 1, sizeof *out->finals);
-    out->final_parts = calloc(pb->n_ops + 1, sizeof *out->final_parts);
+    const lb_cut_tensors *cuts = alignment->cuts;
+    const size_t n_cuts = cuts ? cuts->n : 0;
+    out->finals = calloc(pa->n_ops + n_cuts + 1, sizeof *out->finals);
+    out->final_parts = calloc(pb->n_ops + n_cuts + 1, sizeof *out->final_parts);
     uint32_t *values = calloc(pb->n_ops + 1, sizeof *values);
     bool room = out->finals && out->final_parts && values;
     for (uint32_t i = 0; room && i < pa->n_ops; i++) {
@@ -99,6 +151,7 @@ lb_status lb_shadow_pair_init(const lb_program_view *side_a, const lb_program_vi
         const lb_reassembly *parts = &alignment->joins.list[join];
         add_final(side_a, side_b, i, alignment->joins.part_ops + parts->first, parts->parts, values, out);
     }
+    for (uint32_t i = 0; room && i < n_cuts; i++) add_cut(cuts, i, out);
     free(values);
     if (room) return LB_OK;
     lb_shadow_pair_release(out);

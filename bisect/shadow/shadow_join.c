@@ -54,6 +54,29 @@ static bool place_part(const joined *j, uint32_t i, uint32_t place, const lb_lay
     return pieces;
 }
 
+/* A part of a grid: several may have the same, or terms of it, so that all are added up. */
+static bool add_to_grid(const joined *j, uint32_t i, uint32_t place, const lb_layout *part, const double *x)
+{
+    const lb_shadow_run *s = j->run;
+    const lb_program *pa = s->other->program;
+    const lb_value *whole = &pa->values[lb_op_outcome(pa, &pa->ops[j->join->whole], i)];
+    const lb_layout all = lb_layout_parts(&whole->layout, whole->dtype);
+    const int64_t n = lb_layout_numel(part), start = j->kept->starts[i];
+    double *should = calloc((size_t)n + 1, sizeof *should), *out = j->so_far->numbers + start;
+    int dim;
+    uint32_t n_pieces;
+    lb_reassembly_piece *pieces =
+        lb_reassembly_outcome_pieces(&s->alignment->joins, j->join, pa, s->side, i, &dim, &n_pieces);
+    const bool done = should && pieces;
+    if (done) lb_reassembly_cut(&all, dim, pieces, n_pieces, place, part, sizeof *x, j->kept->numbers + start, should);
+    if (done) j->so_far->each[i] &= lb_shadow_numbers_agree(should, x, n, j->kept->noise[i]);
+    for (uint32_t p = 0; done && p < n_pieces; p++)
+        for (int64_t e = 0; pieces[p].part == place && e < pieces[p].size; e++)
+            out[pieces[p].to + e] += x[pieces[p].from + e];
+    free(should), free(pieces);
+    return done;
+}
+
 /* Result `i` of part `place`. Parts of the whole's own shape may be the same in all, or add up to it: both are noted. */
 static void add_part(const joined *j, const lb_event *event, uint32_t i, uint32_t place)
 {
@@ -64,7 +87,9 @@ static void add_part(const joined *j, const lb_event *event, uint32_t i, uint32_
     double *x = dim == LB_REASSEMBLY_NONE ? NULL : lb_shadow_numbers_copy(shadow);
     y->broken |= !x;
     if (!x) return;
-    if (dim >= 0) {
+    if (dim == LB_REASSEMBLY_GRID) {
+        y->broken |= !add_to_grid(j, i, place, &shadow->layout, x);
+    } else if (dim >= 0) {
         y->broken |= !place_part(j, i, place, &shadow->layout, x);
     } else {
         y->each[i] &= lb_shadow_numbers_agree(j->kept->numbers + start, x, n, j->kept->noise[i]);
@@ -111,6 +136,30 @@ static lb_agreement judge_pieces(const joined *j, uint32_t i)
     return agree ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
 }
 
+/* Each part is the whole's, or terms of a sum over the ranks that have the same elements; gradients may be as many times as large as there
+ * are parts of a batch. */
+static lb_agreement judge_grid(const joined *j, uint32_t i)
+{
+    const lb_shadow_run *s = j->run;
+    const lb_program *pa = s->other->program, *pb = s->side->program;
+    const uint32_t first = s->alignment->joins.part_ops[j->join->first], parts = j->join->parts;
+    const lb_layout *whole = &pa->values[lb_op_outcome(pa, &pa->ops[j->join->whole], i)].layout,
+                    *part = &pb->values[lb_op_outcome(pb, &pb->ops[first], i)].layout;
+    const uint32_t replicas = lb_reassembly_replicas(whole, part, parts), batch = parts / replicas;
+    const int64_t n = j->kept->elements[i], start = j->kept->starts[i];
+    const bool backward = pa->ops[j->join->whole].phase == LB_PHASE_BACKWARD;
+    const double scales[] = {1, 1.0 / replicas, 1.0 / batch, 1.0 / parts};
+    double *sum = malloc((size_t)n * sizeof *sum + 1);
+    lb_agreement found = j->so_far->each[i] ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
+    for (int c = 0; sum && c < (backward ? 4 : 2) && found != LB_SHADOW_AGREES; c++) {
+        for (int64_t e = 0; e < n; e++) sum[e] = j->so_far->numbers[start + e] * scales[c];
+        if (lb_shadow_numbers_agree(j->kept->numbers + start, sum, n, j->kept->noise[i] * replicas))
+            found = LB_SHADOW_AGREES;
+    }
+    free(sum);
+    return found;
+}
+
 static lb_agreement judge_join(const joined *j)
 {
     lb_agreement agreement = LB_SHADOW_UNKNOWN;
@@ -119,7 +168,10 @@ static lb_agreement judge_join(const joined *j)
         const int dim = dim_of(j, i);
         lb_agreement one = LB_SHADOW_UNKNOWN;
         if (dim == LB_REASSEMBLY_SAME) one = judge_same(j, i);
-        if (dim >= 0) one = judge_pieces(j, i);
+        if (dim == LB_REASSEMBLY_GRID)
+            one = judge_grid(j, i);
+        else if (dim >= 0)
+            one = judge_pieces(j, i);
         if (one != LB_SHADOW_AGREES) return one;
         agreement = one;
     }

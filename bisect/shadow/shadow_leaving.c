@@ -114,6 +114,7 @@ void lb_shadow_run_note_finals(lb_shadow_run *s, uint32_t op, const lb_event *ev
 {
     for (uint32_t f = 0; f < s->out->n_finals; f++) {
         const lb_shadow_final *final = &s->out->finals[f];
+        if (final->cut != LB_NONE) continue;
         if (final->pieces) {
             paint_final(s, f, event);
             continue;

@@ -68,6 +68,7 @@ static bool is_reshaped(const lb_shadow_run *s, uint32_t row)
 static void note_numbers(lb_shadow_run *s, uint32_t op, uint32_t row, const lb_event *event)
 {
     lb_shadow_run_note_finals(s, op, event);
+    lb_cut_shadows_note(s->cuts, s->kind, event);
     if (s->kind == LB_SHADOW_RUN_B && row == LB_NONE) lb_shadow_run_meet_reshaped(s, op, event);
     if (row == LB_NONE || !(s->wanted[row] || is_reshaped(s, row))) return;
     if (s->kind == LB_SHADOW_RUN_A)
@@ -196,6 +197,7 @@ typedef struct runs {
     lb_kept_value *finals, *images[3], *results; /* images: of A, of A disturbed, of B */
     lb_exact_match match;
     lb_flip_reach reach;
+    lb_cut_shadows cuts;
     uint8_t *input_casts[2];
 } runs;
 
@@ -229,6 +231,7 @@ static lb_shadow_run run_of(runs *r, int which, lb_exits *exits, lb_shadow_pair 
                            .results = r->results,
                            .match = &r->match,
                            .reach = &r->reach,
+                           .cuts = &r->cuts,
                            .input_casts = r->input_casts[which],
                            .room = asked->memory_bytes ? asked->memory_bytes : UINT64_C(4) << 30};
 }
@@ -243,6 +246,7 @@ static lb_status open_runs(runs *r, lb_exits *exits, lb_shadow_pair *out, lb_err
         out->rows[i] = (lb_shadow_row){.own = {LB_VERDICT_MISSING, LB_VERDICT_MISSING}, .bound_ratio = {NAN, NAN}};
     LB_TRY(lb_exact_match_init(a, b, asked->alignment, &r->match, err));
     LB_TRY(lb_flip_reach_open(a, b, asked->alignment, asked->wanted, &r->reach, err));
+    LB_TRY(lb_cut_shadows_open(a, b, asked->alignment->cuts, &r->cuts, err));
     out->first_flip = r->reach.flips.n ? r->reach.flips.list[0].op : LB_NONE;
     r->input_casts[0] = lb_input_casts_find(a, b), r->input_casts[1] = lb_input_casts_find(b, a);
     if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
@@ -261,6 +265,7 @@ static void close_runs(runs *r, const lb_shadow_pair *out, uint32_t n_exits)
     for (int i = 0; i < 3; i++) lb_kept_values_free(r->images[i], out->n_finals);
     lb_exact_match_release(&r->match);
     lb_flip_reach_close(&r->reach);
+    lb_cut_shadows_close(&r->cuts);
     free(r->input_casts[0]), free(r->input_casts[1]);
 }
 
@@ -286,6 +291,7 @@ static lb_status run_all(runs *r, lb_shadow_pair *out, lb_err *err)
     if (status == LB_OK) status = run_shadow(&r->sides[1], LB_SHADOW_RUN_B, err);
     if (status != LB_OK) return status;
     lb_shadow_run_judge_images(r->sides, r->images[1]);
+    lb_cut_shadows_judge(&r->cuts, out);
     LB_TRY(lb_exact_match_find(&r->match, out, err));
     note_reshaped(r, out);
     return LB_OK;

@@ -12,6 +12,7 @@
 #define LB_BISECT_SHADOW_PAIR_H
 
 #include "align.h"
+#include "held_part.h"
 #include "side_replay.h"
 
 typedef enum lb_agreement { LB_SHADOW_UNKNOWN, LB_SHADOW_AGREES, LB_SHADOW_DISAGREES } lb_agreement;
@@ -41,6 +42,8 @@ typedef struct lb_shadow_final {
     uint32_t seen;         /* parts whose shadows were compared */
     bool pieces; /* the last writes are of parts of it, or of one side alone: images are compared (final_image.h) */
     uint32_t sources[2]; /* what was there before, ops of A and (of its first part) of B */
+    uint32_t
+        cut; /* row of the alignment's cuts: what both hold of that tensor is compared; LB_NONE: it is not cut otherwise */
     int dim;
     lb_agreement agreement;
 } lb_shadow_final;
@@ -79,6 +82,9 @@ typedef struct lb_shadow_pair {
 /* Finds the finals: named sources of A with a partner that both sides write. Before the run, which judges them. */
 lb_status lb_shadow_pair_init(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
                               lb_shadow_pair *out, lb_err *err);
+/* The op that wrote some of a part last, and the value that left; its source where none did. */
+lb_shadow_part lb_held_part_left(const lb_held_part *part);
+
 typedef struct lb_shadow_question {
     const lb_program_view *a, *b;
     const lb_alignment *alignment;

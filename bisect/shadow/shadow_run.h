@@ -3,6 +3,7 @@
 #ifndef LB_BISECT_SHADOW_RUN_H
 #define LB_BISECT_SHADOW_RUN_H
 
+#include "cut_shadows.h"
 #include "exact_match.h"
 #include "flip_reach.h"
 #include "kept_shadow.h"
@@ -33,6 +34,7 @@ typedef struct lb_shadow_run {
     lb_kept_value *results;         /* per exit */
     lb_exact_match *match;
     lb_flip_reach *reach;
+    lb_cut_shadows *cuts;
     uint8_t *input_casts; /* per op: see input_casts.h */
     uint64_t room;        /* bytes still allowed */
     uint64_t serial;      /* of what is disturbed */

@@ -383,6 +383,22 @@ CALL(scope, 3)
     return NULL;
 }
 
+/* scope of a module that another one of its path is within: the call is that one's */
+CALL(wrap, 1)
+{
+    lb_thread *thread = lb_thread_get(b);
+    const uint32_t number = (uint32_t)natural(args[0]);
+    if (!thread || py.PyErr_Occurred()) return NULL;
+    lb_place place = {0, 0};
+    lb_err err = LB_ERR_INIT;
+    void *state = lb_binding_enter(b, 0);
+    const lb_status status = b->recorder ? lb_recorder_wrap(b->recorder, number, &place, &err)
+                                         : lb_fail(&err, LB_ERR_STATE, "the recording is closed");
+    lb_binding_leave(b, state);
+    if (status == LB_OK && !lb_place_enter(b, thread, place, true)) return NULL;
+    return settle(b, status, &err);
+}
+
 /* scope, positional arguments, keyword arguments or None -> call. A scope of -1 is not noted. */
 CALL(enter, 3)
 {
@@ -482,13 +498,21 @@ CALL(backward, 1)
 }
 
 PyMethodDef lb_recording_methods[] = {
-    METHOD(open_recorder), METHOD(close_recorder), METHOD(abandon),    METHOD(watch_crashes),
-    METHOD(stop),          METHOD(release),        METHOD(set_live),   METHOD(set_optimizer_depth),
-    METHOD(set_threads),   METHOD(settle_bytes),   METHOD(step_begin), METHOD(step_end),
-    METHOD(step_skip),     METHOD(sweep),          METHOD(next_op),    METHOD(nonfinite),
-    METHOD(bytes_so_far),  METHOD(scalar),         METHOD(notice),     METHOD(table),
-    METHOD(trigger),       METHOD(scope),          METHOD(enter),      METHOD(leave),
-    METHOD(tap),           METHOD(backward),       METHOD(graph),      METHOD(graph_begin),
-    METHOD(graph_end),     METHOD(graph_run),      METHOD(graph_ran),  METHOD(graph_drop),
-    {NULL, NULL, 0, NULL},
+    METHOD(open_recorder), METHOD(close_recorder),
+    METHOD(abandon),       METHOD(watch_crashes),
+    METHOD(stop),          METHOD(release),
+    METHOD(set_live),      METHOD(set_optimizer_depth),
+    METHOD(set_threads),   METHOD(settle_bytes),
+    METHOD(step_begin),    METHOD(step_end),
+    METHOD(step_skip),     METHOD(sweep),
+    METHOD(next_op),       METHOD(nonfinite),
+    METHOD(bytes_so_far),  METHOD(scalar),
+    METHOD(notice),        METHOD(table),
+    METHOD(trigger),       METHOD(scope),
+    METHOD(wrap),          METHOD(enter),
+    METHOD(leave),         METHOD(tap),
+    METHOD(backward),      METHOD(graph),
+    METHOD(graph_begin),   METHOD(graph_end),
+    METHOD(graph_run),     METHOD(graph_ran),
+    METHOD(graph_drop),    {NULL, NULL, 0, NULL},
 };

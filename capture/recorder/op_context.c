@@ -81,6 +81,14 @@ static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_se
     return LB_OK;
 }
 
+lb_status lb_recorder_wrap(lb_recorder *recorder, uint32_t scope, lb_place *place, lb_err *err)
+{
+    *place = (lb_place){scope, 0};
+    lb_status status = lb_recorder_lock(recorder, true, err);
+    if (status == LB_OK && scope < recorder->n_scopes) place->call = recorder->scopes[scope].calls;
+    return lb_recorder_unlock(recorder, status);
+}
+
 lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n, bool recompute,
                             lb_place *place, lb_err *err)
 {

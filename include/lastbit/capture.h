@@ -201,6 +201,8 @@ typedef struct lb_place {
     uint32_t call;  /* from lb_recorder_enter */
 } lb_place;
 
+/* Where a wrapper stands that is entered around a module of the same path: at the call that comes, which the module itself is counted as. */
+LB_API lb_status lb_recorder_wrap(lb_recorder *recorder, uint32_t scope, lb_place *place, lb_err *err);
 /* A module is entered: `inputs` are the tensors among its arguments. Sets *place; there is no hidden stack. */
 LB_API lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs, uint32_t n,
                                    bool recompute, lb_place *place, lb_err *err);

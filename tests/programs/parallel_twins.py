@@ -1,5 +1,6 @@
 """Two steps of a small transformer on any number of processes, which share out its work as `--how` says: `tp` columns and rows of weights,
-`sp` the sequence between them as well (`sq`: not the embedding and the head), `fsdp1`, `fsdp2` parameters, `hsdp` parameters over half of the processes, `ddp` the batch, `cp` the
+`sp` the sequence between them as well (`sq`: not the embedding and the head), `fsdp1`, `fsdp2` parameters, `hsdp` parameters over half of the processes, `grid` columns and rows over pairs of them and parameters over the others,
+`ddp` the batch, `cp` the
 sequence in a zigzag, `ep` experts. Of one process all are the same program. `--fault`: see `spoil`."""
 
 import argparse
@@ -13,10 +14,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--how", choices=["tp", "sp", "sq", "fsdp1", "fsdp2", "hsdp", "ddp", "cp", "ep"], default="tp")
+parser.add_argument("--how", choices=["tp", "sp", "sq", "fsdp1", "fsdp2", "hsdp", "grid", "ddp", "cp", "ep"], default="tp")
 parser.add_argument("--width", type=int, default=16)
 parser.add_argument("--vocabulary", type=int, default=32)
-parser.add_argument("--fault", choices=["other_shard", "drift"])
+parser.add_argument("--fault", choices=["other_shard", "drift", "scaled", "eps", "decay"])
+parser.add_argument("--flat", action="store_true", help="of FSDP1 the program sees flat parameters alone")
 parser.add_argument("--unnamed", action="store_true", help="of what the program shares out by hand nothing is said")
 args = parser.parse_args()
 torch.set_num_threads(1)
@@ -108,9 +110,11 @@ class Mlp(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.scaled = False
 
     def forward(self, x):
-        return self.down(gelu(self.up(x)))
+        inner = gelu(self.up(x))
+        return self.down(inner * 1.01 if self.scaled else inner)
 
 
 class Experts(nn.Module):
@@ -161,7 +165,7 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
-def share_weights(model):
+def share_weights(model, mesh=None):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -173,7 +177,7 @@ def share_weights(model):
         parallelize_module,
     )
 
-    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp",)) if mesh is None else mesh
     plan = {f"attention.{name}": ColwiseParallel() for name in "qkv"}
     plan.update({"attention.o": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()})
     if args.how in ("sp", "sq"):
@@ -199,13 +203,21 @@ def share(model):
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     if args.how == "fsdp1":
-        return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=True, device_id=torch.device("cpu"))
+        return FullyShardedDataParallel(
+            model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=not args.flat, device_id=torch.device("cpu")
+        )
     if args.how in ("fsdp2", "hsdp"):
         shape, names = ((world,), ("dp",)) if args.how == "fsdp2" else ((2, world // 2), ("replicate", "shard"))
         wrap = functools.partial(fully_shard, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names))
         for block in model.blocks:
             wrap(block)
         return wrap(model)
+    if args.how == "grid":
+        mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "tp"))
+        share_weights(model, mesh["tp"])
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh["dp"])
+        return fully_shard(model, mesh=mesh["dp"])
     if args.how == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     if args.how == "ep":
@@ -215,7 +227,8 @@ def share(model):
 
 
 def spoil(model):
-    """`other_shard`: the last process has the first one's part of a weight. `drift`: its norm is another one."""
+    """`other_shard`: the last process has the first one's part of a weight. `drift`: its norm is another one. `scaled`: what the
+    second MLP computes inside is a percent too large. `eps`: a norm adds another number. `decay`: weights decay ten times as fast."""
     if args.fault == "other_shard":
         flat = getattr(model.blocks[1], "_handle", None)  # of FSDP1 all parameters of the block
         weight = flat.flat_param.data if flat else model.blocks[1].mlp.up.weight.data
@@ -224,6 +237,10 @@ def spoil(model):
         dist.broadcast(first, 0)
         if rank == world - 1:
             weight.copy_(first)
+    if args.fault == "scaled":
+        model.blocks[1].mlp.scaled = True
+    if args.fault == "eps":
+        model.blocks[1].norm2.eps = 0.1
     if args.fault == "drift" and rank == world - 1:
         weight = model.blocks[1].norm1.weight.data
         getattr(weight, "_local_tensor", weight).mul_(1.01)
@@ -236,11 +253,13 @@ def main():
     model = Model(args.width, args.vocabulary)
     runs = share(model) if world > 1 else model
     spoil(model)
-    optimizer = torch.optim.AdamW(runs.parameters(), lr=1e-2, foreach=False)
+    optimizer = torch.optim.AdamW(runs.parameters(), lr=1e-2, weight_decay=0.1 if args.fault == "decay" else 0.01, foreach=False)
     by_batch = world > 1 and args.how in ("ddp", "fsdp1", "fsdp2", "hsdp")
     for step in range(2):
         batch = torch.randint(0, args.vocabulary, (2, BATCH, TOKENS), generator=torch.Generator().manual_seed(step))
         ids, wanted = batch.chunk(world, 1)[rank] if by_batch else batch
+        if args.how == "grid" and world > 1:
+            ids, wanted = batch.chunk(2, 1)[rank // (world // 2)]
         if args.how == "cp" and world > 1:
             ids, wanted = (named(t[:, positions()], {1: zigzag()}, {1: TOKENS}) for t in (ids, wanted))
         loss = cross_entropy(runs(ids).flatten(0, 1), wanted.flatten())

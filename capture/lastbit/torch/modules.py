@@ -15,6 +15,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from .names import Family
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule", "EagerModule", "_FabricModule"}
+_AROUND = {"DistributedDataParallel", "FullyShardedDataParallel"}  # that call the module they hold, once
 _PREFIXES = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 _STAGE = re.compile(r"submod_pp_\d+")  # what torch.distributed.pipelining holds a stage under, with the model's own names below
 _NOBODY = -1  # the scope of a module that is entered while nothing is recorded
@@ -265,7 +266,11 @@ class Modules:
                 return
             _, path, class_name = self.entry(module)
             scope = self.number(path, class_name)
+            inside = bool(stack)
             stack.append((module, scope))
+            if inside and type(module).__name__ in _AROUND:
+                session.native.wrap(scope)
+                return
             keywords = _keyword_arguments(module)
             if session.shards.anywhere:
                 session.shards.boundary((args, keywords))
@@ -303,6 +308,9 @@ class Modules:
             scope = stack[depth - 1][1]
             del stack[depth - 1 :]
             recorded = session.live and session.step_open
+            if depth > 1 and type(module).__name__ in _AROUND:
+                session.native.leave(depth, (), recorded)
+                return
             if recorded and session.shards.anywhere:
                 session.shards.boundary(output)
             call = session.native.leave(depth, output, recorded)

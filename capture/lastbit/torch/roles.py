@@ -15,7 +15,7 @@ class Roles:
     def role(self, tensor, kind, flags, name, like=None):
         """`like`: the parameter that it is the gradient or a state of."""
         self.session.native.role(objects.local(tensor), kind, flags, name)
-        self.session.shards.found(tensor, like)
+        self.session.shards.found(tensor, like, name)
 
     def name_tensors(self):
         """Tells the recorder which storages are parameters, buffers and states, and which module owns a parameter."""

@@ -170,7 +170,8 @@ def _ranks_of(group, size):
 
 
 def of_flat_parameter(handle, name_of):
-    """(tensor, what is said of it) for each parameter of which the flat one of FullyShardedDataParallel has a part here."""
+    """(tensor, what is said of it, the parameter that the program sees) for each parameter of which the flat one of
+    FullyShardedDataParallel has a part here; the program sees none of them where it was not asked to keep them (use_orig_params)."""
     flat, group = handle.flat_param, handle.process_group
     part = getattr(flat, "_local_shard", None)
     if part is None:  # before the first forward
@@ -180,12 +181,13 @@ def of_flat_parameter(handle, name_of):
     found = []
     size = group.size()
     axes, ranks = [("fsdp", size, SHARD, FLAT, None)], _ranks_of(group, size)
-    for info, shape, fqn in zip(flat._shard_param_infos, flat._shapes, flat._fqns):
+    seen = getattr(flat, "_params", None) or [None] * len(flat._fqns)
+    for info, shape, fqn, p in zip(flat._shard_param_infos, flat._shapes, flat._fqns, seen):
         if not info.in_shard or not info.numel_in_shard:
             continue
         extents = _whole_extents(shape) or [(0, 1, 0, 1)]
         extents.append((FLAT, math.prod(shape), int(info.intra_param_start_idx), int(info.numel_in_shard)))
-        found.append((part, (name_of(fqn), int(info.offset_in_shard), extents, axes, ranks)))
+        found.append((part, (name_of(fqn), int(info.offset_in_shard), extents, axes, ranks), p))
     return found
 
 
@@ -195,15 +197,18 @@ class Shards:
     def __init__(self, session):
         self.session = session
         self.failed = False  # and that was noted
+        self.flat = {}  # id of a parameter of FSDP1, flat or original: (weak reference to it, what is said of what lies as it does)
 
     def tell(self, tensor, said):
         session = self.session
         if session.opened and not session.dead:
             session.native.shard(local(tensor), *said)
 
-    def found(self, tensor, like=None):
+    def found(self, tensor, like=None, name=None):
         """A tensor that has a name, or that a module takes or gives. `like`: the parameter that it is the gradient or a state of."""
         try:
+            if like is not None and self.flat and self.lies_flat(tensor, like, name):
+                return
             for told in (tensor, like):
                 if told is None or told is like and tuple(told.shape) != tuple(tensor.shape):
                     continue
@@ -215,6 +220,19 @@ class Shards:
             if not self.failed:
                 self.session.noticed("shard", "which part of a larger tensor some tensors are could not be found out: %s" % error)
             self.failed = True
+
+    def lies_flat(self, tensor, like, name):
+        """A gradient or state of what FSDP1 holds, of as many elements as this rank has."""
+        known = self.flat.get(id(like))
+        if known is None or known[0]() is not like:
+            return False
+        elements, said = known[1:]
+        if tensor.dim() != 1 or tensor.numel() != elements:
+            return False
+        prefix = name[: name.index(":") + 1] if name and name.startswith("optimizer.") and ":" in name else ""
+        for whole, *rest in said:
+            self.tell(tensor, (None if whole is None else prefix + whole, *rest))
+        return True
 
     @staticmethod
     def said_by(t):
@@ -253,6 +271,7 @@ class Shards:
                 del _SAID[key]
             else:
                 self.tell(tensor, said)
+        self.flat = {}
         if "torch.distributed.fsdp.fully_sharded_data_parallel" not in sys.modules:
             return
         for root, prefix in self.session.modules.holders():
@@ -262,5 +281,11 @@ class Shards:
                     continue
                 above = prefix + "." if prefix else ""
                 inside = clean(path)
-                for tensor, said in of_flat_parameter(handle, lambda fqn: above + (inside + "." if inside else "") + fqn):
+                told = of_flat_parameter(handle, lambda fqn: above + (inside + "." if inside else "") + fqn)
+                for tensor, said, p in told:
                     self.tell(tensor, said)
+                    if p is not None:
+                        self.flat[id(p)] = (weakref.ref(p), said[2][-1][3], [(None, 0, *said[2:])])
+                if told and all(p is None for _, _, p in told):
+                    flat = handle.flat_param
+                    self.flat[id(flat)] = (weakref.ref(flat), told[0][0].numel(), [said for _, said, _ in told])

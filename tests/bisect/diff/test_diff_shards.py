@@ -21,7 +21,8 @@ def recorded(lastbit, tmp_path_factory):
 
 
 FSDP2, DDP, CP, SP, TP = (2, "--how", "fsdp2"), (2, "--how", "ddp"), (2, "--how", "cp"), (2, "--how", "sp"), (2, "--how", "tp")
-SQ, FSDP1 = (2, "--how", "sq"), (2, "--how", "fsdp1")
+SQ, FSDP1, FLAT = (2, "--how", "sq"), (2, "--how", "fsdp1"), (2, "--how", "fsdp1", "--flat")
+HSDP, GRID = (4, "--how", "hsdp"), (4, "--how", "grid")
 UNEVEN = ("--vocabulary", "33", "--width", "20")
 full = pytest.mark.full
 
@@ -32,11 +33,22 @@ full = pytest.mark.full
         pytest.param((1,), FSDP2, id="fsdp2"),
         pytest.param(CP, (1,), id="cp"),
         pytest.param(DDP, FSDP2, id="ddp-fsdp2"),
+        pytest.param(DDP, FSDP1, id="ddp-fsdp1"),
+        pytest.param((1,), FSDP1, marks=full, id="fsdp1"),
+        pytest.param(FSDP2, FSDP1, marks=full, id="fsdp2-fsdp1"),
+        pytest.param((1,), FLAT, marks=full, id="fsdp1-flat"),
+        pytest.param(FSDP1, FLAT, marks=full, id="fsdp1-fsdp1-flat"),
         pytest.param((1,), TP, marks=full, id="tp"),
         pytest.param((1,), SP, marks=full, id="sp"),
         pytest.param((1, "--how", "ep"), (2, "--how", "ep"), marks=full, id="ep"),
         pytest.param((1, *UNEVEN), (*FSDP2, *UNEVEN), marks=full, id="fsdp2-uneven"),
-        pytest.param((1,), (4, "--how", "hsdp"), marks=full, id="hsdp"),
+        pytest.param((1,), HSDP, marks=full, id="hsdp"),
+        pytest.param(FSDP2, HSDP, marks=full, id="fsdp2-hsdp"),
+        pytest.param(FSDP1, HSDP, marks=full, id="fsdp1-hsdp"),
+        pytest.param((4, "--how", "fsdp2"), HSDP, marks=full, id="fsdp2-4-hsdp"),
+        pytest.param((1,), GRID, marks=full, id="grid"),
+        pytest.param(FSDP2, GRID, marks=full, id="fsdp2-grid"),
+        pytest.param(TP, GRID, marks=full, id="tp-grid"),
         pytest.param(DDP, (4, "--how", "fsdp2"), marks=full, id="ddp-fsdp2-4"),
         pytest.param((1,), (4, "--how", "cp"), marks=full, id="cp-4"),
         pytest.param((1,), (4, "--how", "tp"), marks=full, id="tp-4"),
@@ -46,7 +58,7 @@ def test_a_healthy_run_is_the_same_however_it_is_shared_out(lastbit, recorded, o
     for pair in ((one, other), (other, one)):
         answer = lastbit.json("diff", *(recorded(*side) for side in pair), expect=0)
         assert answer["verdict"] in ("identical", "reordered", "rounding"), answer["first"]
-        assert answer["ops"]["aligned"] > 300 and not answer["missing"]
+        assert answer["ops"]["aligned"] > 240 and not answer["missing"]
         assert not any("diverged" in (row["local"], row["inherited"]) for row in answer["layers"])
 
 
@@ -54,12 +66,7 @@ def test_a_healthy_run_is_the_same_however_it_is_shared_out(lastbit, recorded, o
     "one, other, tensor",
     [
         pytest.param(DDP, CP, "input:0", id="ddp-cp"),
-        pytest.param(DDP, FSDP1, "embedding.weight", id="ddp-fsdp1"),
-        pytest.param((1,), FSDP1, "embedding.weight", marks=full, id="fsdp1"),
-        pytest.param(FSDP2, FSDP1, "embedding.weight", marks=full, id="fsdp2-fsdp1"),
         pytest.param(TP, FSDP1, "input:0", marks=full, id="tp-fsdp1"),
-        pytest.param(TP, SP, "embedding.weight", marks=full, id="tp-sp"),
-        pytest.param(TP, SQ, "blocks.0.attention", marks=full, id="tp-sq"),
         pytest.param(TP, DDP, "input:0", marks=full, id="tp-ddp"),
         pytest.param(TP, CP, "input:0", marks=full, id="tp-cp"),
         pytest.param(SP, CP, "input:0", marks=full, id="sp-cp"),
@@ -83,6 +90,7 @@ def test_what_is_cut_otherwise_on_two_sides_is_missing_and_named(lastbit, record
         pytest.param(TP, (*SQ, "--fault", "other_shard"), (1, "blocks.1.mlp.up.weight"), marks=full, id="tp-sq"),
         pytest.param(DDP, (*FSDP1, "--fault", "other_shard"), (1, "blocks.1.norm2.bias"), marks=full, id="ddp-fsdp1"),
         pytest.param((1,), (*FSDP1, "--fault", "other_shard"), (1, "blocks.1.norm2.bias"), marks=full, id="fsdp1"),
+        pytest.param(FSDP2, (*FSDP1, "--fault", "other_shard"), (1, "blocks.1.norm2.bias"), marks=full, id="fsdp2-fsdp1"),
     ],
 )
 def test_a_fault_is_named_between_sides_that_cut_otherwise(lastbit, recorded, good, bad, place):
@@ -90,6 +98,66 @@ def test_a_fault_is_named_between_sides_that_cut_otherwise(lastbit, recorded, go
     assert (first["step"], first["other_rank"], first["layer"], first["local"]) == (0, *place, "diverged"), first
     turned = lastbit.json("diff", recorded(*bad), recorded(*good), expect=1)["first"]
     assert (turned["step"], turned["rank"], turned["layer"], turned["local"]) == (0, *place, "diverged"), turned
+
+
+@pytest.mark.parametrize(
+    "good, how",
+    [
+        pytest.param(DDP, FSDP1, id="ddp-fsdp1"),
+        pytest.param((1,), FSDP1, marks=full, id="fsdp1"),
+        pytest.param(FSDP2, FSDP1, marks=full, id="fsdp2-fsdp1"),
+        pytest.param(FLAT, FSDP1, marks=full, id="fsdp1-flat-fsdp1"),
+        pytest.param((1,), HSDP, marks=full, id="hsdp"),
+        pytest.param(FSDP1, HSDP, marks=full, id="fsdp1-hsdp"),
+        pytest.param(TP, GRID, marks=full, id="tp-grid"),
+        pytest.param((1,), GRID, marks=full, id="grid"),
+        pytest.param(FSDP2, GRID, marks=full, id="fsdp2-grid"),
+        pytest.param(TP, SP, marks=full, id="tp-sp"),
+        pytest.param(TP, SQ, marks=full, id="tp-sq"),
+    ],
+)
+def test_a_fault_inside_a_layer_is_named_between_sides_that_cut_otherwise(lastbit, recorded, good, how):
+    bad = recorded(*how, "--fault", "scaled")
+    for pair in ((recorded(*good), bad), (bad, recorded(*good))):
+        first = lastbit.json("diff", *pair, expect=1)["first"]
+        assert (first["step"], first["phase"], first["layer"], first["op"]) == (0, "forward", "blocks.1.mlp", "aten::mul.Tensor"), first
+        assert first["local"] == "diverged"
+
+
+@pytest.mark.parametrize(
+    "good, how, part",
+    [
+        pytest.param((1,), HSDP, "[16:32, :]", marks=full, id="hsdp"),
+        pytest.param((4, "--how", "ddp"), HSDP, "[16:32, :]", marks=full, id="ddp-4-hsdp"),
+        pytest.param((4, "--how", "fsdp2"), HSDP, "[16:32, :]", marks=full, id="fsdp2-4-hsdp"),
+        pytest.param((1,), GRID, "[24:32, :]", marks=full, id="grid"),
+        pytest.param(FSDP2, GRID, "[24:32, :]", marks=full, id="fsdp2-grid"),
+        pytest.param(TP, GRID, "[24:32, :]", marks=full, id="tp-grid"),
+    ],
+)
+def test_a_rank_of_a_grid_with_anothers_part_is_named(lastbit, recorded, good, how, part):
+    bad = recorded(*how, "--fault", "other_shard")
+    for pair, rank in (((recorded(*good), bad), "other_rank"), ((bad, recorded(*good)), "rank")):
+        first = lastbit.json("diff", *pair, expect=1)["first"]
+        assert (first["step"], first["layer"], first["local"], first[rank]) == (0, "blocks.1.mlp.up.weight", "diverged", 3), first
+        assert f"that of rank 3, {part} of [32, 16] is another" in first["why"] and "it has what rank 0 " in first["why"], first
+
+
+@pytest.mark.full
+def test_a_fault_where_the_sequence_is_cut_is_named_behind_it(lastbit, recorded):
+    """A norm runs over half of the tokens on one side and over all on the other: the sides share an op again in the MLP behind it."""
+    bad = recorded(*SP, "--fault", "eps")
+    for pair in ((recorded(*TP), bad), (bad, recorded(*TP))):
+        first = lastbit.json("diff", *pair, expect=1)["first"]
+        assert (first["step"], first["phase"], first["layer"], first["local"]) == (0, "forward", "blocks.1.mlp.up", "diverged"), first
+        assert "run over other parts on the two sides" in first["why"], first
+
+
+def test_an_update_of_flat_parameters_that_is_another_is_diverged(lastbit, recorded):
+    """Weight decay is in the optimizer alone, whose ops run over other parts on the two sides: what they leave is compared."""
+    answer = lastbit.json("diff", recorded(*DDP), recorded(*FLAT, "--fault", "decay"), expect=1)
+    assert answer["verdict"] == "diverged" and answer["first"]["step"] == 0
+    assert not any(row["verdict"] == "diverged" for row in answer["layers"] if row["phase"] == "forward" and row["step"] == 0)
 
 
 def test_without_names_a_zigzag_is_put_together_in_the_order_of_ranks(lastbit, recorded):

@@ -1,9 +1,6 @@
 /* Results that two sides cut otherwise: see cut_results.h. */
 #include "cut_results.h"
 
-#include "cross_feed.h"
-
-#include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,28 +55,11 @@ static bool make_whole(const lb_program_view *side, const lb_boundary *b, const 
     return dim >= 0 && total == whole->shape[dim];
 }
 
-static bool add_result(const lb_program_view *const sides[2], const lb_boundary *const pair[2], lb_cut_tensors *out)
-{
-    lb_cut_tensor cut = {.kind = LB_CUT_RESULT, .wrong = LB_NONE};
-    for (int k = 0; k < 2; k++) {
-        const lb_program *p = sides[k]->program;
-        cut.op[k] = lb_giver_of(p, pair[k]->value, pair[k]->op);
-        if (cut.op[k] == LB_NONE) return true;
-        lb_cut_shape_text(&p->values[pair[k]->value].layout, cut.part[k], sizeof cut.part[k]);
-    }
-    const lb_program *p = sides[0]->program;
-    cut.name = strdup(lb_program_text(p, p->scopes[pair[0]->scope].path));
-    out->list = cut.name ? lb_array_grow(NULL, 0, sizeof cut) : NULL;
-    if (!out->list) free(cut.name);
-    if (out->list) out->list[out->n++] = cut;
-    return out->list != NULL;
-}
-
 bool lb_cut_results_find(const lb_program_view *const sides[2], const lb_map_rules *const rules[2], lb_cut_tensors *out)
 {
     const lb_program *pa = sides[0]->program, *pb = sides[1]->program;
     bool room = true;
-    for (uint32_t i = 0; i < pa->n_boundaries && !out->n && room; i++) {
+    for (uint32_t i = 0; i < pa->n_boundaries && !out->result && room; i++) {
         const lb_boundary *a = &pa->boundaries[i];
         if (!a->output || a->recompute || a->value == LB_NONE || lb_program_view_part_of_value(sides[0], a->value))
             continue;
@@ -90,7 +70,7 @@ bool lb_cut_results_find(const lb_program_view *const sides[2], const lb_map_rul
         if (!b) continue;
         const lb_layout *x = &pa->values[a->value].layout, *y = &pb->values[b->value].layout;
         if (make_whole(sides[1], b, x) || make_whole(sides[0], a, y))
-            room = add_result(sides, (const lb_boundary *const[]){a, b}, out);
+            room = (out->result = strdup(lb_program_text(pa, pa->scopes[a->scope].path))) != NULL;
     }
     return room;
 }

@@ -5,7 +5,7 @@
 
 #include "cut_tensors.h"
 
-/* Adds the first such result of the first rank; of sides of as many ranks. False: out of memory. */
+/* Names the module of the first such result of the first rank; of sides of as many ranks. False: out of memory. */
 bool lb_cut_results_find(const lb_program_view *const sides[2], const lb_map_rules *const rules[2],
                          lb_cut_tensors *out);
 
