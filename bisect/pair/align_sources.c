@@ -104,12 +104,14 @@ static int64_t place_of(const lb_source_list *list, uint32_t row, bool *in_piece
     return mine->layout.offset - first;
 }
 
-/* Pieces of a batch have its name, each of them; as many elements of it may be others. */
+/* Pieces of a batch have its name, each of them; as many elements of it may be others. Where one side alone has pieces (keys and values that
+ * the other side's layer makes in tensors of their own), places say nothing. */
 static bool are_same_piece(const source_pair *s)
 {
-    bool in_pieces = false;
-    const int64_t a = place_of(s->list[0], s->row[0], &in_pieces), b = place_of(s->list[1], s->row[1], &in_pieces);
-    return !in_pieces || a == b;
+    bool in_pieces[2] = {false, false};
+    const int64_t a = place_of(s->list[0], s->row[0], &in_pieces[0]),
+                  b = place_of(s->list[1], s->row[1], &in_pieces[1]);
+    return !in_pieces[0] || !in_pieces[1] || a == b;
 }
 
 static bool are_alike(const lb_aligner *al, const source_pair *s, likeness how)
