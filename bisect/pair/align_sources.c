@@ -199,11 +199,20 @@ static uint32_t holder_of(const lb_source_list *list, uint32_t row)
     return part;
 }
 
+static bool is_said_to_be_part(const lb_source_list *list, uint32_t row)
+{
+    const lb_program *p = list->side->program;
+    uint32_t n;
+    return is_parameter(list, row) && lb_program_shards_of(p, lb_op_results(p, &p->ops[list->ops[row]])[0], &n);
+}
+
 /* Whether the ranks of a side hold a layer each, as the stages of a pipeline do: every one has parameters that no other has, and hardly any
- * is held twice. Ranks that share out experts or heads hold norms and embeddings alike. */
+ * is held twice. Ranks that share out experts or heads hold norms and embeddings alike; who shares out flat parameters says so. */
 static bool are_stages(const lb_source_list *list)
 {
     const uint32_t n_parts = list->side->n_parts;
+    for (uint32_t j = 0; j < list->n; j++)
+        if (is_said_to_be_part(list, j)) return false;
     uint32_t *held = calloc(n_parts, sizeof *held), shared = 0, stages = 0;
     for (uint32_t j = 0; held && j < list->n; j++) {
         const uint32_t part = is_parameter(list, j) ? holder_of(list, j) : n_parts;
