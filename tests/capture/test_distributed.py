@@ -8,7 +8,7 @@ import recorded
 from conftest import ROOT
 from warm_python import TORCHRUN
 
-RUN = [sys.executable, *TORCHRUN, "2", ROOT / "tests/programs/sharded.py"]
+RUN = [sys.executable, *TORCHRUN, "2", ROOT / "tests/programs/ranks/sharded.py"]
 
 
 def named(program, name):

@@ -105,7 +105,7 @@ def test_every_way_to_record_computes_the_same(tmp_path, options):
     [
         ["gpt_tied.py"],
         ["moe_dropout.py"],
-        ["ddp_accumulate.py"],
+        ["ranks/ddp_accumulate.py"],
         ["gan_two_optimizers.py"],
         ["generate_kv.py"],
         ["hf_train.py"],

@@ -19,7 +19,7 @@ def recorded(lastbit, tmp_path_factory):
         if args not in made:
             made[args] = folder / ("-".join(args) + ".lb")
             torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-            command = (*warm_python(), *torchrun, ROOT / "tests/programs/parallel_twins.py", *args)
+            command = (*warm_python(), *torchrun, ROOT / "tests/programs/ranks/parallel_twins.py", *args)
             lastbit.run("record", "-o", made[args], "--level", "sources", "--steps", "0-0", "--", *command, expect=0)
         return made[args]
 

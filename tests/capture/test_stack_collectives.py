@@ -3,7 +3,7 @@
 import pytest
 import recorded
 
-PROGRAM = "tests/programs/stack_collectives.py"
+PROGRAM = "tests/programs/ranks/stack_collectives.py"
 OPS = {
     "vllm::all_reduce",
     "vllm::all_gather",

@@ -134,8 +134,8 @@ def record_ranks(lastbit, capture, program, ranks, *args):
 def tensor_parallel(lastbit, tmp_path_factory):
     """The same steps on one process and on two that hold half of every weight; the second rank loses half of a weight after step 1."""
     folder = tmp_path_factory.mktemp("shards")
-    lastbit.record(folder / "one.lb", "tests/programs/tensor_parallel.py", expect=0)
-    record_ranks(lastbit, folder / "two.lb", "tests/programs/tensor_parallel.py", 2, "--ranks", "2", "--fault", "down")
+    lastbit.record(folder / "one.lb", "tests/programs/ranks/tensor_parallel.py", expect=0)
+    record_ranks(lastbit, folder / "two.lb", "tests/programs/ranks/tensor_parallel.py", 2, "--ranks", "2", "--fault", "down")
     return folder / "one.lb", folder / "two.lb"
 
 
@@ -162,7 +162,7 @@ def test_a_lost_shard_is_named_with_its_slice(lastbit, tensor_parallel, turned):
 def four_ranks(lastbit, tensor_parallel):
     """… and on four that hold a quarter; the last loses it after step 1."""
     folder = tensor_parallel[0].parent
-    record_ranks(lastbit, folder / "four.lb", "tests/programs/tensor_parallel.py", 4, "--ranks", "4", "--fault", "down")
+    record_ranks(lastbit, folder / "four.lb", "tests/programs/ranks/tensor_parallel.py", 4, "--ranks", "4", "--fault", "down")
     return folder / "four.lb"
 
 

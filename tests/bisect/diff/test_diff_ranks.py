@@ -26,7 +26,7 @@ def recorded(lastbit, tmp_path_factory):
                 "--",
                 *warm_python(),
                 *torchrun,
-                ROOT / "tests/programs/hf_ranks.py",
+                ROOT / "tests/programs/ranks/hf_ranks.py",
                 *args,
                 expect=0,
             )

@@ -13,7 +13,7 @@ def recorded(lastbit, tmp_path_factory):
         if (ranks, args) not in done:
             done[ranks, args] = folder / f"{len(done)}.lb"
             torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)) if ranks > 1 else ()
-            command = (*warm_python(), *torchrun, ROOT / "tests/programs/parallel_twins.py", *args)
+            command = (*warm_python(), *torchrun, ROOT / "tests/programs/ranks/parallel_twins.py", *args)
             lastbit.run("record", "-o", done[ranks, args], "--level", "ops", "--", *command, expect=0)
         return done[ranks, args]
 

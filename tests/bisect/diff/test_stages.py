@@ -5,7 +5,7 @@ import sys
 import pytest
 from conftest import ROOT, warm_python
 
-PROGRAM = ROOT / "tests" / "programs" / "pipeline_twin.py"
+PROGRAM = ROOT / "tests" / "programs" / "ranks" / "pipeline_twin.py"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 

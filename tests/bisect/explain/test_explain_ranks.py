@@ -2,7 +2,7 @@
 
 import pytest
 
-PROGRAM = "tests/programs/reductions.py"
+PROGRAM = "tests/programs/ranks/reductions.py"
 KINDS = [
     "rank",
     "ring",
@@ -290,7 +290,7 @@ def test_one_of_several_buckets(lastbit, tmp_path, ranks, fault):
     sides = []
     for how in ("gloo", fault):
         sides.append(tmp_path / f"{how}.lb")
-        lastbit.record(sides[-1], "tests/programs/ddp_buckets.py", ranks, how, options=("--level", "ops", "--steps", "1-1"), expect=0)
+        lastbit.record(sides[-1], "tests/programs/ranks/ddp_buckets.py", ranks, how, options=("--level", "ops", "--steps", "1-1"), expect=0)
     (f,) = [f for f in lastbit.json("explain", *sides, expect=1)["findings"] if f["cause"] != "input"]
     assert (f["op"], f["layer"], f["cause"], f["elements"]) == ("c10d::allreduce_", "0", "unexplained", ranks * 1000)
     assert f["why"].startswith("no legal order of these inputs gives these bits; " + FAULTS[fault].format(last=ranks - 1))
@@ -304,7 +304,7 @@ def test_gradients_sent_in_bf16(lastbit, tmp_path):
         sides.append(tmp_path / f"{name}.lb")
         lastbit.record(
             sides[-1],
-            "tests/programs/ddp_accumulate.py",
+            "tests/programs/ranks/ddp_accumulate.py",
             "--spawn",
             3,
             "--steps",

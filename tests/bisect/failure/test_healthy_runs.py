@@ -6,11 +6,11 @@ from conftest import ROOT, warm_python
 ALONE = ["evals", "masks", "scheduled", "lora"]
 # program, its arguments, ranks that torchrun starts (0: it starts them itself)
 RANKS = {
-    "pipeline": ("tests/programs/pipeline.py", [], 2),
-    "fsdp2": ("tests/programs/fsdp_two_linears.py", [], 0),
-    "fsdp2 in bf16": ("tests/programs/fsdp_two_linears.py", ["--mixed"], 0),
-    "ddp": ("tests/programs/ddp_accumulate.py", ["--bucket-view"], 2),
-    "tensor parallel": ("tests/programs/tensor_parallel.py", ["--ranks", "2"], 2),
+    "pipeline": ("tests/programs/ranks/pipeline.py", [], 2),
+    "fsdp2": ("tests/programs/ranks/fsdp_two_linears.py", [], 0),
+    "fsdp2 in bf16": ("tests/programs/ranks/fsdp_two_linears.py", ["--mixed"], 0),
+    "ddp": ("tests/programs/ranks/ddp_accumulate.py", ["--bucket-view"], 2),
+    "tensor parallel": ("tests/programs/ranks/tensor_parallel.py", ["--ranks", "2"], 2),
 }
 
 

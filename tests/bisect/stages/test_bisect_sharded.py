@@ -4,7 +4,7 @@ from conftest import ROOT, warm_python
 
 
 def test_the_rank_that_spoils_the_shards_of_all_is_named(lastbit, tmp_path):
-    command = [*warm_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests/programs/fsdp_bad_rank.py"]
+    command = [*warm_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ROOT / "tests/programs/ranks/fsdp_bad_rank.py"]
     lastbit.run("record", "-o", tmp_path / "run.lb", "--", *command, expect=0)
     replayed = lastbit.json("replay", tmp_path / "run.lb", "--mode", "chained", expect=(0, 1))
     assert replayed["ops"]["opaque"] == 0

@@ -1,4 +1,4 @@
-"""Failing runs as strangers bring them (tests/programs/failing_gpt.py, failing_ranks.py): causes outside every block too.
+"""Failing runs as strangers bring them (tests/programs/failing_gpt.py, ranks/failing_ranks.py): causes outside every block too.
 
 Each verdict must name what a person has to change, say why, leave a reproducer that fails by itself, and print commands that
 work when they are pasted.
@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-GPT, RANKS = "tests/programs/failing_gpt.py", "tests/programs/failing_ranks.py"
+GPT, RANKS = "tests/programs/failing_gpt.py", "tests/programs/ranks/failing_ranks.py"
 
 # case -> axis, block, layer, op, phase, step of the culprit; words that must stand in the verdict; most ops of the reproducer
 CASES = {

@@ -31,7 +31,7 @@ def test_trials_from_a_checkpoint_give_what_whole_ones_give(program, arguments, 
 
 
 def test_ranks_meet_after_a_checkpoint_as_before_it(lastbit, tmp_path):
-    lastbit.record(tmp_path / "run.lb", "tests/programs/failing_ranks.py", "nan-data", tmp_path, expect=0)
+    lastbit.record(tmp_path / "run.lb", "tests/programs/ranks/failing_ranks.py", "nan-data", tmp_path, expect=0)
     assert both(lastbit, tmp_path / "run.lb")["culprit"]["axis"] == "rank"
 
 

@@ -194,14 +194,16 @@ def test_a_capture_is_followed_while_it_is_written(lastbit, tmp_path):
 
 def test_token_frequencies_of_a_capture_that_drift_name_the_shard(lastbit, tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "capture"), "LASTBIT_LIBRARY": str(lastbit.path.parent / "liblastbit_capture.so")}
-    subprocess.run([sys.executable, ROOT / "tests/programs/sharded_tokens.py", tmp_path / "alike.lb", tmp_path / "other.lb"], env=env, check=True)
+    subprocess.run(
+        [sys.executable, ROOT / "tests/programs/ranks/sharded_tokens.py", tmp_path / "alike.lb", tmp_path / "other.lb"], env=env, check=True
+    )
     assert lastbit.json("watch", tmp_path / "alike.lb", expect=0)["steps"] == 48
     (alarm,) = lastbit.json("watch", tmp_path / "other.lb", expect=1)["alarms"]
     assert (alarm["step"], alarm["kind"], alarm["shard"]) == (36, "data", "part-1.bin") and alarm["ratio"] > 5
 
 
 def test_ranks_of_a_capture_that_read_the_same_tokens(lastbit, tmp_path):
-    torchrun = [sys.executable, *TORCHRUN, "2", ROOT / "tests/programs/rank_tokens.py"]
+    torchrun = [sys.executable, *TORCHRUN, "2", ROOT / "tests/programs/ranks/rank_tokens.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     lastbit.run("record", "-o", tmp_path / "own.lb", "--level", "stats", "--", *torchrun, expect=0, env=env)
     lastbit.run("record", "-o", tmp_path / "same.lb", "--level", "stats", "--", *torchrun, "--same", expect=0, env=env)

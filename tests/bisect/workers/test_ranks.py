@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, warm_python
 
-PROGRAM = "tests/programs/worker_faults.py"
+PROGRAM = "tests/programs/ranks/worker_faults.py"
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_running_statistics_of_each_rank_are_a_note(lastbit, recorded):
 def test_healthy_runs_are_clean(lastbit, tmp_path, program, arguments, torchrun, workers):
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(torchrun)) if torchrun else ()
     capture = tmp_path / "run.lb"
-    lastbit.run("record", "-o", capture, "--", *warm_python(), *launch, ROOT / "tests/programs" / program, *arguments, expect=0)
+    lastbit.run("record", "-o", capture, "--", *warm_python(), *launch, ROOT / "tests/programs/ranks" / program, *arguments, expect=0)
     answer = lastbit.json("ranks", capture, expect=0)
     assert not found(answer), answer["findings"]
     for step in answer["steps"]:

@@ -12,7 +12,7 @@ def capture(lastbit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("beneath") / "run.lb"
     knobs = {"STANDIN_NCCL_ALGO": "tree", "STANDIN_NCCL_CHANNELS": "2", "STANDIN_NCCL_NODES": "4"}
     knobs["LASTBIT_NCCL"] = str(BUILD / "tests" / "standin" / "libnccl.so.2")
-    program = ("tests/programs/nccl_beneath.py", BUILD / "dropin/nccl/libnccl.so.2", 4)
+    program = ("tests/programs/ranks/nccl_beneath.py", BUILD / "dropin/nccl/libnccl.so.2", 4)
     done = lastbit.record(folder, *program, options=("--level", "ops"), env=knobs)
     assert done.returncode == 0, done.stderr
     return folder

@@ -432,7 +432,7 @@ def test_all_reduce_and_norm_have_the_bits_of_their_orders(dtype):
 
 
 def test_an_all_reduce_before_a_norm_is_found(lastbit, recordings):
-    capture = recordings(program="tests/programs/allreduce_norm.py")
+    capture = recordings(program="tests/programs/ranks/allreduce_norm.py")
     step = K.Step(capture)
     (found,) = step.of("allreduce_norm")
     x, weight, residual, own, *_ = found.inputs()

@@ -26,7 +26,7 @@ ROWS = H.rows()
 CUSTOM = {
     *serving_ops.OPS,
     *serving_kernels.OPS,
-    *training_kernels.OPS,  # and FSDP2's: tests/programs/sharded.py
+    *training_kernels.OPS,  # and FSDP2's: tests/programs/ranks/sharded.py
     "fsdp::split_with_sizes_copy",
     "fsdp::chunk_cat",
     "fsdp::chunk_cat_mixed_dtype",

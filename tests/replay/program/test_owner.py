@@ -39,7 +39,7 @@ def steps(lastbit, tmp_path_factory):
     def get(name):
         if name not in made:
             path = tmp_path_factory.mktemp("owned") / "run.lb"
-            lastbit.record(path, "tests/programs/owned_updates.py", name, options=["--level", "ops"], expect=0, env=meeting())
+            lastbit.record(path, "tests/programs/ranks/owned_updates.py", name, options=["--level", "ops"], expect=0, env=meeting())
             program = recorded.Recorded(path).programs[0]
             made[name] = program[1], Owners(path, 1, following=2)
         return made[name]

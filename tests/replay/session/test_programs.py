@@ -11,15 +11,15 @@ from conftest import ROOT
 PROGRAMS = {
     "tied embeddings": ("tests/programs/gpt_tied.py", []),
     "experts with dropout": ("tests/programs/moe_dropout.py", []),
-    "data parallel with accumulation": ("tests/programs/ddp_accumulate.py", ["--steps", "2"]),
+    "data parallel with accumulation": ("tests/programs/ranks/ddp_accumulate.py", ["--steps", "2"]),
     "decoding from a cache": ("tests/programs/generate_kv.py", ["--sample", "--dtype", "bfloat16"]),
     "two optimizers": ("tests/programs/gan_two_optimizers.py", []),
-    "collectives": ("tests/programs/collectives.py", ["2"]),
-    "fully sharded": ("tests/programs/fsdp_two_linears.py", []),
+    "collectives": ("tests/programs/ranks/collectives.py", ["2"]),
+    "fully sharded": ("tests/programs/ranks/fsdp_two_linears.py", []),
 }
 FULL = {
-    "fully sharded, mixed precision": ("tests/programs/fsdp_two_linears.py", ["--mixed", "--world", "3"]),
-    "data parallel, gradients in buckets": ("tests/programs/ddp_accumulate.py", ["--bucket-view", "--spawn", "3"]),
+    "fully sharded, mixed precision": ("tests/programs/ranks/fsdp_two_linears.py", ["--mixed", "--world", "3"]),
+    "data parallel, gradients in buckets": ("tests/programs/ranks/ddp_accumulate.py", ["--bucket-view", "--spawn", "3"]),
     "decoding without inference mode": ("tests/programs/generate_kv.py", ["--mode", "no_grad"]),
     "decoding greedily": ("tests/programs/generate_kv.py", []),
 }

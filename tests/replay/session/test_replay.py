@@ -91,7 +91,7 @@ def test_a_swap_of_precision_or_order_changes_bits_and_says_where(lastbit, recor
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full), 4])
 def test_collectives_of_gloo_come_out_bit_by_bit(lastbit, tmp_path, ranks):
     capture = tmp_path / "ranks.lb"
-    lastbit.record(capture, "tests/programs/collectives.py", ranks, expect=0)
+    lastbit.record(capture, "tests/programs/ranks/collectives.py", ranks, expect=0)
     answer = lastbit.json("replay", capture, "--worst", 10000)
     assert answer["verdict"] in ("identical", "rounding"), unlike(answer)
     assert not [w for w in answer["worst"] if w["op"].startswith("c10d::")]

@@ -496,7 +496,7 @@ def over_ranks(name, x):
 
 @pytest.fixture(scope="module")
 def four(captures):
-    capture = captures(4, program="tests/programs/collectives.py")
+    capture = captures(4, program="tests/programs/ranks/collectives.py")
     return capture, R.Recorded(capture)
 
 
