@@ -83,6 +83,9 @@ typedef struct CUevent_st *CUevent;
     X(DriverGetVersion, cuDriverGetVersion, (int *))                                                                   \
     X(DeviceGetAttribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                                 \
     X(DeviceGetName, cuDeviceGetName, (char *, int, CUdevice))                                                         \
+    X(DevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *))                             \
+    X(DevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                       \
+    X(DevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                               \
     X(CtxGetCurrent, cuCtxGetCurrent, (CUcontext *))                                                                   \
     X(CtxGetDevice, cuCtxGetDevice, (CUdevice *))                                                                      \
     X(CtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext))                                                                \

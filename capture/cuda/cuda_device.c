@@ -175,6 +175,11 @@ static void give_back(lb_cuda *device)
     cuda->ModuleUnload(device->kernels.module);
 }
 
+static void release_context(const lb_cuda *device)
+{
+    if (device->retained) device->cuda->DevicePrimaryCtxRelease(device->options.unit);
+}
+
 /* What a lost device holds is left alone: its handles may mean nothing any more. */
 static void close_device(lb_device *base)
 {
@@ -186,6 +191,7 @@ static void close_device(lb_device *base)
         give_back(device);
         lb_cuda_leave(device, &visit);
     }
+    release_context(device);
     free_host(device);
 }
 
@@ -214,27 +220,42 @@ static lb_status open_entered(lb_cuda *device)
     return device->lost.status;
 }
 
+/* The context that the host program has for the device; NULL: none. `retained`: it is to be released. None is made here. */
+static CUcontext context_of(const lb_cuda_driver *cuda, int unit, bool *retained)
+{
+    CUcontext context = NULL;
+    CUdevice current = -1;
+    unsigned flags = 0;
+    int active = 0;
+    *retained = false;
+    if (cuda->CtxGetCurrent(&context) != CUDA_SUCCESS) return NULL;
+    if (unit < 0 || (context && cuda->CtxGetDevice(&current) == CUDA_SUCCESS && current == unit)) return context;
+    if (cuda->DevicePrimaryCtxGetState(unit, &flags, &active) != CUDA_SUCCESS || !active) return NULL;
+    *retained = cuda->DevicePrimaryCtxRetain(&context, unit) == CUDA_SUCCESS;
+    return *retained ? context : NULL;
+}
+
 lb_status lb_cuda_open(lb_device **to, const lb_cuda_options *options, lb_err *err)
 {
     lb_err why = LB_ERR_INIT;
-    CUcontext context = NULL;
     lb_cuda_visit visit;
     *to = NULL;
     const lb_cuda_driver *cuda = lb_cuda_driver_get(&why);
     if (!cuda) return why.status ? lb_fail(err, why.status, "%s", why.message) : LB_OK;
-    CUdevice current;
-    if (cuda->CtxGetCurrent(&context) != CUDA_SUCCESS || !context) return LB_OK;
-    if (options->unit >= 0 && (cuda->CtxGetDevice(&current) != CUDA_SUCCESS || current != options->unit)) return LB_OK;
     if (options->device_bytes < 64 << 10 || options->pinned_bytes < 4 << 10 || options->replays == 0)
         return lb_fail(err, LB_ERR_INVALID,
                        "a device is measured with at least 64 KiB of its memory, 4 KiB of pinned memory, "
                        "and 1 run of a graph kept");
     lb_cuda *device = calloc(1, sizeof *device);
     if (!device) return lb_fail(err, LB_ERR_NOMEM, "no memory for the back end of a device");
+    device->context = context_of(cuda, options->unit, &device->retained);
+    if (!device->context) {
+        free(device);
+        return LB_OK;
+    }
     device->base.ops = &cuda_ops;
     device->cuda = cuda;
     device->options = *options;
-    device->context = context;
     device->last = &device->first;
     device->last_captured = &device->captured;
     lb_status status = LB_ERR_IO;
@@ -247,6 +268,7 @@ lb_status lb_cuda_open(lb_device **to, const lb_cuda_options *options, lb_err *e
         return LB_OK;
     }
     lb_fail(err, device->lost.status, "%s", device->lost.message);
+    release_context(device);
     free_host(device);
     return status;
 }

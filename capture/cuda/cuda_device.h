@@ -20,12 +20,12 @@ typedef struct lb_cuda_options {
     uint64_t pinned_bytes; /* host memory that bytes come through; half of device_bytes may come besides, for results */
     unsigned replays;      /* runs of a graph that are kept until lb_cuda_replays asks */
     const lb_kernel_image *code; /* NULL: the kernels that lie in this library */
-    int unit;                    /* which device, as the driver counts; -1: whichever is current */
+    int unit; /* which device, as the driver counts; -1: that of the context that is current in this thread */
 } lb_cuda_options;
 #define LB_CUDA_OPTIONS_INIT {256u << 20, 64u << 20, 16, NULL, -1}
 
-/* For the device of the context that is current in this thread. NULL and no error where the process has no driver, or this thread
- * no context of that device. */
+/* Works in the context that is current in this thread or, where that is another device's, in the primary one of device `unit`, which is what
+ * the runtime and every framework use. NULL and no error where the process has no driver, or has made neither. */
 lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
 /* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The host waits. */
 lb_status lb_cuda_check(lb_device *device, lb_err *err);

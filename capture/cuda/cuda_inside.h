@@ -85,6 +85,7 @@ typedef struct lb_cuda {
     const lb_cuda_driver *cuda;
     lb_cuda_options options;
     CUcontext context;
+    bool retained; /* the context: released when the back end is closed */
     CUdevice device;
     lb_cuda_kernels kernels;
     CUstream own;     /* what is fetched */

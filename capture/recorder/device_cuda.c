@@ -14,15 +14,6 @@ lb_status lb_recorder_cuda(lb_recorder *recorder, uint64_t device_bytes, lb_err 
     return lb_recorder_unlock(recorder, status);
 }
 
-/* Whether this thread's context is one of that device. */
-static bool is_current(const lb_cuda_driver *cuda, uint8_t unit)
-{
-    CUcontext context = NULL;
-    CUdevice device = -1;
-    return cuda->CtxGetCurrent(&context) == CUDA_SUCCESS && context && cuda->CtxGetDevice(&device) == CUDA_SUCCESS &&
-           device == (CUdevice)unit;
-}
-
 static void give_up(lb_recorder *recorder, uint8_t unit, const lb_err *why)
 {
     char text[sizeof why->message + 64];
@@ -39,12 +30,13 @@ lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen)
         return NULL;
     lb_err why = LB_ERR_INIT;
     const lb_cuda_driver *cuda = lb_cuda_driver_get(&why);
-    if (cuda && !is_current(cuda, unit)) return NULL; /* not yet */
     lb_device *device = NULL;
     lb_cuda_options options = LB_CUDA_OPTIONS_INIT;
     options.device_bytes = recorder->cuda_bytes;
     options.code = recorder->cuda_code;
-    if (cuda && lb_cuda_open(&device, &options, &why) == LB_OK && device && lb_cuda_check(device, &why) != LB_OK) {
+    options.unit = unit;
+    if (cuda && lb_cuda_open(&device, &options, &why) == LB_OK && !device) return NULL; /* not yet */
+    if (device && lb_cuda_check(device, &why) != LB_OK) {
         device->ops->close(device);
         device = NULL;
     }

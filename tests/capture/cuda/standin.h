@@ -23,7 +23,6 @@ typedef struct CUgraphExec_st *CUgraphExec;
 
 /* ---- what a program calls and capture/cuda does not ---------------------------------------------------------------- */
 STANDIN_API CUresult cuInit(unsigned flags);
-STANDIN_API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 STANDIN_API CUresult cuCtxSetCurrent(CUcontext context);
 STANDIN_API CUresult cuCtxSynchronize(void);
 STANDIN_API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
@@ -69,6 +68,7 @@ STANDIN_API void standin_let_go(void);
 STANDIN_API void standin_fail(const char *symbol, int skip, CUresult result);
 STANDIN_API void standin_lose(int device, CUresult result); /* its context is in error from now on */
 
+STANDIN_API int standin_users(int device);           /* of its primary context: retained and not released */
 STANDIN_API int standin_waits(void);                 /* times that the host waited for a device */
 STANDIN_API int standin_calls(const char *symbol);   /* since standin_begin */
 STANDIN_API size_t standin_device_bytes(int device); /* allocated now */

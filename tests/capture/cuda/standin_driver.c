@@ -136,6 +136,14 @@ int standin_violations(const char **first)
     return n;
 }
 
+int standin_users(int device)
+{
+    pthread_mutex_lock(&standin_lock);
+    const int users = contexts[device].users;
+    pthread_mutex_unlock(&standin_lock);
+    return users;
+}
+
 int standin_calls(const char *symbol)
 {
     int n = 0;
@@ -250,6 +258,31 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     if (result) return result;
     if (device < 0 || device >= n_devices) return CUDA_ERROR_INVALID_DEVICE;
     *context = &contexts[device];
+    pthread_mutex_lock(&standin_lock);
+    contexts[device].users++;
+    pthread_mutex_unlock(&standin_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    const CUresult result = standin_enter("cuDevicePrimaryCtxRelease_v2", false);
+    if (result) return result;
+    if (device < 0 || device >= n_devices) return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&standin_lock);
+    const bool held = contexts[device].users > 0;
+    contexts[device].users -= held;
+    pthread_mutex_unlock(&standin_lock);
+    return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+    const CUresult result = standin_enter("cuDevicePrimaryCtxGetState", false);
+    if (result) return result;
+    if (device < 0 || device >= n_devices) return CUDA_ERROR_INVALID_DEVICE;
+    *flags = 0;
+    *active = standin_users(device) > 0;
     return CUDA_SUCCESS;
 }
 

@@ -13,6 +13,7 @@ typedef struct standin_graph standin_graph;
 
 struct CUctx_st {
     int device;
+    int users;      /* who retained it */
     CUresult error; /* stays: every call fails with it */
     CUstream legacy;
 };

@@ -329,7 +329,14 @@ static void thread_without_context_has_no_reader(void **state)
     assert_null(reader);
 }
 
-static void device_of_another_number_is_not_opened(void **state)
+static CUcontext current_context(void)
+{
+    CUcontext current;
+    assert_int_equal(cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    return current;
+}
+
+static void device_is_read_in_the_primary_context_that_the_program_made_for_it(void **state)
 {
     (void)state;
     host_begin(2, 1, 0);
@@ -339,10 +346,30 @@ static void device_of_another_number_is_not_opened(void **state)
     lb_device *reader;
     lb_err err = LB_ERR_INIT;
     assert_int_equal(lb_cuda_open(&reader, &options, &err), LB_OK);
-    assert_null(reader);
-    assert_int_equal(cuCtxSetCurrent(host_context(1)), CUDA_SUCCESS);
+    assert_null(reader); /* nobody has used device 1 yet, and none is made for it */
+    assert_int_equal(standin_users(1), 0);
+
+    CUcontext first = current_context(), second = host_context(1);
+    assert_int_equal(cuCtxSetCurrent(second), CUDA_SUCCESS);
+    value *v = value_dense(host_memory(MEMORY, 8), LB_F32, 1000, true);
+    CUstream stream = host_stream();
+    for (int away = 0; away < 2;
+         away++) { /* the program is at another device, as with layers spread over several; or in no context */
+        assert_int_equal(cuCtxSetCurrent(away ? NULL : first), CUDA_SUCCESS);
+        assert_int_equal(lb_cuda_open(&reader, &options, &err), LB_OK);
+        assert_non_null(reader);
+        assert_int_equal(standin_users(1), 2);
+        submit_values(reader, &v, 1, stream, true);
+        collect_all(reader);
+        value_assert_same(v);
+        assert_ptr_equal(current_context(), away ? NULL : first);
+        reader->ops->close(reader);
+        assert_int_equal(standin_users(1), 1);
+    }
+    value_free(v);
+    assert_int_equal(cuCtxSetCurrent(second), CUDA_SUCCESS);
     assert_int_equal(lb_cuda_open(&reader, &options, &err), LB_OK);
-    assert_non_null(reader);
+    assert_int_equal(standin_users(1), 1); /* the current one is borrowed */
     host_end(reader);
 }
 
@@ -461,7 +488,7 @@ int main(void)
         cmocka_unit_test(memory_used_again_is_written_after_the_read),
         cmocka_unit_test(two_devices_have_a_reader_each),
         cmocka_unit_test(thread_without_context_has_no_reader),
-        cmocka_unit_test(device_of_another_number_is_not_opened),
+        cmocka_unit_test(device_is_read_in_the_primary_context_that_the_program_made_for_it),
         cmocka_unit_test(rate_of_a_device_is_measured_and_leaves_nothing),
         cmocka_unit_test(thread_without_context_has_no_rate),
         cmocka_unit_test(device_that_finds_other_numbers_is_refused),
