@@ -23,23 +23,32 @@ static lb_status architecture_of(const lb_cuda_driver *cuda, CUdevice device, in
     return LB_OK;
 }
 
-static bool has_no_code_for_it(CUresult result)
+/* Where the library was built with another toolkit than this driver's, the driver refuses its code in one of several ways (no binary for the
+ * device, a version of PTX or a compression that it does not know, an image that it takes for none). A compiler beside the program may still
+ * make code that it takes. */
+static lb_status compile_and_load(CUmodule *module, const lb_cuda_driver *cuda, const lb_kernel_image *code,
+                                  CUdevice device, lb_err *err)
 {
-    return result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    int architecture = 0;
+    void *machine_code;
+    LB_TRY(architecture_of(cuda, device, &architecture, err));
+    LB_TRY(lb_cuda_compile(code, architecture, &machine_code, err));
+    const CUresult result = cuda->ModuleLoadData(module, machine_code);
+    free(machine_code);
+    return result ? lb_cuda_failed(cuda, "cuModuleLoadData", result, err) : LB_OK;
 }
 
 lb_status lb_cuda_kernels_load(lb_cuda_kernels *kernels, const lb_cuda_driver *cuda, const lb_kernel_image *code,
                                CUdevice device, lb_err *err)
 {
-    CUresult result = code->image ? cuda->ModuleLoadData(&kernels->module, code->image) : CUDA_ERROR_NO_BINARY_FOR_GPU;
-    if (has_no_code_for_it(result)) {
-        int architecture = 0;
-        void *machine_code;
-        LB_TRY(architecture_of(cuda, device, &architecture, err));
-        LB_TRY(lb_cuda_compile(code, architecture, &machine_code, err));
-        result = cuda->ModuleLoadData(&kernels->module, machine_code);
-        free(machine_code);
+    lb_err refused = LB_ERR_INIT, why = LB_ERR_INIT;
+    const CUresult result = code->image ? cuda->ModuleLoadData(&kernels->module, code->image) : CUDA_SUCCESS;
+    if (result) lb_cuda_failed(cuda, "cuModuleLoadData", result, &refused);
+    if (refused.status == LB_ERR_NOMEM) return lb_fail(err, LB_ERR_NOMEM, "%s", refused.message);
+    if (!code->image || result) {
+        const lb_status status = compile_and_load(&kernels->module, cuda, code, device, &why);
+        if (status != LB_OK)
+            return lb_fail(err, status, "%.150s%s%.300s", refused.message, result ? "; and " : "", why.message);
     }
-    if (result) return lb_cuda_failed(cuda, "cuModuleLoadData", result, err);
     return find_functions(kernels, cuda, err);
 }

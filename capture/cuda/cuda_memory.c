@@ -17,6 +17,8 @@ static uint64_t ring_bytes(const lb_cuda *device, lb_cuda_ring_name name)
     return all / (name == LB_CUDA_PINNED ? 1 : share[name]) / LB_SPACE_ALIGN * LB_SPACE_ALIGN;
 }
 
+enum { LEAST_DEVICE_BYTES = 4 << 20 }; /* below that, rings are too short to be of use */
+
 static bool is_on_device(int name)
 {
     return name < LB_CUDA_OF_DEVICE;
@@ -63,13 +65,25 @@ static bool begin_as_zeros(lb_cuda *device)
            LB_CUDA_CALL(device, StreamSynchronize, device->own); /* nothing else is in this stream yet */
 }
 
+/* As much as the options allow, or half of it, and so on, where a program has left less: what is kept then is less at a time. */
+static bool allocate_arena(lb_cuda *device)
+{
+    for (;;) {
+        device->arena_bytes = sum_of(device, is_on_device);
+        const CUresult result = device->cuda->MemAlloc(&device->arena, device->arena_bytes);
+        const uint64_t half = device->options.device_bytes / 2;
+        if (result != CUDA_ERROR_OUT_OF_MEMORY || half < LEAST_DEVICE_BYTES)
+            return lb_cuda_ok(device, "cuMemAlloc", result);
+        device->options.device_bytes = half;
+    }
+}
+
 bool lb_cuda_allocate(lb_cuda *device)
 {
     if (device->ready) return true;
+    if (!allocate_arena(device)) return false;
     const uint64_t on_host = sum_of(device, is_on_host) + ring_bytes(device, LB_CUDA_TURNS);
     void *pinned = NULL;
-    device->arena_bytes = sum_of(device, is_on_device);
-    if (!LB_CUDA_CALL(device, MemAlloc, &device->arena, device->arena_bytes)) return false;
     if (LB_CUDA_CALL(device, MemHostAlloc, &pinned, on_host, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)) {
         device->pinned = pinned;
         device->ready = true;

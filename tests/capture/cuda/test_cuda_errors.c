@@ -105,6 +105,27 @@ static void each_call_may_fail(void **state)
     }
 }
 
+/* A program that has filled its device leaves less than was asked for: it is measured with half of that, or half of the half. */
+static void with_less_memory_than_wished_values_are_measured(void **state)
+{
+    (void)state;
+    host_begin(1, 1, 0);
+    lb_device *reader =
+        host_reader(&(lb_cuda_options){.device_bytes = 32u << 20, .pinned_bytes = 1u << 20, .replays = 2, .unit = -1});
+    const CUdeviceptr memory = host_memory(MEMORY, 1);
+    for (int i = 0; i < 2; i++) standin_fail("cuMemAlloc_v2", 0, CUDA_ERROR_OUT_OF_MEMORY);
+    value *v = value_dense(memory, LB_F32, 1000, true);
+    submit_values(reader, &v, 1, NULL, true);
+    reader->ops->collect(reader, NULL, true);
+    value_assert_same(v);
+    uint64_t bytes, skipped;
+    reader->ops->account(reader, &bytes, &skipped);
+    assert_in_range(bytes, 4u << 20, 8u << 20);
+    assert_int_equal(standin_device_bytes(0), MEMORY + bytes);
+    value_free(v);
+    host_end(reader);
+}
+
 /* The memory that the program lacks is not held by us. */
 static void without_memory_nothing_is_held(void **state)
 {
@@ -197,7 +218,7 @@ static void device_that_cannot_be_opened_says_why(void **state)
 {
     (void)state;
     static const fault at_open[] = {
-        {"cuModuleLoadData", 0, CUDA_ERROR_INVALID_IMAGE, "cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE"},
+        {"cuModuleLoadData", 0, CUDA_ERROR_OUT_OF_MEMORY, "cuModuleLoadData: CUDA_ERROR_OUT_OF_MEMORY"},
         {"cuModuleGetFunction", 1, CUDA_ERROR_NOT_FOUND, "cuModuleGetFunction"},
         {"cuStreamCreate", 0, CUDA_ERROR_OUT_OF_MEMORY, "cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY"},
         {"cuCtxGetDevice", 0, CUDA_ERROR_UNKNOWN, "cuCtxGetDevice"},
@@ -219,9 +240,13 @@ static void device_that_cannot_be_opened_says_why(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_call_may_fail),        cmocka_unit_test(without_memory_nothing_is_held),
-        cmocka_unit_test(device_that_fails_is_lost), cmocka_unit_test(works_under_way_learn_of_it),
-        cmocka_unit_test(other_device_goes_on),      cmocka_unit_test(device_that_cannot_be_opened_says_why),
+        cmocka_unit_test(each_call_may_fail),
+        cmocka_unit_test(with_less_memory_than_wished_values_are_measured),
+        cmocka_unit_test(without_memory_nothing_is_held),
+        cmocka_unit_test(device_that_fails_is_lost),
+        cmocka_unit_test(works_under_way_learn_of_it),
+        cmocka_unit_test(other_device_goes_on),
+        cmocka_unit_test(device_that_cannot_be_opened_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
