@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test; set-up included. Ends with `N passed, N failed, N skipped`.
 #
-#   ./tests/run.sh          the suite, about 10 minutes on two cores
+#   ./tests/run.sh          the suite, some 16 minutes on two cores; building comes first
 #   ./tests/run.sh --full   and the long sweeps: every planted fault freshly recorded, every op at many shapes, static analysis
 #
 # C tests run with AddressSanitizer and UndefinedBehaviorSanitizer (preset dev). Python loads the plain build (preset

@@ -45,11 +45,13 @@ setup_system() {
     $sudo apt-get install -y -qq --no-install-recommends $packages "$(msgpack_package)" >/dev/null
 }
 
-# The CPU build of torch: an unpinned or default one pulls gigabytes of CUDA packages.
+# The CPU build of torch; PyPI's own, with gigabytes of CUDA packages, only where that cannot be fetched.
 install_torch() {
-    local pin=$1
-    build/venv/bin/pip install -q --disable-pip-version-check "$pin+cpu" 2>/dev/null ||
-        build/venv/bin/pip install -q --disable-pip-version-check "$pin+cpu" --index-url https://download.pytorch.org/whl/cpu
+    local pin=$1 pip="build/venv/bin/pip install -q --disable-pip-version-check"
+    $pip "$pin+cpu" 2>/dev/null && return
+    $pip "$pin+cpu" --retries 1 --index-url https://download.pytorch.org/whl/cpu && return
+    say "setup: no CPU build of $pin is to be had; PyPI's build comes with CUDA's libraries (3 GB)"
+    $pip "$pin"
 }
 
 setup_python() {
