@@ -6,7 +6,7 @@
 # PYTHON has a CUDA build of torch, and transformers. First the C tests of devices and of NCCL run, one of them on the real
 # driver, then a Llama of 1 B parameters trains, is captured as a CUDA graph and generates, recorded and not: whether the bits are the
 # same, what recording costs, whether every op of the capture is inside its bound when the CPU replays it, whether a planted fault is
-# found, and how fast is measured. What follows is passed to tests/capture/device/device_report.py (--size small, --ranks 2, --only …).
+# found, and how fast is measured. What follows is passed to tests/capture/device/device_report.py (--size small, --only …).
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"

@@ -1,6 +1,6 @@
 """A Llama on a device, by itself or under torchrun: python device_step.py train|graph|generate|fail [--device cuda] [--size 1b] …
 
-    train     bf16 steps of AdamW, with FSDP2 or DDP where torchrun started several ranks
+    train     bf16 steps of AdamW, with FSDP2 or DDP under torchrun
     graph     the same in one process, the step captured as a CUDA graph and replayed
     generate  a prompt and 16 tokens with a KV cache
     fail      train, and a weight of one layer that is not finite from step 2 on
@@ -39,9 +39,9 @@ def arguments():
 class Job:
     def __init__(self, args):
         self.args = args
-        self.ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        self.ranks = int(os.environ.get("WORLD_SIZE", "0"))  # 0: not under torchrun
         self.device = torch.device(args.device)
-        if self.ranks > 1:
+        if self.ranks:
             if self.device.type == "cuda":
                 self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
                 torch.cuda.set_device(self.device)
@@ -64,7 +64,7 @@ class Job:
         return LlamaForCausalLM(config).to(self.device, torch.bfloat16)
 
     def spread(self):
-        if self.ranks == 1:
+        if not self.ranks:
             return
         if self.args.parallel == "ddp":
             self.model = torch.nn.parallel.DistributedDataParallel(self.model)
@@ -150,7 +150,8 @@ def main():
     if int(os.environ.get("RANK", "0")) == 0:
         with open(args.out, "w") as out:
             json.dump({"seconds": job.seconds, "digest": digest, "ranks": job.ranks}, out)
-    if job.ranks > 1:
+    if job.ranks:
+        time.sleep(0.2)  # a gloo thread that lets go of a tensor while the group ends waits for this one, and this one for it (torch 2.13)
         torch.distributed.destroy_process_group()
 
 

@@ -39,27 +39,35 @@ class Report:
             return None
         return done.stdout
 
-    def step(self, what, level=None, ranks=1, parallel="fsdp", fine=(0,)):
-        """Runs the program, recorded where a level is given; its JSON and the capture, or None."""
-        name = "-".join([what, level or "plain", str(ranks), parallel])
+    def step(self, what, level=None, parallel=None, fine=(0,)):
+        """Runs the program, recorded where a level is given, and under torchrun where its ranks share the work; its JSON and the capture, or None."""
+        name = "-".join([what, level or "plain", parallel or "alone"])
         out, capture = self.folder / f"{name}.json", self.folder / f"{name}.lb"
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks] if ranks > 1 else []
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", self.ranks()] if parallel else []
         command = [self.args.python, *launch, PROGRAM, what, "--device", self.args.device, "--size", self.args.size, "--out", out]
-        command += ["--steps", self.args.steps, "--sequence", self.args.sequence, "--parallel", parallel]
+        command += ["--steps", self.args.steps, "--sequence", self.args.sequence]
+        command += ["--parallel", parallel] if parallel else []
         if level:
             command = [self.lastbit, "record", "-o", capture, "--level", level, "--"] + command
         if self.run(command, fine) is None or not out.exists():
             return None, capture
         return json.loads(out.read_text()), capture
 
-    def compare(self, what, ranks=1, parallel="fsdp"):
-        title = what if ranks == 1 else f"{what} {parallel} {ranks}"
-        plain, _ = self.step(what, None, ranks, parallel)
+    def ranks(self):
+        """As many as asked for, or one for each device."""
+        if not self.args.ranks:
+            text = self.run([self.args.python, "-c", "import torch; print(torch.cuda.device_count())"])
+            self.args.ranks = max(1, int(text or 1))
+        return self.args.ranks
+
+    def compare(self, what, parallel=None):
+        title = f"{what} {parallel} {self.ranks()}" if parallel else what
+        plain, _ = self.step(what, None, parallel)
         if not plain:
             return
         self.says("plain", "%s: %.1f ms a step" % (title, 1e3 * min(plain["seconds"])))
         for level in LEVELS:
-            recorded, capture = self.step(what, level, ranks, parallel)
+            recorded, capture = self.step(what, level, parallel)
             if not recorded:
                 continue
             self.says(
@@ -118,18 +126,18 @@ def main():
     parser.add_argument("--size", default="1b")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--sequence", type=int, default=1024)
-    parser.add_argument("--ranks", type=int, default=1, help="devices for FSDP2 and DDP")
+    parser.add_argument("--ranks", type=int, help="processes of FSDP2 and of DDP; unless said otherwise, one for each device, and one is enough")
     parser.add_argument("--only", nargs="*", choices=["train", "graph", "generate", "ops", "ranks", "bisect", "measuring"])
     parser.add_argument("--folder", help="where captures go; some need 20 GB")
     args = parser.parse_args()
     report = Report(args)
-    asked = args.only or ["measuring", "ops", "train", "generate", "bisect"] + ["graph"] * (args.device == "cuda") + ["ranks"] * (args.ranks > 1)
+    asked = args.only or ["measuring", "ops", "train", "generate", "bisect", "ranks"] + ["graph"] * (args.device == "cuda")
     for what in asked:
         if what in ("measuring", "ops", "bisect"):
             getattr(report, what)()
         elif what == "ranks":
             for parallel in ("fsdp", "ddp"):
-                report.compare("train", args.ranks, parallel)
+                report.compare("train", parallel)
         else:
             report.compare(what)
     print("%d wrong" % report.failed)

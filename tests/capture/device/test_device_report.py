@@ -11,10 +11,13 @@ from conftest import ROOT
 @pytest.mark.full
 def test_the_report_comes_out_on_the_cpu(lastbit, tmp_path):
     command = [sys.executable, ROOT / "tests/capture/device/device_report.py", "--device", "cpu", "--size", "small", "--sequence", "32"]
-    done = subprocess.run([*command, "--steps", "3", "--folder", tmp_path], capture_output=True, text=True)
+    done = subprocess.run([*command, "--steps", "3", "--ranks", "2", "--folder", tmp_path], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.endswith("0 wrong\n"), done.stdout + done.stderr
+    lines = done.stdout.splitlines()
     for name in ("A/A", "plain", "overhead", "bits", "bisect"):
-        assert any(line.startswith(name) for line in done.stdout.splitlines()), done.stdout
+        assert any(line.startswith(name) for line in lines), done.stdout
+    for parallel in ("train fsdp 2", "train ddp 2"):
+        assert any(line.startswith("bits") and parallel in line for line in lines), done.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
