@@ -351,7 +351,7 @@ static void device_is_read_in_the_primary_context_that_the_program_made_for_it(v
 
     CUcontext first = current_context(), second = host_context(1);
     assert_int_equal(cuCtxSetCurrent(second), CUDA_SUCCESS);
-    value *v = value_dense(host_memory(MEMORY, 8), LB_F32, 1000, true);
+    const CUdeviceptr memory = host_memory(MEMORY, 8);
     CUstream stream = host_stream();
     for (int away = 0; away < 2;
          away++) { /* the program is at another device, as with layers spread over several; or in no context */
@@ -359,14 +359,15 @@ static void device_is_read_in_the_primary_context_that_the_program_made_for_it(v
         assert_int_equal(lb_cuda_open(&reader, &options, &err), LB_OK);
         assert_non_null(reader);
         assert_int_equal(standin_users(1), 2);
+        value *v = value_dense(memory, LB_F32, 1000, true);
         submit_values(reader, &v, 1, stream, true);
         collect_all(reader);
         value_assert_same(v);
+        value_free(v);
         assert_ptr_equal(current_context(), away ? NULL : first);
         reader->ops->close(reader);
         assert_int_equal(standin_users(1), 1);
     }
-    value_free(v);
     assert_int_equal(cuCtxSetCurrent(second), CUDA_SUCCESS);
     assert_int_equal(lb_cuda_open(&reader, &options, &err), LB_OK);
     assert_int_equal(standin_users(1), 1); /* the current one is borrowed */
