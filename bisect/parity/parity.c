@@ -262,6 +262,7 @@ static bool fails(const lb_parity_finding *f)
     case LB_PARITY_DROPPED:
     case LB_PARITY_REPEATED:
     case LB_PARITY_TEXT:
+    case LB_PARITY_NAN:
     case LB_PARITY_TEMPERATURE:
         return true; /* the sides did not say the same thing, whatever the numbers of the rest */
     default: return false;
@@ -270,9 +271,9 @@ static bool fails(const lb_parity_finding *f)
 
 static lb_parity_verdict verdict_of(const lb_parity_report *r, double threshold)
 {
-    if (!r->all.count) return LB_PARITY_UNDECIDED;
     for (uint32_t i = 0; i < r->n_findings; i++)
-        if (fails(&r->findings[i])) return LB_PARITY_FAIL;
+        if (r->all.count ? fails(&r->findings[i]) : r->findings[i].kind == LB_PARITY_NAN) return LB_PARITY_FAIL;
+    if (!r->all.count) return LB_PARITY_UNDECIDED;
     for (uint32_t i = 0; i < r->n_kinds; i++)
         if (r->kinds[i].nonfinite || !(r->kinds[i].k3 < threshold)) return LB_PARITY_FAIL;
     return LB_PARITY_PASS;

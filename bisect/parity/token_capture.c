@@ -224,7 +224,7 @@ static void add_sequence(reader *r, const pass *x, const rows *scores, int64_t s
         token->id = x->numbers[at], token->kind = kind_of(r, x, at, placeholders);
         if (r->ended[s]) {
             token->top1 = lb_token_most_probable(row, r->columns);
-            if (token->id >= 0 && token->id < r->columns) token->logp = row[token->id];
+            if (token->id >= 0 && token->id < r->columns) token->logp = row[token->id], token->nan = isnan(token->logp);
         }
         r->ended[s] = t >= lacking;
         if (r->ended[s]) load_row(scores, s * scores->width + t - lacking, row);

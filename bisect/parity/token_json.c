@@ -61,6 +61,13 @@ static bool log_probability(const json_t *value, double *logp)
     return true;
 }
 
+static bool take_score(const json_t *value, lb_token *token)
+{
+    if (!log_probability(value, &token->logp)) return false;
+    token->nan = value && !json_is_null(value) && isnan(token->logp);
+    return true;
+}
+
 static int32_t kind_of(const place *at, const json_t *value)
 {
     char text[40];
@@ -173,7 +180,7 @@ static lb_status add_token(const place *at, lb_token_sequence *q, const column *
     if (json_is_integer(id)) token->id = json_integer_value(id);
     if (id && !json_is_integer(id) && !json_is_string(id)) return bad(at, c[IDS].name, "integers, or texts of tokens");
     if (json_is_string(text)) token->text = lb_token_set_keep(at->set, json_string_value(text));
-    if (!log_probability(cell(&c[SCORES], i), &token->logp)) return bad(at, c[SCORES].name, "numbers or null");
+    if (!take_score(cell(&c[SCORES], i), token)) return bad(at, c[SCORES].name, "numbers or null");
     if (cell(&c[KINDS], i))
         token->kind = kind_of(at, cell(&c[KINDS], i));
     else if (loss)
@@ -210,8 +217,7 @@ static lb_status read_token(const place *at, const json_t *object)
     if (!token) return LB_ERR_NOMEM;
     if (json_is_integer(id)) token->id = json_integer_value(id);
     if (json_is_string(text)) token->text = lb_token_set_keep(at->set, json_string_value(text));
-    if (!log_probability(json_object_get(object, "logprob"), &token->logp))
-        return bad(at, "logprob", "a number or null");
+    if (!take_score(json_object_get(object, "logprob"), token)) return bad(at, "logprob", "a number or null");
     if (field(object, kinds, NULL)) token->kind = kind_of(at, field(object, kinds, NULL));
     if (json_object_get(object, "top_logprobs")) add_choices(at, q, json_object_get(object, "top_logprobs"));
     return LB_OK;

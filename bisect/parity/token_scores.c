@@ -1,5 +1,6 @@
 /* See token_scores.h. Each hypothesis is one number that would explain the whole difference; it is taken where what it leaves of the
  * difference is a small part. */
+#include "token_nan.h"
 #include "token_scores.h"
 
 #include <lastbit/array.h>
@@ -254,7 +255,8 @@ lb_status lb_token_scores_make(const lb_token_set *a, const lb_token_set *b, con
 {
     *scores = (lb_token_scores){.a = a, .b = b, .match = match, .heat = 1, .form = {{1, false}, {1, false}}};
     bool ok = collect(scores) && find_form(scores, findings, n) && find_shift(scores, findings, n) &&
-              find_temperature(scores, findings, n) && find_filter(scores, findings, n);
+              find_temperature(scores, findings, n) && find_filter(scores, findings, n) &&
+              lb_token_find_nan(a, b, match, scores->shift, findings, n);
     return ok ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }
 

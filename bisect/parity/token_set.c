@@ -148,7 +148,7 @@ static lb_status check_scores(const lb_token_set *set, lb_err *err)
     uint64_t tokens = 0;
     for (uint32_t s = 0; s < set->n; s++)
         for (uint32_t t = 0; t < set->sequences[s].n; t++, tokens++)
-            if (!isnan(set->sequences[s].tokens[t].logp)) return LB_OK;
+            if (!isnan(set->sequences[s].tokens[t].logp) || set->sequences[s].tokens[t].nan) return LB_OK;
     return lb_fail(err, LB_ERR_INVALID,
                    "%s: %llu tokens in %u sequences, and no log-probability among them; write \"logprobs\" beside "
                    "\"token_ids\" (`lastbit help parity`)",

@@ -134,6 +134,7 @@ static void add_row(lb_token_set *set, const column *c, int64_t row, int64_t wid
         sequence->logit_of[sequence->n - 1] = (uint32_t)t;
         token->id = number_in(&c[IDS], row, t, -1);
         token->logp = cell(&c[LOGPROBS], row, t - lag, NAN);
+        token->nan = c[LOGPROBS].numbers && t >= lag && isnan(token->logp);
         token->top1 = number_in(&c[TOP1], row, t, -1);
         char text[40];
         snprintf(text, sizeof text, "kind %" PRId64, number_in(&c[KINDS], row, t, 0));
@@ -164,6 +165,7 @@ static lb_status score(lb_token_set *set, lb_err *err)
             if (q->tokens[t].id < 0 || q->tokens[t].id >= words || !isnan(q->tokens[t].logp)) continue;
             lb_token_row(q, q->logit_of[t - 1], row);
             q->tokens[t].logp = row[q->tokens[t].id];
+            q->tokens[t].nan = isnan(q->tokens[t].logp);
         }
         free(row);
     }

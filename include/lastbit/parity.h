@@ -36,9 +36,10 @@ typedef struct lb_token_choice {
 typedef struct lb_token {
     int64_t id;       /* -1: not told */
     const char *text; /* its piece of text, NULL: not told */
-    double logp;      /* natural logarithm of its probability after those before it; NaN: none was given */
-    int32_t kind;     /* row of the set's kinds, -1: not told */
-    int64_t top1;     /* the most probable token, -1: not told */
+    double logp;  /* natural logarithm of its probability after those before it; NaN: none was given, or it is `nan` */
+    bool nan;     /* it was given, and is not a number */
+    int32_t kind; /* row of the set's kinds, -1: not told */
+    int64_t top1; /* the most probable token, -1: not told */
     uint32_t first_choice, choices; /* rows of the sequence's choices */
 } lb_token;
 
@@ -109,6 +110,7 @@ typedef struct lb_parity_row {
     X(DROPPED, "dropped")         /* tokens that one side lacks */                                                     \
     X(REPEATED, "repeated")       /* a token that one side has twice */                                                \
     X(TEXT, "text")               /* another text */                                                                   \
+    X(NAN, "nan")                 /* log-probabilities that are NaN on one side */                                     \
     X(TEMPERATURE, "temperature") /* logits divided by something on one side */                                        \
     X(FILTER, "filter")           /* top-k or top-p, renormalised, on one side */                                      \
     X(SCALE, "scale")             /* other logarithm, sign, or probabilities in place of logarithms */                 \

@@ -365,3 +365,51 @@ def test_a_missing_file_and_bad_options_are_said(lastbit, pair, tmp_path):
     assert "nowhere.jsonl" in lastbit.run("parity", pair[0], tmp_path / "nowhere.jsonl", expect=(125, 128)).stderr
     assert lastbit.run("parity", pair[0], pair[0], "--threshold", "-1").returncode == 129
     assert lastbit.run("parity", pair[0]).returncode == 129
+
+
+def nan_at(logprobs, places):
+    """The same numbers, NaN at (sequence, token)s."""
+    return [dict(s, logprobs=[math.nan if (n, t) in places else p for t, p in enumerate(s["logprobs"])]) for n, s in enumerate(logprobs)]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {(2, 17)},
+        {(1, t) for t in range(20, TOKENS)},  # a cache that broke
+        {(3, t) for t in range(TOKENS)},  # a sequence by itself
+        {(n, t) for n in range(SEQUENCES) for t in range(TOKENS)},
+    ],
+    ids=["one token", "from a token on", "a sequence", "all"],
+)
+@pytest.mark.parametrize("second", [False, True])
+def test_nan_on_one_side_fails_and_is_named(lastbit, tmp_path, places, second):
+    whole, broken = Side().sequences(), nan_at(Side().sequences(), places)
+    a, b = write(tmp_path / "a", broken), write(tmp_path / "b", whole)
+    answer = lastbit.json("parity", *((b, a) if second else (a, b)), expect=1)
+    assert answer["verdict"] == "fail" and "nan" in kinds_of(answer)
+    (finding,) = [f for f in answer["findings"] if f["kind"] == "nan"]
+    expected = sorted((n, t) for n, t in places if t > 0)
+    assert f"{'second' if second else 'first'} side's log-probability of {len(expected)} token" in finding["message"]
+    assert "sequence %d (s%d), token %d;" % (expected[0][0], expected[0][0], expected[0][1]) in finding["message"]
+
+
+def test_nan_of_tensors_is_named_too(lastbit, tmp_path):
+    side = Side()
+    broken = side.logprobs.astype(np.float32)
+    broken[2, 10:] = np.nan
+    np.savez(tmp_path / "a.npz", token_ids=side.ids, logprobs=side.logprobs)
+    np.savez(tmp_path / "b.npz", token_ids=side.ids, logprobs=broken)
+    answer = lastbit.json("parity", tmp_path / "a.npz", tmp_path / "b.npz", expect=1)
+    assert kinds_of(answer) == ["nan"] and f"of {TOKENS - 11} tokens" in answer["findings"][0]["message"]
+
+
+def test_nan_of_what_nobody_scored_is_no_finding(lastbit, tmp_path):
+    """The prompt before the first number, a kind that a side scores nowhere, and what is NaN on both sides."""
+    whole = Side().sequences()
+    prompt = write(tmp_path / "prompt", nan_at(whole, {(n, t) for n in range(SEQUENCES) for t in range(9)}))
+    kinds = [dict(s, kinds=["user" if t % 10 < 4 else "generated" for t in range(TOKENS)]) for s in whole]
+    turns = write(tmp_path / "turns", nan_at(kinds, {(n, t) for n in range(SEQUENCES) for t in range(TOKENS) if t % 10 < 4}))
+    both = write(tmp_path / "both", nan_at(whole, {(1, 20), (4, 5)}))
+    for a, b in [(prompt, write(tmp_path / "whole", whole)), (turns, write(tmp_path / "kinds", kinds)), (both, both)]:
+        assert kinds_of(lastbit.json("parity", a, b, expect=0)) == []
