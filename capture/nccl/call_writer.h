@@ -9,7 +9,7 @@
 #ifndef LB_CAPTURE_CALL_WRITER_H
 #define LB_CAPTURE_CALL_WRITER_H
 
-#include "call_queue.h"
+#include "nccl_call.h"
 
 /* Writes it and frees nothing. One thread. */
 void lb_nccl_call_write(lb_nccl_call *call);

@@ -7,7 +7,7 @@
 #ifndef LB_CAPTURE_GRAPH_RUNS_H
 #define LB_CAPTURE_GRAPH_RUNS_H
 
-#include "call_queue.h"
+#include "nccl_call.h"
 
 /* Around a call that is captured. False: its runs cannot be seen. The books are not locked. */
 bool lb_graph_runs_begin(lb_nccl_call *call);

@@ -4,7 +4,7 @@
  * The layouts are those of the public plugin headers (plugins/profiler of NVIDIA/nccl). Of an event only the head and the
  * member `coll` are read; it begins at the same place in all three versions, and the type's low byte does, too. Whatever
  * happens, the answer is success: an error would be the program's. */
-#include "call_queue.h"
+#include "call_carried.h"
 #include "shim_settings.h"
 
 #include <stdio.h>
