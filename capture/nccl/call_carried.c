@@ -45,12 +45,20 @@ void lb_call_carried_drop(void)
 static const char *const functions[LB_CALL_KINDS] = {"AllReduce", "Reduce", "Broadcast", "AllGather", "ReduceScatter",
                                                      "AlltoAll",  "Gather", "Scatter",   "Send",      "Recv"};
 
+/* What moves and does not reduce NCCL counts in bytes (collTaskAppend in src/enqueue.cc). */
+static bool counts(const lb_nccl_call *call, size_t count)
+{
+    const size_t given = call->given.count;
+    const bool moves = call->given.kind == LB_CALL_ALL_GATHER || call->given.kind == LB_CALL_BROADCAST;
+    return given == count || (moves && given * lb_nccl_call_dtype_bytes(call->given.dtype) == count);
+}
+
 static bool fits(const lb_nccl_call *call, const lb_nccl_call_carried *carried)
 {
     if (call->algorithm[0] || strcmp(functions[call->given.kind], carried->function) != 0) return false;
-    if (call->comm && (call->comm->rank != carried->rank || call->comm->ranks != carried->ranks)) return false;
-    return (!call->given.recv || !carried->recv || call->given.recv == carried->recv) &&
-           call->given.count == carried->count;
+    if (call->comm && call->comm->rank != carried->rank) return false;
+    if (call->comm && carried->ranks && call->comm->ranks != carried->ranks) return false;
+    return (!call->given.recv || !carried->recv || call->given.recv == carried->recv) && counts(call, carried->count);
 }
 
 /* NCCL launches what it was given in some order of its own; of several that fit the first given is meant. */

@@ -6,7 +6,7 @@
 #include "nccl_call.h"
 
 typedef struct lb_nccl_call_carried {
-    int rank, ranks;
+    int rank, ranks; /* of its communicator; ranks of 0: not told */
     const char *function;
     const void *send;
     void *recv;

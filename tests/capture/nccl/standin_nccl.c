@@ -7,6 +7,7 @@
  * it does it when its stream gets there. It speaks to a profiler plugin as NCCL does.
  *
  *     STANDIN_NCCL_ALGO=ring|tree     STANDIN_NCCL_CHANNELS=N     STANDIN_NCCL_NODES=N
+ *     STANDIN_NCCL_PROFILER=N         it speaks that version of the profiler interface, of 1 to 7
  *     STANDIN_NCCL_FAIL=N             every N-th call that moves something fails, and does nothing
  */
 #define _GNU_SOURCE
@@ -79,7 +80,8 @@ struct ncclComm {
     hall *hall;
     char name[128];
     int rank, ranks, device, splits;
-    bool later; /* non-blocking: calls run when the program asks how the communicator stands */
+    bool later; /* non-blocking: calls run, and splits are there, when the program asks how the communicator stands */
+    lb_nccl_comm *splitting, split;
     task *launched, **launched_end;
     uint64_t sequence;
     void *profiler;
@@ -91,6 +93,7 @@ struct ncclComm {
     int premuls;
 };
 
+static const int widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 static _Thread_local int depth;
 static _Thread_local task *tasks, **tasks_end;
 static _Thread_local unsigned long calls; /* of a thread, so that the same ones fail in every run */
@@ -136,84 +139,156 @@ static hall *enter_hall(const char *name)
 
 /* ---- the profiler plugin -------------------------------------------------------------------------------------------- */
 
+/* Versions 1 to 7 begin in three ways. */
 struct plugin {
     const char *name;
-    int (*init)(void **, uint64_t, int *, const char *, int, int, int, void *);
+    union {
+        int (*of_1)(void **, int *);
+        int (*of_4)(void **, int *, const char *, uint64_t, int, int, int, void *);
+        int (*of_5)(void **, uint64_t, int *, const char *, int, int, int, void *);
+    } init;
     int (*start)(void *, void **, void *);
     int (*stop)(void *);
     int (*state)(void *, int, void *);
     int (*finalize)(void *);
 };
 
+static int spoken(void)
+{
+    return number_of("STANDIN_NCCL_PROFILER", 5);
+}
+
 static struct plugin *plugin(void)
 {
     static struct plugin *_Atomic found;
     const char *path = getenv("NCCL_PROFILER_PLUGIN");
+    char name[32];
     if (!found && path && *path) {
         void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (library) found = dlsym(library, "ncclProfiler_v5");
+        snprintf(name, sizeof name, "ncclProfiler_v%d", spoken());
+        if (library) found = dlsym(library, name);
     }
     return found;
 }
 
+/* 0: it wants nothing. */
+static int plug_in(void **context, int nodes, int ranks, int rank)
+{
+    const struct plugin *p = plugin();
+    int wanted = 0, failed = 0;
+    if (!p) return 0;
+    if (spoken() < 4)
+        failed = p->init.of_1(context, &wanted);
+    else if (spoken() == 4)
+        failed = p->init.of_4(context, &wanted, NULL, 1, nodes, ranks, rank, NULL);
+    else
+        failed = p->init.of_5(context, 1, &wanted, NULL, nodes, ranks, rank, NULL);
+    return failed ? 0 : wanted;
+}
+
+/* The member `coll` of an event, a field after the other as a compiler lays out the headers' structs. */
+typedef struct event {
+    _Alignas(8) char bytes[160];
+    size_t used;
+} event;
+
+static void put(event *e, const void *field, size_t size)
+{
+    e->used = (e->used + size - 1) / size * size;
+    memcpy(e->bytes + e->used, field, size);
+    e->used += size;
+}
+
+#define PUT(e, type, ...) put(e, &(type){__VA_ARGS__}, sizeof(type))
+
+static void describe(event *e, const task *t)
+{
+    static const uint8_t numbers[] = {4, 1, 0, 3, 2}; /* of ncclFunc_t, as far as version 1 goes */
+    const char *named = getenv("STANDIN_NCCL_ALGO");
+    const bool tree = named && !strcmp(named, "tree") && t->verb == ALL_REDUCE;
+    const bool as_bytes = t->verb == ALL_GATHER || t->verb == BROADCAST; /* collTaskAppend in src/enqueue.cc */
+    const int version = spoken();
+    if (version < 5)
+        PUT(e, uint8_t, 1 << 1);
+    else
+        PUT(e, uint64_t, 1 << 1);
+    PUT(e, void *, NULL);
+    PUT(e, int, t->comm->rank);
+    e->used = (e->used + 7) / 8 * 8; /* where the union is */
+    if (version < 4) PUT(e, const char *, NULL), PUT(e, uint64_t, 1);
+    PUT(e, uint64_t, t->comm->sequence++);
+    if (version == 1)
+        PUT(e, uint8_t, numbers[t->verb]);
+    else
+        PUT(e, const char *, verb_names[t->verb]);
+    PUT(e, const void *, t->send);
+    PUT(e, void *, t->recv);
+    PUT(e, size_t, as_bytes ? t->count * (size_t)widths[t->dtype] : t->count);
+    PUT(e, int, t->root);
+    if (version == 1)
+        PUT(e, uint8_t, 0), PUT(e, uint32_t, 0);
+    else
+        PUT(e, const char *, "");
+    if (version < 3) PUT(e, size_t, 0);
+    PUT(e, uint8_t, (uint8_t)number_of("STANDIN_NCCL_CHANNELS", 1));
+    PUT(e, uint8_t, 1);
+    if (version == 1)
+        PUT(e, uint8_t, tree ? 0 : 1), PUT(e, uint8_t, 2);
+    else
+        PUT(e, const char *, tree ? "TREE" : "RING"), PUT(e, const char *, "SIMPLE");
+}
+
 static void tell_plugin(const task *t)
 {
-    struct {
-        uint64_t type;
-        void *parent;
-        int rank;
-        union {
-            struct {
-                uint64_t sequence;
-                const char *function;
-                const void *send;
-                void *recv;
-                size_t count;
-                int root;
-                const char *dtype;
-                uint8_t channels, warps;
-                const char *algorithm, *protocol;
-                void *group;
-            } collective;
-            char room[96];
-        };
-    } event = {.type = 1 << 1, .rank = t->comm->rank};
+    event e = {0};
     void *handle = NULL;
-    const char *algorithm = getenv("STANDIN_NCCL_ALGO");
-    const bool tree = algorithm && !strcmp(algorithm, "tree") && t->verb == ALL_REDUCE;
-    if (!plugin() || !(t->comm->wanted & 2) || t->verb == SEND || t->verb == RECV) return;
-    event.collective.sequence = t->comm->sequence++;
-    event.collective.function = verb_names[t->verb];
-    event.collective.send = t->send;
-    event.collective.recv = t->recv;
-    event.collective.count = t->count;
-    event.collective.root = t->root;
-    event.collective.channels = (uint8_t)number_of("STANDIN_NCCL_CHANNELS", 1);
-    event.collective.algorithm = tree ? "TREE" : "RING";
-    event.collective.protocol = "SIMPLE";
-    plugin()->start(t->comm->profiler, &handle, &event);
+    if (!plugin() || !(t->comm->wanted & 2) || t->verb >= SEND || (spoken() == 1 && t->verb > ALL_GATHER)) return;
+    describe(&e, t);
+    plugin()->start(t->comm->profiler, &handle, e.bytes);
     if (handle) plugin()->stop(handle);
 }
 
 /* ---- arithmetic ----------------------------------------------------------------------------------------------------- */
 
-static const int widths[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+/* Types of 8 and 16 bits by their fields; e4m3fn has no infinity and one NaN a sign. */
+typedef struct narrow {
+    int exponent_bits, fraction_bits;
+    bool infinite;
+} narrow;
 
-static float bf16_to_f32(uint16_t bits)
+static const narrow *narrow_of(int dtype)
 {
-    const uint32_t wide = (uint32_t)bits << 16;
-    float x;
-    memcpy(&x, &wide, 4);
-    return x;
+    static const narrow f16 = {5, 10, true}, bf16 = {8, 7, true}, e4m3 = {4, 3, false}, e5m2 = {5, 2, true};
+    return dtype == 6 ? &f16 : dtype == 9 ? &bf16 : dtype == 10 ? &e4m3 : dtype == 11 ? &e5m2 : NULL;
 }
 
-/* To nearest, ties to even. */
-static uint16_t f32_to_bf16(float x)
+static float widen(const narrow *n, unsigned bits)
 {
-    uint32_t wide;
-    memcpy(&wide, &x, 4);
-    if (x != x) return 0x7fff;
-    return (uint16_t)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
+    const int bias = (1 << (n->exponent_bits - 1)) - 1, top = (1 << n->exponent_bits) - 1;
+    const int exponent = (int)(bits >> n->fraction_bits) & top, fraction = (int)(bits & ((1u << n->fraction_bits) - 1));
+    const float sign = bits >> (n->exponent_bits + n->fraction_bits) ? -1.0f : 1.0f;
+    if (exponent == top && n->infinite) return fraction ? NAN : sign * INFINITY;
+    if (exponent == top && fraction == (1 << n->fraction_bits) - 1) return NAN;
+    const float mantissa = (float)(fraction + (exponent ? 1 << n->fraction_bits : 0));
+    return sign * ldexpf(mantissa, (exponent ? exponent : 1) - bias - n->fraction_bits);
+}
+
+/* To nearest, ties to even: nearbyint of a multiple of the last place. */
+static unsigned narrowed(const narrow *n, float x)
+{
+    const int bias = (1 << (n->exponent_bits - 1)) - 1, top = (1 << n->exponent_bits) - 1;
+    const unsigned sign = (signbit(x) ? 1u : 0u) << (n->exponent_bits + n->fraction_bits);
+    const unsigned most = (unsigned)((top << n->fraction_bits) - (n->infinite ? 1 : 0)) +
+                          (n->infinite ? 0u : (1u << n->fraction_bits) - 2);
+    int exponent;
+    if (isnan(x)) return sign | ((1u << (n->exponent_bits + n->fraction_bits)) - 1);
+    if (x == 0) return sign;
+    frexpf(x, &exponent);
+    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
+    const double units = nearbyint(ldexp(fabs((double)x), n->fraction_bits - exponent));
+    const double code = units + ldexp(exponent + bias - 1, n->fraction_bits);
+    if (isinf(x) || code > most) return sign | (n->infinite ? most + 1 : most);
+    return sign | (unsigned)code;
 }
 
 typedef union element {
@@ -235,16 +310,21 @@ static element load(int dtype, const void *from)
     case 5: memcpy(&e.i, from, 8); break;
     case 7: memcpy(&e.f, from, 4); break;
     case 8: memcpy(&e.d, from, 8); break;
-    case 9: memcpy(&half, from, 2), e.f = bf16_to_f32(half); break;
+    case 6:
+    case 9: memcpy(&half, from, 2), e.f = widen(narrow_of(dtype), half); break;
+    default: e.f = widen(narrow_of(dtype), *(const uint8_t *)from);
     }
     return e;
 }
 
 static void store(int dtype, void *to, element e)
 {
-    const uint16_t half = dtype == 9 ? f32_to_bf16(e.f) : 0;
+    const unsigned code = narrow_of(dtype) ? narrowed(narrow_of(dtype), e.f) : 0;
     switch (dtype) {
-    case 9: memcpy(to, &half, 2); break;
+    case 6:
+    case 9:
+    case 10:
+    case 11: memcpy(to, &code, (size_t)widths[dtype]); break; /* little-endian */
     case 7: memcpy(to, &e.f, 4); break;
     case 8: memcpy(to, &e.d, 8); break;
     default: memcpy(to, &e.i, (size_t)widths[dtype]); /* little-endian */
@@ -253,15 +333,20 @@ static void store(int dtype, void *to, element e)
 
 static element rounded(int dtype, element e)
 {
-    if (dtype == 9) e.f = bf16_to_f32(f32_to_bf16(e.f));
+    if (narrow_of(dtype)) e.f = widen(narrow_of(dtype), narrowed(narrow_of(dtype), e.f));
     return e;
+}
+
+static bool is_float(int dtype)
+{
+    return dtype == 7 || narrow_of(dtype);
 }
 
 static element join_two(int dtype, int op, element a, element b)
 {
     if (dtype == 8)
         a.d = op == 1 ? a.d * b.d : op == 2 ? fmax(a.d, b.d) : op == 3 ? fmin(a.d, b.d) : a.d + b.d;
-    else if (dtype == 7 || dtype == 9)
+    else if (is_float(dtype))
         a.f = op == 1 ? a.f * b.f : op == 2 ? fmaxf(a.f, b.f) : op == 3 ? fminf(a.f, b.f) : a.f + b.f;
     else
         a.i = op == 1   ? (int64_t)((uint64_t)a.i * (uint64_t)b.i)
@@ -280,7 +365,7 @@ static element contribution(const task *t, int rank, size_t at)
     if (factor == 1) return e;
     if (t->dtype == 8)
         e.d *= factor;
-    else if (t->dtype == 7 || t->dtype == 9)
+    else if (is_float(t->dtype))
         e.f *= rounded(t->dtype, (element){.f = (float)factor}).f;
     else
         e.i *= (int64_t)factor;
@@ -381,7 +466,7 @@ static void receive(const task *t)
     const size_t first = t->verb == REDUCE_SCATTER ? count * (size_t)me : 0;
     for (size_t i = 0; reduces && (t->verb != REDUCE || root) && i < count; i++) {
         element e = reduced(t, first + i);
-        if (t->op == 4 && t->dtype < 6) e.i /= n;
+        if (t->op == 4 && t->dtype != 8 && !is_float(t->dtype)) e.i /= n;
         store(t->dtype, (char *)t->recv + i * size, e);
     }
     if (t->verb == BROADCAST || t->verb == SCATTER)
@@ -534,8 +619,7 @@ static int give(const task *given)
     const int every = number_of("STANDIN_NCCL_FAIL", 0);
     struct ncclComm *comm = given->comm;
     if (every && calls++ % (unsigned long)every == (unsigned long)every - 1) return LB_NCCL_SYSTEM_ERROR;
-    if (!comm || given->dtype < 0 || given->dtype > 9 || given->dtype == 6 || given->root >= comm->ranks)
-        return INVALID_ARGUMENT;
+    if (!comm || given->dtype < 0 || given->dtype > 11 || given->root >= comm->ranks) return INVALID_ARGUMENT;
     const size_t bytes = (given->verb < SEND ? sent_elements(given) : given->count) * (size_t)widths[given->dtype];
     if (bytes + 64 > (given->verb < SEND ? SLOT : MESSAGE)) return INVALID_USAGE;
     task *t = malloc(sizeof *t);
@@ -650,8 +734,7 @@ static struct ncclComm *make(const char *name, int ranks, int rank)
     snprintf(comm->name, sizeof comm->name, "%s", name);
     comm->ranks = ranks;
     comm->rank = comm->device = rank;
-    if (plugin() && plugin()->init(&comm->profiler, 1, &comm->wanted, NULL, nodes_of(ranks), ranks, rank, NULL))
-        comm->wanted = 0;
+    comm->wanted = plug_in(&comm->profiler, nodes_of(ranks), ranks, rank);
     return comm;
 }
 
@@ -705,8 +788,12 @@ EXPORT(ncclCommSplit, (lb_nccl_comm comm, int color, int key, lb_nccl_comm *made
         rank += other < key || (other == key && r < comm->rank);
     }
     snprintf(name, sizeof name, "%.60s-%d.%d", comm->name, comm->splits++, color);
-    *made = color < 0 ? NULL : make(name, ranks, rank);
-    return LB_NCCL_SUCCESS;
+    struct ncclComm *part = color < 0 ? NULL : make(name, ranks, rank);
+    *made = comm->later ? NULL : part;
+    if (!comm->later) return LB_NCCL_SUCCESS;
+    comm->splitting = made, comm->split = part;
+    if (part) part->later = true;
+    return LB_NCCL_IN_PROGRESS;
 }
 
 EXPORT(ncclCommShrink, (lb_nccl_comm comm, int *excluded, int n, lb_nccl_comm *made, lb_nccl_config *config, int flags),
@@ -758,7 +845,9 @@ EXPORT(ncclCommFinalize, (lb_nccl_comm comm), (comm))
 /* A non-blocking communicator gets on when it is asked. */
 EXPORT(ncclCommGetAsyncError, (lb_nccl_comm comm, lb_nccl_result *error), (comm, error))
 {
-    *error = comm->launched ? LB_NCCL_IN_PROGRESS : LB_NCCL_SUCCESS;
+    *error = comm->launched || comm->splitting ? LB_NCCL_IN_PROGRESS : LB_NCCL_SUCCESS;
+    if (comm->splitting) *comm->splitting = comm->split;
+    comm->splitting = NULL;
     task *list = comm->launched;
     comm->launched = NULL;
     run_list(list);
@@ -796,7 +885,7 @@ EXPORT(ncclRedOpCreatePreMulSum,
     (void)residence; /* all memory is the host's */
     if (comm->premuls == 16) return INVALID_USAGE;
     const element e = load(dtype, scalar);
-    comm->premul[comm->premuls].number = dtype == 8 ? e.d : dtype == 7 || dtype == 9 ? (double)e.f : (double)e.i;
+    comm->premul[comm->premuls].number = dtype == 8 ? e.d : is_float(dtype) ? (double)e.f : (double)e.i;
     *op = 5 + comm->premuls++;
     return LB_NCCL_SUCCESS;
 }
