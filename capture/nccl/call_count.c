@@ -3,23 +3,47 @@
 
 #include "shim_settings.h"
 
-void lb_call_count(lb_communicator *comm, const lb_nccl_call_given *given, uint64_t *sequence, int64_t *step)
+/* How many messages went to its peer, or came from it; NULL: nobody counts. */
+static uint64_t *messages_of(const lb_nccl_call *call)
 {
-    lb_nccl_place *place = comm->place;
-    if (lb_nccl_call_is_message(given->kind)) {
-        const size_t peer = given->root >= 0 && given->root < comm->ranks ? (size_t)given->root : 0;
-        *sequence =
-            comm->messages ? comm->messages[peer + (given->kind == LB_CALL_RECEIVE ? (size_t)comm->ranks : 0)]++ : 0;
-    } else {
-        *sequence = comm->sequence++;
-        if (comm == place->clock && !place->marked && place->clock_calls++ &&
-            (place->clock_calls - 1) % lb_shim_settings_now()->step_calls == 0)
-            place->step++;
-    }
-    *step = place->step;
+    const lb_communicator *comm = call->comm;
+    const int root = call->given.root;
+    if (!comm->messages || root < 0 || root >= comm->ranks) return NULL;
+    return &comm->messages[root + (call->given.kind == LB_CALL_RECEIVE ? comm->ranks : 0)];
 }
 
-void lb_call_uncount(const lb_nccl_call *call)
+static bool begins_step(const lb_nccl_place *place)
 {
-    if (!call->graph_copy && !lb_nccl_call_is_message(call->given.kind)) call->comm->sequence--;
+    return place->clock_calls && place->clock_calls % lb_shim_settings_now()->step_calls == 0;
+}
+
+void lb_call_count(lb_nccl_call *call)
+{
+    lb_communicator *comm = call->comm;
+    lb_nccl_place *place = comm->place;
+    const bool message = lb_nccl_call_is_message(call->given.kind);
+    uint64_t *messages = message ? messages_of(call) : NULL;
+    call->counted = true;
+    call->ticks = comm == place->clock && !place->marked && !message;
+    call->sequence = !message ? comm->sequence++ : messages ? (*messages)++ : 0;
+    if (call->ticks) {
+        place->step += begins_step(place);
+        place->clock_calls++;
+    }
+    call->step = place->step;
+}
+
+void lb_call_uncount(lb_nccl_call *call)
+{
+    lb_communicator *comm = call->comm;
+    lb_nccl_place *place = comm->place;
+    const bool message = lb_nccl_call_is_message(call->given.kind);
+    uint64_t *messages = message ? messages_of(call) : NULL;
+    if (!call->counted) return;
+    call->counted = false;
+    if (!message) comm->sequence--;
+    if (messages) (*messages)--;
+    if (!call->ticks) return;
+    place->clock_calls--;
+    if (!place->marked) place->step -= begins_step(place);
 }

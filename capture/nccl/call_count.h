@@ -4,9 +4,9 @@
 
 #include "nccl_call.h"
 
-/* Its number among those that it has to meet, and the step that it is in. */
-void lb_call_count(lb_communicator *comm, const lb_nccl_call_given *given, uint64_t *sequence, int64_t *step);
-/* NCCL did not take it. */
-void lb_call_uncount(const lb_nccl_call *call);
+/* Gives it its number among those that it has to meet, and the step that it is in. */
+void lb_call_count(lb_nccl_call *call);
+/* NCCL did not take it: the next one has its number. No other call of its communicator was counted since that NCCL takes. */
+void lb_call_uncount(lb_nccl_call *call);
 
 #endif

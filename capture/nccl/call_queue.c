@@ -33,33 +33,43 @@ static lb_nccl_call *make_joined(const lb_nccl_call_given *given)
     return call;
 }
 
-/* The call itself, where it is in the window; with the books locked. Of one in a graph, runs count, and not the call. */
+/* Whether it is to be written. Of calls in graphs, and of those around them, only the writer knows the step. */
+static bool is_wanted(const lb_nccl_call *call)
+{
+    const lb_nccl_place *place = call->comm->place;
+    if (!place->wanted || place->dead) return false;
+    return call->captured || place->graphs || lb_shim_ranges_have(lb_shim_settings_now()->steps, call->step);
+}
+
+static void reserve(lb_nccl_call *call)
+{
+    call->skipped = call->captured || !lb_shim_settings_now()->bytes;
+    if (!call->captured && !lb_writer_reserve(call)) call->skipped = true;
+}
+
+/* With the books locked. Of one in a graph, runs count, and not the call. */
 static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
 {
     lb_communicator *comm = lb_communicator_whole(given->comm);
-    if (!comm) return NULL;
-    lb_nccl_place *place = comm->place;
-    uint64_t sequence = comm->sequence;
-    int64_t step = place->step;
-    lb_nccl_place_enter(place);
-    if (!captured) lb_call_count(comm, given, &sequence, &step);
-    const bool may_be_wanted = captured || place->graphs || lb_shim_ranges_have(lb_shim_settings_now()->steps, step);
-    if (!place->wanted || place->dead || !may_be_wanted || !lb_writer_start()) return NULL;
-    lb_nccl_call *call = malloc(sizeof *call);
+    lb_nccl_call *call = comm ? malloc(sizeof *call) : NULL;
     if (!call) return NULL;
+    lb_nccl_place *place = comm->place;
+    lb_nccl_place_enter(place);
     *call = (lb_nccl_call){.given = *given,
                            .comm = comm,
-                           .sequence = sequence,
-                           .step = step,
+                           .sequence = comm->sequence,
+                           .step = place->step,
                            .group = here.group,
                            .captured = captured,
-                           .clock = place->clock_calls,
-                           .marked = place->marked,
                            .ticks = comm == place->clock && !place->marked && !lb_nccl_call_is_message(given->kind)};
+    if (!captured) lb_call_count(call);
+    call->clock = place->clock_calls;
+    call->marked = place->marked;
     comm->refs++;
-    lb_nccl_call_measure(call);
+    call->unwanted = !lb_nccl_call_measure(call) || !is_wanted(call) || !lb_writer_start();
+    if (call->unwanted) return call;
     lb_nccl_call_take_scalar(call);
-    call->skipped = captured || !lb_shim_settings_now()->bytes || !lb_writer_reserve(call);
+    reserve(call);
     lb_call_carried_await(call);
     return call;
 }
@@ -69,7 +79,7 @@ static void begin_captured(lb_nccl_call *call)
 {
     if (lb_graph_runs_begin(call)) return;
     lb_books_lock();
-    lb_call_count(call->comm, &call->given, &call->sequence, &call->step);
+    lb_call_count(call);
     lb_books_unlock();
 }
 
@@ -93,7 +103,7 @@ lb_nccl_call *lb_nccl_call_begin(const lb_nccl_call_given *given)
     lb_books_lock();
     lb_nccl_call *call = make(given, captured);
     lb_books_unlock();
-    if (!call) return NULL;
+    if (!call || call->unwanted) return call;
     if (captured)
         begin_captured(call);
     else
@@ -128,7 +138,7 @@ static bool end_captured(lb_nccl_call *call)
     lb_books_lock();
     lb_call_carried_leave(call);
     call->comm->place->captured--;
-    lb_call_count(call->comm, &call->given, &call->sequence, &call->step);
+    if (!call->failed) lb_call_count(call);
     lb_books_unlock();
     return false;
 }
@@ -141,7 +151,7 @@ static lb_nccl_call *end_copies(lb_nccl_call *first)
         next = call->next;
         call->next = NULL;
         if (call->captured && end_captured(call)) continue;
-        if (!call->joined && !call->captured) copy_received(call);
+        if (!call->joined && !call->captured && !call->unwanted) copy_received(call);
         *end = call;
         end = &call->next;
     }
@@ -159,9 +169,11 @@ static void launch(lb_nccl_call *first)
         if (call->joined) {
             memcpy(here.order, call->order, sizeof here.order);
             free(call);
-            continue;
+        } else if (call->unwanted) {
+            lb_nccl_call_free(call);
+        } else {
+            lb_writer_put(call);
         }
-        lb_writer_put(call);
     }
     lb_writer_wake();
     lb_books_unlock();
@@ -179,10 +191,25 @@ static void leave_launching(lb_nccl_call *first)
     lb_books_unlock();
 }
 
+static bool is_error(lb_nccl_result result)
+{
+    return result != LB_NCCL_SUCCESS && result != LB_NCCL_IN_PROGRESS;
+}
+
+/* NCCL did not take them. */
+static void fail(lb_nccl_call *first)
+{
+    lb_books_lock();
+    for (lb_nccl_call *call = first; call; call = call->next) {
+        call->failed = true;
+        if (!call->joined) lb_call_uncount(call);
+    }
+    lb_books_unlock();
+}
+
 static void settle(lb_nccl_call *first, lb_nccl_result result)
 {
-    const bool failed = result != LB_NCCL_SUCCESS && result != LB_NCCL_IN_PROGRESS;
-    for (lb_nccl_call *call = first; call; call = call->next) call->failed |= failed;
+    if (is_error(result)) fail(first);
     if (result == LB_NCCL_IN_PROGRESS && first && !first->joined)
         leave_launching(first);
     else if (first)
@@ -197,7 +224,7 @@ void lb_nccl_call_end(lb_nccl_call *call, lb_nccl_result result)
         settle(call, result);
         return;
     }
-    call->failed = result != LB_NCCL_SUCCESS && result != LB_NCCL_IN_PROGRESS;
+    if (is_error(result)) fail(call);
     if (!here.first) here.end = &here.first;
     *here.end = call;
     here.end = &call->next;
@@ -240,7 +267,7 @@ static void drop(lb_nccl_call *first)
             free(call);
             continue;
         }
-        if (!call->skipped) lb_writer_unreserve(call->send_bytes + call->recv_bytes);
+        if (!call->skipped && !call->unwanted) lb_writer_unreserve(call->send_bytes + call->recv_bytes);
         lb_call_uncount(call);
         lb_nccl_call_free(call);
     }

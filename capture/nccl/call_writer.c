@@ -224,7 +224,9 @@ static double f16_of(uint16_t bits)
 
 static lb_operand scalar_of(const lb_nccl_call *call)
 {
-    const void *bytes = call->scalar_copy ? lb_stream_copy_bytes(call->scalar_copy) : call->scalar;
+    const void *bytes = call->scalar_copy        ? lb_stream_copy_bytes(call->scalar_copy)
+                        : call->scalar_on_device ? NULL
+                                                 : call->scalar;
     lb_operand operand = {.tag = LB_ARG_NONE};
     union {
         uint8_t u8;
@@ -297,6 +299,11 @@ static lb_status end_op(const lb_nccl_call *call, lb_pending *pending, buffers *
                                         comm->members ? (uint32_t)comm->ranks : 0, err);
 }
 
+static bool is_unread(const lb_stream_copy *copy, size_t bytes)
+{
+    return bytes && (!copy || !lb_stream_copy_bytes(copy));
+}
+
 /* Why bytes of a call are not there; NULL: they are, or nobody wants them. */
 static const char *what_is_missing(const lb_nccl_call *call)
 {
@@ -306,6 +313,9 @@ static const char *what_is_missing(const lb_nccl_call *call)
     if (call->roomless) return "%s in a CUDA graph: its bytes are not read, 256 MB of pinned memory are in use";
     if (call->skipped && !call->captured && lb_shim_settings_now()->bytes)
         return "the bytes of %s were skipped: 256 MB waited for a stream";
+    if (!call->skipped &&
+        (is_unread(call->sent, call->send_bytes) || (!call->failed && is_unread(call->received, call->recv_bytes))))
+        return "bytes of %s could not be read: CUDA does not know the memory, has none that is pinned, or failed";
     return NULL;
 }
 
@@ -320,6 +330,21 @@ static bool was_told(lb_nccl_place *place, const char *text)
     return false;
 }
 
+static void tell(lb_nccl_place *place, const char *text)
+{
+    if (!was_told(place, text)) door->lb_recorder_notice(place->recorder, "skipped", text, NULL);
+}
+
+/* Of a type that is younger than this table of them. */
+static void leave_out(const lb_nccl_call *call)
+{
+    char text[200];
+    if (call->failed) return;
+    snprintf(text, sizeof text, "%s of elements that are not known, of NCCL's type %d", kinds[call->given.kind],
+             call->given.dtype);
+    tell(call->comm->place, text);
+}
+
 static void note(const lb_nccl_call *call)
 {
     lb_nccl_place *place = call->comm->place;
@@ -327,7 +352,13 @@ static void note(const lb_nccl_call *call)
     char text[200];
     if (missing) {
         snprintf(text, sizeof text, missing, kinds[call->given.kind]);
-        if (!was_told(place, text)) door->lb_recorder_notice(place->recorder, "skipped", text, NULL);
+        tell(place, text);
+    }
+    if (!place->of_others && lb_shim_plugin_of_others()) {
+        place->of_others = true;
+        door->lb_recorder_notice(place->recorder, "degraded",
+                                 "NCCL_PROFILER_PLUGIN names another plug-in: in which order NCCL reduces is not known",
+                                 NULL);
     }
     if (call->comm->members || place->degraded) return;
     place->degraded = true;
@@ -366,10 +397,13 @@ void lb_nccl_call_write(lb_nccl_call *call)
     lb_nccl_place *place = call->comm->place;
     lb_err err = LB_ERR_INIT;
     if (!place->opened) open_place(place);
-    if (place->dead || dtype_of(call->given.dtype) == LB_NO_DTYPE) return;
+    if (place->dead) return;
     lb_communicator_resolve(call->comm);
     if (!enter_step(place, call->step)) return;
-    if (write_op(call, &err) != LB_OK) give_up(place, err.message);
+    if (dtype_of(call->given.dtype) == LB_NO_DTYPE)
+        leave_out(call);
+    else if (write_op(call, &err) != LB_OK)
+        give_up(place, err.message);
 }
 
 static void count_runs(const lb_nccl_place *place)

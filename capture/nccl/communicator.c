@@ -83,14 +83,14 @@ static lb_nccl_place *place_of_device(int device)
     return NULL;
 }
 
-static lb_nccl_place *make_place(int32_t rank, int32_t world)
+static lb_nccl_place *make_place(int32_t rank, int32_t world, int device)
 {
     lb_nccl_place *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     *p = (lb_nccl_place){.next = places,
                          .rank = rank,
                          .world = world,
-                         .device = lb_stream_device(),
+                         .device = device,
                          .wanted = lb_shim_ranges_have(lb_shim_settings_now()->ranks, rank)};
     p->unnamed_end = &p->unnamed;
     return places = p;
@@ -119,13 +119,13 @@ static lb_nccl_place *place_for(const lb_joining *j)
     const lb_shim_settings *settings = lb_shim_settings_now();
     const bool again = was_seen(j->id);
     lb_nccl_place *place;
-    if (!places && settings->rank >= 0) return make_place(settings->rank, settings->world);
-    if (!places) return make_place(j->rank, j->ranks);
+    if (!places && settings->rank >= 0) return make_place(settings->rank, settings->world, j->device);
+    if (!places) return make_place(j->rank, j->ranks, j->device);
     if (!places->next && !again) return places;
-    if ((place = place_of_device(lb_stream_device()))) return place;
+    if ((place = place_of_device(j->device))) return place;
     if (j->ranks >= places->world || again) {
         place = place_of_rank(j->rank);
-        return place ? place : make_place(j->rank, j->ranks);
+        return place ? place : make_place(j->rank, j->ranks, j->device);
     }
     return lb_nccl_place_here() ? lb_nccl_place_here() : places;
 }
@@ -170,6 +170,7 @@ void lb_communicator_add(const lb_joining *j, lb_nccl_comm handle)
                               .color = j->color,
                               .refs = 2, /* the handle, the list of those without a name */
                               .place = j->place,
+                              .made = j->place->joined++,
                               .messages = j->ranks > 0 ? calloc(2 * (size_t)j->ranks, sizeof(uint64_t)) : NULL};
     comm->launching_end = &comm->launching;
     *bucket = comm;
@@ -196,7 +197,8 @@ static lb_communicator *adopt(lb_nccl_comm handle)
 {
     lb_nccl_place *place = lb_nccl_place_here();
     if (!place || !handle) return NULL;
-    lb_communicator_add(&(lb_joining){.id = LB_ID_UNTOLD, .ranks = LB_RANKS_UNTOLD, .place = place}, handle);
+    lb_communicator_add(&(lb_joining){.id = LB_ID_UNTOLD, .ranks = LB_RANKS_UNTOLD, .device = -1, .place = place},
+                        handle);
     return lb_communicator_find(handle);
 }
 
@@ -214,6 +216,16 @@ lb_communicator *lb_communicator_find(lb_nccl_comm handle)
     return comm;
 }
 
+/* The one that was made first is so on all its members. */
+static lb_communicator *first_of(const lb_nccl_place *place)
+{
+    lb_communicator *first = NULL;
+    for (int i = 0; i < BUCKETS; i++)
+        for (lb_communicator *comm = buckets[i]; comm; comm = comm->next)
+            if (comm->place == place && (!first || comm->made < first->made)) first = comm;
+    return first;
+}
+
 void lb_communicator_remove(lb_nccl_comm handle)
 {
     for (lb_communicator **at = &buckets[bucket_of(handle)]; *at; at = &(*at)->next) {
@@ -221,7 +233,7 @@ void lb_communicator_remove(lb_nccl_comm handle)
         if (comm->handle != handle) continue;
         *at = comm->next;
         comm->handle = NULL;
-        if (comm->place->clock == comm) comm->place->clock = NULL;
+        if (comm->place->clock == comm) comm->place->clock = first_of(comm->place);
         lb_communicator_release(comm);
         return;
     }
@@ -314,7 +326,8 @@ static unsigned times_named(lb_nccl_place *place, const char *text)
 static void name(lb_communicator *comm)
 {
     char text[64];
-    for (int i = 0; comm->joined_as != LB_ID_UNTOLD && i < ASK_TRIES && !read_members(comm); i++)
+    const bool told = comm->joined_as != LB_ID_UNTOLD && comm->ranks > 0;
+    for (int i = 0; told && i < ASK_TRIES && !read_members(comm); i++)
         nanosleep(&(struct timespec){0, ASK_PAUSE_NS}, NULL); /* a network's file system shows lines late */
     if (!comm->members) {
         snprintf(comm->name, sizeof comm->name, "%d ranks, %08x", comm->ranks, (unsigned)comm->id);

@@ -31,7 +31,8 @@ typedef struct lb_nccl_place {
     int32_t rank, world;
     int device; /* -1: not known */
     bool wanted;
-    lb_communicator *clock; /* its first communicator; weak: compared only */
+    lb_communicator *clock; /* the first of its communicators that still is; weak: compared only */
+    uint64_t joined;
     uint64_t clock_calls;
     int64_t step;
     bool marked; /* the program says itself where steps begin */
@@ -40,9 +41,9 @@ typedef struct lb_nccl_place {
     uint64_t captured;
     /* of the writer alone */
     lb_recorder *recorder;
-    bool opened, in_step, degraded;
-    bool marked_written;                /* by a call that was written */
-    uint64_t clock_written, clock_runs; /* calls of the clock until then, and runs of graphs among them */
+    bool opened, in_step, degraded, of_others; /* the last two: that was said */
+    bool marked_written;                       /* by a call that was written */
+    uint64_t clock_written, clock_runs;        /* calls of the clock until then, and runs of graphs among them */
     int64_t step_written;
     uint64_t runs, runs_without_bytes; /* of captured calls */
     uint64_t told[64];                 /* hashes of what was said in the open step */
@@ -63,6 +64,7 @@ struct lb_communicator {
     int ranks, rank, color, refs;
     lb_nccl_place *place;
     uint64_t sequence, splits;
+    uint64_t made;      /* how many its place had joined before */
     uint64_t *messages; /* per peer: sends to it; then receives from it */
     struct lb_nccl_call *launching,
         **launching_end; /* calls of a non-blocking communicator that are still being launched */
@@ -87,11 +89,12 @@ uint64_t lb_communicator_serial(void);
 uint64_t lb_communicator_hash(const void *bytes, size_t n);
 /* Before the call that makes it: finds or makes the place of this rank, and tells the others about it. */
 enum { LB_ID_UNTOLD = 0 };     /* of one that was made past us */
-enum { LB_RANKS_UNTOLD = -1 }; /* of a split inside a group: NCCL is asked when its first call is made */
+enum { LB_RANKS_UNTOLD = -1 }; /* of a split: NCCL is asked once it is made, or when its first call is */
 typedef struct lb_joining {
     lb_nccl_comm *made; /* where NCCL puts the handle */
     uint64_t id;
     int ranks, rank, color, key;
+    int device; /* of this rank; -1: not known */
     lb_nccl_place *place;
 } lb_joining;
 bool lb_communicator_join(lb_joining *joining, const lb_communicator *parent);

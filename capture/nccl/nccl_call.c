@@ -15,10 +15,12 @@ size_t lb_nccl_call_dtype_bytes(lb_nccl_dtype dtype)
     return (size_t)dtype < sizeof bytes ? bytes[dtype] : 0;
 }
 
-void lb_nccl_call_measure(lb_nccl_call *call)
+bool lb_nccl_call_measure(lb_nccl_call *call)
 {
     const lb_nccl_call_given *g = &call->given;
-    const size_t one = g->count * lb_nccl_call_dtype_bytes(g->dtype), all = one * (size_t)call->comm->ranks;
+    size_t one, all;
+    if (__builtin_mul_overflow(g->count, lb_nccl_call_dtype_bytes(g->dtype), &one)) return false;
+    if (__builtin_mul_overflow(one, (size_t)call->comm->ranks, &all) || all > INT64_MAX / 4) return false;
     const bool root = g->root == call->comm->rank;
     static const struct {
         bool all_sent, all_received, root_sends, root_receives;
@@ -33,6 +35,7 @@ void lb_nccl_call_measure(lb_nccl_call *call)
     if (!g->recv || (sizes[g->kind].root_receives && !root)) call->given.recv = NULL;
     call->send_bytes = !call->given.send ? 0 : sizes[g->kind].all_sent ? all : one;
     call->recv_bytes = !call->given.recv ? 0 : sizes[g->kind].all_received ? all : one;
+    return true;
 }
 
 void lb_nccl_call_take_scalar(lb_nccl_call *call)

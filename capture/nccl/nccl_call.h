@@ -42,7 +42,8 @@ typedef struct lb_nccl_call {
     int64_t step;
     uint64_t sequence;
     uint64_t group; /* number of the group, 0: none */
-    bool failed, captured, skipped, listed, joined;
+    bool failed, captured, skipped, listed, joined, counted;
+    bool unwanted;              /* not in the window: only its number matters */
     lb_nccl_dtype scalar_dtype; /* -1: no scalar */
     unsigned char scalar[8];
     const void *scalar_on_device;
@@ -68,8 +69,9 @@ bool lb_nccl_call_is_message(lb_nccl_call_kind kind);
 /* Of one element; 0: no such type. */
 size_t lb_nccl_call_dtype_bytes(lb_nccl_dtype dtype);
 
-/* With the books locked, of a call whose communicator is known: what it sends and receives here, and the scalar of its PreMulSum. */
-void lb_nccl_call_measure(lb_nccl_call *call);
+/* With the books locked, of a call whose communicator is known: what it sends and receives here (false: more than memory has), and the
+ * scalar of its PreMulSum. */
+bool lb_nccl_call_measure(lb_nccl_call *call);
 void lb_nccl_call_take_scalar(lb_nccl_call *call);
 /* Bytes of the copies that it holds. */
 size_t lb_nccl_call_held_bytes(const lb_nccl_call *call);

@@ -5,6 +5,7 @@
 #include "call_queue.h"
 #include "real_nccl.h"
 #include "shim_settings.h"
+#include "stream_copy.h"
 
 #include <lastbit/nccl.h>
 
@@ -132,14 +133,16 @@ lb_nccl_result ncclGroupSimulateEnd(lb_nccl_sim *info)
 typedef struct join {
     struct join *next;
     lb_joining joining;
+    lb_nccl_comm parent;
 } join;
 static _Thread_local join *joins; /* of the group that is open in this thread */
+static join *late;                /* splits whose handle comes when the parent has done it; with the books locked */
 
 static join *begin_join(const lb_joining *joining, lb_nccl_comm parent)
 {
     join *j = malloc(sizeof *j);
     if (!j) return NULL;
-    *j = (join){joins, *joining};
+    *j = (join){joins, *joining, parent};
     lb_books_lock();
     const lb_communicator *from = parent ? lb_communicator_find(parent) : NULL;
     const bool known = (!parent || from) && lb_communicator_join(&j->joining, from);
@@ -149,12 +152,58 @@ static join *begin_join(const lb_joining *joining, lb_nccl_comm parent)
     return NULL;
 }
 
-static void add(const join *j)
+/* NCCL knows of a split what nobody gave it. */
+static void ask(lb_joining *joining, lb_nccl_comm handle)
 {
-    lb_graph_prepare(); /* NCCL has just made the device's context current, and waited for it */
+    int ranks, rank;
+    if (joining->ranks != LB_RANKS_UNTOLD) return;
+    if (pncclCommCount(handle, &ranks) != LB_NCCL_SUCCESS || pncclCommUserRank(handle, &rank) != LB_NCCL_SUCCESS)
+        return;
+    joining->ranks = ranks;
+    joining->rank = rank;
+}
+
+static void add(join *j)
+{
+    lb_nccl_comm handle = __atomic_load_n(j->joining.made, __ATOMIC_ACQUIRE); /* a thread of NCCL may put it there */
+    if (handle) {
+        lb_graph_prepare(); /* NCCL has just made the device's context current, and waited for it */
+        ask(&j->joining, handle);
+    }
     lb_books_lock();
-    lb_communicator_add(&j->joining, *j->joining.made);
+    if (handle) {
+        lb_communicator_add(&j->joining, handle);
+        free(j);
+    } else {
+        j->next = late;
+        late = j;
+    }
     lb_books_unlock();
+}
+
+/* A parent that does not block says how it stands: its splits are there, or will not be. */
+static void settle_late(lb_nccl_comm parent, bool made)
+{
+    join *ready = NULL;
+    lb_books_lock();
+    for (join **at = &late; *at;) {
+        join *j = *at;
+        if (j->parent != parent) {
+            at = &j->next;
+            continue;
+        }
+        *at = j->next;
+        j->next = ready;
+        ready = j;
+    }
+    lb_books_unlock();
+    for (join *j = ready, *next; j; j = next) {
+        next = j->next;
+        if (made && __atomic_load_n(j->joining.made, __ATOMIC_ACQUIRE))
+            add(j);
+        else
+            free(j);
+    }
 }
 
 /* In a group NCCL joins, and gives the handle, at its end. */
@@ -162,20 +211,22 @@ static void end_join(join *j, lb_nccl_result result)
 {
     const bool made = result == LB_NCCL_SUCCESS || result == LB_NCCL_IN_PROGRESS;
     if (!j) return;
-    if (made && lb_group_is_open()) {
+    if (made && lb_group_is_open())
         joins = j;
-        return;
-    }
-    if (made) add(j);
-    free(j);
+    else if (made)
+        add(j);
+    else
+        free(j);
 }
 
 static void settle_joins(lb_nccl_result result)
 {
     while (joins) {
         join *next = joins->next;
-        if (result == LB_NCCL_SUCCESS || result == LB_NCCL_IN_PROGRESS) add(joins);
-        free(joins);
+        if (result == LB_NCCL_SUCCESS || result == LB_NCCL_IN_PROGRESS)
+            add(joins);
+        else
+            free(joins);
         joins = next;
     }
 }
@@ -184,7 +235,8 @@ static void settle_joins(lb_nccl_result result)
 
 lb_nccl_result ncclCommInitRank(lb_nccl_comm *comm, int ranks, lb_nccl_unique id, int rank)
 {
-    join *j = JOINING(.made = comm, .id = lb_communicator_hash(&id, sizeof id), .ranks = ranks, .rank = rank);
+    join *j = JOINING(.made = comm, .id = lb_communicator_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
+                      .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRank(comm, ranks, id, rank);
     end_join(j, result);
     return result;
@@ -193,7 +245,8 @@ lb_nccl_result ncclCommInitRank(lb_nccl_comm *comm, int ranks, lb_nccl_unique id
 lb_nccl_result ncclCommInitRankConfig(lb_nccl_comm *comm, int ranks, lb_nccl_unique id, int rank,
                                       lb_nccl_config *config)
 {
-    join *j = JOINING(.made = comm, .id = lb_communicator_hash(&id, sizeof id), .ranks = ranks, .rank = rank);
+    join *j = JOINING(.made = comm, .id = lb_communicator_hash(&id, sizeof id), .ranks = ranks, .rank = rank,
+                      .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRankConfig(comm, ranks, id, rank, config);
     end_join(j, result);
     return result;
@@ -204,7 +257,7 @@ lb_nccl_result ncclCommInitRankScalable(lb_nccl_comm *comm, int ranks, int rank,
 {
     join *j = n_ids < 1 ? NULL
                         : JOINING(.made = comm, .id = lb_communicator_hash(ids, (size_t)n_ids * sizeof *ids),
-                                  .ranks = ranks, .rank = rank);
+                                  .ranks = ranks, .rank = rank, .device = lb_stream_device());
     const lb_nccl_result result = pncclCommInitRankScalable(comm, ranks, rank, n_ids, ids, config);
     end_join(j, result);
     return result;
@@ -216,24 +269,34 @@ lb_nccl_result ncclCommInitAll(lb_nccl_comm *comms, int n, const int *devices)
     if (!is_recorded() || result != LB_NCCL_SUCCESS || n < 1) return result;
     const uint64_t parts[] = {(uint64_t)(uintptr_t)comms[0], lb_communicator_serial()};
     const uint64_t id = lb_communicator_hash(parts, sizeof parts);
+    const bool on_devices = lb_stream_device() >= 0;
     for (int rank = 0; rank < n; rank++)
-        end_join(JOINING(.made = &comms[rank], .id = id, .ranks = n, .rank = rank), result);
+        end_join(JOINING(.made = &comms[rank], .id = id, .ranks = n, .rank = rank,
+                         .device = !on_devices ? -1
+                                   : devices   ? devices[rank]
+                                               : rank),
+                 result);
     return result;
 }
 
 /* A split is told apart from others of its parent by their number, which is the same on all members. */
 static join *begin_split(lb_nccl_comm comm, int color, int key, lb_nccl_comm *made)
 {
+    int rank = -1;
     if (!is_recorded()) return NULL;
+    const bool told = pncclCommUserRank(comm, &rank) == LB_NCCL_SUCCESS; /* of a split nobody has asked for it yet */
     lb_books_lock();
     lb_communicator *parent = lb_communicator_find(comm);
     const uint64_t parts[] = {parent ? parent->id : 0, parent ? parent->splits++ : 0};
     const lb_joining joining = {.made = made,
                                 .id = lb_communicator_hash(parts, sizeof parts),
                                 .ranks = LB_RANKS_UNTOLD,
-                                .rank = parent ? parent->rank : 0,
+                                .rank = told     ? rank
+                                        : parent ? parent->rank
+                                                 : 0,
                                 .color = color,
-                                .key = key};
+                                .key = key,
+                                .device = -1};
     lb_books_unlock();
     return parent && color != LB_NCCL_NOCOLOR ? begin_join(&joining, comm) : NULL;
 }
@@ -259,6 +322,7 @@ lb_nccl_result ncclCommShrink(lb_nccl_comm comm, int *excluded, int n_excluded, 
 static void leave(lb_nccl_comm comm)
 {
     if (!is_recorded()) return;
+    settle_late(comm, false);
     lb_nccl_call_progress(comm, LB_NCCL_SUCCESS);
     lb_books_lock();
     lb_communicator_remove(comm);
@@ -291,7 +355,9 @@ lb_nccl_result ncclCommRevoke(lb_nccl_comm comm, int flags)
 lb_nccl_result ncclCommGetAsyncError(lb_nccl_comm comm, lb_nccl_result *error)
 {
     const lb_nccl_result result = pncclCommGetAsyncError(comm, error);
-    if (is_recorded() && result == LB_NCCL_SUCCESS && error) lb_nccl_call_progress(comm, *error);
+    if (!is_recorded() || result != LB_NCCL_SUCCESS || !error || *error == LB_NCCL_IN_PROGRESS) return result;
+    settle_late(comm, *error == LB_NCCL_SUCCESS);
+    lb_nccl_call_progress(comm, *error);
     return result;
 }
 

@@ -28,5 +28,6 @@ typedef struct lb_door {
 
 /* NULL when the library (LASTBIT_LIB, or liblastbit_capture.so beside the shim) cannot be loaded; `why` then says so. */
 const lb_door *lb_door_open(char *why, size_t room);
+void lb_door_drop(void); /* in a forked child: whoever was opening it is not there */
 
 #endif

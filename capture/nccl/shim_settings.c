@@ -91,6 +91,12 @@ void lb_shim_turn_off(const char *why)
     fprintf(stderr, "lastbit: NCCL calls are not recorded any more: %s\n", why);
 }
 
+bool lb_shim_plugin_of_others(void)
+{
+    const char *plugin = text_of("NCCL_PROFILER_PLUGIN"), *ours = text_of("LASTBIT_NCCL_SHIM");
+    return plugin && ours && strcmp(plugin, ours) != 0;
+}
+
 bool lb_shim_ranges_have(const char *text, int64_t number)
 {
     for (const char *at = text; at && *at;) {

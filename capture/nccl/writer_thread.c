@@ -6,6 +6,7 @@
 #include "call_queue.h"
 #include "call_writer.h"
 #include "graph_runs.h"
+#include "recorder_door.h"
 #include "shim_settings.h"
 
 #include <pthread.h>
@@ -28,7 +29,7 @@ static struct queue {
 
 bool lb_writer_reserve(lb_nccl_call *call)
 {
-    const size_t bytes = call->send_bytes + call->recv_bytes;
+    const size_t bytes = call->skipped ? 0 : call->send_bytes + call->recv_bytes;
     while (queue.running && !queue.stuck && queue.calls &&
            (queue.bytes + bytes > MOST_BYTES || queue.calls > MOST_CALLS))
         pthread_cond_wait(&queue.room, lb_books_mutex());
@@ -209,6 +210,7 @@ static void after_fork_in_child(void)
     pthread_cond_init(&queue.room, NULL);
     lb_nccl_calls_drop();
     lb_call_carried_drop();
+    lb_door_drop();
     lb_graph_runs_drop();
     lb_communicators_drop(); /* what the parent recorded goes on in the parent */
 }
