@@ -14,7 +14,7 @@ static const char *const names[] = {
 #undef NAME
 };
 static _Atomic(void *) found[LB_NCCL_ENTRIES];
-static _Atomic(void *) library; /* where it is no library behind ours */
+static _Atomic(void *) library;
 
 /* Loaded as libnccl.so.2 we may find ourselves. */
 static bool is_ours(void *address)
@@ -37,27 +37,37 @@ static void *open_library(const char *name, int how)
     return handle;
 }
 
-/* The handle is held, so that what it gave stays where it is. */
-static void *open_any(void)
+/* The library behind ours in the order of loading. */
+static void *next_library(void)
 {
-    void *handle = atomic_load(&library);
+    Dl_info at;
+    void *address = look(RTLD_NEXT, "pncclGetVersion");
+    return address && dladdr(address, &at) ? open_library(at.dli_fname, RTLD_NOLOAD) : NULL;
+}
+
+/* One for all calls, though a process may have several: what one of them made another cannot use. It is held, so that what it gave stays
+ * where it is. */
+static void *one_library(void)
+{
+    void *handle = atomic_load_explicit(&library, memory_order_acquire), *none = NULL;
     const char *named = getenv("LASTBIT_NCCL");
     if (handle) return handle;
-    if (named && *named) handle = open_library(named, 0);
-    if (!handle && !(named && *named)) handle = open_library("libnccl.so.2", RTLD_NOLOAD);
-    if (!handle && !(named && *named)) handle = open_library("libnccl.so.2", 0);
-    if (!handle && !(named && *named)) handle = open_library("libnccl.so", 0);
-    atomic_store(&library, handle);
-    return handle;
+    if (named && *named) {
+        handle = open_library(named, 0);
+    } else {
+        handle = next_library();
+        if (!handle) handle = open_library("libnccl.so.2", RTLD_NOLOAD);
+        if (!handle) handle = open_library("libnccl.so.2", 0);
+        if (!handle) handle = open_library("libnccl.so", 0);
+    }
+    return handle && !atomic_compare_exchange_strong(&library, &none, handle) ? none : handle;
 }
 
 void *lb_nccl_real(lb_nccl_entry entry)
 {
-    void *address = atomic_load_explicit(&found[entry], memory_order_acquire);
+    void *address = atomic_load_explicit(&found[entry], memory_order_acquire), *handle;
     if (address) return address;
-    const char *named = getenv("LASTBIT_NCCL");
-    if (!named || !*named) address = look(RTLD_NEXT, names[entry]);
-    void *handle = address ? NULL : open_any();
+    handle = one_library();
     if (handle) address = look(handle, names[entry]);
     atomic_store_explicit(&found[entry], address, memory_order_release);
     return address;
