@@ -15,14 +15,15 @@ struct lb_stream_copy {
     void *data;
 };
 
-/* Pinned memory is dear to get and cheap to keep: a few blocks of each power of two wait for the next copy. */
-enum { LEAST_SHIFT = 12, SHIFTS = 36, KEPT = 4 };
+/* Pinned memory is dear to get and cheap to keep: a few blocks of each power of two wait for the next copy, 256 MB in all. */
+enum { LEAST_SHIFT = 12, SHIFTS = 26, KEPT = 4 };
 static _Atomic(void *) spare[SHIFTS][KEPT];
 
+/* SHIFTS: it is too large to be kept. */
 static int shift_of(size_t bytes)
 {
     int shift = LEAST_SHIFT;
-    while (shift < SHIFTS - 1 && ((size_t)1 << shift) < bytes) shift++;
+    while (shift < SHIFTS && ((size_t)1 << shift) < bytes) shift++;
     return shift;
 }
 
@@ -30,15 +31,16 @@ static void *take_pinned(const lb_stream_driver *cuda, size_t bytes)
 {
     const int shift = shift_of(bytes);
     void *data = NULL;
-    for (int i = 0; i < KEPT; i++)
+    for (int i = 0; shift < SHIFTS && i < KEPT; i++)
         if ((data = atomic_exchange(&spare[shift][i], NULL))) return data;
-    return cuda->cuMemHostAlloc(&data, (size_t)1 << shift, 0) == LB_CUDA_SUCCESS ? data : NULL;
+    const size_t room = shift < SHIFTS ? (size_t)1 << shift : bytes;
+    return cuda->cuMemHostAlloc(&data, room, 0) == LB_CUDA_SUCCESS ? data : NULL;
 }
 
 static void give_pinned(const lb_stream_driver *cuda, void *data, size_t bytes)
 {
     const int shift = shift_of(bytes);
-    for (int i = 0; i < KEPT; i++) {
+    for (int i = 0; shift < SHIFTS && i < KEPT; i++) {
         void *none = NULL;
         if (atomic_compare_exchange_strong(&spare[shift][i], &none, data)) return;
     }
@@ -137,7 +139,9 @@ bool lb_stream_is_captured(void *stream)
 {
     const lb_stream_driver *cuda = lb_stream_driver_now();
     int status = 0;
-    return cuda && cuda->whole && (cuda->cuStreamIsCapturing(stream, &status) != LB_CUDA_SUCCESS || status != 0);
+    if (!cuda || !cuda->whole) return false;
+    const int answer = cuda->cuStreamIsCapturing(stream, &status);
+    return answer == LB_CUDA_SUCCESS ? status != 0 : answer >= LB_CUDA_CAPTURE_FIRST && answer <= LB_CUDA_CAPTURE_LAST;
 }
 
 int lb_stream_device(void)
