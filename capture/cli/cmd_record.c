@@ -147,7 +147,10 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_LIKE", o->like);
     failed |= put("LASTBIT_NCCL_KEEP", o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
-    if (!o->nccl || strcmp(o->nccl, "off") != 0) LB_TRY(lb_launch_preload(launch, err));
+    if (!o->nccl || strcmp(o->nccl, "off") != 0) {
+        LB_TRY(lb_launch_preload(launch, err));
+        LB_TRY(lb_launch_nccl_behind(folder, err));
+    }
     return lb_launch_environment(launch, err);
 }
 

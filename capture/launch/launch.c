@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* asprintf, pipe2 */
 #include "launch.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -131,6 +132,23 @@ lb_status lb_launch_preload(const lb_launch *launch, lb_err *err)
     return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
 }
 
+lb_status lb_launch_nccl_behind(const char *folder, lb_err *err)
+{
+    const char *named = getenv("LASTBIT_NCCL"), *before = getenv("LD_LIBRARY_PATH");
+    char *real = named && *named ? realpath(named, NULL) : NULL, *link = join(folder, LB_LAUNCH_NCCL), *path = NULL;
+    const bool has = before && *before;
+    int failed = 0;
+    /* Without it the functions that ours has go on; the first of several ranks makes it. */
+    if (real && link && !strpbrk(folder, ":;") && (symlink(real, link) == 0 || errno == EEXIST)) {
+        failed = asprintf(&path, "%s%s%s", has ? before : "", has ? ":" : "", folder) < 0;
+        failed = failed || setenv("LD_LIBRARY_PATH", path, 1) != 0;
+        free(path);
+    }
+    free(real);
+    free(link);
+    return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
+}
+
 /* ---- running ------------------------------------------------------------------------------------------------------ */
 
 static const int passed_on[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH};
@@ -253,7 +271,7 @@ static void read_steps(const char *folder, lb_launch_report *report)
     DIR *dir = opendir(folder);
     if (!dir) return;
     for (struct dirent *entry; (entry = readdir(dir));) {
-        if (!lb_launch_is_note(entry->d_name) || strcmp(entry->d_name, LB_LAUNCH_NOTES) == 0) continue;
+        if (!lb_launch_is_note(entry->d_name) || !isdigit((unsigned char)entry->d_name[strlen("launch.")])) continue;
         char text[32] = "";
         const int file = openat(dirfd(dir), entry->d_name, O_RDONLY | O_CLOEXEC);
         const ssize_t n = file < 0 ? 0 : read(file, text, sizeof text - 1);

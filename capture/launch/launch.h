@@ -31,6 +31,10 @@ lb_status lb_launch_environment(const lb_launch *launch, lb_err *err);
 /* Has every program that the child starts loaded with the shim under its calls of NCCL, and NCCL itself with it as profiler plugin, unless
  * another is named already. Nothing where there is no shim. */
 lb_status lb_launch_preload(const lb_launch *launch, lb_err *err);
+/* Where LASTBIT_NCCL names the real NCCL, a program that opens ours in its place by LD_LIBRARY_PATH or a path finds behind it what ours does
+ * not have: by a link in the capture's folder that the loader looks for by this name. It is a note, and goes with the others. */
+#define LB_LAUNCH_NCCL "launch.nccl.so.at"
+lb_status lb_launch_nccl_behind(const char *folder, lb_err *err);
 
 /* Runs argv and waits. *code is its exit code, 128 + signal when one killed it; 127 not found, 126 not executable (*code
  * is set and the status is LB_ERR_IO). The terminal's Ctrl-C reaches the child by itself; signals sent to us alone are

@@ -85,6 +85,35 @@ static void parts_that_are_not_there_are_named(void **state)
     lb_launch_release(&launch);
 }
 
+static void write_note(const char *folder, const char *name, const char *text)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void step_of_a_process_is_no_line_about_communicators(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/lastbit-test-XXXXXX", path[64];
+    static const char *const names[] = {"launch.123.at", "launch.nccl.at"};
+    lb_launch_report report;
+    assert_non_null(mkdtemp(folder));
+    write_note(folder, names[0], "7\n");
+    write_note(folder, names[1], "9823417234567890 0 0 0 0\n");
+    lb_launch_notes(folder, &report);
+    assert_int_equal(report.last_step, 7);
+    for (int i = 0; i < 2; i++) {
+        assert_true(lb_launch_is_note(names[i]));
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
 static void notes_are_counted(void **state)
 {
     (void)state;
@@ -122,6 +151,7 @@ int main(void)
         cmocka_unit_test(shim_comes_first_and_package_last),
         cmocka_unit_test(parts_that_are_not_there_are_named),
         cmocka_unit_test(notes_are_counted),
+        cmocka_unit_test(step_of_a_process_is_no_line_about_communicators),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

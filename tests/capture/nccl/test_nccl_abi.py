@@ -89,3 +89,17 @@ def test_real_library_answers_through_the_shim():
     header = (HOME / "include/nccl.h").read_text()
     version = re.search(r"NCCL_VERSION_CODE (\d+)", header).group(1)
     assert done.stdout.split(maxsplit=2) == ["0", version, "invalid argument (run with NCCL_DEBUG=WARN for details)\n"], done.stderr
+
+
+@needs_header
+@pytest.mark.skipif(HOME is None or not (HOME / "lib/libnccl.so.2").exists(), reason="the real libnccl.so.2 is not here")
+def test_all_that_the_real_library_exports_is_found_in_the_drop_in(lastbit, tmp_path):
+    """Its device interface among it, of which the shim knows nothing."""
+    real = HOME / "lib/libnccl.so.2"
+    listed = subprocess.run(["nm", "-D", "--defined-only", real], capture_output=True, text=True, check=True).stdout
+    names = {line.split()[-1] for line in listed.splitlines() if re.match(r"p?nccl[A-Z]", line.split()[-1])}
+    assert names
+    script = "import ctypes, sys\nnccl = ctypes.CDLL(sys.argv[1])\nprint([name for name in sys.argv[2:] if not hasattr(nccl, name)])\n"
+    command = ["python3", "-c", script, BUILD / "dropin/nccl/libnccl.so.2", *sorted(names)]
+    done = lastbit.run("record", "-o", tmp_path / "run.lb", "--", *command, env={**os.environ, "LASTBIT_NCCL": str(real)})
+    assert done.stdout == "[]\n", done.stdout + done.stderr

@@ -305,3 +305,36 @@ def test_runs_of_a_graph_without_bytes_are_counted(lastbit, late):
     folder = late(10, "--nccl", "calls")
     assert runs_of_graphs(folder) == [{"captured": 3, "runs": 30, "without_bytes": 0}] * 3
     assert lastbit.json("replay", folder)["verdict"] == "missing"
+
+
+YOUNGER = "int ncclGetVersion(int *version) { *version = 99999; return 0; }\nint ncclYounger(void) { return 42; }\n"
+LINKED = """
+#include <stdio.h>
+int ncclGetVersion(int *version);
+int ncclYounger(void);
+int main(void)
+{
+    int version = 0, result = ncclGetVersion(&version);
+    return printf("%d %d %d\\n", result, version, ncclYounger()) < 0;
+}
+"""
+OPENED = """
+import ctypes, sys
+nccl, version = ctypes.CDLL(sys.argv[1]), ctypes.c_int()
+print(nccl.ncclGetVersion(ctypes.byref(version)), version.value, nccl.ncclYounger())
+"""
+
+
+def test_function_that_the_drop_in_does_not_know_reaches_the_real_library(lastbit, tmp_path):
+    """A program that needs all its symbols at its start, and those that open the drop-in by its name or its path, or a preload beside it."""
+    (tmp_path / "real").mkdir()
+    real, program = tmp_path / "real" / "libnccl.so.2", tmp_path / "linked"
+    compiler = ["cc", "-xc", "-", "-o"]
+    subprocess.run([*compiler, real, "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"], input=YOUNGER, text=True, check=True)
+    subprocess.run([*compiler, program, "-Wl,-z,now", "-xnone", real], input=LINKED, text=True, check=True)
+    drop_in = BUILD / "dropin/nccl/libnccl.so.2"
+    env = {**os.environ, "LASTBIT_NCCL": str(real), "LD_LIBRARY_PATH": str(drop_in.parent)}
+    for command in ([program], ["python3", "-c", OPENED, "libnccl.so.2"], ["python3", "-c", OPENED, drop_in]):
+        done = lastbit.run("record", "-o", tmp_path / "run.lb", "--force", "--", *command, env=env)
+        assert done.stdout == "0 99999 42\n", done.stderr
+        assert not list((tmp_path / "run.lb").glob("launch*"))
