@@ -115,12 +115,12 @@ def test_what_lies_beneath_collectives_is_said_in_a_line(tmp_path):
         pytest.skip("the stand-in for libnccl is not built")
     _, found = checks("--python", sys.executable, LASTBIT_NCCL=str(standin))
     assert found["nccl"]["state"] == "ok" and str(standin) in found["nccl"]["detail"]
-    assert "both speak version 5 of the profiler interface" in found["nccl"]["detail"]
+    assert "both speak version 7 of the profiler interface" in found["nccl"]["detail"]
     old = tmp_path / "libnccl.so.2"
-    old.write_bytes(b"ncclProfiler_v1\0 and no library")
+    old.write_bytes(b"ncclProfiler_v8\0 and no library")
     verdict, found = checks("--python", sys.executable, LASTBIT_NCCL=str(old))
     assert verdict == "works" and found["nccl"]["state"] == "note"
-    assert "its profiler interface is version 1" in found["nccl"]["detail"] and "4, 5, 6" in found["nccl"]["advice"]
+    assert "its profiler interface is version 8" in found["nccl"]["detail"] and "1, 2, 3, 4, 5, 6, 7" in found["nccl"]["advice"]
 
 
 def test_misuse():

@@ -162,11 +162,17 @@ static struct plugin *plugin(void)
 {
     static struct plugin *_Atomic found;
     const char *path = getenv("NCCL_PROFILER_PLUGIN");
-    char name[32];
+    static const char *const names[] = {"",
+                                        "ncclProfiler_v1",
+                                        "ncclProfiler_v2",
+                                        "ncclProfiler_v3",
+                                        "ncclProfiler_v4",
+                                        "ncclProfiler_v5",
+                                        "ncclProfiler_v6",
+                                        "ncclProfiler_v7"};
     if (!found && path && *path) {
         void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        snprintf(name, sizeof name, "ncclProfiler_v%d", spoken());
-        if (library) found = dlsym(library, name);
+        if (library) found = dlsym(library, names[spoken()]);
     }
     return found;
 }
