@@ -2,7 +2,7 @@
  *
  * Group norm's moments are torch's (welford.h); batch norm adds up in f64, as torch's CPU kernels do. What follows is evaluated in f64
  * and rounded once to the frame's type. */
-#include "frame.h"
+#include "channel_moments.h"
 #include "schedule.h"
 #include "welford.h"
 
@@ -40,10 +40,6 @@ static bool groups_begin(groups *g, lb_call *call, const lb_tensor *in, uint32_t
     return lb_frame_ok(&g->frame) && lb_tensor_numel(in) > 0;
 }
 
-typedef struct channel {
-    double mean, var, e, kappa; /* biased variance; e, kappa: of the twin */
-} channel;
-
 /* Two passes in f64. */
 static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double *mean, double *var)
 {
@@ -56,9 +52,9 @@ static void moments(const lb_frame *f, const void *x, int64_t from, int64_t n, d
 }
 
 /* What cancellation does, as in op_norm.c: e = mean |x|, kappa = mean |x - m| (|x| + e) / (var + eps). */
-static channel twin_moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double eps)
+static lb_channel_moments twin_moments(const lb_frame *f, const void *x, int64_t from, int64_t n, double eps)
 {
-    channel m = {0};
+    lb_channel_moments m = {0};
     double mixed = 0;
     moments(f, x, from, n, &m.mean, &m.var);
     for (int64_t i = 0; i < n; i++) m.e += fabs(lb_frame_get(f, x, from + i)) / (double)n;
@@ -82,7 +78,7 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
         double mean, var, rstd, e = 0, kappa = 0;
         if (twin) {
-            const channel m = twin_moments(f, g.x, i * n, n, eps);
+            const lb_channel_moments m = twin_moments(f, g.x, i * n, n, eps);
             mean = m.mean, e = m.e, kappa = m.kappa;
             rstd = 1 / sqrt(m.var + eps);
         } else if (f->wide) {
@@ -183,52 +179,6 @@ LB_WITH_TWIN(group_norm_backward, group_norm_backward_run(call, twin))
 
 /* ---- batch norm ------------------------------------------------------------------------------------------------------- */
 
-/* (samples, channels, spatial); channel c of sample s starts at (s channels + c) spatial. */
-typedef struct batch {
-    lb_frame frame;
-    int64_t samples, channels, spatial, n; /* n: elements of a channel */
-    const void *x;
-} batch;
-
-static bool batch_begin(batch *b, lb_call *call, const lb_tensor *in)
-{
-    b->frame = lb_frame_begin(call);
-    const lb_layout *l = &in->layout;
-    if (l->ndim < 2) {
-        lb_frame_fail(&b->frame, LB_ERR_INVALID, "no channels");
-        return false;
-    }
-    b->samples = l->shape[0], b->channels = l->shape[1], b->spatial = 1;
-    for (int d = 2; d < l->ndim; d++) b->spatial *= l->shape[d];
-    b->n = b->samples * b->spatial;
-    b->x = lb_frame_tensor(&b->frame, in);
-    return lb_frame_ok(&b->frame) && b->n > 0;
-}
-
-static int64_t place(const batch *b, int64_t channel, int64_t i)
-{
-    return (i / b->spatial * b->channels + channel) * b->spatial + i % b->spatial;
-}
-
-static channel channel_moments(const batch *b, int64_t c, double eps)
-{
-    const lb_frame *f = &b->frame;
-    channel m = {0};
-    for (int64_t i = 0; i < b->n; i++) m.mean += lb_frame_get(f, b->x, place(b, c, i));
-    m.mean /= (double)b->n;
-    for (int64_t i = 0; i < b->n; i++) {
-        double x = lb_frame_get(f, b->x, place(b, c, i));
-        m.var += (x - m.mean) * (x - m.mean);
-        m.e += fabs(x) / (double)b->n;
-    }
-    m.var /= (double)b->n;
-    for (int64_t i = 0; i < b->n; i++) {
-        double x = lb_frame_get(f, b->x, place(b, c, i));
-        m.kappa += fabs(x - m.mean) * (fabs(x) + m.e) / (double)b->n / (m.var + eps);
-    }
-    return m;
-}
-
 /* Where its pieces stand in the schema; NONE: absent. */
 #define NONE 99
 #define ALWAYS 98
@@ -243,7 +193,7 @@ static bool trains(const lb_call *call, uint32_t at)
 }
 
 /* Result r, if it is wanted and has a value for every channel. */
-static void *per_channel(batch *b, uint32_t r)
+static void *per_channel(lb_channel_batch *b, uint32_t r)
 {
     const lb_call *call = b->frame.call;
     bool there = r < call->n_results && call->results[r].data && lb_tensor_numel(&call->results[r]) == b->channels;
@@ -269,8 +219,8 @@ static void blend_running(const lb_frame *f, running how, void *out, const void 
 /* Results: y, saved mean, saved 1/std, and for ops that write them the running mean and variance. */
 static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
 {
-    batch b;
-    if (!batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
+    lb_channel_batch b;
+    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2), *mean = NULL, *var = NULL;
     if (at.running != NONE) mean = lb_frame_input(f, at.running), var = lb_frame_input(f, at.running + 1);
@@ -281,8 +231,8 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);
     void *new_mean = per_channel(&b, at.updated), *new_var = per_channel(&b, at.updated + 1);
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
-        channel m =
-            training ? channel_moments(&b, c, eps) : (channel){lb_frame_get(f, mean, c), lb_frame_get(f, var, c), 0, 0};
+        lb_channel_moments m = training ? lb_channel_moments_of(&b, c, eps)
+                                        : (lb_channel_moments){lb_frame_get(f, mean, c), lb_frame_get(f, var, c), 0, 0};
         double invstd = 1 / sqrt(m.var + eps), w = gamma ? lb_frame_get(f, gamma, c) : 1,
                shift = beta ? lb_frame_get(f, beta, c) : 0;
         double unbiased = m.var * (double)b.n / (double)(b.n > 1 ? b.n - 1 : 1);
@@ -294,9 +244,9 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
         double a = invstd * w, b_shift = shift - m.mean * a;
         if (!f->wide) a = (float)a, b_shift = (float)b_shift;
         for (int64_t i = 0; i < b.n; i++) {
-            double x = lb_frame_get(f, b.x, place(&b, c, i));
+            double x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
-            lb_frame_set(f, y, place(&b, c, i), twin ? size * lb_twin_scale(call, 0) : x * a + b_shift);
+            lb_frame_set(f, y, lb_channel_place(&b, c, i), twin ? size * lb_twin_scale(call, 0) : x * a + b_shift);
         }
     }
     return lb_frame_end(f);
@@ -315,8 +265,8 @@ typedef struct batch_backward_args {
 /* Training: dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma. */
 static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, bool twin)
 {
-    batch b;
-    if (!batch_begin(&b, call, lb_call_tensor(call, at.input))) return lb_frame_end(&b.frame);
+    lb_channel_batch b;
+    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, at.input))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
     bool training = trains(call, at.train);
     const void *dy = lb_frame_input(f, at.grad), *gamma = lb_frame_input(f, at.weight);
@@ -332,16 +282,18 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
                invstd = training ? lb_frame_get(f, spread, c) : 1 / sqrt(lb_frame_get(f, spread, c) + eps);
         double w = gamma ? lb_frame_get(f, gamma, c) : 1, sum = 0, dot = 0;
         for (int64_t i = 0; i < b.n; i++) {
-            double d = lb_frame_get(f, dy, place(&b, c, i)), x = lb_frame_get(f, b.x, place(&b, c, i));
+            double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),
+                   x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             sum += twin ? fabs(d) : d;
             dot += twin ? fabs(d) * (fabs(x) + fabs(m)) : d * (x - m);
         }
         double k = dot * invstd * invstd / n, center = sum / n;
         for (int64_t i = 0; dx && i < b.n; i++) {
-            double d = lb_frame_get(f, dy, place(&b, c, i)), x = lb_frame_get(f, b.x, place(&b, c, i));
+            double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),
+                   x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
             if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse;
-            lb_frame_set(f, dx, place(&b, c, i), value);
+            lb_frame_set(f, dx, lb_channel_place(&b, c, i), value);
         }
         if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse);
         if (dbeta) lb_frame_set(f, dbeta, c, sum * coarse);

@@ -36,6 +36,8 @@ _HIDDEN_WRITES = {
     "cudnn_batch_norm": (("running_mean", "running_var"), "training"),
     "miopen_batch_norm": (("running_mean", "running_var"), "training"),
     "_batch_norm_impl_index": (("running_mean", "running_var"), "training"),
+    "batch_norm_gather_stats": (("running_mean", "running_var"), None),
+    "batch_norm_gather_stats_with_counts": (("running_mean", "running_var"), None),
     "rrelu_with_noise": (("noise",), "training"),
     **dict.fromkeys(
         (

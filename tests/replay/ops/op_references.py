@@ -256,6 +256,46 @@ def cudnn_batch_norm_backward(input, grad_output, weight, save_mean, save_var, *
     return dx.to(input.dtype), dw.to(weight.dtype), db.to(weight.dtype)
 
 
+def statistics_dtype(x):
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+@reference("batch_norm_stats")
+def batch_norm_stats(input, eps):
+    var, mean = torch.var_mean(input.double(), [d for d in range(input.dim()) if d != 1], correction=0)
+    return mean.to(statistics_dtype(input)), (var + eps).rsqrt().to(statistics_dtype(input))
+
+
+@reference("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
+def gather_stats(input, mean, invstd, eps, count=None, counts=None, **rest):
+    n = (torch.full(mean.shape[:1], count) if counts is None else counts).double()[:, None]
+    whole = (mean.double() * n).sum(0) / n.sum()
+    var = ((invstd.double() ** -2 - eps + (mean.double() - whole) ** 2) * n).sum(0) / n.sum()
+    return whole.to(mean.dtype), (var + eps).rsqrt().to(mean.dtype)
+
+
+@reference("batch_norm_elemt")
+def batch_norm_elemt(input, weight, bias, mean, invstd, **rest):
+    x = input.double()
+    y = (x - per_channel(mean, x)) * per_channel(invstd, x)
+    return ((y if weight is None else y * per_channel(weight, x)) + (0 if bias is None else per_channel(bias, x))).to(input.dtype)
+
+
+@reference("batch_norm_backward_reduce")
+def batch_norm_backward_reduce(grad_out, input, mean, invstd, weight, weight_g, bias_g, **rest):
+    x, dy, dims = input.double(), grad_out.double(), [d for d in range(input.dim()) if d != 1]
+    total, dot = dy.sum(dims), (dy * (x - per_channel(mean, x))).sum(dims)
+    dgamma, dbeta = ((dot * invstd.double()).to(weight.dtype), total.to(weight.dtype)) if weight is not None else (None, None)
+    return total.to(mean.dtype), dot.to(mean.dtype), dgamma if weight_g else None, dbeta if bias_g else None
+
+
+@reference("batch_norm_backward_elemt")
+def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count):
+    x, dy, n, r = input.double(), grad_out.double(), int(count.sum()), invstd.double()
+    centred = dy - per_channel(sum_dy, x) / n - (x - per_channel(mean, x)) * per_channel(r**2 * sum_dy_xmu.double(), x) / n
+    return (centred * per_channel(r if weight is None else r * weight.double(), x)).to(input.dtype)
+
+
 @reference("_fused_dropout")
 def fused_dropout(self, p, generator=None):
     mask = torch.rand(self.shape) < p

@@ -143,3 +143,29 @@ def weight_norm(draw, options):
             else:
                 norms = torch.ops.aten._weight_norm_interface(v, g, dim)[1]
                 yield (draw.dense(shape, dtype, 1.0), v, g, norms, dim), {}
+
+
+@generator
+def sync_norm(draw, options):
+    """The pieces of SyncBatchNorm, of three ranks; statistics are f32, or f64 of f64."""
+    for dtype, weight in MIXED:
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        for shape in ((6, 3), (4, 5, 7), (3, 4, 5, 6), (200, 2)):
+            c = (shape[1],)
+            x, dy = tame(draw, shape, dtype) + draw.choice([0, 0, 5]), tame(draw, shape, dtype, 1.0)
+            gamma, beta = affine(draw, c, weight)
+            mean, invstd = draw.dense(c, wide, 1.0), draw.dense(c, wide, 1.0).abs() + 0.1
+            counts = torch.tensor([draw.choice([1, 7, 500]) for _ in range(3)])
+            if "stats" in options:
+                yield (x, 1e-5), {}
+            elif "gather" in options:
+                running = draw.choice([(None, None), (draw.dense(c, weight, 1.0), draw.dense(c, weight, 1.0).abs())])
+                count = counts.to(wide if running[0] is None else weight) if "counts" in options else 120
+                yield (x, draw.dense((3, *c), wide, 1.0), draw.dense((3, *c), wide, 1.0).abs() + 0.1, *running, 0.1, 1e-5, count), {}
+            elif "elemt" in options:
+                yield (x, gamma, beta, mean, invstd, 1e-5), {}
+            elif "reduce" in options:
+                yield (dy, x, mean, invstd, gamma, True, gamma is not None, gamma is not None), {}
+            else:
+                gamma = None if gamma is None else gamma.to(wide)
+                yield (dy, x, mean, invstd, gamma, draw.dense(c, wide, 3.0), draw.dense(c, wide, 3.0), counts.int()), {}

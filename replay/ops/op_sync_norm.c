@@ -1,0 +1,292 @@
+/* The pieces that SyncBatchNorm is made of on CUDA: statistics of one rank, their union over ranks, and what is elementwise given them.
+ *
+ *      batch_norm_stats              mean, 1/std of this rank's channels
+ *      batch_norm_gather_stats…      the same of all ranks' elements, from the ranks' means, 1/stds and counts; running statistics go on
+ *      batch_norm_elemt              y = (x - mean) invstd gamma + beta
+ *      batch_norm_backward_reduce    sum dy, sum dy (x - mean), gradients of gamma and beta
+ *      batch_norm_backward_elemt     dx = (dy - sum dy / n - (x - mean) invstd^2 sum dy (x - mean) / n) invstd gamma
+ *
+ * All is computed in f32 of inputs of any dtype (f64 of f64); kernels for other layouts add up in other orders and fold gamma with invstd
+ * or not, which the twins allow for. Source: pytorch/pytorch torch/nn/modules/_functions.py, aten/src/ATen/native/cuda/Normalization.cu
+ * and Normalization.cuh. */
+#include "channel_moments.h"
+
+#include <math.h>
+
+/* Twin of what an operation leaves undetermined: a finite one of this size says nothing (bound.c). */
+#define UNDETERMINED 0x1p128
+
+static double magnitude(double x, bool twin)
+{
+    return twin ? fabs(x) : x;
+}
+
+/* ---- statistics of one rank --------------------------------------------------------------------------------------------- */
+
+/* Args: input, eps. Without variance and eps the inverse is 0. */
+static lb_status stats_run(lb_call *call, bool twin)
+{
+    lb_channel_batch b;
+    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
+    lb_frame *f = &b.frame;
+    const double eps = lb_call_float(call, 1, 0);
+    void *mean = lb_frame_output(f, 0, b.channels), *invstd = lb_frame_output(f, 1, b.channels);
+    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
+        const lb_channel_moments m = lb_channel_moments_of(&b, c, eps);
+        const bool still = m.var + eps == 0;
+        const double inverse = still ? 0 : 1 / sqrt(m.var + eps), size = still ? UNDETERMINED : inverse * (1 + m.kappa);
+        lb_frame_set(f, mean, c, twin ? m.e : m.mean);
+        lb_frame_set(f, invstd, c, twin ? size : inverse);
+    }
+    return lb_frame_end(f);
+}
+
+LB_WITH_TWIN(stats, stats_run(call, twin))
+
+/* ---- the union of ranks ------------------------------------------------------------------------------------------------- */
+
+/* Statistics by rank and channel. */
+typedef struct ranked {
+    int64_t ranks, channels;
+    const void *mean, *invstd;
+    const double *count;
+    double eps;
+} ranked;
+
+/* Moments of the elements of several ranks, and what their running errors are proportional to. */
+typedef struct joined {
+    double n, mean, squares; /* squares: sum of (x - mean)^2 */
+    double size_of_mean, size_of_squares;
+} joined;
+
+/* One rank more: its count, mean and variance + eps. The ranks are joined in order, so that the error of each mean that a difference is
+ * taken from is known. */
+static void join(joined *j, double count, double mean, double spread, double eps)
+{
+    const double n = j->n + count, apart = fabs(j->mean - mean), weight = j->n * count / n;
+    j->squares += (spread - eps) * count + apart * apart * weight;
+    j->size_of_squares += (fabs(spread) + eps) * count + apart * (apart + 2 * (j->size_of_mean + fabs(mean))) * weight;
+    j->mean = (j->n * j->mean + count * mean) / n;
+    j->size_of_mean = (j->n * j->size_of_mean + count * fabs(mean)) / n;
+    j->n = n;
+}
+
+static joined join_ranks(const lb_frame *f, const ranked *s, int64_t c)
+{
+    joined j = {0};
+    for (int64_t r = 0; r < s->ranks; r++) {
+        const double inverse = lb_frame_get(f, s->invstd, r * s->channels + c);
+        join(&j, s->count[r], lb_frame_get(f, s->mean, r * s->channels + c), 1 / (inverse * inverse), s->eps);
+    }
+    return j;
+}
+
+/* How running statistics go on: results 2 and 3, from args 3 and 4. */
+typedef struct running {
+    lb_frame *frame;
+    const void *before;
+    void *after;
+    double momentum;
+    bool twin;
+} running;
+
+static running running_of(lb_frame *f, uint32_t which, bool twin)
+{
+    const lb_call *call = f->call;
+    const uint32_t r = 2 + which;
+    running s = {.frame = f, .momentum = lb_call_float(call, 5, 0.1), .twin = twin};
+    if (r < call->n_results && call->results[r].data) {
+        s.before = lb_frame_input(f, 3 + which);
+        s.after = lb_frame_output(f, r, lb_tensor_numel(&call->results[r]));
+        if (!s.before) lb_frame_fail(f, LB_ERR_INVALID, "running statistics that were not there before");
+    }
+    return s;
+}
+
+static void go_on(const running *s, int64_t c, double value)
+{
+    if (!s->after) return;
+    const double before = magnitude(lb_frame_get(s->frame, s->before, c), s->twin), kept = 1 - s->momentum;
+    lb_frame_set(s->frame, s->after, c, magnitude(kept, s->twin) * before + magnitude(s->momentum, s->twin) * value);
+}
+
+/* The ranks' counts: a tensor, or one number for all, which torch rounds to the dtype of the running mean, else of the input. */
+static const double *counts_of(lb_frame *f, int64_t ranks)
+{
+    const lb_call *call = f->call;
+    double *counts = lb_frame_scratch(f, (size_t)ranks * 8);
+    const lb_tensor *given = lb_call_tensor(call, 7), *running_mean = lb_call_tensor(call, 3);
+    const void *x = given ? lb_frame_tensor(f, given) : NULL;
+    double one = lb_call_float(call, 7, 0);
+    if (given && lb_tensor_numel(given) != ranks)
+        lb_frame_fail(f, LB_ERR_INVALID, "another number of counts than ranks");
+    if (!given && !call->method.exact)
+        lb_round_to_grid_f64(&one, 1, (running_mean ? running_mean : lb_call_tensor(call, 0))->dtype, NULL);
+    for (int64_t r = 0; lb_frame_ok(f) && r < ranks; r++) counts[r] = given ? lb_frame_get(f, x, r) : one;
+    return counts;
+}
+
+/* Args: input, mean, invstd, running_mean, running_var, momentum, eps, count or counts; mean and invstd are (ranks, channels). */
+static lb_status gather_run(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_tensor *in = lb_call_tensor(call, 1), *inverse = lb_call_tensor(call, 2);
+    if (in->layout.ndim != 2 || lb_tensor_numel(inverse) != lb_tensor_numel(in))
+        lb_frame_fail(&f, LB_ERR_INVALID, "statistics that are not by rank and channel");
+    if (!lb_frame_ok(&f)) return lb_frame_end(&f);
+    ranked s = {.ranks = in->layout.shape[0], .channels = in->layout.shape[1], .eps = lb_call_float(call, 6, 0)};
+    s.mean = lb_frame_tensor(&f, in), s.invstd = lb_frame_tensor(&f, inverse), s.count = counts_of(&f, s.ranks);
+    void *mean = lb_frame_output(&f, 0, s.channels), *invstd = lb_frame_output(&f, 1, s.channels);
+    const running means = running_of(&f, 0, twin), variances = running_of(&f, 1, twin);
+    for (int64_t c = 0; lb_frame_ok(&f) && c < s.channels; c++) {
+        const joined j = join_ranks(&f, &s, c);
+        const double spread = j.squares / j.n + s.eps, inv = 1 / sqrt(spread);
+        const double off = inv * (1 + (j.size_of_squares / j.n + s.eps) / spread);
+        lb_frame_set(&f, mean, c, twin ? j.size_of_mean : j.mean);
+        lb_frame_set(&f, invstd, c, twin ? off : inv);
+        go_on(&means, c, twin ? j.size_of_mean : j.mean);
+        go_on(&variances, c, !twin ? j.squares / (j.n - 1) : j.n > 1 ? j.size_of_squares / (j.n - 1) : UNDETERMINED);
+    }
+    return lb_frame_end(&f);
+}
+
+LB_WITH_TWIN(gather, gather_run(call, twin))
+
+/* ---- given the statistics ----------------------------------------------------------------------------------------------- */
+
+/* One number per channel. */
+static const void *per_channel(lb_channel_batch *b, uint32_t arg)
+{
+    const lb_tensor *t = lb_call_tensor(b->frame.call, arg);
+    if (t && lb_tensor_numel(t) != b->channels)
+        lb_frame_fail(&b->frame, LB_ERR_INVALID, "statistics or weights that are not by channel");
+    return lb_frame_tensor(&b->frame, t);
+}
+
+/* Args: input, weight, bias, mean, invstd, eps, which is not read. */
+static lb_status elemt_run(lb_call *call, bool twin)
+{
+    lb_channel_batch b;
+    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 0))) return lb_frame_end(&b.frame);
+    lb_frame *f = &b.frame;
+    const void *gamma = per_channel(&b, 1), *beta = per_channel(&b, 2), *mean = per_channel(&b, 3),
+               *invstd = per_channel(&b, 4);
+    void *y = lb_frame_output(f, 0, b.n * b.channels);
+    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
+        const double m = lb_frame_get(f, mean, c), r = lb_frame_get(f, invstd, c),
+                     w = gamma ? lb_frame_get(f, gamma, c) : 1, shift = beta ? lb_frame_get(f, beta, c) : 0;
+        for (int64_t i = 0; i < b.n; i++) {
+            const int64_t at = lb_channel_place(&b, c, i);
+            const double x = lb_frame_get(f, b.x, at);
+            lb_frame_set(f, y, at, twin ? (fabs(x) + fabs(m)) * fabs(r * w) + fabs(shift) : (x - m) * r * w + shift);
+        }
+    }
+    return lb_frame_end(f);
+}
+
+LB_WITH_TWIN(elemt, elemt_run(call, twin))
+
+/* Result r, if it is wanted. */
+static void *wanted(lb_channel_batch *b, uint32_t r)
+{
+    const lb_call *call = b->frame.call;
+    return r < call->n_results && call->results[r].data ? lb_frame_output(&b->frame, r, b->channels) : NULL;
+}
+
+static void put(const lb_frame *f, void *y, int64_t c, double value)
+{
+    if (y) lb_frame_set(f, y, c, value);
+}
+
+/* Args: grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g. */
+static lb_status reduce_run(lb_call *call, bool twin)
+{
+    lb_channel_batch b;
+    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
+    lb_frame *f = &b.frame;
+    const void *dy = lb_frame_input(f, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3);
+    void *sum_dy = wanted(&b, 0), *sum_dy_xmu = wanted(&b, 1), *dgamma = wanted(&b, 2), *dbeta = wanted(&b, 3);
+    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
+        const double m = lb_frame_get(f, mean, c), r = lb_frame_get(f, invstd, c);
+        double sum = 0, dot = 0;
+        for (int64_t i = 0; i < b.n; i++) {
+            const int64_t at = lb_channel_place(&b, c, i);
+            const double d = magnitude(lb_frame_get(f, dy, at), twin), x = lb_frame_get(f, b.x, at);
+            sum += d, dot += d * (twin ? fabs(x) + fabs(m) : x - m);
+        }
+        put(f, sum_dy, c, sum), put(f, sum_dy_xmu, c, dot);
+        put(f, dgamma, c, dot * magnitude(r, twin)), put(f, dbeta, c, sum);
+    }
+    return lb_frame_end(f);
+}
+
+LB_WITH_TWIN(reduce, reduce_run(call, twin))
+
+/* Args: grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count. */
+static lb_status backward_elemt_run(lb_call *call, bool twin)
+{
+    lb_channel_batch b;
+    if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
+    lb_frame *f = &b.frame;
+    const void *dy = lb_frame_input(f, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3),
+               *gamma = per_channel(&b, 4), *sum_dy = per_channel(&b, 5), *sum_dy_xmu = per_channel(&b, 6);
+    const lb_tensor *counts = lb_call_tensor(call, 7);
+    const int64_t *count = lb_frame_integers(f, counts);
+    void *dx = lb_frame_output(f, 0, b.n * b.channels);
+    double n = 0;
+    for (int64_t r = 0; lb_frame_ok(f) && r < lb_tensor_numel(counts); r++) n += (double)count[r];
+    for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
+        const double m = lb_frame_get(f, mean, c), r = lb_frame_get(f, invstd, c),
+                     w = r * (gamma ? lb_frame_get(f, gamma, c) : 1),
+                     center = magnitude(lb_frame_get(f, sum_dy, c), twin) / n,
+                     slope = magnitude(lb_frame_get(f, sum_dy_xmu, c), twin) * r * r / n;
+        for (int64_t i = 0; i < b.n; i++) {
+            const int64_t at = lb_channel_place(&b, c, i);
+            const double d = lb_frame_get(f, dy, at), x = lb_frame_get(f, b.x, at);
+            const double size = (fabs(d) + center + (fabs(x) + fabs(m)) * slope) * fabs(w);
+            lb_frame_set(f, dx, at, twin ? size : (d - center - (x - m) * slope) * w);
+        }
+    }
+    return lb_frame_end(f);
+}
+
+LB_WITH_TWIN(backward_elemt, backward_elemt_run(call, twin))
+
+#define RANKS "input! mean! invstd! running_mean running_var momentum eps "
+/* A rank that joins costs four roundings of a mean. */
+#define GATHER(NAME, COUNT, SAMPLES)                                                                                   \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = RANKS COUNT,                                                                                              \
+     LB_COMPUTED_BY(gather),                                                                                           \
+     .roundings = 8,                                                                                                   \
+     .roundings_per_term = 4,                                                                                          \
+     .terms = LB_TERMS(ROWS, 1),                                                                                       \
+     .flags = LB_ROW_REDUCTION,                                                                                        \
+     .samples = SAMPLES}
+const lb_op_row lb_rows_sync_norm[] = {
+    {.name = "aten::batch_norm_stats",
+     .args = "input! eps",
+     LB_COMPUTED_BY(stats),
+     LB_SUMS(8, LB_TERMS(PER_CHANNEL, 0)),
+     .flags = LB_ROW_REDUCTION | LB_ROW_SQUARES,
+     .samples = "sync_norm stats"},
+    GATHER("batch_norm_gather_stats", "count", "sync_norm gather"),
+    GATHER("batch_norm_gather_stats_with_counts", "counts!", "sync_norm gather counts"),
+    {.name = "aten::batch_norm_elemt",
+     .args = "input! weight bias mean! invstd! eps",
+     LB_COMPUTED_BY(elemt),
+     .roundings = 6,
+     .samples = "sync_norm elemt"},
+    {.name = "aten::batch_norm_backward_reduce",
+     .args = "grad_out! input! mean! invstd! weight input_g weight_g bias_g",
+     LB_COMPUTED_BY(reduce),
+     LB_SUMS(6, LB_TERMS(PER_CHANNEL, 1)),
+     .flags = LB_ROW_REDUCTION,
+     .samples = "sync_norm reduce"},
+    {.name = "aten::batch_norm_backward_elemt",
+     .args = "grad_out! input! mean! invstd! weight sum_dy! sum_dy_xmu! count!",
+     LB_COMPUTED_BY(backward_elemt),
+     .roundings = 12,
+     .samples = "sync_norm backward_elemt"},
+    {NULL},
+};

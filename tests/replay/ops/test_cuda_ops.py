@@ -1,0 +1,49 @@
+"""Ops that a run on CUDA records and none on a CPU does: tests/programs/cuda_kernels.py computes them on the CPU as the public kernels do."""
+
+import pytest
+
+SYNC_NORM = {
+    "aten::batch_norm_stats",
+    "aten::batch_norm_gather_stats_with_counts",
+    "aten::batch_norm_elemt",
+    "aten::batch_norm_backward_reduce",
+    "aten::batch_norm_backward_elemt",
+}
+
+
+def recorded(lastbit, path, program, *arguments):
+    lastbit.record(path, f"tests/programs/{program}.py", *arguments, options=("--level", "ops"), expect=0)
+    return path
+
+
+def replayed(lastbit, capture):
+    return lastbit.json("replay", capture, "--coverage", "--worst", 1000, expect=(0, 1))
+
+
+def natives(answer):
+    return {row["op"] for row in answer["coverage"] if row["native"]}
+
+
+def diverged(answer):
+    return [one["op"] for one in answer["worst"] if one["verdict"] == "diverged"]
+
+
+def test_a_batch_norm_over_ranks_replays_and_the_one_that_errs_is_found(lastbit, tmp_path):
+    capture = recorded(lastbit, tmp_path / "run.lb", "ranks/sync_norm", "--wrong")
+    assert '"unseen_writes": 0' in lastbit.run("ls", "-t", capture, expect=0).stdout  # its running statistics, which the schema hides
+    answer = replayed(lastbit, capture)
+    assert answer["ops"]["opaque"] == 0 and SYNC_NORM <= natives(answer)
+    assert diverged(answer) == ["aten::batch_norm_backward_elemt"]
+
+
+@pytest.mark.full
+def test_a_batch_norm_over_ranks_is_the_same_function_in_another_precision(lastbit, tmp_path):
+    """The f32 program compares itself with a batch norm of the joined batch."""
+    fine = recorded(lastbit, tmp_path / "fine.lb", "ranks/sync_norm")
+    coarse = recorded(lastbit, tmp_path / "coarse.lb", "ranks/sync_norm", "--dtype", "bfloat16")
+    wrong = recorded(lastbit, tmp_path / "wrong.lb", "ranks/sync_norm", "--wrong")
+    for capture in (fine, coarse):
+        assert replayed(lastbit, capture)["verdict"] == "rounding"
+    assert lastbit.json("diff", fine, coarse, expect=(0, 1))["verdict"] == "rounding"
+    found = lastbit.json("diff", fine, wrong, expect=1)
+    assert (found["first"]["op"], found["first"]["rank"]) == ("aten::batch_norm_backward_elemt", 1), found["first"]
