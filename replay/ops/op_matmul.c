@@ -126,8 +126,8 @@ static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *
     }
 }
 
-/* Args: self, a, b, beta, alpha. */
-static lb_status add_product(lb_call *call, bool twin)
+/* Args: self, a, b, then from `scalars` on beta, alpha. */
+static lb_status add_product(lb_call *call, uint32_t scalars, bool twin)
 {
     factors p;
     if (factors_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
@@ -137,8 +137,8 @@ static lb_status add_product(lb_call *call, bool twin)
         void *y = lb_frame_output(&p.frame, 0, n);
         if (y) multiply(&p, y);
         if (y)
-            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, lb_call_float(call, 4, 1), lb_call_float(call, 3, 1),
-                  twin);
+            blend(&p.frame, lb_call_tensor(call, 0), y, &shape, lb_call_float(call, scalars + 1, 1),
+                  lb_call_float(call, scalars, 1), twin);
     }
     return lb_frame_end(&p.frame);
 }
@@ -172,7 +172,8 @@ static lb_status addbmm_run(lb_call *call, bool twin)
     return lb_frame_end(&p.frame);
 }
 
-LB_WITH_TWIN(addmm, add_product(call, twin))
+LB_WITH_TWIN(addmm, add_product(call, 3, twin))
+LB_WITH_TWIN(addmm_typed, add_product(call, 4, twin))
 LB_WITH_TWIN(addbmm, addbmm_run(call, twin))
 
 /* ---- vectors and broadcasting ------------------------------------------------------------------------------------- */
@@ -279,6 +280,49 @@ static lb_status linear_run(lb_call *call, bool twin)
 }
 
 LB_WITH_TWIN(linear, linear_run(call, twin))
+
+/* ---- 8 bits ------------------------------------------------------------------------------------------------------- */
+
+/* int8 times int8 in int32: exact, as f64 holds every sum. */
+static lb_status int_mm(lb_call *call)
+{
+    const lb_method plain = {0};
+    factors p;
+    if (!factors_begin(&p, call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false))
+        return lb_frame_end(&p.frame);
+    lb_frame *f = &p.frame;
+    const int64_t n = p.shape.m * p.shape.n;
+    double *sums = lb_frame_scratch(f, (size_t)n * 8);
+    int64_t *y = lb_frame_output_integers(f, 0, n);
+    const lb_matrix_pair operands = {.a = matrix_at(&p.a, 2, 0), .b = matrix_at(&p.b, 2, 0)};
+    if (lb_frame_ok(f)) {
+        const lb_status status = lb_product_matrices(&p.shape, LB_F64, &plain, &operands, sums);
+        if (status != LB_OK) product_failed(f, status);
+    }
+    for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) y[i] = (int64_t)sums[i];
+    return lb_frame_end(f);
+}
+
+/* Args: input (m, k), weights (n, k) in 8 bits, scales (n): each sum is scaled. */
+static lb_status int8_weights_run(lb_call *call, bool twin)
+{
+    const lb_tensor *weight = lb_call_tensor(call, 1), *scales = lb_call_tensor(call, 2);
+    if (weight->layout.ndim != 2 || lb_tensor_numel(scales) != weight->layout.shape[0])
+        return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: scales that are not by row of the weights", call->row->name);
+    const lb_tensor turned = lb_tensor_dim_last(weight, 0);
+    factors p;
+    if (!factors_begin(&p, call, lb_call_tensor(call, 0), &turned, twin)) return lb_frame_end(&p.frame);
+    lb_frame *f = &p.frame;
+    const int64_t n = p.shape.n, all = p.shape.m * n;
+    const void *scale = reals(f, scales, twin);
+    void *y = lb_frame_output(f, 0, all);
+    if (y) multiply(&p, y);
+    for (int64_t i = 0; lb_frame_ok(f) && i < all; i++)
+        lb_frame_set(f, y, i, lb_frame_get(f, y, i) * lb_frame_get(f, scale, i % n));
+    return lb_frame_end(f);
+}
+
+LB_WITH_TWIN(int8_weights, int8_weights_run(call, twin))
 
 /* ---- grouped ------------------------------------------------------------------------------------------------------ */
 
@@ -538,6 +582,13 @@ const lb_op_row lb_rows_matmul[] = {
     PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "addmm"),
     PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2),
             "baddbmm"),
+    /* results wider than the factors, which CUDA has */
+    PRODUCT("mm.dtype", "self! mat2! out_dtype", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "mm typed"),
+    PRODUCT("bmm.dtype", "self! mat2! out_dtype", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm typed"),
+    PRODUCT("addmm.dtype", "self! mat1! mat2! out_dtype beta alpha", addmm_typed, 4, LB_TERMS(INNER, 1),
+            FACTORS(1, 1, 2, 2), "addmm typed"),
+    PRODUCT("baddbmm.dtype", "self! batch1! batch2! out_dtype beta alpha", addmm_typed, 4, LB_TERMS(INNER, 1),
+            FACTORS(1, 1, 2, 2), "baddbmm typed"),
     PRODUCT("addbmm", "self! batch1! batch2! beta alpha", addbmm, 4, LB_TERMS(ELEMENTS, 1), FACTORS(1, 1, 2, 2),
             "addbmm"),
     PRODUCT("addmv", "self! mat! vec! beta alpha", addmv, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 1), "addmv"),
@@ -546,6 +597,13 @@ const lb_op_row lb_rows_matmul[] = {
     PRODUCT("vdot", "self! other!", matmul, 1, LB_TERMS(ELEMENTS, 0), NO_FACTORS, "dot"),
     PRODUCT("matmul", "self! other!", matmul, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "matmul"),
     PRODUCT("linear", "input! weight! bias", linear, 2, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1), "linear"),
+    {.name = "aten::_int_mm",
+     .args = "self! mat2!",
+     .kernel = int_mm,
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
+     .samples = "int_mm"},
+    PRODUCT("_weight_int8pack_mm", "self! mat2! scales!", int8_weights, 3, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 1),
+            "int8_weights"),
     PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2),
             "grouped_mm"),
     PRODUCT("_scaled_mm", "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum", scaled_mm, 4,

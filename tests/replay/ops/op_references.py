@@ -302,6 +302,20 @@ def fused_dropout(self, p, generator=None):
     return (self.double() * mask / p).to(self.dtype), mask.to(torch.uint8)
 
 
+# ---- products of devices ---------------------------------------------------------------------------------------------
+
+
+@reference("mm.dtype", "bmm.dtype")
+def typed_product(self, mat2, out_dtype):
+    return (self.double() @ mat2.double()).to(out_dtype)
+
+
+@reference("addmm.dtype", "baddbmm.dtype")
+def typed_sum(self, out_dtype, beta, alpha, mat1=None, mat2=None, batch1=None, batch2=None):
+    a, b = (mat1, mat2) if batch1 is None else (batch1, batch2)
+    return ((beta * self.double() if beta else 0) + alpha * (a.double() @ b.double())).to(out_dtype)
+
+
 # ---- convolutions of devices -----------------------------------------------------------------------------------------
 
 
@@ -373,6 +387,11 @@ def grouped_mm(self, mat2, offs, **rest):
 @shadow("_scaled_mm")
 def scaled_mm(self, mat2, scale_a, scale_b, bias, **rest):
     return (self * scale_a) @ (mat2 * scale_b) + (0 if bias is None else bias)
+
+
+@shadow("_weight_int8pack_mm")
+def int8_weights(self, mat2, scales):
+    return self @ mat2.double().t() * scales
 
 
 @shadow("mkldnn_convolution")

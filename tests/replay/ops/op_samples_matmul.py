@@ -13,6 +13,10 @@ def tame(draw, shape, dtype):
 
 @generator
 def mm(draw, options):
+    yield from typed(draw, mm_samples(draw, options)) if "typed" in options else mm_samples(draw, options)
+
+
+def mm_samples(draw, options):
     for dtype in FLOATS:
         for m, k, n in SIZES:
             yield (tame(draw, (m, k), dtype), tame(draw, (k, n), dtype)), {}
@@ -23,10 +27,22 @@ def mm(draw, options):
 
 @generator
 def bmm(draw, options):
+    yield from typed(draw, bmm_samples(draw, options)) if "typed" in options else bmm_samples(draw, options)
+
+
+def bmm_samples(draw, options):
     for dtype in FLOATS:
         for m, k, n in SIZES[:5]:
             yield (tame(draw, (3, m, k), dtype), tame(draw, (3, k, n), dtype)), {}
         yield (tame(draw, (1, 4, 5), dtype).expand(3, 4, 5), tame(draw, (3, 5, 6), dtype)), {}
+
+
+def typed(draw, samples):
+    """The same of 16-bit factors with a result in f32, to which self is added in f32 or as it is."""
+    for args, kwargs in samples:
+        if args[-1].dtype in (torch.bfloat16, torch.float16):
+            first = [draw.choice([args[0], args[0].float()])] if len(args) == 3 else []
+            yield (*first, *args[-2:]), {"out_dtype": torch.float32, **kwargs}
 
 
 def blends(draw):
@@ -35,6 +51,10 @@ def blends(draw):
 
 @generator
 def addmm(draw, options):
+    yield from typed(draw, addmm_samples(draw, options)) if "typed" in options else addmm_samples(draw, options)
+
+
+def addmm_samples(draw, options):
     for dtype in FLOATS:
         for m, k, n in SIZES:
             for shape in ((m, n), (n,), (1, n), (m, 1), ()):
@@ -46,6 +66,10 @@ def addmm(draw, options):
 
 @generator
 def baddbmm(draw, options):
+    yield from typed(draw, baddbmm_samples(draw, options)) if "typed" in options else baddbmm_samples(draw, options)
+
+
+def baddbmm_samples(draw, options):
     for dtype in FLOATS:
         for m, k, n in SIZES[:4]:
             for shape in ((2, m, n), (1, n), (2, m, 1)):
@@ -102,6 +126,22 @@ def linear(draw, options):
         for shape in ((4, 5), (2, 3, 5), (5,)):
             yield (tame(draw, shape, dtype), tame(draw, (6, 5), dtype), tame(draw, (6,), dtype)), {}
             yield (tame(draw, shape, dtype), tame(draw, (6, 5), dtype)), {}
+
+
+@generator
+def int_mm(draw, options):
+    for m, k, n in ((32, 64, 16), (17, 8, 8), (33, 1024, 24)):
+        a, b = (torch.randint(-128, 128, shape, generator=draw.torch).to(torch.int8) for shape in ((m, k), (n, k)))
+        yield (a, b.t()), {}
+        yield (a, b.t().contiguous()), {}
+
+
+@generator
+def int8_weights(draw, options):
+    for dtype in FLOATS[:3]:
+        for m, k, n in ((1, 32, 16), (17, 64, 32), (5, 1024, 24)):
+            weight = torch.randint(-128, 128, (n, k), generator=draw.torch).to(torch.int8)
+            yield (draw.dense((m, k), dtype, 1.0), weight, (draw.dense((n,), torch.float32, 0.01)).to(dtype)), {}
 
 
 @generator
