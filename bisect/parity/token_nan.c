@@ -61,11 +61,13 @@ static bool note(const teller *t, bool second, lb_parity_finding **findings, uin
 {
     char name[80] = "";
     if (!t->broken) return true;
-    if (t->set->sequences[t->sequence].name) snprintf(name, sizeof name, " (%.70s)", t->set->sequences[t->sequence].name);
+    if (t->set->sequences[t->sequence].name)
+        snprintf(name, sizeof name, " (%.70s)", t->set->sequences[t->sequence].name);
     return lb_parity_note(findings, n, LB_PARITY_NAN, false,
                           "NaN is the %s side's log-probability of %u token%s that the other side has a number for, "
                           "first in sequence %u%s, token %u; null says that there is none",
-                          second ? "second" : "first", t->broken, t->broken > 1 ? "s" : "", t->sequence, name, t->token);
+                          second ? "second" : "first", t->broken, t->broken > 1 ? "s" : "", t->sequence, name,
+                          t->token);
 }
 
 bool lb_token_find_nan(const lb_token_set *a, const lb_token_set *b, const lb_token_match *match, int shift,

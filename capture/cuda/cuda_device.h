@@ -29,7 +29,8 @@ typedef struct lb_cuda_options {
 lb_status lb_cuda_open(lb_device **device, const lb_cuda_options *options, lb_err *err);
 /* Measures a value that the host knows, and fails where the device finds anything else in it than lb_measure does. The host waits. */
 lb_status lb_cuda_check(lb_device *device, lb_err *err);
-/* Bytes a second that are measured there: of one value of `bytes` bytes, from its submission until its result is here. The host waits. */
+/* Bytes a second that are measured there: of several values of `bytes` bytes, from their submission until all results are here. The host
+ * waits. */
 lb_status lb_cuda_rate(lb_device *device, uint64_t bytes, double *rate, lb_err *err);
 
 /* What is fetched from now on waits for what is queued on `stream` by now: for graphs, whose runs the back end does not see. */

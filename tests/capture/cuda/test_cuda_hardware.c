@@ -1,6 +1,6 @@
 /* The CUDA back end on a real device: values against lb_measure, a graph, and how fast it measures. Skipped (77) where there is none.
  *
- * Rates are printed, not judged. Large: one value, from its submission until its result is there, the host's part included. Small: values
+ * Rates are printed, not judged. Large: sixteen values of 256 MiB, from their submission until all results are there. Small: values
  * of 4 KiB, sixteen to a call, what the host spends on one and until all are there. */
 #include "cmocka_first.h"
 #include "cuda_device.h"
@@ -182,15 +182,14 @@ static void rates(void **state)
         const int64_t n = (int64_t)MEMORY * 8 / (int64_t)lb_dtype_bits(types[t]);
         const lb_tensor on_host = {copy, types[t], {.ndim = 1, .shape = {n}, .stride = {1}}};
         for (int i = 0; i < 10; i++) {
-            works[0] = work_of(&on_host, 0, MEMORY);
-            list[0] = &works[0];
+            for (int w = 0; w < AT_ONCE; w++) works[w] = work_of(&on_host, 0, MEMORY), list[w] = &works[w];
             const double begin = now();
-            reader->ops->submit(reader, list, 1, stream, true);
+            reader->ops->submit(reader, list, AT_ONCE, stream, true);
             reader->ops->collect(reader, NULL, true);
             if (now() - begin < best) best = now() - begin;
-            free_work(&works[0]);
+            for (int w = 0; w < AT_ONCE; w++) free_work(&works[w]);
         }
-        printf("large %s: %.0f GB/s\n", lb_dtype_name(types[t]), MEMORY / best * 1e-9);
+        printf("large %s: %.0f GB/s\n", lb_dtype_name(types[t]), AT_ONCE * (double)MEMORY / best * 1e-9);
     }
     for (int i = 0; i < SMALL; i++) {
         const lb_tensor on_host = {copy + 4096 * i, LB_BF16, {.ndim = 1, .shape = {2048}, .stride = {1}}};
