@@ -124,6 +124,14 @@ class _AfterTorch:
             _fail(error)
 
 
+def _module_of(spec):
+    """importlib.util.module_from_spec, from where it comes: importlib.util is loaded at start by some versions only."""
+    bootstrap = sys.modules.get("_frozen_importlib")
+    if not hasattr(bootstrap, "module_from_spec"):
+        import importlib.util as bootstrap
+    return bootstrap.module_from_spec(spec)
+
+
 def _chain():
     """Runs the sitecustomize that this one hides; what it raises is the program's business, as it was before."""
     path = [entry for entry in sys.path if os.path.realpath(entry) != _HERE]
@@ -134,9 +142,7 @@ def _chain():
             break
     else:
         return
-    from importlib.util import module_from_spec
-
-    module = module_from_spec(spec)
+    module = _module_of(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
 
