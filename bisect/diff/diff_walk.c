@@ -5,6 +5,7 @@
  */
 #include "diff_walk.h"
 
+#include "collective_match.h"
 #include "diff_cuts.h"
 #include "diff_evidence.h"
 #include "diff_flow.h"
@@ -153,11 +154,19 @@ static void meet_again(lb_inflow *in)
 
 /* ---- pairs ---- */
 
+/* What is written in place is a result, too. */
+static bool is_repeated(const lb_program *p, const lb_op *op, uint32_t outcome)
+{
+    for (uint32_t i = 0; i < outcome; i++)
+        if (lb_op_outcome(p, op, i) == lb_op_outcome(p, op, outcome)) return true;
+    return false;
+}
+
 static int64_t outcome_elements(const lb_walk *w, const lb_op *op)
 {
     int64_t n = 0;
     for (uint32_t i = 0; i < lb_op_outcomes(op); i++)
-        if (lb_op_outcome(w->pa, op, i) != LB_NONE)
+        if (lb_op_outcome(w->pa, op, i) != LB_NONE && !is_repeated(w->pa, op, i))
             n += lb_layout_numel(&w->pa->values[lb_op_outcome(w->pa, op, i)].layout);
     return n;
 }
@@ -174,6 +183,30 @@ static void note_order(lb_walk *w, uint32_t ia, lb_diff_row *row)
              "the same terms in another order: the first side's bits are those of %s, the second's of %s (%lld "
              "element%s)",
              r->order[w->swapped], r->order[!w->swapped], (long long)n, n == 1 ? "" : "s");
+    row->why = lb_report_keep(w->report, why);
+    row->local = LB_VERDICT_REORDERED;
+}
+
+static const char *told_order(const lb_program_view *side, uint32_t op)
+{
+    const lb_program *recorded;
+    if (op == LB_NONE || !(side->program->ops[op].flags & LB_OP_COLLECTIVE)) return "";
+    const lb_collective *row = lb_side_collective(side, op, &recorded);
+    return row && row->algorithm != LB_NONE ? lb_program_text(recorded, row->algorithm) : "";
+}
+
+/* Each side's recording says in which order its members' terms were added, and in that order its bits come out again. */
+static void note_told_order(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
+{
+    const char *told[2] = {told_order(w->a, ia), told_order(w->b, lb_walk_partner(w, ia))};
+    char why[240];
+    if (e->own[0] != LB_VERDICT_IDENTICAL || e->own[1] != LB_VERDICT_IDENTICAL) return;
+    if (!*told[0] || !*told[1] || !strcmp(told[0], told[1])) return;
+    const int64_t n = outcome_elements(w, &w->pa->ops[ia]);
+    snprintf(why, sizeof why,
+             "the same terms in another order: the first side's bits are those of %s, the second's of %s, as recorded "
+             "(%lld element%s)",
+             told[w->swapped], told[!w->swapped], (long long)n, n == 1 ? "" : "s");
     row->why = lb_report_keep(w->report, why);
     row->local = LB_VERDICT_REORDERED;
 }
@@ -245,6 +278,7 @@ static void judge_local(lb_walk *w, uint32_t ia, const lb_evidence *e, const lb_
         row->local = LB_VERDICT_MISSING, row->why = "what the other ranks brought to it was not recorded";
     if (row->local == LB_VERDICT_ROUNDING) name_types(w, ia, lb_walk_partner(w, ia), row);
     if (row->local == LB_VERDICT_ROUNDING && !in->differ) note_order(w, ia, row);
+    if (row->local == LB_VERDICT_ROUNDING && !in->differ) note_told_order(w, ia, e, row);
 }
 
 /* A number that both shadows take over ends what was made, and begins what came in. */
