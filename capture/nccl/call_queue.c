@@ -256,22 +256,13 @@ bool lb_group_is_open(void)
     return here.depth > 0;
 }
 
+/* A stream may still be copying for them: they go the way of all calls, and nobody writes them. */
 static void drop(lb_nccl_call *first)
 {
-    for (lb_nccl_call *call = first; call; call = call->next) lb_nccl_call_free_copies(call);
-    lb_books_lock();
-    for (lb_nccl_call *call = first, *next; call; call = next) {
-        next = call->next;
-        lb_call_carried_leave(call);
-        if (call->joined) {
-            free(call);
-            continue;
-        }
-        if (!call->skipped && !call->unwanted) lb_writer_unreserve(call->send_bytes + call->recv_bytes);
-        lb_call_uncount(call);
-        lb_nccl_call_free(call);
-    }
-    lb_books_unlock();
+    for (lb_nccl_call *call = first; call; call = call->next) call->dropped = true;
+    if (!first) return;
+    fail(first);
+    launch(first);
 }
 
 void lb_group_end(lb_nccl_result result, bool simulated)

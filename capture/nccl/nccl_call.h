@@ -44,6 +44,7 @@ typedef struct lb_nccl_call {
     uint64_t group; /* number of the group, 0: none */
     bool failed, captured, skipped, listed, joined, counted;
     bool unwanted;              /* not in the window: only its number matters */
+    bool dropped;               /* NCCL was only asked what it would do */
     lb_nccl_dtype scalar_dtype; /* -1: no scalar */
     unsigned char scalar[8];
     const void *scalar_on_device;

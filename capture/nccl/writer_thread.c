@@ -77,8 +77,9 @@ static void wait_a_little(void)
 
 static void write_one(lb_nccl_call *call)
 {
-    lb_graph_runs_number(call);
-    if (lb_shim_mode_now() == LB_SHIM_RECORDING && lb_shim_ranges_have(lb_shim_settings_now()->steps, call->step))
+    if (!call->dropped) lb_graph_runs_number(call);
+    if (!call->dropped && lb_shim_mode_now() == LB_SHIM_RECORDING &&
+        lb_shim_ranges_have(lb_shim_settings_now()->steps, call->step))
         lb_nccl_call_write(call);
     lb_nccl_call_free_copies(call);
 }

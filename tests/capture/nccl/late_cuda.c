@@ -1,5 +1,9 @@
 /* As much of libcuda.so.1 as the shim's copies need: streams that run late, events, graphs that are captured and launched, a capture that
- * forbids what CUDA forbids; with LATE_CUDA_LOADS_NOTHING no modules. Device memory is the host's. Each stream is a queue with a thread, which rests before every operation. */
+ * forbids what CUDA forbids. Device memory is the host's. Each stream is a queue with a thread, which rests before every operation. The default
+ * stream, by each of its names, is a thread's own, as if each had a device.
+ *
+ *     LATE_CUDA_LOADS_NOTHING=1      no modules
+ *     LATE_CUDA_DEVICE=N             the device that is current in all threads */
 #define _GNU_SOURCE
 #include "graph_kernel.h"
 
@@ -100,9 +104,12 @@ static void append(operation ***end, void (*run)(void *), void *of, bool kept)
     *end = &o->next;
 }
 
+static stream *stream_of(void *of);
+
 /* `of` is freed after it ran, or with the graph. */
-static int enqueue(stream *s, void (*run)(void *), void *of)
+static int enqueue(void *on, void (*run)(void *), void *of)
 {
+    stream *s = stream_of(on);
     if (s->capture) {
         append(&s->capture->end, run, of, true);
         return SUCCESS;
@@ -139,11 +146,20 @@ API int cuStreamDestroy_v2(void *of)
 
 API int cuStreamSynchronize(void *of)
 {
-    stream *s = of;
+    stream *s = stream_of(of);
     pthread_mutex_lock(&s->lock);
     while (s->first || s->busy) pthread_cond_wait(&s->less, &s->lock);
     pthread_mutex_unlock(&s->lock);
     return SUCCESS;
+}
+
+/* NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD. */
+static stream *stream_of(void *of)
+{
+    static _Thread_local void *mine;
+    if ((uintptr_t)of > 2) return of;
+    if (!mine) cuStreamCreate(&mine, 0);
+    return mine;
 }
 
 /* ---- graphs --------------------------------------------------------------------------------------------------------- */
@@ -156,32 +172,32 @@ API int cuStreamBeginCapture_v2(void *of, int how)
     g->references = 1;
     g->id = ++serial;
     g->end = &g->first;
-    ((stream *)of)->capture = g;
+    stream_of(of)->capture = g;
     captures++;
     return SUCCESS;
 }
 
 API int cuStreamEndCapture(void *of, void **made)
 {
-    *made = ((stream *)of)->capture;
-    ((stream *)of)->capture = NULL;
+    *made = stream_of(of)->capture;
+    stream_of(of)->capture = NULL;
     captures--;
     return atomic_load(&is_broken) ? CAPTURE_INVALIDATED : SUCCESS;
 }
 
 API int cuStreamIsCapturing(void *of, int *status)
 {
-    *status = ((stream *)of)->capture != NULL;
+    *status = stream_of(of)->capture != NULL;
     return SUCCESS;
 }
 
 API int cuStreamGetCaptureInfo_v2(void *of, int *status, uint64_t *id, void **made, const void *const **nodes,
                                   size_t *n)
 {
-    const graph *g = ((stream *)of)->capture;
+    const graph *g = stream_of(of)->capture;
     (void)nodes, (void)n;
     *status = g != NULL;
-    if (g) *id = g->id, *made = ((stream *)of)->capture;
+    if (g) *id = g->id, *made = stream_of(of)->capture;
     return SUCCESS;
 }
 
@@ -369,8 +385,10 @@ API int cuCtxPopCurrent_v2(void **context)
 
 API int cuCtxGetDevice(int *device)
 {
-    (void)device;
-    return INVALID_VALUE; /* threads of this program make no context current */
+    const char *current = getenv("LATE_CUDA_DEVICE");
+    if (!current) return INVALID_VALUE; /* threads of this program make no context current */
+    *device = atoi(current);
+    return SUCCESS;
 }
 
 API int cuThreadExchangeStreamCaptureMode(int *given)
@@ -521,7 +539,7 @@ static void run_event(void *of)
 
 API int cuEventRecord(void *of, void *on)
 {
-    if (((stream *)on)->capture) return CAPTURE_UNSUPPORTED;
+    if (stream_of(on)->capture) return CAPTURE_UNSUPPORTED;
     mark *m = malloc(sizeof *m);
     m->event = of;
     return enqueue(on, run_event, m);

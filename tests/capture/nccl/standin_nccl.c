@@ -856,7 +856,7 @@ EXPORT(ncclCommGetAsyncError, (lb_nccl_comm comm, lb_nccl_result *error), (comm,
     comm->splitting = NULL;
     task *list = comm->launched;
     comm->launched = NULL;
-    run_list(list);
+    if (!run_on_stream(list)) run_list(list);
     return LB_NCCL_SUCCESS;
 }
 

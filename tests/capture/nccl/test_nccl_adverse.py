@@ -11,6 +11,7 @@ import recorded
 from conftest import BUILD, ROOT
 
 PROGRAM = ROOT / "tests" / "programs" / "ranks" / "nccl_calls.py"
+LATE_CUDA = {"NCCL_CALLS_CUDA": str(BUILD / "tests" / "late" / "libcuda.so.1")}
 STANDIN, DROP_IN = BUILD / "tests" / "standin" / "libnccl.so.2", BUILD / "dropin" / "nccl" / "libnccl.so.2"
 KINDS = {
     "AllReduce": "all_reduce",
@@ -38,8 +39,8 @@ def alone(scenario, ranks, **environment):
 def record(lastbit, tmp_path):
     """(what each rank says of its calls, the capture); it is what they say without us."""
 
-    def record(scenario, *options, ranks=3, **environment):
-        folder = tmp_path / "run.lb"
+    def record(scenario, *options, ranks=3, name="run.lb", **environment):
+        folder = tmp_path / name
         env = {**os.environ, "LASTBIT_NCCL": str(STANDIN), **environment}
         done = lastbit.run("record", "-o", folder, "--force", *options, "--", sys.executable, PROGRAM, DROP_IN, scenario, ranks, env=env, timeout=60)
         assert done.returncode == 0, done.stderr
@@ -91,6 +92,29 @@ def test_each_call_is_recorded_with_what_was_sent_and_received(lastbit, record, 
     assert ("and it failed" in told) == (scenario == "refused")
 
 
+@pytest.mark.parametrize("scenario", ["several", "premul", "refused", "in-progress"])
+def test_calls_on_default_streams_that_run_late_are_recorded_alike(lastbit, record, scenario):
+    """By each of their names; whose bytes are there when a stream comes to the call, and not when the program makes it."""
+    said, folder = record(scenario, "--level", "ops", **LATE_CUDA)
+    assert calls_of(folder, len(said)) == expected(said)
+    assert lastbit.json("replay", folder)["verdict"] == "identical"
+
+
+def test_memory_that_cuda_does_not_know_is_not_read_and_said(lastbit, record):
+    said, folder = record("several", NCCL_CALLS_HOST="1", **LATE_CUDA)
+    listed = lastbit.run("ls", folder).stdout
+    assert listed.count("bytes of nccl::all_reduce could not be read") == listed.count("bytes of nccl::all_gather could not be read") == 3
+    assert lastbit.json("replay", folder)["verdict"] == "missing"
+
+
+def test_thread_that_drives_all_devices_is_all_ranks(lastbit, record):
+    """Whichever of them is current."""
+    _, folder = record("one", LATE_CUDA_DEVICE="0", **LATE_CUDA)
+    assert sorted(path.name for path in folder.glob("rank-*.tar")) == ["rank-00000.tar", "rank-00001.tar", "rank-00002.tar"]
+    answer = lastbit.json("replay", folder)
+    assert (answer["verdict"], answer["bitwise"]) == ("identical", 6)
+
+
 @pytest.mark.parametrize("version", range(1, 8))
 def test_every_version_of_the_profiler_interface_tells_algorithms(record, version):
     """Until version 4 it does not say how many ranks there are, which the order of a tree has to know. All-gathers are counted in bytes."""
@@ -128,3 +152,31 @@ def test_plug_in_of_somebody_else_stays_and_is_said(lastbit, record, tmp_path):
 def test_steps_go_on_when_the_communicator_that_counts_them_ends(lastbit, record):
     _, folder = record("first-ends", "--nccl-step", "4")
     assert "4 steps (0 to 3)" in lastbit.run("ls", folder).stdout
+
+
+def test_ring_against_tree_is_reordered_and_a_wrong_input_is_not(lastbit, record):
+    """Which order each side took its recording says, and replay bears out; one rank that brings one other number is named."""
+    _, ring = record("several", name="ring.lb")
+    _, tree = record("several", name="tree.lb", STANDIN_NCCL_ALGO="tree", STANDIN_NCCL_NODES="3")
+    for first, second, told in ((ring, tree, ("ring:1", "tree:1")), (tree, ring, ("tree:1", "ring:1"))):
+        answer = lastbit.json("diff", first, second)
+        assert answer["verdict"] == answer["first"]["local"] == "reordered", answer
+        assert "the first side's bits are those of %s, the second's of %s, as recorded (50 elements)" % told in answer["first"]["why"]
+    for knobs in ({}, {"STANDIN_NCCL_ALGO": "tree", "STANDIN_NCCL_NODES": "3"}):
+        _, odd = record("several", name="odd.lb", NCCL_CALLS_ODD_RANK="1", **knobs)
+        answer = lastbit.json("diff", ring, odd, expect=1)
+        assert (answer["verdict"], answer["first"]["rank"], answer["first"]["local"]) == ("diverged", 1, "diverged"), answer["first"]
+
+
+@pytest.mark.parametrize("how", ["exit", "abort", "kill"])
+def test_process_that_ends_suddenly_leaves_the_steps_before(lastbit, tmp_path, how):
+    """Of four calls each; the last step was still open."""
+    folder = tmp_path / "run.lb"
+    env = {**os.environ, "LASTBIT_NCCL": str(STANDIN)}
+    lastbit.run("record", "-o", folder, "--nccl-step", "4", "--", sys.executable, PROGRAM, DROP_IN, how, 2, env=env, timeout=60)
+    if lastbit.run("verify", folder).returncode:
+        lastbit.run("recover", folder, expect=0)
+    calls = calls_of(folder, 2)
+    assert [[count for _, count, *_ in rank][:8] for rank in calls] == [[10, 11, 12, 13] * 2] * 2
+    answer = lastbit.json("replay", folder, "--steps", "0-1")
+    assert (answer["verdict"], answer["bitwise"]) == ("identical", 16)

@@ -2,6 +2,8 @@
 
 nccl_calls.py LIBRARY SCENARIO RANKS      LIBRARY is what they open as libnccl.so.2; prints a line of JSON for each rank
 
+With NCCL_CALLS_CUDA, a driver of CUDA, memory is that driver's, or with NCCL_CALLS_HOST the host's all the same.
+
 Each call is [name, communicator's tag, count, dtype, hash of what was sent or null, hash of what was received or null], in the order of the calls.
 """
 
@@ -23,6 +25,8 @@ class UniqueId(c.Structure):
     _fields_ = [("internal", c.c_char * 128)]
 
 
+cuda = c.CDLL(os.environ["NCCL_CALLS_CUDA"], c.RTLD_GLOBAL) if "NCCL_CALLS_CUDA" in os.environ else None
+on_device = cuda and "NCCL_CALLS_HOST" not in os.environ
 nccl = c.CDLL(sys.argv[1])
 P, N, I = c.c_void_p, c.c_size_t, c.c_int
 SIGNATURES = {
@@ -63,8 +67,15 @@ class Memory:
     """Bytes with an address; parts of it are memory, too."""
 
     def __init__(self, size, whole=None, at=0):
-        self.whole = whole or c.create_string_buffer(max(size, 1))
+        self.whole = whole or self.allocate(max(size, 8))
         self.size, self.at = size, at
+
+    def allocate(self, size):
+        if not on_device:
+            return c.create_string_buffer(size)
+        made = c.c_uint64()
+        assert cuda.cuMemAlloc_v2(c.byref(made), N(size)) == 0
+        return (c.c_char * size).from_address(made.value)
 
     def part(self, at, size):
         return Memory(size, self.whole, self.at + at)
@@ -84,6 +95,7 @@ class Memory:
 class Rank:
     def __init__(self, rank, ranks, unique):
         self.rank, self.ranks, self.unique, self.calls, self.seed = rank, ranks, unique, [], 1000003 * (rank + 1)
+        self.streams = [None]
         self.held, self.waiting, self.depth = [], [], 0  # until a group ends its memory lives, and what it received is not known
         self.comm = P()
         self.check(nccl.ncclCommInitRank(c.byref(self.comm), ranks, unique, rank))
@@ -124,6 +136,8 @@ class Rank:
                 self.settle()
 
     def settle(self):
+        for stream in self.streams if cuda else ():
+            cuda.cuStreamSynchronize(stream)
         for row, recv in self.waiting:
             row[5] = short(recv.bytes()) if recv else None
         self.waiting, self.held = [], []
@@ -140,6 +154,8 @@ class Rank:
 
     def all_reduce(self, count=100, dtype=F32, op=SUM, in_place=True, **more):
         send = self.memory(dtype, count)
+        if count == 60 and self.rank == int(os.environ.get("NCCL_CALLS_ODD_RANK", "-1")):
+            send.part(0, 8).fill(self.numbers(F64, 1))
         self.call("AllReduce", send, send if in_place else self.memory(dtype, count), count, dtype, op, **more)
 
     def split(self, comm, color, key, expected=0):
@@ -277,6 +293,22 @@ def first_one_ends(r):
         r.all_reduce(10 + turn, tag="other")
 
 
+def all_by_one(r):
+    """The first thread alone drives all ranks, each on a device of its own."""
+    comms, counts = (P * r.ranks)(), (21, 22)
+    if r.rank:
+        return
+    r.check(nccl.ncclCommInitAll(comms, r.ranks, None))
+    r.streams = [P() for _ in comms]
+    for stream in r.streams if cuda else ():
+        cuda.cuStreamCreate(c.byref(stream), 0)
+    for count in counts:
+        r.start()
+        for comm, stream in zip(comms, r.streams):
+            r.all_reduce(count, comm=comm, tag="all", stream=stream)
+        r.end()
+
+
 def in_progress(r):
     """A communicator that does not block, and one that is split from it, whose handle comes later."""
     config = (I * 64)()
@@ -320,6 +352,7 @@ SCENARIOS = {
     "some": used_by_some,
     "first-ends": first_one_ends,
     "in-progress": in_progress,
+    "one": all_by_one,
     "exit": lambda r: ends_suddenly(r, "exit"),
     "abort": lambda r: ends_suddenly(r, "abort"),
     "kill": lambda r: ends_suddenly(r, "kill"),
