@@ -312,7 +312,7 @@ static const char *what_is_missing(const lb_nccl_call *call)
     if (call->overwritten) return "%s in a CUDA graph: bytes of runs were overwritten before they were read";
     if (call->roomless) return "%s in a CUDA graph: its bytes are not read, 256 MB of pinned memory are in use";
     if (call->skipped && !call->captured && lb_shim_settings_now()->bytes)
-        return "the bytes of %s were skipped: 256 MB waited for a stream";
+        return "the bytes of %s were skipped: 256 MB waited for a stream, or in one group";
     if (!call->skipped &&
         (is_unread(call->sent, call->send_bytes) || (!call->failed && is_unread(call->received, call->recv_bytes))))
         return "bytes of %s could not be read: CUDA does not know the memory, has none that is pinned, or failed";

@@ -33,7 +33,7 @@ bool lb_writer_reserve(lb_nccl_call *call)
     while (queue.running && !queue.stuck && queue.calls &&
            (queue.bytes + bytes > MOST_BYTES || queue.calls > MOST_CALLS))
         pthread_cond_wait(&queue.room, lb_books_mutex());
-    if (queue.calls && queue.bytes + bytes > MOST_BYTES) return false;
+    if (queue.bytes && queue.bytes + bytes > MOST_BYTES) return false; /* or its own group has it */
     queue.bytes += bytes;
     return true;
 }

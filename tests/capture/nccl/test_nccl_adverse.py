@@ -107,6 +107,15 @@ def test_memory_that_cuda_does_not_know_is_not_read_and_said(lastbit, record):
     assert lastbit.json("replay", folder)["verdict"] == "missing"
 
 
+def test_group_that_is_larger_than_what_may_wait_is_said(lastbit, record):
+    """Of 40 calls that send and receive 4 MB the first 33 fit; what comes after the group does again."""
+    _, folder = record("large-group", "--level", "stats", ranks=1)
+    assert "the bytes of nccl::all_gather were skipped: 256 MB waited for a stream, or in one group" in lastbit.run("ls", folder).stdout
+    (program,) = recorded.Recorded(folder).programs[0].values()
+    known = [any(program.digest(v)) for op in program.ops if program.name(op).startswith("nccl::all_") for v in program.inputs(op)[:1]]
+    assert known == [True] * 33 + [False] * 7 + [True]
+
+
 def test_thread_that_drives_all_devices_is_all_ranks(lastbit, record):
     """Whichever of them is current."""
     _, folder = record("one", LATE_CUDA_DEVICE="0", **LATE_CUDA)

@@ -293,6 +293,16 @@ def first_one_ends(r):
         r.all_reduce(10 + turn, tag="other")
 
 
+def large_group(r):
+    """More than may wait for the writer, in one group."""
+    both = r.memory(U8, 4).part(0, 0).allocate(4000000)
+    r.start()
+    for _ in range(40):
+        r.check(nccl.ncclAllGather(both, both, 4000000, U8, r.comm, None))
+    r.end()
+    r.all_reduce(10)
+
+
 def all_by_one(r):
     """The first thread alone drives all ranks, each on a device of its own."""
     comms, counts = (P * r.ranks)(), (21, 22)
@@ -353,6 +363,7 @@ SCENARIOS = {
     "first-ends": first_one_ends,
     "in-progress": in_progress,
     "one": all_by_one,
+    "large-group": large_group,
     "exit": lambda r: ends_suddenly(r, "exit"),
     "abort": lambda r: ends_suddenly(r, "abort"),
     "kill": lambda r: ends_suddenly(r, "kill"),
