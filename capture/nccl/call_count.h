@@ -4,9 +4,11 @@
 
 #include "nccl_call.h"
 
-/* Gives it its number among those that it has to meet, and the step that it is in. */
-void lb_call_count(lb_nccl_call *call);
+/* Its number among those that it has to meet, and the step that it is in. */
+lb_counted lb_call_count(lb_communicator *comm, const lb_nccl_call_given *given);
+/* Of one that does not count by itself: what has been counted until now. */
+lb_counted lb_call_uncounted(const lb_communicator *comm, const lb_nccl_call_given *given);
 /* NCCL did not take it: the next one has its number. No other call of its communicator was counted since that NCCL takes. */
-void lb_call_uncount(lb_nccl_call *call);
+void lb_call_uncount(lb_communicator *comm, const lb_nccl_call_given *given, lb_counted *counted);
 
 #endif

@@ -33,12 +33,19 @@ static lb_nccl_call *make_joined(const lb_nccl_call_given *given)
     return call;
 }
 
+/* Of a call that nobody wants, made by this thread in no group, its number is kept until NCCL has taken it. */
+static _Thread_local struct passed_by {
+    lb_communicator *comm;
+    lb_nccl_call_given given;
+    lb_counted counted;
+} passed_by;
+static lb_nccl_call nobody;
+
 /* Whether it is to be written. Of calls in graphs, and of those around them, only the writer knows the step. */
-static bool is_wanted(const lb_nccl_call *call)
+static bool is_wanted(const lb_nccl_place *place, int64_t step, bool captured)
 {
-    const lb_nccl_place *place = call->comm->place;
     if (!place->wanted || place->dead) return false;
-    return call->captured || place->graphs || lb_shim_ranges_have(lb_shim_settings_now()->steps, call->step);
+    return (captured || place->graphs || lb_shim_ranges_have(lb_shim_settings_now()->steps, step)) && lb_writer_start();
 }
 
 static void reserve(lb_nccl_call *call)
@@ -47,26 +54,38 @@ static void reserve(lb_nccl_call *call)
     if (!call->captured && !lb_writer_reserve(call)) call->skipped = true;
 }
 
+static void take_number(lb_nccl_call *call, lb_counted counted)
+{
+    call->counted = counted;
+    call->sequence = counted.sequence;
+    call->step = counted.step;
+    call->ticks = counted.ticks;
+}
+
 /* With the books locked. Of one in a graph, runs count, and not the call. */
 static lb_nccl_call *make(const lb_nccl_call_given *given, bool captured)
 {
     lb_communicator *comm = lb_communicator_whole(given->comm);
-    lb_nccl_call *call = comm ? malloc(sizeof *call) : NULL;
-    if (!call) return NULL;
+    if (!comm) return NULL;
     lb_nccl_place *place = comm->place;
     lb_nccl_place_enter(place);
+    lb_counted counted = captured ? lb_call_uncounted(comm, given) : lb_call_count(comm, given);
+    const bool wanted = is_wanted(place, counted.step, captured);
+    if (!wanted && !here.depth) {
+        passed_by = (struct passed_by){comm, *given, counted};
+        return &nobody;
+    }
+    lb_nccl_call *call = malloc(sizeof *call);
+    if (!call) return NULL;
     *call = (lb_nccl_call){.given = *given,
                            .comm = comm,
-                           .sequence = comm->sequence,
-                           .step = place->step,
                            .group = here.group,
                            .captured = captured,
-                           .ticks = comm == place->clock && !place->marked && !lb_nccl_call_is_message(given->kind)};
-    if (!captured) lb_call_count(call);
-    call->clock = place->clock_calls;
-    call->marked = place->marked;
+                           .clock = place->clock_calls,
+                           .marked = place->marked};
+    take_number(call, counted);
     comm->refs++;
-    call->unwanted = !lb_nccl_call_measure(call) || !is_wanted(call) || !lb_writer_start();
+    call->unwanted = !wanted || !lb_nccl_call_measure(call);
     if (call->unwanted) return call;
     lb_nccl_call_take_scalar(call);
     reserve(call);
@@ -79,7 +98,7 @@ static void begin_captured(lb_nccl_call *call)
 {
     if (lb_graph_runs_begin(call)) return;
     lb_books_lock();
-    lb_call_count(call);
+    take_number(call, lb_call_count(call->comm, &call->given));
     lb_books_unlock();
 }
 
@@ -103,7 +122,7 @@ lb_nccl_call *lb_nccl_call_begin(const lb_nccl_call_given *given)
     lb_books_lock();
     lb_nccl_call *call = make(given, captured);
     lb_books_unlock();
-    if (!call || call->unwanted) return call;
+    if (!call || call == &nobody || call->unwanted) return call;
     if (captured)
         begin_captured(call);
     else
@@ -138,7 +157,7 @@ static bool end_captured(lb_nccl_call *call)
     lb_books_lock();
     lb_call_carried_leave(call);
     call->comm->place->captured--;
-    if (!call->failed) lb_call_count(call);
+    if (!call->failed) take_number(call, lb_call_count(call->comm, &call->given));
     lb_books_unlock();
     return false;
 }
@@ -202,8 +221,16 @@ static void fail(lb_nccl_call *first)
     lb_books_lock();
     for (lb_nccl_call *call = first; call; call = call->next) {
         call->failed = true;
-        if (!call->joined) lb_call_uncount(call);
+        if (!call->joined) lb_call_uncount(call->comm, &call->given, &call->counted);
     }
+    lb_books_unlock();
+}
+
+static void fail_passed_by(void)
+{
+    lb_books_lock();
+    if (lb_communicator_find(passed_by.given.comm) == passed_by.comm)
+        lb_call_uncount(passed_by.comm, &passed_by.given, &passed_by.counted);
     lb_books_unlock();
 }
 
@@ -220,6 +247,10 @@ void lb_nccl_call_end(lb_nccl_call *call, lb_nccl_result result)
 {
     here.inside--;
     if (!call) return;
+    if (call == &nobody) {
+        if (is_error(result)) fail_passed_by();
+        return;
+    }
     if (!here.depth) {
         settle(call, result);
         return;

@@ -33,16 +33,25 @@ typedef struct lb_nccl_call_given {
     void *stream;
 } lb_nccl_call_given;
 
+/* What a call is among others; see call_count.h. */
+typedef struct lb_counted {
+    bool is_counted, ticks; /* by itself, and by the clock of its place */
+    uint64_t sequence;
+    int64_t step;
+} lb_counted;
+
 typedef struct lb_nccl_call {
     struct lb_nccl_call *next, *before,
         *after; /* in a group or the queue; among those that NCCL may still say something about */
     lb_nccl_call_given given;
     lb_communicator *comm;
+    lb_counted
+        counted; /* as the program made it; its runs, and what a writer finds between, have other numbers below */
     size_t send_bytes, recv_bytes; /* 0 where this rank's buffer means nothing */
     int64_t step;
     uint64_t sequence;
     uint64_t group; /* number of the group, 0: none */
-    bool failed, captured, skipped, listed, joined, counted;
+    bool failed, captured, skipped, listed, joined;
     bool unwanted;              /* not in the window: only its number matters */
     bool dropped;               /* NCCL was only asked what it would do */
     lb_nccl_dtype scalar_dtype; /* -1: no scalar */
