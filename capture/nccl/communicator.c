@@ -111,15 +111,16 @@ static void note_seen(uint64_t id)
     seen_ids = s;
 }
 
-/* Of a communicator without a parent. The first makes a place of what the launcher or the communicator says; a process that joins
- * one communicator twice is several ranks, which their numbers in one of the job's size, their devices or their threads tell
- * apart. */
+/* Of a communicator without a parent. The first makes a place of what the launcher says, or the communicator itself where it has
+ * more ranks than processes were started; a process that joins one communicator twice is several ranks, which their numbers in one
+ * of the job's size, their devices or their threads tell apart. */
 static lb_nccl_place *place_for(const lb_joining *j)
 {
     const lb_shim_settings *settings = lb_shim_settings_now();
     const bool again = was_seen(j->id);
     lb_nccl_place *place;
-    if (!places && settings->rank >= 0) return make_place(settings->rank, settings->world, j->device);
+    if (!places && settings->rank >= 0 && j->ranks <= settings->world)
+        return make_place(settings->rank, settings->world, j->device);
     if (!places) return make_place(j->rank, j->ranks, j->device);
     if (!places->next && !again) return places;
     if ((place = place_of_device(j->device))) return place;

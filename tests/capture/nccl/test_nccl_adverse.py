@@ -177,6 +177,18 @@ def test_ring_against_tree_is_reordered_and_a_wrong_input_is_not(lastbit, record
         assert (answer["verdict"], answer["first"]["rank"], answer["first"]["local"]) == ("diverged", 1, "diverged"), answer["first"]
 
 
+def test_other_order_of_collectives_on_one_rank_is_named(lastbit, record):
+    _, folder = record("odd-order")
+    told = lastbit.run("ranks", folder, expect=1).stdout
+    assert "ranks 0,2 called all_reduce(sum) of i32[12]; rank 1 called broadcast of i32[12] from or to member 0" in told
+
+
+def test_launcher_of_fewer_processes_than_ranks_gives_no_numbers(lastbit, record):
+    """Several ranks of a process have their own, whatever RANK the process has."""
+    _, folder = record("several", RANK="1", WORLD_SIZE="2")
+    assert sorted(path.name for path in folder.glob("rank-*.tar")) == ["rank-00000.tar", "rank-00001.tar", "rank-00002.tar"]
+
+
 @pytest.mark.parametrize("how", ["exit", "abort", "kill"])
 def test_process_that_ends_suddenly_leaves_the_steps_before(lastbit, tmp_path, how):
     """Of four calls each; the last step was still open."""

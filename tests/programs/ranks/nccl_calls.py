@@ -293,6 +293,14 @@ def first_one_ends(r):
         r.all_reduce(10 + turn, tag="other")
 
 
+def odd_order(r):
+    """Rank 1 calls two collectives the other way round, once."""
+    for turn in range(4):
+        calls = [lambda: r.all_reduce(12, I32), lambda: r.call("Broadcast", r.memory(I32, 12), r.memory(I32, 12), 12, I32, 0)]
+        for call in reversed(calls) if (r.rank, turn) == (1, 2) else calls:
+            call()
+
+
 def large_group(r):
     """More than may wait for the writer, in one group."""
     both = r.memory(U8, 4).part(0, 0).allocate(4000000)
@@ -364,6 +372,7 @@ SCENARIOS = {
     "in-progress": in_progress,
     "one": all_by_one,
     "large-group": large_group,
+    "odd-order": odd_order,
     "exit": lambda r: ends_suddenly(r, "exit"),
     "abort": lambda r: ends_suddenly(r, "abort"),
     "kill": lambda r: ends_suddenly(r, "kill"),
