@@ -80,6 +80,7 @@ static double terms_from(const lb_call *call, lb_terms_source from, uint32_t a)
 {
     switch (from) {
     case LB_TERMS_INNER: return size_of(call, a, -1);
+    case LB_TERMS_FIRST: return size_of(call, a, 0);
     case LB_TERMS_ELEMENTS: return numel(call, a);
     case LB_TERMS_DIMENSION: return size_of(call, 0, lb_call_int(call, a, -1));
     case LB_TERMS_POSITIONS: return positions_of(call, a);
@@ -105,6 +106,10 @@ static double terms_from(const lb_call *call, lb_terms_source from, uint32_t a)
     case LB_TERMS_KEYS: return size_of(call, a + 1, -2) + size_of(call, a, -2) + size_of(call, a, -1);
     case LB_TERMS_CELLS:
         return size_of(call, a, -1) + size_of(call, a + 1, 0) + size_of(call, a, 0) * size_of(call, a, 1);
+    case LB_TERMS_LAYERS: {
+        const double inputs = size_of(call, a, -1), gates = 4 * size_of(call, a + 4, -1);
+        return inputs + 3 * gates + (inputs > 0 ? numel(call, a) / inputs : 0);
+    }
     case LB_TERMS_TOKENS: {
         double queries = size_of(call, a, -3), keys = size_of(call, a + 1, -3);
         if (size_of(call, a, -2) > queries) queries = size_of(call, a, -2);

@@ -115,6 +115,7 @@ enum lb_row_flags {
 typedef enum lb_terms_source {
     LB_TERMS_USUAL, /* by the row's flags: 1 for elementwise, the elements of arg 0 per element of the result for reductions, else 1 */
     LB_TERMS_INNER,       /* last dimension of arg `a` */
+    LB_TERMS_FIRST,       /* first dimension of arg `a` */
     LB_TERMS_ELEMENTS,    /* of arg `a` */
     LB_TERMS_DIMENSION,   /* of arg 0 that arg `a` names */
     LB_TERMS_POSITIONS,   /* that the index tensors of list `a` name, broadcast with each other: all may be one */
@@ -132,7 +133,8 @@ typedef enum lb_terms_source {
     LB_TERMS_CONVOLUTION, /* one of the two, as arg 6 says */
     LB_TERMS_KEYS,        /* attention: queries + keys + head size; `a` is the query */
     LB_TERMS_TOKENS,      /* the same where tokens may stand before heads */
-    LB_TERMS_CELLS /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
+    LB_TERMS_CELLS, /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
+    LB_TERMS_LAYERS /* stacks of them: the same of the widest; `a` is the input, the fourth behind it the hidden state */
 } lb_terms_source;
 #define LB_TERMS(SOURCE, A) (LB_TERMS_##SOURCE | (uint32_t)(A) << 8)
 #define LB_TERMS_SOURCE(terms) ((lb_terms_source)((terms) & 0xff))
@@ -222,7 +224,8 @@ void lb_op_family_add(const lb_op_row *rows);
     X(random) X(scatter) X(sort) X(arrangement) X(extremum) X(scan) X(softmax) X(channel_norm) X(scaler)            \
     X(resample) X(pool) X(recurrent) X(embedding_bag) X(composite) X(adagrad) X(function) X(custom)                 \
     X(state_space) X(selective_scan) X(linear_attention) X(quantise) X(complex) X(paged) X(four_bit)                \
-    X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(sync_norm)
+    X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(sync_norm)          \
+    X(recurrent_cell) X(recurrent_layers)
 /* clang-format on */
 #define LB_DECLARE_FAMILY(FAMILY) extern const lb_op_row lb_rows_##FAMILY[];
 LB_OP_FAMILIES(LB_DECLARE_FAMILY)

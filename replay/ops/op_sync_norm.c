@@ -186,6 +186,15 @@ static lb_status elemt_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(elemt, elemt_run(call, twin))
 
+/* Arg `arg`, as many elements as the input has. */
+static const void *like_input(lb_channel_batch *b, uint32_t arg)
+{
+    const lb_tensor *t = lb_call_tensor(b->frame.call, arg);
+    if (lb_tensor_numel(t) != b->n * b->channels)
+        lb_frame_fail(&b->frame, LB_ERR_INVALID, "a gradient of another size than the input");
+    return lb_frame_tensor(&b->frame, t);
+}
+
 /* Result r, if it is wanted. */
 static void *wanted(lb_channel_batch *b, uint32_t r)
 {
@@ -204,7 +213,7 @@ static lb_status reduce_run(lb_call *call, bool twin)
     lb_channel_batch b;
     if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
-    const void *dy = lb_frame_input(f, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3);
+    const void *dy = like_input(&b, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3);
     void *sum_dy = wanted(&b, 0), *sum_dy_xmu = wanted(&b, 1), *dgamma = wanted(&b, 2), *dbeta = wanted(&b, 3);
     for (int64_t c = 0; lb_frame_ok(f) && c < b.channels; c++) {
         const double m = lb_frame_get(f, mean, c), r = lb_frame_get(f, invstd, c);
@@ -228,7 +237,7 @@ static lb_status backward_elemt_run(lb_call *call, bool twin)
     lb_channel_batch b;
     if (!lb_channel_batch_begin(&b, call, lb_call_tensor(call, 1))) return lb_frame_end(&b.frame);
     lb_frame *f = &b.frame;
-    const void *dy = lb_frame_input(f, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3),
+    const void *dy = like_input(&b, 0), *mean = per_channel(&b, 2), *invstd = per_channel(&b, 3),
                *gamma = per_channel(&b, 4), *sum_dy = per_channel(&b, 5), *sum_dy_xmu = per_channel(&b, 6);
     const lb_tensor *counts = lb_call_tensor(call, 7);
     const int64_t *count = lb_frame_integers(f, counts);

@@ -7,16 +7,11 @@
  *
  * Running errors: every number carries the bound of its own error in units of u times the row's factor, so that what the recurrence
  * makes of early roundings is in the bound. That is the twin; numbers and errors come from one pass. */
-#include "elementary.h"
 #include "frame.h"
+#include "running_error.h"
 
 #include <math.h>
 #include <string.h>
-
-/* A value and what it may be off by. */
-typedef struct number {
-    double v, e;
-} number;
 
 typedef struct layer {
     lb_frame frame;
@@ -25,74 +20,66 @@ typedef struct layer {
     lb_dtype rounds; /* 16-bit dtype of h, or none */
     double coarse;   /* error of storing h, in units of f32's */
     const void *x, *w, *v, *b, *d, *h0, *c0;
-    number *gates, *states,
+    lb_number *gates, *states,
         *outputs; /* (time, samples, 4, size); (time + 1, samples, size) each, index 0 what came in */
 } layer;
 
-static double step(const layer *l, double v)
+static lb_number_type type_of(const layer *l)
 {
-    return l->frame.wide ? v : (float)v;
+    return (lb_number_type){.wide = l->frame.wide, .once = 1};
 }
 
-static number from(const layer *l, const void *x, int64_t i)
+static lb_number from(const layer *l, const void *x, int64_t i)
 {
-    return (number){l->frame.wide ? ((const double *)x)[i] : ((const float *)x)[i], 0};
+    return lb_number_from(type_of(l), x, i);
 }
 
-static number add(const layer *l, number a, number b)
+static lb_number add(const layer *l, lb_number a, lb_number b)
 {
-    const double v = step(l, a.v + b.v);
-    return (number){v, a.e + b.e + fabs(v)};
+    return lb_number_add(type_of(l), a, b);
 }
 
-static number mul(const layer *l, number a, number b)
+static lb_number mul(const layer *l, lb_number a, lb_number b)
 {
-    const double v = step(l, a.v * b.v);
-    return (number){v, fabs(a.v) * b.e + fabs(b.v) * a.e + fabs(v)};
+    return lb_number_multiply(type_of(l), a, b);
 }
 
-/* a + b c in a chain; the roundings of the chain are counted per term. */
-static number chain(const layer *l, number a, number b, number c)
+static lb_number chain(const layer *l, lb_number a, lb_number b, lb_number c)
 {
-    const double v = step(l, fma(b.v, c.v, a.v));
-    return (number){v, a.e + fabs(b.v * c.v) + fabs(b.v) * c.e + fabs(c.v) * b.e};
+    return lb_number_chain(type_of(l), a, b, c);
 }
 
-static number sigmoid(const layer *l, number a)
+static lb_number sigmoid(const layer *l, lb_number a)
 {
-    const double v = step(l, lb_sigmoid(a.v));
-    return (number){v, a.e / 4 + 2 * v};
+    return lb_number_sigmoid(type_of(l), a);
 }
 
-static number hyperbolic(const layer *l, number a)
+static lb_number hyperbolic(const layer *l, lb_number a)
 {
-    const double v = step(l, lb_tanh(a.v));
-    return (number){v, a.e + 2 * fabs(v)};
+    return lb_number_tanh(type_of(l), a);
 }
 
-static number one_minus(const layer *l, number a)
+static lb_number one_minus(const layer *l, lb_number a)
 {
-    return add(l, (number){1, 0}, (number){-a.v, a.e});
+    return lb_number_one_minus(type_of(l), a);
 }
 
 /* A gate or state, which oneDNN keeps in 16 bits for the backward of a 16-bit layer. */
-static number kept(const layer *l, number a)
+static lb_number kept(const layer *l, lb_number a)
 {
-    a.e += fabs(a.v) * l->coarse;
-    return a;
+    return lb_number_kept(a, l->coarse);
 }
 
 /* What is left of a number that is stored in the layer's dtype. */
-static number stored(const layer *l, number a)
+static lb_number stored(const layer *l, lb_number a)
 {
     if (l->rounds && !l->frame.wide) lb_round_to_grid_f64(&a.v, 1, l->rounds, NULL);
-    a.e += fabs(a.v) * l->coarse;
-    return a;
+    return lb_number_kept(a, l->coarse);
 }
 
-static number *numbers(layer *l, int64_t n)
+static lb_number *numbers(layer *l, int64_t n)
 {
-    number *p = lb_frame_scratch(&l->frame, (size_t)n * sizeof *p);
+    lb_number *p = lb_frame_scratch(&l->frame, (size_t)n * sizeof *p);
     if (p) memset(p, 0, (size_t)n * sizeof *p);
     return p;
 }
@@ -106,18 +93,18 @@ static int64_t at_time(const layer *l, int64_t k)
 static void run_cell(layer *l, int64_t k, int64_t sample)
 {
     const int64_t n = l->size, in = (at_time(l, k) * l->samples + sample) * l->inputs;
-    const number *h = l->outputs + (k * l->samples + sample) * n, *c = l->states + (k * l->samples + sample) * n;
-    number *z = l->gates + (k * l->samples + sample) * 4 * n;
+    const lb_number *h = l->outputs + (k * l->samples + sample) * n, *c = l->states + (k * l->samples + sample) * n;
+    lb_number *z = l->gates + (k * l->samples + sample) * 4 * n;
     for (int64_t row = 0; row < 4 * n; row++) {
-        number sum = {0, 0};
+        lb_number sum = {0, 0};
         for (int64_t j = 0; j < l->inputs; j++)
             sum = chain(l, sum, from(l, l->w, row * l->inputs + j), from(l, l->x, in + j));
         for (int64_t j = 0; j < n; j++) sum = chain(l, sum, from(l, l->v, row * n + j), h[j]);
         if (l->b) sum = add(l, sum, add(l, from(l, l->b, row), from(l, l->d, row)));
         z[row] = kept(l, row / n == 2 ? hyperbolic(l, sum) : sigmoid(l, sum));
     }
-    number *next_c = l->states + ((k + 1) * l->samples + sample) * n,
-           *next_h = l->outputs + ((k + 1) * l->samples + sample) * n;
+    lb_number *next_c = l->states + ((k + 1) * l->samples + sample) * n,
+              *next_h = l->outputs + ((k + 1) * l->samples + sample) * n;
     for (int64_t j = 0; j < n; j++) {
         next_c[j] = kept(l, add(l, mul(l, z[n + j], c[j]), mul(l, z[j], z[2 * n + j])));
         next_h[j] = stored(l, mul(l, z[3 * n + j], hyperbolic(l, next_c[j])));
@@ -154,9 +141,9 @@ static bool run_layer(layer *l, lb_call *call, uint32_t reverse, uint32_t mode, 
     return true;
 }
 
-static void put(const layer *l, void *y, int64_t i, number a, bool twin)
+static void put(const layer *l, void *y, int64_t i, lb_number a, bool twin)
 {
-    const double v = twin ? a.e + fabs(a.v) : a.v;
+    const double v = lb_number_shown(a, twin);
     if (l->frame.wide)
         ((double *)y)[i] = v;
     else
@@ -186,18 +173,18 @@ LB_WITH_TWIN(lstm, lstm_run(call, twin))
 /* ---- backward --------------------------------------------------------------------------------------------------------- */
 
 typedef struct gradients {
-    number *x, *w, *v, *b, *h, *c; /* h, c: of the state before the step that was last undone */
+    lb_number *x, *w, *v, *b, *h, *c; /* h, c: of the state before the step that was last undone */
 } gradients;
 
 /* Undoes step k of one sample: gradients of its gates before the activations, and of the state it read. */
-static void undo_cell(const layer *l, gradients *g, const void *dy, int64_t k, int64_t sample, number *dz)
+static void undo_cell(const layer *l, gradients *g, const void *dy, int64_t k, int64_t sample, lb_number *dz)
 {
     const int64_t n = l->size, cell = (k * l->samples + sample) * n, from_y = (at_time(l, k) * l->samples + sample) * n;
-    const number *z = l->gates + 4 * cell, *before = l->states + cell;
+    const lb_number *z = l->gates + 4 * cell, *before = l->states + cell;
     for (int64_t j = 0; j < n; j++) {
-        number *dh = &g->h[sample * n + j], *dc = &g->c[sample * n + j];
-        const number i = z[j], forget = z[n + j], cand = z[2 * n + j], o = z[3 * n + j];
-        const number t = hyperbolic(l, l->states[((k + 1) * l->samples + sample) * n + j]);
+        lb_number *dh = &g->h[sample * n + j], *dc = &g->c[sample * n + j];
+        const lb_number i = z[j], forget = z[n + j], cand = z[2 * n + j], o = z[3 * n + j];
+        const lb_number t = hyperbolic(l, l->states[((k + 1) * l->samples + sample) * n + j]);
         if (dy) *dh = add(l, *dh, from(l, dy, from_y + j));
         *dc = add(l, *dc, mul(l, mul(l, *dh, o), one_minus(l, mul(l, t, t))));
         dz[j] = stored(l, mul(l, mul(l, *dc, cand), mul(l, i, one_minus(l, i))));
@@ -207,28 +194,28 @@ static void undo_cell(const layer *l, gradients *g, const void *dy, int64_t k, i
         *dc = mul(l, *dc, forget);
     }
     for (int64_t j = 0; j < n; j++) {
-        number sum = {0, 0};
+        lb_number sum = {0, 0};
         for (int64_t row = 0; row < 4 * n; row++) sum = chain(l, sum, from(l, l->v, row * n + j), dz[row]);
         g->h[sample * n + j] = sum;
     }
 }
 
-static void collect(const layer *l, gradients *g, int64_t k, int64_t sample, const number *dz)
+static void collect(const layer *l, gradients *g, int64_t k, int64_t sample, const lb_number *dz)
 {
     const int64_t n = l->size, in = (at_time(l, k) * l->samples + sample) * l->inputs;
-    const number *h = l->outputs + (k * l->samples + sample) * n;
+    const lb_number *h = l->outputs + (k * l->samples + sample) * n;
     for (int64_t row = 0; row < 4 * n; row++) {
         for (int64_t j = 0; j < l->inputs; j++) {
-            number *w = &g->w[row * l->inputs + j];
+            lb_number *w = &g->w[row * l->inputs + j];
             *w = chain(l, *w, dz[row], from(l, l->x, in + j));
             g->x[in + j] = chain(l, g->x[in + j], dz[row], from(l, l->w, row * l->inputs + j));
         }
         for (int64_t j = 0; j < n; j++) g->v[row * n + j] = chain(l, g->v[row * n + j], dz[row], h[j]);
-        g->b[row] = chain(l, g->b[row], dz[row], (number){1, 0});
+        g->b[row] = chain(l, g->b[row], dz[row], (lb_number){1, 0});
     }
 }
 
-static void put_all(layer *l, uint32_t r, const number *a, int64_t n, bool twin)
+static void put_all(layer *l, uint32_t r, const lb_number *a, int64_t n, bool twin)
 {
     const lb_call *call = l->frame.call;
     if (r >= call->n_results || !call->results[r].data || !lb_tensor_numel(&call->results[r])) return;
@@ -251,7 +238,7 @@ static lb_status lstm_backward_run(lb_call *call, bool twin)
                    numbers(&l, 4 * n),
                    numbers(&l, cells),
                    numbers(&l, cells)};
-    number *dz = numbers(&l, 4 * n);
+    lb_number *dz = numbers(&l, 4 * n);
     if (!lb_frame_ok(f)) return lb_frame_end(f);
     for (int64_t i = 0; i < cells; i++) {
         if (dh) g.h[i] = from(&l, dh, i);

@@ -354,6 +354,115 @@ def depthwise(self, weight, kernel_size, bias, stride, padding, dilation):
     return convolve(self, weight, bias, stride, padding, dilation, self.shape[1]).to(self.dtype)
 
 
+# ---- recurrent cells -------------------------------------------------------------------------------------------------
+
+
+def preactivations(input_gates, hidden_gates, input_bias, hidden_bias, kinds):
+    x, h = input_gates.double(), hidden_gates.double()
+    x, h = (x, h) if input_bias is None else (x + input_bias.double(), h + hidden_bias.double())
+    return x.chunk(kinds, 1), h.chunk(kinds, 1)
+
+
+@reference("_thnn_fused_lstm_cell")
+def lstm_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias):
+    i, f, g, o = (x + h for x, h in zip(*preactivations(input_gates, hidden_gates, input_bias, hidden_bias, 4)))
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx.double() + i * g
+    return [t.to(cx.dtype) for t in (o * cy.tanh(), cy, torch.cat([i, f, g, o], 1))]
+
+
+def by_unit(gates, wanted):
+    return gates.sum(0) if wanted else None
+
+
+def sigmoid_near(y, d):
+    """What is y, and goes on as a sigmoid when its argument goes on by d, to first order."""
+    return y + y * (1 - y) * d
+
+
+def tanh_near(y, d):
+    return y + (1 - y * y) * d
+
+
+def lstm_cell_gradients(grad_hy, grad_cy, cx, cy, workspace):
+    """By autograd, from the activations that the workspace holds."""
+    kept = workspace.double().chunk(4, 1)
+    z = torch.zeros_like(workspace, dtype=torch.float64).requires_grad_()
+    c = cx.double().requires_grad_()
+    i, f, g, o = ((tanh_near if k == 2 else sigmoid_near)(y, d) for k, (y, d) in enumerate(zip(kept, z.chunk(4, 1))))
+    after = f * c + i * g
+    after = after + (cy.double() - after).detach()
+    outputs, grads = zip(*((y, d.double()) for y, d in ((o * after.tanh(), grad_hy), (after, grad_cy)) if d is not None))
+    return torch.autograd.grad(outputs, (z, c), grads)
+
+
+@reference("_thnn_fused_lstm_cell_backward_impl")
+def lstm_cell_backward_impl(grad_hy, grad_cy, cx, cy, workspace, has_bias):
+    dz, dc = lstm_cell_gradients(grad_hy, grad_cy, cx, cy, workspace)
+    return dz.to(cx.dtype), dc.to(cx.dtype), by_unit(dz, has_bias).to(cx.dtype) if has_bias else None
+
+
+@reference("_thnn_fused_lstm_cell_backward")
+def lstm_cell_backward(has_bias, cx, **given):
+    dz, dc, db = lstm_cell_backward_impl(has_bias=has_bias, cx=cx, **given)
+    return dz, dz, dc, db, db
+
+
+@reference("_thnn_fused_gru_cell")
+def gru_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias):
+    x, v = preactivations(input_gates, hidden_gates, input_bias, hidden_bias, 3)
+    r, z, h = (x[0] + v[0]).sigmoid(), (x[1] + v[1]).sigmoid(), hx.double()
+    n = (x[2] + r * v[2]).tanh()
+    return [t.to(hx.dtype) for t in (n + z * (h - n), torch.cat([r, z, n, h, v[2]], 1))]
+
+
+@reference("_thnn_fused_gru_cell_backward")
+def gru_cell_backward(grad_hy, workspace, has_bias):
+    R, Z, N, h, V = workspace.double().chunk(5, 1)
+    x, v = ([torch.zeros_like(R).requires_grad_() for _ in range(3)] for _ in range(2))
+    h = h.clone().requires_grad_()
+    r, z = sigmoid_near(R, x[0] + v[0]), sigmoid_near(Z, x[1] + v[1])
+    n = tanh_near(N, x[2] + r * (V + v[2]) - R * V)
+    grads = torch.autograd.grad(n + z * (h - n), (*x, *v, h), grad_hy.double())
+    dx, dv, dh = torch.cat(grads[:3], 1), torch.cat(grads[3:6], 1), grads[6]
+    results = (dx, dv, dh, by_unit(dx, has_bias), by_unit(dv, has_bias))
+    return [None if t is None else t.to(grad_hy.dtype) for t in results]
+
+
+RECURRENT = [torch.ops.aten.rnn_relu, torch.ops.aten.rnn_tanh, torch.ops.aten.lstm, torch.ops.aten.gru]
+
+
+def torch_layers(x, weights, hx, cx, mode, num_layers, batch_first, bidirectional, batch_sizes, biases):
+    """What torch computes on the CPU."""
+    op, states = RECURRENT[mode], [hx, cx] if mode == 2 else hx
+    if batch_sizes:
+        return op.data(x, torch.tensor(batch_sizes), states, weights, biases, num_layers, 0.0, True, bidirectional)
+    return op.input(x, states, weights, biases, num_layers, 0.0, True, bidirectional, batch_first)
+
+
+@reference("_cudnn_rnn")
+def recurrent_layers(input, weight, weight_stride0, hx, cx, mode, **rest):
+    how = {k: rest[k] for k in ("num_layers", "batch_first", "bidirectional", "batch_sizes")}
+    results = torch_layers(
+        input.double(), [w.double() for w in weight], *(t if t is None else t.double() for t in (hx, cx)), mode, biases=weight_stride0 == 4, **how
+    )
+    results = [t.to(input.dtype) for t in results]
+    return [*results, *([torch.empty(0, dtype=input.dtype)] if mode != 2 else [])]
+
+
+@reference("_cudnn_rnn_backward")
+def recurrent_layers_backward(input, weight, weight_stride0, hx, cx, grad_output, grad_hy, grad_cy, mode, **rest):
+    """By autograd."""
+    how = {k: rest[k] for k in ("num_layers", "batch_first", "bidirectional", "batch_sizes")}
+    leaves = [t.detach().double().requires_grad_() for t in (input, hx, *([cx] if mode == 2 else []), *weight)]
+    states, weights = (leaves[1], leaves[2]) if mode == 2 else (leaves[1], None), leaves[3 if mode == 2 else 2 :]
+    with torch.enable_grad():
+        results = torch_layers(leaves[0], weights, *states, mode, biases=weight_stride0 == 4, **how)
+    given = [t.double() for t in (grad_output, grad_hy, grad_cy) if t is not None]
+    grads = [g.to(input.dtype) for g in torch.autograd.grad(results, leaves, given)]
+    return grads if mode == 2 else [*grads[:2], None, *grads[2:]]
+
+
 # ---- ops that torch runs here, but not in f64: what their shadows are compared with -----------------------------------
 
 SHADOWS = {}
