@@ -342,6 +342,36 @@ static lb_status diagonal_scatter(lb_call *call)
     return into_diagonal(call, lb_call_tensor(call, 1), 2);
 }
 
+/* ---- packed sequences -------------------------------------------------------------------------------------------- */
+
+/* Args: input, lengths in descending order, batch_first. Results: of each step the samples that are so long, one behind the other, and how
+ * many these are. */
+static lb_status pack_padded(lb_call *call)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0), *lengths = lb_call_tensor(call, 1);
+    const int time = lb_call_int(call, 2, 0) ? 1 : 0;
+    lb_frame f = lb_frame_begin(call);
+    const int64_t samples = lb_tensor_numel(lengths), *length = lb_frame_integers(&f, lengths);
+    const int64_t rows = call->results[0].layout.ndim ? call->results[0].layout.shape[0] : 0;
+    const int64_t steps = lb_frame_ok(&f) && samples ? length[0] : 0;
+    if (in->layout.ndim < 2 || in->layout.shape[1 - time] != samples || in->layout.shape[time] < steps ||
+        call->results[0].layout.ndim != in->layout.ndim - 1)
+        lb_frame_fail(&f, LB_ERR_INVALID, "lengths that are not those of the samples");
+    int64_t *sizes = lb_frame_output_integers(&f, 1, steps), row = 0, active = samples;
+    for (int64_t t = 0; lb_frame_ok(&f) && t < steps; t++) {
+        while (active && length[active - 1] <= t) active--;
+        sizes[t] = active;
+        if (row + active > rows) lb_frame_fail(&f, LB_ERR_INVALID, "lengths that do not descend");
+        if (!lb_frame_ok(&f)) break;
+        const lb_tensor step = selected(in, time, t), from = sliced(&step, 0, 0, active, 1),
+                        to = sliced(&call->results[0], 0, row, active, 1);
+        const lb_status status = lb_pointwise_copy(call, &to, &from);
+        if (status != LB_OK) f.status = status;
+        row += active;
+    }
+    return lb_frame_end(&f);
+}
+
 #define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
 #define JOINED(NAME, KERNEL)                                                                                           \
@@ -364,8 +394,9 @@ const lb_op_row lb_rows_arrangement[] = {
                                   .samples = "repeat_interleave"},
     MOVED("slice_backward", "grad_output! input_sizes dim start end step", slice_backward, "slice_backward")
         MOVED("select_backward", "grad_output! input_sizes dim index", select_backward, "select_backward") MOVED(
-            "diagonal_backward", "grad_output! input_sizes offset dim1 dim2", diagonal_backward,
-            "diagonal_backward") MOVED("slice_scatter", "self! src! dim start end step", slice_scatter, "slice_scatter")
-            MOVED("select_scatter", "self! src! dim index", select_scatter, "select_scatter")
-                MOVED("diagonal_scatter", "self! src! offset dim1 dim2", diagonal_scatter, "diagonal_scatter"){NULL},
+            "diagonal_backward", "grad_output! input_sizes offset dim1 dim2", diagonal_backward, "diagonal_backward")
+            MOVED("slice_scatter", "self! src! dim start end step", slice_scatter, "slice_scatter")
+                MOVED("select_scatter", "self! src! dim index", select_scatter, "select_scatter")
+                    MOVED("diagonal_scatter", "self! src! offset dim1 dim2", diagonal_scatter, "diagonal_scatter")
+                        MOVED("_pack_padded_sequence", "input! lengths! batch_first", pack_padded, "pack_padded"){NULL},
 };

@@ -61,6 +61,7 @@ const lb_op_row lb_rows_random[] = {
     RANDOM("normal.float_float", "mean std size generator dtype layout device pin_memory")
     RANDOM("normal_functional", "self mean std generator")
     RANDOM("poisson", "self generator")
+    RANDOM("_cudnn_init_dropout_state", "dropout train dropout_seed dtype layout device pin_memory")
     RANDOM("rand", "size dtype layout device pin_memory")
     RANDOM("rand.generator", "size generator dtype layout device pin_memory")
     RANDOM("rand_like", "self dtype layout device pin_memory memory_format")

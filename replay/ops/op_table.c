@@ -347,6 +347,8 @@ const char *lb_op_known_as(const char *name)
 static const struct unknown {
     const char *name, *why;
 } unknown[] = {
+    {"aten::_cudnn_rnn_flatten_weight",
+     "where each weight lies in the buffer is cuDNN's to say; nothing reads the buffer in its place"},
     {"vllm::unified_attention", NO_CACHE},
     {"vllm::unified_attention_with_output", NO_CACHE},
     {"vllm::unified_mla_attention", NO_CACHE},

@@ -101,8 +101,8 @@ def describe(func, writing=False):
             if name in hidden:
                 arg_flags[n] |= WRITTEN
     chance = -1
-    if flags & RANDOM and "attention" in base:  # draws only when there is dropout
-        chance = next((names.index(n) for n in ("dropout_p", "p") if n in names), -1)
+    if flags & RANDOM and ("attention" in base or base.endswith("_rnn")):  # draws only when there is dropout
+        chance = next((names.index(n) for n in ("dropout_p", "p", "dropout") if n in names), -1)
         if chance >= 0:
             flags &= ~RANDOM
     masks = base == "index"  # a decision only when it indexes with a mask

@@ -83,3 +83,12 @@ def recurrent_layers(draw, options):
                 output = draw.dense((*x.shape[:-1], h * directions), dtype, 1.0)
                 grads = (output, state(), state() if mode == 2 else None)
                 yield (*lead[:3], torch.empty(0, dtype=dtype), *lead[4:], output, *grads, *how, torch.empty(0, dtype=torch.uint8), [True] * 4), {}
+
+
+@generator
+def pack_padded(draw, options):
+    for dtype in FLOATS:
+        for lengths in ([4], [5, 5, 3, 1], [2, 1]):
+            for batch_first in (False, True):
+                shape = (len(lengths), 5, 3) if batch_first else (5, len(lengths), 3)
+                yield (draw.tensor(shape, dtype), torch.tensor(lengths), batch_first), {}

@@ -11,6 +11,16 @@ SYNC_NORM = {
 }
 
 
+CELLS = {
+    "aten::_thnn_fused_lstm_cell",
+    "aten::_thnn_fused_lstm_cell_backward_impl",
+    "aten::_thnn_fused_gru_cell",
+    "aten::_thnn_fused_gru_cell_backward",
+    "aten::_cudnn_rnn",
+    "aten::_cudnn_rnn_backward",
+}
+
+
 def recorded(lastbit, path, program, *arguments):
     lastbit.record(path, f"tests/programs/{program}.py", *arguments, options=("--level", "ops"), expect=0)
     return path
@@ -47,3 +57,18 @@ def test_a_batch_norm_over_ranks_is_the_same_function_in_another_precision(lastb
     assert lastbit.json("diff", fine, coarse, expect=(0, 1))["verdict"] == "rounding"
     found = lastbit.json("diff", fine, wrong, expect=1)
     assert (found["first"]["op"], found["first"]["rank"]) == ("aten::batch_norm_backward_elemt", 1), found["first"]
+
+
+@pytest.mark.parametrize(
+    "dtype, wrong",
+    [
+        ("float32", "_thnn_fused_lstm_cell"),
+        *(pytest.param("float32", name[6:], marks=pytest.mark.full) for name in sorted(CELLS) if name[6:] != "_thnn_fused_lstm_cell"),
+        pytest.param("bfloat16", None, marks=pytest.mark.full),
+    ],
+)
+def test_recurrent_layers_replay_and_the_one_that_errs_is_found(lastbit, tmp_path, dtype, wrong):
+    planted = ("--wrong", wrong) if wrong else ()
+    answer = replayed(lastbit, recorded(lastbit, tmp_path / "run.lb", "cuda_cells", "--dtype", dtype, *planted))
+    assert answer["ops"]["opaque"] == 0 and CELLS <= natives(answer)
+    assert diverged(answer) == ([f"aten::{wrong}"] if wrong else [])
