@@ -261,6 +261,11 @@ void lb_nccl_call_end(lb_nccl_call *call, lb_nccl_result result)
     here.end = &call->next;
 }
 
+bool lb_nccl_call_is_open(void)
+{
+    return here.inside > 0;
+}
+
 void lb_nccl_call_progress(lb_nccl_comm handle, lb_nccl_result state)
 {
     if (lb_shim_mode_now() != LB_SHIM_RECORDING || state == LB_NCCL_IN_PROGRESS || here.inside) return;

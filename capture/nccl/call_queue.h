@@ -14,6 +14,8 @@
 /* NULL: nothing is to be recorded of it. The books are not locked. */
 lb_nccl_call *lb_nccl_call_begin(const lb_nccl_call_given *given);
 void lb_nccl_call_end(lb_nccl_call *call, lb_nccl_result result);
+/* This thread is between the two. */
+bool lb_nccl_call_is_open(void);
 void lb_group_begin(void);
 bool lb_group_is_open(void);
 /* After NCCL's own; `simulated`: nothing was launched. */

@@ -356,6 +356,7 @@ lb_nccl_result ncclCommGetAsyncError(lb_nccl_comm comm, lb_nccl_result *error)
 {
     const lb_nccl_result result = pncclCommGetAsyncError(comm, error);
     if (!is_recorded() || result != LB_NCCL_SUCCESS || !error || *error == LB_NCCL_IN_PROGRESS) return result;
+    if (lb_nccl_call_is_open()) return result; /* NCCL asks by this very name, also where the books are locked */
     settle_late(comm, *error == LB_NCCL_SUCCESS);
     lb_nccl_call_progress(comm, *error);
     return result;

@@ -860,14 +860,24 @@ EXPORT(ncclCommGetAsyncError, (lb_nccl_comm comm, lb_nccl_result *error), (comm,
     return LB_NCCL_SUCCESS;
 }
 
+/* NCCL's own asks by the public name whether the communicator is ready, before it tells anything of it. */
+EXPORTED lb_nccl_result ncclCommGetAsyncError(lb_nccl_comm, lb_nccl_result *);
+static bool is_ready(lb_nccl_comm comm)
+{
+    lb_nccl_result state;
+    return ncclCommGetAsyncError(comm, &state) == LB_NCCL_SUCCESS && state == LB_NCCL_SUCCESS;
+}
+
 EXPORT(ncclCommCount, (const lb_nccl_comm comm, int *count), (comm, count))
 {
+    if (!is_ready(comm)) return INVALID_ARGUMENT;
     *count = comm->ranks;
     return LB_NCCL_SUCCESS;
 }
 
 EXPORT(ncclCommUserRank, (const lb_nccl_comm comm, int *rank), (comm, rank))
 {
+    if (!is_ready(comm)) return INVALID_ARGUMENT;
     *rank = comm->rank;
     return LB_NCCL_SUCCESS;
 }
