@@ -198,6 +198,11 @@ def check_nccl(report, torch):
     if not shim:
         report.add(NOTE, "nccl", what + "; no shim", "liblastbit_nccl.so is not beside the recorder: nothing says in which order NCCL reduces")
         return
+    plugin = os.environ.get("NCCL_PROFILER_PLUGIN")
+    if plugin and plugin != shim:
+        advice = "it stays: collectives are recorded, and not in which order NCCL reduces"
+        report.add(NOTE, "nccl", "%s; the shim is there, but NCCL_PROFILER_PLUGIN names %s" % (what, plugin), advice)
+        return
     ours, theirs = _profilers(shim), _profilers(path)
     common = ours & theirs
     if common:

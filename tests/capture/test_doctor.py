@@ -123,6 +123,23 @@ def test_what_lies_beneath_collectives_is_said_in_a_line(tmp_path):
     assert "its profiler interface is version 8" in found["nccl"]["detail"] and "1, 2, 3, 4, 5, 6, 7" in found["nccl"]["advice"]
 
 
+def test_profiler_plug_in_of_somebody_else_is_said(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "capture"))
+    from lastbit import doctor as ours
+
+    standin = str(LASTBIT.parent / "tests" / "standin" / "libnccl.so.2")
+    said = []
+    for plugin in ("/opt/theirs.so", standin, None):
+        monkeypatch.setenv("LASTBIT_NCCL", standin)
+        monkeypatch.setenv("LASTBIT_NCCL_SHIM", standin)
+        monkeypatch.setenv("NCCL_PROFILER_PLUGIN", plugin) if plugin else monkeypatch.delenv("NCCL_PROFILER_PLUGIN")
+        report = ours.Report()
+        ours.check_nccl(report, None)
+        said += [check["detail"] for check in report.checks]
+    assert said[0].endswith("the shim is there, but NCCL_PROFILER_PLUGIN names /opt/theirs.so")
+    assert not any("NCCL_PROFILER_PLUGIN" in detail for detail in said[1:]) and len(said) == 3
+
+
 def test_misuse():
     assert doctor("--nonsense").returncode == 129
     assert doctor("something").returncode == 129
