@@ -1,5 +1,6 @@
-/* The binary interface of NCCL as its public header states it (nccl.h of 2.32.3): types, numbers and every entry point, as
- * rows that are expanded wherever they are needed. A test compares each row with the header itself.
+/* The binary interface of NCCL as its public header states it: types, numbers and every entry point of 2.32.3, as rows that are
+ * expanded wherever they are needed; headers from 2.18 on have fewer of them, and those alike. A test compares each row with the
+ * header itself.
  *
  * Where nccl.h was included before this file its own types are taken, which is how that test works. Structs that are only
  * handed on (configurations) stay opaque. */

@@ -284,7 +284,11 @@ static join *begin_split(lb_nccl_comm comm, int color, int key, lb_nccl_comm *ma
 {
     int rank = -1;
     if (!is_recorded()) return NULL;
-    const bool told = pncclCommUserRank(comm, &rank) == LB_NCCL_SUCCESS; /* of a split nobody has asked for it yet */
+    lb_books_lock();
+    const bool known = lb_communicator_find(comm);
+    lb_books_unlock();
+    /* Of a split nobody may have asked for it yet. */
+    const bool told = known && pncclCommUserRank(comm, &rank) == LB_NCCL_SUCCESS;
     lb_books_lock();
     lb_communicator *parent = lb_communicator_find(comm);
     const uint64_t parts[] = {parent ? parent->id : 0, parent ? parent->splits++ : 0};

@@ -6,6 +6,7 @@ The header is looked for in LASTBIT_NCCL_HOME, build/nccl/nvidia/nccl (the wheel
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sysconfig
 
@@ -103,3 +104,71 @@ def test_all_that_the_real_library_exports_is_found_in_the_drop_in(lastbit, tmp_
     command = ["python3", "-c", script, BUILD / "dropin/nccl/libnccl.so.2", *sorted(names)]
     done = lastbit.run("record", "-o", tmp_path / "run.lb", "--", *command, env={**os.environ, "LASTBIT_NCCL": str(real)})
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def members_of_collectives(library, kind):
+    """{member: (offset, bytes)} of an event: of its head, and of the member `coll` of its union or what stands there without one."""
+    said = subprocess.run(["gdb", "-batch", "-nx", "-ex", f"ptype /o {kind}", library], capture_output=True, text=True, timeout=120).stdout
+    first, rest = said.split("} coll;")[0], said if "} coll;" not in said else ""
+    return {name: (int(at), int(size)) for at, size, name in re.findall(r"/\*\s+(\d+)\s+\|\s+(\d+) \*/.*?(\w+);", rest or first)}
+
+
+@needs_header
+@pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
+@pytest.mark.skipif(HOME is None or not (HOME / "lib/libnccl.so.2").exists(), reason="the real libnccl.so.2 is not here")
+@pytest.mark.parametrize(
+    "version, ours", [(1, "event_1"), (2, "event_2"), (3, "event_3"), (4, "event_4"), (5, "event_4"), (6, "event_4"), (7, "event_4")]
+)
+def test_events_of_the_profiler_lie_as_the_real_library_has_them(version, ours):
+    """By its debug information. Its names of members, and ours."""
+    names = dict(func="function", sendBuff="send", recvBuff="recv", count="count", algo="algorithm", proto="protocol")
+    names["nChannels" if version >= 4 else "nMaxChannels"] = "channels"
+    theirs = members_of_collectives(HOME / "lib/libnccl.so.2", f"ncclProfilerEventDescr_v{version}_t")
+    if not theirs:
+        pytest.skip("the real libnccl.so.2 has no debug information")
+    shim = BUILD / "liblastbit_nccl.so"
+    mine, head = members_of_collectives(shim, ours), members_of_collectives(shim, "event")
+    if not mine:
+        pytest.skip("the shim has no debug information")
+    assert {names[name]: theirs[name] for name in names} == {name: mine[name] for name in names.values()}
+    assert theirs["rank"] == head["rank"] and theirs["type"] in ((0, 1), (0, 8))
+
+
+REFUSED = """
+import ctypes as c, sys
+
+class UniqueId(c.Structure):
+    _fields_ = [("internal", c.c_char * 128)]
+
+nccl, unique, comm, op, number, buffer = c.CDLL(sys.argv[1]), UniqueId(), c.c_void_p(), c.c_int(), c.c_int(), (c.c_float * 8)()
+nccl.ncclCommInitRank.argtypes = [c.c_void_p, c.c_int, UniqueId, c.c_int]
+nccl.ncclGetErrorString.restype = nccl.ncclGetLastError.restype = c.c_char_p
+count, made = c.c_size_t(8), c.byref(comm)
+reduce = ("AllReduce", buffer, buffer, count, 7, 0, None, None)
+calls = [
+    ("GetUniqueId", c.byref(unique)), ("CommInitRank", made, 1, unique, 0), ("CommInitRank", made, 2, unique, 5),
+    ("CommInitRank", None, 1, unique, 0), ("CommInitAll", made, 1, None), ("CommInitAll", None, 0, None), reduce,
+    ("Broadcast", buffer, buffer, count, 7, 0, None, None), ("Bcast", buffer, count, 7, 0, None, None),
+    ("Send", buffer, count, 7, 0, None, None), ("AlltoAll", buffer, buffer, count, 7, None, None),
+    ("Gather", buffer, buffer, count, 7, 0, None, None), ("GroupStart",), reduce, ("GroupEnd",), ("GroupEnd",), ("GroupStart",),
+    ("GroupSimulateEnd", None), ("CommSplit", None, 0, 0, made, None), ("CommDestroy", None), ("CommAbort", None),
+    ("CommFinalize", None), ("CommGetAsyncError", None, c.byref(number)), ("RedOpDestroy", op, None),
+    ("RedOpCreatePreMulSum", c.byref(op), buffer, 7, 1, None), ("CommCount", None, c.byref(number)),
+]
+for name, *arguments in calls:
+    print(name, getattr(nccl, "nccl" + name)(*arguments), nccl.ncclGetLastError(None))
+print([nccl.ncclGetErrorString(error) for error in range(9)])
+"""
+
+
+@needs_header
+@pytest.mark.skipif(HOME is None or not (HOME / "lib/libnccl.so.2").exists(), reason="the real libnccl.so.2 is not here")
+def test_what_the_real_library_refuses_is_passed_on(lastbit, tmp_path):
+    """With the drop-in, and with the shim preloaded; results and texts are those without us."""
+    real = HOME / "lib/libnccl.so.2"
+    env = {**os.environ, "LASTBIT_NCCL": str(real)}
+    alone = subprocess.run(["python3", "-c", REFUSED, real], capture_output=True, text=True)
+    assert alone.returncode == 0 and len(alone.stdout.splitlines()) == 27, alone.stderr
+    for library in (BUILD / "dropin/nccl/libnccl.so.2", real):
+        done = lastbit.run("record", "-o", tmp_path / "run.lb", "--force", "--", "python3", "-c", REFUSED, library, env=env)
+        assert done.stdout == alone.stdout
