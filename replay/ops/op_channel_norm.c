@@ -304,7 +304,7 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
 #define BATCH_BACKWARD(ID, ...)                                                                                        \
     LB_WITH_TWIN(ID, batch_norm_backward_run(call, (batch_backward_args){__VA_ARGS__}, twin))
 BATCH_BACKWARD(batch_norm_backward, 0, 1, 2, 3, 5, 7, 8, 9)
-BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE)
+BATCH_BACKWARD(cudnn_backward, 1, 0, 2, 3, 5, ALWAYS, 7, NONE) /* MIOpen's, too, without a reserve */
 
 #define NORM(NAME, ARGS, KERNEL, ROUNDINGS, FLAGS, TERMS, SAMPLES)                                                     \
     {.name = "aten::" NAME,                                                                                            \
@@ -338,11 +338,15 @@ const lb_op_row lb_rows_channel_norm[] = {
          LB_TERMS(PER_CHANNEL, 0), "batch_norm inference"),
     NORM("cudnn_batch_norm", "input! weight! bias " STATS " training exponential_average_factor epsilon", batch_norm, 8,
          RESERVE, LB_TERMS(PER_CHANNEL, 0), "batch_norm cudnn"),
+    NORM("miopen_batch_norm", "input! weight! bias " STATS " training exponential_average_factor epsilon", batch_norm,
+         8, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm cudnn"),
     NORM("native_batch_norm_backward", "grad_out! input! weight " STATS " save_mean save_invstd train eps output_mask",
          batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward"),
     NORM("batch_norm_backward", "grad_out! input! weight! " STATS " " SAVED " update eps output_mask reserve",
          batch_norm_backward, 12, 0, LB_TERMS(PER_CHANNEL, 1), "batch_norm_backward reserve"),
     NORM("cudnn_batch_norm_backward", "input! grad_output! weight! " STATS " " SAVED " epsilon reserveSpace",
          cudnn_backward, 12, 0, LB_TERMS(PER_CHANNEL, 0), "batch_norm_backward cudnn"),
+    NORM("miopen_batch_norm_backward", "input! grad_output! weight! " STATS " " SAVED " epsilon", cudnn_backward, 12, 0,
+         LB_TERMS(PER_CHANNEL, 0), "batch_norm_backward cudnn miopen"),
     {NULL},
 };

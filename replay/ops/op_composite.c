@@ -237,6 +237,35 @@ static lb_status convolution_run(lb_call *call, const convolution_args *at, bool
     return relu_of_result(call);
 }
 
+/* self, weight, z, alpha, bias, stride, padding, dilation, groups: relu(convolution + alpha z). Where the library has no fused kernel, torch
+ * rounds the convolution and the sum to the result's dtype. */
+static lb_status convolution_add_relu_run(lb_call *call, bool twin)
+{
+    const lb_layout *shape = &call->results[0].layout;
+    const int64_t n = lb_layout_numel(shape);
+    lb_frame f = lb_frame_begin(call);
+    lb_tensor sum = {.dtype = f.type, .layout = lb_layout_contiguous(shape->ndim, shape->shape)};
+    sum.data = lb_frame_reals(&f, n);
+    const lb_tensor *z = lb_call_tensor(call, 2);
+    if (lb_tensor_numel(z) != n) lb_frame_fail(&f, LB_ERR_INVALID, "a sum of another size than the convolution");
+    const void *added = lb_frame_tensor(&f, z);
+    const double alpha = lb_call_float(call, 3, 1), twice = 1 + 2 * lb_twin_rounding(call, 0);
+    void *y = lb_frame_output(&f, 0, n);
+    lb_row_call p = {.row = "aten::conv2d",
+                     .args = {lb_operand_arg(call, 0), lb_operand_arg(call, 1), lb_operand_arg(call, 4),
+                              lb_operand_arg(call, 5), lb_operand_arg(call, 6), lb_operand_arg(call, 7),
+                              lb_operand_arg(call, 8)},
+                     .n_args = 7,
+                     .results = {sum},
+                     .n_results = 1};
+    if (lb_frame_ok(&f)) f.status = lb_row_call_run(call, &p, twin);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        const double a = lb_frame_get(&f, sum.data, i), b = alpha * lb_frame_get(&f, added, i), whole = a + b;
+        lb_frame_set(&f, y, i, twin ? (a + fabs(b)) * twice : whole > 0 || whole != whole ? whole : 0);
+    }
+    return lb_frame_end(&f);
+}
+
 #define AT(n) ((n) + 1)
 #define CONVOLUTION(ID, ...)                                                                                           \
     static const convolution_args ID##_args = {__VA_ARGS__};                                                           \
@@ -253,6 +282,8 @@ CONVOLUTION(cudnn_transpose, .padding = AT(2), .output_padding = AT(3), .stride 
 CONVOLUTION(cudnn_relu, .bias = AT(2), .stride = AT(3), .padding = AT(4), .dilation = AT(5), .groups = AT(6),
             .relu = true)
 CONVOLUTION(miopen_conv, .bias = AT(2), .padding = AT(3), .stride = AT(4), .dilation = AT(5), .groups = AT(6))
+CONVOLUTION(miopen_transpose, .bias = AT(2), .padding = AT(3), .output_padding = AT(4), .stride = AT(5),
+            .dilation = AT(6), .groups = AT(7), .transposed = true)
 CONVOLUTION(thnn_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5))
 CONVOLUTION(dilated_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6))
 CONVOLUTION(depthwise_conv, .bias = AT(3), .stride = AT(4), .padding = AT(5), .dilation = AT(6), .depthwise = true)
@@ -313,6 +344,8 @@ COMPOSITE(cudnn_conv)
 COMPOSITE(cudnn_transpose)
 COMPOSITE(cudnn_relu)
 COMPOSITE(miopen_conv)
+COMPOSITE(miopen_transpose)
+COMPOSITE(convolution_add_relu)
 COMPOSITE(thnn_conv)
 COMPOSITE(dilated_conv)
 COMPOSITE(depthwise_conv)
@@ -389,6 +422,18 @@ const lb_op_row lb_rows_composite[] = {
          LB_TERMS(KERNEL, 1), "convolution thnn dilated")
     CONV("_conv_depthwise2d", "self! weight! kernel_size bias stride padding dilation", depthwise_conv,
          LB_TERMS(KERNEL, 1), "convolution depthwise")
+    CONV("conv_depthwise3d", "self! weight! kernel_size bias stride padding dilation", depthwise_conv,
+         LB_TERMS(KERNEL, 1), "convolution depthwise conv3d")
+    CONV("miopen_convolution_relu", "self! weight! bias stride padding dilation groups", cudnn_relu,
+         LB_TERMS(KERNEL, 1), "convolution cudnn relu")
+    CONV("miopen_convolution_transpose", "self! weight! bias padding output_padding stride dilation groups benchmark deterministic",
+         miopen_transpose, LB_TERMS(TRANSPOSED, 1), "convolution miopen transposed")
+    CONV("miopen_depthwise_convolution", "self! weight! bias padding stride dilation groups benchmark deterministic", miopen_conv,
+         LB_TERMS(KERNEL, 1), "convolution miopen")
+    ROW("cudnn_convolution_add_relu", "self! weight! z! alpha bias stride padding dilation groups", convolution_add_relu, 4,
+        LB_ROW_REDUCTION, "openblas", LB_TERMS(KERNEL, 1), "convolution cudnn added")
+    ROW("miopen_convolution_add_relu", "self! weight! z! alpha bias stride padding dilation groups", convolution_add_relu, 4,
+        LB_ROW_REDUCTION, "openblas", LB_TERMS(KERNEL, 1), "convolution cudnn added")
     {.name = "aten::one_hot", .args = "self! num_classes", .kernel = one_hot, .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS,
      .samples = "one_hot"},
     COPIED("reshape", "self! shape", "reshape")

@@ -42,6 +42,8 @@ const lb_op_row lb_rows_random[] = {
      .roundings = 4, .flags = LB_ROW_RANDOM, .samples = "native_dropout fused"},
     {.name = "aten::native_dropout_backward", .args = "grad_output! mask! scale", LB_COMPUTED_BY(undropped),
      .roundings = 3, .flags = LB_ROW_ELEMENTWISE, .samples = "native_dropout_backward"},
+    {.name = "aten::_masked_scale", .args = "self! mask! scale", LB_COMPUTED_BY(undropped),
+     .roundings = 3, .flags = LB_ROW_ELEMENTWISE, .samples = "native_dropout_backward bytes"},
     RANDOM("dropout", "input p train")
     RANDOM("feature_dropout", "input p train")
     RANDOM("alpha_dropout", "input p train")

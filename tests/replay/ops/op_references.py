@@ -237,7 +237,7 @@ def per_channel(t, x):
     return t.double().reshape(1, -1, *[1] * (x.dim() - 2))
 
 
-@reference("cudnn_batch_norm")
+@reference("cudnn_batch_norm", "miopen_batch_norm")
 def cudnn_batch_norm(input, weight, bias, epsilon, **rest):
     x, dims = input.double(), [d for d in range(input.dim()) if d != 1]
     var, mean = torch.var_mean(x, dims, correction=0)
@@ -246,7 +246,7 @@ def cudnn_batch_norm(input, weight, bias, epsilon, **rest):
     return y.to(input.dtype), mean.to(weight.dtype), r.to(weight.dtype)
 
 
-@reference("cudnn_batch_norm_backward")
+@reference("cudnn_batch_norm_backward", "miopen_batch_norm_backward")
 def cudnn_batch_norm_backward(input, grad_output, weight, save_mean, save_var, **rest):
     x, dy, dims = input.double(), grad_output.double(), [d for d in range(input.dim()) if d != 1]
     n, r = x.numel() / x.shape[1], per_channel(save_var, x)
@@ -296,6 +296,11 @@ def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum
     return (centred * per_channel(r if weight is None else r * weight.double(), x)).to(input.dtype)
 
 
+@reference("_masked_scale")
+def masked_scale(self, mask, scale):
+    return (self.double() * mask * scale).to(self.dtype)
+
+
 @reference("_fused_dropout")
 def fused_dropout(self, p, generator=None):
     mask = torch.rand(self.shape) < p
@@ -334,22 +339,28 @@ def convolve(x, weight, bias, stride, padding, dilation, groups, transposed=Fals
     return y
 
 
-@reference("cudnn_convolution", "miopen_convolution")
+@reference("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
 def device_convolution(self, weight, padding, stride, dilation, groups, bias=None, **rest):
     return convolve(self, weight, bias, stride, padding, dilation, groups).to(self.dtype)
 
 
-@reference("cudnn_convolution_transpose")
-def device_transposed(self, weight, padding, output_padding, stride, dilation, groups, **rest):
-    return convolve(self, weight, None, stride, padding, dilation, groups, True, output_padding).to(self.dtype)
+@reference("cudnn_convolution_transpose", "miopen_convolution_transpose")
+def device_transposed(self, weight, padding, output_padding, stride, dilation, groups, bias=None, **rest):
+    return convolve(self, weight, bias, stride, padding, dilation, groups, True, output_padding).to(self.dtype)
 
 
-@reference("cudnn_convolution_relu")
+@reference("cudnn_convolution_relu", "miopen_convolution_relu")
 def device_relu(self, weight, bias, stride, padding, dilation, groups):
     return convolve(self, weight, bias, stride, padding, dilation, groups).relu().to(self.dtype)
 
 
-@reference("_conv_depthwise2d")
+@reference("cudnn_convolution_add_relu", "miopen_convolution_add_relu")
+def device_add_relu(self, weight, z, alpha, bias, stride, padding, dilation, groups):
+    added = z.double() * (1 if alpha is None else alpha)
+    return (convolve(self, weight, bias, stride, padding, dilation, groups) + added).relu().to(self.dtype)
+
+
+@reference("_conv_depthwise2d", "conv_depthwise3d")
 def depthwise(self, weight, kernel_size, bias, stride, padding, dilation):
     return convolve(self, weight, bias, stride, padding, dilation, self.shape[1]).to(self.dtype)
 

@@ -381,7 +381,8 @@ def native_dropout(draw, options):
 def native_dropout_backward(draw, options):
     for dtype in FLOATS:
         for scale in (1.0, 1 / 0.9, 2.0):
-            yield (draw.tensor((5, 7), dtype), draw.tensor((5, 7), torch.bool), scale), {}
+            mask = draw.tensor((5, 7), torch.bool)
+            yield (draw.tensor((5, 7), dtype), mask.to(torch.uint8) if "bytes" in options else mask, scale), {}
 
 
 @generator

@@ -43,16 +43,29 @@ def spelled(draw, options, form):
     if "cudnn" in options:
         if "relu" in options:
             return x, w, bias, stride, padding, dilation, groups
+        if "added" in options:
+            y = torch.ops.aten.convolution(x.double(), w.double(), None, stride, padding, dilation, False, [0] * dims, groups)
+            return x, w, tame(draw, tuple(y.shape), x.dtype), draw.choice([None, 0.5, 1]), bias, stride, padding, dilation, groups
         return (x, w, padding, *([output_padding] if transposed else []), stride, dilation, groups, False, False, False)
     if "miopen" in options or "mkldnn" in options:
-        return (x, w, bias, padding, stride, dilation, groups, *([False, False] if "miopen" in options else []))
+        return (
+            x,
+            w,
+            bias,
+            padding,
+            *([output_padding] if transposed else []),
+            stride,
+            dilation,
+            groups,
+            *([False, False] if "miopen" in options else []),
+        )
     if "thnn" in options:
         if groups != 1 or dims != (wanted or 2) or (dilation != [1] * dims and "dilated" not in options):
             return None
         return (x, w, list(w.shape[2:]), bias, stride, padding, *([dilation] if "dilated" in options else []))
     if "depthwise" in options:
         w = draw.dense((x.shape[1], 1, *w.shape[2:]), w.dtype, 1.0)
-        return (x, w, list(w.shape[2:]), None, stride, padding, dilation) if dims == 2 else None
+        return (x, w, list(w.shape[2:]), None, stride, padding, dilation) if dims == (wanted or 2) else None
     if draw.random.random() < 0.3:
         x = x[0]
     if transposed:
