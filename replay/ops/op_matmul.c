@@ -1,99 +1,20 @@
-/* Matrix products: mm, bmm, addmm and their kin, grouped and scaled products, triangular solves.
+/* Matrix products: mm, bmm, addmm and their kin, grouped products, triangular solves.
  *
  * The default order is acc = fma(a[k], b[k], acc), k ascending, in f32 (f64), rounded once. A schedule adds up products instead
  * (each rounded), but blocked and splitk, which chain fma inside their blocks. `accumulate` rounds after every fma.
  * "openblas" is whatever OpenBLAS does on this machine. */
-#include "frame.h"
-#include "product.h"
+#include "matrices.h"
 #include "tensor_core.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Batched operands, (batch…, m, k) times (batch…, k, n), read where they lie. */
-typedef struct factors {
-    lb_frame frame;
-    lb_product shape;
-    int64_t batch;
-    lb_tensor a, b;
-    bool twin;
-} factors;
-
-/* A tensor's elements, or their magnitudes for a twin. */
-static const void *reals(lb_frame *f, const lb_tensor *tensor, bool twin)
-{
-    const void *x = lb_frame_tensor(f, tensor);
-    if (!twin || !x) return x;
-    int64_t n = lb_tensor_numel(tensor);
-    void *y = lb_frame_reals(f, n);
-    if (y) lb_frame_absolute(f, x, y, n);
-    return y;
-}
-
-static bool factors_begin(factors *p, lb_call *call, const lb_tensor *a, const lb_tensor *b, bool twin)
-{
-    p->frame = lb_frame_begin(call);
-    p->twin = twin;
-    const lb_layout *la = &a->layout, *lb = &b->layout;
-    int na = la->ndim, nb = lb->ndim;
-    if (na < 2 || nb != na || la->shape[na - 1] != lb->shape[nb - 2] || (na > 2 && la->shape[0] != lb->shape[0])) {
-        lb_frame_fail(&p->frame, LB_ERR_INVALID, "shapes do not match");
-        return false;
-    }
-    p->shape = (lb_product){.m = la->shape[na - 2], .n = lb->shape[nb - 1], .k = la->shape[na - 1]};
-    p->batch = 1;
-    for (int d = 0; d < na - 2; d++) p->batch *= la->shape[d];
-    p->a = *a, p->b = *b;
-    lb_tensor *both[2] = {&p->a, &p->b};
-    for (int i = 0; i < 2; i++) { /* packed types are widened first */
-        if (lb_dtype_bits(both[i]->dtype) >= 8) continue;
-        both[i]->data = (void *)(uintptr_t)lb_frame_tensor(&p->frame, both[i]);
-        both[i]->dtype = p->frame.type;
-        both[i]->layout = lb_layout_contiguous(na, both[i]->layout.shape);
-    }
-    return lb_frame_ok(&p->frame);
-}
-
-/* The matrix of `tensor` at index `outer` of its dimensions before the last `kept`. */
-static lb_matrix matrix_at(const lb_tensor *tensor, int kept, int64_t outer)
-{
-    const lb_layout *l = &tensor->layout;
-    int64_t offset = 0;
-    for (int d = l->ndim - kept - 1; d >= 0; outer /= l->shape[d--]) offset += outer % l->shape[d] * l->stride[d];
-    const char *data = (const char *)tensor->data + offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
-    return (lb_matrix){data, tensor->dtype, (ptrdiff_t)l->stride[l->ndim - 2], (ptrdiff_t)l->stride[l->ndim - 1]};
-}
-
-static void product_failed(lb_frame *f, lb_status status)
-{
-    const bool unit = status == LB_ERR_UNSUPPORTED;
-    lb_frame_fail(f, status,
-                  unit ? "this matrix unit does not multiply operands of this dtype" : "no memory for a product");
-}
-
-/* All products of the batch; those along its last dimension in one call. */
-static void multiply(factors *p, void *c)
-{
-    const lb_product *s = &p->shape;
-    const int ndim = p->a.layout.ndim, kept = ndim > 2 ? 3 : 2;
-    const int64_t inner = ndim > 2 ? p->a.layout.shape[ndim - 3] : 1, size = p->frame.wide ? 8 : 4;
-    lb_matmul_batch batch = {(size_t)inner, 0, 0, (ptrdiff_t)(s->m * s->n)};
-    if (ndim > 2) batch.a_step = (ptrdiff_t)p->a.layout.stride[ndim - 3];
-    if (ndim > 2) batch.b_step = (ptrdiff_t)p->b.layout.stride[ndim - 3];
-    for (int64_t outer = 0; lb_frame_ok(&p->frame) && inner && outer < p->batch / inner; outer++) {
-        const lb_matrix_pair operands = {matrix_at(&p->a, kept, outer), matrix_at(&p->b, kept, outer), p->twin, &batch};
-        const lb_status status = lb_product_matrices(s, p->frame.type, &p->frame.call->method, &operands,
-                                                     (char *)c + outer * inner * s->m * s->n * size);
-        if (status != LB_OK) product_failed(&p->frame, status);
-    }
-}
-
 static lb_status product(lb_call *call, uint32_t a, uint32_t b, bool twin)
 {
-    factors p;
-    if (factors_begin(&p, call, lb_call_tensor(call, a), lb_call_tensor(call, b), twin)) {
+    lb_matrices p;
+    if (lb_matrices_begin(&p, call, lb_call_tensor(call, a), lb_call_tensor(call, b), twin)) {
         void *c = lb_frame_output(&p.frame, 0, p.batch * p.shape.m * p.shape.n);
-        if (c) multiply(&p, c);
+        if (c) lb_matrices_multiply(&p, c);
     }
     return lb_frame_end(&p.frame);
 }
@@ -111,7 +32,7 @@ static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *
         wide.layout.stride[d] = own < 0 || self->layout.shape[own] == 1 ? 0 : self->layout.stride[own];
     }
     if (twin) alpha = fabs(alpha), beta = fabs(beta);
-    const void *x = beta != 0 ? reals(f, &wide, twin) : NULL;
+    const void *x = beta != 0 ? lb_matrices_reals(f, &wide, twin) : NULL;
     int64_t n = lb_layout_numel(shape);
     for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) {
         if (f->wide) {
@@ -129,13 +50,13 @@ static void blend(lb_frame *f, const lb_tensor *self, void *c, const lb_layout *
 /* Args: self, a, b, then from `scalars` on beta, alpha. */
 static lb_status add_product(lb_call *call, uint32_t scalars, bool twin)
 {
-    factors p;
-    if (factors_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
+    lb_matrices p;
+    if (lb_matrices_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
         bool flat = lb_call_tensor(call, 1)->layout.ndim == 2;
         int64_t dims[3] = {p.batch, p.shape.m, p.shape.n}, n = p.batch * p.shape.m * p.shape.n;
         lb_layout shape = lb_layout_contiguous(flat ? 2 : 3, dims + flat);
         void *y = lb_frame_output(&p.frame, 0, n);
-        if (y) multiply(&p, y);
+        if (y) lb_matrices_multiply(&p, y);
         if (y)
             blend(&p.frame, lb_call_tensor(call, 0), y, &shape, lb_call_float(call, scalars + 1, 1),
                   lb_call_float(call, scalars, 1), twin);
@@ -146,13 +67,13 @@ static lb_status add_product(lb_call *call, uint32_t scalars, bool twin)
 /* One product after the other is added to the result, which is rounded each time. */
 static lb_status addbmm_run(lb_call *call, bool twin)
 {
-    factors p;
-    if (factors_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
+    lb_matrices p;
+    if (lb_matrices_begin(&p, call, lb_call_tensor(call, 1), lb_call_tensor(call, 2), twin)) {
         int64_t dims[2] = {p.shape.m, p.shape.n}, n = p.shape.m * p.shape.n;
         lb_layout shape = lb_layout_contiguous(2, dims);
         void *c = lb_frame_reals(&p.frame, p.batch * n), *y = lb_frame_output(&p.frame, 0, n);
         double alpha = lb_call_float(call, 4, 1), scale = twin ? lb_twin_scale(call, 1) : 1;
-        if (y) multiply(&p, c);
+        if (y) lb_matrices_multiply(&p, c);
         if (y) {
             memset(y, 0, (size_t)n * (p.frame.wide ? 8 : 4)); /* 0 * alpha + beta * self */
             blend(&p.frame, lb_call_tensor(call, 0), y, &shape, 1, lb_call_float(call, 3, 1), twin);
@@ -210,10 +131,10 @@ static lb_status matmul_of(lb_call *call, const lb_tensor *self, const lb_tensor
             wide[i].layout.stride[d] = spread || own < 0 ? 0 : l->stride[own];
         }
     }
-    factors p;
-    if (factors_begin(&p, call, &wide[0], &wide[1], twin)) {
+    lb_matrices p;
+    if (lb_matrices_begin(&p, call, &wide[0], &wide[1], twin)) {
         void *c = lb_frame_output(&p.frame, 0, p.batch * p.shape.m * p.shape.n);
-        if (c) multiply(&p, c);
+        if (c) lb_matrices_multiply(&p, c);
     }
     return lb_frame_end(&p.frame);
 }
@@ -223,15 +144,15 @@ LB_WITH_TWIN(matmul, matmul_of(call, lb_call_tensor(call, 0), lb_call_tensor(cal
 /* Args: self, matrix, vector, beta, alpha. */
 static lb_status addmv_run(lb_call *call, bool twin)
 {
-    factors p;
+    lb_matrices p;
     lb_tensor column = as_matrix(lb_call_tensor(call, 2), true);
-    if (factors_begin(&p, call, lb_call_tensor(call, 1), &column, twin)) {
+    if (lb_matrices_begin(&p, call, lb_call_tensor(call, 1), &column, twin)) {
         void *c = lb_frame_reals(&p.frame, p.shape.m), *y = lb_frame_output(&p.frame, 0, p.shape.m);
         lb_layout shape = lb_layout_contiguous(1, &p.shape.m);
         double alpha = lb_call_float(call, 4, 1),
                once = 1 + lb_twin_rounding(call, 1); /* of the product, before self is added */
         if (y) {
-            multiply(&p, c);
+            lb_matrices_multiply(&p, c);
             /* torch rounds alpha * vector to 16 bits first */
             blend(&p.frame, lb_call_tensor(call, 0), c, &shape,
                   !twin        ? alpha
@@ -256,16 +177,16 @@ static lb_status linear_run(lb_call *call, bool twin)
     lb_frame f = lb_frame_begin(call);
     lb_product s = {.n = weight->layout.shape[0], .k = weight->layout.shape[1]};
     s.m = s.k ? lb_tensor_numel(&input) / s.k : 0;
-    lb_matrix a = {input.data, input.dtype, (ptrdiff_t)s.k, 1}, b = matrix_at(weight, 2, 0);
+    lb_matrix a = {input.data, input.dtype, (ptrdiff_t)s.k, 1}, b = lb_matrix_at(weight, 2, 0);
     const ptrdiff_t along = b.row_stride;
     b.row_stride = b.col_stride, b.col_stride = along; /* the weight is (n, k) */
-    if (!lb_layout_is_contiguous(&input.layout)) a.data = reals(&f, &input, twin), a.dtype = f.type;
-    const void *add = bias ? reals(&f, bias, twin) : NULL;
+    if (!lb_layout_is_contiguous(&input.layout)) a.data = lb_matrices_reals(&f, &input, twin), a.dtype = f.type;
+    const void *add = bias ? lb_matrices_reals(&f, bias, twin) : NULL;
     void *y = lb_frame_output(&f, 0, s.m * s.n);
     if (lb_frame_ok(&f)) {
         const lb_matrix_pair operands = {.a = a, .b = b, .absolute = twin};
         const lb_status status = lb_product_matrices(&s, f.type, &call->method, &operands, y);
-        if (status != LB_OK) product_failed(&f, status);
+        if (status != LB_OK) lb_matrices_failed(&f, status);
     }
     bool apart = input.layout.ndim == 1 || (input.layout.ndim > 2 && !lb_layout_is_contiguous(&input.layout));
     if (add && apart && lb_frame_ok(&f) && !twin) lb_frame_round(&f, y, s.m * s.n, call->results[0].dtype);
@@ -287,17 +208,17 @@ LB_WITH_TWIN(linear, linear_run(call, twin))
 static lb_status int_mm(lb_call *call)
 {
     const lb_method plain = {0};
-    factors p;
-    if (!factors_begin(&p, call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false))
+    lb_matrices p;
+    if (!lb_matrices_begin(&p, call, lb_call_tensor(call, 0), lb_call_tensor(call, 1), false))
         return lb_frame_end(&p.frame);
     lb_frame *f = &p.frame;
     const int64_t n = p.shape.m * p.shape.n;
     double *sums = lb_frame_scratch(f, (size_t)n * 8);
     int64_t *y = lb_frame_output_integers(f, 0, n);
-    const lb_matrix_pair operands = {.a = matrix_at(&p.a, 2, 0), .b = matrix_at(&p.b, 2, 0)};
+    const lb_matrix_pair operands = {.a = lb_matrix_at(&p.a, 2, 0), .b = lb_matrix_at(&p.b, 2, 0)};
     if (lb_frame_ok(f)) {
         const lb_status status = lb_product_matrices(&p.shape, LB_F64, &plain, &operands, sums);
-        if (status != LB_OK) product_failed(f, status);
+        if (status != LB_OK) lb_matrices_failed(f, status);
     }
     for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) y[i] = (int64_t)sums[i];
     return lb_frame_end(f);
@@ -310,13 +231,13 @@ static lb_status int8_weights_run(lb_call *call, bool twin)
     if (weight->layout.ndim != 2 || lb_tensor_numel(scales) != weight->layout.shape[0])
         return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: scales that are not by row of the weights", call->row->name);
     const lb_tensor turned = lb_tensor_dim_last(weight, 0);
-    factors p;
-    if (!factors_begin(&p, call, lb_call_tensor(call, 0), &turned, twin)) return lb_frame_end(&p.frame);
+    lb_matrices p;
+    if (!lb_matrices_begin(&p, call, lb_call_tensor(call, 0), &turned, twin)) return lb_frame_end(&p.frame);
     lb_frame *f = &p.frame;
     const int64_t n = p.shape.n, all = p.shape.m * n;
-    const void *scale = reals(f, scales, twin);
+    const void *scale = lb_matrices_reals(f, scales, twin);
     void *y = lb_frame_output(f, 0, all);
-    if (y) multiply(&p, y);
+    if (y) lb_matrices_multiply(&p, y);
     for (int64_t i = 0; lb_frame_ok(f) && i < all; i++)
         lb_frame_set(f, y, i, lb_frame_get(f, y, i) * lb_frame_get(f, scale, i % n));
     return lb_frame_end(f);
@@ -358,11 +279,11 @@ static lb_status grouped_run(lb_call *call, bool twin)
         ga.data = (char *)a->data + at_a * (int64_t)lb_dtype_bits(a->dtype) / 8;
         gb.data = (char *)b->data + at_b * (int64_t)lb_dtype_bits(b->dtype) / 8;
         lb_frame part = lb_frame_begin(call); /* the result of one group */
-        const lb_matrix_pair operands = {.a = matrix_at(&ga, 2, 0), .b = matrix_at(&gb, 2, 0), .absolute = twin};
+        const lb_matrix_pair operands = {.a = lb_matrix_at(&ga, 2, 0), .b = lb_matrix_at(&gb, 2, 0), .absolute = twin};
         char *c = lb_frame_reals(&part, s.m * s.n);
         if (lb_frame_ok(&part)) {
             const lb_status status = lb_product_matrices(&s, f.type, &call->method, &operands, c);
-            if (status != LB_OK) product_failed(&part, status);
+            if (status != LB_OK) lb_matrices_failed(&part, status);
         }
         if (lb_frame_ok(&part)) {
             for (int64_t i = 0; i < s.m; i++) {
@@ -377,102 +298,6 @@ static lb_status grouped_run(lb_call *call, bool twin)
 }
 
 LB_WITH_TWIN(grouped_mm, grouped_run(call, twin))
-
-/* ---- scaled ------------------------------------------------------------------------------------------------------- */
-
-/* Positions in the schema: a, b follow each other, and so do their scales; the bias is behind them. */
-typedef struct scaled_form {
-    uint8_t a, scales, bias;
-} scaled_form;
-
-/* Scales of blocks of 128 along k: (m, k / 128) and (k / 128, n), or with 128 columns sharing one. */
-#define SCALED_BLOCK 128
-
-static bool is_blocked(const lb_tensor *sa, const lb_product *s)
-{
-    const int64_t blocks = (s->k + SCALED_BLOCK - 1) / SCALED_BLOCK;
-    return sa->layout.ndim == 2 && sa->layout.shape[0] == s->m && sa->layout.shape[1] == blocks && blocks > 1;
-}
-
-/* Each block's sum is scaled before it is added to those before it. */
-static void scaled_blocks(factors *p, const lb_tensor *sa, const lb_tensor *sb, void *y)
-{
-    lb_frame *f = &p->frame;
-    const lb_product whole = p->shape;
-    const lb_tensor a = p->a, b = p->b;
-    const int64_t n = whole.m * whole.n, blocks = sa->layout.shape[1],
-                  columns = sb->layout.ndim == 2 && sb->layout.shape[0] == blocks ? sb->layout.shape[1] : 0,
-                  width = columns == whole.n ? 1 : SCALED_BLOCK;
-    if (columns != whole.n && columns != (whole.n + SCALED_BLOCK - 1) / SCALED_BLOCK)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "scales of blocks of other sizes than 128");
-    const void *left = lb_frame_tensor(f, sa), *right = lb_frame_tensor(f, sb);
-    void *part = lb_frame_reals(f, n);
-    for (int64_t k = 0; lb_frame_ok(f) && k < blocks; k++) {
-        const int64_t first = k * SCALED_BLOCK;
-        p->shape.k = whole.k - first < SCALED_BLOCK ? whole.k - first : SCALED_BLOCK;
-        p->a.layout.shape[1] = p->b.layout.shape[0] = p->shape.k;
-        p->a.data = (char *)a.data + first * a.layout.stride[1] * (int64_t)lb_dtype_bits(a.dtype) / 8;
-        p->b.data = (char *)b.data + first * b.layout.stride[0] * (int64_t)lb_dtype_bits(b.dtype) / 8;
-        multiply(p, part);
-        for (int64_t i = 0; lb_frame_ok(f) && i < n; i++) {
-            const double sum = lb_frame_get(f, part, i), scale_a = lb_frame_get(f, left, i / whole.n * blocks + k),
-                         scale_b = lb_frame_get(f, right, k * columns + i % whole.n / width);
-            if (f->wide)
-                ((double *)y)[i] = (k ? ((double *)y)[i] : 0) + sum * (scale_a * scale_b);
-            else
-                ((float *)y)[i] = (k ? ((float *)y)[i] : 0) + (float)sum * ((float)scale_a * (float)scale_b);
-        }
-    }
-    p->shape = whole, p->a = a, p->b = b;
-}
-
-/* Scales of one element, or one per row and column: the sum is scaled by the product of the scales. */
-static void scaled_whole(factors *p, const lb_tensor *ta, const lb_tensor *tb, void *y)
-{
-    lb_frame *f = &p->frame;
-    const void *sa = lb_frame_tensor(f, ta), *sb = lb_frame_tensor(f, tb);
-    const int64_t na = lb_tensor_numel(ta), nb = lb_tensor_numel(tb), n = p->shape.n;
-    if ((na != 1 && na != p->shape.m) || (nb != 1 && nb != n))
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED,
-                      "scales that are neither one, one per row and column, nor per block of 128");
-    if (lb_frame_ok(f)) multiply(p, y);
-    for (int64_t i = 0; lb_frame_ok(f) && i < p->shape.m * n; i++) {
-        const double scale_a = lb_frame_get(f, sa, na == 1 ? 0 : i / n),
-                     scale_b = lb_frame_get(f, sb, nb == 1 ? 0 : i % n);
-        if (f->wide)
-            ((double *)y)[i] *= scale_a * scale_b;
-        else
-            ((float *)y)[i] *= (float)scale_a * (float)scale_b;
-    }
-}
-
-/* The bias is added to what was scaled. */
-static lb_status scaled_run(lb_call *call, const scaled_form *form, bool twin)
-{
-    factors p;
-    if (!factors_begin(&p, call, lb_call_tensor(call, form->a), lb_call_tensor(call, form->a + 1u), twin))
-        return lb_frame_end(&p.frame);
-    lb_frame *f = &p.frame;
-    const lb_tensor *sa = lb_call_tensor(call, form->scales), *sb = lb_call_tensor(call, form->scales + 1u);
-    const void *bias = NULL;
-    if (form->bias && lb_call_given(call, form->bias)) bias = reals(f, lb_call_tensor(call, form->bias), twin);
-    void *y = lb_frame_output(f, 0, p.shape.m * p.shape.n);
-    if (lb_frame_ok(f)) (is_blocked(sa, &p.shape) ? scaled_blocks : scaled_whole)(&p, sa, sb, y);
-    for (int64_t i = 0; bias && lb_frame_ok(f) && i < p.shape.m * p.shape.n; i++) {
-        if (f->wide)
-            ((double *)y)[i] += lb_frame_get(f, bias, i % p.shape.n);
-        else
-            ((float *)y)[i] += (float)lb_frame_get(f, bias, i % p.shape.n);
-    }
-    return lb_frame_end(f);
-}
-
-#define SCALED(ID, ...)                                                                                                \
-    static const scaled_form ID##_form = {__VA_ARGS__};                                                                \
-    LB_WITH_TWIN(ID, scaled_run(call, &ID##_form, twin))
-SCALED(scaled_mm, .a = 0, .scales = 2, .bias = 4)
-SCALED(scaled_mm_out, .a = 1, .scales = 3, .bias = 5)
-SCALED(scaled_mm_typed, .a = 0, .scales = 2, .bias = 5)
 
 /* ---- triangular systems ------------------------------------------------------------------------------------------- */
 
@@ -568,14 +393,6 @@ LB_WITH_TWIN(solve_triangular, solve_run(call, twin))
      .factors = ITS_FACTORS,                                                                                           \
      .kernels = "openblas " LB_TENSOR_CORES,                                                                           \
      .samples = SAMPLES}
-#define TYPED(NAME, ARGS)                                                                                              \
-    {.name = "sgl_kernel::" NAME,                                                                                      \
-     .args = ARGS,                                                                                                     \
-     LB_COMPUTED_BY(scaled_mm_typed),                                                                                  \
-     LB_SUMS(4, LB_TERMS(INNER, 0)),                                                                                   \
-     .flags = LB_ROW_MATMUL,                                                                                           \
-     .kernels = "openblas " LB_TENSOR_CORES,                                                                           \
-     .samples = "custom"}
 const lb_op_row lb_rows_matmul[] = {
     PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "mm"),
     PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm"),
@@ -606,19 +423,6 @@ const lb_op_row lb_rows_matmul[] = {
             "int8_weights"),
     PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2),
             "grouped_mm"),
-    PRODUCT("_scaled_mm", "self! mat2! scale_a! scale_b! bias scale_result out_dtype use_fast_accum", scaled_mm, 4,
-            LB_TERMS(INNER, 0), NO_FACTORS, "scaled_mm"),
-    /* vllm-project/vllm csrc/libtorch_stable/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc */
-    {.name = "_C::cutlass_scaled_mm",
-     .args = "out! a! b! a_scales! b_scales! bias",
-     LB_COMPUTED_BY(scaled_mm_out),
-     LB_SUMS(4, LB_TERMS(INNER, 1)),
-     .flags = LB_ROW_MATMUL | LB_ROW_WRITES,
-     .kernels = "openblas " LB_TENSOR_CORES,
-     .samples = "custom"},
-    TYPED("fp8_scaled_mm", "mat_a! mat_b! scales_a! scales_b! out_dtype bias"),
-    TYPED("int8_scaled_mm", "mat_a! mat_b! scales_a! scales_b! out_dtype bias"),
-    TYPED("fp8_blockwise_scaled_mm", "mat_a! mat_b! scales_a! scales_b! out_dtype"),
     {.name = "aten::linalg_solve_triangular",
      .args = "self! B! upper left unitriangular",
      LB_COMPUTED_BY(solve_triangular),

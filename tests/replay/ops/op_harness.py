@@ -21,6 +21,7 @@ DTYPES = {
     torch.float8_e5m2: 6,
     torch.float8_e4m3fnuz: 7,
     torch.float8_e5m2fnuz: 8,
+    torch.float8_e8m0fnu: 9,
     torch.complex64: 12,
     torch.complex128: 13,
     torch.int8: 14,

@@ -321,6 +321,64 @@ def typed_sum(self, out_dtype, beta, alpha, mat1=None, mat2=None, batch1=None, b
     return ((beta * self.double() if beta else 0) + alpha * (a.double() @ b.double())).to(out_dtype)
 
 
+def untiled(scales, rows, columns):
+    """What SWIZZLE_32_4_4 laid out: tiles of 128 rows by 4 scales, 32 groups of 4 rows in each."""
+    tiles = scales.view(-(-rows // 128), -(-columns // 4), 32, 4, 4)
+    return tiles.permute(0, 3, 2, 1, 4).reshape(-(-rows // 128) * 128, -1)[:rows, :columns]
+
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+
+
+def numbers_of(t):
+    """(rows, k) in f64, of floats or of bytes with two e2m1 each."""
+    if t.dtype != torch.uint8:
+        return t.double()
+    codes = torch.stack([t & 15, t >> 4], -1).flatten(1).long()
+    return E2M1[codes % 8] * (1 - 2 * (codes // 8))
+
+
+def operand_of(t, scales, recipe, swizzle):
+    """(rows, k) of an operand as it is meant."""
+    x, first = numbers_of(t), scales[0].double()
+    rows, k = x.shape
+    if recipe[0] < 2:
+        return x * first.reshape(-1, 1)
+    if recipe[0] > 3:
+        first = first.t().repeat_interleave(128, 0)[:rows] if recipe[0] == 5 else first
+        return x * first.repeat_interleave(128, 1)[:, :k]
+    width = 16 * (recipe[0] - 1)
+    columns = -(-k // width)
+    first = untiled(first, rows, columns) if swizzle[0] else first.view(rows, columns)
+    return x * first.repeat_interleave(width, 1)[:, :k] * (scales[1].double() if len(scales) > 1 else 1)
+
+
+@reference("_scaled_mm_v2")
+def scaled_as_said(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype, **rest):
+    a, b = operand_of(self, scale_a, recipe_a, swizzle_a), operand_of(mat2.t(), scale_b, recipe_b, swizzle_b)
+    return (a @ b.t() + (0 if bias is None else bias.double())).to(out_dtype)
+
+
+@reference("_scaled_grouped_mm")
+def scaled_grouped(self, mat2, scale_a, scale_b, offs, out_dtype, **rest):
+    a, b, sa, sb = self.double(), mat2.double(), scale_a.double(), scale_b.double()
+    ends = None if offs is None else offs.tolist()
+    if ends is None:
+        y = (a * sa[:, :, None]) @ (b * sb[:, None, :])
+    elif a.dim() == 2 and b.dim() == 2:
+        y = grouped_mm(a, b, offs) * sa.view(len(ends), -1, 1) * sb.view(len(ends), 1, -1)
+    elif a.dim() == 2:
+        y = grouped_mm(a * sa[:, None], b * sb[:, None, :], offs)
+    else:
+        y = grouped_mm(a * sa[:, :, None], b * sb[None, :], offs)
+    return y.to(out_dtype)
+
+
+@reference("_scaled_grouped_mm_v2")
+def scaled_grouped_as_said(scale_a, scale_b, **rest):
+    return scaled_grouped(scale_a=scale_a[0], scale_b=scale_b[0], **rest)
+
+
 # ---- convolutions of devices -----------------------------------------------------------------------------------------
 
 

@@ -168,6 +168,67 @@ def scaled_mm(draw, options):
         yield (a, b, torch.rand(16, 1, generator=draw.torch), torch.rand(1, 48, generator=draw.torch)), {"out_dtype": out}
 
 
+def up(n, to):
+    return -(-n // to)
+
+
+def eight(draw, *shape):
+    return draw.dense(shape, torch.float32, 1.0).to(torch.float8_e4m3fn)
+
+
+def powers(draw, n):
+    """Scales of MX: bytes near that of 1."""
+    return torch.randint(120, 132, (n,), generator=draw.torch).to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def block_scales(draw, rows, k, square):
+    """As cuBLASLt wants them: (rows, blocks), or (blocks, rows / 128) with blocks rounded up to a multiple of 4, column by column."""
+    shape = (up(up(k, 128), 4) * 4, up(rows, 128)) if square else (rows, up(k, 128))
+    return (torch.rand(shape[::-1], generator=draw.torch) + 0.1).t()
+
+
+@generator
+def scaled_mm_v2(draw, options):
+    """By tensor, by row, by blocks of 128, MX and NVFP4 in rows and in tiles."""
+    one = lambda: torch.rand(1, generator=draw.torch) + 0.1  # noqa: E731
+    for out in (torch.bfloat16, torch.float32):
+        given = {"out_dtype": out, "use_fast_accum": draw.choice([False, True])}
+        a, b = eight(draw, 16, 64), eight(draw, 48, 64).t()
+        bias = None if out == torch.float32 else draw.dense((48,), torch.float32, 1.0).to(torch.bfloat16)
+        yield (a, b, [one()], [0], [0], [one()], [0], [0], bias), given
+        rows = torch.rand(16, 1, generator=draw.torch), torch.rand(1, 48, generator=draw.torch)
+        yield (a, b, [rows[0]], [1], [], [rows[1]], [1], [], None), given
+        m, n, k = 144, 160, 272
+        a, b = eight(draw, m, k), eight(draw, n, k).t()
+        for left, right in ((4, 4), (4, 5), (5, 4)):
+            scales = block_scales(draw, m, k, left == 5), block_scales(draw, n, k, right == 5)
+            yield (a, b, [scales[0]], [left], [], [scales[1]], [right], [], None), given
+        for tiled in (0, 1):
+            count = lambda rows, columns: up(rows, 128) * 128 * up(columns, 4) * 4 if tiled else rows * columns  # noqa: B023, E731
+            yield (a, b, [powers(draw, count(m, up(k, 32)))], [3], [tiled], [powers(draw, count(n, up(k, 32)))], [3], [tiled], None), given
+            pairs = [torch.randint(0, 256, (rows, k // 2), generator=draw.torch).to(torch.uint8) for rows in (m, n)]
+            four = [(torch.rand(count(rows, k // 16), generator=draw.torch) + 0.1).to(torch.float8_e4m3fn) for rows in (m, n)]
+            yield (pairs[0], pairs[1].t(), [four[0], one()], [2, 0], [tiled, 0], [four[1], one()], [2, 0], [tiled, 0], None), given
+
+
+@generator
+def scaled_grouped_mm(draw, options):
+    offsets, rand = torch.tensor([16, 16, 32, 48], dtype=torch.int32), lambda *shape: torch.rand(shape, generator=draw.torch) + 0.1
+    wide = eight(draw, 4, 32, 64).transpose(1, 2)  # (groups, k, n)
+    forms = [
+        (eight(draw, 48, 64), wide, rand(48), rand(4, 32), offsets),
+        (eight(draw, 4, 16, 64), wide, rand(4, 16), rand(4, 32), None),
+        (eight(draw, 32, 48), eight(draw, 16, 48).t(), rand(4 * 32), rand(4 * 16), offsets),
+        (eight(draw, 4, 16, 64), eight(draw, 48, 64).t(), rand(4, 16), rand(48), offsets),
+    ]
+    for a, b, sa, sb, offs in forms:
+        for fast in (False, True):
+            if "v2" in options:
+                yield (a, b, [sa], [1], [0], [sb], [1], [0], offs), {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
+            else:
+                yield (a, b, sa, sb, offs), {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
+
+
 @generator
 def solve_triangular(draw, options):
     for dtype in (torch.float32, torch.float64):

@@ -1,6 +1,8 @@
 """Ops that a run on CUDA records and none on a CPU does: tests/programs/cuda_kernels.py computes them on the CPU as the public kernels do."""
 
+import op_harness as H
 import pytest
+import torch
 
 SYNC_NORM = {
     "aten::batch_norm_stats",
@@ -72,3 +74,24 @@ def test_recurrent_layers_replay_and_the_one_that_errs_is_found(lastbit, tmp_pat
     answer = replayed(lastbit, recorded(lastbit, tmp_path / "run.lb", "cuda_cells", "--dtype", dtype, *planted))
     assert answer["ops"]["opaque"] == 0 and CELLS <= natives(answer)
     assert diverged(answer) == ([f"aten::{wrong}"] if wrong else [])
+
+
+@pytest.mark.parametrize("arch", ["ada", "h100-fp8", "h100-fp8:128", "b200"])
+@pytest.mark.parametrize("k", [64, 1024, 8192])
+def test_what_a_matrix_unit_makes_of_8_bits_is_within_the_bound(arch, k):
+    """Ada and Hopper keep 13 fraction bits of a sum; products of like signs, whose sum grows, lose most."""
+    draw = torch.Generator().manual_seed(k)
+    a, b = (torch.rand(n, k, generator=draw).add(0.1).to(torch.float8_e4m3fn) for n in (16, 32))
+    scales = torch.rand(16, 1, generator=draw), torch.rand(1, 32, generator=draw)
+    fast = ":" not in arch
+    calls = {
+        "aten::_scaled_mm": (a, b.t(), *scales, None, None, torch.float32, fast),
+        "aten::_scaled_mm_v2": (a, b.t(), [scales[0]], [1], [], [scales[1]], [1], [], None, torch.float32, [], fast),
+    }
+    for name, values in calls.items():
+        row, result, plain = H.rows()[name], torch.empty(16, 32), torch.empty(16, 32)
+        H.run(row, values, [result], method=H.Method(kernel=f"tensorcore:{arch}".encode()))
+        assert float(H.ratios(row, values, [result])[0].max()) <= 1
+        H.run(row, values, [plain])
+        off = float(((result - plain) / plain).abs().max())
+        assert off < 1e-5 if arch == "b200" else off > 1e-5 or k == 64  # the unit is not the plain sum
