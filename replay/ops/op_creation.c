@@ -1,5 +1,6 @@
 /* Creation and copies: filling, casting, ranges. All bit-equal: the only rounding is the cast to the result's dtype. */
 #include "complex_rows.h"
+#include "frame.h"
 #include "pointwise.h"
 
 #include <math.h>
@@ -106,6 +107,54 @@ static lb_status eye(lb_call *call)
     return n > 0 ? lb_pointwise_fill(call, &diagonal, &one) : LB_OK;
 }
 
+/* Args: start, end, steps, dtype, …: from the start in the first half, from the end in the other, as torch has it. In 16 bits torch rounds
+ * the step to that dtype; of integers, which are truncated, no bound holds. */
+static lb_status linspace_run(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_dtype dtype = (lb_dtype)lb_call_int(call, 3, LB_F32);
+    if (!lb_dtype_is_float(dtype)) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a dtype that is no float");
+    const int64_t n = call->results[0].data ? lb_tensor_numel(&call->results[0]) : 0;
+    const double start = lb_call_float(call, 0, 0), end = lb_call_float(call, 1, 0),
+                 step = n > 1 ? (end - start) / (double)(n - 1) : 0,
+                 coarse = dtype == LB_BF16  ? 0x1p16
+                          : dtype == LB_F16 ? 0x1p13
+                                            : 0;
+    void *y = lb_frame_output(&f, 0, n);
+    for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) {
+        const double value = i < n / 2 || n == 1 ? start + step * (double)i : end - step * (double)(n - 1 - i);
+        lb_frame_set(&f, y, i, twin ? (fabs(start) + fabs(end)) * (1 + coarse) : value);
+    }
+    return lb_frame_end(&f);
+}
+LB_WITH_TWIN(linspace, linspace_run(call, twin))
+
+/* Args: row, col, offset. Row and column of each element of a triangle, row by row. */
+static lb_status triangle_indices(lb_call *call, bool upper)
+{
+    const int64_t rows = lb_call_int(call, 0, 0), columns = lb_call_int(call, 1, 0), offset = lb_call_int(call, 2, 0);
+    const lb_layout *out = &call->results[0].layout;
+    lb_frame f = lb_frame_begin(call);
+    const int64_t n = out->ndim == 2 ? out->shape[1] : 0;
+    int64_t *y = lb_frame_output_integers(&f, 0, 2 * n), k = 0;
+    for (int64_t i = 0; lb_frame_ok(&f) && i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            if (upper ? j < i + offset : j > i + offset) continue;
+            if (k < n) y[k] = i, y[n + k] = j;
+            k++;
+        }
+    if (k != n) lb_frame_fail(&f, LB_ERR_INVALID, "a recorded result has another number of elements");
+    return lb_frame_end(&f);
+}
+static lb_status tril_indices(lb_call *call)
+{
+    return triangle_indices(call, false);
+}
+static lb_status triu_indices(lb_call *call)
+{
+    return triangle_indices(call, true);
+}
+
 #define MADE(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
 #define ZERO(NAME, ARGS, SAMPLES)                                                                                      \
@@ -151,6 +200,11 @@ const lb_op_row lb_rows_creation[] = {
     RANGE("arange", "end " OPTIONS, arange, "arange 1")
     RANGE("arange.start", "start end " OPTIONS, arange_start, "arange 2")
     RANGE("arange.start_step", "start end step " OPTIONS, arange_start_step, "arange 3")
+    {.name = "aten::linspace", .args = "start end steps " OPTIONS, LB_COMPUTED_BY(linspace), .roundings = 8, .samples = "linspace"},
+    {.name = "aten::tril_indices", .args = "row col offset " OPTIONS, .kernel = tril_indices,
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, .samples = "triangle_indices"},
+    {.name = "aten::triu_indices", .args = "row col offset " OPTIONS, .kernel = triu_indices,
+     .flags = LB_ROW_EXACT | LB_ROW_DISCONTINUOUS, .samples = "triangle_indices"},
     MADE("eye", "n " OPTIONS, eye, "eye 1")
     MADE("eye.m", "n m " OPTIONS, eye, "eye 2")
     EMPTY("empty.memory_format", "size " OPTIONS " memory_format")

@@ -361,6 +361,19 @@ def arange(draw, options):
 
 
 @generator
+def linspace(draw, options):
+    for dtype in FLOATS:
+        for start, end, steps in ((0, 1, 11), (-3.7, 5.1, 64), (1e-4, 0.02, 1000), (2.0, 2.0, 3), (5, -1, 1), (0, 1, 0), (-1.0, 1.0, 2)):
+            yield (start, end, steps), {"dtype": dtype}
+
+
+@generator
+def triangle_indices(draw, options):
+    for rows, columns, offset in ((4, 4, 0), (3, 5, 1), (5, 3, -2), (2, 6, -9), (4, 2, 9), (0, 3, 0)):
+        yield (rows, columns, offset), {}
+
+
+@generator
 def eye(draw, options):
     for dtype in FLOATS + INTEGERS:
         yield ((4,) if "1" in options else (3, 5)), {"dtype": dtype}
