@@ -51,6 +51,9 @@
     X(plain)      /* (object) -> the same as int, float, bool, str, list */                                     \
     X(fields)     /* (object) -> what it holds as a list, or None */                                            \
     X(copy_bytes) /* (storage, first, last, address of host memory) -> 0, or 1: not now */                      \
+    X(hold_bytes) /* (storage, first, last) -> a number under which graphs copy them aside; 0: not now */       \
+    X(copy_held)  /* (number, bytes, address of host memory) -> 0, or 1: not now */                             \
+    X(let_go)     /* (number): the graph is gone */                                                             \
     X(owner)      /* (node) -> scope of the parameter whose gradient it accumulates */
 /* clang-format on */
 

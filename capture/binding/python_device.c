@@ -14,38 +14,67 @@ bool lb_is_copying(void)
     return copying;
 }
 
-/* 1 with an exception. */
-static int call(lb_binding *b, int64_t storage, uint64_t first, uint64_t last, void *to)
+#define MOST_NUMBERS 4
+
+/* -1 with an exception. */
+static int64_t call(PyObject *function, const uint64_t *numbers, int n)
 {
-    const uint64_t numbers[] = {(uint64_t)storage, first, last, (uint64_t)(uintptr_t)to};
-    PyObject *made[4] = {NULL, NULL, NULL, NULL};
+    PyObject *made[MOST_NUMBERS] = {NULL, NULL, NULL, NULL};
     bool fine = true;
-    for (int i = 0; i < 4; i++) fine &= (made[i] = py.PyLong_FromUnsignedLongLong(numbers[i])) != NULL;
+    for (int i = 0; i < n; i++) fine &= (made[i] = py.PyLong_FromUnsignedLongLong(numbers[i])) != NULL;
     PyObject *answer =
-        fine ? py.PyObject_CallFunctionObjArgs(b->of.copy_bytes, made[0], made[1], made[2], made[3], NULL) : NULL;
-    for (int i = 0; i < 4; i++) py.Py_DecRef(made[i]);
-    const int state = answer ? (int)py.PyLong_AsLongLong(answer) : -1;
+        fine ? py.PyObject_CallFunctionObjArgs(function, made[0], made[1], made[2], made[3], NULL) : NULL;
+    for (int i = 0; i < n; i++) py.Py_DecRef(made[i]);
+    const int64_t state = answer ? py.PyLong_AsLongLong(answer) : -1;
     py.Py_DecRef(answer);
     return state;
+}
+
+/* What it answers; `failed` where it raised, `not_now` where it cannot be asked. */
+static int64_t ask(lb_binding *b, PyObject *function, const uint64_t *numbers, int n, int64_t failed, int64_t not_now)
+{
+    if (b->ending || copying) return not_now;
+    PyObject *type, *value, *trace;
+    const int state = py.PyGILState_Ensure();
+    py.PyErr_Fetch(&type, &value, &trace);
+    copying = true;
+    int64_t answer = call(function, numbers, n);
+    copying = false;
+    if (py.PyErr_Occurred())
+        answer = py.PyErr_ExceptionMatches(b->of.exception) ? failed : not_now; /* not now: somebody pressed Ctrl-C */
+    py.PyErr_Clear();
+    py.PyErr_Restore(type, value, trace);
+    py.PyGILState_Release(state);
+    return answer;
 }
 
 static int copy(void *context, int64_t storage, const void *data, uint64_t first, uint64_t last, void *to)
 {
     lb_binding *b = context;
     (void)data;
-    if (b->ending || copying) return 1;
-    PyObject *type, *value, *trace;
-    const int state = py.PyGILState_Ensure();
-    py.PyErr_Fetch(&type, &value, &trace);
-    copying = true;
-    int answer = call(b, storage, first, last, to);
-    copying = false;
-    if (py.PyErr_Occurred())
-        answer = py.PyErr_ExceptionMatches(b->of.exception) ? -1 : 1; /* 1: somebody pressed Ctrl-C */
-    py.PyErr_Clear();
-    py.PyErr_Restore(type, value, trace);
-    py.PyGILState_Release(state);
-    return answer;
+    const uint64_t numbers[] = {(uint64_t)storage, first, last, (uint64_t)(uintptr_t)to};
+    return (int)ask(b, b->of.copy_bytes, numbers, 4, -1, 1);
+}
+
+static uint64_t hold(void *context, int64_t storage, const void *data, uint64_t first, uint64_t last)
+{
+    lb_binding *b = context;
+    (void)data;
+    const uint64_t numbers[] = {(uint64_t)storage, first, last};
+    return (uint64_t)ask(b, b->of.hold_bytes, numbers, 3, 0, 0);
+}
+
+static int copy_held(void *context, uint64_t held, uint64_t bytes, void *to)
+{
+    lb_binding *b = context;
+    const uint64_t numbers[] = {held, bytes, (uint64_t)(uintptr_t)to};
+    return (int)ask(b, b->of.copy_held, numbers, 3, -1, 1);
+}
+
+static void let_go(void *context, uint64_t held)
+{
+    lb_binding *b = context;
+    ask(b, b->of.let_go, &held, 1, 0, 0);
 }
 
 lb_status lb_devices_register(lb_binding *b, lb_err *err)
@@ -54,7 +83,13 @@ lb_status lb_devices_register(lb_binding *b, lb_err *err)
     const bool wanted = b->shortcut.works && b->shortcut.get_cuda_stream && !(cuda && strcmp(cuda, "0") == 0);
     if (wanted) LB_TRY(lb_recorder_cuda(b->recorder, bytes ? strtoull(bytes, NULL, 10) : 0, err));
     if (b->of.copy_bytes == b->of.none) return LB_OK;
-    const lb_device_access access = {sizeof access, copy, b};
+    const lb_device_access access = {.size = sizeof access,
+                                     .copy = copy,
+                                     .context = b,
+                                     .hold = hold,
+                                     .copy_held = copy_held,
+                                     .let_go = let_go,
+                                     .device_bytes = bytes ? strtoull(bytes, NULL, 10) : 0};
     LB_TRY(lb_recorder_device(b->recorder, 1, LB_EVERY_UNIT, &access, err));
     return lb_recorder_device(b->recorder, 2, LB_EVERY_UNIT, &access, err);
 }

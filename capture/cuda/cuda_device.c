@@ -96,6 +96,11 @@ static void submit(lb_device *base, lb_device_work *const *works, size_t n, void
         if (works[i]->state == LB_WORK_NEW) works[i]->state = LB_WORK_LOST;
 }
 
+static void capture(lb_device *base, lb_device_work *const *works, size_t n, void *stream)
+{
+    submit(base, works, n, stream, false);
+}
+
 static void order_before(lb_device *base, void *stream)
 {
     lb_cuda *device = (lb_cuda *)base;
@@ -120,10 +125,11 @@ static void collect(lb_device *base, const lb_device_work *work, bool wait)
 {
     lb_cuda *device = (lb_cuda *)base;
     lb_cuda_visit visit;
+    if (device->first && !(work && work->state != LB_WORK_UNDER_WAY) && lb_cuda_enter(device, &visit)) {
+        lb_cuda_drain(device, work ? work->slot : device->serial, wait);
+        lb_cuda_leave(device, &visit);
+    }
     if (wait) lb_cuda_give_expected(device);
-    if (!device->first || (work && work->state != LB_WORK_UNDER_WAY) || !lb_cuda_enter(device, &visit)) return;
-    lb_cuda_drain(device, work ? work->slot : device->serial, wait);
-    lb_cuda_leave(device, &visit);
 }
 
 static void account(const lb_device *base, uint64_t *memory_bytes, uint64_t *skipped)
@@ -153,7 +159,10 @@ static void free_host(lb_cuda *device)
         device->captured = captured->next;
         free(captured);
     }
-    for (int i = 0; i < LB_CUDA_RINGS; i++) lb_space_release(&device->rings[i].space);
+    for (int i = 0; i < LB_CUDA_RINGS; i++) {
+        lb_space_release(&device->rings[i].space);
+        lb_room_release(&device->rings[i].room);
+    }
     free(device->events);
     free(device);
 }
@@ -201,8 +210,12 @@ static const lb_device_ops cuda_ops = {
     .submit = submit,
     .order_before = order_before,
     .is_capturing = is_capturing,
+    .capture = capture,
     .expect = lb_cuda_expect,
+    .runs = lb_cuda_runs,
     .ran = lb_cuda_ran,
+    .forget = lb_cuda_forget,
+    .unheard = lb_cuda_unheard,
     .collect = collect,
     .account = account,
     .why_lost = why_lost,

@@ -3,8 +3,11 @@
  *     REPLAYS   │ set 0: launch A, launch B, … │ set 1: A, B, … │ … │ set `replays` - 1 │
  *     TURNS     A, B, …: what the kernel adds to its slots; the node behind it moves it on by one set
  *
- * What a graph uses is never given back: nobody says when a graph is gone. A work that expects a run gets the results by the number of
- * that run, which is how many were heard of before: the host program tells of each. First the turns are fetched, then the results of
+ * Bytes that are wanted of each run a node copies aside; when the run has been queued they are read from there, as a flight.
+ *
+ * What a graph uses is given back when it is gone and its last run has ended; a turn goes on from where it stood. A work that expects a
+ * run gets the results by the number of that run, which is how many were heard of before: the host program tells of each. A run that it
+ * did not tell of shows in the turn, and what was expected then is skipped. First the turns are fetched, then the results of
  * the runs that have ended, then the turns again: a run whose set was not begun to be overwritten by then is whole. */
 #include "cuda_inside.h"
 
@@ -18,13 +21,15 @@ typedef struct places {
 
 static uint64_t set_bytes(const lb_cuda *device)
 {
-    return device->rings[LB_CUDA_REPLAYS].space.size;
+    return device->rings[LB_CUDA_REPLAYS].room.size;
 }
 
 static uint64_t set_slots(const lb_cuda *device)
 {
     return set_bytes(device) / sizeof(lb_kernel_result);
 }
+
+static bool give_back(lb_cuda *device);
 
 static bool take_places(lb_cuda *device, places *p, size_t n)
 {
@@ -37,7 +42,7 @@ static bool take_places(lb_cuda *device, places *p, size_t n)
     p->pieces[LB_CUDA_REQUESTS].bytes = n * sizeof(lb_kernel_item);
     p->pieces[LB_CUDA_REPLAYS].bytes = n * sizeof(lb_kernel_result);
     p->pieces[LB_CUDA_TURNS].bytes = sizeof(uint64_t);
-    return lb_cuda_take(device, p->pieces);
+    return lb_cuda_take(device, p->pieces) || (give_back(device) && lb_cuda_take(device, p->pieces));
 }
 
 static CUdeviceptr place(const lb_cuda *device, const places *p, lb_cuda_ring_name ring)
@@ -82,18 +87,48 @@ static CUresult add_nodes(lb_cuda *device, const places *p, size_t n, uint32_t u
     return result ? result : add_turn(device, turn, set_slots(device), stream);
 }
 
-static void note(lb_cuda *device, lb_cuda_captured *captured, const places *p, lb_device_work *const *works, size_t n)
+/* Runs that have ended, by one of the two copies of the turns. */
+static uint64_t runs_of(const lb_cuda *device, const lb_cuda_captured *c, const void *turns)
 {
-    const lb_cuda_piece *turn = &p->pieces[LB_CUDA_TURNS], *results = &p->pieces[LB_CUDA_REPLAYS];
-    *captured = (lb_cuda_captured){
-        .turn_at = turn->at, .results_at = results->at, .first_value = device->captured_values + 1, .n = (uint32_t)n};
-    for (size_t i = 0; i < n; i++) {
+    uint64_t turn;
+    memcpy(&turn, (const char *)turns + c->pieces[LB_CUDA_TURNS].at, sizeof turn);
+    return turn / set_slots(device);
+}
+
+/* Bytes that are wanted of each run are copied aside, as far as there is room. */
+static CUresult add_copies(lb_cuda *device, lb_cuda_captured *captured, lb_device_work *const *works, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < captured->n && result == CUDA_SUCCESS; i++) {
+        const lb_measuring *item = &works[i]->item;
+        lb_cuda_piece *aside = &captured->aside[i];
+        *aside = (lb_cuda_piece){.bytes = works[i]->each_run ? item->dense_bytes : 0};
+        works[i]->each_run &= item->dense_bytes == 0 || lb_cuda_take_piece(device, LB_CUDA_ASIDE, aside);
+        if (aside->taken)
+            result = device->cuda->MemcpyDtoDAsync(device->rings[LB_CUDA_ASIDE].device + aside->at,
+                                                   (CUdeviceptr)(uintptr_t)item->dense, item->dense_bytes, stream);
+    }
+    return result;
+}
+
+static void give_pieces(lb_cuda *device, lb_cuda_captured *c)
+{
+    lb_cuda_give(device, c->pieces);
+    for (uint32_t i = 0; i < c->n; i++) lb_cuda_give_piece(device, LB_CUDA_ASIDE, &c->aside[i]);
+}
+
+static void note(lb_cuda *device, lb_cuda_captured *captured, lb_device_work *const *works)
+{
+    const lb_cuda_piece *turn = &captured->pieces[LB_CUDA_TURNS];
+    captured->first_value = device->captured_values + 1;
+    captured->before = captured->begun = captured->seen = runs_of(device, captured, device->rings[LB_CUDA_TURNS].host);
+    for (size_t i = 0; i < captured->n; i++) {
         works[i]->state = LB_WORK_SKIPPED;
         works[i]->slot = ++device->captured_values;
     }
     *device->last_captured = captured;
     device->last_captured = &captured->next;
-    device->turns_bytes = turn->at + turn->bytes;
+    if (device->turns_bytes < turn->at + turn->bytes) device->turns_bytes = turn->at + turn->bytes;
 }
 
 /* The program's capture broke, by whatever it did: that says nothing about the device. */
@@ -108,7 +143,7 @@ static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t 
     places p;
     memset(&p, 0, sizeof p);
     const uint32_t units = lb_kernel_batch(device->items, n);
-    lb_cuda_captured *captured = units ? malloc(sizeof *captured) : NULL;
+    lb_cuda_captured *captured = units ? calloc(1, sizeof *captured + n * sizeof captured->aside[0]) : NULL;
     if (!captured || !take_places(device, &p, n)) {
         for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
         free(captured);
@@ -118,11 +153,15 @@ static void capture_batch(lb_cuda *device, lb_device_work *const *works, size_t 
         free(captured);
         return;
     }
-    const CUresult result = add_nodes(device, &p, n, units, stream);
+    memcpy(captured->pieces, p.pieces, sizeof p.pieces);
+    captured->n = (uint32_t)n;
+    CUresult result = add_nodes(device, &p, n, units, stream);
+    if (result == CUDA_SUCCESS) result = add_copies(device, captured, works, stream);
     if (result == CUDA_SUCCESS) {
-        note(device, captured, &p, works, n);
+        note(device, captured, works);
         return;
     }
+    give_pieces(device, captured);
     free(captured);
     if (is_about_capture(result))
         for (size_t i = 0; i < n; i++) lb_cuda_skip(device, works[i]);
@@ -156,14 +195,6 @@ static bool fetch_turns(lb_cuda *device, void *to)
                         device->own);
 }
 
-/* Runs that have ended, by one of the two copies of the turns. */
-static uint64_t runs_of(const lb_cuda *device, const lb_cuda_captured *c, const void *turns)
-{
-    uint64_t turn;
-    memcpy(&turn, (const char *)turns + c->turn_at, sizeof turn);
-    return turn / set_slots(device);
-}
-
 /* Whether a run that has ended, is not given yet, and is not being overwritten by the next one, left its results in the set. */
 static bool wants_set(const lb_cuda *device, const lb_cuda_captured *c, uint64_t set)
 {
@@ -182,18 +213,20 @@ static bool fetch_piece(lb_cuda *device, uint64_t set, uint64_t from, uint64_t t
            LB_CUDA_CALL(device, MemcpyDtoHAsync, sets->host + at, sets->device + at, to - from, device->own);
 }
 
-/* Launches lie in a set as they follow each other in the list. */
+/* Launches lie in a set mostly as they follow each other in the list. */
 static bool fetch_set(lb_cuda *device, uint64_t set)
 {
     uint64_t from = 0, to = 0;
     for (const lb_cuda_captured *c = device->captured; c; c = c->next) {
-        if (!wants_set(device, c, set)) {
+        const uint64_t at = c->pieces[LB_CUDA_REPLAYS].at;
+        const bool wanted = wants_set(device, c, set);
+        if (!wanted || at < to) {
             if (!fetch_piece(device, set, from, to)) return false;
             from = to = 0;
-            continue;
         }
-        if (from == to) from = c->results_at;
-        to = c->results_at + c->n * sizeof(lb_kernel_result);
+        if (!wanted) continue;
+        if (from == to) from = at;
+        to = at + c->n * sizeof(lb_kernel_result);
     }
     return fetch_piece(device, set, from, to);
 }
@@ -213,30 +246,32 @@ typedef struct taker {
     void *context;
 } taker;
 
-/* The work that expects it is done. False: none does. */
-static bool give_work(lb_cuda *device, lb_cuda_captured *c, const lb_cuda_replay *replay)
+/* To the works that expect it. False: none does. */
+static bool give_work(lb_cuda_captured *c, const lb_cuda_replay *replay)
 {
-    for (lb_cuda_expected **link = &c->expected, *e; (e = *link); link = &e->next) {
-        if (e->value != replay->value || e->run != replay->number) continue;
+    bool any = false;
+    for (lb_cuda_expected *e = c->expected; e; e = e->next) {
+        if (e->value != replay->value || e->run != replay->number || e->there || e->unsure) continue;
         e->work->item.out = replay->out;
-        e->work->state = LB_WORK_DONE;
-        *link = e->next;
-        device->n_expected--;
-        free(e);
-        return true;
+        if (!(e->work->item.what & LB_MEASURE_BLOB) && !lb_layout_is_contiguous(&e->work->item.tensor.layout))
+            e->work->item.out.blob = (lb_digest){0, 0};
+        e->there = any = true;
     }
-    return false;
+    return any;
 }
 
-/* Runs before `run` are over: what was expected of them does not come any more. */
-static void skip_expected(lb_cuda *device, lb_cuda_captured *c, uint64_t run)
+/* Works of runs before `run` have what they get: what did not come does not come any more. Bytes that are still on their way keep theirs
+ * waiting. */
+static void end_expected(lb_cuda *device, lb_cuda_captured *c, uint64_t run)
 {
     for (lb_cuda_expected **link = &c->expected, *e; (e = *link);) {
-        if (e->run >= run) {
+        if ((e->run >= run && !e->unsure) || e->copy.state == LB_WORK_UNDER_WAY) {
             link = &e->next;
             continue;
         }
-        e->work->state = LB_WORK_SKIPPED;
+        e->work->state = e->there && !e->unsure ? LB_WORK_DONE : LB_WORK_SKIPPED;
+        if (e->work->state == LB_WORK_SKIPPED) device->skipped++;
+        e->work->left_out = e->work->bytes && e->copy.state != LB_WORK_DONE;
         *link = e->next;
         device->n_expected--;
         free(e);
@@ -246,29 +281,72 @@ static void skip_expected(lb_cuda *device, lb_cuda_captured *c, uint64_t run)
 static void give_run(lb_cuda *device, lb_cuda_captured *c, uint64_t run, const taker *to)
 {
     const char *const set = device->rings[LB_CUDA_REPLAYS].host + run % device->options.replays * set_bytes(device);
-    const lb_kernel_result *results = (const lb_kernel_result *)(const void *)(set + c->results_at);
-    const uint64_t slot = c->results_at / sizeof(lb_kernel_result) + run * set_slots(device);
+    const uint64_t at = c->pieces[LB_CUDA_REPLAYS].at;
+    const lb_kernel_result *results = (const lb_kernel_result *)(const void *)(set + at);
+    const uint64_t slot = at / sizeof(lb_kernel_result) + run * set_slots(device);
     for (uint32_t i = 0; i < c->n; i++) {
         if (results[i].whole != 1 + slot + i) {
             device->skipped++;
             continue;
         }
-        const lb_cuda_replay replay = {c->first_value + i, run, lb_kernel_measured(&results[i])};
-        if (!give_work(device, c, &replay) && to->take) to->take(to->context, &replay);
+        const lb_cuda_replay replay = {c->first_value + i, run - c->before, lb_kernel_measured(&results[i])};
+        if (!give_work(c, &replay) && to->take) to->take(to->context, &replay);
     }
+}
+
+/* What was fetched waits for every run that was heard of. Where there were more, or one of them failed to begin, it is not known which
+ * run is whose: works that expect one get none. */
+static void compare_runs(lb_cuda *device, lb_cuda_captured *c, uint64_t ended)
+{
+    if (ended == c->begun || c->launching) return;
+    if (ended > c->begun) device->unheard += ended - c->begun;
+    c->begun = ended;
+    for (lb_cuda_expected *e = c->expected; e; e = e->next) e->unsure = true;
 }
 
 static void give_runs(lb_cuda *device, lb_cuda_captured *c, const taker *to)
 {
-    const uint64_t ended = runs_of(device, c, device->turns_before);
+    uint64_t ended = runs_of(device, c, device->turns_before);
     const uint64_t begun = runs_of(device, c, device->rings[LB_CUDA_TURNS].host) + 1; /* the next may be under way */
+    if (!to->take) compare_runs(device, c, ended);
+    if (!to->take && ended > c->begun) ended = c->begun;
     for (; c->seen < ended; c->seen++) {
         if (c->seen + device->options.replays >= begun)
             give_run(device, c, c->seen, to);
         else
             device->skipped += c->n;
     }
-    skip_expected(device, c, c->seen);
+    end_expected(device, c, c->seen - c->before);
+}
+
+/* Graphs that are gone, and have run as often as was heard of: their room is free. */
+static void drop_forgotten(lb_cuda *device)
+{
+    device->sought = NULL;
+    for (lb_cuda_captured **link = &device->captured, *c; (c = *link);) {
+        const bool busy = runs_of(device, c, device->rings[LB_CUDA_TURNS].host) < c->begun || c->expected;
+        if (!c->forgotten || busy) {
+            link = &c->next;
+            continue;
+        }
+        *link = c->next;
+        give_pieces(device, c);
+        free(c);
+    }
+    device->last_captured = &device->captured;
+    while (*device->last_captured) device->last_captured = &(*device->last_captured)->next;
+}
+
+/* No room is left. The host waits, though in a capture: for graphs that are gone. */
+static bool give_back(lb_cuda *device)
+{
+    bool any = false;
+    for (const lb_cuda_captured *c = device->captured; c; c = c->next) any |= c->forgotten;
+    if (!any || !fetch_turns(device, device->rings[LB_CUDA_TURNS].host) ||
+        !LB_CUDA_CALL(device, StreamSynchronize, device->own))
+        return false;
+    drop_forgotten(device);
+    return true;
 }
 
 void lb_cuda_replays(lb_device *base, void (*take)(void *context, const lb_cuda_replay *replay), void *context)
@@ -280,6 +358,7 @@ void lb_cuda_replays(lb_device *base, void (*take)(void *context, const lb_cuda_
     const bool there = fetch(device);
     lb_cuda_leave(device, &visit);
     for (lb_cuda_captured *c = there ? device->captured : NULL; c; c = c->next) give_runs(device, c, &to);
+    if (there) drop_forgotten(device);
 }
 
 void lb_cuda_order_after(lb_device *base, void *stream)
@@ -305,7 +384,7 @@ void lb_cuda_give_expected(lb_cuda *device)
 void lb_cuda_forget_expected(lb_cuda *device, bool silent)
 {
     for (lb_cuda_captured *c = device->captured; c; c = c->next) {
-        while (c->expected) {
+        while (c->expected) { /* no flight is under way any more */
             lb_cuda_expected *e = c->expected;
             if (!silent) e->work->state = LB_WORK_LOST;
             c->expected = e->next;
@@ -335,13 +414,14 @@ static void expect(lb_cuda *device, lb_device_work *work, bool may_wait)
     lb_cuda_captured *c = work->slot ? find(device, work->slot) : NULL;
     /* The next run may be the one that overwrites the oldest. */
     if (c && may_wait && c->expected && c->begun - c->seen + 1 >= device->options.replays)
-        lb_cuda_replays(&device->base, NULL, NULL);
-    lb_cuda_expected *e = c && !lb_cuda_is_lost(device) ? malloc(sizeof *e) : NULL;
+        device->base.ops->collect(&device->base, NULL, true);
+    lb_cuda_expected *e = c && !lb_cuda_is_lost(device) ? calloc(1, sizeof *e) : NULL;
     if (!e) {
         lb_cuda_skip(device, work);
         return;
     }
-    *e = (lb_cuda_expected){c->expected, work, work->slot, c->begun};
+    *e = (lb_cuda_expected){
+        .next = c->expected, .work = work, .value = work->slot, .run = c->begun - c->before, .may_wait = may_wait};
     c->expected = e;
     device->n_expected++;
     work->state = LB_WORK_UNDER_WAY;
@@ -352,14 +432,54 @@ void lb_cuda_expect(lb_device *base, lb_device_work *const *works, size_t n, boo
     for (size_t i = 0; i < n; i++) expect((lb_cuda *)base, works[i], may_wait);
 }
 
+/* The bytes that this run sets aside are read there, behind it and before the next one. */
+static void read_aside(lb_cuda *device, lb_cuda_captured *c, CUstream stream)
+{
+    const uint64_t run = c->begun - c->before;
+    for (lb_cuda_expected *e = c->expected; e; e = e->next) {
+        const lb_cuda_piece *aside = &c->aside[e->value - c->first_value];
+        if (e->run != run || !e->work->bytes || (!aside->taken && e->work->item.dense_bytes)) continue;
+        e->copy = (lb_device_work){.bytes = e->work->bytes, .item = e->work->item};
+        e->copy.item.dense = (const void *)(uintptr_t)(device->rings[LB_CUDA_ASIDE].device + aside->at);
+        lb_device_work *work = &e->copy;
+        lb_cuda_fly(device, &work, 1, stream, e->may_wait);
+    }
+}
+
+void lb_cuda_runs(lb_device *base, uint64_t first, uint64_t last)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    for (lb_cuda_captured *c = device->captured; c; c = c->next)
+        c->launching |= c->first_value >= first && c->first_value <= last;
+}
+
 void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream)
 {
     lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_visit visit;
     bool any = false;
+    const bool can_read = device->n_expected && !base->ops->is_capturing(base, stream) && lb_cuda_enter(device, &visit);
     for (lb_cuda_captured *c = device->captured; c; c = c->next) {
         if (c->first_value < first || c->first_value > last) continue;
+        c->launching = false;
+        if (can_read && !lb_cuda_is_lost(device)) read_aside(device, c, stream);
         c->begun++;
         any = true;
     }
+    if (can_read) lb_cuda_leave(device, &visit);
     if (any) lb_cuda_order_after(base, stream);
+}
+
+void lb_cuda_forget(lb_device *base, uint64_t first, uint64_t last)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    for (lb_cuda_captured *c = device->captured; c; c = c->next)
+        c->forgotten |= c->first_value >= first && c->first_value <= last;
+}
+
+uint64_t lb_cuda_unheard(lb_device *base)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    lb_cuda_replays(base, NULL, NULL);
+    return device->unheard;
 }

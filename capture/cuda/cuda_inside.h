@@ -8,6 +8,7 @@
 #include "cuda_device.h"
 #include "cuda_kernel.h"
 #include "kernel_item.h"
+#include "room.h"
 #include "space.h"
 
 #define LB_CUDA_BATCH 64 /* works of a flight */
@@ -20,6 +21,7 @@ typedef enum lb_cuda_ring_name {
     /* Device memory: */
     LB_CUDA_SCRATCH, /* mirrored, for the leaves */
     LB_CUDA_GRAPHS,  /* items and scratch of graphs */
+    LB_CUDA_ASIDE,   /* bytes that graphs copied aside */
     LB_CUDA_ITEMS,
     LB_CUDA_STAGING, /* bytes copied aside */
     /* Pinned memory: */
@@ -29,10 +31,11 @@ typedef enum lb_cuda_ring_name {
 } lb_cuda_ring_name;
 #define LB_CUDA_ZEROED 3    /* rings */
 #define LB_CUDA_MIRRORED 4  /* … */
-#define LB_CUDA_OF_DEVICE 7 /* … */
+#define LB_CUDA_OF_DEVICE 8 /* … */
 
 typedef struct lb_cuda_ring {
     lb_space space;
+    lb_room room; /* in place of it, where what is taken stays as long as a graph */
     CUdeviceptr device;
     char *host;
 } lb_cuda_ring;
@@ -65,19 +68,25 @@ typedef struct lb_cuda_flight {
 /* A work that waits for a run of a graph. */
 typedef struct lb_cuda_expected {
     struct lb_cuda_expected *next;
-    lb_device_work *work;
+    lb_device_work *work, copy; /* copy: of the bytes that the run has set aside */
     uint64_t value, run;
+    bool there, may_wait;
+    bool unsure; /* whether that run is the one that it was expected of */
 } lb_cuda_expected;
 
 /* A launch that is a node of a graph. */
 typedef struct lb_cuda_captured {
     struct lb_cuda_captured *next;
-    lb_cuda_expected *expected;   /* in no order */
-    uint64_t begun;               /* runs that the host program was heard to queue */
-    uint64_t turn_at, results_at; /* in TURNS, in each set of REPLAYS */
-    uint64_t seen;                /* runs that were given away, or lost */
+    lb_cuda_expected *expected; /* in no order */
+    uint64_t before;            /* runs by the turn that it began with: of graphs that were here and are gone */
+    uint64_t begun;             /* runs that the host program was heard to queue */
+    lb_cuda_piece pieces[LB_CUDA_RINGS]; /* a turn, results in each set of REPLAYS, items */
+    uint64_t seen;                       /* runs that were given away, or lost */
     uint64_t first_value;
+    bool launching; /* a run is about to be queued, or was, without our having been told that it was */
+    bool forgotten; /* its graph is gone */
     uint32_t n;
+    lb_cuda_piece aside[]; /* of each value: its bytes */
 } lb_cuda_captured;
 
 typedef struct lb_cuda {
@@ -101,7 +110,7 @@ typedef struct lb_cuda {
     size_t n_events, events_room;
     lb_cuda_captured *captured, **last_captured;
     lb_cuda_captured *sought; /* where the last work was expected: the next one is behind it */
-    uint64_t n_expected, captured_values, turns_bytes;
+    uint64_t n_expected, captured_values, turns_bytes, unheard;
     void *turns_before; /* mirror of TURNS as it was before the results were fetched */
     lb_err lost;
     lb_kernel_item items[LB_CUDA_BATCH]; /* of the flight that is made */
@@ -133,6 +142,8 @@ void lb_cuda_free_memory(lb_cuda *device);
 CUevent lb_cuda_take_event(lb_cuda *device); /* NULL: the device is lost */
 void lb_cuda_give_event(lb_cuda *device, CUevent event);
 /* Takes a piece of `bytes` bytes from each ring where that is not 0; false, and nothing is taken, when one has no room. */
+bool lb_cuda_take_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *piece); /* of its bytes */
+void lb_cuda_give_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *piece);
 bool lb_cuda_take(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS]);
 void lb_cuda_give(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS]);
 
@@ -157,7 +168,10 @@ void lb_cuda_give_expected(lb_cuda *device);
 /* They learn that nothing comes. With `silent` not even that: nobody asks any more. */
 void lb_cuda_forget_expected(lb_cuda *device, bool silent);
 void lb_cuda_expect(lb_device *base, lb_device_work *const *works, size_t n, bool may_wait);
+void lb_cuda_runs(lb_device *base, uint64_t first, uint64_t last);
 void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream);
+void lb_cuda_forget(lb_device *base, uint64_t first, uint64_t last);
+uint64_t lb_cuda_unheard(lb_device *base);
 
 /* Launches the measuring kernel. */
 CUresult lb_cuda_launch(lb_cuda *device, lb_kernel_launch *launch, CUstream stream);

@@ -1,23 +1,31 @@
 /* Memory of the CUDA back end: one allocation of the device and one of pinned memory, cut into rings; and its events.
  *
- *     device   TURNS REPLAYS RESULTS │ SCRATCH GRAPHS ITEMS STAGING       left of the bar it begins as zeros
+ *     device   TURNS REPLAYS RESULTS │ SCRATCH GRAPHS ASIDE ITEMS STAGING       left of the bar it begins as zeros
  *     pinned   mirrors of the first four, REQUESTS PINNED, turns_before */
 #include "cuda_inside.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Shares of the device's memory, one in so many. A result is 128 bytes, an item some 700, scratch about a thousandth of the
- * value; half is for bytes copied aside. */
+ * value; half is for bytes copied aside, by us and by graphs. */
 static uint64_t ring_bytes(const lb_cuda *device, lb_cuda_ring_name name)
 {
     static const unsigned share[LB_CUDA_RINGS] = {
-        [LB_CUDA_TURNS] = 256, [LB_CUDA_REPLAYS] = 16, [LB_CUDA_RESULTS] = 64, [LB_CUDA_SCRATCH] = 8,
-        [LB_CUDA_GRAPHS] = 8,  [LB_CUDA_ITEMS] = 16,   [LB_CUDA_STAGING] = 2,  [LB_CUDA_REQUESTS] = 16};
+        [LB_CUDA_TURNS] = 256, [LB_CUDA_REPLAYS] = 16, [LB_CUDA_RESULTS] = 64,
+        [LB_CUDA_SCRATCH] = 8, [LB_CUDA_GRAPHS] = 8,   [LB_CUDA_ASIDE] = 4,
+        [LB_CUDA_ITEMS] = 16,  [LB_CUDA_STAGING] = 4,  [LB_CUDA_REQUESTS] = 16};
     const uint64_t all = name == LB_CUDA_PINNED ? device->options.pinned_bytes : device->options.device_bytes;
     return all / (name == LB_CUDA_PINNED ? 1 : share[name]) / LB_SPACE_ALIGN * LB_SPACE_ALIGN;
 }
 
 enum { LEAST_DEVICE_BYTES = 4 << 20 }; /* below that, rings are too short to be of use */
+
+/* What graphs take: they come and go in any order. */
+static bool is_of_graphs(int name)
+{
+    return name == LB_CUDA_TURNS || name == LB_CUDA_REPLAYS || name == LB_CUDA_GRAPHS || name == LB_CUDA_ASIDE;
+}
 
 static bool is_on_device(int name)
 {
@@ -45,7 +53,11 @@ static void cut(lb_cuda *device)
     for (int i = 0; i < LB_CUDA_RINGS; i++) {
         const uint64_t bytes = ring_bytes(device, (lb_cuda_ring_name)i);
         lb_cuda_ring *ring = &device->rings[i];
-        lb_space_init(&ring->space, i == LB_CUDA_REPLAYS ? bytes / device->options.replays : bytes);
+        const uint64_t size = i == LB_CUDA_REPLAYS ? bytes / device->options.replays : bytes;
+        if (is_of_graphs(i))
+            lb_room_init(&ring->room, size);
+        else
+            lb_space_init(&ring->space, size);
         if (is_on_device(i)) {
             ring->device = device->arena + on_device;
             on_device += bytes;
@@ -56,6 +68,7 @@ static void cut(lb_cuda *device)
         }
     }
     device->turns_before = device->pinned + on_host;
+    memset(device->rings[LB_CUDA_TURNS].host, 0, ring_bytes(device, LB_CUDA_TURNS));
 }
 
 static bool begin_as_zeros(lb_cuda *device)
@@ -106,11 +119,30 @@ void lb_cuda_free_memory(lb_cuda *device)
 
 /* ---- pieces of the rings ------------------------------------------------------------------------------------------- */
 
+bool lb_cuda_take_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *p)
+{
+    lb_cuda_ring *from = &device->rings[ring];
+    if (is_of_graphs(ring))
+        p->taken = p->bytes > 0 && lb_room_take(&from->room, p->bytes, &p->at);
+    else
+        p->taken = p->bytes > 0 && lb_space_take(&from->space, p->bytes, &p->at, &p->name);
+    return p->taken;
+}
+
+void lb_cuda_give_piece(lb_cuda *device, lb_cuda_ring_name ring, lb_cuda_piece *p)
+{
+    if (p->taken && is_of_graphs(ring))
+        lb_room_give(&device->rings[ring].room, p->at);
+    else if (p->taken)
+        lb_space_give(&device->rings[ring].space, p->name);
+    p->taken = false;
+}
+
 bool lb_cuda_take(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS])
 {
     for (int i = 0; i < LB_CUDA_RINGS; i++) {
         lb_cuda_piece *p = &pieces[i];
-        p->taken = p->bytes > 0 && lb_space_take(&device->rings[i].space, p->bytes, &p->at, &p->name);
+        lb_cuda_take_piece(device, (lb_cuda_ring_name)i, p);
         if (p->taken || p->bytes == 0) continue;
         lb_cuda_give(device, pieces);
         return false;
@@ -120,10 +152,7 @@ bool lb_cuda_take(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS])
 
 void lb_cuda_give(lb_cuda *device, lb_cuda_piece pieces[LB_CUDA_RINGS])
 {
-    for (int i = 0; i < LB_CUDA_RINGS; i++) {
-        if (pieces[i].taken) lb_space_give(&device->rings[i].space, pieces[i].name);
-        pieces[i].taken = false;
-    }
+    for (int i = 0; i < LB_CUDA_RINGS; i++) lb_cuda_give_piece(device, (lb_cuda_ring_name)i, &pieces[i]);
 }
 
 /* ---- events -------------------------------------------------------------------------------------------------------- */

@@ -33,7 +33,10 @@ typedef struct lb_device_work {
     /* Addresses in it are of the device, `what` is of lb_measure_what. LB_WORK_DONE: `out` is as lb_measure leaves it, its leaves
      * malloc'ed. */
     lb_measuring item;
-    bool measured;   /* wanted: digests and statistics. False: bytes alone */
+    bool measured; /* wanted: digests and statistics. False: bytes alone */
+    bool
+        each_run; /* of a work that becomes part of a graph: bytes of each run are wanted; afterwards: they can be had */
+    bool left_out;   /* LB_WORK_DONE: `bytes` did not come, no room was left on their way */
     void *bytes;     /* host memory for the dense range; NULL: its bytes are not wanted */
     int64_t storage; /* the host program's name of the allocation */
     uint64_t first;  /* byte of the allocation where the dense range begins */
@@ -53,13 +56,20 @@ typedef struct lb_device_ops {
     void (*order_before)(lb_device *device, void *stream);
     /* Between these two calls work on the stream is recorded into a graph, and runs later, or more than once. */
     bool (*is_capturing)(lb_device *device, void *stream);
-    /* Graphs; both NULL where nothing is measured in them. A work that is submitted while its stream is being captured is
+    /* Graphs; all NULL where nothing is measured in them. A work that becomes part of the graph that its stream is captured into is
      * LB_WORK_SKIPPED, and its `slot` is the name of what every run of the graph measures then (0: nothing does). */
+    void (*capture)(lb_device *device, lb_device_work *const *works, size_t n, void *stream);
     /* Works with such names get what the next run measures, which has yet to be queued. `may_wait`: as above, where results of
      * earlier runs would be overwritten. */
     void (*expect)(lb_device *device, lb_device_work *const *works, size_t n, bool may_wait);
-    /* A run of the graph that has the names from `first` to `last` has been queued on the stream. */
+    /* A run of the graph that has the names from `first` to `last` is about to be queued, */
+    void (*runs)(lb_device *device, uint64_t first, uint64_t last);
+    /* and has been, on that stream. */
     void (*ran)(lb_device *device, uint64_t first, uint64_t last, void *stream);
+    /* That graph is gone: its names mean nothing any more, and what it took is free again when its last run has ended. */
+    void (*forget)(lb_device *device, uint64_t first, uint64_t last);
+    /* Runs so far that no `ran` told of; NULL where nobody can say. */
+    uint64_t (*unheard)(lb_device *device);
     /* Sets results and states of works that are done. `wait`: returns when `work`, or every one (NULL), is. */
     void (*collect)(lb_device *device, const lb_device_work *work, bool wait);
     /* Bytes of device memory taken so far, and works that were skipped: for coverage. */

@@ -1,9 +1,19 @@
-/* Works are done one after the other, while the caller waits. See device_copy.h. */
+/* Works are done one after the other, while the caller waits. See device_copy.h.
+ *
+ * In a graph the host program copies values aside, one node each; what a run left there is fetched when it has been queued. */
 #include "device_copy.h"
 
+#include <lastbit/array.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MOST_HELD (64u << 20) /* bytes of host memory that are kept from one work to the next */
+
+typedef struct held {      /* a copy that a graph makes at each run */
+    uint64_t slot, number; /* of the host program; 0: of no bytes */
+    size_t bytes;
+    lb_device_work *expecting; /* what the next run leaves there, and others behind it */
+} held;
 
 typedef struct copying_device {
     lb_device device;
@@ -12,6 +22,9 @@ typedef struct copying_device {
     size_t room_bytes;
     uint64_t skipped;
     const char *why_lost;
+    held *held; /* by slot */
+    uint32_t n_held;
+    uint64_t slots, held_bytes, most_held_bytes;
 } copying_device;
 
 static void *make_room(copying_device *d, size_t bytes)
@@ -44,17 +57,32 @@ static bool measure(lb_device_work *work, const void *bytes)
     return true;
 }
 
-static lb_work_state run(copying_device *d, lb_device_work *work)
+static int fetch(const copying_device *d, const lb_device_work *work, const held *h, void *to)
+{
+    const size_t size = work->item.dense_bytes;
+    if (size == 0) return 0;
+    if (h) return d->access.copy_held(d->access.context, h->number, size, to);
+    const void *base = (const char *)work->item.dense - work->first;
+    return d->access.copy(d->access.context, work->storage, base, work->first, work->first + size, to);
+}
+
+/* From where it lies, or from where a graph copied it. */
+static lb_work_state run(copying_device *d, lb_device_work *work, const held *h)
 {
     if (*d->why_lost) return LB_WORK_LOST;
-    const size_t size = work->item.dense_bytes;
-    void *bytes = work->bytes ? work->bytes : make_room(d, size);
+    void *bytes = work->bytes ? work->bytes : make_room(d, work->item.dense_bytes);
     if (!bytes) return state_of(d, 1);
-    const void *base = (const char *)work->item.dense - work->first;
-    const int answer =
-        size ? d->access.copy(d->access.context, work->storage, base, work->first, work->first + size, bytes) : 0;
+    const int answer = fetch(d, work, h, bytes);
     if (answer == 0 && work->measured && !measure(work, bytes)) return state_of(d, 1);
     return state_of(d, answer);
+}
+
+static void trim_room(copying_device *d)
+{
+    if (d->room_bytes <= MOST_HELD) return;
+    free(d->room);
+    d->room = NULL;
+    d->room_bytes = 0;
 }
 
 static void submit(lb_device *device, lb_device_work *const *works, size_t n, void *stream, bool may_wait)
@@ -62,11 +90,8 @@ static void submit(lb_device *device, lb_device_work *const *works, size_t n, vo
     copying_device *d = (copying_device *)device;
     (void)stream;
     (void)may_wait;
-    for (size_t i = 0; i < n; i++) works[i]->state = run(d, works[i]);
-    if (d->room_bytes <= MOST_HELD) return;
-    free(d->room);
-    d->room = NULL;
-    d->room_bytes = 0;
+    for (size_t i = 0; i < n; i++) works[i]->state = run(d, works[i], NULL);
+    trim_room(d);
 }
 
 static void order_before(lb_device *device, void *stream)
@@ -90,9 +115,109 @@ static void collect(lb_device *device, const lb_device_work *work, bool wait)
     (void)wait;
 }
 
+/* ---- graphs -------------------------------------------------------------------------------------------------------- */
+
+static bool hold(copying_device *d, const lb_device_work *work, held *h)
+{
+    const size_t size = work->item.dense_bytes;
+    const uint64_t most = d->access.device_bytes ? d->access.device_bytes : LB_CUDA_DEVICE_BYTES;
+    *h = (held){.bytes = size};
+    if (*d->why_lost || !d->access.hold || size > most - d->held_bytes) return false;
+    const void *base = (const char *)work->item.dense - work->first;
+    if (size) h->number = d->access.hold(d->access.context, work->storage, base, work->first, work->first + size);
+    return h->number || size == 0;
+}
+
+static void let_go(copying_device *d, const held *h)
+{
+    if (h->number) d->access.let_go(d->access.context, h->number);
+    d->held_bytes -= h->bytes;
+}
+
+static void capture(lb_device *device, lb_device_work *const *works, size_t n, void *stream)
+{
+    copying_device *d = (copying_device *)device;
+    (void)stream;
+    for (size_t i = 0; i < n; i++) {
+        held *list = lb_array_grow(d->held, d->n_held, sizeof *list);
+        if (list) d->held = list;
+        works[i]->state = LB_WORK_SKIPPED;
+        works[i]->slot = 0;
+        if (list && hold(d, works[i], &list[d->n_held])) {
+            d->held_bytes += list[d->n_held].bytes;
+            if (d->held_bytes > d->most_held_bytes) d->most_held_bytes = d->held_bytes;
+            list[d->n_held++].slot = works[i]->slot = ++d->slots;
+        } else {
+            d->skipped++;
+        }
+        works[i]->each_run = works[i]->slot;
+    }
+}
+
+/* Where the first slot stands that is not below that one. */
+static uint32_t find(const copying_device *d, uint64_t slot)
+{
+    uint32_t from = 0, to = d->n_held;
+    while (from < to) {
+        const uint32_t middle = from + (to - from) / 2;
+        if (d->held[middle].slot < slot)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static void expect(lb_device *device, lb_device_work *const *works, size_t n, bool may_wait)
+{
+    copying_device *d = (copying_device *)device;
+    (void)may_wait;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t at = find(d, works[i]->slot);
+        held *h = works[i]->slot && at < d->n_held && d->held[at].slot == works[i]->slot ? &d->held[at] : NULL;
+        works[i]->state = h ? LB_WORK_UNDER_WAY : state_of(d, 1);
+        if (!h) continue;
+        works[i]->next = h->expecting;
+        h->expecting = works[i];
+    }
+}
+
+static void runs(lb_device *device, uint64_t first, uint64_t last)
+{
+    (void)device;
+    (void)first;
+    (void)last;
+}
+
+static void ran(lb_device *device, uint64_t first, uint64_t last, void *stream)
+{
+    copying_device *d = (copying_device *)device;
+    (void)stream;
+    for (uint32_t i = find(d, first); i < d->n_held && d->held[i].slot <= last; i++) {
+        held *h = &d->held[i];
+        for (lb_device_work *work = h->expecting; work; work = work->next) work->state = run(d, work, h);
+        h->expecting = NULL;
+    }
+    trim_room(d);
+}
+
+static void forget(lb_device *device, uint64_t first, uint64_t last)
+{
+    copying_device *d = (copying_device *)device;
+    const uint32_t from = find(d, first), to = find(d, last + 1);
+    for (uint32_t i = from; i < to; i++) {
+        for (lb_device_work *work = d->held[i].expecting; work; work = work->next) work->state = state_of(d, 1);
+        let_go(d, &d->held[i]);
+    }
+    if (from < to) memmove(d->held + from, d->held + to, (d->n_held - to) * sizeof d->held[0]);
+    d->n_held -= to - from;
+}
+
+/* ---- life --------------------------------------------------------------------------------------------------------- */
+
 static void account(const lb_device *device, uint64_t *memory_bytes, uint64_t *skipped)
 {
-    *memory_bytes = 0;
+    *memory_bytes = ((const copying_device *)device)->most_held_bytes;
     *skipped = ((const copying_device *)device)->skipped;
 }
 
@@ -101,10 +226,13 @@ static const char *why_lost(const lb_device *device)
     return ((const copying_device *)device)->why_lost;
 }
 
-static void release(lb_device *device)
+/* Graphs that copy something aside may run after this: the host program holds that as long as they live. */
+static void close_device(lb_device *device)
 {
-    if (device) free(((copying_device *)device)->room);
-    free(device);
+    copying_device *d = (copying_device *)device;
+    free(d->room);
+    free(d->held);
+    free(d);
 }
 
 static const lb_device_ops copies = {.name = "copies",
@@ -112,11 +240,16 @@ static const lb_device_ops copies = {.name = "copies",
                                      .submit = submit,
                                      .order_before = order_before,
                                      .is_capturing = is_capturing,
+                                     .capture = capture,
+                                     .expect = expect,
+                                     .runs = runs,
+                                     .ran = ran,
+                                     .forget = forget,
                                      .collect = collect,
                                      .account = account,
                                      .why_lost = why_lost,
-                                     .close = release,
-                                     .abandon = release};
+                                     .close = close_device,
+                                     .abandon = close_device};
 
 lb_device *lb_device_copy_new(const lb_device_access *access)
 {

@@ -74,12 +74,32 @@ void lb_devices_close(lb_recorder *recorder, bool forked)
     recorder->fetched = (lb_fetched){0};
 }
 
-void lb_devices_ran(lb_recorder *recorder, uint64_t first_slot, uint64_t last_slot, void *stream)
+void lb_devices_run(const lb_tape *tape)
 {
+    for (uint32_t i = 0; i < tape->n_devices; i++) {
+        const lb_taped_device *of = &tape->devices[i];
+        of->device->ops->runs(of->device, of->first, of->last);
+    }
+}
+
+void lb_devices_ran(const lb_tape *tape, void *stream)
+{
+    for (uint32_t i = 0; i < tape->n_devices; i++) {
+        const lb_taped_device *of = &tape->devices[i];
+        of->device->ops->ran(of->device, of->first, of->last, stream);
+    }
+}
+
+void lb_devices_hear(lb_recorder *recorder)
+{
+    uint64_t unheard = 0;
     for (uint32_t i = 0; i < recorder->n_devices; i++) {
         lb_device *device = recorder->devices[i].back_end;
-        if (device->ops->ran && first_slot) device->ops->ran(device, first_slot, last_slot, stream);
+        if (device->ops->unheard) unheard += device->ops->unheard(device);
     }
+    if (unheard > recorder->n_unheard)
+        lb_recorder_note(recorder, "graph", "a graph ran by other means than its replay(): its ops are in no step");
+    recorder->n_unheard = unheard;
 }
 
 json_t *lb_devices_account(const lb_recorder *recorder)
@@ -89,7 +109,7 @@ json_t *lb_devices_account(const lb_recorder *recorder)
         const lb_device_entry *e = &recorder->devices[i];
         uint64_t memory = 0, skipped = 0;
         e->back_end->ops->account(e->back_end, &memory, &skipped);
-        if (e->unit == LB_EVERY_UNIT && !skipped) continue; /* it stands by */
+        if (e->unit == LB_EVERY_UNIT && !skipped && !memory) continue; /* it stands by */
         json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I, s:I}", "kind", e->device == 1 ? "cuda" : "other",
                                               "back_end", e->back_end->ops->name, "unit",
                                               e->unit == LB_EVERY_UNIT ? json_null() : json_integer(e->unit),
@@ -105,10 +125,11 @@ static bool device_answers(const lb_device *device)
     return !*device->ops->why_lost(device);
 }
 
-/* What the host program copies it must know, and it has freed what has a key of ours. */
+/* What the host program copies it must know, and it has freed what has a key of ours: there only a graph reads, while it runs. */
 static bool can_be_read(const lb_known *storage)
 {
-    return device_answers(storage->device) && (storage->device->ops->asynchronous || !lb_tape_is_ours(storage->key));
+    return device_answers(storage->device) &&
+           (storage->device->ops->asynchronous || storage->ahead || !lb_tape_is_ours(storage->key));
 }
 
 bool lb_contents_readable(const lb_known *storage, const lb_seen *seen)

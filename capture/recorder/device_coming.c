@@ -25,11 +25,12 @@ struct lb_coming {
     uint32_t *views, n_views; /* once detached: rows of other values of the same bytes */
 };
 
-bool lb_coming_is_possible(const lb_late *late)
+bool lb_coming_is_possible(const lb_recorder *recorder, const lb_late *late)
 {
     const lb_device *device = late->storage->device;
-    return device && device->ops->asynchronous && !late->storage->escaped &&
-           (device->ops->expect || !late->storage->ahead);
+    if (!device || late->storage->escaped) return false;
+    if (lb_graph_slot(recorder, late->storage, late->hash)) return true;
+    return device->ops->asynchronous && !late->storage->ahead;
 }
 
 static void coming_free(lb_recorder *recorder, lb_coming *c)
@@ -71,7 +72,8 @@ static lb_coming *add_late(lb_recorder *recorder, const lb_late *late)
     lb_coming *c = add(recorder, late->storage, &item, late->wanted && window->last > window->first);
     if (!c) return NULL;
     c->work.measured = true;
-    c->work.slot = lb_graph_slot(recorder, late->storage, late->hash);
+    const lb_taped_slot *slot = lb_graph_slot(recorder, late->storage, late->hash);
+    c->work.slot = slot ? slot->slot : 0;
     c->hash = late->hash;
     c->row = window->row;
     c->dtype = window->dtype;
@@ -153,6 +155,19 @@ static void derive_row(lb_recorder *recorder, const lb_coming *c, uint32_t row, 
     lb_contents_derive(recorder, &view, &measured);
 }
 
+/* A window that a node of its own measured, over bytes that came for another one. */
+static void derive_kept(lb_recorder *recorder, const lb_known *storage, lb_window *window)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_window *other = &storage->windows[w];
+        const bool same = other->first == window->first && other->last == window->last && other->row != LB_NONE;
+        if (other != window && same && !other->coming && other->kept) {
+            lb_contents_derive(recorder, window, other);
+            return;
+        }
+    }
+}
+
 static lb_status arrive(lb_recorder *recorder, lb_coming *c, lb_err *err)
 {
     bool kept = false;
@@ -165,7 +180,8 @@ static lb_status arrive(lb_recorder *recorder, lb_coming *c, lb_err *err)
         lb_contents_arrived(recorder, window ? window : &alone, c->statistics, &c->work.item.out);
     }
     lb_status status = LB_OK;
-    if (c->work.state == LB_WORK_DONE && c->work.bytes) status = keep(recorder, c, &kept, err);
+    if (c->work.state == LB_WORK_DONE && c->work.left_out) lb_contents_missing(recorder, c->device, LB_WORK_SKIPPED);
+    if (c->work.state == LB_WORK_DONE && c->work.bytes && !c->work.left_out) status = keep(recorder, c, &kept, err);
     if (window) {
         window->coming = NULL;
         window->kept = kept;
@@ -177,6 +193,7 @@ static lb_status arrive(lb_recorder *recorder, lb_coming *c, lb_err *err)
         view->kept = false;
         lb_contents_derive(recorder, view, window);
     }
+    if (window && !kept) derive_kept(recorder, c->storage, window);
     for (uint32_t v = 0; v < c->n_views; v++) derive_row(recorder, c, c->views[v], kept);
     if (!window) free(c->work.item.out.leaves);
     return status;
@@ -231,18 +248,30 @@ static bool add_view(lb_coming *c, uint32_t row)
     return true;
 }
 
+/* What brings the same bytes for another window. */
+static lb_coming *bytes_of(const lb_known *storage, const lb_window *window)
+{
+    for (uint32_t w = 0; w < storage->n_windows; w++) {
+        const lb_window *other = &storage->windows[w];
+        if (other->coming && other->coming->work.bytes && other->first == window->first && other->last == window->last)
+            return other->coming;
+    }
+    return NULL;
+}
+
 void lb_coming_detach(lb_known *storage)
 {
     if (storage->coming) storage->device->ops->order_before(storage->device, storage->stream);
     for (lb_coming *c = storage->coming; c; c = c->beside) c->storage = NULL;
     storage->coming = NULL;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
-        lb_window *window = &storage->windows[w];
+        const lb_window *window = &storage->windows[w];
+        lb_coming *c = window->coming;
+        if (c && window->hash == c->hash && !c->work.bytes) c = bytes_of(storage, window);
         /* Out of memory costs the digest of a view. */
-        if (window->coming && window->row != LB_NONE && window->hash != window->coming->hash)
-            add_view(window->coming, window->row);
-        window->coming = NULL;
+        if (c && window->row != LB_NONE && window->hash != c->hash) add_view(c, window->row);
     }
+    for (uint32_t w = 0; w < storage->n_windows; w++) storage->windows[w].coming = NULL;
 }
 
 void lb_coming_drop(lb_recorder *recorder, bool forked)

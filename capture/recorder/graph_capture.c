@@ -35,7 +35,12 @@ static bool has_tensor(const lb_operand *operands, uint32_t n)
 static bool is_captured(lb_recorder *recorder, const lb_seen *seen)
 {
     lb_device *device = lb_device_of(recorder, seen);
-    return !device || !device->ops->expect || device->ops->is_capturing(device, seen->stream);
+    return !device || !device->ops->asynchronous || device->ops->is_capturing(device, seen->stream);
+}
+
+bool lb_graph_is_captured(const lb_recorder *recorder)
+{
+    return recorder->tape && !lb_graph_is_running(recorder);
 }
 
 bool lb_graph_takes_op(lb_recorder *recorder, const lb_call *call)
@@ -46,7 +51,7 @@ bool lb_graph_takes_op(lb_recorder *recorder, const lb_call *call)
 
 bool lb_graph_takes(lb_recorder *recorder, const lb_seen *tensors, uint32_t n)
 {
-    if (!recorder->tape) return false;
+    if (!lb_graph_is_captured(recorder)) return false;
     for (uint32_t i = 0; i < n; i++)
         if (tensors[i].device) return is_captured(recorder, &tensors[i]);
     return !recorder->program;
@@ -64,43 +69,90 @@ typedef struct wish { /* a value that a node is to measure */
 typedef struct wishes {
     wish *list;
     uint32_t n;
+    bool bytes; /* are wanted of each run, too */
+    bool reads_floats;
 } wishes;
 
-static bool make_wish(lb_recorder *recorder, const lb_seen *seen, wish *made)
+static bool make_wish(lb_recorder *recorder, const lb_seen *seen, bool bytes, wish *made)
 {
     lb_tape *tape = recorder->tape;
     const uint32_t storage = lb_tape_find(tape, seen->storage);
     const size_t width = lb_dtype_bits(seen->dtype) / 8;
     lb_device *device = seen->device && width ? lb_device_of(recorder, seen) : NULL;
     int64_t first, last;
-    if (storage == LB_NONE || !tape->storages[storage].version || !device || !device->ops->expect || !seen->data ||
+    if (storage == LB_NONE || !tape->storages[storage].version || !device || !device->ops->capture || !seen->data ||
         lb_layout_dense_range(&seen->layout, &first, &last, NULL) != LB_OK)
         return false;
     const uint64_t hash = lb_window_hash(seen);
-    if (lb_tape_slot(tape, storage, hash)) return false;
     const lb_known whole = {.base = (const uint8_t *)seen->data - seen->layout.offset * (int64_t)width};
-    const int64_t bytes = (int64_t)width;
-    *made =
-        (wish){.work = {.item = lb_contents_measuring(&whole, seen, first * bytes, last * bytes, LB_MEASURE_STATISTICS),
-                        .measured = true,
-                        .storage = seen->storage,
-                        .first = (uint64_t)(first * bytes)},
-               .device = device,
-               .stream = seen->stream,
-               .slot = {storage, tape->storages[storage].version, hash, 0}};
+    first *= (int64_t)width;
+    last *= (int64_t)width;
+    bytes &= !lb_tape_covers(tape, storage, first, last);
+    if (lb_tape_slot(tape, storage, hash) && !bytes) return false;
+    const unsigned what = LB_MEASURE_STATISTICS | (bytes ? LB_MEASURE_BLOB : 0);
+    *made = (wish){.work = {.item = lb_contents_measuring(&whole, seen, first, last, what),
+                            .measured = true,
+                            .each_run = bytes,
+                            .storage = seen->storage,
+                            .first = (uint64_t)first},
+                   .device = device,
+                   .stream = seen->stream,
+                   .slot = {.storage = storage,
+                            .version = tape->storages[storage].version,
+                            .hash = hash,
+                            .first = first,
+                            .last = last}};
     return true;
 }
 
-static void add_wish(lb_recorder *recorder, wishes *w, const lb_seen *seen)
+static void add_wish(lb_recorder *recorder, wishes *w, const lb_seen *seen, bool bytes)
 {
     wish made;
-    if (!make_wish(recorder, seen, &made)) return;
+    if (!make_wish(recorder, seen, bytes, &made)) return;
     for (uint32_t i = 0; i < w->n; i++)
         if (w->list[i].slot.storage == made.slot.storage && w->list[i].slot.hash == made.slot.hash) return;
     wish *list = lb_array_grow(w->list, w->n, sizeof *list);
     if (!list) return; /* a value without a digest */
     w->list = list;
     w->list[w->n++] = made;
+}
+
+static bool keeps_sources(const lb_recorder *recorder)
+{
+    return lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "");
+}
+
+/* As lb_contents_later has it. */
+static bool is_kept_choice(const lb_recorder *recorder, const wishes *w, const lb_seen *seen)
+{
+    return w->reads_floats && !lb_dtype_is_float(seen->dtype) && keeps_sources(recorder);
+}
+
+static bool reads_floats(const lb_operand *operands, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if ((operands[i].tag == LB_ARG_VALUE && lb_dtype_is_float(operands[i].u.tensor->dtype)) ||
+            (operands[i].tag == LB_ARG_LIST && reads_floats(operands[i].u.items, operands[i].count)))
+            return true;
+    return false;
+}
+
+/* Whether bytes of an op's results are kept, by the level of now. */
+static bool keeps_results(lb_recorder *recorder, const lb_call *call)
+{
+    const char *const layer = lb_recorder_scope_path(recorder, call->place.scope);
+    const lb_liking liking =
+        recorder->like ? lb_like_op(recorder->like, call->phase, layer, call->name) : LB_LIKING_UNKNOWN;
+    lb_purpose purpose;
+    if (call->flags & (LB_OP_RANDOM | LB_OP_COMPOSITE | LB_OP_COLLECTIVE) && keeps_sources(recorder)) return true;
+    if (liking != LB_LIKING_UNKNOWN) return liking == LB_LIKING_KEPT;
+    return lb_keep_wants_result(&recorder->keep, layer, call->name, &purpose);
+}
+
+/* ... and those of what it reads, which judge the results of this op alone. */
+static bool keeps_inputs(const lb_recorder *recorder, const lb_call *call)
+{
+    return recorder->keep.level == LB_LEVEL_OPS || call->flags & LB_OP_COLLECTIVE;
 }
 
 /* Of arguments: those of which at least one of `wanted` is true, and none of `unwanted`. */
@@ -110,7 +162,8 @@ static void add_wishes(lb_recorder *recorder, wishes *w, const lb_operand *opera
     for (uint32_t i = 0; i < n; i++) {
         const unsigned flags = inherited | operands[i].flags;
         const bool is_wanted = (!wanted || flags & wanted) && !(flags & unwanted);
-        if (operands[i].tag == LB_ARG_VALUE && is_wanted) add_wish(recorder, w, operands[i].u.tensor);
+        if (operands[i].tag == LB_ARG_VALUE && is_wanted)
+            add_wish(recorder, w, operands[i].u.tensor, w->bytes || is_kept_choice(recorder, w, operands[i].u.tensor));
         if (operands[i].tag == LB_ARG_LIST)
             add_wishes(recorder, w, operands[i].u.items, operands[i].count, flags, wanted, unwanted);
     }
@@ -125,14 +178,15 @@ static void grant(lb_recorder *recorder, wishes *w)
         const bool last =
             i + 1 == w->n || w->list[i + 1].device != w->list[i].device || w->list[i + 1].stream != w->list[i].stream;
         if (!last) continue;
-        w->list[i].device->ops->submit(w->list[i].device, works + first, i + 1 - first, w->list[i].stream, false);
+        w->list[i].device->ops->capture(w->list[i].device, works + first, i + 1 - first, w->list[i].stream);
         first = i + 1;
     }
     for (uint32_t i = 0; works && i < w->n; i++) {
         w->list[i].slot.slot = w->list[i].work.slot;
+        w->list[i].slot.each_run = w->list[i].work.each_run;
         if (w->list[i].work.state == LB_WORK_DONE) free(w->list[i].work.item.out.leaves);
         if (w->list[i].work.state == LB_WORK_SKIPPED && w->list[i].slot.slot)
-            lb_tape_add_slot(recorder->tape, &w->list[i].slot);
+            lb_tape_add_slot(recorder->tape, w->list[i].device, &w->list[i].slot);
     }
     free(works);
     free(w->list);
@@ -156,7 +210,7 @@ uint32_t lb_graph_op_begin(lb_recorder *recorder, const lb_call *call)
     if (!entry) return LB_NONE;
     entry->call = copy;
     if (!(call->flags & LB_OP_VIEW)) {
-        wishes w = {NULL, 0};
+        wishes w = {.bytes = keeps_results(recorder, call) && keeps_inputs(recorder, call)};
         add_wishes(recorder, &w, call->args, call->n_args, 0, 0, LB_OPERAND_OVERWRITTEN);
         grant(recorder, &w);
     }
@@ -203,7 +257,9 @@ static void wish_results(lb_recorder *recorder, wishes *w, const lb_taped *entry
         if (results[r].tag != LB_ARG_VALUE) continue;
         const uint32_t storage = lb_tape_find(recorder->tape, results[r].u.tensor->storage);
         for (uint32_t i = 0; i < entry->n_written; i++)
-            if (entry->written[i] == storage) add_wish(recorder, w, results[r].u.tensor);
+            if (entry->written[i] == storage)
+                add_wish(recorder, w, results[r].u.tensor,
+                         w->bytes || is_kept_choice(recorder, w, results[r].u.tensor));
     }
 }
 
@@ -234,7 +290,7 @@ void lb_graph_op_end(lb_recorder *recorder, uint32_t begun, const lb_operand *re
         if (results[r].tag == LB_ARG_VALUE && !is_argument(call->args, call->n_args, results[r].u.tensor->storage))
             write(tape, entry, results[r].u.tensor->storage);
     if (call->flags & LB_OP_UNDEFINED) return;
-    wishes w = {NULL, 0};
+    wishes w = {.bytes = keeps_results(recorder, call), .reads_floats = reads_floats(call->args, call->n_args)};
     add_wishes(recorder, &w, call->args, call->n_args, 0, LB_OPERAND_WRITTEN, 0);
     wish_results(recorder, &w, entry, results, n);
     grant(recorder, &w);
@@ -246,15 +302,16 @@ void lb_graph_op_failed(lb_recorder *recorder, uint32_t begun)
     if (entry) entry->at = begun;
 }
 
-static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb_seen *const *tensors, uint32_t n)
+static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb_seen *const *tensors, uint32_t n,
+                             bool keeps)
 {
     lb_tape *tape = recorder->tape;
     lb_seen **copies = lb_tape_copy(tape, tensors, n * sizeof *copies);
-    wishes w = {NULL, 0};
+    wishes w = {.bytes = keeps};
     for (uint32_t i = 0; i < n && copies; i++) {
         if (!tensors[i]) continue;
         copies[i] = lb_tape_seen(tape, tensors[i]);
-        add_wish(recorder, &w, tensors[i]);
+        add_wish(recorder, &w, tensors[i], keeps);
     }
     grant(recorder, &w);
     lb_taped *entry = add(recorder, kind);
@@ -264,12 +321,20 @@ static lb_taped *add_tensors(lb_recorder *recorder, lb_taped_kind kind, const lb
     return entry;
 }
 
-static lb_taped *add_list(lb_recorder *recorder, lb_taped_kind kind, const lb_seen *tensors, uint32_t n)
+static bool keeps_layer(lb_recorder *recorder, uint32_t scope)
+{
+    const char *const layer = lb_recorder_scope_path(recorder, scope);
+    const lb_liking liking = recorder->like ? lb_like_layer(recorder->like, layer) : LB_LIKING_UNKNOWN;
+    return liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, layer, "")
+                                       : liking == LB_LIKING_KEPT;
+}
+
+static lb_taped *add_list(lb_recorder *recorder, lb_taped_kind kind, uint32_t scope, const lb_seen *tensors, uint32_t n)
 {
     const lb_seen **list = malloc((n + 1) * sizeof *list);
     if (!list) return NULL;
     for (uint32_t i = 0; i < n; i++) list[i] = &tensors[i];
-    lb_taped *entry = add_tensors(recorder, kind, list, n);
+    lb_taped *entry = add_tensors(recorder, kind, list, n, keeps_layer(recorder, scope));
     free(list);
     return entry;
 }
@@ -278,7 +343,7 @@ void lb_graph_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs
                     lb_place *place)
 {
     *place = (lb_place){scope, LB_TAPED_PLACE | recorder->tape->n_places++};
-    lb_taped *entry = add_list(recorder, LB_TAPED_ENTER, inputs, n);
+    lb_taped *entry = add_list(recorder, LB_TAPED_ENTER, scope, inputs, n);
     if (!entry) return;
     entry->place = *place;
     entry->recompute = recompute;
@@ -286,7 +351,7 @@ void lb_graph_enter(lb_recorder *recorder, uint32_t scope, const lb_seen *inputs
 
 void lb_graph_leave(lb_recorder *recorder, lb_place place, const lb_seen *outputs, uint32_t n, bool recompute)
 {
-    lb_taped *entry = add_list(recorder, LB_TAPED_LEAVE, outputs, n);
+    lb_taped *entry = add_list(recorder, LB_TAPED_LEAVE, place.scope, outputs, n);
     if (!entry) return;
     entry->place = place;
     entry->recompute = recompute;
@@ -294,7 +359,7 @@ void lb_graph_leave(lb_recorder *recorder, lb_place place, const lb_seen *output
 
 void lb_graph_routing(lb_recorder *recorder, lb_place place, const lb_seen *const tensors[5])
 {
-    lb_taped *entry = add_tensors(recorder, LB_TAPED_ROUTING, tensors, 5);
+    lb_taped *entry = add_tensors(recorder, LB_TAPED_ROUTING, tensors, 5, false);
     if (entry) entry->place = place;
 }
 
@@ -355,12 +420,22 @@ lb_tape **lb_graph_find(lb_recorder *recorder, int64_t graph)
     return link;
 }
 
+/* The graph does not run again. */
+static void give_back(lb_tape *tape)
+{
+    for (uint32_t d = 0; d < tape->n_devices; d++) {
+        lb_device *device = tape->devices[d].device;
+        device->ops->forget(device, tape->devices[d].first, tape->devices[d].last);
+    }
+    lb_tape_free(tape);
+}
+
 static void drop(lb_recorder *recorder, int64_t graph)
 {
     lb_tape **link = lb_graph_find(recorder, graph), *old = *link;
     if (!old) return;
     *link = old->next;
-    lb_tape_free(old);
+    give_back(old);
 }
 
 lb_status lb_recorder_graph_begin(lb_recorder *recorder, int64_t graph, lb_err *err)
@@ -383,8 +458,10 @@ lb_status lb_recorder_graph_end(lb_recorder *recorder, bool whole, lb_err *err)
     recorder->tape = NULL;
     if (tape->short_of_memory)
         lb_recorder_note(recorder, "graph", "a graph's runs are not recorded: its capture took too much memory");
-    if (!whole || tape->short_of_memory) {
-        lb_tape_free(tape);
+    if (!whole) {
+        give_back(tape);
+    } else if (tape->short_of_memory) {
+        lb_tape_free(tape); /* its nodes stay */
     } else {
         tape->next = recorder->tapes;
         recorder->tapes = tape;
@@ -402,6 +479,9 @@ void lb_recorder_graph_drop(lb_recorder *recorder, int64_t graph)
 void lb_graphs_release(lb_recorder *recorder)
 {
     lb_tape_free(recorder->tape);
-    while (recorder->tapes) drop(recorder, recorder->tapes->graph);
-    recorder->tape = NULL;
+    for (lb_tape *tape = recorder->tapes, *next; tape; tape = next) {
+        next = tape->next;
+        lb_tape_free(tape);
+    }
+    recorder->tape = recorder->tapes = NULL;
 }

@@ -17,13 +17,45 @@ bool lb_graph_is_ahead(const lb_recorder *recorder, const lb_known *storage)
     return recorder->run.tape && storage->ahead && !recorder->run.reads_older;
 }
 
-uint64_t lb_graph_slot(const lb_recorder *recorder, const lb_known *storage, uint64_t hash)
+const lb_taped_slot *lb_graph_slot(const lb_recorder *recorder, const lb_known *storage, uint64_t hash)
 {
     const lb_tape *tape = recorder->run.tape;
-    if (!lb_graph_is_running(recorder)) return 0;
+    if (!lb_graph_is_running(recorder)) return NULL;
     LB_HASH_EACH(row, &recorder->run.by_key, (uint64_t)storage->key)
     if (lb_tape_key(tape, row) == storage->key) return lb_tape_slot(tape, row, hash);
-    return 0;
+    return NULL;
+}
+
+void lb_graph_left(lb_recorder *recorder, lb_purpose purpose)
+{
+    lb_keep_limit(&recorder->keep, (lb_level)(lb_keep_level_of(purpose) - 1));
+    lb_recorder_note(
+        recorder, "graph",
+        "bytes of values inside a graph were left out: its capture found no room for them on the device, or "
+        "kept less");
+}
+
+lb_status lb_graph_keep(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, lb_purpose purpose,
+                        lb_err *err)
+{
+    lb_known *storage = lb_knowns_find(&recorder->storages, seen->storage);
+    lb_window *window = storage ? lb_known_window(storage, lb_window_hash(seen)) : NULL;
+    if (!window || window->last <= window->first) return LB_OK;
+    if (window->coming && lb_coming_has_bytes(window->coming)) {
+        lb_coming_lower(window->coming, purpose);
+        return LB_OK;
+    }
+    if (lb_contents_covered(recorder, storage, window, purpose)) return LB_OK;
+    const lb_taped_slot *slot = lb_graph_slot(recorder, storage, window->hash);
+    if (!slot || !slot->each_run) {
+        lb_graph_left(recorder, purpose);
+        return LB_OK;
+    }
+    lb_standing here = *at; /* it comes once more, with its bytes */
+    here.keep = true;
+    here.keep_for = purpose;
+    LB_TRY(lb_contents_later(recorder, &here, storage, window, seen, err));
+    return lb_contents_measure_late(recorder, err);
 }
 
 /* Before an op of the run ends: what it writes is newer from here on than the bytes that lie there. */
@@ -168,14 +200,15 @@ lb_status lb_recorder_graph_run(lb_recorder *recorder, int64_t graph, void *stre
     if (status == LB_OK && recorder->run.tape) status = lb_fail(err, LB_ERR_STATE, "another graph is about to run");
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_tape *tape = *lb_graph_find(recorder, graph);
+    if (tape) lb_devices_run(tape);
     if (!tape || !recorder->program || !index_keys(recorder, tape)) return lb_recorder_unlock(recorder, LB_OK);
     lb_tape_rewind(tape, stream);
     recorder->run.tape = tape;
     recorder->run.thread = pthread_self();
-    lb_keep_limit(&recorder->keep, LB_LEVEL_SOURCES);
-    lb_recorder_note(recorder, "graph",
-                     "a graph ran: kept are the bytes that it read and left, and digests and statistics of all that "
-                     "it computed");
+    for (uint32_t d = 0; d < tape->n_devices; d++) { /* reads of what it has left before */
+        lb_device *device = tape->devices[d].device;
+        device->ops->order_before(device, stream);
+    }
     lb_recorder_unlock(recorder, LB_OK);
     return play_all(recorder, tape, err);
 }
@@ -199,7 +232,8 @@ static lb_status look_behind(lb_recorder *recorder, lb_known *storage, lb_window
 static lb_status catch_up(lb_recorder *recorder, lb_known *storage, lb_err *err)
 {
     storage->ahead = false;
-    if (!storage->base || storage->program != recorder->serial) return LB_OK;
+    /* Under a key of ours, memory that was freed: the graph may have used it again. */
+    if (!storage->base || storage->program != recorder->serial || lb_tape_is_ours(storage->key)) return LB_OK;
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         lb_window *window = &storage->windows[w];
         if (window->row != LB_NONE && !window->coming && lb_digest_is_none(window->logical))
@@ -213,12 +247,13 @@ lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, void *stre
     lb_status status = lb_recorder_lock(recorder, false, err);
     const lb_tape *tape = status == LB_OK ? *lb_graph_find(recorder, graph) : NULL;
     if (!tape) return lb_recorder_unlock(recorder, status);
-    lb_devices_ran(recorder, tape->first_slot, tape->last_slot, stream);
+    lb_devices_ran(tape, stream);
     const bool recorded = recorder->run.tape == tape;
     if (recorded) recorder->run.tape = NULL;
     lb_err cause = LB_ERR_INIT;
     for (uint32_t i = 0; recorded && i < recorder->storages.n && status == LB_OK; i++)
         if (recorder->storages.list[i]->ahead) status = catch_up(recorder, recorder->storages.list[i], &cause);
     if (recorded && status == LB_OK && recorder->program) status = lb_contents_measure_late(recorder, &cause);
+    if (recorded && status == LB_OK && recorder->program) status = lb_coming_advance(recorder, false, &cause);
     return lb_recorder_settled(recorder, status, &cause, err);
 }

@@ -24,6 +24,7 @@ void lb_tape_free(lb_tape *tape)
     free(tape->storages);
     free(tape->seen);
     free(tape->slots);
+    free(tape->devices);
     lb_hash_release(&tape->by_key);
     lb_hash_release(&tape->by_value);
     free(tape);
@@ -136,27 +137,56 @@ static uint64_t key_of(uint32_t storage, uint32_t version, uint64_t hash)
     return hash ^ ((uint64_t)version << 32 | storage) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-bool lb_tape_add_slot(lb_tape *tape, const lb_taped_slot *slot)
+static bool add_device(lb_tape *tape, struct lb_device *device, uint64_t slot)
 {
-    lb_taped_slot *list = lb_array_grow(tape->slots, tape->n_slots, sizeof *list);
-    if (list) tape->slots = list;
-    if (!list || !lb_hash_add(&tape->by_value, key_of(slot->storage, slot->version, slot->hash), tape->n_slots))
-        return false;
-    list[tape->n_slots++] = *slot;
-    if (!tape->first_slot || slot->slot < tape->first_slot) tape->first_slot = slot->slot;
-    if (slot->slot > tape->last_slot) tape->last_slot = slot->slot;
+    for (uint32_t i = 0; i < tape->n_devices; i++) {
+        lb_taped_device *d = &tape->devices[i];
+        if (d->device != device) continue;
+        if (slot < d->first) d->first = slot;
+        if (slot > d->last) d->last = slot;
+        return true;
+    }
+    lb_taped_device *list = lb_array_grow(tape->devices, tape->n_devices, sizeof *list);
+    if (!list) return false;
+    tape->devices = list;
+    list[tape->n_devices++] = (lb_taped_device){device, slot, slot};
     return true;
 }
 
-uint64_t lb_tape_slot(const lb_tape *tape, uint32_t storage, uint64_t hash)
+bool lb_tape_add_slot(lb_tape *tape, struct lb_device *device, const lb_taped_slot *slot)
+{
+    lb_taped_slot *list = lb_array_grow(tape->slots, tape->n_slots, sizeof *list);
+    if (list) tape->slots = list;
+    if (!list || !add_device(tape, device, slot->slot) ||
+        !lb_hash_add(&tape->by_value, key_of(slot->storage, slot->version, slot->hash), tape->n_slots))
+        return false;
+    list[tape->n_slots] = *slot;
+    list[tape->n_slots++].before = tape->storages[slot->storage].newest;
+    tape->storages[slot->storage].newest = tape->n_slots;
+    return true;
+}
+
+const lb_taped_slot *lb_tape_slot(const lb_tape *tape, uint32_t storage, uint64_t hash)
 {
     const uint32_t version = tape->storages[storage].version;
+    const lb_taped_slot *found = NULL;
     LB_HASH_EACH(row, &tape->by_value, key_of(storage, version, hash))
     {
         const lb_taped_slot *slot = &tape->slots[row];
-        if (slot->storage == storage && slot->version == version && slot->hash == hash) return slot->slot;
+        if (slot->storage != storage || slot->version != version || slot->hash != hash) continue;
+        if (!found || slot->each_run) found = slot;
     }
-    return 0;
+    return found;
+}
+
+bool lb_tape_covers(const lb_tape *tape, uint32_t storage, int64_t first, int64_t last)
+{
+    for (uint32_t i = tape->storages[storage].newest; i; i = tape->slots[i - 1].before) {
+        const lb_taped_slot *slot = &tape->slots[i - 1];
+        if (slot->version != tape->storages[storage].version) return false;
+        if (slot->each_run && slot->first <= first && slot->last >= last) return true;
+    }
+    return false;
 }
 
 void lb_tape_rewind(lb_tape *tape, void *stream)

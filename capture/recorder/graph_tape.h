@@ -17,6 +17,7 @@ typedef struct lb_taped_storage {
     int64_t key;
     bool gone;        /* the host has freed it */
     uint32_t version; /* writes so far, of the capture or of the run under way */
+    uint32_t newest;  /* slot + 1 */
 } lb_taped_storage;
 
 typedef enum lb_taped_kind {
@@ -67,8 +68,16 @@ typedef struct lb_taped {
 typedef struct lb_taped_slot { /* what a node measures */
     uint32_t storage, version;
     uint64_t hash; /* of the window */
-    uint64_t slot; /* see lb_device_work */
+    int64_t first, last;
+    uint64_t slot;   /* see lb_device_work */
+    bool each_run;   /* bytes come, too */
+    uint32_t before; /* slot + 1 of the same storage */
 } lb_taped_slot;
+
+typedef struct lb_taped_device { /* slots of a back end */
+    struct lb_device *device;
+    uint64_t first, last;
+} lb_taped_device;
 
 typedef struct lb_taped_seen {
     lb_seen *seen;
@@ -89,7 +98,8 @@ typedef struct lb_tape {
     lb_taped_slot *slots;
     uint32_t n_slots;
     lb_hash by_value; /* rows of slots */
-    uint64_t first_slot, last_slot;
+    lb_taped_device *devices;
+    uint32_t n_devices;
     void **blocks; /* all copies */
     uint32_t n_blocks;
     bool short_of_memory; /* an entry is missing */
@@ -115,9 +125,11 @@ const char *lb_tape_text(lb_tape *tape, const char *text); /* NULL stays NULL */
 lb_seen *lb_tape_seen(lb_tape *tape, const lb_seen *seen);
 lb_operand *lb_tape_operands(lb_tape *tape, const lb_operand *operands, uint32_t n);
 
-bool lb_tape_add_slot(lb_tape *tape, const lb_taped_slot *slot);
-/* The slot that measures the storage as it is now, by version; 0: none does. */
-uint64_t lb_tape_slot(const lb_tape *tape, uint32_t storage, uint64_t hash);
+bool lb_tape_add_slot(lb_tape *tape, struct lb_device *device, const lb_taped_slot *slot);
+/* The slot that measures the storage as it is now, by version, one with bytes where there is one; NULL: none does. */
+const lb_taped_slot *lb_tape_slot(const lb_tape *tape, uint32_t storage, uint64_t hash);
+/* Whether bytes of the storage as it is now come with each run, and contain those. */
+bool lb_tape_covers(const lb_tape *tape, uint32_t storage, int64_t first, int64_t last);
 
 /* A run begins: tensors get their keys of now, and that stream; storages have not been written. */
 void lb_tape_rewind(lb_tape *tape, void *stream);

@@ -175,7 +175,7 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
                             lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
-    if (status == LB_OK && recorder->tape) {
+    if (status == LB_OK && lb_graph_is_captured(recorder)) {
         const lb_taped_group told = {
             optimizer, (lb_member *)(uintptr_t)members, (lb_option *)(uintptr_t)options, index, n_members, n_options};
         lb_graph_group(recorder, first_op, &told);

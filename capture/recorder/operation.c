@@ -167,10 +167,8 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
         recorder->like ? lb_like_op(recorder->like, p->at.phase, p->at.layer, p->name) : LB_LIKING_UNKNOWN;
     if (liking != LB_LIKING_UNKNOWN) p->at.keep = !view && liking == LB_LIKING_KEPT;
     /* What the other capture kept of its inputs it says itself, where they come from. */
-    if (lb_graph_is_running(recorder)) p->at.keep = false; /* its results are not there yet */
     p->at.keep_inputs = p->at.keep && (liking == LB_LIKING_UNKNOWN || recorder->keep.level == LB_LEVEL_OPS);
-    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && !lb_graph_is_running(recorder) &&
-        lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
+    if (call->flags & LB_OP_COLLECTIVE && !recorder->ring && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, "", "")) {
         p->at.keep = p->at.keep_inputs = true;
         p->at.keep_for = LB_FOR_SOURCE;
     }
@@ -214,7 +212,7 @@ lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pe
     pthread_mutex_lock(&recorder->lock);
     lb_err cause = LB_ERR_INIT;
     lb_status status = LB_OK;
-    if (recorder->tape && !recorder->dead && (*pending = tape(recorder, call))) {
+    if (lb_graph_is_captured(recorder) && !recorder->dead && (*pending = tape(recorder, call))) {
         status = LB_OK;
     } else if (recorder->dead || !recorder->program) {
         status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
@@ -450,7 +448,7 @@ lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char 
     pthread_mutex_lock(&recorder->lock);
     lb_status status = LB_OK;
     lb_program *program = recorder->program;
-    if (recorder->tape && !recorder->dead) {
+    if (lb_graph_is_captured(recorder) && !recorder->dead) {
         const lb_taped_collective told = {group, reduce, algorithm, sequence, (int32_t *)(uintptr_t)ranks, n_ranks};
         lb_graph_collective(recorder, op, &told);
     } else if (recorder->dead || !program || op >= program->n_ops) {

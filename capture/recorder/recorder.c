@@ -455,6 +455,7 @@ lb_status lb_recorder_step_end(lb_recorder *recorder, bool complete, lb_err *err
     if (status != LB_OK) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     status = settle_all(recorder, &cause);
+    lb_devices_hear(recorder);
     if (status == LB_OK) status = lb_phase_settle(recorder, &cause);
     if (status == LB_OK) status = name_values(recorder, &cause);
     if (status == LB_OK) status = lb_routing_find(recorder->program, &cause);
@@ -496,7 +497,9 @@ bool lb_recorder_in_step(const lb_recorder *recorder)
 uint32_t lb_recorder_next_op(const lb_recorder *recorder)
 {
     lock_const(recorder);
-    const uint32_t next = recorder->tape ? recorder->tape->n_ops : recorder->program ? recorder->program->n_ops : 0;
+    const uint32_t next = lb_graph_is_captured(recorder) ? recorder->tape->n_ops
+                          : recorder->program            ? recorder->program->n_ops
+                                                         : 0;
     unlock_const(recorder);
     return next;
 }

@@ -102,6 +102,7 @@ struct lb_recorder {
     lb_tape *tape, *tapes;            /* of the graph that is being captured, and of those that were */
     uint64_t n_tapes;
     lb_graph_run run;
+    uint64_t n_unheard; /* runs of graphs that nobody told of */
     lb_coming *coming, **coming_end;
     uint64_t coming_bytes;
     json_t *notes; /* coverage: {kind: {message: times}} */
@@ -193,10 +194,15 @@ void lb_fetched_trim(lb_recorder *recorder);
 /* The back end of the tensor's device, opened now; NULL: there is none, or not yet. */
 lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen);
 
-/* A run of the graph with these slots was queued on the stream. */
-void lb_devices_ran(lb_recorder *recorder, uint64_t first_slot, uint64_t last_slot, void *stream);
+/* A run of the graph is about to be queued, and was, on that stream. */
+void lb_devices_run(const lb_tape *tape);
+void lb_devices_ran(const lb_tape *tape, void *stream);
+/* Runs that nobody told of are noted. */
+void lb_devices_hear(lb_recorder *recorder);
 
 /* ---- graph_capture.c: what is passed while recorder->tape is there */
+/* A graph is being captured, and this thread passes none of a run. */
+bool lb_graph_is_captured(const lb_recorder *recorder);
 /* Whether it is part of what is captured, and not of the open step. */
 bool lb_graph_takes_op(lb_recorder *recorder, const lb_call *call);
 bool lb_graph_takes(lb_recorder *recorder, const lb_seen *tensors, uint32_t n);
@@ -222,11 +228,16 @@ lb_tape **lb_graph_find(lb_recorder *recorder, int64_t graph);
 bool lb_graph_is_running(const lb_recorder *recorder);
 /* What is recorded of the storage is newer than its bytes, which the run has yet to write. */
 bool lb_graph_is_ahead(const lb_recorder *recorder, const lb_known *storage);
-/* The name under which the run measures it; 0: it does not. */
-uint64_t lb_graph_slot(const lb_recorder *recorder, const lb_known *storage, uint64_t hash);
+/* What measures it in the run; NULL: nothing does. */
+const lb_taped_slot *lb_graph_slot(const lb_recorder *recorder, const lb_known *storage, uint64_t hash);
+/* Bytes of a value that the run has yet to write are kept for that purpose, too, if they come; */
+lb_status lb_graph_keep(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, lb_purpose purpose,
+                        lb_err *err);
+/* they do not: noted, and the step is not of that level. */
+void lb_graph_left(lb_recorder *recorder, lb_purpose purpose);
 
 /* ---- device_coming.c */
-bool lb_coming_is_possible(const lb_late *late);
+bool lb_coming_is_possible(const lb_recorder *recorder, const lb_late *late);
 /* Results of one op set out together. */
 lb_status lb_coming_submit(lb_recorder *recorder, const lb_late *late, uint32_t n, lb_err *err);
 /* Those that are there get to their rows, windows and the archive; `wait`: all. */

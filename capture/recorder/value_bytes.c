@@ -38,7 +38,7 @@ void lb_contents_arrived(lb_recorder *recorder, lb_window *window, uint32_t stat
     lb_value *value = &recorder->program->values[window->row];
     value->statistics = window->statistics;
     value->logical = window->logical;
-    value->blob = window->blob;
+    if (!lb_digest_is_none(window->blob) || !(value->flags & LB_VALUE_KEPT)) value->blob = window->blob;
     count_nonfinite(recorder, value, &measured->statistics);
 }
 
@@ -373,8 +373,14 @@ lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_kno
     /* Like a source, a choice cannot be had from a replay that rounds differently: a tie may fall to the other side. */
     const bool choice = at->reads_floats && !lb_dtype_is_float(value->dtype);
     const bool source = value->flags & LB_VALUE_SOURCE || choice;
-    const bool wanted = !lb_graph_is_running(recorder) &&
-                        (at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name)));
+    const lb_purpose purpose = source ? LB_FOR_SOURCE : at->keep_for;
+    bool wanted = at->keep || (source && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, at->name));
+    if (wanted && lb_graph_is_ahead(recorder, storage)) {
+        const lb_taped_slot *slot = lb_graph_slot(recorder, storage, window->hash);
+        wanted = slot && slot->each_run;
+        if (!wanted && window->last > window->first && !lb_contents_covered(recorder, storage, window, purpose))
+            lb_graph_left(recorder, purpose);
+    }
     if (!wanted && !source) lb_keep_left(&recorder->keep, LB_FOR_RESULT, (uint64_t)(window->last - window->first));
     lb_late *late = lb_array_fit(recorder->late, &recorder->cap_late, recorder->n_late + 1, sizeof *late);
     if (!late) return no_memory(err);
@@ -382,7 +388,7 @@ lb_status lb_contents_later(lb_recorder *recorder, const lb_standing *at, lb_kno
     recorder->late[recorder->n_late++] = (lb_late){.storage = storage,
                                                    .hash = window->hash,
                                                    .seen = *seen,
-                                                   .purpose = source ? LB_FOR_SOURCE : at->keep_for,
+                                                   .purpose = purpose,
                                                    .wanted = wanted,
                                                    .filled = at->filled,
                                                    .verified = at->phase == LB_PHASE_OPTIMIZER};
@@ -450,7 +456,7 @@ static lb_status submit_coming(lb_recorder *recorder, uint32_t *n, lb_err *err)
     *n = 0;
     for (uint32_t i = 0; i < recorder->n_late; i++) {
         const lb_late late = recorder->late[i];
-        if (lb_coming_is_possible(&late))
+        if (lb_coming_is_possible(recorder, &late))
             coming[n_coming++] = late;
         else
             recorder->late[(*n)++] = late;

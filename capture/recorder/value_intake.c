@@ -349,6 +349,10 @@ lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const l
     if (how || !at->keep_inputs || !lb_contents_readable(storage, seen)) return LB_OK;
     lb_window *window = window_of(storage, seen, err);
     if (!window) return LB_ERR_NOMEM;
+    if (lb_graph_is_ahead(recorder, storage)) {
+        const bool undefined = recorder->program->values[*row].flags & LB_VALUE_UNDEFINED;
+        return undefined ? LB_OK : lb_graph_keep(recorder, at, seen, at->keep_for, err);
+    }
     if (window->promise) lb_contents_settle(recorder, storage);
     bool coming = false;
     if (window->coming) LB_TRY(lb_coming_keep(recorder, window, at->keep_for, &coming, err));
@@ -414,7 +418,8 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
     const lb_liking liking = recorder->like ? lb_like_layer(recorder->like, at->layer) : LB_LIKING_UNKNOWN;
     const bool wanted_at_all = liking == LB_LIKING_UNKNOWN ? lb_keep_wants(&recorder->keep, LB_FOR_LAYER, at->layer, "")
                                                            : liking == LB_LIKING_KEPT;
-    if (wanted_at_all && !lb_graph_is_ahead(recorder, storage)) {
+    const bool ahead = lb_graph_is_ahead(recorder, storage);
+    if (wanted_at_all && !ahead) {
         if (window->promise) lb_contents_settle(recorder, storage);
         bool coming = false;
         if (window->coming) LB_TRY(lb_coming_keep(recorder, window, LB_FOR_LAYER, &coming, err));
@@ -425,12 +430,16 @@ lb_status lb_reading_boundary(lb_recorder *recorder, const lb_standing *at, cons
             LB_TRY(lb_contents_measure(recorder, storage, window, seen, wanted, err));
         return wanted ? lb_contents_keep(recorder, storage, window, LB_FOR_LAYER, err) : LB_OK;
     }
-    if (!lb_contents_left(storage, window))
+    if (!wanted_at_all && !lb_contents_left(storage, window))
         lb_keep_left(&recorder->keep, LB_FOR_LAYER, (uint64_t)(window->last - window->first));
-    window->left = true;
+    window->left = !wanted_at_all;
     if (window->promise && !lb_contents_promised(window, seen)) window->promise = NULL;
     if (window->coming && !lb_coming_brings(window, seen)) window->coming = NULL;
-    if (window->promise || window->coming || !lb_digest_is_none(window->logical)) return LB_OK;
-    LB_TRY(lb_contents_later(recorder, at, storage, window, seen, err));
+    const bool known = window->promise || window->coming || !lb_digest_is_none(window->logical);
+    if (known) return wanted_at_all ? lb_graph_keep(recorder, at, seen, LB_FOR_LAYER, err) : LB_OK;
+    lb_standing here = *at;
+    here.keep = wanted_at_all;
+    here.keep_for = LB_FOR_LAYER;
+    LB_TRY(lb_contents_later(recorder, &here, storage, window, seen, err));
     return lb_contents_measure_late(recorder, err);
 }

@@ -123,6 +123,13 @@ typedef struct lb_device_access {
     size_t size; /* sizeof(lb_device_access) */
     int (*copy)(void *context, int64_t storage, const void *data, uint64_t first, uint64_t last, void *to);
     void *context;
+    /* Graphs; all NULL where values inside them are not read. `hold`: the graph that is being captured gets a node that copies those
+     * bytes aside, into memory of the device that the host program holds under the number that it gives; 0: not now. `copy_held`: what the
+     * last run left there, to `to`; answers like `copy`. `let_go`: the graph is gone (of one that outlives the recorder nothing is said). */
+    uint64_t (*hold)(void *context, int64_t storage, const void *data, uint64_t first, uint64_t last);
+    int (*copy_held)(void *context, uint64_t held, uint64_t bytes, void *to);
+    void (*let_go)(void *context, uint64_t held);
+    uint64_t device_bytes; /* at most so many are held; 0: LB_CUDA_DEVICE_BYTES */
 } lb_device_access;
 #define LB_EVERY_UNIT 255
 /* From now on tensors of these devices are recorded as the host's are. `device`, `unit`: as in lb_seen; LB_EVERY_UNIT: all of the kind. */
@@ -275,13 +282,14 @@ LB_API lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, cons
 
 /* A graph of a device is captured (cudaStreamBeginCapture … EndCapture), and launched once or many times. Between the first two calls
  * ops, modules and collectives of that device are taken for its contents, not for those of the open step; no step need be open.
- * `graph`: the host's name for it. `whole`: the capture succeeded. LB_ERR_STATE where another is being captured. */
+ * `graph`: the host's name for it. `whole`: the capture succeeded; else it never runs. LB_ERR_STATE where another is being captured. */
 LB_API lb_status lb_recorder_graph_begin(lb_recorder *recorder, int64_t graph, lb_err *err);
 LB_API lb_status lb_recorder_graph_end(lb_recorder *recorder, bool whole, lb_err *err);
-/* Just before and just after each launch, on that stream: what the graph does becomes part of the open step, in the order of the
- * capture. What it reads is read before, bytes included; of what it computes there are digests and statistics where the device measures in
- * graphs, and elsewhere of what is left when it has run. The two belong together, and nothing else of this thread comes between.
- * Nothing happens to the step where none is open, or the graph is not known. */
+/* Just before and just after each launch, on that stream, in and out of steps: what the graph does becomes part of the open step, in the
+ * order of the capture. What it reads is read before, bytes included; what it computes is measured by nodes of the graph, and those bytes
+ * of it that the level at its capture kept come too, both as far as the device had room for them; of the rest there is what is left when it
+ * has run. The two belong together, and nothing else of this thread comes between. Nothing happens to the step where none is open, or the
+ * graph is not known. LB_ERR_STATE where another is between the two. */
 LB_API lb_status lb_recorder_graph_run(lb_recorder *recorder, int64_t graph, void *stream, lb_err *err);
 LB_API lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, void *stream, lb_err *err);
 /* The graph is gone. */

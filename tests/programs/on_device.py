@@ -6,6 +6,7 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
     ddp        the same without them, data-parallel by gloo: under torchrun
     checkpoint forwards that backward runs again, both ways
     graph      five steps, the last three as replays of a captured graph where the device has graphs
+    drawing    the same with dropout, and noise of several kinds that is drawn inside the graph
     decode     five tokens, the last three from replays of a captured forward; what picks the next token is no part of it
     generate   eight tokens from a tiny Llama with a key-value cache
 """
@@ -42,8 +43,16 @@ def train(device, dropout=False):
     return [*model.parameters(), *model.buffers()]
 
 
-def graphed(device):
-    model = network(0).to(device)
+class Noise(torch.nn.Module):
+    def forward(self, x):
+        kept = torch.empty_like(x).bernoulli_(0.9)
+        return x * kept + 0.01 * torch.randn_like(x) + 0.01 * torch.rand(x.shape, device=x.device)
+
+
+def graphed(device, drawing=False):
+    model = network(drawing).to(device)
+    if drawing:
+        model.insert(2, Noise())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     batches = [(torch.randn(16, 8).to(device), torch.randint(4, (16,)).to(device)) for _ in range(5)]
     x, y = torch.zeros_like(batches[0][0]), torch.zeros_like(batches[0][1])
@@ -159,6 +168,7 @@ RUNS = {
     "ddp": parallel,
     "checkpoint": recompute,
     "graph": graphed,
+    "drawing": lambda device: graphed(device, drawing=True),
     "decode": decode,
     "generate": generate,
 }

@@ -48,6 +48,11 @@ class Devices:
         self.frombuffer = getattr(torch.frombuffer, "__wrapped__", torch.frombuffer)
         self.storage_of = torch.UntypedStorage._new_with_weak_ptr
         self.keys = _hidden()
+        self.held = {}  # number -> a tensor of the device into which a graph copies bytes
+        self.number = 0
+
+    def next_number(self):
+        return self.number + 1
 
     @contextlib.contextmanager
     def apart(self):
@@ -59,11 +64,34 @@ class Devices:
         storage = self.storage_of(key)
         if storage is None or is_capturing():
             return 1
-        n = last - first
         with self.apart():
-            theirs = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, first, (n,), (1,))
-            ours = self.frombuffer((ctypes.c_char * n).from_address(to), dtype=torch.uint8)
-            ours.copy_(theirs)
+            self.at(to, last - first).copy_(self.part(storage, first, last))
+        return 0
+
+    def part(self, storage, first, last):
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, first, (last - first,), (1,))
+
+    def at(self, address, n):
+        return self.frombuffer((ctypes.c_char * n).from_address(address), dtype=torch.uint8)
+
+    def hold(self, key, first, last):
+        """A number under which the graph that is being captured copies those bytes aside. Its memory is the graph's, and stays as long
+        as that, whatever becomes of the recording: a replay writes there."""
+        storage = self.storage_of(key)
+        if storage is None:
+            return 0
+        with self.apart():
+            self.held[self.number + 1] = self.part(storage, first, last).clone()
+        self.number += 1
+        return self.number
+
+    def copy_held(self, number, n, to):
+        with self.apart():
+            self.at(to, n).copy_(self.held[number])
+        return 0
+
+    def let_go(self, number):
+        self.held.pop(number, None)
         return 0
 
     def bytes_of(self, t):

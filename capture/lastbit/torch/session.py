@@ -113,6 +113,9 @@ class Session:
                 fields=objects.fields,
                 owner=self.modules.owner,
                 copy_bytes=self.devices.copy,
+                hold_bytes=self.devices.hold,
+                copy_held=self.devices.copy_held,
+                let_go=self.devices.let_go,
             )
         )
         try:

@@ -9,6 +9,16 @@
 
 enum { N = 600, TENSORS = 6, STEPS = 5, GRAPH = 77, TEMPORARY = 4, KEY_OF_TEMPORARY = 100, CACHE = 5 };
 
+/* How a program runs. */
+typedef struct way {
+    lb_level level;
+    int runs;              /* in each step */
+    uint64_t device_bytes; /* 0: enough */
+    bool anew;             /* each step captures the graph again, and drops the one before */
+    bool untold,
+        failing; /* before each run another one that the recorder is not told of; one that it is told of, and that fails */
+} way;
+
 typedef struct program {
     lb_recorder *recorder;
     bool on_device, captures;
@@ -16,6 +26,7 @@ typedef struct program {
     CUdeviceptr there[TENSORS];
     float *here[TENSORS];
     int64_t temporary; /* key */
+    char *notes;       /* of coverage */
 } program;
 
 static program program_new(bool on_device)
@@ -95,12 +106,17 @@ static void end(program *p, const op *o, lb_pending *pending)
     assert_int_equal(lb_recorder_op_end(p->recorder, pending, results, 1, NULL, NULL), LB_OK);
 }
 
-static void make(program *p, int from, int rows, int to, lb_place place)
+static void make_of(program *p, int from, int rows, int to, uint32_t flags, lb_place place)
 {
-    const op o = {"test::make", seen_of(p, from, rows), seen_of(p, to, 1), 0, 0, place};
+    const op o = {"test::make", seen_of(p, from, rows), seen_of(p, to, 1), flags, 0, place};
     lb_pending *pending = begin(p, &o);
     copy(p, to, 0, from, 0, N);
     end(p, &o, pending);
+}
+
+static void make(program *p, int from, int rows, int to, lb_place place)
+{
+    make_of(p, from, rows, to, 0, place);
 }
 
 static void look_at(program *p, int t, int rows, lb_place place)
@@ -131,8 +147,8 @@ static void free_temporary(program *p)
     lb_recorder_forget(p->recorder, p->temporary);
 }
 
-/* The body of a step: results, a view that is read, a write in place, a cache of which a slice is written, and two tensors one behind
- * the other in the same memory under the same key. */
+/* The body of a step: results, a view that is read, a draw (or so it says), a write in place, a cache of which a slice is written, and two
+ * tensors one behind the other in the same memory under the same key. */
 static void run_ops(program *p)
 {
     const uint32_t scope = lb_recorder_scope(p->recorder, "block", "Block", 0);
@@ -141,7 +157,7 @@ static void run_ops(program *p)
     assert_int_equal(lb_recorder_enter(p->recorder, scope, &input, 1, false, &place, NULL), LB_OK);
     make(p, 0, 1, 1, place);
     look_at(p, 1, 20, place);
-    make(p, 1, 20, 2, place);
+    make_of(p, 1, 20, 2, LB_OP_RANDOM, place);
     write_slice(p, 2, 1, N / 3, place);
     write_slice(p, 2, CACHE, 0, place);
     make(p, CACHE, 1, TEMPORARY, place);
@@ -174,20 +190,56 @@ static void launch(program *p, CUgraphExec exec)
     assert_int_equal(lb_recorder_graph_ran(p->recorder, GRAPH, p->stream, NULL), LB_OK);
 }
 
-/* `runs` bodies in each step, with an op outside the graph behind them; a launch between steps is of no step. */
-static void record(program *p, const char *name, lb_level level, int runs)
+static void destroy(program *p, CUgraphExec exec)
+{
+    cuGraphExecDestroy(exec);
+    lb_recorder_graph_drop(p->recorder, GRAPH);
+}
+
+/* As it comes to nothing: an untold run is one of the same graph, on the same input. */
+static void disturb(program *p, const way *w, CUgraphExec exec)
+{
+    if (w->untold) assert_int_equal(cuGraphLaunch(exec, p->stream), CUDA_SUCCESS);
+    if (!w->failing) return;
+    assert_int_equal(lb_recorder_graph_run(p->recorder, GRAPH, p->stream, NULL), LB_OK);
+    assert_int_equal(lb_recorder_graph_ran(p->recorder, GRAPH, p->stream, NULL), LB_OK);
+}
+
+/* A launch between steps. */
+static void run_unrecorded(program *p, CUgraphExec exec)
+{
+    if (exec) {
+        launch(p, exec);
+    } else {
+        copy(p, 1, 0, 0, 0, N);
+        copy(p, 2, 0, 1, 0, N);
+        copy(p, 1, N / 3, 2, 7, N / 3);
+        copy(p, CACHE, 0, 2, 7, N / 3);
+        copy(p, 2, 0, CACHE, 0, N);
+        copy(p, 3, 0, 1, 0, N);
+    }
+    lb_recorder_step_skip(p->recorder);
+}
+
+/* `runs` bodies in each step, with an op outside the graph behind them. */
+static void record(program *p, const char *name, const way *w)
 {
     lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
     CUgraphExec exec = NULL;
-    options.level = level;
+    options.level = w->level;
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &p->recorder, NULL), LB_OK);
     p->recorder->cuda_code = &any_kernels;
-    assert_int_equal(lb_recorder_cuda(p->recorder, 8 << 20, NULL), LB_OK);
+    assert_int_equal(lb_recorder_cuda(p->recorder, w->device_bytes ? w->device_bytes : 8 << 20, NULL), LB_OK);
     if (p->on_device) exec = capture(p);
     for (int step = 0; step < STEPS; step++) {
+        if (w->anew && exec && step) {
+            destroy(p, exec);
+            exec = capture(p);
+        }
         fill(p, 0, step);
         assert_int_equal(lb_recorder_step_begin(p->recorder, step, NULL, NULL), LB_OK);
-        for (int run = 0; run < runs; run++) {
+        for (int run = 0; run < w->runs; run++) {
+            if (exec) disturb(p, w, exec);
             if (exec)
                 launch(p, exec);
             else
@@ -195,18 +247,9 @@ static void record(program *p, const char *name, lb_level level, int runs)
             make(p, 3, 1, 0, (lb_place){0, 0});
         }
         assert_int_equal(lb_recorder_step_end(p->recorder, true, NULL), LB_OK);
-        if (exec && step == 1) {
-            launch(p, exec);
-        } else if (step == 1) { /* not recorded */
-            copy(p, 1, 0, 0, 0, N);
-            copy(p, 2, 0, 1, 0, N);
-            copy(p, 1, N / 3, 2, 7, N / 3);
-            copy(p, CACHE, 0, 2, 7, N / 3);
-            copy(p, 2, 0, CACHE, 0, N);
-            copy(p, 3, 0, 1, 0, N);
-        }
-        if (step == 1) lb_recorder_step_skip(p->recorder);
+        if (step == 1) run_unrecorded(p, exec);
     }
+    p->notes = json_dumps(p->recorder->notes, 0);
     assert_int_equal(lb_recorder_close(p->recorder, NULL), LB_OK);
     if (exec) cuGraphExecDestroy(exec);
 }
@@ -220,15 +263,26 @@ static const lb_program *step_of(lb_capture **capture, const char *name, int64_t
     return program;
 }
 
+/* Of values and steps: the same; or less is known of them on the device, and nothing wrong. */
+static void assert_not_wrong(const lb_program *p, const lb_program *q)
+{
+    assert_int_equal(p->n_values, q->n_values);
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *x = &p->values[v], *y = &q->values[v];
+        const bool known = !lb_digest_is_none(y->logical);
+        if (known) assert_true(lb_digest_equal(x->logical, y->logical));
+        if (y->flags & LB_VALUE_KEPT) assert_true(lb_digest_equal(x->blob, y->blob));
+    }
+}
+
 static void assert_same_value(lb_capture *a, const lb_program *p, lb_capture *b, const lb_program *q, uint32_t v)
 {
     const lb_value *x = &p->values[v], *y = &q->values[v];
     /* A graph measures each value that is read, a step without bytes not all of them: then it knows less of what was left. */
     assert_true(x->source == y->source || (x->source == LB_SOURCE_OTHER && y->source == LB_SOURCE_CARRIED));
-    assert_int_equal(x->flags % LB_VALUE_KEPT, y->flags % LB_VALUE_KEPT);
+    assert_int_equal(x->flags, y->flags);
     assert_int_equal(x->version, y->version);
-    assert_true(lb_digest_equal(x->logical, y->logical) ||
-                (p->level == LB_LEVEL_STATS && lb_digest_is_none(x->logical)));
+    assert_true(lb_digest_equal(x->logical, y->logical) || (p->level < LB_LEVEL_OPS && lb_digest_is_none(x->logical)));
     if (x->statistics != LB_NONE)
         assert_memory_equal(&p->statistics[x->statistics], &q->statistics[y->statistics], sizeof p->statistics[0]);
     if (!(x->flags & y->flags & LB_VALUE_KEPT)) return;
@@ -252,47 +306,143 @@ static void assert_same_step(lb_capture *a, const lb_program *p, lb_capture *b, 
     }
 }
 
-static void compare(lb_level level, int runs, uint64_t seed)
+typedef struct pair {
+    program host, device;
+    lb_capture *of_host, *of_device;
+    char names[2][24];
+} pair;
+
+static pair record_both(const way *w, uint64_t seed)
 {
     host_begin(1, seed, 80);
-    program host = program_new(false), device = program_new(true);
-    record(&host, "host.lb", level, runs);
-    record(&device, "device.lb", level, runs);
+    pair p = {.host = program_new(false), .device = program_new(true)};
+    snprintf(p.names[0], sizeof p.names[0], "host%u.lb", (unsigned)seed);
+    snprintf(p.names[1], sizeof p.names[1], "device%u.lb", (unsigned)seed);
+    record(&p.host, p.names[0], w);
+    record(&p.device, p.names[1], w);
     host_end(NULL);
-    lb_capture *a = NULL, *b = NULL;
+    return p;
+}
+
+static const lb_program *host_step(pair *p, int step)
+{
+    return step_of(&p->of_host, p->names[0], step);
+}
+
+static const lb_program *device_step(pair *p, int step)
+{
+    return step_of(&p->of_device, p->names[1], step);
+}
+
+static void pair_release(pair *p)
+{
+    lb_capture_close(p->of_host);
+    lb_capture_close(p->of_device);
+    for (int t = 0; t < TENSORS; t++) free(p->host.here[t]), free(p->device.here[t]);
+    free(p->host.notes);
+    free(p->device.notes);
+}
+
+static void compare(way w, uint64_t seed)
+{
+    pair both = record_both(&w, seed);
     for (int step = 0; step < STEPS; step++) {
-        const lb_program *p = step_of(&a, "host.lb", step), *q = step_of(&b, "device.lb", step);
-        assert_same_step(a, p, b, q);
-        assert_int_equal(q->level, level < LB_LEVEL_SOURCES ? level : LB_LEVEL_SOURCES);
+        const lb_program *p = host_step(&both, step), *q = device_step(&both, step);
+        assert_same_step(both.of_host, p, both.of_device, q);
+        assert_int_equal(q->level, w.level);
     }
-    lb_capture_close(a);
-    lb_capture_close(b);
-    for (int t = 0; t < TENSORS; t++) free(host.here[t]), free(device.here[t]);
+    assert_null(strstr(both.device.notes, "graph"));
+    pair_release(&both);
 }
 
 static void a_run_is_recorded_as_its_ops(void **state)
 {
     (void)state;
-    compare(LB_LEVEL_OPS, 1, 2);
+    compare((way){LB_LEVEL_OPS, 1}, 2);
 }
 
 static void a_run_is_recorded_without_bytes(void **state)
 {
     (void)state;
-    compare(LB_LEVEL_STATS, 1, 1);
+    compare((way){LB_LEVEL_STATS, 1}, 1);
+}
+
+/* Those that the graph draws among them. */
+static void a_run_is_recorded_with_its_sources(void **state)
+{
+    (void)state;
+    compare((way){LB_LEVEL_SOURCES, 2}, 6);
+}
+
+static void a_run_is_recorded_with_its_layers(void **state)
+{
+    (void)state;
+    compare((way){LB_LEVEL_LAYERS, 2}, 7);
 }
 
 static void runs_of_one_step_are_kept_apart(void **state)
 {
     (void)state;
-    compare(LB_LEVEL_OPS, 3, 3);
+    compare((way){LB_LEVEL_OPS, 3}, 3);
 }
 
 /* More runs in a step than the device holds results of. */
 static void many_runs_in_a_step_wait_for_room(void **state)
 {
     (void)state;
-    compare(LB_LEVEL_OPS, 40, 4);
+    compare((way){LB_LEVEL_OPS, 40}, 4);
+}
+
+/* Of this much memory the five captures leave nothing, where what one took is not given back. */
+static void room_of_a_graph_that_is_gone_is_free_again(void **state)
+{
+    (void)state;
+    compare((way){LB_LEVEL_OPS, 2, .device_bytes = 1 << 20, .anew = true}, 8);
+}
+
+/* Two temporary tensors share memory: what lies there at the end is not what the first of them was. */
+static void what_finds_no_room_is_missing_and_not_wrong(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {64 << 10, 100 << 10, 160 << 10, 240 << 10};
+    unsigned lower = 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const way w = {LB_LEVEL_OPS, 2, .device_bytes = sizes[s]};
+        pair both = record_both(&w, 9 + s);
+        for (int step = 0; step < STEPS; step++) {
+            const lb_program *p = host_step(&both, step), *q = device_step(&both, step);
+            assert_not_wrong(p, q);
+            lower += q->level < LB_LEVEL_OPS;
+        }
+        pair_release(&both);
+    }
+    assert_true(lower > 0);
+}
+
+/* Whose results are whose cannot be known then: none are given to the run that was told of. */
+static void a_run_that_nobody_tells_of_is_noted(void **state)
+{
+    (void)state;
+    const way w = {LB_LEVEL_OPS, 1, .untold = true};
+    pair both = record_both(&w, 14);
+    for (int step = 0; step < STEPS; step++)
+        assert_int_equal(device_step(&both, step)->n_ops, host_step(&both, step)->n_ops);
+    assert_non_null(strstr(both.device.notes, "by other means than its replay()"));
+    pair_release(&both);
+}
+
+/* The step has its ops twice, without results the first time; no run gets those of another one. */
+static void a_run_that_fails_disturbs_no_other(void **state)
+{
+    (void)state;
+    const way w = {LB_LEVEL_STATS, 1, .failing = true};
+    pair both = record_both(&w, 15);
+    for (int step = 0; step < STEPS; step++) {
+        const lb_program *p = host_step(&both, step), *q = device_step(&both, step);
+        assert_true(q->n_ops > p->n_ops);
+    }
+    assert_null(strstr(both.device.notes, "by other means"));
+    pair_release(&both);
 }
 
 static void mistakes_are_told(void **state)
@@ -319,8 +469,16 @@ static void mistakes_are_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(a_run_is_recorded_as_its_ops), TEST(a_run_is_recorded_without_bytes),
-                                       TEST(runs_of_one_step_are_kept_apart), TEST(many_runs_in_a_step_wait_for_room),
+    const struct CMUnitTest tests[] = {TEST(a_run_is_recorded_as_its_ops),
+                                       TEST(a_run_is_recorded_without_bytes),
+                                       TEST(a_run_is_recorded_with_its_sources),
+                                       TEST(a_run_is_recorded_with_its_layers),
+                                       TEST(runs_of_one_step_are_kept_apart),
+                                       TEST(many_runs_in_a_step_wait_for_room),
+                                       TEST(room_of_a_graph_that_is_gone_is_free_again),
+                                       TEST(what_finds_no_room_is_missing_and_not_wrong),
+                                       TEST(a_run_that_nobody_tells_of_is_noted),
+                                       TEST(a_run_that_fails_disturbs_no_other),
                                        TEST(mistakes_are_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
 """The stand-in accelerator (standin_accelerator.cpp): built once per version of its source and of torch, and made known to torch as the
 device `standin`."""
 
-import contextlib
+import ctypes
 import fcntl
+import functools
 import hashlib
 import os
 import pathlib
@@ -10,7 +11,6 @@ import subprocess
 import types
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 SOURCE = pathlib.Path(__file__).with_name("standin_accelerator.cpp")
 FOLDER = SOURCE.parents[3] / "build" / "standin"
@@ -39,65 +39,82 @@ def compile_to(path):
     os.replace(made, path)
 
 
-class StandinGraph:
+@functools.cache
+def library():
+    """Its C functions."""
+    lib = ctypes.CDLL(str(build()))
+    lib.standin_error.restype, lib.standin_graph_new.restype = ctypes.c_char_p, ctypes.c_void_p
+    lib.standin_pool.restype = lib.standin_used.restype = ctypes.c_uint64
+    lib.standin_graph_begin.argtypes = ctypes.c_void_p, ctypes.c_uint64
+    for of_a_graph in (lib.standin_graph_end, lib.standin_graph_replay, lib.standin_graph_free):
+        of_a_graph.argtypes = (ctypes.c_void_p,)
+    return lib
+
+
+class BareGraph:
     """What is captured runs again on the same memory, below everything that could see it; the capture itself leaves all as it was."""
 
     def __init__(self):
-        self.ops = []
+        self.lib, self.made, self.shared = library(), None, None
+
+    def check(self, answer):
+        if answer:
+            raise torch.AcceleratorError(self.lib.standin_error().decode())
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
-        self.before = {}
-        self.mode = Capturing(self)
-        self.mode.__enter__()
-        StandinGraph.capturing = True
+        self.reset()
+        self.made, self.shared = self.lib.standin_graph_new(), pool or graph_pool_handle()
+        self.check(self.lib.standin_graph_begin(self.made, self.shared[1]))
 
     def capture_end(self):
-        StandinGraph.capturing = False
-        self.mode.__exit__(None, None, None)
-        with unseen():
-            for storage, copy in self.before.values():
-                storage.copy_(copy)
-        del self.before, self.mode
+        self.check(self.lib.standin_graph_end(self.made))
 
     def replay(self):
-        with unseen():
-            for func, args, kwargs, results in self.ops:
-                again = torch.utils._pytree.tree_leaves(func(*args, **kwargs))
-                for now, result in zip(again, results):
-                    if isinstance(now, torch.Tensor) and now.untyped_storage()._cdata != result.untyped_storage()._cdata:
-                        result.copy_(now)
+        self.check(self.lib.standin_graph_replay(self.made))
 
-    capturing = False
+    def pool(self):
+        return self.shared
 
+    def reset(self):
+        if self.made is not None:
+            self.lib.standin_graph_free(self.made)
+        self.made = None
 
-@contextlib.contextmanager
-def unseen():
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C.DispatchKey.PythonTLSSnapshot)
-    with torch.no_grad(), torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(keys):
-        yield
+    def __del__(self):
+        self.reset()
 
 
-class Capturing(TorchDispatchMode):
-    def __init__(self, graph):
-        super().__init__()
-        self.graph = graph
-        self.made = set()
+class StandinGraph(BareGraph):
+    """As torch.cuda.CUDAGraph is: methods of its own around those of the class below it."""
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        given = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        for t in given:
-            storage = t.untyped_storage()
-            if storage._cdata not in self.made | self.graph.before.keys():
-                with unseen():
-                    self.graph.before[storage._cdata] = storage, storage.clone()
-        result = func(*args, **kwargs)
-        results = torch.utils._pytree.tree_leaves(result)
-        self.made |= {t.untyped_storage()._cdata for t in results if isinstance(t, torch.Tensor)} - self.graph.before.keys()
-        with unseen():
-            alias = [t.detach() if isinstance(t, torch.Tensor) else t for t in results]
-        self.graph.ops.append((func, args, kwargs, alias))
-        return result
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        super().capture_begin(pool=pool, capture_error_mode=capture_error_mode)
+
+    def capture_end(self):
+        super().capture_end()
+
+    def replay(self):
+        super().replay()
+
+    def reset(self):
+        super().reset()
+
+
+def graph_pool_handle():
+    return 0, library().standin_pool()
+
+
+class graph:
+    """As torch.cuda.graph is."""
+
+    def __init__(self, made, pool=None, stream=None, capture_error_mode="global"):
+        self.made, self.options = made, dict(pool=pool, capture_error_mode=capture_error_mode)
+
+    def __enter__(self):
+        self.made.capture_begin(**self.options)
+
+    def __exit__(self, *_):
+        self.made.capture_end()
 
 
 def module():
@@ -111,8 +128,9 @@ def module():
     device.manual_seed_all = lambda seed: None  # draws come from the CPU's generator
     if os.environ.get("STANDIN_GENERATOR"):
         device.get_rng_state = lambda index: torch.get_rng_state()
-    device.StandinGraph = StandinGraph
-    device.is_current_stream_capturing = lambda: StandinGraph.capturing
+    device.StandinGraph, device.graph, device.graph_pool_handle = StandinGraph, graph, graph_pool_handle
+    device.is_current_stream_capturing = lambda: bool(library().standin_is_capturing())
+    device.empty_cache = device.synchronize = lambda *_: None
     device.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     return device
 

@@ -3,6 +3,9 @@
 // One file in memory is mapped twice: tensors get addresses of the first mapping, where every access faults, and kernels run on the
 // same bytes through the second one. An op that has no kernel here runs as PyTorch's own CPU kernel on tensors over the second
 // mapping, with the same sizes, strides and offsets: so the same op gives the same bits as on the CPU.
+//
+// A graph holds what its ops are called with, as addresses. A capture leaves memory and generator as they were; what it allocates comes
+// from the graph's pool, where freed memory is used again by later ops of the capture and by graphs that share the pool, as on CUDA.
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/op_registration/op_registration.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -17,11 +20,16 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+#include <ATen/core/GraphImplInterface.h>
+#endif
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -30,13 +38,21 @@ namespace
 
 constexpr auto KIND = c10::DeviceType::PrivateUse1;
 constexpr size_t SPACE = size_t(8) << 30, GRAIN = 256;
+constexpr int FREED = 0xCB;
 
 // ---- memory
 
+struct Pool {
+    std::map<size_t, std::vector<size_t>> freed; // by size
+    int graphs = 0;
+    bool is_private = false;
+};
+using PoolRef = std::shared_ptr<Pool>;
+
 struct Memory {
     char *seen = nullptr, *real = nullptr; // what tensors have; where the bytes are
-    size_t used = 0;
-    std::map<size_t, std::vector<size_t>> freed; // by size
+    size_t used = 0, most = SPACE;
+    PoolRef common = std::make_shared<Pool>(), current = common;
     std::mutex lock;
 
     Memory()
@@ -47,28 +63,41 @@ struct Memory {
         real = static_cast<char *>(mmap(nullptr, SPACE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0));
         close(file);
         TORCH_CHECK(seen != MAP_FAILED && real != MAP_FAILED, "no address space for the stand-in device");
+        if (const char *bytes = getenv("STANDIN_MEMORY")) most = strtoull(bytes, nullptr, 10);
     }
 
     static size_t rounded(size_t bytes) { return (bytes + GRAIN - 1) / GRAIN * GRAIN; }
 
-    void *take(size_t bytes)
+    void *take(size_t bytes, PoolRef &pool)
     {
         std::lock_guard<std::mutex> guard(lock);
-        auto &list = freed[rounded(bytes)];
+        pool = current;
+        auto &list = pool->freed[rounded(bytes)];
         if (!list.empty()) {
             const size_t at = list.back();
             list.pop_back();
             return seen + at;
         }
-        TORCH_CHECK(used + rounded(bytes) <= SPACE, "the stand-in device is out of memory");
+        TORCH_CHECK_WITH(OutOfMemoryError, used + rounded(bytes) <= most, "the stand-in device is out of memory");
         used += rounded(bytes);
         return seen + used - rounded(bytes);
     }
 
-    void give(void *address, size_t bytes)
+    // What is freed is overwritten at once, so that whoever reads it later finds something else there.
+    void give(void *address, size_t bytes, const PoolRef &pool)
     {
         std::lock_guard<std::mutex> guard(lock);
-        freed[rounded(bytes)].push_back(size_t(static_cast<char *>(address) - seen));
+        const size_t at = size_t(static_cast<char *>(address) - seen);
+        if (!pool->is_private) memset(real + at, FREED, rounded(bytes));
+        (pool->is_private && pool->graphs == 0 ? common : pool)->freed[rounded(bytes)].push_back(at);
+    }
+
+    void give_back(Pool &pool)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        for (auto &[size, list] : pool.freed)
+            common->freed[size].insert(common->freed[size].end(), list.begin(), list.end());
+        pool.freed.clear();
     }
 
     void *there(const void *address) const { return real + (static_cast<const char *>(address) - seen); }
@@ -84,12 +113,13 @@ Memory &memory()
 struct Block {
     void *address;
     size_t bytes;
+    PoolRef pool;
 };
 
 void free_block(void *context)
 {
     auto *block = static_cast<Block *>(context);
-    memory().give(block->address, block->bytes);
+    memory().give(block->address, block->bytes, block->pool);
     delete block;
 }
 
@@ -100,7 +130,9 @@ struct StandinAllocator final : c10::Allocator {
     {
         const c10::Device device(KIND, current);
         if (bytes == 0) return {nullptr, nullptr, nullptr, device};
-        auto *block = new Block{memory().take(bytes), bytes};
+        PoolRef pool;
+        void *address = memory().take(bytes, pool);
+        auto *block = new Block{address, bytes, pool};
         return {block->address, block, free_block, device};
     }
     c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -278,8 +310,164 @@ struct Run {
     }
 };
 
+// ---- graphs
+
+// The same address, owned by nobody.
+at::Tensor alias_of(const at::Tensor &t)
+{
+    if (!t.defined()) return t;
+    if (t.device().type() != KIND) return t.clone();
+    c10::Storage storage(c10::Storage::use_byte_size_t(), t.storage().nbytes(),
+                         c10::DataPtr(const_cast<void *>(t.storage().data()), t.device()), &allocator, false);
+    auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), t.key_set(), t.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+    if (t.unsafeGetTensorImpl()->is_wrapped_number()) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+}
+
+c10::IValue aliases_of(const c10::IValue &value)
+{
+    if (value.isTensor()) return alias_of(value.toTensor());
+    if (value.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor &t : value.toTensorVector()) list.push_back(alias_of(t));
+        return list;
+    }
+    if (value.isOptionalTensorList()) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const auto &t : value.toOptionalTensorVector())
+            list.push_back(t.has_value() ? std::optional<at::Tensor>(alias_of(*t)) : std::nullopt);
+        return list;
+    }
+    if (is_list_of_lists(value)) return each(value, aliases_of);
+    return value;
+}
+
+void flatten(const c10::IValue &value, std::vector<at::Tensor> &to)
+{
+    if (value.isTensor()) to.push_back(value.toTensor());
+    if (value.isTensorList())
+        for (const at::Tensor &t : value.toTensorVector()) to.push_back(t);
+}
+
+struct Graph {
+    std::vector<std::function<void()>> nodes;
+    PoolRef pool;
+    std::vector<char> before; // memory, while it is captured
+    at::Tensor generator;
+    const char *broken = nullptr;
+
+    void begin(uint64_t pool_id);
+    void end();
+    void replay() const
+    {
+        c10::impl::ExcludeDispatchKeyGuard unseen(
+            c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+        for (const auto &node : nodes) node();
+    }
+    ~Graph()
+    {
+        if (pool && --pool->graphs == 0) memory().give_back(*pool);
+    }
+};
+
+Graph *capturing = nullptr;
+std::map<uint64_t, std::weak_ptr<Pool>> pools;
+uint64_t n_pools = 0;
+
+void refuse_in_capture(const char *what)
+{
+    if (!capturing) return;
+    capturing->broken = "operation failed due to a previous error during capture";
+    TORCH_CHECK(false, what, ": operation not permitted when stream is capturing");
+}
+
+void Graph::begin(uint64_t pool_id)
+{
+    TORCH_CHECK(!capturing, "another graph is being captured");
+    Memory &m = memory();
+    pool = pools[pool_id].lock();
+    if (!pool) pool = std::make_shared<Pool>();
+    pools[pool_id] = pool;
+    pool->is_private = true;
+    pool->graphs++;
+    generator = at::detail::getDefaultCPUGenerator().get_state();
+    before.assign(m.real, m.real + m.used);
+    m.current = pool;
+    capturing = this;
+}
+
+void Graph::end()
+{
+    TORCH_CHECK(capturing == this, "this graph is not being captured");
+    Memory &m = memory();
+    capturing = nullptr;
+    m.current = m.common;
+    memcpy(m.real, before.data(), before.size());
+    memset(m.real + before.size(), FREED, m.used - before.size());
+    before.clear();
+    at::Generator(at::detail::getDefaultCPUGenerator()).set_state(generator);
+    if (broken) nodes.clear();
+    TORCH_CHECK(!broken, broken);
+}
+
+// The op as it ran, on what lies there when the graph runs.
+struct Call {
+    c10::OperatorHandle op;
+    std::vector<c10::IValue> arguments;
+    std::vector<at::Tensor> made;
+
+    void operator()() const
+    {
+        Run run;
+        torch::jit::Stack stack;
+        for (const c10::IValue &value : arguments) stack.push_back(run.in(value));
+        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+        for (size_t i = 0; i < run.given.size(); i++) take_back(run.given[i], run.hosts[i]);
+        std::vector<at::Tensor> results;
+        for (const c10::IValue &value : stack) flatten(value, results);
+        for (size_t i = 0; i < results.size() && i < made.size(); i++)
+            if (results[i].defined() && !memory().holds(results[i].storage().data()))
+                on_host(made[i]).copy_(results[i]);
+    }
+};
+
+bool is_decided_by_data(const std::string &name)
+{
+    static const char *const names[] = {
+        "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::equal",
+        "aten::is_nonzero"};
+    for (const char *other : names)
+        if (name == other) return true;
+    return false;
+}
+
+void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack);
+
+void capture(const c10::OperatorHandle &op, torch::jit::Stack *stack)
+{
+    Graph *graph = capturing;
+    if (is_decided_by_data(op.schema().name())) refuse_in_capture(op.schema().name().c_str());
+    Call call{op, {}, {}};
+    const size_t n = op.schema().arguments().size(), n_results = op.schema().returns().size();
+    for (size_t i = stack->size() - n; i < stack->size(); i++) call.arguments.push_back(aliases_of((*stack)[i]));
+    capturing = nullptr;
+    try {
+        run_on_host(op, stack);
+    } catch (...) {
+        capturing = graph;
+        throw;
+    }
+    capturing = graph;
+    std::vector<at::Tensor> results;
+    for (size_t i = stack->size() - n_results; i < stack->size(); i++) flatten((*stack)[i], results);
+    for (const at::Tensor &t : results) call.made.push_back(t.defined() && t.device().type() == KIND ? alias_of(t) : t);
+    graph->nodes.push_back(call);
+}
+
 void run_on_host(const c10::OperatorHandle &op, torch::jit::Stack *stack)
 {
+    if (capturing) return capture(op, stack);
     Run run;
     const auto &schema = op.schema();
     const size_t begin = stack->size() - schema.arguments().size();
@@ -306,6 +494,11 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
 
 at::Tensor copy_from(const at::Tensor &self, const at::Tensor &to, bool)
 {
+    if (capturing) {
+        if (to.device().type() != KIND) refuse_in_capture("copy to the host");
+        const at::Tensor from = alias_of(self), there = alias_of(to);
+        capturing->nodes.push_back([from, there] { on_host(there).copy_(on_host(from)); });
+    }
     on_host(to).copy_(on_host(self));
     return to;
 }
@@ -401,3 +594,85 @@ TORCH_LIBRARY_IMPL(c10d, PrivateUse1, m)
           "reduce_", "gather_", "scatter_", "alltoall_", "alltoall_base_", "barrier"})
         m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
+
+// Of a new graph in a pool (0: one of its own, which *pool is then); of what was captured. 0, or -1 with a message.
+thread_local std::string message;
+
+template <typename Do>
+int tried(Do act)
+{
+    try {
+        act();
+        return 0;
+    } catch (const c10::Error &error) {
+        message = error.what_without_backtrace();
+        return -1;
+    }
+}
+
+extern "C" {
+const char *standin_error()
+{
+    return message.c_str();
+}
+int standin_is_capturing()
+{
+    return capturing != nullptr;
+}
+void *standin_graph_new()
+{
+    return new Graph;
+}
+void standin_graph_free(Graph *graph)
+{
+    delete graph;
+}
+uint64_t standin_pool()
+{
+    return ++n_pools;
+}
+int standin_graph_begin(Graph *graph, uint64_t pool)
+{
+    return tried([=] { graph->begin(pool); });
+}
+int standin_graph_end(Graph *graph)
+{
+    return tried([=] { graph->end(); });
+}
+int standin_graph_replay(Graph *graph)
+{
+    return tried([=] { graph->replay(); });
+}
+uint64_t standin_used()
+{
+    return memory().used;
+}
+}
+
+// torch.accelerator.Graph
+#if __has_include(<ATen/core/GraphImplInterface.h>)
+struct AcceleratorGraph final : at::GraphImplInterface {
+    explicit AcceleratorGraph(const at::GraphImplArgs &) {}
+    void capture_begin(c10::MempoolId_t wanted, at::GraphCaptureMode) override
+    {
+        id = wanted.second ? wanted : c10::MempoolId_t{0, ++n_pools};
+        graph = std::make_unique<Graph>();
+        graph->begin(id.second);
+    }
+    void capture_end() override { graph->end(); }
+    void instantiate() override {}
+    void replay() override { graph->replay(); }
+    void reset() override { graph.reset(); }
+    c10::MempoolId_t pool() const override { return id; }
+    void enable_debug_mode() override {}
+    void debug_dump(const std::string &) override {}
+
+    std::unique_ptr<Graph> graph;
+    c10::MempoolId_t id{0, 0};
+};
+
+namespace at
+{
+REGISTER_GRAPH_IMPL(STANDIN, AcceleratorGraph)
+}
+#endif

@@ -122,18 +122,23 @@ def test_recording_changes_no_bit(pair, what, tmp_path):
     assert_same_bits(ends_of(pair(what), "standin"), ends_of(pair(what), "cpu"))
 
 
-@pytest.mark.parametrize("what", ["graph", "decode"])
+def left_out(step):
+    return {kind: kept["values"] - kept["kept"] for kind, kept in step["kept"].items()}
+
+
+@pytest.mark.parametrize("what", ["graph", "decode", "drawing"])
 def test_each_replay_of_a_graph_is_a_step(lastbit, pair, what):
-    """A step that was captured runs unseen: its ops, modules and updates are those of the same step on the CPU, its sources have their
-    bytes, and what it left its digests; what replay makes of them are the bits of the run."""
+    """A step that was captured runs unseen: its ops, modules and updates are those of the same step on the CPU, all of its values have
+    their bytes, draws among them; what replay makes of them are the bits of the run."""
     folder = pair(what)
     ours, theirs = steps_of(lastbit, folder / "standin.lb"), steps_of(lastbit, folder / "cpu.lb")
     assert len(ours) == len(theirs) == 5
-    copies = {"graph": len(ends_of(folder, "cpu")), "decode": 5}[what]
+    copies = len(ends_of(folder, "cpu"))
     for n, (mine, other) in enumerate(zip(ours, theirs)):
-        assert mine["ops"] == other["ops"] + (copies if n == 4 else 0) and mine["optimizers"] == other["optimizers"]
-        assert mine["level"] == ("ops" if n < 2 else "sources")
-        assert mine["kept"]["sources"]["kept"] == mine["kept"]["sources"]["values"]
+        if what != "drawing":  # where torch has one op of a device for four of the CPU
+            assert mine["ops"] == other["ops"] + (copies if n == 4 else 0) and left_out(mine) == left_out(other)
+        assert mine["optimizers"] == other["optimizers"] and mine["level"] == "ops"
+        assert left_out(mine) == left_out(ours[1])
     assert_same_bits(ends_of(folder, "standin"), ends_of(folder, "cpu"))
     found = lastbit.json("diff", folder / "cpu.lb", folder / "standin.lb", expect=0)
     assert found["verdict"] == "identical"

@@ -174,7 +174,7 @@ static void record_steps(memory *m, const char *name, lb_level level, int answer
     lb_recorder *recorder;
     options.level = level;
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
-    const lb_device_access access = {sizeof access, copy, m};
+    const lb_device_access access = {.size = sizeof access, .copy = copy, .context = m};
     assert_int_equal(lb_recorder_device(recorder, 2, LB_EVERY_UNIT, &access, NULL), LB_OK);
     if (late) assert_int_equal(lb_devices_add(recorder, 2, LB_EVERY_UNIT, &late->device, NULL), LB_OK);
     lb_seen x = seen_at(m, 0), y = seen_at(m, 1), z = seen_at(m, 2), w = seen_at(m, 3), part = w, wide = y, across = y;
@@ -337,7 +337,7 @@ static void a_device_that_nobody_registered_is_not_read(void **state)
     lb_recorder *recorder;
     assert_int_equal(lb_recorder_open(in_scratch("unread.lb"), &options, &recorder, NULL), LB_OK);
     assert_int_equal(
-        lb_recorder_device(recorder, 0, 0, &(lb_device_access){sizeof(lb_device_access), copy, NULL}, NULL),
+        lb_recorder_device(recorder, 0, 0, &(lb_device_access){.size = sizeof(lb_device_access), .copy = copy}, NULL),
         LB_ERR_INVALID);
     assert_int_equal(lb_recorder_step_begin(recorder, 0, NULL, NULL), LB_OK);
     lb_seen x = seen_at(&device, 0), y = seen_at(&device, 1);
