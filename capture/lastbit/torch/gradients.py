@@ -10,6 +10,7 @@ import weakref
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .devices import is_capturing
 from .objects import local
 
 _MANY = 32
@@ -51,7 +52,7 @@ class Gradients:
                 grad = None if p is None else p.grad
                 if grad is not None:
                     now, since = _state(grad)
-                    if now == storage and (since == version or not _is_zero(grad)):
+                    if now == storage and (since == version or is_capturing() or not _is_zero(grad)):
                         return False
                 del self.left[key]
         except (RuntimeError, NotImplementedError, AttributeError):
@@ -66,6 +67,7 @@ def _state(grad):
 
 
 def _is_zero(grad):
-    """Clipping and unscaling write to gradients as well. Not recorded, and of a large one only a part."""
+    """Clipping and unscaling write to gradients as well. Not recorded, and of a large one only a part. While a graph is captured nobody
+    may ask: it would spoil the capture."""
     with _disable_current_modes(), torch.no_grad():
         return not bool(local(grad).detach().flatten()[:_FEW].count_nonzero())
