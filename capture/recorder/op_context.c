@@ -84,8 +84,9 @@ static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_se
 lb_status lb_recorder_wrap(lb_recorder *recorder, uint32_t scope, lb_place *place, lb_err *err)
 {
     *place = (lb_place){scope, 0};
-    lb_status status = lb_recorder_lock(recorder, true, err);
-    if (status == LB_OK && scope < recorder->n_scopes) place->call = recorder->scopes[scope].calls;
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status == LB_OK && !lb_recorder_between_steps(recorder) && scope < recorder->n_scopes)
+        place->call = recorder->scopes[scope].calls;
     return lb_recorder_unlock(recorder, status);
 }
 
@@ -98,8 +99,7 @@ lb_status lb_recorder_enter(lb_recorder *recorder, uint32_t scope, const lb_seen
         lb_graph_enter(recorder, scope, inputs, n, recompute, place);
         return lb_recorder_unlock(recorder, LB_OK);
     }
-    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
-    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     if (lb_recorder_scope_row(recorder, scope) == LB_NONE)
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
@@ -116,8 +116,7 @@ lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen
         lb_graph_leave(recorder, place, outputs, n, recompute);
         return lb_recorder_unlock(recorder, LB_OK);
     }
-    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
-    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     lb_err cause = LB_ERR_INIT;
     status = add_boundary(recorder, place, outputs, n, true, recompute, &cause);
     return lb_recorder_settled(recorder, status, &cause, err);
@@ -127,8 +126,8 @@ lb_status lb_recorder_leave(lb_recorder *recorder, lb_place place, const lb_seen
 
 lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double number, lb_err *err)
 {
-    lb_status status = lb_recorder_lock(recorder, true, err);
-    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    lb_status status = lb_recorder_lock(recorder, false, err);
+    if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     lb_program *program = recorder->program;
     lb_scalar row = {lb_program_string(program, name), program->n_ops, number};
     lb_err cause = LB_ERR_INIT;
@@ -145,8 +144,7 @@ lb_status lb_recorder_routing(lb_recorder *recorder, lb_place place, const lb_se
         lb_graph_routing(recorder, place, seen);
         return lb_recorder_unlock(recorder, LB_OK);
     }
-    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
-    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     uint32_t rows[5];
     lb_standing at = {.name = "routing",
                       .layer = lb_recorder_scope_path(recorder, place.scope),
@@ -181,8 +179,7 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
         lb_graph_group(recorder, first_op, &told);
         return lb_recorder_unlock(recorder, LB_OK);
     }
-    if (status == LB_OK) status = lb_recorder_needs_step(recorder, err);
-    if (status != LB_OK) return lb_recorder_unlock(recorder, status);
+    if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     lb_program *program = recorder->program;
     if (first_op > program->n_ops) first_op = program->n_ops;
     lb_group row = {.optimizer = lb_program_string(program, optimizer),

@@ -214,8 +214,12 @@ lb_status lb_recorder_op_begin(lb_recorder *recorder, const lb_call *call, lb_pe
     lb_status status = LB_OK;
     if (lb_graph_is_captured(recorder) && !recorder->dead && (*pending = tape(recorder, call))) {
         status = LB_OK;
-    } else if (recorder->dead || !recorder->program) {
-        status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
+    } else if (recorder->dead) {
+        status = lb_fail(err, LB_ERR_STATE, "recording has stopped: %s", recorder->why.message);
+    } else if (lb_recorder_between_steps(recorder)) {
+        *pending = take_pending(recorder);
+        if (*pending) (*pending)->serial = 0; /* of no program */
+        status = *pending ? LB_OK : no_memory(err);
     } else {
         if (recorder->ring && call->thread == 0) status = lb_recorder_bound_ring(recorder, call->phase, &cause);
         lb_pending *p = take_pending(recorder);
@@ -373,8 +377,10 @@ static lb_status finish(lb_recorder *recorder, lb_pending *pending, const lb_ope
     if (pending->taped) {
         if (recorder->tape && recorder->tape->serial == pending->taped)
             lb_graph_op_end(recorder, pending->entry, results, n, deferred, op);
-    } else if (recorder->dead || !recorder->program) {
-        status = lb_fail(err, LB_ERR_STATE, "no step is being recorded");
+    } else if (recorder->dead) {
+        status = lb_fail(err, LB_ERR_STATE, "recording has stopped: %s", recorder->why.message);
+    } else if (lb_recorder_between_steps(recorder)) {
+        status = LB_OK;
     } else if (pending->serial != recorder->serial) {
         lb_recorder_note(recorder, "skipped",
                          "an op ended in another step than it began in"); /* a thread across steps */

@@ -262,12 +262,14 @@ lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err)
 {
     pthread_mutex_lock(&recorder->lock);
     if (recorder->dead) return lb_fail(err, LB_ERR_STATE, "recording has stopped: %s", recorder->why.message);
-    return in_step ? lb_recorder_needs_step(recorder, err) : LB_OK;
+    return !in_step || recorder->program ? LB_OK : lb_fail(err, LB_ERR_STATE, "no step is being recorded");
 }
 
-lb_status lb_recorder_needs_step(const lb_recorder *recorder, lb_err *err)
+bool lb_recorder_between_steps(lb_recorder *recorder)
 {
-    return recorder->program ? LB_OK : lb_fail(err, LB_ERR_STATE, "no step is being recorded");
+    if (recorder->program) return false;
+    lb_recorder_note(recorder, "skipped", "what a thread did while another one ended the step is in no step");
+    return true;
 }
 
 lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status)

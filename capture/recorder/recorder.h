@@ -100,7 +100,7 @@ struct lb_recorder {
     uint64_t cuda_bytes, cuda_tried;  /* 0: CUDA is not measured where it lies; units that have, or get, no back end */
     const lb_kernel_image *cuda_code; /* NULL: the kernels that lie in this library */
     lb_tape *tape, *tapes;            /* of the graph that is being captured, and of those that were */
-    uint64_t n_tapes;
+    uint64_t n_tapes, n_gone;         /* storages that were freed */
     lb_graph_run run;
     uint64_t n_unheard; /* runs of graphs that nobody told of */
     lb_coming *coming, **coming_end;
@@ -130,8 +130,8 @@ lb_status lb_recorder_no_memory(lb_err *err);
 /* The one function here that is called without the lock: it has the lock when it returns, whatever the status. LB_ERR_STATE of a dead
  * recorder, or where no step is open that should be. */
 lb_status lb_recorder_lock(lb_recorder *recorder, bool in_step, lb_err *err);
-/* LB_ERR_STATE where none is open. */
-lb_status lb_recorder_needs_step(const lb_recorder *recorder, lb_err *err);
+/* No step is open: noted. Of several threads each may be told so in the middle of what it does. */
+bool lb_recorder_between_steps(lb_recorder *recorder);
 /* Gives the status back. */
 lb_status lb_recorder_unlock(lb_recorder *recorder, lb_status status);
 /* The same for calls whose failure means that the recorder cannot go on: it dies of `cause`. */

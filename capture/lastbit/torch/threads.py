@@ -114,7 +114,11 @@ class Threads:
         """Forwards that backward runs again; it runs in threads of its own where there is another device."""
         if getattr(self.here, "backwards", 0):
             return True
-        return self.backwards > 0 and isinstance(threading.current_thread(), threading._DummyThread)
+        thread = threading.current_thread()
+        if self.backwards == 0 or not isinstance(thread, threading._DummyThread):
+            return False
+        thread._lastbit = True  # of autograd's engine, which takes the modes of the thread that called it
+        return True
 
     def backward(self, begins):
         """Backward begins or ends in this thread; how many run in it now."""
