@@ -407,8 +407,9 @@ void lb_graph_forget(lb_recorder *recorder, int64_t key)
     const uint32_t row = tape ? lb_tape_find(tape, key) : LB_NONE;
     lb_taped *entry = row == LB_NONE ? NULL : add(recorder, LB_TAPED_FORGET);
     if (entry) entry->at = row;
-    if (tape) lb_tape_gone(tape, key);
-    for (lb_tape *t = recorder->tapes; t; t = t->next) lb_tape_gone(t, key);
+    recorder->n_gone++;
+    if (tape) lb_tape_gone(tape, key, recorder->n_gone);
+    for (lb_tape *t = recorder->tapes; t; t = t->next) lb_tape_gone(t, key, recorder->n_gone);
 }
 
 /* ---- captures ------------------------------------------------------------------------------------------------------ */

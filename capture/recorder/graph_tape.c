@@ -35,7 +35,7 @@ void lb_tape_free(lb_tape *tape)
 uint32_t lb_tape_find(const lb_tape *tape, int64_t key)
 {
     LB_HASH_EACH(row, &tape->by_key, (uint64_t)key)
-    if (tape->storages[row].key == key && !tape->storages[row].gone) return row;
+    if (tape->storages[row].key == key && !tape->storages[row].own) return row;
     return LB_NONE;
 }
 
@@ -53,16 +53,16 @@ uint32_t lb_tape_storage(lb_tape *tape, int64_t key)
     return tape->n_storages++;
 }
 
-void lb_tape_gone(lb_tape *tape, int64_t key)
+void lb_tape_gone(lb_tape *tape, int64_t key, uint64_t n)
 {
     const uint32_t row = lb_tape_find(tape, key);
-    if (row != LB_NONE) tape->storages[row].gone = true;
+    if (row != LB_NONE) tape->storages[row].own = OUR_KEYS + (int64_t)n;
 }
 
 int64_t lb_tape_key(const lb_tape *tape, uint32_t storage)
 {
     const lb_taped_storage *s = &tape->storages[storage];
-    return s->gone ? OUR_KEYS + (int64_t)(tape->serial << 24) + (int64_t)storage : s->key;
+    return s->own ? s->own : s->key;
 }
 
 bool lb_tape_is_ours(int64_t key)

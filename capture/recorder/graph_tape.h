@@ -15,7 +15,7 @@
 
 typedef struct lb_taped_storage {
     int64_t key;
-    bool gone;        /* the host has freed it */
+    int64_t own;      /* 0: it lives. Else the host has freed it, and this is its key, in every tape that knows it */
     uint32_t version; /* writes so far, of the capture or of the run under way */
     uint32_t newest;  /* slot + 1 */
 } lb_taped_storage;
@@ -112,8 +112,8 @@ void lb_tape_free(lb_tape *tape); /* one; NULL is fine */
 uint32_t lb_tape_storage(lb_tape *tape, int64_t key);
 /* Its row if it is known; LB_NONE. */
 uint32_t lb_tape_find(const lb_tape *tape, int64_t key);
-/* The host has freed it: its key may come again for another one. */
-void lb_tape_gone(lb_tape *tape, int64_t key);
+/* The host has freed it, and its key may come again for another one: now it has one of ours, the n-th of all. */
+void lb_tape_gone(lb_tape *tape, int64_t key, uint64_t n);
 /* The key that a run takes for it, and whether that is none of the host's. */
 int64_t lb_tape_key(const lb_tape *tape, uint32_t storage);
 bool lb_tape_is_ours(int64_t key);

@@ -7,6 +7,7 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
     checkpoint forwards that backward runs again, both ways
     graph      five steps, the last three as replays of a captured graph where the device has graphs
     drawing    the same with dropout, and noise of several kinds that is drawn inside the graph
+    partial    five steps, the last two with a graph of a part's forward and one of its backward, in one pool
     decode     five tokens, the last three from replays of a captured forward; what picks the next token is no part of it
     generate   eight tokens from a tiny Llama with a key-value cache
 """
@@ -60,6 +61,7 @@ def graphed(device, drawing=False):
     def step():
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5, foreach=False)
         optimizer.step()
 
     graph = None
@@ -76,6 +78,47 @@ def graphed(device, drawing=False):
         else:
             graph.replay()
     return [*model.parameters(), *model.buffers()]
+
+
+def graphed_part(part, x, graph, capture):
+    """As torch.cuda.make_graphed_callables does it; what backward reads lies where the forward's graph left it."""
+    parameters, given, pool = [*part.parameters()], torch.zeros_like(x), torch.standin.graph_pool_handle()
+    forward, backward = graph(), graph()
+    with capture(forward, pool=pool):
+        out = part(given)
+    came = torch.zeros_like(out)
+    with capture(backward, pool=pool):
+        gradients = torch.autograd.grad(out, parameters, came)
+
+    class Graphed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, *parameters):
+            given.copy_(x)
+            forward.replay()
+            return out.detach()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            came.copy_(gradient)
+            backward.replay()
+            return None, *(gradient.detach() for gradient in gradients)
+
+    return lambda x: Graphed.apply(x, *parameters)
+
+
+def partial(device):
+    body, head = network(0).to(device), torch.nn.Linear(4, 4).to(device)
+    parameters = [*body.parameters(), *head.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False)
+    call = body
+    for n in range(5):
+        x, y = torch.randn(16, 8).to(device), torch.randint(4, (16,)).to(device)
+        if n == 3 and device != "cpu":
+            call = graphed_part(body, x, torch.standin.StandinGraph, torch.standin.graph)
+        torch.nn.functional.cross_entropy(head(call(x)), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [*parameters, *body.buffers()]
 
 
 def decode(device, factor=1):
@@ -169,6 +212,7 @@ RUNS = {
     "checkpoint": recompute,
     "graph": graphed,
     "drawing": lambda device: graphed(device, drawing=True),
+    "partial": partial,
     "decode": decode,
     "generate": generate,
 }

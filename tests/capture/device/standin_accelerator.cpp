@@ -13,6 +13,8 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
@@ -190,6 +192,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     }
     at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::detail::createCPUGenerator(); }
     at::Device getDeviceFromPtr(void *) const override { return {KIND, 0}; }
+    c10::Allocator *getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
     void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override
     {
         c10::DataPtr grown = allocator.allocate(bytes);
@@ -224,6 +227,17 @@ at::Tensor strided(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarTyp
                                              c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
 }
 
+// A view of `t` like the one that the CPU's kernel made of what stood in for it, of another type perhaps.
+at::Tensor view_like(const at::Tensor &t, const at::Tensor &result)
+{
+    const c10::DispatchKeySet bits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    const auto keys = (t.key_set() - bits) | (result.key_set() & bits);
+    auto made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(t.storage()), keys,
+                                                         result.dtype());
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides(), result.storage_offset());
+    return made;
+}
+
 // A result of the CPU's kernel: a view of what came in, or new.
 at::Tensor on_device(const at::Tensor &result, const std::vector<at::Tensor> &given)
 {
@@ -231,7 +245,7 @@ at::Tensor on_device(const at::Tensor &result, const std::vector<at::Tensor> &gi
     if (result.storage().nbytes() && memory().holds(result.storage().data())) {
         for (const at::Tensor &t : given)
             if (t.storage().nbytes() && memory().there(t.storage().data()) == result.storage().data())
-                return at::native::as_strided_tensorimpl(t, result.sizes(), result.strides(), result.storage_offset());
+                return view_like(t, result);
     }
     at::Tensor made = strided(result.sizes(), result.strides(), result.scalar_type());
     on_host(made).copy_(result);
@@ -449,8 +463,12 @@ void capture(const c10::OperatorHandle &op, torch::jit::Stack *stack)
     Graph *graph = capturing;
     if (is_decided_by_data(op.schema().name())) refuse_in_capture(op.schema().name().c_str());
     Call call{op, {}, {}};
+    std::vector<c10::IValue> given; // an `out` may be resized by the op
     const size_t n = op.schema().arguments().size(), n_results = op.schema().returns().size();
-    for (size_t i = stack->size() - n; i < stack->size(); i++) call.arguments.push_back(aliases_of((*stack)[i]));
+    for (size_t i = stack->size() - n; i < stack->size(); i++) {
+        given.push_back((*stack)[i]);
+        call.arguments.push_back(aliases_of((*stack)[i]));
+    }
     capturing = nullptr;
     try {
         run_on_host(op, stack);
@@ -459,6 +477,10 @@ void capture(const c10::OperatorHandle &op, torch::jit::Stack *stack)
         throw;
     }
     capturing = graph;
+    for (size_t i = 0; i < n; i++)
+        if (given[i].isTensor() && given[i].toTensor().defined() &&
+            given[i].toTensor().sizes() != call.arguments[i].toTensor().sizes())
+            call.arguments[i] = aliases_of(given[i]);
     std::vector<at::Tensor> results;
     for (size_t i = stack->size() - n_results; i < stack->size(); i++) flatten((*stack)[i], results);
     for (const at::Tensor &t : results) call.made.push_back(t.defined() && t.device().type() == KIND ? alias_of(t) : t);
@@ -547,6 +569,29 @@ at::Tensor reshape_alias(const at::Tensor &self, at::IntArrayRef size, at::IntAr
     return at::native::_reshape_alias(self, size, stride);
 }
 
+at::Tensor convolution(const at::Tensor &input, const at::Tensor &weight, const std::optional<at::Tensor> &bias,
+                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, int64_t groups)
+{
+    const auto of = bias.has_value() ? std::optional<at::Tensor>(on_host(*bias)) : std::nullopt;
+    return on_device(at::convolution(on_host(input), on_host(weight), of, stride, padding, dilation, transposed,
+                                     output_padding, groups),
+                     {});
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor &gradient, const at::Tensor &input,
+                                                                    const at::Tensor &weight, at::IntArrayRef stride,
+                                                                    at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                                    bool transposed, at::IntArrayRef output_padding,
+                                                                    int64_t groups, std::array<bool, 3> wanted)
+{
+    const int64_t channels = weight.size(0);
+    const auto [x, w, b] =
+        at::convolution_backward(on_host(gradient), on_host(input), on_host(weight), at::IntArrayRef(channels), stride,
+                                 padding, dilation, transposed, output_padding, groups, wanted);
+    return {on_device(x, {}), on_device(w, {}), on_device(b, {})};
+}
+
 } // namespace
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m)
@@ -583,7 +628,19 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m)
     m.impl("view", view);
     m.impl("as_strided", as_strided);
     m.impl("_reshape_alias", reshape_alias);
+    m.impl("convolution_overrideable", convolution);
+    m.impl("convolution_backward_overrideable", convolution_backward);
     prefer_the_kernels_of_the_cpu(m);
+}
+
+// Its kernel reads and writes tensors that have these bits.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m)
+{
+    m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m)
+{
+    m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 // Collectives are those of the host's process group, on the same bytes.
