@@ -43,7 +43,8 @@ int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int6
 bool lb_program_view_shape(const lb_program_view *side, uint32_t value, lb_tensor *tensor);
 /* As lb_capture_value, of a value of the whole. */
 lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err);
-/* By digests, and where these differ by what was kept: NaNs are equal to each other. What has no digest does not differ. */
+/* By digests, and where these differ by what was kept: NaNs are equal to each other, and so are the same whole numbers in two integer
+ * dtypes. What has no digest does not differ. */
 bool lb_program_view_values_differ(const lb_program_view *a, uint32_t value_a, const lb_program_view *b,
                                    uint32_t value_b);
 /* The recorded program and row of a value of the whole. */
