@@ -200,6 +200,28 @@ static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_ma
     return LB_OK;
 }
 
+/* A cache, or what else an earlier step rounded: floats that come in, and are neither parameters nor states nor what the model is given first. */
+static bool begins_with_floats(const lb_program *p)
+{
+    const uint32_t given = p->n_boundaries && !p->boundaries[0].output ? p->boundaries[0].value : LB_NONE;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if (given != LB_NONE && p->values[v].storage == p->values[given].storage) continue;
+        if (!(p->values[v].flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE))) return true;
+    }
+    return false;
+}
+
+/* Who recomputes what the other side has in a cache is given all tokens where that one is given the last. */
+static bool is_given_more(const lb_walk *w)
+{
+    if (w->pa->step == w->past->first || !(begins_with_floats(w->pa) || begins_with_floats(w->pb))) return false;
+    for (uint32_t e = 0; e < w->exits.n; e++)
+        if (w->exits.list[e].other_shape && w->exits.list[e].rows >= 0) return true;
+    return false;
+}
+
 static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
@@ -219,6 +241,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     for (int k = 0; k < 2; k++)
         if ((k ? w->b : w->a)->n_parts > 1) LB_TRY(lb_collective_matches_find(k ? w->b : w->a, &w->meetings[k], err));
     LB_TRY(find_exits(w, rules_a, rules_b, err));
+    w->given_more = is_given_more(w);
     uint32_t differing = find_differences(w) + w->shadows.n_finals + has_lone_ops(w);
     if (differing) LB_TRY(measure_noise(w, options, err));
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));

@@ -129,11 +129,17 @@ static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *div
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
         lb_place_final(w, divergence, row);
+    } else if (exit->agreement == LB_SHADOW_AGREES) {
+        row->local = LB_VERDICT_ROUNDING;
+        row->why = exit->other_shape
+                       ? "given more rows on one side; those that both have are the same in exact arithmetic"
+                       : "made by other ops; in exact arithmetic the same";
+        lb_lossy_casts_of(w, exit->op, exit->value);
+    } else if (exit->other_shape && w->have_shadows && !w->divergences.n) {
+        row->local = LB_VERDICT_ROUNDING;
+        row->why = "of another shape; what the step leaves is the same in exact arithmetic";
     } else if (exit->other_shape || exit->agreement == LB_SHADOW_DISAGREES) {
         row->inherited = w->led, row->why = "what it follows from already differs in exact arithmetic";
-    } else if (exit->agreement == LB_SHADOW_AGREES) {
-        row->local = LB_VERDICT_ROUNDING, row->why = "made by other ops; in exact arithmetic the same";
-        lb_lossy_casts_of(w, exit->op, exit->value);
     } else {
         row->local = LB_VERDICT_MISSING,
         row->why = "the result of the outermost call differs, and could not be run exactly";

@@ -349,10 +349,12 @@ static bool is_among_other_shapes(const lb_walk *w, const lb_divergence *o)
 
 bool lb_place_is_unknown(const lb_walk *w, const lb_divergence *o, const char **why)
 {
-    const bool sources = (o->sources[0] && o->sources[1]) || w->held_otherwise || w->cut, lone = o->n[0] || o->n[1];
+    const bool sources = w->given_more || (o->sources[0] && o->sources[1]) || w->held_otherwise || w->cut;
+    const bool lone = o->n[0] || o->n[1];
     const bool flipped =
         (o->flipped && (lone || o->integers)) || (lone ? is_same_in_other_shapes(w, o) : is_among_other_shapes(w, o));
-    if (why) *why = w->cut ? LB_WHY_CUT : sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
+    if (why)
+        *why = w->cut ? LB_WHY_CUT : w->given_more ? LB_WHY_KEPT : sources ? LB_WHY_UNKNOWN_SOURCES : LB_WHY_FLIPPED;
     return sources || flipped;
 }
 

@@ -15,6 +15,9 @@ bool lb_place_is_unknown(const lb_walk *walk, const lb_divergence *divergence, c
 #define LB_WHY_UNKNOWN_SOURCES                                                                                         \
     "it follows from weights or states that the two sides hold in other tensors, and which are not known to be the "   \
     "same"
+#define LB_WHY_KEPT                                                                                                    \
+    "the model is given more rows on one side; what the other has of them was kept by an earlier step, with that "     \
+    "step's rounding"
 #define LB_WHY_CUT                                                                                                     \
     "the ranks of the two sides hold other parts of a tensor that this may follow from: whether that is rounding "     \
     "cannot be told"

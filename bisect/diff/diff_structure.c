@@ -2,6 +2,7 @@
 #include "diff_structure.h"
 
 #include "diff_cuts.h"
+#include "diff_place.h"
 #include "diff_rows.h"
 
 #include <math.h>
@@ -97,6 +98,18 @@ static const lb_value *parameter_of(const lb_program *p, uint32_t op)
     return kind && *lb_program_text(p, v->name) ? v : NULL;
 }
 
+/* Nothing that the step leaves differs in exact arithmetic, and it leaves an update: what came in may be the same data, packed or padded. */
+static bool leaves_the_same(const lb_walk *w)
+{
+    bool updates = false;
+    for (uint32_t i = 0; i < w->pa->n_ops; i++) updates |= w->pa->ops[i].phase == LB_PHASE_OPTIMIZER;
+    for (uint32_t f = 0; f < w->shadows.n_finals; f++)
+        if (w->shadows.finals[f].agreement != LB_SHADOW_AGREES) return false;
+    for (uint32_t e = 0; e < w->exits.n; e++)
+        if (w->exits.list[e].agreement == LB_SHADOW_DISAGREES) return false;
+    return w->have_shadows && updates;
+}
+
 static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t ib, const lb_value *b)
 {
     char why[440], shapes[2][160];
@@ -109,8 +122,13 @@ static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t
              shape ? "" : ": ranks are put together in one dtype only");
     lb_diff_row row = {.step = w->pa->step, .rank = w->pa->rank, .index = ia, .other = ib, .value = true};
     row.layer = lb_report_keep(w->report, lb_program_text(w->pa, a->name));
-    row.op = "lb::source", row.why = lb_report_keep(w->report, why);
-    row.verdict = row.local = LB_VERDICT_DIVERGED, row.bound_ratio = NAN;
+    row.op = "lb::source", row.why = lb_report_keep(w->report, why), row.local = LB_VERDICT_DIVERGED;
+    if (shape && a->source == LB_SOURCE_BATCH && w->given_more)
+        row.local = LB_VERDICT_MISSING, row.why = LB_WHY_KEPT;
+    else if (shape && a->source == LB_SOURCE_BATCH && leaves_the_same(w))
+        row.local = LB_VERDICT_ROUNDING,
+        row.why = "of another shape; what the step leaves is the same in exact arithmetic";
+    row.verdict = row.local, row.bound_ratio = NAN;
     row.difference.cosine = 1, row.difference.first = -1;
     lb_walk_report(w, &row);
     w->report->sources++;

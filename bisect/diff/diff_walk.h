@@ -64,6 +64,8 @@ typedef struct lb_walk {
     bool
         cut; /* some tensor is or was cut otherwise: nobody knows what is rounding, but for what an op makes of its own inputs */
     bool held_otherwise; /* parameters without a partner on both sides, in a step behind the first */
+    bool
+        given_more; /* some call is given more rows on one side, in a step that begins with what an earlier one may have rounded */
     lb_verdict
         led; /* what a difference that leads to a sink inherits: DIVERGED, or MISSING where nobody knows of any divergence whether it is one */
     lb_reordering *reorderings; /* per op of A, or NULL */

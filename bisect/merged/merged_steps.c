@@ -271,11 +271,40 @@ static bool have_met_others(const maker *m, const lb_exit *exit)
            m->out->nodes[b].state == LB_NODE_SAME;
 }
 
+/* Views and marks hand on nothing of what they read.
+ * A loss that is only printed is read by a view and a mark at most, and it leaves the step by being
+ * seen. */
+static bool is_read(const maker *m, int side, uint32_t op)
+{
+    const lb_flow *f = m->out->flows[side];
+    for (uint32_t k = f->first_use[op]; k < f->first_use[op + 1]; k++)
+        if (lb_op_computes(m->sides[side]->program, op_of(m, side, f->uses[k]))) return true;
+    return false;
+}
+
+static bool updates(const lb_program *p)
+{
+    for (uint32_t i = p->n_ops; i-- > 0;)
+        if (p->ops[i].phase == LB_PHASE_OPTIMIZER && lb_op_computes(p, &p->ops[i])) return true;
+    return false;
+}
+
+/* A batch that one side packs and the other pads: results of other shapes which the loss reads, and inputs of the next step, which judges
+ * them. In a step that updates parameters these say what came of it. */
+static bool leads_to_parameters(const maker *m, const lb_exit *exit)
+{
+    if (!exit->other_shape || !updates(m->sides[0]->program) || !updates(m->sides[1]->program)) return false;
+    if (exit->name) return !strncmp(exit->name, "input:", 6);
+    return is_read(m, 0, exit->op[0]) && is_read(m, 1, exit->op[1]);
+}
+
 static bool add_exits(maker *m)
 {
     for (uint32_t e = 0; e < m->exits->n; e++) {
         const lb_exit *exit = &m->exits->list[e];
+        if (exit->agreement == LB_SHADOW_AGREES) continue;
         if (exit->agreement != LB_SHADOW_DISAGREES && !exit->other_shape) continue;
+        if (leads_to_parameters(m, exit)) continue;
         if (exit->by_use && have_met_others(m, exit)) continue;
         if (!add_value(m, exit->op[0], exit->op[1], LB_NONE, e)) return false;
     }
@@ -306,17 +335,6 @@ static bool decides(const maker *m, const lb_node *node)
         if (va == LB_NONE || vb == LB_NONE || !lb_dtype_is_integer(lb_dtype_part(pa->values[va].dtype))) continue;
         if (lb_program_view_values_differ(m->sides[0], va, m->sides[1], vb)) return true;
     }
-    return false;
-}
-
-/* Views and marks hand on nothing of what they read.
- * A loss that is only printed is read by a view and a mark at most, and it leaves the step by being
- * seen. */
-static bool is_read(const maker *m, int side, uint32_t op)
-{
-    const lb_flow *f = m->out->flows[side];
-    for (uint32_t k = f->first_use[op]; k < f->first_use[op + 1]; k++)
-        if (lb_op_computes(m->sides[side]->program, op_of(m, side, f->uses[k]))) return true;
     return false;
 }
 

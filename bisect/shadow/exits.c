@@ -13,6 +13,7 @@
 typedef struct result {
     const char *path; /* mapped */
     uint32_t call, position, value, op, part;
+    uint32_t given; /* what its call was given first; LB_NONE */
 } result;
 
 typedef struct results {
@@ -41,6 +42,17 @@ static bool is_outermost(const lb_program *p, const uint8_t *called, uint32_t sc
     return true;
 }
 
+/* What the call of a result was given first, LB_NONE: no tensor. */
+static uint32_t given_to(const lb_program *p, const lb_boundary *output)
+{
+    for (uint32_t i = 0; i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (!b->output && !b->recompute && b->scope == output->scope && b->call == output->call && b->position == 0)
+            return b->value;
+    }
+    return LB_NONE;
+}
+
 static bool list_results(const lb_program_view *side, const lb_map_rules *rules, results *r)
 {
     const lb_program *p = side->program;
@@ -57,8 +69,8 @@ static bool list_results(const lb_program_view *side, const lb_map_rules *rules,
         if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
         const uint32_t op = lb_giver_of(p, b->value, b->op);
         if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
-        r->list[r->n++] =
-            (result){r->paths[b->scope], b->call, b->position, b->value, op, lb_program_view_part_of(side, op)};
+        r->list[r->n++] = (result){
+            r->paths[b->scope], b->call, b->position, b->value, op, lb_program_view_part_of(side, op), given_to(p, b)};
     }
     free(called);
     return done;
@@ -89,6 +101,29 @@ static const result *find(const results *r, const result *like)
     return NULL;
 }
 
+/* The one dimension in which two shapes differ; -1: none, or several. */
+static int differing_dim(const lb_layout *x, const lb_layout *y)
+{
+    int dim = -1;
+    for (int d = 0; x->ndim == y->ndim && d < x->ndim; d++) {
+        if (x->shape[d] == y->shape[d]) continue;
+        if (dim >= 0) return -1;
+        dim = d;
+    }
+    return dim;
+}
+
+/* Whoever recomputes what the other side has in a cache is given all tokens, and hands on a row for each. */
+static int more_rows(const lb_program *pa, const result *x, const lb_program *pb, const result *y)
+{
+    const lb_layout *a = &pa->values[x->value].layout, *b = &pb->values[y->value].layout;
+    if (x->given == LB_NONE || y->given == LB_NONE) return -1;
+    const lb_layout *from_a = &pa->values[x->given].layout, *from_b = &pb->values[y->given].layout;
+    const int dim = differing_dim(a, b);
+    if (dim < 0 || dim != differing_dim(from_a, from_b)) return -1;
+    return a->shape[dim] == from_a->shape[dim] && b->shape[dim] == from_b->shape[dim] ? dim : -1;
+}
+
 static void pair_results(const lb_program_view *a, const lb_program_view *b, const results *ra, const results *rb,
                          lb_exits *exits)
 {
@@ -99,6 +134,7 @@ static void pair_results(const lb_program_view *a, const lb_program_view *b, con
         exits->list[exits->n++] = (lb_exit){.op = {x->op, y->op},
                                             .value = {x->value, y->value},
                                             .other_shape = !lb_layout_same_shape(&va->layout, &vb->layout),
+                                            .rows = more_rows(a->program, x, b->program, y),
                                             .differs = lb_program_view_values_differ(a, x->value, b, y->value),
                                             .agreement = LB_SHADOW_UNKNOWN};
     }
@@ -186,6 +222,11 @@ static bool views_differ(const lb_program_view *a, uint32_t va, const lb_program
            !lb_tensor_same(&x, &y);
 }
 
+static bool is_shown(const lb_value *v, const lb_layout *shown)
+{
+    return lb_layout_same_shape(&v->layout, shown);
+}
+
 /* What a storage of either side holds at the end; its name, "": none. */
 typedef struct left {
     int64_t storages[2];
@@ -213,14 +254,16 @@ static bool add_state(const lb_program_view *a, const lb_program_view *b, const 
     lb_exit *more = lb_array_grow(exits->list, exits->n, sizeof *more);
     if (!more) return false;
     exits->list = more;
-    exits->list[exits->n++] =
-        (lb_exit){.op = {op_a, op_b},
-                  .value = {va, vb},
-                  .name = what->name,
-                  .by_use = what->by_use,
-                  .agreement = LB_SHADOW_UNKNOWN,
-                  .other_shape = other_shape,
-                  .differs = other_order ? views_differ(a, va, b, vb) : lb_program_view_values_differ(a, va, b, vb)};
+    exits->list[exits->n++] = (lb_exit){
+        .op = {op_a, op_b},
+        .value = {va, vb},
+        .name = what->name,
+        .by_use = what->by_use,
+        .rows =
+            other_shape && is_shown(x, shown[0]) && is_shown(y, shown[1]) ? differing_dim(&x->layout, &y->layout) : -1,
+        .agreement = LB_SHADOW_UNKNOWN,
+        .other_shape = other_shape,
+        .differs = other_order ? views_differ(a, va, b, vb) : lb_program_view_values_differ(a, va, b, vb)};
     return true;
 }
 
@@ -265,6 +308,8 @@ static bool add_states(const lb_program_view *a, const lb_program_view *b, lb_ex
             const found_state y = made_by_name(b, part, nb, x.name, nth);
             const bool several = nth || made_by_name(b, part, nb, x.name, 1).storage >= 0;
             if (y.storage < 0 || ((x.part || y.part) && !lb_layout_same_shape(x.layout, y.layout))) continue;
+            if (several && !lb_layout_same_shape(x.layout, y.layout) && differing_dim(x.layout, y.layout) < 0)
+                continue; /* the sides call modules in another number: this is the input of another call */
             const left what = {{x.storage, y.storage}, x.name, several};
             if (!add_state(a, b, &what, (const lb_layout *const[]){x.layout, y.layout}, exits)) return false;
         }
@@ -402,6 +447,7 @@ static bool add_input(const lb_aligned_views *views, const input_pair *in, lb_ex
     exits->list[exits->n++] = (lb_exit){.op = {op_a, op_b},
                                         .value = {va, vb},
                                         .input = true,
+                                        .rows = -1,
                                         .differs = lb_digest_is_none(x->logical) || lb_digest_is_none(y->logical) ||
                                                    lb_program_view_values_differ(a, va, b, vb),
                                         .agreement = LB_SHADOW_UNKNOWN};

@@ -135,14 +135,59 @@ void lb_shadow_run_note_finals(lb_shadow_run *s, uint32_t op, const lb_event *ev
 
 /* ---- exits ---- */
 
+/* `n` runs of `count` elements, `step` apart, are those of the shorter side: do they agree? */
+typedef struct row_window {
+    const double *more, *few;
+    int64_t outer, inner, all, count; /* dimensions before the rows, elements of one, rows of either */
+    double noise;
+} row_window;
+
+static bool window_agrees(const row_window *w, int64_t first, double *scratch)
+{
+    const size_t bytes = (size_t)(w->count * w->inner) * sizeof *scratch;
+    for (int64_t o = 0; o < w->outer; o++)
+        memcpy(scratch + o * w->count * w->inner, w->more + (o * w->all + first) * w->inner, bytes);
+    return lb_shadow_numbers_agree(w->few, scratch, w->outer * w->count * w->inner, w->noise);
+}
+
+/* Are all rows of the shorter result rows of the longer, one behind the other? `x`: B's numbers. */
+static bool rows_agree(const lb_shadow_run *s, const lb_exit *exit, const lb_kept_value *a, const double *x)
+{
+    const lb_layout *la = &s->other->program->values[exit->value[0]].layout,
+                    *lb = &s->side->program->values[exit->value[1]].layout;
+    const bool more_in_a = la->shape[exit->rows] > lb->shape[exit->rows];
+    const lb_layout *more = more_in_a ? la : lb, *few = more_in_a ? lb : la;
+    row_window w = {.more = more_in_a ? a->numbers : x,
+                    .few = more_in_a ? x : a->numbers,
+                    .outer = 1,
+                    .inner = 1,
+                    .all = more->shape[exit->rows],
+                    .count = few->shape[exit->rows],
+                    .noise = a->noise};
+    for (int d = 0; d < exit->rows; d++) w.outer *= few->shape[d];
+    w.inner = a->elements / (w.outer * la->shape[exit->rows]); /* a complex number is two */
+    double *scratch = malloc((size_t)(w.outer * w.count * w.inner) * sizeof *scratch + 1);
+    bool found = false;
+    for (int64_t first = w.all - w.count; scratch && !found && first >= 0; first--)
+        found = window_agrees(&w, first, scratch);
+    free(scratch);
+    return found;
+}
+
 static void meet_exit(lb_shadow_run *s, uint32_t e, const lb_tensor *shadow)
 {
     const lb_kept_value *a = &s->results[e];
+    lb_exit *exit = &s->exits->list[e];
+    if (exit->other_shape) {
+        double *rows = a->numbers ? lb_shadow_numbers_copy(shadow) : NULL;
+        if (rows) exit->agreement = rows_agree(s, exit, a, rows) ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
+        free(rows);
+        return;
+    }
     const int64_t n = lb_layout_numel(&shadow->layout);
     double *x = a->numbers && a->elements == n ? lb_shadow_numbers_copy(shadow) : NULL;
     if (x)
-        s->exits->list[e].agreement =
-            lb_shadow_numbers_agree(a->numbers, x, n, a->noise) ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
+        exit->agreement = lb_shadow_numbers_agree(a->numbers, x, n, a->noise) ? LB_SHADOW_AGREES : LB_SHADOW_DISAGREES;
     free(x);
 }
 
@@ -153,7 +198,7 @@ void lb_shadow_run_note_exits(lb_shadow_run *s, uint32_t op, const lb_event *eve
         lb_exit *exit = &s->exits->list[e];
         lb_tensor window, numbers;
         uint32_t row;
-        if (exit->op[s->which] != op || exit->other_shape || !exit->differs) continue;
+        if (exit->op[s->which] != op || (exit->other_shape ? exit->rows < 0 : !exit->differs)) continue;
         if (lb_program_view_recorded(s->side, exit->value[s->which], &row) != event->program) continue;
         if (!lb_event_exact(event, row, &window) || !lb_tensor_parts(&window, &numbers)) continue;
         if (s->which == 0)

@@ -1,0 +1,39 @@
+"""The same data in other shapes: a cache against the whole computed again, sequences packed and padded, whole numbers in two dtypes."""
+
+import pytest
+
+PROGRAM, PACKED = "tests/programs/given_rows.py", "tests/programs/packed_batch.py"
+
+
+def both_ways(lastbit, recordings, first, second, program=PROGRAM):
+    one, other = recordings(first, program=program), recordings(second, program=program)
+    return lastbit.json("diff", one, other), lastbit.json("diff", other, one)
+
+
+def test_what_a_cache_holds_may_be_computed_again(lastbit, recordings):
+    assert [answer["verdict"] for answer in both_ways(lastbit, recordings, "cached", "recomputed")] == ["rounding"] * 2
+
+
+def test_more_rows_hide_no_other_numbers(lastbit, recordings):
+    for answer in both_ways(lastbit, recordings, "cached", "late"):
+        assert (answer["verdict"], answer["first"]["phase"]) == ("diverged", "forward")
+
+
+def test_what_an_earlier_step_kept_is_not_called_diverged(lastbit, recordings):
+    for answer in both_ways(lastbit, recordings, "calls", "calls-recomputed"):
+        assert answer["verdict"] == "missing" and "kept by an earlier step" in answer["first"]["why"]
+
+
+@pytest.mark.parametrize("how,verdict", [("narrow", "identical"), ("reseeded", "diverged")])
+def test_draws_are_the_numbers_whatever_their_width(lastbit, recordings, how, verdict):
+    assert [answer["verdict"] for answer in both_ways(lastbit, recordings, "cached", how)] == [verdict] * 2
+
+
+def test_a_batch_may_be_packed_or_padded(lastbit, recordings):
+    assert [answer["verdict"] for answer in both_ways(lastbit, recordings, "packed", "padded", PACKED)] == ["rounding"] * 2
+
+
+@pytest.mark.parametrize("first,second", [("packed", "short"), ("padded", "leaking"), ("padded", "short")])
+def test_other_data_in_another_shape_are_other_data(lastbit, recordings, first, second):
+    for answer in both_ways(lastbit, recordings, first, second, PACKED):
+        assert (answer["verdict"], answer["first"]["step"]) == ("diverged", 0)
