@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum {
-    PLACES = 16
+    PLACES = 16,
+    MOST_OPS = 100000
 }; /* more are two programs, or two precisions: the search takes longer than the diff, and proves nothing */
 static const double SECONDS = 0.2; /* for ruling out alternatives; what is named is proven without */
 
@@ -71,7 +72,7 @@ void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, c
     if (options->n_maps && swapped) return; /* the rules rename one side's layers only */
     o.maps = options->maps, o.n_maps = options->n_maps;
     o.first_step = options->first_step, o.last_step = options->last_step;
-    o.seconds = SECONDS;
+    o.seconds = SECONDS, o.most_ops = MOST_OPS;
     if (lb_explain_run(swapped ? b : a, swapped ? a : b, &o, &explained, NULL) != LB_OK) return;
     const lb_explain_finding *f = order_of(explained);
     if (f) name_order(report, f);

@@ -432,6 +432,37 @@ static void name_behind_parts(lb_walk *w, lb_diff_row *row)
     row->local = LB_VERDICT_DIVERGED, row->why = lb_report_keep(w->report, why);
 }
 
+/* A factor of the loss stands in forward, where nobody reads what the loss is, and again in backward: the pair of forward that is called with
+ * the same two arguments as this one. LB_NONE: there is none. */
+static uint32_t forward_twin(const lb_walk *w, uint32_t ia)
+{
+    const uint32_t ib = w->alignment.b_of_a[ia];
+    const lb_op *a = &w->pa->ops[ia];
+    if (a->phase != LB_PHASE_BACKWARD || ib == LB_NONE) return LB_NONE;
+    for (uint32_t i = ia; i-- > 0;) {
+        const lb_op *x = &w->pa->ops[i];
+        const uint32_t j = w->alignment.b_of_a[i];
+        if (x->phase != LB_PHASE_FORWARD || j == LB_NONE || x->call != a->call) continue;
+        if (strcmp(lb_op_name(w->pa, x), lb_op_name(w->pa, a))) continue;
+        if (strcmp(lb_op_layer(w->pa, x), lb_op_layer(w->pa, a))) continue;
+        if (w->shadows.rows[i].agreement != LB_SHADOW_DISAGREES) continue;
+        if (lb_op_same_args(w->pa, x, w->pa, a, 0) && lb_op_same_args(w->pb, &w->pb->ops[j], w->pb, &w->pb->ops[ib], 0))
+            return i;
+    }
+    return LB_NONE;
+}
+
+static void name_forward(lb_walk *w, uint32_t ia, lb_diff_row *row)
+{
+    lb_diff_row place = lb_walk_own_row(w, ia);
+    place.local = place.verdict = LB_VERDICT_DIVERGED;
+    place.why = "called with other arguments, as backward is, from which parameters follow";
+    describe_neighbours(w, w->pa, ia, &place);
+    lb_walk_report(w, &place);
+    row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
+    row->why = "called with other arguments, as the same op of forward is";
+}
+
 void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = (!e->same_args && !e->args_follow) || !reduces_alike(w, ia);
@@ -461,6 +492,11 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
         lb_walk_report(w, &place);
         row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
         row->why = "it follows from ops that the two sides do not share, which compute other values";
+        return;
+    }
+    const uint32_t twin = !lone && other_args && w->have_shadows ? forward_twin(w, ia) : LB_NONE;
+    if (twin != LB_NONE) {
+        name_forward(w, twin, row);
         return;
     }
     row->local = LB_VERDICT_DIVERGED;

@@ -37,3 +37,9 @@ def test_a_batch_may_be_packed_or_padded(lastbit, recordings):
 def test_other_data_in_another_shape_are_other_data(lastbit, recordings, first, second):
     for answer in both_ways(lastbit, recordings, first, second, PACKED):
         assert (answer["verdict"], answer["first"]["step"]) == ("diverged", 0)
+
+
+def test_a_factor_of_a_loss_that_nobody_reads_is_named_in_forward(lastbit, recordings):
+    for answer in both_ways(lastbit, recordings, "packed", "count", PACKED):
+        first = answer["first"]
+        assert (answer["verdict"], first["step"], first["phase"], first["op"]) == ("diverged", 0, "forward", "aten::div.Tensor")
