@@ -17,6 +17,7 @@ typedef struct lb_attribution_memory {
     lb_given_trees trees;
     double seconds; /* for ruling out alternatives at places of one kind, once something matched */
     double spent[256];
+    uint64_t ops, most_ops; /* run so far, of as many at most; 0: no limit */
 } lb_attribution_memory;
 
 /* A candidate explained a place: it is tried first at the next. */

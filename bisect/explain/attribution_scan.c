@@ -33,6 +33,8 @@ static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_
 {
     const lb_candidate *c = &f->list[runner][row];
     lb_score score;
+    if (f->memory->most_ops && f->memory->ops > f->memory->most_ops) return LB_OK;
+    f->memory->ops += f->site->region->sides[runner].n_ops;
     /* blocked:N has a parameter, and of twenty values one fits four elements by chance. */
     if (s->tried && s->best_score.elements < c->few) return LB_OK;
     /* A few rows and columns of a product decide about most candidates, which would otherwise take

@@ -367,7 +367,10 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
 {
     lb_map_rules *rules = NULL;
     lb_explain_session s = {
-        .a = a, .b = b, .options = options, .memory = {.seconds = options->seconds > 0 ? options->seconds : 2}};
+        .a = a,
+        .b = b,
+        .options = options,
+        .memory = {.seconds = options->seconds > 0 ? options->seconds : 2, .most_ops = options->most_ops}};
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
     s.rules = rules, s.report = lb_findings_new();
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

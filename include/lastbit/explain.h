@@ -154,9 +154,11 @@ typedef struct lb_explain_options {
     double seconds; /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     uint64_t memory_bytes; /* of tensors of one rank in the replays of `budget` and `routing`; 0: no limit */
+    uint64_t
+        most_ops; /* run to try candidates, of all places together: what is not found by then is unexplained; 0: no limit */
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT                                                                                        \
-    {sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0}
+    {sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0, 0}
 
 typedef struct lb_explain_report {
     lb_explain_finding *findings;
