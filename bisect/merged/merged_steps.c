@@ -21,6 +21,7 @@ typedef struct maker {
     lb_merged_steps *out;
     uint32_t n_ops; /* rows of out->ops */
     bool uneven;    /* B calls its layers more often, or is more programs */
+    bool updates;   /* both sides' steps write parameters */
 } maker;
 
 static const lb_op *op_of(const maker *m, int side, uint32_t op)
@@ -293,7 +294,7 @@ static bool updates(const lb_program *p)
  * them. In a step that updates parameters these say what came of it. */
 static bool leads_to_parameters(const maker *m, const lb_exit *exit)
 {
-    if (!exit->other_shape || !updates(m->sides[0]->program) || !updates(m->sides[1]->program)) return false;
+    if (!exit->other_shape || !m->updates) return false;
     if (exit->name) return !strncmp(exit->name, "input:", 6);
     return is_read(m, 0, exit->op[0]) && is_read(m, 1, exit->op[1]);
 }
@@ -348,6 +349,60 @@ static bool is_unread(const maker *m, const lb_node *node)
     return true;
 }
 
+static bool is_result(const lb_program *p, int64_t storage)
+{
+    for (uint32_t i = 0; i < p->n_boundaries; i++)
+        if (p->boundaries[i].output && p->boundaries[i].value != LB_NONE &&
+            p->values[p->boundaries[i].value].storage == storage)
+            return true;
+    return false;
+}
+
+/* Does the step behind this one begin with what that storage holds? */
+static bool goes_on(const maker *m, int side, uint32_t op, int64_t storage)
+{
+    const lb_program_view *view = m->sides[side];
+    const uint32_t part = lb_program_view_part_of(view, op);
+    const lb_program *p = view->parts[part].program, *next;
+    if (lb_capture_program(view->capture, p->rank, p->step + 1, &next, NULL) != LB_OK) return false;
+    for (uint32_t i = 0; i < next->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(next, &next->ops[i]) ? lb_op_results(next, &next->ops[i])[0] : LB_NONE;
+        if (v != LB_NONE && lb_program_view_storage(view, part, next->values[v].storage) == storage) return true;
+    }
+    return false;
+}
+
+static bool is_seen(const maker *m, int side, uint32_t op)
+{
+    const lb_flow *f = m->out->flows[side];
+    for (uint32_t k = f->first_use[op]; k < f->first_use[op + 1]; k++)
+        if (op_of(m, side, f->uses[k])->flags & LB_OP_DECISION) return true;
+    return false;
+}
+
+/* The state that a recurrence is left with behind its last row: a module made it and handed it to nobody. In a step that updates parameters it
+ * is for nothing, and two spellings of the recurrence may scale it otherwise. */
+static bool is_for_nothing(const maker *m, int side, uint32_t op)
+{
+    const lb_program *p = m->sides[side]->program;
+    const lb_op *o = op_of(m, side, op);
+    if (o->phase != LB_PHASE_FORWARD || !*lb_op_layer(p, o) || is_seen(m, side, op)) return false;
+    for (uint32_t i = 0; i < lb_op_outcomes(o); i++) {
+        const uint32_t v = lb_op_outcome(p, o, i);
+        if (v == LB_NONE) continue;
+        if (is_result(p, p->values[v].storage) || goes_on(m, side, op, p->values[v].storage)) return false;
+    }
+    return true;
+}
+
+static bool node_is_for_nothing(const maker *m, const lb_node *node)
+{
+    for (int side = 0; side < 2; side++)
+        for (uint32_t k = 0; k < node->n[side]; k++)
+            if (!is_for_nothing(m, side, m->out->ops[node->first[side] + k])) return false;
+    return m->updates;
+}
+
 static bool add_nodes(maker *m)
 {
     for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
@@ -362,6 +417,7 @@ static bool add_nodes(maker *m)
         /* Equal bits with other exact values end at this node as far as the recording goes, since
          * nothing behind it can differ for its sake in this step. The next input may not be rounded
          * alike, so that it counts as a sink of its own. */
+        if (node->state == LB_NODE_APART && is_unread(m, node) && node_is_for_nothing(m, node)) continue;
         if (node->state == LB_NODE_APART && (is_unread(m, node) || !m->differs[m->out->ops[node->first[0]]]) &&
             !add_sink(m, (lb_sink){i, false, {LB_NONE, LB_NONE}}, LB_NONE, LB_NONE))
             return false;
@@ -405,6 +461,7 @@ static bool add_lone_results(maker *m)
         for (uint32_t b = va ? m->sides[1]->program->n_ops : 0; b-- > 0;) {
             if (taken[b] || !(vb = lone_result(m, 1, b)) || !same_spot(m, a, va, b, vb)) continue;
             taken[b] = 1;
+            if (m->updates && is_for_nothing(m, 0, a) && is_for_nothing(m, 1, b)) break;
             done = add_sink(m, (lb_sink){LB_NONE, false, {a, b}}, LB_NONE, LB_NONE);
             break;
         }
@@ -452,7 +509,8 @@ lb_status lb_merged_steps_make(const lb_aligned_views *views, const uint8_t *dif
                .shadows = shadows,
                .exits = exits,
                .out = out,
-               .uneven = a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program)};
+               .uneven = a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program),
+               .updates = updates(a->program) && updates(b->program)};
     lb_status status = open_steps(&m, err);
     if (status == LB_OK) {
         make_nodes(&m);

@@ -2,7 +2,7 @@
 
 import pytest
 
-CACHE, EXPERTS = "tests/programs/carried_cache.py", "tests/programs/capacity.py"
+CACHE, EXPERTS, LEFT = "tests/programs/carried_cache.py", "tests/programs/capacity.py", "tests/programs/left_state.py"
 
 
 def both_ways(lastbit, recordings, program, how):
@@ -37,3 +37,17 @@ def test_a_mask_that_a_decision_hides_is_the_place(lastbit, recordings, how, op)
 def test_inputs_of_one_name_are_told_apart(lastbit, recordings):
     runs = [recordings(which, program="tests/programs/two_inputs.py") for which in ("one", "other")]
     assert lastbit.json("diff", *runs, expect=0)["verdict"] == "identical"
+
+
+def verdicts(lastbit, recordings, first, second):
+    runs = recordings(first, program=LEFT), recordings(second, program=LEFT)
+    return [lastbit.json("diff", *pair)["verdict"] for pair in (runs, runs[::-1])]
+
+
+def test_a_state_for_nothing_may_be_scaled(lastbit, recordings):
+    assert verdicts(lastbit, recordings, "again", "stable") == ["rounding"] * 2
+
+
+@pytest.mark.parametrize("first,second", [("again", "decaying"), ("kept", "kept-scaled"), ("stable", "decaying")])
+def test_a_state_that_is_for_something_is_judged(lastbit, recordings, first, second):
+    assert verdicts(lastbit, recordings, first, second) == ["diverged"] * 2
