@@ -300,10 +300,31 @@ static lb_diff_row cut_row(const lb_walk *w, const lb_divergence *o, int side, u
     return row;
 }
 
+/* A factor of a loss that nobody reads: of its two ops that one side alone runs only backward leads to anything. LB_NONE: it is none. */
+static uint32_t forward_of_lone(const lb_walk *w, int side, uint32_t op)
+{
+    const lb_program *p = lb_walk_side(w, side);
+    const uint32_t *partner = side ? w->alignment.a_of_b : w->alignment.b_of_a,
+                   *join = side ? w->alignment.join_of_b : w->alignment.join_of_a;
+    if (op == LB_NONE) return LB_NONE;
+    const lb_op *o = &p->ops[op];
+    const uint32_t v = lb_op_outcomes(o) == 1 ? lb_op_outcome(p, o, 0) : LB_NONE;
+    if (o->phase != LB_PHASE_BACKWARD || v == LB_NONE || lb_layout_numel(&p->values[v].layout) != 1) return LB_NONE;
+    for (uint32_t i = 0; i < op; i++) {
+        const lb_op *x = &p->ops[i];
+        if (x->phase != LB_PHASE_FORWARD || x->call != o->call || partner[i] != LB_NONE || join[i] != LB_NONE) continue;
+        if (strcmp(lb_op_name(p, x), lb_op_name(p, o)) || strcmp(lb_op_layer(p, x), lb_op_layer(p, o))) continue;
+        if (lb_op_same_args(p, x, p, o, 0)) return i;
+    }
+    return LB_NONE;
+}
+
 static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
 {
     const int side = place_side(w, o);
-    const uint32_t a = first_lone(w, o, 0), b = first_lone(w, o, 1), op = side ? b : a;
+    const uint32_t firsts[] = {first_lone(w, o, 0), first_lone(w, o, 1)};
+    const uint32_t earlier = forward_of_lone(w, side, firsts[side]), op = earlier != LB_NONE ? earlier : firsts[side];
+    const uint32_t a = side ? firsts[0] : op, b = side ? op : firsts[1];
     const lb_program *p = lb_walk_side(w, side);
     const uint32_t cut = find_cut(w, o, side);
     if (cut != LB_NONE) return cut_row(w, o, side, cut);

@@ -1,5 +1,6 @@
 """Three sequences in one row, which the mask keeps apart, or (`padded`) a row for each. The argument says what one run does otherwise: `short`
-leaves the last token out of the padded rows, `leaking` has a mask that does not, `count` divides the loss by another number. The loss is not read."""
+leaves the last token out of the padded rows, `leaking` has a mask that does not, `count` divides the loss by another number, `doubled` has it
+times two. The loss is not read."""
 
 import sys
 
@@ -44,5 +45,6 @@ for step in range(2):
     *given, labels = (padded if HOW in ("padded", "short") else packed)(sequences)
     loss = F.cross_entropy(model(*given).flatten(0, 1), labels.flatten(), reduction="sum")
     optimizer.zero_grad()
-    (loss / (15 if HOW == "count" else 11)).backward()
+    loss = loss / (15 if HOW == "count" else 11)
+    (loss * 2 if HOW == "doubled" else loss).backward()
     optimizer.step()
