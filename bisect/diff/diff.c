@@ -365,6 +365,49 @@ static bool are_cut_otherwise(const session *s, lb_walk *w)
     return w->past->other_steps = true;
 }
 
+/* Calls of modules behind the last update of a step, or before it; none where it has no update. */
+static uint32_t count_calls(const lb_program *p, bool behind)
+{
+    uint32_t last = LB_NONE, n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_OPTIMIZER) last = i;
+    for (uint32_t i = 0; i < p->n_boundaries && last != LB_NONE; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        n += b->output && !b->recompute && b->position == 0 && (b->op > last) == behind;
+    }
+    return n;
+}
+
+/* Of the step behind this one, before its last update. */
+static uint32_t count_next_calls(const lb_program_view *side)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < side->n_parts; i++) {
+        const lb_program *p = side->parts[i].program, *next;
+        if (lb_capture_program(side->capture, p->rank, p->step + 1, &next, NULL) == LB_OK)
+            n += count_calls(next, false);
+    }
+    return n;
+}
+
+/* A step ends where the next forward computes gradients: a teacher, or a generator, that is called first is of the step before where it computes
+ * none (torch.no_grad), and of the next where its result is detached instead. */
+static bool do_end_elsewhere(const session *s, lb_walk *w)
+{
+    const lb_program_view *sides[] = {w->swapped ? w->b : w->a, w->swapped ? w->a : w->b};
+    uint32_t behind[2], next[2];
+    for (int k = 0; k < 2; k++) behind[k] = count_calls(sides[k]->program, true), next[k] = count_next_calls(sides[k]);
+    if (behind[0] == behind[1] || behind[0] + next[0] != behind[1] + next[1]) return false;
+    char text[400];
+    snprintf(text, sizeof text,
+             "from step %lld of rank %d on: behind its update this step calls modules on the %s side which on the "
+             "other the next step "
+             "begins with: steps of one number are not compared; record both with --step-at",
+             (long long)w->pa->step, w->pa->rank, behind[0] > behind[1] ? "first" : "second");
+    if (!s->quiet) lb_report_missing(w->report, text);
+    return w->past->other_steps = true;
+}
+
 static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past *past, lb_err *err)
 {
     const bool swapped = s->swapped = is_swapped(first, second);
@@ -379,7 +422,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     w.uneven = w.a->n_parts != w.b->n_parts || lb_alignment_finer(w.pb, w.pa);
     if (!s->quiet) s->shared++;
     if (!past->any) past->first = w.pa->step, past->any = true;
-    lb_status status = are_cut_otherwise(s, &w) ? LB_OK : diff_step(&w, s, err);
+    lb_status status = are_cut_otherwise(s, &w) || do_end_elsewhere(s, &w) ? LB_OK : diff_step(&w, s, err);
     past->storages[swapped] = storages[0], past->storages[!swapped] = storages[1];
     lb_alignment_release(&w.alignment);
     lb_shadow_pair_release(&w.shadows);

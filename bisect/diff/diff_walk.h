@@ -35,7 +35,8 @@ typedef struct lb_read_numbers {
 
 /* What is kept of one rank, or of all that are taken together, from step to step. */
 typedef struct lb_walk_past {
-    bool other_steps;      /* the sides cut their input into other steps: those of one number are of other tokens */
+    bool
+        other_steps; /* the sides cut their input, or what they call, into other steps: those of one number are of other tokens */
     lb_taints storages[2]; /* of either side */
     lb_read_numbers read;
     lb_fused_sources fused;

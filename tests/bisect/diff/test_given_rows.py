@@ -44,3 +44,18 @@ def test_a_factor_of_a_loss_that_nobody_reads_is_named_in_forward(lastbit, recor
     for answer in both_ways(lastbit, recordings, "packed", how, PACKED):
         first = answer["first"]
         assert (answer["verdict"], first["step"], first["phase"], first["op"]) == ("diverged", 0, "forward", op)
+
+
+TEACHER = "tests/programs/teacher_first.py"
+
+
+def test_steps_that_end_elsewhere_are_not_compared(lastbit, recordings):
+    for answer in both_ways(lastbit, recordings, "no-grad", "detached", TEACHER):
+        assert answer["verdict"] == "missing" and "--step-at" in answer["missing"][0]
+
+
+def test_steps_that_end_where_the_program_says_are(lastbit, tmp_path):
+    for how in ("no-grad", "detached", "detached-other"):
+        lastbit.record(tmp_path / how, TEACHER, how, options=("--level", "ops", "--step-at", "train_step"), expect=0)
+    found = [lastbit.json("diff", tmp_path / "no-grad", tmp_path / how)["verdict"] for how in ("detached", "detached-other")]
+    assert found == ["identical", "diverged"]
