@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,12 +64,27 @@ static void *one_library(void)
     return handle && !atomic_compare_exchange_strong(&library, &none, handle) ? none : handle;
 }
 
+static void say_that_there_is_none(void)
+{
+    static _Atomic bool said;
+    const char *named = getenv("LASTBIT_NCCL");
+    if (atomic_exchange(&said, true)) return;
+    if (named && *named)
+        fprintf(stderr, "lastbit: LASTBIT_NCCL names no library of NCCL: %s; its calls fail\n", named);
+    else
+        fprintf(stderr, "lastbit: no NCCL is behind lastbit's, so that its calls fail; name the real one in "
+                        "LASTBIT_NCCL\n");
+}
+
 void *lb_nccl_real(lb_nccl_entry entry)
 {
     void *address = atomic_load_explicit(&found[entry], memory_order_acquire), *handle;
     if (address) return address;
     handle = one_library();
-    if (handle) address = look(handle, names[entry]);
+    if (handle)
+        address = look(handle, names[entry]);
+    else
+        say_that_there_is_none();
     atomic_store_explicit(&found[entry], address, memory_order_release);
     return address;
 }

@@ -8,10 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lb_door door;
-static bool is_open;
+static bool is_open, held; /* `held`: by a thread that forks, and one forks at a time */
 
 static void *open_library(char *why, size_t room)
 {
@@ -50,7 +51,18 @@ const lb_door *lb_door_open(char *why, size_t room)
     return open ? &door : NULL;
 }
 
-void lb_door_drop(void)
+void lb_door_before_fork(void)
 {
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec++;
+    held = pthread_mutex_timedlock(&lock, &end) == 0;
+}
+
+void lb_door_after_fork(bool child)
+{
+    if (child)
+        lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    else if (held)
+        pthread_mutex_unlock(&lock);
 }

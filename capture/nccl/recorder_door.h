@@ -5,6 +5,8 @@
 
 #include <lastbit/capture.h>
 
+#include <stdbool.h>
+
 #define LB_DOOR(X)                                                                                                     \
     X(lb_recorder_open)                                                                                                \
     X(lb_recorder_close)                                                                                               \
@@ -28,6 +30,9 @@ typedef struct lb_door {
 
 /* NULL when the library (LASTBIT_LIB, or liblastbit_capture.so beside the shim) cannot be loaded; `why` then says so. */
 const lb_door *lb_door_open(char *why, size_t room);
-void lb_door_drop(void); /* in a forked child: whoever was opening it is not there */
+/* Around a fork: a library that is just being loaded leaves locks of the loader and of exit locked in the child. It is waited for, but
+ * not for ever: the thread that forks may be one that the loader waits for. */
+void lb_door_before_fork(void);
+void lb_door_after_fork(bool child);
 
 #endif

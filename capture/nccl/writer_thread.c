@@ -211,7 +211,7 @@ static void after_fork_in_child(void)
     pthread_cond_init(&queue.room, NULL);
     lb_nccl_calls_drop();
     lb_call_carried_drop();
-    lb_door_drop();
+    lb_door_after_fork(true);
     lb_graph_runs_drop();
     lb_communicators_drop(); /* what the parent recorded goes on in the parent */
 }
@@ -220,10 +220,12 @@ static void before_fork(void)
 {
     lb_books_lock();
     lb_graph_copies_lock();
+    lb_door_before_fork();
 }
 
 static void after_fork_in_parent(void)
 {
+    lb_door_after_fork(false);
     lb_graph_copies_unlock();
     lb_books_unlock();
 }

@@ -201,3 +201,43 @@ def test_process_that_ends_suddenly_leaves_the_steps_before(lastbit, tmp_path, h
     assert [[count for _, count, *_ in rank][:8] for rank in calls] == [[10, 11, 12, 13] * 2] * 2
     answer = lastbit.json("replay", folder, "--steps", "0-1")
     assert (answer["verdict"], answer["bitwise"]) == ("identical", 16)
+
+
+SLOW = """
+#include <stdlib.h>
+#include <unistd.h>
+#include <fcntl.h>
+__attribute__((constructor)) static void load(void)
+{
+    close(open(getenv("BEGUN"), O_CREAT | O_WRONLY, 0600));
+    usleep(300000);
+    close(open(getenv("ENDED"), O_CREAT | O_WRONLY, 0600));
+}
+"""
+FORKS = """
+import ctypes as c, os, sys, time
+nccl, comm, data = c.CDLL(sys.argv[1]), c.c_void_p(), (c.c_float * 8)()
+class UniqueId(c.Structure):
+    _fields_ = [("internal", c.c_char * 128)]
+unique = UniqueId()
+nccl.ncclCommInitRank.argtypes = [c.c_void_p, c.c_int, UniqueId, c.c_int]
+assert not nccl.ncclGetUniqueId(c.byref(unique)) and not nccl.ncclCommInitRank(c.byref(comm), 1, unique, 0)
+assert not nccl.ncclAllReduce(data, data, c.c_size_t(8), 7, 0, comm, None)
+while not os.path.exists(os.environ["BEGUN"]):
+    time.sleep(0.001)
+child = os.fork()
+if not child:
+    c.CDLL(None).exit(0 if os.path.exists(os.environ["ENDED"]) else 1)
+sys.exit(os.waitpid(child, 0)[1] != 0)
+"""
+
+
+def test_fork_waits_for_the_recorder_that_is_just_being_loaded(tmp_path):
+    """Else the child may find locks of the loader, or of exit, locked by a thread that it does not have."""
+    slow = tmp_path / "slow.so"
+    subprocess.run(["cc", "-xc", "-", "-shared", "-fPIC", "-o", slow], input=SLOW, text=True, check=True)
+    env = {**os.environ, "LASTBIT_NCCL": str(STANDIN), "LASTBIT_LIB": str(slow), "LASTBIT_OUT": str(tmp_path)}
+    env.update(BEGUN=str(tmp_path / "begun"), ENDED=str(tmp_path / "ended"))
+    done = subprocess.run([sys.executable, "-c", FORKS, DROP_IN], capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "the recorder has no lb_recorder_open" in done.stderr

@@ -226,7 +226,8 @@ def test_library_stands_in_the_place_of_libnccl(lastbit, tmp_path):
 
 
 def test_what_is_loaded_privately_is_found(tmp_path):
-    """A program that opens the drop-in by dlopen, as Python bindings do, has its calls handed on; without a library they fail alone."""
+    """A program that opens the drop-in by dlopen, as Python bindings do, has its calls handed on; without a library they fail alone, which is
+    said once."""
     script = (
         "import ctypes, os, sys\n"
         "nccl = ctypes.CDLL(os.environ['DROP_IN'])\n"
@@ -237,6 +238,7 @@ def test_what_is_loaded_privately_is_found(tmp_path):
     for real, told in [(BUILD / "tests" / "standin" / "libnccl.so.2", "0 23203"), (tmp_path / "none.so", "2 0")]:
         done = subprocess.run(["python3", "-c", script], capture_output=True, text=True, env={**env, "LASTBIT_NCCL": str(real)})
         assert done.stdout.strip() == told, done.stderr
+        assert done.stderr.count("LASTBIT_NCCL names no library of NCCL") == (told == "2 0")
 
 
 def test_receipt_says_what_steps_are(lastbit, record):
