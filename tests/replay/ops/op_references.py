@@ -379,6 +379,20 @@ def scaled_grouped_as_said(scale_a, scale_b, **rest):
     return scaled_grouped(scale_a=scale_a[0], scale_b=scale_b[0], **rest)
 
 
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+@reference("cudnn_grid_sampler")
+def sampled(self, grid):
+    return torch.ops.aten.grid_sampler_2d(self.double(), grid.double(), 0, 0, True).to(self.dtype)
+
+
+@reference("cudnn_grid_sampler_backward")
+def sampled_backward(self, grid, grad_output):
+    wide = (t.double() for t in (grad_output, self, grid))
+    return [g.to(self.dtype) for g in torch.ops.aten.grid_sampler_2d_backward(*wide, 0, 0, True, [True, True])]
+
+
 # ---- convolutions of devices -----------------------------------------------------------------------------------------
 
 

@@ -157,3 +157,23 @@ def channel_shuffle(draw, options):
     for dtype in FLOATS:
         for groups, shape in ((2, (2, 6, 3, 4)), (3, (1, 6, 5)), (6, (2, 6, 2, 2))):
             yield (draw.tensor(shape, dtype), groups), {}
+
+
+@generator
+def grid_sampler(draw, options):
+    """Places inside and outside of the image; nearest and linear samples."""
+    axes = int(options["axes"])
+    for dtype in (torch.float32, torch.float64):
+        for mode, outside, corners in (
+            [(0, 0, True)] * 4 if "cudnn" in options else [(m, o, c) for m in (0, 1) for o in (0, 1, 2) for c in (False, True)]
+        ):
+            sizes, to = [draw.choice([3, 6, 9]) for _ in range(axes)], [draw.choice([2, 5]) for _ in range(axes)]
+            x = planes(draw, sizes, dtype)
+            grid = draw.tensor((2, *to, axes), dtype, TAME, 0.8)
+            modes = [] if "cudnn" in options else [mode, outside, corners]
+            if "backward" not in options:
+                yield (x, grid, *modes), {}
+            elif "cudnn" in options:
+                yield (x, grid, draw.dense((2, 3, *to), dtype, 1.0)), {}
+            else:
+                yield (draw.dense((2, 3, *to), dtype, 1.0), x, grid, *modes, [True, True]), {}

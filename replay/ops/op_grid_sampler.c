@@ -1,0 +1,311 @@
+/* Sampling an image at given places, in two or three dimensions, and its backward.
+ *
+ *      place = (c + 1) / 2 (size - 1), or ((c + 1) size - 1) / 2, of a coordinate c from -1 to 1; outside: zeros, the border, or mirrored
+ *      y = Σ over 2^axes neighbours of Π w v, w = 1 - |place - neighbour|, or the nearest neighbour's v
+ *
+ * A place is off by some ulps of the image's size, and so are weights: the twins have, beside the magnitudes summed, that many magnitudes of
+ * the values around. Where a rounded place decides (the nearest neighbour, the slope between two pixels) nothing is said. Gradients of the
+ * image are added up in any order. Bicubic samples and 16 bits, in which versions of torch compute differently, are left to others.
+ * Source: pytorch/pytorch aten/src/ATen/native/cuda/GridSampler.cuh, cudnn/GridSampler.cpp. */
+#include "frame.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { AXES = 3, ROUNDINGS = 8 };
+enum { LINEAR, NEAREST };
+enum { ZEROS, BORDER, MIRRORED };
+#define UNDETERMINED 0x1p128
+
+/* Where the args stand; `modes` 0: cuDNN's op, which knows one way. */
+typedef struct form {
+    uint8_t image, grid, grad, modes, mask;
+} form;
+
+typedef struct sampler {
+    lb_frame frame;
+    int axes;
+    int64_t samples, channels, size[AXES], pixels, points; /* size: depth, height, width; points: of one sample */
+    int64_t mode, outside;
+    bool corners, twin;
+    double unit;
+    const void *x, *grid;
+} sampler;
+
+/* One coordinate of a point. */
+typedef struct place {
+    double at, slope; /* in pixels; d at / d coordinate */
+    double doubt;     /* what it may be off by, in roundoffs times ROUNDINGS */
+    bool lost;        /* no finite place near the image */
+    bool border;      /* rounding may bring it to the other side of a pixel */
+} place;
+
+static bool sampler_begin(sampler *s, lb_call *call, const form *at, bool twin)
+{
+    const lb_tensor *x = lb_call_tensor(call, at->image), *grid = lb_call_tensor(call, at->grid);
+    const lb_layout *in = &x->layout, *to = &grid->layout;
+    *s = (sampler){
+        .frame = lb_frame_begin(call), .axes = in->ndim - 2, .twin = twin, .corners = true, .size = {1, 1, 1}};
+    if (at->modes) {
+        s->mode = lb_call_int(call, at->modes, 0), s->outside = lb_call_int(call, at->modes + 1u, 0);
+        s->corners = lb_call_int(call, at->modes + 2u, 0);
+    }
+    if ((s->axes != 2 && s->axes != 3) || to->ndim != in->ndim || to->shape[to->ndim - 1] != s->axes ||
+        to->shape[0] != in->shape[0])
+        lb_frame_fail(&s->frame, LB_ERR_INVALID, "a grid that does not belong to the image");
+    else if (s->mode > NEAREST || s->outside > MIRRORED || lb_dtype_bits(x->dtype) == 16)
+        lb_frame_fail(&s->frame, LB_ERR_UNSUPPORTED, "bicubic samples, or images of 16 bits");
+    if (!lb_frame_ok(&s->frame)) return false;
+    s->samples = in->shape[0], s->channels = in->shape[1], s->pixels = s->points = 1;
+    for (int d = 0; d < s->axes; d++) {
+        s->size[d + AXES - s->axes] = in->shape[d + 2];
+        s->pixels *= in->shape[d + 2], s->points *= to->shape[d + 1];
+    }
+    s->unit = x->dtype == LB_F64 ? 0x1p-52 : 0x1p-24;
+    s->x = lb_frame_tensor(&s->frame, x), s->grid = lb_frame_tensor(&s->frame, grid);
+    return lb_frame_ok(&s->frame) && s->pixels > 0;
+}
+
+/* Mirrored at low and high until it lies between them. */
+static double mirrored(double at, double low, double high, double *slope)
+{
+    const double span = high - low, from = fabs(at - low), extra = fmod(from, span);
+    if (span <= 0) {
+        *slope = 0;
+        return 0;
+    }
+    const bool turned = fmod(floor(from / span), 2) != 0;
+    *slope *= (at < low ? -1 : 1) * (turned ? -1 : 1);
+    return turned ? high - extra : low + extra;
+}
+
+static bool near_step(double at, double step, double off)
+{
+    return fabs(at / step - rint(at / step)) * step <= off;
+}
+
+static place place_of(const sampler *s, int axis, double c)
+{
+    const double size = (double)s->size[axis];
+    place p = {.slope = s->corners ? (size - 1) / 2 : size / 2, .doubt = (fabs(c) + 1) * (size + 1)};
+    p.at = s->corners ? (c + 1) / 2 * (size - 1) : ((c + 1) * size - 1) / 2;
+    const double off = ROUNDINGS * s->unit * p.doubt;
+    p.border =
+        s->mode == NEAREST ? near_step(p.at - 0.5, 1, off) : near_step(p.at, s->outside == MIRRORED ? 0.5 : 1, off);
+    p.lost = !(fabs(p.at) < 1e9);
+    if (p.lost) p.at = -10;
+    if (s->outside == MIRRORED && !p.lost)
+        p.at = s->corners ? mirrored(p.at, 0, size - 1, &p.slope) : mirrored(p.at, -0.5, size - 0.5, &p.slope);
+    if (s->outside != ZEROS && (p.at <= 0 || p.at >= size - 1)) p.slope = 0, p.at = p.at <= 0 ? 0 : size - 1;
+    return p;
+}
+
+/* A point's places, its first neighbour and the part of the way to the next; axes that the image lacks stand still. */
+typedef struct spot {
+    place place[AXES];
+    int64_t first[AXES];
+    double part[AXES], doubt;
+    int count[AXES]; /* of neighbours: 2, or 1 */
+    bool lost, border;
+} spot;
+
+static spot spot_of(const sampler *s, int64_t sample, int64_t point)
+{
+    spot q = {.count = {1, 1, 1}};
+    for (int d = AXES - s->axes; d < AXES; d++) {
+        const double c = lb_frame_get(&s->frame, s->grid, (sample * s->points + point) * s->axes + AXES - 1 - d);
+        const place p = place_of(s, d, c);
+        q.place[d] = p, q.lost |= p.lost, q.border |= p.border, q.doubt += p.doubt;
+        q.first[d] = (int64_t)(s->mode == NEAREST ? rint(p.at) : floor(p.at));
+        q.part[d] = p.at - (double)q.first[d], q.count[d] = s->mode == NEAREST ? 1 : 2;
+    }
+    return q;
+}
+
+/* Index of a pixel, -1 outside. */
+static int64_t pixel(const sampler *s, const int64_t *at)
+{
+    int64_t index = 0;
+    for (int d = 0; d < AXES; d++) {
+        if (at[d] < 0 || at[d] >= s->size[d]) return -1;
+        index = index * s->size[d] + at[d];
+    }
+    return index;
+}
+
+/* Calls for every pixel that the point reads, with its weight, whose derivative along `along` it is where that is an axis. */
+typedef void (*visitor)(void *context, int64_t pixel, double weight);
+
+static void each_neighbour(const sampler *s, const spot *q, int along, visitor visit, void *context)
+{
+    for (int64_t k = 0; k < (int64_t)q->count[0] * q->count[1] * q->count[2]; k++) {
+        const int64_t step[AXES] = {k / (q->count[1] * q->count[2]), k / q->count[2] % q->count[1], k % q->count[2]};
+        int64_t at[AXES];
+        double weight = 1;
+        for (int d = 0; d < AXES; d++) {
+            at[d] = q->first[d] + step[d];
+            if (q->count[d] > 1) weight *= d == along ? (step[d] ? 1 : -1) : step[d] ? q->part[d] : 1 - q->part[d];
+        }
+        const int64_t index = pixel(s, at);
+        if (index >= 0) visit(context, index, weight);
+    }
+}
+
+/* The same for every pixel that it might read were its places a little off. */
+static void each_around(const sampler *s, const spot *q, visitor visit, void *context)
+{
+    int64_t width[AXES], at[AXES];
+    for (int d = 0; d < AXES; d++) width[d] = d < AXES - s->axes ? 1 : q->count[d] + 2;
+    for (int64_t k = 0; k < width[0] * width[1] * width[2]; k++) {
+        const int64_t step[AXES] = {k / (width[1] * width[2]), k / width[2] % width[1], k % width[2]};
+        for (int d = 0; d < AXES; d++) at[d] = q->first[d] + step[d] - (width[d] > 1);
+        const int64_t index = pixel(s, at);
+        if (index >= 0) visit(context, index, 1);
+    }
+}
+
+/* Sum of weighted values of one plane, of magnitudes for a twin. */
+typedef struct gathered {
+    const sampler *s;
+    int64_t from;
+    double sum;
+} gathered;
+
+static void gather(void *context, int64_t at, double weight)
+{
+    gathered *g = context;
+    const double v = lb_frame_get(&g->s->frame, g->s->x, g->from + at) * weight;
+    g->sum += g->s->twin ? fabs(v) : v;
+}
+
+static double gathered_of(const sampler *s, const spot *q, int along, int64_t plane)
+{
+    gathered g = {s, plane * s->pixels, 0}, around = g;
+    each_neighbour(s, q, along, gather, &g);
+    if (!s->twin) return g.sum;
+    if (s->mode == LINEAR) each_around(s, q, gather, &around);
+    return q->lost ? UNDETERMINED : g.sum + q->doubt * around.sum;
+}
+
+static lb_status forward_run(lb_call *call, const form *at, bool twin)
+{
+    sampler s;
+    if (!sampler_begin(&s, call, at, twin)) return lb_frame_end(&s.frame);
+    void *y = lb_frame_output(&s.frame, 0, s.samples * s.channels * s.points);
+    for (int64_t i = 0; lb_frame_ok(&s.frame) && i < s.samples * s.points; i++) {
+        const int64_t sample = i / s.points, point = i % s.points;
+        const spot q = spot_of(&s, sample, point);
+        for (int64_t c = 0; c < s.channels; c++) {
+            const int64_t plane = sample * s.channels + c;
+            const double value = gathered_of(&s, &q, -1, plane);
+            const bool decided = !twin || s.mode == LINEAR || !q.border;
+            lb_frame_set(&s.frame, y, plane * s.points + point, decided ? value : UNDETERMINED);
+        }
+    }
+    return lb_frame_end(&s.frame);
+}
+
+/* ---- backward ----------------------------------------------------------------------------------------------------------- */
+
+/* Gradients of the image's plane that a point adds to: sums, in f64, and how many terms each has. */
+typedef struct scattered {
+    double *sum, *terms;
+    double grad, count;
+    bool twin;
+} scattered;
+
+static void scatter(void *context, int64_t at, double weight)
+{
+    scattered *to = context;
+    to->sum[at] += to->twin ? fabs(weight) * fabs(to->grad) : weight * to->grad;
+    to->terms[at] += to->count;
+}
+
+static bool wanted(const lb_call *call, const form *at, uint32_t r)
+{
+    int64_t mask[2] = {1, 1};
+    if (at->mask) lb_call_ints(call, at->mask, mask, 2);
+    return mask[r] && r < call->n_results && call->results[r].data;
+}
+
+static void image_gradient(const sampler *s, const void *dy, int64_t plane, scattered *to, void *dx)
+{
+    memset(to->sum, 0, (size_t)s->pixels * 8), memset(to->terms, 0, (size_t)s->pixels * 8);
+    bool lost = false;
+    for (int64_t point = 0; point < s->points; point++) {
+        const spot q = spot_of(s, plane / s->channels, point);
+        const double grad = lb_frame_get(&s->frame, dy, plane * s->points + point);
+        lost |= q.lost;
+        to->grad = grad, to->count = 1;
+        each_neighbour(s, &q, -1, scatter, to);
+        if (!s->twin) continue;
+        to->grad = s->mode == LINEAR ? grad * q.doubt : q.border ? UNDETERMINED : 0, to->count = 0;
+        each_around(s, &q, scatter, to);
+    }
+    for (int64_t i = 0; i < s->pixels; i++) {
+        const double size = lost ? UNDETERMINED : to->sum[i] * (1 + to->terms[i] / ROUNDINGS);
+        lb_frame_set(&s->frame, dx, plane * s->pixels + i, s->twin ? size : to->sum[i]);
+    }
+}
+
+/* Of the coordinates: over channels and neighbours, with the slope of the place. */
+static void grid_gradient(const sampler *s, const void *dy, int64_t sample, int64_t point, void *dgrid)
+{
+    const spot q = spot_of(s, sample, point);
+    for (int d = AXES - s->axes; d < AXES; d++) {
+        double sum = 0;
+        for (int64_t c = 0; s->mode == LINEAR && c < s->channels; c++) {
+            const int64_t plane = sample * s->channels + c;
+            const double grad = lb_frame_get(&s->frame, dy, plane * s->points + point);
+            sum += (s->twin ? fabs(grad) : grad) * gathered_of(s, &q, d, plane);
+        }
+        sum *= s->twin ? fabs(q.place[d].slope) : q.place[d].slope;
+        if (s->twin) sum *= 1 + (double)(s->channels << s->axes) / ROUNDINGS;
+        if (s->twin && s->mode == LINEAR && (q.border || q.lost)) sum = UNDETERMINED;
+        lb_frame_set(&s->frame, dgrid, (sample * s->points + point) * s->axes + AXES - 1 - d, sum);
+    }
+}
+
+/* Results: gradients of the image and of the grid. */
+static lb_status backward_run(lb_call *call, const form *at, bool twin)
+{
+    sampler s;
+    if (!sampler_begin(&s, call, at, twin)) return lb_frame_end(&s.frame);
+    lb_frame *f = &s.frame;
+    const lb_tensor *grad = lb_call_tensor(call, at->grad);
+    if (lb_tensor_numel(grad) != s.samples * s.channels * s.points)
+        lb_frame_fail(f, LB_ERR_INVALID, "a gradient of another size than the samples");
+    const void *dy = lb_frame_tensor(f, grad);
+    void *dx = wanted(call, at, 0) ? lb_frame_output(f, 0, s.samples * s.channels * s.pixels) : NULL;
+    void *dgrid = wanted(call, at, 1) ? lb_frame_output(f, 1, s.samples * s.points * s.axes) : NULL;
+    scattered to = {lb_frame_scratch(f, (size_t)s.pixels * 8), lb_frame_scratch(f, (size_t)s.pixels * 8), 0, 0, twin};
+    for (int64_t plane = 0; dx && lb_frame_ok(f) && plane < s.samples * s.channels; plane++)
+        image_gradient(&s, dy, plane, &to, dx);
+    for (int64_t i = 0; dgrid && lb_frame_ok(f) && i < s.samples * s.points; i++)
+        grid_gradient(&s, dy, i / s.points, i % s.points, dgrid);
+    return lb_frame_end(f);
+}
+
+#define SAMPLER(ID, WAY, ...)                                                                                          \
+    static const form ID##_form = {__VA_ARGS__};                                                                       \
+    LB_WITH_TWIN(ID, WAY##_run(call, &ID##_form, twin))
+SAMPLER(sampled, forward, .image = 0, .grid = 1, .modes = 2)
+SAMPLER(sampled_cudnn, forward, .image = 0, .grid = 1)
+SAMPLER(sampled_backward, backward, .image = 1, .grid = 2, .grad = 0, .modes = 3, .mask = 6)
+SAMPLER(sampled_cudnn_backward, backward, .image = 0, .grid = 1, .grad = 2)
+
+#define ROW(NAME, ARGS, ID, SAMPLES)                                                                                   \
+    {.name = "aten::" NAME, .args = ARGS, LB_COMPUTED_BY(ID), .roundings = ROUNDINGS, .samples = SAMPLES}
+#define MODES "interpolation_mode padding_mode align_corners"
+const lb_op_row lb_rows_grid_sampler[] = {
+    ROW("grid_sampler_2d", "input! grid! " MODES, sampled, "grid_sampler axes=2"),
+    ROW("grid_sampler_3d", "input! grid! " MODES, sampled, "grid_sampler axes=3"),
+    ROW("cudnn_grid_sampler", "self! grid!", sampled_cudnn, "grid_sampler axes=2 cudnn"),
+    ROW("grid_sampler_2d_backward", "grad_output! input! grid! " MODES " output_mask", sampled_backward,
+        "grid_sampler axes=2 backward"),
+    ROW("grid_sampler_3d_backward", "grad_output! input! grid! " MODES " output_mask", sampled_backward,
+        "grid_sampler axes=3 backward"),
+    ROW("cudnn_grid_sampler_backward", "self! grid! grad_output!", sampled_cudnn_backward,
+        "grid_sampler axes=2 cudnn backward"),
+    {NULL},
+};
