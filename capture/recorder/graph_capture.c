@@ -31,11 +31,12 @@ static bool has_tensor(const lb_operand *operands, uint32_t n)
     return false;
 }
 
-/* Whether what is queued for this tensor now becomes part of the graph. Only a back end that measures in graphs can tell. */
+/* Whether what is queued for this tensor now becomes part of the graph. Only a back end that works on streams can tell, while it does. */
 static bool is_captured(lb_recorder *recorder, const lb_seen *seen)
 {
     lb_device *device = lb_device_of(recorder, seen);
-    return !device || !device->ops->asynchronous || device->ops->is_capturing(device, seen->stream);
+    if (!device || !device->ops->asynchronous || *device->ops->why_lost(device)) return true;
+    return device->ops->is_capturing(device, seen->stream) || *device->ops->why_lost(device);
 }
 
 bool lb_graph_is_captured(const lb_recorder *recorder)

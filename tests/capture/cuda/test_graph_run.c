@@ -15,6 +15,8 @@ typedef struct way {
     int runs;              /* in each step */
     uint64_t device_bytes; /* 0: enough */
     bool anew;             /* each step captures the graph again, and drops the one before */
+    const char *lost_by;   /* a call of the driver that fails, so many calls later */
+    int after;
     bool untold,
         failing; /* before each run another one that the recorder is not told of; one that it is told of, and that fails */
 } way;
@@ -230,6 +232,7 @@ static void record(program *p, const char *name, const way *w)
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &p->recorder, NULL), LB_OK);
     p->recorder->cuda_code = &any_kernels;
     assert_int_equal(lb_recorder_cuda(p->recorder, w->device_bytes ? w->device_bytes : 8 << 20, NULL), LB_OK);
+    if (p->on_device && w->lost_by) standin_fail(w->lost_by, w->after, CUDA_ERROR_LAUNCH_FAILED);
     if (p->on_device) exec = capture(p);
     for (int step = 0; step < STEPS; step++) {
         if (w->anew && exec && step) {
@@ -445,6 +448,20 @@ static void a_run_that_fails_disturbs_no_other(void **state)
     pair_release(&both);
 }
 
+/* Wherever that is: in the capture, behind a run, where results are fetched. The program goes on, and nothing that is recorded is wrong. */
+static void a_device_that_is_lost_leaves_nothing_wrong(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuEventRecord"};
+    static const int counts[] = {2, 20, 60};
+    for (unsigned i = 0; i < 9; i++) {
+        const way w = {LB_LEVEL_OPS, 3, .lost_by = calls[i / 3], .after = counts[i % 3]};
+        pair both = record_both(&w, 20 + i);
+        for (int step = 0; step < STEPS; step++) assert_not_wrong(host_step(&both, step), device_step(&both, step));
+        pair_release(&both);
+    }
+}
+
 static void mistakes_are_told(void **state)
 {
     (void)state;
@@ -479,6 +496,7 @@ int main(void)
                                        TEST(what_finds_no_room_is_missing_and_not_wrong),
                                        TEST(a_run_that_nobody_tells_of_is_noted),
                                        TEST(a_run_that_fails_disturbs_no_other),
+                                       TEST(a_device_that_is_lost_leaves_nothing_wrong),
                                        TEST(mistakes_are_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,8 +317,9 @@ static void calls_out_of_order_are_refused_and_harmless(void **state)
     assert_int_equal(lb_recorder_close(NULL, NULL), LB_OK);
 
     lb_capture *capture;
-    assert_int_equal(read_step(&capture, 0)->complete, 0); /* the step that was open */
-    assert_int_equal(read_step(&capture, 0)->n_ops, 0);
+    const lb_program *program = read_step(&capture, 0); /* the step that was open */
+    assert_int_equal(program->complete, 0);
+    assert_int_equal(program->n_ops, 0);
     lb_capture_close(capture);
 }
 
