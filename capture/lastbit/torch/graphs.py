@@ -25,7 +25,7 @@ class Graphs:
         self.events = None  # of the graph that is being captured: [(event, id of the root module)]
         self.looked_at = set()  # modules of devices
         self.one_at_a_time = threading.RLock()  # from the record of a run to its launch
-        self.lent = weakref.WeakKeyDictionary()  # graph whose inside the program was shown: it may run without us
+        self.lent = set()  # numbers of those whose inside the program was shown: they may run without us, and outlive their object
 
     def install(self):
         """Classes that are there by now: those of a device are loaded with it."""
@@ -89,7 +89,7 @@ class Graphs:
 
         def lend(original):
             def lent(graph, *args, **kwargs):
-                graphs.lent[graph] = True
+                graphs.lent.update(told[0] for told in [graphs.captured.get(graph)] if told)
                 return original(graph, *args, **kwargs)
 
             return lent
@@ -117,7 +117,7 @@ class Graphs:
         if s.dead or s.over or self.capturing is not None:
             return None
         try:
-            with s.lock:
+            with self.one_at_a_time, s.lock:
                 self.tell_gone()
                 s.modules.watch_all()
                 if not s.threads.push() or not (s.opened or s.open_archive()):
@@ -125,8 +125,7 @@ class Graphs:
                 number = next(_numbers)
                 if not s.live:
                     s.roles.name_tensors()
-                with self.one_at_a_time:
-                    s.native.graph_begin(number)
+                s.native.graph_begin(number)
                 self.capturing, self.of_graph, self.events, self.was_live, s.live = number, weakref.ref(graph), [], s.live, True
                 self.first_held = s.devices.next_number()
                 return number
@@ -163,13 +162,15 @@ class Graphs:
     def forget(self, graph):
         """What was captured into it is no more."""
         told = self.captured.pop(graph, None)
-        if told is not None and not self.lent.pop(graph, False):
+        if told is not None:
             self.gone.append(told[0])
 
     def tell_gone(self):
         """A graph goes at any time, in the middle of what the recorder does, too."""
         while self.gone:
-            self.session.native.graph_drop(self.gone.pop())
+            number = self.gone.pop()
+            if number not in self.lent:
+                self.session.native.graph_drop(number)
 
     # ---- a run
 

@@ -74,10 +74,10 @@ struct Memory {
     {
         std::lock_guard<std::mutex> guard(lock);
         pool = current;
-        auto &list = pool->freed[rounded(bytes)];
-        if (!list.empty()) {
-            const size_t at = list.back();
-            list.pop_back();
+        for (auto *list : {&pool->freed[rounded(bytes)], &common->freed[rounded(bytes)]}) {
+            if (list->empty()) continue;
+            const size_t at = list->back();
+            list->pop_back();
             return seen + at;
         }
         TORCH_CHECK_WITH(OutOfMemoryError, used + rounded(bytes) <= most, "the stand-in device is out of memory");

@@ -165,6 +165,49 @@ def test_a_fault_in_a_graph_is_found(lastbit, pair, tmp_path):
     assert (found["verdict"], found["first"]["step"], found["first"]["layer"]) == ("diverged", 2, "1")
 
 
+AGAIN = """
+import sys, torch, standin
+standin.load()
+import lastbit.torch
+
+def captured(pool=None):
+    graph = torch.standin.StandinGraph()
+    with torch.standin.graph(graph, pool=pool):
+        out = model(x).relu()
+    return graph, out
+
+model, x = torch.nn.Linear(16, 16).to("standin"), torch.ones(8, 16, device="standin")
+with torch.no_grad():
+    early, _ = captured()
+    with lastbit.torch.capture(sys.argv[1], level="ops") as capture:
+        for n in range(30):
+            with capture.step(n):
+                graph, out = captured()
+                graph.replay()
+                x.copy_(out)
+        with capture.step(30):
+            early.replay()
+            model(x)
+        held = standin.library().standin_used()
+    graph.replay()  # recording is over: what it copies aside has to be there still
+    print(held, out.sum().item() == model(x).relu().sum().item())
+"""
+
+
+def test_room_of_graphs_that_are_gone_is_given_back(lastbit, tmp_path):
+    """Thirty captures one after the other, where two find room at a time; and a graph that was captured before anything was recorded."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'capture'}", "LASTBIT_LIB": str(BUILD / "liblastbit_capture.so")}
+    environment["LASTBIT_DEVICE_MEMORY"] = "3000"
+    command = [sys.executable, "-c", AGAIN, tmp_path / "run.lb"]
+    done = subprocess.run(command, cwd=standin.SOURCE.parent, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    used, right = done.stdout.split()
+    assert right == "True" and int(used) < 30000
+    steps = steps_of(lastbit, tmp_path / "run.lb")
+    assert len(steps) == 31 and all(step["level"] == "ops" and not any(left_out(step).values()) for step in steps)
+    assert ["capture was not recorded" in notice["message"] for notice in steps[-1]["notices"]] == [True]
+
+
 def bisected(lastbit, capture):
     """The answer of `bisect` without what names the file or the time."""
     answer = lastbit.json("bisect", capture, expect=1)
