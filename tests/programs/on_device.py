@@ -8,7 +8,7 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
     graph      five steps, the last three as replays of a captured graph where the device has graphs
     drawing    the same with dropout, and noise of several kinds that is drawn inside the graph
     partial    five steps, the last two with a graph of a part's forward and one of its backward, in one pool
-    decode     five tokens, the last three from replays of a captured forward; what picks the next token is no part of it
+    decode     five tokens, the last three from replays of a forward, captured by torch.accelerator; what picks the next token is no part of it
     generate   eight tokens from a tiny Llama with a key-value cache
 """
 
@@ -130,7 +130,7 @@ def decode(device, factor=1):
             if n == 2:
                 model[1].factor = factor
             if n == 2 and device != "cpu":
-                graph = torch.standin.StandinGraph()
+                graph = torch.accelerator.Graph()
                 graph.capture_begin()
                 logits = model(token)
                 graph.capture_end()
