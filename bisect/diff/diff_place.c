@@ -441,6 +441,43 @@ static bool name_sources(const lb_walk *w, uint32_t ia, lb_diff_row *row)
     return true;
 }
 
+typedef struct copied {
+    const lb_program *p;
+    uint32_t reader, op;
+    const uint32_t *partner;
+} copied;
+
+static void note_copy(void *context, uint32_t value)
+{
+    copied *c = context;
+    const uint32_t giver = value == LB_NONE ? LB_NONE : lb_giver_of(c->p, value, c->reader);
+    if (giver == LB_NONE || c->partner[giver] != LB_NONE) return;
+    if (!strcmp(lb_op_name(c->p, &c->p->ops[giver]), "aten::clone")) c->op = giver;
+}
+
+/* What it reads was laid out anew by a copy that one side alone makes, in another layer: heads that are flattened in another order, say. */
+static bool name_copy(lb_walk *w, uint32_t ia, lb_diff_row *row)
+{
+    const uint32_t ops[] = {ia, w->alignment.b_of_a[ia]};
+    for (int side = 0; side < 2; side++) {
+        const lb_program *p = lb_walk_side(w, side);
+        copied c = {p, ops[side], LB_NONE, side ? w->alignment.a_of_b : w->alignment.b_of_a};
+        if (ops[side] == LB_NONE) return false;
+        lb_op_each_input(p, &p->ops[ops[side]], note_copy, &c);
+        if (c.op == LB_NONE || !strcmp(lb_op_layer(p, &p->ops[c.op]), lb_op_layer(p, &p->ops[ops[side]]))) continue;
+        lb_diff_row place = lb_walk_row(w, side ? LB_NONE : c.op, side ? c.op : LB_NONE);
+        lb_place_order(w, &place);
+        place.local = place.verdict = LB_VERDICT_DIVERGED;
+        place.why = "copied on this side alone, and in another order than the other side reads it";
+        describe_neighbours(w, p, c.op, &place);
+        lb_walk_report(w, &place);
+        row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
+        row->why = "it reads what a copy of one side alone puts into another order";
+        return true;
+    }
+    return false;
+}
+
 /* Ops before it run over other parts on the two sides, so that none of them meets another: which of them it was is not known, but where the
  * sides share an op again. */
 static void name_behind_parts(lb_walk *w, lb_diff_row *row)
@@ -523,7 +560,7 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     row->local = LB_VERDICT_DIVERGED;
     row->why = other_args ? "called with other arguments, which give other exact values"
                           : "the same inputs give other exact values";
-    if (!lone && !other_args && name_sources(w, ia, row)) return;
+    if (!lone && !other_args && (name_sources(w, ia, row) || name_copy(w, ia, row))) return;
     if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD)
         describe_neighbours(w, w->pa, ia, row);
     name_owner(w, 0, ia, w->have_shadows ? w->shadows.rows[ia].outcome : LB_NONE, row);

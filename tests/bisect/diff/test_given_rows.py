@@ -46,6 +46,12 @@ def test_a_factor_of_a_loss_that_nobody_reads_is_named_in_forward(lastbit, recor
         assert (answer["verdict"], first["step"], first["phase"], first["op"]) == ("diverged", 0, "forward", op)
 
 
+def test_heads_in_another_order_are_named_where_they_are_copied(lastbit, recordings):
+    for answer in both_ways(lastbit, recordings, "packed", "turned", PACKED):
+        first = answer["first"]
+        assert (answer["verdict"], first["phase"], first["layer"], first["op"]) == ("diverged", "forward", "joined", "aten::clone")
+
+
 TEACHER = "tests/programs/teacher_first.py"
 
 
