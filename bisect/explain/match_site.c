@@ -377,8 +377,12 @@ lb_status lb_match_site_parts(const lb_match_site *p, const lb_candidate *candid
     if (status != LB_OK || !result.data) return LB_OK;
     /* A result in another dtype has no part with the same bits, and comparing rounded ones would
      * say less than bits. */
-    for (uint32_t i = 0; i < a->n_pieces && result.dtype == p->targets[1][0].dtype; i++)
-        matched[i] = same_part(&result, &p->targets[1][0], a->dim, a->pieces[i].to, a->pieces[i].size);
+    for (uint32_t i = 0; i < a->n; i++) matched[i] = result.dtype == p->targets[1][0].dtype;
+    for (uint32_t i = 0; i < a->n_pieces; i++) { /* a part may lie in several pieces */
+        const lb_reassembly_piece *piece = &a->pieces[i];
+        if (matched[piece->part])
+            matched[piece->part] = same_part(&result, &p->targets[1][0], a->dim, piece->to, piece->size);
+    }
     free(result.data);
     return LB_OK;
 }
