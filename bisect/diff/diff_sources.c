@@ -86,7 +86,7 @@ static whence whence_of(const lb_walk *w, int side, uint32_t source)
 static bool is_known_pair(const lb_walk *w, uint32_t va, uint32_t vb)
 {
     const lb_value *a = &w->pa->values[va], *b = &w->pb->values[vb];
-    if (*lb_program_text(w->pa, a->name) || *lb_program_text(w->pb, b->name) || w->a->n_parts != w->b->n_parts)
+    if (*lb_program_text(w->pa, a->name) || *lb_program_text(w->pb, b->name) || lb_program_views_are_uneven(w->a, w->b))
         return true;
     return lb_met_storages_shared(&w->past->met, a->storage, b->storage, w->swapped);
 }
@@ -222,11 +222,29 @@ static uint32_t find_other_copy(const lb_walk *w, uint32_t join)
     return LB_NONE;
 }
 
+/* Where each rank holds all of it: the first that holds another, while some holds the same; LB_NONE. */
+static uint32_t find_wrong_copy(const lb_walk *w, const lb_reassembly *join)
+{
+    const lb_reassemblies *joins = &w->alignment.joins;
+    const uint32_t whole = lb_op_results(w->pa, &w->pa->ops[join->whole])[0];
+    uint32_t wrong = LB_NONE, same = 0;
+    if (lb_reassembly_outcome_dim(joins, join, w->pa, w->pb, 0) != LB_REASSEMBLY_SAME) return LB_NONE;
+    for (uint32_t k = 0; k < join->parts; k++) {
+        const uint32_t op = joins->part_ops[join->first + k];
+        const bool differs = lb_program_view_values_differ(w->a, whole, w->b, lb_op_results(w->pb, &w->pb->ops[op])[0]);
+        if (differs && wrong == LB_NONE) wrong = op;
+        same += !differs;
+    }
+    return same ? wrong : LB_NONE;
+}
+
 /* The first source of the join whose part is another: of those that are put together, then of the ranks that hold copies. LB_NONE: none is,
  * or that could not be read. */
 static uint32_t find_wrong(const lb_walk *w, uint32_t number, part_bytes *mine)
 {
     const lb_reassembly *join = &w->alignment.joins.list[number];
+    const uint32_t alone = find_wrong_copy(w, join);
+    if (alone != LB_NONE) return alone;
     for (uint32_t k = 0; k < join->parts; k++, release_part(mine)) {
         if (!read_part(w, join, k, mine)) return LB_NONE;
         if (memcmp(mine->has, mine->should, mine->size)) return w->alignment.joins.part_ops[join->first + k];
@@ -255,9 +273,9 @@ static void name_part(lb_walk *w, uint32_t number, lb_diff_row *row)
     for (uint32_t k = 0; k < join->parts; k++) {
         part_bytes other;
         const uint32_t source = w->alignment.joins.part_ops[join->first + k];
-        const bool read = source != wrong && read_part(w, join, k, &other);
+        const bool read = source != wrong && mine.has && read_part(w, join, k, &other);
         const bool same = read && other.size == mine.size && !memcmp(mine.has, other.should, mine.size);
-        if (source != wrong) release_part(&other);
+        if (source != wrong && mine.has) release_part(&other);
         if (!same || used < 0 || (size_t)used >= sizeof text) continue;
         snprintf(text + used, sizeof text - (size_t)used, ": it has what rank %d should have",
                  rank_of_source(w, source));
