@@ -9,7 +9,7 @@
 #include "diff_structure.h"
 #include "diff_values.h"
 #include "exits.h"
-#include "rank_order.h"
+#include "rank_plan.h"
 
 #include <lastbit/lacking.h>
 #include "diff_tokens.h"
@@ -275,14 +275,21 @@ static bool load_half(half *h, int64_t step)
     return there;
 }
 
-static lb_status open_halves(half *first, half *second, lb_err *err)
+/* The first step that both sides have says which ranks stand against each other in all. */
+static lb_status open_halves(half *first, half *second, lb_rank_plan *plan, lb_err *err)
 {
-    const bool more = first->n_ranks > second->n_ranks;
-    const half *few = more ? second : first, *many = more ? first : second;
-    if (!lb_rank_order(few->programs, few->n_ranks, many->programs, many->n_ranks))
-        return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", many->n_ranks);
-    LB_TRY(lb_program_view_init(first->capture, first->programs, first->n_ranks, &first->side, err));
-    return lb_program_view_init(second->capture, second->programs, second->n_ranks, &second->side, err);
+    half *halves[] = {first, second};
+    const lb_program *const *const programs[] = {first->programs, second->programs};
+    if (!plan->n[0])
+        LB_TRY(lb_rank_plan_make(programs, (const uint32_t[]){first->n_ranks, second->n_ranks}, plan, err));
+    for (int k = 0; k < 2; k++) {
+        half *h = halves[k];
+        if (!lb_rank_plan_sort(plan, k, h->programs))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", h->n_ranks);
+        LB_TRY(lb_program_view_init(h->capture, h->programs, h->n_ranks, &h->side, err));
+        LB_TRY(lb_rank_plan_apply(plan, k, &h->side, err));
+    }
+    return LB_OK;
 }
 
 static void close_half(half *h)
@@ -317,8 +324,9 @@ static uint32_t count_parts(const lb_program *p)
 
 /* Who is more ranks, alone shares out its parameters, calls its layers more often, or holds its parameters in more tensors, is B: rows are turned round then. Of two alike the marks decide, so that a diff is
  * the same whichever side is named first. */
-static bool is_swapped(const half *first, const half *second)
+static bool is_swapped(const half *first, const half *second, const lb_rank_plan *plan)
 {
+    if (plan->group[0]) return plan->coarse == 1;
     if (first->n_ranks != second->n_ranks) return first->n_ranks > second->n_ranks;
     const uint32_t parts[] = {count_parts(first->side.program), count_parts(second->side.program)};
     if (first->n_ranks > 1 && !parts[0] != !parts[1]) return parts[0];
@@ -410,7 +418,7 @@ static bool do_end_elsewhere(const session *s, lb_walk *w)
 
 static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past *past, lb_err *err)
 {
-    const bool swapped = s->swapped = is_swapped(first, second);
+    const bool swapped = s->swapped = is_swapped(first, second, &past->plan);
     lb_taints storages[2] = {past->storages[swapped], past->storages[!swapped]};
     lb_walk w = {.a = swapped ? &second->side : &first->side,
                  .b = swapped ? &first->side : &second->side,
@@ -419,7 +427,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
                  .past = past,
                  .swapped = swapped};
     w.pa = w.a->program, w.pb = w.b->program;
-    w.uneven = w.a->n_parts != w.b->n_parts || lb_alignment_finer(w.pb, w.pa);
+    w.uneven = lb_program_views_are_uneven(w.a, w.b) || lb_alignment_finer(w.pb, w.pa);
     if (!s->quiet) s->shared++;
     if (!past->any) past->first = w.pa->step, past->any = true;
     lb_status status = are_cut_otherwise(s, &w) || do_end_elsewhere(s, &w) ? LB_OK : diff_step(&w, s, err);
@@ -455,7 +463,7 @@ static lb_status diff_one(session *s, half *first, half *second, int64_t step, l
     lb_status status = LB_OK;
     if (load_half(first, step)) {
         if (load_half(second, step)) {
-            status = open_halves(first, second, err);
+            status = open_halves(first, second, &past->plan, err);
             if (status == LB_OK) status = diff_halves(s, first, second, past, err);
         } else if (!is_checkpoint(second) && !s->quiet) {
             snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only", (long long)step,
@@ -496,6 +504,7 @@ static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
     lb_taints_release(&past.storages[0]), lb_taints_release(&past.storages[1]);
     lb_fused_sources_release(&past.fused);
     lb_met_storages_release(&past.met);
+    lb_rank_plan_release(&past.plan);
     return status;
 }
 

@@ -4,6 +4,7 @@
 #include "cross_feed.h"
 #include "diff_rows.h"
 #include "diff_values.h"
+#include "lone_suspects.h"
 #include "value_memory.h"
 
 #include <math.h>
@@ -218,11 +219,11 @@ static uint32_t member_beside(const lb_walk *w, int side, uint32_t op, uint32_t 
     const lb_program_view *mine = side ? w->b : w->a, *other = side ? w->a : w->b;
     const lb_collective_matches *all = &w->meetings[side];
     if (op == LB_NONE || lone == LB_NONE || !all->of_op || all->of_op[op] == LB_NONE) return op;
-    const uint32_t share = w->b->n_parts / w->a->n_parts, part = lb_program_view_part_of(other, lone);
-    const uint32_t wanted = side ? part * share : part / share;
+    const uint32_t wanted = lb_program_view_group(other, mine, lb_program_view_part_of(other, lone));
     const lb_collective_match *meeting = &all->list[all->of_op[op]];
     for (uint32_t k = 0; k < meeting->n; k++)
-        if (lb_program_view_part_of(mine, all->ops[meeting->first + k]) == wanted) return all->ops[meeting->first + k];
+        if (lb_program_view_group(mine, other, lb_program_view_part_of(mine, all->ops[meeting->first + k])) == wanted)
+            return all->ops[meeting->first + k];
     return op;
 }
 
@@ -319,8 +320,25 @@ static uint32_t forward_of_lone(const lb_walk *w, int side, uint32_t op)
     return LB_NONE;
 }
 
-static lb_diff_row lone_row(lb_walk *w, const lb_divergence *o)
+/* Two ops that are like each other, over other parts, and are called with other arguments. */
+static lb_diff_row other_args_row(lb_walk *w, const uint32_t ops[2])
 {
+    lb_diff_row row = lb_walk_row(w, ops[0], ops[1]);
+    row.index = ops[0], row.other = ops[1], row.order = ops[0], row.lone = 2;
+    row.local = row.verdict = LB_VERDICT_DIVERGED;
+    row.why = "called with other arguments, which give other exact values";
+    if (w->pa->ops[ops[0]].phase == LB_PHASE_FORWARD || w->pa->ops[ops[0]].phase == LB_PHASE_BACKWARD)
+        describe_neighbours(w, w->pa, ops[0], &row);
+    name_owner(w, 0, ops[0], LB_NONE, &row);
+    return row;
+}
+
+static lb_diff_row lone_row(lb_walk *w, const lb_divergence *found)
+{
+    lb_lone_suspects suspects;
+    const bool narrowed = lb_lone_suspects_find(w, found, &suspects);
+    if (narrowed && suspects.other[0] != LB_NONE) return other_args_row(w, suspects.other);
+    const lb_divergence *o = narrowed && (suspects.alone.n[0] || suspects.alone.n[1]) ? &suspects.alone : found;
     const int side = place_side(w, o);
     const uint32_t firsts[] = {first_lone(w, o, 0), first_lone(w, o, 1)};
     const uint32_t earlier = forward_of_lone(w, side, firsts[side]), op = earlier != LB_NONE ? earlier : firsts[side];
@@ -560,6 +578,8 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     row->local = LB_VERDICT_DIVERGED;
     row->why = other_args ? "called with other arguments, which give other exact values"
                           : "the same inputs give other exact values";
+    if (o->node != LB_NONE && w->merged.nodes[o->node].takes_terms)
+        row->why = "each rank takes what it has by itself, terms of a sum, for the sum of all";
     if (!lone && !other_args && (name_sources(w, ia, row) || name_copy(w, ia, row))) return;
     if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD)
         describe_neighbours(w, w->pa, ia, row);

@@ -51,14 +51,15 @@ static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
     uint32_t ops[] = {row->index, row->other};
     int32_t ranks[2];
     const lb_program_view *sides[] = {w->a, w->b};
-    const uint32_t share = w->b->n_parts / w->a->n_parts;
-    const uint32_t part_a = ops[0] != LB_NONE   ? lb_program_view_part_of(w->a, ops[0])
-                            : ops[1] != LB_NONE ? lb_program_view_part_of(w->b, ops[1]) / share
-                                                : 0;
+    uint32_t group = 0, n;
+    for (int k = 0; k < 2; k++)
+        if (ops[k] != LB_NONE)
+            group = lb_program_view_group(sides[k], sides[!k], lb_program_view_part_of(sides[k], ops[k]));
     for (int k = 0; k < 2; k++) {
-        const uint32_t part = ops[k] != LB_NONE ? lb_program_view_part_of(sides[k], ops[k])
-                              : k == 0          ? part_a
-                                                : part_a * share;
+        const uint32_t first = lb_program_view_first_of(sides[k], sides[!k], group, &n);
+        const uint32_t part = ops[k] != LB_NONE  ? lb_program_view_part_of(sides[k], ops[k])
+                              : first != LB_NONE ? first
+                                                 : 0;
         const lb_program_view_part *of = &sides[k]->parts[part];
         if (ops[k] != LB_NONE) ops[k] -= of->first_op;
         ranks[k] = of->program->rank;

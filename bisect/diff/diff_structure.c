@@ -22,20 +22,20 @@ static void count_name(char *text, size_t size, const char *name)
 
 /* One side of the walk, for its ops without a partner. */
 typedef struct loners {
-    const lb_program_view *side;
+    const lb_program_view *side, *other;
     const lb_program *program;
-    uint32_t share;                 /* so many of its parts stand for one of the other side's, or one */
     const uint32_t *partner, *join; /* per op; LB_NONE: none */
 } loners;
 
-static bool is_alone(const loners *s, uint32_t op)
-{
-    return s->partner[op] == LB_NONE && s->join[op] == LB_NONE && lb_op_computes(s->program, &s->program->ops[op]);
-}
-
 static uint32_t share_of(const loners *s, uint32_t op)
 {
-    return lb_program_view_part_of(s->side, op) / s->share;
+    return lb_program_view_group(s->side, s->other, lb_program_view_part_of(s->side, op));
+}
+
+static bool is_alone(const loners *s, uint32_t op)
+{
+    return s->partner[op] == LB_NONE && s->join[op] == LB_NONE && lb_op_computes(s->program, &s->program->ops[op]) &&
+           share_of(s, op) != LB_NONE;
 }
 
 static void list_alone(const loners *s, uint32_t share, const lb_op *like, const char *layer, char *text, size_t size)
@@ -61,8 +61,8 @@ static bool is_listed(const lb_diff_report *r, int64_t step, int32_t rank, const
 void lb_walk_list_structure(lb_walk *w)
 {
     lb_diff_report *r = w->report;
-    loners a = {w->a, w->pa, 1, w->alignment.b_of_a, w->alignment.join_of_a};
-    loners b = {w->b, w->pb, w->b->n_parts / w->a->n_parts, w->alignment.a_of_b, w->alignment.join_of_b};
+    loners a = {w->a, w->b, w->pa, w->alignment.b_of_a, w->alignment.join_of_a};
+    loners b = {w->b, w->a, w->pb, w->alignment.a_of_b, w->alignment.join_of_b};
     const loners *sides[] = {w->swapped ? &b : &a, w->swapped ? &a : &b};
     for (int k = 0; k < 2; k++) {
         const lb_program *p = sides[k]->program;
@@ -70,8 +70,10 @@ void lb_walk_list_structure(lb_walk *w)
             const lb_op *op = &p->ops[i];
             const char *layer = lb_op_layer(p, op);
             if (!is_alone(sides[k], i)) continue;
-            const uint32_t share = share_of(sides[k], i);
-            const int32_t rank = sides[0]->side->parts[share * sides[0]->share].program->rank;
+            uint32_t n;
+            const uint32_t share = share_of(sides[k], i),
+                           first = lb_program_view_first_of(sides[0]->side, sides[0]->other, share, &n);
+            const int32_t rank = sides[0]->side->parts[first == LB_NONE ? 0 : first].program->rank;
             if (is_listed(r, p->step, rank, op, layer)) continue;
             char only_a[400], only_b[400];
             list_alone(sides[0], share, op, layer, only_a, sizeof only_a);
@@ -167,13 +169,19 @@ static void add_lone_parameters(lb_walk *w, uint8_t *paired_a, uint8_t *paired_b
         }
 }
 
+/* Of a rank of A that stands against none: what it holds is there already. */
+static bool stands_alone(const lb_walk *w, uint32_t ia)
+{
+    return lb_program_view_group(w->a, w->b, lb_program_view_part_of(w->a, ia)) == LB_NONE;
+}
+
 lb_status lb_walk_list_parameters(lb_walk *w, lb_err *err)
 {
     uint8_t *paired_a = calloc(w->pa->n_ops + 1, 1), *paired_b = calloc(w->pb->n_ops + 1, 1);
     const lb_alignment *al = &w->alignment;
     for (uint32_t i = 0; paired_a && paired_b && i < w->pa->n_ops; i++) {
         uint32_t j = al->source_b_of_a[i];
-        paired_a[i] = j != LB_NONE || al->join_of_a[i] != LB_NONE || w->cuts.held[0][i];
+        paired_a[i] = j != LB_NONE || al->join_of_a[i] != LB_NONE || w->cuts.held[0][i] || stands_alone(w, i);
         if (j != LB_NONE) paired_b[j] = 1;
     }
     for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++)

@@ -221,12 +221,16 @@ static void compare_heads(const heads *a, const heads *b, const lb_diff_options 
 static lb_status compare_parts(lb_regenerated *wa, lb_regenerated *wb, const lb_diff_options *options,
                                lb_diff_report *report, lb_err *err)
 {
-    const uint32_t na = wa->side->n_parts, nb = wb->side->n_parts, groups = na < nb ? na : nb;
+    const lb_program_view *a = wa->side, *b = wb->side;
+    const uint32_t groups = lb_program_view_groups(a, b);
+    uint32_t na, nb;
     heads *x = calloc(groups, sizeof *x), *y = calloc(groups, sizeof *y);
     lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t g = 0; status == LB_OK && g < groups; g++) {
-        status = open_heads(wa, g * (na / groups), na / groups, &x[g], err);
-        if (status == LB_OK) status = open_heads(wb, g * (nb / groups), nb / groups, &y[g], err);
+        const uint32_t first_a = lb_program_view_first_of(a, b, g, &na),
+                       first_b = lb_program_view_first_of(b, a, g, &nb);
+        status = open_heads(wa, first_a, na, &x[g], err);
+        if (status == LB_OK) status = open_heads(wb, first_b, nb, &y[g], err);
         if (status != LB_OK || !x[g].found.n || !y[g].found.n) continue;
         status = keep_first_reading(&x[g], &y[g], err);
         if (status == LB_OK) status = keep_first_reading(&y[g], &x[g], err);

@@ -378,15 +378,6 @@ static void walk_pair(lb_walk *w, uint32_t ia)
 
 /* ---- joins ---- */
 
-typedef struct count {
-    uint32_t n;
-} count;
-
-static void count_input(void *context, uint32_t value)
-{
-    ((count *)context)->n += value != LB_NONE;
-}
-
 static lb_verdict judge_joined(const lb_walk *w, const lb_evidence *e, const lb_inflow *in, const lb_reassembly *join,
                                const char **why)
 {
@@ -407,25 +398,13 @@ static lb_verdict judge_joined(const lb_walk *w, const lb_evidence *e, const lb_
     return exact || (e->decides && in->differ) ? LB_VERDICT_IDENTICAL : LB_VERDICT_ROUNDING;
 }
 
-/* Whole numbers made of nothing (positions in a batch) count anew in each part. */
-static bool counts_anew(const lb_walk *w, const lb_op *op)
-{
-    count inputs = {0};
-    lb_op_each_input(w->pa, op, count_input, &inputs);
-    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
-        uint32_t v = lb_op_outcome(w->pa, op, i);
-        if (v != LB_NONE && lb_dtype_is_float(w->pa->values[v].dtype)) return false;
-    }
-    return inputs.n == 0 && !(op->flags & LB_OP_RANDOM);
-}
-
 static void walk_join(lb_walk *w, uint32_t ia, const lb_reassembly *join)
 {
     const lb_op *a = &w->pa->ops[ia];
     lb_inflow in = inflow_of(w, ia, LB_ALL_ELEMENTS);
     w->report->ops++;
     if (a->flags & LB_OP_DECISION) note_decision(w, ia, &in);
-    if (!w->differs[ia] || counts_anew(w, a)) {
+    if (!w->differs[ia] || lb_op_counts_anew(w->pa, a)) {
         walk_clean(w, ia);
         return;
     }

@@ -15,6 +15,7 @@
 #include "met_storages.h"
 #include "noise.h"
 #include "owner.h"
+#include "rank_plan.h"
 #include "reorder.h"
 #include "taint.h"
 
@@ -41,6 +42,7 @@ typedef struct lb_walk_past {
     lb_read_numbers read;
     lb_fused_sources fused;
     lb_met_storages met;
+    lb_rank_plan plan;
     int64_t first; /* the first step that was compared */
     bool any;      /* some step was */
     bool cut;      /* in some step the sides cut a tensor otherwise (cut_tensors.h) of which not all is known */

@@ -73,16 +73,18 @@ static int32_t stands_for(const grid *small, const grid *large, int32_t rank)
     return at < small->mesh->ranks ? (int32_t)small->program->refs[small->mesh->first_rank + at] : -1;
 }
 
-bool lb_rank_order(const lb_program *const *few, uint32_t n_few, const lb_program **many, uint32_t n_many)
+bool lb_rank_order(const lb_program *const *few, uint32_t n_few, const lb_program **many, uint32_t n_many, bool *told)
 {
     const grid small = grid_of(few, n_few), large = grid_of(many, n_many);
+    *told = false;
     if (!small.mesh || !large.mesh || n_few < 2 || n_few == n_many) return true;
     const lb_program **order = malloc(n_many * sizeof *order);
     uint32_t n = 0;
     for (uint32_t i = 0; order && i < n_few; i++)
         for (uint32_t k = 0; k < n_many; k++)
             if (stands_for(&small, &large, many[k]->rank) == few[i]->rank && n < n_many) order[n++] = many[k];
-    if (order && n == n_many) memcpy(many, order, n * sizeof *order);
+    *told = order && n == n_many;
+    if (*told) memcpy(many, order, n * sizeof *order);
     free(order);
     return order != NULL;
 }

@@ -10,8 +10,8 @@
 
 #include <lastbit/program.h>
 
-/* Programs of all ranks, in order, of the run with fewer and of that with more; a multiple. The latter are put in order; false when out of
- * memory. */
-bool lb_rank_order(const lb_program *const *few, uint32_t n_few, const lb_program **many, uint32_t n_many);
+/* Programs of all ranks, in order, of the run with fewer and of that with more; a multiple. The latter are put in order, where meshes told it;
+ * false when out of memory. */
+bool lb_rank_order(const lb_program *const *few, uint32_t n_few, const lb_program **many, uint32_t n_many, bool *told);
 
 #endif

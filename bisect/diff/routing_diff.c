@@ -170,13 +170,15 @@ static void compare_all(const lb_regenerated *wa, const lb_regenerated *wb, cons
                         lb_diff_report *report)
 {
     const lb_program *pa = wa->program;
-    const uint32_t na = wa->side->n_parts, nb = wb->side->n_parts, groups = na < nb ? na : nb;
     for (uint32_t i = 0; i < pa->n_routings; i++) {
         const lb_routing *row = &pa->routings[i];
         if (row->ids == LB_NONE) continue;
-        const uint32_t part = lb_program_view_part_of_value(wa->side, row->ids), number = part / (na / groups);
-        const group a = {wa, number * (na / groups), na / groups}, b = {wb, number * (nb / groups), nb / groups};
-        if (part == a.first_part) compare_groups(&a, &b, row, rules, report);
+        const uint32_t part = lb_program_view_part_of_value(wa->side, row->ids),
+                       number = lb_program_view_group(wa->side, wb->side, part);
+        group a = {.regenerated = wa}, b = {.regenerated = wb};
+        a.first_part = lb_program_view_first_of(wa->side, wb->side, number, &a.parts);
+        b.first_part = lb_program_view_first_of(wb->side, wa->side, number, &b.parts);
+        if (number != LB_NONE && part == a.first_part) compare_groups(&a, &b, row, rules, report);
     }
 }
 

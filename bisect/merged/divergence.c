@@ -94,7 +94,12 @@ static void read_pred(search *s, int side, uint32_t op)
         return;
     /* An op that could not be run exactly may be innocent, and the difference may have passed
      * through it: neither stopping nor accusing it would be right. */
-    case LB_NODE_UNKNOWN: visit_node(s, node); return;
+    case LB_NODE_UNKNOWN:
+        if (s->m->nodes[node].takes_terms)
+            meet(s, node);
+        else
+            visit_node(s, node);
+        return;
     }
 }
 

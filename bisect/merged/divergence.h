@@ -35,6 +35,9 @@ typedef struct lb_node {
                      from one. Both shadows go on from one side's; what depends on its shape cannot */
     bool told;   /* the same, and not because it is rounding alone on both sides (shadow_numbers.h) */
     bool integers; /* integers or bools of it are not the same on both sides */
+    bool
+        takes_terms; /* unknown, and it reads terms that ranks of one side hold in the place of their sum: a difference that comes through it
+                         begins here */
 } lb_node;
 
 /* Can an op that stands on one side only be to blame? */

@@ -176,6 +176,7 @@ static void add_node(maker *m, uint32_t a, const uint32_t *b, uint32_t n, lb_nod
 static lb_node_state state_of(const maker *m, uint32_t a)
 {
     if (is_source(m, 0, a) || op_of(m, 0, a)->flags & LB_OP_RANDOM) return LB_NODE_SAME;
+    if (m->al->join_of_a[a] != LB_NONE && lb_op_counts_anew(m->sides[0]->program, op_of(m, 0, a))) return LB_NODE_SAME;
     if (!m->shadows->rows) return m->differs[a] ? LB_NODE_UNKNOWN : LB_NODE_SAME;
     if (!m->differs[a] && m->shadows->rows[a].agreement != LB_SHADOW_DISAGREES) return LB_NODE_SAME;
     switch (m->shadows->rows[a].agreement) {
@@ -200,6 +201,16 @@ static bool is_no_pair(const maker *m, uint32_t a, uint32_t b)
            !lb_op_same_args(m->sides[0]->program, x, m->sides[1]->program, y, 0);
 }
 
+/* What a rank gives that stands against none, for another has the same, is the node of the other. */
+static void add_copies(maker *m)
+{
+    for (int side = 0; side < 2; side++)
+        for (uint32_t i = 0; m->sides[side]->original && i < m->sides[side]->program->n_ops; i++) {
+            const uint32_t original = m->sides[side]->original[i];
+            if (original != LB_NONE) m->out->node_of[side][i] = m->out->node_of[side][original];
+        }
+}
+
 static void make_nodes(maker *m)
 {
     const lb_alignment *al = m->al;
@@ -219,6 +230,7 @@ static void make_nodes(maker *m)
         const lb_reassembly *join = &al->joins.list[al->join_of_a[a]];
         add_node(m, a, al->joins.part_ops + join->first, join->parts, state_of(m, a));
     }
+    add_copies(m);
 }
 
 /* ---- sinks ---- */
@@ -272,14 +284,17 @@ static bool have_met_others(const maker *m, const lb_exit *exit)
            m->out->nodes[b].state == LB_NODE_SAME;
 }
 
-/* Views and marks hand on nothing of what they read.
+/* Marks hand on nothing of what they read, views what reads them.
  * A loss that is only printed is read by a view and a mark at most, and it leaves the step by being
  * seen. */
 static bool is_read(const maker *m, int side, uint32_t op)
 {
     const lb_flow *f = m->out->flows[side];
-    for (uint32_t k = f->first_use[op]; k < f->first_use[op + 1]; k++)
-        if (lb_op_computes(m->sides[side]->program, op_of(m, side, f->uses[k]))) return true;
+    for (uint32_t k = f->first_use[op]; k < f->first_use[op + 1]; k++) {
+        const uint32_t reader = f->uses[k];
+        if (lb_op_computes(m->sides[side]->program, op_of(m, side, reader))) return true;
+        if (reader > op && is_read(m, side, reader)) return true;
+    }
     return false;
 }
 
@@ -403,8 +418,33 @@ static bool node_is_for_nothing(const maker *m, const lb_node *node)
     return m->updates;
 }
 
+/* Are terms of a sum among what it reads? Views and copies hand them on. */
+static bool reads_terms(const maker *m, uint32_t b, uint32_t depth)
+{
+    const lb_merged_steps *o = m->out;
+    for (uint32_t k = o->first_pred[1][b]; k < o->first_pred[1][b + 1]; k++) {
+        const uint32_t from = o->preds[1][k], join = m->al->join_of_b[from];
+        if (join != LB_NONE && m->shadows->rows[m->al->joins.list[join].whole].terms) return true;
+        if (join != LB_NONE || depth == 0 || o->may_differ[1][from] != LB_BLAME_NOT || is_source(m, 1, from)) continue;
+        if (reads_terms(m, from, depth - 1)) return true;
+    }
+    return false;
+}
+
+static void find_taken_terms(maker *m)
+{
+    enum { VIEWS = 8 };
+    for (uint32_t i = 0; m->shadows->rows && i < m->out->merged.n_nodes; i++) {
+        lb_node *node = &m->out->nodes[i];
+        const uint32_t b = m->out->ops[node->first[1]];
+        node->takes_terms = node->state == LB_NODE_UNKNOWN && m->al->join_of_b[b] != LB_NONE &&
+                            !(op_of(m, 1, b)->flags & LB_OP_COLLECTIVE) && reads_terms(m, b, VIEWS);
+    }
+}
+
 static bool add_nodes(maker *m)
 {
+    find_taken_terms(m);
     for (uint32_t i = 0; i < m->out->merged.n_nodes; i++) {
         lb_node *node = &m->out->nodes[i];
         node->integers = !is_source(m, 0, m->out->ops[node->first[0]]) && decides(m, node);
@@ -509,7 +549,7 @@ lb_status lb_merged_steps_make(const lb_aligned_views *views, const uint8_t *dif
                .shadows = shadows,
                .exits = exits,
                .out = out,
-               .uneven = a->n_parts != b->n_parts || lb_alignment_finer(b->program, a->program),
+               .uneven = lb_program_views_are_uneven(a, b) || lb_alignment_finer(b->program, a->program),
                .updates = updates(a->program) && updates(b->program)};
     lb_status status = open_steps(&m, err);
     if (status == LB_OK) {

@@ -177,7 +177,7 @@ lb_status lb_met_storages_note(lb_met_storages *met, const lb_program_view *a, c
     const lb_program_view *first = swapped ? b : a, *second = swapped ? a : b;
     met->n = 0;
     met->n_shared = keep_untouched(met->shared, met->n_shared, first, second);
-    bool done = (a->n_parts != b->n_parts || note_next(met, &e)) && note_exits(met, &e, exits);
+    bool done = (lb_program_views_are_uneven(a, b) || note_next(met, &e)) && note_exits(met, &e, exits);
     for (uint32_t i = 0; i < s->merged.n_nodes && done; i++) done = note_node(met, a, b, s, &s->nodes[i], swapped);
     return done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u nodes", s->merged.n_nodes);
 }
@@ -382,7 +382,7 @@ lb_status lb_met_storages_pair(lb_met_storages *met, const lb_program_view *a, c
         left |= !now[i];
     }
     lb_status status = done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
-    if (status == LB_OK && left && a->n_parts == b->n_parts) status = pair_by_kind(a, b, now, al, err);
+    if (status == LB_OK && left && !lb_program_views_are_uneven(a, b)) status = pair_by_kind(a, b, now, al, err);
     if (status == LB_OK && !note_pairs(met, a, b, lone, swapped, al))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", p->n_ops);
     free(now), free(lone);

@@ -1,6 +1,7 @@
 /* Two sides aligned: see align.h. Here an alignment is opened, filled by the files of aligner.h and closed, and ops are joined. */
 #include "aligner.h"
 
+#include "cut_blocks.h"
 #include "shown_sources.h"
 
 #include <stdlib.h>
@@ -54,6 +55,12 @@ bool lb_aligner_join(lb_aligner *al, uint32_t whole, const uint32_t *ops, uint32
     j->n_part_ops += n;
     j->list[j->n++] = join;
     return true;
+}
+
+uint32_t lb_aligner_group(const lb_aligner *al, int side, uint32_t op)
+{
+    const lb_program_view *mine = side ? al->side_b : al->side_a, *other = side ? al->side_a : al->side_b;
+    return lb_program_view_group(mine, other, lb_program_view_part_of(mine, op));
 }
 
 bool lb_alignment_reassembly(lb_alignment *alignment, const lb_program *a, const lb_program *b, uint32_t whole,
@@ -127,6 +134,7 @@ static lb_status make(lb_aligner *al, const lb_batch_rows *rows, const lb_map_ru
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops", al->a->n_ops, al->b->n_ops);
     if (status == LB_OK) status = align_ops(al, rules, by_parameter, err);
     if (status == LB_OK) status = lb_aligner_match_sources(al, rules, err);
+    if (status == LB_OK) status = lb_cut_blocks_find(al->side_a, al->side_b, out, err);
     if (status != LB_OK) lb_alignment_release(out);
     return status;
 }

@@ -59,7 +59,8 @@ static void join_calls(lb_aligner *al, lb_layer_run a, const lb_layer_run *parts
             everywhere = matches[k][i] != UINT32_MAX;
             if (everywhere) ops[k] = parts[k].first[matches[k][i]].op;
         }
-        if (everywhere) lb_aligner_join(al, a.first[i].op, ops, n, ops + n);
+        if (everywhere && !(al->side_a->own && al->side_a->own[a.first[i].op]))
+            lb_aligner_join(al, a.first[i].op, ops, n, ops + n);
     }
     for (uint32_t i = 0; i < a.n && al->out->joins.n - joined != a.n; i++) al->out->irregular[a.first[i].op] = 1;
     for (uint32_t k = 0; matches && k < n; k++) free(matches[k]);

@@ -15,15 +15,16 @@ typedef struct shards {
     uint32_t *order, *chosen;  /* those that cover the whole: rows, and ops */
 } shards;
 
-/* Those of B that have this name and say so, of the ranks [first, last). */
-static void list_parts(const lb_source_list *b, const char *name, uint32_t first, uint32_t last, shards *s)
+/* Those of B that have this name and say so, of that group of ranks; LB_NONE: of all. */
+static void list_parts(const lb_aligner *al, const lb_source_list *b, const char *name, uint32_t group, shards *s)
 {
     const lb_program *p = b->side->program;
     uint32_t said;
     s->n = 0;
     for (uint32_t j = 0; j < b->n; j++) {
-        const uint32_t v = lb_op_results(p, &p->ops[b->ops[j]])[0], part = lb_program_view_part_of(b->side, b->ops[j]);
-        if (part < first || part >= last || strcmp(b->names[j], name) || !lb_program_shards_of(p, v, &said)) continue;
+        const uint32_t v = lb_op_results(p, &p->ops[b->ops[j]])[0];
+        if (group != LB_NONE && lb_aligner_group(al, 1, b->ops[j]) != group) continue;
+        if (strcmp(b->names[j], name) || !lb_program_shards_of(p, v, &said)) continue;
         s->ops[s->n] = b->ops[j], s->values[s->n++] = v;
     }
 }
@@ -44,12 +45,11 @@ static void join_copies(lb_aligner *al, const shards *s, const lb_reassembly *jo
  * tensor then, and B's share one among them). */
 static void join_shards(lb_aligner *al, const lb_source_list *a, uint32_t i, const lb_source_list *b, shards *s)
 {
-    const uint32_t n_parts = b->side->n_parts, share = n_parts / a->side->n_parts,
-                   mine = lb_program_view_part_of(a->side, a->ops[i]);
+    const uint32_t groups[] = {lb_aligner_group(al, 0, a->ops[i]), LB_NONE};
     const lb_value *whole = lb_source_value(al->a, a->ops[i]);
     if (!*a->names[i]) return;
     for (int all = 0; all < 2; all++) {
-        list_parts(b, a->names[i], all ? 0 : mine * share, all ? n_parts : (mine + 1) * share, s);
+        list_parts(al, b, a->names[i], groups[all], s);
         const uint32_t found = lb_shard_cover(al->b, &whole->layout, s->values, s->n, s->order);
         if (found < 2) continue;
         for (uint32_t k = 0; k < found; k++) s->chosen[k] = s->ops[s->order[k]];
@@ -65,7 +65,7 @@ static void join_far_copies(lb_aligner *al, const lb_source_list *a, uint32_t i,
 {
     const uint32_t number = al->out->join_of_a[a->ops[i]];
     if (number == LB_NONE) return;
-    list_parts(b, a->names[i], 0, b->side->n_parts, s);
+    list_parts(al, b, a->names[i], LB_NONE, s);
     join_copies(al, s, &al->out->joins.list[number]);
 }
 
@@ -115,7 +115,8 @@ static bool are_other_parts(const lb_aligner *al, uint32_t source, const parts *
 /* Of unnamed ones the place in the program decides, and whether they can be put together. */
 static void join_programs(lb_aligner *al, lb_source_list *a, uint32_t i, lb_source_list *b, parts *found)
 {
-    const uint32_t n = b->side->n_parts / a->side->n_parts, first = lb_program_view_part_of(a->side, a->ops[i]) * n;
+    uint32_t n;
+    const uint32_t first = lb_program_view_first_of(b->side, a->side, lb_aligner_group(al, 0, a->ops[i]), &n);
     const lb_value *va = lb_source_value(al->a, a->ops[i]);
     found->n = 0;
     for (uint32_t j = 0; j < b->n && found->n < n; j++) {

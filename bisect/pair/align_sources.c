@@ -40,16 +40,17 @@ static lb_source_reader reader_of(const lb_program *p, uint32_t source)
 }
 
 /* A source is called what it shows: a window of it may have the name that the other side's source has. */
-static bool list_sources(const lb_program_view *side, const lb_map_rules *rules, const uint32_t *shown,
-                         lb_source_list *s)
+static bool list_sources(const lb_aligner *al, int which, const lb_map_rules *rules, lb_source_list *s)
 {
+    const lb_program_view *side = which ? al->side_b : al->side_a;
+    const uint32_t *shown = al->out->shown[which];
     const lb_program *p = side->program;
     const size_t room = p->n_ops + 1;
     *s = (lb_source_list){.side = side, .ops = malloc(room * sizeof *s->ops), .taken = calloc(room, 1)};
     s->names = calloc(room, sizeof *s->names), s->readers = malloc(room * sizeof *s->readers);
     if (!s->ops || !s->names || !s->readers || !s->taken) return false;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        if (!lb_source_value(p, i)) continue;
+        if (!lb_source_value(p, i) || lb_aligner_group(al, which, i) == LB_NONE) continue;
         s->ops[s->n] = i, s->readers[s->n] = reader_of(p, i);
         s->names[s->n] = lb_map_rules_apply(rules, lb_program_text(p, p->values[shown[i]].name));
         if (!s->names[s->n++]) return false;
@@ -157,8 +158,7 @@ static bool pair_if_alike(lb_aligner *al, const source_pair *s, likeness how)
     const bool same = have_same_shape(al, s);
     uint32_t room;
     if (!same && !(rows && lb_batch_rows_dim(rows, &s->value[0]->layout, &s->value[1]->layout) >= 0)) return false;
-    if (!al->stages && lb_program_view_part_of(al->side_a, s->op[0]) != lb_program_view_part_of(al->side_b, s->op[1]))
-        return false;
+    if (!al->stages && lb_aligner_group(al, 0, s->op[0]) != lb_aligner_group(al, 1, s->op[1])) return false;
     if (!are_alike(al, s, how)) return false;
     if (!same) return lb_aligner_join(al, s->op[0], &s->op[1], 1, &room);
     al->out->source_b_of_a[s->op[0]] = s->op[1];
@@ -231,7 +231,7 @@ static bool match_lists(lb_aligner *al, lb_source_list *a, lb_source_list *b)
     /* What the recording says of its parts comes before anything that is concluded. */
     if (al->side_b->n_parts > 1 && !al->out->joins.rows && !lb_aligner_join_shards(al, a, b)) return false;
     al->stages = al->side_a->n_parts == 1 && are_stages(b);
-    if (al->side_b->n_parts > al->side_a->n_parts && !al->stages) return lb_aligner_join_programs(al, a, b);
+    if (lb_program_views_are_uneven(al->side_a, al->side_b) && !al->stages) return lb_aligner_join_programs(al, a, b);
     for (likeness how = BY_NAME; how <= BY_USE; how++) pair_alike(al, a, b, how);
     return lb_aligner_join_slices(al, a, b);
 }
@@ -239,8 +239,7 @@ static bool match_lists(lb_aligner *al, lb_source_list *a, lb_source_list *b)
 lb_status lb_aligner_match_sources(lb_aligner *al, const lb_map_rules *const rules[2], lb_err *err)
 {
     lb_source_list a = {0}, b = {0};
-    bool done = list_sources(al->side_a, rules[0], al->out->shown[0], &a) &&
-                list_sources(al->side_b, rules[1], al->out->shown[1], &b);
+    bool done = list_sources(al, 0, rules[0], &a) && list_sources(al, 1, rules[1], &b);
     lb_status status = done ? lb_names_meet(a.names, a.n, b.names, b.n, err) : LB_OK;
     if (status == LB_OK && done) done = match_lists(al, &a, &b);
     if (!done) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");

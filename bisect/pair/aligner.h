@@ -18,6 +18,9 @@ typedef struct lb_aligner {
 /* Joins op (or source) `whole` of A to `n` of B, if what they give can be put together. `values`: room for n. */
 bool lb_aligner_join(lb_aligner *al, uint32_t whole, const uint32_t *ops, uint32_t n, uint32_t *values);
 
+/* The group of the part that an op of A or of B lies in. */
+uint32_t lb_aligner_group(const lb_aligner *al, int side, uint32_t op);
+
 /* ---- ops (align_calls.c) ---- */
 
 /* All layers that both sides have. */

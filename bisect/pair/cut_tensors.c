@@ -143,7 +143,10 @@ static void list_holdings(const lb_program_view *const sides[2], const lb_map_ru
             if (v == LB_NONE) continue;
             const uint32_t j = k ? LB_NONE : al->source_b_of_a[i];
             const bool met = k ? paired[i] : j != LB_NONE && paired[j];
-            add_source(&lists[k], sides[k], rules[k], i, !met && (k ? al->join_of_b : al->join_of_a)[i] == LB_NONE);
+            const uint32_t part = lb_program_view_part_of(sides[k], i);
+            const bool stands = lb_program_view_group(sides[k], sides[!k], part) != LB_NONE;
+            add_source(&lists[k], sides[k], rules[k], i,
+                       stands && !met && (k ? al->join_of_b : al->join_of_a)[i] == LB_NONE);
         }
     free(paired);
     number_holdings(&lists[0]), number_holdings(&lists[1]);
@@ -204,29 +207,68 @@ static bool have_whole(const group *g, const lb_layout *whole)
     return g->n;
 }
 
-/* Batches of which nothing was said, one of each rank: do they make that whole, one behind the other? */
+static bool are_all_the_same(const group *g)
+{
+    for (uint32_t i = 1; i < g->n; i++)
+        if (!lb_digest_equal(value_of(member(g, i))->logical, value_of(member(g, 0))->logical)) return false;
+    return true;
+}
+
+/* Do the ranks share one whole? Of several sets of ranks that share one each, they are of the same set. */
+static bool share_one(const lb_program_view *side, uint32_t x, uint32_t y)
+{
+    bool sets = false;
+    for (uint32_t p = 0; side->copy_of && p < side->n_parts; p++) sets |= side->copy_of[p] != p;
+    return !sets || side->copy_of[x] == side->copy_of[y];
+}
+
+/* Where the part of member `i` begins along `dim`, and where the last of its set ends. */
+static int64_t place_in_set(const group *g, uint32_t i, int dim, int64_t *end)
+{
+    int64_t from = 0;
+    *end = 0;
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!share_one(member(g, i)->side, member(g, k)->rank, member(g, i)->rank)) continue;
+        *end += value_of(member(g, k))->layout.shape[dim];
+        if (k < i) from += value_of(member(g, k))->layout.shape[dim];
+    }
+    return from;
+}
+
+/* Tensors of which nothing was said, one of each rank: do they make that whole, one behind the other? */
 static bool follow_each_other(group *g, lb_held_part *all, const lb_layout *whole)
 {
     const lb_layout *first = &value_of(member(g, 0))->layout;
-    int64_t total = 0;
+    int64_t end;
     int dim = 0;
-    if (first->ndim != whole->ndim || !whole->ndim) return false;
+    if (first->ndim != whole->ndim || !whole->ndim || g->n != member(g, 0)->side->n_parts) return false;
     while (dim < whole->ndim - 1 && first->shape[dim] == whole->shape[dim]) dim++;
     for (uint32_t i = 0; i < g->n; i++) {
         const lb_held_part *h = member(g, i);
         const lb_layout *l = &value_of(h)->layout;
-        if (h->shard || h->kind != LB_CUT_BATCH || h->rank != i || l->ndim != whole->ndim) return false;
+        if (h->shard || h->rank != i || l->ndim != whole->ndim) return false;
         for (int d = 0; d < whole->ndim; d++)
             if (d != dim && l->shape[d] != whole->shape[d]) return false;
-        total += l->shape[dim];
     }
-    if (total != whole->shape[dim] || g->n != member(g, 0)->side->n_parts) return false;
-    int64_t at = 0;
     for (uint32_t i = 0; i < g->n; i++) {
         lb_extent *e = &all[g->rows[i]].own[dim];
-        e->from = at, e->whole = whole->shape[dim], at += e->size;
+        e->from = place_in_set(g, i, dim, &end);
+        if (end != whole->shape[dim]) return false;
     }
+    for (uint32_t i = 0; i < g->n; i++) all[g->rows[i]].own[dim].whole = whole->shape[dim];
     return true;
+}
+
+/* Nobody said that these are parts, and all ranks hold the same: are they copies of a smaller tensor? What is one number all over (a bias
+ * that nothing has changed) may be parts of it. */
+static bool are_copies(const group g[2], const lb_cut_tensor *cut)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_layout mine = value_of(member(&g[k], 0))->layout;
+        const bool part = !member(&g[k], 0)->shard && !lb_layout_same_shape(&mine, &cut->whole);
+        if (part && cut->kind != LB_CUT_BATCH && cut->wrong != LB_NONE && are_all_the_same(&g[k])) return true;
+    }
+    return false;
 }
 
 /* Both sides hold parts of one whole, whose shape is set. */
@@ -263,6 +305,33 @@ static const lb_held_part *find_wrong(const lb_held_image *other, const group *g
     return NULL;
 }
 
+/* How far a part is from what stands in its place, of its own size; 0: that is not known. */
+static double distance_from(const lb_held_image *other, const lb_held_part *h, uint8_t dtype)
+{
+    const size_t n = (size_t)h->elements;
+    uint8_t *mine = lb_held_part_bytes(h, other->element), *there = calloc(n + 1, other->element);
+    double *x = malloc((2 * n + 1) * sizeof *x), apart = 0, size = 0;
+    if (mine && there && x && lb_dtype_is_float(dtype)) {
+        lb_held_image_cut(other, h, there);
+        lb_load_f64(x, dtype, mine, n), lb_load_f64(x + n, dtype, there, n);
+        for (size_t i = 0; i < n; i++) apart += (x[i] - x[n + i]) * (x[i] - x[n + i]), size += x[i] * x[i];
+    }
+    free(mine), free(there), free(x);
+    return size > 0 ? apart / size : 0;
+}
+
+/* Parts of which nothing was said, none of which is near what stands in its place one behind the other: they lie in another order. */
+static bool lie_otherwise(const lb_held_image *other, const group *g, const lb_cut_tensor *cut)
+{
+    static const double FAR = 0.25; /* squared, and no update's rounding */
+    for (uint32_t i = 0; i < g->n; i++) {
+        const lb_held_part *h = member(g, i);
+        if (h->shard || lb_layout_same_shape(&value_of(h)->layout, &cut->whole)) return false;
+        if (distance_from(other, h, cut->dtype) < FAR) return false;
+    }
+    return g->n > 1 && cut->kind != LB_CUT_BATCH;
+}
+
 static bool has_dtype(const group *g, uint8_t dtype)
 {
     for (uint32_t i = 0; i < g->n; i++)
@@ -284,6 +353,8 @@ static int32_t find_twin(const lb_held_part *h)
     const lb_program *p = h->side->program;
     const lb_value *v = value_of(h);
     lb_tensor t;
+    const lb_layout whole = lb_held_part_whole(h);
+    if (h->elements == lb_layout_numel(&whole)) return -1; /* others have copies of it */
     if (lb_digest_is_none(v->logical) || lb_program_view_value(h->side, h->value, &t, NULL) != LB_OK) return -1;
     const size_t size = lb_dtype_bits(t.dtype) / 8, n = (size_t)lb_layout_numel(&t.layout);
     if (!lb_layout_is_contiguous(&t.layout) || n < 2 || !memcmp(t.data, (char *)t.data + size, (n - 1) * size))
@@ -309,21 +380,25 @@ static void blame(const group g[2], const lb_held_part *wrong, int side, lb_cut_
     lb_held_part_text(wrong, cut->wrong_part, sizeof cut->wrong_part);
 }
 
-/* Against the other side's whole, first B's parts, then A's. False: out of memory. */
+/* Against the other side's whole, first B's parts, then A's; where B has none, the other way round. False: out of memory. */
 static bool compare(const group g[2], lb_cut_tensor *cut)
 {
     const size_t element = lb_dtype_bits(cut->dtype) / 8;
     if (lb_dtype_bits(cut->dtype) < 8 || !has_dtype(&g[0], cut->dtype) || !has_dtype(&g[1], cut->dtype)) return true;
-    bool room = true;
-    for (int k = 1; k >= 0 && cut->wrong == LB_NONE && room; k--) {
+    bool room = true, otherwise = false;
+    const int first = lb_layout_same_shape(&value_of(member(&g[1], 0))->layout, &cut->whole) ? 0 : 1;
+    for (int n = 0; n < 2 && room; n++) {
+        const int k = n ? !first : first;
         lb_held_image other;
         room = lb_held_image_open(&other, &cut->whole, element);
         if (room) draw(&other, &g[!k]);
-        const lb_held_part *h = room ? find_wrong(&other, &g[k]) : NULL;
+        otherwise |= room && lie_otherwise(&other, &g[k], cut);
+        const lb_held_part *h = room && cut->wrong == LB_NONE ? find_wrong(&other, &g[k]) : NULL;
         if (room && k) cut->known = cut->kind <= LB_CUT_STATE && lb_dtype_is_float(cut->dtype) && covers(&other, &g[1]);
         if (h) blame(g, h, k, cut);
         lb_held_image_release(&other);
     }
+    if (otherwise) cut->known = false, cut->wrong = LB_NONE;
     return room;
 }
 
@@ -352,11 +427,16 @@ static bool add_cut(lb_cut_tensors *out, holdings lists[2], group g[2], lb_align
     for (int k = 0; k < 2; k++) {
         cut.op[k] = member(&g[k], 0)->op, lb_held_part_text(member(&g[k], 0), cut.part[k], sizeof cut.part[k]);
         cut.rows[k] = g[k].rows, cut.n_rows[k] = g[k].n, g[k].rows = NULL;
-        for (uint32_t i = 0; i < g[k].n; i++) out->held[k][lists[k].list[cut.rows[k][i]].op] = LB_HELD_OTHERWISE;
     }
     const group held[2] = {{.all = lists[0].list, .rows = cut.rows[0], .n = g[0].n},
                            {.all = lists[1].list, .rows = cut.rows[1], .n = g[1].n}};
     const bool room = !parts || compare(held, &cut);
+    if (parts && are_copies(held, &cut)) {
+        free(cut.name), free(cut.rows[0]), free(cut.rows[1]);
+        return room;
+    }
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < cut.n_rows[k]; i++) out->held[k][lists[k].list[cut.rows[k][i]].op] = LB_HELD_OTHERWISE;
     cut.known &= !is_joined(al, held);
     out->list[out->n++] = cut;
     out->unknown += !cut.known;
@@ -468,7 +548,7 @@ lb_status lb_cut_tensors_find(const lb_program_view *a, const lb_program_view *b
         if (room && status == LB_OK) room = find_cuts(lists, al, out);
         for (int k = 0; k < 2; k++) out->parts[k] = lists[k].list, out->n_parts[k] = lists[k].n;
         if (room && status == LB_OK) mark_known(out, al), room = part_updates(out, rules, al);
-        if (room && status == LB_OK && !out->unknown && a->n_parts > 1 && a->n_parts == b->n_parts)
+        if (room && status == LB_OK && !out->unknown && a->n_parts > 1 && !lb_program_views_are_uneven(a, b))
             room = lb_cut_results_find(sides, rules, out);
     }
     if (status == LB_OK && !room) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for parts of tensors");

@@ -183,7 +183,7 @@ lb_status lb_fused_sources_join(lb_fused_sources *fused, const lb_program_view *
                                 lb_alignment *al, lb_err *err)
 {
     finder f = {fused, a, b, al, false};
-    for (int contents = 0; contents < 2 && a->n_parts == b->n_parts; contents++)
+    for (int contents = 0; contents < 2 && !lb_program_views_are_uneven(a, b); contents++)
         for (uint32_t i = 0; i < a->program->n_ops && !f.failed; i++) {
             const lb_value *v = source_value(a->program, i);
             if (!v || !is_free_a(&f, i)) continue;

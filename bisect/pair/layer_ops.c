@@ -112,15 +112,15 @@ static bool list_paths(const lb_map_rules *rules, lb_layer_ops *out)
     return out->paths != NULL;
 }
 
-/* `share`: so many parts of this side stand for one of the other. */
-static bool list_ops(const lb_program_view *side, uint32_t share, lb_layer_ops *out)
+static bool list_ops(const lb_program_view *side, const lb_program_view *other, lb_layer_ops *out)
 {
     const lb_program *p = side->program;
     out->list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *out->list);
     for (uint32_t i = 0; out->list && i < p->n_ops; i++) {
         const lb_op *op = &p->ops[i];
         if (!lb_op_computes(p, op)) continue;
-        const uint32_t part = lb_program_view_part_of(side, i);
+        const uint32_t part = lb_program_view_part_of(side, i), share = lb_program_view_group(side, other, part);
+        if (share == LB_NONE) continue;
         /* In an update the write of a parameter is another op than that of its moments, whatever both are called: weight decay multiplies
          * the one in place, a decay of averages the other. */
         const bool writes = out->served[i] && lb_op_writes_flagged(p, op, LB_VALUE_PARAMETER);
@@ -129,7 +129,7 @@ static bool list_ops(const lb_program_view *side, uint32_t share, lb_layer_ops *
                                             .kind = lb_op_kind(p, op, role),
                                             .name = lb_op_name_kind(p, op, role),
                                             .phase = op->phase,
-                                            .share = part / share,
+                                            .share = share,
                                             .part = part,
                                             .call = op->call,
                                             .op = i};
@@ -150,8 +150,7 @@ lb_status lb_layer_ops_list(const lb_program_view *const sides[2], const lb_map_
     for (int k = 0; k < 2 && room && by_parameter; k++) LB_TRY(list_served(rules[k], &out[k], err));
     if (room)
         LB_TRY(lb_names_meet(out[0].paths, out[0].program->n_scopes, out[1].paths, out[1].program->n_scopes, err));
-    for (int k = 0; k < 2 && room; k++)
-        room = list_ops(sides[k], k ? sides[1]->n_parts / sides[0]->n_parts : 1, &out[k]);
+    for (int k = 0; k < 2 && room; k++) room = list_ops(sides[k], sides[!k], &out[k]);
     return room ? LB_OK
                 : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops", out[0].program->n_ops,
                           out[1].program->n_ops);

@@ -142,3 +142,19 @@ uint64_t lb_op_name_kind(const lb_program *p, const lb_op *op, uint64_t role)
 {
     return mix(hash_of(lb_op_name(p, op)), role);
 }
+
+static void count_input(void *context, uint32_t value)
+{
+    *(uint32_t *)context += value != LB_NONE;
+}
+
+bool lb_op_counts_anew(const lb_program *p, const lb_op *op)
+{
+    uint32_t inputs = 0;
+    lb_op_each_input(p, op, count_input, &inputs);
+    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
+        const uint32_t v = lb_op_outcome(p, op, i);
+        if (v != LB_NONE && lb_dtype_is_float(p->values[v].dtype)) return false;
+    }
+    return !inputs && !(op->flags & LB_OP_RANDOM);
+}

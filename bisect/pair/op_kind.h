@@ -19,5 +19,7 @@ bool lb_op_same_place(const lb_program *pa, uint32_t a, const lb_program *pb, ui
  * four. */
 bool lb_arg_same(const lb_program *pa, const lb_arg *a, const lb_program *pb, const lb_arg *b);
 bool lb_op_same_args(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b, uint32_t parts);
+/* Whole numbers made of nothing (positions in a batch): of a batch in parts each counts its own. */
+bool lb_op_counts_anew(const lb_program *program, const lb_op *op);
 
 #endif

@@ -173,30 +173,33 @@ static uint32_t part_of(const void *view, uint32_t value)
     return lb_program_view_part_of_value(view, value);
 }
 
-lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
-                               lb_program_view *side, lb_err *err)
+static lb_status merge(lb_program_view *side, const lb_program *const *programs, uint32_t n, lb_err *err)
 {
-    *side = (lb_program_view){.capture = capture, .program = programs[0]};
-    side->parts = calloc(n, sizeof *side->parts);
-    if (!side->parts) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (n == 1 && !has_flat_shards(programs[0])) {
-        side->parts[side->n_parts++] = (lb_program_view_part){programs[0], 0, 0};
-        return LB_OK;
-    }
     side->program = side->merged = lb_program_new();
     lb_status status = side->merged ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n && status == LB_OK; i++) status = append(side, programs[i], err);
-    if (status != LB_OK) {
-        lb_program_view_release(side);
-        return status;
-    }
+    if (status != LB_OK) return status;
     side->merged->step = programs[0]->step, side->merged->rank = programs[0]->rank;
     side->merged->complete = 1;
     for (uint32_t i = 0; i < n; i++) side->merged->complete &= programs[i]->complete;
     shape_shards(side);
     side->axes = calloc(1, sizeof *side->axes);
-    status = side->axes ? lb_shard_axes_find(side->merged, n, part_of, side, side->axes, err)
-                        : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (!side->axes) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    return lb_shard_axes_find(side->merged, n, part_of, side, side->axes, err);
+}
+
+lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
+                               lb_program_view *side, lb_err *err)
+{
+    *side = (lb_program_view){.capture = capture, .program = programs[0]};
+    side->parts = calloc(n, sizeof *side->parts);
+    lb_status status = side->parts ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK && n == 1 && !has_flat_shards(programs[0]))
+        side->parts[side->n_parts++] = (lb_program_view_part){programs[0], 0, 0};
+    else if (status == LB_OK)
+        status = merge(side, programs, n, err);
+    if (status == LB_OK) side->blocks = calloc((size_t)side->program->n_values + 1, sizeof *side->blocks);
+    if (status == LB_OK && !side->blocks) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status != LB_OK) lb_program_view_release(side);
     return status;
 }
@@ -206,8 +209,44 @@ void lb_program_view_release(lb_program_view *side)
     lb_program_free(side->merged);
     if (side->axes) lb_shard_axes_release(side->axes);
     free(side->axes);
-    free(side->parts);
+    free(side->parts), free(side->group), free(side->copy_of), free(side->blocks);
+    free(side->original), free(side->own);
     memset(side, 0, sizeof *side);
+}
+
+uint32_t lb_program_view_group(const lb_program_view *side, const lb_program_view *other, uint32_t part)
+{
+    if (side->group) return side->group[part];
+    return side->n_parts > other->n_parts ? part / (side->n_parts / other->n_parts) : part;
+}
+
+uint32_t lb_program_view_groups(const lb_program_view *side, const lb_program_view *other)
+{
+    uint32_t n = side->group ? 0 : side->n_parts < other->n_parts ? side->n_parts : other->n_parts;
+    for (uint32_t p = 0; side->group && p < side->n_parts; p++)
+        if (side->group[p] != LB_NONE && side->group[p] >= n) n = side->group[p] + 1;
+    return n;
+}
+
+uint32_t lb_program_view_first_of(const lb_program_view *side, const lb_program_view *other, uint32_t group,
+                                  uint32_t *n)
+{
+    uint32_t first = 0;
+    while (first < side->n_parts && lb_program_view_group(side, other, first) != group) first++;
+    for (*n = 0; first + *n < side->n_parts && lb_program_view_group(side, other, first + *n) == group;) ++*n;
+    return *n ? first : LB_NONE;
+}
+
+bool lb_program_views_are_uneven(const lb_program_view *a, const lb_program_view *b)
+{
+    return a->n_parts != b->n_parts || a->group || b->group;
+}
+
+lb_status lb_program_view_suppose_grid(lb_program_view *side, uint32_t outer, uint32_t inner, lb_err *err)
+{
+    const lb_mesh_axis axes[] = {{LB_NONE, outer}, {LB_NONE, inner}};
+    if (!side->merged || lb_program_mesh(side->merged, axes, 2, NULL, 0) != LB_NONE) return LB_OK;
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for a grid of ranks");
 }
 
 uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op)

@@ -24,12 +24,33 @@ typedef struct lb_program_view {
     uint32_t n_parts;
     struct lb_shard_axes
         *axes; /* dimensions that its parts share out in another order than theirs; NULL: it is one program */
+    uint32_t *
+        blocks; /* per value, as an alignment found it: in so many blocks the dimension along which it is a part is put together,
+                         each of the parts' like (cut_blocks.h); 0 or 1: one behind the other */
+    uint32_t *
+        group; /* per part: those of both sides that stand against each other have the same; LB_NONE: it stands against none, as what
+                        it computes is there already. NULL: of n and m·n parts, m of the one against each of the other */
+    uint32_t *copy_of; /* per part, where there are groups: the part that stands for it, or itself */
+    uint32_t *
+        original; /* per op, then (rank_copies.h): the op of the part that stands for its own which gives the same bits; LB_NONE */
+    uint8_t
+        *own; /* per op, then: what it gives the parts that its own stands for do not have; NULL: there are no groups */
 } lb_program_view;
 
 /* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
 lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
                                lb_program_view *side, lb_err *err);
 void lb_program_view_release(lb_program_view *side);
+/* By which parts of two sides stand against each other. */
+uint32_t lb_program_view_group(const lb_program_view *side, const lb_program_view *other, uint32_t part);
+uint32_t lb_program_view_groups(const lb_program_view *side, const lb_program_view *other);
+/* The first part of that group, and how many follow it in the same one; LB_NONE: none. */
+uint32_t lb_program_view_first_of(const lb_program_view *side, const lb_program_view *other, uint32_t group,
+                                  uint32_t *n);
+/* Not every part stands against one of the other side's. */
+bool lb_program_views_are_uneven(const lb_program_view *a, const lb_program_view *b);
+/* Its ranks stand in a grid of that many by that many, of which nobody said anything; the latter run faster. */
+lb_status lb_program_view_suppose_grid(lb_program_view *side, uint32_t outer, uint32_t inner, lb_err *err);
 /* The part that an op of the whole lies in. */
 uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op);
 uint32_t lb_program_view_part_of_value(const lb_program_view *side, uint32_t value);

@@ -59,20 +59,46 @@ static bool find_mesh(const lb_program *p, uint32_t ranks, grid *g)
     return false;
 }
 
-static bool cut_dims(const lb_layout *whole, const lb_layout *part, grid *g)
+/* All ranks along an axis hold the same, wherever they stand along the others. */
+static bool are_alike_along(const lb_program *p, const uint32_t *values, uint32_t n, const grid *g, uint32_t axis)
+{
+    uint32_t inner = 1;
+    for (uint32_t k = axis + 1; k < g->axes; k++) inner *= g->size[k];
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t first = i - i / inner % g->size[axis] * inner;
+        const lb_digest x = p->values[values[i]].logical, y = p->values[values[first]].logical;
+        if (lb_digest_is_none(x) || !lb_digest_equal(x, y)) return false;
+    }
+    return true;
+}
+
+/* Each axis that is not left out takes the first dimension that is left to be cut; `inward`: the outermost axis first. */
+static bool cut_dims_but(const lb_layout *whole, const lb_layout *part, uint32_t left_out, bool inward, grid *g)
 {
     int64_t ratio[LB_MAX_DIMS], left = 1;
     for (int d = 0; d < whole->ndim; d++) {
         if (!part->shape[d] || whole->shape[d] % part->shape[d]) return false;
         ratio[d] = whole->shape[d] / part->shape[d];
     }
-    for (uint32_t k = 0; k < g->axes; k++) {
+    for (uint32_t i = 0; i < g->axes; i++) {
+        const uint32_t k = inward ? i : g->axes - 1 - i;
         g->dim[k] = -1;
-        for (int d = 0; d < whole->ndim && g->dim[k] < 0 && g->size[k] > 1; d++)
+        for (int d = 0; d < whole->ndim && g->dim[k] < 0 && g->size[k] > 1 && !(left_out >> k & 1); d++)
             if (ratio[d] > 1 && ratio[d] % g->size[k] == 0) g->dim[k] = d, ratio[d] /= g->size[k];
     }
     for (int d = 0; d < whole->ndim; d++) left *= ratio[d];
     return left == 1;
+}
+
+/* Axes along which the ranks hold the same cut nothing, if that leaves enough of them. Weights are shared out along the innermost, batches along
+ * the outermost. */
+static bool cut_dims(const lb_layout *whole, const lb_program *pb, const uint32_t *values, uint32_t n, grid *g)
+{
+    const lb_value *first = &pb->values[values[0]];
+    const bool weight = first->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
+    uint32_t alike = 0;
+    for (uint32_t k = 0; k < g->axes; k++) alike |= (uint32_t)are_alike_along(pb, values, n, g, k) << k;
+    return cut_dims_but(whole, &first->layout, alike, !weight, g) || cut_dims_but(whole, &first->layout, 0, !weight, g);
 }
 
 /* Tensors that say themselves which part they are need no guess. */
@@ -86,7 +112,7 @@ static bool is_grid(const lb_program *pa, uint32_t whole, const lb_program *pb, 
         if (!lb_layout_same_shape(&pb->values[values[k]].layout, &first->layout) ||
             lb_program_shards_of(pb, values[k], &told))
             return false;
-    return !lb_layout_same_shape(&w->layout, &first->layout) && cut_dims(&w->layout, &first->layout, g);
+    return !lb_layout_same_shape(&w->layout, &first->layout) && cut_dims(&w->layout, pb, values, n, g);
 }
 
 uint32_t lb_reassembly_replicas(const lb_layout *whole, const lb_layout *part, uint32_t parts)
@@ -133,7 +159,7 @@ static lb_reassembly_piece *find_grid(const lb_layout *whole, const lb_program *
 {
     const lb_layout *part = &pb->values[values[0]].layout;
     grid g;
-    if (!find_mesh(pb, n, &g) || !cut_dims(whole, part, &g)) return NULL;
+    if (!find_mesh(pb, n, &g) || !cut_dims(whole, pb, values, n, &g)) return NULL;
     return pieces_of_grid(&g, whole, part, n, n_pieces);
 }
 
@@ -198,6 +224,30 @@ static lb_reassembly_piece *pieces_of_axis(const lb_shard_axis *axis, int64_t wh
     return pieces;
 }
 
+/* In how many blocks the parts are put together along `dim`: 1 where some part has other ones, or none of them is as long as its others. */
+static uint32_t count_blocks(const lb_program_view *b, int dim, const uint32_t *values, uint32_t n)
+{
+    const uint32_t blocks = b->blocks ? b->blocks[values[0]] : 1;
+    for (uint32_t k = 0; k < n && blocks > 1; k++)
+        if (b->blocks[values[k]] != blocks || b->program->values[values[k]].layout.shape[dim] % blocks) return 1;
+    return blocks > 1 ? blocks : 1;
+}
+
+static lb_reassembly_piece *pieces_of_blocks(const lb_program_view *b, int dim, const uint32_t *values, uint32_t n,
+                                             uint32_t blocks, uint32_t *n_pieces)
+{
+    lb_reassembly_piece *pieces = malloc(((size_t)blocks * n + 1) * sizeof *pieces);
+    int64_t at = 0;
+    *n_pieces = 0;
+    for (uint32_t i = 0; pieces && i < blocks; i++)
+        for (uint32_t k = 0; k < n; k++) {
+            const int64_t size = b->program->values[values[k]].layout.shape[dim] / blocks;
+            pieces[(*n_pieces)++] = (lb_reassembly_piece){.part = k, .from = i * size, .to = at, .size = size};
+            at += size;
+        }
+    return pieces;
+}
+
 lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_layout *whole, int dim,
                                           const lb_program_view *b, const uint32_t *values, uint32_t n,
                                           uint32_t *n_pieces)
@@ -206,12 +256,12 @@ lb_reassembly_piece *lb_reassembly_pieces(const lb_batch_rows *rows, const lb_la
     if (dim == LB_REASSEMBLY_GRID) return find_grid(whole, b->program, values, n, n_pieces);
     const lb_shard_axis *axis = rows ? NULL : find_axis(b, whole, dim, values, n, &inner);
     if (axis) return pieces_of_axis(axis, whole->shape[dim], inner, n_pieces);
-    *n_pieces = rows ? (uint32_t)rows->few : n;
+    if (!rows) return pieces_of_blocks(b, dim, values, n, count_blocks(b, dim, values, n), n_pieces);
+    *n_pieces = (uint32_t)rows->few;
     lb_reassembly_piece *pieces = malloc((*n_pieces + 1) * sizeof *pieces);
     for (uint32_t k = 0; pieces && k < *n_pieces; k++) {
-        const int64_t size = rows ? whole->shape[dim] / rows->few : b->program->values[values[k]].layout.shape[dim];
-        pieces[k] = (lb_reassembly_piece){
-            .part = rows ? 0 : k, .from = rows ? rows->places[k] * size : 0, .to = at, .size = size};
+        const int64_t size = whole->shape[dim] / rows->few;
+        pieces[k] = (lb_reassembly_piece){.part = 0, .from = rows->places[k] * size, .to = at, .size = size};
         at += size;
     }
     return pieces;

@@ -336,10 +336,11 @@ static void map_outcome(lb_cross_feed *s, const lb_fed_value *fed, uint32_t vb)
     s->taken[vb] = *fed;
 }
 
-static bool is_decision(const lb_cross_feed *s, const lb_op *a, const lb_op *b, uint32_t parts)
+/* By other numbers a part decides something else: which of the ids lie in its own part of a vocabulary. */
+static bool is_decision(const lb_cross_feed *s, const lb_op *a, const lb_op *b)
 {
     const lb_program *pa = s->other->program, *pb = s->side->program;
-    return a->results == b->results && !(a->flags & LB_OP_RANDOM) && lb_op_same_args(pa, a, pb, b, parts) &&
+    return a->results == b->results && !(a->flags & LB_OP_RANDOM) && lb_op_same_args(pa, a, pb, b, 0) &&
            row_flags(lb_op_name(pa, a)) & LB_ROW_DISCONTINUOUS;
 }
 
@@ -449,6 +450,29 @@ static void map_pairs(lb_cross_feed *s)
     }
 }
 
+static const lb_reassembly_piece *first_piece(const lb_fed_value *fed, uint32_t part)
+{
+    for (uint32_t i = 0; i < fed->n_pieces; i++)
+        if (fed->pieces[i].part == part) return &fed->pieces[i];
+    return NULL;
+}
+
+/* Ranks of a grid that stand for the same elements hold the same: each of them decided what the whole decides. */
+static bool decide_alike(const lb_cross_feed *s, const lb_reassembly *join, uint32_t outcome, const lb_fed_value *fed)
+{
+    const lb_program *pb = s->side->program;
+    const uint32_t *ops = s->alignment->joins.part_ops + join->first;
+    for (uint32_t k = 1; fed->dim == LB_REASSEMBLY_GRID && k < join->parts; k++)
+        for (uint32_t i = 0; i < k; i++) {
+            const lb_reassembly_piece *x = first_piece(fed, i), *y = first_piece(fed, k);
+            const uint32_t u = lb_op_results(pb, &pb->ops[ops[i]])[outcome],
+                           v = lb_op_results(pb, &pb->ops[ops[k]])[outcome];
+            if (!x || !y || u == LB_NONE || v == LB_NONE) return false;
+            if (x->to == y->to && !lb_digest_equal(pb->values[u].logical, pb->values[v].logical)) return false;
+        }
+    return true;
+}
+
 static void map_joins(lb_cross_feed *s)
 {
     const lb_program *pa = s->other->program, *pb = s->side->program;
@@ -458,11 +482,12 @@ static void map_joins(lb_cross_feed *s)
         const lb_op *whole = &pa->ops[join->whole];
         for (uint32_t part = 0; part < join->parts; part++) {
             const lb_op *b = &pb->ops[al->joins.part_ops[join->first + part]];
-            if (!is_decision(s, whole, b, join->parts)) break;
+            if (!is_decision(s, whole, b)) break;
             for (uint32_t k = 0; k < whole->results; k++) {
                 lb_fed_value fed = part_of_whole(s, join, k, lb_op_results(pa, whole)[k]);
                 fed.place = part;
-                if (fed.dim >= 0 && can_slice(pa, whole, fed.dim)) map_outcome(s, &fed, lb_op_results(pb, b)[k]);
+                if (fed.dim >= 0 && can_slice(pa, whole, fed.dim) && decide_alike(s, join, k, &fed))
+                    map_outcome(s, &fed, lb_op_results(pb, b)[k]);
             }
         }
     }

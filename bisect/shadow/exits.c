@@ -485,7 +485,7 @@ lb_status lb_exits_find(const lb_aligned_views *views, const lb_map_rules *const
     const lb_program_view *a = views->a, *b = views->b;
     results ra = {0}, rb = {0};
     *exits = (lb_exits){0}, *lone = '\0';
-    if (a->n_parts != b->n_parts) return LB_OK;
+    if (lb_program_views_are_uneven(a, b)) return LB_OK;
     bool done = list_results(a, rules[0], &ra) && list_results(b, rules[1], &rb);
     if (done &&
         count_calls(&ra) != count_calls(&rb)) { /* a batch in micro-batches: no result of one is one of the other's */

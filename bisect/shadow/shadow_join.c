@@ -114,10 +114,12 @@ static void divide(const joined *j, uint32_t i)
 
 /* Parts of the whole's own shape: the same in all, their sum, or their mean; which one is not known, and if it is none of
  * them nothing is. */
-static lb_agreement judge_same(const joined *j, uint32_t i)
+static lb_agreement judge_same(const joined *j, uint32_t i, bool *terms)
 {
     const double noise = j->kept->noise[i] * j->join->parts;
-    if (j->so_far->each[i] || agrees(j, i, noise)) return LB_SHADOW_AGREES;
+    if (j->so_far->each[i]) return LB_SHADOW_AGREES;
+    *terms = true;
+    if (agrees(j, i, noise)) return LB_SHADOW_AGREES;
     divide(j, i);
     return agrees(j, i, noise) ? LB_SHADOW_AGREES : LB_SHADOW_UNKNOWN;
 }
@@ -129,7 +131,7 @@ static lb_agreement judge_pieces(const joined *j, uint32_t i)
     const lb_shadow_run *s = j->run;
     bool agree = agrees(j, i, j->kept->noise[i]);
     if (!agree && s->other->program->ops[j->join->whole].phase == LB_PHASE_BACKWARD &&
-        s->side->n_parts > s->other->n_parts) {
+        lb_program_views_are_uneven(s->side, s->other)) {
         divide(j, i);
         agree = agrees(j, i, j->kept->noise[i]);
     }
@@ -138,7 +140,7 @@ static lb_agreement judge_pieces(const joined *j, uint32_t i)
 
 /* Each part is the whole's, or terms of a sum over the ranks that have the same elements; gradients may be as many times as large as there
  * are parts of a batch. */
-static lb_agreement judge_grid(const joined *j, uint32_t i)
+static lb_agreement judge_grid(const joined *j, uint32_t i, bool *terms)
 {
     const lb_shadow_run *s = j->run;
     const lb_program *pa = s->other->program, *pb = s->side->program;
@@ -157,19 +159,20 @@ static lb_agreement judge_grid(const joined *j, uint32_t i)
             found = LB_SHADOW_AGREES;
     }
     free(sum);
+    *terms |= !j->so_far->each[i] && replicas > 1;
     return found;
 }
 
-static lb_agreement judge_join(const joined *j)
+static lb_agreement judge_join(const joined *j, bool *terms)
 {
     lb_agreement agreement = LB_SHADOW_UNKNOWN;
     for (uint32_t i = 0; i < j->kept->n_results; i++) {
         if (j->kept->elements[i] < 0) continue;
         const int dim = dim_of(j, i);
         lb_agreement one = LB_SHADOW_UNKNOWN;
-        if (dim == LB_REASSEMBLY_SAME) one = judge_same(j, i);
+        if (dim == LB_REASSEMBLY_SAME) one = judge_same(j, i, terms);
         if (dim == LB_REASSEMBLY_GRID)
-            one = judge_grid(j, i);
+            one = judge_grid(j, i, terms);
         else if (dim >= 0)
             one = judge_pieces(j, i);
         if (one != LB_SHADOW_AGREES) return one;
@@ -190,7 +193,9 @@ void lb_shadow_run_join(lb_shadow_run *run, uint32_t row, uint32_t op, const lb_
     for (uint32_t i = 0; i < k->n_results && !y->broken; i++)
         if (k->elements[i] >= 0) add_part(&j, event, i, place);
     if (++y->seen < j.join->parts && !y->broken) return;
-    if (!y->broken) run->out->rows[row].agreement = judge_join(&j);
+    bool terms = false;
+    if (!y->broken) run->out->rows[row].agreement = judge_join(&j, &terms);
+    run->out->rows[row].terms = terms && run->out->rows[row].agreement == LB_SHADOW_AGREES;
     lb_shadow_assembly_release(y);
     lb_kept_shadow_release(k, &run->room);
 }

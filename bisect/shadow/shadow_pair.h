@@ -25,6 +25,7 @@ typedef struct lb_shadow_row {
         other_counts; /* unknown only because the results are no such pair: both were run, and have other numbers of elements */
     bool
         told; /* they agree, and not because all of some result is noise: it is one quantity (lb_shadow_numbers_tell) */
+    bool terms;        /* the parts of a join agree as terms of the whole: their sum is it, or their mean */
     int64_t flipped;   /* rows of a choice that the sides made otherwise: they are not compared (flips.h) */
     lb_verdict own[2]; /* A/A verdict of A's and of B's op, the worst of its parts; MISSING when it was not replayed */
     double bound_ratio[2];

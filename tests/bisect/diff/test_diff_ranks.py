@@ -78,8 +78,9 @@ def test_a_gradient_that_ranks_forget_to_add_up_is_found(lastbit, recorded):
     """torch's plan shards the heads of Qwen3, and the norms of queries and keys, which all ranks hold, see the gradients of their own
     heads only: a real mistake, which the losses of the second step show."""
     answer = lastbit.json("diff", recorded(1, "--model", "qwen3_moe"), recorded(2, "--model", "qwen3_moe"), expect=1)
-    norms = {f"model.layers.{layer}.self_attn.{name}_norm.weight" for layer in range(2) for name in "qk"}
+    norms = {f"model.layers.{layer}.self_attn.{name}_norm" for layer in range(2) for name in "qk"}
     assert answer["verdict"] == "diverged" and {layer for layer, _ in guilty(answer)} == norms
+    assert answer["first"]["why"] == "each rank takes what it has by itself, terms of a sum, for the sum of all", answer["first"]
 
 
 @pytest.mark.parametrize("share", ["weights", "batch"])

@@ -6,16 +6,16 @@ from conftest import ROOT, warm_python
 
 @pytest.fixture(scope="module")
 def recorded(lastbit, tmp_path_factory):
-    """Records parallel_twins.py on so many processes, each once per settings."""
+    """Records a program on so many processes, each once per settings."""
     folder, done = tmp_path_factory.mktemp("twins"), {}
 
-    def record(ranks, *args):
-        if (ranks, args) not in done:
-            done[ranks, args] = folder / f"{len(done)}.lb"
+    def record(ranks, *args, program="parallel_twins.py"):
+        if (program, ranks, args) not in done:
+            done[program, ranks, args] = folder / f"{len(done)}.lb"
             torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)) if ranks > 1 else ()
-            command = (*warm_python(), *torchrun, ROOT / "tests/programs/ranks/parallel_twins.py", *args)
-            lastbit.run("record", "-o", done[ranks, args], "--level", "ops", "--", *command, expect=0)
-        return done[ranks, args]
+            command = (*warm_python(), *torchrun, ROOT / "tests/programs/ranks" / program, *args)
+            lastbit.run("record", "-o", done[program, ranks, args], "--level", "ops", "--", *command, expect=0)
+        return done[program, ranks, args]
 
     return record
 
@@ -63,14 +63,29 @@ def test_a_healthy_run_is_the_same_however_it_is_shared_out(lastbit, recorded, o
 
 
 @pytest.mark.parametrize(
+    "one, other",
+    [
+        pytest.param(TP, DDP, marks=full, id="tp-ddp"),
+        pytest.param(TP, FSDP1, marks=full, id="tp-fsdp1"),
+        pytest.param(TP, FSDP2, marks=full, id="tp-fsdp2"),
+        pytest.param(GRID, (4, "--how", "ddp"), marks=full, id="grid-ddp-4"),
+        pytest.param((4, "--how", "tp"), DDP, marks=full, id="tp-4-ddp"),
+    ],
+)
+def test_weights_shared_out_here_and_batches_there_are_the_same(lastbit, recorded, one, other):
+    """One rank of those that share out the weights stands for all; what it is made of on the other side is put together."""
+    for pair in ((one, other), (other, one)):
+        answer = lastbit.json("diff", *(recorded(*side) for side in pair), expect=0)
+        assert answer["verdict"] == "rounding" and answer["ops"]["aligned"] > 60 and not answer["missing"], answer["first"]
+        assert not any("diverged" in (row["local"], row["inherited"]) for row in answer["layers"])
+
+
+@pytest.mark.parametrize(
     "one, other, tensor",
     [
         pytest.param(DDP, CP, "input:0", id="ddp-cp"),
-        pytest.param(TP, FSDP1, "input:0", marks=full, id="tp-fsdp1"),
-        pytest.param(TP, DDP, "input:0", marks=full, id="tp-ddp"),
         pytest.param(TP, CP, "input:0", marks=full, id="tp-cp"),
         pytest.param(SP, CP, "input:0", marks=full, id="sp-cp"),
-        pytest.param(TP, FSDP2, "input:0", marks=full, id="tp-fsdp2"),
     ],
 )
 def test_what_is_cut_otherwise_on_two_sides_is_missing_and_named(lastbit, recorded, one, other, tensor):
@@ -191,3 +206,76 @@ def test_a_copy_that_drifts_is_named(lastbit, recorded):
 def test_bisect_against_a_run_that_is_shared_otherwise_names_the_tensor(lastbit, recorded):
     answer = lastbit.json("bisect", recorded(*FSDP2, "--fault", "other_shard"), "--against", recorded(1), expect=1)
     assert "blocks.1.mlp.up.weight" in str(answer["culprit"]), answer["culprit"]
+
+
+# ---- a program that shares out its weights by hand, and says nothing of it
+
+
+@pytest.fixture(scope="module")
+def by_hand(recorded):
+    return lambda ranks, tp=1, *fault: recorded(ranks, *(("--tp", str(tp)) if tp > 1 else ()), *fault, program="token_first.py")
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        pytest.param((1,), (2,), id="dp"),
+        pytest.param((2, 2), (2,), id="tp-dp"),
+        pytest.param((1,), (4, 2), marks=full, id="grid"),
+        pytest.param((2, 2), (4, 2), marks=full, id="tp-grid"),
+        pytest.param((2,), (4, 2), marks=full, id="dp-grid"),
+        pytest.param((4,), (4, 2), marks=full, id="dp-4-grid"),
+        pytest.param((2,), (4,), marks=full, id="dp-dp-4"),
+        pytest.param((1,), (2, 2), marks=full, id="tp"),
+    ],
+)
+def test_tokens_before_the_batch_are_the_same_on_any_ranks(lastbit, by_hand, one, other):
+    """Tokens flattened with the batch behind them lie in other places in a smaller batch; shapes do not tell."""
+    for pair in ((one, other), (other, one)):
+        answer = lastbit.json("diff", *(by_hand(*side) for side in pair), expect=0)
+        assert answer["verdict"] == "rounding" and answer["ops"]["aligned"] > 200 and not answer["missing"], answer["first"]
+        assert not any("diverged" in (row["local"], row["inherited"]) for row in answer["layers"])
+
+
+def test_results_flattened_behind_their_tokens_are_put_together_bit_by_bit(lastbit, by_hand):
+    """Half of a batch gives the same bits up to the losses; without the blocks every projection would be rounding."""
+    answer = lastbit.json("diff", by_hand(1), by_hand(2), expect=0)
+    assert answer["first"]["op"] == "aten::nll_loss_forward" and answer["first"]["phase"] == "forward", answer["first"]
+
+
+@pytest.mark.parametrize(
+    "good, bad, layer",
+    [
+        pytest.param((2,), (2, 2, "--fault", "bias_twice"), "blocks.1.mlp.down", id="dp-tp-bias"),
+        pytest.param((1,), (2, 2, "--fault", "bias_twice"), "blocks.1.mlp.down", marks=full, id="tp-bias"),
+        pytest.param((1,), (4, 2, "--fault", "bias_twice"), "blocks.1.mlp.down", marks=full, id="grid-bias"),
+        pytest.param((1,), (2, 2, "--fault", "no_reduce"), "blocks.1.attention.o", id="tp-not-added-up"),
+        pytest.param((1,), (2, 1, "--fault", "skip"), "blocks.1.norm2", marks=full, id="dp-not-averaged"),
+        pytest.param((2, 2), (2, 1, "--fault", "skip"), "blocks.1.norm2", marks=full, id="tp-dp-not-averaged"),
+        pytest.param((2,), (2, 2, "--fault", "other_shard"), "blocks.1.mlp.up.weight", marks=full, id="dp-tp-shard"),
+    ],
+)
+def test_a_mistake_of_sharing_out_by_hand_is_named(lastbit, by_hand, good, bad, layer):
+    for pair in ((good, bad), (bad, good)):
+        answer = lastbit.json("diff", *(by_hand(*side) for side in pair), expect=1)
+        first = answer["first"]
+        assert (first["step"], first["layer"], first["local"]) == (0, layer, "diverged"), first
+        if bad[-1] in ("no_reduce", "skip"):
+            assert first["why"] == "each rank takes what it has by itself, terms of a sum, for the sum of all", first
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("good, bad, rank", [((2,), (2, 2), 1), ((1,), (4, 2), 3), ((4,), (4, 2), 3), ((2, 2), (4, 2), 3)])
+def test_the_rank_that_scales_its_heads_is_named(lastbit, by_hand, good, bad, rank):
+    wrong = by_hand(*bad, "--fault", "scale")
+    for pair, key in (((by_hand(*good), wrong), "other_rank"), ((wrong, by_hand(*good)), "rank")):
+        first = lastbit.json("diff", *pair, expect=1)["first"]
+        assert (first["step"], first["phase"], first["layer"], first[key]) == (0, "forward", "blocks.1.attention", rank), first
+
+
+def test_an_update_over_other_parts_is_named_where_it_is_made(lastbit, by_hand):
+    """Weights decay faster: the ops of the update run over other parts on the two sides, and its arguments tell."""
+    bad = by_hand(2, 2, "--fault", "decay")
+    for pair in ((by_hand(2), bad), (bad, by_hand(2))):
+        first = lastbit.json("diff", *pair, expect=1)["first"]
+        assert (first["step"], first["phase"], first["op"], first["local"]) == (0, "optimizer", "aten::mul_.Tensor", "diverged"), first
