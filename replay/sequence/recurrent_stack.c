@@ -42,13 +42,16 @@ static bool read_weights(lb_stack *s, const lb_operand *list)
     if (!n || (s->per_layer != 2 && s->per_layer != 4) || n != s->per_layer * stacked)
         return refuse(s, "weights that are not two or four per layer and direction");
     int64_t all = 0;
-    for (uint32_t i = 0; i < n; i++) all += weight_size(s, i / s->per_layer / s->directions, i % s->per_layer);
+    for (uint32_t i = 0; i < n; i++) {
+        const int64_t size = weight_size(s, i / s->per_layer / s->directions, i % s->per_layer);
+        if (lb_tensor_numel(&list->tensors[i]) != size)
+            return refuse(s, "weights of another size than the layers have");
+        all += size;
+    }
     s->weights = lb_frame_scratch(&s->frame, n * sizeof(double *));
     double *to = lb_frame_scratch(&s->frame, (size_t)all * 8);
     for (uint32_t i = 0; lb_frame_ok(&s->frame) && i < n; i++) {
         const int64_t size = weight_size(s, i / s->per_layer / s->directions, i % s->per_layer);
-        if (lb_tensor_numel(&list->tensors[i]) != size)
-            return refuse(s, "weights of another size than the layers have");
         lb_frame part = lb_frame_begin(s->frame.call);
         const void *w = lb_frame_tensor(&part, &list->tensors[i]);
         for (int64_t k = 0; w && k < size; k++) to[k] = lb_frame_get(&part, w, k);
@@ -84,6 +87,13 @@ static bool read_steps(lb_stack *s, const lb_tensor *x, const lb_operand *sizes)
     return lb_frame_ok(&s->frame);
 }
 
+/* (layers * directions, samples, size) */
+static bool is_state(const lb_stack *s, const lb_tensor *t)
+{
+    return t && t->layout.ndim == 3 && t->layout.shape[0] == s->layers * s->directions &&
+           t->layout.shape[1] == s->samples && t->layout.shape[2] == s->size;
+}
+
 /* Bounds of what cuDNN may do otherwise, in units of what the row's bound multiplies with. */
 static void read_precision(lb_stack *s, const lb_call *call)
 {
@@ -111,11 +121,10 @@ bool lb_stack_begin(lb_stack *s, lb_call *call, lb_stack_places at, bool twin)
         return refuse(s, "dropout between layers, whose masks cuDNN keeps in a layout of its own");
     const lb_tensor *x = lb_call_tensor(call, 0), *hx = lb_call_tensor(call, at.hx),
                     *cx = lb_call_tensor(call, at.hx + 1);
-    if (!read_steps(s, x, m + 8 < call->n_args ? &call->args[m + 8] : NULL) || !read_weights(s, &call->args[1]))
-        return false;
-    const int64_t states = s->layers * s->directions * s->samples * s->size;
-    if (lb_tensor_numel(hx) != states || (s->mode == LB_STACK_LSTM && (!cx || lb_tensor_numel(cx) != states)))
+    if (!read_steps(s, x, m + 8 < call->n_args ? &call->args[m + 8] : NULL)) return false;
+    if (!is_state(s, hx) || (s->mode == LB_STACK_LSTM && !is_state(s, cx)))
         return refuse(s, "states of another size than the layers have");
+    if (!read_weights(s, &call->args[1])) return false;
     read_precision(s, call);
     s->hx = lb_frame_tensor(&s->frame, hx), s->cx = s->mode == LB_STACK_LSTM ? lb_frame_tensor(&s->frame, cx) : NULL;
     const int64_t stacked = s->layers * s->directions, wide = s->size * s->directions;

@@ -37,6 +37,9 @@ static void every_spelling_of_an_op_finds_its_base_row(void **state)
     spelling("aten::_foreach_zero_", "aten::zero", LB_FORM_FOREACH_INPLACE);
     spelling("aten::multiply_.Tensor", "aten::mul.Tensor", LB_FORM_INPLACE);
     spelling("aten::__ior__.Tensor", "aten::bitwise_or.Tensor", LB_FORM_INPLACE);
+    spelling("aten::batch_norm_elemt.out", "aten::batch_norm_elemt", LB_FORM_OUT);
+    spelling("aten::mm.dtype_out", "aten::mm.dtype", LB_FORM_OUT);
+    spelling("aten::_scaled_mm_v2.out", "aten::_scaled_mm_v2", LB_FORM_OUT);
     spelling("aten::bernoulli_.float", "aten::bernoulli.p", LB_FORM_INPLACE);
     spelling("aten::normal_", "aten::normal_functional", LB_FORM_INPLACE);
 }
