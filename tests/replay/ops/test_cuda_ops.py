@@ -95,3 +95,12 @@ def test_what_a_matrix_unit_makes_of_8_bits_is_within_the_bound(arch, k):
         H.run(row, values, [plain])
         off = float(((result - plain) / plain).abs().max())
         assert off < 1e-5 if arch == "b200" else off > 1e-5 or k == 64  # the unit is not the plain sum
+
+
+@pytest.mark.full
+def test_recurrent_layers_are_the_same_function_in_another_precision(lastbit, tmp_path):
+    fine, coarse = (recorded(lastbit, tmp_path / f"{dtype}.lb", "cuda_cells", "--dtype", dtype) for dtype in ("float32", "bfloat16"))
+    assert lastbit.json("diff", fine, coarse, expect=(0, 1))["verdict"] == "rounding"
+    wrong = recorded(lastbit, tmp_path / "wrong.lb", "cuda_cells", "--wrong", "_thnn_fused_gru_cell_backward")
+    found = lastbit.json("diff", fine, wrong, expect=1)["first"]
+    assert (found["op"], found["layer"]) == ("aten::_thnn_fused_gru_cell_backward", "gru_cell"), found
