@@ -279,13 +279,14 @@ CALL(graph_run, 2)
     return settle(b, status, &err);
 }
 
-/* graph, stream: it was */
-CALL(graph_ran, 2)
+/* graph, whether it was launched, stream */
+CALL(graph_ran, 3)
 {
     const uint64_t bytes = UINT64_MAX;
     const int64_t graph = integer(args[0]);
-    void *stream = (void *)(uintptr_t)natural(args[1]);
-    RECORDER(lb_recorder_graph_ran(b->recorder, graph, stream, &err));
+    const bool launched = args[1] == b->of.true_;
+    void *stream = (void *)(uintptr_t)natural(args[2]);
+    RECORDER(lb_recorder_graph_ran(b->recorder, graph, launched, stream, &err));
     return settle(b, status, &err);
 }
 

@@ -214,6 +214,7 @@ static const lb_device_ops cuda_ops = {
     .expect = lb_cuda_expect,
     .runs = lb_cuda_runs,
     .ran = lb_cuda_ran,
+    .failed = lb_cuda_run_failed,
     .forget = lb_cuda_forget,
     .unheard = lb_cuda_unheard,
     .collect = collect,

@@ -470,6 +470,16 @@ void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream)
     if (any) lb_cuda_order_after(base, stream);
 }
 
+void lb_cuda_run_failed(lb_device *base, uint64_t first, uint64_t last)
+{
+    lb_cuda *device = (lb_cuda *)base;
+    for (lb_cuda_captured *c = device->captured; c; c = c->next) {
+        if (c->first_value < first || c->first_value > last) continue;
+        c->launching = false;
+        for (lb_cuda_expected *e = c->expected; e; e = e->next) e->unsure |= e->run == c->begun - c->before;
+    }
+}
+
 void lb_cuda_forget(lb_device *base, uint64_t first, uint64_t last)
 {
     lb_cuda *device = (lb_cuda *)base;

@@ -170,6 +170,7 @@ void lb_cuda_forget_expected(lb_cuda *device, bool silent);
 void lb_cuda_expect(lb_device *base, lb_device_work *const *works, size_t n, bool may_wait);
 void lb_cuda_runs(lb_device *base, uint64_t first, uint64_t last);
 void lb_cuda_ran(lb_device *base, uint64_t first, uint64_t last, void *stream);
+void lb_cuda_run_failed(lb_device *base, uint64_t first, uint64_t last);
 void lb_cuda_forget(lb_device *base, uint64_t first, uint64_t last);
 uint64_t lb_cuda_unheard(lb_device *base);
 

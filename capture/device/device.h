@@ -64,8 +64,10 @@ typedef struct lb_device_ops {
     void (*expect)(lb_device *device, lb_device_work *const *works, size_t n, bool may_wait);
     /* A run of the graph that has the names from `first` to `last` is about to be queued, */
     void (*runs)(lb_device *device, uint64_t first, uint64_t last);
-    /* and has been, on that stream. */
+    /* and has been, on that stream; */
     void (*ran)(lb_device *device, uint64_t first, uint64_t last, void *stream);
+    /* or was not, for the launch failed: works that expect it get nothing. */
+    void (*failed)(lb_device *device, uint64_t first, uint64_t last);
     /* That graph is gone: its names mean nothing any more, and what it took is free again when its last run has ended. */
     void (*forget)(lb_device *device, uint64_t first, uint64_t last);
     /* Runs so far that no `ran` told of; NULL where nobody can say. */

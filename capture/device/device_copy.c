@@ -201,14 +201,21 @@ static void ran(lb_device *device, uint64_t first, uint64_t last, void *stream)
     trim_room(d);
 }
 
+static void failed(lb_device *device, uint64_t first, uint64_t last)
+{
+    copying_device *d = (copying_device *)device;
+    for (uint32_t i = find(d, first); i < d->n_held && d->held[i].slot <= last; i++) {
+        for (lb_device_work *work = d->held[i].expecting; work; work = work->next) work->state = state_of(d, 1);
+        d->held[i].expecting = NULL;
+    }
+}
+
 static void forget(lb_device *device, uint64_t first, uint64_t last)
 {
     copying_device *d = (copying_device *)device;
     const uint32_t from = find(d, first), to = find(d, last + 1);
-    for (uint32_t i = from; i < to; i++) {
-        for (lb_device_work *work = d->held[i].expecting; work; work = work->next) work->state = state_of(d, 1);
-        let_go(d, &d->held[i]);
-    }
+    failed(device, first, last);
+    for (uint32_t i = from; i < to; i++) let_go(d, &d->held[i]);
     if (from < to) memmove(d->held + from, d->held + to, (d->n_held - to) * sizeof d->held[0]);
     d->n_held -= to - from;
 }
@@ -244,6 +251,7 @@ static const lb_device_ops copies = {.name = "copies",
                                      .expect = expect,
                                      .runs = runs,
                                      .ran = ran,
+                                     .failed = failed,
                                      .forget = forget,
                                      .collect = collect,
                                      .account = account,

@@ -82,11 +82,14 @@ void lb_devices_run(const lb_tape *tape)
     }
 }
 
-void lb_devices_ran(const lb_tape *tape, void *stream)
+void lb_devices_ran(const lb_tape *tape, bool launched, void *stream)
 {
     for (uint32_t i = 0; i < tape->n_devices; i++) {
         const lb_taped_device *of = &tape->devices[i];
-        of->device->ops->ran(of->device, of->first, of->last, stream);
+        if (launched)
+            of->device->ops->ran(of->device, of->first, of->last, stream);
+        else
+            of->device->ops->failed(of->device, of->first, of->last);
     }
 }
 

@@ -242,17 +242,31 @@ static lb_status catch_up(lb_recorder *recorder, lb_known *storage, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, void *stream, lb_err *err)
+/* What was recorded of the storage did not happen. */
+static lb_status take_back(lb_recorder *recorder, lb_known *storage, lb_err *err)
+{
+    storage->ahead = false;
+    if (storage->program != recorder->serial) return LB_OK;
+    lb_contents_settle(recorder, storage);
+    lb_known_change(storage);
+    const bool done = lb_map_set_range(&storage->map, storage->bytes, 0, storage->bytes, LB_BYTES_UNKNOWN);
+    return done ? LB_OK : lb_recorder_no_memory(err);
+}
+
+lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, bool launched, void *stream, lb_err *err)
 {
     lb_status status = lb_recorder_lock(recorder, false, err);
     const lb_tape *tape = status == LB_OK ? *lb_graph_find(recorder, graph) : NULL;
     if (!tape) return lb_recorder_unlock(recorder, status);
-    lb_devices_ran(tape, stream);
+    lb_devices_ran(tape, launched, stream);
     const bool recorded = recorder->run.tape == tape;
     if (recorded) recorder->run.tape = NULL;
+    if (recorded && !launched)
+        lb_recorder_note(recorder, "graph", "the launch of a graph failed: its ops are in the step, without results");
     lb_err cause = LB_ERR_INIT;
     for (uint32_t i = 0; recorded && i < recorder->storages.n && status == LB_OK; i++)
-        if (recorder->storages.list[i]->ahead) status = catch_up(recorder, recorder->storages.list[i], &cause);
+        if (recorder->storages.list[i]->ahead)
+            status = (launched ? catch_up : take_back)(recorder, recorder->storages.list[i], &cause);
     if (recorded && status == LB_OK && recorder->program) status = lb_contents_measure_late(recorder, &cause);
     if (recorded && status == LB_OK && recorder->program) status = lb_coming_advance(recorder, false, &cause);
     return lb_recorder_settled(recorder, status, &cause, err);

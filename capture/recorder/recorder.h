@@ -194,9 +194,9 @@ void lb_fetched_trim(lb_recorder *recorder);
 /* The back end of the tensor's device, opened now; NULL: there is none, or not yet. */
 lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen);
 
-/* A run of the graph is about to be queued, and was, on that stream. */
+/* A run of the graph is about to be queued, and was on that stream, or was not. */
 void lb_devices_run(const lb_tape *tape);
-void lb_devices_ran(const lb_tape *tape, void *stream);
+void lb_devices_ran(const lb_tape *tape, bool launched, void *stream);
 /* Runs that nobody told of are noted. */
 void lb_devices_hear(lb_recorder *recorder);
 

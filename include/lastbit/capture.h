@@ -285,13 +285,13 @@ LB_API lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, cons
  * `graph`: the host's name for it. `whole`: the capture succeeded; else it never runs. LB_ERR_STATE where another is being captured. */
 LB_API lb_status lb_recorder_graph_begin(lb_recorder *recorder, int64_t graph, lb_err *err);
 LB_API lb_status lb_recorder_graph_end(lb_recorder *recorder, bool whole, lb_err *err);
-/* Just before and just after each launch, on that stream, in and out of steps: what the graph does becomes part of the open step, in the
+/* Just before and just after each launch, on that stream, whether it succeeded (`launched`) or not, in and out of steps: what the graph does becomes part of the open step, in the
  * order of the capture. What it reads is read before, bytes included; what it computes is measured by nodes of the graph, and those bytes
  * of it that the level at its capture kept come too, both as far as the device had room for them; of the rest there is what is left when it
  * has run. The two belong together, and nothing else of this thread comes between. Nothing happens to the step where none is open, or the
  * graph is not known. LB_ERR_STATE where another is between the two. */
 LB_API lb_status lb_recorder_graph_run(lb_recorder *recorder, int64_t graph, void *stream, lb_err *err);
-LB_API lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, void *stream, lb_err *err);
+LB_API lb_status lb_recorder_graph_ran(lb_recorder *recorder, int64_t graph, bool launched, void *stream, lb_err *err);
 /* The graph is gone. */
 LB_API void lb_recorder_graph_drop(lb_recorder *recorder, int64_t graph);
 

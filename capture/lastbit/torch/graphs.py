@@ -71,11 +71,13 @@ class Graphs:
                 if graphs.session.dead:
                     return original(graph, *args, **kwargs)
                 with graphs.one_at_a_time:
-                    told = graphs.runs(graph)
+                    told, launched = graphs.runs(graph), False
                     try:
-                        return original(graph, *args, **kwargs)
+                        result = original(graph, *args, **kwargs)
+                        launched = True
+                        return result
                     finally:
-                        graphs.ran(told)
+                        graphs.ran(told, launched)
 
             replay._lastbit = True
             return replay
@@ -200,14 +202,14 @@ class Graphs:
             s.fail(error)
             return None
 
-    def ran(self, told):
+    def ran(self, told, launched):
         s = self.session
         if told is None or s.dead:
             return
         number, stream, events = told
         try:
             if s.opened:
-                s.native.graph_ran(number, stream)
+                s.native.graph_ran(number, launched, stream)
             with s.lock:
                 for event, root in events:
                     s.see(event, root)

@@ -189,7 +189,7 @@ static void launch(program *p, CUgraphExec exec)
 {
     assert_int_equal(lb_recorder_graph_run(p->recorder, GRAPH, p->stream, NULL), LB_OK);
     assert_int_equal(cuGraphLaunch(exec, p->stream), CUDA_SUCCESS);
-    assert_int_equal(lb_recorder_graph_ran(p->recorder, GRAPH, p->stream, NULL), LB_OK);
+    assert_int_equal(lb_recorder_graph_ran(p->recorder, GRAPH, true, p->stream, NULL), LB_OK);
 }
 
 static void destroy(program *p, CUgraphExec exec)
@@ -204,7 +204,7 @@ static void disturb(program *p, const way *w, CUgraphExec exec)
     if (w->untold) assert_int_equal(cuGraphLaunch(exec, p->stream), CUDA_SUCCESS);
     if (!w->failing) return;
     assert_int_equal(lb_recorder_graph_run(p->recorder, GRAPH, p->stream, NULL), LB_OK);
-    assert_int_equal(lb_recorder_graph_ran(p->recorder, GRAPH, p->stream, NULL), LB_OK);
+    assert_int_equal(lb_recorder_graph_ran(p->recorder, GRAPH, false, p->stream, NULL), LB_OK);
 }
 
 /* A launch between steps. */
@@ -445,6 +445,7 @@ static void a_run_that_fails_disturbs_no_other(void **state)
         assert_true(q->n_ops > p->n_ops);
     }
     assert_null(strstr(both.device.notes, "by other means"));
+    assert_non_null(strstr(both.device.notes, "the launch of a graph failed"));
     pair_release(&both);
 }
 
@@ -477,7 +478,7 @@ static void mistakes_are_told(void **state)
     assert_string_equal(err.message, "another graph is being captured");
     assert_int_equal(lb_recorder_graph_end(recorder, false, NULL), LB_OK);
     assert_int_equal(lb_recorder_graph_run(recorder, 1, NULL, NULL), LB_OK); /* unknown: nothing */
-    assert_int_equal(lb_recorder_graph_ran(recorder, 1, NULL, NULL), LB_OK);
+    assert_int_equal(lb_recorder_graph_ran(recorder, 1, true, NULL, NULL), LB_OK);
     lb_recorder_graph_drop(recorder, 1);
     assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
 }
