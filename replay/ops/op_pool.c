@@ -25,12 +25,33 @@ static int64_t number_at(const lb_call *call, uint32_t arg, int own, int dims, i
     return own < 0 || n == 0 ? otherwise : numbers[n == dims ? own : 0];
 }
 
+/* Does every window of this dimension begin, padding left out, with an element of the input? Torch makes no others. */
+static bool meets_elements(const window *w, int d)
+{
+    int64_t reach, last;
+    if (w->in[d] < 1 || w->adaptive) return w->in[d] >= 1;
+    if (w->kernel[d] < 1 || w->stride[d] < 1 || w->dilation[d] < 1 || w->padding[d] < 0) return false;
+    if (__builtin_mul_overflow(w->kernel[d] - 1, w->dilation[d], &reach) ||
+        __builtin_mul_overflow(w->out[d] - 1, w->stride[d], &last))
+        return false;
+    return reach >= w->padding[d] && last - w->padding[d] < w->in[d];
+}
+
+static bool same_planes(const lb_layout *in, const lb_layout *out, int dims)
+{
+    if (in->ndim < dims || out->ndim != in->ndim) return false;
+    for (int d = 0; d < in->ndim - dims; d++)
+        if (in->shape[d] != out->shape[d]) return false;
+    return true;
+}
+
 /* `first`: position of kernel_size, stride, padding, dilation; 0: adaptive. */
 static bool window_of(lb_frame *f, const lb_layout *in, const lb_layout *out, int dims, uint32_t first, window *w)
 {
     *w = (window){.adaptive = !first, .planes = 1, .pixels = 1, .places = 1};
-    if (in->ndim < dims || out->ndim != in->ndim) {
-        lb_frame_fail(f, LB_ERR_INVALID, "fewer dimensions than the pool has");
+    if (!same_planes(in, out, dims)) {
+        lb_frame_fail(f, LB_ERR_INVALID,
+                      "fewer dimensions than the pool has, or other planes before it than behind it");
         return false;
     }
     for (int d = 0; d < in->ndim - dims; d++) w->planes *= in->shape[d];
@@ -43,6 +64,8 @@ static bool window_of(lb_frame *f, const lb_layout *in, const lb_layout *out, in
         w->padding[d] = first ? number_at(f->call, first + 2, own, dims, 0) : 0;
         w->dilation[d] = first ? number_at(f->call, first + 3, own, dims, 1) : 1;
         w->pixels *= w->in[d], w->places *= w->out[d];
+        if (w->out[d] && w->planes && !meets_elements(w, d))
+            lb_frame_fail(f, LB_ERR_INVALID, "a window of the pool has no element of its input");
     }
     return lb_frame_ok(f);
 }
