@@ -183,8 +183,10 @@ static lb_status make_source(lb_recorder *recorder, const lb_standing *at, lb_kn
     LB_TRY(status);
     window->verified = at->phase == LB_PHASE_OPTIMIZER;
     if (undefined) recorder->program->values[window->row].flags |= LB_VALUE_UNDEFINED;
-    /* Of memory that was freed, which another graph has filled in a run that was not recorded. */
-    if (!bytes && !undefined && lb_tape_is_ours(storage->key)) lb_graph_left(recorder, LB_FOR_SOURCE);
+    const bool lacks = !bytes && !undefined && storage->device;
+    /* Memory that was freed, which another graph has filled in a run that was not recorded; or its device did not give it. */
+    if (lacks && lb_tape_is_ours(storage->key)) lb_graph_left(recorder, LB_FOR_SOURCE);
+    if (lacks) lb_keep_limit(&recorder->keep, LB_LEVEL_STATS);
     const bool carried_on = kind == LB_SOURCE_CARRIED && (recorder->ring ? !recorder->ring_base : recorder->keep.lean);
     if (bytes && !undefined && !carried_on && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source"))
         LB_TRY(lb_contents_keep(recorder, storage, window, LB_FOR_SOURCE, err));

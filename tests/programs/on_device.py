@@ -50,7 +50,7 @@ class Noise(torch.nn.Module):
         return x * kept + 0.01 * torch.randn_like(x) + 0.01 * torch.rand(x.shape, device=x.device)
 
 
-def graphed(device, drawing=False):
+def graphed(device, drawing=False, factor=1):
     model = network(drawing).to(device)
     if drawing:
         model.insert(2, Noise())
@@ -71,7 +71,7 @@ def graphed(device, drawing=False):
             graph.capture_begin()
             step()
             graph.capture_end()
-        x.copy_(batch[0])
+        x.copy_(batch[0] if n < 3 else batch[0] * factor)
         y.copy_(batch[1])
         if graph is None:
             step()
@@ -223,7 +223,12 @@ def main():
     parser.add_argument("what", choices=RUNS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--save")
-    parser.add_argument("--factor", type=float, default=1, help="decode: of the residual from the third token on, a fault where it is not 1")
+    parser.add_argument(
+        "--factor",
+        type=float,
+        default=1,
+        help="decode: of the residual from the third token on; drawing: of the fourth batch and later ones; a fault where it is not 1",
+    )
     a = parser.parse_args()
     if a.device == "standin":
         sys.path.insert(0, str(TESTS / "capture" / "device"))
@@ -231,7 +236,8 @@ def main():
 
         standin.load()
     torch.use_deterministic_algorithms(True)
-    made = RUNS[a.what](a.device) if a.what != "decode" else decode(a.device, a.factor)
+    planted = {"decode": decode, "drawing": lambda device, factor: graphed(device, True, factor)}
+    made = RUNS[a.what](a.device) if a.factor == 1 else planted[a.what](a.device, a.factor)
     if a.save:
         torch.save([t.detach().cpu() for t in made], a.save)
 

@@ -548,11 +548,11 @@ class Session:
             self.settings["note"]("at", str(self.step))
         self.step_open = True
         self.opened_by = module
+        self.graphs.install()
         if self.dead or not self.wants_step(self.step):
             self.rest()
             return
         self.modules.watch_all()
-        self.graphs.install()
         if not self.threads.push():
             return
         if not self.opened and not self.open_archive():

@@ -208,6 +208,20 @@ def test_room_of_graphs_that_are_gone_is_given_back(lastbit, tmp_path):
     assert ["capture was not recorded" in notice["message"] for notice in steps[-1]["notices"]] == [True]
 
 
+@pytest.mark.full
+def test_a_failing_step_with_dropout_in_a_graph_replays_to_its_failure(lastbit, tmp_path):
+    """A batch that is not finite; masks and noise are those of the failing run."""
+    answers = []
+    for device in ("cpu", "standin"):
+        out = tmp_path / f"{device}.lb"
+        options = ("drawing", "--device", device, "--factor", "inf")
+        lastbit.record(out, PROGRAM, *options, options=("--level", "sources", "--steps", "2-3"), expect=0)
+        answer = lastbit.json("bisect", out)
+        begins, sanity = answer["begins"], answer["stages"][0]
+        answers.append((answer["failure"]["step"], answer["failure"]["what"], begins["step"], begins["op"], sanity["outcome"]))
+    assert answers[0] == answers[1] and answers[0][0] == 3
+
+
 def bisected(lastbit, capture):
     """The answer of `bisect` without what names the file or the time."""
     answer = lastbit.json("bisect", capture, expect=1)
