@@ -97,11 +97,11 @@ static json_t *report_json(const lb_diff_report *r)
     for (uint32_t i = 0; i < r->n_missing; i++) json_array_append_new(missing, json_string(r->missing[i]));
     json_t *findings = json_array();
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, json_string(r->findings[i]));
-    json_t *o =
-        json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "verdict", lb_verdict_name(r->verdict), "first",
-                  r->has_first ? row_json(&r->first) : json_null(), "earliest",
-                  r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure", structure,
-                  "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical", (json_int_t)r->identical);
+    json_t *o = json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I,s:I}}", "verdict", lb_verdict_name(r->verdict), "first",
+                          r->has_first ? row_json(&r->first) : json_null(), "earliest",
+                          r->has_earliest ? row_json(&r->earliest) : json_null(), "layers", layers, "structure",
+                          structure, "missing", missing, "ops", "aligned", (json_int_t)r->ops, "identical",
+                          (json_int_t)r->identical, "unseen", (json_int_t)r->unseen);
     json_object_set_new(
         o, "sources",
         json_pack("{s:I,s:I}", "aligned", (json_int_t)r->sources, "identical", (json_int_t)r->sources_identical));

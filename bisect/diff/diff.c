@@ -576,6 +576,8 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
                     lb_capture_path(a), lb_capture_path(b));
     lb_map_rules_free(rules);
     if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) say_lacks(&s);
+    if (status == LB_OK && s.report->unseen && !s.report->identical && s.report->verdict == LB_VERDICT_IDENTICAL)
+        lb_report_missing(s.report, "no op has results with digests on both sides: their bits were not compared");
     if (status == LB_OK && s.report->n_missing)
         s.report->verdict = lb_report_worse(s.report->verdict, LB_VERDICT_MISSING);
     if (status == LB_OK) lb_diff_tokens_finish(s.report);

@@ -118,6 +118,8 @@ static void print_head(FILE *out, const lb_diff_report *r)
                 r->sources);
     else
         fprintf(out, "%" PRIu64 " of %" PRIu64 " aligned ops have the same bits\n", r->identical, r->ops);
+    if (r->unseen)
+        fprintf(out, "of %" PRIu64 " more a result has no digest: nothing is known of its bits\n", r->unseen);
     if (!r->has_first) return;
     fputc('\n', out);
     bool own = r->first.local == r->first.verdict;

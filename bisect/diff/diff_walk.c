@@ -323,11 +323,35 @@ static void flow_out_elements(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_
     }
 }
 
+static bool has_digests(const lb_program *p, uint32_t op)
+{
+    for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++) {
+        const uint32_t v = lb_op_outcome(p, &p->ops[op], i);
+        if (v == LB_NONE || p->values[v].flags & LB_VALUE_UNDEFINED || !lb_layout_numel(&p->values[v].layout)) continue;
+        if (lb_digest_is_none(p->values[v].logical)) return false;
+    }
+    return true;
+}
+
+/* Were bits compared? Of results without digests (nothing had room to measure them, say) nothing is known. */
+static bool was_seen(const lb_walk *w, uint32_t ia)
+{
+    const uint32_t ib = w->alignment.b_of_a[ia], j = w->alignment.join_of_a[ia];
+    if (!has_digests(w->pa, ia) || (ib != LB_NONE && !has_digests(w->pb, ib))) return false;
+    const lb_reassembly *join = j == LB_NONE ? NULL : &w->alignment.joins.list[j];
+    for (uint32_t k = 0; join && k < join->parts; k++)
+        if (!has_digests(w->pb, w->alignment.joins.part_ops[join->first + k])) return false;
+    return true;
+}
+
 static void walk_clean(lb_walk *w, uint32_t ia)
 {
     const lb_inflow clean = LB_INFLOW_NONE;
     const lb_diff_row row = lb_walk_own_row(w, ia);
-    w->report->identical++;
+    if (was_seen(w, ia))
+        w->report->identical++;
+    else
+        w->report->unseen++;
     flow_out_pair(w, ia, &clean);
     lb_walk_report_layer(w, &row);
 }

@@ -124,6 +124,7 @@ typedef struct lb_diff_report {
     /* Elements of values that were compared, whose digests differ, by their distance: see lb_compare_counted. */
     int64_t ulp_counts[LB_ULP_BUCKETS];
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
+    uint64_t unseen;         /* of them with a result that has no digest on a side, and nothing else that differs */
     uint64_t rewritten; /* layers that the sides compute in other ops, and that leave the same in exact arithmetic */
     uint64_t sources, sources_identical; /* parameters, states and inputs that both sides have */
     void *store;
