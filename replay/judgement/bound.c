@@ -105,6 +105,17 @@ static double least(const lb_call *call, bool f64)
     return f64 ? 0x1p-1074 : 0x1p-149;
 }
 
+/* Factors of f32 that a product may have read as TF32 lost at most 2^-10 of themselves each, where an instruction cuts off what it does not
+ * read, and half of that where a library rounds before (NVIDIA's PTX ISA, cvt.rna.tf32 and mma). */
+static double from_factors(const lb_call *call, bool f64)
+{
+    const bool product = call->row->flags & (LB_ROW_MATMUL | LB_ROW_CONVOLUTION);
+    bool any = false;
+    for (uint32_t i = 0; call->tf32 && product && !f64 && i < call->n_args; i++)
+        any |= call->args[i].tag == LB_OPERAND_TENSOR && lb_dtype_part(call->args[i].tensor.dtype) == LB_F32;
+    return any ? 0x1.01p-9 : 0;
+}
+
 /* What rounding the result to its dtype may lose. VCVTNEPS2BF16, with which oneDNN and compilers do it where the processor has it, takes
  * subnormals for 0 and gives 0 for them (Intel's manual, volume 2). */
 static double last_rounding(lb_dtype dtype, double exact)
@@ -253,7 +264,7 @@ lb_status lb_bound_init(lb_bound *bound, lb_memory *memory, const lb_call *call,
     }
     bool f64 = has_f64(call);
     double roundings = lb_row_roundings(call);
-    bound->factor = roundings * ((f64 ? 0 : 0x1p-24) + 2 * 0x1p-53);
+    bound->factor = roundings * ((f64 ? 0 : 0x1p-24) + 2 * 0x1p-53) + from_factors(call, f64);
     bound->tiny = roundings * least(call, f64);
     return any && !f64 && squares_overflow(call) ? silence_squares(bound, call, err) : LB_OK;
 }

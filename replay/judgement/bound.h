@@ -7,7 +7,8 @@
  *
  * (ops.h). The compute type is f32, or f64 when an input or a result is f64. Underflow allows one smallest subnormal of
  * the compute type per rounding; in products of bf16 the least normal number, times 1 + the largest factor. Half an ulp of
- * bf16 is at least the least normal number. Of a row that adds up squares nothing is said of the elements that an input reaches whose
+ * bf16 is at least the least normal number. Where the recorded run may have read factors of f32 as TF32 (call.tf32), 2^-9 of the twin comes
+ * besides. Of a row that adds up squares nothing is said of the elements that an input reaches whose
  * square overflows in f32; every other element keeps its bound. The f64 evaluation's own error is added as the same formula with u = 2^-53.
  */
 #ifndef LB_REPLAY_BOUND_H

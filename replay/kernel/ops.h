@@ -80,6 +80,7 @@ typedef struct lb_call {
     uint32_t n_results;
     lb_method method;
     lb_err *err;
+    bool tf32; /* what was recorded may have read factors of f32 as TF32: the bound allows for it */
 } lb_call;
 
 /* LB_ERR_UNSUPPORTED: this variant (dtype, mode) is not computed here, the op counts as opaque. */

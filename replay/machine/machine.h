@@ -98,9 +98,10 @@ typedef struct lb_machine {
     uint8_t *state;           /* per value: LB_STATE_… */
     uint32_t next;            /* op to run next */
     bool conditional;
-    bool refused;    /* the backend refused the op that runs */
-    const char *why; /* why the op that runs is opaque; NULL: no row has its name */
-    uint64_t serial; /* ops begun so far, over all programs */
+    bool refused;                          /* the backend refused the op that runs */
+    const char *why;                       /* why the op that runs is opaque; NULL: no row has its name */
+    uint64_t serial;                       /* ops begun so far, over all programs */
+    bool tf32_products, tf32_convolutions; /* what ran on CUDA may have read factors of f32 as TF32 */
 
     struct lb_operand_rounding *rounding; /* the session's, see operand_rounding.h; NULL: no swap rounds operands */
 

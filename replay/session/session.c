@@ -4,6 +4,7 @@
  * all its members stand at it. Where a member is not part of the run, or the members never meet, recorded outputs stand in.
  * Nothing depends on which rank runs first, so neither do the bits.
  */
+#include "allowed_tf32.h"
 #include "block.h"
 #include "checkpoint.h"
 #include "choices.h"
@@ -232,6 +233,8 @@ static lb_status make_runner(session *s, int32_t rank, runner *p, lb_err *err)
     p->rank_steps = calloc(n_steps + 1, sizeof *p->rank_steps);
     if (!p->rank_steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_machine_new(&s->run, rank, &p->machine, err));
+    const lb_allowed_tf32 tf32 = lb_allowed_tf32_of(s->replay->capture, rank);
+    p->machine->tf32_products = tf32.products, p->machine->tf32_convolutions = tf32.convolutions;
     if (s->rounds_operands) {
         p->machine->rounding = lb_operand_rounding_new();
         if (!p->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
