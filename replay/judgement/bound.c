@@ -105,15 +105,14 @@ static double least(const lb_call *call, bool f64)
     return f64 ? 0x1p-1074 : 0x1p-149;
 }
 
-/* Factors of f32 that a product may have read as TF32 lost at most 2^-10 of themselves each, where an instruction cuts off what it does not
- * read, and half of that where a library rounds before (NVIDIA's PTX ISA, cvt.rna.tf32 and mma). */
+/* What a product loses where it may have read factors of f32 as TF32. */
 static double from_factors(const lb_call *call, bool f64)
 {
     const bool product = call->row->flags & (LB_ROW_MATMUL | LB_ROW_CONVOLUTION);
     bool any = false;
     for (uint32_t i = 0; call->tf32 && product && !f64 && i < call->n_args; i++)
         any |= call->args[i].tag == LB_OPERAND_TENSOR && lb_dtype_part(call->args[i].tensor.dtype) == LB_F32;
-    return any ? 0x1.01p-9 : 0;
+    return any ? LB_TF32_LOSS : 0;
 }
 
 /* What rounding the result to its dtype may lose. VCVTNEPS2BF16, with which oneDNN and compilers do it where the processor has it, takes

@@ -83,6 +83,10 @@ typedef struct lb_call {
     bool tf32; /* what was recorded may have read factors of f32 as TF32: the bound allows for it */
 } lb_call;
 
+/* What a product of two factors that were read as TF32 may be off by, in parts of itself: each lost at most 2^-10, where an instruction cuts
+ * off the 13 bits that it does not read; half of that where a library rounds before (NVIDIA's PTX ISA, mma and cvt.rna.tf32). */
+#define LB_TF32_LOSS 0x1.01p-9
+
 /* LB_ERR_UNSUPPORTED: this variant (dtype, mode) is not computed here, the op counts as opaque. */
 typedef lb_status (*lb_kernel)(lb_call *call);
 

@@ -101,7 +101,7 @@ static void read_precision(lb_stack *s, const lb_call *call)
     const double factor = lb_number_factor(call);
     s->type = (lb_number_type){s->frame.wide, 4 / factor, factor * (held == LB_F64 ? 0x1p-52 : 0x1p-24)};
     s->coarse = lb_twin_rounding(call, 0);
-    s->product = held == LB_F32 ? 0x1.01p-9 / s->type.unit : 0; /* TF32 drops 13 bits of either factor */
+    s->product = held == LB_F32 ? LB_TF32_LOSS / s->type.unit : 0;
 }
 
 bool lb_stack_begin(lb_stack *s, lb_call *call, lb_stack_places at, bool twin)

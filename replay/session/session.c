@@ -38,6 +38,7 @@ struct lb_replay {
     lb_capture *capture;
     entry *entries;
     uint32_t n_entries;
+    lb_allowed_tf32 *tf32; /* per rank of the capture; NULL: no run has asked yet */
 };
 
 lb_status lb_replay_open(lb_capture *capture, lb_replay **out, lb_err *err)
@@ -53,7 +54,20 @@ void lb_replay_close(lb_replay *replay)
     if (!replay) return;
     for (uint32_t i = 0; i < replay->n_entries; i++) lb_prepared_free(replay->entries[i].prepared);
     free(replay->entries);
+    free(replay->tf32);
     free(replay);
+}
+
+/* What the ranks' receipts allowed, read once for all runs. */
+static lb_status read_receipts(lb_replay *replay, lb_err *err)
+{
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(replay->capture, &ranks);
+    if (replay->tf32) return LB_OK;
+    replay->tf32 = calloc(n + 1, sizeof *replay->tf32);
+    if (!replay->tf32) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++) replay->tf32[i] = lb_allowed_tf32_of(replay->capture, ranks[i]);
+    return LB_OK;
 }
 
 /* LB_ERR_NOT_FOUND when that rank has no such step. */
@@ -233,8 +247,6 @@ static lb_status make_runner(session *s, int32_t rank, runner *p, lb_err *err)
     p->rank_steps = calloc(n_steps + 1, sizeof *p->rank_steps);
     if (!p->rank_steps) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     LB_TRY(lb_machine_new(&s->run, rank, &p->machine, err));
-    const lb_allowed_tf32 tf32 = lb_allowed_tf32_of(s->replay->capture, rank);
-    p->machine->tf32_products = tf32.products, p->machine->tf32_convolutions = tf32.convolutions;
     if (s->rounds_operands) {
         p->machine->rounding = lb_operand_rounding_new();
         if (!p->machine->rounding) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -264,12 +276,16 @@ static lb_status make_runners(session *s, lb_err *err)
 {
     const int32_t *ranks;
     uint32_t n = lb_capture_ranks(s->replay->capture, &ranks), steps = 0;
+    LB_TRY(read_receipts(s->replay, err));
     s->runners = calloc(n + 1, sizeof *s->runners);
     if (!s->runners) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++) {
         if (!wanted(s->run.plan, ranks[i])) continue;
-        LB_TRY(make_runner(s, ranks[i], &s->runners[s->n_runners++], err));
-        steps += s->runners[s->n_runners - 1].n_rank_steps;
+        runner *const p = &s->runners[s->n_runners++];
+        LB_TRY(make_runner(s, ranks[i], p, err));
+        p->machine->tf32_products = s->replay->tf32[i].products;
+        p->machine->tf32_convolutions = s->replay->tf32[i].convolutions;
+        steps += p->n_rank_steps;
     }
     if (!steps) return lb_capture_lacks(s->replay->capture, s->run.plan->first_step, s->run.plan->last_step, err);
     return LB_OK;
