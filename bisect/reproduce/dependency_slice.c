@@ -108,14 +108,7 @@ const lb_value *lb_dependency_slice_source(const lb_program *p, uint32_t op)
 
 uint32_t lb_dependency_slice_writers_of(const lb_dependency_slice_part *t, int64_t storage, uint32_t *last)
 {
-    uint32_t low = 0, high = t->n_writers;
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (t->writers[mid].storage < storage)
-            low = mid + 1;
-        else
-            high = mid;
-    }
+    const uint32_t low = (uint32_t)lb_array_first(t->writers, t->n_writers, sizeof t->writers[0], &storage, lb_by_i64);
     for (*last = low; *last < t->n_writers && t->writers[*last].storage == storage; ++*last) continue;
     return low;
 }

@@ -53,14 +53,7 @@ bool lb_room_take(lb_room *room, uint64_t bytes, uint64_t *at)
 
 void lb_room_give(lb_room *room, uint64_t at)
 {
-    uint32_t from = 0, to = room->n;
-    while (from < to) {
-        const uint32_t middle = from + (to - from) / 2;
-        if (room->pieces[middle].at < at)
-            from = middle + 1;
-        else
-            to = middle;
-    }
+    const uint32_t from = (uint32_t)lb_array_first(room->pieces, room->n, sizeof room->pieces[0], &at, lb_by_u64);
     if (from == room->n || room->pieces[from].at != at) return;
     room->n--;
     memmove(room->pieces + from, room->pieces + from + 1, (room->n - from) * sizeof room->pieces[0]);

@@ -157,15 +157,7 @@ static void capture(lb_device *device, lb_device_work *const *works, size_t n, v
 /* Where the first slot stands that is not below that one. */
 static uint32_t find(const copying_device *d, uint64_t slot)
 {
-    uint32_t from = 0, to = d->n_held;
-    while (from < to) {
-        const uint32_t middle = from + (to - from) / 2;
-        if (d->held[middle].slot < slot)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    return from;
+    return (uint32_t)lb_array_first(d->held, d->n_held, sizeof d->held[0], &slot, lb_by_u64);
 }
 
 static void expect(lb_device *device, lb_device_work *const *works, size_t n, bool may_wait)

@@ -196,15 +196,7 @@ static lb_status add_row(lb_program *p, uint32_t value, const lb_sharding *s, lb
 static uint32_t find(const lb_sharding_notes *notes, int64_t storage, int64_t first)
 {
     const lb_sharding_note wanted = {.storage = storage, .first = first, .said = {.at = INT64_MIN}};
-    uint32_t low = 0, high = notes->n;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (by_storage(&notes->list[middle], &wanted) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return (uint32_t)lb_array_first(notes->list, notes->n, sizeof notes->list[0], &wanted, by_storage);
 }
 
 static lb_status apply(const lb_sharding_notes *notes, lb_program *program, uint32_t v, lb_err *err)

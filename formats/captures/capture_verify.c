@@ -2,6 +2,7 @@
 #include "capture_reader.h"
 #include "coding.h"
 
+#include <lastbit/array.h>
 #include <lastbit/maintenance.h>
 
 #include <inttypes.h>
@@ -42,14 +43,7 @@ static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *f
 
 static const lb_scan_entry *entry_at(const lb_scan *scan, uint64_t header)
 {
-    uint64_t low = 0, high = scan->n;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (scan->entries[middle].header < header)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    const size_t low = lb_array_first(scan->entries, scan->n, sizeof scan->entries[0], &header, lb_by_u64);
     return low < scan->n && scan->entries[low].header == header ? &scan->entries[low] : NULL;
 }
 

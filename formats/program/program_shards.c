@@ -1,6 +1,8 @@
 /* Shards of a program: see lastbit/shard.h. Rows that many values share (extents, placements, meshes) are found again. */
 #include "program_store.h"
 
+#include <lastbit/array.h>
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -185,14 +187,8 @@ lb_status lb_extents_check(const lb_extent *extents, uint32_t n, int64_t *elemen
 
 const lb_shard *lb_program_shards_of(const lb_program *program, uint32_t value, uint32_t *n)
 {
-    uint32_t low = 0, high = program->n_shards;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (program->shards[middle].value < value)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    const uint32_t low =
+        (uint32_t)lb_array_first(program->shards, program->n_shards, sizeof program->shards[0], &value, lb_by_u32);
     *n = 0;
     while (low + *n < program->n_shards && program->shards[low + *n].value == value) ++*n;
     return *n ? &program->shards[low] : NULL;

@@ -10,7 +10,7 @@
  *     list->rows[list->n++] = new_row;
  *
  * Memory is that of malloc: the caller frees it. Fewer rows than before need no call; growth then goes on from there.
- * The orders in which such rows are sorted stand at the end.
+ * The orders in which such rows are sorted stand at the end, and how one is found among sorted ones.
  */
 #ifndef LASTBIT_ARRAY_H
 #define LASTBIT_ARRAY_H
@@ -64,6 +64,11 @@ static inline int lb_by_u32(const void *a, const void *b)
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
 }
+static inline int lb_by_u64(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
 static inline int lb_by_i64(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -78,6 +83,22 @@ static inline int lb_by_f64(const void *a, const void *b)
 static inline int lb_by_text(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The first of `n` sorted rows that does not come before `wanted`, or n. Orders are those of bsearch; rows whose first member is the key
+ * are found by lb_by_u32 and its like. */
+static inline size_t lb_array_first(const void *array, size_t n, size_t width, const void *wanted,
+                                    int (*order)(const void *, const void *))
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (order((const char *)array + middle * width, wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 #ifdef __cplusplus

@@ -65,6 +65,23 @@ static void what_no_memory_can_hold_is_refused(void **state)
     assert_int_equal(row, 1);
 }
 
+static void first_of_sorted_rows_is_the_one_that_a_walk_finds(void **state)
+{
+    (void)state;
+    struct row {
+        uint64_t key;
+        int other;
+    } rows[40];
+    for (uint32_t n = 0; n <= 40; n++) {
+        for (uint32_t i = 0; i < n; i++) rows[i] = (struct row){i / 3 * 2, (int)i}; /* keys thrice, odd ones missing */
+        for (uint64_t wanted = 0; wanted < 30; wanted++) {
+            size_t walked = 0;
+            while (walked < n && rows[walked].key < wanted) walked++;
+            assert_int_equal(lb_array_first(rows, n, sizeof rows[0], &wanted, lb_by_u64), walked);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -72,6 +89,7 @@ int main(void)
         cmocka_unit_test(only_a_power_of_two_grows),
         cmocka_unit_test(an_array_with_a_known_room_keeps_it),
         cmocka_unit_test(what_no_memory_can_hold_is_refused),
+        cmocka_unit_test(first_of_sorted_rows_is_the_one_that_a_walk_finds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
