@@ -37,9 +37,7 @@ static inline lb_status sample_source(lb_writer *w, lb_program *p, lb_dtype dtyp
     lb_statistics s = lb_statistics_of(&t);
     v.statistics = lb_program_add_statistics(p, &s);
     uint32_t row = lb_program_add_value(p, &v);
-    lb_op op = {.name = lb_program_string(p, "lb::source"), .node_name = LB_NONE, .node = -1, .results = 1};
-    op.first_result = lb_program_add_refs(p, &row, 1);
-    lb_program_add_op(p, &op);
+    sample_source_op(p, row);
     lb_status status = lb_writer_blob(w, v.blob, dtype, bytes, size, err);
     free(bytes);
     return status;

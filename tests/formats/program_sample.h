@@ -35,6 +35,29 @@ static inline uint32_t sample_value(lb_program *p, lb_dtype dtype, const char *n
     return lb_program_add_value(p, &v);
 }
 
+/* The op that brings a value in. */
+static inline void sample_source_op(lb_program *p, uint32_t value)
+{
+    lb_op op = {.name = lb_program_string(p, "lb::source"), .node_name = LB_NONE, .node = -1, .results = 1};
+    op.first_result = lb_program_add_refs(p, &value, 1);
+    lb_program_add_op(p, &op);
+}
+
+/* An op of one result in that layer. */
+static inline void sample_layer_op(lb_program *p, const char *name, const char *layer, const lb_arg *args, uint32_t n,
+                                   uint32_t result)
+{
+    lb_op op = {.name = lb_program_string(p, name),
+                .scope = lb_program_scope(p, layer, NULL, 0),
+                .first_arg = lb_program_add_args(p, args, n),
+                .args = n,
+                .first_result = lb_program_add_refs(p, &result, 1),
+                .results = 1,
+                .node_name = LB_NONE,
+                .node = -1};
+    lb_program_add_op(p, &op);
+}
+
 /* y = mm(x, w) in "model.layers.0", a list arg, a collective, a routing, a scalar, a group and a notice. `data` has 6 floats. */
 static inline lb_program *sample_program(int64_t step, int32_t rank, const float *data)
 {
@@ -53,11 +76,8 @@ static inline lb_program *sample_program(int64_t step, int32_t rank, const float
     p->values[w].source = LB_SOURCE_PARAMETER;
     p->values[x].flags |= LB_VALUE_SOURCE;
     p->values[x].source = LB_SOURCE_BATCH;
-    lb_op source = {.name = lb_program_string(p, "lb::source"), .node_name = LB_NONE, .node = -1, .results = 1};
-    source.first_result = lb_program_add_refs(p, &w, 1);
-    lb_program_add_op(p, &source);
-    source.first_result = lb_program_add_refs(p, &x, 1);
-    lb_program_add_op(p, &source);
+    sample_source_op(p, w);
+    sample_source_op(p, x);
     lb_arg floats[] = {{.tag = LB_ARG_FLOAT, .u.f = 0.1}, {.tag = LB_ARG_FLOAT, .u.f = NAN}};
     uint32_t children = lb_program_add_args(p, floats, 2);
     lb_arg ints[] = {{.tag = LB_ARG_INT, .u.i = INT64_MIN}, {.tag = LB_ARG_VALUE, .u.value = w}};

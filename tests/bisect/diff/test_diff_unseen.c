@@ -1,5 +1,6 @@
 /* Ops whose results have no digest are not said to have the same bits. */
 #include "cmocka_first.h"
+#include "program_sample.h"
 #include "scratch_folder.h"
 
 #include <lastbit/archive.h>
@@ -31,21 +32,11 @@ static lb_program *make_program(unsigned seen)
     lb_program *p = lb_program_new();
     uint32_t last = add_value(p, 0, true);
     p->world = 1, p->level = 3, p->complete = 1;
-    lb_op source = {.name = lb_program_string(p, "lb::source"), .results = 1, .node_name = LB_NONE, .node = -1};
-    source.first_result = lb_program_add_refs(p, &last, 1);
-    lb_program_add_op(p, &source);
+    sample_source_op(p, last);
     for (int i = 0; i < OPS; i++) {
         const lb_arg arg = {.tag = LB_ARG_VALUE, .u.value = last};
         last = add_value(p, i + 1, seen >> i & 1);
-        lb_op op = {.name = lb_program_string(p, "aten::neg"),
-                    .scope = lb_program_scope(p, "layers.0", NULL, 0),
-                    .first_arg = lb_program_add_args(p, &arg, 1),
-                    .args = 1,
-                    .first_result = lb_program_add_refs(p, &last, 1),
-                    .results = 1,
-                    .node_name = LB_NONE,
-                    .node = -1};
-        lb_program_add_op(p, &op);
+        sample_layer_op(p, "aten::neg", "layers.0", &arg, 1, last);
     }
     return p;
 }

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "program_sample.h"
+
 #include <lastbit/archive.h>
 #include <lastbit/explain.h>
 #include <lastbit/order.h>
@@ -38,26 +40,13 @@ static lb_program *make_program(const float *x, const float *y)
     lb_program *p = lb_program_new();
     const uint32_t vx = add_value(p, 0, 2, x, LB_VALUE_SOURCE), vy = add_value(p, 1, 1, y, 0);
     p->world = 1, p->level = 3, p->complete = 1;
-    lb_op source = {.name = lb_program_string(p, "lb::source"),
-                    .first_result = lb_program_add_refs(p, &vx, 1),
-                    .results = 1,
-                    .node_name = LB_NONE,
-                    .node = -1};
-    lb_program_add_op(p, &source);
+    sample_source_op(p, vx);
     const lb_arg dim = {.tag = LB_ARG_INT, .u.i = 1};
     lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = vx},
                      {.tag = LB_ARG_LIST, .count = 1, .u.first = lb_program_add_args(p, &dim, 1)},
                      {.tag = LB_ARG_BOOL},
                      {.tag = LB_ARG_NONE}};
-    lb_op sum = {.name = lb_program_string(p, "aten::sum.dim_IntList"),
-                 .scope = lb_program_scope(p, "layers.0", NULL, 0),
-                 .first_arg = lb_program_add_args(p, args, 4),
-                 .args = 4,
-                 .first_result = lb_program_add_refs(p, &vy, 1),
-                 .results = 1,
-                 .node_name = LB_NONE,
-                 .node = -1};
-    lb_program_add_op(p, &sum);
+    sample_layer_op(p, "aten::sum.dim_IntList", "layers.0", args, 4, vy);
     return p;
 }
 

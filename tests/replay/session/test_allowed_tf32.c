@@ -1,5 +1,6 @@
 /* A product of f32 that tensor cores multiplied as TF32 is inside its bound where the receipt says that they might, and nowhere else. */
 #include "cmocka_first.h"
+#include "program_sample.h"
 #include "scratch_folder.h"
 
 #include <lastbit/archive.h>
@@ -55,21 +56,9 @@ static lb_program *program_of(const recording *r, const float *a, const float *b
     const uint32_t values[] = {add_value(p, r, 0, ROWS, TERMS, a), add_value(p, r, 1, TERMS, COLUMNS, b),
                                add_value(p, r, 2, ROWS, COLUMNS, c)};
     p->world = 1, p->level = 3, p->complete = 1;
-    for (int i = 0; i < 2; i++) {
-        lb_op source = {.name = lb_program_string(p, "lb::source"), .results = 1, .node_name = LB_NONE, .node = -1};
-        source.first_result = lb_program_add_refs(p, &values[i], 1);
-        lb_program_add_op(p, &source);
-    }
+    for (int i = 0; i < 2; i++) sample_source_op(p, values[i]);
     const lb_arg args[] = {{.tag = LB_ARG_VALUE, .u.value = values[0]}, {.tag = LB_ARG_VALUE, .u.value = values[1]}};
-    lb_op mm = {.name = lb_program_string(p, "aten::mm"),
-                .scope = lb_program_scope(p, "layers.0", NULL, 0),
-                .first_arg = lb_program_add_args(p, args, 2),
-                .args = 2,
-                .first_result = lb_program_add_refs(p, &values[2], 1),
-                .results = 1,
-                .node_name = LB_NONE,
-                .node = -1};
-    lb_program_add_op(p, &mm);
+    sample_layer_op(p, "aten::mm", "layers.0", args, 2, values[2]);
     return p;
 }
 
