@@ -213,7 +213,7 @@ static bool begins_with_floats(const lb_program *p)
     return false;
 }
 
-/* Who recomputes what the other side has in a cache is given all tokens where that one is given the last. */
+/* A side that computes again what the other has in a cache is given all tokens, and the other the last of them. */
 static bool is_given_more(const lb_walk *w)
 {
     if (w->pa->step == w->past->first || !(begins_with_floats(w->pa) || begins_with_floats(w->pb))) return false;

@@ -301,7 +301,15 @@ static lb_diff_row cut_row(const lb_walk *w, const lb_divergence *o, int side, u
     return row;
 }
 
-/* A factor of a loss that nobody reads: of its two ops that one side alone runs only backward leads to anything. LB_NONE: it is none. */
+/* A factor of a loss stands in forward and again in backward. Is `x` of forward what `o` of backward is, arguments and all? */
+static bool is_in_forward(const lb_program *p, const lb_op *x, const lb_op *o)
+{
+    return x->phase == LB_PHASE_FORWARD && x->call == o->call && !strcmp(lb_op_name(p, x), lb_op_name(p, o)) &&
+           !strcmp(lb_op_layer(p, x), lb_op_layer(p, o)) && lb_op_same_args(p, x, p, o, 0);
+}
+
+/* The forward op of a factor that one side alone has in a loss without readers: only its op in backward leads to anything. LB_NONE: there is
+ * none. */
 static uint32_t forward_of_lone(const lb_walk *w, int side, uint32_t op)
 {
     const lb_program *p = lb_walk_side(w, side);
@@ -311,12 +319,8 @@ static uint32_t forward_of_lone(const lb_walk *w, int side, uint32_t op)
     const lb_op *o = &p->ops[op];
     const uint32_t v = lb_op_outcomes(o) == 1 ? lb_op_outcome(p, o, 0) : LB_NONE;
     if (o->phase != LB_PHASE_BACKWARD || v == LB_NONE || lb_layout_numel(&p->values[v].layout) != 1) return LB_NONE;
-    for (uint32_t i = 0; i < op; i++) {
-        const lb_op *x = &p->ops[i];
-        if (x->phase != LB_PHASE_FORWARD || x->call != o->call || partner[i] != LB_NONE || join[i] != LB_NONE) continue;
-        if (strcmp(lb_op_name(p, x), lb_op_name(p, o)) || strcmp(lb_op_layer(p, x), lb_op_layer(p, o))) continue;
-        if (lb_op_same_args(p, x, p, o, 0)) return i;
-    }
+    for (uint32_t i = 0; i < op; i++)
+        if (partner[i] == LB_NONE && join[i] == LB_NONE && is_in_forward(p, &p->ops[i], o)) return i;
     return LB_NONE;
 }
 
@@ -508,22 +512,17 @@ static void name_behind_parts(lb_walk *w, lb_diff_row *row)
     row->local = LB_VERDICT_DIVERGED, row->why = lb_report_keep(w->report, why);
 }
 
-/* A factor of the loss stands in forward, where nobody reads what the loss is, and again in backward: the pair of forward that is called with
- * the same two arguments as this one. LB_NONE: there is none. */
+/* The pair of forward that is called with the same arguments as this one of backward, on each side. LB_NONE: there is none. */
 static uint32_t forward_twin(const lb_walk *w, uint32_t ia)
 {
     const uint32_t ib = w->alignment.b_of_a[ia];
     const lb_op *a = &w->pa->ops[ia];
     if (a->phase != LB_PHASE_BACKWARD || ib == LB_NONE) return LB_NONE;
     for (uint32_t i = ia; i-- > 0;) {
-        const lb_op *x = &w->pa->ops[i];
         const uint32_t j = w->alignment.b_of_a[i];
-        if (x->phase != LB_PHASE_FORWARD || j == LB_NONE || x->call != a->call) continue;
-        if (strcmp(lb_op_name(w->pa, x), lb_op_name(w->pa, a))) continue;
-        if (strcmp(lb_op_layer(w->pa, x), lb_op_layer(w->pa, a))) continue;
-        if (w->shadows.rows[i].agreement != LB_SHADOW_DISAGREES) continue;
-        if (lb_op_same_args(w->pa, x, w->pa, a, 0) && lb_op_same_args(w->pb, &w->pb->ops[j], w->pb, &w->pb->ops[ib], 0))
-            return i;
+        if (j == LB_NONE || w->shadows.rows[i].agreement != LB_SHADOW_DISAGREES) continue;
+        const lb_op *y = &w->pb->ops[j], *b = &w->pb->ops[ib];
+        if (is_in_forward(w->pa, &w->pa->ops[i], a) && lb_op_same_args(w->pb, y, w->pb, b, 0)) return i;
     }
     return LB_NONE;
 }

@@ -9,7 +9,7 @@ enum { MOST_AXES = 8 };
 /* The grid that all ranks of a run stand in. */
 typedef struct grid {
     const lb_program *program;
-    const lb_mesh *mesh; /* NULL: nobody said */
+    const lb_mesh *mesh; /* NULL: not told */
 } grid;
 
 /* The mesh of all ranks with most axes. */

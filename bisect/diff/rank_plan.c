@@ -13,7 +13,7 @@
 typedef struct batches {
     uint32_t *of;     /* per rank, numbered as they come */
     uint32_t n;       /* batches */
-    uint32_t copies;  /* ranks that have each; 0: some have more than others, or nobody knows */
+    uint32_t copies;  /* ranks that have each; 0: some have more than others, or it is unknown */
     int64_t elements; /* of what one rank is given */
 } batches;
 
@@ -22,7 +22,7 @@ static uint64_t mixed(uint64_t hash, uint64_t word)
     return ((hash ^ word) * UINT64_C(0x9E3779B97F4A7C15)) ^ (hash >> 29);
 }
 
-/* Of all that a program is given from outside, in order; 0: nothing, or nobody knows. */
+/* Of all that a program is given from outside, in order; 0: nothing, or it is unknown. */
 static uint64_t batch_mark(const lb_program *p, int64_t *elements)
 {
     uint64_t mark = 0;
@@ -164,7 +164,7 @@ typedef struct maker {
     lb_rank_plan *plan;
 } maker;
 
-/* Of a mesh of so many ranks with several axes somebody told. */
+/* Was a mesh of so many ranks with several axes told? */
 static bool tells_grid(const lb_program *p, uint32_t ranks)
 {
     for (uint32_t i = 0; i < p->n_meshes; i++) {

@@ -395,7 +395,7 @@ static bool is_seen(const maker *m, int side, uint32_t op)
     return false;
 }
 
-/* The state that a recurrence is left with behind its last row: a module made it and handed it to nobody. In a step that updates parameters it
+/* The state that a recurrence is left with behind its last row: a module made it, and no result of a module holds it. In a step that updates parameters it
  * is for nothing, and two spellings of the recurrence may scale it otherwise. */
 static bool is_for_nothing(const maker *m, int side, uint32_t op)
 {

@@ -39,7 +39,7 @@ typedef struct lb_alignment {
         [2]; /* per op of A (of B) of an update, or of what ranks do with gradients: the name of the one parameter that it serves,
                          mapped; NULL for others, and where ops do not meet by parameter */
     uint32_t n_served[2];
-    const struct lb_cut_tensors *cuts; /* tensors that the sides cut otherwise (cut_tensors.h); NULL: nobody asked */
+    const struct lb_cut_tensors *cuts; /* tensors that the sides cut otherwise (cut_tensors.h); NULL: not looked for */
 } lb_alignment;
 
 /* `rows`: of batches of other sizes, A's being the smaller; they live as long as the alignment. NULL: the batches are alike.

@@ -207,7 +207,7 @@ static bool is_said_to_be_part(const lb_source_list *list, uint32_t row)
 }
 
 /* Whether the ranks of a side hold a layer each, as the stages of a pipeline do: every one has parameters that no other has, and hardly any
- * is held twice. Ranks that share out experts or heads hold norms and embeddings alike; who shares out flat parameters says so. */
+ * is held twice. Ranks that share out experts or heads hold norms and embeddings alike; flat parameters that are shared out say so. */
 static bool are_stages(const lb_source_list *list)
 {
     const uint32_t n_parts = list->side->n_parts;

@@ -12,7 +12,7 @@ static const double NEARER =
 
 /* The dimension of a value of B along which it is a part. */
 typedef struct cut {
-    int32_t dim; /* -1: nobody knows */
+    int32_t dim; /* -1: unknown */
     uint32_t blocks;
 } cut;
 static const cut UNKNOWN = {-1, 1};

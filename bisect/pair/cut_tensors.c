@@ -15,7 +15,7 @@ typedef struct holdings {
     bool failed;
 } holdings;
 
-/* ---- who holds what ---- */
+/* ---- what each rank holds ---- */
 
 static void claim_all(lb_held_part *h, const lb_layout *layout)
 {
@@ -259,7 +259,7 @@ static bool follow_each_other(group *g, lb_held_part *all, const lb_layout *whol
     return true;
 }
 
-/* Nobody said that these are parts, and all ranks hold the same: are they copies of a smaller tensor? What is one number all over (a bias
+/* No shard says that these are parts, and all ranks hold the same: are they copies of a smaller tensor? What is one number all over (a bias
  * that nothing has changed) may be parts of it. */
 static bool are_copies(const group g[2], const lb_cut_tensor *cut)
 {
@@ -417,7 +417,7 @@ static bool add_cut(lb_cut_tensors *out, holdings lists[2], group g[2], lb_align
     lb_layout whole;
     const bool parts = are_parts(g, lists, &whole), told = g[0].told && g[1].told;
     const lb_held_part *first = member(&g[0], 0);
-    if (!parts && !told) return true; /* other shapes, and nobody says that they are parts */
+    if (!parts && !told) return true; /* other shapes, and no shard says that they are parts */
     lb_cut_tensor *grown = lb_array_grow(out->list, out->n, sizeof *grown);
     if (!grown) return false;
     out->list = grown;

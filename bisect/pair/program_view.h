@@ -49,7 +49,7 @@ uint32_t lb_program_view_first_of(const lb_program_view *side, const lb_program_
                                   uint32_t *n);
 /* Not every part stands against one of the other side's. */
 bool lb_program_views_are_uneven(const lb_program_view *a, const lb_program_view *b);
-/* Its ranks stand in a grid of that many by that many, of which nobody said anything; the latter run faster. */
+/* Its ranks stand in a grid of that many by that many, which no mesh tells; the latter run faster. */
 lb_status lb_program_view_suppose_grid(lb_program_view *side, uint32_t outer, uint32_t inner, lb_err *err);
 /* The part that an op of the whole lies in. */
 uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op);

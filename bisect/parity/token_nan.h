@@ -1,6 +1,6 @@
 /* Tokens whose log-probability is NaN on one side and a number on the other: a model that computed no number there.
  *
- * A file may use NaN for tokens that nobody scored, too: the first token, a prompt, a kind. So it counts behind the first number of its
+ * A file may use NaN for tokens without a score, too: the first token, a prompt, a kind. So it counts behind the first number of its
  * sequence (or where the sequence has none at all), and for kinds that the side has numbers of. */
 #ifndef LB_BISECT_TOKEN_NAN_H
 #define LB_BISECT_TOKEN_NAN_H

@@ -70,7 +70,7 @@ typedef struct lb_device_ops {
     void (*failed)(lb_device *device, uint64_t first, uint64_t last);
     /* That graph is gone: its names mean nothing any more, and what it took is free again when its last run has ended. */
     void (*forget)(lb_device *device, uint64_t first, uint64_t last);
-    /* Runs so far that no `ran` told of; NULL where nobody can say. */
+    /* Runs so far that no `ran` told of; NULL where the device does not count them. */
     uint64_t (*unheard)(lb_device *device);
     /* Sets results and states of works that are done. `wait`: returns when `work`, or every one (NULL), is. */
     void (*collect)(lb_device *device, const lb_device_work *work, bool wait);

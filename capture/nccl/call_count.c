@@ -3,7 +3,7 @@
 
 #include "shim_settings.h"
 
-/* How many messages went to its peer, or came from it; NULL: nobody counts. */
+/* How many messages went to its peer, or came from it; NULL: they are not counted. */
 static uint64_t *messages_of(const lb_communicator *comm, const lb_nccl_call_given *given)
 {
     if (!comm->messages || given->root < 0 || given->root >= comm->ranks) return NULL;

@@ -33,7 +33,7 @@ static lb_nccl_call *make_joined(const lb_nccl_call_given *given)
     return call;
 }
 
-/* Of a call that nobody wants, made by this thread in no group, its number is kept until NCCL has taken it. */
+/* Of a call that is not recorded, made by this thread in no group, its number is kept until NCCL has taken it. */
 static _Thread_local struct passed_by {
     lb_communicator *comm;
     lb_nccl_call_given given;
@@ -292,7 +292,7 @@ bool lb_group_is_open(void)
     return here.depth > 0;
 }
 
-/* A stream may still be copying for them: they go the way of all calls, and nobody writes them. */
+/* A stream may still be copying for them: they go the way of all calls, and are not written. */
 static void drop(lb_nccl_call *first)
 {
     for (lb_nccl_call *call = first; call; call = call->next) call->dropped = true;

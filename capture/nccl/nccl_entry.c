@@ -152,7 +152,7 @@ static join *begin_join(const lb_joining *joining, lb_nccl_comm parent)
     return NULL;
 }
 
-/* NCCL knows of a split what nobody gave it. */
+/* NCCL itself knows of a split what its callers did not give. */
 static void ask(lb_joining *joining, lb_nccl_comm handle)
 {
     int ranks, rank;
@@ -287,7 +287,7 @@ static join *begin_split(lb_nccl_comm comm, int color, int key, lb_nccl_comm *ma
     lb_books_lock();
     const bool known = lb_communicator_find(comm);
     lb_books_unlock();
-    /* Of a split nobody may have asked for it yet. */
+    /* Of a split it may not have been asked for yet. */
     const bool told = known && pncclCommUserRank(comm, &rank) == LB_NCCL_SUCCESS;
     lb_books_lock();
     lb_communicator *parent = lb_communicator_find(comm);

@@ -1,6 +1,6 @@
 /* NCCL's profiler interface, versions 1 to 7 (NCCL 2.23 to 2.32; it takes the highest that both have): NCCL loads the library that
- * NCCL_PROFILER_PLUGIN names, and tells it with which algorithm, protocol and channels it carries out each collective, which nobody else
- * can see.
+ * NCCL_PROFILER_PLUGIN names, and tells it with which algorithm, protocol and channels it carries out each collective, which is seen
+ * nowhere else.
  *
  * The layouts are those of the public plugin headers (src/include/plugin/profiler of NVIDIA/nccl). Of an event only the head and the
  * member `coll` are read, a union's; what younger versions have more lies behind. Whatever happens, the answer is success: an error would

@@ -30,7 +30,7 @@ void lb_shim_join(bool joined);
 /* Recording ends for good; the first reason is said on stderr, in one line. */
 void lb_shim_turn_off(const char *why);
 
-/* NCCL_PROFILER_PLUGIN was somebody else's before us (lb_launch_preload leaves it). */
+/* NCCL_PROFILER_PLUGIN names another plug-in, set before the start (lb_launch_preload leaves it). */
 bool lb_shim_plugin_of_others(void);
 
 /* Whether `text` ("3-5,8", "7-"; NULL: all) has this number. */

@@ -134,7 +134,7 @@ static void write_runs(const lb_graph_floors *floors)
     }
 }
 
-/* Calls from the front of the queue, which nobody else takes from there. */
+/* Calls from the front of the queue, which this thread alone takes from there. */
 static int list_first(lb_nccl_call **calls, int most)
 {
     int n = 0;

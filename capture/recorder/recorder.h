@@ -102,7 +102,7 @@ struct lb_recorder {
     lb_tape *tape, *tapes;            /* of the graph that is being captured, and of those that were */
     uint64_t n_tapes, n_gone;         /* storages that were freed */
     lb_graph_run run;
-    uint64_t n_unheard; /* runs of graphs that nobody told of */
+    uint64_t n_unheard; /* runs of graphs that came without word of them */
     lb_coming *coming, **coming_end;
     uint64_t coming_bytes;
     json_t *notes; /* coverage: {kind: {message: times}} */
@@ -197,7 +197,7 @@ lb_device *lb_device_cuda(lb_recorder *recorder, const lb_seen *seen);
 /* A run of the graph is about to be queued, and was on that stream, or was not. */
 void lb_devices_run(const lb_tape *tape);
 void lb_devices_ran(const lb_tape *tape, bool launched, void *stream);
-/* Runs that nobody told of are noted. */
+/* Runs that came without word of them are noted. */
 void lb_devices_hear(lb_recorder *recorder);
 
 /* ---- graph_capture.c: what is passed while recorder->tape is there */

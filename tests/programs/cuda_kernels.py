@@ -170,7 +170,7 @@ def gru_cell_backward(dh, workspace, has_bias):
 
 
 def elsewhere(function):
-    """What a function gives in a thread of its own, where autograd is as it is outside of a kernel; nobody watches its ops."""
+    """What a function gives in a thread of its own, where autograd is as it is outside of a kernel; its ops are not recorded."""
 
     def unseen():
         with _disable_current_modes():

@@ -67,7 +67,7 @@ def _state(grad):
 
 
 def _is_zero(grad):
-    """Clipping and unscaling write to gradients as well. Not recorded, and of a large one only a part. While a graph is captured nobody
-    may ask: it would spoil the capture."""
+    """Clipping and unscaling write to gradients as well. Not recorded, and of a large one only a part. While a graph is captured it
+    is not asked: that would spoil the capture."""
     with _disable_current_modes(), torch.no_grad():
         return not bool(local(grad).detach().flatten()[:_FEW].count_nonzero())

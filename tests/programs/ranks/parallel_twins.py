@@ -8,6 +8,7 @@ import functools
 import os
 import time
 
+import sum_functions
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -66,28 +67,13 @@ class Gather(torch.autograd.Function):
         return gradient.index_select(2, positions())
 
 
-class Reduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient
+def summed(x):
+    x = x.clone()
+    dist.all_reduce(x)
+    return x
 
 
-class Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.clone()
-        dist.all_reduce(gradient)
-        return gradient
+Reduce, Spread = sum_functions.of(summed)
 
 
 class Attention(nn.Module):
