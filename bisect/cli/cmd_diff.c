@@ -84,6 +84,37 @@ static json_t *ulp_json(const int64_t counts[LB_ULP_BUCKETS])
     return bins;
 }
 
+/* Places that differ by themselves, each with what its two calls have different. */
+static json_t *differences_json(const lb_diff_report *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_differences; i++) {
+        const lb_diff_difference *d = &r->differences[i];
+        json_t *o = row_json(&d->row), *arguments = json_array();
+        for (uint32_t k = 0; k < d->arguments; k++) {
+            const lb_diff_argument *x = &r->arguments[d->first_argument + k];
+            json_array_append_new(arguments,
+                                  json_pack("{s:s,s:s,s:s}", "name", x->name, "first", x->first, "second", x->second));
+        }
+        json_object_set_new(o, "layer_b", d->layer_b ? json_string(d->layer_b) : json_null());
+        json_object_set_new(o, "op_b", d->op_b ? json_string(d->op_b) : json_null());
+        json_object_set_new(o, "effect", lb_json_number(d->effect));
+        json_object_set_new(o, "times", json_integer(d->times));
+        json_object_set_new(o, "arguments", arguments);
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *map_json(const lb_diff_report *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_map; i++)
+        json_array_append_new(list, json_pack("{s:s,s:s,s:s}", "first", r->map[i].first, "second", r->map[i].second,
+                                              "relation", r->map[i].relation));
+    return list;
+}
+
 static json_t *report_json(const lb_diff_report *r)
 {
     json_t *layers = json_array(), *structure = json_array(), *missing = json_array();
@@ -109,6 +140,9 @@ static json_t *report_json(const lb_diff_report *r)
     json_object_set_new(o, "tokens_approximate", json_boolean(r->tokens_approximate));
     json_object_set_new(o, "routing", routing_json(r));
     json_object_set_new(o, "findings", findings);
+    json_object_set_new(o, "implementations", json_boolean(r->implementations));
+    json_object_set_new(o, "differences", differences_json(r));
+    json_object_set_new(o, "map", map_json(r));
     json_object_set_new(o, "ulp_histogram", ulp_json(r->ulp_counts));
     return o;
 }

@@ -4,6 +4,7 @@
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
 #include "diff_cuts.h"
+#include "diff_implementations.h"
 #include "diff_orders.h"
 #include "diff_rows.h"
 #include "diff_structure.h"
@@ -561,6 +562,59 @@ static lb_status diff_ranks(session *s, lb_err *err)
     return LB_OK;
 }
 
+/* ---- by aligned ops, or by values ---- */
+
+/* Ops of forward or backward without a partner, as a share of all that were compared: the sides spell something differently. */
+static bool is_spelled_differently(const lb_diff_report *r)
+{
+    for (uint32_t i = 0; i < r->n_structures; i++)
+        if (r->structures[i].phase == LB_PHASE_FORWARD || r->structures[i].phase == LB_PHASE_BACKWARD) return true;
+    return false;
+}
+
+/* What the other report knows of tokens and routing goes with the answer. */
+static void take_over(lb_diff_report *to, lb_diff_report *from)
+{
+    to->tokens = from->tokens, to->n_tokens = from->n_tokens, to->tokens_approximate = from->tokens_approximate;
+    to->routings = from->routings, to->n_routings = from->n_routings;
+    for (uint32_t i = 0; i < to->n_tokens; i++) to->tokens[i].kind = lb_report_keep(to, to->tokens[i].kind);
+    for (uint32_t i = 0; i < to->n_routings; i++) to->routings[i].layer = lb_report_keep(to, to->routings[i].layer);
+    from->tokens = NULL, from->n_tokens = 0, from->routings = NULL, from->n_routings = 0;
+}
+
+/* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one function, or names a
+ * place where the walk over aligned ops could not judge. */
+static lb_status try_implementations(session *s, bool strangers, lb_err *err)
+{
+    lb_diff_report *by_value = calloc(1, sizeof *by_value);
+    bool judged = false;
+    if (!by_value) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_diff_implementations(s->a, s->b, s->options, by_value, &judged, &why);
+    if (status == LB_ERR_NOMEM) {
+        lb_diff_report_free(by_value);
+        return lb_fail(err, status, "%s", why.message);
+    }
+    const bool same = by_value->verdict != LB_VERDICT_DIVERGED;
+    if (status == LB_OK && judged && (strangers || same || s->report->verdict == LB_VERDICT_MISSING)) {
+        take_over(by_value, s->report);
+        lb_diff_report *old = s->report;
+        s->report = by_value, by_value = old;
+    }
+    lb_diff_report_free(by_value);
+    return LB_OK;
+}
+
+static lb_status judge_by_value(session *s, lb_err *err)
+{
+    const lb_verdict verdict = s->report->verdict;
+    const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing;
+    if (s->options->digests_only || !unsure || !lb_diff_may_be_implementations(s->a, s->b)) return LB_OK;
+    const bool strangers = lb_diff_are_strangers(s->a, s->b);
+    if (!strangers && !is_spelled_differently(s->report)) return LB_OK;
+    return try_implementations(s, strangers, err);
+}
+
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)
 {
     lb_map_rules *rules = NULL;
@@ -575,6 +629,7 @@ lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *optio
             lb_fail(err, LB_ERR_NOT_FOUND, "%s and %s share no step of one rank; see `lastbit ls` for what each holds",
                     lb_capture_path(a), lb_capture_path(b));
     lb_map_rules_free(rules);
+    if (status == LB_OK && s.shared) status = judge_by_value(&s, err);
     if (status == LB_OK && s.report->verdict == LB_VERDICT_MISSING) say_lacks(&s);
     if (status == LB_OK && s.report->unseen && !s.report->identical && s.report->verdict == LB_VERDICT_IDENTICAL)
         lb_report_missing(s.report, "no op has results with digests on both sides: their bits were not compared");

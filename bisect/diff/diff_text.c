@@ -132,6 +132,44 @@ static void print_head(FILE *out, const lb_diff_report *r)
         print_place(out, r, "Bits differ from here on", &r->earliest);
 }
 
+/* ---- two implementations ---- */
+
+/* Places that differ by themselves, largest effect first; the first of them stands at the head already. */
+static void print_differences(FILE *out, const lb_diff_report *r)
+{
+    if (r->n_differences)
+        fprintf(out,
+                "\nplaces that differ by themselves, by what each alone moves what leaves the step (relative L2):\n");
+    for (uint32_t i = 0; i < r->n_differences && i < ROWS; i++) {
+        const lb_diff_difference *d = &r->differences[i];
+        if (d->effect == d->effect)
+            fprintf(out, "  %9.3g  ", d->effect);
+        else
+            fprintf(out, "          -  ");
+        fprintf(out, "step %" PRId64 ", %s, %s %s", d->row.step, lb_phase_name(d->row.phase), layer_name(&d->row),
+                d->row.op ? d->row.op : "");
+        if (d->op_b && (strcmp(d->op_b, d->row.op) || strcmp(d->layer_b, d->row.layer)))
+            fprintf(out, " | %s %s", *d->layer_b ? d->layer_b : "(top level)", d->op_b);
+        if (d->row.parameter) fprintf(out, " (%s)", d->row.parameter);
+        if (d->times > 1) fprintf(out, ", and %u like it", d->times - 1);
+        fprintf(out, "\n             %s\n", d->row.why);
+    }
+    if (r->n_differences > ROWS) fprintf(out, "  and %u more (--json)\n", r->n_differences - ROWS);
+}
+
+static void print_map(FILE *out, const lb_diff_report *r)
+{
+    if (!r->implementations) return;
+    fprintf(out,
+            "\ntensors were matched by their numbers: %" PRIu64 " of %" PRIu64
+            " named ones of the second side hold numbers of the first\n",
+            r->sources_identical, r->sources);
+    for (uint32_t i = 0, shown = 0; i < r->n_map && shown < GUILTY; i++, shown++)
+        fprintf(out, "  %-10s  %s%s%s\n", *r->map[i].first ? r->map[i].relation : "unmatched", r->map[i].second,
+                *r->map[i].first ? "  =  " : "", r->map[i].first);
+    if (r->n_map > GUILTY) fprintf(out, "  and %u more (--map-out FILE)\n", r->n_map - GUILTY);
+}
+
 /* ---- which layers are shown ---- */
 
 typedef struct choice {
@@ -379,11 +417,13 @@ char *lb_diff_text(const lb_diff_report *r, const char *a, const char *b, bool a
     FILE *out = open_memstream(&text, &size);
     if (!out) return NULL;
     print_head(out, r);
+    print_differences(out, r);
     print_table(out, r, all);
     if (only_tensors(r))
         print_tensors(out, r, all);
     else
         print_values(out, r);
+    print_map(out, r);
     print_tokens(out, r);
     print_routing(out, r);
     print_structure(out, r, all);

@@ -51,13 +51,21 @@ static bool borrow(lb_machine *machine, lb_storage *storage, const lb_value *val
     return true;
 }
 
+/* A shadow that is given f64 numbers in the place of narrower ones goes on with all of their digits. */
+static lb_dtype dtype_to_hold(const lb_machine *machine, const lb_storage *storage, const lb_tensor *contents)
+{
+    const bool exact = machine->is_shadow && contents->dtype == LB_F64 && lb_dtype_is_float(storage->recorded);
+    return exact ? LB_F64 : storage->recorded;
+}
+
 static lb_status fill_window(lb_machine *machine, lb_storage *storage, const lb_value *value, const lb_tensor *contents)
 {
-    bool covers = lb_storage_covers(storage, value);
+    const bool covers = lb_storage_covers(storage, value);
+    const lb_dtype dtype = dtype_to_hold(machine, storage, contents);
     if (!storage->base)
-        LB_TRY(lb_storage_allocate(machine->memory, storage, storage->recorded, !covers, machine->err));
-    else if (storage->borrowed || (covers && storage->held != storage->recorded))
-        LB_TRY(lb_storage_convert(machine->memory, storage, covers ? storage->recorded : storage->held, NULL,
+        LB_TRY(lb_storage_allocate(machine->memory, storage, dtype, !covers, machine->err));
+    else if (storage->borrowed || (covers && storage->held != dtype) || (dtype == LB_F64 && storage->held != LB_F64))
+        LB_TRY(lb_storage_convert(machine->memory, storage, covers || dtype == LB_F64 ? dtype : storage->held, NULL,
                                   machine->err));
     lb_tensor window = lb_storage_window(storage, value);
     lb_tensor_copy(&window, contents, NULL);

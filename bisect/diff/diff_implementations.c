@@ -1,0 +1,417 @@
+/* The report on two implementations: see diff_implementations.h. */
+#include "diff_implementations.h"
+
+#include "implementations.h"
+#include "side_replay.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- who is asked ---- */
+
+static const lb_program *first_step(lb_capture *capture)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    const lb_program *p;
+    if (lb_capture_ranks(capture, &ranks) != 1 || !lb_capture_steps(capture, &steps)) return NULL;
+    return lb_capture_program(capture, ranks[0], steps[0], &p, NULL) == LB_OK ? p : NULL;
+}
+
+static bool has_ops(const lb_program *p)
+{
+    for (uint32_t i = 0; p && i < p->n_ops; i++)
+        if (lb_op_computes(p, &p->ops[i])) return true;
+    return false;
+}
+
+bool lb_diff_may_be_implementations(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return has_ops(x) && has_ops(y) && !x->n_collectives && !y->n_collectives;
+}
+
+/* Elements of the parameters that a program begins with; of these, those that the other has by the same name and shape. */
+static int64_t count_parameters(const lb_program *p, const lb_program *other, int64_t *shared)
+{
+    int64_t all = 0;
+    *shared = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER)) continue;
+        const int64_t n = lb_layout_numel(&p->values[v].layout);
+        all += n;
+        for (uint32_t w = 0; w < other->n_values; w++)
+            if (other->values[w].flags & LB_VALUE_PARAMETER &&
+                lb_layout_same_shape(&p->values[v].layout, &other->values[w].layout) &&
+                !strcmp(lb_program_text(p, p->values[v].name), lb_program_text(other, other->values[w].name))) {
+                *shared += n;
+                break;
+            }
+    }
+    return all;
+}
+
+bool lb_diff_are_strangers(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    int64_t shared[2];
+    if (!lb_diff_may_be_implementations(a, b)) return false;
+    const int64_t all[] = {count_parameters(x, y, &shared[0]), count_parameters(y, x, &shared[1])};
+    return all[0] && all[1] && 2 * shared[0] < all[0] && 2 * shared[1] < all[1];
+}
+
+/* ---- rows ---- */
+
+typedef struct writer {
+    const lb_implementations *x;
+    lb_diff_report *report;
+    const lb_program *p[2];
+    uint8_t *state[2]; /* per op: ROW_… */
+} writer;
+
+enum { ROW_PLAIN, ROW_IN_REGION, ROW_NAMED };
+
+static uint32_t first_value(const lb_program *p, uint32_t op)
+{
+    for (uint32_t i = 0; i < lb_op_outcomes(&p->ops[op]); i++)
+        if (lb_op_outcome(p, &p->ops[op], i) != LB_NONE) return lb_op_outcome(p, &p->ops[op], i);
+    return LB_NONE;
+}
+
+static lb_diff_row row_at(const writer *w, uint32_t a, uint32_t b)
+{
+    const lb_program *p = a != LB_NONE ? w->p[0] : w->p[1];
+    const lb_op *op = &p->ops[a != LB_NONE ? a : b];
+    lb_diff_row row = {.step = w->p[0]->step,
+                       .rank = w->p[0]->rank,
+                       .phase = (lb_phase)op->phase,
+                       .layer = lb_report_keep(w->report, lb_op_layer(p, op)),
+                       .op = lb_report_keep(w->report, lb_op_name(p, op)),
+                       .index = a,
+                       .other = b,
+                       .other_rank = w->p[1]->rank,
+                       .order = a != LB_NONE ? a : b,
+                       .verdict = LB_VERDICT_IDENTICAL,
+                       .local = LB_VERDICT_IDENTICAL,
+                       .inherited = LB_VERDICT_IDENTICAL,
+                       .why = "",
+                       .bound_ratio = NAN};
+    return row;
+}
+
+/* An op of A whose result is a quantity of B: the same bits where both lie in one order and have one digest, else rounding. */
+static void add_met_row(writer *w, uint32_t a, uint32_t va, uint32_t vb, bool led)
+{
+    const uint32_t b = w->x->sides[1].graph.giver[vb];
+    lb_diff_row row = row_at(w, a, b);
+    const lb_value *x = &w->p[0]->values[va], *y = &w->p[1]->values[vb];
+    const bool alike = x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout);
+    const bool equal = alike && !lb_digest_is_none(x->logical) &&
+                       !lb_program_view_values_differ(w->x->sides[0].view, va, w->x->sides[1].view, vb);
+    w->report->ops++, w->report->identical += equal;
+    if (led)
+        row.inherited = row.verdict = LB_VERDICT_DIVERGED, row.why = "follows from a difference before it";
+    else if (!equal)
+        row.local = row.verdict = LB_VERDICT_ROUNDING,
+        row.why = "both sides compute this quantity, in different bits or another order";
+    lb_report_layer(w->report, &row);
+    if (!led && !equal && !w->report->has_earliest) w->report->earliest = row, w->report->has_earliest = true;
+    if (!led && !equal && !w->x->regions.n) lb_report_row(w->report, &row);
+}
+
+static void add_rows(writer *w)
+{
+    bool led = false;
+    for (uint32_t i = 0; i < w->p[0]->n_ops; i++) {
+        const uint32_t v = lb_value_graph_computes(w->p[0], &w->p[0]->ops[i]) ? first_value(w->p[0], i) : LB_NONE;
+        if (v == LB_NONE) continue;
+        led |= w->state[0][i] != ROW_PLAIN;
+        if (w->state[0][i] == ROW_PLAIN && w->x->met[0][v] != LB_NONE) add_met_row(w, i, v, w->x->met[0][v], led);
+    }
+}
+
+/* ---- differences ---- */
+
+static void number_text(const lb_program *p, const lb_arg *arg, char *text, size_t size)
+{
+    switch ((lb_arg_tag)arg->tag) {
+    case LB_ARG_INT: snprintf(text, size, "%lld", (long long)arg->u.i); break;
+    case LB_ARG_FLOAT: snprintf(text, size, "%.9g", arg->u.f); break;
+    case LB_ARG_BOOL: snprintf(text, size, "%s", arg->u.i ? "true" : "false"); break;
+    case LB_ARG_STRING: snprintf(text, size, "%s", lb_program_text(p, arg->u.string)); break;
+    case LB_ARG_VALUE: snprintf(text, size, "a tensor"); break;
+    case LB_ARG_NONE: snprintf(text, size, "none"); break;
+    default: snprintf(text, size, "…"); break;
+    }
+}
+
+/* The name of argument k in the row's list, "self!, dim, keepdim"; "" behind its end. */
+static void argument_name(const char *list, uint32_t k, char *text, size_t size)
+{
+    for (; list && k; k--) list = (list = strchr(list, ',')) ? list + 1 : NULL;
+    while (list && *list == ' ') list++;
+    snprintf(text, size, "%.*s", list ? (int)strcspn(list, ",!?[ ") : 0, list ? list : "");
+}
+
+static void add_arguments(writer *w, const lb_region *r, lb_diff_difference *d)
+{
+    const lb_op *a = &w->p[0]->ops[r->op[0]], *b = &w->p[1]->ops[r->op[1]];
+    lb_op_form form;
+    const lb_op_row *row = lb_op_find(lb_op_name(w->p[0], a), &form);
+    d->first_argument = w->report->n_arguments;
+    for (uint32_t k = 0; k < a->args && k < b->args; k++) {
+        const lb_arg *x = &lb_op_args(w->p[0], a)[k], *y = &lb_op_args(w->p[1], b)[k];
+        if ((x->tag == LB_ARG_VALUE && y->tag == LB_ARG_VALUE) || lb_arg_same(w->p[0], x, w->p[1], y)) continue;
+        char name[40], first[80], second[80];
+        argument_name(row ? row->args : NULL, k, name, sizeof name);
+        number_text(w->p[0], x, first, sizeof first), number_text(w->p[1], y, second, sizeof second);
+        const lb_diff_argument argument = {lb_report_keep(w->report, name), lb_report_keep(w->report, first),
+                                           lb_report_keep(w->report, second)};
+        APPEND(w->report->arguments, w->report->n_arguments, argument);
+    }
+    d->arguments = w->report->n_arguments - d->first_argument;
+}
+
+static const char *short_name(const lb_program *p, uint32_t op)
+{
+    const char *name = lb_op_name(p, &p->ops[op]);
+    return strncmp(name, "aten::", 6) ? name : name + 6;
+}
+
+static const char *source_name(const lb_program *p, uint32_t v)
+{
+    return p->values[v].name == LB_NONE || !*lb_program_text(p, p->values[v].name)
+               ? "a constant"
+               : lb_program_text(p, p->values[v].name);
+}
+
+static void list_ops(const writer *w, const lb_region *r, int side, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < r->n[side] && i < 6 && at < size; i++) {
+        const int n = snprintf(text + at, size - at, "%s%s", i ? ", " : "",
+                               short_name(w->p[side], w->x->regions.ops[r->first[side] + i]));
+        at += n > 0 ? (size_t)n : 0;
+    }
+    if (r->n[side] > 6 && at < size) snprintf(text + at, size - at, " and %u more", r->n[side] - 6);
+}
+
+static const char *reason_of(writer *w, const lb_region *r, const lb_diff_difference *d)
+{
+    char text[700], ops[2][240];
+    const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
+    list_ops(w, r, 0, ops[0], sizeof ops[0]), list_ops(w, r, 1, ops[1], sizeof ops[1]);
+    switch (r->reason) {
+    case LB_REGION_ARGUMENTS: {
+        size_t at = (size_t)snprintf(
+            text, sizeof text,
+            "from the same inputs both sides call %s with different arguments:", short_name(w->p[0], r->op[0]));
+        for (uint32_t k = 0; k < d->arguments && at < sizeof text; k++) {
+            const lb_diff_argument *x = &w->report->arguments[d->first_argument + k];
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s %s %s / %s", k ? "," : "", x->name, x->first,
+                                   x->second);
+        }
+        break;
+    }
+    case LB_REGION_SOURCE:
+        snprintf(text, sizeof text, "this reads %s%s%s%s, whose numbers the other side does not hold",
+                 r->source[0] != LB_NONE ? source_name(w->p[0], r->source[0]) : "",
+                 r->source[0] != LB_NONE ? " (first side)" : "",
+                 r->source[0] != LB_NONE && r->source[1] != LB_NONE ? " and " : "",
+                 r->source[1] != LB_NONE ? source_name(w->p[1], r->source[1]) : "");
+        break;
+    case LB_REGION_MISSING:
+        snprintf(text, sizeof text, "only the %s side runs %s here%s%s", r->op[0] != LB_NONE ? "first" : "second",
+                 r->op[0] != LB_NONE   ? short_name(w->p[0], r->op[0])
+                 : r->op[1] != LB_NONE ? short_name(w->p[1], r->op[1])
+                                       : "an op",
+                 c->name ? ", for " : "", c->name ? c->name : "");
+        break;
+    case LB_REGION_OPS:
+        snprintf(text, sizeof text,
+                 "from the same inputs the first side computes %s, the second %s, which is not the same function",
+                 ops[0], ops[1]);
+        break;
+    }
+    return lb_report_keep(w->report, text);
+}
+
+static void add_difference(writer *w, const lb_region *r)
+{
+    lb_diff_difference d = {.effect = r->effect, .times = r->times};
+    if (r->op[0] == LB_NONE && r->op[1] == LB_NONE) return;
+    d.row = row_at(w, r->op[0], r->op[1]);
+    d.row.verdict = d.row.local = LB_VERDICT_DIVERGED;
+    d.row.lone = r->n[0] + r->n[1];
+    const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
+    if (c->name && d.row.phase == LB_PHASE_OPTIMIZER) d.row.parameter = lb_report_keep(w->report, c->name);
+    if (r->op[1] != LB_NONE) {
+        d.layer_b = lb_report_keep(w->report, lb_op_layer(w->p[1], &w->p[1]->ops[r->op[1]]));
+        d.op_b = lb_report_keep(w->report, lb_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
+    }
+    if (r->reason == LB_REGION_ARGUMENTS) add_arguments(w, r, &d);
+    d.row.why = reason_of(w, r, &d);
+    lb_report_row(w->report, &d.row);
+    APPEND(w->report->differences, w->report->n_differences, d);
+}
+
+static int by_effect(const void *x, const void *y)
+{
+    const lb_diff_difference *a = x, *b = y;
+    if (a->row.step != b->row.step) return (a->row.step > b->row.step) - (a->row.step < b->row.step);
+    const double e = a->effect == a->effect ? a->effect : -1, f = b->effect == b->effect ? b->effect : -1;
+    return e != f ? (e < f) - (e > f) : (a->row.order > b->row.order) - (a->row.order < b->row.order);
+}
+
+/* ---- tensors ---- */
+
+static void add_map(writer *w)
+{
+    const lb_implementations *x = w->x;
+    for (uint32_t i = 0; i < x->contents.n; i++) {
+        const lb_content *c = &x->contents.list[i];
+        const char *second = x->sources[1].list[i].name;
+        char first[600] = "";
+        size_t at = 0;
+        w->report->sources += *second != 0,
+            w->report->sources_identical += *second && c->relation != LB_CONTENT_NONE && c->found == c->all;
+        if (c->relation == LB_CONTENT_SAME || !*second) continue;
+        uint32_t last = LB_NONE;
+        for (uint32_t k = 0; k < c->n && at < sizeof first - 80; k++) {
+            const uint32_t t = x->contents.runs[c->first + k].tensor;
+            if (t == last) continue;
+            at += (size_t)snprintf(first + at, sizeof first - at, "%s%.200s", last == LB_NONE ? "" : " + ",
+                                   x->sources[0].list[t].name);
+            last = t;
+        }
+        const lb_diff_map row = {lb_report_keep(w->report, first), lb_report_keep(w->report, second),
+                                 c->cast && c->relation == LB_CONTENT_RENAMED ? "cast"
+                                                                              : lb_content_relation_name(c->relation)};
+        APPEND(w->report->map, w->report->n_map, row);
+    }
+}
+
+/* ---- each side against its own recording ---- */
+
+typedef struct own_check {
+    writer *writer;
+    int side;
+} own_check;
+
+/* Bits that the op cannot have given from its recorded inputs: bad hardware, or a write that was not seen. */
+static bool note_own(void *context, const lb_event *event)
+{
+    const own_check *c = context;
+    writer *w = c->writer;
+    const uint32_t op = lb_program_view_op(w->x->sides[c->side].view, event->program, event->op);
+    if (event->verdict != LB_VERDICT_DIVERGED || op == LB_NONE) return true;
+    char text[200];
+    lb_diff_difference d = {
+        .row = row_at(w, c->side ? LB_NONE : op, c->side ? op : LB_NONE), .effect = NAN, .times = 1};
+    snprintf(text, sizeof text,
+             "the bits recorded of the %s side lie outside this op's own error bound, from its recorded inputs",
+             c->side ? "second" : "first");
+    d.row.verdict = d.row.local = LB_VERDICT_DIVERGED, d.row.why = lb_report_keep(w->report, text),
+    d.row.bound_ratio = event->bound_ratio;
+    lb_report_row(w->report, &d.row);
+    APPEND(w->report->differences, w->report->n_differences, d);
+    return true;
+}
+
+static lb_status check_own(writer *w, lb_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        own_check c = {w, k};
+        const lb_observer observer = {.context = &c, .op = note_own};
+        lb_replay_summary summary = {0};
+        LB_TRY(lb_side_replay(w->x->sides[k].view, (lb_plan)LB_PLAN_INIT, &observer, &summary, err));
+    }
+    return LB_OK;
+}
+
+/* ---- a step ---- */
+
+static void mark_regions(writer *w)
+{
+    for (uint32_t i = 0; i < w->x->regions.n; i++) {
+        const lb_region *r = &w->x->regions.list[i];
+        for (int k = 0; k < 2; k++) {
+            for (uint32_t j = 0; j < r->n[k]; j++) w->state[k][w->x->regions.ops[r->first[k] + j]] = ROW_IN_REGION;
+            if (r->op[k] != LB_NONE) w->state[k][r->op[k]] = ROW_NAMED;
+        }
+    }
+}
+
+static lb_status report_step(const lb_implementations *x, lb_diff_report *report, bool first, lb_err *err)
+{
+    writer w = {.x = x, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
+    for (int k = 0; k < 2; k++) w.state[k] = calloc(w.p[k]->n_ops + 1, 1);
+    const bool room = w.state[0] && w.state[1];
+    if (room) {
+        mark_regions(&w);
+        if (first) add_map(&w);
+        for (uint32_t i = 0; i < x->regions.n; i++) add_difference(&w, &x->regions.list[i]);
+        add_rows(&w);
+    }
+    lb_status status = room ? check_own(&w, err) : LB_OK;
+    free(w.state[0]), free(w.state[1]);
+    if (status != LB_OK) return status;
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w.p[0]->n_ops);
+}
+
+static lb_status judge_step(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
+                            lb_source_memory *memory, lb_diff_report *report, bool first, bool *judged, lb_err *err)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_implementations x;
+    LB_TRY(lb_program_view_init(a, &pa, 1, &views[0], err));
+    lb_status status = lb_program_view_init(b, &pb, 1, &views[1], err);
+    if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
+    if (status == LB_OK) {
+        char text[400];
+        *judged = x.judged && (x.same || x.regions.n);
+        status = *judged ? report_step(&x, report, first, err) : LB_OK;
+        snprintf(text, sizeof text, "step %lld: %s", (long long)pa->step,
+                 *x.missing ? x.missing : "what leaves the step differs, and no place was found");
+        if (!*judged) lb_report_missing(report, text);
+        lb_implementations_release(&x);
+    }
+    lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
+    return status;
+}
+
+lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
+                                  bool *judged, lb_err *err)
+{
+    const int32_t *ranks[2];
+    const int64_t *steps;
+    lb_source_memory memory = {0};
+    const uint32_t n = lb_capture_steps(a, &steps);
+    lb_status status = LB_OK;
+    bool any = false;
+    lb_capture_ranks(a, &ranks[0]), lb_capture_ranks(b, &ranks[1]);
+    *judged = true;
+    for (uint32_t i = 0; i < n && status == LB_OK && *judged; i++) {
+        const lb_program *p[2];
+        if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
+        if (options->progress) options->progress("comparing implementations", i, n);
+        if (lb_capture_program(a, ranks[0][0], steps[i], &p[0], NULL) != LB_OK ||
+            lb_capture_program(b, ranks[1][0], steps[i], &p[1], NULL) != LB_OK) {
+            *judged = false;
+            continue;
+        }
+        status = judge_step(a, b, p[0], p[1], &memory, report, !any, judged, err);
+        any = true;
+    }
+    lb_source_memory_release(&memory);
+    *judged &= any;
+    report->implementations = true;
+    if (report->n_differences)
+        qsort(report->differences, report->n_differences, sizeof *report->differences, by_effect);
+    if (report->n_differences) report->verdict = LB_VERDICT_DIVERGED;
+    return status;
+}

@@ -1,0 +1,444 @@
+/* Values that stand for the same thing: see counterparts.h. */
+#include "counterparts.h"
+
+#include "shadow_numbers.h"
+
+#include <lastbit/array.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct maker {
+    const lb_exact_side *sides[2];
+    const lb_step_sources *sources[2];
+    const lb_contents *contents;
+    lb_counterparts *out;
+    uint32_t *b_of_value; /* per value of A: the value of B that an anchor put beside it; LB_NONE */
+    bool failed;
+} maker;
+
+static int64_t numel(const lb_program *p, uint32_t v)
+{
+    return lb_layout_numel(&p->values[v].layout);
+}
+
+static void add_piece(maker *m, lb_content_run piece)
+{
+    lb_content_run *more = lb_array_grow(m->out->pieces, m->out->n_pieces, sizeof *more);
+    m->failed |= !more;
+    if (!more) return;
+    m->out->pieces = more;
+    m->out->pieces[m->out->n_pieces++] = piece;
+}
+
+static lb_counterpart *add(lb_counterparts *out, lb_counterpart_kind kind, uint32_t b, uint32_t first)
+{
+    lb_counterpart *more = lb_array_grow(out->list, out->n, sizeof *more);
+    if (!more) return NULL;
+    out->list = more;
+    out->list[out->n] = (lb_counterpart){.kind = kind, .b = b, .first = first, .n = out->n_pieces - first};
+    return &out->list[out->n++];
+}
+
+bool lb_counterparts_add(lb_counterparts *out, lb_counterpart_kind kind, uint32_t a, uint32_t b, int64_t elements)
+{
+    lb_content_run *more = lb_array_grow(out->pieces, out->n_pieces, sizeof *more);
+    if (!more) return false;
+    out->pieces = more;
+    out->pieces[out->n_pieces] = (lb_content_run){a, 0, 1, 0, 1, elements};
+    return add(out, kind, b, out->n_pieces++) != NULL && (out->list[out->n - 1].n = 1);
+}
+
+/* ---- ops that read weights ---- */
+
+static bool is_product(const char *name)
+{
+    static const char *const words[] = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"};
+    const size_t n = strcspn(name, ".");
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && !strncmp(name, words[i], n)) return true;
+    return false;
+}
+
+static uint32_t only_result(const lb_program *p, uint32_t op)
+{
+    const uint32_t v = p->ops[op].results ? lb_op_results(p, &p->ops[op])[0] : LB_NONE;
+    return v != LB_NONE && lb_dtype_is_float(p->values[v].dtype) ? v : LB_NONE;
+}
+
+typedef struct readers {
+    uint32_t *list, n; /* ops, ascending */
+} readers;
+
+/* The computing ops of a phase that read the tensor of a source, or a view or cast of it. */
+static readers readers_of(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, lb_phase phase)
+{
+    const lb_program *p = s->program;
+    readers r = {0};
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        if (source_of[v] != source) continue;
+        for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++) {
+            const uint32_t op = s->graph.uses[k];
+            if (p->ops[op].phase != phase || !lb_value_graph_computes(p, &p->ops[op])) continue;
+            uint32_t *more = lb_array_grow(r.list, r.n, sizeof *more);
+            if (!more) return r;
+            r.list = more, r.list[r.n++] = op;
+        }
+    }
+    if (r.n > 1) qsort(r.list, r.n, sizeof *r.list, lb_by_u32);
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < r.n; k++)
+        if (!kept || r.list[kept - 1] != r.list[k]) r.list[kept++] = r.list[k];
+    r.n = kept;
+    return r;
+}
+
+static uint32_t *list_source_of(const lb_exact_side *s)
+{
+    uint32_t *of = malloc((s->program->n_values + 1) * sizeof *of);
+    for (uint32_t v = 0; of && v < s->program->n_values; v++) of[v] = lb_value_graph_source(&s->graph, v);
+    return of;
+}
+
+/* Whether two ops that read the same tensor give the same thing: in forward the last reader of a norm's weight, or a bias, gives the result, whatever
+ * ops come before; in backward only a product says so by itself. */
+static bool may_anchor(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b, uint32_t va, uint32_t vb)
+{
+    if (va == LB_NONE || vb == LB_NONE || numel(pa, va) != numel(pb, vb) || numel(pa, va) < 2) return false;
+    if (pa->ops[a].phase == LB_PHASE_FORWARD) return true;
+    return is_product(lb_op_name(pa, &pa->ops[a])) && is_product(lb_op_name(pb, &pb->ops[b]));
+}
+
+/* A later anchor of the same value takes the place of an earlier one: a product, and the sum with its bias. */
+static void anchor(maker *m, uint32_t va, uint32_t vb)
+{
+    for (uint32_t i = 0; i < m->out->n; i++) {
+        lb_counterpart *c = &m->out->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->n != 1) continue;
+        lb_content_run *piece = &m->out->pieces[c->first];
+        if (c->b == vb && piece->tensor == va) return;
+        if (c->b != vb && piece->tensor != va) continue;
+        if (m->sides[0]->graph.giver[va] >= m->sides[0]->graph.giver[piece->tensor] &&
+            m->sides[1]->graph.giver[vb] >= m->sides[1]->graph.giver[c->b])
+            c->b = vb, piece->tensor = va;
+        return;
+    }
+    m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_ANCHOR, va, vb, numel(m->sides[1]->program, vb));
+}
+
+static void anchor_readers(maker *m, const readers *a, const readers *b)
+{
+    if (a->n != b->n) return;
+    for (uint32_t k = 0; k < a->n; k++) {
+        const uint32_t va = only_result(m->sides[0]->program, a->list[k]),
+                       vb = only_result(m->sides[1]->program, b->list[k]);
+        if (may_anchor(m->sides[0]->program, a->list[k], m->sides[1]->program, b->list[k], va, vb)) anchor(m, va, vb);
+    }
+}
+
+/* Of a product that reads a weight: which feature of its result an element of the weight belongs to. */
+typedef struct features {
+    int64_t stride[2], n; /* of the operand: along what is summed, and along the features */
+} features;
+
+static bool features_of(const lb_exact_side *s, const uint32_t *source_of, uint32_t op, uint32_t source, features *f)
+{
+    const lb_program *p = s->program;
+    const lb_op *o = &p->ops[op];
+    const uint32_t result = only_result(p, op);
+    if (!is_product(lb_op_name(p, o)) || result == LB_NONE || p->values[result].layout.ndim < 2) return false;
+    f->n = p->values[result].layout.shape[p->values[result].layout.ndim - 1];
+    for (uint32_t k = 0; k < o->args; k++) {
+        const lb_arg *arg = &lb_op_args(p, o)[k];
+        if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE || source_of[arg->u.value] != source) continue;
+        const lb_layout *l = &p->values[arg->u.value].layout;
+        if (l->ndim != 2 || l->shape[1] != f->n) return false;
+        f->stride[0] = l->stride[0], f->stride[1] = l->stride[1];
+        return true;
+    }
+    return false;
+}
+
+static int64_t feature_at(const features *f, int64_t element)
+{
+    return f->stride[1] > f->stride[0] ? element / f->stride[1] : element % f->stride[0];
+}
+
+/* A weight of B that is made of vectors of A's: the columns of what its product gives are columns of what A's products give. */
+static void anchor_features(maker *m, const lb_content *c, uint32_t row, uint32_t *const source_of[2])
+{
+    const uint32_t source_b = m->sources[1]->list[row].value;
+    readers b = readers_of(m->sides[1], source_of[1], source_b, LB_PHASE_FORWARD);
+    features fb;
+    for (uint32_t call = 0; call < b.n; call++) {
+        const uint32_t first = m->out->n_pieces, vb = only_result(m->sides[1]->program, b.list[call]);
+        if (vb == LB_NONE || !features_of(m->sides[1], source_of[1], b.list[call], source_b, &fb)) continue;
+        const int64_t rows = numel(m->sides[1]->program, vb) / fb.n;
+        uint8_t *done = calloc((size_t)fb.n + 1, 1);
+        bool fits = done != NULL;
+        for (uint32_t i = 0; i < c->n && fits; i++) {
+            const lb_content_run *run = &m->contents->runs[c->first + i];
+            const uint32_t source_a = m->sources[0]->list[run->tensor].value;
+            readers a = readers_of(m->sides[0], source_of[0], source_a, LB_PHASE_FORWARD);
+            features fa;
+            fits = a.n == b.n && features_of(m->sides[0], source_of[0], a.list[call], source_a, &fa);
+            const uint32_t va = fits ? only_result(m->sides[0]->program, a.list[call]) : LB_NONE;
+            fits = fits && va != LB_NONE && numel(m->sides[0]->program, va) == rows * fa.n;
+            for (int64_t k = 0; k < run->n && fits; k++) {
+                const int64_t to = feature_at(&fb, run->to + k * run->to_stride),
+                              from = feature_at(&fa, run->from + k * run->from_stride);
+                if (to >= fb.n || from >= fa.n || done[to]) continue;
+                done[to] = 1;
+                add_piece(m, (lb_content_run){va, from, fa.n, to, fb.n, rows});
+            }
+            free(a.list);
+        }
+        free(done);
+        if (!fits || m->failed)
+            m->out->n_pieces = first;
+        else
+            m->failed |= !add(m->out, LB_COUNTERPART_ANCHOR, vb, first);
+    }
+    free(b.list);
+}
+
+static bool is_one_tensor(const lb_content *c)
+{
+    return c->relation != LB_CONTENT_NONE && c->relation != LB_CONTENT_FUSED && c->relation != LB_CONTENT_SPLIT &&
+           c->relation != LB_CONTENT_PERMUTED && c->relation != LB_CONTENT_PADDED;
+}
+
+static void find_anchors(maker *m)
+{
+    uint32_t *source_of[2] = {list_source_of(m->sides[0]), list_source_of(m->sides[1])};
+    for (uint32_t i = 0; i < m->sources[1]->n && source_of[0] && source_of[1] && !m->failed; i++) {
+        const lb_content *c = &m->contents->list[i];
+        const lb_value *v = &m->sides[1]->program->values[m->sources[1]->list[i].value];
+        if (c->relation == LB_CONTENT_NONE || !lb_dtype_is_float(v->dtype) || c->all < 2) continue;
+        if (!is_one_tensor(c)) {
+            anchor_features(m, c, i, source_of);
+            continue;
+        }
+        for (lb_phase phase = LB_PHASE_FORWARD; phase <= LB_PHASE_BACKWARD; phase++) {
+            readers a = readers_of(m->sides[0], source_of[0], m->sources[0]->list[c->tensor].value, phase);
+            readers b = readers_of(m->sides[1], source_of[1], m->sources[1]->list[i].value, phase);
+            anchor_readers(m, &a, &b);
+            free(a.list), free(b.list);
+        }
+    }
+    m->failed |= !source_of[0] || !source_of[1];
+    free(source_of[0]), free(source_of[1]);
+}
+
+/* ---- what leaves ---- */
+
+/* Results of the outermost module calls, then floats that a computing op gives and none reads. */
+static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
+{
+    const lb_program *p = s->program;
+    uint8_t *called = calloc(p->n_scopes + 1, 1), *listed = calloc(p->n_values + 1, 1);
+    uint32_t n = 0;
+    *out = malloc((p->n_boundaries + p->n_values + 1) * sizeof **out);
+    for (uint32_t i = 0; called && i < p->n_boundaries; i++) called[p->boundaries[i].scope] |= p->boundaries[i].output;
+    for (uint32_t i = 0; called && listed && *out && i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        bool outermost = b->output && !b->recompute && b->value != LB_NONE;
+        for (uint32_t scope = b->scope; outermost && scope;) {
+            scope = p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
+            outermost = !called[scope];
+        }
+        if (!outermost || listed[b->value] || s->graph.giver[b->value] == LB_NONE ||
+            !lb_dtype_is_float(p->values[b->value].dtype))
+            continue;
+        listed[b->value] = 1, (*out)[n++] = b->value;
+    }
+    for (uint32_t v = 0; called && listed && *out && v < p->n_values; v++) {
+        if (listed[v] || s->graph.read[v] || !s->graph.given[v] || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        const lb_op *op = &p->ops[s->graph.giver[v]];
+        if (op->phase != LB_PHASE_FORWARD || op->results != 1 || numel(p, v) != 1 || !lb_value_graph_computes(p, op))
+            continue;
+        (*out)[n++] = v;
+    }
+    free(called), free(listed);
+    return n;
+}
+
+/* Exits meet in order, those of one shape first. */
+static void find_exits(maker *m)
+{
+    uint32_t *lists[2] = {NULL, NULL}, n[2];
+    for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
+    uint8_t *taken = calloc(n[1] + 1, 1);
+    m->failed |= !lists[0] || !lists[1] || !taken;
+    for (uint32_t i = 0; i < n[0] && !m->failed; i++) {
+        uint32_t best = LB_NONE;
+        for (int pass = 0; pass < 2 && best == LB_NONE; pass++)
+            for (uint32_t j = 0; j < n[1] && best == LB_NONE; j++) {
+                if (taken[j] || numel(m->sides[0]->program, lists[0][i]) != numel(m->sides[1]->program, lists[1][j]))
+                    continue;
+                if (pass || lb_layout_same_shape(&m->sides[0]->program->values[lists[0][i]].layout,
+                                                 &m->sides[1]->program->values[lists[1][j]].layout))
+                    best = j;
+            }
+        if (best == LB_NONE) {
+            m->out->lone_exits[0]++;
+            continue;
+        }
+        taken[best] = 1;
+        m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, lists[0][i], lists[1][best],
+                                          numel(m->sides[1]->program, lists[1][best]));
+    }
+    for (uint32_t j = 0; j < n[1] && taken; j++) m->out->lone_exits[1] += !taken[j];
+    free(lists[0]), free(lists[1]), free(taken);
+}
+
+/* The value that is in a parameter's memory at the end, where an op of the step wrote all of it; LB_NONE. */
+static uint32_t final_of(const lb_exact_side *s, uint32_t source)
+{
+    const lb_program *p = s->program;
+    uint32_t value;
+    const uint32_t op = lb_flow_storage(s->graph.flow, p->values[source].storage) == LB_NONE ? LB_NONE : p->n_ops;
+    for (uint32_t i = op == LB_NONE ? 0 : p->n_ops; i-- > 0;) {
+        if (p->ops[i].flags & (LB_OP_VIEW | LB_OP_FAILED) ||
+            (value = lb_op_writes(p, &p->ops[i], p->values[source].storage)) == LB_NONE)
+            continue;
+        return numel(p, value) == numel(p, source) && s->graph.given[value] ? value : LB_NONE;
+    }
+    return LB_NONE;
+}
+
+/* The gradient of a parameter as backward left it; LB_NONE. */
+static uint32_t gradient_of(const lb_exact_side *s, uint32_t source)
+{
+    const lb_program *p = s->program;
+    uint32_t found = LB_NONE;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        const lb_value *value = &p->values[v];
+        if (!(value->flags & LB_VALUE_GRADIENT) || value->name != p->values[source].name ||
+            s->graph.giver[v] == LB_NONE)
+            continue;
+        if (p->ops[s->graph.giver[v]].phase == LB_PHASE_BACKWARD &&
+            lb_layout_same_shape(&value->layout, &p->values[source].layout))
+            found = v;
+    }
+    return found;
+}
+
+/* A window on all of a result, in its order, is that result, where B can go on from other numbers. */
+static uint32_t under(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    const uint32_t first = v == LB_NONE ? 0 : g->first_pred[v];
+    if (v == LB_NONE || g->given[v] || g->first_pred[v + 1] - first != 1) return v;
+    const lb_value *window = &s->program->values[v], *result = &s->program->values[g->preds[first]];
+    const bool whole = lb_layout_numel(&window->layout) == lb_layout_numel(&result->layout) &&
+                       lb_layout_is_contiguous(&window->layout) && lb_layout_is_contiguous(&result->layout);
+    return whole ? g->preds[first] : v;
+}
+
+/* What both sides have in the place of a tensor that B is made of A's: `find` says what that is. */
+static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
+                      uint32_t (*find)(const lb_exact_side *, uint32_t))
+{
+    const lb_content *c = &m->contents->list[row];
+    const uint32_t vb = under(m->sides[1], find(m->sides[1], m->sources[1]->list[row].value)), first = m->out->n_pieces;
+    bool fits = vb != LB_NONE && lb_dtype_is_float(m->sides[1]->program->values[vb].dtype);
+    for (uint32_t k = 0; k < c->n && fits; k++) {
+        lb_content_run run = m->contents->runs[c->first + k];
+        run.tensor = find(m->sides[0], m->sources[0]->list[run.tensor].value);
+        fits = run.tensor != LB_NONE;
+        if (fits) add_piece(m, run);
+    }
+    lb_counterpart *image = fits ? add(m->out, kind, vb, first) : NULL;
+    if (!fits) m->out->n_pieces = first;
+    if (image) image->name = m->sources[1]->list[row].name;
+    m->failed |= fits && !image;
+}
+
+static void find_images(maker *m)
+{
+    for (uint32_t i = 0; i < m->sources[1]->n && !m->failed; i++) {
+        const lb_value *v = &m->sides[1]->program->values[m->sources[1]->list[i].value];
+        if (m->contents->list[i].relation == LB_CONTENT_NONE || !*m->sources[1]->list[i].name) continue;
+        if (v->flags & LB_VALUE_PARAMETER) add_image(m, i, LB_COUNTERPART_GRADIENT, gradient_of);
+        add_image(m, i, LB_COUNTERPART_FINAL, final_of);
+    }
+}
+
+lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, const lb_step_sources *sources_a,
+                               const lb_step_sources *sources_b, const lb_contents *contents, lb_counterparts *out,
+                               lb_err *err)
+{
+    maker m = {.sides = {a, b}, .sources = {sources_a, sources_b}, .contents = contents, .out = out};
+    *out = (lb_counterparts){0};
+    find_anchors(&m);
+    find_exits(&m);
+    find_images(&m);
+    if (!m.failed) return LB_OK;
+    lb_counterparts_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the values of %u ops", a->program->n_ops);
+}
+
+void lb_counterparts_release(lb_counterparts *c)
+{
+    free(c->list), free(c->pieces);
+    *c = (lb_counterparts){0};
+}
+
+/* ---- numbers ---- */
+
+double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                                int64_t elements, uint8_t **known, double *noise)
+{
+    double *x = calloc((size_t)elements + 1, sizeof *x);
+    *known = calloc((size_t)elements + 1, 1), *noise = 0;
+    bool whole = x && *known;
+    for (uint32_t k = 0; k < one->n && whole; k++) {
+        const lb_content_run *r = &all->pieces[one->first + k];
+        const double *from = a->kept[r->tensor];
+        whole = from != NULL;
+        if (whole) *noise = fmax(*noise, a->noise[r->tensor]);
+        for (int64_t i = 0; i < r->n && whole; i++) {
+            x[r->to + i * r->to_stride] = from[r->from + i * r->from_stride];
+            (*known)[r->to + i * r->to_stride] = 1;
+        }
+    }
+    if (whole) return x;
+    free(x), free(*known);
+    *known = NULL;
+    return NULL;
+}
+
+static double relative_distance(const double *x, const double *y, int64_t n)
+{
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(fabs(x[i]) < 0x1p96) || !(fabs(y[i]) < 0x1p96)) continue;
+        difference += (x[i] - y[i]) * (x[i] - y[i]), size += x[i] * x[i];
+    }
+    return size > 0 ? sqrt(difference / size) : difference > 0 ? INFINITY : 0;
+}
+
+void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
+{
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        if (c->kind == LB_COUNTERPART_TABLE) continue;
+        const int64_t n = numel(b->program, c->b);
+        const uint32_t va = all->pieces[c->first].tensor;
+        uint8_t *known = NULL;
+        double noise, *x = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
+        c->state = LB_COUNTERPART_UNKNOWN;
+        if (!x) continue;
+        for (int64_t k = 0; k < n; k++)
+            if (!known[k]) x[k] = b->kept[c->b][k]; /* padding */
+        c->distance = relative_distance(x, b->kept[c->b], n);
+        bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
+        /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
+        if (!same && c->n == 1 &&
+            !lb_layout_same_shape(&a->program->values[va].layout, &b->program->values[c->b].layout))
+            same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
+        c->state = same ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
+        free(x), free(known);
+    }
+}

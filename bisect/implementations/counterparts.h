@@ -1,0 +1,62 @@
+/* Values of two implementations that stand for the same thing by what the step is made of, before anything is computed: results of the ops that
+ * read a tensor which both sides hold, results of the outermost modules, losses, and what parameters hold at the end.
+ *
+ *      A   q_proj ─▶ q ─┐                                B   wqkv ─▶ [ q | k | v ]        pieces: columns of B's result are A's three
+ *          k_proj ─▶ k ─┼─ …                                                             results, as rows of B's weight are A's weights
+ *          v_proj ─▶ v ─┘
+ *
+ * Each is a list of pieces: which element of which value of A an element of B's value stands for. */
+#ifndef LB_BISECT_COUNTERPARTS_H
+#define LB_BISECT_COUNTERPARTS_H
+
+#include "exact_run.h"
+#include "step_sources.h"
+
+typedef enum lb_counterpart_kind {
+    LB_COUNTERPART_ANCHOR,   /* the result of an op that reads a weight */
+    LB_COUNTERPART_EXIT,     /* what leaves: results of outermost modules, values without a reader */
+    LB_COUNTERPART_GRADIENT, /* of a parameter, as the optimizer reads it */
+    LB_COUNTERPART_FINAL,    /* what a parameter or a state holds at the end */
+    LB_COUNTERPART_SHARED,   /* found between regions: see regions.h */
+    LB_COUNTERPART_TABLE     /* a rounded image of what A computes, or the other way round: see tables.h */
+} lb_counterpart_kind;
+
+typedef enum lb_counterpart_state {
+    LB_COUNTERPART_UNKNOWN,
+    LB_COUNTERPART_SAME,
+    LB_COUNTERPART_APART
+} lb_counterpart_state;
+
+typedef struct lb_counterpart {
+    lb_counterpart_kind kind;
+    uint32_t b;        /* value */
+    uint32_t first, n; /* rows of `pieces`, whose `tensor` is a value of A */
+    const char *name;  /* of a parameter; NULL */
+    lb_counterpart_state state;
+    double distance; /* relative L2, where it was compared */
+} lb_counterpart;
+
+typedef struct lb_counterparts {
+    lb_counterpart *list;
+    uint32_t n;
+    lb_content_run *pieces;
+    uint32_t n_pieces;
+    uint32_t lone_exits[2]; /* what leaves on one side and has no counterpart */
+} lb_counterparts;
+
+/* `sides`: A, B. */
+lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, const lb_step_sources *sources_a,
+                               const lb_step_sources *sources_b, const lb_contents *contents, lb_counterparts *out,
+                               lb_err *err);
+void lb_counterparts_release(lb_counterparts *counterparts);
+/* One value of A against one of B, element by element in row-major order. False when out of memory. */
+bool lb_counterparts_add(lb_counterparts *counterparts, lb_counterpart_kind kind, uint32_t a, uint32_t b,
+                         int64_t elements);
+
+/* The numbers that B's value should have, made of what A's run kept; `known` (malloc'ed, too) says of which elements. NULL: not all of A's were kept. */
+double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                                int64_t elements, uint8_t **known, double *noise);
+/* Compares what both runs kept. */
+void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
+
+#endif

@@ -1,0 +1,253 @@
+/* An exact run of one side: see exact_run.h. */
+#include "exact_run.h"
+
+#include "kept_shadow.h"
+#include "shadow_numbers.h"
+#include "rank_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run {
+    lb_exact_side *side;
+    bool disturbed;
+    uint64_t serial;
+} run;
+
+static bool is_real(const lb_tensor *t)
+{
+    return t->data && !lb_dtype_is_complex(t->dtype) && lb_dtype_bits(t->dtype) >= 8;
+}
+
+static void keep(run *r, uint32_t value, const lb_tensor *t)
+{
+    lb_exact_side *s = r->side;
+    const int64_t n = lb_layout_numel(&t->layout);
+    if (!s->wanted[value] || n <= 0) return;
+    if (!r->disturbed) {
+        free(s->kept[value]);
+        s->kept[value] = lb_shadow_numbers_copy(t), s->noise[value] = 0;
+        return;
+    }
+    double *x = s->kept[value] ? lb_shadow_numbers_copy(t) : NULL;
+    if (x) s->noise[value] = fmax(s->noise[value], lb_shadow_noise(s->kept[value], x, n));
+    free(x);
+}
+
+static void look_at(run *r, uint32_t value, const lb_tensor *t)
+{
+    lb_exact_side *s = r->side;
+    if (!is_real(t)) return;
+    const lb_quantity q = lb_quantity_of(t);
+    if (r->disturbed)
+        lb_quantity_disturbed(&s->quantities[value], &q);
+    else
+        s->quantities[value] = q;
+    keep(r, value, t);
+}
+
+/* A window that holds all of what its one giver gave is the same quantity. */
+static bool is_whole(const lb_value_graph *g, uint32_t value)
+{
+    const uint32_t first = g->first_pred[value];
+    return g->first_pred[value + 1] - first == 1 && lb_layout_numel(&g->program->values[value].layout) ==
+                                                        lb_layout_numel(&g->program->values[g->preds[first]].layout);
+}
+
+static void look_at_windows(run *r, uint32_t op, const lb_event *event)
+{
+    lb_exact_side *s = r->side;
+    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
+        const uint32_t v = s->windows[k];
+        lb_tensor t;
+        if (!s->wanted[v] && is_whole(&s->graph, v)) {
+            s->quantities[v] = s->quantities[s->graph.preds[s->graph.first_pred[v]]];
+            continue;
+        }
+        if (lb_event_exact(event, v, &t)) look_at(r, v, &t);
+    }
+}
+
+/* What shows some of a source has the numbers that were recorded of it; no op gives these, so that no event speaks of them. */
+static void look_at_sources(run *r)
+{
+    lb_exact_side *s = r->side;
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = s->program;
+    for (uint32_t v = 0; v < p->n_values; v++) {
+        if (g->giver[v] == LB_NONE || !lb_op_is_source(p, &p->ops[g->giver[v]])) continue;
+        const uint32_t source = lb_op_results(p, &p->ops[g->giver[v]])[0];
+        lb_tensor t;
+        if (p->values[source].flags & LB_VALUE_PARAMETER || lb_program_view_value(s->view, source, &t, NULL) != LB_OK)
+            continue;
+        if (v != source) {
+            if (memcmp(t.layout.stride, p->values[source].layout.stride,
+                       sizeof t.layout.stride[0] * (size_t)t.layout.ndim))
+                continue;
+            t.data = (char *)t.data + (p->values[v].layout.offset - p->values[source].layout.offset) *
+                                          (int64_t)(lb_dtype_bits(t.dtype) / 8);
+            t.layout = p->values[v].layout;
+        }
+        look_at(r, v, &t);
+    }
+}
+
+static void disturb(run *r, const lb_event *event)
+{
+    for (uint32_t i = 0; i < event->n_results; i++)
+        if (lb_event_shadow_elements(event, i) > 0 && event->shadow[i].dtype == LB_F64)
+            lb_shadow_disturb(&event->shadow[i], r->serial++);
+}
+
+static bool note_op(void *context, const lb_event *event)
+{
+    run *r = context;
+    lb_exact_side *s = r->side;
+    const uint32_t op = event->op;
+    if (!event->shadow) return true;
+    if (r->disturbed) disturb(r, event);
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const uint32_t v = event->values[i];
+        if (v == LB_NONE || !event->shadow[i].data) continue;
+        if (lb_event_shadow_elements(event, i) >= 0) look_at(r, v, &event->shadow[i]);
+        if (s->forced[v]) lb_shadow_put(&event->shadow[i], s->forced[v]);
+    }
+    look_at_windows(r, op, event);
+    return true;
+}
+
+/* A source goes on from other numbers: as f64, so that the shadow has all of their digits. */
+static bool take_source(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    const run *r = context;
+    const lb_exact_side *s = r->side;
+    (void)rank, (void)step;
+    if (value >= s->program->n_values || !s->forced[value]) return false;
+    const lb_layout *l = &s->program->values[value].layout;
+    *tensor = (lb_tensor){s->forced[value], LB_F64, lb_layout_contiguous(l->ndim, l->shape)};
+    return true;
+}
+
+static lb_status value_of(void *context, const lb_program *program, uint32_t value, lb_tensor *tensor, lb_err *err)
+{
+    const run *r = context;
+    (void)program;
+    return lb_program_view_value(r->side->view, value, tensor, err);
+}
+
+static lb_status run_chained(lb_exact_side *s, bool disturbed, lb_err *err)
+{
+    run r = {s, disturbed, 0};
+    lb_plan plan = LB_PLAN_INIT;
+    plan.mode = LB_REPLAY_CHAINED, plan.compare = false, plan.shadow = true, plan.force_decisions = true;
+    const lb_observer observer = {.context = &r, .op = note_op, .source = take_source};
+    lb_rank_run ranks = {.programs = (const lb_prepared *const *)&s->prepared,
+                         .n_programs = 1,
+                         .plan = &plan,
+                         .observer = &observer,
+                         .context = &r,
+                         .value = value_of};
+    look_at_sources(&r);
+    s->runs++;
+    return lb_rank_run_all(&ranks, err);
+}
+
+lb_status lb_exact_run(lb_exact_side *side, lb_err *err)
+{
+    return run_chained(side, false, err);
+}
+
+lb_status lb_exact_run_disturbed(lb_exact_side *side, lb_err *err)
+{
+    return run_chained(side, true, err);
+}
+
+static bool is_window(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t giver = s->graph.giver[v];
+    return !s->graph.given[v] && giver != LB_NONE && !lb_op_is_source(s->program, &s->program->ops[giver]);
+}
+
+/* Windows that some op reads, or that leave, by the op that gave them. */
+static bool list_windows(lb_exact_side *s)
+{
+    const lb_program *p = s->program;
+    const lb_value_graph *g = &s->graph;
+    s->first_window = calloc((size_t)p->n_ops + 2, sizeof *s->first_window);
+    s->windows = malloc(((size_t)p->n_values + 1) * sizeof *s->windows);
+    if (!s->first_window || !s->windows) return false;
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (is_window(s, v)) s->first_window[g->giver[v] + 2]++;
+    for (uint32_t i = 2; i < p->n_ops + 2; i++) s->first_window[i] += s->first_window[i - 1];
+    for (uint32_t v = 0; v < p->n_values; v++)
+        if (is_window(s, v)) s->windows[s->first_window[g->giver[v] + 1]++] = v;
+    return true;
+}
+
+lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *s, lb_err *err)
+{
+    *s = (lb_exact_side){.view = view, .program = view->program};
+    const size_t n = s->program->n_values + 1;
+    LB_TRY(lb_value_graph_make(s->program, &s->graph, err));
+    s->own = lb_program_copy(s->program);
+    if (!s->own) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a copy of %u ops", s->program->n_ops);
+    LB_TRY(lb_prepare(s->own, NULL, NULL, &s->prepared, err));
+    s->quantities = calloc(n, sizeof *s->quantities), s->wanted = calloc(n, 1), s->kept = calloc(n, sizeof *s->kept);
+    s->noise = calloc(n, sizeof *s->noise), s->forced = calloc(n, sizeof *s->forced);
+    if (s->quantities && s->wanted && s->kept && s->noise && s->forced && list_windows(s)) return LB_OK;
+    lb_exact_side_close(s);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+}
+
+/* ---- constants ---- */
+
+/* The one number of a program's constants that becomes `x` in f32 and is not `x`; x where there is none, or several. */
+static double unrounded(const lb_program *p, double x)
+{
+    double found = x;
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        const double y = p->args[i].tag == LB_ARG_FLOAT ? p->args[i].u.f : x;
+        if (y == x || y == found || (double)(float)y != x) continue;
+        if (found != x) return x;
+        found = y;
+    }
+    return found;
+}
+
+lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        lb_program *p = sides[k].own;
+        for (uint32_t i = 0; i < p->n_args; i++)
+            if (p->args[i].tag == LB_ARG_FLOAT && (double)(float)p->args[i].u.f == p->args[i].u.f)
+                p->args[i].u.f = unrounded(sides[!k].program, p->args[i].u.f);
+        lb_prepared_free(sides[k].prepared);
+        sides[k].prepared = NULL;
+        LB_TRY(lb_prepare(p, NULL, NULL, &sides[k].prepared, err));
+    }
+    return LB_OK;
+}
+
+void lb_exact_side_clear(lb_exact_side *s)
+{
+    for (uint32_t v = 0; v < s->program->n_values; v++)
+        free(s->kept[v]), s->kept[v] = NULL, s->quantities[v] = (lb_quantity){0};
+}
+
+void lb_exact_side_close(lb_exact_side *s)
+{
+    for (uint32_t v = 0; s->kept && v < s->program->n_values; v++) free(s->kept[v]);
+    free(s->quantities), free(s->wanted), free(s->kept), free(s->noise), free(s->forced);
+    free(s->first_window), free(s->windows);
+    lb_prepared_free(s->prepared), lb_program_free(s->own);
+    lb_value_graph_release(&s->graph);
+    *s = (lb_exact_side){0};
+}
+
+double *lb_exact_side_recorded(const lb_exact_side *s, uint32_t value)
+{
+    lb_tensor t;
+    if (lb_program_view_value(s->view, value, &t, NULL) != LB_OK || !is_real(&t)) return NULL;
+    return lb_shadow_numbers_copy(&t);
+}

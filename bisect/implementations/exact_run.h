@@ -1,0 +1,44 @@
+/* One side of a pair run exactly (f64, casts the identity), with what each of its values is.
+ *
+ * A run notes the quantity of every value that some op reads or gives, keeps the numbers of those that are asked for, and can go on from other
+ * numbers than its own: sources, draws and values that stand beside those of the other side (`forced`). So a second implementation is run from
+ * the first one's numbers at every place where the two are known to meet, and each part between such places is judged by itself. */
+#ifndef LB_BISECT_EXACT_RUN_H
+#define LB_BISECT_EXACT_RUN_H
+
+#include "prepared.h"
+#include "program_view.h"
+#include "quantity.h"
+#include "value_graph.h"
+
+/* One side, and what its runs have left. */
+typedef struct lb_exact_side {
+    const lb_program_view *view;
+    const lb_program *program;
+    lb_program *own; /* what runs: the program with the scalars that lb_exact_sides_settle_scalars gave it */
+    lb_prepared *prepared;
+    lb_value_graph graph;
+    lb_quantity *quantities; /* per value */
+    uint8_t *wanted;         /* per value: its numbers are kept */
+    double **kept;           /* per value: row-major, malloc'ed; NULL */
+    double *noise;           /* per value that is kept: see lb_shadow_noise */
+    double **forced;         /* per value: numbers that a run goes on with; borrowed; NULL: its own */
+    uint64_t runs;           /* chained runs so far */
+    /* Windows that are looked at when their giver has run: values by op. */
+    uint32_t *first_window, *windows;
+} lb_exact_side;
+
+lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *side, lb_err *err);
+void lb_exact_side_close(lb_exact_side *side);
+/* A constant that one side rounded to f32 before it was recorded (an eps that went through C++) is the other side's: 9.99999997475e-07 is 1e-06 in
+ * f32. Where one side's constant is the f32 of exactly one constant of the other, both run with that one. Before the first run. */
+lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
+/* Forgets what was kept and seen; `wanted` and `forced` stay. */
+void lb_exact_side_clear(lb_exact_side *side);
+lb_status lb_exact_run(lb_exact_side *side, lb_err *err);
+/* The same, every result disturbed: fills noise. Behind lb_exact_run. */
+lb_status lb_exact_run_disturbed(lb_exact_side *side, lb_err *err);
+/* The recorded numbers of a value, malloc'ed; NULL: they were not kept. */
+double *lb_exact_side_recorded(const lb_exact_side *side, uint32_t value);
+
+#endif

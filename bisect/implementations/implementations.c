@@ -1,0 +1,326 @@
+/* Two implementations of a step: see implementations.h. */
+#include "implementations.h"
+
+#include "shadow_numbers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int64_t MOST_KEPT = (int64_t)1 << 27; /* elements of a side, 1 GiB as f64 */
+enum { MOST_SHARED = 6 };
+
+/* ---- what both begin with ---- */
+
+/* Numbers of A's tensors where B's element stands; NULL: B's own are these very numbers, or A's were not kept. */
+static double *fed_numbers(const lb_implementations *x, uint32_t row)
+{
+    const lb_content *c = &x->contents.list[row];
+    const lb_tensor *mine = &x->sources[1].tensors[row].tensor;
+    if (c->relation == LB_CONTENT_NONE || (c->found >= c->all && !c->cast && c->relation != LB_CONTENT_NAMED) ||
+        !mine->data || !lb_dtype_is_float(mine->dtype))
+        return NULL;
+    double *numbers = lb_shadow_numbers_copy(mine), *from = NULL;
+    uint32_t loaded = LB_NONE;
+    for (uint32_t k = 0; k < c->n && numbers; k++) {
+        const lb_content_run *r = &x->contents.runs[c->first + k];
+        const lb_tensor *t = &x->sources[0].tensors[r->tensor].tensor;
+        if (!t->data) continue;
+        if (r->tensor != loaded) free(from), from = lb_shadow_numbers_copy(t), loaded = r->tensor;
+        for (int64_t i = 0; i < r->n && from; i++)
+            numbers[r->to + i * r->to_stride] = from[r->from + i * r->from_stride];
+    }
+    free(from);
+    return numbers;
+}
+
+static void hold(lb_implementations *x, uint32_t value, double *numbers)
+{
+    if (x->held[value]) free(x->held[value]);
+    x->held[value] = x->sides[1].forced[value] = numbers;
+}
+
+static bool feed(lb_implementations *x)
+{
+    x->held = calloc(x->sides[1].program->n_values + 1, sizeof *x->held);
+    for (uint32_t i = 0; x->held && i < x->sources[1].n; i++) hold(x, x->sources[1].list[i].value, fed_numbers(x, i));
+    return x->held != NULL;
+}
+
+/* Draws of both sides in their order, where these are as many of the same sizes. */
+static void pair_draws(lb_implementations *x, uint32_t *draws[2], uint32_t *n)
+{
+    uint32_t found[2] = {0, 0};
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = x->sides[k].program;
+        draws[k] = malloc((p->n_ops + 1) * sizeof *draws[k]);
+        for (uint32_t i = 0; draws[k] && i < p->n_ops; i++) {
+            const uint32_t v = p->ops[i].flags & LB_OP_RANDOM && lb_op_outcomes(&p->ops[i])
+                                   ? lb_op_outcome(p, &p->ops[i], 0)
+                                   : LB_NONE;
+            if (v != LB_NONE) draws[k][found[k]++] = v;
+        }
+    }
+    *n = found[0] == found[1] ? found[0] : 0;
+    for (uint32_t i = 0; i < *n; i++)
+        if (lb_layout_numel(&x->sides[0].program->values[draws[0][i]].layout) !=
+            lb_layout_numel(&x->sides[1].program->values[draws[1][i]].layout))
+            *n = 0;
+    if (found[0] != found[1] || (found[0] && !*n))
+        snprintf(x->missing, sizeof x->missing,
+                 "the sides draw random numbers in other places (%u and %u draws): record both without dropout",
+                 found[0], found[1]);
+}
+
+/* ---- what is kept ---- */
+
+static void want(lb_implementations *x)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = x->sides[k].program;
+        int64_t all = 0;
+        for (uint32_t v = 0; v < p->n_values; v++)
+            if (x->sides[k].graph.given[v] && lb_dtype_is_float(p->values[v].dtype))
+                all += lb_layout_numel(&p->values[v].layout);
+        for (uint32_t v = 0; v < p->n_values && all <= MOST_KEPT; v++)
+            x->sides[k].wanted[v] |= x->sides[k].graph.given[v] && lb_dtype_is_float(p->values[v].dtype);
+    }
+    for (uint32_t i = 0; i < x->counterparts.n_pieces; i++) x->sides[0].wanted[x->counterparts.pieces[i].tensor] = 1;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) x->sides[1].wanted[x->counterparts.list[i].b] = 1;
+}
+
+/* ---- runs ---- */
+
+static bool leaves(const lb_counterpart *c)
+{
+    return c->kind == LB_COUNTERPART_EXIT || c->kind == LB_COUNTERPART_FINAL;
+}
+
+/* A lone result is met when some value of the other side is it. */
+static void judge(lb_implementations *x)
+{
+    uint32_t n = 0, unknown = 0, apart = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (!leaves(c)) continue;
+        n++, unknown += c->state == LB_COUNTERPART_UNKNOWN, apart += c->state == LB_COUNTERPART_APART;
+    }
+    x->judged = n > 0 && !unknown && !*x->missing;
+    x->same = x->judged && !apart;
+    if (*x->missing) return;
+    if (!n)
+        snprintf(x->missing, sizeof x->missing,
+                 "nothing that leaves the step (results of the outermost modules, a loss, parameters) has a "
+                 "counterpart on the other side");
+    else if (unknown)
+        snprintf(x->missing, sizeof x->missing,
+                 "%u of %u values that leave the step could not be run exactly on both sides", unknown, n);
+}
+
+/* What B's value should be by the runs so far, its own numbers where A has none. */
+static double *taken_numbers(const lb_implementations *x, const lb_counterpart *c)
+{
+    const lb_exact_side *b = &x->sides[1];
+    const int64_t n = lb_layout_numel(&b->program->values[c->b].layout);
+    uint8_t *known = NULL;
+    double noise, *numbers = lb_counterpart_expected(&x->counterparts, c, &x->sides[0], n, &known, &noise);
+    for (int64_t k = 0; numbers && k < n; k++)
+        if (!known[k]) numbers[k] = b->kept[c->b] ? b->kept[c->b][k] : 0;
+    free(known);
+    return numbers;
+}
+
+/* B goes on from A's numbers there. */
+static bool is_taken(const lb_counterpart *c)
+{
+    return c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
+}
+
+/* Numbers of B's values for one run. `skip`: the counterpart that is left alone; `apart`: only these; NULL: all. */
+static void force(lb_implementations *x, uint32_t skip, const uint8_t *apart)
+{
+    lb_exact_side *b = &x->sides[1];
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (i == skip || (apart && !apart[i]) || b->forced[c->b] || !b->graph.given[c->b]) continue;
+        if (is_taken(c)) b->forced[c->b] = taken_numbers(x, c);
+    }
+}
+
+static void unforce(lb_implementations *x)
+{
+    lb_exact_side *b = &x->sides[1];
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (is_taken(c) && b->forced[c->b] && b->forced[c->b] != x->held[c->b])
+            free(b->forced[c->b]), b->forced[c->b] = NULL;
+    }
+}
+
+/* B from A's numbers at every counterpart but `skip`, compared there. */
+static lb_status run_forced(lb_implementations *x, uint32_t skip, const uint8_t *apart, lb_err *err)
+{
+    force(x, skip, apart);
+    lb_status status = lb_exact_run(&x->sides[1], err);
+    unforce(x);
+    if (status == LB_OK) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    return status;
+}
+
+static bool meet(lb_implementations *x)
+{
+    for (int k = 0; k < 2; k++) {
+        free(x->met[k]);
+        x->met[k] = lb_regions_meet(&x->sides[k], &x->sides[!k]);
+    }
+    return x->met[0] && x->met[1];
+}
+
+static lb_region_question question(const lb_implementations *x)
+{
+    return (lb_region_question){{&x->sides[0], &x->sides[1]},
+                                {&x->sources[0], &x->sources[1]},
+                                &x->contents,
+                                &x->counterparts,
+                                {x->met[0], x->met[1]}};
+}
+
+static lb_status find_regions(lb_implementations *x, lb_err *err)
+{
+    for (uint32_t k = 0;; k++) {
+        LB_TRY(run_forced(x, LB_NONE, NULL, err));
+        if (!meet(x)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
+        const lb_region_question asked = question(x);
+        uint32_t a, b;
+        lb_regions_release(&x->regions);
+        LB_TRY(lb_regions_find(&asked, &x->regions, err));
+        if (k == MOST_SHARED || !lb_regions_shared(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a]) return LB_OK;
+        if (!lb_counterparts_add(&x->counterparts, LB_COUNTERPART_SHARED, a, b,
+                                 lb_layout_numel(&x->sides[1].program->values[b].layout)))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for a value that regions share");
+        x->sides[1].wanted[b] = 1;
+    }
+}
+
+/* How far what leaves the step is from A's, at most. */
+static double distance_of_exits(const lb_implementations *x)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (leaves(c) && c->state == LB_COUNTERPART_APART && !(c->distance <= most)) most = c->distance;
+    }
+    return most;
+}
+
+static lb_status measure_effects(lb_implementations *x, lb_err *err)
+{
+    uint8_t *apart = calloc(x->counterparts.n + 1, 1);
+    lb_status status = apart ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; apart && i < x->regions.n; i++) apart[x->regions.list[i].counterpart] = 1;
+    for (uint32_t i = 0; status == LB_OK && i < x->regions.n && i < LB_IMPLEMENTATIONS_MOST_REGIONS; i++) {
+        lb_region *r = &x->regions.list[i];
+        if (leaves(&x->counterparts.list[r->counterpart])) {
+            r->effect = x->counterparts.list[r->counterpart].distance;
+            continue;
+        }
+        status = run_forced(x, r->counterpart, apart, err);
+        r->effect = distance_of_exits(x);
+    }
+    free(apart);
+    return status;
+}
+
+static void count_met(lb_implementations *x)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_exact_side *s = &x->sides[k];
+        x->values[k] = x->met_values[k] = 0;
+        for (uint32_t v = 0; v < s->program->n_values; v++) {
+            if (!s->graph.given[v] || !s->quantities[v].tells ||
+                !lb_value_graph_computes(s->program, &s->program->ops[s->graph.giver[v]]))
+                continue;
+            x->values[k]++, x->met_values[k] += x->met[k][v] != LB_NONE;
+        }
+    }
+}
+
+/* The free run of B, from A's sources and draws, judged by what leaves. */
+static lb_status run_free(lb_implementations *x, lb_err *err)
+{
+    LB_TRY(lb_exact_run(&x->sides[1], err));
+    lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    judge(x);
+    return meet(x) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
+}
+
+/* Tables that are rounded images: B goes on from A's numbers. */
+static lb_status run_from_tables(lb_implementations *x, lb_err *err)
+{
+    const lb_table_question asked = {
+        {&x->sides[0], &x->sides[1]}, {&x->sources[0], &x->sources[1]}, &x->contents, {x->met[0], x->met[1]}};
+    const uint32_t before = x->counterparts.n;
+    LB_TRY(lb_tables_find(&asked, &x->counterparts, err));
+    for (uint32_t i = before; i < x->counterparts.n; i++)
+        hold(x, x->counterparts.list[i].b, taken_numbers(x, &x->counterparts.list[i]));
+    x->tables += x->counterparts.n - before;
+    return x->counterparts.n > before ? run_free(x, err) : LB_OK;
+}
+
+static lb_status run_all(lb_implementations *x, lb_err *err)
+{
+    uint32_t *draws[2] = {NULL, NULL}, n_draws;
+    pair_draws(x, draws, &n_draws);
+    want(x);
+    for (uint32_t i = 0; i < n_draws; i++) x->sides[0].wanted[draws[0][i]] = 1;
+    const lb_table_question asked = {
+        {&x->sides[0], &x->sides[1]}, {&x->sources[0], &x->sources[1]}, &x->contents, {NULL, NULL}};
+    lb_status status = lb_tables_want(&asked, err);
+    if (status == LB_OK) status = lb_exact_run(&x->sides[0], err);
+    if (status == LB_OK) status = lb_exact_run_disturbed(&x->sides[0], err);
+    for (uint32_t i = 0; i < n_draws; i++) x->sides[1].forced[draws[1][i]] = x->sides[0].kept[draws[0][i]];
+    if (status == LB_OK) status = run_free(x, err);
+    if (status == LB_OK && x->judged && !x->same) status = run_from_tables(x, err);
+    if (status == LB_OK) count_met(x);
+    if (status == LB_OK && x->judged && !x->same) {
+        status = find_regions(x, err);
+        if (status == LB_OK) status = measure_effects(x, err);
+    }
+    free(draws[0]), free(draws[1]);
+    return status;
+}
+
+lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
+                                   lb_implementations *x, lb_err *err)
+{
+    *x = (lb_implementations){.memory = memory};
+    lb_status status = lb_exact_side_open(a, &x->sides[0], err);
+    if (status == LB_OK) status = lb_exact_side_open(b, &x->sides[1], err);
+    if (status == LB_OK) status = lb_exact_sides_settle_scalars(x->sides, err);
+    if (status == LB_OK) status = lb_step_sources_list(a, &x->sources[0], err);
+    if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
+    if (status == LB_OK) status = lb_step_sources_match(&x->sources[0], &x->sources[1], memory, &x->contents, err);
+    if (status == LB_OK && !feed(x)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+    if (status == LB_OK)
+        status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
+                                      &x->counterparts, err);
+    if (status == LB_OK) status = run_all(x, err);
+    if (status != LB_OK) lb_implementations_release(x);
+    return status;
+}
+
+void lb_implementations_release(lb_implementations *x)
+{
+    for (uint32_t v = 0; x->held && v < x->sides[1].program->n_values; v++) free(x->held[v]);
+    free(x->held);
+    for (int k = 0; k < 2; k++) {
+        lb_exact_side_close(&x->sides[k]);
+        lb_step_sources_release(&x->sources[k]);
+        free(x->met[k]);
+    }
+    lb_contents_release(&x->contents);
+    lb_counterparts_release(&x->counterparts);
+    lb_regions_release(&x->regions);
+    *x = (lb_implementations){0};
+}

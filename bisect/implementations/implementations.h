@@ -1,0 +1,43 @@
+/* One step of two implementations of one model: do they compute the same function, and where do they not?
+ *
+ *   1. Sources meet by their numbers (step_sources.h), whatever their names and layouts.
+ *   2. Both sides run exactly, from the same numbers. Where all that leaves the step agrees they are the same function: that is a proof, and needs
+ *      neither names nor ops in common.
+ *   3. Otherwise B runs again from A's numbers at every counterpart (counterparts.h). What is apart there is apart by itself: the regions
+ *      (regions.h), every one of them, and not the first alone. The effect of one is how far what leaves the step moves when it alone is B's.
+ *
+ * A counterpart that is none (another op reads the weight on the other side) shows by what stands behind it: that meets when the counterpart
+ * is left alone, and does not when it is put in. It is dropped.
+ *
+ * Chained runs: A 2, B 2 (3 with tables) + one for each value that regions share + two for each region, of which MOST_REGIONS are measured. */
+#ifndef LB_BISECT_IMPLEMENTATIONS_H
+#define LB_BISECT_IMPLEMENTATIONS_H
+
+#include "regions.h"
+#include "tables.h"
+
+enum { LB_IMPLEMENTATIONS_MOST_REGIONS = 8 };
+
+typedef struct lb_implementations {
+    lb_exact_side sides[2]; /* A, B */
+    lb_step_sources sources[2];
+    lb_contents contents;
+    lb_counterparts counterparts;
+    uint32_t *met[2];
+    lb_regions regions;
+    bool judged; /* something that leaves the step has a counterpart, and every one of these was compared */
+    bool same;   /* and all of them agree */
+    uint64_t values[2],
+        met_values[2]; /* floats that a computing op gave; of them those that are a quantity of the other side */
+    char missing[300]; /* why it was not judged; "" */
+    lb_source_memory *memory;
+    double **held;   /* per value of B: numbers that it takes in every run; NULL: its own */
+    uint32_t tables; /* how many of these are tables */
+} lb_implementations;
+
+/* One step of each side, of one program each. `memory`: kept from step to step. */
+lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
+                                   lb_implementations *out, lb_err *err);
+void lb_implementations_release(lb_implementations *result);
+
+#endif

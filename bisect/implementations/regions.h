@@ -1,0 +1,58 @@
+/* What two implementations compute between places where they are known to meet, and which of these parts are not the same function.
+ *
+ *      … ─▶ norm ═╦═▶ q ═╗                         ═  met: counterparts, equal quantities, sources that both hold
+ *                 ╠═▶ k ═╬─▶ scores ─▶ … ─▶ out ═▶     a region: what either side computes behind these up to a counterpart that is apart,
+ *                 ╚═▶ v ═╝                             although B went on from A's numbers at every counterpart before it
+ *
+ * So each region is judged by itself, and a difference never reaches the region behind it. A value that several regions read and that is no
+ * counterpart itself (the sum with the residual stream) would carry it on all the same: the last such value of both sides is made a
+ * counterpart, and the side is run again.
+ */
+#ifndef LB_BISECT_REGIONS_H
+#define LB_BISECT_REGIONS_H
+
+#include "counterparts.h"
+
+/* Why a region's op is named. */
+typedef enum lb_region_reason {
+    LB_REGION_ARGUMENTS, /* one op with other arguments, from the same inputs */
+    LB_REGION_SOURCE,    /* it reads what the other side does not hold */
+    LB_REGION_MISSING,   /* one side alone computes it */
+    LB_REGION_OPS        /* both compute it by ops of their own */
+} lb_region_reason;
+
+typedef struct lb_region {
+    uint32_t counterpart; /* that is apart */
+    uint32_t
+        times; /* regions that this one stands for: the same op, the same source, or one optimizer over many parameters */
+    uint32_t first[2], n[2]; /* rows of `ops`: of A and B, ascending; computing ops of the region */
+    uint32_t op[2];          /* to be named, of A and of B; LB_NONE */
+    lb_region_reason reason;
+    uint32_t source[2]; /* values: of sources that the other side does not hold; LB_NONE */
+    double effect;      /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
+} lb_region;
+
+typedef struct lb_regions {
+    lb_region *list;
+    uint32_t n;
+    uint32_t *ops, n_ops;
+} lb_regions;
+
+/* Per value of either side: some value of the other side is the same quantity in the runs that were made. malloc'ed, NULL: out of memory. */
+uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other);
+
+typedef struct lb_region_question {
+    const lb_exact_side *sides[2];
+    const lb_step_sources *sources[2];
+    const lb_contents *contents;
+    const lb_counterparts *counterparts;
+    const uint32_t *met[2]; /* lb_regions_meet of either side */
+} lb_region_question;
+
+/* Behind lb_counterparts_compare. LB_ERR_NOMEM is the only failure. */
+lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err);
+void lb_regions_release(lb_regions *regions);
+/* The last values of A and B that two regions share and that are no counterparts, of as many elements; false: there are none. */
+bool lb_regions_shared(const lb_region_question *asked, const lb_regions *regions, uint32_t *a, uint32_t *b);
+
+#endif

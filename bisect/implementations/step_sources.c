@@ -1,0 +1,150 @@
+/* Sources of a step and their likes on the other side: see step_sources.h. */
+#include "step_sources.h"
+
+#include <lastbit/array.h>
+#include <stdlib.h>
+#include <string.h>
+
+lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out, lb_err *err)
+{
+    const lb_program *p = view->program;
+    *out = (lb_step_sources){.list = malloc((p->n_ops + 1) * sizeof *out->list),
+                             .tensors = calloc(p->n_ops + 1, sizeof *out->tensors),
+                             .row_of = malloc((p->n_values + 1) * sizeof *out->row_of)};
+    if (!out->list || !out->tensors || !out->row_of) {
+        lb_step_sources_release(out);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of %u ops", p->n_ops);
+    }
+    memset(out->row_of, 0xFF, (p->n_values + 1) * sizeof *out->row_of);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE) continue;
+        lb_content_tensor *t = &out->tensors[out->n];
+        t->name = lb_program_text(p, p->values[v].name), t->tensor.dtype = p->values[v].dtype;
+        if (lb_program_view_value(view, v, &t->tensor, NULL) != LB_OK)
+            t->tensor = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
+        out->row_of[v] = out->n;
+        out->list[out->n++] = (lb_step_source){i, v, t->name};
+    }
+    return LB_OK;
+}
+
+void lb_step_sources_release(lb_step_sources *s)
+{
+    free(s->list), free(s->tensors), free(s->row_of);
+    *s = (lb_step_sources){0};
+}
+
+/* ---- from step to step ---- */
+
+typedef struct lb_remembered {
+    char *name;           /* of B */
+    char **names;         /* of A's tensors that the runs name */
+    lb_content content;   /* its runs begin at 0 */
+    lb_content_run *runs; /* tensor: row of names */
+    uint32_t n_names;
+} lb_remembered;
+
+void lb_source_memory_release(lb_source_memory *m)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        lb_remembered *r = &m->list[i];
+        for (uint32_t k = 0; k < r->n_names; k++) free(r->names[k]);
+        free(r->name), free(r->names), free(r->runs);
+    }
+    free(m->list);
+    *m = (lb_source_memory){0};
+}
+
+static uint32_t name_row(lb_remembered *r, const char *name)
+{
+    for (uint32_t k = 0; k < r->n_names; k++)
+        if (!strcmp(r->names[k], name)) return k;
+    char **more = lb_array_grow(r->names, r->n_names, sizeof *more), *copy = strdup(name);
+    if (more) r->names = more;
+    if (!more || !copy) {
+        free(copy);
+        return LB_NONE;
+    }
+    r->names[r->n_names] = copy;
+    return r->n_names++;
+}
+
+static bool remember(lb_source_memory *m, const lb_step_sources *a, const char *name, const lb_content *c,
+                     const lb_content_run *runs)
+{
+    lb_remembered r = {.name = strdup(name), .content = *c, .runs = malloc((c->n + 1) * sizeof *r.runs)};
+    lb_remembered *more = lb_array_grow(m->list, m->n, sizeof *more);
+    if (more) m->list = more;
+    if (!r.name || !r.runs || !more) return free(r.name), free(r.runs), false;
+    r.content.first = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        r.runs[i] = runs[c->first + i];
+        r.runs[i].tensor = name_row(&r, a->list[r.runs[i].tensor].name);
+    }
+    m->list[m->n++] = r;
+    return true;
+}
+
+static const lb_remembered *recall(const lb_source_memory *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!strcmp(m->list[i].name, name)) return &m->list[i];
+    return NULL;
+}
+
+static uint32_t find_named(const lb_step_sources *s, const char *prefix, size_t n_prefix, const char *name)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (!strncmp(s->list[i].name, prefix, n_prefix) && !strcmp(s->list[i].name + n_prefix, name)) return i;
+    return LB_NONE;
+}
+
+/* "optimizer.exp_avg:NAME" lies as NAME does: what stands before it, the colon included. */
+static size_t prefix_of(const char *name)
+{
+    const char *colon = strncmp(name, "optimizer.", 10) ? NULL : strchr(name, ':');
+    return colon ? (size_t)(colon + 1 - name) : 0;
+}
+
+/* Where the elements of this source stand now, by where they stood when the window began. False when out of memory. */
+static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *name, int64_t elements,
+                  lb_contents *out, uint32_t row)
+{
+    const size_t prefix = prefix_of(name);
+    const uint32_t first = out->n_runs;
+    if (r->content.all != elements) return true;
+    for (uint32_t i = 0; i < r->content.n; i++) {
+        lb_content_run run = r->runs[i];
+        run.tensor = run.tensor == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[run.tensor]);
+        if (run.tensor == LB_NONE) return out->n_runs = first, true;
+        lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+        if (!more) return false;
+        out->runs = more;
+        out->runs[out->n_runs++] = run;
+    }
+    out->list[row] = r->content;
+    out->list[row].first = first, out->list[row].tensor = r->content.n ? out->runs[first].tensor : LB_NONE;
+    out->list[row].found = 0; /* where they stand is known, their numbers have moved */
+    return true;
+}
+
+lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
+                                lb_contents *out, lb_err *err)
+{
+    LB_TRY(lb_contents_match(a->tensors, a->n, b->tensors, b->n, out, err));
+    bool room = true;
+    for (uint32_t i = 0; i < b->n && room; i++) {
+        const char *name = b->list[i].name;
+        const lb_content *c = &out->list[i];
+        const lb_remembered *known = *name ? recall(memory, name + prefix_of(name)) : NULL;
+        const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
+        if (known && (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all))
+            room = apply(known, a, name, elements, out, i);
+        else if (!known && *name && !prefix_of(name) && c->relation != LB_CONTENT_NONE)
+            room = remember(memory, a, name, c, out->runs);
+    }
+    if (room) return LB_OK;
+    lb_contents_release(out);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+}

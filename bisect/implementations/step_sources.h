@@ -1,0 +1,37 @@
+/* What one side's step begins with, and which of it the other side has: by numbers (bisect/contents), and from step to step by what it was before.
+ *
+ * In the first step that is compared tensors meet by their numbers. Training moves both sides' numbers, each with its own rounding, so later steps
+ * take over where each element stood in the first one; optimizer states lie as their parameters do ("optimizer.exp_avg:NAME"). */
+#ifndef LB_BISECT_STEP_SOURCES_H
+#define LB_BISECT_STEP_SOURCES_H
+
+#include "content_match.h"
+#include "program_view.h"
+
+typedef struct lb_step_source {
+    uint32_t op, value;
+    const char *name; /* the program's; "": none */
+} lb_step_source;
+
+typedef struct lb_step_sources {
+    lb_step_source *list;
+    lb_content_tensor *tensors; /* of the same rows, as recorded */
+    uint32_t n;
+    uint32_t *row_of; /* per value: its row; LB_NONE */
+} lb_step_sources;
+
+lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out, lb_err *err);
+void lb_step_sources_release(lb_step_sources *sources);
+
+/* Where the elements of B's named tensors stood in A's, by name; kept from step to step. Zero-initialise. */
+typedef struct lb_source_memory {
+    struct lb_remembered *list;
+    uint32_t n;
+} lb_source_memory;
+void lb_source_memory_release(lb_source_memory *memory);
+
+/* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. */
+lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
+                                lb_contents *out, lb_err *err);
+
+#endif

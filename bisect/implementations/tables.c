@@ -1,0 +1,300 @@
+/* Rounded images of what the other side computes: see tables.h. */
+#include "tables.h"
+
+#include "shadow_numbers.h"
+
+#include <lastbit/array.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double TIMES = 4, LOOSE = 0x1p-8;
+enum { MOST_ELEMENTS = 1 << 22 };
+
+typedef struct finder {
+    const lb_table_question *asked;
+    lb_counterparts *out;
+    uint8_t *held[2]; /* per row of sources */
+    bool failed;
+} finder;
+
+static int64_t numel(const lb_exact_side *s, uint32_t v)
+{
+    return lb_layout_numel(&s->program->values[v].layout);
+}
+
+/* An op that picks rows, and hands them on as they are. */
+static bool picks(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {"aten::index_select", "aten::index", "aten::embedding",
+                                        "aten::gather",       "aten::cat",   "aten::repeat"};
+    const char *name = lb_op_name(p, op);
+    const size_t n = strcspn(name, ".");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == n && !strncmp(name, names[i], n)) return true;
+    return false;
+}
+
+/* The source that a value shows elements of, some or all; LB_NONE: it is computed, or the other side has that source. */
+static uint32_t table_of(const finder *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    uint32_t source = lb_value_graph_source(&s->graph, v);
+    for (uint32_t depth = 0; source == LB_NONE && depth < 4; depth++) {
+        const uint32_t op = s->graph.giver[v], first = s->graph.first_pred[v];
+        if (op == LB_NONE || s->graph.first_pred[v + 1] == first ||
+            (s->graph.given[v] && !picks(s->program, &s->program->ops[op])))
+            return LB_NONE;
+        v = s->graph.preds[first];
+        source = lb_value_graph_source(&s->graph, v);
+    }
+    if (source == LB_NONE) return LB_NONE;
+    const uint32_t row = f->asked->sources[side]->row_of[source];
+    const lb_value *value = &s->program->values[source];
+    if (row == LB_NONE || f->held[side][row] || !lb_dtype_is_float(value->dtype) || value->flags & LB_VALUE_PARAMETER)
+        return LB_NONE;
+    return source;
+}
+
+static bool open_finder(finder *f, const lb_table_question *asked)
+{
+    *f = (finder){.asked = asked};
+    for (int k = 0; k < 2; k++) f->held[k] = calloc(asked->sources[k]->n + 1, 1);
+    if (!f->held[0] || !f->held[1]) return false;
+    for (uint32_t i = 0; i < asked->contents->n; i++) {
+        const lb_content *c = &asked->contents->list[i];
+        if (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED) continue;
+        f->held[1][i] = 1;
+        for (uint32_t k = 0; k < c->n; k++) f->held[0][asked->contents->runs[c->first + k].tensor] = 1;
+    }
+    return true;
+}
+
+static void close_finder(finder *f)
+{
+    free(f->held[0]), free(f->held[1]);
+}
+
+lb_status lb_tables_want(const lb_table_question *asked, lb_err *err)
+{
+    finder f;
+    const bool room = open_finder(&f, asked);
+    for (int k = 0; k < 2 && room; k++) {
+        const lb_exact_side *s = asked->sides[k];
+        for (uint32_t v = 0; v < s->program->n_values; v++) {
+            const uint32_t table = s->graph.giver[v] == LB_NONE || !lb_dtype_is_float(s->program->values[v].dtype)
+                                       ? LB_NONE
+                                       : table_of(&f, k, v);
+            if (table == LB_NONE || numel(s, v) > MOST_ELEMENTS || numel(s, table) > MOST_ELEMENTS) continue;
+            s->wanted[v] = s->wanted[table] = 1;
+        }
+    }
+    close_finder(&f);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tables");
+}
+
+/* ---- near or not ---- */
+
+typedef struct ranked {
+    double number;
+    int64_t at;
+} ranked;
+
+static int by_number(const void *x, const void *y)
+{
+    const ranked *a = x, *b = y;
+    return a->number != b->number ? (a->number > b->number) - (a->number < b->number)
+                                  : (a->at > b->at) - (a->at < b->at);
+}
+
+static ranked *rank(const double *x, int64_t n)
+{
+    ranked *list = malloc((size_t)(n > 0 ? n : 1) * sizeof *list);
+    for (int64_t i = 0; list && i < n; i++) list[i] = (ranked){x[i], i};
+    if (list) qsort(list, (size_t)n, sizeof *list, by_number);
+    return list;
+}
+
+static bool are_near(const lb_quantity *a, const lb_quantity *b)
+{
+    if (!a->tells || !b->tells || a->elements < 2 || b->elements < 2) return false;
+    if (a->elements % b->elements && b->elements % a->elements) return false;
+    for (int k = 0; k < LB_QUANTITY_MEANS; k++)
+        if (!(fabs(a->mean[k] - b->mean[k]) <= LOOSE * fmax(a->scale[k], b->scale[k]))) return false;
+    return true;
+}
+
+static double roundoff(lb_dtype dtype)
+{
+    switch (dtype) {
+    case LB_F64: return 0x1p-53;
+    case LB_F32: return 0x1p-24;
+    case LB_F16: return 0x1p-11;
+    case LB_BF16: return 0x1p-8;
+    default: return 0x1p-4;
+    }
+}
+
+static double largest(const double *x, int64_t n)
+{
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(x[i]));
+    return most;
+}
+
+/* How far the recorded bits of a value are from its exact numbers; -1: they were not kept. */
+static double own_error(const lb_exact_side *s, uint32_t v)
+{
+    double *recorded = lb_exact_side_recorded(s, v), most = -1;
+    for (int64_t i = 0; recorded && i < numel(s, v); i++) most = fmax(most, fabs(recorded[i] - s->kept[v][i]));
+    free(recorded);
+    return most;
+}
+
+static double room_for(const finder *f, uint32_t va, uint32_t vb)
+{
+    const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
+    const bool tables[2] = {table_of(f, 0, va) != LB_NONE, table_of(f, 1, vb) != LB_NONE};
+    const lb_dtype da = a->program->values[va].dtype, db = b->program->values[vb].dtype;
+    const double u = fmax(roundoff(da), roundoff(db)), size = largest(a->kept[va], numel(a, va));
+    const lb_layout *l = &a->program->values[va].layout;
+    const double rows = l->ndim > 0 ? (double)numel(a, va) / (double)l->shape[l->ndim - 1] : 1;
+    const double error = tables[0] && tables[1] ? -1 : tables[0] ? own_error(b, vb) : own_error(a, va);
+    return error < 0 ? TIMES * fmax(1, rows) * u * size : TIMES * error + TIMES * u * size;
+}
+
+/* ---- which element is which ---- */
+
+/* The orders in which the elements of one table may stand in the other, likely ones first: one after the other, each row given again in itself,
+ * each number given again beside itself, rows and columns exchanged, and at last by rank. */
+typedef enum order { IN_ORDER, ROWS_AGAIN, NUMBERS_AGAIN, ACROSS, BY_RANK, ORDERS } order;
+
+/* The element of the larger (of `times` as many in rows of `width`) that stands for element i of the smaller. */
+static int64_t element_at(order how, int64_t i, int64_t n, int64_t width, int64_t times)
+{
+    const int64_t narrow = width / times;
+    switch (how) {
+    case IN_ORDER: return i;
+    case ROWS_AGAIN: return narrow ? i / narrow * width + i % narrow : -1;
+    case NUMBERS_AGAIN: return i * times;
+    case ACROSS: return times == 1 && width && n % width == 0 ? i % (n / width) * width + i / (n / width) : -1;
+    default: return -1;
+    }
+}
+
+/* Per element of the smaller table the element of the larger one; malloc'ed. */
+static int64_t *places(order how, const double *small, int64_t n, const double *large, int64_t m, int64_t width)
+{
+    int64_t *at = malloc((size_t)n * sizeof *at);
+    ranked *x = how == BY_RANK ? rank(small, n) : NULL, *y = how == BY_RANK ? rank(large, m) : NULL;
+    for (int64_t i = 0; at && i < n; i++) {
+        if (how != BY_RANK)
+            at[i] = element_at(how, i, n, width, m / n);
+        else if (x && y)
+            at[x[i].at] = y[i * (m / n)].at;
+        if ((how != BY_RANK && (at[i] < 0 || at[i] >= m)) || (how == BY_RANK && (!x || !y))) free(at), at = NULL;
+    }
+    free(x), free(y);
+    return at;
+}
+
+static double distance_at(const int64_t *at, const double *small, int64_t n, const double *large)
+{
+    double most = at ? 0 : INFINITY;
+    for (int64_t i = 0; at && i < n; i++) most = fmax(most, fabs(small[i] - large[at[i]]));
+    return most;
+}
+
+/* Where an element of a window lies in its source, which is contiguous. */
+static int64_t in_source(const lb_value *window, const lb_value *source, int64_t i)
+{
+    int64_t at = window->layout.offset - source->layout.offset;
+    for (int d = window->layout.ndim; d-- > 0;)
+        at += i % window->layout.shape[d] * window->layout.stride[d], i /= window->layout.shape[d];
+    return at;
+}
+
+static void add_piece(finder *f, lb_content_run piece)
+{
+    lb_content_run *more = lb_array_grow(f->out->pieces, f->out->n_pieces, sizeof *more);
+    f->failed |= !more;
+    if (!more) return;
+    f->out->pieces = more;
+    f->out->pieces[f->out->n_pieces++] = piece;
+}
+
+/* `at`: per element of the smaller of the two, the element of the larger. */
+static void add_table(finder *f, uint32_t va, int64_t na, uint32_t vb, int64_t nb, const int64_t *at)
+{
+    const lb_exact_side *s = f->asked->sides[1];
+    const lb_program *p = s->program;
+    const bool window = !s->graph.given[vb];
+    const uint32_t target = window ? lb_value_graph_source(&s->graph, vb) : vb, first = f->out->n_pieces;
+    if (target == LB_NONE || (window && !lb_layout_is_contiguous(&p->values[target].layout)) || (na < nb && window))
+        return;
+    for (int64_t k = 0; k < (na < nb ? na : nb); k++) {
+        const int64_t from = na < nb ? k : at[k], mine = na < nb ? at[k] : k;
+        const int64_t to = window ? in_source(&p->values[vb], &p->values[target], mine) : mine;
+        if (to >= 0 && to < numel(s, target)) add_piece(f, (lb_content_run){va, from, 1, to, 1, 1});
+    }
+    lb_counterpart *list = lb_array_grow(f->out->list, f->out->n, sizeof *list);
+    f->failed |= !list;
+    if (!list) return;
+    f->out->list = list;
+    f->out->list[f->out->n++] = (lb_counterpart){.kind = LB_COUNTERPART_TABLE,
+                                                 .b = target,
+                                                 .first = first,
+                                                 .n = f->out->n_pieces - first,
+                                                 .state = LB_COUNTERPART_SAME};
+}
+
+/* Ascending numbers are no further apart than the same numbers in any order they may have: that is asked first. */
+static bool try_pair(finder *f, uint32_t va, uint32_t vb)
+{
+    const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
+    const int64_t na = numel(a, va), nb = numel(b, vb);
+    if (!a->kept[va] || !b->kept[vb] || !are_near(&a->quantities[va], &b->quantities[vb])) return false;
+    const bool a_is_larger = na >= nb;
+    const double *small = a_is_larger ? b->kept[vb] : a->kept[va], *large = a_is_larger ? a->kept[va] : b->kept[vb];
+    const int64_t n = a_is_larger ? nb : na, m = a_is_larger ? na : nb;
+    const lb_layout *l = a_is_larger ? &a->program->values[va].layout : &b->program->values[vb].layout;
+    const double room = room_for(f, va, vb);
+    bool near = true;
+    for (int k = -1; k < ORDERS; k++) {
+        int64_t *at = places(k < 0 ? BY_RANK : (order)k, small, n, large, m, l->ndim > 0 ? l->shape[l->ndim - 1] : 1);
+        near = distance_at(at, small, n, large) <= room;
+        if (k >= 0 && near) add_table(f, va, na, vb, nb, at);
+        free(at);
+        if (near == (k >= 0)) break; /* too far in any order, or the order was found */
+    }
+    return near;
+}
+
+static bool may_be(const lb_exact_side *s, uint32_t v)
+{
+    return s->quantities[v].tells && lb_dtype_is_float(s->program->values[v].dtype) && s->kept[v] &&
+           numel(s, v) <= MOST_ELEMENTS;
+}
+
+lb_status lb_tables_find(const lb_table_question *asked, lb_counterparts *out, lb_err *err)
+{
+    finder f;
+    bool room = open_finder(&f, asked);
+    f.out = out;
+    const lb_exact_side *a = asked->sides[0], *b = asked->sides[1];
+    uint8_t *done = calloc(b->program->n_values + 1, 1);
+    room = room && done;
+    for (uint32_t vb = 0; vb < b->program->n_values && room; vb++) {
+        if (asked->met[1][vb] != LB_NONE || !may_be(b, vb)) continue;
+        const bool table = table_of(&f, 1, vb) != LB_NONE;
+        for (uint32_t va = 0; va < a->program->n_values && !done[vb]; va++) {
+            if (!may_be(a, va) || (!table && (asked->met[0][va] != LB_NONE || table_of(&f, 0, va) == LB_NONE)))
+                continue;
+            if (!table && !b->graph.given[vb]) continue;
+            done[vb] = try_pair(&f, va, vb);
+        }
+    }
+    free(done);
+    close_finder(&f);
+    return room && !f.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tables");
+}

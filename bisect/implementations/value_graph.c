@@ -1,0 +1,159 @@
+/* The graph of a step's values: see value_graph.h. */
+#include "value_graph.h"
+
+#include "cross_feed.h"
+
+#include <lastbit/array.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DEFS = 256, MOST_INPUTS = 4096 };
+
+bool lb_value_graph_computes(const lb_program *p, const lb_op *op)
+{
+    static const char *const moves[] = {
+        "aten::lift_fresh",       "aten::copy_", "aten::empty",     "aten::empty_like", "aten::_foreach_copy_",
+        "aten::zeros_like",       "aten::zeros", "aten::new_zeros", "aten::new_empty",  "aten::empty_strided",
+        "aten::new_empty_strided"};
+    const char *name = lb_op_name(p, op);
+    const size_t n = strcspn(name, "."); /* the overload changes the arguments and not what is computed */
+    if (!lb_op_computes(p, op) || lb_op_hands_on(p, op)) return false;
+    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
+        if (strlen(moves[i]) == n && !strncmp(name, moves[i], n)) return false;
+    return true;
+}
+
+typedef struct edges {
+    uint32_t *from, *to, n; /* `to` follows from `from` */
+    bool failed;
+} edges;
+
+static void add_edge(edges *e, uint32_t to, uint32_t from)
+{
+    uint32_t *x = lb_array_grow(e->from, e->n, sizeof *x);
+    if (x) e->from = x;
+    uint32_t *y = x ? lb_array_grow(e->to, e->n, sizeof *y) : NULL;
+    if (y) e->to = y;
+    e->failed |= !x || !y;
+    if (y) e->from[e->n] = from, e->to[e->n++] = to;
+}
+
+/* Rows by their key, a counting sort. */
+static bool sort_edges(const uint32_t *keys, const uint32_t *rows, uint32_t n, uint32_t n_keys, uint32_t **first,
+                       uint32_t **sorted)
+{
+    *first = calloc((size_t)n_keys + 2, sizeof **first), *sorted = malloc(((size_t)n + 1) * sizeof **sorted);
+    if (!*first || !*sorted) return false;
+    for (uint32_t i = 0; i < n; i++) (*first)[keys[i] + 2]++;
+    for (uint32_t k = 2; k < n_keys + 2; k++) (*first)[k] += (*first)[k - 1];
+    for (uint32_t i = 0; i < n; i++) (*sorted)[(*first)[keys[i] + 1]++] = rows[i];
+    return true;
+}
+
+typedef struct inputs {
+    uint32_t list[MOST_INPUTS], n;
+} inputs;
+
+static void note_input(void *context, uint32_t value)
+{
+    inputs *in = context;
+    if (value != LB_NONE && in->n < MOST_INPUTS) in->list[in->n++] = value;
+}
+
+static bool defines(const lb_program *p, const lb_op *op)
+{
+    return !(op->flags & (LB_OP_VIEW | LB_OP_FAILED)) && (lb_op_computes(p, op) || lb_op_is_source(p, op));
+}
+
+/* A window on results: read by op `reader`, or left at the end (`reader` is n_ops). */
+static void link_window(lb_value_graph *g, edges *e, uint32_t value, uint32_t reader)
+{
+    const lb_program *p = g->program;
+    uint32_t defs[MOST_DEFS], n = reader < p->n_ops ? lb_flow_defs_of(g->flow, reader, value, defs, MOST_DEFS) : 0,
+                              given;
+    if (n > MOST_DEFS) n = MOST_DEFS;
+    if (!n && (defs[0] = lb_giver_of_storage(p, p->values[value].storage, reader, &given)) != LB_NONE) n = 1;
+    for (uint32_t k = 0; k < n; k++) {
+        const lb_op *op = &p->ops[defs[k]];
+        if (g->giver[value] == LB_NONE || defs[k] > g->giver[value]) g->giver[value] = defs[k];
+        for (uint32_t r = lb_op_outcomes(op);
+             r-- > 0;) { /* written values last: these are newer than what is listed as result */
+            const uint32_t v = lb_op_outcome(p, op, r);
+            if (v == LB_NONE || v == value || p->values[v].storage != p->values[value].storage) continue;
+            add_edge(e, value, v);
+            break;
+        }
+    }
+}
+
+static bool list_edges(lb_value_graph *g, edges *preds, edges *uses)
+{
+    const lb_program *p = g->program;
+    inputs *in = malloc(sizeof *in);
+    uint8_t *linked = calloc(p->n_values + 1, 1);
+    for (uint32_t i = 0; in && linked && i < p->n_ops; i++) {
+        const lb_op *op = &p->ops[i];
+        if (!defines(p, op)) continue;
+        in->n = 0;
+        lb_op_each_input(p, op, note_input, in);
+        for (uint32_t k = 0; k < in->n; k++) {
+            const uint32_t v = in->list[k];
+            if (g->giver[v] == LB_NONE && !linked[v]) link_window(g, preds, v, i), linked[v] = 1;
+            g->read[v] = 1;
+            add_edge(uses, i, v);
+        }
+        for (uint32_t r = 0; r < lb_op_outcomes(op); r++) {
+            const uint32_t v = lb_op_outcome(p, op, r);
+            if (v == LB_NONE || g->giver[v] != LB_NONE) continue;
+            g->giver[v] = i, g->given[v] = 1;
+            for (uint32_t k = 0; k < in->n; k++) add_edge(preds, v, in->list[k]);
+        }
+    }
+    for (uint32_t i = 0; in && linked && i < p->n_boundaries; i++) {
+        const lb_boundary *b = &p->boundaries[i];
+        if (b->value == LB_NONE || g->giver[b->value] != LB_NONE || linked[b->value]) continue;
+        link_window(g, preds, b->value, b->op), linked[b->value] = 1;
+    }
+    const bool room = in && linked && !preds->failed && !uses->failed;
+    free(in), free(linked);
+    return room;
+}
+
+lb_status lb_value_graph_make(const lb_program *p, lb_value_graph *g, lb_err *err)
+{
+    edges preds = {0}, uses = {0};
+    *g = (lb_value_graph){.program = p};
+    LB_TRY(lb_flow_new(p, &g->flow, err));
+    g->giver = malloc((p->n_values + 1) * sizeof *g->giver);
+    g->given = calloc(p->n_values + 1, 1), g->read = calloc(p->n_values + 1, 1);
+    bool room = g->giver && g->given && g->read;
+    if (room) memset(g->giver, 0xFF, (p->n_values + 1) * sizeof *g->giver);
+    room = room && list_edges(g, &preds, &uses);
+    room = room && sort_edges(preds.to, preds.from, preds.n, p->n_values, &g->first_pred, &g->preds);
+    room = room && sort_edges(uses.from, uses.to, uses.n, p->n_values, &g->first_use, &g->uses);
+    free(preds.from), free(preds.to), free(uses.from), free(uses.to);
+    if (room) return LB_OK;
+    lb_value_graph_release(g);
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", p->n_values);
+}
+
+void lb_value_graph_release(lb_value_graph *g)
+{
+    lb_flow_free(g->flow);
+    free(g->giver), free(g->given), free(g->read), free(g->first_pred), free(g->preds), free(g->first_use),
+        free(g->uses);
+    *g = (lb_value_graph){0};
+}
+
+uint32_t lb_value_graph_source(const lb_value_graph *g, uint32_t value)
+{
+    const lb_program *p = g->program;
+    for (uint32_t depth = 0; depth < 64 && g->giver[value] != LB_NONE; depth++) {
+        const lb_op *op = &p->ops[g->giver[value]];
+        const uint32_t first = g->first_pred[value], n = g->first_pred[value + 1] - first;
+        if (lb_op_is_source(p, op) && (g->given[value] || n == 1)) return lb_op_results(p, op)[0];
+        if (n < 1 || (g->given[value] && !lb_op_hands_on(p, op)) || (!g->given[value] && n != 1)) return LB_NONE;
+        value = g->preds[first];
+    }
+    return LB_NONE;
+}
