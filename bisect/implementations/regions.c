@@ -273,6 +273,46 @@ static bool name_by_absence(const finder *f, lb_region *r)
     return true;
 }
 
+static uint32_t count_named(const finder *f, const lb_region *r, int side, const lb_program *p, const lb_op *op)
+{
+    const lb_program *q = f->asked->sides[side]->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n[side]; i++) n += same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
+    return n;
+}
+
+static uint32_t count_values(const lb_counterparts *all, const lb_counterpart *c)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < c->n; k++) {
+        uint32_t j = 0;
+        while (j < k && all->pieces[c->first + j].tensor != all->pieces[c->first + k].tensor) j++;
+        n += j == k;
+    }
+    return n;
+}
+
+/* B's one op stands beside those of all the values of A that make up its own: of all names but one as many, of that one too few. */
+static bool name_by_count(const finder *f, lb_region *r)
+{
+    const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
+    const uint32_t times = c->n > 64 ? 1 : count_values(f->asked->counterparts, c);
+    uint32_t odd[2] = {LB_NONE, LB_NONE};
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            const uint32_t op = ops_of(f, r, k)[i];
+            const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
+            if (a == b || (k == 0) != (a > b)) continue;
+            if (odd[k] != LB_NONE && !same_name(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
+            if (odd[k] == LB_NONE) odd[k] = op;
+        }
+    }
+    if ((odd[0] == LB_NONE) == (odd[1] == LB_NONE)) return false;
+    r->op[0] = odd[0], r->op[1] = odd[1], r->reason = LB_REGION_MISSING;
+    return true;
+}
+
 static uint32_t first_of(const finder *f, const lb_region *r, int side)
 {
     for (uint32_t i = 0; i < r->n[side]; i++)
@@ -295,7 +335,7 @@ static uint32_t reader_of(const finder *f, const lb_region *r, int side)
 static void name_region(const finder *f, lb_region *r)
 {
     if (name_by_arguments(f, r)) return;
-    if (r->source[0] == LB_NONE && r->source[1] == LB_NONE && name_by_absence(f, r)) return;
+    if (r->source[0] == LB_NONE && r->source[1] == LB_NONE && (name_by_absence(f, r) || name_by_count(f, r))) return;
     for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);
     r->reason = r->n[0] && r->n[1] ? LB_REGION_OPS : LB_REGION_MISSING;
     for (int k = 0; k < 2; k++) {
