@@ -322,6 +322,25 @@ static void try_elements(finder *f, const element *list, uint32_t n, lb_content 
     out->n = f->out->n_runs - out->first;
 }
 
+/* Elements that were found one by one are a match where they lie behind each other, or use up all of the tensors that they come from. */
+static bool is_convincing(const finder *f, const lb_content *c)
+{
+    int64_t used = 0;
+    if (c->found < c->all) return false;
+    if (c->n <= c->all / 4 + 1) return true;
+    for (uint32_t i = 0; i < c->n; i++) {
+        const lb_content_run *run = &f->out->runs[c->first + i];
+        bool listed = false;
+        for (uint32_t k = 0; k < i && !listed; k++) {
+            const lb_content_run *before = &f->out->runs[c->first + k];
+            if (before->tensor == run->tensor && before->from < run->from + run->n && run->from < before->from + before->n) return false;
+            listed = before->tensor == run->tensor;
+        }
+        if (!listed) used += lb_layout_numel(&f->holder->a[run->tensor].tensor.layout);
+    }
+    return used == c->all;
+}
+
 static void use(finder *f, lb_content *c, cut how, bool cast)
 {
     c->relation = relation_of(f, c, how), c->tensor = f->out->runs[c->first].tensor, c->cast = cast;
@@ -352,7 +371,7 @@ static bool match_tensor(finder *f, const element *elements, uint32_t n_elements
     if (f->b->tensor.layout.ndim != 1 || !tells(f)) return false;
     lb_content now = {.tensor = LB_NONE};
     try_elements(f, elements, n_elements, &now);
-    if (now.found == now.all && now.n <= now.all / 2 + 1) {
+    if (is_convincing(f, &now)) {
         *c = now;
         use(f, c, ROWS, cast);
         return true;

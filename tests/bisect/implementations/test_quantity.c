@@ -1,0 +1,105 @@
+/* Quantities: the same in every layout, another as soon as one number is. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "quantity.h"
+
+#include <math.h>
+
+enum { N = 240 };
+
+static uint64_t seed = 3;
+static double number(void)
+{
+    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (double)(int64_t)(seed >> 11) / 0x1p53 - 0.3;
+}
+
+static lb_quantity of(const double *x, int64_t n)
+{
+    const lb_tensor t = {(void *)x, LB_F64, lb_layout_contiguous(1, &n)};
+    return lb_quantity_of(&t);
+}
+
+static void order_shape_and_repetition_do_not_matter(void **state)
+{
+    (void)state;
+    double x[N], turned[N], twice[2 * N];
+    for (int i = 0; i < N; i++) x[i] = number();
+    for (int i = 0; i < N; i++) turned[i] = x[(i * 77 + 5) % N], twice[2 * i] = twice[2 * i + 1] = x[i];
+    const lb_quantity a = of(x, N), b = of(turned, N), c = of(twice, 2 * N);
+    assert_true(lb_quantities_agree(&a, &b));
+    assert_true(lb_quantities_agree(&a, &c));
+    const int64_t shape[] = {12, 20};
+    lb_tensor across = {x, LB_F64, lb_layout_contiguous(2, shape)};
+    across.layout.shape[0] = 20, across.layout.shape[1] = 12, across.layout.stride[0] = 1, across.layout.stride[1] = 20;
+    const lb_quantity d = lb_quantity_of(&across);
+    assert_true(lb_quantities_agree(&a, &d));
+}
+
+static void one_other_number_is_another_quantity(void **state)
+{
+    (void)state;
+    for (int at = 0; at < N; at += 7) {
+        double x[N], y[N];
+        for (int i = 0; i < N; i++) x[i] = y[i] = number();
+        y[at] += 1e-6;
+        const lb_quantity a = of(x, N), b = of(y, N);
+        assert_false(lb_quantities_agree(&a, &b));
+        for (int i = 0; i < N; i++) y[i] = -x[i];
+        const lb_quantity c = of(y, N);
+        assert_false(lb_quantities_agree(&a, &c));
+        for (int i = 0; i < N; i++) y[i] = 1.000001 * x[i];
+        const lb_quantity d = of(y, N);
+        assert_false(lb_quantities_agree(&a, &d));
+    }
+}
+
+static void what_is_one_number_all_over_tells_nothing(void **state)
+{
+    (void)state;
+    double zeros[N] = {0}, ones[N];
+    for (int i = 0; i < N; i++) ones[i] = 1;
+    const lb_quantity a = of(zeros, N), b = of(ones, N);
+    assert_false(lb_quantities_agree(&a, &a));
+    assert_false(lb_quantities_agree(&b, &b));
+}
+
+static void minus_infinity_and_the_lowest_number_mask_alike(void **state)
+{
+    (void)state;
+    double x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = y[i] = number();
+    for (int i = 0; i < N; i += 3) x[i] = -INFINITY, y[i] = -3.4028234663852886e38;
+    const lb_quantity a = of(x, N), b = of(y, N);
+    assert_true(lb_quantities_agree(&a, &b));
+    x[1] = -INFINITY; /* one more */
+    const lb_quantity c = of(x, N);
+    assert_false(lb_quantities_agree(&c, &b));
+}
+
+static void what_rounding_can_give_by_itself_tells_nothing(void **state)
+{
+    (void)state;
+    double x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = number(), y[i] = number();
+    lb_quantity a = of(x, N);
+    const lb_quantity disturbed = of(y, N); /* the disturbed run gave something else altogether */
+    lb_quantity_disturbed(&a, &disturbed);
+    assert_false(lb_quantities_agree(&a, &a));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(order_shape_and_repetition_do_not_matter),
+        cmocka_unit_test(one_other_number_is_another_quantity),
+        cmocka_unit_test(what_is_one_number_all_over_tells_nothing),
+        cmocka_unit_test(minus_infinity_and_the_lowest_number_mask_alike),
+        cmocka_unit_test(what_rounding_can_give_by_itself_tells_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
