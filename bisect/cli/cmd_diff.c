@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -156,13 +157,15 @@ static lb_status print_report_text(const lb_diff_report *r, const char *const *p
     return LB_OK;
 }
 
-static char *steps, *kinds_path, *kind_names, *memory, *html;
+static char *steps, *kinds_path, *kind_names, *memory, *html, *map_out;
 static char **maps, **noise;
 static int exact, all, digests_only, tokens_only;
 
 static const struct poptOption options[] = {
-    {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
-     "s/PATTERN/REPL/"},
+    {"map", 0, POPT_ARG_ARGV, &maps, 0,
+     "rename layers of the first side before aligning, or read what --map-out wrote; repeatable",
+     "s/PATTERN/REPL/|FILE"},
+    {"map-out", 0, POPT_ARG_STRING, &map_out, 0, "write which tensor of the second side is which of the first", "FILE"},
     {"steps", 0, POPT_ARG_STRING, &steps, 0, "only these steps", "A-B"},
     {"noise", 0, POPT_ARG_ARGV, &noise, 0, "another run of the first side: what it differs by is noise; repeatable",
      "CAPTURE"},
@@ -206,12 +209,85 @@ static void free_texts(char **texts)
     free(texts);
 }
 
+/* ---- the table of tensors ---- */
+
+/* Lines `SECOND = FIRST + FIRST  # relation`; of tensors that stand for several, and of those that met by their numbers, nothing need be said. */
+typedef struct table {
+    char *text;
+    lb_diff_name *rows;
+    uint32_t n;
+} table;
+
+static char *trimmed(char *text)
+{
+    while (*text == ' ' || *text == '\t') text++;
+    size_t n = strlen(text);
+    while (n && strchr(" \t\r\n", text[n - 1])) text[--n] = '\0';
+    return text;
+}
+
+static lb_status read_table(const char *path, table *t, lb_err *err)
+{
+    FILE *file = fopen(path, "rb");
+    char *line = NULL, *text = NULL;
+    size_t room = 0, size = 0, number = 0;
+    if (!file) return lb_fail(err, LB_ERR_IO, "--map %s: %s", path, strerror(errno));
+    FILE *kept = open_memstream(&text, &size);
+    lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t n = 0; status == LB_OK && getline(&line, &room, file) >= 0;) {
+        number++;
+        line[strcspn(line, "#")] = '\0';
+        char *second = trimmed(line), *first = strstr(second, " = ");
+        if (!*second) continue;
+        if (!first) {
+            status = lb_fail(err, LB_ERR_INVALID, "--map %s, line %zu: expected SECOND = FIRST, found '%.80s'", path,
+                             number, second);
+            break;
+        }
+        *first = '\0', first += 3;
+        if (strstr(first, " + ") || !*trimmed(first)) continue;
+        lb_diff_name *more = realloc(t->rows, (n + 1) * sizeof *more);
+        if (!more) {
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            break;
+        }
+        t->rows = more, t->n = ++n;
+        fprintf(kept, "%s%c%s%c", trimmed(second), 0, trimmed(first), 0);
+    }
+    if (kept) fclose(kept);
+    free(line), fclose(file);
+    t->text = text;
+    const char *at = text;
+    for (uint32_t i = 0; status == LB_OK && i < t->n; i++) {
+        t->rows[i].second = at, at += strlen(at) + 1;
+        t->rows[i].first = at, at += strlen(at) + 1;
+    }
+    return status;
+}
+
+static lb_status write_table(const char *path, const lb_diff_report *r, lb_err *err)
+{
+    FILE *file = fopen(path, "wb");
+    if (!file) return lb_fail(err, LB_ERR_IO, "--map-out %s: %s", path, strerror(errno));
+    fprintf(file, "# Tensors of the second side, and what the first side calls them. Lines may be changed and added; "
+                  "--map FILE reads them.\n");
+    for (uint32_t i = 0; i < r->n_map; i++)
+        fprintf(file, *r->map[i].first ? "%s = %s  # %s\n" : "# %s =   # %s%s\n", r->map[i].second,
+                *r->map[i].first ? r->map[i].first : "",
+                *r->map[i].first ? r->map[i].relation : "no tensor of the first side has its numbers");
+    const bool failed = ferror(file) != 0;
+    if (fclose(file) || failed) return lb_fail(err, LB_ERR_IO, "--map-out %s: %s", path, strerror(errno));
+    return LB_OK;
+}
+
 /* What a diff reads: the two sides, other runs of the first, kinds of tokens. */
 typedef struct sides {
     lb_capture *a, *b, **noise;
     uint32_t n_noise;
     int64_t *kinds;
     const char **names; /* into kind_names, which is cut at its commas */
+    table table;
+    const char **rules; /* of --map */
 } sides;
 
 static lb_status read_kinds(lb_diff_options *o, sides *s, lb_err *err)
@@ -273,6 +349,7 @@ static lb_status open_sides(const lb_arguments *arguments, lb_diff_options *o, s
 static void close_sides(sides *s)
 {
     lb_capture_close(s->a), lb_capture_close(s->b);
+    free(s->table.text), free(s->table.rows), free(s->rules);
     for (uint32_t i = 0; s->noise && i < s->n_noise; i++) lb_capture_close(s->noise[i]);
     free(s->noise), free(s->kinds), free(s->names);
 }
@@ -285,14 +362,37 @@ static int exit_code(const lb_diff_report *r)
     return clean ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
 }
 
+/* Of what --map was given, files are tables and all else are rules. */
+static lb_status take_tables(lb_diff_options *o, sides *s, lb_err *err)
+{
+    uint32_t rules = 0;
+    const char **kept = calloc(o->n_maps + 1, sizeof *kept);
+    lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < o->n_maps && status == LB_OK; i++) {
+        const bool rule = o->maps[i][0] == 's' && o->maps[i][1] == '/';
+        if (rule)
+            kept[rules++] = o->maps[i];
+        else if (!s->table.text)
+            status = read_table(o->maps[i], &s->table, err);
+        else
+            status = lb_fail(err, LB_ERR_INVALID, "--map %s: one table at a time", o->maps[i]);
+    }
+    s->rules = kept;
+    o->maps = kept, o->n_maps = rules;
+    o->names = s->table.rows, o->n_names = s->table.n;
+    return status;
+}
+
 static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
 {
     lb_err err = LB_ERR_INIT;
     sides s = {0};
     lb_diff_report *report = NULL;
     lb_status status = open_sides(arguments, o, &s, &err);
+    if (status == LB_OK) status = take_tables(o, &s, &err);
     if (status == LB_OK) status = lb_diff_run(s.a, s.b, o, &report, &err);
     lb_progress_end();
+    if (status == LB_OK && map_out) status = write_table(map_out, report, &err);
     if (status == LB_OK && html) status = lb_write_page("diff", report_json(report), html, &err);
     if (status == LB_OK && arguments->json) lb_print_json("diff", report_json(report));
     if (status == LB_OK && !arguments->json) status = print_report_text(report, arguments->args, all, &err);
@@ -333,7 +433,7 @@ int lb_cmd_diff(int argc, const char **argv)
     else
         rc = run_diff(&arguments, &o);
     free_texts(maps), free_texts(noise);
-    free(steps), free(kinds_path), free(kind_names), free(memory), free(html);
+    free(steps), free(kinds_path), free(kind_names), free(memory), free(html), free(map_out);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -333,7 +333,9 @@ static bool is_convincing(const finder *f, const lb_content *c)
         bool listed = false;
         for (uint32_t k = 0; k < i && !listed; k++) {
             const lb_content_run *before = &f->out->runs[c->first + k];
-            if (before->tensor == run->tensor && before->from < run->from + run->n && run->from < before->from + before->n) return false;
+            if (before->tensor == run->tensor && before->from < run->from + run->n &&
+                run->from < before->from + before->n)
+                return false;
             listed = before->tensor == run->tensor;
         }
         if (!listed) used += lb_layout_numel(&f->holder->a[run->tensor].tensor.layout);

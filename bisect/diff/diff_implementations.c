@@ -389,7 +389,12 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
 {
     const int32_t *ranks[2];
     const int64_t *steps;
-    lb_source_memory memory = {0};
+    lb_source_memory memory = {.n_names = options->n_names};
+    lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
+    if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u names", options->n_names);
+    for (uint32_t i = 0; i < options->n_names; i++)
+        names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
+    memory.names = names;
     const uint32_t n = lb_capture_steps(a, &steps);
     lb_status status = LB_OK;
     bool any = false;
@@ -408,6 +413,7 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
         any = true;
     }
     lb_source_memory_release(&memory);
+    free(names);
     *judged &= any;
     report->implementations = true;
     if (report->n_differences)

@@ -403,6 +403,37 @@ static bool are_one(const finder *f, const lb_region *x, const lb_region *y)
     return updates || (source && x->reason == LB_REGION_SOURCE);
 }
 
+/* Is a choice in the region (experts, rows) that the other side made differently? Both run with the choices that they recorded. */
+static bool chose_differently(const finder *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            lb_op_form form;
+            const lb_op *op = &p->ops[ops_of(f, r, k)[i]];
+            const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
+            if (!row || !(row->flags & LB_ROW_DISCONTINUOUS)) continue;
+            for (uint32_t j = 0; j < op->results; j++) {
+                const uint32_t v = lb_op_results(p, op)[j];
+                if (v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype) &&
+                    f->asked->sides[k]->quantities[v].tells && f->asked->met[k][v] == LB_NONE)
+                    return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Behind a difference choices may fall differently, and what follows from them is no difference of its own. */
+static void drop_flipped(finder *f)
+{
+    lb_regions *all = f->out;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (!kept || !chose_differently(f, &all->list[i])) all->list[kept++] = all->list[i];
+    all->n = kept;
+}
+
 static void join_alike(finder *f)
 {
     lb_regions *all = f->out;
@@ -436,7 +467,7 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
     if (room) mark_same(&f);
     for (uint32_t i = 0; i < asked->counterparts->n && room && !f.failed; i++)
         if (asked->counterparts->list[i].state == LB_COUNTERPART_APART) find_region(&f, i);
-    if (room && !f.failed) sort_regions(&f), join_alike(&f);
+    if (room && !f.failed) sort_regions(&f), drop_flipped(&f), join_alike(&f);
     for (int k = 0; k < 2; k++) free(f.same[k]), free(f.held[k]), free(f.stamp[k]);
     free(f.stack);
     if (room && !f.failed) return LB_OK;

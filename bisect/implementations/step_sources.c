@@ -53,7 +53,7 @@ void lb_source_memory_release(lb_source_memory *m)
         free(r->name), free(r->names), free(r->runs);
     }
     free(m->list);
-    *m = (lb_source_memory){0};
+    m->list = NULL, m->n = 0;
 }
 
 static uint32_t name_row(lb_remembered *r, const char *name)
@@ -129,6 +129,24 @@ static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *
     return true;
 }
 
+/* A source that has no like by its numbers stands beside the one that the user named, where both have as many elements. False when out of memory. */
+static bool apply_name(const lb_source_memory *m, const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
+                       lb_contents *out)
+{
+    const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
+    for (uint32_t i = 0; i < m->n_names; i++) {
+        const uint32_t from =
+            strcmp(m->names[i].second, b->list[row].name) ? LB_NONE : find_named(a, "", 0, m->names[i].first);
+        if (from == LB_NONE || lb_layout_numel(&a->tensors[from].tensor.layout) != elements) continue;
+        lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+        if (!more) return false;
+        out->runs = more;
+        out->runs[out->n_runs] = (lb_content_run){from, 0, 1, 0, 1, elements};
+        out->list[row] = (lb_content){LB_CONTENT_NAMED, false, from, out->n_runs++, 1, 0, elements};
+    }
+    return true;
+}
+
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
                                 lb_contents *out, lb_err *err)
 {
@@ -137,6 +155,7 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
     for (uint32_t i = 0; i < b->n && room; i++) {
         const char *name = b->list[i].name;
         const lb_content *c = &out->list[i];
+        if (c->relation == LB_CONTENT_NONE && *name) room = apply_name(memory, a, b, i, out);
         const lb_remembered *known = *name ? recall(memory, name + prefix_of(name)) : NULL;
         const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
         if (known && (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all))

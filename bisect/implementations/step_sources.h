@@ -27,7 +27,13 @@ void lb_step_sources_release(lb_step_sources *sources);
 typedef struct lb_source_memory {
     struct lb_remembered *list;
     uint32_t n;
+    const struct lb_source_name
+        *names; /* that the user gave: for sources that do not meet by their numbers; borrowed */
+    uint32_t n_names;
 } lb_source_memory;
+typedef struct lb_source_name {
+    const char *first, *second;
+} lb_source_name;
 void lb_source_memory_release(lb_source_memory *memory);
 
 /* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. */

@@ -27,6 +27,11 @@
 extern "C" {
 #endif
 
+/* A tensor of the second side that is to stand beside one of the first, whatever their numbers are. */
+typedef struct lb_diff_name {
+    const char *first, *second;
+} lb_diff_name;
+
 typedef struct lb_diff_options {
     size_t size;             /* sizeof(lb_diff_options) */
     const char *const *maps; /* s/PATTERN/REPLACEMENT/ on A's layer paths */
@@ -42,9 +47,11 @@ typedef struct lb_diff_options {
     const char *const *kind_names; /* of kinds 0, 1, … */
     uint32_t n_kind_names;
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+    const lb_diff_name *names; /* what --map FILE says of tensors that do not meet by their numbers */
+    uint32_t n_names;
 } lb_diff_options;
 #define LB_DIFF_OPTIONS_INIT                                                                                           \
-    {sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL}
+    {sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0}
 
 /* One place where the sides differ. Strings belong to the report. */
 typedef struct lb_diff_row {

@@ -89,7 +89,8 @@ static void several_tensors_in_one_are_found_whole_and_interleaved(void **state)
     for (int i = 0; i < 2 * ROWS; i++) memcpy(fused + i * COLS, (i % 2 ? k : q) + i / 2 * COLS, COLS * sizeof *q);
     assert_int_equal(relation(a, 2, matrix("qk", fused, 2 * ROWS, COLS)), LB_CONTENT_FUSED);
     for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < COLS; j++) fused[j * 2 * ROWS + i] = q[i * COLS + j], fused[j * 2 * ROWS + ROWS + i] = k[i * COLS + j];
+        for (int j = 0; j < COLS; j++)
+            fused[j * 2 * ROWS + i] = q[i * COLS + j], fused[j * 2 * ROWS + ROWS + i] = k[i * COLS + j];
     assert_int_equal(relation(a, 2, matrix("qk", fused, COLS, 2 * ROWS)), LB_CONTENT_FUSED);
     free(q), free(k);
 }

@@ -24,7 +24,14 @@ LASTBIT = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build/release")) 
 
 
 def record(pair, side, faults, folders, recordings):
-    words = [pair.program, f"{pair.family}/{side}", *["--train"] * pair.train, *[word for fault in faults for word in ("--fault", fault)], "--dtype", pair.dtype]
+    words = [
+        pair.program,
+        f"{pair.family}/{side}",
+        *["--train"] * pair.train,
+        *[word for fault in faults for word in ("--fault", fault)],
+        "--dtype",
+        pair.dtype,
+    ]
     path = recordings / (re.sub(r"\W+", "-", " ".join(words)) + ".lb")
     if path.exists():
         return path

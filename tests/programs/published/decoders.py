@@ -1,21 +1,28 @@
 """Decoder language models: transformers of several releases, and litgpt. The family is part of the side: llama/transformers-5, llama/litgpt."""
 
-import importlib
-
 import harness
 import torch
 
 WIDTH, LAYERS, HEADS, GROUPS, INNER, VOCABULARY = 64, 3, 4, 2, 96, 96
 
-COMMON = dict(hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=INNER, vocab_size=VOCABULARY, max_position_embeddings=64,
-              bos_token_id=0, eos_token_id=1, pad_token_id=None)
+COMMON = dict(
+    hidden_size=WIDTH,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=HEADS,
+    intermediate_size=INNER,
+    vocab_size=VOCABULARY,
+    max_position_embeddings=64,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=None,
+)
 # What transformers calls a family: module, class and what its configuration needs besides.
 FAMILIES = {
     "llama": ("Llama", dict(num_key_value_heads=GROUPS, tie_word_embeddings=False, rms_norm_eps=1e-5)),
     "mistral": ("Mistral", dict(num_key_value_heads=GROUPS, tie_word_embeddings=False, sliding_window=None, rms_norm_eps=1e-5)),
     "qwen2": ("Qwen2", dict(num_key_value_heads=GROUPS, tie_word_embeddings=False)),
     "qwen3": ("Qwen3", dict(num_key_value_heads=GROUPS, tie_word_embeddings=False, head_dim=16)),
-    "gemma": ("Gemma", dict(num_key_value_heads=GROUPS, head_dim=16, hidden_activation="gelu")),
+    "gemma": ("Gemma", dict(num_key_value_heads=GROUPS, head_dim=16, hidden_activation="gelu", hidden_act="gelu")),
     "gemma-default": ("Gemma", dict(num_key_value_heads=GROUPS, head_dim=16)),
     "gemma2": ("Gemma2", dict(num_key_value_heads=GROUPS, head_dim=16, sliding_window=64, query_pre_attn_scalar=16)),
     "phi": ("Phi", dict(partial_rotary_factor=0.5, tie_word_embeddings=False)),
@@ -31,8 +38,14 @@ FAMILIES = {
     "bloom": ("Bloom", dict(n_layer=LAYERS, n_head=HEADS)),
     "mpt": ("Mpt", dict(d_model=WIDTH, n_layers=LAYERS, n_heads=HEADS, expansion_ratio=2)),
     "cohere": ("Cohere", dict(num_key_value_heads=GROUPS)),
-    "granite": ("Granite", dict(num_key_value_heads=GROUPS, tie_word_embeddings=False, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0)),
-    "mixtral": ("Mixtral", dict(num_key_value_heads=GROUPS, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, sliding_window=None)),
+    "granite": (
+        "Granite",
+        dict(num_key_value_heads=GROUPS, tie_word_embeddings=False, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0),
+    ),
+    "mixtral": (
+        "Mixtral",
+        dict(num_key_value_heads=GROUPS, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, sliding_window=None),
+    ),
 }
 
 
@@ -81,19 +94,88 @@ def fill_transformers(model, family):
 
 
 LITGPT = {
-    "llama": dict(n_query_groups=GROUPS, rotary_percentage=1.0, parallel_residual=False, bias=False, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP", intermediate_size=INNER, norm_eps=1e-5),
-    "gpt_neox": dict(n_query_groups=HEADS, rotary_percentage=0.25, parallel_residual=True, bias=True, norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP", intermediate_size=INNER,
-                     norm_eps=1e-5),
-    "gemma-default": dict(n_query_groups=GROUPS, head_size=16, rotary_percentage=1.0, parallel_residual=False, bias=False, norm_class_name="RMSNorm", mlp_class_name="GemmaMLP",
-                          gelu_approximate="tanh", scale_embeddings=True, intermediate_size=INNER, norm_eps=1e-6),
-    "phi": dict(n_query_groups=HEADS, rotary_percentage=0.5, parallel_residual=True, shared_attention_norm=True, bias=True, lm_head_bias=True, norm_class_name="LayerNorm",
-                mlp_class_name="GptNeoxMLP", gelu_approximate="tanh", intermediate_size=INNER, norm_eps=1e-5),
-    "mixtral": dict(n_query_groups=GROUPS, rotary_percentage=1.0, parallel_residual=False, bias=False, norm_class_name="RMSNorm", mlp_class_name="LLaMAMoE", n_expert=4, n_expert_per_token=2,
-                    intermediate_size=INNER, moe_intermediate_size=INNER, norm_eps=1e-5),
-    "qwen2": dict(n_query_groups=GROUPS, rotary_percentage=1.0, parallel_residual=False, bias=False, attn_bias=True, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP", intermediate_size=INNER,
-                  norm_eps=1e-6),
-    "qwen3": dict(n_query_groups=GROUPS, head_size=16, rotary_percentage=1.0, parallel_residual=False, bias=False, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP", intermediate_size=INNER,
-                  norm_eps=1e-6, norm_qk=True),
+    "llama": dict(
+        n_query_groups=GROUPS,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=False,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP",
+        intermediate_size=INNER,
+        norm_eps=1e-5,
+    ),
+    "gpt_neox": dict(
+        n_query_groups=HEADS,
+        rotary_percentage=0.25,
+        parallel_residual=True,
+        bias=True,
+        norm_class_name="LayerNorm",
+        mlp_class_name="GptNeoxMLP",
+        intermediate_size=INNER,
+        norm_eps=1e-5,
+    ),
+    "gemma-default": dict(
+        n_query_groups=GROUPS,
+        head_size=16,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=False,
+        norm_class_name="RMSNorm",
+        mlp_class_name="GemmaMLP",
+        gelu_approximate="tanh",
+        scale_embeddings=True,
+        intermediate_size=INNER,
+        norm_eps=1e-6,
+    ),
+    "phi": dict(
+        n_query_groups=HEADS,
+        rotary_percentage=0.5,
+        parallel_residual=True,
+        shared_attention_norm=True,
+        bias=True,
+        lm_head_bias=True,
+        norm_class_name="LayerNorm",
+        mlp_class_name="GptNeoxMLP",
+        gelu_approximate="tanh",
+        intermediate_size=INNER,
+        norm_eps=1e-5,
+    ),
+    "mixtral": dict(
+        n_query_groups=GROUPS,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=False,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMoE",
+        n_expert=4,
+        n_expert_per_token=2,
+        intermediate_size=INNER,
+        moe_intermediate_size=INNER,
+        norm_eps=1e-5,
+    ),
+    "qwen2": dict(
+        n_query_groups=GROUPS,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=False,
+        attn_bias=True,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP",
+        intermediate_size=INNER,
+        norm_eps=1e-6,
+    ),
+    "qwen3": dict(
+        n_query_groups=GROUPS,
+        head_size=16,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        bias=False,
+        norm_class_name="RMSNorm",
+        mlp_class_name="LLaMAMLP",
+        intermediate_size=INNER,
+        norm_eps=1e-6,
+        norm_qk=True,
+    ),
 }
 
 
@@ -102,8 +184,19 @@ def litgpt_model(family, faults):
     from litgpt.model import GPT
     from litgpt.scripts import convert_hf_checkpoint as convert
 
-    settings = dict(name={"gemma-default": "Gemma"}.get(family, family), block_size=64, vocab_size=VOCABULARY, padded_vocab_size=VOCABULARY, n_layer=LAYERS, n_head=HEADS, n_embd=WIDTH, rope_base=10000)
+    settings = dict(
+        name={"gemma-default": "Gemma"}.get(family, family),
+        block_size=64,
+        vocab_size=VOCABULARY,
+        padded_vocab_size=VOCABULARY,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_embd=WIDTH,
+        rope_base=10000,
+    )
     settings.update(LITGPT[family])
+    if family == "mixtral":
+        settings["rope_base"] = 1000000
     if "rope-base" in faults:
         settings["rope_base"] = 50000
     if "norm-eps" in faults:
@@ -125,7 +218,12 @@ def litgpt_model(family, faults):
     config = Config(**settings)
     model = GPT(config)
     source = fill_transformers(transformers_model(family, []), family)
-    names = {"gpt_neox": convert.copy_weights_gpt_neox, "phi": convert.copy_weights_phi, "qwen2": convert.copy_weights_qwen_2_5, "qwen3": convert.copy_weights_qwen_3}
+    names = {
+        "gpt_neox": convert.copy_weights_gpt_neox,
+        "phi": convert.copy_weights_phi,
+        "qwen2": convert.copy_weights_qwen_2_5,
+        "qwen3": convert.copy_weights_qwen_3,
+    }
     state, held = {}, {name: tensor.detach().clone() for name, tensor in source.state_dict().items()}
     if family == "mixtral":
         held = mixtral_4(held)

@@ -44,8 +44,20 @@ def images(size=32, batch=2):
 def without_torchvision_ops():
     """torchvision's compiled ops need the build of PyTorch that they were made for; no model here calls them."""
     library = torch.library.Library("torchvision", "DEF")
-    for op in ("nms", "qnms", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward", "ps_roi_align", "_ps_roi_align_backward", "ps_roi_pool",
-               "_ps_roi_pool_backward", "deform_conv2d", "_deform_conv2d_backward"):
+    for op in (
+        "nms",
+        "qnms",
+        "roi_align",
+        "_roi_align_backward",
+        "roi_pool",
+        "_roi_pool_backward",
+        "ps_roi_align",
+        "_ps_roi_align_backward",
+        "ps_roi_pool",
+        "_ps_roi_pool_backward",
+        "deform_conv2d",
+        "_deform_conv2d_backward",
+    ):
         library.define(f"{op}(Tensor x) -> Tensor")
     return library
 

@@ -9,15 +9,39 @@ SIZE, WIDTH, LAYERS, HEADS, INNER, CLASSES = 32, 48, 3, 4, 96, 10
 def transformers_vit(faults):
     from transformers import ViTConfig, ViTForImageClassification
 
-    return ViTForImageClassification(ViTConfig(hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS, intermediate_size=INNER, image_size=SIZE, patch_size=8,
-                                               num_labels=CLASSES, layer_norm_eps=1e-6, attn_implementation="eager"))
+    return ViTForImageClassification(
+        ViTConfig(
+            hidden_size=WIDTH,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            intermediate_size=INNER,
+            image_size=SIZE,
+            patch_size=8,
+            num_labels=CLASSES,
+            layer_norm_eps=1e-6,
+            attn_implementation="eager",
+        )
+    )
 
 
 def vit_names(layer_name):
     """timm's names for what transformers calls so (transformers.models.vit.convert_vit_timm_to_pytorch has the same table)."""
-    pairs = [("vit.embeddings.cls_token", "cls_token"), ("vit.embeddings.position_embeddings", "pos_embed"), ("vit.embeddings.patch_embeddings.projection", "patch_embed.proj"),
-             ("vit.layernorm", "norm"), ("classifier", "head"), ("vit.encoder.layer.", "blocks."), ("vit.layers.", "blocks."), ("layernorm_before", "norm1"), ("layernorm_after", "norm2"),
-             ("attention.output.dense", "attn.proj"), ("attention.o_proj", "attn.proj"), ("intermediate.dense", "mlp.fc1"), ("mlp.fc1", "mlp.fc1"), ("output.dense", "mlp.fc2")]
+    pairs = [
+        ("vit.embeddings.cls_token", "cls_token"),
+        ("vit.embeddings.position_embeddings", "pos_embed"),
+        ("vit.embeddings.patch_embeddings.projection", "patch_embed.proj"),
+        ("vit.layernorm", "norm"),
+        ("classifier", "head"),
+        ("vit.encoder.layer.", "blocks."),
+        ("vit.layers.", "blocks."),
+        ("layernorm_before", "norm1"),
+        ("layernorm_after", "norm2"),
+        ("attention.output.dense", "attn.proj"),
+        ("attention.o_proj", "attn.proj"),
+        ("intermediate.dense", "mlp.fc1"),
+        ("mlp.fc1", "mlp.fc1"),
+        ("output.dense", "mlp.fc2"),
+    ]
     for old, new in pairs:
         layer_name = layer_name.replace(old, new)
     return layer_name
@@ -44,12 +68,24 @@ def timm_vit(faults):
         settings["norm_layer"] = lambda width, **more: torch.nn.LayerNorm(width, eps=1e-2)
     if "gelu" in faults:
         settings["act_layer"] = lambda: torch.nn.GELU(approximate="tanh")
-    model = timm.create_model("vit_tiny_patch16_224", img_size=SIZE, patch_size=8, embed_dim=WIDTH, depth=LAYERS, num_heads=HEADS, mlp_ratio=INNER / WIDTH, num_classes=CLASSES, **settings)
+    model = timm.create_model(
+        "vit_tiny_patch16_224",
+        img_size=SIZE,
+        patch_size=8,
+        embed_dim=WIDTH,
+        depth=LAYERS,
+        num_heads=HEADS,
+        mlp_ratio=INNER / WIDTH,
+        num_classes=CLASSES,
+        **settings,
+    )
     model.library = library
     with torch.no_grad():
         for name, tensor in model.state_dict(keep_vars=True).items():
             if ".attn.qkv." in name:
-                tensor.copy_(torch.cat([harness.numbers(name.replace("qkv", part), (WIDTH, *tensor.shape[1:])) for part in ("query", "key", "value")]))
+                tensor.copy_(
+                    torch.cat([harness.numbers(name.replace("qkv", part), (WIDTH, *tensor.shape[1:])) for part in ("query", "key", "value")])
+                )
             else:
                 tensor.copy_(harness.numbers(name, tensor.shape))
     for block in model.blocks:
