@@ -6,6 +6,7 @@
 
 #include "ops.h"
 #include "reference_sum.h"
+#include "same_ops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -398,6 +399,33 @@ static lb_status by_function(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
+/* Ops that cannot be run on the other side's bits, since different rows go through them there. Where they are the same ops, each of which gives
+ * its own side's bits, nothing is left that could differ but what they read; where replay has not the kernels, each side's result has to be
+ * as near to the exact one as replay's. */
+static lb_status by_same_ops(known *k, bool *done, lb_err *err)
+{
+    const lb_match_site *p = k->site;
+    lb_score across;
+    bool same = false;
+    if (p->region->pair || p->region->parts) return LB_OK;
+    LB_TRY(lb_match_site_try(p, 0, 1, &(lb_candidate){0}, &across, err));
+    if (across.ran) return LB_OK; /* then that says more */
+    LB_TRY(lb_same_ops(p->source, p->region, &same, err));
+    for (int side = 0; side < 2 && same; side++)
+        if (!k->side[side]) LB_TRY(lb_match_site_is_near(p, side, &same, err));
+    if (!same) return LB_OK;
+    *done = true;
+    const bool chose = lb_same_ops_chose(p->source, p->region);
+    tell(k, chose ? LB_CAUSE_ROUTING : LB_CAUSE_INPUT, both(k) ? LB_PROOF_BITS : LB_PROOF_EXACT,
+         chose ? "different rows" : "",
+         both(k) ? "the same ops on different rows, which what they read decides: each side's, run by themselves, give "
+                   "its own bits"
+                 : "the same ops on different rows, which what they read decides; replay has not every kernel that "
+                   "ran, and each "
+                   "side's result is as near to the exact one as replay's");
+    return LB_OK;
+}
+
 lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
                                   const lb_score *score, lb_attribution_found *found, bool *done, lb_err *err)
 {
@@ -416,6 +444,7 @@ lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own
     if (!*done) LB_TRY(by_other_arguments(&k, done, err));
     if (!*done) LB_TRY(by_sum(&k, done, err));
     if (!*done) LB_TRY(by_function(&k, done, err));
+    if (!*done) LB_TRY(by_same_ops(&k, done, err));
     if (!*done) by_state(&k, done);
     return LB_OK;
 }

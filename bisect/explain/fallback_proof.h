@@ -6,6 +6,7 @@
  *   exact      other ops, which are the same real function of the same inputs
  *   bits       each side's own ops, run by themselves, give its own bits: then it is the ops that differ, or a constant among
  *              their arguments, or a state that one of them reads (the amax history of delayed scaling)
+ *              the same ops, which took different rows on the two sides: experts were chosen differently, or another input differs
  */
 #ifndef LB_BISECT_FALLBACK_PROOF_H
 #define LB_BISECT_FALLBACK_PROOF_H
