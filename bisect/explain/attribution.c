@@ -261,7 +261,7 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
     if (status == LB_OK && !done) status = lb_attribution_by_parts(&f, &done);
     if (status == LB_OK && !done)
-        status = lb_fallback_proofs_find(site, lb_score_all(&f.own[0][0]), lb_score_all(&f.own[1][1]),
+        status = lb_fallback_proofs_find(site, &f.own[0][0], &f.own[1][1],
                                          site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found,
                                          &done, err);
     if (status == LB_OK && !done) lb_attribution_tell_unexplained(&f);

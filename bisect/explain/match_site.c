@@ -297,8 +297,8 @@ static bool agree(const lb_tensor *x, const lb_tensor *y, const lb_tensor *targe
            between.max_abs <= 0x1p-16 * away.max_abs + 0x1p-40 * away.max_abs / fmax(away.rel_l2, 0x1p-24);
 }
 
-/* Only A's ops can be run: are B's bits as near to what they are exactly as A's own ops come, within a factor? */
-static lb_status as_near_as_ours(const lb_match_site *p, bool *near, lb_err *err)
+/* Are a side's recorded bits as near to what they are exactly as the runner's ops come by themselves, within a factor? */
+static lb_status as_near_as_ours(const lb_match_site *p, int runner, int bits, bool *near, lb_err *err)
 {
     /* The error of a sum in another order varies by a small factor (blocked against sequential); a
      * wrong term in it exceeds any. Within a factor of 4 is no proof, and is told as `exact` and
@@ -308,17 +308,17 @@ static lb_status as_near_as_ours(const lb_match_site *p, bool *near, lb_err *err
     lb_tensor *exact = calloc(n + 1, sizeof *exact), *ours = calloc(n + 1, sizeof *ours);
     bool ran = false;
     lb_status status = exact && ours ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for results");
-    if (status == LB_OK) status = run_wide(p, 0, 1, exact, &ran, err);
+    if (status == LB_OK) status = run_wide(p, runner, bits, exact, &ran, err);
     if (status == LB_OK && ran)
         /* The yardstick is replay's own kernel on the same inputs: no bound is known for several
          * ops, but how far one honest evaluation of them strays can be measured. */
-        status = lb_subprogram_run(p->subprograms[0], p->inputs[0][1], NULL, 0, ours, NULL);
+        status = lb_subprogram_run(p->subprograms[runner], p->inputs[runner][bits], NULL, 0, ours, NULL);
     if (status != LB_OK && status != LB_ERR_NOMEM) status = LB_OK, ran = false;
     *near = status == LB_OK && ran;
     for (uint32_t i = 0; *near && i < n; i++) {
         lb_difference mine, theirs;
         *near = exact[i].data && ours[i].data && lb_compare_numbers(&exact[i], &ours[i], &mine, NULL) == LB_OK &&
-                lb_compare_numbers(&exact[i], &p->targets[1][i], &theirs, NULL) == LB_OK && !theirs.nonfinite &&
+                lb_compare_numbers(&exact[i], &p->targets[bits][i], &theirs, NULL) == LB_OK && !theirs.nonfinite &&
                 theirs.max_abs <= FACTOR * mine.max_abs;
     }
     if (exact) release_results(p, exact);
@@ -326,10 +326,16 @@ static lb_status as_near_as_ours(const lb_match_site *p, bool *near, lb_err *err
     return status;
 }
 
+lb_status lb_match_site_is_near(const lb_match_site *p, int side, bool *near, lb_err *err)
+{
+    *near = false;
+    return lb_match_site_can(p, side, side) ? as_near_as_ours(p, side, side, near, err) : LB_OK;
+}
+
 lb_status lb_match_site_same_function(const lb_match_site *p, bool *same, lb_err *err)
 {
     *same = false;
-    if (p->region->parts) return lb_match_site_can(p, 0, 1) ? as_near_as_ours(p, same, err) : LB_OK;
+    if (p->region->parts) return lb_match_site_can(p, 0, 1) ? as_near_as_ours(p, 0, 1, same, err) : LB_OK;
     /* Either side's inputs would do for a comparison of functions, so long as both programs get the
      * same ones. */
     int bits = lb_match_site_can(p, 0, 1) && lb_match_site_can(p, 1, 1) ? 1 : 0;

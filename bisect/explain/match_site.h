@@ -51,6 +51,8 @@ lb_status lb_match_site_reaches(const lb_match_site *site, int runner, int bits,
 /* Do both programs compute the same real function of B's (A's) inputs, as far as f64 tells? Where B has no ops to run: is it as
  * near to the exact result as A's own ops come? False where not known. */
 lb_status lb_match_site_same_function(const lb_match_site *site, bool *same, lb_err *err);
+/* Are a side's recorded bits as near to the exact result of its own ops as replay's kernels come? False where not known. */
+lb_status lb_match_site_is_near(const lb_match_site *site, int side, bool *near, lb_err *err);
 /* Of a matched region where B is parts: which parts (of a larger batch: which rows) have the bits that A's ops give under a candidate?
  * `matched` has a place for each, all 0. */
 lb_status lb_match_site_parts(const lb_match_site *site, const lb_candidate *candidate, uint8_t *matched, lb_err *err);

@@ -16,11 +16,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROWS = 10000, TERMS = 100 };
+enum { ROWS = 2000, TERMS = 100, ROOTS = 256 };
 
-static uint32_t add_value(lb_program *p, int64_t storage, int ndim, const float *data, uint32_t flags)
+static uint32_t add_value(lb_program *p, int64_t storage, int ndim, const int64_t *shape, const float *data,
+                          uint32_t flags)
 {
-    const int64_t shape[] = {ROWS, TERMS};
     lb_tensor t = {(void *)data, LB_F32, lb_layout_contiguous(ndim, shape)};
     lb_value v = {.storage = storage,
                   .layout = t.layout,
@@ -38,7 +38,8 @@ static uint32_t add_value(lb_program *p, int64_t storage, int ndim, const float 
 static lb_program *make_program(const float *x, const float *y)
 {
     lb_program *p = lb_program_new();
-    const uint32_t vx = add_value(p, 0, 2, x, LB_VALUE_SOURCE), vy = add_value(p, 1, 1, y, 0);
+    const int64_t shape[] = {ROWS, TERMS};
+    const uint32_t vx = add_value(p, 0, 2, shape, x, LB_VALUE_SOURCE), vy = add_value(p, 1, 1, shape, y, 0);
     p->world = 1, p->level = 3, p->complete = 1;
     sample_source_op(p, vx);
     const lb_arg dim = {.tag = LB_ARG_INT, .u.i = 1};
@@ -50,16 +51,32 @@ static lb_program *make_program(const float *x, const float *y)
     return p;
 }
 
-static lb_capture *record(const char *folder, const char *name, const float *x, const float *y)
+/* One step: y = x.sqrt(). */
+static lb_program *make_roots(const float *x, const float *y)
 {
+    lb_program *p = lb_program_new();
+    const int64_t shape[] = {ROOTS};
+    const uint32_t vx = add_value(p, 0, 1, shape, x, LB_VALUE_SOURCE), vy = add_value(p, 1, 1, shape, y, 0);
+    p->world = 1, p->level = 3, p->complete = 1;
+    sample_source_op(p, vx);
+    lb_arg arg = {.tag = LB_ARG_VALUE, .u.value = vx};
+    sample_layer_op(p, "aten::sqrt", "layers.0", &arg, 1, vy);
+    return p;
+}
+
+/* Takes the program, of two values. */
+static lb_capture *record(const char *folder, const char *name, lb_program *p, const float *x, const float *y)
+{
+    const float *data[] = {x, y};
     char path[256];
     lb_writer *writer = NULL;
     lb_capture *capture = NULL;
-    lb_program *p = make_program(x, y);
     snprintf(path, sizeof path, "%s/%s.tar", folder, name);
     assert_int_equal(lb_writer_open(path, NULL, &writer, NULL), LB_OK);
-    assert_int_equal(lb_writer_blob(writer, p->values[0].blob, LB_F32, x, sizeof(float) * ROWS * TERMS, NULL), LB_OK);
-    assert_int_equal(lb_writer_blob(writer, p->values[1].blob, LB_F32, y, sizeof(float) * ROWS, NULL), LB_OK);
+    for (int i = 0; i < 2; i++) {
+        const size_t bytes = sizeof(float) * (size_t)lb_layout_numel(&p->values[i].layout);
+        assert_int_equal(lb_writer_blob(writer, p->values[i].blob, LB_F32, data[i], bytes, NULL), LB_OK);
+    }
     assert_int_equal(lb_writer_program(writer, p, NULL), LB_OK);
     assert_int_equal(lb_writer_close(writer, NULL), LB_OK);
     lb_program_free(p);
@@ -112,7 +129,8 @@ static int drop_world(void **state)
 /* The one finding of x.sum(1) giving y on one side, z on the other. */
 static lb_explain_finding explain(const world *w, lb_explain_report **report)
 {
-    lb_capture *a = record(w->folder, "a", w->x, w->y), *b = record(w->folder, "b", w->x, w->z);
+    lb_capture *a = record(w->folder, "a", make_program(w->x, w->y), w->x, w->y),
+               *b = record(w->folder, "b", make_program(w->x, w->z), w->x, w->z);
     lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
     options.seconds = 60;
     assert_int_equal(lb_explain_run(a, b, &options, report, NULL), LB_OK);
@@ -141,12 +159,12 @@ static void every_order_is_told_from_the_others(void **state)
     }
 }
 
-static void one_element_of_ten_thousand_excludes(void **state)
+static void one_element_of_two_thousand_excludes(void **state)
 {
     world *w = *state;
     lb_explain_report *report;
     sum_rows("splitk:4", w->x, w->z);
-    w->z[7123] = nextafterf(w->z[7123], 1);
+    w->z[1423] = nextafterf(w->z[1423], 1);
     lb_explain_finding f = explain(w, &report);
     assert_int_equal(f.cause, LB_CAUSE_UNEXPLAINED);
     assert_int_equal(f.proof, LB_PROOF_NONE);
@@ -176,7 +194,8 @@ static void equal_bits_need_no_explanation(void **state)
 {
     world *w = *state;
     lb_explain_report *report;
-    lb_capture *a = record(w->folder, "a", w->x, w->y), *b = record(w->folder, "b", w->x, w->y);
+    lb_capture *a = record(w->folder, "a", make_program(w->x, w->y), w->x, w->y),
+               *b = record(w->folder, "b", make_program(w->x, w->y), w->x, w->y);
     lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
     assert_int_equal(lb_explain_run(a, b, &options, &report, NULL), LB_OK);
     assert_int_equal(report->n_findings, 0);
@@ -187,13 +206,70 @@ static void equal_bits_need_no_explanation(void **state)
     lb_capture_close(a), lb_capture_close(b);
 }
 
+/* y = x.sqrt(), in `missed` elements rounded to the wrong side of the exact root, and `ulps` - 1 further. */
+static void take_roots(const float *x, int missed, int ulps, float *y)
+{
+    for (int i = 0; i < ROOTS; i++) {
+        y[i] = sqrtf(x[i]);
+        const float towards = sqrt((double)x[i]) > (double)y[i] ? 9 : 0;
+        for (int k = 0; i < missed && k < ulps; k++) y[i] = nextafterf(y[i], towards);
+    }
+}
+
+/* The finding where one side has replay's bits, and the other some that are not, from other numbers or the same. */
+static lb_explain_finding explain_roots(const world *w, bool same, int missed, int ulps)
+{
+    float x[2][ROOTS], y[2][ROOTS];
+    lb_capture *sides[2];
+    lb_explain_options options = LB_EXPLAIN_OPTIONS_INIT;
+    lb_explain_report *report;
+    lb_explain_finding found = {.op = NULL};
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < ROOTS; i++) x[side][i] = fabsf(w->x[i]) * (side && !same ? 3 : 1);
+        take_roots(x[side], side ? missed : 0, ulps, y[side]);
+        sides[side] = record(w->folder, side ? "b" : "a", make_roots(x[side], y[side]), x[side], y[side]);
+    }
+    assert_int_equal(lb_explain_run(sides[0], sides[1], &options, &report, NULL), LB_OK);
+    for (uint32_t i = 0; i < report->n_findings; i++)
+        if (!strcmp(report->findings[i].op, "aten::sqrt")) found = report->findings[i];
+    assert_non_null(found.op);
+    found.op = NULL;
+    lb_explain_report_free(report);
+    lb_capture_close(sides[0]), lb_capture_close(sides[1]);
+    return found;
+}
+
+/* MKL's square root on Intel's processors is off by one unit now and then: that one side has none such is no other kernel. */
+static void a_library_function_may_give_all_bits_of_one_side_by_chance(void **state)
+{
+    world *w = *state;
+    const struct {
+        bool same;
+        int missed, ulps;
+        int cause, proof;
+    } rows[] = {{false, 0, 0, LB_CAUSE_INPUT, LB_PROOF_BITS},
+                {false, 1, 1, LB_CAUSE_INPUT, LB_PROOF_BOUND},
+                {false, 4, 1, LB_CAUSE_INPUT, LB_PROOF_BOUND},
+                {false, 32, 1, LB_CAUSE_UNEXPLAINED, LB_PROOF_NONE},  /* another function */
+                {false, 1, 100, LB_CAUSE_UNEXPLAINED, LB_PROOF_NONE}, /* a wrong number */
+                {true, 1, 1, LB_CAUSE_UNEXPLAINED, LB_PROOF_NONE}};   /* of the same number */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lb_explain_finding f = explain_roots(w, rows[i].same, rows[i].missed, rows[i].ulps);
+        assert_int_equal(f.cause, rows[i].cause);
+        assert_int_equal(f.proof, rows[i].proof);
+        assert_int_equal(f.matched, ROOTS - rows[i].missed);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_order_is_told_from_the_others, make_world, drop_world),
-        cmocka_unit_test_setup_teardown(one_element_of_ten_thousand_excludes, make_world, drop_world),
+        cmocka_unit_test_setup_teardown(one_element_of_two_thousand_excludes, make_world, drop_world),
         cmocka_unit_test_setup_teardown(a_decoy_loses_to_what_differs_in_one_row, make_world, drop_world),
         cmocka_unit_test_setup_teardown(equal_bits_need_no_explanation, make_world, drop_world),
+        cmocka_unit_test_setup_teardown(a_library_function_may_give_all_bits_of_one_side_by_chance, make_world,
+                                        drop_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

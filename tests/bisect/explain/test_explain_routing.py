@@ -6,6 +6,7 @@ import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 import recorded as R  # noqa: E402
+from explained_pairs import own, recorded_once  # noqa: E402
 
 PROGRAM = "tests/programs/mixture_pair.py"
 GATES = [f"model.layers.{i}.mlp.gate" for i in (0, 1)]
@@ -152,3 +153,74 @@ def test_a_mixture_in_bf16_and_f32(lastbit, runs):
     assert report["flips"] and findings
     part, gap = recovered(report)
     assert 0 < part["ids"] < 1 and gap["ids"] < gap["recompute"]
+
+
+OWN = """
+import sys, torch
+torch.manual_seed(0)
+how = sys.argv[1]
+T, H, F, E, K = 64, 32, 48, 8, 2  # tokens, hidden, inner, experts, chosen
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router = torch.nn.Parameter(torch.randn(H, E) * .02)
+        self.up, self.down = torch.nn.Parameter(torch.randn(E, H, F) * .1), torch.nn.Parameter(torch.randn(E, F, H) * .1)
+    def forward(self, x):
+        if how != "whole":
+            scores = x[:, :H // 2] @ self.router[:H // 2] + x[:, H // 2:] @ self.router[H // 2:]
+        else:
+            scores = x @ self.router
+        weights, ids = torch.topk(torch.softmax(scores, -1), K, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(x)
+        for e in range(E):
+            token, slot = (ids == e).nonzero(as_tuple=True)
+            y = torch.relu(x[token] @ self.up[e]) @ self.down[e - (how == "neighbour")]
+            if how == "scaled": y = y * 1.01
+            out.index_add_(0, token, y * weights[token, slot, None])
+        return out
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.ffn = torch.nn.LayerNorm(H), Own()
+    def forward(self, x): return x + self.ffn(self.norm(x))
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layers, self.head = torch.nn.Linear(H, H), torch.nn.ModuleList(Block() for _ in range(3)), torch.nn.Linear(H, 16)
+    def forward(self, x):
+        x = self.embed(x)
+        for l in self.layers: x = l(x)
+        return self.head(x)
+m = Model().to(torch.bfloat16)
+with torch.no_grad(): m(torch.randn(T, H).to(torch.bfloat16))
+"""
+
+
+@pytest.fixture(scope="module")
+def own_mixtures(lastbit, tmp_path_factory):
+    return recorded_once(lastbit, tmp_path_factory.mktemp("own"), OWN)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_follows_from_a_flip_in_a_mixture_written_by_hand(lastbit, own_mixtures, turned):
+    """Two spellings of the router's product; where their roundings send a token to another expert, two experts take different numbers of rows, so
+    that no side's ops can be run on the other's bits: they are the same ops, and that is proven instead."""
+    sides = [own_mixtures(how) for how in ("whole", "split")]
+    found = own(lastbit.json("explain", "--seconds", "0.05", *(sides[::-1] if turned else sides), expect=1))
+    flips = {f["layer"] for f in found if f["cause"] == "routing" and f["op"] == "experts chosen"}
+    follows = [f for f in found if f["cause"] == "routing" and f["op"] != "experts chosen"]
+    if not flips:
+        pytest.skip("no token changes its expert with this processor's roundings")
+    assert {f["layer"] for f in follows} == flips and not [f for f in found if f["cause"] == "unexplained"]
+    for f in follows:
+        assert "aten::index_add_" in f["op"] and f["schedule"] == "different rows" and f["proof"] in ("bits", "exact")
+        assert f["why"].startswith("the same ops on different rows") and 0 < f["matched"] <= f["elements"] == 64 * 32
+
+
+@pytest.mark.parametrize("how", ["scaled", "neighbour"])
+def test_a_fault_beside_a_flip_does_not_follow_from_it(lastbit, own_mixtures, how):
+    """Experts whose results are scaled, or that take their neighbour's weights, are not the same ops."""
+    found = own(lastbit.json("explain", "--seconds", "0.05", own_mixtures("whole"), own_mixtures(how), expect=1))
+    assert not [f for f in found if f["schedule"] == "different rows"]
+    assert [f for f in found if f["layer"] == "layers.0.ffn" and f["cause"] == "unexplained"]
