@@ -582,9 +582,29 @@ static void take_over(lb_diff_report *to, lb_diff_report *from)
     from->tokens = NULL, from->n_tokens = 0, from->routings = NULL, from->n_routings = 0;
 }
 
+/* All places that differ by themselves, beside the first that the walk over aligned ops has named. */
+static void take_differences(lb_diff_report *to, const lb_diff_report *from)
+{
+    for (uint32_t i = 0; i < from->n_arguments; i++) {
+        const lb_diff_argument *x = &from->arguments[i];
+        const lb_diff_argument kept = {lb_report_keep(to, x->name), lb_report_keep(to, x->first),
+                                       lb_report_keep(to, x->second)};
+        APPEND(to->arguments, to->n_arguments, kept);
+    }
+    for (uint32_t i = 0; i < from->n_differences; i++) {
+        lb_diff_difference d = from->differences[i];
+        d.row.layer = lb_report_keep(to, d.row.layer), d.row.op = lb_report_keep(to, d.row.op),
+        d.row.why = lb_report_keep(to, d.row.why);
+        if (d.row.parameter) d.row.parameter = lb_report_keep(to, d.row.parameter);
+        if (d.layer_b) d.layer_b = lb_report_keep(to, d.layer_b);
+        if (d.op_b) d.op_b = lb_report_keep(to, d.op_b);
+        APPEND(to->differences, to->n_differences, d);
+    }
+}
+
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one function, or names a
  * place where the walk over aligned ops could not judge. */
-static lb_status try_implementations(session *s, bool strangers, lb_err *err)
+static lb_status try_implementations(session *s, bool strangers, bool spelled, lb_err *err)
 {
     lb_diff_report *by_value = calloc(1, sizeof *by_value);
     bool judged = false;
@@ -596,7 +616,10 @@ static lb_status try_implementations(session *s, bool strangers, lb_err *err)
         return lb_fail(err, status, "%s", why.message);
     }
     const bool same = by_value->verdict != LB_VERDICT_DIVERGED;
-    if (status == LB_OK && judged && (strangers || same || s->report->verdict == LB_VERDICT_MISSING)) {
+    if (status == LB_OK && judged && !same && s->report->verdict == LB_VERDICT_DIVERGED && !strangers)
+        take_differences(s->report, by_value);
+    else if (status == LB_OK && judged &&
+             (strangers || (spelled && (same || s->report->verdict == LB_VERDICT_MISSING)))) {
         take_over(by_value, s->report);
         lb_diff_report *old = s->report;
         s->report = by_value, by_value = old;
@@ -611,8 +634,9 @@ static lb_status judge_by_value(session *s, lb_err *err)
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing;
     if (s->options->digests_only || !unsure || !lb_diff_may_be_implementations(s->a, s->b)) return LB_OK;
     const bool strangers = lb_diff_are_strangers(s->a, s->b);
-    if (!strangers && !is_spelled_differently(s->report)) return LB_OK;
-    return try_implementations(s, strangers, err);
+    const bool spelled = is_spelled_differently(s->report);
+    if (!strangers && !spelled && verdict != LB_VERDICT_DIVERGED) return LB_OK;
+    return try_implementations(s, strangers, spelled, err);
 }
 
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)

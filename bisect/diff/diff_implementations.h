@@ -8,7 +8,7 @@
 
 #include "diff_report.h"
 
-/* Do the sides' parameters have hardly a name and shape in common? Of captures of one rank each. */
+/* Do the sides' parameters have hardly a name in common? Of captures of one rank each. */
 bool lb_diff_are_strangers(lb_capture *a, lb_capture *b);
 /* Can these be judged so at all: one rank each, with ops? */
 bool lb_diff_may_be_implementations(lb_capture *a, lb_capture *b);

@@ -232,7 +232,15 @@ static void find_anchors(maker *m)
 
 /* ---- what leaves ---- */
 
-/* Results of the outermost module calls, then floats that a computing op gives and none reads. */
+/* Does an op go on computing from it? One that hands a number to Python does not. */
+static bool is_gone_on_from(const lb_exact_side *s, uint32_t v)
+{
+    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++)
+        if (!(s->program->ops[s->graph.uses[k]].flags & LB_OP_DECISION)) return true;
+    return false;
+}
+
+/* Results of the outermost module calls, then floats that no op goes on from: losses, numbers that Python reads. */
 static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
 {
     const lb_program *p = s->program;
@@ -253,7 +261,8 @@ static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
         listed[b->value] = 1, (*out)[n++] = b->value;
     }
     for (uint32_t v = 0; called && listed && *out && v < p->n_values; v++) {
-        if (listed[v] || s->graph.read[v] || !s->graph.given[v] || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        if (listed[v] || is_gone_on_from(s, v) || !s->graph.given[v] || !lb_dtype_is_float(p->values[v].dtype))
+            continue;
         const lb_op *op = &p->ops[s->graph.giver[v]];
         if (op->phase != LB_PHASE_FORWARD || op->results != 1 || numel(p, v) != 1 || !lb_value_graph_computes(p, op))
             continue;
@@ -269,7 +278,8 @@ static void find_exits(maker *m)
     uint32_t *lists[2] = {NULL, NULL}, n[2];
     for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
     uint8_t *taken = calloc(n[1] + 1, 1);
-    m->failed |= !lists[0] || !lists[1] || !taken;
+    for (int k = 0; k < 2; k++) m->out->lone[k] = malloc((n[k] + 1) * sizeof *m->out->lone[k]);
+    m->failed |= !lists[0] || !lists[1] || !taken || !m->out->lone[0] || !m->out->lone[1];
     for (uint32_t i = 0; i < n[0] && !m->failed; i++) {
         uint32_t best = LB_NONE;
         for (int pass = 0; pass < 2 && best == LB_NONE; pass++)
@@ -281,14 +291,15 @@ static void find_exits(maker *m)
                     best = j;
             }
         if (best == LB_NONE) {
-            m->out->lone_exits[0]++;
+            m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
             continue;
         }
         taken[best] = 1;
         m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, lists[0][i], lists[1][best],
                                           numel(m->sides[1]->program, lists[1][best]));
     }
-    for (uint32_t j = 0; j < n[1] && taken; j++) m->out->lone_exits[1] += !taken[j];
+    for (uint32_t j = 0; j < n[1] && !m->failed; j++)
+        if (!taken[j]) m->out->lone[1][m->out->n_lone[1]++] = lists[1][j];
     free(lists[0]), free(lists[1]), free(taken);
 }
 
@@ -381,7 +392,7 @@ lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, c
 
 void lb_counterparts_release(lb_counterparts *c)
 {
-    free(c->list), free(c->pieces);
+    free(c->list), free(c->pieces), free(c->lone[0]), free(c->lone[1]);
     *c = (lb_counterparts){0};
 }
 

@@ -41,7 +41,7 @@ typedef struct lb_counterparts {
     uint32_t n;
     lb_content_run *pieces;
     uint32_t n_pieces;
-    uint32_t lone_exits[2]; /* what leaves on one side and has no counterpart */
+    uint32_t *lone[2], n_lone[2]; /* values that leave on one side and have no counterpart */
 } lb_counterparts;
 
 /* `sides`: A, B. */

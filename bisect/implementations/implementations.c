@@ -97,7 +97,18 @@ static bool leaves(const lb_counterpart *c)
     return c->kind == LB_COUNTERPART_EXIT || c->kind == LB_COUNTERPART_FINAL;
 }
 
-/* A lone result is met when some value of the other side is it. */
+/* What leaves on one side alone, and is no value of the other side either: whether it is the same is not known. */
+static uint32_t count_unmet(const lb_implementations *x)
+{
+    uint32_t n = 0;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < x->counterparts.n_lone[k]; i++) {
+            const uint32_t v = x->counterparts.lone[k][i];
+            n += x->sides[k].quantities[v].tells && x->met[k][v] == LB_NONE;
+        }
+    return n;
+}
+
 static void judge(lb_implementations *x)
 {
     uint32_t n = 0, unknown = 0, apart = 0;
@@ -113,7 +124,11 @@ static void judge(lb_implementations *x)
         snprintf(x->missing, sizeof x->missing,
                  "nothing that leaves the step (results of the outermost modules, a loss, parameters) has a "
                  "counterpart on the other side");
-    else if (unknown)
+    else if (!apart && count_unmet(x)) {
+        x->judged = x->same = false;
+        snprintf(x->missing, sizeof x->missing,
+                 "%u results of modules have other shapes on the other side, or none there", count_unmet(x));
+    } else if (unknown)
         snprintf(x->missing, sizeof x->missing,
                  "%u of %u values that leave the step could not be run exactly on both sides", unknown, n);
 }
@@ -251,8 +266,9 @@ static lb_status run_free(lb_implementations *x, lb_err *err)
 {
     LB_TRY(lb_exact_run(&x->sides[1], err));
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    if (!meet(x)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
     judge(x);
-    return meet(x) ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
+    return LB_OK;
 }
 
 /* Tables that are rounded images: B goes on from A's numbers. */
@@ -285,6 +301,8 @@ static lb_status run_all(lb_implementations *x, lb_err *err)
     if (status == LB_OK) count_met(x);
     if (status == LB_OK && x->judged && !x->same) {
         status = find_regions(x, err);
+        const lb_region_question found = question(x);
+        if (status == LB_OK) lb_regions_join_alike(&found, &x->regions);
         if (status == LB_OK) status = measure_effects(x, err);
     }
     free(draws[0]), free(draws[1]);

@@ -434,13 +434,13 @@ static void drop_flipped(finder *f)
     all->n = kept;
 }
 
-static void join_alike(finder *f)
+void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
 {
-    lb_regions *all = f->out;
+    const finder f = {.asked = asked, .out = all};
     uint32_t kept = 0;
     for (uint32_t i = 0; i < all->n; i++) {
         uint32_t j = 0;
-        while (j < kept && !are_one(f, &all->list[j], &all->list[i])) j++;
+        while (j < kept && !are_one(&f, &all->list[j], &all->list[i])) j++;
         if (j < kept)
             all->list[j].times++;
         else
@@ -467,7 +467,7 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
     if (room) mark_same(&f);
     for (uint32_t i = 0; i < asked->counterparts->n && room && !f.failed; i++)
         if (asked->counterparts->list[i].state == LB_COUNTERPART_APART) find_region(&f, i);
-    if (room && !f.failed) sort_regions(&f), drop_flipped(&f), join_alike(&f);
+    if (room && !f.failed) sort_regions(&f), drop_flipped(&f);
     for (int k = 0; k < 2; k++) free(f.same[k]), free(f.held[k]), free(f.stamp[k]);
     free(f.stack);
     if (room && !f.failed) return LB_OK;

@@ -51,6 +51,9 @@ typedef struct lb_region_question {
 
 /* Behind lb_counterparts_compare. LB_ERR_NOMEM is the only failure. */
 lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err);
+/* One difference that shows in several regions (one op, one source, one optimizer over many parameters) becomes one row. At the end: rows that
+ * are joined share no values any more. */
+void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
 void lb_regions_release(lb_regions *regions);
 /* The last values of A and B that two regions share and that are no counterparts, of as many elements; false: there are none. */
 bool lb_regions_shared(const lb_region_question *asked, const lb_regions *regions, uint32_t *a, uint32_t *b);

@@ -169,39 +169,39 @@ static double room_for(const finder *f, uint32_t va, uint32_t vb)
  * each number given again beside itself, rows and columns exchanged, and at last by rank. */
 typedef enum order { IN_ORDER, ROWS_AGAIN, NUMBERS_AGAIN, ACROSS, BY_RANK, ORDERS } order;
 
-/* The element of the larger (of `times` as many in rows of `width`) that stands for element i of the smaller. */
-static int64_t element_at(order how, int64_t i, int64_t n, int64_t width, int64_t times)
+/* The element of the smaller (of n) that element j of the larger is, which has m in rows of `width`. */
+static int64_t element_at(order how, int64_t j, int64_t n, int64_t m, int64_t width)
 {
-    const int64_t narrow = width / times;
+    const int64_t times = m / n, narrow = width / times;
     switch (how) {
-    case IN_ORDER: return i;
-    case ROWS_AGAIN: return narrow ? i / narrow * width + i % narrow : -1;
-    case NUMBERS_AGAIN: return i * times;
-    case ACROSS: return times == 1 && width && n % width == 0 ? i % (n / width) * width + i / (n / width) : -1;
+    case IN_ORDER: return j % n;
+    case ROWS_AGAIN: return narrow ? j / width * narrow + j % width % narrow : -1;
+    case NUMBERS_AGAIN: return j / times;
+    case ACROSS: return times == 1 && width && m % width == 0 ? j % width * (m / width) + j / width : -1;
     default: return -1;
     }
 }
 
-/* Per element of the smaller table the element of the larger one; malloc'ed. */
+/* Per element of the larger table the element of the smaller one; malloc'ed. */
 static int64_t *places(order how, const double *small, int64_t n, const double *large, int64_t m, int64_t width)
 {
-    int64_t *at = malloc((size_t)n * sizeof *at);
+    int64_t *at = malloc((size_t)m * sizeof *at);
     ranked *x = how == BY_RANK ? rank(small, n) : NULL, *y = how == BY_RANK ? rank(large, m) : NULL;
-    for (int64_t i = 0; at && i < n; i++) {
-        if (how != BY_RANK)
-            at[i] = element_at(how, i, n, width, m / n);
-        else if (x && y)
-            at[x[i].at] = y[i * (m / n)].at;
-        if ((how != BY_RANK && (at[i] < 0 || at[i] >= m)) || (how == BY_RANK && (!x || !y))) free(at), at = NULL;
+    for (int64_t j = 0; at && j < m; j++) {
+        if (how == BY_RANK && x && y)
+            at[y[j].at] = x[j / (m / n)].at;
+        else if (how != BY_RANK)
+            at[j] = element_at(how, j, n, m, width);
+        if (how == BY_RANK ? !x || !y : at[j] < 0 || at[j] >= n) free(at), at = NULL;
     }
     free(x), free(y);
     return at;
 }
 
-static double distance_at(const int64_t *at, const double *small, int64_t n, const double *large)
+static double distance_at(const int64_t *at, const double *small, const double *large, int64_t m)
 {
     double most = at ? 0 : INFINITY;
-    for (int64_t i = 0; at && i < n; i++) most = fmax(most, fabs(small[i] - large[at[i]]));
+    for (int64_t j = 0; at && j < m; j++) most = fmax(most, fabs(small[at[j]] - large[j]));
     return most;
 }
 
@@ -223,17 +223,16 @@ static void add_piece(finder *f, lb_content_run piece)
     f->out->pieces[f->out->n_pieces++] = piece;
 }
 
-/* `at`: per element of the smaller of the two, the element of the larger. */
+/* `at`: per element of the larger of the two, the element of the smaller. Of a number that A has several times the first is taken. */
 static void add_table(finder *f, uint32_t va, int64_t na, uint32_t vb, int64_t nb, const int64_t *at)
 {
     const lb_exact_side *s = f->asked->sides[1];
     const lb_program *p = s->program;
     const bool window = !s->graph.given[vb];
     const uint32_t target = window ? lb_value_graph_source(&s->graph, vb) : vb, first = f->out->n_pieces;
-    if (target == LB_NONE || (window && !lb_layout_is_contiguous(&p->values[target].layout)) || (na < nb && window))
-        return;
-    for (int64_t k = 0; k < (na < nb ? na : nb); k++) {
-        const int64_t from = na < nb ? k : at[k], mine = na < nb ? at[k] : k;
+    if (target == LB_NONE || (window && !lb_layout_is_contiguous(&p->values[target].layout))) return;
+    for (int64_t k = na > nb ? na : nb; k-- > 0;) { /* the first of several comes last, and stays */
+        const int64_t from = na < nb ? at[k] : k, mine = na < nb ? k : at[k];
         const int64_t to = window ? in_source(&p->values[vb], &p->values[target], mine) : mine;
         if (to >= 0 && to < numel(s, target)) add_piece(f, (lb_content_run){va, from, 1, to, 1, 1});
     }
@@ -262,7 +261,7 @@ static bool try_pair(finder *f, uint32_t va, uint32_t vb)
     bool near = true;
     for (int k = -1; k < ORDERS; k++) {
         int64_t *at = places(k < 0 ? BY_RANK : (order)k, small, n, large, m, l->ndim > 0 ? l->shape[l->ndim - 1] : 1);
-        near = distance_at(at, small, n, large) <= room;
+        near = distance_at(at, small, large, m) <= room;
         if (k >= 0 && near) add_table(f, va, na, vb, nb, at);
         free(at);
         if (near == (k >= 0)) break; /* too far in any order, or the order was found */
