@@ -197,7 +197,8 @@ static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_ma
     LB_TRY(lb_exits_find(&views, (const lb_map_rules *const[]){rules_a, rules_b}, &w->exits, lone, err));
     snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, lone);
     if (*lone) lb_report_finding(w->report, text);
-    return LB_OK;
+    LB_TRY(lb_logged_scalars_find(&views, w->swapped, &w->scalars, err));
+    return lb_logged_scalars_add(&w->scalars, &views, &w->exits, err);
 }
 
 /* A cache, or what else an earlier step rounded: floats that come in, and are neither parameters nor states nor what the model is given first. */
@@ -438,7 +439,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     for (int k = 0; k < 2; k++) lb_owners_free(w.owners[k]);
     lb_merged_steps_release(&w.merged);
     lb_divergences_release(&w.divergences);
-    lb_exits_release(&w.exits);
+    lb_exits_release(&w.exits), lb_logged_scalars_release(&w.scalars);
     lb_cut_tensors_release(&w.cuts);
     for (int k = 0; k < 2; k++) lb_collective_matches_release(&w.meetings[k]), free(w.extents[k]);
     free(w.differs), free(w.settled), free(w.reorderings), free(w.divergence_of);
