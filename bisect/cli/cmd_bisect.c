@@ -73,6 +73,10 @@ static json_t *bisection_json(const lb_bisection *b, const char *path)
                         b->reproducer ? json_pack("{s:I,s:I}", "ops", (json_int_t)b->reproducer_ops, "bytes",
                                                   (json_int_t)b->reproducer_bytes)
                                       : json_null());
+    if (b->outcome == LB_BISECT_CLEAN && !b->checked && !b->command)
+        json_object_set_new(o, "judged",
+                            json_pack("{s:I,s:I,s:I}", "ops", (json_int_t)(b->compared - b->unjudged), "not_kept",
+                                      (json_int_t)b->unjudged, "opaque", (json_int_t)b->opaque));
     add_command(o, "shows", lb_bisection_show(b, path));
     add_command(o, "cures", lb_bisection_cure(b, path));
     json_object_set_new(o, "record", text_or_null(b->again));

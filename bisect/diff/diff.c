@@ -198,7 +198,8 @@ static lb_status find_exits(lb_walk *w, const lb_map_rules *rules_a, const lb_ma
     LB_TRY(lb_exits_find(&views, (const lb_map_rules *const[]){rules_a, rules_b}, &w->exits, lone, err));
     snprintf(text, sizeof text, "step %lld, rank %d: %s", (long long)w->pa->step, w->pa->rank, lone);
     if (*lone) lb_report_finding(w->report, text);
-    return LB_OK;
+    LB_TRY(lb_logged_scalars_find(&views, w->swapped, &w->scalars, err));
+    return lb_logged_scalars_add(&w->scalars, &views, &w->exits, err);
 }
 
 /* A cache, or what else an earlier step rounded: floats that come in, and are neither parameters nor states nor what the model is given first. */
@@ -439,7 +440,7 @@ static lb_status diff_halves(session *s, half *first, half *second, lb_walk_past
     for (int k = 0; k < 2; k++) lb_owners_free(w.owners[k]);
     lb_merged_steps_release(&w.merged);
     lb_divergences_release(&w.divergences);
-    lb_exits_release(&w.exits);
+    lb_exits_release(&w.exits), lb_logged_scalars_release(&w.scalars);
     lb_cut_tensors_release(&w.cuts);
     for (int k = 0; k < 2; k++) lb_collective_matches_release(&w.meetings[k]), free(w.extents[k]);
     free(w.differs), free(w.settled), free(w.reorderings), free(w.divergence_of);
@@ -457,6 +458,40 @@ static bool is_checkpoint(const half *h)
            lb_capture_program(h->capture, h->ranks[0], steps[0], &p, NULL) == LB_OK && !has_ops(p);
 }
 
+/* Steps that the second side alone has: the first side's program ended before them, or they were not recorded there. */
+static void list_lone_steps(session *s, half *first, half *second)
+{
+    const int64_t *steps;
+    const uint32_t n = lb_capture_steps(s->b, &steps);
+    char text[160];
+    for (uint32_t i = 0; i < n; i++) {
+        if (steps[i] < s->options->first_step || steps[i] > s->options->last_step) continue;
+        if (load_half(second, steps[i]) && !load_half(first, steps[i]) && !is_checkpoint(first)) {
+            snprintf(text, sizeof text, "step %lld of rank %d was captured on the second side only",
+                     (long long)steps[i], second->ranks[0]);
+            lb_report_missing(s->report, text);
+        }
+        close_half(first), close_half(second);
+    }
+}
+
+/* A step in which one side's program ended, by an exception: what it did not come to is no difference, and the step is not compared. Of two
+ * that ended there, each is what there is. */
+static bool is_cut_off(const session *s, const half *first, const half *second)
+{
+    bool complete[2] = {true, true};
+    char text[240];
+    for (uint32_t i = 0; i < first->n_ranks; i++) complete[0] &= first->programs[i]->complete != 0;
+    for (uint32_t i = 0; i < second->n_ranks; i++) complete[1] &= second->programs[i]->complete != 0;
+    if (complete[0] == complete[1]) return false;
+    snprintf(text, sizeof text,
+             "step %lld of rank %d is incomplete on the %s side: its program, or the recording of it, ended there; "
+             "that step is not compared",
+             (long long)first->programs[0]->step, first->ranks[0], complete[0] ? "second" : "first");
+    if (!s->quiet) lb_report_missing(s->report, text);
+    return true;
+}
+
 /* A step of the first side, against the second's. */
 static lb_status diff_one(session *s, half *first, half *second, int64_t step, lb_walk_past *past, lb_err *err)
 {
@@ -464,8 +499,10 @@ static lb_status diff_one(session *s, half *first, half *second, int64_t step, l
     lb_status status = LB_OK;
     if (load_half(first, step)) {
         if (load_half(second, step)) {
-            status = open_halves(first, second, &past->plan, err);
-            if (status == LB_OK) status = diff_halves(s, first, second, past, err);
+            const bool cut_off = is_cut_off(s, first, second);
+            if (cut_off) s->shared++;
+            if (!cut_off) status = open_halves(first, second, &past->plan, err);
+            if (status == LB_OK && !cut_off) status = diff_halves(s, first, second, past, err);
         } else if (!is_checkpoint(second) && !s->quiet) {
             snprintf(text, sizeof text, "step %lld of rank %d was captured on the first side only", (long long)step,
                      first->ranks[0]);
@@ -502,6 +539,7 @@ static lb_status diff_steps(session *s, half *first, half *second, lb_err *err)
                  : steps[i] < s->options->first_step ? LB_OK
                                                      : diff_one(s, first, second, steps[i], &past, err);
     }
+    if (status == LB_OK) list_lone_steps(s, first, second);
     lb_taints_release(&past.storages[0]), lb_taints_release(&past.storages[1]);
     lb_fused_sources_release(&past.fused);
     lb_met_storages_release(&past.met);

@@ -117,6 +117,7 @@ static void walk_finals(lb_walk *w)
 static const char *why_exit(const lb_exit *exit)
 {
     if (exit->input) return "what is decided by it differs in exact arithmetic";
+    if (exit->logged) return "a number that the program logs or reads differs in exact arithmetic";
     if (exit->name) return "what the step leaves in it differs in exact arithmetic";
     return exit->other_shape ? "the result of the outermost call has another shape"
                              : "the result of the outermost call differs in exact arithmetic";
@@ -165,6 +166,47 @@ static void walk_exits(lb_walk *w)
     }
 }
 
+/* ---- numbers that the program logged or read ---- */
+
+/* Once per name: a run of a thousand steps logs a thousand losses. */
+static void say_scalar(lb_walk *w, const lb_logged_scalar *s)
+{
+    char begin[200], text[600];
+    const bool read = !strcmp(s->name, "item");
+    const double first = s->numbers[w->swapped], second = s->numbers[!w->swapped];
+    if (read)
+        snprintf(begin, sizeof begin, "a number that the program read (.item()) differs: ");
+    else
+        snprintf(begin, sizeof begin, "the logged number %.100s differs: ", s->name);
+    for (uint32_t i = 0; i < w->report->n_findings; i++)
+        if (!strncmp(w->report->findings[i], begin, strlen(begin))) return;
+    const int digits = (float)first != (float)second ? 9 : 17;
+    snprintf(text, sizeof text, "%s%.*g and %.*g in step %lld, by %.2g%s", begin, digits, first, digits, second,
+             (long long)w->pa->step, second - first,
+             s->op[0] == LB_NONE || s->op[1] == LB_NONE
+                 ? "; it was computed outside the recorded ops, and whether both sides compute the same was not judged"
+                 : "");
+    lb_report_finding(w->report, text);
+}
+
+/* Where ops of both sides gave it, their pair or an exit has the verdict. Else Python computed it, and all that is known is that the bits
+ * differ: at least rounding. */
+static void walk_scalars(lb_walk *w)
+{
+    if (*w->scalars.counts) lb_report_finding(w->report, w->scalars.counts);
+    for (uint32_t i = 0; i < w->scalars.n; i++) {
+        const lb_logged_scalar *s = &w->scalars.list[i];
+        say_scalar(w, s);
+        if ((s->op[0] != LB_NONE && s->op[1] != LB_NONE) || s->seen[0] >= w->pa->n_ops || s->seen[1] >= w->pb->n_ops)
+            continue;
+        lb_diff_row row = lb_walk_row(w, s->seen[0], s->seen[1]);
+        row.order = w->pa->n_ops, row.local = row.verdict = LB_VERDICT_ROUNDING;
+        row.layer = lb_report_keep(w->report, s->name), row.value = true;
+        row.why = "a number that the program logs differs; it was computed outside the recorded ops, and not judged";
+        lb_walk_report(w, &row);
+    }
+}
+
 /* Results without a reader, each side's by ops of its own (merged_steps.c). */
 static void walk_lone_results(lb_walk *w)
 {
@@ -184,5 +226,5 @@ static void walk_lone_results(lb_walk *w)
 
 void lb_walk_leaving(lb_walk *w)
 {
-    walk_finals(w), walk_exits(w), walk_lone_results(w);
+    walk_finals(w), walk_exits(w), walk_scalars(w), walk_lone_results(w);
 }

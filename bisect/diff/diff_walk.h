@@ -11,6 +11,7 @@
 #include "cut_tensors.h"
 #include "diff_report.h"
 #include "fused_sources.h"
+#include "logged_scalars.h"
 #include "merged_steps.h"
 #include "met_storages.h"
 #include "noise.h"
@@ -59,6 +60,7 @@ typedef struct lb_walk {
     bool swapped, uneven;      /* uneven: B calls its layers more often, or is more programs */
     lb_alignment alignment;
     lb_exits exits;
+    lb_logged_scalars scalars; /* logged or read numbers that differ */
     lb_shadow_pair shadows;
     bool have_shadows;
     lb_merged_steps merged;

@@ -29,13 +29,20 @@ typedef struct history {
     uint32_t op;
 } history;
 
+/* Steps that a loss scaler skipped; the first of them by number. */
+enum { SKIPPED_SHOWN = 6 };
+typedef struct skipped_steps {
+    int64_t first[SKIPPED_SHOWN], last;
+    uint32_t n;
+} skipped_steps;
+
 /* What is known between two steps, none of which failed. */
 typedef struct memory_of_steps {
     uint32_t number;
     history *past;
     uint32_t n_past;
     uint64_t *blind; /* per row */
-    char warning[200];
+    skipped_steps skipped;
 } memory_of_steps;
 
 struct lb_monitor {
@@ -59,7 +66,8 @@ struct lb_monitor {
     } recorded;
     bool recording;
     bool all_skipped; /* the loss scaler skips every step: then what it met is no business of its own */
-    char warning[200];
+    skipped_steps skipped;
+    char warning[240]; /* of these, in words */
     memory_of_steps *kept;
     uint32_t n_kept;
 };
@@ -159,13 +167,41 @@ void lb_monitor_free(lb_monitor *m)
     free(m);
 }
 
+static void say_skipped(lb_monitor *m)
+{
+    const skipped_steps *s = &m->skipped;
+    char list[160] = "";
+    m->warning[0] = '\0';
+    if (!s->n) return;
+    for (uint32_t i = 0; i < s->n && i < SKIPPED_SHOWN; i++) {
+        const size_t used = strlen(list);
+        const bool last = i + 1 == s->n;
+        snprintf(list + used, sizeof list - used, "%s%" PRId64, !i ? "" : last ? " and " : ", ", s->first[i]);
+    }
+    if (s->n > SKIPPED_SHOWN)
+        snprintf(list + strlen(list), sizeof list - strlen(list), ", … %" PRId64 " (%u steps)", s->last, s->n);
+    snprintf(m->warning, sizeof m->warning, "%s %s: the loss scaler met non-finite gradients and skips the step%s",
+             s->n == 1 ? "step" : "steps", list, s->n == 1 ? "" : "s");
+}
+
+/* Each of its gradients says so, on each rank. */
+static void note_skipped(lb_monitor *m, int64_t step)
+{
+    skipped_steps *s = &m->skipped;
+    if (s->n && s->last >= step) return;
+    if (s->n < SKIPPED_SHOWN) s->first[s->n] = step;
+    s->last = step, s->n++;
+    say_skipped(m);
+}
+
 void lb_monitor_reset(lb_monitor *m, lb_monitor_mode mode, const bool *excluded)
 {
     m->mode = mode;
     m->collect = false;
     m->failure = (lb_failure){.op = LB_NONE, .rank = -1};
     m->n_past = 0;
-    m->warning[0] = '\0';
+    m->skipped.n = 0;
+    say_skipped(m);
     for (uint32_t i = 0; i < m->n_rows; i++) m->rows[i].blind = m->rows[i].judged = 0;
     for (uint32_t i = 0; i < m->n_ranks; i++) {
         m->excluded[i] = excluded && excluded[i];
@@ -197,7 +233,7 @@ lb_status lb_monitor_keep(lb_monitor *m, uint32_t number, lb_err *err)
     }
     if (m->n_past) memcpy(row.past, m->past, m->n_past * sizeof *row.past);
     for (uint32_t i = 0; i < m->n_rows; i++) row.blind[i] = m->rows[i].blind;
-    memcpy(row.warning, m->warning, sizeof row.warning);
+    row.skipped = m->skipped;
     m->kept[m->n_kept++] = row;
     return LB_OK;
 }
@@ -215,7 +251,8 @@ lb_status lb_monitor_resume(lb_monitor *m, uint32_t number, lb_err *err)
         if (row->n_past) memcpy(m->past, row->past, row->n_past * sizeof *row->past);
         m->n_past = row->n_past;
         for (uint32_t k = 0; k < m->n_rows; k++) m->rows[k].blind = row->blind[k];
-        memcpy(m->warning, row->warning, sizeof m->warning);
+        m->skipped = row->skipped;
+        say_skipped(m);
         return LB_OK;
     }
     return lb_fail(err, LB_ERR_NOT_FOUND, "nothing is kept under %u", number);
@@ -316,8 +353,7 @@ static void judge_nonfinite(lb_monitor *m, const lb_watched *w, uint32_t op, uin
     if (bad <= 0) return;
     lb_failure_kind kind = kind_of_bits(bits);
     if (kind == LB_FAILURE_GRADIENT && w->scaler && !m->all_skipped) {
-        snprintf(m->warning, sizeof m->warning,
-                 "step %" PRId64 ": the loss scaler met non-finite gradients and skips the step", w->program->step);
+        note_skipped(m, w->program->step);
         return;
     }
     char what[200];
@@ -379,8 +415,8 @@ static void gather(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits
         h->largest = source_magnitude(w->program, key);
         h->n = h->largest > 0;
     }
-    if (key == -2)
-        h->pending += s->sum_squares;
+    if (key == -2) /* the step of a gradient that a scaler finds not finite is skipped: it has no norm */
+        h->pending = w->scaler && lb_statistics_nonfinite(s) ? NAN : h->pending + s->sum_squares;
     else
         h->pending = largest_magnitude(s);
     h->seen = true;
@@ -424,6 +460,11 @@ void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
         char what[200];
         if (h->rank != rank || !h->seen) continue;
         double now = h->key == -2 ? sqrt(h->pending) : h->pending;
+        if (w->scaler && h->key == -2 && now != now) {
+            h->pending = 0, h->seen = false, h->op = LB_NONE;
+            continue;
+        }
+        if (m->mode == LB_MONITOR_GROSS && h->key < 0 && w->scale > 0) now /= w->scale;
         if (m->mode == LB_MONITOR_GROSS && is_gross(m, h, w->program, now, what, sizeof what))
             report(m, w, h->op, LB_FAILURE_GROSS, what);
         if (m->predicate == PREDICATE_NORM && h->key == -2 && !(now <= m->limit)) {

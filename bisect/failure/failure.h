@@ -7,6 +7,7 @@
  *   parameters and optimizer state, where the optimizer writes them
  *   outputs     of the outermost modules; in a step with a backward those from which something is computed that leaves it
  * Not finite is a failure there and nowhere else: masks hold -inf by design, and an output of -inf alone is a mask too.
+ * Gross magnitudes are those of loss and gradients without a loss scaler's scale; a step that it skips has none.
  * A loss scaler's unscaling makes non-finite gradients its own business: they are a warning then, unless it skips every one of
  * several steps.
  *

@@ -184,6 +184,7 @@ static bool hands_on(const lb_program *p, const lb_op *op)
                                         "split_with_sizes_copy",
                                         "contiguous",
                                         "flatten",
+                                        "constant_pad_nd",
                                         "where",
                                         NULL};
     return op_is_one(p, op, names);

@@ -39,16 +39,101 @@ typedef struct replica {
     uint32_t group; /* collective; LB_NONE: not a replica */
 } replica;
 
+/* A storage that an all-gather filled: every member holds all of it. */
+typedef struct gathered {
+    int64_t storage;
+    uint32_t collective;
+} gathered;
+
 typedef struct replica_list {
     replica *rows; /* by name */
     uint32_t n;
-    bool scatters;  /* some gradient is scattered, or reduced over part of the ranks' group */
-    uint32_t group; /* of the last whole gradient */
+    gathered *wholes;
+    uint32_t n_wholes;
+    uint8_t *partition; /* per string: a parameter of that name is one rank's part of what is gathered */
+    bool scatters;      /* some gradient is scattered, or reduced over part of the ranks' group */
+    uint32_t group;     /* of the last whole gradient */
 } replica_list;
 
 static int by_name(const void *x, const void *y)
 {
     return strcmp(((const replica *)x)->name, ((const replica *)y)->name);
+}
+
+static void release_list(replica_list *list)
+{
+    free(list->rows), free(list->wholes), free(list->partition);
+}
+
+static bool is_gather(const lb_program *p, const lb_op *op)
+{
+    const char *name = lb_op_name(p, op);
+    return strstr(name, "allgather") || strstr(name, "all_gather");
+}
+
+static uint32_t collective_filling(const replica_list *list, int64_t storage)
+{
+    for (uint32_t i = 0; i < list->n_wholes; i++)
+        if (list->wholes[i].storage == storage) return list->wholes[i].collective;
+    return LB_NONE;
+}
+
+/* The ops that a collective's input was copied from, one copy behind the other. */
+typedef struct copies {
+    const lb_program *program;
+    const lb_flow *flow;
+    replica_list *list;
+    uint32_t op, queue[64], n;
+} copies;
+
+static bool copies_only(const lb_program *p, const lb_op *op)
+{
+    static const char *const names[] = {"aten::copy_",           "aten::_to_copy", "aten::clone", "aten::contiguous",
+                                        "aten::detach",          "aten::cat",      "aten::slice", "aten::split",
+                                        "aten::constant_pad_nd", "aten::flatten",  NULL};
+    if (op->flags & LB_OP_VIEW) return true;
+    for (const char *const *name = names; *name; name++)
+        if (lb_name_extends(lb_op_name(p, op), *name)) return true;
+    return false;
+}
+
+/* A rank's part of what is gathered: a parameter that reaches the gather by copies alone, and lies elsewhere. */
+static void note_contribution(void *context, uint32_t value)
+{
+    copies *c = context;
+    uint32_t defs[4];
+    if (value == LB_NONE) return;
+    const lb_value *v = &c->program->values[value];
+    if (v->flags & LB_VALUE_PARAMETER && v->name != LB_NONE && collective_filling(c->list, v->storage) == LB_NONE)
+        c->list->partition[v->name] = 1;
+    const uint32_t n = lb_flow_defs_of(c->flow, c->op, value, defs, 4);
+    for (uint32_t k = 0; k < n && k < 4; k++) {
+        bool known = !copies_only(c->program, &c->program->ops[defs[k]]);
+        for (uint32_t i = 0; i < c->n; i++) known |= c->queue[i] == defs[k];
+        if (!known && c->n < sizeof c->queue / sizeof *c->queue) c->queue[c->n++] = defs[k];
+    }
+}
+
+static lb_status list_gathered(const lb_program *p, const lb_flow *flow, replica_list *list, lb_err *err)
+{
+    list->partition = calloc(p->n_strings + 1, 1);
+    list->wholes = malloc((p->n_refs + 1) * sizeof *list->wholes);
+    if (!list->partition || !list->wholes) return lb_fail(err, LB_ERR_NOMEM, "out of memory for collectives");
+    for (uint32_t i = 0; i < p->n_collectives; i++) {
+        const lb_op *op = &p->ops[p->collectives[i].op];
+        for (uint32_t k = 0; is_gather(p, op) && k < lb_op_outcomes(op); k++)
+            if (lb_op_outcome(p, op, k) != LB_NONE)
+                list->wholes[list->n_wholes++] = (gathered){p->values[lb_op_outcome(p, op, k)].storage, i};
+    }
+    for (uint32_t i = 0; i < p->n_collectives; i++) {
+        if (!is_gather(p, &p->ops[p->collectives[i].op])) continue;
+        copies c = {.program = p, .flow = flow, .list = list, .queue = {p->collectives[i].op}, .n = 1};
+        for (uint32_t k = 0; k < c.n; k++) {
+            c.op = c.queue[k];
+            lb_op_each_input(p, &p->ops[c.op], note_contribution, &c);
+        }
+    }
+    return LB_OK;
 }
 
 static lb_status list_replicas(const lb_program *p, replica_list *list, lb_err *err)
@@ -58,6 +143,10 @@ static lb_status list_replicas(const lb_program *p, replica_list *list, lb_err *
     *list = (replica_list){.group = LB_NONE};
     LB_TRY(lb_flow_new(p, &flow, err));
     lb_status status = lb_own_gradients_find(p, flow, &own, err);
+    if (status == LB_OK) {
+        status = list_gathered(p, flow, list, err);
+        if (status != LB_OK) lb_own_gradients_release(&own);
+    }
     lb_flow_free(flow);
     if (status != LB_OK) return status;
     list->rows = malloc((own.n + 1) * sizeof *list->rows);
@@ -86,12 +175,13 @@ static const char *parameter_of(const char *name)
 }
 
 /* The collective whose members hold this tensor in common; LB_NONE. */
-static uint32_t shared_by(const replica_list *list, const char *name, lb_replica_kind kind)
+static uint32_t shared_by(const lb_program *p, const replica_list *list, const lb_value *v, lb_replica_kind kind)
 {
+    const char *name = lb_program_text(p, v->name);
     const replica wanted = {.name = parameter_of(name)};
     const replica *found = bsearch(&wanted, list->rows, list->n, sizeof wanted, by_name);
     if (found) return found->group;
-    return kind == LB_REPLICA_STATE || list->scatters ? LB_NONE : list->group;
+    return kind == LB_REPLICA_STATE || list->scatters || list->partition[v->name] ? LB_NONE : list->group;
 }
 
 /* ---- versions --------------------------------------------------------------------------------------------------------- */
@@ -142,7 +232,10 @@ static lb_status list_versions(check *c, uint32_t rank_row, const replica_list *
             version v = {.rank_row = rank_row, .op = i, .order = c->n_versions - first};
             if (row == LB_NONE || !kind_of(p, &p->values[row], &v.kind)) continue;
             v.name = lb_program_text(p, p->values[row].name), v.digest = p->values[row].logical;
-            v.value = row, v.group = says_part(p, row) ? LB_NONE : shared_by(list, v.name, v.kind);
+            v.value = row, v.group = says_part(p, row) ? LB_NONE : shared_by(p, list, &p->values[row], v.kind);
+            /* A window on what a gather fills is the same on all its members when the next step begins, whatever its gradient did. */
+            if (v.group == LB_NONE && source && v.kind == LB_REPLICA_PARAMETER && !says_part(p, row))
+                v.group = collective_filling(list, p->values[row].storage);
             if (v.group != LB_NONE || says_part(p, row)) LB_TRY(add_version(c, &v));
         }
     }
@@ -310,7 +403,7 @@ static lb_status check_step(check *c)
         if (lb_capture_program(c->at.capture, c->at.ranks[r], c->at.step, &c->programs[r], NULL) != LB_OK) continue;
         status = list_replicas(c->programs[r], &list, c->err);
         if (status == LB_OK) status = list_versions(c, r, &list);
-        free(list.rows);
+        release_list(&list);
     }
     if (status != LB_OK || !c->n_versions) return status;
     qsort(c->versions, c->n_versions, sizeof *c->versions, by_tensor);

@@ -3,7 +3,8 @@
  * A parameter whose gradient is all-reduced over a group is the same on each of its members, and so is its optimizer state; where no
  * gradient is scattered, the parameters without a gradient are, too. Of tensors that say which part of a larger one they are
  * (lastbit/shard.h) those are compared that are the same part of it. Other shards (expert parallelism by hand) are not: their
- * gradients are scattered, reduced over another group or over none. Buffers are compared as a note only: running statistics of a
+ * gradients are scattered, reduced over another group or over none. Nor is a rank's own part of a flat whole (ZeRO's partitions): it reaches
+ * an all-gather by copies alone; the parameters that are windows on what is gathered are replicas again. Buffers are compared as a note only: running statistics of a
  * BatchNorm belong to one rank unless the program broadcasts them.
  *
  * Digests decide, so that no bytes are needed.

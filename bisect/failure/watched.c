@@ -22,6 +22,16 @@ bool lb_is_unscaling(const lb_program *p, const lb_op *op)
     return strstr(lb_op_name(p, op), "_amp_foreach_non_finite_check_and_unscale_") != NULL;
 }
 
+/* Its third argument is the inverse of the scale, one number. */
+static double scale_of(const lb_program *p, const lb_op *op)
+{
+    const lb_arg *inverse = op->args > 2 ? &lb_op_args(p, op)[2] : NULL;
+    if (!inverse || inverse->tag != LB_ARG_VALUE || inverse->u.value == LB_NONE) return 0;
+    const uint32_t row = p->values[inverse->u.value].statistics;
+    const lb_statistics *s = row == LB_NONE ? NULL : &p->statistics[row];
+    return s && s->elements == 1 && !lb_statistics_nonfinite(s) && s->sum > 0 ? 1 / s->sum : 0;
+}
+
 static bool float_value(const lb_program *p, uint32_t value)
 {
     return value != LB_NONE && lb_dtype_is_float(p->values[value].dtype);
@@ -136,7 +146,7 @@ static void mark_op(marker *m, uint32_t i)
     /* Of a program that is seen by its calls of NCCL alone, what these give is all that comes out. */
     if (!strncmp(lb_op_name(p, op), "nccl::", 6) && lb_op_defines(p, op)) m->w->marks[i] |= LB_WATCH_OUTPUT;
     if (is_sanitiser(m, i)) mark_inputs(m, i, LB_WATCH_GRADIENT);
-    if (lb_is_unscaling(p, op)) m->w->scaler = true;
+    if (lb_is_unscaling(p, op)) m->w->scaler = true, m->w->scale = scale_of(p, op);
     /* Backward starts from ones like the loss, made outside of any autograd node. */
     if (op_is(p, op, "ones_like") && op->phase == LB_PHASE_BACKWARD && !*lb_program_text(p, op->node_name))
         mark_inputs(m, i, LB_WATCH_LOSS);

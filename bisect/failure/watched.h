@@ -11,6 +11,7 @@ typedef struct lb_watched {
     uint32_t rank_row;
     uint8_t *marks;   /* lb_watch_bits per op; the caller frees them */
     bool scaler;      /* a loss scaler judges its gradients */
+    double scale;     /* by which it makes loss and gradients larger; 0: not known, or there is none */
     uint32_t updates; /* ops by which an optimizer writes parameters: none where every step is skipped */
     uint64_t blind;   /* watched results that were not there */
     uint64_t judged;  /* and those that were */

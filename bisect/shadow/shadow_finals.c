@@ -6,32 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last op that writes `storage`, and the value of it that left; LB_NONE when none does. */
-static uint32_t last_write(const lb_program *p, int64_t storage, uint32_t *value)
-{
-    for (uint32_t i = p->n_ops; i-- > 0;) {
-        const lb_op *op = &p->ops[i];
-        for (uint32_t k = 0; k < op->written; k++) {
-            uint32_t v = lb_op_written(p, op)[k];
-            if (v == LB_NONE || p->values[v].storage != storage) continue;
-            *value = v;
-            return i;
-        }
-    }
-    return LB_NONE;
-}
-
-/* Value and last write of what was a source of `storage`; false when nothing wrote it. */
+/* The last op that writes some of what was that source, and the value that it left; false when none does. */
 static bool find_last(const lb_program *p, uint32_t source, lb_shadow_part *last)
 {
-    last->op = last_write(p, p->values[lb_op_results(p, &p->ops[source])[0]].storage, &last->value);
+    last->op = lb_image_write_before(p, source, p->n_ops, &last->value);
     return last->op != LB_NONE;
 }
 
+/* Not all of it, or more: a flat buffer that it is a window on. */
 static bool is_part(const lb_program *p, uint32_t source, const lb_shadow_part *last)
 {
-    const lb_value *whole = &p->values[lb_op_results(p, &p->ops[source])[0]];
-    return !lb_layout_same_shape(&whole->layout, &p->values[last->value].layout);
+    const lb_value *whole = &p->values[lb_op_results(p, &p->ops[source])[0]], *left = &p->values[last->value];
+    return !lb_layout_same_shape(&whole->layout, &left->layout) || whole->layout.offset != left->layout.offset;
 }
 
 /* Where one side writes only a part at last, or nothing of what the other writes; false when that is not so. */

@@ -77,6 +77,21 @@ static lb_kept_value *image_of(lb_shadow_run *s, uint32_t f)
     return image->numbers ? image : NULL;
 }
 
+/* Of a flat buffer only what the source is a window on: each of a thousand parameters would copy all of it. */
+static void clip(const lb_layout *source, lb_layout *part, lb_tensor *shadow)
+{
+    const int64_t n = lb_layout_numel(part), begin = source->offset, end = begin + lb_layout_numel(source);
+    const int64_t first = part->offset < begin ? begin : part->offset,
+                  last = part->offset + n > end ? end : part->offset + n;
+    if (shadow->dtype != LB_F64 || !lb_layout_is_contiguous(part) || !lb_layout_is_contiguous(&shadow->layout) ||
+        lb_layout_numel(&shadow->layout) != n || first >= last || last - first == n)
+        return;
+    const int64_t count = last - first;
+    shadow->data = (double *)shadow->data + (first - part->offset);
+    shadow->layout = lb_layout_contiguous(1, &count);
+    *part = shadow->layout, part->offset = first;
+}
+
 static void paint_final(lb_shadow_run *s, uint32_t f, const lb_event *event)
 {
     const lb_program *p = s->side->program;
@@ -84,12 +99,14 @@ static void paint_final(lb_shadow_run *s, uint32_t f, const lb_event *event)
     for (uint32_t i = 0; i < event->n_results; i++) {
         const uint32_t value = lb_program_view_value_of(s->side, event->program, event->values[i]);
         const lb_value *v = value == LB_NONE ? source : &p->values[value];
-        if (v == source || v->storage != source->storage || v->dtype != source->dtype || !event->shadow[i].data)
+        if (v == source || v->dtype != source->dtype || !event->shadow[i].data || !lb_image_overlaps(source, v))
             continue;
         lb_kept_value *image = image_of(s, f);
-        const lb_layout whole = lb_layout_parts(&source->layout, source->dtype),
-                        part = lb_layout_parts(&v->layout, v->dtype);
-        double *x = image ? lb_shadow_numbers_copy(&event->shadow[i]) : NULL;
+        const lb_layout whole = lb_layout_parts(&source->layout, source->dtype);
+        lb_layout part = lb_layout_parts(&v->layout, v->dtype);
+        lb_tensor shadow = event->shadow[i];
+        clip(&whole, &part, &shadow);
+        double *x = image ? lb_shadow_numbers_copy(&shadow) : NULL;
         if (x) lb_image_paint(image->numbers, &whole, &part, sizeof *x, x);
         free(x);
     }

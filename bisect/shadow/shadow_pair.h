@@ -55,6 +55,7 @@ typedef struct lb_exit {
     bool differs, other_shape;
     int rows; /* other_shape: the dimension in which one side has more rows because its call was given more; -1: none */
     bool input;  /* of an op whose outcome both shadows take over */
+    bool logged; /* a number that the program logged or read (logged_scalars.h) */
     bool by_use; /* what it is was told by the op of the next step that reads it alone */
     const char *
         name; /* of what the next step takes up: "optimizer.exp_avg:up.weight"; NULL: a result of an outermost call, or an input */

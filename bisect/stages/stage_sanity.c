@@ -9,6 +9,7 @@
 
 #include "basis.h"
 #include "selector.h"
+#include "stand_ins.h"
 #include "window.h"
 
 #include <inttypes.h>
@@ -166,6 +167,7 @@ static lb_status judge_sanity(lb_bisect_session *q, const lb_failure *recorded, 
         if (aa->unjudged) snprintf(besides, sizeof besides, "%u could not be judged, ", aa->unjudged);
         if (isolated->opaque) snprintf(opaque, sizeof opaque, ", %" PRIu64 " opaque", isolated->opaque);
         q->out->outcome = aa->count ? LB_BISECT_UNDECIDED : LB_BISECT_CLEAN;
+        q->out->compared = isolated->compared, q->out->unjudged = aa->unjudged, q->out->opaque = isolated->opaque;
         lb_stage_end(q, aa->count ? "undecided" : "clean",
                      "%" PRIu64 " of %" PRIu64
                      " ops bit-equal, %s%u outside their bound%s; no failure in the recording or its replay",
@@ -231,6 +233,7 @@ lb_status lb_stage_check(lb_bisect_session *q, lb_err *err)
 {
     lb_failure recorded;
     lb_replay_summary chained = {0};
+    char hidden[400];
     q->out->checked = true;
     LB_TRY(lb_stage_begin(q, "check", err));
     LB_TRY(recorded_failure(q, &recorded, err));
@@ -245,6 +248,10 @@ lb_status lb_stage_check(lb_bisect_session *q, lb_err *err)
         q->out->outcome = LB_BISECT_UNDECIDED;
         lb_stage_end(q, "undecided", "%s%s", chained.undecided ? chained.undecided_at : "bytes lack, first ",
                      chained.undecided ? "" : lack.first);
+    } else if (lb_stand_in_behind_changes(q, hidden, sizeof hidden)) {
+        q->out->outcome = LB_BISECT_UNDECIDED;
+        lb_basis_lacks(q, "%s", hidden);
+        lb_stage_end(q, "undecided", "%s", hidden);
     } else {
         q->out->outcome = LB_BISECT_CLEAN;
         lb_stage_end(q, "clean", "%" PRIu64 " ops replayed", chained.ops);

@@ -294,6 +294,30 @@ static void put_undecided(FILE *out, const lb_bisection *b)
         put_text(out, "undecided", "a replay of this window cannot speak for the recording");
 }
 
+/* How much the verdict rests on comes first: what was not judged is not clean. */
+static void put_clean(FILE *out, const lb_bisection *b)
+{
+    char text[300], opaque[80] = "";
+    const uint64_t judged = b->compared - b->unjudged, all = b->compared + b->opaque;
+    if (b->command || b->checked) {
+        put_text(out, "clean",
+                 b->command ? "the command as it is succeeds" : "no failure in this window, changed like this");
+        return;
+    }
+    if (b->opaque) snprintf(opaque, sizeof opaque, "%" PRIu64 " are opaque", b->opaque);
+    if (judged == all)
+        snprintf(text, sizeof text, "no failure in this window; all %" PRIu64 " ops were judged", all);
+    else if (b->unjudged)
+        snprintf(text, sizeof text,
+                 "no failure in this window; %" PRIu64 " of %" PRIu64 " ops were judged: of %" PRIu64
+                 " the bytes were not kept%s%s",
+                 judged, all, b->unjudged, *opaque ? ", " : "", opaque);
+    else
+        snprintf(text, sizeof text, "no failure in this window; %" PRIu64 " of %" PRIu64 " ops were judged: %s", judged,
+                 all, opaque);
+    put_text(out, "clean", text);
+}
+
 char *lb_bisection_text(const lb_bisection *b, const char *path)
 {
     char *text = NULL;
@@ -301,12 +325,7 @@ char *lb_bisection_text(const lb_bisection *b, const char *path)
     FILE *out = open_memstream(&text, &size);
     if (!out) return NULL;
     switch (b->outcome) {
-    case LB_BISECT_CLEAN:
-        put_text(out, "clean",
-                 b->command   ? "the command as it is succeeds"
-                 : b->checked ? "no failure in this window, changed like this"
-                              : "no failure in this window");
-        break;
+    case LB_BISECT_CLEAN: put_clean(out, b); break;
     case LB_BISECT_NOT_REPRODUCED:
         put_failure(out, &b->failure, "recorded");
         put_text(out, "but", "its replay does not fail: nothing can be tried on it");

@@ -277,7 +277,8 @@ static char *replica_message(lb_capture *capture, const lb_unequal *u)
     else if (u->at_first)
         snprintf(where, sizeof where, "before step %lld, the first that was recorded", (long long)u->step);
     else
-        snprintf(where, sizeof where, "between step %lld and the recorded step before it, by nothing that was recorded",
+        snprintf(where, sizeof where,
+                 "between step %lld and the recorded step before it, by no recorded write of all of it",
                  (long long)u->step);
     const int n =
         u->kind == LB_REPLICA_BUFFER

@@ -270,18 +270,28 @@ void lb_known_move(lb_known *storage, const void *base, uint64_t bytes, lb_bytes
     lb_known_change(storage);
 }
 
-const lb_role *lb_known_role(const lb_known *storage, int64_t first)
+/* Of two that begin where a window does: the smaller one that holds all of it, else the larger. */
+static bool is_nearer(const lb_role *role, const lb_role *best, int64_t last)
 {
-    for (uint32_t r = 0; r < storage->n_roles; r++)
-        if (storage->roles[r].first == first) return &storage->roles[r];
-    return storage->n_roles == 1 ? storage->roles : NULL;
+    const bool holds = role->last >= last, held = best->last >= last;
+    return holds != held ? holds : holds ? role->last < best->last : role->last > best->last;
+}
+
+const lb_role *lb_known_role(const lb_known *storage, int64_t first, int64_t last)
+{
+    const lb_role *best = NULL;
+    for (uint32_t r = 0; r < storage->n_roles; r++) {
+        const lb_role *role = &storage->roles[r];
+        if (role->first == first && (!best || is_nearer(role, best, last))) best = role;
+    }
+    return best || storage->n_roles != 1 ? best : storage->roles;
 }
 
 bool lb_known_add_role(lb_known *storage, const lb_role *role)
 {
     for (uint32_t r = 0; r < storage->n_roles; r++) {
         lb_role *old = &storage->roles[r];
-        if (old->first != role->first) continue;
+        if (old->first != role->first || old->last != role->last) continue;
         char *name = NULL;
         if (role->name && old->name && strcmp(role->name, old->name) != 0) {
             if (!(name = strdup(role->name))) return false;

@@ -67,8 +67,8 @@ typedef struct lb_window {
 } lb_window;
 
 typedef struct lb_role {
-    int64_t first; /* byte where the tensor begins */
-    uint8_t kind;  /* lb_source_kind */
+    int64_t first, last; /* bytes that the tensor spans */
+    uint8_t kind;        /* lb_source_kind */
     uint32_t flags;
     char *name;
     uint64_t since; /* serial of the program that first named it so */
@@ -129,7 +129,9 @@ void lb_known_enter(lb_known *storage, uint64_t serial, bool certain);
 void lb_known_change(lb_known *storage);
 /* The allocation is another one now, all of it in that state. */
 void lb_known_move(lb_known *storage, const void *base, uint64_t bytes, lb_bytes state);
-const lb_role *lb_known_role(const lb_known *storage, int64_t first);
+/* Of the smallest tensor that begins there and reaches as far, else of the largest that begins there, or of the only one; NULL. A flat
+ * buffer and the first parameter in it begin at one byte. */
+const lb_role *lb_known_role(const lb_known *storage, int64_t first, int64_t last);
 bool lb_known_add_role(lb_known *storage, const lb_role *role); /* copies the name */
 
 uint64_t lb_window_hash(const lb_seen *seen);

@@ -442,7 +442,8 @@ static lb_status name_values(lb_recorder *recorder, lb_err *err)
         lb_known **found = bsearch(&wanted, named, n, sizeof named[0], by_id);
         int64_t first, last;
         if (!found || lb_layout_dense_range(&value->layout, &first, &last, NULL) != LB_OK) continue;
-        const lb_role *role = lb_known_role(*found, first * (int64_t)(lb_dtype_bits(value->dtype) / 8));
+        const int64_t width = (int64_t)(lb_dtype_bits(value->dtype) / 8);
+        const lb_role *role = lb_known_role(*found, first * width, last * width);
         if (!role) continue;
         value->flags |= role->flags;
         value->name = lb_program_string(program, role->name);

@@ -125,6 +125,7 @@ static void name_known_values(lb_recorder *recorder, lb_known *storage, const lb
     for (uint32_t w = 0; w < storage->n_windows; w++) {
         const lb_window *window = &storage->windows[w];
         if (window->row == LB_NONE || window->first != role->first) continue;
+        if (lb_known_role(storage, window->first, window->last) != role) continue; /* it is nearer to another's */
         lb_value *value = &program->values[window->row];
         if (value->name == LB_NONE) value->name = lb_program_string(program, role->name);
         const bool news = (value->flags & role->flags) != role->flags;
@@ -143,8 +144,10 @@ lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_sour
     lb_err cause = LB_ERR_INIT;
     bool fresh;
     lb_known *storage = lb_knowns_get(&recorder->storages, tensor->storage, &fresh);
-    int64_t first = tensor->layout.offset * (int64_t)(lb_dtype_bits(tensor->dtype) / 8);
-    lb_role role = {first, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
+    const int64_t width = (int64_t)(lb_dtype_bits(tensor->dtype) / 8), first = tensor->layout.offset * width;
+    int64_t begin, end;
+    if (lb_layout_dense_range(&tensor->layout, &begin, &end, NULL) != LB_OK) end = tensor->layout.offset;
+    lb_role role = {first, end * width, (uint8_t)kind, flags, (char *)(uintptr_t)name, recorder->serial};
     if (storage && fresh) {
         storage->device = lb_device_of(recorder, tensor);
         const bool reachable = tensor->data && (tensor->device == 0 || storage->device);
@@ -153,7 +156,7 @@ lb_status lb_recorder_role(lb_recorder *recorder, const lb_seen *tensor, lb_sour
     }
     if (!storage || !lb_known_add_role(storage, &role))
         return lb_recorder_settled(recorder, lb_recorder_no_memory(&cause), &cause, err);
-    name_known_values(recorder, storage, &role);
+    name_known_values(recorder, storage, lb_known_role(storage, role.first, role.last));
     return lb_recorder_unlock(recorder, LB_OK);
 }
 

@@ -76,7 +76,7 @@ static lb_status add_row(lb_recorder *recorder, lb_known *storage, lb_window *wi
                       .device = seen->device,
                       .name = LB_NONE,
                       .statistics = LB_NONE};
-    const lb_role *role = lb_known_role(storage, window->first);
+    const lb_role *role = lb_known_role(storage, window->first, window->last);
     if (role) {
         value.flags |= role->flags;
         value.name = lb_program_string(recorder->program, role->name);
@@ -142,14 +142,14 @@ static const lb_window *left_there(lb_known *storage, uint64_t hash, int64_t fir
     return NULL;
 }
 
-static uint8_t source_kind(const lb_known *storage, const lb_window *old, uint64_t hash, int64_t first,
+static uint8_t source_kind(const lb_known *storage, const lb_window *old, uint64_t hash, int64_t first, int64_t last,
                            const lb_measured *now)
 {
     if (old && old->hash == hash)
         return lb_digest_equal(old->logical, now->logical) ? LB_SOURCE_CARRIED : LB_SOURCE_UNSEEN;
     if (old && !lb_digest_is_none(now->blob))
         return lb_digest_equal(old->blob, now->blob) ? LB_SOURCE_CARRIED : LB_SOURCE_UNSEEN;
-    const lb_role *role = lb_known_role(storage, first);
+    const lb_role *role = lb_known_role(storage, first, last);
     return role ? role->kind : LB_SOURCE_OTHER;
 }
 
@@ -168,7 +168,7 @@ static lb_status make_source(lb_recorder *recorder, const lb_standing *at, lb_kn
     if (bytes && !undefined) LB_TRY(lb_contents_take(recorder, storage, &item, &bytes, err));
     const lb_window *old = bytes ? left_there(storage, hash, first, last) : NULL;
     uint8_t kind = forced;
-    if (!kind) kind = source_kind(storage, old, hash, first, &item.out);
+    if (!kind) kind = source_kind(storage, old, hash, first, last, &item.out);
     if (kind == LB_SOURCE_UNSEEN) {
         lb_contents_settle(recorder, storage);
         lb_known_change(storage);

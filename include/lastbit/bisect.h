@@ -105,6 +105,13 @@ typedef struct lb_stage {
     uint32_t trials;
 } lb_stage;
 
+/* When is a window clean? Nothing that is watched fails in the recording, whose statistics cover every result, nor in the replay; and no
+ * op that could be judged gave anything but what its inputs give. Ops that could not be judged by themselves (their bytes were not kept,
+ * or replay does not know them) are counted, and the verdict begins with the count: they may hide a wrong kernel, but no failure, for
+ * the recording's statistics show that. They hide what was asked, and the window is undecided,
+ *   - where a watched result has neither statistics nor bytes;
+ *   - where the window is looked at under changes (`check`) and an opaque op reads what they make different: its recorded result
+ *     stands in, so that what follows is not what the changed program gives. */
 typedef enum lb_bisect_outcome {
     LB_BISECT_FOUND,
     LB_BISECT_CLEAN,
@@ -135,6 +142,9 @@ typedef struct lb_bisection {
     char *again;     /* command that records what the window lacks, or NULL */
     char *note;      /* what the reader should know besides: warnings, limits; or NULL */
     char *reason;    /* undecided: why nothing can be said, a sentence without its stop; or NULL */
+    uint64_t compared, unjudged,
+        opaque; /* clean: ops held against their recorded results; of them not judged, for bytes
+                                            were not kept; ops beside them that replay does not know */
     double seconds;
 } lb_bisection;
 

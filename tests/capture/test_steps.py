@@ -439,6 +439,47 @@ LOOPS = {
         4,
         None,
     ),
+    "a forward inside an autograd.Function": (
+        """
+        class Adjoint(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, steps, *parameters):
+                ctx.steps = steps
+                for _ in range(steps): x = x + 0.1 * field(x)
+                ctx.save_for_backward(x)
+                return x
+            @staticmethod
+            def backward(ctx, a):
+                x, = ctx.saved_tensors
+                sums = [torch.zeros_like(p) for p in field.parameters()]
+                for _ in range(ctx.steps):
+                    with torch.enable_grad():
+                        x = x.detach().requires_grad_()
+                        f = field(x)
+                        moved, *of = torch.autograd.grad(f, (x, *field.parameters()), a)
+                    a, x = a + 0.1 * moved, x - 0.1 * f
+                    sums = [s + 0.1 * g for s, g in zip(sums, of)]
+                return a, None, *sums
+        field = net(4, 4)
+        opt = torch.optim.SGD(field.parameters(), lr=0.05)
+        for _ in range(4):
+            loss = Adjoint.apply(data(), 3, *field.parameters()).square().mean()
+            opt.zero_grad(); loss.backward(); opt.step()
+            with torch.no_grad(): Adjoint.apply(data(), 3, *field.parameters())""",
+        4,
+        1,
+    ),
+    "reentrant checkpoints": (
+        """
+        from torch.utils.checkpoint import checkpoint
+        for n in range(6):
+            x = data().requires_grad_()
+            checkpoint(model, x, use_reentrant=True).square().mean().backward()
+            if n % 3: opt.step()
+            opt.zero_grad()""",
+        6,
+        1,
+    ),
     "gradient penalty": (
         """
         for _ in range(3):

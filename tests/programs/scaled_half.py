@@ -1,7 +1,8 @@
-"""A small GPT in f16 autocast under a GradScaler: python scaled_half.py healthy|first-step|overflow|scale
+"""A small GPT in f16 autocast under a GradScaler: python scaled_half.py healthy|first-step|two-steps|overflow|scale|falling
 
 healthy: no step is skipped. first-step: one is, by a scale that was too large. overflow: every step is, by the cube in one activation
-whose inputs are large. scale: every step is, the scale is made larger than f16 can bear again and again."""
+whose inputs are large. scale: every step is, the scale is made larger than f16 can bear again and again. two-steps: the first two are. falling: of 30 most are, while the
+scale falls by half each time."""
 
 import math
 import sys
@@ -55,9 +56,11 @@ def main(case):
         model.h[2].mlp.down.weight.data.mul_(1e-2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     scaler = torch.amp.GradScaler(
-        "cpu", init_scale={"first-step": 2.0**30, "scale": 2.0**40}.get(case, 128.0), backoff_factor=1e-6 if case == "first-step" else 0.5
+        "cpu",
+        init_scale={"first-step": 2.0**30, "two-steps": 2.0**40, "scale": 2.0**40, "falling": 2.0**40}.get(case, 128.0),
+        backoff_factor={"first-step": 1e-6, "two-steps": 1e-4}.get(case, 0.5),
     )
-    for batch in list(torch.randn(4, 6, 16)):
+    for batch in list(torch.randn(30 if case == "falling" else 4, 6, 16)):
         with torch.autocast("cpu", dtype=torch.float16):
             loss = model(batch).float().square().mean()
         scaler.scale(loss).backward()

@@ -5,6 +5,7 @@ nothing else than that they are zeroed or replaced before the next forward.
 reference to a gradient is kept: holding one would change what autograd does.
 """
 
+import sys
 import weakref
 
 import torch
@@ -59,6 +60,29 @@ class Gradients:
             self.left = {}
             return False
         return True
+
+
+def is_differentiated_later():
+    """Whether what runs now, without gradients, is the forward of an autograd.Function that the program calls with gradients: the adjoint
+    method of an ODE, a reversible network, reentrant checkpoints. Its backward computes the gradients."""
+    frame, found = sys._getframe(1), False
+    while frame is not None and frame.f_back is not None:
+        if frame.f_back.f_code is _APPLY:  # the outermost counts: those inside it run without gradients
+            found = _is_recorded(frame)
+        frame = frame.f_back
+    return found
+
+
+_APPLY = torch.autograd.Function.apply.__func__.__code__
+
+
+def _is_recorded(frame):
+    """Of the frame of a Function's forward: autograd links the node to its inputs' where gradients are computed, and only there."""
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount] if frame.f_code.co_argcount else frame.f_code.co_varnames[:1]
+    context = frame.f_locals.get(names[0]) if names else None
+    if hasattr(context, "next_functions"):
+        return bool(context.next_functions)
+    return any(isinstance(a, torch.Tensor) and a.requires_grad for a in frame.f_back.f_locals.get("args", ()))
 
 
 def _state(grad):

@@ -12,7 +12,7 @@ import torch
 
 from . import devices, dispatch, library, objects
 from .escapes import Escapes
-from .gradients import Gradients
+from .gradients import Gradients, is_differentiated_later
 from .graphs import Graphs
 from .kernels import Kernels
 from .marks import Marks
@@ -451,7 +451,7 @@ class Session:
         if self.steps.state == CLOSED and next(module.parameters(), None) is None:
             self.note("bare", type(module).__name__)
             return None  # a loss or an activation called by itself opens no step
-        grad = torch.is_grad_enabled()
+        grad = torch.is_grad_enabled() or is_differentiated_later()
         inside = self.optimizers.running()
         if inside is not None:
             inside.forwards += grad

@@ -12,7 +12,7 @@ A step closes lazily, at the next outermost forward that computes gradients, onc
 What each event does ("begin": a step begins; "cut": the open one ends and another begins; a bare state: the step stays open):
 
     event      what happened                                 CLOSED       OPEN      BACKED    SPENT        UPDATED      BARE
-    forward    an outermost forward in grad mode             begin OPEN   OPEN      BACKED 1  cut OPEN     cut OPEN     cut OPEN
+    forward    an outermost forward in grad mode 2           begin OPEN   OPEN      BACKED 1  cut OPEN     cut OPEN     cut OPEN
     glance     one in no-grad mode                           begin OPEN   OPEN      BACKED    SPENT        UPDATED      BARE
     alone      one in a program that never trains            begin OPEN   cut OPEN  cut OPEN  cut OPEN     cut OPEN     cut OPEN
     byhand     one in grad mode where no optimizer exists,   begin OPEN   OPEN      cut OPEN  cut OPEN     cut OPEN     cut OPEN
@@ -28,6 +28,8 @@ What each event does ("begin": a step begins; "cut": the open one ends and anoth
 
  1  Or "cut OPEN", where the program zeroes gradients between a forward and its backward and has so far made every update of one
     backward: the gradients at hand are of an iteration that was skipped. (Elsewhere they are being accumulated.)
+ 2  So is one in the forward of an autograd.Function that is called in grad mode (an adjoint method, a reversible network, reentrant
+    checkpoints): its backward computes the gradients. A forward that a backward runs is no event.
 
 Inside an optimizer's own step (LBFGS, SAM, Lightning's automatic optimization give it a closure) only the first forward counts, as
 "forward"; the others are "glance", and "cleared" and "kept" are nothing: they belong to the update. With --step-at only "mark" counts.

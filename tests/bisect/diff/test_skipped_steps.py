@@ -17,6 +17,18 @@ def test_a_skipped_step_is_a_note(lastbit, tmp_path, case, noted):
     assert not noted or "skips the step" in verdict["note"]
 
 
+def test_all_skipped_steps_are_named(lastbit, tmp_path):
+    note = verdict_of(lastbit, tmp_path, "two-steps", 0)["note"]
+    assert note == "steps 0 and 1: the loss scaler met non-finite gradients and skips the steps"
+
+
+def test_a_falling_scale_is_no_growing_gradient(lastbit, tmp_path):
+    """Gradients are as large as the scale makes them, and of a skipped step only those that are finite have a norm."""
+    verdict = verdict_of(lastbit, tmp_path, "falling", 0)
+    assert verdict["outcome"] == "clean" and not verdict["trials"]
+    assert verdict["note"].startswith("steps 0, 1, 2, 3, 4, 5, … ") and " steps): " in verdict["note"]
+
+
 def test_every_step_skipped_names_the_op_that_overflows(lastbit, tmp_path):
     verdict = verdict_of(lastbit, tmp_path, "overflow", 1)
     assert verdict["failure"]["kind"] == "gradient" and verdict["failure"]["step"] == 0

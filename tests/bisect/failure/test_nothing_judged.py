@@ -81,6 +81,38 @@ def test_a_healthy_run_stays_clean_and_says_what_it_could_not_judge(lastbit, hea
     verdict = lastbit.json("bisect", "-q", healthy(level), expect=0)
     assert verdict["outcome"] == "clean" and verdict["reason"] is None
     assert ("could not be judged" in verdict["stages"][0]["note"]) is (level == "sources")
+    judged = verdict["judged"]
+    assert judged["ops"] > 0 and judged["opaque"] == 0 and (judged["not_kept"] > 0) is (level == "sources")
+    first = " ".join(lastbit.run("bisect", "-q", healthy(level), expect=0).stdout.split("tried")[0].split())
+    total = judged["ops"] + judged["not_kept"]
+    assert (f"all {total} ops were judged" if level == "ops" else f"{judged['ops']} of {total} ops were judged") in first
+
+
+OPAQUE = """
+import torch
+torch.manual_seed(0)
+library = torch.library.Library("mine", "DEF")
+library.define("act(Tensor x) -> Tensor")
+library.impl("act", lambda x: x.tanh(), "CPU")
+class Act(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.mine.act(x)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), Act(), torch.nn.Linear(16, 4))
+with torch.no_grad():
+    for batch in list(torch.randn(2, 4, 8)):
+        model(batch).sum().item()
+"""
+
+
+def test_an_opaque_op_behind_a_change_hides_what_the_change_does(lastbit, tmp_path):
+    (tmp_path / "serve.py").write_text(OPAQUE)
+    run = tmp_path / "run.lb"
+    lastbit.run("record", "-o", run, "--level", "ops", "--", *warm_python(), tmp_path / "serve.py", expect=0)
+    verdict = lastbit.json("bisect", "-q", run, expect=0)
+    assert verdict["outcome"] == "clean" and verdict["judged"]["opaque"] == 2
+    assert "mine::act" in undecided(lastbit, run, "--check", "--precision", "layer=^0$=f16")
+    behind = lastbit.json("bisect", "-q", run, "--check", "--precision", "layer=^2$=f16", expect=0)
+    assert behind["outcome"] == "clean"
 
 
 HIDDEN = """
