@@ -230,9 +230,20 @@ static double distance_of(const lb_match_site *site)
 static lb_status list_candidates(lb_attribution_finder *f, int side)
 {
     const lb_matched_region_side *ops = &f->site->region->sides[side];
-    const lb_candidate_ops place = {lb_matched_region_program(f->site->source, side), ops->ops, ops->n_ops,
-                                    alone_of(f->site, side)};
+    const lb_candidate_ops place = {lb_matched_region_program(f->site->source, side),
+                                    ops->ops,
+                                    ops->n_ops,
+                                    alone_of(f->site, side),
+                                    f->memory->only_orders,
+                                    &f->memory->digests};
     return lb_candidates_list(&place, &f->memory->trees, &f->list[side], &f->n[side], f->err);
+}
+
+static lb_status run_own(lb_attribution_finder *f, int runner)
+{
+    for (int bits = 0; bits < 2; bits++)
+        LB_TRY(lb_match_site_try(f->site, runner, bits, &f->list[runner][0], &f->own[runner][bits], f->err));
+    return LB_OK;
 }
 
 lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
@@ -249,13 +260,11 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     for (int side = 0; side < 2 && status == LB_OK; side++)
         lb_candidates_put_recorded_first(side ? source->a : source->b, site->region->sides[!side].ops,
                                          site->region->sides[!side].n_ops, f.list[side], &f.n[side]);
-    /* Own bits on all four combinations first: four runs answer most places, and say of the rest
-     * which identities are known. */
-    for (int runner = 0; runner < 2; runner++)
-        for (int bits = 0; bits < 2 && status == LB_OK; bits++)
-            status = lb_match_site_try(site, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
-    found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
+    /* Own bits on both sides first: two runs answer most places, and say of the rest which identities are known. */
+    if (status == LB_OK) status = run_own(&f, 0);
     if (status == LB_OK) status = by_program(&f, 0, &done);
+    if (status == LB_OK && !done) status = run_own(&f, 1);
+    found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
     /* A's program first, because only its changes can become swaps; then B's; parts and
      * fallback proofs are weaker and come last. */
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);

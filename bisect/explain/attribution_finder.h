@@ -19,7 +19,9 @@ typedef struct lb_attribution_scan {
     lb_sample sample;
     uint32_t likely; /* of those that the sample excluded, the one that came nearest */
     int64_t likely_matched;
-    double begun; /* on the clock of attribution_scan.c */
+    double begun;   /* on the clock of attribution_scan.c */
+    double work;    /* of one run of the place */
+    bool cut_short; /* some candidates cost more than may be spent */
 } lb_attribution_scan;
 
 typedef struct lb_attribution_finder {

@@ -1,6 +1,7 @@
 /* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
 #include "order_consensus.h"
 #include "explain_session.h"
+#include "search_work.h"
 
 #include <lastbit/compare.h>
 #include <lastbit/composite.h>
@@ -177,6 +178,14 @@ static lb_status try_whole(lb_explain_session *session, const lb_step_pair *s, l
     return status;
 }
 
+/* Whoever asks whether all that differs is an order needs nothing behind the first place where it is not. */
+static bool is_settled(const lb_explain_session *session, const lb_attribution_found *found, const outlook *out)
+{
+    if (!session->options->only_orders) return false;
+    const bool proven = found->cause == LB_CAUSE_ORDER && found->proof == LB_PROOF_BITS;
+    return out->lacks != LACKS_NOTHING || (!out->own && found->cause != LB_CAUSE_INPUT && !proven);
+}
+
 static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, lb_answer *answers, lb_err *err)
 {
     lacking kinds[LACKS] = {{0}};
@@ -191,13 +200,19 @@ static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, 
             snprintf(kinds[out.lacks].why, sizeof kinds[out.lacks].why, "%s", out.why);
         }
         if (!out.own) answers[i].region = region;
+        if (is_settled(session, &answers[i].found, &out)) {
+            session->settled = true;
+            break;
+        }
     }
     tell_lacking(session, s, kinds);
+    if (session->settled) return LB_OK;
     for (uint32_t i = 0; i < s->regions.n && session->b; i++)
         if (answers[i].region && answers[i].region->whole &&
             (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].region, &answers[i].found)))
             LB_TRY(try_whole(session, s, answers, i, err));
-    return session->b ? lb_order_consensus_reach(&s->source, answers, s->regions.n, err) : LB_OK;
+    return session->b ? lb_order_consensus_reach(&s->source, answers, s->regions.n, &session->memory.digests, err)
+                      : LB_OK;
 }
 
 lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
@@ -222,8 +237,21 @@ static void count_ops(lb_explain_session *session, const lb_step_pair *s)
         session->report->differing += s->regions.list[i].pair || (s->rows && s->regions.list[i].sides[1].op != LB_NONE);
 }
 
+/* Each step's places may cost so many replays of that step on both sides. What is small is granted what no user waits for. */
+static void grant_work(lb_explain_session *session, const lb_program_pair *matter)
+{
+    static const double LEAST = 1 << 25;
+    double work = 0;
+    if (!(session->options->most_replays > 0)) return;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < matter->n[k]; i++) work += lb_ops_work(matter->programs[k][i], NULL, 0);
+    session->memory.work = 0;
+    session->memory.most_work = fmax(session->options->most_replays * work, LEAST);
+}
+
 static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
 {
+    grant_work(session, matter);
     LB_TRY(lb_step_pair_align(session, matter, s, err));
     LB_TRY(lb_step_pair_read(session, s, err));
     count_ops(session, s);
@@ -233,7 +261,8 @@ static lb_status explain_scene(lb_explain_session *session, const lb_program_pai
     const uint32_t first = session->report->n_findings;
     LB_TRY(lb_explain_places(session, s, err));
     LB_TRY(lb_findings_add_layers(session->report, first, err));
-    if (session->b && !session->turned && !session->selector && !s->rows) LB_TRY(lb_explain_routing(session, s, err));
+    if (session->b && !session->turned && !session->selector && !s->rows && !session->settled)
+        LB_TRY(lb_explain_routing(session, s, err));
     return lb_explain_note_step_end(session, s, err);
 }
 
@@ -339,13 +368,13 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
     const int64_t *steps;
     uint32_t n_ranks = lb_capture_ranks(session->a, &ranks), n_steps = lb_capture_steps(session->a, &steps);
     const int64_t first = session->options->first_step, last = session->options->last_step;
-    for (uint32_t i = 0; i < n_ranks; i++) {
+    for (uint32_t i = 0; i < n_ranks && !session->settled; i++) {
         bool done;
         LB_TRY(explain_decoding(session, ranks[i], &done, err));
-        for (uint32_t k = 0; k < n_steps && !done; k++)
+        for (uint32_t k = 0; k < n_steps && !done && !session->settled; k++)
             if (steps[k] >= first && steps[k] <= last) LB_TRY(explain_step(session, ranks[i], steps[k], err));
     }
-    for (uint32_t k = 0; k < n_steps && n_ranks > 1; k++)
+    for (uint32_t k = 0; k < n_steps && n_ranks > 1 && !session->settled; k++)
         if (steps[k] >= first && steps[k] <= last) LB_TRY(lb_explain_ranks(session, steps[k], err));
     if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
@@ -370,7 +399,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
         .a = a,
         .b = b,
         .options = options,
-        .memory = {.seconds = options->seconds > 0 ? options->seconds : 2, .most_ops = options->most_ops}};
+        .memory = {.seconds = options->seconds > 0 ? options->seconds : 2, .only_orders = options->only_orders}};
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
     s.rules = rules, s.report = lb_findings_new();
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -382,6 +411,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     lb_selector_free(s.selector);
     lb_map_rules_free(rules);
     lb_batch_rows_release(&s.rows);
+    lb_attribution_memory_release(&s.memory);
     if (status == LB_OK)
         *out = s.report;
     else

@@ -154,11 +154,14 @@ typedef struct lb_explain_options {
     double seconds; /* for ruling out alternatives at places of one kind, once something matched; 0: 2 */
     void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
     uint64_t memory_bytes; /* of tensors of one rank in the replays of `budget` and `routing`; 0: no limit */
-    uint64_t
-        most_ops; /* run to try candidates, of all places together: what is not found by then is unexplained; 0: no limit */
+    bool
+        only_orders; /* is all that differs a named order? Nothing else is tried, and nothing behind the first place that is none */
+    double
+        most_replays; /* run to try candidates, in chained replays of a step on both sides: what is not found by then is unexplained;
+                            counted in operations, so that the answer is the same on every machine. 0: no limit */
 } lb_explain_options;
 #define LB_EXPLAIN_OPTIONS_INIT                                                                                        \
-    {sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0, 0}
+    {sizeof(lb_explain_options), NULL, 0, INT64_MIN, INT64_MAX, NULL, false, false, NULL, 0, 0, NULL, 0, false, 0}
 
 typedef struct lb_explain_report {
     lb_explain_finding *findings;
