@@ -180,7 +180,8 @@ static double step_of(const lb_sides *s, const double *grid)
     }
     /* Gaps only shrink as more are looked at: a few tell that the steps are too many. */
     if (n > MOST_PROBED) step = least_gap(sorted, MOST_PROBED, top / (2 * MOST_LEVELS));
-    if (!isfinite(step) || top / step <= MOST_LEVELS) step = n ? least_gap(sorted, n, top / (2 * MOST_LEVELS)) : INFINITY;
+    if (!isfinite(step) || top / step <= MOST_LEVELS)
+        step = n ? least_gap(sorted, n, top / (2 * MOST_LEVELS)) : INFINITY;
     free(sorted);
     if (!isfinite(step) || !(top > 0) || top / step > MOST_LEVELS) return 0;
     step = top / round(top / step);

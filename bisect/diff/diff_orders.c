@@ -69,8 +69,9 @@ void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, c
     if (options->n_maps && swapped) return; /* the rules rename one side's layers only */
     o.maps = options->maps, o.n_maps = options->n_maps;
     o.first_step = options->first_step, o.last_step = options->last_step;
-    o.only_orders = true, o.most_replays = REPLAYS;
+    o.progress = options->progress, o.only_orders = true, o.most_replays = REPLAYS;
     if (lb_explain_run(swapped ? b : a, swapped ? a : b, &o, &explained, NULL) != LB_OK) return;
+    report->cost.runs += explained->cost.runs, report->cost.ops += explained->cost.ops;
     const lb_explain_finding *f = order_of(explained);
     if (f) name_order(report, f);
     lb_explain_report_free(explained);

@@ -49,7 +49,7 @@ static lb_status own_finalise(lb_attribution_finder *f, int runner, const lb_att
         if (also_theirs) continue;
         /* A kernel that also gives the other side's bits explains no difference, and has been left
          * out above. */
-        LB_TRY(lb_match_site_try(f->site, runner, runner, &f->list[runner][i], &score, f->err));
+        LB_TRY(lb_attribution_try(f, runner, runner, i, &score));
         if (!lb_score_all(&score)) continue;
         *row = i;
         return LB_OK;
@@ -82,7 +82,7 @@ static lb_status serves_both(lb_attribution_finder *f, int runner, const lb_attr
         /* Precisions are left out: an op on bf16 values gives the same in f32 and in f64 often
          * enough, and that would turn a difference of dtypes into one of inputs. */
         if (lb_candidate_is_fused(c) || c->cause != LB_CAUSE_ORDER) continue;
-        LB_TRY(lb_match_site_try(f->site, runner, runner, c, &score, f->err));
+        LB_TRY(lb_attribution_try(f, runner, runner, theirs->matches[i], &score));
         if (lb_score_all(&score)) *row = theirs->matches[i];
     }
     return LB_OK;
@@ -241,8 +241,7 @@ static lb_status list_candidates(lb_attribution_finder *f, int side)
 
 static lb_status run_own(lb_attribution_finder *f, int runner)
 {
-    for (int bits = 0; bits < 2; bits++)
-        LB_TRY(lb_match_site_try(f->site, runner, bits, &f->list[runner][0], &f->own[runner][bits], f->err));
+    for (int bits = 0; bits < 2; bits++) LB_TRY(lb_attribution_try(f, runner, bits, 0, &f->own[runner][bits]));
     return LB_OK;
 }
 
@@ -288,7 +287,7 @@ lb_status lb_attribution_identify(const lb_match_site *site, lb_attribution_memo
     *found = (lb_attribution_found){0}, *own = false;
     f.spent = lb_attribution_memory_spent(memory, site->source->a->program, side);
     lb_status status = list_candidates(&f, 0);
-    if (status == LB_OK) status = lb_match_site_try(site, 0, 0, &f.list[0][0], &f.own[0][0], err);
+    if (status == LB_OK) status = lb_attribution_try(&f, 0, 0, 0, &f.own[0][0]);
     *own = lb_score_all(&f.own[0][0]);
     if (status == LB_OK && !*own) status = lb_attribution_scan_all(&f, 0, 0, &s);
     if (status != LB_OK || *own) goto done;

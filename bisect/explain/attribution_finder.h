@@ -37,6 +37,8 @@ typedef struct lb_attribution_finder {
 
 /* ---- trying (attribution_scan.c) ---- */
 
+/* One candidate on the whole place. */
+lb_status lb_attribution_try(lb_attribution_finder *f, int runner, int bits, uint32_t row, lb_score *score);
 /* Tries all candidates of the runner, and ranks those that match. */
 lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
 void lb_attribution_scan_rank(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);

@@ -34,19 +34,24 @@ uint32_t *lb_attribution_memory_sites(lb_attribution_memory *m, const char *name
     return &m->tally[m->n_tally++].sites[side];
 }
 
-const char *lb_attribution_memory_exhausted(const lb_attribution_memory *m, uint64_t key)
+const lb_exhausted_search *lb_attribution_memory_exhausted(const lb_attribution_memory *m, uint64_t key)
 {
     for (uint32_t i = 0; i < m->n_exhausted; i++)
-        if (m->exhausted[i].key == key) return m->exhausted[i].nearest;
+        if (m->exhausted[i].key == key && m->exhausted[i].places >= 2) return &m->exhausted[i];
     return NULL;
 }
 
-void lb_attribution_memory_note_exhausted(lb_attribution_memory *m, uint64_t key, const char *nearest)
+void lb_attribution_memory_note_exhausted(lb_attribution_memory *m, uint64_t key, const char *nearest, uint32_t tried)
 {
+    for (uint32_t i = 0; i < m->n_exhausted; i++)
+        if (m->exhausted[i].key == key) {
+            m->exhausted[i].places++;
+            return;
+        }
     lb_exhausted_search *rows = lb_array_grow(m->exhausted, m->n_exhausted, sizeof *rows);
     if (!rows) return;
     m->exhausted = rows;
-    rows[m->n_exhausted].key = key;
+    rows[m->n_exhausted] = (lb_exhausted_search){.key = key, .tried = tried, .places = 1};
     snprintf(rows[m->n_exhausted++].nearest, sizeof rows->nearest, "%s", nearest);
 }
 

@@ -5,11 +5,13 @@
 #include "candidate.h"
 #include "matched_region.h"
 
-/* A search that tried every candidate and found none. What is excluded at one place is excluded at its twins: the same op with the same
- * arguments on tensors of the same layouts runs the same kernel. */
+/* A search that tried every candidate and found none. What is excluded at two places is excluded at their twins: the same op with the same
+ * arguments on tensors of the same layouts runs the same kernel, and one place alone may be a fault. */
 typedef struct lb_exhausted_search {
     uint64_t key;
     char nearest[128]; /* the candidate that came nearest */
+    uint32_t tried;    /* candidates */
+    uint32_t places;
 } lb_exhausted_search;
 
 /* What was learned at earlier places is tried first at later ones. */
@@ -25,6 +27,7 @@ typedef struct lb_attribution_memory {
     double seconds; /* for ruling out alternatives at places of one kind, once something matched */
     double spent[256];
     bool only_orders;       /* of candidates, nothing else is tried */
+    lb_run_cost cost;       /* of candidates run so far */
     double work, most_work; /* of candidates run so far (search_work.h), and at most; 0: no limit */
     lb_order_digests digests;
     lb_exhausted_search *exhausted;
@@ -35,10 +38,11 @@ typedef struct lb_attribution_memory {
 void lb_attribution_memory_note(lb_attribution_memory *memory, const char *name);
 /* Of how many places it gave that side's bits so far; NULL when there is no more room. */
 uint32_t *lb_attribution_memory_sites(lb_attribution_memory *memory, const char *name, int side);
-/* The nearest candidate of an exhausted search at a twin; NULL: there was none. */
-const char *lb_attribution_memory_exhausted(const lb_attribution_memory *memory, uint64_t key);
+/* The exhausted search of two twins; NULL: there were not as many. */
+const lb_exhausted_search *lb_attribution_memory_exhausted(const lb_attribution_memory *memory, uint64_t key);
 /* Where memory runs out it is not noted, and twins are searched again. */
-void lb_attribution_memory_note_exhausted(lb_attribution_memory *memory, uint64_t key, const char *nearest);
+void lb_attribution_memory_note_exhausted(lb_attribution_memory *memory, uint64_t key, const char *nearest,
+                                          uint32_t tried);
 void lb_attribution_memory_release(lb_attribution_memory *memory);
 /* Seconds spent on places of the same ops: the layers of a model share the time to rule out alternatives. */
 double *lb_attribution_memory_spent(lb_attribution_memory *memory, const lb_program *program,

@@ -31,6 +31,12 @@ void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan
 
 /* ---- one candidate ---- */
 
+lb_status lb_attribution_try(lb_attribution_finder *f, int runner, int bits, uint32_t row, lb_score *score)
+{
+    f->memory->cost.runs++, f->memory->cost.ops += f->site->region->sides[runner].n_ops;
+    return lb_match_site_try(f->site, runner, bits, &f->list[runner][row], score, f->err);
+}
+
 /* Charges what a candidate costs on `share` of the place; false where that is more than may be spent. What an op does by itself is known and
  * costs nothing. */
 static bool is_affordable(lb_attribution_finder *f, int runner, uint32_t row, double share, lb_attribution_scan *s)
@@ -65,7 +71,7 @@ static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_
     }
     if (!is_affordable(f, runner, row, 1, s)) return LB_OK;
     if (row || !f->own[runner][bits].ran)
-        LB_TRY(lb_match_site_try(f->site, runner, bits, c, &score, f->err));
+        LB_TRY(lb_attribution_try(f, runner, bits, row, &score));
     else
         score = f->own[runner][bits];
     if (!score.ran) return LB_OK;
@@ -84,7 +90,7 @@ static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_
 static lb_status score_likely(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
 {
     lb_score score;
-    LB_TRY(lb_match_site_try(f->site, runner, bits, &f->list[runner][s->likely], &score, f->err));
+    LB_TRY(lb_attribution_try(f, runner, bits, s->likely, &score));
     if (score.ran && score.matched > s->best_score.matched) s->best = s->likely, s->best_score = score;
     return LB_OK;
 }
@@ -131,8 +137,9 @@ static uint64_t key_of(const lb_attribution_finder *f, int runner, int bits)
     return key;
 }
 
-/* Remembered ones first, then all in order; at a twin of an exhausted search `nearest` alone, so that it is told how near it comes. */
-static lb_status try_all(lb_attribution_finder *f, int runner, int bits, const char *nearest, lb_attribution_scan *s)
+/* Remembered ones first, then all in order; where twins were searched in vain what came nearest there, so that it is told how near it comes. */
+static lb_status try_all(lb_attribution_finder *f, int runner, int bits, const lb_exhausted_search *twins,
+                         lb_attribution_scan *s)
 {
     uint8_t *done = calloc(f->n[runner] + 1, 1);
     if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
@@ -144,7 +151,7 @@ static lb_status try_all(lb_attribution_finder *f, int runner, int bits, const c
             if (!done[i] && !strcmp(f->list[runner][i].name, f->memory->names[k]))
                 done[i] = 1, status = try_one(f, runner, bits, i, s);
     for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++) {
-        if (done[i] || (nearest && strcmp(f->list[runner][i].name, nearest) != 0)) continue;
+        if (done[i] || (twins && strcmp(f->list[runner][i].name, twins->nearest) != 0)) continue;
         if (is_enough(f, s)) break;
         status = try_one(f, runner, bits, i, s);
     }
@@ -159,13 +166,17 @@ lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits
     if (!lb_match_site_can(f->site, runner, bits)) return LB_OK;
     const lb_matched_region_side *ops = &f->site->region->sides[runner];
     const uint64_t key = key_of(f, runner, bits);
-    const char *nearest = lb_attribution_memory_exhausted(f->memory, key);
+    const bool alike =
+        !f->site->source->meetings[0] && !f->site->source->meetings[1]; /* of ranks any may have a fault */
+    const lb_exhausted_search *twins = alike ? lb_attribution_memory_exhausted(f->memory, key) : NULL;
     s->work = lb_ops_work(lb_matched_region_program(f->site->source, runner), ops->ops, ops->n_ops);
-    lb_status status = try_all(f, runner, bits, nearest, s);
+    lb_status status = try_all(f, runner, bits, twins, s);
     /* `likely` is 0 where the sample excluded none: row 0 never goes through it. */
     if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
-    if (status == LB_OK && !s->n && !nearest && !s->cut_short && s->tried > 1)
-        lb_attribution_memory_note_exhausted(f->memory, key, f->list[runner][s->best].name);
+    if (status == LB_OK && !s->n && alike && !twins && !s->cut_short && s->tried > 1)
+        lb_attribution_memory_note_exhausted(f->memory, key, f->list[runner][s->best].name, s->tried);
+    /* What is excluded at the twins is excluded here. */
+    if (twins && !s->n && s->tried < twins->tried) s->excluded += twins->tried - s->tried, s->tried = twins->tried;
     lb_attribution_scan_end(f, s);
     lb_attribution_scan_rank(f, runner, bits, s);
     return status;

@@ -3,6 +3,7 @@
 #include "explain_session.h"
 #include "search_work.h"
 
+#include <lastbit/clock.h>
 #include <lastbit/compare.h>
 #include <lastbit/composite.h>
 #include <math.h>
@@ -178,6 +179,21 @@ static lb_status try_whole(lb_explain_session *session, const lb_step_pair *s, l
     return status;
 }
 
+static bool is_late(const lb_explain_session *session)
+{
+    return session->options->stop_after > 0 && lb_clock_seconds() - session->begun > session->options->stop_after;
+}
+
+static void tell_late(lb_explain_session *session, const lb_step_pair *s, uint32_t places)
+{
+    const lb_program *p = s->sides[0].program;
+    char text[200];
+    snprintf(text, sizeof text,
+             "step %lld, rank %d: stopped after %g seconds, before %u of the places that differ were looked at",
+             (long long)p->step, p->rank, session->options->stop_after, places);
+    lb_findings_add_missing(session->report, text);
+}
+
 /* Whoever asks whether all that differs is an order needs nothing behind the first place where it is not. */
 static bool is_settled(const lb_explain_session *session, const lb_attribution_found *found, const outlook *out)
 {
@@ -189,11 +205,16 @@ static bool is_settled(const lb_explain_session *session, const lb_attribution_f
 static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, lb_answer *answers, lb_err *err)
 {
     lacking kinds[LACKS] = {{0}};
+    uint32_t late = 0;
     for (uint32_t i = 0; i < s->regions.n; i++) {
         const lb_matched_region *region = &s->regions.list[i];
         outlook out;
         if (session->options->progress) session->options->progress("explaining", i, s->regions.n);
         if (!is_looked_at(session, s, region)) continue;
+        if (is_late(session)) {
+            late++;
+            continue;
+        }
         LB_TRY(explain_place(session, s, region, &answers[i].found, &out, err));
         if (!kinds[out.lacks].n++) {
             kinds[out.lacks].first = region;
@@ -206,8 +227,9 @@ static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, 
         }
     }
     tell_lacking(session, s, kinds);
+    if (late) tell_late(session, s, late);
     if (session->settled) return LB_OK;
-    for (uint32_t i = 0; i < s->regions.n && session->b; i++)
+    for (uint32_t i = 0; i < s->regions.n && session->b && !late; i++)
         if (answers[i].region && answers[i].region->whole &&
             (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].region, &answers[i].found)))
             LB_TRY(try_whole(session, s, answers, i, err));
@@ -237,6 +259,14 @@ static void count_ops(lb_explain_session *session, const lb_step_pair *s)
         session->report->differing += s->regions.list[i].pair || (s->rows && s->regions.list[i].sides[1].op != LB_NONE);
 }
 
+static void count_regenerated(lb_explain_session *session, const lb_regenerated *bytes)
+{
+    if (!bytes->program || !bytes->n_wanted) return;
+    session->report->cost.runs++;
+    for (uint32_t i = 0; i < bytes->program->n_ops; i++)
+        session->report->cost.ops += lb_op_computes(bytes->program, &bytes->program->ops[i]);
+}
+
 /* Each step's places may cost so many replays of that step on both sides. What is small is granted what no user waits for. */
 static void grant_work(lb_explain_session *session, const lb_program_pair *matter)
 {
@@ -254,6 +284,7 @@ static lb_status explain_scene(lb_explain_session *session, const lb_program_pai
     grant_work(session, matter);
     LB_TRY(lb_step_pair_align(session, matter, s, err));
     LB_TRY(lb_step_pair_read(session, s, err));
+    for (int k = 0; k < 2; k++) count_regenerated(session, &s->bytes[k]);
     count_ops(session, s);
     session->report->turned |= session->turned;
     if (s->rows) LB_TRY(lb_findings_add_rows(session->report, s, err));
@@ -405,7 +436,9 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_given_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
+    s.begun = lb_clock_seconds();
     if (status == LB_OK) status = explain_all(&s, err);
+    if (status == LB_OK) s.report->cost.runs += s.memory.cost.runs, s.report->cost.ops += s.memory.cost.ops;
     for (uint32_t i = 0; i < s.n_endings; i++) lb_step_end_release(&s.endings[i]);
     free(s.endings);
     lb_selector_free(s.selector);
