@@ -211,8 +211,9 @@ static double largest(const lb_sides *s)
 /* Every float lies on steps of its own type: only what is coarser says something. `roundoff`: of the coarser type of both. */
 static bool on_steps(const lb_sides *s, double roundoff, lb_difference *d)
 {
-    const double steps[2] = {step_of(s, s->a), step_of(s, s->b)}, far = farthest(s), top = largest(s);
-    const double step = fmax(steps[0], steps[1]);
+    const double steps[2] = {step_of(s, s->a), step_of(s, s->b)}, step = fmax(steps[0], steps[1]);
+    if (!(step > 0)) return false;
+    const double far = farthest(s), top = largest(s);
     if (!(step > 16 * roundoff * top) || far > 8 * step || top < 2 * step) return false;
     const bool both = steps[0] > 0 && steps[1] > 0 && fabs(steps[0] - steps[1]) <= 1e-3 * step;
     if (!both && far > step * 1.001) return false;
