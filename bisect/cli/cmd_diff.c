@@ -144,6 +144,9 @@ static json_t *report_json(const lb_diff_report *r)
     json_object_set_new(o, "implementations", json_boolean(r->implementations));
     json_object_set_new(o, "differences", differences_json(r));
     json_object_set_new(o, "map", map_json(r));
+    json_object_set_new(o, "cost",
+                        json_pack("{s:I,s:I,s:I}", "runs", (json_int_t)r->cost.runs, "ops", (json_int_t)r->cost.ops,
+                                  "recorded", (json_int_t)r->recorded_ops));
     json_object_set_new(o, "ulp_histogram", ulp_json(r->ulp_counts));
     return o;
 }
@@ -159,7 +162,7 @@ static lb_status print_report_text(const lb_diff_report *r, const char *const *p
 
 static char *steps, *kinds_path, *kind_names, *memory, *html, *map_out;
 static char **maps, **noise;
-static int exact, all, digests_only, tokens_only;
+static int exact, all, digests_only, tokens_only, threads;
 
 static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0,
@@ -177,6 +180,7 @@ static const struct poptOption options[] = {
      "log-probabilities of tokens alone, also of token files: as `lastbit parity`", NULL},
     {"all", 0, POPT_ARG_NONE, &all, 0, "list every layer and value, identical ones too", NULL},
     {"memory", 0, POPT_ARG_STRING, &memory, 0, "keep at most this much for exact shadows (4G)", "512M"},
+    {"threads", 0, POPT_ARG_INT, &threads, 0, "threads (results do not depend on them)", "N"},
     {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`", "FILE"},
     POPT_TABLEEND,
 };
@@ -425,11 +429,14 @@ int lb_cmd_diff(int argc, const char **argv)
         return rc;
     }
     o.digests_only = digests_only;
+    if (threads > 0) lb_replay_threads(threads);
     if (!arguments.json) o.progress = lb_progress;
     if (steps && !lb_steps_parse(steps, &o.first_step, &o.last_step))
         rc = lb_command_misused("diff", "--steps %s: expected N or A-B", steps);
     else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("diff", "%s", err.message);
+    else if (threads < 0)
+        rc = lb_command_misused("diff", "--threads %d: expected a number of threads", threads);
     else
         rc = run_diff(&arguments, &o);
     free_texts(maps), free_texts(noise);

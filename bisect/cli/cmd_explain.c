@@ -89,16 +89,18 @@ static void print_report_json(const lb_explain_report *r)
     }
     json_t *rows = json_array();
     for (uint32_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, rows_json(&r->rows[i]));
-    lb_print_json("explain", json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "findings", findings, "layers", layers,
-                                       "budget", budgets, "routing", routings, "rows", rows, "missing", missing, "ops",
-                                       "aligned", (json_int_t)r->ops, "differing", (json_int_t)r->differing));
+    lb_print_json("explain",
+                  json_pack("{s:{s:I,s:I},s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "cost", "runs",
+                            (json_int_t)r->cost.runs, "ops", (json_int_t)r->cost.ops, "findings", findings, "layers",
+                            layers, "budget", budgets, "routing", routings, "rows", rows, "missing", missing, "ops",
+                            "aligned", (json_int_t)r->ops, "differing", (json_int_t)r->differing));
 }
 
 static char *steps, *layer, *phase, *select_ops, *invariance, *memory;
 static char **maps, **trees, **launches;
-static int all, table, budget, routing, multiprocessors;
+static int all, table, budget, routing, multiprocessors, threads;
 static long row = -1;
-static double seconds;
+static double seconds, stop_after;
 
 static const struct poptOption options[] = {
     {"map", 0, POPT_ARG_ARGV, &maps, 0, "rename layers of the first side before aligning; repeatable",
@@ -114,6 +116,9 @@ static const struct poptOption options[] = {
     {"select", 0, POPT_ARG_STRING, &select_ops, 0, "only these ops of the first side", "SELECTOR"},
     {"seconds", 0, POPT_ARG_DOUBLE, &seconds, 0, "rule out alternatives no longer than this for ops of one kind (2)",
      "S"},
+    {"stop-after", 0, POPT_ARG_DOUBLE, &stop_after, 0, "begin no place later than this, and say what was found by then",
+     "S"},
+    {"threads", 0, POPT_ARG_INT, &threads, 0, "threads (results do not depend on them)", "N"},
     {"memory", 0, POPT_ARG_STRING, &memory, 0,
      "most memory for tensors of one rank in replays of --budget and --routing", "512M"},
     {"all", 0, POPT_ARG_NONE, &all, 0,
@@ -324,7 +329,8 @@ int lb_cmd_explain(int argc, const char **argv)
     lb_err err = LB_ERR_INIT;
     char *selector = make_selector();
     o.maps = (const char *const *)maps, o.select = selector, o.seconds = seconds, o.budget = budget,
-    o.routing = routing;
+    o.routing = routing, o.stop_after = stop_after;
+    if (threads > 0) lb_replay_threads(threads);
     while (maps && maps[o.n_maps]) o.n_maps++;
     o.trees = (const char *const *)trees;
     while (trees && trees[o.n_trees]) o.n_trees++;
@@ -333,6 +339,8 @@ int lb_cmd_explain(int argc, const char **argv)
         rc = lb_command_misused("explain", "--steps %s: expected N or A-B", steps);
     else if (lb_memory_parse(memory, &o.memory_bytes, &err) != LB_OK)
         rc = lb_command_misused("explain", "%s", err.message);
+    else if (threads < 0 || stop_after < 0)
+        rc = lb_command_misused("explain", "--threads and --stop-after take no negative numbers");
     else if (launches && !invariance)
         rc = lb_command_misused("explain", "--launch is asked of --invariance");
     else if (invariance && arguments.n_args > 1)

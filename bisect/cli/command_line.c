@@ -4,6 +4,7 @@
 #include "help_page.h"
 #include "reference.h"
 
+#include <lastbit/clock.h>
 #include <lastbit/array.h>
 #include <lastbit/report.h>
 
@@ -426,11 +427,31 @@ void lb_print_shape(const lb_layout *layout)
 
 static bool progress_shown;
 
+/* "lastbit: explaining, 12 of 80" for a log; nothing for what ends sooner. */
+static void write_progress_line(const char *what, uint64_t done, uint64_t total)
+{
+    static const double EVERY = 5;
+    static double last;
+    const double now = lb_clock_seconds();
+    if (!last) last = now;
+    if (now - last < EVERY) return;
+    last = now;
+    if (total)
+        fprintf(stderr, "lastbit: %s, %" PRIu64 " of %" PRIu64 "\n", what, done, total);
+    else
+        fprintf(stderr, "lastbit: %s\n", what);
+}
+
 void lb_progress(const char *what, uint64_t done, uint64_t total)
 {
     enum { WIDTH = 32 };
     static int last = -1;
-    if (!isatty(STDERR_FILENO)) return;
+    static int terminal = -1;
+    if (terminal < 0) terminal = isatty(STDERR_FILENO);
+    if (!terminal) {
+        write_progress_line(what, done, total);
+        return;
+    }
     int filled = total ? (int)(done * WIDTH / total) : 0;
     if (progress_shown && filled == last && done != total) return;
     last = filled;

@@ -114,7 +114,7 @@ void lb_print_text(const char *text);
 /* "[2,3]" */
 void lb_print_shape(const lb_layout *layout);
 
-/* A bar on stderr, only when it is a terminal. */
+/* On stderr: a bar where that is a terminal, otherwise a line every five seconds. */
 void lb_progress(const char *what, uint64_t done, uint64_t total);
 void lb_progress_end(void);
 

@@ -12,9 +12,11 @@
 #include <malloc.h>
 #endif
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct lb_entry {
     const char *name, *text;
@@ -138,8 +140,28 @@ static void keep_freed_memory(void)
 #endif
 }
 
+/* Threads of OpenMP that wait spin, and where other processes want the cores, the one that all wait for does not get its turn: a replay by two
+ * threads takes ten times as long as by one. OpenMP reads the environment when its library is loaded, which is before main: so a command that
+ * computes starts itself once more, and takes back what it set, since programs that it starts are not to have it from us. */
+static void let_waiting_threads_sleep(const char *command, const char **argv)
+{
+    static const char *const computing[] = {"replay", "diff", "explain", "bisect", "parity", "audit", "ranks"};
+    static const char mark[] = "LASTBIT_WAITING";
+    bool computes = false;
+    if (getenv(mark)) {
+        unsetenv(mark), unsetenv("OMP_WAIT_POLICY");
+        return;
+    }
+    for (size_t i = 0; i < sizeof computing / sizeof *computing; i++) computes |= strcmp(command, computing[i]) == 0;
+    if (!computes || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
+    setenv("OMP_WAIT_POLICY", "passive", 0), setenv(mark, "1", 0);
+    execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+    unsetenv(mark), unsetenv("OMP_WAIT_POLICY");
+}
+
 int main(int argc, const char **argv)
 {
+    if (argc > 1) let_waiting_threads_sleep(argv[1], argv);
     keep_freed_memory();
     /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that grows too large
      * (ulimit -f) is a write that fails, which is said. */

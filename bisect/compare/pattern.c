@@ -134,19 +134,31 @@ typedef struct box {
     int64_t low[LB_MAX_DIMS], high[LB_MAX_DIMS];
 } box;
 
+static bool is_whole(const sides *s, const box *x)
+{
+    for (int dim = 1; dim < s->ndim; dim++)
+        if (x->low[dim] > 0 || x->high[dim] + 1 < s->shape[dim]) return false;
+    return true;
+}
+
+/* In the outermost dimension it reaches from the first to the last; in the others it may be whole long before the last. */
 static box box_around(const sides *s)
 {
     box x;
+    bool whole = s->ndim < 2;
     for (int dim = 0; dim < s->ndim; dim++) x.low[dim] = s->shape[dim], x.high[dim] = -1;
-    for (int64_t i = s->first; i <= s->last; i++) {
+    if (s->ndim) x.low[0] = s->first / lb_sides_inner(s, 0), x.high[0] = s->last / lb_sides_inner(s, 0);
+    for (int64_t i = s->first; i <= s->last && !whole; i++) {
+        bool grown = false;
         if (!s->differs[i]) continue;
         int64_t rest = i;
-        for (int dim = s->ndim; dim-- > 0;) {
+        for (int dim = s->ndim; dim-- > 1;) {
             const int64_t at = rest % s->shape[dim];
             rest /= s->shape[dim];
-            if (at < x.low[dim]) x.low[dim] = at;
-            if (at > x.high[dim]) x.high[dim] = at;
+            if (at < x.low[dim]) x.low[dim] = at, grown = true;
+            if (at > x.high[dim]) x.high[dim] = at, grown = true;
         }
+        whole = grown && is_whole(s, &x);
     }
     return x;
 }

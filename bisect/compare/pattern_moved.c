@@ -81,9 +81,29 @@ static bool mostly_distinct(const slice *rows, int64_t n)
     return distinct * 2 > n;
 }
 
+static bool is_slice(const lb_sides *s, int dim, int64_t of_a, int64_t of_b)
+{
+    const int64_t size = s->shape[dim], inner = lb_sides_inner(s, dim);
+    for (int64_t outer = 0; outer < s->n; outer += size * inner)
+        if (memcmp(&s->a[outer + of_a * inner], &s->b[outer + of_b * inner], (size_t)inner * sizeof *s->a) != 0)
+            return false;
+    return true;
+}
+
+/* Has the first of b's touched slices come from anywhere? Rounding alone nearly always says no, long before all slices are read. */
+static bool first_is_found(const lb_sides *s, int dim, const uint8_t *touched)
+{
+    int64_t first = 0;
+    while (!touched[first]) first++;
+    for (int64_t j = 0; j < s->shape[dim]; j++)
+        if (touched[j] && is_slice(s, dim, j, first)) return true;
+    return false;
+}
+
 bool lb_pattern_permuted(const lb_sides *s, int dim, const uint8_t *touched, int64_t count, lb_difference *d)
 {
     const int64_t size = s->shape[dim], inner = lb_sides_inner(s, dim);
+    if (count < 3 || !first_is_found(s, dim, touched)) return false;
     slice *rows = count > 2 ? malloc(2 * (size_t)count * sizeof *rows) : NULL, *others = rows + (rows ? count : 0);
     if (!rows) return false;
     for (int64_t j = 0, n = 0; j < size; j++) {
@@ -105,7 +125,7 @@ bool lb_pattern_permuted(const lb_sides *s, int dim, const uint8_t *touched, int
 /* ---- grids ---- */
 
 /* Fewer say nothing: any few numbers lie on some grid. */
-enum { FEW = 8, MOST_LEVELS = 1024, MOST_SORTED = 4096 };
+enum { FEW = 8, MOST_LEVELS = 1024, MOST_SORTED = 4096, MOST_PROBED = 256 };
 
 static bool is_of_type(double x, lb_dtype type)
 {
@@ -132,6 +152,16 @@ static int by_value(const void *x, const void *y)
     return p < q ? -1 : p > q;
 }
 
+/* Of those above `least`; sorts the numbers. */
+static double least_gap(double *numbers, size_t n, double least)
+{
+    double gap = INFINITY;
+    qsort(numbers, n, sizeof *numbers, by_value);
+    for (size_t i = 1; i < n; i++)
+        if (numbers[i] - numbers[i - 1] > least) gap = fmin(gap, numbers[i] - numbers[i - 1]);
+    return gap;
+}
+
 /* The step of which all differing elements of that side are multiples, at most MOST_LEVELS of them; 0: there is none. */
 static double step_of(const lb_sides *s, const double *grid)
 {
@@ -141,15 +171,17 @@ static double step_of(const lb_sides *s, const double *grid)
     sorted[0] = 0;
     for (int64_t i = s->first; i <= s->last; i++) {
         if (!s->differs[i]) continue;
-        if (!isfinite(grid[i]))
+        const double x = fabs(grid[i]);
+        if (!isfinite(x))
             n = 0, i = s->last;
         else if (n && n <= MOST_SORTED)
-            sorted[n++] = fabs(grid[i]);
-        top = fmax(top, fabs(grid[i]));
+            sorted[n++] = x;
+        top = x > top ? x : top;
     }
-    if (n) qsort(sorted, n, sizeof *sorted, by_value);
-    for (size_t i = 1; i < n; i++)
-        if (sorted[i] - sorted[i - 1] > top / (2 * MOST_LEVELS)) step = fmin(step, sorted[i] - sorted[i - 1]);
+    /* Gaps only shrink as more are looked at: a few tell that the steps are too many. */
+    if (n > MOST_PROBED) step = least_gap(sorted, MOST_PROBED, top / (2 * MOST_LEVELS));
+    if (!isfinite(step) || top / step <= MOST_LEVELS)
+        step = n ? least_gap(sorted, n, top / (2 * MOST_LEVELS)) : INFINITY;
     free(sorted);
     if (!isfinite(step) || !(top > 0) || top / step > MOST_LEVELS) return 0;
     step = top / round(top / step);
@@ -179,8 +211,9 @@ static double largest(const lb_sides *s)
 /* Every float lies on steps of its own type: only what is coarser says something. `roundoff`: of the coarser type of both. */
 static bool on_steps(const lb_sides *s, double roundoff, lb_difference *d)
 {
-    const double steps[2] = {step_of(s, s->a), step_of(s, s->b)}, far = farthest(s), top = largest(s);
-    const double step = fmax(steps[0], steps[1]);
+    const double steps[2] = {step_of(s, s->a), step_of(s, s->b)}, step = fmax(steps[0], steps[1]);
+    if (!(step > 0)) return false;
+    const double far = farthest(s), top = largest(s);
     if (!(step > 16 * roundoff * top) || far > 8 * step || top < 2 * step) return false;
     const bool both = steps[0] > 0 && steps[1] > 0 && fabs(steps[0] - steps[1]) <= 1e-3 * step;
     if (!both && far > step * 1.001) return false;

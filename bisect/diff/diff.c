@@ -80,7 +80,7 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
     lb_err why = LB_ERR_INIT;
     uint8_t *wanted = list_wanted(w);
     if (!wanted) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w->pa->n_ops);
-    const lb_shadow_question asked = {w->a, w->b, &w->alignment, wanted, options->memory_bytes};
+    const lb_shadow_question asked = {w->a, w->b, &w->alignment, wanted, options->memory_bytes, options->progress};
     lb_status status = lb_shadow_pair_run(&asked, &w->exits, &w->shadows, &why);
     char text[640];
     free(wanted);
@@ -94,7 +94,9 @@ static lb_status replay_both(lb_walk *w, const lb_diff_options *options, lb_err 
         lb_report_missing(w->report, "some exact shadows did not fit the memory limit; raise --memory");
     }
     if (!w->have_shadows) return LB_OK;
-    return lb_reorder_find(w->a, w->b, &w->alignment, w->differs, &w->shadows, &w->reorderings, err);
+    status = lb_reorder_find(w->a, w->b, &w->alignment, w->differs, &w->shadows, &w->reorderings, err);
+    w->report->cost.runs += w->shadows.cost.runs, w->report->cost.ops += w->shadows.cost.ops;
+    return status;
 }
 
 static uint32_t find_differences(lb_walk *w)
@@ -224,6 +226,13 @@ static bool is_given_more(const lb_walk *w)
     return false;
 }
 
+static uint64_t count_computing(const lb_program *p)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) n += lb_op_computes(p, &p->ops[i]);
+    return n;
+}
+
 static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
 {
     const lb_diff_options *options = s->options;
@@ -246,6 +255,7 @@ static lb_status diff_step(lb_walk *w, session *s, lb_err *err)
     w->given_more = is_given_more(w);
     uint32_t differing = find_differences(w) + w->shadows.n_finals + has_lone_ops(w);
     if (differing) LB_TRY(measure_noise(w, options, err));
+    w->report->recorded_ops += count_computing(w->pa) + count_computing(w->pb);
     if (differing && !options->digests_only) LB_TRY(replay_both(w, options, err));
     LB_TRY(lb_walk_cuts(w, err));
     if (s->quiet) return lb_walk_program(w, err);

@@ -7,11 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    PLACES = 16,
-    MOST_OPS = 100000
-}; /* more are two programs, or two precisions: the search takes longer than the diff, and proves nothing */
-static const double SECONDS = 0.2; /* for ruling out alternatives; what is named is proven without */
+enum { PLACES = 16 };            /* more are two programs, or two precisions: the search would prove nothing */
+static const double REPLAYS = 1; /* of what a diff costs, the search may have so much */
 
 static bool is_proven_order(const lb_explain_finding *f)
 {
@@ -72,8 +69,9 @@ void lb_diff_name_orders(lb_diff_report *report, lb_capture *a, lb_capture *b, c
     if (options->n_maps && swapped) return; /* the rules rename one side's layers only */
     o.maps = options->maps, o.n_maps = options->n_maps;
     o.first_step = options->first_step, o.last_step = options->last_step;
-    o.seconds = SECONDS, o.most_ops = MOST_OPS;
+    o.progress = options->progress, o.only_orders = true, o.most_replays = REPLAYS;
     if (lb_explain_run(swapped ? b : a, swapped ? a : b, &o, &explained, NULL) != LB_OK) return;
+    report->cost.runs += explained->cost.runs, report->cost.ops += explained->cost.ops;
     const lb_explain_finding *f = order_of(explained);
     if (f) name_order(report, f);
     lb_explain_report_free(explained);

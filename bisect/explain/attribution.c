@@ -49,7 +49,7 @@ static lb_status own_finalise(lb_attribution_finder *f, int runner, const lb_att
         if (also_theirs) continue;
         /* A kernel that also gives the other side's bits explains no difference, and has been left
          * out above. */
-        LB_TRY(lb_match_site_try(f->site, runner, runner, &f->list[runner][i], &score, f->err));
+        LB_TRY(lb_attribution_try(f, runner, runner, i, &score));
         if (!lb_score_all(&score)) continue;
         *row = i;
         return LB_OK;
@@ -82,7 +82,7 @@ static lb_status serves_both(lb_attribution_finder *f, int runner, const lb_attr
         /* Precisions are left out: an op on bf16 values gives the same in f32 and in f64 often
          * enough, and that would turn a difference of dtypes into one of inputs. */
         if (lb_candidate_is_fused(c) || c->cause != LB_CAUSE_ORDER) continue;
-        LB_TRY(lb_match_site_try(f->site, runner, runner, c, &score, f->err));
+        LB_TRY(lb_attribution_try(f, runner, runner, theirs->matches[i], &score));
         if (lb_score_all(&score)) *row = theirs->matches[i];
     }
     return LB_OK;
@@ -230,9 +230,19 @@ static double distance_of(const lb_match_site *site)
 static lb_status list_candidates(lb_attribution_finder *f, int side)
 {
     const lb_matched_region_side *ops = &f->site->region->sides[side];
-    const lb_candidate_ops place = {lb_matched_region_program(f->site->source, side), ops->ops, ops->n_ops,
-                                    alone_of(f->site, side)};
+    const lb_candidate_ops place = {lb_matched_region_program(f->site->source, side),
+                                    ops->ops,
+                                    ops->n_ops,
+                                    alone_of(f->site, side),
+                                    f->memory->only_orders,
+                                    &f->memory->digests};
     return lb_candidates_list(&place, &f->memory->trees, &f->list[side], &f->n[side], f->err);
+}
+
+static lb_status run_own(lb_attribution_finder *f, int runner)
+{
+    for (int bits = 0; bits < 2; bits++) LB_TRY(lb_attribution_try(f, runner, bits, 0, &f->own[runner][bits]));
+    return LB_OK;
 }
 
 lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
@@ -249,13 +259,11 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     for (int side = 0; side < 2 && status == LB_OK; side++)
         lb_candidates_put_recorded_first(side ? source->a : source->b, site->region->sides[!side].ops,
                                          site->region->sides[!side].n_ops, f.list[side], &f.n[side]);
-    /* Own bits on all four combinations first: four runs answer most places, and say of the rest
-     * which identities are known. */
-    for (int runner = 0; runner < 2; runner++)
-        for (int bits = 0; bits < 2 && status == LB_OK; bits++)
-            status = lb_match_site_try(site, runner, bits, &f.list[runner][0], &f.own[runner][bits], err);
-    found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
+    /* Own bits on both sides first: two runs answer most places, and say of the rest which identities are known. */
+    if (status == LB_OK) status = run_own(&f, 0);
     if (status == LB_OK) status = by_program(&f, 0, &done);
+    if (status == LB_OK && !done) status = run_own(&f, 1);
+    found->local = f.own[0][1].ran ? f.own[0][1].distance : f.own[1][0].ran ? f.own[1][0].distance : NAN;
     /* A's program first, because only its changes can become swaps; then B's; parts and
      * fallback proofs are weaker and come last. */
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
@@ -279,7 +287,7 @@ lb_status lb_attribution_identify(const lb_match_site *site, lb_attribution_memo
     *found = (lb_attribution_found){0}, *own = false;
     f.spent = lb_attribution_memory_spent(memory, site->source->a->program, side);
     lb_status status = list_candidates(&f, 0);
-    if (status == LB_OK) status = lb_match_site_try(site, 0, 0, &f.list[0][0], &f.own[0][0], err);
+    if (status == LB_OK) status = lb_attribution_try(&f, 0, 0, 0, &f.own[0][0]);
     *own = lb_score_all(&f.own[0][0]);
     if (status == LB_OK && !*own) status = lb_attribution_scan_all(&f, 0, 0, &s);
     if (status != LB_OK || *own) goto done;

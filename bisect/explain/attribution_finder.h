@@ -19,7 +19,9 @@ typedef struct lb_attribution_scan {
     lb_sample sample;
     uint32_t likely; /* of those that the sample excluded, the one that came nearest */
     int64_t likely_matched;
-    double begun; /* on the clock of attribution_scan.c */
+    double begun;   /* on the clock of attribution_scan.c */
+    double work;    /* of one run of the place */
+    bool cut_short; /* some candidates cost more than may be spent */
 } lb_attribution_scan;
 
 typedef struct lb_attribution_finder {
@@ -35,6 +37,8 @@ typedef struct lb_attribution_finder {
 
 /* ---- trying (attribution_scan.c) ---- */
 
+/* One candidate on the whole place. */
+lb_status lb_attribution_try(lb_attribution_finder *f, int runner, int bits, uint32_t row, lb_score *score);
 /* Tries all candidates of the runner, and ranks those that match. */
 lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);
 void lb_attribution_scan_rank(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s);

@@ -1,7 +1,9 @@
 /* What was learned at earlier places: see attribution_memory.h. */
 #include "attribution_memory.h"
 
+#include <lastbit/array.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int32_t rank_in_memory(const lb_attribution_memory *m, const char *name)
@@ -30,6 +32,34 @@ uint32_t *lb_attribution_memory_sites(lb_attribution_memory *m, const char *name
     if (m->n_tally == ROOM) return NULL;
     snprintf(m->tally[m->n_tally].name, sizeof m->tally->name, "%s", name);
     return &m->tally[m->n_tally++].sites[side];
+}
+
+const lb_exhausted_search *lb_attribution_memory_exhausted(const lb_attribution_memory *m, uint64_t key)
+{
+    for (uint32_t i = 0; i < m->n_exhausted; i++)
+        if (m->exhausted[i].key == key && m->exhausted[i].places >= 2) return &m->exhausted[i];
+    return NULL;
+}
+
+void lb_attribution_memory_note_exhausted(lb_attribution_memory *m, uint64_t key, const char *nearest, uint32_t tried)
+{
+    for (uint32_t i = 0; i < m->n_exhausted; i++)
+        if (m->exhausted[i].key == key) {
+            m->exhausted[i].places++;
+            return;
+        }
+    lb_exhausted_search *rows = lb_array_grow(m->exhausted, m->n_exhausted, sizeof *rows);
+    if (!rows) return;
+    m->exhausted = rows;
+    rows[m->n_exhausted] = (lb_exhausted_search){.key = key, .tried = tried, .places = 1};
+    snprintf(rows[m->n_exhausted++].nearest, sizeof rows->nearest, "%s", nearest);
+}
+
+void lb_attribution_memory_release(lb_attribution_memory *m)
+{
+    lb_order_digests_release(&m->digests);
+    free(m->exhausted);
+    m->exhausted = NULL, m->n_exhausted = 0;
 }
 
 double *lb_attribution_memory_spent(lb_attribution_memory *m, const lb_program *p, const lb_matched_region_side *side)

@@ -5,6 +5,15 @@
 #include "candidate.h"
 #include "matched_region.h"
 
+/* A search that tried every candidate and found none. What is excluded at two places is excluded at their twins: the same op with the same
+ * arguments on tensors of the same layouts runs the same kernel, and one place alone may be a fault. */
+typedef struct lb_exhausted_search {
+    uint64_t key;
+    char nearest[128]; /* the candidate that came nearest */
+    uint32_t tried;    /* candidates */
+    uint32_t places;
+} lb_exhausted_search;
+
 /* What was learned at earlier places is tried first at later ones. */
 typedef struct lb_attribution_memory {
     char names[16][128]; /* latest first */
@@ -17,13 +26,24 @@ typedef struct lb_attribution_memory {
     lb_given_trees trees;
     double seconds; /* for ruling out alternatives at places of one kind, once something matched */
     double spent[256];
-    uint64_t ops, most_ops; /* run so far, of as many at most; 0: no limit */
+    bool only_orders;       /* of candidates, nothing else is tried */
+    lb_run_cost cost;       /* of candidates run so far */
+    double work, most_work; /* of candidates run so far (search_work.h), and at most; 0: no limit */
+    lb_order_digests digests;
+    lb_exhausted_search *exhausted;
+    uint32_t n_exhausted;
 } lb_attribution_memory;
 
 /* A candidate explained a place: it is tried first at the next. */
 void lb_attribution_memory_note(lb_attribution_memory *memory, const char *name);
 /* Of how many places it gave that side's bits so far; NULL when there is no more room. */
 uint32_t *lb_attribution_memory_sites(lb_attribution_memory *memory, const char *name, int side);
+/* The exhausted search of two twins; NULL: there were not as many. */
+const lb_exhausted_search *lb_attribution_memory_exhausted(const lb_attribution_memory *memory, uint64_t key);
+/* Where memory runs out it is not noted, and twins are searched again. */
+void lb_attribution_memory_note_exhausted(lb_attribution_memory *memory, uint64_t key, const char *nearest,
+                                          uint32_t tried);
+void lb_attribution_memory_release(lb_attribution_memory *memory);
 /* Seconds spent on places of the same ops: the layers of a model share the time to rule out alternatives. */
 double *lb_attribution_memory_spent(lb_attribution_memory *memory, const lb_program *program,
                                     const lb_matched_region_side *side);

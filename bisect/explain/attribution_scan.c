@@ -2,6 +2,8 @@
  * that give the bits comes first is decided here, too, since few bits fit several. */
 #include "attribution_finder.h"
 
+#include "search_work.h"
+
 #include <lastbit/clock.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,18 +31,37 @@ void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan
 
 /* ---- one candidate ---- */
 
+lb_status lb_attribution_try(lb_attribution_finder *f, int runner, int bits, uint32_t row, lb_score *score)
+{
+    f->memory->cost.runs++, f->memory->cost.ops += f->site->region->sides[runner].n_ops;
+    return lb_match_site_try(f->site, runner, bits, &f->list[runner][row], score, f->err);
+}
+
+/* Charges what a candidate costs on `share` of the place; false where that is more than may be spent. What an op does by itself is known and
+ * costs nothing. */
+static bool is_affordable(lb_attribution_finder *f, int runner, uint32_t row, double share, lb_attribution_scan *s)
+{
+    lb_attribution_memory *m = f->memory;
+    const double work = row ? share * s->work * lb_candidate_slowness(&f->list[runner][row]) : 0;
+    if (m->most_work > 0 && m->work + work > m->most_work) {
+        s->cut_short = true;
+        return false;
+    }
+    m->work += work;
+    return true;
+}
+
 static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_t row, lb_attribution_scan *s)
 {
     const lb_candidate *c = &f->list[runner][row];
     lb_score score;
-    if (f->memory->most_ops && f->memory->ops > f->memory->most_ops) return LB_OK;
-    f->memory->ops += f->site->region->sides[runner].n_ops;
     /* blocked:N has a parameter, and of twenty values one fits four elements by chance. */
     if (s->tried && s->best_score.elements < c->few) return LB_OK;
     /* A few rows and columns of a product decide about most candidates, which would otherwise take
      * minutes for a model of 135M parameters. The op as it is (row 0) always runs whole, since its
      * distance is reported; what looks at whole tensors for a scale cannot be sampled. */
     if (s->sample.taken && row && c->local) {
+        if (!is_affordable(f, runner, row, lb_sample_share(&s->sample, f->site), s)) return LB_OK;
         LB_TRY(lb_match_site_try(&s->sample.site, runner, bits, c, &score, f->err));
         if (score.ran && !lb_score_all(&score)) {
             s->tried++, s->excluded++;
@@ -48,7 +69,11 @@ static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_
             return LB_OK;
         }
     }
-    LB_TRY(lb_match_site_try(f->site, runner, bits, c, &score, f->err));
+    if (!is_affordable(f, runner, row, 1, s)) return LB_OK;
+    if (row || !f->own[runner][bits].ran)
+        LB_TRY(lb_attribution_try(f, runner, bits, row, &score));
+    else
+        score = f->own[runner][bits];
     if (!score.ran) return LB_OK;
     s->tried++;
     /* Of equals the first stays best: likelier candidates stand further in front. */
@@ -65,7 +90,7 @@ static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_
 static lb_status score_likely(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
 {
     lb_score score;
-    LB_TRY(lb_match_site_try(f->site, runner, bits, &f->list[runner][s->likely], &score, f->err));
+    LB_TRY(lb_attribution_try(f, runner, bits, s->likely, &score));
     if (score.ran && score.matched > s->best_score.matched) s->best = s->likely, s->best_score = score;
     return LB_OK;
 }
@@ -95,11 +120,26 @@ static bool is_enough(const lb_attribution_finder *f, const lb_attribution_scan 
 {
     const double spent = lb_attribution_scan_spent(f, s);
     const uint32_t least = spent < PATIENCE * f->memory->seconds ? LB_LEAST_TRIED : 2;
+    /* Whoever asks for an order alone has it with the first that gives every bit; what an op does by itself is tried before. */
+    if (f->memory->only_orders && s->n) return true;
     return s->n && s->tried >= least && spent > f->memory->seconds;
 }
 
-/* Remembered ones first, then all in order. */
-static lb_status try_all(lb_attribution_finder *f, int runner, int bits, lb_attribution_scan *s)
+/* What runs, and whose bits are asked for: the same at twins. */
+static uint64_t key_of(const lb_attribution_finder *f, int runner, int bits)
+{
+    uint64_t key = (uint64_t)(2 * runner + bits) + 1;
+    for (int side = 0; side < 2; side++) {
+        const lb_matched_region_side *ops = &f->site->region->sides[side];
+        key = key * UINT64_C(0x9E3779B97F4A7C15) ^
+              lb_ops_key(lb_matched_region_program(f->site->source, side), ops->ops, ops->n_ops);
+    }
+    return key;
+}
+
+/* Remembered ones first, then all in order; where twins were searched in vain what came nearest there, so that it is told how near it comes. */
+static lb_status try_all(lb_attribution_finder *f, int runner, int bits, const lb_exhausted_search *twins,
+                         lb_attribution_scan *s)
 {
     uint8_t *done = calloc(f->n[runner] + 1, 1);
     if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
@@ -111,7 +151,7 @@ static lb_status try_all(lb_attribution_finder *f, int runner, int bits, lb_attr
             if (!done[i] && !strcmp(f->list[runner][i].name, f->memory->names[k]))
                 done[i] = 1, status = try_one(f, runner, bits, i, s);
     for (uint32_t i = 0; i < f->n[runner] && status == LB_OK; i++) {
-        if (done[i]) continue;
+        if (done[i] || (twins && strcmp(f->list[runner][i].name, twins->nearest) != 0)) continue;
         if (is_enough(f, s)) break;
         status = try_one(f, runner, bits, i, s);
     }
@@ -124,9 +164,19 @@ lb_status lb_attribution_scan_all(lb_attribution_finder *f, int runner, int bits
 {
     lb_attribution_scan_begin(s);
     if (!lb_match_site_can(f->site, runner, bits)) return LB_OK;
-    lb_status status = try_all(f, runner, bits, s);
+    const lb_matched_region_side *ops = &f->site->region->sides[runner];
+    const uint64_t key = key_of(f, runner, bits);
+    const bool alike =
+        !f->site->source->meetings[0] && !f->site->source->meetings[1]; /* of ranks any may have a fault */
+    const lb_exhausted_search *twins = alike ? lb_attribution_memory_exhausted(f->memory, key) : NULL;
+    s->work = lb_ops_work(lb_matched_region_program(f->site->source, runner), ops->ops, ops->n_ops);
+    lb_status status = try_all(f, runner, bits, twins, s);
     /* `likely` is 0 where the sample excluded none: row 0 never goes through it. */
     if (status == LB_OK && !s->n && s->likely) status = score_likely(f, runner, bits, s);
+    if (status == LB_OK && !s->n && alike && !twins && !s->cut_short && s->tried > 1)
+        lb_attribution_memory_note_exhausted(f->memory, key, f->list[runner][s->best].name, s->tried);
+    /* What is excluded at the twins is excluded here. */
+    if (twins && !s->n && s->tried < twins->tried) s->excluded += twins->tried - s->tried, s->tried = twins->tried;
     lb_attribution_scan_end(f, s);
     lb_attribution_scan_rank(f, runner, bits, s);
     return status;

@@ -11,10 +11,10 @@
 #include "collective_match.h"
 #include "orders.h"
 #include "schedule.h"
+#include "sum_tree.h"
 
+#include <lastbit/array.h>
 #include <lastbit/composite.h>
-
-#include <lastbit/order.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,8 @@ typedef struct maker {
     uint32_t terms;   /* of the only sum, 0: several, or not known */
     lb_sum_of of;
     lb_dtype dtype;
-    lb_sum_tree **trees;
+    lb_digest *trees;
+    lb_order_digests *digests;
     uint32_t *owners; /* per tree: the candidate that it is the order of */
     bool *rounded;    /* per tree: of rounded products, not of chains of fma */
     uint32_t n_trees;
@@ -98,27 +99,59 @@ static void add_name(lb_candidate *c, const char *order)
     snprintf(c->alike + used, sizeof c->alike - used, "%s%s", used ? " = " : "", order);
 }
 
+static lb_digest digest_of(const lb_sum_tree *tree)
+{
+    lb_sum_tree *one = lb_sum_tree_canonical(tree);
+    lb_digest parts[3] = {{0}};
+    if (one) {
+        parts[0] = (lb_digest){one->leaves, one->nodes};
+        parts[1] = lb_digest_bytes(one->first, (one->nodes + 1) * sizeof *one->first);
+        parts[2] = lb_digest_bytes(one->operand, one->first[one->nodes] * sizeof *one->operand);
+    }
+    lb_sum_tree_free(one);
+    return one ? lb_digest_bytes(parts, sizeof parts) : (lb_digest){0};
+}
+
+/* Read and built once; NULL: out of memory. */
+static const lb_order_digest *digest_row(maker *m, const char *order)
+{
+    lb_order_digests *d = m->digests;
+    lb_sum_tree *tree = NULL;
+    lb_schedule schedule;
+    for (uint32_t i = 0; i < d->n; i++)
+        if (d->rows[i].terms == m->terms && d->rows[i].of == m->of && !strcmp(d->rows[i].order, order))
+            return &d->rows[i];
+    lb_order_digest *rows = lb_array_grow(d->rows, d->n, sizeof *rows);
+    if (!rows) return NULL;
+    d->rows = rows;
+    lb_order_digest *row = &rows[d->n];
+    *row = (lb_order_digest){.terms = m->terms, .of = m->of};
+    snprintf(row->order, sizeof row->order, "%s", order);
+    if (lb_schedule_parse(order, &schedule, NULL) == LB_OK) {
+        row->rounded = m->of == LB_SUM_PRODUCT && lb_schedule_rounds_products(&schedule);
+        lb_schedule_release(&schedule);
+        if (lb_sum_tree_named(order, m->terms, m->of, m->dtype, &tree, NULL) == LB_OK) row->tree = digest_of(tree);
+        lb_sum_tree_free(tree);
+    }
+    d->n++;
+    return row;
+}
+
 /* The order has a tree that one before it has too, or is the one that ops have anyway; otherwise the next candidate has it. */
 static bool is_repeated(maker *m, const char *order)
 {
-    lb_sum_tree *tree = NULL;
-    lb_schedule schedule;
     /* What has no tree here is taken as new: running an order twice is harmless, leaving one out is
-     * not. */
-    if (!m->terms || m->terms > MOST_TERMS || lb_schedule_parse(order, &schedule, NULL) != LB_OK) return false;
-    /* One tree over rounded products and over a chain of fma gives two results; the tree alone does
-     * not tell. */
-    const bool rounded = m->of == LB_SUM_PRODUCT && lb_schedule_rounds_products(&schedule);
-    lb_schedule_release(&schedule);
-    if (lb_sum_tree_named(order, m->terms, m->of, m->dtype, &tree, NULL) != LB_OK) return false;
+     * not. A file's tree is the user's, and is run whatever else has it. */
+    const bool named = m->terms && m->terms <= MOST_TERMS && strlen(order) < sizeof((lb_order_digest *)0)->order;
+    const lb_order_digest *row = named ? digest_row(m, order) : NULL;
+    if (!row || lb_digest_is_none(row->tree) || m->n_trees == MOST) return false;
     for (uint32_t i = 0; i < m->n_trees; i++)
-        if (rounded == m->rounded[i] && lb_sum_tree_equal(tree, m->trees[i])) {
-            lb_sum_tree_free(tree);
+        if (row->rounded == m->rounded[i] && lb_digest_equal(row->tree, m->trees[i])) {
             add_name(&m->list[m->owners[i]], order);
             return true;
         }
-    m->owners[m->n_trees] = m->n, m->rounded[m->n_trees] = rounded;
-    m->trees[m->n_trees++] = tree;
+    m->owners[m->n_trees] = m->n, m->rounded[m->n_trees] = row->rounded;
+    m->trees[m->n_trees++] = row->tree;
     return false;
 }
 
@@ -353,7 +386,7 @@ static void add_composites(maker *m, const lb_program *alone)
 /* Trees of the user's go before all other sums, since they were measured;
  * orders before precisions, because they are what differs between two runs in one dtype;
  * combinations last, because they are many. */
-static void list_all(maker *m, const char *kernels)
+static void list_orders(maker *m)
 {
     if (m->ranks) each_word(m, collective_orders, use_rank_order);
     for (uint32_t i = 0; m->given && i < m->given->n; i++) {
@@ -364,9 +397,18 @@ static void list_all(maker *m, const char *kernels)
     if (m->matrices && m->narrow) each_word(m, narrow_orders, use_plain_order);
     if (m->matrices && !m->narrow) each_word(m, row_orders, use_order);
     if (m->sums) each_word(m, orders, use_order);
-    each_word(m, kernels, use_kernel);
+}
+
+static void list_unit_orders(maker *m)
+{
     if (m->matrices && !m->narrow) each_word(m, narrow_orders, use_plain_order);
     if (m->matrices) each_word(m, matrix_orders, use_plain_order);
+}
+
+static void list_others(maker *m, const char *kernels)
+{
+    each_word(m, kernels, use_kernel);
+    list_unit_orders(m);
     each_word(m, precisions, use_precision);
     if (m->matrices) each_word(m, product_precisions, use_precision);
     if (m->sums) each_word(m, accumulations, use_accumulation);
@@ -375,11 +417,19 @@ static void list_all(maker *m, const char *kernels)
     if (m->sums) each_word(m, accumulations, cross_accumulation);
 }
 
+void lb_order_digests_release(lb_order_digests *digests)
+{
+    free(digests->rows);
+    *digests = (lb_order_digests){0};
+}
+
 lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_given_trees *trees, lb_candidate **list, uint32_t *n,
                              lb_err *err)
 {
     char kernels[512] = "";
+    lb_order_digests mine = {0};
     maker m = {.given = trees,
+               .digests = ops->digests ? ops->digests : &mine,
                .list = calloc(MOST, sizeof *m.list),
                .trees = calloc(MOST, sizeof *m.trees),
                .owners = calloc(MOST, sizeof *m.owners),
@@ -391,10 +441,13 @@ lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_given_trees *
         if (m.terms) /* what ops do by themselves: its tree is that of row 0 */
             (void)is_repeated(&m, m.of == LB_SUM_PRODUCT ? "sequential" : "cascade:8");
         add(&m, LB_CAUSE_INPUT, 0, 0, NULL, 0, NULL);
-        list_all(&m, kernels);
-        add_composites(&m, ops->alone);
+        list_orders(&m);
+        if (ops->only_orders)
+            list_unit_orders(&m);
+        else
+            list_others(&m, kernels), add_composites(&m, ops->alone);
     }
-    for (uint32_t i = 0; i < m.n_trees; i++) lb_sum_tree_free(m.trees[i]);
+    lb_order_digests_release(&mine);
     free(m.trees), free(m.owners), free(m.rounded);
     *list = m.list, *n = m.n;
     return m.list ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for candidates");

@@ -4,7 +4,9 @@
 
 #include "program_view.h"
 
+#include <lastbit/digest.h>
 #include <lastbit/explain.h>
+#include <lastbit/order.h>
 
 typedef struct lb_candidate {
     lb_cause cause; /* what it is a change of */
@@ -26,12 +28,29 @@ typedef struct lb_given_trees {
 /* Reads them once, so that a file that is none is told before anything is tried. */
 lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_trees *trees, lb_err *err);
 
+/* Digests of the trees of orders, kept since a model asks for the same ones at every layer. All zero: none yet. */
+typedef struct lb_order_digest {
+    uint32_t terms;
+    lb_sum_of of;
+    char order[128];
+    lb_digest tree; /* none: the order has no tree here */
+    bool rounded;   /* of rounded products, not of chains of fma: one tree gives two results then */
+} lb_order_digest;
+
+typedef struct lb_order_digests {
+    lb_order_digest *rows;
+    uint32_t n;
+} lb_order_digests;
+void lb_order_digests_release(lb_order_digests *digests);
+
 /* The ops that candidates are wanted for: rows of `program`. */
 typedef struct lb_candidate_ops {
     const lb_program *program;
     const uint32_t *ops;
     uint32_t n_ops;
-    const lb_program *alone; /* the ops as a program of their own, in which composites are looked for; may be NULL */
+    const lb_program *alone;   /* the ops as a program of their own, in which composites are looked for; may be NULL */
+    bool only_orders;          /* nothing but orders is asked for */
+    lb_order_digests *digests; /* may be NULL */
 } lb_candidate_ops;
 
 /* Those that can mean something to these ops. list[0] is "own": no change. `trees` may be NULL. malloc'ed. */

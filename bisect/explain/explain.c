@@ -1,7 +1,9 @@
 /* Explain: see lastbit/explain.h. Per step and rank: align, find the places that differ, ask each for its cause. */
 #include "order_consensus.h"
 #include "explain_session.h"
+#include "search_work.h"
 
+#include <lastbit/clock.h>
 #include <lastbit/compare.h>
 #include <lastbit/composite.h>
 #include <math.h>
@@ -177,27 +179,62 @@ static lb_status try_whole(lb_explain_session *session, const lb_step_pair *s, l
     return status;
 }
 
+static bool is_late(const lb_explain_session *session)
+{
+    return session->options->stop_after > 0 && lb_clock_seconds() - session->begun > session->options->stop_after;
+}
+
+static void tell_late(lb_explain_session *session, const lb_step_pair *s, uint32_t places)
+{
+    const lb_program *p = s->sides[0].program;
+    char text[200];
+    snprintf(text, sizeof text,
+             "step %lld, rank %d: stopped after %g seconds, before %u of the places that differ were looked at",
+             (long long)p->step, p->rank, session->options->stop_after, places);
+    lb_findings_add_missing(session->report, text);
+}
+
+/* Whoever asks whether all that differs is an order needs nothing behind the first place where it is not. */
+static bool is_settled(const lb_explain_session *session, const lb_attribution_found *found, const outlook *out)
+{
+    if (!session->options->only_orders) return false;
+    const bool proven = found->cause == LB_CAUSE_ORDER && found->proof == LB_PROOF_BITS;
+    return out->lacks != LACKS_NOTHING || (!out->own && found->cause != LB_CAUSE_INPUT && !proven);
+}
+
 static lb_status answer_all(lb_explain_session *session, const lb_step_pair *s, lb_answer *answers, lb_err *err)
 {
     lacking kinds[LACKS] = {{0}};
+    uint32_t late = 0;
     for (uint32_t i = 0; i < s->regions.n; i++) {
         const lb_matched_region *region = &s->regions.list[i];
         outlook out;
         if (session->options->progress) session->options->progress("explaining", i, s->regions.n);
         if (!is_looked_at(session, s, region)) continue;
+        if (is_late(session)) {
+            late++;
+            continue;
+        }
         LB_TRY(explain_place(session, s, region, &answers[i].found, &out, err));
         if (!kinds[out.lacks].n++) {
             kinds[out.lacks].first = region;
             snprintf(kinds[out.lacks].why, sizeof kinds[out.lacks].why, "%s", out.why);
         }
         if (!out.own) answers[i].region = region;
+        if (is_settled(session, &answers[i].found, &out)) {
+            session->settled = true;
+            break;
+        }
     }
     tell_lacking(session, s, kinds);
-    for (uint32_t i = 0; i < s->regions.n && session->b; i++)
+    if (late) tell_late(session, s, late);
+    if (session->settled) return LB_OK;
+    for (uint32_t i = 0; i < s->regions.n && session->b && !late; i++)
         if (answers[i].region && answers[i].region->whole &&
             (is_nameless(&answers[i].found) || is_inside_finalise(answers[i].region, &answers[i].found)))
             LB_TRY(try_whole(session, s, answers, i, err));
-    return session->b ? lb_order_consensus_reach(&s->source, answers, s->regions.n, err) : LB_OK;
+    return session->b ? lb_order_consensus_reach(&s->source, answers, s->regions.n, &session->memory.digests, err)
+                      : LB_OK;
 }
 
 lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *s, lb_err *err)
@@ -222,10 +259,32 @@ static void count_ops(lb_explain_session *session, const lb_step_pair *s)
         session->report->differing += s->regions.list[i].pair || (s->rows && s->regions.list[i].sides[1].op != LB_NONE);
 }
 
+static void count_regenerated(lb_explain_session *session, const lb_regenerated *bytes)
+{
+    if (!bytes->program || !bytes->n_wanted) return;
+    session->report->cost.runs++;
+    for (uint32_t i = 0; i < bytes->program->n_ops; i++)
+        session->report->cost.ops += lb_op_computes(bytes->program, &bytes->program->ops[i]);
+}
+
+/* Each step's places may cost so many replays of that step on both sides. What is small is granted what no user waits for. */
+static void grant_work(lb_explain_session *session, const lb_program_pair *matter)
+{
+    static const double LEAST = 1 << 25;
+    double work = 0;
+    if (!(session->options->most_replays > 0)) return;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < matter->n[k]; i++) work += lb_ops_work(matter->programs[k][i], NULL, 0);
+    session->memory.work = 0;
+    session->memory.most_work = fmax(session->options->most_replays * work, LEAST);
+}
+
 static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
 {
+    grant_work(session, matter);
     LB_TRY(lb_step_pair_align(session, matter, s, err));
     LB_TRY(lb_step_pair_read(session, s, err));
+    for (int k = 0; k < 2; k++) count_regenerated(session, &s->bytes[k]);
     count_ops(session, s);
     session->report->turned |= session->turned;
     if (s->rows) LB_TRY(lb_findings_add_rows(session->report, s, err));
@@ -233,7 +292,8 @@ static lb_status explain_scene(lb_explain_session *session, const lb_program_pai
     const uint32_t first = session->report->n_findings;
     LB_TRY(lb_explain_places(session, s, err));
     LB_TRY(lb_findings_add_layers(session->report, first, err));
-    if (session->b && !session->turned && !session->selector && !s->rows) LB_TRY(lb_explain_routing(session, s, err));
+    if (session->b && !session->turned && !session->selector && !s->rows && !session->settled)
+        LB_TRY(lb_explain_routing(session, s, err));
     return lb_explain_note_step_end(session, s, err);
 }
 
@@ -339,13 +399,13 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
     const int64_t *steps;
     uint32_t n_ranks = lb_capture_ranks(session->a, &ranks), n_steps = lb_capture_steps(session->a, &steps);
     const int64_t first = session->options->first_step, last = session->options->last_step;
-    for (uint32_t i = 0; i < n_ranks; i++) {
+    for (uint32_t i = 0; i < n_ranks && !session->settled; i++) {
         bool done;
         LB_TRY(explain_decoding(session, ranks[i], &done, err));
-        for (uint32_t k = 0; k < n_steps && !done; k++)
+        for (uint32_t k = 0; k < n_steps && !done && !session->settled; k++)
             if (steps[k] >= first && steps[k] <= last) LB_TRY(explain_step(session, ranks[i], steps[k], err));
     }
-    for (uint32_t k = 0; k < n_steps && n_ranks > 1; k++)
+    for (uint32_t k = 0; k < n_steps && n_ranks > 1 && !session->settled; k++)
         if (steps[k] >= first && steps[k] <= last) LB_TRY(lb_explain_ranks(session, steps[k], err));
     if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
@@ -370,18 +430,21 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
         .a = a,
         .b = b,
         .options = options,
-        .memory = {.seconds = options->seconds > 0 ? options->seconds : 2, .most_ops = options->most_ops}};
+        .memory = {.seconds = options->seconds > 0 ? options->seconds : 2, .only_orders = options->only_orders}};
     LB_TRY(lb_map_rules_new(options->maps, options->n_maps, &rules, err));
     s.rules = rules, s.report = lb_findings_new();
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_given_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
+    s.begun = lb_clock_seconds();
     if (status == LB_OK) status = explain_all(&s, err);
+    if (status == LB_OK) s.report->cost.runs += s.memory.cost.runs, s.report->cost.ops += s.memory.cost.ops;
     for (uint32_t i = 0; i < s.n_endings; i++) lb_step_end_release(&s.endings[i]);
     free(s.endings);
     lb_selector_free(s.selector);
     lb_map_rules_free(rules);
     lb_batch_rows_release(&s.rows);
+    lb_attribution_memory_release(&s.memory);
     if (status == LB_OK)
         *out = s.report;
     else

@@ -28,6 +28,8 @@ typedef struct lb_explain_session {
     uint64_t shared;      /* programs looked at */
     uint32_t absent;      /* steps that only one side has: so many of the report's `missing` */
     uint64_t chosen;      /* ops that the user's selector has in them */
+    double begun;         /* on the clock of lastbit/clock.h */
+    bool settled;         /* options.only_orders, and some place is none: nothing more is looked at */
     lb_step_end *endings; /* of all steps that the budget is wanted of */
     uint32_t n_endings;
 } lb_explain_session;

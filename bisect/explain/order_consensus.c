@@ -17,6 +17,7 @@ typedef struct group {
     const lb_matched_region_source *source;
     lb_answer **members;
     uint32_t n;
+    lb_order_digests *digests;
     lb_err *err;
 } group;
 
@@ -132,7 +133,8 @@ static lb_status try_at(const group *g, const lb_answer *x, int side, const char
     /* Places are opened again rather than kept: their bytes together would be those of the whole
      * step. */
     LB_TRY(lb_match_site_open(x->region, g->source, &site, g->err));
-    const lb_candidate_ops place = {lb_matched_region_program(g->source, runner), ops->ops, ops->n_ops, NULL};
+    const lb_candidate_ops place = {
+        lb_matched_region_program(g->source, runner), ops->ops, ops->n_ops, NULL, false, g->digests};
     lb_status status = lb_candidates_list(&place, NULL, &list, &n, g->err);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         lb_score score = {0};
@@ -236,7 +238,7 @@ static lb_status agree_by_phase(const group *g)
     lb_answer **members = malloc((g->n + 1) * sizeof(lb_answer *));
     lb_status status = members ? LB_OK : lb_fail(g->err, LB_ERR_NOMEM, "out of memory for %u places", g->n);
     for (uint8_t phase = LB_PHASE_FORWARD; phase <= LB_PHASE_OTHER && status == LB_OK; phase++) {
-        group part = {.source = g->source, .members = members, .err = g->err};
+        group part = {.source = g->source, .members = members, .digests = g->digests, .err = g->err};
         bool reached;
         for (uint32_t i = 0; i < g->n; i++)
             if (phase_of(g->source, g->members[i]) == phase) members[part.n++] = g->members[i];
@@ -262,13 +264,14 @@ static lb_status settle(const group *g)
     return reached ? LB_OK : agree_by_phase(g);
 }
 
-lb_status lb_order_consensus_reach(const lb_matched_region_source *source, lb_answer *answers, uint32_t n, lb_err *err)
+lb_status lb_order_consensus_reach(const lb_matched_region_source *source, lb_answer *answers, uint32_t n,
+                                   lb_order_digests *digests, lb_err *err)
 {
     lb_answer **members = malloc((n + 1) * sizeof(lb_answer *));
     uint8_t *done = calloc(n + 1, 1);
     lb_status status = members && done ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u places", n);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        group g = {.source = source, .members = members, .err = err};
+        group g = {.source = source, .members = members, .digests = digests, .err = err};
         if (done[i] || !is_order_of_one_op(source, &answers[i])) continue;
         /* Groups are gathered by comparing every pair of places: an op of a model differs at
          * hundreds of them at most, and each has cost many runs before this. */

@@ -14,6 +14,7 @@ typedef struct lb_answer {
 } lb_answer;
 
 /* LB_ERR_NOMEM is the only failure. */
-lb_status lb_order_consensus_reach(const lb_matched_region_source *source, lb_answer *answers, uint32_t n, lb_err *err);
+lb_status lb_order_consensus_reach(const lb_matched_region_source *source, lb_answer *answers, uint32_t n,
+                                   lb_order_digests *digests, lb_err *err);
 
 #endif

@@ -127,7 +127,8 @@ lb_status lb_reference_sum_find(const lb_match_site *site, lb_reference_sum *sum
     if (status == LB_OK && models[0].subprogram) status = make_model(site, 1, &models[1], err);
     const uint32_t op = 0;
     if (status == LB_OK && models[1].subprogram)
-        status = lb_candidates_list(&(lb_candidate_ops){models[0].program, &op, 1, NULL}, NULL, &list, &n, err);
+        status =
+            lb_candidates_list(&(lb_candidate_ops){models[0].program, &op, 1, NULL, true, NULL}, NULL, &list, &n, err);
     for (int side = 0; side < 2 && list && status == LB_OK; side++) name_order(&models[side], site, side, list, n, sum);
     sum->found = *sum->order[0] && *sum->order[1];
     free(list);

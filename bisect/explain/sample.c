@@ -1,6 +1,7 @@
 /* Taking a sample: see sample.h. */
 #include "sample.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,6 +160,12 @@ lb_status lb_sample_take(const lb_match_site *p, int runner, int bits, lb_sample
     s->taken = status == LB_OK;
     if (status != LB_OK) lb_sample_release(s);
     return status == LB_ERR_NOMEM ? status : LB_OK;
+}
+
+double lb_sample_share(const lb_sample *s, const lb_match_site *whole)
+{
+    return (double)lb_layout_numel(&s->site.targets[s->bits][0].layout) /
+           fmax(1, (double)lb_layout_numel(&whole->targets[s->bits][0].layout));
 }
 
 void lb_sample_release(lb_sample *s)

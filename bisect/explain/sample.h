@@ -17,6 +17,8 @@ typedef struct lb_sample {
 
 /* Not taken where the runner is no single product, or one so small that a sample saves nothing. LB_ERR_NOMEM. */
 lb_status lb_sample_take(const lb_match_site *site, int runner, int bits, lb_sample *sample, lb_err *err);
+/* How much of the place it is. */
+double lb_sample_share(const lb_sample *sample, const lb_match_site *whole);
 void lb_sample_release(lb_sample *sample);
 
 #endif

@@ -23,6 +23,7 @@ typedef struct trial {
     uint8_t *wanted; /* per op of A; cleared when both sides' orders are known */
     char order[48];
     uint32_t left;
+    lb_run_cost *cost;
 } trial;
 
 /* ---- candidates ---- */
@@ -136,7 +137,10 @@ static lb_status try_order(lb_replay *replay, trial *t, lb_err *err)
     plan.only = t->wanted, plan.compare = false;
     if (strcmp(t->order, "own")) plan.swaps = &swap, plan.n_swaps = 1;
     lb_observer observer = {.context = t, .op = note_event};
-    return lb_replay_run(replay, &plan, &observer, NULL, err);
+    lb_replay_summary summary = {0};
+    lb_status status = lb_replay_run(replay, &plan, &observer, &summary, err);
+    t->cost->runs++, t->cost->ops += summary.ops;
+    return status;
 }
 
 /* ---- all of it ---- */
@@ -172,10 +176,10 @@ static lb_status try_orders(trial *t, lb_err *err)
 }
 
 lb_status lb_reorder_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
-                          const uint8_t *differs, const lb_shadow_pair *shadows, lb_reordering **out, lb_err *err)
+                          const uint8_t *differs, lb_shadow_pair *shadows, lb_reordering **out, lb_err *err)
 {
     const lb_program *pa = a->program, *pb = b->program;
-    trial t = {.a = a, .b = b, .pa = pa, .pb = pb, .alignment = alignment};
+    trial t = {.a = a, .b = b, .pa = pa, .pb = pb, .alignment = alignment, .cost = &shadows->cost};
     *out = NULL;
     if (a->n_parts > 1 || b->n_parts > 1) return LB_OK;
     t.wanted = calloc(pa->n_ops + 1, 1);

@@ -10,8 +10,8 @@ typedef struct lb_reordering {
 } lb_reordering;
 
 /* `differs` (per op of A): the pairs to look at; those that are no sums or products, or whose inputs differ, are passed
- * over; so are sides of several programs. `*out`: a row per op of A, malloc'ed, NULL when there was nothing to look at. */
+ * over; so are sides of several programs. What it takes is added to the cost of `shadows`. `*out`: a row per op of A, malloc'ed, NULL when there was nothing to look at. */
 lb_status lb_reorder_find(const lb_program_view *a, const lb_program_view *b, const lb_alignment *alignment,
-                          const uint8_t *differs, const lb_shadow_pair *shadows, lb_reordering **out, lb_err *err);
+                          const uint8_t *differs, lb_shadow_pair *shadows, lb_reordering **out, lb_err *err);
 
 #endif

@@ -45,10 +45,19 @@ static uint32_t row_of(const lb_shadow_run *r, const lb_event *event, uint32_t *
     return join != LB_NONE ? r->alignment->joins.list[join].whole : r->alignment->a_of_b[*op];
 }
 
+static void note_progress(const lb_shadow_run *r)
+{
+    enum { EVERY = 16 };
+    lb_shadow_progress *p = r->told;
+    if (++p->done % EVERY == 0 && p->tell)
+        p->tell("running both exactly", p->done < p->total ? p->done : p->total, p->total);
+}
+
 static bool note_own(void *context, const lb_event *event)
 {
     lb_shadow_run *r = context;
     uint32_t op, row = row_of(r, event, &op);
+    note_progress(r);
     if (row == LB_NONE && op != LB_NONE && r->which == 1) row = lb_flip_reach_reshaped(r->reach, op);
     if (row == LB_NONE) return true;
     lb_shadow_row *s = &r->out->rows[row];
@@ -107,6 +116,7 @@ static bool note_shadow(void *context, const lb_event *event)
 {
     lb_shadow_run *s = context;
     uint32_t op, row = row_of(s, event, &op);
+    note_progress(s);
     if (op == LB_NONE || !event->shadow) return true;
     if (s->input_casts[op]) take_rounded(s, op, event);
     lb_tensor *room = has_complex(event) ? malloc(2 * event->n_results * sizeof *room) : NULL;
@@ -160,13 +170,20 @@ static bool steps_alone(void *context, int32_t rank, int64_t step, uint32_t numb
     return false;
 }
 
+static void count_run(const lb_shadow_run *s, const lb_replay_summary *summary)
+{
+    s->out->cost.runs++, s->out->cost.ops += summary->ops;
+}
+
 /* Each op from its recorded inputs, against the recording. */
 static lb_status run_own(lb_shadow_run *s, lb_err *err)
 {
     lb_plan plan = LB_PLAN_INIT;
     lb_replay_summary summary = {0};
     lb_observer own = {.context = s, .op = note_own};
-    return lb_side_replay(s->side, plan, &own, &summary, err);
+    lb_status status = lb_side_replay(s->side, plan, &own, &summary, err);
+    count_run(s, &summary);
+    return status;
 }
 
 static lb_status run_shadow(lb_shadow_run *s, lb_shadow_run_kind kind, lb_err *err)
@@ -180,6 +197,7 @@ static lb_status run_shadow(lb_shadow_run *s, lb_shadow_run_kind kind, lb_err *e
     lb_observer shadow = {
         .context = s, .op = note_shadow, .source = take_other, .decided = take_other, .computes = steps_alone};
     lb_status status = lb_side_replay(s->side, plan, &shadow, &summary, err);
+    count_run(s, &summary);
     s->out->undecided[s->which] |= summary.undecided;
     lb_cross_feed_release(&taking);
     s->taking = NULL;
@@ -199,6 +217,7 @@ typedef struct runs {
     lb_flip_reach reach;
     lb_cut_shadows cuts;
     uint8_t *input_casts[2];
+    lb_shadow_progress told;
 } runs;
 
 static bool reserve(runs *r, uint32_t n_exits, lb_shadow_pair *out)
@@ -233,6 +252,7 @@ static lb_shadow_run run_of(runs *r, int which, lb_exits *exits, lb_shadow_pair 
                            .reach = &r->reach,
                            .cuts = &r->cuts,
                            .input_casts = r->input_casts[which],
+                           .told = &r->told,
                            .room = asked->memory_bytes ? asked->memory_bytes : UINT64_C(4) << 30};
 }
 
@@ -250,6 +270,8 @@ static lb_status open_runs(runs *r, lb_exits *exits, lb_shadow_pair *out, lb_err
     out->first_flip = r->reach.flips.n ? r->reach.flips.list[0].op : LB_NONE;
     r->input_casts[0] = lb_input_casts_find(a, b), r->input_casts[1] = lb_input_casts_find(b, a);
     if (!r->input_casts[0] || !r->input_casts[1]) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n);
+    /* By itself and exactly, and A disturbed besides. */
+    r->told = (lb_shadow_progress){asked->progress, 0, 3 * (uint64_t)n + 2 * (uint64_t)b->program->n_ops};
     for (int i = 0; i < 2; i++) r->sides[i] = run_of(r, i, exits, out);
     return LB_OK;
 }

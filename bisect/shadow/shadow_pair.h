@@ -79,6 +79,7 @@ typedef struct lb_shadow_pair {
                            the partner disagrees; LB_NONE: none */
     uint32_t first_flip; /* of B: the first choice that the sides made otherwise (flips.h); LB_NONE */
     bool undecided[2];   /* a chain ended before the end of the step */
+    lb_run_cost cost;    /* of all runs */
     bool over_memory;    /* some shadows were not kept: their rows stay unknown */
 } lb_shadow_pair;
 
@@ -93,6 +94,7 @@ typedef struct lb_shadow_question {
     const lb_alignment *alignment;
     const uint8_t *wanted; /* per op of A: compare the shadows of that pair or join */
     uint64_t memory_bytes; /* of shadows that may be kept at a time; 0: 4 GiB */
+    void (*progress)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
 } lb_shadow_question;
 
 /* Replays both sides. `exits` get their agreement. */

@@ -19,6 +19,12 @@ typedef struct lb_shadow_assembly {
     bool broken;
 } lb_shadow_assembly;
 
+/* Of all runs of a pair together. */
+typedef struct lb_shadow_progress {
+    void (*tell)(const char *what, uint64_t done, uint64_t total); /* may be NULL */
+    uint64_t done, total;                                          /* events */
+} lb_shadow_progress;
+
 typedef struct lb_shadow_run {
     const lb_program_view *side, *other;
     const lb_alignment *alignment;
@@ -38,6 +44,7 @@ typedef struct lb_shadow_run {
     uint8_t *input_casts; /* per op: see input_casts.h */
     uint64_t room;        /* bytes still allowed */
     uint64_t serial;      /* of what is disturbed */
+    struct lb_shadow_progress *told;
     struct lb_cross_feed *taking;
 } lb_shadow_run;
 

@@ -160,7 +160,9 @@ typedef struct lb_diff_report {
     int64_t ulp_counts[LB_ULP_BUCKETS];
     uint64_t ops, identical; /* aligned computing ops; of them with equal digests */
     uint64_t unseen;         /* of them with a result that has no digest on a side, and nothing else that differs */
-    uint64_t rewritten; /* layers that the sides compute in other ops, and that leave the same in exact arithmetic */
+    uint64_t rewritten;    /* layers that the sides compute in other ops, and that leave the same in exact arithmetic */
+    lb_run_cost cost;      /* of replays and of the search for orders */
+    uint64_t recorded_ops; /* computing ops of both sides' steps: one chained replay of each */
     uint64_t sources, sources_identical; /* parameters, states and inputs that both sides have */
     void *store;
 } lb_diff_report;

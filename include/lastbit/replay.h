@@ -211,6 +211,14 @@ typedef struct lb_replay_summary {
     uint64_t live_bytes; /* most that the values needed at one time take */
 } lb_replay_summary;
 
+/* What an answer took: programs run, in whole or in part, and the ops that they ran. */
+typedef struct lb_run_cost {
+    uint64_t runs, ops;
+} lb_run_cost;
+
+/* All kernels of this process run on so many threads from now on; a plan's own number goes before it. */
+LB_API void lb_replay_threads(int threads);
+
 typedef struct lb_replay lb_replay;
 
 /* Keeps the capture open; analyses (op rows, slices, block classes) are made once and shared by all runs. */

@@ -511,6 +511,11 @@ static lb_status check_mode(const lb_plan *plan, lb_err *err)
     return LB_OK;
 }
 
+void lb_replay_threads(int threads)
+{
+    omp_set_num_threads(threads);
+}
+
 lb_status lb_replay_run(lb_replay *replay, const lb_plan *plan, const lb_observer *observer, lb_replay_summary *summary,
                         lb_err *err)
 {
