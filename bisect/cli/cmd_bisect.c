@@ -23,8 +23,9 @@ static json_t *failure_json(const lb_failure *f)
 static json_t *origin_json(const lb_origin *o)
 {
     if (o->op == LB_NONE) return json_null();
-    return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s}", "step", (json_int_t)o->step, "rank", (int)o->rank, "phase",
-                     lb_phase_name(o->phase), "layer", o->layer, "op", o->name, "index", (int)o->op, "text", o->text);
+    return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s,s:o}", "step", (json_int_t)o->step, "rank", (int)o->rank, "phase",
+                     lb_phase_name(o->phase), "layer", o->layer, "op", o->name, "index", (int)o->op, "text", o->text,
+                     "source", lb_json_line(&o->line));
 }
 
 static json_t *culprit_json(const lb_culprit *c)
@@ -36,6 +37,8 @@ static json_t *culprit_json(const lb_culprit *c)
                           text_or_null(block), "layer", c->layer, "op", text_or_null(c->op), "phase",
                           lb_phase_name(c->phase), "step", (json_int_t)(c->between ? c->acts : c->step), "why", c->why);
     json_object_set_new(o, "parameter", text_or_null(c->parameter));
+    json_object_set_new(o, "source", lb_json_line(&c->lines[0]));
+    json_object_set_new(o, "source_b", lb_json_line(&c->lines[1]));
     json_object_set_new(o, "index", c->row == LB_NONE ? json_null() : json_integer(c->row));
     return o;
 }

@@ -19,6 +19,8 @@ static json_t *row_json(const lb_diff_row *r)
         json_object_set_new(o, "other", r->other == LB_NONE ? json_null() : json_integer(r->other));
         json_object_set_new(o, "other_rank", json_integer(r->other_rank));
     }
+    json_object_set_new(o, "source", lb_json_line(&r->lines[0]));
+    json_object_set_new(o, "source_b", lb_json_line(&r->lines[1]));
     json_object_set_new(o, "value", json_boolean(r->value));
     if (r->parameter) json_object_set_new(o, "parameter", json_string(r->parameter));
     if (r->before) json_object_set_new(o, "after_module", json_string(r->before));

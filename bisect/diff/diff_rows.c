@@ -44,12 +44,22 @@ lb_diff_row lb_walk_own_row(const lb_walk *w, uint32_t ia)
     return lb_walk_row(w, ia, lb_walk_partner(w, ia));
 }
 
+static lb_code_line kept_line(lb_diff_report *report, const lb_program *p, uint32_t op)
+{
+    lb_code_line line = lb_op_line(p, &p->ops[op]);
+    if (!line.number) return line;
+    line.file = lb_report_keep(report, line.file), line.function = lb_report_keep(report, line.function);
+    line.text = lb_report_keep(report, line.text);
+    return line;
+}
+
 /* Of the first side, by its place in one program. Who has no such op speaks for the parts that stand for the other's. */
 static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
 {
     lb_diff_row turned = *row;
     uint32_t ops[] = {row->index, row->other};
     int32_t ranks[2];
+    lb_code_line lines[2] = {{0, "", "", ""}, {0, "", "", ""}};
     const lb_program_view *sides[] = {w->a, w->b};
     uint32_t group = 0, n;
     for (int k = 0; k < 2; k++)
@@ -62,10 +72,12 @@ static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
                                                  : 0;
         const lb_program_view_part *of = &sides[k]->parts[part];
         if (ops[k] != LB_NONE) ops[k] -= of->first_op;
+        if (ops[k] != LB_NONE) lines[k] = kept_line(w->report, of->program, ops[k]);
         ranks[k] = of->program->rank;
     }
     turned.index = ops[w->swapped], turned.rank = ranks[w->swapped];
     turned.other = ops[!w->swapped], turned.other_rank = ranks[!w->swapped];
+    turned.lines[0] = lines[w->swapped], turned.lines[1] = lines[!w->swapped];
     return turned;
 }
 

@@ -95,6 +95,19 @@ static void print_op(FILE *out, const lb_diff_row *r)
     fprintf(out, "\n");
 }
 
+/* Once where both sides have the same. */
+static void print_lines(FILE *out, const lb_diff_row *r)
+{
+    char texts[2][LB_LINE_TEXT + 200];
+    for (int side = 0; side < 2; side++) lb_code_line_text(&r->lines[side], texts[side], sizeof texts[side]);
+    if (!strcmp(texts[0], texts[1])) {
+        if (*texts[0]) fprintf(out, "    line      %s\n", texts[0]);
+        return;
+    }
+    for (int side = 0; side < 2; side++)
+        if (*texts[side]) fprintf(out, "    line      %s: %s\n", side ? "second" : "first", texts[side]);
+}
+
 static void print_place(FILE *out, const lb_diff_report *report, const char *title, const lb_diff_row *r)
 {
     fprintf(out, "%s: ", title);
@@ -105,6 +118,7 @@ static void print_place(FILE *out, const lb_diff_report *report, const char *tit
         fprintf(out, "%s\n", layer_name(r));
     else
         print_op(out, r);
+    print_lines(out, r);
     fprintf(out, "    %s: %s\n", lb_verdict_name(r->verdict), r->why);
     print_numbers(out, r);
 }

@@ -253,6 +253,7 @@ static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, con
     LB_TRY(name_ranks(r, cause, culprit, err));
     culprit->axis = axis_of(q, r, cause, culprit->n_ranks);
     culprit->phase = cause->phase;
+    culprit->lines[1] = lb_code_line_copy(&cause->lines[1]);
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";

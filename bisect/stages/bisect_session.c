@@ -107,6 +107,24 @@ static char *asked_text(const lb_bisect_options *options)
     return text;
 }
 
+/* The lines of code that the answer speaks of. */
+static void note_lines(lb_bisect_session *q)
+{
+    const lb_program *p;
+    for (uint32_t i = 0; i < q->out->n_culprits; i++) {
+        lb_culprit *c = &q->out->culprits[i];
+        if (c->row == LB_NONE || !c->n_ranks || lb_capture_program(q->capture, c->ranks[0], c->step, &p, NULL) != LB_OK)
+            continue;
+        const lb_code_line line = c->row < p->n_ops ? lb_op_line(p, &p->ops[c->row]) : (lb_code_line){0};
+        c->lines[0] = lb_code_line_copy(&line);
+    }
+    lb_origin *o = &q->out->origin;
+    if (o->op == LB_NONE || lb_capture_program(q->capture, o->rank, o->step, &p, NULL) != LB_OK || o->op >= p->n_ops)
+        return;
+    const lb_code_line line = lb_op_line(p, &p->ops[o->op]);
+    o->line = lb_code_line_copy(&line);
+}
+
 lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bisection **bisection, lb_err *err)
 {
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
@@ -127,6 +145,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (status == LB_OK && !options.against && lb_basis_has_steps(&q)) status = bisect_failure(&q, err);
     if (!options.against && q.steps) status = lb_basis_settle(&q, status, err);
     q.bisect = lb_bisect;
+    if (status == LB_OK) note_lines(&q);
     if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND)
         status = lb_shrink(&q, err);
     lb_rerun_release(&q);

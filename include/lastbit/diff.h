@@ -69,6 +69,8 @@ typedef struct lb_diff_row {
     bool measured;   /* `difference` was computed from recorded bytes */
     lb_difference difference;
     double bound_ratio; /* worst |error|/bound of either side's A/A; NaN: not computed */
+    lb_code_line lines
+        [2]; /* the code that called `index` and `other`, of a layer's row those of its worst op; number 0: not known */
 } lb_diff_row;
 
 /* Ops that exist on one side only, gathered per layer and phase. */
