@@ -82,6 +82,7 @@ static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
     row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
     row.measured = false, row.bound_ratio = NAN;
     memset(row.lines, 0, sizeof row.lines);
+    row.n_arguments = 0, row.means = NULL;
     memset(&row.difference, 0, sizeof row.difference);
     row.difference.cosine = 1, row.difference.first = -1;
     uint32_t before = r->n_layers;

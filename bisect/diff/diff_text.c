@@ -95,6 +95,17 @@ static void print_op(FILE *out, const lb_diff_row *r)
     fprintf(out, "\n");
 }
 
+/* "called    weight_decay 0.1 / 0": of the first side and of the second. */
+static void print_arguments(FILE *out, const lb_diff_row *r)
+{
+    for (uint32_t i = 0; i < r->n_arguments; i++) {
+        const lb_diff_argument *x = &r->arguments[i];
+        fprintf(out, "    %-9s %s %s / %s%s%s%s\n", i ? "" : "called", x->name, x->first, x->second,
+                *x->group ? " (group " : "", x->group, *x->group ? ")" : "");
+    }
+    if (r->means) fprintf(out, "    %-9s %s\n", "means", r->means);
+}
+
 /* Once where both sides have the same. */
 static void print_lines(FILE *out, const lb_diff_row *r)
 {
@@ -119,6 +130,7 @@ static void print_place(FILE *out, const lb_diff_report *report, const char *tit
     else
         print_op(out, r);
     print_lines(out, r);
+    print_arguments(out, r);
     fprintf(out, "    %s: %s\n", lb_verdict_name(r->verdict), r->why);
     print_numbers(out, r);
 }
