@@ -216,7 +216,8 @@ static int start_capture(const asked *a, const char *path, const answers *to)
     o.max_trials = (uint32_t)a->max_trials;
     o.from_start = a->from_start;
     o.check = a->check, o.changes = a->swaps.rows, o.n_changes = a->swaps.n;
-    if (!a->quiet && !a->check) o.say = say;
+    if (!a->quiet && !a->check && !a->against)
+        o.say = say; /* against a reference there is one stage, and the answer says it */
     if (a->steps && !lb_steps_parse(a->steps, &o.first_step, &o.last_step))
         return lb_command_misused("bisect", "--steps %s: expected N or A-B", a->steps);
     return run_capture(path, a->against, &o, to);

@@ -130,7 +130,9 @@ typedef struct lb_diff_report {
     char **findings;
     uint32_t n_findings; /* sentences that change no verdict */
     lb_diff_tokens *tokens;
-    uint32_t n_tokens;       /* one per kind */
+    uint32_t n_tokens; /* one per kind */
+    bool
+        tokens_looked_up; /* a side takes ids to vectors (an embedding): what is scored may be tokens, not only classes */
     bool tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
     lb_diff_routing *routings;
     uint32_t n_routings; /* one per (step, rank, layer) */

@@ -65,3 +65,24 @@ def test_text_and_bisect_say_both_values(lastbit, nets):
     good, bad = nets / "loop-base.lb", nets / "loop-fc_lr.lb"
     assert "lr 0.05 / 0.5 (group fc)" in lastbit.run("diff", good, bad, expect=1).stdout
     assert "lr 0.5 / 0.05 in group fc" in lastbit.json("bisect", bad, "--against", good, expect=1)["culprit"]["why"]
+
+
+def test_an_answer_begins_with_the_verdict_the_place_and_the_effect(lastbit, nets):
+    lines = lastbit.run("diff", nets / "fused-base.lb", nets / "fused-fc_lr.lb", expect=1).stdout.splitlines()
+    assert lines[0].startswith("verdict: diverged")
+    number = [n for n, line in enumerate(PROGRAM.read_text().splitlines(), 1) if "optimizer.step()" in line][0]
+    assert lines[1].startswith("They part here: step 0, optimizer, fc, aten::_fused_adamw_") and lines[1].endswith(f"at called_otherwise.py:{number}")
+    assert lines[2].startswith("    effect    relative L2 ")
+    whole = "\n".join(lines)
+    assert "ulp" not in lines[2]  # values of different signs have no distance in ulp
+    assert "tokens" not in whole  # a classifier scores classes
+
+
+def test_a_difference_of_roundings_has_its_distance_in_ulp(lastbit, nets):
+    lines = lastbit.run("diff", nets / "loop-base.lb", nets / "loop-approximate.lb", expect=1).stdout.splitlines()
+    assert lines[2].startswith("    effect    relative L2 ") and " ulp; " in lines[2]
+
+
+def test_against_a_reference_the_stage_is_said_once(lastbit, nets):
+    done = lastbit.run("bisect", nets / "loop-slope.lb", "--against", nets / "loop-base.lb", expect=1)
+    assert (done.stdout + done.stderr).count("aligned ops") == 1
