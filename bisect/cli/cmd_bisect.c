@@ -16,8 +16,9 @@ static json_t *text_or_null(const char *text)
 static json_t *failure_json(const lb_failure *f)
 {
     if (f->kind == LB_FAILURE_NONE) return json_null();
-    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s}", "kind", lb_failure_kind_name(f->kind), "step", (json_int_t)f->step,
-                     "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what);
+    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:o}", "kind", lb_failure_kind_name(f->kind), "step",
+                     (json_int_t)f->step, "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what, "source",
+                     lb_json_line(&f->line));
 }
 
 static json_t *origin_json(const lb_origin *o)

@@ -58,11 +58,18 @@ static double option_value(const lb_program *p, const lb_group *g, const char *n
     return found ? found->number : NAN;
 }
 
+static bool has_several_groups(const lb_program *p)
+{
+    for (uint32_t g = 1; g < p->n_groups; g++) /* one that steps twice is one */
+        if (p->groups[g].index != p->groups[0].index || p->groups[g].optimizer != p->groups[0].optimizer) return true;
+    return false;
+}
+
 /* Where the program has several groups: what the names of this one's parameters begin with ("fc"), or its number. */
 static const char *group_label(lb_diff_report *report, const lb_program *p, const lb_group *g)
 {
     char text[200];
-    if (p->n_groups < 2 || !g->params) return "";
+    if (!has_several_groups(p) || !g->params) return "";
     snprintf(text, sizeof text, "%s", lb_program_text(p, p->group_params[g->first_param].name));
     for (uint32_t i = g->first_param; i < g->first_param + g->params; i++) {
         const char *name = lb_program_text(p, p->group_params[i].name);

@@ -126,13 +126,17 @@ static void print_op(FILE *out, const lb_diff_row *r)
     fprintf(out, "\n");
 }
 
-/* "called    weight_decay 0.1 / 0": of the first side and of the second. */
+/* "called    eps 1e-08 / 0.001": of the first side and of the second; options of an op that one side alone runs. */
 static void print_arguments(FILE *out, const lb_diff_row *r)
 {
+    const bool called = !strncmp(r->why, "called", 6);
     for (uint32_t i = 0; i < r->n_arguments; i++) {
         const lb_diff_argument *x = &r->arguments[i];
-        fprintf(out, "    %-9s %s %s / %s%s%s%s\n", i ? "" : "called", x->name, x->first, x->second,
-                *x->group ? " (group " : "", x->group, *x->group ? ")" : "");
+        fprintf(out, "    %-9s %s %s / %s%s%s%s\n",
+                i        ? ""
+                : called ? "called"
+                         : "options",
+                x->name, x->first, x->second, *x->group ? " (group " : "", x->group, *x->group ? ")" : "");
     }
     if (r->means) fprintf(out, "    %-9s %s\n", "means", r->means);
 }

@@ -107,22 +107,27 @@ static char *asked_text(const lb_bisect_options *options)
     return text;
 }
 
+static lb_code_line line_at(lb_capture *capture, int32_t rank, int64_t step, uint32_t op)
+{
+    const lb_program *p;
+    lb_code_line line = {0, "", "", ""};
+    if (op == LB_NONE || lb_capture_program(capture, rank, step, &p, NULL) != LB_OK || op >= p->n_ops) return line;
+    line = lb_op_line(p, &p->ops[op]);
+    return lb_code_line_copy(&line);
+}
+
 /* The lines of code that the answer speaks of. */
 static void note_lines(lb_bisect_session *q)
 {
-    const lb_program *p;
     for (uint32_t i = 0; i < q->out->n_culprits; i++) {
         lb_culprit *c = &q->out->culprits[i];
-        if (c->row == LB_NONE || !c->n_ranks || lb_capture_program(q->capture, c->ranks[0], c->step, &p, NULL) != LB_OK)
-            continue;
-        const lb_code_line line = c->row < p->n_ops ? lb_op_line(p, &p->ops[c->row]) : (lb_code_line){0};
-        c->lines[0] = lb_code_line_copy(&line);
+        if (c->n_ranks) c->lines[0] = line_at(q->capture, c->ranks[0], c->step, c->row);
     }
     lb_origin *o = &q->out->origin;
-    if (o->op == LB_NONE || lb_capture_program(q->capture, o->rank, o->step, &p, NULL) != LB_OK || o->op >= p->n_ops)
-        return;
-    const lb_code_line line = lb_op_line(p, &p->ops[o->op]);
-    o->line = lb_code_line_copy(&line);
+    lb_failure *f = &q->out->failure;
+    o->line = line_at(q->capture, o->rank, o->step, o->op);
+    f->line = f->kind == LB_FAILURE_NONE || f->rank < 0 ? (lb_code_line){0, "", "", ""}
+                                                        : line_at(q->capture, f->rank, f->step, f->op);
 }
 
 lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bisection **bisection, lb_err *err)

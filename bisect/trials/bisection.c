@@ -23,6 +23,7 @@ void lb_bisection_free(lb_bisection *b)
         for (int side = 0; side < 2; side++) lb_code_line_release(&b->culprits[i].lines[side]);
     }
     lb_code_line_release(&b->origin.line);
+    lb_code_line_release(&b->failure.line);
     for (uint32_t i = 0; i < b->n_trials; i++) free(b->trials[i].change);
     free(b->culprits);
     free(b->stages);

@@ -36,8 +36,9 @@ typedef struct lb_failure {
     int32_t rank;
     uint32_t op; /* row in the recorded program of that rank and step, or LB_NONE */
     char layer[160];
-    char name[80];  /* of the op */
-    char what[200]; /* "3 of 64 elements of the loss are NaN" */
+    char name[80];     /* of the op */
+    char what[200];    /* "3 of 64 elements of the loss are NaN" */
+    lb_code_line line; /* in a bisection, its own: the code that called that op; number 0: not known */
 } lb_failure;
 
 /* Where the numbers that fail first went bad: an observation beside the verdict. */
