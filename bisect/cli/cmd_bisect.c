@@ -16,15 +16,17 @@ static json_t *text_or_null(const char *text)
 static json_t *failure_json(const lb_failure *f)
 {
     if (f->kind == LB_FAILURE_NONE) return json_null();
-    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s}", "kind", lb_failure_kind_name(f->kind), "step", (json_int_t)f->step,
-                     "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what);
+    return json_pack("{s:s,s:I,s:i,s:s,s:s,s:s,s:o}", "kind", lb_failure_kind_name(f->kind), "step",
+                     (json_int_t)f->step, "rank", f->rank, "layer", f->layer, "op", f->name, "what", f->what, "source",
+                     lb_json_line(&f->line));
 }
 
 static json_t *origin_json(const lb_origin *o)
 {
     if (o->op == LB_NONE) return json_null();
-    return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s}", "step", (json_int_t)o->step, "rank", (int)o->rank, "phase",
-                     lb_phase_name(o->phase), "layer", o->layer, "op", o->name, "index", (int)o->op, "text", o->text);
+    return json_pack("{s:I,s:i,s:s,s:s,s:s,s:i,s:s,s:o}", "step", (json_int_t)o->step, "rank", (int)o->rank, "phase",
+                     lb_phase_name(o->phase), "layer", o->layer, "op", o->name, "index", (int)o->op, "text", o->text,
+                     "source", lb_json_line(&o->line));
 }
 
 static json_t *culprit_json(const lb_culprit *c)
@@ -36,6 +38,8 @@ static json_t *culprit_json(const lb_culprit *c)
                           text_or_null(block), "layer", c->layer, "op", text_or_null(c->op), "phase",
                           lb_phase_name(c->phase), "step", (json_int_t)(c->between ? c->acts : c->step), "why", c->why);
     json_object_set_new(o, "parameter", text_or_null(c->parameter));
+    json_object_set_new(o, "source", lb_json_line(&c->lines[0]));
+    json_object_set_new(o, "source_b", lb_json_line(&c->lines[1]));
     json_object_set_new(o, "index", c->row == LB_NONE ? json_null() : json_integer(c->row));
     return o;
 }
@@ -217,7 +221,8 @@ static int start_capture(const asked *a, const char *path, const answers *to)
     o.max_trials = (uint32_t)a->max_trials;
     o.from_start = a->from_start;
     o.check = a->check, o.changes = a->swaps.rows, o.n_changes = a->swaps.n;
-    if (!a->quiet && !a->check) o.say = say;
+    if (!a->quiet && !a->check && !a->against)
+        o.say = say; /* against a reference there is one stage, and the answer says it */
     if (a->steps && !lb_steps_parse(a->steps, &o.first_step, &o.last_step))
         return lb_command_misused("bisect", "--steps %s: expected N or A-B", a->steps);
     return run_capture(path, a->against, &o, to);

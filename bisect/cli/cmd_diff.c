@@ -9,6 +9,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A number where it reads as one. */
+static json_t *argument_value(const char *text)
+{
+    char *end;
+    const double number = strtod(text, &end);
+    return *text && !*end ? lb_json_number(number) : json_string(text);
+}
+
+static json_t *arguments_json(const lb_diff_row *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_arguments; i++) {
+        const lb_diff_argument *x = &r->arguments[i];
+        json_t *o = json_pack("{s:s, s:o, s:o}", "name", x->name, "first", argument_value(x->first), "second",
+                              argument_value(x->second));
+        if (*x->group) json_object_set_new(o, "group", json_string(x->group));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
 static json_t *row_json(const lb_diff_row *r)
 {
     json_t *o = json_pack("{s:I,s:i,s:s,s:s,s:s,s:s,s:s,s:s}", "step", (json_int_t)r->step, "rank", r->rank, "phase",
@@ -20,6 +41,10 @@ static json_t *row_json(const lb_diff_row *r)
         json_object_set_new(o, "other", r->other == LB_NONE ? json_null() : json_integer(r->other));
         json_object_set_new(o, "other_rank", json_integer(r->other_rank));
     }
+    json_object_set_new(o, "source", lb_json_line(&r->lines[0]));
+    json_object_set_new(o, "source_b", lb_json_line(&r->lines[1]));
+    if (r->n_arguments) json_object_set_new(o, "arguments", arguments_json(r));
+    if (r->means) json_object_set_new(o, "means", json_string(r->means));
     json_object_set_new(o, "value", json_boolean(r->value));
     if (r->parameter) json_object_set_new(o, "parameter", json_string(r->parameter));
     if (r->before) json_object_set_new(o, "after_module", json_string(r->before));

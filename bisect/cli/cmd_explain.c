@@ -53,6 +53,8 @@ static json_t *finding_json(const lb_explain_finding *f)
                   (json_int_t)f->elements, "excluded", (int)f->excluded, "tried", (int)f->tried);
     json_object_set_new(o, "index", f->index == LB_NONE ? json_null() : json_integer(f->index));
     json_object_set_new(o, "other", f->other == LB_NONE ? json_null() : json_integer(f->other));
+    json_object_set_new(o, "source", lb_json_line(&f->lines[0]));
+    json_object_set_new(o, "source_b", lb_json_line(&f->lines[1]));
     json_object_set_new(o, "first", json_string(f->first));
     json_object_set_new(o, "reversed", json_boolean(f->reversed));
     json_object_set_new(o, "also", json_string(f->also));

@@ -272,6 +272,13 @@ json_t *lb_json_number(double x)
     return isfinite(x) ? json_real(x) : isnan(x) ? json_null() : json_string(x > 0 ? "inf" : "-inf");
 }
 
+json_t *lb_json_line(const lb_code_line *line)
+{
+    if (!line->number) return json_null();
+    return json_pack("{s:s, s:I, s:s, s:s}", "file", line->file, "line", (json_int_t)line->number, "function",
+                     line->function, "text", line->text);
+}
+
 json_t *lb_json_finite(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();

@@ -90,6 +90,8 @@ char *lb_command_python_folder(void);
 json_t *lb_json_number(double x);
 /* The same with null for infinities, too. */
 json_t *lb_json_finite(double x);
+/* A line of the recorded program's code: {file, line, function, text}; null where none is known. */
+json_t *lb_json_line(const lb_code_line *line);
 /* Prints one object with "schema": "lastbit.NAME/1" first and "command", the line that gave it; frees it. */
 void lb_print_json(const char *command, json_t *object);
 /* The same object as a page (`--html FILE`, lastbit/report.h); frees it. LB_OK when `path` is NULL. */

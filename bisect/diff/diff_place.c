@@ -2,6 +2,7 @@
 #include "diff_place.h"
 
 #include "cross_feed.h"
+#include "diff_arguments.h"
 #include "diff_rows.h"
 #include "diff_values.h"
 #include "lone_suspects.h"
@@ -154,6 +155,16 @@ static void describe_lone(const lb_walk *w, const lb_divergence *o, lb_diff_row 
         snprintf(why, sizeof why, "the %s side alone runs %s here, and what follows differs in exact arithmetic",
                  n[0] ? "first" : "second", n[0] ? lists[0] : lists[1]);
     row->why = lb_report_keep(w->report, why);
+}
+
+/* Of ops that one side alone runs; `op`: the one that the row names. */
+static void name_meaning(const lb_walk *w, const lb_divergence *o, int side, uint32_t op, lb_diff_row *row)
+{
+    char text[160];
+    const uint32_t *ops = o->n[side] == 1 ? &op : w->divergences.lone + o->first[side];
+    lb_arguments_meaning(lb_walk_side(w, side), ops, o->n[side], side ? w->alignment.a_of_b : w->alignment.b_of_a, text,
+                         sizeof text);
+    if (*text) row->means = lb_report_keep(w->report, text);
 }
 
 static uint32_t first_lone(const lb_walk *w, const lb_divergence *o, int side)
@@ -359,6 +370,7 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *found)
     order_lone(w, o, &row);
     row.local = row.verdict = LB_VERDICT_DIVERGED;
     describe_lone(w, o, &row);
+    if (o->n[side] && !o->n[!side]) name_meaning(w, o, side, op, &row);
     if (p->ops[op].phase == LB_PHASE_FORWARD || p->ops[op].phase == LB_PHASE_BACKWARD)
         describe_neighbours(w, p, op, &row);
     name_owner(w, side, op, LB_NONE, &row);

@@ -81,6 +81,8 @@ static lb_diff_row *layer_row(lb_diff_report *r, const lb_diff_row *from)
     row.op = NULL, row.index = row.other = LB_NONE, row.why = "";
     row.verdict = row.local = row.inherited = LB_VERDICT_IDENTICAL;
     row.measured = false, row.bound_ratio = NAN;
+    memset(row.lines, 0, sizeof row.lines);
+    row.n_arguments = 0, row.means = NULL;
     memset(&row.difference, 0, sizeof row.difference);
     row.difference.cosine = 1, row.difference.first = -1;
     uint32_t before = r->n_layers;
@@ -94,6 +96,7 @@ void lb_report_layer(lb_diff_report *r, const lb_diff_row *row)
     if (!l) return;
     bool worst = lb_report_badness(row->verdict) > lb_report_badness(l->verdict);
     if (worst) l->why = row->why, l->phase = row->phase, l->step = row->step;
+    if (worst) memcpy(l->lines, row->lines, sizeof l->lines);
     if (row->measured && (!l->measured || worst || row->difference.rel_l2 > l->difference.rel_l2))
         l->difference = row->difference, l->measured = true;
     l->verdict = lb_report_worse(l->verdict, row->verdict);

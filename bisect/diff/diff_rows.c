@@ -1,9 +1,11 @@
 /* Rows of the report: see diff_rows.h. */
 #include "diff_rows.h"
 
+#include "diff_arguments.h"
 #include "diff_values.h"
 
 #include <math.h>
+#include <string.h>
 
 void lb_walk_call_noise(const lb_walk *w, lb_diff_row *row, bool bad_bits)
 {
@@ -44,12 +46,35 @@ lb_diff_row lb_walk_own_row(const lb_walk *w, uint32_t ia)
     return lb_walk_row(w, ia, lb_walk_partner(w, ia));
 }
 
+static lb_code_line kept_line(lb_diff_report *report, const lb_program *p, uint32_t op)
+{
+    lb_code_line line = lb_op_line(p, &p->ops[op]);
+    if (!line.number) return line;
+    line.file = lb_report_keep(report, line.file), line.function = lb_report_keep(report, line.function);
+    line.text = lb_report_keep(report, line.text);
+    return line;
+}
+
+/* Where the row speaks of arguments, or of ops that one side alone runs. */
+static void name_arguments(const lb_walk *w, const lb_program *const programs[2], const uint32_t ops[2],
+                           lb_diff_row *row)
+{
+    const lb_program *const p[] = {programs[w->swapped], programs[!w->swapped]};
+    const uint32_t of[] = {ops[w->swapped], ops[!w->swapped]};
+    if (!strncmp(row->why, "called with other arguments", 27))
+        lb_arguments_describe(w->report, p, of, row);
+    else if (row->lone)
+        lb_arguments_options(w->report, p, of, row);
+}
+
 /* Of the first side, by its place in one program. Who has no such op speaks for the parts that stand for the other's. */
 static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
 {
     lb_diff_row turned = *row;
     uint32_t ops[] = {row->index, row->other};
     int32_t ranks[2];
+    const lb_program *programs[2] = {NULL, NULL};
+    lb_code_line lines[2] = {{0, "", "", ""}, {0, "", "", ""}};
     const lb_program_view *sides[] = {w->a, w->b};
     uint32_t group = 0, n;
     for (int k = 0; k < 2; k++)
@@ -62,10 +87,13 @@ static lb_diff_row turned_row(const lb_walk *w, const lb_diff_row *row)
                                                  : 0;
         const lb_program_view_part *of = &sides[k]->parts[part];
         if (ops[k] != LB_NONE) ops[k] -= of->first_op;
-        ranks[k] = of->program->rank;
+        if (ops[k] != LB_NONE) lines[k] = kept_line(w->report, of->program, ops[k]);
+        ranks[k] = of->program->rank, programs[k] = of->program;
     }
     turned.index = ops[w->swapped], turned.rank = ranks[w->swapped];
     turned.other = ops[!w->swapped], turned.other_rank = ranks[!w->swapped];
+    turned.lines[0] = lines[w->swapped], turned.lines[1] = lines[!w->swapped];
+    if (ops[0] != LB_NONE && ops[1] != LB_NONE) name_arguments(w, programs, ops, &turned);
     return turned;
 }
 

@@ -74,17 +74,45 @@ static void print_path(FILE *out, const char *path)
 
 /* ---- what differs first ---- */
 
-static void print_numbers(FILE *out, const lb_diff_row *r)
+/* Further apart than a factor of two (in f32), or of other signs, numbers have no distance in ulp that says anything. */
+static bool ulp_says_something(const lb_difference *d)
+{
+    return d->max_ulp < 8388608;
+}
+
+/* The worst of what the step leaves: a parameter, a state. */
+static const lb_diff_row *worst_value(const lb_diff_report *report)
+{
+    const lb_diff_row *worst = NULL;
+    for (uint32_t i = 0; i < report->n_layers; i++) {
+        const lb_diff_row *l = &report->layers[i];
+        if (l->value && differs(l) && l->measured && (!worst || l->difference.rel_l2 > worst->difference.rel_l2))
+            worst = l;
+    }
+    return worst;
+}
+
+/* By how much the place differs; of ops that one side alone runs, where nothing stands beside it, what the steps leave. */
+static void print_effect(FILE *out, const lb_diff_report *report, const lb_diff_row *r)
 {
     const lb_difference *d = &r->difference;
-    if (!r->measured) return;
-    if (d->differing == 0) {
-        fprintf(out, "    all %" PRId64 " numbers are equal, in another dtype\n", d->elements);
+    const lb_diff_row *worst = worst_value(report);
+    if (!r->measured) {
+        if (worst)
+            fprintf(out, "    effect    on what is left behind: relative L2 up to %.3g (%s)\n",
+                    worst->difference.rel_l2, worst->layer);
         return;
     }
-    fprintf(out, "    %" PRId64 " of %" PRId64 " elements differ; max abs %.3g, relative L2 %.3g, max %.3g ulp",
-            d->differing, d->elements, d->max_abs, d->rel_l2, d->max_ulp);
-    fprintf(out, "; %s%s%s\n", lb_pattern_text(d->pattern), d->detail[0] ? ": " : "", d->detail);
+    if (d->differing == 0) {
+        fprintf(out, "    effect    all %" PRId64 " numbers are equal, in another dtype\n", d->elements);
+        return;
+    }
+    fprintf(out, "    effect    relative L2 %.3g, max abs %.3g", d->rel_l2, d->max_abs);
+    if (ulp_says_something(d)) fprintf(out, ", max %.3g ulp", d->max_ulp);
+    fprintf(out, "; %" PRId64 " of %" PRId64 " elements differ", d->differing, d->elements);
+    if (d->pattern != LB_PATTERN_SCATTERED)
+        fprintf(out, "; %s%s%s", lb_pattern_text(d->pattern), d->detail[0] ? ": " : "", d->detail);
+    fputc('\n', out);
 }
 
 static void print_op(FILE *out, const lb_diff_row *r)
@@ -92,7 +120,38 @@ static void print_op(FILE *out, const lb_diff_row *r)
     fprintf(out, "%s, %s, %s", lb_phase_name(r->phase), layer_name(r), r->op ? r->op : "");
     if (r->index != LB_NONE) fprintf(out, " (op %u)", r->index);
     if (r->index == LB_NONE && r->other != LB_NONE) fprintf(out, " (op %u of the second side)", r->other);
+    const lb_code_line *line = &r->lines[!strncmp(r->why, "the second side alone", 21)];
+    const char *slash = line->number ? strrchr(line->file, '/') : NULL;
+    if (line->number) fprintf(out, ", at %s:%" PRIu32, slash ? slash + 1 : line->file, line->number);
     fprintf(out, "\n");
+}
+
+/* "called    eps 1e-08 / 0.001": of the first side and of the second; options of an op that one side alone runs. */
+static void print_arguments(FILE *out, const lb_diff_row *r)
+{
+    const bool called = !strncmp(r->why, "called", 6);
+    for (uint32_t i = 0; i < r->n_arguments; i++) {
+        const lb_diff_argument *x = &r->arguments[i];
+        fprintf(out, "    %-9s %s %s / %s%s%s%s\n",
+                i        ? ""
+                : called ? "called"
+                         : "options",
+                x->name, x->first, x->second, *x->group ? " (group " : "", x->group, *x->group ? ")" : "");
+    }
+    if (r->means) fprintf(out, "    %-9s %s\n", "means", r->means);
+}
+
+/* Once where both sides have the same. */
+static void print_lines(FILE *out, const lb_diff_row *r)
+{
+    char texts[2][LB_LINE_TEXT + 200];
+    for (int side = 0; side < 2; side++) lb_code_line_text(&r->lines[side], texts[side], sizeof texts[side]);
+    if (!strcmp(texts[0], texts[1])) {
+        if (*texts[0]) fprintf(out, "    line      %s\n", texts[0]);
+        return;
+    }
+    for (int side = 0; side < 2; side++)
+        if (*texts[side]) fprintf(out, "    line      %s: %s\n", side ? "second" : "first", texts[side]);
 }
 
 static void print_place(FILE *out, const lb_diff_report *report, const char *title, const lb_diff_row *r)
@@ -105,14 +164,15 @@ static void print_place(FILE *out, const lb_diff_report *report, const char *tit
         fprintf(out, "%s\n", layer_name(r));
     else
         print_op(out, r);
-    fprintf(out, "    %s: %s\n", lb_verdict_name(r->verdict), r->why);
-    print_numbers(out, r);
+    print_effect(out, report, r);
+    print_lines(out, r);
+    print_arguments(out, r);
+    fprintf(out, "    %-9s %s\n", lb_verdict_name(r->verdict), r->why);
 }
 
-static void print_head(FILE *out, const lb_diff_report *r)
+/* How much of both was compared. */
+static void print_counts(FILE *out, const lb_diff_report *r)
 {
-    fprintf(out, "verdict: %s — %s\n", lb_verdict_name(r->verdict),
-            only_tensors(r) ? tensors_sentence(r->verdict) : verdict_sentence(r->verdict));
     if (only_tensors(r))
         fprintf(out, "%" PRIu64 " of %" PRIu64 " tensors that both sides have are the same\n", r->sources_identical,
                 r->sources);
@@ -120,16 +180,22 @@ static void print_head(FILE *out, const lb_diff_report *r)
         fprintf(out, "%" PRIu64 " of %" PRIu64 " aligned ops have the same bits\n", r->identical, r->ops);
     if (r->unseen)
         fprintf(out, "of %" PRIu64 " more a result has no digest: nothing is known of its bits\n", r->unseen);
-    if (!r->has_first) return;
-    fputc('\n', out);
-    bool own = r->first.local == r->first.verdict;
+}
+
+/* The verdict, where it begins, and how much it is: in this order, whatever else there is to say. */
+static void print_head(FILE *out, const lb_diff_report *r)
+{
+    fprintf(out, "verdict: %s — %s\n", lb_verdict_name(r->verdict),
+            only_tensors(r) ? tensors_sentence(r->verdict) : verdict_sentence(r->verdict));
+    bool own = r->has_first && r->first.local == r->first.verdict;
     const char *title = r->first.lossy                             ? "Most is lost here"
                         : r->verdict == LB_VERDICT_DIVERGED && own ? "They part here"
                                                                    : "First such difference";
-    print_place(out, r, title, &r->first);
-    if (r->earliest.index != r->first.index || r->earliest.step != r->first.step ||
-        (r->first.lossy && r->earliest.other != r->first.other))
+    if (r->has_first) print_place(out, r, title, &r->first);
+    if (r->has_first && (r->earliest.index != r->first.index || r->earliest.step != r->first.step ||
+                         (r->first.lossy && r->earliest.other != r->first.other)))
         print_place(out, r, "Bits differ from here on", &r->earliest);
+    print_counts(out, r);
 }
 
 /* ---- two implementations ---- */
@@ -242,8 +308,10 @@ static void print_row(FILE *out, const lb_diff_row *l, int width, bool ranks)
     if (ranks) fprintf(out, "%4d  ", l->rank);
     fprintf(out, "%-*s  %-10s %-10s %-10s ", width, layer_name(l), lb_verdict_name(l->verdict),
             lb_verdict_name(l->local), lb_verdict_name(l->inherited));
-    if (l->measured)
+    if (l->measured && ulp_says_something(&l->difference))
         fprintf(out, "%9.3g %9.3g %9.3g\n", l->difference.max_abs, l->difference.rel_l2, l->difference.max_ulp);
+    else if (l->measured)
+        fprintf(out, "%9.3g %9.3g %9s\n", l->difference.max_abs, l->difference.rel_l2, "-");
     else
         fprintf(out, "%9s %9s %9s\n", "-", "-", "-");
 }
@@ -307,12 +375,11 @@ static void print_tensors(FILE *out, const lb_diff_report *r, bool all)
 static void print_values(FILE *out, const lb_diff_report *r)
 {
     uint32_t counts[LB_VERDICT_OPAQUE + 1] = {0}, n = 0, own = 0;
-    const lb_diff_row *worst = NULL;
+    const lb_diff_row *worst = worst_value(r);
     for (uint32_t i = 0; i < r->n_layers; i++) {
         const lb_diff_row *l = &r->layers[i];
         if (!l->value || !differs(l)) continue;
         n++, counts[l->verdict]++, own += l->local == LB_VERDICT_DIVERGED;
-        if (l->measured && (!worst || l->difference.rel_l2 > worst->difference.rel_l2)) worst = l;
     }
     if (!n) return;
     fprintf(out, "\nparameters, states and inputs: %u differ (", n);
@@ -331,7 +398,7 @@ static void print_values(FILE *out, const lb_diff_report *r)
 
 static void print_tokens(FILE *out, const lb_diff_report *r)
 {
-    for (uint32_t i = 0; i < r->n_tokens; i++) {
+    for (uint32_t i = 0; i < r->n_tokens && r->tokens_looked_up; i++) { /* classes of images are no tokens */
         const lb_diff_tokens *t = &r->tokens[i];
         if (i == 0)
             fprintf(out, "\n%-12s %8s %10s %10s %8s %14s %14s\n", r->tokens_approximate ? "tokens (~)" : "tokens",

@@ -246,10 +246,18 @@ static lb_status compare_parts(lb_regenerated *wa, lb_regenerated *wb, const lb_
     return status;
 }
 
+static bool looks_up(const lb_program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (lb_name_extends(lb_op_name(p, &p->ops[i]), "aten::embedding")) return true;
+    return false;
+}
+
 lb_status lb_diff_tokens_add(const lb_program_view *a, const lb_program_view *b, const lb_diff_options *options,
                              lb_diff_report *report, lb_err *err)
 {
     lb_regenerated wa, wb;
+    report->tokens_looked_up |= looks_up(a->program) || looks_up(b->program);
     LB_TRY(lb_regenerated_init(a, &wa, err));
     lb_status status = lb_regenerated_init(b, &wb, err);
     if (status == LB_OK) {

@@ -175,6 +175,17 @@ static void print_names(FILE *out, const fold *f)
     if (f->n_layers > NAMED) fprintf(out, ", and %u more", f->n_layers - NAMED);
 }
 
+/* Where the first of them was called, once where both sides have the same line. */
+static void print_lines(FILE *out, const lb_explain_finding *x)
+{
+    char texts[2][LB_LINE_TEXT + 200];
+    for (int side = 0; side < 2; side++) lb_code_line_text(&x->lines[side], texts[side], sizeof texts[side]);
+    const bool same = !strcmp(texts[0], texts[1]);
+    for (int side = 0; side < (same ? 1 : 2); side++)
+        if (*texts[side])
+            fprintf(out, "%13sline      %s%s\n", "", same ? "" : side ? "second: " : "first: ", texts[side]);
+}
+
 /* `label`: what stands in front, the cause where the line is one of all. */
 static void print_fold(FILE *out, const char *label, const fold *f)
 {
@@ -204,6 +215,7 @@ static void print_fold(FILE *out, const char *label, const fold *f)
         print_names(out, f);
     }
     fprintf(out, "\n");
+    print_lines(out, x);
 }
 
 static void print_summary(FILE *out, const lb_explain_report *r)

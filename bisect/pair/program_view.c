@@ -91,6 +91,8 @@ static void move_ops(move *m)
     for (uint32_t i = 0; i < m->from->n_ops && !m->failed; i++) {
         lb_op op = m->from->ops[i];
         op.name = text(m, op.name), op.node_name = text(m, op.node_name);
+        op.line = lb_program_copy_line(m->to, m->from, op.line);
+        m->failed |= op.line == LB_NONE;
         op.scope = m->scopes[op.scope];
         op.first_arg += m->first_arg, op.first_result += m->first_ref, op.first_written += m->first_ref;
         note(m, lb_program_add_op(m->to, &op));

@@ -250,6 +250,7 @@ static void put_op(side *s, uint32_t index)
     lb_op copy = *op;
     copy.name = string_row(s, op->name), copy.scope = 0, copy.call = 0;
     copy.node_name = LB_NONE, copy.node = -1;
+    copy.line = checked(s->b, lb_program_copy_line(s->b->out, p, op->line));
     copy.first_arg = op->args ? checked(s->b, lb_program_copy_args(s->b->out, p, lb_op_args(p, op), op->args, &rename))
                               : s->b->out->n_args;
     copy.first_result = copy_refs(s, lb_op_results(p, op), op->results);

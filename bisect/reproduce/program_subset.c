@@ -79,6 +79,7 @@ static void put_op(subset *x, const lb_op *op)
     lb_op row = *op;
     row.name = new_string(x, op->name);
     row.node_name = new_string(x, op->node_name);
+    row.line = take(x, lb_program_copy_line(x->out, x->in, op->line));
     row.scope = new_scope(x, op->scope);
     row.first_arg = take(x, lb_program_copy_args(x->out, x->in, lb_op_args(x->in, op), op->args,
                                                  &(lb_arg_rename){new_value, new_string, x}));
@@ -185,6 +186,7 @@ static void put_copy(subset *x, uint32_t i)
     lb_arg args[2] = {{.tag = LB_ARG_VALUE, .u.value = new_value(x, passed(x, i))}, {.tag = LB_ARG_NONE}};
     row.name = take(x, lb_program_string(x->out, "aten::clone"));
     row.node_name = new_string(x, row.node_name);
+    row.line = take(x, lb_program_copy_line(x->out, x->in, row.line));
     row.scope = new_scope(x, row.scope);
     row.args = 2, row.first_arg = take(x, lb_program_add_args(x->out, args, 2));
     row.first_result = new_refs(x, lb_op_results(x->in, &x->in->ops[i]), row.results);

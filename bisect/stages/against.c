@@ -244,6 +244,21 @@ static void print_certainty(const lb_diff_report *r, const lb_diff_row *cause, c
                  r->undecided_step);
 }
 
+/* " (weight_decay 0.1 / 0; weight decay: …)": what the op was called with, the run first and then the reference; what it is for. */
+static void print_called(const lb_diff_row *cause, char *text, size_t size)
+{
+    size_t used = 0;
+    *text = '\0';
+    for (uint32_t i = 0; i < cause->n_arguments && used < size; i++) {
+        const lb_diff_argument *x = &cause->arguments[i];
+        used += (size_t)snprintf(text + used, size - used, "%s%s %s / %s%s%s%s", i ? ", " : " (", x->name, x->first,
+                                 x->second, *x->group ? " in group " : "", x->group, "");
+    }
+    if (cause->means && used < size)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "; " : " (", cause->means);
+    if (used && used < size) snprintf(text + used, size - used, ")");
+}
+
 static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
 {
     const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step);
@@ -253,14 +268,17 @@ static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, con
     LB_TRY(name_ranks(r, cause, culprit, err));
     culprit->axis = axis_of(q, r, cause, culprit->n_ranks);
     culprit->phase = cause->phase;
+    culprit->lines[1] = lb_code_line_copy(&cause->lines[1]);
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
-    char certainty[160];
+    char certainty[160], called[240];
     print_certainty(r, cause, certainty, sizeof certainty);
-    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s.",
+    print_called(cause, called, sizeof called);
+    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s%s.",
              cause->lossy ? "The place that loses most" : "The earliest place that differs by itself",
-             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, certainty);
+             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, called,
+             certainty);
     lb_failure *f = &q->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
     snprintf(f->layer, sizeof f->layer, "%s", cause->layer);

@@ -107,6 +107,29 @@ static char *asked_text(const lb_bisect_options *options)
     return text;
 }
 
+static lb_code_line line_at(lb_capture *capture, int32_t rank, int64_t step, uint32_t op)
+{
+    const lb_program *p;
+    lb_code_line line = {0, "", "", ""};
+    if (op == LB_NONE || lb_capture_program(capture, rank, step, &p, NULL) != LB_OK || op >= p->n_ops) return line;
+    line = lb_op_line(p, &p->ops[op]);
+    return lb_code_line_copy(&line);
+}
+
+/* The lines of code that the answer speaks of. */
+static void note_lines(lb_bisect_session *q)
+{
+    for (uint32_t i = 0; i < q->out->n_culprits; i++) {
+        lb_culprit *c = &q->out->culprits[i];
+        if (c->n_ranks) c->lines[0] = line_at(q->capture, c->ranks[0], c->step, c->row);
+    }
+    lb_origin *o = &q->out->origin;
+    lb_failure *f = &q->out->failure;
+    o->line = line_at(q->capture, o->rank, o->step, o->op);
+    f->line = f->kind == LB_FAILURE_NONE || f->rank < 0 ? (lb_code_line){0, "", "", ""}
+                                                        : line_at(q->capture, f->rank, f->step, f->op);
+}
+
 lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bisection **bisection, lb_err *err)
 {
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
@@ -127,6 +150,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (status == LB_OK && !options.against && lb_basis_has_steps(&q)) status = bisect_failure(&q, err);
     if (!options.against && q.steps) status = lb_basis_settle(&q, status, err);
     q.bisect = lb_bisect;
+    if (status == LB_OK) note_lines(&q);
     if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND)
         status = lb_shrink(&q, err);
     lb_rerun_release(&q);

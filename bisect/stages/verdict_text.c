@@ -161,10 +161,19 @@ static char *culprit_text(const lb_culprit *c)
     return text;
 }
 
+static void put_line(FILE *out, const char *label, const lb_code_line *line)
+{
+    char text[LB_LINE_TEXT + 200];
+    lb_code_line_text(line, text, sizeof text);
+    if (*text) fprintf(out, "%-*s%s\n", LABEL, label, text);
+}
+
 static void put_culprit(FILE *out, const char *label, const lb_culprit *c)
 {
     char *text = culprit_text(c);
     put_text(out, label, text ? text : "");
+    put_line(out, "line", &c->lines[0]);
+    put_line(out, "reference", &c->lines[1]);
     put_text(out, "why", c->why);
     free(text);
 }
@@ -234,6 +243,7 @@ static void put_origin(FILE *out, const lb_origin *o)
              *o->layer ? o->layer : "(outside every module)", strcmp(o->name, "lb::source") ? " " : "",
              strcmp(o->name, "lb::source") ? o->name : "", *o->text ? "\n" : "", o->text, *o->text ? "." : "");
     put_text(out, "begins", text);
+    put_line(out, "", &o->line);
 }
 
 static void put_stages(FILE *out, const lb_bisection *b)

@@ -157,6 +157,7 @@ static void put_op(builder *b, uint32_t at)
     lb_op_each_input(b->in, op, put_sources_of, b);
     row.name = text_of(b, op->name);
     row.node_name = LB_NONE, row.node = -1;
+    row.line = checked(b, lb_program_copy_line(b->out, b->in, op->line));
     row.scope = row.call = 0;
     row.flags &= ~(uint32_t)LB_OP_DECISION;
     row.first_arg = checked(b, lb_program_copy_args(b->out, b->in, lb_op_args(b->in, op), op->args,

@@ -18,7 +18,12 @@ const char *lb_bisect_outcome_name(lb_bisect_outcome outcome)
 void lb_bisection_free(lb_bisection *b)
 {
     if (!b) return;
-    for (uint32_t i = 0; i < b->n_culprits; i++) free(b->culprits[i].ranks);
+    for (uint32_t i = 0; i < b->n_culprits; i++) {
+        free(b->culprits[i].ranks);
+        for (int side = 0; side < 2; side++) lb_code_line_release(&b->culprits[i].lines[side]);
+    }
+    lb_code_line_release(&b->origin.line);
+    lb_code_line_release(&b->failure.line);
     for (uint32_t i = 0; i < b->n_trials; i++) free(b->trials[i].change);
     free(b->culprits);
     free(b->stages);

@@ -20,6 +20,8 @@ bool lb_python_find(const char **missing)
     memcpy(&found.name, &address, sizeof address);
     LB_PYTHON_API(LB_PYTHON_LOOK_UP)
 #undef LB_PYTHON_LOOK_UP
+    address = dlsym(RTLD_DEFAULT, "PyFrame_GetLasti");
+    memcpy(&found.PyFrame_GetLasti, &address, sizeof address);
     py = found;
     return true;
 }

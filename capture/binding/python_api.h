@@ -1,7 +1,7 @@
 /* The part of Python's C interface that the recorder calls, found at run time in the interpreter that loaded us.
  *
  * No Python header is compiled in: a build serves every CPython from 3.9 on, and a C program that uses the recorder has no
- * Python at all. Everything here is of the stable ABI, and a function each: no macro of a header looks into an object. */
+ * Python at all. Everything here is a function that every CPython from 3.9 on exports: no macro of a header looks into an object. */
 #ifndef LB_PYTHON_API_H
 #define LB_PYTHON_API_H
 
@@ -68,6 +68,10 @@ typedef struct PyMethodDef {
     X(void, PyEval_RestoreThread, (void *thread))                                                                      \
     X(void, Py_IncRef, (PyObject * object))                                                                            \
     X(void, Py_DecRef, (PyObject * object))                                                                            \
+    X(PyObject *, PyEval_GetFrame, (void))                                                                             \
+    X(PyObject *, PyFrame_GetBack, (PyObject * frame))                                                                 \
+    X(PyObject *, PyFrame_GetCode, (PyObject * frame))                                                                 \
+    X(int, PyFrame_GetLineNumber, (PyObject * frame))                                                                  \
     X(PyObject *, PyCFunction_NewEx, (PyMethodDef * method, PyObject * self, PyObject * module))                       \
     X(PyObject *, PyCapsule_New, (void *pointer, const char *name, void (*destroy)(PyObject *)))                       \
     X(void *, PyCapsule_GetPointer, (PyObject * capsule, const char *name))
@@ -76,6 +80,7 @@ typedef struct lb_python_api {
 #define LB_PYTHON_MEMBER(result, name, parameters) result(*name) parameters;
     LB_PYTHON_API(LB_PYTHON_MEMBER)
 #undef LB_PYTHON_MEMBER
+    int (*PyFrame_GetLasti)(PyObject *frame); /* from 3.11 on; NULL */
 } lb_python_api;
 
 /* Constant once lb_python_find has returned true. */

@@ -83,6 +83,7 @@ static void binding_free(lb_binding *b)
     free(b->dtypes);
     free(b->texts);
     lb_storages_release(b);
+    lb_lines_release(b);
     pthread_mutex_destroy(&b->lock);
     free(b);
 }

@@ -4,6 +4,7 @@
  *     python_object.c    a Python object as the operand that the recorder takes: what a tensor is, and where it lies
  *     python_hold.c      storages that are kept while they are read beside the run
  *     python_place.c     where the running op belongs: module, call, phase, autograd node
+ *     python_line.c      the line of the program's code that called it
  *     python_device.c    bytes that lie on a device, fetched by Python
  *     python_dispatch.c  the dispatch mode's handler, the path that every op takes
  *     python_binding.c   the other calls, each a builtin function
@@ -54,6 +55,8 @@
     X(hold_bytes) /* (storage, first, last) -> a number under which graphs copy them aside; 0: not now */       \
     X(copy_held)  /* (number, bytes, address of host memory) -> 0, or 1: not now */                             \
     X(let_go)     /* (number): the graph is gone */                                                             \
+    X(code_kind)  /* (code) -> lb_code_kind; None: lines are not recorded */                                    \
+    X(line_of)    /* (code, number) -> (file, function, text) */                                                \
     X(owner)      /* (node) -> scope of the parameter whose gradient it accumulates */
 /* clang-format on */
 
@@ -119,9 +122,10 @@ typedef struct lb_binding {
     lb_hash plan_of_func; /* rows of `plans` by the address of func */
     char **texts;         /* names of autograd nodes, each once */
     size_t n_texts;
-    lb_thread *in_backward; /* the thread that called backward and waits for it; NULL: none does */
-    int n_threads;          /* numbered so far */
-    int inside;             /* calls that have begun and not ended, in all threads */
+    lb_thread *in_backward;      /* the thread that called backward and waits for it; NULL: none does */
+    int n_threads;               /* numbered so far */
+    struct lb_line_cache *lines; /* python_line.c; NULL: none yet */
+    int inside;                  /* calls that have begun and not ended, in all threads */
 #define LB_MAX_BEGUN 256
     lb_pending *begun[LB_MAX_BEGUN]; /* ops that Python code has begun and not ended */
 } lb_binding;
@@ -217,11 +221,27 @@ bool lb_place_recomputes(const lb_binding *binding, lb_thread *thread, uint32_t 
 /* Backward begins or ends in this thread; returns how many are nested now, -1 with an exception. */
 int lb_place_backward(lb_thread *thread, lb_binding *binding, bool begins);
 /* Ops of a graph that is run op by op: where they belong does not follow from the stack. Scope -1: no more of them. */
-void lb_place_graph(lb_thread *thread, int64_t scope, bool backward);
+void lb_place_graph(lb_thread *thread, int64_t scope, bool backward, uint32_t line);
 /* An optimizer's step or clipping begins: what runs outside modules is of it, until a forward in grad mode (of a closure) begins. */
 void lb_place_updates(lb_thread *thread);
 /* Marks of two steps stay: a graph may live on into the next. */
 void lb_place_step_closed(lb_thread *thread);
+
+/* ---- python_line.c */
+
+/* What a code object is to the search for the line of an op; Python says it. */
+typedef enum lb_code_kind {
+    LB_CODE_PROGRAM = 0, /* its line is the answer */
+    LB_CODE_LIBRARY = 1, /* of torch, of Python's library, of lastbit: its caller is asked */
+    LB_CODE_ENGINE = 2,  /* the same; and here autograd's engine was called */
+    LB_CODE_MADE = 3     /* bytecode that a compiler made of the program's: its lines are not certain */
+} lb_code_kind;
+/* The line that runs now, in the innermost frame of the program's code, for lb_call.line; 0: there is none. `in_backward`: frames that
+ * called autograd's engine are not asked. */
+bool lb_line_here(lb_binding *binding, bool in_backward, uint32_t *line);
+/* A line that Python found by itself. 0: out of memory. */
+uint32_t lb_line_add(lb_binding *binding, const char *file, uint32_t number, const char *function, const char *text);
+void lb_lines_release(lb_binding *binding);
 
 /* ---- python_dispatch.c */
 extern PyMethodDef lb_dispatch_method; /* self: the mode */

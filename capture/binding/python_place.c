@@ -21,6 +21,11 @@ typedef struct mark {
     lb_place place;
 } mark;
 
+typedef struct made { /* nodes [from, next) of autograd were made for an op that was called at */
+    int64_t from, next;
+    uint32_t line;
+} made;
+
 typedef struct remembered {
     uint64_t number;
     PyObject *type; /* compared only */
@@ -39,7 +44,10 @@ struct lb_thread {
     uint32_t depth, cap; /* stack[0] is outside every module */
     mark *marks;
     uint32_t n_marks, cap_marks, kept_marks;
-    uint32_t base; /* depth where backward began: deeper means recompute */
+    made *made; /* ascending */
+    uint32_t n_made, cap_made, kept_made;
+    int64_t counted; /* autograd's next number when nodes were last counted; -1: not known */
+    uint32_t base;   /* depth where backward began: deeper means recompute */
     bool ran_node;
     bool of_engine;      /* it runs nodes, and never called backward */
     bool updates;        /* a backward ended, or an optimizer began, and no forward in grad mode has begun since */
@@ -52,6 +60,7 @@ struct lb_thread {
     bool aside; /* what runs is part of an op that has begun */
     bool in_graph;
     lb_place graph; /* while it is */
+    uint32_t graph_line;
     uint8_t graph_phase;
 };
 
@@ -65,6 +74,7 @@ static void thread_free(void *pointer)
     if (!t) return;
     free(t->stack);
     free(t->marks);
+    free(t->made);
     free(t->outers);
     lb_scratch_free(t->scratch);
     free(t);
@@ -102,6 +112,8 @@ static bool start(lb_binding *b, lb_thread *t)
     t->marks[0] = (mark){-1, {0, 0}};
     t->depth = t->n_marks = t->base = 1;
     t->kept_marks = t->backward = 0;
+    t->n_made = t->kept_made = 0;
+    t->counted = -1;
     t->ran_node = t->busy = t->aside = t->in_graph = t->updates = t->of_engine = false;
     t->next_number = INT64_MAX;
     memset(t->memo, 0, sizeof t->memo);
@@ -159,6 +171,7 @@ static bool add_mark(lb_binding *b, lb_thread *t)
     int64_t number;
     if (b->of.sequence == b->of.none) return true;
     if (!next_number(b, &number)) return false;
+    if (t->counted < 0) t->counted = number;
     mark *last = &t->marks[t->n_marks - 1];
     if (last->number == number) { /* no node was made in between */
         last->place = t->stack[t->depth - 1];
@@ -231,13 +244,15 @@ int lb_place_backward(lb_thread *t, lb_binding *b, bool begins)
             if (b->in_backward == t) b->in_backward = NULL;
             t->updates = true;
             t->next_number = INT64_MAX; /* it may have made nodes, of what it ran again */
+            if (!next_number(b, &t->counted)) return -1;
         }
     }
     return (int)t->backward;
 }
 
-void lb_place_graph(lb_thread *t, int64_t scope, bool backward)
+void lb_place_graph(lb_thread *t, int64_t scope, bool backward, uint32_t line)
 {
+    t->graph_line = line;
     t->in_graph = scope >= 0;
     t->graph = (lb_place){scope >= 0 ? (uint32_t)scope : 0, 0};
     t->graph_phase = backward ? LB_PHASE_BACKWARD : LB_PHASE_FORWARD;
@@ -249,6 +264,10 @@ void lb_place_step_closed(lb_thread *t)
     if (keep < 1) keep = 1;
     memmove(t->marks, t->marks + (t->n_marks - keep), keep * sizeof t->marks[0]);
     t->n_marks = t->kept_marks = keep;
+    keep = t->n_made - t->kept_made;
+    if (keep) memmove(t->made, t->made + t->kept_made, keep * sizeof t->made[0]);
+    t->n_made = t->kept_made = keep;
+    t->counted = -1; /* between steps no op is seen */
     memset(t->memo, 0, sizeof t->memo);
 }
 
@@ -295,6 +314,41 @@ static lb_place place_of_number(const lb_thread *t, uint64_t number)
     return t->marks[low].place;
 }
 
+/* Nodes that were made since they were last counted belong to this op: autograd makes an op's node before it runs the op. */
+static bool note_made(lb_binding *b, lb_thread *t, int64_t next, uint32_t line)
+{
+    const int64_t from = t->counted;
+    t->counted = next;
+    if (from < 0 || next <= from || !line) return true;
+    if (!reserve((void **)&t->made, &t->cap_made, t->n_made + 1, sizeof t->made[0])) return no_memory(b);
+    t->made[t->n_made++] = (made){from, next, line};
+    return true;
+}
+
+/* The line of the op that a node was made for; 0: not known. */
+static uint32_t line_of_number(const lb_thread *t, uint64_t number)
+{
+    uint32_t low = 0, high = t->n_made; /* the first whose nodes end behind it */
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (t->made[middle].next <= (int64_t)number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < t->n_made && t->made[low].from <= (int64_t)number ? t->made[low].line : 0;
+}
+
+/* Code of the program that backward runs (a hook, a custom function, a module run again) has its own line. */
+static bool line_in_backward(lb_binding *b, lb_thread *t, uint64_t number, lb_call *call)
+{
+    if (!lb_line_here(b, true, &call->line)) return false;
+    if (!call->line && number < NO_NUMBER) call->line = line_of_number(caller_of(b, t), number);
+    int64_t next;
+    if (!(call->flags & LB_OP_RECOMPUTE)) return true;
+    return next_number(b, &next) && note_made(b, t, next, call->line);
+}
+
 static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_call *call)
 {
     PyObject *answer = py.PyObject_CallMethodObjArgs(node, b->names._sequence_nr, NULL);
@@ -317,7 +371,7 @@ static bool place_in_backward(lb_binding *b, lb_thread *t, PyObject *node, lb_ca
         call->place = (lb_place){(uint32_t)py.PyLong_AsUnsignedLongLongMask(scope), 0};
         py.Py_DecRef(scope);
     }
-    return true;
+    return t->in_graph || line_in_backward(b, t, number, call);
 }
 
 void lb_place_updates(lb_thread *t)
@@ -362,12 +416,14 @@ bool lb_place_op(lb_binding *b, lb_thread *t, const lb_plan *plan, lb_call *call
     bool fine;
     if (!node || node == b->of.none) {
         fine = phase_outside_backward(b, t, call);
+        if (fine && !t->in_graph) fine = lb_line_here(b, false, &call->line) && note_made(b, t, call->node, call->line);
     } else {
         call->phase = LB_PHASE_BACKWARD;
         fine = place_in_backward(b, t, node, call);
     }
     if (t->in_graph) {
         call->place = t->graph;
+        call->line = t->graph_line;
         call->phase = t->graph_phase;
         call->flags &= ~(uint32_t)LB_OP_RECOMPUTE;
     }

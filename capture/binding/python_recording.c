@@ -480,13 +480,23 @@ CALL(tap, 2)
     return fine ? settle(b, status, &err) : NULL;
 }
 
-/* scope of the ops of a compiled function's graph, or -1, whether it is of backward */
-CALL(graph, 2)
+/* file, number, function, text -> what `graph` takes for a line */
+CALL(line, 4)
+{
+    const char *file = text(b, args[0]), *function = text(b, args[2]), *words = text(b, args[3]);
+    const int64_t number = integer(args[1]);
+    if (py.PyErr_Occurred()) return NULL;
+    return py.PyLong_FromLongLong(lb_line_add(b, file, (uint32_t)number, function, words));
+}
+
+/* scope of the ops of a compiled function's graph, or -1, whether it is of backward, line or 0 */
+CALL(graph, 3)
 {
     lb_thread *thread = lb_thread_get(b);
     const int64_t scope = integer(args[0]), backward = integer(args[1]);
+    const uint32_t line = (uint32_t)natural(args[2]);
     if (!thread || py.PyErr_Occurred()) return NULL;
-    lb_place_graph(thread, scope, backward != 0);
+    lb_place_graph(thread, scope, backward != 0, line);
     return nothing(b);
 }
 
@@ -515,5 +525,6 @@ PyMethodDef lb_recording_methods[] = {
     METHOD(backward),      METHOD(graph),
     METHOD(graph_begin),   METHOD(graph_end),
     METHOD(graph_run),     METHOD(graph_ran),
-    METHOD(graph_drop),    {NULL, NULL, 0, NULL},
+    METHOD(graph_drop),    METHOD(line),
+    {NULL, NULL, 0, NULL},
 };

@@ -31,7 +31,7 @@
 typedef struct lb_record_options {
     char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step,
         *device_memory;
-    int force;
+    int force, no_lines;
     uint64_t budget_bytes, device_bytes;
     unsigned long ring_steps;
 } lb_record_options;
@@ -144,7 +144,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
     failed |= put("LASTBIT_RING_FILES", o->ring ? "1" : NULL);
     failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
-    failed |= put("LASTBIT_LIKE", o->like);
+    failed |= put("LASTBIT_LIKE", o->like) | put("LASTBIT_LINES", o->no_lines ? "0" : NULL);
     failed |= put("LASTBIT_NCCL_KEEP", o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     if (!o->nccl || strcmp(o->nccl, "off") != 0) {
@@ -505,6 +505,8 @@ int lb_cmd_record(int argc, const char **argv)
          "such a program says by lb_nccl_step (lastbit/nccl.h) where a step begins, or a step is N collectives of the "
          "first communicator (100)",
          "N"},
+        {"no-lines", 0, POPT_ARG_NONE, &o.no_lines, 0,
+         "leave out which line of the program's code called each op, and its text", NULL},
         {"force", 0, POPT_ARG_NONE, &o.force, 0, "replace a capture of that name", NULL},
         POPT_TABLEEND,
     };

@@ -64,6 +64,42 @@ uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t
     return otherwise;
 }
 
+/* ---- lines --------------------------------------------------------------------------------------------------------- */
+
+uint32_t lb_recorder_line(lb_recorder *recorder, const char *file, uint32_t number, const char *function,
+                          const char *text)
+{
+    pthread_mutex_lock(&recorder->lock);
+    lb_line_entry *lines = lb_array_grow(recorder->lines, recorder->n_lines, sizeof lines[0]);
+    uint32_t line = 0;
+    if (lines) {
+        recorder->lines = lines;
+        lb_line_entry *entry = &lines[recorder->n_lines];
+        *entry = (lb_line_entry){.file = strdup(file), .function = strdup(function), .text = strdup(text)};
+        entry->number = number;
+        recorder->n_lines++; /* its texts are freed with the others, whichever of them there are */
+        if (entry->file && entry->function && entry->text) line = recorder->n_lines;
+    }
+    pthread_mutex_unlock(&recorder->lock);
+    return line;
+}
+
+uint32_t lb_recorder_line_row(lb_recorder *recorder, uint32_t line)
+{
+    if (line == 0 || line > recorder->n_lines) return 0;
+    lb_line_entry *entry = &recorder->lines[line - 1];
+    if (entry->program == recorder->serial) return entry->line;
+    lb_program *program = recorder->program;
+    const lb_line row = {.file = lb_program_string(program, entry->file),
+                         .function = *entry->function ? lb_program_string(program, entry->function) : LB_NONE,
+                         .text = *entry->text ? lb_program_string(program, entry->text) : LB_NONE,
+                         .number = entry->number};
+    const uint32_t made = row.file == LB_NONE ? LB_NONE : lb_program_line(program, &row);
+    if (made == LB_NONE) return 0;
+    entry->program = recorder->serial;
+    return entry->line = made;
+}
+
 static lb_status add_boundary(lb_recorder *recorder, lb_place place, const lb_seen *tensors, uint32_t n, bool output,
                               bool recompute, lb_err *err)
 {

@@ -187,7 +187,8 @@ static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p
                     .node_name = lb_program_string(program, call->node_name),
                     .node = call->node,
                     .phase = p->at.phase,
-                    .thread = call->thread};
+                    .thread = call->thread,
+                    .line = lb_recorder_line_row(recorder, call->line)};
     if (p->op.name == LB_NONE || p->at.scope == LB_NONE) return no_memory(err);
     if (!reserve((void **)&p->args, &p->cap_args, call->n_args, sizeof p->args[0])) return no_memory(err);
     for (uint32_t a = 0; a < call->n_args; a++) LB_TRY(add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err));

@@ -120,6 +120,12 @@ static void recorder_free(lb_recorder *recorder, bool forked)
         free(recorder->scopes[s].class_name);
     }
     free(recorder->scopes);
+    for (uint32_t l = 0; l < recorder->n_lines; l++) {
+        free(recorder->lines[l].file);
+        free(recorder->lines[l].function);
+        free(recorder->lines[l].text);
+    }
+    free(recorder->lines);
     lb_keep_release(&recorder->keep);
     lb_like_close(recorder->like);
     lb_pending_free(recorder->spare);

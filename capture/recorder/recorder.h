@@ -25,6 +25,13 @@ typedef struct lb_scope_entry {
     uint32_t row, calls;
 } lb_scope_entry;
 
+typedef struct lb_line_entry {
+    char *file, *function, *text;
+    uint32_t number;
+    uint64_t program; /* serial of the program that `line` belongs to */
+    uint32_t line;    /* as lb_op has it */
+} lb_line_entry;
+
 /* A result of the op at hand that is still to be measured; its window stays until then. */
 typedef struct lb_late {
     lb_known *storage;
@@ -81,6 +88,8 @@ struct lb_recorder {
     lb_sharding_notes shardings;
     lb_scope_entry *scopes;
     uint32_t n_scopes;
+    lb_line_entry *lines;
+    uint32_t n_lines;
     lb_keep keep;
     lb_like *like; /* NULL: levels and patterns say what is kept */
     lb_pending *spare;
@@ -144,6 +153,8 @@ void lb_recorder_note(lb_recorder *recorder, const char *kind, const char *messa
 
 /* ---- op_context.c */
 uint32_t lb_recorder_scope_row(lb_recorder *recorder, uint32_t scope);
+/* What lb_op.line is for a number of lb_recorder_line; 0 for 0, and when out of memory: an op without its line is an op. */
+uint32_t lb_recorder_line_row(lb_recorder *recorder, uint32_t line);
 const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope);
 /* Of the innermost module that was met and owns what is called so ("layers.0.up.weight", "optimizer.exp_avg:layers.0.up.weight");
  * `otherwise` where none is. */

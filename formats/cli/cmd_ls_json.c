@@ -62,11 +62,13 @@ static json_t *ops_json(const lb_program *p)
         const lb_op *op = &p->ops[i];
         json_t *inputs = json_array();
         lb_op_each_input(p, op, add_input, inputs);
-        json_array_append_new(list, json_pack("{s:I, s:s, s:s, s:s, s:i, s:o, s:o, s:o}", "op", (json_int_t)i, "name",
-                                              lb_op_name(p, op), "layer", lb_op_layer(p, op), "phase",
-                                              lb_phase_name((lb_phase)op->phase), "call", (int)op->call, "inputs",
-                                              inputs, "results", ids_json(lb_op_results(p, op), op->results), "written",
-                                              ids_json(lb_op_written(p, op), op->written)));
+        const lb_code_line line = lb_op_line(p, op);
+        json_array_append_new(list,
+                              json_pack("{s:I, s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:o}", "op", (json_int_t)i, "name",
+                                        lb_op_name(p, op), "layer", lb_op_layer(p, op), "phase",
+                                        lb_phase_name((lb_phase)op->phase), "call", (int)op->call, "inputs", inputs,
+                                        "results", ids_json(lb_op_results(p, op), op->results), "written",
+                                        ids_json(lb_op_written(p, op), op->written), "source", lb_json_line(&line)));
     }
     return list;
 }

@@ -171,6 +171,10 @@ static void print_ops(const lb_program *p)
         print_rows(p, lb_op_results(p, op), op->results, " -> ");
         print_rows(p, lb_op_written(p, op), op->written, " writes ");
         puts(op->flags & LB_OP_FAILED ? " raised an exception" : "");
+        char text[LB_LINE_TEXT + 200];
+        const lb_code_line line = lb_op_line(p, op);
+        lb_code_line_text(&line, text, sizeof text);
+        if (*text) printf("%26s%s\n", "", text);
     }
 }
 

@@ -139,6 +139,10 @@ static void print_head(const shown *s, const show_options *options)
         const lb_op *op = &p->ops[s->op];
         printf("\n  from op %" PRIu32 " %s in %s, %s", s->op, lb_op_name(p, op),
                *lb_op_layer(p, op) ? lb_op_layer(p, op) : "(outside)", lb_phase_name((lb_phase)op->phase));
+        char text[LB_LINE_TEXT + 200];
+        const lb_code_line line = lb_op_line(p, op);
+        lb_code_line_text(&line, text, sizeof text);
+        if (*text) printf("\n  line %s", text);
     }
     value_shards_print(p, s->value, "\n  part: ");
     if (v->flags & LB_VALUE_UNDEFINED)
@@ -325,6 +329,8 @@ json_t *show_json(const shown *s, const show_options *options, lb_err *err)
         json_object_set_new(all, "op_name", json_string(lb_op_name(p, op)));
         json_object_set_new(all, "layer", json_string(lb_op_layer(p, op)));
         json_object_set_new(all, "phase", json_string(lb_phase_name((lb_phase)op->phase)));
+        const lb_code_line line = lb_op_line(p, op);
+        json_object_set_new(all, "source_line", lb_json_line(&line));
     }
     json_t *shards = value_shards_json(p, s->value);
     if (shards) json_object_set_new(all, "shards", shards);

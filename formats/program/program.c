@@ -180,6 +180,7 @@ void lb_program_free(lb_program *program)
     }
     lb_hash_release(&program->store->strings.rows);
     lb_hash_release(&program->store->scopes.rows);
+    lb_hash_release(&program->store->lines.rows);
     free(program->store);
     free(program);
 }

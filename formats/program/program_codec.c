@@ -20,20 +20,24 @@ typedef struct column {
     uint16_t offset; /* in the row */
     uint8_t width;   /* of the field in memory */
     uint8_t kind;
+    bool
+        optional; /* added by a minor version: 0 in every row where it is not there, and left out where it is 0 in every row */
 } column;
 
-#define COLUMN(kind, type, field) {#field, offsetof(type, field), sizeof(((type *)0)->field), kind}
+#define COLUMN(kind, type, field) {#field, offsetof(type, field), sizeof(((type *)0)->field), kind, false}
 #define I(type, field) COLUMN(INTEGER, type, field)
 #define F(type, field) COLUMN(FLOAT, type, field)
 
 static const column scope_columns[] = {I(lb_scope, path), I(lb_scope, class_name), I(lb_scope, parent)};
 static const column op_columns[] = {
-    I(lb_op, name),      I(lb_op, scope),        I(lb_op, call),    I(lb_op, flags),         I(lb_op, first_arg),
-    I(lb_op, args),      I(lb_op, first_result), I(lb_op, results), I(lb_op, first_written), I(lb_op, written),
-    I(lb_op, node_name), I(lb_op, node),         I(lb_op, phase),   I(lb_op, thread),
+    I(lb_op, name),         I(lb_op, scope),     I(lb_op, call),
+    I(lb_op, flags),        I(lb_op, first_arg), I(lb_op, args),
+    I(lb_op, first_result), I(lb_op, results),   I(lb_op, first_written),
+    I(lb_op, written),      I(lb_op, node_name), I(lb_op, node),
+    I(lb_op, phase),        I(lb_op, thread),    {"line", offsetof(lb_op, line), 4, INTEGER, true},
 };
-static const column arg_columns[] = {I(lb_arg, tag), I(lb_arg, count), {"u", offsetof(lb_arg, u), 8, INTEGER}};
-static const column ref_columns[] = {{"row", 0, 4, INTEGER}};
+static const column arg_columns[] = {I(lb_arg, tag), I(lb_arg, count), {"u", offsetof(lb_arg, u), 8, INTEGER, false}};
+static const column ref_columns[] = {{"row", 0, 4, INTEGER, false}};
 static const column value_columns[] = {
     I(lb_value, storage),
     I(lb_value, version),
@@ -43,8 +47,8 @@ static const column value_columns[] = {
     I(lb_value, device),
     I(lb_value, name),
     I(lb_value, statistics),
-    {"offset", offsetof(lb_value, layout.offset), 8, INTEGER},
-    {"ndim", offsetof(lb_value, layout.ndim), 4, INTEGER},
+    {"offset", offsetof(lb_value, layout.offset), 8, INTEGER, false},
+    {"ndim", offsetof(lb_value, layout.ndim), 4, INTEGER, false},
     COLUMN(DIGEST, lb_value, logical),
     COLUMN(DIGEST, lb_value, blob),
 };
@@ -83,6 +87,7 @@ static const column placement_columns[] = {I(lb_placement, kind), I(lb_placement
 static const column mesh_columns[] = {I(lb_mesh, first_axis), I(lb_mesh, axes), I(lb_mesh, first_rank),
                                       I(lb_mesh, ranks)};
 static const column mesh_axis_columns[] = {I(lb_mesh_axis, name), I(lb_mesh_axis, size)};
+static const column line_columns[] = {I(lb_line, file), I(lb_line, function), I(lb_line, text), I(lb_line, number)};
 
 #define MAX_COLUMNS 16
 static const struct {
@@ -108,6 +113,7 @@ static const struct {
     COLUMNS(PLACEMENTS, placement_columns),
     COLUMNS(MESHES, mesh_columns),
     COLUMNS(MESH_AXES, mesh_axis_columns),
+    COLUMNS(LINES, line_columns),
 };
 
 /* Tables whose columns lie outside their rows. */
@@ -253,18 +259,30 @@ static void put_dims(encoder *e, const lb_program *program)
     free(dims);
 }
 
+static bool is_left_out(const column *column, const char *rows, uint32_t n, size_t stride)
+{
+    if (!column->optional) return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (load_signed(rows + column->offset + i * stride, column->width)) return false;
+    return true;
+}
+
 static void put_table(encoder *e, const lb_program *program, lb_program_table_id id)
 {
     const lb_program_table *table = &lb_program_tables[id];
     const char *rows = *(char *const *)((const char *)program + table->array);
     uint32_t n = *(const uint32_t *)((const char *)program + table->count);
     bool dims = id == LB_TABLE_VALUES;
+    uint32_t pairs = 1u + (dims ? 2u : 0u);
+    for (uint32_t c = 0; c < columns_of[id].count; c++)
+        pairs += !is_left_out(&columns_of[id].columns[c], rows, n, table->row_bytes);
     put_text(e, table->name);
-    e->failed |= msgpack_pack_map(&e->packer, columns_of[id].count + 1u + (dims ? 2u : 0u)) != 0;
+    e->failed |= msgpack_pack_map(&e->packer, pairs) != 0;
     put_int(e, "rows", n);
     for (uint32_t c = 0; c < columns_of[id].count; c++) {
         const column *column = &columns_of[id].columns[c];
         const char *first = rows ? rows + column->offset : NULL;
+        if (is_left_out(column, rows, n, table->row_bytes)) continue;
         if (column->kind == INTEGER)
             put_integers(e, column->name, first, n, table->row_bytes, column->width);
         else
@@ -342,6 +360,8 @@ static unsigned stored_width(const stored_column *stored, uint64_t rows, unsigne
 static lb_status check_column(const decoder *d, const lb_program_table *table, const column *column,
                               const stored_column *stored, uint32_t n, unsigned *width)
 {
+    *width = 0;
+    if (!stored->bytes && column->optional) return LB_OK;
     if (!stored->bytes) return column_failed(d, table->name, column->name, "the column is missing, rows", 0, n);
     *width = column->kind == INTEGER ? stored_width(stored, n, column->width) : column->width;
     if (*width == 0 || stored->size != (uint64_t)n * *width)
@@ -395,9 +415,11 @@ static void fill_rows(lb_program_table_id id, const stored_column *found, const 
     const column *columns = columns_of[id].columns;
     for (uint32_t first = 0; first < rows; first += STRIP) {
         uint32_t n = rows - first < STRIP ? rows - first : STRIP;
-        for (uint32_t k = 0; k < columns_of[id].count; k++)
+        for (uint32_t k = 0; k < columns_of[id].count; k++) {
+            if (!found[k].bytes) continue; /* one that may be left out: 0 */
             spread(found[k].bytes + (size_t)first * width[k], width[k],
                    array + first * table->row_bytes + columns[k].offset, table->row_bytes, &columns[k], n);
+        }
     }
 }
 

@@ -129,6 +129,7 @@ static lb_status check_op(const lb_program *p, const site *at, const arg_extent 
     LB_TRY(check_values_of(p, at, "results", op->first_result, op->results));
     LB_TRY(check_values_of(p, at, "written", op->first_written, op->written));
     LB_TRY(at_most(at, "phase", op->phase, LB_PHASE_OTHER));
+    LB_TRY(at_most(at, "line", op->line, p->n_lines));
     uint64_t size = 0;
     for (uint32_t a = op->first_arg; a < op->first_arg + op->args; a++) size += extents[a].size;
     if (size > p->n_args) return bad(at, "args", "expand to more args than there are", (int64_t)size, p->n_args);
@@ -294,6 +295,17 @@ static lb_status check_shards(const lb_program *p, lb_err *err)
     return LB_OK;
 }
 
+static lb_status check_lines(const lb_program *p, lb_err *err)
+{
+    for (uint32_t i = 0; i < p->n_lines; i++) {
+        site at = {err, "lines", i};
+        LB_TRY(must_index(&at, "file", p->lines[i].file, p->n_strings));
+        LB_TRY(may_index(&at, "function", p->lines[i].function, p->n_strings));
+        LB_TRY(may_index(&at, "text", p->lines[i].text, p->n_strings));
+    }
+    return LB_OK;
+}
+
 lb_status lb_program_validate(const lb_program *program, lb_err *err)
 {
     if (program->n_strings == 0 || program->strings[0][0] != '\0')
@@ -312,5 +324,6 @@ lb_status lb_program_validate(const lb_program *program, lb_err *err)
     LB_TRY(check_optimizers(program, err));
     LB_TRY(check_notices(program, err));
     LB_TRY(check_meshes(program, err));
+    LB_TRY(check_lines(program, err));
     return check_shards(program, err);
 }

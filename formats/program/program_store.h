@@ -26,7 +26,8 @@
     X(EXTENTS, extents, lb_extent)                                                                                     \
     X(PLACEMENTS, placements, lb_placement)                                                                            \
     X(MESHES, meshes, lb_mesh)                                                                                         \
-    X(MESH_AXES, mesh_axes, lb_mesh_axis)
+    X(MESH_AXES, mesh_axes, lb_mesh_axis)                                                                              \
+    X(LINES, lines, lb_line)
 
 typedef enum lb_program_table_id {
 #define LB_TABLE_ENUM(ID, field, type) LB_TABLE_##ID,
@@ -56,7 +57,7 @@ typedef struct row_set {
 struct lb_program_store {
     uint32_t capacity[LB_TABLE_COUNT];
     text_chunk *chunks;
-    row_set strings, scopes;
+    row_set strings, scopes, lines;
 };
 
 lb_program *lb_program_alloc(void); /* no string 0, no scope 0 yet */

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 #define LB_FORMAT_MAJOR 1
-#define LB_FORMAT_MINOR 1
+#define LB_FORMAT_MINOR 2
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 

@@ -36,8 +36,9 @@ typedef struct lb_failure {
     int32_t rank;
     uint32_t op; /* row in the recorded program of that rank and step, or LB_NONE */
     char layer[160];
-    char name[80];  /* of the op */
-    char what[200]; /* "3 of 64 elements of the loss are NaN" */
+    char name[80];     /* of the op */
+    char what[200];    /* "3 of 64 elements of the loss are NaN" */
+    lb_code_line line; /* in a bisection, its own: the code that called that op; number 0: not known */
 } lb_failure;
 
 /* Where the numbers that fail first went bad: an observation beside the verdict. */
@@ -53,6 +54,7 @@ typedef struct lb_origin {
     bool by_zero;    /* it divides by 0, or takes the logarithm of it */
     uint32_t
         broken; /* row of the op of that step that made the first number that is not finite; LB_NONE: there is none */
+    lb_code_line line; /* its own: the code that called it; number 0: not known */
     char layer[160];
     char name[80]; /* of the op; "lb::source": the data held it already */
     char text
@@ -81,9 +83,11 @@ typedef struct lb_culprit {
     char op[80];         /* "aten::mm" */
     uint32_t row;        /* of that op in the recorded program, LB_NONE when unknown */
     lb_phase phase;
-    int64_t step;  /* that recorded it; the failure may show later */
-    bool between;  /* it stands behind that step's optimizer, */
-    int64_t acts;  /* and so acts in this one */
+    int64_t step; /* that recorded it; the failure may show later */
+    bool between; /* it stands behind that step's optimizer, */
+    int64_t acts; /* and so acts in this one */
+    lb_code_line lines
+        [2]; /* its own: the code that called the op, and of a reference the op that stands for it; number 0: not known */
     char why[480]; /* one sentence */
 } lb_culprit;
 

@@ -238,6 +238,11 @@ typedef struct lb_operand {
     } u;
 } lb_operand;
 
+/* A line of the program's code, see lb_line in lastbit/program.h; `function`, `text`: "" when not known. Its number for lb_call.line, as long as the
+ * recorder lives; each call gives a new one. 0: out of memory. */
+LB_API uint32_t lb_recorder_line(lb_recorder *recorder, const char *file, uint32_t number, const char *function,
+                                 const char *text);
+
 typedef struct lb_call {
     size_t size;      /* sizeof(lb_call) */
     const char *name; /* "aten::add.Tensor" */
@@ -255,8 +260,9 @@ typedef struct lb_call {
     bool
         after_backward; /* a backward ended, and no forward that computes gradients has begun since: outside every scope the recorder
                             then takes the phase from what the op touches (see capture/recorder/phase.c) */
+    uint32_t line; /* from lb_recorder_line; 0: not known */
 } lb_call;
-#define LB_CALL_INIT {sizeof(lb_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false}
+#define LB_CALL_INIT {sizeof(lb_call), NULL, {0, 0}, 0, LB_PHASE_FORWARD, 0, -1, NULL, NULL, 0, false, false, 0}
 
 typedef struct lb_pending lb_pending;
 

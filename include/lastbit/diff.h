@@ -53,6 +53,14 @@ typedef struct lb_diff_options {
 #define LB_DIFF_OPTIONS_INIT                                                                                           \
     {sizeof(lb_diff_options), NULL, 0, INT64_MIN, INT64_MAX, 0, false, NULL, 0, NULL, 0, NULL, 0, NULL, NULL, 0}
 
+/* An argument that an op was called with, or an option of the parameter group that it steps, on each side. */
+typedef struct lb_diff_argument {
+    const char *name;           /* "weight_decay", "eps", "approximate" */
+    const char *first, *second; /* "0.1", "none" */
+    const char *group;          /* of an option, where the optimizer has several: "fc"; "" */
+} lb_diff_argument;
+#define LB_DIFF_ARGUMENTS 4 /* at most so many are named */
+
 /* One place where the sides differ. Strings belong to the report. */
 typedef struct lb_diff_row {
     int64_t step;
@@ -75,7 +83,12 @@ typedef struct lb_diff_row {
     const char *why; /* one sentence, "" when identical */
     bool measured;   /* `difference` was computed from recorded bytes */
     lb_difference difference;
-    double bound_ratio; /* worst |error|/bound of either side's A/A; NaN: not computed */
+    double bound_ratio;                            /* worst |error|/bound of either side's A/A; NaN: not computed */
+    lb_diff_argument arguments[LB_DIFF_ARGUMENTS]; /* that the sides gave differently; not in layer rows */
+    uint32_t n_arguments;
+    const char *means; /* what ops of one side alone are for ("weight decay: …"); NULL: not known */
+    lb_code_line
+        lines[2]; /* of code that called `index` and `other`, in a layer's row its worst op; number 0: not known */
 } lb_diff_row;
 
 /* Ops that exist on one side only, gathered per layer and phase. */
@@ -145,7 +158,9 @@ typedef struct lb_diff_report {
     char **findings;
     uint32_t n_findings; /* sentences that change no verdict */
     lb_diff_tokens *tokens;
-    uint32_t n_tokens;       /* one per kind */
+    uint32_t n_tokens; /* one per kind */
+    bool
+        tokens_looked_up; /* a side takes ids to vectors (an embedding): what is scored may be tokens, not only classes */
     bool tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
     lb_diff_routing *routings;
     uint32_t n_routings;  /* one per (step, rank, layer) */

@@ -92,7 +92,8 @@ typedef struct lb_explain_finding {
         [3]; /* for a chained replay of A to have this change, none where replay has no swap that makes it; of `input`: for
                          it to give A's own bits */
     uint32_t n_swaps;
-    lb_swap own[2]; /* of other causes: for it to give A's own bits, where A's ops as replay runs them do not */
+    lb_code_line lines[2]; /* the code that called `index` and `other`; number 0: not known */
+    lb_swap own[2];        /* of other causes: for it to give A's own bits, where A's ops as replay runs them do not */
     uint32_t n_own;
 } lb_explain_finding;
 

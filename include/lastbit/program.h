@@ -93,7 +93,27 @@ typedef struct lb_op {
     int64_t node;   /* autograd sequence number: forward: next to be given; backward: the running node's; -1 */
     uint8_t phase;  /* lb_phase */
     uint8_t thread; /* 0: main thread of the program */
+    uint32_t line;  /* row of lines + 1: the code that called it; 0: not known */
 } lb_op;
+
+/* A line of the recorded program's code. Of an op: the innermost caller that is no code of torch, of Python's library or of lastbit. An op
+ * of backward has the line of the forward op whose gradient it computes, but where code of the program calls it itself (a custom
+ * backward, a hook); the accumulation of a gradient has none. */
+typedef struct lb_line {
+    uint32_t
+        file; /* string: path below the folder that the program imports from ("transformers/models/…/modeling_llama.py") */
+    uint32_t function; /* string: "forward", or LB_NONE */
+    uint32_t
+        text; /* string: the line itself, stripped, cut to LB_LINE_TEXT bytes; LB_NONE: its file could not be read */
+    uint32_t number; /* from 1 */
+} lb_line;
+#define LB_LINE_TEXT 200
+
+/* The same as texts, which belong to the program. */
+typedef struct lb_code_line {
+    uint32_t number; /* 0: no line is known, and the texts are "" */
+    const char *file, *function, *text;
+} lb_code_line;
 
 enum lb_value_flags {
     LB_VALUE_SOURCE = 1 << 0,    /* cannot be recomputed; replay takes the recorded bytes */
@@ -241,6 +261,8 @@ typedef struct lb_program {
     uint32_t n_meshes;
     lb_mesh_axis *mesh_axes;
     uint32_t n_mesh_axes;
+    lb_line *lines;
+    uint32_t n_lines;
 
     struct lb_program_store *store; /* growth and interning; private to formats/program/program.c */
 } lb_program;
@@ -275,6 +297,10 @@ LB_API uint32_t lb_program_copy_args(lb_program *program, const lb_program *from
                                      const lb_arg_rename *rename);
 LB_API uint32_t lb_program_add_refs(lb_program *program, const uint32_t *refs, uint32_t count);
 LB_API uint32_t lb_program_add_op(lb_program *program, const lb_op *op);
+/* Interned. What lb_op.line holds for it, which is the row + 1; LB_NONE when out of memory. */
+LB_API uint32_t lb_program_line(lb_program *program, const lb_line *line);
+/* The same for the line that an op of another program has; 0 stays 0. */
+LB_API uint32_t lb_program_copy_line(lb_program *program, const lb_program *from, uint32_t line);
 LB_API uint32_t lb_program_add_boundary(lb_program *program, const lb_boundary *row);
 LB_API uint32_t lb_program_add_collective(lb_program *program, const lb_collective *row);
 LB_API uint32_t lb_program_add_routing(lb_program *program, const lb_routing *row);
@@ -304,6 +330,12 @@ LB_API const char *lb_op_layer(const lb_program *program, const lb_op *op); /* s
 /* "lb::source": its one result is recorded, no op gives it. */
 LB_API bool lb_op_is_source(const lb_program *program, const lb_op *op);
 LB_API const char *lb_op_class(const lb_program *program, const lb_op *op); /* class of the scope, "" when unknown */
+LB_API lb_code_line lb_op_line(const lb_program *program, const lb_op *op);
+/* "modeling_llama.py:214 in forward: hidden_states = …", the file by its last part; as much of it as there is room for. "" for no line. */
+LB_API void lb_code_line_text(const lb_code_line *line, char *text, size_t size);
+/* A copy whose texts are its own, and what frees them; without a line nothing is held. */
+LB_API lb_code_line lb_code_line_copy(const lb_code_line *line);
+LB_API void lb_code_line_release(lb_code_line *line);
 /* NULL in a program that has no args, or no refs, at all. */
 static inline const lb_arg *lb_op_args(const lb_program *program, const lb_op *op)
 {

@@ -6,7 +6,8 @@ have reached it when its time is taken. What counts is the fastest round of each
 its time divided by that of the plain steps of the same round. Beside the levels: an empty dispatch mode, hooks that torch.save
 layer outputs, and torch's DebugMode with hashes of every op's results. `handler` is the recorder's own mode between two
 recorded steps: every op comes by, and nothing is noted. `outside`, `between`, `after`: steps before, between and after those that
-`--steps` asks for (level stats), which the program does not mark itself; `auto` is the default level.
+`--steps` asks for (level stats), which the program does not mark itself; `auto` is the default level; `unlined`: level stats without
+lines of code.
 
 `own` is the processor time of the program's own thread, `busy` that of all threads: large results are digested, and bytes
 written, by threads beside it where a core is idle. Neither holds the time in which the program waits for the disk at the end of
@@ -171,7 +172,8 @@ def steps_of(setting, step, model, folder, spent):
     else:
         import lastbit.torch
 
-        context = lastbit.torch.capture(os.path.join(folder, "run.lb"), level="stats" if setting == "handler" else setting)
+        level = "stats" if setting in ("handler", "unlined") else setting
+        context = lastbit.torch.capture(os.path.join(folder, "run.lb"), level=level, lines=setting != "unlined")
         cap = context.__enter__()
         clocked(cap._session.native, spent)
         numbers = iter(range(1 << 30))

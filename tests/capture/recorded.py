@@ -45,6 +45,7 @@ Op = struct(
     ("node", i64),
     ("phase", u8),
     ("thread", u8),
+    ("line", u32),
 )
 Value = struct(
     "Value",

@@ -98,6 +98,8 @@ static inline lb_program *sample_program(int64_t step, int32_t rank, const float
     mm.phase = LB_PHASE_BACKWARD;
     mm.flags = LB_OP_RECOMPUTE;
     mm.first_written = mm.first_result;
+    mm.line = lb_program_line(p, &(lb_line){lb_program_string(p, "models/llama.py"), lb_program_string(p, "forward"),
+                                            lb_program_string(p, "y = x @ w"), 214});
     uint32_t op = lb_program_add_op(p, &mm);
     lb_program_add_boundary(p, &(lb_boundary){layer, 1, op, 0, x, 0, 0});
     lb_program_add_boundary(p, &(lb_boundary){layer, 1, op + 1, 0, y, 1, 1});

@@ -53,6 +53,9 @@
   });
 
   const TOKEN_COLUMNS = [["kind", "kind of token"], ["count", "tokens"], ["k3", "k3"], ["noise", "noise floor"], ["above_noise", "k3 / noise"], ["kl", "KL"], ["top1", "top-1 agreement"], ["max_abs", "max |Δ log p|"], ["mean_abs", "mean |Δ log p|"], ["perplexity_a", "perplexity A"], ["perplexity_b", "perplexity B"], ["held", "held"], ["impossible", "impossible"]];
+  const sourceLine = (source) => (has(source) ? `${source.file}:${source.line}${source.function ? ` in ${source.function}` : ""}${source.text ? `: ${source.text}` : ""}` : null);
+  const sourceFacts = (at) => [[has(at.source_b) ? "line, first side" : "line", sourceLine(at.source)], ["line, second side", sourceLine(at.source_b)]];
+  const called = (at) => (Array.isArray(at.arguments) ? at.arguments.map((x) => `${x.name} ${x.first} / ${x.second}${x.group ? ` (group ${x.group})` : ""}`).join(", ") : null);
   const ROW_COLUMNS = [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "came in"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_rel", "max rel"], ["max_ulp", "max ulp"], ["cosine", "cosine"], ["differing", "differing"], ["elements", "elements"], ["bound_ratio", "of its bound"], ["op", "op"], ["index", "index"], ["parameter", "parameter"], ["pattern", "pattern"], ["why", "why"]];
 
   const rest = (result, used) => {
@@ -94,7 +97,7 @@
 
   const firstDifference = (result) => {
     if (!has(result.first)) return [];
-    const facts = (at) => lb.facts([["where", place(at)], ["verdict", lb.cell("verdict", at.verdict)], ["made here", at.local], ["came in", at.inherited], ["why", at.why], ["after module", at.after_module], ["before module", at.before_module], ["parameter", at.parameter], ["pattern", at.pattern], ["relative L2", at.rel_l2], ["max abs", at.max_abs], ["max ulp", at.max_ulp], ["differing", has(at.differing) ? `${lb.format(at.differing)} of ${lb.format(at.elements)}` : null]]);
+    const facts = (at) => lb.facts([["where", place(at)], ...sourceFacts(at), ["verdict", lb.cell("verdict", at.verdict)], ["made here", at.local], ["came in", at.inherited], ["called with", called(at)], ["means", at.means], ["why", at.why], ["after module", at.after_module], ["before module", at.before_module], ["parameter", at.parameter], ["pattern", at.pattern], ["relative L2", at.rel_l2], ["max abs", at.max_abs], ["max ulp", at.max_ulp], ["differing", has(at.differing) ? `${lb.format(at.differing)} of ${lb.format(at.elements)}` : null]]);
     const same = has(result.earliest) && JSON.stringify(result.earliest) === JSON.stringify(result.first);
     const near = lb.where(lb.list(result.layers), (get) => get("step") === result.first.step && get("rank") === result.first.rank && get("layer") === result.first.layer);
     return [block("First difference", [lb.element("h4", null, same ? "The first, and of the worst verdict" : "The first of the worst verdict"), facts(result.first), ...(same || !has(result.earliest) ? [] : [lb.element("h4", null, "The earliest of any kind"), facts(result.earliest)]), ...(near.length ? [lb.table("What else is known of this layer there", near, ROW_COLUMNS)] : [])])];
@@ -158,12 +161,12 @@
   const bisect = (part) => {
     const r = part.result, culprit = r.culprit || {}, again = line(part, USAGE.bisect);
     const exit = r.outcome === "found" ? 1 : r.outcome === "clean" ? 0 : 125;
-    const who = (c) => lb.facts([["axis", c.axis], ["where", place(c)], ["block class", c.block], ["ranks", has(c.ranks) ? lb.value(c.ranks) : null], ["parameter", c.parameter], ["why", c.why]]);
+    const who = (c) => lb.facts([["axis", c.axis], ["where", place(c)], ...sourceFacts(c), ["block class", c.block], ["ranks", has(c.ranks) ? lb.value(c.ranks) : null], ["parameter", c.parameter], ["why", c.why]]);
     return {
       verdict: { word: r.outcome, where: has(culprit) ? `${culprit.axis}: ${place(culprit)}` : "", why: culprit.why || r.reason, exit, more: [["failure", has(r.failure) ? `${place(r.failure)}: ${r.failure.what || r.failure.kind}` : null], ["cure", r.cure]] },
       blocks: [
         ...(has(r.failure) ? [block("The failure", lb.facts([["where", place(r.failure)], ["kind", r.failure.kind], ["what", r.failure.what]]))] : []),
-        ...(has(r.begins) ? [block("Where it begins", lb.facts([["where", place(r.begins)], ["what", r.begins.text]]))] : []),
+        ...(has(r.begins) ? [block("Where it begins", lb.facts([["where", place(r.begins)], ...sourceFacts(r.begins), ["what", r.begins.text]]))] : []),
         ...(has(r.culprits) ? [block("Culprits", (Array.isArray(r.culprits) ? r.culprits.map(who) : [lb.value(r.culprits)]))] : []),
         ...(has(r.stages) ? [block("What was tried, one change at a time", outline(r), again)] : []),
         ...(has(r.cure) ? [block("The cure", lb.facts([["change", r.cure], ["reproducer", r.reproducer], ["its ops", (r.reproducer_size || {}).ops], ["its bytes", (r.reproducer_size || {}).bytes]]), r.cures)] : []),

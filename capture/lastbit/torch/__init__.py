@@ -40,6 +40,7 @@ def autostart(note=None):
             "like": get("LASTBIT_LIKE") or "",
             "compiled": get("LASTBIT_COMPILED") or "eager",
             "step_at": get("LASTBIT_STEP_AT") or "",
+            "lines": get("LASTBIT_LINES") != "0",
             "note": note,
         }
     )
@@ -81,9 +82,9 @@ def _quietly(session, action):
 
 
 @contextlib.contextmanager
-def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at="", like=""):
+def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at="", like="", lines=True):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
-    choice of ops and layers are taken."""
+    choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text."""
     from . import session as sessions
 
     session = None
@@ -99,6 +100,7 @@ def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget
             ring=ring,
             compiled=compiled,
             step_at=step_at,
+            lines=lines,
             like=os.path.abspath(like) if like else "",
         )
         session = sessions.start(settings)

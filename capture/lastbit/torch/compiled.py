@@ -108,6 +108,7 @@ class Placed(torch.fx.Interpreter):
         super().__init__(graph)
         self.session, self.phase = session, phase
         self.stacks = {node: stack_of(node) for node in graph.graph.nodes}
+        self.lines = {}  # node -> what the recorder calls its line
         self.paths = {}  # of places as the compiler names them, where the graph runs now
         self.at = None
         self.around = ""
@@ -129,7 +130,7 @@ class Placed(torch.fx.Interpreter):
     def leave(self):
         self.at = None
         try:
-            self.session.native.graph(_NO_PLACE, 0)
+            self.session.native.graph(_NO_PLACE, 0, 0)
         except Exception as error:
             self.session.fail(error)
 
@@ -148,9 +149,18 @@ class Placed(torch.fx.Interpreter):
         if place is None:
             within = ".".join(filter(None, (self.around, stack[0])))
             place = self.paths[stack] = self.session.modules.path_in_graph((within, stack[1]))
-        if place != self.at:
-            self.at = place
-            self.session.native.graph(self.session.modules.number(*place), self.phase)
+        line = self.line_of(node)
+        if (place, line) != self.at:
+            self.at = place, line
+            self.session.native.graph(self.session.modules.number(*place), self.phase, line)
+
+    def line_of(self, node):
+        """By the compiler's own account; a node of backward carries its forward node's."""
+        line = self.lines.get(node)
+        if line is None:
+            found = self.session.lines and self.session.lines.of_trace(node.meta.get("stack_trace"))
+            line = self.lines[node] = self.session.native.line(*found) if found else 0
+        return line
 
 
 def _around(owners, paths):

@@ -15,6 +15,7 @@ from .escapes import Escapes
 from .gradients import Gradients, is_differentiated_later
 from .graphs import Graphs
 from .kernels import Kernels
+from .lines import Lines
 from .marks import Marks
 from .modules import Modules
 from .objects import number_of
@@ -90,6 +91,7 @@ class Session:
         self.threads = Threads(self)
         self.escapes = Escapes(self)
         self.roles = Roles(self)
+        self.lines = Lines(self.started) if settings.get("lines", True) else None
         self.native = self._bind()
         if settings.get("compiled") in ("graph", "kernels"):
             self._take_graphs(settings["compiled"])
@@ -112,6 +114,8 @@ class Session:
                 plain=objects.plain,
                 fields=objects.fields,
                 owner=self.modules.owner,
+                code_kind=self.lines and self.lines.code_kind,
+                line_of=self.lines and self.lines.line_of,
                 copy_bytes=self.devices.copy,
                 hold_bytes=self.devices.hold,
                 copy_held=self.devices.copy_held,

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* memmem */
 #include "cmocka_first.h"
 #include "program_sample.h"
 
@@ -55,6 +56,11 @@ static void every_row_comes_back_bit_by_bit(void **state)
     }
     assert_int_equal(q->n_ops, 3);
     assert_true(q->ops[2].node == 17 && q->ops[0].node == -1 && q->ops[0].node_name == LB_NONE);
+    const lb_code_line line = lb_op_line(q, &q->ops[2]), none = lb_op_line(q, &q->ops[0]);
+    char text[80];
+    assert_int_equal(none.number, 0);
+    lb_code_line_text(&line, text, sizeof text);
+    assert_string_equal(text, "llama.py:214 in forward: y = x @ w");
     assert_true(q->collectives[0].sequence == 5 && q->collectives[0].algorithm == LB_NONE);
     assert_true(q->group_params[0].gradient == -1 && q->scalars[0].number == 1e-3 && isinf(q->scalars[1].number));
     assert_same_bytes(p, q);
@@ -105,6 +111,59 @@ static void every_truncation_is_refused_and_every_flip_is_survived(void **state)
     lb_program_free(p);
 }
 
+static bool contains(const void *bytes, size_t size, const char *word)
+{
+    return memmem(bytes, size, word, strlen(word)) != NULL;
+}
+
+/* An archive of before 1.2 has neither column nor table, and reads as a program without lines. */
+static void a_program_without_lines_is_written_as_it_was_before_there_were_any(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(1, 0, data), *q = NULL;
+    void *with, *without;
+    size_t with_size, without_size;
+    OK(lb_program_encode(p, &with, &with_size, &err));
+    assert_true(contains(with, with_size, "lines") && contains(with, with_size, "\xa4line\xc4"));
+    p->ops[2].line = p->n_lines = 0;
+    OK(lb_program_encode(p, &without, &without_size, &err));
+    assert_false(contains(without, without_size, "lines") || contains(without, without_size, "\xa4line\xc4"));
+    OK(lb_program_decode(without, without_size, &q, &err));
+    assert_int_equal(q->n_lines, 0);
+    for (uint32_t i = 0; i < q->n_ops; i++) assert_int_equal(lb_op_line(q, &q->ops[i]).number, 0);
+    free(with), free(without);
+    lb_program_free(p), lb_program_free(q);
+}
+
+static void a_line_beyond_the_table_is_refused(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(1, 0, data);
+    lb_err err = LB_ERR_INIT;
+    p->ops[2].line = 2;
+    assert_int_equal(lb_program_validate(p, &err), LB_ERR_CORRUPT);
+    assert_non_null(strstr(err.message, "ops[2].line"));
+    p->ops[2].line = 1, p->lines[0].text = p->n_strings;
+    assert_int_equal(lb_program_validate(p, NULL), LB_ERR_CORRUPT);
+    lb_program_free(p);
+}
+
+static void a_line_is_kept_once_and_goes_with_its_op_to_another_program(void **state)
+{
+    (void)state;
+    lb_program *p = sample_program(1, 0, data), *q = lb_program_new();
+    assert_int_equal(lb_program_line(p, &p->lines[0]), 1);
+    assert_int_equal(lb_program_copy_line(q, p, 0), 0);
+    lb_op op = {.line = lb_program_copy_line(q, p, p->ops[2].line)};
+    assert_int_equal(lb_program_copy_line(q, p, p->ops[2].line), op.line);
+    assert_int_equal(q->n_lines, 1);
+    lb_code_line its = lb_op_line(q, &op), copy = lb_code_line_copy(&its);
+    lb_program_free(p), lb_program_free(q);
+    assert_true(copy.number == 214 && !strcmp(copy.file, "models/llama.py") && !strcmp(copy.text, "y = x @ w"));
+    lb_code_line_release(&copy);
+    lb_code_line_release(&copy);
+}
+
 static void a_few_bytes_that_claim_gigabytes_are_refused(void **state)
 {
     (void)state;
@@ -137,8 +196,8 @@ static void unknown_keys_of_a_later_minor_version_are_skipped(void **state)
     size_t size;
     lb_program_encode(p, &bytes, &size, NULL);
     unsigned char *more = malloc(size + 64), *at = more;
-    memcpy(more, "\xde\x00\x15", 3); /* was \xde\x00\x14: one pair more */
-    assert_memory_equal(bytes, "\xde\x00\x14", 3);
+    memcpy(more, "\xde\x00\x16", 3); /* was \xde\x00\x15: one pair more */
+    assert_memory_equal(bytes, "\xde\x00\x15", 3);
     memcpy(more + 3,
            "\xa6"
            "future\x92\x81\xa1x\xc3\x01",
@@ -159,6 +218,9 @@ int main(void)
         cmocka_unit_test(a_decoded_program_grows_like_a_built_one),
         cmocka_unit_test(every_truncation_is_refused_and_every_flip_is_survived),
         cmocka_unit_test(a_few_bytes_that_claim_gigabytes_are_refused),
+        cmocka_unit_test(a_program_without_lines_is_written_as_it_was_before_there_were_any),
+        cmocka_unit_test(a_line_beyond_the_table_is_refused),
+        cmocka_unit_test(a_line_is_kept_once_and_goes_with_its_op_to_another_program),
         cmocka_unit_test(unknown_keys_of_a_later_minor_version_are_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
