@@ -110,23 +110,18 @@ static json_t *ulp_json(const int64_t counts[LB_ULP_BUCKETS])
     return bins;
 }
 
-/* Places that differ by themselves, each with what its two calls have different. */
+/* Places that differ by themselves, each with the second side's op and its effect. */
 static json_t *differences_json(const lb_diff_report *r)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < r->n_differences; i++) {
         const lb_diff_difference *d = &r->differences[i];
-        json_t *o = row_json(&d->row), *arguments = json_array();
-        for (uint32_t k = 0; k < d->arguments; k++) {
-            const lb_diff_argument *x = &r->arguments[d->first_argument + k];
-            json_array_append_new(arguments,
-                                  json_pack("{s:s,s:s,s:s}", "name", x->name, "first", x->first, "second", x->second));
-        }
+        json_t *o = row_json(&d->row);
+        if (!d->row.n_arguments) json_object_set_new(o, "arguments", json_array());
         json_object_set_new(o, "layer_b", d->layer_b ? json_string(d->layer_b) : json_null());
         json_object_set_new(o, "op_b", d->op_b ? json_string(d->op_b) : json_null());
         json_object_set_new(o, "effect", lb_json_number(d->effect));
         json_object_set_new(o, "times", json_integer(d->times));
-        json_object_set_new(o, "arguments", arguments);
         json_array_append_new(list, o);
     }
     return list;

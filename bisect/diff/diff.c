@@ -630,20 +630,32 @@ static void take_over(lb_diff_report *to, lb_diff_report *from)
     from->tokens = NULL, from->n_tokens = 0, from->routings = NULL, from->n_routings = 0;
 }
 
+/* Arguments and lines of a row live as long as their report. */
+static void keep_texts(lb_diff_report *to, lb_diff_row *row)
+{
+    for (uint32_t i = 0; i < row->n_arguments; i++) {
+        lb_diff_argument *x = &row->arguments[i];
+        x->name = lb_report_keep(to, x->name), x->group = lb_report_keep(to, x->group);
+        x->first = lb_report_keep(to, x->first), x->second = lb_report_keep(to, x->second);
+    }
+    for (int k = 0; k < 2; k++) {
+        lb_code_line *line = &row->lines[k];
+        if (!line->number) continue;
+        line->file = lb_report_keep(to, line->file), line->function = lb_report_keep(to, line->function);
+        line->text = lb_report_keep(to, line->text);
+    }
+}
+
 /* All places that differ by themselves, beside the first that the walk over aligned ops has named. */
 static void take_differences(lb_diff_report *to, const lb_diff_report *from)
 {
-    for (uint32_t i = 0; i < from->n_arguments; i++) {
-        const lb_diff_argument *x = &from->arguments[i];
-        const lb_diff_argument kept = {lb_report_keep(to, x->name), lb_report_keep(to, x->first),
-                                       lb_report_keep(to, x->second)};
-        APPEND(to->arguments, to->n_arguments, kept);
-    }
     for (uint32_t i = 0; i < from->n_differences; i++) {
         lb_diff_difference d = from->differences[i];
         d.row.layer = lb_report_keep(to, d.row.layer), d.row.op = lb_report_keep(to, d.row.op),
         d.row.why = lb_report_keep(to, d.row.why);
         if (d.row.parameter) d.row.parameter = lb_report_keep(to, d.row.parameter);
+        if (d.row.means) d.row.means = lb_report_keep(to, d.row.means);
+        keep_texts(to, &d.row);
         if (d.layer_b) d.layer_b = lb_report_keep(to, d.layer_b);
         if (d.op_b) d.op_b = lb_report_keep(to, d.op_b);
         APPEND(to->differences, to->n_differences, d);

@@ -292,12 +292,24 @@ static pair pair_of(lb_diff_report *report, const lb_program *const p[2], const 
     return x;
 }
 
+/* One op, in place or not, whatever its second operand is: "add.Tensor" and "add_.Scalar" take the same arguments in one order. */
+static bool is_one_spelling(const char *x, const char *y)
+{
+    size_t n = strcspn(x, "."), m = strcspn(y, ".");
+    if (!strcmp(x, y)) return true;
+    while (n && x[n - 1] == '_') n--;
+    while (m && y[m - 1] == '_') m--;
+    const bool plain[] = {!strncmp(x + strcspn(x, "."), ".Tensor", 7) || !strncmp(x + strcspn(x, "."), ".Scalar", 7),
+                          !strncmp(y + strcspn(y, "."), ".Tensor", 7) || !strncmp(y + strcspn(y, "."), ".Scalar", 7)};
+    return n == m && !strncmp(x, y, n) && plain[0] && plain[1];
+}
+
 void lb_arguments_describe(lb_diff_report *report, const lb_program *const p[2], const uint32_t ops[2],
                            lb_diff_row *row)
 {
     char name[80];
     const lb_op *a = &p[0]->ops[ops[0]], *b = &p[1]->ops[ops[1]];
-    if (strcmp(lb_op_name(p[0], a), lb_op_name(p[1], b)) || a->args != b->args) return;
+    if (!is_one_spelling(lb_op_name(p[0], a), lb_op_name(p[1], b)) || a->args != b->args) return;
     const pair x = pair_of(report, p, ops, row);
     for (uint32_t i = 0; i < a->args; i++) {
         schema_name(lb_op_name(p[0], a), i, name, sizeof name);

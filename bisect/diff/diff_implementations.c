@@ -1,6 +1,7 @@
 /* The report on two implementations: see diff_implementations.h. */
 #include "diff_implementations.h"
 
+#include "diff_arguments.h"
 #include "implementations.h"
 #include "side_replay.h"
 
@@ -131,46 +132,6 @@ static void add_rows(writer *w)
 
 /* ---- differences ---- */
 
-static void number_text(const lb_program *p, const lb_arg *arg, char *text, size_t size)
-{
-    switch ((lb_arg_tag)arg->tag) {
-    case LB_ARG_INT: snprintf(text, size, "%lld", (long long)arg->u.i); break;
-    case LB_ARG_FLOAT: snprintf(text, size, "%.9g", arg->u.f); break;
-    case LB_ARG_BOOL: snprintf(text, size, "%s", arg->u.i ? "true" : "false"); break;
-    case LB_ARG_STRING: snprintf(text, size, "%s", lb_program_text(p, arg->u.string)); break;
-    case LB_ARG_VALUE: snprintf(text, size, "a tensor"); break;
-    case LB_ARG_NONE: snprintf(text, size, "none"); break;
-    default: snprintf(text, size, "…"); break;
-    }
-}
-
-/* The name of argument k in the row's list, "self!, dim, keepdim"; "" behind its end. */
-static void argument_name(const char *list, uint32_t k, char *text, size_t size)
-{
-    for (; list && k; k--) list = (list = strchr(list, ',')) ? list + 1 : NULL;
-    while (list && *list == ' ') list++;
-    snprintf(text, size, "%.*s", list ? (int)strcspn(list, ",!?[ ") : 0, list ? list : "");
-}
-
-static void add_arguments(writer *w, const lb_region *r, lb_diff_difference *d)
-{
-    const lb_op *a = &w->p[0]->ops[r->op[0]], *b = &w->p[1]->ops[r->op[1]];
-    lb_op_form form;
-    const lb_op_row *row = lb_op_find(lb_op_name(w->p[0], a), &form);
-    d->first_argument = w->report->n_arguments;
-    for (uint32_t k = 0; k < a->args && k < b->args; k++) {
-        const lb_arg *x = &lb_op_args(w->p[0], a)[k], *y = &lb_op_args(w->p[1], b)[k];
-        if ((x->tag == LB_ARG_VALUE && y->tag == LB_ARG_VALUE) || lb_arg_same(w->p[0], x, w->p[1], y)) continue;
-        char name[40], first[80], second[80];
-        argument_name(row ? row->args : NULL, k, name, sizeof name);
-        number_text(w->p[0], x, first, sizeof first), number_text(w->p[1], y, second, sizeof second);
-        const lb_diff_argument argument = {lb_report_keep(w->report, name), lb_report_keep(w->report, first),
-                                           lb_report_keep(w->report, second)};
-        APPEND(w->report->arguments, w->report->n_arguments, argument);
-    }
-    d->arguments = w->report->n_arguments - d->first_argument;
-}
-
 static const char *short_name(const lb_program *p, uint32_t op)
 {
     const char *name = lb_op_name(p, &p->ops[op]);
@@ -196,23 +157,15 @@ static void list_ops(const writer *w, const lb_region *r, int side, char *text, 
     if (r->n[side] > 6 && at < size) snprintf(text + at, size - at, " and %u more", r->n[side] - 6);
 }
 
-static const char *reason_of(writer *w, const lb_region *r, const lb_diff_difference *d)
+static const char *reason_of(writer *w, const lb_region *r)
 {
     char text[700], ops[2][240];
     const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
     list_ops(w, r, 0, ops[0], sizeof ops[0]), list_ops(w, r, 1, ops[1], sizeof ops[1]);
     switch (r->reason) {
-    case LB_REGION_ARGUMENTS: {
-        size_t at = (size_t)snprintf(
-            text, sizeof text,
-            "from the same inputs both sides call %s with different arguments:", short_name(w->p[0], r->op[0]));
-        for (uint32_t k = 0; k < d->arguments && at < sizeof text; k++) {
-            const lb_diff_argument *x = &w->report->arguments[d->first_argument + k];
-            at += (size_t)snprintf(text + at, sizeof text - at, "%s %s %s / %s", k ? "," : "", x->name, x->first,
-                                   x->second);
-        }
+    case LB_REGION_ARGUMENTS:
+        snprintf(text, sizeof text, "called with other arguments, from the same inputs: this is not the same function");
         break;
-    }
     case LB_REGION_SOURCE:
         snprintf(text, sizeof text, "this reads %s%s%s%s, whose numbers the other side does not hold",
                  r->source[0] != LB_NONE ? source_name(w->p[0], r->source[0]) : "",
@@ -236,6 +189,36 @@ static const char *reason_of(writer *w, const lb_region *r, const lb_diff_differ
     return lb_report_keep(w->report, text);
 }
 
+static lb_code_line line_of(writer *w, int side, uint32_t op)
+{
+    lb_code_line line = lb_op_line(w->p[side], &w->p[side]->ops[op]);
+    if (!line.number) return line;
+    line.file = lb_report_keep(w->report, line.file), line.function = lb_report_keep(w->report, line.function);
+    line.text = lb_report_keep(w->report, line.text);
+    return line;
+}
+
+/* What the ops were called with, what a lone one is for, and the lines of code that called them. Where one side has no such op, its region's first
+ * op says where it goes on. */
+static void describe(writer *w, const lb_region *r, lb_diff_row *row)
+{
+    uint32_t ops[2];
+    char text[160] = "";
+    for (int k = 0; k < 2; k++) {
+        ops[k] = r->op[k] != LB_NONE ? r->op[k] : r->n[k] ? w->x->regions.ops[r->first[k]] : LB_NONE;
+        if (ops[k] != LB_NONE) row->lines[k] = line_of(w, k, ops[k]);
+    }
+    if (r->reason == LB_REGION_ARGUMENTS) lb_arguments_describe(w->report, w->p, r->op, row);
+    if (r->reason != LB_REGION_MISSING) return;
+    const int lone = r->op[0] == LB_NONE;
+    if (ops[0] != LB_NONE && ops[1] != LB_NONE) lb_arguments_options(w->report, w->p, ops, row);
+    uint32_t *partner = malloc((w->p[lone]->n_ops + 1) * sizeof *partner);
+    if (partner) memset(partner, 0xFF, (w->p[lone]->n_ops + 1) * sizeof *partner);
+    if (partner) lb_arguments_meaning(w->p[lone], &r->op[lone], 1, partner, text, sizeof text);
+    if (*text) row->means = lb_report_keep(w->report, text);
+    free(partner);
+}
+
 static void add_difference(writer *w, const lb_region *r)
 {
     lb_diff_difference d = {.effect = r->effect, .times = r->times};
@@ -251,8 +234,8 @@ static void add_difference(writer *w, const lb_region *r)
         d.layer_b = lb_report_keep(w->report, lb_op_layer(w->p[1], &w->p[1]->ops[r->op[1]]));
         d.op_b = lb_report_keep(w->report, lb_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
     }
-    if (r->reason == LB_REGION_ARGUMENTS) add_arguments(w, r, &d);
-    d.row.why = reason_of(w, r, &d);
+    describe(w, r, &d.row);
+    d.row.why = reason_of(w, r);
     lb_report_row(w->report, &d.row);
     APPEND(w->report->differences, w->report->n_differences, d);
 }

@@ -147,6 +147,6 @@ void lb_diff_report_free(lb_diff_report *report)
     }
     free(report->layers), free(report->structures), free(report->missing);
     free(report->findings), free(report->tokens), free(report->routings);
-    free(report->differences), free(report->arguments), free(report->map);
+    free(report->differences), free(report->map);
     free(report);
 }

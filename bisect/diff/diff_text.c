@@ -219,6 +219,9 @@ static void print_differences(FILE *out, const lb_diff_report *r)
         if (d->row.parameter) fprintf(out, " (%s)", d->row.parameter);
         if (d->times > 1) fprintf(out, ", and %u like it", d->times - 1);
         fprintf(out, "\n             %s\n", d->row.why);
+        for (uint32_t k = 0; k < d->row.n_arguments; k++)
+            fprintf(out, "             %s %s / %s\n", d->row.arguments[k].name, d->row.arguments[k].first,
+                    d->row.arguments[k].second);
     }
     if (r->n_differences > ROWS) fprintf(out, "  and %u more (--json)\n", r->n_differences - ROWS);
 }

@@ -60,7 +60,7 @@ static bool is_same_op(const counterparts *c, const lb_op *x, const lb_op *y)
 /* Views compute nothing and are no ops of a region: they are followed back to what they are views of. */
 static bool is_counterpart(counterparts *c, uint32_t mine, uint32_t theirs, uint32_t views)
 {
-    uint32_t of_x, of_y;
+    uint32_t of_x = LB_NONE, of_y = LB_NONE;
     if (mine == LB_NONE || theirs == LB_NONE) return mine == theirs;
     if (c->of_a[mine] != LB_NONE) return c->of_a[mine] == theirs;
     const lb_op *x = view_of(c->a, mine, &of_x), *y = view_of(c->b, theirs, &of_y);

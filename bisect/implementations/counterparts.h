@@ -56,6 +56,8 @@ bool lb_counterparts_add(lb_counterparts *counterparts, lb_counterpart_kind kind
 /* The numbers that B's value should have, made of what A's run kept; `known` (malloc'ed, too) says of which elements. NULL: not all of A's were kept. */
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise);
+/* The root of the squares of x - y over that of x; masked and non-finite elements are left out. */
+double lb_relative_distance(const double *x, const double *y, int64_t n);
 /* Compares what both runs kept. */
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
 

@@ -152,13 +152,13 @@ static bool is_taken(const lb_counterpart *c)
     return c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
 }
 
-/* Numbers of B's values for one run. `skip`: the counterpart that is left alone; `apart`: only these; NULL: all. */
-static void force(lb_implementations *x, uint32_t skip, const uint8_t *apart)
+/* Numbers of B's values for one run. */
+static void force(lb_implementations *x)
 {
     lb_exact_side *b = &x->sides[1];
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
-        if (i == skip || (apart && !apart[i]) || b->forced[c->b] || !b->graph.given[c->b]) continue;
+        if (b->forced[c->b] || !b->graph.given[c->b]) continue;
         if (is_taken(c)) b->forced[c->b] = taken_numbers(x, c);
     }
 }
@@ -173,10 +173,10 @@ static void unforce(lb_implementations *x)
     }
 }
 
-/* B from A's numbers at every counterpart but `skip`, compared there. */
-static lb_status run_forced(lb_implementations *x, uint32_t skip, const uint8_t *apart, lb_err *err)
+/* B from A's numbers at every counterpart, compared there. */
+static lb_status run_forced(lb_implementations *x, lb_err *err)
 {
-    force(x, skip, apart);
+    force(x);
     lb_status status = lb_exact_run(&x->sides[1], err);
     unforce(x);
     if (status == LB_OK) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
@@ -204,7 +204,7 @@ static lb_region_question question(const lb_implementations *x)
 static lb_status find_regions(lb_implementations *x, lb_err *err)
 {
     for (uint32_t k = 0;; k++) {
-        LB_TRY(run_forced(x, LB_NONE, NULL, err));
+        LB_TRY(run_forced(x, err));
         if (!meet(x)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
         const lb_region_question asked = question(x);
         uint32_t a, b;
@@ -218,32 +218,86 @@ static lb_status find_regions(lb_implementations *x, lb_err *err)
     }
 }
 
-/* How far what leaves the step is from A's, at most. */
-static double distance_of_exits(const lb_implementations *x)
+/* What B gave in a region from A's numbers, in the place of A's own. Where A's value is a window nothing can be put there. */
+static bool put_into_first(lb_implementations *x, const lb_counterpart *c, const double *numbers)
+{
+    lb_exact_side *a = &x->sides[0];
+    bool any = false;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const lb_content_run *r = &x->counterparts.pieces[c->first + k];
+        const int64_t n = lb_layout_numel(&a->program->values[r->tensor].layout);
+        if (!a->graph.given[r->tensor] || !a->kept[r->tensor]) continue;
+        if (!a->forced[r->tensor]) {
+            a->forced[r->tensor] = malloc((size_t)n * sizeof **a->forced);
+            if (a->forced[r->tensor]) memcpy(a->forced[r->tensor], a->kept[r->tensor], (size_t)n * sizeof **a->forced);
+        }
+        for (int64_t i = 0; i < r->n && a->forced[r->tensor]; i++)
+            a->forced[r->tensor][r->from + i * r->from_stride] = numbers[r->to + i * r->to_stride];
+        any |= a->forced[r->tensor] != NULL;
+    }
+    return any;
+}
+
+static void take_back(lb_implementations *x, const lb_counterpart *c)
+{
+    for (uint32_t k = 0; k < c->n; k++) {
+        double **forced = &x->sides[0].forced[x->counterparts.pieces[c->first + k].tensor];
+        free(*forced), *forced = NULL;
+    }
+}
+
+/* How far what leaves A is from what left it before, at most. */
+static double distance_of_exits(const lb_implementations *x, double *const *before)
 {
     double most = 0;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
-        if (leaves(c) && c->state == LB_COUNTERPART_APART && !(c->distance <= most)) most = c->distance;
+        for (uint32_t k = 0; leaves(c) && k < c->n; k++) {
+            const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
+            const int64_t n = lb_layout_numel(&x->sides[0].program->values[v].layout);
+            const double far =
+                before[v] && x->sides[0].kept[v] ? lb_relative_distance(before[v], x->sides[0].kept[v], n) : 0;
+            if (far > most) most = far;
+        }
     }
     return most;
 }
 
+/* A once more with one region of B in it; what A's runs left is put back. */
+static lb_status measure_effect(lb_implementations *x, lb_region *r, const double *numbers, lb_err *err)
+{
+    lb_exact_side *a = &x->sides[0];
+    const uint32_t n = a->program->n_values;
+    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    double **before = a->kept;
+    lb_quantity *quantities = a->quantities;
+    a->kept = calloc(n + 1, sizeof *a->kept), a->quantities = calloc(n + 1, sizeof *a->quantities);
+    lb_status status = a->kept && a->quantities ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
+    double **own = a->kept;
+    a->kept = before;
+    const bool put = status == LB_OK && put_into_first(x, c, numbers);
+    a->kept = own;
+    if (put) status = lb_exact_run(a, err);
+    if (put && status == LB_OK) r->effect = distance_of_exits(x, before);
+    for (uint32_t v = 0; own && v < n; v++) free(own[v]);
+    free(own), free(a->quantities);
+    a->kept = before, a->quantities = quantities;
+    take_back(x, c);
+    return status;
+}
+
 static lb_status measure_effects(lb_implementations *x, lb_err *err)
 {
-    uint8_t *apart = calloc(x->counterparts.n + 1, 1);
-    lb_status status = apart ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; apart && i < x->regions.n; i++) apart[x->regions.list[i].counterpart] = 1;
+    lb_status status = LB_OK;
     for (uint32_t i = 0; status == LB_OK && i < x->regions.n && i < LB_IMPLEMENTATIONS_MOST_REGIONS; i++) {
         lb_region *r = &x->regions.list[i];
-        if (leaves(&x->counterparts.list[r->counterpart])) {
-            r->effect = x->counterparts.list[r->counterpart].distance;
-            continue;
-        }
-        status = run_forced(x, r->counterpart, apart, err);
-        r->effect = distance_of_exits(x);
+        const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+        const double *numbers = x->sides[1].kept[c->b];
+        if (leaves(c))
+            r->effect = c->distance;
+        else if (numbers)
+            status = measure_effect(x, r, numbers, err);
     }
-    free(apart);
     return status;
 }
 

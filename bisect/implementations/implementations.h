@@ -4,12 +4,9 @@
  *   2. Both sides run exactly, from the same numbers. Where all that leaves the step agrees they are the same function: that is a proof, and needs
  *      neither names nor ops in common.
  *   3. Otherwise B runs again from A's numbers at every counterpart (counterparts.h). What is apart there is apart by itself: the regions
- *      (regions.h), every one of them, and not the first alone. The effect of one is how far what leaves the step moves when it alone is B's.
+ *      (regions.h), every one of them, and not the first alone. The effect of one is how far what leaves A moves when it alone is B's.
  *
- * A counterpart that is none (another op reads the weight on the other side) shows by what stands behind it: that meets when the counterpart
- * is left alone, and does not when it is put in. It is dropped.
- *
- * Chained runs: A 2, B 2 (3 with tables) + one for each value that regions share + two for each region, of which MOST_REGIONS are measured. */
+ * Chained runs: A 2 + one for each region, of which MOST_REGIONS are measured; B 2 (3 with tables) + one for each value that regions share. */
 #ifndef LB_BISECT_IMPLEMENTATIONS_H
 #define LB_BISECT_IMPLEMENTATIONS_H
 

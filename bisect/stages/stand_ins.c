@@ -1,6 +1,7 @@
 /* Opaque ops behind a change: see stand_ins.h. */
 #include "stand_ins.h"
 
+#include "op_kind.h"
 #include "selector.h"
 #include "taint.h"
 

@@ -120,19 +120,13 @@ typedef struct lb_diff_routing {
     int64_t explained;              /* flips whose margin is no more than what the logits themselves differ by */
 } lb_diff_routing;
 
-/* A number that two calls of one op do not have in common. */
-typedef struct lb_diff_argument {
-    const char *name, *first, *second; /* as text; "" where one side has none */
-} lb_diff_argument;
-
 /* A place of two implementations that differs by itself, whatever differs before it. */
 typedef struct lb_diff_difference {
     lb_diff_row row;
     const char *layer_b, *op_b; /* of the second side; NULL: it has no op there */
     double
         effect; /* relative L2 of what leaves the step when this part alone is the second side's; NaN: not measured */
-    uint32_t times;                     /* places that it stands for: one rotary table that all layers read */
-    uint32_t first_argument, arguments; /* rows of the report's */
+    uint32_t times; /* places that it stands for: one rotary table that all layers read */
 } lb_diff_difference;
 
 /* A tensor of the second side, and where the first has its numbers (bisect/contents/content_match.h). */
@@ -167,8 +161,6 @@ typedef struct lb_diff_report {
     bool implementations; /* judged as two implementations of one model (bisect/implementations) */
     lb_diff_difference *differences;
     uint32_t n_differences; /* largest effect first */
-    lb_diff_argument *arguments;
-    uint32_t n_arguments;
     lb_diff_map *map;
     uint32_t n_map; /* of the first step that was compared; tensors of one name and shape are left out */
     /* Elements of values that were compared, whose digests differ, by their distance: see lb_compare_counted. */

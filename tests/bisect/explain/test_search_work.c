@@ -5,6 +5,8 @@
 #include "program_sample.h"
 #include "search_work.h"
 
+#include <stdio.h>
+
 static const float DATA[64 * 64];
 
 /* Two products of one shape on their own values, and one of another. */

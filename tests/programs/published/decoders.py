@@ -260,7 +260,6 @@ def mixtral_4(held):
 
 def plant(model, family, faults):
     """By changing modules of the built model, as a wrong port would have them."""
-    layers = getattr(getattr(model, "model", None) or getattr(model, "gpt_neox", None) or getattr(model, "transformer", None), "layers", None)
     core = getattr(model, "model", None) or getattr(model, "gpt_neox", None) or getattr(model, "transformer", None)
     for module_name, module in model.named_modules():
         kind = type(module).__name__
