@@ -85,9 +85,7 @@ FAMILIES = {
     ),
     "gpt2": ("GPT2", dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), None),
     "opt": ("OPT", dict(ffn_dim=128, word_embed_proj_dim=64, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, layerdrop=0.0), None),
-    "gptj": ("GPTJ", dict(rotary_dim=8, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), None),
     "mistral": ("Mistral", dict(GROUPED, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=6), None),
-    "bloom": ("Bloom", dict(n_layer=3, n_head=4, attention_dropout=0.0, hidden_dropout=0.0), None),
 }
 
 
