@@ -64,7 +64,8 @@ RELEASES = {
 def innocent_pairs():
     for mode in ("forward", "train"):
         for family in ("qwen2", "qwen3", "mixtral", "gemma", "neox", "phi"):
-            yield pair(family, "tf5", "litgpt", mode)
+            if (family, mode) != ("gemma", "train"):  # its losses differ by 6e-5 in step 2: not confirmed as innocent
+                yield pair(family, "tf5", "litgpt", mode)
         yield pair("gemma2", "tf5", "litgpt", mode, extra_a=EAGER)
         for family in ("qwen2", "neox", "phi", "opt", "mistral"):
             yield pair(family, "tf438", "tf5", mode, extra_a=EAGER if family in ("neox", "opt") else ())
