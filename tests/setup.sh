@@ -3,6 +3,7 @@
 #
 #   setup.sh system    compiler, build tools and libraries, by apt when root or sudo allows it
 #   setup.sh python    build/venv with the versions pinned in samples/requirements.txt
+#   setup.sh published DIR    folders of releases that others published, for tests/bisect/faults/bench_released.py
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -68,8 +69,31 @@ setup_python() {
     cp "$wanted" "$stamp"
 }
 
+# Each folder of these goes first on PYTHONPATH; build/venv itself stays as it is.
+setup_published() {
+    local to=${1:-build/published}
+    release() {
+        local folder=$to/$1
+        shift
+        [ -e "$folder/.complete" ] && return
+        rm -rf "$folder"
+        build/venv/bin/pip install -q --disable-pip-version-check --no-deps --target "$folder" "$@"
+        touch "$folder/.complete"
+    }
+    release tf436 transformers==4.36.2 huggingface_hub==0.23.4 tokenizers==0.15.2
+    release tf438 transformers==4.38.0 huggingface_hub==0.23.4 tokenizers==0.15.2
+    release tf445 transformers==4.45.2 huggingface_hub==0.26.5 tokenizers==0.20.3
+    release tf463 transformers==4.46.3 huggingface_hub==0.26.5 tokenizers==0.20.3
+    release tf457 transformers==4.57.3 huggingface_hub==0.35.3 tokenizers==0.22.1
+    release litgpt litgpt==0.5.8 lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 jsonargparse==4.53.0
+    release timm timm==1.0.31
+    release torchvision torchvision==0.28.0 pillow
+    release web requests urllib3 certifi idna charset_normalizer
+}
+
 case "${1:-}" in
 system) setup_system ;;
 python) setup_python ;;
-*) say "usage: tests/setup.sh system|python"; exit 2 ;;
+published) setup_published "${2:-}" ;;
+*) say "usage: tests/setup.sh system|python|published [DIR]"; exit 2 ;;
 esac

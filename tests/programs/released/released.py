@@ -1,0 +1,149 @@
+"""One side of a pair of implementations that others published: the same weights and inputs, forward alone or two training steps.
+
+lastbit record -o a.lb --level ops -- python released.py llama litgpt --forward
+python released.py --many sides.json      # records all sides of one environment: [{"out": …, "words": […]}, …]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import sys
+import traceback
+
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import language_models  # noqa: E402
+import named_weights  # noqa: E402
+import plants  # noqa: E402
+import vision_models  # noqa: E402
+
+
+def parsed(words=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family")
+    parser.add_argument("implementation", help="transformers, litgpt, timm or torchvision, as the environment has it")
+    parser.add_argument("--forward", action="store_true")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--attention", default="sdpa")
+    parser.add_argument("--optimizer", default="adamw", choices=["adamw", "sgd"])
+    parser.add_argument("--fault", action="append", default=[])
+    parser.add_argument("--set", action="append", default=[], help="NAME=JSON: a setting of the implementation that is not a fault")
+    parser.add_argument("--plain", action="store_true", help="norms with weights one and biases zero")
+    return parser.parse_args(words)
+
+
+def built(args):
+    changes = {**plants.settings(args.fault, args.implementation), **{k: json.loads(v) for k, v in (s.split("=", 1) for s in args.set)}}
+    named_weights.PLAIN = args.plain
+    if args.family == "vit":
+        if args.implementation == "timm":
+            vision_models.without_operators()
+            return vision_models.build_timm_vit(changes)
+        return vision_models.build_transformers_vit(changes, args.attention)
+    if args.family == "resnet":
+        return vision_models.build_resnet(args.implementation)
+    if args.implementation == "litgpt":
+        return language_models.build_litgpt(args.family, changes)
+    return language_models.build_transformers(args.family, changes, args.attention)
+
+
+def layers_of(model):
+    for path, module in model.named_modules():
+        if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and len(module) == 3:
+            return path, module
+    return "", [None] * 3
+
+
+def loss_of(model, args, batch):
+    inputs, targets = batch
+    if args.family in ("vit", "resnet"):
+        out = model(inputs)
+        scores = out if isinstance(out, torch.Tensor) else out.logits
+    else:
+        scores = language_models.logits(model, inputs)[:, :-1].flatten(0, 1)
+    smoothing = 0.1 if "label-smoothing" in args.fault else 0.0
+    return F.cross_entropy(scores.float(), targets, reduction="sum" if "loss-sum" in args.fault else "mean", label_smoothing=smoothing)
+
+
+def batches(args, count):
+    drawn = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        if args.family in ("vit", "resnet"):
+            size = 16 if args.family == "vit" else 32
+            yield torch.randn(2, 3, size, size, generator=drawn).to(getattr(torch, args.dtype)), torch.randint(0, 10, (2,), generator=drawn)
+        else:
+            tokens = torch.randint(2, 96, (2, 12), generator=drawn)
+            yield tokens, tokens[:, 1:].flatten()
+
+
+def optimizer_of(model, args):
+    decay = 0.0 if "weight-decay" in args.fault else 0.1
+    betas = (0.9, 0.95) if "betas" in args.fault else (0.9, 0.999)
+    if args.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=1e-2, weight_decay=decay, foreach=False)
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, betas=betas, weight_decay=decay, foreach=False)
+
+
+def execute(args, model):
+    torch.set_num_threads(1)
+    if args.forward:
+        model.eval()
+        with torch.no_grad():
+            for inputs, _ in batches(args, 1):
+                out = model(inputs)
+                out = out if isinstance(out, torch.Tensor) else out.logits
+                print("output %.9g" % out.double().abs().mean())
+        return
+    model.train()
+    optimizer = optimizer_of(model, args)
+    for batch in batches(args, 2):
+        loss = loss_of(model, args, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1 if "grad-clip" in args.fault else 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        print("loss %.9g" % loss.item())
+
+
+def side(args):
+    torch.manual_seed(0)
+    model = built(args).to(getattr(torch, args.dtype))
+    truths = plants.plant(args.fault, *layers_of(model))
+    return model, truths
+
+
+def record(out, words):
+    """In a fork: what side `words` is goes to `out`, with the truth of its faults beside it."""
+    import lastbit.torch
+
+    shutil.rmtree(out, ignore_errors=True)  # an earlier process ended in the middle of it
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            args = parsed(words)
+            model, truths = side(args)
+            with lastbit.torch.capture(out, level="ops"):
+                execute(args, model)
+            pathlib.Path(out + ".truth").write_text(json.dumps(truths))
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1] == "--many":
+        for entry in json.load(open(sys.argv[2])):
+            print(entry["out"], "ok" if record(entry["out"], entry["words"]) else "FAILED", flush=True)
+    else:
+        given = parsed()
+        execute(given, side(given)[0])
