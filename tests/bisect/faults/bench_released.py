@@ -75,7 +75,9 @@ def names(row):
 
 
 def places(answer):
-    """All layers in which the answer says a divergence begins, rather than comes in."""
+    """All places that differ by themselves, each by what either side calls it; where ops line up, the layers in which a divergence begins."""
+    if answer.get("differences"):
+        return [names(row) | (names({**row, "layer": row["layer_b"]}) if row["layer_b"] is not None else set()) for row in answer["differences"]]
     first = answer.get("first") or {}
     rows = [first] if first.get("verdict") == "diverged" else []
     rows += [r for r in answer.get("layers") or [] if r["local"] == "diverged" and r["layer"] != first.get("layer")]
