@@ -14,6 +14,7 @@
 #include <lastbit/diff.h>
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -259,7 +260,9 @@ static void print_called(const lb_diff_row *cause, char *text, size_t size)
     if (used && used < size) snprintf(text + used, size - used, ")");
 }
 
-static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+/* `effect`: how far what leaves the step moves when this place alone is the reference's; NaN: not measured. */
+static lb_status add_culprit(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, double effect,
+                             uint32_t *found, lb_err *err)
 {
     const lb_program *p = lb_bisect_session_program(q, cause->rank, cause->step);
     const uint32_t row = find_row(p, cause);
@@ -272,17 +275,55 @@ static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, con
     name_layer(cause, culprit->layer, sizeof culprit->layer);
     snprintf(culprit->op, sizeof culprit->op, "%s", cause->op ? cause->op : "");
     const char *named = cause->parameter ? cause->parameter : cause->value ? cause->layer : "";
-    char certainty[160], called[240];
+    char certainty[160], called[240], alone[96] = "";
     print_certainty(r, cause, certainty, sizeof certainty);
     print_called(cause, called, sizeof called);
-    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s%s.",
-             cause->lossy ? "The place that loses most" : "The earliest place that differs by itself",
-             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, called,
-             certainty);
+    if (effect == effect)
+        snprintf(alone, sizeof alone, "; alone it moves what leaves the step by %.3g (relative L2)", effect);
+    snprintf(culprit->why, sizeof culprit->why, "%s%s%s%s%s%s%s%s.",
+             cause->lossy       ? "The place that loses most"
+             : effect == effect ? "A place that differs by itself"
+                                : "The earliest place that differs by itself",
+             *named || *cause->why ? ": " : "", named, *named && *cause->why ? ", " : "", cause->why, called, certainty,
+             alone);
+    *found = row;
+    return LB_OK;
+}
+
+static bool is_same_place(const lb_diff_row *x, const lb_diff_row *y)
+{
+    return x->step == y->step && x->rank == y->rank && x->index == y->index && x->other == y->other;
+}
+
+/* The effect of the place among those that differ by themselves; NaN: it is none, or was not measured. */
+static double effect_of(const lb_diff_report *r, const lb_diff_row *cause)
+{
+    for (uint32_t i = 0; i < r->n_differences; i++)
+        if (is_same_place(&r->differences[i].row, cause)) return r->differences[i].effect;
+    return NAN;
+}
+
+/* Every other place of that step that differs by itself: none of them follows from another, so that each is needed. */
+static lb_status add_others(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+{
+    uint32_t row;
+    for (uint32_t i = 0; i < r->n_differences; i++) {
+        const lb_diff_difference *d = &r->differences[i];
+        if (d->row.step == cause->step && !is_same_place(&d->row, cause) && d->effect != 0)
+            LB_TRY(add_culprit(q, r, &d->row, d->effect, &row, err));
+    }
+    return LB_OK;
+}
+
+static lb_status report_cause(lb_bisect_session *q, const lb_diff_report *r, const lb_diff_row *cause, lb_err *err)
+{
+    uint32_t row;
+    LB_TRY(add_culprit(q, r, cause, effect_of(r, cause), &row, err));
+    if (r->implementations) LB_TRY(add_others(q, r, cause, err));
     lb_failure *f = &q->out->failure;
     *f = (lb_failure){LB_FAILURE_DIFFERENCE, cause->step, cause->rank, row, "", "", ""};
     snprintf(f->layer, sizeof f->layer, "%s", cause->layer);
-    snprintf(f->name, sizeof f->name, "%s", culprit->op);
+    snprintf(f->name, sizeof f->name, "%s", cause->op ? cause->op : "");
     snprintf(f->what, sizeof f->what, "the run departs from the reference: %s",
              lb_verdict_name(is_undecided(r->verdict) ? cause->verdict : r->verdict));
     return LB_OK;

@@ -11,6 +11,10 @@
  *      no op reads) agree? From what does not, the search goes back through both programs to where everything agrees: there the
  *      difference was made (bisect/merged/divergence.h), at ops that one side alone runs, or at an op that gives something else.
  *
+ * Two implementations of one model have neither names nor ops in common, or spell a layer differently. They meet by numbers instead: tensors by
+ * the rows and columns that they hold, values by what exact arithmetic gives, whatever their shape (bisect/implementations). `differences` lists
+ * every place that differs by itself, with its effect; `map` says which tensor is which.
+ *
  * An inherited difference carries the worst verdict among its origins. Of what ops of the same step made, no more than
  * rounding is left where exact values meet again; of sources that differ (another batch, a parameter that the step before
  * left different), of other draws and of flipped decisions the whole, since both shadows go on from one side's and cannot speak for them.

@@ -103,3 +103,9 @@ def test_the_table_of_tensors_is_written_and_read(pair, lastbit, recordings, tmp
     table.write_text("blocks.1.feed.down.weight\n")
     words = [recordings(side, program=PROGRAM) for side in ("transformers", "decoder")]
     assert "expected SECOND = FIRST" in lastbit.run("diff", *words, "--map", table, expect=129).stderr
+
+
+def test_bisect_names_all_places_that_differ_by_themselves(lastbit, recordings):
+    runs = [recordings("transformers", program=PROGRAM), recordings("decoder", *(word for fault in ("eps", "residual", "mask") for word in ("--fault", fault)), program=PROGRAM)]
+    answer = lastbit.json("bisect", runs[0], "--against", runs[1], expect=1)
+    assert sorted(culprit["layer"] for culprit in answer["culprits"]) == ["model.layers.1", "model.layers.1.post_attention_layernorm", "model.layers.1.self_attn"]
