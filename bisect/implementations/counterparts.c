@@ -420,7 +420,7 @@ double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart
     return NULL;
 }
 
-double lb_relative_distance(const double *x, const double *y, int64_t n)
+double lb_counterparts_distance(const double *x, const double *y, int64_t n)
 {
     double difference = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -443,7 +443,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         if (!x) continue;
         for (int64_t k = 0; k < n; k++)
             if (!known[k]) x[k] = b->kept[c->b][k]; /* padding */
-        c->distance = lb_relative_distance(x, b->kept[c->b], n);
+        c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
         if (!same && c->n == 1 &&

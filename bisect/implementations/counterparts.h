@@ -9,7 +9,7 @@
 #ifndef LB_BISECT_COUNTERPARTS_H
 #define LB_BISECT_COUNTERPARTS_H
 
-#include "exact_run.h"
+#include "exact_side.h"
 #include "step_sources.h"
 
 typedef enum lb_counterpart_kind {
@@ -57,7 +57,7 @@ bool lb_counterparts_add(lb_counterparts *counterparts, lb_counterpart_kind kind
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise);
 /* The root of the squares of x - y over that of x; masked and non-finite elements are left out. */
-double lb_relative_distance(const double *x, const double *y, int64_t n);
+double lb_counterparts_distance(const double *x, const double *y, int64_t n);
 /* Compares what both runs kept. */
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
 

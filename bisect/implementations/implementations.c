@@ -177,7 +177,7 @@ static void unforce(lb_implementations *x)
 static lb_status run_forced(lb_implementations *x, lb_err *err)
 {
     force(x);
-    lb_status status = lb_exact_run(&x->sides[1], err);
+    lb_status status = lb_exact_side_run(&x->sides[1], err);
     unforce(x);
     if (status == LB_OK) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     return status;
@@ -256,7 +256,7 @@ static double distance_of_exits(const lb_implementations *x, double *const *befo
             const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
             const int64_t n = lb_layout_numel(&x->sides[0].program->values[v].layout);
             const double far =
-                before[v] && x->sides[0].kept[v] ? lb_relative_distance(before[v], x->sides[0].kept[v], n) : 0;
+                before[v] && x->sides[0].kept[v] ? lb_counterparts_distance(before[v], x->sides[0].kept[v], n) : 0;
             if (far > most) most = far;
         }
     }
@@ -277,7 +277,7 @@ static lb_status measure_effect(lb_implementations *x, lb_region *r, const doubl
     a->kept = before;
     const bool put = status == LB_OK && put_into_first(x, c, numbers);
     a->kept = own;
-    if (put) status = lb_exact_run(a, err);
+    if (put) status = lb_exact_side_run(a, err);
     if (put && status == LB_OK) r->effect = distance_of_exits(x, before);
     for (uint32_t v = 0; own && v < n; v++) free(own[v]);
     free(own), free(a->quantities);
@@ -318,7 +318,7 @@ static void count_met(lb_implementations *x)
 /* The free run of B, from A's sources and draws, judged by what leaves. */
 static lb_status run_free(lb_implementations *x, lb_err *err)
 {
-    LB_TRY(lb_exact_run(&x->sides[1], err));
+    LB_TRY(lb_exact_side_run(&x->sides[1], err));
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     if (!meet(x)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
     judge(x);
@@ -347,8 +347,8 @@ static lb_status run_all(lb_implementations *x, lb_err *err)
     const lb_table_question asked = {
         {&x->sides[0], &x->sides[1]}, {&x->sources[0], &x->sources[1]}, &x->contents, {NULL, NULL}};
     lb_status status = lb_tables_want(&asked, err);
-    if (status == LB_OK) status = lb_exact_run(&x->sides[0], err);
-    if (status == LB_OK) status = lb_exact_run_disturbed(&x->sides[0], err);
+    if (status == LB_OK) status = lb_exact_side_run(&x->sides[0], err);
+    if (status == LB_OK) status = lb_exact_side_run_disturbed(&x->sides[0], err);
     for (uint32_t i = 0; i < n_draws; i++) x->sides[1].forced[draws[1][i]] = x->sides[0].kept[draws[0][i]];
     if (status == LB_OK) status = run_free(x, err);
     if (status == LB_OK && x->judged && !x->same) status = run_from_tables(x, err);

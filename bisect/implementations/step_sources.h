@@ -5,7 +5,7 @@
 #ifndef LB_BISECT_STEP_SOURCES_H
 #define LB_BISECT_STEP_SOURCES_H
 
-#include "content_match.h"
+#include "contents.h"
 #include "program_view.h"
 
 typedef struct lb_step_source {

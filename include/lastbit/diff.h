@@ -133,7 +133,7 @@ typedef struct lb_diff_difference {
     uint32_t times; /* places that it stands for: one rotary table that all layers read */
 } lb_diff_difference;
 
-/* A tensor of the second side, and where the first has its numbers (bisect/contents/content_match.h). */
+/* A tensor of the second side, and where the first has its numbers (bisect/contents/contents.h). */
 typedef struct lb_diff_map {
     const char *first, *second; /* several names of the first side are joined by " + "; "": none has them */
     const char *relation;       /* "renamed", "fused", … */

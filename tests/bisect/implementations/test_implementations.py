@@ -106,6 +106,13 @@ def test_the_table_of_tensors_is_written_and_read(pair, lastbit, recordings, tmp
 
 
 def test_bisect_names_all_places_that_differ_by_themselves(lastbit, recordings):
-    runs = [recordings("transformers", program=PROGRAM), recordings("decoder", *(word for fault in ("eps", "residual", "mask") for word in ("--fault", fault)), program=PROGRAM)]
+    runs = [
+        recordings("transformers", program=PROGRAM),
+        recordings("decoder", *(word for fault in ("eps", "residual", "mask") for word in ("--fault", fault)), program=PROGRAM),
+    ]
     answer = lastbit.json("bisect", runs[0], "--against", runs[1], expect=1)
-    assert sorted(culprit["layer"] for culprit in answer["culprits"]) == ["model.layers.1", "model.layers.1.post_attention_layernorm", "model.layers.1.self_attn"]
+    assert sorted(culprit["layer"] for culprit in answer["culprits"]) == [
+        "model.layers.1",
+        "model.layers.1.post_attention_layernorm",
+        "model.layers.1.self_attn",
+    ]

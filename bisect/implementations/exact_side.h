@@ -3,8 +3,8 @@
  * A run notes the quantity of every value that some op reads or gives, keeps the numbers of those that are asked for, and can go on from other
  * numbers than its own: sources, draws and values that stand beside those of the other side (`forced`). So a second implementation is run from
  * the first one's numbers at every place where the two are known to meet, and each part between such places is judged by itself. */
-#ifndef LB_BISECT_EXACT_RUN_H
-#define LB_BISECT_EXACT_RUN_H
+#ifndef LB_BISECT_EXACT_SIDE_H
+#define LB_BISECT_EXACT_SIDE_H
 
 #include "prepared.h"
 #include "program_view.h"
@@ -35,9 +35,9 @@ void lb_exact_side_close(lb_exact_side *side);
 lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
 /* Forgets what was kept and seen; `wanted` and `forced` stay. */
 void lb_exact_side_clear(lb_exact_side *side);
-lb_status lb_exact_run(lb_exact_side *side, lb_err *err);
-/* The same, every result disturbed: fills noise. Behind lb_exact_run. */
-lb_status lb_exact_run_disturbed(lb_exact_side *side, lb_err *err);
+lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
+/* The same, every result disturbed: fills noise. Behind lb_exact_side_run. */
+lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err);
 /* The recorded numbers of a value, malloc'ed; NULL: they were not kept. */
 double *lb_exact_side_recorded(const lb_exact_side *side, uint32_t value);
 

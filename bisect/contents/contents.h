@@ -12,8 +12,8 @@
  * Numbers are compared as numbers: of two dtypes that both hold them exactly, and where that fails after rounding A's to B's dtype (`cast`).
  *
  * It knows no programs: tensors of a checkpoint will do. */
-#ifndef LB_BISECT_CONTENT_MATCH_H
-#define LB_BISECT_CONTENT_MATCH_H
+#ifndef LB_BISECT_CONTENTS_H
+#define LB_BISECT_CONTENTS_H
 
 #include <lastbit/tensor.h>
 

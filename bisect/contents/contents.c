@@ -1,5 +1,5 @@
-/* Matching by numbers: see content_match.h. */
-#include "content_match.h"
+/* Matching by numbers: see contents.h. */
+#include "contents.h"
 
 #include <lastbit/array.h>
 #include <lastbit/hash.h>

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "content_match.h"
+#include "contents.h"
 
 #include <stdlib.h>
 #include <string.h>

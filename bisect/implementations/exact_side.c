@@ -1,5 +1,5 @@
-/* An exact run of one side: see exact_run.h. */
-#include "exact_run.h"
+/* An exact run of one side: see exact_side.h. */
+#include "exact_side.h"
 
 #include "kept_shadow.h"
 #include "shadow_numbers.h"
@@ -153,12 +153,12 @@ static lb_status run_chained(lb_exact_side *s, bool disturbed, lb_err *err)
     return lb_rank_run_all(&ranks, err);
 }
 
-lb_status lb_exact_run(lb_exact_side *side, lb_err *err)
+lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err)
 {
     return run_chained(side, false, err);
 }
 
-lb_status lb_exact_run_disturbed(lb_exact_side *side, lb_err *err)
+lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err)
 {
     return run_chained(side, true, err);
 }
