@@ -679,7 +679,8 @@ static lb_status try_implementations(session *s, bool strangers, bool spelled, l
     if (status == LB_OK && judged && !same && s->report->verdict == LB_VERDICT_DIVERGED && !strangers)
         take_differences(s->report, by_value);
     else if (status == LB_OK && judged &&
-             (strangers || (spelled && (same || s->report->verdict == LB_VERDICT_MISSING)))) {
+             (strangers || (same && s->report->verdict == LB_VERDICT_MISSING) ||
+              (spelled && (same || s->report->verdict == LB_VERDICT_MISSING)))) {
         take_over(by_value, s->report);
         lb_diff_report *old = s->report;
         s->report = by_value, by_value = old;
@@ -695,7 +696,7 @@ static lb_status judge_by_value(session *s, lb_err *err)
     if (s->options->digests_only || !unsure || !lb_diff_may_be_implementations(s->a, s->b)) return LB_OK;
     const bool strangers = lb_diff_are_strangers(s->a, s->b);
     const bool spelled = is_spelled_differently(s->report);
-    if (!strangers && !spelled && verdict != LB_VERDICT_DIVERGED) return LB_OK;
+    if (!strangers && !spelled && verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING) return LB_OK;
     return try_implementations(s, strangers, spelled, err);
 }
 

@@ -276,6 +276,38 @@ static void add_map(writer *w)
     }
 }
 
+/* What leaves may have other bits although all values that met have the same: `identical` is said of all that leaves. */
+static void add_leaving(writer *w)
+{
+    for (uint32_t i = 0; i < w->x->counterparts.n && !w->x->regions.n; i++) {
+        const lb_counterpart *c = &w->x->counterparts.list[i];
+        const uint32_t va = w->x->counterparts.pieces[c->first].tensor, a = w->x->sides[0].graph.giver[va],
+                       b = w->x->sides[1].graph.giver[c->b];
+        if (c->kind != LB_COUNTERPART_EXIT && c->kind != LB_COUNTERPART_FINAL) continue;
+        const lb_value *x = &w->p[0]->values[va], *y = &w->p[1]->values[c->b];
+        const bool equal = c->n == 1 && x->dtype == y->dtype && lb_layout_same_shape(&x->layout, &y->layout) &&
+                           !lb_digest_is_none(x->logical) && !lb_digest_is_none(y->logical) &&
+                           !lb_program_view_values_differ(w->x->sides[0].view, va, w->x->sides[1].view, c->b);
+        if (equal || a == LB_NONE || b == LB_NONE) continue;
+        lb_diff_row row = row_at(w, a, b);
+        row.local = row.verdict = LB_VERDICT_ROUNDING,
+        row.why = "both sides leave this quantity, in different bits or another layout";
+        lb_report_row(w->report, &row);
+    }
+}
+
+static void say_moved(writer *w)
+{
+    char text[300];
+    if (!w->x->moved) return;
+    snprintf(text, sizeof text,
+             "step %lld: %u parameters hold other numbers on the two sides as the window begins: that came before it; "
+             "the step was judged by itself, from the "
+             "first side's numbers",
+             (long long)w->p[0]->step, w->x->moved);
+    lb_report_finding(w->report, text);
+}
+
 /* ---- each side against its own recording ---- */
 
 typedef struct own_check {
@@ -337,6 +369,8 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
         if (first) add_map(&w);
         for (uint32_t i = 0; i < x->regions.n; i++) add_difference(&w, &x->regions.list[i]);
         add_rows(&w);
+        add_leaving(&w);
+        say_moved(&w);
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
     free(w.state[0]), free(w.state[1]);

@@ -430,6 +430,20 @@ double lb_counterparts_distance(const double *x, const double *y, int64_t n)
     return size > 0 ? sqrt(difference / size) : difference > 0 ? INFINITY : 0;
 }
 
+/* Of two shapes, the sizes in another order: (T, B, C) and (B, T, C). */
+static bool are_turned(const lb_layout *x, const lb_layout *y)
+{
+    uint8_t taken[LB_MAX_DIMS] = {0};
+    if (x->ndim != y->ndim || lb_layout_same_shape(x, y)) return false;
+    for (int i = 0; i < x->ndim; i++) {
+        int k = 0;
+        while (k < y->ndim && (taken[k] || y->shape[k] != x->shape[i])) k++;
+        if (k == y->ndim) return false;
+        taken[k] = 1;
+    }
+    return true;
+}
+
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     for (uint32_t i = 0; i < all->n; i++) {
@@ -446,8 +460,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
-        if (!same && c->n == 1 &&
-            !lb_layout_same_shape(&a->program->values[va].layout, &b->program->values[c->b].layout))
+        if (!same && c->n == 1 && are_turned(&a->program->values[va].layout, &b->program->values[c->b].layout))
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
         c->state = same ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
         free(x), free(known);

@@ -372,7 +372,8 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK) status = lb_exact_sides_settle_scalars(x->sides, err);
     if (status == LB_OK) status = lb_step_sources_list(a, &x->sources[0], err);
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
-    if (status == LB_OK) status = lb_step_sources_match(&x->sources[0], &x->sources[1], memory, &x->contents, err);
+    if (status == LB_OK)
+        status = lb_step_sources_match(&x->sources[0], &x->sources[1], memory, &x->contents, &x->moved, err);
     if (status == LB_OK && !feed(x)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,

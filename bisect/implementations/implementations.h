@@ -30,6 +30,8 @@ typedef struct lb_implementations {
     lb_source_memory *memory;
     double **held;   /* per value of B: numbers that it takes in every run; NULL: its own */
     uint32_t tables; /* how many of these are tables */
+    uint32_t
+        moved; /* parameters that held other numbers as the window began; the step was judged from the first side's */
 } lb_implementations;
 
 /* One step of each side, of one program each. `memory`: kept from step to step. */

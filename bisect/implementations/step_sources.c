@@ -23,8 +23,9 @@ lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out
         t->name = lb_program_text(p, p->values[v].name), t->tensor.dtype = p->values[v].dtype;
         if (lb_program_view_value(view, v, &t->tensor, NULL) != LB_OK)
             t->tensor = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
+        const bool learnt = p->values[v].flags & LB_VALUE_PARAMETER || !strncmp(t->name, "optimizer.", 10);
         out->row_of[v] = out->n;
-        out->list[out->n++] = (lb_step_source){i, v, t->name};
+        out->list[out->n++] = (lb_step_source){i, v, t->name, p->values[v].source, learnt};
     }
     return LB_OK;
 }
@@ -147,20 +148,37 @@ static bool apply_name(const lb_source_memory *m, const lb_step_sources *a, cons
     return true;
 }
 
+/* Names alone speak where most parameters hold other numbers than those of their name. */
+static uint32_t settle_names(const lb_step_sources *b, lb_contents *out)
+{
+    uint32_t named = 0, parameters = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const bool parameter = b->list[i].learnt && strncmp(b->list[i].name, "optimizer.", 10);
+        parameters += parameter, named += parameter && out->list[i].relation == LB_CONTENT_NAMED;
+    }
+    const bool moved = 2 * named > parameters;
+    for (uint32_t i = 0; i < b->n; i++)
+        if (out->list[i].relation == LB_CONTENT_NAMED && !(moved && b->list[i].learnt))
+            out->list[i] = (lb_content){.tensor = LB_NONE, .all = out->list[i].all};
+    return moved ? named : 0;
+}
+
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
-                                lb_contents *out, lb_err *err)
+                                lb_contents *out, uint32_t *moved, lb_err *err)
 {
     LB_TRY(lb_contents_match(a->tensors, a->n, b->tensors, b->n, out, err));
     bool room = true;
+    *moved = memory->n ? 0 : settle_names(b, out);
     for (uint32_t i = 0; i < b->n && room; i++) {
         const char *name = b->list[i].name;
         const lb_content *c = &out->list[i];
         if (c->relation == LB_CONTENT_NONE && *name) room = apply_name(memory, a, b, i, out);
         const lb_remembered *known = *name ? recall(memory, name + prefix_of(name)) : NULL;
         const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
-        if (known && (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all))
+        if (known && b->list[i].kind != LB_SOURCE_UNSEEN &&
+            (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all))
             room = apply(known, a, name, elements, out, i);
-        else if (!known && *name && !prefix_of(name) && c->relation != LB_CONTENT_NONE)
+        else if (!known && *name && !prefix_of(name) && b->list[i].learnt && c->relation != LB_CONTENT_NONE)
             room = remember(memory, a, name, c, out->runs);
     }
     if (room) return LB_OK;

@@ -1,5 +1,8 @@
 /* What one side's step begins with, and which of it the other side has: by numbers (bisect/contents), and from step to step by what it was before.
  *
+ * A tensor that has its name and shape on the other side and other numbers is another tensor, and shows where it is used; but where that is so of
+ * most parameters the window begins in the middle of two trainings, and the step is judged from A's numbers.
+ *
  * In the first step that is compared tensors meet by their numbers. Training moves both sides' numbers, each with its own rounding, so later steps
  * take over where each element stood in the first one; optimizer states lie as their parameters do ("optimizer.exp_avg:NAME"). */
 #ifndef LB_BISECT_STEP_SOURCES_H
@@ -11,6 +14,8 @@
 typedef struct lb_step_source {
     uint32_t op, value;
     const char *name; /* the program's; "": none */
+    uint8_t kind;     /* lb_source_kind */
+    bool learnt;      /* a parameter, or a state of the optimizer */
 } lb_step_source;
 
 typedef struct lb_step_sources {
@@ -36,8 +41,9 @@ typedef struct lb_source_name {
 } lb_source_name;
 void lb_source_memory_release(lb_source_memory *memory);
 
-/* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. */
+/* What each source of B is (rows of `b`): its numbers are A's, or were when the window began. `*moved`: parameters that were taken by name because
+ * most of them hold other numbers. */
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
-                                lb_contents *out, lb_err *err);
+                                lb_contents *out, uint32_t *moved, lb_err *err);
 
 #endif
