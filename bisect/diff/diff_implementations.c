@@ -409,10 +409,14 @@ static lb_status judge_step(lb_capture *a, lb_capture *b, const lb_program *pa, 
     if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
     if (status == LB_OK) {
         char text[400];
-        *judged = x.judged && (x.same || x.regions.n) && !begins_with_carried(&x);
+        const bool flipped = x.regions.n && x.regions.list[0].chosen;
+        *judged = x.judged && (x.same || x.regions.n) && !flipped && !begins_with_carried(&x);
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pa->step,
-                 *x.missing ? x.missing : "what leaves the step differs, and no place was found");
+                 *x.missing ? x.missing
+                 : flipped  ? "a choice of experts fell differently on the two sides from the same numbers, and what "
+                              "follows from it was not judged"
+                            : "what leaves the step differs, and no place was found");
         if (!*judged) lb_report_missing(report, text);
         lb_implementations_release(&x);
     }

@@ -156,6 +156,7 @@ static void walk_exits(lb_walk *w)
         const lb_exit *exit = &w->exits.list[e];
         const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_exit, e);
         if ((!exit->differs && !exit->other_shape) || (exit->input && !divergence)) continue;
+        if (exit->logged && !divergence && w->shadows.first_flip != LB_NONE) continue; /* the finding says that it differs */
         if (w->alignment.b_of_a[exit->op[0]] == exit->op[1] && !divergence && w->differs[exit->op[0]]) continue;
         lb_diff_row row = lb_walk_row(w, exit->op[0], exit->op[1]);
         if (exit->name && *exit->name) row.layer = lb_report_keep(w->report, exit->name), row.value = true;

@@ -109,6 +109,38 @@ static uint32_t count_unmet(const lb_implementations *x)
     return n;
 }
 
+/* Is some element of A's value in the place of B's? */
+static bool stands_for(const lb_implementations *x, const lb_counterpart *c, int side, uint32_t storage_of)
+{
+    const lb_value *values = x->sides[side].program->values;
+    if (side) return values[c->b].storage == values[storage_of].storage;
+    for (uint32_t k = 0; k < c->n; k++)
+        if (values[x->counterparts.pieces[c->first + k].tensor].storage == values[storage_of].storage) return true;
+    return false;
+}
+
+/* Parameters that the step writes and whose new numbers stand beside none of the other side. */
+static uint32_t count_unpaired_updates(const lb_implementations *x)
+{
+    uint32_t n = 0;
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = x->sides[k].program;
+        for (uint32_t i = 0; i < x->sources[k].n; i++) {
+            const uint32_t v = x->sources[k].list[i].value;
+            bool written = false, paired = false;
+            if (!(p->values[v].flags & LB_VALUE_PARAMETER)) continue;
+            for (uint32_t o = 0; o < p->n_ops && !written; o++)
+                written =
+                    !lb_op_is_source(p, &p->ops[o]) && lb_op_writes(p, &p->ops[o], p->values[v].storage) != LB_NONE;
+            for (uint32_t c = 0; c < x->counterparts.n && written && !paired; c++)
+                paired = x->counterparts.list[c].kind == LB_COUNTERPART_FINAL &&
+                         stands_for(x, &x->counterparts.list[c], k, v);
+            n += written && !paired;
+        }
+    }
+    return n;
+}
+
 static void judge(lb_implementations *x)
 {
     uint32_t n = 0, unknown = 0, apart = 0;
@@ -128,6 +160,11 @@ static void judge(lb_implementations *x)
         x->judged = x->same = false;
         snprintf(x->missing, sizeof x->missing,
                  "%u results of modules have other shapes on the other side, or none there", count_unmet(x));
+    } else if (!apart && count_unpaired_updates(x)) {
+        x->judged = x->same = false;
+        snprintf(x->missing, sizeof x->missing,
+                 "%u parameters are updated in memory that the other side lays out differently",
+                 count_unpaired_updates(x));
     } else if (unknown)
         snprintf(x->missing, sizeof x->missing,
                  "%u of %u values that leave the step could not be run exactly on both sides", unknown, n);

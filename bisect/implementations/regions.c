@@ -430,7 +430,8 @@ static void drop_flipped(finder *f)
     lb_regions *all = f->out;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < all->n; i++)
-        if (!kept || !chose_differently(f, &all->list[i])) all->list[kept++] = all->list[i];
+        if ((all->list[i].chosen = chose_differently(f, &all->list[i])) == false || !kept)
+            all->list[kept++] = all->list[i];
     all->n = kept;
 }
 

@@ -29,7 +29,9 @@ typedef struct lb_region {
     uint32_t op[2];          /* to be named, of A and of B; LB_NONE */
     lb_region_reason reason;
     uint32_t source[2]; /* values: of sources that the other side does not hold; LB_NONE */
-    double effect;      /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
+    bool
+        chosen; /* a choice in it (experts, rows) fell differently on the two sides: both run with what they recorded */
+    double effect; /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
 } lb_region;
 
 typedef struct lb_regions {
