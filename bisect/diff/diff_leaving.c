@@ -156,7 +156,8 @@ static void walk_exits(lb_walk *w)
         const lb_exit *exit = &w->exits.list[e];
         const lb_divergence *divergence = divergence_of_sink(w, w->merged.sink_exit, e);
         if ((!exit->differs && !exit->other_shape) || (exit->input && !divergence)) continue;
-        if (exit->logged && !divergence && w->shadows.first_flip != LB_NONE) continue; /* the finding says that it differs */
+        if (exit->logged && !divergence && w->shadows.first_flip != LB_NONE)
+            continue; /* the finding says that it differs */
         if (w->alignment.b_of_a[exit->op[0]] == exit->op[1] && !divergence && w->differs[exit->op[0]]) continue;
         lb_diff_row row = lb_walk_row(w, exit->op[0], exit->op[1]);
         if (exit->name && *exit->name) row.layer = lb_report_keep(w->report, exit->name), row.value = true;
@@ -194,16 +195,17 @@ static void say_scalar(lb_walk *w, const lb_logged_scalar *s)
  * differ: at least rounding. */
 static void walk_scalars(lb_walk *w)
 {
+    const lb_aligned_views views = lb_walk_views(w);
     if (*w->scalars.counts) lb_report_finding(w->report, w->scalars.counts);
     for (uint32_t i = 0; i < w->scalars.n; i++) {
         const lb_logged_scalar *s = &w->scalars.list[i];
         say_scalar(w, s);
-        if ((s->op[0] != LB_NONE && s->op[1] != LB_NONE) || s->seen[0] >= w->pa->n_ops || s->seen[1] >= w->pb->n_ops)
-            continue;
+        if (lb_logged_scalar_is_judged(s, &views) || s->seen[0] >= w->pa->n_ops || s->seen[1] >= w->pb->n_ops) continue;
         lb_diff_row row = lb_walk_row(w, s->seen[0], s->seen[1]);
         row.order = w->pa->n_ops, row.local = row.verdict = LB_VERDICT_ROUNDING;
         row.layer = lb_report_keep(w->report, s->name), row.value = true;
-        row.why = "a number that the program logs differs; it was computed outside the recorded ops, and not judged";
+        row.why = "a number that the program logs differs; it was computed outside the recorded ops, or by different "
+                  "ones, and not judged";
         lb_walk_report(w, &row);
     }
 }

@@ -165,14 +165,23 @@ static bool is_listed(const lb_exits *exits, const lb_logged_scalar *s)
     return false;
 }
 
+bool lb_logged_scalar_is_judged(const lb_logged_scalar *s, const lb_aligned_views *views)
+{
+    if (s->op[0] == LB_NONE || s->op[1] == LB_NONE) return false;
+    if (views->alignment->b_of_a[s->op[0]] == s->op[1]) return true;
+    const lb_program *a = views->a->program, *b = views->b->program;
+    const lb_value *x = &a->values[s->value[0]], *y = &b->values[s->value[1]];
+    const lb_op *o = &a->ops[s->op[0]], *q = &b->ops[s->op[1]];
+    return o->phase == q->phase && !strcmp(lb_op_layer(a, o), lb_op_layer(b, q)) && x->dtype == y->dtype &&
+           lb_layout_same_shape(&x->layout, &y->layout);
+}
+
 lb_status lb_logged_scalars_add(const lb_logged_scalars *scalars, const lb_aligned_views *views, lb_exits *exits,
                                 lb_err *err)
 {
     for (uint32_t i = 0; i < scalars->n; i++) {
         const lb_logged_scalar *s = &scalars->list[i];
-        if (s->op[0] == LB_NONE || s->op[1] == LB_NONE || views->alignment->b_of_a[s->op[0]] == s->op[1]) continue;
-        if (!lb_layout_same_shape(&views->a->program->values[s->value[0]].layout,
-                                  &views->b->program->values[s->value[1]].layout) ||
+        if (!lb_logged_scalar_is_judged(s, views) || views->alignment->b_of_a[s->op[0]] == s->op[1] ||
             is_listed(exits, s))
             continue;
         lb_exit *more = lb_array_grow(exits->list, exits->n, sizeof *more);
