@@ -655,6 +655,8 @@ static void take_differences(lb_diff_report *to, const lb_diff_report *from)
         d.row.why = lb_report_keep(to, d.row.why);
         if (d.row.parameter) d.row.parameter = lb_report_keep(to, d.row.parameter);
         if (d.row.means) d.row.means = lb_report_keep(to, d.row.means);
+        if (d.row.before) d.row.before = lb_report_keep(to, d.row.before);
+        if (d.row.after) d.row.after = lb_report_keep(to, d.row.after);
         keep_texts(to, &d.row);
         if (d.layer_b) d.layer_b = lb_report_keep(to, d.layer_b);
         if (d.op_b) d.op_b = lb_report_keep(to, d.op_b);

@@ -2,6 +2,7 @@
 #include "diff_implementations.h"
 
 #include "diff_arguments.h"
+#include "diff_place.h"
 #include "implementations.h"
 #include "side_replay.h"
 
@@ -236,6 +237,8 @@ static void add_difference(writer *w, const lb_region *r)
     }
     describe(w, r, &d.row);
     d.row.why = reason_of(w, r);
+    const int side = r->op[0] == LB_NONE;
+    lb_place_neighbours(w->report, w->p[side], r->op[side], &d.row);
     lb_report_row(w->report, &d.row);
     APPEND(w->report->differences, w->report->n_differences, d);
 }

@@ -112,22 +112,21 @@ static const char *neighbour(const lb_program *p, uint32_t op, int step)
     return NULL;
 }
 
-/* Code of a module that calls others stands between two of these: ", between layers.0.mlp and layers.1.input_layernorm". */
-static void describe_neighbours(const lb_walk *w, const lb_program *p, uint32_t op, lb_diff_row *row)
+void lb_place_neighbours(lb_diff_report *report, const lb_program *p, uint32_t op, lb_diff_row *row)
 {
     const char *own = lb_op_layer(p, &p->ops[op]);
     const char *before = neighbour(p, op, -1), *after = neighbour(p, op, 1);
     char text[800];
     if ((!before || !is_around(own, before)) && (!after || !is_around(own, after))) return;
-    if (before) row->before = lb_report_keep(w->report, before);
-    if (after) row->after = lb_report_keep(w->report, after);
+    if (before) row->before = lb_report_keep(report, before);
+    if (after) row->after = lb_report_keep(report, after);
     if (before && after)
         snprintf(text, sizeof text, "%s; between %.250s and %.250s", row->why, *before ? before : "(top level)",
                  *after ? after : "(top level)");
     else
         snprintf(text, sizeof text, "%s; %s %.250s", row->why, before ? "behind" : "before",
                  before ? (*before ? before : "(top level)") : (*after ? after : "(top level)"));
-    row->why = lb_report_keep(w->report, text);
+    row->why = lb_report_keep(report, text);
 }
 
 /* ---- ops of one side alone ---- */
@@ -343,7 +342,7 @@ static lb_diff_row other_args_row(lb_walk *w, const uint32_t ops[2])
     row.local = row.verdict = LB_VERDICT_DIVERGED;
     row.why = "called with other arguments, which give other exact values";
     if (w->pa->ops[ops[0]].phase == LB_PHASE_FORWARD || w->pa->ops[ops[0]].phase == LB_PHASE_BACKWARD)
-        describe_neighbours(w, w->pa, ops[0], &row);
+        lb_place_neighbours(w->report, w->pa, ops[0], &row);
     name_owner(w, 0, ops[0], LB_NONE, &row);
     return row;
 }
@@ -372,7 +371,7 @@ static lb_diff_row lone_row(lb_walk *w, const lb_divergence *found)
     describe_lone(w, o, &row);
     if (o->n[side] && !o->n[!side]) name_meaning(w, o, side, op, &row);
     if (p->ops[op].phase == LB_PHASE_FORWARD || p->ops[op].phase == LB_PHASE_BACKWARD)
-        describe_neighbours(w, p, op, &row);
+        lb_place_neighbours(w->report, p, op, &row);
     name_owner(w, side, op, LB_NONE, &row);
     return row;
 }
@@ -503,7 +502,7 @@ static bool name_copy(lb_walk *w, uint32_t ia, lb_diff_row *row)
         lb_place_order(w, &place);
         place.local = place.verdict = LB_VERDICT_DIVERGED;
         place.why = "copied on this side alone, and in another order than the other side reads it";
-        describe_neighbours(w, p, c.op, &place);
+        lb_place_neighbours(w->report, p, c.op, &place);
         lb_walk_report(w, &place);
         row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
         row->why = "it reads what a copy of one side alone puts into another order";
@@ -544,7 +543,7 @@ static void name_forward(lb_walk *w, uint32_t ia, lb_diff_row *row)
     lb_diff_row place = lb_walk_own_row(w, ia);
     place.local = place.verdict = LB_VERDICT_DIVERGED;
     place.why = "called with other arguments, as backward is, from which parameters follow";
-    describe_neighbours(w, w->pa, ia, &place);
+    lb_place_neighbours(w->report, w->pa, ia, &place);
     lb_walk_report(w, &place);
     row->local = LB_VERDICT_ROUNDING, row->inherited = LB_VERDICT_DIVERGED;
     row->why = "called with other arguments, as the same op of forward is";
@@ -593,7 +592,7 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
         row->why = "each rank takes what it has by itself, terms of a sum, for the sum of all";
     if (!lone && !other_args && (name_sources(w, ia, row) || name_copy(w, ia, row))) return;
     if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD)
-        describe_neighbours(w, w->pa, ia, row);
+        lb_place_neighbours(w->report, w->pa, ia, row);
     name_owner(w, 0, ia, w->have_shadows ? w->shadows.rows[ia].outcome : LB_NONE, row);
 }
 

@@ -34,4 +34,8 @@ bool lb_place_args_follow(const lb_walk *walk, uint32_t ia, uint32_t ib);
 /* Gives a row of an op that B alone runs its place among A's. */
 void lb_place_order(const lb_walk *walk, lb_diff_row *row);
 
+/* Code of a module that calls others stands between two of these: row->before and after, and "; between layers.0.mlp and layers.1.input_layernorm"
+ * behind its why. */
+void lb_place_neighbours(lb_diff_report *report, const lb_program *program, uint32_t op, lb_diff_row *row);
+
 #endif

@@ -430,16 +430,21 @@ double lb_counterparts_distance(const double *x, const double *y, int64_t n)
     return size > 0 ? sqrt(difference / size) : difference > 0 ? INFINITY : 0;
 }
 
-/* Of two shapes, the sizes in another order: (T, B, C) and (B, T, C). */
-static bool are_turned(const lb_layout *x, const lb_layout *y)
+bool lb_counterparts_in_one_order(const lb_layout *x, const lb_layout *y)
 {
-    uint8_t taken[LB_MAX_DIMS] = {0};
-    if (x->ndim != y->ndim || lb_layout_same_shape(x, y)) return false;
-    for (int i = 0; i < x->ndim; i++) {
-        int k = 0;
-        while (k < y->ndim && (taken[k] || y->shape[k] != x->shape[i])) k++;
-        if (k == y->ndim) return false;
-        taken[k] = 1;
+    int i = 0, k = 0;
+    while (i < x->ndim || k < y->ndim) {
+        int64_t p = i < x->ndim ? x->shape[i++] : 1, q = k < y->ndim ? y->shape[k++] : 1;
+        int of_x = p != 1, of_y = q != 1;
+        while (p != q) {
+            if (p < q && i < x->ndim)
+                of_x += x->shape[i] != 1, p *= x->shape[i++];
+            else if (q < p && k < y->ndim)
+                of_y += y->shape[k] != 1, q *= y->shape[k++];
+            else
+                return false;
+        }
+        if (of_x > 1 && of_y > 1) return false;
     }
     return true;
 }
@@ -460,7 +465,8 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
-        if (!same && c->n == 1 && are_turned(&a->program->values[va].layout, &b->program->values[c->b].layout))
+        if (!same && c->n == 1 &&
+            !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout))
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
         c->state = same ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
         free(x), free(known);

@@ -56,6 +56,8 @@ bool lb_counterparts_add(lb_counterparts *counterparts, lb_counterpart_kind kind
 /* The numbers that B's value should have, made of what A's run kept; `known` (malloc'ed, too) says of which elements. NULL: not all of A's were kept. */
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise);
+/* Do elements of these shapes stand in one order, one behind the other? (24, 64) and (2, 12, 64) do; (2, 12, 4, 16) and (2, 4, 12, 16) are turned. */
+bool lb_counterparts_in_one_order(const lb_layout *x, const lb_layout *y);
 /* The root of the squares of x - y over that of x; masked and non-finite elements are left out. */
 double lb_counterparts_distance(const double *x, const double *y, int64_t n);
 /* Compares what both runs kept. */

@@ -189,13 +189,22 @@ static bool is_taken(const lb_counterpart *c)
     return c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
 }
 
+/* A's numbers can be put in the place of B's: their order is known. */
+static bool has_order(const lb_implementations *x, const lb_counterpart *c)
+{
+    const uint32_t va = x->counterparts.pieces[c->first].tensor;
+    return c->n != 1 || c->kind == LB_COUNTERPART_GRADIENT ||
+           lb_counterparts_in_one_order(&x->sides[0].program->values[va].layout,
+                                        &x->sides[1].program->values[c->b].layout);
+}
+
 /* Numbers of B's values for one run. */
 static void force(lb_implementations *x)
 {
     lb_exact_side *b = &x->sides[1];
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
-        if (b->forced[c->b] || !b->graph.given[c->b]) continue;
+        if (b->forced[c->b] || !b->graph.given[c->b] || !has_order(x, c)) continue;
         if (is_taken(c)) b->forced[c->b] = taken_numbers(x, c);
     }
 }
@@ -332,7 +341,7 @@ static lb_status measure_effects(lb_implementations *x, lb_err *err)
         const double *numbers = x->sides[1].kept[c->b];
         if (leaves(c))
             r->effect = c->distance;
-        else if (numbers)
+        else if (numbers && has_order(x, c))
             status = measure_effect(x, r, numbers, err);
     }
     return status;

@@ -24,7 +24,7 @@ FAMILIES = {
     "gemma": (
         "Gemma",
         dict(GROUPED, head_dim=16, rms_norm_eps=1e-6, hidden_act="gelu"),
-        dict(name="Gemma-small", norm_eps=1e-6, mlp_class_name="GemmaMLP", scale_embeddings=True, head_size=16),
+        dict(name="Gemma-small", norm_eps=1e-6, mlp_class_name="GemmaMLP", gelu_approximate="tanh", scale_embeddings=True, head_size=16),
     ),
     "gemma2": (
         "Gemma2",
@@ -85,7 +85,7 @@ FAMILIES = {
     ),
     "gpt2": ("GPT2", dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0), None),
     "opt": ("OPT", dict(ffn_dim=128, word_embed_proj_dim=64, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, layerdrop=0.0), None),
-    "mistral": ("Mistral", dict(GROUPED, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=6), None),
+    "mistral": ("Mistral", dict(GROUPED, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None), None),
 }
 
 

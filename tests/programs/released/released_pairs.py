@@ -66,7 +66,8 @@ def innocent_pairs():
         for family in ("qwen2", "qwen3", "mixtral", "gemma", "neox", "phi"):
             if (family, mode) != ("gemma", "train"):  # its losses differ by 6e-5 in step 2: not confirmed as innocent
                 yield pair(family, "tf5", "litgpt", mode)
-        yield pair("gemma2", "tf5", "litgpt", mode, extra_a=EAGER)
+        if mode == "forward":  # in training litgpt's head is no longer the embedding, which is transformers' here
+            yield pair("gemma2", "tf5", "litgpt", mode, extra_a=EAGER)
         for family in ("qwen2", "neox", "phi", "opt", "mistral"):
             yield pair(family, "tf438", "tf5", mode, extra_a=EAGER if family in ("neox", "opt") else ())
         for old in ("tf436", "tf445", "tf463", "tf457"):
