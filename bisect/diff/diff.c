@@ -612,7 +612,7 @@ static lb_status diff_ranks(session *s, lb_err *err)
 
 /* ---- by aligned ops, or by values ---- */
 
-/* Ops of forward or backward without a partner, as a share of all that were compared: the sides spell something differently. */
+/* Ops of forward or backward without a partner: the sides spell something differently. */
 static bool is_spelled_differently(const lb_diff_report *r)
 {
     for (uint32_t i = 0; i < r->n_structures; i++)
@@ -638,12 +638,7 @@ static void keep_texts(lb_diff_report *to, lb_diff_row *row)
         x->name = lb_report_keep(to, x->name), x->group = lb_report_keep(to, x->group);
         x->first = lb_report_keep(to, x->first), x->second = lb_report_keep(to, x->second);
     }
-    for (int k = 0; k < 2; k++) {
-        lb_code_line *line = &row->lines[k];
-        if (!line->number) continue;
-        line->file = lb_report_keep(to, line->file), line->function = lb_report_keep(to, line->function);
-        line->text = lb_report_keep(to, line->text);
-    }
+    for (int k = 0; k < 2; k++) row->lines[k] = lb_report_keep_line(to, &row->lines[k]);
 }
 
 /* All places that differ by themselves, beside the first that the walk over aligned ops has named. */

@@ -190,15 +190,6 @@ static const char *reason_of(writer *w, const lb_region *r)
     return lb_report_keep(w->report, text);
 }
 
-static lb_code_line line_of(writer *w, int side, uint32_t op)
-{
-    lb_code_line line = lb_op_line(w->p[side], &w->p[side]->ops[op]);
-    if (!line.number) return line;
-    line.file = lb_report_keep(w->report, line.file), line.function = lb_report_keep(w->report, line.function);
-    line.text = lb_report_keep(w->report, line.text);
-    return line;
-}
-
 /* What the ops were called with, what a lone one is for, and the lines of code that called them. Where one side has no such op, its region's first
  * op says where it goes on. */
 static void describe(writer *w, const lb_region *r, lb_diff_row *row)
@@ -207,7 +198,9 @@ static void describe(writer *w, const lb_region *r, lb_diff_row *row)
     char text[160] = "";
     for (int k = 0; k < 2; k++) {
         ops[k] = r->op[k] != LB_NONE ? r->op[k] : r->n[k] ? w->x->regions.ops[r->first[k]] : LB_NONE;
-        if (ops[k] != LB_NONE) row->lines[k] = line_of(w, k, ops[k]);
+        if (ops[k] == LB_NONE) continue;
+        const lb_code_line line = lb_op_line(w->p[k], &w->p[k]->ops[ops[k]]);
+        row->lines[k] = lb_report_keep_line(w->report, &line);
     }
     if (r->reason == LB_REGION_ARGUMENTS) lb_arguments_describe(w->report, w->p, r->op, row);
     if (r->reason != LB_REGION_MISSING) return;

@@ -30,6 +30,15 @@ const char *lb_report_keep(lb_diff_report *r, const char *text)
     return at;
 }
 
+lb_code_line lb_report_keep_line(lb_diff_report *r, const lb_code_line *line)
+{
+    if (!line->number) return *line;
+    return (lb_code_line){.number = line->number,
+                          .file = lb_report_keep(r, line->file),
+                          .function = lb_report_keep(r, line->function),
+                          .text = lb_report_keep(r, line->text)};
+}
+
 static bool is_listed(char *const *list, uint32_t n, const char *text)
 {
     for (uint32_t i = 0; i < n; i++)

@@ -16,6 +16,8 @@
 
 /* A copy of `text` that lives as long as the report; "" when memory ends. */
 const char *lb_report_keep(lb_diff_report *report, const char *text);
+/* The same of a line of code. */
+lb_code_line lb_report_keep_line(lb_diff_report *report, const lb_code_line *line);
 /* A sentence for missing[], once. */
 void lb_report_missing(lb_diff_report *report, const char *text);
 /* A sentence for findings[], once: worth knowing, but no verdict. */

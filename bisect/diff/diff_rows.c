@@ -48,11 +48,8 @@ lb_diff_row lb_walk_own_row(const lb_walk *w, uint32_t ia)
 
 static lb_code_line kept_line(lb_diff_report *report, const lb_program *p, uint32_t op)
 {
-    lb_code_line line = lb_op_line(p, &p->ops[op]);
-    if (!line.number) return line;
-    line.file = lb_report_keep(report, line.file), line.function = lb_report_keep(report, line.function);
-    line.text = lb_report_keep(report, line.text);
-    return line;
+    const lb_code_line line = lb_op_line(p, &p->ops[op]);
+    return lb_report_keep_line(report, &line);
 }
 
 /* Where the row speaks of arguments, or of ops that one side alone runs. */

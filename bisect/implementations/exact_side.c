@@ -229,12 +229,6 @@ lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
     return LB_OK;
 }
 
-void lb_exact_side_clear(lb_exact_side *s)
-{
-    for (uint32_t v = 0; v < s->program->n_values; v++)
-        free(s->kept[v]), s->kept[v] = NULL, s->quantities[v] = (lb_quantity){0};
-}
-
 void lb_exact_side_close(lb_exact_side *s)
 {
     for (uint32_t v = 0; s->kept && v < s->program->n_values; v++) free(s->kept[v]);

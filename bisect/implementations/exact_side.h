@@ -33,8 +33,6 @@ void lb_exact_side_close(lb_exact_side *side);
 /* A constant that one side rounded to f32 before it was recorded (an eps that went through C++) is the other side's: 9.99999997475e-07 is 1e-06 in
  * f32. Where one side's constant is the f32 of exactly one constant of the other, both run with that one. Before the first run. */
 lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
-/* Forgets what was kept and seen; `wanted` and `forced` stay. */
-void lb_exact_side_clear(lb_exact_side *side);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
 /* The same, every result disturbed: fills noise. Behind lb_exact_side_run. */
 lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err);

@@ -347,20 +347,6 @@ static lb_status measure_effects(lb_implementations *x, lb_err *err)
     return status;
 }
 
-static void count_met(lb_implementations *x)
-{
-    for (int k = 0; k < 2; k++) {
-        const lb_exact_side *s = &x->sides[k];
-        x->values[k] = x->met_values[k] = 0;
-        for (uint32_t v = 0; v < s->program->n_values; v++) {
-            if (!s->graph.given[v] || !s->quantities[v].tells ||
-                !lb_value_graph_computes(s->program, &s->program->ops[s->graph.giver[v]]))
-                continue;
-            x->values[k]++, x->met_values[k] += x->met[k][v] != LB_NONE;
-        }
-    }
-}
-
 /* The free run of B, from A's sources and draws, judged by what leaves. */
 static lb_status run_free(lb_implementations *x, lb_err *err)
 {
@@ -398,7 +384,6 @@ static lb_status run_all(lb_implementations *x, lb_err *err)
     for (uint32_t i = 0; i < n_draws; i++) x->sides[1].forced[draws[1][i]] = x->sides[0].kept[draws[0][i]];
     if (status == LB_OK) status = run_free(x, err);
     if (status == LB_OK && x->judged && !x->same) status = run_from_tables(x, err);
-    if (status == LB_OK) count_met(x);
     if (status == LB_OK && x->judged && !x->same) {
         status = find_regions(x, err);
         const lb_region_question found = question(x);
@@ -412,7 +397,7 @@ static lb_status run_all(lb_implementations *x, lb_err *err)
 lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
                                    lb_implementations *x, lb_err *err)
 {
-    *x = (lb_implementations){.memory = memory};
+    *x = (lb_implementations){0};
     lb_status status = lb_exact_side_open(a, &x->sides[0], err);
     if (status == LB_OK) status = lb_exact_side_open(b, &x->sides[1], err);
     if (status == LB_OK) status = lb_exact_sides_settle_scalars(x->sides, err);

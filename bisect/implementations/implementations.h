@@ -22,14 +22,11 @@ typedef struct lb_implementations {
     lb_counterparts counterparts;
     uint32_t *met[2];
     lb_regions regions;
-    bool judged; /* something that leaves the step has a counterpart, and every one of these was compared */
-    bool same;   /* and all of them agree */
-    uint64_t values[2],
-        met_values[2]; /* floats that a computing op gave; of them those that are a quantity of the other side */
+    bool judged;       /* something that leaves the step has a counterpart, and every one of these was compared */
+    bool same;         /* and all of them agree */
     char missing[300]; /* why it was not judged; "" */
-    lb_source_memory *memory;
-    double **held;   /* per value of B: numbers that it takes in every run; NULL: its own */
-    uint32_t tables; /* how many of these are tables */
+    double **held;     /* per value of B: numbers that it takes in every run; NULL: its own */
+    uint32_t tables;   /* how many of these are tables */
     uint32_t
         moved; /* parameters that held other numbers as the window began; the step was judged from the first side's */
 } lb_implementations;

@@ -251,12 +251,12 @@ static bool name_by_arguments(const finder *f, lb_region *r)
     return false;
 }
 
-static bool has_name(const finder *f, const lb_region *r, int side, const lb_program *p, const lb_op *op)
+static uint32_t count_named(const finder *f, const lb_region *r, int side, const lb_program *p, const lb_op *op)
 {
     const lb_program *q = f->asked->sides[side]->program;
-    for (uint32_t i = 0; i < r->n[side]; i++)
-        if (same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]])) return true;
-    return false;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n[side]; i++) n += same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
+    return n;
 }
 
 /* An op that one side alone runs, where all ops of the other are among its own: something was left out. */
@@ -266,19 +266,11 @@ static bool name_by_absence(const finder *f, lb_region *r)
     for (int k = 0; k < 2; k++) {
         const lb_program *p = f->asked->sides[k]->program;
         for (uint32_t i = 0; i < r->n[k] && alone[k] == LB_NONE; i++)
-            if (!has_name(f, r, !k, p, &p->ops[ops_of(f, r, k)[i]])) alone[k] = ops_of(f, r, k)[i];
+            if (!count_named(f, r, !k, p, &p->ops[ops_of(f, r, k)[i]])) alone[k] = ops_of(f, r, k)[i];
     }
     if ((alone[0] == LB_NONE) == (alone[1] == LB_NONE)) return false;
     r->op[0] = alone[0], r->op[1] = alone[1], r->reason = LB_REGION_MISSING;
     return true;
-}
-
-static uint32_t count_named(const finder *f, const lb_region *r, int side, const lb_program *p, const lb_op *op)
-{
-    const lb_program *q = f->asked->sides[side]->program;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n[side]; i++) n += same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
-    return n;
 }
 
 static uint32_t count_values(const lb_counterparts *all, const lb_counterpart *c)
