@@ -122,6 +122,7 @@ static json_t *differences_json(const lb_diff_report *r)
         json_object_set_new(o, "op_b", d->op_b ? json_string(d->op_b) : json_null());
         json_object_set_new(o, "effect", lb_json_number(d->effect));
         json_object_set_new(o, "times", json_integer(d->times));
+        json_object_set_new(o, "steps", json_integer(d->steps));
         json_array_append_new(list, o);
     }
     return list;

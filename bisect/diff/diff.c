@@ -677,7 +677,7 @@ static lb_status try_implementations(session *s, bool strangers, bool spelled, l
     const bool proves = same && (missing || spelled);
     if (status == LB_OK && judged && !same && !missing && !strangers)
         take_differences(s->report, by_value);
-    else if (status == LB_OK && judged && (strangers || proves)) {
+    else if (status == LB_OK && judged && (strangers || proves || missing)) {
         take_over(by_value, s->report);
         lb_diff_report *old = s->report;
         s->report = by_value, by_value = old;

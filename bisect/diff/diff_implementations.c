@@ -4,6 +4,7 @@
 #include "diff_arguments.h"
 #include "diff_place.h"
 #include "implementations.h"
+#include "modules.h"
 #include "side_replay.h"
 
 #include <math.h>
@@ -67,7 +68,8 @@ typedef struct writer {
     const lb_implementations *x;
     lb_diff_report *report;
     const lb_program *p[2];
-    uint8_t *state[2]; /* per op: ROW_… */
+    uint8_t *state[2];   /* per op: ROW_… */
+    uint32_t *beside[2]; /* per scope of either side: the other's (modules.h) */
 } writer;
 
 enum { ROW_PLAIN, ROW_IN_REGION, ROW_NAMED };
@@ -167,6 +169,12 @@ static const char *reason_of(writer *w, const lb_region *r)
     case LB_REGION_ARGUMENTS:
         snprintf(text, sizeof text, "called with other arguments, from the same inputs: this is not the same function");
         break;
+    case LB_REGION_ORDER:
+        snprintf(
+            text, sizeof text,
+            "it reads the same numbers in another order on the second side: heads, halves or channels are put together "
+            "differently");
+        break;
     case LB_REGION_SOURCE:
         snprintf(text, sizeof text, "this reads %s%s%s%s, whose numbers the other side does not hold",
                  r->source[0] != LB_NONE ? source_name(w->p[0], r->source[0]) : "",
@@ -213,19 +221,35 @@ static void describe(writer *w, const lb_region *r, lb_diff_row *row)
     free(partner);
 }
 
+/* The layer of B beside the place: of the op that is named there, unless several layers share that one, or there is none. */
+static const char *layer_beside(const writer *w, const lb_region *r)
+{
+    const lb_program *p = w->p[1];
+    const uint32_t module = r->op[0] == LB_NONE ? LB_NONE : w->beside[0][w->p[0]->ops[r->op[0]].scope],
+                   scope = r->op[1] == LB_NONE ? LB_NONE : p->ops[r->op[1]].scope;
+    const bool known = module != LB_NONE && module;
+    if (scope != LB_NONE && (!known || (w->beside[1][scope] != LB_NONE && lb_modules_is_in(p, scope, module))))
+        return lb_op_layer(p, &p->ops[r->op[1]]);
+    return known ? lb_program_text(p, p->scopes[module].path) : NULL;
+}
+
 static void add_difference(writer *w, const lb_region *r)
 {
-    lb_diff_difference d = {.effect = r->effect, .times = r->times};
+    lb_diff_difference d = {.effect = r->effect, .times = r->times, .steps = 1};
     if (r->op[0] == LB_NONE && r->op[1] == LB_NONE) return;
     d.row = row_at(w, r->op[0], r->op[1]);
-    if (r->op[0] == LB_NONE && r->n[0]) /* the layer is the first side's, where it has one */
-        d.row.layer = lb_report_keep(w->report, lb_op_layer(w->p[0], &w->p[0]->ops[w->x->regions.ops[r->first[0]]]));
+    if (r->op[0] == LB_NONE) { /* the layer is the first side's, where it has one */
+        const uint32_t module = w->beside[1][w->p[1]->ops[r->op[1]].scope];
+        if (module && module != LB_NONE)
+            d.row.layer = lb_report_keep(w->report, lb_program_text(w->p[0], w->p[0]->scopes[module].path));
+    }
     d.row.verdict = d.row.local = LB_VERDICT_DIVERGED;
     d.row.lone = r->n[0] + r->n[1];
     const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
     if (c->name && d.row.phase == LB_PHASE_OPTIMIZER) d.row.parameter = lb_report_keep(w->report, c->name);
+    const char *layer = layer_beside(w, r);
+    if (layer) d.layer_b = lb_report_keep(w->report, layer);
     if (r->op[1] != LB_NONE) {
-        d.layer_b = lb_report_keep(w->report, lb_op_layer(w->p[1], &w->p[1]->ops[r->op[1]]));
         d.op_b = lb_report_keep(w->report, lb_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
     }
     describe(w, r, &d.row);
@@ -242,6 +266,29 @@ static int by_effect(const void *x, const void *y)
     if (a->row.step != b->row.step) return (a->row.step > b->row.step) - (a->row.step < b->row.step);
     const double e = a->effect == a->effect ? a->effect : -1, f = b->effect == b->effect ? b->effect : -1;
     return e != f ? (e < f) - (e > f) : (a->row.order > b->row.order) - (a->row.order < b->row.order);
+}
+
+static bool is_again(const lb_diff_difference *x, const lb_diff_difference *y)
+{
+    if (x->row.step == y->row.step || x->row.phase != y->row.phase || !x->op_b != !y->op_b) return false;
+    if (strcmp(x->row.layer, y->row.layer) || strcmp(x->row.op, y->row.op) || strcmp(x->row.why, y->row.why))
+        return false;
+    return !x->op_b || (!strcmp(x->op_b, y->op_b) && !strcmp(x->layer_b, y->layer_b));
+}
+
+/* A place that differs in each step is one place; its effect is that of the first step. */
+static void join_steps(lb_diff_report *report)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        uint32_t j = 0;
+        while (j < kept && !is_again(&report->differences[j], &report->differences[i])) j++;
+        if (j == kept)
+            report->differences[kept++] = report->differences[i];
+        else
+            report->differences[j].steps++;
+    }
+    report->n_differences = kept;
 }
 
 /* ---- tensors ---- */
@@ -320,7 +367,7 @@ static bool note_own(void *context, const lb_event *event)
     if (event->verdict != LB_VERDICT_DIVERGED || op == LB_NONE) return true;
     char text[200];
     lb_diff_difference d = {
-        .row = row_at(w, c->side ? LB_NONE : op, c->side ? op : LB_NONE), .effect = NAN, .times = 1};
+        .row = row_at(w, c->side ? LB_NONE : op, c->side ? op : LB_NONE), .effect = NAN, .times = 1, .steps = 1};
     snprintf(text, sizeof text,
              "the bits recorded of the %s side lie outside this op's own error bound, from its recorded inputs",
              c->side ? "second" : "first");
@@ -358,8 +405,9 @@ static void mark_regions(writer *w)
 static lb_status report_step(const lb_implementations *x, lb_diff_report *report, bool first, lb_err *err)
 {
     writer w = {.x = x, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     for (int k = 0; k < 2; k++) w.state[k] = calloc(w.p[k]->n_ops + 1, 1);
-    const bool room = w.state[0] && w.state[1];
+    const bool room = lb_modules_beside(sides, x->met, w.beside) && w.state[0] && w.state[1];
     if (room) {
         mark_regions(&w);
         if (first) add_map(&w);
@@ -369,7 +417,7 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
         say_moved(&w);
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
-    free(w.state[0]), free(w.state[1]);
+    for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);
     if (status != LB_OK) return status;
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", w.p[0]->n_ops);
 }
@@ -452,6 +500,7 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     free(names);
     *judged &= any;
     report->implementations = true;
+    join_steps(report);
     if (report->n_differences)
         qsort(report->differences, report->n_differences, sizeof *report->differences, by_effect);
     if (report->n_differences) report->verdict = LB_VERDICT_DIVERGED;

@@ -216,8 +216,11 @@ static void print_differences(FILE *out, const lb_diff_report *r)
                 d->row.op ? d->row.op : "");
         if (d->op_b && (strcmp(d->op_b, d->row.op) || strcmp(d->layer_b, d->row.layer)))
             fprintf(out, " | %s %s", *d->layer_b ? d->layer_b : "(top level)", d->op_b);
+        else if (!d->op_b && d->layer_b && strcmp(d->layer_b, d->row.layer))
+            fprintf(out, " | %s", d->layer_b);
         if (d->row.parameter) fprintf(out, " (%s)", d->row.parameter);
         if (d->times > 1) fprintf(out, ", and %u like it", d->times - 1);
+        if (d->steps > 1) fprintf(out, ", in %u steps", d->steps);
         fprintf(out, "\n             %s\n", d->row.why);
         for (uint32_t k = 0; k < d->row.n_arguments; k++)
             fprintf(out, "             %s %s / %s\n", d->row.arguments[k].name, d->row.arguments[k].first,

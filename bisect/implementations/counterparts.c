@@ -22,31 +22,30 @@ static int64_t numel(const lb_program *p, uint32_t v)
     return lb_layout_numel(&p->values[v].layout);
 }
 
-static void add_piece(maker *m, lb_content_run piece)
+bool lb_counterparts_add_piece(lb_counterparts *out, lb_content_run piece)
 {
-    lb_content_run *more = lb_array_grow(m->out->pieces, m->out->n_pieces, sizeof *more);
-    m->failed |= !more;
-    if (!more) return;
-    m->out->pieces = more;
-    m->out->pieces[m->out->n_pieces++] = piece;
+    lb_content_run *more = lb_array_grow(out->pieces, out->n_pieces, sizeof *more);
+    if (!more) return false;
+    out->pieces = more;
+    out->pieces[out->n_pieces++] = piece;
+    return true;
 }
 
-static lb_counterpart *add(lb_counterparts *out, lb_counterpart_kind kind, uint32_t b, uint32_t first)
+lb_counterpart *lb_counterparts_close(lb_counterparts *out, lb_counterpart_kind kind, uint32_t b, uint32_t first)
 {
     lb_counterpart *more = lb_array_grow(out->list, out->n, sizeof *more);
     if (!more) return NULL;
     out->list = more;
-    out->list[out->n] = (lb_counterpart){.kind = kind, .b = b, .first = first, .n = out->n_pieces - first};
+    out->list[out->n] =
+        (lb_counterpart){.kind = kind, .b = b, .first = first, .n = out->n_pieces - first, .of = {LB_NONE, LB_NONE}};
     return &out->list[out->n++];
 }
 
 bool lb_counterparts_add(lb_counterparts *out, lb_counterpart_kind kind, uint32_t a, uint32_t b, int64_t elements)
 {
-    lb_content_run *more = lb_array_grow(out->pieces, out->n_pieces, sizeof *more);
-    if (!more) return false;
-    out->pieces = more;
-    out->pieces[out->n_pieces] = (lb_content_run){a, 0, 1, 0, 1, elements};
-    return add(out, kind, b, out->n_pieces++) != NULL && (out->list[out->n - 1].n = 1);
+    const uint32_t first = out->n_pieces;
+    return lb_counterparts_add_piece(out, (lb_content_run){a, 0, 1, 0, 1, elements}) &&
+           lb_counterparts_close(out, kind, b, first);
 }
 
 /* ---- ops that read weights ---- */
@@ -126,14 +125,34 @@ static void anchor(maker *m, uint32_t va, uint32_t vb)
     m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_ANCHOR, va, vb, numel(m->sides[1]->program, vb));
 }
 
-static void anchor_readers(maker *m, const readers *a, const readers *b)
+/* What forward multiplied by the tensor where backward gives the gradient of that product: the other operand; LB_NONE. */
+static uint32_t multiplied(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, uint32_t op)
 {
-    if (a->n != b->n) return;
-    for (uint32_t k = 0; k < a->n; k++) {
-        const uint32_t va = only_result(m->sides[0]->program, a->list[k]),
-                       vb = only_result(m->sides[1]->program, b->list[k]);
-        if (may_anchor(m->sides[0]->program, a->list[k], m->sides[1]->program, b->list[k], va, vb)) anchor(m, va, vb);
+    const lb_program *p = s->program;
+    const uint32_t forward = lb_value_graph_forward(&s->graph, op);
+    if (forward == LB_NONE || !is_product(lb_op_name(p, &p->ops[forward]))) return LB_NONE;
+    for (uint32_t k = p->ops[forward].args; k-- > 0;) {
+        const lb_arg *arg = &lb_op_args(p, &p->ops[forward])[k];
+        if (arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE && source_of[arg->u.value] != source)
+            return arg->u.value;
     }
+    return LB_NONE;
+}
+
+static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_t source[2], lb_phase phase)
+{
+    readers r[2];
+    for (int k = 0; k < 2; k++) r[k] = readers_of(m->sides[k], source_of[k], source[k], phase);
+    for (uint32_t i = 0; i < r[0].n && r[0].n == r[1].n; i++) {
+        const uint32_t ops[] = {r[0].list[i], r[1].list[i]}, before = m->out->n;
+        uint32_t values[2];
+        for (int k = 0; k < 2; k++) values[k] = only_result(m->sides[k]->program, ops[k]);
+        if (!may_anchor(m->sides[0]->program, ops[0], m->sides[1]->program, ops[1], values[0], values[1])) continue;
+        anchor(m, values[0], values[1]);
+        for (int k = 0; k < 2 && phase == LB_PHASE_BACKWARD && m->out->n > before; k++)
+            m->out->list[before].of[k] = multiplied(m->sides[k], source_of[k], source[k], ops[k]);
+    }
+    free(r[0].list), free(r[1].list);
 }
 
 /* Of a product that reads a weight: which feature of its result an element of the weight belongs to. */
@@ -189,7 +208,7 @@ static void anchor_features(maker *m, const lb_content *c, uint32_t row, uint32_
                               from = feature_at(&fa, run->from + k * run->from_stride);
                 if (to >= fb.n || from >= fa.n || done[to]) continue;
                 done[to] = 1;
-                add_piece(m, (lb_content_run){va, from, fa.n, to, fb.n, rows});
+                m->failed |= !lb_counterparts_add_piece(m->out, (lb_content_run){va, from, fa.n, to, fb.n, rows});
             }
             free(a.list);
         }
@@ -197,7 +216,7 @@ static void anchor_features(maker *m, const lb_content *c, uint32_t row, uint32_
         if (!fits || m->failed)
             m->out->n_pieces = first;
         else
-            m->failed |= !add(m->out, LB_COUNTERPART_ANCHOR, vb, first);
+            m->failed |= !lb_counterparts_close(m->out, LB_COUNTERPART_ANCHOR, vb, first);
     }
     free(b.list);
 }
@@ -220,10 +239,8 @@ static void find_anchors(maker *m)
             continue;
         }
         for (lb_phase phase = LB_PHASE_FORWARD; phase <= LB_PHASE_BACKWARD; phase++) {
-            readers a = readers_of(m->sides[0], source_of[0], m->sources[0]->list[c->tensor].value, phase);
-            readers b = readers_of(m->sides[1], source_of[1], m->sources[1]->list[i].value, phase);
-            anchor_readers(m, &a, &b);
-            free(a.list), free(b.list);
+            const uint32_t source[] = {m->sources[0]->list[c->tensor].value, m->sources[1]->list[i].value};
+            anchor_readers(m, source_of, source, phase);
         }
     }
     m->failed |= !source_of[0] || !source_of[1];
@@ -232,15 +249,28 @@ static void find_anchors(maker *m)
 
 /* ---- what leaves ---- */
 
-/* Does an op go on computing from it? One that hands a number to Python does not. */
+/* Does an op of forward go on computing from it? One that hands a number to Python does not, and what backward reads again is a result all the
+ * same: a loss by `logsumexp` is. */
 static bool is_gone_on_from(const lb_exact_side *s, uint32_t v)
 {
-    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++)
-        if (!(s->program->ops[s->graph.uses[k]].flags & LB_OP_DECISION)) return true;
+    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++) {
+        const lb_op *op = &s->program->ops[s->graph.uses[k]];
+        if (op->phase == LB_PHASE_FORWARD && !(op->flags & LB_OP_DECISION)) return true;
+    }
     return false;
 }
 
-/* Results of the outermost module calls, then floats that no op goes on from: losses, numbers that Python reads. */
+/* Is it one number that forward ends with, the first result of its op? The count that `nll_loss_forward` gives beside the loss is none. */
+static bool is_last_number(const lb_exact_side *s, uint32_t v)
+{
+    const lb_program *p = s->program;
+    if (!s->graph.given[v] || numel(p, v) != 1 || is_gone_on_from(s, v)) return false;
+    const lb_op *op = &p->ops[s->graph.giver[v]];
+    return op->phase == LB_PHASE_FORWARD && lb_op_outcomes(op) && lb_op_outcome(p, op, 0) == v &&
+           lb_value_graph_computes(p, op);
+}
+
+/* Results of the outermost module calls, then numbers that forward ends with: losses, numbers that Python reads. */
 static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
 {
     const lb_program *p = s->program;
@@ -260,14 +290,8 @@ static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
             continue;
         listed[b->value] = 1, (*out)[n++] = b->value;
     }
-    for (uint32_t v = 0; called && listed && *out && v < p->n_values; v++) {
-        if (listed[v] || is_gone_on_from(s, v) || !s->graph.given[v] || !lb_dtype_is_float(p->values[v].dtype))
-            continue;
-        const lb_op *op = &p->ops[s->graph.giver[v]];
-        if (op->phase != LB_PHASE_FORWARD || op->results != 1 || numel(p, v) != 1 || !lb_value_graph_computes(p, op))
-            continue;
-        (*out)[n++] = v;
-    }
+    for (uint32_t v = 0; called && listed && *out && v < p->n_values; v++)
+        if (!listed[v] && lb_dtype_is_float(p->values[v].dtype) && is_last_number(s, v)) (*out)[n++] = v;
     free(called), free(listed);
     return n;
 }
@@ -335,32 +359,22 @@ static uint32_t gradient_of(const lb_exact_side *s, uint32_t source)
     return found;
 }
 
-/* A window on all of a result, in its order, is that result, where B can go on from other numbers. */
-static uint32_t under(const lb_exact_side *s, uint32_t v)
-{
-    const lb_value_graph *g = &s->graph;
-    const uint32_t first = v == LB_NONE ? 0 : g->first_pred[v];
-    if (v == LB_NONE || g->given[v] || g->first_pred[v + 1] - first != 1) return v;
-    const lb_value *window = &s->program->values[v], *result = &s->program->values[g->preds[first]];
-    const bool whole = lb_layout_numel(&window->layout) == lb_layout_numel(&result->layout) &&
-                       lb_layout_is_contiguous(&window->layout) && lb_layout_is_contiguous(&result->layout);
-    return whole ? g->preds[first] : v;
-}
-
 /* What both sides have in the place of a tensor that B is made of A's: `find` says what that is. */
 static void add_image(maker *m, uint32_t row, lb_counterpart_kind kind,
                       uint32_t (*find)(const lb_exact_side *, uint32_t))
 {
     const lb_content *c = &m->contents->list[row];
-    const uint32_t vb = under(m->sides[1], find(m->sides[1], m->sources[1]->list[row].value)), first = m->out->n_pieces;
+    const uint32_t found = find(m->sides[1], m->sources[1]->list[row].value), first = m->out->n_pieces,
+                   vb = found == LB_NONE ? LB_NONE
+                                         : lb_value_graph_whole(&m->sides[1]->graph, found); /* B can go on from it */
     bool fits = vb != LB_NONE && lb_dtype_is_float(m->sides[1]->program->values[vb].dtype);
     for (uint32_t k = 0; k < c->n && fits; k++) {
         lb_content_run run = m->contents->runs[c->first + k];
         run.tensor = find(m->sides[0], m->sources[0]->list[run.tensor].value);
         fits = run.tensor != LB_NONE;
-        if (fits) add_piece(m, run);
+        m->failed |= fits && !lb_counterparts_add_piece(m->out, run);
     }
-    lb_counterpart *image = fits ? add(m->out, kind, vb, first) : NULL;
+    lb_counterpart *image = fits ? lb_counterparts_close(m->out, kind, vb, first) : NULL;
     if (!fits) m->out->n_pieces = first;
     if (image) image->name = m->sources[1]->list[row].name;
     m->failed |= fits && !image;
@@ -420,6 +434,20 @@ double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart
     return NULL;
 }
 
+double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                             const lb_exact_side *b)
+{
+    const int64_t n = numel(b->program, one->b);
+    uint8_t *known = NULL;
+    double noise, *numbers = lb_counterpart_expected(all, one, a, n, &known, &noise);
+    const double *own =
+        b->held[one->b] ? b->held[one->b] : b->kept[one->b]; /* held: a table of several parts, put in one by one */
+    for (int64_t k = 0; numbers && k < n; k++)
+        if (!known[k]) numbers[k] = own ? own[k] : 0;
+    free(known);
+    return numbers;
+}
+
 double lb_counterparts_distance(const double *x, const double *y, int64_t n)
 {
     double difference = 0, size = 0;
@@ -449,11 +477,22 @@ bool lb_counterparts_in_one_order(const lb_layout *x, const lb_layout *y)
     return true;
 }
 
+bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
+                               const lb_exact_side *b)
+{
+    const bool kind =
+        c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
+    return kind && b->graph.given[c->b] &&
+           (c->n != 1 || c->kind == LB_COUNTERPART_GRADIENT ||
+            lb_counterparts_in_one_order(&a->program->values[all->pieces[c->first].tensor].layout,
+                                         &b->program->values[c->b].layout));
+}
+
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
 {
     for (uint32_t i = 0; i < all->n; i++) {
         lb_counterpart *c = &all->list[i];
-        if (c->kind == LB_COUNTERPART_TABLE) continue;
+        if (c->kind >= LB_COUNTERPART_TURNED) continue;
         const int64_t n = numel(b->program, c->b);
         const uint32_t va = all->pieces[c->first].tensor;
         uint8_t *known = NULL;
@@ -471,4 +510,90 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         c->state = same ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
         free(x), free(known);
     }
+}
+
+/* Do both sides have the same numbers there, in one order on A and in another on B? */
+static bool are_turned(const uint32_t of[2], const lb_exact_side *a, const lb_exact_side *b)
+{
+    if (of[0] == LB_NONE || of[1] == LB_NONE || !a->kept[of[0]] || !b->kept[of[1]]) return false;
+    const int64_t n = numel(b->program, of[1]);
+    return numel(a->program, of[0]) == n && lb_quantities_agree(&a->quantities[of[0]], &b->quantities[of[1]]) &&
+           !lb_shadow_numbers_agree(a->kept[of[0]], b->kept[of[1]], n, a->noise[of[0]]);
+}
+
+bool lb_counterparts_find_turned(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        if (c->kind == LB_COUNTERPART_TURNED || !are_turned(c->of, a, b)) continue;
+        c->kind = LB_COUNTERPART_TURNED, c->state = LB_COUNTERPART_UNKNOWN;
+        any = true;
+    }
+    return any;
+}
+
+/* ---- exits by their numbers ---- */
+
+static bool is_same_exit(const lb_exact_side *a, const lb_exact_side *b, uint32_t va, uint32_t vb)
+{
+    return va != LB_NONE && vb != LB_NONE && numel(a->program, va) == numel(b->program, vb) &&
+           lb_quantities_agree(&a->quantities[va], &b->quantities[vb]);
+}
+
+static void swap(uint32_t *x, uint32_t *y)
+{
+    const uint32_t kept = *x;
+    *x = *y, *y = kept;
+}
+
+bool lb_counterparts_exchange_exits(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        uint32_t *va = &all->pieces[c->first].tensor;
+        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
+        bool met = false;
+        for (uint32_t k = 0; k < all->n_lone[1] && !met; k++)
+            if ((met = is_same_exit(a, b, *va, all->lone[1][k]))) swap(&c->b, &all->lone[1][k]);
+        for (uint32_t k = 0; k < all->n_lone[0] && !met; k++)
+            if ((met = is_same_exit(a, b, all->lone[0][k], c->b))) swap(va, &all->lone[0][k]);
+        for (uint32_t k = 0; k < all->n && !met; k++) {
+            lb_counterpart *d = &all->list[k];
+            if (d->kind == LB_COUNTERPART_EXIT && d->state == LB_COUNTERPART_APART && k != i &&
+                (met = is_same_exit(a, b, *va, d->b)))
+                swap(&c->b, &d->b);
+        }
+        any |= met;
+    }
+    return any;
+}
+
+/* ---- anchors by their numbers ---- */
+
+/* Does either side give these numbers elsewhere on the other? */
+static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2])
+{
+    const uint32_t of_b = met[1][c->b];
+    bool among = of_b == LB_NONE;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const uint32_t va = all->pieces[c->first + k].tensor;
+        if (met[0][va] != LB_NONE && met[0][va] != c->b && c->n == 1) return true;
+        among |= va == of_b;
+    }
+    return !among;
+}
+
+bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2])
+{
+    bool any = false;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || !is_elsewhere(all, c, met))
+            continue;
+        c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
+        any = true;
+    }
+    return any;
 }

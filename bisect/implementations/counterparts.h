@@ -18,6 +18,8 @@ typedef enum lb_counterpart_kind {
     LB_COUNTERPART_GRADIENT, /* of a parameter, as the optimizer reads it */
     LB_COUNTERPART_FINAL,    /* what a parameter or a state holds at the end */
     LB_COUNTERPART_SHARED,   /* found between regions: see regions.h */
+    LB_COUNTERPART_TURNED,   /* was an anchor, and is none: see lb_counterparts_find_turned */
+    LB_COUNTERPART_DROPPED,  /* was found to be none, or was SHARED before a difference was put right */
     LB_COUNTERPART_TABLE     /* a rounded image of what A computes, or the other way round: see tables.h */
 } lb_counterpart_kind;
 
@@ -32,6 +34,7 @@ typedef struct lb_counterpart {
     uint32_t b;        /* value */
     uint32_t first, n; /* rows of `pieces`, whose `tensor` is a value of A */
     const char *name;  /* of a parameter; NULL */
+    uint32_t of[2];    /* of an anchor in backward: the values of A and B that it is the gradient of; LB_NONE */
     lb_counterpart_state state;
     double distance; /* relative L2, where it was compared */
 } lb_counterpart;
@@ -49,6 +52,10 @@ lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, c
                                const lb_step_sources *sources_b, const lb_contents *contents, lb_counterparts *out,
                                lb_err *err);
 void lb_counterparts_release(lb_counterparts *counterparts);
+/* Piece by piece, then the value of B that they make up: `first` is how many pieces there were before. False, NULL: out of memory. */
+bool lb_counterparts_add_piece(lb_counterparts *counterparts, lb_content_run piece);
+lb_counterpart *lb_counterparts_close(lb_counterparts *counterparts, lb_counterpart_kind kind, uint32_t b,
+                                      uint32_t first);
 /* One value of A against one of B, element by element in row-major order. False when out of memory. */
 bool lb_counterparts_add(lb_counterparts *counterparts, lb_counterpart_kind kind, uint32_t a, uint32_t b,
                          int64_t elements);
@@ -56,10 +63,25 @@ bool lb_counterparts_add(lb_counterparts *counterparts, lb_counterpart_kind kind
 /* The numbers that B's value should have, made of what A's run kept; `known` (malloc'ed, too) says of which elements. NULL: not all of A's were kept. */
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise);
+/* The same, with B's own where A has none: what B goes on from. malloc'ed. */
+double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                             const lb_exact_side *b);
+/* Can B go on from A's numbers there? It computes the value itself, and which element is which is known. */
+bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                               const lb_exact_side *b);
 /* Do elements of these shapes stand in one order, one behind the other? (24, 64) and (2, 12, 64) do; (2, 12, 4, 16) and (2, 4, 12, 16) are turned. */
 bool lb_counterparts_in_one_order(const lb_layout *x, const lb_layout *y);
 /* The root of the squares of x - y over that of x; masked and non-finite elements are left out. */
 double lb_counterparts_distance(const double *x, const double *y, int64_t n);
+/* Exits were paired by their shapes. Behind a free run: of those that are apart, one that is another exit of the other side (the last of all layers'
+ * results, which that side gives out, too) changes its partner; did any? */
+bool lb_counterparts_exchange_exits(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
+/* Behind runs in which B went on from A's numbers. A gradient of a value whose elements stand in another order on B (heads put together
+ * differently) is no counterpart, although both sides take it from a product with the same weight: it becomes TURNED. Were there any? */
+bool lb_counterparts_find_turned(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
+/* Behind a comparison. Two norms whose weights are all ones hold the same numbers, and an anchor may stand beside the wrong one: where one is apart and
+ * either side's numbers are those of another value on the other side (`met`: lb_regions_meet of both), it is dropped. Were there any? */
+bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2]);
 /* Compares what both runs kept. */
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
 

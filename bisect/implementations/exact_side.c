@@ -100,6 +100,11 @@ static void disturb(run *r, const lb_event *event)
             lb_shadow_disturb(&event->shadow[i], r->serial++);
 }
 
+static double *taken(const lb_exact_side *s, uint32_t v)
+{
+    return s->forced[v] ? s->forced[v] : s->held[v];
+}
+
 static bool note_op(void *context, const lb_event *event)
 {
     run *r = context;
@@ -111,7 +116,7 @@ static bool note_op(void *context, const lb_event *event)
         const uint32_t v = event->values[i];
         if (v == LB_NONE || !event->shadow[i].data) continue;
         if (lb_event_shadow_elements(event, i) >= 0) look_at(r, v, &event->shadow[i]);
-        if (s->forced[v]) lb_shadow_put(&event->shadow[i], s->forced[v]);
+        if (taken(s, v)) lb_shadow_put(&event->shadow[i], taken(s, v));
     }
     look_at_windows(r, op, event);
     return true;
@@ -123,9 +128,9 @@ static bool take_source(void *context, int32_t rank, int64_t step, uint32_t valu
     const run *r = context;
     const lb_exact_side *s = r->side;
     (void)rank, (void)step;
-    if (value >= s->program->n_values || !s->forced[value]) return false;
+    if (value >= s->program->n_values || !taken(s, value)) return false;
     const lb_layout *l = &s->program->values[value].layout;
-    *tensor = (lb_tensor){s->forced[value], LB_F64, lb_layout_contiguous(l->ndim, l->shape)};
+    *tensor = (lb_tensor){taken(s, value), LB_F64, lb_layout_contiguous(l->ndim, l->shape)};
     return true;
 }
 
@@ -194,10 +199,24 @@ lb_status lb_exact_side_open(const lb_program_view *view, lb_exact_side *s, lb_e
     if (!s->own) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a copy of %u ops", s->program->n_ops);
     LB_TRY(lb_prepare(s->own, NULL, NULL, &s->prepared, err));
     s->quantities = calloc(n, sizeof *s->quantities), s->wanted = calloc(n, 1), s->kept = calloc(n, sizeof *s->kept);
-    s->noise = calloc(n, sizeof *s->noise), s->forced = calloc(n, sizeof *s->forced);
-    if (s->quantities && s->wanted && s->kept && s->noise && s->forced && list_windows(s)) return LB_OK;
+    s->noise = calloc(n, sizeof *s->noise), s->forced = calloc(n, sizeof *s->forced),
+    s->held = calloc(n, sizeof *s->held);
+    if (s->quantities && s->wanted && s->kept && s->noise && s->forced && s->held && list_windows(s)) return LB_OK;
     lb_exact_side_close(s);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for %zu values", n);
+}
+
+void lb_exact_side_hold(lb_exact_side *s, uint32_t value, double *numbers)
+{
+    free(s->held[value]);
+    s->held[value] = numbers;
+}
+
+lb_status lb_exact_side_prepare(lb_exact_side *s, lb_err *err)
+{
+    lb_prepared_free(s->prepared);
+    s->prepared = NULL;
+    return lb_prepare(s->own, NULL, NULL, &s->prepared, err);
 }
 
 /* ---- constants ---- */
@@ -222,9 +241,7 @@ lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
         for (uint32_t i = 0; i < p->n_args; i++)
             if (p->args[i].tag == LB_ARG_FLOAT && (double)(float)p->args[i].u.f == p->args[i].u.f)
                 p->args[i].u.f = unrounded(sides[!k].program, p->args[i].u.f);
-        lb_prepared_free(sides[k].prepared);
-        sides[k].prepared = NULL;
-        LB_TRY(lb_prepare(p, NULL, NULL, &sides[k].prepared, err));
+        LB_TRY(lb_exact_side_prepare(&sides[k], err));
     }
     return LB_OK;
 }
@@ -232,7 +249,8 @@ lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
 void lb_exact_side_close(lb_exact_side *s)
 {
     for (uint32_t v = 0; s->kept && v < s->program->n_values; v++) free(s->kept[v]);
-    free(s->quantities), free(s->wanted), free(s->kept), free(s->noise), free(s->forced);
+    for (uint32_t v = 0; s->held && v < s->program->n_values; v++) free(s->held[v]);
+    free(s->held), free(s->quantities), free(s->wanted), free(s->kept), free(s->noise), free(s->forced);
     free(s->first_window), free(s->windows);
     lb_prepared_free(s->prepared), lb_program_free(s->own);
     lb_value_graph_release(&s->graph);

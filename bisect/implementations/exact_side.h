@@ -22,7 +22,8 @@ typedef struct lb_exact_side {
     uint8_t *wanted;         /* per value: its numbers are kept */
     double **kept;           /* per value: row-major, malloc'ed; NULL */
     double *noise;           /* per value that is kept: see lb_shadow_noise */
-    double **forced;         /* per value: numbers that a run goes on with; borrowed; NULL: its own */
+    double **held;           /* per value: numbers that every run goes on with; NULL: its own */
+    double **forced;         /* per value: numbers that the next run goes on with, before those held; borrowed; NULL */
     uint64_t runs;           /* chained runs so far */
     /* Windows that are looked at when their giver has run: values by op. */
     uint32_t *first_window, *windows;
@@ -33,6 +34,10 @@ void lb_exact_side_close(lb_exact_side *side);
 /* A constant that one side rounded to f32 before it was recorded (an eps that went through C++) is the other side's: 9.99999997475e-07 is 1e-06 in
  * f32. Where one side's constant is the f32 of exactly one constant of the other, both run with that one. Before the first run. */
 lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
+/* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the value. */
+void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
+/* Behind a change of `own`. */
+lb_status lb_exact_side_prepare(lb_exact_side *side, lb_err *err);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
 /* The same, every result disturbed: fills noise. Behind lb_exact_side_run. */
 lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err);

@@ -1,6 +1,6 @@
 /* Two implementations of a step: see implementations.h. */
-#include "implementations.h"
-
+#include "differences.h"
+#include "products.h"
 #include "shadow_numbers.h"
 
 #include <math.h>
@@ -9,7 +9,6 @@
 #include <string.h>
 
 static const int64_t MOST_KEPT = (int64_t)1 << 27; /* elements of a side, 1 GiB as f64 */
-enum { MOST_SHARED = 6 };
 
 /* ---- what both begin with ---- */
 
@@ -35,17 +34,10 @@ static double *fed_numbers(const lb_implementations *x, uint32_t row)
     return numbers;
 }
 
-static void hold(lb_implementations *x, uint32_t value, double *numbers)
+static void feed(lb_implementations *x)
 {
-    if (x->held[value]) free(x->held[value]);
-    x->held[value] = x->sides[1].forced[value] = numbers;
-}
-
-static bool feed(lb_implementations *x)
-{
-    x->held = calloc(x->sides[1].program->n_values + 1, sizeof *x->held);
-    for (uint32_t i = 0; x->held && i < x->sources[1].n; i++) hold(x, x->sources[1].list[i].value, fed_numbers(x, i));
-    return x->held != NULL;
+    for (uint32_t i = 0; i < x->sources[1].n; i++)
+        lb_exact_side_hold(&x->sides[1], x->sources[1].list[i].value, fed_numbers(x, i));
 }
 
 /* Draws of both sides in their order, where these are as many of the same sizes. */
@@ -87,15 +79,15 @@ static void want(lb_implementations *x)
             x->sides[k].wanted[v] |= x->sides[k].graph.given[v] && lb_dtype_is_float(p->values[v].dtype);
     }
     for (uint32_t i = 0; i < x->counterparts.n_pieces; i++) x->sides[0].wanted[x->counterparts.pieces[i].tensor] = 1;
-    for (uint32_t i = 0; i < x->counterparts.n; i++) x->sides[1].wanted[x->counterparts.list[i].b] = 1;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        x->sides[1].wanted[c->b] = 1;
+        for (int k = 0; k < 2; k++)
+            if (c->of[k] != LB_NONE) x->sides[k].wanted[c->of[k]] = 1;
+    }
 }
 
 /* ---- runs ---- */
-
-static bool leaves(const lb_counterpart *c)
-{
-    return c->kind == LB_COUNTERPART_EXIT || c->kind == LB_COUNTERPART_FINAL;
-}
 
 /* What leaves on one side alone, and is no value of the other side either: whether it is the same is not known. */
 static uint32_t count_unmet(const lb_implementations *x)
@@ -146,7 +138,7 @@ static void judge(lb_implementations *x)
     uint32_t n = 0, unknown = 0, apart = 0;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
-        if (!leaves(c)) continue;
+        if (!lb_differences_leave(c)) continue;
         n++, unknown += c->state == LB_COUNTERPART_UNKNOWN, apart += c->state == LB_COUNTERPART_APART;
     }
     x->judged = n > 0 && !unknown && !*x->missing;
@@ -170,189 +162,15 @@ static void judge(lb_implementations *x)
                  "%u of %u values that leave the step could not be run exactly on both sides", unknown, n);
 }
 
-/* What B's value should be by the runs so far, its own numbers where A has none. */
-static double *taken_numbers(const lb_implementations *x, const lb_counterpart *c)
-{
-    const lb_exact_side *b = &x->sides[1];
-    const int64_t n = lb_layout_numel(&b->program->values[c->b].layout);
-    uint8_t *known = NULL;
-    double noise, *numbers = lb_counterpart_expected(&x->counterparts, c, &x->sides[0], n, &known, &noise);
-    for (int64_t k = 0; numbers && k < n; k++)
-        if (!known[k]) numbers[k] = b->kept[c->b] ? b->kept[c->b][k] : 0;
-    free(known);
-    return numbers;
-}
-
-/* B goes on from A's numbers there. */
-static bool is_taken(const lb_counterpart *c)
-{
-    return c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
-}
-
-/* A's numbers can be put in the place of B's: their order is known. */
-static bool has_order(const lb_implementations *x, const lb_counterpart *c)
-{
-    const uint32_t va = x->counterparts.pieces[c->first].tensor;
-    return c->n != 1 || c->kind == LB_COUNTERPART_GRADIENT ||
-           lb_counterparts_in_one_order(&x->sides[0].program->values[va].layout,
-                                        &x->sides[1].program->values[c->b].layout);
-}
-
-/* Numbers of B's values for one run. */
-static void force(lb_implementations *x)
-{
-    lb_exact_side *b = &x->sides[1];
-    for (uint32_t i = 0; i < x->counterparts.n; i++) {
-        const lb_counterpart *c = &x->counterparts.list[i];
-        if (b->forced[c->b] || !b->graph.given[c->b] || !has_order(x, c)) continue;
-        if (is_taken(c)) b->forced[c->b] = taken_numbers(x, c);
-    }
-}
-
-static void unforce(lb_implementations *x)
-{
-    lb_exact_side *b = &x->sides[1];
-    for (uint32_t i = 0; i < x->counterparts.n; i++) {
-        const lb_counterpart *c = &x->counterparts.list[i];
-        if (is_taken(c) && b->forced[c->b] && b->forced[c->b] != x->held[c->b])
-            free(b->forced[c->b]), b->forced[c->b] = NULL;
-    }
-}
-
-/* B from A's numbers at every counterpart, compared there. */
-static lb_status run_forced(lb_implementations *x, lb_err *err)
-{
-    force(x);
-    lb_status status = lb_exact_side_run(&x->sides[1], err);
-    unforce(x);
-    if (status == LB_OK) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
-    return status;
-}
-
-static bool meet(lb_implementations *x)
-{
-    for (int k = 0; k < 2; k++) {
-        free(x->met[k]);
-        x->met[k] = lb_regions_meet(&x->sides[k], &x->sides[!k]);
-    }
-    return x->met[0] && x->met[1];
-}
-
-static lb_region_question question(const lb_implementations *x)
-{
-    return (lb_region_question){{&x->sides[0], &x->sides[1]},
-                                {&x->sources[0], &x->sources[1]},
-                                &x->contents,
-                                &x->counterparts,
-                                {x->met[0], x->met[1]}};
-}
-
-static lb_status find_regions(lb_implementations *x, lb_err *err)
-{
-    for (uint32_t k = 0;; k++) {
-        LB_TRY(run_forced(x, err));
-        if (!meet(x)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
-        const lb_region_question asked = question(x);
-        uint32_t a, b;
-        lb_regions_release(&x->regions);
-        LB_TRY(lb_regions_find(&asked, &x->regions, err));
-        if (k == MOST_SHARED || !lb_regions_shared(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a]) return LB_OK;
-        if (!lb_counterparts_add(&x->counterparts, LB_COUNTERPART_SHARED, a, b,
-                                 lb_layout_numel(&x->sides[1].program->values[b].layout)))
-            return lb_fail(err, LB_ERR_NOMEM, "out of memory for a value that regions share");
-        x->sides[1].wanted[b] = 1;
-    }
-}
-
-/* What B gave in a region from A's numbers, in the place of A's own. Where A's value is a window nothing can be put there. */
-static bool put_into_first(lb_implementations *x, const lb_counterpart *c, const double *numbers)
-{
-    lb_exact_side *a = &x->sides[0];
-    bool any = false;
-    for (uint32_t k = 0; k < c->n; k++) {
-        const lb_content_run *r = &x->counterparts.pieces[c->first + k];
-        const int64_t n = lb_layout_numel(&a->program->values[r->tensor].layout);
-        if (!a->graph.given[r->tensor] || !a->kept[r->tensor]) continue;
-        if (!a->forced[r->tensor]) {
-            a->forced[r->tensor] = malloc((size_t)n * sizeof **a->forced);
-            if (a->forced[r->tensor]) memcpy(a->forced[r->tensor], a->kept[r->tensor], (size_t)n * sizeof **a->forced);
-        }
-        for (int64_t i = 0; i < r->n && a->forced[r->tensor]; i++)
-            a->forced[r->tensor][r->from + i * r->from_stride] = numbers[r->to + i * r->to_stride];
-        any |= a->forced[r->tensor] != NULL;
-    }
-    return any;
-}
-
-static void take_back(lb_implementations *x, const lb_counterpart *c)
-{
-    for (uint32_t k = 0; k < c->n; k++) {
-        double **forced = &x->sides[0].forced[x->counterparts.pieces[c->first + k].tensor];
-        free(*forced), *forced = NULL;
-    }
-}
-
-/* How far what leaves A is from what left it before, at most. */
-static double distance_of_exits(const lb_implementations *x, double *const *before)
-{
-    double most = 0;
-    for (uint32_t i = 0; i < x->counterparts.n; i++) {
-        const lb_counterpart *c = &x->counterparts.list[i];
-        for (uint32_t k = 0; leaves(c) && k < c->n; k++) {
-            const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
-            const int64_t n = lb_layout_numel(&x->sides[0].program->values[v].layout);
-            const double far =
-                before[v] && x->sides[0].kept[v] ? lb_counterparts_distance(before[v], x->sides[0].kept[v], n) : 0;
-            if (far > most) most = far;
-        }
-    }
-    return most;
-}
-
-/* A once more with one region of B in it; what A's runs left is put back. */
-static lb_status measure_effect(lb_implementations *x, lb_region *r, const double *numbers, lb_err *err)
-{
-    lb_exact_side *a = &x->sides[0];
-    const uint32_t n = a->program->n_values;
-    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
-    double **before = a->kept;
-    lb_quantity *quantities = a->quantities;
-    a->kept = calloc(n + 1, sizeof *a->kept), a->quantities = calloc(n + 1, sizeof *a->quantities);
-    lb_status status = a->kept && a->quantities ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
-    double **own = a->kept;
-    a->kept = before;
-    const bool put = status == LB_OK && put_into_first(x, c, numbers);
-    a->kept = own;
-    if (put) status = lb_exact_side_run(a, err);
-    if (put && status == LB_OK) r->effect = distance_of_exits(x, before);
-    for (uint32_t v = 0; own && v < n; v++) free(own[v]);
-    free(own), free(a->quantities);
-    a->kept = before, a->quantities = quantities;
-    take_back(x, c);
-    return status;
-}
-
-static lb_status measure_effects(lb_implementations *x, lb_err *err)
-{
-    lb_status status = LB_OK;
-    for (uint32_t i = 0; status == LB_OK && i < x->regions.n && i < LB_IMPLEMENTATIONS_MOST_REGIONS; i++) {
-        lb_region *r = &x->regions.list[i];
-        const lb_counterpart *c = &x->counterparts.list[r->counterpart];
-        const double *numbers = x->sides[1].kept[c->b];
-        if (leaves(c))
-            r->effect = c->distance;
-        else if (numbers && has_order(x, c))
-            status = measure_effect(x, r, numbers, err);
-    }
-    return status;
-}
-
 /* The free run of B, from A's sources and draws, judged by what leaves. */
 static lb_status run_free(lb_implementations *x, lb_err *err)
 {
     LB_TRY(lb_exact_side_run(&x->sides[1], err));
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
-    if (!meet(x)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
+    if (lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]))
+        lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    LB_TRY(lb_differences_meet(x, err));
+    lb_counterparts_drop_wrong(&x->counterparts, x->met);
     judge(x);
     return LB_OK;
 }
@@ -365,7 +183,9 @@ static lb_status run_from_tables(lb_implementations *x, lb_err *err)
     const uint32_t before = x->counterparts.n;
     LB_TRY(lb_tables_find(&asked, &x->counterparts, err));
     for (uint32_t i = before; i < x->counterparts.n; i++)
-        hold(x, x->counterparts.list[i].b, taken_numbers(x, &x->counterparts.list[i]));
+        lb_exact_side_hold(
+            &x->sides[1], x->counterparts.list[i].b,
+            lb_counterpart_taken(&x->counterparts, &x->counterparts.list[i], &x->sides[0], &x->sides[1]));
     x->tables += x->counterparts.n - before;
     return x->counterparts.n > before ? run_free(x, err) : LB_OK;
 }
@@ -384,12 +204,9 @@ static lb_status run_all(lb_implementations *x, lb_err *err)
     for (uint32_t i = 0; i < n_draws; i++) x->sides[1].forced[draws[1][i]] = x->sides[0].kept[draws[0][i]];
     if (status == LB_OK) status = run_free(x, err);
     if (status == LB_OK && x->judged && !x->same) status = run_from_tables(x, err);
-    if (status == LB_OK && x->judged && !x->same) {
-        status = find_regions(x, err);
-        const lb_region_question found = question(x);
-        if (status == LB_OK) lb_regions_join_alike(&found, &x->regions);
-        if (status == LB_OK) status = measure_effects(x, err);
-    }
+    if (status == LB_OK && x->judged && !x->same)
+        status = lb_products_find(&x->sides[0], &x->sides[1], &x->counterparts, err);
+    if (status == LB_OK && x->judged && !x->same) status = lb_differences_find(x, err);
     free(draws[0]), free(draws[1]);
     return status;
 }
@@ -405,7 +222,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
     if (status == LB_OK)
         status = lb_step_sources_match(&x->sources[0], &x->sources[1], memory, &x->contents, &x->moved, err);
-    if (status == LB_OK && !feed(x)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+    if (status == LB_OK) feed(x);
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
                                       &x->counterparts, err);
@@ -416,8 +233,6 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
 
 void lb_implementations_release(lb_implementations *x)
 {
-    for (uint32_t v = 0; x->held && v < x->sides[1].program->n_values; v++) free(x->held[v]);
-    free(x->held);
     for (int k = 0; k < 2; k++) {
         lb_exact_side_close(&x->sides[k]);
         lb_step_sources_release(&x->sources[k]);
@@ -426,5 +241,6 @@ void lb_implementations_release(lb_implementations *x)
     lb_contents_release(&x->contents);
     lb_counterparts_release(&x->counterparts);
     lb_regions_release(&x->regions);
+    free(x->innocent);
     *x = (lb_implementations){0};
 }

@@ -22,10 +22,10 @@ typedef struct lb_implementations {
     lb_counterparts counterparts;
     uint32_t *met[2];
     lb_regions regions;
+    uint8_t *innocent; /* per op of B: that its arguments are other ones changes nothing */
     bool judged;       /* something that leaves the step has a counterpart, and every one of these was compared */
     bool same;         /* and all of them agree */
     char missing[300]; /* why it was not judged; "" */
-    double **held;     /* per value of B: numbers that it takes in every run; NULL: its own */
     uint32_t tables;   /* how many of these are tables */
     uint32_t
         moved; /* parameters that held other numbers as the window began; the step was judged from the first side's */

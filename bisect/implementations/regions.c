@@ -1,5 +1,5 @@
 /* Parts of two implementations that are not the same function: see regions.h. */
-#include "regions.h"
+#include "region_op.h"
 
 #include <lastbit/array.h>
 #include <math.h>
@@ -29,6 +29,20 @@ static keyed *sorted(const lb_exact_side *s, uint32_t *n)
     return list;
 }
 
+/* Of two values that are one quantity: the first that an op computes, not a copy of it. */
+static uint32_t nearer(const lb_exact_side *s, uint32_t x, uint32_t y)
+{
+    const lb_value_graph *g = &s->graph;
+    bool computed[2];
+    if (x == LB_NONE) return y;
+    for (int k = 0; k < 2; k++) {
+        const uint32_t v = k ? y : x;
+        computed[k] = g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]);
+    }
+    if (computed[0] != computed[1]) return computed[0] ? x : y;
+    return x < y ? x : y;
+}
+
 uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
 {
     const uint32_t n = mine->program->n_values;
@@ -47,8 +61,9 @@ uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
             else
                 high = middle;
         }
-        for (; low < many && list[low].key <= key + reach && met[v] == LB_NONE; low++)
-            if (lb_quantities_agree(q, &other->quantities[list[low].value])) met[v] = list[low].value;
+        for (; low < many && list[low].key <= key + reach; low++)
+            if (lb_quantities_agree(q, &other->quantities[list[low].value]))
+                met[v] = nearer(other, met[v], list[low].value);
     }
     if (!list) free(met), met = NULL;
     free(list);
@@ -66,12 +81,37 @@ typedef struct finder {
     bool failed;
 } finder;
 
-/* What shows some of a table is the same, too. */
-static void mark_shown(finder *f, uint32_t source)
+/* What shows some of a table is the same, too, and so are A's other tables with these numbers: each layer may have its own. */
+static void mark_table(finder *f, const lb_counterpart *c)
 {
     const lb_value_graph *g = &f->asked->sides[1]->graph;
+    const lb_exact_side *a = f->asked->sides[0];
+    const uint32_t first = f->asked->counterparts->pieces[c->first].tensor;
     for (uint32_t v = 0; v < g->program->n_values; v++)
-        if (lb_value_graph_source(g, v) == source) f->same[1][v] = 1;
+        if (lb_value_graph_source(g, v) == c->b) f->same[1][v] = 1;
+    for (uint32_t v = 0; v < a->program->n_values; v++)
+        if (a->quantities[v].tells && lb_quantities_agree(&a->quantities[first], &a->quantities[v])) f->same[0][v] = 1;
+}
+
+/* Equal numbers in another order, where the order tells, are not the other side's: neither a turned value, nor a window on one, nor its copy. */
+static void mark_turned(finder *f, int side)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    const lb_program *p = g->program;
+    uint8_t *turned = calloc(p->n_values + 1, 1);
+    f->failed |= !turned;
+    for (uint32_t i = 0; i < all->n && turned; i++)
+        if (all->list[i].kind == LB_COUNTERPART_TURNED)
+            turned[side ? all->list[i].b : all->pieces[all->list[i].first].tensor] = 1;
+    for (uint32_t v = 0; v < p->n_values && turned; v++) {
+        const uint32_t first = g->first_pred[v];
+        const bool copied =
+            g->first_pred[v + 1] - first == 1 && (!g->given[v] || !lb_value_graph_computes(p, &p->ops[g->giver[v]]));
+        turned[v] |= copied && turned[g->preds[first]];
+        if (turned[v]) f->same[side][v] = 0;
+    }
+    free(turned);
 }
 
 static void mark_same(finder *f)
@@ -79,11 +119,15 @@ static void mark_same(finder *f)
     const lb_region_question *q = f->asked;
     for (int k = 0; k < 2; k++)
         for (uint32_t v = 0; v < q->sides[k]->program->n_values; v++) f->same[k][v] = q->met[k][v] != LB_NONE;
+    mark_turned(f, 0), mark_turned(f, 1);
     for (uint32_t i = 0; i < q->counterparts->n; i++) {
         const lb_counterpart *c = &q->counterparts->list[i];
-        if (c->state == LB_COUNTERPART_UNKNOWN) continue;
+        if (c->state == LB_COUNTERPART_UNKNOWN ||
+            (c->state == LB_COUNTERPART_APART &&
+             !lb_counterpart_can_be_put(q->counterparts, c, q->sides[0], q->sides[1])))
+            continue;
         f->same[1][c->b] = 1;
-        if (c->kind == LB_COUNTERPART_TABLE) mark_shown(f, c->b);
+        if (c->kind == LB_COUNTERPART_TABLE) mark_table(f, c);
         for (uint32_t k = 0; k < c->n; k++) f->same[0][q->counterparts->pieces[c->first + k].tensor] = 1;
     }
     for (uint32_t i = 0; i < q->contents->n; i++) {
@@ -94,21 +138,20 @@ static void mark_same(finder *f)
     }
 }
 
-static bool is_source(const lb_exact_side *s, uint32_t v)
+static lb_region_frontier frontier_of(const finder *f)
 {
-    return s->graph.giver[v] != LB_NONE && lb_op_is_source(s->program, &s->program->ops[s->graph.giver[v]]);
+    return (lb_region_frontier){f->asked, {f->same[0], f->same[1]}, {f->held[0], f->held[1]}, f->out};
 }
 
-static uint32_t source_row(const finder *f, int side, uint32_t v)
+static void add_unheld(finder *f, int side, uint32_t source, lb_region *r)
 {
-    const lb_exact_side *s = f->asked->sides[side];
-    return f->asked->sources[side]->row_of[lb_op_results(s->program, &s->program->ops[s->graph.giver[v]])[0]];
-}
-
-static bool is_held(const finder *f, int side, uint32_t v)
-{
-    const uint32_t row = source_row(f, side, v);
-    return row != LB_NONE && f->held[side][row];
+    uint32_t *more = lb_array_grow(f->out->unheld, f->out->n_unheld, sizeof *more);
+    f->failed |= !more;
+    if (!more) return;
+    f->out->unheld = more;
+    for (uint32_t i = 0; i < r->n_unheld[side]; i++)
+        if (more[r->first_unheld[side] + i] == source) return;
+    more[f->out->n_unheld++] = source, r->n_unheld[side]++;
 }
 
 static void add_op(finder *f, uint32_t op)
@@ -125,17 +168,17 @@ static void walk_back(finder *f, int side, uint32_t value, lb_region *r)
 {
     const lb_exact_side *s = f->asked->sides[side];
     const lb_value_graph *g = &s->graph;
+    const lb_region_frontier frontier = frontier_of(f);
     uint32_t n = 0;
     if (f->stamp[side][value] == f->walk) return;
     f->stamp[side][value] = f->walk, f->stack[n++] = value;
     while (n) {
         const uint32_t v = f->stack[--n], op = g->giver[v];
-        if (g->given[v] && op != LB_NONE && !is_source(s, v) &&
-            lb_value_graph_computes(s->program, &s->program->ops[op]))
+        const bool source = lb_region_is_source(s, v);
+        if (g->given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
             add_op(f, op);
-        if (is_source(s, v) && !is_held(f, side, v) && r->source[side] == LB_NONE &&
-            lb_layout_numel(&s->program->values[v].layout) > 1)
-            r->source[side] = lb_op_results(s->program, &s->program->ops[op])[0];
+        if (source && !lb_region_holds(&frontier, side, v) && lb_layout_numel(&s->program->values[v].layout) > 1)
+            add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);
         for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
             const uint32_t from = g->preds[k];
             if (f->same[side][from] || f->stamp[side][from] == f->walk) continue;
@@ -153,203 +196,21 @@ static void close_ops(finder *f, lb_region *r, int side)
     r->n[side] = kept, f->out->n_ops = r->first[side] + kept;
 }
 
-/* ---- which op of a region to name ---- */
-
-/* All that the op reads is met: what it gives otherwise it makes itself. */
-static bool begins_here(const finder *f, int side, uint32_t op)
-{
-    const lb_exact_side *s = f->asked->sides[side];
-    const lb_value_graph *g = &s->graph;
-    const uint32_t v =
-        lb_op_outcomes(&s->program->ops[op]) ? lb_op_outcome(s->program, &s->program->ops[op], 0) : LB_NONE;
-    if (v == LB_NONE) return false;
-    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
-        uint32_t from = g->preds[k];
-        for (uint32_t depth = 0; depth < 32 && !f->same[side][from]; depth++) { /* through copies and casts */
-            if (is_source(s, from)) break;
-            const uint32_t giver = g->giver[from], first = g->first_pred[from];
-            if (giver == LB_NONE || (g->given[from] && lb_value_graph_computes(s->program, &s->program->ops[giver])) ||
-                g->first_pred[from + 1] == first)
-                return false;
-            from = g->preds[first];
-        }
-        if (!f->same[side][from] && !(is_source(s, from) && is_held(f, side, from))) return false;
-    }
-    return true;
-}
-
-static bool same_name(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
-{
-    const char *x = lb_op_name(pa, a), *y = lb_op_name(pb, b);
-    size_t n = strcspn(x, "."), m = strcspn(y, ".");
-    while (n && x[n - 1] == '_') n--; /* in place or not */
-    while (m && y[m - 1] == '_') m--;
-    return n == m && !strncmp(x, y, n);
-}
-
-static uint32_t *ops_of(const finder *f, const lb_region *r, int side)
-{
-    return f->out->ops + r->first[side];
-}
-
-static uint32_t row_of_source(const finder *f, int side, uint32_t v)
-{
-    const uint32_t source = lb_value_graph_source(&f->asked->sides[side]->graph, v);
-    return source == LB_NONE ? LB_NONE : f->asked->sources[side]->row_of[source];
-}
-
-/* Is a value of B what one of A is: by its numbers, or as a source? Values that tell nothing are not asked. */
-static bool are_alike(const finder *f, uint32_t va, uint32_t vb)
-{
-    const lb_quantity *a = &f->asked->sides[0]->quantities[va], *b = &f->asked->sides[1]->quantities[vb];
-    const uint32_t row[2] = {row_of_source(f, 0, va), row_of_source(f, 1, vb)};
-    const bool held[2] = {row[0] != LB_NONE && f->held[0][row[0]], row[1] != LB_NONE && f->held[1][row[1]]};
-    if (held[0] != held[1]) return false;
-    if (held[0]) {
-        const lb_content *c = &f->asked->contents->list[row[1]];
-        for (uint32_t k = 0; k < c->n; k++)
-            if (f->asked->contents->runs[c->first + k].tensor == row[0]) return true;
-        return false;
-    }
-    return !a->tells || !b->tells || lb_quantities_agree(a, b);
-}
-
-typedef struct reads {
-    uint32_t list[16], n;
-} reads;
-
-static void note_read(void *context, uint32_t value)
-{
-    reads *r = context;
-    if (value != LB_NONE && r->n < sizeof r->list / sizeof *r->list) r->list[r->n++] = value;
-}
-
-static bool read_alike(const finder *f, uint32_t a, uint32_t b)
-{
-    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
-    reads x = {.n = 0}, y = {.n = 0};
-    lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
-    for (uint32_t k = 0; k < x.n && k < y.n; k++)
-        if (!are_alike(f, x.list[k], y.list[k])) return false;
-    return x.n > 0 && y.n > 0;
-}
-
-/* One op, from the same inputs, with other arguments. */
-static bool name_by_arguments(const finder *f, lb_region *r)
-{
-    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
-    for (uint32_t i = 0; i < r->n[0]; i++)
-        for (uint32_t j = 0; j < r->n[1]; j++) {
-            const lb_op *a = &pa->ops[ops_of(f, r, 0)[i]], *b = &pb->ops[ops_of(f, r, 1)[j]];
-            if (a->phase != b->phase || !same_name(pa, a, pb, b)) continue;
-            if (!begins_here(f, 0, ops_of(f, r, 0)[i]) || !begins_here(f, 1, ops_of(f, r, 1)[j])) continue;
-            if (!read_alike(f, ops_of(f, r, 0)[i], ops_of(f, r, 1)[j])) continue;
-            if (a->args == b->args && lb_op_same_args(pa, a, pb, b, 0)) continue;
-            r->op[0] = ops_of(f, r, 0)[i], r->op[1] = ops_of(f, r, 1)[j], r->reason = LB_REGION_ARGUMENTS;
-            return true;
-        }
-    return false;
-}
-
-static uint32_t count_named(const finder *f, const lb_region *r, int side, const lb_program *p, const lb_op *op)
-{
-    const lb_program *q = f->asked->sides[side]->program;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n[side]; i++) n += same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
-    return n;
-}
-
-/* An op that one side alone runs, where all ops of the other are among its own: something was left out. */
-static bool name_by_absence(const finder *f, lb_region *r)
-{
-    uint32_t alone[2] = {LB_NONE, LB_NONE};
-    for (int k = 0; k < 2; k++) {
-        const lb_program *p = f->asked->sides[k]->program;
-        for (uint32_t i = 0; i < r->n[k] && alone[k] == LB_NONE; i++)
-            if (!count_named(f, r, !k, p, &p->ops[ops_of(f, r, k)[i]])) alone[k] = ops_of(f, r, k)[i];
-    }
-    if ((alone[0] == LB_NONE) == (alone[1] == LB_NONE)) return false;
-    r->op[0] = alone[0], r->op[1] = alone[1], r->reason = LB_REGION_MISSING;
-    return true;
-}
-
-static uint32_t count_values(const lb_counterparts *all, const lb_counterpart *c)
-{
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < c->n; k++) {
-        uint32_t j = 0;
-        while (j < k && all->pieces[c->first + j].tensor != all->pieces[c->first + k].tensor) j++;
-        n += j == k;
-    }
-    return n;
-}
-
-/* B's one op stands beside those of all the values of A that make up its own: of all names but one as many, of that one too few. */
-static bool name_by_count(const finder *f, lb_region *r)
-{
-    const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
-    const uint32_t times = c->n > 64 ? 1 : count_values(f->asked->counterparts, c);
-    uint32_t odd[2] = {LB_NONE, LB_NONE};
-    for (int k = 0; k < 2; k++) {
-        const lb_program *p = f->asked->sides[k]->program;
-        for (uint32_t i = 0; i < r->n[k]; i++) {
-            const uint32_t op = ops_of(f, r, k)[i];
-            const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
-            if (a == b || (k == 0) != (a > b)) continue;
-            if (odd[k] != LB_NONE && !same_name(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
-            if (odd[k] == LB_NONE) odd[k] = op;
-        }
-    }
-    if ((odd[0] == LB_NONE) == (odd[1] == LB_NONE)) return false;
-    r->op[0] = odd[0], r->op[1] = odd[1], r->reason = LB_REGION_MISSING;
-    return true;
-}
-
-static uint32_t first_of(const finder *f, const lb_region *r, int side)
-{
-    for (uint32_t i = 0; i < r->n[side]; i++)
-        if (begins_here(f, side, ops_of(f, r, side)[i])) return ops_of(f, r, side)[i];
-    return r->n[side] ? ops_of(f, r, side)[0] : LB_NONE;
-}
-
-/* The first op of the region that reads the source. */
-static uint32_t reader_of(const finder *f, const lb_region *r, int side)
-{
-    const lb_exact_side *s = f->asked->sides[side];
-    for (uint32_t i = 0; i < r->n[side]; i++) {
-        const lb_op *op = &s->program->ops[ops_of(f, r, side)[i]];
-        if (lb_op_reads(s->program, op, s->program->values[r->source[side]].storage) != LB_NONE)
-            return ops_of(f, r, side)[i];
-    }
-    return LB_NONE;
-}
-
-static void name_region(const finder *f, lb_region *r)
-{
-    if (name_by_arguments(f, r)) return;
-    if (r->source[0] == LB_NONE && r->source[1] == LB_NONE && (name_by_absence(f, r) || name_by_count(f, r))) return;
-    for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);
-    r->reason = r->n[0] && r->n[1] ? LB_REGION_OPS : LB_REGION_MISSING;
-    for (int k = 0; k < 2; k++) {
-        const uint32_t reader = r->source[k] == LB_NONE ? LB_NONE : reader_of(f, r, k);
-        if (reader != LB_NONE) r->op[k] = reader, r->reason = LB_REGION_SOURCE;
-    }
-}
-
 static void find_region(finder *f, uint32_t row)
 {
     const lb_counterparts *all = f->asked->counterparts;
     const lb_counterpart *c = &all->list[row];
     lb_region r = {
         .counterpart = row, .times = 1, .op = {LB_NONE, LB_NONE}, .source = {LB_NONE, LB_NONE}, .effect = NAN};
+    const lb_region_frontier frontier = frontier_of(f);
     f->walk++;
-    r.first[0] = f->out->n_ops;
+    r.first[0] = f->out->n_ops, r.first_unheld[0] = f->out->n_unheld;
     for (uint32_t k = 0; k < c->n; k++) walk_back(f, 0, all->pieces[c->first + k].tensor, &r);
     close_ops(f, &r, 0);
-    r.first[1] = f->out->n_ops;
+    r.first[1] = f->out->n_ops, r.first_unheld[1] = f->out->n_unheld;
     walk_back(f, 1, c->b, &r);
     close_ops(f, &r, 1);
-    name_region(f, &r);
+    lb_region_op_choose(&frontier, &r);
     lb_region *more = lb_array_grow(f->out->list, f->out->n, sizeof *more);
     f->failed |= !more;
     if (!more) return;
@@ -395,16 +256,32 @@ static bool are_one(const finder *f, const lb_region *x, const lb_region *y)
     return updates || (source && x->reason == LB_REGION_SOURCE);
 }
 
-/* Is a choice in the region (experts, rows) that the other side made differently? Both run with the choices that they recorded. */
+/* Does it read numbers, and not make a mask of positions? */
+static bool reads_floats(const lb_exact_side *s, uint32_t op)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_op *o = &s->program->ops[op];
+    const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(s->program, o, 0) : LB_NONE;
+    for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++)
+        if (lb_dtype_is_float(s->program->values[g->preds[k]].dtype)) return true;
+    return false;
+}
+
+/* Is a choice in the region (experts, rows) that the other side made differently, of numbers that are the same? Both run with the choices that they
+ * recorded. Of other numbers another choice is what follows from them. */
 static bool chose_differently(const finder *f, const lb_region *r)
 {
+    const lb_region_frontier frontier = frontier_of(f);
     for (int k = 0; k < 2; k++) {
         const lb_program *p = f->asked->sides[k]->program;
         for (uint32_t i = 0; i < r->n[k]; i++) {
             lb_op_form form;
-            const lb_op *op = &p->ops[ops_of(f, r, k)[i]];
+            const uint32_t at = f->out->ops[r->first[k] + i];
+            const lb_op *op = &p->ops[at];
             const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
-            if (!row || !(row->flags & LB_ROW_DISCONTINUOUS)) continue;
+            if (!row || !(row->flags & LB_ROW_DISCONTINUOUS) || !reads_floats(f->asked->sides[k], at) ||
+                !lb_region_begins_at(&frontier, k, at))
+                continue;
             for (uint32_t j = 0; j < op->results; j++) {
                 const uint32_t v = lb_op_results(p, op)[j];
                 if (v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype) &&
@@ -427,16 +304,108 @@ static void drop_flipped(finder *f)
     all->n = kept;
 }
 
+static bool append_rows(uint32_t **to, uint32_t *n, const uint32_t *from, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t *more = lb_array_grow(*to, *n, sizeof *more);
+        if (!more) return false;
+        *to = more, more[(*n)++] = from[i];
+    }
+    return true;
+}
+
+bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *region)
+{
+    lb_region copy = *region, *more = lb_array_grow(to->list, to->n, sizeof *more);
+    bool room = more != NULL;
+    if (more) to->list = more;
+    for (int k = 0; k < 2 && room; k++) {
+        copy.first[k] = to->n_ops, copy.first_unheld[k] = to->n_unheld;
+        room = append_rows(&to->ops, &to->n_ops, from->ops + region->first[k], region->n[k]) &&
+               append_rows(&to->unheld, &to->n_unheld, from->unheld + region->first_unheld[k], region->n_unheld[k]);
+    }
+    if (room) to->list[to->n++] = copy;
+    return room;
+}
+
+/* ---- what backward does of a part of forward ---- */
+
+static lb_phase phase_of(const finder *f, const lb_region *r)
+{
+    const lb_exact_side *b = f->asked->sides[1];
+    const uint32_t giver = b->graph.giver[f->asked->counterparts->list[r->counterpart].b];
+    return giver == LB_NONE ? LB_PHASE_OTHER : (lb_phase)b->program->ops[giver].phase;
+}
+
+static bool lists(const lb_regions *all, const lb_region *r, int side, uint32_t op)
+{
+    for (uint32_t i = 0; i < r->n[side]; i++)
+        if (all->ops[r->first[side] + i] == op) return true;
+    return false;
+}
+
+/* Is a part of backward that of a part of forward which differs by itself? Its derivative differs with it. */
+static bool follows(const finder *f, const lb_region *backward, const lb_region *forward)
+{
+    for (int k = 0; k < 2; k++) {
+        const lb_value_graph *g = &f->asked->sides[k]->graph;
+        for (uint32_t i = 0; i < backward->n[k]; i++) {
+            const uint32_t op = f->out->ops[backward->first[k] + i], of = lb_value_graph_forward(g, op);
+            if (lists(f->out, forward, k, op) || (of != LB_NONE && lists(f->out, forward, k, of))) return true;
+        }
+    }
+    return false;
+}
+
+/* A sum that autograd takes of the gradients that several readers of a value gave. */
+static bool is_sum_of_gradients(const lb_value_graph *g, uint32_t op)
+{
+    static const char add[] = "aten::add";
+    const lb_program *p = g->program;
+    const uint32_t of = lb_value_graph_forward(g, op);
+    if (p->ops[op].phase != LB_PHASE_BACKWARD || strncmp(lb_op_name(p, &p->ops[op]), add, sizeof add - 1)) return false;
+    return of == LB_NONE || strncmp(lb_op_name(p, &p->ops[of]), add, sizeof add - 1);
+}
+
+/* Readers are forward's: where they are the same, so are the sums. */
+static bool sums_alone(const finder *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < r->n[k]; i++)
+            if (!is_sum_of_gradients(&f->asked->sides[k]->graph, f->out->ops[r->first[k] + i])) return false;
+    return true;
+}
+
+static void drop_followers(finder *f)
+{
+    lb_regions *all = f->out;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < all->n; i++) {
+        bool dropped = false;
+        for (uint32_t j = 0; j < all->n && phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD && !dropped; j++)
+            dropped = phase_of(f, &all->list[j]) == LB_PHASE_FORWARD &&
+                      (sums_alone(f, &all->list[i]) || follows(f, &all->list[i], &all->list[j]));
+        if (dropped) free(all->list[i].numbers), all->list[i].numbers = NULL;
+        all->list[i].follows = dropped;
+    }
+    for (uint32_t i = 0; i < all->n; i++)
+        if (!all->list[i].follows) all->list[kept++] = all->list[i];
+    all->n = kept;
+}
+
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
 {
-    const finder f = {.asked = asked, .out = all};
+    finder f = {.asked = asked, .out = all};
     uint32_t kept = 0;
+    sort_regions(&f);
+    drop_followers(&f);
     for (uint32_t i = 0; i < all->n; i++) {
         uint32_t j = 0;
         while (j < kept && !are_one(&f, &all->list[j], &all->list[i])) j++;
-        if (j < kept)
-            all->list[j].times++;
-        else
+        if (j < kept) {
+            all->list[j].times++, free(all->list[i].numbers);
+            if (all->list[i].op[0] < all->list[j].op[0]) all->list[j].op[0] = all->list[i].op[0];
+        } else
             all->list[kept++] = all->list[i];
     }
     all->n = kept;
@@ -470,7 +439,8 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
 
 void lb_regions_release(lb_regions *r)
 {
-    free(r->list), free(r->ops);
+    for (uint32_t i = 0; i < r->n; i++) free(r->list[i].numbers);
+    free(r->list), free(r->ops), free(r->unheld);
     *r = (lb_regions){0};
 }
 
@@ -509,8 +479,12 @@ bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, u
             *a = last_shared(asked, all, &all->list[i], &all->list[j], 0,
                              lb_layout_numel(&asked->sides[1]->program->values[*b].layout));
             if (*a == LB_NONE) continue;
-            bool known = false;
-            for (uint32_t k = 0; k < asked->counterparts->n; k++) known |= asked->counterparts->list[k].b == *b;
+            const lb_layout *la = &asked->sides[0]->program->values[*a].layout,
+                            *lb = &asked->sides[1]->program->values[*b].layout;
+            bool known = !asked->sides[1]->graph.given[*b] || !lb_counterparts_in_one_order(la, lb);
+            for (uint32_t k = 0; k < asked->counterparts->n; k++)
+                known |=
+                    asked->counterparts->list[k].b == *b && asked->counterparts->list[k].kind != LB_COUNTERPART_DROPPED;
             if (!known) return true;
         }
     return false;

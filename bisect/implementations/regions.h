@@ -16,6 +16,7 @@
 /* Why a region's op is named. */
 typedef enum lb_region_reason {
     LB_REGION_ARGUMENTS, /* one op with other arguments, from the same inputs */
+    LB_REGION_ORDER,     /* one op that reads the same numbers in another order */
     LB_REGION_SOURCE,    /* it reads what the other side does not hold */
     LB_REGION_MISSING,   /* one side alone computes it */
     LB_REGION_OPS        /* both compute it by ops of their own */
@@ -23,14 +24,18 @@ typedef enum lb_region_reason {
 
 typedef struct lb_region {
     uint32_t counterpart; /* that is apart */
-    uint32_t
-        times; /* regions that this one stands for: the same op, the same source, or one optimizer over many parameters */
-    uint32_t first[2], n[2]; /* rows of `ops`: of A and B, ascending; computing ops of the region */
-    uint32_t op[2];          /* to be named, of A and of B; LB_NONE */
+    /* Regions that this one stands for: the same op, the same source, or one optimizer over many parameters. */
+    uint32_t times;
+    uint32_t first[2], n[2];               /* rows of `ops`: of A and B, ascending; computing ops of the region */
+    uint32_t first_unheld[2], n_unheld[2]; /* rows of `unheld`: sources it reads that the other side does not hold */
+    uint32_t op[2];                        /* to be named, of A and of B; LB_NONE */
     lb_region_reason reason;
-    uint32_t source[2]; /* values: of sources that the other side does not hold; LB_NONE */
-    bool
-        chosen; /* a choice in it (experts, rows) fell differently on the two sides: both run with what they recorded */
+    uint32_t source[2]; /* values: of the unheld sources the ones to be named; LB_NONE */
+    /* A choice in it (experts, rows) fell differently on the two sides: both run with what they recorded. */
+    bool chosen;
+    bool follows; /* it is the backward of another region */
+    double
+        *numbers;  /* what B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's */
     double effect; /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
 } lb_region;
 
@@ -38,6 +43,7 @@ typedef struct lb_regions {
     lb_region *list;
     uint32_t n;
     uint32_t *ops, n_ops;
+    uint32_t *unheld, n_unheld; /* values of sources */
 } lb_regions;
 
 /* Per value of either side: some value of the other side is the same quantity in the runs that were made. malloc'ed, NULL: out of memory. */
@@ -49,12 +55,16 @@ typedef struct lb_region_question {
     const lb_contents *contents;
     const lb_counterparts *counterparts;
     const uint32_t *met[2]; /* lb_regions_meet of either side */
+    const uint8_t
+        *innocent; /* per op of B: that its arguments are other ones changes nothing; NULL: not known of any */
 } lb_region_question;
 
 /* Behind lb_counterparts_compare. LB_ERR_NOMEM is the only failure. */
 lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_err *err);
-/* One difference that shows in several regions (one op, one source, one optimizer over many parameters) becomes one row. At the end: rows that
- * are joined share no values any more. */
+/* Copies a region of `from`, with what it lists; takes over its numbers. False when out of memory. */
+bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *region);
+/* One difference that shows in several regions (one op, one source, one optimizer over many parameters; a part of forward, and its backward)
+ * becomes one row. At the end: rows that are joined share no values any more. */
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
 void lb_regions_release(lb_regions *regions);
 /* The last values of A and B that two regions share and that are no counterparts, of as many elements; false: there are none. */

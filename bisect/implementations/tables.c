@@ -3,13 +3,12 @@
 
 #include "shadow_numbers.h"
 
-#include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const double TIMES = 4, LOOSE = 0x1p-8;
-enum { MOST_ELEMENTS = 1 << 22 };
+enum { MOST_ELEMENTS = 1 << 22, MOST_TIMES = 4 };
 
 typedef struct finder {
     const lb_table_question *asked;
@@ -214,15 +213,6 @@ static int64_t in_source(const lb_value *window, const lb_value *source, int64_t
     return at;
 }
 
-static void add_piece(finder *f, lb_content_run piece)
-{
-    lb_content_run *more = lb_array_grow(f->out->pieces, f->out->n_pieces, sizeof *more);
-    f->failed |= !more;
-    if (!more) return;
-    f->out->pieces = more;
-    f->out->pieces[f->out->n_pieces++] = piece;
-}
-
 /* `at`: per element of the larger of the two, the element of the smaller. Of a number that A has several times the first is taken. */
 static void add_table(finder *f, uint32_t va, int64_t na, uint32_t vb, int64_t nb, const int64_t *at)
 {
@@ -234,35 +224,43 @@ static void add_table(finder *f, uint32_t va, int64_t na, uint32_t vb, int64_t n
     for (int64_t k = na > nb ? na : nb; k-- > 0;) { /* the first of several comes last, and stays */
         const int64_t from = na < nb ? at[k] : k, mine = na < nb ? k : at[k];
         const int64_t to = window ? in_source(&p->values[vb], &p->values[target], mine) : mine;
-        if (to >= 0 && to < numel(s, target)) add_piece(f, (lb_content_run){va, from, 1, to, 1, 1});
+        if (to >= 0 && to < numel(s, target))
+            f->failed |= !lb_counterparts_add_piece(f->out, (lb_content_run){va, from, 1, to, 1, 1});
     }
-    lb_counterpart *list = lb_array_grow(f->out->list, f->out->n, sizeof *list);
-    f->failed |= !list;
-    if (!list) return;
-    f->out->list = list;
-    f->out->list[f->out->n++] = (lb_counterpart){.kind = LB_COUNTERPART_TABLE,
-                                                 .b = target,
-                                                 .first = first,
-                                                 .n = f->out->n_pieces - first,
-                                                 .state = LB_COUNTERPART_SAME};
+    lb_counterpart *table = lb_counterparts_close(f->out, LB_COUNTERPART_TABLE, target, first);
+    f->failed |= !table;
+    if (table) table->state = LB_COUNTERPART_SAME;
+}
+
+/* Two values as a smaller and a larger one. */
+typedef struct couple {
+    const double *small, *large;
+    int64_t n, m, width; /* elements of the smaller, of the larger, and in a row of the larger */
+} couple;
+
+static bool couple_of(const finder *f, uint32_t va, uint32_t vb, couple *c)
+{
+    const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
+    const int64_t na = numel(a, va), nb = numel(b, vb);
+    const bool a_is_larger = na >= nb;
+    const lb_layout *l = a_is_larger ? &a->program->values[va].layout : &b->program->values[vb].layout;
+    *c = (couple){a_is_larger ? b->kept[vb] : a->kept[va], a_is_larger ? a->kept[va] : b->kept[vb],
+                  a_is_larger ? nb : na, a_is_larger ? na : nb, l->ndim > 0 ? l->shape[l->ndim - 1] : 1};
+    return c->small && c->large && c->n > 0 && c->m % c->n == 0;
 }
 
 /* Ascending numbers are no further apart than the same numbers in any order they may have: that is asked first. */
 static bool try_pair(finder *f, uint32_t va, uint32_t vb)
 {
     const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
-    const int64_t na = numel(a, va), nb = numel(b, vb);
-    if (!a->kept[va] || !b->kept[vb] || !are_near(&a->quantities[va], &b->quantities[vb])) return false;
-    const bool a_is_larger = na >= nb;
-    const double *small = a_is_larger ? b->kept[vb] : a->kept[va], *large = a_is_larger ? a->kept[va] : b->kept[vb];
-    const int64_t n = a_is_larger ? nb : na, m = a_is_larger ? na : nb;
-    const lb_layout *l = a_is_larger ? &a->program->values[va].layout : &b->program->values[vb].layout;
+    couple c;
+    if (!are_near(&a->quantities[va], &b->quantities[vb]) || !couple_of(f, va, vb, &c)) return false;
     const double room = room_for(f, va, vb);
     bool near = true;
     for (int k = -1; k < ORDERS; k++) {
-        int64_t *at = places(k < 0 ? BY_RANK : (order)k, small, n, large, m, l->ndim > 0 ? l->shape[l->ndim - 1] : 1);
-        near = distance_at(at, small, large, m) <= room;
-        if (k >= 0 && near) add_table(f, va, na, vb, nb, at);
+        int64_t *at = places(k < 0 ? BY_RANK : (order)k, c.small, c.n, c.large, c.m, c.width);
+        near = distance_at(at, c.small, c.large, c.m) <= room;
+        if (k >= 0 && near) add_table(f, va, numel(a, va), vb, numel(b, vb), at);
         free(at);
         if (near == (k >= 0)) break; /* too far in any order, or the order was found */
     }
@@ -294,6 +292,49 @@ lb_status lb_tables_find(const lb_table_question *asked, lb_counterparts *out, l
         }
     }
     free(done);
+    close_finder(&f);
+    return room && !f.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tables");
+}
+
+/* ---- a table that is another one ---- */
+
+static double spread_at(const int64_t *at, const couple *c)
+{
+    double sum = 0, size = 0;
+    if (!at) return INFINITY;
+    for (int64_t j = 0; j < c->m; j++) {
+        const double x = c->small[at[j]], y = c->large[j];
+        sum += (x - y) * (x - y), size += x * x + y * y;
+    }
+    return size > 0 ? sum / size : INFINITY;
+}
+
+lb_status lb_tables_put_beside(const lb_table_question *asked, const lb_table_choice *choice, lb_counterparts *out,
+                               lb_err *err)
+{
+    finder f;
+    const bool room = open_finder(&f, asked);
+    double least = 0.5; /* of what has nothing to do with each other it is about 1 */
+    uint32_t va = LB_NONE, vb = LB_NONE;
+    int64_t *best = NULL;
+    f.out = out;
+    for (uint32_t i = 0; i < choice->n[0] && room; i++)
+        for (uint32_t j = 0; j < choice->n[1]; j++) {
+            couple c;
+            if (!couple_of(&f, choice->values[0][i], choice->values[1][j], &c) || c.m > MOST_ELEMENTS ||
+                c.m > MOST_TIMES * c.n)
+                continue;
+            for (int k = IN_ORDER; k < BY_RANK; k++) {
+                int64_t *at = places((order)k, c.small, c.n, c.large, c.m, c.width);
+                const double spread = spread_at(at, &c);
+                if (spread < least)
+                    free(best), best = at, least = spread, va = choice->values[0][i], vb = choice->values[1][j];
+                else
+                    free(at);
+            }
+        }
+    if (best) add_table(&f, va, numel(asked->sides[0], va), vb, numel(asked->sides[1], vb), best);
+    free(best);
     close_finder(&f);
     return room && !f.failed ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for tables");
 }

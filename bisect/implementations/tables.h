@@ -27,4 +27,15 @@ lb_status lb_tables_want(const lb_table_question *asked, lb_err *err);
  * what an op gave. */
 lb_status lb_tables_find(const lb_table_question *asked, lb_counterparts *counterparts, lb_err *err);
 
+/* Values of A and of B, of which one is to stand beside another although their numbers differ. */
+typedef struct lb_table_choice {
+    const uint32_t *values[2];
+    uint32_t n[2];
+} lb_table_choice;
+
+/* Adds a counterpart of kind LB_COUNTERPART_TABLE for the two whose numbers are nearest (root mean square, in the orders that tables have), so that B
+ * can go on from A's table. Adds none where no two have as many elements, or one a multiple of the other. */
+lb_status lb_tables_put_beside(const lb_table_question *asked, const lb_table_choice *choice,
+                               lb_counterparts *counterparts, lb_err *err);
+
 #endif

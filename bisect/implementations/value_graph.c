@@ -23,6 +23,15 @@ bool lb_value_graph_computes(const lb_program *p, const lb_op *op)
     return true;
 }
 
+/* ATen calls those that take a tensor's shape and not its numbers `…_like` and `new_…`. */
+static bool reads_shapes_alone(const lb_program *p, const lb_op *op)
+{
+    static const char like[] = "_like", made[] = "aten::new_";
+    const char *name = lb_op_name(p, op);
+    const size_t n = strcspn(name, "."), ending = sizeof like - 1;
+    return !strncmp(name, made, sizeof made - 1) || (n > ending && !strncmp(name + n - ending, like, ending));
+}
+
 typedef struct edges {
     uint32_t *from, *to, n; /* `to` follows from `from` */
     bool failed;
@@ -95,7 +104,7 @@ static bool list_edges(lb_value_graph *g, edges *preds, edges *uses)
         const lb_op *op = &p->ops[i];
         if (!defines(p, op)) continue;
         in->n = 0;
-        lb_op_each_input(p, op, note_input, in);
+        if (!reads_shapes_alone(p, op)) lb_op_each_input(p, op, note_input, in);
         for (uint32_t k = 0; k < in->n; k++) {
             const uint32_t v = in->list[k];
             if (g->giver[v] == LB_NONE && !linked[v]) link_window(g, preds, v, i), linked[v] = 1;
@@ -156,4 +165,25 @@ uint32_t lb_value_graph_source(const lb_value_graph *g, uint32_t value)
         value = g->preds[first];
     }
     return LB_NONE;
+}
+
+uint32_t lb_value_graph_forward(const lb_value_graph *g, uint32_t op)
+{
+    const lb_program *p = g->program;
+    if (p->ops[op].phase != LB_PHASE_BACKWARD || p->ops[op].node < 0) return LB_NONE;
+    for (uint32_t i = 0; i < op; i++) /* the first that saw the count go past the node is the one that made it */
+        if (p->ops[i].phase == LB_PHASE_FORWARD && p->ops[i].node == p->ops[op].node + 1 &&
+            !lb_op_is_source(p, &p->ops[i]))
+            return i;
+    return LB_NONE;
+}
+
+uint32_t lb_value_graph_whole(const lb_value_graph *g, uint32_t value)
+{
+    const uint32_t first = g->first_pred[value];
+    if (g->given[value] || g->first_pred[value + 1] - first != 1) return value;
+    const lb_layout *window = &g->program->values[value].layout, *result = &g->program->values[g->preds[first]].layout;
+    const bool whole = lb_layout_numel(window) == lb_layout_numel(result) && lb_layout_is_contiguous(window) &&
+                       lb_layout_is_contiguous(result);
+    return whole ? g->preds[first] : value;
 }

@@ -2,7 +2,7 @@
  *
  *      source W ─▶ t(W) ─▶ mm ─▶ y ─▶ y[:, :64] ─▶ mul ─▶ …         a vertex is a value; an edge leads back to what it is made of
  *
- * A result of a computing op follows from all that the op reads; a view from the results that lie in its window. Other rooms ask which op
+ * A result of a computing op follows from all whose numbers the op reads (`ones_like` reads a shape alone); a view from the results that lie in its window. Other rooms ask which op
  * reads what; two implementations share no ops, but some values, and windows of results (the queries in one product of queries, keys and
  * values) are values too. */
 #ifndef LB_BISECT_VALUE_GRAPH_H
@@ -28,6 +28,10 @@ void lb_value_graph_release(lb_value_graph *graph);
 
 /* The value of a source that a value is a view, a copy or a cast of; LB_NONE: it is computed. */
 uint32_t lb_value_graph_source(const lb_value_graph *graph, uint32_t value);
+/* The result that a value is a window on all of, in its order; the value itself where it is none. */
+uint32_t lb_value_graph_whole(const lb_value_graph *graph, uint32_t value);
+/* The op of forward whose derivative an op of backward computes: the one that made the running autograd node; LB_NONE: it is not known. */
+uint32_t lb_value_graph_forward(const lb_value_graph *graph, uint32_t op);
 /* Does the op compute something of its own: no copy, cast, or fresh memory? */
 bool lb_value_graph_computes(const lb_program *program, const lb_op *op);
 

@@ -128,9 +128,10 @@ typedef struct lb_diff_routing {
 typedef struct lb_diff_difference {
     lb_diff_row row;
     const char *layer_b, *op_b; /* of the second side; NULL: it has no op there */
-    double
-        effect; /* relative L2 of what leaves the step when this part alone is the second side's; NaN: not measured */
+    /* Relative L2 of what leaves the first step that shows it, when this part alone is the second side's; NaN: not measured. */
+    double effect;
     uint32_t times; /* places that it stands for: one rotary table that all layers read */
+    uint32_t steps; /* that show it */
 } lb_diff_difference;
 
 /* A tensor of the second side, and where the first has its numbers (bisect/contents/contents.h). */

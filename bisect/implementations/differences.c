@@ -1,0 +1,327 @@
+/* Every difference of two implementations: see differences.h. */
+#include "differences.h"
+
+#include "exchange.h"
+
+#include <lastbit/array.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_SHARED = 6, MOST_ROUNDS = 4, MOST_SETTLING = 4 };
+
+bool lb_differences_leave(const lb_counterpart *c)
+{
+    return c->kind == LB_COUNTERPART_EXIT || c->kind == LB_COUNTERPART_FINAL;
+}
+
+/* ---- B from A's numbers ---- */
+
+/* Numbers of B's values for one run. */
+static void force(lb_implementations *x)
+{
+    const lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (!b->forced[c->b] && !b->held[c->b] && lb_counterpart_can_be_put(&x->counterparts, c, a, b))
+            b->forced[c->b] = lb_counterpart_taken(&x->counterparts, c, a, b);
+    }
+}
+
+static void unforce(lb_implementations *x)
+{
+    const lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (lb_counterpart_can_be_put(&x->counterparts, c, a, b)) free(b->forced[c->b]), b->forced[c->b] = NULL;
+    }
+}
+
+/* B from A's numbers at every counterpart, compared there. */
+static lb_status run_forced(lb_implementations *x, lb_err *err)
+{
+    force(x);
+    lb_status status = lb_exact_side_run(&x->sides[1], err);
+    unforce(x);
+    if (status == LB_OK) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    return status;
+}
+
+lb_status lb_differences_meet(lb_implementations *x, lb_err *err)
+{
+    for (int k = 0; k < 2; k++) {
+        free(x->met[k]);
+        x->met[k] = lb_regions_meet(&x->sides[k], &x->sides[!k]);
+    }
+    return x->met[0] && x->met[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
+}
+
+static lb_region_question question(const lb_implementations *x)
+{
+    return (lb_region_question){{&x->sides[0], &x->sides[1]},
+                                {&x->sources[0], &x->sources[1]},
+                                &x->contents,
+                                &x->counterparts,
+                                {x->met[0], x->met[1]},
+                                x->innocent};
+}
+
+/* Until all counterparts that are put are what they are taken for. */
+static lb_status run_settled(lb_implementations *x, lb_err *err)
+{
+    bool again = true;
+    for (uint32_t i = 0; again && i < MOST_SETTLING; i++) {
+        LB_TRY(run_forced(x, err));
+        LB_TRY(lb_differences_meet(x, err));
+        again = lb_counterparts_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]) |
+                lb_counterparts_drop_wrong(&x->counterparts, x->met);
+    }
+    return again ? run_forced(x, err) : LB_OK;
+}
+
+/* The regions of B as it is now, or with what was put right in it. */
+static lb_status search(lb_implementations *x, lb_err *err)
+{
+    LB_TRY(run_settled(x, err));
+    for (uint32_t k = 0;; k++) {
+        if (k) LB_TRY(run_forced(x, err));
+        LB_TRY(lb_differences_meet(x, err));
+        const lb_region_question asked = question(x);
+        uint32_t a, b;
+        lb_regions_release(&x->regions);
+        LB_TRY(lb_regions_find(&asked, &x->regions, err));
+        if (k == MOST_SHARED || !lb_regions_shared(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a]) return LB_OK;
+        if (!lb_counterparts_add(&x->counterparts, LB_COUNTERPART_SHARED, a, b,
+                                 lb_layout_numel(&x->sides[1].program->values[b].layout)))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for a value that regions share");
+        x->sides[1].wanted[b] = 1;
+    }
+}
+
+/* ---- what hides behind a difference ---- */
+
+typedef struct tried {
+    lb_exchange exchange;
+    lb_region region;
+    double distance; /* of its counterpart before */
+    bool put;
+} tried;
+
+typedef struct rounds {
+    lb_implementations *x;
+    tried *list;
+    uint32_t n;
+    lb_regions found; /* whose exchange helped */
+} rounds;
+
+static lb_table_question about_tables(lb_implementations *x)
+{
+    return (lb_table_question){
+        {&x->sides[0], &x->sides[1]}, {&x->sources[0], &x->sources[1]}, &x->contents, {x->met[0], x->met[1]}};
+}
+
+/* The same difference that was tried before, for good or for nothing; NULL. */
+static tried *find_tried(const rounds *t, const lb_region *r)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        const lb_region *before = &t->list[i].region;
+        if (before->reason != r->reason) continue;
+        if (r->reason != LB_REGION_SOURCE ? before->op[1] == r->op[1]
+            : r->source[1] != LB_NONE     ? before->source[1] == r->source[1]
+                                          : before->source[0] == r->source[0])
+            return &t->list[i];
+    }
+    return NULL;
+}
+
+static double *copy_numbers(const lb_implementations *x, const lb_region *r)
+{
+    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    const size_t n = (size_t)lb_layout_numel(&x->sides[1].program->values[c->b].layout);
+    double *copy = x->sides[1].kept[c->b] && !lb_differences_leave(c) ? malloc((n + 1) * sizeof *copy) : NULL;
+    if (copy) memcpy(copy, x->sides[1].kept[c->b], n * sizeof *copy);
+    return copy;
+}
+
+/* Puts right what can be of the regions in x; `*first` is the first row of what was tried. */
+static lb_status put_right(rounds *t, uint32_t *first, lb_err *err)
+{
+    lb_implementations *x = t->x;
+    const lb_table_question asked = about_tables(x);
+    *first = t->n;
+    for (uint32_t i = 0; i < x->regions.n; i++) {
+        const lb_region *r = &x->regions.list[i];
+        tried *before = find_tried(t, r);
+        lb_exchange made;
+        if (before) before->region.times += before->put;
+        if (before) continue;
+        LB_TRY(lb_exchange_make(&asked, &x->regions, r, &x->counterparts, &made, err));
+        if (made.op == LB_NONE && !made.n_tables) continue;
+        tried *more = lb_array_grow(t->list, t->n, sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory for differences");
+        t->list = more;
+        t->list[t->n] = (tried){made, *r, x->counterparts.list[r->counterpart].distance, true};
+        t->list[t->n].region.numbers = copy_numbers(x, r);
+        if (lb_differences_leave(&x->counterparts.list[r->counterpart]))
+            t->list[t->n].region.effect = t->list[t->n].distance;
+        lb_exchange_set(&t->list[t->n++].exchange, true, &x->sides[0], &x->sides[1], &x->counterparts);
+    }
+    return LB_OK;
+}
+
+/* Takes out again what changed nothing for the better; is there any? */
+static bool take_out(rounds *t, uint32_t first, const lb_regions *before)
+{
+    lb_implementations *x = t->x;
+    bool any = false;
+    for (uint32_t i = first; i < t->n; i++) {
+        tried *one = &t->list[i];
+        const lb_counterpart *c = &x->counterparts.list[one->region.counterpart];
+        if (c->state == LB_COUNTERPART_SAME || c->distance < 0.999 * one->distance) {
+            if (lb_regions_append(&t->found, before, &one->region)) one->region.numbers = NULL;
+            continue;
+        }
+        lb_exchange_set(&one->exchange, one->put = false, &x->sides[0], &x->sides[1], &x->counterparts);
+        if (one->region.reason == LB_REGION_ARGUMENTS) x->innocent[one->region.op[1]] = 1;
+        any = true;
+    }
+    return any;
+}
+
+/* What regions share is asked anew: without what was put right other regions remain. */
+static lb_status search_again(lb_implementations *x, lb_err *err)
+{
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        lb_counterpart *c = &x->counterparts.list[i];
+        if (c->kind == LB_COUNTERPART_SHARED) c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
+    }
+    LB_TRY(lb_exact_side_prepare(&x->sides[1], err));
+    return search(x, err);
+}
+
+/* One round: false in `*more` when nothing could be put right. */
+static lb_status look_behind(rounds *t, bool *more, lb_err *err)
+{
+    lb_implementations *x = t->x;
+    uint32_t first;
+    LB_TRY(put_right(t, &first, err));
+    *more = t->n > first;
+    if (!*more) return LB_OK;
+    lb_regions before = x->regions;
+    x->regions = (lb_regions){0};
+    lb_status status = search_again(x, err);
+    if (status == LB_OK && take_out(t, first, &before)) status = search_again(x, err);
+    lb_regions_release(&before);
+    return status;
+}
+
+static lb_status search_all(lb_implementations *x, lb_err *err)
+{
+    rounds t = {.x = x};
+    bool more = true;
+    x->innocent = calloc(x->sides[1].program->n_ops + 1, 1);
+    lb_status status = x->innocent ? search(x, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for ops");
+    for (uint32_t i = 0; i < MOST_ROUNDS && more && status == LB_OK; i++) status = look_behind(&t, &more, err);
+    for (uint32_t i = 0; i < x->regions.n && status == LB_OK; i++)
+        if (!lb_regions_append(&t.found, &x->regions, &x->regions.list[i]))
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
+    for (uint32_t i = 0; i < t.n; i++) free(t.list[i].region.numbers);
+    free(t.list);
+    lb_regions_release(&x->regions);
+    x->regions = t.found;
+    return status;
+}
+
+/* ---- effects ---- */
+
+/* What B gave in a region from A's numbers, in the place of A's own. Where A's value is a window nothing can be put there. */
+static bool put_into_first(lb_implementations *x, const lb_counterpart *c, const double *numbers)
+{
+    lb_exact_side *a = &x->sides[0];
+    bool any = false;
+    for (uint32_t k = 0; k < c->n; k++) {
+        const lb_content_run *r = &x->counterparts.pieces[c->first + k];
+        const int64_t n = lb_layout_numel(&a->program->values[r->tensor].layout);
+        if (!a->graph.given[r->tensor] || !a->kept[r->tensor]) continue;
+        if (!a->forced[r->tensor]) {
+            a->forced[r->tensor] = malloc((size_t)n * sizeof **a->forced);
+            if (a->forced[r->tensor]) memcpy(a->forced[r->tensor], a->kept[r->tensor], (size_t)n * sizeof **a->forced);
+        }
+        for (int64_t i = 0; i < r->n && a->forced[r->tensor]; i++)
+            a->forced[r->tensor][r->from + i * r->from_stride] = numbers[r->to + i * r->to_stride];
+        any |= a->forced[r->tensor] != NULL;
+    }
+    return any;
+}
+
+static void take_back(lb_implementations *x, const lb_counterpart *c)
+{
+    for (uint32_t k = 0; k < c->n; k++) {
+        double **forced = &x->sides[0].forced[x->counterparts.pieces[c->first + k].tensor];
+        free(*forced), *forced = NULL;
+    }
+}
+
+/* How far what leaves A is from what left it before, at most. */
+static double distance_of_exits(const lb_implementations *x, double *const *before)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        for (uint32_t k = 0; lb_differences_leave(c) && k < c->n; k++) {
+            const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
+            const int64_t n = lb_layout_numel(&x->sides[0].program->values[v].layout);
+            const double far =
+                before[v] && x->sides[0].kept[v] ? lb_counterparts_distance(before[v], x->sides[0].kept[v], n) : 0;
+            if (far > most) most = far;
+        }
+    }
+    return most;
+}
+
+/* A once more with one region of B in it; what A's runs left is put back. */
+static lb_status measure_effect(lb_implementations *x, lb_region *r, const double *numbers, lb_err *err)
+{
+    lb_exact_side *a = &x->sides[0];
+    const uint32_t n = a->program->n_values;
+    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    double **before = a->kept;
+    lb_quantity *quantities = a->quantities;
+    a->kept = calloc(n + 1, sizeof *a->kept), a->quantities = calloc(n + 1, sizeof *a->quantities);
+    lb_status status = a->kept && a->quantities ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
+    double **own = a->kept;
+    a->kept = before;
+    const bool put = status == LB_OK && put_into_first(x, c, numbers);
+    a->kept = own;
+    if (put) status = lb_exact_side_run(a, err);
+    if (put && status == LB_OK) r->effect = distance_of_exits(x, before);
+    for (uint32_t v = 0; own && v < n; v++) free(own[v]);
+    free(own), free(a->quantities);
+    a->kept = before, a->quantities = quantities;
+    take_back(x, c);
+    return status;
+}
+
+static lb_status measure_effects(lb_implementations *x, lb_err *err)
+{
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; status == LB_OK && i < x->regions.n && i < LB_IMPLEMENTATIONS_MOST_REGIONS; i++) {
+        lb_region *r = &x->regions.list[i];
+        const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+        const double *numbers = r->numbers ? r->numbers : x->sides[1].kept[c->b];
+        if (r->effect == r->effect) continue;
+        if (lb_differences_leave(c))
+            r->effect = c->distance;
+        else if (numbers && lb_counterpart_can_be_put(&x->counterparts, c, &x->sides[0], &x->sides[1]))
+            status = measure_effect(x, r, numbers, err);
+    }
+    return status;
+}
+
+lb_status lb_differences_find(lb_implementations *x, lb_err *err)
+{
+    LB_TRY(search_all(x, err));
+    const lb_region_question found = question(x);
+    lb_regions_join_alike(&found, &x->regions);
+    return measure_effects(x, err);
+}

@@ -1,0 +1,392 @@
+/* Products with weights: see products.h. */
+#include "products.h"
+
+#include "shadow_numbers.h"
+
+#include <lastbit/array.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct product {
+    uint32_t op, use, result;      /* `use`: which of the products with this weight it is; the value with its bias */
+    int64_t batch, rows, features; /* of the result: (batch, rows, features), features of all batches numbered on */
+    bool biased;
+    uint64_t *keys; /* per feature: its column of the operand; 0: all of it is one number */
+} product;
+
+typedef struct products {
+    const lb_exact_side *side;
+    product *list;
+    uint32_t n;
+    bool failed;
+} products;
+
+/* ---- operands ---- */
+
+static int weight_position(const char *name)
+{
+    static const struct {
+        const char *name;
+        int position;
+    } known[] = {{"aten::mm", 1}, {"aten::addmm", 2}, {"aten::bmm", 1}, {"aten::baddbmm", 2}};
+    const size_t n = strcspn(name, ".");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strlen(known[i].name) == n && !strncmp(name, known[i].name, n)) return known[i].position;
+    return -1;
+}
+
+static uint32_t value_at(const lb_program *p, const lb_op *op, int position)
+{
+    if (position < 0 || (uint32_t)position >= op->args) return LB_NONE;
+    const lb_arg *arg = &lb_op_args(p, op)[position];
+    return arg->tag == LB_ARG_VALUE ? arg->u.value : LB_NONE;
+}
+
+/* The numbers of a value seen through the layout of a view of it, which may be any. malloc'ed. */
+static double *seen_through(const lb_value *view, const lb_value *whole, lb_tensor t)
+{
+    if (!t.data || !lb_layout_is_contiguous(&whole->layout) || !lb_layout_is_contiguous(&t.layout)) return NULL;
+    const int64_t start = view->layout.offset - whole->layout.offset;
+    t.data = (char *)t.data + start * (int64_t)(lb_dtype_bits(t.dtype) / 8);
+    t.layout = view->layout, t.layout.offset = 0;
+    return lb_shadow_numbers_copy(&t);
+}
+
+static lb_tensor as_tensor(double *numbers, const lb_value *v)
+{
+    return (lb_tensor){numbers, LB_F64, lb_layout_contiguous(v->layout.ndim, v->layout.shape)};
+}
+
+/* What a run reads there: of a copy its kept numbers, else the source's own. malloc'ed; NULL: they are not known. */
+static double *operand_numbers(const lb_exact_side *s, uint32_t v, uint32_t source)
+{
+    const lb_value *values = s->program->values;
+    const uint32_t first = s->graph.first_pred[v], giver = s->graph.giver[v];
+    if (s->kept[v]) return lb_shadow_numbers_copy(&(lb_tensor){s->kept[v], LB_F64, as_tensor(NULL, &values[v]).layout});
+    if (giver == LB_NONE) return NULL;
+    if (!lb_op_is_source(s->program, &s->program->ops[giver])) {
+        const uint32_t copy = s->graph.first_pred[v + 1] - first == 1 ? s->graph.preds[first] : v;
+        return copy == v || !s->kept[copy]
+                   ? NULL
+                   : seen_through(&values[v], &values[copy], as_tensor(s->kept[copy], &values[copy]));
+    }
+    lb_tensor t;
+    if (s->held[source])
+        t = as_tensor(s->held[source], &values[source]);
+    else if (lb_program_view_value(s->view, source, &t, NULL) != LB_OK)
+        return NULL;
+    return seen_through(&values[v], &values[source], t);
+}
+
+/* ---- columns ---- */
+
+static uint64_t mixed(double number)
+{
+    uint64_t x;
+    if (number == 0) number = 0; /* -0 is 0 */
+    memcpy(&x, &number, sizeof x);
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9), x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+static uint64_t column_key(const double *w, int64_t n, int64_t stride)
+{
+    uint64_t key = 0;
+    bool one = true;
+    for (int64_t i = 0; i < n; i++) key += mixed(w[i * stride]), one &= w[i * stride] == w[0];
+    return one ? 0 : key;
+}
+
+/* ---- the bias ---- */
+
+static bool is_forward(const lb_program *p, uint32_t op)
+{
+    return p->ops[op].phase == LB_PHASE_FORWARD;
+}
+
+/* The one op of forward that goes on from the value or a window on all of it; LB_NONE: none, or several. */
+static uint32_t only_reader(const lb_exact_side *s, uint32_t value)
+{
+    const lb_value_graph *g = &s->graph;
+    const int64_t n = lb_layout_numel(&s->program->values[value].layout);
+    uint32_t found = LB_NONE;
+    for (uint32_t v = 0; v < s->program->n_values; v++) {
+        const bool window = !g->given[v] && g->first_pred[v + 1] - g->first_pred[v] == 1 &&
+                            g->preds[g->first_pred[v]] == value && lb_layout_numel(&s->program->values[v].layout) == n;
+        for (uint32_t k = g->first_use[v]; (v == value || window) && k < g->first_use[v + 1]; k++) {
+            if (!is_forward(s->program, g->uses[k])) continue;
+            if (found != LB_NONE && found != g->uses[k]) return LB_NONE;
+            found = g->uses[k];
+        }
+    }
+    return found;
+}
+
+/* The sum with a bias of as many features, where the next op takes it; else the value itself. */
+static uint32_t with_bias(const lb_exact_side *s, uint32_t value, int64_t features)
+{
+    static const char add[] = "aten::add";
+    const lb_program *p = s->program;
+    const uint32_t op = only_reader(s, value);
+    if (op == LB_NONE || strncmp(lb_op_name(p, &p->ops[op]), add, sizeof add - 1) || !lb_op_outcomes(&p->ops[op]))
+        return value;
+    const uint32_t result = lb_op_outcome(p, &p->ops[op], 0);
+    if (result == LB_NONE || lb_layout_numel(&p->values[result].layout) != lb_layout_numel(&p->values[value].layout))
+        return value;
+    for (int k = 0; k < 2; k++) {
+        const uint32_t other = value_at(p, &p->ops[op], k),
+                       source = other == LB_NONE ? LB_NONE : lb_value_graph_source(&s->graph, other);
+        if (source != LB_NONE && p->values[source].flags & LB_VALUE_PARAMETER &&
+            lb_layout_numel(&p->values[source].layout) == features)
+            return result;
+    }
+    return value;
+}
+
+/* ---- a side's products ---- */
+
+static uint32_t count_uses(const products *all, uint32_t source)
+{
+    const lb_program *p = all->side->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < all->n; i++) {
+        const lb_op *op = &p->ops[all->list[i].op];
+        n += lb_value_graph_source(&all->side->graph, value_at(p, op, weight_position(lb_op_name(p, op)))) == source;
+    }
+    return n;
+}
+
+static void add_product(products *all, uint32_t op)
+{
+    const lb_exact_side *s = all->side;
+    const lb_program *p = s->program;
+    const uint32_t w = value_at(p, &p->ops[op], weight_position(lb_op_name(p, &p->ops[op]))),
+                   source = w == LB_NONE ? LB_NONE : lb_value_graph_source(&s->graph, w),
+                   result = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+    if (source == LB_NONE || result == LB_NONE || !(p->values[source].flags & LB_VALUE_PARAMETER)) return;
+    const lb_layout *l = &p->values[w].layout, *r = &p->values[result].layout;
+    if (l->ndim < 2 || l->ndim > 3 || r->ndim != l->ndim || (l->ndim == 3 && l->shape[0] != r->shape[0])) return;
+    product x = {.op = op, .use = count_uses(all, source), .result = result, .batch = l->ndim == 3 ? l->shape[0] : 1};
+    const int64_t depth = l->shape[l->ndim - 2], width = l->shape[l->ndim - 1];
+    x.rows = r->shape[r->ndim - 2], x.features = x.batch * width;
+    if (depth < 2 || r->shape[r->ndim - 1] != width) return;
+    double *numbers = operand_numbers(s, w, source);
+    if (!numbers) return;
+    x.keys = malloc((size_t)x.features * sizeof *x.keys);
+    for (int64_t j = 0; x.keys && j < x.features; j++)
+        x.keys[j] = column_key(numbers + j / width * depth * width + j % width, depth, width);
+    if (x.batch == 1) x.result = with_bias(s, result, x.features);
+    x.biased = x.result != result || weight_position(lb_op_name(p, &p->ops[op])) == 2;
+    free(numbers);
+    product *more = x.keys ? lb_array_grow(all->list, all->n, sizeof *more) : NULL;
+    all->failed |= !more;
+    if (!more) free(x.keys);
+    if (more) all->list = more, all->list[all->n++] = x;
+}
+
+static products list_products(const lb_exact_side *s)
+{
+    products all = {.side = s};
+    for (uint32_t i = 0; i < s->program->n_ops && !all.failed; i++)
+        if (is_forward(s->program, i) && weight_position(lb_op_name(s->program, &s->program->ops[i])) >= 0)
+            add_product(&all, i);
+    return all;
+}
+
+static void release(products *all)
+{
+    for (uint32_t i = 0; i < all->n; i++) free(all->list[i].keys);
+    free(all->list);
+}
+
+/* ---- beside each other ---- */
+
+typedef struct column {
+    uint64_t key;
+    uint32_t product, use;
+    int64_t feature;
+} column;
+
+static int by_key(const void *x, const void *y)
+{
+    const column *a = x, *b = y;
+    if (a->key != b->key) return (a->key > b->key) - (a->key < b->key);
+    if (a->use != b->use) return (a->use > b->use) - (a->use < b->use);
+    if (a->product != b->product) return (a->product > b->product) - (a->product < b->product);
+    return (a->feature > b->feature) - (a->feature < b->feature);
+}
+
+typedef struct columns {
+    column *list;
+    uint64_t n;
+} columns;
+
+static columns sort_columns(const products *all)
+{
+    columns c = {0};
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < all->n; i++) most += (uint64_t)all->list[i].features;
+    c.list = malloc((most + 1) * sizeof *c.list);
+    for (uint32_t i = 0; i < all->n && c.list; i++)
+        for (int64_t j = 0; j < all->list[i].features; j++)
+            if (all->list[i].keys[j]) c.list[c.n++] = (column){all->list[i].keys[j], i, all->list[i].use, j};
+    if (c.list && c.n) qsort(c.list, c.n, sizeof *c.list, by_key);
+    return c;
+}
+
+/* A column of A with these numbers, of the same use of its weight: the one behind the last that was found, else the first. */
+static const column *find_column(const columns *c, uint64_t key, uint32_t use, const column *last)
+{
+    const column sought = {.key = key, .use = use};
+    uint64_t low = 0, high = c->n;
+    while (low < high) {
+        const uint64_t middle = low + (high - low) / 2;
+        if (by_key(&c->list[middle], &sought) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const column *first = NULL;
+    for (; low < c->n && c->list[low].key == key && c->list[low].use == use; low++) {
+        if (!first) first = &c->list[low];
+        if (last && c->list[low].product == last->product && c->list[low].feature == last->feature + 1)
+            return &c->list[low];
+    }
+    return first;
+}
+
+/* Where feature j lies in a result: of row r at first + r * stride. */
+static int64_t first_of(const product *x, int64_t j)
+{
+    const int64_t width = x->features / x->batch;
+    return j / width * x->rows * width + j % width;
+}
+
+/* Rows of B beside those of A: `turn` 0: one by one; else row (i, k) of A, counted (rows / turn, turn), is row (k, i) of B. A result with its bias is
+ * not beside one without: `*other` when that is all there is. */
+static bool put_beside(lb_counterparts *out, const products *a, const product *b, const columns *c, int64_t turn,
+                       bool *other)
+{
+    const column *last = NULL;
+    *other = false;
+    for (int64_t j = 0; j < b->features; j++) {
+        const column *found = b->keys[j] ? find_column(c, b->keys[j], b->use, last) : NULL;
+        const product *x = found ? &a->list[found->product] : NULL;
+        *other |= found && x->biased != b->biased;
+        if (!found || x->rows != b->rows || x->biased != b->biased) continue;
+        const int64_t across = x->features / x->batch, width = b->features / b->batch,
+                      from = first_of(x, found->feature), to = first_of(b, j), parts = turn ? b->rows / turn : 1,
+                      each = turn ? turn : b->rows;
+        for (int64_t i = 0; i < parts; i++)
+            if (!lb_counterparts_add_piece(out, (lb_content_run){x->result, from + i * each * across, across,
+                                                                 to + i * width, turn ? parts * width : width, each}))
+                return false;
+        last = found;
+    }
+    return true;
+}
+
+static void drop_others(lb_counterparts *out, uint32_t before, const lb_exact_side *b, const product *x)
+{
+    const uint32_t raw = lb_op_outcome(b->program, &b->program->ops[x->op], 0);
+    for (uint32_t i = 0; i < before; i++)
+        if (out->list[i].kind == LB_COUNTERPART_ANCHOR && (out->list[i].b == x->result || out->list[i].b == raw))
+            out->list[i].kind = LB_COUNTERPART_DROPPED, out->list[i].state = LB_COUNTERPART_UNKNOWN;
+}
+
+/* ---- rows in another order ---- */
+
+typedef struct turned_rows {
+    int64_t rows, turn;
+} turned_rows;
+
+typedef struct turns {
+    turned_rows *list;
+    uint32_t n;
+} turns;
+
+static int64_t turn_of(const turns *t, int64_t rows)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->list[i].rows == rows) return t->list[i].turn;
+    return 0;
+}
+
+/* The one turn that makes B's rows A's; 0: there is none. */
+static int64_t find_turn(const double *x, const double *y, int64_t rows, int64_t width)
+{
+    for (int64_t turn = 2; turn < rows; turn++) {
+        if (rows % turn) continue;
+        double difference = 0, size = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t mine = r % turn * (rows / turn) + r / turn;
+            for (int64_t j = 0; j < width; j++) {
+                const double d = x[r * width + j] - y[mine * width + j];
+                difference += d * d, size += x[r * width + j] * x[r * width + j];
+            }
+        }
+        if (size > 0 && difference <= 0x1p-60 * size) return turn;
+    }
+    return 0;
+}
+
+static bool note_turn(turns *t, const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
+                      const lb_exact_side *b, int64_t rows)
+{
+    const int64_t n = lb_layout_numel(&b->program->values[c->b].layout);
+    uint8_t *known = NULL;
+    double noise, *x = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
+    for (int64_t i = 0; x && i < n; i++)
+        if (!known[i]) x[i] = 0;
+    /* Features that A lacks are left out on both sides. */
+    double *y = x ? malloc((size_t)n * sizeof *y) : NULL;
+    for (int64_t i = 0; y && i < n; i++) y[i] = known[i] ? b->kept[c->b][i] : 0;
+    const int64_t turn = y && !turn_of(t, rows) && lb_counterparts_distance(x, y, n) > 0x1p-20 && n % rows == 0
+                             ? find_turn(x, y, rows, n / rows)
+                             : 0;
+    free(x), free(y), free(known);
+    if (!turn) return true;
+    turned_rows *more = lb_array_grow(t->list, t->n, sizeof *more);
+    if (!more) return false;
+    t->list = more, t->list[t->n++] = (turned_rows){rows, turn};
+    return true;
+}
+
+/* ---- all ---- */
+
+static bool find_all(const products *a, const products *b, const columns *c, const turns *known, turns *seen,
+                     lb_counterparts *out)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        const uint32_t first = out->n_pieces, before = out->n;
+        const product *x = &b->list[i];
+        bool other, room = put_beside(out, a, x, c, known ? turn_of(known, x->rows) : 0, &other);
+        if (room && out->n_pieces == first) {
+            if (other && !seen) drop_others(out, before, b->side, x);
+            continue;
+        }
+        lb_counterpart *made = room ? lb_counterparts_close(out, LB_COUNTERPART_ANCHOR, x->result, first) : NULL;
+        if (!made) return false;
+        if (!seen) {
+            drop_others(out, before, b->side, x);
+            continue;
+        }
+        room = x->batch != 1 || note_turn(seen, out, made, a->side, b->side, x->rows);
+        out->n = before, out->n_pieces = first;
+        if (!room) return false;
+    }
+    return true;
+}
+
+lb_status lb_products_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *out, lb_err *err)
+{
+    products of[2] = {list_products(a), list_products(b)};
+    columns c = sort_columns(&of[0]);
+    turns seen = {0};
+    const bool room = !of[0].failed && !of[1].failed && c.list && find_all(&of[0], &of[1], &c, NULL, &seen, out) &&
+                      find_all(&of[0], &of[1], &c, &seen, NULL, out);
+    for (int k = 0; k < 2; k++) release(&of[k]);
+    free(c.list), free(seen.list);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
+}

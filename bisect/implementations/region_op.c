@@ -1,0 +1,284 @@
+/* Which op of a region to name: see region_op.h. */
+#include "region_op.h"
+
+#include <string.h>
+
+bool lb_region_is_source(const lb_exact_side *s, uint32_t v)
+{
+    return s->graph.giver[v] != LB_NONE && lb_op_is_source(s->program, &s->program->ops[s->graph.giver[v]]);
+}
+
+bool lb_region_holds(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t source = lb_op_results(s->program, &s->program->ops[s->graph.giver[v]])[0],
+                   row = f->asked->sources[side]->row_of[source];
+    return row != LB_NONE && f->held[side][row];
+}
+
+bool lb_region_begins_at(const lb_region_frontier *f, int side, uint32_t op)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const lb_value_graph *g = &s->graph;
+    const uint32_t v =
+        lb_op_outcomes(&s->program->ops[op]) ? lb_op_outcome(s->program, &s->program->ops[op], 0) : LB_NONE;
+    if (v == LB_NONE) return false;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        uint32_t from = g->preds[k];
+        for (uint32_t depth = 0; depth < 32 && !f->same[side][from]; depth++) { /* through copies and casts */
+            if (lb_region_is_source(s, from)) break;
+            const uint32_t giver = g->giver[from], first = g->first_pred[from];
+            if (giver == LB_NONE || (g->given[from] && lb_value_graph_computes(s->program, &s->program->ops[giver])) ||
+                g->first_pred[from + 1] == first)
+                return false;
+            from = g->preds[first];
+        }
+        if (!f->same[side][from] && !(lb_region_is_source(s, from) && lb_region_holds(f, side, from))) return false;
+    }
+    return true;
+}
+
+static bool same_name(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+{
+    const char *x = lb_op_name(pa, a), *y = lb_op_name(pb, b);
+    size_t n = strcspn(x, "."), m = strcspn(y, ".");
+    while (n && x[n - 1] == '_') n--; /* in place or not */
+    while (m && y[m - 1] == '_') m--;
+    return n == m && !strncmp(x, y, n);
+}
+
+static uint32_t *ops_of(const lb_region_frontier *f, const lb_region *r, int side)
+{
+    return f->regions->ops + r->first[side];
+}
+
+static uint32_t row_of_source(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const uint32_t source = lb_value_graph_source(&f->asked->sides[side]->graph, v);
+    return source == LB_NONE ? LB_NONE : f->asked->sources[side]->row_of[source];
+}
+
+/* Is a value of B what one of A is: by its numbers, or as a source? Values that tell nothing are not asked. */
+static bool are_alike(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+{
+    const lb_quantity *a = &f->asked->sides[0]->quantities[va], *b = &f->asked->sides[1]->quantities[vb];
+    const uint32_t row[2] = {row_of_source(f, 0, va), row_of_source(f, 1, vb)};
+    const bool held[2] = {row[0] != LB_NONE && f->held[0][row[0]], row[1] != LB_NONE && f->held[1][row[1]]};
+    if (held[0] != held[1]) return false;
+    if (held[0]) {
+        const lb_content *c = &f->asked->contents->list[row[1]];
+        for (uint32_t k = 0; k < c->n; k++)
+            if (f->asked->contents->runs[c->first + k].tensor == row[0]) return true;
+        return false;
+    }
+    return !a->tells || !b->tells || lb_quantities_agree(a, b);
+}
+
+typedef struct reads {
+    uint32_t list[16], n;
+} reads;
+
+static void note_read(void *context, uint32_t value)
+{
+    reads *r = context;
+    if (value != LB_NONE && r->n < sizeof r->list / sizeof *r->list) r->list[r->n++] = value;
+}
+
+static bool read_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    reads x = {.n = 0}, y = {.n = 0};
+    lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
+    for (uint32_t k = 0; k < x.n && k < y.n; k++)
+        if (!are_alike(f, x.list[k], y.list[k])) return false;
+    return x.n > 0 && y.n > 0;
+}
+
+/* One op, from the same inputs, with other arguments. */
+static bool name_by_arguments(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        for (uint32_t j = 0; j < r->n[1]; j++) {
+            const lb_op *a = &pa->ops[ops_of(f, r, 0)[i]], *b = &pb->ops[ops_of(f, r, 1)[j]];
+            if (a->phase != b->phase || !same_name(pa, a, pb, b)) continue;
+            if (f->asked->innocent && f->asked->innocent[ops_of(f, r, 1)[j]]) continue;
+            if (!lb_region_begins_at(f, 0, ops_of(f, r, 0)[i]) || !lb_region_begins_at(f, 1, ops_of(f, r, 1)[j]))
+                continue;
+            if (!read_alike(f, ops_of(f, r, 0)[i], ops_of(f, r, 1)[j])) continue;
+            if (a->args == b->args && lb_op_same_args(pa, a, pb, b, 0)) continue;
+            r->op[0] = ops_of(f, r, 0)[i], r->op[1] = ops_of(f, r, 1)[j], r->reason = LB_REGION_ARGUMENTS;
+            return true;
+        }
+    return false;
+}
+
+/* The numbers of a value, or of the result that it shows all of, in its order; NULL: they were not kept. */
+static const double *numbers_of(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t whole = s->kept[v] ? v : lb_value_graph_whole(&s->graph, v);
+    return s->kept[whole];
+}
+
+/* Are two equal quantities of one shape other numbers, element by element? */
+static bool is_in_another_order(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+{
+    const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
+    const int64_t n = lb_layout_numel(&b->program->values[vb].layout);
+    const double *x = numbers_of(a, va), *y = numbers_of(b, vb);
+    if (!x || !y || !a->quantities[va].tells || !lb_quantities_agree(&a->quantities[va], &b->quantities[vb]) ||
+        lb_layout_numel(&a->program->values[va].layout) != n ||
+        !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[vb].layout))
+        return false;
+    return lb_counterparts_distance(x, y, n) > 0x1p-20;
+}
+
+/* One op that reads the same numbers, which stand in another order on the other side: heads, or halves, are put together differently. */
+static bool name_by_order(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        for (uint32_t j = 0; j < r->n[1]; j++) {
+            const uint32_t ops[] = {ops_of(f, r, 0)[i], ops_of(f, r, 1)[j]};
+            const lb_op *a = &pa->ops[ops[0]], *b = &pb->ops[ops[1]];
+            if (a->phase != b->phase || !same_name(pa, a, pb, b) || !lb_region_begins_at(f, 0, ops[0]) ||
+                !lb_region_begins_at(f, 1, ops[1]) || !read_alike(f, ops[0], ops[1]))
+                continue;
+            reads x = {.n = 0}, y = {.n = 0};
+            lb_op_each_input(pa, a, note_read, &x), lb_op_each_input(pb, b, note_read, &y);
+            for (uint32_t k = 0; k < x.n && k < y.n; k++)
+                if (is_in_another_order(f, x.list[k], y.list[k])) {
+                    r->op[0] = ops[0], r->op[1] = ops[1], r->reason = LB_REGION_ORDER;
+                    return true;
+                }
+        }
+    return false;
+}
+
+static uint32_t count_named(const lb_region_frontier *f, const lb_region *r, int side, const lb_program *p,
+                            const lb_op *op)
+{
+    const lb_program *q = f->asked->sides[side]->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n[side]; i++) n += same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
+    return n;
+}
+
+/* An op that one side alone runs, where all ops of the other are among its own: something was left out. */
+static bool name_by_absence(const lb_region_frontier *f, lb_region *r)
+{
+    uint32_t alone[2] = {LB_NONE, LB_NONE};
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k] && alone[k] == LB_NONE; i++)
+            if (!count_named(f, r, !k, p, &p->ops[ops_of(f, r, k)[i]])) alone[k] = ops_of(f, r, k)[i];
+    }
+    if ((alone[0] == LB_NONE) == (alone[1] == LB_NONE)) return false;
+    r->op[0] = alone[0], r->op[1] = alone[1], r->reason = LB_REGION_MISSING;
+    return true;
+}
+
+static uint32_t count_values(const lb_counterparts *all, const lb_counterpart *c)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < c->n; k++) {
+        uint32_t j = 0;
+        while (j < k && all->pieces[c->first + j].tensor != all->pieces[c->first + k].tensor) j++;
+        n += j == k;
+    }
+    return n;
+}
+
+/* B's one op stands beside those of all the values of A that make up its own: of all names but one as many, of that one too few. */
+static bool name_by_count(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
+    const uint32_t times = c->n > 64 ? 1 : count_values(f->asked->counterparts, c);
+    uint32_t odd[2] = {LB_NONE, LB_NONE};
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            const uint32_t op = ops_of(f, r, k)[i];
+            const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
+            if (a == b || (k == 0) != (a > b)) continue;
+            if (odd[k] != LB_NONE && !same_name(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
+            if (odd[k] == LB_NONE) odd[k] = op;
+        }
+    }
+    if ((odd[0] == LB_NONE) == (odd[1] == LB_NONE)) return false;
+    r->op[0] = odd[0], r->op[1] = odd[1], r->reason = LB_REGION_MISSING;
+    return true;
+}
+
+static uint32_t first_of(const lb_region_frontier *f, const lb_region *r, int side)
+{
+    for (uint32_t i = 0; i < r->n[side]; i++)
+        if (lb_region_begins_at(f, side, ops_of(f, r, side)[i])) return ops_of(f, r, side)[i];
+    return r->n[side] ? ops_of(f, r, side)[0] : LB_NONE;
+}
+
+/* The part of a tensor's name that both sides may share: "inv_freq" of "model.layers.0.self_attn.rotary_emb.inv_freq". */
+static const char *last_part(const lb_program *p, uint32_t v)
+{
+    const char *name = p->values[v].name == LB_NONE ? "" : lb_program_text(p, p->values[v].name);
+    const char *dot = strrchr(name, '.');
+    return dot ? dot + 1 : name;
+}
+
+static uint32_t *unheld_of(const lb_region_frontier *f, const lb_region *r, int side)
+{
+    return f->regions->unheld + r->first_unheld[side];
+}
+
+/* Of what the other side does not hold: a pair that is called the same, else a table of floats (a mask is none), else the first. */
+static void choose_sources(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *p[] = {f->asked->sides[0]->program, f->asked->sides[1]->program};
+    for (uint32_t i = 0; i < r->n_unheld[0]; i++)
+        for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
+            const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
+            const char *name = last_part(p[0], a);
+            if (!*name || strcmp(name, last_part(p[1], b))) continue;
+            r->source[0] = a, r->source[1] = b;
+            return;
+        }
+    for (int k = 0; k < 2; k++) {
+        r->source[k] = r->n_unheld[k] ? unheld_of(f, r, k)[0] : LB_NONE;
+        for (uint32_t i = r->n_unheld[k]; i-- > 0;)
+            if (lb_dtype_is_float(p[k]->values[unheld_of(f, r, k)[i]].dtype)) r->source[k] = unheld_of(f, r, k)[i];
+    }
+}
+
+/* Is one of the sources to be named a table of floats? A mask may be made in many ways. */
+static bool reads_table(const lb_region_frontier *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++)
+        if (r->source[k] != LB_NONE && lb_dtype_is_float(f->asked->sides[k]->program->values[r->source[k]].dtype))
+            return true;
+    return false;
+}
+
+/* The first op of the region that reads the source. */
+static uint32_t reader_of(const lb_region_frontier *f, const lb_region *r, int side)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    for (uint32_t i = 0; i < r->n[side]; i++) {
+        const lb_op *op = &s->program->ops[ops_of(f, r, side)[i]];
+        if (lb_op_reads(s->program, op, s->program->values[r->source[side]].storage) != LB_NONE)
+            return ops_of(f, r, side)[i];
+    }
+    return LB_NONE;
+}
+
+void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
+{
+    choose_sources(f, r);
+    if (name_by_arguments(f, r) || name_by_order(f, r)) return;
+    if (!reads_table(f, r) && (name_by_absence(f, r) || name_by_count(f, r))) return;
+    for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);
+    r->reason = r->n[0] && r->n[1] ? LB_REGION_OPS : LB_REGION_MISSING;
+    for (int k = 0; k < 2; k++) {
+        const uint32_t reader = r->source[k] == LB_NONE ? LB_NONE : reader_of(f, r, k);
+        if (reader != LB_NONE) r->op[k] = reader, r->reason = LB_REGION_SOURCE;
+    }
+}

@@ -1,0 +1,27 @@
+/* Which op of a region to name to a person, and why.
+ *
+ * In this order: one op that both sides call from the same inputs with other arguments; an op that one side alone runs; a reader of a table that
+ * the other side does not hold; the first op whose inputs are met. */
+#ifndef LB_BISECT_REGION_OP_H
+#define LB_BISECT_REGION_OP_H
+
+#include "regions.h"
+
+/* Where a search back from a value ends: what both sides have. */
+typedef struct lb_region_frontier {
+    const lb_region_question *asked;
+    const uint8_t *same[2]; /* per value: it is the other side's, too */
+    const uint8_t *held[2]; /* per row of sources: the other side has it */
+    const lb_regions *regions;
+} lb_region_frontier;
+
+/* Fills `op`, `reason` and `source` of a region whose ops and sources are listed. */
+void lb_region_op_choose(const lb_region_frontier *frontier, lb_region *region);
+/* Is all that the op reads met, so that what differs behind it is its own? */
+bool lb_region_begins_at(const lb_region_frontier *frontier, int side, uint32_t op);
+/* Is the value one that the step begins with? */
+bool lb_region_is_source(const lb_exact_side *side, uint32_t value);
+/* Does the other side hold it? Of a value that is a source. */
+bool lb_region_holds(const lb_region_frontier *frontier, int side, uint32_t value);
+
+#endif
