@@ -5,6 +5,8 @@ A side is (environment, words for released.py). Environments are folders that `t
 
 import collections
 
+import ported_pairs
+
 Pair = collections.namedtuple("Pair", "name a b faults")
 
 TRANSFORMERS = ("tf436", "tf438", "tf445", "tf463", "tf457", "tf5")
@@ -12,7 +14,7 @@ HF = "transformers"
 
 
 def implementation(environment):
-    return {"litgpt": "litgpt", "timm": "timm", "torchvision": "torchvision"}.get(environment, HF)
+    return HF if environment in TRANSFORMERS else environment
 
 
 def side(environment, family, mode, faults=(), dtype="float32", extra=()):
@@ -111,4 +113,4 @@ def fault_pairs():
                 yield pair("vit", a, b, "forward", (fault,))
 
 
-PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs()]
+PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs(), *ported_pairs.pairs(pair)]

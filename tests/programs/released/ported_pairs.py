@@ -1,0 +1,79 @@
+"""Pairs of a model of transformers, timm or torchvision and the same model of a second project, by family: innocent, and one fault on either side."""
+
+FORWARD, TRAIN = "forward", "train"
+UNTIED = ("--set", "tie_word_embeddings=false")
+FOLDED = ("--set", "fold_ln=true")
+SEQUENTIAL = ("--set", "pscan=false")
+
+GROUPS = ("--groups",)
+TWICE = ("--accumulate", "2")
+
+LOOP = ("weight-decay", "betas", "loss-sum", "grad-clip", "no-clip")
+
+
+def both_ways(pair, family, a, b, faults_of_a, faults_of_b, modes=(FORWARD,), **extra):
+    """Each fault of b behind a, and of a behind b. A fault alone among `modes`: ("name", "train")."""
+    for first, second, faults in ((a, b, faults_of_b), (b, a, faults_of_a)):
+        given = dict(extra)
+        if first == b:
+            given["extra_a"], given["extra_b"] = extra.get("extra_b", ()), extra.get("extra_a", ())
+        for fault in faults:
+            for mode in modes:
+                yield pair(family, first, second, mode, (fault,), **given)
+
+
+def torchtune_pairs(pair):
+    for family in ("llama", "qwen2", "gemma"):
+        yield pair(family, "tf5", "torchtune", FORWARD)
+    for family in ("llama", "qwen2"):  # Gemma's first step differs by 1e-9 only at a tied head, see language_models
+        yield pair(family, "tf5", "torchtune", TRAIN)
+    ours = ("repeated-heads", "dropped-residual", "normed-residual", "wrong-residual", "other-activation", "scale-by-width", "unpaired-rotary")
+    theirs = ("interleaved-rotary", "scale-by-width", "dropped-residual", "normed-residual", "other-activation")
+    yield from both_ways(pair, "llama", "tf5", "torchtune", theirs, (*ours, "transposed-weight", "norm-eps", "swapped-gate-up", "mask-off-by-one"))
+    for fault in ("repeated-heads", "normed-residual", "transposed-weight", "unpaired-rotary"):
+        yield pair("llama", "tf5", "torchtune", TRAIN, (fault,))
+    for fault in LOOP:
+        yield pair("llama", "tf5", "torchtune", TRAIN, (fault,))
+    for faults in ((), ("decay-of-vectors",), ("rate-of-a-group",)):
+        yield pair("llama", "tf5", "torchtune", TRAIN, faults, extra_a=GROUPS, extra_b=GROUPS, label="groups")
+    for faults in ((), ("undivided-accumulation",)):
+        yield pair("llama", "tf5", "torchtune", TRAIN, faults, extra_a=TWICE, extra_b=TWICE, label="accumulated")
+    yield from both_ways(pair, "qwen2", "tf5", "torchtune", ("interleaved-rotary",), ("repeated-heads", "wrong-residual"))
+    yield from both_ways(pair, "gemma", "tf5", "torchtune", ("norm-without-one", "unscaled-embedding"), ("norm-without-one", "scale-by-width"))
+
+
+def lens_pairs(pair):
+    yield pair("gpt2", "tf5", "lens", FORWARD)
+    yield pair("gpt2", "tf5", "lens", FORWARD, extra_b=FOLDED, label="folded")
+    yield pair("gpt2", "tf5", "lens", TRAIN, extra_a=UNTIED, extra_b=UNTIED)
+    yield pair("llama", "tf5", "lens", FORWARD)
+    yield pair("llama", "tf5", "lens", FORWARD, extra_b=FOLDED, label="folded")
+    yield pair("llama", "torchtune", "lens", FORWARD)
+    ours = ("attention-scale", "scale-by-width", "softmax-axis", "other-activation", "mask-without-itself", "dropped-residual", "dropped-bias")
+    theirs = ("scale-by-width", "dropped-residual", "other-activation", "shifted-positions", "swapped-keys", "head-layout", "norm-eps")
+    yield from both_ways(pair, "gpt2", "tf5", "lens", theirs, (*ours, "head-layout", "norm-eps", "eps-outside"))
+    for fault in ("softmax-axis", "dropped-bias", "mask-without-itself"):
+        yield pair("gpt2", "tf5", "lens", FORWARD, (fault,), extra_b=FOLDED, label="folded")
+    for fault in ("head-layout", "dropped-bias", "weight-decay"):
+        yield pair("gpt2", "tf5", "lens", TRAIN, (fault,), extra_a=UNTIED, extra_b=UNTIED)
+    for fault in ("rotated-values", "softmax-axis", "head-layout", "eps-outside"):
+        yield pair("llama", "tf5", "lens", FORWARD, (fault,))
+
+
+def mamba_pairs(pair):
+    for mode in (FORWARD, TRAIN):
+        yield pair("mamba", "tf5", "mambapy", mode)
+        yield pair("mamba", "tf5", "mambapy", mode, extra_b=SEQUENTIAL, label="sequential")
+    yield pair("mamba", "tf457", "mambapy", FORWARD)
+    ours = ("dropped-residual", "swapped-gate", "swapped-b-c", "no-step-bias", "no-skip", "conv-shift", "unnegated-decay", "euler-decay", "other-activation")
+    theirs = ("dropped-residual", "swapped-gate", "swapped-b-c", "no-step-bias", "no-skip", "eps-outside", "norm-eps")
+    yield from both_ways(pair, "mamba", "tf5", "mambapy", theirs, ours)
+    for fault in ("no-skip", "euler-decay", "weight-decay", "no-clip"):
+        yield pair("mamba", "tf5", "mambapy", TRAIN, (fault,))
+
+
+FAMILIES = (torchtune_pairs, lens_pairs, mamba_pairs)
+
+
+def pairs(pair):
+    return [made for family in FAMILIES for made in family(pair)]
