@@ -18,7 +18,7 @@ PARTS = {
     "output": ("o_proj", "proj", "dense", "out_proj", "c_proj", "output_proj"),
     "mlp": ("mlp", "block_sparse_moe"),
     "down": ("down_proj", "proj", "dense_4h_to_h", "fc2", "c_proj", "fc_out", "w2"),
-    "norm": ("post_attention_layernorm", "mlp_norm", "ln2", "norm_2", "norm2", "ln_2", "layernorm_after", "final_layer_norm", "input_layernorm", "norm_1", "ln_1", "norm"),
+    "norm": ("post_attention_layernorm", "mlp_norm", "ln2", "mlp_ln", "norm_2", "norm2", "ln_2", "layernorm_after", "final_layer_norm", "input_layernorm", "norm_1", "ln_1", "norm"),
 }
 
 
@@ -248,6 +248,24 @@ def settings(faults, implementation):
     return types.MappingProxyType(copy.deepcopy(changes))
 
 
+# What other implementations call the same module of a layer: a difference may stand there alone, where the fault left an operation out.
+SAME = (
+    ("self_attn", "attn", "attention", "self_attention", "mixer", "mha"),
+    ("mlp", "block_sparse_moe", "ffn", "intermediate", "output"),
+    ("post_attention_layernorm", "mlp_norm", "ln2", "mlp_ln", "ln_2", "norm_2", "norm2", "layernorm_after", "layer_norm2", "final_layer_norm", "mlp_ln"),
+    ("input_layernorm", "sa_norm", "ln1", "ln_1", "norm_1", "norm1", "layernorm_before", "layer_norm1", "self_attn_layer_norm", "attn_ln"),
+)
+LAYERS = ("layers", "h", "blocks", "layer", "resblocks")
+
+
+def elsewhere(place):
+    """Patterns of the same place in other implementations."""
+    if not place:
+        return [f"*{layers}.{LAYER}" for layers in LAYERS]
+    first = place.split(".")[0]
+    return [f"*.{LAYER}.{name}{rest}" for names in SAME if first in names for name in names for rest in ("", ".*")]
+
+
 def line(model, path, layer, row):
     """Edits one published line; the places at which that shows."""
     place, method, old, new, *further = row
@@ -259,6 +277,8 @@ def line(model, path, layer, row):
     own = [at] if at else ["(root*"]
     if place and not place.startswith("/"):
         own.append(f"{at}.*")
+    if not place.startswith("/"):
+        own += elsewhere(place)
     return own + [p if place.startswith("/") else f"{path}.{LAYER}.{p}" for p in further]
 
 
@@ -273,5 +293,6 @@ def plant(faults, model, path, layers, lines):
         elif fault in IN_THE_LOOP:
             truths.append(IN_THE_LOOP[fault])
         else:
-            truths.append([f"{path}.{LAYER}.{place}" for place in IN_A_LAYER[fault](layers[LAYER])])
+            found = IN_A_LAYER[fault](layers[LAYER])
+            truths.append([f"{path}.{LAYER}.{place}" for place in found] + elsewhere(found[0]))
     return truths

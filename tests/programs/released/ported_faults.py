@@ -94,13 +94,93 @@ MAMBAPY = {
     "other-activation": ("mixer", "forward", "x = F.silu(x)", "x = F.gelu(x)"),
 }
 
+TANH = "torch.nn.functional.gelu(hidden_states, approximate='tanh')"
+FIRST_ADD = "hidden_states = residual + hidden_states\n\n    residual"
+BERT_BLOCK = {
+    "dropped-residual": ("attention.output", "forward", "hidden_states + input_tensor", "hidden_states"),
+    "norm-before-add": ("output", "forward", "self.LayerNorm(hidden_states + input_tensor)", "self.LayerNorm(hidden_states) + input_tensor"),
+    "tanh-gelu": ("intermediate", "forward", "self.intermediate_act_fn(hidden_states)", TANH),
+    "small-eps": ("attention.output.LayerNorm", "forward", "self.eps", "1e-5"),
+}
+BERT = {
+    **BERT_BLOCK,
+    "scale-by-width": ("attention.self", "forward", "scaling=self.scaling", "scaling=self.all_head_size**-0.5"),
+    "ignored-padding": ("attention.self", "forward", "value_layer,\n        attention_mask,", "value_layer,\n        None,"),
+    "no-types": ("/bert.embeddings", "forward", "inputs_embeds + token_type_embeddings", "inputs_embeds"),
+    "shifted-positions": ("/bert.embeddings", "forward", "_embeddings(position_ids)", "_embeddings(position_ids + 1)", "bert.embeddings.*"),
+}
+BERT_BEFORE = {
+    **BERT_BLOCK,
+    "small-eps": ("attention.output.LayerNorm", "forward", "self.variance_epsilon" , "1e-5"),
+    "scale-by-width": ("attention.self", "forward", "math.sqrt(self.attention_head_size)", "math.sqrt(self.all_head_size)"),
+    "softmax-axis": ("attention.self", "forward", "nn.Softmax(dim=-1)", "nn.Softmax(dim=-2)"),
+    "ignored-padding": ("attention.self", "forward", "attention_scores + attention_mask", "attention_scores"),
+    "head-layout": ("attention.self", "forward", "context_layer.permute(0, 2, 1, 3)", "context_layer.permute(0, 2, 3, 1)"),
+    "swapped-keys": ("attention.self", "forward", "torch.matmul(query_layer, key_layer.transpose(-1, -2))", "torch.matmul(key_layer, query_layer.transpose(-1, -2))"),
+    "no-types": ("/bert.embeddings", "forward", " + token_type_embeddings\n", "\n"),
+    "shifted-positions": ("/bert.embeddings", "forward", "_embeddings(position_ids)", "_embeddings(position_ids + 1)", "bert.embeddings.*"),
+}
+CURATED = {
+    "tanh-gelu": ("ffn", "forward", "self.activation(self.intermediate(input))", "__import__('torch').nn.functional.gelu(self.intermediate(input), approximate='tanh')"),
+    "norm-eps": ("attn_residual_layer_norm", "forward", "self.eps", "1e-3"),
+    "small-eps": ("attn_residual_layer_norm", "forward", "self.eps", "1e-5"),
+    "no-types": ("/embeddings", "forward", "embeddings += self.type_embeddings(type_ids)", "pass"),
+    "shifted-positions": ("/embeddings", "forward", "_embeddings(positions)", "_embeddings(positions + 1)", "embeddings.*"),
+    "dropped-bias": ("ffn", "forward", "self.intermediate(input)", "self.intermediate(input) - self.intermediate.bias"),
+}
+WHISPER = {
+    "scaled-twice": ("self_attn", "forward", "scaling=1.0", "scaling=self.scaling"),
+    "dropped-residual": ("", "forward", FIRST_ADD, FIRST_ADD.replace("residual + ", "")),
+    "tanh-gelu": ("", "forward", "self.activation_fn(self.fc1(hidden_states))", TANH.replace("hidden_states", "self.fc1(hidden_states)"), "activation_fn"),
+    "cross-without-norm": (
+        "/model.decoder.layers.1",
+        "forward",
+        "hidden_states = self.encoder_attn_layer_norm(hidden_states)",
+        "hidden_states = hidden_states",
+        "model.decoder.layers.1.encoder_attn*",
+    ),
+    "keys-of-itself": ("/model.decoder.layers.1.encoder_attn", "forward", "self.v_proj(current_states)", "self.v_proj(current_states.roll(1, 1))"),
+}
+WHISPER_OPENAI = {
+    "scaled-twice": ("attn", "qkv_attention", "q = q.view(", "q = scale * q.view("),
+    "uncausal-decoder": ("/decoder.blocks.1.attn", "qkv_attention", "is_causal=mask is not None and n_ctx > 1", "is_causal=False"),
+    "tanh-gelu": ("mlp.1", "forward", "self.approximate", "'tanh'", "mlp"),
+    "dropped-residual": ("", "forward", "x = x + self.attn(", "x = self.attn("),
+    "cross-without-norm": ("/decoder.blocks.1", "forward", "self.cross_attn_ln(x), xa", "x, xa", "decoder.blocks.1.cross_attn*"),
+    "shifted-positions": (
+        "/decoder",
+        "forward",
+        "self.positional_embedding[offset : offset + x.shape[-1]]",
+        "self.positional_embedding[offset + 1 : offset + 1 + x.shape[-1]]",
+    ),
+    "norm-after": ("", "forward", "x = x + self.mlp(self.mlp_ln(x))", "x = self.mlp_ln(x + self.mlp(x))", "mlp_ln", "mlp.*"),
+}
+CLIP = {
+    "scale-by-width": ("self_attn", "forward", "scaling=self.scale", "scaling=self.embed_dim**-0.5"),
+    "exact-gelu": ("mlp", "forward", "self.activation_fn(", "torch.nn.functional.gelu("),
+    "dropped-residual": ("", "forward", FIRST_ADD, FIRST_ADD.replace("residual + ", "")),
+    "normed-residual": (
+        "",
+        "forward",
+        "residual = hidden_states\n    hidden_states = self.layer_norm2(hidden_states)",
+        "hidden_states = self.layer_norm2(hidden_states)\n    residual = hidden_states",
+    ),
+}
+OPEN_CLIP = {
+    "exact-gelu": ("mlp.gelu", "forward", "x * torch.sigmoid(1.702 * x)", "torch.nn.functional.gelu(x)", "mlp"),
+    "dropped-residual": ("", "forward", "x = q_x + self.ls_1(", "x = self.ls_1("),
+    "unmasked-text": ("/transformer.resblocks.1", "forward", "attn_mask=attn_mask", "attn_mask=None", "transformer.resblocks.1.attn*"),
+    "norm-after": ("", "forward", "self.ls_2(self.mlp(self.ln_2(x)))", "self.ln_2(self.mlp(x))", "ln_2", "mlp.*"),
+    "values-unnormed": ("", "attention", "q_x, k_x, v_x,", "q_x, k_x, 1.1 * v_x,", "attn", "attn.*"),
+}
+
 LINES = {
     ("llama", "transformers"): LLAMA,
     ("qwen2", "transformers"): LLAMA,
     ("gemma", "transformers"): {
         **LLAMA,
         "norm-without-one": ("post_attention_layernorm", "forward", "(1.0 + self.weight.float())", "self.weight.float()"),
-        "unscaled-embedding": ("/model", "forward", "hidden_states = inputs_embeds", "hidden_states = inputs_embeds / 8.0", "model.embed_tokens"),
+        "unscaled-embedding": ("/model", "forward", "hidden_states = inputs_embeds", "hidden_states = inputs_embeds / 8.0", "model.embed_tokens", "tok_embeddings"),
     },
     ("llama", "torchtune"): TORCHTUNE,
     ("qwen2", "torchtune"): TORCHTUNE,
@@ -110,4 +190,13 @@ LINES = {
     ("llama", "lens"): LENS,
     ("mamba", "transformers"): MAMBA,
     ("mamba", "mambapy"): MAMBAPY,
+    ("bert", "transformers"): BERT,
+    ("bertencoder", "transformers"): {name: tuple(text.replace("bert.embeddings", "embeddings") for text in row) for name, row in BERT.items()},
+    ("bert", "bert2018"): BERT_BEFORE,
+    ("bert", "bert2019"): {**BERT_BEFORE, "small-eps": BERT_BLOCK["small-eps"]},
+    ("bertencoder", "curated"): CURATED,
+    ("whisper", "transformers"): WHISPER,
+    ("whisper", "whisper"): WHISPER_OPENAI,
+    ("clip", "transformers"): CLIP,
+    ("clip", "openclip"): OPEN_CLIP,
 }

@@ -72,7 +72,43 @@ def mamba_pairs(pair):
         yield pair("mamba", "tf5", "mambapy", TRAIN, (fault,))
 
 
-FAMILIES = (torchtune_pairs, lens_pairs, mamba_pairs)
+def bert_pairs(pair):
+    before = ("scale-by-width", "softmax-axis", "ignored-padding", "head-layout", "swapped-keys", "no-types", "shifted-positions", "small-eps")
+    block = ("dropped-residual", "norm-before-add", "tanh-gelu")
+    ours = ("scale-by-width", "ignored-padding", "no-types", "shifted-positions", "small-eps")
+    for other in ("bert2018", "bert2019"):
+        for mode in (FORWARD, TRAIN):
+            yield pair("bert", "tf5", other, mode)
+        yield from both_ways(pair, "bert", "tf5", other, ours if other == "bert2018" else block, (*before, *block) if other == "bert2019" else ours)
+    for fault in ("ignored-padding", "tanh-gelu", "no-clip", "loss-sum"):
+        yield pair("bert", "tf5", "bert2019", TRAIN, (fault,))
+    for faults in ((), ("decay-of-vectors",), ("rate-of-a-group",)):
+        yield pair("bert", "tf5", "bert2019", TRAIN, faults, extra_a=GROUPS, extra_b=GROUPS, label="groups")
+    yield pair("bert", "bert2018", "bert2019", TRAIN)
+    yield pair("bertencoder", "tf5", "curated", FORWARD)
+    yield pair("bertencoder", "tf5", "curated", TRAIN)
+    curated = ("tanh-gelu", "norm-eps", "small-eps", "no-types", "shifted-positions", "dropped-bias")
+    yield from both_ways(pair, "bertencoder", "tf5", "curated", ("scale-by-width", "ignored-padding", "norm-before-add"), curated)
+
+
+def whisper_pairs(pair):
+    for faults in ((), ("weight-decay",), ("tanh-gelu",)):
+        yield pair("whisper", "tf5", "whisper", TRAIN, faults)
+    yield pair("whisper", "tf5", "whisper", FORWARD)
+    ours = ("scaled-twice", "uncausal-decoder", "tanh-gelu", "dropped-residual", "cross-without-norm", "shifted-positions", "norm-after", "norm-eps")
+    theirs = ("scaled-twice", "dropped-residual", "tanh-gelu", "cross-without-norm", "keys-of-itself")
+    yield from both_ways(pair, "whisper", "tf5", "whisper", theirs, ours)
+
+
+def clip_pairs(pair):
+    for faults in ((), ("exact-gelu",), ("unmasked-text",), ("no-clip",)):
+        yield pair("clip", "tf5", "openclip", TRAIN, faults)
+    yield pair("clip", "tf5", "openclip", FORWARD)
+    ours = ("exact-gelu", "dropped-residual", "unmasked-text", "norm-after", "values-unnormed", "norm-eps")
+    yield from both_ways(pair, "clip", "tf5", "openclip", ("scale-by-width", "exact-gelu", "dropped-residual", "normed-residual"), ours)
+
+
+FAMILIES = (bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
 
 
 def pairs(pair):
