@@ -174,6 +174,42 @@ OPEN_CLIP = {
     "values-unnormed": ("", "attention", "q_x, k_x, v_x,", "q_x, k_x, 1.1 * v_x,", "attn", "attn.*"),
 }
 
+TIMM_BLOCK = "/blocks.3.0"
+TORCHVISION_BLOCK = "/features.4.0"
+TIMM_EFFICIENTNET = {
+    "hard-gate": (f"{TIMM_BLOCK}.se", "forward", "self.gate(x_se)", "torch.nn.functional.hardsigmoid(x_se)"),
+    "relu": (f"{TIMM_BLOCK}.bn2.act", "forward", "F.silu(", "F.relu("),
+    "dropped-residual": ("/blocks.5.1", "forward", "self.drop_path(x) + shortcut", "self.drop_path(x)", "features.6.1"),
+}
+TORCHVISION_EFFICIENTNET = {
+    "hard-gate": (f"{TORCHVISION_BLOCK}.block.2", "_scale", "self.scale_activation(", "torch.nn.functional.hardsigmoid("),
+    "relu-in-gate": (f"{TORCHVISION_BLOCK}.block.2", "_scale", "self.activation(", "torch.nn.functional.relu("),
+    "dropped-residual": ("/features.6.1", "forward", "result += input", "pass", "blocks.5.1"),
+    "norm-eps": (f"{TORCHVISION_BLOCK}.block.1.1", "forward", "self.eps", "1e-3"),
+    "norm-momentum": (f"{TORCHVISION_BLOCK}.block.1.1", "forward", "exponential_average_factor = self.momentum", "exponential_average_factor = 0.01"),
+    "kept-statistics": (f"{TORCHVISION_BLOCK}.block.1.1", "forward", "bn_training = True", "bn_training = False"),
+    "shifted-kernel": (f"{TORCHVISION_BLOCK}.block.1.0", "forward", "self.weight", "self.weight.flip(-1)"),
+}
+GEFFNET = {
+    "hard-gate": (f"{TIMM_BLOCK}.se", "forward", "self.gate_fn(x_se)", "torch.nn.functional.hardsigmoid(x_se)"),
+    "gate-of-input": ("/blocks.3.0", "forward", "x = self.se(x)", "x = x + self.se(x)"),
+    "dropped-residual": ("/blocks.5.1", "forward", "x += residual", "pass"),
+    "late-norm": ("/blocks.3.0", "forward", "x = self.bn2(x)\n    x = self.act2(x)", "x = self.act2(x)\n    x = self.bn2(x)", "blocks.3.0.bn2", "blocks.3.0.act2"),
+}
+EFFICIENTNET = {
+    "hard-gate": ("/_blocks.3", "forward", "torch.sigmoid(x_squeezed)", "F.hardsigmoid(x_squeezed)"),
+    "max-squeeze": ("/_blocks.3", "forward", "F.adaptive_avg_pool2d", "F.adaptive_max_pool2d"),
+    "no-activation": ("/_blocks.3", "forward", "x = self._bn1(x)\n    x = self._swish(x)", "x = self._bn1(x)"),
+    "symmetric-padding": ("/_blocks.5._depthwise_conv", "forward", "self.static_padding(x)", "F.pad(x, (2, 1, 2, 1))", "_blocks.5"),
+}
+TORCHVISION_VIT = {
+    "dropped-residual": ("", "forward", "x = x + input", "x = x", "self_attention", "ln_2"),
+    "swapped-keys": ("", "forward", "self.self_attention(x, x, x,", "self.self_attention(x, x.flip(1), x,", "self_attention", "self_attention.*"),
+    "tanh-gelu": ("mlp.1", "forward", "self.approximate", "'tanh'", "mlp"),
+    "norm-after": ("", "forward", "y = self.ln_2(x)\n    y = self.mlp(y)", "y = self.mlp(x)\n    y = self.ln_2(y)", "mlp", "mlp.*", "ln_2"),
+    "unpositioned": ("/encoder", "forward", "input = input + self.pos_embedding", "pass"),
+}
+
 LINES = {
     ("llama", "transformers"): LLAMA,
     ("qwen2", "transformers"): LLAMA,
@@ -199,4 +235,9 @@ LINES = {
     ("whisper", "whisper"): WHISPER_OPENAI,
     ("clip", "transformers"): CLIP,
     ("clip", "openclip"): OPEN_CLIP,
+    ("efficientnet", "timm"): TIMM_EFFICIENTNET,
+    ("efficientnet", "torchvision"): TORCHVISION_EFFICIENTNET,
+    ("efficientnet", "geffnet"): GEFFNET,
+    ("efficientnet", "efficientnet"): EFFICIENTNET,
+    ("vit", "torchvision"): TORCHVISION_VIT,
 }

@@ -108,7 +108,35 @@ def clip_pairs(pair):
     yield from both_ways(pair, "clip", "tf5", "openclip", ("scale-by-width", "exact-gelu", "dropped-residual", "normed-residual"), ours)
 
 
-FAMILIES = (bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
+SAME_PADDING = ("--set", 'pad_type="same"', "--set", "bn_eps=0.001", "--set", "bn_momentum=0.01")
+
+
+def efficientnet_pairs(pair):
+    for mode in (FORWARD, TRAIN):
+        yield pair("efficientnet", "timm", "torchvision", mode)
+        yield pair("efficientnet", "timm", "geffnet", mode)
+        yield pair("efficientnet", "timm", "efficientnet", mode, extra_a=SAME_PADDING)
+        yield pair("vit", "timm", "torchvision", mode)
+    for fault in ("hard-gate", "relu-in-gate", "dropped-residual", "norm-eps", "shifted-kernel"):
+        yield pair("efficientnet", "timm", "torchvision", FORWARD, (fault,))
+    for fault in ("norm-momentum", "kept-statistics", "norm-eps", "weight-decay"):
+        yield pair("efficientnet", "timm", "torchvision", TRAIN, (fault,))
+    for fault in ("hard-gate", "relu", "dropped-residual"):
+        yield pair("efficientnet", "torchvision", "timm", FORWARD, (fault,))
+    for fault in ("hard-gate", "gate-of-input", "dropped-residual", "late-norm"):
+        yield pair("efficientnet", "timm", "geffnet", FORWARD, (fault,))
+    for fault in ("hard-gate", "max-squeeze", "no-activation", "symmetric-padding"):
+        yield pair("efficientnet", "timm", "efficientnet", FORWARD, (fault,), extra_a=SAME_PADDING)
+    quarter = ("--set", "width=0.25")
+    unlike = pair("efficientnet", "timm", "efficientnet", FORWARD, extra_a=(*SAME_PADDING, *quarter), extra_b=quarter)
+    yield unlike._replace(name=unlike.name.replace("innocent", "release-skip"), faults=("release-skip",))
+    for fault in ("dropped-residual", "swapped-keys", "tanh-gelu", "norm-after", "unpositioned"):
+        yield pair("vit", "timm", "torchvision", FORWARD, (fault,))
+    for fault in ("swapped-keys", "no-clip"):
+        yield pair("vit", "timm", "torchvision", TRAIN, (fault,))
+
+
+FAMILIES = (efficientnet_pairs, bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
 
 
 def pairs(pair):

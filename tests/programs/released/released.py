@@ -24,6 +24,7 @@ import plants  # noqa: E402
 import ported_encoders  # noqa: E402
 import ported_faults  # noqa: E402
 import ported_language_models  # noqa: E402
+import ported_vision_models  # noqa: E402
 import vision_models  # noqa: E402
 
 
@@ -43,7 +44,8 @@ def parsed(words=None):
     return parser.parse_args(words)
 
 
-PORTED = {**ported_language_models.BUILDERS, **ported_encoders.BUILDERS}
+PORTED = {**ported_language_models.BUILDERS, **ported_encoders.BUILDERS, **ported_vision_models.BUILDERS}
+IMAGES = ("vit", "resnet", "efficientnet")
 
 
 def built(args):
@@ -75,7 +77,7 @@ def loss_of(model, args, batch):
     if args.family in ported_encoders.FAMILIES:
         scores = model.scores_of(inputs)
         scores, targets = scores.flatten(0, -2), targets.flatten()
-    elif args.family in ("vit", "resnet"):
+    elif args.family in IMAGES:
         out = model(inputs)
         scores = out if isinstance(out, torch.Tensor) else out.logits
     else:
@@ -90,9 +92,10 @@ def batches(args, count):
     for _ in range(count):
         if args.family in ported_encoders.FAMILIES:
             yield ported_encoders.drawn_batch(args.family, drawn, getattr(torch, args.dtype))
-        elif args.family in ("vit", "resnet"):
-            size = 16 if args.family == "vit" else 32
-            yield torch.randn(2, 3, size, size, generator=drawn).to(getattr(torch, args.dtype)), torch.randint(0, 10, (2,), generator=drawn)
+        elif args.family in IMAGES:
+            size, count = {"vit": (16, 2), "resnet": (32, 2), "efficientnet": (64, 4)}[args.family]
+            images = torch.randn(count, 3, size, size, generator=drawn).to(getattr(torch, args.dtype))
+            yield images, torch.randint(0, 10, (count,), generator=drawn)
         else:
             tokens = torch.randint(2, 96, (2, 12), generator=drawn)
             yield tokens, tokens[:, 1:].flatten()
@@ -177,7 +180,8 @@ def confirm(out, words):
             args = parsed([*words, "--dtype", "float64"])
             model = side(args)[0]
             execute(args, model)
-            with torch.no_grad():  # what the last update changed
+            model.eval()
+            with torch.no_grad():  # what the last update changed, and what a norm has kept
                 loss_of(model, args, next(batches(args, 1)))
             with open(out, "wb") as file:
                 numpy.savez(file, *[number.numpy() for number in NUMBERS])

@@ -60,6 +60,7 @@ RELEASES = {
     "release-gelu": [f"model.layers.{k}.mlp{part}" for k in range(3) for part in ("", ".act_fn")],
     "release-rotary": [f"model.layers.{k}.self_attn.rotary_emb" for k in range(3)],
     "release-normaliser": ["model"],
+    "release-skip": ["_blocks.0", "blocks.0.0"],  # efficientnet_pytorch compares a stride, which it keeps in a list, with 1
 }
 
 
