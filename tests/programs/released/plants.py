@@ -251,9 +251,9 @@ def settings(faults, implementation):
 # What other implementations call the same module of a layer: a difference may stand there alone, where the fault left an operation out.
 SAME = (
     ("self_attn", "attn", "attention", "self_attention", "mixer", "mha"),
-    ("mlp", "block_sparse_moe", "ffn", "intermediate", "output"),
-    ("post_attention_layernorm", "mlp_norm", "ln2", "mlp_ln", "ln_2", "norm_2", "norm2", "layernorm_after", "layer_norm2", "final_layer_norm", "mlp_ln"),
-    ("input_layernorm", "sa_norm", "ln1", "ln_1", "norm_1", "norm1", "layernorm_before", "layer_norm1", "self_attn_layer_norm", "attn_ln"),
+    ("mlp", "block_sparse_moe", "ffn", "intermediate", "output", "feed"),
+    ("post_attention_layernorm", "mlp_norm", "ln2", "mlp_ln", "ln_2", "norm_2", "norm2", "layernorm_after", "layer_norm2", "final_layer_norm", "mlp_ln", "feed_norm"),
+    ("input_layernorm", "sa_norm", "ln1", "ln_1", "norm_1", "norm1", "layernorm_before", "layer_norm1", "self_attn_layer_norm", "attn_ln", "attention_norm"),
 )
 LAYERS = ("layers", "h", "blocks", "layer", "resblocks")
 

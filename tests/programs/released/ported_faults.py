@@ -210,6 +210,48 @@ TORCHVISION_VIT = {
     "unpositioned": ("/encoder", "forward", "input = input + self.pos_embedding", "pass"),
 }
 
+COMPLEX_LLAMA = {
+    "interleaved-heads": ("attention", "forward", "q, k, v = (t.flatten(2, 3)", "q, k, v = (t.transpose(2, 3).flatten(2, 3)"),
+    "mixed-heads": ("attention", "forward", "k, v = k.expand_as(q), v.expand_as(q)", "k, v = k.expand_as(q), v.flip(2).expand_as(q)"),
+    "opposite-turn": ("attention", "forward", "* turns).flatten", "* turns.conj()).flatten"),
+    "halves-as-neighbours": (
+        "attention",
+        "forward",
+        "t.unflatten(-1, (-1, 2)).contiguous()",
+        "t.unflatten(-1, (2, -1)).transpose(-1, -2).contiguous()",
+    ),
+    "unmasked": ("attention", "forward", "is_causal=True", "is_causal=False"),
+    "swapped-gate": ("feed", "forward", "gate, up =", "up, gate ="),
+    "dropped-residual": ("", "forward", "x = x + self.attention(", "x = self.attention("),
+    "norm-without-root": ("feed_norm", "forward", ".rsqrt()", ".reciprocal()"),
+    "shifted-turns": ("/", "forward", "torch.arange(tokens.shape[1])", "1.1 * torch.arange(tokens.shape[1])"),
+}
+EINSUM_GPT = {
+    "scale-by-width": ("", "forward", "math.sqrt(SIZE)", "math.sqrt(WIDTH)"),
+    "softmax-axis": ("", "forward", ".softmax(-1)", ".softmax(-2)"),
+    "mask-off-by-one": ("", "forward", ".triu(1)", ".triu(2)"),
+    "swapped-keys": ("", "forward", "q, k, v =", "k, q, v ="),
+    "dropped-bias": ("", "forward", " + self.out_bias", ""),
+    "exact-gelu": ("", "forward", "0.5 * inner * (1 + torch.tanh(math.sqrt(2 / math.pi) * (inner + 0.044715 * inner**3)))", "F.gelu(inner)"),
+    "cubic-constant": ("", "forward", "0.044715", "0.04"),
+    "dropped-residual": ("", "forward", "return x + self.down(inner)", "return self.down(inner)"),
+    "norm-twice": ("", "forward", "self.up(self.norm2(x))", "self.up(self.norm2(self.norm1(x)))", "norm1", "norm2", "up"),
+    "shifted-positions": ("/", "forward", "self.places[: tokens.shape[1]]", "self.places[1 : tokens.shape[1] + 1]"),
+}
+SEQUENCE_FIRST = {
+    "swapped-batch": ("", "forward", "h = self.ln_1(x)", "h = self.ln_1(x).flip(1)", "attn", "attn.*", "ln_1"),
+    "unmasked": ("", "forward", "attn_mask=mask", "attn_mask=None", "attn", "attn.*"),
+    "exact-gelu": ("mlp.1", "forward", "self.approximate", "'none'", "mlp"),
+    "normed-residual": ("", "forward", "x = x + self.attn(", "x = h + self.attn("),
+    "norm-eps": ("ln_2", "forward", "self.eps", "1e-3"),
+    "shifted-positions": ("/", "forward", "torch.arange(tokens.shape[0])", "torch.arange(tokens.shape[0]) + 1", "wpe"),
+}
+TORCH_BERT = {
+    "ignored-padding": ("/", "forward", "src_key_padding_mask=mask == 0", "src_key_padding_mask=None", "layers.0", "layers.0.*", "*.0.attention*"),
+    "no-types": ("/", "forward", " + self.kinds(kinds)", ""),
+    "relu": ("", "_ff_block", "self.activation(", "F.relu("),
+}
+
 LINES = {
     ("llama", "transformers"): LLAMA,
     ("qwen2", "transformers"): LLAMA,
@@ -240,4 +282,8 @@ LINES = {
     ("efficientnet", "geffnet"): GEFFNET,
     ("efficientnet", "efficientnet"): EFFICIENTNET,
     ("vit", "torchvision"): TORCHVISION_VIT,
+    ("llama", "complexllama"): COMPLEX_LLAMA,
+    ("gpt2", "einsumgpt"): EINSUM_GPT,
+    ("gpt2", "sequencefirst"): SEQUENCE_FIRST,
+    ("bertencoder", "torchbert"): TORCH_BERT,
 }

@@ -136,7 +136,44 @@ def efficientnet_pairs(pair):
         yield pair("vit", "timm", "torchvision", TRAIN, (fault,))
 
 
-FAMILIES = (efficientnet_pairs, bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
+def written_pairs(pair):
+    for family, program, ours, theirs, trained in (
+        (
+            "llama",
+            "complexllama",
+            ("interleaved-heads", "mixed-heads", "opposite-turn", "halves-as-neighbours", "unmasked", "swapped-gate", "dropped-residual")
+            + ("norm-without-root", "shifted-turns"),
+            ("interleaved-rotary", "scale-by-width", "normed-residual", "mask-off-by-one"),
+            ("mixed-heads", "norm-without-root", "weight-decay"),
+        ),
+        (
+            "gpt2",
+            "einsumgpt",
+            ("scale-by-width", "softmax-axis", "mask-off-by-one", "swapped-keys", "dropped-bias", "exact-gelu", "cubic-constant")
+            + ("dropped-residual", "norm-twice", "shifted-positions"),
+            ("scale-by-width", "swapped-keys", "head-layout", "other-activation", "dropped-residual"),
+            ("swapped-keys", "dropped-bias", "no-clip"),
+        ),
+        (
+            "gpt2",
+            "sequencefirst",
+            ("swapped-batch", "unmasked", "exact-gelu", "normed-residual", "norm-eps", "shifted-positions"),
+            ("scale-by-width", "shifted-positions", "norm-eps"),
+            ("unmasked", "betas"),
+        ),
+        ("bertencoder", "torchbert", ("ignored-padding", "no-types"), ("scale-by-width", "norm-before-add", "tanh-gelu"), ("relu", "weight-decay")),
+    ):
+        yield pair(family, "tf5", program, FORWARD)
+        yield pair(family, "tf5", program, TRAIN)
+        yield from both_ways(pair, family, "tf5", program, theirs, ours)
+        for fault in trained:
+            yield pair(family, "tf5", program, TRAIN, (fault,))
+    yield pair("gpt2", "einsumgpt", "sequencefirst", FORWARD)
+    yield pair("gpt2", "lens", "sequencefirst", FORWARD)
+    yield pair("llama", "complexllama", "torchtune", TRAIN)
+
+
+FAMILIES = (written_pairs, efficientnet_pairs, bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
 
 
 def pairs(pair):

@@ -26,6 +26,7 @@ import ported_faults  # noqa: E402
 import ported_language_models  # noqa: E402
 import ported_vision_models  # noqa: E402
 import vision_models  # noqa: E402
+import written_models  # noqa: E402
 
 
 def parsed(words=None):
@@ -44,7 +45,7 @@ def parsed(words=None):
     return parser.parse_args(words)
 
 
-PORTED = {**ported_language_models.BUILDERS, **ported_encoders.BUILDERS, **ported_vision_models.BUILDERS}
+PORTED = {**ported_language_models.BUILDERS, **ported_encoders.BUILDERS, **ported_vision_models.BUILDERS, **written_models.BUILDERS}
 IMAGES = ("vit", "resnet", "efficientnet")
 
 
