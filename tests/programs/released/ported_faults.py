@@ -251,6 +251,33 @@ TORCH_BERT = {
     "no-types": ("/", "forward", " + self.kinds(kinds)", ""),
     "relu": ("", "_ff_block", "self.activation(", "F.relu("),
 }
+X_ATTENTION, X_FEED = "/attn_layers.layers.2.1", "/attn_layers.layers.3.1"
+X_TRANSFORMERS = {
+    "repeated-heads": (f"{X_ATTENTION}.attend", "forward", "(r kvh) n d'", "(kvh r) n d'", "attn_layers.layers.2.1*", "*.1.self_attn*"),
+    "unpaired-rotary": (
+        X_ATTENTION,
+        "forward>apply_rotary_pos_emb",
+        "rotate_half(t)",
+        "torch.cat((-t[..., 8:], t[..., :8]), -1)",
+        "attn_layers.layers.2.1.*",
+        "*.1.self_attn*",
+    ),
+    "swapped-gate": (f"{X_FEED}.ff.0", "forward", "up, gate =", "gate, up =", "attn_layers.layers.3.1*", "*.1.mlp*"),
+    "other-activation": (f"{X_FEED}.ff.0", "forward", "self.act(gate)", "torch.nn.functional.gelu(gate)", "attn_layers.layers.3.1*", "*.1.mlp*"),
+    "centred-norm": (
+        "/attn_layers.layers.3.0.0",
+        "forward",
+        "F.normalize(x, dim = -1)",
+        "F.normalize(x - x.mean(-1, keepdim = True), dim = -1)",
+        "*.1.post_attention_layernorm",
+    ),
+}
+RWKV_HF = {
+    "swapped-mix": ("attention", "extract_key_value", "hidden * self.time_mix_value + shifted", "shifted * self.time_mix_value + hidden"),
+    "no-square": ("feed_forward", "forward", "torch.square(torch.relu(self.key(key)))", "torch.relu(self.key(key))"),
+    "dropped-residual": ("", "forward", "hidden = hidden + attention", "hidden = attention"),
+    "gate-of-output": ("attention", "forward", "self.output(receptance * rwkv)", "receptance * self.output(rwkv)"),
+}
 
 LINES = {
     ("llama", "transformers"): LLAMA,
@@ -282,6 +309,8 @@ LINES = {
     ("efficientnet", "geffnet"): GEFFNET,
     ("efficientnet", "efficientnet"): EFFICIENTNET,
     ("vit", "torchvision"): TORCHVISION_VIT,
+    ("llama", "xtransformers"): X_TRANSFORMERS,
+    ("rwkv", "transformers"): RWKV_HF,
     ("llama", "complexllama"): COMPLEX_LLAMA,
     ("gpt2", "einsumgpt"): EINSUM_GPT,
     ("gpt2", "sequencefirst"): SEQUENCE_FIRST,

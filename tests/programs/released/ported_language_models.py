@@ -1,5 +1,6 @@
 """Causal language models that a second project published, with the weights of transformers' model by the project's own conversion where it has one."""
 
+import os
 import re
 
 import absent_packages
@@ -115,7 +116,82 @@ def build_mambapy(family, changes, attention):
     return model
 
 
+def turned_in_pairs(rows, size=16):
+    """Rows of heads whose halves are turned, in the order in which neighbours are."""
+    return rows.unflatten(0, (-1, 2, size // 2)).transpose(1, 2).flatten(0, 2)
+
+
+REPEATED = [0, 2, 1, 3]  # this project repeats all heads of keys one after another, transformers each head
+
+
+def build_x_transformers(family, changes, attention):
+    """Its norm has no eps, and its layers are attention and feed-forward in turn."""
+    import x_transformers
+
+    own = dict(dim=64, depth=3, heads=4, attn_dim_head=16, attn_kv_heads=2, rotary_pos_emb=True, rotary_emb_dim=16, use_rmsnorm=True)
+    own.update(norm_add_unit_offset=False, ff_glu=True, ff_swish=True, ff_no_bias=True, ff_mult=1.75, attn_flash=attention == "sdpa")
+    layers = x_transformers.Decoder(**{**own, **changes})
+    model = x_transformers.TransformerWrapper(num_tokens=96, max_seq_len=64, use_abs_pos_emb=False, attn_layers=layers)
+    given = language_models.published("llama")
+    state = {"token_emb.emb.weight": "model.embed_tokens.weight", "attn_layers.final_norm.g": "model.norm.weight", "to_logits.weight": "lm_head.weight"}
+    state = {name: given[old] for name, old in state.items()}
+    for n in range(3):
+        old, first, second = f"model.layers.{n}.", f"attn_layers.layers.{2 * n}.", f"attn_layers.layers.{2 * n + 1}."
+        state[first + "0.0.g"], state[second + "0.0.g"] = given[old + "input_layernorm.weight"], given[old + "post_attention_layernorm.weight"]
+        q, k, v, o = (given[f"{old}self_attn.{w}_proj.weight"] for w in "qkvo")
+        state[first + "1.to_q.weight"] = turned_in_pairs(q).unflatten(0, (4, 16))[REPEATED].flatten(0, 1)
+        state[first + "1.to_k.weight"], state[first + "1.to_v.weight"] = turned_in_pairs(k), v
+        state[first + "1.to_out.weight"] = o.unflatten(1, (4, 16))[:, REPEATED].flatten(1, 2)
+        state[second + "1.ff.0.proj.weight"] = torch.cat([given[old + "mlp.up_proj.weight"], given[old + "mlp.gate_proj.weight"]])
+        state[second + "1.ff.0.proj.bias"] = torch.zeros(224)  # not in the published model
+        state[second + "1.ff.2.weight"] = given[old + "mlp.down_proj.weight"]
+    model.load_state_dict(state, strict=False)
+    for name, p in model.named_parameters():
+        p.requires_grad_(name in state and not name.endswith("proj.bias"))
+    return model
+
+
+def build_transformers_rwkv(family, changes, attention):
+    import transformers
+
+    own = dict(context_length=64, attention_hidden_size=64, intermediate_size=256, rescale_every=0, tie_word_embeddings=False)
+    sizes = dict(vocab_size=96, hidden_size=64, num_hidden_layers=3, bos_token_id=0, eos_token_id=1, use_cache=False)
+    return fill_from(transformers.RwkvForCausalLM(transformers.RwkvConfig(**{**sizes, **own, **changes})), str)
+
+
+RWKV_PLACES = [
+    (r"^rwkv\.", ""),
+    (r"embeddings\.", "emb."),
+    (r"pre_ln", "ln0"),
+    (r"feed_forward", "ffn"),
+    (r"attention", "att"),
+    (r"time_mix_(\w)\w*", r"time_mix_\1"),
+]
+
+
+def build_rwkv(family, changes, attention):
+    """Without modules: all weights are in one table, and the first norm is multiplied into the embedding as the table is read."""
+    os.environ["RWKV_JIT_ON"], os.environ["RWKV_CUDA_ON"] = "0", "0"
+    from rwkv import model as source
+
+    table = {}
+    for name, p in build_transformers_rwkv(family, {}, attention).named_parameters():
+        for pattern, replacement in RWKV_PLACES:
+            name = re.sub(pattern, replacement, name)
+        table[name] = p.detach().clone()
+    load, torch.load = torch.load, lambda *args, **kwargs: table
+    try:
+        model = source.RWKV("table", "cpu fp32", verbose=False)
+    finally:
+        torch.load = load
+    model.scores_of = lambda tokens: torch.stack([model.forward(row, None, full_output=True)[0] for row in tokens.tolist()])
+    return model
+
+
 BUILDERS = {
+    ("rwkv", "transformers"): build_transformers_rwkv,
+    ("rwkv", "rwkv"): build_rwkv,
+    ("llama", "xtransformers"): build_x_transformers,
     **{(family, "torchtune"): build_torchtune for family in ("llama", "qwen2", "gemma")},
     **{(family, "lens"): build_lens for family in ("llama", "gpt2")},
     ("mamba", "transformers"): build_transformers_mamba,

@@ -173,7 +173,27 @@ def written_pairs(pair):
     yield pair("llama", "complexllama", "torchtune", TRAIN)
 
 
-FAMILIES = (written_pairs, efficientnet_pairs, bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
+NO_EPS = ("--set", "rms_norm_eps=0.0")
+
+
+def x_transformers_pairs(pair):
+    for mode in (FORWARD, TRAIN):
+        yield pair("llama", "tf5", "xtransformers", mode, extra_a=NO_EPS)
+    eager = ("--attention", "eager")
+    yield pair("llama", "tf5", "xtransformers", FORWARD, extra_a=NO_EPS, extra_b=eager, label="eager")
+    ours = ("repeated-heads", "unpaired-rotary", "swapped-gate", "other-activation", "centred-norm")
+    yield from both_ways(pair, "llama", "tf5", "xtransformers", ("interleaved-rotary", "scale-by-width", "normed-residual"), ours, extra_a=NO_EPS)
+    for fault in ("repeated-heads", "grad-clip"):
+        yield pair("llama", "tf5", "xtransformers", TRAIN, (fault,), extra_a=NO_EPS)
+
+
+def rwkv_pairs(pair):
+    yield pair("rwkv", "tf5", "rwkv", FORWARD)
+    yield pair("rwkv", "tf457", "rwkv", FORWARD)
+    yield from both_ways(pair, "rwkv", "tf5", "rwkv", ("swapped-mix", "no-square", "dropped-residual", "gate-of-output"), ())
+
+
+FAMILIES = (x_transformers_pairs, rwkv_pairs, written_pairs, efficientnet_pairs, bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
 
 
 def pairs(pair):

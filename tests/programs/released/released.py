@@ -82,7 +82,8 @@ def loss_of(model, args, batch):
         out = model(inputs)
         scores = out if isinstance(out, torch.Tensor) else out.logits
     else:
-        scores = language_models.logits(model, inputs)[:, :-1].flatten(0, 1)
+        given = model.scores_of(inputs) if hasattr(model, "scores_of") else language_models.logits(model, inputs)
+        scores = given[:, :-1].flatten(0, 1)
     NUMBERS.append(scores.detach())
     smoothing = 0.1 if "label-smoothing" in args.fault else 0.0
     return F.cross_entropy(scores.float(), targets, reduction="sum" if "loss-sum" in args.fault else "mean", label_smoothing=smoothing)
