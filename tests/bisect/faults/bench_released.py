@@ -5,7 +5,8 @@
 
 Each side is recorded once and stays in the folder of recordings. Of an innocent pair `diverged` is wrong. Of a planted fault an answer is
 exact where a divergence stands at its place on either side; partly where some faults are found, or more places are named than are faulty;
-wrong where none of the named places is faulty; missing where no divergence is named. `held` is an innocent pair that is undecided."""
+wrong where none of the named places is faulty; missing where no divergence is named. `held` is an innocent pair that is undecided; `failed`
+that diff itself did not answer. `--confirm` runs all sides in float64 instead, and says which pairs are not what they are listed as."""
 
 import argparse
 import collections
@@ -109,6 +110,8 @@ def places(answer):
 
 def score(pair, truths, code, answer):
     verdict = answer.get("verdict")
+    if verdict is None:
+        return "failed"
     if not pair.faults:
         return "wrong" if verdict == "diverged" else "exact" if code in (0, 1) and verdict in ("identical", "reordered", "rounding") else "held"
     if verdict != "diverged":

@@ -3,6 +3,7 @@
 A table row is (module, method, published text, what stands there instead); the method is compiled again from its own file at its own lines."""
 
 import __future__
+
 import ast
 import inspect
 import textwrap
@@ -32,8 +33,16 @@ def edit(owner, method, old, new):
     function = inspect.unwrap(getattr(type(owner), method))
     if called:
         changed = {called: recompiled(function.__globals__[called], old, new)}
-        setattr(owner, method, types.MethodType(types.FunctionType(function.__code__, {**function.__globals__, **changed}, function.__name__,
-                                                                   function.__defaults__, function.__closure__), owner))
+        setattr(
+            owner,
+            method,
+            types.MethodType(
+                types.FunctionType(
+                    function.__code__, {**function.__globals__, **changed}, function.__name__, function.__defaults__, function.__closure__
+                ),
+                owner,
+            ),
+        )
         getattr(owner, method).__func__.__kwdefaults__ = function.__kwdefaults__
     else:
         setattr(owner, method, types.MethodType(recompiled(function, old, new), owner))

@@ -18,7 +18,21 @@ PARTS = {
     "output": ("o_proj", "proj", "dense", "out_proj", "c_proj", "output_proj"),
     "mlp": ("mlp", "block_sparse_moe"),
     "down": ("down_proj", "proj", "dense_4h_to_h", "fc2", "c_proj", "fc_out", "w2"),
-    "norm": ("post_attention_layernorm", "mlp_norm", "ln2", "mlp_ln", "norm_2", "norm2", "ln_2", "layernorm_after", "final_layer_norm", "input_layernorm", "norm_1", "ln_1", "norm"),
+    "norm": (
+        "post_attention_layernorm",
+        "mlp_norm",
+        "ln2",
+        "mlp_ln",
+        "norm_2",
+        "norm2",
+        "ln_2",
+        "layernorm_after",
+        "final_layer_norm",
+        "input_layernorm",
+        "norm_1",
+        "ln_1",
+        "norm",
+    ),
 }
 
 
@@ -252,8 +266,33 @@ def settings(faults, implementation):
 SAME = (
     ("self_attn", "attn", "attention", "self_attention", "mixer", "mha"),
     ("mlp", "block_sparse_moe", "ffn", "intermediate", "output", "feed"),
-    ("post_attention_layernorm", "mlp_norm", "ln2", "mlp_ln", "ln_2", "norm_2", "norm2", "layernorm_after", "layer_norm2", "final_layer_norm", "mlp_ln", "feed_norm"),
-    ("input_layernorm", "sa_norm", "ln1", "ln_1", "norm_1", "norm1", "layernorm_before", "layer_norm1", "self_attn_layer_norm", "attn_ln", "attention_norm"),
+    (
+        "post_attention_layernorm",
+        "mlp_norm",
+        "ln2",
+        "mlp_ln",
+        "ln_2",
+        "norm_2",
+        "norm2",
+        "layernorm_after",
+        "layer_norm2",
+        "final_layer_norm",
+        "mlp_ln",
+        "feed_norm",
+    ),
+    (
+        "input_layernorm",
+        "sa_norm",
+        "ln1",
+        "ln_1",
+        "norm_1",
+        "norm1",
+        "layernorm_before",
+        "layer_norm1",
+        "self_attn_layer_norm",
+        "attn_ln",
+        "attention_norm",
+    ),
 )
 LAYERS = ("layers", "h", "blocks", "layer", "resblocks")
 

@@ -134,7 +134,10 @@ WHISPER_PLACES = [
     (r"cross_attn\.", "encoder_attn."),
     (r"attn_ln", "self_attn_layer_norm"),
     (r"\.attn\.", ".self_attn."),
-    (r"attn\.(query|key|value|out)\.", lambda found: "attn.%s." % {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}[found.group(1)]),
+    (
+        r"attn\.(query|key|value|out)\.",
+        lambda found: "attn.%s." % {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}[found.group(1)],
+    ),
     (r"mlp_ln", "final_layer_norm"),
     (r"mlp\.0", "fc1"),
     (r"mlp\.2", "fc2"),
@@ -262,4 +265,3 @@ def drawn_batch(family, drawn, dtype):
         return types.SimpleNamespace(sound=sound, tokens=tokens), torch.cat([tokens[:, 1:], torch.full((2, 1), -100)], 1)
     tokens[:, -1] = 95
     return types.SimpleNamespace(image=torch.randn(2, 3, 16, 16, generator=drawn).to(dtype), tokens=tokens), torch.arange(2)
-

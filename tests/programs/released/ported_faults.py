@@ -44,7 +44,12 @@ GPT2 = {
         "position_embeds = self.wpe(position_ids + 1)",
         "transformer.wpe",
     ),
-    "swapped-keys": ("attn", "forward", "query_states, key_states, value_states = self.c_attn", "key_states, query_states, value_states = self.c_attn"),
+    "swapped-keys": (
+        "attn",
+        "forward",
+        "query_states, key_states, value_states = self.c_attn",
+        "key_states, query_states, value_states = self.c_attn",
+    ),
     "head-layout": (
         "attn",
         "forward",
@@ -68,8 +73,8 @@ LENS = {
     "head-layout": (
         "attn",
         "forward",
-        "\"head_index d_head d_model -> d_model (head_index d_head)\"",
-        "\"head_index d_head d_model -> d_model (d_head head_index)\"",
+        '"head_index d_head d_model -> d_model (head_index d_head)"',
+        '"head_index d_head d_model -> d_model (d_head head_index)"',
     ),
     "rotated-values": ("attn", "forward", "k, 0, attention_mask", "k, 1, attention_mask"),
     "eps-outside": ("ln2", "forward", "+ self.eps).sqrt()", ").sqrt() + self.eps**0.5"),
@@ -111,17 +116,27 @@ BERT = {
 }
 BERT_BEFORE = {
     **BERT_BLOCK,
-    "small-eps": ("attention.output.LayerNorm", "forward", "self.variance_epsilon" , "1e-5"),
+    "small-eps": ("attention.output.LayerNorm", "forward", "self.variance_epsilon", "1e-5"),
     "scale-by-width": ("attention.self", "forward", "math.sqrt(self.attention_head_size)", "math.sqrt(self.all_head_size)"),
     "softmax-axis": ("attention.self", "forward", "nn.Softmax(dim=-1)", "nn.Softmax(dim=-2)"),
     "ignored-padding": ("attention.self", "forward", "attention_scores + attention_mask", "attention_scores"),
     "head-layout": ("attention.self", "forward", "context_layer.permute(0, 2, 1, 3)", "context_layer.permute(0, 2, 3, 1)"),
-    "swapped-keys": ("attention.self", "forward", "torch.matmul(query_layer, key_layer.transpose(-1, -2))", "torch.matmul(key_layer, query_layer.transpose(-1, -2))"),
+    "swapped-keys": (
+        "attention.self",
+        "forward",
+        "torch.matmul(query_layer, key_layer.transpose(-1, -2))",
+        "torch.matmul(key_layer, query_layer.transpose(-1, -2))",
+    ),
     "no-types": ("/bert.embeddings", "forward", " + token_type_embeddings\n", "\n"),
     "shifted-positions": ("/bert.embeddings", "forward", "_embeddings(position_ids)", "_embeddings(position_ids + 1)", "bert.embeddings.*"),
 }
 CURATED = {
-    "tanh-gelu": ("ffn", "forward", "self.activation(self.intermediate(input))", "__import__('torch').nn.functional.gelu(self.intermediate(input), approximate='tanh')"),
+    "tanh-gelu": (
+        "ffn",
+        "forward",
+        "self.activation(self.intermediate(input))",
+        "__import__('torch').nn.functional.gelu(self.intermediate(input), approximate='tanh')",
+    ),
     "norm-eps": ("attn_residual_layer_norm", "forward", "self.eps", "1e-3"),
     "small-eps": ("attn_residual_layer_norm", "forward", "self.eps", "1e-5"),
     "no-types": ("/embeddings", "forward", "embeddings += self.type_embeddings(type_ids)", "pass"),
@@ -131,7 +146,13 @@ CURATED = {
 WHISPER = {
     "scaled-twice": ("self_attn", "forward", "scaling=1.0", "scaling=self.scaling"),
     "dropped-residual": ("", "forward", FIRST_ADD, FIRST_ADD.replace("residual + ", "")),
-    "tanh-gelu": ("", "forward", "self.activation_fn(self.fc1(hidden_states))", TANH.replace("hidden_states", "self.fc1(hidden_states)"), "activation_fn"),
+    "tanh-gelu": (
+        "",
+        "forward",
+        "self.activation_fn(self.fc1(hidden_states))",
+        TANH.replace("hidden_states", "self.fc1(hidden_states)"),
+        "activation_fn",
+    ),
     "cross-without-norm": (
         "/model.decoder.layers.1",
         "forward",
@@ -194,7 +215,14 @@ GEFFNET = {
     "hard-gate": (f"{TIMM_BLOCK}.se", "forward", "self.gate_fn(x_se)", "torch.nn.functional.hardsigmoid(x_se)"),
     "gate-of-input": ("/blocks.3.0", "forward", "x = self.se(x)", "x = x + self.se(x)"),
     "dropped-residual": ("/blocks.5.1", "forward", "x += residual", "pass"),
-    "late-norm": ("/blocks.3.0", "forward", "x = self.bn2(x)\n    x = self.act2(x)", "x = self.act2(x)\n    x = self.bn2(x)", "blocks.3.0.bn2", "blocks.3.0.act2"),
+    "late-norm": (
+        "/blocks.3.0",
+        "forward",
+        "x = self.bn2(x)\n    x = self.act2(x)",
+        "x = self.act2(x)\n    x = self.bn2(x)",
+        "blocks.3.0.bn2",
+        "blocks.3.0.act2",
+    ),
 }
 EFFICIENTNET = {
     "hard-gate": ("/_blocks.3", "forward", "torch.sigmoid(x_squeezed)", "F.hardsigmoid(x_squeezed)"),
@@ -285,7 +313,14 @@ LINES = {
     ("gemma", "transformers"): {
         **LLAMA,
         "norm-without-one": ("post_attention_layernorm", "forward", "(1.0 + self.weight.float())", "self.weight.float()"),
-        "unscaled-embedding": ("/model", "forward", "hidden_states = inputs_embeds", "hidden_states = inputs_embeds / 8.0", "model.embed_tokens", "tok_embeddings"),
+        "unscaled-embedding": (
+            "/model",
+            "forward",
+            "hidden_states = inputs_embeds",
+            "hidden_states = inputs_embeds / 8.0",
+            "model.embed_tokens",
+            "tok_embeddings",
+        ),
     },
     ("llama", "torchtune"): TORCHTUNE,
     ("qwen2", "torchtune"): TORCHTUNE,

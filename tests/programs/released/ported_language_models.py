@@ -133,7 +133,11 @@ def build_x_transformers(family, changes, attention):
     layers = x_transformers.Decoder(**{**own, **changes})
     model = x_transformers.TransformerWrapper(num_tokens=96, max_seq_len=64, use_abs_pos_emb=False, attn_layers=layers)
     given = language_models.published("llama")
-    state = {"token_emb.emb.weight": "model.embed_tokens.weight", "attn_layers.final_norm.g": "model.norm.weight", "to_logits.weight": "lm_head.weight"}
+    state = {
+        "token_emb.emb.weight": "model.embed_tokens.weight",
+        "attn_layers.final_norm.g": "model.norm.weight",
+        "to_logits.weight": "lm_head.weight",
+    }
     state = {name: given[old] for name, old in state.items()}
     for n in range(3):
         old, first, second = f"model.layers.{n}.", f"attn_layers.layers.{2 * n}.", f"attn_layers.layers.{2 * n + 1}."
@@ -184,7 +188,7 @@ def build_rwkv(family, changes, attention):
         model = source.RWKV("table", "cpu fp32", verbose=False)
     finally:
         torch.load = load
-    model.scores_of = lambda tokens: torch.stack([model.forward(row, None, full_output=True)[0] for row in tokens.tolist()])
+    model.scores_of = lambda tokens: torch.stack([model(row, None, full_output=True)[0] for row in tokens.tolist()])
     return model
 
 

@@ -65,7 +65,17 @@ def mamba_pairs(pair):
         yield pair("mamba", "tf5", "mambapy", mode)
         yield pair("mamba", "tf5", "mambapy", mode, extra_b=SEQUENTIAL, label="sequential")
     yield pair("mamba", "tf457", "mambapy", FORWARD)
-    ours = ("dropped-residual", "swapped-gate", "swapped-b-c", "no-step-bias", "no-skip", "conv-shift", "unnegated-decay", "euler-decay", "other-activation")
+    ours = (
+        "dropped-residual",
+        "swapped-gate",
+        "swapped-b-c",
+        "no-step-bias",
+        "no-skip",
+        "conv-shift",
+        "unnegated-decay",
+        "euler-decay",
+        "other-activation",
+    )
     theirs = ("dropped-residual", "swapped-gate", "swapped-b-c", "no-step-bias", "no-skip", "eps-outside", "norm-eps")
     yield from both_ways(pair, "mamba", "tf5", "mambapy", theirs, ours)
     for fault in ("no-skip", "euler-decay", "weight-decay", "no-clip"):
@@ -193,7 +203,18 @@ def rwkv_pairs(pair):
     yield from both_ways(pair, "rwkv", "tf5", "rwkv", ("swapped-mix", "no-square", "dropped-residual", "gate-of-output"), ())
 
 
-FAMILIES = (x_transformers_pairs, rwkv_pairs, written_pairs, efficientnet_pairs, bert_pairs, whisper_pairs, clip_pairs, torchtune_pairs, lens_pairs, mamba_pairs)
+FAMILIES = (
+    x_transformers_pairs,
+    rwkv_pairs,
+    written_pairs,
+    efficientnet_pairs,
+    bert_pairs,
+    whisper_pairs,
+    clip_pairs,
+    torchtune_pairs,
+    lens_pairs,
+    mamba_pairs,
+)
 
 
 def pairs(pair):

@@ -17,7 +17,6 @@ def width_of(changes):
     return changes.pop("width", 0.5), changes
 
 
-
 def numbered(model):
     """Gives each parameter and each running statistic the weight of its number."""
     with torch.no_grad():
@@ -28,7 +27,9 @@ def numbered(model):
             norm.weight.copy_(named_weights.weight(f"norm.{number}.weight", norm.weight.shape))
             norm.bias.copy_(named_weights.weight(f"norm.{number}.bias", norm.bias.shape))
             norm.running_mean.copy_(named_weights.weight(f"mean.{number}.bias", norm.bias.shape))
-            norm.running_var.copy_(named_weights.weight(f"variance.{number}.weight", norm.bias.shape).abs() * 0.05 + 0.24)  # so that neither signal nor gain dies out
+            norm.running_var.copy_(
+                named_weights.weight(f"variance.{number}.weight", norm.bias.shape).abs() * 0.05 + 0.24
+            )  # so that neither signal nor gain dies out
     return model
 
 

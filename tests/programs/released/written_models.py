@@ -218,7 +218,10 @@ def build_torch_bert(family, changes, attention):
 
     parameters = transformers.BertModel(transformers.BertConfig(vocab_size=WORDS, **ported_encoders.BERT), add_pooling_layer=False).named_parameters()
     given = {name: ported_encoders.bert_weight("bert." + name, p.shape) for name, p in parameters}
-    state = {f"{ours}.weight": given[f"embeddings.{name}_embeddings.weight"] for ours, name in (("words", "word"), ("places", "position"), ("kinds", "token_type"))}
+    state = {
+        f"{ours}.weight": given[f"embeddings.{name}_embeddings.weight"]
+        for ours, name in (("words", "word"), ("places", "position"), ("kinds", "token_type"))
+    }
     for kind in ("weight", "bias"):
         state[f"norm.{kind}"] = given[f"embeddings.LayerNorm.{kind}"]
         for n in range(3):
