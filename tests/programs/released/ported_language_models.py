@@ -188,6 +188,10 @@ def build_rwkv(family, changes, attention):
         model = source.RWKV("table", "cpu fp32", verbose=False)
     finally:
         torch.load = load
+    for name, weight in model.w.items():  # a recording begins with the first module that holds a parameter
+        if isinstance(weight, torch.Tensor) and weight.is_floating_point():
+            model.register_parameter(name.replace(".", "_"), torch.nn.Parameter(weight, requires_grad=False))
+            model.w[name] = getattr(model, name.replace(".", "_"))
     model.scores_of = lambda tokens: torch.stack([model(row, None, full_output=True)[0] for row in tokens.tolist()])
     return model
 
