@@ -100,6 +100,7 @@ setup_published() {
     release efficientnet efficientnet_pytorch==0.7.1
     release geffnet geffnet==1.0.2
     release xtransformers x-transformers==2.31.10 torch-einops-utils==0.2.0 einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3
+    release megatron megatron-core==0.16.1
     release rwkv rwkv==0.8.32
     release web requests urllib3 certifi idna charset_normalizer
 }

@@ -15,7 +15,7 @@ LAYER = 1
 # What the modules of a layer are called, by implementation.
 PARTS = {
     "attention": ("self_attn", "attn", "attention", "self_attention"),
-    "output": ("o_proj", "proj", "dense", "out_proj", "c_proj", "output_proj"),
+    "output": ("o_proj", "proj", "dense", "out_proj", "c_proj", "output_proj", "linear_proj"),
     "mlp": ("mlp", "block_sparse_moe"),
     "down": ("down_proj", "proj", "dense_4h_to_h", "fc2", "c_proj", "fc_out", "w2"),
     "norm": (

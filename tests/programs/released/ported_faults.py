@@ -306,6 +306,19 @@ RWKV_HF = {
     "dropped-residual": ("", "forward", "hidden = hidden + attention", "hidden = attention"),
     "gate-of-output": ("attention", "forward", "self.output(receptance * rwkv)", "receptance * self.output(rwkv)"),
 }
+HEADS_OF_GROUPS = "self.num_attention_heads_per_partition // self.num_query_groups_per_partition, dim=2"
+MEGATRON = {
+    "attention-scale": ("self_attention.core_attention", "forward", "alpha=self.softmax_scale", "alpha=1.1 * self.softmax_scale"),
+    "repeated-heads": (
+        "self_attention.core_attention",
+        "forward",
+        f"key.repeat_interleave(\n            {HEADS_OF_GROUPS}\n        )",
+        "key.repeat(1, 1, 2, 1)",
+        "self_attention",
+    ),
+    "swapped-gate": ("mlp", "forward", "x_glu, x_linear = torch.chunk", "x_linear, x_glu = torch.chunk"),
+    "norm-eps": ("pre_mlp_layernorm", "forward", "self.eps", "1e-2"),
+}
 
 LINES = {
     ("llama", "transformers"): LLAMA,
@@ -345,6 +358,7 @@ LINES = {
     ("efficientnet", "efficientnet"): EFFICIENTNET,
     ("vit", "torchvision"): TORCHVISION_VIT,
     ("llama", "xtransformers"): X_TRANSFORMERS,
+    ("llama", "megatron"): MEGATRON,
     ("rwkv", "transformers"): RWKV_HF,
     ("llama", "complexllama"): COMPLEX_LLAMA,
     ("gpt2", "einsumgpt"): EINSUM_GPT,

@@ -196,7 +196,61 @@ def build_rwkv(family, changes, attention):
     return model
 
 
+def without_device():
+    """Megatron on one process and without a GPU."""
+    import contextlib
+
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import random
+
+    random.CudaRNGStatesTracker.fork = lambda self, name=None: contextlib.nullcontext()
+    if not parallel_state.is_initialized():
+        parallel_state.initialize_model_parallel(1, 1)
+
+
+def build_megatron(family, changes, attention):
+    """The sequence comes first, and the packed rows are those of each group: its queries, its key, its value."""
+    given = language_models.published("llama")
+    without_device()
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    sizes = dict(num_layers=3, hidden_size=64, num_attention_heads=4, num_query_groups=2, ffn_hidden_size=112, layernorm_epsilon=1e-5)
+    kinds = dict(normalization="RMSNorm", add_bias_linear=False, gated_linear_unit=True, activation_func=torch.nn.functional.silu)
+    without = ("bias_dropout_fusion", "bias_activation_fusion", "masked_softmax_fusion", "gradient_accumulation_fusion", "apply_rope_fusion")
+    own = {**dict.fromkeys(without, False), **dict.fromkeys(("hidden_dropout", "attention_dropout"), 0.0), "use_cpu_initialization": True}
+    config = TransformerConfig(**{**sizes, **kinds, **own, "params_dtype": torch.get_default_dtype(), **changes})
+    rotary = dict(position_embedding_type="rope", share_embeddings_and_output_weights=False)
+    model = GPTModel(config, get_gpt_layer_local_spec(normalization="RMSNorm"), 96, 64, **rotary)
+    state = {"embedding.word_embeddings.weight": given["model.embed_tokens.weight"]}
+    state["decoder.final_layernorm.weight"], state["output_layer.weight"] = given["model.norm.weight"], given["lm_head.weight"]
+    for n in range(3):
+        old, new = f"model.layers.{n}.", f"decoder.layers.{n}."
+        q, k, v = (given[f"{old}self_attn.{w}_proj.weight"].unflatten(0, (2, -1)) for w in "qkv")
+        state[new + "self_attention.linear_qkv.weight"] = torch.cat([q, k, v], 1).flatten(0, 1)
+        state[new + "self_attention.linear_proj.weight"] = given[old + "self_attn.o_proj.weight"]
+        state[new + "mlp.linear_fc1.weight"] = torch.cat([given[f"{old}mlp.{w}_proj.weight"] for w in ("gate", "up")])
+        state[new + "mlp.linear_fc2.weight"] = given[old + "mlp.down_proj.weight"]
+        state[new + "input_layernorm.weight"] = given[old + "input_layernorm.weight"]
+        state[new + "pre_mlp_layernorm.weight"] = given[old + "post_attention_layernorm.weight"]
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(state[name])
+
+    def scores_of(tokens):
+        unseen = torch.ones(tokens.shape[1], tokens.shape[1]).triu(1).bool()[None, None]
+        return model(tokens, torch.arange(tokens.shape[1]).expand_as(tokens), unseen)
+
+    model.scores_of = scores_of
+    return model
+
+
 BUILDERS = {
+    ("llama", "megatron"): build_megatron,
     ("rwkv", "transformers"): build_transformers_rwkv,
     ("rwkv", "rwkv"): build_rwkv,
     ("llama", "xtransformers"): build_x_transformers,

@@ -183,6 +183,17 @@ def written_pairs(pair):
     yield pair("llama", "complexllama", "torchtune", TRAIN)
 
 
+def megatron_pairs(pair):
+    for mode in (FORWARD, TRAIN):
+        yield pair("llama", "tf5", "megatron", mode)
+    ours = ("attention-scale", "repeated-heads", "swapped-gate", "norm-eps", "transposed-weight")
+    yield from both_ways(pair, "llama", "tf5", "megatron", ("interleaved-rotary", "dropped-residual", "mask-off-by-one"), ours)
+    for fault in ("repeated-heads", "weight-decay"):
+        yield pair("llama", "tf5", "megatron", TRAIN, (fault,))
+    yield pair("llama", "torchtune", "megatron", FORWARD)
+    yield pair("llama", "litgpt", "megatron", FORWARD)
+
+
 NO_EPS = ("--set", "rms_norm_eps=0.0")
 
 
@@ -204,6 +215,7 @@ def rwkv_pairs(pair):
 
 
 FAMILIES = (
+    megatron_pairs,
     x_transformers_pairs,
     rwkv_pairs,
     written_pairs,
