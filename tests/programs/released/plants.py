@@ -240,7 +240,7 @@ SETTINGS = {
 }
 
 # Faults of the loop around the model.
-LOSS = ["forward:(root after lm_head)", "forward:lm_head"]
+LOSS = ["forward:(root after lm_head)", "forward:lm_head", "forward:(root after nothing)"]
 IN_THE_LOOP = {
     "weight-decay": ["optimizer:*"],
     "betas": ["optimizer:*"],
@@ -318,7 +318,7 @@ def line(model, path, layer, row):
         own.append(f"{at}.*")
     if not place.startswith("/"):
         own += elsewhere(place)
-    return own + [p if place.startswith("/") else f"{path}.{LAYER}.{p}" for p in further]
+    return own + [p if place.startswith("/") or p.startswith("*") else f"{path}.{LAYER}.{p}" for p in further]
 
 
 def plant(faults, model, path, layers, lines):

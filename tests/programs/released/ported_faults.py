@@ -7,8 +7,8 @@ ROTARY_PAIRS = "(lambda x: torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten
 ITSELF = "(torch.arange(key_ctx_length) == 0)"
 
 LLAMA = {
-    "interleaved-rotary": ("self_attn", "forward>apply_rotary_pos_emb", "rotate_half(", ROTARY_PAIRS),
-    "scale-by-width": ("self_attn", "forward", "scaling=self.scaling", "scaling=self.q_proj.in_features**-0.5"),
+    "interleaved-rotary": ("self_attn", "forward>apply_rotary_pos_emb", "rotate_half(", ROTARY_PAIRS, "*attn_layers.layers.2.1*"),
+    "scale-by-width": ("self_attn", "forward", "scaling=self.scaling", "scaling=self.q_proj.in_features**-0.5", "*attn_layers.layers.2.1*"),
     "dropped-residual": ("", "forward", "hidden_states = residual + hidden_states\n\n", "hidden_states = hidden_states\n\n"),
     "normed-residual": (
         "",
@@ -160,11 +160,24 @@ WHISPER = {
         "hidden_states = hidden_states",
         "model.decoder.layers.1.encoder_attn*",
     ),
-    "keys-of-itself": ("/model.decoder.layers.1.encoder_attn", "forward", "self.v_proj(current_states)", "self.v_proj(current_states.roll(1, 1))"),
+    "keys-of-itself": (
+        "/model.decoder.layers.1.encoder_attn",
+        "forward",
+        "self.v_proj(current_states)",
+        "self.v_proj(current_states.roll(1, 1))",
+        "decoder.blocks.1.cross_attn*",
+        "model.decoder.layers.1.encoder_attn*",
+    ),
 }
 WHISPER_OPENAI = {
     "scaled-twice": ("attn", "qkv_attention", "q = q.view(", "q = scale * q.view("),
-    "uncausal-decoder": ("/decoder.blocks.1.attn", "qkv_attention", "is_causal=mask is not None and n_ctx > 1", "is_causal=False"),
+    "uncausal-decoder": (
+        "/decoder.blocks.1.attn",
+        "qkv_attention",
+        "is_causal=mask is not None and n_ctx > 1",
+        "is_causal=False",
+        "model.decoder.layers.1.self_attn*",
+    ),
     "tanh-gelu": ("mlp.1", "forward", "self.approximate", "'tanh'", "mlp"),
     "dropped-residual": ("", "forward", "x = x + self.attn(", "x = self.attn("),
     "cross-without-norm": ("/decoder.blocks.1", "forward", "self.cross_attn_ln(x), xa", "x, xa", "decoder.blocks.1.cross_attn*"),
@@ -173,6 +186,8 @@ WHISPER_OPENAI = {
         "forward",
         "self.positional_embedding[offset : offset + x.shape[-1]]",
         "self.positional_embedding[offset + 1 : offset + 1 + x.shape[-1]]",
+        "model.decoder",
+        "model.decoder.embed_positions",
     ),
     "norm-after": ("", "forward", "x = x + self.mlp(self.mlp_ln(x))", "x = self.mlp_ln(x + self.mlp(x))", "mlp_ln", "mlp.*"),
 }
@@ -208,7 +223,7 @@ TORCHVISION_EFFICIENTNET = {
     "dropped-residual": ("/features.6.1", "forward", "result += input", "pass", "blocks.5.1"),
     "norm-eps": (f"{TORCHVISION_BLOCK}.block.1.1", "forward", "self.eps", "1e-3"),
     "norm-momentum": (f"{TORCHVISION_BLOCK}.block.1.1", "forward", "exponential_average_factor = self.momentum", "exponential_average_factor = 0.01"),
-    "kept-statistics": (f"{TORCHVISION_BLOCK}.block.1.1", "forward", "bn_training = True", "bn_training = False"),
+    "kept-statistics": (f"{TORCHVISION_BLOCK}.block.1.1", "forward", "bn_training = True", "bn_training = False", "blocks.3.0.bn2"),
     "shifted-kernel": (f"{TORCHVISION_BLOCK}.block.1.0", "forward", "self.weight", "self.weight.flip(-1)"),
 }
 GEFFNET = {
@@ -227,7 +242,7 @@ GEFFNET = {
 EFFICIENTNET = {
     "hard-gate": ("/_blocks.3", "forward", "torch.sigmoid(x_squeezed)", "F.hardsigmoid(x_squeezed)"),
     "max-squeeze": ("/_blocks.3", "forward", "F.adaptive_avg_pool2d", "F.adaptive_max_pool2d"),
-    "no-activation": ("/_blocks.3", "forward", "x = self._bn1(x)\n    x = self._swish(x)", "x = self._bn1(x)"),
+    "no-activation": ("/_blocks.3", "forward", "x = self._bn1(x)\n    x = self._swish(x)", "x = self._bn1(x)", "blocks.3.0.bn2*"),
     "symmetric-padding": ("/_blocks.5._depthwise_conv", "forward", "self.static_padding(x)", "F.pad(x, (2, 1, 2, 1))", "_blocks.5"),
 }
 TORCHVISION_VIT = {
