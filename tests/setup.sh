@@ -88,6 +88,20 @@ setup_published() {
     release litgpt litgpt==0.5.8 lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 jsonargparse==4.53.0
     release timm timm==1.0.31
     release torchvision torchvision==0.28.0 pillow
+    release torchtune torchtune==0.6.1
+    release lens transformer-lens==2.15.4 jaxtyping==0.3.11 beartype==0.23.1 fancy_einsum==0.0.3 einops==0.8.2 \
+        wadler_lindig==0.1.8 better_abc==0.0.3 typeguard==2.13.3
+    release mambapy mambapy==1.2.0
+    release whisper openai-whisper==20250625 more-itertools==11.2.1
+    release openclip open_clip_torch==3.3.0 ftfy==6.3.1 wcwidth==0.9.4
+    release curated curated-transformers==2.0.1 catalogue==2.0.10
+    release bert2018 pytorch_pretrained_bert==0.6.2
+    release bert2019 pytorch_transformers==1.2.0
+    release efficientnet efficientnet_pytorch==0.7.1
+    release geffnet geffnet==1.0.2
+    release xtransformers x-transformers==2.31.10 torch-einops-utils==0.2.0 einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3
+    release megatron megatron-core==0.16.1
+    release rwkv rwkv==0.8.32
     release web requests urllib3 certifi idna charset_normalizer
 }
 

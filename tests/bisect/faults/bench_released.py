@@ -5,7 +5,8 @@
 
 Each side is recorded once and stays in the folder of recordings. Of an innocent pair `diverged` is wrong. Of a planted fault an answer is
 exact where a divergence stands at its place on either side; partly where some faults are found, or more places are named than are faulty;
-wrong where none of the named places is faulty; missing where no divergence is named. `held` is an innocent pair that is undecided."""
+wrong where none of the named places is faulty; missing where no divergence is named. `held` is an innocent pair that is undecided; `failed`
+that diff itself did not answer. `--confirm` runs all sides in float64 instead, and says which pairs are not what they are listed as."""
 
 import argparse
 import collections
@@ -19,12 +20,14 @@ import subprocess
 import sys
 import time
 
+import numpy
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAMS = ROOT / "tests" / "programs" / "released"
 sys.path.insert(0, str(PROGRAMS))
 import released_pairs  # noqa: E402
 
-PATHS = {"timm": ("timm", "torchvision"), "torchvision": ("timm", "torchvision"), "tf5": ()}
+PATHS = {"timm": ("timm", "torchvision"), "torchvision": ("timm", "torchvision"), "tf5": (), "lens": ("lens", "tf457")}
 
 
 def recording(folder, side):
@@ -37,24 +40,45 @@ def paths(environments, environment):
     return os.pathsep.join(str(environments / n) for n in (*PATHS.get(environment, (environment,)), "web"))
 
 
-def record_all(pairs, environments, folder):
-    """What is missing of both sides of `pairs`, one process for each environment."""
+def run_all(pairs, environments, folder, mode, suffix):
+    """Records both sides of `pairs` ("--many"), or runs them in float64 ("--wide"), where that is missing; one process for each environment."""
     wanted = collections.defaultdict(dict)
     for pair in pairs:
         for side in (pair.a, pair.b):
             out = recording(folder, side)
-            if not pathlib.Path(str(out) + ".truth").exists():
-                wanted[side[0]][str(out)] = list(side[1])
+            if not pathlib.Path(f"{out}.{suffix}").exists():
+                wanted[side[0]][str(out) if mode == "--many" else f"{out}.{suffix}"] = list(side[1])
     for environment, sides in wanted.items():
         entries = folder / f"{environment}.json"
         entries.write_text(json.dumps([dict(out=out, words=words) for out, words in sides.items()]))
         path = os.pathsep.join([paths(environments, environment), str(ROOT / "capture")])
         subprocess.run(
-            [str(ROOT / "build" / "venv" / "bin" / "python"), str(PROGRAMS / "released.py"), "--many", str(entries)],
+            [str(ROOT / "build" / "venv" / "bin" / "python"), str(PROGRAMS / "released.py"), mode, str(entries)],
             env=dict(os.environ, PYTHONPATH=path, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1"),
             stdout=open(folder / f"{environment}.log", "a"),
             stderr=subprocess.STDOUT,
         )
+
+
+def distance(pair, folder):
+    """The largest difference of what both sides give in float64, of the largest number there; None where a side did not run."""
+    try:
+        a, b = (numpy.load(f"{recording(folder, side)}.f64") for side in (pair.a, pair.b))
+    except OSError:
+        return None
+    return max(float(abs(a[name] - b[name]).max() / abs(a[name]).max()) for name in a)
+
+
+def confirm(pairs, environments, folder):
+    """In float64 an innocent pair agrees to 1e-9, and a fault changes more than 1e-6: what does not is no such pair."""
+    run_all(pairs, environments, folder, "--wide", "f64")
+    wrong = 0
+    for pair in pairs:
+        far = distance(pair, folder)
+        right = far is not None and (far > 1e-6 if pair.faults else far < 1e-9)
+        wrong += not right
+        print("%-6s %-10s %s" % ("right" if right else "WRONG", "failed" if far is None else "%.2e" % far, pair.name), flush=True)
+    print(f"{wrong} of {len(pairs)} are not what they are listed as")
 
 
 def ask(binary, a, b, limit):
@@ -86,6 +110,8 @@ def places(answer):
 
 def score(pair, truths, code, answer):
     verdict = answer.get("verdict")
+    if verdict is None:
+        return "failed"
     if not pair.faults:
         return "wrong" if verdict == "diverged" else "exact" if code in (0, 1) and verdict in ("identical", "reordered", "rounding") else "held"
     if verdict != "diverged":
@@ -117,6 +143,7 @@ def main():
     parser.add_argument("--recordings", type=pathlib.Path, default=ROOT / "build" / "published" / "recordings")
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--confirm", action="store_true", help="run both sides in float64, and say which pairs are not what they are listed as")
     parser.add_argument("--record", action="store_true", help="record alone, ask nothing")
     parser.add_argument("--limit", type=float, default=60, help="seconds for one diff")
     parser.add_argument("--out", help="a line of JSON for each pair")
@@ -127,7 +154,9 @@ def main():
             print(f"{pair.name}\n    {recording(args.recordings, pair.a)} {recording(args.recordings, pair.b)}")
         return
     args.recordings.mkdir(parents=True, exist_ok=True)
-    record_all(pairs, args.environments, args.recordings)
+    if args.confirm:
+        return confirm(pairs, args.environments, args.recordings)
+    run_all(pairs, args.environments, args.recordings, "--many", "truth")
     if args.record:
         return
     binary = pathlib.Path(os.environ.get("LASTBIT_BUILD", ROOT / "build" / "release")) / "lastbit"

@@ -6,6 +6,7 @@ import copy
 import functools
 import types
 
+import edited_lines
 import torch
 import torch.nn.functional as F
 
@@ -14,10 +15,24 @@ LAYER = 1
 # What the modules of a layer are called, by implementation.
 PARTS = {
     "attention": ("self_attn", "attn", "attention", "self_attention"),
-    "output": ("o_proj", "proj", "dense", "out_proj", "c_proj"),
+    "output": ("o_proj", "proj", "dense", "out_proj", "c_proj", "output_proj", "linear_proj"),
     "mlp": ("mlp", "block_sparse_moe"),
-    "down": ("down_proj", "proj", "dense_4h_to_h", "fc2", "c_proj", "fc_out"),
-    "norm": ("post_attention_layernorm", "norm_2", "norm2", "ln_2", "layernorm_after", "final_layer_norm", "input_layernorm", "norm_1", "ln_1"),
+    "down": ("down_proj", "proj", "dense_4h_to_h", "fc2", "c_proj", "fc_out", "w2"),
+    "norm": (
+        "post_attention_layernorm",
+        "mlp_norm",
+        "ln2",
+        "mlp_ln",
+        "norm_2",
+        "norm2",
+        "ln_2",
+        "layernorm_after",
+        "final_layer_norm",
+        "input_layernorm",
+        "norm_1",
+        "ln_1",
+        "norm",
+    ),
 }
 
 
@@ -121,7 +136,7 @@ def dropped_bias(layer):
 
 def swapped_gate_up(layer):
     name, mlp = part(layer, "mlp")
-    one, other = ("gate_proj", "up_proj") if hasattr(mlp, "gate_proj") else ("fc_1", "fc_2")
+    one, other = next(pair for pair in (("gate_proj", "up_proj"), ("fc_1", "fc_2"), ("w1", "w3")) if hasattr(mlp, pair[0]))
     gate, up = getattr(mlp, one).forward, getattr(mlp, other).forward
     getattr(mlp, one).forward, getattr(mlp, other).forward = up, gate
     return [name, f"{name}.*"]
@@ -171,6 +186,25 @@ def small_factor(layer):
     return [name, f"{name}.*"]
 
 
+def transposed_weight(layer):
+    """A square matrix that was loaded the wrong way round."""
+    name, attention = part(layer, "attention")
+    last, output = part(attention, "output")
+    with torch.no_grad():
+        output.weight.copy_(output.weight.T.clone())
+    return [f"{name}.{last}", name]
+
+
+def unpaired_rotary(layer):
+    """Rows of queries and keys stay in the order of a rotary embedding that turns halves, before one that turns neighbours."""
+    name, attention = part(layer, "attention")
+    with torch.no_grad():
+        for linear in (attention.q_proj, attention.k_proj):
+            rows = linear.weight.unflatten(0, (-1, attention.head_dim // 2, 2))
+            linear.weight.copy_(rows.transpose(1, 2).flatten(0, 2).clone())
+    return [name, f"{name}.q_proj", f"{name}.k_proj", f"{name}.*"]
+
+
 IN_A_LAYER = {
     f.__name__.replace("_", "-"): f
     for f in (
@@ -185,6 +219,8 @@ IN_A_LAYER = {
         other_gelu,
         no_qk_norm,
         small_factor,
+        transposed_weight,
+        unpaired_rotary,
     )
 }
 
@@ -204,13 +240,17 @@ SETTINGS = {
 }
 
 # Faults of the loop around the model.
-LOSS = ["forward:(root after lm_head)", "forward:lm_head"]
+LOSS = ["forward:(root after lm_head)", "forward:lm_head", "forward:(root after nothing)"]
 IN_THE_LOOP = {
     "weight-decay": ["optimizer:*"],
     "betas": ["optimizer:*"],
     "loss-sum": LOSS,
     "label-smoothing": LOSS,
     "grad-clip": ["optimizer:*", "other:*", "backward:(root*"],
+    "no-clip": ["optimizer:*", "other:*", "backward:(root*"],
+    "decay-of-vectors": ["optimizer:*"],
+    "rate-of-a-group": ["optimizer:*"],
+    "undivided-accumulation": [*LOSS, "backward:(root*", "optimizer:*", "other:*"],
 }
 
 
@@ -222,14 +262,76 @@ def settings(faults, implementation):
     return types.MappingProxyType(copy.deepcopy(changes))
 
 
-def plant(faults, path, layers):
-    """Patches layer 1; the truth of all faults, one list of places each."""
+# What other implementations call the same module of a layer: a difference may stand there alone, where the fault left an operation out.
+SAME = (
+    ("self_attn", "attn", "attention", "self_attention", "mixer", "mha"),
+    ("mlp", "block_sparse_moe", "ffn", "intermediate", "output", "feed"),
+    (
+        "post_attention_layernorm",
+        "mlp_norm",
+        "ln2",
+        "mlp_ln",
+        "ln_2",
+        "norm_2",
+        "norm2",
+        "layernorm_after",
+        "layer_norm2",
+        "final_layer_norm",
+        "mlp_ln",
+        "feed_norm",
+    ),
+    (
+        "input_layernorm",
+        "sa_norm",
+        "ln1",
+        "ln_1",
+        "norm_1",
+        "norm1",
+        "layernorm_before",
+        "layer_norm1",
+        "self_attn_layer_norm",
+        "attn_ln",
+        "attention_norm",
+    ),
+)
+LAYERS = ("layers", "h", "blocks", "layer", "resblocks")
+
+
+def elsewhere(place):
+    """Patterns of the same place in other implementations."""
+    if not place:
+        return [f"*{layers}.{LAYER}" for layers in LAYERS]
+    first = place.split(".")[0]
+    return [f"*.{LAYER}.{name}{rest}" for names in SAME if first in names for name in names for rest in ("", ".*")]
+
+
+def line(model, path, layer, row):
+    """Edits one published line; the places at which that shows."""
+    place, method, old, new, *further = row
+    if place.startswith("/"):
+        owner, at = model.get_submodule(place[1:]), place[1:]
+    else:
+        owner, at = layer.get_submodule(place), ".".join(filter(None, (path, str(LAYER), place)))
+    edited_lines.edit(owner, method, old, new)
+    own = [at] if at else ["(root*"]
+    if place and not place.startswith("/"):
+        own.append(f"{at}.*")
+    if not place.startswith("/"):
+        own += elsewhere(place)
+    return own + [p if place.startswith("/") or p.startswith("*") else f"{path}.{LAYER}.{p}" for p in further]
+
+
+def plant(faults, model, path, layers, lines):
+    """Patches layer 1 of `model`; the truth of all faults, one list of places each. `lines`: the rows of ported_faults for this implementation."""
     truths = []
     for fault in faults:
-        if fault in SETTINGS:
+        if fault in lines:
+            truths.append(line(model, path, layers[LAYER], lines[fault]))
+        elif fault in SETTINGS:
             truths.append(SETTINGS[fault]["where"])
         elif fault in IN_THE_LOOP:
             truths.append(IN_THE_LOOP[fault])
         else:
-            truths.append([f"{path}.{LAYER}.{place}" for place in IN_A_LAYER[fault](layers[LAYER])])
+            found = IN_A_LAYER[fault](layers[LAYER])
+            truths.append([f"{path}.{LAYER}.{place}" for place in found] + elsewhere(found[0]))
     return truths

@@ -2,6 +2,7 @@
 
 lastbit record -o a.lb --level ops -- python released.py llama litgpt --forward
 python released.py --many sides.json      # records all sides of one environment: [{"out": …, "words": […]}, …]
+python released.py --wide sides.json      # runs them in float64 throughout, without recording, and writes what they gave
 """
 
 import argparse
@@ -12,6 +13,7 @@ import shutil
 import sys
 import traceback
 
+import numpy
 import torch
 import torch.nn.functional as F
 
@@ -19,7 +21,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import language_models  # noqa: E402
 import named_weights  # noqa: E402
 import plants  # noqa: E402
+import ported_encoders  # noqa: E402
+import ported_faults  # noqa: E402
+import ported_language_models  # noqa: E402
+import ported_vision_models  # noqa: E402
 import vision_models  # noqa: E402
+import written_models  # noqa: E402
 
 
 def parsed(words=None):
@@ -32,13 +39,21 @@ def parsed(words=None):
     parser.add_argument("--optimizer", default="adamw", choices=["adamw", "sgd"])
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--set", action="append", default=[], help="NAME=JSON: a setting of the implementation that is not a fault")
+    parser.add_argument("--groups", action="store_true", help="norms and biases in a group of their own, without weight decay")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches for one step")
     parser.add_argument("--plain", action="store_true", help="norms with weights one and biases zero")
     return parser.parse_args(words)
+
+
+PORTED = {**ported_language_models.BUILDERS, **ported_encoders.BUILDERS, **ported_vision_models.BUILDERS, **written_models.BUILDERS}
+IMAGES = ("vit", "resnet", "efficientnet")
 
 
 def built(args):
     changes = {**plants.settings(args.fault, args.implementation), **{k: json.loads(v) for k, v in (s.split("=", 1) for s in args.set)}}
     named_weights.PLAIN = args.plain
+    if (args.family, args.implementation) in PORTED:
+        return PORTED[args.family, args.implementation](args.family, changes, args.attention)
     if args.family == "vit":
         if args.implementation == "timm":
             vision_models.without_operators()
@@ -60,11 +75,16 @@ def layers_of(model):
 
 def loss_of(model, args, batch):
     inputs, targets = batch
-    if args.family in ("vit", "resnet"):
+    if args.family in ported_encoders.FAMILIES:
+        scores = model.scores_of(inputs)
+        scores, targets = scores.flatten(0, -2), targets.flatten()
+    elif args.family in IMAGES:
         out = model(inputs)
         scores = out if isinstance(out, torch.Tensor) else out.logits
     else:
-        scores = language_models.logits(model, inputs)[:, :-1].flatten(0, 1)
+        given = model.scores_of(inputs) if hasattr(model, "scores_of") else language_models.logits(model, inputs)
+        scores = given[:, :-1].flatten(0, 1)
+    NUMBERS.append(scores.detach())
     smoothing = 0.1 if "label-smoothing" in args.fault else 0.0
     return F.cross_entropy(scores.float(), targets, reduction="sum" if "loss-sum" in args.fault else "mean", label_smoothing=smoothing)
 
@@ -72,9 +92,12 @@ def loss_of(model, args, batch):
 def batches(args, count):
     drawn = torch.Generator().manual_seed(1)
     for _ in range(count):
-        if args.family in ("vit", "resnet"):
-            size = 16 if args.family == "vit" else 32
-            yield torch.randn(2, 3, size, size, generator=drawn).to(getattr(torch, args.dtype)), torch.randint(0, 10, (2,), generator=drawn)
+        if args.family in ported_encoders.FAMILIES:
+            yield ported_encoders.drawn_batch(args.family, drawn, getattr(torch, args.dtype))
+        elif args.family in IMAGES:
+            size, count = {"vit": (16, 2), "resnet": (32, 2), "efficientnet": (64, 4)}[args.family]
+            images = torch.randn(count, 3, size, size, generator=drawn).to(getattr(torch, args.dtype))
+            yield images, torch.randint(0, 10, (count,), generator=drawn)
         else:
             tokens = torch.randint(2, 96, (2, 12), generator=drawn)
             yield tokens, tokens[:, 1:].flatten()
@@ -85,7 +108,19 @@ def optimizer_of(model, args):
     betas = (0.9, 0.95) if "betas" in args.fault else (0.9, 0.999)
     if args.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=1e-2, weight_decay=decay, foreach=False)
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, betas=betas, weight_decay=decay, foreach=False)
+    given = model.parameters()
+    if args.groups:
+        trained = [p for p in model.parameters() if p.requires_grad]
+        spared = 0.1 if "decay-of-vectors" in args.fault else 0.0
+        rate = 2e-3 if "rate-of-a-group" in args.fault else 1e-3
+        given = [
+            dict(params=[p for p in trained if p.dim() > 1]),
+            dict(params=[p for p in trained if p.dim() <= 1], weight_decay=spared, lr=rate),
+        ]
+    return torch.optim.AdamW(given, lr=1e-3, betas=betas, weight_decay=decay, foreach=False)
+
+
+NUMBERS = []  # what the run gave, for `--wide`
 
 
 def execute(args, model):
@@ -94,26 +129,71 @@ def execute(args, model):
         model.eval()
         with torch.no_grad():
             for inputs, _ in batches(args, 1):
-                out = model(inputs)
+                out = model.scores_of(inputs) if hasattr(model, "scores_of") else model(inputs)
                 out = out if isinstance(out, torch.Tensor) else out.logits
+                NUMBERS.append(out)
                 print("output %.9g" % out.double().abs().mean())
         return
     model.train()
     optimizer = optimizer_of(model, args)
-    for batch in batches(args, 2):
+    for number, batch in enumerate(batches(args, 2 * args.accumulate), 1):
         loss = loss_of(model, args, batch)
+        if args.accumulate > 1 and "undivided-accumulation" not in args.fault:
+            loss = loss / args.accumulate
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1 if "grad-clip" in args.fault else 1.0)
+        if number % args.accumulate:
+            continue
+        if "no-clip" not in args.fault:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1 if "grad-clip" in args.fault else 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        NUMBERS.append(loss.detach())
         print("loss %.9g" % loss.item())
 
 
 def side(args):
     torch.manual_seed(0)
     model = built(args).to(getattr(torch, args.dtype))
-    truths = plants.plant(args.fault, *layers_of(model))
+    truths = plants.plant(args.fault, model, *layers_of(model), ported_faults.LINES.get((args.family, args.implementation), {}))
     return model, truths
+
+
+def loaded(words):
+    """What the implementation imports is imported before the forks."""
+    try:
+        built(parsed(words))
+    except Exception:
+        traceback.print_exc()
+
+
+def widened():
+    """From here on every float is a float64, also those that a program names otherwise."""
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
+
+
+def confirm(out, words):
+    """In a fork: what side `words` is gives in float64 alone goes to `out`."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            args = parsed([*words, "--dtype", "float64"])
+            model = side(args)[0]
+            execute(args, model)
+            model.eval()
+            with torch.no_grad():  # what the last update changed, and what a norm has kept
+                loss_of(model, args, next(batches(args, 1)))
+            with open(out, "wb") as file:
+                numpy.savez(file, *[number.numpy() for number in NUMBERS])
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def record(out, words):
@@ -141,9 +221,15 @@ def record(out, words):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1] == "--many":
-        for entry in json.load(open(sys.argv[2])):
-            print(entry["out"], "ok" if record(entry["out"], entry["words"]) else "FAILED", flush=True)
+    if sys.argv[1] in ("--many", "--wide"):
+        if sys.argv[1] == "--wide":
+            widened()
+        done = {"--many": record, "--wide": confirm}[sys.argv[1]]
+        entries = json.load(open(sys.argv[2]))
+        for words in {tuple(entry["words"][:2]) for entry in entries}:
+            loaded(words)
+        for entry in entries:
+            print(entry["out"], "ok" if done(entry["out"], entry["words"]) else "FAILED", flush=True)
     else:
         given = parsed()
         execute(given, side(given)[0])

@@ -5,6 +5,8 @@ A side is (environment, words for released.py). Environments are folders that `t
 
 import collections
 
+import ported_pairs
+
 Pair = collections.namedtuple("Pair", "name a b faults")
 
 TRANSFORMERS = ("tf436", "tf438", "tf445", "tf463", "tf457", "tf5")
@@ -12,7 +14,7 @@ HF = "transformers"
 
 
 def implementation(environment):
-    return {"litgpt": "litgpt", "timm": "timm", "torchvision": "torchvision"}.get(environment, HF)
+    return HF if environment in TRANSFORMERS else environment
 
 
 def side(environment, family, mode, faults=(), dtype="float32", extra=()):
@@ -58,6 +60,7 @@ RELEASES = {
     "release-gelu": [f"model.layers.{k}.mlp{part}" for k in range(3) for part in ("", ".act_fn")],
     "release-rotary": [f"model.layers.{k}.self_attn.rotary_emb" for k in range(3)],
     "release-normaliser": ["model"],
+    "release-skip": ["_blocks.0", "blocks.0.0"],  # efficientnet_pytorch compares a stride, which it keeps in a list, with 1
 }
 
 
@@ -111,4 +114,4 @@ def fault_pairs():
                 yield pair("vit", a, b, "forward", (fault,))
 
 
-PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs()]
+PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs(), *ported_pairs.pairs(pair)]
