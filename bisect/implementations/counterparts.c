@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double SLACK_TIMES = 8;
+
 typedef struct maker {
     const lb_exact_side *sides[2];
     const lb_step_sources *sources[2];
@@ -502,12 +504,13 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         for (int64_t k = 0; k < n; k++)
             if (!known[k]) x[k] = b->kept[c->b][k]; /* padding */
         c->distance = lb_counterparts_distance(x, b->kept[c->b], n);
+        const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
         if (!same && c->n == 1 &&
             !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout))
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
-        c->state = same ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
+        c->state = same || c->distance <= SLACK_TIMES * slack ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
         free(x), free(known);
     }
 }

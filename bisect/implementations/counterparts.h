@@ -37,6 +37,7 @@ typedef struct lb_counterpart {
     uint32_t of[2];    /* of an anchor in backward: the values of A and B that it is the gradient of; LB_NONE */
     lb_counterpart_state state;
     double distance; /* relative L2, where it was compared */
+    double slack; /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured */
 } lb_counterpart;
 
 typedef struct lb_counterparts {
@@ -44,6 +45,7 @@ typedef struct lb_counterparts {
     uint32_t n;
     lb_content_run *pieces;
     uint32_t n_pieces;
+    double most_slack;            /* of all: that of counterparts which were found later */
     uint32_t *lone[2], n_lone[2]; /* values that leave on one side and have no counterpart */
 } lb_counterparts;
 

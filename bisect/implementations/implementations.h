@@ -26,7 +26,8 @@ typedef struct lb_implementations {
     bool judged;       /* something that leaves the step has a counterpart, and every one of these was compared */
     bool same;         /* and all of them agree */
     char missing[300]; /* why it was not judged; "" */
-    uint32_t tables;   /* how many of these are tables */
+    uint32_t tables;   /* that B takes A's numbers of */
+    uint32_t alone;    /* tensors that one side alone holds, whose rounding was allowed for */
     uint32_t
         moved; /* parameters that held other numbers as the window began; the step was judged from the first side's */
 } lb_implementations;
