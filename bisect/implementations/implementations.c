@@ -3,6 +3,7 @@
 #include "products.h"
 #include "shadow_numbers.h"
 #include "slack.h"
+#include "uses.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,7 +61,8 @@ static void pair_draws(lb_implementations *x, uint32_t *draws[2], uint32_t *n)
         if (lb_layout_numel(&x->sides[0].program->values[draws[0][i]].layout) !=
             lb_layout_numel(&x->sides[1].program->values[draws[1][i]].layout))
             *n = 0;
-    if (found[0] != found[1] || (found[0] && !*n))
+    x->draws_differ = found[0] != found[1] || (found[0] && !*n);
+    if (x->draws_differ)
         snprintf(x->missing, sizeof x->missing,
                  "the sides draw random numbers in other places (%u and %u draws): record both without dropout",
                  found[0], found[1]);
@@ -163,10 +165,9 @@ static void judge(lb_implementations *x)
                  "%u of %u values that leave the step could not be run exactly on both sides", unknown, n);
 }
 
-/* The free run of B, from A's sources and draws, judged by what leaves. */
-static lb_status run_free(lb_implementations *x, lb_err *err)
+/* What both free runs kept, judged by what leaves. */
+static lb_status compare_free(lb_implementations *x, lb_err *err)
 {
-    LB_TRY(lb_exact_side_run(&x->sides[1], err));
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     if (lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
@@ -174,6 +175,28 @@ static lb_status run_free(lb_implementations *x, lb_err *err)
     lb_counterparts_drop_wrong(&x->counterparts, x->met);
     judge(x);
     return LB_OK;
+}
+
+/* The free run of B, from A's sources and draws. */
+static lb_status run_free(lb_implementations *x, lb_err *err)
+{
+    LB_TRY(lb_exact_side_run(&x->sides[1], err));
+    return compare_free(x, err);
+}
+
+/* Sources that their use tells apart have other partners than their numbers said: counterparts are found anew. */
+static lb_status settle_by_use(lb_implementations *x, lb_source_memory *memory, lb_err *err)
+{
+    uint32_t settled;
+    if (x->draws_differ) return LB_OK;
+    LB_TRY(lb_uses_settle(x, memory, &settled, err));
+    if (!settled) return LB_OK;
+    lb_counterparts_release(&x->counterparts);
+    LB_TRY(lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
+                                &x->counterparts, err));
+    want(x);
+    *x->missing = '\0';
+    return compare_free(x, err);
 }
 
 /* Tables that are rounded images: B goes on from A's numbers. */
@@ -201,7 +224,7 @@ static lb_status allow_for_rounding(lb_implementations *x, lb_err *err)
     return LB_OK;
 }
 
-static lb_status run_all(lb_implementations *x, lb_err *err)
+static lb_status run_all(lb_implementations *x, lb_source_memory *memory, lb_err *err)
 {
     uint32_t *draws[2] = {NULL, NULL}, n_draws;
     pair_draws(x, draws, &n_draws);
@@ -214,6 +237,7 @@ static lb_status run_all(lb_implementations *x, lb_err *err)
     if (status == LB_OK) status = lb_exact_side_run_disturbed(&x->sides[0], err);
     for (uint32_t i = 0; i < n_draws; i++) x->sides[1].forced[draws[1][i]] = x->sides[0].kept[draws[0][i]];
     if (status == LB_OK) status = run_free(x, err);
+    if (status == LB_OK && !x->same) status = settle_by_use(x, memory, err);
     if (status == LB_OK && x->judged && !x->same) status = run_from_tables(x, err);
     if (status == LB_OK && x->judged && !x->same)
         status = lb_products_find(&x->sides[0], &x->sides[1], &x->counterparts, err);
@@ -238,7 +262,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
                                       &x->counterparts, err);
-    if (status == LB_OK) status = run_all(x, err);
+    if (status == LB_OK) status = run_all(x, memory, err);
     if (status != LB_OK) lb_implementations_release(x);
     return status;
 }

@@ -25,6 +25,7 @@ typedef struct lb_implementations {
     uint8_t *innocent; /* per op of B: that its arguments are other ones changes nothing */
     bool judged;       /* something that leaves the step has a counterpart, and every one of these was compared */
     bool same;         /* and all of them agree */
+    bool draws_differ; /* the sides draw random numbers in other places: nothing is judged */
     char missing[300]; /* why it was not judged; "" */
     uint32_t tables;   /* that B takes A's numbers of */
     uint32_t alone;    /* tensors that one side alone holds, whose rounding was allowed for */

@@ -12,6 +12,7 @@ typedef struct product {
     uint32_t op, use, result;      /* `use`: which of the products with this weight it is; the value with its bias */
     int64_t batch, rows, features; /* of the result: (batch, rows, features), features of all batches numbered on */
     bool biased;
+    uint32_t bias;  /* the source that is added; LB_NONE */
     uint64_t *keys; /* per feature: its column of the operand; 0: all of it is one number */
 } product;
 
@@ -124,7 +125,7 @@ static uint32_t only_reader(const lb_exact_side *s, uint32_t value)
 }
 
 /* The sum with a bias of as many features, where the next op takes it; else the value itself. */
-static uint32_t with_bias(const lb_exact_side *s, uint32_t value, int64_t features)
+static uint32_t with_bias(const lb_exact_side *s, uint32_t value, int64_t features, uint32_t *bias)
 {
     static const char add[] = "aten::add";
     const lb_program *p = s->program;
@@ -138,8 +139,10 @@ static uint32_t with_bias(const lb_exact_side *s, uint32_t value, int64_t featur
         const uint32_t other = value_at(p, &p->ops[op], k),
                        source = other == LB_NONE ? LB_NONE : lb_value_graph_source(&s->graph, other);
         if (source != LB_NONE && p->values[source].flags & LB_VALUE_PARAMETER &&
-            lb_layout_numel(&p->values[source].layout) == features)
+            lb_layout_numel(&p->values[source].layout) == features) {
+            *bias = source;
             return result;
+        }
     }
     return value;
 }
@@ -176,8 +179,11 @@ static void add_product(products *all, uint32_t op)
     x.keys = malloc((size_t)x.features * sizeof *x.keys);
     for (int64_t j = 0; x.keys && j < x.features; j++)
         x.keys[j] = column_key(numbers + j / width * depth * width + j % width, depth, width);
-    if (x.batch == 1) x.result = with_bias(s, result, x.features);
+    x.bias = LB_NONE;
+    if (x.batch == 1) x.result = with_bias(s, result, x.features, &x.bias);
     x.biased = x.result != result || weight_position(lb_op_name(p, &p->ops[op])) == 2;
+    const uint32_t first = x.biased && x.result == result ? value_at(p, &p->ops[op], 0) : LB_NONE;
+    if (first != LB_NONE) x.bias = lb_value_graph_source(&s->graph, first);
     free(numbers);
     product *more = x.keys ? lb_array_grow(all->list, all->n, sizeof *more) : NULL;
     all->failed |= !more;
@@ -297,8 +303,10 @@ static void drop_others(lb_counterparts *out, uint32_t before, const lb_exact_si
 
 /* ---- rows in another order ---- */
 
+/* What was seen of a product: others of B like it (as many rows and features, in a module of the same name in another layer) are as this one. */
 typedef struct turned_rows {
-    int64_t rows, turn;
+    int64_t rows, features, turn; /* 0: as they are */
+    const char *module;
 } turned_rows;
 
 typedef struct turns {
@@ -306,11 +314,32 @@ typedef struct turns {
     uint32_t n;
 } turns;
 
-static int64_t turn_of(const turns *t, int64_t rows)
+static const char *module_of(const products *side, const product *x)
+{
+    const char *path = lb_op_layer(side->side->program, &side->side->program->ops[x->op]), *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+static const turned_rows *find_like(const turns *t, const products *side, const product *x)
 {
     for (uint32_t i = 0; i < t->n; i++)
-        if (t->list[i].rows == rows) return t->list[i].turn;
-    return 0;
+        if (t->list[i].rows == x->rows && t->list[i].features == x->features &&
+            !strcmp(t->list[i].module, module_of(side, x)))
+            return &t->list[i];
+    return NULL;
+}
+
+/* As the products like it are; of others with as many rows, where all of them are alike. */
+static int64_t turn_of(const turns *t, const products *side, const product *x)
+{
+    const turned_rows *like = find_like(t, side, x);
+    int64_t turn = like ? like->turn : -1;
+    for (uint32_t i = 0; i < t->n && !like; i++) {
+        if (t->list[i].rows != x->rows) continue;
+        if (turn >= 0 && turn != t->list[i].turn) return 0;
+        turn = t->list[i].turn;
+    }
+    return turn < 0 ? 0 : turn;
 }
 
 /* The one turn that makes B's rows A's; 0: there is none. */
@@ -332,24 +361,24 @@ static int64_t find_turn(const double *x, const double *y, int64_t rows, int64_t
 }
 
 static bool note_turn(turns *t, const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
-                      const lb_exact_side *b, int64_t rows)
+                      const products *side, const product *x)
 {
+    const lb_exact_side *b = side->side;
     const int64_t n = lb_layout_numel(&b->program->values[c->b].layout);
     uint8_t *known = NULL;
-    double noise, *x = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
-    for (int64_t i = 0; x && i < n; i++)
-        if (!known[i]) x[i] = 0;
+    double noise, *numbers = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
+    double *own = numbers ? malloc((size_t)n * sizeof *own) : NULL;
     /* Features that A lacks are left out on both sides. */
-    double *y = x ? malloc((size_t)n * sizeof *y) : NULL;
-    for (int64_t i = 0; y && i < n; i++) y[i] = known[i] ? b->kept[c->b][i] : 0;
-    const int64_t turn = y && !turn_of(t, rows) && lb_counterparts_distance(x, y, n) > 0x1p-20 && n % rows == 0
-                             ? find_turn(x, y, rows, n / rows)
-                             : 0;
-    free(x), free(y), free(known);
-    if (!turn) return true;
+    for (int64_t i = 0; own && i < n; i++)
+        numbers[i] = known[i] ? numbers[i] : 0, own[i] = known[i] ? b->kept[c->b][i] : 0;
+    const bool same = own && lb_counterparts_distance(numbers, own, n) < 0x1p-30;
+    const int64_t turn = own && !same && n % x->rows == 0 ? find_turn(numbers, own, x->rows, n / x->rows) : 0;
+    free(numbers), free(own), free(known);
+    if (!same && !turn) return true;
     turned_rows *more = lb_array_grow(t->list, t->n, sizeof *more);
     if (!more) return false;
-    t->list = more, t->list[t->n++] = (turned_rows){rows, turn};
+    t->list = more;
+    t->list[t->n++] = (turned_rows){x->rows, x->features, turn, module_of(side, x)};
     return true;
 }
 
@@ -361,7 +390,7 @@ static bool find_all(const products *a, const products *b, const columns *c, con
     for (uint32_t i = 0; i < b->n; i++) {
         const uint32_t first = out->n_pieces, before = out->n;
         const product *x = &b->list[i];
-        bool other, room = put_beside(out, a, x, c, known ? turn_of(known, x->rows) : 0, &other);
+        bool other, room = put_beside(out, a, x, c, known ? turn_of(known, b, x) : 0, &other);
         if (room && out->n_pieces == first) {
             if (other && !seen) drop_others(out, before, b->side, x);
             continue;
@@ -372,7 +401,7 @@ static bool find_all(const products *a, const products *b, const columns *c, con
             drop_others(out, before, b->side, x);
             continue;
         }
-        room = x->batch != 1 || note_turn(seen, out, made, a->side, b->side, x->rows);
+        room = x->batch != 1 || find_like(seen, b, x) || note_turn(seen, out, made, a->side, b, x);
         out->n = before, out->n_pieces = first;
         if (!room) return false;
     }
@@ -389,4 +418,50 @@ lb_status lb_products_find(const lb_exact_side *a, const lb_exact_side *b, lb_co
     for (int k = 0; k < 2; k++) release(&of[k]);
     free(c.list), free(seen.list);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
+}
+
+/* ---- biases ---- */
+
+/* The runs of one bias; false: some feature has no bias on A. */
+static bool list_runs(const products *a, const product *b, const columns *c, const lb_bias_sink *sink,
+                      lb_content_run *runs, uint32_t *n)
+{
+    const column *last = NULL;
+    *n = 0;
+    for (int64_t j = 0; j < b->features; j++) {
+        const column *found = b->keys[j] ? find_column(c, b->keys[j], b->use, last) : NULL;
+        const uint32_t bias = found ? a->list[found->product].bias : LB_NONE,
+                       row = bias == LB_NONE ? LB_NONE : sink->row_of[0][bias];
+        if (row == LB_NONE ||
+            lb_layout_numel(&a->side->program->values[bias].layout) != a->list[found->product].features)
+            return false;
+        lb_content_run *open = *n ? &runs[*n - 1] : NULL;
+        if (open && open->tensor == row && open->from + open->n == found->feature)
+            open->n++;
+        else
+            runs[(*n)++] = (lb_content_run){row, found->feature, 1, j, 1, 1};
+        last = found;
+    }
+    return *n > 0;
+}
+
+lb_status lb_products_biases(const lb_exact_side *a, const lb_exact_side *b, const lb_bias_sink *sink, lb_err *err)
+{
+    products of[2] = {list_products(a), list_products(b)};
+    columns c = sort_columns(&of[0]);
+    lb_status status =
+        of[0].failed || of[1].failed || !c.list ? lb_fail(err, LB_ERR_NOMEM, "out of memory for products") : LB_OK;
+    for (uint32_t i = 0; i < of[1].n && status == LB_OK; i++) {
+        const product *x = &of[1].list[i];
+        const uint32_t row = x->bias == LB_NONE ? LB_NONE : sink->row_of[1][x->bias];
+        if (row == LB_NONE || lb_layout_numel(&b->program->values[x->bias].layout) != x->features) continue;
+        lb_content_run *runs = malloc((size_t)x->features * sizeof *runs);
+        uint32_t n;
+        if (!runs) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
+        if (runs && list_runs(&of[0], x, &c, sink, runs, &n)) status = sink->bias(sink->context, row, runs, n, err);
+        free(runs);
+    }
+    for (int k = 0; k < 2; k++) release(&of[k]);
+    free(c.list);
+    return status;
 }

@@ -16,4 +16,13 @@
  * those that read the same value. LB_ERR_NOMEM is the only failure. */
 lb_status lb_products_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *counterparts, lb_err *err);
 
+/* Each bias of B beside those of A, where the features that it is added to are theirs: `runs` of rows that `row_of` of either side's sources gives; called
+ * once for each. */
+typedef struct lb_bias_sink {
+    const uint32_t *row_of[2];
+    lb_status (*bias)(void *context, uint32_t row, const lb_content_run *runs, uint32_t n, lb_err *err);
+    void *context;
+} lb_bias_sink;
+lb_status lb_products_biases(const lb_exact_side *a, const lb_exact_side *b, const lb_bias_sink *sink, lb_err *err);
+
 #endif

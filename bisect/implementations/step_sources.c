@@ -185,3 +185,34 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
     lb_contents_release(out);
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
 }
+
+static void forget(lb_source_memory *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!strcmp(m->list[i].name, name)) *m->list[i].name = '\0';
+}
+
+lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
+                                 const lb_content_run *runs, uint32_t n, lb_source_memory *memory, lb_contents *out,
+                                 lb_err *err)
+{
+    const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
+    lb_content c = {.tensor = runs[0].tensor, .first = out->n_runs, .n = n, .found = elements, .all = elements};
+    bool several = false;
+    for (uint32_t i = 0; i < n; i++) {
+        lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
+        if (!more) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+        out->runs = more, out->runs[out->n_runs++] = runs[i];
+        several |= runs[i].tensor != runs[0].tensor;
+    }
+    const bool part = lb_layout_numel(&a->tensors[c.tensor].tensor.layout) != elements;
+    c.relation = several ? LB_CONTENT_FUSED
+                 : part  ? LB_CONTENT_SPLIT
+                 : n > 1 ? LB_CONTENT_PERMUTED
+                         : LB_CONTENT_RENAMED;
+    out->list[row] = c;
+    forget(memory, b->list[row].name);
+    if (*b->list[row].name && b->list[row].learnt && !remember(memory, a, b->list[row].name, &c, out->runs))
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
+    return LB_OK;
+}

@@ -46,4 +46,10 @@ void lb_source_memory_release(lb_source_memory *memory);
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
                                 lb_contents *out, uint32_t *moved, lb_err *err);
 
+/* What a source of B is, told by its use where its numbers are those of several tensors of A, or of parts of them (zeros, ones). Takes the place of what
+ * was matched, and is kept for later steps. */
+lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
+                                 const lb_content_run *runs, uint32_t n, lb_source_memory *memory,
+                                 lb_contents *contents, lb_err *err);
+
 #endif
