@@ -175,6 +175,10 @@ static const char *reason_of(writer *w, const lb_region *r)
             "it reads the same numbers in another order on the second side: heads, halves or channels are put together "
             "differently");
         break;
+    case LB_REGION_MASK:
+        snprintf(text, sizeof text,
+                 "from the same inputs with another mask, or other arguments beside it: this is not the same function");
+        break;
     case LB_REGION_SOURCE:
         snprintf(text, sizeof text, "this reads %s%s%s%s, whose numbers the other side does not hold",
                  r->source[0] != LB_NONE ? source_name(w->p[0], r->source[0]) : "",
@@ -210,7 +214,8 @@ static void describe(writer *w, const lb_region *r, lb_diff_row *row)
         const lb_code_line line = lb_op_line(w->p[k], &w->p[k]->ops[ops[k]]);
         row->lines[k] = lb_report_keep_line(w->report, &line);
     }
-    if (r->reason == LB_REGION_ARGUMENTS) lb_arguments_describe(w->report, w->p, r->op, row);
+    if (r->reason == LB_REGION_ARGUMENTS || r->reason == LB_REGION_MASK)
+        lb_arguments_describe(w->report, w->p, r->op, row);
     if (r->reason != LB_REGION_MISSING) return;
     const int lone = r->op[0] == LB_NONE;
     if (ops[0] != LB_NONE && ops[1] != LB_NONE) lb_arguments_options(w->report, w->p, ops, row);

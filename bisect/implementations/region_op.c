@@ -38,6 +38,50 @@ bool lb_region_begins_at(const lb_region_frontier *f, int side, uint32_t op)
     return true;
 }
 
+/* Is a value made of positions and constants alone: a mask, a triangle? It follows from no float that both sides have, nor from a table. */
+static bool is_made_of_positions(const lb_exact_side *s, uint32_t v, uint32_t depth)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_dtype dtype = s->program->values[v].dtype;
+    if (dtype == LB_BOOL || (lb_dtype_is_integer(dtype) && lb_region_is_source(s, v))) return true;
+    if (!depth || lb_region_is_source(s, v)) return false;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
+        if (!is_made_of_positions(s, g->preds[k], depth - 1)) return false;
+    return true;
+}
+
+static bool is_met(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    return f->same[side][v] || (lb_region_is_source(s, v) && lb_region_holds(f, side, v));
+}
+
+typedef struct reads {
+    uint32_t list[16], n;
+} reads;
+
+static void note_read(void *context, uint32_t value)
+{
+    reads *r = context;
+    if (value != LB_NONE && r->n < sizeof r->list / sizeof *r->list) r->list[r->n++] = value;
+}
+
+/* What the op reads but masks; false: some of it is not met, or there is nothing else. */
+static bool read_but_masks(const lb_region_frontier *f, int side, uint32_t op, reads *out)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    reads all = {.n = 0};
+    out->n = 0;
+    lb_op_each_input(s->program, &s->program->ops[op], note_read, &all);
+    for (uint32_t i = 0; i < all.n; i++) {
+        if (is_made_of_positions(s, all.list[i], 32)) continue;
+        const uint32_t whole = lb_value_graph_whole(&s->graph, all.list[i]);
+        if (!is_met(f, side, all.list[i]) && !is_met(f, side, whole)) return false;
+        out->list[out->n++] = all.list[i];
+    }
+    return out->n > 0;
+}
+
 static bool same_name(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
 {
     const char *x = lb_op_name(pa, a), *y = lb_op_name(pb, b);
@@ -74,16 +118,6 @@ static bool are_alike(const lb_region_frontier *f, uint32_t va, uint32_t vb)
     return !a->tells || !b->tells || lb_quantities_agree(a, b);
 }
 
-typedef struct reads {
-    uint32_t list[16], n;
-} reads;
-
-static void note_read(void *context, uint32_t value)
-{
-    reads *r = context;
-    if (value != LB_NONE && r->n < sizeof r->list / sizeof *r->list) r->list[r->n++] = value;
-}
-
 static bool read_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
 {
     const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
@@ -108,6 +142,27 @@ static bool name_by_arguments(const lb_region_frontier *f, lb_region *r)
             if (!read_alike(f, ops_of(f, r, 0)[i], ops_of(f, r, 1)[j])) continue;
             if (a->args == b->args && lb_op_same_args(pa, a, pb, b, 0)) continue;
             r->op[0] = ops_of(f, r, 0)[i], r->op[1] = ops_of(f, r, 1)[j], r->reason = LB_REGION_ARGUMENTS;
+            return true;
+        }
+    return false;
+}
+
+/* One op from the same inputs, but for a mask: its rule is another one, whatever it is made by. */
+static bool name_by_mask(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        for (uint32_t j = 0; j < r->n[1]; j++) {
+            const uint32_t ops[] = {ops_of(f, r, 0)[i], ops_of(f, r, 1)[j]};
+            const lb_op *a = &pa->ops[ops[0]], *b = &pb->ops[ops[1]];
+            reads x, y;
+            if (a->phase != b->phase || !same_name(pa, a, pb, b) || !read_but_masks(f, 0, ops[0], &x) ||
+                !read_but_masks(f, 1, ops[1], &y) || x.n != y.n)
+                continue;
+            bool alike = !lb_region_begins_at(f, 0, ops[0]) || !lb_region_begins_at(f, 1, ops[1]);
+            for (uint32_t k = 0; k < x.n && alike; k++) alike = are_alike(f, x.list[k], y.list[k]);
+            if (!alike) continue;
+            r->op[0] = ops[0], r->op[1] = ops[1], r->reason = LB_REGION_MASK;
             return true;
         }
     return false;
@@ -273,7 +328,7 @@ static uint32_t reader_of(const lb_region_frontier *f, const lb_region *r, int s
 void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
-    if (name_by_arguments(f, r) || name_by_order(f, r)) return;
+    if (name_by_arguments(f, r) || name_by_order(f, r) || name_by_mask(f, r)) return;
     if (!reads_table(f, r) && (name_by_absence(f, r) || name_by_count(f, r))) return;
     for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);
     r->reason = r->n[0] && r->n[1] ? LB_REGION_OPS : LB_REGION_MISSING;

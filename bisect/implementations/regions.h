@@ -17,6 +17,7 @@
 typedef enum lb_region_reason {
     LB_REGION_ARGUMENTS, /* one op with other arguments, from the same inputs */
     LB_REGION_ORDER,     /* one op that reads the same numbers in another order */
+    LB_REGION_MASK,      /* one op with another mask, from the same inputs */
     LB_REGION_SOURCE,    /* it reads what the other side does not hold */
     LB_REGION_MISSING,   /* one side alone computes it */
     LB_REGION_OPS        /* both compute it by ops of their own */

@@ -32,7 +32,8 @@ static bool holds(const lb_implementations *x, const lb_tensor *mine, const lb_c
     for (uint32_t i = 0; i < n && alike; i++) {
         const lb_tensor *t = &x->sources[0].tensors[runs[i].tensor].tensor;
         if (runs[i].tensor != loaded)
-            free(a), a = t->data && lb_dtype_is_float(t->dtype) ? lb_shadow_numbers_copy(t) : NULL, loaded = runs[i].tensor;
+            free(a), a = t->data && lb_dtype_is_float(t->dtype) ? lb_shadow_numbers_copy(t) : NULL,
+                     loaded = runs[i].tensor;
         alike = a != NULL;
         for (int64_t k = 0; k < runs[i].n && alike; k++) alike = a[runs[i].from + k] == b[runs[i].to + k];
     }
