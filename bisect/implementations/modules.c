@@ -63,18 +63,25 @@ static bool is_alone_in(const vote *x, int side, const lb_op *op, uint32_t modul
            (!but || !lb_modules_is_in(p, op->scope, but));
 }
 
-/* Does the module hold an op that stands beside nothing yet, and that something in `outer`, but not in `inner`, may be? */
+static bool holds_like(const vote *x, const lb_op *a, uint32_t module, uint32_t but)
+{
+    for (uint32_t j = 0; j < x->other->n_ops; j++) {
+        const lb_op *b = &x->other->ops[j];
+        if (is_alone_in(x, 1, b, module, but) && a->phase == b->phase &&
+            !strcmp(lb_op_name(x->mine, a), lb_op_name(x->other, b)))
+            return true;
+    }
+    return false;
+}
+
+/* Does a module in the module hold an op that stands beside nothing yet, and that something in `outer` may be, but nothing in `inner`? */
 static bool may_be_outside(const vote *x, uint32_t module, uint32_t outer, uint32_t inner)
 {
     for (uint32_t i = 0; i < x->mine->n_ops; i++) {
         const lb_op *a = &x->mine->ops[i];
-        if (!is_alone_in(x, 0, a, module, 0)) continue;
-        for (uint32_t j = 0; j < x->other->n_ops; j++) {
-            const lb_op *b = &x->other->ops[j];
-            if (is_alone_in(x, 1, b, outer, inner) && a->phase == b->phase &&
-                !strcmp(lb_op_name(x->mine, a), lb_op_name(x->other, b)))
-                return true;
-        }
+        if (a->scope != module && is_alone_in(x, 0, a, module, 0) && holds_like(x, a, outer, inner) &&
+            !holds_like(x, a, inner, 0))
+            return true;
     }
     return false;
 }

@@ -275,10 +275,15 @@ static bool put_beside(lb_counterparts *out, const products *a, const product *b
                        bool *other)
 {
     const column *last = NULL;
+    const uint32_t first = out->n_pieces;
     *other = false;
     for (int64_t j = 0; j < b->features; j++) {
         const column *found = b->keys[j] ? find_column(c, b->keys[j], b->use, last) : NULL;
         const product *x = found ? &a->list[found->product] : NULL;
+        if (b->keys[j] && !found) { /* numbers that A does not hold: what they give is B's own */
+            out->n_pieces = first;
+            return true;
+        }
         *other |= found && x->biased != b->biased;
         if (!found || x->rows != b->rows || x->biased != b->biased) continue;
         const int64_t across = x->features / x->batch, width = b->features / b->batch,

@@ -92,7 +92,7 @@ def test_a_fault_of_the_update_is_named_in_the_optimizer(pair, fault):
 def test_a_fault_of_forward_is_no_fault_of_its_backward_nor_of_the_update(pair):
     answer = pair("eps", train=True)
     assert places(answer) == [("model.layers.1.post_attention_layernorm", "blocks.1.between")]
-    assert places(answer, 1) == places(answer)
+    assert answer["differences"][0]["steps"] == 2
 
 
 def test_the_table_of_tensors_is_written_and_read(pair, lastbit, recordings, tmp_path):
