@@ -3,6 +3,8 @@
 
 #include "rebase.h"
 
+#include <lastbit/statistics.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -195,14 +197,57 @@ lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
     return LB_OK;
 }
 
+/* Fewer of its elements are not finite than in the recording. */
+static bool became_finite(lb_machine *machine, uint32_t value)
+{
+    const lb_program *recorded = machine->prepared->recorded;
+    const lb_storage *storage = lb_storage_of(machine, value);
+    lb_statistics then = {0};
+    lb_tensor tensor;
+    if (value >= recorded->n_values || !storage->base) return false;
+    if (recorded->values[value].statistics != LB_NONE)
+        then = recorded->statistics[recorded->values[value].statistics];
+    else if (lb_rebase_recorded(machine, value, &tensor))
+        then = lb_statistics_of(&tensor);
+    if (!lb_statistics_nonfinite(&then)) return false;
+    tensor = lb_storage_window(storage, &machine->prepared->program->values[value]);
+    const lb_statistics now = lb_statistics_of(&tensor);
+    return lb_statistics_nonfinite(&now) < lb_statistics_nonfinite(&then);
+}
+
+typedef struct anew {
+    lb_machine *machine;
+    bool is;
+} anew;
+
+static void weigh_anew(void *context, uint32_t value)
+{
+    anew *a = context;
+    if (a->is) return;
+    if (lb_dtype_is_float(a->machine->prepared->program->values[value].dtype))
+        a->is = became_finite(a->machine, value);
+    else
+        a->is = a->machine->chooses_anew && changed(a->machine, value);
+}
+
+/* What was chosen among numbers that were not finite is no choice for a run in which they are: experts so named may have weights that
+ * add up to 0. The run's own stands, and that of each op which reads it, unless the outcome has the program's shapes depend on it. */
+static bool chooses_anew(lb_machine *machine, const lb_op *op)
+{
+    anew a = {machine, false};
+    if (op->flags & LB_OP_DECISION) return false;
+    lb_op_each_input(machine->prepared->program, op, weigh_anew, &a);
+    if (a.is) machine->chooses_anew = machine->conditional = true;
+    return a.is;
+}
+
 lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *e)
 {
     const lb_plan *plan = machine->run->plan;
-    (void)op;
     if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED || e->inputs.exact)
         return LB_OK;
     if (!(e->prepared->row->flags & LB_ROW_DISCONTINUOUS) && !(op->flags & LB_OP_DECISION)) return LB_OK;
-    bool forced = false;
+    bool forced = false, numbers = true, asked = false;
     for (uint32_t i = 0; i < e->outputs.n; i++) {
         uint32_t v = e->outputs.values[i];
         if (v == LB_NONE) continue;
@@ -210,14 +255,17 @@ lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *
         bool index = lb_dtype_is_integer(dtype) && dtype != LB_BOOL;
         machine->state[v] = LB_STATE_UNKNOWN;
         if (!index || !changed(machine, v)) continue;
+        if (!asked && chooses_anew(machine, op)) return LB_OK;
+        asked = true;
         bool loaded;
         LB_TRY(lb_rebase_load(machine, v, &loaded));
         if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
         e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         forced = true;
+        if (i == 0) numbers = false; /* sorted integers came with the indices; their memory is the recording's */
     }
     if (!forced) return LB_OK;
     machine->conditional = true;
-    select_values(e);
+    if (numbers) select_values(e);
     return LB_OK;
 }
