@@ -161,3 +161,10 @@ bool lb_trace_broke(const lb_trace_row *row, uint32_t op)
         if (lb_trace_bad(row, row->flow->defs[e])) return false;
     return true;
 }
+
+double lb_trace_size(const lb_trace_row *row, uint32_t op)
+{
+    if (!(row->bits[op] & LB_TRACE_RAN) || row->sums[op].nan) return NAN;
+    if (!(row->bits[op] & LB_TRACE_BAD)) return row->sums[op].largest;
+    return lb_trace_broke(row, op) ? INFINITY : NAN;
+}

@@ -45,6 +45,10 @@ const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t s
 /* Adds `more` to `sum`. */
 void lb_trace_add(lb_trace_sum *sum, const lb_statistics *more);
 
+/* How large its results are: their largest magnitude, INFINITY where they overflowed. NAN where they have no size: the op did not
+ * run, gave NaN, or hands on what was not finite before it. Every comparison with NAN is false: ask for growth, never for its absence. */
+double lb_trace_size(const lb_trace_row *row, uint32_t op);
+
 bool lb_trace_bad(const lb_trace_row *row, uint32_t op);
 /* Bad, or with a -inf that may be a mask. */
 bool lb_trace_nonfinite(const lb_trace_row *row, uint32_t op);
