@@ -113,6 +113,47 @@ void lb_trace_add(lb_trace_sum *sum, const lb_statistics *s)
     sum->largest = fmax(sum->largest, fmax(fabs(s->min), fabs(s->max)));
 }
 
+/* A source tells no event: its recorded statistics speak. */
+void lb_trace_add_op(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
+{
+    const lb_program *p = row->program;
+    if (row->bits[op] & LB_TRACE_RAN) {
+        const lb_trace_sum *s = &row->sums[op];
+        const bool first = sum->elements == sum->nan + sum->inf, any = s->elements > s->nan + s->inf;
+        sum->elements += s->elements, sum->nan += s->nan, sum->inf += s->inf, sum->masked += s->masked;
+        sum->zero += s->zero, sum->largest = fmax(sum->largest, s->largest);
+        if (any) sum->least = first ? s->least : fmin(sum->least, s->least);
+        return;
+    }
+    for (uint32_t i = 0; i < p->ops[op].results; i++) {
+        const uint32_t v = lb_op_results(p, &p->ops[op])[i];
+        if (v != LB_NONE && p->values[v].statistics != LB_NONE && lb_dtype_is_float(p->values[v].dtype))
+            lb_trace_add(sum, &p->statistics[p->values[v].statistics]);
+    }
+}
+
+typedef struct reader {
+    lb_trace_sum *sum;
+    const lb_trace_row *row;
+    uint32_t op;
+} reader;
+
+static void take_input(void *context, uint32_t v)
+{
+    const reader *r = context;
+    const lb_flow *flow = r->row->flow;
+    uint32_t defs[8];
+    if (v == LB_NONE || !lb_dtype_is_float(flow->program->values[v].dtype)) return;
+    const uint32_t n = lb_flow_defs_of(flow, r->op, v, defs, 8);
+    for (uint32_t i = 0; i < n && i < 8; i++) lb_trace_add_op(r->sum, r->row, defs[i]);
+}
+
+void lb_trace_add_inputs(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
+{
+    reader r = {sum, row, op};
+    lb_op_each_input(row->program, &row->program->ops[op], take_input, &r);
+}
+
 void lb_trace_op(lb_trace *trace, const lb_event *event)
 {
     lb_trace_row *row = (lb_trace_row *)lb_trace_find(trace, event->rank, event->step);

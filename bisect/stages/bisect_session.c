@@ -67,9 +67,9 @@ static lb_status confirm_cure(lb_bisect_session *q, lb_err *err)
 static lb_status run_stages(lb_bisect_session *q, lb_err *err)
 {
     static lb_status (*const stages[])(lb_bisect_session *, bool *, lb_err *) = {
-        lb_stage_sanity, lb_stage_muon,    lb_stage_precision, lb_stage_rank,  lb_stage_spoilt,
-        lb_stage_mask,   lb_stage_update,  lb_stage_own_op,    lb_stage_block, lb_stage_source,
-        lb_stage_order,  lb_stage_several, lb_stage_op,        lb_stage_loaded};
+        lb_stage_sanity, lb_stage_muon,   lb_stage_precision, lb_stage_rank,         lb_stage_spoilt,
+        lb_stage_mask,   lb_stage_update, lb_stage_own_op,    lb_stage_cancellation, lb_stage_block,
+        lb_stage_source, lb_stage_order,  lb_stage_several,   lb_stage_op,           lb_stage_loaded};
     bool found = false;
     for (size_t i = 0; i < sizeof stages / sizeof *stages && !found; i++) {
         LB_TRY(stages[i](q, &found, err));
