@@ -66,7 +66,8 @@ static lb_status list_modules(const lb_cancellation *c, uint32_t outwards, suspe
         const char *module = module_around(p, i, outwards);
         char pattern[320];
         bool known = !*module || (i != c->op && !same_line(p, i, c->op));
-        for (uint32_t k = 0; k < list->n && !known; k++) known = !strcmp(module_around(p, list->ops[k], outwards), module);
+        for (uint32_t k = 0; k < list->n && !known; k++)
+            known = !strcmp(module_around(p, list->ops[k], outwards), module);
         if (known) continue;
         list->ops[list->n++] = i;
         lb_escape(module, pattern, sizeof pattern);
@@ -80,13 +81,15 @@ static lb_status blame(lb_bisect_session *q, const suspects *list, const lb_canc
 {
     for (uint32_t i = 0; i < n; i++) {
         lb_culprit *culprit;
-        LB_TRY(lb_culprit_add(q, LB_AXIS_BLOCK, q->failure.rank, list->program->step, list->ops[found[i]], &culprit, err));
+        LB_TRY(
+            lb_culprit_add(q, LB_AXIS_BLOCK, q->failure.rank, list->program->step, list->ops[found[i]], &culprit, err));
         LB_TRY(lb_culprit_all_ranks(q, culprit, err));
-        snprintf(culprit->why, sizeof culprit->why,
-                 "Its operands cancel: they are as large as %.3g, where %s goes in steps of %.3g, and what it leaves, %.3g "
-                 "to %.3g, is their rounding. With %s in f64, %s, the window ends without the failure.",
-                 c->operands, lb_dtype_name(c->dtype), c->step, c->least, c->most,
-                 list->program->ops[c->op].scope ? "their module" : "what stands in no module", lb_besides(q));
+        snprintf(
+            culprit->why, sizeof culprit->why,
+            "Its operands cancel: they are as large as %.3g, where %s goes in steps of %.3g, and what it leaves, %.3g "
+            "to %.3g, is their rounding. With %s in f64, %s, the window ends without the failure.",
+            c->operands, lb_dtype_name(c->dtype), c->step, c->least, c->most,
+            list->program->ops[c->op].scope ? "their module" : "what stands in no module", lb_besides(q));
     }
     return LB_OK;
 }

@@ -20,7 +20,8 @@ enum { NEAR = 24, ROUNDINGS = 16 }; /* ops that are looked at; steps of the type
 
 static bool is_difference(const lb_program *p, const lb_op *op)
 {
-    static const char *const names[] = {"aten::sub.", "aten::sub_.", "aten::rsub.", "aten::add.", "aten::add_.", "aten::addcmul"};
+    static const char *const names[] = {"aten::sub.", "aten::sub_.", "aten::rsub.",
+                                        "aten::add.", "aten::add_.", "aten::addcmul"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(lb_op_name(p, op), names[i], strlen(names[i]))) return true;
     return false;

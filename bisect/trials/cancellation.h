@@ -6,10 +6,10 @@
 
 typedef struct lb_cancellation {
     uint32_t op;
-    lb_dtype dtype;      /* of what it gives */
-    double operands;     /* largest magnitude of what it read */
-    double step;         /* between neighbours of its dtype at that size */
-    double least, most;  /* of what it gave */
+    lb_dtype dtype;     /* of what it gives */
+    double operands;    /* largest magnitude of what it read */
+    double step;        /* between neighbours of its dtype at that size */
+    double least, most; /* of what it gave */
 } lb_cancellation;
 
 /* The nearest op that `broken` was computed from, in its step, whose difference is not larger than the rounding of what it was made
