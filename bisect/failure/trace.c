@@ -154,6 +154,19 @@ void lb_trace_add_inputs(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op
     lb_op_each_input(row->program, &row->program->ops[op], take_input, &r);
 }
 
+/* An op that works in place gives what it wrote: one tensor, told twice. */
+static bool was_told(const lb_program *p, const lb_event *event, uint32_t i)
+{
+    const lb_value *v = event->values[i] < p->n_values ? &p->values[event->values[i]] : NULL;
+    for (uint32_t k = 0; v && k < i; k++) {
+        const lb_value *u = event->values[k] < p->n_values ? &p->values[event->values[k]] : NULL;
+        if (u && u->storage == v->storage && u->version == v->version && u->layout.offset == v->layout.offset &&
+            lb_layout_same_shape(&u->layout, &v->layout))
+            return true;
+    }
+    return false;
+}
+
 void lb_trace_op(lb_trace *trace, const lb_event *event)
 {
     lb_trace_row *row = (lb_trace_row *)lb_trace_find(trace, event->rank, event->step);
@@ -163,6 +176,7 @@ void lb_trace_op(lb_trace *trace, const lb_event *event)
     *sum = (lb_trace_sum){0};
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed || !event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
+        if (was_told(row->program, event, i)) continue;
         lb_statistics s = lb_statistics_of(&event->computed[i]);
         lb_trace_add(sum, &s);
     }

@@ -300,8 +300,7 @@ lb_status lb_forwards_find(const lb_program_view *a, const lb_program_view *b, l
 
 void lb_forwards_release(lb_forwards *passes)
 {
-    for (int k = 0; k < 2; k++)
-        free(passes->sides[k].list), free(passes->sides[k].of_op), free(passes->sides[k].call);
+    for (int k = 0; k < 2; k++) free(passes->sides[k].list), free(passes->sides[k].of_op), free(passes->sides[k].call);
     *passes = (lb_forwards){.used = false};
 }
 
@@ -360,15 +359,16 @@ static void tell_alone(const lb_forwards *passes, const lb_program *const progra
         char when[80] = "before the first micro-batch";
         if (pass && mine->list[pass - 1].learns) snprintf(when, sizeof when, "after micro-batch %u", before);
         if (pass && !mine->list[pass - 1].learns) snprintf(when, sizeof when, "after another evaluation");
-        snprintf(text, size, "step %lld: %s runs an additional evaluation, %s: %u forward ops%s%.80s on, without a backward",
+        snprintf(text, size,
+                 "step %lld: %s runs an additional evaluation, %s: %u forward ops%s%.80s on, without a backward",
                  (long long)p->step, sides[which], when, it->ops, *from ? " from layer " : " from the start", from);
         return;
     }
     const char *noun = it->learns ? "micro-batch" : "forward pass";
     for (uint32_t j = 0; j < other->n; j++)
         if (other->list[j].learns == it->learns && given_alike(p, it, programs[!which], &other->list[j])) {
-            snprintf(text, size, "step %lld: %s %u of %s is run again by %s, as its number %u", (long long)p->step, noun,
-                     number_in_kind(other, j), sides[!which], sides[which], number_in_kind(mine, pass));
+            snprintf(text, size, "step %lld: %s %u of %s is run again by %s, as its number %u", (long long)p->step,
+                     noun, number_in_kind(other, j), sides[!which], sides[which], number_in_kind(mine, pass));
             return;
         }
     snprintf(text, size, "step %lld: %s runs an additional %s, its number %u", (long long)p->step, sides[which], noun,
@@ -376,13 +376,15 @@ static void tell_alone(const lb_forwards *passes, const lb_program *const progra
 }
 
 /* "2 1 3": the other side's numbers, in the order of this one. */
-static bool tell_order(const lb_forwards *passes, const lb_program *p, int which, const char *side, char *text, size_t size)
+static bool tell_order(const lb_forwards *passes, const lb_program *p, int which, const char *side, char *text,
+                       size_t size)
 {
     const lb_side_forwards *mine = &passes->sides[which], *other = &passes->sides[!which];
     const char *noun = any_learns(passes) ? "micro-batches" : "forward passes";
     bool moved = false;
     uint32_t last = LB_NONE;
-    size_t used = (size_t)snprintf(text, size, "step %lld: %s runs the %s in the order", (long long)p->step, side, noun);
+    size_t used =
+        (size_t)snprintf(text, size, "step %lld: %s runs the %s in the order", (long long)p->step, side, noun);
     for (uint32_t i = 0; i < mine->n; i++) {
         const uint32_t like = mine->list[i].like;
         if (like == LB_NONE || (any_learns(passes) && !mine->list[i].learns)) continue;
@@ -394,7 +396,7 @@ static bool tell_order(const lb_forwards *passes, const lb_program *p, int which
 }
 
 uint32_t lb_forwards_tell(const lb_forwards *passes, const lb_program *a, const lb_program *b, int first,
-                        char sentences[LB_FORWARDS_SENTENCES][300])
+                          char sentences[LB_FORWARDS_SENTENCES][300])
 {
     const lb_program *const programs[] = {a, b};
     const char *const sides[] = {first == 0 ? "the first side" : "the second side",

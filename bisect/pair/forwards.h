@@ -16,7 +16,7 @@ typedef struct lb_forward {
     uint32_t first;                  /* op of its first module's first call */
     uint32_t first_given, end_given; /* rows of boundaries: what that call is given */
     uint32_t ops;                    /* computing ops of its forward */
-    int64_t node; /* the first number that autograd gives in it or behind it */
+    int64_t node;                    /* the first number that autograd gives in it or behind it */
     bool learns;                     /* a backward follows from it */
     uint32_t like;                   /* the pass of the other side that is given the same; LB_NONE */
 } lb_forward;
@@ -30,7 +30,7 @@ typedef struct lb_side_forwards {
 
 typedef struct lb_forwards {
     lb_side_forwards sides[2]; /* A, B */
-    bool used;               /* they do not simply meet one after the other: calls meet by `call` */
+    bool used;                 /* they do not simply meet one after the other: calls meet by `call` */
 } lb_forwards;
 
 /* Not used where a side has several parts, or where data do not tell. LB_ERR_NOMEM is the only failure; release in any case. */
@@ -51,6 +51,6 @@ bool lb_forwards_has_no_like(const lb_forwards *passes, int side, uint32_t op);
 enum { LB_FORWARDS_SENTENCES = 8 };
 /* What one side does besides, twice or in another order, in sentences; how many there are. `first`: which of A and B the user named first. */
 uint32_t lb_forwards_tell(const lb_forwards *passes, const lb_program *a, const lb_program *b, int first,
-                        char sentences[LB_FORWARDS_SENTENCES][300]);
+                          char sentences[LB_FORWARDS_SENTENCES][300]);
 
 #endif

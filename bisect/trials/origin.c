@@ -97,6 +97,20 @@ static const char *reason(const char *op, const lb_trace_sum *in, const lb_trace
     return "";
 }
 
+/* Of an op that gives several tensors (a list of parameters, a result and its statistics): the first that was recorded so, by itself. */
+static void take_worst(const lb_program *p, const lb_op *op, lb_trace_sum *sum)
+{
+    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
+        const uint32_t v = lb_op_outcome(p, op, i);
+        if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        const lb_statistics *s = &p->statistics[p->values[v].statistics];
+        if (!lb_statistics_nonfinite(s)) continue;
+        *sum = (lb_trace_sum){0};
+        lb_trace_add(sum, s);
+        return;
+    }
+}
+
 static bool describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t size)
 {
     const lb_program *p = row->program;
@@ -104,6 +118,7 @@ static bool describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t
     char inputs[80] = "its inputs are finite", bad[80] = "its result is not";
     lb_trace_add_inputs(&in, row, op);
     lb_trace_add_op(&out, row, op);
+    take_worst(p, &p->ops[op], &out);
     if (in.elements > in.inf)
         snprintf(inputs, sizeof inputs, "its inputs are %s, the largest %.3g", in.masked ? "finite or -inf" : "finite",
                  in.largest);
