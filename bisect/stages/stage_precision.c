@@ -8,6 +8,7 @@
 #include "region.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,15 @@ static bool short_of_range(const lb_program *p, const lb_op *op)
     return false;
 }
 
+/* Was a number of the region larger than its type holds? */
+static bool overflowed(const lb_bisect_session *q, const lb_program *p, const uint32_t *ops, uint32_t n)
+{
+    const lb_trace_row *row = lb_trace_find(q->trace, p->rank, p->step);
+    for (uint32_t i = 0; row && i < n; i++)
+        if (short_of_range(p, &p->ops[ops[i]]) && isinf(lb_trace_size(row, ops[i]))) return true;
+    return false;
+}
+
 /* The same region in bf16: does range alone cure? */
 static lb_status weigh_range(lb_bisect_session *q, const lb_program *p, const uint32_t *ops, uint32_t n, lb_err *err)
 {
@@ -79,6 +89,7 @@ static lb_status weigh_range(lb_bisect_session *q, const lb_program *p, const ui
         if (c->axis == LB_AXIS_PRECISION && outcome != LB_OUTCOME_INVALID)
             snprintf(c->why + used, sizeof c->why - used, " %s",
                      outcome == LB_OUTCOME_CURED ? "bf16 there cures, too: what lacked is range."
+                     : overflowed(q, p, ops, n)  ? "What lacked is range, and digits as well: bf16 there does not cure."
                                                  : "bf16 there does not: what lacked is precision.");
     }
     lb_sites_release(&same);
