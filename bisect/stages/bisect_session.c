@@ -154,6 +154,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND)
         status = lb_shrink(&q, err);
     lb_rerun_release(&q);
+    lb_decisions_release(&q.decisions);
     lb_trace_free(q.trace);
     lb_monitor_free(q.monitor);
     lb_replay_close(q.replay);

@@ -41,6 +41,43 @@ static bool changed(lb_machine *machine, uint32_t value)
     return !lb_tensor_same(&rounded, &recorded);
 }
 
+/* Bytes that were not kept, and that an observer may have seen in another run. */
+static void tell_decision(lb_machine *machine, uint32_t value)
+{
+    const lb_observer *observer = machine->run->observer;
+    const lb_program *program = machine->prepared->program;
+    lb_tensor recorded;
+    if (!observer || !observer->decision || !machine->run->plan->force_decisions || machine->is_shadow) return;
+    if (lb_rebase_recorded(machine, value, &recorded)) return;
+    recorded.data = NULL;
+    if (value >= machine->prepared->recorded->n_values ||
+        lb_rebase_compare(machine, value, &recorded) == LB_LIKE_DIFFERENT)
+        return;
+    const lb_tensor window = lb_storage_window(lb_storage_of(machine, value), &program->values[value]);
+    observer->decision(observer->context, machine->rank, program->step, value, &window);
+}
+
+static lb_status load_decision(lb_machine *machine, uint32_t value, bool *loaded)
+{
+    const lb_observer *observer = machine->run->observer;
+    const lb_program *program = machine->prepared->program;
+    const lb_value *row = &program->values[value];
+    lb_tensor seen = {NULL, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
+    LB_TRY(lb_rebase_load(machine, value, loaded));
+    if (*loaded || !observer || !observer->recalled || value >= machine->prepared->recorded->n_values) return LB_OK;
+    *loaded = observer->recalled(observer->context, machine->rank, program->step, value, &seen);
+    return *loaded ? lb_rebase_put(machine, value, &seen) : LB_OK;
+}
+
+/* Nothing recorded speaks for it: a view has no digest. */
+static bool is_unknown(lb_machine *machine, uint32_t value)
+{
+    const lb_program *recorded = machine->prepared->recorded;
+    lb_tensor tensor;
+    return machine->state[value] != LB_STATE_EXACT && value < recorded->n_values &&
+           lb_digest_is_none(recorded->values[value].logical) && !lb_rebase_recorded(machine, value, &tensor);
+}
+
 typedef struct weighing {
     lb_machine *machine;
     lb_status status;
@@ -50,17 +87,19 @@ typedef struct weighing {
 static void weigh_input(void *context, uint32_t value)
 {
     weighing *w = context;
-    if (w->status != LB_OK || !changed(w->machine, value)) return;
-    if (lb_dtype_is_float(w->machine->prepared->program->values[value].dtype)) {
+    const bool number = lb_dtype_is_float(w->machine->prepared->program->values[value].dtype);
+    if (w->status == LB_OK && !number) tell_decision(w->machine, value);
+    if (w->status != LB_OK || (!changed(w->machine, value) && (number || !is_unknown(w->machine, value)))) return;
+    if (number) {
         w->soft = true;
         return;
     }
     bool loaded = false;
-    if (w->machine->run->plan->force_decisions) w->status = lb_rebase_load(w->machine, value, &loaded);
+    if (w->machine->run->plan->force_decisions) w->status = load_decision(w->machine, value, &loaded);
     if (loaded)
         w->soft = true;
     else
-        w->hard = true;
+        w->hard |= changed(w->machine, value);
 }
 
 lb_status lb_decision_inputs(lb_machine *machine, const lb_op *op, bool *holds)
@@ -241,24 +280,30 @@ static bool chooses_anew(lb_machine *machine, const lb_op *op)
     return a.is;
 }
 
+static bool gives_index(const lb_machine *machine, uint32_t value)
+{
+    const lb_dtype dtype = value == LB_NONE ? LB_F32 : machine->prepared->program->values[value].dtype;
+    return lb_dtype_is_integer(dtype) && dtype != LB_BOOL;
+}
+
 lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *e)
 {
     const lb_plan *plan = machine->run->plan;
-    if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED || e->inputs.exact)
-        return LB_OK;
+    if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
     if (!(e->prepared->row->flags & LB_ROW_DISCONTINUOUS) && !(op->flags & LB_OP_DECISION)) return LB_OK;
+    for (uint32_t i = 0; i < e->outputs.n; i++)
+        if (gives_index(machine, e->outputs.values[i])) tell_decision(machine, e->outputs.values[i]);
+    if (e->inputs.exact) return LB_OK;
     bool forced = false, numbers = true, asked = false;
     for (uint32_t i = 0; i < e->outputs.n; i++) {
         uint32_t v = e->outputs.values[i];
         if (v == LB_NONE) continue;
-        lb_dtype dtype = machine->prepared->program->values[v].dtype;
-        bool index = lb_dtype_is_integer(dtype) && dtype != LB_BOOL;
         machine->state[v] = LB_STATE_UNKNOWN;
-        if (!index || !changed(machine, v)) continue;
+        if (!gives_index(machine, v) || !changed(machine, v)) continue;
         if (!asked && chooses_anew(machine, op)) return LB_OK;
         asked = true;
         bool loaded;
-        LB_TRY(lb_rebase_load(machine, v, &loaded));
+        LB_TRY(load_decision(machine, v, &loaded));
         if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
         e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         forced = true;

@@ -17,3 +17,12 @@ def test_a_float16_projection_is_blamed_and_no_expert(lastbit, tmp_path, experts
     # Other experts in a step whose numbers are finite: their sorted ids are the recording's, and its memory is only read.
     checked = lastbit.run("bisect", "--check", tmp_path / "run.lb", "--skip", "step=0&layer=^model.layers.0.mlp.gate$")
     assert checked.returncode == 1 and "step 1" in checked.stdout
+
+
+def test_decisions_whose_bytes_were_not_kept_are_those_of_the_unchanged_replay(lastbit, tmp_path):
+    """Experts that run one by one are found by masks; at level sources no bytes of these are kept."""
+    lastbit.record(tmp_path / "run.lb", "tests/programs/half_island.py", "eager", LAYERS[0], options=("--level", "sources"), expect=0)
+    verdict = lastbit.json("bisect", tmp_path / "run.lb", "-q", expect=1)
+    assert [s["outcome"] for s in verdict["stages"] if s["stage"] == "precision"] == ["cured"]
+    assert [(c["axis"], c["layer"], c["op"]) for c in verdict["culprits"]] == [("precision", LAYERS[0], "aten::_to_copy")]
+    assert not [t for t in verdict["trials"] if t["outcome"] == "invalid"]
