@@ -30,10 +30,24 @@ static bool has_ops(const lb_program *p)
     return false;
 }
 
+/* Regions are found in the order of execution: of passes in another order they would be those of different data. */
+static bool passes_shift(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_forwards passes = {.used = false};
+    bool shift = false;
+    if (lb_program_view_init(a, &x, 1, &views[0], NULL) == LB_OK &&
+        lb_program_view_init(b, &y, 1, &views[1], NULL) == LB_OK)
+        shift = lb_forwards_find(&views[0], &views[1], &passes, NULL) == LB_OK && lb_forwards_shift(&passes);
+    lb_forwards_release(&passes);
+    lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
+    return shift;
+}
+
 bool lb_diff_may_be_implementations(lb_capture *a, lb_capture *b)
 {
     const lb_program *x = first_step(a), *y = first_step(b);
-    return has_ops(x) && has_ops(y) && !x->n_collectives && !y->n_collectives;
+    return has_ops(x) && has_ops(y) && !x->n_collectives && !y->n_collectives && !passes_shift(a, x, b, y);
 }
 
 /* Parameters that a program begins with; `*shared`: of these, those that the other has by the same name. */

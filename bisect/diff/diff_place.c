@@ -549,6 +549,20 @@ static void name_forward(lb_walk *w, uint32_t ia, lb_diff_row *row)
     row->why = "called with other arguments, as the same op of forward is";
 }
 
+/* Parts are ranks, or calls of one program: micro-batches, groups of experts. */
+static const char *takes_terms(lb_walk *w, uint32_t ia)
+{
+    const uint32_t join = w->alignment.join_of_a[ia];
+    char why[200];
+    if (w->b->n_parts > 1 || join == LB_NONE)
+        return "each rank takes what it has by itself, terms of a sum, for the sum of all";
+    snprintf(
+        why, sizeof why,
+        "the %s side runs this %u times, each with one term of the sum that the %s side gives it, for the sum of all",
+        w->swapped ? "first" : "second", w->alignment.joins.list[join].parts, w->swapped ? "second" : "first");
+    return lb_report_keep(w->report, why);
+}
+
 void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
 {
     const bool lone = o->n[0] || o->n[1], other_args = (!e->same_args && !e->args_follow) || !reduces_alike(w, ia);
@@ -588,8 +602,7 @@ void lb_place_divergence(lb_walk *w, const lb_divergence *o, uint32_t ia, const 
     row->local = LB_VERDICT_DIVERGED;
     row->why = other_args ? "called with other arguments, which give other exact values"
                           : "the same inputs give other exact values";
-    if (o->node != LB_NONE && w->merged.nodes[o->node].takes_terms)
-        row->why = "each rank takes what it has by itself, terms of a sum, for the sum of all";
+    if (o->node != LB_NONE && w->merged.nodes[o->node].takes_terms) row->why = takes_terms(w, ia);
     if (!lone && !other_args && (name_sources(w, ia, row) || name_copy(w, ia, row))) return;
     if (w->pa->ops[ia].phase == LB_PHASE_FORWARD || w->pa->ops[ia].phase == LB_PHASE_BACKWARD)
         lb_place_neighbours(w->report, w->pa, ia, row);

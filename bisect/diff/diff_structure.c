@@ -25,6 +25,8 @@ typedef struct loners {
     const lb_program_view *side, *other;
     const lb_program *program;
     const uint32_t *partner, *join; /* per op; LB_NONE: none */
+    const lb_forwards *passes;
+    int which; /* 0: A of the alignment */
 } loners;
 
 static uint32_t share_of(const loners *s, uint32_t op)
@@ -35,7 +37,7 @@ static uint32_t share_of(const loners *s, uint32_t op)
 static bool is_alone(const loners *s, uint32_t op)
 {
     return s->partner[op] == LB_NONE && s->join[op] == LB_NONE && lb_op_computes(s->program, &s->program->ops[op]) &&
-           share_of(s, op) != LB_NONE;
+           share_of(s, op) != LB_NONE && !lb_forwards_has_no_like(s->passes, s->which, op);
 }
 
 static void list_alone(const loners *s, uint32_t share, const lb_op *like, const char *layer, char *text, size_t size)
@@ -58,11 +60,27 @@ static bool is_listed(const lb_diff_report *r, int64_t step, int32_t rank, const
     return false;
 }
 
+/* A whole forward pass of one side is one sentence, not a row for each of its layers. */
+static void list_passes(lb_walk *w)
+{
+    char sentences[LB_FORWARDS_SENTENCES][300];
+    const uint32_t n = lb_forwards_tell(&w->alignment.forwards, w->pa, w->pb, w->swapped ? 1 : 0, sentences);
+    for (uint32_t i = 0; i < n; i++) {
+        const char *what = strstr(sentences[i], ": ");
+        bool known = false; /* of an earlier step */
+        for (uint32_t k = 0; k < w->report->n_findings && !known; k++)
+            known = what && strstr(w->report->findings[k], what);
+        if (!known) lb_report_finding(w->report, sentences[i]);
+    }
+}
+
 void lb_walk_list_structure(lb_walk *w)
 {
+    list_passes(w);
     lb_diff_report *r = w->report;
-    loners a = {w->a, w->b, w->pa, w->alignment.b_of_a, w->alignment.join_of_a};
-    loners b = {w->b, w->a, w->pb, w->alignment.a_of_b, w->alignment.join_of_b};
+    const lb_forwards *passes = &w->alignment.forwards;
+    loners a = {w->a, w->b, w->pa, w->alignment.b_of_a, w->alignment.join_of_a, passes, 0};
+    loners b = {w->b, w->a, w->pb, w->alignment.a_of_b, w->alignment.join_of_b, passes, 1};
     const loners *sides[] = {w->swapped ? &b : &a, w->swapped ? &a : &b};
     for (int k = 0; k < 2; k++) {
         const lb_program *p = sides[k]->program;
@@ -136,6 +154,94 @@ static void add_other_shape(lb_walk *w, uint32_t ia, const lb_value *a, uint32_t
     w->report->sources++;
 }
 
+/* ---- a batch that each side read in other pieces ---- */
+
+/* What the sources of one storage hold together: element `first` of it and those behind. */
+typedef struct gathered {
+    char *bytes;
+    uint8_t *there; /* per element */
+    int64_t first, n;
+} gathered;
+
+static bool is_data(const lb_value *v)
+{
+    return !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
+           lb_dtype_bits(v->dtype) % 8 == 0 && lb_layout_is_contiguous(&v->layout);
+}
+
+/* What a source of data holds; NULL: it is none. */
+static const lb_value *data_of(const lb_program *p, uint32_t op)
+{
+    const uint32_t v = lb_op_is_source(p, &p->ops[op]) ? lb_op_results(p, &p->ops[op])[0] : LB_NONE;
+    return v != LB_NONE && is_data(&p->values[v]) ? &p->values[v] : NULL;
+}
+
+static const lb_value *piece_of(const lb_program *p, uint32_t op, const lb_value *of)
+{
+    const lb_value *v = data_of(p, op);
+    return v && v->storage == of->storage && v->version == of->version && v->dtype == of->dtype ? v : NULL;
+}
+
+static void measure(const lb_program *p, const lb_value *of, gathered *out)
+{
+    int64_t last = INT64_MIN;
+    *out = (gathered){.first = INT64_MAX};
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const lb_value *v = piece_of(p, i, of);
+        if (!v) continue;
+        const int64_t end = v->layout.offset + lb_layout_numel(&v->layout);
+        if (v->layout.offset < out->first) out->first = v->layout.offset;
+        if (end > last) last = end;
+    }
+    out->n = last - out->first;
+}
+
+static bool gather(const lb_program_view *side, const lb_value *of, gathered *out)
+{
+    const lb_program *p = side->program;
+    const size_t size = lb_dtype_bytes(of->dtype, 1);
+    out->bytes = calloc((size_t)out->n + 1, size), out->there = calloc((size_t)out->n + 1, 1);
+    for (uint32_t i = 0; out->bytes && out->there && i < p->n_ops; i++) {
+        const lb_value *v = piece_of(p, i, of);
+        lb_tensor tensor;
+        if (!v) continue;
+        if (lb_program_view_value(side, (uint32_t)(v - p->values), &tensor, NULL) != LB_OK) return false;
+        const size_t at = (size_t)(v->layout.offset - out->first), n = (size_t)lb_layout_numel(&v->layout);
+        memcpy(out->bytes + at * size, tensor.data, n * size);
+        memset(out->there + at, 1, n);
+    }
+    return out->bytes && out->there;
+}
+
+/* Both sides hold the same elements, in whatever pieces they were read. */
+static bool hold_the_same(const lb_walk *w, const lb_value *a, const lb_value *b)
+{
+    gathered x, y;
+    if (a->dtype != b->dtype) return false;
+    measure(w->pa, a, &x), measure(w->pb, b, &y);
+    const bool same = x.n == y.n && gather(w->a, a, &x) && gather(w->b, b, &y) &&
+                      !memcmp(x.there, y.there, (size_t)x.n) &&
+                      !memcmp(x.bytes, y.bytes, lb_dtype_bytes(a->dtype, (size_t)x.n));
+    free(x.bytes), free(x.there), free(y.bytes), free(y.there);
+    return same;
+}
+
+/* Batches that are left over on one side, and what of the other's data, left over as well, is the same. */
+static void pair_pieces(const lb_walk *w, uint8_t *paired_a, uint8_t *paired_b)
+{
+    for (uint32_t i = 0; i < w->pa->n_ops; i++)
+        for (uint32_t j = 0; j < w->pb->n_ops && !paired_a[i]; j++) {
+            const lb_value *a = data_of(w->pa, i), *b = a && !paired_b[j] ? data_of(w->pb, j) : NULL;
+            if (!a) break;
+            if (!b || (a->source != LB_SOURCE_BATCH && b->source != LB_SOURCE_BATCH) || !hold_the_same(w, a, b))
+                continue;
+            for (uint32_t k = 0; k < w->pa->n_ops; k++) paired_a[k] |= piece_of(w->pa, k, a) != NULL;
+            for (uint32_t k = 0; k < w->pb->n_ops; k++) paired_b[k] |= piece_of(w->pb, k, b) != NULL;
+        }
+}
+
+/* ---- parameters and inputs by name ---- */
+
 /* The one of that name that is not paired; NULL. */
 static const lb_value *find_parameter(const lb_program *p, const uint8_t *paired, const char *name, uint32_t *op)
 {
@@ -187,7 +293,8 @@ lb_status lb_walk_list_parameters(lb_walk *w, lb_err *err)
     for (uint32_t i = 0; paired_a && paired_b && i < w->pb->n_ops; i++)
         paired_b[i] |= al->join_of_b[i] != LB_NONE || w->cuts.held[1][i];
     lb_status status = LB_ERR_NOMEM;
-    if (paired_a && paired_b) status = LB_OK, add_lone_parameters(w, paired_a, paired_b);
+    if (paired_a && paired_b) status = LB_OK, pair_pieces(w, paired_a, paired_b);
+    if (status == LB_OK) add_lone_parameters(w, paired_a, paired_b);
     free(paired_a), free(paired_b);
     return status == LB_OK ? status : lb_fail(err, status, "out of memory");
 }

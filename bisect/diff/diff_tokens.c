@@ -2,6 +2,7 @@
 #include "diff_tokens.h"
 
 #include "diff_report.h"
+#include "forwards.h"
 #include "token_heads.h"
 #include "token_row.h"
 
@@ -15,6 +16,8 @@
 typedef struct heads {
     lb_regenerated *regenerated;
     uint32_t first_part, parts;
+    const lb_forwards *passes;
+    int which; /* side of these */
     lb_token_heads found;
 } heads;
 
@@ -24,13 +27,31 @@ static bool is_of(void *context, uint32_t op, uint32_t value)
     const lb_program_view *side = h->regenerated->side;
     const uint32_t part =
         value == LB_NONE ? lb_program_view_part_of(side, op) : lb_program_view_part_of_value(side, value);
+    if (lb_forwards_has_no_like(h->passes, h->which, op)) return false;
     return part >= h->first_part && part - h->first_part < h->parts;
 }
 
-static lb_status open_heads(lb_regenerated *regenerated, uint32_t first_part, uint32_t parts, heads *h, lb_err *err)
+/* In the order of the first side's forward passes, where these are known to meet in another one. */
+static void sort_heads(heads *h)
 {
-    *h = (heads){.regenerated = regenerated, .first_part = first_part, .parts = parts};
-    return lb_token_heads_find(regenerated->program, is_of, h, &h->found, err);
+    lb_token_head *list = h->found.list;
+    for (uint32_t i = 1; i < h->found.n && h->passes->used; i++)
+        for (uint32_t k = i; k && lb_forwards_number(h->passes, h->which, list[k].op) <
+                                      lb_forwards_number(h->passes, h->which, list[k - 1].op);
+             k--) {
+            const lb_token_head swap = list[k];
+            list[k] = list[k - 1], list[k - 1] = swap;
+        }
+}
+
+static lb_status open_heads(const lb_forwards *passes, int which, lb_regenerated *regenerated, uint32_t first_part,
+                            uint32_t parts, heads *h, lb_err *err)
+{
+    *h =
+        (heads){.regenerated = regenerated, .first_part = first_part, .parts = parts, .passes = passes, .which = which};
+    LB_TRY(lb_token_heads_find(regenerated->program, is_of, h, &h->found, err));
+    sort_heads(h);
+    return LB_OK;
 }
 
 static void want_heads(const heads *h)
@@ -47,7 +68,7 @@ static lb_status keep_first_reading(heads *h, const heads *other, lb_err *err)
 {
     if (h->parts == 1 || h->found.rows != (int64_t)h->parts * other->found.rows) return LB_OK;
     lb_token_heads_release(&h->found);
-    return open_heads(h->regenerated, h->first_part, 1, h, err);
+    return open_heads(h->passes, h->which, h->regenerated, h->first_part, 1, h, err);
 }
 
 /* ---- rows ---- */
@@ -225,12 +246,13 @@ static lb_status compare_parts(lb_regenerated *wa, lb_regenerated *wb, const lb_
     const uint32_t groups = lb_program_view_groups(a, b);
     uint32_t na, nb;
     heads *x = calloc(groups, sizeof *x), *y = calloc(groups, sizeof *y);
-    lb_status status = x && y ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_forwards passes = {.used = false};
+    lb_status status = x && y ? lb_forwards_find(a, b, &passes, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t g = 0; status == LB_OK && g < groups; g++) {
         const uint32_t first_a = lb_program_view_first_of(a, b, g, &na),
                        first_b = lb_program_view_first_of(b, a, g, &nb);
-        status = open_heads(wa, first_a, na, &x[g], err);
-        if (status == LB_OK) status = open_heads(wb, first_b, nb, &y[g], err);
+        status = open_heads(&passes, 0, wa, first_a, na, &x[g], err);
+        if (status == LB_OK) status = open_heads(&passes, 1, wb, first_b, nb, &y[g], err);
         if (status != LB_OK || !x[g].found.n || !y[g].found.n) continue;
         status = keep_first_reading(&x[g], &y[g], err);
         if (status == LB_OK) status = keep_first_reading(&y[g], &x[g], err);
@@ -243,6 +265,7 @@ static lb_status compare_parts(lb_regenerated *wa, lb_regenerated *wb, const lb_
         lb_token_heads_release(&x[g].found), lb_token_heads_release(&y[g].found);
     }
     free(x), free(y);
+    lb_forwards_release(&passes);
     return status;
 }
 

@@ -415,8 +415,10 @@ static void gather(lb_monitor *m, const lb_watched *w, uint32_t op, uint8_t bits
         h->largest = source_magnitude(w->program, key);
         h->n = h->largest > 0;
     }
-    if (key == -2) /* the step of a gradient that a scaler finds not finite is skipped: it has no norm */
-        h->pending = w->scaler && lb_statistics_nonfinite(s) ? NAN : h->pending + s->sum_squares;
+    if (key == -2 && lb_statistics_nonfinite(s)) /* its sum of squares is that of the finite elements alone */
+        h->pending = w->scaler ? NAN : INFINITY; /* a scaler skips the step: that has no norm */
+    else if (key == -2)
+        h->pending += s->sum_squares;
     else
         h->pending = largest_magnitude(s);
     h->seen = true;
@@ -442,14 +444,26 @@ static bool is_gross(lb_monitor *m, const history *h, const lb_program *p, doubl
         against = "its largest";
     }
     if (known) reference = fmax(reference, m->recorded.reference);
-    if (h->n < least || !(reference > 0) || now <= limit * reference) return false;
-    if (m->recording && m->failure.kind == LB_FAILURE_NONE) {
+    const bool finite = isfinite(now); /* what is not is no matter of how large it was before */
+    if (finite && (h->n < least || !(reference > 0) || now <= limit * reference)) return false;
+    if (finite && m->recording && m->failure.kind == LB_FAILURE_NONE) {
         m->recorded.rank = h->rank, m->recorded.key = h->key, m->recorded.step = p->step;
         m->recorded.reference = reference;
     }
-    snprintf(what, size, "%s%.80s is %.4g, %.3g times %s before (%.4g)", name, which, now, now / reference, against,
-             reference);
+    if (finite)
+        snprintf(what, size, "%s%.80s is %.4g, %.3g times %s before (%.4g)", name, which, now, now / reference, against,
+                 reference);
+    else
+        snprintf(what, size, "%s%.80s is not finite", name, which);
     return true;
+}
+
+static void take_into_past(history *h, double now)
+{
+    h->largest = fmax(h->largest, now);
+    h->mean += (now - h->mean) / (h->n + 1);
+    h->ema = h->n ? 0.99 * h->ema + 0.01 * now : now;
+    h->n++;
 }
 
 void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
@@ -460,21 +474,21 @@ void lb_monitor_step_end(lb_monitor *m, int32_t rank, int64_t step)
         char what[200];
         if (h->rank != rank || !h->seen) continue;
         double now = h->key == -2 ? sqrt(h->pending) : h->pending;
-        if (w->scaler && h->key == -2 && now != now) {
+        if (w->scaler && h->key == -2 && isnan(now)) {
             h->pending = 0, h->seen = false, h->op = LB_NONE;
             continue;
         }
         if (m->mode == LB_MONITOR_GROSS && h->key < 0 && w->scale > 0) now /= w->scale;
         if (m->mode == LB_MONITOR_GROSS && is_gross(m, h, w->program, now, what, sizeof what))
             report(m, w, h->op, LB_FAILURE_GROSS, what);
-        if (m->predicate == PREDICATE_NORM && h->key == -2 && !(now <= m->limit)) {
-            snprintf(what, sizeof what, "the local gradient norm is %.6g, above %g", now, m->limit);
+        if (m->predicate == PREDICATE_NORM && h->key == -2 && (!isfinite(now) || now > m->limit)) {
+            if (isfinite(now))
+                snprintf(what, sizeof what, "the local gradient norm is %.6g, above %g", now, m->limit);
+            else
+                snprintf(what, sizeof what, "the local gradient is not finite, its norm above any limit");
             report(m, w, h->op, LB_FAILURE_PREDICATE, what);
         }
-        h->largest = fmax(h->largest, now);
-        h->mean += (now - h->mean) / (h->n + 1);
-        h->ema = h->n ? 0.99 * h->ema + 0.01 * now : now;
-        h->n++;
+        if (isfinite(now)) take_into_past(h, now);
         h->pending = 0, h->seen = false, h->op = LB_NONE;
     }
     if (w) m->done[w->rank_row] = m->failure.kind != LB_FAILURE_NONE && step >= m->failure.step;
@@ -491,7 +505,7 @@ static void judge_predicate(lb_monitor *m, const lb_watched *w, uint32_t op, uin
     else if (m->predicate == PREDICATE_MAX)
         hit = most > m->limit;
     else if (m->predicate == PREDICATE_LOSS)
-        hit = bits & LB_WATCH_LOSS && !(most <= m->limit);
+        hit = bits & LB_WATCH_LOSS && most > m->limit; /* not finite: INFINITY */
     if (!hit) return;
     snprintf(what, sizeof what,
              "the predicate holds: largest magnitude %.6g, %" PRId64 " of %" PRId64 " elements not finite", most,

@@ -113,6 +113,60 @@ void lb_trace_add(lb_trace_sum *sum, const lb_statistics *s)
     sum->largest = fmax(sum->largest, fmax(fabs(s->min), fabs(s->max)));
 }
 
+/* A source tells no event: its recorded statistics speak. */
+void lb_trace_add_op(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
+{
+    const lb_program *p = row->program;
+    if (row->bits[op] & LB_TRACE_RAN) {
+        const lb_trace_sum *s = &row->sums[op];
+        const bool first = sum->elements == sum->nan + sum->inf, any = s->elements > s->nan + s->inf;
+        sum->elements += s->elements, sum->nan += s->nan, sum->inf += s->inf, sum->masked += s->masked;
+        sum->zero += s->zero, sum->largest = fmax(sum->largest, s->largest);
+        if (any) sum->least = first ? s->least : fmin(sum->least, s->least);
+        return;
+    }
+    for (uint32_t i = 0; i < p->ops[op].results; i++) {
+        const uint32_t v = lb_op_results(p, &p->ops[op])[i];
+        if (v != LB_NONE && p->values[v].statistics != LB_NONE && lb_dtype_is_float(p->values[v].dtype))
+            lb_trace_add(sum, &p->statistics[p->values[v].statistics]);
+    }
+}
+
+typedef struct reader {
+    lb_trace_sum *sum;
+    const lb_trace_row *row;
+    uint32_t op;
+} reader;
+
+static void take_input(void *context, uint32_t v)
+{
+    const reader *r = context;
+    const lb_flow *flow = r->row->flow;
+    uint32_t defs[8];
+    if (v == LB_NONE || !lb_dtype_is_float(flow->program->values[v].dtype)) return;
+    const uint32_t n = lb_flow_defs_of(flow, r->op, v, defs, 8);
+    for (uint32_t i = 0; i < n && i < 8; i++) lb_trace_add_op(r->sum, r->row, defs[i]);
+}
+
+void lb_trace_add_inputs(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
+{
+    reader r = {sum, row, op};
+    lb_op_each_input(row->program, &row->program->ops[op], take_input, &r);
+}
+
+/* An op that works in place gives what it wrote: one tensor, told twice. */
+static bool was_told(const lb_program *p, const lb_event *event, uint32_t i)
+{
+    const lb_value *v = event->values[i] < p->n_values ? &p->values[event->values[i]] : NULL;
+    for (uint32_t k = 0; v && k < i; k++) {
+        const lb_value *u = event->values[k] < p->n_values ? &p->values[event->values[k]] : NULL;
+        if (u && u->storage == v->storage && u->version == v->version && u->layout.offset == v->layout.offset &&
+            lb_layout_same_shape(&u->layout, &v->layout))
+            return true;
+    }
+    return false;
+}
+
 void lb_trace_op(lb_trace *trace, const lb_event *event)
 {
     lb_trace_row *row = (lb_trace_row *)lb_trace_find(trace, event->rank, event->step);
@@ -122,6 +176,7 @@ void lb_trace_op(lb_trace *trace, const lb_event *event)
     *sum = (lb_trace_sum){0};
     for (uint32_t i = 0; i < event->n_results; i++) {
         if (!event->computed || !event->computed[i].data || !lb_dtype_is_float(event->computed[i].dtype)) continue;
+        if (was_told(row->program, event, i)) continue;
         lb_statistics s = lb_statistics_of(&event->computed[i]);
         lb_trace_add(sum, &s);
     }
@@ -160,4 +215,11 @@ bool lb_trace_broke(const lb_trace_row *row, uint32_t op)
     for (uint32_t e = row->flow->first_def[op]; e < row->flow->first_def[op + 1]; e++)
         if (lb_trace_bad(row, row->flow->defs[e])) return false;
     return true;
+}
+
+double lb_trace_size(const lb_trace_row *row, uint32_t op)
+{
+    if (!(row->bits[op] & LB_TRACE_RAN) || row->sums[op].nan) return NAN;
+    if (!(row->bits[op] & LB_TRACE_BAD)) return row->sums[op].largest;
+    return lb_trace_broke(row, op) ? INFINITY : NAN;
 }

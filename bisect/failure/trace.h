@@ -42,8 +42,14 @@ void lb_trace_clear(lb_trace *trace);
 void lb_trace_op(lb_trace *trace, const lb_event *event);
 const lb_trace_row *lb_trace_find(const lb_trace *trace, int32_t rank, int64_t step);
 
-/* Adds `more` to `sum`. */
+/* Adds `more` to `sum`; what that op gave, in the replay that was traced; or all floats that it read. */
 void lb_trace_add(lb_trace_sum *sum, const lb_statistics *more);
+void lb_trace_add_op(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op);
+void lb_trace_add_inputs(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op);
+
+/* How large its results are: their largest magnitude, INFINITY where they overflowed. NAN where they have no size: the op did not
+ * run, gave NaN, or hands on what was not finite before it. Every comparison with NAN is false: ask for growth, never for its absence. */
+double lb_trace_size(const lb_trace_row *row, uint32_t op);
 
 bool lb_trace_bad(const lb_trace_row *row, uint32_t op);
 /* Bad, or with a -inf that may be a mask. */

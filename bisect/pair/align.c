@@ -111,7 +111,10 @@ static void keep_served(lb_layer_ops *ops, lb_alignment *out, int side)
 static lb_status align_ops(lb_aligner *al, const lb_map_rules *const rules[2], bool by_parameter, lb_err *err)
 {
     const lb_program_view *sides[] = {al->side_a, al->side_b};
-    lb_status status = lb_layer_ops_list(sides, rules, by_parameter, al->ops, err);
+    lb_status status = lb_forwards_find(al->side_a, al->side_b, &al->out->forwards, err);
+    const uint32_t *const calls[] = {al->out->forwards.used ? al->out->forwards.sides[0].call : NULL,
+                                     al->out->forwards.used ? al->out->forwards.sides[1].call : NULL};
+    if (status == LB_OK) status = lb_layer_ops_list(sides, rules, calls, by_parameter, al->ops, err);
     if (status == LB_OK) lb_aligner_match_layers(al);
     for (int k = 0; k < 2 && by_parameter; k++) keep_served(&al->ops[k], al->out, k);
     lb_layer_ops_release(&al->ops[0]), lb_layer_ops_release(&al->ops[1]);
@@ -198,5 +201,6 @@ void lb_alignment_release(lb_alignment *alignment)
     free(alignment->join_of_a), free(alignment->join_of_b), free(alignment->place_of_b);
     free(alignment->shown[0]), free(alignment->shown[1]);
     lb_reassemblies_release(&alignment->joins);
+    lb_forwards_release(&alignment->forwards);
     memset(alignment, 0, sizeof *alignment);
 }

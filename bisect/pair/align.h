@@ -1,6 +1,7 @@
 /* Aligning two sides: which op of B is op i of A.
  *
- * Ops meet by where they stand and what they are: (phase, layer path after the maps, call of the layer), and inside such a group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
+ * Ops meet by where they stand and what they are: (phase, layer path after the maps, call of the layer, counted in the forward passes
+ * that meet where these do not follow each other alike, forwards.h), and inside such a group by the longest common subsequence of op names and shapes, so that a run which computes something in other ops (eager
  * against fused attention, foreach against single-tensor AdamW) still lines up before and after that place. Where B calls a
  * layer several times for one call of A (micro-batches, decode steps, ranks), ops meet by name, one against several, if what
  * they give can be put together (reassembly.h). Where B's batch has more rows than A's (batch_rows.h), an op that reads or gives rows
@@ -12,6 +13,7 @@
 
 #include "batch_rows.h"
 #include "op_kind.h"
+#include "forwards.h"
 
 struct lb_cut_tensors;
 
@@ -39,6 +41,7 @@ typedef struct lb_alignment {
         [2]; /* per op of A (of B) of an update, or of what ranks do with gradients: the name of the one parameter that it serves,
                          mapped; NULL for others, and where ops do not meet by parameter */
     uint32_t n_served[2];
+    lb_forwards forwards;              /* forward passes that do not simply meet one after the other */
     const struct lb_cut_tensors *cuts; /* tensors that the sides cut otherwise (cut_tensors.h); NULL: not looked for */
 } lb_alignment;
 

@@ -147,21 +147,22 @@ static bool lacks_a_gradient(const lb_aligner *al, const lb_layer_op *a, const l
            lb_layer_forward_calls(&al->ops[0], a) == lb_layer_forward_calls(&al->ops[1], b);
 }
 
-/* More calls on B's side are parts of A's, where they divide. Else equally many calls meet in order, whatever their numbers, and others by
+/* Calls of passes that meet by their data have one number. Else more calls on B's side are parts of A's, where they divide. Else equally many calls meet in order, whatever their numbers, and others by
  * number. */
 static void align_calls(lb_aligner *al, const lb_layer_run *a, uint32_t na, const lb_layer_run *b, uint32_t nb)
 {
     lb_layer_run *parts = malloc(nb * sizeof *parts);
     al->failed |= !parts;
-    bool several = parts && !al->out->joins.rows && nb > na && parts_of(b, nb, 0, na, parts) &&
+    const bool by_pass = al->out->forwards.used;
+    bool several = parts && !by_pass && !al->out->joins.rows && nb > na && parts_of(b, nb, 0, na, parts) &&
                    !lacks_a_gradient(al, a[0].first, b[0].first);
     for (uint32_t i = 0; i < na && several && !al->failed; i++) {
         uint32_t n = parts_of(b, nb, i, na, parts);
         join_calls(al, a[i], parts, n);
     }
     for (uint32_t i = 0, j = 0; i < na && j < nb && !several && !al->failed;) {
-        int order = na == nb ? 0 : lb_layer_call_compare(a[i].first, b[j].first);
-        if (order == 0) pair_calls(al, a[i], b[j], na == nb);
+        int order = na == nb && !by_pass ? 0 : lb_layer_call_compare(a[i].first, b[j].first);
+        if (order == 0) pair_calls(al, a[i], b[j], na == nb || by_pass);
         i += order <= 0, j += order >= 0;
     }
     free(parts);

@@ -159,6 +159,9 @@ static bool pair_if_alike(lb_aligner *al, const source_pair *s, likeness how)
     uint32_t room;
     if (!same && !(rows && lb_batch_rows_dim(rows, &s->value[0]->layout, &s->value[1]->layout) >= 0)) return false;
     if (!al->stages && lb_aligner_group(al, 0, s->op[0]) != lb_aligner_group(al, 1, s->op[1])) return false;
+    const lb_source_reader *a = &s->list[0]->readers[s->row[0]], *b = &s->list[1]->readers[s->row[1]];
+    const bool lasts = (s->value[0]->flags | s->value[1]->flags) & (LB_VALUE_PARAMETER | LB_VALUE_STATE);
+    if (!lasts && !lb_forwards_meet(&al->out->forwards, a->op, b->op)) return false;
     if (!are_alike(al, s, how)) return false;
     if (!same) return lb_aligner_join(al, s->op[0], &s->op[1], 1, &room);
     al->out->source_b_of_a[s->op[0]] = s->op[1];

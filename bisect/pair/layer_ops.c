@@ -112,7 +112,8 @@ static bool list_paths(const lb_map_rules *rules, lb_layer_ops *out)
     return out->paths != NULL;
 }
 
-static bool list_ops(const lb_program_view *side, const lb_program_view *other, lb_layer_ops *out)
+static bool list_ops(const lb_program_view *side, const lb_program_view *other, const uint32_t *calls,
+                     lb_layer_ops *out)
 {
     const lb_program *p = side->program;
     out->list = malloc((p->n_ops ? p->n_ops : 1) * sizeof *out->list);
@@ -131,7 +132,7 @@ static bool list_ops(const lb_program_view *side, const lb_program_view *other, 
                                             .phase = op->phase,
                                             .share = share,
                                             .part = part,
-                                            .call = op->call,
+                                            .call = calls ? calls[i] : op->call,
                                             .op = i};
     }
     if (out->list) qsort(out->list, out->n, sizeof *out->list, compare_ops);
@@ -139,7 +140,7 @@ static bool list_ops(const lb_program_view *side, const lb_program_view *other, 
 }
 
 lb_status lb_layer_ops_list(const lb_program_view *const sides[2], const lb_map_rules *const rules[2],
-                            bool by_parameter, lb_layer_ops out[2], lb_err *err)
+                            const uint32_t *const calls[2], bool by_parameter, lb_layer_ops out[2], lb_err *err)
 {
     bool room = true;
     for (int k = 0; k < 2; k++) {
@@ -150,7 +151,7 @@ lb_status lb_layer_ops_list(const lb_program_view *const sides[2], const lb_map_
     for (int k = 0; k < 2 && room && by_parameter; k++) LB_TRY(list_served(rules[k], &out[k], err));
     if (room)
         LB_TRY(lb_names_meet(out[0].paths, out[0].program->n_scopes, out[1].paths, out[1].program->n_scopes, err));
-    for (int k = 0; k < 2 && room; k++) room = list_ops(sides[k], sides[!k], &out[k]);
+    for (int k = 0; k < 2 && room; k++) room = list_ops(sides[k], sides[!k], calls[k], &out[k]);
     return room ? LB_OK
                 : lb_fail(err, LB_ERR_NOMEM, "out of memory while aligning %u with %u ops", out[0].program->n_ops,
                           out[1].program->n_ops);

@@ -31,10 +31,11 @@ typedef struct lb_layer_run {
     uint32_t n;
 } lb_layer_run;
 
-/* Of both sides, since names that only one of them has are spelled so that they may meet. `by_parameter`: ops of the optimizer and of
+/* Of both sides, since names that only one of them has are spelled so that they may meet. `calls`: per op of each the number of the call
+ * that it lies in; NULL: as recorded. `by_parameter`: ops of the optimizer and of
  * communication stand under the parameter that they serve. LB_ERR_NOMEM is the only failure; release in any case. */
 lb_status lb_layer_ops_list(const lb_program_view *const sides[2], const lb_map_rules *const rules[2],
-                            bool by_parameter, lb_layer_ops out[2], lb_err *err);
+                            const uint32_t *const calls[2], bool by_parameter, lb_layer_ops out[2], lb_err *err);
 void lb_layer_ops_release(lb_layer_ops *ops);
 
 /* The order of layers, and that of the calls of one layer. */

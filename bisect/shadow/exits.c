@@ -53,8 +53,24 @@ static uint32_t given_to(const lb_program *p, const lb_boundary *output)
     return LB_NONE;
 }
 
-static bool list_results(const lb_program_view *side, const lb_map_rules *rules, results *r)
+/* By which call's result it meets the other side's: of passes that meet by their data it is that of its pass. */
+static uint32_t call_of(const lb_forwards *passes, int which, const lb_boundary *b, uint32_t op, const results *before,
+                        const char *path)
 {
+    const uint32_t pass = lb_forwards_number(passes, which, op);
+    uint32_t call = pass * LB_FORWARDS_CALLS;
+    if (pass == LB_NONE) return b->call;
+    for (uint32_t i = 0; i < before->n; i++)
+        call += before->list[i].call / LB_FORWARDS_CALLS == pass && before->list[i].position == b->position &&
+                before->list[i].path == path;
+    return call;
+}
+
+/* Of a side (`which` 0: A), but for passes that the other side does not have. */
+static bool list_results(const lb_aligned_views *views, int which, const lb_map_rules *rules, results *r)
+{
+    const lb_program_view *side = which ? views->b : views->a;
+    const lb_forwards *passes = &views->alignment->forwards;
     const lb_program *p = side->program;
     uint8_t *called = called_scopes(p);
     r->list = malloc((p->n_boundaries + 1) * sizeof *r->list), r->n = 0;
@@ -69,8 +85,11 @@ static bool list_results(const lb_program_view *side, const lb_map_rules *rules,
         if (!b->output || b->recompute || b->value == LB_NONE || !is_outermost(p, called, b->scope)) continue;
         const uint32_t op = lb_giver_of(p, b->value, b->op);
         if (op == LB_NONE || lb_layout_numel(&p->values[b->value].layout) == 0) continue;
-        r->list[r->n++] = (result){
-            r->paths[b->scope], b->call, b->position, b->value, op, lb_program_view_part_of(side, op), given_to(p, b)};
+        if (lb_forwards_has_no_like(passes, which, op)) continue;
+        const char *path = r->paths[b->scope];
+        const uint32_t call = call_of(passes, which, b, op, r, path);
+        r->list[r->n++] =
+            (result){path, call, b->position, b->value, op, lb_program_view_part_of(side, op), given_to(p, b)};
     }
     free(called);
     return done;
@@ -486,7 +505,7 @@ lb_status lb_exits_find(const lb_aligned_views *views, const lb_map_rules *const
     results ra = {0}, rb = {0};
     *exits = (lb_exits){0}, *lone = '\0';
     if (lb_program_views_are_uneven(a, b)) return LB_OK;
-    bool done = list_results(a, rules[0], &ra) && list_results(b, rules[1], &rb);
+    bool done = list_results(views, 0, rules[0], &ra) && list_results(views, 1, rules[1], &rb);
     if (done &&
         count_calls(&ra) != count_calls(&rb)) { /* a batch in micro-batches: no result of one is one of the other's */
         free_results(&ra), free_results(&rb);

@@ -96,10 +96,12 @@ static void locate(const lb_program_view *side, uint32_t part, const lb_scalar *
     if (out->op[k] != LB_NONE) out->op[k] += of->first_op, out->value[k] += of->first_value;
 }
 
-/* Numbers that one side reads earlier than another and the other side later: each has its own partner, with which it is judged. */
+/* Numbers that one side reads (or, of micro-batches in another order, logs) earlier than another and the other side later: each has its own
+ * partner, with which it is judged. */
 static bool is_read_in_other_order(const lb_alignment *al, const lb_logged_scalar *s)
 {
-    if (strcmp(s->name, "item") != 0 || s->op[0] == LB_NONE || s->op[1] == LB_NONE) return false;
+    if ((strcmp(s->name, "item") != 0 && !al->forwards.used) || s->op[0] == LB_NONE || s->op[1] == LB_NONE)
+        return false;
     const uint32_t b = al->b_of_a[s->op[0]], a = al->a_of_b[s->op[1]];
     return b != LB_NONE && a != LB_NONE && b != s->op[1];
 }

@@ -67,9 +67,9 @@ static lb_status confirm_cure(lb_bisect_session *q, lb_err *err)
 static lb_status run_stages(lb_bisect_session *q, lb_err *err)
 {
     static lb_status (*const stages[])(lb_bisect_session *, bool *, lb_err *) = {
-        lb_stage_sanity, lb_stage_muon,    lb_stage_precision, lb_stage_rank,  lb_stage_spoilt,
-        lb_stage_mask,   lb_stage_update,  lb_stage_own_op,    lb_stage_block, lb_stage_source,
-        lb_stage_order,  lb_stage_several, lb_stage_op,        lb_stage_loaded};
+        lb_stage_sanity, lb_stage_muon,   lb_stage_precision, lb_stage_rank,         lb_stage_spoilt,
+        lb_stage_mask,   lb_stage_update, lb_stage_own_op,    lb_stage_cancellation, lb_stage_block,
+        lb_stage_source, lb_stage_order,  lb_stage_several,   lb_stage_op,           lb_stage_loaded};
     bool found = false;
     for (size_t i = 0; i < sizeof stages / sizeof *stages && !found; i++) {
         LB_TRY(stages[i](q, &found, err));
@@ -154,6 +154,7 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     if (status == LB_OK && options.reproducer && !options.against && q.out->outcome == LB_BISECT_FOUND)
         status = lb_shrink(&q, err);
     lb_rerun_release(&q);
+    lb_decisions_release(&q.decisions);
     lb_trace_free(q.trace);
     lb_monitor_free(q.monitor);
     lb_replay_close(q.replay);

@@ -44,7 +44,7 @@ static uint32_t first_broken_inside(const lb_bisect_session *q, const char *bloc
     return LB_NONE;
 }
 
-/* Nothing there is non-finite: the op whose result grew most against the step before, at least a hundredfold. */
+/* Nothing there broke: the op whose result grew most against the step before, at least a hundredfold. */
 static uint32_t most_grown_inside(const lb_bisect_session *q, const char *block, int64_t step)
 {
     const lb_trace_row *row = lb_trace_find(q->trace, q->failure.rank, step), *before = NULL;
@@ -55,14 +55,14 @@ static uint32_t most_grown_inside(const lb_bisect_session *q, const char *block,
         before = lb_trace_find(q->trace, q->failure.rank, q->steps[s]);
     for (uint32_t i = 0; row && before && i < row->program->n_ops && i < before->program->n_ops; i++) {
         const char *layer = lb_op_layer(row->program, &row->program->ops[i]);
-        if (strncmp(layer, block, n) || (layer[n] && layer[n] != '.') || !(before->sums[i].largest > 0)) continue;
+        const double then = lb_trace_size(before, i), now = lb_trace_size(row, i);
+        if (strncmp(layer, block, n) || (layer[n] && layer[n] != '.') || !(then > 0) || isinf(then)) continue;
         if (row->program->ops[i].name !=
                 before->program->ops[i].name && /* programs of one archive share no string table */
             strcmp(lb_op_name(row->program, &row->program->ops[i]),
                    lb_op_name(before->program, &before->program->ops[i])))
             continue;
-        if (row->sums[i].largest / before->sums[i].largest > growth * 1.01)
-            growth = row->sums[i].largest / before->sums[i].largest, best = i;
+        if (now / then > growth * 1.01) growth = now / then, best = i;
     }
     return best;
 }
@@ -229,8 +229,8 @@ static uint32_t most_grown_write(const lb_bisect_session *q, const char *block, 
                 lb_op_is_source(p, op) && p->values[lb_op_results(p, op)[0]].storage == p->group_params[g].storage;
             if (source) before = lb_value_largest(q, p, lb_op_results(p, op)[0]);
             if (!writes || !(before > 0)) continue;
-            double now = row->bits[i] & LB_TRACE_BAD ? INFINITY : row->sums[i].largest;
-            if (!(now / before > growth)) continue;
+            const double now = lb_trace_size(row, i);
+            if (!(now / before > growth)) continue; /* NaN did not grow: its gradient was not finite */
             growth = now / before, best = i;
             snprintf(layer, size, "%.*s", (int)(dot - name), name);
         }

@@ -1,12 +1,14 @@
 /* The precision stage: every float below f32 in f32, then the smallest region that needs it. See stages.h.
  *
  * Two cures are told apart: a wide format (f32), and bf16, which has f32's range and little precision. Where f32 cures what
- * was narrower than bf16, bf16 is tried in the same place: it says whether range or precision was lacking. f64 in place of
- * f32 is no fault of a precision that training could have chosen: it is tried last and only noted.
+ * was narrower than bf16, bf16 is tried in the same place: it says whether range or precision was lacking. Where f32 does not
+ * cure, bf16 is none either: it has the same range and fewer digits, and coarser rounding only hides what f32 shows. f64 in
+ * place of f32 is no fault of a precision that training could have chosen: it is tried last and only noted.
  */
 #include "region.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +58,15 @@ static bool short_of_range(const lb_program *p, const lb_op *op)
     return false;
 }
 
+/* Was a number of the region larger than its type holds? */
+static bool overflowed(const lb_bisect_session *q, const lb_program *p, const uint32_t *ops, uint32_t n)
+{
+    const lb_trace_row *row = lb_trace_find(q->trace, p->rank, p->step);
+    for (uint32_t i = 0; row && i < n; i++)
+        if (short_of_range(p, &p->ops[ops[i]]) && isinf(lb_trace_size(row, ops[i]))) return true;
+    return false;
+}
+
 /* The same region in bf16: does range alone cure? */
 static lb_status weigh_range(lb_bisect_session *q, const lb_program *p, const uint32_t *ops, uint32_t n, lb_err *err)
 {
@@ -78,6 +89,7 @@ static lb_status weigh_range(lb_bisect_session *q, const lb_program *p, const ui
         if (c->axis == LB_AXIS_PRECISION && outcome != LB_OUTCOME_INVALID)
             snprintf(c->why + used, sizeof c->why - used, " %s",
                      outcome == LB_OUTCOME_CURED ? "bf16 there cures, too: what lacked is range."
+                     : overflowed(q, p, ops, n)  ? "What lacked is range, and digits as well: bf16 there does not cure."
                                                  : "bf16 there does not: what lacked is precision.");
     }
     lb_sites_release(&same);
@@ -150,10 +162,18 @@ static lb_status run_precision(lb_bisect_session *q, bool *found, lb_err *err)
         return LB_OK;
     }
     LB_TRY(try_format(q, "bf16", "everything in bf16", "whole", &bf16, err));
+    if (bf16 == LB_OUTCOME_CURED && wide != LB_OUTCOME_INVALID) {
+        lb_sites_release(&q->cure);
+        return end_cleared(
+            q, "cleared",
+            "fails with f32 in place of every float below it; in bf16 everywhere it does not show, but what "
+            "f32 lacks, bf16 does not have",
+            err);
+    }
     if (bf16 == LB_OUTCOME_CURED) {
         *found = true;
         LB_TRY(narrow_format(q, "bf16", "in bf16", false, err));
-        lb_stage_end(q, "cured", "by bf16, and not by f32");
+        lb_stage_end(q, "cured", "by bf16; f32 could not be tried");
         return LB_OK;
     }
     if (wide == LB_OUTCOME_INVALID)

@@ -64,7 +64,8 @@ static uint32_t first_larger(const lb_trace_row *row, const lb_trace_row *other)
         while (j < o->n_ops && j < k + AHEAD && !lb_op_same_place(p, i, o, j)) j++;
         if (j == o->n_ops || j == k + AHEAD) continue;
         k = j + 1;
-        if (other->sums[j].largest > 0 && row->sums[i].largest > 100 * other->sums[j].largest) return i;
+        const double mine = lb_trace_size(row, i), theirs = lb_trace_size(other, j);
+        if (theirs > 0 && mine > 100 * theirs) return i;
     }
     return LB_NONE;
 }

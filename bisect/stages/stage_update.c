@@ -45,14 +45,18 @@ static lb_status blame(lb_bisect_session *q, const char *change, lb_err *err)
     if (!by_optimizer(origin)) lb_culprit_between(q, c);
     const double lr = learning_rate(p, group);
     if (isfinite(lr)) snprintf(rate, sizeof rate, ", at a learning rate of %.3g", lr);
-    snprintf(c->why, sizeof c->why,
-             "%s%s%smakes %.120s %.3g times as large%s. With %s, %s, the window ends without the failure.",
+    const char *what = *c->parameter ? c->parameter : "what it writes";
+    char effect[220];
+    if (isfinite(origin->growth))
+        snprintf(effect, sizeof effect, "makes %.120s %.3g times as large", what, origin->growth);
+    else
+        snprintf(effect, sizeof effect, "writes numbers that are not finite into %.120s", what);
+    snprintf(c->why, sizeof c->why, "%s%s%s%s%s. With %s, %s, the window ends without the failure.",
              by_optimizer(origin) ? "The update is too large: " : "It stands outside the model, and ",
              group                  ? lb_program_text(p, group->optimizer)
              : by_optimizer(origin) ? "it"
                                     : "",
-             group || by_optimizer(origin) ? " " : "", *c->parameter ? c->parameter : "what it writes", origin->growth,
-             rate, change, lb_besides(q));
+             group || by_optimizer(origin) ? " " : "", effect, rate, change, lb_besides(q));
     return LB_OK;
 }
 

@@ -24,6 +24,8 @@ lb_status lb_stage_block(lb_bisect_session *session, bool *found, lb_err *err);
 lb_status lb_stage_spoilt(lb_bisect_session *session, bool *found, lb_err *err);
 /* What wrote a mask that leaves a row of attention no key. No stage when the numbers did not go bad in such a softmax. */
 lb_status lb_stage_mask(lb_bisect_session *session, bool *found, lb_err *err);
+/* A difference whose operands have no digits left for it, before a block is blamed. No stage when no such difference led to the failure. */
+lb_status lb_stage_cancellation(lb_bisect_session *session, bool *found, lb_err *err);
 /* The data, when no change of the program cures. */
 lb_status lb_stage_source(lb_bisect_session *session, bool *found, lb_err *err);
 /* When no stage alone cures: several changes together, then each culprit while the others are cured. */

@@ -38,7 +38,7 @@ static uint32_t update_of(const lb_trace_row *row, int64_t storage, double limit
 {
     const lb_program *p = row->program;
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (row->sums[i].largest > limit && lb_op_writes(p, &p->ops[i], storage) != LB_NONE) return i;
+        if (lb_trace_size(row, i) > limit && lb_op_writes(p, &p->ops[i], storage) != LB_NONE) return i;
     return LB_NONE;
 }
 
@@ -54,8 +54,8 @@ static bool grown_parameter(const lb_trace_row *row, growth *g)
             const double before = before_step(row, param->storage);
             const uint32_t op = before > 0 ? update_of(row, param->storage, most * before) : LB_NONE;
             if (op == LB_NONE) continue;
-            most = row->sums[op].largest / before;
-            *g = (growth){row, op, before, row->sums[op].largest, &p->groups[k], param};
+            most = lb_trace_size(row, op) / before;
+            *g = (growth){row, op, before, most * before, &p->groups[k], param};
         }
     return g->op != LB_NONE;
 }
@@ -65,7 +65,7 @@ static bool grown_op(const lb_trace_row *row, const lb_trace_row *earlier, growt
 {
     const lb_program *p = row->program, *q = earlier->program;
     for (uint32_t i = 0; i < p->n_ops && i < q->n_ops; i++) {
-        const double before = earlier->sums[i].largest, now = row->sums[i].largest;
+        const double before = lb_trace_size(earlier, i), now = lb_trace_size(row, i);
         if (strcmp(lb_op_name(p, &p->ops[i]), lb_op_name(q, &q->ops[i]))) return false;
         if (!(before > 0) || !(now > 100 * before)) continue;
         *g = (growth){row, i, before, now, NULL, NULL};
@@ -82,6 +82,18 @@ static double learning_rate(const lb_program *p, const lb_group *group)
         if (!strncmp(name, "lr", 2)) return s->number;
     }
     return NAN;
+}
+
+/* `what` was written and is larger than before, or not finite. */
+static void say_growth(const char *who, const char *what, const char *with, double before, double now, char *text,
+                       size_t size)
+{
+    if (isfinite(now))
+        snprintf(text, size, "%s makes %.100s %.3g times as large%s: its largest element was %.3g and is %.3g", who,
+                 what, now / before, with, before, now);
+    else
+        snprintf(text, size, "%s writes numbers that are not finite into %.100s%s: its largest element was %.3g", who,
+                 what, with, before);
 }
 
 static void describe(const growth *g, lb_origin *origin)
@@ -105,10 +117,8 @@ static void describe(const growth *g, lb_origin *origin)
     char with[80] = "";
     const bool optimizer = g->row->optimizer[g->op];
     if (isfinite(rate) && optimizer) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
-    snprintf(origin->text, sizeof origin->text,
-             "%s makes %s %.3g times as large%s: its largest element was %.3g and is %.3g",
-             optimizer ? lb_program_text(p, g->group->optimizer) : "it", lb_program_text(p, g->param->name),
-             g->now / g->before, with, g->before, g->now);
+    say_growth(optimizer ? lb_program_text(p, g->group->optimizer) : "it", lb_program_text(p, g->param->name), with,
+               g->before, g->now, origin->text, sizeof origin->text);
 }
 
 /* ---- what outlives a step ------------------------------------------------------------------------------------------ */
@@ -153,7 +163,7 @@ static bool is_far(double before, double now, double times)
     return before > 0 ? now > times * before || now * 1e6 < before : false;
 }
 
-/* What an op left in what it wrote. */
+/* What an op left in what it wrote; infinite for NaN, too: whoever reads it has lost what was there. */
 static double after_op(const lb_trace_row *row, uint32_t op)
 {
     return row->bits[op] & LB_TRACE_BAD ? INFINITY : row->sums[op].largest;
@@ -306,10 +316,8 @@ static void describe_jump(const jump *j, lb_origin *origin)
     snprintf(origin->layer, sizeof origin->layer, "%s", lb_op_layer(p, op));
     snprintf(origin->name, sizeof origin->name, "%s", lb_op_name(p, op));
     if (isfinite(rate)) snprintf(with, sizeof with, " at a learning rate of %.3g", rate);
-    snprintf(origin->text, sizeof origin->text,
-             "%s makes %.100s %.3g times as large%s: its largest element was %.3g and is %.3g",
-             group ? lb_program_text(p, group->optimizer) : "it", name_of_storage(p, storage), origin->growth, with,
-             j->before, j->now);
+    say_growth(group ? lb_program_text(p, group->optimizer) : "it", name_of_storage(p, storage), with, j->before,
+               j->now, origin->text, sizeof origin->text);
 }
 
 /* Of the parameters that the optimizers of that step took far the one that grew most, and the write that did most of it. */

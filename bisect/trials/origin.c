@@ -65,41 +65,6 @@ static const lb_trace_row *step_before(const lb_bisect_session *q, const lb_trac
 
 /* ---- what it shows ------------------------------------------------------------------------------------------------ */
 
-/* What an op gave: in the replay that was traced; a source tells no event, its recorded statistics speak. */
-static void take_op(lb_trace_sum *sum, const lb_trace_row *row, uint32_t op)
-{
-    const lb_program *p = row->program;
-    if (row->bits[op] & LB_TRACE_RAN) {
-        const lb_trace_sum *s = &row->sums[op];
-        const bool first = sum->elements == sum->nan + sum->inf, any = s->elements > s->nan + s->inf;
-        sum->elements += s->elements, sum->nan += s->nan, sum->inf += s->inf, sum->masked += s->masked;
-        sum->zero += s->zero, sum->largest = fmax(sum->largest, s->largest);
-        if (any) sum->least = first ? s->least : fmin(sum->least, s->least);
-        return;
-    }
-    for (uint32_t i = 0; i < p->ops[op].results; i++) {
-        const uint32_t v = lb_op_results(p, &p->ops[op])[i];
-        if (v != LB_NONE && p->values[v].statistics != LB_NONE && lb_dtype_is_float(p->values[v].dtype))
-            lb_trace_add(sum, &p->statistics[p->values[v].statistics]);
-    }
-}
-
-typedef struct reader {
-    lb_trace_sum *sum;
-    const lb_trace_row *row;
-    uint32_t op;
-} reader;
-
-static void take_input(void *context, uint32_t v)
-{
-    const reader *r = context;
-    const lb_flow *flow = r->row->flow;
-    uint32_t defs[8];
-    if (v == LB_NONE || !lb_dtype_is_float(flow->program->values[v].dtype)) return;
-    const uint32_t n = lb_flow_defs_of(flow, r->op, v, defs, 8);
-    for (uint32_t i = 0; i < n && i < 8; i++) take_op(r->sum, r->row, defs[i]);
-}
-
 static const char *dtype_of_result(const lb_program *p, const lb_op *op)
 {
     for (uint32_t i = 0; i < op->results + op->written; i++) {
@@ -132,14 +97,28 @@ static const char *reason(const char *op, const lb_trace_sum *in, const lb_trace
     return "";
 }
 
+/* Of an op that gives several tensors (a list of parameters, a result and its statistics): the first that was recorded so, by itself. */
+static void take_worst(const lb_program *p, const lb_op *op, lb_trace_sum *sum)
+{
+    for (uint32_t i = 0; i < lb_op_outcomes(op); i++) {
+        const uint32_t v = lb_op_outcome(p, op, i);
+        if (v == LB_NONE || p->values[v].statistics == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        const lb_statistics *s = &p->statistics[p->values[v].statistics];
+        if (!lb_statistics_nonfinite(s)) continue;
+        *sum = (lb_trace_sum){0};
+        lb_trace_add(sum, s);
+        return;
+    }
+}
+
 static bool describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t size)
 {
     const lb_program *p = row->program;
     lb_trace_sum in = {0}, out = {0};
     char inputs[80] = "its inputs are finite", bad[80] = "its result is not";
-    reader r = {&in, row, op};
-    lb_op_each_input(p, &p->ops[op], take_input, &r);
-    take_op(&out, row, op);
+    lb_trace_add_inputs(&in, row, op);
+    lb_trace_add_op(&out, row, op);
+    take_worst(p, &p->ops[op], &out);
     if (in.elements > in.inf)
         snprintf(inputs, sizeof inputs, "its inputs are %s, the largest %.3g", in.masked ? "finite or -inf" : "finite",
                  in.largest);
@@ -159,7 +138,7 @@ static void describe_source(const lb_trace_row *row, uint32_t op, char *text, si
     const char *name = lb_program_text(p, value->name);
     const bool nameless = !*name && value->source == LB_SOURCE_OTHER;
     lb_trace_sum out = {0};
-    take_op(&out, row, op);
+    lb_trace_add_op(&out, row, op);
     snprintf(text, size, "%s%s%s held %lld non-finite of %lld elements before any op of this window wrote it",
              nameless ? "a tensor from outside" : lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "",
              name, (long long)out.nan + out.inf, (long long)out.elements);
@@ -192,7 +171,7 @@ static uint32_t start_of(const lb_bisect_session *q, const lb_trace_row *row)
 static bool has_negative(const lb_trace_row *row, uint32_t op)
 {
     lb_trace_sum sum = {0};
-    take_op(&sum, row, op);
+    lb_trace_add_op(&sum, row, op);
     return sum.elements > sum.nan + sum.inf && sum.least < 0;
 }
 
@@ -220,7 +199,7 @@ static void describe_negative(const lb_trace_row *row, uint32_t source, char *te
     const lb_program *p = row->program;
     const lb_value *v = &p->values[lb_op_results(p, &p->ops[source])[0]];
     lb_trace_sum sum = {0};
-    take_op(&sum, row, source);
+    lb_trace_add_op(&sum, row, source);
     snprintf(text, size, "%s came in with negative numbers, down to %.3g, and a root is drawn of it",
              lb_program_text(p, v->name), sum.least);
 }

@@ -53,7 +53,8 @@ static bool *ranks_excluded(const lb_bisect_session *q, const lb_sites *sites, c
 
 typedef struct watcher {
     lb_bisect_session *q;
-    lb_trace *trace;  /* NULL: none */
+    lb_trace *trace; /* NULL: none */
+    bool over; /* all is seen; the run goes on for the decisions of later steps, of which the recording has no bytes */
     lb_status status; /* of keeping and resuming what the monitor knows */
     lb_err err;
 } watcher;
@@ -70,13 +71,17 @@ static bool watch_op(void *context, const lb_event *event)
 {
     watcher *w = context;
     if (w->status != LB_OK) return false;
+    if (w->over) return true;
     if (w->trace && is_traced(w, event->step)) lb_trace_op(w->trace, event);
-    return lb_monitor_op(w->q->monitor, event);
+    if (lb_monitor_op(w->q->monitor, event)) return true;
+    w->over = w->trace == w->q->trace && w->q->decisions.n;
+    return w->over;
 }
 
 static void watch_step(void *context, int32_t rank, int64_t step)
 {
-    lb_monitor_step_end(((watcher *)context)->q->monitor, rank, step);
+    const watcher *w = context;
+    if (!w->over) lb_monitor_step_end(w->q->monitor, rank, step);
 }
 
 /* A step after the failing one is no place to begin. */
@@ -94,12 +99,27 @@ static void resume_monitor(void *context, uint32_t checkpoint)
     if (w->status == LB_OK) w->status = lb_monitor_resume(w->q->monitor, checkpoint, &w->err);
 }
 
+static void note_decision(void *context, int32_t rank, int64_t step, uint32_t value, const lb_tensor *contents)
+{
+    lb_decisions_keep(&((watcher *)context)->q->decisions, rank, step, value, contents);
+}
+
+static bool recall_decision(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor)
+{
+    return lb_decisions_find(&((watcher *)context)->q->decisions, rank, step, value, tensor);
+}
+
 static lb_status run_watched(lb_bisect_session *q, const lb_plan *plan, lb_trace *trace, lb_replay_summary *summary,
                              lb_err *err)
 {
     watcher w = {.q = q, .trace = trace, .err = LB_ERR_INIT};
-    lb_observer observer = {
-        .context = &w, .op = watch_op, .step_end = watch_step, .keep = keep_monitor, .resumed = resume_monitor};
+    lb_observer observer = {.context = &w,
+                            .op = watch_op,
+                            .step_end = watch_step,
+                            .decision = q->decisions.n || plan->n_swaps ? NULL : note_decision,
+                            .recalled = recall_decision,
+                            .keep = keep_monitor,
+                            .resumed = resume_monitor};
     lb_status status = lb_replay_run(q->replay, plan, &observer, summary, err);
     return w.status == LB_OK ? status : lb_fail(err, w.status, "%s", w.err.message);
 }

@@ -6,6 +6,7 @@
 #ifndef LB_BISECT_TRIAL_H
 #define LB_BISECT_TRIAL_H
 
+#include "decisions.h"
 #include "failure.h"
 #include "journal.h"
 #include "group_search.h"
@@ -47,12 +48,13 @@ typedef struct lb_bisect_session {
     const int64_t *steps; /* of the window, ascending */
     uint32_t n_steps;
     lb_journal *journal;
-    lb_past past;        /* of the last replay with the background alone */
-    lb_sites background; /* changed in every trial beside what it changes: what cures the other culprits */
-    bool *left_out;      /* per rank: not judged, whatever a trial changes; NULL: none */
-    lb_remedy remedy;    /* of the first culprit */
-    bool usual_data;     /* other data cure, though those of the failing step are like the others */
-    bool any_data;       /* then they are blamed: nothing else cures */
+    lb_decisions decisions; /* of the unchanged replay, whose bytes the recording lacks */
+    lb_past past;           /* of the last replay with the background alone */
+    lb_sites background;    /* changed in every trial beside what it changes: what cures the other culprits */
+    bool *left_out;         /* per rank: not judged, whatever a trial changes; NULL: none */
+    lb_remedy remedy;       /* of the first culprit */
+    bool usual_data;        /* other data cure, though those of the failing step are like the others */
+    bool any_data;          /* then they are blamed: nothing else cures */
     /* lb_bisect, for whoever wants to know whether a smaller capture is found to fail in the same way. */
     lb_status (*bisect)(lb_capture *capture, const lb_bisect_options *options, lb_bisection **bisection, lb_err *err);
     lb_sites cure;         /* the smallest change so far that cures */

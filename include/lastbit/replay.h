@@ -185,6 +185,11 @@ typedef struct lb_observer {
     /* Asked before --routing forces part of a choice of experts (may be NULL): return true after pointing `tensor` at what it
      * should take instead of what was recorded, of the same dtype and shape. */
     bool (*routed)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
+    /* Under plan.force_decisions, where the recording kept no bytes of a bool, an index or a shape that steers the program (either may be
+     * NULL). Told of one unless the recording has another digest of it; asked for the recorded contents where it came out differently, or has
+     * no digest: return true after pointing `tensor` at them, of the same dtype and shape. */
+    void (*decision)(void *context, int32_t rank, int64_t step, uint32_t value, const lb_tensor *contents);
+    bool (*recalled)(void *context, int32_t rank, int64_t step, uint32_t value, lb_tensor *tensor);
     /* A checkpoint may be kept (return false: don't), or the run begins at one; both may be NULL. What the observer knows by
      * then goes with it. Ids ascend. */
     bool (*keep)(void *context, uint32_t checkpoint);

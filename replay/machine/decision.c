@@ -3,6 +3,8 @@
 
 #include "rebase.h"
 
+#include <lastbit/statistics.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -39,6 +41,43 @@ static bool changed(lb_machine *machine, uint32_t value)
     return !lb_tensor_same(&rounded, &recorded);
 }
 
+/* Bytes that were not kept, and that an observer may have seen in another run. */
+static void tell_decision(lb_machine *machine, uint32_t value)
+{
+    const lb_observer *observer = machine->run->observer;
+    const lb_program *program = machine->prepared->program;
+    lb_tensor recorded;
+    if (!observer || !observer->decision || !machine->run->plan->force_decisions || machine->is_shadow) return;
+    if (lb_rebase_recorded(machine, value, &recorded)) return;
+    recorded.data = NULL;
+    if (value >= machine->prepared->recorded->n_values ||
+        lb_rebase_compare(machine, value, &recorded) == LB_LIKE_DIFFERENT)
+        return;
+    const lb_tensor window = lb_storage_window(lb_storage_of(machine, value), &program->values[value]);
+    observer->decision(observer->context, machine->rank, program->step, value, &window);
+}
+
+static lb_status load_decision(lb_machine *machine, uint32_t value, bool *loaded)
+{
+    const lb_observer *observer = machine->run->observer;
+    const lb_program *program = machine->prepared->program;
+    const lb_value *row = &program->values[value];
+    lb_tensor seen = {NULL, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
+    LB_TRY(lb_rebase_load(machine, value, loaded));
+    if (*loaded || !observer || !observer->recalled || value >= machine->prepared->recorded->n_values) return LB_OK;
+    *loaded = observer->recalled(observer->context, machine->rank, program->step, value, &seen);
+    return *loaded ? lb_rebase_put(machine, value, &seen) : LB_OK;
+}
+
+/* Nothing recorded speaks for it: a view has no digest. */
+static bool is_unknown(lb_machine *machine, uint32_t value)
+{
+    const lb_program *recorded = machine->prepared->recorded;
+    lb_tensor tensor;
+    return machine->state[value] != LB_STATE_EXACT && value < recorded->n_values &&
+           lb_digest_is_none(recorded->values[value].logical) && !lb_rebase_recorded(machine, value, &tensor);
+}
+
 typedef struct weighing {
     lb_machine *machine;
     lb_status status;
@@ -48,17 +87,19 @@ typedef struct weighing {
 static void weigh_input(void *context, uint32_t value)
 {
     weighing *w = context;
-    if (w->status != LB_OK || !changed(w->machine, value)) return;
-    if (lb_dtype_is_float(w->machine->prepared->program->values[value].dtype)) {
+    const bool number = lb_dtype_is_float(w->machine->prepared->program->values[value].dtype);
+    if (w->status == LB_OK && !number) tell_decision(w->machine, value);
+    if (w->status != LB_OK || (!changed(w->machine, value) && (number || !is_unknown(w->machine, value)))) return;
+    if (number) {
         w->soft = true;
         return;
     }
     bool loaded = false;
-    if (w->machine->run->plan->force_decisions) w->status = lb_rebase_load(w->machine, value, &loaded);
+    if (w->machine->run->plan->force_decisions) w->status = load_decision(w->machine, value, &loaded);
     if (loaded)
         w->soft = true;
     else
-        w->hard = true;
+        w->hard |= changed(w->machine, value);
 }
 
 lb_status lb_decision_inputs(lb_machine *machine, const lb_op *op, bool *holds)
@@ -195,29 +236,81 @@ lb_status lb_decision_route(lb_machine *machine, lb_execution *e)
     return LB_OK;
 }
 
+/* Fewer of its elements are not finite than in the recording. */
+static bool became_finite(lb_machine *machine, uint32_t value)
+{
+    const lb_program *recorded = machine->prepared->recorded;
+    const lb_storage *storage = lb_storage_of(machine, value);
+    lb_statistics then = {0};
+    lb_tensor tensor;
+    if (value >= recorded->n_values || !storage->base) return false;
+    if (recorded->values[value].statistics != LB_NONE)
+        then = recorded->statistics[recorded->values[value].statistics];
+    else if (lb_rebase_recorded(machine, value, &tensor))
+        then = lb_statistics_of(&tensor);
+    if (!lb_statistics_nonfinite(&then)) return false;
+    tensor = lb_storage_window(storage, &machine->prepared->program->values[value]);
+    const lb_statistics now = lb_statistics_of(&tensor);
+    return lb_statistics_nonfinite(&now) < lb_statistics_nonfinite(&then);
+}
+
+typedef struct anew {
+    lb_machine *machine;
+    bool is;
+} anew;
+
+static void weigh_anew(void *context, uint32_t value)
+{
+    anew *a = context;
+    if (a->is) return;
+    if (lb_dtype_is_float(a->machine->prepared->program->values[value].dtype))
+        a->is = became_finite(a->machine, value);
+    else
+        a->is = a->machine->chooses_anew && changed(a->machine, value);
+}
+
+/* What was chosen among numbers that were not finite is no choice for a run in which they are: experts so named may have weights that
+ * add up to 0. The run's own stands, and that of each op which reads it, unless the outcome has the program's shapes depend on it. */
+static bool chooses_anew(lb_machine *machine, const lb_op *op)
+{
+    anew a = {machine, false};
+    if (op->flags & LB_OP_DECISION) return false;
+    lb_op_each_input(machine->prepared->program, op, weigh_anew, &a);
+    if (a.is) machine->chooses_anew = machine->conditional = true;
+    return a.is;
+}
+
+static bool gives_index(const lb_machine *machine, uint32_t value)
+{
+    const lb_dtype dtype = value == LB_NONE ? LB_F32 : machine->prepared->program->values[value].dtype;
+    return lb_dtype_is_integer(dtype) && dtype != LB_BOOL;
+}
+
 lb_status lb_decision_force(lb_machine *machine, const lb_op *op, lb_execution *e)
 {
     const lb_plan *plan = machine->run->plan;
-    (void)op;
-    if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED || e->inputs.exact)
-        return LB_OK;
+    if (machine->is_shadow || !plan->force_decisions || plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
     if (!(e->prepared->row->flags & LB_ROW_DISCONTINUOUS) && !(op->flags & LB_OP_DECISION)) return LB_OK;
-    bool forced = false;
+    for (uint32_t i = 0; i < e->outputs.n; i++)
+        if (gives_index(machine, e->outputs.values[i])) tell_decision(machine, e->outputs.values[i]);
+    if (e->inputs.exact) return LB_OK;
+    bool forced = false, numbers = true, asked = false;
     for (uint32_t i = 0; i < e->outputs.n; i++) {
         uint32_t v = e->outputs.values[i];
         if (v == LB_NONE) continue;
-        lb_dtype dtype = machine->prepared->program->values[v].dtype;
-        bool index = lb_dtype_is_integer(dtype) && dtype != LB_BOOL;
         machine->state[v] = LB_STATE_UNKNOWN;
-        if (!index || !changed(machine, v)) continue;
+        if (!gives_index(machine, v) || !changed(machine, v)) continue;
+        if (!asked && chooses_anew(machine, op)) return LB_OK;
+        asked = true;
         bool loaded;
-        LB_TRY(lb_rebase_load(machine, v, &loaded));
+        LB_TRY(load_decision(machine, v, &loaded));
         if (!loaded) continue; /* lb_decision_results or a later decision will end the chain */
         e->outputs.tensors[i] = lb_storage_window(lb_storage_of(machine, v), &machine->prepared->program->values[v]);
         forced = true;
+        if (i == 0) numbers = false; /* sorted integers came with the indices; their memory is the recording's */
     }
     if (!forced) return LB_OK;
     machine->conditional = true;
-    select_values(e);
+    if (numbers) select_values(e);
     return LB_OK;
 }

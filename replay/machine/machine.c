@@ -140,6 +140,7 @@ lb_status lb_machine_begin(lb_machine *machine, const lb_prepared *prepared, con
     machine->choice_of = choice_of;
     machine->selected = NULL;
     machine->next = 0;
+    machine->chooses_anew = false;
     return machine->shadow ? lb_machine_begin(machine->shadow, prepared, NULL, NULL, err) : LB_OK;
 }
 

@@ -98,6 +98,7 @@ typedef struct lb_machine {
     uint8_t *state;           /* per value: LB_STATE_… */
     uint32_t next;            /* op to run next */
     bool conditional;
+    bool chooses_anew;                     /* in this step a recorded choice was not forced: see decision.c */
     bool refused;                          /* the backend refused the op that runs */
     const char *why;                       /* why the op that runs is opaque; NULL: no row has its name */
     uint64_t serial;                       /* ops begun so far, over all programs */
