@@ -11,6 +11,8 @@
 #include "attribution_finder.h"
 
 #include "fallback_proof.h"
+#include "same_ops.h"
+#include "search_work.h"
 
 #include <lastbit/compare.h>
 #include <math.h>
@@ -186,6 +188,25 @@ static lb_status by_two_kernels(lb_attribution_finder *f, const identities *by, 
     return LB_OK;
 }
 
+/* The same op, on other inputs, whose kernel gives all bits of one side and all but a few of the other's: by chance one kernel ran on both. */
+static lb_status misses_by_chance(lb_attribution_finder *f, const identities *by, bool *chance)
+{
+    const lb_match_site *p = f->site;
+    lb_score mine;
+    *chance = false;
+    if (!same_ops(f) || lb_match_site_same_inputs(p)) return LB_OK;
+    LB_TRY(lb_attribution_try(f, by->runner, by->runner, by->theirs.matches[0], &mine));
+    *chance = lb_score_by_chance(&by->theirs.best_score, &mine);
+    for (int side = 0; side < 2 && *chance; side++) LB_TRY(lb_match_site_reaches(p, side, side, chance, f->err));
+    if (!*chance) return LB_OK;
+    lb_attribution_tell_input(f, LB_PROOF_BOUND, &by->theirs.best_score,
+                              "one kernel gives all bits of one side and all but a few of the other's, as often as "
+                              "replay misses the last bit of a library's function");
+    if (!by->runner) lb_attribution_add_swaps(f->found, &f->list[0][by->theirs.matches[0]], NULL);
+    snprintf(f->found->first, sizeof f->found->first, "%s", lb_attribution_name(f, by->runner, by->theirs.matches[0]));
+    return LB_OK;
+}
+
 /* One program (runner) on both sides' bits: which candidates give each? */
 static lb_status by_program(lb_attribution_finder *f, int runner, bool *done)
 {
@@ -196,6 +217,8 @@ static lb_status by_program(lb_attribution_finder *f, int runner, bool *done)
     LB_TRY(search_both(f, &by));
     const bool rounds = lb_attribution_rounds_at_end(f, runner, !runner);
     if (by.theirs.n && !by.plain && !by.mine.n && lb_candidate_is_fused(&f->list[runner][by.theirs.matches[0]])) {
+        if (f->site->subprograms[0] && f->site->subprograms[1]) LB_TRY(misses_by_chance(f, &by, done));
+        if (*done) return LB_OK;
         /* A kernel that is known for what it gives, beside one that is not: it gave none of the other side's bits. */
         lb_attribution_tell_match(f, runner, !runner, &by.theirs);
         *f->found->first = '\0', *done = true;
@@ -245,6 +268,23 @@ static lb_status run_own(lb_attribution_finder *f, int runner)
     return LB_OK;
 }
 
+static uint64_t kinds_of(const lb_match_site *site)
+{
+    uint64_t kinds = 0;
+    for (int side = 0; side < 2; side++) {
+        const lb_matched_region_side *s = &site->region->sides[side];
+        kinds = kinds * 31 + lb_ops_kind(lb_matched_region_program(site->source, side), s->ops, s->n_ops);
+    }
+    return kinds;
+}
+
+/* What differs is an order, a kernel or a precision, or nothing does: then both sides compute one real function. */
+static bool shows_one_function(const lb_attribution_found *found)
+{
+    return (found->proof == LB_PROOF_BITS || found->proof == LB_PROOF_EXACT) && found->cause != LB_CAUSE_ROUTING &&
+           found->cause != LB_CAUSE_UNEXPLAINED;
+}
+
 lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
                               lb_err *err)
 {
@@ -270,9 +310,14 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     if (status == LB_OK && !done) status = lb_attribution_by_parts(&f, &done);
     if (status == LB_OK && !done)
         status = lb_fallback_proofs_find(site, &f.own[0][0], &f.own[1][1],
-                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found,
-                                         &done, err);
+                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1],
+                                         lb_attribution_memory_one_function(memory, kinds_of(site)), found, &done, err);
     if (status == LB_OK && !done) lb_attribution_tell_unexplained(&f);
+    if (status == LB_OK && !done && !site->region->pair && lb_same_ops_chose(source, site->region))
+        snprintf(found->why, sizeof found->why,
+                 "experts were chosen differently here, so that neither side's ops can be run on the other's rows, and "
+                 "no candidate could have given them");
+    if (status == LB_OK && shows_one_function(found)) lb_attribution_memory_note_function(memory, kinds_of(site));
     free(f.list[0]), free(f.list[1]);
     return status;
 }
