@@ -52,8 +52,7 @@ static uint32_t longest_product(const lb_match_site *site, int runner, int bits)
         if (!is_product(p, op)) continue;
         const int64_t terms = lb_candidate_inner_dimension(p, op);
         const double work = lb_op_work(p, op);
-        if (terms < most_terms || (terms == most_terms && work <= most) || !has_alike(site, runner, p, op))
-            continue;
+        if (terms < most_terms || (terms == most_terms && work <= most) || !has_alike(site, runner, p, op)) continue;
         longest = side->ops[i], most_terms = terms, most = work;
     }
     return longest;
