@@ -74,10 +74,11 @@ static bool is_elementwise(const known *k)
     return row && row->flags & LB_ROW_ELEMENTWISE && !(row->flags & LB_ROW_EXACT);
 }
 
-/* May one kernel have run on both sides? Not for sums, whose order is one thing for all elements. */
+/* May one kernel have run on both sides? Not for sums in f32, whose order is one thing for all elements; 16 bits hide it in most. */
 static bool is_chance(const known *k)
 {
-    return is_elementwise(k) && lb_score_by_chance(k->own[k->side[0] ? 0 : 1], k->own[k->side[0] ? 1 : 0]);
+    return (is_elementwise(k) || lb_dtype_bits(output_of(k, 0)->dtype) < 32) &&
+           lb_score_by_chance(k->own[k->side[0] ? 0 : 1], k->own[k->side[0] ? 1 : 0]);
 }
 
 static lb_status by_bounds(known *k, bool *done, lb_err *err)

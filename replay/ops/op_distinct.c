@@ -28,7 +28,8 @@ enum { NONE = 99 };
 static int64_t *wanted(distinct *d, uint32_t result, int64_t most)
 {
     const lb_call *call = d->frame.call;
-    if (result >= call->n_results || !call->results[result].data || !lb_tensor_numel(&call->results[result])) return NULL;
+    if (result >= call->n_results || !call->results[result].data || !lb_tensor_numel(&call->results[result]))
+        return NULL;
     const int64_t room = lb_tensor_numel(&call->results[result]);
     if (room > most || room < (result == 1 ? most : 0)) {
         lb_frame_fail(&d->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
@@ -53,7 +54,8 @@ static bool distinct_begin(distinct *d, lb_call *call, const distinct_args *at)
     d->size = !along ? 1 : d->slices ? lb_tensor_numel(self) / d->slices : 0;
     d->kept = along ? call->results[0].layout.shape[dim] : lb_tensor_numel(&call->results[0]);
     d->x = d->integer ? (const void *)lb_frame_integers(&d->frame, &moved) : lb_frame_tensor(&d->frame, &moved);
-    if (d->kept > d->slices) lb_frame_fail(&d->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    if (d->kept > d->slices)
+        lb_frame_fail(&d->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
     if (!lb_frame_ok(&d->frame)) return false;
     d->y = d->integer ? (void *)lb_frame_output_view_integers(&d->frame, &d->values, d->kept * d->size)
                       : lb_frame_output_view(&d->frame, &d->values, d->kept * d->size);
@@ -166,14 +168,30 @@ static lb_status unique_dim_consecutive(lb_call *call)
 
 #define DECISION (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION)
 const lb_op_row lb_rows_distinct[] = {
-    {.name = "aten::_unique", .args = "self! sorted return_inverse", .kernel = unique, .flags = DECISION, .samples = "distinct"},
-    {.name = "aten::_unique2", .args = "self! sorted return_inverse return_counts", .kernel = unique, .flags = DECISION,
+    {.name = "aten::_unique",
+     .args = "self! sorted return_inverse",
+     .kernel = unique,
+     .flags = DECISION,
+     .samples = "distinct"},
+    {.name = "aten::_unique2",
+     .args = "self! sorted return_inverse return_counts",
+     .kernel = unique,
+     .flags = DECISION,
      .samples = "distinct counts"},
-    {.name = "aten::unique_consecutive", .args = "self! return_inverse return_counts dim", .kernel = unique_consecutive,
-     .flags = DECISION, .samples = "distinct consecutive"},
-    {.name = "aten::unique_dim", .args = "self! dim sorted return_inverse return_counts", .kernel = unique_dim,
-     .flags = DECISION, .samples = "distinct along"},
-    {.name = "aten::unique_dim_consecutive", .args = "self! dim return_inverse return_counts",
-     .kernel = unique_dim_consecutive, .flags = DECISION, .samples = "distinct along consecutive"},
+    {.name = "aten::unique_consecutive",
+     .args = "self! return_inverse return_counts dim",
+     .kernel = unique_consecutive,
+     .flags = DECISION,
+     .samples = "distinct consecutive"},
+    {.name = "aten::unique_dim",
+     .args = "self! dim sorted return_inverse return_counts",
+     .kernel = unique_dim,
+     .flags = DECISION,
+     .samples = "distinct along"},
+    {.name = "aten::unique_dim_consecutive",
+     .args = "self! dim return_inverse return_counts",
+     .kernel = unique_dim_consecutive,
+     .flags = DECISION,
+     .samples = "distinct along consecutive"},
     {NULL},
 };

@@ -28,9 +28,9 @@ static inline __attribute__((always_inline)) double stirling_tail(double z)
 static inline __attribute__((always_inline)) double digamma_tail(double z)
 {
     const double r = 1 / z, q = r * r;
-    return r / 2 + q * (1.0 / 12 -
-                        q * (1.0 / 120 -
-                             q * (1.0 / 252 - q * (1.0 / 240 - q * (1.0 / 132 - q * (691.0 / 32760 - q / 12))))));
+    return r / 2 +
+           q * (1.0 / 12 -
+                q * (1.0 / 120 - q * (1.0 / 252 - q * (1.0 / 240 - q * (1.0 / 132 - q * (691.0 / 32760 - q / 12))))));
 }
 
 /* How far x is from the nearest integer: sin πx but for the sign. */
@@ -54,40 +54,41 @@ static inline __attribute__((always_inline)) double off_integer(double x)
     FROM_EIGHT                                                                                                         \
     SET(w, u[i] < 8 ? rising(u[i]) : 1);                                                                               \
     FN(log, w, w);                                                                                                     \
-    SET(v, PI * fabs(off_integer(a[i])));                                                                              \
+    SET(v, PI *fabs(off_integer(a[i])));                                                                               \
     FN(sin, v, v);                                                                                                     \
     SET(v, MIRRORED ? PI / v[i] : 1);                                                                                  \
     FN(log, v, v);
-#define STIRLING (u[i] == INFINITY ? INFINITY : (z[i] - 0.5) * t[i] - z[i] + 0.91893853320467274178 + stirling_tail(z[i]))
+#define STIRLING                                                                                                       \
+    (u[i] == INFINITY ? INFINITY : (z[i] - 0.5) * t[i] - z[i] + 0.91893853320467274178 + stirling_tail(z[i]))
 #define LGAMMA_VALUE                                                                                                   \
-    (a[i] != a[i]               ? a[i]                                                                                 \
-     : fabs(a[i]) == INFINITY   ? INFINITY                                                                             \
-     : IS_POLE                  ? INFINITY                                                                             \
-     : a[i] == 1 || a[i] == 2   ? 0                                                                                    \
-     : MIRRORED                 ? v[i] - (STIRLING - w[i])                                                             \
-                                : STIRLING - w[i])
+    (a[i] != a[i]             ? a[i]                                                                                   \
+     : fabs(a[i]) == INFINITY ? INFINITY                                                                               \
+     : IS_POLE                ? INFINITY                                                                               \
+     : a[i] == 1 || a[i] == 2 ? 0                                                                                      \
+     : MIRRORED               ? v[i] - (STIRLING - w[i])                                                               \
+                              : STIRLING - w[i])
 /* Near the zeros at 1 and 2 libraries keep relative precision, below 0 they do not. */
 #define LGAMMA_SIZE                                                                                                    \
     (IS_POLE || fabs(a[i]) == INFINITY ? 0                                                                             \
-     : MIRRORED ? COARSE(fabs(v[i]) + fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 1))                                                       \
-                : COARSE(fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 0.25)))
+     : MIRRORED                        ? COARSE(fabs(v[i]) + fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 1))   \
+                                       : COARSE(fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 0.25)))
 
 /* Torch mirrors what is below 0, and gives ±inf at ±0, NaN at the other poles. */
 #define DIGAMMA_STATEMENTS                                                                                             \
-    double sine[LB_LANES];                                                                                              \
-    double cosine[LB_LANES];                                                                           \
+    double sine[LB_LANES];                                                                                             \
+    double cosine[LB_LANES];                                                                                           \
     FROM_EIGHT                                                                                                         \
     SET(v, PI *off_integer(a[i]));                                                                                     \
     FN(sin, sine, v);                                                                                                  \
     FN(cos, cosine, v);
 #define PSI (t[i] - digamma_tail(z[i]) - (u[i] < 8 ? reciprocals(u[i]) : 0))
 #define DIGAMMA_VALUE                                                                                                  \
-    (a[i] != a[i]                 ? a[i]                                                                               \
-     : a[i] == INFINITY           ? INFINITY                                                                           \
-     : a[i] == 0                  ? __builtin_copysign(INFINITY, -a[i])                                                \
-     : IS_POLE || a[i] < -1e300   ? NAN                                                                                \
-     : MIRRORED                   ? PSI - PI * cosine[i] / sine[i]                                                     \
-                                  : PSI)
+    (a[i] != a[i]               ? a[i]                                                                                 \
+     : a[i] == INFINITY         ? INFINITY                                                                             \
+     : a[i] == 0                ? __builtin_copysign(INFINITY, -a[i])                                                  \
+     : IS_POLE || a[i] < -1e300 ? NAN                                                                                  \
+     : MIRRORED                 ? PSI - PI * cosine[i] / sine[i]                                                       \
+                                : PSI)
 #define DIGAMMA_SIZE                                                                                                   \
     (IS_POLE || fabs(a[i]) == INFINITY || a[i] < -1e300                                                                \
          ? 0                                                                                                           \

@@ -22,15 +22,16 @@ def explained(lastbit, a, b):
 def test_what_reads_another_finalise_is_inherited(lastbit, runs, how):
     """Attention ran as the same kernel on both sides. Replay misses one of its bits here and there, which makes no other kernel of it."""
     _, found = explained(lastbit, runs(), runs("--finalise", how))
-    assert {f["layer"] for f in found} == {f"model.layers.{i}.{EXPERTS}" for i in range(3)}
-    assert {f["cause"] for f in found} <= {"kernel", "precision"}
+    assert {f["layer"] for f in found if f["op"] != "experts chosen"} == {f"model.layers.{i}.{EXPERTS}" for i in range(3)}
+    flips = any(f["op"] == "experts chosen" for f in found)  # a choice that is a tie to the last bit falls as the processor's kernels have it
+    assert {f["cause"] for f in found} <= {"kernel", "precision"} | ({"routing"} if flips else set())
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_missed_bit_of_attention_is_no_kernel(lastbit, runs, turned):
     sides = runs("--nudge", "1"), runs("--finalise", "bmm")
     answer, found = explained(lastbit, *(sides[::-1] if turned else sides))
-    assert all(f["layer"].endswith(EXPERTS) for f in found)
+    assert all(f["layer"].endswith(EXPERTS) or f["op"] == "experts chosen" for f in found)
     (attention,) = [f for f in answer["findings"] if "attention" in f["op"] and f["layer"] == "model.layers.1.self_attn"]
     assert (attention["cause"], attention["proof"]) == ("input", "bound")
 
