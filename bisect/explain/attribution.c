@@ -11,6 +11,9 @@
 #include "attribution_finder.h"
 
 #include "fallback_proof.h"
+#include "ops.h"
+#include "same_ops.h"
+#include "search_work.h"
 
 #include <lastbit/compare.h>
 #include <math.h>
@@ -186,6 +189,37 @@ static lb_status by_two_kernels(lb_attribution_finder *f, const identities *by, 
     return LB_OK;
 }
 
+/* The same op, on other inputs: candidate `row` gives all bits of one side and all but a few of the other's. By chance one kernel ran on both. */
+static lb_status misses_by_chance(lb_attribution_finder *f, int runner, uint32_t row, const lb_score *with,
+                                  const lb_score *without, bool *chance)
+{
+    const lb_match_site *p = f->site;
+    *chance = same_ops(f) && p->subprograms[0] && p->subprograms[1] && !lb_match_site_same_inputs(p) &&
+              lb_score_by_chance(with, without);
+    for (int side = 0; side < 2 && *chance; side++) LB_TRY(lb_match_site_reaches(p, side, side, chance, f->err));
+    if (!*chance) return LB_OK;
+    lb_attribution_tell_input(f, LB_PROOF_BOUND, with,
+                              "one kernel gives all bits of one side and all but a few of the other's, as often as "
+                              "replay misses the last bit of a library's function");
+    if (!runner && row) lb_attribution_add_swaps(f->found, &f->list[0][row], NULL);
+    snprintf(f->found->first, sizeof f->found->first, "%s", lb_attribution_name(f, runner, row));
+    return LB_OK;
+}
+
+/* A kernel of its own on the other side, of an op whose elements are each a function of a few numbers: not for sums, whose order is one thing
+ * for all elements. */
+static lb_status elements_miss_by_chance(lb_attribution_finder *f, const identities *by, bool *chance)
+{
+    lb_op_form form;
+    const lb_program *p = lb_matched_region_program(f->site->source, by->runner);
+    const lb_op_row *row =
+        f->site->region->pair ? lb_op_find(lb_op_name(p, &p->ops[f->site->region->sides[by->runner].op]), &form) : NULL;
+    *chance = false;
+    if (!by->plain || !row || !(row->flags & LB_ROW_ELEMENTWISE)) return LB_OK;
+    return misses_by_chance(f, by->runner, 0, &f->own[by->runner][by->runner], &f->own[by->runner][!by->runner],
+                            chance);
+}
+
 /* One program (runner) on both sides' bits: which candidates give each? */
 static lb_status by_program(lb_attribution_finder *f, int runner, bool *done)
 {
@@ -196,6 +230,11 @@ static lb_status by_program(lb_attribution_finder *f, int runner, bool *done)
     LB_TRY(search_both(f, &by));
     const bool rounds = lb_attribution_rounds_at_end(f, runner, !runner);
     if (by.theirs.n && !by.plain && !by.mine.n && lb_candidate_is_fused(&f->list[runner][by.theirs.matches[0]])) {
+        const uint32_t row = by.theirs.matches[0];
+        lb_score mine;
+        LB_TRY(lb_attribution_try(f, runner, runner, row, &mine));
+        LB_TRY(misses_by_chance(f, runner, row, &by.theirs.best_score, &mine, done));
+        if (*done) return LB_OK;
         /* A kernel that is known for what it gives, beside one that is not: it gave none of the other side's bits. */
         lb_attribution_tell_match(f, runner, !runner, &by.theirs);
         *f->found->first = '\0', *done = true;
@@ -205,6 +244,7 @@ static lb_status by_program(lb_attribution_finder *f, int runner, bool *done)
     /* Counts from here on are those of the search that succeeded; the other's would make it look more thorough. */
     f->found->tried = f->found->excluded = 0;
     if (!rounds) LB_TRY(by_one_kernel(f, &by, done));
+    if (!*done && !rounds) LB_TRY(elements_miss_by_chance(f, &by, done));
     if (*done) return LB_OK;
     *done = true;
     return by_two_kernels(f, &by, rounds);
@@ -245,6 +285,23 @@ static lb_status run_own(lb_attribution_finder *f, int runner)
     return LB_OK;
 }
 
+static uint64_t kinds_of(const lb_match_site *site)
+{
+    uint64_t kinds = 0;
+    for (int side = 0; side < 2; side++) {
+        const lb_matched_region_side *s = &site->region->sides[side];
+        kinds = kinds * 31 + lb_ops_kind(lb_matched_region_program(site->source, side), s->ops, s->n_ops);
+    }
+    return kinds;
+}
+
+/* What differs is an order, a kernel or a precision, or nothing does: then both sides compute one real function. */
+static bool shows_one_function(const lb_attribution_found *found)
+{
+    return (found->proof == LB_PROOF_BITS || found->proof == LB_PROOF_EXACT) && found->cause != LB_CAUSE_ROUTING &&
+           found->cause != LB_CAUSE_UNEXPLAINED;
+}
+
 lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
                               lb_err *err)
 {
@@ -270,9 +327,14 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     if (status == LB_OK && !done) status = lb_attribution_by_parts(&f, &done);
     if (status == LB_OK && !done)
         status = lb_fallback_proofs_find(site, &f.own[0][0], &f.own[1][1],
-                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], found,
-                                         &done, err);
+                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1],
+                                         lb_attribution_memory_one_function(memory, kinds_of(site)), found, &done, err);
     if (status == LB_OK && !done) lb_attribution_tell_unexplained(&f);
+    if (status == LB_OK && !done && !site->region->pair && lb_same_ops_chose(source, site->region))
+        snprintf(found->why, sizeof found->why,
+                 "experts were chosen differently here, so that neither side's ops can be run on the other's rows, and "
+                 "no candidate could have given them");
+    if (status == LB_OK && shows_one_function(found)) lb_attribution_memory_note_function(memory, kinds_of(site));
     free(f.list[0]), free(f.list[1]);
     return status;
 }

@@ -6,7 +6,7 @@
 #define LB_BISECT_ATTRIBUTION_FINDER_H
 
 #include "attribution.h"
-#include "sample.h"
+#include "product_probe.h"
 
 /* With one match in hand 16 candidates are tried before time may end the search, so that a match is never told before others had their
  * chance. */
@@ -17,6 +17,7 @@ typedef struct lb_attribution_scan {
     uint32_t best, tried, excluded;
     lb_score best_score;
     lb_sample sample;
+    lb_product_probe probe;
     uint32_t likely; /* of those that the sample excluded, the one that came nearest */
     int64_t likely_matched;
     double begun;   /* on the clock of attribution_scan.c */

@@ -55,6 +55,20 @@ void lb_attribution_memory_note_exhausted(lb_attribution_memory *m, uint64_t key
     snprintf(rows[m->n_exhausted++].nearest, sizeof rows->nearest, "%s", nearest);
 }
 
+bool lb_attribution_memory_one_function(const lb_attribution_memory *m, uint64_t kinds)
+{
+    for (uint32_t i = 0; i < m->n_one_function; i++)
+        if (m->one_function[i] == kinds) return true;
+    return false;
+}
+
+void lb_attribution_memory_note_function(lb_attribution_memory *m, uint64_t kinds)
+{
+    enum { ROOM = sizeof m->one_function / sizeof *m->one_function };
+    if (m->n_one_function < ROOM && !lb_attribution_memory_one_function(m, kinds))
+        m->one_function[m->n_one_function++] = kinds;
+}
+
 void lb_attribution_memory_release(lb_attribution_memory *m)
 {
     lb_order_digests_release(&m->digests);

@@ -32,6 +32,9 @@ typedef struct lb_attribution_memory {
     lb_order_digests digests;
     lb_exhausted_search *exhausted;
     uint32_t n_exhausted;
+    uint64_t
+        one_function[64]; /* kinds of ops (lb_ops_kind) on the two sides that were one real function at some place */
+    uint32_t n_one_function;
 } lb_attribution_memory;
 
 /* A candidate explained a place: it is tried first at the next. */
@@ -43,6 +46,8 @@ const lb_exhausted_search *lb_attribution_memory_exhausted(const lb_attribution_
 /* Where memory runs out it is not noted, and twins are searched again. */
 void lb_attribution_memory_note_exhausted(lb_attribution_memory *memory, uint64_t key, const char *nearest,
                                           uint32_t tried);
+void lb_attribution_memory_note_function(lb_attribution_memory *memory, uint64_t kinds);
+bool lb_attribution_memory_one_function(const lb_attribution_memory *memory, uint64_t kinds);
 void lb_attribution_memory_release(lb_attribution_memory *memory);
 /* Seconds spent on places of the same ops: the layers of a model share the time to rule out alternatives. */
 double *lb_attribution_memory_spent(lb_attribution_memory *memory, const lb_program *program,

@@ -69,6 +69,14 @@ static lb_status try_one(lb_attribution_finder *f, int runner, int bits, uint32_
             return LB_OK;
         }
     }
+    if (row) {
+        bool excludes;
+        LB_TRY(lb_product_probe_excludes(&s->probe, c, &excludes, f->err));
+        if (excludes) {
+            s->tried++, s->excluded++;
+            return LB_OK;
+        }
+    }
     if (!is_affordable(f, runner, row, 1, s)) return LB_OK;
     if (row || !f->own[runner][bits].ran)
         LB_TRY(lb_attribution_try(f, runner, bits, row, &score));
@@ -144,6 +152,7 @@ static lb_status try_all(lb_attribution_finder *f, int runner, int bits, const l
     uint8_t *done = calloc(f->n[runner] + 1, 1);
     if (!done) return lb_fail(f->err, LB_ERR_NOMEM, "out of memory");
     lb_status status = lb_sample_take(f->site, runner, bits, &s->sample, f->err);
+    if (status == LB_OK) status = lb_product_probe_take(f->site, runner, bits, &s->probe, f->err);
     if (status == LB_OK) status = try_one(f, runner, bits, 0, s);
     done[0] = 1;
     for (uint32_t k = 0; k < f->memory->n && status == LB_OK; k++)
@@ -156,6 +165,7 @@ static lb_status try_all(lb_attribution_finder *f, int runner, int bits, const l
         status = try_one(f, runner, bits, i, s);
     }
     lb_sample_release(&s->sample);
+    lb_product_probe_release(&s->probe);
     free(done);
     return status;
 }

@@ -274,7 +274,7 @@ lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_tre
 /* The inner dimension of a product; 0: not known. */
 /* By name, since no flag of an op says which dimension is summed; an unknown product has 0 terms,
  * and trees of the user's are not tried on it. */
-static int64_t inner_dimension(const lb_program *p, const lb_op *op)
+int64_t lb_candidate_inner_dimension(const lb_program *p, const lb_op *op)
 {
     static const struct {
         const char *name;
@@ -297,7 +297,7 @@ static int64_t terms_of(const lb_program *p, const lb_op *op, bool matrix)
 {
     const lb_arg *args = lb_op_args(p, op);
     const uint32_t result = op->results ? lb_op_results(p, op)[0] : LB_NONE;
-    if (matrix) return inner_dimension(p, op);
+    if (matrix) return lb_candidate_inner_dimension(p, op);
     if (!op->args || args[0].tag != LB_ARG_VALUE || args[0].u.value == LB_NONE || result == LB_NONE) return 0;
     const int64_t outs = lb_layout_numel(&p->values[result].layout);
     return outs > 0 ? lb_layout_numel(&p->values[args[0].u.value].layout) / outs : 0;

@@ -62,4 +62,7 @@ lb_status lb_candidates_list(const lb_candidate_ops *ops, const lb_given_trees *
 void lb_candidates_put_recorded_first(const lb_program_view *other, const uint32_t *ops, uint32_t n_ops,
                                       lb_candidate *list, uint32_t *n);
 
+/* Terms of each element of a product; 0: not known. */
+int64_t lb_candidate_inner_dimension(const lb_program *program, const lb_op *product);
+
 #endif

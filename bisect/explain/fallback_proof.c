@@ -8,7 +8,6 @@
 #include "reference_sum.h"
 #include "same_ops.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@ typedef struct known {
     bool side[2];           /* replay of its ops gives its bits */
     const lb_score *own[2]; /* how many of them */
     const lb_score *score;
+    bool proven_elsewhere; /* ops of these kinds were one real function at another place */
     lb_attribution_found *found;
 } known;
 
@@ -74,17 +74,11 @@ static bool is_elementwise(const known *k)
     return row && row->flags & LB_ROW_ELEMENTWISE && !(row->flags & LB_ROW_EXACT);
 }
 
-/* May one kernel have run on both sides, although replay gives all bits of one side and not of the other? A library's own function
- * (MKL's square root on Intel's processors) is off by one unit in one element of some hundreds: then it gives all elements of a small
- * tensor with replay's bits now and then. Misses are counted where there are some; the other side had as good a chance of one in each of
- * its elements. Not for sums, whose order is one thing for all elements. */
+/* May one kernel have run on both sides? Not for sums in f32, whose order is one thing for all elements; 16 bits hide it in most. */
 static bool is_chance(const known *k)
 {
-    const int rare = -10; /* 2^rare: less often than this is no chance */
-    const lb_score *with = k->own[k->side[0] ? 0 : 1], *without = k->own[k->side[0] ? 1 : 0];
-    if (!is_elementwise(k) || !without->ran || without->matched >= without->elements) return false;
-    const double hit = (double)without->matched / (double)without->elements;
-    return (double)with->elements * log2(hit) >= rare;
+    return (is_elementwise(k) || lb_dtype_bits(output_of(k, 0)->dtype) < 32) &&
+           lb_score_by_chance(k->own[k->side[0] ? 0 : 1], k->own[k->side[0] ? 1 : 0]);
 }
 
 static lb_status by_bounds(known *k, bool *done, lb_err *err)
@@ -409,13 +403,14 @@ static lb_status by_same_ops(known *k, bool *done, lb_err *err)
     bool same = false;
     if (p->region->pair || p->region->parts) return LB_OK;
     LB_TRY(lb_match_site_try(p, 0, 1, &(lb_candidate){0}, &across, err));
-    if (across.ran) return LB_OK; /* then that says more */
+    const bool chose = lb_same_ops_chose(p->source, p->region);
+    /* Then that says more, unless as many rows as on the other side are other rows. */
+    if (across.ran && !chose) return LB_OK;
     LB_TRY(lb_same_ops(p->source, p->region, &same, err));
     for (int side = 0; side < 2 && same; side++)
         if (!k->side[side]) LB_TRY(lb_match_site_is_near(p, side, &same, err));
     if (!same) return LB_OK;
     *done = true;
-    const bool chose = lb_same_ops_chose(p->source, p->region);
     tell(k, chose ? LB_CAUSE_ROUTING : LB_CAUSE_INPUT, both(k) ? LB_PROOF_BITS : LB_PROOF_EXACT,
          chose ? "different rows" : "",
          both(k) ? "the same ops on different rows, which what they read decides: each side's, run by themselves, give "
@@ -426,10 +421,29 @@ static lb_status by_same_ops(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
+/* Other ops, of which neither side's can be run on the other's bits, since experts were chosen differently. Where the choices agree, ops of
+ * these kinds were one real function; here each side's result is as near to the exact one of its own ops as replay's. */
+static lb_status by_kinds(known *k, bool *done, lb_err *err)
+{
+    const lb_match_site *p = k->site;
+    bool near = k->proven_elsewhere && !p->region->pair && !p->region->parts && lb_same_ops_chose(p->source, p->region);
+    for (int side = 0; side < 2 && near; side++)
+        if (!k->side[side]) LB_TRY(lb_match_site_is_near(p, side, &near, err));
+    if (!near) return LB_OK;
+    *done = true;
+    tell(k, LB_CAUSE_ROUTING, LB_PROOF_EXACT, "different rows",
+         "experts were chosen differently here, so that neither side's ops can be run on the other's rows. Where the "
+         "choices agree, such ops are the same real function; here each side's result is as near to the exact result "
+         "of its own ops as replay's");
+    return LB_OK;
+}
+
 lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
-                                  const lb_score *score, lb_attribution_found *found, bool *done, lb_err *err)
+                                  const lb_score *score, bool proven_elsewhere, lb_attribution_found *found, bool *done,
+                                  lb_err *err)
 {
     known k = {.site = site,
+               .proven_elsewhere = proven_elsewhere,
                .side = {lb_score_all(own_a), lb_score_all(own_b)},
                .own = {own_a, own_b},
                .score = score,
@@ -446,5 +460,6 @@ lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own
     if (!*done) LB_TRY(by_function(&k, done, err));
     if (!*done) LB_TRY(by_same_ops(&k, done, err));
     if (!*done) by_state(&k, done);
+    if (!*done) LB_TRY(by_kinds(&k, done, err));
     return LB_OK;
 }

@@ -116,6 +116,7 @@ static bool gather_inputs(lb_match_site *p, int runner, int bits)
 static bool gather_targets(lb_match_site *p, int side)
 {
     const lb_matched_region_side *s = &p->region->sides[side];
+    if (!s->outputs) return true; /* of one side alone */
     lb_tensor *targets = calloc(p->region->n_outputs + 1, sizeof *targets);
     if (!targets) return false;
     bool all = true;
@@ -179,7 +180,7 @@ lb_status lb_match_site_open(const lb_matched_region *region, const lb_matched_r
         lb_err why = LB_ERR_INIT;
         /* Where B is several calls without an op of its own to run, A's ops run on what B's parts
          * make together. */
-        const bool runs = !side || !region->parts || region->sides[1].n_ops;
+        const bool runs = region->sides[side].outputs && (!side || !region->parts || region->sides[1].n_ops);
         lb_status status = runs ? open_subprogram(p, side, &why) : LB_OK;
         if (status == LB_ERR_NOMEM) room = false;
         if (status != LB_OK) snprintf(p->why, sizeof p->why, "%.150s", why.message);
@@ -205,6 +206,14 @@ void lb_match_site_release(lb_match_site *p)
 }
 
 /* ---- trying ---- */
+
+bool lb_score_by_chance(const lb_score *with, const lb_score *without)
+{
+    const int rare = -10; /* 2^rare: less often than this is no chance */
+    if (!without->ran || without->matched >= without->elements) return false;
+    const double hit = (double)without->matched / (double)without->elements;
+    return (double)with->elements * log2(hit) >= rare;
+}
 
 /* What was computed, in the dtype of the recording, rounded as torch casts; `raw`: as it was computed.
  * Two comparisons, for they answer two questions: `d`, whether the recorded bits come out, and

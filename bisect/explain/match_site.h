@@ -25,6 +25,11 @@ static inline bool lb_score_all(const lb_score *s)
     return s->ran && s->matched == s->elements;
 }
 
+/* May the very kernel that gave all elements of `with` have run for `without`, too, although replay misses some elements there? A library's own
+ * function (its exponential, its square root) is off by one unit in one element of some thousand, so that replay gives all elements of one
+ * tensor now and then. Misses are counted where there are some; the other tensor had as good a chance of one in each of its elements. */
+bool lb_score_by_chance(const lb_score *with, const lb_score *without);
+
 typedef struct lb_match_site {
     const lb_matched_region *region;
     const lb_matched_region_source *source;

@@ -32,7 +32,7 @@ typedef struct lb_matched_region_side {
     uint32_t *ops, n_ops;       /* rows of the program, ascending; views included */
     uint32_t *leaves, n_leaves; /* values */
     uint32_t *partners;         /* per leaf: the other side's value, LB_NONE: it has none */
-    uint32_t *outputs;          /* as many on both sides */
+    uint32_t *outputs;          /* as many on both sides; NULL: it is of the other side alone */
     uint32_t op;                /* what gives the first output; named in reports */
 } lb_matched_region_side;
 

@@ -108,18 +108,37 @@ lb_status lb_same_ops(const lb_matched_region_source *source, const lb_matched_r
     return LB_OK;
 }
 
+/* Is a module `where`, or inside the one that `path` names, or beside it in one module? Routers are modules of their own (mlp.gate beside
+ * mlp.experts), or functions of the layer that holds the experts. */
+static bool is_of_router(const char *path, const char *where)
+{
+    const char *dot = strrchr(path, '.');
+    const size_t n = strlen(path), parent = dot ? (size_t)(dot - path) : 0;
+    if (!strncmp(path, where, n) && (!where[n] || where[n] == '.')) return true;
+    return parent && !strncmp(path, where, parent) && where[parent] == '.';
+}
+
+static bool is_made_before(const lb_program *p, uint32_t value, uint32_t op)
+{
+    for (uint32_t i = 0; i < op; i++)
+        for (uint32_t k = 0; k < lb_op_outcomes(&p->ops[i]); k++)
+            if (lb_op_outcome(p, &p->ops[i], k) == value) return true;
+    return false;
+}
+
 bool lb_same_ops_chose(const lb_matched_region_source *source, const lb_matched_region *region)
 {
     const lb_program *a = source->a->program, *b = source->b->program;
     const uint32_t op = region->sides[0].op;
     if (op == LB_NONE) return false;
+    const char *where = source->paths[0][a->ops[op].scope];
     for (uint32_t i = 0; i < a->n_routings; i++) {
         const lb_routing *x = &a->routings[i];
-        const char *where = source->paths[0][x->scope];
-        if (strcmp(where, source->paths[0][a->ops[op].scope]) != 0 || x->ids == LB_NONE) continue;
+        const char *path = source->paths[0][x->scope];
+        if (x->ids == LB_NONE || !is_of_router(path, where) || !is_made_before(a, x->ids, op)) continue;
         for (uint32_t k = 0; k < b->n_routings; k++) {
             const lb_routing *y = &b->routings[k];
-            if (x->call == y->call && y->ids != LB_NONE && !strcmp(where, source->paths[1][y->scope]) &&
+            if (x->call == y->call && y->ids != LB_NONE && !strcmp(path, source->paths[1][y->scope]) &&
                 lb_matched_region_differs(source, x->ids, y->ids))
                 return true;
         }

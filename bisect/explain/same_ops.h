@@ -9,7 +9,7 @@
 /* Does each op of A stand against one of B, of the same name, with the same constants and dtypes, which reads the counterparts of what it
  * reads? Shapes may differ. `*same` is false where inputs have no counterpart; LB_ERR_NOMEM is the only failure. */
 lb_status lb_same_ops(const lb_matched_region_source *source, const lb_matched_region *region, bool *same, lb_err *err);
-/* Were different experts chosen for the same call of the module in which the region gives its output? */
+/* Were different experts chosen before, by a router of the module in which the region gives its output, or by one beside that module? */
 bool lb_same_ops_chose(const lb_matched_region_source *source, const lb_matched_region *region);
 
 #endif

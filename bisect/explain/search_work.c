@@ -104,3 +104,32 @@ uint64_t lb_ops_key(const lb_program *p, const uint32_t *ops, uint32_t n_ops)
     }
     return key;
 }
+
+static uint64_t op_kind(const lb_program *p, const lb_op *op)
+{
+    uint64_t key = 1;
+    const lb_arg *args = lb_op_args(p, op);
+    mix_text(&key, lb_op_name(p, op));
+    for (uint32_t i = 0; i < op->args; i++)
+        if (args[i].tag == LB_ARG_FLOAT) mix(&key, (uint64_t)args[i].u.i);
+    for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
+        const uint32_t v = lb_op_outcome(p, op, k);
+        mix(&key, v == LB_NONE ? 0 : (uint64_t)p->values[v].dtype);
+    }
+    return key;
+}
+
+uint64_t lb_ops_kind(const lb_program *p, const uint32_t *ops, uint32_t n_ops)
+{
+    uint64_t kind = 0;
+    for (uint32_t i = 0; i < n_ops; i++) {
+        const lb_op *op = &p->ops[ops[i]];
+        if (op->flags & LB_OP_VIEW) continue;
+        const uint64_t mine = op_kind(p, op);
+        bool seen = false;
+        for (uint32_t k = 0; k < i && !seen; k++)
+            seen = !(p->ops[ops[k]].flags & LB_OP_VIEW) && op_kind(p, &p->ops[ops[k]]) == mine;
+        if (!seen) kind += mine; /* a sum, in which their order is nothing */
+    }
+    return kind;
+}

@@ -14,4 +14,8 @@ double lb_candidate_slowness(const lb_candidate *candidate);
 /* Two places of one key run the same ops with the same arguments on tensors of the same types and layouts. */
 uint64_t lb_ops_key(const lb_program *program, const uint32_t *ops, uint32_t n_ops);
 
+/* Which ops there are, with the dtypes of their results and the floating-point numbers among their arguments; not how many, in which order or
+ * on which shapes: a loop over experts of which one had no rows is of the same kind. */
+uint64_t lb_ops_kind(const lb_program *program, const uint32_t *ops, uint32_t n_ops);
+
 #endif

@@ -202,9 +202,16 @@ static void *per_channel(lb_channel_batch *b, uint32_t r)
 
 /* How the running statistics go on. `coarse`: of the twin, whose terms torch rounds to the dtype of the statistics; 0: no twin. */
 typedef struct running {
-    bool training;
+    bool training, narrow; /* narrow: torch blends in f32 */
     double momentum, coarse;
 } running;
+
+/* Torch's CPU kernel (ATen/native/Normalization.cpp) takes the momentum in f32, and so 1 - momentum: of 0.99 that is off by 1e-6. */
+static double blend_in_f32(float momentum, float value, float before)
+{
+    const float from_batch = momentum * value, from_before = (1 - momentum) * before;
+    return from_batch + from_before;
+}
 
 /* The running statistics as training leaves them, else as they were. */
 static void blend_running(const lb_frame *f, running how, void *out, const void *old, int64_t c, double value)
@@ -213,6 +220,9 @@ static void blend_running(const lb_frame *f, running how, void *out, const void 
     double before = lb_frame_get(f, old, c);
     if (how.coarse > 0) before = fabs(before);
     double blended = how.momentum * value + (1 - how.momentum) * before;
+    /* Whatever 1 - momentum is, its rounding is one of a number near 1. */
+    if (how.coarse > 0) blended = fabs(how.momentum) * value + before;
+    if (how.narrow && !(how.coarse > 0)) blended = blend_in_f32((float)how.momentum, (float)value, (float)before);
     lb_frame_set(f, out, c, !how.training ? before : how.coarse > 0 ? blended * how.coarse : blended);
 }
 
@@ -225,7 +235,9 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
     const void *gamma = lb_frame_input(f, 1), *beta = lb_frame_input(f, 2), *mean = NULL, *var = NULL;
     if (at.running != NONE) mean = lb_frame_input(f, at.running), var = lb_frame_input(f, at.running + 1);
     bool training = trains(call, at.training);
-    const running how = {training, lb_call_float(call, at.momentum, 0.1), twin ? lb_twin_scale(call, at.running) : 0};
+    const lb_tensor *stats = at.running != NONE ? lb_call_tensor(call, at.running) : NULL;
+    const running how = {training, stats && stats->dtype != LB_F64, lb_call_float(call, at.momentum, 0.1),
+                         twin ? lb_twin_scale(call, at.running) : 0};
     double eps = lb_call_float(call, at.eps, 1e-5);
     if (!training && (!mean || !var)) lb_frame_fail(f, LB_ERR_INVALID, "no running statistics");
     void *y = lb_frame_output(f, 0, b.n * b.channels), *saved = per_channel(&b, 1), *inverse = per_channel(&b, 2);

@@ -36,7 +36,25 @@ static inline __attribute__((pure)) double largest(const lb_lanes *l)
      : l->given_s[2] ? s2                                                                                              \
                      : (T) - largest(l))
 
+/* The next number of `dtype` after x towards y. A float's bits count up with its magnitude; those of 16 bits are the upper half of, or
+ * converted to, an f32's. */
+static double next_number(double x, double y, lb_dtype dtype)
+{
+    uint64_t bits = 0;
+    if (x != x || y != y) return x + y;
+    if (x == y) return y;
+    lb_convert(dtype, &bits, LB_F64, &x, 1, NULL);
+    const uint64_t sign = UINT64_C(1) << (lb_dtype_bits(dtype) - 1);
+    if (!(bits & (sign - 1)))
+        bits = (y < 0 ? sign : 0) | 1;
+    else
+        bits += (x < y) == !(bits & sign) ? 1 : UINT64_MAX;
+    lb_convert(LB_F64, &x, dtype, &bits, 1, NULL);
+    return x;
+}
+
 /* clang-format off */
+LB_POINTWISE_F(nextafter, "xx", 0, (T)next_number((double)a[i], (double)b[i], l->result))
 LB_POINTWISE_FI(eq, "xx", COMMON, a[i] == b[i], a[i] == b[i])
 LB_POINTWISE_FI(ne, "xx", COMMON, a[i] != b[i], a[i] != b[i])
 LB_POINTWISE_FI(lt, "xx", COMMON, a[i] < b[i], a[i] < b[i])
@@ -97,6 +115,7 @@ const lb_op_row lb_rows_logic[] = {
      .samples = "binary integer shift nobool"},
     {.name = "aten::bitwise_right_shift.Tensor", .args = "self! other!", .kernel = shift_right_kernel, .flags = STEPS,
      .samples = "binary integer shift nobool"},
+    {.name = "aten::nextafter", .args = "self! other!", .kernel = nextafter_kernel, .flags = STEPS, .samples = "binary near float integerless"},
     {.name = "aten::isnan", .args = "self!", .kernel = isnan_kernel, .flags = STEPS, .samples = "unary"},
     {.name = "aten::isinf", .args = "self!", .kernel = isinf_kernel, .flags = STEPS, .samples = "unary"},
     {.name = "aten::isposinf", .args = "self!", .kernel = isposinf_kernel, .flags = STEPS, .samples = "unary"},

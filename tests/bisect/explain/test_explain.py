@@ -188,7 +188,8 @@ def test_split_k_by_hand(lastbit, tmp_path, turned):
     assert f["matched"] == f["elements"] == 32 * 64 and f["proof"] == "bits" and not f["also"]
     assert f["excluded"] == f["tried"] - 1 >= 50
     (norm,) = [f for f in answer["findings"] if f["layer"] == "norm"]
-    assert norm["cause"] == "input" and norm["matched"] == norm["elements"]
+    # ATen's kernel without vector instructions is not replay's.
+    assert norm["cause"] == "input" and (norm["proof"] == "bound" or norm["matched"] == norm["elements"])
     assert own(lastbit.json("explain", one, other, "--layer", "norm")) == []
     for nothing in ("--phase backward", "--layer nosuch", "--select op=nosuch"):
         refused = lastbit.run("explain", one, other, *nothing.split(), expect=125)

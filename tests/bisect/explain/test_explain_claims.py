@@ -1,6 +1,7 @@
 """What explain must not claim: a kernel or a type that neither side had, from bits that fit it by chance."""
 
 import pytest
+import torch
 
 PROGRAM = """
 import sys, torch
@@ -64,6 +65,8 @@ def test_one_kernel_that_fits_both_sides_is_no_change_of_order(explained):
 
 @pytest.mark.parametrize("a, b", [("times", "over"), ("over", "times"), ("addcmul", "apart"), ("apart", "addcmul")])
 def test_a_form_that_rounds_less_is_not_called_f64(explained, a, b):
+    if "addcmul" in (a, b) and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("without vector instructions ATen fuses no multiplication with an addition: both forms give the same bits")
     (f,), _ = explained(a, b)
     assert (f["layer"], f["cause"], f["proof"]) == ("form", "kernel", "bits") and f["matched"] == f["elements"] == 48 * 128
     assert f["schedule"] == "rounded once" and "fused multiply-add" in f["why"]

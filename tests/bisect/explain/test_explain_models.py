@@ -378,8 +378,10 @@ def test_the_budget_of_a_llama_in_bf16(lastbit, llamas):
     sides = llamas["eager", "float32"], llamas["eager", "bfloat16"]
     answer = lastbit.json("explain", "--budget", *sides, expect=1)
     (budget,) = answer["budget"]
-    assert [r["layer"] for r in budget["rows"]] == ["model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
-    assert all(r["cause"] == "precision" and r["schedule"] == "bf16" for r in budget["rows"])
+    # Products of bf16 may have an order of their own besides (AVX2), and then rows of their own.
+    layers = ["model.rotary_emb", "model.layers.0", "model.layers.1", "model.norm", "lm_head"]
+    assert list(dict.fromkeys(r["layer"] for r in budget["rows"])) == layers
+    assert all(r["cause"] == "precision" and r["schedule"].split(", ")[0] == "bf16" for r in budget["rows"])
     # All changes in one replay of the f32 run give the bf16 run's very logits; by themselves they do not add up to it.
     assert budget["differing"] == 0 and budget["elements"] == 32 * 256
     assert budget["together"] == pytest.approx(1, abs=1e-3) and budget["interaction"] > 0.1

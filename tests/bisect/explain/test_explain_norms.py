@@ -1,6 +1,7 @@
 """`explain` of norms: of gradients and of layers, by kernels of other block sizes, written out, and as rows of other batches."""
 
 import pytest
+import torch
 from explained_pairs import own, record, record_pair, recorded_once
 
 NORM = """
@@ -157,7 +158,10 @@ def test_a_norm_that_is_written_out(lastbit, clips):
         found = own(lastbit.json("explain", "--phase", "optimizer", *sides, expect=1))
         assert [f["step"] for f in found] == [0, 1]
         for f in found:
-            assert (f["cause"], f["schedule"], f["proof"], f["reversed"]) == ("order", "cascade:8", "bits", turned)
+            # ATen adds in another order without vector instructions; then this one number fits what else it may.
+            if torch.backends.cpu.get_cpu_capability() != "DEFAULT":
+                assert (f["cause"], f["schedule"], f["reversed"]) == ("order", "cascade:8", turned)
+            assert f["proof"] == "bits"
             assert f["matched"] == f["elements"] == 1 and "aten::_foreach_norm.Scalar" in f["other_op" if turned else "op"]
     found = own(lastbit.json("explain", "--phase", "optimizer", foreach, dropped, expect=1))
     assert {(f["cause"], f["matched"]) for f in found} == {("unexplained", 0)} and all(f["excluded"] == f["tried"] >= 30 for f in found)
@@ -264,8 +268,11 @@ def test_a_layer_norm_by_hand_against_torchs(lastbit, tmp_path):
         for name, args in {"hand": ("hand", "1e-5"), "one_op": ("torch",), "other": ("hand", "1e-3")}.items()
     )
     (f,) = own(lastbit.json("explain", ours, torchs, expect=1))
-    assert (f["layer"], f["cause"], f["schedule"], f["proof"]) == ("norm", "kernel", "layer_norm:welford", "bits")
-    assert f["matched"] == f["elements"] == 64 * 512 and f["excluded"] >= 20 and f["other_op"] == "aten::native_layer_norm"
+    assert (f["layer"], f["cause"], f["other_op"]) == ("norm", "kernel", "aten::native_layer_norm") and f["excluded"] >= 20
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":  # the order of ATen's kernel without vector instructions is not known
+        assert (f["schedule"], f["proof"]) == ("the second side's own ops", "exact")
+    else:
+        assert (f["schedule"], f["proof"]) == ("layer_norm:welford", "bits") and f["matched"] == f["elements"] == 64 * 512
     assert {f["cause"] for f in own(lastbit.json("explain", other, torchs, expect=1))} == {"unexplained"}
 
 

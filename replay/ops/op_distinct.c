@@ -1,0 +1,197 @@
+/* Distinct elements, or slices along a dimension: unique, sorted or of what stands side by side.
+ *
+ * NaN counts as the greatest value and equals nothing, itself neither; -0 equals +0, and the first of equals is kept. Results have as many
+ * elements as were recorded: another number is refused. */
+#include "frame.h"
+
+#include <math.h>
+#include <string.h>
+
+/* `slices` of `size` elements each: element e of slice s is x[e * slices + s]. */
+typedef struct distinct {
+    lb_frame frame;
+    bool integer;
+    int64_t slices, size, kept;
+    const void *x;
+    lb_tensor values;
+    void *y;
+    int64_t *inverse, *counts; /* NULL: not asked for */
+} distinct;
+
+/* Which arguments say what; NONE: it has none. */
+typedef struct distinct_args {
+    uint32_t dim;
+    bool sorts, by_slices;
+} distinct_args;
+enum { NONE = 99 };
+
+static int64_t *wanted(distinct *d, uint32_t result, int64_t most)
+{
+    const lb_call *call = d->frame.call;
+    if (result >= call->n_results || !call->results[result].data || !lb_tensor_numel(&call->results[result]))
+        return NULL;
+    const int64_t room = lb_tensor_numel(&call->results[result]);
+    if (room > most || room < (result == 1 ? most : 0)) {
+        lb_frame_fail(&d->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+        return NULL;
+    }
+    return lb_frame_output_integers(&d->frame, result, room);
+}
+
+static bool distinct_begin(distinct *d, lb_call *call, const distinct_args *at)
+{
+    const lb_tensor *self = lb_call_tensor(call, 0);
+    const bool along = at->by_slices && at->dim != NONE && lb_call_given(call, at->dim);
+    const int dim = along ? lb_wrap_dim(lb_call_int(call, at->dim, 0), self->layout.ndim) : -1;
+    *d = (distinct){.frame = lb_frame_begin(call), .integer = lb_dtype_is_integer(self->dtype)};
+    if (along && (dim < 0 || self->layout.ndim < 1 || call->results[0].layout.ndim != self->layout.ndim)) {
+        lb_frame_fail(&d->frame, LB_ERR_INVALID, "no such dimension");
+        return false;
+    }
+    const lb_tensor moved = along ? lb_tensor_dim_last(self, dim) : *self;
+    d->values = along ? lb_tensor_dim_last(&call->results[0], dim) : call->results[0];
+    d->slices = along ? self->layout.shape[dim] : lb_tensor_numel(self);
+    d->size = !along ? 1 : d->slices ? lb_tensor_numel(self) / d->slices : 0;
+    d->kept = along ? call->results[0].layout.shape[dim] : lb_tensor_numel(&call->results[0]);
+    d->x = d->integer ? (const void *)lb_frame_integers(&d->frame, &moved) : lb_frame_tensor(&d->frame, &moved);
+    if (d->kept > d->slices)
+        lb_frame_fail(&d->frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    if (!lb_frame_ok(&d->frame)) return false;
+    d->y = d->integer ? (void *)lb_frame_output_view_integers(&d->frame, &d->values, d->kept * d->size)
+                      : lb_frame_output_view(&d->frame, &d->values, d->kept * d->size);
+    d->inverse = wanted(d, 1, d->slices);
+    d->counts = wanted(d, 2, d->kept);
+    return lb_frame_ok(&d->frame);
+}
+
+/* -1, 0, 1 as the slices are ordered; `same`: whether they are equal, which NaN is not. */
+static int compare(const distinct *d, int64_t a, int64_t b, bool *same)
+{
+    *same = true;
+    for (int64_t e = 0; e < d->size; e++) {
+        const int64_t i = e * d->slices + a, k = e * d->slices + b;
+        if (d->integer) {
+            const int64_t x = ((const int64_t *)d->x)[i], y = ((const int64_t *)d->x)[k];
+            if (x == y) continue;
+            *same = false;
+            return x < y ? -1 : 1;
+        }
+        const double x = lb_frame_get(&d->frame, d->x, i), y = lb_frame_get(&d->frame, d->x, k);
+        if (x == y) continue;
+        *same = false;
+        if (isnan(x) || isnan(y)) {
+            if (isnan(x) && isnan(y)) continue;
+            return isnan(y) ? -1 : 1;
+        }
+        return x < y ? -1 : 1;
+    }
+    return 0;
+}
+
+static bool is_before(const distinct *d, int64_t a, int64_t b)
+{
+    bool same;
+    return compare(d, a, b, &same) < 0;
+}
+
+/* Stable, so that the first of equals is the first in memory. */
+static int64_t *sort_slices(distinct *d)
+{
+    const size_t bytes = (size_t)d->slices * sizeof(int64_t);
+    int64_t *from = lb_frame_scratch(&d->frame, bytes + 1), *to = lb_frame_scratch(&d->frame, bytes + 1);
+    if (!lb_frame_ok(&d->frame)) return NULL;
+    for (int64_t i = 0; i < d->slices; i++) from[i] = i;
+    for (int64_t width = 1; width < d->slices; width *= 2) {
+        for (int64_t low = 0; low < d->slices; low += 2 * width) {
+            const int64_t middle = low + width < d->slices ? low + width : d->slices,
+                          high = low + 2 * width < d->slices ? low + 2 * width : d->slices;
+            int64_t a = low, b = middle;
+            for (int64_t i = low; i < high; i++)
+                to[i] = b >= high || (a < middle && !is_before(d, from[b], from[a])) ? from[a++] : from[b++];
+        }
+        int64_t *swap = from;
+        from = to, to = swap;
+    }
+    return from;
+}
+
+static void keep_slice(distinct *d, int64_t place, int64_t slice)
+{
+    for (int64_t e = 0; e < d->size; e++) {
+        const int64_t to = e * d->kept + place, from = e * d->slices + slice;
+        if (d->integer)
+            ((int64_t *)d->y)[to] = ((const int64_t *)d->x)[from];
+        else
+            lb_frame_set(&d->frame, d->y, to, lb_frame_get(&d->frame, d->x, from));
+    }
+}
+
+static lb_status run(lb_call *call, distinct_args at)
+{
+    distinct d;
+    if (!distinct_begin(&d, call, &at)) return lb_frame_end(&d.frame);
+    const int64_t *order = at.sorts ? sort_slices(&d) : NULL;
+    int64_t found = 0;
+    for (int64_t i = 0; lb_frame_ok(&d.frame) && i < d.slices; i++) {
+        const int64_t slice = order ? order[i] : i;
+        bool same = false;
+        if (i) compare(&d, order ? order[i - 1] : i - 1, slice, &same);
+        if (!same && found++ < d.kept) {
+            keep_slice(&d, found - 1, slice);
+            if (d.counts && found <= lb_tensor_numel(&call->results[2])) d.counts[found - 1] = 0;
+        }
+        if (found > d.kept) break;
+        if (d.inverse) d.inverse[slice] = found - 1;
+        if (d.counts && found <= lb_tensor_numel(&call->results[2])) d.counts[found - 1]++;
+    }
+    if (lb_frame_ok(&d.frame) && found != d.kept)
+        lb_frame_fail(&d.frame, LB_ERR_INVALID, "a recorded result has another number of elements");
+    return lb_frame_end(&d.frame);
+}
+
+static lb_status unique(lb_call *call)
+{
+    return run(call, (distinct_args){.dim = NONE, .sorts = true});
+}
+static lb_status unique_consecutive(lb_call *call)
+{
+    return run(call, (distinct_args){.dim = 3, .by_slices = true});
+}
+static lb_status unique_dim(lb_call *call)
+{
+    return run(call, (distinct_args){.dim = 1, .sorts = true, .by_slices = true});
+}
+static lb_status unique_dim_consecutive(lb_call *call)
+{
+    return run(call, (distinct_args){.dim = 1, .by_slices = true});
+}
+
+#define DECISION (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_DECISION)
+const lb_op_row lb_rows_distinct[] = {
+    {.name = "aten::_unique",
+     .args = "self! sorted return_inverse",
+     .kernel = unique,
+     .flags = DECISION,
+     .samples = "distinct"},
+    {.name = "aten::_unique2",
+     .args = "self! sorted return_inverse return_counts",
+     .kernel = unique,
+     .flags = DECISION,
+     .samples = "distinct counts"},
+    {.name = "aten::unique_consecutive",
+     .args = "self! return_inverse return_counts dim",
+     .kernel = unique_consecutive,
+     .flags = DECISION,
+     .samples = "distinct consecutive"},
+    {.name = "aten::unique_dim",
+     .args = "self! dim sorted return_inverse return_counts",
+     .kernel = unique_dim,
+     .flags = DECISION,
+     .samples = "distinct along"},
+    {.name = "aten::unique_dim_consecutive",
+     .args = "self! dim return_inverse return_counts",
+     .kernel = unique_dim_consecutive,
+     .flags = DECISION,
+     .samples = "distinct along consecutive"},
+    {NULL},
+};
