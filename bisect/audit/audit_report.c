@@ -88,6 +88,14 @@ void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where whe
     va_end(args);
 }
 
+bool lb_audit_is_found(const lb_audit_gathering *g, const char *tensor)
+{
+    const lb_audit_report *r = g->report;
+    for (uint32_t i = 0; i < r->n_findings; i++)
+        if (!r->findings[i].note && r->findings[i].tensor && strcmp(r->findings[i].tensor, tensor) == 0) return true;
+    return false;
+}
+
 lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *g)
 {
     return (lb_audit_pair *)add_row(g, (void **)&g->report->pairs, &g->report->n_pairs, sizeof *g->report->pairs);

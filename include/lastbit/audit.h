@@ -38,7 +38,8 @@ extern "C" {
     X(EMPTY, "empty")                         /* a weight without elements */                                          \
     X(ZERO, "zero")                           /* all zero where siblings are not */                                    \
     X(CONSTANT, "constant")                   /* one number everywhere where siblings vary */                          \
-    X(DEAD, "dead")                           /* a millionth of its siblings' size */                                  \
+    X(DEAD, "dead")                           /* a millionth of its siblings' size; rows of zeros */                   \
+    X(OUTLIER, "outlier")                     /* a tensor, row, head or expert off its siblings */                     \
     X(FRESH, "fresh")                         /* as an initialiser left it, where siblings are trained */              \
     X(NOOP, "noop")                           /* an outgoing projection of zeros: the block does nothing */            \
     X(COPIED, "copied")                       /* two layers with the same bits */                                      \

@@ -54,7 +54,7 @@ def test_a_half_that_is_not_there(lastbit, made, lora):
 
 
 def test_halves_of_other_ranks(lastbit, made, lora):
-    lora.tensors[UP.format("B")] = torch.randn(96, 4)
+    lora.tensors[UP.format("B")] = lora.tensors[UP.format("B")][:, :4].clone()
     assert found(lastbit.json("audit", lora.write(), "--base", made / "base", expect=1)) == [("adapter_rank", UP.format("B"), ())]
 
 
