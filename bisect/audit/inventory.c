@@ -160,6 +160,17 @@ bool lb_is_state_name(const char *name)
     return strncmp(name, "state.", 6) == 0;
 }
 
+bool lb_is_run_state(const lb_inventory *v, const lb_named *name)
+{
+    static const char *const files[] = {"optim",  "scheduler", "rng_state",     "random_states",
+                                        "scaler", "sampler",   "trainer_state", NULL};
+    const char *path = v->checkpoint->files[v->checkpoint->pieces[name->first].file].path, *slash = strrchr(path, '/');
+    for (const char *const *file = files; *file; file++)
+        if (strstr(slash ? slash + 1 : path, *file) && !strstr(path, "model_optim_rng")) return true;
+    if (strstr(name->name, "running_") || strstr(name->name, "num_batches")) return false;
+    return lb_is_state_name(name->name) || strstr(name->name, "scheduler") || strstr(name->name, "random_state");
+}
+
 /* One of the words between dots and underscores. */
 static bool has_word(const char *name, const char *const *words)
 {

@@ -44,6 +44,8 @@ static inline bool lb_is_zero(const lb_measured *m)
 }
 /* Optimizer slots and other state: whose sizes mean nothing beside its siblings'. */
 bool lb_is_state_name(const char *name);
+/* The state of a run, by its name or its file's: no weight, and no statistic of a layer that inference reads. */
+bool lb_is_run_state(const lb_inventory *inventory, const lb_named *name);
 /* Which of "o_proj", "down_proj" … a name has as a word between dots, or NULL. */
 const char *lb_word_in(const char *name, const char *const *words);
 /* What is computed and kept beside the weights: masks, angles of positions, filters of a spectrum. */

