@@ -230,13 +230,19 @@ typedef struct distance {
     double max_abs, rel_max, difference, reference; /* the last two: sums of squares */
 } distance;
 
+/* An output near zero, where large terms cancel, would make any difference a multiple of it: none is measured by less than the outputs' root mean
+ * square. */
 static distance measure(const float *online, const float *merged, size_t n)
 {
     distance d = {0, 0, 0, 0};
+    double squares = 0;
+    for (size_t i = 0; i < n; i++) squares += (double)online[i] * (double)online[i];
+    const double usual = n ? sqrt(squares / (double)n) : 0;
     for (size_t i = 0; i < n; i++) {
         double y = online[i], e = fabs((double)merged[i] - y);
         if (e > d.max_abs) d.max_abs = e;
-        if (y != 0 && e / fabs(y) > d.rel_max) d.rel_max = e / fabs(y);
+        const double by = fabs(y) > usual ? fabs(y) : usual;
+        if (by > 0 && e / by > d.rel_max) d.rel_max = e / by;
         d.difference += e * e;
         d.reference += y * y;
     }
@@ -312,18 +318,27 @@ typedef struct candidate {
     double factor;
 } candidate;
 
-/* What the bits of a merged weight may be. `sum` is s B A in f32, scaled. */
-enum { ORDERS = 3 };
-static const char *const orders[ORDERS] = {"the sum in f32, rounded once", "s B A rounded, then the sum",
-                                           "B A rounded, s B A rounded, then the sum"};
+/* What the bits of a merged weight may be: A and B as they are or cast to a narrow dtype first, and which products were rounded on the way, to
+ * that dtype or to the merged one. */
+enum { ORDERS = 3, HALVES = 3 };
+static const lb_dtype halves[HALVES] = {LB_NO_DTYPE, LB_BF16, LB_F16};
+static const char *const orders[HALVES][ORDERS] = {
+    {"the sum in f32, rounded once", "s B A rounded, then the sum", "B A rounded, s B A rounded, then the sum"},
+    {"A and B cast to bf16, the sum in f32, rounded once", "A and B cast to bf16, s B A in bf16, then the sum",
+     "A and B cast to bf16, B A and s B A in bf16, then the sum"},
+    {"A and B cast to f16, the sum in f32, rounded once", "A and B cast to f16, s B A in f16, then the sum",
+     "A and B cast to f16, B A and s B A in f16, then the sum"},
+};
 
-static void merged_weight(const operands *o, const float *outer_product, double s, int order, lb_dtype dtype, float *to)
+/* `step`: the dtype of what is rounded on the way. */
+static void merged_weight(const operands *o, const float *outer_product, double s, int order, lb_dtype step,
+                          lb_dtype dtype, float *to)
 {
     const size_t n = o->out * o->in;
     memcpy(to, outer_product, n * sizeof *to);
-    if (order == 2) round_all(to, n, dtype);
+    if (order == 2) round_all(to, n, step);
     for (size_t i = 0; i < n; i++) to[i] *= (float)s;
-    if (order >= 1) round_all(to, n, dtype);
+    if (order >= 1) round_all(to, n, step);
     for (size_t i = 0; i < n; i++) to[i] += o->w[i];
     round_all(to, n, dtype);
 }
@@ -335,17 +350,17 @@ static size_t count_differing(const float *a, const float *b, size_t n)
     return count;
 }
 
-/* Elements that no order of an f32 product and no two roundings to `dtype` explain:
- * |M - (W + s BA)| <= 2 (u_D (|M| + |s BA|) + (r + 2) u_f32 |s| |B||A|). */
+/* Elements that no order of an f32 product, no two roundings to `dtype` and none to `step` on the way explain:
+ * |M - (W + s BA)| <= 2 (u_D (|M| + |s BA|) + u_S |s BA| + (r + 2) u_f32 |s| |B||A|). */
 static size_t count_beyond(const operands *o, const float *m, const float *expected, const float *magnitude, double s,
-                           lb_dtype dtype, const float *outer_product)
+                           lb_dtype step, lb_dtype dtype, const float *outer_product)
 {
-    const double u = lb_dtype_unit_roundoff(dtype), tiny = lb_dtype_min_subnormal(dtype),
-                 f = ((double)o->rank + 2) * lb_dtype_unit_roundoff(LB_F32);
+    const double u = lb_dtype_unit_roundoff(dtype), v = step == dtype ? u : u + lb_dtype_unit_roundoff(step),
+                 tiny = lb_dtype_min_subnormal(dtype), f = ((double)o->rank + 2) * lb_dtype_unit_roundoff(LB_F32);
     size_t count = 0;
     for (size_t i = 0; i < o->out * o->in; i++) {
         double bound =
-            2 * (u * (fabs((double)m[i]) + fabs(s * (double)outer_product[i])) + f * fabs(s) * (double)magnitude[i]) +
+            2 * (u * fabs((double)m[i]) + v * fabs(s * (double)outer_product[i]) + f * fabs(s) * (double)magnitude[i]) +
             tiny;
         count += !(fabs((double)m[i] - (double)expected[i]) <= bound);
     }
@@ -389,6 +404,66 @@ typedef struct merge_buffers {
     float *m, *product, *magnitude, *expected;
 } merge_buffers;
 
+/* The order that comes nearest to M with one factor, and A and B as `half` has them. */
+typedef struct attempt {
+    int half, order;
+    size_t differing, beyond;
+} attempt;
+
+static attempt attempt_with(const operands *o, const merge_buffers *k, const float *product, double factor, int half,
+                            lb_dtype dtype)
+{
+    const lb_dtype step = half ? halves[half] : dtype;
+    attempt best = {half, 0, SIZE_MAX, 0};
+    for (int order = 0; order < ORDERS; order++) {
+        merged_weight(o, product, factor, order, step, dtype, k->expected);
+        const size_t differing = count_differing(k->m, k->expected, o->out * o->in);
+        if (differing < best.differing) best.differing = differing, best.order = order;
+    }
+    merged_weight(o, product, factor, best.order, step, dtype, k->expected);
+    if (best.differing) best.beyond = count_beyond(o, k->m, k->expected, k->magnitude, factor, step, dtype, product);
+    return best;
+}
+
+/* The same with A and B cast first; `beyond` is all of them where memory runs out. */
+static attempt attempt_cast(const operands *o, const merge_buffers *k, double factor, int half, lb_dtype dtype)
+{
+    const size_t a = o->rank * o->in, b = o->out * o->rank, n = o->out * o->in;
+    float *x = malloc(a * sizeof *x + 1), *y = malloc(b * sizeof *y + 1), *made = malloc(n * sizeof *made + 1);
+    attempt best = {half, 0, SIZE_MAX, n};
+    if (x && y && made) {
+        memcpy(x, o->a, a * sizeof *x), memcpy(y, o->b, b * sizeof *y);
+        round_all(x, a, halves[half]), round_all(y, b, halves[half]);
+        if (outer(o, x, y, made) == LB_OK) best = attempt_with(o, k, made, factor, half, dtype);
+    }
+    free(x), free(y), free(made);
+    return best;
+}
+
+/* With A and B as they are, unless casting them first explains what that does not, or far more of the bits. */
+static attempt attempt_factor(const operands *o, const merge_buffers *k, double factor, lb_dtype dtype)
+{
+    attempt best = attempt_with(o, k, k->product, factor, 0, dtype);
+    for (int half = 1; half < HALVES && best.differing; half++) {
+        const attempt now = attempt_cast(o, k, factor, half, dtype);
+        if (!now.beyond && (best.beyond || now.differing * 4 < best.differing)) best = now;
+    }
+    return best;
+}
+
+/* Numbers that the merged dtype could have held were lost. */
+static void tell_cast(lb_audit_gathering *g, const attempt *how, lb_dtype dtype, lb_audit_where where)
+{
+    const lb_dtype half = halves[how->half];
+    if (!how->half) return;
+    if (lb_dtype_unit_roundoff(dtype) < lb_dtype_unit_roundoff(half))
+        lb_audit_find(g, LB_AUDIT_MERGE_ROUNDED, where, "A and B were cast to %s before they were merged into %s: %s",
+                      lb_dtype_name(half), lb_dtype_name(dtype), orders[how->half][how->order]);
+    else
+        lb_audit_note(g, LB_AUDIT_MERGE_ROUNDED, where, "A and B were cast to %s before they were merged into %s",
+                      lb_dtype_name(half), lb_dtype_name(dtype));
+}
+
 /* What is told where A and B do not make the merged weight; whose base the making of the adapter changed, that is as it should be. */
 static void tell_unexplained(lb_audit_gathering *g, const lb_adapter *adapter, lb_audit_where where, const char *text)
 {
@@ -414,31 +489,25 @@ static void judge_merge(lb_audit_gathering *g, const lb_adapter *adapter, const 
     candidate tried = {adapter->rslora ? "alpha/sqrt(r)" : "alpha/r", m->scaling};
     for (int round = stated ? 0 : 1; round < 2; round++) {
         if (round) tried = choose(m, adapter, fitted(o, k->m, k->product));
-        size_t fewest = SIZE_MAX;
-        int best = 0;
-        for (int order = 0; order < ORDERS; order++) {
-            merged_weight(o, k->product, tried.factor, order, dtype, k->expected);
-            size_t differing = count_differing(k->m, k->expected, n);
-            if (differing < fewest) fewest = differing, best = order;
-        }
         row->scaling = tried.name, row->factor = tried.factor;
-        size_t same_as_base = n - count_differing(k->m, o->w, n);
-        merged_weight(o, k->product, tried.factor, best, dtype, k->expected);
-        bool moved = count_differing(k->expected, o->w, n) > 0;
-        if (fewest && same_as_base == n && moved) {
+        const bool same_as_base = count_differing(k->m, o->w, n) == 0;
+        const attempt how = attempt_factor(o, k, tried.factor, dtype);
+        merged_weight(o, k->product, tried.factor, 0, dtype, dtype, k->expected);
+        if (how.differing && same_as_base && count_differing(k->expected, o->w, n) > 0) {
             row->scaling = "unmerged", row->factor = 0;
             lb_audit_find(g, LB_AUDIT_UNMERGED, where, "has the bits of the base's %s", m->weight->name);
             return;
         }
-        if (fewest && count_beyond(o, k->m, k->expected, k->magnitude, tried.factor, dtype, k->product)) continue;
-        row->order = orders[best], row->exact = fewest == 0;
+        if (how.differing && how.beyond) continue;
+        row->order = orders[how.half][how.order], row->exact = how.differing == 0;
         if (round && stated)
             lb_audit_find(g, LB_AUDIT_MERGE_SCALING, where, "was merged with %s (%.6g); the configuration says %.6g",
                           tried.name, tried.factor, m->scaling);
+        tell_cast(g, &how, dtype, where);
         return;
     }
     size_t worst = 0;
-    merged_weight(o, k->product, m->scaling, 0, dtype, k->expected);
+    merged_weight(o, k->product, m->scaling, 0, dtype, dtype, k->expected);
     for (size_t i = 1; i < n; i++)
         if (fabsf(k->m[i] - k->expected[i]) > fabsf(k->m[worst] - k->expected[worst])) worst = i;
     row->scaling = "none";
@@ -495,6 +564,18 @@ static void judge_dora(lb_audit_gathering *g, const lb_adapter *adapter, const l
     }
 }
 
+/* |B| |A|, which bounds what a sum of products in f32 may err. */
+static lb_status magnitude_of(const operands *o, float *to, lb_err *err)
+{
+    const size_t n_a = o->rank * o->in, n_b = o->out * o->rank;
+    float *a = malloc(n_a * sizeof *a + 1), *b = malloc(n_b * sizeof *b + 1);
+    for (size_t i = 0; a && i < n_a; i++) a[i] = fabsf(o->a[i]);
+    for (size_t i = 0; b && i < n_b; i++) b[i] = fabsf(o->b[i]);
+    lb_status status = a && b ? outer(o, a, b, to) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    free(a), free(b);
+    return status;
+}
+
 static lb_status check_merge(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m,
                              const lb_inventory *merged, const lb_named *name, lb_err *err)
 {
@@ -516,9 +597,7 @@ static lb_status check_merge(lb_audit_gathering *g, const lb_adapter *adapter, c
         status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", m->module);
     o.w = w, o.a = a, o.b = b, o.lengths = lengths;
     if (status == LB_OK) status = outer(&o, a, b, k.product);
-    for (size_t i = 0; status == LB_OK && i < o.rank * o.in; i++) a[i] = fabsf(a[i]);
-    for (size_t i = 0; status == LB_OK && i < o.rank * o.out; i++) b[i] = fabsf(b[i]);
-    if (status == LB_OK) status = outer(&o, a, b, k.magnitude);
+    if (status == LB_OK) status = magnitude_of(&o, k.magnitude, err);
     if (status == LB_OK && lengths)
         judge_dora(g, adapter, m, &o, &k, p->tensor.dtype, lb_where(merged, p));
     else if (status == LB_OK)

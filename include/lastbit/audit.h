@@ -56,6 +56,7 @@ extern "C" {
     X(ADAPTER_TARGET, "adapter_target")       /* the base has no module of this name or shape */                       \
     X(UNMERGED, "unmerged")                   /* the merged checkpoint left the base as it was */                      \
     X(MERGE_SCALING, "merge_scaling")         /* merged with another scaling than the configuration's */               \
+    X(MERGE_ROUNDED, "merge_rounded")         /* A and B were cast to a narrow dtype before they were merged */        \
     X(MERGE_DIFFERS, "merge_differs")         /* no scaling and rounding of the base and the adapter gives it */       \
     X(ARRANGED, "arranged")                   /* a layer converted as its siblings were not */                         \
     X(DIFFERS, "differs")                     /* against another checkpoint */
@@ -115,7 +116,8 @@ typedef struct lb_audit_pair {
 typedef struct lb_audit_precision {
     char *module;
     lb_dtype dtype;
-    double max_abs, rel_l2, rel_max; /* rel_max: of elements whose online value is not 0 */
+    double max_abs, rel_l2,
+        rel_max; /* rel_max: by the element online or the root mean square of all, whichever is larger */
 } lb_audit_precision;
 
 /* A module of a merged checkpoint. */
