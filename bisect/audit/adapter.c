@@ -237,7 +237,7 @@ static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, const
         const lb_named *partner = other ? lb_inventory_find(v, other) : NULL;
         if (!partner && other && !lb_audit_is_found(g, other))
             lb_audit_find(g, LB_AUDIT_ADAPTER_PARTNER, (lb_audit_where){other, NULL, NULL, 0},
-                          "%s is there, its other half is not", half->name);
+                          "lacks %c: %s is there, its other half is not", kind == 'A' ? 'B' : 'A', half->name);
         free(other);
         if (!partner || kind != 'A') continue;
         lb_adapter_module *m = &adapter->modules[adapter->n];

@@ -4,10 +4,18 @@
 
 #include <lastbit/audit.h>
 
+/* What the findings of a group have in common: the text that their messages are made from. */
+typedef struct lb_audit_cause {
+    lb_audit_kind kind;
+    const char *format;
+    bool note;
+} lb_audit_cause;
+
 typedef struct lb_audit_gathering {
     lb_audit_report *report;
     const lb_audit_options *options;
     bool failed;
+    lb_audit_cause *causes; /* by group */
 } lb_audit_gathering;
 
 /* Where a finding is; all of it may be left out. */

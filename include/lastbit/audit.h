@@ -91,6 +91,7 @@ typedef struct lb_audit_finding {
     int32_t *ranks;
     uint32_t n_ranks;
     char *message;
+    uint32_t group; /* of findings that one cause gives, from 0 on */
 } lb_audit_finding;
 
 typedef enum lb_audit_match {
@@ -132,6 +133,7 @@ typedef struct lb_audit_merge {
 typedef struct lb_audit_report {
     lb_audit_finding *findings;
     uint32_t n_findings, n_notes; /* n_findings counts notes, too */
+    uint32_t n_groups;
     lb_audit_pair *pairs;
     uint32_t n_pairs;
     lb_audit_precision *precision;
