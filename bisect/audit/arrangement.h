@@ -15,6 +15,7 @@ typedef struct lb_arrangement {
     lb_content_run *runs;
     uint32_t n;
     lb_content_relation relation; /* LB_CONTENT_NONE: not known */
+    bool equal;                   /* number by number: it was compared when it was found */
 } lb_arrangement;
 
 typedef struct lb_arrangements {

@@ -26,14 +26,16 @@ static lb_content_tensor *open_tensors(lb_shelf *s, const lb_arrangement *known,
 }
 
 /* B's tensors in A's. */
-static bool take_forward(lb_arrangements *f, const lb_contents *found, const uint32_t *rows_a, const uint32_t *rows_b)
+/* `equal`: these are numbers, not signs. */
+static bool take_forward(lb_arrangements *f, const lb_contents *found, const uint32_t *rows_a, const uint32_t *rows_b,
+                         bool equal)
 {
     bool room = true;
     for (uint32_t i = 0; i < found->n; i++) {
         const lb_content *c = &found->list[i];
         lb_arrangement *x = &f->list[rows_b[i]];
         if (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED) continue;
-        x->relation = c->relation;
+        x->relation = c->relation, x->equal = equal && !c->cast;
         for (uint32_t k = 0; k < c->n && room; k++) {
             lb_content_run run = found->runs[c->first + k];
             run.tensor = rows_a[run.tensor];
@@ -90,8 +92,8 @@ lb_status lb_arrangement_search_contents(lb_arrangements *f, bool backward, lb_e
     if (status == LB_OK && n_a && n_b)
         status =
             backward ? lb_contents_match(b, n_b, a, n_a, &found, err) : lb_contents_match(a, n_a, b, n_b, &found, err);
-    const bool room = status != LB_OK ||
-                      (backward ? take_backward(f, &found, rows_b, rows_a) : take_forward(f, &found, rows_a, rows_b));
+    const bool room = status != LB_OK || (backward ? take_backward(f, &found, rows_b, rows_a)
+                                                   : take_forward(f, &found, rows_a, rows_b, true));
     lb_contents_release(&found);
     free(a), free(b), free(rows_a), free(rows_b);
     return room ? status : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -149,7 +151,7 @@ lb_status lb_arrangement_search_signs(lb_arrangements *f, lb_err *err)
         n_a = n_b ? keep_signs(a, rows_a, n_a) : 0;
     }
     if (status == LB_OK && n_a && n_b) status = lb_contents_match(a, n_a, b, n_b, &found, err);
-    const bool room = status != LB_OK || take_forward(f, &found, rows_a, rows_b);
+    const bool room = status != LB_OK || take_forward(f, &found, rows_a, rows_b, false);
     for (uint32_t i = 0; a && i < n_a; i++) free(a[i].tensor.data);
     for (uint32_t i = 0; b && i < n_b; i++) free(b[i].tensor.data);
     lb_contents_release(&found);
