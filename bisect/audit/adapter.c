@@ -5,6 +5,7 @@
 
 #include "adapter_config.h"
 #include "layer_names.h"
+#include "side_file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -234,12 +235,9 @@ static lb_status pair_halves(lb_audit_gathering *g, const lb_inventory *v, const
         if (!kind || v->checkpoint->pieces[half->first].whole.ndim < 2) continue;
         char *other = partner_of(half->name);
         const lb_named *partner = other ? lb_inventory_find(v, other) : NULL;
-        bool told = false;
-        for (uint32_t k = 0; other && k < g->report->n_findings; k++)
-            told |= g->report->findings[k].tensor && strcmp(g->report->findings[k].tensor, other) == 0;
-        if (!partner && !told)
+        if (!partner && other && !lb_audit_is_found(g, other))
             lb_audit_find(g, LB_AUDIT_ADAPTER_PARTNER, (lb_audit_where){other, NULL, NULL, 0},
-                          "%s is there, its other half is not", half->name);
+                          "lacks %c: %s is there, its other half is not", kind == 'A' ? 'B' : 'A', half->name);
         free(other);
         if (!partner || kind != 'A') continue;
         lb_adapter_module *m = &adapter->modules[adapter->n];
@@ -372,15 +370,6 @@ static const lb_adapter_module *in_block(const lb_adapter *adapter, const lb_ada
     return NULL;
 }
 
-static bool is_found(const lb_audit_gathering *g, const char *tensor)
-{
-    for (uint32_t i = 0; i < g->report->n_findings; i++)
-        if (!g->report->findings[i].note && g->report->findings[i].tensor &&
-            strcmp(g->report->findings[i].tensor, tensor) == 0)
-            return true;
-    return false;
-}
-
 /* Without a base, a half that one rank's part stands for is smaller than what its neighbours in the block ask for. */
 static void find_smaller_than_partners(lb_audit_gathering *g, const lb_adapter *adapter, const lb_adapter_module *m)
 {
@@ -396,8 +385,8 @@ static void find_smaller_than_partners(lb_audit_gathering *g, const lb_adapter *
         if (first && size > writes) writes = size, writer = other->module;
         if (!first && size > reads) reads = size, reader = other->module;
     }
-    if (writer && !is_found(g, m->b->name)) find_dropped(g, adapter, m->b, m->out, writes, writer);
-    if (reader && !is_found(g, m->a->name)) find_dropped(g, adapter, m->a, m->in, reads, reader);
+    if (writer && !lb_audit_is_found(g, m->b->name)) find_dropped(g, adapter, m->b, m->out, writes, writer);
+    if (reader && !lb_audit_is_found(g, m->a->name)) find_dropped(g, adapter, m->a, m->in, reads, reader);
 }
 
 /* Modules of the base that the configuration names and the adapter lacks, where others of their kind have one. */
@@ -447,11 +436,7 @@ static void check_zeros(lb_audit_gathering *g, const lb_adapter *adapter)
                       "every B is zero, as at step 0: the adapter adds nothing");
     for (uint32_t i = 0; i < adapter->n && zeros < adapter->n; i++) {
         const lb_checkpoint_piece *p = &v->checkpoint->pieces[adapter->modules[i].b->first];
-        bool told = false;
-        for (uint32_t k = 0; k < g->report->n_findings; k++)
-            told |= g->report->findings[k].tensor && strcmp(g->report->findings[k].tensor, p->name) == 0 &&
-                    !g->report->findings[k].note;
-        if (lb_is_zero(&v->measured[adapter->modules[i].b->first]) && !told)
+        if (lb_is_zero(&v->measured[adapter->modules[i].b->first]) && !lb_audit_is_found(g, p->name))
             lb_audit_find(g, LB_AUDIT_ZERO, lb_where(v, p), "is zero, and %u of %u other modules' are not",
                           adapter->n - zeros, adapter->n - 1);
     }
@@ -493,7 +478,7 @@ lb_status lb_adapter_init(lb_audit_gathering *g, const lb_inventory *v, const lb
     lb_status status = pair_halves(g, v, rules, adapter, err);
     lb_map_rules_free(rules);
     LB_TRY(status);
-    json_t *config = lb_adapter_config_load(v->checkpoint->path);
+    json_t *config = lb_side_file_load(v->checkpoint->path, "adapter_config.json");
     read_scaling(g, config, adapter);
     for (uint32_t i = 0; i < adapter->n; i++) {
         check_module(g, adapter, config, &adapter->modules[i]);

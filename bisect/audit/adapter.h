@@ -54,11 +54,21 @@ lb_status lb_adapter_lengths(const lb_adapter *adapter, const lb_adapter_module 
 /* The weight that A and B add to, as [out, in]. */
 lb_status lb_adapter_weight(const lb_adapter_module *m, float **w, lb_err *err);
 
+/* Of one product: x [rows, in], W [out, in], A [rank, in], B [out, rank], s; dense f32, row-major. */
+typedef struct lb_adapter_operands {
+    size_t rows, in, out, rank;
+    double s;
+    const float *x, *w, *a, *b, *lengths; /* lengths: of DoRA, or NULL */
+} lb_adapter_operands;
+void lb_adapter_round(float *x, size_t n, lb_dtype dtype);
+/* c [out, in] = b [out, rank] a [rank, in]. */
+lb_status lb_adapter_outer(const lb_adapter_operands *o, const float *a, const float *b, float *c);
+
 /* ---- what an adapter carries beside A and B (adapter_saved.c) ---- */
 lb_status lb_adapter_find_touched(lb_adapter *adapter, lb_err *err);
 lb_status lb_audit_saved(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged, lb_err *err);
 
-/* ---- online against merged, and a merged checkpoint (adapter_merge.c) ---- */
+/* ---- online against merged (adapter_online.c), and a merged checkpoint (adapter_merge.c) ---- */
 lb_status lb_audit_precisions(lb_audit_gathering *g, const lb_adapter *adapter, lb_err *err);
 lb_status lb_audit_merged(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged, lb_err *err);
 

@@ -10,17 +10,6 @@
 #include <string.h>
 #include <strings.h>
 
-json_t *lb_adapter_config_load(const char *path)
-{
-    char file[4200];
-    const char *slash = strrchr(path, '/');
-    snprintf(file, sizeof file, "%s/adapter_config.json", path);
-    json_t *config = json_load_file(file, 0, NULL);
-    if (config) return config;
-    snprintf(file, sizeof file, "%.*sadapter_config.json", slash ? (int)(slash - path) + 1 : 0, path);
-    return json_load_file(file, 0, NULL);
-}
-
 const char *lb_adapter_half_in(const char *name)
 {
     static const char *const words[] = {".lora_A", ".lora_B", ".lora_embedding_A",  ".lora_embedding_B",

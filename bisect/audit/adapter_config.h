@@ -5,8 +5,6 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* The configuration in a folder, or beside a file; NULL: there is none. */
-json_t *lb_adapter_config_load(const char *path);
 /* 1: an adapter of this module is asked for, 0: none is, -1: the configuration does not list modules. Of a parameter that is
  * adapted by itself the module is the one that holds it. */
 int lb_adapter_config_wants(const json_t *config, const char *module);

@@ -1,6 +1,8 @@
 /* The numbers of an adapter's module: A, B, lengths and the weight, dense, as the product takes them. */
 #include "adapter.h"
 
+#include "matmul.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,4 +75,16 @@ lb_status lb_adapter_weight(const lb_adapter_module *m, float **w, lb_err *err)
     free(*w);
     *w = turned;
     return turned ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+}
+
+void lb_adapter_round(float *x, size_t n, lb_dtype dtype)
+{
+    if (dtype != LB_F32) lb_round_to_grid_f32(x, n, dtype, NULL);
+}
+
+/* c [out, in] = b [out, rank] a [rank, in]. */
+lb_status lb_adapter_outer(const lb_adapter_operands *o, const float *a, const float *b, float *c)
+{
+    const lb_matrix left = {b, LB_F32, (ptrdiff_t)o->rank, 1}, right = {a, LB_F32, (ptrdiff_t)o->in, 1};
+    return lb_matmul_f32(o->out, o->in, o->rank, &left, &right, c, (ptrdiff_t)o->in, NULL);
 }

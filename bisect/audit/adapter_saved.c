@@ -4,6 +4,7 @@
 #include "adapter.h"
 
 #include "adapter_config.h"
+#include "side_file.h"
 #include "value_match.h"
 
 #include <math.h>
@@ -221,7 +222,7 @@ static lb_status judge(lb_audit_gathering *g, const lb_adapter *adapter, const j
 
 lb_status lb_audit_saved(lb_audit_gathering *g, const lb_adapter *adapter, const lb_inventory *merged, lb_err *err)
 {
-    json_t *config = lb_adapter_config_load(adapter->v->checkpoint->path);
+    json_t *config = lb_side_file_load(adapter->v->checkpoint->path, "adapter_config.json");
     lb_status status = LB_OK;
     for (uint32_t i = 0; i < adapter->v->n_names && status == LB_OK; i++) {
         const lb_named *own = &adapter->v->names[i];

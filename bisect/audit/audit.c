@@ -35,7 +35,9 @@ static void audit_alone(lb_audit_gathering *g, const lb_inventory *v)
     lb_audit_shards(g, v);
     lb_audit_tiles(g, v);
     lb_audit_sibling_shapes(g, v);
+    lb_audit_lost_shards(g, v);
     lb_audit_health(g, v);
+    lb_audit_outliers(g, v);
     lb_audit_scales(g, v);
     if (g->options->restart) lb_audit_restart(g, v);
 }
@@ -99,10 +101,11 @@ lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_r
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
     lb_checkpoint *checkpoint = NULL;
     lb_inventory *inventory = NULL;
-    lb_audit_gathering g = {(lb_audit_report *)calloc(1, sizeof **report), &chosen, false};
+    lb_audit_gathering g = {(lb_audit_report *)calloc(1, sizeof **report), &chosen, false, NULL};
     lb_status status = g.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     if (status == LB_OK) status = lb_checkpoint_open(path, &checkpoint, err);
     if (status == LB_OK) status = lb_inventory_new(checkpoint, true, &g, &inventory, err);
+    if (status == LB_OK) status = lb_inventory_profile(inventory, lb_audit_head_of(checkpoint->path), &g, err);
     if (status == LB_OK) {
         g.report->tensors = inventory->n_names;
         g.report->ranks = checkpoint->ranks;
@@ -114,6 +117,7 @@ lb_status lb_audit(const char *path, const lb_audit_options *options, lb_audit_r
         }
         status = audit(&g, inventory, err);
     }
+    free(g.causes);
     lb_inventory_free(inventory);
     lb_checkpoint_close(checkpoint);
     if (status != LB_OK) {

@@ -1,6 +1,8 @@
 /* See audit_report.h. */
 #include "audit_report.h"
 
+#include <lastbit/array.h>
+
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,16 +53,31 @@ char *lb_audit_text(lb_audit_gathering *g, const char *text)
     return copy;
 }
 
+/* The group of findings, or of notes, whose messages are made from one text. */
+static uint32_t group_of(lb_audit_gathering *g, bool note, lb_audit_kind kind, const char *format)
+{
+    lb_audit_report *r = g->report;
+    for (uint32_t i = 0; i < r->n_groups; i++)
+        if (g->causes[i].note == note && g->causes[i].kind == kind && g->causes[i].format == format) return i;
+    lb_audit_cause *more = lb_array_grow(g->causes, r->n_groups, sizeof *more);
+    g->failed |= !more;
+    if (!more) return 0;
+    g->causes = more, g->causes[r->n_groups] = (lb_audit_cause){kind, format, note};
+    return r->n_groups++;
+}
+
 LB_PRINTF(5, 0)
 static void add(lb_audit_gathering *g, bool note, lb_audit_kind kind, lb_audit_where where, const char *format,
                 va_list args)
 {
     char message[1200];
     lb_audit_report *r = g->report;
+    const uint32_t group = group_of(g, note, kind, format);
     lb_audit_finding *f = (lb_audit_finding *)add_row(g, (void **)&r->findings, &r->n_findings, sizeof *f);
     if (!f) return;
     vsnprintf(message, sizeof message, format, args);
     f->kind = kind;
+    f->group = group;
     f->note = note;
     r->n_notes += note;
     f->tensor = lb_audit_text(g, where.tensor);
@@ -86,6 +103,14 @@ void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where whe
     va_start(args, format);
     add(g, true, kind, where, format, args);
     va_end(args);
+}
+
+bool lb_audit_is_found(const lb_audit_gathering *g, const char *tensor)
+{
+    const lb_audit_report *r = g->report;
+    for (uint32_t i = 0; i < r->n_findings; i++)
+        if (!r->findings[i].note && r->findings[i].tensor && strcmp(r->findings[i].tensor, tensor) == 0) return true;
+    return false;
 }
 
 lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *g)

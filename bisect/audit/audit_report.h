@@ -4,10 +4,18 @@
 
 #include <lastbit/audit.h>
 
+/* What the findings of a group have in common: the text that their messages are made from. */
+typedef struct lb_audit_cause {
+    lb_audit_kind kind;
+    const char *format;
+    bool note;
+} lb_audit_cause;
+
 typedef struct lb_audit_gathering {
     lb_audit_report *report;
     const lb_audit_options *options;
     bool failed;
+    lb_audit_cause *causes; /* by group */
 } lb_audit_gathering;
 
 /* Where a finding is; all of it may be left out. */
@@ -21,6 +29,8 @@ void lb_audit_find(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where whe
     LB_PRINTF(4, 5);
 void lb_audit_note(lb_audit_gathering *g, lb_audit_kind kind, lb_audit_where where, const char *format, ...)
     LB_PRINTF(4, 5);
+/* Whether something was found, not only noted, of this tensor. */
+bool lb_audit_is_found(const lb_audit_gathering *g, const char *tensor);
 /* Rows that are zero but for what the caller fills in; NULL when out of memory. */
 lb_audit_pair *lb_audit_add_pair(lb_audit_gathering *g);
 lb_audit_precision *lb_audit_add_precision(lb_audit_gathering *g);

@@ -99,6 +99,17 @@ static bool is_matrix(const lb_checkpoint_piece *p)
     return wide >= 2 && n >= 6 && strcmp(p->name + n - 6, "weight") == 0;
 }
 
+/* What is often initialised with zeros, so that a block or a branch begins as the identity. */
+static bool begins_at_zero(const char *name)
+{
+    static const char *const words[] = {"controlnet", "zero",  "proj_out",   "conv_out", "to_out",
+                                        "adaln",      "adaLN", "modulation", "final",    "gate",
+                                        "scale",      "head",  "gamma",      "residual", NULL};
+    for (const char *const *word = words; *word; word++)
+        if (strstr(name, *word)) return true;
+    return lb_is_outgoing(name);
+}
+
 static bool find_constant(lb_audit_gathering *g, const lb_inventory *v, const group *s, uint32_t piece)
 {
     const lb_checkpoint_piece *p = &v->checkpoint->pieces[piece];
@@ -106,13 +117,14 @@ static bool find_constant(lb_audit_gathering *g, const lb_inventory *v, const gr
     const bool zero = lb_is_zero(m), siblings_vary = s->n >= 3 && s->constant * 2 < s->n, matrix = is_matrix(p);
     const uint32_t others = s->n - 1;
     if (!lb_is_constant(m)) return false;
+    if (lb_audit_is_found(g, p->name)) return true; /* some parts of it are zero, and others are not */
     if (zero && lb_lora_half(p->name) == 'B' && s->zero == s->n) return true; /* a fresh adapter: told as a whole */
-    if (zero && matrix && lb_is_outgoing(p->name) && !lb_lora_half(p->name))
+    if (zero && siblings_vary && matrix && lb_is_outgoing(p->name) && !lb_lora_half(p->name))
         lb_audit_find(g, LB_AUDIT_NOOP, lb_where(v, p),
                       "is zero: its block adds nothing, and learns late (%u of %u siblings are zero)", s->zero - 1,
                       others);
     else if (siblings_vary || (s->n == 2 && s->constant == 1 && matrix) ||
-             (matrix && s->n == 1 && !lb_lora_half(p->name)))
+             (matrix && s->n == 1 && !lb_lora_half(p->name) && !(zero && begins_at_zero(p->name))))
         lb_audit_find(g, zero ? LB_AUDIT_ZERO : LB_AUDIT_CONSTANT, lb_where(v, p),
                       "all %lld elements are %g, and %u of %u siblings vary", (long long)m->statistics.elements,
                       m->statistics.min, s->n - s->constant, others);
@@ -140,16 +152,18 @@ typedef struct initialiser {
     double size; /* the bound, or the standard deviation */
 } initialiser;
 
-enum { INITIALISERS = 9 };
+enum { INITIALISERS = 10 };
 static void initialisers(const lb_checkpoint_piece *p, initialiser out[INITIALISERS])
 {
     const lb_layout *l = &p->whole;
     double fan_out = (double)l->shape[0], fan_in = 1;
     for (int d = 1; d < l->ndim; d++) fan_in *= (double)l->shape[d];
+    for (int d = 2; d < l->ndim; d++) fan_out *= (double)l->shape[d];
     const initialiser all[INITIALISERS] = {
         {"normal of 0.02", false, 0.02},
         {"normal of 1", false, 1},
         {"kaiming-normal", false, sqrt(2 / fan_in)},
+        {"kaiming-normal of fan-out", false, sqrt(2 / fan_out)},
         {"xavier-normal", false, sqrt(2 / (fan_in + fan_out))},
         {"normal of 1/sqrt(fan-in)", false, sqrt(1 / fan_in)},
         {"torch's default, uniform of 1/sqrt(fan-in)", true, sqrt(1 / fan_in)},
@@ -221,7 +235,7 @@ static void find_fresh(lb_audit_gathering *g, const lb_inventory *v, const group
             continue;
         for (uint32_t k = 0; k < s->n; k++)
             same += k != i && !lb_is_constant(&v->measured[s->pieces[k]]) && v->measured[s->pieces[k]].first_bad < 0 &&
-                    initialiser_of(v, s->pieces[k], &found, &again);
+                    (initialiser_of(v, s->pieces[k], &found, &again) || initialiser_of(v, s->pieces[k], NULL, &again));
         if (same * 3 <= s->n - 1)
             lb_audit_find(g, LB_AUDIT_FRESH, lb_where(v, p),
                           "is as an initialiser leaves it (%s, deviation %.4g), and %u of its %u siblings are not",
@@ -397,11 +411,18 @@ static void note_unscaled(lb_audit_gathering *g, uint32_t n)
             "no tensor has a scale, and %u narrow ones lie below half of their type's range: cast as they are", n);
 }
 
+static bool is_quantised(lb_dtype dtype)
+{
+    return (lb_dtype_is_float(dtype) && lb_dtype_bits(dtype) <= 8) || dtype == LB_I8 || dtype == LB_U8;
+}
+
 void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v)
 {
-    bool scaled = false;
+    bool scaled = false, any_narrow = false;
     uint32_t unscaled = 0;
     for (uint32_t i = 0; i < v->n_names && !scaled; i++) scaled = strstr(v->names[i].name, "scale") != NULL;
+    for (uint32_t i = 0; i < v->checkpoint->n_pieces; i++)
+        any_narrow |= is_quantised(v->checkpoint->pieces[i].tensor.dtype);
     for (uint32_t i = 0; i < v->n_names; i++) {
         const lb_checkpoint_piece *p = &v->checkpoint->pieces[v->names[i].first];
         const lb_statistics *s = &v->measured[v->names[i].first].statistics;
@@ -413,8 +434,8 @@ void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v)
         else if (lacks)
             lb_audit_find(g, LB_AUDIT_SCALE_MISSING, lb_where(v, p), "is %s, and no scale stands beside it",
                           lb_dtype_name(p->tensor.dtype));
-        else if (strstr(dot ? dot : p->name, "_scale") && lb_dtype_is_float(p->tensor.dtype) && s->elements &&
-                 v->measured[v->names[i].first].first_bad < 0 && s->min <= 0)
+        else if (any_narrow && strstr(dot ? dot : p->name, "_scale") && lb_dtype_is_float(p->tensor.dtype) &&
+                 s->elements && v->measured[v->names[i].first].first_bad < 0 && s->min <= 0)
             lb_audit_find(g, LB_AUDIT_SCALE_INVALID, lb_where(v, p), "a scale is %g", s->min);
     }
     note_unscaled(g, unscaled);

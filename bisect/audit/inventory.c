@@ -27,6 +27,25 @@ static void measure_all(lb_inventory *v, const lb_audit_gathering *g)
     }
 }
 
+lb_status lb_inventory_profile(lb_inventory *v, int64_t head, const lb_audit_gathering *g, lb_err *err)
+{
+    const lb_checkpoint *c = v->checkpoint;
+    bool made = (v->profiles = calloc(c->n_pieces + 1u, sizeof *v->profiles)) != NULL;
+    uint64_t done = 0;
+#pragma omp parallel for schedule(dynamic, 1)
+    for (uint32_t i = 0; i < c->n_pieces; i++) {
+        const lb_checkpoint_piece *p = &c->pieces[i];
+        const bool judged = v->profiles && lb_dtype_is_float(p->tensor.dtype) && !lb_is_state_name(p->name);
+        if (judged && !lb_profile_init(&v->profiles[i], &p->tensor, head, lb_is_stacked(p->name))) {
+#pragma omp atomic write
+            made = false;
+        }
+#pragma omp critical(lb_audit_progress)
+        lb_audit_progress(g, "rows and columns", ++done, c->n_pieces);
+    }
+    return made ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory for the sizes of its rows", c->path);
+}
+
 /* ---- names ------------------------------------------------------------------------------------------------------------ */
 
 static char *pattern_of(const char *name)
@@ -94,6 +113,8 @@ void lb_inventory_free(lb_inventory *v)
 {
     if (!v) return;
     for (uint32_t i = 0; v->names && i < v->n_names; i++) free(v->names[i].pattern);
+    for (uint32_t i = 0; v->profiles && i < v->checkpoint->n_pieces; i++) lb_profile_release(&v->profiles[i]);
+    free(v->profiles);
     free(v->names);
     free(v->siblings);
     free(v->measured);
@@ -137,6 +158,55 @@ bool lb_is_state_name(const char *name)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i])) return true;
     return strncmp(name, "state.", 6) == 0;
+}
+
+bool lb_is_run_state(const lb_inventory *v, const lb_named *name)
+{
+    static const char *const files[] = {"optim",  "scheduler", "rng_state",     "random_states",
+                                        "scaler", "sampler",   "trainer_state", NULL};
+    const char *path = v->checkpoint->files[v->checkpoint->pieces[name->first].file].path, *slash = strrchr(path, '/');
+    for (const char *const *file = files; *file; file++)
+        if (strstr(slash ? slash + 1 : path, *file) && !strstr(path, "model_optim_rng")) return true;
+    if (strstr(name->name, "running_") || strstr(name->name, "num_batches")) return false;
+    return lb_is_state_name(name->name) || strstr(name->name, "scheduler") || strstr(name->name, "random_state");
+}
+
+/* One of the words between dots and underscores. */
+static bool has_word(const char *name, const char *const *words)
+{
+    for (; *words; words++) {
+        const size_t n = strlen(*words);
+        for (const char *at = name; (at = strstr(at, *words)); at++)
+            if ((at == name || strchr("._", at[-1])) && (!at[n] || strchr("._", at[n]))) return true;
+    }
+    return false;
+}
+
+bool lb_is_buffer(const char *name)
+{
+    static const char *const words[] = {"mask", "cos",    "sin",     "freq",   "freqs",  "freq2mels",
+                                        "mel",  "mels",   "filters", "fb",     "window", "basis",
+                                        "stft", "rotary", "istft",   "buffer", NULL};
+    return has_word(name, words) || strstr(name, "inv_freq") || strstr(name, "mel_");
+}
+
+bool lb_is_table(const char *name)
+{
+    static const char *const tables[] = {"embedding", "embeddings", "emb",   "embd",  "wte",
+                                         "wpe",       "tok",        "token", "vocab", NULL};
+    static const char *const heads[] = {"lm_head", "output", "output_layer", "decoder", "proj_out",
+                                        "logits",  "head",   "shared",       NULL};
+    const char *dot = strrchr(name, '.'), *module = name;
+    for (const char *at = name; dot && (at = strchr(at, '.')) && at < dot; at++) module = at + 1;
+    const size_t n = strcspn(module, ".");
+    for (const char *const *head = heads; *head; head++)
+        if (strlen(*head) == n && strncmp(module, *head, n) == 0) return true;
+    return strstr(name, "embed") != NULL || has_word(module, tables);
+}
+
+bool lb_is_stacked(const char *name)
+{
+    return strstr(name, "experts") != NULL;
 }
 
 bool lb_is_outgoing(const char *name)

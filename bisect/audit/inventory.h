@@ -5,6 +5,7 @@
 
 #include "audit_report.h"
 #include "piece_measure.h"
+#include "profile.h"
 
 /* A name, and the pieces that carry it. */
 typedef struct lb_named {
@@ -16,6 +17,7 @@ typedef struct lb_named {
 typedef struct lb_inventory {
     const lb_checkpoint *checkpoint;
     lb_measured *measured; /* by piece */
+    lb_profile *profiles;  /* by piece; NULL: not asked for */
     lb_named *names;       /* by name */
     uint32_t n_names;
     uint32_t *siblings; /* names by pattern */
@@ -24,6 +26,8 @@ typedef struct lb_inventory {
 /* `measure`: read every byte; otherwise names and shapes alone. */
 lb_status lb_inventory_new(const lb_checkpoint *checkpoint, bool measure, const lb_audit_gathering *g,
                            lb_inventory **inventory, lb_err *err);
+/* Reads rows and columns, too; `head`: rows of an attention head, 0: not known. */
+lb_status lb_inventory_profile(lb_inventory *inventory, int64_t head, const lb_audit_gathering *g, lb_err *err);
 void lb_inventory_free(lb_inventory *inventory);
 const lb_named *lb_inventory_find(const lb_inventory *inventory, const char *name);
 /* Siblings stand side by side: siblings[i] up to but not siblings[the result]. */
@@ -40,8 +44,14 @@ static inline bool lb_is_zero(const lb_measured *m)
 }
 /* Optimizer slots and other state: whose sizes mean nothing beside its siblings'. */
 bool lb_is_state_name(const char *name);
+/* The state of a run, by its name or its file's: no weight, and no statistic of a layer that inference reads. */
+bool lb_is_run_state(const lb_inventory *inventory, const lb_named *name);
 /* Which of "o_proj", "down_proj" … a name has as a word between dots, or NULL. */
 const char *lb_word_in(const char *name, const char *const *words);
+/* What is computed and kept beside the weights: masks, angles of positions, filters of a spectrum. */
+bool lb_is_buffer(const char *name);
+bool lb_is_table(const char *name);    /* a row for each token or position, or a head over tokens */
+bool lb_is_stacked(const char *name);  /* experts in one tensor */
 bool lb_is_outgoing(const char *name); /* what a block adds to the residual stream comes from it */
 /* How tensor parallelism cuts a module, as its usual name tells: by rows of its weight, by columns, or not known. */
 typedef enum lb_cut { LB_CUT_UNKNOWN, LB_CUT_COLUMN_PARALLEL, LB_CUT_ROW_PARALLEL } lb_cut;
@@ -61,11 +71,14 @@ static inline lb_audit_where lb_where(const lb_inventory *v, const lb_checkpoint
 void lb_audit_faults(lb_audit_gathering *g, const lb_checkpoint *checkpoint); /* what the readers told */
 void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v);            /* siblings, numbered layers, slots */
 void lb_audit_config(lb_audit_gathering *g, const lb_inventory *v);           /* config.json: layers, tied weights */
+int64_t lb_audit_head_of(const char *path); /* rows of a head, as config.json says; 0: it does not */
 void lb_audit_expected(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *expected);
 void lb_audit_shards(lb_audit_gathering *g, const lb_inventory *v); /* ranks' files */
 void lb_audit_tiles(lb_audit_gathering *g, const lb_inventory *v);  /* parts of placed tensors, ranges in files */
 void lb_audit_sibling_shapes(lb_audit_gathering *g, const lb_inventory *v);
-void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v); /* what the numbers look like */
+void lb_audit_lost_shards(lb_audit_gathering *g, const lb_inventory *v); /* in whole tensors */
+void lb_audit_outliers(lb_audit_gathering *g, const lb_inventory *v);    /* off their siblings */
+void lb_audit_health(lb_audit_gathering *g, const lb_inventory *v);      /* what the numbers look like */
 void lb_audit_scales(lb_audit_gathering *g, const lb_inventory *v);
 void lb_audit_restart(lb_audit_gathering *g, const lb_inventory *v);
 

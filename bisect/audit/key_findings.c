@@ -2,6 +2,7 @@
  * another checkpoint has. */
 #include "adapter_config.h"
 #include "inventory.h"
+#include "side_file.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -96,15 +97,6 @@ static bool has_all(const member *a, const member *b)
     return true;
 }
 
-static bool is_told(const lb_audit_gathering *g, const char *tensor)
-{
-    for (uint32_t i = 0; i < g->report->n_findings; i++)
-        if (!g->report->findings[i].note && g->report->findings[i].tensor &&
-            strcmp(g->report->findings[i].tensor, tensor) == 0)
-            return true;
-    return false;
-}
-
 /* An adapter has no halves for a module that its configuration leaves out. */
 static bool is_left_out(const json_t *adapter, const char *tensor)
 {
@@ -124,7 +116,7 @@ static void tell_lacking(lb_audit_gathering *g, const member *m, const member *f
         char name[1024], container[512];
         snprintf(container, sizeof container, "%.*s", (int)full->rows->container, full->rows->name);
         snprintf(name, sizeof name, "%s%lld.%s", container, (long long)m->number, suffix);
-        if (is_told(g, name) || is_left_out(adapter, name)) continue;
+        if (lb_audit_is_found(g, name) || is_left_out(adapter, name)) continue;
         lb_audit_find(g, lb_is_state_name(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                       (lb_audit_where){name, NULL, NULL, 0},
                       "%s%lld lacks %s, which %u of its siblings have and are otherwise as it is", container,
@@ -132,9 +124,30 @@ static void tell_lacking(lb_audit_gathering *g, const member *m, const member *f
     }
 }
 
+static const lb_layout *shape_in(const lb_inventory *v, const member *m, const char *suffix)
+{
+    char name[1200];
+    snprintf(name, sizeof name, "%.*s%lld.%s", (int)m->rows->container, m->rows->name, (long long)m->number, suffix);
+    const lb_named *found = lb_inventory_find(v, name);
+    return found ? &v->checkpoint->pieces[found->first].whole : NULL;
+}
+
+/* Stages of a vision model: what both have is of other shapes in most cases, and the first or the last lacks what leads to the next one. */
+static bool are_stages(const lb_inventory *v, const member *a, const member *b)
+{
+    uint32_t both = 0, differ = 0;
+    for (uint32_t i = 0; i < a->n; i++) {
+        const lb_layout *x = shape_in(v, a, a->rows[i].suffix), *y = shape_in(v, b, a->rows[i].suffix);
+        if (!x || !y || x->ndim < 2) continue;
+        both++, differ += !lb_layout_same_shape(x, y);
+    }
+    return differ * 2 > both && !lb_is_state_name(a->rows->name);
+}
+
 /* Layers that are all of one kind agree in their suffixes. A member whose own set no other has, and which a set that several
  * have contains, lost what is between them; a hybrid's kinds of layers contain each other neither way. */
-static void compare_members(lb_audit_gathering *g, const member *members, uint32_t n, const json_t *adapter)
+static void compare_members(lb_audit_gathering *g, const lb_inventory *v, const member *members, uint32_t n,
+                            const json_t *adapter)
 {
     for (uint32_t i = 0; i < n; i++) {
         const member *full = NULL;
@@ -147,7 +160,7 @@ static void compare_members(lb_audit_gathering *g, const member *members, uint32
             for (uint32_t j = 0; j < n; j++) same += same_suffixes(&members[k], &members[j]);
             if (same > like || (same == like && full && members[k].n < full->n)) full = &members[k], like = same;
         }
-        if (full && like >= 2 && (full->n - members[i].n) * 2 <= full->n + 1)
+        if (full && like >= 2 && (full->n - members[i].n) * 2 <= full->n + 1 && !are_stages(v, &members[i], full))
             tell_lacking(g, &members[i], full, like, adapter);
     }
 }
@@ -208,7 +221,7 @@ void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v)
     if (lost_a_file(v->checkpoint)) return;
     uint32_t n;
     numbered *rows = cut_names(v, &n);
-    json_t *adapter = lb_adapter_config_load(v->checkpoint->path);
+    json_t *adapter = lb_side_file_load(v->checkpoint->path, "adapter_config.json");
     member *members = (member *)malloc((n + 1u) * sizeof *members);
     g->failed |= n && (!rows || !members);
     for (uint32_t first = 0, end; rows && members && first < n; first = end) {
@@ -220,7 +233,7 @@ void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v)
                 members[count++] = (member){&rows[end], 0, rows[end].number};
             members[count - 1].n++;
         }
-        if (count >= 3 && count < 4096) compare_members(g, members, count, adapter);
+        if (count >= 3 && count < 4096) compare_members(g, v, members, count, adapter);
         if (!numbers_parameters(rows[first].name, rows[first].container)) find_holes(g, members, count, adapter);
     }
     json_decref(adapter);
@@ -229,17 +242,6 @@ void lb_audit_names(lb_audit_gathering *g, const lb_inventory *v)
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------------------------ */
-
-static json_t *load_beside(const char *path, const char *name)
-{
-    char file[4200];
-    const char *slash = strrchr(path, '/');
-    snprintf(file, sizeof file, "%s/%s", path, name);
-    json_t *config = json_load_file(file, 0, NULL);
-    if (config) return config;
-    snprintf(file, sizeof file, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
-    return json_load_file(file, 0, NULL);
-}
 
 static const lb_named *ending(const lb_inventory *v, const char *const *ends)
 {
@@ -271,7 +273,8 @@ static void check_tied(lb_audit_gathering *g, const lb_inventory *v, const json_
             }
     const json_t *kind = json_array_get(json_object_get(config, "architectures"), 0);
     const char *word = json_string_value(kind), *causal = word ? strstr(word, "ForCausalLM") : NULL;
-    if (json_is_false(tied) && causal && !out && strncmp(in->name, "model.", 6) == 0 && !is_told(g, "lm_head.weight"))
+    if (json_is_false(tied) && causal && !out && strncmp(in->name, "model.", 6) == 0 &&
+        !lb_audit_is_found(g, "lm_head.weight"))
         lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){"lm_head.weight", NULL, NULL, 0},
                       "config.json says that it is not tied to %s, and it is not there", in->name);
 }
@@ -308,7 +311,8 @@ static void check_layers(lb_audit_gathering *g, const lb_inventory *v, const jso
 
 void lb_audit_config(lb_audit_gathering *g, const lb_inventory *v)
 {
-    json_t *config = load_beside(v->checkpoint->path, "config.json"), *text = json_object_get(config, "text_config");
+    json_t *config = lb_side_file_load(v->checkpoint->path, "config.json"),
+           *text = json_object_get(config, "text_config");
     if (config) {
         uint32_t before = g->report->n_findings;
         check_tied(g, v, config, text);
@@ -318,6 +322,18 @@ void lb_audit_config(lb_audit_gathering *g, const lb_inventory *v)
     json_decref(config);
 }
 
+int64_t lb_audit_head_of(const char *path)
+{
+    json_t *config = lb_side_file_load(path, "config.json"), *text = json_object_get(config, "text_config");
+    const json_t *c = text ? text : config;
+    int64_t head = json_integer_value(json_object_get(c, "head_dim"));
+    const int64_t wide = json_integer_value(json_object_get(c, "hidden_size")),
+                  heads = json_integer_value(json_object_get(c, "num_attention_heads"));
+    if (head <= 0 && wide > 0 && heads > 0 && wide % heads == 0) head = wide / heads;
+    json_decref(config);
+    return head > 0 ? head : 0;
+}
+
 /* ---- another checkpoint's names --------------------------------------------------------------------------------------- */
 
 void lb_audit_expected(lb_audit_gathering *g, const lb_inventory *v, const lb_inventory *expected)
@@ -325,7 +341,7 @@ void lb_audit_expected(lb_audit_gathering *g, const lb_inventory *v, const lb_in
     char has[160], wants[160];
     for (uint32_t i = 0; i < expected->n_names; i++) {
         const lb_named *want = &expected->names[i], *have = lb_inventory_find(v, want->name);
-        if (!have && !is_told(g, want->name))
+        if (!have && !lb_audit_is_found(g, want->name))
             lb_audit_find(g, LB_AUDIT_MISSING, (lb_audit_where){want->name, NULL, NULL, 0}, "%s has it, %s does not",
                           expected->checkpoint->path, v->checkpoint->path);
         if (!have) continue;

@@ -1,11 +1,13 @@
 /* lastbit audit CKPT: a checkpoint or an adapter by itself, against another, merged against online. */
 #include "command_line.h"
 
+#include <lastbit/array.h>
 #include <lastbit/audit.h>
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static char *expect, *against, *base, *merged, *inputs, *adapter;
@@ -39,11 +41,14 @@ static const lb_command command = {
         "with an index), a torch distributed checkpoint, torch.save files, or a folder of files of several ranks "
         "(mp_rank_00, rank-0, adapter_model-00000-of-00002).\n"
         "By itself: keys that lack or come twice, shards that are absent or bit-equal, parts that do not tile "
-        "their tensor, NaN and infinity, tensors that are zero, constant, dead, fresh from an initialiser or of "
-        "another dtype where their siblings in other layers are not, fp8 without scales, files that end too "
+        "their tensor, a whole tensor with a part that is zero or there twice, NaN and infinity, tensors that are "
+        "zero, "
+        "constant, dead, fresh from an initialiser or of another dtype where their siblings in other layers are not, "
+        "tensors, rows, heads and experts off their siblings, fp8 without scales, files that end too "
         "early, optimizer slots that lack. --restart also asks for what the next step needs.\n"
-        "Against another checkpoint each tensor is identical, a cast, a rounding, or differs; transposes, fused "
-        "q, k, v and gate and up, stacked experts and shards are seen through.\n"
+        "Against another checkpoint each tensor is identical, a cast, a rounding, or differs; tensors meet by their "
+        "numbers, whatever their names and layouts, and a layer that was converted as its siblings were not is a "
+        "finding.\n"
         "Of an adapter, W x + s B(A x) is computed beside (W + s B A) x, in f32, f16, bf16 and e4m3.\n"
         "Exit code 1 when something was found. Nothing in a checkpoint is executed.",
     .example = "  lastbit audit checkpoint-500/\n"
@@ -53,6 +58,69 @@ static const lb_command command = {
     .min_args = 0,
     .max_args = 1,
 };
+
+/* ---- groups -------------------------------------------------------------------------------------------------------------- */
+
+/* Findings that one cause gives: which tensors, as patterns ("layers.*.mlp.up_proj.weight"), and how many of how many. */
+enum { MOST_PATTERNS = 4 };
+typedef struct group {
+    const lb_audit_finding *first;
+    uint32_t findings, tensors, patterns;
+    uint64_t of;
+    char pattern[MOST_PATTERNS][160];
+} group;
+
+/* A name with "*" for its numbers between dots. */
+static void star(const char *name, char *to, size_t room)
+{
+    size_t n = 0;
+    for (const char *at = name; *at && n + 2 < room;) {
+        const size_t word = strcspn(at, "."), digits = strspn(at, "0123456789");
+        if (word && digits == word)
+            to[n++] = '*';
+        else
+            for (size_t i = 0; i < word && n + 2 < room; i++) to[n++] = at[i];
+        at += word;
+        if (*at) to[n++] = *at++;
+    }
+    to[n] = '\0';
+}
+
+static void add_pattern(group *g, const char *tensor)
+{
+    char pattern[160];
+    star(tensor, pattern, sizeof pattern);
+    for (uint32_t i = 0; i < g->patterns && i < MOST_PATTERNS; i++)
+        if (!strcmp(g->pattern[i], pattern)) return;
+    if (g->patterns < MOST_PATTERNS) memcpy(g->pattern[g->patterns], pattern, sizeof pattern);
+    g->patterns++;
+}
+
+/* Tensors that lack are none of the checkpoint's: with them it would have as many more. */
+static group group_at(const lb_audit_report *r, uint32_t first)
+{
+    group g = {.first = &r->findings[first], .of = r->tensors};
+    const bool lacks = g.first->kind == LB_AUDIT_MISSING || g.first->kind == LB_AUDIT_ADAPTER_PARTNER ||
+                       g.first->kind == LB_AUDIT_OPTIMIZER_MISSING;
+    const char *last = NULL;
+    for (uint32_t i = first; i < r->n_findings; i++) {
+        const lb_audit_finding *f = &r->findings[i];
+        if (f->group != g.first->group) continue;
+        g.findings++;
+        if (!f->tensor || (last && !strcmp(last, f->tensor))) continue;
+        last = f->tensor, g.tensors++;
+        add_pattern(&g, f->tensor);
+    }
+    if (lacks) g.of += g.tensors;
+    return g;
+}
+
+static bool is_first(const lb_audit_report *r, uint32_t i)
+{
+    for (uint32_t k = 0; k < i; k++)
+        if (r->findings[k].group == r->findings[i].group) return false;
+    return true;
+}
 
 /* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
 
@@ -72,6 +140,24 @@ static json_t *findings_json(const lb_audit_report *r, bool notes)
         json_array_append_new(list,
                               json_pack("{s:s,s:o,s:o,s:o,s:s}", "kind", lb_audit_kind_name(f->kind), "tensor",
                                         text(f->tensor), "file", text(f->file), "ranks", ranks, "message", f->message));
+    }
+    return list;
+}
+
+static json_t *groups_json(const lb_audit_report *r)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->n_findings; i++) {
+        if (!is_first(r, i)) continue;
+        const group g = group_at(r, i);
+        json_t *patterns = json_array();
+        for (uint32_t k = 0; k < g.patterns && k < MOST_PATTERNS; k++)
+            json_array_append_new(patterns, text(g.pattern[k]));
+        json_array_append_new(list,
+                              json_pack("{s:s,s:b,s:i,s:i,s:I,s:o,s:i,s:s}", "kind", lb_audit_kind_name(g.first->kind),
+                                        "note", g.first->note, "findings", (int)g.findings, "tensors", (int)g.tensors,
+                                        "of", (json_int_t)g.of, "patterns", patterns, "pattern_count", (int)g.patterns,
+                                        "message", g.first->message));
     }
     return list;
 }
@@ -127,73 +213,143 @@ static json_t *merges_json(const lb_audit_report *r)
 
 static void print_json(const char *path, const lb_audit_report *r, const char *verdict)
 {
-    lb_print_json("audit",
-                  json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path, "verdict", verdict,
-                            "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "tensors",
-                            (json_int_t)r->tensors, "ranks", (int)r->ranks, "findings", findings_json(r, false),
-                            "notes", findings_json(r, true), "precision", precision_json(r, false), "modules",
-                            precision_json(r, true), "pairs", pairs_json(r), "merged", merges_json(r)));
+    lb_print_json("audit", json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path,
+                                     "verdict", verdict, "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes,
+                                     "tensors", (json_int_t)r->tensors, "ranks", (int)r->ranks, "groups",
+                                     groups_json(r), "findings", findings_json(r, false), "notes",
+                                     findings_json(r, true), "precision", precision_json(r, false), "modules",
+                                     precision_json(r, true), "pairs", pairs_json(r), "merged", merges_json(r)));
 }
 
 /* ---- text ---------------------------------------------------------------------------------------------------------------- */
 
+static void print_finding(const lb_audit_finding *f)
+{
+    if (f->tensor) printf("  %s", f->tensor);
+    for (uint32_t k = 0; k < f->n_ranks; k++)
+        printf("%s%" PRId32, k ? ", " : f->n_ranks > 1 ? "  ranks " : "  rank ", f->ranks[k]);
+    if (f->file) printf("  (%s)", f->file);
+}
+
+static void print_group(const group *g)
+{
+    printf("%s%s", g->first->note ? "note: " : "", lb_audit_kind_name(g->first->kind));
+    if (g->findings == 1) {
+        print_finding(g->first);
+        printf("\n    %s\n", g->first->message);
+        return;
+    }
+    if (g->tensors)
+        printf(": %" PRIu32 " of %" PRIu64 " tensors\n", g->tensors, g->of);
+    else
+        printf(": %" PRIu32 " times\n", g->findings);
+    for (uint32_t k = 0; k < g->patterns && k < MOST_PATTERNS; k++) printf("    %s\n", g->pattern[k]);
+    if (g->patterns > MOST_PATTERNS) printf("    and %" PRIu32 " more\n", g->patterns - MOST_PATTERNS);
+    printf("    the first:");
+    print_finding(g->first);
+    printf("\n        %s\n", g->first->message);
+}
+
 static void print_findings(const lb_audit_report *r)
 {
     for (uint32_t i = 0; i < r->n_findings; i++) {
-        const lb_audit_finding *f = &r->findings[i];
-        printf("%s%s", f->note ? "note: " : "", lb_audit_kind_name(f->kind));
-        if (f->tensor) printf("  %s", f->tensor);
-        for (uint32_t k = 0; k < f->n_ranks; k++)
-            printf("%s%" PRId32, k ? ", " : f->n_ranks > 1 ? "  ranks " : "  rank ", f->ranks[k]);
-        if (f->file) printf("  (%s)", f->file);
-        printf("\n    %s\n", f->message);
+        if (!is_first(r, i)) continue;
+        const group g = group_at(r, i);
+        print_group(&g);
     }
+}
+
+/* Lines that are alike, each once with how often it came. */
+typedef struct tally {
+    char (*lines)[600];
+    uint32_t *counts, n;
+} tally;
+
+static void tally_add(tally *t, const char *line)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (!strcmp(t->lines[i], line)) {
+            t->counts[i]++;
+            return;
+        }
+    void *lines = lb_array_grow(t->lines, t->n, sizeof *t->lines);
+    if (lines) t->lines = lines;
+    uint32_t *counts = lines ? lb_array_grow(t->counts, t->n, sizeof *counts) : NULL;
+    if (!counts) return; /* a line less */
+    t->counts = counts, t->counts[t->n] = 1;
+    snprintf(t->lines[t->n++], sizeof *t->lines, "%s", line);
+}
+
+static void tally_print(tally *t, const char *what)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->counts[i] > 1)
+            printf("    %s: %" PRIu32 " %s\n", t->lines[i], t->counts[i], what);
+        else
+            printf("    %s\n", t->lines[i]);
+    free(t->lines), free(t->counts);
 }
 
 static void print_pairs(const lb_audit_report *r)
 {
     uint32_t counts[4] = {0};
+    tally t = {0};
     for (uint32_t i = 0; i < r->n_pairs; i++) counts[r->pairs[i].match]++;
     if (r->n_pairs)
         printf("%u pairs of tensors: %u identical, %u cast, %u rounding, %u differ\n", r->n_pairs,
                counts[LB_AUDIT_IS_IDENTICAL], counts[LB_AUDIT_IS_CAST], counts[LB_AUDIT_IS_ROUNDING],
                counts[LB_AUDIT_IS_DIFFERENT]);
-    for (uint32_t i = 0; i < r->n_pairs; i++)
-        if (r->pairs[i].how[0] && r->pairs[i].match != LB_AUDIT_IS_DIFFERENT)
-            printf("    %s = %s (%s)\n", r->pairs[i].name, r->pairs[i].other, r->pairs[i].how);
+    for (uint32_t i = 0; i < r->n_pairs; i++) {
+        const lb_audit_pair *p = &r->pairs[i];
+        char name[160], other[160], how[200], line[600];
+        if (!p->how[0] || p->match == LB_AUDIT_IS_DIFFERENT) continue;
+        star(p->name, name, sizeof name), star(p->other, other, sizeof other), star(p->how, how, sizeof how);
+        snprintf(line, sizeof line, "%s = %s (%s)", name, other, how);
+        tally_add(&t, line);
+    }
+    tally_print(&t, "tensors");
 }
 
 static void print_precision(const lb_audit_report *r)
 {
     if (!r->n_precision) return;
-    printf("online against merged, over all modules\n    %-6s %12s %12s %12s\n", "dtype", "max abs", "rel L2",
-           "rel max");
+    printf("online against merged, over all modules (rel max: over the output or the outputs' root mean square, "
+           "whichever is larger)\n"
+           "    %-6s %12s %12s %12s\n",
+           "dtype", "max abs", "rel L2", "rel max");
     for (uint32_t i = 0; i < r->n_precision; i++) {
         const lb_audit_precision *p = &r->precision[i];
         if (!p->module)
             printf("    %-6s %12.3g %12.3g %11.4g%%\n", lb_dtype_name(p->dtype), p->max_abs, p->rel_l2,
                    100 * p->rel_max);
     }
+    tally t = {0};
     for (uint32_t i = 0; i < r->n_merges; i++) {
         const lb_audit_merge *m = &r->merges[i];
-        printf("%s: %s (factor %.6g)%s%s%s\n", m->module, m->scaling, m->factor, *m->order ? ", " : "", m->order,
-               !*m->order ? ""
-               : m->exact ? ", every bit"
-                          : ", within the error of an f32 product");
+        char line[600];
+        snprintf(line, sizeof line, "merged with %s (factor %.6g)%s%s%s", m->scaling, m->factor, *m->order ? ", " : "",
+                 m->order,
+                 !*m->order ? ""
+                 : m->exact ? ", every bit"
+                            : ", within the error of an f32 product");
+        tally_add(&t, line);
     }
+    tally_print(&t, "modules");
 }
 
+/* The verdict first. */
 static void print_text(const char *path, const lb_audit_report *r, const char *verdict)
 {
     char bytes[16];
+    const uint32_t findings = r->n_findings - r->n_notes;
+    printf("%s: %s: %u finding%s, %u note%s; %" PRIu64 " tensors, %s in %" PRIu64 " file%s", path, verdict, findings,
+           findings == 1 ? "" : "s", r->n_notes, r->n_notes == 1 ? "" : "s", r->tensors, lb_bytes_text(r->bytes, bytes),
+           r->files, r->files == 1 ? "" : "s");
+    if (r->ranks) printf(", %" PRId32 " rank%s", r->ranks, r->ranks == 1 ? "" : "s");
+    printf("\n");
     print_findings(r);
     print_pairs(r);
     print_precision(r);
-    printf("%s: %s: %" PRIu64 " tensors, %s in %" PRIu64 " file%s", path, verdict, r->tensors,
-           lb_bytes_text(r->bytes, bytes), r->files, r->files == 1 ? "" : "s");
-    if (r->ranks) printf(", %" PRId32 " rank%s", r->ranks, r->ranks == 1 ? "" : "s");
-    printf("; %u finding%s, %u note%s\n", r->n_findings - r->n_notes, r->n_findings - r->n_notes == 1 ? "" : "s",
-           r->n_notes, r->n_notes == 1 ? "" : "s");
 }
 
 int lb_cmd_audit(int argc, const char **argv)

@@ -58,59 +58,135 @@ static vector vector_at(uint32_t tensor, const lb_layout *layout, cut how, int64
 
 /* ---- numbers ---- */
 
-/* The numbers of a tensor in row-major order; of a float dtype `as` rounded to it. malloc'ed. */
-static double *numbers_of(const lb_tensor *t, const lb_dtype *as)
+/* A tensor whose numbers are read where they lie, a portion at a time, in row-major order; floats rounded to `as`, if that is given. */
+typedef struct source {
+    const lb_tensor *t;
+    const char *bytes; /* dense */
+    void *owned;       /* a dense copy of a tensor that is not; NULL */
+    lb_dtype as;       /* LB_NO_DTYPE: as they are */
+} source;
+
+enum { PORTION = 512 };
+
+static bool open_source(source *s, const lb_tensor *t, const lb_dtype *as)
 {
-    const int64_t n = lb_layout_numel(&t->layout);
-    const lb_cast exact = LB_CAST_INIT;
-    double *x = malloc((size_t)(n > 0 ? n : 1) * sizeof *x), *at = x;
-    char room[8];
-    if (!x) return NULL;
-    for (lb_rows r = lb_rows_of(&t->layout); lb_rows_next(&r); at += r.count) {
-        const char *p = (const char *)t->data + r.offset * (int64_t)(lb_dtype_bits(t->dtype) / 8);
-        lb_load_f64_strided(at, t->dtype, p, r.stride, (size_t)r.count);
-    }
-    for (int64_t i = 0; as && i < n; i++) {
-        lb_store_f64_strided(*as, room, 1, &x[i], 1, &exact);
-        lb_load_f64_strided(&x[i], *as, room, 1, 1);
-    }
-    return x;
+    *s = (source){t, t->data, NULL, as && lb_dtype_is_float(t->dtype) ? *as : LB_NO_DTYPE};
+    if (lb_layout_is_contiguous(&t->layout)) return true;
+    s->bytes = s->owned = malloc(lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)) + 1);
+    return s->owned && lb_tensor_gather(t, s->owned, NULL) == LB_OK;
 }
 
-static uint64_t hash_of(const double *x, const vector *v)
+/* `n` numbers from element `first` on, `stride` elements apart; n is at most PORTION. */
+static void load(const source *s, int64_t first, int64_t stride, int64_t n, double *x)
 {
-    uint64_t hash = (uint64_t)v->n * UINT64_C(0x9E3779B97F4A7C15);
-    for (int64_t i = 0; i < v->n; i++) {
-        const double number = x[v->start + i * v->stride] + 0.0; /* -0 is 0 */
-        uint64_t bits;
-        memcpy(&bits, &number, sizeof bits);
-        hash = (hash ^ bits) * UINT64_C(0xFF51AFD7ED558CCD);
-        hash ^= hash >> 32;
-    }
-    return hash;
+    const lb_cast once = LB_CAST_INIT;
+    const size_t width = lb_dtype_bits(s->t->dtype) / 8;
+    char rounded[PORTION * sizeof(double)];
+    lb_load_f64_strided(x, s->t->dtype, s->bytes + (size_t)first * width, (ptrdiff_t)stride, (size_t)n);
+    if (s->as == LB_NO_DTYPE) return;
+    lb_store_f64_strided(s->as, rounded, 1, x, (size_t)n, &once);
+    lb_load_f64_strided(x, s->as, rounded, 1, (size_t)n);
 }
 
-static bool is_constant(const double *x, const vector *v)
+/* -0 is 0. */
+static uint64_t mixed(uint64_t hash, double x)
 {
-    for (int64_t i = 1; i < v->n; i++)
-        if (x[v->start + i * v->stride] != x[v->start]) return false;
+    const double number = x + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    hash = (hash ^ bits) * UINT64_C(0xFF51AFD7ED558CCD);
+    return hash ^ hash >> 32;
+}
+
+static uint64_t seed_of(int64_t n)
+{
+    return (uint64_t)n * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* The hash of each column, row by row: every column goes on from its own state, so that memory is read in its order. */
+static void hash_columns(const source *s, int64_t columns_n, uint64_t *out)
+{
+    const lb_layout *l = &s->t->layout;
+    const int64_t width = l->shape[l->ndim - 1], height = columns_n;
+    const int64_t all = lb_layout_numel(l);
+    double x[PORTION];
+    for (int64_t i = 0; i < all / height; i++) out[i] = seed_of(height);
+    for (int64_t row = 0; row < all / width; row++) {
+        uint64_t *states = out + row / height * width;
+        for (int64_t at = 0; at < width; at += PORTION) {
+            const int64_t n = width - at < PORTION ? width - at : PORTION;
+            load(s, row * width + at, 1, n, x);
+            for (int64_t i = 0; i < n; i++) states[at + i] = mixed(states[at + i], x[i]);
+        }
+    }
+}
+
+/* The hashes of all vectors of a cut. */
+static void hash_vectors(const source *s, cut how, uint64_t *out)
+{
+    const vectors all = vectors_of(&s->t->layout, how);
+    double x[PORTION];
+    if (how == COLUMNS) {
+        hash_columns(s, all.n, out);
+        return;
+    }
+    for (int64_t i = 0; i < all.count; i++) {
+        out[i] = seed_of(all.n);
+        for (int64_t at = 0; at < all.n; at += PORTION) {
+            const int64_t n = all.n - at < PORTION ? all.n - at : PORTION;
+            load(s, i * all.n + at, 1, n, x);
+            for (int64_t k = 0; k < n; k++) out[i] = mixed(out[i], x[k]);
+        }
+    }
+}
+
+static bool is_constant(const source *s, const vector *v)
+{
+    double first[PORTION], x[PORTION];
+    load(s, v->start, v->stride, 1, first);
+    for (int64_t at = 0; at < v->n; at += PORTION) {
+        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
+        load(s, v->start + at * v->stride, v->stride, n, x);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != first[0]) return false;
+    }
     return true;
 }
 
-static bool are_equal(const double *x, const vector *v, const double *y, const vector *w)
+static double first_of(const source *s, const vector *v)
 {
-    for (int64_t i = 0; i < v->n; i++)
-        if (x[v->start + i * v->stride] != y[w->start + i * w->stride]) return false;
+    double x[PORTION];
+    load(s, v->start, v->stride, 1, x);
+    return x[0];
+}
+
+static bool are_equal(const source *a, const vector *v, const source *b, const vector *w)
+{
+    double x[PORTION], y[PORTION];
+    for (int64_t at = 0; at < v->n; at += PORTION) {
+        const int64_t n = v->n - at < PORTION ? v->n - at : PORTION;
+        load(a, v->start + at * v->stride, v->stride, n, x);
+        load(b, w->start + at * w->stride, w->stride, n, y);
+        for (int64_t i = 0; i < n; i++)
+            if (x[i] != y[i]) return false;
+    }
     return true;
 }
 
 /* ---- what A holds ---- */
 
+/* A vector of A, by its number among those of a cut. */
+typedef struct place {
+    uint32_t tensor;
+    uint32_t cut;
+    int64_t at;
+} place;
+
 typedef struct holder {
     const lb_content_tensor *a;
     uint32_t n_a;
-    double **numbers; /* per tensor of A, loaded */
-    vector *list;
+    source *sources; /* per tensor of A; t NULL: it cannot be held */
+    place *list;
     uint32_t n;
     lb_hash index;
     uint8_t *used; /* per tensor of A: some tensor of B is made of it */
@@ -122,35 +198,45 @@ static bool can_hold(const lb_tensor *t)
            lb_layout_numel(&t->layout) > 0;
 }
 
+static vector vector_of(const holder *h, uint32_t row)
+{
+    const place *p = &h->list[row];
+    return vector_at(p->tensor, &h->a[p->tensor].tensor.layout, (cut)p->cut, p->at);
+}
+
+/* Of equal vectors behind each other (rows of zeros) the first one alone is in the index: the others are met as its successors. */
 static bool add_vectors(holder *h, uint32_t tensor, cut how)
 {
-    const lb_layout *layout = &h->a[tensor].tensor.layout;
-    const vectors all = vectors_of(layout, how);
-    for (int64_t i = 0; i < all.count; i++) {
-        const vector v = vector_at(tensor, layout, how, i);
-        vector *more = lb_array_grow(h->list, h->n, sizeof *more);
-        if (!more) return false;
-        h->list = more;
-        h->list[h->n] = v;
-        if (!lb_hash_add(&h->index, hash_of(h->numbers[tensor], &v), h->n++)) return false;
+    const vectors all = vectors_of(&h->a[tensor].tensor.layout, how);
+    const size_t n = all.count > 0 && all.count < UINT32_MAX / 2 ? (size_t)all.count : 0;
+    place *more = lb_array_reserve(h->list, h->n, n, sizeof *more);
+    uint64_t *hashes = malloc((n + 1) * sizeof *hashes);
+    if (more) h->list = more;
+    bool room = more && hashes && n < LB_NONE - h->n;
+    if (room && n) hash_vectors(&h->sources[tensor], how, hashes);
+    for (size_t i = 0; i < n && room; i++) {
+        h->list[h->n] = (place){tensor, (uint32_t)how, (int64_t)i};
+        if (!i || hashes[i] != hashes[i - 1]) room = lb_hash_add(&h->index, hashes[i], h->n);
+        h->n++;
     }
-    return true;
+    free(hashes);
+    return room;
 }
 
 static void close_holder(holder *h)
 {
-    for (uint32_t i = 0; h->numbers && i < h->n_a; i++) free(h->numbers[i]);
-    free(h->numbers), free(h->list), free(h->used);
+    for (uint32_t i = 0; h->sources && i < h->n_a; i++) free(h->sources[i].owned);
+    free(h->sources), free(h->list), free(h->used);
     lb_hash_release(&h->index);
 }
 
 static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, const lb_dtype *as)
 {
-    *h = (holder){.a = a, .n_a = n_a, .numbers = calloc(n_a + 1, sizeof *h->numbers), .used = calloc(n_a + 1, 1)};
-    bool room = h->numbers && h->used;
+    *h = (holder){.a = a, .n_a = n_a, .sources = calloc(n_a + 1, sizeof *h->sources), .used = calloc(n_a + 1, 1)};
+    bool room = h->sources && h->used;
     for (uint32_t i = 0; i < n_a && room; i++) {
         if (!can_hold(&a[i].tensor)) continue;
-        room = (h->numbers[i] = numbers_of(&a[i].tensor, lb_dtype_is_float(a[i].tensor.dtype) ? as : NULL)) != NULL;
+        room = open_source(&h->sources[i], &a[i].tensor, as);
         for (cut how = WHOLE; how < CUTS && room; how++) room = add_vectors(h, i, how);
     }
     return room;
@@ -161,7 +247,7 @@ static bool open_holder(holder *h, const lb_content_tensor *a, uint32_t n_a, con
 typedef struct finder {
     holder *holder;
     const lb_content_tensor *b;
-    const double *x;
+    source x; /* of b */
     lb_contents *out;
     bool failed;
 } finder;
@@ -178,16 +264,24 @@ static int liking(const finder *f, const vector *v, const vector *last)
            2 * lb_layout_same_shape(&a->tensor.layout, &b->tensor.layout) + !f->holder->used[v->tensor];
 }
 
-static uint32_t find_vector(const finder *f, const vector *w, const vector *last)
+/* `last`: the row of the vector that was found before, or LB_NONE. Its successor is what is liked best. */
+static uint32_t find_vector(const finder *f, uint64_t hash, const vector *w, uint32_t last)
 {
+    const holder *h = f->holder;
+    const vector before = last == LB_NONE ? (vector){0} : vector_of(h, last);
     uint32_t best = LB_NONE;
     int most = -1;
-    LB_HASH_EACH(row, &f->holder->index, hash_of(f->x, w))
+    if (last != LB_NONE && last + 1 < h->n && h->list[last + 1].tensor == before.tensor &&
+        h->list[last + 1].cut == before.cut) {
+        const vector next = vector_of(h, last + 1);
+        if (next.n == w->n && are_equal(&h->sources[next.tensor], &next, &f->x, w)) return last + 1;
+    }
+    LB_HASH_EACH(row, &h->index, hash)
     {
-        const vector *v = &f->holder->list[row];
-        if (v->n != w->n) continue;
-        const int now = liking(f, v, last);
-        if (now <= most || !are_equal(f->holder->numbers[v->tensor], v, f->x, w)) continue;
+        const vector v = vector_of(h, row);
+        if (v.n != w->n) continue;
+        const int now = liking(f, &v, last == LB_NONE ? NULL : &before);
+        if (now <= most || !are_equal(&h->sources[v.tensor], &v, &f->x, w)) continue;
         most = now, best = row;
     }
     return best;
@@ -214,31 +308,35 @@ static bool is_padding(const finder *f, cut how, int64_t found)
 {
     const vectors all = vectors_of(&f->b->tensor.layout, how);
     const vector last = vector_at(0, &f->b->tensor.layout, how, all.count - 1);
-    const double filler = f->x[last.start];
+    const double filler = first_of(&f->x, &last);
     int64_t left = 0;
     for (int64_t i = 0; i < all.count; i++) {
         const vector w = vector_at(0, &f->b->tensor.layout, how, i);
-        if (is_constant(f->x, &w) && f->x[w.start] == filler) left += w.n;
+        if (is_constant(&f->x, &w) && first_of(&f->x, &w) == filler) left += w.n;
     }
     return found > 0 && found + left >= all.count * all.n;
 }
 
-/* Cuts B's tensor in that way and looks up each vector; `*found`: elements. */
+/* Cuts B's tensor in that way and looks up each vector; `found`: elements. */
 static void try_cut(finder *f, cut how, lb_content *out)
 {
     const lb_layout *layout = &f->b->tensor.layout;
     const vectors all = vectors_of(layout, how);
-    vector last = {0};
-    bool any = false;
+    uint64_t *hashes = malloc((size_t)(all.count > 0 ? all.count : 1) * sizeof *hashes);
+    uint32_t last = LB_NONE;
     out->first = f->out->n_runs, out->found = 0, out->all = all.count * all.n;
+    f->failed |= !hashes;
+    if (hashes && all.count > 0) hash_vectors(&f->x, how, hashes);
     for (int64_t i = 0; i < all.count && !f->failed; i++) {
         const vector w = vector_at(0, layout, how, i);
-        const uint32_t row = find_vector(f, &w, any ? &last : NULL);
+        const uint32_t row = find_vector(f, hashes[i], &w, last);
         if (row == LB_NONE) continue;
-        last = f->holder->list[row], any = true;
-        add_run(f, &last, &w, out->first);
+        const vector v = vector_of(f->holder, row);
+        last = row;
+        add_run(f, &v, &w, out->first);
         out->found += w.n;
     }
+    free(hashes);
     out->n = f->out->n_runs - out->first;
 }
 
@@ -275,17 +373,23 @@ static int by_number(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
+/* A parameter that was flattened for sharding is no vector of a model. */
+enum { LONGEST_VECTOR = 1 << 16 };
+
 static uint32_t list_elements(const holder *h, element **out)
 {
     uint32_t n = 0;
+    double x[PORTION];
     *out = NULL;
     for (uint32_t t = 0; t < h->n_a; t++) {
-        if (!h->numbers[t] || h->a[t].tensor.layout.ndim != 1) continue;
-        for (int64_t i = 0; i < h->a[t].tensor.layout.shape[0]; i++) {
+        const lb_layout *l = &h->a[t].tensor.layout;
+        if (!h->sources[t].t || l->ndim != 1 || l->shape[0] > LONGEST_VECTOR) continue;
+        for (int64_t i = 0; i < l->shape[0]; i++) {
+            if (i % PORTION == 0) load(&h->sources[t], i, 1, l->shape[0] - i < PORTION ? l->shape[0] - i : PORTION, x);
             element *more = lb_array_grow(*out, n, sizeof *more);
             if (!more) return n;
             *out = more;
-            (*out)[n++] = (element){h->numbers[t][i] + 0.0, t, i};
+            (*out)[n++] = (element){x[i % PORTION] + 0.0, t, i};
         }
     }
     if (n) qsort(*out, n, sizeof **out, by_number);
@@ -296,10 +400,12 @@ static void try_elements(finder *f, const element *list, uint32_t n, lb_content 
 {
     const int64_t all = lb_layout_numel(&f->b->tensor.layout);
     element last = {0};
+    double x[PORTION];
     bool any = false;
     out->first = f->out->n_runs, out->found = 0, out->all = all;
     for (int64_t i = 0; i < all && !f->failed; i++) {
-        const double number = f->x[i] + 0.0;
+        if (i % PORTION == 0) load(&f->x, i, 1, all - i < PORTION ? all - i : PORTION, x);
+        const double number = x[i % PORTION] + 0.0;
         uint32_t low = 0, high = n, best = LB_NONE;
         while (low < high) {
             const uint32_t middle = low + (high - low) / 2;
@@ -352,7 +458,7 @@ static void use(finder *f, lb_content *c, cut how, bool cast)
 static bool tells(const finder *f)
 {
     const vector all = {0, WHOLE, 0, 1, lb_layout_numel(&f->b->tensor.layout)};
-    return all.n > 1 && !is_constant(f->x, &all);
+    return all.n > 1 && !is_constant(&f->x, &all);
 }
 
 /* The first way in which all of it is found; false: there is none. */
@@ -370,7 +476,7 @@ static bool match_tensor(finder *f, const element *elements, uint32_t n_elements
         }
         f->out->n_runs = now.first;
     }
-    if (f->b->tensor.layout.ndim != 1 || !tells(f)) return false;
+    if (f->b->tensor.layout.ndim != 1 || f->b->tensor.layout.shape[0] > LONGEST_VECTOR || !tells(f)) return false;
     lb_content now = {.tensor = LB_NONE};
     try_elements(f, elements, n_elements, &now);
     if (is_convincing(f, &now)) {
@@ -399,10 +505,9 @@ static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content
     finder f = {.holder = &h, .out = out, .failed = !room};
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
         if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as)) continue;
-        double *x = numbers_of(&b[i].tensor, NULL);
-        f.b = &b[i], f.x = x, f.failed |= !x;
-        if (x) match_tensor(&f, elements, n_elements, as != NULL, &out->list[i]);
-        free(x);
+        f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
+        if (!f.failed) match_tensor(&f, elements, n_elements, as != NULL, &out->list[i]);
+        free(f.x.owned);
     }
     free(elements);
     close_holder(&h);
@@ -435,14 +540,15 @@ lb_status lb_contents_match(const lb_content_tensor *a, uint32_t n_a, const lb_c
     for (uint32_t i = 0; i < n_b && room; i++)
         out->list[i] = (lb_content){.tensor = LB_NONE, .all = lb_layout_numel(&b[i].tensor.layout)};
     room = room && match_all(a, n_a, b, n_b, NULL, out);
+    bool tried[LB_DTYPE_COUNT] = {false};
     for (uint32_t i = 0; i < n_b && room; i++) {
-        if (!is_pending(out, b, i) || !lb_dtype_is_float(b[i].tensor.dtype)) continue;
         const lb_dtype as = b[i].tensor.dtype;
+        if (!is_pending(out, b, i) || !lb_dtype_is_float(as) || tried[as]) continue;
         bool wider = false;
         for (uint32_t k = 0; k < n_a; k++)
             wider |= lb_dtype_is_float(a[k].tensor.dtype) && lb_dtype_bits(a[k].tensor.dtype) > lb_dtype_bits(as);
         if (wider) room = match_all(a, n_a, b, n_b, &as, out);
-        break;
+        tried[as] = true;
     }
     for (uint32_t i = 0; i < n_b && room; i++)
         if (out->list[i].relation == LB_CONTENT_NONE) room = match_name(a, n_a, &b[i], i, out);

@@ -11,6 +11,9 @@
  * Vectors that A holds several times (zeros, ones, tied tensors) are told apart by what stands before them, then by name.
  * Numbers are compared as numbers: of two dtypes that both hold them exactly, and where that fails after rounding A's to B's dtype (`cast`).
  *
+ * Numbers are read where they lie and never copied: of each vector of A its place and a hash stay in memory, some 40 bytes (measured: 2 billion
+ * parameters in 0.2 GB beside the mapped files).
+ *
  * It knows no programs: tensors of a checkpoint will do. */
 #ifndef LB_BISECT_CONTENTS_H
 #define LB_BISECT_CONTENTS_H

@@ -38,7 +38,8 @@ extern "C" {
     X(EMPTY, "empty")                         /* a weight without elements */                                          \
     X(ZERO, "zero")                           /* all zero where siblings are not */                                    \
     X(CONSTANT, "constant")                   /* one number everywhere where siblings vary */                          \
-    X(DEAD, "dead")                           /* a millionth of its siblings' size */                                  \
+    X(DEAD, "dead")                           /* a millionth of its siblings' size; rows of zeros */                   \
+    X(OUTLIER, "outlier")                     /* a tensor, row, head or expert off its siblings */                     \
     X(FRESH, "fresh")                         /* as an initialiser left it, where siblings are trained */              \
     X(NOOP, "noop")                           /* an outgoing projection of zeros: the block does nothing */            \
     X(COPIED, "copied")                       /* two layers with the same bits */                                      \
@@ -55,7 +56,9 @@ extern "C" {
     X(ADAPTER_TARGET, "adapter_target")       /* the base has no module of this name or shape */                       \
     X(UNMERGED, "unmerged")                   /* the merged checkpoint left the base as it was */                      \
     X(MERGE_SCALING, "merge_scaling")         /* merged with another scaling than the configuration's */               \
+    X(MERGE_ROUNDED, "merge_rounded")         /* A and B were cast to a narrow dtype before they were merged */        \
     X(MERGE_DIFFERS, "merge_differs")         /* no scaling and rounding of the base and the adapter gives it */       \
+    X(ARRANGED, "arranged")                   /* a layer converted as its siblings were not */                         \
     X(DIFFERS, "differs")                     /* against another checkpoint */
 
 typedef enum lb_audit_kind {
@@ -88,6 +91,7 @@ typedef struct lb_audit_finding {
     int32_t *ranks;
     uint32_t n_ranks;
     char *message;
+    uint32_t group; /* of findings that one cause gives, from 0 on */
 } lb_audit_finding;
 
 typedef enum lb_audit_match {
@@ -113,7 +117,8 @@ typedef struct lb_audit_pair {
 typedef struct lb_audit_precision {
     char *module;
     lb_dtype dtype;
-    double max_abs, rel_l2, rel_max; /* rel_max: of elements whose online value is not 0 */
+    double max_abs, rel_l2,
+        rel_max; /* rel_max: by the element online or the root mean square of all, whichever is larger */
 } lb_audit_precision;
 
 /* A module of a merged checkpoint. */
@@ -128,6 +133,7 @@ typedef struct lb_audit_merge {
 typedef struct lb_audit_report {
     lb_audit_finding *findings;
     uint32_t n_findings, n_notes; /* n_findings counts notes, too */
+    uint32_t n_groups;
     lb_audit_pair *pairs;
     uint32_t n_pairs;
     lb_audit_precision *precision;

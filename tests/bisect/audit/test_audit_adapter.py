@@ -54,7 +54,7 @@ def test_a_half_that_is_not_there(lastbit, made, lora):
 
 
 def test_halves_of_other_ranks(lastbit, made, lora):
-    lora.tensors[UP.format("B")] = torch.randn(96, 4)
+    lora.tensors[UP.format("B")] = lora.tensors[UP.format("B")][:, :4].clone()
     assert found(lastbit.json("audit", lora.write(), "--base", made / "base", expect=1)) == [("adapter_rank", UP.format("B"), ())]
 
 
@@ -368,3 +368,47 @@ def test_shards_that_a_description_itself_lacks(lastbit, gated, tmp_path, lost):
     answer = lastbit.json("audit", tmp_path / "lost", expect=1)
     assert sorted((f["kind"], f["tensor"]) for f in answer["findings"]) == sorted(("shard_missing", name) for name in lost)
     assert all(len(f["ranks"]) == 1 and "1 part of 2" in f["message"] for f in answer["findings"])
+
+
+# ---- what was lost on the way
+
+
+@pytest.mark.parametrize("cast", [torch.bfloat16, torch.float16])
+def test_an_adapter_that_was_cast_before_it_was_merged(lastbit, made, tmp_path, cast):
+    """peft itself: the adapter in a narrow dtype beside a base in f32, and merged."""
+    from transformers import LlamaForCausalLM
+
+    wrapped = peft.PeftModel.from_pretrained(LlamaForCausalLM.from_pretrained(made / "base"), made / "lora")
+    for name, parameter in wrapped.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.to(cast)
+    models.save(wrapped.merge_and_unload(), tmp_path / "merged")
+    answer = lastbit.json("audit", made / "lora", "--base", made / "base", "--merged", tmp_path / "merged", expect=1)
+    short = {torch.bfloat16: "bf16", torch.float16: "f16"}[cast]
+    assert {f["kind"] for f in answer["findings"]} == {"merge_rounded"} and len(answer["findings"]) == 20
+    assert all(f"were cast to {short} before they were merged into f32" in f["message"] for f in answer["findings"])
+    assert {(m["scaling"], m["factor"]) for m in answer["merged"]} == {("alpha/r", 2.0)}
+
+
+def test_an_adapter_saved_in_bf16_is_merged_as_it_is(lastbit, made, tmp_path):
+    """Numbers that bf16 holds are not cast: nothing is lost."""
+    from transformers import LlamaForCausalLM
+
+    tensors = {k: v.bfloat16() for k, v in load_file(made / "lora" / "adapter_model.safetensors").items()}
+    (tmp_path / "lora").mkdir()
+    save_file(tensors, tmp_path / "lora" / "adapter_model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "lora" / "adapter_config.json").write_text((made / "lora" / "adapter_config.json").read_text())
+    for dtype in (torch.float32, torch.bfloat16):
+        base = LlamaForCausalLM.from_pretrained(made / "base", dtype=dtype)
+        models.save(base, tmp_path / "base")
+        models.save(peft.PeftModel.from_pretrained(base, tmp_path / "lora").merge_and_unload(), tmp_path / "merged")
+        answer = lastbit.json("audit", tmp_path / "lora", "--base", tmp_path / "base", "--merged", tmp_path / "merged", expect=0)
+        assert answer["findings"] == [] and len(answer["merged"]) == 20
+
+
+def test_no_output_is_off_by_a_multiple_of_itself_alone(lastbit, wide):
+    """Outputs near zero made 1005 % of a difference of one unit in the last place."""
+    folder, _ = wide
+    answer = lastbit.json("audit", "--adapter", folder / "lora", "--base", folder / "base.safetensors", expect=0)
+    for row in answer["precision"]:
+        assert row["rel_l2"] <= row["rel_max"] < 20 * row["rel_l2"]

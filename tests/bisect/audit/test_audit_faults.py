@@ -3,10 +3,12 @@
 import json
 import pathlib
 import pickle
+import random
 import shutil
 import struct
 
 import audit_models as models
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -255,17 +257,72 @@ def test_optimizer_slots(lastbit, tmp_path):
     assert found(answer) == [("optimizer_invalid", "state.7.exp_avg_sq", ()), ("optimizer_missing", "state.4.exp_avg_sq", ())]
 
 
-def test_restart(lastbit, tmp_path):
+NEEDS = ["optimizer slots", "the schedule", "the sampler's position", "Python's state", "NumPy's state", "Torch's state"]
+
+
+def lacking(answer):
+    return [f["message"] for f in answer["findings"] if f["kind"] == "restart_missing"]
+
+
+def test_restart_by_files_of_transformers(lastbit, tmp_path):
+    """The files that transformers' Trainer writes, one after the other."""
     model, optimizer = models.trained("llama")
     models.save(model, tmp_path)
+    assert len(lacking(lastbit.json("audit", tmp_path, "--restart", expect=1))) == 7  # the step, too
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    missing = lastbit.json("audit", tmp_path, "--restart", expect=1)["findings"]
-    assert {f["kind"] for f in missing} == {"restart_missing"} and len(missing) == 3
+    messages = lacking(lastbit.json("audit", tmp_path, "--restart", expect=1))
+    assert [m.split(":")[0].startswith(n) for m, n in zip(messages, NEEDS[1:], strict=True)] == [True] * 5
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     torch.save(schedule.state_dict(), tmp_path / "scheduler.pt")
-    torch.save({"torch_rng_state": torch.get_rng_state()}, tmp_path / "rng_state.pth")
+    torch.save({"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}, tmp_path / "rng_state.pth")
     (tmp_path / "trainer_state.json").write_text("{}")
+    answer = lastbit.json("audit", tmp_path, "--restart", expect=0)
+    assert {n["message"].split(":")[0] for n in answer["notes"]} == {"the device's state of random numbers", "the gradient scaler"}
+
+
+def test_restart_by_files_of_accelerate(lastbit, tmp_path):
+    """Random states in a pickle of their own, which is not read; a sampler's state beside it."""
+    model, optimizer = models.trained("llama")
+    models.save(model, tmp_path)
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.bin")
+    torch.save({"last_epoch": 3, "_last_lr": [1e-3]}, tmp_path / "scheduler.bin")
+    states = {"step": 3, "random_state": random.getstate(), "numpy_random_seed": np.random.get_state(), "torch_manual_seed": torch.get_rng_state()}
+    (tmp_path / "random_states_0.pkl").write_bytes(pickle.dumps(states))
+    torch.save({"samples_yielded": 40}, tmp_path / "dl_state_dict.bin")
+    (only,) = lacking(lastbit.json("audit", tmp_path, "--restart", expect=1))
+    assert only.startswith("the sampler's position")
+    torch.save({"_sampler_iter_yielded": 40}, tmp_path / "dataloader.bin")
     lastbit.json("audit", tmp_path, "--restart", expect=0)
+    del states["numpy_random_seed"]
+    (tmp_path / "random_states_0.pkl").write_bytes(pickle.dumps(states))
+    (only,) = lacking(lastbit.json("audit", tmp_path, "--restart", expect=1))
+    assert only.startswith("NumPy's state")
+
+
+WHOLE = {
+    "optimizer slots": lambda o: {"optimizer": pickle.loads(pickle.dumps(o.state_dict()))},
+    "the step": lambda o: {"iteration": 25},
+    "the schedule": lambda o: {"lr_scheduler": {"last_epoch": 25, "base_lrs": [1e-3]}},
+    "the sampler's position": lambda o: {"sampler": {"seed": 3, "epoch": 1, "next_index": 400}},
+    "Python's state": lambda o: {"rng": {"python": random.getstate()}},
+    "NumPy's state": lambda o: {"rng_numpy": np.random.get_state()},
+    "Torch's state": lambda o: {"rng_torch": torch.get_rng_state()},
+    "the gradient scaler": lambda o: {"scaler": {"scale": 65536.0, "_growth_tracker": 3}},
+}
+
+
+@pytest.mark.parametrize("lost", sorted(set(WHOLE) - {"the step"}))  # which slots and samplers count as well
+def test_restart_asks_for_each_by_itself(lastbit, tmp_path, lost):
+    """One dictionary of a home-made loop, without one of its members; the sampler keeps a seed, which is no state of random numbers."""
+    model, optimizer = models.trained("llama")
+    state = {"model": {k: v.half() for k, v in model.state_dict().items()}}
+    for name, make in WHOLE.items():
+        state |= make(optimizer) if name != lost else {}
+    if lost == "the sampler's position":
+        state["sampler"] = {"seed": 3, "epoch": 1, "shuffle": True}
+    torch.save(state, tmp_path / "run.pt")
+    (only,) = lacking(lastbit.json("audit", tmp_path / "run.pt", "--restart", expect=1))
+    assert only.startswith(lost)
 
 
 # ---- hostile files

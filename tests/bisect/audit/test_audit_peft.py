@@ -78,7 +78,7 @@ def test_ranks_that_training_prunes(lastbit, tmp_path):
     tensors = load_file(path)
     name = next(n for n in tensors if "layers.2.self_attn.q_proj.lora_E" in n)
     save_file(tensors | {name: tensors[name] * 3 + 1}, path, metadata={"format": "pt"})
-    assert [f["kind"] for f in audit(lastbit, tmp_path, expect=1)["findings"]] == ["merge_differs"]
+    assert "merge_differs" in [f["kind"] for f in audit(lastbit, tmp_path, expect=1)["findings"]]
 
 
 def test_modules_that_a_library_renames_on_loading(lastbit, tmp_path):

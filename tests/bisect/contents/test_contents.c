@@ -169,6 +169,61 @@ static void numbers_rounded_to_another_dtype_are_a_cast(void **state)
     free(x);
 }
 
+static void a_view_is_read_as_it_lies(void **state)
+{
+    (void)state;
+    float *x = drawn(ROWS * COLS), turned[ROWS * COLS];
+    lb_content_tensor a = matrix("w", x, COLS, ROWS);
+    a.tensor.layout.stride[0] = 1, a.tensor.layout.stride[1] = COLS; /* the transpose of [ROWS, COLS] */
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLS; j++) turned[j * ROWS + i] = x[i * COLS + j];
+    lb_contents c;
+    const lb_content_tensor b = matrix("v", turned, COLS, ROWS);
+    assert_int_equal(lb_contents_match(&a, 1, &b, 1, &c, NULL), LB_OK);
+    assert_int_equal(c.list[0].relation, LB_CONTENT_RENAMED);
+    assert_int_equal(c.list[0].found, ROWS * COLS);
+    lb_contents_release(&c);
+    free(x);
+}
+
+static void rows_of_zeros_are_found_behind_each_other(void **state)
+{
+    (void)state;
+    enum { PADDING = 20000 }; /* each of them is like all others: looked up one by one this would take minutes */
+    float *x = calloc((size_t)(ROWS + PADDING) * COLS, sizeof *x), *drawn_rows = drawn(ROWS * COLS);
+    assert_non_null(x);
+    memcpy(x, drawn_rows, ROWS * COLS * sizeof *x);
+    memcpy(x + (ROWS - 2) * COLS, x, COLS * sizeof *x); /* and a row that is there twice */
+    const lb_content_tensor a = matrix("w", x, ROWS + PADDING, COLS), b = matrix("v", x, ROWS - 1 + PADDING, COLS);
+    lb_contents c;
+    assert_int_equal(lb_contents_match(&a, 1, &b, 1, &c, NULL), LB_OK);
+    check_runs(&a, &b, &c, 0);
+    assert_int_equal(c.list[0].relation, LB_CONTENT_SPLIT);
+    assert_int_equal(c.list[0].found, c.list[0].all);
+    lb_contents_release(&c);
+    free(x), free(drawn_rows);
+}
+
+static void two_narrow_dtypes_are_casts_in_one_go(void **state)
+{
+    (void)state;
+    float *x = drawn(ROWS * COLS), *y = drawn(ROWS * COLS);
+    uint16_t brain[ROWS * COLS], half[ROWS * COLS];
+    lb_convert(LB_BF16, brain, LB_F32, x, ROWS * COLS, NULL);
+    lb_convert(LB_F16, half, LB_F32, y, ROWS * COLS, NULL);
+    const lb_content_tensor a[] = {matrix("w", x, ROWS, COLS), matrix("v", y, ROWS, COLS)};
+    lb_content_tensor b[] = {a[0], a[1]};
+    b[0].tensor.data = brain, b[0].tensor.dtype = LB_BF16, b[1].tensor.data = half, b[1].tensor.dtype = LB_F16;
+    lb_contents c;
+    assert_int_equal(lb_contents_match(a, 2, b, 2, &c, NULL), LB_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(c.list[i].relation, LB_CONTENT_SAME);
+        assert_true(c.list[i].cast);
+    }
+    lb_contents_release(&c);
+    free(x), free(y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -179,6 +234,9 @@ int main(void)
         cmocka_unit_test(one_number_that_is_not_the_same_is_no_match),
         cmocka_unit_test(equal_tensors_meet_in_their_order),
         cmocka_unit_test(numbers_rounded_to_another_dtype_are_a_cast),
+        cmocka_unit_test(a_view_is_read_as_it_lies),
+        cmocka_unit_test(rows_of_zeros_are_found_behind_each_other),
+        cmocka_unit_test(two_narrow_dtypes_are_casts_in_one_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
