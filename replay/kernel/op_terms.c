@@ -110,6 +110,7 @@ static double terms_from(const lb_call *call, lb_terms_source from, uint32_t a)
         const double inputs = size_of(call, a, -1), gates = 4 * size_of(call, a + 4, -1);
         return inputs + 3 * gates + (inputs > 0 ? numel(call, a) / inputs : 0);
     }
+    case LB_TERMS_FED: return size_of(call, 0, 1) + size_of(call, a, 0) + size_of(call, a, 1);
     case LB_TERMS_TOKENS: {
         double queries = size_of(call, a, -3), keys = size_of(call, a + 1, -3);
         if (size_of(call, a, -2) > queries) queries = size_of(call, a, -2);

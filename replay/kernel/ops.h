@@ -81,6 +81,7 @@ typedef struct lb_call {
     lb_method method;
     lb_err *err;
     bool tf32; /* what was recorded may have read factors of f32 as TF32: the bound allows for it */
+    bool cuda; /* what was recorded ran on CUDA: where torch computes another function there */
 } lb_call;
 
 /* What a product of two factors that were read as TF32 may be off by, in parts of itself: each lost at most 2^-10, where an instruction cuts
@@ -139,7 +140,8 @@ typedef enum lb_terms_source {
     LB_TERMS_KEYS,        /* attention: queries + keys + head size; `a` is the query */
     LB_TERMS_TOKENS,      /* the same where tokens may stand before heads */
     LB_TERMS_CELLS, /* recurrent layers: inputs and hidden size, steps times samples; `a` is the input, the weights follow */
-    LB_TERMS_LAYERS /* stacks of them: the same of the widest; `a` is the input, the fourth behind it the hidden state */
+    LB_TERMS_LAYERS, /* stacks of them: the same of the widest; `a` is the input, the fourth behind it the hidden state */
+    LB_TERMS_FED /* an encoder layer: tokens of arg 0, and both sizes of its first feed-forward weight, which is `a` */
 } lb_terms_source;
 #define LB_TERMS(SOURCE, A) (LB_TERMS_##SOURCE | (uint32_t)(A) << 8)
 #define LB_TERMS_SOURCE(terms) ((lb_terms_source)((terms) & 0xff))
@@ -230,7 +232,8 @@ void lb_op_family_add(const lb_op_row *rows);
     X(resample) X(pool) X(recurrent) X(embedding_bag) X(composite) X(adagrad) X(function) X(custom)                 \
     X(state_space) X(selective_scan) X(linear_attention) X(quantise) X(complex) X(paged) X(four_bit)                \
     X(expert_groups) X(masked_softmax) X(delta_rule) X(weight_norm) X(sync_norm)          \
-    X(recurrent_cell) X(recurrent_layers) X(scaled_product) X(grid_sampler) X(distinct) X(gamma)
+    X(recurrent_cell) X(recurrent_layers) X(scaled_product) X(grid_sampler) X(distinct) X(gamma)                     \
+    X(encoder) X(encoder_parts)
 /* clang-format on */
 #define LB_DECLARE_FAMILY(FAMILY) extern const lb_op_row lb_rows_##FAMILY[];
 LB_OP_FAMILIES(LB_DECLARE_FAMILY)

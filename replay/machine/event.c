@@ -155,16 +155,20 @@ static const lb_tensor *recorded_of(const account *a, uint32_t value)
 
 enum { CUDA = 1 }; /* lb_value.device */
 
-static bool may_be_tf32(const lb_machine *machine, const lb_execution *e, uint32_t first)
+bool lb_event_on_cuda(const lb_machine *machine, const lb_execution *e, uint32_t first)
 {
-    const bool convolution = e->prepared->row->flags & LB_ROW_CONVOLUTION;
     const lb_program *p = machine->prepared->program;
-    if (!(convolution ? machine->tf32_convolutions : machine->tf32_products)) return false;
     for (uint32_t i = 0; i < e->per_unit; i++) {
         const uint32_t v = e->outputs.values[first + i];
         if (v != LB_NONE && p->values[v].device == CUDA) return true;
     }
     return false;
+}
+
+static bool may_be_tf32(const lb_machine *machine, const lb_execution *e, uint32_t first)
+{
+    const bool convolution = e->prepared->row->flags & LB_ROW_CONVOLUTION;
+    return (convolution ? machine->tf32_convolutions : machine->tf32_products) && lb_event_on_cuda(machine, e, first);
 }
 
 static lb_status judge_units(lb_machine *machine, const lb_execution *e, account *a, lb_judgement *worst)
@@ -188,7 +192,8 @@ static lb_status judge_units(lb_machine *machine, const lb_execution *e, account
                         e->per_unit,
                         lb_machine_choice(machine)->method,
                         NULL,
-                        may_be_tf32(machine, e, first)};
+                        may_be_tf32(machine, e, first),
+                        lb_event_on_cuda(machine, e, first)};
         lb_judgement one;
         lb_status status = lb_verdict_judge(machine->memory, &call, recorded, force, &a->bounds[u], &one, machine->err);
         a->n_bounds = u + 1;

@@ -83,6 +83,7 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
         if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
         lb_call call = {prepared->row, e->unit,        e->n_args, e->outputs.tensors + (size_t)u * e->per_unit,
                         e->per_unit,   choice->method, local};
+        call.cuda = lb_event_on_cuda(machine, e, u * e->per_unit);
         lb_cast cast;
         if (choice->method.cast) {
             cast = *choice->method.cast;

@@ -163,13 +163,45 @@ static lb_status relu_of_result(lb_call *call)
     return lb_row_call_run(call, &relu, false);
 }
 
+/* gelu of `x`: the tanh form, into which CUDA's products end, or the exact one. */
+static lb_status gelu_of(lb_call *call, const lb_tensor *x, lb_tensor y, bool twin)
+{
+    lb_row_call gelu = {
+        .row = "aten::gelu",
+        .args = {lb_operand_tensor(x), {.tag = LB_OPERAND_STRING, .string = call->cuda ? "tanh" : "none"}},
+        .n_args = 2,
+        .results = {y},
+        .n_results = 1};
+    return lb_row_call_run(call, &gelu, twin);
+}
+
+/* What gelu makes of the twin of its argument, which the result holds: at most its slope times that, and its own, whose row has twice as many
+ * roundings. */
+static lb_status gelu_twin(lb_call *call)
+{
+    const lb_tensor *y = &call->results[0];
+    const int64_t n = lb_tensor_numel(y);
+    double *x = malloc((size_t)(2 * n + 1) * sizeof *x), *own = x + n, *twin = y->data;
+    if (!x) return lb_fail(call->err, LB_ERR_NOMEM, "%s: no memory for its product", call->row->name);
+    lb_tensor product = {.dtype = LB_F64, .layout = y->layout, .data = x}, of_gelu = product;
+    of_gelu.data = own;
+    lb_row_call first = {.row = "aten::addmm", .n_args = 5, .results = {product}, .n_results = 1};
+    for (uint32_t i = 0; i < 5; i++) first.args[i] = lb_operand_arg(call, i);
+    lb_status status = lb_row_call_run(call, &first, false);
+    if (status == LB_OK) status = gelu_of(call, &product, of_gelu, true);
+    for (int64_t i = 0; status == LB_OK && i < n; i++)
+        twin[i] = 1.13 * (twin[i] + lb_twin_rounding(call, 1) * fabs(x[i])) + 2 * own[i];
+    free(x);
+    return status;
+}
+
 /* self, mat1, mat2, beta, alpha, use_gelu */
 static lb_status addmm_activation_run(lb_call *call, bool twin)
 {
-    if (lb_call_int(call, 5, 0)) return unsupported(call, "a gelu, which is exact on a CPU and by tanh on CUDA");
+    const bool gelu = lb_call_int(call, 5, 0);
     LB_TRY(forwarded(call, "aten::addmm", 5, 1, twin));
-    if (twin) return LB_OK;
-    return relu_of_result(call);
+    if (twin) return gelu ? gelu_twin(call) : LB_OK;
+    return gelu ? gelu_of(call, &call->results[0], call->results[0], false) : relu_of_result(call);
 }
 
 /* ---- convolutions ------------------------------------------------------------------------------------------------------ */

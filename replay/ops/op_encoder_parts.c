@@ -1,0 +1,235 @@
+/* What torch's fused attention is made of besides products: heads with their biases, and softmax of what a mask leaves over.
+ *
+ *      _transform_bias_rescale_qkv   (batch, tokens, 3 heads size) to three of (batch, heads, tokens, size);  q = (q + bias) / sqrt(size)
+ *      _masked_softmax               softmax of what is not under the mask, 0 under it, NaN where all of a row is
+ *      _masked_softmax_backward      dx = y (dy - sum y dy) over what is not under the mask, 0 under it
+ *
+ * With 16 bits torch rounds on its way: differences from the maximum, exponentials and the reciprocal of their sum, and in early versions q behind the
+ * bias, the scale and their product, which the twin admits.
+ * Sums are taken one after the other, of f32 in f64. Source: pytorch/pytorch aten/src/ATen/native/transformers/attention.cpp,
+ * aten/src/ATen/native/SoftMax.cpp. */
+#include "elementary.h"
+#include "frame.h"
+
+#include <math.h>
+
+/* ---- heads -------------------------------------------------------------------------------------------------------------- */
+
+/* 1 / sqrt(size) as torch's CPU kernel has it; exact in f64. */
+static double rescale_of(int64_t size, const lb_frame *f)
+{
+    return f->wide ? 1 / sqrt((double)size) : (float)(1 / (double)sqrtf((float)size));
+}
+
+/* One of the three: result `part` of (batch, heads, tokens, size). */
+static void put_heads(lb_frame *f, const lb_layout *in, int64_t heads, uint32_t part, bool twin)
+{
+    const int64_t batch = in->shape[0], tokens = in->shape[1], width = in->shape[2] / 3, size = width / heads;
+    const void *x = lb_frame_input(f, 0), *bias = lb_frame_input(f, 1);
+    void *y = lb_frame_output(f, part, batch * tokens * width);
+    const double scale = part ? 1 : rescale_of(size, f), roundings = part ? 1 : 4;
+    const double slack = twin ? 1 + roundings * lb_twin_rounding(f->call, 0) : 1;
+    for (int64_t i = 0; lb_frame_ok(f) && i < batch * tokens * width; i++) {
+        const int64_t token = i / size % tokens, head = i / size / tokens % heads, b = i / size / tokens / heads;
+        const int64_t column = (int64_t)part * width + head * size + i % size;
+        const double a = lb_frame_get(f, x, (b * tokens + token) * 3 * width + column),
+                     c = lb_frame_get(f, bias, column);
+        lb_frame_set(f, y, i, (twin ? (fabs(a) + fabs(c)) * slack : f->wide ? a + c : (float)(a + c)) * scale);
+    }
+}
+
+/* Args: qkv, qkv_bias, num_heads. */
+static lb_status transform(lb_call *call, bool twin)
+{
+    lb_frame f = lb_frame_begin(call);
+    const lb_layout *in = &lb_call_tensor(call, 0)->layout;
+    const int64_t heads = lb_call_int(call, 2, 1);
+    if (in->ndim != 3 || heads < 1 || in->shape[2] % (3 * heads) || call->n_results != 3 ||
+        lb_tensor_numel(lb_call_tensor(call, 1)) != in->shape[2])
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "an input that is not (batch, tokens, 3 heads size)");
+    for (uint32_t part = 0; lb_frame_ok(&f) && part < 3; part++) put_heads(&f, in, heads, part, twin);
+    return lb_frame_end(&f);
+}
+
+/* ---- softmax under a mask ----------------------------------------------------------------------------------------------- */
+
+enum mask_type { OF_TOKENS, OF_KEYS, OF_SCORES };
+
+/* The mask as a view of the input's shape. (queries, keys) of type 0 and (batch, keys) of type 1 are for (batch, heads, queries, keys). */
+static bool mask_as(lb_tensor *seen, const lb_tensor *mask, const lb_layout *in, int64_t type)
+{
+    const lb_layout *m = &mask->layout;
+    *seen = *mask;
+    seen->layout = *in;
+    bool same = m->ndim == in->ndim;
+    for (int d = 0; same && d < m->ndim; d++) same = m->shape[d] == in->shape[d];
+    if (same) {
+        seen->layout = *m;
+        return true;
+    }
+    if (m->ndim != 2 || in->ndim != 4 || type == OF_SCORES) return false;
+    const int rows = type == OF_KEYS ? 0 : 2;
+    for (int d = 0; d < 4; d++) seen->layout.stride[d] = d == rows ? m->stride[0] : d == 3 ? m->stride[1] : 0;
+    seen->layout.offset = m->offset;
+    return m->shape[0] == in->shape[rows] && m->shape[1] == in->shape[3];
+}
+
+typedef struct masked_rows {
+    lb_frame frame;
+    lb_tensor result; /* with the dimension moved to the end */
+    int64_t count, size;
+    const void *a, *b, *hidden; /* b: NULL but in the backward */
+    void *y;
+    lb_dtype rounds; /* the 16-bit dtype in which torch computes, or none */
+    double slack;    /* a twin's, per rounding to it */
+    double least;    /* … of a number below its normal ones */
+    double unit;     /* what 1 of a twin stands for */
+} masked_rows;
+
+/* Args: where a, b, the mask, its type and the dimension stand. */
+typedef struct masked_form {
+    uint32_t mask, dim;
+    int type; /* negative: there is none, the mask is as the input */
+    bool two;
+} masked_form;
+
+static bool open_masked(masked_rows *r, lb_call *call, const masked_form *form)
+{
+    const lb_tensor *in = lb_call_tensor(call, 0), *mask = lb_call_tensor(call, form->mask);
+    const lb_dtype dtype = call->results[0].dtype;
+    *r = (masked_rows){.frame = lb_frame_begin(call), .slack = lb_twin_rounding(call, 0)};
+    r->unit = ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call)) *
+              (in->dtype == LB_F64 ? 0x1p-53 : 0x1p-24);
+    if (r->slack > 0)
+        r->least = r->slack / lb_twin_scale(call, 0) * 0x1p24 * lb_dtype_min_subnormal(lb_call_tensor(call, 0)->dtype);
+    r->rounds = dtype == LB_BF16 || dtype == LB_F16 ? dtype : LB_NO_DTYPE;
+    const int dim = lb_wrap_dim(lb_call_int(call, form->dim, -1), in->layout.ndim);
+    const int64_t type = form->type < 0 ? OF_SCORES : lb_call_int(call, (uint32_t)form->type, OF_SCORES);
+    lb_tensor seen;
+    if (!form->two && !call->cuda && !lb_layout_is_contiguous(&in->layout)) {
+        lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED,
+                      "scores that are not contiguous: a CPU reads them as if they were");
+        return false;
+    }
+    if (dim < 0 || !in->layout.ndim || !mask_as(&seen, mask, &in->layout, type)) {
+        lb_frame_fail(&r->frame, LB_ERR_UNSUPPORTED, "a mask that is not as the scores, their queries or their keys");
+        return false;
+    }
+    if (form->two && lb_tensor_numel(lb_call_tensor(call, 1)) != lb_tensor_numel(in)) {
+        lb_frame_fail(&r->frame, LB_ERR_INVALID, "a softmax of another size");
+        return false;
+    }
+    const lb_tensor a = lb_tensor_dim_last(in, dim), hidden = lb_tensor_dim_last(&seen, dim);
+    r->size = in->layout.shape[dim], r->count = r->size ? lb_tensor_numel(in) / r->size : 0;
+    r->a = lb_frame_tensor(&r->frame, &a), r->hidden = lb_frame_tensor(&r->frame, &hidden);
+    if (form->two) {
+        const lb_tensor b = lb_tensor_dim_last(lb_call_tensor(call, 1), dim);
+        r->b = lb_frame_tensor(&r->frame, &b);
+    }
+    r->result = lb_tensor_dim_last(&call->results[0], dim);
+    r->y = lb_frame_output_view(&r->frame, &r->result, r->count * r->size);
+    return lb_frame_ok(&r->frame);
+}
+
+/* As torch holds it between two operations. */
+static double held(const masked_rows *r, double x)
+{
+    if (r->frame.wide) return x;
+    float narrow = (float)x;
+    lb_frame_round(&r->frame, &narrow, 1, r->rounds);
+    return narrow;
+}
+
+/* v: room for a row. */
+static void softmax_row(const masked_rows *r, double *v, int64_t first)
+{
+    const lb_frame *f = &r->frame;
+    double top = 0, sum = 0;
+    bool any = false;
+    for (int64_t k = 0; k < r->size; k++) {
+        const double x = lb_frame_get(f, r->a, first + k);
+        if (lb_frame_get(f, r->hidden, first + k) != 0) continue;
+        top = any ? (top < x ? x : top) : x; /* as std::max(top, x) treats NaN */
+        any = true;
+    }
+    for (int64_t k = 0; k < r->size; k++) {
+        const bool seen = lb_frame_get(f, r->hidden, first + k) == 0;
+        v[k] = seen ? held(r, lb_exp(held(r, lb_frame_get(f, r->a, first + k) - top))) : 0;
+        sum = r->rounds ? (float)(sum + v[k]) : sum + v[k];
+    }
+    const double factor = r->rounds ? held(r, 1 / sum) : 1 / sum;
+    for (int64_t k = 0; k < r->size; k++) lb_frame_set(f, r->y, first + k, v[k] * factor);
+}
+
+/* The exponent is off by that of x - top: the twin has it per element, and on average from the sum. */
+static void softmax_row_twin(const masked_rows *r, double *v, int64_t first)
+{
+    const lb_frame *f = &r->frame;
+    double *y = (double *)r->y + first, top = -INFINITY, weighted = 0;
+    softmax_row(r, v, first);
+    for (int64_t k = 0; k < r->size; k++)
+        if (y[k] > 0) top = fmax(top, lb_frame_get(f, r->a, first + k));
+    for (int64_t k = 0; k < r->size; k++) {
+        v[k] = y[k] > 0 ? (1 + fabs(lb_frame_get(f, r->a, first + k) - top)) * (1 + r->slack) : 0;
+        weighted += y[k] * v[k];
+    }
+    for (int64_t k = 0; k < r->size; k++)
+        y[k] = y[k] * (1 + expm1(r->unit * (v[k] + weighted)) / r->unit + 2 * r->slack) + (v[k] > 0 ? r->least : 0);
+}
+
+static lb_status masked(lb_call *call, bool twin)
+{
+    static const masked_form form = {.mask = 1, .dim = 2, .type = 3};
+    masked_rows r;
+    if (!open_masked(&r, call, &form)) return lb_frame_end(&r.frame);
+    double *v = lb_frame_scratch(&r.frame, (size_t)r.size * sizeof *v);
+    for (int64_t i = 0; lb_frame_ok(&r.frame) && i < r.count; i++)
+        (twin ? softmax_row_twin : softmax_row)(&r, v, i * r.size);
+    return lb_frame_end(&r.frame);
+}
+
+/* Args: grad_output, output, mask, dim. */
+static lb_status masked_backward(lb_call *call, bool twin)
+{
+    static const masked_form form = {.mask = 2, .dim = 3, .type = -1, .two = true};
+    masked_rows r;
+    if (!open_masked(&r, call, &form)) return lb_frame_end(&r.frame);
+    const lb_frame *f = &r.frame;
+    for (int64_t i = 0; lb_frame_ok(f) && i < r.count * r.size; i += r.size) {
+        double sum = 0;
+        for (int64_t k = i; k < i + r.size; k++) {
+            if (lb_frame_get(f, r.hidden, k) != 0) continue;
+            const double term = lb_frame_get(f, r.a, k) * lb_frame_get(f, r.b, k);
+            sum += twin ? fabs(term) * (1 + r.slack) : held(&r, term);
+        }
+        for (int64_t k = i; k < i + r.size; k++) {
+            const double y = lb_frame_get(f, r.b, k), dy = lb_frame_get(f, r.a, k);
+            const double dx = twin ? fabs(y) * (fabs(dy) + fabs(sum)) * (1 + 3 * r.slack) : y * (dy - sum);
+            lb_frame_set(f, r.y, k, lb_frame_get(f, r.hidden, k) != 0 ? 0 : dx);
+        }
+    }
+    return lb_frame_end(&r.frame);
+}
+
+LB_WITH_TWIN(transform, transform(call, twin))
+LB_WITH_TWIN(masked, masked(call, twin))
+LB_WITH_TWIN(masked_backward, masked_backward(call, twin))
+
+const lb_op_row lb_rows_encoder_parts[] = {
+    {.name = "aten::_transform_bias_rescale_qkv",
+     .args = "qkv! qkv_bias! num_heads",
+     LB_COMPUTED_BY(transform),
+     .roundings = 4,
+     .samples = "transform_qkv"},
+    {.name = "aten::_masked_softmax",
+     .args = "self! mask! dim mask_type",
+     LB_COMPUTED_BY(masked),
+     LB_SUMS(6, LB_TERMS(DIMENSION, 2)),
+     .samples = "masked_softmax"},
+    {.name = "aten::_masked_softmax_backward",
+     .args = "grad_output! output! mask! dim",
+     LB_COMPUTED_BY(masked_backward),
+     LB_SUMS(6, LB_TERMS(DIMENSION, 3)),
+     .samples = "masked_softmax backward"},
+    {NULL},
+};
