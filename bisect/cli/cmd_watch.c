@@ -246,7 +246,8 @@ static int check_options(options *o, int n_logs)
     o->watch = (lb_watch_options)LB_WATCH_OPTIONS_INIT;
     if (o->format && !lb_watch_format_parse(o->format, &o->log.format))
         return lb_command_misused(
-            NAME, "--format: `%s` is none of auto, line, jsonl, csv, events, pattern, capture, trainer", o->format);
+            NAME, "--format: `%s` is none of auto, line, pairs, jsonl, csv, events, pattern, capture, trainer",
+            o->format);
     if (o->pattern && o->format && o->log.format != LB_WATCH_PATTERN)
         return lb_command_misused(NAME, "--pattern is a format of its own: --format %s says another", o->format);
     if (!o->pattern && o->log.format == LB_WATCH_PATTERN)
@@ -297,10 +298,17 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
 {
     lb_watch_between between = {0};
     uint64_t records = 0, alarms = 0;
+    bool undecided = false;
     look_between(logs, n, o->same_seed, &between);
     for (uint32_t i = 0; i < n; i++) {
         const lb_watch_report r = lb_watch_now(logs[i].watch);
         records += r.records, alarms += r.n_alarms;
+        undecided |= !strcmp(lb_watch_verdict(&logs[i], &r), "undecided");
+        if (lb_watch_is_unreadable(&logs[i].counts))
+            fprintf(stderr,
+                    "lastbit watch: %s: %" PRIu64 " of its lines could not be read, %" PRIu64
+                    " could: --format or --pattern says how\n",
+                    logs[i].path, logs[i].counts.complaints, r.records);
     }
     alarms += between.n_alarms;
     if (json)
@@ -312,7 +320,8 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
         fprintf(stderr,
                 "lastbit watch: no step was found: is it a log of training? --format and --pattern say how it is read, "
                 "--field which names are meant\n");
-    return !records ? LB_EXIT_UNTESTABLE : alarms ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+    if (alarms) return LB_EXIT_DIFFERENT;
+    return !records || undecided ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }
 
 static int run(const options *o, const char **paths, uint32_t n, bool json)
@@ -358,7 +367,8 @@ int lb_cmd_watch(int argc, const char **argv)
          "wait for more, also when the log is not there yet, is cut or rotated; alarms are printed as they come", NULL},
         {"idle", 0, POPT_ARG_DOUBLE, &o.idle, 0, "with --follow: stop when nothing has come for so long", "SECONDS"},
         {"format", 0, POPT_ARG_STRING, &o.format, 0,
-         "line, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); by default "
+         "line, pairs, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); by "
+         "default "
          "found "
          "from the content",
          "FORMAT"},

@@ -1,56 +1,90 @@
-/* A detector of rises whose rate of false alarms is stated: of the logarithm of a loss or of a gradient norm.
+/* A detector whose rate of false alarms is stated, of the logarithm of a loss or of a gradient norm: spike, step, drift, wider noise.
  *
- *      x = log(number) ──▶ r = x − level ──▶ s1 = second largest of the last 4 r       ──▶ s > threshold(s)?  alarm
- *                               │            s2 = mean of the last 16 (winsorised)
- *                               ▼            s3 = mean of the last 64
- *                level += clipped r / 200
+ *      x = log(number) ─▶ u = x - expected (near: 24 steps, far: 160) ─▶ e = u - phi u' ─▶ v = e / deviation, clipped at 8
+ *                              local_level.h                              whitened                │
+ *                    ┌────────────────────────────────────────────────────────────────────────────┘
+ *                    ├─▶ spike   v itself, the second highest of 4: above what the tail of its past reaches (far_tail.h)
+ *                    ├─▶ step    sums of near v, kappa 1, 2, 4 ─┐
+ *                    ├─▶ drift   sums of far v, kappa 0.3, 0.7 ─┼─ above -log p / theta (rising_sum.h, noise_law.h)
+ *                    └─▶ spread  sum of |v|, kappa 1.7 ─────────┘
  *
- * The level is an exponential average of innovations clipped at three mean deviations (Huber's psi), so that one outlier hardly moves
- * it. Noise is never assumed to be of a kind: the distribution of each statistic s is taken from its own past, so that correlated
- * noise (a log that smooths) widens the threshold of the means by itself. A threshold lies where a tail beyond all that was
- * seen is crossed with probability p a step. The tail above the 95th percentile u is a generalised Pareto distribution (Pickands
- * 1975; peaks over threshold in streams: Siffer et al., KDD 2017), fitted by moments (Hosking and Wallis 1987), of shape 0 at least:
+ * The model of the noise: v are independent draws of one law, which is not assumed to be of a kind but taken from what was seen; a
+ * correlation of the first order is removed (phi), what is left of it widens the thresholds by way of the sums' own excursions. A loss
+ * falls, which the levels follow with half of their slope; what rises is followed late. Nothing is judged before 64 steps, and what a
+ * step says is learned 128 steps later (a quarter of the run so far, if that is less), and not at all when an alarm came in between: a slow rise does not teach the detector that it is
+ * normal. A rise below `least` is none, however sure it is.
  *
- *      threshold = u + sigma (1 + 2 / sqrt k) ((F / p)^xi − 1) / xi         F: the share above u, k: how many independent ones that is
- *
- * On logarithms shape 0 is a tail that falls like a power of the number itself, so heavy-tailed norms are covered. p is
- * LB_WATCH_FALSE_ALARMS / 100,000 steps / 6 statistics (three of each of two signals); consecutive crossings are one alarm, so that
- * the true rate is lower. What a step says is learned 128 steps later, and not at all when an alarm came in between: a
- * slow rise does not teach the detector that it is normal. A rise below `least` is none, however sure it is.
- *
- * Stated for one signal: 0.025 false alarms in 100,000 steps. Measured (bench_watch, 11 million steps a shape): none of normal, Laplace,
- * exponential and correlated noise (phi 0.9) on the logarithm; 0.02 of Student's t with 4 and with 3 degrees of freedom. A mixture
- * whose far part is too rare to be seen in 16,000 steps is worse than stated: 0.13 where one step in a hundred has four times the noise. */
+ * p of step n is LB_WATCH_FALSE_ALARMS x log(1000) / ((n + 1000) log²(n + 1000)) / 16 statistics (eight of each of two signals): the sum
+ * over all steps of a run of any length is below LB_WATCH_FALSE_ALARMS, the probability that a run without an event has an alarm.
+ * Measured (bench_watch): see tests/BENCHMARKS.md. */
 #ifndef LB_LEVEL_MODEL_H
 #define LB_LEVEL_MODEL_H
+
+#include "far_tail.h"
+#include "local_level.h"
+#include "noise_memory.h"
+#include "rising_sum.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LB_LEVEL_STATISTICS = 3, LB_LEVEL_WINDOW = 64, LB_LEVEL_DELAY = 128, LB_TAIL_BINS = 480 };
+enum { LB_LEVEL_WINDOW = 16, LB_LEVEL_DELAY = 128, LB_LEVEL_BEGIN = 64 };
+typedef enum lb_level_statistic {
+    LB_LEVEL_SPIKE,
+    LB_LEVEL_SPIKES,
+    LB_LEVEL_STEP_1,
+    LB_LEVEL_STEP_2,
+    LB_LEVEL_STEP_4,
+    LB_LEVEL_DRIFT_03,
+    LB_LEVEL_DRIFT_07,
+    LB_LEVEL_SPREAD,
+    LB_LEVEL_STATISTICS
+} lb_level_statistic;
+enum { LB_LEVEL_SUMS = LB_LEVEL_STATISTICS - LB_LEVEL_STEP_1 };
 
-/* The positive part of a distribution, on a grid of 16 bins an octave from 2^-24 to 2^6; old samples fade. */
-typedef struct lb_tail {
-    double weight[LB_TAIL_BINS], total;
-    double threshold; /* infinite until enough is known */
-    uint32_t fresh;   /* samples since it was fitted */
-} lb_tail;
+/* Innovations of one level, whitened and standardised. */
+typedef struct lb_level_noise {
+    lb_local_level at;
+    double before;                /* u of the step before */
+    double mean, square, product; /* of u, u² and u u', clipped, about the mean: phi */
+    double deviation;             /* mean of |e| */
+    double lately, scatter; /* mean of the last 32 e, and of their distance from it: noise may be wide for a while */
+    double centre, centred; /* mean of e in deviations; of the far level alone, which lies low: 1 */
+    double digit;           /* that the log prints last, in nats */
+    uint64_t learned;
+    lb_noise_law law;
+    lb_noise_memory memory;
+} lb_level_noise;
+
+/* What a step will teach when it has stood for some time. */
+typedef struct lb_level_pending {
+    float near, near_before, far, far_before, v, second;
+} lb_level_pending;
 
 typedef struct lb_level_model {
-    double least; /* the smallest rise that counts, in nats */
-    double level, spread;
-    uint64_t n; /* numbers taken */
-    double window[LB_LEVEL_WINDOW], recent[4], sum16, sum64;
-    uint32_t filled; /* of the window, 0 after an alarm */
-    lb_tail tails[LB_LEVEL_STATISTICS];
-    float pending[LB_LEVEL_DELAY][LB_LEVEL_STATISTICS];
-    uint64_t pended; /* since it was emptied */
+    double least;         /* the smallest rise that counts, in nats */
+    double number, digit; /* the last one; the smallest difference of two */
+    uint64_t n;           /* numbers taken */
+    uint64_t settled;     /* from then on the spread is judged: levels that were set anew have found their place */
+    lb_level_noise near, far;
+    lb_noise_law absolute;
+    lb_noise_memory absolute_memory;
+    lb_rising_sum sums[LB_LEVEL_SUMS];
+    lb_far_tail single, second;
+    double single_height, second_height;
+    uint64_t next_fit;
+    double logp;
+    double recent[4];
+    lb_level_pending pending[LB_LEVEL_DELAY];
+    uint64_t pended, taken; /* since it was emptied */
     bool out;
     uint32_t out_for, quiet;
-    double peak;
-    /* of the last step: which statistic was over its threshold, how high it was, and the threshold */
-    int statistic;
-    double height, threshold;
+    double base, peak,
+        window[LB_LEVEL_WINDOW]; /* while out: the level that it left, and how far above it the last numbers were */
+    /* of the last alarm: which statistic was over its threshold, how far the numbers were above the level, and over how many steps */
+    lb_level_statistic statistic;
+    double height;
+    uint32_t length;
 } lb_level_model;
 
 typedef enum lb_level_answer { LB_LEVEL_QUIET, LB_LEVEL_RISES, LB_LEVEL_OUT, LB_LEVEL_BACK } lb_level_answer;
@@ -58,13 +92,12 @@ typedef enum lb_level_answer { LB_LEVEL_QUIET, LB_LEVEL_RISES, LB_LEVEL_OUT, LB_
 void lb_level_init(lb_level_model *model, double least);
 /* A number above 0. RISES: an alarm begins; BACK: it was over with the step before the last ten. */
 lb_level_answer lb_level_take(lb_level_model *model, double number);
-/* The run was restarted from before: what was out is over, the level stays. */
-void lb_level_restart(lb_level_model *model);
-/* Whether one of its statistics has a threshold. */
+/* The run was restarted from before, where the level was `usual` (0: not known), and goes over `again` steps again: what was out is
+ * over, the law of the noise stays, and whether it got wider is asked behind them. */
+void lb_level_restart(lb_level_model *model, double usual, uint64_t again);
+/* Whether it has seen enough to judge. */
 bool lb_level_is_ready(const lb_level_model *model);
 /* The number that it takes for usual now. */
 double lb_level_usual(const lb_level_model *model);
-/* "the second largest of 4 steps", … */
-const char *lb_level_statistic(int statistic);
 
 #endif

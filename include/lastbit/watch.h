@@ -6,8 +6,8 @@
  * Two kinds of detector stand side by side, and an alarm says which it is of. RULE is what practitioners use: the gradient norm
  * above 10 (warning) or 100 times (critical) an average with alpha 0.01 that does not contain it yet, the mean of ten losses above
  * twice that of the hundred before, six of eight steps slower than 0.7 of the usual rate, a number that is not finite. MODEL is a
- * detector whose rate of false alarms is stated: LB_WATCH_FALSE_ALARMS in 100,000 steps over all its statistics together. The first
- * lines of bisect/watch/level_model.h derive it.
+ * detector whose false alarms are stated: a run without an event has one with probability LB_WATCH_FALSE_ALARMS, however long it is.
+ * The first lines of bisect/watch/level_model.h derive it.
  *
  * An alarm is given once per excursion and detector, and again where it becomes critical. The excursion is over after ten quiet
  * steps. Memory is bounded: of an endless log stays what a window of steps needs, and at most LB_WATCH_ALARMS alarms.
@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define LB_WATCH_FALSE_ALARMS 0.05 /* of the model in 100,000 steps without an event */
+#define LB_WATCH_FALSE_ALARMS 1e-5 /* of the model, in a run of any length without an event */
 #define LB_WATCH_ALARMS 10000      /* alarms, holds and findings that are kept; later ones are counted */
 
 /* ---- one step ------------------------------------------------------------------------------------------------------ */
@@ -84,6 +84,7 @@ typedef enum lb_watch_format {
     LB_WATCH_AUTO,    /* from the first bytes */
     LB_WATCH_LINE,    /* "step 00050/30000 (0.17%) | loss: 4.2371 | lrm: 0.55 | …" */
     LB_WATCH_JSONL,   /* one object a line; objects inside it are joined by "/"; NaN and Infinity are taken */
+    LB_WATCH_PAIRS,   /* any line that names its numbers: "iter 10: loss 4.23", "loss=2.3 step=7", progress bars */
     LB_WATCH_CSV,     /* a header of names, separated by comma, semicolon or tab */
     LB_WATCH_EVENTS,  /* TensorBoard's event file: scalars, as simple_value or as tensor */
     LB_WATCH_PATTERN, /* lines that match `pattern`, whose named groups are fields */
@@ -112,9 +113,21 @@ typedef struct lb_watch_log_options {
 } lb_watch_log_options;
 #define LB_WATCH_LOG_OPTIONS_INIT {sizeof(lb_watch_log_options), LB_WATCH_AUTO, NULL, NULL, 0}
 
+/* What the log calls the fields that were read, and names of numbers that were not. */
+enum { LB_WATCH_NAME = 64, LB_WATCH_OTHERS = 32 };
+typedef struct lb_watch_names {
+    char of[LB_WATCH_FIELDS][LB_WATCH_NAME]; /* "": the log has none */
+    bool weak[LB_WATCH_FIELDS];              /* known by the last part of its name alone */
+    bool users[LB_WATCH_FIELDS];             /* the user said so */
+    char others[LB_WATCH_OTHERS][LB_WATCH_NAME];
+    uint32_t n_others;
+} lb_watch_names;
+
 typedef struct lb_watch_counts {
     uint64_t bytes, lines, records, complaints;
+    uint64_t numbered;      /* records without a step, which were counted instead */
     lb_watch_format format; /* found; AUTO: nothing has come yet */
+    lb_watch_names names;
 } lb_watch_counts;
 
 typedef struct lb_watch_log lb_watch_log;
@@ -226,10 +239,11 @@ typedef struct lb_watch_report {
     lb_watch_pattern pattern;
     uint64_t records;
     int64_t first_step, last_step;
-    int64_t restart_from;        /* the last checkpoint known before the first hold; -1: none is known */
-    uint64_t nonfinite, skipped; /* steps */
-    int schedule_stood;          /* over skipped steps: 1 it stood still, 0 it went on, -1 nothing shows it */
-    int64_t model_since;         /* first step that the model could judge, -1: it has not seen enough */
+    int64_t restart_from;           /* the last checkpoint known before the first hold; -1: none is known */
+    uint64_t nonfinite, skipped;    /* steps */
+    int schedule_stood;             /* over skipped steps: 1 it stood still, 0 it went on, -1 nothing shows it */
+    int64_t loss_since, norm_since; /* first step that the model could judge, -1: it has not seen enough */
+    const uint64_t *rows;           /* of each lb_watch_field: records that had it */
 } lb_watch_report;
 
 typedef struct lb_watch_options {
