@@ -283,18 +283,20 @@ static json_t *text_or_null(const char *text)
     return string ? string : json_null();
 }
 
+json_t *lb_watch_alarm_json(const lb_watch_alarm *a, const char *log)
+{
+    json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step, "until",
+                            (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level",
+                            lb_alarm_level_name(a->level), "detector", lb_alarm_detector_name(a->detector), "value",
+                            lb_json_finite(a->value), "reference", lb_json_finite(a->reference), "ratio",
+                            lb_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
+    if (row && log) json_object_set_new(row, "log", json_string(log));
+    return row;
+}
+
 static void add_alarms(json_t *list, const lb_watch_alarm *alarms, uint32_t n, const char *log)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const lb_watch_alarm *a = &alarms[i];
-        json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step,
-                                "until", (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level",
-                                lb_alarm_level_name(a->level), "detector", lb_alarm_detector_name(a->detector), "value",
-                                lb_json_finite(a->value), "reference", lb_json_finite(a->reference), "ratio",
-                                lb_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
-        if (row && log) json_object_set_new(row, "log", json_string(log));
-        json_array_append_new(list, row);
-    }
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, lb_watch_alarm_json(&alarms[i], log));
 }
 
 static void add_holds(json_t *list, const lb_watch_report *r, const char *log)

@@ -27,6 +27,8 @@ const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *r
 void lb_watch_print_alarm(FILE *out, const lb_watch_alarm *alarm);
 void lb_watch_print_hold(FILE *out, const lb_watch_hold *hold);
 void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between);
+/* One alarm; `log`: NULL or where it is from. */
+json_t *lb_watch_alarm_json(const lb_watch_alarm *alarm, const char *log);
 json_t *lb_watch_json(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between);
 
 #endif

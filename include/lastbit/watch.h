@@ -187,7 +187,7 @@ typedef enum lb_alarm_kind {
     LB_ALARM_DATA,
     LB_ALARM_KINDS
 } lb_alarm_kind;
-typedef enum lb_alarm_level { LB_ALARM_WARNING = 1, LB_ALARM_CRITICAL } lb_alarm_level;
+typedef enum lb_alarm_level { LB_ALARM_WARNING = 1, LB_ALARM_CRITICAL, LB_ALARM_OFF } lb_alarm_level;
 typedef enum lb_alarm_detector { LB_DETECTOR_RULE, LB_DETECTOR_MODEL, LB_DETECTOR_HINDSIGHT } lb_alarm_detector;
 LB_API const char *lb_alarm_kind_name(lb_alarm_kind kind);             /* "grad_norm" */
 LB_API const char *lb_alarm_level_name(lb_alarm_level level);          /* "warning" */
@@ -252,12 +252,14 @@ typedef struct lb_watch_options {
     int64_t checkpoint_every;   /* 0: not known */
     const int64_t *checkpoints; /* steps of those that are there, any order */
     uint32_t n_checkpoints;
+    lb_alarm_level
+        least[LB_ALARM_KINDS]; /* 0: every alarm of the kind counts; what is below is a finding ("below-level") */
     void *context;
     void (*alarm)(void *context, const lb_watch_alarm *alarm); /* as it is raised; may be NULL */
     void (*hold)(void *context, const lb_watch_hold *hold);    /* begins (`open`), ends; may be NULL */
 } lb_watch_options;
 #define LB_WATCH_OPTIONS_INIT                                                                                          \
-    {sizeof(lb_watch_options), {LB_SCHEDULE_NONE, 0, 0.03, 0, 0.2, false}, 0, NULL, 0, NULL, NULL, NULL}
+    {sizeof(lb_watch_options), {LB_SCHEDULE_NONE, 0, 0.03, 0, 0.2, false}, 0, NULL, 0, {0}, NULL, NULL, NULL}
 
 typedef struct lb_watch lb_watch;                               /* one run; one thread */
 LB_API lb_watch *lb_watch_new(const lb_watch_options *options); /* NULL when out of memory */

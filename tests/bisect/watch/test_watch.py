@@ -1,12 +1,15 @@
 """`lastbit watch` over logs whose events are known: formats agree, patterns raise their alarms, actions act, nothing hostile harms."""
 
+import http.server
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -358,6 +361,43 @@ def test_a_command_that_fails_is_reported(lastbit, tmp_path):
     assert "ended with exit code 3" in lastbit.run("watch", path, "--on-alarm", "exit 3", expect=1).stderr
 
 
+def test_alarms_are_appended_to_a_file_and_posted(lastbit, tmp_path, transient):
+    posted = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    path, file = write(tmp_path / "run.log", logs.lines(transient[22000:27000])), tmp_path / "alarms.jsonl"
+    sink = ["--alarm-file", file]
+    if shutil.which("curl"):
+        sink += ["--webhook", f"http://127.0.0.1:{server.server_port}/hook"]
+    answer = lastbit.json("watch", path, *sink, expect=1)
+    server.shutdown()
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert alarms({"alarms": written}) == alarms(answer) and {a["log"] for a in written} == {str(path)}
+    if shutil.which("curl"):
+        assert posted == written
+        done = lastbit.run("watch", path, "--webhook", "http://127.0.0.1:1/none", expect=1)
+        assert "--webhook `http://127.0.0.1:1/none` ended with exit code 7" in done.stderr
+
+
+def test_each_metric_has_its_level(lastbit, tmp_path, transient):
+    path = write(tmp_path / "run.log", logs.lines(transient[22000:27000]))
+    answer = lastbit.json("watch", path, "--level", "loss=critical", "--level", "grad_norm=off", expect=1)
+    assert {(a["kind"], a["level"]) for a in answer["alarms"]} == {("loss", "critical")}
+    assert {f["kind"] for f in answer["findings"]} == {"below-level"}
+    off = lastbit.json("watch", path, "--level", "loss=off", "--level", "grad_norm=off", expect=0)
+    assert off["alarms"] == [] and len(off["findings"]) == 3
+
+
 RING = """
 import pathlib, sys, time
 import torch
@@ -588,6 +628,8 @@ def test_a_resumed_run_overlaps(lastbit, tmp_path):
         (["x", "--schedule", "cosine", "--iterations", "-1"], "length of the whole run"),
         (["x", "--schedule", "step", "--iterations", "5"], "is none of"),
         (["x", "--exit-on", "error"], "is none of"),
+        (["x", "--level", "loss=loud"], "no METRIC=LEVEL"),
+        (["x", "--level", "norm=critical"], "no METRIC=LEVEL"),
         (["x", "y", "--follow"], "about one log"),
         (["x", "--idle", "3"], "which is not given"),
     ],
