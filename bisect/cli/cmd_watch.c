@@ -269,7 +269,7 @@ static int check_options(options *o, int n_logs)
     o->watch = (lb_watch_options)LB_WATCH_OPTIONS_INIT;
     if (o->format && !lb_watch_format_parse(o->format, &o->log.format))
         return lb_command_misused(
-            NAME, "--format: `%s` is none of auto, line, pairs, jsonl, csv, events, pattern, capture, trainer",
+            NAME, "--format: `%s` is none of auto, line, pairs, jsonl, csv, events, pattern, capture, trainer, mlflow",
             o->format);
     if (o->pattern && o->format && o->log.format != LB_WATCH_PATTERN)
         return lb_command_misused(NAME, "--pattern is a format of its own: --format %s says another", o->format);
@@ -452,7 +452,8 @@ int lb_cmd_watch(int argc, const char **argv)
             "the loss, the throughput, the schedule, the data. Rules of practice and a detector whose rate of false "
             "alarms is stated stand side by side. Several logs are reruns: a spike that comes back with its shard is "
             "the "
-            "shard's. A FOLDER holds event files, or the checkpoints of transformers' Trainer. Known names: loss, "
+            "shard's. A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's metrics. Known "
+            "names: loss, "
             "train/loss, grad_norm, gnorm, lr, step, global_step, ...",
         .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: which checkpoint to "
                    "restart from\n"

@@ -181,7 +181,8 @@ lb_line_answer lb_pairs_read(lb_pairs_reader *r, const char *line, size_t n, lb_
         return LB_LINE_OTHER;
     }
     const uint32_t training = 1u << LB_WATCH_gnorm | 1u << LB_WATCH_dt | 1u << LB_WATCH_lr | 1u << LB_WATCH_tok_sec;
-    if (f.evaluated && !(record->has & training)) return LB_LINE_OTHER;
+    /* "step 250: train loss 2.1, val loss 2.2" stands between the lines of steps; a line an epoch has nothing beside it. */
+    if (f.evaluated && f.step && !(record->has & training)) return LB_LINE_OTHER;
     if (!f.value) {
         *why = "the loss or the norm that it names is no number";
         return names_without_number(r, line, n) ? LB_LINE_BAD : LB_LINE_OTHER;

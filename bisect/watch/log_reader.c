@@ -43,7 +43,8 @@ static const struct {
                {"jsonl", LB_WATCH_JSONL},        {"csv", LB_WATCH_CSV},
                {"pairs", LB_WATCH_PAIRS},        {"events", LB_WATCH_EVENTS},
                {"tensorboard", LB_WATCH_EVENTS}, {"pattern", LB_WATCH_PATTERN},
-               {"capture", LB_WATCH_CAPTURE},    {"trainer", LB_WATCH_TRAINER}};
+               {"capture", LB_WATCH_CAPTURE},    {"trainer", LB_WATCH_TRAINER},
+               {"mlflow", LB_WATCH_MLFLOW}};
 
 const char *lb_watch_format_name(lb_watch_format format)
 {
@@ -124,9 +125,9 @@ void lb_watch_log_give(lb_watch_log *log, lb_watch_record *record)
     log->sink.record(log->sink.context, record);
 }
 
-void lb_watch_log_is_capture(lb_watch_log *log)
+void lb_watch_log_is(lb_watch_log *log, lb_watch_format format)
 {
-    log->format = LB_WATCH_CAPTURE;
+    log->format = format;
     log->names.seen = &log->counts.names;
 }
 lb_field_names *lb_watch_log_names(lb_watch_log *log)
@@ -193,6 +194,7 @@ static void other_line(lb_watch_log *log, const char *line, size_t n)
         return;
     }
     if (log->format == LB_WATCH_PAIRS && is_text(line, n)) return;    /* what a program says besides */
+    if (contains(line, n < 4096 ? n : 4096, "%|")) return;            /* a progress bar */
     if (log->format != LB_WATCH_AUTO) complain(log, "it is no step"); /* before, it may be anything */
 }
 

@@ -89,6 +89,7 @@ typedef enum lb_watch_format {
     LB_WATCH_EVENTS,  /* TensorBoard's event file: scalars, as simple_value or as tensor */
     LB_WATCH_PATTERN, /* lines that match `pattern`, whose named groups are fields */
     LB_WATCH_CAPTURE,
+    LB_WATCH_MLFLOW, /* MLflow's folder of a run, or a file of its metrics: "TIMESTAMP VALUE STEP" */
     LB_WATCH_TRAINER /* trainer_state.json of transformers: its log_history; a copy with more gives what is new */
 } lb_watch_format;
 LB_API const char *lb_watch_format_name(lb_watch_format format); /* "line", "jsonl", … */
@@ -150,7 +151,7 @@ typedef struct lb_watch_source {
     void (*absent)(void *context, const char *why); /* with `follow`: what is waited for; told once; NULL: not told */
 } lb_watch_source;
 #define LB_WATCH_SOURCE_INIT {sizeof(lb_watch_source), false, 0, NULL, NULL, NULL}
-/* Reads "-" (stdin), a file, a folder of event files, a folder of transformers' checkpoints (checkpoint-500/trainer_state.json, each of
+/* Reads "-" (stdin), a file, a folder of event files, MLflow's folder of a run (as it is: it is not followed), a folder of transformers' checkpoints (checkpoint-500/trainer_state.json, each of
  * them a checkpoint that is known), or a capture into `log`. What is not there is waited for with `follow`. */
 LB_API lb_status lb_watch_log_read(lb_watch_log *log, const char *path, const lb_watch_source *source, lb_err *err);
 
