@@ -18,7 +18,7 @@
 #define TO_NORMAL 1.2533141373155 /* standard deviation of a normal number by its mean deviation */
 #define BACK 0.1                  /* of its peak: the rise is over */
 #define WANDERS 6.0
-#define WIDER 3.0 /* times the usual deviation: noise that is wider */
+#define WIDER 3.5 /* times the usual deviation: noise that is wider */
 enum {
     SHORT_SPIKE = 16,
     DRIFT_BEGIN = 256,
@@ -60,6 +60,13 @@ static void scatter(lb_level_noise *s, double e)
     const double off = clipped(e - s->lately, 5 * s->deviation);
     s->lately += LATELY * off;
     s->scatter += LATELY * (fabs(off) - s->scatter);
+}
+
+/* What the number before does not explain; behind a level that was set anew there is none, and u scatters as far as it ever does. */
+static double whitened(const lb_level_noise *s, double u)
+{
+    const double phi = phi_of(s);
+    return s->fresh ? u * sqrt(1 - phi * phi) : u - phi * s->before;
 }
 
 /* The last digit as it shows: the smallest difference of two numbers that follow each other. */
@@ -232,6 +239,7 @@ static void settle(lb_level_model *m, double level)
     lb_local_level_move(&m->near.at, level);
     lb_local_level_move(&m->far.at, level);
     m->near.before = m->far.before = 0;
+    m->near.fresh = m->far.fresh = true;
     m->settled = m->n + SETTLING;
     m->out = false;
     drop_sums(m);
@@ -287,7 +295,7 @@ static void take_sums(lb_level_model *m, double x, double near, double far, doub
 {
     const double at_near = x - near, v = e / deviation_now(&m->near, m->least),
                  usual = e / deviation_of(&m->near, m->least);
-    const double w = (far - phi_of(&m->far) * m->far.before) / deviation_now(&m->far, m->least) - m->far.centre;
+    const double w = whitened(&m->far, far) / deviation_now(&m->far, m->least) - m->far.centre;
     for (int i = 0; i < LB_LEVEL_SUMS; i++) {
         const int statistic = LB_LEVEL_STEP_1 + i;
         lb_rising_sum *s = &m->sums[i];
@@ -328,7 +336,7 @@ lb_level_answer lb_level_take(lb_level_model *m, double number)
     m->n++;
     if (m->out) return stay_out(m, x);
     const double near = x - lb_local_level_expected(&m->near.at), far = x - lb_local_level_expected(&m->far.at);
-    const double e = near - phi_of(&m->near) * m->near.before, v = e / deviation_of(&m->near, m->least);
+    const double e = whitened(&m->near, near), v = e / deviation_of(&m->near, m->least);
     m->recent[m->n % 4] = near / fmax(sqrt(m->near.square), 1e-3 * m->least);
     const double second = second_of(m->recent);
     fit(m);
@@ -345,7 +353,8 @@ lb_level_answer lb_level_take(lb_level_model *m, double number)
     lb_local_level_follow(&m->near.at, near, limit * sqrt(m->near.square), ease);
     lb_local_level_follow(&m->far.at, far, limit * sqrt(m->far.square), ease);
     scatter(&m->near, e);
-    scatter(&m->far, far - phi_of(&m->far) * m->far.before);
+    scatter(&m->far, whitened(&m->far, far));
+    m->near.fresh = m->far.fresh = false;
     m->near.before = near, m->far.before = far;
     return LB_LEVEL_QUIET;
 }

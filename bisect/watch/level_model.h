@@ -16,7 +16,8 @@
  *
  * p of step n is LB_WATCH_FALSE_ALARMS x log(1000) / ((n + 1000) log²(n + 1000)) / 16 statistics (eight of each of two signals): the sum
  * over all steps of a run of any length is below LB_WATCH_FALSE_ALARMS, the probability that a run without an event has an alarm.
- * Measured (bench_watch): see tests/BENCHMARKS.md. */
+ * This holds where the model of the noise does; where it does not (noise whose width wanders, memory that the first order does not catch)
+ * it is what was measured that counts: tests/BENCHMARKS.md. */
 #ifndef LB_LEVEL_MODEL_H
 #define LB_LEVEL_MODEL_H
 
@@ -48,6 +49,7 @@ typedef struct lb_level_noise {
     double before;                /* u of the step before */
     double mean, square, product; /* of u, u² and u u', clipped, about the mean: phi */
     double deviation;             /* mean of |e| */
+    bool fresh;                   /* the level was set anew, and no number has followed it */
     double lately, scatter; /* mean of the last 32 e, and of their distance from it: noise may be wide for a while */
     double centre, centred; /* mean of e in deviations; of the far level alone, which lies low: 1 */
     double digit;           /* that the log prints last, in nats */
