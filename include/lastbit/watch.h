@@ -7,7 +7,7 @@
  * above 10 (warning) or 100 times (critical) an average with alpha 0.01 that does not contain it yet, the mean of ten losses above
  * twice that of the hundred before, six of eight steps slower than 0.7 of the usual rate, a number that is not finite. MODEL is a
  * detector whose false alarms are stated: a run without an event has one with probability LB_WATCH_FALSE_ALARMS, however long it is.
- * The first lines of bisect/watch/level_model.h derive it.
+ * The first lines of bisect/levels/level_model.h derive it.
  *
  * An alarm is given once per excursion and detector, and again where it becomes critical. The excursion is over after ten quiet
  * steps. Memory is bounded: of an endless log stays what a window of steps needs, and at most LB_WATCH_ALARMS alarms.

@@ -3,7 +3,7 @@
  *
  *     bench_watch [CLEAN [RUNS]]      10,000 clean runs of 2,000 steps, 60 runs of each kind of trouble
  *
- * cc -O2 -I include -I bisect/watch tests/bisect/watch/bench_watch.c build/release/liblb_bisect.a ... (as tests/CMakeLists.txt links its programs) */
+ * cc -O2 -I include -I bisect/watch -I bisect/levels tests/bisect/watch/bench_watch.c build/release/liblb_bisect.a ... (as tests/CMakeLists.txt links its programs) */
 #include "simulated_alarm.h"
 
 #include <stdio.h>

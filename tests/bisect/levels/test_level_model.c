@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "level_model.h"
-#include "run_noise.h"
+#include "../watch/run_noise.h"
 #include "run_rules.h"
 
 enum { STEPS = 100000 };

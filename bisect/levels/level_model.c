@@ -20,6 +20,7 @@
 #define WANDERS 6.0
 #define WIDER 3.5 /* times the usual deviation: noise that is wider */
 enum {
+    SPREAD_BEGIN = 640,
     SHORT_SPIKE = 16,
     DRIFT_BEGIN = 256,
     LONGEST_RISE = 300,
@@ -179,6 +180,7 @@ static bool judge_sums(lb_level_model *m)
         const lb_rising_sum *s = &m->sums[i];
         const double rise = lb_rising_sum_rise(s);
         const bool spread = i == LB_LEVEL_SPREAD - LB_LEVEL_STEP_1;
+        if (spread && m->n < SPREAD_BEGIN) continue; /* how wide noise may be for a while is seen late */
         const double least = spread ? fmax(0.5 * m->least, (WIDER - 1) * m->near.deviation)
                              : i >= LB_LEVEL_DRIFT_03 - LB_LEVEL_STEP_1 ? least_drift(m)
                                                                         : m->least;
