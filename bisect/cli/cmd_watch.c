@@ -16,7 +16,8 @@
 enum { COMPLAINTS_SHOWN = 5 };
 
 typedef struct options {
-    char *format, *pattern, **fields, *schedule, *hold, *checkpoints, *shards, *on_alarm, *exit_on, *trigger;
+    char *format, *pattern, **fields, *schedule, *hold, *checkpoints, *shards, *on_alarm, *exit_on, *trigger, *webhook,
+        *alarm_file, **levels;
     long long iterations, every;
     double warmup, floor, decay, idle;
     int follow, same_seed;
@@ -239,6 +240,28 @@ static int check_schedule(options *o)
     return 0;
 }
 
+/* "loss=critical": from which level on alarms of a metric count. */
+static int check_levels(options *o)
+{
+    for (char **text = o->levels; text && *text; text++) {
+        static const char *const names[] = {"", "warning", "critical", "off"};
+        const char *equals = strchr(*text, '=');
+        int kind = 0, level = LB_ALARM_WARNING;
+        while (equals && kind < LB_ALARM_KINDS &&
+               (strlen(lb_alarm_kind_name((lb_alarm_kind)kind)) != (size_t)(equals - *text) ||
+                strncmp(lb_alarm_kind_name((lb_alarm_kind)kind), *text, (size_t)(equals - *text)) != 0))
+            kind++;
+        while (equals && level <= LB_ALARM_OFF && strcmp(names[level], equals + 1) != 0) level++;
+        if (!equals || kind == LB_ALARM_KINDS || level > LB_ALARM_OFF)
+            return lb_command_misused(NAME,
+                                      "--level: `%s` is no METRIC=LEVEL; metrics are grad_norm, nonfinite, loss, "
+                                      "throughput, schedule, data, levels warning, critical, off",
+                                      *text);
+        o->watch.least[kind] = (lb_alarm_level)level;
+    }
+    return 0;
+}
+
 /* 0, or the exit code of a misuse. */
 static int check_options(options *o, int n_logs)
 {
@@ -246,7 +269,8 @@ static int check_options(options *o, int n_logs)
     o->watch = (lb_watch_options)LB_WATCH_OPTIONS_INIT;
     if (o->format && !lb_watch_format_parse(o->format, &o->log.format))
         return lb_command_misused(
-            NAME, "--format: `%s` is none of auto, line, jsonl, csv, events, pattern, capture, trainer", o->format);
+            NAME, "--format: `%s` is none of auto, line, pairs, jsonl, csv, events, pattern, capture, trainer, mlflow",
+            o->format);
     if (o->pattern && o->format && o->log.format != LB_WATCH_PATTERN)
         return lb_command_misused(NAME, "--pattern is a format of its own: --format %s says another", o->format);
     if (!o->pattern && o->log.format == LB_WATCH_PATTERN)
@@ -263,7 +287,7 @@ static int check_options(options *o, int n_logs)
     if (o->every < 0 || o->idle < 0) return lb_command_misused(NAME, "--checkpoint-every and --idle are above 0");
     if (o->idle > 0 && !o->follow) return lb_command_misused(NAME, "--idle ends --follow, which is not given");
     o->watch.checkpoint_every = o->every;
-    const int code = check_schedule(o);
+    const int levels = check_levels(o), code = levels ? levels : check_schedule(o);
     return code ? code : find_checkpoints(o);
 }
 
@@ -297,10 +321,17 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
 {
     lb_watch_between between = {0};
     uint64_t records = 0, alarms = 0;
+    bool undecided = false;
     look_between(logs, n, o->same_seed, &between);
     for (uint32_t i = 0; i < n; i++) {
         const lb_watch_report r = lb_watch_now(logs[i].watch);
         records += r.records, alarms += r.n_alarms;
+        undecided |= !strcmp(lb_watch_verdict(&logs[i], &r), "undecided");
+        if (lb_watch_is_unreadable(&logs[i].counts))
+            fprintf(stderr,
+                    "lastbit watch: %s: %" PRIu64 " of its lines could not be read, %" PRIu64
+                    " could: --format or --pattern says how\n",
+                    logs[i].path, logs[i].counts.complaints, r.records);
     }
     alarms += between.n_alarms;
     if (json)
@@ -312,14 +343,19 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
         fprintf(stderr,
                 "lastbit watch: no step was found: is it a log of training? --format and --pattern say how it is read, "
                 "--field which names are meant\n");
-    return !records ? LB_EXIT_UNTESTABLE : alarms ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
+    if (alarms) return LB_EXIT_DIFFERENT;
+    return !records || undecided ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }
 
 static int run(const options *o, const char **paths, uint32_t n, bool json)
 {
     lb_err err = LB_ERR_INIT;
     shard_list shards = {0};
-    lb_watch_actions actions = {.hold_file = o->hold, .command = o->on_alarm, .trigger = o->trigger};
+    lb_watch_actions actions = {.hold_file = o->hold,
+                                .command = o->on_alarm,
+                                .trigger = o->trigger,
+                                .webhook = o->webhook,
+                                .file = o->alarm_file};
     lb_watched_log *logs = calloc(n, sizeof *logs);
     lb_status status = logs ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     uint32_t begun = 0;
@@ -342,11 +378,13 @@ static int run(const options *o, const char **paths, uint32_t n, bool json)
 
 static void release(options *o)
 {
-    char *texts[] = {o->format, o->pattern,  o->schedule, o->hold,   o->checkpoints,
-                     o->shards, o->on_alarm, o->exit_on,  o->trigger};
+    char *texts[] = {o->format,   o->pattern, o->schedule, o->hold,    o->checkpoints, o->shards,
+                     o->on_alarm, o->exit_on, o->trigger,  o->webhook, o->alarm_file};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
     for (char **field = o->fields; field && *field; field++) free(*field);
     free(o->fields);
+    for (char **level = o->levels; level && *level; level++) free(*level);
+    free(o->levels);
     free((void *)(uintptr_t)o->watch.checkpoints);
 }
 
@@ -358,7 +396,8 @@ int lb_cmd_watch(int argc, const char **argv)
          "wait for more, also when the log is not there yet, is cut or rotated; alarms are printed as they come", NULL},
         {"idle", 0, POPT_ARG_DOUBLE, &o.idle, 0, "with --follow: stop when nothing has come for so long", "SECONDS"},
         {"format", 0, POPT_ARG_STRING, &o.format, 0,
-         "line, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); by default "
+         "line, pairs, jsonl, csv, events (TensorBoard), capture, trainer (trainer_state.json of transformers); by "
+         "default "
          "found "
          "from the content",
          "FORMAT"},
@@ -389,6 +428,14 @@ int lb_cmd_watch(int argc, const char **argv)
          "_RATIO, _SHARD, "
          "_WHY and LASTBIT_LOG",
          "CMD"},
+        {"webhook", 0, POPT_ARG_STRING, &o.webhook, 0, "post each alarm there as JSON, one at a time (by curl)", "URL"},
+        {"alarm-file", 0, POPT_ARG_STRING, &o.alarm_file, 0, "append each alarm to this file, a line of JSON each",
+         "FILE"},
+        {"level", 0, POPT_ARG_ARGV, &o.levels, 0,
+         "alarms of a metric (grad_norm, nonfinite, loss, throughput, schedule, data) count from this level on: "
+         "warning "
+         "(as by default), critical, off; what is below is noted, and decides no exit code; may be given several times",
+         "METRIC=LEVEL"},
         {"exit-on", 0, POPT_ARG_STRING, &o.exit_on, 0, "stop at the first alarm of this level: warning, critical",
          "LEVEL"},
         {"trigger", 0, POPT_ARG_STRING, &o.trigger, 0,
@@ -405,7 +452,8 @@ int lb_cmd_watch(int argc, const char **argv)
             "the loss, the throughput, the schedule, the data. Rules of practice and a detector whose rate of false "
             "alarms is stated stand side by side. Several logs are reruns: a spike that comes back with its shard is "
             "the "
-            "shard's. A FOLDER holds event files, or the checkpoints of transformers' Trainer. Known names: loss, "
+            "shard's. A FOLDER holds event files, the checkpoints of transformers' Trainer, or MLflow's metrics. Known "
+            "names: loss, "
             "train/loss, grad_norm, gnorm, lr, step, global_step, ...",
         .example = "  lastbit watch train.log --checkpoint-every 5000       # a finished run: which checkpoint to "
                    "restart from\n"

@@ -1,6 +1,8 @@
 /* What `lastbit watch` does: see watch_action.h. */
 #include "watch_action.h"
 
+#include "watch_output.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -154,6 +156,24 @@ static void run_child(const lb_watch_actions *a, const lb_watch_alarm *alarm)
     _exit(127);
 }
 
+/* Its input is the alarm: a pipe holds more than one. */
+static void run_curl(const lb_watch_actions *a, const lb_watch_alarm *alarm)
+{
+    int ends[2];
+    json_t *row = lb_watch_alarm_json(alarm, a->log);
+    char *text = row ? json_dumps(row, JSON_COMPACT) : NULL;
+    if (!text || pipe(ends) != 0) _exit(127);
+    const size_t n = strlen(text);
+    if (write(ends[1], text, n) != (ssize_t)n) _exit(127);
+    close(ends[1]);
+    dup2(ends[0], STDIN_FILENO);
+    setpgid(0, 0);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    execlp("curl", "curl", "--silent", "--show-error", "--fail", "--max-time", "20", "--output", "/dev/null",
+           "--header", "Content-Type: application/json", "--data-binary", "@-", "--", a->webhook, (char *)NULL);
+    _exit(127);
+}
+
 /* Looks after the one that runs; `wait`: until it has ended. */
 static void look_after(lb_watch_actions *a, bool wait)
 {
@@ -166,24 +186,55 @@ static void look_after(lb_watch_actions *a, bool wait)
     a->running = 0;
     if (done < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
     a->failed++;
-    fprintf(stderr, "lastbit watch: --on-alarm `%s` ended with %s %d\n", a->command,
-            WIFSIGNALED(status) ? "signal" : "exit code", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    if (a->posting && WIFEXITED(status) && WEXITSTATUS(status) == 127)
+        fprintf(stderr, "lastbit watch: --webhook needs the program curl, which is not there\n");
+    else
+        fprintf(stderr, "lastbit watch: %s `%s` ended with %s %d\n", a->posting ? "--webhook" : "--on-alarm",
+                a->posting ? a->webhook : a->command, WIFSIGNALED(status) ? "signal" : "exit code",
+                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 void lb_watch_actions_poll(lb_watch_actions *a)
 {
     look_after(a, false);
     if (a->running || !a->n_waiting) return;
-    const lb_watch_alarm alarm = a->waiting[a->first_waiting];
+    const lb_waiting_alarm next = a->waiting[a->first_waiting];
     a->first_waiting = (a->first_waiting + 1) % LB_ACTIONS_WAITING;
     a->n_waiting--;
+    a->posting = next.to_webhook;
     fflush(NULL);
     const pid_t child = fork();
-    if (child == 0) run_child(a, &alarm);
+    if (child == 0 && a->posting) run_curl(a, &next.alarm);
+    if (child == 0) run_child(a, &next.alarm);
     if (child > 0)
         a->running = child;
     else
-        a->failed++, fprintf(stderr, "lastbit watch: cannot start --on-alarm: %s\n", strerror(errno));
+        a->failed++, fprintf(stderr, "lastbit watch: cannot start what an alarm asks for: %s\n", strerror(errno));
+}
+
+static void enqueue(lb_watch_actions *a, const lb_watch_alarm *alarm, bool to_webhook)
+{
+    if (a->n_waiting == LB_ACTIONS_WAITING) {
+        a->passed_over++;
+        return;
+    }
+    a->waiting[(a->first_waiting + a->n_waiting++) % LB_ACTIONS_WAITING] = (lb_waiting_alarm){*alarm, to_webhook};
+    lb_watch_actions_poll(a);
+}
+
+/* A line at a time, so that who reads the file while it grows sees whole ones. */
+static void append(lb_watch_actions *a, const lb_watch_alarm *alarm)
+{
+    FILE *file = fopen(a->file, "a");
+    json_t *row = lb_watch_alarm_json(alarm, a->log);
+    char *text = row ? json_dumps(row, JSON_COMPACT) : NULL;
+    const bool whole = file && text && fprintf(file, "%s\n", text) > 0;
+    if ((file && fclose(file) != 0) || !whole) {
+        a->failed++;
+        fprintf(stderr, "lastbit watch: cannot write %s: %s\n", a->file, strerror(errno));
+    }
+    free(text);
+    json_decref(row);
 }
 
 void lb_watch_actions_alarm(lb_watch_actions *a, const lb_watch_alarm *alarm)
@@ -191,13 +242,9 @@ void lb_watch_actions_alarm(lb_watch_actions *a, const lb_watch_alarm *alarm)
     const bool values =
         alarm->kind == LB_ALARM_GRAD_NORM || alarm->kind == LB_ALARM_LOSS || alarm->kind == LB_ALARM_NONFINITE;
     if (a->trigger && !a->triggered && values) trigger(a);
-    if (!a->command) return;
-    if (a->n_waiting == LB_ACTIONS_WAITING) {
-        a->passed_over++;
-        return;
-    }
-    a->waiting[(a->first_waiting + a->n_waiting++) % LB_ACTIONS_WAITING] = *alarm;
-    lb_watch_actions_poll(a);
+    if (a->file) append(a, alarm);
+    if (a->command) enqueue(a, alarm, false);
+    if (a->webhook) enqueue(a, alarm, true);
 }
 
 void lb_watch_actions_end(lb_watch_actions *a, bool interrupted)
@@ -208,7 +255,8 @@ void lb_watch_actions_end(lb_watch_actions *a, bool interrupted)
         lb_watch_actions_poll(a);
     } while (a->running || a->n_waiting);
     if (a->passed_over)
-        fprintf(stderr, "lastbit watch: --on-alarm was not run for %u alarms: too many waited\n", a->passed_over);
+        fprintf(stderr, "lastbit watch: %u alarms were not told to --on-alarm or --webhook: too many waited\n",
+                a->passed_over);
     if (a->held && interrupted) unlink(a->hold_file);
     if (a->held)
         fprintf(stderr, "lastbit watch: the run was out still; %s %s\n", a->hold_file,

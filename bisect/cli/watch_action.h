@@ -1,5 +1,5 @@
-/* What `lastbit watch` does when something happens: a file that exists while checkpoints are held, a command for each alarm, the
- * flight recorder of a run that is being recorded. Nothing here ends the watch: what fails is said on stderr. */
+/* What `lastbit watch` does when something happens: a file that exists while checkpoints are held, a command for each alarm, a webhook
+ * that it is sent to, a file that it is appended to, the flight recorder of a run that is being recorded. Nothing here ends the watch: what fails is said on stderr. */
 #ifndef LB_WATCH_ACTION_H
 #define LB_WATCH_ACTION_H
 
@@ -7,14 +7,21 @@
 #include <sys/types.h>
 
 enum { LB_ACTIONS_WAITING = 64 };
+typedef struct lb_waiting_alarm {
+    lb_watch_alarm alarm;
+    bool to_webhook; /* else it is for the command */
+} lb_waiting_alarm;
 typedef struct lb_watch_actions {
     const char *log;       /* for commands: LASTBIT_LOG */
     const char *hold_file; /* NULL: none */
     const char *command;   /* NULL: none */
+    const char *webhook;   /* a URL that each alarm is posted to as JSON, by curl; NULL: none */
+    const char *file;      /* alarms are appended to it, a line of JSON each; NULL: none */
     const char *trigger;   /* a process, or the folder that it records into; NULL: none */
     bool held, triggered;
-    pid_t running; /* one command at a time, 0: none; the others wait */
-    lb_watch_alarm waiting[LB_ACTIONS_WAITING];
+    pid_t running; /* one command or webhook at a time, 0: none; the others wait */
+    bool posting;  /* it is the webhook */
+    lb_waiting_alarm waiting[LB_ACTIONS_WAITING];
     uint32_t n_waiting, first_waiting, passed_over, failed;
 } lb_watch_actions;
 

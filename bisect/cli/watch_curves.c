@@ -33,10 +33,21 @@ static void halve(lb_watch_curves *c)
     c->each *= 2;
 }
 
+/* A step whose numbers stand on several lines is one point. */
+static bool merge(lb_watch_point *into, const lb_watch_point *p)
+{
+    if (into->step != p->step) return false;
+    for (int k = 0; k < LB_WATCH_CURVES; k++)
+        if (isnan(into->value[k])) into->value[k] = p->value[k];
+    into->loudness = fmax(into->loudness, p->loudness);
+    return true;
+}
+
 void lb_watch_curves_take(lb_watch_curves *c, const lb_watch_record *record)
 {
     const lb_watch_point p = point_of(record);
     if (!c->each) c->each = 1;
+    if (c->in_open ? merge(&c->open, &p) : c->n && merge(&c->points[c->n - 1], &p)) return;
     if (!c->in_open++ || p.loudness > c->open.loudness) c->open = p;
     if (c->in_open < c->each) return;
     c->points[c->n++] = c->open, c->in_open = 0;

@@ -28,6 +28,22 @@ void lb_watch_print_hold(FILE *out, const lb_watch_hold *h)
     fflush(out);
 }
 
+/* ---- what can be said at all ------------------------------------------------------------------------------------------ */
+
+bool lb_watch_is_unreadable(const lb_watch_counts *counts)
+{
+    return counts->records && counts->complaints >= counts->records;
+}
+
+const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *r)
+{
+    const bool series = r->rows[LB_WATCH_loss] || r->rows[LB_WATCH_gnorm] || r->rows[LB_WATCH_tok_sec] ||
+                        r->rows[LB_WATCH_dt] || r->rows[LB_WATCH_tokens] || r->rows[LB_WATCH_counts] ||
+                        r->rows[LB_WATCH_skipped] || r->rows[LB_WATCH_lr] || r->rows[LB_WATCH_lrm];
+    if (r->n_alarms) return "found";
+    return !r->records || !series || lb_watch_is_unreadable(&log->counts) ? "undecided" : "clean";
+}
+
 /* ---- both detectors side by side ------------------------------------------------------------------------------------ */
 
 typedef struct tally {
@@ -46,14 +62,66 @@ static tally tally_of(const lb_watch_report *r, lb_alarm_kind kind, lb_alarm_det
 }
 
 static const lb_alarm_kind JUDGED_TWICE[] = {LB_ALARM_GRAD_NORM, LB_ALARM_LOSS};
-enum { TWICE = sizeof JUDGED_TWICE / sizeof *JUDGED_TWICE };
+enum { TWICE = sizeof JUDGED_TWICE / sizeof *JUDGED_TWICE, NAMES_SHOWN = 12, RULE_NEEDS_LOSSES = 30 };
 
-static void print_tally(const char *name, const tally *t, int64_t since)
+static int64_t judged_from(const lb_watch_report *r, lb_watch_field field)
+{
+    return field == LB_WATCH_loss    ? r->loss_since
+           : field == LB_WATCH_gnorm ? r->norm_since
+           : r->rows[field]          ? r->first_step
+                                     : -1;
+}
+
+static const lb_watch_field READ[] = {LB_WATCH_loss, LB_WATCH_gnorm};
+static const char *const READ_NAMES[] = {"loss", "gradient norm"};
+
+/* "loss from train/loss, 800 rows; gradient norm: none in this log; the model judges from step 64". */
+static void print_read(const lb_watched_log *log, const lb_watch_report *r)
+{
+    const lb_watch_names *names = &log->counts.names;
+    printf("%-10s", "read");
+    for (int i = 0; i < TWICE; i++) {
+        const lb_watch_field field = READ[i];
+        if (!r->rows[field])
+            printf("%s: none in this log; ", READ_NAMES[i]);
+        else if (*names->of[field])
+            printf("%s from %s, %" PRIu64 " row%s; ", READ_NAMES[i], names->of[field], r->rows[field],
+                   r->rows[field] == 1 ? "" : "s");
+        else
+            printf("%s, %" PRIu64 " row%s; ", READ_NAMES[i], r->rows[field], r->rows[field] == 1 ? "" : "s");
+    }
+    const int64_t loss = r->loss_since, norm = r->norm_since,
+                  since = loss < 0                  ? norm
+                          : norm < 0 || loss < norm ? loss
+                                                    : norm;
+    if (since < 0)
+        printf("the model cannot judge yet: it needs 64 rows of a loss or a norm\n");
+    else
+        printf("the model judges from step %" PRId64 "\n", since);
+    if (log->counts.numbered)
+        printf("%-10sno step in %" PRIu64 " of %" PRIu64 " rows: rows are counted instead\n", "", log->counts.numbered,
+               log->counts.records);
+}
+
+/* What --field could mean: names of numbers that were not read. */
+static void print_fields(const lb_watched_log *log, const lb_watch_report *r)
+{
+    const lb_watch_names *names = &log->counts.names;
+    if (!names->n_others || (r->rows[LB_WATCH_loss] && r->rows[LB_WATCH_gnorm])) return;
+    const char *field = r->rows[LB_WATCH_loss] ? "gnorm" : "loss";
+    printf("%-10s--field %s=NAME, where NAME is one of ", "", field);
+    for (uint32_t i = 0; i < names->n_others && i < NAMES_SHOWN; i++) printf("%s%s", i ? ", " : "", names->others[i]);
+    printf("%s\n", names->n_others > NAMES_SHOWN ? ", ..." : "");
+}
+
+static void print_tally(const char *name, const tally *t, uint64_t rows, bool judges)
 {
     if (t->n)
         printf("%s %u alarm%s, the first at step %" PRId64, name, t->n, t->n == 1 ? "" : "s", t->first);
-    else if (since == -1)
-        printf("%s has not seen enough", name);
+    else if (!rows)
+        printf("%s has nothing to read", name);
+    else if (!judges)
+        printf("%s cannot judge yet, after %" PRIu64 " row%s", name, rows, rows == 1 ? "" : "s");
     else
         printf("%s silent", name);
 }
@@ -63,10 +131,12 @@ static void print_detectors(const lb_watch_report *r)
     for (int i = 0; i < TWICE; i++) {
         const tally rule = tally_of(r, JUDGED_TWICE[i], LB_DETECTOR_RULE),
                     model = tally_of(r, JUDGED_TWICE[i], LB_DETECTOR_MODEL);
+        const lb_watch_field field = JUDGED_TWICE[i] == LB_ALARM_LOSS ? LB_WATCH_loss : LB_WATCH_gnorm;
+        const uint64_t rows = r->rows[field];
         printf("%-10s%-10s", i ? "" : "detectors", lb_alarm_kind_name(JUDGED_TWICE[i]));
-        print_tally("rule", &rule, 0);
+        print_tally("rule", &rule, rows, rows >= (field == LB_WATCH_loss ? RULE_NEEDS_LOSSES : 2));
         printf("; ");
-        print_tally("model", &model, r->model_since);
+        print_tally("model", &model, rows, judged_from(r, field) >= 0);
         if (rule.n && model.n && model.first < rule.first)
             printf(" (%" PRId64 " steps before)", rule.first - model.first);
         printf("\n");
@@ -177,11 +247,13 @@ static void print_one(const lb_watched_log *log)
     const lb_watch_report r = lb_watch_now(log->watch);
     if (!r.records) {
         printf("%s: no step was found\n", log->path);
+        print_fields(log, &r);
         return;
     }
-    printf("%s: %s%s, %u alarm%s in %" PRIu64 " steps (%" PRId64 " to %" PRId64 ")\n", log->path,
-           r.n_alarms ? "found" : "clean", "", r.n_alarms, r.n_alarms == 1 ? "" : "s", r.records, r.first_step,
-           r.last_step);
+    printf("%s: %s, %u alarm%s in %" PRIu64 " steps (%" PRId64 " to %" PRId64 ")\n", log->path,
+           lb_watch_verdict(log, &r), r.n_alarms, r.n_alarms == 1 ? "" : "s", r.records, r.first_step, r.last_step);
+    print_read(log, &r);
+    print_fields(log, &r);
     print_detectors(&r);
     print_alarms(r.alarms, r.n_alarms, "alarms");
     print_holds(&r);
@@ -211,18 +283,20 @@ static json_t *text_or_null(const char *text)
     return string ? string : json_null();
 }
 
+json_t *lb_watch_alarm_json(const lb_watch_alarm *a, const char *log)
+{
+    json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step, "until",
+                            (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level",
+                            lb_alarm_level_name(a->level), "detector", lb_alarm_detector_name(a->detector), "value",
+                            lb_json_finite(a->value), "reference", lb_json_finite(a->reference), "ratio",
+                            lb_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
+    if (row && log) json_object_set_new(row, "log", json_string(log));
+    return row;
+}
+
 static void add_alarms(json_t *list, const lb_watch_alarm *alarms, uint32_t n, const char *log)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const lb_watch_alarm *a = &alarms[i];
-        json_t *row = json_pack("{s:I, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:s}", "step", (json_int_t)a->step,
-                                "until", (json_int_t)a->until, "kind", lb_alarm_kind_name(a->kind), "level",
-                                lb_alarm_level_name(a->level), "detector", lb_alarm_detector_name(a->detector), "value",
-                                lb_json_finite(a->value), "reference", lb_json_finite(a->reference), "ratio",
-                                lb_json_finite(a->ratio), "shard", text_or_null(a->shard), "why", a->why);
-        if (row && log) json_object_set_new(row, "log", json_string(log));
-        json_array_append_new(list, row);
-    }
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, lb_watch_alarm_json(&alarms[i], log));
 }
 
 static void add_holds(json_t *list, const lb_watch_report *r, const char *log)
@@ -271,9 +345,35 @@ static json_t *detectors_json(const lb_watch_report *r)
         json_object_set_new(all, lb_alarm_kind_name(JUDGED_TWICE[i]),
                             json_pack("{s:o, s:o}", "rule", tally_json(r, JUDGED_TWICE[i], LB_DETECTOR_RULE), "model",
                                       tally_json(r, JUDGED_TWICE[i], LB_DETECTOR_MODEL)));
-    json_object_set_new(all, "model_since", r->model_since < 0 ? json_null() : json_integer(r->model_since));
-    json_object_set_new(all, "false_alarms_in_100000", json_real(LB_WATCH_FALSE_ALARMS));
+    const int64_t loss = r->loss_since, norm = r->norm_since,
+                  since = loss < 0                  ? norm
+                          : norm < 0 || loss < norm ? loss
+                                                    : norm;
+    json_object_set_new(all, "model_since", since < 0 ? json_null() : json_integer(since));
+    json_object_set_new(all, "false_alarms_per_run", json_real(LB_WATCH_FALSE_ALARMS));
     return all;
+}
+
+/* Of each field that the log has: what it is called there, how many rows, and from which step on it is judged. */
+static json_t *series_json(const lb_watched_log *log, const lb_watch_report *r)
+{
+    json_t *list = json_array();
+    for (int field = 0; field < LB_WATCH_FIELDS; field++) {
+        const int64_t from = judged_from(r, (lb_watch_field)field);
+        if (!r->rows[field] && field != LB_WATCH_loss && field != LB_WATCH_gnorm) continue;
+        json_array_append_new(
+            list, json_pack("{s:s, s:o, s:I, s:o}", "field", lb_watch_field_name((lb_watch_field)field), "name",
+                            text_or_null(log->counts.names.of[field]), "rows", (json_int_t)r->rows[field],
+                            "judged_from", from < 0 ? json_null() : json_integer(from)));
+    }
+    return list;
+}
+
+static json_t *names_json(const lb_watch_names *names)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < names->n_others; i++) json_array_append_new(list, json_string(names->others[i]));
+    return list;
 }
 
 static json_t *one_json(const lb_watched_log *log)
@@ -284,14 +384,17 @@ static json_t *one_json(const lb_watched_log *log)
     add_holds(holds, &r, NULL);
     json_t *object = json_pack(
         "{s:s, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I}", "log",
-        log->path, "format", lb_watch_format_name(log->counts.format), "verdict", r.n_alarms ? "found" : "clean",
-        "alarms", alarms, "holds", holds, "pattern", lb_watch_pattern_name(r.pattern), "checkpoints",
-        checkpoints_json(&r), "restart_from", r.restart_from < 0 ? json_null() : json_integer(r.restart_from),
-        "findings", findings_json(r.findings, r.n_findings), "detectors", detectors_json(&r), "steps",
-        (json_int_t)r.records, "first_step", (json_int_t)r.first_step, "last_step", (json_int_t)r.last_step,
-        "nonfinite", (json_int_t)r.nonfinite, "skipped", (json_int_t)r.skipped, "lines", (json_int_t)log->counts.lines,
-        "bad_lines", (json_int_t)log->counts.complaints, "schedule_stood",
+        log->path, "format", lb_watch_format_name(log->counts.format), "verdict", lb_watch_verdict(log, &r), "alarms",
+        alarms, "holds", holds, "pattern", lb_watch_pattern_name(r.pattern), "checkpoints", checkpoints_json(&r),
+        "restart_from", r.restart_from < 0 ? json_null() : json_integer(r.restart_from), "findings",
+        findings_json(r.findings, r.n_findings), "detectors", detectors_json(&r), "steps", (json_int_t)r.records,
+        "first_step", (json_int_t)r.first_step, "last_step", (json_int_t)r.last_step, "nonfinite",
+        (json_int_t)r.nonfinite, "skipped", (json_int_t)r.skipped, "lines", (json_int_t)log->counts.lines, "bad_lines",
+        (json_int_t)log->counts.complaints, "schedule_stood",
         r.schedule_stood < 0 ? json_null() : json_boolean(r.schedule_stood), "dropped", (json_int_t)r.dropped);
+    json_object_set_new(object, "series", series_json(log, &r));
+    json_object_set_new(object, "numbered", json_integer((json_int_t)log->counts.numbered));
+    json_object_set_new(object, "unread", names_json(&log->counts.names));
     if (log->curves) json_object_set_new(object, "curves", lb_watch_curves_json(log->curves));
     return object;
 }
@@ -310,8 +413,13 @@ json_t *lb_watch_json(const lb_watched_log *logs, uint32_t n, const lb_watch_bet
         json_array_append_new(runs, one_json(&logs[i]));
     }
     add_alarms(alarms, between->alarms, between->n_alarms, NULL);
-    const bool found = json_array_size(alarms) > 0;
-    return json_pack("{s:s, s:o, s:o, s:s, s:o, s:o}", "verdict", found ? "found" : "clean", "alarms", alarms, "holds",
-                     holds, "pattern", lb_watch_pattern_name(pattern), "findings",
+    const char *verdict = "clean";
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_watch_report r = lb_watch_now(logs[i].watch);
+        if (!strcmp(lb_watch_verdict(&logs[i], &r), "undecided")) verdict = "undecided";
+    }
+    if (json_array_size(alarms) > 0) verdict = "found";
+    return json_pack("{s:s, s:o, s:o, s:s, s:o, s:o}", "verdict", verdict, "alarms", alarms, "holds", holds, "pattern",
+                     lb_watch_pattern_name(pattern), "findings",
                      findings_json(&between->finding, *between->finding.text ? 1 : 0), "runs", runs);
 }

@@ -20,9 +20,15 @@ typedef struct lb_watch_between {
     lb_watch_finding finding;
 } lb_watch_between;
 
+/* Half of the lines, behind the first that shows the format, could not be read. */
+bool lb_watch_is_unreadable(const lb_watch_counts *counts);
+/* "found", "clean", or "undecided": there was nothing to judge, or half of it could not be read. */
+const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *report);
 void lb_watch_print_alarm(FILE *out, const lb_watch_alarm *alarm);
 void lb_watch_print_hold(FILE *out, const lb_watch_hold *hold);
 void lb_watch_print_report(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between);
+/* One alarm; `log`: NULL or where it is from. */
+json_t *lb_watch_alarm_json(const lb_watch_alarm *alarm, const char *log);
 json_t *lb_watch_json(const lb_watched_log *logs, uint32_t n, const lb_watch_between *between);
 
 #endif

@@ -126,7 +126,7 @@ lb_status lb_captured_log_read(lb_watch_log *log, const char *path, int64_t *las
     const int64_t *steps;
     const int32_t *ranks;
     LB_TRY(lb_capture_open(path, &capture, err));
-    lb_watch_log_is_capture(log);
+    lb_watch_log_is(log, LB_WATCH_CAPTURE);
     const uint32_t n = lb_capture_steps(capture, &steps), n_ranks = lb_capture_ranks(capture, &ranks);
     token_hash *before = calloc(n_ranks ? n_ranks : 1, sizeof *before);
     lb_status status = before ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");

@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -29,16 +30,43 @@ static const struct {
 } KNOWN[] = {
     {"step", LB_WATCH_step},
     {"globalstep", LB_WATCH_step},
+    {"currentsteps", LB_WATCH_step},
+    {"currentstep", LB_WATCH_step},
+    {"steps", LB_WATCH_step},
+    {"trainstep", LB_WATCH_step},
+    {"globalsteps", LB_WATCH_step},
+    {"iternum", LB_WATCH_step},
+    {"trainerglobalstep", LB_WATCH_step},
     {"iter", LB_WATCH_step},
     {"iteration", LB_WATCH_step},
     {"loss", LB_WATCH_loss},
     {"lmloss", LB_WATCH_loss},
+    {"lossstep", LB_WATCH_loss},
+    {"trainlossstep", LB_WATCH_loss},
+    {"trainingloss", LB_WATCH_loss},
+    {"avgloss", LB_WATCH_loss},
+    {"globalavgloss", LB_WATCH_loss},
+    {"crossentropyloss", LB_WATCH_loss},
+    {"celoss", LB_WATCH_loss},
+    {"trainceloss", LB_WATCH_loss},
+    {"losstrain", LB_WATCH_loss},
+    {"iterloss", LB_WATCH_loss},
+    {"meanloss", LB_WATCH_loss},
+    {"sumloss", LB_WATCH_loss},
     {"trainloss", LB_WATCH_loss},
     {"lossmetrics/globalavgloss", LB_WATCH_loss},
     {"gnorm", LB_WATCH_gnorm},
     {"gradnorm", LB_WATCH_gnorm},
     {"gradientnorm", LB_WATCH_gnorm},
     {"globalgradnorm", LB_WATCH_gnorm},
+    {"totalgradnorm", LB_WATCH_gnorm},
+    {"gradnormtotal", LB_WATCH_gnorm},
+    {"totalnorm", LB_WATCH_gnorm},
+    {"gradnorms", LB_WATCH_gnorm},
+    {"normgrad", LB_WATCH_gnorm},
+    {"gradientl2norm", LB_WATCH_gnorm},
+    {"gradl2norm", LB_WATCH_gnorm},
+    {"gradnormpreclip", LB_WATCH_gnorm},
     {"gradnorm/total", LB_WATCH_gnorm},
     {"lrm", LB_WATCH_lrm},
     {"lrmult", LB_WATCH_lrm},
@@ -51,6 +79,13 @@ static const struct {
     {"dtms", LB_WATCH_dt},
     {"steptime", LB_WATCH_dt},
     {"steptimems", LB_WATCH_dt},
+    {"itertime", LB_WATCH_dt},
+    {"itertimems", LB_WATCH_dt},
+    {"itertimes", LB_WATCH_dt},
+    {"ms/step", LB_WATCH_dt},
+    {"iterationtime", LB_WATCH_dt},
+    {"msperiter", LB_WATCH_dt},
+    {"timems", LB_WATCH_dt},
     {"elapsedtimeperiterationms", LB_WATCH_dt},
     {"tok/sec", LB_WATCH_tok_sec},
     {"toksec", LB_WATCH_tok_sec},
@@ -62,6 +97,15 @@ static const struct {
     {"tokenspersecond", LB_WATCH_tok_sec},
     {"throughput", LB_WATCH_tok_sec},
     {"tps", LB_WATCH_tok_sec},
+    {"tokensperpsecond", LB_WATCH_tok_sec},
+    {"tokenspersecondpergpu", LB_WATCH_tok_sec},
+    {"tokens/sec/gpu", LB_WATCH_tok_sec},
+    {"device/tokenspersecond", LB_WATCH_tok_sec},
+    {"throughput/device/tokenspersecond", LB_WATCH_tok_sec},
+    {"tgs", LB_WATCH_tok_sec},
+    {"toks/s", LB_WATCH_tok_sec},
+    {"throughputtokens/s", LB_WATCH_tok_sec},
+    {"tok/s/gpu", LB_WATCH_tok_sec},
     {"ema", LB_WATCH_ema},
     {"gnormema", LB_WATCH_ema},
     {"gradnormema", LB_WATCH_ema},
@@ -103,15 +147,11 @@ static size_t prefix_of(const char *name, size_t n)
     return 0;
 }
 
-lb_watch_field lb_field_of(const lb_field_names *names, const char *name, size_t n)
+static lb_watch_field known_name(const char *name, size_t n)
 {
     char bare[48];
     size_t length = 0;
-    for (uint32_t i = 0; names && i < names->n; i++)
-        if (strlen(names->aliases[i].name) == n && !memcmp(names->aliases[i].name, name, n))
-            return names->aliases[i].field;
-    const size_t prefix = prefix_of(name, n);
-    for (size_t i = prefix; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)name[i];
         if (!isalnum(c) && c != '/' && c != '%') continue;
         if (length == sizeof bare - 1) return LB_WATCH_FIELDS;
@@ -123,9 +163,110 @@ lb_watch_field lb_field_of(const lb_field_names *names, const char *name, size_t
     return LB_WATCH_FIELDS;
 }
 
+bool lb_field_is_plain(const char *name, size_t n)
+{
+    static const char *const words[] = {"step", "iter", "iteration", "loss", "lr", "norm", "time", "tps", "gnorm"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strlen(words[i]) == n && !strncasecmp(words[i], name, n)) return true;
+    return n > 5 && n < 40 && known_name(name, n) != LB_WATCH_FIELDS;
+}
+
+/* Parts that say that a number is not of a training step, and parts that say nothing. */
+static bool is_one_of(const char *part, size_t n, const char *const *words, size_t n_words)
+{
+    for (size_t i = 0; i < n_words; i++)
+        if (strlen(words[i]) == n && !strncasecmp(words[i], part, n)) return true;
+    return false;
+}
+
+/* By the last part of a name in folders that says something. */
+static lb_watch_field folder_name(const char *name, size_t n)
+{
+    static const char *const others[] = {"val", "valid",     "validation", "eval",  "evaluation", "test", "dev",
+                                         "ref", "reference", "__min",      "__max", "epoch",      "ema",  "aux"};
+    static const char *const empty[] = {"train", "training", "step", "total", "mean", "avg", "value"};
+    lb_watch_field field = LB_WATCH_FIELDS;
+    for (size_t end = n; end > 0;) {
+        size_t start = end;
+        while (start > 0 && name[start - 1] != '/' && name[start - 1] != '.') start--;
+        const char *part = name + start;
+        if (is_one_of(part, end - start, others, sizeof others / sizeof *others)) return LB_WATCH_FIELDS;
+        if (field == LB_WATCH_FIELDS && !is_one_of(part, end - start, empty, sizeof empty / sizeof *empty)) {
+            field = known_name(part, end - start);
+            if (field == LB_WATCH_FIELDS) return field;
+        }
+        end = start ? start - 1 : 0;
+    }
+    return field == LB_WATCH_step ? LB_WATCH_FIELDS : field;
+}
+
+/* A name of Weights & Biases' table: "the run - train/loss"; its "__MIN" and "__MAX" stand beside it. */
+static void pass_run(const char **name, size_t *n)
+{
+    for (size_t i = *n; i > 3; i--) {
+        if (memcmp(*name + i - 3, " - ", 3) != 0) continue;
+        *name += i, *n -= i;
+        return;
+    }
+}
+
+static void note(lb_watch_names *seen, lb_watch_field field, const char *name, size_t n, bool weak)
+{
+    if (!seen || n >= LB_WATCH_NAME || !n) return;
+    if (field != LB_WATCH_FIELDS) {
+        if (*seen->of[field] && (weak || !seen->weak[field])) return;
+        snprintf(seen->of[field], LB_WATCH_NAME, "%.*s", (int)n, name);
+        seen->weak[field] = weak;
+        return;
+    }
+    for (uint32_t i = 0; i < seen->n_others; i++)
+        if (strlen(seen->others[i]) == n && !memcmp(seen->others[i], name, n)) return;
+    if (seen->n_others == LB_WATCH_OTHERS || !isalpha((unsigned char)*name)) return;
+    snprintf(seen->others[seen->n_others++], LB_WATCH_NAME, "%.*s", (int)n, name);
+}
+
+/* Whether the log has another name for the field that is as good. */
+static bool has_better(const lb_watch_names *seen, lb_watch_field field, const char *name, size_t n)
+{
+    return seen && field != LB_WATCH_FIELDS && *seen->of[field] &&
+           (strlen(seen->of[field]) != n || memcmp(seen->of[field], name, n) != 0);
+}
+
+/* Whether the log has the name that the user gave for the field. */
+static bool has_users(const lb_watch_names *seen, lb_watch_field field)
+{
+    return seen && field != LB_WATCH_FIELDS && seen->users[field];
+}
+
+lb_watch_field lb_field_of(const lb_field_names *names, const char *name, size_t n)
+{
+    lb_watch_names *seen = names ? names->seen : NULL;
+    for (uint32_t i = 0; names && i < names->n; i++) {
+        if (strlen(names->aliases[i].name) != n || memcmp(names->aliases[i].name, name, n) != 0) continue;
+        note(seen, names->aliases[i].field, name, n, false);
+        if (seen) seen->users[names->aliases[i].field] = true;
+        return names->aliases[i].field;
+    }
+    const char *whole = name;
+    const size_t bytes = n;
+    pass_run(&name, &n);
+    const size_t prefix = prefix_of(name, n);
+    lb_watch_field field =
+        n > 5 && !memcmp(name + n - 5, "__M", 3) ? LB_WATCH_FIELDS : known_name(name + prefix, n - prefix);
+    if (has_users(seen, field)) field = LB_WATCH_FIELDS; /* another name is another thing */
+    if (field != LB_WATCH_FIELDS) {
+        note(seen, field, whole, bytes, false);
+        return field;
+    }
+    field = memchr(name, '/', n) || memchr(name, '.', n) ? folder_name(name, n) : LB_WATCH_FIELDS;
+    if (has_better(seen, field, whole, bytes)) field = LB_WATCH_FIELDS;
+    note(seen, field, whole, bytes, true);
+    return field;
+}
+
 lb_status lb_field_names_init(lb_field_names *names, const char *const *pairs, uint32_t n, lb_err *err)
 {
-    *names = (lb_field_names){calloc(n ? n : 1, sizeof(lb_field_alias)), 0};
+    *names = (lb_field_names){calloc(n ? n : 1, sizeof(lb_field_alias)), 0, NULL};
     if (!names->aliases) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++) {
         const char *equals = strchr(pairs[i], '=');

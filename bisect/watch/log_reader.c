@@ -4,6 +4,7 @@
 #include "log_line.h"
 #include "log_match.h"
 #include "log_object.h"
+#include "log_pairs.h"
 #include "log_reader.h"
 #include "log_table.h"
 #include "trainer_history.h"
@@ -15,13 +16,14 @@
 #include <strings.h>
 
 /* A line longer than this is no line of a log; the first so many bytes say what the format is. */
-enum { LONGEST_LINE = 1 << 20, FIRST_BYTES = 12 };
+enum { LONGEST_LINE = 1 << 20, FIRST_BYTES = 12, LONGEST_COLOURED = 1 << 14 };
 
 struct lb_watch_log {
     lb_watch_sink sink;
     lb_field_names names;
     lb_watch_format format;
     lb_line_reader line;
+    lb_pairs_reader pairs;
     lb_table_reader table;
     lb_match_reader *match;
     lb_event_reader events;
@@ -37,9 +39,12 @@ struct lb_watch_log {
 static const struct {
     const char *name;
     lb_watch_format format;
-} FORMATS[] = {{"auto", LB_WATCH_AUTO},       {"line", LB_WATCH_LINE},       {"jsonl", LB_WATCH_JSONL},
-               {"csv", LB_WATCH_CSV},         {"events", LB_WATCH_EVENTS},   {"tensorboard", LB_WATCH_EVENTS},
-               {"pattern", LB_WATCH_PATTERN}, {"capture", LB_WATCH_CAPTURE}, {"trainer", LB_WATCH_TRAINER}};
+} FORMATS[] = {{"auto", LB_WATCH_AUTO},          {"line", LB_WATCH_LINE},
+               {"jsonl", LB_WATCH_JSONL},        {"csv", LB_WATCH_CSV},
+               {"pairs", LB_WATCH_PAIRS},        {"events", LB_WATCH_EVENTS},
+               {"tensorboard", LB_WATCH_EVENTS}, {"pattern", LB_WATCH_PATTERN},
+               {"capture", LB_WATCH_CAPTURE},    {"trainer", LB_WATCH_TRAINER},
+               {"mlflow", LB_WATCH_MLFLOW}};
 
 const char *lb_watch_format_name(lb_watch_format format)
 {
@@ -70,6 +75,8 @@ lb_status lb_watch_log_new(const lb_watch_log_options *options, const lb_watch_s
         status = options->pattern ? lb_match_reader_new(&log->names, options->pattern, &log->match, err)
                                   : lb_fail(err, LB_ERR_INVALID, "the format `pattern` needs a pattern");
     log->line.names = log->events.names = &log->names;
+    lb_pairs_reader_init(&log->pairs, &log->names);
+    if (log->format != LB_WATCH_AUTO) log->names.seen = &log->counts.names;
     if (status != LB_OK)
         lb_watch_log_free(log);
     else
@@ -103,7 +110,10 @@ static void complain(lb_watch_log *log, const char *why)
 
 void lb_watch_log_give(lb_watch_log *log, lb_watch_record *record)
 {
-    if (!lb_watch_has(record, LB_WATCH_step)) record->step = log->next_index, record->has |= 1u << LB_WATCH_step;
+    if (!lb_watch_has(record, LB_WATCH_step)) {
+        record->step = log->next_index, record->has |= 1u << LB_WATCH_step;
+        log->counts.numbered++;
+    }
     if (record->step < 0) {
         complain(log, "its step is negative");
         return;
@@ -115,9 +125,10 @@ void lb_watch_log_give(lb_watch_log *log, lb_watch_record *record)
     log->sink.record(log->sink.context, record);
 }
 
-void lb_watch_log_is_capture(lb_watch_log *log)
+void lb_watch_log_is(lb_watch_log *log, lb_watch_format format)
 {
-    log->format = LB_WATCH_CAPTURE;
+    log->format = format;
+    log->names.seen = &log->counts.names;
 }
 lb_field_names *lb_watch_log_names(lb_watch_log *log)
 {
@@ -166,6 +177,13 @@ static bool speaks_of_checkpoint(const char *line, size_t n)
            !contains(line, n, "fail");
 }
 
+static bool is_text(const char *line, size_t n)
+{
+    for (size_t at = 0; at < n; at++)
+        if ((unsigned char)line[at] < ' ' && line[at] != '\t') return false;
+    return true;
+}
+
 static void other_line(lb_watch_log *log, const char *line, size_t n)
 {
     char text[160];
@@ -175,7 +193,9 @@ static void other_line(lb_watch_log *log, const char *line, size_t n)
         if (log->sink.checkpoint) log->sink.checkpoint(log->sink.context, step_named(log, line, n), text);
         return;
     }
-    complain(log, "it is no step");
+    if (log->format == LB_WATCH_PAIRS && is_text(line, n)) return;    /* what a program says besides */
+    if (contains(line, n < 4096 ? n : 4096, "%|")) return;            /* a progress bar */
+    if (log->format != LB_WATCH_AUTO) complain(log, "it is no step"); /* before, it may be anything */
 }
 
 /* ---- formats -------------------------------------------------------------------------------------------------------- */
@@ -186,8 +206,12 @@ static lb_watch_format format_of(lb_watch_log *log, const char *line, size_t n)
     const char *why;
     if (lb_history_begins(line, n)) return LB_WATCH_TRAINER;
     if (n && *line == '{') return LB_WATCH_JSONL;
-    if (lb_line_read(&log->line, line, n, &record, &why) != LB_LINE_OTHER) return LB_WATCH_LINE;
-    return lb_table_header(&log->table, &log->names, line, n) ? LB_WATCH_CSV : LB_WATCH_AUTO;
+    const bool is_line = lb_line_read(&log->line, line, n, &record, &why) != LB_LINE_OTHER;
+    const uint32_t by_line = is_line ? record.has : 0;
+    if (!is_line && lb_table_header(&log->table, &log->names, line, n)) return LB_WATCH_CSV;
+    const bool is_pairs = lb_pairs_read(&log->pairs, line, n, &record, &why) == LB_LINE_RECORD;
+    if (is_line) return is_pairs && (record.has & ~by_line) ? LB_WATCH_PAIRS : LB_WATCH_LINE;
+    return is_pairs ? LB_WATCH_PAIRS : LB_WATCH_AUTO;
 }
 
 static bool read_line(lb_watch_log *log, const char *line, size_t n, lb_watch_record *record, bool *is_other,
@@ -208,6 +232,12 @@ static bool read_line(lb_watch_log *log, const char *line, size_t n, lb_watch_re
         if (lb_match_read(log->match, line, n, record, why)) return true;
         *is_other = !*why;
         return false;
+    case LB_WATCH_PAIRS: {
+        if (*line == '{') return lb_object_read(&log->names, line, n, record, why);
+        const lb_line_answer answer = lb_pairs_read(&log->pairs, line, n, record, why);
+        *is_other = answer == LB_LINE_OTHER;
+        return answer == LB_LINE_RECORD;
+    }
     default: {
         const lb_line_answer answer = lb_line_read(&log->line, line, n, record, why);
         *is_other = answer == LB_LINE_OTHER;
@@ -227,11 +257,46 @@ static void take_history(lb_watch_log *log, const char *line, const char *end)
     }
 }
 
+/* Without the sequences that colour a terminal; in place. */
+static size_t without_colours(char *line, size_t n)
+{
+    size_t kept = 0;
+    for (size_t at = 0; at < n; at++) {
+        if (line[at] == 27) {
+            for (at += 2; at < n && !isalpha((unsigned char)line[at]);) at++;
+            continue;
+        }
+        line[kept++] = line[at];
+    }
+    return kept;
+}
+
+static void take_line(lb_watch_log *log, const char *line, size_t n);
+
+/* A line of colours, and one that a progress bar wrote over and over: what stands between its returns are lines. */
+static bool take_terminal_line(lb_watch_log *log, const char *line, size_t n)
+{
+    const char *end = line + n, *back = n > 1 ? memchr(line, '\r', n - 1) : NULL;
+    if (back) {
+        for (; back; line = back + 1, back = line < end ? memchr(line, '\r', (size_t)(end - line)) : NULL)
+            take_line(log, line, (size_t)(back - line));
+        if (line < end) take_line(log, line, (size_t)(end - line));
+        return true;
+    }
+    char *plain = n && n < LONGEST_COLOURED && memchr(line, 27, n) ? malloc(n) : NULL;
+    if (!plain) return false;
+    memcpy(plain, line, n);
+    take_line(log, plain, without_colours(plain, n));
+    free(plain);
+    return true;
+}
+
 static void take_line(lb_watch_log *log, const char *line, size_t n)
 {
     lb_watch_record record;
     const char *why = NULL;
     bool is_other;
+    if (take_terminal_line(log, line, n)) return;
     log->counts.lines++;
     while (n && isspace((unsigned char)line[n - 1])) n--;
     if (log->format != LB_WATCH_LINE)
@@ -239,6 +304,11 @@ static void take_line(lb_watch_log *log, const char *line, size_t n)
     if (!n) return;
     if (log->format == LB_WATCH_AUTO) {
         log->format = format_of(log, line, n);
+        if (log->format != LB_WATCH_AUTO) {
+            log->names.seen = &log->counts.names; /* names of a format that it is not are none */
+            memset(&log->line.known, 0, sizeof log->line.known);
+        }
+        if (log->format == LB_WATCH_CSV) lb_table_header(&log->table, &log->names, line, n);
         if (log->format == LB_WATCH_CSV) return; /* this was the header */
         if (log->format == LB_WATCH_AUTO) {
             other_line(log, line, n);
@@ -347,6 +417,7 @@ lb_status lb_watch_log_bytes(lb_watch_log *log, const void *bytes, size_t n, lb_
         const size_t kept = log->n;
         if (lb_event_begins((const uint8_t *)log->kept, kept)) {
             log->format = LB_WATCH_EVENTS;
+            log->names.seen = &log->counts.names;
             return take_events(log, "", 0, err);
         }
         char *first = log->kept;

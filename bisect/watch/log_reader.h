@@ -6,7 +6,7 @@
 
 /* Numbers a record without a step, refuses negative ones, gives it to the sink. */
 void lb_watch_log_give(lb_watch_log *log, lb_watch_record *record);
-void lb_watch_log_is_capture(lb_watch_log *log);
+void lb_watch_log_is(lb_watch_log *log, lb_watch_format format);
 lb_field_names *lb_watch_log_names(lb_watch_log *log);
 /* A checkpoint is known to be there. */
 void lb_watch_log_give_checkpoint(lb_watch_log *log, int64_t step, const char *path);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* versionsort */
 #include "captured_log.h"
 #include "log_reader.h"
+#include "metric_folder.h"
 
 #include <lastbit/clock.h>
 #include <dirent.h>
@@ -272,9 +273,15 @@ static lb_status begin_path(tail *t)
         t->begun = true;
         if (next_event_file(t->path, "", first, sizeof first)) return read_event_files(t);
         if (is_trainer_folder(t->path)) return read_checkpoints(t);
+        if (lb_metric_folder_is(t->path)) return lb_metric_folder_read(t->log, t->path, t->err);
         t->begun = false;
         if (format == LB_WATCH_AUTO) return read_capture(t);
         return lb_fail(t->err, LB_ERR_INVALID, "%s is a folder without event files", t->path);
+    }
+    if (S_ISREG(info.st_mode) && (format == LB_WATCH_AUTO || format == LB_WATCH_MLFLOW) &&
+        lb_metric_folder_is(t->path)) {
+        t->begun = true;
+        return lb_metric_folder_read(t->log, t->path, t->err);
     }
     const int fd = open(t->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return cannot(t, "open");

@@ -57,6 +57,11 @@ uint32_t lb_run_alarm(lb_watch *w, lb_watch_alarm *alarm)
     snprintf(alarm->shard, sizeof alarm->shard, "%s", w->place.shard);
     alarm->until = alarm->step;
     uint32_t row = UINT32_MAX;
+    if (alarm->level < w->options.least[alarm->kind]) {
+        lb_run_find(w, "below-level", alarm->step, "%s, %s: %s", lb_alarm_kind_name(alarm->kind),
+                    lb_alarm_level_name(alarm->level), alarm->why);
+        return row;
+    }
     if (lb_run_grow(w, (void **)&w->visits, w->n_alarms, &room, sizeof *w->visits) &&
         lb_run_grow(w, (void **)&w->alarms, w->n_alarms, &w->room_alarms, sizeof *w->alarms)) {
         row = w->n_alarms++;

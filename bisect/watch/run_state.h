@@ -7,7 +7,9 @@
 
 #include "checkpoint_hold.h"
 #include "data_suspect.h"
+#include "level_history.h"
 #include "level_model.h"
+#include "repeated_value.h"
 #include "run_rules.h"
 #include "schedule_check.h"
 #include "spike_pattern.h"
@@ -17,7 +19,17 @@
 
 enum { SAME_SEED_STEPS = 20 };
 
-typedef enum lb_run_slot { NORM_RULE, NORM_MODEL, LOSS_RULE, LOSS_MODEL, NONFINITE, RATE_RULE, SLOTS } lb_run_slot;
+typedef enum lb_run_slot {
+    NORM_RULE,
+    NORM_MODEL,
+    LOSS_RULE,
+    LOSS_MODEL,
+    NORM_STUCK,
+    LOSS_STUCK,
+    NONFINITE,
+    RATE_RULE,
+    SLOTS
+} lb_run_slot;
 
 typedef struct lb_run_excursion {
     bool on;
@@ -35,6 +47,8 @@ struct lb_watch {
     lb_rate_rule rate;
     lb_ema_column ema;
     lb_level_model norm_model, loss_model;
+    lb_repeated_value norm_value, loss_value;
+    lb_level_history history;
     lb_schedule_check schedule;
     lb_data_place place;
     lb_rank_tokens tokens;
@@ -47,11 +61,16 @@ struct lb_watch {
     uint32_t seen; /* fields of the step at hand */
     int32_t rank;
     bool ranked, shared_tokens, said_loss, said_hindsight, said_counts;
+    uint64_t rows[LB_WATCH_FIELDS]; /* records that had the field */
     uint64_t records, nonfinite, skipped, skip_places;
-    int64_t first_step, last_step, model_since, first_nonfinite, last_skip;
+    int64_t first_step, last_step, norm_since, loss_since, first_nonfinite, last_skip;
     double early[LB_EARLY_RECORDS];
     int64_t early_step[LB_EARLY_RECORDS];
     uint32_t n_early;
+    lb_watch_alarm
+        at_start; /* of a norm that is out among the first records, until it has settled or has not; step -1: none */
+    uint64_t start_records;
+    uint32_t start_quiet;
     bool early_spike, late_loss;
     double first_losses[SAME_SEED_STEPS];
     int64_t first_loss_steps[SAME_SEED_STEPS];

@@ -17,9 +17,47 @@
 #define LEAST_RISE_OF_LOSS 0.05 /* nats: a twentieth */
 #define LEAST_RISE_OF_NORM 0.4  /* half as much again */
 #define HELD_NORM 3.0           /* times the average from before the excursion: the norm is out still */
-enum { LONGEST_HELD = 2000, DRIP = 5 };
+enum { LONGEST_HELD = 2000, DRIP = 5, LONGEST_START = 30, START_QUIET = 10 };
 
 /* ---- detectors ------------------------------------------------------------------------------------------------------ */
+
+/* Among the first records a norm that is out may be the spike of a start, which settles: it is an alarm only when it lasts. */
+static bool is_at_start(const lb_watch *w, int64_t step)
+{
+    return w->records <= LB_PEAK_RECORDS && step - w->first_step < LB_EARLY_STEPS;
+}
+
+static void raise_start(lb_watch *w)
+{
+    lb_watch_alarm alarm = w->at_start;
+    if (alarm.step < 0) return;
+    w->at_start.step = -1;
+    lb_run_out(w, NORM_RULE, &alarm);
+}
+
+static void settle_start(lb_watch *w)
+{
+    if (w->at_start.step < 0) return;
+    if (w->norm_out) {
+        w->start_quiet = 0;
+        if (w->records > w->start_records + LONGEST_START) raise_start(w);
+        return;
+    }
+    if (++w->start_quiet < START_QUIET) return;
+    lb_run_find(w, "early-spike", w->at_start.step,
+                "gradient norm %.4g was %.1f times the %.4g before: a spike of the first steps, which has settled",
+                w->at_start.value, w->at_start.ratio, w->at_start.reference);
+    w->at_start.step = -1, w->early_spike = w->said_hindsight = true;
+}
+
+/* The first step that is out, with the highest norm since. */
+static void out_at_start(lb_watch *w, const lb_watch_alarm *alarm)
+{
+    if (w->at_start.step < 0) w->at_start = *alarm, w->start_records = w->records;
+    if (alarm->level > w->at_start.level) w->at_start.level = alarm->level;
+    w->at_start.value = fmax(alarm->value, w->at_start.value);
+    w->at_start.ratio = w->at_start.value / w->at_start.reference;
+}
 
 static void take_norm_rule(lb_watch *w, int64_t step, double norm)
 {
@@ -30,21 +68,43 @@ static void take_norm_rule(lb_watch *w, int64_t step, double norm)
         snprintf(alarm.why, sizeof alarm.why, "gradient norm %.4g is %.1f times its average of %.4g before this step",
                  norm, alarm.ratio, alarm.reference);
         if (w->held_norm == 0) w->held_norm = alarm.reference;
-        lb_run_out(w, NORM_RULE, &alarm);
+        if (is_at_start(w, step) || w->at_start.step >= 0)
+            out_at_start(w, &alarm);
+        else
+            lb_run_out(w, NORM_RULE, &alarm);
     } else {
         lb_run_quiet(w, NORM_RULE);
     }
     /* The average follows what is out, and the ratio ends before the excursion does. */
     w->norm_out = alarm.ratio > LB_NORM_WARNING || (w->held_norm > 0 && norm > HELD_NORM * w->held_norm);
+    settle_start(w);
+}
+
+/* What rose, in words. */
+static void explain(const lb_level_model *m, bool norm, double usual, char *why, size_t room)
+{
+    const char *what = norm ? "the gradient norm" : "the loss";
+    const double percent = 100 * expm1(m->height);
+    if (m->statistic == LB_LEVEL_SPREAD)
+        snprintf(why, room,
+                 "the noise of %s got wider: for %" PRIu32 " steps numbers were %.2g of it apart, usual is %.2g", what,
+                 m->length, m->height + m->near.deviation, m->near.deviation);
+    else if (m->statistic >= LB_LEVEL_DRIFT_03)
+        snprintf(why, room, "%s has risen for %" PRIu32 " steps, by %.0f %% above the %.4g that it left", what,
+                 m->length, percent, usual);
+    else
+        snprintf(why, room,
+                 "%s is %.0f %% above the usual %.4g for %" PRIu32 " step%s, which its noise so far does not explain",
+                 what, percent, usual, m->length, m->length == 1 ? "" : "s");
 }
 
 static void take_model(lb_watch *w, lb_run_slot which, lb_level_model *model, int64_t step, double number)
 {
     const bool norm = which == NORM_MODEL;
-    const double usual = lb_level_usual(model);
     switch (lb_level_take(model, number)) {
     case LB_LEVEL_RISES:
     case LB_LEVEL_OUT: {
+        const double usual = lb_level_usual(model);
         lb_watch_alarm alarm = {.step = step,
                                 .kind = norm ? LB_ALARM_GRAD_NORM : LB_ALARM_LOSS,
                                 .level = LB_ALARM_WARNING,
@@ -52,19 +112,35 @@ static void take_model(lb_watch *w, lb_run_slot which, lb_level_model *model, in
                                 .value = number,
                                 .reference = usual,
                                 .ratio = number / usual};
-        if (!w->excursions[which].on)
-            snprintf(
-                alarm.why, sizeof alarm.why,
-                "%s of %s is %.0f %% above the usual %.4g; chance alone reaches %.0f %% once in %.0f million steps",
-                lb_level_statistic(model->statistic), norm ? "the gradient norm" : "the loss",
-                100 * expm1(model->height), usual, 100 * expm1(model->threshold), 0.1 / LB_WATCH_FALSE_ALARMS);
+        if (!w->excursions[which].on) explain(model, norm, usual, alarm.why, sizeof alarm.why);
         if (model->quiet == 0) lb_run_out(w, which, &alarm);
         break;
     }
     case LB_LEVEL_BACK: lb_run_over(w, which); break;
     case LB_LEVEL_QUIET: break;
     }
-    if (w->model_since < 0 && lb_level_is_ready(model)) w->model_since = step;
+    int64_t *since = norm ? &w->norm_since : &w->loss_since;
+    if (*since < 0 && lb_level_is_ready(model)) *since = step;
+}
+
+static void take_repeats(lb_watch *w, lb_run_slot which, lb_repeated_value *value, int64_t step, double number)
+{
+    if (!lb_repeated_value_take(value, number)) {
+        lb_run_quiet(w, which);
+        return;
+    }
+    const bool norm = which == NORM_STUCK;
+    lb_watch_alarm alarm = {.step = step,
+                            .kind = norm ? LB_ALARM_GRAD_NORM : LB_ALARM_LOSS,
+                            .level = LB_ALARM_WARNING,
+                            .detector = LB_DETECTOR_MODEL,
+                            .value = number,
+                            .reference = number,
+                            .ratio = 1};
+    snprintf(alarm.why, sizeof alarm.why,
+             "the %s has been %.6g for %" PRIu64 " steps, and never before stayed the same for more than %" PRIu64,
+             norm ? "gradient norm" : "loss", number, value->row + 1, value->longest + 1);
+    lb_run_out(w, which, &alarm);
 }
 
 static void take_loss_rule(lb_watch *w, int64_t step, double loss)
@@ -165,10 +241,12 @@ static void restart(lb_watch *w, int64_t step)
                 "the log had gone to step %" PRId64 " and goes on at step %" PRId64 ": a restarted run", w->last_step,
                 step);
     for (lb_run_slot i = 0; i < SLOTS; i++) lb_run_over(w, i);
-    lb_level_restart(&w->norm_model);
-    lb_level_restart(&w->loss_model);
-    if (w->loss.out) w->loss = (lb_loss_rule){0};
-    w->norm_out = false, w->held_norm = 0;
+    const lb_level_point then = lb_level_history_back(&w->history, step);
+    lb_level_restart(&w->norm_model, then.norm, (uint64_t)(w->last_step - step));
+    lb_level_restart(&w->loss_model, then.loss, (uint64_t)(w->last_step - step));
+    w->loss = (lb_loss_rule){0};
+    if (then.norm > 0) w->norm.ema = then.norm;
+    w->norm_out = false, w->held_norm = 0, w->at_start.step = -1;
     w->last_skip = INT64_MIN / 2;
     if (w->hold.on && w->n_holds) {
         w->holds[w->n_holds - 1].open = w->hold.on = false;
@@ -194,17 +272,22 @@ static void take_values(lb_watch *w, const lb_watch_record *r)
     if (lb_watch_has(r, LB_WATCH_gnorm) && isfinite(norm) && norm >= 0) {
         take_norm_rule(w, r->step, norm);
         if (norm > 0) take_model(w, NORM_MODEL, &w->norm_model, r->step, norm);
+        take_repeats(w, NORM_STUCK, &w->norm_value, r->step, norm);
         if (lb_watch_has(r, LB_WATCH_ema) && isfinite(r->number[LB_WATCH_ema]))
             lb_ema_column_take(&w->ema, norm, r->number[LB_WATCH_ema]);
     }
     if (lb_watch_has(r, LB_WATCH_loss) && isfinite(loss)) {
         take_loss_rule(w, r->step, loss);
+        take_repeats(w, LOSS_STUCK, &w->loss_value, r->step, loss);
         if (loss > 0)
             take_model(w, LOSS_MODEL, &w->loss_model, r->step, loss);
         else if (!w->said_loss)
             w->said_loss = true,
             lb_run_find(w, "loss", r->step, "a loss of %.4g is not above 0: ratios say nothing of it", loss);
     }
+    const lb_level_point now = {r->step, w->loss_model.n ? lb_level_usual(&w->loss_model) : 0,
+                                w->norm_model.n ? lb_level_usual(&w->norm_model) : 0};
+    lb_level_history_add(&w->history, now);
     const bool late = w->excursions[LOSS_RULE].on || w->excursions[LOSS_MODEL].on;
     if (late && (w->records > LB_EARLY_RECORDS || r->step - w->first_step >= LB_EARLY_STEPS)) w->late_loss = true;
     if (lb_watch_has(r, LB_WATCH_tok_sec) && r->number[LB_WATCH_tok_sec] > 0 && isfinite(r->number[LB_WATCH_tok_sec]))
@@ -303,17 +386,10 @@ static void look_back_at_start(lb_watch *w)
     w->said_hindsight = w->early_spike = true;
     for (uint32_t i = 0; i < w->n_alarms; i++)
         if (w->alarms[i].kind == LB_ALARM_GRAD_NORM && w->alarms[i].step <= step) return; /* it was seen as it came */
-    lb_watch_alarm alarm = {.step = step,
-                            .kind = LB_ALARM_GRAD_NORM,
-                            .level = LB_ALARM_WARNING,
-                            .detector = LB_DETECTOR_HINDSIGHT,
-                            .value = w->early[spike.peak],
-                            .reference = spike.settled,
-                            .ratio = spike.ratio};
-    snprintf(alarm.why, sizeof alarm.why,
-             "gradient norm %.4g was %.1f times the %.4g that the run settled at afterwards", alarm.value, alarm.ratio,
-             alarm.reference);
-    lb_run_alarm(w, &alarm);
+    lb_run_find(
+        w, "early-spike", step,
+        "gradient norm %.4g was %.1f times the %.4g that the run settled at afterwards: a spike of the first steps",
+        w->early[spike.peak], spike.ratio, spike.settled);
 }
 
 /* Fields that the step had already, from another line, do not count twice. */
@@ -349,6 +425,7 @@ void lb_watch_take(lb_watch *w, const lb_watch_record *record)
         }
     }
     if (!begin_step(w, &r)) return;
+    for (int field = 0; field < LB_WATCH_FIELDS; field++) w->rows[field] += lb_watch_has(&r, (lb_watch_field)field);
     lb_data_place_take(&w->place, &r);
     const bool nonfinite = guard(w, &r);
     take_values(w, &r);
@@ -383,9 +460,10 @@ lb_watch *lb_watch_new(const lb_watch_options *options)
     lb_level_init(&w->loss_model, LEAST_RISE_OF_LOSS);
     lb_schedule_check_init(&w->schedule, &options->schedule);
     lb_data_place_init(&w->place);
-    w->model_since = w->first_nonfinite = -1;
+    w->norm_since = w->loss_since = w->first_nonfinite = -1;
     w->last_skip = INT64_MIN / 2;
     w->tokens.step = INT64_MIN;
+    w->at_start.step = -1;
     for (uint32_t i = 0; i < options->n_checkpoints; i++) lb_checkpoint_add(&w->known, options->checkpoints[i], NULL);
     if (!w->inside) return lb_watch_free(w), NULL;
     return w;
@@ -447,8 +525,9 @@ static bool is_early(const lb_watch *w, int64_t step)
 
 lb_watch_report lb_watch_now(lb_watch *w)
 {
-    const uint32_t settled = w->n_findings;
     look_back_at_start(w);
+    raise_start(w); /* nothing has shown that it settles */
+    const uint32_t settled = w->n_findings;
     find_from_counts(w);
     bool early = w->early_spike;
     for (uint32_t i = 0; i < w->n_alarms && !w->excursions[NORM_RULE].on; i++)
@@ -471,7 +550,9 @@ lb_watch_report lb_watch_now(lb_watch *w)
                               .nonfinite = w->nonfinite,
                               .skipped = w->skipped,
                               .schedule_stood = w->schedule.stands,
-                              .model_since = w->model_since};
+                              .loss_since = w->loss_since,
+                              .norm_since = w->norm_since,
+                              .rows = w->rows};
     report.n_checkpoints = lb_checkpoints_inside(&w->known, w->holds, w->n_holds, w->inside, LB_KNOWN_CHECKPOINTS);
     for (uint32_t i = 0; i < w->n_holds && report.restart_from < 0; i++)
         if (w->serious[i]) report.restart_from = lb_checkpoint_before(&w->known, w->holds[i].from);

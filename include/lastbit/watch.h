@@ -6,8 +6,8 @@
  * Two kinds of detector stand side by side, and an alarm says which it is of. RULE is what practitioners use: the gradient norm
  * above 10 (warning) or 100 times (critical) an average with alpha 0.01 that does not contain it yet, the mean of ten losses above
  * twice that of the hundred before, six of eight steps slower than 0.7 of the usual rate, a number that is not finite. MODEL is a
- * detector whose rate of false alarms is stated: LB_WATCH_FALSE_ALARMS in 100,000 steps over all its statistics together. The first
- * lines of bisect/watch/level_model.h derive it.
+ * detector whose false alarms are stated: a run without an event has one with probability LB_WATCH_FALSE_ALARMS, however long it is.
+ * The first lines of bisect/levels/level_model.h derive it.
  *
  * An alarm is given once per excursion and detector, and again where it becomes critical. The excursion is over after ten quiet
  * steps. Memory is bounded: of an endless log stays what a window of steps needs, and at most LB_WATCH_ALARMS alarms.
@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define LB_WATCH_FALSE_ALARMS 0.05 /* of the model in 100,000 steps without an event */
+#define LB_WATCH_FALSE_ALARMS 1e-5 /* of the model, in a run of any length without an event */
 #define LB_WATCH_ALARMS 10000      /* alarms, holds and findings that are kept; later ones are counted */
 
 /* ---- one step ------------------------------------------------------------------------------------------------------ */
@@ -84,10 +84,12 @@ typedef enum lb_watch_format {
     LB_WATCH_AUTO,    /* from the first bytes */
     LB_WATCH_LINE,    /* "step 00050/30000 (0.17%) | loss: 4.2371 | lrm: 0.55 | …" */
     LB_WATCH_JSONL,   /* one object a line; objects inside it are joined by "/"; NaN and Infinity are taken */
+    LB_WATCH_PAIRS,   /* any line that names its numbers: "iter 10: loss 4.23", "loss=2.3 step=7", progress bars */
     LB_WATCH_CSV,     /* a header of names, separated by comma, semicolon or tab */
     LB_WATCH_EVENTS,  /* TensorBoard's event file: scalars, as simple_value or as tensor */
     LB_WATCH_PATTERN, /* lines that match `pattern`, whose named groups are fields */
     LB_WATCH_CAPTURE,
+    LB_WATCH_MLFLOW, /* MLflow's folder of a run, or a file of its metrics: "TIMESTAMP VALUE STEP" */
     LB_WATCH_TRAINER /* trainer_state.json of transformers: its log_history; a copy with more gives what is new */
 } lb_watch_format;
 LB_API const char *lb_watch_format_name(lb_watch_format format); /* "line", "jsonl", … */
@@ -112,9 +114,21 @@ typedef struct lb_watch_log_options {
 } lb_watch_log_options;
 #define LB_WATCH_LOG_OPTIONS_INIT {sizeof(lb_watch_log_options), LB_WATCH_AUTO, NULL, NULL, 0}
 
+/* What the log calls the fields that were read, and names of numbers that were not. */
+enum { LB_WATCH_NAME = 64, LB_WATCH_OTHERS = 32 };
+typedef struct lb_watch_names {
+    char of[LB_WATCH_FIELDS][LB_WATCH_NAME]; /* "": the log has none */
+    bool weak[LB_WATCH_FIELDS];              /* known by the last part of its name alone */
+    bool users[LB_WATCH_FIELDS];             /* the user said so */
+    char others[LB_WATCH_OTHERS][LB_WATCH_NAME];
+    uint32_t n_others;
+} lb_watch_names;
+
 typedef struct lb_watch_counts {
     uint64_t bytes, lines, records, complaints;
+    uint64_t numbered;      /* records without a step, which were counted instead */
     lb_watch_format format; /* found; AUTO: nothing has come yet */
+    lb_watch_names names;
 } lb_watch_counts;
 
 typedef struct lb_watch_log lb_watch_log;
@@ -137,7 +151,7 @@ typedef struct lb_watch_source {
     void (*absent)(void *context, const char *why); /* with `follow`: what is waited for; told once; NULL: not told */
 } lb_watch_source;
 #define LB_WATCH_SOURCE_INIT {sizeof(lb_watch_source), false, 0, NULL, NULL, NULL}
-/* Reads "-" (stdin), a file, a folder of event files, a folder of transformers' checkpoints (checkpoint-500/trainer_state.json, each of
+/* Reads "-" (stdin), a file, a folder of event files, MLflow's folder of a run (as it is: it is not followed), a folder of transformers' checkpoints (checkpoint-500/trainer_state.json, each of
  * them a checkpoint that is known), or a capture into `log`. What is not there is waited for with `follow`. */
 LB_API lb_status lb_watch_log_read(lb_watch_log *log, const char *path, const lb_watch_source *source, lb_err *err);
 
@@ -174,7 +188,7 @@ typedef enum lb_alarm_kind {
     LB_ALARM_DATA,
     LB_ALARM_KINDS
 } lb_alarm_kind;
-typedef enum lb_alarm_level { LB_ALARM_WARNING = 1, LB_ALARM_CRITICAL } lb_alarm_level;
+typedef enum lb_alarm_level { LB_ALARM_WARNING = 1, LB_ALARM_CRITICAL, LB_ALARM_OFF } lb_alarm_level;
 typedef enum lb_alarm_detector { LB_DETECTOR_RULE, LB_DETECTOR_MODEL, LB_DETECTOR_HINDSIGHT } lb_alarm_detector;
 LB_API const char *lb_alarm_kind_name(lb_alarm_kind kind);             /* "grad_norm" */
 LB_API const char *lb_alarm_level_name(lb_alarm_level level);          /* "warning" */
@@ -226,10 +240,11 @@ typedef struct lb_watch_report {
     lb_watch_pattern pattern;
     uint64_t records;
     int64_t first_step, last_step;
-    int64_t restart_from;        /* the last checkpoint known before the first hold; -1: none is known */
-    uint64_t nonfinite, skipped; /* steps */
-    int schedule_stood;          /* over skipped steps: 1 it stood still, 0 it went on, -1 nothing shows it */
-    int64_t model_since;         /* first step that the model could judge, -1: it has not seen enough */
+    int64_t restart_from;           /* the last checkpoint known before the first hold; -1: none is known */
+    uint64_t nonfinite, skipped;    /* steps */
+    int schedule_stood;             /* over skipped steps: 1 it stood still, 0 it went on, -1 nothing shows it */
+    int64_t loss_since, norm_since; /* first step that the model could judge, -1: it has not seen enough */
+    const uint64_t *rows;           /* of each lb_watch_field: records that had it */
 } lb_watch_report;
 
 typedef struct lb_watch_options {
@@ -238,12 +253,14 @@ typedef struct lb_watch_options {
     int64_t checkpoint_every;   /* 0: not known */
     const int64_t *checkpoints; /* steps of those that are there, any order */
     uint32_t n_checkpoints;
+    lb_alarm_level
+        least[LB_ALARM_KINDS]; /* 0: every alarm of the kind counts; what is below is a finding ("below-level") */
     void *context;
     void (*alarm)(void *context, const lb_watch_alarm *alarm); /* as it is raised; may be NULL */
     void (*hold)(void *context, const lb_watch_hold *hold);    /* begins (`open`), ends; may be NULL */
 } lb_watch_options;
 #define LB_WATCH_OPTIONS_INIT                                                                                          \
-    {sizeof(lb_watch_options), {LB_SCHEDULE_NONE, 0, 0.03, 0, 0.2, false}, 0, NULL, 0, NULL, NULL, NULL}
+    {sizeof(lb_watch_options), {LB_SCHEDULE_NONE, 0, 0.03, 0, 0.2, false}, 0, NULL, 0, {0}, NULL, NULL, NULL}
 
 typedef struct lb_watch lb_watch;                               /* one run; one thread */
 LB_API lb_watch *lb_watch_new(const lb_watch_options *options); /* NULL when out of memory */

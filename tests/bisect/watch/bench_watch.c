@@ -1,23 +1,15 @@
-/* lastbit watch: lines a second, false alarms of the model by shape of noise, and how soon both detectors see a rise.
+/* lastbit watch: lines a second, false alarms on clean runs, what is found of twenty kinds of trouble and how soon, beside a rolling
+ * median with its absolute deviation (MAD).
  *
- *     bench_watch [SEEDS]      100,000 steps each; 20 by default */
-#include "level_model.h"
-#include "run_noise.h"
-#include "run_rules.h"
-
-#include <lastbit/watch.h>
+ *     bench_watch [CLEAN [RUNS]]      10,000 clean runs of 2,000 steps, 60 runs of each kind of trouble
+ *
+ * cc -O2 -I include -I bisect/watch -I bisect/levels tests/bisect/watch/bench_watch.c build/release/liblb_bisect.a ... (as tests/CMakeLists.txt links its programs) */
+#include "simulated_alarm.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-enum { STEPS = 100000 };
-static const struct {
-    const char *name;
-    double sigma, least;
-} SIGNALS[] = {{"loss, 3 %", 0.03, 0.05}, {"loss, 10 %", 0.1, 0.05}, {"norm, 25 %", 0.25, 0.4}};
-enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS };
+#define MAD_DEVIATIONS 8.0
 
 static double now(void)
 {
@@ -26,58 +18,59 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void false_alarms(int seeds)
+static void clean_runs(uint64_t runs)
 {
-    printf("false alarms in %d x %d steps, of the model (stated: %.2g for both signals together in 100,000)\n%-24s",
-           seeds, STEPS, LB_WATCH_FALSE_ALARMS, "");
-    for (int s = 0; s < N_SIGNALS; s++) printf("%12s", SIGNALS[s].name);
-    printf("\n");
-    for (int shape = 0; shape < NOISE_SHAPES; shape++) {
-        printf("%-24s", noise_name(shape));
-        for (int s = 0; s < N_SIGNALS; s++) {
-            int alarms = 0, by[3] = {0};
-            for (int seed = 1; seed <= seeds; seed++) {
-                static lb_level_model m;
-                run_noise g = {.seed = (uint64_t)seed * 1000003};
-                lb_level_init(&m, SIGNALS[s].least);
-                for (int i = 0; i < STEPS; i++)
-                    if (lb_level_take(&m, exp(SIGNALS[s].sigma * noise_next(&g, shape))) == LB_LEVEL_RISES)
-                        alarms++, by[m.statistic]++;
-            }
-            if (alarms)
-                printf("%4d %2d/%2d/%2d", alarms, by[0], by[1], by[2]);
-            else
-                printf("%12d", 0);
-        }
-        printf("\n");
+    static simulated_run r;
+    char why[300];
+    int ours = 0, mad = 0;
+    for (uint64_t seed = 1; seed <= runs; seed++) {
+        simulate_clean(&r, seed + 1000000);
+        const int at = first_alarm(&r, why);
+        ours += at >= 0, mad += first_of_mad(&r, MAD_DEVIATIONS) >= 0;
+        if (at >= 0) printf("  seed %d, %s: record %d: %s\n", (int)seed, noise_name(r.noise), at, why);
     }
+    printf("clean runs of %d steps: %d, with an alarm %d (MAD %d)\n", RUN_STEPS, (int)runs, ours, mad);
 }
 
-/* Steps from the begin of a rise by `factor`, linear over `ramp` steps, to the alarm; -1: none in 500. */
-static void delays(double sigma, double factor, int ramp, int shape)
+/* Runs in which the first alarm came where the trouble is; mean steps to it, and with `limit` for those that were missed. */
+typedef struct tally {
+    int found;
+    double steps, limited;
+} tally;
+
+static bool add(tally *t, int late, int limit)
 {
-    enum { BEGIN = 20000, SEEDS = 20 };
-    int model[SEEDS], rule[SEEDS], model_seen = 0, rule_seen = 0;
-    double model_sum = 0, rule_sum = 0;
-    for (int seed = 0; seed < SEEDS; seed++) {
-        static lb_level_model m;
-        lb_loss_rule r = {0};
-        run_noise g = {.seed = (uint64_t)seed * 7919 + 5};
-        lb_level_init(&m, 0.05);
-        model[seed] = rule[seed] = -1;
-        for (int i = 0; i < BEGIN + 500; i++) {
-            const int t = i - BEGIN;
-            const double rise = t < 0 ? 1 : 1 + (factor - 1) * fmin(1, (t + 1.0) / ramp);
-            const double loss = 0.8 * rise * exp(sigma * noise_next(&g, shape));
-            if (lb_level_take(&m, loss) == LB_LEVEL_RISES && t >= 0 && model[seed] < 0) model[seed] = t;
-            if (lb_loss_rule_take(&r, loss) && t >= 0 && rule[seed] < 0) rule[seed] = t;
+    const bool found = late >= 0 && late <= limit;
+    t->found += found, t->steps += found ? late : 0, t->limited += found ? late : limit;
+    return found;
+}
+
+static void troubles(int runs)
+{
+    static simulated_run r;
+    char why[300];
+    tally all[2] = {{0}};
+    int mads = 0, both = 0;
+    printf("%-42s%10s%10s%10s%10s%10s\n", "", "found", "steps", "MAD found", "steps", "of MAD's");
+    for (int trouble = 0; trouble < RUN_TROUBLE_KINDS; trouble++) {
+        const int limit = run_trouble_steps(trouble), before = both;
+        tally t[2] = {{0}};
+        for (int k = 0; k < runs; k++) {
+            simulate_trouble(&r, 2000000 + (uint64_t)k * 31 + (uint64_t)trouble * 100003, trouble);
+            const bool ours = add(&t[0], first_alarm(&r, why) - r.onset, limit);
+            const bool mad = add(&t[1], first_of_mad(&r, MAD_DEVIATIONS) - r.onset, limit);
+            mads += mad, both += ours && mad;
         }
-        if (model[seed] >= 0) model_sum += model[seed], model_seen++;
-        if (rule[seed] >= 0) rule_sum += rule[seed], rule_seen++;
+        printf("%-42s%10d%10.1f%10d%10.1f%10d\n", run_trouble_name(trouble), t[0].found, t[0].steps / t[0].found,
+               t[1].found, t[1].steps / t[1].found, both - before);
+        for (int i = 0; i < 2; i++)
+            all[i].found += t[i].found, all[i].steps += t[i].steps, all[i].limited += t[i].limited;
     }
-    printf("%-22s %4.0f %%  x %.2f over %4d steps   model %6.1f (%d of %d)   2x rule %6.1f (%d of %d)\n",
-           noise_name(shape), 100 * sigma, factor, ramp, model_seen ? model_sum / model_seen : NAN, model_seen, SEEDS,
-           rule_seen ? rule_sum / rule_seen : NAN, rule_seen, SEEDS);
+    const double n = (double)runs * RUN_TROUBLE_KINDS;
+    printf("of %.0f: found %d, MAD %d; of those that MAD found %d (%.1f %%)\n", n, all[0].found, all[1].found, both,
+           100.0 * both / mads);
+    printf("steps to the alarm, the limit where there was none: %.1f, MAD %.1f\n", all[0].limited / n,
+           all[1].limited / n);
 }
 
 static void count_alarm(void *context, const lb_watch_alarm *alarm)
@@ -124,18 +117,8 @@ static void speed(void)
 
 int main(int argc, char **argv)
 {
-    const int seeds = argc > 1 ? atoi(argv[1]) : 20;
     speed();
-    false_alarms(seeds);
-    printf("steps until a rise is seen, mean over 20 seeds\n");
-    for (int shape = 0; shape <= NOISE_student_4; shape += 2) {
-        delays(0.03, 4.25, 1, shape);
-        delays(0.03, 4.25, 60, shape);
-        delays(0.03, 4.25, 300, shape);
-        delays(0.03, 1.2, 1, shape);
-        delays(0.1, 4.25, 60, shape);
-    }
-    delays(0.03, 4.25, 60, NOISE_correlated_09);
-    delays(0.1, 1.5, 1, NOISE_lognormal);
+    clean_runs(argc > 1 ? strtoull(argv[1], NULL, 10) : 10000);
+    troubles(argc > 2 ? atoi(argv[2]) : 60);
     return 0;
 }

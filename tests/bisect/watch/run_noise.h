@@ -36,6 +36,8 @@ static inline double noise_gauss(run_noise *g)
     X(correlated_09, noise_correlated(g, 0.9))                                                                         \
     X(correlated_099, noise_correlated(g, 0.99))                                                                       \
     X(correlated_and_white, 0.7 * noise_correlated(g, 0.95) + 0.7 * noise_gauss(g))                                    \
+    X(correlated_05, noise_correlated(g, 0.5))                                                                         \
+    X(volatile, noise_volatile(g))                                                                                     \
     X(calmer, noise_gauss(g) * (g->n < 50000 ? 1 : 0.3))                                                               \
     X(wave, 0.9 * noise_gauss(g) + 0.6 * sin((double)g->n / 160))                                                      \
     X(decay, noise_gauss(g) + 40 * exp(-(double)g->n / 700))                                                           \
@@ -58,6 +60,13 @@ static inline double noise_correlated(run_noise *g, double phi)
 {
     g->state = phi * g->state + sqrt(1 - phi * phi) * noise_gauss(g);
     return g->state;
+}
+
+/* Whose deviation wanders itself, between a half and twice of what is usual. */
+static inline double noise_volatile(run_noise *g)
+{
+    g->slow = 0.99 * g->slow + sqrt(1 - 0.99 * 0.99) * noise_gauss(g);
+    return exp(0.35 * g->slow) * noise_gauss(g);
 }
 
 #define RUN_NOISE_ENUM(name, formula) NOISE_##name,

@@ -90,7 +90,7 @@ static void records_do_not_depend_on_where_bytes_are_cut(void **state)
         const char *text;
         lb_watch_format format;
         uint64_t records, complaints, checkpoints;
-    } cases[] = {{LINES, LB_WATCH_LINE, 3, 2, 1}, {OBJECTS, LB_WATCH_JSONL, 2, 2, 0}, {TABLE, LB_WATCH_CSV, 3, 2, 0}};
+    } cases[] = {{LINES, LB_WATCH_LINE, 3, 1, 1}, {OBJECTS, LB_WATCH_JSONL, 2, 2, 0}, {TABLE, LB_WATCH_CSV, 3, 2, 0}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         lb_watch_format format;
         const size_t n = strlen(cases[c].text);

@@ -81,7 +81,7 @@ static void clean_runs_of_100000_steps_raise_nothing(void **state)
             if (report.n_alarms) fail_msg("%s, seed %d: %s", noise_name(shapes[k]), (int)seed, report.alarms[0].why);
             assert_int_equal(report.n_holds, 0);
             assert_int_equal(report.pattern, LB_SPIKE_NONE);
-            assert_true(report.model_since > 0 && report.model_since < 1000);
+            assert_true(report.loss_since > 0 && report.loss_since < 100 && report.norm_since < 100);
             lb_watch_free(w);
         }
 }
@@ -118,30 +118,62 @@ static void a_start_that_is_finite_and_climbs_is_none_of_the_patterns(void **sta
     lb_watch_free(w);
 }
 
-/* From the very first step no average can judge: it is seen in hindsight. Five steps later the rule sees it as it comes. */
-static void an_early_spike_is_one_alarm(void **state)
+static lb_watch_report started(lb_watch *w, int64_t begin, int lasts)
+{
+    static const double norms[] = {1160, 3648, 7200};
+    calm c = {{.seed = 5}, {.seed = 6}, NOISE_lognormal};
+    for (int64_t step = 0; step < 3000; step++) {
+        lb_watch_record r = next(&c, step);
+        if (step >= begin && step < begin + lasts) put(&r, LB_WATCH_gnorm, norms[step - begin < 3 ? step - begin : 2]);
+        lb_watch_take(w, &r);
+    }
+    return lb_watch_now(w);
+}
+
+/* From the very first step no average can judge it, five steps later one does: either way it settles, and is no alarm. */
+static void an_early_spike_that_settles_is_a_note(void **state)
 {
     (void)state;
-    static const double norms[] = {1160, 3648, 7200};
     for (int64_t begin = 0; begin <= 5; begin += 5) {
-        calm c = {{.seed = 5}, {.seed = 6}, NOISE_lognormal};
         lb_watch *w = start(0);
-        for (int64_t step = 0; step < 3000; step++) {
-            lb_watch_record r = next(&c, step);
-            if (step >= begin && step < begin + 3) put(&r, LB_WATCH_gnorm, norms[step - begin]);
-            lb_watch_take(w, &r);
-        }
-        const lb_watch_report report = lb_watch_now(w);
-        assert_int_equal(report.n_alarms, 1);
-        if (begin)
-            expect(&report.alarms[0], 5, LB_ALARM_GRAD_NORM, LB_ALARM_CRITICAL, LB_DETECTOR_RULE);
-        else
-            expect(&report.alarms[0], 2, LB_ALARM_GRAD_NORM, LB_ALARM_WARNING, LB_DETECTOR_HINDSIGHT);
+        const lb_watch_report report = started(w, begin, 3);
+        assert_int_equal(report.n_alarms, 0);
+        assert_int_equal(report.n_findings, 1);
+        assert_string_equal(report.findings[0].kind, "early-spike");
+        assert_non_null(strstr(report.findings[0].text, "7200"));
         assert_int_equal(report.pattern, LB_SPIKE_EARLY);
         assert_int_equal(report.n_holds, begin ? 1 : 0);
         if (begin) assert_true(report.holds[0].from == 5 && report.holds[0].to == 7 && !report.holds[0].open);
         lb_watch_free(w);
     }
+}
+
+static void an_early_spike_that_lasts_is_an_alarm(void **state)
+{
+    (void)state;
+    lb_watch *w = start(0);
+    const lb_watch_report report = started(w, 5, 60);
+    assert_true(report.n_alarms >= 1);
+    expect(&report.alarms[0], 5, LB_ALARM_GRAD_NORM, LB_ALARM_CRITICAL, LB_DETECTOR_RULE);
+    lb_watch_free(w);
+}
+
+/* A metric that is no longer computed. */
+static void a_loss_that_stays_the_same_digit_by_digit_is_stuck(void **state)
+{
+    (void)state;
+    calm c = {{.seed = 5}, {.seed = 6}, NOISE_lognormal};
+    lb_watch *w = start(0);
+    for (int64_t step = 0; step < 400; step++) {
+        lb_watch_record r = next(&c, step);
+        if (step >= 300) put(&r, LB_WATCH_loss, 0.8);
+        lb_watch_take(w, &r);
+    }
+    const lb_watch_report report = lb_watch_now(w);
+    assert_int_equal(report.n_alarms, 1);
+    expect(&report.alarms[0], 315, LB_ALARM_LOSS, LB_ALARM_WARNING, LB_DETECTOR_MODEL);
+    assert_non_null(strstr(report.alarms[0].why, "has been 0.8 for 16 steps"));
+    lb_watch_free(w);
 }
 
 static lb_watch_report late_transient(lb_watch *w, int ramp)
@@ -192,14 +224,14 @@ static void a_norm_that_gets_worse_is_critical_then(void **state)
 {
     (void)state;
     lb_watch *w = start(0);
-    for (int64_t step = 0; step < 100; step++) {
-        lb_watch_record r = at(step, 1, step == 50 ? 20 : step == 51 ? 900 : 1);
+    for (int64_t step = 0; step < 200; step++) {
+        lb_watch_record r = at(step, 1, step == 150 ? 20 : step == 151 ? 900 : 1);
         lb_watch_take(w, &r);
     }
     const lb_watch_report report = lb_watch_now(w);
     assert_int_equal(report.n_alarms, 2);
-    expect(&report.alarms[0], 50, LB_ALARM_GRAD_NORM, LB_ALARM_WARNING, LB_DETECTOR_RULE);
-    expect(&report.alarms[1], 51, LB_ALARM_GRAD_NORM, LB_ALARM_CRITICAL, LB_DETECTOR_RULE);
+    expect(&report.alarms[0], 150, LB_ALARM_GRAD_NORM, LB_ALARM_WARNING, LB_DETECTOR_RULE);
+    expect(&report.alarms[1], 151, LB_ALARM_GRAD_NORM, LB_ALARM_CRITICAL, LB_DETECTOR_RULE);
     assert_float_equal(report.alarms[0].ratio, 20, 1e-9);
     assert_float_equal(report.alarms[1].ratio, 900 / 1.19, 1e-9);
     lb_watch_free(w);
@@ -384,7 +416,9 @@ int main(void)
         cmocka_unit_test(clean_runs_of_100000_steps_raise_nothing),
         cmocka_unit_test(nan_at_once_is_one_alarm),
         cmocka_unit_test(a_start_that_is_finite_and_climbs_is_none_of_the_patterns),
-        cmocka_unit_test(an_early_spike_is_one_alarm),
+        cmocka_unit_test(an_early_spike_that_settles_is_a_note),
+        cmocka_unit_test(an_early_spike_that_lasts_is_an_alarm),
+        cmocka_unit_test(a_loss_that_stays_the_same_digit_by_digit_is_stuck),
         cmocka_unit_test(a_late_transient_is_seen_and_its_checkpoint_named),
         cmocka_unit_test(a_norm_that_gets_worse_is_critical_then),
         cmocka_unit_test(a_drip_of_skipped_steps_points_at_the_precision),

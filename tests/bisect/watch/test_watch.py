@@ -1,12 +1,15 @@
 """`lastbit watch` over logs whose events are known: formats agree, patterns raise their alarms, actions act, nothing hostile harms."""
 
+import http.server
 import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -49,11 +52,12 @@ def test_nan_at_once(lastbit, tmp_path):
     assert answer["holds"] == [{"from": 1, "to": 199, "open": True}]
 
 
-@pytest.mark.parametrize("at, expected", [(0, (2, "grad_norm", "warning", "hindsight")), (5, (5, "grad_norm", "critical", "rule"))])
-def test_an_early_spike_that_settles(lastbit, tmp_path, at, expected):
-    answer = lastbit.json("watch", write(tmp_path / "run.log", logs.lines(logs.early_spike(at=at))), expect=1)
-    assert alarms(answer) == [expected]
-    assert answer["pattern"] == "early-spike"
+@pytest.mark.parametrize("at", [0, 5])
+def test_an_early_spike_that_settles_is_a_note(lastbit, tmp_path, at):
+    answer = lastbit.json("watch", write(tmp_path / "run.log", logs.lines(logs.early_spike(at=at))), expect=0)
+    assert answer["alarms"] == [] and answer["pattern"] == "early-spike"
+    (note,) = answer["findings"]
+    assert note["kind"] == "early-spike" and "7200" in note["text"]
 
 
 def test_a_late_transient_names_the_checkpoint_written_in_it(lastbit, tmp_path, transient):
@@ -286,7 +290,7 @@ def test_a_growing_log_is_followed_and_a_partial_line_waits(follow, tmp_path):
         follower.wait_for("the hold that began at step 300 is over")
         wait_until(lambda: not hold.exists())
     assert follower.end() == 1
-    assert "1 alarm in 400 steps" in follower.out.read_text() and follower.err.read_text() == ""
+    assert "2 alarms in 400 steps" in follower.out.read_text() and follower.err.read_text() == ""
 
 
 def test_a_log_that_is_rotated_or_cut_goes_on(follow, tmp_path):
@@ -355,6 +359,43 @@ def test_a_command_is_run_for_each_alarm_one_at_a_time(lastbit, tmp_path, transi
 def test_a_command_that_fails_is_reported(lastbit, tmp_path):
     path = write(tmp_path / "run.log", logs.lines(logs.immediate_nan()))
     assert "ended with exit code 3" in lastbit.run("watch", path, "--on-alarm", "exit 3", expect=1).stderr
+
+
+def test_alarms_are_appended_to_a_file_and_posted(lastbit, tmp_path, transient):
+    posted = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    path, file = write(tmp_path / "run.log", logs.lines(transient[22000:27000])), tmp_path / "alarms.jsonl"
+    sink = ["--alarm-file", file]
+    if shutil.which("curl"):
+        sink += ["--webhook", f"http://127.0.0.1:{server.server_port}/hook"]
+    answer = lastbit.json("watch", path, *sink, expect=1)
+    server.shutdown()
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert alarms({"alarms": written}) == alarms(answer) and {a["log"] for a in written} == {str(path)}
+    if shutil.which("curl"):
+        assert posted == written
+        done = lastbit.run("watch", path, "--webhook", "http://127.0.0.1:1/none", expect=1)
+        assert "--webhook `http://127.0.0.1:1/none` ended with exit code 7" in done.stderr
+
+
+def test_each_metric_has_its_level(lastbit, tmp_path, transient):
+    path = write(tmp_path / "run.log", logs.lines(transient[22000:27000]))
+    answer = lastbit.json("watch", path, "--level", "loss=critical", "--level", "grad_norm=off", expect=1)
+    assert {(a["kind"], a["level"]) for a in answer["alarms"]} == {("loss", "critical")}
+    assert {f["kind"] for f in answer["findings"]} == {"below-level"}
+    off = lastbit.json("watch", path, "--level", "loss=off", "--level", "grad_norm=off", expect=0)
+    assert off["alarms"] == [] and len(off["findings"]) == 3
 
 
 RING = """
@@ -587,6 +628,8 @@ def test_a_resumed_run_overlaps(lastbit, tmp_path):
         (["x", "--schedule", "cosine", "--iterations", "-1"], "length of the whole run"),
         (["x", "--schedule", "step", "--iterations", "5"], "is none of"),
         (["x", "--exit-on", "error"], "is none of"),
+        (["x", "--level", "loss=loud"], "no METRIC=LEVEL"),
+        (["x", "--level", "norm=critical"], "no METRIC=LEVEL"),
         (["x", "y", "--follow"], "about one log"),
         (["x", "--idle", "3"], "which is not given"),
     ],
@@ -631,7 +674,14 @@ def test_a_trainer_state_says_what_its_lines_would(lastbit, tmp_path):
     answer = lastbit.json("watch", write(tmp_path / "trainer_state.json", state_of(history(run))), expect=1)
     assert answer["format"] == "trainer" and answer["steps"] == 400 and answer["bad_lines"] == 0
     rows = "".join(json.dumps(r) + "\n" for r in history(run) if "loss" in r)
-    assert alarms(answer) == alarms(lastbit.json("watch", write(tmp_path / "rows.jsonl", rows), expect=1)) == [(300, "grad_norm", "critical", "rule")]
+    assert (
+        alarms(answer)
+        == alarms(lastbit.json("watch", write(tmp_path / "rows.jsonl", rows), expect=1))
+        == [
+            (300, "grad_norm", "critical", "rule"),
+            (301, "grad_norm", "warning", "model"),
+        ]
+    )
     flat = json.dumps(dict(log_history=history(run)))
     assert alarms(lastbit.json("watch", write(tmp_path / "flat.json", flat), expect=1)) == alarms(answer)
     cut = write(tmp_path / "cut.json", state_of(history(run))[:30000])
@@ -670,7 +720,7 @@ def test_checkpoints_of_a_trainer_are_followed_as_they_come(follow, tmp_path):
     write(last / "trainer_state.json", state)
     follower.wait_for("step 350: critical grad_norm (rule)")
     assert follower.end() == 1
-    assert "1 alarm in 400 steps" in follower.out.read_text() and follower.err.read_text().count("\n") == 1
+    assert "2 alarms in 400 steps" in follower.out.read_text() and follower.err.read_text().count("\n") == 1
 
 
 def test_a_trainer_state_that_is_written_again_goes_on(follow, tmp_path):
@@ -680,7 +730,7 @@ def test_a_trainer_state_that_is_written_again_goes_on(follow, tmp_path):
     write(path, state_of(history(spiked_records(0, 400, 350))))
     follower.wait_for("step 350: critical grad_norm (rule)")
     assert follower.end() == 1
-    assert "1 alarm in 400 steps" in follower.out.read_text()
+    assert "2 alarms in 400 steps" in follower.out.read_text()
 
 
 @pytest.mark.full
