@@ -39,6 +39,9 @@ static inline __attribute__((always_inline)) double off_integer(double x)
     return x - __builtin_rint(x);
 }
 
+#define LOG_PI 1.14472988584940017414
+/* sin πx is πx there, whose product with π may be no normal number. */
+#define AT_INTEGER (fabs(off_integer(a[i])) < 1e-20)
 #define MIRRORED (a[i] < 0.5)
 #define IS_POLE (a[i] <= 0 && off_integer(a[i]) == 0)
 /* u: the argument from 1/2 on; z: the same from 8 on; t: log z */
@@ -48,7 +51,7 @@ static inline __attribute__((always_inline)) double off_integer(double x)
     SET(z, u[i] < 8 ? u[i] + 8 : u[i]);                                                                                \
     FN(log, t, z);
 
-/* w: log of what the moved argument's gamma is divided by; v: log (π / |sin πx|) */
+/* w: log of what the moved argument's gamma is divided by; v: log π - log |sin πx|, 0 where nothing is mirrored */
 #define LGAMMA_STATEMENTS                                                                                              \
     double w[LB_LANES];                                                                                                \
     FROM_EIGHT                                                                                                         \
@@ -56,8 +59,9 @@ static inline __attribute__((always_inline)) double off_integer(double x)
     FN(log, w, w);                                                                                                     \
     SET(v, PI *fabs(off_integer(a[i])));                                                                               \
     FN(sin, v, v);                                                                                                     \
-    SET(v, MIRRORED ? PI / v[i] : 1);                                                                                  \
-    FN(log, v, v);
+    SET(v, !MIRRORED ? 1 : AT_INTEGER ? fabs(off_integer(a[i])) : v[i]);                                               \
+    FN(log, v, v);                                                                                                     \
+    SET(v, !MIRRORED ? 0 : AT_INTEGER ? -v[i] : LOG_PI - v[i]);
 #define STIRLING                                                                                                       \
     (u[i] == INFINITY ? INFINITY : (z[i] - 0.5) * t[i] - z[i] + 0.91893853320467274178 + stirling_tail(z[i]))
 #define LGAMMA_VALUE                                                                                                   \
@@ -73,7 +77,8 @@ static inline __attribute__((always_inline)) double off_integer(double x)
      : MIRRORED                        ? COARSE(fabs(v[i]) + fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 1))   \
                                        : COARSE(fabs(STIRLING - w[i]) + (l->result == LB_F64 ? 64 : 0.25)))
 
-/* Torch mirrors what is below 0, and gives ±inf at ±0, NaN at the other poles. */
+/* Torch mirrors what is below 0, and gives ±inf at ±0, NaN at the other poles. Its angle is π times a remainder and has that product's rounding, by which
+ * the cotangent moves as 1 / sin² does. */
 #define DIGAMMA_STATEMENTS                                                                                             \
     double sine[LB_LANES];                                                                                             \
     double cosine[LB_LANES];                                                                                           \
@@ -93,7 +98,7 @@ static inline __attribute__((always_inline)) double off_integer(double x)
     (IS_POLE || fabs(a[i]) == INFINITY || a[i] < -1e300                                                                \
          ? 0                                                                                                           \
          : COARSE(fabs(t[i]) + (u[i] < 8 ? reciprocals(u[i]) : 0) + 1 +                                                \
-                  (MIRRORED ? PI * fabs(cosine[i] / sine[i]) + 1 / fabs(a[i]) : 0)))
+                  (MIRRORED ? PI * PI / (sine[i] * sine[i]) + 1 / fabs(a[i]) : 0)))
 
 /* clang-format off */
 LB_POINTWISE_DT(lgamma, "x", 0, LGAMMA_STATEMENTS, LGAMMA_VALUE, LGAMMA_SIZE)
