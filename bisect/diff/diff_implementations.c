@@ -445,20 +445,19 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
  * arithmetic of this step cannot tell it from another one. */
 static bool begins_with_carried(const lb_implementations *x)
 {
-    uint8_t *held = calloc(x->sources[0].n + 1, 1);
-    bool found = !held;
-    for (uint32_t i = 0; i < x->contents.n && held; i++)
-        for (uint32_t k = 0; k < x->contents.list[i].n; k++)
-            held[x->contents.runs[x->contents.list[i].first + k].tensor] = 1;
-    for (int side = 0; side < 2; side++)
+    bool found = false;
+    for (int side = 0; side < 2 && !found; side++) {
+        uint8_t *held = lb_step_sources_held(&x->contents, side, x->sources[side].n, true);
+        found = !held;
         for (uint32_t i = 0; i < x->sources[side].n && !found; i++) {
             const lb_value *v = &x->sides[side].program->values[x->sources[side].list[i].value];
             const bool cache = v->source == LB_SOURCE_CARRIED &&
                                !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
                                lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1;
-            found = cache && !(side ? x->contents.list[i].relation != LB_CONTENT_NONE : held[i]);
+            found = cache && !held[i];
         }
-    free(held);
+        free(held);
+    }
     return found;
 }
 

@@ -15,7 +15,6 @@ typedef struct maker {
     const lb_step_sources *sources[2];
     const lb_contents *contents;
     lb_counterparts *out;
-    uint32_t *b_of_value; /* per value of A: the value of B that an anchor put beside it; LB_NONE */
     bool failed;
 } maker;
 
@@ -52,13 +51,10 @@ bool lb_counterparts_add(lb_counterparts *out, lb_counterpart_kind kind, uint32_
 
 /* ---- ops that read weights ---- */
 
-static bool is_product(const char *name)
+static bool is_product(const lb_program *p, uint32_t op)
 {
-    static const char *const words[] = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"};
-    const size_t n = strcspn(name, ".");
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strlen(words[i]) == n && !strncmp(name, words[i], n)) return true;
-    return false;
+    static const char *const names[] = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul"};
+    return lb_op_name_among(p, &p->ops[op], names, sizeof names / sizeof *names) >= 0;
 }
 
 static uint32_t only_result(const lb_program *p, uint32_t op)
@@ -107,7 +103,7 @@ static bool may_anchor(const lb_program *pa, uint32_t a, const lb_program *pb, u
 {
     if (va == LB_NONE || vb == LB_NONE || numel(pa, va) != numel(pb, vb) || numel(pa, va) < 2) return false;
     if (pa->ops[a].phase == LB_PHASE_FORWARD) return true;
-    return is_product(lb_op_name(pa, &pa->ops[a])) && is_product(lb_op_name(pb, &pb->ops[b]));
+    return is_product(pa, a) && is_product(pb, b);
 }
 
 /* A later anchor of the same value takes the place of an earlier one: a product, and the sum with its bias. */
@@ -131,8 +127,8 @@ static void anchor(maker *m, uint32_t va, uint32_t vb)
 static uint32_t multiplied(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, uint32_t op)
 {
     const lb_program *p = s->program;
-    const uint32_t forward = lb_value_graph_forward(&s->graph, op);
-    if (forward == LB_NONE || !is_product(lb_op_name(p, &p->ops[forward]))) return LB_NONE;
+    const uint32_t forward = s->graph.forward[op];
+    if (forward == LB_NONE || !is_product(p, forward)) return LB_NONE;
     for (uint32_t k = p->ops[forward].args; k-- > 0;) {
         const lb_arg *arg = &lb_op_args(p, &p->ops[forward])[k];
         if (arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE && source_of[arg->u.value] != source)
@@ -157,72 +153,6 @@ static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_
     free(r[0].list), free(r[1].list);
 }
 
-/* Of a product that reads a weight: which feature of its result an element of the weight belongs to. */
-typedef struct features {
-    int64_t stride[2], n; /* of the operand: along what is summed, and along the features */
-} features;
-
-static bool features_of(const lb_exact_side *s, const uint32_t *source_of, uint32_t op, uint32_t source, features *f)
-{
-    const lb_program *p = s->program;
-    const lb_op *o = &p->ops[op];
-    const uint32_t result = only_result(p, op);
-    if (!is_product(lb_op_name(p, o)) || result == LB_NONE || p->values[result].layout.ndim < 2) return false;
-    f->n = p->values[result].layout.shape[p->values[result].layout.ndim - 1];
-    for (uint32_t k = 0; k < o->args; k++) {
-        const lb_arg *arg = &lb_op_args(p, o)[k];
-        if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE || source_of[arg->u.value] != source) continue;
-        const lb_layout *l = &p->values[arg->u.value].layout;
-        if (l->ndim != 2 || l->shape[1] != f->n) return false;
-        f->stride[0] = l->stride[0], f->stride[1] = l->stride[1];
-        return true;
-    }
-    return false;
-}
-
-static int64_t feature_at(const features *f, int64_t element)
-{
-    return f->stride[1] > f->stride[0] ? element / f->stride[1] : element % f->stride[0];
-}
-
-/* A weight of B that is made of vectors of A's: the columns of what its product gives are columns of what A's products give. */
-static void anchor_features(maker *m, const lb_content *c, uint32_t row, uint32_t *const source_of[2])
-{
-    const uint32_t source_b = m->sources[1]->list[row].value;
-    readers b = readers_of(m->sides[1], source_of[1], source_b, LB_PHASE_FORWARD);
-    features fb;
-    for (uint32_t call = 0; call < b.n; call++) {
-        const uint32_t first = m->out->n_pieces, vb = only_result(m->sides[1]->program, b.list[call]);
-        if (vb == LB_NONE || !features_of(m->sides[1], source_of[1], b.list[call], source_b, &fb)) continue;
-        const int64_t rows = numel(m->sides[1]->program, vb) / fb.n;
-        uint8_t *done = calloc((size_t)fb.n + 1, 1);
-        bool fits = done != NULL;
-        for (uint32_t i = 0; i < c->n && fits; i++) {
-            const lb_content_run *run = &m->contents->runs[c->first + i];
-            const uint32_t source_a = m->sources[0]->list[run->tensor].value;
-            readers a = readers_of(m->sides[0], source_of[0], source_a, LB_PHASE_FORWARD);
-            features fa;
-            fits = a.n == b.n && features_of(m->sides[0], source_of[0], a.list[call], source_a, &fa);
-            const uint32_t va = fits ? only_result(m->sides[0]->program, a.list[call]) : LB_NONE;
-            fits = fits && va != LB_NONE && numel(m->sides[0]->program, va) == rows * fa.n;
-            for (int64_t k = 0; k < run->n && fits; k++) {
-                const int64_t to = feature_at(&fb, run->to + k * run->to_stride),
-                              from = feature_at(&fa, run->from + k * run->from_stride);
-                if (to >= fb.n || from >= fa.n || done[to]) continue;
-                done[to] = 1;
-                m->failed |= !lb_counterparts_add_piece(m->out, (lb_content_run){va, from, fa.n, to, fb.n, rows});
-            }
-            free(a.list);
-        }
-        free(done);
-        if (!fits || m->failed)
-            m->out->n_pieces = first;
-        else
-            m->failed |= !lb_counterparts_close(m->out, LB_COUNTERPART_ANCHOR, vb, first);
-    }
-    free(b.list);
-}
-
 static bool is_one_tensor(const lb_content *c)
 {
     return c->relation != LB_CONTENT_NONE && c->relation != LB_CONTENT_FUSED && c->relation != LB_CONTENT_SPLIT &&
@@ -235,11 +165,7 @@ static void find_anchors(maker *m)
     for (uint32_t i = 0; i < m->sources[1]->n && source_of[0] && source_of[1] && !m->failed; i++) {
         const lb_content *c = &m->contents->list[i];
         const lb_value *v = &m->sides[1]->program->values[m->sources[1]->list[i].value];
-        if (c->relation == LB_CONTENT_NONE || !lb_dtype_is_float(v->dtype) || c->all < 2) continue;
-        if (!is_one_tensor(c)) {
-            anchor_features(m, c, i, source_of);
-            continue;
-        }
+        if (!is_one_tensor(c) || !lb_dtype_is_float(v->dtype) || c->all < 2) continue;
         for (lb_phase phase = LB_PHASE_FORWARD; phase <= LB_PHASE_BACKWARD; phase++) {
             const uint32_t source[] = {m->sources[0]->list[c->tensor].value, m->sources[1]->list[i].value};
             anchor_readers(m, source_of, source, phase);

@@ -37,7 +37,7 @@ static void unforce(lb_implementations *x)
     }
 }
 
-/* B from A's numbers at every counterpart, compared there. */
+/* Its counterparts are compared. */
 static lb_status run_forced(lb_implementations *x, lb_err *err)
 {
     force(x);
@@ -66,26 +66,30 @@ static lb_region_question question(const lb_implementations *x)
                                 x->innocent};
 }
 
+/* B from A's numbers at every counterpart, compared there; and what is equal then. */
+static lb_status run_and_meet(lb_implementations *x, lb_err *err)
+{
+    LB_TRY(run_forced(x, err));
+    return lb_differences_meet(x, err);
+}
+
 /* Until all counterparts that are put are what they are taken for. */
 static lb_status run_settled(lb_implementations *x, lb_err *err)
 {
-    bool again = true;
-    for (uint32_t i = 0; again && i < MOST_SETTLING; i++) {
-        LB_TRY(run_forced(x, err));
-        LB_TRY(lb_differences_meet(x, err));
-        again = lb_counterparts_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]) |
-                lb_counterparts_drop_wrong(&x->counterparts, x->met);
+    for (uint32_t i = 0; i < MOST_SETTLING; i++) {
+        LB_TRY(run_and_meet(x, err));
+        const bool turned = lb_counterparts_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]),
+                   wrong = lb_counterparts_drop_wrong(&x->counterparts, x->met);
+        if (!turned && !wrong) return LB_OK;
     }
-    return again ? run_forced(x, err) : LB_OK;
+    return run_and_meet(x, err);
 }
 
 /* The regions of B as it is now, or with what was put right in it. */
 static lb_status search(lb_implementations *x, lb_err *err)
 {
-    LB_TRY(run_settled(x, err));
     for (uint32_t k = 0;; k++) {
-        if (k) LB_TRY(run_forced(x, err));
-        LB_TRY(lb_differences_meet(x, err));
+        LB_TRY(k ? run_and_meet(x, err) : run_settled(x, err));
         const lb_region_question asked = question(x);
         uint32_t a, b;
         lb_regions_release(&x->regions);
@@ -169,23 +173,25 @@ static lb_status put_right(rounds *t, uint32_t *first, lb_err *err)
     return LB_OK;
 }
 
-/* Takes out again what changed nothing for the better; is there any? */
-static bool take_out(rounds *t, uint32_t first, const lb_regions *before)
+/* Takes out again what changed nothing for the better; is there any? What helped is found. */
+static lb_status take_out(rounds *t, uint32_t first, const lb_regions *before, bool *any, lb_err *err)
 {
     lb_implementations *x = t->x;
-    bool any = false;
+    *any = false;
     for (uint32_t i = first; i < t->n; i++) {
         tried *one = &t->list[i];
         const lb_counterpart *c = &x->counterparts.list[one->region.counterpart];
         if (c->state == LB_COUNTERPART_SAME || c->distance < 0.999 * one->distance) {
-            if (lb_regions_append(&t->found, before, &one->region)) one->region.numbers = NULL;
+            if (!lb_regions_append(&t->found, before, &one->region))
+                return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
+            one->region.numbers = NULL;
             continue;
         }
         lb_exchange_set(&one->exchange, one->put = false, &x->sides[0], &x->sides[1], &x->counterparts);
         if (one->region.reason == LB_REGION_ARGUMENTS) x->innocent[one->region.op[1]] = 1;
-        any = true;
+        *any = true;
     }
-    return any;
+    return LB_OK;
 }
 
 /* What regions share is asked anew: without what was put right other regions remain. */
@@ -209,8 +215,10 @@ static lb_status look_behind(rounds *t, bool *more, lb_err *err)
     if (!*more) return LB_OK;
     lb_regions before = x->regions;
     x->regions = (lb_regions){0};
+    bool again = false;
     lb_status status = search_again(x, err);
-    if (status == LB_OK && take_out(t, first, &before)) status = search_again(x, err);
+    if (status == LB_OK) status = take_out(t, first, &before, &again, err);
+    if (status == LB_OK && again) status = search_again(x, err);
     lb_regions_release(&before);
     return status;
 }
@@ -262,8 +270,8 @@ static void take_back(lb_implementations *x, const lb_counterpart *c)
     }
 }
 
-/* How far what leaves A is from what left it before, at most. */
-static double distance_of_exits(const lb_implementations *x, double *const *before)
+/* How far what leaves A has moved, at most. */
+static double distance_of_exits(const lb_implementations *x, double *const *moved)
 {
     double most = 0;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
@@ -271,33 +279,23 @@ static double distance_of_exits(const lb_implementations *x, double *const *befo
         for (uint32_t k = 0; lb_differences_leave(c) && k < c->n; k++) {
             const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
             const int64_t n = lb_layout_numel(&x->sides[0].program->values[v].layout);
-            const double far =
-                before[v] && x->sides[0].kept[v] ? lb_counterparts_distance(before[v], x->sides[0].kept[v], n) : 0;
+            const double *still = x->sides[0].kept[v];
+            const double far = still && moved[v] ? lb_counterparts_distance(still, moved[v], n) : 0;
             if (far > most) most = far;
         }
     }
     return most;
 }
 
-/* A once more with one region of B in it; what A's runs left is put back. */
+/* A once more with one region of B in it. */
 static lb_status measure_effect(lb_implementations *x, lb_region *r, const double *numbers, lb_err *err)
 {
-    lb_exact_side *a = &x->sides[0];
-    const uint32_t n = a->program->n_values;
     const lb_counterpart *c = &x->counterparts.list[r->counterpart];
-    double **before = a->kept;
-    lb_quantity *quantities = a->quantities;
-    a->kept = calloc(n + 1, sizeof *a->kept), a->quantities = calloc(n + 1, sizeof *a->quantities);
-    lb_status status = a->kept && a->quantities ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
-    double **own = a->kept;
-    a->kept = before;
-    const bool put = status == LB_OK && put_into_first(x, c, numbers);
-    a->kept = own;
-    if (put) status = lb_exact_side_run(a, err);
-    if (put && status == LB_OK) r->effect = distance_of_exits(x, before);
-    for (uint32_t v = 0; own && v < n; v++) free(own[v]);
-    free(own), free(a->quantities);
-    a->kept = before, a->quantities = quantities;
+    double **moved = NULL;
+    lb_status status = LB_OK;
+    if (put_into_first(x, c, numbers)) status = lb_exact_side_run_aside(&x->sides[0], &moved, err);
+    if (moved && status == LB_OK) r->effect = distance_of_exits(x, moved);
+    lb_exact_side_free_kept(&x->sides[0], moved);
     take_back(x, c);
     return status;
 }

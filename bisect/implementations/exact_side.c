@@ -163,6 +163,26 @@ lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err)
     return run_chained(side, false, err);
 }
 
+void lb_exact_side_free_kept(const lb_exact_side *s, double **kept)
+{
+    for (uint32_t v = 0; kept && v < s->program->n_values; v++) free(kept[v]);
+    free(kept);
+}
+
+lb_status lb_exact_side_run_aside(lb_exact_side *s, double ***kept, lb_err *err)
+{
+    const uint32_t n = s->program->n_values;
+    double **before = s->kept;
+    lb_quantity *quantities = s->quantities;
+    s->kept = calloc(n + 1, sizeof *s->kept), s->quantities = calloc(n + 1, sizeof *s->quantities);
+    const lb_status status = s->kept && s->quantities ? lb_exact_side_run(s, err)
+                                                      : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
+    *kept = s->kept;
+    free(s->quantities);
+    s->kept = before, s->quantities = quantities;
+    return status;
+}
+
 lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err)
 {
     return run_chained(side, true, err);
@@ -248,9 +268,8 @@ lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err)
 
 void lb_exact_side_close(lb_exact_side *s)
 {
-    for (uint32_t v = 0; s->kept && v < s->program->n_values; v++) free(s->kept[v]);
-    for (uint32_t v = 0; s->held && v < s->program->n_values; v++) free(s->held[v]);
-    free(s->held), free(s->quantities), free(s->wanted), free(s->kept), free(s->noise), free(s->forced);
+    lb_exact_side_free_kept(s, s->kept), lb_exact_side_free_kept(s, s->held);
+    free(s->quantities), free(s->wanted), free(s->noise), free(s->forced);
     free(s->first_window), free(s->windows);
     lb_prepared_free(s->prepared), lb_program_free(s->own);
     lb_value_graph_release(&s->graph);

@@ -39,6 +39,10 @@ void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
 /* Behind a change of `own`. */
 lb_status lb_exact_side_prepare(lb_exact_side *side, lb_err *err);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
+/* A run whose results are handed over: what earlier runs kept, and their quantities, stay. `*kept`: per value, NULL where it was not wanted; malloc'ed, for
+ * lb_exact_side_free_kept. */
+lb_status lb_exact_side_run_aside(lb_exact_side *side, double ***kept, lb_err *err);
+void lb_exact_side_free_kept(const lb_exact_side *side, double **kept);
 /* The same, every result disturbed: fills noise. Behind lb_exact_side_run. */
 lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err);
 /* The recorded numbers of a value, malloc'ed; NULL: they were not kept. */

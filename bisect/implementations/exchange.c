@@ -64,19 +64,14 @@ static bool take_arguments(const lb_exact_side *a, const lb_exact_side *b, const
 }
 
 /* What a number has to be for an op to hand on its other operand as it is; false: there is none. */
-static bool neutral_of(const char *name, double *neutral)
+static bool neutral_of(const lb_program *p, const lb_op *op, double *neutral)
 {
-    static const struct {
-        const char *name;
-        double neutral;
-    } known[] = {{"aten::mul", 1}, {"aten::div", 1}, {"aten::add", 0}, {"aten::sub", 0}, {"aten::pow", 1}};
-    const size_t n = strcspn(name, "._");
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strlen(known[i].name) == n && !strncmp(name, known[i].name, n)) {
-            *neutral = known[i].neutral;
-            return true;
-        }
-    return false;
+    static const char *const factors[] = {"aten::mul",  "aten::div",  "aten::pow",
+                                          "aten::mul_", "aten::div_", "aten::pow_"};
+    static const char *const terms[] = {"aten::add", "aten::sub", "aten::add_", "aten::sub_"};
+    const bool factor = lb_op_name_among(p, op, factors, sizeof factors / sizeof *factors) >= 0;
+    *neutral = factor;
+    return factor || lb_op_name_among(p, op, terms, sizeof terms / sizeof *terms) >= 0;
 }
 
 /* An op that B alone runs, with a number: the same op with a number that changes nothing. */
@@ -84,7 +79,7 @@ static bool take_neutral(const lb_exact_side *b, uint32_t op, lb_exchange *x)
 {
     const lb_op *o = &b->own->ops[op];
     double neutral;
-    if (!neutral_of(lb_op_name(b->own, o), &neutral) || o->args < 2) return false;
+    if (!neutral_of(b->own, o, &neutral) || o->args < 2) return false;
     lb_arg *args = malloc(o->args * sizeof *args);
     if (!args) return false;
     memcpy(args, lb_op_args(b->own, o), o->args * sizeof *args);

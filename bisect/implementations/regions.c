@@ -130,12 +130,6 @@ static void mark_same(finder *f)
         if (c->kind == LB_COUNTERPART_TABLE) mark_table(f, c);
         for (uint32_t k = 0; k < c->n; k++) f->same[0][q->counterparts->pieces[c->first + k].tensor] = 1;
     }
-    for (uint32_t i = 0; i < q->contents->n; i++) {
-        const lb_content *c = &q->contents->list[i];
-        if (c->relation == LB_CONTENT_NONE) continue;
-        f->held[1][i] = 1;
-        for (uint32_t k = 0; k < c->n; k++) f->held[0][q->contents->runs[c->first + k].tensor] = 1;
-    }
 }
 
 static lb_region_frontier frontier_of(const finder *f)
@@ -350,7 +344,7 @@ static bool follows(const finder *f, const lb_region *backward, const lb_region 
     for (int k = 0; k < 2; k++) {
         const lb_value_graph *g = &f->asked->sides[k]->graph;
         for (uint32_t i = 0; i < backward->n[k]; i++) {
-            const uint32_t op = f->out->ops[backward->first[k] + i], of = lb_value_graph_forward(g, op);
+            const uint32_t op = f->out->ops[backward->first[k] + i], of = g->forward[op];
             if (lists(f->out, forward, k, op) || (of != LB_NONE && lists(f->out, forward, k, of))) return true;
         }
     }
@@ -360,11 +354,10 @@ static bool follows(const finder *f, const lb_region *backward, const lb_region 
 /* A sum that autograd takes of the gradients that several readers of a value gave. */
 static bool is_sum_of_gradients(const lb_value_graph *g, uint32_t op)
 {
-    static const char add[] = "aten::add";
     const lb_program *p = g->program;
-    const uint32_t of = lb_value_graph_forward(g, op);
-    if (p->ops[op].phase != LB_PHASE_BACKWARD || strncmp(lb_op_name(p, &p->ops[op]), add, sizeof add - 1)) return false;
-    return of == LB_NONE || strncmp(lb_op_name(p, &p->ops[of]), add, sizeof add - 1);
+    const uint32_t of = g->forward[op];
+    return p->ops[op].phase == LB_PHASE_BACKWARD && lb_value_graph_adds(p, op) &&
+           (of == LB_NONE || !lb_value_graph_adds(p, of));
 }
 
 /* Readers are forward's: where they are the same, so are the sums. */
@@ -381,10 +374,12 @@ static void drop_followers(finder *f)
     lb_regions *all = f->out;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < all->n; i++) {
+        const bool backward = phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD,
+                   sums = backward && sums_alone(f, &all->list[i]);
         bool dropped = false;
-        for (uint32_t j = 0; j < all->n && phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD && !dropped; j++)
-            dropped = phase_of(f, &all->list[j]) == LB_PHASE_FORWARD &&
-                      (sums_alone(f, &all->list[i]) || follows(f, &all->list[i], &all->list[j]));
+        for (uint32_t j = 0; j < all->n && backward && !dropped; j++)
+            dropped =
+                phase_of(f, &all->list[j]) == LB_PHASE_FORWARD && (sums || follows(f, &all->list[i], &all->list[j]));
         if (dropped) free(all->list[i].numbers), all->list[i].numbers = NULL;
         all->list[i].follows = dropped;
     }
@@ -419,8 +414,8 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
     *out = (lb_regions){0};
     for (int k = 0; k < 2; k++) {
         const uint32_t n = asked->sides[k]->program->n_values;
-        f.same[k] = calloc(n + 1, 1), f.held[k] = calloc(asked->sources[k]->n + 1, 1),
-        f.stamp[k] = calloc(n + 1, sizeof *f.stamp[k]);
+        f.same[k] = calloc(n + 1, 1), f.stamp[k] = calloc(n + 1, sizeof *f.stamp[k]);
+        f.held[k] = lb_step_sources_held(asked->contents, k, asked->sources[k]->n, true);
         room = room && f.same[k] && f.held[k] && f.stamp[k];
         most = n > most ? n : most;
     }

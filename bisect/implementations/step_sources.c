@@ -186,6 +186,18 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
     return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
 }
 
+uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n, bool named)
+{
+    uint8_t *held = calloc(n + 1, 1);
+    for (uint32_t i = 0; i < contents->n && held; i++) {
+        const lb_content *c = &contents->list[i];
+        if (c->relation == LB_CONTENT_NONE || (c->relation == LB_CONTENT_NAMED && !named)) continue;
+        if (side) held[i] = 1;
+        for (uint32_t k = 0; k < c->n && !side; k++) held[contents->runs[c->first + k].tensor] = 1;
+    }
+    return held;
+}
+
 static void forget(lb_source_memory *m, const char *name)
 {
     for (uint32_t i = 0; i < m->n; i++)

@@ -46,6 +46,9 @@ void lb_source_memory_release(lb_source_memory *memory);
 lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
                                 lb_contents *out, uint32_t *moved, lb_err *err);
 
+/* Per row of one side's sources: the other side holds it. `side` 0: A's, which are `n`. Of `named` ones names alone say so. malloc'ed; NULL: out of
+ * memory. */
+uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n, bool named);
 /* What a source of B is, told by its use where its numbers are those of several tensors of A, or of parts of them (zeros, ones). Takes the place of what
  * was matched, and is kept for later steps. */
 lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources *b, uint32_t row,

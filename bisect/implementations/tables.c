@@ -27,11 +27,7 @@ static bool picks(const lb_program *p, const lb_op *op)
 {
     static const char *const names[] = {"aten::index_select", "aten::index", "aten::embedding",
                                         "aten::gather",       "aten::cat",   "aten::repeat"};
-    const char *name = lb_op_name(p, op);
-    const size_t n = strcspn(name, ".");
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strlen(names[i]) == n && !strncmp(name, names[i], n)) return true;
-    return false;
+    return lb_op_name_among(p, op, names, sizeof names / sizeof *names) >= 0;
 }
 
 /* The source that a value shows elements of, some or all; LB_NONE: it is computed, or the other side has that source. */
@@ -58,15 +54,8 @@ static uint32_t table_of(const finder *f, int side, uint32_t v)
 static bool open_finder(finder *f, const lb_table_question *asked)
 {
     *f = (finder){.asked = asked};
-    for (int k = 0; k < 2; k++) f->held[k] = calloc(asked->sources[k]->n + 1, 1);
-    if (!f->held[0] || !f->held[1]) return false;
-    for (uint32_t i = 0; i < asked->contents->n; i++) {
-        const lb_content *c = &asked->contents->list[i];
-        if (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED) continue;
-        f->held[1][i] = 1;
-        for (uint32_t k = 0; k < c->n; k++) f->held[0][asked->contents->runs[c->first + k].tensor] = 1;
-    }
-    return true;
+    for (int k = 0; k < 2; k++) f->held[k] = lb_step_sources_held(asked->contents, k, asked->sources[k]->n, false);
+    return f->held[0] && f->held[1];
 }
 
 static void close_finder(finder *f)
@@ -123,17 +112,6 @@ static bool are_near(const lb_quantity *a, const lb_quantity *b)
     return true;
 }
 
-static double roundoff(lb_dtype dtype)
-{
-    switch (dtype) {
-    case LB_F64: return 0x1p-53;
-    case LB_F32: return 0x1p-24;
-    case LB_F16: return 0x1p-11;
-    case LB_BF16: return 0x1p-8;
-    default: return 0x1p-4;
-    }
-}
-
 static double largest(const double *x, int64_t n)
 {
     double most = 0;
@@ -155,7 +133,8 @@ static double room_for(const finder *f, uint32_t va, uint32_t vb)
     const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
     const bool tables[2] = {table_of(f, 0, va) != LB_NONE, table_of(f, 1, vb) != LB_NONE};
     const lb_dtype da = a->program->values[va].dtype, db = b->program->values[vb].dtype;
-    const double u = fmax(roundoff(da), roundoff(db)), size = largest(a->kept[va], numel(a, va));
+    const double u = fmax(lb_dtype_unit_roundoff(da), lb_dtype_unit_roundoff(db)),
+                 size = largest(a->kept[va], numel(a, va));
     const lb_layout *l = &a->program->values[va].layout;
     const double rows = l->ndim > 0 ? (double)numel(a, va) / (double)l->shape[l->ndim - 1] : 1;
     const double error = tables[0] && tables[1] ? -1 : tables[0] ? own_error(b, vb) : own_error(a, va);

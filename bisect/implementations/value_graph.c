@@ -15,12 +15,14 @@ bool lb_value_graph_computes(const lb_program *p, const lb_op *op)
         "aten::lift_fresh",       "aten::copy_", "aten::empty",     "aten::empty_like", "aten::_foreach_copy_",
         "aten::zeros_like",       "aten::zeros", "aten::new_zeros", "aten::new_empty",  "aten::empty_strided",
         "aten::new_empty_strided"};
-    const char *name = lb_op_name(p, op);
-    const size_t n = strcspn(name, "."); /* the overload changes the arguments and not what is computed */
-    if (!lb_op_computes(p, op) || lb_op_hands_on(p, op)) return false;
-    for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
-        if (strlen(moves[i]) == n && !strncmp(name, moves[i], n)) return false;
-    return true;
+    return lb_op_computes(p, op) && !lb_op_hands_on(p, op) &&
+           lb_op_name_among(p, op, moves, sizeof moves / sizeof *moves) < 0;
+}
+
+bool lb_value_graph_adds(const lb_program *p, uint32_t op)
+{
+    static const char *const names[] = {"aten::add", "aten::add_"};
+    return lb_op_name_among(p, &p->ops[op], names, sizeof names / sizeof *names) >= 0;
 }
 
 /* ATen calls those that take a tensor's shape and not its numbers `…_like` and `new_…`. */
@@ -128,6 +130,44 @@ static bool list_edges(lb_value_graph *g, edges *preds, edges *uses)
     return room;
 }
 
+typedef struct made_node {
+    int64_t node;
+    uint32_t op;
+} made_node;
+
+static int by_node(const void *x, const void *y)
+{
+    const made_node *a = x, *b = y;
+    return a->node != b->node ? (a->node > b->node) - (a->node < b->node) : (a->op > b->op) - (a->op < b->op);
+}
+
+/* An op of forward has the sequence number that is given next: the first that saw the count go past a node is the one that made it. */
+static bool link_nodes(lb_value_graph *g)
+{
+    const lb_program *p = g->program;
+    made_node *made = malloc(((size_t)p->n_ops + 1) * sizeof *made);
+    uint32_t n = 0;
+    for (uint32_t i = 0; made && i < p->n_ops; i++)
+        if (p->ops[i].phase == LB_PHASE_FORWARD && !lb_op_is_source(p, &p->ops[i]))
+            made[n++] = (made_node){p->ops[i].node - 1, i};
+    if (n) qsort(made, n, sizeof *made, by_node);
+    for (uint32_t i = 0; made && i < p->n_ops; i++) {
+        uint32_t low = 0, high = n;
+        g->forward[i] = LB_NONE;
+        if (p->ops[i].phase != LB_PHASE_BACKWARD || p->ops[i].node < 0) continue;
+        while (low < high) {
+            const uint32_t middle = low + (high - low) / 2;
+            if (made[middle].node < p->ops[i].node)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low < n && made[low].node == p->ops[i].node && made[low].op < i) g->forward[i] = made[low].op;
+    }
+    free(made);
+    return made != NULL;
+}
+
 lb_status lb_value_graph_make(const lb_program *p, lb_value_graph *g, lb_err *err)
 {
     edges preds = {0}, uses = {0};
@@ -135,7 +175,8 @@ lb_status lb_value_graph_make(const lb_program *p, lb_value_graph *g, lb_err *er
     LB_TRY(lb_flow_new(p, &g->flow, err));
     g->giver = malloc((p->n_values + 1) * sizeof *g->giver);
     g->given = calloc(p->n_values + 1, 1), g->read = calloc(p->n_values + 1, 1);
-    bool room = g->giver && g->given && g->read;
+    g->forward = malloc(((size_t)p->n_ops + 1) * sizeof *g->forward);
+    bool room = g->giver && g->given && g->read && g->forward && link_nodes(g);
     if (room) memset(g->giver, 0xFF, (p->n_values + 1) * sizeof *g->giver);
     room = room && list_edges(g, &preds, &uses);
     room = room && sort_edges(preds.to, preds.from, preds.n, p->n_values, &g->first_pred, &g->preds);
@@ -150,7 +191,7 @@ void lb_value_graph_release(lb_value_graph *g)
 {
     lb_flow_free(g->flow);
     free(g->giver), free(g->given), free(g->read), free(g->first_pred), free(g->preds), free(g->first_use),
-        free(g->uses);
+        free(g->uses), free(g->forward);
     *g = (lb_value_graph){0};
 }
 
@@ -164,17 +205,6 @@ uint32_t lb_value_graph_source(const lb_value_graph *g, uint32_t value)
         if (n < 1 || (g->given[value] && !lb_op_hands_on(p, op)) || (!g->given[value] && n != 1)) return LB_NONE;
         value = g->preds[first];
     }
-    return LB_NONE;
-}
-
-uint32_t lb_value_graph_forward(const lb_value_graph *g, uint32_t op)
-{
-    const lb_program *p = g->program;
-    if (p->ops[op].phase != LB_PHASE_BACKWARD || p->ops[op].node < 0) return LB_NONE;
-    for (uint32_t i = 0; i < op; i++) /* the first that saw the count go past the node is the one that made it */
-        if (p->ops[i].phase == LB_PHASE_FORWARD && p->ops[i].node == p->ops[op].node + 1 &&
-            !lb_op_is_source(p, &p->ops[i]))
-            return i;
     return LB_NONE;
 }
 

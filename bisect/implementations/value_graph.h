@@ -20,6 +20,8 @@ typedef struct lb_value_graph {
     uint8_t *read;                /* per value: a computing op reads it */
     uint32_t *first_pred, *preds; /* preds[first_pred[v], first_pred[v + 1]): values */
     uint32_t *first_use, *uses;   /* computing ops that read value v, ascending */
+    /* Per op: of backward the op of forward whose derivative it computes, the one that made the running autograd node; LB_NONE. */
+    uint32_t *forward;
 } lb_value_graph;
 
 /* LB_ERR_NOMEM is the only failure. The program must outlive the graph. */
@@ -30,8 +32,8 @@ void lb_value_graph_release(lb_value_graph *graph);
 uint32_t lb_value_graph_source(const lb_value_graph *graph, uint32_t value);
 /* The result that a value is a window on all of, in its order; the value itself where it is none. */
 uint32_t lb_value_graph_whole(const lb_value_graph *graph, uint32_t value);
-/* The op of forward whose derivative an op of backward computes: the one that made the running autograd node; LB_NONE: it is not known. */
-uint32_t lb_value_graph_forward(const lb_value_graph *graph, uint32_t op);
+/* Is it a plain sum of two, and no `addmm`? */
+bool lb_value_graph_adds(const lb_program *program, uint32_t op);
 /* Does the op compute something of its own: no copy, cast, or fresh memory? */
 bool lb_value_graph_computes(const lb_program *program, const lb_op *op);
 

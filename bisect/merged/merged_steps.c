@@ -100,13 +100,9 @@ static uint8_t may_differ(const lb_program *p, const lb_op *op)
     static const char *const same[] = {"aten::lift_fresh",       "aten::copy_",     "aten::empty",
                                        "aten::empty_like",       "aten::new_empty", "aten::empty_strided",
                                        "aten::new_empty_strided"};
-    const char *name = lb_op_name(p, op);
-    /* The overload behind the dot changes the arguments and not what is computed. */
-    const size_t n = strcspn(name, ".");
-    if (!strcmp(name, "lb::source")) return blame_of_source(p, op);
-    if (lb_op_hands_on(p, op)) return LB_BLAME_NOT;
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (strlen(same[i]) == n && !strncmp(name, same[i], n)) return LB_BLAME_NOT;
+    if (lb_op_is_source(p, op)) return blame_of_source(p, op);
+    /* The overload changes the arguments and not what is computed. */
+    if (lb_op_hands_on(p, op) || lb_op_name_among(p, op, same, sizeof same / sizeof *same) >= 0) return LB_BLAME_NOT;
     return lb_op_computes(p, op) ? LB_BLAME_OP : LB_BLAME_NOT;
 }
 

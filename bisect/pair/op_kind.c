@@ -11,6 +11,15 @@ bool lb_op_computes(const lb_program *program, const lb_op *op)
     return strncmp(name, "lb::", 4) != 0 && strncmp(name, "profiler::", 10) != 0;
 }
 
+int lb_op_name_among(const lb_program *program, const lb_op *op, const char *const *names, int n)
+{
+    const char *name = lb_op_name(program, op);
+    const size_t length = strcspn(name, ".");
+    for (int i = 0; i < n; i++)
+        if (strlen(names[i]) == length && !strncmp(name, names[i], length)) return i;
+    return -1;
+}
+
 bool lb_op_same_place(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b)
 {
     const lb_op *x = &pa->ops[a], *y = &pb->ops[b];

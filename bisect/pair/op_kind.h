@@ -7,6 +7,8 @@
 
 /* An op that computes something: no view, no source, no profiler mark, no failed op. */
 bool lb_op_computes(const lb_program *program, const lb_op *op);
+/* Which of `n` names is the op's, whatever its overload: "aten::add" of "aten::add.Tensor"; -1: none. */
+int lb_op_name_among(const lb_program *program, const lb_op *op, const char *const *names, int n);
 /* Name and shapes as one number; the name alone. `role` tells apart what these do not, 0 where there is nothing to tell. */
 uint64_t lb_op_kind(const lb_program *program, const lb_op *op, uint64_t role);
 uint64_t lb_op_name_kind(const lb_program *program, const lb_op *op, uint64_t role);

@@ -9,6 +9,7 @@
 
 #include "slice.h"
 #include "stages.h"
+#include "op_kind.h"
 
 #include <lastbit/array.h>
 #include <lastbit/diff.h>
@@ -108,14 +109,6 @@ static bool is_in_group(const lb_program *p, uint32_t row)
     return false;
 }
 
-static bool is_one_of(const char *name, const char *const *names, size_t n)
-{
-    const size_t length = strcspn(name, ".");
-    for (size_t i = 0; i < n; i++)
-        if (strlen(names[i]) == length && !strncmp(name, names[i], length)) return true;
-    return false;
-}
-
 /* Does the op put something in the place of what was there, made of no gradient? No update does that, by whatever optimizer. */
 static bool replaces(const lb_program *p, uint32_t row)
 {
@@ -123,7 +116,7 @@ static bool replaces(const lb_program *p, uint32_t row)
                                          "aten::set_",  "aten::_foreach_copy_", "aten::_foreach_zero_"};
     lb_flow *flow = NULL;
     uint8_t *reached = calloc(p->n_ops + 1, 1);
-    bool gradient = !reached || !is_one_of(lb_op_name(p, &p->ops[row]), writes, sizeof writes / sizeof *writes);
+    bool gradient = !reached || lb_op_name_among(p, &p->ops[row], writes, sizeof writes / sizeof *writes) < 0;
     if (!gradient && lb_flow_new(p, &flow, NULL) == LB_OK) {
         reached[row] = 1;
         for (uint32_t i = row + 1; i-- > 0;) {
