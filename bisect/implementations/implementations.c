@@ -1,6 +1,5 @@
 /* Two implementations of a step: see implementations.h. */
 #include "differences.h"
-#include "products.h"
 #include "shadow_numbers.h"
 #include "slack.h"
 #include "uses.h"
@@ -185,11 +184,12 @@ static lb_status run_free(lb_implementations *x, lb_err *err)
 }
 
 /* Sources that their use tells apart have other partners than their numbers said: counterparts are found anew. */
-static lb_status settle_by_use(lb_implementations *x, lb_source_memory *memory, lb_err *err)
+static lb_status settle_by_use(lb_implementations *x, const lb_products *products, lb_source_memory *memory,
+                               lb_err *err)
 {
     uint32_t settled;
     if (x->draws_differ) return LB_OK;
-    LB_TRY(lb_uses_settle(x, memory, &settled, err));
+    LB_TRY(lb_uses_settle(x, products, memory, &settled, err));
     if (!settled) return LB_OK;
     lb_counterparts_release(&x->counterparts);
     LB_TRY(lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
@@ -224,7 +224,33 @@ static lb_status allow_for_rounding(lb_implementations *x, lb_err *err)
     return LB_OK;
 }
 
-static lb_status run_all(lb_implementations *x, lb_source_memory *memory, lb_err *err)
+/* Behind free runs of which not all that leaves agrees: what may explain that without a difference, and then the differences. */
+static lb_status look_closer(lb_implementations *x, const lb_products *products, lb_source_memory *memory, lb_err *err)
+{
+    LB_TRY(settle_by_use(x, products, memory, err));
+    if (x->judged && !x->same) LB_TRY(run_from_tables(x, err));
+    if (!x->judged || x->same) return LB_OK;
+    LB_TRY(lb_products_find(products, &x->counterparts, err));
+    LB_TRY(allow_for_rounding(x, err));
+    return x->judged && !x->same ? lb_differences_find(x, err) : LB_OK;
+}
+
+/* B draws what A drew. */
+static bool hold_draws(lb_implementations *x, uint32_t *const draws[2], uint32_t n)
+{
+    bool room = true;
+    for (uint32_t i = 0; i < n && room; i++) {
+        const double *drawn = x->sides[0].kept[draws[0][i]];
+        const size_t bytes = (size_t)lb_layout_numel(&x->sides[0].program->values[draws[0][i]].layout) * sizeof *drawn;
+        double *copy = drawn ? malloc(bytes + 1) : NULL;
+        room = copy || !drawn;
+        if (copy) memcpy(copy, drawn, bytes);
+        lb_exact_side_hold(&x->sides[1], draws[1][i], copy);
+    }
+    return room;
+}
+
+static lb_status run_both(lb_implementations *x, lb_err *err)
 {
     uint32_t *draws[2] = {NULL, NULL}, n_draws;
     pair_draws(x, draws, &n_draws);
@@ -235,15 +261,20 @@ static lb_status run_all(lb_implementations *x, lb_source_memory *memory, lb_err
     lb_status status = lb_tables_want(&asked, err);
     if (status == LB_OK) status = lb_exact_side_run(&x->sides[0], err);
     if (status == LB_OK) status = lb_exact_side_run_disturbed(&x->sides[0], err);
-    for (uint32_t i = 0; i < n_draws; i++) x->sides[1].forced[draws[1][i]] = x->sides[0].kept[draws[0][i]];
-    if (status == LB_OK) status = run_free(x, err);
-    if (status == LB_OK && !x->same) status = settle_by_use(x, memory, err);
-    if (status == LB_OK && x->judged && !x->same) status = run_from_tables(x, err);
-    if (status == LB_OK && x->judged && !x->same)
-        status = lb_products_find(&x->sides[0], &x->sides[1], &x->counterparts, err);
-    if (status == LB_OK && x->judged && !x->same) status = allow_for_rounding(x, err);
-    if (status == LB_OK && x->judged && !x->same) status = lb_differences_find(x, err);
+    if (status == LB_OK && !hold_draws(x, draws, n_draws))
+        status = lb_fail(err, LB_ERR_NOMEM, "out of memory for %u draws", n_draws);
     free(draws[0]), free(draws[1]);
+    return status == LB_OK ? run_free(x, err) : status;
+}
+
+static lb_status run_all(lb_implementations *x, lb_source_memory *memory, lb_err *err)
+{
+    lb_products *products;
+    LB_TRY(run_both(x, err));
+    if (x->same) return LB_OK;
+    LB_TRY(lb_products_new(&x->sides[0], &x->sides[1], &products, err));
+    const lb_status status = look_closer(x, products, memory, err);
+    lb_products_free(products);
     return status;
 }
 

@@ -9,7 +9,8 @@
 #include <string.h>
 
 typedef struct product {
-    uint32_t op, use, result;      /* `use`: which of the products with this weight it is; the value with its bias */
+    uint32_t op, source, use;      /* `use`: which of the products with this weight, a source, it is */
+    uint32_t result;               /* the value with its bias */
     int64_t batch, rows, features; /* of the result: (batch, rows, features), features of all batches numbered on */
     bool biased;
     uint32_t bias;  /* the source that is added; LB_NONE */
@@ -20,21 +21,32 @@ typedef struct products {
     const lb_exact_side *side;
     product *list;
     uint32_t n;
-    bool failed;
 } products;
+
+/* A feature of one of A's products. */
+typedef struct column {
+    uint64_t key;
+    uint32_t product, use;
+    int64_t feature;
+} column;
+
+typedef struct columns {
+    column *list; /* by key */
+    uint64_t n;
+} columns;
+
+struct lb_products {
+    products of[2]; /* A's, B's */
+    columns columns;
+};
 
 /* ---- operands ---- */
 
-static int weight_position(const char *name)
+static int weight_position(const lb_program *p, const lb_op *op)
 {
-    static const struct {
-        const char *name;
-        int position;
-    } known[] = {{"aten::mm", 1}, {"aten::addmm", 2}, {"aten::bmm", 1}, {"aten::baddbmm", 2}};
-    const size_t n = strcspn(name, ".");
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strlen(known[i].name) == n && !strncmp(name, known[i].name, n)) return known[i].position;
-    return -1;
+    static const char *const names[] = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
+    const int at = lb_op_name_among(p, op, names, sizeof names / sizeof *names);
+    return at < 0 ? -1 : at < 2 ? 1 : 2;
 }
 
 static uint32_t value_at(const lb_program *p, const lb_op *op, int position)
@@ -106,32 +118,40 @@ static bool is_forward(const lb_program *p, uint32_t op)
     return p->ops[op].phase == LB_PHASE_FORWARD;
 }
 
-/* The one op of forward that goes on from the value or a window on all of it; LB_NONE: none, or several. */
-static uint32_t only_reader(const lb_exact_side *s, uint32_t value)
+/* Adds the ops of forward that read a value to the one that was found; false: these are several. */
+static bool note_readers(const lb_exact_side *s, uint32_t value, uint32_t *found)
+{
+    for (uint32_t k = s->graph.first_use[value]; k < s->graph.first_use[value + 1]; k++) {
+        const uint32_t op = s->graph.uses[k];
+        if (!is_forward(s->program, op) || op == *found) continue;
+        if (*found != LB_NONE) return false;
+        *found = op;
+    }
+    return true;
+}
+
+/* The one op of forward that goes on from an op's result or a window on all of it; LB_NONE: none, or several. */
+static uint32_t only_reader(const lb_exact_side *s, uint32_t op, uint32_t result)
 {
     const lb_value_graph *g = &s->graph;
-    const int64_t n = lb_layout_numel(&s->program->values[value].layout);
+    const int64_t n = lb_layout_numel(&s->program->values[result].layout);
     uint32_t found = LB_NONE;
-    for (uint32_t v = 0; v < s->program->n_values; v++) {
-        const bool window = !g->given[v] && g->first_pred[v + 1] - g->first_pred[v] == 1 &&
-                            g->preds[g->first_pred[v]] == value && lb_layout_numel(&s->program->values[v].layout) == n;
-        for (uint32_t k = g->first_use[v]; (v == value || window) && k < g->first_use[v + 1]; k++) {
-            if (!is_forward(s->program, g->uses[k])) continue;
-            if (found != LB_NONE && found != g->uses[k]) return LB_NONE;
-            found = g->uses[k];
-        }
+    if (!note_readers(s, result, &found)) return LB_NONE;
+    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
+        const uint32_t v = s->windows[k], first = g->first_pred[v];
+        if (g->first_pred[v + 1] - first == 1 && g->preds[first] == result &&
+            lb_layout_numel(&s->program->values[v].layout) == n && !note_readers(s, v, &found))
+            return LB_NONE;
     }
     return found;
 }
 
 /* The sum with a bias of as many features, where the next op takes it; else the value itself. */
-static uint32_t with_bias(const lb_exact_side *s, uint32_t value, int64_t features, uint32_t *bias)
+static uint32_t with_bias(const lb_exact_side *s, uint32_t product, uint32_t value, int64_t features, uint32_t *bias)
 {
-    static const char add[] = "aten::add";
     const lb_program *p = s->program;
-    const uint32_t op = only_reader(s, value);
-    if (op == LB_NONE || strncmp(lb_op_name(p, &p->ops[op]), add, sizeof add - 1) || !lb_op_outcomes(&p->ops[op]))
-        return value;
+    const uint32_t op = only_reader(s, product, value);
+    if (op == LB_NONE || !lb_value_graph_adds(p, op) || !lb_op_outcomes(&p->ops[op])) return value;
     const uint32_t result = lb_op_outcome(p, &p->ops[op], 0);
     if (result == LB_NONE || lb_layout_numel(&p->values[result].layout) != lb_layout_numel(&p->values[value].layout))
         return value;
@@ -151,68 +171,68 @@ static uint32_t with_bias(const lb_exact_side *s, uint32_t value, int64_t featur
 
 static uint32_t count_uses(const products *all, uint32_t source)
 {
-    const lb_program *p = all->side->program;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < all->n; i++) {
-        const lb_op *op = &p->ops[all->list[i].op];
-        n += lb_value_graph_source(&all->side->graph, value_at(p, op, weight_position(lb_op_name(p, op)))) == source;
-    }
+    for (uint32_t i = 0; i < all->n; i++) n += all->list[i].source == source;
     return n;
 }
 
-static void add_product(products *all, uint32_t op)
+/* (depth, width) or (batch, depth, width), and a result of as many dimensions? */
+static bool is_matrix(const lb_layout *operand, const lb_layout *result)
+{
+    const int n = operand->ndim;
+    return (n == 2 || n == 3) && result->ndim == n && operand->shape[n - 2] >= 2 &&
+           operand->shape[n - 1] == result->shape[n - 1] && (n == 2 || operand->shape[0] == result->shape[0]);
+}
+
+static uint64_t *list_keys(const lb_exact_side *s, uint32_t w, const product *x)
+{
+    const lb_layout *l = &s->program->values[w].layout;
+    const int64_t depth = l->shape[l->ndim - 2], width = l->shape[l->ndim - 1];
+    double *numbers = operand_numbers(s, w, x->source);
+    uint64_t *keys = numbers ? malloc((size_t)x->features * sizeof *keys) : NULL;
+    for (int64_t j = 0; keys && j < x->features; j++)
+        keys[j] = column_key(numbers + j / width * depth * width + j % width, depth, width);
+    free(numbers);
+    return keys;
+}
+
+/* False when out of memory. */
+static bool add_product(products *all, uint32_t op, int position)
 {
     const lb_exact_side *s = all->side;
     const lb_program *p = s->program;
-    const uint32_t w = value_at(p, &p->ops[op], weight_position(lb_op_name(p, &p->ops[op]))),
+    const uint32_t w = value_at(p, &p->ops[op], position),
                    source = w == LB_NONE ? LB_NONE : lb_value_graph_source(&s->graph, w),
                    result = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
-    if (source == LB_NONE || result == LB_NONE || !(p->values[source].flags & LB_VALUE_PARAMETER)) return;
+    if (source == LB_NONE || result == LB_NONE || !(p->values[source].flags & LB_VALUE_PARAMETER)) return true;
     const lb_layout *l = &p->values[w].layout, *r = &p->values[result].layout;
-    if (l->ndim < 2 || l->ndim > 3 || r->ndim != l->ndim || (l->ndim == 3 && l->shape[0] != r->shape[0])) return;
-    product x = {.op = op, .use = count_uses(all, source), .result = result, .batch = l->ndim == 3 ? l->shape[0] : 1};
-    const int64_t depth = l->shape[l->ndim - 2], width = l->shape[l->ndim - 1];
-    x.rows = r->shape[r->ndim - 2], x.features = x.batch * width;
-    if (depth < 2 || r->shape[r->ndim - 1] != width) return;
-    double *numbers = operand_numbers(s, w, source);
-    if (!numbers) return;
-    x.keys = malloc((size_t)x.features * sizeof *x.keys);
-    for (int64_t j = 0; x.keys && j < x.features; j++)
-        x.keys[j] = column_key(numbers + j / width * depth * width + j % width, depth, width);
-    x.bias = LB_NONE;
-    if (x.batch == 1) x.result = with_bias(s, result, x.features, &x.bias);
-    x.biased = x.result != result || weight_position(lb_op_name(p, &p->ops[op])) == 2;
-    const uint32_t first = x.biased && x.result == result ? value_at(p, &p->ops[op], 0) : LB_NONE;
-    if (first != LB_NONE) x.bias = lb_value_graph_source(&s->graph, first);
-    free(numbers);
-    product *more = x.keys ? lb_array_grow(all->list, all->n, sizeof *more) : NULL;
-    all->failed |= !more;
-    if (!more) free(x.keys);
-    if (more) all->list = more, all->list[all->n++] = x;
+    if (!is_matrix(l, r)) return true;
+    product x = {.op = op, .source = source, .use = count_uses(all, source), .result = result, .bias = LB_NONE};
+    x.batch = l->ndim == 3 ? l->shape[0] : 1;
+    x.rows = r->shape[r->ndim - 2], x.features = x.batch * l->shape[l->ndim - 1];
+    x.keys = list_keys(s, w, &x);
+    if (!x.keys) return true; /* its numbers are not known */
+    if (x.batch == 1) x.result = with_bias(s, op, result, x.features, &x.bias);
+    x.biased = x.result != result || position == 2;
+    const uint32_t added = x.result == result && position == 2 ? value_at(p, &p->ops[op], 0) : LB_NONE;
+    if (added != LB_NONE) x.bias = lb_value_graph_source(&s->graph, added);
+    product *more = lb_array_grow(all->list, all->n, sizeof *more);
+    if (!more) return free(x.keys), false;
+    all->list = more, all->list[all->n++] = x;
+    return true;
 }
 
-static products list_products(const lb_exact_side *s)
+static bool list_products(const lb_exact_side *s, products *all)
 {
-    products all = {.side = s};
-    for (uint32_t i = 0; i < s->program->n_ops && !all.failed; i++)
-        if (is_forward(s->program, i) && weight_position(lb_op_name(s->program, &s->program->ops[i])) >= 0)
-            add_product(&all, i);
-    return all;
-}
-
-static void release(products *all)
-{
-    for (uint32_t i = 0; i < all->n; i++) free(all->list[i].keys);
-    free(all->list);
+    *all = (products){.side = s};
+    for (uint32_t i = 0; i < s->program->n_ops; i++) {
+        const int position = is_forward(s->program, i) ? weight_position(s->program, &s->program->ops[i]) : -1;
+        if (position >= 0 && !add_product(all, i, position)) return false;
+    }
+    return true;
 }
 
 /* ---- beside each other ---- */
-
-typedef struct column {
-    uint64_t key;
-    uint32_t product, use;
-    int64_t feature;
-} column;
 
 static int by_key(const void *x, const void *y)
 {
@@ -222,11 +242,6 @@ static int by_key(const void *x, const void *y)
     if (a->product != b->product) return (a->product > b->product) - (a->product < b->product);
     return (a->feature > b->feature) - (a->feature < b->feature);
 }
-
-typedef struct columns {
-    column *list;
-    uint64_t n;
-} columns;
 
 static columns sort_columns(const products *all)
 {
@@ -413,15 +428,12 @@ static bool find_all(const products *a, const products *b, const columns *c, con
     return true;
 }
 
-lb_status lb_products_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *out, lb_err *err)
+lb_status lb_products_find(const lb_products *x, lb_counterparts *out, lb_err *err)
 {
-    products of[2] = {list_products(a), list_products(b)};
-    columns c = sort_columns(&of[0]);
     turns seen = {0};
-    const bool room = !of[0].failed && !of[1].failed && c.list && find_all(&of[0], &of[1], &c, NULL, &seen, out) &&
-                      find_all(&of[0], &of[1], &c, &seen, NULL, out);
-    for (int k = 0; k < 2; k++) release(&of[k]);
-    free(c.list), free(seen.list);
+    const bool room = find_all(&x->of[0], &x->of[1], &x->columns, NULL, &seen, out) &&
+                      find_all(&x->of[0], &x->of[1], &x->columns, &seen, NULL, out);
+    free(seen.list);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
 }
 
@@ -450,23 +462,43 @@ static bool list_runs(const products *a, const product *b, const columns *c, con
     return *n > 0;
 }
 
-lb_status lb_products_biases(const lb_exact_side *a, const lb_exact_side *b, const lb_bias_sink *sink, lb_err *err)
+lb_status lb_products_biases(const lb_products *all, const lb_bias_sink *sink, lb_err *err)
 {
-    products of[2] = {list_products(a), list_products(b)};
-    columns c = sort_columns(&of[0]);
-    lb_status status =
-        of[0].failed || of[1].failed || !c.list ? lb_fail(err, LB_ERR_NOMEM, "out of memory for products") : LB_OK;
-    for (uint32_t i = 0; i < of[1].n && status == LB_OK; i++) {
-        const product *x = &of[1].list[i];
+    const products *b = &all->of[1];
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < b->n && status == LB_OK; i++) {
+        const product *x = &b->list[i];
         const uint32_t row = x->bias == LB_NONE ? LB_NONE : sink->row_of[1][x->bias];
-        if (row == LB_NONE || lb_layout_numel(&b->program->values[x->bias].layout) != x->features) continue;
+        if (row == LB_NONE || lb_layout_numel(&b->side->program->values[x->bias].layout) != x->features) continue;
         lb_content_run *runs = malloc((size_t)x->features * sizeof *runs);
         uint32_t n;
-        if (!runs) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
-        if (runs && list_runs(&of[0], x, &c, sink, runs, &n)) status = sink->bias(sink->context, row, runs, n, err);
+        if (!runs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
+        if (list_runs(&all->of[0], x, &all->columns, sink, runs, &n))
+            status = sink->bias(sink->context, row, runs, n, err);
         free(runs);
     }
-    for (int k = 0; k < 2; k++) release(&of[k]);
-    free(c.list);
     return status;
+}
+
+/* ---- life-cycle ---- */
+
+lb_status lb_products_new(const lb_exact_side *a, const lb_exact_side *b, lb_products **products, lb_err *err)
+{
+    lb_products *x = *products = calloc(1, sizeof *x);
+    bool room = x && list_products(a, &x->of[0]) && list_products(b, &x->of[1]);
+    if (room) x->columns = sort_columns(&x->of[0]), room = x->columns.list != NULL;
+    if (room) return LB_OK;
+    lb_products_free(x);
+    *products = NULL;
+    return lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
+}
+
+void lb_products_free(lb_products *x)
+{
+    for (int k = 0; k < 2 && x; k++) {
+        for (uint32_t i = 0; i < x->of[k].n; i++) free(x->of[k].list[i].keys);
+        free(x->of[k].list);
+    }
+    if (x) free(x->columns.list);
+    free(x);
 }

@@ -12,9 +12,13 @@
 
 #include "counterparts.h"
 
-/* Behind free runs of both sides that kept their numbers. Adds an anchor for each product of B with a weight whose columns A has, in the place of
- * those that read the same value. LB_ERR_NOMEM is the only failure. */
-lb_status lb_products_find(const lb_exact_side *a, const lb_exact_side *b, lb_counterparts *counterparts, lb_err *err);
+typedef struct lb_products lb_products;
+
+/* Behind free runs of both sides that kept their numbers; the sides have to stay. LB_ERR_NOMEM is the only failure. */
+lb_status lb_products_new(const lb_exact_side *a, const lb_exact_side *b, lb_products **products, lb_err *err);
+void lb_products_free(lb_products *products);
+/* Adds an anchor for each product of B with a weight whose columns A has, in the place of those that read the same value. */
+lb_status lb_products_find(const lb_products *products, lb_counterparts *counterparts, lb_err *err);
 
 /* Each bias of B beside those of A, where the features that it is added to are theirs: `runs` of rows that `row_of` of either side's sources gives; called
  * once for each. */
@@ -23,6 +27,6 @@ typedef struct lb_bias_sink {
     lb_status (*bias)(void *context, uint32_t row, const lb_content_run *runs, uint32_t n, lb_err *err);
     void *context;
 } lb_bias_sink;
-lb_status lb_products_biases(const lb_exact_side *a, const lb_exact_side *b, const lb_bias_sink *sink, lb_err *err);
+lb_status lb_products_biases(const lb_products *products, const lb_bias_sink *sink, lb_err *err);
 
 #endif

@@ -1,7 +1,6 @@
 /* Sources told apart by their use: see uses.h. */
 #include "uses.h"
 
-#include "products.h"
 #include "shadow_numbers.h"
 
 #include <stdlib.h>
@@ -89,11 +88,12 @@ static lb_status settle_op(settler *s, uint32_t op, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_uses_settle(lb_implementations *x, lb_source_memory *memory, uint32_t *settled, lb_err *err)
+lb_status lb_uses_settle(lb_implementations *x, const lb_products *products, lb_source_memory *memory,
+                         uint32_t *settled, lb_err *err)
 {
     settler s = {x, memory, 0};
     const lb_bias_sink sink = {{x->sources[0].row_of, x->sources[1].row_of}, settle, &s};
-    lb_status status = lb_products_biases(&x->sides[0], &x->sides[1], &sink, err);
+    lb_status status = lb_products_biases(products, &sink, err);
     for (uint32_t i = 0; i < x->sides[1].program->n_ops && status == LB_OK; i++)
         if (lb_value_graph_computes(x->sides[1].program, &x->sides[1].program->ops[i])) status = settle_op(&s, i, err);
     *settled = s.settled;

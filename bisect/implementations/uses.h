@@ -8,8 +8,10 @@
 #define LB_BISECT_USES_H
 
 #include "implementations.h"
+#include "products.h"
 
 /* Behind a free run. `*settled`: sources of B whose partner is another one than was matched; their counterparts have to be found again. */
-lb_status lb_uses_settle(lb_implementations *x, lb_source_memory *memory, uint32_t *settled, lb_err *err);
+lb_status lb_uses_settle(lb_implementations *x, const lb_products *products, lb_source_memory *memory,
+                         uint32_t *settled, lb_err *err);
 
 #endif
