@@ -83,7 +83,7 @@ typedef struct writer {
     lb_diff_report *report;
     const lb_program *p[2];
     uint8_t *state[2];   /* per op: ROW_… */
-    uint32_t *beside[2]; /* per scope of either side: the other's (modules.h) */
+    uint32_t *beside[2]; /* per scope of either side: the other's (modules.h); NULL where no place differs */
 } writer;
 
 enum { ROW_PLAIN, ROW_IN_REGION, ROW_NAMED };
@@ -426,7 +426,7 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
     writer w = {.x = x, .report = report, .p = {x->sides[0].program, x->sides[1].program}};
     const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
     for (int k = 0; k < 2; k++) w.state[k] = calloc(w.p[k]->n_ops + 1, 1);
-    const bool room = lb_modules_beside(sides, x->met, w.beside) && w.state[0] && w.state[1];
+    const bool room = w.state[0] && w.state[1] && (!x->regions.n || lb_modules_beside(sides, x->met, w.beside));
     if (room) {
         mark_regions(&w);
         if (first) add_map(&w);

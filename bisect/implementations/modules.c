@@ -36,6 +36,7 @@ static pair *list_pairs(const lb_exact_side *mine, const lb_exact_side *other, c
     uint32_t *many = calloc(p->n_scopes + 1, sizeof *many);
     for (uint32_t i = 0; many && list && i < *n; i++) many[list[i].mine]++;
     for (uint32_t i = 0; many && list && i < *n; i++) list[i].weight = 1.0 / many[list[i].mine];
+    if (!many) free(list), list = NULL;
     free(many);
     return list;
 }
@@ -51,24 +52,19 @@ typedef struct vote {
     const lb_program *mine, *other;
     const pair *pairs;
     uint32_t n;
-    double *count;          /* per scope of `other` */
-    uint8_t *alone[2];      /* per scope of either: it computes, and gives nothing that the other side gives */
+    double *count;                  /* per scope of `other` */
+    uint32_t *alone[2], n_alone[2]; /* ops of scopes of either that give nothing which the other side gives */
     const uint32_t *shared; /* per scope of `other`: LB_NONE where several modules share it; NULL: not known yet */
 } vote;
 
-static bool is_alone_in(const vote *x, int side, const lb_op *op, uint32_t module, uint32_t but)
-{
-    const lb_program *p = side ? x->other : x->mine;
-    return x->alone[side][op->scope] && lb_value_graph_computes(p, op) && lb_modules_is_in(p, op->scope, module) &&
-           (!but || !lb_modules_is_in(p, op->scope, but));
-}
-
+/* Does something in `module`, and not in `but` (0: none), stand beside nothing yet and run an op of A's name? */
 static bool holds_like(const vote *x, const lb_op *a, uint32_t module, uint32_t but)
 {
-    for (uint32_t j = 0; j < x->other->n_ops; j++) {
-        const lb_op *b = &x->other->ops[j];
-        if (is_alone_in(x, 1, b, module, but) && a->phase == b->phase &&
-            !strcmp(lb_op_name(x->mine, a), lb_op_name(x->other, b)))
+    const lb_program *q = x->other;
+    for (uint32_t j = 0; j < x->n_alone[1]; j++) {
+        const lb_op *b = &q->ops[x->alone[1][j]];
+        if (a->phase == b->phase && lb_modules_is_in(q, b->scope, module) &&
+            (!but || !lb_modules_is_in(q, b->scope, but)) && !strcmp(lb_op_name(x->mine, a), lb_op_name(q, b)))
             return true;
     }
     return false;
@@ -77,9 +73,9 @@ static bool holds_like(const vote *x, const lb_op *a, uint32_t module, uint32_t 
 /* Does a module in the module hold an op that stands beside nothing yet, and that something in `outer` may be, but nothing in `inner`? */
 static bool may_be_outside(const vote *x, uint32_t module, uint32_t outer, uint32_t inner)
 {
-    for (uint32_t i = 0; i < x->mine->n_ops; i++) {
-        const lb_op *a = &x->mine->ops[i];
-        if (a->scope != module && is_alone_in(x, 0, a, module, 0) && holds_like(x, a, outer, inner) &&
+    for (uint32_t i = 0; i < x->n_alone[0]; i++) {
+        const lb_op *a = &x->mine->ops[x->alone[0][i]];
+        if (a->scope != module && lb_modules_is_in(x->mine, a->scope, module) && holds_like(x, a, outer, inner) &&
             !holds_like(x, a, inner, 0))
             return true;
     }
@@ -123,11 +119,17 @@ static uint32_t most_common(vote *x, uint32_t module, uint32_t within)
     return best;
 }
 
-static void mark_alone(const lb_program *p, const pair *pairs, uint32_t n, int side, uint8_t *alone)
+static bool list_alone(vote *x, int side)
 {
-    for (uint32_t i = 0; i < p->n_ops; i++)
-        if (lb_value_graph_computes(p, &p->ops[i])) alone[p->ops[i].scope] = 1;
-    for (uint32_t i = 0; i < n; i++) alone[side ? pairs[i].other : pairs[i].mine] = 0;
+    const lb_program *p = side ? x->other : x->mine;
+    uint8_t *paired = calloc(p->n_scopes + 1, 1);
+    x->alone[side] = malloc(((size_t)p->n_ops + 1) * sizeof *x->alone[side]);
+    const bool room = paired && x->alone[side];
+    for (uint32_t i = 0; i < x->n && room; i++) paired[side ? x->pairs[i].other : x->pairs[i].mine] = 1;
+    for (uint32_t i = 0; i < p->n_ops && room; i++)
+        if (!paired[p->ops[i].scope] && lb_value_graph_computes(p, &p->ops[i])) x->alone[side][x->n_alone[side]++] = i;
+    free(paired);
+    return room;
 }
 
 static bool put_beside(const lb_exact_side *const sides[2], uint32_t *const met[2], int side, const uint32_t *shared,
@@ -136,12 +138,7 @@ static bool put_beside(const lb_exact_side *const sides[2], uint32_t *const met[
     vote x = {.mine = sides[side]->program, .other = sides[!side]->program, .shared = shared};
     pair *pairs = list_pairs(sides[side], sides[!side], met[side], &x.n);
     x.pairs = pairs, x.count = malloc((x.other->n_scopes + 1) * sizeof *x.count);
-    bool room = pairs && x.count;
-    for (int k = 0; k < 2; k++) {
-        const lb_program *p = k ? x.other : x.mine;
-        x.alone[k] = calloc(p->n_scopes + 1, 1), room = room && x.alone[k];
-        if (room) mark_alone(p, pairs, x.n, k, x.alone[k]);
-    }
+    const bool room = pairs && x.count && list_alone(&x, 0) && list_alone(&x, 1);
     for (uint32_t scope = 1; room && scope < x.mine->n_scopes; scope++) {
         const uint32_t parent = beside[parent_of(x.mine, scope)];
         beside[scope] = parent == LB_NONE ? LB_NONE : most_common(&x, scope, parent);

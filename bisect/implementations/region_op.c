@@ -16,6 +16,12 @@ bool lb_region_holds(const lb_region_frontier *f, int side, uint32_t v)
     return row != LB_NONE && f->held[side][row];
 }
 
+static bool is_met(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    return f->same[side][v] || (lb_region_is_source(s, v) && lb_region_holds(f, side, v));
+}
+
 bool lb_region_begins_at(const lb_region_frontier *f, int side, uint32_t op)
 {
     const lb_exact_side *s = f->asked->sides[side];
@@ -33,7 +39,7 @@ bool lb_region_begins_at(const lb_region_frontier *f, int side, uint32_t op)
                 return false;
             from = g->preds[first];
         }
-        if (!f->same[side][from] && !(lb_region_is_source(s, from) && lb_region_holds(f, side, from))) return false;
+        if (!is_met(f, side, from)) return false;
     }
     return true;
 }
@@ -48,12 +54,6 @@ static bool is_made_of_positions(const lb_exact_side *s, uint32_t v, uint32_t de
     for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
         if (!is_made_of_positions(s, g->preds[k], depth - 1)) return false;
     return true;
-}
-
-static bool is_met(const lb_region_frontier *f, int side, uint32_t v)
-{
-    const lb_exact_side *s = f->asked->sides[side];
-    return f->same[side][v] || (lb_region_is_source(s, v) && lb_region_holds(f, side, v));
 }
 
 typedef struct reads {
@@ -128,44 +128,30 @@ static bool read_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
     return x.n > 0 && y.n > 0;
 }
 
-/* One op, from the same inputs, with other arguments. */
-static bool name_by_arguments(const lb_region_frontier *f, lb_region *r)
+/* From the same inputs, all of them met. */
+static bool begin_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
 {
-    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
-    for (uint32_t i = 0; i < r->n[0]; i++)
-        for (uint32_t j = 0; j < r->n[1]; j++) {
-            const lb_op *a = &pa->ops[ops_of(f, r, 0)[i]], *b = &pb->ops[ops_of(f, r, 1)[j]];
-            if (a->phase != b->phase || !same_name(pa, a, pb, b)) continue;
-            if (f->asked->innocent && f->asked->innocent[ops_of(f, r, 1)[j]]) continue;
-            if (!lb_region_begins_at(f, 0, ops_of(f, r, 0)[i]) || !lb_region_begins_at(f, 1, ops_of(f, r, 1)[j]))
-                continue;
-            if (!read_alike(f, ops_of(f, r, 0)[i], ops_of(f, r, 1)[j])) continue;
-            if (a->args == b->args && lb_op_same_args(pa, a, pb, b, 0)) continue;
-            r->op[0] = ops_of(f, r, 0)[i], r->op[1] = ops_of(f, r, 1)[j], r->reason = LB_REGION_ARGUMENTS;
-            return true;
-        }
-    return false;
+    return lb_region_begins_at(f, 0, a) && lb_region_begins_at(f, 1, b) && read_alike(f, a, b);
 }
 
-/* One op from the same inputs, but for a mask: its rule is another one, whatever it is made by. */
-static bool name_by_mask(const lb_region_frontier *f, lb_region *r)
+static bool are_called_differently(const lb_region_frontier *f, uint32_t a, uint32_t b)
 {
     const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
-    for (uint32_t i = 0; i < r->n[0]; i++)
-        for (uint32_t j = 0; j < r->n[1]; j++) {
-            const uint32_t ops[] = {ops_of(f, r, 0)[i], ops_of(f, r, 1)[j]};
-            const lb_op *a = &pa->ops[ops[0]], *b = &pb->ops[ops[1]];
-            reads x, y;
-            if (a->phase != b->phase || !same_name(pa, a, pb, b) || !read_but_masks(f, 0, ops[0], &x) ||
-                !read_but_masks(f, 1, ops[1], &y) || x.n != y.n)
-                continue;
-            bool alike = !lb_region_begins_at(f, 0, ops[0]) || !lb_region_begins_at(f, 1, ops[1]);
-            for (uint32_t k = 0; k < x.n && alike; k++) alike = are_alike(f, x.list[k], y.list[k]);
-            if (!alike) continue;
-            r->op[0] = ops[0], r->op[1] = ops[1], r->reason = LB_REGION_MASK;
-            return true;
-        }
-    return false;
+    const lb_op *x = &pa->ops[a], *y = &pb->ops[b];
+    return !(f->asked->innocent && f->asked->innocent[b]) && begin_alike(f, a, b) &&
+           (x->args != y->args || !lb_op_same_args(pa, x, pb, y, 0));
+}
+
+/* The rule of the mask is another one, whatever it is made by. */
+static bool are_masked_differently(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    reads x, y;
+    if (!read_but_masks(f, 0, a, &x) || !read_but_masks(f, 1, b, &y) || x.n != y.n ||
+        (lb_region_begins_at(f, 0, a) && lb_region_begins_at(f, 1, b)))
+        return false;
+    for (uint32_t k = 0; k < x.n; k++)
+        if (!are_alike(f, x.list[k], y.list[k])) return false;
+    return true;
 }
 
 /* The numbers of a value, or of the result that it shows all of, in its order; NULL: they were not kept. */
@@ -188,24 +174,31 @@ static bool is_in_another_order(const lb_region_frontier *f, uint32_t va, uint32
     return lb_counterparts_distance(x, y, n) > 0x1p-20;
 }
 
-/* One op that reads the same numbers, which stand in another order on the other side: heads, or halves, are put together differently. */
-static bool name_by_order(const lb_region_frontier *f, lb_region *r)
+/* Heads, or halves, are put together differently. */
+static bool read_in_another_order(const lb_region_frontier *f, uint32_t a, uint32_t b)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    reads x = {.n = 0}, y = {.n = 0};
+    if (!begin_alike(f, a, b)) return false;
+    lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
+    for (uint32_t k = 0; k < x.n && k < y.n; k++)
+        if (is_in_another_order(f, x.list[k], y.list[k])) return true;
+    return false;
+}
+
+/* The first two ops of one name of which `differs` holds. */
+static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reason reason,
+                      bool (*differs)(const lb_region_frontier *f, uint32_t a, uint32_t b))
 {
     const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
     for (uint32_t i = 0; i < r->n[0]; i++)
         for (uint32_t j = 0; j < r->n[1]; j++) {
-            const uint32_t ops[] = {ops_of(f, r, 0)[i], ops_of(f, r, 1)[j]};
-            const lb_op *a = &pa->ops[ops[0]], *b = &pb->ops[ops[1]];
-            if (a->phase != b->phase || !same_name(pa, a, pb, b) || !lb_region_begins_at(f, 0, ops[0]) ||
-                !lb_region_begins_at(f, 1, ops[1]) || !read_alike(f, ops[0], ops[1]))
+            const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
+            if (pa->ops[a].phase != pb->ops[b].phase || !same_name(pa, &pa->ops[a], pb, &pb->ops[b]) ||
+                !differs(f, a, b))
                 continue;
-            reads x = {.n = 0}, y = {.n = 0};
-            lb_op_each_input(pa, a, note_read, &x), lb_op_each_input(pb, b, note_read, &y);
-            for (uint32_t k = 0; k < x.n && k < y.n; k++)
-                if (is_in_another_order(f, x.list[k], y.list[k])) {
-                    r->op[0] = ops[0], r->op[1] = ops[1], r->reason = LB_REGION_ORDER;
-                    return true;
-                }
+            r->op[0] = a, r->op[1] = b, r->reason = reason;
+            return true;
         }
     return false;
 }
@@ -328,7 +321,10 @@ static uint32_t reader_of(const lb_region_frontier *f, const lb_region *r, int s
 void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
-    if (name_by_arguments(f, r) || name_by_order(f, r) || name_by_mask(f, r)) return;
+    if (name_pair(f, r, LB_REGION_ARGUMENTS, are_called_differently) ||
+        name_pair(f, r, LB_REGION_ORDER, read_in_another_order) ||
+        name_pair(f, r, LB_REGION_MASK, are_masked_differently))
+        return;
     if (!reads_table(f, r) && (name_by_absence(f, r) || name_by_count(f, r))) return;
     for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);
     r->reason = r->n[0] && r->n[1] ? LB_REGION_OPS : LB_REGION_MISSING;
