@@ -70,6 +70,17 @@ def trained(name):
     return model, optimizer
 
 
+def weights(name):
+    """The trained weights, to be changed."""
+    return {k: v.detach().clone() for k, v in trained(name)[0].state_dict().items()}
+
+
+def write(folder, name, tensors):
+    """The file that the tensors were written to."""
+    save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{name}.safetensors")
+    return folder / f"{name}.safetensors"
+
+
 def save(model, folder, **options):
     model.save_pretrained(folder, **options)
     return folder

@@ -8,12 +8,7 @@ from safetensors.torch import save_file
 
 @pytest.fixture(scope="module")
 def state():
-    return {k: v.detach().clone() for k, v in models.trained("llama")[0].state_dict().items()}
-
-
-def write(folder, name, tensors):
-    save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{name}.safetensors")
-    return folder / f"{name}.safetensors"
+    return models.weights("llama")
 
 
 def verdicts(answer):
@@ -21,15 +16,15 @@ def verdicts(answer):
 
 
 def test_casts_and_roundings(lastbit, tmp_path, state):
-    whole = write(tmp_path, "whole", state)
-    narrow = write(tmp_path, "narrow", {k: v.bfloat16() for k, v in state.items()})
+    whole = models.write(tmp_path, "whole", state)
+    narrow = models.write(tmp_path, "narrow", {k: v.bfloat16() for k, v in state.items()})
     assert verdicts(lastbit.json("audit", whole, "--against", whole, expect=0)) == {"identical"}
     for pair in [(whole, narrow), (narrow, whole)]:
         assert verdicts(lastbit.json("audit", pair[0], "--against", pair[1], expect=0)) == {"cast"}
-    rounded = write(tmp_path, "rounded", {k: v.bfloat16().float() for k, v in state.items()})
+    rounded = models.write(tmp_path, "rounded", {k: v.bfloat16().float() for k, v in state.items()})
     answer = lastbit.json("audit", whole, "--against", rounded, expect=0)
     assert {p["rounded_to"] for p in answer["pairs"] if p["verdict"] == "rounding"} == {"bf16"}
-    nudged = write(tmp_path, "nudged", {k: torch.nextafter(v, torch.full_like(v, 9.0)) for k, v in state.items()})
+    nudged = models.write(tmp_path, "nudged", {k: torch.nextafter(v, torch.full_like(v, 9.0)) for k, v in state.items()})
     answer = lastbit.json("audit", whole, "--against", nudged, expect=0)
     assert verdicts(answer) == {"rounding"} and {p["rounded_to"] for p in answer["pairs"]} == {None}
 
@@ -39,7 +34,7 @@ def test_the_largest_difference_is_found(lastbit, tmp_path, state):
     changed = {**state, name: state[name].clone()}
     changed[name][11, 7] += 0.75
     changed[name][12, 7] += 0.25
-    answer = lastbit.json("audit", write(tmp_path, "a", state), "--against", write(tmp_path, "b", changed), expect=1)
+    answer = lastbit.json("audit", models.write(tmp_path, "a", state), "--against", models.write(tmp_path, "b", changed), expect=1)
     assert [(f["kind"], f["tensor"]) for f in answer["findings"]] == [("differs", name)]
     (pair,) = [p for p in answer["pairs"] if p["verdict"] != "identical"]
     assert pair["index"] == [11, 7] and pair["differing"] == 2 and pair["max_abs"] == pytest.approx(0.75, rel=1e-6)
@@ -47,15 +42,15 @@ def test_the_largest_difference_is_found(lastbit, tmp_path, state):
 
 def test_names_by_a_map(lastbit, tmp_path, state):
     renamed = {"module." + k.replace("self_attn", "mixer"): v for k, v in state.items()}
-    a, b = write(tmp_path, "a", renamed), write(tmp_path, "b", state)
+    a, b = models.write(tmp_path, "a", renamed), models.write(tmp_path, "b", state)
     lastbit.json("audit", a, "--against", b, "--map", r"s/^module\.//", "--map", "s/mixer/self_attn/", expect=0)
-    answer = lastbit.json("audit", write(tmp_path, "c", {"other": torch.randn(3, 3)}), "--against", b, expect=1)
+    answer = lastbit.json("audit", models.write(tmp_path, "c", {"other": torch.randn(3, 3)}), "--against", b, expect=1)
     assert {f["kind"] for f in answer["findings"]} == {"missing", "unexpected"}
 
 
 def test_transposes(lastbit, tmp_path, state):
     turned = {k: v.T if "proj" in k else v for k, v in state.items()}
-    answer = lastbit.json("audit", write(tmp_path, "a", turned), "--against", write(tmp_path, "b", state), expect=0)
+    answer = lastbit.json("audit", models.write(tmp_path, "a", turned), "--against", models.write(tmp_path, "b", state), expect=0)
     assert {p["how"] for p in answer["pairs"] if "proj" in p["tensor"]} == {"transposed"} and verdicts(answer) == {"identical"}
 
 
@@ -74,7 +69,7 @@ def fuse(state, groups, key="qkv_proj"):
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("key", ["qkv_proj", "query_key_value", "linear_qkv"])
 def test_fused_matrices(lastbit, tmp_path, state, groups, key):
-    a, b = write(tmp_path, "a", fuse(state, groups, key)), write(tmp_path, "b", state)
+    a, b = models.write(tmp_path, "a", fuse(state, groups, key)), models.write(tmp_path, "b", state)
     for pair in [(a, b), (b, a)]:
         answer = lastbit.json("audit", pair[0], "--against", pair[1], expect=0)
         assert verdicts(answer) == {"identical"}
@@ -83,7 +78,7 @@ def test_fused_matrices(lastbit, tmp_path, state, groups, key):
         assert parts in hows if pair[0] == b else f"part of model.layers.3.self_attn.{key}.weight, from row {64 // groups} on" in hows
     broken = fuse(state, groups, key)
     broken[f"model.layers.3.self_attn.{key}.weight"][40, 2] += 1
-    answer = lastbit.json("audit", write(tmp_path, "c", broken), "--against", b, expect=1)
+    answer = lastbit.json("audit", models.write(tmp_path, "c", broken), "--against", b, expect=1)
     assert [(f["kind"], f["tensor"]) for f in answer["findings"]] == [("differs", f"model.layers.3.self_attn.{key}.weight")]
 
 
@@ -116,5 +111,5 @@ def test_experts_numbered_on_each_rank(lastbit, tmp_path, ranks):
             f"layers.{i}.experts.{e}.w1.weight": state[f"layers.{i}.experts.{rank * local + e}.w1.weight"] for i in range(3) for e in range(local)
         }
         save_file(shard, tmp_path / "ep" / f"rank-{rank}.safetensors")
-    answer = lastbit.json("audit", tmp_path / "ep", "--against", write(tmp_path, "whole", state), expect=0)
+    answer = lastbit.json("audit", tmp_path / "ep", "--against", models.write(tmp_path, "whole", state), expect=0)
     assert verdicts(answer) == {"identical"} and len(answer["pairs"]) == len(state)

@@ -6,19 +6,13 @@ import audit_models as models
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
 
 LAYERS, HEADS, KV = 5, 4, 2
 
 
 @pytest.fixture(scope="module")
 def state():
-    return {k: v.detach().clone() for k, v in models.trained("llama")[0].state_dict().items()}
-
-
-def write(folder, name, tensors):
-    save_file({k: v.contiguous() for k, v in tensors.items()}, folder / f"{name}.safetensors")
-    return folder / f"{name}.safetensors"
+    return models.weights("llama")
 
 
 def found(answer):
@@ -94,8 +88,8 @@ WAYS = {"megatron": megatron, "vllm": vllm, "gguf": gguf, "turned": turned}
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_conversion_is_seen_through(lastbit, state, tmp_path, way, dtype):
-    there = write(tmp_path, "there", {k: v.to(dtype) for k, v in WAYS[way](state).items()})
-    here = write(tmp_path, "here", state)
+    there = models.write(tmp_path, "there", {k: v.to(dtype) for k, v in WAYS[way](state).items()})
+    here = models.write(tmp_path, "here", state)
     for pair in [(here, there), (there, here)]:
         answer = lastbit.json("audit", pair[0], "--against", pair[1], expect=0)
         assert not answer["findings"] and not answer["notes"]
@@ -116,7 +110,7 @@ ODD = [
 @pytest.mark.parametrize("way, odd, name", ODD)
 def test_one_layer_that_was_converted_in_another_way(lastbit, state, tmp_path, way, odd, name):
     """Every number is there, so that no tensor differs; its siblings tell."""
-    there, here = write(tmp_path, "there", WAYS[way](state, odd)), write(tmp_path, "here", state)
+    there, here = models.write(tmp_path, "there", WAYS[way](state, odd)), models.write(tmp_path, "here", state)
     answer = lastbit.json("audit", here, "--against", there, expect=1)
     assert {f["kind"] for f in answer["findings"]} == {"arranged"} and len(answer["findings"]) == 1
     assert name in answer["findings"][0]["message"]
@@ -126,19 +120,19 @@ def test_one_layer_that_was_converted_in_another_way(lastbit, state, tmp_path, w
 
 def test_two_layers_exchanged(lastbit, state, tmp_path):
     swapped = {k.replace("layers.1.", "layers.x.").replace("layers.3.", "layers.1.").replace("layers.x.", "layers.3."): v for k, v in state.items()}
-    answer = lastbit.json("audit", write(tmp_path, "a", swapped), "--against", write(tmp_path, "b", state), expect=1)
+    answer = lastbit.json("audit", models.write(tmp_path, "a", swapped), "--against", models.write(tmp_path, "b", state), expect=1)
     assert {f["kind"] for f in answer["findings"]} == {"arranged"}
     assert {f["tensor"].split(".")[2] for f in answer["findings"]} == {"1", "3"} and len(answer["findings"]) == 18
 
 
 @pytest.mark.parametrize("way", ["megatron", "gguf"])
 def test_a_number_that_differs_behind_a_conversion(lastbit, state, tmp_path, way):
-    here = write(tmp_path, "here", state)
+    here = models.write(tmp_path, "here", state)
     for name in [n for n in WAYS[way](state) if ".2." in n and "norm" not in n]:
         changed = WAYS[way](state)
         changed[name] = changed[name].clone()
         changed[name][7, 3] += 0.5
-        answer = lastbit.json("audit", write(tmp_path, "there", changed), "--against", here, expect=1)
+        answer = lastbit.json("audit", models.write(tmp_path, "there", changed), "--against", here, expect=1)
         assert found(answer) == [("differs", name)], name
         (pair,) = [p for p in answer["pairs"] if p["verdict"] != "identical"]
         assert pair["differing"] == 1 and pair["max_abs"] == pytest.approx(0.5, abs=1e-4)
@@ -147,8 +141,8 @@ def test_a_number_that_differs_behind_a_conversion(lastbit, state, tmp_path, way
 @pytest.mark.parametrize("way", ["megatron", "vllm"])
 def test_a_rounding_behind_a_conversion(lastbit, state, tmp_path, way):
     """Both sides were rounded: no number is equal, the signs are."""
-    here = write(tmp_path, "here", {k: v.to(torch.float16).float() for k, v in state.items()})
-    there = write(tmp_path, "there", {k: v.to(torch.bfloat16) for k, v in WAYS[way](state).items()})
+    here = models.write(tmp_path, "here", {k: v.to(torch.float16).float() for k, v in state.items()})
+    there = models.write(tmp_path, "there", {k: v.to(torch.bfloat16) for k, v in WAYS[way](state).items()})
     answer = lastbit.json("audit", there, "--against", here)
     assert not [f for f in answer["findings"] if f["kind"] in ("missing", "unexpected", "arranged")]
     assert {p["other"] for p in answer["pairs"]} == set(state)
@@ -158,11 +152,11 @@ def test_a_rounding_behind_a_conversion(lastbit, state, tmp_path, way):
 def test_a_prefix(lastbit, state, tmp_path, prefix):
     """Fresh norms are all one: only names tell them apart; a weight that differs keeps its name."""
     fresh = {k: v.detach() for k, v in models.fresh("llama").state_dict().items()}
-    here, there = write(tmp_path, "here", fresh), write(tmp_path, "there", {prefix + k: v for k, v in fresh.items()})
+    here, there = models.write(tmp_path, "here", fresh), models.write(tmp_path, "there", {prefix + k: v for k, v in fresh.items()})
     for pair in [(here, there), (there, here)]:
         answer = lastbit.json("audit", pair[0], "--against", pair[1], expect=0)
         assert not answer["findings"] and len(answer["pairs"]) == len(fresh)
-    trained = write(tmp_path, "trained", {prefix + k: v for k, v in state.items()})
+    trained = models.write(tmp_path, "trained", {prefix + k: v for k, v in state.items()})
     answer = lastbit.json("audit", here, "--against", trained, expect=1)
     assert {f["kind"] for f in answer["findings"]} == {"differs"} and len(answer["pairs"]) == len(fresh)
 
@@ -209,11 +203,11 @@ def test_names_of_vision_models(lastbit, tmp_path, name, options, fused):
     )
     ours = {k: torch.randn_like(v) for k, v in getattr(transformers, f"{name}Model")(config).state_dict().items()}
     assert any(part in k for part in FUSED[fused] for k in ours), "transformers' names have changed"
-    here, there = write(tmp_path, "here", ours), write(tmp_path, "there", timm(ours))
+    here, there = models.write(tmp_path, "here", ours), models.write(tmp_path, "there", timm(ours))
     for pair in [(here, there), (there, here)]:
         answer = lastbit.json("audit", pair[0], "--against", pair[1], expect=0)
         assert {p["verdict"] for p in answer["pairs"]} == {"identical"}
-    answer = lastbit.json("audit", write(tmp_path, "odd", timm(ours, ("2", fused))), "--against", here, expect=1)
+    answer = lastbit.json("audit", models.write(tmp_path, "odd", timm(ours, ("2", fused))), "--against", here, expect=1)
     assert sorted(found(answer)) == [("arranged", f"blocks.2.{fused}.bias"), ("arranged", f"blocks.2.{fused}.weight")]
 
 
@@ -221,7 +215,7 @@ def test_weights_are_judged_apart_from_the_state_of_a_run(lastbit, state, tmp_pa
     _, optimizer = models.trained("llama")
     whole = {"model": state, "optimizer": pickle.loads(pickle.dumps(optimizer.state_dict())), "rng_state": torch.get_rng_state(), "step": 3}
     torch.save(whole, tmp_path / "run.pt")
-    here = write(tmp_path, "here", state)
+    here = models.write(tmp_path, "here", state)
     for pair in [(tmp_path / "run.pt", here), (here, tmp_path / "run.pt")]:
         answer = lastbit.json("audit", pair[0], "--against", pair[1], expect=0)
         assert len(answer["pairs"]) == len(state) and {p["verdict"] for p in answer["pairs"]} == {"identical"}
@@ -242,9 +236,9 @@ def test_shards_of_ranks_under_other_names(lastbit, state, tmp_path):
         for k, v in renamed.items():
             column = any(w in k for w in ("query", "k_proj", "v_proj", "gate_proj", "up_proj", "embed", "lm_head"))
             shard[k] = v.chunk(2, 0)[rank] if column else v.chunk(2, 1)[rank] if "linear_proj" in k or "down_proj" in k else v
-        write(tmp_path, f"mp_rank_{rank:02}", shard)
+        models.write(tmp_path, f"mp_rank_{rank:02}", shard)
     (tmp_path / "whole").mkdir()
-    whole = write(tmp_path / "whole", "model", state)
+    whole = models.write(tmp_path / "whole", "model", state)
     folder = tmp_path / "ranks"
     folder.mkdir()
     for rank in range(2):

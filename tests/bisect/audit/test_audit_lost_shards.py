@@ -24,12 +24,11 @@ def lose(tensor, dim, parts, which, how):
 
 @pytest.fixture(scope="module")
 def state():
-    return {k: v.detach().clone() for k, v in models.trained("llama")[0].state_dict().items()}
+    return models.weights("llama")
 
 
 def audit(lastbit, folder, tensors, expect, *options):
-    save_file({k: v.contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
-    return lastbit.json("audit", folder / "model.safetensors", *options, expect=expect)
+    return lastbit.json("audit", models.write(folder, "model", tensors), *options, expect=expect)
 
 
 KINDS = {"zero": "shard_missing", "repeat": "shards_equal"}

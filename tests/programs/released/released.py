@@ -173,20 +173,13 @@ def widened():
     torch.set_default_dtype(torch.float64)
 
 
-def confirm(out, words):
-    """In a fork: what side `words` is gives in float64 alone goes to `out`."""
+def in_a_fork(work, *given):
+    """Did `work(*given)` end without an exception? What it does to this process's modules and settings stays in the fork."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            args = parsed([*words, "--dtype", "float64"])
-            model = side(args)[0]
-            execute(args, model)
-            model.eval()
-            with torch.no_grad():  # what the last update changed, and what a norm has kept
-                loss_of(model, args, next(batches(args, 1)))
-            with open(out, "wb") as file:
-                numpy.savez(file, *[number.numpy() for number in NUMBERS])
+            work(*given)
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -194,29 +187,29 @@ def confirm(out, words):
             sys.stdout.flush()
             os._exit(status)
     return os.waitpid(child, 0)[1] == 0
+
+
+def confirm(out, words):
+    """What side `words` is gives in float64 alone goes to `out`."""
+    args = parsed([*words, "--dtype", "float64"])
+    model = side(args)[0]
+    execute(args, model)
+    model.eval()
+    with torch.no_grad():  # what the last update changed, and what a norm has kept
+        loss_of(model, args, next(batches(args, 1)))
+    with open(out, "wb") as file:
+        numpy.savez(file, *[number.numpy() for number in NUMBERS])
 
 
 def record(out, words):
-    """In a fork: what side `words` is goes to `out`, with the truth of its faults beside it."""
+    """What side `words` is goes to `out`, with the truth of its faults beside it."""
     import lastbit.torch
 
-    shutil.rmtree(out, ignore_errors=True)  # an earlier process ended in the middle of it
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            args = parsed(words)
-            model, truths = side(args)
-            with lastbit.torch.capture(out, level="ops"):
-                execute(args, model)
-            pathlib.Path(out + ".truth").write_text(json.dumps(truths))
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-    return os.waitpid(child, 0)[1] == 0
+    args = parsed(words)
+    model, truths = side(args)
+    with lastbit.torch.capture(out, level="ops"):
+        execute(args, model)
+    pathlib.Path(out + ".truth").write_text(json.dumps(truths))
 
 
 if __name__ == "__main__":
@@ -229,7 +222,8 @@ if __name__ == "__main__":
         for words in {tuple(entry["words"][:2]) for entry in entries}:
             loaded(words)
         for entry in entries:
-            print(entry["out"], "ok" if done(entry["out"], entry["words"]) else "FAILED", flush=True)
+            shutil.rmtree(entry["out"], ignore_errors=True)  # an earlier process ended in the middle of it
+            print(entry["out"], "ok" if in_a_fork(done, entry["out"], entry["words"]) else "FAILED", flush=True)
     else:
         given = parsed()
         execute(given, side(given)[0])
