@@ -29,8 +29,7 @@ typedef struct lb_implementations {
     char missing[300]; /* why it was not judged; "" */
     uint32_t tables;   /* that B takes A's numbers of */
     uint32_t alone;    /* tensors that one side alone holds, whose rounding was allowed for */
-    uint32_t
-        moved; /* parameters that held other numbers as the window began; the step was judged from the first side's */
+    uint32_t moved;    /* parameters that held other numbers as the window began: A's were taken */
 } lb_implementations;
 
 /* One step of each side, of one program each. `memory`: kept from step to step. */

@@ -35,8 +35,8 @@ typedef struct lb_region {
     /* A choice in it (experts, rows) fell differently on the two sides: both run with what they recorded. */
     bool chosen;
     bool follows; /* it is the backward of another region */
-    double
-        *numbers;  /* what B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's */
+    /* What B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's. */
+    double *numbers;
     double effect; /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
 } lb_region;
 
@@ -56,8 +56,8 @@ typedef struct lb_region_question {
     const lb_contents *contents;
     const lb_counterparts *counterparts;
     const uint32_t *met[2]; /* lb_regions_meet of either side */
-    const uint8_t
-        *innocent; /* per op of B: that its arguments are other ones changes nothing; NULL: not known of any */
+    /* Per op of B: that its arguments are other ones changes nothing; NULL: not known of any. */
+    const uint8_t *innocent;
 } lb_region_question;
 
 /* Behind lb_counterparts_compare. LB_ERR_NOMEM is the only failure. */

@@ -32,8 +32,7 @@ void lb_step_sources_release(lb_step_sources *sources);
 typedef struct lb_source_memory {
     struct lb_remembered *list;
     uint32_t n;
-    const struct lb_source_name
-        *names; /* that the user gave: for sources that do not meet by their numbers; borrowed */
+    const struct lb_source_name *names; /* that the user gave for sources which do not meet by numbers; borrowed */
     uint32_t n_names;
 } lb_source_memory;
 typedef struct lb_source_name {

@@ -14,8 +14,8 @@
 typedef struct lb_value_graph {
     const lb_program *program;
     lb_flow *flow;
-    uint32_t *
-        giver; /* per value: the op (a source, or one that computes) whose result it is, or in whose result it lies; LB_NONE */
+    /* Per value: the op (a source, or one that computes) whose result it is, or in whose result it lies; LB_NONE. */
+    uint32_t *giver;
     uint8_t *given;               /* per value: it is a result of that op itself, no window on one */
     uint8_t *read;                /* per value: a computing op reads it */
     uint32_t *first_pred, *preds; /* preds[first_pred[v], first_pred[v + 1]): values */

@@ -67,8 +67,8 @@ struct lb_watch {
     double early[LB_EARLY_RECORDS];
     int64_t early_step[LB_EARLY_RECORDS];
     uint32_t n_early;
-    lb_watch_alarm
-        at_start; /* of a norm that is out among the first records, until it has settled or has not; step -1: none */
+    /* Of a norm that is out among the first records, until it has settled or has not; step -1: none. */
+    lb_watch_alarm at_start;
     uint64_t start_records;
     uint32_t start_quiet;
     bool early_spike, late_loss;
