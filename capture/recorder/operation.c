@@ -174,6 +174,22 @@ static void stand(lb_recorder *recorder, lb_pending *p, const lb_call *call)
     }
 }
 
+/* A product that is added to beta times its first argument does not read that argument where beta is 0: "nan and inf in it will not be propagated"
+ * (torch.addmm, torch.baddbmm). Programs hand over memory that nobody wrote. */
+static bool leaves_first_unread(const lb_call *call)
+{
+    static const char *const names[] = {"aten::addmm", "aten::baddbmm", "aten::addbmm",
+                                        "aten::addmv", "aten::addr",    "aten::_addmm_activation"};
+    const size_t n = strcspn(call->name, "."), base = n && call->name[n - 1] == '_' ? n - 1 : n;
+    const uint32_t beta = strcmp(call->name + n, ".dtype") && strcmp(call->name + n, ".dtype_out") ? 3 : 4;
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        found |= strlen(names[i]) == base && !strncmp(names[i], call->name, base);
+    if (!found || call->n_args <= beta) return false;
+    const lb_operand *given = &call->args[beta];
+    return (given->tag == LB_ARG_FLOAT && given->u.f == 0) || (given->tag == LB_ARG_INT && given->u.i == 0);
+}
+
 static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p, lb_err *err)
 {
     lb_program *program = recorder->program;
@@ -191,7 +207,10 @@ static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p
                     .line = lb_recorder_line_row(recorder, call->line)};
     if (p->op.name == LB_NONE || p->at.scope == LB_NONE) return no_memory(err);
     if (!reserve((void **)&p->args, &p->cap_args, call->n_args, sizeof p->args[0])) return no_memory(err);
-    for (uint32_t a = 0; a < call->n_args; a++) LB_TRY(add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err));
+    for (uint32_t a = 0; a < call->n_args; a++) {
+        LB_TRY(add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err));
+        if (a == 0 && p->undefined && leaves_first_unread(call)) p->undefined = false;
+    }
     p->op.first_arg = lb_program_add_args(program, p->args, call->n_args);
     return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
 }

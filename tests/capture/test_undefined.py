@@ -18,6 +18,14 @@ class Net(torch.nn.Module):
         garbage = torch.empty(50, 8)
         garbage.add_(1).mul_(2)
         garbage * 3
+        left, right = torch.randn(2, 5, 8), torch.randn(2, 8, 6)  # products that are added to nothing: their first argument is not read
+        torch.baddbmm(torch.empty(2, 5, 6), left, right, beta=0.0, alpha=0.5).softmax(-1)
+        torch.addmm(torch.empty(5, 6), left[0], right[0], beta=0)
+        torch.empty(5, 6).addmm_(left[0], right[0], beta=0)
+        torch.addmv(torch.empty(5), left[0], right[0, :, 0], beta=0)
+        torch.addr(torch.empty(5, 6), left[0, :, 0], right[0, 0], beta=0)
+        torch.addbmm(torch.empty(5, 6), left, right, beta=0)
+        torch.addmm(torch.empty(3, 3), torch.ones(3, 2), torch.ones(2, 3), beta=0.5)
         inverse = torch.empty(8, dtype=torch.long)
         order = torch.arange(7, -1, -1)
         inverse[order] = torch.arange(8)
@@ -51,6 +59,13 @@ def test_what_is_made_of_nothing_is_not_judged(lastbit, tmp_path):
             if v != recorded.NONE and step.shape(v) == [50, 8] and step.name(op) != "aten::full":
                 flags[step.name(op)] = bool(step.values[v].flags & recorded.UNDEFINED)
     assert flags["aten::add_.Tensor"] and flags["aten::mul_.Tensor"] and flags["aten::mul.Tensor"], flags
+    unread = ("aten::baddbmm", "aten::_softmax", "aten::addmm", "aten::addmm_", "aten::addmv", "aten::addr", "aten::addbmm")
+    products = [op for op in step.ops if step.name(op) in unread]
+    assert {step.name(op) for op in products} == set(unread)
+    for op in products:
+        for v in step.results(op) + step.written(op):
+            half = step.shape(v) == [3, 3]
+            assert bool(step.values[v].flags & recorded.UNDEFINED) == half, (step.name(op), step.shape(v))
     scattered = [v for op in step.ops if "index_put" in step.name(op) for v in step.written(op)]
     assert scattered and not any(step.values[v].flags & recorded.UNDEFINED for v in scattered)
     assert lastbit.json("replay", tmp_path / "run.lb", expect=0)["verdicts"]["diverged"] == 0
