@@ -19,7 +19,7 @@ const char *lb_content_relation_name(lb_content_relation relation)
 /* ---- vectors ---- */
 
 /* The ways a tensor is cut into vectors. */
-typedef enum cut { WHOLE, ROWS, FLAT_ROWS, COLUMNS, CUTS } cut;
+typedef enum cut { WHOLE, ROWS, FLAT_ROWS, COLUMNS, FLAT_COLUMNS, CUTS } cut;
 
 typedef struct vector {
     uint32_t tensor;
@@ -41,6 +41,7 @@ static vectors vectors_of(const lb_layout *layout, cut how)
     case ROWS: return d >= 2 ? (vectors){all / layout->shape[d - 1], layout->shape[d - 1]} : (vectors){0, 0};
     case FLAT_ROWS: return d >= 3 ? (vectors){layout->shape[0], all / layout->shape[0]} : (vectors){0, 0};
     case COLUMNS: return d >= 2 ? (vectors){all / layout->shape[d - 2], layout->shape[d - 2]} : (vectors){0, 0};
+    case FLAT_COLUMNS: return d >= 3 ? (vectors){all / layout->shape[0], layout->shape[0]} : (vectors){0, 0};
     case CUTS: break;
     }
     return (vectors){0, 0};
@@ -50,8 +51,8 @@ static vector vector_at(uint32_t tensor, const lb_layout *layout, cut how, int64
 {
     const vectors all = vectors_of(layout, how);
     vector v = {tensor, (uint8_t)how, i * all.n, 1, all.n};
-    if (how != COLUMNS) return v;
-    const int64_t width = layout->shape[layout->ndim - 1];
+    if (how != COLUMNS && how != FLAT_COLUMNS) return v;
+    const int64_t width = how == COLUMNS ? layout->shape[layout->ndim - 1] : all.count;
     v.start = i / width * all.n * width + i % width, v.stride = width;
     return v;
 }
@@ -104,11 +105,9 @@ static uint64_t seed_of(int64_t n)
 }
 
 /* The hash of each column, row by row: every column goes on from its own state, so that memory is read in its order. */
-static void hash_columns(const source *s, int64_t columns_n, uint64_t *out)
+static void hash_columns(const source *s, int64_t width, int64_t height, uint64_t *out)
 {
-    const lb_layout *l = &s->t->layout;
-    const int64_t width = l->shape[l->ndim - 1], height = columns_n;
-    const int64_t all = lb_layout_numel(l);
+    const int64_t all = lb_layout_numel(&s->t->layout);
     double x[PORTION];
     for (int64_t i = 0; i < all / height; i++) out[i] = seed_of(height);
     for (int64_t row = 0; row < all / width; row++) {
@@ -126,8 +125,9 @@ static void hash_vectors(const source *s, cut how, uint64_t *out)
 {
     const vectors all = vectors_of(&s->t->layout, how);
     double x[PORTION];
-    if (how == COLUMNS) {
-        hash_columns(s, all.n, out);
+    if (how == COLUMNS || how == FLAT_COLUMNS) {
+        const lb_layout *l = &s->t->layout;
+        hash_columns(s, how == COLUMNS ? l->shape[l->ndim - 1] : all.count, all.n, out);
         return;
     }
     for (int64_t i = 0; i < all.count; i++) {
@@ -249,7 +249,9 @@ typedef struct finder {
     const lb_content_tensor *b;
     source x; /* of b */
     lb_contents *out;
-    bool failed;
+    struct element *elements; /* of A's biases, when they were first asked for */
+    uint32_t n_elements;
+    bool listed, failed;
 } finder;
 
 /* Which of two vectors of A that hold the same numbers it rather is: the one behind the last one, one of a tensor by that name, of that shape,
@@ -359,8 +361,8 @@ static lb_content_relation relation_of(const finder *f, const lb_content *c, cut
     return *a->name && !strcmp(a->name, f->b->name) ? LB_CONTENT_SAME : LB_CONTENT_RENAMED;
 }
 
-/* Elements of a vector of B stand in A's vectors in another order (biases of permuted rows) or behind each other (of fused ones). Only of
- * numbers that A's vectors hold once each: others tell nothing. */
+/* Elements of a vector of B stand in A's vectors in another order (biases of permuted rows) or behind each other (of fused ones). A bias may have
+ * several dimensions (heads, size) on either side. */
 typedef struct element {
     double number;
     uint32_t tensor;
@@ -373,8 +375,13 @@ static int by_number(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* A parameter that was flattened for sharding is no vector of a model. */
-enum { LONGEST_VECTOR = 1 << 16 };
+/* A parameter that was flattened for sharding is no vector of a model; a larger tensor of several dimensions is no bias. */
+enum { LONGEST_VECTOR = 1 << 16, LONGEST_BIAS = 1 << 13 };
+
+static bool may_be_bias(const lb_layout *l)
+{
+    return lb_layout_numel(l) <= (l->ndim == 1 ? LONGEST_VECTOR : LONGEST_BIAS);
+}
 
 static uint32_t list_elements(const holder *h, element **out)
 {
@@ -383,9 +390,10 @@ static uint32_t list_elements(const holder *h, element **out)
     *out = NULL;
     for (uint32_t t = 0; t < h->n_a; t++) {
         const lb_layout *l = &h->a[t].tensor.layout;
-        if (!h->sources[t].t || l->ndim != 1 || l->shape[0] > LONGEST_VECTOR) continue;
-        for (int64_t i = 0; i < l->shape[0]; i++) {
-            if (i % PORTION == 0) load(&h->sources[t], i, 1, l->shape[0] - i < PORTION ? l->shape[0] - i : PORTION, x);
+        const int64_t all = lb_layout_numel(l);
+        if (!h->sources[t].t || !may_be_bias(l)) continue;
+        for (int64_t i = 0; i < all; i++) {
+            if (i % PORTION == 0) load(&h->sources[t], i, 1, all - i < PORTION ? all - i : PORTION, x);
             element *more = lb_array_grow(*out, n, sizeof *more);
             if (!more) return n;
             *out = more;
@@ -396,8 +404,11 @@ static uint32_t list_elements(const holder *h, element **out)
     return n;
 }
 
-static void try_elements(finder *f, const element *list, uint32_t n, lb_content *out)
+static void try_elements(finder *f, lb_content *out)
 {
+    if (!f->listed) f->n_elements = list_elements(f->holder, &f->elements), f->listed = true;
+    const element *list = f->elements;
+    const uint32_t n = f->n_elements;
     const int64_t all = lb_layout_numel(&f->b->tensor.layout);
     element last = {0};
     double x[PORTION];
@@ -428,12 +439,12 @@ static void try_elements(finder *f, const element *list, uint32_t n, lb_content 
     out->n = f->out->n_runs - out->first;
 }
 
-/* Elements that were found one by one are a match where they lie behind each other, or use up all of the tensors that they come from. */
+/* Elements that were found one by one are a match where they lie behind each other, or, of a vector, use up all of the tensors that they come from. */
 static bool is_convincing(const finder *f, const lb_content *c)
 {
     int64_t used = 0;
     if (c->found < c->all) return false;
-    if (c->n <= c->all / 4 + 1) return true;
+    if (c->n <= c->all / 4 + 1 || f->b->tensor.layout.ndim != 1) return c->n <= c->all / 4 + 1;
     for (uint32_t i = 0; i < c->n; i++) {
         const lb_content_run *run = &f->out->runs[c->first + i];
         bool listed = false;
@@ -462,9 +473,9 @@ static bool tells(const finder *f)
 }
 
 /* The first way in which all of it is found; false: there is none. */
-static bool match_tensor(finder *f, const element *elements, uint32_t n_elements, bool cast, lb_content *c)
+static bool match_tensor(finder *f, bool cast, lb_content *c)
 {
-    static const cut order[] = {WHOLE, FLAT_ROWS, ROWS, COLUMNS};
+    static const cut order[] = {WHOLE, FLAT_ROWS, ROWS, COLUMNS, FLAT_COLUMNS};
     for (size_t k = 0; k < sizeof order / sizeof *order && !f->failed; k++) {
         lb_content now = {.tensor = LB_NONE};
         if (order[k] != WHOLE && !tells(f)) break;
@@ -476,9 +487,9 @@ static bool match_tensor(finder *f, const element *elements, uint32_t n_elements
         }
         f->out->n_runs = now.first;
     }
-    if (f->b->tensor.layout.ndim != 1 || f->b->tensor.layout.shape[0] > LONGEST_VECTOR || !tells(f)) return false;
+    if (!may_be_bias(&f->b->tensor.layout) || !tells(f)) return false;
     lb_content now = {.tensor = LB_NONE};
-    try_elements(f, elements, n_elements, &now);
+    try_elements(f, &now);
     if (is_convincing(f, &now)) {
         *c = now;
         use(f, c, ROWS, cast);
@@ -499,17 +510,14 @@ static bool match_all(const lb_content_tensor *a, uint32_t n_a, const lb_content
                       const lb_dtype *as, lb_contents *out)
 {
     holder h;
-    element *elements = NULL;
-    bool room = open_holder(&h, a, n_a, as);
-    const uint32_t n_elements = room ? list_elements(&h, &elements) : 0;
-    finder f = {.holder = &h, .out = out, .failed = !room};
+    finder f = {.holder = &h, .out = out, .failed = !open_holder(&h, a, n_a, as)};
     for (uint32_t i = 0; i < n_b && !f.failed; i++) {
         if (!is_pending(out, b, i) || (as && b[i].tensor.dtype != *as)) continue;
         f.b = &b[i], f.failed |= !open_source(&f.x, &b[i].tensor, NULL);
-        if (!f.failed) match_tensor(&f, elements, n_elements, as != NULL, &out->list[i]);
+        if (!f.failed) match_tensor(&f, as != NULL, &out->list[i]);
         free(f.x.owned);
     }
-    free(elements);
+    free(f.elements);
     close_holder(&h);
     return !f.failed;
 }

@@ -240,7 +240,8 @@ static void describe(writer *w, const lb_region *r, lb_diff_row *row)
     free(partner);
 }
 
-/* The layer of B beside the place: of the op that is named there, unless several layers share that one, or there is none. */
+/* The layer of B beside the place: of the op that is named there, unless several layers share that one; else the module beside A's, or where B's part of
+ * the region begins. */
 static const char *layer_beside(const writer *w, const lb_region *r)
 {
     const lb_program *p = w->p[1];
@@ -249,7 +250,8 @@ static const char *layer_beside(const writer *w, const lb_region *r)
     const bool known = module != LB_NONE && module;
     if (scope != LB_NONE && (!known || (w->beside[1][scope] != LB_NONE && lb_modules_is_in(p, scope, module))))
         return lb_op_layer(p, &p->ops[r->op[1]]);
-    return known ? lb_program_text(p, p->scopes[module].path) : NULL;
+    if (known) return lb_program_text(p, p->scopes[module].path);
+    return r->n[1] ? lb_op_layer(p, &p->ops[w->x->regions.ops[r->first[1]]]) : NULL;
 }
 
 static void add_difference(writer *w, const lb_region *r)
@@ -472,7 +474,7 @@ static lb_status judge_step(lb_capture *a, lb_capture *b, const lb_program *pa, 
     if (status == LB_OK) {
         char text[400];
         const bool flipped = x.regions.n && x.regions.list[0].chosen;
-        *judged = x.judged && (x.same || x.regions.n) && !flipped && !begins_with_carried(&x);
+        *judged = x.judged && (x.same || (x.regions.n && !flipped && !begins_with_carried(&x)));
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pa->step,
                  *x.missing ? x.missing
@@ -499,24 +501,24 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     memory.names = names;
     const uint32_t n = lb_capture_steps(a, &steps);
     lb_status status = LB_OK;
-    bool any = false;
+    bool any = false, all = true;
     lb_capture_ranks(a, &ranks[0]), lb_capture_ranks(b, &ranks[1]);
-    *judged = true;
-    for (uint32_t i = 0; i < n && status == LB_OK && *judged; i++) {
+    for (uint32_t i = 0; i < n && status == LB_OK && all; i++) {
         const lb_program *p[2];
         if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
         if (options->progress) options->progress("comparing implementations", i, n);
         if (lb_capture_program(a, ranks[0][0], steps[i], &p[0], NULL) != LB_OK ||
             lb_capture_program(b, ranks[1][0], steps[i], &p[1], NULL) != LB_OK) {
-            *judged = false;
+            all = false;
             continue;
         }
-        status = judge_step(a, b, p[0], p[1], &memory, report, !any, judged, err);
+        status = judge_step(a, b, p[0], p[1], &memory, report, !any, &all, err);
         any = true;
     }
     lb_source_memory_release(&memory);
     free(names);
-    *judged &= any;
+    /* A place that differs stands, whatever a later step says. */
+    *judged = any && (all || report->n_differences);
     report->implementations = true;
     join_steps(report);
     if (report->n_differences)

@@ -49,6 +49,75 @@ bool lb_counterparts_add(lb_counterparts *out, lb_counterpart_kind kind, uint32_
            lb_counterparts_close(out, kind, b, first);
 }
 
+/* ---- dimensions in another order ---- */
+
+typedef struct dimensions {
+    int64_t size[LB_MAX_DIMS], stride[LB_MAX_DIMS]; /* those above 1; strides of row-major order */
+    int n;
+} dimensions;
+
+static dimensions dimensions_of(const lb_layout *l)
+{
+    dimensions d = {.n = 0};
+    int64_t stride = 1;
+    for (int k = l->ndim; k-- > 0; stride *= l->shape[k]) {
+        if (l->shape[k] == 1) continue;
+        for (int i = d.n++; i > 0; i--) d.size[i] = d.size[i - 1], d.stride[i] = d.stride[i - 1];
+        d.size[0] = l->shape[k], d.stride[0] = stride;
+    }
+    return d;
+}
+
+static int find_size(const dimensions *d, int64_t size)
+{
+    for (int k = 0; k < d->n; k++)
+        if (d->size[k] == size) return k;
+    return -1;
+}
+
+bool lb_counterparts_turned_by_shape(const lb_layout *x, const lb_layout *y)
+{
+    const dimensions a = dimensions_of(x), b = dimensions_of(y);
+    bool moved = false;
+    if (a.n != b.n) return false;
+    for (int k = 0; k < a.n; k++) {
+        if (find_size(&a, a.size[k]) != k || find_size(&b, a.size[k]) < 0) return false;
+        moved |= a.size[k] != b.size[k];
+    }
+    return moved;
+}
+
+/* A run of A's last dimension after the other. False when out of memory. */
+static bool add_turned_pieces(lb_counterparts *out, uint32_t va, const lb_layout *x, const lb_layout *y)
+{
+    const dimensions a = dimensions_of(x), b = dimensions_of(y);
+    const int64_t all = lb_layout_numel(x), width = a.size[a.n - 1];
+    for (int64_t from = 0; from < all; from += width) {
+        int64_t to = 0;
+        for (int k = 0; k + 1 < a.n; k++) to += from / a.stride[k] % a.size[k] * b.stride[find_size(&b, a.size[k])];
+        if (!lb_counterparts_add_piece(out, (lb_content_run){va, from, 1, to, b.stride[find_size(&b, width)], width}))
+            return false;
+    }
+    return true;
+}
+
+bool lb_counterparts_add_values(lb_counterparts *out, lb_counterpart_kind kind, const lb_exact_side *a, uint32_t va,
+                                const lb_exact_side *b, uint32_t vb)
+{
+    const lb_layout *x = &a->program->values[va].layout, *y = &b->program->values[vb].layout;
+    const uint32_t first = out->n_pieces;
+    if (!lb_counterparts_turned_by_shape(x, y)) return lb_counterparts_add(out, kind, va, vb, lb_layout_numel(y));
+    lb_counterpart *made = add_turned_pieces(out, va, x, y) ? lb_counterparts_close(out, kind, vb, first) : NULL;
+    if (made) made->turned_by_shape = true;
+    return made != NULL;
+}
+
+/* One value of A, all of it? */
+static bool is_one_value(const lb_counterpart *c)
+{
+    return c->n == 1 || c->turned_by_shape;
+}
+
 /* ---- ops that read weights ---- */
 
 static bool is_product(const lb_program *p, uint32_t op)
@@ -67,7 +136,13 @@ typedef struct readers {
     uint32_t *list, n; /* ops, ascending */
 } readers;
 
-/* The computing ops of a phase that read the tensor of a source, or a view or cast of it. */
+static uint32_t source_of_result(const lb_program *p, const uint32_t *source_of, uint32_t op)
+{
+    const uint32_t v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+    return v == LB_NONE ? LB_NONE : source_of[v];
+}
+
+/* The computing ops of a phase that read the tensor of a source, or what is made of it alone; not those that make that. */
 static readers readers_of(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, lb_phase phase)
 {
     const lb_program *p = s->program;
@@ -76,7 +151,9 @@ static readers readers_of(const lb_exact_side *s, const uint32_t *source_of, uin
         if (source_of[v] != source) continue;
         for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++) {
             const uint32_t op = s->graph.uses[k];
-            if (p->ops[op].phase != phase || !lb_value_graph_computes(p, &p->ops[op])) continue;
+            if (p->ops[op].phase != phase || !lb_value_graph_computes(p, &p->ops[op]) ||
+                source_of_result(p, source_of, op) == source)
+                continue;
             uint32_t *more = lb_array_grow(r.list, r.n, sizeof *more);
             if (!more) return r;
             r.list = more, r.list[r.n++] = op;
@@ -90,20 +167,77 @@ static readers readers_of(const lb_exact_side *s, const uint32_t *source_of, uin
     return r;
 }
 
+/* Is a value made of one parameter alone, with as many elements: 1 + w, -exp(w)? That parameter; LB_NONE. */
+static uint32_t image_of(const lb_exact_side *s, const uint32_t *of, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = s->program;
+    const uint32_t first = g->first_pred[v], n = g->first_pred[v + 1] - first;
+    uint32_t source = LB_NONE;
+    if (g->giver[v] == LB_NONE || p->ops[g->giver[v]].phase != LB_PHASE_FORWARD) return LB_NONE;
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t one = of[g->preds[first + k]];
+        if (one == LB_NONE || (source != LB_NONE && one != source)) return LB_NONE;
+        source = one;
+    }
+    const bool parameter = source != LB_NONE && p->values[source].flags & LB_VALUE_PARAMETER;
+    return parameter && numel(p, source) == numel(p, v) ? source : LB_NONE;
+}
+
+/* Per value: the source that it shows, or is made of alone. */
 static uint32_t *list_source_of(const lb_exact_side *s)
 {
-    uint32_t *of = malloc((s->program->n_values + 1) * sizeof *of);
-    for (uint32_t v = 0; of && v < s->program->n_values; v++) of[v] = lb_value_graph_source(&s->graph, v);
+    const lb_value_graph *g = &s->graph;
+    const lb_program *p = s->program;
+    uint32_t *of = malloc((p->n_values + 1) * sizeof *of);
+    for (uint32_t v = 0; of && v < p->n_values; v++) of[v] = lb_value_graph_source(g, v);
+    for (uint32_t i = 0; of && i < p->n_ops; i++)
+        for (uint32_t r = 0; r < lb_op_outcomes(&p->ops[i]); r++) {
+            const uint32_t v = lb_op_outcome(p, &p->ops[i], r);
+            if (v != LB_NONE && of[v] == LB_NONE && g->given[v] && g->giver[v] == i) of[v] = image_of(s, of, v);
+        }
     return of;
 }
 
-/* Whether two ops that read the same tensor give the same thing: in forward the last reader of a norm's weight, or a bias, gives the result, whatever
- * ops come before; in backward only a product says so by itself. */
-static bool may_anchor(const lb_program *pa, uint32_t a, const lb_program *pb, uint32_t b, uint32_t va, uint32_t vb)
+/* The op that computed what a value shows, through windows and copies; LB_NONE. */
+static uint32_t computed_by(const lb_exact_side *s, uint32_t v)
 {
-    if (va == LB_NONE || vb == LB_NONE || numel(pa, va) != numel(pb, vb) || numel(pa, va) < 2) return false;
-    if (pa->ops[a].phase == LB_PHASE_FORWARD) return true;
-    return is_product(pa, a) && is_product(pb, b);
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t depth = 0; depth < 64 && g->giver[v] != LB_NONE; depth++) {
+        const uint32_t first = g->first_pred[v];
+        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) return g->giver[v];
+        if (g->first_pred[v + 1] - first != 1) return LB_NONE;
+        v = g->preds[first];
+    }
+    return LB_NONE;
+}
+
+/* Does the op add the source to what is a sum already? (x + product) + bias holds the residual stream, product + bias does not. */
+static bool adds_to_sum(const lb_exact_side *s, const uint32_t *source_of, uint32_t source, uint32_t op)
+{
+    const lb_program *p = s->program;
+    if (!lb_value_graph_adds(p, op)) return false;
+    for (uint32_t k = 0; k < p->ops[op].args && k < 2; k++) {
+        const lb_arg *arg = &lb_op_args(p, &p->ops[op])[k];
+        if (arg->tag != LB_ARG_VALUE || arg->u.value == LB_NONE || source_of[arg->u.value] == source) continue;
+        const uint32_t before = computed_by(s, arg->u.value);
+        if (before != LB_NONE && lb_value_graph_adds(p, before)) return true;
+    }
+    return false;
+}
+
+/* Whether ops of both sides that read the same tensor give the same thing: in forward the last reader of a norm's weight, or a bias, gives the result,
+ * whatever ops come before; in backward only a product says so by itself. */
+static bool may_anchor(const maker *m, uint32_t *const source_of[2], const uint32_t source[2], const uint32_t ops[2],
+                       const uint32_t values[2])
+{
+    const lb_program *pa = m->sides[0]->program, *pb = m->sides[1]->program;
+    if (values[0] == LB_NONE || values[1] == LB_NONE || numel(pa, values[0]) != numel(pb, values[1]) ||
+        numel(pa, values[0]) < 2)
+        return false;
+    if (pa->ops[ops[0]].phase != LB_PHASE_FORWARD) return is_product(pa, ops[0]) && is_product(pb, ops[1]);
+    return adds_to_sum(m->sides[0], source_of[0], source[0], ops[0]) ==
+           adds_to_sum(m->sides[1], source_of[1], source[1], ops[1]);
 }
 
 /* A later anchor of the same value takes the place of an earlier one: a product, and the sum with its bias. */
@@ -111,16 +245,16 @@ static void anchor(maker *m, uint32_t va, uint32_t vb)
 {
     for (uint32_t i = 0; i < m->out->n; i++) {
         lb_counterpart *c = &m->out->list[i];
-        if (c->kind != LB_COUNTERPART_ANCHOR || c->n != 1) continue;
-        lb_content_run *piece = &m->out->pieces[c->first];
-        if (c->b == vb && piece->tensor == va) return;
-        if (c->b != vb && piece->tensor != va) continue;
-        if (m->sides[0]->graph.giver[va] >= m->sides[0]->graph.giver[piece->tensor] &&
-            m->sides[1]->graph.giver[vb] >= m->sides[1]->graph.giver[c->b])
-            c->b = vb, piece->tensor = va;
-        return;
+        if (c->kind != LB_COUNTERPART_ANCHOR || !is_one_value(c)) continue;
+        const uint32_t before = m->out->pieces[c->first].tensor;
+        if (c->b == vb && before == va) return;
+        if (c->b != vb && before != va) continue;
+        if (m->sides[0]->graph.giver[va] < m->sides[0]->graph.giver[before] ||
+            m->sides[1]->graph.giver[vb] < m->sides[1]->graph.giver[c->b])
+            return;
+        c->kind = LB_COUNTERPART_DROPPED;
     }
-    m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_ANCHOR, va, vb, numel(m->sides[1]->program, vb));
+    m->failed |= !lb_counterparts_add_values(m->out, LB_COUNTERPART_ANCHOR, m->sides[0], va, m->sides[1], vb);
 }
 
 /* What forward multiplied by the tensor where backward gives the gradient of that product: the other operand; LB_NONE. */
@@ -145,7 +279,7 @@ static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_
         const uint32_t ops[] = {r[0].list[i], r[1].list[i]}, before = m->out->n;
         uint32_t values[2];
         for (int k = 0; k < 2; k++) values[k] = only_result(m->sides[k]->program, ops[k]);
-        if (!may_anchor(m->sides[0]->program, ops[0], m->sides[1]->program, ops[1], values[0], values[1])) continue;
+        if (!may_anchor(m, source_of, source, ops, values)) continue;
         anchor(m, values[0], values[1]);
         for (int k = 0; k < 2 && phase == LB_PHASE_BACKWARD && m->out->n > before; k++)
             m->out->list[before].of[k] = multiplied(m->sides[k], source_of[k], source[k], ops[k]);
@@ -224,11 +358,39 @@ static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
     return n;
 }
 
+static uint32_t count_shaped(const lb_exact_side *s, const uint32_t *list, uint32_t n, const lb_layout *shape)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < n; i++) found += lb_layout_same_shape(&s->program->values[list[i]].layout, shape);
+    return found;
+}
+
+/* Where one side gives out more of a shape than the other (the results of all layers, and not only the last one's), the last that were computed come
+ * first: what both give out is what the model ends with. */
+static void put_last_first(const lb_exact_side *const sides[2], uint32_t *const lists[2], const uint32_t n[2], int side)
+{
+    const lb_exact_side *s = sides[side];
+    uint32_t *list = lists[side];
+    for (uint32_t i = 1; i < n[side]; i++)
+        for (uint32_t j = i; j > 0; j--) {
+            const lb_layout *l = &s->program->values[list[j]].layout;
+            uint32_t k = j;
+            while (k > 0 && !lb_layout_same_shape(&s->program->values[list[k - 1]].layout, l)) k--;
+            if (!k || s->graph.giver[list[k - 1]] >= s->graph.giver[list[j]] ||
+                count_shaped(sides[0], lists[0], n[0], l) == count_shaped(sides[1], lists[1], n[1], l))
+                break;
+            const uint32_t later = list[j];
+            list[j] = list[k - 1], list[k - 1] = later;
+            j = k;
+        }
+}
+
 /* Exits meet in order, those of one shape first. */
 static void find_exits(maker *m)
 {
     uint32_t *lists[2] = {NULL, NULL}, n[2];
     for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
+    for (int k = 0; k < 2 && lists[0] && lists[1]; k++) put_last_first(m->sides, lists, n, k);
     uint8_t *taken = calloc(n[1] + 1, 1);
     for (int k = 0; k < 2; k++) m->out->lone[k] = malloc((n[k] + 1) * sizeof *m->out->lone[k]);
     m->failed |= !lists[0] || !lists[1] || !taken || !m->out->lone[0] || !m->out->lone[1];
@@ -410,10 +572,22 @@ bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart 
 {
     const bool kind =
         c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
-    return kind && b->graph.given[c->b] &&
+    return kind && b->graph.given[c->b] && !c->refuted &&
            (c->n != 1 || c->kind == LB_COUNTERPART_GRADIENT ||
             lb_counterparts_in_one_order(&a->program->values[all->pieces[c->first].tensor].layout,
                                          &b->program->values[c->b].layout));
+}
+
+/* Of these shapes the elements do not stand as the sizes of the dimensions say (heads put together differently). */
+static void refute(lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a, const lb_exact_side *b)
+{
+    const lb_value *va = a->program->values, *vb = b->program->values;
+    const uint32_t first = all->pieces[one->first].tensor;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        c->refuted |= c->turned_by_shape && lb_layout_same_shape(&vb[c->b].layout, &vb[one->b].layout) &&
+                      lb_layout_same_shape(&va[all->pieces[c->first].tensor].layout, &va[first].layout);
+    }
 }
 
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
@@ -433,9 +607,11 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
-        if (!same && c->n == 1 &&
-            !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout))
+        if (!same && is_one_value(c) &&
+            !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout)) {
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
+            if (same && c->turned_by_shape) refute(all, c, a, b);
+        }
         c->state = same || c->distance <= SLACK_TIMES * slack ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
         free(x), free(known);
     }
@@ -508,7 +684,7 @@ static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, ui
     bool among = of_b == LB_NONE;
     for (uint32_t k = 0; k < c->n; k++) {
         const uint32_t va = all->pieces[c->first + k].tensor;
-        if (met[0][va] != LB_NONE && met[0][va] != c->b && c->n == 1) return true;
+        if (met[0][va] != LB_NONE && met[0][va] != c->b && is_one_value(c)) return true;
         among |= va == of_b;
     }
     return !among;

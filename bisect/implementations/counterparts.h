@@ -38,6 +38,8 @@ typedef struct lb_counterpart {
     lb_counterpart_state state;
     double distance; /* relative L2, where it was compared */
     double slack; /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured */
+    /* Its dimensions stand in another order on B, and which element is which was read off the shapes. `refuted`: the numbers are A's in yet another order. */
+    bool turned_by_shape, refuted;
 } lb_counterpart;
 
 typedef struct lb_counterparts {
@@ -62,6 +64,10 @@ lb_counterpart *lb_counterparts_close(lb_counterparts *counterparts, lb_counterp
 bool lb_counterparts_add(lb_counterparts *counterparts, lb_counterpart_kind kind, uint32_t a, uint32_t b,
                          int64_t elements);
 
+/* The same, where the shapes may say that dimensions are exchanged: (batch, time, width) against (time, batch, width). */
+bool lb_counterparts_add_values(lb_counterparts *counterparts, lb_counterpart_kind kind, const lb_exact_side *a,
+                                uint32_t va, const lb_exact_side *b, uint32_t vb);
+
 /* The numbers that B's value should have, made of what A's run kept; `known` (malloc'ed, too) says of which elements. NULL: not all of A's were kept. */
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise);
@@ -73,6 +79,8 @@ bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart 
                                const lb_exact_side *b);
 /* Do elements of these shapes stand in one order, one behind the other? (24, 64) and (2, 12, 64) do; (2, 12, 4, 16) and (2, 4, 12, 16) are turned. */
 bool lb_counterparts_in_one_order(const lb_layout *x, const lb_layout *y);
+/* Are x's dimensions y's in another order, each of another size, so that the shapes say which is which? */
+bool lb_counterparts_turned_by_shape(const lb_layout *x, const lb_layout *y);
 /* The root of the squares of x - y over that of x; masked and non-finite elements are left out. */
 double lb_counterparts_distance(const double *x, const double *y, int64_t n);
 /* Exits were paired by their shapes. Behind a free run: of those that are apart, one that is another exit of the other side (the last of all layers'

@@ -79,8 +79,9 @@ static lb_status run_settled(lb_implementations *x, lb_err *err)
     for (uint32_t i = 0; i < MOST_SETTLING; i++) {
         LB_TRY(run_and_meet(x, err));
         const bool turned = lb_counterparts_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]),
-                   wrong = lb_counterparts_drop_wrong(&x->counterparts, x->met);
-        if (!turned && !wrong) return LB_OK;
+                   wrong = lb_counterparts_drop_wrong(&x->counterparts, x->met),
+                   exchanged = lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]);
+        if (!turned && !wrong && !exchanged) return LB_OK;
     }
     return run_and_meet(x, err);
 }
@@ -95,8 +96,7 @@ static lb_status search(lb_implementations *x, lb_err *err)
         lb_regions_release(&x->regions);
         LB_TRY(lb_regions_find(&asked, &x->regions, err));
         if (k == MOST_SHARED || !lb_regions_shared(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a]) return LB_OK;
-        if (!lb_counterparts_add(&x->counterparts, LB_COUNTERPART_SHARED, a, b,
-                                 lb_layout_numel(&x->sides[1].program->values[b].layout)))
+        if (!lb_counterparts_add_values(&x->counterparts, LB_COUNTERPART_SHARED, &x->sides[0], a, &x->sides[1], b))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for a value that regions share");
         x->sides[1].wanted[b] = 1;
     }

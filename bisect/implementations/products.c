@@ -349,12 +349,69 @@ static const turned_rows *find_like(const turns *t, const products *side, const 
     return NULL;
 }
 
-/* As the products like it are; of others with as many rows, where all of them are alike. */
-static int64_t turn_of(const turns *t, const products *side, const product *x)
+/* How a side counts the rows of a result: (p, q), the second running faster. */
+typedef struct counted_rows {
+    int64_t p, q;
+} counted_rows;
+
+/* By a view of all of the result: its two dimensions that go from row to row. */
+static bool count_by_view(const lb_layout *l, const product *x, counted_rows *out)
+{
+    int64_t size[2], stride[2];
+    int n = 0;
+    if (lb_layout_numel(l) != x->rows * x->features) return false;
+    for (int d = 0; d < l->ndim; d++) {
+        if (l->shape[d] == 1 || l->stride[d] < x->features) continue;
+        if (n == 2) return false;
+        size[n] = l->shape[d], stride[n++] = l->stride[d];
+    }
+    if (n != 2 || size[0] * size[1] != x->rows) return false;
+    const int fast = stride[0] < stride[1] ? 0 : 1;
+    *out = (counted_rows){size[!fast], size[fast]};
+    return stride[fast] == x->features && stride[!fast] == x->features * size[fast];
+}
+
+static counted_rows count_rows(const lb_exact_side *s, const product *x)
+{
+    const uint32_t op = s->graph.giver[x->result];
+    counted_rows found;
+    if (op == LB_NONE) return (counted_rows){0, 0};
+    if (count_by_view(&s->program->values[x->result].layout, x, &found)) return found;
+    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
+        const uint32_t v = s->windows[k];
+        if (s->program->values[v].storage == s->program->values[x->result].storage &&
+            count_by_view(&s->program->values[v].layout, x, &found))
+            return found;
+    }
+    return (counted_rows){0, 0};
+}
+
+/* By their shapes (batch, time) of one side are (time, batch) of the other; -1: the shapes do not tell. */
+static int64_t turn_of_shapes(const products *a, const product *of_a, const products *b, const product *of_b)
+{
+    const counted_rows x = count_rows(a->side, of_a), y = count_rows(b->side, of_b);
+    if (of_a->rows != of_b->rows || x.p < 2 || x.q < 2 || x.p == x.q) return -1;
+    return x.p == y.q && x.q == y.p ? x.q : x.p == y.p && x.q == y.q ? 0 : -1;
+}
+
+/* The product of A that the first column which A holds belongs to. */
+static const product *find_other(const products *a, const product *x, const columns *c)
+{
+    for (int64_t j = 0; j < x->features; j++) {
+        const column *found = x->keys[j] ? find_column(c, x->keys[j], x->use, NULL) : NULL;
+        if (found) return &a->list[found->product];
+    }
+    return NULL;
+}
+
+/* As the products like it are; else as the shapes say; else as others with as many rows are, where all of these are alike. */
+static int64_t turn_of(const turns *t, const products *a, const columns *c, const products *side, const product *x)
 {
     const turned_rows *like = find_like(t, side, x);
-    int64_t turn = like ? like->turn : -1;
-    for (uint32_t i = 0; i < t->n && !like; i++) {
+    const product *other = like || x->batch != 1 ? NULL : find_other(a, x, c);
+    int64_t turn = like ? like->turn : other && other->batch == 1 ? turn_of_shapes(a, other, side, x) : -1;
+    if (turn >= 0) return turn;
+    for (uint32_t i = 0; i < t->n; i++) {
         if (t->list[i].rows != x->rows) continue;
         if (turn >= 0 && turn != t->list[i].turn) return 0;
         turn = t->list[i].turn;
@@ -410,7 +467,7 @@ static bool find_all(const products *a, const products *b, const columns *c, con
     for (uint32_t i = 0; i < b->n; i++) {
         const uint32_t first = out->n_pieces, before = out->n;
         const product *x = &b->list[i];
-        bool other, room = put_beside(out, a, x, c, known ? turn_of(known, b, x) : 0, &other);
+        bool other, room = put_beside(out, a, x, c, known ? turn_of(known, a, c, b, x) : 0, &other);
         if (room && out->n_pieces == first) {
             if (other && !seen) drop_others(out, before, b->side, x);
             continue;
@@ -428,11 +485,44 @@ static bool find_all(const products *a, const products *b, const columns *c, con
     return true;
 }
 
+static const product *find_product(const products *all, uint32_t op)
+{
+    for (uint32_t i = 0; i < all->n && op != LB_NONE; i++)
+        if (all->list[i].op == op) return &all->list[i];
+    return NULL;
+}
+
+/* What backward gives of a product's other operand has the rows of that product: row (i, k) of A, counted (rows / turn, turn), is row (k, i) of B. */
+static bool turn_backward(const lb_products *all, const turns *seen, lb_counterparts *out)
+{
+    const products *a = &all->of[0], *b = &all->of[1];
+    const uint32_t n = out->n;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_counterpart c = out->list[i];
+        if (c.kind != LB_COUNTERPART_ANCHOR || c.n != 1 || c.of[1] == LB_NONE) continue;
+        const product *x = find_product(b, b->side->graph.forward[b->side->graph.giver[c.b]]);
+        const int64_t turn = x ? turn_of(seen, a, &all->columns, b, x) : 0,
+                      elements = lb_layout_numel(&b->side->program->values[c.b].layout);
+        if (turn <= 0 || elements % x->rows) continue;
+        const int64_t width = elements / x->rows, parts = x->rows / turn;
+        const uint32_t va = out->pieces[c.first].tensor, first = out->n_pieces;
+        for (int64_t r = 0; r < x->rows; r++) {
+            const lb_content_run row = {va, r * width, 1, (r % turn * parts + r / turn) * width, 1, width};
+            if (!lb_counterparts_add_piece(out, row)) return false;
+        }
+        lb_counterpart *made = lb_counterparts_close(out, LB_COUNTERPART_ANCHOR, c.b, first);
+        if (!made) return false;
+        made->of[0] = c.of[0], made->of[1] = c.of[1];
+        out->list[i].kind = LB_COUNTERPART_DROPPED, out->list[i].state = LB_COUNTERPART_UNKNOWN;
+    }
+    return true;
+}
+
 lb_status lb_products_find(const lb_products *x, lb_counterparts *out, lb_err *err)
 {
     turns seen = {0};
     const bool room = find_all(&x->of[0], &x->of[1], &x->columns, NULL, &seen, out) &&
-                      find_all(&x->of[0], &x->of[1], &x->columns, &seen, NULL, out);
+                      find_all(&x->of[0], &x->of[1], &x->columns, &seen, NULL, out) && turn_backward(x, &seen, out);
     free(seen.list);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
 }

@@ -212,14 +212,30 @@ static uint32_t count_named(const lb_region_frontier *f, const lb_region *r, int
     return n;
 }
 
+/* Does it make positions, or a mask of these? The other side may make them in another way, or find them ready. */
+static bool makes_positions(const lb_region_frontier *f, int side, uint32_t op)
+{
+    const lb_program *p = f->asked->sides[side]->program;
+    const uint32_t v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+    return v != LB_NONE && is_made_of_positions(f->asked->sides[side], v, 32);
+}
+
+/* Not to be named where there is another op: it makes positions, or what it gives is right elsewhere (a table that other layers read, too). */
+static bool is_spared(const lb_region_frontier *f, int side, uint32_t op)
+{
+    return f->cleared[side][op] || makes_positions(f, side, op);
+}
+
 /* An op that one side alone runs, where all ops of the other are among its own: something was left out. */
 static bool name_by_absence(const lb_region_frontier *f, lb_region *r)
 {
     uint32_t alone[2] = {LB_NONE, LB_NONE};
     for (int k = 0; k < 2; k++) {
         const lb_program *p = f->asked->sides[k]->program;
-        for (uint32_t i = 0; i < r->n[k] && alone[k] == LB_NONE; i++)
-            if (!count_named(f, r, !k, p, &p->ops[ops_of(f, r, k)[i]])) alone[k] = ops_of(f, r, k)[i];
+        for (uint32_t i = 0; i < r->n[k] && alone[k] == LB_NONE; i++) {
+            const uint32_t op = ops_of(f, r, k)[i];
+            if (!count_named(f, r, !k, p, &p->ops[op]) && !is_spared(f, k, op)) alone[k] = op;
+        }
     }
     if ((alone[0] == LB_NONE) == (alone[1] == LB_NONE)) return false;
     r->op[0] = alone[0], r->op[1] = alone[1], r->reason = LB_REGION_MISSING;
@@ -248,7 +264,7 @@ static bool name_by_count(const lb_region_frontier *f, lb_region *r)
         for (uint32_t i = 0; i < r->n[k]; i++) {
             const uint32_t op = ops_of(f, r, k)[i];
             const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
-            if (a == b || (k == 0) != (a > b)) continue;
+            if (a == b || (k == 0) != (a > b) || is_spared(f, k, op)) continue;
             if (odd[k] != LB_NONE && !same_name(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
             if (odd[k] == LB_NONE) odd[k] = op;
         }
@@ -258,11 +274,15 @@ static bool name_by_count(const lb_region_frontier *f, lb_region *r)
     return true;
 }
 
+/* The first op of a region that goes on from what both sides have, else the first of all; one that is spared only where there is no other. */
 static uint32_t first_of(const lb_region_frontier *f, const lb_region *r, int side)
 {
-    for (uint32_t i = 0; i < r->n[side]; i++)
-        if (lb_region_begins_at(f, side, ops_of(f, r, side)[i])) return ops_of(f, r, side)[i];
-    return r->n[side] ? ops_of(f, r, side)[0] : LB_NONE;
+    for (int pass = 0; pass < 4; pass++)
+        for (uint32_t i = 0; i < r->n[side]; i++) {
+            const uint32_t op = ops_of(f, r, side)[i];
+            if ((pass < 2) == !is_spared(f, side, op) && (pass & 1 || lb_region_begins_at(f, side, op))) return op;
+        }
+    return LB_NONE;
 }
 
 /* The part of a tensor's name that both sides may share: "inv_freq" of "model.layers.0.self_attn.rotary_emb.inv_freq". */

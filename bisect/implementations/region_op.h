@@ -12,6 +12,8 @@ typedef struct lb_region_frontier {
     const lb_region_question *asked;
     const uint8_t *same[2]; /* per value: it is the other side's, too */
     const uint8_t *held[2]; /* per row of sources: the other side has it */
+    const uint8_t *cleared
+        [2]; /* per op: it leads to a counterpart that is the same on both sides, with nothing that is met on the way */
     const lb_regions *regions;
 } lb_region_frontier;
 

@@ -72,10 +72,13 @@ uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
 
 /* ---- regions ---- */
 
+enum { MOST_UNDONE = 64 };
+
 typedef struct finder {
     const lb_region_question *asked;
-    uint8_t *same[2]; /* per value: the search ends here */
-    uint8_t *held[2]; /* per source row: the other side has it */
+    uint8_t *same[2];    /* per value: the search ends here */
+    uint8_t *held[2];    /* per source row: the other side has it */
+    uint8_t *cleared[2]; /* per op: see region_op.h */
     uint32_t *stamp[2], walk, *stack;
     lb_regions *out;
     bool failed;
@@ -114,11 +117,44 @@ static void mark_turned(finder *f, int side)
     free(turned);
 }
 
+/* Does a value follow from another, within a few ops? */
+static bool follows_from(const finder *f, int side, uint32_t value, uint32_t other)
+{
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    uint32_t list[MOST_UNDONE] = {value}, n = 1;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = g->first_pred[list[i]]; k < g->first_pred[list[i] + 1]; k++) {
+            if (g->preds[k] == other) return true;
+            if (n < MOST_UNDONE) list[n++] = g->preds[k];
+        }
+    return false;
+}
+
+/* Numbers that a side had before, had changed into others which the other side has, too, and has again (an embedding scaled, and scaled back): they are met,
+ * but they stand for what they were before. */
+static bool is_undone(const finder *f, int side, uint32_t v)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const lb_value_graph *g = &s->graph;
+    const uint32_t other = f->asked->met[side][v], first = other == LB_NONE ? LB_NONE : f->asked->met[!side][other];
+    bool changed = false;
+    if (first == LB_NONE || first == v || !g->given[v] ||
+        !lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]))
+        return false;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        const uint32_t from = g->preds[k];
+        if (lb_quantities_agree(&s->quantities[from], &s->quantities[v])) return false;
+        changed |= s->quantities[from].tells && f->asked->met[side][from] != LB_NONE && !lb_region_is_source(s, from);
+    }
+    return changed && follows_from(f, side, v, first);
+}
+
 static void mark_same(finder *f)
 {
     const lb_region_question *q = f->asked;
     for (int k = 0; k < 2; k++)
-        for (uint32_t v = 0; v < q->sides[k]->program->n_values; v++) f->same[k][v] = q->met[k][v] != LB_NONE;
+        for (uint32_t v = 0; v < q->sides[k]->program->n_values; v++)
+            f->same[k][v] = q->met[k][v] != LB_NONE && !is_undone(f, k, v);
     mark_turned(f, 0), mark_turned(f, 1);
     for (uint32_t i = 0; i < q->counterparts->n; i++) {
         const lb_counterpart *c = &q->counterparts->list[i];
@@ -134,7 +170,8 @@ static void mark_same(finder *f)
 
 static lb_region_frontier frontier_of(const finder *f)
 {
-    return (lb_region_frontier){f->asked, {f->same[0], f->same[1]}, {f->held[0], f->held[1]}, f->out};
+    return (lb_region_frontier){
+        f->asked, {f->same[0], f->same[1]}, {f->held[0], f->held[1]}, {f->cleared[0], f->cleared[1]}, f->out};
 }
 
 static void add_unheld(finder *f, int side, uint32_t source, lb_region *r)
@@ -178,6 +215,51 @@ static void walk_back(finder *f, int side, uint32_t value, lb_region *r)
             if (f->same[side][from] || f->stamp[side][from] == f->walk) continue;
             f->stamp[side][from] = f->walk, f->stack[n++] = from;
         }
+    }
+}
+
+/* Clears what leads to a value that is right, back to where the sides meet. */
+static void clear_back(finder *f, int side, uint32_t value)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const lb_value_graph *g = &s->graph;
+    uint32_t n = 0;
+    if (f->stamp[side][value] == f->walk) return;
+    f->stamp[side][value] = f->walk, f->stack[n++] = value;
+    while (n) {
+        const uint32_t v = f->stack[--n];
+        const uint32_t op = g->given[v]
+                                ? g->giver[v]
+                                : LB_NONE; /* by what else it gives an op is not judged: a mean, sums of exponentials */
+        if (op != LB_NONE && lb_op_outcome(s->program, &s->program->ops[op], 0) == v) f->cleared[side][op] = 1;
+        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+            const uint32_t from = g->preds[k];
+            if (f->same[side][from] || f->stamp[side][from] == f->walk) continue;
+            f->stamp[side][from] = f->walk, f->stack[n++] = from;
+        }
+    }
+}
+
+/* Do both sides name each other where they look for these numbers? Numbers that come back later in a side do not. */
+static bool meet_each_other(const finder *f, int side, uint32_t v)
+{
+    const uint32_t other = f->asked->met[side][v];
+    return other != LB_NONE && f->asked->met[!side][other] == v;
+}
+
+/* What leads to numbers that are right is right. */
+static void clear_all(finder *f)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    f->walk++;
+    for (int side = 0; side < 2; side++)
+        for (uint32_t v = 0; v < f->asked->sides[side]->program->n_values; v++)
+            if (f->same[side][v] && meet_each_other(f, side, v)) clear_back(f, side, v);
+    for (uint32_t i = 0; i < all->n; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->state != LB_COUNTERPART_SAME || c->kind == LB_COUNTERPART_TABLE) continue;
+        clear_back(f, 1, c->b);
+        for (uint32_t k = 0; k < c->n; k++) clear_back(f, 0, all->pieces[c->first + k].tensor);
     }
 }
 
@@ -416,16 +498,17 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
         const uint32_t n = asked->sides[k]->program->n_values;
         f.same[k] = calloc(n + 1, 1), f.stamp[k] = calloc(n + 1, sizeof *f.stamp[k]);
         f.held[k] = lb_step_sources_held(asked->contents, k, asked->sources[k]->n, true);
-        room = room && f.same[k] && f.held[k] && f.stamp[k];
+        f.cleared[k] = calloc(asked->sides[k]->program->n_ops + 1, 1);
+        room = room && f.same[k] && f.held[k] && f.stamp[k] && f.cleared[k];
         most = n > most ? n : most;
     }
     f.stack = malloc((most + 1) * sizeof *f.stack);
     room = room && f.stack;
-    if (room) mark_same(&f);
+    if (room) mark_same(&f), clear_all(&f);
     for (uint32_t i = 0; i < asked->counterparts->n && room && !f.failed; i++)
         if (asked->counterparts->list[i].state == LB_COUNTERPART_APART) find_region(&f, i);
     if (room && !f.failed) sort_regions(&f), drop_flipped(&f);
-    for (int k = 0; k < 2; k++) free(f.same[k]), free(f.held[k]), free(f.stamp[k]);
+    for (int k = 0; k < 2; k++) free(f.same[k]), free(f.held[k]), free(f.stamp[k]), free(f.cleared[k]);
     free(f.stack);
     if (room && !f.failed) return LB_OK;
     lb_regions_release(out);
@@ -476,7 +559,8 @@ bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, u
             if (*a == LB_NONE) continue;
             const lb_layout *la = &asked->sides[0]->program->values[*a].layout,
                             *lb = &asked->sides[1]->program->values[*b].layout;
-            bool known = !asked->sides[1]->graph.given[*b] || !lb_counterparts_in_one_order(la, lb);
+            bool known = !asked->sides[1]->graph.given[*b] ||
+                         (!lb_counterparts_in_one_order(la, lb) && !lb_counterparts_turned_by_shape(la, lb));
             for (uint32_t k = 0; k < asked->counterparts->n; k++)
                 known |=
                     asked->counterparts->list[k].b == *b && asked->counterparts->list[k].kind != LB_COUNTERPART_DROPPED;

@@ -112,6 +112,37 @@ static void biases_behind_each_other_and_permuted_are_found(void **state)
     free(q), free(k);
 }
 
+static lb_content_tensor box(const char *name, float *data, int64_t a, int64_t b, int64_t c)
+{
+    const int64_t shape[] = {a, b, c};
+    return (lb_content_tensor){name, {data, LB_F32, lb_layout_contiguous(3, shape)}};
+}
+
+/* Projections as einsum takes them: (width, heads, 3, size) in the place of (width, 3, heads, size), and their biases (heads, 3, size). */
+static void weights_and_biases_of_several_dimensions_are_found(void **state)
+{
+    (void)state;
+    enum { WIDTH = 5, HEADS = 3, SIZE = 7, ALL = 3 * HEADS * SIZE };
+    float *w = drawn(WIDTH * ALL), *bias = drawn(ALL), turned[WIDTH * ALL], heads[ALL];
+    for (int part = 0; part < 3; part++)
+        for (int h = 0; h < HEADS; h++)
+            for (int s = 0; s < SIZE; s++) {
+                const int from = (part * HEADS + h) * SIZE + s, to = (h * 3 + part) * SIZE + s;
+                heads[to] = bias[from];
+                for (int i = 0; i < WIDTH; i++) turned[i * ALL + to] = w[i * ALL + from];
+            }
+    const lb_content_tensor packed = matrix("w", w, WIDTH, ALL), flat = vector("bias", bias, ALL),
+                            of_heads = box("w", turned, WIDTH, 3 * HEADS, SIZE),
+                            bias_of_heads = box("bias", heads, HEADS, 3, SIZE);
+    assert_int_equal(relation(&packed, 1, of_heads), LB_CONTENT_PERMUTED);
+    assert_int_equal(relation(&of_heads, 1, packed), LB_CONTENT_PERMUTED);
+    assert_int_equal(relation(&flat, 1, bias_of_heads), LB_CONTENT_PERMUTED);
+    assert_int_equal(relation(&bias_of_heads, 1, flat), LB_CONTENT_PERMUTED);
+    for (int i = 0; i < ALL; i++) heads[i] = bias[i * 2 % ALL]; /* numbers of a bias in no order that a model has */
+    assert_int_equal(relation(&flat, 1, box("other", heads, HEADS, 3, SIZE)), LB_CONTENT_NONE);
+    free(w), free(bias);
+}
+
 static void padding_is_told_from_numbers_that_nothing_holds(void **state)
 {
     (void)state;
@@ -230,6 +261,7 @@ int main(void)
         cmocka_unit_test(one_tensor_is_found_in_every_layout),
         cmocka_unit_test(several_tensors_in_one_are_found_whole_and_interleaved),
         cmocka_unit_test(biases_behind_each_other_and_permuted_are_found),
+        cmocka_unit_test(weights_and_biases_of_several_dimensions_are_found),
         cmocka_unit_test(padding_is_told_from_numbers_that_nothing_holds),
         cmocka_unit_test(one_number_that_is_not_the_same_is_no_match),
         cmocka_unit_test(equal_tensors_meet_in_their_order),

@@ -127,7 +127,9 @@ def score(pair, truths, code, answer):
 def truths_of(pair, folder):
     if pair.faults[0] in released_pairs.RELEASES:
         return [released_pairs.RELEASES[fault] for fault in pair.faults]
-    return [t for t in json.loads(pathlib.Path(f"{recording(folder, pair.b)}.truth").read_text()) if t is not None]
+    truths = [t for t in json.loads(pathlib.Path(f"{recording(folder, pair.b)}.truth").read_text()) if t is not None]
+    fused = any("torchbert" in side[1] and "--forward" in side[1] for side in (pair.a, pair.b))
+    return [[*truth, "layers.1"] if fused else truth for truth in truths]  # where it does not train, a layer of torch's own is one op
 
 
 def said(answer):

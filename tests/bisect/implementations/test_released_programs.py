@@ -17,7 +17,7 @@ def diff(lastbit, recordings):
 
 
 @pytest.mark.parametrize("family, written, train", [
-    ("gpt2", "sequencefirst", True), ("gpt2", "einsumgpt", False), ("llama", "complexllama", False),
+    ("gpt2", "sequencefirst", True), ("gpt2", "einsumgpt", False), ("gpt2", "einsumgpt", True), ("llama", "complexllama", False),
 ])  # fmt: skip
 def test_a_model_written_again_is_the_same_function(diff, family, written, train):
     answer = diff(family, written, train=train, expect=0)
@@ -28,6 +28,9 @@ def test_a_model_written_again_is_the_same_function(diff, family, written, train
     ("gpt2", "sequencefirst", "exact-gelu", "transformer.h.1.mlp.act", "blocks.1.mlp.1"),
     ("gpt2", "sequencefirst", "norm-eps", "transformer.h.1.ln_2", "blocks.1.ln_2"),
     ("gpt2", "einsumgpt", "exact-gelu", "transformer.h.1.mlp.act", "blocks.1"),
+    ("gpt2", "einsumgpt", "softmax-axis", "transformer.h.1.attn", "blocks.1"),  # x + product + bias holds the residual stream
+    ("gpt2", "sequencefirst", "shifted-positions", "transformer.wpe", "wpe"),  # everything differs, so that shapes alone tell time from batch
+    ("llama", "complexllama", "halves-as-neighbours", "model.layers.1.self_attn", "layers.1.attention"),  # not the table, which other layers read, too
 ])  # fmt: skip
 def test_a_fault_is_the_one_place_that_differs(diff, family, written, fault, first, second):
     answer = diff(family, written, fault)

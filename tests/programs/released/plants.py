@@ -232,7 +232,7 @@ SETTINGS = {
         where=["*rotary*", "*.0.*attn", "(root after *wte)", "(root after *embed*)", "(root after nothing)"],
     ),
     "all-norms-eps": dict(
-        transformers=dict(rms_norm_eps=1e-2, layer_norm_eps=1e-2), litgpt=dict(norm_eps=1e-2), where=["*.0.input_layernorm", "*.0.norm_1"]
+        transformers=dict(rms_norm_eps=1e-2, layer_norm_eps=1e-2), litgpt=dict(norm_eps=1e-2), where=["*norm", "*norm_1", "*norm_2", "*.ln_f"]
     ),
     "no-final-softcap": dict(
         transformers=dict(final_logit_softcapping=None), litgpt=dict(final_logit_softcapping=None), where=["(root after lm_head)", "lm_head"]
@@ -240,7 +240,7 @@ SETTINGS = {
 }
 
 # Faults of the loop around the model.
-LOSS = ["forward:(root after lm_head)", "forward:lm_head", "forward:(root after nothing)"]
+LOSS = ["forward:(root after *", "forward:lm_head"]
 IN_THE_LOOP = {
     "weight-decay": ["optimizer:*"],
     "betas": ["optimizer:*"],
@@ -308,17 +308,18 @@ def elsewhere(place):
 def line(model, path, layer, row):
     """Edits one published line; the places at which that shows."""
     place, method, old, new, *further = row
+    name = next((name for name, module in model.named_modules() if module is layer), f"{path}.{LAYER}")
     if place.startswith("/"):
         owner, at = model.get_submodule(place[1:]), place[1:]
     else:
-        owner, at = layer.get_submodule(place), ".".join(filter(None, (path, str(LAYER), place)))
+        owner, at = layer.get_submodule(place), ".".join(filter(None, (name, place)))
     edited_lines.edit(owner, method, old, new)
     own = [at] if at else ["(root*"]
     if place and not place.startswith("/"):
         own.append(f"{at}.*")
     if not place.startswith("/"):
         own += elsewhere(place)
-    return own + [p if place.startswith("/") or p.startswith("*") else f"{path}.{LAYER}.{p}" for p in further]
+    return own + [p if place.startswith("/") or p.startswith("*") else f"{name}.{p}" for p in further]
 
 
 def plant(faults, model, path, layers, lines):

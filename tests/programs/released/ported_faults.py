@@ -247,10 +247,28 @@ EFFICIENTNET = {
 }
 TORCHVISION_VIT = {
     "dropped-residual": ("", "forward", "x = x + input", "x = x", "self_attention", "ln_2"),
-    "swapped-keys": ("", "forward", "self.self_attention(x, x, x,", "self.self_attention(x, x.flip(1), x,", "self_attention", "self_attention.*"),
+    "swapped-keys": (
+        "",
+        "forward",
+        "self.self_attention(x, x, x,",
+        "self.self_attention(x, x.flip(1), x,",
+        "self_attention",
+        "self_attention.*",
+        "*.1.attn*",
+    ),
     "tanh-gelu": ("mlp.1", "forward", "self.approximate", "'tanh'", "mlp"),
-    "norm-after": ("", "forward", "y = self.ln_2(x)\n    y = self.mlp(y)", "y = self.mlp(x)\n    y = self.ln_2(y)", "mlp", "mlp.*", "ln_2"),
-    "unpositioned": ("/encoder", "forward", "input = input + self.pos_embedding", "pass"),
+    "norm-after": (
+        "",
+        "forward",
+        "y = self.ln_2(x)\n    y = self.mlp(y)",
+        "y = self.mlp(x)\n    y = self.ln_2(y)",
+        "mlp",
+        "mlp.*",
+        "ln_2",
+        "*.1.mlp*",
+        "*.1.norm2",
+    ),
+    "unpositioned": ("/encoder", "forward", "input = input + self.pos_embedding", "pass", "(root*"),
 }
 
 COMPLEX_LLAMA = {
@@ -290,7 +308,7 @@ SEQUENCE_FIRST = {
     "shifted-positions": ("/", "forward", "torch.arange(tokens.shape[0])", "torch.arange(tokens.shape[0]) + 1", "wpe"),
 }
 TORCH_BERT = {
-    "ignored-padding": ("/", "forward", "src_key_padding_mask=mask == 0", "src_key_padding_mask=None", "layers.0", "layers.0.*", "*.0.attention*"),
+    "ignored-padding": ("/", "forward", "src_key_padding_mask=mask == 0", "src_key_padding_mask=None", "layers.*", "*.attention*"),
     "no-types": ("/", "forward", " + self.kinds(kinds)", ""),
     "relu": ("", "_ff_block", "self.activation(", "F.relu("),
 }
