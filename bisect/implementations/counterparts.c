@@ -608,7 +608,8 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
         if (!same && is_one_value(c) &&
-            !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout)) {
+            (c->refuted ||
+             !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout))) {
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
             if (same && c->turned_by_shape) refute(all, c, a, b);
         }
@@ -634,6 +635,54 @@ bool lb_counterparts_find_turned(lb_counterparts *all, const lb_exact_side *a, c
         if (c->kind == LB_COUNTERPART_TURNED || !are_turned(c->of, a, b)) continue;
         c->kind = LB_COUNTERPART_TURNED, c->state = LB_COUNTERPART_UNKNOWN;
         any = true;
+    }
+    return any;
+}
+
+/* ---- orders that shapes do not tell ---- */
+
+enum { MOST_FOLLOWED = 64 };
+
+static bool mixes(const lb_program *p, uint32_t op)
+{
+    static const char *const names[] = {"aten::bmm", "aten::baddbmm", "aten::convolution",
+                                        "aten::_scaled_dot_product_flash_attention_for_cpu"};
+    return is_product(p, op) || lb_op_name_among(p, &p->ops[op], names, sizeof names / sizeof *names) >= 0;
+}
+
+/* Does a product or convolution that goes on from the value, through ops that do not mix elements, give what the other side has? */
+static bool leads_to_same(const lb_exact_side *s, uint32_t value, const uint32_t *met)
+{
+    const lb_program *p = s->program;
+    uint32_t list[MOST_FOLLOWED] = {value}, n = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t windows_of = s->graph.given[list[i]] ? s->graph.giver[list[i]] : LB_NONE;
+        for (uint32_t k = s->graph.first_use[list[i]]; k < s->graph.first_use[list[i] + 1]; k++) {
+            const uint32_t op = s->graph.uses[k],
+                           next = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
+            if (next == LB_NONE) continue;
+            if (mixes(p, op) && met[next] != LB_NONE) return true;
+            if (!mixes(p, op) && n < MOST_FOLLOWED) list[n++] = next;
+        }
+        for (uint32_t k = windows_of == LB_NONE ? 0 : s->first_window[windows_of];
+             windows_of != LB_NONE && k < s->first_window[windows_of + 1]; k++)
+            if (n < MOST_FOLLOWED && p->values[s->windows[k]].storage == p->values[list[i]].storage)
+                list[n++] = s->windows[k];
+    }
+    return false;
+}
+
+bool lb_counterparts_find_other_orders(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b,
+                                       const uint32_t *met_of_b)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < all->n; i++) {
+        lb_counterpart *c = &all->list[i];
+        const uint32_t va = all->pieces[c->first].tensor;
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || c->n != 1 ||
+            !lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]) || !leads_to_same(b, c->b, met_of_b))
+            continue;
+        c->refuted = any = true;
     }
     return any;
 }

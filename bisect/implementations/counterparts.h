@@ -92,6 +92,10 @@ bool lb_counterparts_find_turned(lb_counterparts *all, const lb_exact_side *a, c
 /* Behind a comparison. Two norms whose weights are all ones hold the same numbers, and an anchor may stand beside the wrong one: where one is apart and
  * either side's numbers are those of another value on the other side (`met`: lb_regions_meet of both), it is dropped. Were there any? */
 bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2]);
+/* Behind free runs. Numbers that both sides have in other orders although the shapes do not say so (channels last, of as many channels as rows) are one
+ * quantity where a product or convolution that goes on from them gives the same on both: B never goes on from A's there. Were there any? */
+bool lb_counterparts_find_other_orders(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b,
+                                       const uint32_t *met_of_b);
 /* Compares what both runs kept. */
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
 

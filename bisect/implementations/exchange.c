@@ -45,9 +45,20 @@ static uint32_t same_string(void *context, uint32_t string)
     return string == LB_NONE ? LB_NONE : lb_program_string(v->to, lb_program_text(v->from, string));
 }
 
-/* A's arguments for B's op: its scalars, with B's own tensors in their places. False: the two do not take as many tensors. */
+/* Do both ops give as many elements? With the other's arguments they would otherwise give results of another shape (more experts). */
+static bool give_as_many(const lb_exact_side *a, const lb_exact_side *b, const uint32_t op[2])
+{
+    const lb_op *x = &a->own->ops[op[0]], *y = &b->own->ops[op[1]];
+    if (!lb_op_outcomes(x) || !lb_op_outcomes(y)) return false;
+    const uint32_t va = lb_op_outcome(a->own, x, 0), vb = lb_op_outcome(b->own, y, 0);
+    return va != LB_NONE && vb != LB_NONE &&
+           lb_layout_numel(&a->own->values[va].layout) == lb_layout_numel(&b->own->values[vb].layout);
+}
+
+/* A's arguments for B's op: its scalars, with B's own tensors in their places. False: the two do not take as many tensors, or give as many elements. */
 static bool take_arguments(const lb_exact_side *a, const lb_exact_side *b, const uint32_t op[2], lb_exchange *x)
 {
+    if (!give_as_many(a, b, op)) return false;
     const lb_op *mine = &b->own->ops[op[1]], *other = &a->own->ops[op[0]];
     values of_a = {0}, v = {.from = a->own, .to = b->own};
     list_values(a->own, lb_op_args(a->own, other), other->args, &of_a);

@@ -41,6 +41,18 @@ static void feed(lb_implementations *x)
         lb_exact_side_hold(&x->sides[1], x->sources[1].list[i].value, fed_numbers(x, i));
 }
 
+/* Does anything but a decision of the program (is it time to drop this layer?) read the draw? */
+static bool is_computed_with(const lb_exact_side *s, uint32_t op, uint32_t v)
+{
+    const lb_program *p = s->program;
+    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++)
+        if (!(p->ops[s->graph.uses[k]].flags & LB_OP_DECISION)) return true;
+    for (uint32_t w = s->first_window[op]; w < s->first_window[op + 1]; w++)
+        for (uint32_t k = s->graph.first_use[s->windows[w]]; k < s->graph.first_use[s->windows[w] + 1]; k++)
+            if (!(p->ops[s->graph.uses[k]].flags & LB_OP_DECISION)) return true;
+    return false;
+}
+
 /* Draws of both sides in their order, where these are as many of the same sizes. */
 static void pair_draws(lb_implementations *x, uint32_t *draws[2], uint32_t *n)
 {
@@ -52,7 +64,7 @@ static void pair_draws(lb_implementations *x, uint32_t *draws[2], uint32_t *n)
             const uint32_t v = p->ops[i].flags & LB_OP_RANDOM && lb_op_outcomes(&p->ops[i])
                                    ? lb_op_outcome(p, &p->ops[i], 0)
                                    : LB_NONE;
-            if (v != LB_NONE) draws[k][found[k]++] = v;
+            if (v != LB_NONE && is_computed_with(&x->sides[k], i, v)) draws[k][found[k]++] = v;
         }
     }
     *n = found[0] == found[1] ? found[0] : 0;
@@ -91,16 +103,17 @@ static void want(lb_implementations *x)
 
 /* ---- runs ---- */
 
-/* What leaves on one side alone, and is no value of the other side either: whether it is the same is not known. */
+/* What leaves on one side alone, and is no value of the other side either. Where the other side has such results, too, they may be the same in another
+ * shape, or differ: that is not known. What one side gives out in addition (its hidden states) says nothing against what both give out. */
 static uint32_t count_unmet(const lb_implementations *x)
 {
-    uint32_t n = 0;
+    uint32_t n[2] = {0, 0};
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < x->counterparts.n_lone[k]; i++) {
             const uint32_t v = x->counterparts.lone[k][i];
-            n += x->sides[k].quantities[v].tells && x->met[k][v] == LB_NONE;
+            n[k] += x->sides[k].quantities[v].tells && x->met[k][v] == LB_NONE;
         }
-    return n;
+    return n[0] && n[1] ? n[0] + n[1] : 0;
 }
 
 /* Is some element of A's value in the place of B's? */
@@ -171,6 +184,8 @@ static lb_status compare_free(lb_implementations *x, lb_err *err)
     if (lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     LB_TRY(lb_differences_meet(x, err));
+    if (lb_counterparts_find_other_orders(&x->counterparts, &x->sides[0], &x->sides[1], x->met[1]))
+        lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     lb_counterparts_drop_wrong(&x->counterparts, x->met);
     judge(x);
     return LB_OK;

@@ -16,6 +16,10 @@ enum { LB_QUANTITY_MEANS = 6 };
 typedef struct lb_quantity {
     int64_t elements; /* 0: the value was not seen */
     bool tells;       /* its numbers are not all alike, and are no rounding alone */
+    /* All of it are whole numbers (choices of experts, masks made of them): these have the same means wherever they fall. A digest of them in their
+     * order; of a matrix of integers the order within a row is left out, as a top-k need not sort. */
+    bool whole;
+    uint64_t digest;
     double mean[LB_QUANTITY_MEANS], scale[LB_QUANTITY_MEANS], noise[LB_QUANTITY_MEANS];
 } lb_quantity;
 

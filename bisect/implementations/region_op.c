@@ -44,16 +44,28 @@ bool lb_region_begins_at(const lb_region_frontier *f, int side, uint32_t op)
     return true;
 }
 
-/* Is a value made of positions and constants alone: a mask, a triangle? It follows from no float that both sides have, nor from a table. */
-static bool is_made_of_positions(const lb_exact_side *s, uint32_t v, uint32_t depth)
+/* `any_bool`: every bool is taken for a mask of positions, also one that was chosen by numbers. Otherwise a single number counts as a constant. */
+static bool follows_from_positions(const lb_exact_side *s, uint32_t v, uint32_t depth, bool any_bool)
 {
     const lb_value_graph *g = &s->graph;
     const lb_dtype dtype = s->program->values[v].dtype;
-    if (dtype == LB_BOOL || (lb_dtype_is_integer(dtype) && lb_region_is_source(s, v))) return true;
+    if (dtype == LB_BOOL && (any_bool || lb_region_is_source(s, v))) return true;
+    if (lb_dtype_is_integer(dtype) && lb_region_is_source(s, v)) return true;
+    if (!any_bool && lb_region_is_source(s, v) && lb_layout_numel(&s->program->values[v].layout) == 1) return true;
     if (!depth || lb_region_is_source(s, v)) return false;
     for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++)
-        if (!is_made_of_positions(s, g->preds[k], depth - 1)) return false;
+        if (!follows_from_positions(s, g->preds[k], depth - 1, any_bool)) return false;
     return true;
+}
+
+static bool is_made_of_positions(const lb_exact_side *s, uint32_t v)
+{
+    return follows_from_positions(s, v, 32, true);
+}
+
+bool lb_region_is_made_of_positions(const lb_exact_side *s, uint32_t value)
+{
+    return follows_from_positions(s, value, 32, false);
 }
 
 typedef struct reads {
@@ -74,7 +86,7 @@ static bool read_but_masks(const lb_region_frontier *f, int side, uint32_t op, r
     out->n = 0;
     lb_op_each_input(s->program, &s->program->ops[op], note_read, &all);
     for (uint32_t i = 0; i < all.n; i++) {
-        if (is_made_of_positions(s, all.list[i], 32)) continue;
+        if (is_made_of_positions(s, all.list[i])) continue;
         const uint32_t whole = lb_value_graph_whole(&s->graph, all.list[i]);
         if (!is_met(f, side, all.list[i]) && !is_met(f, side, whole)) return false;
         out->list[out->n++] = all.list[i];
@@ -102,8 +114,7 @@ static uint32_t row_of_source(const lb_region_frontier *f, int side, uint32_t v)
     return source == LB_NONE ? LB_NONE : f->asked->sources[side]->row_of[source];
 }
 
-/* Is a value of B what one of A is: by its numbers, or as a source? Values that tell nothing are not asked. */
-static bool are_alike(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+bool lb_region_are_alike(const lb_region_frontier *f, uint32_t va, uint32_t vb)
 {
     const lb_quantity *a = &f->asked->sides[0]->quantities[va], *b = &f->asked->sides[1]->quantities[vb];
     const uint32_t row[2] = {row_of_source(f, 0, va), row_of_source(f, 1, vb)};
@@ -124,7 +135,7 @@ static bool read_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
     reads x = {.n = 0}, y = {.n = 0};
     lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
     for (uint32_t k = 0; k < x.n && k < y.n; k++)
-        if (!are_alike(f, x.list[k], y.list[k])) return false;
+        if (!lb_region_are_alike(f, x.list[k], y.list[k])) return false;
     return x.n > 0 && y.n > 0;
 }
 
@@ -150,7 +161,7 @@ static bool are_masked_differently(const lb_region_frontier *f, uint32_t a, uint
         (lb_region_begins_at(f, 0, a) && lb_region_begins_at(f, 1, b)))
         return false;
     for (uint32_t k = 0; k < x.n; k++)
-        if (!are_alike(f, x.list[k], y.list[k])) return false;
+        if (!lb_region_are_alike(f, x.list[k], y.list[k])) return false;
     return true;
 }
 
@@ -161,8 +172,7 @@ static const double *numbers_of(const lb_exact_side *s, uint32_t v)
     return s->kept[whole];
 }
 
-/* Are two equal quantities of one shape other numbers, element by element? */
-static bool is_in_another_order(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+bool lb_region_is_in_another_order(const lb_region_frontier *f, uint32_t va, uint32_t vb)
 {
     const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
     const int64_t n = lb_layout_numel(&b->program->values[vb].layout);
@@ -182,7 +192,7 @@ static bool read_in_another_order(const lb_region_frontier *f, uint32_t a, uint3
     if (!begin_alike(f, a, b)) return false;
     lb_op_each_input(pa, &pa->ops[a], note_read, &x), lb_op_each_input(pb, &pb->ops[b], note_read, &y);
     for (uint32_t k = 0; k < x.n && k < y.n; k++)
-        if (is_in_another_order(f, x.list[k], y.list[k])) return true;
+        if (lb_region_is_in_another_order(f, x.list[k], y.list[k])) return true;
     return false;
 }
 
@@ -217,7 +227,7 @@ static bool makes_positions(const lb_region_frontier *f, int side, uint32_t op)
 {
     const lb_program *p = f->asked->sides[side]->program;
     const uint32_t v = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
-    return v != LB_NONE && is_made_of_positions(f->asked->sides[side], v, 32);
+    return v != LB_NONE && is_made_of_positions(f->asked->sides[side], v);
 }
 
 /* Not to be named where there is another op: it makes positions, or what it gives is right elsewhere (a table that other layers read, too). */

@@ -19,10 +19,16 @@ typedef struct lb_region_frontier {
 
 /* Fills `op`, `reason` and `source` of a region whose ops and sources are listed. */
 void lb_region_op_choose(const lb_region_frontier *frontier, lb_region *region);
+/* Is a value of B what one of A is: by its numbers, or as a source? Values that tell nothing are taken to be. */
+bool lb_region_are_alike(const lb_region_frontier *frontier, uint32_t va, uint32_t vb);
+/* Are two equal quantities of one shape other numbers, element by element? */
+bool lb_region_is_in_another_order(const lb_region_frontier *frontier, uint32_t va, uint32_t vb);
 /* Is all that the op reads met, so that what differs behind it is its own? */
 bool lb_region_begins_at(const lb_region_frontier *frontier, int side, uint32_t op);
 /* Is the value one that the step begins with? */
 bool lb_region_is_source(const lb_exact_side *side, uint32_t value);
+/* Is a value made of positions and constants alone: a mask, a triangle? It follows from no float that the step begins with. */
+bool lb_region_is_made_of_positions(const lb_exact_side *side, uint32_t value);
 /* Does the other side hold it? Of a value that is a source. */
 bool lb_region_holds(const lb_region_frontier *frontier, int side, uint32_t value);
 

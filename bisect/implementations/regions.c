@@ -1,5 +1,5 @@
 /* Parts of two implementations that are not the same function: see regions.h. */
-#include "region_op.h"
+#include "inherited.h"
 
 #include <lastbit/array.h>
 #include <math.h>
@@ -43,6 +43,14 @@ static uint32_t nearer(const lb_exact_side *s, uint32_t x, uint32_t y)
     return x < y ? x : y;
 }
 
+/* Whole numbers that were chosen (experts, masks made of these) are the other side's where they fall in the same places. Positions may be laid out
+ * in any way. */
+static bool fall_alike(const lb_exact_side *mine, uint32_t v, const lb_quantity *other)
+{
+    const lb_quantity *q = &mine->quantities[v];
+    return !q->whole || !other->whole || q->digest == other->digest || lb_region_is_made_of_positions(mine, v);
+}
+
 uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
 {
     const uint32_t n = mine->program->n_values;
@@ -62,7 +70,8 @@ uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
                 high = middle;
         }
         for (; low < many && list[low].key <= key + reach; low++)
-            if (lb_quantities_agree(q, &other->quantities[list[low].value]))
+            if (lb_quantities_agree(q, &other->quantities[list[low].value]) &&
+                fall_alike(mine, v, &other->quantities[list[low].value]))
                 met[v] = nearer(other, met[v], list[low].value);
     }
     if (!list) free(met), met = NULL;
@@ -287,6 +296,7 @@ static void find_region(finder *f, uint32_t row)
     walk_back(f, 1, c->b, &r);
     close_ops(f, &r, 1);
     lb_region_op_choose(&frontier, &r);
+    r.inherited = lb_inherited_is_region(&frontier, &r);
     lb_region *more = lb_array_grow(f->out->list, f->out->n, sizeof *more);
     f->failed |= !more;
     if (!more) return;
@@ -332,14 +342,15 @@ static bool are_one(const finder *f, const lb_region *x, const lb_region *y)
     return updates || (source && x->reason == LB_REGION_SOURCE);
 }
 
-/* Does it read numbers, and not make a mask of positions? */
+/* Does it read numbers, and not make a mask of positions, which may be floats, too? */
 static bool reads_floats(const lb_exact_side *s, uint32_t op)
 {
     const lb_value_graph *g = &s->graph;
     const lb_op *o = &s->program->ops[op];
     const uint32_t v = lb_op_outcomes(o) ? lb_op_outcome(s->program, o, 0) : LB_NONE;
     for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++)
-        if (lb_dtype_is_float(s->program->values[g->preds[k]].dtype)) return true;
+        if (lb_dtype_is_float(s->program->values[g->preds[k]].dtype) && !lb_region_is_made_of_positions(s, g->preds[k]))
+            return true;
     return false;
 }
 
@@ -356,8 +367,8 @@ static bool chose_differently(const finder *f, const lb_region *r)
             const lb_op *op = &p->ops[at];
             const lb_op_row *row = lb_op_find(lb_op_name(p, op), &form);
             if (!row || !(row->flags & LB_ROW_DISCONTINUOUS) || !reads_floats(f->asked->sides[k], at) ||
-                !lb_region_begins_at(&frontier, k, at))
-                continue;
+                (r->reason == LB_REGION_ARGUMENTS && r->op[k] == at) || !lb_region_begins_at(&frontier, k, at))
+                continue; /* asked for something else (more experts) it is no flip */
             for (uint32_t j = 0; j < op->results; j++) {
                 const uint32_t v = lb_op_results(p, op)[j];
                 if (v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype) &&
@@ -377,6 +388,17 @@ static void drop_flipped(finder *f)
     for (uint32_t i = 0; i < all->n; i++)
         if ((all->list[i].chosen = chose_differently(f, &all->list[i])) == false || !kept)
             all->list[kept++] = all->list[i];
+    all->n = kept;
+}
+
+/* Where some region differs by itself, those that do not are none. */
+static void drop_inherited(finder *f)
+{
+    lb_regions *all = f->out;
+    uint32_t kept = 0, own = 0;
+    for (uint32_t i = 0; i < all->n; i++) own += !all->list[i].inherited;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (!own || !all->list[i].inherited) all->list[kept++] = all->list[i];
     all->n = kept;
 }
 
@@ -420,14 +442,27 @@ static bool lists(const lb_regions *all, const lb_region *r, int side, uint32_t 
     return false;
 }
 
-/* Is a part of backward that of a part of forward which differs by itself? Its derivative differs with it. */
+static bool is_backward_of(const finder *f, const lb_value_graph *g, uint32_t op, const lb_region *forward, int side)
+{
+    const uint32_t of = g->forward[op];
+    return lists(f->out, forward, side, op) || (of != LB_NONE && lists(f->out, forward, side, of));
+}
+
+/* Is a part of backward that of a part of forward which differs by itself? Its derivative differs with it, or gives the same numbers in another order
+ * (gradients of shifted labels). */
 static bool follows(const finder *f, const lb_region *backward, const lb_region *forward)
 {
     for (int k = 0; k < 2; k++) {
         const lb_value_graph *g = &f->asked->sides[k]->graph;
         for (uint32_t i = 0; i < backward->n[k]; i++) {
-            const uint32_t op = f->out->ops[backward->first[k] + i], of = g->forward[op];
-            if (lists(f->out, forward, k, op) || (of != LB_NONE && lists(f->out, forward, k, of))) return true;
+            const uint32_t op = f->out->ops[backward->first[k] + i];
+            if (is_backward_of(f, g, op, forward, k)) return true;
+            if (backward->reason != LB_REGION_ORDER) continue;
+            const uint32_t v =
+                lb_op_outcomes(&g->program->ops[op]) ? lb_op_outcome(g->program, &g->program->ops[op], 0) : LB_NONE;
+            for (uint32_t j = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && j < g->first_pred[v + 1]; j++)
+                if (g->giver[g->preds[j]] != LB_NONE && is_backward_of(f, g, g->giver[g->preds[j]], forward, k))
+                    return true;
         }
     }
     return false;
@@ -507,7 +542,7 @@ lb_status lb_regions_find(const lb_region_question *asked, lb_regions *out, lb_e
     if (room) mark_same(&f), clear_all(&f);
     for (uint32_t i = 0; i < asked->counterparts->n && room && !f.failed; i++)
         if (asked->counterparts->list[i].state == LB_COUNTERPART_APART) find_region(&f, i);
-    if (room && !f.failed) sort_regions(&f), drop_flipped(&f);
+    if (room && !f.failed) sort_regions(&f), drop_inherited(&f), drop_flipped(&f);
     for (int k = 0; k < 2; k++) free(f.same[k]), free(f.held[k]), free(f.stamp[k]), free(f.cleared[k]);
     free(f.stack);
     if (room && !f.failed) return LB_OK;
@@ -548,6 +583,17 @@ static uint32_t last_shared(const lb_region_question *asked, const lb_regions *a
     return LB_NONE;
 }
 
+/* In backward many values have as many elements: there the last ones that are shared need not be the same, and an order that shapes alone tell is no hint. */
+static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *s = asked->sides;
+    const lb_layout *x = &s[0]->program->values[a].layout, *y = &s[1]->program->values[b].layout;
+    const uint32_t giver = s[1]->graph.giver[b];
+    if (!s[1]->graph.given[b] || giver == LB_NONE) return false;
+    return lb_counterparts_in_one_order(x, y) ||
+           (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterparts_turned_by_shape(x, y));
+}
+
 bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, uint32_t *a, uint32_t *b)
 {
     for (uint32_t i = 0; i < all->n; i++)
@@ -557,10 +603,7 @@ bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, u
             *a = last_shared(asked, all, &all->list[i], &all->list[j], 0,
                              lb_layout_numel(&asked->sides[1]->program->values[*b].layout));
             if (*a == LB_NONE) continue;
-            const lb_layout *la = &asked->sides[0]->program->values[*a].layout,
-                            *lb = &asked->sides[1]->program->values[*b].layout;
-            bool known = !asked->sides[1]->graph.given[*b] ||
-                         (!lb_counterparts_in_one_order(la, lb) && !lb_counterparts_turned_by_shape(la, lb));
+            bool known = !may_be_shared(asked, *a, *b);
             for (uint32_t k = 0; k < asked->counterparts->n; k++)
                 known |=
                     asked->counterparts->list[k].b == *b && asked->counterparts->list[k].kind != LB_COUNTERPART_DROPPED;

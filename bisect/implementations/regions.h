@@ -34,7 +34,8 @@ typedef struct lb_region {
     uint32_t source[2]; /* values: of the unheld sources the ones to be named; LB_NONE */
     /* A choice in it (experts, rows) fell differently on the two sides: both run with what they recorded. */
     bool chosen;
-    bool follows; /* it is the backward of another region */
+    bool follows;   /* it is the backward of another region */
+    bool inherited; /* see inherited.h */
     /* What B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's. */
     double *numbers;
     double effect; /* relative L2 of what leaves the step when this region alone is B's; NaN: not measured */
