@@ -240,6 +240,31 @@ static void describe(writer *w, const lb_region *r, lb_diff_row *row)
     free(partner);
 }
 
+/* The innermost module that holds the first op of one side's part of a region and what gives its inputs: there the other side's op would stand. */
+static uint32_t scope_around(const writer *w, const lb_region *r, int side)
+{
+    const lb_program *p = w->p[side];
+    const lb_value_graph *g = &w->x->sides[side].graph;
+    const lb_op *first = r->n[side] ? &p->ops[w->x->regions.ops[r->first[side]]] : NULL;
+    if (!first || !lb_op_outcomes(first) || lb_op_outcome(p, first, 0) == LB_NONE) return LB_NONE;
+    const uint32_t v = lb_op_outcome(p, first, 0);
+    uint32_t scope = first->scope;
+    for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
+        const uint32_t giver = g->giver[g->preds[k]];
+        if (giver == LB_NONE || lb_op_is_source(p, &p->ops[giver])) continue;
+        while (scope && !lb_modules_is_in(p, p->ops[giver].scope, scope))
+            scope = p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
+    }
+    return scope;
+}
+
+/* The module of a side that runs no such op: the one beside the other side's, or what lies around the place in it. */
+static uint32_t module_without(const writer *w, const lb_region *r, int side, uint32_t module)
+{
+    const uint32_t around = scope_around(w, r, side);
+    return around != LB_NONE && lb_modules_is_in(w->p[side], around, module) ? around : module;
+}
+
 /* The layer of B beside the place: of the op that is named there, unless several layers share that one; else the module beside A's, or where B's part of
  * the region begins. */
 static const char *layer_beside(const writer *w, const lb_region *r)
@@ -250,7 +275,7 @@ static const char *layer_beside(const writer *w, const lb_region *r)
     const bool known = module != LB_NONE && module;
     if (scope != LB_NONE && (!known || (w->beside[1][scope] != LB_NONE && lb_modules_is_in(p, scope, module))))
         return lb_op_layer(p, &p->ops[r->op[1]]);
-    if (known) return lb_program_text(p, p->scopes[module].path);
+    if (known) return lb_program_text(p, p->scopes[scope == LB_NONE ? module_without(w, r, 1, module) : module].path);
     return r->n[1] ? lb_op_layer(p, &p->ops[w->x->regions.ops[r->first[1]]]) : NULL;
 }
 
@@ -262,7 +287,8 @@ static void add_difference(writer *w, const lb_region *r)
     if (r->op[0] == LB_NONE) { /* the layer is the first side's, where it has one */
         const uint32_t module = w->beside[1][w->p[1]->ops[r->op[1]].scope];
         if (module && module != LB_NONE)
-            d.row.layer = lb_report_keep(w->report, lb_program_text(w->p[0], w->p[0]->scopes[module].path));
+            d.row.layer = lb_report_keep(
+                w->report, lb_program_text(w->p[0], w->p[0]->scopes[module_without(w, r, 0, module)].path));
     }
     d.row.verdict = d.row.local = LB_VERDICT_DIVERGED;
     d.row.lone = r->n[0] + r->n[1];

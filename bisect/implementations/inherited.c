@@ -117,7 +117,8 @@ bool lb_inherited_is_region(const lb_region_frontier *f, const lb_region *r)
     if (r->reason != LB_REGION_OPS || (root->n != 1 && !root->turned_by_shape)) return false;
     const uint32_t va = all->pieces[root->first].tensor, a = f->asked->sides[0]->graph.giver[va],
                    b = f->asked->sides[1]->graph.giver[root->b];
-    if (a == LB_NONE || b == LB_NONE || !f->asked->sides[0]->graph.given[va] || !f->asked->sides[1]->graph.given[root->b])
+    if (a == LB_NONE || b == LB_NONE || !f->asked->sides[0]->graph.given[va] ||
+        !f->asked->sides[1]->graph.given[root->b])
         return false;
     return run_alike(&c, a, b);
 }
