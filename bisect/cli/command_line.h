@@ -92,7 +92,8 @@ json_t *lb_json_number(double x);
 json_t *lb_json_finite(double x);
 /* A line of the recorded program's code: {file, line, function, text}; null where none is known. */
 json_t *lb_json_line(const lb_code_line *line);
-/* Prints one object with "schema": "lastbit.NAME/1" first and "command", the line that gave it; frees it. */
+/* Prints one object with "schema": "lastbit.NAME/1" first, "command", the line that gave it, and "inputs", the files that it is about, each with the program and
+ * the time of its recording where it is a capture; frees the object. */
 void lb_print_json(const char *command, json_t *object);
 /* The same object as a page (`--html FILE`, lastbit/report.h); frees it. LB_OK when `path` is NULL. */
 lb_status lb_write_page(const char *command, json_t *object, const char *path, lb_err *err);

@@ -36,8 +36,8 @@ lb.cell = (key, value) => {
 lb.shellWord = (text) => (/^[A-Za-z0-9_\-./=:,@%+]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
 
 /* A command, and a button that copies it. */
-lb.command = (line) => {
-  const code = lb.element("code", null, lb.plain(line));
+lb.command = (line) => lb.copied(lb.element("code", null, lb.plain(line)), line);
+lb.copied = (code, line) => {
   const button = lb.element("button", { type: "button", class: "copy" }, "Copy");
   button.addEventListener("click", async () => {
     getSelection().selectAllChildren(code);
