@@ -271,15 +271,17 @@ static int run_invariance(const lb_arguments *arguments, const lb_explain_option
     v.launches = (const char *const *)launches;
     while (launches && launches[v.n_launches]) v.n_launches++;
     lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
+    const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_invariance_run(capture, &v, &found, &err);
     for (uint32_t i = 0; i < found.n_rows; i++) varies |= found.rows[i].varies;
     if (status == LB_OK && arguments->json) print_invariance_json(&found);
     if (status == LB_OK && !arguments->json) print_invariance_text(&found);
-    int rc = status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
-             : status == LB_ERR_INVALID ? lb_command_misused("explain", "%s", err.message)
-             : status != LB_OK          ? lb_command_fail("explain", &err)
-             : varies                   ? LB_EXIT_DIFFERENT
-                                        : LB_EXIT_SAME;
+    int rc = !opened                      ? lb_command_fail("explain", &err)
+             : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+             : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
+             : status != LB_OK            ? lb_command_fail("explain", &err)
+             : varies                     ? LB_EXIT_DIFFERENT
+                                          : LB_EXIT_SAME;
     lb_invariance_release(&found);
     lb_capture_close(capture);
     return rc;

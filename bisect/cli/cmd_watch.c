@@ -321,12 +321,18 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
 {
     lb_watch_between between = {0};
     uint64_t records = 0, alarms = 0;
-    bool undecided = false;
+    bool undecided = false, foreign = false;
     look_between(logs, n, o->same_seed, &between);
     for (uint32_t i = 0; i < n; i++) {
         const lb_watch_report r = lb_watch_now(logs[i].watch);
         records += r.records, alarms += r.n_alarms;
         undecided |= !strcmp(lb_watch_verdict(&logs[i], &r), "undecided");
+        foreign |= lb_watch_is_foreign(&logs[i], &r) && !o->follow;
+        if (!r.records)
+            fprintf(stderr,
+                    "lastbit watch: %s: no step was found: is it a log of training? --format and --pattern say how it "
+                    "is read, --field which names are meant\n",
+                    logs[i].path);
         if (lb_watch_is_unreadable(&logs[i].counts))
             fprintf(stderr,
                     "lastbit watch: %s: %" PRIu64 " of its lines could not be read, %" PRIu64
@@ -339,10 +345,7 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
     else
         lb_watch_print_report(logs, n, &between);
     free(between.alarms);
-    if (!records)
-        fprintf(stderr,
-                "lastbit watch: no step was found: is it a log of training? --format and --pattern say how it is read, "
-                "--field which names are meant\n");
+    if (foreign) return LB_EXIT_FAILED;
     if (alarms) return LB_EXIT_DIFFERENT;
     return !records || undecided ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }

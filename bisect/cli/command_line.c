@@ -25,8 +25,9 @@ static void print_help(const lb_command *command, const struct poptOption *table
     printf("\nOptions:\n");
     lb_help_options(table, false);
     if (command->example) printf("\nExample:\n%s\n", command->example);
-    printf("\nExit codes: 0 same or clean, 1 different or found, 125 cannot be tested, 128 failed, 129 "
-           "misused.\n");
+    printf("\nExit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such "
+           "file or "
+           "kind), 129 misused.\n");
 }
 
 /* The line of `lastbit --help` that names the command. */
@@ -39,12 +40,32 @@ static const char *text_of(const char *name)
     return "";
 }
 
+/* A message may quote bytes of a file: what a terminal would obey, or could not show, is spelt out. */
+static void print_quoted(FILE *to, const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        const size_t more = *at >= 0xf0 && *at < 0xf8 ? 3 : *at >= 0xe0 ? 2 : *at >= 0xc2 ? 1 : 0;
+        size_t n = 0;
+        while (n < more && (at[n + 1] & 0xc0) == 0x80) n++;
+        const bool plain = *at < 0x80 ? (*at >= 0x20 && *at < 0x7f) || *at == '\n' || *at == '\t'
+                                      : more && n == more && *at < 0xf8 && !(*at == 0xc2 && at[1] < 0xa0);
+        if (!plain) {
+            fprintf(to, "\\x%02x", *at);
+            continue;
+        }
+        fwrite(at, 1, n + 1, to);
+        at += n;
+    }
+}
+
 int lb_command_misused(const char *command, const char *format, ...)
 {
+    char message[2000];
     va_list args;
     va_start(args, format);
     fprintf(stderr, "lastbit %s: ", command);
-    vfprintf(stderr, format, args);
+    vsnprintf(message, sizeof message, format, args);
+    print_quoted(stderr, message);
     fprintf(stderr, "\nTry `lastbit %s --help`.\n", command);
     va_end(args);
     return LB_EXIT_MISUSED;
@@ -214,7 +235,9 @@ void lb_swap_list_release(lb_swap_list *list)
 
 int lb_command_fail(const char *command, const lb_err *err)
 {
-    fprintf(stderr, "lastbit %s: %s\n", command, err->message[0] ? err->message : lb_status_text(err->status));
+    fprintf(stderr, "lastbit %s: ", command);
+    print_quoted(stderr, err->message[0] ? err->message : lb_status_text(err->status));
+    fputc('\n', stderr);
     switch (err->status) {
     case LB_ERR_NOT_CAPTURED:
     case LB_ERR_UNSUPPORTED: return LB_EXIT_UNTESTABLE;

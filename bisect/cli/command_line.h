@@ -10,7 +10,9 @@
 #include <popt.h>
 #include <jansson.h>
 
-/* Exit codes fit `git bisect run`. */
+/* Exit codes fit `git bisect run`. Of files every command says the same: one that is missing, unreadable, empty, or of no kind that the command reads
+ * is FAILED; one that is read but holds nothing that could be judged (no step, no op, no number) is UNTESTABLE; damage is DIFFERENT for those that look for
+ * it, `verify` and `audit`. Wrong words on the command line are MISUSED, wrong words in a file that it names are not. */
 enum lb_exit {
     LB_EXIT_SAME = 0,
     LB_EXIT_DIFFERENT = 1,

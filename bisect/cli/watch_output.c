@@ -35,6 +35,11 @@ bool lb_watch_is_unreadable(const lb_watch_counts *counts)
     return counts->records && counts->complaints >= counts->records;
 }
 
+bool lb_watch_is_foreign(const lb_watched_log *log, const lb_watch_report *r)
+{
+    return !r->records && !log->counts.names.n_others && log->counts.format != LB_WATCH_CAPTURE;
+}
+
 const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *r)
 {
     const bool series = r->rows[LB_WATCH_loss] || r->rows[LB_WATCH_gnorm] || r->rows[LB_WATCH_tok_sec] ||
