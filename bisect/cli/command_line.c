@@ -3,6 +3,7 @@
 
 #include "help_page.h"
 #include "reference.h"
+#include "schema_files.h"
 
 #include <lastbit/clock.h>
 #include <lastbit/array.h>
@@ -18,6 +19,17 @@
 #include <string.h>
 #include <unistd.h>
 
+/* "With --json: verdict, first, ...; `lastbit help --schema diff` describes each." */
+static void print_fields(const char *command)
+{
+    char *fields = lb_schema_files_fields(command), *text = NULL;
+    size_t size = 0;
+    FILE *to = fields ? open_memstream(&text, &size) : NULL;
+    if (to) fprintf(to, "With --json: %s; `lastbit help --schema %s` describes each.", fields, command);
+    if (to && fclose(to) == 0) putchar('\n'), lb_help_filled(text), putchar('\n');
+    free(text), free(fields);
+}
+
 static void print_help(const lb_command *command, const struct poptOption *table)
 {
     printf("usage: lastbit %s [OPTIONS]%s%s\n\n", command->name, *command->synopsis ? " " : "", command->synopsis);
@@ -25,7 +37,8 @@ static void print_help(const lb_command *command, const struct poptOption *table
     printf("\nOptions:\n");
     lb_help_options(table, false);
     if (command->example) printf("\nExample:\n%s\n", command->example);
-    printf("\nExit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such "
+    print_fields(command->name);
+    printf("Exit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such "
            "file or "
            "kind), 129 misused.\n");
 }
