@@ -231,9 +231,19 @@ static void print_finding(const lb_audit_finding *f)
     if (f->file) printf("  (%s)", f->file);
 }
 
+/* The kind in words: "shards equal". */
+static void print_kind(lb_audit_kind kind)
+{
+    if (kind == LB_AUDIT_NOOP)
+        printf("does nothing");
+    else
+        for (const char *at = lb_audit_kind_name(kind); *at; at++) putchar(*at == '_' ? ' ' : *at);
+}
+
 static void print_group(const group *g)
 {
-    printf("%s%s", g->first->note ? "note: " : "", lb_audit_kind_name(g->first->kind));
+    if (g->first->note) printf("note: ");
+    print_kind(g->first->kind);
     if (g->findings == 1) {
         print_finding(g->first);
         printf("\n    %s\n", g->first->message);

@@ -128,7 +128,7 @@ static const struct poptOption options[] = {
     {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
     {"budget", 0, POPT_ARG_NONE, &budget, 0, "split the final gap by cause and layer: a chained replay for each", NULL},
     {"routing", 0, POPT_ARG_NONE, &routing, 0,
-     "how much of the final gap is experts chosen otherwise: replays of the first side with the second's ids, "
+     "how much of the final gap is due to different experts: replays of the first side with the second's ids, "
      "weights and slots in force; and which choices are near ties",
      NULL},
     {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
@@ -159,7 +159,7 @@ static const lb_command command = {
              "ranks are\n"
              "asked what they brought: one brought other numbers, or they were added up in another order, which is "
              "named, or\n"
-             "no legal order gives these bits. Of batches of other sizes the rows that both have are held against "
+             "no legal order gives these bits. Of batches of other sizes the rows that both have are compared with "
              "each "
              "other:\n"
              "what a library makes of a prompt alone and among seven others. With one capture: under which order or "

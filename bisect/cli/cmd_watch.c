@@ -419,7 +419,7 @@ int lb_cmd_watch(int argc, const char **argv)
         {"decay-ratio", 0, POPT_ARG_DOUBLE, &o.decay, 0, "wsd: share of the iterations in which it falls (0.2)", "R"},
         {"hold", 0, POPT_ARG_STRING, &o.hold, 0, "this file exists while no checkpoint should be written", "FILE"},
         {"checkpoints", 0, POPT_ARG_STRING, &o.checkpoints, 0,
-         "the checkpoints there are; those written while the run was out are named", "GLOB"},
+         "the checkpoints there are; those written while the run was out of its usual range are named", "GLOB"},
         {"checkpoint-every", 0, POPT_ARG_LONGLONG, &o.every, 0, "the same, of a run that writes one every N steps",
          "N"},
         {"shards", 0, POPT_ARG_STRING, &o.shards, 0,

@@ -178,12 +178,12 @@ static void print_holds(const lb_watch_report *r)
 {
     for (uint32_t i = 0; i < r->n_holds && i < ROWS_SHOWN; i++)
         printf("%-10sno checkpoint from step %" PRId64 " to %" PRId64 "%s\n", i ? "" : "holds", r->holds[i].from,
-               r->holds[i].to, r->holds[i].open ? ", still out" : "");
+               r->holds[i].to, r->holds[i].open ? ", and not over yet" : "");
     if (r->n_holds > ROWS_SHOWN) printf("%-10sand %u more\n", "", r->n_holds - ROWS_SHOWN);
     for (uint32_t i = 0; i < r->n_checkpoints && i < ROWS_SHOWN; i++) {
         const lb_watch_checkpoint *c = &r->checkpoints[i];
-        printf("%-10sthe checkpoint of step %" PRId64 " was written while the run was out (%" PRId64 " to %" PRId64
-               ")%s%s\n",
+        printf("%-10sthe checkpoint of step %" PRId64 " was written while the run was out of its usual range (%" PRId64
+               " to %" PRId64 ")%s%s\n",
                i ? "" : "spoiled", c->step, c->from, c->to, *c->text ? ": " : "", c->text);
     }
 }

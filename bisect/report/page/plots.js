@@ -126,7 +126,7 @@ const shade = (letter) => {
 };
 
 /* What a cell shows, of each mode a text of `map` with a letter per cell. */
-const MAP_MODES = [["made", "verdict on what was made here"], ["verdicts", "worst verdict, with what came in"], ["sizes", "size of the relative difference"]];
+const MAP_MODES = [["made", "verdict on what the layer itself made"], ["verdicts", "worst verdict, inputs included"], ["sizes", "size of the relative difference"]];
 
 /* A pixel for `group` neighbouring layers, the worst of them; Chart.js's axes say where it is put. */
 const mapImage = (map, mode, group) => {

@@ -40,7 +40,7 @@
       return lb.element("details", { class: "finding", ...(g === 0 && rows.length === 1 ? { open: "" } : {}) }, lb.element("summary", null, lb.element("strong", null, lb.text(name)), ` (${lb.format(rows.length)}) `, lb.text(first)), lb.table(`${title}: ${lb.plain(String(name))}`, some));
     });
   };
-  const plainKind = (kind) => lb.format(kind).replaceAll("_", " ");
+  const plainKind = (kind) => (kind === "noop" ? "does nothing" : lb.format(kind).replaceAll("_", " "));
   const foldedFindings = (result, title, kinds = []) => {
     if (!lb.isTable(result.findings)) return findings(result, title);
     const list = lb.list(result.findings), sorted = lb.sorted(list, (get) => (get("note") === true ? 1000 : 0) + kinds.indexOf(get("kind")));
@@ -69,7 +69,7 @@
   const sourceLine = (source) => (has(source) ? `${source.file}:${source.line}${source.function ? ` in ${source.function}` : ""}${source.text ? `: ${source.text}` : ""}` : null);
   const sourceFacts = (at) => [[has(at.source_b) ? "line, first side" : "line", sourceLine(at.source)], ["line, second side", sourceLine(at.source_b)]];
   const called = (at) => (Array.isArray(at.arguments) ? at.arguments.map((x) => `${x.name} ${x.first} / ${x.second}${x.group ? ` (group ${x.group})` : ""}`).join(", ") : null);
-  const ROW_COLUMNS = [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "came in"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_rel", "max rel"], ["max_ulp", "max ulp"], ["cosine", "cosine"], ["differing", "differing"], ["elements", "elements"], ["bound_ratio", "of its bound"], ["op", "op"], ["index", "index"], ["parameter", "parameter"], ["pattern", "pattern"], ["why", "why"]];
+  const ROW_COLUMNS = [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "from its inputs"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_rel", "max rel"], ["max_ulp", "max ulp"], ["cosine", "cosine"], ["differing", "differing"], ["elements", "elements"], ["bound_ratio", "of its bound"], ["op", "op"], ["index", "index"], ["parameter", "parameter"], ["pattern", "pattern"], ["why", "why"]];
 
   const rest = (result, used) => {
     const known = new Set(["schema", "command", "inputs", ...used]);
@@ -91,7 +91,7 @@
       const SERIES = [
         ["made here, more than rounding", (local) => local === "diverged", { colour: "--bad", mark: "rectRot" }],
         ["made here (local, isolated)", (local) => local !== "diverged" && local !== "identical", { colour: "--series-b", mark: "triangle" }],
-        ["only came in (inherited, chained)", (local) => local === "identical", { colour: "--series-a", mark: "circle", hollow: true }],
+        ["only from its inputs (inherited, chained)", (local) => local === "identical", { colour: "--series-a", mark: "circle", hollow: true }],
       ];
       const series = () => {
         const rows = lb.rows(all).filter((i) => all.get(i, "phase") === state.phase);
@@ -104,13 +104,13 @@
         lb.select("Phase", measured.map((phase) => [phase, phase]), (value) => { state.phase = value; series(); plot.again(); }),
         lb.select("Measure", MEASURES, (value) => { state.measure = value; plot.again(); })), plot.figure);
     }
-    nodes.push(lb.table("Layers by phase: the worst over ranks and steps", all, [["layer", "layer"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "came in"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_ulp", "max ulp"], ["bound_ratio", "of its bound"], ["ranks", "ranks that differ"], ["worst_rank", "worst rank"], ["differing", "differing"], ["elements", "elements"], ["why", "why"]]));
+    nodes.push(lb.table("Layers by phase: the worst over ranks and steps", all, [["layer", "layer"], ["phase", "phase"], ["verdict", "verdict"], ["local", "made here"], ["inherited", "from its inputs"], ["rel_l2", "relative L2"], ["max_abs", "max abs"], ["max_ulp", "max ulp"], ["bound_ratio", "of its bound"], ["ranks", "ranks that differ"], ["worst_rank", "worst rank"], ["differing", "differing"], ["elements", "elements"], ["why", "why"]]));
     return nodes;
   };
 
   const firstDifference = (result) => {
     if (!has(result.first)) return [];
-    const facts = (at) => lb.facts([["where", place(at)], ...sourceFacts(at), ["verdict", lb.cell("verdict", at.verdict)], ["made here", at.local], ["came in", at.inherited], ["called with", called(at)], ["means", at.means], ["why", at.why], ["after module", at.after_module], ["before module", at.before_module], ["parameter", at.parameter], ["pattern", at.pattern], ["relative L2", at.rel_l2], ["max abs", at.max_abs], ["max ulp", at.max_ulp], ["differing", has(at.differing) ? `${lb.format(at.differing)} of ${lb.format(at.elements)}` : null]]);
+    const facts = (at) => lb.facts([["where", place(at)], ...sourceFacts(at), ["verdict", lb.cell("verdict", at.verdict)], ["made here", at.local], ["from its inputs", at.inherited], ["called with", called(at)], ["means", at.means], ["why", at.why], ["after module", at.after_module], ["before module", at.before_module], ["parameter", at.parameter], ["pattern", at.pattern], ["relative L2", at.rel_l2], ["max abs", at.max_abs], ["max ulp", at.max_ulp], ["differing", has(at.differing) ? `${lb.format(at.differing)} of ${lb.format(at.elements)}` : null]]);
     const same = has(result.earliest) && JSON.stringify(result.earliest) === JSON.stringify(result.first);
     const near = lb.where(lb.list(result.layers), (get) => get("step") === result.first.step && get("rank") === result.first.rank && get("layer") === result.first.layer);
     return [block("First difference", [lb.element("h4", null, same ? "The first, and of the worst verdict" : "The first of the worst verdict"), facts(result.first), ...(same || !has(result.earliest) ? [] : [lb.element("h4", null, "The earliest of any kind"), facts(result.earliest)]), ...(near.length ? [lb.table("What else is known of this layer there", near, ROW_COLUMNS)] : [])])];
@@ -119,8 +119,8 @@
   const flips = (result) => {
     if (!has(result.routing)) return [];
     if (!Array.isArray(result.routing) || !result.routing.some((row) => row && (row.flips instanceof Object || row.layers instanceof Object)))
-      return [block("Routing: experts chosen otherwise", lb.table("Flips by layer; a margin says how near the choice was", lb.list(result.routing), [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["tokens", "tokens"], ["choices", "choices"], ["flips", "flips"], ["share", "share"], ["near_ties", "near ties"], ["explained", "explained"], ["largest_margin", "largest margin"]]))];
-    return [block("Routing: experts chosen otherwise", result.routing.flatMap((one) => [["layers", "By layer"], ["flips", "Each flip, with its margin"], ["endings", "What it comes to"]].filter(([key]) => has(one[key])).map(([key, title]) => lb.table(title, lb.list(one[key])))))];
+      return [block("Routing: different experts chosen", lb.table("Flips by layer; a margin says how near the choice was", lb.list(result.routing), [["layer", "layer"], ["step", "step"], ["rank", "rank"], ["tokens", "tokens"], ["choices", "choices"], ["flips", "flips"], ["share", "share"], ["near_ties", "near ties"], ["explained", "explained"], ["largest_margin", "largest margin"]]))];
+    return [block("Routing: different experts chosen", result.routing.flatMap((one) => [["layers", "By layer"], ["flips", "Each flip, with its margin"], ["endings", "Effect on what leaves the step"]].filter(([key]) => has(one[key])).map(([key, title]) => lb.table(title, lb.list(one[key])))))];
   };
 
   const isCollective = (get) => get("phase") === "communication" || /^(c10d|_c10d_functional|nccl|mpi)\b/i.test(String(get("op") || get("layer") || ""));
@@ -278,7 +278,7 @@
         ...(curve.length ? [{ name: key.replace("_", " "), points: steps.map((step, i) => [step, lb.number(curve[i])]), line: true, colour: "--series-a" }] : []),
         { name: "warning", points: at("warning"), colour: "--warn", mark: "triangle" },
         { name: "critical", points: at("critical"), colour: "--bad", mark: "rectRot" },
-        ...(curve.length ? [] : [{ name: "what it is held against", points: found.map((i) => [alarms.get(i, "step"), lb.number(alarms.get(i, "reference"))]), colour: "--series-a", mark: "line" }]),
+        ...(curve.length ? [] : [{ name: "what it is compared with", points: found.map((i) => [alarms.get(i, "step"), lb.number(alarms.get(i, "reference"))]), colour: "--series-a", mark: "line" }]),
       ];
       return lb.element("div", null, lb.element("h4", null, key.replace("_", " ")), lb.plotPoints({ label: `${key.replace("_", " ")} by step, with alarms. The table of alarms has their numbers.`, caption: log ? "Logarithmic." : "", x: "step", y: key.replace("_", " "), log, series, integer: true }).figure);
     }).filter((node) => node !== null);
@@ -359,7 +359,7 @@
       const others = lb.rows(tables).slice(1).map((i) => [tables.get(i, "rank"), new Map(flat(of(i, name) || {}))]);
       const rows = flat(first).map(([field, value]) => {
         const differing = others.filter(([, table]) => lb.format(table.get(field)) !== lb.format(value)).map(([rank]) => rank);
-        return { field, value, ...(others.length ? { "other on ranks": differing.join(", ") } : {}) };
+        return { field, value, ...(others.length ? { "different on ranks": differing.join(", ") } : {}) };
       });
       return block(`${name[0].toUpperCase()}${name.slice(1)} of rank ${lb.format(tables.get(0, "rank"))}`, lb.table(name, lb.list(rows)), again);
     }).filter((one) => one !== null);

@@ -76,7 +76,7 @@ def test_a_diff_shows_its_verdict_first_and_every_layer(lastbit, opened, tmp_pat
     assert [row[0] for row in rows] == [row["layer"] or "–" for row in answer["layers"]]
     assert {row[0] for row in every_row(page, "Layers by phase: the worst over ranks and steps")} == {row["layer"] or "–" for row in answer["layers"]}
     headings = page.texts("h3")
-    wanted = ["Layers and ranks", "First difference", "Drift by layer", "How large the differences are", "Routing: experts chosen otherwise"]
+    wanted = ["Layers and ranks", "First difference", "Drift by layer", "How large the differences are", "Routing: different experts chosen"]
     assert [h for h in headings if h in wanted] == wanted
     picture(page, "diff-light")
 
