@@ -178,6 +178,7 @@ static void tell_series(json_t *answer, const json_t *series)
 void lb_answer_parts_watch(json_t *answer, const json_t *result)
 {
     const json_t *alarms = json_object_get(result, "alarms"), *restart = json_object_get(result, "restart_from");
+    const json_t *runs = json_object_get(result, "runs");
     size_t critical = 0;
     const json_t *alarm = gravest_alarm(alarms, &critical);
     const char *verdict = lb_answer_parts_text(result, "verdict"), *log = lb_answer_parts_text(alarm, "log");
@@ -191,6 +192,12 @@ void lb_answer_parts_watch(json_t *answer, const json_t *result)
         lb_answer_parts_tell(answer, "good", "no alarm in %lld steps", integer(result, "steps"));
     if (json_is_integer(restart))
         lb_answer_parts_fact(answer, "restart from", "the checkpoint of step %lld", integer(result, "restart_from"));
+    for (size_t i = 0; i < json_array_size(runs); i++) {
+        const json_t *run = json_array_get(runs, i);
+        if (json_is_integer(json_object_get(run, "restart_from")))
+            lb_answer_parts_fact(answer, "restart from", "the checkpoint of step %lld (%s)",
+                                 integer(run, "restart_from"), lb_answer_parts_text(run, "log"));
+    }
     if (found) lb_answer_parts_fact(answer, "alarms", "%zu, %zu of them critical", json_array_size(alarms), critical);
     if (found) tell_pattern(answer, lb_answer_parts_text(result, "pattern"));
     tell_series(answer, json_object_get(result, "series"));
@@ -215,6 +222,16 @@ static const json_t *first_fault(const json_t *findings, size_t *n)
     return first;
 }
 
+/* "ranks 2, 5: drew the same masks"; a message that begins with them says them already. */
+static json_t *text_of_finding(const json_t *finding)
+{
+    const char *message = lb_answer_parts_text(finding, "message");
+    char ranks[LB_ANSWER_PARTS_TEXT];
+    lb_answer_parts_ranks(finding, ranks);
+    const bool said = !*ranks || !strncmp(message, "rank", 4);
+    return json_sprintf("%s%s%s", said ? "" : ranks, said ? "" : ": ", message);
+}
+
 void lb_answer_parts_ranks_result(json_t *answer, const json_t *result)
 {
     enum { SHOWN = 3 };
@@ -222,11 +239,9 @@ void lb_answer_parts_ranks_result(json_t *answer, const json_t *result)
     const char *verdict = lb_answer_parts_text(result, "verdict");
     size_t faults = 0, shown = 0;
     const json_t *first = first_fault(findings, &faults);
-    char ranks[LB_ANSWER_PARTS_TEXT];
-    lb_answer_parts_ranks(first, ranks);
-    if (first)
-        lb_answer_parts_tell(answer, "bad", "%s%s%s", ranks, *ranks ? ": " : "",
-                             lb_answer_parts_text(first, "message"));
+    json_t *text = first ? text_of_finding(first) : NULL;
+    if (text)
+        lb_answer_parts_tell(answer, "bad", "%s", json_string_value(text));
     else if (is(verdict, "clean"))
         lb_answer_parts_tell(answer, "good", "no worker does anything that the others do not, in %zu step%s",
                              json_array_size(steps), json_array_size(steps) == 1 ? "" : "s");
@@ -235,13 +250,14 @@ void lb_answer_parts_ranks_result(json_t *answer, const json_t *result)
     for (size_t i = 0; i < json_array_size(findings) && shown < SHOWN; i++) {
         const json_t *row = json_array_get(findings, i);
         if (row == first || !*lb_answer_parts_text(row, "message")) continue;
-        lb_answer_parts_ranks(row, ranks);
-        lb_answer_parts_fact(answer, json_is_true(json_object_get(row, "note")) ? "note" : "and", "%s%s%s", ranks,
-                             *ranks ? ": " : "", lb_answer_parts_text(row, "message"));
+        json_t *other = text_of_finding(row);
+        lb_answer_parts_fact_text(answer, json_is_true(json_object_get(row, "note")) ? "note" : "and", other);
+        json_decref(other);
         shown++;
     }
     if (json_array_size(findings) > shown + 1)
         lb_answer_parts_fact(answer, "findings", "%zu, all of them below", json_array_size(findings));
+    json_decref(text);
     lb_answer_parts_fact_text(answer, "record again", json_object_get(result, "record"));
     if (*verdict)
         lb_answer_parts_fact(answer, "exit code", "%s",

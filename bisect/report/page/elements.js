@@ -25,11 +25,15 @@ lb.word = (word) => {
   return lb.element("span", { class: `tone ${tone}` }, `${lb.signs[tone]} `, lb.text(word));
 };
 
+/* Kinds of findings are words of a program; these say little to a person. */
+const KINDS = { noop: "does nothing", filter: "sampling filter (top-k, top-p)", nonfinite: "not finite" };
+lb.kind = (kind) => (typeof kind === "string" ? KINDS[kind] || kind.replaceAll("_", " ") : kind);
+
 const WORDS = new Set("verdict local inherited outcome level cause".split(" "));
 lb.cell = (key, value) => {
   if (WORDS.has(key) && typeof value === "string" && value) return lb.word(value);
   if (value !== null && typeof value === "object") return lb.value(value, 1);
-  return lb.text(value);
+  return lb.text(key === "kind" ? lb.kind(value) : value);
 };
 
 /* A word of a POSIX shell, quoted where it needs quotes. */

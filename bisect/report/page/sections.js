@@ -40,11 +40,10 @@
       return lb.element("details", { class: "finding", ...(g === 0 && rows.length === 1 ? { open: "" } : {}) }, lb.element("summary", null, lb.element("strong", null, lb.text(name)), ` (${lb.format(rows.length)}) `, lb.text(first)), lb.table(`${title}: ${lb.plain(String(name))}`, some));
     });
   };
-  const plainKind = (kind) => (kind === "noop" ? "does nothing" : lb.format(kind).replaceAll("_", " "));
   const foldedFindings = (result, title, kinds = []) => {
     if (!lb.isTable(result.findings)) return findings(result, title);
     const list = lb.list(result.findings), sorted = lb.sorted(list, (get) => (get("note") === true ? 1000 : 0) + kinds.indexOf(get("kind")));
-    return [block(title, folded(title, sorted, (get) => (get("note") === true ? `note: ${plainKind(get("kind"))}` : plainKind(get("kind")))))];
+    return [block(title, folded(title, sorted, (get) => (get("note") === true ? `note: ${lb.kind(get("kind"))}` : lb.kind(get("kind")))))];
   };
 
   const tables = (result, wanted) => wanted.filter(([key]) => has(result[key])).map(([key, title, columns]) => block(title, lb.isTable(result[key]) ? lb.table(title, lb.list(result[key]), columns) : lb.value(result[key])));
@@ -245,12 +244,12 @@
     const plot = positions.length > 2 ? [lb.plotPoints({ label: "k3 by position, with the threshold and the noise floor. The table below has the numbers.", caption: "Logarithmic; 0 is not drawn.", x: "position", y: "k3", log: true, names, series: () => [{ name: "k3", points: lb.rows(positions).map((i) => [i, lb.number(positions.get(i, "k3"))]), line: true, colour: "--series-a" }, ...level("threshold", r.threshold, "--series-b", [6, 4]), ...level("noise floor", r.noise_floor, "--series-c", [2, 3])] }).figure] : [];
     return {
       blocks: [
+        ...(has(r.heat) ? [block("Every token, both sides", heatMap(r.heat), `${again}${again.includes("--heat") ? "" : " --heat"}`)] : []),
         ...findings(r, "What differs in how tokens were written"),
         ...(kinds.length ? [block("By kind of token", lb.table("Parity by kind of token", kinds, tokenColumns(kinds)), again)] : []),
         ...(has(r.all) && kinds.length !== 1 ? [block("All tokens", lb.table("Parity of all tokens", lb.list([r.all]), tokenColumns(lb.list([r.all]))), again)] : []),
         ...(positions.length ? [block("By position", [...plot, lb.table("Parity by position", positions, tokenColumns(positions))], again)] : []),
         ...(cells.length ? [block("One variable at a time", [lb.facts([["matters", has(r.matters) ? lb.value(r.matters) : "none"]]), lb.table("Runs", cells)], again)] : []),
-        ...(has(r.heat) ? [block("Every token, both sides", heatMap(r.heat), `${again}${again.includes("--heat") ? "" : " --heat"}`)] : []),
         ...tables(r, [["worst", "Tokens of the largest k3"]]),
         ...rest(r, ["verdict", "threshold", "noise_floor", "findings", "tokens", "all", "positions", "cells", "matters", "heat", "worst"]),
       ],
@@ -287,7 +286,7 @@
   const watch = (part) => {
     const r = part.result, again = line(part, r.log ? `lastbit watch ${lb.shellWord(r.log)}` : USAGE.watch);
     const alarms = lb.sorted(lb.list(r.alarms), (get) => (get("level") === "critical" ? 0 : 10) + ALARM_ORDER.indexOf(get("kind")));
-    const plots = watchPlots(r);
+    const plots = Array.isArray(r.runs) ? [] : watchPlots(r); /* several logs have curves of their own, below */
     const runs = Array.isArray(r.runs) ? r.runs.flatMap((run, i) => [lb.element("h4", null, lb.text(run.log || `run ${i + 1}`)), ...watchPlots(run), lb.table("Alarms", lb.list(run.alarms))]) : [];
     return {
       blocks: [

@@ -149,7 +149,9 @@ def test_the_gravest_kind_of_an_audit_is_its_head(report):
 def test_ranks_are_named_in_the_head(report):
     result = ranks_result()
     row = result["findings"][0]
-    assert only(report(result))[2] == "ranks 2, 5: " + row["message"]
+    assert only(report(result))[2] == row["message"] == "ranks 2 and 5 read the same tokens from step 3 on"
+    result["findings"] = [dict(row, message="drew the same masks")]
+    assert only(report(result))[2] == "ranks 2, 5: drew the same masks"
     result["findings"] = [dict(row, note=True)]
     assert only(report(dict(result, verdict="clean")))[1] == "good"
 
