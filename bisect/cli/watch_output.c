@@ -162,15 +162,21 @@ static const char *pattern_text(lb_watch_pattern pattern)
     }
 }
 
+static void print_alarm(const lb_watch_alarm *a, const char *title)
+{
+    printf("%-10s%-8s %-10s %-9s %" PRId64, title, lb_alarm_level_name(a->level), lb_alarm_kind_name(a->kind),
+           lb_alarm_detector_name(a->detector), a->step);
+    if (a->until > a->step) printf(" to %" PRId64, a->until);
+    printf(": %s%s%s\n", a->why, *a->shard ? "; shard " : "", a->shard);
+}
+
+/* The critical ones first, each in order of their steps. */
 static void print_alarms(const lb_watch_alarm *alarms, uint32_t n, const char *title)
 {
-    for (uint32_t i = 0; i < n && i < ALARMS_SHOWN; i++) {
-        const lb_watch_alarm *a = &alarms[i];
-        printf("%-10s%-8s %-10s %-9s %" PRId64, i ? "" : title, lb_alarm_level_name(a->level),
-               lb_alarm_kind_name(a->kind), lb_alarm_detector_name(a->detector), a->step);
-        if (a->until > a->step) printf(" to %" PRId64, a->until);
-        printf(": %s%s%s\n", a->why, *a->shard ? "; shard " : "", a->shard);
-    }
+    uint32_t shown = 0;
+    for (int level = LB_ALARM_CRITICAL; level >= 0; level--)
+        for (uint32_t i = 0; i < n && shown < ALARMS_SHOWN; i++)
+            if ((int)alarms[i].level == level) print_alarm(&alarms[i], shown++ ? "" : title);
     if (n > ALARMS_SHOWN) printf("%-10sand %u more: --json lists them\n", "", n - ALARMS_SHOWN);
 }
 
