@@ -122,6 +122,12 @@ static bool is_first(const lb_audit_report *r, uint32_t i)
     return true;
 }
 
+/* Whether finding `i` begins a group of this gravity. */
+static bool begins(const lb_audit_report *r, uint32_t i, uint32_t gravity)
+{
+    return lb_audit_kind_gravity(r->findings[i].kind) == gravity && is_first(r, i);
+}
+
 /* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
 
 static json_t *text(const char *words)
@@ -144,21 +150,26 @@ static json_t *findings_json(const lb_audit_report *r, bool notes)
     return list;
 }
 
+static json_t *group_json(const group *g)
+{
+    json_t *patterns = json_array();
+    for (uint32_t k = 0; k < g->patterns && k < MOST_PATTERNS; k++)
+        json_array_append_new(patterns, text(g->pattern[k]));
+    return json_pack("{s:s,s:b,s:i,s:i,s:I,s:o,s:i,s:s}", "kind", lb_audit_kind_name(g->first->kind), "note",
+                     g->first->note, "findings", (int)g->findings, "tensors", (int)g->tensors, "of", (json_int_t)g->of,
+                     "patterns", patterns, "pattern_count", (int)g->patterns, "message", g->first->message);
+}
+
+/* The gravest first. */
 static json_t *groups_json(const lb_audit_report *r)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        if (!is_first(r, i)) continue;
-        const group g = group_at(r, i);
-        json_t *patterns = json_array();
-        for (uint32_t k = 0; k < g.patterns && k < MOST_PATTERNS; k++)
-            json_array_append_new(patterns, text(g.pattern[k]));
-        json_array_append_new(list,
-                              json_pack("{s:s,s:b,s:i,s:i,s:I,s:o,s:i,s:s}", "kind", lb_audit_kind_name(g.first->kind),
-                                        "note", g.first->note, "findings", (int)g.findings, "tensors", (int)g.tensors,
-                                        "of", (json_int_t)g.of, "patterns", patterns, "pattern_count", (int)g.patterns,
-                                        "message", g.first->message));
-    }
+    for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
+        for (uint32_t i = 0; i < r->n_findings; i++)
+            if (begins(r, i, gravity)) {
+                const group g = group_at(r, i);
+                json_array_append_new(list, group_json(&g));
+            }
     return list;
 }
 
@@ -262,11 +273,12 @@ static void print_group(const group *g)
 
 static void print_findings(const lb_audit_report *r)
 {
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        if (!is_first(r, i)) continue;
-        const group g = group_at(r, i);
-        print_group(&g);
-    }
+    for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
+        for (uint32_t i = 0; i < r->n_findings; i++)
+            if (begins(r, i, gravity)) {
+                const group g = group_at(r, i);
+                print_group(&g);
+            }
 }
 
 /* Lines that are alike, each once with how often it came. */

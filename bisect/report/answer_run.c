@@ -268,21 +268,6 @@ void lb_answer_parts_ranks_result(json_t *answer, const json_t *result)
 
 /* ---- audit ---- */
 
-enum { KINDS = 64 }; /* more than there are */
-
-/* Kinds from grave to slight: what makes the checkpoint useless comes before what makes it suspect. */
-static int gravity_of_kind(const char *kind)
-{
-    static const char *const kinds[] = {
-        "nonfinite",       "truncated",      "damaged",       "no_file",           "missing",
-        "shard_missing",   "shards_equal",   "gap",           "overlap",           "out_of_range",
-        "replicas_differ", "shape",          "differs",       "arranged",          "unmerged",
-        "merge_differs",   "merge_scaling",  "merge_rounded", "adapter_partner",   "adapter_rank",
-        "adapter_target",  "adapter_config", "scale_missing", "scale_invalid",     "zero",
-        "constant",        "outlier",        "dead",          "optimizer_missing", "optimizer_invalid"};
-    return PLACE_IN(kinds, kind);
-}
-
 /* "12 of 72 tensors (layers.*.down_proj.weight): its columns …"; of one finding: its tensor. */
 static json_t *text_of_group(const json_t *group, const json_t *findings)
 {
@@ -300,34 +285,37 @@ static json_t *text_of_group(const json_t *group, const json_t *findings)
     return json_string(message);
 }
 
-/* Groups that are no notes, the gravest first: their texts. Without groups (a result of another version): the findings. */
-static json_t *texts_by_gravity(const json_t *result)
+/* Groups of findings, the gravest first; findings one by one where a result has no groups. */
+static const json_t *groups_of(const json_t *result)
 {
-    const json_t *groups = json_object_get(result, "groups"), *findings = json_object_get(result, "findings");
-    const json_t *rows = json_array_size(groups) ? groups : findings;
+    const json_t *groups = json_object_get(result, "groups");
+    return json_array_size(groups) ? groups : json_object_get(result, "findings");
+}
+
+/* Texts of those that are no notes. */
+static json_t *texts_of_groups(const json_t *result)
+{
+    const json_t *rows = groups_of(result);
     json_t *texts = json_array();
-    for (int gravity = 0; gravity < KINDS; gravity++)
-        for (size_t i = 0; i < json_array_size(rows); i++) {
-            const json_t *row = json_array_get(rows, i);
-            if (gravity_of_kind(lb_answer_parts_text(row, "kind")) != gravity) continue;
-            if (json_is_true(json_object_get(row, "note")) || !*lb_answer_parts_text(row, "message")) continue;
-            json_array_append_new(texts, text_of_group(row, findings));
-        }
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        if (json_is_true(json_object_get(row, "note")) || !*lb_answer_parts_text(row, "message")) continue;
+        json_array_append_new(texts, text_of_group(row, json_object_get(result, "findings")));
+    }
     return texts;
 }
 
-/* The kinds of all findings, the gravest first: the order in which the page lists them. */
-static json_t *kinds_by_gravity(const json_t *result)
+/* Their kinds, each once: the order in which the page lists findings. */
+static json_t *kinds_of_groups(const json_t *result)
 {
-    const json_t *findings = json_object_get(result, "findings");
+    const json_t *rows = groups_of(result);
     json_t *names = json_array(), *seen = json_object();
-    for (int gravity = 0; gravity < KINDS; gravity++)
-        for (size_t i = 0; i < json_array_size(findings); i++) {
-            const char *kind = lb_answer_parts_text(json_array_get(findings, i), "kind");
-            if (gravity_of_kind(kind) != gravity || json_object_get(seen, kind)) continue;
-            json_object_set_new(seen, kind, json_null());
-            json_array_append_new(names, json_string(kind));
-        }
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const char *kind = lb_answer_parts_text(json_array_get(rows, i), "kind");
+        if (json_object_get(seen, kind)) continue;
+        json_object_set_new(seen, kind, json_null());
+        json_array_append_new(names, json_string(kind));
+    }
     json_decref(seen);
     return names;
 }
@@ -335,7 +323,7 @@ static json_t *kinds_by_gravity(const json_t *result)
 void lb_answer_parts_audit(json_t *answer, const json_t *result)
 {
     enum { SHOWN = 5 };
-    json_t *texts = texts_by_gravity(result);
+    json_t *texts = texts_of_groups(result);
     const size_t n = json_array_size(texts), findings = json_array_size(json_object_get(result, "findings"));
     if (n)
         lb_answer_parts_tell(answer, "bad", "%s", json_string_value(json_array_get(texts, 0)));
@@ -347,7 +335,7 @@ void lb_answer_parts_audit(json_t *answer, const json_t *result)
     if (findings) lb_answer_parts_fact(answer, "findings", "%zu, all of them below", findings);
     lb_answer_parts_fact_text(answer, "checkpoint", json_object_get(result, "checkpoint"));
     lb_answer_parts_fact(answer, "exit code", n ? "1: different or found" : "0: same or clean");
-    json_object_set_new(answer, "kinds", kinds_by_gravity(result));
+    json_object_set_new(answer, "kinds", kinds_of_groups(result));
     json_decref(texts);
 }
 

@@ -4,9 +4,11 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from conftest import ROOT
 from report_results import audit_result, diff_result, diff_row, ranks_result, watch_result
+from safetensors.numpy import save_file
 from test_report_files import HOSTILE
 
 SAMPLES = ROOT / "samples"
@@ -116,6 +118,8 @@ def test_the_critical_loss_stands_before_an_earlier_warning(lastbit, report, tmp
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     answer = json.loads(lastbit.run("watch", tmp_path / "train.jsonl", "--checkpoint-every", "500", "--json", expect=1).stdout)
     assert answer["alarms"][0]["kind"] == "throughput", "it comes first in time"
+    text = lastbit.run("watch", tmp_path / "train.jsonl", expect=1).stdout
+    assert text.index("critical loss") < text.index("warning  throughput"), "in the text, too"
     title, tone, head, facts, _ = only(report(answer))
     loss = next(row for row in answer["alarms"] if row["kind"] == "loss" and row["level"] == "critical")
     assert tone == "bad" and head == f"step {loss['step']}: {loss['why']}" and title.startswith("train.jsonl, ")
@@ -133,17 +137,24 @@ def test_alarms_are_ranked_by_level_then_kind_then_step(report, order):
     assert only(report(result))[2].startswith("step 30: loss")
 
 
-def test_the_gravest_kind_of_an_audit_is_its_head(report):
-    result = audit_result()
-    result["findings"] = [
-        dict(kind="dtype", tensor="a", file="f", ranks=[], message="is f16 where its siblings are bf16"),
-        dict(kind="missing", tensor="b", file=None, ranks=[], message="is not there"),
-        dict(kind="nonfinite", tensor="c_proj.bias", file="f", ranks=[], message="3 NaN"),
-    ]
-    _, tone, head, facts, _ = only(report(result))
-    assert (tone, head) == ("bad", "c_proj.bias: 3 NaN") and facts["findings"].startswith("3,")
-    result["findings"] = []
-    assert only(report(result))[1] == "good"
+def test_the_gravest_kind_of_an_audit_is_its_head(lastbit, report, tmp_path):
+    """On the page, in the JSON and in the text, whatever was found first: a NaN before a shard that lacks, before a tensor off its siblings."""
+    draw = np.random.default_rng(0)
+    state = {f"layers.{i}.{n}.weight": (draw.standard_normal((64, 64)) * 0.02).astype("f4") for i in range(8) for n in ("q", "v", "o")}
+    state["layers.0.o.weight"] *= 1000
+    state["layers.2.v.weight"][32:] = 0
+    state["layers.5.q.weight"][7, 3] = np.nan
+    save_file(state, tmp_path / "model.safetensors")
+    answer = json.loads(lastbit.run("audit", tmp_path / "model.safetensors", "--json", expect=1).stdout)
+    assert [group["kind"] for group in answer["groups"]] == ["nonfinite", "shard_missing", "outlier"]
+    text = lastbit.run("audit", tmp_path / "model.safetensors", expect=1).stdout
+    assert text.index("nonfinite") < text.index("shard missing") < text.index("outlier")
+    page = report(answer)
+    _, tone, head, facts, _ = only(page)
+    assert tone == "bad" and head == "layers.5.q.weight: " + answer["groups"][0]["message"] and facts["findings"].startswith("3,")
+    also = [text for name, text in Static(page).cards[0][2] if name == "and"]
+    assert [text.split(":")[0] for text in also] == ["layers.2.v.weight", "layers.0.o.weight"]
+    assert only(report(dict(answer, findings=[], groups=[], verdict="clean")))[1] == "good"
 
 
 def test_ranks_are_named_in_the_head(report):

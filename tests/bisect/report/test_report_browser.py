@@ -132,6 +132,7 @@ def test_every_finding_is_behind_its_kind(lastbit, opened, report):
         *(dict(kind="dtype", tensor=f"layers.{i}.up", file="a.safetensors", ranks=[], message="is f16") for i in range(60)),
         dict(kind="nonfinite", tensor="head", file="a.safetensors", ranks=[], message="2 NaN"),
     ]
+    audited["groups"] = [dict(kind=kind, note=False, findings=n, tensors=n, message="as below") for kind, n in (("nonfinite", 1), ("dtype", 60))]
     ranked = ranks_result(2)
     ranked["findings"] += [dict(kind="seed", note=True, ranks=[r], step=0, message=f"rank {r} drew alike") for r in range(40)]
     page = opened(report(audited, ranked))
