@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *expect, *against, *base, *merged, *inputs, *adapter;
+static char *expect, *against, *base, *merged, *inputs, *adapter, *html;
 static const char **maps;
 static int restart, rows;
 static long long seed;
@@ -29,6 +29,7 @@ static const struct poptOption options[] = {
      "inputs of the adapted layers, [rows, features], by module name or for all (default: unit normal)", "FILE"},
     {"seed", 0, POPT_ARG_LONGLONG, &seed, 0, "of the unit normal inputs (default: 0)", "N"},
     {"rows", 0, POPT_ARG_INT, &rows, 0, "how many rows of them (default: 16)", "N"},
+    {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`", "FILE"},
     {"restart", 0, POPT_ARG_NONE, &restart, 0, "ask for everything that an exact restart needs", NULL},
     POPT_TABLEEND,
 };
@@ -222,14 +223,13 @@ static json_t *merges_json(const lb_audit_report *r)
     return list;
 }
 
-static void print_json(const char *path, const lb_audit_report *r, const char *verdict)
+static json_t *report_json(const char *path, const lb_audit_report *r, const char *verdict)
 {
-    lb_print_json("audit", json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path,
-                                     "verdict", verdict, "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes,
-                                     "tensors", (json_int_t)r->tensors, "ranks", (int)r->ranks, "groups",
-                                     groups_json(r), "findings", findings_json(r, false), "notes",
-                                     findings_json(r, true), "precision", precision_json(r, false), "modules",
-                                     precision_json(r, true), "pairs", pairs_json(r), "merged", merges_json(r)));
+    return json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path, "verdict", verdict,
+                     "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "tensors", (json_int_t)r->tensors,
+                     "ranks", (int)r->ranks, "groups", groups_json(r), "findings", findings_json(r, false), "notes",
+                     findings_json(r, true), "precision", precision_json(r, false), "modules", precision_json(r, true),
+                     "pairs", pairs_json(r), "merged", merges_json(r));
 }
 
 /* ---- text ---------------------------------------------------------------------------------------------------------------- */
@@ -401,7 +401,13 @@ int lb_cmd_audit(int argc, const char **argv)
                                             : lb_command_fail("audit", &err);
         } else {
             code = report->n_findings > report->n_notes ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
-            (arguments.json ? print_json : print_text)(path, report, code ? "found" : "clean");
+            const char *verdict = code ? "found" : "clean";
+            if (html && lb_write_page("audit", report_json(path, report, verdict), html, &err) != LB_OK)
+                code = lb_command_fail("audit", &err);
+            else if (arguments.json)
+                lb_print_json("audit", report_json(path, report, verdict));
+            else
+                print_text(path, report, verdict);
             lb_audit_report_free(report);
         }
     }

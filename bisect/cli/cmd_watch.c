@@ -17,7 +17,7 @@ enum { COMPLAINTS_SHOWN = 5 };
 
 typedef struct options {
     char *format, *pattern, **fields, *schedule, *hold, *checkpoints, *shards, *on_alarm, *exit_on, *trigger, *webhook,
-        *alarm_file, **levels;
+        *alarm_file, *html, **levels;
     long long iterations, every;
     double warmup, floor, decay, idle;
     int follow, same_seed;
@@ -340,11 +340,14 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
                     logs[i].path, logs[i].counts.complaints, r.records);
     }
     alarms += between.n_alarms;
+    lb_err err = LB_ERR_INIT;
+    const bool written = lb_write_page(NAME, o->html ? lb_watch_json(logs, n, &between) : NULL, o->html, &err) == LB_OK;
     if (json)
         lb_print_json(NAME, lb_watch_json(logs, n, &between));
     else
         lb_watch_print_report(logs, n, &between);
     free(between.alarms);
+    if (!written) return lb_command_fail(NAME, &err);
     if (foreign) return LB_EXIT_FAILED;
     if (alarms) return LB_EXIT_DIFFERENT;
     return !records || undecided ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
@@ -366,7 +369,7 @@ static int run(const options *o, const char **paths, uint32_t n, bool json)
     if (status == LB_OK && o->shards) status = read_shards(o->shards, &shards, &err);
     for (; begun < n && status == LB_OK && !interrupted; begun++) {
         session s = {.o = o, .path = paths[begun], .shards = &shards, .actions = &actions};
-        if (json) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
+        if (json || o->html) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
         s.live = !o->follow ? NULL : json ? stderr : stdout;
         actions.log = s.path;
         status = watch_log(&s, &logs[begun], &err);
@@ -382,7 +385,7 @@ static int run(const options *o, const char **paths, uint32_t n, bool json)
 static void release(options *o)
 {
     char *texts[] = {o->format,   o->pattern, o->schedule, o->hold,    o->checkpoints, o->shards,
-                     o->on_alarm, o->exit_on, o->trigger,  o->webhook, o->alarm_file};
+                     o->on_alarm, o->exit_on, o->trigger,  o->webhook, o->alarm_file,  o->html};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
     for (char **field = o->fields; field && *field; field++) free(*field);
     free(o->fields);
@@ -432,6 +435,7 @@ int lb_cmd_watch(int argc, const char **argv)
          "_WHY and LASTBIT_LOG",
          "CMD"},
         {"webhook", 0, POPT_ARG_STRING, &o.webhook, 0, "post each alarm there as JSON, one at a time (by curl)", "URL"},
+        {"html", 0, POPT_ARG_STRING, &o.html, 0, "also write the page of `lastbit report`", "FILE"},
         {"alarm-file", 0, POPT_ARG_STRING, &o.alarm_file, 0, "append each alarm to this file, a line of JSON each",
          "FILE"},
         {"level", 0, POPT_ARG_ARGV, &o.levels, 0,

@@ -355,6 +355,9 @@ void lb_answer_parts_replay(json_t *answer, const json_t *result)
     if (is(verdict, "identical"))
         lb_answer_parts_tell(answer, tone, "the replay gives the recorded bits: %lld of %lld ops",
                              integer(result, "bitwise"), integer(result, "compared"));
+    else if (is(verdict, "missing") && integer(json_object_get(result, "verdicts"), "missing"))
+        lb_answer_parts_tell(answer, tone, "%lld ops could not be judged: what they gave was not kept",
+                             integer(json_object_get(result, "verdicts"), "missing"));
     else if (json_is_object(worst) && is(verdict, "diverged"))
         lb_answer_parts_tell(answer, tone, "the replay diverges at %s", place);
     else

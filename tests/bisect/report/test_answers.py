@@ -175,6 +175,15 @@ def test_the_gravest_answer_is_the_first_of_a_page(lastbit, report):
     assert static.title.endswith("(and 2 more answers)") and "bit-equal to the shard of rank 0" in static.title
 
 
+def test_a_replay_says_what_could_not_be_judged(lastbit, report):
+    answer = json.loads(lastbit.run("replay", SAMPLES / "clean.lbz", "--json").stdout)
+    _, tone, head, facts, _ = only(report(answer))
+    assert tone == "unknown" and head == f"{answer['verdicts']['missing']} ops could not be judged: what they gave was not kept"
+    assert facts["bit-equal"] == f"{answer['bitwise']} of {answer['compared']} ops"
+    same = dict(answer, verdict="identical")
+    assert only(report(same))[1:3] == ("good", f"the replay gives the recorded bits: {answer['bitwise']} of {answer['compared']} ops")
+
+
 def test_hostile_names_in_an_answer_are_text_and_cut(report):
     for name in HOSTILE:
         page = report(diff_result([diff_row(name, why=name)], verdict="diverged", command=f"lastbit diff '{name}'"))
