@@ -246,6 +246,8 @@ def test_help_lists_the_fields_and_gives_the_schema(lastbit, command):
     wanted = [name for name in schema(command)["properties"] if name not in ("schema", "command", "inputs")]
     assert re.sub(r"\[\]|,", "", listed).split() == wanted
     assert json.loads(lastbit.run("help", "--schema", command, expect=0).stdout) == schema(command)
+    man = lastbit.run("help", "--man", command, expect=0).stdout
+    assert listed in man and listed in lastbit.run("help", "--markdown", expect=0).stdout
 
 
 def test_the_words_are_given_too(lastbit):
