@@ -23,7 +23,7 @@ def test_help_of_a_command_is_its_page_and_fits_a_screen(lastbit, command):
     text = lastbit.run("help", command, expect=0).stdout
     assert text == lastbit.run(command, "--help", expect=0).stdout
     assert text.startswith(f"usage: lastbit {command} ") and "  -h, --help " in text
-    assert len(text.splitlines()) <= 60, len(text.splitlines())
+    assert len(text.splitlines()) <= 65, len(text.splitlines())  # 60, and the fields of its JSON
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -19,6 +19,44 @@ const char *lb_audit_kind_name(lb_audit_kind kind)
     return kind < sizeof words / sizeof *words ? words[kind] : "damaged";
 }
 
+uint32_t lb_audit_kind_gravity(lb_audit_kind kind)
+{
+    /* What is not listed comes last. */
+    static const lb_audit_kind grave[] = {LB_AUDIT_NONFINITE,
+                                          LB_AUDIT_TRUNCATED,
+                                          LB_AUDIT_DAMAGED,
+                                          LB_AUDIT_NO_FILE,
+                                          LB_AUDIT_MISSING,
+                                          LB_AUDIT_SHARD_MISSING,
+                                          LB_AUDIT_SHARDS_EQUAL,
+                                          LB_AUDIT_GAP,
+                                          LB_AUDIT_OVERLAP,
+                                          LB_AUDIT_OUT_OF_RANGE,
+                                          LB_AUDIT_REPLICAS_DIFFER,
+                                          LB_AUDIT_SHAPE,
+                                          LB_AUDIT_DIFFERS,
+                                          LB_AUDIT_ARRANGED,
+                                          LB_AUDIT_UNMERGED,
+                                          LB_AUDIT_MERGE_DIFFERS,
+                                          LB_AUDIT_MERGE_SCALING,
+                                          LB_AUDIT_MERGE_ROUNDED,
+                                          LB_AUDIT_ADAPTER_PARTNER,
+                                          LB_AUDIT_ADAPTER_RANK,
+                                          LB_AUDIT_ADAPTER_TARGET,
+                                          LB_AUDIT_ADAPTER_CONFIG,
+                                          LB_AUDIT_SCALE_MISSING,
+                                          LB_AUDIT_SCALE_INVALID,
+                                          LB_AUDIT_ZERO,
+                                          LB_AUDIT_CONSTANT,
+                                          LB_AUDIT_OUTLIER,
+                                          LB_AUDIT_DEAD,
+                                          LB_AUDIT_OPTIMIZER_MISSING,
+                                          LB_AUDIT_OPTIMIZER_INVALID};
+    uint32_t i = 0;
+    while (i < sizeof grave / sizeof *grave && grave[i] != kind) i++;
+    return i;
+}
+
 const char *lb_audit_match_name(lb_audit_match match)
 {
     static const char *const words[] = {"identical", "cast", "rounding", "differs"};

@@ -119,7 +119,7 @@ static void tell_lacking(lb_audit_gathering *g, const member *m, const member *f
         if (lb_audit_is_found(g, name) || is_left_out(adapter, name)) continue;
         lb_audit_find(g, lb_is_state_name(name) ? LB_AUDIT_OPTIMIZER_MISSING : LB_AUDIT_MISSING,
                       (lb_audit_where){name, NULL, NULL, 0},
-                      "%s%lld lacks %s, which %u of its siblings have and are otherwise as it is", container,
+                      "%s%lld lacks %s, which %u of its siblings have that are like it in everything else", container,
                       (long long)m->number, suffix, like);
     }
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *expect, *against, *base, *merged, *inputs, *adapter;
+static char *expect, *against, *base, *merged, *inputs, *adapter, *html;
 static const char **maps;
 static int restart, rows;
 static long long seed;
@@ -29,6 +29,7 @@ static const struct poptOption options[] = {
      "inputs of the adapted layers, [rows, features], by module name or for all (default: unit normal)", "FILE"},
     {"seed", 0, POPT_ARG_LONGLONG, &seed, 0, "of the unit normal inputs (default: 0)", "N"},
     {"rows", 0, POPT_ARG_INT, &rows, 0, "how many rows of them (default: 16)", "N"},
+    {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`", "FILE"},
     {"restart", 0, POPT_ARG_NONE, &restart, 0, "ask for everything that an exact restart needs", NULL},
     POPT_TABLEEND,
 };
@@ -122,6 +123,12 @@ static bool is_first(const lb_audit_report *r, uint32_t i)
     return true;
 }
 
+/* Whether finding `i` begins a group of this gravity. */
+static bool begins(const lb_audit_report *r, uint32_t i, uint32_t gravity)
+{
+    return lb_audit_kind_gravity(r->findings[i].kind) == gravity && is_first(r, i);
+}
+
 /* ---- JSON ---------------------------------------------------------------------------------------------------------------- */
 
 static json_t *text(const char *words)
@@ -144,21 +151,26 @@ static json_t *findings_json(const lb_audit_report *r, bool notes)
     return list;
 }
 
+static json_t *group_json(const group *g)
+{
+    json_t *patterns = json_array();
+    for (uint32_t k = 0; k < g->patterns && k < MOST_PATTERNS; k++)
+        json_array_append_new(patterns, text(g->pattern[k]));
+    return json_pack("{s:s,s:b,s:i,s:i,s:I,s:o,s:i,s:s}", "kind", lb_audit_kind_name(g->first->kind), "note",
+                     g->first->note, "findings", (int)g->findings, "tensors", (int)g->tensors, "of", (json_int_t)g->of,
+                     "patterns", patterns, "pattern_count", (int)g->patterns, "message", g->first->message);
+}
+
+/* The gravest first. */
 static json_t *groups_json(const lb_audit_report *r)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        if (!is_first(r, i)) continue;
-        const group g = group_at(r, i);
-        json_t *patterns = json_array();
-        for (uint32_t k = 0; k < g.patterns && k < MOST_PATTERNS; k++)
-            json_array_append_new(patterns, text(g.pattern[k]));
-        json_array_append_new(list,
-                              json_pack("{s:s,s:b,s:i,s:i,s:I,s:o,s:i,s:s}", "kind", lb_audit_kind_name(g.first->kind),
-                                        "note", g.first->note, "findings", (int)g.findings, "tensors", (int)g.tensors,
-                                        "of", (json_int_t)g.of, "patterns", patterns, "pattern_count", (int)g.patterns,
-                                        "message", g.first->message));
-    }
+    for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
+        for (uint32_t i = 0; i < r->n_findings; i++)
+            if (begins(r, i, gravity)) {
+                const group g = group_at(r, i);
+                json_array_append_new(list, group_json(&g));
+            }
     return list;
 }
 
@@ -211,14 +223,13 @@ static json_t *merges_json(const lb_audit_report *r)
     return list;
 }
 
-static void print_json(const char *path, const lb_audit_report *r, const char *verdict)
+static json_t *report_json(const char *path, const lb_audit_report *r, const char *verdict)
 {
-    lb_print_json("audit", json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path,
-                                     "verdict", verdict, "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes,
-                                     "tensors", (json_int_t)r->tensors, "ranks", (int)r->ranks, "groups",
-                                     groups_json(r), "findings", findings_json(r, false), "notes",
-                                     findings_json(r, true), "precision", precision_json(r, false), "modules",
-                                     precision_json(r, true), "pairs", pairs_json(r), "merged", merges_json(r)));
+    return json_pack("{s:s,s:s,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "checkpoint", path, "verdict", verdict,
+                     "files", (json_int_t)r->files, "bytes", (json_int_t)r->bytes, "tensors", (json_int_t)r->tensors,
+                     "ranks", (int)r->ranks, "groups", groups_json(r), "findings", findings_json(r, false), "notes",
+                     findings_json(r, true), "precision", precision_json(r, false), "modules", precision_json(r, true),
+                     "pairs", pairs_json(r), "merged", merges_json(r));
 }
 
 /* ---- text ---------------------------------------------------------------------------------------------------------------- */
@@ -231,9 +242,19 @@ static void print_finding(const lb_audit_finding *f)
     if (f->file) printf("  (%s)", f->file);
 }
 
+/* The kind in words: "shards equal". */
+static void print_kind(lb_audit_kind kind)
+{
+    if (kind == LB_AUDIT_NOOP)
+        printf("does nothing");
+    else
+        for (const char *at = lb_audit_kind_name(kind); *at; at++) putchar(*at == '_' ? ' ' : *at);
+}
+
 static void print_group(const group *g)
 {
-    printf("%s%s", g->first->note ? "note: " : "", lb_audit_kind_name(g->first->kind));
+    if (g->first->note) printf("note: ");
+    print_kind(g->first->kind);
     if (g->findings == 1) {
         print_finding(g->first);
         printf("\n    %s\n", g->first->message);
@@ -252,11 +273,12 @@ static void print_group(const group *g)
 
 static void print_findings(const lb_audit_report *r)
 {
-    for (uint32_t i = 0; i < r->n_findings; i++) {
-        if (!is_first(r, i)) continue;
-        const group g = group_at(r, i);
-        print_group(&g);
-    }
+    for (uint32_t gravity = 0; gravity < LB_AUDIT_GRAVITIES; gravity++)
+        for (uint32_t i = 0; i < r->n_findings; i++)
+            if (begins(r, i, gravity)) {
+                const group g = group_at(r, i);
+                print_group(&g);
+            }
 }
 
 /* Lines that are alike, each once with how often it came. */
@@ -379,7 +401,13 @@ int lb_cmd_audit(int argc, const char **argv)
                                             : lb_command_fail("audit", &err);
         } else {
             code = report->n_findings > report->n_notes ? LB_EXIT_DIFFERENT : LB_EXIT_SAME;
-            (arguments.json ? print_json : print_text)(path, report, code ? "found" : "clean");
+            const char *verdict = code ? "found" : "clean";
+            if (html && lb_write_page("audit", report_json(path, report, verdict), html, &err) != LB_OK)
+                code = lb_command_fail("audit", &err);
+            else if (arguments.json)
+                lb_print_json("audit", report_json(path, report, verdict));
+            else
+                print_text(path, report, verdict);
             lb_audit_report_free(report);
         }
     }

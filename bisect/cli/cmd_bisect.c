@@ -236,7 +236,8 @@ int lb_cmd_bisect(int argc, const char **argv)
         {"run", 0, POPT_ARG_STRING, &a.run, 0,
          "bisect this shell command, a short run of a live job, instead of a capture", "CMD"},
         {"flag", 0, POPT_ARG_ARGV, &a.flags, 0,
-         "what to add to CMD (where {} stands, or at its end) so that a suspect is out, e.g. 'muon=--optimizer "
+         "what to add to CMD (where {} stands, or at its end) so that a suspect is switched off, e.g. "
+         "'muon=--optimizer "
          "adamw', "
          "'block:E=--no-experts'; may be given several times",
          "STAGE[:LABEL]=FLAGS"},

@@ -265,7 +265,7 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
         char *second = trimmed(line), *first = strstr(second, " = ");
         if (!*second) continue;
         if (!first) {
-            status = lb_fail(err, LB_ERR_INVALID, "--map %s, line %zu: expected SECOND = FIRST, found '%.80s'", path,
+            status = lb_fail(err, LB_ERR_CORRUPT, "--map %s, line %zu: expected SECOND = FIRST, found '%.80s'", path,
                              number, second);
             break;
         }
@@ -279,6 +279,8 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
         t->rows = more, t->n = ++n;
         fprintf(kept, "%s%c%s%c", trimmed(second), 0, trimmed(first), 0);
     }
+    if (status == LB_OK && ferror(file)) status = lb_fail(err, LB_ERR_IO, "--map %s: it cannot be read", path);
+    if (status == LB_OK && !number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
     if (kept) fclose(kept);
     free(line), fclose(file);
     t->text = text;
@@ -323,11 +325,11 @@ static lb_status read_kinds(lb_diff_options *o, sides *s, lb_err *err)
     LB_TRY(lb_capture_open(kinds_path, &file, err));
     lb_status status = lb_capture_program(file, 0, 0, &program, err);
     if (status == LB_OK && program->n_values != 1)
-        status = lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected one array of integers (.npy)", kinds_path);
+        status = lb_fail(err, LB_ERR_CORRUPT, "--kinds %s: expected one array of integers (.npy)", kinds_path);
     if (status == LB_OK) status = lb_capture_value(file, program, 0, &t, err);
     if (status == LB_OK && !lb_dtype_is_integer(t.dtype))
         status =
-            lb_fail(err, LB_ERR_INVALID, "--kinds %s: expected integers, not %s", kinds_path, lb_dtype_name(t.dtype));
+            lb_fail(err, LB_ERR_CORRUPT, "--kinds %s: expected integers, not %s", kinds_path, lb_dtype_name(t.dtype));
     int64_t done = 0, n = status == LB_OK ? lb_layout_numel(&t.layout) : 0;
     double *wide = calloc((size_t)n + 1, sizeof *wide);
     s->kinds = malloc((size_t)n * sizeof *s->kinds + 1);

@@ -75,7 +75,7 @@ static json_t *rows_json(const lb_explain_rows *x)
                      (int)x->over_others);
 }
 
-static void print_report_json(const lb_explain_report *r)
+static json_t *report_json(const lb_explain_report *r)
 {
     json_t *findings = json_array(), *missing = json_array();
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
@@ -91,14 +91,13 @@ static void print_report_json(const lb_explain_report *r)
     }
     json_t *rows = json_array();
     for (uint32_t i = 0; i < r->n_rows; i++) json_array_append_new(rows, rows_json(&r->rows[i]));
-    lb_print_json("explain",
-                  json_pack("{s:{s:I,s:I},s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "cost", "runs",
-                            (json_int_t)r->cost.runs, "ops", (json_int_t)r->cost.ops, "findings", findings, "layers",
-                            layers, "budget", budgets, "routing", routings, "rows", rows, "missing", missing, "ops",
-                            "aligned", (json_int_t)r->ops, "differing", (json_int_t)r->differing));
+    return json_pack("{s:{s:I,s:I},s:o,s:o,s:o,s:o,s:o,s:o,s:{s:I,s:I}}", "cost", "runs", (json_int_t)r->cost.runs,
+                     "ops", (json_int_t)r->cost.ops, "findings", findings, "layers", layers, "budget", budgets,
+                     "routing", routings, "rows", rows, "missing", missing, "ops", "aligned", (json_int_t)r->ops,
+                     "differing", (json_int_t)r->differing);
 }
 
-static char *steps, *layer, *phase, *select_ops, *invariance, *memory;
+static char *steps, *layer, *phase, *select_ops, *invariance, *memory, *html;
 static char **maps, **trees, **launches;
 static int all, table, budget, routing, multiprocessors, threads;
 static long row = -1;
@@ -123,12 +122,13 @@ static const struct poptOption options[] = {
     {"threads", 0, POPT_ARG_INT, &threads, 0, "threads (results do not depend on them)", "N"},
     {"memory", 0, POPT_ARG_STRING, &memory, 0,
      "most memory for tensors of one rank in replays of --budget and --routing", "512M"},
+    {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`", "FILE"},
     {"all", 0, POPT_ARG_NONE, &all, 0,
      "list every kind of place, where there are more than 24, and what is only inherited", NULL},
     {"table", 0, POPT_ARG_NONE, &table, 0, "what each layer adds, beside what has come together by then", NULL},
     {"budget", 0, POPT_ARG_NONE, &budget, 0, "split the final gap by cause and layer: a chained replay for each", NULL},
     {"routing", 0, POPT_ARG_NONE, &routing, 0,
-     "how much of the final gap is experts chosen otherwise: replays of the first side with the second's ids, "
+     "how much of the final gap is due to different experts: replays of the first side with the second's ids, "
      "weights and slots in force; and which choices are near ties",
      NULL},
     {"invariance", 0, POPT_ARG_STRING, &invariance, 0,
@@ -159,7 +159,7 @@ static const lb_command command = {
              "ranks are\n"
              "asked what they brought: one brought other numbers, or they were added up in another order, which is "
              "named, or\n"
-             "no legal order gives these bits. Of batches of other sizes the rows that both have are held against "
+             "no legal order gives these bits. Of batches of other sizes the rows that both have are compared with "
              "each "
              "other:\n"
              "what a library makes of a prompt alone and among seven others. With one capture: under which order or "
@@ -197,7 +197,7 @@ static const char *unit_of(const lb_invariance_row *r)
     return r->sequences ? "sequence" : "row";
 }
 
-static void print_invariance_json(const lb_invariance *v)
+static json_t *invariance_json(const lb_invariance *v)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < v->n_rows; i++) {
@@ -213,7 +213,7 @@ static void print_invariance_json(const lb_invariance *v)
                                         "recorded", (json_int_t)r->recorded, "embedded", (json_int_t)r->embedded,
                                         "elements", (json_int_t)r->elements, "varies", (int)r->varies, "sizes", sizes));
     }
-    lb_print_json("explain", json_pack("{s:[],s:o}", "findings", "invariance", rows));
+    return json_pack("{s:[],s:o}", "findings", "invariance", rows);
 }
 
 /* " (64 of 64 elements, as splitk:8)" */
@@ -271,15 +271,18 @@ static int run_invariance(const lb_arguments *arguments, const lb_explain_option
     v.launches = (const char *const *)launches;
     while (launches && launches[v.n_launches]) v.n_launches++;
     lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
+    const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_invariance_run(capture, &v, &found, &err);
     for (uint32_t i = 0; i < found.n_rows; i++) varies |= found.rows[i].varies;
-    if (status == LB_OK && arguments->json) print_invariance_json(&found);
+    if (status == LB_OK && html) status = lb_write_page("explain", invariance_json(&found), html, &err);
+    if (status == LB_OK && arguments->json) lb_print_json("explain", invariance_json(&found));
     if (status == LB_OK && !arguments->json) print_invariance_text(&found);
-    int rc = status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
-             : status == LB_ERR_INVALID ? lb_command_misused("explain", "%s", err.message)
-             : status != LB_OK          ? lb_command_fail("explain", &err)
-             : varies                   ? LB_EXIT_DIFFERENT
-                                        : LB_EXIT_SAME;
+    int rc = !opened                      ? lb_command_fail("explain", &err)
+             : status == LB_ERR_NOT_FOUND ? (lb_command_fail("explain", &err), LB_EXIT_UNTESTABLE)
+             : status == LB_ERR_INVALID   ? lb_command_misused("explain", "%s", err.message)
+             : status != LB_OK            ? lb_command_fail("explain", &err)
+             : varies                     ? LB_EXIT_DIFFERENT
+                                          : LB_EXIT_SAME;
     lb_invariance_release(&found);
     lb_capture_close(capture);
     return rc;
@@ -302,7 +305,8 @@ static int run_explain(const lb_arguments *arguments, const lb_explain_options *
     const bool opened = status == LB_OK;
     if (status == LB_OK) status = lb_explain_run(a, b, o, &report, &err);
     lb_progress_end();
-    if (status == LB_OK && arguments->json) print_report_json(report);
+    if (status == LB_OK && html) status = lb_write_page("explain", report_json(report), html, &err);
+    if (status == LB_OK && arguments->json) lb_print_json("explain", report_json(report));
     if (status == LB_OK && !arguments->json) {
         text =
             lb_explain_text(report, arguments->args[0], arguments->n_args > 1 ? arguments->args[1] : NULL, all, table);
@@ -353,7 +357,7 @@ int lb_cmd_explain(int argc, const char **argv)
     for (uint32_t i = 0; i < o.n_trees; i++) free(trees[i]);
     for (uint32_t i = 0; launches && launches[i]; i++) free(launches[i]);
     free(maps), free(trees), free(launches), free(selector), free(steps), free(layer), free(phase), free(select_ops),
-        free(invariance), free(memory);
+        free(invariance), free(memory), free(html);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -6,11 +6,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-static char *steps_text;
+static char *steps_text, *html;
 static int layers;
 
 static const struct poptOption options[] = {
     {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only", "A-B"},
+    {"html", 0, POPT_ARG_STRING, &html, 0, "also write the page of `lastbit report`", "FILE"},
     {"layers", 'l', POPT_ARG_NONE, &layers, 0, "print workers, layers and blocks of the last step, too", NULL},
     POPT_TABLEEND,
 };
@@ -88,14 +89,14 @@ static json_t *finding_json(const lb_ranks_finding *f)
     return o;
 }
 
-static void print_json(const lb_ranks_report *r)
+static json_t *report_json(const lb_ranks_report *r)
 {
     json_t *steps = json_array(), *findings = json_array();
     for (uint32_t i = 0; i < r->n_steps; i++) json_array_append_new(steps, step_json(&r->steps[i]));
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
-    lb_print_json("ranks", json_pack("{s:s,s:o,s:o,s:i,s:i,s:s?}", "verdict", lb_ranks_verdict_name(r->verdict),
-                                     "steps", steps, "findings", findings, "collectives", (int)r->collectives,
-                                     "replicas", (int)r->replicas, "record", r->again));
+    return json_pack("{s:s,s:o,s:o,s:i,s:i,s:s?}", "verdict", lb_ranks_verdict_name(r->verdict), "steps", steps,
+                     "findings", findings, "collectives", (int)r->collectives, "replicas", (int)r->replicas, "record",
+                     r->again);
 }
 
 static int run(const lb_arguments *arguments, const lb_ranks_options *o)
@@ -109,8 +110,9 @@ static int run(const lb_arguments *arguments, const lb_ranks_options *o)
     char *text = status == LB_OK && !arguments->json ? lb_ranks_text(report, layers) : NULL;
     if (status == LB_OK && !arguments->json && !text)
         status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
-    if (text) lb_print_text(text);
-    if (status == LB_OK && arguments->json) print_json(report);
+    if (status == LB_OK && html) status = lb_write_page("ranks", report_json(report), html, &err);
+    if (text && status == LB_OK) lb_print_text(text);
+    if (status == LB_OK && arguments->json) lb_print_json("ranks", report_json(report));
     const int rc = status != LB_OK                     ? lb_command_fail("ranks", &err)
                    : report->verdict == LB_RANKS_CLEAN ? LB_EXIT_SAME
                    : report->verdict == LB_RANKS_FOUND ? LB_EXIT_DIFFERENT
@@ -134,7 +136,7 @@ int lb_cmd_ranks(int argc, const char **argv)
         if (!arguments.json) o.progress = lb_progress;
         rc = run(&arguments, &o);
     }
-    free(steps_text);
+    free(steps_text), free(html);
     lb_arguments_release(&arguments);
     return rc;
 }

@@ -17,7 +17,7 @@ enum { COMPLAINTS_SHOWN = 5 };
 
 typedef struct options {
     char *format, *pattern, **fields, *schedule, *hold, *checkpoints, *shards, *on_alarm, *exit_on, *trigger, *webhook,
-        *alarm_file, **levels;
+        *alarm_file, *html, **levels;
     long long iterations, every;
     double warmup, floor, decay, idle;
     int follow, same_seed;
@@ -321,12 +321,18 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
 {
     lb_watch_between between = {0};
     uint64_t records = 0, alarms = 0;
-    bool undecided = false;
+    bool undecided = false, foreign = false;
     look_between(logs, n, o->same_seed, &between);
     for (uint32_t i = 0; i < n; i++) {
         const lb_watch_report r = lb_watch_now(logs[i].watch);
         records += r.records, alarms += r.n_alarms;
         undecided |= !strcmp(lb_watch_verdict(&logs[i], &r), "undecided");
+        foreign |= lb_watch_is_foreign(&logs[i], &r) && !o->follow;
+        if (!r.records)
+            fprintf(stderr,
+                    "lastbit watch: %s: no step was found: is it a log of training? --format and --pattern say how it "
+                    "is read, --field which names are meant\n",
+                    logs[i].path);
         if (lb_watch_is_unreadable(&logs[i].counts))
             fprintf(stderr,
                     "lastbit watch: %s: %" PRIu64 " of its lines could not be read, %" PRIu64
@@ -334,15 +340,15 @@ static int give_report(const lb_watched_log *logs, uint32_t n, const options *o,
                     logs[i].path, logs[i].counts.complaints, r.records);
     }
     alarms += between.n_alarms;
+    lb_err err = LB_ERR_INIT;
+    const bool written = lb_write_page(NAME, o->html ? lb_watch_json(logs, n, &between) : NULL, o->html, &err) == LB_OK;
     if (json)
         lb_print_json(NAME, lb_watch_json(logs, n, &between));
     else
         lb_watch_print_report(logs, n, &between);
     free(between.alarms);
-    if (!records)
-        fprintf(stderr,
-                "lastbit watch: no step was found: is it a log of training? --format and --pattern say how it is read, "
-                "--field which names are meant\n");
+    if (!written) return lb_command_fail(NAME, &err);
+    if (foreign) return LB_EXIT_FAILED;
     if (alarms) return LB_EXIT_DIFFERENT;
     return !records || undecided ? LB_EXIT_UNTESTABLE : LB_EXIT_SAME;
 }
@@ -363,7 +369,7 @@ static int run(const options *o, const char **paths, uint32_t n, bool json)
     if (status == LB_OK && o->shards) status = read_shards(o->shards, &shards, &err);
     for (; begun < n && status == LB_OK && !interrupted; begun++) {
         session s = {.o = o, .path = paths[begun], .shards = &shards, .actions = &actions};
-        if (json) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
+        if (json || o->html) logs[begun].curves = calloc(1, sizeof *logs[begun].curves);
         s.live = !o->follow ? NULL : json ? stderr : stdout;
         actions.log = s.path;
         status = watch_log(&s, &logs[begun], &err);
@@ -379,7 +385,7 @@ static int run(const options *o, const char **paths, uint32_t n, bool json)
 static void release(options *o)
 {
     char *texts[] = {o->format,   o->pattern, o->schedule, o->hold,    o->checkpoints, o->shards,
-                     o->on_alarm, o->exit_on, o->trigger,  o->webhook, o->alarm_file};
+                     o->on_alarm, o->exit_on, o->trigger,  o->webhook, o->alarm_file,  o->html};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
     for (char **field = o->fields; field && *field; field++) free(*field);
     free(o->fields);
@@ -416,7 +422,7 @@ int lb_cmd_watch(int argc, const char **argv)
         {"decay-ratio", 0, POPT_ARG_DOUBLE, &o.decay, 0, "wsd: share of the iterations in which it falls (0.2)", "R"},
         {"hold", 0, POPT_ARG_STRING, &o.hold, 0, "this file exists while no checkpoint should be written", "FILE"},
         {"checkpoints", 0, POPT_ARG_STRING, &o.checkpoints, 0,
-         "the checkpoints there are; those written while the run was out are named", "GLOB"},
+         "the checkpoints there are; those written while the run was out of its usual range are named", "GLOB"},
         {"checkpoint-every", 0, POPT_ARG_LONGLONG, &o.every, 0, "the same, of a run that writes one every N steps",
          "N"},
         {"shards", 0, POPT_ARG_STRING, &o.shards, 0,
@@ -429,6 +435,7 @@ int lb_cmd_watch(int argc, const char **argv)
          "_WHY and LASTBIT_LOG",
          "CMD"},
         {"webhook", 0, POPT_ARG_STRING, &o.webhook, 0, "post each alarm there as JSON, one at a time (by curl)", "URL"},
+        {"html", 0, POPT_ARG_STRING, &o.html, 0, "also write the page of `lastbit report`", "FILE"},
         {"alarm-file", 0, POPT_ARG_STRING, &o.alarm_file, 0, "append each alarm to this file, a line of JSON each",
          "FILE"},
         {"level", 0, POPT_ARG_ARGV, &o.levels, 0,

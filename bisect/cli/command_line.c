@@ -3,6 +3,7 @@
 
 #include "help_page.h"
 #include "reference.h"
+#include "schema_files.h"
 
 #include <lastbit/clock.h>
 #include <lastbit/array.h>
@@ -18,6 +19,17 @@
 #include <string.h>
 #include <unistd.h>
 
+/* "With --json: verdict, first, ...; `lastbit help --schema diff` describes each." */
+static void print_fields(const char *command)
+{
+    char *fields = lb_schema_files_fields(command), *text = NULL;
+    size_t size = 0;
+    FILE *to = fields ? open_memstream(&text, &size) : NULL;
+    if (to) fprintf(to, "With --json: %s; `lastbit help --schema %s` describes each.", fields, command);
+    if (to && fclose(to) == 0) putchar('\n'), lb_help_filled(text), putchar('\n');
+    free(text), free(fields);
+}
+
 static void print_help(const lb_command *command, const struct poptOption *table)
 {
     printf("usage: lastbit %s [OPTIONS]%s%s\n\n", command->name, *command->synopsis ? " " : "", command->synopsis);
@@ -25,8 +37,10 @@ static void print_help(const lb_command *command, const struct poptOption *table
     printf("\nOptions:\n");
     lb_help_options(table, false);
     if (command->example) printf("\nExample:\n%s\n", command->example);
-    printf("\nExit codes: 0 same or clean, 1 different or found, 125 cannot be tested, 128 failed, 129 "
-           "misused.\n");
+    print_fields(command->name);
+    printf("Exit codes: 0 same or clean, 1 different or found, 125 nothing to judge, 128 failed (no such "
+           "file or "
+           "kind), 129 misused.\n");
 }
 
 /* The line of `lastbit --help` that names the command. */
@@ -39,21 +53,43 @@ static const char *text_of(const char *name)
     return "";
 }
 
+/* A message may quote bytes of a file: what a terminal would obey, or could not show, is spelt out. */
+static void print_quoted(FILE *to, const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        const size_t more = *at >= 0xf0 && *at < 0xf8 ? 3 : *at >= 0xe0 ? 2 : *at >= 0xc2 ? 1 : 0;
+        size_t n = 0;
+        while (n < more && (at[n + 1] & 0xc0) == 0x80) n++;
+        const bool plain = *at < 0x80 ? (*at >= 0x20 && *at < 0x7f) || *at == '\n' || *at == '\t'
+                                      : more && n == more && *at < 0xf8 && !(*at == 0xc2 && at[1] < 0xa0);
+        if (!plain) {
+            fprintf(to, "\\x%02x", *at);
+            continue;
+        }
+        fwrite(at, 1, n + 1, to);
+        at += n;
+    }
+}
+
 int lb_command_misused(const char *command, const char *format, ...)
 {
+    char message[2000];
     va_list args;
     va_start(args, format);
     fprintf(stderr, "lastbit %s: ", command);
-    vfprintf(stderr, format, args);
+    vsnprintf(message, sizeof message, format, args);
+    print_quoted(stderr, message);
     fprintf(stderr, "\nTry `lastbit %s --help`.\n", command);
     va_end(args);
     return LB_EXIT_MISUSED;
 }
 
-/* What was typed behind `lastbit`; it lives as long as the program. */
+/* What was typed behind `lastbit`, which lives as long as the program, and what of it names files, while the arguments live. */
 static struct {
     int argc;
     const char **argv;
+    const char *const *files; /* NULL: none, or another program's */
+    int n_files;
 } typed;
 
 int lb_arguments_parse(const lb_command *command, int argc, const char **argv, lb_arguments *arguments)
@@ -103,12 +139,15 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
         lb_arguments_release(arguments);
         return code;
     }
+    typed.files = command->stop_at_first_arg ? NULL : arguments->args;
+    typed.n_files = arguments->n_args;
     return -1;
 }
 
 void lb_arguments_release(lb_arguments *arguments)
 {
     if (arguments->context) poptFreeContext(arguments->context);
+    typed.files = NULL;
     memset(arguments, 0, sizeof *arguments);
 }
 
@@ -209,7 +248,9 @@ void lb_swap_list_release(lb_swap_list *list)
 
 int lb_command_fail(const char *command, const lb_err *err)
 {
-    fprintf(stderr, "lastbit %s: %s\n", command, err->message[0] ? err->message : lb_status_text(err->status));
+    fprintf(stderr, "lastbit %s: ", command);
+    print_quoted(stderr, err->message[0] ? err->message : lb_status_text(err->status));
+    fputc('\n', stderr);
     switch (err->status) {
     case LB_ERR_NOT_CAPTURED:
     case LB_ERR_UNSUPPORTED: return LB_EXIT_UNTESTABLE;
@@ -250,6 +291,55 @@ static char *typed_line(void)
     return NULL;
 }
 
+/* "runs/a.lb/", "a.lbz", or a folder with the archive of a rank: cheap to open. */
+static bool looks_like_capture(const char *path)
+{
+    char first[4096];
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    snprintf(first, sizeof first, "%s/rank-00000.tar", path);
+    return (n > 3 && !strncmp(path + n - 3, ".lb", 3)) || (n > 4 && !strncmp(path + n - 4, ".lbz", 4)) ||
+           access(first, R_OK) == 0;
+}
+
+/* The program that was recorded and when, by the receipt of the first rank: into an object. */
+static void add_receipt(json_t *input, const char *path)
+{
+    lb_capture *capture = NULL;
+    const int32_t *ranks;
+    if (!looks_like_capture(path) || lb_capture_open(path, &capture, NULL) != LB_OK) return;
+    const char *text = lb_capture_ranks(capture, &ranks) ? lb_capture_table(capture, ranks[0], "receipt") : NULL;
+    json_t *receipt = text ? json_loads(text, 0, NULL) : NULL;
+    const json_t *time = json_object_get(receipt, "time"), *word;
+    const json_t *argv = json_object_get(json_object_get(receipt, "process"), "argv");
+    json_t *program = json_string("");
+    size_t i;
+    json_array_foreach(argv, i, word)
+    {
+        json_t *longer = json_sprintf("%s%s%s", json_string_value(program), i ? " " : "",
+                                      json_is_string(word) ? json_string_value(word) : "");
+        json_decref(program);
+        program = longer;
+    }
+    if (json_is_number(time)) json_object_set_new(input, "recorded", json_integer((json_int_t)json_number_value(time)));
+    if (json_string_length(program)) json_object_set(input, "program", program);
+    json_decref(program), json_decref(receipt);
+    lb_capture_close(capture);
+}
+
+/* The files that an answer is about, with what is known of a capture's run. */
+static json_t *inputs_json(void)
+{
+    json_t *inputs = json_array();
+    for (int i = 0; typed.files && i < typed.n_files; i++) {
+        json_t *input = json_pack("{s:s, s:n, s:n}", "path", typed.files[i], "recorded", "program");
+        if (!input) continue; /* a path that is no UTF-8 */
+        add_receipt(input, typed.files[i]);
+        json_array_append_new(inputs, input);
+    }
+    return inputs;
+}
+
 /* NULL: out of memory. Frees `object`. */
 static json_t *answer(const char *command, json_t *object)
 {
@@ -259,6 +349,7 @@ static json_t *answer(const char *command, json_t *object)
     json_t *words = line ? json_string(line) : NULL; /* NULL: a path that is no UTF-8 */
     if (all && words) json_object_set_new(all, "command", words);
     free(line);
+    if (all) json_object_set_new(all, "inputs", inputs_json());
     if (all && json_object_update(all, object) != 0) {
         json_decref(all);
         all = NULL;

@@ -10,7 +10,9 @@
 #include <popt.h>
 #include <jansson.h>
 
-/* Exit codes fit `git bisect run`. */
+/* Exit codes fit `git bisect run`. Of files every command says the same: one that is missing, unreadable, empty, or of no kind that the command reads
+ * is FAILED; one that is read but holds nothing that could be judged (no step, no op, no number) is UNTESTABLE; damage is DIFFERENT for those that look for
+ * it, `verify` and `audit`. Wrong words on the command line are MISUSED, wrong words in a file that it names are not. */
 enum lb_exit {
     LB_EXIT_SAME = 0,
     LB_EXIT_DIFFERENT = 1,
@@ -92,7 +94,8 @@ json_t *lb_json_number(double x);
 json_t *lb_json_finite(double x);
 /* A line of the recorded program's code: {file, line, function, text}; null where none is known. */
 json_t *lb_json_line(const lb_code_line *line);
-/* Prints one object with "schema": "lastbit.NAME/1" first and "command", the line that gave it; frees it. */
+/* Prints one object with "schema": "lastbit.NAME/1" first, "command", the line that gave it, and "inputs", the files that it is about, each with the program and
+ * the time of its recording where it is a capture; frees the object. */
 void lb_print_json(const char *command, json_t *object);
 /* The same object as a page (`--html FILE`, lastbit/report.h); frees it. LB_OK when `path` is NULL. */
 lb_status lb_write_page(const char *command, json_t *object, const char *path, lb_err *err);

@@ -4,6 +4,7 @@
 
 #include "help_page.h"
 #include "reference.h"
+#include "schema_files.h"
 
 #include <lastbit/processor.h>
 
@@ -78,7 +79,8 @@ static int print_page(const char *name)
 
 static int misused_reference(void)
 {
-    fprintf(stderr, "lastbit help: expected --man [COMMAND], --complete bash|zsh|fish, or --markdown\n");
+    fprintf(stderr,
+            "lastbit help: expected --man [COMMAND], --complete bash|zsh|fish, --markdown, or --schema COMMAND\n");
     return LB_EXIT_MISUSED;
 }
 
@@ -92,7 +94,7 @@ static int print_man(const char *name)
     return LB_EXIT_SAME;
 }
 
-/* `lastbit help --man [COMMAND]`, `--complete SHELL`, `--markdown` */
+/* `lastbit help --man [COMMAND]`, `--complete SHELL`, `--markdown`, `--schema COMMAND` */
 static int print_reference(const char *form, const char *what)
 {
     static const struct {
@@ -102,6 +104,7 @@ static int print_reference(const char *form, const char *what)
     lb_help_form all = strcmp(form, "--markdown") == 0 && !what ? LB_HELP_MARKDOWN : LB_HELP_PAGE;
     for (int i = 0; i < 3 && what && strcmp(form, "--complete") == 0; i++)
         if (strcmp(what, shells[i].shell) == 0) all = shells[i].form;
+    if (strcmp(form, "--schema") == 0) return what && lb_schema_files_print(what) ? LB_EXIT_SAME : misused_reference();
     lb_reference_choose(strcmp(form, "--man") == 0 ? LB_HELP_MAN : all);
     if (strcmp(form, "--man") == 0) return print_man(what);
     if (all == LB_HELP_PAGE) return misused_reference();

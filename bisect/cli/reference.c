@@ -1,8 +1,11 @@
 /* See reference.h. */
 #include "reference.h"
 
+#include "schema_files.h"
+
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static lb_help_form chosen = LB_HELP_PAGE;
@@ -105,7 +108,14 @@ static void man_command(const lb_command *c, const char *text, const struct popt
         put_roff_text(c->example);
         puts("\n.fi");
     }
-    puts(".SH EXIT STATUS\n0 same or clean, 1 different or found, 125 cannot be tested, 128 failed, 129 misused.\n"
+    char *fields = lb_schema_files_fields(c->name);
+    puts(".SH JSON\nFields of what is printed with \\fB\\-\\-json\\fR; \\fBlastbit help \\-\\-schema\\fR describes "
+         "each.\n.PP");
+    put_roff_text(fields ? fields : "");
+    free(fields);
+    puts("\n.SH EXIT STATUS\n0 same or clean; 1 different or found; 125 cannot be tested: read, but nothing in it can "
+         "be judged; 128 "
+         "failed: a file is missing, unreadable, empty or of another kind; 129 misused.\n"
          ".SH SEE ALSO\n\\fBlastbit\\fR(1); \\fBlastbit help\\fR lists topics.");
 }
 
@@ -196,6 +206,9 @@ static void markdown_command(const lb_command *c, const struct poptOption *table
            c->synopsis, c->about);
     each_option(table, markdown_option, NULL);
     if (c->example) printf("\n```\n%s\n```\n", c->example);
+    char *fields = lb_schema_files_fields(c->name);
+    if (fields) printf("\nWith `--json`: %s; `lastbit help --schema %s` describes each.\n", fields, c->name);
+    free(fields);
     putchar('\n');
 }
 

@@ -259,6 +259,6 @@ void lb_watch_actions_end(lb_watch_actions *a, bool interrupted)
                 a->passed_over);
     if (a->held && interrupted) unlink(a->hold_file);
     if (a->held)
-        fprintf(stderr, "lastbit watch: the run was out still; %s %s\n", a->hold_file,
-                interrupted ? "was removed, for nobody watches any longer" : "stays");
+        fprintf(stderr, "lastbit watch: the run is still out of its usual range; %s %s\n", a->hold_file,
+                interrupted ? "was removed, because watching has ended" : "stays");
 }

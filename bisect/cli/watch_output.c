@@ -35,6 +35,11 @@ bool lb_watch_is_unreadable(const lb_watch_counts *counts)
     return counts->records && counts->complaints >= counts->records;
 }
 
+bool lb_watch_is_foreign(const lb_watched_log *log, const lb_watch_report *r)
+{
+    return !r->records && !log->counts.names.n_others && log->counts.format != LB_WATCH_CAPTURE;
+}
+
 const char *lb_watch_verdict(const lb_watched_log *log, const lb_watch_report *r)
 {
     const bool series = r->rows[LB_WATCH_loss] || r->rows[LB_WATCH_gnorm] || r->rows[LB_WATCH_tok_sec] ||
@@ -157,15 +162,21 @@ static const char *pattern_text(lb_watch_pattern pattern)
     }
 }
 
+static void print_alarm(const lb_watch_alarm *a, const char *title)
+{
+    printf("%-10s%-8s %-10s %-9s %" PRId64, title, lb_alarm_level_name(a->level), lb_alarm_kind_name(a->kind),
+           lb_alarm_detector_name(a->detector), a->step);
+    if (a->until > a->step) printf(" to %" PRId64, a->until);
+    printf(": %s%s%s\n", a->why, *a->shard ? "; shard " : "", a->shard);
+}
+
+/* The critical ones first, each in order of their steps. */
 static void print_alarms(const lb_watch_alarm *alarms, uint32_t n, const char *title)
 {
-    for (uint32_t i = 0; i < n && i < ALARMS_SHOWN; i++) {
-        const lb_watch_alarm *a = &alarms[i];
-        printf("%-10s%-8s %-10s %-9s %" PRId64, i ? "" : title, lb_alarm_level_name(a->level),
-               lb_alarm_kind_name(a->kind), lb_alarm_detector_name(a->detector), a->step);
-        if (a->until > a->step) printf(" to %" PRId64, a->until);
-        printf(": %s%s%s\n", a->why, *a->shard ? "; shard " : "", a->shard);
-    }
+    uint32_t shown = 0;
+    for (int level = LB_ALARM_CRITICAL; level >= 0; level--)
+        for (uint32_t i = 0; i < n && shown < ALARMS_SHOWN; i++)
+            if ((int)alarms[i].level == level) print_alarm(&alarms[i], shown++ ? "" : title);
     if (n > ALARMS_SHOWN) printf("%-10sand %u more: --json lists them\n", "", n - ALARMS_SHOWN);
 }
 
@@ -173,12 +184,12 @@ static void print_holds(const lb_watch_report *r)
 {
     for (uint32_t i = 0; i < r->n_holds && i < ROWS_SHOWN; i++)
         printf("%-10sno checkpoint from step %" PRId64 " to %" PRId64 "%s\n", i ? "" : "holds", r->holds[i].from,
-               r->holds[i].to, r->holds[i].open ? ", still out" : "");
+               r->holds[i].to, r->holds[i].open ? ", and not over yet" : "");
     if (r->n_holds > ROWS_SHOWN) printf("%-10sand %u more\n", "", r->n_holds - ROWS_SHOWN);
     for (uint32_t i = 0; i < r->n_checkpoints && i < ROWS_SHOWN; i++) {
         const lb_watch_checkpoint *c = &r->checkpoints[i];
-        printf("%-10sthe checkpoint of step %" PRId64 " was written while the run was out (%" PRId64 " to %" PRId64
-               ")%s%s\n",
+        printf("%-10sthe checkpoint of step %" PRId64 " was written while the run was out of its usual range (%" PRId64
+               " to %" PRId64 ")%s%s\n",
                i ? "" : "spoiled", c->step, c->from, c->to, *c->text ? ": " : "", c->text);
     }
 }

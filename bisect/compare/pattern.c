@@ -99,7 +99,7 @@ static bool saturated(const sides *s, lb_dtype dtype_a, lb_dtype dtype_b, lb_dif
         for (lb_dtype t = LB_BF16; t <= LB_E2M1; t++) limit |= top == lb_dtype_max_finite(t) && top > 0;
         if (!all || !limit) continue;
         d->pattern = LB_PATTERN_SATURATION;
-        snprintf(d->detail, sizeof d->detail, "%s is held at %g", side ? "the first" : "the second", top);
+        snprintf(d->detail, sizeof d->detail, "%s is limited to %g", side ? "the first" : "the second", top);
         return true;
     }
     return false;

@@ -148,7 +148,7 @@ static lb_status measure_noise(lb_walk *w, const lb_diff_options *options, lb_er
     if (!options->n_noise) return LB_OK;
     LB_TRY(lb_noise_measure(w->swapped ? w->b : w->a, options->noise, options->n_noise, &w->noise, err));
     snprintf(text, sizeof text,
-             "--noise: none of these runs has all of step %lld, rank %d: what differs there is held against no noise",
+             "--noise: none of these runs has all of step %lld, rank %d: nothing is known of the noise there",
              (long long)w->pa->step, w->pa->rank);
     if (!w->noise.runs) lb_report_finding(w->report, text);
     return LB_OK;

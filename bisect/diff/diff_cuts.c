@@ -86,13 +86,13 @@ static void judge_cut(const lb_walk *w, const lb_cut_tensor *cut, lb_diff_row *r
     describe(w, cut, held, sizeof held);
     row->local = LB_VERDICT_DIVERGED;
     if (cut->other_whole) {
-        snprintf(text, sizeof text, "its whole has other shapes: %s", held);
+        snprintf(text, sizeof text, "the whole tensor has different shapes: %s", held);
         row->why = lb_report_keep(w->report, text);
     } else if (cut->wrong != LB_NONE && is_known(w, cut)) {
         name_wrong(w, cut, row);
     } else {
         row->local = LB_VERDICT_MISSING;
-        snprintf(text, sizeof text, "the two sides cut it otherwise: %s; what follows from it is not run exactly",
+        snprintf(text, sizeof text, "the two sides shard it differently: %s; what follows from it is not run exactly",
                  held);
         row->why = lb_report_keep(w->report, text);
     }
@@ -105,11 +105,11 @@ static void say_missing(lb_walk *w)
     const lb_cut_tensor *first = w->cuts.list;
     while (first->known) first++;
     describe(w, first, held, sizeof held);
-    snprintf(
-        text, sizeof text,
-        "the two sides cut %u tensor%s otherwise (%.200s: %s): as the run begins they are compared element by element, "
-        "what follows is not judged",
-        w->cuts.unknown, w->cuts.unknown == 1 ? "" : "s", first->name, held);
+    snprintf(text, sizeof text,
+             "the two sides shard %u tensor%s differently (%.200s: %s): they are compared element by element as the "
+             "run begins, "
+             "and what follows is not judged",
+             w->cuts.unknown, w->cuts.unknown == 1 ? "" : "s", first->name, held);
     lb_report_missing(w->report, text);
 }
 

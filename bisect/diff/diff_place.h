@@ -10,8 +10,8 @@
  * which the sides compute other shapes. `*why` (may be NULL): which. */
 bool lb_place_is_unknown(const lb_walk *walk, const lb_divergence *divergence, const char **why);
 #define LB_WHY_FLIPPED                                                                                                 \
-    "it follows from a choice that the sides made otherwise, and what is computed of it has other shapes: whether "    \
-    "that is rounding cannot be told"
+    "it follows from a choice that the two sides made differently, and its shapes differ: whether that is rounding "   \
+    "is unknown"
 #define LB_WHY_UNKNOWN_SOURCES                                                                                         \
     "it follows from weights or states that the two sides hold in other tensors, and which are not known to be the "   \
     "same"

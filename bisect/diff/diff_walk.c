@@ -261,7 +261,7 @@ static void note_flipped_rows(const lb_walk *w, uint32_t ia, lb_diff_row *row)
     const long long n = w->have_shadows ? w->shadows.rows[ia].flipped : 0;
     char why[240];
     if (!n || row->local == LB_VERDICT_DIVERGED) return;
-    snprintf(why, sizeof why, "%s, but for %lld row%s that follow%s from a choice made otherwise", row->why, n,
+    snprintf(why, sizeof why, "%s, but for %lld row%s that follow%s from a different choice", row->why, n,
              n == 1 ? "" : "s", n == 1 ? "s" : "");
     row->why = lb_report_keep(w->report, why);
 }

@@ -264,7 +264,10 @@ lb_status lb_given_trees_read(const char *const *paths, uint32_t n, lb_given_tre
             return lb_fail(err, LB_ERR_INVALID,
                            "%s: longer than %d characters; name the tree from a folder nearer to it", paths[i],
                            MOST_LENGTH);
-        LB_TRY(lb_sum_tree_read(paths[i], &tree, err));
+        const lb_status status = lb_sum_tree_read(paths[i], &tree, err);
+        if (status == LB_ERR_INVALID && err)
+            err->status = LB_ERR_CORRUPT; /* the file breaks the rule, not the command */
+        if (status != LB_OK) return status == LB_ERR_INVALID ? LB_ERR_CORRUPT : status;
         trees->leaves[i] = tree->leaves;
         lb_sum_tree_free(tree);
     }

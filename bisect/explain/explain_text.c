@@ -276,9 +276,8 @@ static void print_rows(FILE *out, const lb_explain_report *r)
         }
         if (x->over_others)
             fprintf(out,
-                    "      %u op%s give%s something over all rows (a loss, a weight's gradient): over other "
-                    "rows, not held against "
-                    "each other\n",
+                    "      %u op%s give%s something over all rows (a loss, a weight's gradient): over different "
+                    "rows, and so not compared\n",
                     x->over_others, plural(x->over_others), x->over_others == 1 ? "s" : "");
     }
 }

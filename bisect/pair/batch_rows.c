@@ -284,7 +284,7 @@ static lb_status place_rows(const carriers *all, const lb_batch_rows *before, lb
         snprintf(r->missing, sizeof r->missing,
                  "the sides' batches have %lld and %lld rows (%.60s), and row %lld of the smaller is no row of "
                  "the larger: "
-                 "nothing can be held against it. Record both sides with the same inputs among their rows",
+                 "nothing can be compared with it. Record both sides with the same inputs among their rows",
                  (long long)(r->turned ? r->many : r->few), (long long)(r->turned ? r->few : r->many), r->by,
                  (long long)lost);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %lld rows", (long long)r->many);
@@ -362,7 +362,7 @@ lb_status lb_batch_rows_find(const lb_program_view *a, const lb_program_view *b,
     if (!list_carriers(sides, rules, &all)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for sources");
     if (status == LB_OK && *all.strange) {
         snprintf(out->missing, sizeof out->missing,
-                 "%.290s: not another number of rows alone, so that no op's result can be held against the "
+                 "%.290s: not another number of rows alone, so that no op's result can be compared with the "
                  "other side's. "
                  "Record both sides with inputs of one length",
                  all.strange);

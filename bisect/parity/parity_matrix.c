@@ -43,19 +43,19 @@ static lb_status check_variables(const runner *r)
     const char *name;
     size_t i;
     if (!json_is_object(variables) || json_object_size(variables) == 0)
-        return lb_fail(r->err, LB_ERR_INVALID, "%s: \"variables\": expected {\"NAME\": [\"VALUE\", ...], ...}",
+        return lb_fail(r->err, LB_ERR_CORRUPT, "%s: \"variables\": expected {\"NAME\": [\"VALUE\", ...], ...}",
                        r->path);
     json_object_foreach(variables, name, values)
     {
         if (!json_is_array(values) || json_array_size(values) < 2)
-            return lb_fail(r->err, LB_ERR_INVALID, "%s: variable \"%s\": expected a list of two values or more",
+            return lb_fail(r->err, LB_ERR_CORRUPT, "%s: variable \"%s\": expected a list of two values or more",
                            r->path, name);
         json_array_foreach(values, i, value) if (!json_is_string(value)) return lb_fail(
-            r->err, LB_ERR_INVALID, "%s: variable \"%s\": value %zu: expected a text", r->path, name, i);
+            r->err, LB_ERR_CORRUPT, "%s: variable \"%s\": value %zu: expected a text", r->path, name, i);
         char place[120];
         snprintf(place, sizeof place, "{%.100s}", name);
         if (!strstr(json_string_value(json_object_get(r->file, "command")), place))
-            return lb_fail(r->err, LB_ERR_INVALID, "%s: variable \"%s\" stands nowhere in the command (as %s)", r->path,
+            return lb_fail(r->err, LB_ERR_CORRUPT, "%s: variable \"%s\" stands nowhere in the command (as %s)", r->path,
                            name, place);
     }
     return LB_OK;
@@ -65,16 +65,17 @@ static lb_status load_file(runner *r)
 {
     json_error_t why;
     r->file = json_load_file(r->path, JSON_REJECT_DUPLICATES, &why);
-    if (!r->file) return lb_fail(r->err, LB_ERR_INVALID, "%s: line %d: %s", r->path, why.line, why.text);
+    if (!r->file && why.line < 0) return lb_fail(r->err, LB_ERR_IO, "%s: %s", r->path, why.text);
+    if (!r->file) return lb_fail(r->err, LB_ERR_CORRUPT, "%s: line %d: %s", r->path, why.line, why.text);
     const char *command = json_string_value(json_object_get(r->file, "command"));
     if (!command || !strstr(command, "{out}"))
-        return lb_fail(r->err, LB_ERR_INVALID,
+        return lb_fail(r->err, LB_ERR_CORRUPT,
                        "%s: \"command\": expected a text with {out} for the token file that it writes", r->path);
     const json_t *seconds = json_object_get(r->file, "seconds"), *reference = json_object_get(r->file, "reference");
     if (seconds && !(json_number_value(seconds) > 0))
-        return lb_fail(r->err, LB_ERR_INVALID, "%s: \"seconds\": expected a number above 0", r->path);
+        return lb_fail(r->err, LB_ERR_CORRUPT, "%s: \"seconds\": expected a number above 0", r->path);
     if (reference && !json_is_string(reference))
-        return lb_fail(r->err, LB_ERR_INVALID, "%s: \"reference\": expected a file", r->path);
+        return lb_fail(r->err, LB_ERR_CORRUPT, "%s: \"reference\": expected a file", r->path);
     r->seconds = json_number_value(seconds);
     return check_variables(r);
 }

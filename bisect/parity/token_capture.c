@@ -322,7 +322,7 @@ lb_status lb_token_set_read_capture(lb_token_set *set, lb_err *err)
     const int64_t *steps;
     const int32_t *ranks;
     const uint32_t n = lb_capture_steps(set->file, &steps);
-    if (lb_capture_ranks(set->file, &ranks) == 0) return lb_fail(err, LB_ERR_INVALID, "%s: holds no rank", set->path);
+    if (lb_capture_ranks(set->file, &ranks) == 0) return lb_capture_lacks(set->file, INT64_MIN, INT64_MAX, err);
     lb_status status = LB_OK;
     for (uint32_t s = 0; status == LB_OK && s < n; s++) {
         const lb_program *program;

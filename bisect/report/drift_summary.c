@@ -153,24 +153,42 @@ static json_int_t *ranks_of(const json_t *rows, size_t *n)
 typedef struct map {
     json_int_t *ranks;
     size_t n_ranks, n_layers, group; /* layers that share a column */
-    char *verdicts, *sizes;
+    char *verdicts, *made, *sizes;
 } map;
+
+/* A digit that stands for a verdict; the worse one of two stays. */
+static void take_verdict(char *cell, const char *word)
+{
+    const int verdict = lb_verdict_rank(word);
+    if (verdict >= 0 && (*cell == '.' || '0' + verdict > *cell)) *cell = (char)('0' + verdict);
+}
 
 static void fill_map(map *m, const json_t *rows, json_t *ids)
 {
     const size_t columns = (m->n_layers + m->group - 1) / m->group;
     memset(m->verdicts, '.', columns * m->n_ranks), memset(m->sizes, '.', columns * m->n_ranks);
+    memset(m->made, '.', columns * m->n_ranks);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const json_int_t rank = rank_of(row);
         const json_int_t *at = bsearch(&rank, m->ranks, m->n_ranks, sizeof rank, by_value);
         const size_t cell = (size_t)(at - m->ranks) * columns + id_of(ids, text_of(row, "layer")) / m->group;
-        const int verdict = lb_verdict_rank(text_of(row, "verdict"));
         const char size = letter_of(number_of(row, "rel_l2"));
-        if (verdict >= 0 && (m->verdicts[cell] == '.' || '0' + verdict > m->verdicts[cell]))
-            m->verdicts[cell] = (char)('0' + verdict);
+        take_verdict(&m->verdicts[cell], text_of(row, "verdict"));
+        take_verdict(&m->made[cell], text_of(row, "local"));
         if (size > m->sizes[cell]) m->sizes[cell] = size;
     }
+}
+
+/* Layers alone: parameters and other values have rows of their own, and a map of both shows neither. Where there is no layer, everything. New. */
+static json_t *layers_of(const json_t *rows)
+{
+    json_t *layers = json_array();
+    for (size_t i = 0; i < json_array_size(rows); i++)
+        if (!json_is_true(json_object_get(json_array_get(rows, i), "value")))
+            json_array_append(layers, json_array_get(rows, i));
+    if (json_array_size(layers) == 0) json_array_extend(layers, (json_t *)rows);
+    return layers;
 }
 
 static json_t *map_json(const json_t *rows)
@@ -184,7 +202,8 @@ static json_t *map_json(const json_t *rows)
     while (m.n_layers / m.group * m.n_ranks > LB_MAP_CELLS) m.group *= 2;
     m.verdicts = malloc((m.n_layers / m.group + 1) * m.n_ranks + 1);
     m.sizes = malloc((m.n_layers / m.group + 1) * m.n_ranks + 1);
-    if (m.ranks && m.verdicts && m.sizes) {
+    m.made = malloc((m.n_layers / m.group + 1) * m.n_ranks + 1);
+    if (m.ranks && m.verdicts && m.sizes && m.made) {
         fill_map(&m, rows, ids);
         const size_t cells = (m.n_layers + m.group - 1) / m.group * m.n_ranks;
         json_object_foreach(ids, layer, unused)
@@ -194,11 +213,11 @@ static json_t *map_json(const json_t *rows)
             json_decref(name);
         }
         for (size_t i = 0; i < m.n_ranks; i++) json_array_append_new(ranks, json_integer(m.ranks[i]));
-        found =
-            json_pack("{s:O, s:O, s:I, s:I, s:s#, s:s#}", "layers", names, "ranks", ranks, "group", (json_int_t)m.group,
-                      "of", (json_int_t)m.n_layers, "verdicts", m.verdicts, (int)cells, "sizes", m.sizes, (int)cells);
+        found = json_pack("{s:O, s:O, s:I, s:I, s:s#, s:s#, s:s#}", "layers", names, "ranks", ranks, "group",
+                          (json_int_t)m.group, "of", (json_int_t)m.n_layers, "verdicts", m.verdicts, (int)cells, "made",
+                          m.made, (int)cells, "sizes", m.sizes, (int)cells);
     }
-    free(m.ranks), free(m.verdicts), free(m.sizes);
+    free(m.ranks), free(m.verdicts), free(m.sizes), free(m.made);
     json_decref(ids), json_decref(names), json_decref(ranks);
     return found;
 }
@@ -231,9 +250,10 @@ static json_t *histogram(const json_t *rows, const char *key, double base)
 json_t *lb_drift_summary(const json_t *layers)
 {
     if (json_array_size(layers) == 0) return NULL;
-    return json_pack("{s:o, s:o, s:{s:o, s:o}}", "by_layer", by_layer_json(layers), "map", map_json(layers),
-                     "histograms", "max_ulp", histogram(layers, "max_ulp", 2), "rel_l2",
-                     histogram(layers, "rel_l2", 10));
+    json_t *mapped = layers_of(layers), *map = map_json(mapped);
+    json_decref(mapped);
+    return json_pack("{s:o, s:o, s:{s:o, s:o}}", "by_layer", by_layer_json(layers), "map", map, "histograms", "max_ulp",
+                     histogram(layers, "max_ulp", 2), "rel_l2", histogram(layers, "rel_l2", 10));
 }
 
 /* ---- curves ---- */

@@ -1,8 +1,9 @@
 /* What is said of all layers and ranks of a diff, counted over every row before any is left out.
  *
  * by_layer[]  a row per layer and phase: the worst verdict of its ranks and steps, its largest differences, on how many ranks it differs
- * map         layers × ranks: a digit per cell, the rank of its worst verdict (column_table.h; '.': none), and a letter, the size of its
- *             largest relative difference: 'a' at most 1e-12, two letters a decade, '.' not measured
+ * map         layers × ranks, without parameters and other values: two digits per cell, the ranks of its worst verdict and of the worst that was
+ *             made there (column_table.h; '.': none), and a letter, the size of its largest relative difference: 'a' at most 1e-12, two letters
+ *             a decade, '.' not measured
  * histograms  rows by largest ulp distance (powers of two) and by relative L2 (decades)
  */
 #ifndef LB_REPORT_DRIFT_SUMMARY_H

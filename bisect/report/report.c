@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* memmem */
 #include <lastbit/report.h>
 
+#include "answer.h"
 #include "column_table.h"
 #include "drift_summary.h"
 #include "page_files.h"
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Rows of lists in all parts together; a page stays below 5 MB with the library and the maps beside them. */
@@ -46,6 +48,15 @@ static json_t *derive(const char *command, json_t *result)
     return derived ? derived : json_object();
 }
 
+static json_t *run_title(const json_t *result, const char *name)
+{
+    const time_t now = time(NULL);
+    struct tm utc;
+    char day[16] = "";
+    if (gmtime_r(&now, &utc)) strftime(day, sizeof day, "%Y-%m-%d", &utc);
+    return lb_answer_run_title(result, name, day);
+}
+
 static lb_status read_part(const lb_report_part *part, size_t *budget, json_t *parts, lb_err *err)
 {
     char command[32];
@@ -62,8 +73,10 @@ static lb_status read_part(const lb_report_part *part, size_t *budget, json_t *p
         json_object_del(derived, "map");
         json_t *small = lb_column_compact(derived, budget);
         if (map) json_object_set_new(small, "map", map);
-        json_t *row = json_pack("{s:s, s:s, s:o, s:o}", "name", part->name, "command", command, "derived", small,
-                                "result", lb_column_compact(result, budget));
+        json_t *row =
+            json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "name", part->name, "command", command, "answer",
+                      lb_answer_of(command, result), "runs", lb_answer_runs(result, part->name), "run",
+                      run_title(result, part->name), "derived", small, "result", lb_column_compact(result, budget));
         json_decref(derived);
         if (!row || json_array_append_new(parts, row) != 0) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     }
@@ -87,33 +100,102 @@ static void put_data(FILE *to, const char *json)
     }
 }
 
-static void put_text(FILE *to, const char *text)
+/* The length of a character that turns the direction of a text or is not seen, and its number; 0: of another character. A name is not to look like another. */
+static size_t hidden_character(const char *at, unsigned *code)
 {
-    for (; *text; text++) {
-        static const char special[] = "<>&\"'";
-        if (strchr(special, *text))
-            fprintf(to, "&#%d;", *text);
-        else
-            fputc(*text, to);
-    }
+    const unsigned char *b = (const unsigned char *)at;
+    const size_t n = b[0] < 0x80 ? 1 : b[0] < 0xe0 ? 2 : b[0] < 0xf0 ? 3 : 4;
+    *code = b[0];
+    if (n == 2) *code = (b[0] & 0x1fu) << 6 | (b[1] & 0x3fu);
+    if (n == 3) *code = (b[0] & 0x0fu) << 12 | (b[1] & 0x3fu) << 6 | (b[2] & 0x3fu);
+    const bool control = n < 3 && ((*code < 0x20 && *code != '\t' && *code != '\n') || (*code >= 0x7f && *code < 0xa0));
+    const bool turning = *code == 0x61c || *code == 0x200b || *code == 0x200e || *code == 0x200f ||
+                         (*code >= 0x2028 && *code <= 0x202e) || (*code >= 0x2060 && *code <= 0x2069) ||
+                         *code == 0xfeff;
+    return n < 4 && (control || turning) ? n : 0;
 }
 
-/* What each result says in a word, for readers without scripts. */
-static void put_summary(FILE *to, const json_t *parts)
+/* At most `most` characters; "…" stands for the rest. */
+static void put_cut(FILE *to, const char *text, size_t most)
 {
-    static const char *const words[] = {"verdict", "outcome", "pattern"};
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i), *result = json_object_get(part, "result");
-        const char *word = NULL;
-        for (size_t k = 0; !word && k < sizeof words / sizeof *words; k++)
-            word = json_string_value(json_object_get(result, words[k]));
-        fputs("<li>lastbit ", to);
-        put_text(to, json_string_value(json_object_get(part, "command")));
-        fputs(", ", to);
-        put_text(to, json_string_value(json_object_get(part, "name")));
-        if (word) fputs(": ", to), put_text(to, word);
-        fputs("</li>\n", to);
+    for (; *text && most; text++) {
+        static const char special[] = "<>&\"'";
+        unsigned code;
+        const size_t hidden = hidden_character(text, &code);
+        most -= ((unsigned char)*text & 0xc0) != 0x80;
+        if (strchr(special, *text))
+            fprintf(to, "&#%d;", *text);
+        else if (hidden)
+            fprintf(to, "\\u%04x", code), text += hidden - 1;
+        else
+            fputc(*text, to);
+        if (!most)
+            while (((unsigned char)text[1] & 0xc0) == 0x80) fputc(*++text, to);
     }
+    if (*text) fputs("…", to);
+}
+
+static void put_text(FILE *to, const char *text)
+{
+    put_cut(to, text, SIZE_MAX);
+}
+
+/* ---- answers: for readers without scripts, too ---- */
+
+enum { TITLE_CHARACTERS = 160, FACT_CHARACTERS = 400 };
+
+static const char *text_at(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+/* "RUN, DATE: the gravest finding" */
+static void put_title(FILE *to, const json_t *parts)
+{
+    const json_t *part = json_array_get(parts, 0);
+    put_cut(to, text_at(part, "run"), TITLE_CHARACTERS);
+    fputs(": ", to);
+    put_cut(to, text_at(json_object_get(part, "answer"), "finding"), TITLE_CHARACTERS);
+    if (json_array_size(parts) > 1)
+        fprintf(to, " (and %zu more answer%s)", json_array_size(parts) - 1, json_array_size(parts) == 2 ? "" : "s");
+}
+
+static void put_fact(FILE *to, const json_t *fact)
+{
+    fputs("<dt>", to);
+    put_text(to, json_string_value(json_array_get(fact, 0)));
+    fputs("</dt><dd><bdi>", to);
+    put_cut(to, json_string_value(json_array_get(fact, 1)), FACT_CHARACTERS);
+    fputs("</bdi></dd>\n", to);
+}
+
+/* A card: its head is the finding. */
+static void put_card(FILE *to, const json_t *part, size_t number, int heading)
+{
+    static const char *const signs[] = {"✓", "≈", "?", "✗"};
+    const json_t *answer = json_object_get(part, "answer"), *facts = json_object_get(answer, "facts");
+    const char *tone = text_at(answer, "tone"), *word = text_at(answer, "word");
+    const char *line = text_at(json_object_get(part, "result"), "command");
+    fprintf(to, "<article class=\"card %s\" data-command=\"%s\">\n<h%d class=\"word\">%s <bdi>", tone,
+            text_at(part, "command"), heading, signs[lb_answer_gravity(answer)]);
+    put_cut(to, text_at(answer, "finding"), FACT_CHARACTERS);
+    fprintf(to, "</bdi></h%d>\n<p class=\"source\">", heading);
+    if (*word) fprintf(to, "<span class=\"tone %s\">", tone), put_text(to, word), fputs("</span>, ", to);
+    fprintf(to, "lastbit %s of <bdi>", text_at(part, "command"));
+    put_cut(to, text_at(part, "runs"), FACT_CHARACTERS);
+    fprintf(to, "</bdi> (<a href=\"#result-%zu\">details</a>)</p>\n<dl>\n", number);
+    for (size_t i = 0; i < json_array_size(facts); i++) put_fact(to, json_array_get(facts, i));
+    fputs("</dl>\n", to);
+    if (*line) fputs("<div class=\"command\"><code>", to), put_text(to, line), fputs("</code></div>\n", to);
+    fputs("</article>\n", to);
+}
+
+static void put_answers(FILE *to, const json_t *parts)
+{
+    const size_t n = json_array_size(parts);
+    if (n > 1) fprintf(to, "<h1>%zu answers, the gravest first</h1>\n", n);
+    for (size_t i = 0; i < n; i++) put_card(to, json_array_get(parts, i), i + 1, n > 1 ? 2 : 1);
 }
 
 static void put_file(FILE *to, enum lb_page_part part)
@@ -145,8 +227,10 @@ static void put_named(FILE *to, const char *name, size_t n, const json_t *parts,
         put_policy(to);
     else if (strncmp(name, "style", n) == 0)
         put_file(to, LB_PAGE_style);
-    else if (strncmp(name, "summary", n) == 0)
-        put_summary(to, parts);
+    else if (strncmp(name, "title", n) == 0)
+        put_title(to, parts);
+    else if (strncmp(name, "answers", n) == 0)
+        put_answers(to, parts);
     else if (strncmp(name, "data", n) == 0)
         put_data(to, data);
     else if (strncmp(name, "scripts", n) == 0)
@@ -172,6 +256,18 @@ static void put_page(FILE *to, const json_t *parts, const char *data)
     }
 }
 
+/* Parts from the gravest answer to the slightest; those alike stay in their order. */
+static json_t *by_gravity(const json_t *parts)
+{
+    json_t *sorted = json_array();
+    for (int gravity = 3; gravity >= 0; gravity--)
+        for (size_t i = 0; i < json_array_size(parts); i++) {
+            json_t *part = json_array_get(parts, i);
+            if (lb_answer_gravity(json_object_get(part, "answer")) == gravity) json_array_append(sorted, part);
+        }
+    return sorted;
+}
+
 lb_status lb_report_write(FILE *to, const lb_report_part *parts, uint32_t n, lb_err *err)
 {
     if (!n) return lb_fail(err, LB_ERR_INVALID, "a report needs a result");
@@ -179,6 +275,9 @@ lb_status lb_report_write(FILE *to, const lb_report_part *parts, uint32_t n, lb_
     size_t budget = ROW_BYTES;
     lb_status status = all ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; status == LB_OK && i < n; i++) status = read_part(&parts[i], &budget, all, err);
+    json_t *sorted = by_gravity(all);
+    json_decref(all);
+    all = sorted;
     char *data = status == LB_OK ? json_dumps(all, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     if (status == LB_OK && !data) status = lb_fail(err, LB_ERR_NOMEM, "out of memory for the page");
     if (status == LB_OK) put_page(to, all, data);

@@ -12,6 +12,16 @@ struct lb_journal {
     json_t *known; /* change -> {outcome, what} */
 };
 
+#define SCHEMA "lastbit.journal/1"
+
+/* A first line that a kill cut off: the start of what begin() writes. */
+static bool is_cut_head(const char *line)
+{
+    static const char head[] = "{\"schema\":\"" SCHEMA "\"";
+    const size_t n = strcspn(line, "\n");
+    return strncmp(line, head, n < sizeof head - 1 ? n : sizeof head - 1) == 0;
+}
+
 /* A line that was being written when the process was killed is no line. */
 static lb_status read_lines(lb_journal *j, const char *path, const char *about, lb_err *err)
 {
@@ -22,13 +32,17 @@ static lb_status read_lines(lb_journal *j, const char *path, const char *about, 
     if (!file) return errno == ENOENT ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
     for (int n = 1; getline(&line, &room, file) > 0 && status == LB_OK; n++) {
         json_t *row = json_loads(line, 0, NULL);
-        if (!row) continue;
         const char *of = json_string_value(json_object_get(row, "bisect"));
         const char *change = json_string_value(json_object_get(row, "change"));
-        if (n == 1 && (!of || strcmp(of, about)))
-            status = lb_fail(err, LB_ERR_INVALID,
-                             "%s is the journal of another bisection: it says \"%s\", this one is \"%s\"", path,
-                             of ? of : "nothing", about);
+        if (n == 1 && !of && !is_cut_head(line))
+            status = lb_fail(err, LB_ERR_EXISTS,
+                             "%s is no journal: expected {\"schema\": \"" SCHEMA
+                             "\", ...} in its first line; nothing was written to it",
+                             path);
+        if (n == 1 && of && strcmp(of, about))
+            status =
+                lb_fail(err, LB_ERR_INVALID,
+                        "%s is the journal of another bisection: it says \"%s\", this one is \"%s\"", path, of, about);
         if (change) json_object_set(j->known, change, row);
         json_decref(row);
     }
@@ -43,7 +57,7 @@ static lb_status begin(lb_journal *j, const char *about, lb_err *err)
         fputc('\n', j->file); /* ends a line that a kill cut off; empty lines say nothing */
         return LB_OK;
     }
-    json_t *head = json_pack("{s:s, s:s}", "schema", "lastbit.journal/1", "bisect", about);
+    json_t *head = json_pack("{s:s, s:s}", "schema", SCHEMA, "bisect", about);
     bool ok =
         head && json_dumpf(head, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF && fflush(j->file) == 0;
     json_decref(head);

@@ -262,7 +262,7 @@ static void say_what(const lb_bisect_session *q, const source_row *row, bool fin
         snprintf(holds, sizeof holds, "It lies between %.4g and %.4g. ", s.min, s.max);
     snprintf(c->why, sizeof c->why,
              "What fails is fed by %s%s, %s. %sWith %s, %s, the window ends without the failure.", kind_name(p, v),
-             into, when, holds, finite ? "0 in their place" : "what the same source held before in its place",
+             into, when, holds, finite ? "0 in their place" : "what the same source had before in its place",
              lb_besides(q));
 }
 

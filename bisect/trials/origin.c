@@ -139,7 +139,7 @@ static void describe_source(const lb_trace_row *row, uint32_t op, char *text, si
     const bool nameless = !*name && value->source == LB_SOURCE_OTHER;
     lb_trace_sum out = {0};
     lb_trace_add_op(&out, row, op);
-    snprintf(text, size, "%s%s%s held %lld non-finite of %lld elements before any op of this window wrote it",
+    snprintf(text, size, "%s%s%s had %lld non-finite of %lld elements before any op of this window wrote it",
              nameless ? "a tensor from outside" : lb_source_kind_name((lb_source_kind)value->source), *name ? " " : "",
              name, (long long)out.nan + out.inf, (long long)out.elements);
 }

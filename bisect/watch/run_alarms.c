@@ -23,7 +23,7 @@ const char *lb_alarm_level_name(lb_alarm_level level)
 }
 const char *lb_alarm_detector_name(lb_alarm_detector detector)
 {
-    static const char *const names[] = {"rule", "model", "hindsight"};
+    static const char *const names[] = {"rule", "model", "afterwards"};
     return (unsigned)detector <= LB_DETECTOR_HINDSIGHT ? names[detector] : "";
 }
 
@@ -103,7 +103,8 @@ static void look_for_bad_shard(lb_watch *w, uint32_t row)
                             .reference = now.reference,
                             .ratio = now.ratio};
     snprintf(alarm.why, sizeof alarm.why,
-             "the shard %.60s was read at step %" PRId64 ", too, and the run was out there as here", now.shard, first);
+             "the shard %.60s was read at step %" PRId64 ", too, and loss or norm left its usual range there as here",
+             now.shard, first);
     lb_run_alarm(w, &alarm);
 }
 
@@ -119,10 +120,11 @@ void lb_run_over(lb_watch *w, lb_run_slot which)
         if (w->findings[i].step == e->from || !strcmp(w->findings[i].kind, border)) border = NULL;
     if (border && *border == 'b')
         lb_run_find(w, border, e->from,
-                    "the run was out for %" PRId64 " steps from where the shard %.60s began: a border between shards",
+                    "out of the usual range for %" PRId64
+                    " steps from where the shard %.60s began: a border between shards",
                     e->last - e->from + 1, e->place.shard);
     else if (border)
-        lb_run_find(w, border, e->from, "the run was out from where the curriculum changed to %.60s",
+        lb_run_find(w, border, e->from, "out of the usual range from where the curriculum changed to %.60s",
                     e->place.curriculum);
 }
 

@@ -72,7 +72,7 @@ uint32_t lb_watch_reruns(lb_watch *const *runs, uint32_t n, bool same_seed, lb_w
         alarms[found].kind = LB_ALARM_DATA, alarms[found].level = LB_ALARM_WARNING;
         alarms[found].detector = LB_DETECTOR_RULE;
         snprintf(alarms[found++].why, sizeof alarms->why,
-                 "%" PRIu32 " of %" PRIu32 " runs were out in the shard %.60s%s", times, n, a->shard,
+                 "%" PRIu32 " of %" PRIu32 " runs left their usual range in the shard %.60s%s", times, n, a->shard,
                  same_step == times ? ", at one step: another order tells the file from the step"
                                     : ", at different steps");
     }

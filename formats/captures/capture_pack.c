@@ -71,6 +71,7 @@ static lb_status pack_programs(packing *p, lb_err *err)
         if (p->options.progress) p->options.progress(p->options.context, r + 1, c->n_rows);
     }
     if (p->result->programs) return LB_OK;
+    if (!c->n_rows) return lb_capture_lacks(c, INT64_MIN, INT64_MAX, err);
     return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no program fits: nothing to pack", c->path);
 }
 

@@ -198,7 +198,7 @@ uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps)
 lb_status lb_capture_lacks(const lb_capture *c, int64_t first, int64_t last, lb_err *err)
 {
     if (!c->n_steps || !c->n_ranks)
-        return lb_fail(err, LB_ERR_NOT_FOUND,
+        return lb_fail(err, LB_ERR_NOT_CAPTURED,
                        "%s: no step was recorded to its end, so that there is nothing to run again; `lastbit ls` "
                        "says how the recording ended, `lastbit recover` may find what was cut off",
                        c->path);

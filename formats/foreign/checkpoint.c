@@ -9,10 +9,12 @@
 #include "rank_name.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct reading {
     lb_checkpoint *c;
@@ -216,6 +218,15 @@ static lb_status tell_failure(const reading *r, const char *path, uint32_t row, 
         why, err);
 }
 
+/* A file of a known kind that cannot be read here is no checkpoint of ours; one of no known kind is none at all. */
+static bool is_known_kind(const char *path)
+{
+    static const char *const kinds[] = {".safetensors", ".pt", ".pth", ".bin", ".npy", ".npz", ".gguf"};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (lb_foreign_ends_with(path, kinds[i])) return true;
+    return false;
+}
+
 /* A file by itself; what is wrong with it is told. Pickles without tensors (options, schedules) have told their entries; what is
  * no format that is read is passed over in a folder. */
 static lb_status read_one(reading *r, const char *path, lb_err *err)
@@ -224,7 +235,7 @@ static lb_status read_one(reading *r, const char *path, lb_err *err)
     const uint32_t before = r->c->tensors->n_memory;
     lb_status status = lb_foreign_read_file(r->c->tensors, path, &why);
     if (status == LB_ERR_UNSUPPORTED && strcmp(path, r->c->path) == 0 && !r->c->n_entries)
-        return lb_fail(err, status, "%s", why.message);
+        return lb_fail(err, is_known_kind(path) ? status : LB_ERR_CORRUPT, "%s", why.message);
     return status == LB_OK || status == LB_ERR_UNSUPPORTED ? LB_OK : tell_failure(r, path, before, &why, err);
 }
 
@@ -481,6 +492,10 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
     lb_status status = LB_OK;
     if (stat(c->path, &st) != 0)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "%s: is not there: name a checkpoint, a file or a folder", path);
+    else if (!S_ISDIR(st.st_mode) && (!S_ISREG(st.st_mode) || st.st_size == 0))
+        status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: is empty or no regular file", path);
+    else if (access(c->path, R_OK) != 0)
+        status = lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
     else if (S_ISDIR(st.st_mode))
         status = read_folder(&r, c->path, err);
     else if (lb_foreign_ends_with(c->path, ".index.json"))

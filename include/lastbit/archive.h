@@ -79,8 +79,8 @@ LB_API const char *lb_capture_path(const lb_capture *capture);
 LB_API uint32_t lb_capture_ranks(const lb_capture *capture, const int32_t **ranks);
 /* Steps recorded by at least one rank, ascending. */
 LB_API uint32_t lb_capture_steps(const lb_capture *capture, const int64_t **steps);
-/* Reports LB_ERR_NOT_FOUND, as nothing was recorded of the steps `first` to `last` (INT64_MIN, INT64_MAX: no border), in words for whoever
- * asked for them: what there is instead, or that there is nothing. */
+/* Reports LB_ERR_NOT_FOUND, as nothing was recorded of the steps `first` to `last` (INT64_MIN, INT64_MAX: no border), and says what there is
+ * instead; LB_ERR_NOT_CAPTURED where no step was recorded at all. */
 LB_API lb_status lb_capture_lacks(const lb_capture *capture, int64_t first, int64_t last, lb_err *err);
 /* LB_ERR_NOT_FOUND when that rank did not record that step. */
 LB_API lb_status lb_capture_program(lb_capture *capture, int32_t rank, int64_t step, const lb_program **program,

@@ -67,6 +67,9 @@ typedef enum lb_audit_kind {
 #undef LB_AUDIT_ENUM
 } lb_audit_kind;
 LB_API const char *lb_audit_kind_name(lb_audit_kind kind);
+/* 0 is the gravest: what makes a checkpoint useless comes before what makes it suspect. Groups of findings are told in this order. */
+enum { LB_AUDIT_GRAVITIES = LB_AUDIT_DIFFERS + 1 };
+LB_API uint32_t lb_audit_kind_gravity(lb_audit_kind kind);
 
 typedef struct lb_audit_options {
     size_t size;             /* sizeof(lb_audit_options) */

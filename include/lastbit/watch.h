@@ -192,7 +192,7 @@ typedef enum lb_alarm_level { LB_ALARM_WARNING = 1, LB_ALARM_CRITICAL, LB_ALARM_
 typedef enum lb_alarm_detector { LB_DETECTOR_RULE, LB_DETECTOR_MODEL, LB_DETECTOR_HINDSIGHT } lb_alarm_detector;
 LB_API const char *lb_alarm_kind_name(lb_alarm_kind kind);             /* "grad_norm" */
 LB_API const char *lb_alarm_level_name(lb_alarm_level level);          /* "warning" */
-LB_API const char *lb_alarm_detector_name(lb_alarm_detector detector); /* "rule", "model", "hindsight" */
+LB_API const char *lb_alarm_detector_name(lb_alarm_detector detector); /* "rule", "model", "afterwards" */
 
 typedef struct lb_watch_alarm {
     int64_t step, until; /* first step, and the last one that was out so far */

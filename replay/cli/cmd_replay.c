@@ -441,6 +441,9 @@ static int run(const char *path, const lb_replay_request *o, bool json)
     if (status == LB_OK && !o->routing && !o->each && plan.n_swaps && plan.mode != LB_REPLAY_ISOLATED)
         status = lb_effects_new(capture, replay, &plan, &r.effects, &err);
     if (status == LB_OK && !o->routing && !o->each) status = lb_replay_run(replay, &plan, &observer, &summary, &err);
+    if (status == LB_OK && !o->routing && !o->each && !summary.ops && !summary.views)
+        status = lb_fail(&err, LB_ERR_NOT_CAPTURED,
+                         "%s: these are tensors only: no op was recorded that could be run again", path);
     lb_progress_end();
     if (r.file) {
         lb_status closed = lb_tensorfile_close(r.file, status == LB_OK, status == LB_OK ? &err : NULL);

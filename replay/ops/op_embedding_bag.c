@@ -165,7 +165,7 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
     else if (at->offsets)
         b.bag_of = bags_from_offsets(f, lb_call_tensor(call, at->offsets), b.n);
     else if (b.mode != MODE_MAX)
-        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "nobody said which index belongs to which bag");
+        lb_frame_fail(f, LB_ERR_UNSUPPORTED, "offsets are missing: it is unknown which index belongs to which bag");
     b.size = lb_frame_integers(f, lb_call_tensor(call, at->size));
     if (b.mode == MODE_MAX) b.chosen = lb_frame_integers(f, lb_call_tensor(call, at->chosen));
     void *dw = lb_frame_output(f, 0, b.rows * b.width);

@@ -188,7 +188,7 @@ static bool answers_fit(lb_prober *p, lb_probe_group *g, const double *sums, uin
     if (!(fabs(p->response) > 0) || !isfinite(p->response))
         return no_sum(g, "a term of %g alone is lost", p->units.unit);
     for (uint32_t i = 1; i < singles; i++)
-        if (sums[i] != sums[0]) return no_sum(g, "a unit counts as %g at one term and otherwise at another", sums[0]);
+        if (sums[i] != sums[0]) return no_sum(g, "a unit counts as %g at one term and differently at another", sums[0]);
     for (uint64_t i = singles; i < n; i++) {
         const uint64_t from = (i - singles) * p->units.most, left = from < p->terms ? p->terms - from : 0;
         const uint32_t expected = (uint32_t)(left < p->units.most ? left : p->units.most);

@@ -71,14 +71,15 @@ static void print_layers(FILE *out, const lb_routing_report *r)
         else
             fprintf(out, "%11lld\n", (long long)l->recomputed);
     }
-    fprintf(out, r->against
-                     ? "flips, ties, of routers: choices that the second side made otherwise; upstream: what the first "
-                       "side's router\n"
-                       "makes of the second's hidden states; both the largest of a flip; recomputed: choices of the "
-                       "replay that differ\n"
-                     : "flips, ties, of routers: with the recorded ids in force before each; margin and upstream: the "
-                       "largest of a flip;\n"
-                       "recomputed: choices that differ when nothing is forced\n");
+    fprintf(out,
+            r->against
+                ? "flips, ties, of routers: choices that the second side made differently; upstream: what the first "
+                  "side's router\n"
+                  "makes of the second's hidden states; both the largest of a flip; recomputed: choices of the "
+                  "replay that differ\n"
+                : "flips, ties, of routers: with the recorded ids in force before each; margin and upstream: the "
+                  "largest of a flip;\n"
+                  "recomputed: choices that differ when nothing is forced\n");
 }
 
 static void print_flips(FILE *out, const lb_routing_report *r, uint32_t most)

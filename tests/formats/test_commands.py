@@ -480,7 +480,7 @@ def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
     told = lastbit.json("verify", tmp_path / "cut.lbz", expect=1)
     assert told["verdict"] == "empty" and told["closed"] == 0
     assert "1 not closed" in lastbit.run("verify", tmp_path / "cut.lbz", expect=1).stdout
-    assert "no step was recorded to its end" in lastbit.run("diff", CLEAN, tmp_path / "cut.lbz", expect=128).stderr
+    assert "no step was recorded to its end" in lastbit.run("diff", CLEAN, tmp_path / "cut.lbz", expect=125).stderr
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,12 @@ lb.where = (list, keep) => {
   return { length: rows.length, of: rows.length, keys: list.keys, get: (i, key) => list.get(rows[i], key) };
 };
 
+/* The same rows, those of the smallest number first; those of one number stay in their order. */
+lb.sorted = (list, numberOf) => {
+  const rows = lb.rows(list).map((i) => [numberOf((key) => list.get(i, key)), i]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, i]) => i);
+  return { ...list, get: (i, key) => list.get(rows[i], key) };
+};
+
 /* NaN: not told. Numbers that JSON cannot hold are words. */
 lb.number = (value) => (typeof value === "number" ? value : value === "inf" ? Infinity : value === "-inf" ? -Infinity : NaN);
 

@@ -25,19 +25,23 @@ lb.word = (word) => {
   return lb.element("span", { class: `tone ${tone}` }, `${lb.signs[tone]} `, lb.text(word));
 };
 
+/* Kinds of findings are words of a program; these say little to a person. */
+const KINDS = { noop: "does nothing", filter: "sampling filter (top-k, top-p)", nonfinite: "not finite" };
+lb.kind = (kind) => (typeof kind === "string" ? KINDS[kind] || kind.replaceAll("_", " ") : kind);
+
 const WORDS = new Set("verdict local inherited outcome level cause".split(" "));
 lb.cell = (key, value) => {
   if (WORDS.has(key) && typeof value === "string" && value) return lb.word(value);
   if (value !== null && typeof value === "object") return lb.value(value, 1);
-  return lb.text(value);
+  return lb.text(key === "kind" ? lb.kind(value) : value);
 };
 
 /* A word of a POSIX shell, quoted where it needs quotes. */
 lb.shellWord = (text) => (/^[A-Za-z0-9_\-./=:,@%+]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
 
 /* A command, and a button that copies it. */
-lb.command = (line) => {
-  const code = lb.element("code", null, lb.plain(line));
+lb.command = (line) => lb.copied(lb.element("code", null, lb.plain(line)), line);
+lb.copied = (code, line) => {
   const button = lb.element("button", { type: "button", class: "copy" }, "Copy");
   button.addEventListener("click", async () => {
     getSelection().selectAllChildren(code);

@@ -82,13 +82,16 @@ const short = (name) => {
 
 const named = (names) => ({ callback: (value) => (Number.isInteger(value) ? short(names[value]) : "") });
 
+/* Fewer points than this are no curve: no line is drawn through them, and where they are all there is, no plot. */
+lb.FEWEST_POINTS = 3;
+
 /* series: [{name, points: [[x, y], …], mark, line, colour, hollow}]; `names` are those of x, where it counts something. */
 lb.plotPoints = ({ label, caption, x, y, log, names, series, integer }) => {
   const configure = () => {
     const datasets = series().map((one) => ({
       label: one.name,
       data: one.points.filter(([, value]) => Number.isFinite(value) && (!log || value > 0)).map(([at, value]) => ({ x: at, y: value })),
-      showLine: Boolean(one.line),
+      showLine: Boolean(one.line) && (Boolean(one.level) || one.points.length >= lb.FEWEST_POINTS),
       borderColor: colour(one.colour),
       backgroundColor: one.hollow ? "transparent" : colour(one.colour),
       borderWidth: one.line ? 1.5 : 2,
@@ -122,18 +125,26 @@ const shade = (letter) => {
   return [[255, 247, 214], [178, 24, 43]].reduce((low, high) => low.map((from, i) => Math.round(from + share * (high[i] - from))));
 };
 
-/* One pixel a cell; Chart.js's axes say where it is put. */
-const mapImage = (map, bySize) => {
-  const image = document.createElement("canvas");
-  image.width = map.layers.length;
+/* What a cell shows, of each mode a text of `map` with a letter per cell. */
+const MAP_MODES = [["made", "verdict on what the layer itself made"], ["verdicts", "worst verdict, inputs included"], ["sizes", "size of the relative difference"]];
+
+/* A pixel for `group` neighbouring layers, the worst of them; Chart.js's axes say where it is put. */
+const mapImage = (map, mode, group) => {
+  const columns = map.layers.length, image = document.createElement("canvas"), words = map[mode];
+  image.width = Math.ceil(columns / group);
   image.height = map.ranks.length;
   const context = image.getContext("2d"), pixels = context.createImageData(image.width, image.height);
-  const words = bySize ? map.sizes : map.verdicts;
-  for (let i = 0; i < words.length; i++) {
-    if (words[i] === ".") continue;
-    const [r, g, b] = bySize ? shade(words[i]) : rgb(lb.colours[words[i]]);
-    pixels.data.set([r, g, b, 255], 4 * i);
-  }
+  for (let rank = 0; rank < image.height; rank++)
+    for (let at = 0; at < image.width; at++) {
+      let worst = ".";
+      for (let layer = at * group; layer < Math.min((at + 1) * group, columns); layer++) {
+        const word = words[rank * columns + layer];
+        if (word !== "." && (worst === "." || word > worst)) worst = word;
+      }
+      if (worst === ".") continue;
+      const [r, g, b] = mode === "sizes" ? shade(worst) : rgb(lb.colours[worst]);
+      pixels.data.set([r, g, b, 255], 4 * (rank * image.width + at));
+    }
   context.putImageData(pixels, 0, 0);
   return image;
 };
@@ -141,14 +152,16 @@ const mapImage = (map, bySize) => {
 const sizeText = (letter) => (letter === "." ? "not measured" : letter === "a" ? "at most 1e-12" : `up to ${lb.format(Number((10 ** ((letter.charCodeAt(0) - 97) / 2 - 12)).toPrecision(2)))}`);
 
 lb.mapCell = (map, layer, rank) => {
-  const cell = rank * map.layers.length + layer, verdict = map.verdicts[cell];
+  const cell = rank * map.layers.length + layer, verdict = map.verdicts[cell], made = map.made[cell];
   const several = map.group > 1 ? ` and the ${map.group - 1} layers behind it` : "";
-  return `${map.layers[layer]}${several}, rank ${map.ranks[rank]}: ${verdict === "." ? "nothing compared" : lb.verdicts[verdict]}, relative L2 ${sizeText(map.sizes[cell])}`;
+  return `${map.layers[layer]}${several}, rank ${map.ranks[rank]}: ${verdict === "." ? "nothing compared" : lb.verdicts[verdict]}${made === "." || made === verdict ? "" : ` (made here: ${lb.verdicts[made]})`}, relative L2 ${sizeText(map.sizes[cell])}`;
 };
+
+const NARROWEST = 4; /* pixels of a cell */
 
 lb.plotMap = (map) => {
   const columns = map.layers.length, rows = map.ranks.length, at = { layer: 0, rank: 0, shown: false };
-  let bySize = false;
+  let mode = "made";
   const readout = lb.element("p", { class: "readout", role: "status" });
   const paint = {
     id: "cells",
@@ -157,13 +170,14 @@ lb.plotMap = (map) => {
       const wide = area.width / columns, high = area.height / rows;
       ctx.save();
       ctx.imageSmoothingEnabled = false;
-      ctx.drawImage(mapImage(map, bySize), area.left, area.top, area.width, area.height);
+      const group = Math.max(1, Math.ceil(NARROWEST / wide)); /* layers that share a cell which can be seen */
+      ctx.drawImage(mapImage(map, mode, group), area.left, area.top, area.width * (Math.ceil(columns / group) * group / columns), area.height);
       ctx.textAlign = "center";
       ctx.textBaseline = "middle";
       ctx.fillStyle = "#101418";
       ctx.font = "11px sans-serif";
-      for (let i = 0; wide >= 12 && high >= 12 && i < columns * rows; i++)
-        if (map.verdicts[i] !== ".") ctx.fillText(lb.letters[map.verdicts[i]], area.left + (0.5 + (i % columns)) * wide, area.top + (0.5 + Math.floor(i / columns)) * high);
+      for (let i = 0; mode !== "sizes" && wide >= 12 && high >= 12 && i < columns * rows; i++)
+        if (map[mode][i] !== ".") ctx.fillText(lb.letters[map[mode][i]], area.left + (0.5 + (i % columns)) * wide, area.top + (0.5 + Math.floor(i / columns)) * high);
       if (at.shown) {
         ctx.strokeStyle = colour("--fore");
         ctx.lineWidth = 2;
@@ -177,13 +191,13 @@ lb.plotMap = (map) => {
     data: { datasets: [] },
     plugins: [paint],
     options: options(
-      axis("layer", { type: "linear", min: -0.5, max: columns - 0.5, grid: { display: false }, ticks: named(map.layers) }),
+      axis("layer", { type: "linear", min: -0.5, max: columns - 0.5, grid: { display: false }, ticks: { ...named(map.layers), maxRotation: 0, maxTicksLimit: 7 } }),
       axis("rank", { type: "linear", min: -0.5, max: rows - 0.5, reverse: true, grid: { display: false }, ticks: { callback: (value) => (Number.isInteger(value) ? map.ranks[value] : "") } }),
       { events: [], plugins: { legend: { display: false }, tooltip: { enabled: false } } },
     ),
   });
   const entry = figure("Layer by rank map. Arrow keys move from cell to cell; what it holds is said below.", "", configure, { tabindex: "0", role: "application", id: lb.freshId("map") });
-  entry.canvas.parentNode.style.height = `${Math.min(28, 11 + rows)}rem`; /* names of layers take some 8 of them */
+  entry.canvas.parentNode.style.height = `${Math.min(26, 4.5 + 1.2 * rows)}rem`; /* names of layers take some 3 of them */
   const show = (layer, rank) => {
     Object.assign(at, { layer: Math.min(Math.max(layer, 0), columns - 1), rank: Math.min(Math.max(rank, 0), rows - 1), shown: true });
     readout.replaceChildren(lb.text(lb.mapCell(map, at.layer, at.rank)));
@@ -202,9 +216,9 @@ lb.plotMap = (map) => {
     const layer = Math.floor(((event.offsetX - area.left) / area.width) * columns), rank = Math.floor(((event.offsetY - area.top) / area.height) * rows);
     if (layer >= 0 && layer < columns && rank >= 0 && rank < rows) show(layer, rank);
   });
-  const choice = lb.select("Colour by", [["verdict", "worst verdict"], ["size", "size of the relative difference"]], (value) => {
-    bySize = value === "size";
-    legend.hidden = bySize;
+  const choice = lb.select("Colour by", MAP_MODES, (value) => {
+    mode = value;
+    explain();
     entry.again();
   });
   const swatch = (hex) => {
@@ -212,7 +226,11 @@ lb.plotMap = (map) => {
     box.style.backgroundColor = hex;
     return box;
   };
-  const seen = lb.verdicts.map((_, i) => i).filter((i) => map.verdicts.includes(String(i)));
-  const legend = lb.element("ul", { class: "legend", "aria-label": "Colours and letters of the map" }, seen.map((i) => lb.element("li", null, swatch(lb.colours[i]), `${lb.letters[i]} ${lb.verdicts[i]}`)));
-  return lb.element("div", null, lb.element("div", { class: "controls" }, choice), legend, entry.figure, readout);
+  const legend = lb.element("ul", { class: "legend", "aria-label": "Colours and letters of the map" });
+  const explain = () => {
+    const seen = lb.verdicts.map((_, i) => i).filter((i) => mode !== "sizes" && map[mode].includes(String(i)));
+    legend.replaceChildren(...(mode === "sizes" ? [lb.element("li", null, "light: small, dark: large")] : seen.map((i) => lb.element("li", null, swatch(lb.colours[i]), `${lb.letters[i]} ${lb.verdicts[i]}`))));
+  };
+  explain();
+  return lb.element("div", null, lb.element("div", { class: "controls" }, choice, legend), entry.figure, readout);
 };

@@ -338,10 +338,12 @@ def formats(folder):
 def test_truncated_files(lastbit, tmp_path):
     for path in formats(tmp_path):
         whole = path.read_bytes()
-        for part in range(7):
+        for part in range(1, 7):
             path.write_bytes(whole[: len(whole) * part // 7])
             answer = lastbit.json("audit", path, expect=1)
             assert {f["kind"] for f in answer["findings"]} == {"truncated"}, (path, part)
+        path.write_bytes(b"")
+        assert str(path) in lastbit.run("audit", path, expect=128).stderr, "an empty file is none of any kind, as for every command"
         path.write_bytes(whole)
 
 

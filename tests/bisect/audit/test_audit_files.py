@@ -85,10 +85,13 @@ def test_a_file_that_was_allocated_and_never_written(lastbit, tmp_path):
     assert found(answer) == [("zero", None, None)] and answer["notes"] == []
 
 
-@pytest.mark.parametrize(("file", "content", "says"), [("x.gguf", b"GGUF" + bytes(60), "GGUF is not read"), ("x.h5", b"\x89HDF\r\n", "no format")])
-def test_a_format_that_is_not_read_is_no_damage(lastbit, tmp_path, file, content, says):
+@pytest.mark.parametrize(
+    ("file", "content", "says", "code"), [("x.gguf", b"GGUF" + bytes(60), "GGUF is not read", 125), ("x.h5", b"\x89HDF\r\n", "no format", 128)]
+)
+def test_a_format_that_is_not_read_is_no_damage(lastbit, tmp_path, file, content, says, code):
+    """GGUF is known for what it is, and cannot be tested; what nobody here knows is no checkpoint."""
     (tmp_path / file).write_bytes(content)
-    assert says in lastbit.run("audit", tmp_path / file, expect=125).stderr
+    assert says in lastbit.run("audit", tmp_path / file, expect=code).stderr
 
 
 def test_torch_files_that_are_not_read_say_why(lastbit, tmp_path):

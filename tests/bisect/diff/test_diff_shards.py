@@ -92,8 +92,8 @@ def test_what_is_cut_otherwise_on_two_sides_is_missing_and_named(lastbit, record
     for pair in ((one, other), (other, one)):
         answer = lastbit.json("diff", *(recorded(*side) for side in pair), expect=1)
         assert (answer["verdict"], answer["first"]["layer"]) == ("missing", tensor), answer["first"]
-        assert answer["first"]["why"].startswith("the two sides cut it otherwise: rank 0 has "), answer["first"]
-        assert any(f"tensors otherwise ({tensor}" in text or f"tensor otherwise ({tensor}" in text for text in answer["missing"])
+        assert answer["first"]["why"].startswith("the two sides shard it differently: rank 0 has "), answer["first"]
+        assert any(f"tensors differently ({tensor}" in text or f"tensor differently ({tensor}" in text for text in answer["missing"])
         assert not any("diverged" in (row["local"], row["inherited"]) for row in answer["layers"])
 
 

@@ -210,7 +210,7 @@ def test_a_training_step_on_other_rows_besides(lastbit, batches, few, many, redu
     if few != "train.bf16.2":
         return
     text = lastbit.run("explain", batches / f"{few}.lb", batches / f"{many}.lb", expect=1).stdout
-    assert "something over all rows (a loss, a weight's gradient): over other rows, not held against each other" in text
+    assert "something over all rows (a loss, a weight's gradient): over different rows, and so not compared" in text
 
 
 def test_diff_says_that_the_batches_have_other_sizes(lastbit, batches):

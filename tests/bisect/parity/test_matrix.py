@@ -102,9 +102,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("content", BAD)
-def test_a_bad_file_is_misuse(lastbit, tmp_path, content):
+def test_a_bad_file_is_refused(lastbit, tmp_path, content):
     (tmp_path / "matrix.json").write_text(content)
-    done = lastbit.run("parity", "--matrix", tmp_path / "matrix.json", expect=129)
+    done = lastbit.run("parity", "--matrix", tmp_path / "matrix.json", expect=128)
     assert "matrix.json" in done.stderr and BAD[content] in done.stderr
     assert not (tmp_path / "matrix.json.runs").exists()
 

@@ -50,6 +50,11 @@ def cards(page):
     return page.texts(".card .word")
 
 
+def first_screen(page, selector):
+    """Whether what is selected is seen whole before anything is scrolled."""
+    return page.evaluate(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().bottom <= innerHeight && scrollY === 0")
+
+
 def picture(page, name):
     """Kept where LASTBIT_PICTURES says, to be looked at."""
     if folder := os.environ.get("LASTBIT_PICTURES"):
@@ -62,16 +67,16 @@ def test_a_diff_shows_its_verdict_first_and_every_layer(lastbit, opened, tmp_pat
     done = lastbit.run("diff", CLEAN, DROPPED, "--html", tmp_path / "page.html", "--json", expect=1)
     answer = json.loads(done.stdout)
     page = opened(tmp_path / "page.html")
-    assert cards(page) == ["✗ diverged"]
+    place = f"{answer['first']['layer']}, {answer['first']['op']}"
+    assert cards(page) == [f"✗ {place} diverges in step 0, backward"] == page.texts("h1")
     card = page.texts(".card")[0]
-    assert answer["first"]["layer"] in card and answer["first"]["op"] in card and answer["first"]["why"] in card
-    assert "1: different or found" in card and f"lastbit diff {CLEAN} {DROPPED}" in card
-    assert page.evaluate("document.querySelector('main').firstElementChild.nextElementSibling.querySelector('h2').textContent") == "Verdict"
+    assert answer["first"]["why"] in card and "1: different or found" in card and f"lastbit diff {CLEAN} {DROPPED}" in card
+    assert first_screen(page, ".card") and first_screen(page, "canvas[role=application]"), "the answer and the map need no scrolling"
     rows = every_row(page, "Layers, values and parameters as compared")
     assert [row[0] for row in rows] == [row["layer"] or "–" for row in answer["layers"]]
     assert {row[0] for row in every_row(page, "Layers by phase: the worst over ranks and steps")} == {row["layer"] or "–" for row in answer["layers"]}
     headings = page.texts("h3")
-    wanted = ["First difference", "Drift by layer", "Layers and ranks", "How large the differences are", "Routing: experts chosen otherwise"]
+    wanted = ["Layers and ranks", "First difference", "Drift by layer", "How large the differences are", "Routing: different experts chosen"]
     assert [h for h in headings if h in wanted] == wanted
     picture(page, "diff-light")
 
@@ -81,7 +86,8 @@ def test_a_bisection_is_an_outline_of_its_trials(lastbit, opened, tmp_path, name
     done = lastbit.run("bisect", "-q", SAMPLES / f"{name}.lbz", "--html", tmp_path / "page.html", "--json", expect=(0, 1))
     answer = json.loads(done.stdout)
     page = opened(tmp_path / "page.html")
-    assert answer["outcome"] in cards(page)[0] and answer["culprit"]["layer"] in page.texts(".card")[0]
+    assert "makes step" in cards(page)[0] and answer["culprit"]["layer"] in cards(page)[0] and answer["outcome"] in page.texts(".card")[0]
+    assert first_screen(page, ".card")
     assert page.evaluate("document.querySelectorAll('.outline .trial').length") == len(answer["trials"])
     assert page.evaluate("document.querySelectorAll('.outline .stage').length") == len(answer["stages"])
     commands = page.texts(".command code")
@@ -95,7 +101,8 @@ def test_parity_shows_both_sides_of_every_token(lastbit, opened, tmp_path):
     answer = json.loads(done.stdout)
     assert "heat" not in answer
     page = opened(tmp_path / "page.html")
-    assert cards(page) == ["✗ fail"] and "times the noise floor" in page.texts(".card")[0]
+    assert cards(page)[0].startswith("✗ fail: ") and "times the noise floor" in page.texts(".card")[0]
+    assert first_screen(page, ".card") and first_screen(page, ".tokens"), "the answer and the heat map need no scrolling"
     cells = page.evaluate("[...document.querySelectorAll('.tokens .sides')].map((x) => [...x.children].map((y) => y.textContent))")
     assert len(cells) == 39 and all(x.startswith("A ") and y.startswith("B ") for x, y in cells)
     page.evaluate("[...document.querySelectorAll('button')].find((b) => b.textContent === 'Next tokens').click()")
@@ -106,7 +113,8 @@ def test_parity_shows_both_sides_of_every_token(lastbit, opened, tmp_path):
 def test_watch_ranks_and_audit_are_shown_by_their_fields(opened, report):
     watched = watch_result()
     page = opened(report(watched, ranks_result(), audit_result()))
-    assert cards(page) == ["✗ found"] * 3
+    assert [text[:1] for text in cards(page)] == ["✗"] * 3 and page.texts("h1") == ["3 answers, the gravest first"]
+    assert [row[3] for row in every_row(page, "Alarms")] == ["✗ critical", "✗ critical", "≈ warning"], "the gravest first"
     assert len(every_row(page, "Alarms")) == len(watched["alarms"]) == 3
     assert [row[1] for row in every_row(page, "Steps in which no checkpoint should be written")] == ["70\u202f100"]
     assert len(every_row(page, "Dispersion by step")) == 200
@@ -117,6 +125,23 @@ def test_watch_ranks_and_audit_are_shown_by_their_fields(opened, report):
     assert "new field" in page.texts("summary"), "an unknown field is listed"
 
 
+def test_every_finding_is_behind_its_kind(lastbit, opened, report):
+    """All of them are there, folded, the gravest kind first; a line needs three points."""
+    audited = audit_result()
+    audited["findings"] = [
+        *(dict(kind="dtype", tensor=f"layers.{i}.up", file="a.safetensors", ranks=[], message="is f16") for i in range(60)),
+        dict(kind="nonfinite", tensor="head", file="a.safetensors", ranks=[], message="2 NaN"),
+    ]
+    audited["groups"] = [dict(kind=kind, note=False, findings=n, tensors=n, message="as below") for kind, n in (("nonfinite", 1), ("dtype", 60))]
+    ranked = ranks_result(2)
+    ranked["findings"] += [dict(kind="seed", note=True, ranks=[r], step=0, message=f"rank {r} drew alike") for r in range(40)]
+    page = opened(report(audited, ranked))
+    assert page.texts("details.finding > summary > strong") == ["not finite", "dtype", "same-tokens", "note: seed"]
+    for caption, rows in (("Findings: dtype", 60), ("Findings: not finite", 1), ("Findings: note: seed", 40)):
+        assert len(every_row(page, caption)) == rows
+    assert page.evaluate("document.querySelectorAll('canvas').length") == 0
+
+
 def test_explain_replay_and_a_receipt_are_shown(lastbit, opened, report):
     explained = lastbit.json("explain", CLEAN, DROPPED, expect=1)
     flip = dict(step=0, rank=0, layer="layers.1.moe", call=0, token=7, lost=2, won=3, kind="near-tie", margin=1e-7, upstream=2e-7, rounding=1e-7)
@@ -124,7 +149,7 @@ def test_explain_replay_and_a_receipt_are_shown(lastbit, opened, report):
     explained["routing"] = [dict(endings=[], layers=[by_layer], flips=[flip], undecided_at="")]
     page = opened(report(explained, lastbit.json("replay", CLEAN), CLEAN))
     assert every_row(page, "Each flip, with its margin")[0][2] == "layers.1.moe" and "1.00e-7" in every_row(page, "Each flip, with its margin")[0]
-    assert len(cards(page)) == 3 and page.texts(".card .word")[2] == "✓ recorded"
+    assert len(cards(page)) == 3 and cards(page)[2].startswith("✓ a recording of ")
     assert len(every_row(page, "What turns one side into the other")) == len(explained["findings"])
     assert any(row[0] == "versions.torch" for row in every_row(page, "receipt"))
 
@@ -249,9 +274,9 @@ def test_a_thousand_layers_on_64_ranks_stay_usable(opened, report):
     assert path.stat().st_size < 5_000_000
     page = opened(path)
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    verdict = page.evaluate("performance.getEntriesByName('verdict')[0].startTime")
+    verdict = page.evaluate("performance.getEntriesByName('text')[0].startTime")
     print(f"{path.stat().st_size} bytes, first paint after {paint:.0f} ms, text after {verdict:.0f} ms")
-    assert paint < 1000 and cards(page) == ["✗ diverged"]
+    assert paint < 1000 and cards(page)[0].startswith("✗ model.layers.87.mlp.up, aten::mm diverges in step 0, forward")
     assert page.evaluate("document.querySelectorAll('tbody tr').length") < 500, "tables show a page of rows"
     assert len(every_row(page, "Layers by phase: the worst over ranks and steps")) == 1000
     assert "of 64\u202f000" not in page.text() and "are left out of this page" in page.text()

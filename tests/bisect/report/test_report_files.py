@@ -5,9 +5,11 @@ import hashlib
 import json
 import re
 
+import numpy as np
 import pytest
 from conftest import ROOT
 from report_results import audit_result, diff_result, diff_row, large_diff, watch_result
+from safetensors.numpy import save_file
 
 CLEAN, DROPPED, OVERFLOW = (ROOT / "samples" / f"{name}.lbz" for name in ("clean", "dropped-term", "scan-overflow"))
 
@@ -41,6 +43,24 @@ def test_short_ways_write_the_page_of_the_same_json(lastbit, tmp_path):
                 trial.pop("seconds")
         assert one == other
         assert one["result"]["command"] == "lastbit " + " ".join(map(str, args))
+
+
+@pytest.mark.parametrize("line", ["ranks poisoned-rank", "watch scan-overflow", "explain clean --invariance layer=head --launch splitk"])
+def test_every_command_that_judges_writes_its_page(lastbit, tmp_path, line):
+    command, name, *more = line.split()
+    page = tmp_path / "page.html"
+    done = lastbit.run(command, ROOT / "samples" / f"{name}.lbz", *more, "--html", page, "--json", expect=(0, 1, 125))
+    (part,) = parts(page)
+    answer = json.loads(done.stdout)
+    assert part["command"] == command and part["result"]["command"] == answer["command"]
+    assert part["result"].keys() == answer.keys() and "--html" not in answer["command"]
+
+
+def test_an_audit_writes_its_page(lastbit, tmp_path):
+    save_file({"head.weight": np.full((4, 4), np.nan, "f4"), "body.weight": np.ones((4, 4), "f4")}, tmp_path / "model.safetensors")
+    lastbit.run("audit", tmp_path / "model.safetensors", "--html", tmp_path / "page.html", expect=1)
+    (part,) = parts(tmp_path / "page.html")
+    assert part["answer"]["finding"].startswith("head.weight: 16 NaN")
 
 
 def test_every_layer_of_a_diff_is_there_with_its_numbers(lastbit, report):
