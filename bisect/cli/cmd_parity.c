@@ -40,12 +40,31 @@ static const lb_command command = {
         "saving and after\n"
         "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, other tokenisation, "
         "shifted\n"
-        "labels, dropped and repeated tokens, another chat template and a temperature are found and said. Then k3, KL, "
-        "top-1\n"
-        "agreement and perplexity by kind of token and position. Passes when k3 of every kind is below 0.001.\n\n"
+        "labels, dropped and repeated tokens and another chat template are found and said, and so is what was not "
+        "compared. Passes\n"
+        "when of every kind of token k3 is below 0.001 and neither side's loss is more than 3 times the other's: of a "
+        "text known by\n"
+        "heart k3 is blind, the losses are not. --noise raises both limits to what two runs of the first side differ "
+        "by.\n\n"
+        "A cause is named where the numbers tell it from all others: another logarithm, a shift, a temperature, a "
+        "filter (top-k,\n"
+        "top-p, min-p), another vocabulary, the most probable word's number, other labels, logits that do not depend "
+        "on the text. Most\n"
+        "need more than a number per token: alternatives (top_logprobs) of both sides, or logits of one. Lost shards, "
+        "older weights\n"
+        "and other prompts look alike.\n\n"
         "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
         "SGLang),\n"
-        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask). `lastbit help tokens` lists their fields.",
+        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. `lastbit help tokens` lists "
+        "their fields.\n\n"
+        "JSON: verdict, decided, loss {first, second, ratio, noise_factor}, tokens[] {kind, count, k3, kl, top1, "
+        "max_abs, mean_abs, loss_a,\n"
+        "loss_b, loss_factor, noise, noise_loss_factor, reason}, positions[], all, noise_floor, coverage {first, "
+        "second} {tokens, compared,\n"
+        "first, unscored, unmatched}, causes {scale, shift, temperature, renormalised, argmax, labels, constant: "
+        "found, "
+        "excluded or\n"
+        "unknown}, findings[] {kind, corrected, message}, worst[], heat[].",
     .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat\n"
                "  lastbit parity --matrix variables.json   # precision, adapter, fusion, cache ...: which one matters",
     .options = options,
@@ -68,10 +87,16 @@ static json_t *row_json(const lb_parity_row *row)
                    {"max_abs", row->max_abs},
                    {"mean_abs", row->mean_abs},
                    {"mean", row->mean},
+                   {"loss_a", row->loss_a},
+                   {"loss_b", row->loss_b},
+                   {"loss_factor", lb_parity_loss_factor(row->loss_a, row->loss_b)},
                    {"perplexity_a", row->perplexity_a},
                    {"perplexity_b", row->perplexity_b},
                    {"noise", row->noise},
+                   {"noise_loss_factor", row->noise_loss},
                    {"above_noise", row->noise > 0 ? row->k3 / row->noise : NAN}};
+    const char *reason = lb_parity_reason_name(row->reason);
+    json_object_set_new(o, "reason", *reason ? json_string(reason) : json_null());
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(o, numbers[i].name, lb_json_number(numbers[i].value));
     return o;
@@ -98,6 +123,37 @@ static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *seq
     return o;
 }
 
+/* The losses of all tokens; ratio: the second's over the first's. */
+static json_t *loss_json(const lb_parity_report *r)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "first", lb_json_number(r->all.loss_a));
+    json_object_set_new(o, "second", lb_json_number(r->all.loss_b));
+    json_object_set_new(o, "ratio", lb_json_finite(r->all.loss_b / r->all.loss_a));
+    json_object_set_new(o, "noise_factor", lb_json_number(r->all.noise_loss));
+    return o;
+}
+
+static json_t *coverage_json(const lb_parity_report *r)
+{
+    json_t *sides[2];
+    for (int side = 0; side < 2; side++) {
+        const lb_parity_coverage *c = &r->coverage[side];
+        sides[side] = json_pack("{s:I,s:I,s:I,s:I,s:I}", "tokens", (json_int_t)c->tokens, "compared",
+                                (json_int_t)c->compared, "first", (json_int_t)c->first, "unscored",
+                                (json_int_t)c->unscored, "unmatched", (json_int_t)c->unmatched);
+    }
+    return json_pack("{s:o,s:o}", "first", sides[0], "second", sides[1]);
+}
+
+static json_t *causes_json(const lb_parity_report *r)
+{
+    json_t *o = json_object();
+    for (int c = 0; c < LB_PARITY_CAUSES_N; c++)
+        json_object_set_new(o, lb_parity_cause_name(c), json_string(lb_parity_cause_state_name(r->causes[c])));
+    return o;
+}
+
 /* `map`: every token, too. */
 static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, bool map)
 {
@@ -112,6 +168,10 @@ static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, boo
     json_t *o = json_pack("{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(r->verdict), "threshold",
                           threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
                           rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
+    json_object_set_new(o, "decided", json_string(r->decided));
+    json_object_set_new(o, "loss", loss_json(r));
+    json_object_set_new(o, "coverage", coverage_json(r));
+    json_object_set_new(o, "causes", causes_json(r));
     json_object_set_new(o, "noise_floor", lb_json_number(r->noise_floor));
     if (map) {
         json_t *rows = json_array();
