@@ -105,6 +105,7 @@ static bool fails(lb_parity_finding_kind kind)
     case LB_PARITY_REPEATED:
     case LB_PARITY_TEXT:
     case LB_PARITY_NAN:
+    case LB_PARITY_LABELS:
     case LB_PARITY_TEMPERATURE: return true;
     default: return false;
     }

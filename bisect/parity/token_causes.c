@@ -422,6 +422,20 @@ static bool find_constant(finder *f, bool second)
                                     side_word(second), words);
 }
 
+/* What a recorded loss read as labels; the numbers themselves are of the next tokens. */
+static bool note_labels(finder *f, bool second)
+{
+    const lb_token_set *set = second ? f->sample.scores->b : f->sample.scores->a;
+    if (!set->label_ahead) return true;
+    f->states[LB_PARITY_CAUSE_LABELS] = LB_PARITY_CAUSE_FOUND;
+    return lb_parity_note(f->findings, f->n, LB_PARITY_LABELS, false,
+                          set->label_ahead > 0
+                              ? "the %s side's loss scores the token after the next one: its labels are shifted twice"
+                              : "the %s side's loss scores the token that the row was said after: its labels are not "
+                                "shifted",
+                          side_word(second));
+}
+
 /* ---- what one number per token excludes ---- */
 
 /* A filter and the most probable word make tokens more probable on one side; filters and temperatures leave the most probable word what it
@@ -458,7 +472,7 @@ lb_status lb_token_causes_find(const lb_token_scores *scores, double top1, uint6
     ok = ok && find_by_words(&f);
     for (int k = 0; ok && !scores->shift && k < 4; k++) ok = find_by_rows(&f, k / 2, k % 2 != k / 2);
     for (int k = 0; ok && k < 4; k++) ok = find_best_words(&f, k / 2, k % 2);
-    for (int side = 0; ok && side < 2; side++) ok = find_constant(&f, side);
+    for (int side = 0; ok && side < 2; side++) ok = find_constant(&f, side) && note_labels(&f, side);
     if (ok && !found_any(&f)) exclude_by_signs(&f, top1, chosen);
     lb_token_sample_release(&f.sample);
     return ok ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
