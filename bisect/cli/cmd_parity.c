@@ -288,33 +288,73 @@ static int run_matrix(const lb_arguments *arguments)
     return same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
 }
 
-static void print_swaps(const lb_block_swap *rows, uint32_t n, const char *const *paths)
+/* The exchange comes as near as the second model does to itself when it is replayed. */
+static bool at_floor(const lb_block_swap *row, const lb_block_swap *floor)
 {
-    printf("%-28s %7s %8s %11s %11s  %s\n", "blocks of the second model", "blocks", "tokens", "k3", "worst kind", "");
+    return row->run && floor->run && row->all.k3 <= 1.5 * floor->all.k3 + 1e-15;
+}
+
+/* What the table says, in a sentence: the fewest classes that take the gap to the floor, or the one that takes most of it. */
+static void print_swaps_answer(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor)
+{
+    const lb_block_swap *best = NULL;
+    if (!rows->run || rows->all.k3 < 1e-10 || at_floor(rows, floor)) { /* f32's rounding alone gives 1e-12 */
+        printf("%s\n\n", rows->run ? "the models agree as they were recorded" : "the models cannot be compared");
+        return;
+    }
+    for (uint32_t i = 1; i < n; i++)
+        if (rows[i].run && (!best || (!at_floor(best, floor) && rows[i].all.k3 < best->all.k3))) best = &rows[i];
+    if (!best)
+        printf("no class of blocks could be exchanged\n\n");
+    else if (at_floor(best, floor))
+        printf("blocks %s: exchanging them takes k3 from %.4g to %.4g, which is the floor\n\n", best->classes,
+               rows->all.k3, best->all.k3);
+    else
+        printf("no exchange takes k3 to the floor: from %.4g to %.4g with blocks %s%s\n\n", rows->all.k3,
+               best->all.k3, best->classes,
+               floor->run && n > 2 ? "; what is left lies outside of the blocks (embedding, norms, head, dtype of the "
+                                     "residual)"
+                                   : "");
+}
+
+static void print_swaps(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor, const char *const *paths)
+{
+    print_swaps_answer(rows, n, floor);
+    printf("%-28s %7s %8s %11s %11s %11s  %s\n", "blocks of the second model", "blocks", "tokens", "k3", "over floor",
+           "worst kind", "");
     for (uint32_t i = 0; i < n; i++) {
         const lb_block_swap *r = &rows[i];
+        char over[24] = "-";
+        if (r->run && floor->run && floor->all.k3 > 0) snprintf(over, sizeof over, "%.3gx", r->all.k3 / floor->all.k3);
         printf("%-28s %7u ", *r->classes ? r->classes : "none (as recorded)", r->blocks);
         if (r->run)
-            printf("%8llu %11.4g %11.4g  %s%s\n", (unsigned long long)r->all.count, r->all.k3, r->worst, r->worst_kind,
-                   r->worst < threshold ? "  agrees" : "");
+            printf("%8llu %11.4g %11s %11.4g  %s%s\n", (unsigned long long)r->all.count, r->all.k3, over, r->worst,
+                   r->worst_kind, at_floor(r, floor) ? "  at the floor" : r->worst < threshold ? "  agrees" : "");
         else
             printf("not run: %s\n", r->message);
     }
+    if (floor->run)
+        printf("%-28s %7s %8llu %11.4g\n", "floor (second, replayed)", "", (unsigned long long)floor->all.count,
+               floor->all.k3);
+    else
+        printf("floor unknown: %s\n", floor->message);
     printf("\nmodel:    %s\nblocks of: %s\n", paths[0], paths[1]);
 }
 
-static void print_swaps_json(const lb_block_swap *rows, uint32_t n)
+static void print_swaps_json(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < n; i++) {
         const lb_block_swap *r = &rows[i];
-        json_array_append_new(list,
-                              json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:s}", "classes", r->classes, "blocks",
-                                        (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count, "k3",
-                                        r->run ? lb_json_number(r->all.k3) : json_null(), "worst",
-                                        lb_json_number(r->worst), "worst_kind", r->worst_kind, "message", r->message));
+        json_array_append_new(
+            list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:b,s:s}", "classes", r->classes, "blocks",
+                            (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count, "k3",
+                            r->run ? lb_json_number(r->all.k3) : json_null(), "worst", lb_json_number(r->worst),
+                            "worst_kind", r->worst_kind, "at_floor", at_floor(r, floor), "message", r->message));
     }
-    lb_print_json("parity", json_pack("{s:o,s:f}", "swaps", list, "threshold", threshold));
+    lb_print_json("parity",
+                  json_pack("{s:o,s:f,s:o,s:s}", "swaps", list, "threshold", threshold, "floor",
+                            floor->run ? lb_json_number(floor->all.k3) : json_null(), "floor_message", floor->message));
 }
 
 /* 0: the models agree as they are, or under the exchange that was asked for; 1: they do not, or one class alone makes them agree. */
@@ -322,7 +362,7 @@ static int run_swaps(const lb_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
     lb_parity_options o = LB_PARITY_OPTIONS_INIT;
-    lb_block_swap *rows;
+    lb_block_swap *rows, floor;
     uint32_t n;
     const bool each = strcmp(swap_block, "each") == 0;
     o.threshold = threshold;
@@ -331,12 +371,13 @@ static int run_swaps(const lb_arguments *arguments)
                                   "--swap-block %s: expected classes of blocks (A attention, D dense MLP, E experts, M "
                                   "Mamba, R recurrent), or each",
                                   swap_block);
-    if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &o, &rows, &n, &err) != LB_OK)
+    if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &o, &floor, &rows, &n, &err) !=
+        LB_OK)
         return lb_command_fail("parity", &err);
     if (arguments->json)
-        print_swaps_json(rows, n);
+        print_swaps_json(rows, n, &floor);
     else
-        print_swaps(rows, n, arguments->args);
+        print_swaps(rows, n, &floor, arguments->args);
     const lb_block_swap *last = &rows[each ? 0 : n - 1];
     const int rc = !last->run ? LB_EXIT_UNTESTABLE : last->worst < threshold ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
     free(rows);

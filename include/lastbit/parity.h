@@ -262,9 +262,11 @@ typedef struct lb_block_swap {
 /* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares what it then
  * says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do otherwise. Of the first step that both have, one
  * rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by itself, then all. Rows begin with the model as it
- * was recorded; malloc'ed. Choices of experts are those that each side recorded. */
+ * was recorded; malloc'ed. Choices of experts are those that each side recorded. `floor`: the donor run by itself in the same way, against
+ * what it recorded: no exchange can come nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
 LB_API lb_status lb_block_swaps(const char *base, const char *donor, const char *classes,
-                                const lb_parity_options *options, lb_block_swap **rows, uint32_t *n, lb_err *err);
+                                const lb_parity_options *options, lb_block_swap *floor, lb_block_swap **rows,
+                                uint32_t *n, lb_err *err);
 
 /* ---- elimination: one variable at a time --------------------------------------------------------------------------- */
 
