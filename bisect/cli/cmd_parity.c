@@ -310,8 +310,8 @@ static void print_swaps_answer(const lb_block_swap *rows, uint32_t n, const lb_b
         printf("blocks %s: exchanging them takes k3 from %.4g to %.4g, which is the floor\n\n", best->classes,
                rows->all.k3, best->all.k3);
     else
-        printf("no exchange takes k3 to the floor: from %.4g to %.4g with blocks %s%s\n\n", rows->all.k3,
-               best->all.k3, best->classes,
+        printf("no exchange takes k3 to the floor: from %.4g to %.4g with blocks %s%s\n\n", rows->all.k3, best->all.k3,
+               best->classes,
                floor->run && n > 2 ? "; what is left lies outside of the blocks (embedding, norms, head, dtype of the "
                                      "residual)"
                                    : "");
@@ -329,7 +329,10 @@ static void print_swaps(const lb_block_swap *rows, uint32_t n, const lb_block_sw
         printf("%-28s %7u ", *r->classes ? r->classes : "none (as recorded)", r->blocks);
         if (r->run)
             printf("%8llu %11.4g %11s %11.4g  %s%s\n", (unsigned long long)r->all.count, r->all.k3, over, r->worst,
-                   r->worst_kind, at_floor(r, floor) ? "  at the floor" : r->worst < threshold ? "  agrees" : "");
+                   r->worst_kind,
+                   at_floor(r, floor)     ? "  at the floor"
+                   : r->worst < threshold ? "  agrees"
+                                          : "");
         else
             printf("not run: %s\n", r->message);
     }
@@ -346,11 +349,11 @@ static void print_swaps_json(const lb_block_swap *rows, uint32_t n, const lb_blo
     json_t *list = json_array();
     for (uint32_t i = 0; i < n; i++) {
         const lb_block_swap *r = &rows[i];
-        json_array_append_new(
-            list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:b,s:s}", "classes", r->classes, "blocks",
-                            (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count, "k3",
-                            r->run ? lb_json_number(r->all.k3) : json_null(), "worst", lb_json_number(r->worst),
-                            "worst_kind", r->worst_kind, "at_floor", at_floor(r, floor), "message", r->message));
+        json_array_append_new(list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:b,s:s}", "classes", r->classes, "blocks",
+                                              (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count,
+                                              "k3", r->run ? lb_json_number(r->all.k3) : json_null(), "worst",
+                                              lb_json_number(r->worst), "worst_kind", r->worst_kind, "at_floor",
+                                              at_floor(r, floor), "message", r->message));
     }
     lb_print_json("parity",
                   json_pack("{s:o,s:f,s:o,s:s}", "swaps", list, "threshold", threshold, "floor",

@@ -49,7 +49,8 @@ static bool ends_with(const char *b, const char *a)
 static uint32_t partner_block(const lb_model *donor, const char *path)
 {
     const lb_program *p = donor->program;
-    for (const char *end = path; end && strpbrk(end, "0123456789"); end = strchr(end, '.') ? strchr(end, '.') + 1 : NULL) {
+    for (const char *end = path; end && strpbrk(end, "0123456789");
+         end = strchr(end, '.') ? strchr(end, '.') + 1 : NULL) {
         uint32_t found = LB_NONE, n = 0;
         for (uint32_t i = 0; i < donor->blocks.n; i++) {
             const char *theirs = lb_program_text(p, p->scopes[donor->blocks.rows[i].scope].path);
