@@ -56,15 +56,7 @@ static const lb_command command = {
         "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
         "SGLang),\n"
         "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. `lastbit help tokens` lists "
-        "their fields.\n\n"
-        "JSON: verdict, decided, loss {first, second, ratio, noise_factor}, tokens[] {kind, count, k3, kl, top1, "
-        "max_abs, mean_abs, loss_a,\n"
-        "loss_b, loss_factor, noise, noise_loss_factor, reason}, positions[], all, noise_floor, coverage {first, "
-        "second} {tokens, compared,\n"
-        "first, unscored, unmatched}, causes {scale, shift, temperature, renormalised, argmax, labels, constant: "
-        "found, "
-        "excluded or\n"
-        "unknown}, findings[] {kind, corrected, message}, worst[], heat[].",
+        "their fields.",
     .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat\n"
                "  lastbit parity --matrix variables.json   # precision, adapter, fusion, cache ...: which one matters",
     .options = options,
