@@ -40,12 +40,23 @@ static const lb_command command = {
         "saving and after\n"
         "loading, an adapter online and merged. Tokens are aligned first: padding, special tokens, other tokenisation, "
         "shifted\n"
-        "labels, dropped and repeated tokens, another chat template and a temperature are found and said. Then k3, KL, "
-        "top-1\n"
-        "agreement and perplexity by kind of token and position. Passes when k3 of every kind is below 0.001.\n\n"
+        "labels, dropped and repeated tokens and another chat template are found and said, and so is what was not "
+        "compared. Passes\n"
+        "when of every kind of token k3 is below 0.001 and neither side's loss is more than 3 times the other's: of a "
+        "text known by\n"
+        "heart k3 is blind, the losses are not. --noise raises both limits to what two runs of the first side differ "
+        "by.\n\n"
+        "A cause is named where the numbers tell it from all others: another logarithm, a shift, a temperature, a "
+        "filter (top-k,\n"
+        "top-p, min-p), another vocabulary, the most probable word's number, other labels, logits that do not depend "
+        "on the text. Most\n"
+        "need more than a number per token: alternatives (top_logprobs) of both sides, or logits of one. Lost shards, "
+        "older weights\n"
+        "and other prompts look alike.\n\n"
         "Files: JSON (a sequence a line: token_ids, logprobs, tokens, kinds, mask; or answers of OpenAI's API, vLLM, "
         "SGLang),\n"
-        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask). `lastbit help tokens` lists their fields.",
+        "safetensors and .npz (token_ids, logprobs, logits, kinds, mask), and captures. `lastbit help tokens` lists "
+        "their fields.",
     .example = "  lastbit parity trainer.jsonl server.jsonl --noise trainer-again.jsonl --heat\n"
                "  lastbit parity --matrix variables.json   # precision, adapter, fusion, cache ...: which one matters",
     .options = options,
@@ -68,10 +79,16 @@ static json_t *row_json(const lb_parity_row *row)
                    {"max_abs", row->max_abs},
                    {"mean_abs", row->mean_abs},
                    {"mean", row->mean},
+                   {"loss_a", row->loss_a},
+                   {"loss_b", row->loss_b},
+                   {"loss_factor", lb_parity_loss_factor(row->loss_a, row->loss_b)},
                    {"perplexity_a", row->perplexity_a},
                    {"perplexity_b", row->perplexity_b},
                    {"noise", row->noise},
+                   {"noise_loss_factor", row->noise_loss},
                    {"above_noise", row->noise > 0 ? row->k3 / row->noise : NAN}};
+    const char *reason = lb_parity_reason_name(row->reason);
+    json_object_set_new(o, "reason", *reason ? json_string(reason) : json_null());
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(o, numbers[i].name, lb_json_number(numbers[i].value));
     return o;
@@ -98,6 +115,37 @@ static json_t *token_json(const lb_parity_token *t, const lb_token_sequence *seq
     return o;
 }
 
+/* The losses of all tokens; ratio: the second's over the first's. */
+static json_t *loss_json(const lb_parity_report *r)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "first", lb_json_number(r->all.loss_a));
+    json_object_set_new(o, "second", lb_json_number(r->all.loss_b));
+    json_object_set_new(o, "ratio", lb_json_finite(r->all.loss_b / r->all.loss_a));
+    json_object_set_new(o, "noise_factor", lb_json_number(r->all.noise_loss));
+    return o;
+}
+
+static json_t *coverage_json(const lb_parity_report *r)
+{
+    json_t *sides[2];
+    for (int side = 0; side < 2; side++) {
+        const lb_parity_coverage *c = &r->coverage[side];
+        sides[side] = json_pack("{s:I,s:I,s:I,s:I,s:I}", "tokens", (json_int_t)c->tokens, "compared",
+                                (json_int_t)c->compared, "first", (json_int_t)c->first, "unscored",
+                                (json_int_t)c->unscored, "unmatched", (json_int_t)c->unmatched);
+    }
+    return json_pack("{s:o,s:o}", "first", sides[0], "second", sides[1]);
+}
+
+static json_t *causes_json(const lb_parity_report *r)
+{
+    json_t *o = json_object();
+    for (int c = 0; c < LB_PARITY_CAUSES_N; c++)
+        json_object_set_new(o, lb_parity_cause_name(c), json_string(lb_parity_cause_state_name(r->causes[c])));
+    return o;
+}
+
 /* `map`: every token, too. */
 static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, bool map)
 {
@@ -112,6 +160,10 @@ static json_t *report_json(const lb_parity_report *r, const lb_token_set *a, boo
     json_t *o = json_pack("{s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "verdict", lb_parity_verdict_name(r->verdict), "threshold",
                           threshold, "all", row_json(&r->all), "tokens", rows_json(r->kinds, r->n_kinds), "positions",
                           rows_json(r->positions, r->n_positions), "findings", findings, "worst", listed);
+    json_object_set_new(o, "decided", json_string(r->decided));
+    json_object_set_new(o, "loss", loss_json(r));
+    json_object_set_new(o, "coverage", coverage_json(r));
+    json_object_set_new(o, "causes", causes_json(r));
     json_object_set_new(o, "noise_floor", lb_json_number(r->noise_floor));
     if (map) {
         json_t *rows = json_array();
@@ -228,33 +280,76 @@ static int run_matrix(const lb_arguments *arguments)
     return same ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
 }
 
-static void print_swaps(const lb_block_swap *rows, uint32_t n, const char *const *paths)
+/* The exchange comes as near as the second model does to itself when it is replayed. */
+static bool at_floor(const lb_block_swap *row, const lb_block_swap *floor)
 {
-    printf("%-28s %7s %8s %11s %11s  %s\n", "blocks of the second model", "blocks", "tokens", "k3", "worst kind", "");
+    return row->run && floor->run && row->all.k3 <= 1.5 * floor->all.k3 + 1e-15;
+}
+
+/* What the table says, in a sentence: the fewest classes that take the gap to the floor, or the one that takes most of it. */
+static void print_swaps_answer(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor)
+{
+    const lb_block_swap *best = NULL;
+    if (!rows->run || rows->all.k3 < 1e-10 || at_floor(rows, floor)) { /* f32's rounding alone gives 1e-12 */
+        printf("%s\n\n", rows->run ? "the models agree as they were recorded" : "the models cannot be compared");
+        return;
+    }
+    for (uint32_t i = 1; i < n; i++)
+        if (rows[i].run && (!best || (!at_floor(best, floor) && rows[i].all.k3 < best->all.k3))) best = &rows[i];
+    if (!best)
+        printf("no class of blocks could be exchanged\n\n");
+    else if (at_floor(best, floor))
+        printf("blocks %s: exchanging them takes k3 from %.4g to %.4g, which is the floor\n\n", best->classes,
+               rows->all.k3, best->all.k3);
+    else
+        printf("no exchange takes k3 to the floor: from %.4g to %.4g with blocks %s%s\n\n", rows->all.k3, best->all.k3,
+               best->classes,
+               floor->run && n > 2 ? "; what is left lies outside of the blocks (embedding, norms, head, dtype of the "
+                                     "residual)"
+                                   : "");
+}
+
+static void print_swaps(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor, const char *const *paths)
+{
+    print_swaps_answer(rows, n, floor);
+    printf("%-28s %7s %8s %11s %11s %11s  %s\n", "blocks of the second model", "blocks", "tokens", "k3", "over floor",
+           "worst kind", "");
     for (uint32_t i = 0; i < n; i++) {
         const lb_block_swap *r = &rows[i];
+        char over[24] = "-";
+        if (r->run && floor->run && floor->all.k3 > 0) snprintf(over, sizeof over, "%.3gx", r->all.k3 / floor->all.k3);
         printf("%-28s %7u ", *r->classes ? r->classes : "none (as recorded)", r->blocks);
         if (r->run)
-            printf("%8llu %11.4g %11.4g  %s%s\n", (unsigned long long)r->all.count, r->all.k3, r->worst, r->worst_kind,
-                   r->worst < threshold ? "  agrees" : "");
+            printf("%8llu %11.4g %11s %11.4g  %s%s\n", (unsigned long long)r->all.count, r->all.k3, over, r->worst,
+                   r->worst_kind,
+                   at_floor(r, floor)     ? "  at the floor"
+                   : r->worst < threshold ? "  agrees"
+                                          : "");
         else
             printf("not run: %s\n", r->message);
     }
+    if (floor->run)
+        printf("%-28s %7s %8llu %11.4g\n", "floor (second, replayed)", "", (unsigned long long)floor->all.count,
+               floor->all.k3);
+    else
+        printf("floor unknown: %s\n", floor->message);
     printf("\nmodel:    %s\nblocks of: %s\n", paths[0], paths[1]);
 }
 
-static void print_swaps_json(const lb_block_swap *rows, uint32_t n)
+static void print_swaps_json(const lb_block_swap *rows, uint32_t n, const lb_block_swap *floor)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < n; i++) {
         const lb_block_swap *r = &rows[i];
-        json_array_append_new(list,
-                              json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:s}", "classes", r->classes, "blocks",
-                                        (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count, "k3",
-                                        r->run ? lb_json_number(r->all.k3) : json_null(), "worst",
-                                        lb_json_number(r->worst), "worst_kind", r->worst_kind, "message", r->message));
+        json_array_append_new(list, json_pack("{s:s,s:I,s:b,s:I,s:o,s:o,s:s,s:b,s:s}", "classes", r->classes, "blocks",
+                                              (json_int_t)r->blocks, "run", r->run, "count", (json_int_t)r->all.count,
+                                              "k3", r->run ? lb_json_number(r->all.k3) : json_null(), "worst",
+                                              lb_json_number(r->worst), "worst_kind", r->worst_kind, "at_floor",
+                                              at_floor(r, floor), "message", r->message));
     }
-    lb_print_json("parity", json_pack("{s:o,s:f}", "swaps", list, "threshold", threshold));
+    lb_print_json("parity",
+                  json_pack("{s:o,s:f,s:o,s:s}", "swaps", list, "threshold", threshold, "floor",
+                            floor->run ? lb_json_number(floor->all.k3) : json_null(), "floor_message", floor->message));
 }
 
 /* 0: the models agree as they are, or under the exchange that was asked for; 1: they do not, or one class alone makes them agree. */
@@ -262,7 +357,7 @@ static int run_swaps(const lb_arguments *arguments)
 {
     lb_err err = LB_ERR_INIT;
     lb_parity_options o = LB_PARITY_OPTIONS_INIT;
-    lb_block_swap *rows;
+    lb_block_swap *rows, floor;
     uint32_t n;
     const bool each = strcmp(swap_block, "each") == 0;
     o.threshold = threshold;
@@ -271,12 +366,13 @@ static int run_swaps(const lb_arguments *arguments)
                                   "--swap-block %s: expected classes of blocks (A attention, D dense MLP, E experts, M "
                                   "Mamba, R recurrent), or each",
                                   swap_block);
-    if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &o, &rows, &n, &err) != LB_OK)
+    if (lb_block_swaps(arguments->args[0], arguments->args[1], each ? NULL : swap_block, &o, &floor, &rows, &n, &err) !=
+        LB_OK)
         return lb_command_fail("parity", &err);
     if (arguments->json)
-        print_swaps_json(rows, n);
+        print_swaps_json(rows, n, &floor);
     else
-        print_swaps(rows, n, arguments->args);
+        print_swaps(rows, n, &floor, arguments->args);
     const lb_block_swap *last = &rows[each ? 0 : n - 1];
     const int rc = !last->run ? LB_EXIT_UNTESTABLE : last->worst < threshold ? LB_EXIT_SAME : LB_EXIT_DIFFERENT;
     free(rows);

@@ -76,6 +76,28 @@ bool lb_diff_are_strangers(lb_capture *a, lb_capture *b)
     return all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
 }
 
+/* 1 where the other side has an adapter in its weights, in the first step; 0 else. */
+static uint32_t count_merged(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_step_sources sources[2] = {{0}, {0}};
+    lb_merged_adapter *list = NULL;
+    uint32_t n = 0;
+    lb_status status = lb_program_view_init(a, &x, 1, &views[0], NULL);
+    if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], NULL);
+    for (int k = 0; k < 2 && status == LB_OK; k++) status = lb_step_sources_list(&views[k], &sources[k], NULL);
+    if (status == LB_OK) status = lb_merged_adapters_find(&sources[0], &sources[1], 1, &list, &n, NULL);
+    free(list);
+    for (int k = 0; k < 2; k++) lb_step_sources_release(&sources[k]), lb_program_view_release(&views[k]);
+    return status == LB_OK ? n : 0;
+}
+
+bool lb_diff_has_merged_adapters(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return lb_diff_may_be_implementations(a, b) && count_merged(a, x, b, y) > 0;
+}
+
 /* ---- rows ---- */
 
 typedef struct writer {
@@ -340,6 +362,25 @@ static void join_steps(lb_diff_report *report)
 
 /* ---- tensors ---- */
 
+/* "base + s B A" of the second side's merged weight, or the first side's merged weight of what the second holds of an adapter. False: the source is
+ * neither. */
+static bool is_merged(const lb_implementations *x, uint32_t row, char *text, size_t size)
+{
+    for (uint32_t i = 0; i < x->n_merged; i++) {
+        const lb_merged_adapter *m = &x->merged[i];
+        const lb_step_source *online = x->sources[m->online].list, *whole = x->sources[!m->online].list;
+        if (!m->online && m->whole == row) {
+            snprintf(text, size, "%.400s + %.4g lora_B lora_A", online[m->base].name, m->scale);
+            return true;
+        }
+        if (m->online && (m->base == row || m->down == row || m->up == row)) {
+            snprintf(text, size, "%.500s", whole[m->whole].name);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void add_map(writer *w)
 {
     const lb_implementations *x = w->x;
@@ -351,6 +392,11 @@ static void add_map(writer *w)
         w->report->sources += *second != 0,
             w->report->sources_identical += *second && c->relation != LB_CONTENT_NONE && c->found == c->all;
         if (c->relation == LB_CONTENT_SAME || !*second) continue;
+        if (c->relation == LB_CONTENT_NONE && is_merged(x, i, first, sizeof first)) {
+            const lb_diff_map row = {lb_report_keep(w->report, first), lb_report_keep(w->report, second), "merged"};
+            APPEND(w->report->map, w->report->n_map, row);
+            continue;
+        }
         uint32_t last = LB_NONE;
         for (uint32_t k = 0; k < c->n && at < sizeof first - 80; k++) {
             const uint32_t t = x->contents.runs[c->first + k].tensor;

@@ -303,7 +303,10 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK) status = lb_step_sources_list(a, &x->sources[0], err);
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
     if (status == LB_OK)
-        status = lb_step_sources_match(&x->sources[0], &x->sources[1], memory, &x->contents, &x->moved, err);
+        status = lb_merged_adapters_find(&x->sources[0], &x->sources[1], UINT32_MAX, &x->merged, &x->n_merged, err);
+    if (status == LB_OK)
+        status = lb_step_sources_match(&x->sources[0], &x->sources[1], x->merged, x->n_merged, memory, &x->contents,
+                                       &x->moved, err);
     if (status == LB_OK) feed(x);
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,
@@ -323,6 +326,6 @@ void lb_implementations_release(lb_implementations *x)
     lb_contents_release(&x->contents);
     lb_counterparts_release(&x->counterparts);
     lb_regions_release(&x->regions);
-    free(x->innocent);
+    free(x->innocent), free(x->merged);
     *x = (lb_implementations){0};
 }

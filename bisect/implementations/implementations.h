@@ -10,6 +10,7 @@
 #ifndef LB_BISECT_IMPLEMENTATIONS_H
 #define LB_BISECT_IMPLEMENTATIONS_H
 
+#include "merged_adapters.h"
 #include "regions.h"
 #include "tables.h"
 
@@ -19,6 +20,8 @@ typedef struct lb_implementations {
     lb_exact_side sides[2]; /* A, B */
     lb_step_sources sources[2];
     lb_contents contents;
+    lb_merged_adapter *merged; /* adapters of one side that the other has in its weights */
+    uint32_t n_merged;
     lb_counterparts counterparts;
     uint32_t *met[2];
     lb_regions regions;

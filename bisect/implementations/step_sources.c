@@ -1,6 +1,8 @@
 /* Sources of a step and their likes on the other side: see step_sources.h. */
 #include "step_sources.h"
 
+#include "merged_adapters.h"
+
 #include <lastbit/array.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,11 +165,22 @@ static uint32_t settle_names(const lb_step_sources *b, lb_contents *out)
     return moved ? named : 0;
 }
 
-lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b, lb_source_memory *memory,
+/* W0 of one side and W of the other may have one name; they are no pair. */
+static void part_merged(const lb_merged_adapter *merged, uint32_t n, lb_contents *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        lb_content *c = &out->list[merged[i].online ? merged[i].base : merged[i].whole];
+        if (c->relation == LB_CONTENT_NAMED) *c = (lb_content){.tensor = LB_NONE, .all = c->all};
+    }
+}
+
+lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources *b,
+                                const struct lb_merged_adapter *merged, uint32_t n_merged, lb_source_memory *memory,
                                 lb_contents *out, uint32_t *moved, lb_err *err)
 {
     LB_TRY(lb_contents_match(a->tensors, a->n, b->tensors, b->n, out, err));
     bool room = true;
+    part_merged(merged, n_merged, out);
     *moved = memory->n ? 0 : settle_names(b, out);
     for (uint32_t i = 0; i < b->n && room; i++) {
         const char *name = b->list[i].name;

@@ -86,6 +86,22 @@ static lb_status exchange_classes(comparison *c, const char *classes)
     return status == LB_OK || why.status != LB_OK ? LB_OK : status;
 }
 
+/* The donor run by itself, without an exchange: what replay alone leaves. */
+static lb_status measure_floor(comparison *c, lb_block_swap *floor)
+{
+    lb_err why = LB_ERR_INIT;
+    lb_tensor scores;
+    *floor = (lb_block_swap){.worst = NAN};
+    comparison own = *c;
+    own.base = c->donor;
+    lb_status status = lb_hybrid_run(c->donor, c->donor, "", &scores, &floor->blocks, &why);
+    if (status == LB_OK) status = score(&own, &scores, floor);
+    if (why.status == LB_ERR_NOMEM) return lb_fail(c->err, why.status, "%s", why.message);
+    if (why.status != LB_OK) snprintf(floor->message, sizeof floor->message, "%.230s", why.message), status = LB_OK;
+    free(scores.data);
+    return status;
+}
+
 static lb_status exchange_each(comparison *c)
 {
     char all[8] = "";
@@ -99,7 +115,8 @@ static lb_status exchange_each(comparison *c)
 }
 
 lb_status lb_block_swaps(const char *base_path, const char *donor_path, const char *classes,
-                         const lb_parity_options *options, lb_block_swap **rows, uint32_t *n, lb_err *err)
+                         const lb_parity_options *options, lb_block_swap *floor, lb_block_swap **rows, uint32_t *n,
+                         lb_err *err)
 {
     lb_err own = LB_ERR_INIT;
     lb_parity_options o = LB_PARITY_OPTIONS_INIT;
@@ -112,6 +129,7 @@ lb_status lb_block_swaps(const char *base_path, const char *donor_path, const ch
     if (status == LB_OK) status = open_model(donor_path, &donor, err);
     if (status == LB_OK) status = lb_token_set_of_step(donor.capture, donor.program, NULL, &wanted, err);
     c.wanted = wanted;
+    if (status == LB_OK) status = measure_floor(&c, floor);
     if (status == LB_OK) status = exchange_classes(&c, "");
     if (status == LB_OK) status = classes && *classes ? exchange_classes(&c, classes) : exchange_each(&c);
     lb_token_set_free(wanted);

@@ -37,10 +37,28 @@ typedef struct builder {
 
 /* ---- which calls ---- */
 
-static uint32_t scope_named(const lb_program *p, const char *path)
+/* Path b ends with path a, which begins at a dot or is all of it. */
+static bool ends_with(const char *b, const char *a)
 {
-    for (uint32_t s = 0; s < p->n_scopes; s++)
-        if (strcmp(lb_program_text(p, p->scopes[s].path), path) == 0) return s;
+    const size_t n = strlen(a), m = strlen(b);
+    return m >= n && strcmp(b + m - n, a) == 0 && (m == n || b[m - n - 1] == '.');
+}
+
+/* The block of the donor that is called alike. One side may be wrapped (PeftModel's base_model.model., DDP's module.), so that the longest
+ * end of the path that one block alone has decides; it holds the number of a layer. LB_NONE: none, or several. */
+static uint32_t partner_block(const lb_model *donor, const char *path)
+{
+    const lb_program *p = donor->program;
+    for (const char *end = path; end && strpbrk(end, "0123456789");
+         end = strchr(end, '.') ? strchr(end, '.') + 1 : NULL) {
+        uint32_t found = LB_NONE, n = 0;
+        for (uint32_t i = 0; i < donor->blocks.n; i++) {
+            const char *theirs = lb_program_text(p, p->scopes[donor->blocks.rows[i].scope].path);
+            if (strcmp(theirs, end) == 0) return donor->blocks.rows[i].scope;
+            if (ends_with(theirs, end)) found = donor->blocks.rows[i].scope, n++;
+        }
+        if (n) return n == 1 ? found : LB_NONE;
+    }
     return LB_NONE;
 }
 
@@ -79,8 +97,8 @@ static lb_status find_exchanges(builder *b, const char *classes)
     for (uint32_t i = 0; i < b->base->blocks.n; i++) {
         const lb_block *block = &b->base->blocks.rows[i];
         if (!strchr(classes, block->letter)) continue;
-        const uint32_t there = scope_named(
-            b->donor->program, lb_program_text(b->base->program, b->base->program->scopes[block->scope].path));
+        const uint32_t there =
+            partner_block(b->donor, lb_program_text(b->base->program, b->base->program->scopes[block->scope].path));
         if (there != LB_NONE) LB_TRY(pair_calls(b, block->scope, there));
     }
     if (b->n_exchanges) qsort(b->exchanges, b->n_exchanges, sizeof *b->exchanges, by_call);

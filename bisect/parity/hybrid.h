@@ -4,7 +4,7 @@
  *                            copy of the inputs      copy of the outputs
  *      donor                 └── ops of the module ──┘
  *
- * Modules meet by path and call, what goes in and comes out by position; copies convert where the sides hold other types. Of
+ * Modules meet by path (less what wraps one of the models) and call, what goes in and comes out by position; copies convert where the sides hold other types. Of
  * the donor's ops run those of the module and what they need besides its inputs (weights, tables of angles). Only what the scores follow from
  * is kept.
  */

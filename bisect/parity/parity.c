@@ -1,4 +1,7 @@
 /* Rows, findings and the verdict of two token sets: see lastbit/parity.h. */
+#include "parity_places.h"
+#include "parity_verdict.h"
+#include "token_causes.h"
 #include "token_row.h"
 #include "token_scores.h"
 
@@ -13,6 +16,24 @@ const char *lb_parity_finding_name(lb_parity_finding_kind kind)
 {
     static const char *const names[] = {LB_PARITY_FINDINGS(NAME_TEXT)};
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "";
+}
+
+const char *lb_parity_cause_name(lb_parity_cause cause)
+{
+    static const char *const names[] = {LB_PARITY_CAUSES(NAME_TEXT)};
+    return (size_t)cause < LB_PARITY_CAUSES_N ? names[cause] : "";
+}
+
+const char *lb_parity_cause_state_name(lb_parity_cause_state state)
+{
+    static const char *const names[] = {"unknown", "excluded", "found"};
+    return names[state];
+}
+
+const char *lb_parity_reason_name(lb_parity_reason reason)
+{
+    static const char *const names[] = {LB_PARITY_REASONS(NAME_TEXT)};
+    return (size_t)reason < sizeof names / sizeof *names ? names[reason] : "";
 }
 
 const char *lb_parity_verdict_name(lb_parity_verdict verdict)
@@ -30,21 +51,6 @@ typedef struct tables {
     double *rows; /* two rows of a vocabulary */
     int64_t words;
 } tables;
-
-enum {
-    RANGES = 12,
-    FEWEST_IN_RANGE = 16
-}; /* positions 0-15, 16-63, 64-255, …: each four times as long as the one before */
-static const char *const RANGE_NAMES[RANGES] = {"0-15",      "16-63",      "64-255",      "256-1023",
-                                                "1024-4095", "4096-16383", "16384-65535", "65536-262143",
-                                                "262144-1M", "1M-4M",      "4M-16M",      "16M-"};
-
-static uint32_t range_of(uint32_t position)
-{
-    uint32_t range = 0;
-    for (uint32_t end = 16; range + 1 < RANGES && position >= end; end *= 4) range++;
-    return range;
-}
 
 static const lb_token *first_token(const lb_token_score *score, const lb_token_scores *s)
 {
@@ -90,7 +96,7 @@ static void add(lb_parity_row *row, const contribution *c)
     }
     row->held += c->held, row->full += c->full, row->chosen += c->chosen, row->top1 += c->chosen && c->agrees;
     row->k3 += c->k3, row->mean += c->d, row->mean_abs += fabs(c->d);
-    row->perplexity_a += c->p, row->perplexity_b += c->q;
+    row->loss_a -= c->p, row->loss_b -= c->q;
     if (c->full) row->kl += c->kl;
     if (fabs(c->d) > row->max_abs) row->max_abs = fabs(c->d);
 }
@@ -99,30 +105,31 @@ static void finish(lb_parity_row *row)
 {
     const double n = (double)(row->count - row->nonfinite);
     row->k3 /= n, row->mean /= n, row->mean_abs /= n;
-    row->perplexity_a = exp(-row->perplexity_a / n), row->perplexity_b = exp(-row->perplexity_b / n);
+    row->loss_a /= n, row->loss_b /= n;
+    row->perplexity_a = exp(row->loss_a), row->perplexity_b = exp(row->loss_b);
     row->kl /= (double)row->full, row->top1 /= (double)row->chosen; /* of none: NaN */
     if (n == 0) row->max_abs = NAN;
 }
 
 static lb_parity_row new_row(const char *name)
 {
-    return (lb_parity_row){.name = name, .noise = NAN};
+    return (lb_parity_row){.name = name, .noise = NAN, .noise_loss = NAN};
 }
 
 /* Rows by kind, where A or else B tells kinds, and by position. */
 static bool make_tables(const lb_token_scores *s, tables *t)
 {
     const lb_token_set *set = s->a->n_kinds ? s->a : s->b;
-    *t = (tables){.n_kinds = set->n_kinds + 1, .n_positions = RANGES, .all = new_row("all")};
+    *t = (tables){.n_kinds = set->n_kinds + 1, .n_positions = LB_PARITY_PLACES_N, .all = new_row("all")};
     for (uint32_t i = 0; i < s->a->n; i++)
         if (s->a->sequences[i].logits.data && s->a->sequences[i].logits.layout.shape[1] > t->words)
             t->words = s->a->sequences[i].logits.layout.shape[1];
-    t->kinds = calloc(t->n_kinds, sizeof *t->kinds), t->positions = calloc(RANGES, sizeof *t->positions);
+    t->kinds = calloc(t->n_kinds, sizeof *t->kinds), t->positions = calloc(LB_PARITY_PLACES_N, sizeof *t->positions);
     if (t->words) t->rows = malloc((size_t)(2 * t->words) * sizeof *t->rows);
     if (!t->kinds || !t->positions || (t->words && !t->rows)) return false;
     for (uint32_t i = 0; i < set->n_kinds; i++) t->kinds[i] = new_row(set->kinds[i]);
     t->kinds[set->n_kinds] = new_row(set->n_kinds ? "other" : "text");
-    for (uint32_t i = 0; i < RANGES; i++) t->positions[i] = new_row(RANGE_NAMES[i]);
+    for (uint32_t i = 0; i < LB_PARITY_PLACES_N; i++) t->positions[i] = new_row(LB_PARITY_PLACES_RANGES[i]);
     for (uint32_t i = 0; i < s->n; i++) {
         const contribution c = contribution_of(s, &s->list[i], t);
         const lb_sequence_match *pair = &s->match->pairs[s->list[i].pair];
@@ -130,7 +137,7 @@ static bool make_tables(const lb_token_scores *s, tables *t)
         const int32_t kind =
             s->a->n_kinds ? first_token(&s->list[i], s)->kind : s->b->sequences[pair->b].tokens[span->b].kind;
         add(&t->all, &c), add(&t->kinds[kind < 0 ? set->n_kinds : (uint32_t)kind], &c),
-            add(&t->positions[range_of(span->a)], &c);
+            add(&t->positions[lb_parity_places_range(span->a)], &c);
     }
     finish(&t->all);
     for (uint32_t i = 0; i < t->n_kinds; i++) finish(&t->kinds[i]);
@@ -144,69 +151,6 @@ static uint32_t without_empty(lb_parity_row *rows, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         if (rows[i].count) rows[kept++] = rows[i];
     return kept;
-}
-
-/* ---- where the difference sits ---- */
-
-static bool note_kinds(lb_parity_report *r, double threshold)
-{
-    const lb_parity_row *worst = NULL, *next = NULL;
-    for (uint32_t i = 0; i < r->n_kinds; i++) {
-        const lb_parity_row *row = &r->kinds[i];
-        if (!worst || row->k3 > worst->k3)
-            next = worst, worst = row;
-        else if (!next || row->k3 > next->k3)
-            next = row;
-    }
-    if (!next || worst->k3 < threshold || next->k3 >= threshold || worst->k3 < 10 * next->k3) return true;
-    return lb_parity_note(
-        &r->findings, &r->n_findings, LB_PARITY_KIND, false,
-        "tokens of kind %s alone are apart: k3 %.3g over %llu, against %.3g at most of any other kind", worst->name,
-        worst->k3, (unsigned long long)worst->count, next->k3);
-}
-
-/* The median of |d| over the tokens in a range of positions, which single tokens that are far off do not move. */
-static double median_in(const lb_token_scores *s, const char *name, double *room)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n; i++) {
-        const lb_token_span *span = &s->match->pairs[s->list[i].pair].spans[s->list[i].span];
-        if (strcmp(RANGE_NAMES[range_of(span->a)], name) == 0) room[n++] = fabs(s->list[i].p - s->list[i].q);
-    }
-    if (n) qsort(room, n, sizeof *room, lb_by_f64);
-    return n < FEWEST_IN_RANGE ? NAN : room[n / 2];
-}
-
-static bool note_positions(const lb_token_scores *s, lb_parity_report *r, double threshold)
-{
-    if (r->n_positions < 2) return true;
-    const lb_parity_row *first = &r->positions[0], *last = &r->positions[r->n_positions - 1];
-    if (!(last->k3 >= threshold)) return true;
-    double *room = malloc(((size_t)s->n + 1) * sizeof *room);
-    if (!room) return false;
-    const double begin = median_in(s, first->name, room), end = median_in(s, last->name, room);
-    free(room);
-    if (!(end > 3 * begin)) return true;
-    return lb_parity_note(
-        &r->findings, &r->n_findings, LB_PARITY_POSITION, false,
-        "the difference grows along the sequence: |d| is %.3g at the median of positions %s, %.3g of %s (positions, a "
-        "cache, or decoding that compounds)",
-        begin, first->name, end, last->name);
-}
-
-static bool note_kinds_differ(const lb_token_scores *s, lb_parity_report *r)
-{
-    uint32_t other = 0;
-    for (uint32_t i = 0; s->a->n_kinds && s->b->n_kinds && i < s->n; i++) {
-        const lb_sequence_match *pair = &s->match->pairs[s->list[i].pair];
-        const lb_token_span *span = &pair->spans[s->list[i].span];
-        const int32_t x = s->a->sequences[pair->a].tokens[span->a].kind,
-                      y = s->b->sequences[pair->b].tokens[span->b].kind;
-        other += x >= 0 && y >= 0 && strcmp(s->a->kinds[x], s->b->kinds[y]) != 0;
-    }
-    return !other || lb_parity_note(&r->findings, &r->n_findings, LB_PARITY_KINDS, false,
-                                    "%u of %u tokens are of other kinds on the two sides; the first side's are used",
-                                    other, s->n);
 }
 
 /* ---- tokens ---- */
@@ -254,29 +198,24 @@ static void keep_worst(const lb_token_scores *s, lb_parity_report *r, uint32_t m
 
 /* ---- all of it ---- */
 
-static bool fails(const lb_parity_finding *f)
+/* A side's tokens by what became of them. */
+static void cover_side(const lb_token_set *set, lb_parity_coverage *c)
 {
-    switch (f->kind) {
-    case LB_PARITY_SEQUENCE:
-    case LB_PARITY_TEMPLATE:
-    case LB_PARITY_DROPPED:
-    case LB_PARITY_REPEATED:
-    case LB_PARITY_TEXT:
-    case LB_PARITY_NAN:
-    case LB_PARITY_TEMPERATURE:
-        return true; /* the sides did not say the same thing, whatever the numbers of the rest */
-    default: return false;
-    }
+    for (uint32_t i = 0; i < set->n; i++)
+        for (uint32_t t = 0; t < set->sequences[i].n; t++) {
+            const bool none = isnan(set->sequences[i].tokens[t].logp);
+            c->tokens++, c->first += none && t == 0, c->unscored += none && t > 0;
+        }
+    c->unmatched = c->tokens - c->first - c->unscored - c->compared;
 }
 
-static lb_parity_verdict verdict_of(const lb_parity_report *r, double threshold)
+static void cover(const lb_token_scores *s, lb_parity_report *r)
 {
-    for (uint32_t i = 0; i < r->n_findings; i++)
-        if (r->all.count ? fails(&r->findings[i]) : r->findings[i].kind == LB_PARITY_NAN) return LB_PARITY_FAIL;
-    if (!r->all.count) return LB_PARITY_UNDECIDED;
-    for (uint32_t i = 0; i < r->n_kinds; i++)
-        if (r->kinds[i].nonfinite || !(r->kinds[i].k3 < threshold)) return LB_PARITY_FAIL;
-    return LB_PARITY_PASS;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const lb_token_span *span = &s->match->pairs[s->list[i].pair].spans[s->list[i].span];
+        r->coverage[0].compared += span->a_count, r->coverage[1].compared += span->b_count;
+    }
+    cover_side(s->a, &r->coverage[0]), cover_side(s->b, &r->coverage[1]);
 }
 
 static lb_status compare(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *o, lb_parity_report *r,
@@ -295,8 +234,10 @@ static lb_status compare(const lb_token_set *a, const lb_token_set *b, const lb_
     if (ok) {
         r->n_kinds = without_empty(t.kinds, t.n_kinds), r->n_positions = without_empty(t.positions, t.n_positions);
         if (o->worst) keep_worst(&scores, r, o->worst);
-        ok = note_kinds(r, o->threshold) && note_positions(&scores, r, o->threshold) && note_kinds_differ(&scores, r);
-        r->verdict = verdict_of(r, o->threshold);
+        cover(&scores, r);
+        status =
+            lb_token_causes_find(&scores, r->all.top1, r->all.chosen, r->causes, &r->findings, &r->n_findings, err);
+        ok = status == LB_OK && lb_parity_places_note(&scores, r, o->threshold);
     }
     free(t.rows);
     lb_token_scores_release(&scores);
@@ -308,7 +249,8 @@ static void take_noise(lb_parity_row *rows, uint32_t n, const lb_parity_row *fro
 {
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < m; k++)
-            if (strcmp(rows[i].name, from[k].name) == 0) rows[i].noise = from[k].k3;
+            if (strcmp(rows[i].name, from[k].name) == 0)
+                rows[i].noise = from[k].k3, rows[i].noise_loss = lb_parity_loss_factor(from[k].loss_a, from[k].loss_b);
 }
 
 lb_status lb_parity_run(const lb_token_set *a, const lb_token_set *b, const lb_parity_options *options,
@@ -327,11 +269,14 @@ lb_status lb_parity_run(const lb_token_set *a, const lb_token_set *b, const lb_p
         status = lb_parity_run(a, o.noise, &plain, &floor, err);
     }
     if (status == LB_OK && floor) {
-        r->noise_floor = r->all.noise = floor->all.k3;
+        r->noise_floor = floor->all.k3;
+        take_noise(&r->all, 1, &floor->all, 1);
         take_noise(r->kinds, r->n_kinds, floor->kinds, floor->n_kinds);
         take_noise(r->positions, r->n_positions, floor->positions, floor->n_positions);
     }
     lb_parity_report_free(floor);
+    if (status == LB_OK) lb_parity_verdict_decide(r, o.threshold);
+    if (status == LB_OK && !lb_parity_places_untold(r)) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status != LB_OK) lb_parity_report_free(r), r = NULL;
     *report = r;
     return status;

@@ -1,5 +1,6 @@
 /* A parity report for a person, and its heat map: see lastbit/parity.h. */
 #include "number_word.h"
+#include "parity_verdict.h"
 #include "shell_word.h"
 #include "token_set.h"
 
@@ -25,20 +26,23 @@ static const char *above(const lb_parity_row *row, char text[16])
     return text;
 }
 
-static void print_row(FILE *out, const lb_parity_row *row, double threshold)
+static void print_row(FILE *out, const lb_parity_row *row, bool judged)
 {
     char t[8][16];
     fprintf(out, "%-16s %8llu %10s %10s %8s %10s %10s %10s %10s %10s%s\n", row->name, (unsigned long long)row->count,
             number(row->k3, t[0]), number(row->kl, t[1]), number(row->top1, t[2]), number(row->mean_abs, t[3]),
-            number(row->max_abs, t[4]), number(row->perplexity_a, t[5]), number(row->perplexity_b, t[6]),
-            above(row, t[7]), row->nonfinite || !(row->k3 < threshold) ? "  FAIL" : "");
+            number(row->max_abs, t[4]), number(row->loss_a, t[5]), number(row->loss_b, t[6]), above(row, t[7]),
+            !judged || row->reason == LB_PARITY_BY_WITHIN ? ""
+            : row->reason == LB_PARITY_BY_NOISE           ? "  in the noise"
+            : row->reason == LB_PARITY_BY_LOSS            ? "  FAIL (loss)"
+                                                          : "  FAIL");
 }
 
-static void print_table(FILE *out, const char *title, const lb_parity_row *rows, uint32_t n, double threshold)
+static void print_table(FILE *out, const char *title, const lb_parity_row *rows, uint32_t n, bool judged)
 {
     fprintf(out, "\n%-16s %8s %10s %10s %8s %10s %10s %10s %10s %10s\n", title, "tokens", "k3", "KL", "top-1",
-            "mean |d|", "max |d|", "ppl first", "ppl second", "over noise");
-    for (uint32_t i = 0; i < n; i++) print_row(out, &rows[i], threshold);
+            "mean |d|", "max |d|", "loss first", "loss 2nd", "over noise");
+    for (uint32_t i = 0; i < n; i++) print_row(out, &rows[i], judged);
 }
 
 static void print_piece(FILE *out, const lb_token *token)
@@ -64,27 +68,83 @@ static void print_worst(FILE *out, const lb_parity_report *r, const lb_token_set
     }
 }
 
-static void print_verdict(FILE *out, const lb_parity_report *r, double threshold)
+/* "passes below 0.001; two runs of the first side: 2e-05" */
+static void print_k3(FILE *out, const lb_parity_report *r, double threshold)
 {
     char text[16];
-    fprintf(out, "verdict: %s\n", lb_parity_verdict_name(r->verdict));
-    if (!r->all.count) {
-        fprintf(out, "no token has a log-probability on both sides\n");
-        return;
-    }
-    fprintf(out, "k3 %s over %llu tokens", number(r->all.k3, text), (unsigned long long)r->all.count);
+    fprintf(out, "k3    %s over %llu tokens", number(r->all.k3, text), (unsigned long long)r->all.count);
     if (r->all.noise > 0)
         fprintf(out, ", %.3g times the noise floor %.3g", r->all.k3 / r->all.noise, r->all.noise);
     else if (r->all.noise == 0)
         fprintf(out, ", where two runs of the first side agree to the last bit");
     else
         fprintf(out, "; noise floor unknown (--noise: another run of the first side)");
-    fprintf(out, "; passes below %g for every kind\n", threshold);
+    fprintf(out, "; passes below %.4g for every kind\n", threshold);
+}
+
+static void print_loss(FILE *out, const lb_parity_report *r)
+{
+    char text[2][16];
+    const double factor = lb_parity_loss_factor(r->all.loss_a, r->all.loss_b);
+    fprintf(out, "loss  %s first, %s second", number(r->all.loss_a, text[0]), number(r->all.loss_b, text[1]));
+    if (!isnan(factor)) fprintf(out, ": a factor of %.4g", factor);
+    if (!isnan(r->all.noise_loss)) fprintf(out, " (two runs of the first side: %.4g)", r->all.noise_loss);
+    fprintf(out, "; passes up to %.3g for every kind\n", lb_parity_verdict_loss_limit(&r->all));
+}
+
+static void print_part(FILE *out, const char **before, uint64_t n, const char *what)
+{
+    if (!n) return;
+    fprintf(out, "%s%llu %s", *before, (unsigned long long)n, what);
+    *before = ", ";
+}
+
+/* What was not compared, and why. */
+static void print_coverage(FILE *out, const lb_parity_report *r)
+{
+    for (int side = 0; side < 2; side++) {
+        const lb_parity_coverage *c = &r->coverage[side];
+        const char *before = "; not: ";
+        fprintf(out, "%s  %llu of %llu tokens compared", side ? "second" : "first ", (unsigned long long)c->compared,
+                (unsigned long long)c->tokens);
+        print_part(out, &before, c->first, "without a number as the first of their sequence");
+        print_part(out, &before, c->unscored, "without a number elsewhere");
+        print_part(out, &before, c->unmatched, "that the other side lacks or has no number for");
+        fputc('\n', out);
+    }
+}
+
+static void print_verdict(FILE *out, const lb_parity_report *r, double threshold)
+{
+    fprintf(out, "verdict: %s%s%s\n", lb_parity_verdict_name(r->verdict), *r->decided ? " — " : "", r->decided);
+    if (!r->all.count) {
+        print_coverage(out, r);
+        return;
+    }
+    if (r->all.reason == LB_PARITY_BY_LOSS) print_loss(out, r);
+    print_k3(out, r, lb_parity_verdict_k3_limit(&r->all, threshold));
+    if (r->all.reason != LB_PARITY_BY_LOSS) print_loss(out, r);
+    print_coverage(out, r);
     if (r->all.held)
         fprintf(out, "%llu tokens differ by more than is counted (d is held to 20, k3 to 10)\n",
                 (unsigned long long)r->all.held);
     if (r->all.nonfinite)
         fprintf(out, "%llu tokens have the probability 0 on one side\n", (unsigned long long)r->all.nonfinite);
+}
+
+/* One command or step that would tell more. */
+static void print_next(FILE *out, const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b)
+{
+    if (r->verdict == LB_PARITY_FAIL && a->recorded && b->recorded) {
+        fputs("where it begins: lastbit diff ", out), lb_shell_word(out, a->path), fputc(' ', out),
+            lb_shell_word(out, b->path), fputc('\n', out);
+    } else if (r->verdict == LB_PARITY_FAIL && r->n_findings &&
+               r->findings[r->n_findings - 1].kind == LB_PARITY_UNTOLD) {
+        fputs("next: of an adapter or checkpoint, lastbit audit CKPT --against CKPT; of two recorded runs, lastbit "
+              "diff A.lb "
+              "B.lb\n",
+              out);
+    }
 }
 
 char *lb_parity_text(const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b, double threshold)
@@ -98,15 +158,13 @@ char *lb_parity_text(const lb_parity_report *r, const lb_token_set *a, const lb_
         fprintf(out, "%s %s: %s\n", i ? "       " : "\nfound: ", lb_parity_finding_name(r->findings[i].kind),
                 r->findings[i].message);
     if (r->all.count) {
-        print_table(out, "kind", r->kinds, r->n_kinds, threshold);
-        if (r->n_kinds > 1) print_row(out, &r->all, INFINITY);
-        if (r->n_positions > 1) print_table(out, "position", r->positions, r->n_positions, INFINITY);
+        print_table(out, "kind", r->kinds, r->n_kinds, true);
+        if (r->n_kinds > 1) print_row(out, &r->all, false);
+        if (r->n_positions > 1) print_table(out, "position", r->positions, r->n_positions, false);
         print_worst(out, r, a);
     }
     fprintf(out, "\nfirst:  %s\nsecond: %s\n", a->path, b->path);
-    if (r->verdict == LB_PARITY_FAIL && a->recorded && b->recorded)
-        fputs("where it begins: lastbit diff ", out), lb_shell_word(out, a->path), fputc(' ', out),
-            lb_shell_word(out, b->path), fputc('\n', out);
+    print_next(out, r, a, b);
     if (fclose(out) != 0) free(text), text = NULL;
     return text;
 }

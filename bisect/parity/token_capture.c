@@ -3,6 +3,10 @@
  * A forward pass reads numbers of tokens [N, T], by an embedding, and gives rows of logits [N, T, V] (or of the last token alone). Row t
  * is of token t + 1 of the same pass, or of the first token of the next: passes of one token go on where the pass before them
  * ended, as decoding from a cache does; a pass of several tokens begins new sequences.
+ *
+ * Where a loss read the rows, its targets say which token each row is of. A program that reads x = text[:-1] and y = text[1:] scores a last
+ * token that no pass read: it ends its sequence. Tokens that the loss ignores are of kind "prompt", the others "generated", as a loss_mask
+ * says it.
  */
 #include "regenerated.h"
 #include "token_heads.h"
@@ -19,8 +23,12 @@
 typedef struct pass {
     const lb_token_head *head;
     uint32_t ids, types, mask; /* values; LB_NONE: none */
+    uint32_t logits;           /* of all tokens, of which the rows may be a part; LB_NONE: none */
     int64_t batch, tokens;
     int64_t *numbers, *type, *masked; /* [batch, tokens] */
+    int64_t *target, width;           /* [batch, width]: of each row of scores */
+    int64_t lag;                      /* row i is said after token i + lag */
+    bool labelled, partly;            /* targets are the tokens behind the rows; some, not all, are ignored */
 } pass;
 
 typedef struct reader {
@@ -100,11 +108,25 @@ static int64_t *load_numbers(const reader *r, uint32_t value, int64_t n)
     return list;
 }
 
+/* What an op before the head gave with a row per token of the pass. */
+static uint32_t all_logits(const reader *r, uint32_t begin, const pass *x)
+{
+    const lb_program *p = r->program;
+    for (uint32_t i = x->head->op; i-- > begin;) {
+        const uint32_t v = p->ops[i].results ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !lb_dtype_is_float(p->values[v].dtype)) continue;
+        const lb_layout *l = &p->values[v].layout;
+        if (l->ndim && l->shape[l->ndim - 1] == r->columns && lb_layout_numel(l) == x->batch * x->tokens * r->columns)
+            return v;
+    }
+    return LB_NONE;
+}
+
 static pass pass_of(const reader *r, uint32_t begin, const lb_token_head *head)
 {
     static const char *const types[] = {"input:mm_token_type_ids", "input:token_type_ids", NULL},
                              *const mask[] = {"input:attention_mask", NULL};
-    pass x = {.head = head, .types = LB_NONE, .mask = LB_NONE};
+    pass x = {.head = head, .types = LB_NONE, .mask = LB_NONE, .logits = LB_NONE};
     const int64_t rows = lb_layout_numel(&r->program->values[head->scores].layout) / r->columns;
     x.ids = ids_of(r->program, begin, head, r->columns, rows);
     if (x.ids == LB_NONE) return x;
@@ -112,6 +134,7 @@ static pass pass_of(const reader *r, uint32_t begin, const lb_token_head *head)
     x.tokens = l->ndim ? l->shape[l->ndim - 1] : 1;
     x.batch = x.tokens ? lb_layout_numel(l) / x.tokens : 0;
     x.types = input_of(r->program, types, l), x.mask = input_of(r->program, mask, l);
+    if (rows < x.batch * x.tokens) x.logits = all_logits(r, begin, &x);
     return x;
 }
 
@@ -131,12 +154,21 @@ static bool is_placeholder(const lb_program *p, const pass *x, int64_t number)
     return false;
 }
 
+/* The target of the row that speaks of token t of a sequence, where the loss read one. */
+static const int64_t *target_of(const pass *x, int64_t sequence, int64_t t)
+{
+    const int64_t row = t - 1 - x->lag;
+    return x->labelled && row >= 0 && row < x->width ? &x->target[sequence * x->width + row] : NULL;
+}
+
 static int32_t kind_of(const reader *r, const pass *x, int64_t at, bool placeholders)
 {
+    const int64_t *target = target_of(x, at / x->tokens, at % x->tokens);
     static const char *const types[] = {"text", "image", "video", "audio"};
     if (x->type && x->type[at] >= 0 && x->type[at] < 4) return lb_token_set_kind(r->set, types[x->type[at]]);
     if (placeholders)
         return lb_token_set_kind(r->set, is_placeholder(r->program, x, x->numbers[at]) ? "image" : "text");
+    if (x->partly) return lb_token_set_kind(r->set, target && *target != x->head->ignored ? "generated" : "prompt");
     return -1;
 }
 
@@ -174,13 +206,13 @@ static void drop_rows(lb_token_set *set)
 /* What was said after the token added last, as it was recorded; `at` -1: nothing. */
 static void keep_row(reader *r, lb_token_sequence *q, const rows *x, int64_t at)
 {
-    const lb_layout *l = &x->scores.layout;
-    const size_t width = lb_dtype_bits(x->scores.dtype) / 8, bytes = (size_t)r->columns * width;
-    lb_layout *kept = &q->logits.layout;
     if (r->set->row_bytes == SIZE_MAX) return;
     uint32_t *places = lb_array_grow(q->logit_of, q->n - 1, sizeof *places);
     if (places) q->logit_of = places, places[q->n - 1] = LB_TOKEN_NO_ROW;
     if (places && (at < 0 || (q->logits.data && q->logits.dtype != x->scores.dtype))) return;
+    const lb_layout *l = &x->scores.layout;
+    const size_t width = lb_dtype_bits(x->scores.dtype) / 8, bytes = (size_t)r->columns * width;
+    lb_layout *kept = &q->logits.layout;
     r->set->row_bytes += bytes;
     const size_t n = q->logits.data ? (size_t)kept->shape[0] : 0;
     char *more = places && r->set->row_bytes <= MOST_ROW_BYTES ? lb_array_grow(q->logits.data, n, bytes) : NULL;
@@ -211,11 +243,25 @@ static lb_status open_sequences(reader *r, const pass *x, bool goes_on)
     return r->last && r->ended ? LB_OK : lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
 }
 
+/* The token that the last row is of, where a loss names it and no pass read it. */
+static void add_last_label(reader *r, const pass *x, lb_token_sequence *q, int64_t s)
+{
+    const int64_t *target = target_of(x, s, x->tokens);
+    if (!target || !r->ended[s] || *target == x->head->ignored || *target < 0 || *target >= r->columns) return;
+    const double *row = r->last + s * r->columns;
+    lb_token *token = lb_token_sequence_add(r->set, q);
+    if (!token) return;
+    token->id = *target, token->logp = row[*target], token->nan = isnan(token->logp);
+    token->top1 = lb_token_most_probable(row, r->columns);
+    if (x->partly) token->kind = lb_token_set_kind(r->set, "generated");
+    keep_row(r, q, NULL, -1);
+    r->ended[s] = false;
+}
+
 static void add_sequence(reader *r, const pass *x, const rows *scores, int64_t s, bool placeholders)
 {
     lb_token_sequence *q = &r->set->sequences[r->first + s];
     double *row = r->last + s * r->columns;
-    const int64_t lacking = x->tokens - scores->width; /* tokens before the first that has a row */
     for (int64_t t = 0; t < x->tokens; t++) {
         const int64_t at = s * x->tokens + t;
         if (x->masked && x->masked[at] == 0) continue;
@@ -226,10 +272,67 @@ static void add_sequence(reader *r, const pass *x, const rows *scores, int64_t s
             token->top1 = lb_token_most_probable(row, r->columns);
             if (token->id >= 0 && token->id < r->columns) token->logp = row[token->id], token->nan = isnan(token->logp);
         }
-        r->ended[s] = t >= lacking;
-        if (r->ended[s]) load_row(scores, s * scores->width + t - lacking, row);
-        keep_row(r, q, scores, r->ended[s] ? s * scores->width + t - lacking : -1);
+        r->ended[s] = t >= x->lag && t - x->lag < x->width;
+        const int64_t at_row = s * x->width + t - x->lag;
+        if (r->ended[s]) load_row(scores, at_row, row);
+        keep_row(r, q, scores, r->ended[s] ? at_row : -1);
     }
+    add_last_label(r, x, q, s);
+}
+
+/* Targets that are the tokens `ahead` behind those that their rows are said after; `lag` as above. */
+static bool targets_are(const pass *x, int64_t lag, int64_t ahead)
+{
+    int64_t told = 0;
+    for (int64_t s = 0; s < x->batch; s++)
+        for (int64_t i = 0; i < x->width; i++) {
+            const int64_t at = i + lag + ahead, target = x->target[s * x->width + i];
+            if (at >= x->tokens || target == x->head->ignored) continue;
+            if (target != x->numbers[s * x->tokens + at]) return false;
+            told++;
+        }
+    return told >= 2;
+}
+
+/* The lag at which the first row is the row of all logits. -1: not known. */
+static int64_t lag_by_logits(const reader *r, const pass *x, const rows *scores)
+{
+    rows all = {.count = x->batch * x->tokens, .width = x->tokens};
+    bool exact;
+    int64_t best = -1;
+    double least = 1e-2;
+    if (x->logits == LB_NONE || !lb_regenerated_value(r->regenerated, x->logits, &all.scores, &exact)) return -1;
+    double *row = malloc((size_t)(2 * r->columns) * sizeof *row);
+    if (row) load_row(scores, 0, row);
+    for (int64_t lag = 0; row && lag <= x->tokens - x->width; lag++) {
+        double far = 0;
+        load_row(&all, lag, row + r->columns);
+        for (int64_t v = 0; v < r->columns; v++) far = fmax(far, fabs(row[v] - row[r->columns + v]));
+        if (far < least) least = far, best = lag;
+    }
+    free(row);
+    return best;
+}
+
+/* Which token each row is of. Without targets, rows that lack are those of the first tokens. */
+static void place_rows(reader *r, pass *x, const rows *scores)
+{
+    const int64_t known = lag_by_logits(r, x, scores), lacking = known >= 0 ? known : x->tokens - x->width;
+    const int64_t from = known >= 0 ? known : 0;
+    x->lag = lacking;
+    if (!x->target) return;
+    for (int64_t lag = from; lag <= lacking && !x->labelled; lag++)
+        if (targets_are(x, lag, 1)) x->lag = lag, x->labelled = true;
+    for (int64_t lag = from; lag <= lacking && !x->labelled && !r->set->label_ahead; lag++)
+        if (targets_are(x, lag, 2)) x->lag = lag, r->set->label_ahead = 2;
+    for (int64_t lag = from; lag <= lacking && !x->labelled && !r->set->label_ahead; lag++)
+        if (targets_are(x, lag, 0)) x->lag = lag, r->set->label_ahead = -1;
+    int64_t ignored = 0, counted = 0;
+    for (int64_t k = 0; x->labelled && k < x->batch * x->width; k++) {
+        if (k % x->width + x->lag + 1 >= x->tokens) continue;
+        ignored += x->target[k] == x->head->ignored, counted += x->target[k] != x->head->ignored;
+    }
+    x->partly = ignored && counted;
 }
 
 static lb_status read_pass(reader *r, pass *x)
@@ -251,9 +354,11 @@ static lb_status read_pass(reader *r, pass *x)
     x->numbers = load_numbers(r, x->ids, x->batch * x->tokens);
     x->type = load_numbers(r, x->types, x->batch * x->tokens),
     x->masked = load_numbers(r, x->mask, x->batch * x->tokens);
+    x->width = scores.width, x->target = load_numbers(r, x->head->targets, scores.count);
     if (!x->numbers)
         return lb_fail(r->err, LB_ERR_NOT_CAPTURED,
                        "%s: the numbers of the tokens were not kept; record with --level sources", r->set->path);
+    place_rows(r, x, &scores);
     const bool goes_on = x->tokens == 1 && r->sequences == (uint32_t)x->batch && r->last;
     LB_TRY(open_sequences(r, x, goes_on));
     const bool placeholders = has_op(r->program, "aten::masked_scatter");
@@ -271,13 +376,14 @@ static lb_status read_heads(reader *r, const lb_token_heads *heads)
     if (!passes) return lb_fail(r->err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t h = 0; h < heads->n; h++) {
         passes[h] = pass_of(r, h ? heads->list[h - 1].op : 0, &heads->list[h]);
-        const uint32_t wanted[] = {heads->list[h].scores, passes[h].ids, passes[h].types, passes[h].mask};
+        const uint32_t wanted[] = {heads->list[h].scores, passes[h].ids,          passes[h].types,
+                                   passes[h].mask,        heads->list[h].targets, passes[h].logits};
         for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) lb_regenerated_want(r->regenerated, wanted[i]);
     }
     lb_status status = lb_regenerated_run(r->regenerated, r->err);
     for (uint32_t h = 0; h < heads->n; h++) {
         if (status == LB_OK) status = read_pass(r, &passes[h]);
-        free(passes[h].numbers), free(passes[h].type), free(passes[h].masked);
+        free(passes[h].numbers), free(passes[h].type), free(passes[h].masked), free(passes[h].target);
     }
     free(passes);
     return status;

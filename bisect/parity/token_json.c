@@ -35,9 +35,25 @@ static json_t *field(const json_t *object, const char *const *names, const char 
 }
 
 static const char *const ID_FIELDS[] = {"id", "uid", "request_id", "sequence", NULL};
-static const char *const TOKEN_FIELDS[] = {"token_ids", "input_ids", "ids", "tokens", NULL};
+static const char *const TOKEN_FIELDS[] = {"token_ids", "input_ids",    "ids",    "completion_ids",
+                                           "responses", "response_ids", "tokens", NULL};
 static const char *const TEXT_FIELDS[] = {"token_texts", "texts", "tokens", NULL};
-static const char *const SCORE_FIELDS[] = {"logprobs", "token_logprobs", "log_probs", "logps", NULL};
+/* Trainers' names too: verl and slime (rollout_log_probs, old_log_probs), TRL (…per_token_logps). */
+static const char *const SCORE_FIELDS[] = {"logprobs",
+                                           "token_logprobs",
+                                           "log_probs",
+                                           "logps",
+                                           "rollout_log_probs",
+                                           "rollout_logprobs",
+                                           "old_log_probs",
+                                           "old_logprobs",
+                                           "sampling_per_token_logps",
+                                           "old_per_token_logps",
+                                           "per_token_logps",
+                                           NULL};
+/* Of the weights that scored a sequence: SGLang, slime, and what others call it. */
+static const char *const VERSION_FIELDS[] = {"weight_version", "policy_version", "weight_versions", "model_version",
+                                             NULL};
 
 static const char *name_of(const place *at, const json_t *value)
 {
@@ -46,6 +62,16 @@ static const char *name_of(const place *at, const json_t *value)
     if (!json_is_integer(value)) return NULL;
     snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
     return lb_token_set_keep(at->set, text);
+}
+
+/* The version of the weights that an object names; of a list, where they changed on the way, all of it. */
+static void take_version(const place *at, lb_token_sequence *q, const json_t *object)
+{
+    const json_t *version = field(object, VERSION_FIELDS, NULL);
+    if (!version || !q) return;
+    char *text = json_is_string(version) ? NULL : json_dumps(version, JSON_ENCODE_ANY | JSON_COMPACT);
+    q->version = lb_token_set_keep(at->set, json_is_string(version) ? json_string_value(version) : text ? text : "");
+    free(text);
 }
 
 /* A number, null for none, or what hide_words left. */
@@ -86,6 +112,12 @@ static int64_t number_in(const char *text)
     return *text && !*end && n >= 0 ? n : -1;
 }
 
+/* vLLM writes "token_id:880" for texts where it is asked to. */
+static void take_id_of_text(lb_token_choice *c)
+{
+    if (c->id < 0 && c->text && strncmp(c->text, "token_id:", 9) == 0) c->id = number_in(c->text + 9);
+}
+
 static lb_token_choice choice_of(const place *at, const char *key, const json_t *value)
 {
     static const char *const texts[] = {"token", "decoded_token", "text", NULL}, *const ids[] = {"token_id", "id",
@@ -106,6 +138,7 @@ static lb_token_choice choice_of(const place *at, const char *key, const json_t 
         log_probability(value, &c.logp);
         if (key) c.text = lb_token_set_keep(at->set, key);
     }
+    take_id_of_text(&c);
     return c;
 }
 
@@ -133,6 +166,13 @@ typedef struct column {
     size_t size, lag;
 } column;
 
+/* A trainer's sample holds all tokens, and numbers of the response alone, which ends it. */
+static bool is_of_response(const json_t *object, size_t size, size_t n)
+{
+    const json_t *length = json_object_get(object, "response_length");
+    return size < n && json_is_integer(length) && json_integer_value(length) == (json_int_t)size;
+}
+
 static lb_status column_of(const place *at, const json_t *object, const char *const *names, size_t n, column *c)
 {
     *c = (column){0};
@@ -140,6 +180,7 @@ static lb_status column_of(const place *at, const json_t *object, const char *co
     if (!c->array) return LB_OK;
     if (!json_is_array(c->array)) return bad(at, c->name, "an array with an element per token");
     c->size = json_array_size(c->array);
+    if (n && is_of_response(object, c->size, n)) return c->lag = n - c->size, LB_OK;
     if (n && c->size != n && c->size + 1 != n) return bad(at, c->name, "as many elements as there are tokens");
     c->lag = n && c->size + 1 == n;
     return LB_OK;
@@ -162,8 +203,11 @@ static lb_status read_columns(const place *at, const json_t *object, column *c, 
     *n = 0;
     for (int f = 0; f < COLUMNS; f++) {
         LB_TRY(column_of(at, object, fields[f], f == SCORES ? *n : 0, &c[f]));
-        if (f != SCORES && f != TOP && c[f].array && *n && c[f].size != *n)
-            return bad(at, c[f].name, "as many elements as there are tokens");
+        if (f != SCORES && f != TOP && c[f].array && *n && c[f].size != *n) {
+            if (!is_of_response(object, c[f].size, *n))
+                return bad(at, c[f].name, "as many elements as there are tokens");
+            c[f].lag = *n - c[f].size;
+        }
         if (f == TOP && c[f].array) LB_TRY(column_of(at, object, fields[f], *n, &c[f]));
         if (!*n) *n = c[f].size;
     }
@@ -198,6 +242,7 @@ static lb_status read_sequence(const place *at, const json_t *object, const char
     LB_TRY(read_columns(at, object, c, &n));
     lb_token_sequence *q = lb_token_set_add(at->set, name);
     if (!q) return LB_ERR_NOMEM;
+    take_version(at, q, object);
     for (size_t i = 0; i < n; i++) LB_TRY(add_token(at, q, c, i));
     return LB_OK;
 }
@@ -225,14 +270,30 @@ static lb_status read_token(const place *at, const json_t *object)
 
 /* ---- what servers answer ---- */
 
-/* vLLM: null for the first token, then {"ID": {"logprob", "rank", "decoded_token"}, …}: the token's own entry first. */
-static lb_status read_prompt(const place *at, lb_token_sequence *q, json_t *prompt, const json_t *ids)
+/* The entry of the token itself among those of a position: by its number where that is told. Else by rank: of n
+ * entries, one whose rank is above n is listed because it stands there. Else the first, as vLLM writes them; no other program promises that order. */
+static const char *own_entry(const json_t *entry, const json_t *told)
 {
-    const int32_t kind = lb_token_set_kind(at->set, "prompt");
+    const char *key, *first = NULL;
+    const json_t *value;
+    json_object_foreach((json_t *)entry, key, value)
+    {
+        const json_t *rank = json_object_get(value, "rank");
+        if (!first) first = key;
+        if (told && number_in(key) == json_integer_value(told)) return key;
+        if (!told && json_integer_value(rank) > (json_int_t)json_object_size(entry)) return key;
+    }
+    return told ? NULL : first;
+}
+
+/* vLLM: null for the first token, then {"ID": {"logprob", "rank", "decoded_token"}, …}. */
+static lb_status read_positions(const place *at, lb_token_sequence *q, json_t *positions, const json_t *ids,
+                                int32_t kind)
+{
     json_t *entry;
     size_t i;
-    if (!json_is_array(prompt)) return bad(at, "prompt_logprobs", "an array");
-    json_array_foreach(prompt, i, entry)
+    if (!json_is_array(positions)) return bad(at, "prompt_logprobs", "an array");
+    json_array_foreach(positions, i, entry)
     {
         lb_token *token = lb_token_sequence_add(at->set, q);
         if (!token) return LB_ERR_NOMEM;
@@ -241,15 +302,18 @@ static lb_status read_prompt(const place *at, lb_token_sequence *q, json_t *prom
         if (json_is_integer(told)) token->id = json_integer_value(told);
         if (!json_is_object(entry)) continue;
         add_choices(at, q, entry);
-        for (uint32_t c = 0; c < q->tokens[q->n - 1].choices; c++) {
-            token = &q->tokens[q->n - 1];
-            const lb_token_choice *x = &q->choices[token->first_choice + c];
-            if (told ? x->id != token->id : c > 0) continue;
-            token->id = x->id, token->logp = x->logp, token->text = x->text;
-            break;
-        }
+        const char *key = own_entry(entry, told);
+        if (!key) continue;
+        const lb_token_choice own = choice_of(at, key, json_object_get(entry, key));
+        token = &q->tokens[q->n - 1];
+        token->id = own.id, token->logp = own.logp, token->text = own.text;
     }
     return LB_OK;
+}
+
+static lb_status read_prompt(const place *at, lb_token_sequence *q, json_t *prompt, const json_t *ids)
+{
+    return read_positions(at, q, prompt, ids, lb_token_set_kind(at->set, "prompt"));
 }
 
 /* OpenAI's completions: {"tokens", "token_logprobs", "top_logprobs"}; chat: {"content": [{"token", "logprob", "top_logprobs"}]}. */
@@ -306,6 +370,7 @@ static lb_status read_meta_info(const place *at, const json_t *meta, const char 
                                             {"output_token_logprobs", "output_top_logprobs", "generated"}};
     lb_token_sequence *q = lb_token_set_add(at->set, name);
     if (!q) return LB_ERR_NOMEM;
+    take_version(at, q, meta);
     for (int part = 0; part < 2; part++) {
         json_t *rows = json_object_get(meta, parts[part][0]), *top = json_object_get(meta, parts[part][1]), *row;
         size_t i;
@@ -317,6 +382,53 @@ static lb_status read_meta_info(const place *at, const json_t *meta, const char 
             t->id = own.id, t->text = own.text, t->logp = own.logp;
             t->kind = lb_token_set_kind(at->set, parts[part][2]);
             add_choices(at, q, json_array_get(top, i));
+        }
+    }
+    return LB_OK;
+}
+
+/* vLLM's RequestOutput, as its fields are dumped: {"prompt_token_ids", "prompt_logprobs", "outputs": [{"token_ids", "logprobs": [{"ID": …}, …]}]}. */
+static lb_status read_request_output(const place *at, json_t *object, const char *name)
+{
+    json_t *output, *outputs = json_object_get(object, "outputs"), *prompt = json_object_get(object, "prompt_logprobs");
+    size_t i;
+    json_array_foreach(outputs, i, output)
+    {
+        char text[200];
+        snprintf(text, sizeof text, "%s/%zu", name ? name : "", i);
+        lb_token_sequence *q = lb_token_set_add(at->set, json_array_size(outputs) > 1 ? text : name);
+        if (!q) return LB_ERR_NOMEM;
+        if (json_is_array(prompt)) LB_TRY(read_prompt(at, q, prompt, json_object_get(object, "prompt_token_ids")));
+        json_t *logprobs = json_object_get(output, "logprobs");
+        if (!json_is_array(logprobs)) return bad(at, "outputs.logprobs", "an array with an entry per token");
+        LB_TRY(read_positions(at, q, logprobs, json_object_get(output, "token_ids"),
+                              lb_token_set_kind(at->set, "generated")));
+    }
+    return LB_OK;
+}
+
+/* TRL's `vllm-serve`: all completions in one object, {"prompt_ids": [[…]], "completion_ids": [[…]], "logprobs": [[…]]}; of later versions a number,
+ * or [number of the sampled token, …], per token. */
+static lb_status read_completions(const place *at, const json_t *object)
+{
+    const json_t *all = json_object_get(object, "completion_ids"), *scores = json_object_get(object, "logprobs"), *ids;
+    size_t s;
+    json_array_foreach((json_t *)all, s, ids)
+    {
+        const json_t *numbers = json_array_get(scores, s), *id;
+        lb_token_sequence *q = lb_token_set_add(at->set, NULL);
+        size_t t;
+        if (!q) return LB_ERR_NOMEM;
+        if (json_array_size(numbers) != json_array_size(ids))
+            return bad(at, "logprobs", "a number per completion token");
+        json_array_foreach((json_t *)ids, t, id)
+        {
+            const json_t *number = json_array_get(numbers, t);
+            lb_token *token = lb_token_sequence_add(at->set, q);
+            if (!token) return LB_ERR_NOMEM;
+            token->id = json_is_integer(id) ? json_integer_value(id) : -1;
+            if (json_is_array(number)) number = json_array_get(number, 0);
+            if (!take_score(number, token)) return bad(at, "logprobs", "numbers or null");
         }
     }
     return LB_OK;
@@ -337,6 +449,9 @@ static lb_status read_value(const place *at, json_t *object)
     const char *name = id ? name_of(at, id) : NULL;
     if (json_is_array(json_object_get(object, "choices"))) return read_choices_of_server(at, object, name);
     if (json_is_object(meta)) return read_meta_info(at, meta, name);
+    if (json_is_array(json_object_get(object, "outputs"))) return read_request_output(at, object, name);
+    if (json_is_array(json_array_get(json_object_get(object, "completion_ids"), 0)))
+        return read_completions(at, object);
     if (json_is_array(json_object_get(object, "prompt_logprobs"))) {
         lb_token_sequence *q = lb_token_set_add(at->set, name);
         return q ? read_prompt(at, q, json_object_get(object, "prompt_logprobs"),

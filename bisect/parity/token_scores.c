@@ -1,17 +1,13 @@
-/* See token_scores.h. Each hypothesis is one number that would explain the whole difference; it is taken where what it leaves of the
- * difference is a small part. */
-#include "token_nan.h"
+/* See token_scores.h. */
 #include "token_scores.h"
 
-#include <lastbit/array.h>
+#include "token_nan.h"
+
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { FEWEST = 8 };                     /* tokens, below which nothing is said about all of them */
-static const double LEFT_OVER = 0.25;    /* of the mean difference, at most, where a hypothesis holds */
-static const double WORTH_A_WORD = 0.02; /* a mean difference in nats below which none is looked for */
-static const double FARTHEST_SHIFT = 2;
+static const double WORTH_A_WORD = 0.02; /* a mean difference in nats below which no cause is looked for */
+enum { FARTHEST_SHIFT = 2 };
 
 static double scored(const lb_token *token, lb_token_form form)
 {
@@ -59,185 +55,123 @@ static double distance(const lb_token_scores *s)
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n; i++)
         if (isfinite(s->list[i].p) && isfinite(s->list[i].q)) sum += fabs(s->list[i].p - s->list[i].q), n++;
-    return n < FEWEST ? INFINITY : sum / n;
+    return n < LB_TOKEN_FEWEST ? INFINITY : sum / n;
 }
 
-/* ---- other numbers ---- */
-
-/* Whether a side wrote something else than natural logarithms: taken when it explains nearly everything. */
-static bool find_form(lb_token_scores *s, lb_parity_finding **findings, uint32_t *n)
+/* How many tokens the difference rests on: n where all differ alike, 1 where one token is all of it. */
+static double carriers(const lb_token_scores *s)
 {
-    static const struct {
-        lb_token_form form;
-        const char *text;
-    } forms[] = {
-        {{-1, false}, "negative log-probabilities (losses)"},
-        {{1, true}, "probabilities"},
-        {{0.6931471805599453, false}, "logarithms to base 2"},
-        {{2.302585092994046, false}, "logarithms to base 10"},
-    };
-    const double plain = distance(s);
-    double least = plain * LEFT_OVER;
-    size_t best = SIZE_MAX;
-    int side = 0;
-    if (!(plain > WORTH_A_WORD) || isinf(plain)) return true;
-    for (size_t i = 0; i < 2 * sizeof forms / sizeof *forms; i++) {
-        lb_token_form *form = &s->form[i % 2], was = *form;
-        *form = forms[i / 2].form;
-        if (!collect(s)) return false;
-        const double left = distance(s);
-        if (left < least) least = left, best = i / 2, side = i % 2;
-        *form = was;
-    }
-    if (best != SIZE_MAX) s->form[side] = forms[best].form;
-    if (!collect(s)) return false;
-    return best == SIZE_MAX ||
-           lb_parity_note(findings, n, LB_PARITY_SCALE, true,
-                          "the %s side's numbers are %s: taken as such, the mean difference is %.3g in place of %.3g",
-                          side ? "second" : "first", forms[best].text, least, plain);
-}
-
-/* ---- numbers at other tokens ---- */
-
-static bool find_shift(lb_token_scores *s, lb_parity_finding **findings, uint32_t *n)
-{
-    const double plain = distance(s);
-    double least = plain * LEFT_OVER;
-    int best = 0;
-    if (!(plain > WORTH_A_WORD) || isinf(plain)) return true;
-    for (int shift = -(int)FARTHEST_SHIFT; shift <= (int)FARTHEST_SHIFT; shift++) {
-        s->shift = shift;
-        if (!collect(s)) return false;
-        const double left = distance(s);
-        if (shift && left < least) least = left, best = shift;
-    }
-    s->shift = best;
-    if (!collect(s)) return false;
-    return !best ||
-           lb_parity_note(
-               findings, n, LB_PARITY_SHIFT, true,
-               "the second side's log-probabilities stand %d token%s too far %s: shifted labels. Moved back, the mean "
-               "difference is %.3g in place of %.3g",
-               abs(best), abs(best) > 1 ? "s" : "", best > 0 ? "right" : "left", least, plain);
-}
-
-/* ---- logits that one side divided ---- */
-
-static const lb_token_choice *same_choice(const lb_token_sequence *q, const lb_token *token,
-                                          const lb_token_choice *wanted)
-{
-    for (uint32_t i = 0; i < token->choices; i++) {
-        const lb_token_choice *c = &q->choices[token->first_choice + i];
-        if (wanted->id >= 0 && c->id >= 0 ? c->id == wanted->id
-                                          : wanted->text && c->text && strcmp(c->text, wanted->text) == 0)
-            return c;
-    }
-    return NULL;
-}
-
-/* How far apart two alternatives are on either side: log p(u) - log p(v) is a difference of logits, from which no normalisation is left.
- * False: there are no two. */
-static bool choices_apart(const lb_token_sequence *x, const lb_token_sequence *y, uint32_t i, uint32_t j, double *a,
-                          double *b)
-{
-    const lb_token *t = &x->tokens[i], *u = &y->tokens[j];
-    const lb_token_choice *first = NULL, *first_there = NULL;
-    *a = *b = 0;
-    for (uint32_t c = 0; c < t->choices; c++) {
-        const lb_token_choice *mine = &x->choices[t->first_choice + c], *there = same_choice(y, u, mine);
-        if (!there || !isfinite(mine->logp) || !isfinite(there->logp)) continue;
-        if (first && fabs(first->logp - mine->logp) > fabs(*a))
-            *a = first->logp - mine->logp, *b = first_there->logp - there->logp;
-        if (!first) first = mine, first_there = there;
-    }
-    return fabs(*a) > 0.1;
-}
-
-static bool rows_apart(const lb_token_sequence *x, const lb_token_sequence *y, uint32_t i, uint32_t j, double *rows,
-                       double *a, double *b)
-{
-    const int64_t words = x->logits.layout.shape[1];
-    if (!i || !j || !lb_token_has_row(x, i - 1) || !lb_token_has_row(y, j - 1)) return false;
-    lb_token_row(x, x->logit_of[i - 1], rows), lb_token_row(y, y->logit_of[j - 1], rows + words);
-    int64_t most = 0, least = 0;
-    for (int64_t v = 1; v < words; v++) {
-        if (rows[v] > rows[most]) most = v;
-        if (rows[v] < rows[least] && isfinite(rows[v])) least = v;
-    }
-    *a = rows[most] - rows[least], *b = rows[words + most] - rows[words + least];
-    return fabs(*a) > 0.1 && isfinite(*b);
-}
-
-static bool both_full(const lb_token_sequence *x, const lb_token_sequence *y)
-{
-    return x->logits.data && y->logits.data && x->logits.layout.shape[1] == y->logits.layout.shape[1];
-}
-
-/* Ratios of B's differences of logits to A's, over tokens. */
-static double *ratios_of(const lb_token_scores *s, uint32_t *n)
-{
-    int64_t words = 1;
-    for (uint32_t i = 0; i < s->a->n; i++)
-        if (s->a->sequences[i].logits.data && s->a->sequences[i].logits.layout.shape[1] > words)
-            words = s->a->sequences[i].logits.layout.shape[1];
-    double *list = malloc(((size_t)s->n + 1) * sizeof *list), *rows = malloc((size_t)(2 * words) * sizeof *rows);
-    *n = 0;
-    for (uint32_t i = 0; list && rows && i < s->n; i++) {
-        const lb_sequence_match *pair = &s->match->pairs[s->list[i].pair];
-        const lb_token_span *span = &pair->spans[s->list[i].span];
-        const lb_token_sequence *x = &s->a->sequences[pair->a], *y = &s->b->sequences[pair->b];
-        const int64_t j = (int64_t)span->b + s->shift;
-        double a, b;
-        if (span->a_count != 1 || span->b_count != 1 || j < 0) continue;
-        if (both_full(x, y) ? rows_apart(x, y, span->a, (uint32_t)j, rows, &a, &b)
-                            : choices_apart(x, y, span->a, (uint32_t)j, &a, &b))
-            list[(*n)++] = b / a;
-    }
-    free(rows);
-    if (!rows) free(list), list = NULL;
-    return list;
-}
-
-/* A temperature T on one side makes every difference of its logits T times smaller: the ratio is the same at all tokens. */
-static bool find_temperature(lb_token_scores *s, lb_parity_finding **findings, uint32_t *n)
-{
-    uint32_t count;
-    double *ratios = ratios_of(s, &count);
-    if (!ratios) return false;
-    bool ok = true;
-    if (count >= FEWEST) {
-        qsort(ratios, count, sizeof *ratios, lb_by_f64);
-        const double middle = ratios[count / 2], spread = ratios[count - 1 - count / 10] - ratios[count / 10];
-        if (middle > 0 && fabs(middle - 1) > 0.01 && spread < 0.25 * fabs(middle - 1)) {
-            s->heat = 1 / middle;
-            ok = lb_parity_note(findings, n, LB_PARITY_TEMPERATURE, false,
-                                "the second side's logits are the first's divided by %.4g at every token (spread "
-                                "%.2g): a temperature is "
-                                "applied on one side only",
-                                s->heat, spread * s->heat * s->heat);
-        }
-    }
-    free(ratios);
-    return ok;
-}
-
-/* What is cut off goes to what remains, so that every token that was drawn is the more probable. */
-static bool find_filter(const lb_token_scores *s, lb_parity_finding **findings, uint32_t *n)
-{
-    uint32_t above = 0, below = 0, equal = 0;
-    double gain = 0;
+    double sum = 0, squares = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        const double d = s->list[i].q - s->list[i].p;
-        if (!isfinite(d)) continue;
-        above += d > 1e-4, below += d < -1e-4, equal += fabs(d) <= 1e-4, gain += d;
+        const double d = fabs(s->list[i].p - s->list[i].q);
+        if (isfinite(d)) sum += d, squares += d * d;
     }
-    const uint32_t most = above > below ? above : below, least = above > below ? below : above;
-    if (s->heat != 1 || most < FEWEST || least > most / 50 || fabs(gain) / s->n < 0.01) return true;
-    return lb_parity_note(
-        findings, n, LB_PARITY_FILTER, false,
-        "%u of %u tokens are more probable on the %s side and %u less (mean %.3g nats): its distribution looks cut "
-        "(top-k, top-p) and renormalised, or sharpened",
-        most, s->n, above > below ? "second" : "first", least, fabs(gain) / s->n);
+    return squares > 0 ? sum * sum / squares : 0;
+}
+
+/* ---- other numbers, or at other tokens ---- */
+
+static const struct {
+    lb_token_form form;
+    const char *text;
+} FORMS[] = {
+    {{1, false}, ""},
+    {{-1, false}, "negative log-probabilities (losses)"},
+    {{1, true}, "probabilities"},
+    {{0.6931471805599453, false}, "logarithms to base 2"},
+    {{2.302585092994046, false}, "logarithms to base 10"},
+};
+enum { PLAIN, NEGATED, ODDS, FORMS_N = sizeof FORMS / sizeof *FORMS };
+
+/* One way in which a side may have written its numbers. */
+typedef struct writing {
+    int form, side, shift;
+    double left; /* of the mean difference, once it is undone */
+} writing;
+
+/* Numbers that can be what the form says: losses and probabilities are no negative numbers. */
+static bool possible(const lb_token_set *set, int form)
+{
+    if (form != NEGATED && form != ODDS) return true;
+    for (uint32_t i = 0; i < set->n; i++)
+        for (uint32_t t = 0; t < set->sequences[i].n; t++) {
+            const double x = set->sequences[i].tokens[t].logp;
+            if (x < 0 || (form == ODDS && x > 1)) return false;
+        }
+    return true;
+}
+
+/* The slope of B's numbers over A's is 1 to within a thousandth: in peaked distributions a temperature of 0.7 looks like base 2 (0.693). */
+static bool slope_is_one(const lb_token_scores *s)
+{
+    double pp = 0, pq = 0, qq = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const double p = s->list[i].p, q = s->list[i].q;
+        if (isfinite(p) && isfinite(q)) pp += p * p, pq += p * q, qq += q * q, n++;
+    }
+    if (!(pp > 0) || n < LB_TOKEN_FEWEST) return false;
+    const double slope = pq / pp, left = fmax(0, qq - slope * pq), error = sqrt(left / (n - 1) / pp);
+    return error < 0.0012 && fabs(slope - 1) <= 3 * error + 1e-4;
+}
+
+static bool set_writing(lb_token_scores *s, const writing *w)
+{
+    s->form[0] = s->form[1] = FORMS[PLAIN].form;
+    s->form[w->side] = FORMS[w->form].form, s->shift = w->shift;
+    return collect(s);
+}
+
+/* The two that leave least, in order. False: out of memory. */
+static bool try_writings(lb_token_scores *s, writing best[2])
+{
+    best[0] = best[1] = (writing){.left = INFINITY};
+    for (int k = 0; k < 2 * FORMS_N * (2 * FARTHEST_SHIFT + 1); k++) {
+        writing w = {.form = k / 2 % FORMS_N, .side = k % 2, .shift = k / 2 / FORMS_N - FARTHEST_SHIFT};
+        if (w.form == PLAIN && (w.side || !w.shift)) continue;
+        if (!possible(w.side ? s->b : s->a, w.form)) continue;
+        if (!set_writing(s, &w)) return false;
+        w.left = distance(s);
+        if (w.left < best[0].left)
+            best[1] = best[0], best[0] = w;
+        else if (w.left < best[1].left)
+            best[1] = w;
+    }
+    return true;
+}
+
+static bool note_writing(const writing *w, double plain, lb_parity_finding **findings, uint32_t *n)
+{
+    const char *side = w->side ? "second" : "first";
+    const int by = abs(w->shift);
+    if (w->form != PLAIN &&
+        !lb_parity_note(findings, n, LB_PARITY_SCALE, true,
+                        "the %s side's numbers are %s: taken as such, the mean difference is %.3g in place of %.3g",
+                        side, FORMS[w->form].text, w->left, plain))
+        return false;
+    return !w->shift ||
+           lb_parity_note(findings, n, LB_PARITY_SHIFT, true,
+                          "the second side's log-probabilities stand %d token%s too far %s: shifted labels. Moved "
+                          "back, the mean difference is %.3g in place of %.3g",
+                          by, by > 1 ? "s" : "", w->shift > 0 ? "right" : "left", w->left, plain);
+}
+
+/* Taken where it leaves a tenth of the difference, where every other way leaves twice as much, and where the difference does not rest on
+ * a few tokens that happen to meet. */
+static bool find_writing(lb_token_scores *s, lb_parity_finding **findings, uint32_t *n)
+{
+    const double plain = distance(s);
+    const writing none = {0};
+    writing best[2];
+    if (!(plain > WORTH_A_WORD) || isinf(plain)) return true;
+    const bool spread = carriers(s) >= LB_TOKEN_CARRIERS;
+    s->judged |= spread;
+    if (!spread) return true;
+    if (!try_writings(s, best) || !set_writing(s, &best[0])) return false;
+    bool holds = best[0].left <= 0.1 * plain && best[1].left >= 2 * best[0].left;
+    if (holds && best[0].form > ODDS) holds = slope_is_one(s);
+    if (!holds) return set_writing(s, &none);
+    return note_writing(&best[0], plain, findings, n);
 }
 
 double lb_token_k3(double p, double q, bool *held)
@@ -250,12 +184,17 @@ double lb_token_k3(double p, double q, bool *held)
     return k3 > 10 ? 10 : k3;
 }
 
+double lb_token_written(const lb_token_scores *scores, bool second, double number)
+{
+    const lb_token_form form = scores->form[second];
+    return form.odds ? log(number) : number * form.scale;
+}
+
 lb_status lb_token_scores_make(const lb_token_set *a, const lb_token_set *b, const lb_token_match *match,
                                lb_token_scores *scores, lb_parity_finding **findings, uint32_t *n, lb_err *err)
 {
-    *scores = (lb_token_scores){.a = a, .b = b, .match = match, .heat = 1, .form = {{1, false}, {1, false}}};
-    bool ok = collect(scores) && find_form(scores, findings, n) && find_shift(scores, findings, n) &&
-              find_temperature(scores, findings, n) && find_filter(scores, findings, n) &&
+    *scores = (lb_token_scores){.a = a, .b = b, .match = match, .form = {{1, false}, {1, false}}};
+    bool ok = collect(scores) && find_writing(scores, findings, n) &&
               lb_token_find_nan(a, b, match, scores->shift, findings, n);
     return ok ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
 }

@@ -1,5 +1,7 @@
-/* Numbers of aligned tokens, one row each, and what is systematically wrong with one side's: another logarithm or sign, scores that stand
- * one token off, a temperature, a distribution that was cut.
+/* Numbers of aligned tokens, one row each, and how a side wrote them: another logarithm or sign, scores that stand one token off.
+ *
+ * Both are undone, and each is a hypothesis that has to leave a tenth of the difference while all others leave more: q = c p with the very
+ * c of a logarithm, or q of token t + s = p of token t.
  */
 #ifndef LB_BISECT_TOKEN_SCORES_H
 #define LB_BISECT_TOKEN_SCORES_H
@@ -23,14 +25,20 @@ typedef struct lb_token_scores {
     lb_token_score *list;
     uint32_t n;
     int shift;             /* B's numbers stand at the token this much further on than A's */
-    double heat;           /* B's logits times this are A's, where one side divided its by a temperature: 1 otherwise */
     lb_token_form form[2]; /* how either side wrote its numbers */
+    bool judged;           /* the difference is large and spread enough to look for how they were written */
 } lb_token_scores;
+
+/* Nothing is said of fewer tokens; nor where the difference rests on fewer, (sum |d|)^2 / sum d^2. */
+enum { LB_TOKEN_FEWEST = 8, LB_TOKEN_CARRIERS = 6 };
 
 /* Both sides' numbers of every span that has them, after undoing what `findings` says (appended to). */
 lb_status lb_token_scores_make(const lb_token_set *a, const lb_token_set *b, const lb_token_match *match,
                                lb_token_scores *scores, lb_parity_finding **findings, uint32_t *n, lb_err *err);
 void lb_token_scores_release(lb_token_scores *scores);
+
+/* A number of a side's file as a natural logarithm. */
+double lb_token_written(const lb_token_scores *scores, bool second, double number);
 
 /* d = log p - log q, held to [-20, 20], and k3 = expm1(d) - d, held to 10; *held: either was. */
 double lb_token_k3(double p, double q, bool *held);

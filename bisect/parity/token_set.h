@@ -17,6 +17,7 @@ struct lb_token_set {
     bool owns_rows;   /* they were copied from passes of a run: malloc'ed, a place per token in logit_of */
     size_t row_bytes; /* of those copies; SIZE_MAX: there were too many, none is kept */
     bool recorded;    /* it is a run, not a file of numbers */
+    int label_ahead; /* of a run whose loss takes other labels than the next tokens: 2: the one after it, -1: the token itself; 0: none */
     bool approximate; /* some rows were not kept, and replay could not give their very bits */
     bool failed;      /* out of memory */
 };

@@ -9,10 +9,14 @@
 
 /* What a file may hold of each token, [N, T]; rows of the table below. */
 enum { IDS, LOGPROBS, KINDS, MASK, LOSS_MASK, TOP1, FIELDS };
-static const char *const FIELD_NAMES[FIELDS][5] = {
-    {"token_ids", "input_ids", "tokens", "ids"},       {"logprobs", "log_probs", "token_logprobs", "logps"},
-    {"kinds", "token_kinds", "token_type_ids"},        {"mask", "attention_mask"},
-    {"loss_mask", "response_mask", "completion_mask"}, {"top1", "argmax"},
+static const char *const FIELD_NAMES[FIELDS][12] = {
+    {"token_ids", "input_ids", "tokens", "ids", "completion_ids", "responses"},
+    {"logprobs", "log_probs", "token_logprobs", "logps", "rollout_log_probs", "rollout_logprobs", "old_log_probs",
+     "old_logprobs", "sampling_per_token_logps", "old_per_token_logps", "per_token_logps"},
+    {"kinds", "token_kinds", "token_type_ids"},
+    {"mask", "attention_mask"},
+    {"loss_mask", "response_mask", "completion_mask"},
+    {"top1", "argmax"},
 };
 
 /* A tensor of numbers as f64, row-major; f64 holds token ids exactly. */

@@ -137,7 +137,7 @@ typedef struct lb_diff_difference {
 /* A tensor of the second side, and where the first has its numbers (bisect/contents/contents.h). */
 typedef struct lb_diff_map {
     const char *first, *second; /* several names of the first side are joined by " + "; "": none has them */
-    const char *relation;       /* "renamed", "fused", … */
+    const char *relation; /* "renamed", "fused", …; "merged": a weight, and the weight and adapter that make it */
 } lb_diff_map;
 
 typedef struct lb_diff_report {

@@ -9,11 +9,17 @@
  *           (verl/trainer/ppo/core_algos.py); TRL's GRPO holds neither. How many tokens were held is told.
  *      KL(p || q) = sum over v of p(v) (log p(v) - log q(v)), where both sides have full rows of logits
  *      top-1: both sides' most probable token is the same
- *      perplexity = exp(-mean log p(y))
+ *      loss = -mean log p(y), of either side; perplexity = exp(loss)
  *
  * k3 is J. Schulman's estimator ("Approximating KL Divergence", 2020) of KL(q || p) from samples of q: the tokens should be what
  * the server drew. A mean hides what is wrong with a few, so that every kind of token is a row of its own, and the verdict is
  * that of the worst kind.
+ *
+ * k3 is blind where a text was memorised: of a loss of 1e-4 against 0.03 it is 4.5e-4. There 1 - p(y) is about the loss itself, and what
+ * rounding does to logits moves the loss by a factor near 1 (bf16 in the place of f32: 1.00 to 1.002), while an adapter that lost a shard
+ * moves it 50 to 800 times. So a kind also fails where one side's loss is more than LB_PARITY_LOSS_FACTOR times the other's. Both limits
+ * stand on the noise floor where one is known: k3 within twice the floor is noise, and so is a factor of the losses up to the floor's
+ * squared.
  */
 #ifndef LASTBIT_PARITY_H
 #define LASTBIT_PARITY_H
@@ -44,7 +50,8 @@ typedef struct lb_token {
 } lb_token;
 
 typedef struct lb_token_sequence {
-    const char *name; /* NULL: none */
+    const char *name;    /* NULL: none */
+    const char *version; /* of the weights that scored it; NULL: not told */
     lb_token *tokens;
     uint32_t n, n_choices;
     lb_token_choice *choices;
@@ -58,12 +65,14 @@ typedef struct lb_token_set lb_token_set;
 
 /* Reads a file. By its contents:
  *
- * a capture: what the recorded model said of the tokens that it read (its first rank), of the kinds that its own inputs tell; with
- *   full rows, where all of them together take no more than a gigabyte.
+ * a capture: what the recorded model said of the tokens that it read and of the labels of its loss (its first rank), of the kinds that its own
+ *   inputs tell, or "prompt" and "generated" where the loss ignores some; with full rows, where all of them together take no more than a
+ *   gigabyte.
  * JSON, a value a line or one document. A value is one sequence: {"id", "token_ids" (or "input_ids"), "tokens" (texts), "logprobs",
  *   "kinds" (names or numbers), "mask" (0: padding, left out), "loss_mask" (0: prompt, 1: generated), "top1",
- *   "top_logprobs"}; or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what servers answer:
- *   OpenAI's completions and chat with logprobs, vLLM's prompt_logprobs, SGLang's meta_info.
+ *   "top_logprobs", "weight_version"}, or a trainer's sample of the same (verl's, slime's and TRL's names; "response_length" where numbers are
+ *   of the response alone); or one token: {"sequence", "position", "token_id", "token", "logprob", "kind"}; or what servers answer: OpenAI's
+ *   completions and chat with logprobs, vLLM's prompt_logprobs and dumped RequestOutput, SGLang's meta_info, TRL's vllm-serve.
  * safetensors and .npz: tensors "token_ids" [N, T], "logprobs" [N, T] (or [N, T - 1]: none for the first token), "kinds",
  *   "mask", "loss_mask", "top1" [N, T], "logits" [N, T, V] (row t is of token t + 1, as models return them); a dimension N of 1 may
  *   be left out. Where there are no "logprobs" they follow from "logits" and "token_ids".
@@ -86,6 +95,24 @@ typedef struct lb_parity_options {
 } lb_parity_options;
 #define LB_PARITY_OPTIONS_INIT {sizeof(lb_parity_options), 1e-3, 10, NULL, NULL}
 
+/* Losses further apart than this factor are no rounding. Paths that were healthy in field reports: 1.00 to 2.3; lost shards: 50 and more. */
+#define LB_PARITY_LOSS_FACTOR 3.0
+
+/* Why a row does not pass. */
+#define LB_PARITY_REASONS(X)                                                                                           \
+    X(WITHIN, "")               /* it passes */                                                                        \
+    X(K3, "k3")                 /* k3 is not below its limit */                                                        \
+    X(LOSS, "loss")             /* the losses are further apart than their limit */                                    \
+    X(IMPOSSIBLE, "impossible") /* a token has the probability 0 on one side */                                        \
+    X(NOISE, "noise")           /* k3 is above the threshold, and so is what two runs of the first side differ by */
+
+typedef enum lb_parity_reason {
+#define LB_PARITY_REASON_ENUM(name, text) LB_PARITY_BY_##name,
+    LB_PARITY_REASONS(LB_PARITY_REASON_ENUM)
+#undef LB_PARITY_REASON_ENUM
+} lb_parity_reason;
+LB_API const char *lb_parity_reason_name(lb_parity_reason reason);
+
 /* Tokens of one kind, or of one range of positions. Means over `scored` tokens; NaN where there is nothing to take one of. */
 typedef struct lb_parity_row {
     const char *name;
@@ -96,27 +123,41 @@ typedef struct lb_parity_row {
     uint64_t nonfinite; /* of them with an infinite d: a probability of 0 on one side; in no mean */
     double k3, kl, top1, mean_abs, max_abs, mean; /* mean: of d, with its sign */
     double perplexity_a, perplexity_b;
-    double noise; /* k3 of the same kind in the noise floor; NaN: none */
+    double loss_a, loss_b;
+    double noise;      /* k3 of the same kind in the noise floor; NaN: none */
+    double noise_loss; /* factor between the losses of the noise pair, at least 1; NaN: none */
+    lb_parity_reason reason;
 } lb_parity_row;
+
+/* How many times one side's loss is the other's, at least 1; a loss below 1e-7, which f32 cannot tell from 0, counts as that. */
+LB_API double lb_parity_loss_factor(double loss_a, double loss_b);
 
 /* How the sides differ other than in their numbers, and what was done about it. */
 #define LB_PARITY_FINDINGS(X)                                                                                          \
-    X(SEQUENCE, "sequence")       /* one that the other side lacks, or has twice */                                    \
-    X(SHIFT, "shift")             /* log-probabilities stand at the token before or behind theirs */                   \
-    X(PADDING, "padding")         /* one side is padded */                                                             \
-    X(SPECIAL, "special-token")   /* a token at an end of every sequence that the other side lacks */                  \
-    X(TEMPLATE, "chat-template")  /* the same pieces between turns on one side only */                                 \
-    X(TOKENS, "tokenisation")     /* the same text in other pieces */                                                  \
-    X(DROPPED, "dropped")         /* tokens that one side lacks */                                                     \
-    X(REPEATED, "repeated")       /* a token that one side has twice */                                                \
-    X(TEXT, "text")               /* another text */                                                                   \
-    X(NAN, "nan")                 /* log-probabilities that are NaN on one side */                                     \
-    X(TEMPERATURE, "temperature") /* logits divided by something on one side */                                        \
-    X(FILTER, "filter")           /* top-k or top-p, renormalised, on one side */                                      \
-    X(SCALE, "scale")             /* other logarithm, sign, or probabilities in place of logarithms */                 \
-    X(POSITION, "position")       /* the difference grows along the sequence */                                        \
-    X(KIND, "kind")               /* tokens of some kinds alone are apart */                                           \
-    X(KINDS, "kinds")             /* the sides call the same token by other kinds */
+    X(SEQUENCE, "sequence")         /* one that the other side lacks, or has twice */                                  \
+    X(SHIFT, "shift")               /* log-probabilities stand at the token before or behind theirs */                 \
+    X(PADDING, "padding")           /* one side is padded */                                                           \
+    X(SPECIAL, "special-token")     /* a token at an end of every sequence that the other side lacks */                \
+    X(TEMPLATE, "chat-template")    /* the same pieces between turns on one side only */                               \
+    X(TOKENS, "tokenisation")       /* the same text in other pieces */                                                \
+    X(DROPPED, "dropped")           /* tokens that one side lacks */                                                   \
+    X(REPEATED, "repeated")         /* a token that one side has twice */                                              \
+    X(TEXT, "text")                 /* another text */                                                                 \
+    X(NAN, "nan")                   /* log-probabilities that are NaN on one side */                                   \
+    X(TEMPERATURE, "temperature")   /* logits divided by something on one side */                                      \
+    X(FILTER, "filter")             /* top-k, top-p or min-p on one side */                                            \
+    X(VOCABULARY, "vocabulary")     /* one side's softmax runs over other words */                                     \
+    X(RENORMALISED, "renormalised") /* the same logits under another normalisation: a filter or another vocabulary */  \
+    X(ARGMAX, "argmax")             /* numbers of the most probable word in the place of the token's own */            \
+    X(LABELS, "labels")             /* numbers that another row, or the row of another token, gives */                 \
+    X(CONSTANT, "constant")         /* one number at all tokens: logits that do not depend on the text */              \
+    X(SCALE, "scale")               /* other logarithm, sign, or probabilities in place of logarithms */               \
+    X(POSITION, "position")         /* the difference grows along the sequence */                                      \
+    X(KIND, "kind")                 /* tokens of some kinds alone are apart */                                         \
+    X(KINDS, "kinds")               /* the sides call the same token by other kinds */                                 \
+    X(SEQUENCES, "sequences")       /* some sequences agree, the others are apart */                                   \
+    X(VERSION, "version")           /* those of one version of the weights agree, those of another are apart */        \
+    X(UNTOLD, "untold")             /* the numbers are apart, and no cause could be told from the others */
 
 typedef enum lb_parity_finding_kind {
 #define LB_PARITY_FINDING_ENUM(name, text) LB_PARITY_##name,
@@ -124,6 +165,32 @@ typedef enum lb_parity_finding_kind {
 #undef LB_PARITY_FINDING_ENUM
 } lb_parity_finding_kind;
 LB_API const char *lb_parity_finding_name(lb_parity_finding_kind kind);
+
+/* Causes that the numbers alone can prove; their signatures stand in bisect/parity/token_causes.h. */
+#define LB_PARITY_CAUSES(X)                                                                                            \
+    X(SCALE, "scale")                                                                                                  \
+    X(SHIFT, "shift")                                                                                                  \
+    X(TEMPERATURE, "temperature")                                                                                      \
+    X(RENORMALISED, "renormalised") /* filter and vocabulary among them */                                             \
+    X(ARGMAX, "argmax")                                                                                                \
+    X(LABELS, "labels")                                                                                                \
+    X(CONSTANT, "constant")
+
+typedef enum lb_parity_cause {
+#define LB_PARITY_CAUSE_ENUM(name, text) LB_PARITY_CAUSE_##name,
+    LB_PARITY_CAUSES(LB_PARITY_CAUSE_ENUM)
+#undef LB_PARITY_CAUSE_ENUM
+        LB_PARITY_CAUSES_N
+} lb_parity_cause;
+LB_API const char *lb_parity_cause_name(lb_parity_cause cause);
+
+/* UNKNOWN: what the files hold cannot tell, or there is nothing to explain. */
+typedef enum lb_parity_cause_state {
+    LB_PARITY_CAUSE_UNKNOWN,
+    LB_PARITY_CAUSE_EXCLUDED,
+    LB_PARITY_CAUSE_FOUND
+} lb_parity_cause_state;
+LB_API const char *lb_parity_cause_state_name(lb_parity_cause_state state); /* "unknown", "excluded", "found" */
 
 typedef struct lb_parity_finding {
     lb_parity_finding_kind kind;
@@ -146,8 +213,19 @@ typedef struct lb_parity_pair {
 typedef enum lb_parity_verdict { LB_PARITY_PASS, LB_PARITY_FAIL, LB_PARITY_UNDECIDED } lb_parity_verdict;
 LB_API const char *lb_parity_verdict_name(lb_parity_verdict verdict);
 
+/* Tokens of one side: all = compared + first + unscored + unmatched. */
+typedef struct lb_parity_coverage {
+    uint64_t tokens, compared;
+    uint64_t first;     /* without a number, as the first of their sequence */
+    uint64_t unscored;  /* without a number, elsewhere */
+    uint64_t unmatched; /* with a number, and the other side has no such token or no number for it */
+} lb_parity_coverage;
+
 typedef struct lb_parity_report {
-    lb_parity_verdict verdict; /* UNDECIDED: nothing could be compared */
+    lb_parity_verdict verdict; /* UNDECIDED: nothing could be compared, or the noise floor lies above the threshold */
+    char decided[240];         /* the number that decided it, in a sentence */
+    lb_parity_coverage coverage[2];
+    lb_parity_cause_state causes[LB_PARITY_CAUSES_N];
     lb_parity_row all, *kinds, *positions;
     uint32_t n_kinds, n_positions;
     double noise_floor; /* k3 of all tokens of the noise pair; NaN: none given */
@@ -186,9 +264,11 @@ typedef struct lb_block_swap {
 /* Runs the model of `base` by replay with the blocks of one class of the model of `donor` in their place, and compares what it then
  * says with what `donor` said: the class whose exchange takes k3 to zero is what the sides do otherwise. Of the first step that both have, one
  * rank. `classes`: letters (A D E M R) to exchange together, NULL: every class by itself, then all. Rows begin with the model as it
- * was recorded; malloc'ed. Choices of experts are those that each side recorded. */
+ * was recorded; malloc'ed. Choices of experts are those that each side recorded. `floor`: the donor run by itself in the same way, against
+ * what it recorded: no exchange can come nearer than that but by chance (in bf16 1e-7 and more, in f32 next to nothing). */
 LB_API lb_status lb_block_swaps(const char *base, const char *donor, const char *classes,
-                                const lb_parity_options *options, lb_block_swap **rows, uint32_t *n, lb_err *err);
+                                const lb_parity_options *options, lb_block_swap *floor, lb_block_swap **rows,
+                                uint32_t *n, lb_err *err);
 
 /* ---- elimination: one variable at a time --------------------------------------------------------------------------- */
 

@@ -49,6 +49,24 @@ static void print_moves(lb_switch_move alone, const lb_switch_move *without)
     printf("\n");
 }
 
+/* What a dash and a swap that touches nothing mean. */
+static void print_notes(const lb_switch_table *t, const lb_plan *plan)
+{
+    bool no_output = false, no_loss = false;
+    for (uint32_t k = 0; k < t->n_endings; k++)
+        no_output |= isnan(t->endings[k].all.output), no_loss |= isnan(t->endings[k].all.loss);
+    if (no_output)
+        printf("\n- output: it could not be computed from what the capture holds: record the step with --level sources "
+               "(`lastbit replay CAPTURE --coverage` says what lacks)\n");
+    else if (no_loss)
+        printf("\n- loss: the step computes none that was recorded\n");
+    for (uint32_t i = 0; i < t->n_swaps; i++)
+        if (!plan->touched[i])
+            printf("--%s %s%s%s touches nothing here: `lastbit replay CAPTURE --kernels` lists what can be changed\n",
+                   lb_swap_option(plan->swaps[i].kind), plan->swaps[i].selector,
+                   *plan->swaps[i].selector && *plan->swaps[i].argument ? "=" : "", plan->swaps[i].argument);
+}
+
 static void print_text(const lb_switch_table *t, const lb_plan *plan)
 {
     for (uint32_t k = 0; k < t->n_endings; k++) {
@@ -68,6 +86,7 @@ static void print_text(const lb_switch_table *t, const lb_plan *plan)
         printf("%-52s %8s", "all", "");
         print_moves(e->all, NULL);
     }
+    print_notes(t, plan);
 }
 
 lb_status lb_switches_print(lb_capture *capture, lb_replay *replay, const lb_plan *plan, bool json, bool *undecided,

@@ -42,10 +42,13 @@ double lb_output_distance_distance(const lb_tensor *x, const lb_tensor *y)
     const int64_t n = lb_layout_numel(&x->layout);
     if (n != lb_layout_numel(&y->layout)) return NAN;
     double gap = 0, norm = 0, *a = lb_expert_flip_scores(x), *b = lb_expert_flip_scores(y);
-    for (int64_t i = 0; a && b && i < n; i++) gap += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-    const bool known = a && b && norm > 0;
+    for (int64_t i = 0; a && b && i < n; i++) {
+        if (a[i] == b[i] && isinf(b[i])) continue; /* masked on both sides */
+        gap += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
+    }
+    const bool known = a && b && (norm > 0 || gap == 0);
     free(a), free(b);
-    return known ? sqrt(gap / norm) : NAN;
+    return !known ? NAN : gap > 0 || isnan(gap) ? sqrt(gap / norm) : 0;
 }
 
 static double measure(const lb_gaps *gaps, const lb_program *p, lb_step_end end, uint32_t row)

@@ -289,8 +289,9 @@ def test_a_temperature_on_one_side_is_named(lastbit, tmp_path, temperature, full
     assert float(finding["message"].split("divided by ")[1].split()[0]) == pytest.approx(temperature, abs=0.01)
 
 
-def test_a_cut_distribution_is_named(lastbit, tmp_path):
-    """top-k 10, renormalised, of tokens that were drawn from it."""
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_cut_distribution_is_named_where_the_server_lists_words(lastbit, tmp_path, listed):
+    """top-k 10, renormalised, of tokens that were drawn from it. Numbers alone do not prove a filter: other weights raise all tokens, too."""
     a = Side(8)
     rows = a.rows
     best = np.argsort(-rows, axis=2)[..., :10]
@@ -299,8 +300,14 @@ def test_a_cut_distribution_is_named(lastbit, tmp_path):
     kept = np.log(np.exp(np.take_along_axis(rows, best, 2)).sum(2))[:, :-1]
     sequences = a.sequences()
     cut = [dict(s, logprobs=[None, *(np.array(s["logprobs"][1:]) - k).tolist()]) for s, k in zip(sequences, kept)]
+    for n in range(SEQUENCES if listed else 0):
+        for side, shift, count in ((sequences, 0 * kept, 12), (cut, kept, 10)):
+            side[n]["top_logprobs"] = [None] + [{f"w{i} ": row[i] - k for i in np.argsort(-row)[:count]} for row, k in zip(rows[n], shift[n])]
     answer = lastbit.json("parity", write(tmp_path / "a.jsonl", sequences), write(tmp_path / "b.jsonl", cut), expect=1)
-    assert "filter" in kinds_of(answer)
+    assert kinds_of(answer) == (["filter"] if listed else ["untold"])
+    (finding,) = answer["findings"]
+    assert ("top-k 10" if listed else "all 234 tokens are more probable on the second side") in finding["message"]
+    assert answer["causes"]["renormalised"] == ("found" if listed else "unknown")
 
 
 def test_sequences_in_another_order_meet_by_their_tokens(lastbit, pair, tmp_path):

@@ -64,3 +64,19 @@ def test_what_does_not_go_together_is_said(lastbit, capture):
         (("--fuse", "rms_norm=on", "--routing-report"), "--each"),
     ):
         assert word in lastbit.run("replay", capture, "--each", *options, expect=129).stderr
+
+
+def test_a_dash_and_a_swap_that_touches_nothing_are_explained(lastbit, capture, recordings, tmp_path):
+    text = lastbit.run("replay", capture, "--each", "--fuse", "rms_norm=on", "--fuse", "finalise=on", expect=0).stdout
+    assert "--fuse finalise=on touches nothing here" in text and "- output" not in text and "- loss" not in text
+    lastbit.record(tmp_path / "stats.lb", "tests/programs/two_linears.py", options=("--level", "stats"), expect=0)
+    text = lastbit.run("replay", tmp_path / "stats.lb", "--each", "--order", "op=addmm=pairwise").stdout
+    assert "- output: it could not be computed" in text and "--level sources" in text
+
+
+def test_outputs_that_are_masked_have_a_distance(lastbit, tmp_path):
+    """Logits of which some are minus infinity on both sides, in bf16."""
+    lastbit.record(tmp_path / "masked.lb", "tests/programs/masked_logits.py", options=("--level", "ops"), expect=0)
+    answer = lastbit.json("replay", tmp_path / "masked.lb", "--each", "--fuse", "rms_norm=on", "--order", "op=mm=pairwise", expect=0)
+    (end,) = answer["each"]
+    assert all(row["alone"]["output"] is not None for row in end["swaps"]) and end["all"]["output"] > 0
