@@ -28,7 +28,7 @@ typedef struct search {
     held *list; /* by ranks: those of rank row r are [first[r], first[r + 1]) */
     uint32_t n, room, *first;
     bool *meets, *writes; /* ranks x ranks: activations are exchanged; messages */
-    bool *reduces;        /* the same: most of the gradients are reduced over both, and nothing is dispatched between them */
+    bool *reduces; /* the same: most of the gradients are reduced over both, and nothing is dispatched between them */
     lb_held_copies *out;
     lb_err *err;
 } search;
@@ -358,7 +358,8 @@ static bool norm_is_common(const search *s, const held *h)
 static bool is_of_norm(const search *s, const held *h)
 {
     const lb_program *p = s->programs[h->rank_row];
-    return mentions_norm(h->name) || mentions_norm(lb_program_text(p, p->scopes[lb_program_owner(p, h->name)].class_name));
+    return mentions_norm(h->name) ||
+           mentions_norm(lb_program_text(p, p->scopes[lb_program_owner(p, h->name)].class_name));
 }
 
 /* Of two that are equal as the recording begins and bear one name: what is done with them makes them copies. */
@@ -461,9 +462,11 @@ lb_status lb_held_copies_find(lb_capture *capture, lb_held_copies *out, lb_err *
     if (n < 2 || !lb_capture_steps(capture, &steps)) return LB_OK;
     out->step = steps[0];
     s.programs = calloc(n, sizeof *s.programs), s.flows = calloc(n, sizeof *s.flows);
-    s.first = calloc(n + 2, sizeof *s.first), s.meets = calloc(n * n, sizeof *s.meets), s.writes = calloc(n * n, sizeof *s.writes);
+    s.first = calloc(n + 2, sizeof *s.first), s.meets = calloc(n * n, sizeof *s.meets),
+    s.writes = calloc(n * n, sizeof *s.writes);
     s.reduces = calloc(n * n, sizeof *s.reduces);
-    const lb_status status = s.programs && s.flows && s.first && s.meets && s.writes && s.reduces ? run(&s) : no_memory(&s);
+    const lb_status status =
+        s.programs && s.flows && s.first && s.meets && s.writes && s.reduces ? run(&s) : no_memory(&s);
     for (size_t r = 0; s.flows && r < n; r++) lb_flow_free(s.flows[r]);
     free(s.programs), free(s.flows), free(s.list), free(s.first), free(s.meets), free(s.writes), free(s.reduces);
     if (status != LB_OK) lb_held_copies_release(out);
