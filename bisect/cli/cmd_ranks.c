@@ -1,4 +1,5 @@
-/* lastbit ranks CAPTURE: losses and gradients of data-parallel workers side by side. The engine is in bisect/workers. */
+/* lastbit ranks CAPTURE…: losses and gradients of data-parallel workers side by side, of one run or under several settings. The engine is
+ * in bisect/workers. */
 #include "command_line.h"
 
 #include <lastbit/ranks.h>
@@ -18,25 +19,44 @@ static const struct poptOption options[] = {
 
 static const lb_command command = {
     .name = "ranks",
-    .synopsis = "CAPTURE",
+    .synopsis = "CAPTURE [CAPTURE…]",
     .about =
-        "Says of every step how far the workers of a data-parallel run are apart: standard deviation and range of "
-        "their\n"
-        "losses, spread of their gradients' norms, mean and least cosine between their gradients. Each worker's own\n"
-        "gradient is taken, before averaging and before any division by the number of workers; with gradient\n"
-        "accumulation loss and gradient are sums over micro-batches. And says what is behind it: collectives that do "
-        "not\n"
-        "match, parameters that are no longer equal over replicas, workers that read the same tokens or drew the same\n"
-        "dropout masks, a batch read twice, other learning rates, other versions of libraries. Shards differ by "
+        "Says what is unequal over the ranks of a run that must be equal: collectives that do not match, results of\n"
+        "collectives that are not what the members sent (with the bit and the hop where it can be told), the rank "
+        "that\n"
+        "sent the first NaN, parameters that are no longer the same on ranks that hold copies of them, workers that "
+        "read\n"
+        "the same tokens, a batch read twice, other learning rates, other versions of libraries. Shards differ by "
         "design\n"
         "and are not compared.\n"
         "\n"
-        "Exit code 1 when something of that was found. Numbers alone are no finding.",
+        "And of every step how far the workers of a data-parallel run are apart: standard deviation and range of "
+        "their\n"
+        "losses, spread of their gradients' norms, mean and least cosine between their gradients. Each worker's own\n"
+        "gradient is taken, before averaging and before any division by the number of workers; with gradient\n"
+        "accumulation loss and gradient are sums over micro-batches.\n"
+        "\n"
+        "Several captures are settings of one run (one seed for all ranks, each rank its own, ...), laid side by side "
+        "step\n"
+        "by step. A setting whose workers are further apart than the closest ones', by more than chance, is a silent\n"
+        "inconsistency, though its mean loss is as smooth.\n"
+        "\n"
+        "Exit code 1 when something was found. The numbers of one run alone are no finding.\n"
+        "\n"
+        "With --json: verdict, seeds, steps[] {step, loss_mean, loss_std, loss_range, grad_norm_mean, grad_norm_std,\n"
+        "grad_cosine_mean, grad_cosine_min, workers[], layers[], blocks[]}, findings[] {kind, note, step, steps, "
+        "ranks,\n"
+        "tensor, message, and of a result hop {from, to}, bit, element}, collectives, results, replicas (how many "
+        "were\n"
+        "compared), record. Of several captures: verdict, closest, settings[] {capture, the means, inconsistent, "
+        "apart[],\n"
+        "report (as of one)}.",
     .example = "  lastbit record -o run.lb --steps 100-102 -- torchrun --nproc-per-node 8 train.py\n"
-               "  lastbit ranks run.lb --layers",
+               "  lastbit ranks run.lb --layers\n"
+               "  lastbit ranks one-seed.lb each-its-own.lb",
     .options = options,
     .min_args = 1,
-    .max_args = 1,
+    .max_args = -1,
 };
 
 static void set_row(json_t *o, const lb_ranks_row *row)
@@ -86,6 +106,9 @@ static json_t *finding_json(const lb_ranks_finding *f)
                           "ranks", ranks, "tensor", f->tensor, "message", f->message);
     json_object_set_new(o, "step", f->step == INT64_MIN ? json_null() : json_integer(f->step));
     json_object_set_new(o, "steps", json_integer(f->steps));
+    if (f->from >= 0) json_object_set_new(o, "hop", json_pack("{s:i,s:i}", "from", f->from, "to", f->to));
+    if (f->bit >= 0) json_object_set_new(o, "bit", json_integer(f->bit));
+    if (f->element >= 0) json_object_set_new(o, "element", json_integer(f->element));
     return o;
 }
 
@@ -94,32 +117,101 @@ static json_t *report_json(const lb_ranks_report *r)
     json_t *steps = json_array(), *findings = json_array();
     for (uint32_t i = 0; i < r->n_steps; i++) json_array_append_new(steps, step_json(&r->steps[i]));
     for (uint32_t i = 0; i < r->n_findings; i++) json_array_append_new(findings, finding_json(&r->findings[i]));
-    return json_pack("{s:s,s:o,s:o,s:i,s:i,s:s?}", "verdict", lb_ranks_verdict_name(r->verdict), "steps", steps,
-                     "findings", findings, "collectives", (int)r->collectives, "replicas", (int)r->replicas, "record",
-                     r->again);
+    return json_pack("{s:s,s:s,s:o,s:o,s:i,s:i,s:i,s:s?}", "verdict", lb_ranks_verdict_name(r->verdict), "seeds",
+                     lb_ranks_seeds_name(r->seeds), "steps", steps, "findings", findings, "collectives",
+                     (int)r->collectives, "results", (int)r->results, "replicas", (int)r->replicas, "record", r->again);
+}
+
+static json_t *setting_json(const lb_ranks_setting *s, const lb_ranks_report *report, const char *name)
+{
+    static const char *const measures[] = {"loss", "grad_norm", "grad_cosine"};
+    json_t *apart = json_array();
+    for (int m = 0; m < 3; m++)
+        if (s->apart[m]) json_array_append_new(apart, json_string(measures[m]));
+    json_t *o = json_pack("{s:s,s:b,s:o,s:o}", "capture", name, "inconsistent", (int)s->inconsistent, "apart", apart,
+                          "report", report_json(report));
+    json_object_set_new(o, "loss_mean", lb_json_number(s->loss_mean));
+    json_object_set_new(o, "loss_std", lb_json_number(s->loss_std));
+    json_object_set_new(o, "loss_range", lb_json_number(s->loss_range));
+    json_object_set_new(o, "grad_norm_mean", lb_json_number(s->grad_norm_mean));
+    json_object_set_new(o, "grad_norm_std", lb_json_number(s->grad_norm_std));
+    json_object_set_new(o, "grad_cosine_mean", lb_json_number(s->grad_cosine_mean));
+    return o;
+}
+
+static lb_status report_on(const char *name, const lb_ranks_options *o, lb_ranks_report **report, lb_err *err)
+{
+    lb_capture *capture = NULL;
+    lb_status status = lb_capture_open(name, &capture, err);
+    if (status == LB_OK) status = lb_ranks_run(capture, o, report, err);
+    lb_capture_close(capture);
+    lb_progress_end();
+    return status;
+}
+
+static int exit_code(const lb_ranks_report *report)
+{
+    return report->verdict == LB_RANKS_CLEAN   ? LB_EXIT_SAME
+           : report->verdict == LB_RANKS_FOUND ? LB_EXIT_DIFFERENT
+                                               : LB_EXIT_UNTESTABLE;
 }
 
 static int run(const lb_arguments *arguments, const lb_ranks_options *o)
 {
     lb_err err = LB_ERR_INIT;
-    lb_capture *capture = NULL;
     lb_ranks_report *report = NULL;
-    lb_status status = lb_capture_open(arguments->args[0], &capture, &err);
-    if (status == LB_OK) status = lb_ranks_run(capture, o, &report, &err);
-    lb_progress_end();
+    lb_status status = report_on(arguments->args[0], o, &report, &err);
     char *text = status == LB_OK && !arguments->json ? lb_ranks_text(report, layers) : NULL;
     if (status == LB_OK && !arguments->json && !text)
         status = lb_fail(&err, LB_ERR_NOMEM, "out of memory for the text");
     if (status == LB_OK && html) status = lb_write_page("ranks", report_json(report), html, &err);
     if (text && status == LB_OK) lb_print_text(text);
     if (status == LB_OK && arguments->json) lb_print_json("ranks", report_json(report));
-    const int rc = status != LB_OK                     ? lb_command_fail("ranks", &err)
-                   : report->verdict == LB_RANKS_CLEAN ? LB_EXIT_SAME
-                   : report->verdict == LB_RANKS_FOUND ? LB_EXIT_DIFFERENT
-                                                       : LB_EXIT_UNTESTABLE;
+    const int rc = status != LB_OK ? lb_command_fail("ranks", &err) : exit_code(report);
     free(text);
     lb_ranks_report_free(report);
-    lb_capture_close(capture);
+    return rc;
+}
+
+static lb_status print_settings(const lb_arguments *arguments, const lb_ranks_settings *s,
+                                const lb_ranks_report *const *reports, bool found, lb_err *err)
+{
+    if (!arguments->json) {
+        char *text = lb_ranks_settings_text(s, reports, arguments->args);
+        if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
+        lb_print_text(text);
+        free(text);
+        return LB_OK;
+    }
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < s->n; i++)
+        json_array_append_new(list, setting_json(&s->list[i], reports[i], arguments->args[i]));
+    lb_print_json("ranks", json_pack("{s:s,s:s,s:i,s:o}", "verdict", found ? "found" : "clean", "closest",
+                                     arguments->args[s->closest], "steps_compared", (int)s->n_steps, "settings", list));
+    return LB_OK;
+}
+
+/* Of several captures: found where one is inconsistent, or has findings of its own. */
+static int run_settings(const lb_arguments *arguments, const lb_ranks_options *o)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_ranks_settings *settings = NULL;
+    const uint32_t n = (uint32_t)arguments->n_args;
+    lb_ranks_report **reports = calloc(n + 1, sizeof *reports);
+    int rc = LB_EXIT_SAME;
+    lb_status status = reports ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory for %u captures", n);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        status = report_on(arguments->args[i], o, &reports[i], &err);
+        if (status == LB_OK && exit_code(reports[i]) > rc) rc = exit_code(reports[i]);
+    }
+    const lb_ranks_report *const *all = (const lb_ranks_report *const *)reports;
+    if (status == LB_OK) status = lb_ranks_settings_compare(all, n, &settings, &err);
+    if (status == LB_OK && settings->found && rc == LB_EXIT_SAME) rc = LB_EXIT_DIFFERENT;
+    if (status == LB_OK) status = print_settings(arguments, settings, all, rc == LB_EXIT_DIFFERENT, &err);
+    if (status != LB_OK) rc = lb_command_fail("ranks", &err);
+    for (uint32_t i = 0; reports && i < n; i++) lb_ranks_report_free(reports[i]);
+    free(reports);
+    lb_ranks_settings_free(settings);
     return rc;
 }
 
@@ -132,9 +224,11 @@ int lb_cmd_ranks(int argc, const char **argv)
     if (steps_text && !lb_steps_parse(steps_text, &o.first_step, &o.last_step))
         rc = lb_command_misused("ranks", "--steps %s: expected a step, or the first and the last as in 100-102",
                                 steps_text);
+    else if (html && arguments.n_args > 1)
+        rc = lb_command_misused("ranks", "--html writes the page of one capture");
     else {
         if (!arguments.json) o.progress = lb_progress;
-        rc = run(&arguments, &o);
+        rc = arguments.n_args > 1 ? run_settings(&arguments, &o) : run(&arguments, &o);
     }
     free(steps_text), free(html);
     lb_arguments_release(&arguments);

@@ -14,7 +14,7 @@ typedef struct lb_attribution_found {
     bool fault; /* of a sum over ranks: `why` says which */
     int64_t matched, elements;
     uint32_t tried, excluded;
-    char schedule[160], first[160], also[400], why[320];
+    char schedule[160], first[160], also[400], why[560];
     double local, total;   /* see lb_explain_finding; NaN: not known */
     lb_swap_kind kinds[3]; /* swaps that make the change in A's program; of `input`: that give A's own bits */
     char arguments[3][128];

@@ -2,9 +2,11 @@
 #include "rank_terms.h"
 
 #include "orders.h"
+#include "sum_fault.h"
 #include "sum_terms.h"
 
 #include <lastbit/compare.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -292,6 +294,96 @@ static bool tell_receivers(sum *s, lb_attribution_found *found)
     return true;
 }
 
+/* ---- a few elements that are wrong ---- */
+
+enum { FEW = 16, MOST_HOPS = 4 };
+
+/* Elements of what was received that are not those of this sum, all members together. */
+static int64_t misses_of(const lb_sum_terms *t, const char *sum)
+{
+    const size_t width = lb_dtype_bits(t->dtype) / 8;
+    int64_t n = 0;
+    for (uint32_t i = 0; i < t->n_received; i++)
+        for (int64_t k = 0; k < t->received[i].n; k++)
+            n += memcmp((char *)t->received[i].data + (size_t)k * width,
+                        sum + (size_t)(t->received[i].from + k) * width, width) != 0;
+    return n;
+}
+
+/* The order that misses fewest; false: each misses many. */
+static bool find_nearest_order(const lb_sum_terms *t, const lb_rank_terms *terms, lb_order *order, char *sum)
+{
+    static const char *const likely[] = {"ring", "gloo", "mpi_ring", "tree", "rank", "wide", "doubling"};
+    for (size_t i = 0; i < sizeof likely / sizeof *likely; i++)
+        if (lb_order_parse(likely[i], order, NULL) == LB_OK &&
+            lb_collective_reduce(order, t->reduction, terms, sum, NULL) == LB_OK && misses_of(t, sum) <= FEW * t->n)
+            return true;
+    return false;
+}
+
+/* The first element that no order gives, and who received it so. */
+typedef struct flip {
+    int64_t at; /* in the sum; -1: none */
+    bool wrong[LB_MOST_SUM_TERMS];
+    uint32_t n_wrong;
+    const char *value;
+    int32_t rank;
+} flip;
+
+static void find_flip(const lb_sum_terms *t, const lb_rank_terms *terms, const char *sum, flip *f)
+{
+    const size_t width = lb_dtype_bits(t->dtype) / 8;
+    *f = (flip){.at = -1};
+    for (uint32_t i = 0; i < t->n_received; i++) {
+        const lb_received *x = &t->received[i];
+        for (int64_t k = 0; k < x->n; k++) {
+            const char *v = (char *)x->data + (size_t)k * width;
+            if (!memcmp(v, sum + (size_t)(x->from + k) * width, width) || (f->at >= 0 && x->from + k != f->at))
+                continue;
+            if (f->at < 0 && lb_sum_fault_of(t->reduction, terms, x->from + k, v) != LB_SUM_FAULT_PROVEN) continue;
+            if (f->at < 0) f->at = x->from + k, f->value = v, f->rank = x->rank;
+            for (uint32_t r = 0; r < t->n; r++)
+                if (t->ranks[r] == x->rank) f->wrong[r] = true, f->n_wrong++;
+            break;
+        }
+    }
+}
+
+/* "element 77 that rank 2 received has bit 3 turned over, …"; "" where all elements are legal, or many are not. */
+static lb_status tell_flip(const lb_sum_terms *t, char *text, size_t room, lb_err *err)
+{
+    const size_t width = lb_dtype_bits(t->dtype) / 8;
+    const lb_rank_terms terms = {(const void *const *)t->streams, t->n, t->dtype, t->count};
+    lb_order order = LB_ORDER_INIT;
+    lb_sum_fault_hop hops[MOST_HOPS];
+    flip f;
+    *text = '\0';
+    if (!t->reduces || !width || !t->count || lb_dtype_is_complex(t->dtype)) return LB_OK;
+    char *sum = malloc((size_t)t->count * width + 1);
+    if (!sum) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    f.at = -1;
+    if (find_nearest_order(t, &terms, &order, sum)) find_flip(t, &terms, sum, &f);
+    if (f.at >= 0) {
+        const int bit = lb_sum_fault_bit(f.value, sum + (size_t)f.at * width, width);
+        size_t used = (size_t)snprintf(text, room, "element %" PRId64 " that rank %d received ", f.at, f.rank);
+        if (bit >= 0)
+            used += (size_t)snprintf(text + used, room - used, "has bit %d turned over", bit);
+        else
+            used += (size_t)snprintf(text + used, room - used, "is one that no order gives");
+        uint32_t n = 0;
+        if (f.n_wrong < t->n)
+            n = lb_sum_fault_late(&order, &terms, f.at, f.wrong, hops);
+        else
+            n = lb_sum_fault_hops(&order, t->reduction, &terms, f.at, f.value, hops, MOST_HOPS);
+        for (uint32_t i = 0; i < n && i < MOST_HOPS && used < room; i++)
+            used += (size_t)snprintf(text + used, room - used, "%s rank %d to rank %d%s",
+                                     i ? ", or from" : ", changed from", t->ranks[hops[i].from], t->ranks[hops[i].to],
+                                     f.n_wrong < t->n ? "" : " in a partial sum");
+    }
+    free(sum);
+    return LB_OK;
+}
+
 /* Nothing where a legal order gives that side's bits, or where it is no plain sum. */
 static lb_status tell_faults(const lb_match_site *p, int runner, int bits, lb_attribution_found *found, bool *told,
                              lb_err *err)
@@ -308,6 +400,9 @@ static lb_status tell_faults(const lb_match_site *p, int runner, int bits, lb_at
                                                : "no legal order of the first side's inputs gives its bits");
         bool known = !*told || tell_receivers(&s, found) || tell_division(&s, found);
         for (uint32_t r = 0; r < s.of.n && !known; r++) known = tell_fault_of_rank(&s, r, found);
+        char flip[240] = "";
+        if (*told) status = tell_flip(&s.of, flip, sizeof flip, err);
+        if (*flip) join(found, flip), known = true;
         found->fault = *told && known;
         if (!known && !s.of.reduces) *told = false, *found->why = '\0';
     }

@@ -212,6 +212,25 @@ typedef struct meeting {
     uint32_t n;
 } meeting;
 
+/* Does this program have a parameter of the first of these names? */
+static bool knows(const lb_program *p, const char *names)
+{
+    const size_t n = strcspn(names, ",");
+    for (uint32_t i = 0; i < p->n_values; i++) {
+        const lb_value *v = &p->values[i];
+        const char *name = v->flags & (LB_VALUE_PARAMETER | LB_VALUE_GRADIENT) ? lb_program_text(p, v->name) : "";
+        if (!strncmp(name, names, n) && !name[n]) return true;
+    }
+    return false;
+}
+
+/* Stages of a pipeline reduce the gradient of what they tie under a name of each one's own. */
+static bool same_gradients(const call *a, const call *b)
+{
+    if (!*a->gradients || !*b->gradients || !strcmp(a->gradients, b->gradients)) return true;
+    return !knows(a->p, b->gradients) && !knows(b->p, a->gradients);
+}
+
 static bool agree(const call *a, const call *b)
 {
     if (!a || !b) return a == b;
@@ -222,7 +241,7 @@ static bool agree(const call *a, const call *b)
         const char *x = strstr(a->text, " of "), *y = strstr(b->text, " of ");
         if (x && y && strcmp(x, y) != 0) return false;
     }
-    return !*a->gradients || !*b->gradients || !strcmp(a->gradients, b->gradients);
+    return same_gradients(a, b);
 }
 
 /* Members that the most frequent call does not agree with; where no call has a majority, those that never came, or all. */

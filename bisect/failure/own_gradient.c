@@ -270,22 +270,39 @@ static bool same_gradient(const lb_program *p, const left *a, const left *b)
            lb_layout_same_shape(&p->values[a->value].layout, &p->values[b->value].layout);
 }
 
+/* Does an optimizer step this parameter behind that op? */
+static bool optimizer_reads(const lb_program *p, uint32_t name, uint32_t op)
+{
+    for (uint32_t g = 0; name != LB_NONE && g < p->n_groups; g++)
+        for (uint32_t k = 0; p->groups[g].first_op > op && k < p->groups[g].params; k++)
+            if (p->group_params[p->groups[g].first_param + k].name == name) return true;
+    return false;
+}
+
 static lb_status add_gradient(search *s, uint32_t k, const uint32_t *rows, uint8_t *done)
 {
     const lb_program *p = s->p;
     lb_own_gradients *out = s->out;
     lb_own_gradient *g = &out->list[out->n];
     const left *row = &s->rows[k];
-    *g = (lb_own_gradient){
-        .key = key_of(p, row), .name = row->name, .scope = row->scope, .first = out->n_values, .collective = LB_NONE};
+    *g = (lb_own_gradient){.key = key_of(p, row),
+                           .name = row->name,
+                           .scope = row->scope,
+                           .first = out->n_values,
+                           .collective = LB_NONE,
+                           .late = LB_NONE};
+    uint32_t late = LB_NONE;
     if (!g->key) return lb_fail(s->err, LB_ERR_NOMEM, "out of memory for gradients");
     out->n++;
     for (uint32_t i = k; i < s->n; i++) {
         if (s->rows[i].gone || done[i] || !same_gradient(p, row, &s->rows[i])) continue;
         done[i] = 1;
         out->values[out->n_values++] = s->rows[i].value, g->values++;
-        if (g->collective == LB_NONE) g->collective = collective_of(s, &s->rows[i], rows);
+        const uint32_t entered = collective_of(s, &s->rows[i], rows);
+        if (g->collective == LB_NONE) g->collective = entered;
+        late = g->collective != LB_NONE && entered == LB_NONE ? s->rows[i].op : LB_NONE;
     }
+    if (late != LB_NONE && optimizer_reads(p, row->name, late)) g->late = late;
     if (g->collective != LB_NONE) {
         const char *name = lb_op_name(p, &p->ops[p->collectives[g->collective].op]);
         g->whole = (strstr(name, "allreduce") || strstr(name, "all_reduce")) != 0;

@@ -22,6 +22,7 @@ typedef struct lb_own_gradient {
     uint32_t first, values; /* rows of lb_own_gradients.values: their sum is the gradient */
     uint32_t collective;    /* row of the program's collectives: the first that it enters; LB_NONE */
     bool whole;             /* an all-reduce: whoever takes part has all of it, and all of the parameter */
+    uint32_t late; /* op: added to it behind the collective, and entering none before an optimizer reads it; LB_NONE */
 } lb_own_gradient;
 
 typedef struct lb_own_gradients {

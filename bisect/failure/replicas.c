@@ -1,11 +1,15 @@
 /* Tensors that replicas hold in common: see replicas.h. */
+#define _GNU_SOURCE /* asprintf */
 #include "replicas.h"
 
+#include "held_copies.h"
 #include "rank_steps.h"
 
 #include "own_gradient.h"
 #include "shard_cover.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +18,9 @@ typedef struct version {
     const char *name; /* as a whole: "optimizer.exp_avg:up.weight" */
     lb_replica_kind kind;
     uint32_t rank_row, at, op, order;
-    uint32_t group; /* collective; LB_NONE: the same part of a tensor, as its value says */
+    uint32_t group;   /* collective; LB_NONE: the same part of a tensor, as its value says */
+    uint32_t class;   /* of held_copies.h; LB_NONE */
+    uint32_t reduced; /* collective that its gradient enters; LB_NONE */
     uint32_t value;
     lb_digest digest;
 } version;
@@ -27,6 +33,9 @@ typedef struct check {
     const char **told; /* names that were found unequal */
     uint32_t n_told, room_told;
     bool first;
+    lb_held_copies copies;
+    char **joined; /* names that stand for several */
+    uint32_t n_joined;
     lb_replicas *out;
     lb_err *err;
 } check;
@@ -35,8 +44,8 @@ typedef struct check {
 
 typedef struct replica {
     const char *name;
-    bool has_gradient;
-    uint32_t group; /* collective; LB_NONE: not a replica */
+    uint32_t reduced; /* collective that its gradient enters */
+    uint32_t group;   /* the same, where all of it is reduced; LB_NONE: not a replica */
 } replica;
 
 /* A storage that an all-gather filled: every member holds all of it. */
@@ -159,7 +168,7 @@ static lb_status list_replicas(const lb_program *p, replica_list *list, lb_err *
             list->scatters = true; /* expert or tensor parallelism beside it: what has no gradient may be a shard */
         if (whole) list->group = g->collective;
         if (g->name == LB_NONE) continue;
-        list->rows[list->n++] = (replica){lb_program_text(p, g->name), true, whole ? g->collective : LB_NONE};
+        list->rows[list->n++] = (replica){lb_program_text(p, g->name), g->collective, whole ? g->collective : LB_NONE};
     }
     lb_own_gradients_release(&own);
     if (!list->rows) return lb_fail(err, LB_ERR_NOMEM, "out of memory for parameters");
@@ -182,6 +191,13 @@ static uint32_t shared_by(const lb_program *p, const replica_list *list, const l
     const replica *found = bsearch(&wanted, list->rows, list->n, sizeof wanted, by_name);
     if (found) return found->group;
     return kind == LB_REPLICA_STATE || list->scatters || list->partition[v->name] ? LB_NONE : list->group;
+}
+
+static uint32_t reduced_by(const replica_list *list, const char *name)
+{
+    const replica wanted = {.name = name};
+    const replica *found = bsearch(&wanted, list->rows, list->n, sizeof wanted, by_name);
+    return found ? found->reduced : LB_NONE;
 }
 
 /* ---- versions --------------------------------------------------------------------------------------------------------- */
@@ -229,17 +245,27 @@ static lb_status list_versions(check *c, uint32_t rank_row, const replica_list *
         const uint32_t n = source ? op->results : op->written;
         for (uint32_t r = 0; r < n; r++) {
             const uint32_t row = source ? lb_op_results(p, op)[r] : lb_op_written(p, op)[r];
-            version v = {.rank_row = rank_row, .op = i, .order = c->n_versions - first};
+            version v = {.rank_row = rank_row, .op = i, .order = c->n_versions - first, .class = LB_NONE};
             if (row == LB_NONE || !kind_of(p, &p->values[row], &v.kind)) continue;
             v.name = lb_program_text(p, p->values[row].name), v.digest = p->values[row].logical;
             v.value = row, v.group = says_part(p, row) ? LB_NONE : shared_by(p, list, &p->values[row], v.kind);
             /* A window on what a gather fills is the same on all its members when the next step begins, whatever its gradient did. */
             if (v.group == LB_NONE && source && v.kind == LB_REPLICA_PARAMETER && !says_part(p, row))
                 v.group = collective_filling(list, p->values[row].storage);
-            if (v.group != LB_NONE || says_part(p, row)) LB_TRY(add_version(c, &v));
+            if (v.kind == LB_REPLICA_PARAMETER) v.class = lb_held_copies_class(&c->copies, rank_row, v.name);
+            v.reduced = reduced_by(list, v.name);
+            if (v.group != LB_NONE || v.class != LB_NONE || says_part(p, row)) LB_TRY(add_version(c, &v));
         }
     }
     return LB_OK;
+}
+
+static int by_class(const void *x, const void *y)
+{
+    const version *a = x, *b = y;
+    if (a->class != b->class) return a->class < b->class ? -1 : 1;
+    if (a->rank_row != b->rank_row) return a->rank_row < b->rank_row ? -1 : 1;
+    return a->order < b->order ? -1 : a->order > b->order;
 }
 
 static int by_tensor(const void *x, const void *y)
@@ -325,7 +351,7 @@ static uint32_t outvoted(const history *h, uint32_t n, uint32_t at, bool *out)
 }
 
 /* Where the histories part: at their last versions they differ, and from `at` on they do. */
-static lb_status compare(check *c, const history *h, uint32_t n)
+static lb_status compare(check *c, const history *h, uint32_t n, const char *name)
 {
     bool *out = calloc(n + 1, sizeof *out);
     int32_t *ranks = calloc(n + 1, sizeof *ranks);
@@ -338,7 +364,7 @@ static lb_status compare(check *c, const history *h, uint32_t n)
     if (status == LB_OK && longest && outvoted(h, n, UINT32_MAX, out)) {
         while (at < longest && !outvoted(h, n, at, out)) at++;
         lb_unequal u = {.kind = h->v->kind,
-                        .tensor = (char *)h->v->name,
+                        .tensor = (char *)name,
                         .count = 1,
                         .step = c->at.step,
                         .op = LB_NONE,
@@ -378,7 +404,10 @@ static lb_status compare_name(check *c, uint32_t from, uint32_t to)
     for (uint32_t i = from; i < to && status == LB_OK; i++) {
         uint32_t n = 0;
         const uint32_t lead = c->versions[i].rank_row;
-        if (done[lead]) continue;
+        const version *v0 = &c->versions[i];
+        const bool alone =
+            v0->group == LB_NONE && !says_part(c->programs[lead], v0->value); /* a copy: compared by its class */
+        if (done[lead] || alone) continue;
         for (uint32_t k = i; k < to; k++) {
             const version *v = &c->versions[k];
             if (done[v->rank_row] && !(n && h[n - 1].rank_row == v->rank_row)) continue;
@@ -386,10 +415,90 @@ static lb_status compare_name(check *c, uint32_t from, uint32_t to)
             if (!n || h[n - 1].rank_row != v->rank_row) h[n++] = (history){v, 0, v->rank_row};
             h[n - 1].n++, done[v->rank_row] = true;
         }
-        if (n > 1 && !was_told(c, c->versions[i].name)) status = compare(c, h, n);
+        if (n > 1 && !was_told(c, c->versions[i].name)) status = compare(c, h, n, h->v->name);
     }
     free(h);
     free(done);
+    return status;
+}
+
+/* Is the gradient of a copy reduced over a group that all others are members of? */
+static bool reduced_over_all(const check *c, const history *h, uint32_t n)
+{
+    const version *v = h->v;
+    const lb_program *p = c->programs[v->rank_row];
+    if (v->reduced == LB_NONE) return false;
+    const lb_collective *group = &p->collectives[v->reduced];
+    for (uint32_t i = 0; i < n; i++) {
+        bool member = false;
+        for (uint32_t k = 0; k < group->ranks; k++)
+            member |= (int32_t)p->refs[group->first_rank + k] == c->at.ranks[h[i].rank_row];
+        if (!member) return false;
+    }
+    return true;
+}
+
+/* On a device whose backward adds in any order, copies differ by rounding although nothing is wrong. */
+static bool may_be_rounding(const check *c, const history *h, uint32_t n)
+{
+    double least = INFINITY, most = 0;
+    bool device = false;
+    for (uint32_t i = 0; i < n; i++) {
+        const lb_program *p = c->programs[h[i].rank_row];
+        const lb_value *v = &p->values[h[i].v[h[i].n - 1].value];
+        if (v->statistics == LB_NONE) return true;
+        const double squares = p->statistics[v->statistics].sum_squares;
+        device |= v->device != 0;
+        least = squares < least ? squares : least, most = squares > most ? squares : most;
+    }
+    return device && most - least <= 1e-5 * most;
+}
+
+/* "embed.weight (output.weight on rank 1)" where copies have names of their own. */
+static const char *name_of(check *c, const history *h, uint32_t n)
+{
+    const history *other = NULL;
+    for (uint32_t i = 1; i < n && !other; i++)
+        if (strcmp(h[i].v->name, h->v->name)) other = &h[i];
+    if (!other) return h->v->name;
+    char **grown = realloc(c->joined, (c->n_joined + 1) * sizeof *grown), *text = NULL;
+    if (!grown) return h->v->name;
+    c->joined = grown;
+    if (asprintf(&text, "%s (%s on rank %d)", h->v->name, other->v->name, c->at.ranks[other->rank_row]) < 0)
+        return h->v->name;
+    return c->joined[c->n_joined++] = text;
+}
+
+/* Versions [from, to) are of one class of copies. */
+static lb_status compare_class(check *c, uint32_t from, uint32_t to)
+{
+    history *h = malloc((c->at.n_ranks + 1) * sizeof *h);
+    uint32_t n = 0;
+    lb_status status = h ? LB_OK : lb_fail(c->err, LB_ERR_NOMEM, "out of memory for parameters");
+    for (uint32_t k = from; k < to && h; k++) {
+        const version *v = &c->versions[k];
+        if (!n || h[n - 1].rank_row != v->rank_row) h[n++] = (history){v, 0, v->rank_row};
+        h[n - 1].n++;
+    }
+    if (h && n > 1 && !was_told(c, h->v->name) && !may_be_rounding(c, h, n)) {
+        const uint32_t before = c->out->n;
+        const char *name = name_of(c, h, n);
+        if (!was_told(c, name)) status = compare(c, h, n, name);
+        for (uint32_t i = before; i < c->out->n; i++)
+            c->out->list[i].copies = true, c->out->list[i].unreduced = !reduced_over_all(c, h, n);
+    }
+    free(h);
+    return status;
+}
+
+static lb_status compare_copies(check *c)
+{
+    lb_status status = LB_OK;
+    qsort(c->versions, c->n_versions, sizeof *c->versions, by_class);
+    for (uint32_t from = 0, to; from < c->n_versions && status == LB_OK; from = to) {
+        for (to = from + 1; to < c->n_versions && c->versions[to].class == c->versions[from].class;) to++;
+        if (c->versions[from].class != LB_NONE) status = compare_class(c, from, to);
+    }
     return status;
 }
 
@@ -411,7 +520,7 @@ static lb_status check_step(check *c)
         for (to = from + 1; to < c->n_versions && !strcmp(c->versions[to].name, c->versions[from].name);) to++;
         status = compare_name(c, from, to);
     }
-    return status;
+    return status == LB_OK ? compare_copies(c) : status;
 }
 
 static lb_status check_each(void *context)
@@ -429,8 +538,11 @@ lb_status lb_replicas_check(lb_capture *capture, lb_replicas *out, lb_err *err)
     if (c.at.n_ranks < 2) return LB_OK;
     c.programs = calloc(c.at.n_ranks, sizeof *c.programs);
     if (!c.programs) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ranks", c.at.n_ranks);
-    const lb_status status = lb_rank_steps_each(&c.at, check_each, &c);
-    free(c.programs), free(c.versions), free(c.told);
+    lb_status status = lb_held_copies_find(capture, &c.copies, err);
+    if (status == LB_OK) status = lb_rank_steps_each(&c.at, check_each, &c);
+    for (uint32_t i = 0; i < c.n_joined; i++) free(c.joined[i]);
+    lb_held_copies_release(&c.copies);
+    free(c.programs), free(c.versions), free(c.told), free(c.joined);
     if (status != LB_OK) lb_replicas_release(out);
     return status;
 }

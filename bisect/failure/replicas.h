@@ -7,6 +7,9 @@
  * an all-gather by copies alone; the parameters that are windows on what is gathered are replicas again. Buffers are compared as a note only: running statistics of a
  * BatchNorm belong to one rank unless the program broadcasts them.
  *
+ * Ranks that share out one model hold copies, too, whose gradients nobody reduces over them: held_copies.h says which. Where the backward of
+ * a device may add in any order these drift by rounding alone, so that there only more than that counts.
+ *
  * Digests decide, so that no bytes are needed.
  */
 #ifndef LB_BISECT_REPLICAS_H
@@ -26,6 +29,8 @@ typedef struct lb_unequal {
     uint32_t n_ranks, members;
     int32_t rank; /* the op by which it began, on which rank; op LB_NONE: between two steps, or before the first */
     uint32_t op;
+    bool copies;    /* of ranks that compute one model, and not of workers of data parallelism */
+    bool unreduced; /* and its gradient was not reduced over them in that step */
 } lb_unequal;
 
 typedef struct lb_replicas {

@@ -7,6 +7,7 @@
 #include "stages.h"
 
 #include "collective_calls.h"
+#include "collective_results.h"
 #include "lost_rank.h"
 #include "op_kind.h"
 #include "replicas.h"
@@ -170,15 +171,83 @@ static void suspect_outliers(const lb_bisect_session *q, bool *suspected, uint32
     free(is);
 }
 
-lb_status lb_stage_rank(lb_bisect_session *q, bool *found, lb_err *err)
+/* ---- calls alone ------------------------------------------------------------------------------------------------------- */
+
+/* Nothing is known of what the program computes between its collectives: a capture made beneath it. */
+static bool only_exchanges(const lb_bisect_session *q)
+{
+    for (uint32_t s = 0; s < q->n_steps; s++)
+        for (uint32_t r = 0; r < q->n_ranks; r++) {
+            const lb_program *p;
+            if (lb_capture_program(q->capture, q->ranks[r], q->steps[s], &p, NULL) != LB_OK) continue;
+            for (uint32_t i = 0; i < p->n_ops; i++)
+                if (!lb_op_is_source(p, &p->ops[i]) && !(p->ops[i].flags & LB_OP_COLLECTIVE)) return false;
+        }
+    return true;
+}
+
+/* Who sent numbers that are not finite without having received any: no replay is asked, for messages are not sent again in one. */
+static lb_status add_sender(lb_bisect_session *q, bool *found, lb_err *err)
+{
+    lb_collective_results results;
+    lb_status status = LB_OK;
+    LB_TRY(lb_collective_results_check(q->capture, &results, err));
+    for (uint32_t i = 0; i < results.n && !*found && status == LB_OK; i++) {
+        const lb_collective_finding *x = &results.list[i];
+        lb_culprit *c;
+        if (x->kind != LB_COLLECTIVE_NONFINITE || x->step < q->steps[0] || x->step > q->failure.step) continue;
+        status = lb_culprit_add(q, LB_AXIS_RANK, x->rank, x->step, x->op, &c, err);
+        if (status != LB_OK) break;
+        int32_t *ranks = lb_array_reserve(c->ranks, c->n_ranks, x->n_ranks - c->n_ranks, sizeof *ranks);
+        if (!ranks) {
+            status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
+            break;
+        }
+        c->ranks = ranks, c->n_ranks = x->n_ranks, *found = true;
+        memcpy(ranks, x->ranks, x->n_ranks * sizeof *ranks);
+        snprintf(c->why, sizeof c->why, "%s.", x->message);
+        lb_stage_end(q, "found", "%s", x->message);
+    }
+    lb_collective_results_release(&results);
+    return status;
+}
+
+/* ---- the stage --------------------------------------------------------------------------------------------------------- */
+
+/* Leaves out suspects, and names those without whom the window does not fail. */
+static lb_status try_suspects(lb_bisect_session *q, const bool *suspected, uint32_t failed, bool *found, lb_err *err)
 {
     lb_sites sites = {0};
-    uint32_t *culprits = NULL, n = 0, failed = 0, single = 0;
+    uint32_t *culprits = NULL, n = 0, single = 0;
+    lb_status status = list_suspects(q, suspected, &sites, err);
+    if (status == LB_OK && failed)
+        status = lb_narrow(q, &sites, false, &culprits, &n, err);
+    else if (status == LB_OK) {
+        status = try_each(q, &sites, &single, found, err);
+        if (*found) culprits = malloc(sizeof *culprits), culprits[0] = single, n = 1;
+    }
+    *found = n > 0;
+    if (status == LB_OK && n) status = lb_cure_set(q, &sites, culprits, n, err);
+    if (status == LB_OK && n) status = add_rank_culprit(q, &sites, culprits, n, err);
+    if (status == LB_OK && n)
+        lb_stage_end(q, "cured", "by leaving out %u of %u ranks", n, q->n_ranks);
+    else if (status == LB_OK)
+        lb_stage_end(q, "cleared", "fails without any one of them");
+    lb_sites_release(&sites);
+    free(culprits);
+    return status;
+}
+
+lb_status lb_stage_rank(lb_bisect_session *q, bool *found, lb_err *err)
+{
+    uint32_t failed = 0;
     LB_TRY(lb_stage_begin(q, "rank", err));
     if (q->n_ranks < 2) {
         lb_stage_end(q, "none", "one rank was recorded");
         return LB_OK;
     }
+    if (only_exchanges(q)) LB_TRY(add_sender(q, found, err));
+    if (*found) return LB_OK;
     bool *suspected = calloc(q->n_ranks, sizeof *suspected);
     for (uint32_t i = 0; suspected && i < q->n_ranks; i++) {
         suspected[i] = lb_rank_broke(q, i);
@@ -190,24 +259,9 @@ lb_status lb_stage_rank(lb_bisect_session *q, bool *found, lb_err *err)
         lb_stage_end(q, "cleared", "every rank fails by itself");
     } else if (status == LB_OK) {
         for (uint32_t i = 0; i < q->n_ranks && !failed; i++) suspected[i] = true;
-        status = list_suspects(q, suspected, &sites, err);
-        if (status == LB_OK && failed)
-            status = lb_narrow(q, &sites, false, &culprits, &n, err);
-        else if (status == LB_OK) {
-            status = try_each(q, &sites, &single, found, err);
-            if (*found) culprits = malloc(sizeof *culprits), culprits[0] = single, n = 1;
-        }
-        *found = n > 0;
-        if (status == LB_OK && n) status = lb_cure_set(q, &sites, culprits, n, err);
-        if (status == LB_OK && n) status = add_rank_culprit(q, &sites, culprits, n, err);
-        if (status == LB_OK && n)
-            lb_stage_end(q, "cured", "by leaving out %u of %u ranks", n, q->n_ranks);
-        else if (status == LB_OK)
-            lb_stage_end(q, "cleared", "fails without any one of them");
+        status = try_suspects(q, suspected, failed, found, err);
     }
-    lb_sites_release(&sites);
     free(suspected);
-    free(culprits);
     return status;
 }
 
@@ -264,6 +318,22 @@ static lb_status find_lost(lb_bisect_session *q, bool *found, lb_err *err)
     return status;
 }
 
+static lb_status find_results(lb_bisect_session *q, bool *found, lb_err *err)
+{
+    lb_collective_results results;
+    lb_status status = LB_OK;
+    LB_TRY(lb_collective_results_check(q->capture, &results, err));
+    for (uint32_t i = 0; i < results.n && !*found && status == LB_OK; i++) {
+        const lb_collective_finding *x = &results.list[i];
+        if (!in_window(q, x->step) || x->note || x->kind != LB_COLLECTIVE_RESULT) continue;
+        *found = true;
+        const disagreement d = {x->step, x->rank, x->op, x->ranks, x->n_ranks, "", x->message};
+        status = add_disagreement(q, &d, err);
+    }
+    lb_collective_results_release(&results);
+    return status;
+}
+
 lb_status lb_stage_disagree(lb_bisect_session *q, bool *found, lb_err *err)
 {
     lb_collective_calls calls;
@@ -281,6 +351,7 @@ lb_status lb_stage_disagree(lb_bisect_session *q, bool *found, lb_err *err)
     lb_collective_calls_release(&calls);
     if (*found || status != LB_OK) return status;
     LB_TRY(find_lost(q, found, err));
+    if (!*found) LB_TRY(find_results(q, found, err));
     if (*found) return LB_OK;
     LB_TRY(lb_replicas_check(q->capture, &replicas, err));
     for (uint32_t i = 0; i < replicas.n && !*found && status == LB_OK; i++) {

@@ -5,6 +5,8 @@
 
 #include "block.h"
 #include "collective_calls.h"
+#include "collective_results.h"
+#include "held_copies.h"
 #include "lost_rank.h"
 #include "replicas.h"
 
@@ -20,6 +22,12 @@ const char *lb_ranks_finding_name(lb_ranks_finding_kind kind)
 {
     static const char *const names[] = {LB_RANKS_FINDINGS(NAME_TEXT)};
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "";
+}
+
+const char *lb_ranks_seeds_name(lb_ranks_seeds seeds)
+{
+    static const char *const names[] = {LB_RANKS_SEEDS(NAME_TEXT)};
+    return (size_t)seeds < sizeof names / sizeof *names ? names[seeds] : "";
 }
 
 const char *lb_ranks_verdict_name(lb_ranks_verdict verdict)
@@ -244,6 +252,31 @@ static lb_status add_collectives(lb_capture *capture, const lb_ranks_options *o,
     return status;
 }
 
+/* Calls that do not match give what they like. */
+static lb_status add_results(lb_capture *capture, const lb_ranks_options *o, lb_ranks_report *out,
+                             lb_worker_findings *f, lb_err *err)
+{
+    lb_collective_results results;
+    LB_TRY(lb_collective_results_check(capture, &results, err));
+    lb_status status = LB_OK;
+    out->results = results.compared;
+    for (uint32_t i = 0; i < results.n && status == LB_OK; i++) {
+        const lb_collective_finding *x = &results.list[i];
+        const lb_ranks_finding row = {.kind = x->kind == LB_COLLECTIVE_RESULT ? LB_RANKS_RESULT : LB_RANKS_NONFINITE,
+                                      .note = x->note,
+                                      .step = x->step,
+                                      .ranks = x->ranks,
+                                      .n_ranks = x->n_ranks,
+                                      .from = x->from,
+                                      .to = x->to,
+                                      .bit = x->bit,
+                                      .element = x->element};
+        if (in_window(o, x->step)) status = lb_worker_findings_add(f, &row, strdup(x->message), err);
+    }
+    lb_collective_results_release(&results);
+    return status;
+}
+
 static lb_status add_lost(lb_capture *capture, const lb_ranks_options *o, lb_worker_findings *f, lb_err *err)
 {
     lb_lost_ranks lost;
@@ -286,13 +319,13 @@ static char *replica_message(lb_capture *capture, const lb_unequal *u)
                        "buffer %s%s %s not the same on all ranks (%s): running statistics are each rank's own unless "
                        "they are broadcast or synchronised; it began %s",
                        u->tensor, more, u->count > 1 ? "are" : "is", lb_rank_words(u->ranks, u->n_ranks, words), where)
-            : asprintf(&text, "%s %s%s %s no longer the same on the %u ranks that hold %s: %s %s; it began %s",
+            : asprintf(&text, "%s %s%s %s no longer the same on the %u ranks that hold %s: %s %s; it began %s%s",
                        nouns[u->kind], u->tensor, more, u->count > 1 ? "are" : "is", u->members,
                        u->count > 1 ? "them" : "it", lb_rank_words(u->ranks, u->n_ranks, words),
                        u->n_ranks == u->members ? "differ from each other"
                        : u->n_ranks == 1        ? "differs"
                                                 : "differ",
-                       where);
+                       where, u->unreduced ? "; its gradient is not summed over them" : "");
     return n < 0 ? NULL : text;
 }
 
@@ -316,6 +349,34 @@ static lb_status add_replicas(lb_capture *capture, const lb_ranks_options *o, lb
         if (in_window(o, u->step)) status = lb_worker_findings_add(f, &row, replica_message(capture, u), err);
     }
     lb_replicas_release(&replicas);
+    return status;
+}
+
+/* Layers that one seed initialised. */
+static lb_status add_twins(lb_capture *capture, const lb_ranks_options *o, lb_worker_findings *f, lb_err *err)
+{
+    lb_held_copies copies;
+    LB_TRY(lb_held_copies_find(capture, &copies, err));
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < copies.n_twins && status == LB_OK; i++) {
+        const lb_held_twins *t = &copies.twins[i];
+        char *message = NULL, more[60] = "";
+        if (!in_window(o, copies.step)) continue;
+        if (t->parameters > 1) snprintf(more, sizeof more, ", and %u more of their parameters", t->parameters - 1);
+        if (asprintf(
+                &message,
+                "%s on rank %d and %s on rank %d begin with the same random numbers%s: parts of one model that were "
+                "drawn from one seed",
+                t->names[0], t->ranks[0], t->names[1], t->ranks[1], more) < 0)
+            message = NULL;
+        const lb_ranks_finding row = {.kind = LB_RANKS_ALIKE,
+                                      .step = copies.step,
+                                      .ranks = (int32_t *)t->ranks,
+                                      .n_ranks = t->ranks[0] == t->ranks[1] ? 1 : 2,
+                                      .tensor = (char *)t->names[0]};
+        status = lb_worker_findings_add(f, &row, message, err);
+    }
+    lb_held_copies_release(&copies);
     return status;
 }
 
@@ -350,8 +411,9 @@ static lb_status add_coverage(const lb_worker_steps *s, lb_worker_findings *f, l
     if (s->n_ranks > 1 && !workers)
         LB_TRY(add_note(
             f, NULL, 0, INT64_MIN,
-            strdup("no gradient enters a collective: these ranks are no data-parallel workers, and their gradients are "
-                   "not compared"),
+            strdup(
+                "these ranks are no data-parallel workers (they share out one model, or exchange no gradients): their "
+                "gradients are not compared"),
             err));
     return LB_OK;
 }
@@ -383,7 +445,7 @@ static char *record_again(const lb_worker_steps *s, const lb_ranks_report *r)
 
 static void judge(const lb_worker_steps *s, lb_ranks_report *r)
 {
-    bool seen = r->replicas || r->collectives;
+    bool seen = r->replicas || r->collectives || r->results;
     for (uint32_t i = 0; i < r->n_steps; i++)
         seen |= !isnan(r->steps[i].loss_mean) || !isnan(r->steps[i].all.grad_norm_mean);
     r->verdict = s->n_ranks < 2 || !seen ? LB_RANKS_UNTESTABLE : LB_RANKS_CLEAN;
@@ -397,9 +459,13 @@ static lb_status fill_report(lb_worker_steps *s, const lb_ranks_options *o, lb_r
     r->steps = calloc(s->n_steps + 1, sizeof *r->steps);
     lb_status status = r->steps ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", s->n_steps);
     if (status == LB_OK) status = add_collectives(s->capture, o, r, &f, err);
+    const bool match = !f.n;
     if (status == LB_OK) status = add_lost(s->capture, o, &f, err);
+    if (status == LB_OK && match) status = add_results(s->capture, o, r, &f, err);
+    if (status == LB_OK) status = add_twins(s->capture, o, &f, err);
+    if (status == LB_OK) status = lb_worker_findings_of_gradients(s, &f, err);
     if (status == LB_OK) status = add_replicas(s->capture, o, r, &f, err);
-    if (status == LB_OK) status = lb_worker_findings_of_data(s, &f, err);
+    if (status == LB_OK) status = lb_worker_findings_of_data(s, &r->seeds, &f, err);
     if (status == LB_OK) status = lb_worker_findings_of_settings(s, &f, err);
     if (status == LB_OK) status = add_coverage(s, &f, err);
     for (uint32_t i = 0; i < s->n_steps && status == LB_OK; i++) {

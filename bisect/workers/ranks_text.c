@@ -74,7 +74,8 @@ char *lb_ranks_text(const lb_ranks_report *r, bool layers)
     uint32_t lacking = 0, approximate = 0;
     for (uint32_t i = 0; i < r->n_steps; i++) lacking += r->steps[i].lacking, approximate += r->steps[i].approximate;
     fprintf(out, "verdict: %s\n", lb_ranks_verdict_name(r->verdict));
-    fprintf(out, "compared: %u collectives, %u tensors that replicas hold in common\n\n", r->collectives, r->replicas);
+    fprintf(out, "compared: %u collectives, the results of %u, %u tensors that replicas hold in common\n\n",
+            r->collectives, r->results, r->replicas);
     print_findings(out, r);
     print_steps(out, r);
     if (layers && r->n_steps) {
@@ -84,6 +85,11 @@ char *lb_ranks_text(const lb_ranks_report *r, bool layers)
         print_rows(out, "layer", last->layers, last->n_layers);
         print_rows(out, "block", last->blocks, last->n_blocks);
     }
+    if (r->verdict == LB_RANKS_CLEAN && r->n_steps && !isnan(r->steps[0].all.grad_cosine_mean))
+        fputs("\nclean: what must be equal on all workers is. That they pull apart under a smooth mean loss (silent "
+              "inconsistency)\n"
+              "shows in the spread above, beside another setting of seeds or data: lastbit ranks ONE.lb OTHER.lb\n",
+              out);
     if (approximate)
         fprintf(out, "\ngradients of %u steps were computed again, and are not the recorded bits\n", approximate);
     if (lacking)

@@ -119,9 +119,19 @@ static const digests *at(const data *d, const digests *of, uint32_t step, uint32
     return &of[(size_t)step * d->steps->n_ranks + rank];
 }
 
-/* Workers that `same` puts together, each set once: told with this text, which takes their names. */
+/* Workers that this one shares gradients with, and itself. */
+static uint32_t crew_of(const lb_worker_steps *s, uint32_t rank)
+{
+    uint32_t n = 1;
+    for (uint32_t q = 0; q < s->n_ranks; q++) n += q != rank && lb_workers_pair(s, rank, q);
+    return n;
+}
+
+/* Workers that `same` puts together, each set once: told with this text, which takes their names; where it is all of them, with `of_all`
+ * as a note (NULL: with the same text, and no note). */
 static lb_status tell_sets(data *d, uint32_t step, lb_ranks_finding_kind kind,
-                           bool (*same)(const data *d, uint32_t step, uint32_t a, uint32_t b), const char *text)
+                           bool (*same)(const data *d, uint32_t step, uint32_t a, uint32_t b), const char *text,
+                           const char *of_all)
 {
     const lb_worker_steps *s = d->steps;
     int32_t *ranks = malloc((s->n_ranks + 1) * sizeof *ranks);
@@ -135,8 +145,10 @@ static lb_status tell_sets(data *d, uint32_t step, lb_ranks_finding_kind kind,
         for (uint32_t b = a + 1; b < s->n_ranks; b++)
             if (!done[b] && lb_workers_pair(s, a, b) && same(d, step, a, b)) done[b] = true, ranks[n++] = s->ranks[b];
         if (n < 2) continue;
-        const lb_ranks_finding f = {.kind = kind, .step = s->steps[step].step, .ranks = ranks, .n_ranks = n};
-        if (asprintf(&message, "%s %s", lb_rank_words(ranks, n, words), text) < 0) message = NULL;
+        const bool all = of_all && n == crew_of(s, a);
+        const lb_ranks_finding f = {
+            .kind = kind, .note = all, .step = s->steps[step].step, .ranks = ranks, .n_ranks = n};
+        if (asprintf(&message, "%s %s", lb_rank_words(ranks, n, words), all ? of_all : text) < 0) message = NULL;
         status = lb_worker_findings_add(d->findings, &f, message, d->err);
     }
     free(ranks);
@@ -236,7 +248,38 @@ static lb_status tell_counts(data *d, uint32_t step)
     return LB_OK;
 }
 
-lb_status lb_worker_findings_of_data(const lb_worker_steps *s, lb_worker_findings *findings, lb_err *err)
+static lb_status tell_seeds(data *d, uint32_t step)
+{
+    return tell_sets(
+        d, step, LB_RANKS_SEED, same_draws,
+        "drew the same random numbers (dropout masks and their like) for other data, and other workers did "
+        "not: these share a seed",
+        "drew the same random numbers (dropout masks and their like) for other data: one seed for all workers, "
+        "S1-1 in the paper on silent inconsistency, where workers stay closest together. Dropout then takes "
+        "away the same units on every rank");
+}
+
+/* What the draws of all steps say together. */
+static lb_ranks_seeds seeds_of(const data *d)
+{
+    uint64_t alike = 0, apart = 0;
+    const lb_worker_steps *s = d->steps;
+    for (uint32_t i = 0; i < s->n_steps; i++)
+        for (uint32_t a = 0; a < s->n_ranks; a++)
+            for (uint32_t b = a + 1; b < s->n_ranks; b++) {
+                const bool pair = lb_workers_pair(s, a, b) && at(d, d->draws, i, a)->n && at(d, d->draws, i, b)->n &&
+                                  at(d, d->batches, i, a)->n && !same_batch(d, i, a, b);
+                if (pair && same_draws(d, i, a, b)) alike++;
+                if (pair && !same_draws(d, i, a, b)) apart++;
+            }
+    return alike && apart ? LB_RANKS_SEEDS_SOME
+           : alike        ? LB_RANKS_SEEDS_ONE
+           : apart        ? LB_RANKS_SEEDS_EACH
+                          : LB_RANKS_SEEDS_UNKNOWN;
+}
+
+lb_status lb_worker_findings_of_data(const lb_worker_steps *s, lb_ranks_seeds *seeds, lb_worker_findings *findings,
+                                     lb_err *err)
 {
     const size_t n = (size_t)s->n_steps * s->n_ranks;
     data d = {s, calloc(n + 1, sizeof *d.batches), calloc(n + 1, sizeof *d.draws), findings, err};
@@ -249,14 +292,12 @@ lb_status lb_worker_findings_of_data(const lb_worker_steps *s, lb_worker_finding
     }
     for (uint32_t i = 0; i < s->n_steps && status == LB_OK; i++) {
         status = tell_sets(&d, i, LB_RANKS_TOKENS, same_batch,
-                           "read the same batch: a sampler's seed must be of (seed, rank, epoch)");
-        if (status == LB_OK)
-            status = tell_sets(
-                &d, i, LB_RANKS_SEED, same_draws,
-                "drew the same random numbers (dropout masks and their like) for other data: their seeds are alike");
+                           "read the same batch: a sampler's seed must be of (seed, rank, epoch)", NULL);
+        if (status == LB_OK) status = tell_seeds(&d, i);
         if (status == LB_OK) status = tell_repeats(&d, i);
         if (status == LB_OK) status = tell_counts(&d, i);
     }
+    if (status == LB_OK) *seeds = seeds_of(&d);
     for (size_t i = 0; i < n; i++) {
         if (d.batches) free(d.batches[i].list);
         if (d.draws) free(d.draws[i].list);

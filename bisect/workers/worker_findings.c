@@ -30,6 +30,7 @@ lb_status lb_worker_findings_add(lb_worker_findings *f, const lb_ranks_finding *
     lb_ranks_finding *y = &grown[f->n++];
     *y = *x;
     y->message = message, y->steps = 1;
+    if (x->kind != LB_RANKS_RESULT) y->from = y->to = y->bit = -1, y->element = -1;
     y->tensor = x->tensor ? strdup(x->tensor) : NULL;
     y->ranks = malloc((x->n_ranks + 1) * sizeof *y->ranks);
     if (!y->ranks || (x->tensor && !y->tensor)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for findings");

@@ -18,7 +18,10 @@ void lb_worker_findings_release(lb_worker_findings *findings);
 const char *lb_rank_words(const int32_t *ranks, uint32_t n, char text[96]);
 
 /* The same tokens on two workers, a batch again, other numbers of micro-batches; the same draws for other data. */
-lb_status lb_worker_findings_of_data(const lb_worker_steps *steps, lb_worker_findings *findings, lb_err *err);
+lb_status lb_worker_findings_of_data(const lb_worker_steps *steps, lb_ranks_seeds *seeds, lb_worker_findings *findings,
+                                     lb_err *err);
+/* Gradients that were added to what had been reduced; norms over a part of them by which all were scaled, or which were logged. */
+lb_status lb_worker_findings_of_gradients(const lb_worker_steps *steps, lb_worker_findings *findings, lb_err *err);
 /* Options of optimizers, and what receipts say of libraries, settings and code. */
 lb_status lb_worker_findings_of_settings(const lb_worker_steps *steps, lb_worker_findings *findings, lb_err *err);
 

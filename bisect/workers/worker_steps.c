@@ -1,6 +1,8 @@
 /* Workers of a capture: see worker_steps.h. */
 #include "worker_steps.h"
 
+#include "model_ranks.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,15 +18,46 @@ static uint32_t row_of(const lb_worker_steps *s, uint32_t rank)
     return LB_NONE;
 }
 
+static double elements_of(const lb_worker *w, uint32_t gradient)
+{
+    return (double)lb_layout_numel(&w->program->values[w->own.values[w->own.list[gradient].first]].layout);
+}
+
+/* Do the ranks of this group hand each other activations that are added up or gathered, as in tensor parallelism? */
+static bool computes_together(const lb_program *p, const lb_collective *group)
+{
+    for (uint32_t i = 0; i < p->n_collectives; i++) {
+        const lb_collective *c = &p->collectives[i];
+        if (lb_model_ranks_meet(p, c) &&
+            lb_collective_run_kind(lb_op_name(p, &p->ops[c->op])) != LB_EXCHANGE_ALL_TO_ALL &&
+            lb_collective_same_group(p, c, p, group))
+            return true;
+    }
+    return false;
+}
+
+static void pair_group(lb_worker_steps *s, const lb_worker *w, const lb_collective *group)
+{
+    const lb_program *p = w->program;
+    const uint32_t a = row_of(s, (uint32_t)w->rank);
+    for (uint32_t k = 0; k < group->ranks; k++) {
+        const uint32_t b = row_of(s, p->refs[group->first_rank + k]);
+        if (a == LB_NONE || b == LB_NONE || a == b || lb_model_ranks_write(p, s->ranks[b])) continue;
+        s->pairs[(size_t)a * s->n_ranks + b] = s->pairs[(size_t)b * s->n_ranks + a] = true;
+    }
+}
+
 /* Members of the groups over which at least half of what a worker reduces goes: a group of tensor parallelism that reduces the norms'
- * gradients alone makes no workers. */
+ * gradients alone makes no workers, and one that is the only group does neither: most of its gradients are shards, which it does not
+ * reduce. Nor do stages of a pipeline that reduce the gradient of what they tie. */
 static void pair_members(lb_worker_steps *s, const lb_worker *w)
 {
     const lb_program *p = w->program;
-    double all = 0;
-    for (uint32_t i = 0; i < w->own.n; i++)
-        if (w->own.list[i].collective != LB_NONE)
-            all += (double)lb_layout_numel(&p->values[w->own.values[w->own.list[i].first]].layout);
+    double reduced = 0, all = 0;
+    for (uint32_t i = 0; i < w->own.n; i++) {
+        all += elements_of(w, i);
+        if (w->own.list[i].collective != LB_NONE) reduced += elements_of(w, i);
+    }
     for (uint32_t i = 0; i < w->own.n; i++) {
         const uint32_t row = w->own.list[i].collective;
         double part = 0;
@@ -35,16 +68,10 @@ static void pair_members(lb_worker_steps *s, const lb_worker *w)
             if (other == LB_NONE || !lb_collective_same_group(p, &p->collectives[row], p, &p->collectives[other]))
                 continue;
             before |= k < i;
-            part += (double)lb_layout_numel(&p->values[w->own.values[w->own.list[k].first]].layout);
+            part += elements_of(w, k);
         }
-        if (before || 2 * part < all) continue;
-        const lb_collective *c = &p->collectives[row];
-        const uint32_t a = row_of(s, (uint32_t)w->rank);
-        for (uint32_t k = 0; k < c->ranks; k++) {
-            const uint32_t b = row_of(s, p->refs[c->first_rank + k]);
-            if (a != LB_NONE && b != LB_NONE && a != b)
-                s->pairs[(size_t)a * s->n_ranks + b] = s->pairs[(size_t)b * s->n_ranks + a] = true;
-        }
+        if (before || 2 * part < reduced || (2 * part < all && computes_together(p, &p->collectives[row]))) continue;
+        pair_group(s, w, &p->collectives[row]);
     }
 }
 

@@ -112,13 +112,16 @@ static bool enter_step(lb_nccl_place *place, int64_t step)
 /* ---- tensors -------------------------------------------------------------------------------------------------------- */
 
 /* What a call reads and writes. In place, one storage holds both: `shared` is a copy of it that lives as long as the op, with what
- * was sent in it until the op began, and what was received from then on. */
+ * was sent in it until the op began, and what was received from then on. What an earlier call received and this one sends on unchanged is
+ * the same storage again; what this call received is then another one, wherever it lies. */
 typedef struct buffers {
     lb_seen send, recv;
-    bool sends, receives, in_place;
+    bool sends, receives, in_place, sent_on;
     const void *sent, *received;
-    char *shared;
+    char *shared, *kept; /* `kept`: a copy of what was received, for the calls that follow */
 } buffers;
+
+enum { MOST_KEPT = 64 << 20 };
 
 static bool is_inside(const void *part, size_t part_bytes, const void *whole, size_t whole_bytes)
 {
@@ -158,6 +161,53 @@ static void share(buffers *b, const lb_nccl_call *call, size_t width)
     place_window(outer_recv ? &b->send : &b->recv, outer_recv ? &b->recv : &b->send, offset, width, b->shared);
 }
 
+/* ---- what was received and may be sent on ---------------------------------------------------------------------------- */
+
+static void drop_received(lb_nccl_place *place, uint32_t at)
+{
+    lb_nccl_received *gone = &place->received[at];
+    door->lb_recorder_forget(place->recorder, gone->storage);
+    free(gone->copy);
+    place->received_bytes -= gone->bytes;
+    memmove(gone, gone + 1, (--place->n_received - at) * sizeof *gone);
+}
+
+/* Of this very window, with the bytes that lie there now; NULL. */
+static const lb_nccl_received *find_received(const lb_nccl_place *place, const lb_nccl_call *call, const void *sent)
+{
+    for (uint32_t i = 0; sent && call->send_bytes && i < place->n_received; i++) {
+        const lb_nccl_received *r = &place->received[i];
+        if (r->address == call->given.send && r->bytes == call->send_bytes && r->dtype == call->given.dtype)
+            return memcmp(r->copy, sent, r->bytes) ? NULL : r;
+    }
+    return NULL;
+}
+
+/* The program has other bytes there from now on. Takes the copy, or NULL. */
+static void note_received(lb_nccl_place *place, const lb_nccl_call *call, int64_t storage, char *copy)
+{
+    const uintptr_t from = (uintptr_t)call->given.recv, to = from + call->recv_bytes;
+    const uint32_t room = sizeof place->received / sizeof place->received[0];
+    for (uint32_t i = place->n_received; i-- > 0;) {
+        const uintptr_t at = (uintptr_t)place->received[i].address;
+        if (at < to && from < at + place->received[i].bytes) drop_received(place, i);
+    }
+    if (!copy) return;
+    while (place->n_received == room || (place->n_received && place->received_bytes + call->recv_bytes > MOST_KEPT))
+        drop_received(place, 0);
+    place->received[place->n_received++] =
+        (lb_nccl_received){call->given.recv, call->recv_bytes, call->given.dtype, storage, copy};
+    place->received_bytes += call->recv_bytes;
+}
+
+static char *copy_to_keep(const lb_nccl_call *call, const void *received)
+{
+    if (!received || !call->recv_bytes || call->failed || call->recv_bytes > MOST_KEPT) return NULL;
+    char *copy = malloc(call->recv_bytes);
+    if (copy) memcpy(copy, received, call->recv_bytes);
+    return copy;
+}
+
 static buffers buffers_of(const lb_nccl_call *call)
 {
     const lb_nccl_call_given *g = &call->given;
@@ -173,9 +223,16 @@ static buffers buffers_of(const lb_nccl_call *call)
     place->next_storage += 2;
     b.send = seen_of(b.sent, dtype, call->send_bytes, width, place->next_storage);
     b.recv = seen_of(b.received, dtype, call->recv_bytes, width, place->next_storage + 1);
+    const lb_nccl_received *again = b.sends ? find_received(place, call, b.sent) : NULL;
+    if (again) b.sent_on = true, b.send = seen_of(again->copy, dtype, call->send_bytes, width, again->storage);
     const bool overlap = is_inside(g->send, call->send_bytes, g->recv, call->recv_bytes) ||
                          is_inside(g->recv, call->recv_bytes, g->send, call->send_bytes);
-    if (b.sends && b.receives && overlap) share(&b, call, width);
+    if (b.sends && b.receives && overlap && !b.sent_on) {
+        share(&b, call, width);
+        return b;
+    }
+    b.kept = b.receives ? copy_to_keep(call, b.received) : NULL;
+    if (b.kept) b.recv = seen_of(b.kept, dtype, call->recv_bytes, width, b.recv.storage);
     return b;
 }
 
@@ -366,6 +423,19 @@ static void note(const lb_nccl_call *call)
     door->lb_recorder_notice(place->recorder, "degraded", text, NULL);
 }
 
+/* What was received stays where the whole of a storage is it. */
+static void forget_buffers(const lb_nccl_call *call, buffers *b, bool recorded)
+{
+    lb_nccl_place *place = call->comm->place;
+    const bool whole = b->shared && call->send_bytes <= call->recv_bytes && call->recv_bytes <= MOST_KEPT;
+    char *copy = !recorded || call->failed ? NULL : b->kept ? b->kept : whole ? b->shared : NULL;
+    if (b->sends && !b->sent_on && !(copy && b->in_place)) door->lb_recorder_forget(place->recorder, b->send.storage);
+    if (b->receives && !copy) door->lb_recorder_forget(place->recorder, b->recv.storage);
+    if (b->receives && !call->failed) note_received(place, call, b->recv.storage, copy);
+    if (b->shared != copy) free(b->shared);
+    if (b->kept != copy) free(b->kept);
+}
+
 static lb_status write_op(const lb_nccl_call *call, lb_err *err)
 {
     lb_recorder *recorder = call->comm->place->recorder;
@@ -381,9 +451,7 @@ static lb_status write_op(const lb_nccl_call *call, lb_err *err)
     op.n_args = call->graph_copy ? ARGS : ARG_GRAPH;
     lb_status status = door->lb_recorder_op_begin(recorder, &op, &pending, err);
     if (status == LB_OK) status = end_op(call, pending, &b, err);
-    if (b.sends) door->lb_recorder_forget(recorder, b.send.storage);
-    if (b.receives) door->lb_recorder_forget(recorder, b.recv.storage);
-    free(b.shared);
+    forget_buffers(call, &b, status == LB_OK);
     if (status == LB_OK) note(call);
     if (call->graph_copy) {
         call->comm->place->runs++;
@@ -424,6 +492,7 @@ void lb_nccl_call_writer_close(void)
         if (!place->recorder) continue;
         if (!place->dead) end_step(place);
         if (!place->dead) count_runs(place);
+        while (place->n_received) drop_received(place, place->n_received - 1);
         door->lb_recorder_close(place->recorder, NULL);
         place->recorder = NULL;
     }

@@ -26,6 +26,15 @@ pthread_mutex_t *lb_books_mutex(void);
 typedef struct lb_recorder lb_recorder;
 typedef struct lb_communicator lb_communicator;
 
+/* What a call received, as long as the program may send it on: a copy, which the recorder knows as one storage. */
+typedef struct lb_nccl_received {
+    const void *address;
+    size_t bytes;
+    int dtype;
+    int64_t storage;
+    char *copy;
+} lb_nccl_received;
+
 typedef struct lb_nccl_place {
     struct lb_nccl_place *next;
     int32_t rank, world;
@@ -50,6 +59,9 @@ typedef struct lb_nccl_place {
     uint32_t n_told;
     int64_t open_step;
     int64_t next_storage;
+    lb_nccl_received received[32]; /* the oldest first */
+    uint32_t n_received;
+    size_t received_bytes;
     void *streams[64];
     uint32_t n_streams;
     struct lb_communicator_name *names;

@@ -27,16 +27,22 @@ extern "C" {
 /* X(name, text) in the order in which they are told. */
 #define LB_RANKS_FINDINGS(X)                                                                                           \
     X(COLLECTIVE, "collective") /* calls of one collective differ, or a rank never came */                             \
+    X(RESULT, "result")         /* a member received from a collective what the members did not send */                \
+    X(NONFINITE, "nonfinite")   /* a rank sent what is not finite, and had received nothing such */                    \
     X(LOST, "lost")             /* a rank's recording was cut off before the others' ended */                          \
     X(VERSION, "version")       /* other libraries, settings or code on some ranks */                                  \
     X(OPTION, "option")         /* another learning rate or other option of an optimizer */                            \
-    X(INITIAL, "initial")       /* parameters unequal from the first recorded step on */                               \
-    X(REPLICA, "replica")       /* parameters or optimizer states that stopped being equal */                          \
-    X(TOKENS, "tokens")         /* two ranks saw the same batch */                                                     \
-    X(BATCH, "batch")           /* a rank repeated a batch, or had more or fewer than the others */                    \
-    X(SEED, "seed")             /* the same random draws for other data */                                             \
-    X(BUFFER, "buffer")         /* buffers of each rank's own: a note */                                               \
-    X(COVERAGE, "coverage")     /* what could not be seen: a note */
+    X(ALIKE, "alike")           /* different layers that began with the same random numbers */                         \
+    X(LATE, "late")             /* a gradient that was added to what had been reduced */                               \
+    X(CLIP, "clip")         /* a norm of gradients over a part of them alone, by which they were scaled or which   \
+                                   was logged */   \
+    X(INITIAL, "initial")   /* parameters unequal from the first recorded step on */                                   \
+    X(REPLICA, "replica")   /* parameters or optimizer states that stopped being equal */                              \
+    X(TOKENS, "tokens")     /* two ranks saw the same batch */                                                         \
+    X(BATCH, "batch")       /* a rank repeated a batch, or had more or fewer than the others */                        \
+    X(SEED, "seed")         /* the same random draws for other data; on all workers a note: S1-1 of the paper */       \
+    X(BUFFER, "buffer")     /* buffers of each rank's own: a note */                                                   \
+    X(COVERAGE, "coverage") /* what could not be seen: a note */
 
 #define LB_RANKS_FINDING_ENUM(name, text) LB_RANKS_##name,
 typedef enum lb_ranks_finding_kind { LB_RANKS_FINDINGS(LB_RANKS_FINDING_ENUM) } lb_ranks_finding_kind;
@@ -52,6 +58,10 @@ typedef struct lb_ranks_finding {
     uint32_t n_ranks;
     char *tensor; /* NULL: it is about none */
     char *message;
+    /* Of a result; all -1 where they are not known or do not matter. */
+    int32_t from, to; /* ranks: the hop on which bits changed */
+    int bit;          /* that was turned over */
+    int64_t element;  /* the first that is wrong */
 } lb_ranks_finding;
 
 /* NaN: not known. */
@@ -81,13 +91,27 @@ typedef struct lb_ranks_step {
 typedef enum lb_ranks_verdict { LB_RANKS_CLEAN, LB_RANKS_FOUND, LB_RANKS_UNTESTABLE } lb_ranks_verdict;
 LB_API const char *lb_ranks_verdict_name(lb_ranks_verdict verdict); /* "clean", "found", "cannot be tested" */
 
+/* From what the modules of the workers draw (dropout's masks and their like), and so of seeds: those of the paper's settings. */
+#define LB_RANKS_SEEDS(X)                                                                                              \
+    X(UNKNOWN, "unknown") /* nothing is drawn, or some workers read the same batch */                                  \
+    X(ONE, "one")         /* all draw the same numbers: S1-1 */                                                        \
+    X(SOME, "some")       /* some draw the same, others do not: S1-2 */                                                \
+    X(EACH, "each")       /* each draws its own: S1-3 */
+
+#define LB_RANKS_SEEDS_ENUM(name, text) LB_RANKS_SEEDS_##name,
+typedef enum lb_ranks_seeds { LB_RANKS_SEEDS(LB_RANKS_SEEDS_ENUM) } lb_ranks_seeds;
+#undef LB_RANKS_SEEDS_ENUM
+LB_API const char *lb_ranks_seeds_name(lb_ranks_seeds seeds); /* "one", … */
+
 typedef struct lb_ranks_report {
     lb_ranks_verdict verdict;
+    lb_ranks_seeds seeds;
     lb_ranks_step *steps;
     uint32_t n_steps;
     lb_ranks_finding *findings;
     uint32_t n_findings;
     uint32_t replicas, collectives; /* tensors and collectives that were compared, over all steps */
+    uint32_t results;               /* collectives and messages whose results were compared with what was sent */
     char *again;                    /* the command that records what lacked; NULL: nothing did */
 } lb_ranks_report;
 
@@ -105,6 +129,36 @@ LB_API lb_status lb_ranks_run(lb_capture *capture, const lb_ranks_options *optio
 LB_API void lb_ranks_report_free(lb_ranks_report *report);
 /* For a person; malloc'ed, NULL when out of memory. `layers`: with the table of layers and blocks of the last step. */
 LB_API char *lb_ranks_text(const lb_ranks_report *report, bool layers);
+
+/* ---- settings side by side ---------------------------------------------------------------------------------------------- *
+ *
+ * One run under other seeds or orders of its data, as that paper's figures lay them beside each other: S1-1 one seed for all ranks, S1-2
+ * another for rank 0, S1-3 each rank its own. Compared over the steps that all captures have, with the setting whose losses are closest
+ * together. Another setting is inconsistent when its workers are further apart by two of the three measures (dispersion of the loss, of
+ * the gradient's norm, 1 - cosine of the direction): by a quarter at least on average, and in so many steps that a coin would do it in
+ * less than one of a hundred runs (a sign test, for which seven steps are the fewest). */
+
+/* Means over the steps; NaN: not known. */
+typedef struct lb_ranks_setting {
+    double loss_mean, loss_std, loss_range, grad_norm_mean, grad_norm_std, grad_cosine_mean;
+    uint32_t wider[3]; /* steps in which its loss, norm and direction are further apart than the closest setting's */
+    bool apart[3];     /* and whether that is no chance */
+    bool inconsistent;
+} lb_ranks_setting;
+
+typedef struct lb_ranks_settings {
+    lb_ranks_setting *list; /* in the order in which they were given */
+    uint32_t n, n_steps, closest;
+    bool found; /* some are inconsistent */
+} lb_ranks_settings;
+
+/* LB_ERR_NOT_FOUND: they have no step in common. */
+LB_API lb_status lb_ranks_settings_compare(const lb_ranks_report *const *reports, uint32_t n,
+                                           lb_ranks_settings **settings, lb_err *err);
+LB_API void lb_ranks_settings_free(lb_ranks_settings *settings);
+/* For a person; malloc'ed, NULL when out of memory. */
+LB_API char *lb_ranks_settings_text(const lb_ranks_settings *settings, const lb_ranks_report *const *reports,
+                                    const char *const *names);
 
 #ifdef __cplusplus
 }

@@ -11,88 +11,76 @@
 
 /* ---- the table of names ----------------------------------------------------------------------------------------- */
 
-typedef enum exchange_kind {
-    EXCHANGE_ALL_REDUCE,
-    EXCHANGE_REDUCE,
-    EXCHANGE_BROADCAST,
-    EXCHANGE_ALL_GATHER,
-    EXCHANGE_GATHER,
-    EXCHANGE_SCATTER,
-    EXCHANGE_REDUCE_SCATTER,
-    EXCHANGE_ALL_TO_ALL,
-    EXCHANGE_NOTHING
-} exchange_kind;
-
 /* Positions of args in the schema; -1: none. `splits`: output splits, input splits follow. */
 static const struct exchange_name {
     const char *name;
-    exchange_kind kind;
+    lb_exchange_kind kind;
     int8_t inputs, root, splits;
     bool coalesced;     /* inputs are reduced as one stream */
     int8_t dim;         /* tensors are cut and joined along the dimension that this arg names; 0: along the first */
     bool shared_memory; /* each rank reads the others' inputs: in one stage, or in two where there is much */
     bool nccl; /* NCCL's own call: a ring where nothing else is known, and a scalar at NCCL_SCALAR for a PreMulSum */
 } NAMES[] = {
-    {"c10d::allreduce_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"c10d::allreduce_coalesced_", EXCHANGE_ALL_REDUCE, 0, -1, -1, true},
-    {"c10d::reduce_", EXCHANGE_REDUCE, 0, 3, -1, false},
-    {"c10d::broadcast_", EXCHANGE_BROADCAST, 0, 2, -1, false},
-    {"c10d::allgather_", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"c10d::_allgather_base_", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"c10d::allgather_into_tensor_coalesced_", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"c10d::allgather_coalesced_", EXCHANGE_ALL_GATHER, 1, -1, -1, true},
-    {"c10d::gather_", EXCHANGE_GATHER, 1, 3, -1, false},
-    {"c10d::scatter_", EXCHANGE_SCATTER, 1, 3, -1, false},
-    {"c10d::reduce_scatter_", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, true},
-    {"c10d::_reduce_scatter_base_", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
-    {"c10d::reduce_scatter_tensor_coalesced_", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
-    {"c10d::alltoall_", EXCHANGE_ALL_TO_ALL, 1, -1, -1, true},
-    {"c10d::alltoall_base_", EXCHANGE_ALL_TO_ALL, 1, -1, 3, false},
-    {"c10d::barrier", EXCHANGE_NOTHING, -1, -1, -1, false},
-    {"c10d::monitored_barrier_", EXCHANGE_NOTHING, -1, -1, -1, false},
-    {"_c10d_functional::all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::all_reduce_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::all_reduce_coalesced", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::all_reduce_coalesced_", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"_c10d_functional::broadcast", EXCHANGE_BROADCAST, 0, 1, -1, false},
-    {"_c10d_functional::broadcast_", EXCHANGE_BROADCAST, 0, 1, -1, false},
-    {"_c10d_functional::all_gather_into_tensor", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"_c10d_functional::all_gather_into_tensor_out", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"_c10d_functional::all_gather_into_tensor_coalesced", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"_c10d_functional::reduce_scatter_tensor", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
-    {"_c10d_functional::reduce_scatter_tensor_out", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
-    {"_c10d_functional::reduce_scatter_tensor_coalesced", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
-    {"_c10d_functional::all_to_all_single", EXCHANGE_ALL_TO_ALL, 0, -1, 1, false},
+    {"c10d::allreduce_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"c10d::allreduce_coalesced_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, true},
+    {"c10d::reduce_", LB_EXCHANGE_REDUCE, 0, 3, -1, false},
+    {"c10d::broadcast_", LB_EXCHANGE_BROADCAST, 0, 2, -1, false},
+    {"c10d::allgather_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"c10d::_allgather_base_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"c10d::allgather_into_tensor_coalesced_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"c10d::allgather_coalesced_", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, true},
+    {"c10d::gather_", LB_EXCHANGE_GATHER, 1, 3, -1, false},
+    {"c10d::scatter_", LB_EXCHANGE_SCATTER, 1, 3, -1, false},
+    {"c10d::reduce_scatter_", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, true},
+    {"c10d::_reduce_scatter_base_", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
+    {"c10d::reduce_scatter_tensor_coalesced_", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
+    {"c10d::alltoall_", LB_EXCHANGE_ALL_TO_ALL, 1, -1, -1, true},
+    {"c10d::alltoall_base_", LB_EXCHANGE_ALL_TO_ALL, 1, -1, 3, false},
+    {"c10d::barrier", LB_EXCHANGE_NOTHING, -1, -1, -1, false},
+    {"c10d::monitored_barrier_", LB_EXCHANGE_NOTHING, -1, -1, -1, false},
+    {"_c10d_functional::all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::all_reduce_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::all_reduce_coalesced", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::all_reduce_coalesced_", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"_c10d_functional::broadcast", LB_EXCHANGE_BROADCAST, 0, 1, -1, false},
+    {"_c10d_functional::broadcast_", LB_EXCHANGE_BROADCAST, 0, 1, -1, false},
+    {"_c10d_functional::all_gather_into_tensor", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"_c10d_functional::all_gather_into_tensor_out", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"_c10d_functional::all_gather_into_tensor_coalesced", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"_c10d_functional::reduce_scatter_tensor", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    {"_c10d_functional::reduce_scatter_tensor_out", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    {"_c10d_functional::reduce_scatter_tensor_coalesced", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    {"_c10d_functional::all_to_all_single", LB_EXCHANGE_ALL_TO_ALL, 0, -1, 1, false},
     /* vllm/distributed/parallel_state.py, csrc/torch_bindings.cpp, csrc/cpu/torch_bindings.cpp of vllm-project/vllm */
-    {"vllm::all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"vllm::inplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"vllm::outplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"vllm::all_gather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
-    {"vllm::reduce_scatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .dim = 1},
-    {"_C_custom_ar::all_reduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
-    {"_C::shm_allreduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
+    {"vllm::all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::inplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::outplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"vllm::all_gather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
+    {"vllm::reduce_scatter", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .dim = 1},
+    {"_C_custom_ar::all_reduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
+    {"_C::shm_allreduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
     /* python/sglang/srt/distributed/parallel_state.py, sgl-kernel/csrc/common_extension.cc of sgl-project/sglang */
-    {"sglang::inplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"sglang::outplace_all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"sglang::reg_all_gather_into_tensor", EXCHANGE_ALL_GATHER, 1, -1, -1, false},
-    {"sglang::reg_reduce_scatter_tensor", EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
-    {"sgl_kernel::all_reduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
-    {"sgl_kernel::mscclpp_allreduce", EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
-    {"sgl_kernel::shm_allreduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"sgl_kernel::shm_allgather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
+    {"sglang::inplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sglang::outplace_all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sglang::reg_all_gather_into_tensor", LB_EXCHANGE_ALL_GATHER, 1, -1, -1, false},
+    {"sglang::reg_reduce_scatter_tensor", LB_EXCHANGE_REDUCE_SCATTER, 1, -1, -1, false},
+    {"sgl_kernel::all_reduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false, .shared_memory = true},
+    {"sgl_kernel::mscclpp_allreduce", LB_EXCHANGE_ALL_REDUCE, 1, -1, -1, false},
+    {"sgl_kernel::shm_allreduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"sgl_kernel::shm_allgather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false, .dim = 1},
     /* cpp/tensorrt_llm/thop of NVIDIA/TensorRT-LLM; an all-reduce that does more than that has more results, which do not fit */
-    {"trtllm::allreduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
-    {"trtllm::allgather", EXCHANGE_ALL_GATHER, 0, -1, -1, false},
-    {"trtllm::reducescatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
+    {"trtllm::allreduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false},
+    {"trtllm::allgather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false},
+    {"trtllm::reducescatter", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false},
     /* capture/nccl/call_writer.h */
-    {"nccl::all_reduce", EXCHANGE_ALL_REDUCE, 0, -1, -1, false, .nccl = true},
-    {"nccl::reduce", EXCHANGE_REDUCE, 0, 2, -1, false, .nccl = true},
-    {"nccl::broadcast", EXCHANGE_BROADCAST, 0, 2, -1, false, .nccl = true},
-    {"nccl::all_gather", EXCHANGE_ALL_GATHER, 0, -1, -1, false, .nccl = true},
-    {"nccl::reduce_scatter", EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .nccl = true},
-    {"nccl::all_to_all", EXCHANGE_ALL_TO_ALL, 0, -1, -1, false, .nccl = true},
-    {"nccl::gather", EXCHANGE_GATHER, 0, 2, -1, false, .nccl = true},
-    {"nccl::scatter", EXCHANGE_SCATTER, 0, 2, -1, false, .nccl = true},
+    {"nccl::all_reduce", LB_EXCHANGE_ALL_REDUCE, 0, -1, -1, false, .nccl = true},
+    {"nccl::reduce", LB_EXCHANGE_REDUCE, 0, 2, -1, false, .nccl = true},
+    {"nccl::broadcast", LB_EXCHANGE_BROADCAST, 0, 2, -1, false, .nccl = true},
+    {"nccl::all_gather", LB_EXCHANGE_ALL_GATHER, 0, -1, -1, false, .nccl = true},
+    {"nccl::reduce_scatter", LB_EXCHANGE_REDUCE_SCATTER, 0, -1, -1, false, .nccl = true},
+    {"nccl::all_to_all", LB_EXCHANGE_ALL_TO_ALL, 0, -1, -1, false, .nccl = true},
+    {"nccl::gather", LB_EXCHANGE_GATHER, 0, 2, -1, false, .nccl = true},
+    {"nccl::scatter", LB_EXCHANGE_SCATTER, 0, 2, -1, false, .nccl = true},
 };
 enum { NCCL_SCALAR = 5 };
 
@@ -108,6 +96,19 @@ bool lb_collective_run_knows(const char *op_name)
     return find_name(op_name) != NULL;
 }
 
+lb_exchange_kind lb_collective_run_kind(const char *op_name)
+{
+    const struct exchange_name *name = find_name(op_name);
+    return name ? name->kind : LB_EXCHANGE_NOTHING;
+}
+
+const lb_arg *lb_collective_run_input(const lb_program *program, const lb_op *op)
+{
+    const struct exchange_name *name = find_name(lb_op_name(program, op));
+    return name && name->inputs >= 0 && (uint32_t)name->inputs < op->args ? &lb_op_args(program, op)[name->inputs]
+                                                                          : NULL;
+}
+
 /* Its place in the group; 0 where there is none. */
 static uint32_t root_of(const struct exchange_name *name, const lb_program *program, const lb_op *op)
 {
@@ -118,7 +119,13 @@ static uint32_t root_of(const struct exchange_name *name, const lb_program *prog
 
 static bool is_received(const struct exchange_name *name, uint32_t root, uint32_t who)
 {
-    return (name->kind != EXCHANGE_GATHER && name->kind != EXCHANGE_REDUCE) || who == root;
+    return (name->kind != LB_EXCHANGE_GATHER && name->kind != LB_EXCHANGE_REDUCE) || who == root;
+}
+
+uint32_t lb_collective_run_root(const lb_program *program, const lb_op *op)
+{
+    const struct exchange_name *name = find_name(lb_op_name(program, op));
+    return name ? root_of(name, program, op) : 0;
 }
 
 bool lb_collective_run_receives(const lb_program *program, const lb_op *op, uint32_t who)
@@ -245,7 +252,7 @@ static lb_status fill_stream(exchange *x, member *m)
 /* Bytes that nothing was seen to write (DDP's bucket numbers, filled by C++ code) cannot be exchanged by replay. */
 static bool contributes_undefined(const exchange *x, const member *m)
 {
-    bool root_only = x->name->kind == EXCHANGE_BROADCAST || x->name->kind == EXCHANGE_SCATTER;
+    bool root_only = x->name->kind == LB_EXCHANGE_BROADCAST || x->name->kind == LB_EXCHANGE_SCATTER;
     if (root_only && m != &x->members[x->root]) return false;
     for (uint32_t i = 0; i < m->inputs.n; i++)
         if (m->program->values[m->inputs.values[i]].flags & LB_VALUE_UNDEFINED) return true;
@@ -294,8 +301,9 @@ static lb_status swap_contributions(exchange *x)
 {
     for (uint32_t r = 0; r < x->n; r++) {
         member *m = &x->members[r];
-        bool gone = m->choice->contribution == LB_CONTRIBUTE_ZERO ||
-                    (excluded(m) && x->name->kind != EXCHANGE_ALL_REDUCE && x->name->kind != EXCHANGE_REDUCE_SCATTER);
+        bool gone =
+            m->choice->contribution == LB_CONTRIBUTE_ZERO ||
+            (excluded(m) && x->name->kind != LB_EXCHANGE_ALL_REDUCE && x->name->kind != LB_EXCHANGE_REDUCE_SCATTER);
         if (gone) memset(m->stream, 0, (size_t)length(m) * x->size);
     }
     return replace_by_mean(x);
@@ -398,8 +406,8 @@ static lb_status reduce_blocks(exchange *x, char *out)
 static lb_status reduce_all(exchange *x, char *out)
 {
     const member *m = &x->members[0];
-    const uint32_t home = x->name->kind == EXCHANGE_REDUCE ? x->root + 1 : 0;
-    if (x->name->kind == EXCHANGE_REDUCE_SCATTER && x->order.kind == LB_ORDER_RING && m->inputs.n)
+    const uint32_t home = x->name->kind == LB_EXCHANGE_REDUCE ? x->root + 1 : 0;
+    if (x->name->kind == LB_EXCHANGE_REDUCE_SCATTER && x->order.kind == LB_ORDER_RING && m->inputs.n)
         return reduce_blocks(x, out);
     if (x->name->coalesced) return reduce_range(x, 0, length(m), home, out);
     for (uint32_t i = 0; i < m->inputs.n; i++)
@@ -429,11 +437,11 @@ static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receip
     const member *root = &x->members[x->root], *me = &x->members[who];
     int64_t from, n;
     switch (x->name->kind) {
-    case EXCHANGE_ALL_REDUCE:
-    case EXCHANGE_REDUCE: return receive(x, out, reduced, 0, length(&x->members[0]), length(&x->members[0]));
-    case EXCHANGE_BROADCAST: return receive(x, out, root->stream, 0, length(root), length(root));
-    case EXCHANGE_ALL_GATHER:
-    case EXCHANGE_GATHER:
+    case LB_EXCHANGE_ALL_REDUCE:
+    case LB_EXCHANGE_REDUCE: return receive(x, out, reduced, 0, length(&x->members[0]), length(&x->members[0]));
+    case LB_EXCHANGE_BROADCAST: return receive(x, out, root->stream, 0, length(root), length(root));
+    case LB_EXCHANGE_ALL_GATHER:
+    case LB_EXCHANGE_GATHER:
         if (x->name->coalesced) { /* output lists: one per rank, each with every tensor */
             for (uint32_t r = 0; r < x->n; r++)
                 LB_TRY(receive(x, out, x->members[r].stream, 0, length(&x->members[r]), length(&x->members[r])));
@@ -446,13 +454,13 @@ static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receip
                 LB_TRY(receive(x, out, m->stream, m->starts[i], m->starts[i + 1] - m->starts[i], length(m)));
             }
         return LB_OK;
-    case EXCHANGE_REDUCE_SCATTER:
+    case LB_EXCHANGE_REDUCE_SCATTER:
         for (uint32_t i = 0; i < (x->name->coalesced ? 1 : me->inputs.n); i++) {
             chunk_range(x, me, i, who, &from, &n);
             LB_TRY(receive(x, out, reduced, from, n, length(me)));
         }
         return LB_OK;
-    case EXCHANGE_SCATTER:
+    case LB_EXCHANGE_SCATTER:
         if (x->name->nccl && root->inputs.n == 1) { /* one buffer with a block for each */
             chunk_range(x, root, 0, who, &from, &n);
             return receive(x, out, root->stream, from, n, length(root));
@@ -460,13 +468,13 @@ static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receip
         if (root->inputs.n != x->n) break;
         return receive(x, out, root->stream, root->starts[who], root->starts[who + 1] - root->starts[who],
                        length(root));
-    case EXCHANGE_ALL_TO_ALL:
+    case LB_EXCHANGE_ALL_TO_ALL:
         for (uint32_t r = 0; r < x->n; r++) {
             chunk_range(x, &x->members[r], 0, who, &from, &n);
             LB_TRY(receive(x, out, x->members[r].stream, from, n, length(&x->members[r])));
         }
         return LB_OK;
-    case EXCHANGE_NOTHING: return LB_OK;
+    case LB_EXCHANGE_NOTHING: return LB_OK;
     }
     return lb_fail(x->err, LB_ERR_UNSUPPORTED, "the lists of a collective do not fit its group");
 }
@@ -531,8 +539,8 @@ static void read_attributes(exchange *x)
 static lb_status run_streams(exchange *x)
 {
     char *reduced = NULL;
-    bool reduces = x->name->kind == EXCHANGE_ALL_REDUCE || x->name->kind == EXCHANGE_REDUCE ||
-                   x->name->kind == EXCHANGE_REDUCE_SCATTER;
+    bool reduces = x->name->kind == LB_EXCHANGE_ALL_REDUCE || x->name->kind == LB_EXCHANGE_REDUCE ||
+                   x->name->kind == LB_EXCHANGE_REDUCE_SCATTER;
     lb_status status = LB_OK;
     for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
         status = fill_stream(x, &x->members[r]);

@@ -85,3 +85,11 @@ def test_ops_of_fsdp_write_what_they_are_given(run, capture):
             assert program.written(op)
             assert all(program.digest(v) != (0, 0) and not program.values[v].flags & 2 for v in program.written(op))
     assert not named(program, "fsdp::all_gather_copy_in") and named(program, "aten::_foreach_copy_")  # its parts instead
+
+
+def test_messages_of_some_members_do_not_count_among_the_collectives_of_all(lastbit, tmp_path):
+    """Ranks 0 and 1 exchange a message in the group of all three: behind it all of them still meet, so that each sum is computed again."""
+    run = tmp_path / "run.lb"
+    lastbit.record(run, "tests/programs/ranks/messages_of_some.py", options=("--level", "ops"), expect=0)
+    verdicts = lastbit.json("replay", "--order", "op=allreduce_=rank", run)["verdicts"]
+    assert verdicts["swapped"] == 3 * 2 * 2  # ranks, parameters, steps

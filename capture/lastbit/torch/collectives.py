@@ -93,8 +93,10 @@ class Collectives:
         if later and work is not None:
             self.waiting.append((work, [t.untyped_storage() for t in _tensors((args, kwargs))]))
         name, ranks = self._of_stack(func, args, kwargs) if stack else self._members(group)
-        number = self.sequence.get(name, 0)
-        self.sequence[name] = number + 1
+        # Messages are numbered apart: some members of a group alone exchange them, and all must count its collectives alike.
+        counted = (name, base in ("send", "recv_", "recv_any_source_"))
+        number = self.sequence.get(counted, 0)
+        self.sequence[counted] = number + 1
         native.collective(row, name, reduce, number, ranks, order)
         return out
 

@@ -134,9 +134,11 @@ def test_a_worker_with_fewer_micro_batches_is_named(lastbit, recorded):
     assert row["ranks"] == [1] and row["step"] == 1 and "1 micro-batches" in row["message"]
 
 
-def test_dropout_masks_that_are_alike_over_other_data_are_a_finding(lastbit, recorded):
-    row = one(lastbit.json("ranks", recorded("ddp", "--fault", "seed", "--dropout", "0.1"), expect=1), "seed")
-    assert row["ranks"] == [0, 1] and row["steps"] == 3
+def test_one_seed_for_all_workers_is_said_and_no_fault(lastbit, recorded):
+    """S1-1 of the paper: the setting in which workers are closest together."""
+    answer = lastbit.json("ranks", recorded("ddp", "--fault", "seed", "--dropout", "0.1"), expect=0)
+    (row,) = [row for row in found(answer, notes=True) if row["kind"] == "seed"]
+    assert answer["seeds"] == "one" and row["ranks"] == [0, 1] and row["steps"] == 3 and "S1-1" in row["message"]
 
 
 def test_parameters_that_began_unequal_are_told_apart_from_those_that_became_so(lastbit, recorded):
@@ -196,6 +198,7 @@ def test_running_statistics_of_each_rank_are_a_note(lastbit, recorded):
     answer = lastbit.json("ranks", recorded("ddp", "--batch-norm", "--dropout", "0.1"), expect=0)
     (row,) = found(answer, notes=True)
     assert row["kind"] == "buffer" and row["tensor"] == "blocks.0.norm.running_mean" and not found(answer)
+    assert answer["seeds"] == "each"
 
 
 @pytest.mark.parametrize(

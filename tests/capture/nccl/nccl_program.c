@@ -232,6 +232,48 @@ static void turn_nan(worker *w)
     }
 }
 
+/* Twenty collectives over buffers that are used again: what one call gave the next one sends on. */
+static void chained(worker *w)
+{
+    const size_t n = (size_t)w->ranks;
+    float *data = fill(w, F32, COUNT), *all = calloc(COUNT * n, 4), *part = calloc(COUNT, 4);
+    for (int i = 0; i < 5; i++) {
+        TRY(ncclAllReduce(data, data, COUNT, F32, LB_NCCL_AVG, w->comm, NULL));
+        TRY(ncclAllGather(data, all, COUNT, F32, w->comm, NULL));
+        TRY(ncclReduceScatter(all, part, COUNT, F32, LB_NCCL_AVG, w->comm, NULL));
+        TRY(ncclBroadcast(part, data, COUNT, F32, i % w->ranks, w->comm, NULL));
+    }
+    look(w, data, COUNT * 4);
+    free(data), free(all), free(part);
+}
+
+/* Rank 2 alone has something that is not finite, which a message hands on before all add it up. */
+static void nan_of_rank_2(worker *w)
+{
+    float *data = fill(w, F32, COUNT), *got = calloc(COUNT, 4);
+    TRY(ncclAllReduce(data, data, COUNT, F32, LB_NCCL_AVG, w->comm, NULL));
+    if (w->rank == 2) data[17] = 1.0f / 0.0f - 1.0f / 0.0f;
+    TRY(ncclGroupStart());
+    TRY(ncclSend(data, COUNT, F32, (w->rank + 1) % w->ranks, w->comm, NULL));
+    TRY(ncclRecv(got, COUNT, F32, (w->rank + w->ranks - 1) % w->ranks, w->comm, NULL));
+    TRY(ncclGroupEnd());
+    TRY(ncclAllReduce(got, got, COUNT, F32, LB_NCCL_SUM, w->comm, NULL));
+    done(w, data, got, COUNT * 4);
+}
+
+/* Rank 0's numbers go once around, each rank sending on what it received. */
+static void ring_of_hops(worker *w)
+{
+    float *data = fill(w, F32, COUNT);
+    for (int step = 0; step < 2; step++) {
+        if (lb_nccl_step) lb_nccl_step(step);
+        TRY(ncclAllReduce(data, data, COUNT, F32, LB_NCCL_AVG, w->comm, NULL));
+        if (w->rank) TRY(ncclRecv(data, COUNT, F32, w->rank - 1, w->comm, NULL));
+        if (w->rank < w->ranks - 1) TRY(ncclSend(data, COUNT, F32, w->rank + 1, w->comm, NULL));
+    }
+    done(w, data, data, COUNT * 4);
+}
+
 /* Calls that are in progress until the communicator is asked. */
 static void non_blocking(worker *w)
 {
@@ -292,6 +334,12 @@ static void play(worker *w)
         steps(w, true, s + 4);
     else if (!strcmp(s, "nan"))
         turn_nan(w);
+    else if (!strcmp(s, "chained"))
+        chained(w);
+    else if (!strcmp(s, "nan-of-rank-2"))
+        nan_of_rank_2(w);
+    else if (!strcmp(s, "hops"))
+        ring_of_hops(w);
     else if (!strcmp(s, "non-blocking"))
         non_blocking(w);
     else if (!strcmp(s, "grow"))

@@ -9,6 +9,10 @@
  *     STANDIN_NCCL_ALGO=ring|tree     STANDIN_NCCL_CHANNELS=N     STANDIN_NCCL_NODES=N
  *     STANDIN_NCCL_PROFILER=N         it speaks that version of the profiler interface, of 1 to 7
  *     STANDIN_NCCL_FAIL=N             every N-th call that moves something fails, and does nothing
+ *     STANDIN_NCCL_FLIP=CALL:RANK:ELEMENT:BIT     of what RANK receives in collective CALL of its communicator, counted from 0, one bit
+ *     STANDIN_NCCL_HOP=CALL:HOP:ELEMENT:BIT       the same on one message of a ring's all-reduce: hops 1 to n-1 hand sums on, n to 2n-2
+ *                                                 what came out (an element of chunk 0 goes from rank 1 on, and ends its sum at rank 0)
+ *     STANDIN_NCCL_MESSAGE=SENDER:ELEMENT:BIT     of every message that this rank sends
  */
 #define _GNU_SOURCE
 #include "nccl_abi.h"
@@ -84,6 +88,7 @@ struct ncclComm {
     lb_nccl_comm *splitting, split;
     task *launched, **launched_end;
     uint64_t sequence;
+    int carried_out; /* collectives */
     void *profiler;
     int wanted;
     struct {
@@ -378,11 +383,46 @@ static element contribution(const task *t, int rank, size_t at)
     return rounded(t->dtype, e);
 }
 
+/* ---- planted faults ------------------------------------------------------------------------------------------------- */
+
+typedef struct flip {
+    int call, who, element, bit; /* `who`: a rank, or a hop */
+} flip;
+
+static bool flip_of(const char *name, flip *f)
+{
+    const char *text = getenv(name);
+    return text && sscanf(text, "%d:%d:%d:%d", &f->call, &f->who, &f->element, &f->bit) == 4;
+}
+
+static void turn_over(int dtype, void *data, const flip *f)
+{
+    ((unsigned char *)data)[f->element * widths[dtype] + f->bit / 8] ^= (unsigned char)(1 << f->bit % 8);
+}
+
+/* The element as the message of this hop carries it. */
+static element carried(const task *t, int hop, size_t at, element e)
+{
+    flip f;
+    char bytes[8];
+    if (t->verb != ALL_REDUCE || !flip_of("STANDIN_NCCL_HOP", &f) || f.call != t->comm->carried_out || f.who != hop ||
+        (size_t)f.element != at)
+        return e;
+    store(t->dtype, bytes, e);
+    f.element = 0;
+    turn_over(t->dtype, bytes, &f);
+    return load(t->dtype, bytes);
+}
+
 static element around(const task *t, int first, size_t at)
 {
-    element sum = contribution(t, first % t->comm->ranks, at);
-    for (int i = 1; i < t->comm->ranks; i++)
-        sum = join_two(t->dtype, t->op, sum, contribution(t, (first + i) % t->comm->ranks, at));
+    const int n = t->comm->ranks, me = t->comm->rank;
+    element sum = contribution(t, first % n, at);
+    for (int i = 1; i < n; i++)
+        sum = join_two(t->dtype, t->op, carried(t, i, at, sum), contribution(t, (first + i) % n, at));
+    /* It lies at rank first + n - 1 now, and goes around once more. */
+    const int way = (me - (first + n - 1) % n + n) % n;
+    for (int i = 0; i < way; i++) sum = carried(t, n + i, at, sum);
     return sum;
 }
 
@@ -500,6 +540,10 @@ static void carry_out(const task *t)
     if (t->count) memcpy(slot + 64, t->send, sent_elements(t) * (size_t)widths[t->dtype]);
     meet(t->comm);
     receive(t);
+    flip f;
+    if (flip_of("STANDIN_NCCL_FLIP", &f) && f.call == t->comm->carried_out && f.who == t->comm->rank)
+        turn_over(t->dtype, t->recv, &f);
+    t->comm->carried_out++;
 }
 
 /* True when it went through. */
@@ -509,9 +553,13 @@ static bool try_message(const task *t)
     const size_t bytes = t->count * (size_t)widths[t->dtype];
     mailbox *box = t->verb == SEND ? &t->comm->hall->boxes[me][t->root] : &t->comm->hall->boxes[t->root][me];
     if (atomic_load(&box->full) == (t->verb == SEND)) return false;
-    if (t->verb == SEND)
+    flip f = {0};
+    const char *message = getenv("STANDIN_NCCL_MESSAGE");
+    if (t->verb == SEND) {
         memcpy(box->bytes, t->send, bytes);
-    else
+        if (message && sscanf(message, "%d:%d:%d", &f.who, &f.element, &f.bit) == 3 && f.who == me)
+            turn_over(t->dtype, box->bytes, &f);
+    } else
         memcpy(t->recv, box->bytes, bytes);
     atomic_store(&box->full, t->verb == SEND);
     return true;
