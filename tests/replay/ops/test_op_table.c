@@ -40,6 +40,7 @@ static void every_spelling_of_an_op_finds_its_base_row(void **state)
     spelling("aten::batch_norm_elemt.out", "aten::batch_norm_elemt", LB_FORM_OUT);
     spelling("aten::mm.dtype_out", "aten::mm.dtype", LB_FORM_OUT);
     spelling("aten::_scaled_mm_v2.out", "aten::_scaled_mm_v2", LB_FORM_OUT);
+    spelling("aten::_fft_r2c.out", "aten::_fft_r2c", LB_FORM_OUT);
     spelling("aten::bernoulli_.float", "aten::bernoulli.p", LB_FORM_INPLACE);
     spelling("aten::normal_", "aten::normal_functional", LB_FORM_INPLACE);
 }
