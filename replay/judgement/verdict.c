@@ -2,6 +2,7 @@
 #include "verdict.h"
 
 #include "complex_rows.h"
+#include "factorisation.h"
 
 #include <math.h>
 
@@ -42,11 +43,31 @@ static bool differ_in_signs_of_zero(const lb_tensor *a, const lb_tensor *b)
     return true;
 }
 
+/* By residuals. The exact results are evaluated where they are asked for. */
+static lb_status judge_factors(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force,
+                               lb_bound *bound, lb_judgement *judgement, lb_err *err)
+{
+    bool differs = false;
+    for (uint32_t i = 0; i < call->n_results; i++)
+        differs |= call->results[i].data && recorded[i].data && !lb_tensor_same(&call->results[i], &recorded[i]);
+    if (differs) {
+        const double ratio =
+            lb_factorisation_ratio(call->row->name, call->args, call->n_args, recorded, call->n_results);
+        *judgement = (lb_judgement){isnan(ratio) ? LB_VERDICT_OPAQUE
+                                    : ratio <= 1 ? LB_VERDICT_ROUNDING
+                                                 : LB_VERDICT_DIVERGED,
+                                    ratio};
+    }
+    const lb_status status = force ? lb_bound_init(bound, memory, call, err) : LB_OK;
+    return status == LB_ERR_UNSUPPORTED ? LB_OK : status;
+}
+
 lb_status lb_verdict_judge(lb_memory *memory, const lb_call *call, const lb_tensor *recorded, bool force,
                            lb_bound *bound, lb_judgement *judgement, lb_err *err)
 {
     *judgement = (lb_judgement){LB_VERDICT_IDENTICAL, NAN};
     *bound = (lb_bound){0};
+    if (call->row->flags & LB_ROW_FACTORS) return judge_factors(memory, call, recorded, force, bound, judgement, err);
     const bool strict = lb_row_is_exact(call);
     bool differs = false, hard = strict, zeros = true; /* zeros: signs of zeros are all that differs */
     for (uint32_t i = 0; i < call->n_results; i++) {

@@ -14,7 +14,7 @@ typedef struct number {
 } number;
 typedef number (*loop)(number a, number b, bool wide);
 
-typedef enum manner { MOVED, BY_PARTS, ITS_OWN, WHOLE } manner;
+typedef enum manner { MOVED, BY_PARTS, ITS_OWN } manner;
 
 static double absolute(number z);
 
@@ -67,7 +67,6 @@ const lb_complex_way lb_complex_negation = {.manner = BY_PARTS, .exact = true};
 const lb_complex_way lb_complex_sums = {.manner = BY_PARTS, .lists_are_dims = true};
 const lb_complex_way lb_complex_product = {.manner = ITS_OWN, .run = times, .twin = times_twin, .roundings = 2};
 const lb_complex_way lb_complex_magnitude = {.manner = ITS_OWN, .run = magnitude, .roundings = 3};
-const lb_complex_way lb_complex_whole = {.manner = WHOLE};
 static const lb_complex_way of_conjugate = {.manner = ITS_OWN, .run = conjugate, .exact = true};
 static const lb_complex_way of_parts = {.manner = ITS_OWN, .run = put_together, .exact = true};
 static const lb_complex_way of_polar = {.manner = ITS_OWN, .run = from_polar, .roundings = 6};
@@ -260,17 +259,19 @@ static lb_status each(const lb_call *call, loop run)
 lb_status lb_row_run(const lb_call *call)
 {
     lb_call own = *call;
-    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
-    if (!way) return lb_call_is_complex(call) ? refuse(call) : call->row->kernel(&own);
-    if (way->manner == MOVED || way->manner == WHOLE) return call->row->kernel(&own);
+    const bool complex = lb_call_is_complex(call) && !(call->row->flags & LB_ROW_COMPLEX);
+    const lb_complex_way *way = complex ? call->row->complex : NULL;
+    if (!way) return complex ? refuse(call) : call->row->kernel(&own);
+    if (way->manner == MOVED) return call->row->kernel(&own);
     return way->manner == BY_PARTS ? by_parts(call, call->row->kernel) : each(call, way->run);
 }
 
 lb_status lb_row_twin(const lb_call *call)
 {
     lb_call own = *call;
-    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
-    if (!way && lb_call_is_complex(call)) return refuse(call);
+    const bool complex = lb_call_is_complex(call) && !(call->row->flags & LB_ROW_COMPLEX);
+    const lb_complex_way *way = complex ? call->row->complex : NULL;
+    if (!way && complex) return refuse(call);
     if (way && way->manner == ITS_OWN) return way->twin ? each(call, way->twin) : LB_ERR_NOT_FOUND;
     if (!call->row->twin) return LB_ERR_NOT_FOUND;
     return way && way->manner == BY_PARTS ? by_parts(call, call->row->twin) : call->row->twin(&own);

@@ -8,7 +8,6 @@
  *
  * (Higham, Accuracy and Stability of Numerical Algorithms, theorem 24.2; Bluestein's is three transforms of at most 4 N), which bounds every
  * element. Nothing is said of a transform that has a number among its inputs which is not finite. */
-#include "complex_rows.h"
 #include "elementary.h"
 #include "frame.h"
 #include "value_memory.h"
@@ -58,7 +57,7 @@ enum { MOST_FACTORS = 64, LARGEST_FACTOR = 64 };
 typedef struct transform {
     int64_t n;
     int factors[MOST_FACTORS], n_factors;
-    point *circle; /* the n roots of unity, in the direction of the transform */
+    point *circle;            /* the n roots of unity, in the direction of the transform */
     struct transform *spread; /* Bluestein: of a power of two; NULL: by factors */
     point *chirp, *filter;    /* e^(∓πi k² / n); the transformed chirp that is convolved with */
     point *line, *other;      /* room for one line each; of Bluestein for spread->n */
@@ -190,7 +189,8 @@ typedef struct fourier {
     int order[LB_MAX_DIMS];        /* of all dimensions: those that are not transformed first */
     int64_t batch;
     double scale;
-    bool to_half, from_half; /* the last dimension of the result, or of the input, is half of one with conjugate symmetry */
+    bool to_half,
+        from_half; /* the last dimension of the result, or of the input, is half of one with conjugate symmetry */
     int sign;
 } fourier;
 
@@ -436,7 +436,7 @@ LB_WITH_TWIN(c2c, c2c_run(call, twin))
      LB_COMPUTED_BY(ID),                                                                                               \
      .roundings = 24,                                                                                                  \
      .samples = "complex_fft " #ID,                                                                                    \
-     .complex = &lb_complex_whole},
+     .flags = LB_ROW_COMPLEX},
 
 /* clang-format off */
 const lb_op_row lb_rows_fft[] = {
