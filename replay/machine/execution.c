@@ -149,6 +149,9 @@ static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb
     if (!machine->is_shadow) return false;
     if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
     const lb_program *program = machine->prepared->program;
+    const uint32_t first = op->results + op->written ? lb_op_outcome(program, op, 0) : LB_NONE;
+    if (prepared->row->complex && first != LB_NONE && lb_dtype_is_complex(program->values[first].dtype))
+        return false; /* the sign of a complex number is continuous but for 0 */
     const lb_observer *observer = machine->run->observer;
     if (observer && observer->computes &&
         observer->computes(observer->context, machine->rank, program->step, (uint32_t)(op - program->ops)))

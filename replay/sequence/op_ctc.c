@@ -42,10 +42,11 @@ static logarithm product_of(logarithm a, double log_p)
 
 typedef struct ctc {
     lb_frame frame;
-    int64_t steps, batch, classes, states, blank; /* log_probs is (steps, batch, classes); log_alpha (batch, steps, states) */
+    int64_t steps, batch, classes, states,
+        blank; /* log_probs is (steps, batch, classes); log_alpha (batch, steps, states) */
     const void *log_p;
     const int64_t *targets, *inputs, *lengths; /* labels; of each sample how many distributions and labels */
-    int64_t labels, row;                       /* how many are there; from one sample's to the next, 0: they follow each other */
+    int64_t labels, row; /* how many are there; from one sample's to the next, 0: they follow each other */
     bool ok;
 } ctc;
 
@@ -144,12 +145,12 @@ static void set(const ctc *c, void *y, int64_t i, logarithm x, bool twin)
 static void begin_alpha(ctc *c, const lb_tensor *branch, void *alpha)
 {
     const int64_t n = c->batch * c->steps * c->states;
-    const void *recorded = branch && branch->data && lb_tensor_numel(branch) == n ? lb_frame_tensor(&c->frame, branch) : NULL;
+    const void *recorded =
+        branch && branch->data && lb_tensor_numel(branch) == n ? lb_frame_tensor(&c->frame, branch) : NULL;
     for (int64_t i = 0; lb_frame_ok(&c->frame) && i < n; i++)
         lb_frame_set(&c->frame, alpha, i, recorded ? lb_frame_get(&c->frame, recorded, i) : 0);
     for (int64_t b = 0; lb_frame_ok(&c->frame) && b < c->batch; b++)
-        for (int64_t i = 0; i < c->states; i++)
-            lb_frame_set(&c->frame, alpha, b * c->steps * c->states + i, -INFINITY);
+        for (int64_t i = 0; i < c->states; i++) lb_frame_set(&c->frame, alpha, b * c->steps * c->states + i, -INFINITY);
 }
 
 /* log_probs, targets, input_lengths, target_lengths, blank, zero_infinity -> the loss of each sample, log_alpha */
@@ -212,7 +213,8 @@ static lb_status gradient_run(lb_call *call, bool twin)
                *alpha = c.ok ? lb_frame_input(&c.frame, 6) : NULL;
     const int64_t n = c.steps * c.batch * c.classes;
     void *y = c.ok ? lb_frame_output(&c.frame, 0, n) : NULL;
-    if (c.ok && (lb_tensor_numel(lb_call_tensor(call, 0)) != c.batch || lb_tensor_numel(lb_call_tensor(call, 5)) != c.batch))
+    if (c.ok &&
+        (lb_tensor_numel(lb_call_tensor(call, 0)) != c.batch || lb_tensor_numel(lb_call_tensor(call, 5)) != c.batch))
         lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "gradients or losses that do not fit");
     for (int64_t i = 0; lb_frame_ok(&c.frame) && i < n; i++) lb_frame_set(&c.frame, y, i, 0);
     for (int64_t b = 0; lb_frame_ok(&c.frame) && b < c.batch; b++) {
@@ -237,7 +239,8 @@ LB_WITH_TWIN(gradient, gradient_run(call, twin))
      .samples = SAMPLES}
 #define GRADIENT(NAME, SAMPLES)                                                                                        \
     {.name = "aten::" NAME,                                                                                            \
-     .args = "grad! log_probs! targets! input_lengths target_lengths neg_log_likelihood! log_alpha! blank zero_infinity", \
+     .args =                                                                                                           \
+         "grad! log_probs! targets! input_lengths target_lengths neg_log_likelihood! log_alpha! blank zero_infinity",  \
      LB_COMPUTED_BY(gradient),                                                                                         \
      .roundings = 2,                                                                                                   \
      .samples = SAMPLES}
