@@ -55,8 +55,8 @@ static lb_status unfold_backward_run(lb_call *call, bool twin)
     if (!lb_frame_ok(&f)) return lb_frame_end(&f);
     const lb_around whole = lb_shape_around(&out->layout, dim);
     const int64_t frames = grad->layout.shape[dim];
-    if (grad->layout.shape[grad->layout.ndim - 1] != size || lb_tensor_numel(grad) != whole.outer * frames * whole.inner * size ||
-        (frames - 1) * step + size > whole.size)
+    if (grad->layout.shape[grad->layout.ndim - 1] != size ||
+        lb_tensor_numel(grad) != whole.outer * frames * whole.inner * size || (frames - 1) * step + size > whole.size)
         lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "frames of another shape");
     const void *g = lb_frame_tensor(&f, grad);
     const int64_t n = lb_tensor_numel(out);
@@ -146,7 +146,8 @@ static lb_status pairs_run(lb_call *call, double p, bool twin)
     const void *x = lb_frame_tensor(&f, a), *y = lb_frame_tensor(&f, b);
     void *to = lb_frame_output(&f, 0, batch * m * n);
     const double unit = f.wide ? 0x1p-53 : 0x1p-24;
-    if (lb_tensor_numel(&call->results[0]) != batch * m * n) lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a result of another size");
+    if (lb_tensor_numel(&call->results[0]) != batch * m * n)
+        lb_frame_fail(&f, LB_ERR_UNSUPPORTED, "a result of another size");
     for (int64_t r = 0; lb_frame_ok(&f) && r < batch * m * n; r++) {
         const int64_t i = r / n, j = r / (m * n) * n + r % n;
         distance d = begin(p);

@@ -17,6 +17,7 @@ import torch
 from op_cases import Case, bits, blank_like, callable_op, copied, half_ulp, mapped, same_bits, tensors  # noqa: F401
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "programs"))
+import blockwise_optimizers  # noqa: E402
 import serving_kernels  # noqa: E402
 import serving_ops  # noqa: E402
 import training_kernels  # noqa: E402
@@ -27,6 +28,7 @@ CUSTOM = {
     *serving_ops.OPS,
     *serving_kernels.OPS,
     *training_kernels.OPS,  # and FSDP2's: tests/programs/ranks/sharded.py
+    *blockwise_optimizers.OPS,
     "fsdp::split_with_sizes_copy",
     "fsdp::chunk_cat",
     "fsdp::chunk_cat_mixed_dtype",
