@@ -1,4 +1,5 @@
-/* Factorisations that are one result (Cholesky, LU), and what is made of them: solutions, inverses, determinants.
+/* Factorisations that are one result (Cholesky, LU), and what is made of them: solutions, inverses, determinants. Besides the exponential
+ * of a matrix and the product of reflections, which have bounds of their own.
  *
  * All is f64 and rounded once; judged by residuals (factorisation.h). Which rows an LU exchanges is a choice among near ties: it takes the
  * recorded exchanges (lb_call.branch), or those of partial pivoting where none were recorded. Of matrices that are singular or not positive
@@ -520,6 +521,72 @@ static lb_status slogdet(lb_call *call)
     return determinant(call, true);
 }
 
+/* ---- products of matrices that an op takes apart ------------------------------------------------------------------------------- */
+
+/* exp(A) by scaling and squaring: Taylor's series of A / 2^s, whose norm is below 1/2, to where terms vanish in f64, squared s times. All
+ * terms of the twin are positive: exp(|A|), which each product and addition may put off by its roundings. In f64 torch's polynomials are
+ * hardly better than in f32 where the norm is small (off by 2^-30 of a result; measured). */
+static lb_status exponential_run(lb_call *call, bool twin)
+{
+    enum { TERMS = 20 };
+    lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
+    while (lb_matrix_batch_next(&batch)) {
+        lb_columns a = lb_columns_arg(&batch, 0);
+        if (!is_usable(&batch, a, true)) continue;
+        const int64_t n = a.n;
+        double size = 0;
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t i = 0; i < n; i++) sum += fabs(a.x[j * n + i]);
+            size = fmax(size, sum);
+        }
+        if (!lb_columns_finite(a) || size > 0x1p10) {
+            lb_matrix_batch_refuse(&batch, "a matrix whose exponential leaves the range of f64");
+            continue;
+        }
+        int squarings = 0;
+        for (; size > 0.5; size /= 2) squarings++;
+        for (int64_t i = 0; i < n * n; i++) a.x[i] = ldexp(twin ? fabs(a.x[i]) : a.x[i], -squarings);
+        lb_columns y = identity(&batch, n); /* Horner's: I + A (I + A / 2 (I + A / 3 (…))) */
+        for (int k = TERMS; k > 0 && y.x; k--) {
+            lb_columns next = lb_columns_product(&batch, a, y);
+            for (int64_t i = 0; next.x && i < n * n; i++) next.x[i] /= k;
+            for (int64_t j = 0; next.x && j < n; j++) next.x[j * n + j] += 1;
+            y = next;
+        }
+        for (int k = 0; k < squarings && y.x; k++) y = lb_columns_product(&batch, y, y);
+        const double most = lb_call_tensor(call, 0)->dtype == LB_F64 ? 0x1p24 : 1;
+        for (int64_t i = 0; twin && y.x && i < n * n; i++) y.x[i] *= most * (squarings + 8);
+        lb_columns_write(&batch, 0, 2, y);
+    }
+    return lb_matrix_batch_end(&batch);
+}
+LB_WITH_TWIN(exponential, exponential_run(call, twin))
+
+/* input, tau: the first columns of H(1) H(2) …, H(k) = I - tau[k] v vᵀ, v = (0, …, 1, what stands below the diagonal of column k). */
+static lb_status householder_run(lb_call *call, bool twin)
+{
+    lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
+    while (lb_matrix_batch_next(&batch)) {
+        lb_columns a = lb_columns_arg(&batch, 0), tau = lb_columns_read(&batch, lb_call_tensor(call, 1), 1);
+        if (!is_usable(&batch, a, false) || !tau.x || tau.m > a.n || a.n > a.m) continue;
+        lb_columns q = lb_columns_new(&batch, a.m, a.n), v = lb_columns_new(&batch, a.m, 1);
+        for (int64_t j = 0; q.x && v.x && j < a.n; j++) q.x[j * a.m + j] = 1;
+        for (int64_t k = tau.m - 1; q.x && v.x && k >= 0; k--) {
+            memset(v.x, 0, (size_t)a.m * sizeof *v.x);
+            v.x[k] = 1;
+            for (int64_t i = k + 1; i < a.m; i++) v.x[i] = twin ? fabs(a.x[k * a.m + i]) : a.x[k * a.m + i];
+            for (int64_t j = 0; j < a.n; j++) {
+                const double along = lb_dot(v.x, q.x + j * a.m, a.m);
+                lb_add_scaled(q.x + j * a.m, twin ? fabs(tau.x[k]) * along : -tau.x[k] * along, v.x, a.m);
+            }
+        }
+        lb_columns_write(&batch, 0, 2, q);
+    }
+    return lb_matrix_batch_end(&batch);
+}
+LB_WITH_TWIN(householder, householder_run(call, twin))
+
 #define ROW(NAME, ARGS, KERNEL, FLAGS, SAMPLES)                                                                        \
     {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = FLAGS, .samples = "factors " SAMPLES}
 
@@ -537,5 +604,9 @@ const lb_op_row lb_rows_linear_system[] = {
     ROW("linalg_inv_ex", "A! check_errors", inverse, LB_ROW_FACTORS, "inverse"),
     ROW("_linalg_det", "A!", det, LB_ROW_FACTORS, "inverse"),
     ROW("_linalg_slogdet", "A!", slogdet, LB_ROW_FACTORS, "inverse"),
+    {.name = "aten::linalg_matrix_exp", .args = "self!", LB_COMPUTED_BY(exponential), LB_SUMS(16, LB_TERMS(INNER, 0)),
+     .samples = "matrix_exp"},
+    {.name = "aten::linalg_householder_product", .args = "input! tau!", LB_COMPUTED_BY(householder),
+     LB_SUMS(8, LB_TERMS(ELEMENTS, 0)), .samples = "householder"},
     {NULL},
 };

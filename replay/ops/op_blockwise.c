@@ -39,8 +39,10 @@ typedef struct places {
 } places;
 enum { G, P, FIRST, SECOND, CODE_1, CODE_2, SCALE_1, SCALE_2 };
 
-static const places plain = {{1, 2, 3, 4, 5}, .beta1 = 8, .eps = 12, .decay = 13, .step = 14, .lr = 15, .scale = 16, .most_norm = 6};
-static const places coded = {{1, 2, 3, 4, 12, 13, 14, 15}, .beta1 = 5, .eps = 9, .step = 10, .lr = 11, .decay = 16, .scale = 17, .coded = true};
+static const places plain = {{1, 2, 3, 4, 5}, .beta1 = 8, .eps = 12,   .decay = 13,
+                             .step = 14,      .lr = 15,   .scale = 16, .most_norm = 6};
+static const places coded = {
+    {1, 2, 3, 4, 12, 13, 14, 15}, .beta1 = 5, .eps = 9, .step = 10, .lr = 11, .decay = 16, .scale = 17, .coded = true};
 
 typedef struct settings {
     rule rule;
@@ -82,7 +84,8 @@ static void run_number(const settings *s, number *n)
     case RMSPROP:
     case ADAGRAD:
         n->m = s->rule == ADAGRAD ? before + g * g : s->beta1 * before + rest * g * g;
-        n->m_size = s->rule == ADAGRAD ? fabs(before) + g_size * g_size : fabs(s->beta1 * before) + rest * g_size * g_size;
+        n->m_size =
+            s->rule == ADAGRAD ? fabs(before) + g_size * g_size : fabs(s->beta1 * before) + rest * g_size * g_size;
         update = g / (__builtin_sqrt(n->m) + s->eps);
         update_size = g_size / (__builtin_sqrt(n->m) + s->eps) * (n->m > 0 ? n->m_size / n->m : 1);
         break;
@@ -197,11 +200,11 @@ static void write_codes(update *u, int which, bool twin)
     for (int64_t b = 0; lb_frame_ok(f) && b < blocks; b++) {
         const int64_t first = b * BLOCK, end = first + BLOCK < u->n ? first + BLOCK : u->n;
         double largest = 0, size = 0;
-        for (int64_t i = first; i < end; i++)
-            largest = fmax(largest, fabs(s->x[i])), size = fmax(size, s->size[i]);
+        for (int64_t i = first; i < end; i++) largest = fmax(largest, fabs(s->x[i])), size = fmax(size, s->size[i]);
         lb_frame_set(f, scales, b, twin ? size : largest);
         for (int64_t i = first; i < end; i++)
-            q[i] = code_of(s->code, largest > 0 ? s->x[i] / largest : 0, SEARCH + (largest > 0 ? 0x1p-20 * size / largest : 0), recorded, i);
+            q[i] = code_of(s->code, largest > 0 ? s->x[i] / largest : 0,
+                           SEARCH + (largest > 0 ? 0x1p-20 * size / largest : 0), recorded, i);
     }
 }
 
@@ -274,7 +277,8 @@ LB_WITH_TWIN(coded, optimizer_run(call, &coded, twin))
 
 const lb_op_row lb_rows_blockwise[] = {
     {.name = "bitsandbytes::optimizer_update_32bit",
-     .args = "optimizer_name g! p! state1! state2 unorm_vec max_unorm param_norm beta1 beta2 beta3 alpha eps weight_decay step "
+     .args = "optimizer_name g! p! state1! state2 unorm_vec max_unorm param_norm beta1 beta2 beta3 alpha eps "
+             "weight_decay step "
              "lr gnorm_scale skip_zeros",
      LB_COMPUTED_BY(plain),
      .roundings = 16,

@@ -82,3 +82,20 @@ def factors(draw, options):
     for dtype in (torch.float32, torch.float64):
         for args in calls(next(iter(options)), "plain", dtype):
             yield args, {}
+
+
+@generator
+def matrix_exp(draw, options):
+    for dtype in (torch.float32, torch.float64):
+        for shape, scale in (((3, 3), 0.01), ((2, 5, 5), 1.0), ((8, 8), 0.3), ((4, 4), 3.0), ((1, 1), 2.0)):
+            a = draw.dense(shape, dtype, scale)
+            yield (draw.layout(a),), {}
+            yield (a - a.mT,), {}
+
+
+@generator
+def householder(draw, options):
+    for dtype in (torch.float32, torch.float64):
+        for m, n in ((6, 3), (5, 5), (7, 1)):
+            a, tau = torch.geqrf(draw.dense((2, m, n), dtype, 1.0))
+            yield (draw.layout(a), tau), {}
