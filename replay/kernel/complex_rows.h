@@ -3,8 +3,9 @@
  * Kernels know reals. A call that has a complex tensor among its operands or results is, by the way in its row,
  *      moved     the row's own kernel: elements are only carried about
  *      by parts  the row's kernel twice, on the real parts and on the imaginary ones: sums and what is linear in them
+ *      products  the row's kernel four times, on the parts of both factors of a matrix product
  *      its own   a loop of op_complex.c: products, magnitudes, polar coordinates
- * and without a way it is not computed: the op is opaque. Bounds hold for each part by itself. */
+ * A row that is LB_ROW_COMPLEX knows them by itself, and without a way it is not computed: the op is opaque. Bounds hold for each part by itself. */
 #ifndef LB_REPLAY_COMPLEX_ROWS_H
 #define LB_REPLAY_COMPLEX_ROWS_H
 
@@ -12,7 +13,8 @@
 
 /* For the rows of other families. */
 extern const struct lb_complex_way lb_complex_moved, lb_complex_linear, lb_complex_negation, lb_complex_sums,
-    lb_complex_product, lb_complex_magnitude;
+    lb_complex_product, lb_complex_magnitude, lb_complex_quotient, lb_complex_direction, lb_complex_exponential,
+    lb_complex_matrices;
 
 bool lb_call_is_complex(const lb_call *call);
 /* A complex tensor as one of reals that has another dimension of two at its end; any other as it is. False: it has no room for that

@@ -193,7 +193,8 @@ static lb_status judge_units(lb_machine *machine, const lb_execution *e, account
                         lb_machine_choice(machine)->method,
                         NULL,
                         may_be_tf32(machine, e, first),
-                        lb_event_on_cuda(machine, e, first)};
+                        lb_event_on_cuda(machine, e, first),
+                        e->branch ? e->branch + first : NULL};
         lb_judgement one;
         lb_status status = lb_verdict_judge(machine->memory, &call, recorded, force, &a->bounds[u], &one, machine->err);
         a->n_bounds = u + 1;

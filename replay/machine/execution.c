@@ -84,6 +84,7 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
         lb_call call = {prepared->row, e->unit,        e->n_args, e->outputs.tensors + (size_t)u * e->per_unit,
                         e->per_unit,   choice->method, local};
         call.cuda = lb_event_on_cuda(machine, e, u * e->per_unit);
+        call.branch = e->branch ? e->branch + (size_t)u * e->per_unit : NULL;
         lb_cast cast;
         if (choice->method.cast) {
             cast = *choice->method.cast;
@@ -107,6 +108,36 @@ static lb_status take_given(lb_machine *machine, const lb_prepared_op *prepared,
     return LB_OK;
 }
 
+/* What was recorded of one output, or what the observer says that a shadow decides there: a shadow by itself follows nothing, so that two
+ * of them go the same way. A copy: what an observer gives stays only until it is asked again. */
+static lb_status take_branch(lb_machine *machine, uint32_t value, lb_tensor *branch)
+{
+    const lb_observer *observer = machine->run->observer;
+    lb_tensor recorded;
+    *branch = (lb_tensor){0};
+    if (value == LB_NONE || !lb_rebase_recorded(machine, value, &recorded)) return LB_OK;
+    if (machine->is_shadow &&
+        (!observer || !observer->decided ||
+         !observer->decided(observer->context, machine->rank, machine->prepared->program->step, value, &recorded)))
+        return LB_OK;
+    branch->dtype = recorded.dtype;
+    branch->layout = lb_layout_contiguous(recorded.layout.ndim, recorded.layout.shape);
+    branch->data =
+        lb_machine_scratch(machine, lb_dtype_bytes(recorded.dtype, (size_t)lb_layout_numel(&recorded.layout)) + 1);
+    if (!branch->data) return LB_ERR_LIMIT;
+    lb_tensor_copy(branch, &recorded, NULL);
+    return LB_OK;
+}
+
+static lb_status take_branches(lb_machine *machine, lb_execution *e)
+{
+    if (!(e->prepared->row->flags & (LB_ROW_FACTORS | LB_ROW_COMPLETES))) return LB_OK;
+    e->branch = lb_machine_take(machine, (e->outputs.n + 1) * sizeof *e->branch);
+    if (!e->branch) return LB_ERR_NOMEM;
+    for (uint32_t i = 0; i < e->outputs.n; i++) LB_TRY(take_branch(machine, e->outputs.values[i], &e->branch[i]));
+    return LB_OK;
+}
+
 static bool draws_from_recording(const lb_prepared_op *prepared)
 {
     return (prepared->row->flags & LB_ROW_RANDOM) != 0;
@@ -118,6 +149,9 @@ static bool shadow_takes_recorded(lb_machine *machine, const lb_op *op, const lb
     if (!machine->is_shadow) return false;
     if (!(op->flags & LB_OP_DECISION) && !(prepared->row->flags & LB_ROW_DISCONTINUOUS)) return false;
     const lb_program *program = machine->prepared->program;
+    const uint32_t first = op->results + op->written ? lb_op_outcome(program, op, 0) : LB_NONE;
+    if (prepared->row->complex && first != LB_NONE && lb_dtype_is_complex(program->values[first].dtype))
+        return false; /* the sign of a complex number is continuous but for 0 */
     const lb_observer *observer = machine->run->observer;
     if (observer && observer->computes &&
         observer->computes(observer->context, machine->rank, program->step, (uint32_t)(op - program->ops)))
@@ -315,6 +349,7 @@ static lb_status compute(lb_machine *machine, const lb_op *op, const lb_prepared
     const lb_operand_plan plan = {prepared->row, prepared->form, &e.outputs, watch};
     LB_TRY(lb_operands_build(machine, op, &plan, &e.args, &e.n_args));
     LB_TRY(lb_round_operands(machine, op, &e));
+    LB_TRY(take_branches(machine, &e));
     lb_err local = LB_ERR_INIT;
     lb_status status = prepared->row->kernel && !e.outputs.ready ? call_units(machine, prepared, &e, &local) : LB_OK;
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(machine->err, status, "%s", local.message);

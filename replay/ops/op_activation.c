@@ -3,6 +3,7 @@
  * torch evaluates these in f32 step by step with its own 1 ulp functions; here they are evaluated in f64 and rounded once. Twins follow
  * torch's formula: where it cancels (1 + erf of a negative number, 1 − sigmoid) the bound is that of the terms, not of the result, and where
  * an f32 exp overflows or underflows that f64 does not, it admits 0. */
+#include "complex_rows.h"
 #include "transcendental.h"
 
 #define EXACT (LB_ROW_ELEMENTWISE | LB_ROW_EXACT)
@@ -222,7 +223,8 @@ static lb_status log_sigmoid_slope(lb_call *call, bool twin)
 LB_WITH_TWIN(log_sigmoid_backward, log_sigmoid_slope(call, twin))
 
 const lb_op_row lb_rows_activation[] = {
-    {.name = "aten::exp", .args = "self!", .kernel = exp_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
+    {.name = "aten::exp", .args = "self!", .kernel = exp_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary",
+     .complex = &lb_complex_exponential},
     {.name = "aten::exp2", .args = "self!", .kernel = exp2_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE, .samples = "unary"},
     {.name = "aten::expm1", .args = "self!", .kernel = expm1_kernel, .roundings = 4, .flags = LB_ROW_ELEMENTWISE,
      .samples = "unary"},

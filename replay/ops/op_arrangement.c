@@ -336,6 +336,23 @@ static lb_status diagonal_backward(lb_call *call)
     return into_diagonal(call, lb_call_tensor(call, 0), 2);
 }
 
+/* Args: self, offset, dim1, dim2. */
+static lb_status diag_embed(lb_call *call)
+{
+    LB_TRY(lb_pointwise_fill(call, &call->results[0], &zero));
+    return into_diagonal(call, lb_call_tensor(call, 0), 1);
+}
+
+static lb_status diagonal_copy(lb_call *call)
+{
+    const lb_tensor *self = lb_call_tensor(call, 0);
+    const int a = lb_wrap_dim(lb_call_int(call, 2, 0), self->layout.ndim),
+              b = lb_wrap_dim(lb_call_int(call, 3, 1), self->layout.ndim);
+    if (a < 0 || b < 0 || a == b) return wrong(call, "no such dimension");
+    const lb_tensor view = diagonal_of(self, lb_call_int(call, 1, 0), a, b);
+    return copy(call, &call->results[0], &view);
+}
+
 static lb_status diagonal_scatter(lb_call *call)
 {
     LB_TRY(copy_self(call));
@@ -373,7 +390,12 @@ static lb_status pack_padded(lb_call *call)
 }
 
 #define MOVED(NAME, ARGS, KERNEL, SAMPLES)                                                                             \
-    {.name = "aten::" NAME, .args = ARGS, .kernel = KERNEL, .flags = LB_ROW_EXACT, .samples = SAMPLES},
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .flags = LB_ROW_EXACT,                                                                                            \
+     .samples = SAMPLES,                                                                                               \
+     .complex = &lb_complex_moved},
 #define JOINED(NAME, KERNEL)                                                                                           \
     {.name = "aten::" NAME,                                                                                            \
      .args = "tensors[] dim",                                                                                          \
@@ -394,9 +416,11 @@ const lb_op_row lb_rows_arrangement[] = {
                                   .samples = "repeat_interleave"},
     MOVED("slice_backward", "grad_output! input_sizes dim start end step", slice_backward, "slice_backward")
         MOVED("select_backward", "grad_output! input_sizes dim index", select_backward, "select_backward") MOVED(
-            "diagonal_backward", "grad_output! input_sizes offset dim1 dim2", diagonal_backward, "diagonal_backward")
-            MOVED("slice_scatter", "self! src! dim start end step", slice_scatter, "slice_scatter")
-                MOVED("select_scatter", "self! src! dim index", select_scatter, "select_scatter")
-                    MOVED("diagonal_scatter", "self! src! offset dim1 dim2", diagonal_scatter, "diagonal_scatter")
+            "diagonal_backward", "grad_output! input_sizes offset dim1 dim2", diagonal_backward,
+            "diagonal_backward") MOVED("slice_scatter", "self! src! dim start end step", slice_scatter, "slice_scatter")
+            MOVED("select_scatter", "self! src! dim index", select_scatter, "select_scatter")
+                MOVED("diagonal_scatter", "self! src! offset dim1 dim2", diagonal_scatter,
+                      "diagonal_scatter") MOVED("diag_embed", "self! offset dim1 dim2", diag_embed, "diag_embed")
+                    MOVED("diagonal_copy", "self! offset dim1 dim2", diagonal_copy, "diagonal_copy")
                         MOVED("_pack_padded_sequence", "input! lengths! batch_first", pack_padded, "pack_padded"){NULL},
 };

@@ -5,6 +5,7 @@
 #include "frame.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the ways -------------------------------------------------------------------------------------------------------------- */
@@ -14,7 +15,7 @@ typedef struct number {
 } number;
 typedef number (*loop)(number a, number b, bool wide);
 
-typedef enum manner { MOVED, BY_PARTS, ITS_OWN } manner;
+typedef enum manner { MOVED, BY_PARTS, PRODUCTS, ITS_OWN } manner;
 
 static double absolute(number z);
 
@@ -35,6 +36,51 @@ static number magnitude(number a, number b, bool wide)
 {
     (void)b, (void)wide;
     return (number){absolute(a), 0};
+}
+/* a / b without overflow on the way: both are scaled by the larger part of b (Smith's way; torch has it, too). */
+static number quotient(number a, number b, bool wide)
+{
+    (void)wide;
+    const double c = fabs(b.re), d = fabs(b.im);
+    if (c == 0 && d == 0) return (number){a.re / c, a.im / c};
+    if (c >= d) {
+        const double ratio = b.im / b.re, scale = 1 / (b.re + b.im * ratio);
+        return (number){(a.re + a.im * ratio) * scale, (a.im - a.re * ratio) * scale};
+    }
+    const double ratio = b.re / b.im, scale = 1 / (b.re * ratio + b.im);
+    return (number){(a.re * ratio + a.im) * scale, (a.im * ratio - a.re) * scale};
+}
+/* Either part is off in parts of the magnitude. */
+static number quotient_twin(number a, number b, bool wide)
+{
+    (void)wide;
+    const double size = absolute(a) / absolute(b);
+    return (number){size, size};
+}
+/* z / |z|, and 0 for 0 */
+static number direction(number a, number b, bool wide)
+{
+    (void)b, (void)wide;
+    const double size = absolute(a);
+    return size == 0 ? (number){0, 0} : (number){a.re / size, a.im / size};
+}
+static number direction_twin(number a, number b, bool wide)
+{
+    (void)b, (void)wide;
+    const double size = absolute(a) == 0 ? 0 : 1;
+    return (number){size, size};
+}
+static number exponential(number a, number b, bool wide)
+{
+    (void)b, (void)wide;
+    const double size = lb_exp(a.re);
+    return (number){size * lb_cos(a.im), a.im == 0 ? a.im : size * lb_sin(a.im)};
+}
+static number exponential_twin(number a, number b, bool wide)
+{
+    (void)b, (void)wide;
+    const double size = lb_exp(a.re);
+    return (number){size, a.im == 0 ? 0 : size};
 }
 static number conjugate(number a, number b, bool wide)
 {
@@ -67,6 +113,12 @@ const lb_complex_way lb_complex_negation = {.manner = BY_PARTS, .exact = true};
 const lb_complex_way lb_complex_sums = {.manner = BY_PARTS, .lists_are_dims = true};
 const lb_complex_way lb_complex_product = {.manner = ITS_OWN, .run = times, .twin = times_twin, .roundings = 2};
 const lb_complex_way lb_complex_magnitude = {.manner = ITS_OWN, .run = magnitude, .roundings = 3};
+const lb_complex_way lb_complex_quotient = {.manner = ITS_OWN, .run = quotient, .twin = quotient_twin, .roundings = 10};
+const lb_complex_way lb_complex_direction = {
+    .manner = ITS_OWN, .run = direction, .twin = direction_twin, .roundings = 6};
+const lb_complex_way lb_complex_exponential = {
+    .manner = ITS_OWN, .run = exponential, .twin = exponential_twin, .roundings = 10};
+const lb_complex_way lb_complex_matrices = {.manner = PRODUCTS};
 static const lb_complex_way of_conjugate = {.manner = ITS_OWN, .run = conjugate, .exact = true};
 static const lb_complex_way of_parts = {.manner = ITS_OWN, .run = put_together, .exact = true};
 static const lb_complex_way of_polar = {.manner = ITS_OWN, .run = from_polar, .roundings = 6};
@@ -168,6 +220,50 @@ static lb_status by_parts(const lb_call *call, lb_kernel kernel)
     return LB_OK;
 }
 
+/* (A + iB)(C + iD) = AC - BD + i (AD + BC), of the factors that are args 0 and 1. `kernel` gives products, or the sums of their magnitudes. */
+static lb_status products(const lb_call *call, lb_kernel kernel, bool twin)
+{
+    static const uint64_t zero = 0;
+    const lb_tensor *y = &call->results[0];
+    if (call->n_results != 1 || call->n_args < 2 || call->args[0].tag != LB_OPERAND_TENSOR ||
+        call->args[1].tag != LB_OPERAND_TENSOR || !lb_dtype_is_complex(y->dtype))
+        return refuse(call);
+    const lb_dtype part = lb_dtype_part(y->dtype);
+    const int64_t n = lb_layout_numel(&y->layout);
+    const lb_layout dense = lb_layout_contiguous(y->layout.ndim, y->layout.shape);
+    char *room = calloc((size_t)(2 * n) + 1, lb_dtype_bits(part) / 8);
+    if (!room) return lb_fail(call->err, LB_ERR_NOMEM, "out of memory");
+    lb_tensor terms[2] = {{room, part, dense}, {room + n * (int64_t)(lb_dtype_bits(part) / 8), part, dense}};
+    lb_status status = LB_OK;
+    for (int imaginary = 0; status == LB_OK && imaginary < 2; imaginary++) {
+        for (int k = 0; status == LB_OK && k < 2; k++) {
+            lb_operand factors[2] = {call->args[0], call->args[1]};
+            factors[0].tensor = part_of(&call->args[0].tensor, k, &zero);
+            factors[1].tensor = part_of(&call->args[1].tensor, imaginary ? 1 - k : k, &zero);
+            lb_call one = *call;
+            one.args = factors, one.n_args = 2, one.results = &terms[k];
+            status = kernel(&one);
+        }
+        lb_tensor to = part_of(y, imaginary, NULL);
+        const bool minus = !imaginary && !twin;
+        int64_t index[LB_MAX_DIMS] = {0}, at = 0;
+        const int64_t size = (int64_t)(lb_dtype_bits(part) / 8);
+        for (int64_t i = 0; status == LB_OK && i < n; i++) {
+            const double a = lb_to_f64(part, (char *)terms[0].data + i * size),
+                         b = lb_to_f64(part, (char *)terms[1].data + i * size), sum = minus ? a - b : a + b;
+            lb_convert(part, (char *)to.data + at * size, LB_F64, &sum, 1, call->method.cast);
+            for (int d = to.layout.ndim - 1; d >= 0; d--) {
+                at += to.layout.stride[d];
+                if (++index[d] < to.layout.shape[d]) break;
+                at -= to.layout.stride[d] * to.layout.shape[d];
+                index[d] = 0;
+            }
+        }
+    }
+    free(room);
+    return status;
+}
+
 /* ---- loops of our own ------------------------------------------------------------------------------------------------------ */
 
 /* |z| without overflow on the way. */
@@ -259,19 +355,23 @@ static lb_status each(const lb_call *call, loop run)
 lb_status lb_row_run(const lb_call *call)
 {
     lb_call own = *call;
-    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
-    if (!way) return lb_call_is_complex(call) ? refuse(call) : call->row->kernel(&own);
+    const bool complex = lb_call_is_complex(call) && !(call->row->flags & LB_ROW_COMPLEX);
+    const lb_complex_way *way = complex ? call->row->complex : NULL;
+    if (!way) return complex ? refuse(call) : call->row->kernel(&own);
     if (way->manner == MOVED) return call->row->kernel(&own);
+    if (way->manner == PRODUCTS) return products(call, call->row->kernel, false);
     return way->manner == BY_PARTS ? by_parts(call, call->row->kernel) : each(call, way->run);
 }
 
 lb_status lb_row_twin(const lb_call *call)
 {
     lb_call own = *call;
-    const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
-    if (!way && lb_call_is_complex(call)) return refuse(call);
+    const bool complex = lb_call_is_complex(call) && !(call->row->flags & LB_ROW_COMPLEX);
+    const lb_complex_way *way = complex ? call->row->complex : NULL;
+    if (!way && complex) return refuse(call);
     if (way && way->manner == ITS_OWN) return way->twin ? each(call, way->twin) : LB_ERR_NOT_FOUND;
     if (!call->row->twin) return LB_ERR_NOT_FOUND;
+    if (way && way->manner == PRODUCTS) return products(call, call->row->twin, true);
     return way && way->manner == BY_PARTS ? by_parts(call, call->row->twin) : call->row->twin(&own);
 }
 
@@ -286,6 +386,8 @@ double lb_row_roundings(const lb_call *call)
 {
     const lb_complex_way *way = lb_call_is_complex(call) ? call->row->complex : NULL;
     if (way && way->manner == ITS_OWN) return way->roundings;
+    if (way && way->manner == PRODUCTS)
+        return (double)call->row->roundings + 3 + (double)call->row->roundings_per_term * 2 * lb_call_terms(call);
     return (double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call);
 }
 

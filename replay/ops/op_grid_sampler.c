@@ -221,11 +221,12 @@ static void scatter(void *context, int64_t at, double weight)
     to->terms[at] += to->count;
 }
 
+/* The gradient of the grid is computed on every device, also where the mask says that it is not wanted. */
 static bool wanted(const lb_call *call, const form *at, uint32_t r)
 {
     int64_t mask[2] = {1, 1};
     if (at->mask) lb_call_ints(call, at->mask, mask, 2);
-    return mask[r] && r < call->n_results && call->results[r].data;
+    return (mask[r] || r == 1) && r < call->n_results && call->results[r].data;
 }
 
 static void image_gradient(const sampler *s, const void *dy, int64_t plane, scattered *to, void *dx)

@@ -4,6 +4,7 @@
  * (each rounded), but blocked and splitk, which chain fma inside their blocks. `accumulate` rounds after every fma.
  * "openblas" is whatever OpenBLAS does on this machine. */
 #include "matrices.h"
+#include "complex_rows.h"
 #include "tensor_core.h"
 
 #include <math.h>
@@ -393,9 +394,19 @@ LB_WITH_TWIN(solve_triangular, solve_run(call, twin))
      .factors = ITS_FACTORS,                                                                                           \
      .kernels = "openblas " LB_TENSOR_CORES,                                                                           \
      .samples = SAMPLES}
+#define OF_TWO(NAME)                                                                                                   \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = "self! mat2!",                                                                                            \
+     LB_COMPUTED_BY(mm),                                                                                               \
+     LB_SUMS(1, LB_TERMS(INNER, 0)),                                                                                   \
+     .flags = LB_ROW_MATMUL,                                                                                           \
+     .factors = FACTORS(0, 1, 1, 2),                                                                                   \
+     .kernels = "openblas " LB_TENSOR_CORES,                                                                           \
+     .samples = NAME,                                                                                                  \
+     .complex = &lb_complex_matrices}
 const lb_op_row lb_rows_matmul[] = {
-    PRODUCT("mm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "mm"),
-    PRODUCT("bmm", "self! mat2!", mm, 1, LB_TERMS(INNER, 0), FACTORS(0, 1, 1, 2), "bmm"),
+    OF_TWO("mm"),
+    OF_TWO("bmm"),
     PRODUCT("addmm", "self! mat1! mat2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2), "addmm"),
     PRODUCT("baddbmm", "self! batch1! batch2! beta alpha", addmm, 4, LB_TERMS(INNER, 1), FACTORS(1, 1, 2, 2),
             "baddbmm"),

@@ -117,6 +117,13 @@ static double score_terms(const lb_attention_head *h, const double *q, const dou
     return t;
 }
 
+/* Of exp(inf - inf) torch's CPU kernels make 0, inf or NaN, as the processor's vectors have it: of a row that sees +inf nothing is said. */
+static void leave_row_open(const lb_attention_head *h, double *y, double *lse)
+{
+    for (int64_t d = 0; d < h->values; d++) y[d] = 0x1p128;
+    *lse = 0x1p128;
+}
+
 /* With t_j besides |score - max|, y's twin is sum p_j |v_j| (1 + t_j + sum p t), times the roundings of p. */
 static void twin_head(const lb_attention_call *a, const head_inputs *in, const head_outputs *out)
 {
@@ -151,6 +158,7 @@ static void twin_head(const lb_attention_call *a, const head_inputs *in, const h
             if (a->form->weights) row[j] = p * (1 + t[j] + weighted);
         }
         lse[i] = isinf(top) ? 0 : fabs(top) + fabs(log(total)) + 1 + weighted + most + (rounding > 1 ? FAST_EXP : 0);
+        if (top == INFINITY && h->fast_exp) leave_row_open(h, y + i * h->values, &lse[i]);
         sum[i] = 1;
     }
 }

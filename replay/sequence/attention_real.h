@@ -42,7 +42,8 @@ static bool NAME(sees_nothing)(const lb_attention_head *h, const REAL *row)
 }
 
 /* A score of +inf makes exp(inf - inf) of itself. torch's CPU kernels take it for 0 (16-bit inputs) or inf (f32) in full vectors, so
- * that the row has the log-sum-exp +inf and not NaN, unless more keys follow its block. */
+ * that the row has the log-sum-exp +inf and not NaN, unless more keys follow its block. Without vectors it is NaN: the bound leaves both
+ * open. */
 static bool NAME(overflows)(const lb_attention_head *h, REAL *row, REAL *sum, REAL *lse)
 {
     const int64_t last = (h->keys - 1) / KEY_BLOCK * KEY_BLOCK;

@@ -161,6 +161,36 @@ static void parts_of_complex_numbers_are_nan_by_themselves(void **state)
     assert_false(lb_tensor_has_digest(&a, lb_digest_tensor(&b)));
 }
 
+/* torch's vectors negate a complex number as 0 - z, its scalar loops as -z: signs of zeros are all that differs. */
+static void signs_of_complex_zeros_are_rounding_and_other_numbers_are_not(void **state)
+{
+    (void)state;
+    const int64_t shape[] = {2};
+    const lb_layout layout = lb_layout_contiguous(1, shape);
+    float z[4] = {1, 0, 0, 2}, ours[4] = {-1, -0.0F, -0.0F, -2}, theirs[4] = {-1, 0, 0, -2};
+    lb_operand arg = {.tag = LB_OPERAND_TENSOR, .tensor = {z, LB_C64, layout}};
+    lb_tensor result = {ours, LB_C64, layout}, recorded = {theirs, LB_C64, layout};
+    lb_err err = LB_ERR_INIT;
+    lb_memory *memory = lb_memory_new(0);
+    lb_call call = {.row = lb_op_find("aten::neg", NULL),
+                    .args = &arg,
+                    .n_args = 1,
+                    .results = &result,
+                    .n_results = 1,
+                    .err = &err};
+    lb_bound bound;
+    lb_judgement judgement;
+    assert_non_null(memory);
+    assert_int_equal(lb_verdict_judge(memory, &call, &recorded, false, &bound, &judgement, &err), LB_OK);
+    lb_bound_release(&bound);
+    assert_int_equal(judgement.verdict, LB_VERDICT_ROUNDING);
+    theirs[3] = 2;
+    assert_int_equal(lb_verdict_judge(memory, &call, &recorded, false, &bound, &judgement, &err), LB_OK);
+    lb_bound_release(&bound);
+    assert_int_equal(judgement.verdict, LB_VERDICT_DIVERGED);
+    lb_memory_free(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -170,6 +200,7 @@ int main(void)
         cmocka_unit_test(an_infinity_for_a_finite_number_needs_a_reason),
         cmocka_unit_test(a_digest_is_that_of_the_same_numbers_with_another_nan),
         cmocka_unit_test(parts_of_complex_numbers_are_nan_by_themselves),
+        cmocka_unit_test(signs_of_complex_zeros_are_rounding_and_other_numbers_are_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

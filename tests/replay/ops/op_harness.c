@@ -61,6 +61,18 @@ LB_API int harness_run(const lb_op_row *row, int twin, const lb_operand *args, u
     return (int)status;
 }
 
+/* The same of a row that follows what was recorded: lb_call.branch, a tensor per result. */
+LB_API int harness_run_branch(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results,
+                              uint32_t n_results, const lb_tensor *branch, char message[512])
+{
+    lb_err err = LB_ERR_INIT;
+    lb_call call = {row, args, n_args, results, n_results, {0}, &err};
+    call.branch = branch;
+    const lb_status status = lb_row_run(&call);
+    snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
+    return (int)status;
+}
+
 /* Whether all tensors that the row needs are among the args. */
 LB_API int harness_complete(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *results,
                             uint32_t n_results, char message[512])

@@ -35,6 +35,7 @@ DTYPES = {
 NONE, TENSOR, TENSORS, INT, FLOAT, BOOL, DTYPE, STRING, NUMBERS = range(9)
 PLAIN, INPLACE, OUT, FOREACH, FOREACH_INPLACE, MUTATES = range(6)
 (EXACT, ELEMENTWISE, REDUCTION, MATMUL, DISCONTINUOUS, RANDOM, VIEW, UNDEFINED, DECISION, HOST, COLLECTIVE) = (1 << k for k in range(11))
+FACTORS = 1 << 24
 
 
 class Layout(C.Structure):
@@ -216,6 +217,17 @@ def run(row, values, results, twin=False, method=None):
         raise Unsupported(message.value.decode())
     if status:
         raise RuntimeError(message.value.decode())
+
+
+def run_branch(row, values, results, branch):
+    """`run` of a row that follows `branch`, what was recorded of each result."""
+    operands = Operands(values)
+    mirrors, recorded = ((Tensor * max(len(t), 1))(*[tensor(r) for r in t]) for t in (results, branch))
+    message = C.create_string_buffer(512)
+    status = LIB.harness_run_branch(row, operands.array, operands.count, mirrors, len(results), recorded, message)
+    if status:
+        raise (Unsupported if status == -7 else RuntimeError)(message.value.decode())
+    return results
 
 
 def terms(row, values, results):

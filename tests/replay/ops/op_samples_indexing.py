@@ -383,6 +383,21 @@ def diagonal_backward(draw, options):
 
 
 @generator
+def diag_embed(draw, options):
+    for dtype in EVERY:
+        yield (draw.tensor((3,), dtype),), {}
+        yield (draw.tensor((2, 3), dtype), 1), {}
+        yield (draw.tensor((2, 4), dtype), -1, 0, 2), {}
+
+
+@generator
+def diagonal_copy(draw, options):
+    for dtype in EVERY:
+        yield (draw.tensor((3, 4), dtype),), {}
+        yield (draw.tensor((2, 3, 5), dtype), 1, -1, 0), {}
+
+
+@generator
 def slice_scatter(draw, options):
     for dtype in EVERY:
         yield (draw.tensor((5, 4), dtype), draw.tensor((2, 4), dtype)), {"dim": 0, "start": 1, "end": 3}

@@ -176,4 +176,4 @@ def grid_sampler(draw, options):
             elif "cudnn" in options:
                 yield (x, grid, draw.dense((2, 3, *to), dtype, 1.0)), {}
             else:
-                yield (draw.dense((2, 3, *to), dtype, 1.0), x, grid, *modes, [True, True]), {}
+                yield (draw.dense((2, 3, *to), dtype, 1.0), x, grid, *modes, draw.choice([[True, True], [True, False], [False, True]])), {}

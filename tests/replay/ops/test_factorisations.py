@@ -1,9 +1,11 @@
-"""Optimizers that factorise matrices (SOAP, Shampoo): recorded results stand in, or PyTorch's own, and are judged by what they promise."""
+"""Factorisations of matrices: computed in the branch that was recorded, and judged by what they promise; optimizers that use them."""
 
 import ctypes as C
 import sys
 
+import op_cases
 import op_harness as H
+import op_samples_factors
 import pytest
 import torch
 
@@ -30,15 +32,20 @@ def recorded(lastbit, tmp_path, optimizer, *arguments):
 
 
 @pytest.mark.parametrize("optimizer", FACTORS)
-def test_optimizers_that_factorise_replay_as_recorded_and_by_torch(lastbit, tmp_path, optimizer):
+def test_optimizers_that_factorise_are_computed_here_and_by_torch(lastbit, tmp_path, optimizer):
     capture = recorded(lastbit, tmp_path, optimizer)
-    for mode in ("isolated", "chained"):
-        answer = lastbit.json("replay", capture, "--mode", mode, "--coverage", expect=0)
-        assert {row["op"]: row["count"] for row in answer["opaque_ops"]} == FACTORS[optimizer]
-        assert all("right for its inputs" in row["why"] for row in answer["opaque_ops"]), answer["opaque_ops"]
-        assert answer["verdicts"]["diverged"] == answer["verdicts"]["missing"] == 0
-        torch_too = lastbit.json("replay", capture, "--mode", mode, *TORCH, expect=0)
-        assert torch_too["ops"]["opaque"] == 0 and torch_too["verdicts"]["diverged"] == 0
+    for mode, backend in (("isolated", ()), ("chained", ()), ("isolated", TORCH)):
+        answer = lastbit.json("replay", capture, "--mode", mode, "--coverage", *backend, expect=0)
+        assert answer["ops"]["opaque"] == 0, answer["opaque_ops"]
+        assert answer["verdicts"]["diverged"] == answer["verdicts"]["missing"] == answer["verdicts"]["opaque"] == 0
+
+
+def test_a_change_before_a_factorisation_reaches_what_lies_behind_it(lastbit, tmp_path):
+    """It ended there while recorded results stood in: the parameters of step 2 follow from the eigenvectors of step 1."""
+    capture = recorded(lastbit, tmp_path, "shampoo")
+    answer = lastbit.json("replay", capture, "--mode", "chained", "--precision", "op=addmm_=bf16", "--worst", 500, expect=0)
+    factors = [row for row in answer["worst"] if row["op"] == "aten::_linalg_eigh"]
+    assert len(factors) == 12 and all(row["verdict"] == "swapped" and row["max_abs"] > 0 for row in factors), factors
 
 
 @pytest.mark.parametrize(
@@ -49,16 +56,20 @@ def test_optimizers_that_factorise_replay_as_recorded_and_by_torch(lastbit, tmp_
     ],
 )
 def test_another_legal_factorisation_is_innocent_and_a_wrong_one_diverges(lastbit, tmp_path, optimizer, op):
+    plain = recorded(lastbit, tmp_path, optimizer)
     capture = recorded(lastbit, tmp_path, optimizer, "--fault", f"{op}:signs")
     for backend in ((), TORCH):  # which has other signs
         answer = lastbit.json("replay", capture, *backend, expect=0)
         assert answer["verdicts"]["diverged"] == 0, answer["worst"]
+    assert lastbit.json("diff", plain, capture, expect=0)["verdict"] == "rounding"
     capture = recorded(lastbit, tmp_path, optimizer, "--fault", f"{op}:wrong")
     for backend in ((), TORCH):
         answer = lastbit.json("replay", capture, "--worst", 100, *backend, expect=1)
         diverged = [one for one in answer["worst"] if one["verdict"] == "diverged"]
         assert {one["op"] for one in diverged} == {f"aten::{op}"} and all(one["bound_ratio"] > 1 for one in diverged), diverged
         assert len(diverged) == FACTORS[optimizer][f"aten::{op}"]
+    answer = lastbit.json("diff", plain, capture, expect=1)
+    assert answer["verdict"] == "diverged" and answer["first"]["op"] == f"aten::{op}", answer["first"]
 
 
 # ---- the residuals by themselves ---------------------------------------------------------------------------------------------
@@ -120,10 +131,12 @@ def test_residuals_are_small_for_what_torch_gives_and_large_for_what_was_changed
     args, results = call(op, matrices(kind, dtype))
     assert 0 <= ratio(op, args, results) <= 1, "torch's own result"
     for k, r in enumerate(results):
-        if not r.dtype.is_floating_point or op in ("_linalg_solve_ex",) and k:  # its LU is another op's business
+        if not r.dtype.is_floating_point:
             continue
         wrong = [x.clone() for x in results]
-        largest = 0 if "lu" in op else wrong[k].flatten().abs().argmax()  # multipliers of small columns may be large
+        largest = (
+            0 if "lu" in op or op == "_linalg_solve_ex" and k else wrong[k].flatten().abs().argmax()
+        )  # multipliers of small columns may be large
         wrong[k].view(-1)[largest] *= 1.01
         assert ratio(op, args, wrong) > 1, f"result {k}, its largest number off by one part in 100"
 
@@ -153,6 +166,111 @@ def test_other_shapes_and_modes(shape):
             assert 0 <= ratio("_linalg_svd", [a, full, vectors, None], results) <= 1
             results[1].view(-1)[0] *= 1.01
             assert ratio("_linalg_svd", [a, full, vectors, None], results) > 1
+
+
+# ---- what rows compute -------------------------------------------------------------------------------------------------------------
+
+FACTOR_ROWS = sorted(name for name, row in H.rows().items() if row.contents.text("samples").startswith("factors"))
+KINDS = {"qr": ("plain", "low"), "eigh": ("plain", "degenerate", "ill", "low"), "svd": ("plain", "low"), "cholesky": ("plain", "ill")}
+
+
+def row_calls(name, dtype):
+    """(row, args in schema order, torch's results) of every sample of a row."""
+    row = H.rows()[name]
+    what = row.contents.text("samples").split()[1]
+    op = H.torch_op(name)
+    for kind in KINDS.get(what, ("plain",)):
+        for args in op_samples_factors.calls(what, kind, dtype):
+            args = args[: len(op._schema.arguments)] + [False] * (len(op._schema.arguments) - len(args))  # check_errors
+            keywords = {p.name: v for p, v in zip(op._schema.arguments, args) if p.kwarg_only}
+            results = op(*args[: len(args) - len(keywords)], **keywords)
+            yield kind, row, args, [r.clone() for r in (results if isinstance(results, tuple) else (results,))]
+
+
+def blanks(results, dtype=None):
+    return [op_cases.blank_like(r, dtype if r.dtype.is_floating_point else None) for r in results]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", FACTOR_ROWS)
+def test_rows_give_torchs_branch_and_keep_what_they_promise(name, dtype):
+    op = name.partition("::")[2]
+    for kind, row, args, theirs in row_calls(name, dtype):
+        ours = H.run_branch(row, args, blanks(theirs), theirs)
+        if op != "lu_unpack":
+            assert 0 <= ratio(op, args, theirs) <= 1 and 0 <= ratio(op, args, ours) <= 1, (kind, args[1:])
+        near = 1e-2 if kind == "ill" else 1e-4
+        for k, (a, b) in enumerate(zip(ours, theirs)):
+            if a.dtype.is_floating_point:
+                scale = max(1.0, float(b.double().abs().max())) if b.numel() else 1.0
+                assert float((a.double() - b.double()).abs().max() if b.numel() else 0) <= near * scale, (kind, k, args[1:])
+            else:
+                assert torch.equal(a, b), (kind, k)
+
+
+@pytest.mark.parametrize("name", ["aten::linalg_qr", "aten::_linalg_eigh", "aten::_linalg_svd"])
+def test_another_branch_is_followed_and_without_one_the_result_is_legal(name):
+    op = name.partition("::")[2]
+    for kind, row, args, theirs in row_calls(name, torch.float32):
+        alone = H.run_branch(row, args, blanks(theirs), [None] * len(theirs))
+        assert 0 <= ratio(op, args, alone) <= 1, (kind, args[1:])
+        other = [r.clone() for r in theirs]
+        vectors = 1 if "eigh" in op else 0
+        if other[vectors].numel() == 0:  # none were asked for
+            continue
+        columns = min(args[0].shape[-2:])
+        other[vectors][..., :columns] *= -1
+        if "eigh" not in op:
+            other[-1][..., :columns, :] *= -1
+        ours = H.run_branch(row, args, blanks(theirs), other)
+        assert 0 <= ratio(op, args, ours) <= 1, (kind, args[1:])
+        assert float((ours[vectors] - other[vectors]).abs().max()) <= (1e-2 if kind == "ill" else 1e-4), (kind, args[1:])
+
+
+@pytest.mark.parametrize("name", ["aten::linalg_qr", "aten::_linalg_eigh", "aten::_linalg_svd"])
+def test_exact_results_of_one_branch_hardly_move_with_the_numbers(name):
+    """What two sides compute from inputs that f64 rounding keeps apart agrees, also where eigenvalues are equal or rank is missing."""
+    for kind, row, args, theirs in row_calls(name, torch.float32):
+        wide = args[0].double()
+        noise = torch.randn(wide.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        noise = noise + noise.mT if "eigh" in name else noise
+        exact = [H.run_branch(row, [x, *args[1:]], blanks(theirs, torch.float64), theirs) for x in (wide, wide * (1 + 2.0**-46 * noise))]
+        for a, b in zip(*exact):
+            assert a.numel() == 0 or float((a - b).abs().max()) <= 1e-6 * max(1.0, float(a.abs().max())), (kind, args[1:])
+
+
+@pytest.mark.parametrize("name", FACTOR_ROWS)
+def test_bits_of_a_row_do_not_depend_on_the_instruction_set(name):
+    for _, row, args, theirs in row_calls(name, torch.float32):
+        found = []
+        for isa in range(H.best_isa() + 1):
+            H.set_limits(isa=isa)
+            found.append(H.run_branch(row, args, [torch.zeros_like(r) for r in theirs], theirs))
+        H.set_limits()
+        assert all(bool(op_cases.same_bits(a, b).all()) for other in found for a, b in zip(found[0], other))
+
+
+def test_a_wrong_determinant_and_wrong_exchanges_are_found():
+    a = op_samples_factors.rectangular("plain", torch.float32, 6, 6)
+    det, lu, pivots = torch.ops.aten._linalg_det(a)
+    assert ratio("_linalg_det", [a], [det, lu, pivots]) <= 1 < ratio("_linalg_det", [a], [-det, lu, pivots])
+    assert ratio("_linalg_det", [a], [det * 1.01, lu, pivots]) > 1
+    sign, log, lu, pivots = torch.ops.aten._linalg_slogdet(a)
+    assert ratio("_linalg_slogdet", [a], [sign, log, lu, pivots]) <= 1 < ratio("_linalg_slogdet", [a], [sign, log + 0.01, lu, pivots])
+    p, l, u = torch.ops.aten.linalg_lu(a)
+    assert ratio("linalg_lu", [a, True], [p, l, u]) <= 1 < ratio("linalg_lu", [a, True], [p.flip(-1).contiguous(), l, u])
+
+
+def test_what_has_no_factor_is_refused():
+    """Not positive definite, singular, exchanges out of range: what a library leaves there is its own."""
+    rows, a = H.rows(), torch.zeros(3, 3)
+    for name, args in (("linalg_cholesky_ex", [a, False, False]), ("linalg_inv_ex", [a, False]), ("_linalg_solve_ex", [a, a, True, False])):
+        results = [torch.empty(3, 3), torch.empty(3, 3), torch.empty(3, dtype=torch.int32), torch.empty((), dtype=torch.int32)]
+        shapes = {"linalg_cholesky_ex": [0, 3], "linalg_inv_ex": [0, 3], "_linalg_solve_ex": [0, 1, 2, 3]}[name]
+        with pytest.raises(H.Unsupported):
+            H.run(rows[f"aten::{name}"], args, [results[k] for k in shapes])
+    with pytest.raises(H.Unsupported, match="exchanges"):
+        H.run(rows["aten::linalg_lu_solve"], [torch.eye(3), torch.tensor([9, 2, 3], dtype=torch.int32), a, True, False], [torch.empty(3, 3)])
 
 
 def test_what_cannot_be_judged_is_not():

@@ -40,6 +40,7 @@ static void every_spelling_of_an_op_finds_its_base_row(void **state)
     spelling("aten::batch_norm_elemt.out", "aten::batch_norm_elemt", LB_FORM_OUT);
     spelling("aten::mm.dtype_out", "aten::mm.dtype", LB_FORM_OUT);
     spelling("aten::_scaled_mm_v2.out", "aten::_scaled_mm_v2", LB_FORM_OUT);
+    spelling("aten::_fft_r2c.out", "aten::_fft_r2c", LB_FORM_OUT);
     spelling("aten::bernoulli_.float", "aten::bernoulli.p", LB_FORM_INPLACE);
     spelling("aten::normal_", "aten::normal_functional", LB_FORM_INPLACE);
 }
@@ -95,8 +96,8 @@ static void every_row_finds_itself_and_is_complete(void **state)
         const uint32_t without = LB_ROW_RANDOM | LB_ROW_VIEW | LB_ROW_UNDEFINED | LB_ROW_HOST | LB_ROW_COLLECTIVE;
         if (!row->kernel && !(row->flags & without)) fail_msg("%s has no kernel", row->name);
         if (!row->samples || !*row->samples) fail_msg("%s has no samples, so no test", row->name);
-        const bool bounded =
-            row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS) || row->roundings > 0 || row->roundings_per_term > 0;
+        const bool bounded = row->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_FACTORS) ||
+                             row->roundings > 0 || row->roundings_per_term > 0;
         if (row->kernel && !bounded) fail_msg("%s has no bound", row->name);
         if (row->kernel && row->roundings_per_term > 0 && !row->twin) fail_msg("%s sums without a twin", row->name);
         if (row->roundings_per_term > 0 && !row->terms && !(row->flags & LB_ROW_REDUCTION))

@@ -1,6 +1,9 @@
 /* Residuals of factorisations: see factorisation.h. Everything is f64, matrices are dense and row-major. */
 #include "factorisation.h"
 
+#include "elementary.h"
+
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,7 +208,9 @@ typedef struct check {
 static matrix arg(const check *c, uint32_t i)
 {
     const lb_operand none = {.tag = LB_OPERAND_NONE}, *o = i < c->n_args ? &c->args[i] : &none;
-    return o->tag == LB_OPERAND_TENSOR ? read_matrix(c->w, &o->tensor, c->b, 2) : (matrix){0};
+    if (o->tag != LB_OPERAND_TENSOR || batches_of(&o->tensor, 2) != batches_of(&c->args[0].tensor, 2))
+        return (matrix){0};
+    return read_matrix(c->w, &o->tensor, c->b, 2);
 }
 static matrix result(const check *c, uint32_t i, int core)
 {
@@ -329,6 +334,69 @@ static double check_cholesky_solve(const check *c)
     return a.x && b.x && x.x ? solution(c, a, x, b) : -1;
 }
 
+/* Row i was exchanged with row pivots[i], counted from 1. False: there is no such row. */
+static bool exchange_rows(const check *c, const lb_tensor *pivots, matrix a, bool back)
+{
+    const int64_t k = pivots->layout.shape[pivots->layout.ndim - 1], base = offset_of(pivots, c->b, 1);
+    for (int64_t s = 0; s < k; s++) {
+        const int64_t i = back ? k - 1 - s : s,
+                      p = (int64_t)element(pivots, base + i * pivots->layout.stride[pivots->layout.ndim - 1]) - 1;
+        if (p < 0 || p >= a.m || i >= a.m) return false;
+        for (int64_t j = 0; p != i && j < a.n; j++) {
+            const double t = a.x[i * a.n + j];
+            a.x[i * a.n + j] = a.x[p * a.n + j];
+            a.x[p * a.n + j] = t;
+        }
+    }
+    return true;
+}
+
+/* LU and exchanges of a, which are results `first` and the one after it. */
+static double lu_of(const check *c, matrix a, uint32_t first)
+{
+    matrix lu = result(c, first, 2);
+    const lb_tensor *pivots = c->n_results > first + 1 ? &c->results[first + 1] : NULL;
+    if (!a.x || !lu.x || !pivots || !pivots->data) return -1;
+    const int64_t k = a.m < a.n ? a.m : a.n;
+    if (!exchange_rows(c, pivots, a, false)) return INFINITY;
+    matrix l = triangle(c->w, lu, false, true, a.m, k), u = triangle(c->w, lu, true, false, k, a.n);
+    const double size = norm(l) * norm(u);
+    return part(c, distance(c->w, product(c->w, l, u), a), size);
+}
+
+static double check_lu(const check *c)
+{
+    return gave_up(c, 2) ? -1 : lu_of(c, arg(c, 0), 0);
+}
+
+/* P, L, U */
+static double check_lu_parts(const check *c)
+{
+    matrix a = arg(c, 0), p = result(c, 0, 2), l = result(c, 1, 2), u = result(c, 2, 2);
+    if (!a.x || !p.x || !l.x || !u.x) return -1;
+    if (!is_triangular(l, false) || !is_triangular(u, true)) return INFINITY;
+    const double size = norm(l) * norm(u);
+    return fmax(part(c, orthogonality(c->w, p), 1),
+                part(c, distance(c->w, product(c->w, p, product(c->w, l, u)), a), size));
+}
+
+/* The matrix whose LU stands beside a determinant or a solution, from result `first` on: A or its transpose, as library and layout have it.
+ * The first row of U is a row of the one that was factored. */
+static matrix as_factored(const check *c, uint32_t first)
+{
+    matrix a = arg(c, 0), lu = result(c, first, 2);
+    const lb_tensor *pivots = first + 1 < c->n_results ? &c->results[first + 1] : NULL;
+    if (!a.x || !lu.x || !pivots || !pivots->data || a.m != a.n) return a;
+    const int64_t p = (int64_t)element(pivots, offset_of(pivots, c->b, 1)) - 1;
+    double plain = 0, turned = 0;
+    if (p < 0 || p >= a.m) return a;
+    for (int64_t j = 0; j < a.n; j++) {
+        plain += fabs(lu.x[j] - a.x[p * a.n + j]);
+        turned += fabs(lu.x[j] - a.x[j * a.n + p]);
+    }
+    return turned < plain ? transposed(c->w, a) : a;
+}
+
 static double check_solve(const check *c)
 {
     const bool vector =
@@ -336,28 +404,71 @@ static double check_solve(const check *c)
     matrix a = arg(c, 0), b = vector ? read_matrix(c->w, &c->args[1].tensor, c->b, 1) : arg(c, 1),
            x = result(c, 0, vector ? 1 : 2);
     if (!a.x || !b.x || !x.x || gave_up(c, 3)) return -1;
-    if (vector || c->n_args < 3 || flag(c, 2)) return solution(c, a, x, b);
+    const double factors = lu_of(c, as_factored(c, 1), 1);
+    if (vector || c->n_args < 3 || flag(c, 2)) return fmax(factors, solution(c, a, x, b));
+    return fmax(factors, solution(c, transposed(c->w, a), transposed(c->w, x), transposed(c->w, b))); /* X A = B */
+}
+
+static double number(const check *c, uint32_t i)
+{
+    const lb_tensor *t = i < c->n_results ? &c->results[i] : NULL;
+    return is_real(t) ? element(t, offset_of(t, c->b, 0)) : NAN;
+}
+
+/* A determinant is the product of its LU's diagonal, its sign that of the exchanges. */
+static double determinant_of(const check *c, uint32_t first, bool logarithm)
+{
+    const double factors = lu_of(c, as_factored(c, first), first);
+    matrix lu = result(c, first, 2);
+    const lb_tensor *pivots = first + 1 < c->n_results ? &c->results[first + 1] : NULL;
+    if (!lu.x || !pivots || !pivots->data || factors < 0) return -1;
+    double sign = 1, product = 1, sum = 0, magnitude = 0;
+    for (int64_t k = 0; k < lu.m; k++) {
+        const double d = lu.x[k * lu.n + k];
+        if ((int64_t)element(pivots, offset_of(pivots, c->b, 1) + k * pivots->layout.stride[pivots->layout.ndim - 1]) !=
+            k + 1)
+            sign = -sign;
+        if (d == 0) return factors;
+        sign = d < 0 ? -sign : sign;
+        product *= fabs(d);
+        sum += lb_log(fabs(d)), magnitude += 1 + fabs(lb_log(fabs(d)));
+    }
+    if (logarithm) {
+        const double off = fabs(number(c, 0) - sign) == 0 ? fabs(number(c, 1) - sum) : INFINITY;
+        return fmax(factors, part(c, off, magnitude));
+    }
+    const bool fits =
+        product > FLT_MIN && product < FLT_MAX; /* elsewhere a product of f32 may have left the range on the way */
+    return fits ? fmax(factors, part(c, fabs(number(c, 0) - sign * product), product)) : factors;
+}
+static double check_det(const check *c)
+{
+    return determinant_of(c, 1, false);
+}
+static double check_slogdet(const check *c)
+{
+    return determinant_of(c, 2, true);
+}
+
+/* LU, pivots, B, left, adjoint */
+static double check_lu_solve(const check *c)
+{
+    matrix lu = arg(c, 0), b = arg(c, 2), x = result(c, 0, 2);
+    if (!lu.x || !b.x || !x.x || lu.m != lu.n || c->args[1].tag != LB_OPERAND_TENSOR) return -1;
+    matrix a = product(c->w, triangle(c->w, lu, false, true, lu.m, lu.m), triangle(c->w, lu, true, false, lu.m, lu.m));
+    if (!a.x || !exchange_rows(c, &c->args[1].tensor, a, true)) return INFINITY;
+    if (flag(c, 4)) a = transposed(c->w, a);
+    if (c->n_args < 4 || flag(c, 3)) return solution(c, a, x, b);
     return solution(c, transposed(c->w, a), transposed(c->w, x), transposed(c->w, b)); /* X A = B */
 }
 
-static double check_lu(const check *c)
+/* b, A, upper, transpose, unitriangular */
+static double check_triangular(const check *c)
 {
-    matrix a = arg(c, 0), lu = result(c, 0, 2);
-    const lb_tensor *pivots = c->n_results > 1 ? &c->results[1] : NULL;
-    if (!a.x || !lu.x || !pivots || !pivots->data || gave_up(c, 2)) return -1;
-    const int64_t k = a.m < a.n ? a.m : a.n, base = offset_of(pivots, c->b, 1);
-    for (int64_t i = 0; i < k; i++) { /* row i was exchanged with row pivots[i], counted from 1 */
-        const int64_t p = (int64_t)element(pivots, base + i * pivots->layout.stride[pivots->layout.ndim - 1]) - 1;
-        if (p < 0 || p >= a.m) return INFINITY;
-        for (int64_t j = 0; p != i && j < a.n; j++) {
-            const double t = a.x[i * a.n + j];
-            a.x[i * a.n + j] = a.x[p * a.n + j];
-            a.x[p * a.n + j] = t;
-        }
-    }
-    matrix l = triangle(c->w, lu, false, true, a.m, k), u = triangle(c->w, lu, true, false, k, a.n);
-    const double size = norm(l) * norm(u);
-    return part(c, distance(c->w, product(c->w, l, u), a), size);
+    matrix b = arg(c, 0), a = arg(c, 1), x = result(c, 0, 2);
+    if (!a.x || !b.x || !x.x) return -1;
+    a = triangle(c->w, a, c->n_args < 3 || flag(c, 2), flag(c, 4), a.m, a.n);
+    return solution(c, flag(c, 3) ? transposed(c->w, a) : a, x, b);
 }
 
 static const struct factorisation {
@@ -377,6 +488,11 @@ static const struct factorisation {
     {"aten::cholesky_solve", check_cholesky_solve},
     {"aten::_linalg_solve_ex", check_solve},
     {"aten::linalg_lu_factor_ex", check_lu},
+    {"aten::linalg_lu", check_lu_parts},
+    {"aten::linalg_lu_solve", check_lu_solve},
+    {"aten::triangular_solve", check_triangular},
+    {"aten::_linalg_det", check_det},
+    {"aten::_linalg_slogdet", check_slogdet},
 };
 
 static const struct factorisation *find(const char *name)

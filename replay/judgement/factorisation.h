@@ -1,13 +1,15 @@
 /* Factorisations, inverses and solutions of matrices, judged by what they promise.
  *
  * The bits of a QR, an eigendecomposition or a singular value decomposition are their library's own: signs of vectors are free, any basis of
- * the space of equal eigenvalues is as good as another, and algorithms differ. So replay does not compute them: recorded results stand in, or
- * PyTorch's own with --backend torch. What can be said is whether results are right for their inputs: residuals and orthogonality,
+ * the space of equal eigenvalues is as good as another, and algorithms differ. Replay computes them in the branch that was recorded
+ * (replay/algebra/op_factorisation.c), and no difference of bits says anything. What can be said is whether results are right for their inputs: residuals and
+ * orthogonality,
  *
  *      QR            |A - QR|_1 / |A|_1           |QᵀQ - I|_1         R upper triangular
  *      eigh          |AV - VΛ|_1 / |A|_1          |VᵀV - I|_1         Λ ascending
  *      SVD           |A - USVᵀ|_1 / |A|_1         |UᵀU - I|_1 …       S descending, not negative
  *      Cholesky      |A - LLᵀ|_1 / |A|_1          LU: |PA - LU|_1 / (|L|_1 |U|_1)
+ *      determinant   the product of its LU's diagonal with the sign of the exchanges
  *      inverse       min(|AX - I|_1, |XA - I|_1) / (|A|_1 |X|_1)
  *      solution      |AX - B|_1 / (|A|_1 |X|_1 + |B|_1)
  *

@@ -1,0 +1,254 @@
+/* Connectionist temporal classification: minus the logarithm of the probability that a sequence of distributions spells a target, with
+ * blanks between labels and labels repeated, and its gradient.
+ *
+ *      a_t(s) = log Σ exp a_{t-1}(s'), s' in {s, s-1, s-2}, + log p_t(label of s)      s-2 where its label is no blank and another
+ *
+ * over the target with blanks around each label (Graves and others 2006, equations 6 to 16, as torch's aten/src/ATen/native/LossCTC.cpp has
+ * them). All in f64, rounded once. What log_alpha holds behind the end of an input or of a target nothing writes: that is taken as it was
+ * recorded. Twins carry a running error: each sum of exponentials is off by at most its terms' errors and its own roundings. */
+#include "elementary.h"
+#include "frame.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A logarithm, and what it may be off by, in roundoffs. */
+typedef struct logarithm {
+    double v, e;
+} logarithm;
+
+static const logarithm never = {-INFINITY, 0};
+
+/* log(exp a + exp b + exp c) */
+static logarithm sum_of(logarithm a, logarithm b, logarithm c)
+{
+    double most = a.v > b.v ? a.v : b.v;
+    if (c.v > most) most = c.v;
+    if (most == -INFINITY) most = 0;
+    const double sum = lb_exp(a.v - most) + lb_exp(b.v - most) + lb_exp(c.v - most), v = lb_log(sum) + most;
+    double e = a.v > -INFINITY ? a.e : 0;
+    if (b.v > -INFINITY) e = fmax(e, b.e);
+    if (c.v > -INFINITY) e = fmax(e, c.e);
+    return (logarithm){v, e + 8 + fabs(v)};
+}
+
+static logarithm product_of(logarithm a, double log_p)
+{
+    const double v = a.v + log_p;
+    return (logarithm){v, a.v > -INFINITY ? a.e + fabs(v) : 0};
+}
+
+/* ---- one call ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct ctc {
+    lb_frame frame;
+    int64_t steps, batch, classes, states,
+        blank; /* log_probs is (steps, batch, classes); log_alpha (batch, steps, states) */
+    const void *log_p;
+    const int64_t *targets, *inputs, *lengths; /* labels; of each sample how many distributions and labels */
+    int64_t labels, row; /* how many are there; from one sample's to the next, 0: they follow each other */
+    bool ok;
+} ctc;
+
+/* One sample of it. */
+typedef struct sample {
+    int64_t b, steps, states; /* 2 labels + 1 */
+    const int64_t *labels;
+    logarithm *at; /* steps × states */
+} sample;
+
+static const int64_t *read_lengths(ctc *c, uint32_t i)
+{
+    const lb_call *call = c->frame.call;
+    const lb_operand *arg = i < call->n_args ? &call->args[i] : NULL;
+    if (arg && arg->tag == LB_OPERAND_TENSOR)
+        return lb_tensor_numel(&arg->tensor) == c->batch ? lb_frame_integers(&c->frame, &arg->tensor) : NULL;
+    return arg && arg->tag == LB_OPERAND_NUMBERS && arg->count == c->batch ? arg->ints : NULL;
+}
+
+/* `first`: which argument log_probs is; targets and lengths follow it. `alpha`: the shape of log_alpha. */
+static ctc ctc_begin(lb_call *call, uint32_t first, uint32_t blank, const lb_tensor *alpha)
+{
+    ctc c = {.frame = lb_frame_begin(call), .blank = lb_call_int(call, blank, 0)};
+    const lb_tensor *p = lb_call_tensor(call, first), *targets = lb_call_tensor(call, first + 1);
+    if (p->layout.ndim != 3 || alpha->layout.ndim != 3 || targets->layout.ndim < 1 || targets->layout.ndim > 2) {
+        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "shapes that are none of this loss");
+        return c;
+    }
+    c.steps = p->layout.shape[0], c.batch = p->layout.shape[1], c.classes = p->layout.shape[2];
+    c.states = alpha->layout.shape[2];
+    c.labels = lb_tensor_numel(targets), c.row = targets->layout.ndim == 2 ? targets->layout.shape[1] : 0;
+    c.inputs = read_lengths(&c, first + 2), c.lengths = read_lengths(&c, first + 3);
+    c.log_p = lb_frame_input(&c.frame, first);
+    c.targets = lb_frame_integers(&c.frame, targets);
+    if (!c.inputs || !c.lengths || alpha->layout.shape[0] != c.batch || alpha->layout.shape[1] != c.steps ||
+        (targets->layout.ndim == 2 && targets->layout.shape[0] != c.batch))
+        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "lengths or results that do not fit");
+    c.ok = lb_frame_ok(&c.frame);
+    return c;
+}
+
+/* Sample b; false, and the frame has failed: its lengths or labels are out of range. */
+static bool take_sample(ctc *c, int64_t b, sample *s)
+{
+    int64_t before = c->row * b;
+    for (int64_t i = 0; !c->row && i < b; i++) before += c->lengths[i] > 0 ? c->lengths[i] : 0;
+    *s = (sample){.b = b, .steps = c->inputs[b], .states = 2 * c->lengths[b] + 1, .labels = c->targets + before};
+    bool fits = s->steps >= 1 && s->steps <= c->steps && c->lengths[b] >= 0 && s->states <= c->states &&
+                before + c->lengths[b] <= c->labels && c->blank >= 0 && c->blank < c->classes;
+    for (int64_t i = 0; fits && i < c->lengths[b]; i++) fits = s->labels[i] >= 0 && s->labels[i] < c->classes;
+    if (!fits) lb_frame_fail(&c->frame, LB_ERR_UNSUPPORTED, "lengths or labels out of range");
+    if (fits) s->at = lb_frame_scratch(&c->frame, (size_t)(s->steps * s->states) * sizeof *s->at);
+    return lb_frame_ok(&c->frame);
+}
+
+static int64_t label_of(const ctc *c, const sample *s, int64_t state)
+{
+    return state % 2 ? s->labels[state / 2] : c->blank;
+}
+
+static double log_p_of(const ctc *c, const sample *s, int64_t t, int64_t label)
+{
+    return lb_frame_get(&c->frame, c->log_p, (t * c->batch + s->b) * c->classes + label);
+}
+
+/* Probabilities of what was spelt up to each step; `back`: of what is left from there on. */
+static void fill(const ctc *c, const sample *s, bool back)
+{
+    const int64_t way = back ? 1 : -1, last = back ? s->states - 1 : 0, first = back ? s->steps - 1 : 0;
+    for (int64_t i = 0; i < s->states; i++) {
+        const bool begins = i == last || i == last - way;
+        const double p = begins ? log_p_of(c, s, first, label_of(c, s, i)) : -INFINITY;
+        s->at[first * s->states + i] = (logarithm){p, 0};
+    }
+    for (int64_t k = 1; k < s->steps; k++) {
+        const int64_t t = back ? s->steps - 1 - k : k;
+        const logarithm *from = s->at + (t + way) * s->states;
+        for (int64_t i = 0; i < s->states; i++) {
+            const int64_t label = label_of(c, s, i), one = i + way, two = i + 2 * way;
+            const bool second = one >= 0 && one < s->states,
+                       third = two >= 0 && two < s->states && label_of(c, s, two) != label;
+            const logarithm sum = sum_of(from[i], second ? from[one] : never, third ? from[two] : never);
+            s->at[t * s->states + i] = product_of(sum, log_p_of(c, s, t, label));
+        }
+    }
+}
+
+/* ---- the loss ------------------------------------------------------------------------------------------------------------------- */
+
+static void set(const ctc *c, void *y, int64_t i, logarithm x, bool twin)
+{
+    lb_frame_set(&c->frame, y, i, twin ? (isfinite(x.v) ? fabs(x.v) + x.e : 0) : x.v);
+}
+
+/* All of it as it was recorded, then -inf at the first step, where no other state begins. */
+static void begin_alpha(ctc *c, const lb_tensor *branch, void *alpha)
+{
+    const int64_t n = c->batch * c->steps * c->states;
+    const void *recorded =
+        branch && branch->data && lb_tensor_numel(branch) == n ? lb_frame_tensor(&c->frame, branch) : NULL;
+    for (int64_t i = 0; lb_frame_ok(&c->frame) && i < n; i++)
+        lb_frame_set(&c->frame, alpha, i, recorded ? lb_frame_get(&c->frame, recorded, i) : 0);
+    for (int64_t b = 0; lb_frame_ok(&c->frame) && b < c->batch; b++)
+        for (int64_t i = 0; i < c->states; i++) lb_frame_set(&c->frame, alpha, b * c->steps * c->states + i, -INFINITY);
+}
+
+/* log_probs, targets, input_lengths, target_lengths, blank, zero_infinity -> the loss of each sample, log_alpha */
+static lb_status loss_run(lb_call *call, bool twin)
+{
+    if (call->n_results < 2) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: other results", call->row->name);
+    lb_tensor *alpha = &call->results[1];
+    ctc c = ctc_begin(call, 0, 4, alpha);
+    void *y = c.ok ? lb_frame_output(&c.frame, 0, c.batch) : NULL,
+         *a = c.ok ? lb_frame_output(&c.frame, 1, c.batch * c.steps * c.states) : NULL;
+    if (lb_frame_ok(&c.frame)) begin_alpha(&c, call->branch ? &call->branch[1] : NULL, a);
+    for (int64_t b = 0; lb_frame_ok(&c.frame) && b < c.batch; b++) {
+        sample s;
+        if (!take_sample(&c, b, &s)) break;
+        fill(&c, &s, false);
+        for (int64_t t = 0; t < s.steps; t++)
+            for (int64_t i = 0; i < s.states; i++)
+                set(&c, a, (b * c.steps + t) * c.states + i, s.at[t * s.states + i], twin);
+        const logarithm *end = s.at + (s.steps - 1) * s.states + s.states - 1,
+                        whole = s.states > 1 ? sum_of(end[0], end[-1], never) : end[0];
+        set(&c, y, b, (logarithm){-whole.v, whole.e}, twin);
+    }
+    return lb_frame_end(&c.frame);
+}
+
+/* ---- the gradient ---------------------------------------------------------------------------------------------------------------- */
+
+/* Of one step: (p - exp(log Σ alpha beta + loss - log p)) times what comes in. */
+static void gradient_step(const ctc *c, const sample *s, int64_t t, const void *alpha, double loss, double scale,
+                          logarithm *spelt, void *y, bool twin)
+{
+    for (int64_t k = 0; k < c->classes; k++) spelt[k] = never;
+    for (int64_t i = 0; i < s->states; i++) {
+        logarithm *sum = &spelt[label_of(c, s, i)];
+        const logarithm beta = s->at[t * s->states + i];
+        const logarithm both = product_of(beta, lb_frame_get(&c->frame, alpha, (s->b * c->steps + t) * c->states + i));
+        *sum = sum->v == -INFINITY ? both : sum_of(*sum, both, never);
+    }
+    for (int64_t k = 0; k < c->classes; k++) {
+        const double log_p = log_p_of(c, s, t, k), p = lb_exp(log_p), share = lb_exp(spelt[k].v + loss - log_p);
+        const double off = spelt[k].v > -INFINITY ? spelt[k].e + fabs(spelt[k].v) + fabs(loss) + fabs(log_p) + 4 : 0;
+        const double value = twin ? (4 * p + share * off) * fabs(scale) : (p - share) * scale;
+        lb_frame_set(&c->frame, y, (t * c->batch + s->b) * c->classes + k, value);
+    }
+}
+
+static void gradient_sample(ctc *c, sample *s, const void *alpha, double loss, double scale, void *y, bool twin)
+{
+    logarithm *spelt = lb_frame_scratch(&c->frame, (size_t)(c->classes + 1) * sizeof *spelt);
+    if (!lb_frame_ok(&c->frame)) return;
+    fill(c, s, true);
+    for (int64_t t = 0; t < s->steps; t++) gradient_step(c, s, t, alpha, loss, scale, spelt, y, twin);
+}
+
+/* grad, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, zero_infinity */
+static lb_status gradient_run(lb_call *call, bool twin)
+{
+    ctc c = ctc_begin(call, 1, 7, lb_call_tensor(call, 6));
+    const void *scale = c.ok ? lb_frame_input(&c.frame, 0) : NULL, *loss = c.ok ? lb_frame_input(&c.frame, 5) : NULL,
+               *alpha = c.ok ? lb_frame_input(&c.frame, 6) : NULL;
+    const int64_t n = c.steps * c.batch * c.classes;
+    void *y = c.ok ? lb_frame_output(&c.frame, 0, n) : NULL;
+    if (c.ok &&
+        (lb_tensor_numel(lb_call_tensor(call, 0)) != c.batch || lb_tensor_numel(lb_call_tensor(call, 5)) != c.batch))
+        lb_frame_fail(&c.frame, LB_ERR_UNSUPPORTED, "gradients or losses that do not fit");
+    for (int64_t i = 0; lb_frame_ok(&c.frame) && i < n; i++) lb_frame_set(&c.frame, y, i, 0);
+    for (int64_t b = 0; lb_frame_ok(&c.frame) && b < c.batch; b++) {
+        const double of_sample = lb_frame_get(&c.frame, loss, b);
+        sample s;
+        if (lb_call_int(call, 8, 0) && of_sample == INFINITY) continue;
+        if (take_sample(&c, b, &s))
+            gradient_sample(&c, &s, alpha, of_sample, lb_frame_get(&c.frame, scale, b), y, twin);
+    }
+    return lb_frame_end(&c.frame);
+}
+
+LB_WITH_TWIN(loss, loss_run(call, twin))
+LB_WITH_TWIN(gradient, gradient_run(call, twin))
+
+#define LOSS(NAME, SAMPLES)                                                                                            \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = "log_probs! targets! input_lengths target_lengths blank zero_infinity",                                   \
+     LB_COMPUTED_BY(loss),                                                                                             \
+     .roundings = 2,                                                                                                   \
+     .flags = LB_ROW_COMPLETES,                                                                                        \
+     .samples = SAMPLES}
+#define GRADIENT(NAME, SAMPLES)                                                                                        \
+    {.name = "aten::" NAME,                                                                                            \
+     .args =                                                                                                           \
+         "grad! log_probs! targets! input_lengths target_lengths neg_log_likelihood! log_alpha! blank zero_infinity",  \
+     LB_COMPUTED_BY(gradient),                                                                                         \
+     .roundings = 2,                                                                                                   \
+     .samples = SAMPLES}
+
+const lb_op_row lb_rows_ctc[] = {
+    LOSS("_ctc_loss", "ctc lists"),
+    LOSS("_ctc_loss.Tensor", "ctc"),
+    GRADIENT("_ctc_loss_backward", "ctc lists gradient"),
+    GRADIENT("_ctc_loss_backward.Tensor", "ctc gradient"),
+    {NULL},
+};
