@@ -8,7 +8,8 @@
 static void an_index_that_was_cut_anywhere_says_so(void **state)
 {
     (void)state;
-    static const char index[] = "{\"metadata\": {\"total_size\": 12, \"tied\": true}, \"weight_map\": {\"a.b\": \"x-00001-of-00002\"}}";
+    static const char index[] =
+        "{\"metadata\": {\"total_size\": 12, \"tied\": true}, \"weight_map\": {\"a.b\": \"x-00001-of-00002\"}}";
     for (size_t size = 0; size < sizeof index - 1; size++)
         assert_int_equal(lb_foreign_damage(LB_ERR_CORRUPT, "model.safetensors.index.json", size ? index : NULL, size),
                          LB_FAULT_TRUNCATED);
