@@ -6,7 +6,8 @@
 
 enum { BLOCK = 256, SUMS = 4 };
 
-static const double MASK = 0x1p96; /* as in shadow_numbers.c: lowest values of a dtype and infinities count by their place and sign */
+static const double MASK =
+    0x1p96; /* as in shadow_numbers.c: lowest values of a dtype and infinities count by their place and sign */
 
 /* The same for all blocks: differences of two programs know nothing of them. */
 static double weights[BLOCK][SUMS];
