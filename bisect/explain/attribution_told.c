@@ -187,6 +187,16 @@ void lb_attribution_keep_own(lb_attribution_finder *f, const lb_candidate *c)
     }
 }
 
+/* One op on both sides, whose recorded bits lie inside its bound on that side's own inputs: what is unknown is an order or a kernel, not
+ * what was computed. */
+static bool is_the_library_s(const lb_attribution_finder *f)
+{
+    bool inside = f->site->region->pair;
+    for (int side = 0; side < 2 && inside; side++)
+        if (lb_match_site_reaches(f->site, 0, side, &inside, NULL) != LB_OK) return false;
+    return inside;
+}
+
 void lb_attribution_tell_unexplained(lb_attribution_finder *f)
 {
     lb_attribution_found *out = f->found;
@@ -201,4 +211,12 @@ void lb_attribution_tell_unexplained(lb_attribution_finder *f)
     else
         snprintf(out->why, sizeof out->why, "under none of %u candidates do the recorded inputs give the recorded bits",
                  out->tried);
+    if (out->tried && is_the_library_s(f)) {
+        const size_t said = strlen(out->why);
+        out->proof = LB_PROOF_BOUND;
+        snprintf(
+            out->why + said, sizeof out->why - said,
+            "; each side's elements lie inside the op's bound on its own inputs: an order or a kernel of the library's "
+            "own, which it chooses by processor and shapes");
+    }
 }

@@ -39,13 +39,14 @@ static void want_value(void *context, uint32_t value)
     lb_regenerated_want(context, value);
 }
 
-/* Everything an op reads and gives; what was kept costs nothing. */
+/* Everything an op reads and gives; what was kept costs nothing. A replay ends with the last op that is wanted. */
 static lb_status gather_bytes(lb_step_pair *s, lb_err *err)
 {
     for (int k = 0; k < 2; k++) {
         const lb_program *p = s->sides[k].program;
         LB_TRY(lb_regenerated_init(&s->sides[k], &s->bytes[k], err));
-        for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t n = s->fraction ? p->n_ops / s->fraction : p->n_ops;
+        for (uint32_t i = 0; i < n; i++) {
             const lb_op *op = &p->ops[i];
             if (!lb_op_computes(p, op)) continue;
             lb_op_each_input(p, op, want_value, &s->bytes[k]);

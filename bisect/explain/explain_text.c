@@ -141,7 +141,9 @@ static void print_change(FILE *out, const fold *f)
         return;
     }
     if (x->cause == LB_CAUSE_UNEXPLAINED) {
-        fprintf(out, "no candidate gives these bits");
+        fprintf(out, "%s",
+                x->proof == LB_PROOF_BOUND ? "an order or a kernel of the library's own, none that is known here"
+                                           : "no candidate gives these bits");
         if (*x->schedule) fprintf(out, " (nearest: %s)", x->schedule);
     } else if (x->cause == LB_CAUSE_INPUT) {
         fprintf(out, "inherited");

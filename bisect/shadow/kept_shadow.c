@@ -1,6 +1,7 @@
 /* Keeping shadows: see kept_shadow.h. */
 #include "kept_shadow.h"
 
+#include "block_sums.h"
 #include "shadow_numbers.h"
 
 #include <stdlib.h>
@@ -14,17 +15,31 @@ int64_t lb_event_shadow_elements(const lb_event *event, uint32_t i)
 
 /* ---- of an op ---- */
 
+/* Below that an op's numbers are kept as they are. */
+enum { MANY = 1 << 14 };
+
+static bool has_many(const lb_event *event)
+{
+    int64_t elements = 0;
+    for (uint32_t i = 0; i < event->n_results; i++) {
+        const int64_t n = lb_event_shadow_elements(event, i);
+        elements += n > 0 ? n : 0;
+    }
+    return elements > MANY;
+}
+
 static bool list_results(lb_kept_shadow *k, const lb_event *event)
 {
     const size_t n = event->n_results + (size_t)1;
     int64_t at = 0;
     k->n_results = event->n_results;
-    k->elements = calloc(2 * n, sizeof *k->elements), k->noise = calloc(n, sizeof *k->noise);
+    k->elements = calloc(2 * n, sizeof *k->elements), k->noise = calloc(2 * n, sizeof *k->noise);
     if (!k->elements || !k->noise) return false;
-    k->starts = k->elements + n;
+    k->starts = k->elements + n, k->largest = k->noise + n;
     for (uint32_t i = 0; i < k->n_results; i++) {
-        k->elements[i] = lb_event_shadow_elements(event, i), k->starts[i] = at;
-        at += k->elements[i] > 0 ? k->elements[i] : 0;
+        const int64_t elements = k->elements[i] = lb_event_shadow_elements(event, i);
+        k->starts[i] = at;
+        if (elements > 0) at += k->summed ? lb_block_sums_count(elements) : elements;
     }
     k->starts[k->n_results] = at;
     return true;
@@ -35,9 +50,10 @@ int64_t lb_kept_shadow_total(const lb_kept_shadow *k)
     return k->elements ? k->starts[k->n_results] : 0;
 }
 
-bool lb_kept_shadow_take(lb_kept_shadow *k, const lb_event *event, uint64_t *room)
+bool lb_kept_shadow_take(lb_kept_shadow *k, const lb_event *event, bool whole, uint64_t *room)
 {
     if (k->elements) return true;
+    k->summed = !whole && has_many(event);
     if (list_results(k, event)) {
         const uint64_t bytes = (uint64_t)lb_kept_shadow_total(k) * sizeof(double);
         if (bytes <= *room) k->numbers = malloc(bytes ? bytes : 1);
@@ -48,8 +64,13 @@ bool lb_kept_shadow_take(lb_kept_shadow *k, const lb_event *event, uint64_t *roo
         *k = (lb_kept_shadow){0};
         return false;
     }
-    for (uint32_t i = 0; i < k->n_results; i++)
-        if (k->elements[i] >= 0) lb_shadow_numbers(&event->shadow[i], k->numbers + k->starts[i]);
+    for (uint32_t i = 0; i < k->n_results; i++) {
+        if (k->elements[i] < 0) continue;
+        if (k->summed)
+            lb_block_sums_of(&event->shadow[i], k->numbers + k->starts[i], &k->largest[i], NULL);
+        else
+            lb_shadow_numbers(&event->shadow[i], k->numbers + k->starts[i]);
+    }
     return true;
 }
 
@@ -66,8 +87,15 @@ void lb_kept_shadow_measure(lb_kept_shadow *k, const lb_event *disturbed)
     for (uint32_t i = 0; i < k->n_results; i++) {
         const int64_t n = k->elements[i];
         if (n < 0 || lb_event_shadow_elements(disturbed, i) != n) continue;
-        double *x = lb_shadow_numbers_copy(&disturbed->shadow[i]);
-        if (x) k->noise[i] = lb_shadow_noise(k->numbers + k->starts[i], x, n);
+        const int64_t count = k->summed ? lb_block_sums_count(n) : n;
+        double *x = malloc((size_t)(count + 1) * sizeof *x);
+        if (x && k->summed) {
+            lb_block_sums_of(&disturbed->shadow[i], x, NULL, NULL);
+            k->noise[i] = lb_block_sums_noise(k->numbers + k->starts[i], x, count);
+        } else if (x) {
+            lb_shadow_numbers(&disturbed->shadow[i], x);
+            k->noise[i] = lb_shadow_noise(k->numbers + k->starts[i], x, n);
+        }
         free(x);
     }
 }

@@ -6,11 +6,13 @@
 
 /* Of one op, row-major. */
 typedef struct lb_kept_shadow {
-    double *numbers; /* all results after each other; NULL: not kept */
+    double *numbers; /* all results after each other, or their sums; NULL: not kept */
+    bool summed;     /* of each result its sums are kept (block_sums.h) */
     uint32_t n_results;
     int64_t *elements; /* per result; -1: no shadow of it, or it is a result that is listed before */
     int64_t *starts;   /* per result: where it begins in `numbers` */
-    double *noise;     /* per result */
+    double *noise;     /* per result; of its sums where these are kept */
+    double *largest;   /* per result, where sums are kept */
 } lb_kept_shadow;
 
 /* Of one value, row-major. */
@@ -23,13 +25,13 @@ typedef struct lb_kept_value {
 /* Elements of result `i` of an event; -1: it has no shadow, or it was written in place and is listed before. */
 int64_t lb_event_shadow_elements(const lb_event *event, uint32_t i);
 
-/* Keeps the shadows of an op that has run; one that is kept already stays as it is. `*room`: bytes that may still be kept. False when it
- * does not fit. */
-bool lb_kept_shadow_take(lb_kept_shadow *kept, const lb_event *event, uint64_t *room);
+/* Keeps the shadows of an op that has run; one that is kept already stays as it is. `whole`: its numbers are wanted, however many; of many
+ * their sums are kept otherwise. `*room`: bytes that may still be kept. False when it does not fit. */
+bool lb_kept_shadow_take(lb_kept_shadow *kept, const lb_event *event, bool whole, uint64_t *room);
 void lb_kept_shadow_release(lb_kept_shadow *kept, uint64_t *room);
 /* The op has run disturbed: the noise of each result. */
 void lb_kept_shadow_measure(lb_kept_shadow *kept, const lb_event *disturbed);
-/* All of its numbers. */
+/* How many numbers are kept of it. */
 int64_t lb_kept_shadow_total(const lb_kept_shadow *kept);
 
 /* Keeps the numbers of a value; where memory runs out it is not kept. */

@@ -2,6 +2,7 @@
  * expert was chosen otherwise before them: then B goes on from A's numbers, so that the choice is told once, and not of all that follows. */
 #include "shadow_run.h"
 
+#include "block_sums.h"
 #include "shadow_numbers.h"
 
 #include <math.h>
@@ -76,9 +77,30 @@ static int64_t hand_over(const meeting *m)
 
 /* ---- ops of the same shapes ---- */
 
+/* The same of one whose sums are kept: no choice was made otherwise in such a run. */
+static bool meet_sums(const meeting *m, uint32_t i, met *all)
+{
+    const int64_t n = m->kept->elements[i], mine = lb_event_shadow_elements(m->event, i),
+                  count = lb_block_sums_count(n);
+    const double *a = m->kept->numbers + m->kept->starts[i], noise = m->kept->noise[i], largest = m->kept->largest[i];
+    double *b = mine == n ? malloc((size_t)(count + 1) * sizeof *b) : NULL;
+    bool real;
+    if (!b) {
+        m->out->other_counts = mine >= 0;
+        return false;
+    }
+    lb_block_sums_of(&m->event->shadow[i], b, NULL, &real);
+    if (!lb_block_sums_agree(a, b, count, noise, largest)) all->agreement = LB_SHADOW_DISAGREES, m->out->outcome = i;
+    all->told &= lb_block_sums_tell(largest, noise);
+    all->any = true, all->real |= real;
+    free(b);
+    return true;
+}
+
 /* Result `i` of both; false where there is nothing to hold against the kept one. */
 static bool meet_result(const meeting *m, uint32_t i, met *all)
 {
+    if (m->kept->summed) return meet_sums(m, i, all);
     const int64_t n = m->kept->elements[i], mine = lb_event_shadow_elements(m->event, i);
     const double *a = m->kept->numbers + m->kept->starts[i], noise = m->kept->noise[i];
     double *b = mine == n ? lb_shadow_numbers_copy(&m->event->shadow[i]) : NULL;

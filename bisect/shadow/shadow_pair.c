@@ -74,6 +74,12 @@ static bool is_reshaped(const lb_shadow_run *s, uint32_t row)
     return s->reach->flips.n && s->alignment->reshaped_b_of_a[row] != LB_NONE;
 }
 
+/* Parts are put together, and rows that a choice moved are exchanged, by the numbers themselves. */
+static bool needs_numbers(const lb_shadow_run *s, uint32_t row)
+{
+    return s->reach->flips.n || s->alignment->join_of_a[row] != LB_NONE;
+}
+
 static void note_numbers(lb_shadow_run *s, uint32_t op, uint32_t row, const lb_event *event)
 {
     lb_shadow_run_note_finals(s, op, event);
@@ -81,7 +87,7 @@ static void note_numbers(lb_shadow_run *s, uint32_t op, uint32_t row, const lb_e
     if (s->kind == LB_SHADOW_RUN_B && row == LB_NONE) lb_shadow_run_meet_reshaped(s, op, event);
     if (row == LB_NONE || !(s->wanted[row] || is_reshaped(s, row))) return;
     if (s->kind == LB_SHADOW_RUN_A)
-        s->out->over_memory |= !lb_kept_shadow_take(&s->kept[row], event, &s->room);
+        s->out->over_memory |= !lb_kept_shadow_take(&s->kept[row], event, needs_numbers(s, row), &s->room);
     else if (s->kind == LB_SHADOW_RUN_DISTURBED)
         lb_kept_shadow_measure(&s->kept[row], event);
     else if (s->alignment->join_of_b[op] != LB_NONE)

@@ -44,6 +44,7 @@
     X(weak_ref) X(expired) X(free_weak_ref) X(node) X(sequence) /* of autograd; None where torch has none */    \
     X(grad_enabled) X(inference_enabled) X(fail)                /* (exception): recording is over */            \
     X(plan_for)                                                 /* (func): registers its plan */                \
+    X(saw)                                                      /* (func, args, kwargs): it is about to run */  \
     X(is_foreign)                                               /* (types): one of them unwraps itself */       \
     X(decompose)  /* (mode, func, args, kwargs) -> result or NotImplemented */                                  \
     X(collective) /* (func, args, kwargs) -> result */                                                          \
@@ -96,6 +97,7 @@ typedef struct lb_binding {
     pthread_mutex_t lock; /* of `recorder` */
     lb_recorder *recorder;
     bool live;           /* ops are recorded now */
+    bool watching;       /* `saw` is told of each op before it runs: a step may begin with it */
     bool ending;         /* a signal is about to end the process: no Python any more */
     int optimizer_depth; /* inside optimizer steps or clipping */
     struct {

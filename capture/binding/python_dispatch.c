@@ -478,6 +478,15 @@ static PyObject *call_unrecorded(lb_binding *b, const asked *a)
     return call_through(plan && !(plan->flags & LB_OP_COMPOSITE) ? plan->callee : a->func, a);
 }
 
+/* A step may begin with this op. False with an exception that is none of ours. */
+static bool tell(lb_binding *b, const asked *a)
+{
+    PyObject *told =
+        py.PyObject_CallFunctionObjArgs(b->of.saw, a->func, a->args, a->kwargs ? a->kwargs : b->of.none, NULL);
+    py.Py_DecRef(told);
+    return told || lb_binding_swallow(b);
+}
+
 static PyObject *dispatch(PyObject *mode, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
     lb_binding *b = lb_active;
@@ -502,6 +511,11 @@ static PyObject *dispatch(PyObject *mode, PyObject *const *args, Py_ssize_t n, P
     }
     PyObject *out = NULL;
     b->inside++;
+    if (b->watching && !lb_is_copying() && !tell(b, &a)) {
+        b->inside--;
+        py.Py_DecRef(made);
+        return NULL;
+    }
     const bool live = b->live && !lb_is_copying();
     int foreign = live ? is_foreign(b, a.types) : 0;
     if (foreign < 0 && !lb_binding_swallow(b)) {

@@ -123,9 +123,10 @@ CALL(watch_crashes, 0)
 CALL(release, 0)
 {
     (void)args;
-    b->live = false;
-    PyObject **back[] = {&b->of.fail,    &b->of.plan_for, &b->of.is_foreign, &b->of.decompose, &b->of.collective,
-                         &b->of.instead, &b->of.plain,    &b->of.fields,     &b->of.owner,     &b->of.copy_bytes};
+    b->live = b->watching = false;
+    PyObject **back[] = {&b->of.saw,       &b->of.fail,       &b->of.plan_for,  &b->of.is_foreign,
+                         &b->of.decompose, &b->of.collective, &b->of.instead,   &b->of.plain,
+                         &b->of.fields,    &b->of.owner,      &b->of.copy_bytes};
     if (b->inside > 1) return nothing(b); /* another thread is in the middle of something: they stay */
     for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
         PyObject *object = *back[i];
@@ -148,6 +149,13 @@ CALL(release, 0)
 CALL(set_live, 1)
 {
     b->live = args[0] == b->of.true_;
+    return nothing(b);
+}
+
+/* Whether `saw` is told of ops from now on. */
+CALL(set_watching, 1)
+{
+    b->watching = args[0] == b->of.true_;
     return nothing(b);
 }
 
@@ -526,5 +534,5 @@ PyMethodDef lb_recording_methods[] = {
     METHOD(graph_begin),   METHOD(graph_end),
     METHOD(graph_run),     METHOD(graph_ran),
     METHOD(graph_drop),    METHOD(line),
-    {NULL, NULL, 0, NULL},
+    METHOD(set_watching),  {NULL, NULL, 0, NULL},
 };

@@ -295,8 +295,14 @@ static void explain_nothing(const lb_record_options *o, const lb_recorded *recor
         snprintf(why, size,
                  "nothing called %s was called after torch was imported, and --step-at has steps begin there alone",
                  o->step_at);
+    else if (notes->uncalled)
+        snprintf(why, size,
+                 "modules were made, but none was called, and no backward ran (`model.forward(x)` passes by what "
+                 "`model(x)` tells): --step-at NAME has a step begin at each call of that function");
     else if (notes->torch)
-        snprintf(why, size, "torch was imported, but no module was called");
+        snprintf(why, size,
+                 "torch was imported, but nothing was computed with it (workers of a pool or of a DataLoader are not "
+                 "recorded): is the program that computes the one that was started?");
     else if (notes->framework[0])
         snprintf(why, size,
                  "%u Python process%s ran, none imported torch but %s: the launcher records PyTorch alone. What works: "

@@ -295,6 +295,7 @@ void lb_launch_notes(const char *folder, lb_launch_report *report)
         line[strcspn(line, "\n")] = 0;
         if (strncmp(line, "python ", 7) == 0) report->processes++;
         if (strncmp(line, "torch ", 6) == 0) report->torch++;
+        if (strncmp(line, "uncalled ", 9) == 0) report->uncalled++;
         note_step(line, report);
         if (strncmp(line, "bare ", 5) == 0 && !report->bare[0])
             snprintf(report->bare, sizeof report->bare, "%.*s", (int)sizeof report->bare - 1, said(line));

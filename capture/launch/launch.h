@@ -51,6 +51,7 @@ typedef struct lb_launch_report {
     unsigned stepped;           /* and in how many a step began, recorded or not */
     long first_step, last_step; /* of these: the first, and the last that began */
     char bare[64];              /* class of a module that was called and has no parameters; "" where none was */
+    unsigned uncalled;          /* processes that made modules, called none, and ran no backward */
     char framework[32];         /* what a process without torch computed with (jax); "" where none was noted */
     char failure[320];          /* why the first one that could not record could not; "" when none */
 } lb_launch_report;

@@ -3,11 +3,13 @@
 
 #include "foreign_tensors.h"
 #include "foreign_torch.h"
+#include "pickle_tree.h"
 
 #include <lastbit/array.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -242,12 +244,15 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
         if (size >= 8) memcpy(&header, bytes, 8);
         return size < 8 || (header > size - 8 && header < 1u << 28) ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
     }
-    size_t text =
-        size; /* a description is cut off when its last mark is not there: JSON's brace, the STOP of a pickle */
-    while (text && strchr(" \t\r\n", bytes[text - 1])) text--;
-    if (lb_foreign_ends_with(path, ".json"))
-        return text && bytes[text - 1] == '}' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
-    if (lb_foreign_ends_with(path, ".metadata")) return bytes[size - 1] == '.' ? LB_FAULT_DAMAGED : LB_FAULT_TRUNCATED;
+    if (lb_foreign_ends_with(path, ".json")) {
+        json_error_t why = {.text = ""};
+        json_decref(json_loadb(bytes, size, 0, &why));
+        const bool at_end = why.position >= 0 && (size_t)why.position >= size; /* a cut `true` is no word */
+        const bool cut = json_error_code(&why) == json_error_premature_end_of_input || at_end;
+        return why.text[0] && cut ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
+    }
+    if (lb_foreign_ends_with(path, ".metadata"))
+        return lb_pickle_is_cut(bytes, size) ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
     bool zip = size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0, ended = false;
     for (size_t back = 22; zip && !ended && back <= size && back < 22 + 65536; back++)
         ended = memcmp(bytes + size - back, "PK\5\6", 4) == 0;

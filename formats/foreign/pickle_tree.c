@@ -26,6 +26,8 @@ typedef struct machine {
     uint32_t *marks; /* heights of the stack */
     size_t n_stack, n_memo, n_marks;
     uint32_t stack_room, memo_room, mark_room;
+    bool framed; /* a frame began, and all of it is there */
+    bool cut;    /* the bytes end before the pickle does */
 } machine;
 
 static lb_pickle none = {LB_PICKLE_NONE, 0, 0, {0}}, yes = {LB_PICKLE_BOOL, 0, 0, {1}},
@@ -35,6 +37,13 @@ static lb_status bad(machine *m, const char *what)
 {
     return lb_fail(m->err, LB_ERR_CORRUPT, "%s: offset %" PRIu64 ": pickle: %s", m->source,
                    m->offset + (uint64_t)(m->at - m->start), what);
+}
+
+/* What is read next is not all there. Within a whole frame that is no end of the file but a wrong length. */
+static lb_status lacks(machine *m, const char *what)
+{
+    m->cut = m->cut || !m->framed;
+    return bad(m, what);
 }
 
 static lb_status no_memory(machine *m)
@@ -110,7 +119,7 @@ static lb_status top(machine *m, lb_pickle **node)
 static lb_status take_number(machine *m, unsigned width, uint64_t *number)
 {
     *number = 0;
-    if ((size_t)(m->end - m->at) < width) return bad(m, "ends inside a number");
+    if ((size_t)(m->end - m->at) < width) return lacks(m, "ends inside a number");
     memcpy(number, m->at, width); /* little-endian */
     m->at += width;
     return LB_OK;
@@ -128,7 +137,7 @@ static lb_status push_text(machine *m, unsigned width)
 {
     uint64_t n = 0;
     LB_TRY(take_number(m, width, &n));
-    if (n > (uint64_t)(m->end - m->at) || n > UINT32_MAX) return bad(m, "a text is longer than what is left");
+    if (n > (uint64_t)(m->end - m->at) || n > UINT32_MAX) return lacks(m, "a text is longer than what is left");
     lb_pickle *node = make(m, LB_PICKLE_TEXT);
     if (node) {
         node->u.text = (const char *)m->at;
@@ -162,7 +171,7 @@ static lb_status push_float(machine *m)
 static lb_status push_line(machine *m)
 {
     const uint8_t *newline = (const uint8_t *)memchr(m->at, '\n', (size_t)(m->end - m->at));
-    if (!newline || newline - m->at > 65536) return bad(m, "a name has no end");
+    if (!newline || newline - m->at > 65536) return lacks(m, "a name has no end");
     lb_pickle *node = make(m, LB_PICKLE_TEXT);
     if (node) {
         node->u.text = (const char *)m->at;
@@ -283,6 +292,16 @@ static lb_status push_mark(machine *m)
     return LB_OK;
 }
 
+/* Reading needs no frames. One that reaches past the end says that the file was cut. */
+static lb_status pass_frame(machine *m)
+{
+    uint64_t size;
+    LB_TRY(take_number(m, 8, &size));
+    m->framed = size <= (uint64_t)(m->end - m->at);
+    m->cut = m->cut || !m->framed;
+    return LB_OK;
+}
+
 /* ---- opcodes --------------------------------------------------------------------------------------------------------- */
 
 static lb_status step(machine *m, uint8_t code)
@@ -292,7 +311,7 @@ static lb_status step(machine *m, uint8_t code)
     size_t n = 0;
     switch (code) {
     case 0x80: return take_number(m, 1, &number); /* PROTO */
-    case 0x95: return take_number(m, 8, &number); /* FRAME: reading needs no frames */
+    case 0x95: return pass_frame(m);              /* FRAME */
     case '(': return push_mark(m);
     case '0': return pop(m, &dropped);
     case '1': LB_TRY(take_mark(m, &n)); return m->n_stack -= n, LB_OK;
@@ -349,8 +368,8 @@ static lb_status step(machine *m, uint8_t code)
                    m->offset + (uint64_t)(m->at - m->start), code);
 }
 
-lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
-                         lb_err *err)
+static lb_status run(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
+                     bool *cut, lb_err *err)
 {
     const uint8_t *start = (const uint8_t *)bytes;
     machine m = {
@@ -362,7 +381,11 @@ lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uin
         uint8_t code = *m.at++;
         status = step(&m, code);
     }
-    if (status == LB_OK && m.at == m.end) status = bad(&m, "has no end");
+    if (status == LB_OK && m.at == m.end) {
+        m.cut = true;
+        status = bad(&m, "has no end");
+    }
+    *cut = status != LB_OK && m.cut;
     if (status == LB_OK) status = pop(&m, &root);
     tree->root = root;
     free(m.stack);
@@ -370,6 +393,21 @@ lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uin
     free(m.marks);
     if (status != LB_OK) lb_pickle_release(tree);
     return status;
+}
+
+lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
+                         lb_err *err)
+{
+    bool cut;
+    return run(bytes, size, source, offset, tree, &cut, err);
+}
+
+bool lb_pickle_is_cut(const void *bytes, size_t size)
+{
+    lb_pickle_tree tree;
+    bool cut;
+    if (run(bytes, size, "", 0, &tree, &cut, NULL) == LB_OK) lb_pickle_release(&tree);
+    return cut;
 }
 
 void lb_pickle_release(lb_pickle_tree *tree)

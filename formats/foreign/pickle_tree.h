@@ -41,6 +41,9 @@ typedef struct lb_pickle_tree {
 lb_status lb_pickle_read(const void *bytes, size_t size, const char *source, uint64_t offset, lb_pickle_tree *tree,
                          lb_err *err);
 void lb_pickle_release(lb_pickle_tree *tree);
+/* Do the bytes end before the pickle does? False of a whole one, and of one that is damaged otherwise. Frames tell, where there are
+ * some (protocol 4): a file that was cut lacks the rest of its last one. Its last byte tells nothing: the STOP is also a full stop. */
+bool lb_pickle_is_cut(const void *bytes, size_t size);
 
 bool lb_pickle_is_text(const lb_pickle *node, const char *text);
 /* A call of `module.name`, or an object of that class. */

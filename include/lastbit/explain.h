@@ -61,7 +61,7 @@ typedef enum lb_proof {
     LB_PROOF_NONE,
     LB_PROOF_BITS, /* every element */
     LB_PROOF_BOUND, /* the kernel that ran is not one of ours: every element lies inside its error bound, on each side's own
-                       inputs */
+                       inputs. So it is of LB_CAUSE_UNEXPLAINED where an order or a kernel of the library's own is what is unknown */
     LB_PROOF_EXACT /* both sides' programs are the same real function of B's inputs; bits of one are not ours */
 } lb_proof;
 LB_API const char *lb_proof_name(lb_proof proof); /* "none", "bits", "bound", "exact" */

@@ -260,7 +260,7 @@ def test_private_entry_points_that_are_gone_degrade_into_coverage(hidden, tmp_pa
 @pytest.mark.parametrize(
     "program,options,why",
     [
-        ("print(torch.ones(2).sum())", (), "torch was imported, but no module was called"),
+        ("print(torch.ones(2).sum())", (), "modules were made, but none was called, and no backward ran"),
         ("torch.nn.Tanh()(torch.ones(2))", (), "the modules that were called (Tanh) have no parameters"),
         (
             "for _ in range(3):\n    model(torch.ones(1, 4)).sum().backward(); opt.step()",

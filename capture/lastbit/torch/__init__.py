@@ -55,7 +55,9 @@ class _Capture:
     def step(self, number=None, shard=None):
         """One training iteration, or one forward pass; without it steps are found as `lastbit record` finds them."""
         session = self._session
-        session.manual = True
+        if not session.manual:
+            session.manual = True
+            _quietly(session, session.functions.are_told)
         _quietly(session, lambda: session.begin_step(None, number, shard))
         complete = False
         try:

@@ -41,10 +41,17 @@ class Marks:
             return
         for owner, attribute, function in self._candidates():
             self.found = True
+            self.function = function
             self._replace(owner, attribute, function)
-            if _is_running(function):
-                self.hit()
+            self.catch_up()
             return
+
+    function = None  # the program's own, once it was found
+
+    def catch_up(self):
+        """A call that began before the function was replaced counts at once."""
+        if _is_running(self.function):
+            self.hit()
 
     def _candidates(self):
         main = sys.modules.get("__main__")

@@ -65,18 +65,78 @@ def _is_wrapper(holder, name):
     return not own and all(next(m.parameters(), None) is None for m in others)
 
 
-def of_main(tensors):
-    """{id: name} of those of these tensors that the program itself holds, in a variable or in a list or dict in one."""
-    wanted, names = {id(t) for t in tensors}, {}
-    for variable, value in list(vars(sys.modules.get("__main__", sys)).items()):
-        if variable.startswith("__"):
-            continue
-        held = {"": value}
-        if type(value) is dict:
-            held = value
-        elif type(value) in (list, tuple):
-            held = dict(enumerate(value))
-        for key, t in list(held.items()):
-            if id(t) in wanted and isinstance(key, (str, int)):
-                names.setdefault(id(t), variable if key == "" else "%s.%s" % (variable, key))
-    return names
+_VISITS, _ALL_VISITS, _DEPTH = 4000, 20000, 4  # objects that are looked into, of one function and of all; how far below a variable
+_LONGEST = 4096  # lists and dicts with more are data
+
+
+def held_by_program(frame):
+    """[(name, tensor)] of what the program's variables hold, by themselves, in lists and dicts, or as attributes: of the functions that
+    call `frame`, of the modules that these are of, and of the main module. Of several names the outermost function's counts, and main's
+    before all."""
+    from .lines import is_library
+
+    main, found, seen = vars(sys.modules.get("__main__", sys)), {}, set()
+    left = _ALL_VISITS
+    while frame is not None and left > 0:
+        if not is_library(frame.f_code.co_filename):
+            if frame.f_code.co_name != "<module>":
+                left -= _look_into_frame(frame, found)
+            if frame.f_globals is not main and id(frame.f_globals) not in seen:
+                seen.add(id(frame.f_globals))
+                left -= _look_into(frame.f_globals, found)
+        frame = frame.f_back
+    _look_into(main, found)
+    return list(found.values())
+
+
+def _look_into_frame(frame, found):
+    """Before Python 3.13 a frame keeps what `f_locals` showed: tensors would live as long as the function."""
+    variables = frame.f_locals
+    visits = _look_into(variables, found)
+    if sys.version_info < (3, 13) and not _OWN_VIEWS.intersection(frame.f_code.co_names):
+        variables.clear()
+    return visits
+
+
+_OWN_VIEWS = {"locals", "vars", "eval", "exec", "dir"}  # functions that may have this dict in their hands
+
+
+def _look_into(variables, found):
+    """How many objects were looked into."""
+    here, left = {}, [_VISITS]
+    for name, value in list(variables.items()):
+        if isinstance(name, str) and not name.startswith(("__", ".")):
+            _visit(value, name, here, left, 0)
+    found.update(here)
+    return _VISITS - left[0]
+
+
+def _visit(value, name, found, left, depth):
+    left[0] -= 1
+    if left[0] < 0:
+        return
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        found.setdefault(id(value), (name, value))
+    elif depth < _DEPTH:
+        for key, inner in _inside(value):
+            _visit(inner, "%s.%s" % (name, key), found, left, depth + 1)
+
+
+def _inside(value):
+    """What a container or an object of a class of the program holds."""
+    if isinstance(value, dict):
+        return [(key, inner) for key, inner in list(value.items()) if isinstance(key, (str, int))] if len(value) <= _LONGEST else []
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value))
+    if type(value) in (list, tuple):
+        return list(enumerate(value)) if len(value) <= _LONGEST else []
+    kind = type(value)
+    if kind.__module__.partition(".")[0] in _NO_HOLDERS or isinstance(value, (type, torch.nn.Module)):
+        return []
+    try:
+        return [] if hasattr(value, "__code__") or hasattr(value, "__func__") else list(vars(value).items())
+    except TypeError:
+        return []
+
+
+_NO_HOLDERS = {"torch", "lastbit", "builtins", "numpy", "threading", "_thread", "logging", "argparse"}

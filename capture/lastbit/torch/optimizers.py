@@ -210,8 +210,8 @@ class Optimizers:
                 if session.dead or torch.compiler.is_compiling():
                     return original(*args, **kwargs)
                 session.threads.bring_in()
-                if session.threads.backward(True) == 1 and session.live:
-                    begins(args[0] if args else kwargs.get("tensors"))
+                if session.threads.backward(True) == 1:
+                    session.guarded(begins, args, kwargs)
                 out, done = None, False
                 try:
                     out = original(*args, **kwargs)
@@ -223,19 +223,31 @@ class Optimizers:
 
             return backward
 
+        def accumulates(args, kwargs):
+            tensors = args[0] if args else kwargs.get("tensors")
+            session.functions.backward_begins(tensors)
+            if session.live:
+                session.loss(tensors)
+
         def accumulated(out, done, args, kwargs):
             if session.live:
                 self.name_gradients()
             session.saw_backward()
 
+        def computes(args, kwargs):
+            outputs = args[0] if args else kwargs.get("outputs")
+            session.functions.backward_begins(outputs, args[1] if len(args) > 1 else kwargs.get("inputs"))
+
         def computed(out, done, args, kwargs):
             inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
             create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph")
-            if done and not create_graph and self.returns(inputs, out):  # else it is part of a loss
+            if done and create_graph:  # part of a loss, or a transform's
+                session.functions.gradient_computed(inputs, out)
+            elif done and self.returns(inputs, out):
                 session.saw_backward()
 
-        session.replace(torch.autograd, "backward", lambda original: runs(original, session.loss, accumulated))
-        session.replace(torch.autograd, "grad", lambda original: runs(original, lambda outputs: None, computed))
+        session.replace(torch.autograd, "backward", lambda original: runs(original, accumulates, accumulated))
+        session.replace(torch.autograd, "grad", lambda original: runs(original, computes, computed))
 
     def returns(self, inputs, gradients):
         """`autograd.grad` of parameters is a backward whose gradients the program holds itself. False: of something else."""

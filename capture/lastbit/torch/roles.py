@@ -1,10 +1,12 @@
 """What the recorder is told of tensors at the begin of a step: which are parameters, buffers, states and inputs, and what they are called."""
 
+import sys
+
 import torch
 
 from . import library, objects
 from .modules import _keyword_arguments, clean
-from .names import of_main
+from .names import held_by_program
 
 
 class Roles:
@@ -24,6 +26,7 @@ class Roles:
         for module, prefix in self.session.modules.holders():
             self.name_module(module, prefix, names, owners)
         self.name_held(names)
+        self.session.functions.name_tensors(names)
         self.session.guarded(self.session.shards.step_began)
         for optimizer in self.session.optimizers.living():
             self.session.optimizers.name_states(optimizer, names)
@@ -62,7 +65,7 @@ class Roles:
                 for n, p in enumerate(group["params"]):
                     if id(p) not in names:
                         held[id(p)] = (p, "%s.%d.%d" % (type(optimizer).__name__, index, n))
-        own = of_main([p for p, _ in held.values()]) if held else {}
+        own = {id(t): name for name, t in held_by_program(sys._getframe(1))} if held else {}
         for key, (p, name) in held.items():
             names[key] = own.get(key, name)
             self.name(p, library.PARAMETER, library.IS_PARAMETER, names[key])

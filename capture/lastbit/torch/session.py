@@ -12,6 +12,7 @@ import torch
 
 from . import devices, dispatch, library, objects
 from .escapes import Escapes
+from .functions import Functions
 from .gradients import Gradients, is_differentiated_later
 from .graphs import Graphs
 from .kernels import Kernels
@@ -71,6 +72,7 @@ class Session:
         self.modules = Modules(self)
         self.optimizers = Optimizers(self)
         self.marks = Marks(self, settings.get("step_at") or "")
+        self.functions = Functions(self)
         from .collectives import Collectives
         from .routing import Routing
         from .shards import Shards
@@ -106,6 +108,7 @@ class Session:
                 sequence=self.modules.sequence,
                 fail=self.fail,
                 plan_for=self.plan_for,
+                saw=self.functions.saw,
                 is_foreign=self.is_foreign,
                 is_fake=self.is_fake,
                 decompose=dispatch.decompose,
@@ -183,6 +186,7 @@ class Session:
         self._wrap_compile()
         self.graphs.install()
         self.kernels.install()
+        self.functions.install()
         if self.settings["ring"]:
             self._wait_for_signal()
 
@@ -309,6 +313,7 @@ class Session:
             if self.dead or os.getpid() != self.pid:
                 return
             try:
+                self.functions.ends()
                 if "step" in self.noted:
                     self.settings["note"]("last", str(self.step))
                 if self.opened:
@@ -393,6 +398,7 @@ class Session:
                     get("like") or "",
                 )
                 self.opened = True
+                self.archive = os.path.join(get("out"), "rank-%05d.tar" % (rank + attempt))
                 if get("ring"):
                     self.native.watch_crashes()
                 break
@@ -411,6 +417,17 @@ class Session:
     def close_archive(self):
         self.opened = False
         self.native.close_recorder()
+
+    def drop_steps(self):
+        """All that was recorded so far was work before the first step."""
+        if self.opened:
+            self.live = False
+            self.native.stop("what was recorded so far was work before the first step")
+            self.close_archive()
+            os.unlink(self.archive)
+            self.native.sweep()
+        self.step, self.step_open, self.recorded_last = -1, False, False
+        self.steps = Steps()
 
     def note(self, kind, text):
         """The first of its kind, for `lastbit record`: why nothing was recorded, should that be so."""
@@ -443,6 +460,8 @@ class Session:
             self.modules.add_root(module)
             self.collect_parameters()
         if not self.manual and not self.marks.name and not self.threads.in_backward() and not self.modules.shapes_only(args):
+            if self.functions.module_called(module):
+                return
             with self.lock:  # of two threads only one closes a step
                 self.see(self.forward_event(module), id(module))
         if self.live:
@@ -487,6 +506,7 @@ class Session:
             self.end_step(True)
         if action in (BEGIN, CUT):
             self.begin_step(root)
+        self.functions.happened()
 
     def happened(self, event):
         """The same, told by what the program calls: nothing of ours may come out of it."""
@@ -509,6 +529,7 @@ class Session:
         """The outermost backward of a thread has ended."""
         self.forward_is_open = False
         self.optimizers.backward_ended()
+        self.functions.backward_ended()
         if not self.manual and not self.over:
             self.gradients.remember([p for p in (ref() for ref in self.parameters) if p is not None])
             self.see("backward")
@@ -538,18 +559,25 @@ class Session:
         for optimizer in self.optimizers.living():
             for group in optimizer.param_groups:
                 found.update((id(p), p) for p in group["params"])
+        found.update((id(p), p) for p in self.functions.parameters())
         self.parameters = [weakref.ref(p) for p in found.values()]
 
     def outermost_left(self, module, output):
         pass
 
+    def say_step(self):
+        """For `lastbit record`: a step ran, and which one runs now."""
+        if self.step_open or self.step >= 0:
+            self.note("step", str(self.step))
+            if self.settings.get("note"):
+                self.settings["note"]("at", str(self.step))
+
     def begin_step(self, module=None, number=None, shard=None):
         if self.step_open and self.live:  # found by ourselves before the program said its first
             self.end_step(False)
         self.step = self.step + 1 if number is None else number
-        self.note("step", str(self.step))
-        if self.settings.get("note"):
-            self.settings["note"]("at", str(self.step))
+        if not self.functions.guessed:
+            self.say_step()
         self.step_open = True
         self.opened_by = module
         self.graphs.install()
@@ -676,10 +704,13 @@ def restart(old):
     """A session of its own for a forked child."""
     global current
     settings = old.settings
+    if old.functions.armed:
+        old.threads.pop()  # it was there only to see whether a step begins
     current = None
     session = Session(settings)
     session.missing = list(old.missing)
     session.optimizers.adopt(old.optimizers)
+    session.functions.adopt(old.functions)
     session.threads.inherited = old.threads.inherited + (getattr(old.threads.here, "mode", None) is not None)
     current = session
     session.install()

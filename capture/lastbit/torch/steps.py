@@ -8,23 +8,29 @@ A step closes lazily, at the next outermost forward that computes gradients, onc
     SPENT    the gradients were zeroed or replaced, or a scheduler stepped: an iteration that a scaler or a guard skipped
     UPDATED  an optimizer stepped, or a scaler did so and found that it had better not
     BARE     the program calls no module: a step is what lies between two updates
+    SOLE     so far the program neither trains nor calls a module: all that it does is one step (functions.py)
 
 What each event does ("begin": a step begins; "cut": the open one ends and another begins; a bare state: the step stays open):
 
-    event      what happened                                 CLOSED       OPEN      BACKED    SPENT        UPDATED      BARE
-    forward    an outermost forward in grad mode 2           begin OPEN   OPEN      BACKED 1  cut OPEN     cut OPEN     cut OPEN
-    glance     one in no-grad mode                           begin OPEN   OPEN      BACKED    SPENT        UPDATED      BARE
-    alone      one in a program that never trains            begin OPEN   cut OPEN  cut OPEN  cut OPEN     cut OPEN     cut OPEN
-    byhand     one in grad mode where no optimizer exists,   begin OPEN   OPEN      cut OPEN  cut OPEN     cut OPEN     cut OPEN
-               a backward has run, and none was "cleared" yet
-    backward   the outermost backward ended                  CLOSED       BACKED    BACKED    SPENT        UPDATED      BARE
-    cleared    all gradients it left were zeroed, or are     CLOSED       OPEN      SPENT     SPENT        UPDATED      BARE
-               others now, and no update was made of them
-    kept       an optimizer did so in its own update (the    CLOSED       OPEN      OPEN      SPENT        UPDATED      BARE
-               first half of SAM): the iteration goes on
-    update     an optimizer's step, or a scaler's, ended     begin BARE   UPDATED   UPDATED   UPDATED      UPDATED      cut BARE
-    schedule   a scheduler's step                            CLOSED       OPEN      SPENT     SPENT        UPDATED      BARE
-    mark       what --step-at names was called               begin OPEN   cut OPEN  cut OPEN  cut OPEN     cut OPEN     cut OPEN
+    event      what happened                             CLOSED       OPEN      BACKED    SPENT        UPDATED      BARE      SOLE
+    forward    an outermost forward in grad mode 2       begin OPEN   OPEN      BACKED 1  cut OPEN     cut OPEN     cut OPEN  cut OPEN
+    glance     one in no-grad mode                       begin OPEN   OPEN      BACKED    SPENT        UPDATED      BARE      SOLE
+    alone      one in a program that never trains        begin OPEN   cut OPEN  cut OPEN  cut OPEN     cut OPEN     cut OPEN  cut OPEN
+    byhand     one in grad mode where no optimizer is,   begin OPEN   OPEN      cut OPEN  cut OPEN     cut OPEN     cut OPEN  cut OPEN
+               a backward has run, and none was
+               "cleared" yet
+    backward   the outermost backward ended              CLOSED       BACKED    BACKED    SPENT        UPDATED      BARE      BACKED
+    cleared    all gradients it left were zeroed, or     CLOSED       OPEN      SPENT     SPENT        UPDATED      BARE      SOLE
+               are others now, with no update of them
+    kept       an optimizer did so in its own update     CLOSED       OPEN      OPEN      SPENT        UPDATED      BARE      SOLE
+               (the first half of SAM): it goes on
+    update     an optimizer's step, or a scaler's,       begin BARE   UPDATED   UPDATED   UPDATED      UPDATED      cut BARE  UPDATED
+               ended
+    schedule   a scheduler's step                        CLOSED       OPEN      SPENT     SPENT        UPDATED      BARE      SOLE
+    sole       an op computed, where no module was made  begin SOLE   OPEN      BACKED    SPENT        UPDATED      BARE      SOLE
+    long       a step of functions has 131,072 ops, and  CLOSED       cut OPEN  BACKED    SPENT        UPDATED      BARE      cut SOLE
+               no backward has run
+    mark       what --step-at names was called           begin OPEN   cut OPEN  cut OPEN  cut OPEN     cut OPEN     cut OPEN  cut OPEN
 
  1  Or "cut OPEN", where the program zeroes gradients between a forward and its backward and has so far made every update of one
     backward: the gradients at hand are of an iteration that was skipped. (Elsewhere they are being accumulated.)
@@ -35,20 +41,22 @@ Inside an optimizer's own step (LBFGS, SAM, Lightning's automatic optimization g
 "forward"; the others are "glance", and "cleared" and "kept" are nothing: they belong to the update. With --step-at only "mark" counts.
 """
 
-CLOSED, OPEN, BACKED, SPENT, UPDATED, BARE = STATES = ("CLOSED", "OPEN", "BACKED", "SPENT", "UPDATED", "BARE")
+CLOSED, OPEN, BACKED, SPENT, UPDATED, BARE, SOLE = STATES = ("CLOSED", "OPEN", "BACKED", "SPENT", "UPDATED", "BARE", "SOLE")
 BEGIN, CUT, STAY = "begin", "cut", "stay"
 
 _TABLE = """
-forward   begin:OPEN  OPEN      BACKED    cut:OPEN  cut:OPEN  cut:OPEN
-glance    begin:OPEN  OPEN      BACKED    SPENT     UPDATED   BARE
-alone     begin:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN
-byhand    begin:OPEN  OPEN      cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN
-backward  CLOSED      BACKED    BACKED    SPENT     UPDATED   BARE
-cleared   CLOSED      OPEN      SPENT     SPENT     UPDATED   BARE
-kept      CLOSED      OPEN      OPEN      SPENT     UPDATED   BARE
-update    begin:BARE  UPDATED   UPDATED   UPDATED   UPDATED   cut:BARE
-schedule  CLOSED      OPEN      SPENT     SPENT     UPDATED   BARE
-mark      begin:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN
+forward   begin:OPEN  OPEN      BACKED    cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN
+glance    begin:OPEN  OPEN      BACKED    SPENT     UPDATED   BARE      SOLE
+alone     begin:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN
+byhand    begin:OPEN  OPEN      cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN
+backward  CLOSED      BACKED    BACKED    SPENT     UPDATED   BARE      BACKED
+cleared   CLOSED      OPEN      SPENT     SPENT     UPDATED   BARE      SOLE
+kept      CLOSED      OPEN      OPEN      SPENT     UPDATED   BARE      SOLE
+update    begin:BARE  UPDATED   UPDATED   UPDATED   UPDATED   cut:BARE  UPDATED
+schedule  CLOSED      OPEN      SPENT     SPENT     UPDATED   BARE      SOLE
+sole      begin:SOLE  OPEN      BACKED    SPENT     UPDATED   BARE      SOLE
+long      CLOSED      cut:OPEN  BACKED    SPENT     UPDATED   BARE      cut:SOLE
+mark      begin:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN  cut:OPEN
 """
 
 

@@ -50,3 +50,23 @@ def test_threads_that_wait_sleep(pairs):
     environment["OMP_DISPLAY_ENV"] = "verbose"
     told = subprocess.run([BUILD / "lastbit", "diff", a, b], env=environment, capture_output=True, text=True).stderr
     assert "GOMP_SPINCOUNT = '0'" in told
+
+
+def peak(*command):
+    """Megabytes that a command had resident at most."""
+    child = subprocess.Popen([BUILD / "lastbit", *command, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(child.pid, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, 125), command
+    return used.ru_maxrss / 1024
+
+
+WIDE = ["--layers", "2", "--width", "256", "--length", "64"]
+
+
+def test_a_diff_takes_less_than_twice_the_memory_of_both_replays(lastbit, tmp_path):
+    """Exact results of the first side wait for the second's as sums of their blocks, and orders are looked for among the first ops first."""
+    sides = [tmp_path / f"llama{variant}.lb" for variant in (0, 1)]
+    for variant, path in enumerate(sides):
+        lastbit.record(path, PROGRAM, "llama", str(variant), *WIDE, expect=0)
+    replays = sum(peak("replay", side, "--mode", "chained") for side in sides)
+    assert peak("diff", *sides) < 2 * replays
