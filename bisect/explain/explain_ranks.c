@@ -3,6 +3,7 @@
 #include "explain_session.h"
 
 #include "collective_names.h"
+#include "message_key.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,16 @@ static lb_capture *capture_of(const lb_explain_session *session, int side)
     return side && session->b ? session->b : session->a;
 }
 
+/* Have both sides the program of the rank that sent what this op receives? */
+static bool has_sender(const lb_explain_session *session, const lb_program *p, const lb_collective *row)
+{
+    const lb_program *unused;
+    lb_message_key key;
+    if (lb_message_key_of(p, row, &key) != LB_MESSAGE_RECEIVED) return false;
+    return has_program(capture_of(session, 0), key.sender, p->step, &unused) &&
+           has_program(capture_of(session, 1), key.sender, p->step, &unused);
+}
+
 bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, int side, uint32_t value)
 {
     uint32_t row;
@@ -29,7 +40,7 @@ bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, 
         for (uint32_t r = 0; gives && all && r < x->ranks; r++)
             for (int k = 0; k < 2; k++)
                 all &= has_program(capture_of(session, k), (int32_t)p->refs[x->first_rank + r], p->step, &unused);
-        if (gives) return all;
+        if (gives) return all || has_sender(session, p, x);
     }
     return false;
 }

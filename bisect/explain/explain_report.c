@@ -89,7 +89,7 @@ static bool is_telling(const lb_program *p, uint32_t row)
     lb_op_form form;
     const lb_op *op = &p->ops[row];
     const lb_op_row *known = lb_op_find(lb_op_name(p, op), &form);
-    if (known && known->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) return false;
+    if (known && known->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_UNDEFINED)) return false;
     uint32_t v = op->results ? lb_op_results(p, op)[0] : op->written ? lb_op_written(p, op)[0] : LB_NONE;
     return v != LB_NONE && lb_dtype_is_float(p->values[v].dtype);
 }

@@ -7,7 +7,9 @@
 #include "ops.h"
 #include "reference_sum.h"
 #include "same_ops.h"
+#include "written_order.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,7 @@ typedef struct known {
     const lb_score *own[2]; /* how many of them */
     const lb_score *score;
     bool proven_elsewhere; /* ops of these kinds were one real function at another place */
+    lb_attribution_memory *memory;
     lb_attribution_found *found;
 } known;
 
@@ -344,6 +347,26 @@ static lb_status by_sum(known *k, bool *done, lb_err *err)
     return LB_OK;
 }
 
+/* Both add up the same terms, each by ops of its own, of which none is a sum whose order could be swapped: in which orders? */
+static lb_status by_written_order(known *k, bool *done, lb_err *err)
+{
+    lb_written_order order;
+    if (k->site->region->pair || !both(k)) return LB_OK;
+    const double left = k->memory->most_work > 0 ? fmax(k->memory->most_work - k->memory->work, 1) : 0;
+    LB_TRY(lb_written_order_find(k->site, left, &order, err));
+    k->memory->cost.runs += order.cost.runs, k->memory->cost.ops += order.cost.ops;
+    if (!order.found) return LB_OK;
+    *done = true;
+    char why[256];
+    snprintf(why, sizeof why,
+             "both sides add up the same %u terms, each by ops of its own; the orders are those in which these ops "
+             "add, and give each side's bits",
+             order.terms);
+    tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, order.name[1], why);
+    snprintf(k->found->first, sizeof k->found->first, "%s", order.name[0]);
+    return LB_OK;
+}
+
 /* The narrowest dtype that ops which round leave their results in; a cast at the end is not meant.
  * bf16 arithmetic and f32 arithmetic with a cast behind it both store bf16; what rounds on the way
  * is the difference between them, and the last dtype would hide it. */
@@ -439,10 +462,11 @@ static lb_status by_kinds(known *k, bool *done, lb_err *err)
 }
 
 lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
-                                  const lb_score *score, bool proven_elsewhere, lb_attribution_found *found, bool *done,
-                                  lb_err *err)
+                                  const lb_score *score, lb_attribution_memory *memory, bool proven_elsewhere,
+                                  lb_attribution_found *found, bool *done, lb_err *err)
 {
     known k = {.site = site,
+               .memory = memory,
                .proven_elsewhere = proven_elsewhere,
                .side = {lb_score_all(own_a), lb_score_all(own_b)},
                .own = {own_a, own_b},
@@ -457,6 +481,7 @@ lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own
     if (!*done) by_arguments(&k, done);
     if (!*done) LB_TRY(by_other_arguments(&k, done, err));
     if (!*done) LB_TRY(by_sum(&k, done, err));
+    if (!*done) LB_TRY(by_written_order(&k, done, err));
     if (!*done) LB_TRY(by_function(&k, done, err));
     if (!*done) LB_TRY(by_same_ops(&k, done, err));
     if (!*done) by_state(&k, done);

@@ -88,12 +88,41 @@ static bool is_over_others(const lb_finder *f, const lb_matched_region *s)
 
 /* The comparison comes last, because it may read both tensors: most slices between two anchors are
  * empty, and what is known already needs none. */
+/* Does one side begin at a value whose partner the other side does not begin at? Where a result goes from one rank to the others on one side,
+ * and each rank makes its own on the other, the region of rank 1 would begin on one side where that of rank 0 ends. */
+static bool begins_alone(const lb_matched_region *s)
+{
+    for (int side = 0; side < 2; side++) {
+        const lb_matched_region_side *x = &s->sides[side], *y = &s->sides[!side];
+        for (uint32_t i = 0; i < x->n_leaves; i++) {
+            bool there = x->partners[i] == LB_NONE;
+            for (uint32_t k = 0; k < y->n_leaves && !there; k++) there = y->leaves[k] == x->partners[i];
+            if (!there) return true;
+        }
+    }
+    return false;
+}
+
+static bool slice_both(lb_finder *f, sight a, sight b, lb_matched_region *s)
+{
+    return lb_finder_make_slice(f, 0, a.reader, a.before, a.value, &s->sides[0]) &&
+           lb_finder_make_slice(f, 1, b.reader, b.before, b.value, &s->sides[1]);
+}
+
 static void look(lb_finder *f, sight a, sight b)
 {
     if (!lb_finder_same_shape(f, a.value, b.value)) return;
     lb_matched_region s = {.n_outputs = 1};
-    bool made = lb_finder_make_slice(f, 0, a.reader, a.before, a.value, &s.sides[0]) &&
-                lb_finder_make_slice(f, 1, b.reader, b.before, b.value, &s.sides[1]);
+    bool made = slice_both(f, a, b, &s);
+    if (made && f->source->meetings[0] && begins_alone(&s)) {
+        lb_matched_region longer = {.n_outputs = 1};
+        f->no_ends = true;
+        made = slice_both(f, a, b, &longer);
+        f->no_ends = false;
+        const bool better = made && !begins_alone(&longer);
+        for (int k = 0; k < 2; k++) lb_finder_release_side(better ? &s.sides[k] : &longer.sides[k]);
+        if (better) s = longer;
+    }
     /* No ops on either side: the value is an anchor's result, and the pair that gave it owns the
      * difference. */
     bool apart = s.sides[0].n_ops || s.sides[1].n_ops;

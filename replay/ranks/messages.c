@@ -83,8 +83,7 @@ static lb_status append(contents *c, lb_machine *machine, uint32_t value, bool *
     char *grown = realloc(c->bytes, (size_t)(c->n + n) * size + 1);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a message");
     c->bytes = grown, c->dtype = t.dtype;
-    const lb_tensor dense = {grown + (size_t)c->n * size, t.dtype,
-                             lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
+    const lb_tensor dense = {grown + (size_t)c->n * size, t.dtype, lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
     lb_tensor_copy(&dense, &t, NULL);
     c->n += n;
     return LB_OK;
