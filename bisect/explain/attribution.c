@@ -311,8 +311,7 @@ static lb_status by_written_order(lb_attribution_finder *f, bool *done)
     lb_attribution_memory *m = f->memory;
     lb_attribution_found *out = f->found;
     if (f->site->region->pair || f->site->region->parts) return LB_OK;
-    const double left = m->most_work > 0 ? fmax(m->most_work - m->work, 1) : 0;
-    LB_TRY(lb_written_order_find(f->site, left, &order, f->err));
+    LB_TRY(lb_written_order_find(f->site, lb_attribution_memory_runs(m), &order, f->err));
     m->cost.runs += order.cost.runs, m->cost.ops += order.cost.ops;
     if (!order.found) return LB_OK;
     *done = true;
@@ -326,10 +325,19 @@ static lb_status by_written_order(lb_attribution_finder *f, bool *done)
     return LB_OK;
 }
 
+/* So few elements that many candidates fit by chance. */
+static bool is_few(const lb_match_site *site)
+{
+    enum { FEW = 8 };
+    return site->targets[1] && site->region->n_outputs == 1 && lb_layout_numel(&site->targets[1][0].layout) < FEW;
+}
+
 /* No more was found than a precision wider than what is stored. */
 static bool is_wider_precision(const lb_attribution_found *found)
 {
-    return found->cause == LB_CAUSE_PRECISION && found->proof == LB_PROOF_BITS &&
+    if (found->proof != LB_PROOF_BITS) return false;
+    if (found->cause == LB_CAUSE_KERNEL) return !strcmp(found->schedule, "rounded once");
+    return found->cause == LB_CAUSE_PRECISION &&
            (!strncmp(found->schedule, "f64", 3) || !strncmp(found->schedule, "f32", 3));
 }
 
@@ -343,8 +351,12 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     *found = (lb_attribution_found){0};
     found->total = distance_of(site);
     f.spent = lb_attribution_memory_spent(memory, source->a->program, &site->region->sides[0]);
-    if (memory->only_orders) status = by_written_order(&f, &done);
+    if (memory->only_orders || is_few(site)) status = by_written_order(&f, &done);
     if (status != LB_OK || done) return status;
+    if (memory->only_orders && is_few(site) && !site->region->pair) {
+        lb_attribution_tell_unexplained(&f);
+        return LB_OK;
+    }
     for (int side = 0; side < 2 && status == LB_OK; side++) status = list_candidates(&f, side);
     for (int side = 0; side < 2 && status == LB_OK; side++)
         lb_candidates_put_recorded_first(side ? source->a : source->b, site->region->sides[!side].ops,

@@ -37,6 +37,12 @@ typedef struct lb_attribution_memory {
     uint32_t n_one_function;
 } lb_attribution_memory;
 
+/* How often the ops of a place may be asked for the order in which they add (addition_trees.h). */
+static inline uint64_t lb_attribution_memory_runs(const lb_attribution_memory *memory)
+{
+    return memory->only_orders ? 60 : 4096;
+}
+
 /* A candidate explained a place: it is tried first at the next. */
 void lb_attribution_memory_note(lb_attribution_memory *memory, const char *name);
 /* Of how many places it gave that side's bits so far; NULL when there is no more room. */

@@ -5,11 +5,9 @@
 #include "fallback_proof.h"
 
 #include "ops.h"
-#include "reference_sum.h"
 #include "same_ops.h"
 #include "written_order.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -330,30 +328,12 @@ static lb_status name_parts(known *k, lb_err *err)
 
 /* ---- other ops ---- */
 
-/* Both wrote a sum out by hand: which orders? */
-static lb_status by_sum(known *k, bool *done, lb_err *err)
-{
-    lb_reference_sum sum;
-    if (k->site->region->pair || !both(k)) return LB_OK;
-    /* A sum that is written out is many small ops that all agree in kind; only as one op does it
-     * have an order with a name. */
-    LB_TRY(lb_reference_sum_find(k->site, &sum, err));
-    if (!sum.found || !strcmp(sum.order[0], sum.order[1])) return LB_OK;
-    *done = true;
-    k->found->tried = sum.tried;
-    tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, sum.order[1], "both sides write the sum out; as one op it has these orders");
-    k->found->excluded = sum.excluded[1];
-    snprintf(k->found->first, sizeof k->found->first, "%s", sum.order[0]);
-    return LB_OK;
-}
-
 /* Both add up the same terms, each by ops of its own, of which none is a sum whose order could be swapped: in which orders? */
 static lb_status by_written_order(known *k, bool *done, lb_err *err)
 {
     lb_written_order order;
     if (k->site->region->pair || !both(k)) return LB_OK;
-    const double left = k->memory->most_work > 0 ? fmax(k->memory->most_work - k->memory->work, 1) : 0;
-    LB_TRY(lb_written_order_find(k->site, left, &order, err));
+    LB_TRY(lb_written_order_find(k->site, lb_attribution_memory_runs(k->memory), &order, err));
     k->memory->cost.runs += order.cost.runs, k->memory->cost.ops += order.cost.ops;
     if (!order.found) return LB_OK;
     *done = true;
@@ -474,13 +454,12 @@ lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own
                .found = found,
                .p = {site->source->a->program, site->source->b->program}};
     *done = false;
-    /* by_sum stands before by_function, since an order with a name says more than "the same
+    /* by_written_order stands before by_function, since an order with a name says more than "the same
      * function"; by_state is last, because it needs other ops that each give their own bits and are
      * no such function. */
     LB_TRY(by_bounds(&k, done, err));
     if (!*done) by_arguments(&k, done);
     if (!*done) LB_TRY(by_other_arguments(&k, done, err));
-    if (!*done) LB_TRY(by_sum(&k, done, err));
     if (!*done) LB_TRY(by_written_order(&k, done, err));
     if (!*done) LB_TRY(by_function(&k, done, err));
     if (!*done) LB_TRY(by_same_ops(&k, done, err));

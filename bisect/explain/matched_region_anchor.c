@@ -340,6 +340,30 @@ static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
     return some_term(f, i, j, is_of_other_numbers);
 }
 
+static bool is_apart(lb_finder *f, const term *t)
+{
+    return lb_dtype_is_float(f->p[0]->values[t->x].dtype) && lb_finder_same_shape(f, t->x, t->y) &&
+           !lb_finder_is_near(f, t->x, t->y);
+}
+
+/* Called with other constants, on other numbers, with near results: sum / 48 against the sum of four means / 4. What the one side leaves to this
+ * op the other has done before. */
+static bool takes_up_a_factor(lb_finder *f, uint32_t i, uint32_t j)
+{
+    const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
+    if (!lb_op_outcomes(a) || !lb_op_outcomes(b) || lb_op_same_args(f->p[0], a, f->p[1], b, 0)) return false;
+    return some_term(f, i, j, is_apart) &&
+           lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0));
+}
+
+/* Additions in two types, among ops of which some stand on one side only: a wide accumulator, whose partial sums the other side has not. */
+static bool accumulates_wider(lb_finder *f, uint32_t i, uint32_t j)
+{
+    if (!f->source->alignment->irregular[i] || !is_add(f, i) || !lb_op_outcomes(&f->p[1]->ops[j])) return false;
+    const uint32_t a = lb_op_outcome(f->p[0], &f->p[0]->ops[i], 0), b = lb_op_outcome(f->p[1], &f->p[1]->ops[j], 0);
+    return a != LB_NONE && b != LB_NONE && f->p[0]->values[a].dtype != f->p[1]->values[b].dtype;
+}
+
 /* Does an op of a larger batch give, from its rows, a value of one shape first?
  * Nearness proves nothing there, since it must differ; what remains is its place. */
 static bool is_over_others(lb_finder *f, uint32_t i)
@@ -425,6 +449,7 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
         if (!sure && b && lb_op_outcomes(a) && lb_op_outcomes(a) == lb_op_outcomes(b))
             sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0)) &&
                    !reads_other_numbers(f, i, j);
+        if (sure && b && (takes_up_a_factor(f, i, j) || accumulates_wider(f, i, j))) sure = false;
         f->trust[i] = sure ? SURE : DOUBTED;
     }
     return f->trust[i] == SURE;

@@ -3,7 +3,6 @@
 
 #include "addition_trees.h"
 #include "cross_feed.h"
-#include "search_work.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,6 +12,7 @@
 typedef struct sides {
     const lb_match_site *site;
     lb_written_sum sums[2];
+    bool read[2];
     lb_addition_trees trees[2];
     bool ranks; /* each term is what one rank brought */
 } sides;
@@ -60,7 +60,8 @@ static uint32_t handed_on(const lb_match_site *site, int side, uint32_t at)
     const lb_program *p = lb_matched_region_program(site->source, side);
     const lb_op *op = &p->ops[at];
     const lb_collective_matches *m = site->source->meetings[side];
-    if (m && m->of_op[at] != LB_NONE && m->list[m->of_op[at]].message) op = &p->ops[m->ops[m->list[m->of_op[at]].first]];
+    if (m && m->of_op[at] != LB_NONE && m->list[m->of_op[at]].message)
+        op = &p->ops[m->ops[m->list[m->of_op[at]].first]];
     if ((op == &p->ops[at] && !lb_op_hands_on(p, op)) || !op->args) return LB_NONE;
     const lb_arg *from = lb_op_args(p, op);
     if (from->tag == LB_ARG_LIST && from->count == 1) from = &p->args[from->u.first];
@@ -85,14 +86,16 @@ static uint32_t origin_of(const lb_match_site *site, int side, uint32_t value)
 static bool is_partner(const sides *s, uint32_t leaf_a, uint32_t leaf_b)
 {
     const lb_matched_region_side *x = &s->site->region->sides[0], *y = &s->site->region->sides[1];
-    const lb_program *a = lb_matched_region_program(s->site->source, 0), *b = lb_matched_region_program(s->site->source, 1);
+    const lb_program *a = lb_matched_region_program(s->site->source, 0),
+                     *b = lb_matched_region_program(s->site->source, 1);
     const uint32_t va = x->leaves[leaf_a], vb = y->leaves[leaf_b];
     if (x->partners[leaf_a] == vb || y->partners[leaf_b] == va) return true;
     if (va >= a->n_values || vb >= b->n_values) return false;
     const uint32_t from_a = origin_of(s->site, 0, va), from_b = origin_of(s->site, 1, vb);
     const uint32_t op_a = giver_of(a, from_a), op_b = giver_of(b, from_b);
     const lb_alignment *al = s->site->source->alignment;
-    if (op_a == LB_NONE || op_b == LB_NONE || (al->b_of_a[op_a] != op_b && al->source_b_of_a[op_a] != op_b)) return false;
+    if (op_a == LB_NONE || op_b == LB_NONE || (al->b_of_a[op_a] != op_b && al->source_b_of_a[op_a] != op_b))
+        return false;
     for (uint32_t k = 0; k < lb_op_outcomes(&a->ops[op_a]) && k < lb_op_outcomes(&b->ops[op_b]); k++)
         if (lb_op_outcome(a, &a->ops[op_a], k) == from_a && lb_op_outcome(b, &b->ops[op_b], k) == from_b) return true;
     return false;
@@ -125,12 +128,12 @@ static bool pair_terms(sides *s)
     return true;
 }
 
-static bool are_ranks(const lb_match_site *site, const lb_written_sum *sum)
+static bool are_ranks(const lb_match_site *site, int side, const lb_written_sum *sum)
 {
     bool ranks = site->source->meetings[0] != NULL;
     for (uint32_t i = 1; i < sum->n_terms && ranks; i++)
         for (uint32_t k = 0; k < i; k++)
-            ranks &= rank_of(site, sum->side, sum->terms[i].leaf) != rank_of(site, sum->side, sum->terms[k].leaf);
+            ranks &= rank_of(site, side, sum->terms[i].leaf) != rank_of(site, side, sum->terms[k].leaf);
     return ranks;
 }
 
@@ -183,42 +186,40 @@ static bool differ(const sides *s)
     return false;
 }
 
-static double work_of(const lb_match_site *site, int side)
-{
-    const lb_matched_region_side *s = &site->region->sides[side];
-    return lb_ops_work(lb_matched_region_program(site->source, side), s->ops, s->n_ops);
-}
-
-static lb_status read_both(sides *s, double most_work, bool *found, lb_err *err)
+static lb_status read_both(sides *s, uint64_t most, bool *found, lb_err *err)
 {
     for (int side = 0; side < 2; side++) {
-        LB_TRY(lb_written_sum_read(s->site, side, &s->sums[side], found, err));
+        const lb_matched_region_side *ops = &s->site->region->sides[side];
+        *found = s->site->region->n_outputs == 1 && !s->site->region->parts && lb_match_site_can(s->site, side, side);
+        if (!*found) return LB_OK;
+        const lb_written_ops written = {s->site->subprograms[side], s->site->inputs[side][side], ops->n_leaves,
+                                        ops->n_ops, &s->site->targets[side][0]};
+        s->read[side] = true;
+        LB_TRY(lb_written_sum_read(&written, &s->sums[side], found, err));
         if (!*found) return LB_OK;
     }
-    s->ranks = are_ranks(s->site, &s->sums[0]) && are_ranks(s->site, &s->sums[1]);
+    s->ranks = are_ranks(s->site, 0, &s->sums[0]) && are_ranks(s->site, 1, &s->sums[1]);
     sort_terms(s, &s->sums[0]);
     *found = pair_terms(s);
     for (int side = 0; side < 2 && *found; side++) {
-        const double work = work_of(s->site, side);
-        const uint64_t most = most_work > 0 ? (uint64_t)(most_work / 2 / fmax(work, 1)) : UINT64_MAX;
         LB_TRY(lb_addition_trees_find(&s->sums[side], s->ranks, most, &s->trees[side], found, err));
     }
     return LB_OK;
 }
 
-lb_status lb_written_order_find(const lb_match_site *site, double most_work, lb_written_order *order, lb_err *err)
+lb_status lb_written_order_find(const lb_match_site *site, uint64_t most_runs, lb_written_order *order, lb_err *err)
 {
     sides s = {.site = site};
     bool found = false;
     *order = (lb_written_order){0};
-    lb_status status = read_both(&s, most_work, &found, err);
+    lb_status status = read_both(&s, most_runs, &found, err);
     order->terms = s.sums[0].n_terms;
     order->found = status == LB_OK && found && differ(&s);
     for (int side = 0; side < 2 && order->found; side++)
         name_order(&s, side, order->name[side], sizeof order->name[side]);
     for (int side = 0; side < 2; side++) {
         order->cost.runs += s.sums[side].cost.runs, order->cost.ops += s.sums[side].cost.ops;
-        if (!s.sums[side].site) continue;
+        if (!s.read[side]) continue;
         lb_addition_trees_release(&s.trees[side]);
         lb_written_sum_release(&s.sums[side]);
     }

@@ -1,7 +1,6 @@
 /* Reading a written sum: see written_sum.h. */
 #include "written_sum.h"
 
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,16 +9,18 @@
 
 void lb_written_sum_clear(lb_written_sum *sum)
 {
-    const uint32_t n = sum->site->region->sides[sum->side].n_leaves;
+    const uint32_t n = sum->ops.n_leaves;
     for (uint32_t i = 0; i < n; i++) {
         lb_tensor *t = &sum->leaves[i].tensor;
-        if (lb_dtype_is_float(t->dtype)) memset(t->data, 0, lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)));
+        if (lb_dtype_is_float(t->dtype))
+            memset(t->data, 0, lb_dtype_bytes(t->dtype, (size_t)lb_layout_numel(&t->layout)));
     }
 }
 
 static void put(lb_tensor *tensor, int64_t element, double number)
 {
-    lb_from_f64(tensor->dtype, (char *)tensor->data + (size_t)element * (lb_dtype_bits(tensor->dtype) / 8), number, NULL);
+    lb_from_f64(tensor->dtype, (char *)tensor->data + (size_t)element * (lb_dtype_bits(tensor->dtype) / 8), number,
+                NULL);
 }
 
 void lb_written_sum_put(lb_written_sum *sum, uint32_t term, double number)
@@ -33,7 +34,7 @@ double lb_written_sum_recorded(const lb_written_sum *sum, uint32_t term, int64_t
 {
     const lb_written_term *t = &sum->terms[term];
     const lb_written_leaf *leaf = &sum->leaves[t->leaf];
-    const lb_tensor *x = &sum->site->inputs[sum->side][sum->side][t->leaf];
+    const lb_tensor *x = &sum->ops.inputs[t->leaf];
     int64_t left = leaf->first[element] + t->place * leaf->stride, at = 0;
     for (int d = x->layout.ndim; d-- > 0;) {
         at += left % x->layout.shape[d] * x->layout.stride[d];
@@ -47,9 +48,8 @@ lb_status lb_written_sum_run(lb_written_sum *sum, bool exact, double *out, bool 
     const lb_swap wide = {LB_SWAP_PRECISION, "", "f64"};
     lb_tensor result = {0};
     lb_err why = LB_ERR_INIT;
-    lb_status status =
-        lb_subprogram_run(sum->site->subprograms[sum->side], sum->inputs, &wide, exact ? 1 : 0, &result, &why);
-    sum->cost.runs++, sum->cost.ops += sum->site->region->sides[sum->side].n_ops;
+    lb_status status = lb_subprogram_run(sum->ops.subprogram, sum->inputs, &wide, exact ? 1 : 0, &result, &why);
+    sum->cost.runs++, sum->cost.ops += sum->ops.n_ops;
     *ran = status == LB_OK && result.data && lb_dtype_is_float(result.dtype) &&
            lb_layout_numel(&result.layout) == sum->elements;
     if (*ran) lb_load_f64(out, result.dtype, result.data, (size_t)sum->elements);
@@ -200,7 +200,7 @@ static bool is_float_leaf(const lb_written_sum *sum, uint32_t leaf)
 
 static uint32_t n_leaves(const lb_written_sum *sum)
 {
-    return sum->site->region->sides[sum->side].n_leaves;
+    return sum->ops.n_leaves;
 }
 
 /* Which leaves come in at all: each element of the output is asked about another leaf. */
@@ -274,13 +274,12 @@ static lb_status take_alike(lb_written_sum *sum, lb_err *err)
 
 static lb_status open_leaves(lb_written_sum *sum, lb_err *err)
 {
-    const lb_matched_region_side *s = &sum->site->region->sides[sum->side];
-    sum->leaves = calloc(s->n_leaves + 1, sizeof *sum->leaves);
-    sum->inputs = calloc(s->n_leaves + 1, sizeof *sum->inputs);
+    sum->leaves = calloc(sum->ops.n_leaves + 1, sizeof *sum->leaves);
+    sum->inputs = calloc(sum->ops.n_leaves + 1, sizeof *sum->inputs);
     sum->terms = calloc(LB_WRITTEN_TERMS, sizeof *sum->terms);
     if (!sum->leaves || !sum->inputs || !sum->terms) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
-    for (uint32_t i = 0; i < s->n_leaves; i++) {
-        const lb_tensor *x = &sum->site->inputs[sum->side][sum->side][i];
+    for (uint32_t i = 0; i < sum->ops.n_leaves; i++) {
+        const lb_tensor *x = &sum->ops.inputs[i];
         const size_t n = (size_t)lb_layout_numel(&x->layout);
         lb_tensor *t = &sum->leaves[i].tensor;
         *t = (lb_tensor){calloc(lb_dtype_bytes(x->dtype, n) + 1, 1), x->dtype,
@@ -335,24 +334,20 @@ static lb_status read_leaves(lb_written_sum *sum, bool *found, lb_err *err)
     return LB_OK;
 }
 
-lb_status lb_written_sum_read(const lb_match_site *site, int side, lb_written_sum *sum, bool *found, lb_err *err)
+lb_status lb_written_sum_read(const lb_written_ops *ops, lb_written_sum *sum, bool *found, lb_err *err)
 {
     *found = false;
-    *sum = (lb_written_sum){.site = site, .side = side};
-    if (site->region->n_outputs != 1 || site->region->parts || !lb_match_site_can(site, side, side)) return LB_OK;
-    const lb_tensor *target = &site->targets[side][0];
-    sum->elements = lb_layout_numel(&target->layout);
-    if (!lb_dtype_is_float(target->dtype) || lb_dtype_bits(target->dtype) < 16 || sum->elements < 1) return LB_OK;
-    for (uint32_t i = 0; i < site->region->sides[side].n_leaves; i++) {
-        const lb_dtype dtype = site->inputs[side][side][i].dtype;
-        if (lb_dtype_is_float(dtype) && lb_dtype_bits(dtype) < 16) return LB_OK;
-    }
+    *sum = (lb_written_sum){.ops = *ops, .elements = lb_layout_numel(&ops->target->layout)};
+    if (!lb_dtype_is_float(ops->target->dtype) || lb_dtype_bits(ops->target->dtype) < 16 || sum->elements < 1)
+        return LB_OK;
+    for (uint32_t i = 0; i < ops->n_leaves; i++)
+        if (lb_dtype_is_float(ops->inputs[i].dtype) && lb_dtype_bits(ops->inputs[i].dtype) < 16) return LB_OK;
     return read_leaves(sum, found, err);
 }
 
 void lb_written_sum_release(lb_written_sum *sum)
 {
-    for (uint32_t i = 0; sum->leaves && i < sum->site->region->sides[sum->side].n_leaves; i++)
+    for (uint32_t i = 0; sum->leaves && i < sum->ops.n_leaves; i++)
         free(sum->leaves[i].tensor.data), free(sum->leaves[i].first);
     free(sum->leaves), free(sum->inputs), free(sum->terms);
     sum->leaves = NULL, sum->inputs = NULL, sum->terms = NULL;

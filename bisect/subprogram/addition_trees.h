@@ -1,4 +1,8 @@
-/* The trees in which a written sum adds up its terms: see written_order.h. */
+/* The trees in which a written sum adds up its terms: see written_sum.h.
+ *
+ * An order is found as that of a live kernel is (lastbit/order.h; FPRev, Xie et al., arXiv 2411.00442): a huge M at term i, -M at term j and a
+ * unit at every other one, and those units survive that are added after i and j have met. All elements of the output are asked at once;
+ * those that answer alike have one tree. */
 #ifndef LB_BISECT_ADDITION_TREES_H
 #define LB_BISECT_ADDITION_TREES_H
 
@@ -9,9 +13,9 @@
 /* How a side rounds on the way: every addition to `accumulate`, the result to the dtype of the output, and where a factor comes in. */
 typedef enum lb_addition_scaling {
     LB_SCALING_NONE,
-    LB_SCALING_SUM_TIMES,    /* the sum times the factor */
-    LB_SCALING_SUM_OVER,     /* divided by its reciprocal */
-    LB_SCALING_TERMS_TIMES,  /* each term before it is added */
+    LB_SCALING_SUM_TIMES,   /* the sum times the factor */
+    LB_SCALING_SUM_OVER,    /* divided by its reciprocal */
+    LB_SCALING_TERMS_TIMES, /* each term before it is added */
     LB_SCALING_TERMS_OVER
 } lb_addition_scaling;
 

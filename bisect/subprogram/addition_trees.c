@@ -16,12 +16,12 @@ enum { MOST_TREES = 64, FEW = 8 };
 typedef struct prober {
     lb_written_sum *sum;
     lb_tree_builder builder;
-    double *answers;  /* of the last run, per element */
-    uint8_t *alike;   /* per element: it answered as `element` did, so far */
-    int64_t element;  /* whose tree is being built */
-    uint64_t left;    /* runs that may still be made */
+    double *answers; /* of the last run, per element */
+    uint8_t *alike;  /* per element: it answered as `element` did, so far */
+    int64_t element; /* whose tree is being built */
+    uint64_t left;   /* runs that may still be made */
     double huge, unit;
-    bool failed;      /* the answers are those of no tree */
+    bool failed; /* the answers are those of no tree */
     lb_err *err;
 } prober;
 
@@ -104,7 +104,8 @@ static lb_status build(prober *p, const uint32_t *set, uint32_t n, uint32_t *nod
     }
     uint32_t *sizes = malloc(n * sizeof *sizes);
     lb_status status = sizes ? LB_OK : lb_fail(p->err, LB_ERR_NOMEM, "out of memory for a sum");
-    for (uint32_t k = 1; k < n && status == LB_OK && !p->failed; k++) status = ask(p, set, n, set[0], set[k], &sizes[k]);
+    for (uint32_t k = 1; k < n && status == LB_OK && !p->failed; k++)
+        status = ask(p, set, n, set[0], set[k], &sizes[k]);
     if (status == LB_OK && !p->failed) status = climb(p, set, n, sizes, node);
     free(sizes);
     return status;
@@ -187,7 +188,7 @@ typedef struct recorded {
 
 static lb_status open_recorded(const lb_written_sum *sum, recorded *r, lb_err *err)
 {
-    const lb_tensor *target = &sum->site->targets[sum->side][0];
+    const lb_tensor *target = sum->ops.target;
     void *dense = malloc(lb_dtype_bytes(target->dtype, (size_t)sum->elements) + 1);
     *r = (recorded){malloc((size_t)sum->elements * sizeof *r->target), malloc(2 * sum->n_terms * sizeof *r->values)};
     lb_status status = dense && r->target && r->values ? lb_tensor_gather(target, dense, err)
@@ -205,7 +206,7 @@ static void close_recorded(recorded *r)
 static bool gives_bits(const lb_written_sum *sum, const lb_addition_trees *trees, const lb_addition_rule *rule,
                        const recorded *r)
 {
-    const lb_dtype dtype = sum->site->targets[sum->side][0].dtype;
+    const lb_dtype dtype = sum->ops.target->dtype;
     for (int64_t e = 0; e < sum->elements; e++) {
         const double y = rounded(dtype, add_up(sum, trees->list[trees->of[e]].tree, rule, e, r->values));
         if (!(y == r->target[e]) && !(isnan(y) && isnan(r->target[e]))) return false;
@@ -284,7 +285,7 @@ static bool is_wide(const char *word)
 static bool find_named(const lb_written_sum *sum, bool ranks, const recorded *r, lb_addition_trees *trees)
 {
     static const char of_ranks[] = LB_ORDERS_RANKS " " LB_ORDERS_RANKS_SPLIT,
-                      of_terms[] = "sequential reversed pairwise cascade:8 numpy " LB_ORDERS_SPLITK
+                      of_terms[] = "sequential reversed " LB_ORDERS_PLAIN " " LB_ORDERS_CASCADE LB_ORDERS_SPLITK
                                    " " LB_ORDERS_BLOCKED " " LB_ORDERS_LANES " " LB_ORDERS_BUTTERFLY;
     const char *names = ranks ? of_ranks : of_terms;
     if (sum->elements < FEW) return false; /* too few bits to tell orders apart: the ops are asked */
@@ -391,7 +392,7 @@ static lb_status find_by_asking(lb_written_sum *sum, uint64_t most_runs, lb_addi
                                 lb_err *err)
 {
     /* Units add up exactly in every type, and vanish beside what is huge: f16 ends at 65504. */
-    const bool half = sum->dtype == LB_F16 || sum->site->targets[sum->side][0].dtype == LB_F16;
+    const bool half = sum->dtype == LB_F16 || sum->ops.target->dtype == LB_F16;
     prober p = {.sum = sum, .left = most_runs, .huge = half ? 0x1p15 : 0x1p100, .unit = half ? 0x1p-3 : 1, .err = err};
     p.answers = malloc((size_t)sum->elements * sizeof *p.answers), p.alike = malloc((size_t)sum->elements);
     lb_status status = p.answers && p.alike ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a sum");
@@ -410,7 +411,8 @@ lb_status lb_addition_trees_find(lb_written_sum *sum, bool ranks, uint64_t most_
     *found = status == LB_OK && (find_named(sum, ranks, &r, trees) || find_among_all(sum, &r, trees));
     if (status == LB_OK && !*found) {
         status = find_by_asking(sum, most_runs, trees, found, err);
-        *found = *found && find_rule(sum, &r, ANY_WIDTH, trees);
+        /* A wider type on the way fits a few elements by chance. */
+        *found = *found && find_rule(sum, &r, sum->elements < FEW ? AS_TERMS : ANY_WIDTH, trees);
     }
     close_recorded(&r);
     return status;
