@@ -311,8 +311,10 @@ static lb_status by_written_order(lb_attribution_finder *f, bool *done)
     lb_attribution_memory *m = f->memory;
     lb_attribution_found *out = f->found;
     if (f->site->region->pair || f->site->region->parts) return LB_OK;
-    LB_TRY(lb_written_order_find(f->site, lb_attribution_memory_runs(m), &order, f->err));
-    m->cost.runs += order.cost.runs, m->cost.ops += order.cost.ops;
+    LB_TRY(lb_written_order_find(
+        f->site, lb_attribution_memory_runs(m, f->site->region->sides[0].n_ops + f->site->region->sides[1].n_ops),
+        &order, f->err));
+    lb_attribution_memory_charge(m, &order.cost);
     if (!order.found) return LB_OK;
     *done = true;
     out->cause = LB_CAUSE_ORDER, out->proof = LB_PROOF_BITS, out->reversed = false;

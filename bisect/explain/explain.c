@@ -267,11 +267,15 @@ static void count_regenerated(lb_explain_session *session, const lb_regenerated 
         session->report->cost.ops += lb_op_computes(bytes->program, &bytes->program->ops[i]);
 }
 
-/* Each step's places may cost so many replays of that step on both sides. What is small is granted what no user waits for. */
-static void grant_work(lb_explain_session *session, const lb_program_pair *matter)
+void lb_explain_grant_work(lb_explain_session *session, const lb_program_pair *matter)
 {
+    enum { PROBES = 3 };
     static const double LEAST = 1 << 25;
     double work = 0;
+    session->memory.probe_ops = 0;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < matter->n[k]; i++)
+            session->memory.probe_ops += (uint64_t)PROBES * matter->programs[k][i]->n_ops;
     if (!(session->options->most_replays > 0)) return;
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < matter->n[k]; i++) work += lb_ops_work(matter->programs[k][i], NULL, 0);
@@ -281,7 +285,7 @@ static void grant_work(lb_explain_session *session, const lb_program_pair *matte
 
 static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
 {
-    grant_work(session, matter);
+    lb_explain_grant_work(session, matter);
     LB_TRY(lb_step_pair_align(session, matter, s, err));
     LB_TRY(lb_step_pair_read(session, s, err));
     for (int k = 0; k < 2; k++) count_regenerated(session, &s->bytes[k]);

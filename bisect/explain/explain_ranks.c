@@ -78,6 +78,7 @@ lb_status lb_explain_ranks(lb_explain_session *session, int64_t step, lb_err *er
     if (status == LB_OK && has_collectives(&m)) {
         const uint32_t first = session->report->n_findings;
         session->turned = session->b && lb_alignment_finer(m.programs[0][0], m.programs[1][0]);
+        lb_explain_grant_work(session, &m);
         status = lb_step_pair_align_ranks(session, &m, &s, err);
         if (status == LB_OK) status = lb_step_pair_read(session, &s, err);
         if (status == LB_OK) status = lb_explain_places(session, &s, err);

@@ -67,6 +67,8 @@ lb_status lb_step_pair_read(const lb_explain_session *session, lb_step_pair *sce
 void lb_step_pair_close(lb_step_pair *scene);
 
 /* A finding for each matched region that is looked at and has one. */
+/* Each step's places may cost so many replays of that step on both sides. What is small is granted what no user waits for. */
+void lb_explain_grant_work(lb_explain_session *session, const lb_program_pair *matter);
 lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *scene, lb_err *err);
 
 /* A finding for each layer whose experts were chosen otherwise, and with options->routing what of the gap is theirs. Steps put together

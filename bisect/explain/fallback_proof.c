@@ -333,8 +333,11 @@ static lb_status by_written_order(known *k, bool *done, lb_err *err)
 {
     lb_written_order order;
     if (k->site->region->pair || !both(k)) return LB_OK;
-    LB_TRY(lb_written_order_find(k->site, lb_attribution_memory_runs(k->memory), &order, err));
-    k->memory->cost.runs += order.cost.runs, k->memory->cost.ops += order.cost.ops;
+    LB_TRY(lb_written_order_find(
+        k->site,
+        lb_attribution_memory_runs(k->memory, k->site->region->sides[0].n_ops + k->site->region->sides[1].n_ops),
+        &order, err));
+    lb_attribution_memory_charge(k->memory, &order.cost);
     if (!order.found) return LB_OK;
     *done = true;
     char why[256];
