@@ -319,7 +319,8 @@ static lb_status by_written_order(lb_attribution_finder *f, bool *done)
     *done = true;
     out->cause = LB_CAUSE_ORDER, out->proof = LB_PROOF_BITS, out->reversed = false;
     out->matched = out->elements = lb_layout_numel(&f->site->targets[1][0].layout);
-    out->tried = out->excluded = out->n_swaps = out->n_own = 0, *out->also = 0;
+    out->tried = order.tried, out->excluded = order.excluded;
+    out->n_swaps = out->n_own = 0, *out->also = 0;
     snprintf(out->schedule, sizeof out->schedule, "%s", order.name[1]);
     snprintf(out->first, sizeof out->first, "%s", order.name[0]);
     snprintf(out->why, sizeof out->why,

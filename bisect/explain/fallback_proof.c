@@ -347,6 +347,7 @@ static lb_status by_written_order(known *k, bool *done, lb_err *err)
              order.terms);
     tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, order.name[1], why);
     snprintf(k->found->first, sizeof k->found->first, "%s", order.name[0]);
+    k->found->tried = order.tried, k->found->excluded = order.excluded;
     return LB_OK;
 }
 

@@ -215,6 +215,7 @@ lb_status lb_written_order_find(const lb_match_site *site, uint64_t most_runs, l
     lb_status status = read_both(&s, most_runs, &found, err);
     order->terms = s.sums[0].n_terms;
     order->found = status == LB_OK && found && differ(&s);
+    order->tried = s.trees[1].tried, order->excluded = s.trees[1].excluded;
     for (int side = 0; side < 2 && order->found; side++)
         name_order(&s, side, order->name[side], sizeof order->name[side]);
     for (int side = 0; side < 2; side++) {

@@ -11,6 +11,7 @@ typedef struct lb_written_order {
         found; /* both sides add up the same terms with the same factor, in orders (or with roundings on the way) that differ */
     char name[2][160]; /* "rank", "mpi_ring", "pairwise", "sequential in f64", "[1 2 3 0]" */
     uint32_t terms;
+    uint32_t tried, excluded; /* orders with names, on the second side's numbers */
     lb_run_cost cost;
 } lb_written_order;
 

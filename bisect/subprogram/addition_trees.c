@@ -282,27 +282,38 @@ static bool is_wide(const char *word)
     return !strcmp(word, "wide") || !strcmp(word, "rotated");
 }
 
+/* The trees of an order, if they give the recorded bits. `*known`: it is an order of so many terms. */
+static bool gives_named(const lb_written_sum *sum, bool ranks, const recorded *r, const char *word, bool wide,
+                        lb_addition_trees *trees, bool *known)
+{
+    clear_trees(trees);
+    *known = ranks ? take_collective(sum, word, trees) : take_named(sum, word, trees);
+    return *known && find_rule(sum, r, wide || (ranks && is_wide(word)) ? WIDER : AS_TERMS, trees);
+}
+
+/* The first that does, while all are counted. */
 static bool find_named(const lb_written_sum *sum, bool ranks, const recorded *r, lb_addition_trees *trees)
 {
     static const char of_ranks[] = LB_ORDERS_RANKS " " LB_ORDERS_RANKS_SPLIT,
-                      of_terms[] = "sequential reversed " LB_ORDERS_PLAIN " " LB_ORDERS_CASCADE LB_ORDERS_SPLITK
+                      of_terms[] = "sequential reversed " LB_ORDERS_PLAIN " " LB_ORDERS_CASCADE " " LB_ORDERS_SPLITK
                                    " " LB_ORDERS_BLOCKED " " LB_ORDERS_LANES " " LB_ORDERS_BUTTERFLY;
-    const char *names = ranks ? of_ranks : of_terms;
+    char found[48] = "", word[48];
+    bool known;
     if (sum->elements < FEW) return false; /* too few bits to tell orders apart: the ops are asked */
-    for (int wide = 0; wide < 2; wide++)
-        for (const char *at = names; *at; at += strspn(at, " ")) {
-            char word[48];
+    for (int wide = 0; wide < 2 && !*found; wide++) {
+        for (const char *at = ranks ? of_ranks : of_terms; *at; at += strspn(at, " ")) {
             snprintf(word, sizeof word, "%.*s", (int)strcspn(at, " "), at);
             at += strcspn(at, " ");
-            clear_trees(trees);
-            if (ranks ? !take_collective(sum, word, trees) : !take_named(sum, word, trees)) continue;
-            if (ranks && is_wide(word) && !wide ? !find_rule(sum, r, WIDER, trees)
-                                                : !find_rule(sum, r, wide ? WIDER : AS_TERMS, trees))
-                continue;
-            snprintf(trees->name, sizeof trees->name, "%.24s%s%s", word, wide ? " in " : "",
-                     wide ? lb_dtype_name(trees->rule.accumulate) : "");
-            return true;
+            const bool gives = gives_named(sum, ranks, r, word, wide, trees, &known);
+            trees->tried += known, trees->excluded += known && !gives;
+            if (gives && !*found) memcpy(found, word, sizeof found);
         }
+        if (!*found) continue;
+        gives_named(sum, ranks, r, found, wide, trees, &known);
+        snprintf(trees->name, sizeof trees->name, "%.24s%s%s", found, wide ? " in " : "",
+                 wide ? lb_dtype_name(trees->rule.accumulate) : "");
+        return true;
+    }
     clear_trees(trees);
     return false;
 }

@@ -34,7 +34,8 @@ typedef struct lb_addition_trees {
     uint32_t n;
     uint32_t *of; /* per element: row of list */
     lb_addition_rule rule;
-    char name[48]; /* of all of them together: "mpi_ring"; "": none is known */
+    uint32_t tried, excluded; /* orders that have names */
+    char name[48];            /* of all of them together: "mpi_ring"; "": none is known */
 } lb_addition_trees;
 
 /* `*found`: every element has a tree, and the trees give all recorded bits. Orders that have names are tried on the recorded numbers, which runs
