@@ -7,6 +7,7 @@
 #include "diff_implementations.h"
 #include "diff_orders.h"
 #include "diff_tokens.h"
+#include "strangers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,8 +259,8 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
 {
     const lb_verdict verdict = s->report->verdict;
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing;
-    if (s->options->digests_only || !unsure || !lb_diff_may_be_implementations(s->a, s->b)) return LB_OK;
-    const bool strangers = lb_diff_are_strangers(s->a, s->b) || lb_diff_has_merged_adapters(s->a, s->b);
+    if (s->options->digests_only || !unsure || !lb_strangers_may_be_compared(s->a, s->b)) return LB_OK;
+    const bool strangers = lb_strangers_are(s->a, s->b) || lb_strangers_hold_merged(s->a, s->b);
     if (!strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
     const bool spelled = is_spelled_differently(s->report);
     if (!strangers && !spelled && verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING) return LB_OK;

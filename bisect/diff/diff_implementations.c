@@ -5,98 +5,13 @@
 #include "diff_place.h"
 #include "implementations.h"
 #include "modules.h"
+#include "region_text.h"
 #include "side_replay.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- who is asked ---- */
-
-static const lb_program *first_step(lb_capture *capture)
-{
-    const int32_t *ranks;
-    const int64_t *steps;
-    const lb_program *p;
-    if (lb_capture_ranks(capture, &ranks) != 1 || !lb_capture_steps(capture, &steps)) return NULL;
-    return lb_capture_program(capture, ranks[0], steps[0], &p, NULL) == LB_OK ? p : NULL;
-}
-
-static bool has_ops(const lb_program *p)
-{
-    for (uint32_t i = 0; p && i < p->n_ops; i++)
-        if (lb_op_computes(p, &p->ops[i])) return true;
-    return false;
-}
-
-/* Regions are found in the order of execution: of passes in another order they would be those of different data. */
-static bool passes_shift(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
-{
-    lb_program_view views[2] = {{0}, {0}};
-    lb_forwards passes = {.used = false};
-    bool shift = false;
-    if (lb_program_view_init(a, &x, 1, &views[0], NULL) == LB_OK &&
-        lb_program_view_init(b, &y, 1, &views[1], NULL) == LB_OK)
-        shift = lb_forwards_find(&views[0], &views[1], &passes, NULL) == LB_OK && lb_forwards_shift(&passes);
-    lb_forwards_release(&passes);
-    lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
-    return shift;
-}
-
-bool lb_diff_may_be_implementations(lb_capture *a, lb_capture *b)
-{
-    const lb_program *x = first_step(a), *y = first_step(b);
-    return has_ops(x) && has_ops(y) && !x->n_collectives && !y->n_collectives && !passes_shift(a, x, b, y);
-}
-
-/* Parameters that a program begins with; `*shared`: of these, those that the other has by the same name. */
-static uint32_t count_parameters(const lb_program *p, const lb_program *other, uint32_t *shared)
-{
-    uint32_t all = 0;
-    *shared = 0;
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
-        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER)) continue;
-        bool found = false;
-        for (uint32_t w = 0; w < other->n_values && !found; w++)
-            found = other->values[w].flags & LB_VALUE_PARAMETER &&
-                    !strcmp(lb_program_text(p, p->values[v].name), lb_program_text(other, other->values[w].name));
-        all++, *shared += found;
-    }
-    return all;
-}
-
-bool lb_diff_are_strangers(lb_capture *a, lb_capture *b)
-{
-    const lb_program *x = first_step(a), *y = first_step(b);
-    uint32_t shared[2];
-    if (!lb_diff_may_be_implementations(a, b)) return false;
-    const uint32_t all[] = {count_parameters(x, y, &shared[0]), count_parameters(y, x, &shared[1])};
-    return all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
-}
-
-/* 1 where the other side has an adapter in its weights, in the first step; 0 else. */
-static uint32_t count_merged(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
-{
-    lb_program_view views[2] = {{0}, {0}};
-    lb_step_sources sources[2] = {{0}, {0}};
-    lb_merged_adapter *list = NULL;
-    uint32_t n = 0;
-    lb_status status = lb_program_view_init(a, &x, 1, &views[0], NULL);
-    if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], NULL);
-    for (int k = 0; k < 2 && status == LB_OK; k++) status = lb_step_sources_list(&views[k], &sources[k], NULL);
-    if (status == LB_OK) status = lb_merged_adapters_find(&sources[0], &sources[1], 1, &list, &n, NULL);
-    free(list);
-    for (int k = 0; k < 2; k++) lb_step_sources_release(&sources[k]), lb_program_view_release(&views[k]);
-    return status == LB_OK ? n : 0;
-}
-
-bool lb_diff_has_merged_adapters(lb_capture *a, lb_capture *b)
-{
-    const lb_program *x = first_step(a), *y = first_step(b);
-    return lb_diff_may_be_implementations(a, b) && count_merged(a, x, b, y) > 0;
-}
 
 /* ---- rows ---- */
 
@@ -170,73 +85,6 @@ static void add_rows(writer *w)
 }
 
 /* ---- differences ---- */
-
-static const char *short_name(const lb_program *p, uint32_t op)
-{
-    const char *name = lb_op_name(p, &p->ops[op]);
-    return strncmp(name, "aten::", 6) ? name : name + 6;
-}
-
-static const char *source_name(const lb_program *p, uint32_t v)
-{
-    return p->values[v].name == LB_NONE || !*lb_program_text(p, p->values[v].name)
-               ? "a constant"
-               : lb_program_text(p, p->values[v].name);
-}
-
-static void list_ops(const writer *w, const lb_region *r, int side, char *text, size_t size)
-{
-    size_t at = 0;
-    text[0] = '\0';
-    for (uint32_t i = 0; i < r->n[side] && i < 6 && at < size; i++) {
-        const int n = snprintf(text + at, size - at, "%s%s", i ? ", " : "",
-                               short_name(w->p[side], w->x->regions.ops[r->first[side] + i]));
-        at += n > 0 ? (size_t)n : 0;
-    }
-    if (r->n[side] > 6 && at < size) snprintf(text + at, size - at, " and %u more", r->n[side] - 6);
-}
-
-static const char *reason_of(writer *w, const lb_region *r)
-{
-    char text[700], ops[2][240];
-    const lb_counterpart *c = &w->x->counterparts.list[r->counterpart];
-    list_ops(w, r, 0, ops[0], sizeof ops[0]), list_ops(w, r, 1, ops[1], sizeof ops[1]);
-    switch (r->reason) {
-    case LB_REGION_ARGUMENTS:
-        snprintf(text, sizeof text, "called with other arguments, from the same inputs: this is not the same function");
-        break;
-    case LB_REGION_ORDER:
-        snprintf(
-            text, sizeof text,
-            "it reads the same numbers in another order on the second side: heads, halves or channels are put together "
-            "differently");
-        break;
-    case LB_REGION_MASK:
-        snprintf(text, sizeof text,
-                 "from the same inputs with another mask, or other arguments beside it: this is not the same function");
-        break;
-    case LB_REGION_SOURCE:
-        snprintf(text, sizeof text, "this reads %s%s%s%s, whose numbers the other side does not hold",
-                 r->source[0] != LB_NONE ? source_name(w->p[0], r->source[0]) : "",
-                 r->source[0] != LB_NONE ? " (first side)" : "",
-                 r->source[0] != LB_NONE && r->source[1] != LB_NONE ? " and " : "",
-                 r->source[1] != LB_NONE ? source_name(w->p[1], r->source[1]) : "");
-        break;
-    case LB_REGION_MISSING:
-        snprintf(text, sizeof text, "only the %s side runs %s here%s%s", r->op[0] != LB_NONE ? "first" : "second",
-                 r->op[0] != LB_NONE   ? short_name(w->p[0], r->op[0])
-                 : r->op[1] != LB_NONE ? short_name(w->p[1], r->op[1])
-                                       : "an op",
-                 c->name ? ", for " : "", c->name ? c->name : "");
-        break;
-    case LB_REGION_OPS:
-        snprintf(text, sizeof text,
-                 "from the same inputs the first side computes %s, the second %s, which is not the same function",
-                 ops[0], ops[1]);
-        break;
-    }
-    return lb_report_keep(w->report, text);
-}
 
 /* What the ops were called with, what a lone one is for, and the lines of code that called them. Where one side has no such op, its region's first
  * op says where it goes on. */
@@ -322,7 +170,9 @@ static void add_difference(writer *w, const lb_region *r)
         d.op_b = lb_report_keep(w->report, lb_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
     }
     describe(w, r, &d.row);
-    d.row.why = reason_of(w, r);
+    char text[700];
+    lb_region_text(w->x, r, text, sizeof text);
+    d.row.why = lb_report_keep(w->report, text);
     const int side = r->op[0] == LB_NONE;
     lb_place_neighbours(w->report, w->p[side], r->op[side], &d.row);
     lb_report_row(w->report, &d.row);

@@ -132,6 +132,7 @@ static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *div
         lb_place_final(w, divergence, row);
     } else if (exit->agreement == LB_SHADOW_AGREES) {
         row->local = LB_VERDICT_ROUNDING;
+        w->report->rewritten += !exit->other_shape;
         row->why = exit->other_shape
                        ? "given more rows on one side; those that both have are the same in exact arithmetic"
                        : "made by other ops; in exact arithmetic the same";

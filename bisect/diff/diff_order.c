@@ -21,9 +21,18 @@ static void take(ordering *o, uint32_t part)
     o->ops[o->n++] = o->at[part]++;
 }
 
+/* A send waits for nobody, and its message is there for whoever receives it. */
+static bool goes_on(const ordering *o, uint32_t op)
+{
+    if (o->meetings->of_op[op] == LB_NONE) return true;
+    const lb_collective_match *m = &o->meetings->list[o->meetings->of_op[op]];
+    const uint32_t sent = o->meetings->ops[m->first];
+    return m->message && (sent == op || o->at[lb_program_view_part_of(o->side, sent)] > sent);
+}
+
 static void go_to_meeting(ordering *o, uint32_t part)
 {
-    while (o->at[part] < end_of(o->side, part) && o->meetings->of_op[o->at[part]] == LB_NONE) take(o, part);
+    while (o->at[part] < end_of(o->side, part) && goes_on(o, o->at[part])) take(o, part);
 }
 
 /* All members of the collective that `part` waits at, if they are there. */
@@ -45,7 +54,9 @@ uint32_t *lb_diff_order(const lb_program_view *side, const lb_collective_matches
     for (uint32_t p = 0; o.at && p < side->n_parts; p++) o.at[p] = side->parts[p].first_op;
     while (o.at && o.ops && o.n < side->program->n_ops) {
         bool met = false;
+        const uint32_t before = o.n;
         for (uint32_t p = 0; p < side->n_parts; p++) go_to_meeting(&o, p);
+        met = o.n > before;
         for (uint32_t p = 0; p < side->n_parts; p++) met |= meet(&o, p);
         for (uint32_t p = 0; p < side->n_parts && !met; p++) {
             met = o.at[p] < end_of(side, p);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACES = 16 };            /* more are two programs, or two precisions: the search would prove nothing */
+enum { PLACES = 256 };           /* more are two programs, or two precisions: the search would prove nothing */
 static const double REPLAYS = 1; /* of what a diff costs, the search may have so much */
 
 static bool is_proven_order(const lb_explain_finding *f)

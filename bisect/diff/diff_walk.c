@@ -356,6 +356,22 @@ static void walk_clean(lb_walk *w, uint32_t ia)
     lb_walk_report_layer(w, &row);
 }
 
+/* A pair by its place alone, of other numbers in exact arithmetic, from which nothing follows that leaves the step: partial sums of an order that
+ * the sides do not share. How far apart they are says nothing; its layer is one that the sides compute in other ops. */
+static void note_other_numbers(lb_walk *w, uint32_t ia, const lb_evidence *e, lb_diff_row *row)
+{
+    if (e->agreement != LB_SHADOW_DISAGREES || e->leads || e->inputs_apart || e->decides ||
+        row->local != LB_VERDICT_ROUNDING)
+        return;
+    row->measured = false;
+    const lb_rewritten_layer here = {w->pa->ops[ia].scope, w->pa->ops[ia].phase, lb_program_view_part_of(w->a, ia),
+                                     true};
+    const lb_rewritten_layer *last = &w->rewritten;
+    if (last->any && last->scope == here.scope && last->phase == here.phase && last->part == here.part) return;
+    w->rewritten = here;
+    w->report->rewritten++;
+}
+
 static void walk_pair(lb_walk *w, uint32_t ia)
 {
     const lb_op *a = &w->pa->ops[ia];
@@ -390,6 +406,7 @@ static void walk_pair(lb_walk *w, uint32_t ia)
     row.inherited = lb_report_worse(in.verdict, in.carried);
     if (w->have_shadows) row.bound_ratio = fmax(w->shadows.rows[ia].bound_ratio[0], w->shadows.rows[ia].bound_ratio[1]);
     lb_walk_measure(w, ia, &row, bad_bits || (divergence && row.local == LB_VERDICT_DIVERGED));
+    if (!divergence) note_other_numbers(w, ia, &e, &row);
     row.verdict = lb_report_worse(row.local, row.inherited);
     lb_walk_report(w, &row);
     if (lb_flow_is_list(w->pa, a) && !divergence) {

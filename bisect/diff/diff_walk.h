@@ -54,6 +54,12 @@ enum {
     LB_SETTLED_CAST = 2     /* of a cast that loses most (lossy_cast.h) */
 };
 
+/* The layer of a rank in which partial results stood last that the sides do not share. */
+typedef struct lb_rewritten_layer {
+    uint32_t scope, phase, part;
+    bool any;
+} lb_rewritten_layer;
+
 typedef struct lb_walk {
     const lb_program_view *a, *b;
     const lb_program *pa, *pb; /* a->program, b->program */
@@ -76,13 +82,14 @@ typedef struct lb_walk {
     lb_reordering *reorderings; /* per op of A, or NULL */
     lb_noise noise;             /* of other runs of the first side; no runs: none were given */
     lb_collective_matches meetings[2];
-    lb_owners *owners[2];    /* of either side's ops; NULL: nobody asked yet */
-    lb_inflow brought;       /* by all members of the collective at hand */
-    uint8_t *differs;        /* per op of A: its pair or join has other bits, or nobody knows */
-    uint8_t *settled;        /* per op of A, then of B: bits LB_SETTLED_… of rows that are written at it */
-    uint32_t *divergence_of; /* per node: row of divergences, LB_NONE: it is none */
-    int64_t *extents[2];     /* per storage of the merged program's flows: elements that any value of it reaches */
-    lb_taints *storages;     /* two: the past's, of A and of B */
+    lb_owners *owners[2];         /* of either side's ops; NULL: nobody asked yet */
+    lb_rewritten_layer rewritten; /* counted last */
+    lb_inflow brought;            /* by all members of the collective at hand */
+    uint8_t *differs;             /* per op of A: its pair or join has other bits, or nobody knows */
+    uint8_t *settled;             /* per op of A, then of B: bits LB_SETTLED_… of rows that are written at it */
+    uint32_t *divergence_of;      /* per node: row of divergences, LB_NONE: it is none */
+    int64_t *extents[2];          /* per storage of the merged program's flows: elements that any value of it reaches */
+    lb_taints *storages;          /* two: the past's, of A and of B */
     lb_walk_past *past;
     lb_diff_report *report;
 } lb_walk;

@@ -14,6 +14,7 @@
 #include "ops.h"
 #include "same_ops.h"
 #include "search_work.h"
+#include "written_order.h"
 
 #include <lastbit/compare.h>
 #include <math.h>
@@ -302,6 +303,47 @@ static bool shows_one_function(const lb_attribution_found *found)
            found->cause != LB_CAUSE_UNEXPLAINED;
 }
 
+/* Sums that are written by ops, in whole or on one side, as orders: where that alone is asked for before anything is searched, and where "in f64"
+ * would be said of sums whose terms are what they were, and whose additions alone round otherwise. */
+static lb_status by_written_order(lb_attribution_finder *f, bool *done)
+{
+    lb_written_order order;
+    lb_attribution_memory *m = f->memory;
+    lb_attribution_found *out = f->found;
+    if (f->site->region->pair || f->site->region->parts) return LB_OK;
+    LB_TRY(lb_written_order_find(
+        f->site, lb_attribution_memory_runs(m, f->site->region->sides[0].n_ops + f->site->region->sides[1].n_ops),
+        &order, f->err));
+    lb_attribution_memory_charge(m, &order.cost);
+    if (!order.found) return LB_OK;
+    *done = true;
+    out->cause = LB_CAUSE_ORDER, out->proof = LB_PROOF_BITS, out->reversed = false;
+    out->matched = out->elements = lb_layout_numel(&f->site->targets[1][0].layout);
+    out->tried = order.tried, out->excluded = order.excluded;
+    out->n_swaps = out->n_own = 0, *out->also = 0;
+    snprintf(out->schedule, sizeof out->schedule, "%s", order.name[1]);
+    snprintf(out->first, sizeof out->first, "%s", order.name[0]);
+    snprintf(out->why, sizeof out->why,
+             "both sides add up the same %u terms, and in these orders each side's bits come out", order.terms);
+    return LB_OK;
+}
+
+/* So few elements that many candidates fit by chance. */
+static bool is_few(const lb_match_site *site)
+{
+    enum { FEW = 8 };
+    return site->targets[1] && site->region->n_outputs == 1 && lb_layout_numel(&site->targets[1][0].layout) < FEW;
+}
+
+/* No more was found than a precision wider than what is stored. */
+static bool is_wider_precision(const lb_attribution_found *found)
+{
+    if (found->proof != LB_PROOF_BITS) return false;
+    if (found->cause == LB_CAUSE_KERNEL) return !strcmp(found->schedule, "rounded once");
+    return found->cause == LB_CAUSE_PRECISION &&
+           (!strncmp(found->schedule, "f64", 3) || !strncmp(found->schedule, "f32", 3));
+}
+
 lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *memory, lb_attribution_found *found,
                               lb_err *err)
 {
@@ -312,6 +354,12 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     *found = (lb_attribution_found){0};
     found->total = distance_of(site);
     f.spent = lb_attribution_memory_spent(memory, source->a->program, &site->region->sides[0]);
+    if (memory->only_orders || is_few(site)) status = by_written_order(&f, &done);
+    if (status != LB_OK || done) return status;
+    if (memory->only_orders && is_few(site) && !site->region->pair) {
+        lb_attribution_tell_unexplained(&f);
+        return LB_OK;
+    }
     for (int side = 0; side < 2 && status == LB_OK; side++) status = list_candidates(&f, side);
     for (int side = 0; side < 2 && status == LB_OK; side++)
         lb_candidates_put_recorded_first(side ? source->a : source->b, site->region->sides[!side].ops,
@@ -324,10 +372,11 @@ lb_status lb_attribution_find(const lb_match_site *site, lb_attribution_memory *
     /* A's program first, because only its changes can become swaps; then B's; parts and
      * fallback proofs are weaker and come last. */
     if (status == LB_OK && !done && !same_ops(&f)) status = by_program(&f, 1, &done);
+    if (status == LB_OK && done && is_wider_precision(found)) status = by_written_order(&f, &done);
     if (status == LB_OK && !done) status = lb_attribution_by_parts(&f, &done);
     if (status == LB_OK && !done)
         status = lb_fallback_proofs_find(site, &f.own[0][0], &f.own[1][1],
-                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1],
+                                         site->region->parts && f.own[0][1].ran ? &f.own[0][1] : &f.own[1][1], memory,
                                          lb_attribution_memory_one_function(memory, kinds_of(site)), found, &done, err);
     if (status == LB_OK && !done) lb_attribution_tell_unexplained(&f);
     if (status == LB_OK && !done && !site->region->pair && lb_same_ops_chose(source, site->region))

@@ -1,5 +1,4 @@
-/* The search for what gives a place's bits: attribution.c decides, with attribution_scan.c (which candidates give them), attribution_parts.c
- * (which parts of them) and attribution_told.c (what is said of it). Nobody else includes it.
+/* The search for what gives a place's bits: attribution.c decides, with attribution_scan.c (which candidates give them, or parts of them) and attribution_told.c (what is said of it). Nobody else includes it.
  *
  * `runner` is the side whose ops run, `bits` the side whose recorded inputs they run on and whose recorded outputs they should give. */
 #ifndef LB_BISECT_ATTRIBUTION_FINDER_H
@@ -48,7 +47,7 @@ void lb_attribution_scan_begin(lb_attribution_scan *s);
 double lb_attribution_scan_spent(const lb_attribution_finder *f, const lb_attribution_scan *s);
 void lb_attribution_scan_end(lb_attribution_finder *f, const lb_attribution_scan *s);
 
-/* ---- where B is parts (attribution_parts.c) ---- */
+/* ---- where B is parts (attribution_scan.c) ---- */
 
 lb_status lb_attribution_by_parts(lb_attribution_finder *f, bool *done);
 

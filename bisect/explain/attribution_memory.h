@@ -29,6 +29,7 @@ typedef struct lb_attribution_memory {
     bool only_orders;       /* of candidates, nothing else is tried */
     lb_run_cost cost;       /* of candidates run so far */
     double work, most_work; /* of candidates run so far (search_work.h), and at most; 0: no limit */
+    uint64_t probe_ops;     /* only_orders: so many ops may be run to ask for orders in this step */
     lb_order_digests digests;
     lb_exhausted_search *exhausted;
     uint32_t n_exhausted;
@@ -36,6 +37,18 @@ typedef struct lb_attribution_memory {
         one_function[64]; /* kinds of ops (lb_ops_kind) on the two sides that were one real function at some place */
     uint32_t n_one_function;
 } lb_attribution_memory;
+
+/* How often `n_ops` ops of a place may be asked for the order in which they add (addition_trees.h). */
+static inline uint64_t lb_attribution_memory_runs(const lb_attribution_memory *memory, uint32_t n_ops)
+{
+    return memory->only_orders ? memory->probe_ops / (n_ops ? n_ops : 1) : 4096;
+}
+/* What it took. */
+static inline void lb_attribution_memory_charge(lb_attribution_memory *memory, const lb_run_cost *cost)
+{
+    memory->cost.runs += cost->runs, memory->cost.ops += cost->ops;
+    memory->probe_ops -= cost->ops < memory->probe_ops ? cost->ops : memory->probe_ops;
+}
 
 /* A candidate explained a place: it is tried first at the next. */
 void lb_attribution_memory_note(lb_attribution_memory *memory, const char *name);

@@ -74,9 +74,18 @@ static bool is_for_ranks(const lb_explain_session *session, const lb_step_pair *
     return false;
 }
 
+/* It is told as what it is: no candidate could make one function of another. */
+static bool is_of_other_function(const lb_step_pair *s, const lb_matched_region *region)
+{
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; s->other_function[k] && i < region->sides[k].n_ops; i++)
+            if (s->other_function[k][region->sides[k].ops[i]]) return true;
+    return false;
+}
+
 static bool is_looked_at(const lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region)
 {
-    if (!lb_place_wanted(s, region)) return false;
+    if (!lb_place_wanted(s, region) || is_of_other_function(s, region)) return false;
     if (!s->ranks) return !is_for_ranks(session, s, region);
     return lb_matched_region_meets(&s->source, region, 0) || lb_matched_region_meets(&s->source, region, 1);
 }
@@ -114,6 +123,40 @@ typedef struct outlook {
     char why[160]; /* it lacks something */
 } outlook;
 
+/* The same ops with the same constants, on inputs that are not known to be the same. */
+static bool same_kinds(const lb_match_site *site)
+{
+    uint64_t kinds[2];
+    for (int side = 0; side < 2; side++)
+        kinds[side] = lb_ops_kind(lb_matched_region_program(site->source, side), site->region->sides[side].ops,
+                                  site->region->sides[side].n_ops);
+    return kinds[0] == kinds[1] && !lb_match_site_same_inputs(site);
+}
+
+/* Of two implementations: both ends are known to be one quantity, for the whole step was run exactly. Where each side's bits are as near to what
+ * its ops give exactly as replay's kernels come, nothing but the ops differs. */
+static lb_status tell_same_quantity(const lb_match_site *site, lb_attribution_found *found, lb_err *err)
+{
+    bool near = found->cause == LB_CAUSE_UNEXPLAINED;
+    for (int side = 0; side < 2 && near; side++)
+        if (site->region->sides[side].n_ops) LB_TRY(lb_match_site_is_near(site, side, &near, err));
+    if (!near) return LB_OK;
+    if (same_kinds(site)) {
+        found->cause = LB_CAUSE_INPUT, found->proof = LB_PROOF_EXACT;
+        snprintf(found->why, sizeof found->why,
+                 "the same ops on both sides, laid out otherwise; each side's bits are as near to the exact result as "
+                 "its own ops come");
+        return LB_OK;
+    }
+    found->cause = LB_CAUSE_KERNEL, found->proof = LB_PROOF_EXACT, found->reversed = false;
+    found->excluded = found->tried;
+    snprintf(found->schedule, sizeof found->schedule, "the second side's own ops");
+    snprintf(found->why, sizeof found->why,
+             "other ops, the same function: in exact arithmetic the whole step gives this quantity on both sides, and "
+             "each side's bits are as near to it as its own ops come");
+    return LB_OK;
+}
+
 static lb_status explain_place(lb_explain_session *session, const lb_step_pair *s, const lb_matched_region *region,
                                lb_attribution_found *found, outlook *out, lb_err *err)
 {
@@ -122,6 +165,7 @@ static lb_status explain_place(lb_explain_session *session, const lb_step_pair *
     LB_TRY(lb_match_site_open(region, &s->source, &site, err));
     lb_status status = session->b ? lb_attribution_find(&site, &session->memory, found, err)
                                   : lb_attribution_identify(&site, &session->memory, &out->own, found, err);
+    if (status == LB_OK && s->held[0]) status = tell_same_quantity(&site, found, err);
     if (status == LB_OK && s->rows && region->parts) tell_rows(&site, s->rows, found);
     if (status == LB_OK && !out->own) status = lb_rank_terms_tell(&site, found, err);
     if (status == LB_OK && session->b && lacks_bytes(&site, found)) out->lacks = LACKS_BYTES;
@@ -267,11 +311,15 @@ static void count_regenerated(lb_explain_session *session, const lb_regenerated 
         session->report->cost.ops += lb_op_computes(bytes->program, &bytes->program->ops[i]);
 }
 
-/* Each step's places may cost so many replays of that step on both sides. What is small is granted what no user waits for. */
-static void grant_work(lb_explain_session *session, const lb_program_pair *matter)
+void lb_explain_grant_work(lb_explain_session *session, const lb_program_pair *matter)
 {
+    enum { PROBES = 3 };
     static const double LEAST = 1 << 25;
     double work = 0;
+    session->memory.probe_ops = 0;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < matter->n[k]; i++)
+            session->memory.probe_ops += (uint64_t)PROBES * matter->programs[k][i]->n_ops;
     if (!(session->options->most_replays > 0)) return;
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < matter->n[k]; i++) work += lb_ops_work(matter->programs[k][i], NULL, 0);
@@ -281,7 +329,7 @@ static void grant_work(lb_explain_session *session, const lb_program_pair *matte
 
 static lb_status explain_scene(lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *s, lb_err *err)
 {
-    grant_work(session, matter);
+    lb_explain_grant_work(session, matter);
     LB_TRY(lb_step_pair_align(session, matter, s, err));
     LB_TRY(lb_step_pair_read(session, s, err));
     for (int k = 0; k < 2; k++) count_regenerated(session, &s->bytes[k], 0);
@@ -329,7 +377,7 @@ static lb_status screen(lb_explain_session *session, const lb_program_pair *matt
     enum { FRACTION = 4 };
     lb_step_pair s = {.fraction = FRACTION};
     if (!session->options->only_orders || !session->b || session->rows.places) return LB_OK;
-    grant_work(session, matter);
+    lb_explain_grant_work(session, matter);
     lb_status status = look_at_first(session, matter, &s, err);
     lb_step_pair_close(&s);
     return status;
@@ -386,6 +434,7 @@ static lb_status explain_step(lb_explain_session *session, int32_t rank, int64_t
         }
     const lb_program_pair m = {{&programs[0], &programs[1]}, {1, 1}};
     bool strange = false;
+    if (session->implementations) return lb_explain_implementations(session, &m, &session->sources, err);
     session->turned = session->b && lb_alignment_finer(programs[0], programs[1]);
     if (session->b && lb_batch_rows_apply(programs[0], programs[1])) LB_TRY(find_rows(session, &m, &strange, err));
     return strange ? LB_OK : explain_programs(session, &m, err);
@@ -441,7 +490,8 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
     const int64_t first = session->options->first_step, last = session->options->last_step;
     for (uint32_t i = 0; i < n_ranks && !session->settled; i++) {
         bool done;
-        LB_TRY(explain_decoding(session, ranks[i], &done, err));
+        done = false;
+        if (!session->implementations) LB_TRY(explain_decoding(session, ranks[i], &done, err));
         for (uint32_t k = 0; k < n_steps && !done && !session->settled; k++)
             if (steps[k] >= first && steps[k] <= last) LB_TRY(explain_step(session, ranks[i], steps[k], err));
     }
@@ -450,7 +500,9 @@ static lb_status explain_all(lb_explain_session *session, lb_err *err)
     if (!session->shared)
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "the captures share no step of one rank; see `lastbit ls` for what each holds");
-    if (!session->report->ops && session->report->n_missing == session->absent)
+    const bool silent = session->report->n_missing == session->absent,
+               strangers = session->implementations && !session->report->n_findings;
+    if (!session->report->ops && (silent || strangers))
         return lb_fail(err, LB_ERR_NOT_FOUND,
                        "no op of the first capture lines up with one of the second: they are other programs, or their "
                        "layers have other "
@@ -476,6 +528,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     lb_status status = s.report ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = lb_given_trees_read(options->trees, options->n_trees, &s.memory.trees, err);
     if (status == LB_OK && options->select) status = lb_selector_new(options->select, &s.selector, err);
+    s.implementations = lb_explain_are_implementations(&s);
     s.begun = lb_clock_seconds();
     if (status == LB_OK) status = explain_all(&s, err);
     if (status == LB_OK) s.report->cost.runs += s.memory.cost.runs, s.report->cost.ops += s.memory.cost.ops;
@@ -483,6 +536,7 @@ lb_status lb_explain_run(lb_capture *a, lb_capture *b, const lb_explain_options 
     free(s.endings);
     lb_selector_free(s.selector);
     lb_map_rules_free(rules);
+    lb_source_memory_release(&s.sources);
     lb_batch_rows_release(&s.rows);
     lb_attribution_memory_release(&s.memory);
     if (status == LB_OK)

@@ -3,6 +3,7 @@
 #include "explain_session.h"
 
 #include "collective_names.h"
+#include "message_key.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,16 @@ static lb_capture *capture_of(const lb_explain_session *session, int side)
     return side && session->b ? session->b : session->a;
 }
 
+/* Have both sides the program of the rank that sent what this op receives? */
+static bool has_sender(const lb_explain_session *session, const lb_program *p, const lb_collective *row)
+{
+    const lb_program *unused;
+    lb_message_key key;
+    if (lb_message_key_of(p, row, &key) != LB_MESSAGE_RECEIVED) return false;
+    return has_program(capture_of(session, 0), key.sender, p->step, &unused) &&
+           has_program(capture_of(session, 1), key.sender, p->step, &unused);
+}
+
 bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, int side, uint32_t value)
 {
     uint32_t row;
@@ -29,7 +40,7 @@ bool lb_explain_meets(const lb_explain_session *session, const lb_step_pair *s, 
         for (uint32_t r = 0; gives && all && r < x->ranks; r++)
             for (int k = 0; k < 2; k++)
                 all &= has_program(capture_of(session, k), (int32_t)p->refs[x->first_rank + r], p->step, &unused);
-        if (gives) return all;
+        if (gives) return all || has_sender(session, p, x);
     }
     return false;
 }
@@ -67,6 +78,7 @@ lb_status lb_explain_ranks(lb_explain_session *session, int64_t step, lb_err *er
     if (status == LB_OK && has_collectives(&m)) {
         const uint32_t first = session->report->n_findings;
         session->turned = session->b && lb_alignment_finer(m.programs[0][0], m.programs[1][0]);
+        lb_explain_grant_work(session, &m);
         status = lb_step_pair_align_ranks(session, &m, &s, err);
         if (status == LB_OK) status = lb_step_pair_read(session, &s, err);
         if (status == LB_OK) status = lb_explain_places(session, &s, err);

@@ -89,7 +89,7 @@ static bool is_telling(const lb_program *p, uint32_t row)
     lb_op_form form;
     const lb_op *op = &p->ops[row];
     const lb_op_row *known = lb_op_find(lb_op_name(p, op), &form);
-    if (known && known->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)) return false;
+    if (known && known->flags & (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_UNDEFINED)) return false;
     uint32_t v = op->results ? lb_op_results(p, op)[0] : op->written ? lb_op_written(p, op)[0] : LB_NONE;
     return v != LB_NONE && lb_dtype_is_float(p->values[v].dtype);
 }
@@ -197,7 +197,7 @@ static void name_rank(const lb_step_pair *s, lb_explain_finding *row)
 }
 
 /* What all members of a collective were given is one finding, where it is the same on all of them. */
-static lb_code_line kept_line(lb_explain_report *r, const lb_program *p, uint32_t op)
+lb_code_line lb_findings_keep_line(lb_explain_report *r, const lb_program *p, uint32_t op)
 {
     lb_code_line line = lb_op_line(p, &p->ops[op]);
     if (!line.number) return line;
@@ -258,8 +258,8 @@ lb_status lb_findings_add_place(lb_explain_session *session, const lb_step_pair 
     row.op = lb_findings_keep(r, ops[0]), row.other_op = lb_findings_keep(r, ops[1]);
     row.schedule = lb_findings_keep(r, found->schedule), row.first = lb_findings_keep(r, found->first);
     row.also = lb_findings_keep(r, found->also), row.why = lb_findings_keep(r, found->why);
-    if (index != LB_NONE) row.lines[0] = kept_line(r, p, index);
-    if (other != LB_NONE) row.lines[1] = kept_line(r, q, other);
+    if (index != LB_NONE) row.lines[0] = lb_findings_keep_line(r, p, index);
+    if (other != LB_NONE) row.lines[1] = lb_findings_keep_line(r, q, other);
     return s->ranks && is_known(r, &row) ? LB_OK : lb_findings_add(r, &row, err);
 }
 

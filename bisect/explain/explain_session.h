@@ -3,6 +3,7 @@
  *   explain.c          steps of one rank: places, layers, routing
  *   explain_sources.c  what enters a step with other numbers
  *   explain_routing.c  experts chosen otherwise
+ *   explain_implementations.c   steps of two implementations of one model, which meet by values
  *   explain_ranks.c    steps of all ranks together: what collectives made
  *   explain_gap_attribution.c   what the ends of all ranks' steps are made of
  *   explain_step_pair.c    aligning and reading a step
@@ -14,6 +15,7 @@
 #include "gap_attribution.h"
 #include "rank_terms.h"
 #include "selector.h"
+#include "step_sources.h"
 
 typedef struct lb_explain_session {
     lb_capture *a, *b; /* b NULL: A's own replay */
@@ -22,6 +24,8 @@ typedef struct lb_explain_session {
     lb_selector *selector;
     lb_explain_report *report;
     lb_attribution_memory memory;
+    bool implementations;     /* the sides meet by values (explain_implementations.c) */
+    lb_source_memory sources; /* then: what their sources are, from step to step */
     bool
         turned; /* the first side calls its layers more often, or has the larger batch: it is looked at as the second */
     lb_batch_rows rows;   /* of the step that is looked at; places NULL: the batches have one size */
@@ -48,6 +52,9 @@ typedef struct lb_step_pair {
     lb_assemblies assemblies;
     bool ranks; /* the sides' parts are ranks of one step: only what collectives made is looked at */
     lb_collective_matches meetings[2]; /* of them */
+    uint8_t *held[2]; /* of two implementations, per value: a source whose numbers the other side holds; else NULL */
+    uint8_t *other_function
+        [2]; /* of two implementations, per op: it is part of a region that is not the same function; else NULL */
     lb_matched_region_source source;
 } lb_step_pair;
 
@@ -63,11 +70,16 @@ lb_status lb_step_pair_align(const lb_explain_session *session, const lb_program
 /* The same of several ranks, each aligned by itself, and their meetings. */
 lb_status lb_step_pair_align_ranks(const lb_explain_session *session, const lb_program_pair *matter,
                                    lb_step_pair *scene, lb_err *err);
+/* Sides and paths, and an alignment in which nothing has a partner yet. */
+lb_status lb_step_pair_open(const lb_explain_session *session, const lb_program_pair *matter, lb_step_pair *scene,
+                            lb_err *err);
 /* Bytes, what the user selected, and the matched regions. */
 lb_status lb_step_pair_read(const lb_explain_session *session, lb_step_pair *scene, lb_err *err);
 void lb_step_pair_close(lb_step_pair *scene);
 
 /* A finding for each matched region that is looked at and has one. */
+/* Each step's places may cost so many replays of that step on both sides. What is small is granted what no user waits for. */
+void lb_explain_grant_work(lb_explain_session *session, const lb_program_pair *matter);
 lb_status lb_explain_places(lb_explain_session *session, const lb_step_pair *scene, lb_err *err);
 
 /* A finding for each layer whose experts were chosen otherwise, and with options->routing what of the gap is theirs. Steps put together
@@ -98,6 +110,17 @@ lb_status lb_findings_add_layers(lb_explain_report *report, uint32_t first, lb_e
 uint32_t lb_place_op(const lb_step_pair *scene, const lb_matched_region *region, int side);
 /* Did the user select it? */
 bool lb_place_wanted(const lb_step_pair *scene, const lb_matched_region *region);
+
+/* The code that called an op, kept as long as the report. */
+lb_code_line lb_findings_keep_line(lb_explain_report *report, const lb_program *program, uint32_t op);
+
+/* ---- two implementations of one model ---- */
+
+/* Have the sides' parameters hardly a name in common, so that they meet by values? */
+bool lb_explain_are_implementations(const lb_explain_session *session);
+/* A step of one rank a side. `memory`: kept from step to step. */
+lb_status lb_explain_implementations(lb_explain_session *session, const lb_program_pair *matter,
+                                     lb_source_memory *memory, lb_err *err);
 
 /* ---- all ranks ---- */
 

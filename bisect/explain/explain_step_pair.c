@@ -17,6 +17,7 @@ void lb_step_pair_close(lb_step_pair *s)
     lb_assemblies_release(&s->assemblies);
     lb_alignment_release(&s->alignment);
     free(s->selected), free(s->row_numbers);
+    for (int k = 0; k < 2; k++) free(s->held[k]), free(s->other_function[k]);
     for (int k = 0; k < 2; k++) lb_collective_matches_release(&s->meetings[k]), lb_program_view_release(&s->sides[k]);
 }
 
@@ -128,6 +129,18 @@ static bool open_alignment(uint32_t a, uint32_t b, lb_alignment *to)
     return room && to->irregular;
 }
 
+lb_status lb_step_pair_open(const lb_explain_session *session, const lb_program_pair *m, lb_step_pair *s, lb_err *err)
+{
+    const lb_map_rules *rules[] = {session->rules, NULL};
+    LB_TRY(open_sides(session, m, s, err));
+    const uint32_t n[] = {s->sides[0].program->n_ops, s->sides[1].program->n_ops};
+    lb_alignment *al = &s->alignment;
+    if (!open_alignment(n[0], n[1], al)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u ops", n[0]);
+    for (uint32_t i = 0; i < n[0]; i++) al->b_of_a[i] = al->source_b_of_a[i] = al->join_of_a[i] = LB_NONE;
+    for (uint32_t i = 0; i < n[1]; i++) al->a_of_b[i] = al->join_of_b[i] = al->place_of_b[i] = LB_NONE;
+    return find_paths(s, rules, err);
+}
+
 /* A collective corresponds when all its members' ops are members of one collective there; else none of them has a partner. */
 static void unpair_meetings(lb_step_pair *s, int side)
 {
@@ -183,6 +196,7 @@ lb_status lb_step_pair_read(const lb_explain_session *session, lb_step_pair *s, 
                                            .paths = {s->paths[0], s->paths[1]},
                                            .assemblies = &s->assemblies,
                                            .all = !session->b};
+    for (int k = 0; k < 2; k++) s->source.held[k] = s->held[k];
     for (int k = 0; k < 2; k++) s->source.meetings[k] = s->ranks ? &s->meetings[k] : NULL;
     s->assemblies.how = (lb_reassembling){.b = &s->sides[1], .rows = s->rows, .bytes = &s->bytes[1]};
     if (s->rows) {

@@ -140,6 +140,10 @@ static void print_change(FILE *out, const fold *f)
         fprintf(out, "%s; %" PRId64 " of %" PRId64 " elements agree", x->why, f->matched, f->elements);
         return;
     }
+    if (x->cause == LB_CAUSE_UNEXPLAINED && !x->tried && *x->why) {
+        fprintf(out, "%s", x->why);
+        return;
+    }
     if (x->cause == LB_CAUSE_UNEXPLAINED) {
         fprintf(out, "%s",
                 x->proof == LB_PROOF_BOUND ? "an order or a kernel of the library's own, none that is known here"

@@ -5,8 +5,8 @@
 #include "fallback_proof.h"
 
 #include "ops.h"
-#include "reference_sum.h"
 #include "same_ops.h"
+#include "written_order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +24,7 @@ typedef struct known {
     const lb_score *own[2]; /* how many of them */
     const lb_score *score;
     bool proven_elsewhere; /* ops of these kinds were one real function at another place */
+    lb_attribution_memory *memory;
     lb_attribution_found *found;
 } known;
 
@@ -327,20 +328,26 @@ static lb_status name_parts(known *k, lb_err *err)
 
 /* ---- other ops ---- */
 
-/* Both wrote a sum out by hand: which orders? */
-static lb_status by_sum(known *k, bool *done, lb_err *err)
+/* Both add up the same terms, each by ops of its own, of which none is a sum whose order could be swapped: in which orders? */
+static lb_status by_written_order(known *k, bool *done, lb_err *err)
 {
-    lb_reference_sum sum;
+    lb_written_order order;
     if (k->site->region->pair || !both(k)) return LB_OK;
-    /* A sum that is written out is many small ops that all agree in kind; only as one op does it
-     * have an order with a name. */
-    LB_TRY(lb_reference_sum_find(k->site, &sum, err));
-    if (!sum.found || !strcmp(sum.order[0], sum.order[1])) return LB_OK;
+    LB_TRY(lb_written_order_find(
+        k->site,
+        lb_attribution_memory_runs(k->memory, k->site->region->sides[0].n_ops + k->site->region->sides[1].n_ops),
+        &order, err));
+    lb_attribution_memory_charge(k->memory, &order.cost);
+    if (!order.found) return LB_OK;
     *done = true;
-    k->found->tried = sum.tried;
-    tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, sum.order[1], "both sides write the sum out; as one op it has these orders");
-    k->found->excluded = sum.excluded[1];
-    snprintf(k->found->first, sizeof k->found->first, "%s", sum.order[0]);
+    char why[256];
+    snprintf(why, sizeof why,
+             "both sides add up the same %u terms, each by ops of its own; the orders are those in which these ops "
+             "add, and give each side's bits",
+             order.terms);
+    tell(k, LB_CAUSE_ORDER, LB_PROOF_BITS, order.name[1], why);
+    snprintf(k->found->first, sizeof k->found->first, "%s", order.name[0]);
+    k->found->tried = order.tried, k->found->excluded = order.excluded;
     return LB_OK;
 }
 
@@ -439,10 +446,11 @@ static lb_status by_kinds(known *k, bool *done, lb_err *err)
 }
 
 lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
-                                  const lb_score *score, bool proven_elsewhere, lb_attribution_found *found, bool *done,
-                                  lb_err *err)
+                                  const lb_score *score, lb_attribution_memory *memory, bool proven_elsewhere,
+                                  lb_attribution_found *found, bool *done, lb_err *err)
 {
     known k = {.site = site,
+               .memory = memory,
                .proven_elsewhere = proven_elsewhere,
                .side = {lb_score_all(own_a), lb_score_all(own_b)},
                .own = {own_a, own_b},
@@ -450,13 +458,13 @@ lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own
                .found = found,
                .p = {site->source->a->program, site->source->b->program}};
     *done = false;
-    /* by_sum stands before by_function, since an order with a name says more than "the same
+    /* by_written_order stands before by_function, since an order with a name says more than "the same
      * function"; by_state is last, because it needs other ops that each give their own bits and are
      * no such function. */
     LB_TRY(by_bounds(&k, done, err));
     if (!*done) by_arguments(&k, done);
     if (!*done) LB_TRY(by_other_arguments(&k, done, err));
-    if (!*done) LB_TRY(by_sum(&k, done, err));
+    if (!*done) LB_TRY(by_written_order(&k, done, err));
     if (!*done) LB_TRY(by_function(&k, done, err));
     if (!*done) LB_TRY(by_same_ops(&k, done, err));
     if (!*done) by_state(&k, done);

@@ -15,10 +15,10 @@
 #include "attribution.h"
 
 /* `own_a`, `own_b`: how many of each side's bits replay of its own ops gives; `score`: how many of B's are told; `proven_elsewhere`: ops of
- * these kinds were one real function at another place. Nothing is set unless `*done`. */
+ * these kinds were one real function at another place. `memory`: what is run is counted there. Nothing is set unless `*done`. */
 lb_status lb_fallback_proofs_find(const lb_match_site *site, const lb_score *own_a, const lb_score *own_b,
-                                  const lb_score *score, bool proven_elsewhere, lb_attribution_found *found, bool *done,
-                                  lb_err *err);
+                                  const lb_score *score, lb_attribution_memory *memory, bool proven_elsewhere,
+                                  lb_attribution_found *found, bool *done, lb_err *err);
 /* The dtype of eight bits that what follows from a value is cast to, `hops` results on at most; LB_NO_DTYPE: none. */
 lb_dtype lb_quantised_to(const lb_program *program, uint32_t value, uint32_t hops);
 

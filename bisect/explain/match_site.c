@@ -4,6 +4,8 @@
  * and a sentence; it is no failure, since the other direction may still be tried. */
 #include "match_site.h"
 
+#include "counterparts.h"
+
 #include <lastbit/compare.h>
 #include <math.h>
 #include <stdio.h>
@@ -65,6 +67,19 @@ static void lay_out_as(lb_tensor *tensor, const lb_layout *layout)
         free(laid.data);
 }
 
+/* Of two implementations: (24, 64) and (1, 24, 64) hold the same elements one behind the other. */
+static bool in_shape_of(const lb_match_site *p, lb_tensor *given, const lb_layout *layout, void **owned)
+{
+    const int64_t n = lb_layout_numel(layout);
+    if (!p->source->held[0] || lb_layout_numel(&given->layout) != n ||
+        !lb_counterparts_in_one_order(&given->layout, layout))
+        return false;
+    *owned = malloc(lb_dtype_bytes(given->dtype, (size_t)n) + 1);
+    if (!*owned || lb_tensor_gather(given, *owned, NULL) != LB_OK) return false;
+    *given = (lb_tensor){*owned, given->dtype, lb_layout_contiguous(layout->ndim, layout->shape)};
+    return true;
+}
+
 static bool input_of(lb_match_site *p, int runner, int bits, uint32_t leaf, lb_tensor *tensor, void **owned)
 {
     const lb_matched_region_side *side = &p->region->sides[runner];
@@ -76,16 +91,20 @@ static bool input_of(lb_match_site *p, int runner, int bits, uint32_t leaf, lb_t
         *tensor = (lb_tensor){*owned, row->dtype, lb_layout_contiguous(row->layout.ndim, row->layout.shape)};
         return *owned != NULL;
     }
+    if (value == LB_NONE && p->source->held[runner] && p->source->held[runner][mine])
+        return recorded(p, runner, mine, tensor);
     if (value == LB_NONE || !recorded(p, bits, value, &given)) return false;
     /* Partners by alignment may still be broadcast differently; numbers would land on other
      * positions. */
-    if (!lb_layout_same_shape(&given.layout, &row->layout)) {
+    if (!lb_layout_same_shape(&given.layout, &row->layout) && !in_shape_of(p, &given, &row->layout, owned)) {
         snprintf(p->why, sizeof p->why, "the sides' inputs have other shapes");
         return false;
     }
     *tensor = given;
     if (given.dtype == row->dtype) return true;
-    if (!convert_exactly(&given, row->dtype, tensor)) {
+    const bool converted = convert_exactly(&given, row->dtype, tensor);
+    free(*owned), *owned = NULL;
+    if (!converted) {
         snprintf(p->why, sizeof p->why, "inputs in %s are no numbers of %s", lb_dtype_name(given.dtype),
                  lb_dtype_name(row->dtype));
         return false;

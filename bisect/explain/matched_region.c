@@ -71,7 +71,11 @@ static void note_end(lb_finder *f, const lb_matched_region *s)
         const uint32_t v = last->results ? lb_op_results(f->p[k], last)[0] : LB_NONE;
         /* The first result stands for the op. Where the output is another of its results, whoever
          * begins there would get the wrong one. */
-        if (v == LB_NONE || f->p[k]->values[v].storage != f->p[k]->values[s->sides[k].outputs[0]].storage) return;
+        const lb_value *whole = v == LB_NONE ? NULL : &f->p[k]->values[v],
+                       *output = &f->p[k]->values[s->sides[k].outputs[0]];
+        if (!whole || whole->storage != output->storage) return;
+        /* Of two implementations: a window on a fused product is not the product. */
+        if (f->source->held[0] && lb_layout_numel(&whole->layout) != lb_layout_numel(&output->layout)) return;
     }
     f->ends[0][op[0]] = op[1], f->ends[1][op[1]] = op[0];
 }
@@ -88,12 +92,41 @@ static bool is_over_others(const lb_finder *f, const lb_matched_region *s)
 
 /* The comparison comes last, because it may read both tensors: most slices between two anchors are
  * empty, and what is known already needs none. */
+/* Does one side begin at a value whose partner the other side does not begin at? Where a result goes from one rank to the others on one side,
+ * and each rank makes its own on the other, the region of rank 1 would begin on one side where that of rank 0 ends. */
+static bool begins_alone(const lb_matched_region *s)
+{
+    for (int side = 0; side < 2; side++) {
+        const lb_matched_region_side *x = &s->sides[side], *y = &s->sides[!side];
+        for (uint32_t i = 0; i < x->n_leaves; i++) {
+            bool there = x->partners[i] == LB_NONE;
+            for (uint32_t k = 0; k < y->n_leaves && !there; k++) there = y->leaves[k] == x->partners[i];
+            if (!there) return true;
+        }
+    }
+    return false;
+}
+
+static bool slice_both(lb_finder *f, sight a, sight b, lb_matched_region *s)
+{
+    return lb_finder_make_slice(f, 0, a.reader, a.before, a.value, &s->sides[0]) &&
+           lb_finder_make_slice(f, 1, b.reader, b.before, b.value, &s->sides[1]);
+}
+
 static void look(lb_finder *f, sight a, sight b)
 {
     if (!lb_finder_same_shape(f, a.value, b.value)) return;
     lb_matched_region s = {.n_outputs = 1};
-    bool made = lb_finder_make_slice(f, 0, a.reader, a.before, a.value, &s.sides[0]) &&
-                lb_finder_make_slice(f, 1, b.reader, b.before, b.value, &s.sides[1]);
+    bool made = slice_both(f, a, b, &s);
+    if (made && f->source->meetings[0] && begins_alone(&s)) {
+        lb_matched_region longer = {.n_outputs = 1};
+        f->no_ends = true;
+        made = slice_both(f, a, b, &longer);
+        f->no_ends = false;
+        const bool better = made && !begins_alone(&longer);
+        for (int k = 0; k < 2; k++) lb_finder_release_side(better ? &s.sides[k] : &longer.sides[k]);
+        if (better) s = longer;
+    }
     /* No ops on either side: the value is an anchor's result, and the pair that gave it owns the
      * difference. */
     bool apart = s.sides[0].n_ops || s.sides[1].n_ops;
@@ -163,6 +196,41 @@ static bool pair_outcomes(lb_finder *f, uint32_t i, uint32_t j, lb_value_list *m
     return differs;
 }
 
+/* Do both read the same things, one by one? */
+static bool reads_partners(lb_finder *f, uint32_t i, uint32_t j)
+{
+    const lb_alignment *al = f->source->alignment;
+    lb_value_list x = {0}, y = {0};
+    lb_op_each_input(f->p[0], &f->p[0]->ops[i], lb_value_list_add, &x);
+    lb_op_each_input(f->p[1], &f->p[1]->ops[j], lb_value_list_add, &y);
+    bool all = x.n == y.n;
+    for (uint32_t k = 0; k < x.n && all; k++) {
+        if (x.list[k] == LB_NONE || y.list[k] == LB_NONE) {
+            all = x.list[k] == y.list[k];
+            continue;
+        }
+        const uint32_t a = lb_finder_maker(f, 0, i, x.list[k]), b = lb_finder_maker(f, 1, j, y.list[k]);
+        all = a != LB_NONE && b != LB_NONE && (al->b_of_a[a] == b || al->source_b_of_a[a] == b);
+    }
+    f->failed |= x.failed || y.failed;
+    free(x.list), free(y.list);
+    return all;
+}
+
+/* Of two implementations ops are partners by what they give: they may be other ops, or read other things. Then what lies before them, back to
+ * where the sides meet, is one region. */
+static bool looks_behind(lb_finder *f, uint32_t i, uint32_t j)
+{
+    const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
+    if (!f->source->held[0] || !lb_op_outcomes(a) || !lb_op_outcomes(b)) return false;
+    if (!strcmp(lb_op_name(f->p[0], a), lb_op_name(f->p[1], b)) && reads_partners(f, i, j)) return false;
+    f->opened[0] = i, f->opened[1] = j;
+    look(f, (sight){LB_NONE, i + 1, lb_op_outcome(f->p[0], a, 0)},
+         (sight){LB_NONE, j + 1, lb_op_outcome(f->p[1], b, 0)});
+    f->opened[0] = f->opened[1] = LB_NONE;
+    return true;
+}
+
 static void look_at_pair(lb_finder *f, uint32_t i, uint32_t j)
 {
     uint32_t n[2];
@@ -174,6 +242,7 @@ static void look_at_pair(lb_finder *f, uint32_t i, uint32_t j)
      * others would tell the same difference once more. */
     if (!lb_finder_can_run(f, 0, i) || !lb_finder_can_run(f, 1, j) || n[0] != n[1] || *ops[0] != i)
         return; /* one for all members */
+    if (looks_behind(f, i, j)) return;
     for (uint32_t k = 0; k < n[0]; k++) {
         /* A member that receives nothing (of a gather to rank 0) leaves what it had, and a
          * difference there was not made here. */
@@ -381,7 +450,8 @@ static int by_place(const void *x, const void *y)
 
 lb_status lb_matched_regions_find(const lb_matched_region_source *source, lb_matched_regions *out, lb_err *err)
 {
-    lb_finder f = {.source = source, .p = {source->a->program, source->b->program}, .out = out};
+    lb_finder f = {
+        .source = source, .p = {source->a->program, source->b->program}, .out = out, .opened = {LB_NONE, LB_NONE}};
     memset(out, 0, sizeof *out);
     lb_status status = lb_flow_new(f.p[0], &f.flow[0], err);
     if (status == LB_OK) status = lb_flow_new(f.p[1], &f.flow[1], err);

@@ -62,6 +62,8 @@ typedef struct lb_matched_region_source {
     char *const *paths[2];     /* per scope, after the maps: what modules are called on both sides */
     lb_assemblies *assemblies; /* of B, grown as matched regions are found */
     bool all;                  /* equal ones too */
+    const uint8_t *held
+        [2]; /* per value: a source whose numbers the other side holds in another layout, so that they serve for both; NULL: none */
     const lb_collective_matches
         *meetings[2]; /* the sides' parts are ranks; NULL: one rank, whose collectives are leaves */
 } lb_matched_region_source;

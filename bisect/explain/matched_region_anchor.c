@@ -5,6 +5,7 @@
  * partner, and elsewhere the recorded numbers have to speak for the pair. */
 #include "matched_region_finder.h"
 
+#include "message_key.h"
 #include "value_memory.h"
 #include "moved_rows.h"
 
@@ -212,6 +213,35 @@ static bool is_another_part(const lb_finder *f, uint32_t va, uint32_t vb)
            !lb_layout_is_contiguous(m);
 }
 
+/* Which result of the op that made it a value is (a window of), and where it begins there; false: of none of them. */
+typedef struct place {
+    uint32_t result;
+    int64_t offset;
+} place;
+
+static bool place_of(const lb_finder *f, int side, uint32_t maker, uint32_t value, place *at)
+{
+    const lb_program *p = f->p[side];
+    const lb_op *op = &p->ops[maker];
+    bool found = false;
+    for (uint32_t k = 0; k < lb_op_outcomes(op); k++) {
+        const uint32_t v = lb_op_outcome(p, op, k);
+        if (v == LB_NONE || p->values[v].storage != p->values[value].storage) continue;
+        if (!found || v == value) *at = (place){k, p->values[value].layout.offset - p->values[v].layout.offset};
+        found = true;
+        if (v == value) break;
+    }
+    return found;
+}
+
+/* Another result of ops that line up (what another rank brought to an all_gather), or another window of one (a chunk). */
+static bool is_another_result(const lb_finder *f, uint32_t from, uint32_t va, uint32_t by, uint32_t vb)
+{
+    place a, b;
+    if (!lb_layout_same_shape(&f->p[0]->values[va].layout, &f->p[1]->values[vb].layout)) return false;
+    return place_of(f, 0, from, va, &a) && place_of(f, 1, by, vb, &b) && (a.result != b.result || a.offset != b.offset);
+}
+
 static bool is_add(const lb_finder *f, uint32_t i)
 {
     return !strncmp(lb_op_name(f->p[0], &f->p[0]->ops[i]), "aten::add", 9);
@@ -260,7 +290,8 @@ static bool multiplies_other_parts(lb_finder *f, uint32_t i, uint32_t j)
 static bool is_another_term(lb_finder *f, const term *t)
 {
     if (t->from == LB_NONE || t->by == LB_NONE || f->source->alignment->b_of_a[t->from] == LB_NONE) return false;
-    return !is_made_alike(f, t) || is_another_part(f, t->x, t->y) || multiplies_other_parts(f, t->from, t->by);
+    return !is_made_alike(f, t) || is_another_part(f, t->x, t->y) || is_another_result(f, t->from, t->x, t->by, t->y) ||
+           multiplies_other_parts(f, t->from, t->by);
 }
 
 /* Additions that line up one by one, but add other things: the same number of terms in another order. A term is another when what
@@ -307,6 +338,30 @@ static bool is_of_other_numbers(lb_finder *f, const term *t)
 static bool reads_other_numbers(lb_finder *f, uint32_t i, uint32_t j)
 {
     return some_term(f, i, j, is_of_other_numbers);
+}
+
+static bool is_apart(lb_finder *f, const term *t)
+{
+    return lb_dtype_is_float(f->p[0]->values[t->x].dtype) && lb_finder_same_shape(f, t->x, t->y) &&
+           !lb_finder_is_near(f, t->x, t->y);
+}
+
+/* Called with other constants, on other numbers, with near results: sum / 48 against the sum of four means / 4. What the one side leaves to this
+ * op the other has done before. */
+static bool takes_up_a_factor(lb_finder *f, uint32_t i, uint32_t j)
+{
+    const lb_op *a = &f->p[0]->ops[i], *b = &f->p[1]->ops[j];
+    if (!lb_op_outcomes(a) || !lb_op_outcomes(b) || lb_op_same_args(f->p[0], a, f->p[1], b, 0)) return false;
+    return some_term(f, i, j, is_apart) &&
+           lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0));
+}
+
+/* Additions in two types, among ops of which some stand on one side only: a wide accumulator, whose partial sums the other side has not. */
+static bool accumulates_wider(lb_finder *f, uint32_t i, uint32_t j)
+{
+    if (!f->source->alignment->irregular[i] || !is_add(f, i) || !lb_op_outcomes(&f->p[1]->ops[j])) return false;
+    const uint32_t a = lb_op_outcome(f->p[0], &f->p[0]->ops[i], 0), b = lb_op_outcome(f->p[1], &f->p[1]->ops[j], 0);
+    return a != LB_NONE && b != LB_NONE && f->p[0]->values[a].dtype != f->p[1]->values[b].dtype;
 }
 
 /* Does an op of a larger batch give, from its rows, a value of one shape first?
@@ -364,6 +419,10 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
         const lb_op *a = &f->p[0]->ops[i], *b = j == LB_NONE ? NULL : &f->p[1]->ops[j];
         /* What gives nothing (a barrier) can be told apart by nothing but its place. */
         bool sure = !al->irregular[i] || !lb_op_outcomes(a);
+        /* What is received depends on the other rank's program: its place among the ops of this one tells little. */
+        const lb_message_end end = lb_message_end_of(lb_op_name(f->p[0], a));
+        if (end == LB_MESSAGE_RECEIVED) sure = false;
+        if (end == LB_MESSAGE_SENT) sure = !al->irregular[i];
         /* The order of asking follows cost and certainty: moved rows end it first, since nearness
          * would only call them different; then the structure of sums, which reads no bytes in most
          * cases; near numbers last. */
@@ -387,9 +446,10 @@ bool lb_finder_is_trusted(lb_finder *f, uint32_t i)
         }
         sure |= over_others;
         if (!sure && !b) sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_finder_joined_outcome(f, i, 0));
-        if (!sure && b && lb_op_outcomes(a) == lb_op_outcomes(b))
+        if (!sure && b && lb_op_outcomes(a) && lb_op_outcomes(a) == lb_op_outcomes(b))
             sure = lb_finder_is_near(f, lb_op_outcome(f->p[0], a, 0), lb_op_outcome(f->p[1], b, 0)) &&
                    !reads_other_numbers(f, i, j);
+        if (sure && b && (takes_up_a_factor(f, i, j) || accumulates_wider(f, i, j))) sure = false;
         f->trust[i] = sure ? SURE : DOUBTED;
     }
     return f->trust[i] == SURE;
@@ -419,7 +479,7 @@ uint32_t lb_finder_partner_op(lb_finder *f, int side, uint32_t i)
 
 uint32_t lb_finder_end(const lb_finder *f, int side, uint32_t i)
 {
-    return is_inside(f, side, i, f->ends[side][i]) ? LB_NONE : f->ends[side][i];
+    return f->no_ends || is_inside(f, side, i, f->ends[side][i]) ? LB_NONE : f->ends[side][i];
 }
 
 bool lb_finder_is_joined(lb_finder *f, uint32_t i)

@@ -20,6 +20,8 @@ typedef struct lb_finder {
     uint32_t *source_a_of_b; /* per op of B */
     uint32_t *ends[2]; /* per op: the op of the other side where a matched region ends together with it; LB_NONE */
     lb_matched_regions *out;
+    uint32_t opened[2]; /* an op of each side that is no anchor while its own slice is made; LB_NONE */
+    bool no_ends;       /* slices go on behind ends, which are none of both */
     uint8_t *marks[2];  /* per op, while a slice is gathered */
     uint8_t *inside[2]; /* per op: of the composite that a matched region is grown to; nothing inside is an anchor */
     bool failed;

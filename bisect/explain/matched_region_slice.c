@@ -59,7 +59,7 @@ static void enter(slicing *s, uint32_t def, int64_t storage)
     if (f->marks[s->side][def]) return;
     /* The slice's own last op may be an end that the first round found; held back by it, the slice
      * would be empty. */
-    const bool anchored = lb_finder_partner_op(f, s->side, def) != LB_NONE ||
+    const bool anchored = (def != f->opened[s->side] && lb_finder_partner_op(f, s->side, def) != LB_NONE) ||
                           (!s->side && lb_finder_is_joined(f, def)) ||
                           (!s->first && lb_finder_end(f, s->side, def) != LB_NONE);
     if (!lb_finder_can_run(f, s->side, def) || anchored || s->ops->n >= MOST_OPS) {

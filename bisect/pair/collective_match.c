@@ -2,6 +2,7 @@
 #include "collective_match.h"
 
 #include "collective_names.h"
+#include "message_key.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,34 @@ static uint32_t count_collectives(const lb_program_view *side)
     return n;
 }
 
+/* The other end of a message; LB_NONE where it is not there. */
+static uint32_t other_end(const lb_program_view *side, const lb_message_key *key, lb_message_end end)
+{
+    for (uint32_t k = 0; k < side->n_parts; k++) {
+        const lb_program *p = side->parts[k].program;
+        if (p->rank != (end == LB_MESSAGE_SENT ? key->receiver : key->sender) || p->step != key->step) continue;
+        for (uint32_t c = 0; c < p->n_collectives; c++) {
+            lb_message_key theirs;
+            const lb_message_end found = lb_message_key_of(p, &p->collectives[c], &theirs);
+            if (found != LB_MESSAGE_NONE && found != end && lb_message_key_equal(key, &theirs))
+                return side->parts[k].first_op + p->collectives[c].op;
+        }
+    }
+    return LB_NONE;
+}
+
+/* A message is what its two ends make together: who sends comes first. */
+static void find_message(const lb_program_view *side, uint32_t op, const lb_message_key *key, lb_message_end end,
+                         lb_collective_matches *m, uint32_t *n_ops)
+{
+    const uint32_t other = other_end(side, key, end);
+    if (other == LB_NONE || m->of_op[other] != LB_NONE) return;
+    m->of_op[op] = m->of_op[other] = m->n;
+    m->list[m->n++] = (lb_collective_match){*n_ops, 2, true};
+    m->ops[(*n_ops)++] = end == LB_MESSAGE_SENT ? op : other;
+    m->ops[(*n_ops)++] = end == LB_MESSAGE_SENT ? other : op;
+}
+
 static void find_of_part(const lb_program_view *side, const lb_program_view_part *part, lb_collective_matches *m,
                          uint32_t *n_ops)
 {
@@ -58,10 +87,14 @@ static void find_of_part(const lb_program_view *side, const lb_program_view_part
     for (uint32_t c = 0; c < p->n_collectives; c++) {
         const lb_collective *row = &p->collectives[c];
         const uint32_t op = part->first_op + row->op;
-        if (m->of_op[op] != LB_NONE || !lb_collective_run_knows(lb_op_name(p, &p->ops[row->op]))) continue;
+        lb_message_key key;
+        if (m->of_op[op] != LB_NONE) continue;
+        const lb_message_end end = lb_message_key_of(p, row, &key);
+        if (end != LB_MESSAGE_NONE) find_message(side, op, &key, end, m, n_ops);
+        if (end != LB_MESSAGE_NONE || !lb_collective_run_knows(lb_op_name(p, &p->ops[row->op]))) continue;
         if (row->ranks > side->n_parts || !gather_members(side, p, row, m->ops + *n_ops)) continue;
         for (uint32_t r = 0; r < row->ranks; r++) m->of_op[m->ops[*n_ops + r]] = m->n;
-        m->list[m->n++] = (lb_collective_match){*n_ops, row->ranks};
+        m->list[m->n++] = (lb_collective_match){*n_ops, row->ranks, false};
         *n_ops += row->ranks;
     }
 }

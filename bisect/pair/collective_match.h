@@ -3,7 +3,8 @@
  *      rank 0:  … all_reduce ─▶        one meeting: the same group, the same sequence number in it
  *      rank 1:  … all_reduce ─▶        and every member of the group among the parts of the side
  *
- * What one member gives depends on what all of them brought, so that whoever follows contents back must go on at all of them.
+ * What one member gives depends on what all of them brought, so that whoever follows contents back must go on at all of them. A send and the
+ * receive that takes its message are one, too.
  */
 #ifndef LB_BISECT_COLLECTIVE_MATCH_H
 #define LB_BISECT_COLLECTIVE_MATCH_H
@@ -12,6 +13,7 @@
 
 typedef struct lb_collective_match {
     uint32_t first, n; /* rows of lb_collective_matches.ops: its members' ops, in group order */
+    bool message;      /* a send, and the receive behind it: the send does not wait */
 } lb_collective_match;
 
 typedef struct lb_collective_matches {
@@ -22,7 +24,7 @@ typedef struct lb_collective_matches {
         *of_op; /* per op of the side: row of list, LB_NONE: it is no collective, or its members are not all there */
 } lb_collective_matches;
 
-/* All collectives of the side that replay can run. LB_ERR_NOMEM is the only failure. */
+/* All collectives of the side that replay can run, and all messages. LB_ERR_NOMEM is the only failure. */
 lb_status lb_collective_matches_find(const lb_program_view *side, lb_collective_matches *meetings, lb_err *err);
 void lb_collective_matches_release(lb_collective_matches *meetings);
 /* The collective that an op of the side is, and the recorded program whose texts and refs it names; NULL when it is none. */

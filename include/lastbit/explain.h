@@ -24,6 +24,13 @@
  * says what they are where that can be seen: a contribution that is missing, was added twice or came in a narrower type, a division
  * too many. One finding stands for all members that were given the same.
  *
+ * Sums that both sides write by ops of their own (a ring of sends and receives, a loop over experts) are `order` where these ops add up the same
+ * terms and each side's bits come out in the order in which it adds them: "mpi_ring", "reversed", "[0 2 1 3] of ranks", "sequential in f64".
+ *
+ * Two implementations of one model, whose parameters have hardly a name in common, meet by values: both run exactly from the same numbers, and ops
+ * that give one quantity are partners. Where the sides do not compute the same function, the finding is `unexplained` (`input` where an op
+ * reads what the other side does not hold), and `why` says so in the words of diff.
+ *
  * Where the sides' batches have other sizes, the rows of the smaller are looked for among those of the larger (by what enters as the
  * batch, bit by bit), and the smaller side's ops are run on what the larger side's have in those rows: `kernel` and `order` then say that
  * rows get other bits in another company. What an op makes of all rows, a loss or a weight's gradient, is over other rows and no finding;

@@ -85,6 +85,7 @@ lb_status lb_machine_new(lb_run *run, int32_t rank, lb_machine **out, lb_err *er
     }
     machine->run = run;
     machine->rank = rank;
+    machine->resume = LB_NONE;
     *out = machine;
     if (!run->plan->shadow || run->plan->mode == LB_REPLAY_ISOLATED) return LB_OK;
     lb_status status = make_shadow(machine, err);
@@ -105,6 +106,7 @@ void lb_machine_free(lb_machine *machine)
     lb_memory_free(machine->memory);
     free(machine->storages);
     free(machine->state);
+    free(machine->postponed);
     free(machine);
 }
 
@@ -226,8 +228,66 @@ static void end_op(lb_machine *machine)
         if (storage->last_program <= machine->current) lb_storage_drop(machine->memory, storage);
     }
     end_op_memory(machine);
-    machine->next++;
+    machine->next = machine->resume == LB_NONE ? machine->next + 1 : machine->resume;
+    machine->resume = LB_NONE;
     if (machine->shadow) end_op(machine->shadow);
+}
+
+/* ---- receives that were postponed ---- */
+
+static bool touches(const lb_machine *machine, uint32_t at, uint32_t receive)
+{
+    const lb_program *p = machine->prepared->program;
+    const lb_op *op = &p->ops[at], *given = &p->ops[receive];
+    if (machine->prepared->ops[at].action == LB_ACT_NOTHING) return false;
+    for (uint32_t i = 0; i < lb_op_outcomes(given); i++) {
+        const uint32_t v = lb_op_outcome(p, given, i);
+        if (v == LB_NONE) continue;
+        const int64_t storage = p->values[v].storage;
+        if (lb_op_reads(p, op, storage) != LB_NONE || lb_op_writes(p, op, storage) != LB_NONE) return true;
+        for (uint32_t r = 0; r < op->results; r++) {
+            const uint32_t result = lb_op_results(p, op)[r];
+            if (result != LB_NONE && p->values[result].storage == storage) return true;
+        }
+    }
+    return false;
+}
+
+static void return_to(lb_machine *machine, uint32_t receive)
+{
+    machine->resume = machine->next;
+    machine->next = receive;
+    if (machine->shadow) return_to(machine->shadow, receive);
+}
+
+/* The first receive that the next op, or the end of the step, needs; true: the machine stands at it. */
+static bool returns(lb_machine *machine)
+{
+    const bool ends = machine->next == machine->prepared->program->n_ops;
+    for (uint32_t i = 0; i < machine->n_postponed; i++) {
+        const uint32_t receive = machine->postponed[i];
+        if (!ends && !touches(machine, machine->next, receive)) continue;
+        memmove(machine->postponed + i, machine->postponed + i + 1,
+                (machine->n_postponed - i - 1) * sizeof *machine->postponed);
+        machine->n_postponed--;
+        return_to(machine, receive);
+        return true;
+    }
+    return false;
+}
+
+bool lb_machine_can_postpone(const lb_machine *machine)
+{
+    return machine->resume == LB_NONE && machine->run->plan->mode != LB_REPLAY_LAYER;
+}
+
+lb_status lb_machine_postpone(lb_machine *machine, lb_err *err)
+{
+    uint32_t *grown = lb_array_grow(machine->postponed, machine->n_postponed, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    machine->postponed = grown, grown[machine->n_postponed++] = machine->next++;
+    if (machine->shadow) machine->shadow->next++;
+    return LB_OK;
 }
 
 static lb_status run_op(lb_machine *machine, const lb_op *op, const lb_prepared_op *prepared)
@@ -273,8 +333,12 @@ lb_status lb_machine_run(lb_machine *machine, lb_machine_state *state, lb_err *e
     bool layers = machine->run->plan->mode == LB_REPLAY_LAYER;
     machine->err = err;
     *state = LB_MACHINE_STOPPED;
-    while (machine->next < program->n_ops) {
+    while (machine->next < program->n_ops || machine->n_postponed) {
         if (machine->run->stop) return LB_OK;
+        if (machine->resume == LB_NONE && machine->n_postponed && returns(machine)) {
+            *state = LB_MACHINE_AT_COLLECTIVE;
+            return LB_OK;
+        }
         machine->serial++;
         if (machine->run->plan->only && !machine->run->plan->only[machine->next]) {
             end_op(machine);

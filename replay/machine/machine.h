@@ -92,11 +92,13 @@ typedef struct lb_machine {
 
     const lb_prepared *prepared;
     const lb_choice *choices;
-    const uint8_t *choice_of; /* per op: row of choices; NULL: all 0 */
-    const uint8_t *selected;  /* per op: plan.select selects it; NULL: all. Set after begin */
-    lb_storage **storages;    /* per row of prepared->storages */
-    uint8_t *state;           /* per value: LB_STATE_… */
-    uint32_t next;            /* op to run next */
+    const uint8_t *choice_of;         /* per op: row of choices; NULL: all 0 */
+    const uint8_t *selected;          /* per op: plan.select selects it; NULL: all. Set after begin */
+    lb_storage **storages;            /* per row of prepared->storages */
+    uint8_t *state;                   /* per value: LB_STATE_… */
+    uint32_t next;                    /* op to run next */
+    uint32_t *postponed, n_postponed; /* receives whose messages were not there when they were reached */
+    uint32_t resume; /* the op that needs what the receive at hand brings; LB_NONE: it is in its turn */
     bool conditional;
     bool chooses_anew;                     /* in this step a recorded choice was not forced: see decision.c */
     bool refused;                          /* the backend refused the op that runs */
@@ -139,6 +141,10 @@ lb_status lb_machine_stand_in(lb_machine *machine, lb_err *err);
 /* Collective code has filled the outputs: compare, tell the observer, go on. `inputs`: of all members together. The
  * shadows' collective, if there are shadows, is run before that of their machines. */
 lb_status lb_machine_finish(lb_machine *machine, const lb_inputs *inputs, lb_err *err);
+/* The op at hand only writes what it receives: the machine goes on, and stands at it again before the first op that touches that storage, or at
+ * the end of the step. Not in layer mode, and not twice. */
+bool lb_machine_can_postpone(const lb_machine *machine);
+lb_status lb_machine_postpone(lb_machine *machine, lb_err *err);
 /* The window an input of the current op is read from, in its recorded dtype unless the op lies in a region; what is known
  * about it is added to `inputs`. The tensor is good until finish or stand_in. */
 lb_status lb_machine_input(lb_machine *machine, uint32_t value, lb_tensor *tensor, lb_inputs *inputs, lb_err *err);

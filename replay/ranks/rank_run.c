@@ -81,8 +81,19 @@ static void take_seats(const runner *runners, uint32_t n, lb_rank_seat *seats)
                            runners[i].state == LB_MACHINE_AT_COLLECTIVE, runners[i].state != LB_MACHINE_AT_COLLECTIVE};
 }
 
+/* Where nothing can happen, one that waits for a message goes on without it; `*any`: one did. */
+static lb_status postpone_one(runner *runners, const lb_rank_seat *seats, uint32_t n, bool *any, lb_err *err)
+{
+    lb_status status = LB_OK;
+    for (uint32_t i = 0; i < n && !*any; i++) {
+        *any = seats[i].waits && lb_rendezvous_postpone(&seats[i], &status, err);
+        if (*any && status == LB_OK) status = lb_machine_run(runners[i].machine, &runners[i].state, err);
+    }
+    return status;
+}
+
 /* One collective that can happen happens; `*any`: one did. */
-static lb_status meet(runner *runners, uint32_t n, bool *any, lb_err *err)
+static lb_status meet(runner *runners, uint32_t n, lb_messages *messages, bool *any, lb_err *err)
 {
     lb_rank_seat *seats = calloc(n + 1, sizeof *seats);
     uint32_t *members = calloc(n + 1, sizeof *members), n_members = 0;
@@ -90,13 +101,15 @@ static lb_status meet(runner *runners, uint32_t n, bool *any, lb_err *err)
     *any = false;
     if (status == LB_OK) take_seats(runners, n, seats);
     for (uint32_t i = 0; i < n && status == LB_OK && !*any; i++) {
-        if (!seats[i].waits || lb_rendezvous_gather(seats, n, i, members, &n_members) != LB_RENDEZVOUS_COMPLETE)
+        if (!seats[i].waits ||
+            lb_rendezvous_gather(seats, n, i, messages, members, &n_members) != LB_RENDEZVOUS_COMPLETE)
             continue;
         *any = true;
-        status = lb_rendezvous_run(seats, members, n_members, err);
+        status = lb_rendezvous_run(seats, members, n_members, messages, err);
         for (uint32_t r = 0; r < n_members && status == LB_OK; r++)
             status = lb_machine_run(runners[members[r]].machine, &runners[members[r]].state, err);
     }
+    if (status == LB_OK && !*any) status = postpone_one(runners, seats, n, any, err);
     free(seats), free(members);
     return status;
 }
@@ -104,15 +117,20 @@ static lb_status meet(runner *runners, uint32_t n, bool *any, lb_err *err)
 static lb_status run_to_the_end(runner *runners, uint32_t n, const lb_run *shared, lb_err *err)
 {
     bool waits = true;
-    for (uint32_t i = 0; i < n; i++) LB_TRY(lb_machine_run(runners[i].machine, &runners[i].state, err));
-    while (waits && !shared->stop) {
+    lb_messages *messages = lb_messages_new();
+    lb_status status = messages ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n && status == LB_OK; i++)
+        status = lb_machine_run(runners[i].machine, &runners[i].state, err);
+    while (waits && !shared->stop && status == LB_OK) {
         bool any;
-        LB_TRY(meet(runners, n, &any, err));
+        status = meet(runners, n, messages, &any, err);
         waits = false;
         for (uint32_t i = 0; i < n; i++) waits |= runners[i].state == LB_MACHINE_AT_COLLECTIVE;
-        if (waits && !any) return lb_fail(err, LB_ERR_UNSUPPORTED, "a collective lacks some of its ranks");
+        if (waits && !any && status == LB_OK)
+            status = lb_fail(err, LB_ERR_UNSUPPORTED, "a collective lacks some of its ranks");
     }
-    return LB_OK;
+    lb_messages_free(messages);
+    return status;
 }
 
 lb_status lb_rank_run_all(lb_rank_run *r, lb_err *err)

@@ -15,6 +15,9 @@ static bool stand_at_the_same(const lb_rank_seat *a, const lb_rank_seat *b)
 {
     const lb_collective *x = stands_at(a), *y = stands_at(b);
     const lb_program *p = a->machine->prepared->program, *q = b->machine->prepared->program;
+    if (x && y &&
+        (lb_message_end_of(lb_op_name(p, &p->ops[x->op])) || lb_message_end_of(lb_op_name(q, &q->ops[y->op]))))
+        return false;
     return x && y && x->sequence == y->sequence && x->ranks == y->ranks &&
            !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t)) &&
            !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group));
@@ -27,9 +30,25 @@ static uint32_t seat_of(const lb_rank_seat *seats, uint32_t n, int32_t rank)
     return LB_NONE;
 }
 
-lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, uint32_t *members,
-                                   uint32_t *n_members)
+/* Of the end of a message: who else has to be there is told by its key. */
+static lb_rendezvous gather_message(const lb_rank_seat *seats, uint32_t n, lb_message_end end,
+                                    const lb_message_key *key, const lb_messages *messages)
 {
+    const uint32_t other = seat_of(seats, n, end == LB_MESSAGE_SENT ? key->receiver : key->sender);
+    if (end == LB_MESSAGE_SENT) return other == LB_NONE ? LB_RENDEZVOUS_IMPOSSIBLE : LB_RENDEZVOUS_COMPLETE;
+    if (lb_messages_has(messages, key)) return LB_RENDEZVOUS_COMPLETE;
+    return other == LB_NONE || seats[other].done ? LB_RENDEZVOUS_IMPOSSIBLE : LB_RENDEZVOUS_WAITS;
+}
+
+lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32_t first, const lb_messages *messages,
+                                   uint32_t *members, uint32_t *n_members)
+{
+    lb_message_key key;
+    const lb_message_end end = lb_messages_stands_at(seats[first].machine, &key);
+    if (end != LB_MESSAGE_NONE) {
+        members[0] = first, *n_members = 1;
+        return gather_message(seats, n, end, &key, messages);
+    }
     const lb_collective *row = stands_at(&seats[first]);
     const lb_program *program = seats[first].machine->prepared->program;
     lb_rendezvous found = LB_RENDEZVOUS_COMPLETE;
@@ -46,8 +65,22 @@ lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32
     return found;
 }
 
-lb_status lb_rendezvous_run(const lb_rank_seat *seats, const uint32_t *members, uint32_t n_members, lb_err *err)
+bool lb_rendezvous_postpone(const lb_rank_seat *seat, lb_status *status, lb_err *err)
 {
+    lb_message_key key;
+    if (lb_messages_stands_at(seat->machine, &key) != LB_MESSAGE_RECEIVED || !lb_machine_can_postpone(seat->machine))
+        return false;
+    *status = lb_machine_postpone(seat->machine, err);
+    return true;
+}
+
+lb_status lb_rendezvous_run(const lb_rank_seat *seats, const uint32_t *members, uint32_t n_members,
+                            lb_messages *messages, lb_err *err)
+{
+    lb_message_key key;
+    const lb_message_end end = lb_messages_stands_at(seats[members[0]].machine, &key);
+    if (end == LB_MESSAGE_SENT) return lb_messages_send(messages, seats[members[0]].machine, &key, err);
+    if (end == LB_MESSAGE_RECEIVED) return lb_messages_receive(messages, seats[members[0]].machine, &key, err);
     lb_machine **machines = calloc(n_members + 1, sizeof *machines);
     if (!machines) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     lb_status status = LB_OK;

@@ -95,6 +95,7 @@ bool lb_replay_knows(const char *op_name)
 {
     lb_op_form form;
     if (!strncmp(op_name, "lb::", 4) || lb_collective_run_knows(op_name)) return true;
+    if (lb_message_end_of(op_name) != LB_MESSAGE_NONE) return true;
     const lb_op_row *row = lb_op_find(op_name, &form);
     return row && (row->kernel ||
                    row->flags & (LB_ROW_VIEW | LB_ROW_HOST | LB_ROW_UNDEFINED | LB_ROW_RANDOM | LB_ROW_DECISION));
@@ -144,6 +145,7 @@ typedef struct session {
     lb_selector *selector; /* of plan.select; NULL: none */
     runner *runners;
     uint32_t n_runners;
+    lb_messages *messages; /* under way between ranks */
     bool rounds_operands, keeps;
 } session;
 
@@ -432,7 +434,8 @@ static void take_seats(const session *s, lb_rank_seat *seats)
     }
 }
 
-/* Lets every collective happen that can. When none can, the first that waits takes its recorded outputs. */
+/* Lets every collective happen that can. When none can, one that waits for a message goes on without it, or else the first that waits takes its
+ * recorded outputs. */
 static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *members, lb_err *err)
 {
     runner *stuck = NULL;
@@ -443,8 +446,8 @@ static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *member
         paused |= p->state == RUNNER_PAUSED;
         if (p->state != RUNNER_WAITS || s->run.stop) continue;
         take_seats(s, seats);
-        const lb_rendezvous found = lb_rendezvous_gather(seats, s->n_runners, i, members, &n);
-        if (found == LB_RENDEZVOUS_COMPLETE) LB_TRY(lb_rendezvous_run(seats, members, n, err));
+        const lb_rendezvous found = lb_rendezvous_gather(seats, s->n_runners, i, s->messages, members, &n);
+        if (found == LB_RENDEZVOUS_COMPLETE) LB_TRY(lb_rendezvous_run(seats, members, n, s->messages, err));
         for (uint32_t m = 0; found == LB_RENDEZVOUS_COMPLETE && m < n; m++) s->runners[members[m]].state = RUNNER_READY;
         if (found == LB_RENDEZVOUS_IMPOSSIBLE) LB_TRY(lb_machine_stand_in(p->machine, err));
         if (found != LB_RENDEZVOUS_WAITS) p->state = RUNNER_READY;
@@ -453,6 +456,13 @@ static lb_status hold_meetings(session *s, lb_rank_seat *seats, uint32_t *member
     }
     if (progress || !stuck) return LB_OK;
     if (paused) return go_on(s, err); /* they may be whom the others wait for: no checkpoint here */
+    take_seats(s, seats);
+    for (uint32_t i = 0; i < s->n_runners; i++) {
+        lb_status status = LB_OK;
+        if (s->runners[i].state != RUNNER_WAITS || !lb_rendezvous_postpone(&seats[i], &status, err)) continue;
+        s->runners[i].state = RUNNER_READY;
+        return status;
+    }
     LB_TRY(lb_machine_stand_in(stuck->machine, err));
     stuck->state = RUNNER_READY;
     return LB_OK;
@@ -462,7 +472,8 @@ static lb_status play(session *s, lb_err *err)
 {
     lb_rank_seat *seats = calloc(s->n_runners + 1, sizeof *seats);
     uint32_t *members = calloc(s->n_runners + 1, sizeof *members);
-    lb_status status = seats && members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    s->messages = lb_messages_new();
+    lb_status status = seats && members && s->messages ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < s->n_runners && status == LB_OK; i++) status = next_step(s, &s->runners[i], err);
     for (bool left = true; left && status == LB_OK && !s->run.stop;) {
         left = false;
@@ -470,6 +481,8 @@ static lb_status play(session *s, lb_err *err)
         if (status == LB_OK) status = all_paused(s) ? keep_checkpoint(s, err) : hold_meetings(s, seats, members, err);
         for (uint32_t i = 0; i < s->n_runners; i++) left |= s->runners[i].state != RUNNER_DONE;
     }
+    lb_messages_free(s->messages);
+    s->messages = NULL;
     free(seats), free(members);
     return status;
 }

@@ -19,6 +19,7 @@ from . import library
 # Where serving stacks keep their groups: `_groups` by name, and get_tp_group() for the ops that name none.
 _KEEPERS = ("vllm.distributed.parallel_state", "sglang.srt.distributed.parallel_state")
 _SENDERS = {"broadcast_": 0, "allreduce_": 0, "allreduce_coalesced_": 0, "reduce_": 0, "allgather_": 1, "_allgather_base_": 1, "send": 0}
+_MESSAGES = ("send", "recv_", "recv_any_source_")
 _REDUCE = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "unused")
 
 
@@ -75,7 +76,7 @@ class Collectives:
         stack = space not in ("c10d", "_c10d_functional", "_c10d_functional_autograd")
         group, reduce, work = (None, "sum", None) if stack else self._describe(args, kwargs, out)
         try:
-            if work is not None and base not in ("send", "recv_", "recv_any_source_"):
+            if work is not None and base not in _MESSAGES:
                 # Views of the output are taken before the program waits (DDP's buckets): there is no later moment to read it.
                 work.wait()
                 if not work.is_completed() and _is_of_host((args, kwargs)):
@@ -93,8 +94,8 @@ class Collectives:
         if later and work is not None:
             self.waiting.append((work, [t.untyped_storage() for t in _tensors((args, kwargs))]))
         name, ranks = self._of_stack(func, args, kwargs) if stack else self._members(group)
-        # Messages are numbered apart: some members of a group alone exchange them, and all must count its collectives alike.
-        counted = (name, base in ("send", "recv_", "recv_any_source_"))
+        # Messages are counted apart: not all ranks of a group have a part in each, and they number their collectives alike.
+        counted = (name, base in _MESSAGES)
         number = self.sequence.get(counted, 0)
         self.sequence[counted] = number + 1
         native.collective(row, name, reduce, number, ranks, order)

@@ -1,0 +1,93 @@
+/* Who is compared by values: see strangers.h. */
+#include "strangers.h"
+
+#include "forwards.h"
+#include "merged_adapters.h"
+#include "op_kind.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const lb_program *first_step(lb_capture *capture)
+{
+    const int32_t *ranks;
+    const int64_t *steps;
+    const lb_program *p;
+    if (lb_capture_ranks(capture, &ranks) != 1 || !lb_capture_steps(capture, &steps)) return NULL;
+    return lb_capture_program(capture, ranks[0], steps[0], &p, NULL) == LB_OK ? p : NULL;
+}
+
+static bool has_ops(const lb_program *p)
+{
+    for (uint32_t i = 0; p && i < p->n_ops; i++)
+        if (lb_op_computes(p, &p->ops[i])) return true;
+    return false;
+}
+
+/* Regions are found in the order of execution: of passes in another order they would be those of different data. */
+static bool passes_shift(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_forwards passes = {.used = false};
+    bool shift = false;
+    if (lb_program_view_init(a, &x, 1, &views[0], NULL) == LB_OK &&
+        lb_program_view_init(b, &y, 1, &views[1], NULL) == LB_OK)
+        shift = lb_forwards_find(&views[0], &views[1], &passes, NULL) == LB_OK && lb_forwards_shift(&passes);
+    lb_forwards_release(&passes);
+    lb_program_view_release(&views[0]), lb_program_view_release(&views[1]);
+    return shift;
+}
+
+bool lb_strangers_may_be_compared(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return has_ops(x) && has_ops(y) && !x->n_collectives && !y->n_collectives && !passes_shift(a, x, b, y);
+}
+
+/* Parameters that a program begins with; `*shared`: of these, those that the other has by the same name. */
+static uint32_t count_parameters(const lb_program *p, const lb_program *other, uint32_t *shared)
+{
+    uint32_t all = 0;
+    *shared = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v = lb_op_is_source(p, &p->ops[i]) ? lb_op_results(p, &p->ops[i])[0] : LB_NONE;
+        if (v == LB_NONE || !(p->values[v].flags & LB_VALUE_PARAMETER)) continue;
+        bool found = false;
+        for (uint32_t w = 0; w < other->n_values && !found; w++)
+            found = other->values[w].flags & LB_VALUE_PARAMETER &&
+                    !strcmp(lb_program_text(p, p->values[v].name), lb_program_text(other, other->values[w].name));
+        all++, *shared += found;
+    }
+    return all;
+}
+
+bool lb_strangers_are(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    uint32_t shared[2];
+    if (!lb_strangers_may_be_compared(a, b)) return false;
+    const uint32_t all[] = {count_parameters(x, y, &shared[0]), count_parameters(y, x, &shared[1])};
+    return all[0] && all[1] && 4 * shared[0] < all[0] && 4 * shared[1] < all[1];
+}
+
+/* 1 where the other side has an adapter in its weights, in the first step; 0 else. */
+static uint32_t count_merged(lb_capture *a, const lb_program *x, lb_capture *b, const lb_program *y)
+{
+    lb_program_view views[2] = {{0}, {0}};
+    lb_step_sources sources[2] = {{0}, {0}};
+    lb_merged_adapter *list = NULL;
+    uint32_t n = 0;
+    lb_status status = lb_program_view_init(a, &x, 1, &views[0], NULL);
+    if (status == LB_OK) status = lb_program_view_init(b, &y, 1, &views[1], NULL);
+    for (int k = 0; k < 2 && status == LB_OK; k++) status = lb_step_sources_list(&views[k], &sources[k], NULL);
+    if (status == LB_OK) status = lb_merged_adapters_find(&sources[0], &sources[1], 1, &list, &n, NULL);
+    free(list);
+    for (int k = 0; k < 2; k++) lb_step_sources_release(&sources[k]), lb_program_view_release(&views[k]);
+    return status == LB_OK ? n : 0;
+}
+
+bool lb_strangers_hold_merged(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return lb_strangers_may_be_compared(a, b) && count_merged(a, x, b, y) > 0;
+}

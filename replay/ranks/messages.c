@@ -1,0 +1,178 @@
+/* Messages between machines: see messages.h. */
+#include "messages.h"
+
+#include <lastbit/array.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a machine held when it sent: all tensors of the op, dense, one behind the other. */
+typedef struct contents {
+    char *bytes;
+    lb_dtype dtype;
+    int64_t n;
+    lb_inputs known;
+} contents;
+
+typedef struct message {
+    lb_message_key key;
+    contents of[2]; /* of the machine and of its shadow */
+    bool shadowed, missing;
+} message;
+
+struct lb_messages {
+    message *list;
+    uint32_t n;
+};
+
+lb_messages *lb_messages_new(void)
+{
+    return calloc(1, sizeof(lb_messages));
+}
+
+static void release(message *m)
+{
+    free(m->of[0].bytes), free(m->of[1].bytes);
+}
+
+void lb_messages_free(lb_messages *messages)
+{
+    for (uint32_t i = 0; messages && i < messages->n; i++) release(&messages->list[i]);
+    if (messages) free(messages->list);
+    free(messages);
+}
+
+lb_message_end lb_messages_stands_at(const lb_machine *machine, lb_message_key *key)
+{
+    const lb_prepared *prepared = machine->prepared;
+    const uint32_t row = prepared->ops[machine->next].collective;
+    return row == LB_NONE ? LB_MESSAGE_NONE
+                          : lb_message_key_of(prepared->program, &prepared->program->collectives[row], key);
+}
+
+static uint32_t find(const lb_messages *messages, const lb_message_key *key)
+{
+    uint32_t i = 0;
+    while (i < messages->n && !lb_message_key_equal(&messages->list[i].key, key)) i++;
+    return i;
+}
+
+bool lb_messages_has(const lb_messages *messages, const lb_message_key *key)
+{
+    return find(messages, key) < messages->n;
+}
+
+/* ---- sending ---- */
+
+static bool is_undefined(const lb_program *p, uint32_t value)
+{
+    return p->values[value].flags & LB_VALUE_UNDEFINED;
+}
+
+/* One tensor more; `*whole` is false where it could not be had. */
+static lb_status append(contents *c, lb_machine *machine, uint32_t value, bool *whole, lb_err *err)
+{
+    lb_tensor t;
+    LB_TRY(lb_machine_input(machine, value, &t, &c->known, err));
+    const int64_t n = lb_layout_numel(&t.layout);
+    if (c->known.missing || (n && !t.data) || (c->n && c->dtype != t.dtype) || lb_dtype_bits(t.dtype) < 8 ||
+        is_undefined(machine->prepared->program, value)) {
+        *whole = false;
+        return LB_OK;
+    }
+    const size_t size = lb_dtype_bits(t.dtype) / 8;
+    char *grown = realloc(c->bytes, (size_t)(c->n + n) * size + 1);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a message");
+    c->bytes = grown, c->dtype = t.dtype;
+    const lb_tensor dense = {grown + (size_t)c->n * size, t.dtype, lb_layout_contiguous(t.layout.ndim, t.layout.shape)};
+    lb_tensor_copy(&dense, &t, NULL);
+    c->n += n;
+    return LB_OK;
+}
+
+static lb_status take_contents(contents *c, lb_machine *machine, bool *whole, lb_err *err)
+{
+    const lb_program *p = machine->prepared->program;
+    const lb_arg *tensors = &lb_op_args(p, &p->ops[machine->next])[0];
+    c->known = (lb_inputs)LB_INPUTS_INIT;
+    if (tensors->tag == LB_ARG_VALUE) return append(c, machine, tensors->u.value, whole, err);
+    for (uint32_t i = 0; tensors->tag == LB_ARG_LIST && i < tensors->count && *whole; i++) {
+        const lb_arg *arg = &p->args[tensors->u.first + i];
+        *whole = arg->tag == LB_ARG_VALUE && arg->u.value != LB_NONE;
+        if (*whole) LB_TRY(append(c, machine, arg->u.value, whole, err));
+    }
+    return LB_OK;
+}
+
+lb_status lb_messages_send(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err)
+{
+    message m = {.key = *key, .shadowed = machine->shadow != NULL};
+    bool whole = true;
+    lb_status status = m.shadowed ? take_contents(&m.of[1], machine->shadow, &whole, err) : LB_OK;
+    if (status == LB_OK && whole) status = take_contents(&m.of[0], machine, &whole, err);
+    m.missing = !whole;
+    message *grown = status == LB_OK ? lb_array_grow(messages->list, messages->n, sizeof *grown) : NULL;
+    if (!grown) {
+        release(&m);
+        return status == LB_OK ? lb_fail(err, LB_ERR_NOMEM, "out of memory for a message") : status;
+    }
+    messages->list = grown, grown[messages->n++] = m;
+    return lb_machine_stand_in(machine, err); /* a send gives nothing */
+}
+
+/* ---- receiving ---- */
+
+static uint32_t count_outputs(const lb_op *op)
+{
+    return op->written ? op->written : op->results;
+}
+
+static uint32_t output_of(const lb_program *p, const lb_op *op, uint32_t i)
+{
+    return op->written ? lb_op_written(p, op)[i] : lb_op_results(p, op)[i];
+}
+
+static bool fits(const lb_machine *machine, const contents *c)
+{
+    const lb_program *p = machine->prepared->program;
+    const lb_op *op = &p->ops[machine->next];
+    int64_t n = 0;
+    for (uint32_t i = 0; i < count_outputs(op); i++)
+        if (output_of(p, op, i) != LB_NONE) n += lb_layout_numel(&p->values[output_of(p, op, i)].layout);
+    return n == c->n;
+}
+
+static lb_status put_contents(const contents *c, lb_machine *machine, lb_err *err)
+{
+    const lb_program *p = machine->prepared->program;
+    const lb_op *op = &p->ops[machine->next];
+    const size_t size = lb_dtype_bits(c->dtype) / 8;
+    int64_t at = 0;
+    for (uint32_t i = 0; i < count_outputs(op); i++) {
+        const uint32_t v = output_of(p, op, i);
+        lb_tensor window;
+        if (v == LB_NONE) continue;
+        LB_TRY(lb_machine_output(machine, v, &window, err));
+        const lb_tensor dense = {c->bytes + (size_t)at * size, c->dtype,
+                                 lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
+        lb_tensor_copy(&window, &dense, NULL);
+        at += lb_layout_numel(&window.layout);
+    }
+    return lb_machine_finish(machine, &c->known, err);
+}
+
+lb_status lb_messages_receive(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err)
+{
+    const uint32_t at = find(messages, key);
+    message m = messages->list[at];
+    lb_status status = LB_OK;
+    memmove(messages->list + at, messages->list + at + 1, (messages->n - at - 1) * sizeof m);
+    messages->n--;
+    if (m.missing || m.shadowed != (machine->shadow != NULL) || !fits(machine, &m.of[0])) {
+        status = lb_machine_stand_in(machine, err);
+    } else {
+        if (m.shadowed) status = put_contents(&m.of[1], machine->shadow, err);
+        if (status == LB_OK) status = put_contents(&m.of[0], machine, err);
+    }
+    release(&m);
+    return status;
+}
