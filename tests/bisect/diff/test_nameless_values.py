@@ -41,6 +41,19 @@ def test_inputs_of_one_name_are_told_apart(lastbit, recordings):
     assert lastbit.json("diff", *runs, expect=0)["verdict"] == "identical"
 
 
+SEVERAL = "tests/programs/several_results.py"
+
+
+def test_results_of_two_modules_meet_by_their_place_as_a_guess(lastbit, recordings):
+    """The second module draws a number, so that both are not run by values alone, and gives out its result last, where the first one gives it first."""
+    one, other, faulty = (recordings(which, program=SEVERAL) for which in ("one", "other", "faulty"))
+    for pair in ((one, other), (other, one)):
+        assert lastbit.json("diff", *pair)["verdict"] in ("missing", "rounding")
+    for pair in ((one, faulty), (faulty, one)):
+        assert lastbit.json("diff", *pair)["verdict"] in ("missing", "diverged")
+    assert lastbit.json("diff", other, faulty, expect=1)["verdict"] == "diverged"  # one class: places tell
+
+
 def verdicts(lastbit, recordings, first, second):
     runs = recordings(first, program=LEFT), recordings(second, program=LEFT)
     return [lastbit.json("diff", *pair)["verdict"] for pair in (runs, runs[::-1])]
