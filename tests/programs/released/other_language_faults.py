@@ -2,9 +2,21 @@
 
 Patterns of the same place on the other side stand behind each row, since a difference may show there alone."""
 
-ATTENTION = ("*.1.self_attn*", "*.1.attn*", "*.1.attention*", "*attentions.1*", "*.1.layer.0.SelfAttention*")
-FEED = ("*.1.mlp*", "*.1.ff_sub_layer*", "*.1.feed*", "*feeds.1*", "*.1.linear*", "*.1.fc*", "*.1.intermediate*", "*.1.output*", "*.1.layer.1*")
-LAYER = ("*.layers.1", "*.layer.1", "*.blocks.1", "*.h.1", "blocks.1", "*.block.1")
+ATTENTION = ("*.1.self_attn*", "*.1.attn*", "*.1.attention*", "*attentions.1*", "*.1.layer.0.SelfAttention*", "transformer_layer_1.self_attention*")
+FEED = (
+    "*.1.mlp*",
+    "*.1.ff_sub_layer*",
+    "*.1.feed*",
+    "*feeds.1*",
+    "*.1.linear*",
+    "*.1.fc*",
+    "*.1.intermediate*",
+    "*.1.output*",
+    "*.1.layer.1*",
+    "transformer_layer_1.feedforward*",
+    "transformer_layer_1.*_moe_block*",
+)
+LAYER = ("*.layers.1", "*.layer.1", "*.blocks.1", "*.h.1", "blocks.1", "*.block.1", "transformer_layer_1")
 
 FMS = {
     "dropped-residual": ("", "forward", "x = x + residual\n\n    # then", "x = x\n\n    # then", *LAYER),
