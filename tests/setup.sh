@@ -102,6 +102,12 @@ setup_published() {
     release xtransformers x-transformers==2.31.10 torch-einops-utils==0.2.0 einops==0.8.2 einx==0.4.3 frozendict==2.5.1 loguru==0.7.3
     release megatron megatron-core==0.16.1
     release rwkv rwkv==0.8.32
+    release fms ibm-fms==1.13.1
+    release torchtext torchtext==0.18.0
+    release torchaudio torchaudio==2.11.0
+    release fairesm fair-esm==2.0.0
+    release encodec encodec==0.1.1 einops==0.8.2
+    release keras keras==3.15.1 keras-hub==0.32.0 optree==0.20.0 namex==0.1.0 absl-py==2.5.1 h5py==3.16.0
     release web requests urllib3 certifi idna charset_normalizer
 }
 

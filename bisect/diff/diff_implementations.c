@@ -4,6 +4,7 @@
 #include "diff_arguments.h"
 #include "diff_place.h"
 #include "implementations.h"
+#include "kept_table.h"
 #include "modules.h"
 #include "region_text.h"
 #include "side_replay.h"
@@ -367,7 +368,7 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
 
 /* A cache that an earlier step left, and that the other side does not hold in the same numbers: the rounding of that step is in it, and exact
  * arithmetic of this step cannot tell it from another one. */
-static bool begins_with_carried(const lb_implementations *x)
+static bool begins_with_carried(const lb_implementations *x, lb_capture *const captures[2])
 {
     bool found = false;
     for (int side = 0; side < 2 && !found; side++) {
@@ -378,7 +379,8 @@ static bool begins_with_carried(const lb_implementations *x)
             const bool cache = v->source == LB_SOURCE_CARRIED &&
                                !(v->flags & (LB_VALUE_PARAMETER | LB_VALUE_STATE | LB_VALUE_GRADIENT)) &&
                                lb_dtype_is_float(v->dtype) && lb_layout_numel(&v->layout) > 1;
-            found = cache && !held[i];
+            const lb_program *p = x->sides[side].program;
+            found = cache && !held[i] && !lb_kept_table(captures[side], p->rank, p->step, v);
         }
         free(held);
     }
@@ -396,7 +398,7 @@ static lb_status judge_step(lb_capture *a, lb_capture *b, const lb_program *pa, 
     if (status == LB_OK) {
         char text[400];
         const bool flipped = x.regions.n && x.regions.list[0].chosen;
-        *judged = x.judged && (x.same || (x.regions.n && !flipped && !begins_with_carried(&x)));
+        *judged = x.judged && (x.same || (x.regions.n && !flipped && !begins_with_carried(&x, (lb_capture *[]){a, b})));
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pa->step,
                  *x.missing ? x.missing

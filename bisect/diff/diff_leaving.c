@@ -127,6 +127,11 @@ static void judge_exit(lb_walk *w, const lb_exit *exit, const lb_divergence *div
 {
     if (divergence && lb_place_is_unknown(w, divergence, &row->why)) {
         row->local = LB_VERDICT_MISSING;
+    } else if (exit->by_place && exit->agreement != LB_SHADOW_AGREES) {
+        row->local = LB_VERDICT_MISSING;
+        row->why =
+            "the outermost modules are of different classes, or return different numbers of results: which result "
+            "stands beside which is not known";
     } else if (divergence) {
         row->local = LB_VERDICT_DIVERGED, row->why = why_exit(exit);
         lb_place_final(w, divergence, row);

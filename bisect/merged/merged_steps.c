@@ -314,7 +314,7 @@ static bool add_exits(maker *m)
 {
     for (uint32_t e = 0; e < m->exits->n; e++) {
         const lb_exit *exit = &m->exits->list[e];
-        if (exit->agreement == LB_SHADOW_AGREES) continue;
+        if (exit->agreement == LB_SHADOW_AGREES || exit->by_place) continue;
         /* Behind a choice that fell differently a logged norm is over other tokens' gradients, which are not judged either. */
         if (exit->logged && m->shadows->first_flip != LB_NONE) continue;
         if (exit->agreement != LB_SHADOW_DISAGREES && !exit->other_shape) continue;

@@ -12,6 +12,7 @@
 /* A result of an outermost call. */
 typedef struct result {
     const char *path; /* mapped */
+    const char *class_name;
     uint32_t call, position, value, op, part;
     uint32_t given; /* what its call was given first; LB_NONE */
 } result;
@@ -88,8 +89,15 @@ static bool list_results(const lb_aligned_views *views, int which, const lb_map_
         if (lb_forwards_has_no_like(passes, which, op)) continue;
         const char *path = r->paths[b->scope];
         const uint32_t call = call_of(passes, which, b, op, r, path);
-        r->list[r->n++] =
-            (result){path, call, b->position, b->value, op, lb_program_view_part_of(side, op), given_to(p, b)};
+        const uint32_t class_name = p->scopes[b->scope].class_name;
+        r->list[r->n++] = (result){.path = path,
+                                   .class_name = class_name == LB_NONE ? "" : lb_program_text(p, class_name),
+                                   .call = call,
+                                   .position = b->position,
+                                   .value = b->value,
+                                   .op = op,
+                                   .part = lb_program_view_part_of(side, op),
+                                   .given = given_to(p, b)};
     }
     free(called);
     return done;
@@ -143,9 +151,27 @@ static int more_rows(const lb_program *pa, const result *x, const lb_program *pb
     return a->shape[dim] == from_a->shape[dim] && b->shape[dim] == from_b->shape[dim] ? dim : -1;
 }
 
-static void pair_results(const lb_program_view *a, const lb_program_view *b, const results *ra, const results *rb,
-                         lb_exits *exits)
+static uint32_t count_siblings(const results *r, const result *x)
 {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n; i++)
+        n += r->list[i].part == x->part && r->list[i].call == x->call && !strcmp(r->list[i].path, x->path);
+    return n;
+}
+
+/* Two modules that share a path alone, or one that gives out more than the other, need not give out in one order. The ops that gave two results tell that
+ * these are one where they are aligned. */
+static bool is_by_place_alone(const lb_aligned_views *views, const results *ra, const result *x, const results *rb,
+                              const result *y)
+{
+    const uint32_t n[] = {count_siblings(ra, x), count_siblings(rb, y)};
+    if (views->alignment->b_of_a[x->op] == y->op || (n[0] == 1 && n[1] == 1)) return false;
+    return n[0] != n[1] || strcmp(x->class_name, y->class_name) != 0;
+}
+
+static void pair_results(const lb_aligned_views *views, const results *ra, const results *rb, lb_exits *exits)
+{
+    const lb_program_view *a = views->a, *b = views->b;
     for (uint32_t i = 0; i < ra->n; i++) {
         const result *x = &ra->list[i], *y = find(rb, x);
         if (!y) continue;
@@ -155,6 +181,7 @@ static void pair_results(const lb_program_view *a, const lb_program_view *b, con
                                             .other_shape = !lb_layout_same_shape(&va->layout, &vb->layout),
                                             .rows = more_rows(a->program, x, b->program, y),
                                             .differs = lb_program_view_values_differ(a, x->value, b, y->value),
+                                            .by_place = is_by_place_alone(views, ra, x, rb, y),
                                             .agreement = LB_SHADOW_UNKNOWN};
     }
 }
@@ -513,7 +540,7 @@ lb_status lb_exits_find(const lb_aligned_views *views, const lb_map_rules *const
     }
     if (done) exits->list = lb_array_reserve(NULL, 0, ra.n, sizeof *exits->list);
     done = done && exits->list;
-    if (done) pair_results(a, b, &ra, &rb, exits), note_lone(&ra, &rb, lone, 300);
+    if (done) pair_results(views, &ra, &rb, exits), note_lone(&ra, &rb, lone, 300);
     done = done && add_states(a, b, exits) && add_nameless(a, b, exits) &&
            add_last_states(a, b, views->alignment, exits) && add_inputs(views, exits);
     free_results(&ra), free_results(&rb);

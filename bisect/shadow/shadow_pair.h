@@ -54,7 +54,9 @@ typedef struct lb_exit {
     uint32_t op[2], value[2]; /* of A and of B: what gave it last, and the value */
     bool differs, other_shape;
     int rows; /* other_shape: the dimension in which one side has more rows because its call was given more; -1: none */
-    bool input;  /* of an op whose outcome both shadows take over */
+    bool input; /* of an op whose outcome both shadows take over */
+    bool
+        by_place; /* a result that meets the other side's by its place among several alone: other numbers may be another result */
     bool logged; /* a number that the program logged or read (logged_scalars.h) */
     bool by_use; /* what it is was told by the op of the next step that reads it alone */
     const char *

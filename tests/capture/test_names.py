@@ -169,3 +169,33 @@ def test_of_nothing_comes_nothing(record):
     last = [op for op in program.ops if program.name(op) == "aten::mul.Tensor"][-1]
     assert program.tensor(program.results(last)[0]).tolist() == [10.0] * 4
     assert capture.table("coverage")["unseen_writes"] == 0
+
+
+def test_layers_that_know_their_own_path_are_called_by_it(record):
+    """Keras holds its layers where torch does not see them; without a path of their own all of one class were one place."""
+    capture = record("""
+        import sys, types
+        keras = sys.modules["keras"] = types.ModuleType("keras")
+        class Layer(torch.nn.Module):
+            def __init__(self, path):
+                super().__init__()
+                self.path, self.weight = path, torch.nn.Parameter(torch.randn(4, 4))
+            def forward(self, x): return x @ self.weight
+        keras.Layer = Layer
+        class Dense(Layer): pass
+        class Holder(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.held, self.out = [Dense("block_0/query"), Dense("block_1/query")], torch.nn.Linear(4, 4)
+                self.unheld = [torch.nn.ReLU()]
+            def forward(self, x):
+                for layer in self.held: x = layer(x)
+                return self.out(self.unheld[0](x))
+        model = Holder()
+        opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+        step(model)
+    """)
+    program = capture.programs[0][0]
+    products = [program.layer(op) for op in program.ops if program.name(op) == "aten::mm"]
+    assert products[:2] == ["block_0.query", "block_1.query"]
+    assert "ReLU" in {program.layer(op) for op in program.ops}

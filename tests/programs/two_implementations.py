@@ -17,6 +17,7 @@ SIZE = WIDTH // HEADS
 parser = argparse.ArgumentParser()
 parser.add_argument("side", choices=["transformers", "decoder"])
 parser.add_argument("--train", action="store_true")
+parser.add_argument("--kept", choices=["first", "before"], help="the table is no buffer: the first step makes it, or it was made before")
 parser.add_argument("--fault", action="append", default=[])
 options = parser.parse_args()
 faults = options.fault
@@ -85,13 +86,31 @@ class Decoder(nn.Module):
         self.words = nn.Embedding(WORDS, WIDTH)
         self.blocks = nn.ModuleList(Block(i, eps) for i in range(LAYERS))
         self.last, self.head = Scale(eps), nn.Linear(WIDTH, WORDS, bias=False)
+        self.kept = self.table() if options.kept == "before" else None
+        if not options.kept:
+            cos, sin = self.table()
+            self.register_buffer("cos", cos, persistent=False)
+            self.register_buffer("sin", sin, persistent=False)
+
+    @staticmethod
+    def table():
         base = 20000.0 if "rope" in faults else 10000.0
         angles = torch.outer(torch.arange(LONGEST).float(), 1 / base ** (torch.arange(0, SIZE, 2).float() / SIZE))
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        return angles.cos(), angles.sin()
+
+    def turns(self):
+        if not options.kept:
+            return self.cos, self.sin
+        if self.kept is None:
+            self.kept = self.table()
+        cos, sin = self.kept
+        if "worn" in faults:  # the next step reads other numbers
+            self.kept = cos * 1.01, sin
+        return cos, sin
 
     def forward(self, ids):
-        x, cos, sin = self.words(ids), self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
+        x = self.words(ids)
+        cos, sin = (t[: ids.shape[1]] for t in self.turns())
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.last(x))
@@ -142,8 +161,11 @@ def logits():
 
 if options.train:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3 if "lr" in faults else 1e-3, weight_decay=0.0 if "decay" in faults else 0.1)
-    for _ in range(2):
-        functional.cross_entropy(logits()[:, :-1].reshape(-1, WORDS), ids[:, 1:].reshape(-1)).backward()
+    for step in range(2):
+        scores = logits()[:, :-1]
+        if step and "drop" in faults:
+            scores = functional.dropout(scores)
+        functional.cross_entropy(scores.reshape(-1, WORDS), ids[:, 1:].reshape(-1)).backward()
         optimizer.step()
         optimizer.zero_grad()
 else:

@@ -35,6 +35,13 @@ class _Thread(threading.local):
         self.told = None  # an outermost module whose call is known already: see watch_roots
 
 
+def path_by_keras(module):
+    """Layers of Keras are no children in torch's sense; each knows its path: "transformer_layer_1/self_attention/query"."""
+    layer = getattr(sys.modules.get("keras"), "Layer", None)
+    path = getattr(module, "path", None) if isinstance(layer, type) and isinstance(module, layer) else None
+    return path.replace("/", ".") if isinstance(path, str) and path else None
+
+
 class Modules:
     def __init__(self, session):
         self.session = session
@@ -206,7 +213,8 @@ class Modules:
         known = self.entries.get(id(module))
         if known is not None and known[0]() is module:
             return known
-        known = self.entries[id(module)] = (weakref.ref(module), type(module).__name__, type(module).__name__)
+        path = path_by_keras(module) or type(module).__name__
+        known = self.entries[id(module)] = (weakref.ref(module), path, type(module).__name__)
         return known
 
     def path_in_graph(self, place):

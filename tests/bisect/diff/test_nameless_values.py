@@ -23,8 +23,10 @@ def test_a_kept_value_is_judged_where_it_is_made(lastbit, recordings, how, op):
 
 
 def test_a_kept_value_of_another_step_is_not_called_rounding(lastbit, recordings):
-    for answer in both_ways(lastbit, recordings, CACHE, "older"):
-        assert answer["verdict"] == "missing" and answer["first"]["step"] == 3
+    answers = both_ways(lastbit, recordings, CACHE, "older")
+    assert [answer["first"]["step"] for answer in answers] == [3, 3]
+    assert answers[0]["verdict"] == "diverged" and answers[0]["first"]["op"] == "aten::cat"  # one side alone puts the last position beside itself
+    assert answers[1]["verdict"] == "missing"
 
 
 @pytest.mark.parametrize("how,op", [("room", "aten::lt.Scalar"), ("threshold", "aten::gt.Scalar")])
@@ -37,6 +39,19 @@ def test_a_mask_that_a_decision_hides_is_the_place(lastbit, recordings, how, op)
 def test_inputs_of_one_name_are_told_apart(lastbit, recordings):
     runs = [recordings(which, program="tests/programs/two_inputs.py") for which in ("one", "other")]
     assert lastbit.json("diff", *runs, expect=0)["verdict"] == "identical"
+
+
+SEVERAL = "tests/programs/several_results.py"
+
+
+def test_results_of_two_modules_meet_by_their_place_as_a_guess(lastbit, recordings):
+    """The second module draws a number, so that both are not run by values alone, and gives out its result last, where the first one gives it first."""
+    one, other, faulty = (recordings(which, program=SEVERAL) for which in ("one", "other", "faulty"))
+    for pair in ((one, other), (other, one)):
+        assert lastbit.json("diff", *pair)["verdict"] in ("missing", "rounding")
+    for pair in ((one, faulty), (faulty, one)):
+        assert lastbit.json("diff", *pair)["verdict"] in ("missing", "diverged")
+    assert lastbit.json("diff", other, faulty, expect=1)["verdict"] == "diverged"  # one class: places tell
 
 
 def verdicts(lastbit, recordings, first, second):

@@ -28,6 +28,8 @@ sys.path.insert(0, str(PROGRAMS))
 import released_pairs  # noqa: E402
 
 PATHS = {"timm": ("timm", "torchvision"), "torchvision": ("timm", "torchvision"), "tf5": (), "lens": ("lens", "tf457")}
+PATHS |= {"encodec": ("encodec", "torchaudio")}
+PATHS |= dict.fromkeys(("flatllama", "dictllama", "onlinegpt", "recurrent", "latent", "dispatch", "torchlstm", "cells"), ())
 
 
 def recording(folder, side):

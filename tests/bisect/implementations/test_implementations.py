@@ -7,10 +7,10 @@ PROGRAM = "tests/programs/two_implementations.py"
 
 @pytest.fixture
 def pair(lastbit, recordings):
-    def diff(*faults, train=False, expect=1, options=()):
+    def diff(*faults, train=False, expect=1, options=(), decoder=()):
         words = ["--train"] * train
         first = recordings("transformers", *words, program=PROGRAM)
-        second = recordings("decoder", *words, *(word for fault in faults for word in ("--fault", fault)), program=PROGRAM)
+        second = recordings("decoder", *words, *decoder, *(word for fault in faults for word in ("--fault", fault)), program=PROGRAM)
         return lastbit.json("diff", first, second, *options, expect=expect)
 
     return diff
@@ -59,6 +59,26 @@ def test_a_fault_in_every_layer_is_every_place(pair):
 def test_tables_of_another_formula_are_named(pair):
     answer = pair("rope")
     assert len(answer["differences"]) == 1 and places(answer)[0][0] == "model.rotary_emb"
+
+
+@pytest.mark.parametrize("when", ["first", "before"])
+def test_a_table_that_the_program_keeps_is_no_cache(pair, when):
+    """The second step reads what the first one, or nothing that was recorded, left in a plain attribute."""
+    answer = pair(train=True, expect=0, decoder=("--kept", when))
+    assert answer["verdict"] == "rounding" and answer["implementations"] and not answer["differences"]
+    worn = pair("worn", train=True, decoder=("--kept", when))
+    if when == "before":  # of what it was made of nothing is known
+        assert worn["verdict"] == "missing"
+    else:
+        assert worn["verdict"] == "diverged" and {d["step"] for d in worn["differences"]} == {1}
+        assert worn["differences"][0]["layer"] == "model.rotary_emb"
+
+
+def test_a_place_of_one_step_stands_whatever_the_next_one_is(pair):
+    """Of the second step nothing is known: it draws on one side alone."""
+    answer = pair("eps", "drop", train=True)
+    assert answer["verdict"] == "diverged" and answer["implementations"] and answer["missing"]
+    assert ("model.layers.1.post_attention_layernorm", "blocks.1.between") in places(answer)
 
 
 def test_three_faults_at_once_are_three_places(pair):

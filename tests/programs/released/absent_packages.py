@@ -51,6 +51,8 @@ def absent(*names):
 
 def bare(name):
     if name not in sys.modules:
-        places = [os.path.join(folder, name) for folder in sys.path if os.path.isdir(os.path.join(folder, name))]
+        inside = name.replace(".", os.sep)
+        places = [os.path.join(folder, inside) for folder in sys.path if os.path.isdir(os.path.join(folder, inside))]
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = places[:1]
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)

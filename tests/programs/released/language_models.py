@@ -95,6 +95,8 @@ def transformers_config(family, changes, attention="sdpa"):
     prefix, extra, _ = FAMILIES[family]
     config = getattr(transformers, prefix + "Config")(**{**SIZES, **SMALL, **extra, **changes})
     config._attn_implementation = attention
+    if torch.get_default_dtype() == torch.float64:
+        config._experts_implementation = "eager"  # grouped products have no float64
     return config, getattr(transformers, prefix + ("LMHeadModel" if prefix == "GPT2" else "ForCausalLM"))
 
 

@@ -16,7 +16,7 @@ LAYER = 1
 PARTS = {
     "attention": ("self_attn", "attn", "attention", "self_attention"),
     "output": ("o_proj", "proj", "dense", "out_proj", "c_proj", "output_proj", "linear_proj"),
-    "mlp": ("mlp", "block_sparse_moe"),
+    "mlp": ("mlp", "block_sparse_moe", "ff_sub_layer"),
     "down": ("down_proj", "proj", "dense_4h_to_h", "fc2", "c_proj", "fc_out", "w2"),
     "norm": (
         "post_attention_layernorm",
@@ -205,6 +205,21 @@ def unpaired_rotary(layer):
     return [name, f"{name}.q_proj", f"{name}.k_proj", f"{name}.*"]
 
 
+def dropout_in_evaluation(layer):
+    name, mlp = part(layer, "mlp")
+    forward = mlp.forward
+    mlp.forward = lambda *args, **kwargs: F.dropout(forward(*args, **kwargs), 0.1, training=True)
+    return [name, f"{name}.*"]
+
+
+def untied(model):
+    """The head begins as the embedding and is trained by itself."""
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return ["backward:(root*", "optimizer:*", "other:*", "lm_head", "transformer.wte", "backward:*wte"]
+
+
+IN_A_MODEL = {"untied": untied}
+
 IN_A_LAYER = {
     f.__name__.replace("_", "-"): f
     for f in (
@@ -219,6 +234,7 @@ IN_A_LAYER = {
         other_gelu,
         no_qk_norm,
         small_factor,
+        dropout_in_evaluation,
         transposed_weight,
         unpaired_rotary,
     )
@@ -234,6 +250,16 @@ SETTINGS = {
     "all-norms-eps": dict(
         transformers=dict(rms_norm_eps=1e-2, layer_norm_eps=1e-2), litgpt=dict(norm_eps=1e-2), where=["*norm", "*norm_1", "*norm_2", "*.ln_f"]
     ),
+    "rope-linear": dict(
+        transformers=dict(rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=10000.0)),
+        where=["*rotary*", "*.0.*attn", "(root after *embed*)", "(root after nothing)"],
+    ),
+    "window-off-by-one": dict(transformers=dict(sliding_window=5), where=["*.[0-2].*attn*", "*.[0-2].self_attn", "(root*", "model"]),
+    "choice-normalised": dict(
+        transformers=dict(norm_topk_prob=True), keras=dict(norm_top_k_prob=True), where=["*.[0-2].mlp*", "*feeds.[0-2]*", "(root*"]
+    ),
+    "other-groups": dict(transformers=dict(n_group=2, topk_group=1), where=["*.[12].mlp*", "*.[12].feed*"]),
+    "other-scale-of-routing": dict(transformers=dict(routed_scaling_factor=1.0), where=["*.[12].mlp*", "*.[12].feed*"]),
     "no-final-softcap": dict(
         transformers=dict(final_logit_softcapping=None), litgpt=dict(final_logit_softcapping=None), where=["(root after lm_head)", "lm_head"]
     ),
@@ -250,6 +276,13 @@ IN_THE_LOOP = {
     "no-clip": ["optimizer:*", "other:*", "backward:(root*"],
     "decay-of-vectors": ["optimizer:*"],
     "rate-of-a-group": ["optimizer:*"],
+    "label-shift": LOSS,
+    "mean-over-padding": LOSS,
+    "z-loss-coefficient": LOSS,
+    "no-z-loss": LOSS,
+    "clip-of-matrices": ["optimizer:*", "other:*", "backward:(root*"],
+    "adam-eps": ["optimizer:*"],
+    "other-deviation": ["forward:(root after nothing)", "(root after nothing)"],
     "undivided-accumulation": [*LOSS, "backward:(root*", "optimizer:*", "other:*"],
 }
 
@@ -332,6 +365,8 @@ def plant(faults, model, path, layers, lines):
             truths.append(SETTINGS[fault]["where"])
         elif fault in IN_THE_LOOP:
             truths.append(IN_THE_LOOP[fault])
+        elif fault in IN_A_MODEL:
+            truths.append(IN_A_MODEL[fault](model))
         else:
             found = IN_A_LAYER[fault](layers[LAYER])
             truths.append([f"{path}.{LAYER}.{place}" for place in found] + elsewhere(found[0]))

@@ -35,6 +35,14 @@ def bert_weight(name, shape):
     return named_weights.weight(name, shape)
 
 
+def published_encoder():
+    """BertModel's weights, and a pooler that nothing reads."""
+    import transformers
+
+    parameters = transformers.BertModel(transformers.BertConfig(vocab_size=96, **BERT)).named_parameters()
+    return {name: bert_weight("bert." + name, p.shape) for name, p in parameters}
+
+
 def build_transformers_bert(family, changes, attention):
     import transformers
 

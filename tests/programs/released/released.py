@@ -18,13 +18,20 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import keras_models  # noqa: E402
 import language_models  # noqa: E402
 import named_weights  # noqa: E402
+import other_language_faults  # noqa: E402
+import other_language_models  # noqa: E402
+import other_sound_models  # noqa: E402
+import other_vision_faults  # noqa: E402
+import other_vision_models  # noqa: E402
 import plants  # noqa: E402
 import ported_encoders  # noqa: E402
 import ported_faults  # noqa: E402
 import ported_language_models  # noqa: E402
 import ported_vision_models  # noqa: E402
+import rewritten_models  # noqa: E402
 import vision_models  # noqa: E402
 import written_models  # noqa: E402
 
@@ -42,11 +49,25 @@ def parsed(words=None):
     parser.add_argument("--groups", action="store_true", help="norms and biases in a group of their own, without weight decay")
     parser.add_argument("--accumulate", type=int, default=1, help="batches for one step")
     parser.add_argument("--plain", action="store_true", help="norms with weights one and biases zero")
+    parser.add_argument("--padded", action="store_true", help="the last three targets of each row are not counted")
+    parser.add_argument("--z-loss", type=float, default=0.0, help="times the mean square of the scores' logarithmic sum")
+    parser.add_argument("--normalised", action="store_true", help="images come as pixels from 0 to 1 and are normalised by the program")
     return parser.parse_args(words)
 
 
-PORTED = {**ported_language_models.BUILDERS, **ported_encoders.BUILDERS, **ported_vision_models.BUILDERS, **written_models.BUILDERS}
-IMAGES = ("vit", "resnet", "efficientnet")
+PORTED = {
+    **ported_language_models.BUILDERS,
+    **ported_encoders.BUILDERS,
+    **ported_vision_models.BUILDERS,
+    **written_models.BUILDERS,
+    **other_vision_models.BUILDERS,
+    **other_language_models.BUILDERS,
+    **other_sound_models.BUILDERS,
+    **keras_models.BUILDERS,
+    **rewritten_models.BUILDERS,
+}
+IMAGES = ("vit", "resnet", "efficientnet", *other_vision_models.FAMILIES)
+IMAGE_SIZES = {"resnet": (32, 2), "efficientnet": (64, 4), **other_vision_models.SIZES}
 
 
 def built(args):
@@ -75,18 +96,33 @@ def layers_of(model):
 
 def loss_of(model, args, batch):
     inputs, targets = batch
+    if args.normalised:
+        inputs = (inputs - 0.45) / (0.229 if "other-deviation" in args.fault else 0.225)
     if args.family in ported_encoders.FAMILIES:
         scores = model.scores_of(inputs)
         scores, targets = scores.flatten(0, -2), targets.flatten()
     elif args.family in IMAGES:
-        out = model(inputs)
+        out = model.scores_of(inputs) if hasattr(model, "scores_of") else model(inputs)
         scores = out if isinstance(out, torch.Tensor) else out.logits
     else:
         given = model.scores_of(inputs) if hasattr(model, "scores_of") else language_models.logits(model, inputs)
         scores = given[:, :-1].flatten(0, 1)
     NUMBERS.append(scores.detach())
+    return loss_of_scores(scores.float(), targets, args)
+
+
+def loss_of_scores(scores, targets, args):
+    if "label-shift" in args.fault:
+        targets = targets.roll(-1)
     smoothing = 0.1 if "label-smoothing" in args.fault else 0.0
-    return F.cross_entropy(scores.float(), targets, reduction="sum" if "loss-sum" in args.fault else "mean", label_smoothing=smoothing)
+    reduction = "sum" if "loss-sum" in args.fault or args.padded else "mean"
+    loss = F.cross_entropy(scores, targets, reduction=reduction, label_smoothing=smoothing)
+    if args.padded:
+        loss = loss / (targets.numel() if "mean-over-padding" in args.fault else (targets >= 0).sum())
+    coefficient = args.z_loss * (2.0 if "z-loss-coefficient" in args.fault else 1.0)
+    if coefficient and "no-z-loss" not in args.fault:
+        loss = loss + coefficient * scores.logsumexp(-1).square().mean()
+    return loss
 
 
 def batches(args, count):
@@ -94,13 +130,18 @@ def batches(args, count):
     for _ in range(count):
         if args.family in ported_encoders.FAMILIES:
             yield ported_encoders.drawn_batch(args.family, drawn, getattr(torch, args.dtype))
+        elif args.family in other_sound_models.FAMILIES:
+            yield other_sound_models.drawn_batch(args.family, drawn, getattr(torch, args.dtype))
         elif args.family in IMAGES:
-            size, count = {"vit": (16, 2), "resnet": (32, 2), "efficientnet": (64, 4)}[args.family]
+            size, count = IMAGE_SIZES.get(args.family, (16, 2))
             images = torch.randn(count, 3, size, size, generator=drawn).to(getattr(torch, args.dtype))
             yield images, torch.randint(0, 10, (count,), generator=drawn)
         else:
             tokens = torch.randint(2, 96, (2, 12), generator=drawn)
-            yield tokens, tokens[:, 1:].flatten()
+            targets = tokens[:, 1:].clone()
+            if args.padded:
+                targets[0, -3:] = -100
+            yield tokens, targets.flatten()
 
 
 def optimizer_of(model, args):
@@ -117,7 +158,8 @@ def optimizer_of(model, args):
             dict(params=[p for p in trained if p.dim() > 1]),
             dict(params=[p for p in trained if p.dim() <= 1], weight_decay=spared, lr=rate),
         ]
-    return torch.optim.AdamW(given, lr=1e-3, betas=betas, weight_decay=decay, foreach=False)
+    eps = 1e-4 if "adam-eps" in args.fault else 1e-8
+    return torch.optim.AdamW(given, lr=1e-3, betas=betas, weight_decay=decay, foreach=False, eps=eps)
 
 
 NUMBERS = []  # what the run gave, for `--wide`
@@ -129,6 +171,8 @@ def execute(args, model):
         model.eval()
         with torch.no_grad():
             for inputs, _ in batches(args, 1):
+                if args.normalised:
+                    inputs = (inputs - 0.45) / (0.229 if "other-deviation" in args.fault else 0.225)
                 out = model.scores_of(inputs) if hasattr(model, "scores_of") else model(inputs)
                 out = out if isinstance(out, torch.Tensor) else out.logits
                 NUMBERS.append(out)
@@ -144,17 +188,23 @@ def execute(args, model):
         if number % args.accumulate:
             continue
         if "no-clip" not in args.fault:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1 if "grad-clip" in args.fault else 1.0)
+            clipped = [p for p in model.parameters() if p.dim() > 1 or "clip-of-matrices" not in args.fault]
+            torch.nn.utils.clip_grad_norm_(clipped, 0.1 if "grad-clip" in args.fault else 1.0)
         optimizer.step()
         optimizer.zero_grad()
         NUMBERS.append(loss.detach())
         print("loss %.9g" % loss.item())
 
 
+def lines_of(*named):
+    tables = (ported_faults, other_language_faults, other_vision_faults)
+    return {name: row for table in tables for name, row in table.LINES.get(named, {}).items()}
+
+
 def side(args):
     torch.manual_seed(0)
     model = built(args).to(getattr(torch, args.dtype))
-    truths = plants.plant(args.fault, model, *layers_of(model), ported_faults.LINES.get((args.family, args.implementation), {}))
+    truths = plants.plant(args.fault, model, *layers_of(model), lines_of(args.family, args.implementation))
     return model, truths
 
 

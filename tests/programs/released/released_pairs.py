@@ -5,6 +5,7 @@ A side is (environment, words for released.py). Environments are folders that `t
 
 import collections
 
+import other_pairs
 import ported_pairs
 
 Pair = collections.namedtuple("Pair", "name a b faults")
@@ -60,6 +61,7 @@ RELEASES = {
     "release-gelu": [f"model.layers.{k}.mlp{part}" for k in range(3) for part in ("", ".act_fn")],
     "release-rotary": [f"model.layers.{k}.self_attn.rotary_emb" for k in range(3)],
     "release-normaliser": ["model"],
+    **other_pairs.RELEASES,
     "release-skip": ["_blocks.0", "blocks.0.0"],  # efficientnet_pytorch compares a stride, which it keeps in a list, with 1
 }
 
@@ -114,4 +116,4 @@ def fault_pairs():
                 yield pair("vit", a, b, "forward", (fault,))
 
 
-PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs(), *ported_pairs.pairs(pair)]
+PAIRS = [*first_pairs(), *innocent_pairs(), *fault_pairs(), *ported_pairs.pairs(pair), *other_pairs.pairs(pair)]
