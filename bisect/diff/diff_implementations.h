@@ -8,11 +8,11 @@
 
 #include "diff_report.h"
 
-/* Do the sides' parameters have hardly a name in common? Of captures of one rank each. */
+/* Do the sides' parameters have hardly a name in common? */
 bool lb_diff_are_strangers(lb_capture *a, lb_capture *b);
 /* One side's adapters are in the other side's weights (merged_adapters.h): a tensor that both call base_layer.weight is no pair then. */
 bool lb_diff_has_merged_adapters(lb_capture *a, lb_capture *b);
-/* Can these be judged so at all: one rank each, with ops? */
+/* Can these be judged so at all: all ranks of each run, with ops? */
 bool lb_diff_may_be_implementations(lb_capture *a, lb_capture *b);
 /* All steps of the window. `*judged`: every step that both have was; else the report says in missing[] why not. */
 lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
