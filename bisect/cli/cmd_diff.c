@@ -110,6 +110,14 @@ static json_t *ulp_json(const int64_t counts[LB_ULP_BUCKETS])
     return bins;
 }
 
+static json_t *ranks_json(uint64_t ranks)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < 64; i++)
+        if (ranks >> i & 1) json_array_append_new(list, json_integer(i));
+    return list;
+}
+
 /* Places that differ by themselves, each with the second side's op and its effect. */
 static json_t *differences_json(const lb_diff_report *r)
 {
@@ -123,6 +131,8 @@ static json_t *differences_json(const lb_diff_report *r)
         json_object_set_new(o, "effect", lb_json_number(d->effect));
         json_object_set_new(o, "times", json_integer(d->times));
         json_object_set_new(o, "steps", json_integer(d->steps));
+        json_object_set_new(o, "ranks", ranks_json(d->ranks[0]));
+        json_object_set_new(o, "ranks_b", ranks_json(d->ranks[1]));
         json_array_append_new(list, o);
     }
     return list;

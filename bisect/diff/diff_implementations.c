@@ -4,6 +4,7 @@
 #include "diff_arguments.h"
 #include "diff_place.h"
 #include "implementations.h"
+#include "joined_ranks.h"
 #include "kept_table.h"
 #include "modules.h"
 #include "region_text.h"
@@ -33,18 +34,27 @@ static uint32_t first_value(const lb_program *p, uint32_t op)
     return LB_NONE;
 }
 
+/* The lowest rank of a side that runs the op. */
+static int32_t rank_of(const writer *w, int side, uint32_t op)
+{
+    const lb_program_view *view = w->x->sides[side].view;
+    return op == LB_NONE ? w->p[side]->rank : view->parts[lb_program_view_part_of(view, op)].program->rank;
+}
+
 static lb_diff_row row_at(const writer *w, uint32_t a, uint32_t b)
 {
     const lb_program *p = a != LB_NONE ? w->p[0] : w->p[1];
     const lb_op *op = &p->ops[a != LB_NONE ? a : b];
     lb_diff_row row = {.step = w->p[0]->step,
-                       .rank = w->p[0]->rank,
+                       .rank = a == LB_NONE && w->x->sides[0].view->n_parts == 1
+                                   ? w->p[0]->rank
+                                   : rank_of(w, a == LB_NONE, a == LB_NONE ? b : a),
                        .phase = (lb_phase)op->phase,
                        .layer = lb_report_keep(w->report, lb_op_layer(p, op)),
-                       .op = lb_report_keep(w->report, lb_op_name(p, op)),
+                       .op = lb_report_keep(w->report, lb_joined_ranks_op_name(p, op)),
                        .index = a,
                        .other = b,
-                       .other_rank = w->p[1]->rank,
+                       .other_rank = rank_of(w, 1, b),
                        .order = a != LB_NONE ? a : b,
                        .verdict = LB_VERDICT_IDENTICAL,
                        .local = LB_VERDICT_IDENTICAL,
@@ -152,7 +162,7 @@ static const char *layer_beside(const writer *w, const lb_region *r)
 
 static void add_difference(writer *w, const lb_region *r)
 {
-    lb_diff_difference d = {.effect = r->effect, .times = r->times, .steps = 1};
+    lb_diff_difference d = {.effect = r->effect, .times = r->times, .steps = 1, .ranks = {r->ranks[0], r->ranks[1]}};
     if (r->op[0] == LB_NONE && r->op[1] == LB_NONE) return;
     d.row = row_at(w, r->op[0], r->op[1]);
     if (r->op[0] == LB_NONE) { /* the layer is the first side's, where it has one */
@@ -168,7 +178,7 @@ static void add_difference(writer *w, const lb_region *r)
     const char *layer = layer_beside(w, r);
     if (layer) d.layer_b = lb_report_keep(w->report, layer);
     if (r->op[1] != LB_NONE) {
-        d.op_b = lb_report_keep(w->report, lb_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
+        d.op_b = lb_report_keep(w->report, lb_joined_ranks_op_name(w->p[1], &w->p[1]->ops[r->op[1]]));
     }
     describe(w, r, &d.row);
     char text[700];
@@ -387,20 +397,28 @@ static bool begins_with_carried(const lb_implementations *x, lb_capture *const c
     return found;
 }
 
-static lb_status judge_step(lb_capture *a, lb_capture *b, const lb_program *pa, const lb_program *pb,
-                            lb_source_memory *memory, lb_diff_report *report, bool first, bool *judged, lb_err *err)
+/* All ranks of both sides in one step. */
+typedef struct step_pair {
+    lb_capture *captures[2];
+    const lb_program **programs[2];
+    uint32_t n[2];
+    int64_t step;
+} step_pair;
+
+static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
+                            bool *judged, lb_err *err)
 {
     lb_program_view views[2] = {{0}, {0}};
     lb_implementations x;
-    LB_TRY(lb_program_view_init(a, &pa, 1, &views[0], err));
-    lb_status status = lb_program_view_init(b, &pb, 1, &views[1], err);
+    LB_TRY(lb_joined_ranks_view(pair->captures[0], pair->programs[0], pair->n[0], &views[0], err));
+    lb_status status = lb_joined_ranks_view(pair->captures[1], pair->programs[1], pair->n[1], &views[1], err);
     if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
     if (status == LB_OK) {
         char text[400];
         const bool flipped = x.regions.n && x.regions.list[0].chosen;
-        *judged = x.judged && (x.same || (x.regions.n && !flipped && !begins_with_carried(&x, (lb_capture *[]){a, b})));
+        *judged = x.judged && (x.same || (x.regions.n && !flipped && !begins_with_carried(&x, pair->captures)));
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
-        snprintf(text, sizeof text, "step %lld: %s", (long long)pa->step,
+        snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
                  *x.missing ? x.missing
                  : flipped  ? "a choice of experts fell differently on the two sides from the same numbers, and what "
                               "follows from it was not judged"
@@ -412,10 +430,21 @@ static lb_status judge_step(lb_capture *a, lb_capture *b, const lb_program *pa, 
     return status;
 }
 
+/* False: a rank has no such step. */
+static bool load_ranks(step_pair *pair, int side)
+{
+    const int32_t *ranks;
+    const uint32_t n = lb_capture_ranks(pair->captures[side], &ranks);
+    pair->programs[side] = calloc(n + 1, sizeof *pair->programs[side]), pair->n[side] = n;
+    for (uint32_t i = 0; i < n && pair->programs[side]; i++)
+        if (lb_capture_program(pair->captures[side], ranks[i], pair->step, &pair->programs[side][i], NULL) != LB_OK)
+            return false;
+    return pair->programs[side] != NULL;
+}
+
 lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
                                   bool *judged, lb_err *err)
 {
-    const int32_t *ranks[2];
     const int64_t *steps;
     lb_source_memory memory = {.n_names = options->n_names};
     lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
@@ -426,18 +455,13 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     const uint32_t n = lb_capture_steps(a, &steps);
     lb_status status = LB_OK;
     bool any = false, all = true;
-    lb_capture_ranks(a, &ranks[0]), lb_capture_ranks(b, &ranks[1]);
     for (uint32_t i = 0; i < n && status == LB_OK && all; i++) {
-        const lb_program *p[2];
+        step_pair pair = {.captures = {a, b}, .step = steps[i]};
         if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
         if (options->progress) options->progress("comparing implementations", i, n);
-        if (lb_capture_program(a, ranks[0][0], steps[i], &p[0], NULL) != LB_OK ||
-            lb_capture_program(b, ranks[1][0], steps[i], &p[1], NULL) != LB_OK) {
-            all = false;
-            continue;
-        }
-        status = judge_step(a, b, p[0], p[1], &memory, report, !any, &all, err);
-        any = true;
+        all = load_ranks(&pair, 0) && load_ranks(&pair, 1);
+        if (all) status = judge_step(&pair, &memory, report, !any, &all, err), any = true;
+        free(pair.programs[0]), free(pair.programs[1]);
     }
     lb_source_memory_release(&memory);
     free(names);

@@ -201,6 +201,22 @@ static void print_head(FILE *out, const lb_diff_report *r)
 /* ---- two implementations ---- */
 
 /* Places that differ by themselves, largest effect first; the first of them stands at the head already. */
+/* Which ranks run the op of a place, where a side has several. */
+static void print_ranks(FILE *out, const lb_diff_difference *d)
+{
+    static const char *const sides[] = {"first", "second"};
+    if ((d->ranks[0] | d->ranks[1]) <= 1) return;
+    for (int k = 0; k < 2; k++) {
+        const bool several = (d->ranks[k] & (d->ranks[k] - 1)) != 0;
+        if (!d->ranks[k]) continue;
+        fprintf(out, "%s%s of the %s side", k && d->ranks[0] ? ", " : "             rank", several ? "s" : "",
+                sides[k]);
+        for (int i = 0, n = 0; i < 64; i++)
+            if (d->ranks[k] >> i & 1) fprintf(out, "%s%d", n++ ? ", " : " ", i);
+    }
+    fprintf(out, "\n");
+}
+
 static void print_differences(FILE *out, const lb_diff_report *r)
 {
     if (r->n_differences)
@@ -222,6 +238,7 @@ static void print_differences(FILE *out, const lb_diff_report *r)
         if (d->times > 1) fprintf(out, ", and %u like it", d->times - 1);
         if (d->steps > 1) fprintf(out, ", in %u steps", d->steps);
         fprintf(out, "\n             %s\n", d->row.why);
+        print_ranks(out, d);
         for (uint32_t k = 0; k < d->row.n_arguments; k++)
             fprintf(out, "             %s %s / %s\n", d->row.arguments[k].name, d->row.arguments[k].first,
                     d->row.arguments[k].second);

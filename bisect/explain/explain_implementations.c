@@ -15,7 +15,7 @@
 
 bool lb_explain_are_implementations(const lb_explain_session *session)
 {
-    return session->b && lb_strangers_are(session->a, session->b);
+    return session->b && lb_strangers_run_alone(session->a, session->b) && lb_strangers_are(session->a, session->b);
 }
 
 /* ---- partners ---- */

@@ -1,6 +1,7 @@
 /* Values that stand for the same thing: see counterparts.h. */
 #include "counterparts.h"
 
+#include "rank_parts.h"
 #include "shadow_numbers.h"
 
 #include <lastbit/array.h>
@@ -271,10 +272,40 @@ static uint32_t multiplied(const lb_exact_side *s, const uint32_t *source_of, ui
     return LB_NONE;
 }
 
+/* Group i of A beside group j of B. False when out of memory. */
+static bool put_groups(maker *m, lb_counterpart_kind kind, const lb_rank_parts parts[2], uint32_t i, uint32_t j,
+                       bool *added)
+{
+    const uint32_t *a = parts[0].first + i, *b = parts[1].first + j;
+    return lb_rank_parts_put(m->out, kind, m->sides[0], parts[0].values + a[0], a[1] - a[0], m->sides[1],
+                             parts[1].values + b[0], b[1] - b[0], added);
+}
+
+/* Ranks of one side, or of both, read the tensor with their own part of the batch. */
+static void anchor_ranks(maker *m, const readers r[2])
+{
+    lb_rank_parts parts[2] = {{0}, {0}};
+    for (int k = 0; k < 2 && !m->failed; k++) {
+        uint32_t *values = malloc((r[k].n + 1) * sizeof *values);
+        bool all = values != NULL;
+        m->failed |= !values;
+        for (uint32_t i = 0; i < r[k].n && all; i++)
+            all = (values[i] = only_result(m->sides[k]->program, r[k].list[i])) != LB_NONE;
+        if (all) m->failed |= !lb_rank_parts_group(m->sides[k], values, r[k].n, &parts[k]);
+        free(values);
+    }
+    for (uint32_t i = 0; i < parts[0].n_groups && parts[0].n_groups == parts[1].n_groups && !m->failed; i++) {
+        bool added;
+        m->failed |= !put_groups(m, LB_COUNTERPART_ANCHOR, parts, i, i, &added);
+    }
+    for (int k = 0; k < 2; k++) lb_rank_parts_release(&parts[k]);
+}
+
 static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_t source[2], lb_phase phase)
 {
     readers r[2];
     for (int k = 0; k < 2; k++) r[k] = readers_of(m->sides[k], source_of[k], source[k], phase);
+    if (r[0].n != r[1].n && phase == LB_PHASE_FORWARD) anchor_ranks(m, r);
     for (uint32_t i = 0; i < r[0].n && r[0].n == r[1].n; i++) {
         const uint32_t ops[] = {r[0].list[i], r[1].list[i]}, before = m->out->n;
         uint32_t values[2];
@@ -385,6 +416,46 @@ static void put_last_first(const lb_exact_side *const sides[2], uint32_t *const 
         }
 }
 
+static void take_out(uint32_t *list, uint32_t *n, const uint32_t *values, uint32_t many)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++) {
+        bool out = false;
+        for (uint32_t k = 0; k < many; k++) out |= list[i] == values[k];
+        if (!out) list[kept++] = list[i];
+    }
+    *n = kept;
+}
+
+/* Exits that ranks have in parts, and the other side whole or in other parts. */
+static void put_lone_exits(maker *m)
+{
+    lb_rank_parts parts[2] = {{0}, {0}};
+    for (int k = 0; k < 2; k++)
+        m->failed |= !lb_rank_parts_group(m->sides[k], m->out->lone[k], m->out->n_lone[k], &parts[k]);
+    for (uint32_t i = 0; i < parts[0].n_groups && !m->failed; i++)
+        for (uint32_t j = 0; j < parts[1].n_groups && !m->failed; j++) {
+            const uint32_t row[] = {i, j};
+            bool added = false, there = true;
+            for (int k = 0; k < 2; k++) there &= parts[k].values[parts[k].first[row[k]]] != LB_NONE;
+            if (there) m->failed |= !put_groups(m, LB_COUNTERPART_EXIT, parts, i, j, &added);
+            for (int k = 0; k < 2 && added; k++) {
+                uint32_t *values = parts[k].values + parts[k].first[row[k]];
+                take_out(m->out->lone[k], &m->out->n_lone[k], values,
+                         parts[k].first[row[k] + 1] - parts[k].first[row[k]]);
+                values[0] = LB_NONE;
+            }
+        }
+    for (int k = 0; k < 2; k++) lb_rank_parts_release(&parts[k]);
+}
+
+/* The sum of what ranks have (joined_losses.h) stands in for their mean where the other side has that; of other many ranks it is another number. */
+static bool is_sum_of_ranks(const lb_exact_side *s, uint32_t v)
+{
+    const uint32_t op = s->graph.giver[v];
+    return !lb_program_view_is_recorded(s->view, v) && op != LB_NONE && lb_value_graph_adds(s->program, op);
+}
+
 /* Exits meet in order, those of one shape first. */
 static void find_exits(maker *m)
 {
@@ -396,9 +467,16 @@ static void find_exits(maker *m)
     m->failed |= !lists[0] || !lists[1] || !taken || !m->out->lone[0] || !m->out->lone[1];
     for (uint32_t i = 0; i < n[0] && !m->failed; i++) {
         uint32_t best = LB_NONE;
-        for (int pass = 0; pass < 2 && best == LB_NONE; pass++)
+        if (is_sum_of_ranks(m->sides[0], lists[0][i])) {
+            m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
+            continue;
+        }
+        const int passes = m->sides[0]->view->n_parts > 1 || m->sides[1]->view->n_parts > 1 ? 1 : 2;
+        for (int pass = 0; pass < passes && best == LB_NONE;
+             pass++) /* ranks may have other parts of as many elements */
             for (uint32_t j = 0; j < n[1] && best == LB_NONE; j++) {
-                if (taken[j] || numel(m->sides[0]->program, lists[0][i]) != numel(m->sides[1]->program, lists[1][j]))
+                if (taken[j] || is_sum_of_ranks(m->sides[1], lists[1][j]) ||
+                    numel(m->sides[0]->program, lists[0][i]) != numel(m->sides[1]->program, lists[1][j]))
                     continue;
                 if (pass || lb_layout_same_shape(&m->sides[0]->program->values[lists[0][i]].layout,
                                                  &m->sides[1]->program->values[lists[1][j]].layout))
@@ -415,6 +493,7 @@ static void find_exits(maker *m)
     for (uint32_t j = 0; j < n[1] && !m->failed; j++)
         if (!taken[j]) m->out->lone[1][m->out->n_lone[1]++] = lists[1][j];
     free(lists[0]), free(lists[1]), free(taken);
+    if (!m->failed) put_lone_exits(m);
 }
 
 /* The value that is in a parameter's memory at the end, where an op of the step wrote all of it; LB_NONE. */
@@ -432,6 +511,14 @@ static uint32_t final_of(const lb_exact_side *s, uint32_t source)
     return LB_NONE;
 }
 
+/* Do all ranks that begin with the source have the value alike? What one of them has of its part of a batch is no gradient yet. */
+static bool is_of_all_ranks(const lb_exact_side *s, uint32_t source, uint32_t v)
+{
+    const uint64_t *ranks = s->view->ranks_of;
+    const uint64_t begin = ranks ? ranks[s->graph.giver[source]] : 0;
+    return !ranks || (ranks[s->graph.giver[v]] & begin) == begin;
+}
+
 /* The gradient of a parameter as backward left it; LB_NONE. */
 static uint32_t gradient_of(const lb_exact_side *s, uint32_t source)
 {
@@ -443,7 +530,8 @@ static uint32_t gradient_of(const lb_exact_side *s, uint32_t source)
             s->graph.giver[v] == LB_NONE)
             continue;
         if (p->ops[s->graph.giver[v]].phase == LB_PHASE_BACKWARD &&
-            lb_layout_same_shape(&value->layout, &p->values[source].layout))
+            lb_layout_same_shape(&value->layout, &p->values[source].layout) && is_of_all_ranks(s, source, v) &&
+            (found == LB_NONE || s->graph.giver[v] >= s->graph.giver[found]))
             found = v;
     }
     return found;
@@ -573,7 +661,7 @@ bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart 
     const bool kind =
         c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
     return kind && b->graph.given[c->b] && !c->refuted &&
-           (c->n != 1 || c->kind == LB_COUNTERPART_GRADIENT ||
+           (c->n != 1 || c->in_parts || c->kind == LB_COUNTERPART_GRADIENT ||
             lb_counterparts_in_one_order(&a->program->values[all->pieces[c->first].tensor].layout,
                                          &b->program->values[c->b].layout));
 }
@@ -607,12 +695,13 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         const double slack = c->kind == LB_COUNTERPART_SHARED ? all->most_slack : c->slack;
         bool same = lb_shadow_numbers_agree(x, b->kept[c->b], n, noise);
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
-        if (!same && is_one_value(c) &&
+        if (!same && is_one_value(c) && !c->in_parts &&
             (c->refuted ||
              !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout))) {
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
             if (same && c->turned_by_shape) refute(all, c, a, b);
         }
+        same |= c->any_order;
         c->state = same || c->distance <= SLACK_TIMES * slack ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
         free(x), free(known);
     }
@@ -729,6 +818,7 @@ bool lb_counterparts_exchange_exits(lb_counterparts *all, const lb_exact_side *a
 /* Does either side give these numbers elsewhere on the other? */
 static bool is_elsewhere(const lb_counterparts *all, const lb_counterpart *c, uint32_t *const met[2])
 {
+    if (c->in_parts) return false; /* these meet in parts (parted.h) */
     const uint32_t of_b = met[1][c->b];
     bool among = of_b == LB_NONE;
     for (uint32_t k = 0; k < c->n; k++) {

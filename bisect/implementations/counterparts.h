@@ -35,6 +35,9 @@ typedef struct lb_counterpart {
     uint32_t first, n; /* rows of `pieces`, whose `tensor` is a value of A */
     const char *name;  /* of a parameter; NULL */
     uint32_t of[2];    /* of an anchor in backward: the values of A and B that it is the gradient of; LB_NONE */
+    bool in_parts;     /* several ranks have it in parts, on either side: see rank_parts.h */
+    bool any_order;    /* of one in parts: the numbers are there, in another order than ranks stand in */
+    uint32_t group;    /* of one in parts: those of one group have the same number */
     lb_counterpart_state state;
     double distance; /* relative L2, where it was compared */
     double slack; /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured */

@@ -2,6 +2,7 @@
 #include "differences.h"
 
 #include "exchange.h"
+#include "parted.h"
 
 #include <lastbit/array.h>
 #include <math.h>
@@ -53,7 +54,9 @@ lb_status lb_differences_meet(lb_implementations *x, lb_err *err)
         free(x->met[k]);
         x->met[k] = lb_regions_meet(&x->sides[k], &x->sides[!k]);
     }
-    return x->met[0] && x->met[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
+    const lb_exact_side *const sides[] = {&x->sides[0], &x->sides[1]};
+    const bool room = x->met[0] && x->met[1] && lb_parted_meet(sides, x->met);
+    return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for equal values");
 }
 
 static lb_region_question question(const lb_implementations *x)
@@ -173,6 +176,15 @@ static lb_status put_right(rounds *t, uint32_t *first, lb_err *err)
     return LB_OK;
 }
 
+/* Of a region that ended at a value which several shared: where it helped, none goes through its op any more. */
+static bool is_in_regions(const lb_implementations *x, uint32_t op)
+{
+    for (uint32_t i = 0; i < x->regions.n; i++)
+        for (uint32_t k = 0; k < x->regions.list[i].n[1]; k++)
+            if (x->regions.ops[x->regions.list[i].first[1] + k] == op) return true;
+    return false;
+}
+
 /* Takes out again what changed nothing for the better; is there any? What helped is found. */
 static lb_status take_out(rounds *t, uint32_t first, const lb_regions *before, bool *any, lb_err *err)
 {
@@ -181,7 +193,9 @@ static lb_status take_out(rounds *t, uint32_t first, const lb_regions *before, b
     for (uint32_t i = first; i < t->n; i++) {
         tried *one = &t->list[i];
         const lb_counterpart *c = &x->counterparts.list[one->region.counterpart];
-        if (c->state == LB_COUNTERPART_SAME || c->distance < 0.999 * one->distance) {
+        if (c->kind == LB_COUNTERPART_DROPPED
+                ? !is_in_regions(x, one->region.op[1])
+                : c->state == LB_COUNTERPART_SAME || c->distance < 0.999 * one->distance) {
             if (!lb_regions_append(&t->found, before, &one->region))
                 return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
             one->region.numbers = NULL;
@@ -310,7 +324,7 @@ static lb_status measure_effects(lb_implementations *x, lb_err *err)
         if (r->effect == r->effect) continue;
         if (lb_differences_leave(c))
             r->effect = c->distance;
-        else if (numbers && lb_counterpart_can_be_put(&x->counterparts, c, &x->sides[0], &x->sides[1]))
+        else if (numbers && (r->numbers || lb_counterpart_can_be_put(&x->counterparts, c, &x->sides[0], &x->sides[1])))
             status = measure_effect(x, r, numbers, err);
     }
     return status;

@@ -1,5 +1,6 @@
 /* Two implementations of a step: see implementations.h. */
 #include "differences.h"
+#include "rank_parts.h"
 #include "shadow_numbers.h"
 #include "slack.h"
 #include "uses.h"
@@ -89,8 +90,11 @@ static void want(lb_implementations *x)
         for (uint32_t v = 0; v < p->n_values; v++)
             if (x->sides[k].graph.given[v] && lb_dtype_is_float(p->values[v].dtype))
                 all += lb_layout_numel(&p->values[v].layout);
+        const bool parted = x->sides[0].view->n_parts > 1 || x->sides[1].view->n_parts > 1; /* choices in parts, too */
         for (uint32_t v = 0; v < p->n_values && all <= MOST_KEPT; v++)
-            x->sides[k].wanted[v] |= x->sides[k].graph.given[v] && lb_dtype_is_float(p->values[v].dtype);
+            x->sides[k].wanted[v] |=
+                x->sides[k].graph.given[v] &&
+                (lb_dtype_is_float(p->values[v].dtype) || (parted && lb_dtype_is_integer(p->values[v].dtype)));
     }
     for (uint32_t i = 0; i < x->counterparts.n_pieces; i++) x->sides[0].wanted[x->counterparts.pieces[i].tensor] = 1;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
@@ -111,7 +115,8 @@ static uint32_t count_unmet(const lb_implementations *x)
     for (int k = 0; k < 2; k++)
         for (uint32_t i = 0; i < x->counterparts.n_lone[k]; i++) {
             const uint32_t v = x->counterparts.lone[k][i];
-            n[k] += x->sides[k].quantities[v].tells && x->met[k][v] == LB_NONE;
+            n[k] += x->sides[k].quantities[v].tells && x->met[k][v] == LB_NONE &&
+                    lb_program_view_is_recorded(x->sides[k].view, v);
         }
     return n[0] && n[1] ? n[0] + n[1] : 0;
 }
@@ -148,8 +153,22 @@ static uint32_t count_unpaired_updates(const lb_implementations *x)
     return n;
 }
 
+/* Results whose order is not known, where no update says that it does not matter. */
+static uint32_t count_unordered(const lb_implementations *x)
+{
+    uint32_t n = 0, finals = 0, apart = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        n += c->any_order && c->kind == LB_COUNTERPART_EXIT;
+        finals += c->kind == LB_COUNTERPART_FINAL && c->state == LB_COUNTERPART_SAME;
+        apart += lb_differences_leave(c) && c->state == LB_COUNTERPART_APART;
+    }
+    return apart || !finals ? n : 0;
+}
+
 static void judge(lb_implementations *x)
 {
+
     uint32_t n = 0, unknown = 0, apart = 0;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
@@ -158,6 +177,12 @@ static void judge(lb_implementations *x)
     }
     x->judged = n > 0 && !unknown && !*x->missing;
     x->same = x->judged && !apart;
+    if (x->judged && count_unordered(x)) {
+        x->judged = x->same = false;
+        snprintf(x->missing, sizeof x->missing,
+                 "%u results are there in parts that stand in another order on the other side's ranks",
+                 count_unordered(x));
+    }
     if (*x->missing) return;
     if (!n)
         snprintf(x->missing, sizeof x->missing,
@@ -181,6 +206,7 @@ static void judge(lb_implementations *x)
 static lb_status compare_free(lb_implementations *x, lb_err *err)
 {
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    lb_rank_parts_settle(&x->counterparts, &x->sides[0], &x->sides[1]);
     if (lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     LB_TRY(lb_differences_meet(x, err));
@@ -293,6 +319,20 @@ static lb_status run_all(lb_implementations *x, lb_source_memory *memory, lb_err
     return status;
 }
 
+/* Parameters of B that A does not hold, where ranks have parts of them: parts cut along another dimension hold no row or column of each other. */
+static uint32_t count_cut_otherwise(const lb_implementations *x)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->contents.n; i++) {
+        const lb_step_source *s = &x->sources[1].list[i];
+        if (x->contents.list[i].relation != LB_CONTENT_NONE ||
+            !(x->sides[1].program->values[s->value].flags & LB_VALUE_PARAMETER))
+            continue;
+        n += lb_rank_parts_has_part(&x->sources[1], i) && lb_rank_parts_is_shared_out(&x->sources[0]);
+    }
+    return n;
+}
+
 lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
                                    lb_implementations *x, lb_err *err)
 {
@@ -307,6 +347,12 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK)
         status = lb_step_sources_match(&x->sources[0], &x->sources[1], x->merged, x->n_merged, memory, &x->contents,
                                        &x->moved, err);
+    if (status == LB_OK && count_cut_otherwise(x))
+        snprintf(
+            x->missing, sizeof x->missing,
+            "%u parameters are parts of tensors that the other side's ranks cut along another dimension: record one of "
+            "the sides on one rank",
+            count_cut_otherwise(x));
     if (status == LB_OK) feed(x);
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,

@@ -35,7 +35,7 @@ typedef struct lb_implementations {
     uint32_t moved;    /* parameters that held other numbers as the window began: A's were taken */
 } lb_implementations;
 
-/* One step of each side, of one program each. `memory`: kept from step to step. */
+/* One step of each side, of one program each, which may be that of all its ranks (joined_ranks.h). `memory`: kept from step to step. */
 lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
                                    lb_implementations *out, lb_err *err);
 void lb_implementations_release(lb_implementations *result);

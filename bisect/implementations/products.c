@@ -9,7 +9,8 @@
 #include <string.h>
 
 typedef struct product {
-    uint32_t op, source, use;      /* `use`: which of the products with this weight, a source, it is */
+    uint32_t op, source, use;      /* `use`: which of its rank's products with this weight, a source, it is */
+    uint32_t part;                 /* the rank */
     uint32_t result;               /* the value with its bias */
     int64_t batch, rows, features; /* of the result: (batch, rows, features), features of all batches numbered on */
     bool biased;
@@ -169,11 +170,31 @@ static uint32_t with_bias(const lb_exact_side *s, uint32_t product, uint32_t val
 
 /* ---- a side's products ---- */
 
-static uint32_t count_uses(const products *all, uint32_t source)
+static uint32_t count_uses(const products *all, uint32_t source, uint32_t part)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < all->n; i++) n += all->list[i].source == source;
+    for (uint32_t i = 0; i < all->n; i++) n += all->list[i].source == source && all->list[i].part == part;
     return n;
+}
+
+/* The parameter that an operand is, or of one put together from parts of several ranks (`depth` copies and concatenations deep) the first; LB_NONE. */
+static uint32_t weight_of(const lb_exact_side *s, uint32_t v, uint32_t depth)
+{
+    static const char *const moves[] = {"aten::cat"};
+    const lb_program *p = s->program;
+    const uint32_t source = lb_value_graph_source(&s->graph, v), giver = s->graph.giver[v];
+    uint32_t least = LB_NONE;
+    if (source != LB_NONE) return p->values[source].flags & LB_VALUE_PARAMETER ? source : LB_NONE;
+    if (!depth || giver == LB_NONE || s->view->n_parts < 2) return LB_NONE;
+    if (s->graph.given[v] && lb_value_graph_computes(p, &p->ops[giver]) &&
+        lb_op_name_among(p, &p->ops[giver], moves, 1) < 0)
+        return LB_NONE;
+    for (uint32_t k = s->graph.first_pred[v]; k < s->graph.first_pred[v + 1]; k++) {
+        const uint32_t of = weight_of(s, s->graph.preds[k], depth - 1);
+        if (of == LB_NONE) return LB_NONE;
+        if (of < least) least = of;
+    }
+    return least;
 }
 
 /* (depth, width) or (batch, depth, width), and a result of as many dimensions? */
@@ -201,13 +222,13 @@ static bool add_product(products *all, uint32_t op, int position)
 {
     const lb_exact_side *s = all->side;
     const lb_program *p = s->program;
-    const uint32_t w = value_at(p, &p->ops[op], position),
-                   source = w == LB_NONE ? LB_NONE : lb_value_graph_source(&s->graph, w),
+    const uint32_t w = value_at(p, &p->ops[op], position), source = w == LB_NONE ? LB_NONE : weight_of(s, w, 12),
                    result = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
-    if (source == LB_NONE || result == LB_NONE || !(p->values[source].flags & LB_VALUE_PARAMETER)) return true;
+    if (source == LB_NONE || result == LB_NONE) return true;
     const lb_layout *l = &p->values[w].layout, *r = &p->values[result].layout;
     if (!is_matrix(l, r)) return true;
-    product x = {.op = op, .source = source, .use = count_uses(all, source), .result = result, .bias = LB_NONE};
+    product x = {.op = op, .source = source, .result = result, .bias = LB_NONE};
+    x.part = lb_program_view_part_of(s->view, op), x.use = count_uses(all, source, x.part);
     x.batch = l->ndim == 3 ? l->shape[0] : 1;
     x.rows = r->shape[r->ndim - 2], x.features = x.batch * l->shape[l->ndim - 1];
     x.keys = list_keys(s, w, &x);
@@ -256,8 +277,10 @@ static columns sort_columns(const products *all)
     return c;
 }
 
-/* A column of A with these numbers, of the same use of its weight: the one behind the last that was found, else the first. */
-static const column *find_column(const columns *c, uint64_t key, uint32_t use, const column *last)
+/* A column of A with these numbers, of the same use of its weight: the one behind the last that was found, else the first. `part`: on that rank, where it
+ * is there; LB_NONE: any. */
+static const column *find_column(const products *a, const columns *c, uint64_t key, uint32_t use, uint32_t part,
+                                 const column *last)
 {
     const column sought = {.key = key, .use = use};
     uint64_t low = 0, high = c->n;
@@ -270,6 +293,7 @@ static const column *find_column(const columns *c, uint64_t key, uint32_t use, c
     }
     const column *first = NULL;
     for (; low < c->n && c->list[low].key == key && c->list[low].use == use; low++) {
+        if (part != LB_NONE && a->list[c->list[low].product].part != part) continue;
         if (!first) first = &c->list[low];
         if (last && c->list[low].product == last->product && c->list[low].feature == last->feature + 1)
             return &c->list[low];
@@ -284,31 +308,67 @@ static int64_t first_of(const product *x, int64_t j)
     return j / width * x->rows * width + j % width;
 }
 
+/* Which rows of a product of A stand beside which of B's, where ranks of either side have parts of the batch: all, or a rank's share. False: neither. */
+static bool share_rows(const products *a, const product *x, const products *b, const product *y, int64_t *from,
+                       int64_t *to)
+{
+    const int64_t ranks[] = {a->side->view->n_parts, b->side->view->n_parts};
+    *from = x->rows == y->rows * ranks[1] && x->rows != y->rows ? y->part * y->rows : 0;
+    *to = y->rows == x->rows * ranks[0] && x->rows != y->rows ? x->part * x->rows : 0;
+    return x->rows == y->rows || x->rows == y->rows * ranks[1] || y->rows == x->rows * ranks[0];
+}
+
+static bool put_rows(lb_counterparts *out, const products *a, const product *x, int64_t feature, const products *b,
+                     const product *y, int64_t j, int64_t turn)
+{
+    int64_t first_from, first_to;
+    if (!share_rows(a, x, b, y, &first_from, &first_to) || x->biased != y->biased) return true;
+    const int64_t rows = x->rows < y->rows ? x->rows : y->rows, across = x->features / x->batch,
+                  width = y->features / y->batch, from = first_of(x, feature) + first_from * across,
+                  to = first_of(y, j) + first_to * width;
+    const bool turns = turn && x->rows == y->rows;
+    const int64_t parts = turns ? rows / turn : 1, each = turns ? turn : rows;
+    for (int64_t i = 0; i < parts; i++)
+        if (!lb_counterparts_add_piece(out, (lb_content_run){x->result, from + i * each * across, across,
+                                                             to + i * width, turns ? parts * width : width, each}))
+            return false;
+    return true;
+}
+
+/* Is there a product of A on each rank that B's row counts ask for? Of as many rows on both sides that of the same rank, else the first. */
+static const column *find_on_rank(const products *a, const columns *c, const product *y, int64_t j, uint32_t part,
+                                  const column *last)
+{
+    const column *found = find_column(a, c, y->keys[j], y->use, part, last);
+    return found || part != y->part ? found : find_column(a, c, y->keys[j], y->use, LB_NONE, last);
+}
+
 /* Rows of B beside those of A: `turn` 0: one by one; else row (i, k) of A, counted (rows / turn, turn), is row (k, i) of B. A result with its bias is
  * not beside one without: `*other` when that is all there is. */
-static bool put_beside(lb_counterparts *out, const products *a, const product *b, const columns *c, int64_t turn,
-                       bool *other)
+static bool put_beside(lb_counterparts *out, const products *a, const products *of_b, const product *b,
+                       const columns *c, int64_t turn, bool *other)
 {
     const column *last = NULL;
-    const uint32_t first = out->n_pieces;
+    const uint32_t first = out->n_pieces, ranks = a->side->view->n_parts;
     *other = false;
     for (int64_t j = 0; j < b->features; j++) {
-        const column *found = b->keys[j] ? find_column(c, b->keys[j], b->use, last) : NULL;
+        const column *found = b->keys[j] ? find_on_rank(a, c, b, j, b->part, last) : NULL;
         const product *x = found ? &a->list[found->product] : NULL;
         if (b->keys[j] && !found) { /* numbers that A does not hold: what they give is B's own */
             out->n_pieces = first;
             return true;
         }
         *other |= found && x->biased != b->biased;
-        if (!found || x->rows != b->rows || x->biased != b->biased) continue;
-        const int64_t across = x->features / x->batch, width = b->features / b->batch,
-                      from = first_of(x, found->feature), to = first_of(b, j), parts = turn ? b->rows / turn : 1,
-                      each = turn ? turn : b->rows;
-        for (int64_t i = 0; i < parts; i++)
-            if (!lb_counterparts_add_piece(out, (lb_content_run){x->result, from + i * each * across, across,
-                                                                 to + i * width, turn ? parts * width : width, each}))
-                return false;
+        if (!found) continue;
         last = found;
+        if (x->rows >= b->rows) {
+            if (!put_rows(out, a, x, found->feature, of_b, b, j, turn)) return false;
+            continue;
+        }
+        for (uint32_t part = 0; part < ranks; part++) { /* each rank of A has some of B's rows */
+            const column *on = find_column(a, c, b->keys[j], b->use, part, NULL);
+            if (on && !put_rows(out, a, &a->list[on->product], on->feature, of_b, b, j, 0)) return false;
+        }
     }
     return true;
 }
@@ -398,7 +458,7 @@ static int64_t turn_of_shapes(const products *a, const product *of_a, const prod
 static const product *find_other(const products *a, const product *x, const columns *c)
 {
     for (int64_t j = 0; j < x->features; j++) {
-        const column *found = x->keys[j] ? find_column(c, x->keys[j], x->use, NULL) : NULL;
+        const column *found = x->keys[j] ? find_column(a, c, x->keys[j], x->use, LB_NONE, NULL) : NULL;
         if (found) return &a->list[found->product];
     }
     return NULL;
@@ -467,7 +527,7 @@ static bool find_all(const products *a, const products *b, const columns *c, con
     for (uint32_t i = 0; i < b->n; i++) {
         const uint32_t first = out->n_pieces, before = out->n;
         const product *x = &b->list[i];
-        bool other, room = put_beside(out, a, x, c, known ? turn_of(known, a, c, b, x) : 0, &other);
+        bool other, room = put_beside(out, a, b, x, c, known ? turn_of(known, a, c, b, x) : 0, &other);
         if (room && out->n_pieces == first) {
             if (other && !seen) drop_others(out, before, b->side, x);
             continue;
@@ -536,7 +596,7 @@ static bool list_runs(const products *a, const product *b, const columns *c, con
     const column *last = NULL;
     *n = 0;
     for (int64_t j = 0; j < b->features; j++) {
-        const column *found = b->keys[j] ? find_column(c, b->keys[j], b->use, last) : NULL;
+        const column *found = b->keys[j] ? find_column(a, c, b->keys[j], b->use, LB_NONE, last) : NULL;
         const uint32_t bias = found ? a->list[found->product].bias : LB_NONE,
                        row = bias == LB_NONE ? LB_NONE : sink->row_of[0][bias];
         if (row == LB_NONE ||

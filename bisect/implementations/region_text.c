@@ -1,12 +1,14 @@
 /* Why a region is no longer the same function, in words: see region_text.h. */
 #include "region_text.h"
 
+#include "joined_ranks.h"
+
 #include <stdio.h>
 #include <string.h>
 
 static const char *short_name(const lb_program *p, uint32_t op)
 {
-    const char *name = lb_op_name(p, &p->ops[op]);
+    const char *name = lb_joined_ranks_op_name(p, &p->ops[op]);
     return strncmp(name, "aten::", 6) ? name : name + 6;
 }
 

@@ -1,5 +1,7 @@
 /* Parts of two implementations that are not the same function: see regions.h. */
 #include "inherited.h"
+#include "rank_parts.h"
+#include "region_op.h"
 
 #include <lastbit/array.h>
 #include <math.h>
@@ -325,6 +327,35 @@ static void sort_regions(finder *f)
         }
 }
 
+/* One difference on several ranks: each runs its own copy of an op of one side, or of both. */
+static bool are_one_on_ranks(const finder *f, const lb_region *x, const lb_region *y)
+{
+    bool other = false;
+    for (int k = 0; k < 2; k++) {
+        if (x->op[k] == y->op[k]) continue;
+        if (!lb_rank_parts_same_op(f->asked->sides[k], x->op[k], y->op[k])) return false;
+        other = true;
+    }
+    return other;
+}
+
+static void note_ranks(const finder *f, lb_region *r)
+{
+    for (int k = 0; k < 2; k++) {
+        const uint64_t *of = f->asked->sides[k]->view->ranks_of;
+        r->ranks[k] = r->op[k] == LB_NONE ? 0 : of ? of[r->op[k]] : 1;
+    }
+}
+
+/* The row that is there says more where its op is called with other arguments. */
+static void join_ranks(lb_region *kept, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++) kept->ranks[k] |= r->ranks[k];
+    if (kept->reason == LB_REGION_ARGUMENTS || r->reason != LB_REGION_ARGUMENTS) return;
+    kept->reason = r->reason;
+    for (int k = 0; k < 2; k++) kept->op[k] = r->op[k];
+}
+
 /* One difference that shows in several regions: it lies in one op of both, in what both read, or in what the optimizer does with each parameter. */
 static bool are_one(const finder *f, const lb_region *x, const lb_region *y)
 {
@@ -371,7 +402,8 @@ static bool chose_differently(const finder *f, const lb_region *r)
                 continue; /* asked for something else (more experts) it is no flip */
             for (uint32_t j = 0; j < op->results; j++) {
                 const uint32_t v = lb_op_results(p, op)[j];
-                if (v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype) &&
+                const lb_value_graph *g = &f->asked->sides[k]->graph;
+                if (v != LB_NONE && lb_dtype_is_integer(p->values[v].dtype) && g->first_use[v + 1] > g->first_use[v] &&
                     f->asked->sides[k]->quantities[v].tells && f->asked->met[k][v] == LB_NONE)
                     return true;
             }
@@ -512,9 +544,14 @@ void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
     sort_regions(&f);
     drop_followers(&f);
     for (uint32_t i = 0; i < all->n; i++) {
-        uint32_t j = 0;
+        uint32_t j = 0, on = 0;
+        note_ranks(&f, &all->list[i]);
         while (j < kept && !are_one(&f, &all->list[j], &all->list[i])) j++;
-        if (j < kept) {
+        while (on < kept && !are_one_on_ranks(&f, &all->list[on], &all->list[i])) on++;
+        if (on < kept) {
+            join_ranks(&all->list[on], &all->list[i]), free(all->list[i].numbers);
+        } else if (j < kept) {
+            join_ranks(&all->list[j], &all->list[i]);
             all->list[j].times++, free(all->list[i].numbers);
             if (all->list[i].op[0] < all->list[j].op[0]) all->list[j].op[0] = all->list[i].op[0];
         } else
@@ -607,7 +644,7 @@ bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, u
             for (uint32_t k = 0; k < asked->counterparts->n; k++)
                 known |=
                     asked->counterparts->list[k].b == *b && asked->counterparts->list[k].kind != LB_COUNTERPART_DROPPED;
-            if (!known) return true;
+            if (!known && lb_rank_parts_may_be_one(asked->sides, *a, *b)) return true;
         }
     return false;
 }

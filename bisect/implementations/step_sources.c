@@ -25,9 +25,11 @@ lb_status lb_step_sources_list(const lb_program_view *view, lb_step_sources *out
         t->name = lb_program_text(p, p->values[v].name), t->tensor.dtype = p->values[v].dtype;
         if (lb_program_view_value(view, v, &t->tensor, NULL) != LB_OK)
             t->tensor = (lb_tensor){NULL, p->values[v].dtype, p->values[v].layout};
+        lb_program_view_part_shape(view, v, &t->tensor);
         const bool learnt = p->values[v].flags & LB_VALUE_PARAMETER || !strncmp(t->name, "optimizer.", 10);
         out->row_of[v] = out->n;
-        out->list[out->n++] = (lb_step_source){i, v, t->name, p->values[v].source, learnt};
+        out->list[out->n++] =
+            (lb_step_source){i, v, t->name, p->values[v].source, learnt, lb_program_view_part_of(view, i)};
     }
     return LB_OK;
 }
@@ -42,7 +44,9 @@ void lb_step_sources_release(lb_step_sources *s)
 
 typedef struct lb_remembered {
     char *name;           /* of B */
+    uint32_t part;        /* its rank */
     char **names;         /* of A's tensors that the runs name */
+    uint32_t *parts;      /* and their ranks */
     lb_content content;   /* its runs begin at 0 */
     lb_content_run *runs; /* tensor: row of names */
     uint32_t n_names;
@@ -53,16 +57,19 @@ void lb_source_memory_release(lb_source_memory *m)
     for (uint32_t i = 0; i < m->n; i++) {
         lb_remembered *r = &m->list[i];
         for (uint32_t k = 0; k < r->n_names; k++) free(r->names[k]);
-        free(r->name), free(r->names), free(r->runs);
+        free(r->name), free(r->names), free(r->parts), free(r->runs);
     }
     free(m->list);
     m->list = NULL, m->n = 0;
 }
 
-static uint32_t name_row(lb_remembered *r, const char *name)
+static uint32_t name_row(lb_remembered *r, const char *name, uint32_t part)
 {
     for (uint32_t k = 0; k < r->n_names; k++)
-        if (!strcmp(r->names[k], name)) return k;
+        if (!strcmp(r->names[k], name) && r->parts[k] == part) return k;
+    uint32_t *parts = lb_array_grow(r->parts, r->n_names, sizeof *parts);
+    if (!parts) return LB_NONE;
+    r->parts = parts, r->parts[r->n_names] = part;
     char **more = lb_array_grow(r->names, r->n_names, sizeof *more), *copy = strdup(name);
     if (more) r->names = more;
     if (!more || !copy) {
@@ -73,34 +80,45 @@ static uint32_t name_row(lb_remembered *r, const char *name)
     return r->n_names++;
 }
 
-static bool remember(lb_source_memory *m, const lb_step_sources *a, const char *name, const lb_content *c,
-                     const lb_content_run *runs)
+static bool remember(lb_source_memory *m, const lb_step_sources *a, const char *name, uint32_t part,
+                     const lb_content *c, const lb_content_run *runs)
 {
-    lb_remembered r = {.name = strdup(name), .content = *c, .runs = malloc((c->n + 1) * sizeof *r.runs)};
+    lb_remembered r = {.name = strdup(name), .part = part, .content = *c, .runs = malloc((c->n + 1) * sizeof *r.runs)};
     lb_remembered *more = lb_array_grow(m->list, m->n, sizeof *more);
     if (more) m->list = more;
     if (!r.name || !r.runs || !more) return free(r.name), free(r.runs), false;
     r.content.first = 0;
     for (uint32_t i = 0; i < c->n; i++) {
         r.runs[i] = runs[c->first + i];
-        r.runs[i].tensor = name_row(&r, a->list[r.runs[i].tensor].name);
+        r.runs[i].tensor = name_row(&r, a->list[r.runs[i].tensor].name, a->list[r.runs[i].tensor].part);
     }
     m->list[m->n++] = r;
     return true;
 }
 
-static const lb_remembered *recall(const lb_source_memory *m, const char *name)
+/* Of that rank, else of any that an earlier step (the first `before` rows) remembered. */
+static const lb_remembered *recall(const lb_source_memory *m, uint32_t before, const char *name, uint32_t part)
 {
-    for (uint32_t i = 0; i < m->n; i++)
-        if (!strcmp(m->list[i].name, name)) return &m->list[i];
-    return NULL;
+    const lb_remembered *found = NULL;
+    for (uint32_t i = 0; i < m->n; i++) {
+        if (strcmp(m->list[i].name, name)) continue;
+        if (m->list[i].part == part) return &m->list[i];
+        if (!found && i < before) found = &m->list[i];
+    }
+    return found;
 }
 
-static uint32_t find_named(const lb_step_sources *s, const char *prefix, size_t n_prefix, const char *name)
+/* Of that rank, else of any. */
+static uint32_t find_named(const lb_step_sources *s, const char *prefix, size_t n_prefix, const char *name,
+                           uint32_t part)
 {
-    for (uint32_t i = 0; i < s->n; i++)
-        if (!strncmp(s->list[i].name, prefix, n_prefix) && !strcmp(s->list[i].name + n_prefix, name)) return i;
-    return LB_NONE;
+    uint32_t found = LB_NONE;
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (strncmp(s->list[i].name, prefix, n_prefix) || strcmp(s->list[i].name + n_prefix, name)) continue;
+        if (s->list[i].part == part) return i;
+        if (found == LB_NONE) found = i;
+    }
+    return found;
 }
 
 /* "optimizer.exp_avg:NAME" lies as NAME does: what stands before it, the colon included. */
@@ -119,7 +137,8 @@ static bool apply(const lb_remembered *r, const lb_step_sources *a, const char *
     if (r->content.all != elements) return true;
     for (uint32_t i = 0; i < r->content.n; i++) {
         lb_content_run run = r->runs[i];
-        run.tensor = run.tensor == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[run.tensor]);
+        run.tensor =
+            run.tensor == LB_NONE ? LB_NONE : find_named(a, name, prefix, r->names[run.tensor], r->parts[run.tensor]);
         if (run.tensor == LB_NONE) return out->n_runs = first, true;
         lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
         if (!more) return false;
@@ -139,7 +158,7 @@ static bool apply_name(const lb_source_memory *m, const lb_step_sources *a, cons
     const int64_t elements = lb_layout_numel(&b->tensors[row].tensor.layout);
     for (uint32_t i = 0; i < m->n_names; i++) {
         const uint32_t from =
-            strcmp(m->names[i].second, b->list[row].name) ? LB_NONE : find_named(a, "", 0, m->names[i].first);
+            strcmp(m->names[i].second, b->list[row].name) ? LB_NONE : find_named(a, "", 0, m->names[i].first, 0);
         if (from == LB_NONE || lb_layout_numel(&a->tensors[from].tensor.layout) != elements) continue;
         lb_content_run *more = lb_array_grow(out->runs, out->n_runs, sizeof *more);
         if (!more) return false;
@@ -180,19 +199,21 @@ lb_status lb_step_sources_match(const lb_step_sources *a, const lb_step_sources 
 {
     LB_TRY(lb_contents_match(a->tensors, a->n, b->tensors, b->n, out, err));
     bool room = true;
+    const uint32_t before = memory->n;
     part_merged(merged, n_merged, out);
     *moved = memory->n ? 0 : settle_names(b, out);
     for (uint32_t i = 0; i < b->n && room; i++) {
         const char *name = b->list[i].name;
         const lb_content *c = &out->list[i];
         if (c->relation == LB_CONTENT_NONE && *name) room = apply_name(memory, a, b, i, out);
-        const lb_remembered *known = *name ? recall(memory, name + prefix_of(name)) : NULL;
+        const lb_remembered *known = *name ? recall(memory, before, name + prefix_of(name), b->list[i].part) : NULL;
         const int64_t elements = lb_layout_numel(&b->tensors[i].tensor.layout);
         if (known && b->list[i].kind != LB_SOURCE_UNSEEN &&
             (c->relation == LB_CONTENT_NONE || c->relation == LB_CONTENT_NAMED || c->found < c->all))
             room = apply(known, a, name, elements, out, i);
-        else if (!known && *name && !prefix_of(name) && b->list[i].learnt && c->relation != LB_CONTENT_NONE)
-            room = remember(memory, a, name, c, out->runs);
+        else if ((!known || known->part != b->list[i].part) && *name && !prefix_of(name) && b->list[i].learnt &&
+                 c->relation != LB_CONTENT_NONE)
+            room = remember(memory, a, name, b->list[i].part, c, out->runs);
     }
     if (room) return LB_OK;
     lb_contents_release(out);
@@ -211,10 +232,10 @@ uint8_t *lb_step_sources_held(const lb_contents *contents, int side, uint32_t n,
     return held;
 }
 
-static void forget(lb_source_memory *m, const char *name)
+static void forget(lb_source_memory *m, const char *name, uint32_t part)
 {
     for (uint32_t i = 0; i < m->n; i++)
-        if (!strcmp(m->list[i].name, name)) *m->list[i].name = '\0';
+        if (!strcmp(m->list[i].name, name) && m->list[i].part == part) *m->list[i].name = '\0';
 }
 
 lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources *b, uint32_t row,
@@ -236,8 +257,9 @@ lb_status lb_step_sources_settle(const lb_step_sources *a, const lb_step_sources
                  : n > 1 ? LB_CONTENT_PERMUTED
                          : LB_CONTENT_RENAMED;
     out->list[row] = c;
-    forget(memory, b->list[row].name);
-    if (*b->list[row].name && b->list[row].learnt && !remember(memory, a, b->list[row].name, &c, out->runs))
+    forget(memory, b->list[row].name, b->list[row].part);
+    if (*b->list[row].name && b->list[row].learnt &&
+        !remember(memory, a, b->list[row].name, b->list[row].part, &c, out->runs))
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for the sources of a step");
     return LB_OK;
 }

@@ -16,6 +16,7 @@ typedef struct lb_step_source {
     const char *name; /* the program's; "": none */
     uint8_t kind;     /* lb_source_kind */
     bool learnt;      /* a parameter, or a state of the optimizer */
+    uint32_t part;    /* the rank that begins with it; each may have a part of the tensor by that name */
 } lb_step_source;
 
 typedef struct lb_step_sources {

@@ -8,13 +8,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of the first rank; NULL: not all ranks of the run were recorded, and what they handed each other is not known. */
 static const lb_program *first_step(lb_capture *capture)
 {
     const int32_t *ranks;
     const int64_t *steps;
     const lb_program *p;
-    if (lb_capture_ranks(capture, &ranks) != 1 || !lb_capture_steps(capture, &steps)) return NULL;
-    return lb_capture_program(capture, ranks[0], steps[0], &p, NULL) == LB_OK ? p : NULL;
+    const uint32_t n = lb_capture_ranks(capture, &ranks);
+    if (!n || !lb_capture_steps(capture, &steps)) return NULL;
+    if (lb_capture_program(capture, ranks[0], steps[0], &p, NULL) != LB_OK) return NULL;
+    return n == 1 && p->n_collectives == 0 ? p : (uint32_t)(p->world > 0 ? p->world : 1) == n ? p : NULL;
+}
+
+static bool has_one_rank(lb_capture *capture)
+{
+    const int32_t *ranks;
+    return lb_capture_ranks(capture, &ranks) == 1;
 }
 
 static bool has_ops(const lb_program *p)
@@ -41,7 +50,14 @@ static bool passes_shift(lb_capture *a, const lb_program *x, lb_capture *b, cons
 bool lb_strangers_may_be_compared(lb_capture *a, lb_capture *b)
 {
     const lb_program *x = first_step(a), *y = first_step(b);
-    return has_ops(x) && has_ops(y) && !x->n_collectives && !y->n_collectives && !passes_shift(a, x, b, y);
+    return has_ops(x) && has_ops(y) && !(has_one_rank(a) && has_one_rank(b) && passes_shift(a, x, b, y));
+}
+
+bool lb_strangers_run_alone(lb_capture *a, lb_capture *b)
+{
+    const lb_program *x = first_step(a), *y = first_step(b);
+    return lb_strangers_may_be_compared(a, b) && has_one_rank(a) && has_one_rank(b) && !x->n_collectives &&
+           !y->n_collectives;
 }
 
 /* Parameters that a program begins with; `*shared`: of these, those that the other has by the same name. */

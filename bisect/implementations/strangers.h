@@ -4,8 +4,10 @@
 
 #include "program_view.h"
 
-/* One rank each, ops and no collectives, and forward passes in one order. */
+/* All ranks of each run, with ops; of one rank each, forward passes in one order. */
 bool lb_strangers_may_be_compared(lb_capture *a, lb_capture *b);
+/* And one rank each, without collectives. */
+bool lb_strangers_run_alone(lb_capture *a, lb_capture *b);
 /* And hardly a parameter of one has its name on the other: what lines up by names is chance. */
 bool lb_strangers_are(lb_capture *a, lb_capture *b);
 /* Or one side's adapters are in the other side's weights (merged_adapters.h): a tensor that both call base_layer.weight is no pair then. */

@@ -12,9 +12,9 @@ enum { MOST_DEFS = 256, MOST_INPUTS = 4096 };
 bool lb_value_graph_computes(const lb_program *p, const lb_op *op)
 {
     static const char *const moves[] = {
-        "aten::lift_fresh",       "aten::copy_", "aten::empty",     "aten::empty_like", "aten::_foreach_copy_",
-        "aten::zeros_like",       "aten::zeros", "aten::new_zeros", "aten::new_empty",  "aten::empty_strided",
-        "aten::new_empty_strided"};
+        "aten::lift_fresh",        "aten::copy_",    "aten::empty",     "aten::empty_like", "aten::_foreach_copy_",
+        "aten::zeros_like",        "aten::zeros",    "aten::new_zeros", "aten::new_empty",  "aten::empty_strided",
+        "aten::new_empty_strided", "fsdp::chunk_cat"};
     return lb_op_computes(p, op) && !lb_op_hands_on(p, op) &&
            lb_op_name_among(p, op, moves, sizeof moves / sizeof *moves) < 0;
 }
@@ -32,6 +32,18 @@ static bool reads_shapes_alone(const lb_program *p, const lb_op *op)
     const char *name = lb_op_name(p, op);
     const size_t n = strcspn(name, "."), ending = sizeof like - 1;
     return !strncmp(name, made, sizeof made - 1) || (n > ending && !strncmp(name + n - ending, like, ending));
+}
+
+/* An `out` form writes over all that stands where its result goes, which says nothing of the result. */
+static bool is_written_over(const lb_program *p, const lb_op *op, uint32_t v)
+{
+    static const char out[] = "out";
+    const char *name = lb_op_name(p, op), *overload = strchr(name, '.');
+    const size_t n = strlen(name), ending = sizeof out - 1;
+    if (!overload || n < ending || strcmp(name + n - ending, out)) return false;
+    const uint32_t w = lb_op_writes(p, op, p->values[v].storage);
+    return w != LB_NONE && p->values[w].layout.offset == p->values[v].layout.offset &&
+           lb_layout_same_shape(&p->values[w].layout, &p->values[v].layout);
 }
 
 typedef struct edges {
@@ -109,6 +121,10 @@ static bool list_edges(lb_value_graph *g, edges *preds, edges *uses)
         if (!reads_shapes_alone(p, op)) lb_op_each_input(p, op, note_input, in);
         for (uint32_t k = 0; k < in->n; k++) {
             const uint32_t v = in->list[k];
+            if (is_written_over(p, op, v)) {
+                in->list[k--] = in->list[--in->n];
+                continue;
+            }
             if (g->giver[v] == LB_NONE && !linked[v]) link_window(g, preds, v, i), linked[v] = 1;
             g->read[v] = 1;
             add_edge(uses, i, v);

@@ -4,6 +4,7 @@
 #include "shard_axes.h"
 #include "value_memory.h"
 
+#include <lastbit/array.h>
 #include <lastbit/compare.h>
 
 #include <stdlib.h>
@@ -175,7 +176,8 @@ static uint32_t part_of(const void *view, uint32_t value)
     return lb_program_view_part_of_value(view, value);
 }
 
-static lb_status merge(lb_program_view *side, const lb_program *const *programs, uint32_t n, lb_err *err)
+/* `shaped`: parts that lie flat get the shape of what they are part of; what runs keeps them as they were recorded. */
+static lb_status merge(lb_program_view *side, const lb_program *const *programs, uint32_t n, bool shaped, lb_err *err)
 {
     side->program = side->merged = lb_program_new();
     lb_status status = side->merged ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
@@ -184,30 +186,65 @@ static lb_status merge(lb_program_view *side, const lb_program *const *programs,
     side->merged->step = programs[0]->step, side->merged->rank = programs[0]->rank;
     side->merged->complete = 1;
     for (uint32_t i = 0; i < n; i++) side->merged->complete &= programs[i]->complete;
-    shape_shards(side);
+    if (shaped) shape_shards(side);
     side->axes = calloc(1, sizeof *side->axes);
     if (!side->axes) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     return lb_shard_axes_find(side->merged, n, part_of, side, side->axes, err);
 }
 
-lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
-                               lb_program_view *side, lb_err *err)
+static lb_status init(lb_capture *capture, const lb_program *const *programs, uint32_t n, bool merged,
+                      lb_program_view *side, lb_err *err)
 {
     *side = (lb_program_view){.capture = capture, .program = programs[0]};
     side->parts = calloc(n, sizeof *side->parts);
     lb_status status = side->parts ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK && n == 1 && !has_flat_shards(programs[0]))
+    if (status == LB_OK && n == 1 && !merged && !has_flat_shards(programs[0]))
         side->parts[side->n_parts++] = (lb_program_view_part){programs[0], 0, 0};
     else if (status == LB_OK)
-        status = merge(side, programs, n, err);
+        status = merge(side, programs, n, !merged, err);
     if (status == LB_OK) side->blocks = calloc((size_t)side->program->n_values + 1, sizeof *side->blocks);
     if (status == LB_OK && !side->blocks) status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status != LB_OK) lb_program_view_release(side);
     return status;
 }
 
+lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
+                               lb_program_view *side, lb_err *err)
+{
+    return init(capture, programs, n, false, side, err);
+}
+
+lb_status lb_program_view_init_merged(lb_capture *capture, const lb_program *const *programs, uint32_t n,
+                                      lb_program_view *side, lb_err *err)
+{
+    return init(capture, programs, n, true, side, err);
+}
+
+void lb_program_view_reorder(lb_program_view *side, uint32_t *op_of, uint32_t *rank_of, uint64_t *ranks_of)
+{
+    free(side->op_of), free(side->rank_of), free(side->ranks_of);
+    side->op_of = op_of, side->rank_of = rank_of, side->ranks_of = ranks_of;
+}
+
+bool lb_program_view_is_recorded(const lb_program_view *side, uint32_t value)
+{
+    uint32_t row;
+    const lb_program *recorded = lb_program_view_recorded(side, value, &row);
+    return row < recorded->n_values;
+}
+
+bool lb_program_view_give(lb_program_view *side, uint32_t value, lb_tensor tensor)
+{
+    lb_given_value *more = lb_array_grow(side->given, side->n_given, sizeof *more);
+    if (!more) return false;
+    side->given = more, side->given[side->n_given++] = (lb_given_value){value, tensor};
+    return true;
+}
+
 void lb_program_view_release(lb_program_view *side)
 {
+    for (uint32_t i = 0; i < side->n_given; i++) free(side->given[i].tensor.data);
+    free(side->given), free(side->op_of), free(side->rank_of), free(side->ranks_of);
     lb_program_free(side->merged);
     if (side->axes) lb_shard_axes_release(side->axes);
     free(side->axes);
@@ -254,6 +291,7 @@ lb_status lb_program_view_suppose_grid(lb_program_view *side, uint32_t outer, ui
 uint32_t lb_program_view_part_of(const lb_program_view *side, uint32_t op)
 {
     uint32_t p = side->n_parts - 1;
+    if (side->rank_of) return side->rank_of[op];
     while (p > 0 && side->parts[p].first_op > op) p--;
     return p;
 }
@@ -275,7 +313,8 @@ static const lb_program_view_part *part_named(const lb_program_view *side, const
 uint32_t lb_program_view_op(const lb_program_view *side, const lb_program *recorded, uint32_t op)
 {
     const lb_program_view_part *part = part_named(side, recorded);
-    return part ? part->first_op + op : LB_NONE;
+    if (!part) return LB_NONE;
+    return side->op_of ? side->op_of[part->first_op + op] : part->first_op + op;
 }
 
 uint32_t lb_program_view_value_of(const lb_program_view *side, const lb_program *recorded, uint32_t value)
@@ -308,10 +347,22 @@ bool lb_program_view_shape(const lb_program_view *side, uint32_t value, lb_tenso
     return true;
 }
 
+void lb_program_view_part_shape(const lb_program_view *side, uint32_t value, lb_tensor *tensor)
+{
+    const lb_shard *shard = flat_shard(side->program, value);
+    const lb_layout part = shard ? lb_shard_part(side->program, shard) : (lb_layout){0};
+    if (!shard || lb_layout_numel(&part) != lb_layout_numel(&tensor->layout)) return;
+    const int64_t offset = tensor->layout.offset;
+    tensor->layout = part, tensor->layout.offset = offset;
+}
+
 lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err)
 {
     uint32_t row;
     const lb_program *recorded = lb_program_view_recorded(side, value, &row);
+    for (uint32_t i = 0; i < side->n_given && row >= recorded->n_values; i++)
+        if (side->given[i].value == value) return *tensor = side->given[i].tensor, LB_OK;
+    if (row >= recorded->n_values) return lb_fail(err, LB_ERR_NOT_CAPTURED, "no rank recorded value %u", value);
     LB_TRY(lb_capture_value(side->capture, recorded, row, tensor, err));
     lb_program_view_shape(side, value, tensor);
     return LB_OK;

@@ -35,11 +35,38 @@ typedef struct lb_program_view {
         original; /* per op, then (rank_copies.h): the op of the part that stands for its own which gives the same bits; LB_NONE */
     uint8_t
         *own; /* per op, then: what it gives the parts that its own stands for do not have; NULL: there are no groups */
+    /* Where its ops stand in another order than the parts' (joined_ranks.h); NULL else. Values past those of the parts were not recorded. */
+    uint32_t *op_of;   /* per op of the parts, one part behind the other: the op of the whole */
+    uint32_t *rank_of; /* per op of the whole: its part */
+    uint64_t *
+        ranks_of; /* per op of the whole: parts that it stands for, a bit each; part 63 stands for those behind it, too */
+    uint32_t n_given; /* values that it was given bytes of */
+    struct lb_given_value *given;
 } lb_program_view;
+
+/* A value that no part recorded, and its bytes. */
+typedef struct lb_given_value {
+    uint32_t value;
+    lb_tensor tensor; /* contiguous, malloc'ed */
+} lb_given_value;
 
 /* The programs stay the capture's. LB_ERR_NOMEM is the only failure. */
 lb_status lb_program_view_init(lb_capture *capture, const lb_program *const *programs, uint32_t n,
                                lb_program_view *side, lb_err *err);
+/* The same, of one program, too: the whole is a program of its own, which may be changed. */
+lb_status lb_program_view_init_merged(lb_capture *capture, const lb_program *const *programs, uint32_t n,
+                                      lb_program_view *side, lb_err *err);
+/* The ops of the whole were put in another order: takes the tables over. */
+void lb_program_view_reorder(lb_program_view *side, uint32_t *op_of, uint32_t *rank_of, uint64_t *ranks_of);
+/* The bit of a part in `ranks_of`. */
+static inline uint64_t lb_program_view_rank_bit(uint32_t part)
+{
+    return (uint64_t)1 << (part < 63 ? part : 63);
+}
+/* Did a rank record it? */
+bool lb_program_view_is_recorded(const lb_program_view *side, uint32_t value);
+/* The value has these bytes; takes them over. False when out of memory. */
+bool lb_program_view_give(lb_program_view *side, uint32_t value, lb_tensor tensor);
 void lb_program_view_release(lb_program_view *side);
 /* By which parts of two sides stand against each other. */
 uint32_t lb_program_view_group(const lb_program_view *side, const lb_program_view *other, uint32_t part);
@@ -62,6 +89,8 @@ int64_t lb_program_view_storage(const lb_program_view *side, uint32_t part, int6
 /* A part of a larger tensor that lies flat has the shape of the part here. A recorded tensor of such a value gets it, and loses its padding;
  * false where the value is none. */
 bool lb_program_view_shape(const lb_program_view *side, uint32_t value, lb_tensor *tensor);
+/* A tensor of such a value of a program that runs, which has it as it was recorded, gets the shape of the part where it is all of it. */
+void lb_program_view_part_shape(const lb_program_view *side, uint32_t value, lb_tensor *tensor);
 /* As lb_capture_value, of a value of the whole. */
 lb_status lb_program_view_value(const lb_program_view *side, uint32_t value, lb_tensor *tensor, lb_err *err);
 /* By digests, and where these differ by what was kept: NaNs are equal to each other, and so are the same whole numbers in two integer

@@ -132,6 +132,8 @@ typedef struct lb_diff_difference {
     double effect;
     uint32_t times; /* places that it stands for: one rotary table that all layers read */
     uint32_t steps; /* that show it */
+    uint64_t ranks
+        [2]; /* of either side, a bit each, that run the op of the place (63: and those behind it); 0: the side has no op there */
 } lb_diff_difference;
 
 /* A tensor of the second side, and where the first has its numbers (bisect/contents/contents.h). */

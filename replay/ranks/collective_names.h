@@ -28,4 +28,22 @@ const lb_arg *lb_collective_run_input(const lb_program *program, const lb_op *op
 /* The place of the root in the group; 0 where there is none. */
 uint32_t lb_collective_run_root(const lb_program *program, const lb_op *op);
 
+/* What a member of a collective brings and is given, told and not run. Its inputs end to end are its stream; what it is given, in the order of its
+ * outputs, is made of ranges of such streams. */
+typedef struct lb_collective_move {
+    uint32_t member;  /* whose stream; LB_NONE: the reduction of all, element by element */
+    int64_t first, n; /* elements of it */
+} lb_collective_move;
+typedef struct lb_collective_told {
+    uint32_t *inputs, n_inputs;   /* values of the member's program */
+    uint32_t *outputs, n_outputs; /* as recorded: written values, or results */
+    lb_collective_move *moves;
+    uint32_t n_moves; /* 0: it is given nothing */
+} lb_collective_told;
+/* `ops`: those of the members' programs, in group order. LB_ERR_UNSUPPORTED: replay does not know it, it cuts along another dimension than the first,
+ * or its sizes do not fit. */
+lb_status lb_collective_run_tell(const lb_program *const *programs, const uint32_t *ops, uint32_t n,
+                                 lb_collective_told *told, lb_err *err);
+void lb_collective_told_release(lb_collective_told *told, uint32_t n);
+
 #endif

@@ -417,61 +417,68 @@ static lb_status reduce_all(exchange *x, char *out)
 }
 
 typedef struct receipt {
-    char *bytes;
-    int64_t n, room;
+    lb_collective_move *list;
+    uint32_t n;
+    int64_t elements;
 } receipt;
 
-static lb_status receive(exchange *x, receipt *r, const char *from, int64_t at, int64_t n, int64_t limit)
+/* `from`: a member, or LB_NONE for the reduction of all. */
+static lb_status receive(exchange *x, receipt *r, uint32_t from, int64_t at, int64_t n, int64_t limit)
 {
-    if (n < 0 || at < 0 || at + n > limit || r->n + n > r->room)
+    lb_collective_move *more = lb_array_grow(r->list, r->n, sizeof *more);
+    if (!more) return lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    r->list = more;
+    if (n < 0 || at < 0 || at + n > limit)
         return lb_fail(x->err, LB_ERR_UNSUPPORTED,
                        "the sizes of a collective's inputs and outputs do not fit together");
-    memcpy(r->bytes + (size_t)r->n * x->size, from + (size_t)at * x->size, (size_t)n * x->size);
-    r->n += n;
+    r->list[r->n++] = (lb_collective_move){from, at, n};
+    r->elements += n;
     return LB_OK;
 }
 
-/* What member `who` receives, in the order of its outputs. `reduced`: of the whole streams. */
-static lb_status assemble(exchange *x, uint32_t who, const char *reduced, receipt *out)
+static lb_status receive_all(exchange *x, receipt *out, uint32_t member)
+{
+    return receive(x, out, member, 0, length(&x->members[member]), length(&x->members[member]));
+}
+
+/* What member `who` receives, in the order of its outputs. */
+static lb_status assemble(exchange *x, uint32_t who, receipt *out)
 {
     const member *root = &x->members[x->root], *me = &x->members[who];
     int64_t from, n;
     switch (x->name->kind) {
     case LB_EXCHANGE_ALL_REDUCE:
-    case LB_EXCHANGE_REDUCE: return receive(x, out, reduced, 0, length(&x->members[0]), length(&x->members[0]));
-    case LB_EXCHANGE_BROADCAST: return receive(x, out, root->stream, 0, length(root), length(root));
+    case LB_EXCHANGE_REDUCE: return receive(x, out, LB_NONE, 0, length(&x->members[0]), length(&x->members[0]));
+    case LB_EXCHANGE_BROADCAST: return receive_all(x, out, x->root);
     case LB_EXCHANGE_ALL_GATHER:
     case LB_EXCHANGE_GATHER:
-        if (x->name->coalesced) { /* output lists: one per rank, each with every tensor */
-            for (uint32_t r = 0; r < x->n; r++)
-                LB_TRY(receive(x, out, x->members[r].stream, 0, length(&x->members[r]), length(&x->members[r])));
-            return LB_OK;
-        }
-        for (uint32_t i = 0; i < me->inputs.n; i++)
+        for (uint32_t r = 0; r < x->n && x->name->coalesced;
+             r++) /* output lists: one per rank, each with every tensor */
+            LB_TRY(receive_all(x, out, r));
+        for (uint32_t i = 0; i < me->inputs.n && !x->name->coalesced; i++)
             for (uint32_t r = 0; r < x->n; r++) {
                 const member *m = &x->members[r];
                 if (i >= m->inputs.n) continue;
-                LB_TRY(receive(x, out, m->stream, m->starts[i], m->starts[i + 1] - m->starts[i], length(m)));
+                LB_TRY(receive(x, out, r, m->starts[i], m->starts[i + 1] - m->starts[i], length(m)));
             }
         return LB_OK;
     case LB_EXCHANGE_REDUCE_SCATTER:
         for (uint32_t i = 0; i < (x->name->coalesced ? 1 : me->inputs.n); i++) {
             chunk_range(x, me, i, who, &from, &n);
-            LB_TRY(receive(x, out, reduced, from, n, length(me)));
+            LB_TRY(receive(x, out, LB_NONE, from, n, length(me)));
         }
         return LB_OK;
     case LB_EXCHANGE_SCATTER:
         if (x->name->nccl && root->inputs.n == 1) { /* one buffer with a block for each */
             chunk_range(x, root, 0, who, &from, &n);
-            return receive(x, out, root->stream, from, n, length(root));
+            return receive(x, out, x->root, from, n, length(root));
         }
         if (root->inputs.n != x->n) break;
-        return receive(x, out, root->stream, root->starts[who], root->starts[who + 1] - root->starts[who],
-                       length(root));
+        return receive(x, out, x->root, root->starts[who], root->starts[who + 1] - root->starts[who], length(root));
     case LB_EXCHANGE_ALL_TO_ALL:
         for (uint32_t r = 0; r < x->n; r++) {
             chunk_range(x, &x->members[r], 0, who, &from, &n);
-            LB_TRY(receive(x, out, x->members[r].stream, from, n, length(&x->members[r])));
+            LB_TRY(receive(x, out, r, from, n, length(&x->members[r])));
         }
         return LB_OK;
     case LB_EXCHANGE_NOTHING: return LB_OK;
@@ -484,23 +491,47 @@ static bool receives(const exchange *x, uint32_t who)
     return is_received(x->name, x->root, who);
 }
 
-static lb_status spread(exchange *x, const member *m, const receipt *from)
+static lb_status spread(exchange *x, const member *m, const char *bytes, int64_t received)
 {
     int64_t at = 0;
     for (uint32_t i = 0; i < m->outputs.n; i++) {
         uint32_t v = m->outputs.values[i];
         lb_tensor window;
         int64_t n = lb_layout_numel(&m->program->values[v].layout);
-        if (at + n > from->n)
+        if (at + n > received)
             return lb_fail(x->err, LB_ERR_UNSUPPORTED, "a collective's outputs are larger than what it moves");
         LB_TRY(lb_machine_output(m->machine, v, &window, x->err));
         window = cut_in_front(x, m, window);
-        lb_tensor dense = {from->bytes + (size_t)at * x->size, x->dtype,
+        lb_tensor dense = {(char *)bytes + (size_t)at * x->size, x->dtype,
                            lb_layout_contiguous(window.layout.ndim, window.layout.shape)};
         lb_tensor_copy(&window, &dense, NULL);
         at += n;
     }
     return LB_OK;
+}
+
+/* `reduced`: of the whole streams. */
+static lb_status deliver(exchange *x, uint32_t who, const char *reduced)
+{
+    receipt got = {0};
+    int64_t room = 0;
+    for (uint32_t i = 0; i < x->members[who].outputs.n; i++)
+        room += lb_layout_numel(&x->members[who].program->values[x->members[who].outputs.values[i]].layout);
+    lb_status status = assemble(x, who, &got);
+    if (status == LB_OK && got.elements > room)
+        status =
+            lb_fail(x->err, LB_ERR_UNSUPPORTED, "the sizes of a collective's inputs and outputs do not fit together");
+    char *bytes = status == LB_OK ? malloc((size_t)(got.elements + 1) * x->size) : NULL, *to = bytes;
+    if (status == LB_OK && !bytes) status = lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
+    for (uint32_t i = 0; i < got.n && bytes; i++) {
+        const lb_collective_move *move = &got.list[i];
+        const char *stream = move->member == LB_NONE ? reduced : x->members[move->member].stream;
+        memcpy(to, stream + (size_t)move->first * x->size, (size_t)move->n * x->size);
+        to += (size_t)move->n * x->size;
+    }
+    if (bytes) status = spread(x, &x->members[who], bytes, got.elements);
+    free(bytes), free(got.list);
+    return status;
 }
 
 /* ---- all of it -------------------------------------------------------------------------------------------------- */
@@ -558,15 +589,7 @@ static lb_status run_streams(exchange *x)
         status = reduced ? reduce_all(x, reduced) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
     }
     for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
-        if (!receives(x, r)) continue;
-        receipt got = {0};
-        for (uint32_t i = 0; i < x->members[r].outputs.n; i++)
-            got.room += lb_layout_numel(&x->members[r].program->values[x->members[r].outputs.values[i]].layout);
-        got.bytes = malloc((size_t)(got.room + 1) * x->size);
-        status =
-            got.bytes ? assemble(x, r, reduced, &got) : lb_fail(x->err, LB_ERR_NOMEM, "out of memory for a collective");
-        if (status == LB_OK) status = spread(x, &x->members[r], &got);
-        free(got.bytes);
+        if (receives(x, r)) status = deliver(x, r, reduced);
     }
     free(reduced);
     return status;
@@ -620,4 +643,66 @@ lb_status lb_collective_run_run(lb_machine *const *machines, uint32_t n, lb_err 
     release(&x);
     if (status == LB_ERR_NOMEM || status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", local.message);
     return LB_OK;
+}
+
+/* ---- told, and not run ------------------------------------------------------------------------------------------ */
+
+/* Cut along another dimension than the first, or multiplied before it is added: moves do not say that. */
+static bool says_moves(const exchange *x)
+{
+    const uint32_t dim = (uint32_t)x->name->dim;
+    for (uint32_t r = 0; r < x->n; r++) {
+        const member *m = &x->members[r];
+        if (dim && dim < m->op->args && lb_op_args(m->program, m->op)[dim].tag == LB_ARG_INT &&
+            lb_op_args(m->program, m->op)[dim].u.i != 0)
+            return false;
+    }
+    return !x->name->nccl || x->name->kind == LB_EXCHANGE_ALL_GATHER || x->name->kind == LB_EXCHANGE_BROADCAST;
+}
+
+static lb_status tell(exchange *x, lb_collective_told *told)
+{
+    lb_status status = LB_OK;
+    for (uint32_t r = 0; r < x->n && status == LB_OK; r++) {
+        receipt got = {0};
+        if (receives(x, r)) status = assemble(x, r, &got);
+        told[r].moves = got.list, told[r].n_moves = got.n;
+    }
+    for (uint32_t r = 0; r < x->n; r++) {
+        member *m = &x->members[r];
+        told[r].inputs = m->inputs.values, told[r].n_inputs = m->inputs.n;
+        told[r].outputs = m->outputs.values, told[r].n_outputs = m->outputs.n;
+        m->inputs.values = m->outputs.values = NULL;
+    }
+    return status;
+}
+
+lb_status lb_collective_run_tell(const lb_program *const *programs, const uint32_t *ops, uint32_t n,
+                                 lb_collective_told *told, lb_err *err)
+{
+    exchange x = {.n = n, .err = err, .members = calloc(n, sizeof *x.members)};
+    lb_status status = x.members ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for a collective");
+    memset(told, 0, n * sizeof *told);
+    for (uint32_t r = 0; r < n && status == LB_OK; r++) {
+        x.members[r] = (member){.program = programs[r], .op = &programs[r]->ops[ops[r]]};
+        const struct exchange_name *name = find_name(lb_op_name(programs[r], x.members[r].op));
+        if (r == 0) x.name = name;
+        status = name && name->kind == x.name->kind ? collect(&x, &x.members[r])
+                                                    : lb_fail(err, LB_ERR_UNSUPPORTED, "not one collective");
+    }
+    if (status == LB_OK) {
+        const uint32_t root = root_of(x.name, x.members[0].program, x.members[0].op);
+        if (root < n) x.root = root;
+        status = says_moves(&x) ? tell(&x, told)
+                                : lb_fail(err, LB_ERR_UNSUPPORTED, "a collective that does more than move elements");
+    }
+    release(&x);
+    if (status != LB_OK) lb_collective_told_release(told, n);
+    return status;
+}
+
+void lb_collective_told_release(lb_collective_told *told, uint32_t n)
+{
+    for (uint32_t r = 0; r < n; r++) free(told[r].inputs), free(told[r].outputs), free(told[r].moves);
+    memset(told, 0, n * sizeof *told);
 }
