@@ -418,7 +418,8 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
         const bool flipped = x.regions.n && x.regions.list[0].chosen;
         /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no proof. */
         const bool proven = x.same && !x.alone;
-        *judged = proven || (x.judged && (x.same || (x.regions.n && !flipped)) && !begins_with_carried(&x, pair->captures));
+        *judged =
+            proven || (x.judged && (x.same || (x.regions.n && !flipped)) && !begins_with_carried(&x, pair->captures));
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
                  *x.missing ? x.missing
