@@ -41,16 +41,7 @@ static const lb_command command = {
         "by step. A setting whose workers are further apart than the closest ones', by more than chance, is a silent\n"
         "inconsistency, though its mean loss is as smooth.\n"
         "\n"
-        "Exit code 1 when something was found. The numbers of one run alone are no finding.\n"
-        "\n"
-        "With --json: verdict, seeds, steps[] {step, loss_mean, loss_std, loss_range, grad_norm_mean, grad_norm_std,\n"
-        "grad_cosine_mean, grad_cosine_min, workers[], layers[], blocks[]}, findings[] {kind, note, step, steps, "
-        "ranks,\n"
-        "tensor, message, and of a result hop {from, to}, bit, element}, collectives, results, replicas (how many "
-        "were\n"
-        "compared), record. Of several captures: verdict, closest, settings[] {capture, the means, inconsistent, "
-        "apart[],\n"
-        "report (as of one)}.",
+        "Exit code 1 when something was found. The numbers of one run alone are no finding.",
     .example = "  lastbit record -o run.lb --steps 100-102 -- torchrun --nproc-per-node 8 train.py\n"
                "  lastbit ranks run.lb --layers\n"
                "  lastbit ranks one-seed.lb each-its-own.lb",

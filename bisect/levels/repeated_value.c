@@ -14,6 +14,6 @@ bool lb_repeated_value_take(lb_repeated_value *s, double number)
     }
     s->last = number;
     const double share = ((double)s->repeats + 1) / ((double)s->n + 2);
-    return s->n >= LB_REPEATED_LEAST && s->row >= LB_REPEATED_ROW && s->row > 3 * s->longest &&
-           (double)s->row * log(1 / share) > LB_REPEATED_LOGP;
+    return s->n >= LB_REPEATED_LEAST && share < LB_REPEATED_SHARE && s->row >= LB_REPEATED_ROW &&
+           s->row > 3 * s->longest && (double)s->row * log(1 / share) > LB_REPEATED_LOGP;
 }

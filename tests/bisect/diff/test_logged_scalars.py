@@ -24,9 +24,9 @@ def both_ways(lastbit, logged, first, second, how):
 @pytest.mark.parametrize(
     "how,named", [("scalar", "the logged number logged differs: "), ("item", "a number that the program read (.item()) differs: ")]
 )
-def test_a_loss_that_is_added_up_in_another_order_is_rounding(lastbit, logged, how, named):
+def test_a_loss_that_is_added_up_in_another_order_is_the_same_function(lastbit, logged, how, named):
     for answer in both_ways(lastbit, logged, "sum", "stacked", how):
-        assert answer["verdict"] == "rounding"
+        assert answer["verdict"] in ("rounding", "reordered")  # the order of a library's sum has a name on some processors
         assert answer["earliest"]["op"] in ("aten::add.Tensor", "aten::sum")
         assert [text for text in answer["findings"] if text.startswith(named)]
 

@@ -167,7 +167,8 @@ static void one_element_of_two_thousand_excludes(void **state)
     w->z[1423] = nextafterf(w->z[1423], 1);
     lb_explain_finding f = explain(w, &report);
     assert_int_equal(f.cause, LB_CAUSE_UNEXPLAINED);
-    assert_int_equal(f.proof, LB_PROOF_NONE);
+    assert_int_equal(f.proof,
+                     LB_PROOF_BOUND); /* it is in the op's bound, and an order of the library's own might give it */
     assert_string_equal(f.schedule, "splitk:4"); /* the best */
     assert_int_equal(f.matched, ROWS - 1);
     assert_int_equal(f.excluded, f.tried);
@@ -250,9 +251,10 @@ static void a_library_function_may_give_all_bits_of_one_side_by_chance(void **st
     } rows[] = {{false, 0, 0, LB_CAUSE_INPUT, LB_PROOF_BITS},
                 {false, 1, 1, LB_CAUSE_INPUT, LB_PROOF_BOUND},
                 {false, 4, 1, LB_CAUSE_INPUT, LB_PROOF_BOUND},
-                {false, 32, 1, LB_CAUSE_UNEXPLAINED, LB_PROOF_NONE},  /* another function */
+                {false, 32, 1, LB_CAUSE_UNEXPLAINED, LB_PROOF_BOUND}, /* another function, in the op's bound */
                 {false, 1, 100, LB_CAUSE_UNEXPLAINED, LB_PROOF_NONE}, /* a wrong number */
-                {true, 1, 1, LB_CAUSE_UNEXPLAINED, LB_PROOF_NONE}};   /* of the same number */
+                {true, 1, 1, LB_CAUSE_UNEXPLAINED,
+                 LB_PROOF_BOUND}}; /* of the same number: the end of a vector may have a kernel of its own */
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const lb_explain_finding f = explain_roots(w, rows[i].same, rows[i].missed, rows[i].ulps);
         assert_int_equal(f.cause, rows[i].cause);

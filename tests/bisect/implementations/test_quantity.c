@@ -92,6 +92,34 @@ static void what_rounding_can_give_by_itself_tells_nothing(void **state)
     assert_false(lb_quantities_agree(&a, &a));
 }
 
+/* Of choices (experts, masks of these) the means are the same wherever they fall; a digest tells. A top-k need not sort. */
+static void choices_are_told_by_where_they_fall(void **state)
+{
+    (void)state;
+    int64_t chosen[12][2], sorted[12][2], elsewhere[12][2];
+    double mask[12][4] = {{0}}, moved[12][4] = {{0}};
+    for (int i = 0; i < 12; i++) {
+        chosen[i][0] = (i * 5 + 3) % 4, chosen[i][1] = (chosen[i][0] + 1 + i % 3) % 4;
+        sorted[i][0] = chosen[i][0] < chosen[i][1] ? chosen[i][0] : chosen[i][1];
+        sorted[i][1] = chosen[i][0] + chosen[i][1] - sorted[i][0];
+        mask[i][chosen[i][0]] = moved[(i + 1) % 12][chosen[i][0]] = 1;
+    }
+    for (int i = 0; i < 12; i++) elsewhere[i][0] = chosen[(i + 1) % 12][0], elsewhere[i][1] = chosen[(i + 1) % 12][1];
+    const int64_t pairs[] = {12, 2}, wide[] = {12, 4};
+    const lb_layout two = lb_layout_contiguous(2, pairs), four = lb_layout_contiguous(2, wide);
+    const lb_quantity a = lb_quantity_of(&(lb_tensor){chosen, LB_I64, two}),
+                      b = lb_quantity_of(&(lb_tensor){sorted, LB_I64, two}),
+                      c = lb_quantity_of(&(lb_tensor){elsewhere, LB_I64, two}),
+                      m = lb_quantity_of(&(lb_tensor){mask, LB_F64, four}),
+                      n = lb_quantity_of(&(lb_tensor){moved, LB_F64, four});
+    assert_true(a.whole && b.whole && c.whole && m.whole && n.whole);
+    assert_true(lb_quantities_agree(&a, &c) && lb_quantities_agree(&m, &n)); /* the means do not know */
+    assert_true(a.digest == b.digest && a.digest != c.digest && m.digest != n.digest);
+    double x[N];
+    for (int i = 0; i < N; i++) x[i] = number();
+    assert_false(of(x, N).whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -100,6 +128,7 @@ int main(void)
         cmocka_unit_test(what_is_one_number_all_over_tells_nothing),
         cmocka_unit_test(minus_infinity_and_the_lowest_number_mask_alike),
         cmocka_unit_test(what_rounding_can_give_by_itself_tells_nothing),
+        cmocka_unit_test(choices_are_told_by_where_they_fall),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,8 @@ def test_a_model_written_again_is_the_same_function(diff, family, written, train
     ("gpt2", "einsumgpt", "exact-gelu", "transformer.h.1.mlp.act", "blocks.1"),
     ("gpt2", "einsumgpt", "softmax-axis", "transformer.h.1.attn", "blocks.1"),  # x + product + bias holds the residual stream
     ("gpt2", "sequencefirst", "shifted-positions", "transformer.wpe", "wpe"),  # everything differs, so that shapes alone tell time from batch
+    ("deepseek", "latent", "no-latent-norm", "model.layers.1.self_attn.kv_a_layernorm", "blocks.1.attention"),  # choices behind it fall elsewhere
+    ("qwen2moe", "dispatch", "one-expert", "model.layers.1.mlp.gate", "feeds.1"),  # another number of choices is no flip
     ("llama", "complexllama", "halves-as-neighbours", "model.layers.1.self_attn", "layers.1.attention"),  # not the table, which other layers read, too
 ])  # fmt: skip
 def test_a_fault_is_the_one_place_that_differs(diff, family, written, fault, first, second):

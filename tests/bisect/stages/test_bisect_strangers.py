@@ -18,7 +18,7 @@ CASES = {
     "empty-mask": ("block", None, "", r"aten::div\.Tensor", "forward", 2, "0 divided by 0", 20),
     "clip-zero": ("block", None, "(emb)?", "aten::reciprocal", None, 2, "a division by 0", 30),
     "adam-eps": ("block", None, "emb", "aten::addcdiv_", "optimizer", 0, "0 divided by 0", 80),
-    "bad-weight": ("source", "A", r"blocks\.1\.attn\.out", "lb::source", "forward", 0, "held 1 non-finite of 1024 elements", 40),
+    "bad-weight": ("source", "A", r"blocks\.1\.attn\.out", "lb::source", "forward", 0, "had 1 non-finite of 1024 elements", 40),
     "huge-weight": ("block", "D", r"blocks\.2\.mlp\.fc", "aten::addmm", "forward", 0, "more than its dtype can hold", 1500),
     "rope": ("precision", "A", r"blocks\.0\.attn", r"aten::mul\.Tensor", "forward", 0, "what lacked is range", 80),
     "half": ("precision", None, "emb|blocks.*|head|norm", "aten::(addcmul_|add_.Tensor)", "optimizer", 0, "what lacked is range", 10),
