@@ -52,16 +52,36 @@ static uint32_t count_collectives(const lb_program_view *side)
     return n;
 }
 
-/* The other end of a message; LB_NONE where it is not there. */
-static uint32_t other_end(const lb_program_view *side, const lb_message_key *key, lb_message_end end)
+/* The number that the other end, in program q, gives to the message that `*key` numbers as program p does; false: not known to be there. */
+static bool renumber(const lb_program *p, const lb_program *q, lb_message_end end, lb_message_key *key)
+{
+    lb_message_stream mine = {0}, theirs = {0};
+    const lb_message_end far = end == LB_MESSAGE_SENT ? LB_MESSAGE_RECEIVED : LB_MESSAGE_SENT;
+    int64_t shift = 0;
+    bool known = lb_message_stream_read(p, end, key, &mine, NULL) == LB_OK &&
+                 lb_message_stream_read(q, far, key, &theirs, NULL) == LB_OK;
+    known = known && (end == LB_MESSAGE_SENT ? lb_message_streams_align(&mine, &theirs, &shift)
+                                             : lb_message_streams_align(&theirs, &mine, &shift));
+    const int64_t number = end == LB_MESSAGE_SENT ? key->number - shift : key->number + shift;
+    known = known && number >= 0 && number < theirs.n;
+    if (known) key->number = (uint32_t)number;
+    free(mine.contents), free(theirs.contents);
+    return known;
+}
+
+/* The other end of a message of program `of`; LB_NONE where it is not there. */
+static uint32_t other_end(const lb_program_view *side, const lb_program *of, const lb_message_key *key,
+                          lb_message_end end)
 {
     for (uint32_t k = 0; k < side->n_parts; k++) {
         const lb_program *p = side->parts[k].program;
+        lb_message_key wanted = *key;
         if (p->rank != (end == LB_MESSAGE_SENT ? key->receiver : key->sender) || p->step != key->step) continue;
+        if (!renumber(of, p, end, &wanted)) continue;
         for (uint32_t c = 0; c < p->n_collectives; c++) {
             lb_message_key theirs;
             const lb_message_end found = lb_message_key_of(p, &p->collectives[c], &theirs);
-            if (found != LB_MESSAGE_NONE && found != end && lb_message_key_equal(key, &theirs))
+            if (found != LB_MESSAGE_NONE && found != end && lb_message_key_equal(&wanted, &theirs))
                 return side->parts[k].first_op + p->collectives[c].op;
         }
     }
@@ -69,10 +89,10 @@ static uint32_t other_end(const lb_program_view *side, const lb_message_key *key
 }
 
 /* A message is what its two ends make together: who sends comes first. */
-static void find_message(const lb_program_view *side, uint32_t op, const lb_message_key *key, lb_message_end end,
-                         lb_collective_matches *m, uint32_t *n_ops)
+static void find_message(const lb_program_view *side, const lb_program *of, uint32_t op, const lb_message_key *key,
+                         lb_message_end end, lb_collective_matches *m, uint32_t *n_ops)
 {
-    const uint32_t other = other_end(side, key, end);
+    const uint32_t other = other_end(side, of, key, end);
     if (other == LB_NONE || m->of_op[other] != LB_NONE) return;
     m->of_op[op] = m->of_op[other] = m->n;
     m->list[m->n++] = (lb_collective_match){*n_ops, 2, true};
@@ -90,7 +110,7 @@ static void find_of_part(const lb_program_view *side, const lb_program_view_part
         lb_message_key key;
         if (m->of_op[op] != LB_NONE) continue;
         const lb_message_end end = lb_message_key_of(p, row, &key);
-        if (end != LB_MESSAGE_NONE) find_message(side, op, &key, end, m, n_ops);
+        if (end != LB_MESSAGE_NONE) find_message(side, p, op, &key, end, m, n_ops);
         if (end != LB_MESSAGE_NONE || !lb_collective_run_knows(lb_op_name(p, &p->ops[row->op]))) continue;
         if (row->ranks > side->n_parts || !gather_members(side, p, row, m->ops + *n_ops)) continue;
         for (uint32_t r = 0; r < row->ranks; r++) m->of_op[m->ops[*n_ops + r]] = m->n;

@@ -19,9 +19,18 @@ typedef struct message {
     bool shadowed, missing;
 } message;
 
+/* All messages of a step that share their key but for its number. */
+typedef struct stream {
+    lb_message_key key; /* numbered 0 */
+    lb_message_stream sent;
+    bool met, aligned; /* the receiver's numbers were compared with these, and fit */
+    int64_t shift;
+} stream;
+
 struct lb_messages {
     message *list;
-    uint32_t n;
+    stream *streams;
+    uint32_t n, n_streams;
 };
 
 lb_messages *lb_messages_new(void)
@@ -37,7 +46,8 @@ static void release(message *m)
 void lb_messages_free(lb_messages *messages)
 {
     for (uint32_t i = 0; messages && i < messages->n; i++) release(&messages->list[i]);
-    if (messages) free(messages->list);
+    for (uint32_t i = 0; messages && i < messages->n_streams; i++) free(messages->streams[i].sent.contents);
+    if (messages) free(messages->list), free(messages->streams);
     free(messages);
 }
 
@@ -56,9 +66,45 @@ static uint32_t find(const lb_messages *messages, const lb_message_key *key)
     return i;
 }
 
-bool lb_messages_has(const lb_messages *messages, const lb_message_key *key)
+static stream *find_stream(const lb_messages *messages, lb_message_key key)
 {
-    return find(messages, key) < messages->n;
+    key.number = 0;
+    for (uint32_t i = 0; i < messages->n_streams; i++)
+        if (lb_message_key_equal(&messages->streams[i].key, &key)) return &messages->streams[i];
+    return NULL;
+}
+
+static lb_status add_stream(lb_messages *messages, const lb_program *p, lb_message_key key, lb_err *err)
+{
+    key.number = 0;
+    stream *grown = lb_array_grow(messages->streams, messages->n_streams, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for a message");
+    messages->streams = grown, grown[messages->n_streams] = (stream){.key = key};
+    return lb_message_stream_read(p, LB_MESSAGE_SENT, &key, &grown[messages->n_streams++].sent, err);
+}
+
+/* The message's key, as its sender numbers it; false: the sender has none that is known to be it. */
+static bool sent_key(const lb_messages *messages, const lb_program *receiver, lb_message_key *key)
+{
+    stream *s = find_stream(messages, *key);
+    if (!s) return false;
+    if (!s->met) {
+        lb_message_stream received;
+        s->met = true;
+        s->aligned = lb_message_stream_read(receiver, LB_MESSAGE_RECEIVED, key, &received, NULL) == LB_OK &&
+                     lb_message_streams_align(&s->sent, &received, &s->shift);
+        free(received.contents);
+    }
+    const int64_t number = key->number + s->shift;
+    if (!s->aligned || number < 0 || number >= s->sent.n) return false;
+    key->number = (uint32_t)number;
+    return true;
+}
+
+bool lb_messages_has(const lb_messages *messages, const lb_machine *machine, const lb_message_key *key)
+{
+    lb_message_key sent = *key;
+    return sent_key(messages, machine->prepared->program, &sent) && find(messages, &sent) < messages->n;
 }
 
 /* ---- sending ---- */
@@ -107,6 +153,7 @@ lb_status lb_messages_send(lb_messages *messages, lb_machine *machine, const lb_
 {
     message m = {.key = *key, .shadowed = machine->shadow != NULL};
     bool whole = true;
+    if (!find_stream(messages, *key)) LB_TRY(add_stream(messages, machine->prepared->program, *key, err));
     lb_status status = m.shadowed ? take_contents(&m.of[1], machine->shadow, &whole, err) : LB_OK;
     if (status == LB_OK && whole) status = take_contents(&m.of[0], machine, &whole, err);
     m.missing = !whole;
@@ -162,7 +209,9 @@ static lb_status put_contents(const contents *c, lb_machine *machine, lb_err *er
 
 lb_status lb_messages_receive(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err)
 {
-    const uint32_t at = find(messages, key);
+    lb_message_key sent = *key;
+    sent_key(messages, machine->prepared->program, &sent);
+    const uint32_t at = find(messages, &sent);
     message m = messages->list[at];
     lb_status status = LB_OK;
     memmove(messages->list + at, messages->list + at + 1, (messages->n - at - 1) * sizeof m);

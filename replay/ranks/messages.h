@@ -14,8 +14,8 @@ void lb_messages_free(lb_messages *messages);
 
 /* The end of a message that the machine stands at. */
 lb_message_end lb_messages_stands_at(const lb_machine *machine, lb_message_key *key);
-/* A message that was sent and not yet received. */
-bool lb_messages_has(const lb_messages *messages, const lb_message_key *key);
+/* The message that the machine receives there was sent, and is known to be it. */
+bool lb_messages_has(const lb_messages *messages, const lb_machine *machine, const lb_message_key *key);
 /* The machine sends what it stands at, and goes on. Numbers that replay has not are no message: who receives takes what was recorded. */
 lb_status lb_messages_send(lb_messages *messages, lb_machine *machine, const lb_message_key *key, lb_err *err);
 /* The machine takes the message, which is there, and goes on. */

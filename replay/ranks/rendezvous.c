@@ -31,12 +31,12 @@ static uint32_t seat_of(const lb_rank_seat *seats, uint32_t n, int32_t rank)
 }
 
 /* Of the end of a message: who else has to be there is told by its key. */
-static lb_rendezvous gather_message(const lb_rank_seat *seats, uint32_t n, lb_message_end end,
+static lb_rendezvous gather_message(const lb_rank_seat *seats, uint32_t n, uint32_t self, lb_message_end end,
                                     const lb_message_key *key, const lb_messages *messages)
 {
     const uint32_t other = seat_of(seats, n, end == LB_MESSAGE_SENT ? key->receiver : key->sender);
     if (end == LB_MESSAGE_SENT) return other == LB_NONE ? LB_RENDEZVOUS_IMPOSSIBLE : LB_RENDEZVOUS_COMPLETE;
-    if (lb_messages_has(messages, key)) return LB_RENDEZVOUS_COMPLETE;
+    if (lb_messages_has(messages, seats[self].machine, key)) return LB_RENDEZVOUS_COMPLETE;
     return other == LB_NONE || seats[other].done ? LB_RENDEZVOUS_IMPOSSIBLE : LB_RENDEZVOUS_WAITS;
 }
 
@@ -47,7 +47,7 @@ lb_rendezvous lb_rendezvous_gather(const lb_rank_seat *seats, uint32_t n, uint32
     const lb_message_end end = lb_messages_stands_at(seats[first].machine, &key);
     if (end != LB_MESSAGE_NONE) {
         members[0] = first, *n_members = 1;
-        return gather_message(seats, n, end, &key, messages);
+        return gather_message(seats, n, first, end, &key, messages);
     }
     const lb_collective *row = stands_at(&seats[first]);
     const lb_program *program = seats[first].machine->prepared->program;

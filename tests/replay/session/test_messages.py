@@ -1,6 +1,9 @@
 """Messages between ranks are sent again: what one rank computes in replay is what the other receives, also where receives were posted first."""
 
 import pytest
+from conftest import ROOT, warm_python
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +31,14 @@ def test_a_change_on_one_rank_reaches_the_other(lastbit, run):
 def test_one_rank_alone_takes_what_was_recorded(lastbit, run):
     answer = lastbit.json("replay", "--mode", "chained", "--ranks", 0, run, expect=0)
     assert answer["verdict"] in ("identical", "rounding") and answer["verdicts"]["missing"] == 0
+
+
+def test_a_step_that_begins_between_two_messages_receives_its_own(lastbit, tmp_path):
+    """The second stage of a pipeline gets its first part before the first op of its step: the step's first receive takes the second message."""
+    out = tmp_path / "run.lb"
+    lastbit.run("record", "-o", out, "--level", "ops", "--", *warm_python(), *TORCHRUN, ROOT / "tests/programs/ranks/pipeline.py", expect=0)
+    for mode in "isolated", "chained":
+        answer = lastbit.json("replay", "--mode", mode, out, expect=0)
+        assert answer["verdict"] in ("identical", "rounding") and answer["verdicts"]["missing"] == 0
+    answer = lastbit.json("replay", "--mode", "chained", "--steps", "0", "--precision", "rank=0&op=aten::addmm=bf16", out)
+    assert ("c10d::recv_", 1) in {(row["op"], row["rank"]) for row in answer["worst"] if row["verdict"] == "swapped"}
