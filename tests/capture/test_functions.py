@@ -1,5 +1,6 @@
 """Programs of plain functions: no module with parameters is called, and yet there are steps, and names."""
 
+import subprocess
 import sys
 import textwrap
 
@@ -360,7 +361,8 @@ with lastbit.torch.capture("run.lb") as capture:
 
 
 def test_steps_that_a_program_of_functions_says_itself_have_its_names(tmp_path):
-    recorded.run(HEAD + f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.append({recorded.ROOT + '/capture'!r})" + CAPTURED)
+    (tmp_path / "program.py").write_text(HEAD + f"import sys; sys.path.append({recorded.ROOT + '/capture'!r})" + CAPTURED)
+    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True)
     capture = recorded.Recorded(tmp_path / "run.lb")
     assert capture.steps == [5, 6]
     for step in capture.programs[0].values():
