@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define THRESHOLD 50
+#define TWO_STEPS 8   /* units of off_by_two_steps; its analysis counts 2 */
 #define MAX_SIZE 4096 /* products of larger matrices take longer than a judgement is worth */
 
 /* One matrix of a batch; NULL: not there. */
@@ -316,10 +317,47 @@ static matrix of_cholesky(const check *c, uint32_t i, bool upper)
     return upper ? product(c->w, t, l) : product(c->w, l, t);
 }
 
+static matrix magnitudes(workspace *w, matrix a)
+{
+    matrix y = new_matrix(w, a.m, a.n);
+    for (int64_t i = 0; y.x && i < a.m * a.n; i++) y.x[i] = fabs(a.x[i]);
+    return y;
+}
+
+/* L^-1, row by row */
+static matrix inverse_of_lower(workspace *w, matrix l)
+{
+    matrix s = identity(w, l.m);
+    for (int64_t i = 0; s.x && i < l.m; i++) {
+        for (int64_t k = 0; k < i; k++)
+            for (int64_t j = 0; j <= k; j++) s.x[i * l.m + j] -= l.x[i * l.m + k] * s.x[k * l.m + j];
+        for (int64_t j = 0; j <= i; j++) s.x[i * l.m + j] /= l.x[i * l.m + i];
+    }
+    return s;
+}
+
+/* LAPACK inverts the triangle first and multiplies then: with S = L^-1, X = S'S. Of the two residuals SL - I and LS - I one is small, |S||L| or |L||S|
+ * times the rounding: which one depends on the triangle and the library. Either way X is off by at most |S'||S||L||S| and its transpose
+ * (running error analysis, to first order), though XA - I may exceed what norms of A and X tell by the condition of L. */
+static double off_by_two_steps(const check *c, matrix l, matrix x)
+{
+    matrix s = inverse_of_lower(c->w, l), exact = product(c->w, transposed(c->w, s), s);
+    matrix size = magnitudes(c->w, s), turned = transposed(c->w, size);
+    matrix of_l = product(c->w, magnitudes(c->w, l), size);
+    matrix allowed = product(c->w, product(c->w, turned, size), of_l);
+    const double off = part(c, distance(c->w, exact, x), norm(allowed) + norm(transposed(c->w, allowed)));
+    return off * THRESHOLD / TWO_STEPS;
+}
+
 static double check_cholesky_inverse(const check *c)
 {
-    matrix a = of_cholesky(c, 0, flag(c, 1)), x = result(c, 0, 2);
-    return a.x && x.x ? inverse_of(c, a, x) : -1;
+    const bool upper = flag(c, 1);
+    matrix a = of_cholesky(c, 0, upper), x = result(c, 0, 2), l = arg(c, 0);
+    if (!a.x || !x.x || !l.x) return -1;
+    const double residual = inverse_of(c, a, x); /* of what solves with the factors, it is small */
+    if (residual <= THRESHOLD) return residual;
+    l = triangle(c->w, l, upper, false, l.m, l.n);
+    return fmin(residual, off_by_two_steps(c, upper ? transposed(c->w, l) : l, x));
 }
 
 static double solution(const check *c, matrix a, matrix x, matrix b)
@@ -380,21 +418,15 @@ static double check_lu_parts(const check *c)
                 part(c, distance(c->w, product(c->w, p, product(c->w, l, u)), a), size));
 }
 
-/* The matrix whose LU stands beside a determinant or a solution, from result `first` on: A or its transpose, as library and layout have it.
- * The first row of U is a row of the one that was factored. */
-static matrix as_factored(const check *c, uint32_t first)
+/* The LU that stands beside a determinant or a solution, from result `first` on, is of A or of its transpose, as library and layout have it.
+ * Which one cannot be seen from single rows: a row may be equal to its column. */
+static double lu_of_either(const check *c, uint32_t first)
 {
-    matrix a = arg(c, 0), lu = result(c, first, 2);
-    const lb_tensor *pivots = first + 1 < c->n_results ? &c->results[first + 1] : NULL;
-    if (!a.x || !lu.x || !pivots || !pivots->data || a.m != a.n) return a;
-    const int64_t p = (int64_t)element(pivots, offset_of(pivots, c->b, 1)) - 1;
-    double plain = 0, turned = 0;
-    if (p < 0 || p >= a.m) return a;
-    for (int64_t j = 0; j < a.n; j++) {
-        plain += fabs(lu.x[j] - a.x[p * a.n + j]);
-        turned += fabs(lu.x[j] - a.x[j * a.n + p]);
-    }
-    return turned < plain ? transposed(c->w, a) : a;
+    matrix a = arg(c, 0), turned = {0};
+    if (!a.x || a.m != a.n) return lu_of(c, a, first);
+    turned = transposed(c->w, a);
+    const double plain = lu_of(c, a, first), other = lu_of(c, turned, first);
+    return fmin(plain, other);
 }
 
 static double check_solve(const check *c)
@@ -404,7 +436,7 @@ static double check_solve(const check *c)
     matrix a = arg(c, 0), b = vector ? read_matrix(c->w, &c->args[1].tensor, c->b, 1) : arg(c, 1),
            x = result(c, 0, vector ? 1 : 2);
     if (!a.x || !b.x || !x.x || gave_up(c, 3)) return -1;
-    const double factors = lu_of(c, as_factored(c, 1), 1);
+    const double factors = lu_of_either(c, 1);
     if (vector || c->n_args < 3 || flag(c, 2)) return fmax(factors, solution(c, a, x, b));
     return fmax(factors, solution(c, transposed(c->w, a), transposed(c->w, x), transposed(c->w, b))); /* X A = B */
 }
@@ -418,11 +450,11 @@ static double number(const check *c, uint32_t i)
 /* A determinant is the product of its LU's diagonal, its sign that of the exchanges. */
 static double determinant_of(const check *c, uint32_t first, bool logarithm)
 {
-    const double factors = lu_of(c, as_factored(c, first), first);
+    const double factors = lu_of_either(c, first);
     matrix lu = result(c, first, 2);
     const lb_tensor *pivots = first + 1 < c->n_results ? &c->results[first + 1] : NULL;
     if (!lu.x || !pivots || !pivots->data || factors < 0) return -1;
-    double sign = 1, product = 1, sum = 0, magnitude = 0;
+    double sign = 1, large = 1, small = 1, sum = 0, magnitude = 0;
     for (int64_t k = 0; k < lu.m; k++) {
         const double d = lu.x[k * lu.n + k];
         if ((int64_t)element(pivots, offset_of(pivots, c->b, 1) + k * pivots->layout.stride[pivots->layout.ndim - 1]) !=
@@ -430,7 +462,7 @@ static double determinant_of(const check *c, uint32_t first, bool logarithm)
             sign = -sign;
         if (d == 0) return factors;
         sign = d < 0 ? -sign : sign;
-        product *= fabs(d);
+        *(fabs(d) > 1 ? &large : &small) *= fabs(d);
         sum += lb_log(fabs(d)), magnitude += 1 + fabs(lb_log(fabs(d)));
     }
     if (logarithm) {
@@ -438,7 +470,8 @@ static double determinant_of(const check *c, uint32_t first, bool logarithm)
         return fmax(factors, part(c, off, magnitude));
     }
     const bool fits =
-        product > FLT_MIN && product < FLT_MAX; /* elsewhere a product of f32 may have left the range on the way */
+        small > FLT_MIN && large < FLT_MAX; /* elsewhere a product of f32 may leave the range on the way */
+    const double product = small * large;
     return fits ? fmax(factors, part(c, fabs(number(c, 0) - sign * product), product)) : factors;
 }
 static double check_det(const check *c)

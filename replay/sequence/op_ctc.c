@@ -230,25 +230,26 @@ static lb_status gradient_run(lb_call *call, bool twin)
 LB_WITH_TWIN(loss, loss_run(call, twin))
 LB_WITH_TWIN(gradient, gradient_run(call, twin))
 
-#define LOSS(NAME, SAMPLES)                                                                                            \
+/* MARK: "!" where the lengths are tensors, "" where they are lists of numbers. */
+#define LOSS(NAME, MARK, SAMPLES)                                                                                      \
     {.name = "aten::" NAME,                                                                                            \
-     .args = "log_probs! targets! input_lengths target_lengths blank zero_infinity",                                   \
+     .args = "log_probs! targets! input_lengths" MARK " target_lengths" MARK " blank zero_infinity",                   \
      LB_COMPUTED_BY(loss),                                                                                             \
      .roundings = 2,                                                                                                   \
      .flags = LB_ROW_COMPLETES,                                                                                        \
      .samples = SAMPLES}
-#define GRADIENT(NAME, SAMPLES)                                                                                        \
+#define GRADIENT(NAME, MARK, SAMPLES)                                                                                  \
     {.name = "aten::" NAME,                                                                                            \
-     .args =                                                                                                           \
-         "grad! log_probs! targets! input_lengths target_lengths neg_log_likelihood! log_alpha! blank zero_infinity",  \
+     .args = "grad! log_probs! targets! input_lengths" MARK " target_lengths" MARK                                     \
+             " neg_log_likelihood! log_alpha! blank zero_infinity",                                                    \
      LB_COMPUTED_BY(gradient),                                                                                         \
      .roundings = 2,                                                                                                   \
      .samples = SAMPLES}
 
 const lb_op_row lb_rows_ctc[] = {
-    LOSS("_ctc_loss", "ctc lists"),
-    LOSS("_ctc_loss.Tensor", "ctc"),
-    GRADIENT("_ctc_loss_backward", "ctc lists gradient"),
-    GRADIENT("_ctc_loss_backward.Tensor", "ctc gradient"),
+    LOSS("_ctc_loss", "", "ctc lists"),
+    LOSS("_ctc_loss.Tensor", "!", "ctc"),
+    GRADIENT("_ctc_loss_backward", "", "ctc lists gradient"),
+    GRADIENT("_ctc_loss_backward.Tensor", "!", "ctc gradient"),
     {NULL},
 };

@@ -113,6 +113,8 @@ def load():
     lib.harness_ratios.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(C.c_void_p), C.c_char_p]
     lib.harness_roundings.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(C.c_int)]
     lib.harness_roundings.restype = C.c_double
+    lib.harness_factorisation.argtypes = [C.c_char_p, C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32]
+    lib.harness_factorisation.restype = C.c_double
     sizes = (C.c_uint64 * 4)()
     lib.harness_sizes(sizes)
     assert list(sizes) == [C.sizeof(t) for t in (Tensor, Operand, Row, Method)], "op_harness.py is behind replay/kernel/ops.h"
@@ -257,6 +259,13 @@ def ratios(row, values, recorded):
     if status:
         raise RuntimeError(message.value.decode())
     return found
+
+
+def residual(name, values, recorded):
+    """How much of what it is allowed the worst residual of a factorisation uses (NaN: nothing can be said): a FACTORS row is judged by it alone."""
+    operands = Operands(values)
+    mirrors = (Tensor * max(len(recorded), 1))(*[tensor(r) for r in recorded])
+    return LIB.harness_factorisation(name.encode(), operands.array, operands.count, mirrors, len(recorded))
 
 
 def torch_op(name):

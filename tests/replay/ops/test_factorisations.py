@@ -1,6 +1,5 @@
 """Factorisations of matrices: computed in the branch that was recorded, and judged by what they promise; optimizers that use them."""
 
-import ctypes as C
 import sys
 
 import op_cases
@@ -76,10 +75,7 @@ def test_another_legal_factorisation_is_innocent_and_a_wrong_one_diverges(lastbi
 
 
 def ratio(op, args, results):
-    operands = H.Operands(args)
-    mirrors = (H.Tensor * len(results))(*[H.tensor(r) for r in results])
-    H.LIB.harness_factorisation.restype = C.c_double
-    return H.LIB.harness_factorisation(f"aten::{op}".encode(), operands.array, operands.count, mirrors, len(results))
+    return H.residual(f"aten::{op}", args, results)
 
 
 def matrices(kind, dtype):
@@ -259,6 +255,35 @@ def test_a_wrong_determinant_and_wrong_exchanges_are_found():
     assert ratio("_linalg_slogdet", [a], [sign, log, lu, pivots]) <= 1 < ratio("_linalg_slogdet", [a], [sign, log + 0.01, lu, pivots])
     p, l, u = torch.ops.aten.linalg_lu(a)
     assert ratio("linalg_lu", [a, True], [p, l, u]) <= 1 < ratio("linalg_lu", [a, True], [p.flip(-1).contiguous(), l, u])
+
+
+def test_a_matrix_that_shares_a_row_with_its_transpose_keeps_its_determinant():
+    """The LU may be that of the transpose; the first row of U does not tell where a row is equal to its column."""
+    a = torch.randn(5, 5, generator=torch.Generator().manual_seed(6))
+    a[0] = a[:, 0] = torch.tensor([100.0, 1, 2, 3, 4])
+    for x in (a, a.mT):
+        for name in ("_linalg_det", "_linalg_slogdet"):
+            results = list(H.torch_op(f"aten::{name}")(x))
+            assert 0 <= ratio(name, [x], results) <= 1, name
+            results[0] = -results[0]
+            assert ratio(name, [x], results) > 1, name
+
+
+def test_a_determinant_whose_factors_leave_the_range_on_the_way_is_not_judged_by_their_product():
+    a = torch.diag(torch.tensor([1e30, 1e30, 1e-30, 1e-30]))
+    assert 0 <= ratio("_linalg_det", [a], list(torch.ops.aten._linalg_det(a))) <= 1
+
+
+def test_an_inverse_by_an_ill_conditioned_upper_triangle_is_innocent():
+    """LAPACK inverts the triangle, then multiplies: XA - I exceeds what norms tell."""
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(300):
+        u = torch.randn(9, 9, generator=generator).triu() * torch.exp2(14 * torch.rand(9, 1, generator=generator))
+        x = torch.ops.aten.cholesky_inverse(u, True).contiguous()
+        assert not ratio("cholesky_inverse", [u, True], [x]) > 1
+        x = x * 1.5
+        u = torch.eye(9) + 0.1 * u / u.abs().max()
+        assert ratio("cholesky_inverse", [u, True], [x]) > 1
 
 
 def test_what_has_no_factor_is_refused():
