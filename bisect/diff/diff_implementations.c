@@ -133,8 +133,7 @@ static uint32_t scope_around(const writer *w, const lb_region *r, int side)
     for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
         const uint32_t giver = g->giver[g->preds[k]];
         if (giver == LB_NONE || lb_op_is_source(p, &p->ops[giver])) continue;
-        while (scope && !lb_modules_is_in(p, p->ops[giver].scope, scope))
-            scope = p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
+        while (scope && !lb_modules_is_in(p, p->ops[giver].scope, scope)) scope = lb_modules_parent(p, scope);
     }
     return scope;
 }

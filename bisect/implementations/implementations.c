@@ -42,16 +42,20 @@ static void feed(lb_implementations *x)
         lb_exact_side_hold(&x->sides[1], x->sources[1].list[i].value, fed_numbers(x, i));
 }
 
+static bool is_read_by_ops(const lb_exact_side *s, uint32_t v)
+{
+    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++)
+        if (!(s->program->ops[s->graph.uses[k]].flags & LB_OP_DECISION)) return true;
+    return false;
+}
+
 /* Does anything but a decision of the program (is it time to drop this layer?) read the draw? */
 static bool is_computed_with(const lb_exact_side *s, uint32_t op, uint32_t v)
 {
-    const lb_program *p = s->program;
-    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++)
-        if (!(p->ops[s->graph.uses[k]].flags & LB_OP_DECISION)) return true;
-    for (uint32_t w = s->first_window[op]; w < s->first_window[op + 1]; w++)
-        for (uint32_t k = s->graph.first_use[s->windows[w]]; k < s->graph.first_use[s->windows[w] + 1]; k++)
-            if (!(p->ops[s->graph.uses[k]].flags & LB_OP_DECISION)) return true;
-    return false;
+    bool computed = is_read_by_ops(s, v);
+    for (uint32_t w = s->first_window[op]; w < s->first_window[op + 1] && !computed; w++)
+        computed = is_read_by_ops(s, s->windows[w]);
+    return computed;
 }
 
 /* Draws of both sides in their order, where these are as many of the same sizes. */
@@ -168,7 +172,6 @@ static uint32_t count_unordered(const lb_implementations *x)
 
 static void judge(lb_implementations *x)
 {
-
     uint32_t n = 0, unknown = 0, apart = 0;
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
@@ -177,11 +180,11 @@ static void judge(lb_implementations *x)
     }
     x->judged = n > 0 && !unknown && !*x->missing;
     x->same = x->judged && !apart;
-    if (x->judged && count_unordered(x)) {
+    const uint32_t unordered = x->judged ? count_unordered(x) : 0;
+    if (unordered) {
         x->judged = x->same = false;
         snprintf(x->missing, sizeof x->missing,
-                 "%u results are there in parts that stand in another order on the other side's ranks",
-                 count_unordered(x));
+                 "%u results are there in parts that stand in another order on the other side's ranks", unordered);
     }
     if (*x->missing) return;
     if (!n)
@@ -347,12 +350,13 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     if (status == LB_OK)
         status = lb_step_sources_match(&x->sources[0], &x->sources[1], x->merged, x->n_merged, memory, &x->contents,
                                        &x->moved, err);
-    if (status == LB_OK && count_cut_otherwise(x))
+    const uint32_t cut = status == LB_OK ? count_cut_otherwise(x) : 0;
+    if (cut)
         snprintf(
             x->missing, sizeof x->missing,
             "%u parameters are parts of tensors that the other side's ranks cut along another dimension: record one of "
             "the sides on one rank",
-            count_cut_otherwise(x));
+            cut);
     if (status == LB_OK) feed(x);
     if (status == LB_OK)
         status = lb_counterparts_find(&x->sides[0], &x->sides[1], &x->sources[0], &x->sources[1], &x->contents,

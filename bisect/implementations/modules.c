@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t parent_of(const lb_program *p, uint32_t scope)
+uint32_t lb_modules_parent(const lb_program *p, uint32_t scope)
 {
     return p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
 }
 
 bool lb_modules_is_in(const lb_program *p, uint32_t scope, uint32_t module)
 {
-    while (scope && scope != module) scope = parent_of(p, scope);
+    while (scope && scope != module) scope = lb_modules_parent(p, scope);
     return scope == module;
 }
 
@@ -44,7 +44,7 @@ static pair *list_pairs(const lb_exact_side *mine, const lb_exact_side *other, c
 static uint32_t depth_of(const lb_program *p, uint32_t scope)
 {
     uint32_t depth = 0;
-    for (; scope; scope = parent_of(p, scope)) depth++;
+    for (; scope; scope = lb_modules_parent(p, scope)) depth++;
     return depth;
 }
 
@@ -90,7 +90,8 @@ static void count_votes(vote *x, uint32_t module, double *all)
         const pair *one = &x->pairs[i];
         if (!lb_modules_is_in(x->mine, one->mine, module) || (x->shared && x->shared[one->other] == LB_NONE)) continue;
         *all += one->weight;
-        for (uint32_t scope = one->other; scope; scope = parent_of(x->other, scope)) x->count[scope] += one->weight;
+        for (uint32_t scope = one->other; scope; scope = lb_modules_parent(x->other, scope))
+            x->count[scope] += one->weight;
     }
     x->count[0] = *all;
 }
@@ -110,7 +111,7 @@ static uint32_t most_common(vote *x, uint32_t module, uint32_t within)
     for (bool down = all > 0; down;) {
         down = false;
         for (uint32_t scope = 1; scope < q->n_scopes && !down; scope++) {
-            if (parent_of(q, scope) != best || scope == best || 4 * x->count[scope] < 3 * all ||
+            if (lb_modules_parent(q, scope) != best || scope == best || 4 * x->count[scope] < 3 * all ||
                 x->count[best] - x->count[scope] >= 0.999 || may_be_outside(x, module, best, scope))
                 continue;
             best = scope, down = true;
@@ -140,7 +141,7 @@ static bool put_beside(const lb_exact_side *const sides[2], uint32_t *const met[
     x.pairs = pairs, x.count = malloc((x.other->n_scopes + 1) * sizeof *x.count);
     const bool room = pairs && x.count && list_alone(&x, 0) && list_alone(&x, 1);
     for (uint32_t scope = 1; room && scope < x.mine->n_scopes; scope++) {
-        const uint32_t parent = beside[parent_of(x.mine, scope)];
+        const uint32_t parent = beside[lb_modules_parent(x.mine, scope)];
         beside[scope] = parent == LB_NONE ? LB_NONE : most_common(&x, scope, parent);
     }
     free(pairs), free(x.count), free(x.alone[0]), free(x.alone[1]);

@@ -12,6 +12,7 @@
  * that is the same quantity, LB_NONE (lb_regions_meet). malloc'ed; false: out of memory, and both are NULL. */
 bool lb_modules_beside(const lb_exact_side *const sides[2], uint32_t *const met[2], uint32_t *beside[2]);
 /* Is the scope the module itself, or in it? */
+uint32_t lb_modules_parent(const lb_program *program, uint32_t scope); /* of the outermost: 0 */
 bool lb_modules_is_in(const lb_program *program, uint32_t scope, uint32_t module);
 
 #endif
