@@ -205,22 +205,17 @@ static void add_op(finder *f, uint32_t op)
     f->out->ops[f->out->n_ops++] = op;
 }
 
-/* Back from a value to where the sides meet; the ops on the way, each once. */
-static void walk_back(finder *f, int side, uint32_t value, lb_region *r)
+/* Goes back from a value to where the sides meet, and visits each value on the way once in a walk. `r`: handed on. */
+static void walk_back(finder *f, int side, uint32_t value, void (*visit)(finder *, int side, uint32_t v, lb_region *r),
+                      lb_region *r)
 {
-    const lb_exact_side *s = f->asked->sides[side];
-    const lb_value_graph *g = &s->graph;
-    const lb_region_frontier frontier = frontier_of(f);
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
     uint32_t n = 0;
     if (f->stamp[side][value] == f->walk) return;
     f->stamp[side][value] = f->walk, f->stack[n++] = value;
     while (n) {
-        const uint32_t v = f->stack[--n], op = g->giver[v];
-        const bool source = lb_region_is_source(s, v);
-        if (g->given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
-            add_op(f, op);
-        if (source && !lb_region_holds(&frontier, side, v) && lb_layout_numel(&s->program->values[v].layout) > 1)
-            add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);
+        const uint32_t v = f->stack[--n];
+        visit(f, side, v, r);
         for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
             const uint32_t from = g->preds[k];
             if (f->same[side][from] || f->stamp[side][from] == f->walk) continue;
@@ -229,26 +224,31 @@ static void walk_back(finder *f, int side, uint32_t value, lb_region *r)
     }
 }
 
-/* Clears what leads to a value that is right, back to where the sides meet. */
-static void clear_back(finder *f, int side, uint32_t value)
+/* What gives the value is of the region; a source is one that the other side may not hold. */
+static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
 {
     const lb_exact_side *s = f->asked->sides[side];
-    const lb_value_graph *g = &s->graph;
-    uint32_t n = 0;
-    if (f->stamp[side][value] == f->walk) return;
-    f->stamp[side][value] = f->walk, f->stack[n++] = value;
-    while (n) {
-        const uint32_t v = f->stack[--n];
-        const uint32_t op = g->given[v]
-                                ? g->giver[v]
-                                : LB_NONE; /* by what else it gives an op is not judged: a mean, sums of exponentials */
-        if (op != LB_NONE && lb_op_outcome(s->program, &s->program->ops[op], 0) == v) f->cleared[side][op] = 1;
-        for (uint32_t k = g->first_pred[v]; k < g->first_pred[v + 1]; k++) {
-            const uint32_t from = g->preds[k];
-            if (f->same[side][from] || f->stamp[side][from] == f->walk) continue;
-            f->stamp[side][from] = f->walk, f->stack[n++] = from;
-        }
-    }
+    const lb_region_frontier frontier = frontier_of(f);
+    const uint32_t op = s->graph.giver[v];
+    const bool source = lb_region_is_source(s, v);
+    if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
+        add_op(f, op);
+    if (source && !lb_region_holds(&frontier, side, v) && lb_layout_numel(&s->program->values[v].layout) > 1)
+        add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);
+}
+
+/* What gives a value on the way to numbers that are right is right. By what else it gives an op is not judged: a mean, sums of exponentials. */
+static void clear_giver(finder *f, int side, uint32_t v, lb_region *r)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t op = s->graph.given[v] ? s->graph.giver[v] : LB_NONE;
+    (void)r;
+    if (op != LB_NONE && lb_op_outcome(s->program, &s->program->ops[op], 0) == v) f->cleared[side][op] = 1;
+}
+
+static void clear_back(finder *f, int side, uint32_t value)
+{
+    walk_back(f, side, value, clear_giver, NULL);
 }
 
 /* Do both sides name each other where they look for these numbers? Numbers that come back later in a side do not. */
@@ -292,10 +292,10 @@ static void find_region(finder *f, uint32_t row)
     const lb_region_frontier frontier = frontier_of(f);
     f->walk++;
     r.first[0] = f->out->n_ops, r.first_unheld[0] = f->out->n_unheld;
-    for (uint32_t k = 0; k < c->n; k++) walk_back(f, 0, all->pieces[c->first + k].tensor, &r);
+    for (uint32_t k = 0; k < c->n; k++) walk_back(f, 0, all->pieces[c->first + k].tensor, note_in_region, &r);
     close_ops(f, &r, 0);
     r.first[1] = f->out->n_ops, r.first_unheld[1] = f->out->n_unheld;
-    walk_back(f, 1, c->b, &r);
+    walk_back(f, 1, c->b, note_in_region, &r);
     close_ops(f, &r, 1);
     lb_region_op_choose(&frontier, &r);
     r.inherited = lb_inherited_is_region(&frontier, &r);
