@@ -335,13 +335,15 @@ static lb_status add_written(lb_recorder *recorder, lb_pending *p, const lb_oper
     return status;
 }
 
-static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen *seen, bool deferred, bool *alias,
-                            uint32_t *row, lb_err *err)
+/* `again`: an earlier result of the same op has the same storage, as the gradients of a recurrent layer lie in one buffer. */
+static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen *seen, bool deferred, bool again,
+                            bool *alias, uint32_t *row, lb_err *err)
 {
     lb_known *known = lb_knowns_find(&recorder->storages, seen->storage);
     *alias = known && was_read(p, seen->storage);
-    if (known && deferred) {
-        /* A collective returns the argument that it is still writing: looking at the storage would read it too early. */
+    if (known && (deferred || again)) {
+        /* The same tensor twice. Or a collective returns the argument that it is still writing: looking at the storage would read it too
+         * early. */
         lb_window *written = lb_known_window(known, lb_window_hash(seen));
         if (written && written->row != LB_NONE) {
             *row = written->row;
@@ -351,12 +353,19 @@ static lb_status add_result(lb_recorder *recorder, lb_pending *p, const lb_seen 
     if (*alias) return lb_reading_alias(recorder, &p->at, seen, row, err);
     const lb_result_kind kind = kind_of_results(p, deferred);
     /* A buffer from earlier, which the op returns without having been given it. */
-    if (known) {
+    if (known && !again) {
         LB_TRY(lb_reading_storage(recorder, seen, &known, err));
         lb_contents_settle(recorder, known);
         lb_known_change(known);
     }
     return lb_reading_result(recorder, &p->at, seen, kind, row, err);
+}
+
+static bool has_storage(const lb_operand *results, uint32_t n, int64_t storage)
+{
+    for (uint32_t r = 0; r < n; r++)
+        if (results[r].tag == LB_ARG_VALUE && results[r].u.tensor->storage == storage) return true;
+    return false;
 }
 
 static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_operand *results, uint32_t n, bool deferred,
@@ -371,7 +380,9 @@ static lb_status add_results(lb_recorder *recorder, lb_pending *p, const lb_oper
             rows[p->op.results++] = LB_NONE;
         } else if (results[r].tag == LB_ARG_VALUE) {
             bool alias = false;
-            status = add_result(recorder, p, results[r].u.tensor, deferred, &alias, &rows[p->op.results++], err);
+            const lb_seen *seen = results[r].u.tensor;
+            const bool again = has_storage(results, r, seen->storage);
+            status = add_result(recorder, p, seen, deferred, again, &alias, &rows[p->op.results++], err);
             aliases += alias;
             tensors++;
         }

@@ -254,6 +254,43 @@ def test_private_entry_points_that_are_gone_degrade_into_coverage(hidden, tmp_pa
     assert bool(notes(capture, "degraded")) != another
 
 
+# ---- results that share a storage -------------------------------------------------------------------------------------
+
+PARTS = """
+library = torch.library.Library("mine", "DEF")
+library.define("parts(Tensor x) -> Tensor[]")
+library.define("pair(Tensor x) -> (Tensor, Tensor)")
+def parts(x):
+    made = torch.cat([x.reshape(-1), x.reshape(-1) * 2, x.reshape(-1) * 3])
+    same = made[%d:%d]
+    return [made[:9], made[9:12], made[4:20:3], made.view(9, 4).t(), same, same, made]
+library.impl("parts", parts, "CPU")
+library.impl("pair", lambda x: parts(x)[:2], "CPU")
+for _ in range(2):
+    x = torch.randn(3, 4)
+    y = model(x)
+    a, b, c, *_, whole = torch.ops.mine.parts(x)
+    d, e = torch.ops.mine.pair(x)
+    a.mul_(3); e.add_(b)
+    (y.sum() + a.sum() + c.sum() + whole.max() + d.sum() * e.sum()).backward()
+    opt.step(); opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("same", [(0, 9), (2, 7), (0, 36)])
+@pytest.mark.parametrize("level", ["stats", "ops"])
+def test_results_of_one_op_may_lie_in_one_storage(record, lastbit, tmp_path, level, same):
+    """As the gradients of cuDNN's recurrent layers do: one killed the program that was recorded."""
+    capture = record(PARTS % same, level=level)
+    assert capture.steps == [0, 1]
+    for program in capture.programs[0].values():
+        assert program.complete
+        assert [op.results for name in ("mine::parts", "mine::pair") for op in find(program, name)] == [7, 2]
+    if level == "ops":
+        verdicts = lastbit.json("replay", "--mode", "chained", tmp_path / "run.lb", expect=0)["verdicts"]
+        assert verdicts["opaque"] == 2 * 2 and verdicts["missing"] == verdicts["diverged"] == 0 < verdicts["identical"]
+
+
 # ---- why nothing was recorded ------------------------------------------------------------------------------------------
 
 

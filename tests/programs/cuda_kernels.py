@@ -230,4 +230,14 @@ def layers_backward(
         return torch.autograd.grad([r for r, _ in pairs], leaves, [d for _, d in pairs])
 
     found = elsewhere(gradients)
-    return found[0], found[1], found[2] if mode == 2 else None, list(found[len(found) - len(weights) :])
+    return found[0], found[1], found[2] if mode == 2 else None, parts_of_one(found[len(found) - len(weights) :])
+
+
+def parts_of_one(tensors):
+    """The same numbers in one buffer, as cuDNN has them: each is a view of it."""
+    buffer, at = torch.cat([t.reshape(-1) for t in tensors]), 0
+    parts = []
+    for tensor in tensors:
+        parts.append(buffer[at : at + tensor.numel()].view(tensor.shape))
+        at += tensor.numel()
+    return parts
