@@ -131,6 +131,18 @@ struct read_small {
     enum { BITS = 8, PAIRS = 0 };
     LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *s) { return small_value(p[i], s); }
 };
+struct read_u8 {
+    enum { BITS = 8, PAIRS = 0 };
+    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return p[i]; }
+};
+struct read_i8 {
+    enum { BITS = 8, PAIRS = 0 };
+    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return (signed char)p[i]; }
+};
+struct read_bool {
+    enum { BITS = 8, PAIRS = 0 };
+    LB_DEVICE float at(const uint8_t *p, uint32_t i, const lb_kernel_small *) { return p[i] ? 1 : 0; }
+};
 
 /* Of a whole tile. Thread t takes other numbers than those of lane t, for bounds know no order. Infinity is not looked for, but shows in the
  * bounds: then the thread takes its numbers again, one by one. */
@@ -211,6 +223,9 @@ LB_DEVICE void add_numbers(lane *l, const number_type *type, const uint8_t *tile
             sums = bounds = add_fast<read_small>(l, tile, t, &small);
             break;
         }
+        case LB_KERNEL_UNSIGNED * 128 + 8: sums = bounds = add_fast<read_u8>(l, tile, t, 0); break;
+        case LB_KERNEL_SIGNED * 128 + 8: sums = bounds = add_fast<read_i8>(l, tile, t, 0); break;
+        case LB_KERNEL_BOOL * 128 + 8: sums = bounds = add_fast<read_bool>(l, tile, t, 0); break;
         case LB_KERNEL_BF16 * 128 + 16:
             bounds = true;
             add_pair_bounds<read_bf16>(l, type, tile, t);

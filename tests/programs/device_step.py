@@ -61,7 +61,8 @@ class Job:
             vocab_size=self.vocabulary,
             tie_word_embeddings=True,
         )
-        return LlamaForCausalLM(config).to(self.device, torch.bfloat16)
+        with self.device:  # a billion numbers are drawn there in no time
+            return LlamaForCausalLM(config).to(torch.bfloat16)
 
     def spread(self):
         if not self.ranks:

@@ -13,6 +13,7 @@ ops on an accelerator than on the CPU, the choice is said: no foreach kernels, a
 """
 
 import argparse
+import contextlib
 import pathlib
 import sys
 
@@ -20,6 +21,13 @@ import torch
 import torch.utils.checkpoint
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
+
+
+def graph_kind(device):
+    """A graph, how it is captured in a `with`, and a pool that several of them share: torch's own, or the stand-in's of the same form."""
+    if device == "cuda":
+        return torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.graph_pool_handle
+    return torch.standin.StandinGraph, torch.standin.graph, torch.standin.graph_pool_handle
 
 
 def network(dropout):
@@ -67,10 +75,10 @@ def graphed(device, drawing=False, factor=1):
     graph = None
     for n, batch in enumerate(batches):
         if n == 2 and device != "cpu":
-            graph = torch.standin.StandinGraph()
-            graph.capture_begin()
-            step()
-            graph.capture_end()
+            make, capture, _ = graph_kind(device)
+            graph = make()
+            with capture(graph):
+                step()
         x.copy_(batch[0] if n < 3 else batch[0] * factor)
         y.copy_(batch[1])
         if graph is None:
@@ -80,10 +88,11 @@ def graphed(device, drawing=False, factor=1):
     return [*model.parameters(), *model.buffers()]
 
 
-def graphed_part(part, x, graph, capture):
+def graphed_part(part, x, device):
     """As torch.cuda.make_graphed_callables does it; what backward reads lies where the forward's graph left it."""
-    parameters, given, pool = [*part.parameters()], torch.zeros_like(x), torch.standin.graph_pool_handle()
-    forward, backward = graph(), graph()
+    make, capture, pool_handle = graph_kind(device)
+    parameters, given, pool = [*part.parameters()], torch.zeros_like(x), pool_handle()
+    forward, backward = make(), make()
     with capture(forward, pool=pool):
         out = part(given)
     came = torch.zeros_like(out)
@@ -114,11 +123,18 @@ def partial(device):
     for n in range(5):
         x, y = torch.randn(16, 8).to(device), torch.randint(4, (16,)).to(device)
         if n == 3 and device != "cpu":
-            call = graphed_part(body, x, torch.standin.StandinGraph, torch.standin.graph)
+            call = graphed_part(body, x, device)
         torch.nn.functional.cross_entropy(head(call(x)), y).backward()
         optimizer.step()
         optimizer.zero_grad()
     return [*parameters, *body.buffers()]
+
+
+@contextlib.contextmanager
+def by_accelerator(graph):
+    graph.capture_begin()
+    yield
+    graph.capture_end()
 
 
 def decode(device, factor=1):
@@ -130,10 +146,9 @@ def decode(device, factor=1):
             if n == 2:
                 model[1].factor = factor
             if n == 2 and device != "cpu":
-                graph = torch.accelerator.Graph()
-                graph.capture_begin()
-                logits = model(token)
-                graph.capture_end()
+                graph = torch.cuda.CUDAGraph() if device == "cuda" else torch.accelerator.Graph()
+                with torch.cuda.graph(graph) if device == "cuda" else by_accelerator(graph):
+                    logits = model(token)
             if graph is None:
                 logits = model(token)
             else:

@@ -1,7 +1,8 @@
 /* The CUDA back end on a real device: values against lb_measure, a graph, and how fast it measures. Skipped (77) where there is none.
  *
- * Rates are printed, not judged. Large: sixteen values of 256 MiB, from their submission until all results are there. Small: values
- * of 4 KiB, sixteen to a call, what the host spends on one and until all are there. */
+ * Rates are printed, not judged. Large: sixteen values of 256 MiB, from their submission until all results are there; numbers as weights
+ * are, and words of random bits, among which are infinities and NaN, so that each number is looked at. Small: values of 4 KiB, sixteen to
+ * a call, what the host spends on one and until all are there. */
 #include "cmocka_first.h"
 #include "cuda_device.h"
 #include "cuda_driver.h"
@@ -170,26 +171,65 @@ static void graph_gives_its_results_at_each_run(void **state)
     }
 }
 
+/* The sum of four even draws: finite, of both signs, most of them small. */
+static float number_drawn(uint64_t *random)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++) sum += (float)draw(random) / 0x1p31f - 0.5f;
+    return sum;
+}
+
+/* A mebibyte, over and over. */
+static void put_numbers(lb_dtype dtype)
+{
+    uint64_t random = 5;
+    unsigned char part[1 << 20];
+    for (size_t i = 0; i < sizeof part; i += lb_dtype_bytes(dtype, 1)) {
+        const float number = number_drawn(&random);
+        uint32_t bits;
+        memcpy(&bits, &number, sizeof bits);
+        if (dtype == LB_F32)
+            memcpy(part + i, &number, sizeof number);
+        else if (dtype == LB_BF16)
+            part[i] = (unsigned char)(bits >> 16), part[i + 1] = (unsigned char)(bits >> 24);
+        else
+            part[i] = dtype == LB_BOOL ? bits & 1 : (unsigned char)bits;
+    }
+    for (size_t at = 0; at < MEMORY; at += sizeof part) memcpy(copy + at, part, sizeof part);
+    ASSERT_CUDA(cuda->MemcpyHtoDAsync(memory, copy, MEMORY, stream));
+    ASSERT_CUDA(program.CtxSynchronize());
+}
+
+static lb_device_work works[16384];
+static lb_device_work *list[16384];
+
+static double rate_of(lb_dtype dtype, size_t at_once)
+{
+    double best = 1e9;
+    const int64_t n = (int64_t)MEMORY * 8 / (int64_t)lb_dtype_bits(dtype);
+    const lb_tensor on_host = {copy, dtype, {.ndim = 1, .shape = {n}, .stride = {1}}};
+    for (int round = 0; round < 10; round++) {
+        for (size_t w = 0; w < at_once; w++) works[w] = work_of(&on_host, 0, MEMORY), list[w] = &works[w];
+        const double begin = now();
+        reader->ops->submit(reader, list, at_once, stream, true);
+        reader->ops->collect(reader, NULL, true);
+        if (now() - begin < best) best = now() - begin;
+        for (size_t w = 0; w < at_once; w++) free_work(&works[w]);
+    }
+    return (double)at_once * (double)MEMORY / best * 1e-9;
+}
+
 static void rates(void **state)
 {
     (void)state;
     enum { SMALL = 16384, AT_ONCE = 16 };
-    static lb_device_work works[SMALL];
-    lb_device_work *list[SMALL];
-    static const lb_dtype types[] = {LB_BF16, LB_F32, LB_U8};
-    for (int t = 0; t < 3; t++) {
-        double best = 1e9;
-        const int64_t n = (int64_t)MEMORY * 8 / (int64_t)lb_dtype_bits(types[t]);
-        const lb_tensor on_host = {copy, types[t], {.ndim = 1, .shape = {n}, .stride = {1}}};
-        for (int i = 0; i < 10; i++) {
-            for (int w = 0; w < AT_ONCE; w++) works[w] = work_of(&on_host, 0, MEMORY), list[w] = &works[w];
-            const double begin = now();
-            reader->ops->submit(reader, list, AT_ONCE, stream, true);
-            reader->ops->collect(reader, NULL, true);
-            if (now() - begin < best) best = now() - begin;
-            for (int w = 0; w < AT_ONCE; w++) free_work(&works[w]);
-        }
-        printf("large %s: %.0f GB/s\n", lb_dtype_name(types[t]), AT_ONCE * (double)MEMORY / best * 1e-9);
+    static const lb_dtype types[] = {LB_BF16, LB_F32, LB_U8, LB_I8, LB_BOOL};
+    for (int t = 0; t < 2; t++)
+        printf("large %s, any bits: %.0f GB/s\n", lb_dtype_name(types[t]), rate_of(types[t], AT_ONCE));
+    for (int t = 0; t < 5; t++) {
+        put_numbers(types[t]);
+        printf("large %s, numbers: %.0f GB/s; one value alone %.0f GB/s\n", lb_dtype_name(types[t]),
+               rate_of(types[t], AT_ONCE), rate_of(types[t], 1));
     }
     for (int i = 0; i < SMALL; i++) {
         const lb_tensor on_host = {copy + 4096 * i, LB_BF16, {.ndim = 1, .shape = {2048}, .stride = {1}}};

@@ -45,7 +45,7 @@ class Report:
         out, capture = self.folder / f"{name}.json", self.folder / f"{name}.lb"
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", self.ranks()] if parallel else []
         command = [self.args.python, *launch, PROGRAM, what, "--device", self.args.device, "--size", self.args.size, "--out", out]
-        command += ["--steps", self.args.steps, "--sequence", self.args.sequence]
+        command += ["--steps", self.args.steps, "--sequence", self.args.sequence, "--batch", self.args.batch]
         command += ["--parallel", parallel] if parallel else []
         if level:
             command = [self.lastbit, "record", "-o", capture, "--level", level, "--"] + command
@@ -66,7 +66,7 @@ class Report:
         if not plain:
             return
         self.says("plain", "%s: %.1f ms a step" % (title, 1e3 * min(plain["seconds"])))
-        for level in LEVELS:
+        for level in self.args.levels:
             recorded, capture = self.step(what, level, parallel)
             if not recorded:
                 continue
@@ -126,6 +126,8 @@ def main():
     parser.add_argument("--size", default="1b")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--sequence", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--levels", nargs="*", choices=LEVELS, default=LEVELS)
     parser.add_argument("--ranks", type=int, help="processes of FSDP2 and of DDP; unless said otherwise, one for each device, and one is enough")
     parser.add_argument("--only", nargs="*", choices=["train", "graph", "generate", "ops", "ranks", "bisect", "measuring"])
     parser.add_argument("--folder", help="where captures go; some need 20 GB")
