@@ -67,6 +67,25 @@ static void set_layout(lb_kernel_item *item, const lb_layout *layout)
     item->n_sizes = (uint32_t)rows.ndim + 1;
 }
 
+/* Elements that lie together in every row are fetched as one, as an attention's results are, whose heads lie beside each other: the view
+ * becomes one of chunks. */
+static void set_chunk(lb_kernel_item *item)
+{
+    item->chunk = item->width;
+    if (item->contiguous || item->n_sizes == 0) return;
+    const uint32_t inner = item->n_sizes - 1;
+    if (item->strides[inner] == (int64_t)item->width) {
+        const uint64_t row = item->sizes[inner] * item->width;
+        uint64_t steps = row;
+        for (uint32_t d = 0; d < inner; d++) steps |= (uint64_t)item->strides[d];
+        item->chunk = granule_of(item->data | steps, 16);
+        if (item->chunk < item->width) item->chunk = item->width;
+        item->sizes[inner] = row / item->chunk;
+        item->strides[inner] = item->chunk;
+    }
+    item->granule = granule_of(item->data, item->chunk);
+}
+
 static uint64_t pieces_of(uint64_t all, uint64_t each)
 {
     return all / each + (all % each != 0);
@@ -123,6 +142,7 @@ lb_status lb_kernel_item_of(lb_kernel_item *item, const lb_measuring *measuring,
     item->granule = granule_of(item->data, item->contiguous ? 16 : item->width);
     item->dense_granule = granule_of(item->dense, 16);
     set_layout(item, &tensor->layout);
+    set_chunk(item);
     lb_kernel_fuse(item, bytes > READ_ONCE);
     return LB_OK;
 }

@@ -57,22 +57,67 @@ LB_DEVICE uint64_t row_address(const lb_kernel_item *item, uint64_t row)
     return address;
 }
 
+/* Where chunk after chunk of a view lies that is not contiguous, for a thread that takes every TEAM-th. */
+typedef struct walk {
+    const lb_kernel_item *item;
+    uint64_t count, stride, row, column, address; /* the address of the row */
+} walk;
+
+LB_DEVICE walk walk_from(const lb_kernel_item *item, uint64_t chunk)
+{
+    walk w;
+    w.item = item;
+    w.count = item->sizes[item->n_sizes - 1];
+    w.stride = (uint64_t)item->strides[item->n_sizes - 1];
+    w.row = chunk / w.count;
+    w.column = chunk - w.row * w.count;
+    w.address = row_address(item, w.row);
+    return w;
+}
+
+LB_DEVICE uint64_t walk_on(walk *w)
+{
+    if (w->column >= w->count) {
+        w->row += w->column / w->count;
+        w->column %= w->count;
+        w->address = row_address(w->item, w->row);
+    }
+    const uint64_t at = w->address + w->column * w->stride;
+    w->column += TEAM;
+    return at;
+}
+
+/* Copies of G bytes, 4 at least, that nobody waits for. */
+template <uint32_t G>
+LB_SELDOM void fill_chunks(uint8_t *tile, const lb_kernel_item *item, uint64_t at, uint32_t n, uint32_t t)
+{
+    const uint32_t size = item->chunk, chunks = n / size;
+    walk w = walk_from(item, at / size + t);
+    for (uint32_t c = t; c < chunks; c += TEAM) {
+        const uint64_t from = walk_on(&w);
+        for (uint32_t i = 0; i < size; i += G) copy_begin(tile + place(c * size) + i, from + i, G, G);
+    }
+}
+
+/* Smaller ones go through registers, several on their way at once. */
 template <class T>
 LB_SELDOM void fill_strided(uint8_t *tile, const lb_kernel_item *item, uint64_t at, uint32_t n, uint32_t t)
 {
-    const uint32_t width = item->width, elements = n / width;
-    const uint64_t count = item->sizes[item->n_sizes - 1], stride = (uint64_t)item->strides[item->n_sizes - 1];
-    const uint64_t first = at / width + t;
-    uint64_t row = first / count, column = first - row * count, address = row_address(item, row);
-    for (uint32_t e = t; e < elements; e += TEAM) {
-        if (column >= count) {
-            row += column / count;
-            column %= count;
-            address = row_address(item, row);
+    enum { AT_ONCE = 8 };
+    const uint32_t size = item->chunk, chunks = n / size;
+    walk w = walk_from(item, at / size + t);
+    for (uint32_t c = t; c < chunks; c += AT_ONCE * TEAM) {
+        uint64_t from[AT_ONCE];
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++) from[k] = c + k * TEAM < chunks ? walk_on(&w) : 0;
+        for (uint32_t i = 0; i < size; i += sizeof(T)) {
+            T got[AT_ONCE];
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++) got[k] = from[k] ? *(const T *)(from[k] + i) : T();
+#pragma unroll
+            for (uint32_t k = 0; k < AT_ONCE; k++)
+                if (from[k]) *(T *)(tile + place((c + k * TEAM) * size) + i) = got[k];
         }
-        const uint64_t from = address + column * stride;
-        for (uint32_t i = 0; i < width; i += sizeof(T)) *(T *)(tile + place(e * width) + i) = *(const T *)(from + i);
-        column += TEAM;
     }
 }
 
@@ -106,9 +151,9 @@ LB_DEVICE void fill(uint8_t *tile, const source *s, uint64_t at, uint32_t n, uin
         }
     } else {
         switch (s->granule) {
-        case 16: fill_strided<pair>(tile, s->item, at, n, t); break;
-        case 8: fill_strided<uint64_t>(tile, s->item, at, n, t); break;
-        case 4: fill_strided<uint32_t>(tile, s->item, at, n, t); break;
+        case 16: fill_chunks<16>(tile, s->item, at, n, t); break;
+        case 8: fill_chunks<8>(tile, s->item, at, n, t); break;
+        case 4: fill_chunks<4>(tile, s->item, at, n, t); break;
         case 2: fill_strided<uint16_t>(tile, s->item, at, n, t); break;
         default: fill_strided<uint8_t>(tile, s->item, at, n, t); break;
         }
@@ -260,16 +305,40 @@ LB_DEVICE void say_there(const unit_work *u, uint64_t piece)
     if (piece < u->s.n_pieces) set_visibly(u->s.pieces + piece * RECORD + THERE, u->mark);
 }
 
-/* Pieces from `next` on that are there without a gap, of at most 32. */
+enum {
+    PIECES = sizeof(((team_memory *)0)->tile) / (8 * RECORD) / 32 * 32
+}; /* whose records lie in a team's memory at once */
+
+/* Pieces from `next` on that are there without a gap, of at most PIECES. */
 LB_DEVICE uint32_t pieces_there(const unit_work *u, uint64_t next)
 {
-    uint32_t *there = (uint32_t *)u->memory[1].tile[0], n = 0;
-    const uint32_t thread = u->team * TEAM + u->t;
-    const uint64_t piece = next + thread;
-    there[thread] = piece < u->s.n_pieces && get_visible(u->s.pieces + piece * RECORD + THERE) == u->mark;
+    const uint64_t ones = 0x0101010101010101ull;
+    uint8_t *there = u->memory[1].tile[0];
+    uint32_t n = 0;
+#pragma unroll
+    for (uint32_t i = u->team * TEAM + u->t; i < PIECES; i += 2 * TEAM) {
+        const uint64_t piece = next + i;
+        there[i] = piece < u->s.n_pieces && get_visible(u->s.pieces + piece * RECORD + THERE) == u->mark;
+    }
     __syncwarp();
-    while (n < 32 && there[n]) n++;
+    while (n < PIECES && *(const uint64_t *)(there + n) == ones) n += 8;
+    while (n < PIECES && there[n]) n++;
     return n;
+}
+
+/* Words of records that other warps wrote, several on their way at once. */
+LB_DEVICE void fetch_records(uint64_t *records, const uint64_t *from, uint32_t n, uint32_t thread)
+{
+    enum { AT_ONCE = 8 };
+    for (uint32_t i = thread; i < n * RECORD; i += AT_ONCE * 2 * TEAM) {
+        uint64_t got[AT_ONCE];
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++)
+            got[k] = i + k * 2 * TEAM < n * RECORD ? get_written(from + i + k * 2 * TEAM) : 0;
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++)
+            if (i + k * 2 * TEAM < n * RECORD) records[i + k * 2 * TEAM] = got[k];
+    }
 }
 
 /* Whoever has the lock adds all pieces that are there, in their order; thread t of the first team has field t. */
@@ -281,8 +350,7 @@ LB_DEVICE void add_pieces(const unit_work *u)
     if (mine) all = next ? get_written(&p->fields[u->t]) : field_begin(u->t);
     for (uint32_t n; (n = pieces_there(u, next)) > 0; next += n) {
         __threadfence();
-        for (uint32_t i = u->team * TEAM + u->t; i < n * RECORD; i += 2 * TEAM)
-            if (i % RECORD != THERE) records[i] = get_written(u->s.pieces + next * RECORD + i);
+        fetch_records(records, u->s.pieces + next * RECORD, n, u->team * TEAM + u->t);
         __syncwarp();
         if (mine) all = field_add(u->t, all, records, n);
     }

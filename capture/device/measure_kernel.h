@@ -74,13 +74,15 @@ typedef struct lb_kernel_item {
     uint32_t first_unit; /* of the launch */
     /* Units that hash (and take numbers, if `fused`), that take numbers alone, that hash the dense range. */
     uint32_t main, statistics, blob;
-    uint32_t fused, contiguous, granule; /* granule: bytes of one copy, of elements as they lie */
+    uint32_t fused, contiguous;
+    uint32_t chunk;   /* of a view that is not contiguous: bytes that lie together in each row and are fetched as one */
+    uint32_t granule; /* bytes of one copy, of elements as they lie */
     uint32_t dense_granule;
     uint32_t what, dtype, element, part_bits, width; /* width: bytes of an element, 0 where it is less than one */
     lb_kernel_small small;
     uint32_t ndim, n_sizes;
     uint64_t shape[LB_KERNEL_DIMS]; /* as the logical digest has it */
-    /* The view again, without sizes of 1 and with neighbours merged where that changes nothing; the outermost first. */
+    /* The view again, in chunks, without sizes of 1 and with neighbours merged where that changes nothing; the outermost first. */
     uint64_t sizes[LB_KERNEL_DIMS];
     int64_t strides[LB_KERNEL_DIMS]; /* bytes */
     lb_kernel_progress progress;

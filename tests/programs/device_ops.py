@@ -124,7 +124,16 @@ def gathers(s):
     b = torch.zeros(40, 64, device=s.device, dtype=s.dtype).index_add(0, s.pick(40, 300), a)
     c = torch.zeros(40, 64, device=s.device, dtype=s.dtype).scatter_add(0, s.pick(40, 300, 64), a)
     d = F.embedding_bag(ids.view(30, 10), table, mode="mean")
-    return a, b, c, d, table[s.pick(500, 90)], table.gather(0, s.pick(500, 20, 64)), table.index_select(0, s.pick(500, 33)), table.repeat_interleave(2, 0)
+    return (
+        a,
+        b,
+        c,
+        d,
+        table[s.pick(500, 90)],
+        table.gather(0, s.pick(500, 20, 64)),
+        table.index_select(0, s.pick(500, 33)),
+        table.repeat_interleave(2, 0),
+    )
 
 
 @section
@@ -149,27 +158,52 @@ def recurrent(s):
 def draws(s):
     x = s.weight("x", 64, 300)
     drawn = torch.rand(40, 40, device=s.device), torch.empty(50, 7, device=s.device, dtype=s.dtype).normal_(1, 2), torch.randperm(99, device=s.device)
-    picked = torch.multinomial(x.detach().float().softmax(1), 4), torch.bernoulli(torch.full((33, 9), 0.3, device=s.device)), torch.empty(70, device=s.device).exponential_()
+    picked = (
+        torch.multinomial(x.detach().float().softmax(1), 4),
+        torch.bernoulli(torch.full((33, 9), 0.3, device=s.device)),
+        torch.empty(70, device=s.device).exponential_(),
+    )
     return F.dropout(x, 0.3), F.dropout(x * 2, 0.1), *(t.to(s.dtype) for t in (*drawn, *picked))
 
 
 @section
 def transforms(s):
     x = s.weight("x", 8, 240)
-    return torch.fft.rfft(x).abs(), torch.fft.ifft(torch.fft.fft(x)).real, torch.stft(x, 64, return_complex=True, window=torch.hann_window(64, device=s.device)).abs()
+    return (
+        torch.fft.rfft(x).abs(),
+        torch.fft.ifft(torch.fft.fft(x)).real,
+        torch.stft(x, 64, return_complex=True, window=torch.hann_window(64, device=s.device)).abs(),
+    )
 
 
 @section
 def factors(s):
     x = s.weight("x", 3, 24, 24) + 2 * torch.eye(24, device=s.device)
     q, r = torch.linalg.qr(x)
-    return q, r, torch.linalg.cholesky(x @ x.mT), torch.linalg.solve(x, s.draw(3, 24, 5)), torch.linalg.inv(x), torch.linalg.svdvals(x), torch.linalg.det(x)
+    return (
+        q,
+        r,
+        torch.linalg.cholesky(x @ x.mT),
+        torch.linalg.solve(x, s.draw(3, 24, 5)),
+        torch.linalg.inv(x),
+        torch.linalg.svdvals(x),
+        torch.linalg.det(x),
+    )
 
 
 @section
 def moved(s):
     x = s.weight("x", 6, 10, 14)
-    return torch.cat([x, x * 2], 1), torch.stack([x, x]), x.roll(3, 1), x.flip(2), F.pad(x, (1, 2)), x.tril(), torch.where(x > 0, x, x * 0.5), x.masked_fill(x > 0.2, 0)
+    return (
+        torch.cat([x, x * 2], 1),
+        torch.stack([x, x]),
+        x.roll(3, 1),
+        x.flip(2),
+        F.pad(x, (1, 2)),
+        x.tril(),
+        torch.where(x > 0, x, x * 0.5),
+        x.masked_fill(x > 0.2, 0),
+    )
 
 
 @section

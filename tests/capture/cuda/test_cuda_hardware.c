@@ -219,6 +219,39 @@ static double rate_of(lb_dtype dtype, size_t at_once)
     return (double)at_once * (double)MEMORY / best * 1e-9;
 }
 
+/* Microseconds from the submission of a value until its results are there, by its size and layout: what a program's stream waits. */
+static void print_waits(void)
+{
+    static const struct {
+        const char *what;
+        lb_layout layout;
+    } values[] = {
+        {"64 KiB", {.ndim = 1, .shape = {32768}, .stride = {1}}},
+        {"1 MiB", {.ndim = 1, .shape = {1 << 19}, .stride = {1}}},
+        {"8 MiB", {.ndim = 1, .shape = {1 << 22}, .stride = {1}}},
+        {"32 MiB", {.ndim = 1, .shape = {1 << 24}, .stride = {1}}},
+        {"128 MiB", {.ndim = 1, .shape = {1 << 26}, .stride = {1}}},
+        {"32 MiB, heads of 64 beside each other", {.ndim = 3, .shape = {32, 8192, 64}, .stride = {64, 2048, 1}}},
+        {"32 MiB, transposed", {.ndim = 2, .shape = {2048, 8192}, .stride = {1, 2048}}},
+        {"32 MiB, transposed, odd", {.ndim = 2, .shape = {2047, 8191}, .stride = {1, 2049}}},
+    };
+    put_numbers(LB_BF16);
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+        const lb_tensor on_host = {copy, LB_BF16, values[v].layout};
+        double best = 1e9;
+        for (int round = 0; round < 10; round++) {
+            works[0] = work_of(&on_host, 0, MEMORY / 2), list[0] = &works[0];
+            works[0].item.what = LB_MEASURE_STATISTICS;
+            const double begin = now();
+            reader->ops->submit(reader, list, 1, stream, true);
+            reader->ops->collect(reader, NULL, true);
+            if (now() - begin < best) best = now() - begin;
+            free_work(&works[0]);
+        }
+        printf("bf16, %s: %.0f us\n", values[v].what, best * 1e6);
+    }
+}
+
 static void rates(void **state)
 {
     (void)state;
@@ -231,6 +264,7 @@ static void rates(void **state)
         printf("large %s, numbers: %.0f GB/s; one value alone %.0f GB/s\n", lb_dtype_name(types[t]),
                rate_of(types[t], AT_ONCE), rate_of(types[t], 1));
     }
+    print_waits();
     for (int i = 0; i < SMALL; i++) {
         const lb_tensor on_host = {copy + 4096 * i, LB_BF16, {.ndim = 1, .shape = {2048}, .stride = {1}}};
         works[i] = work_of(&on_host, 4096 * (uint64_t)i, 4096);

@@ -272,10 +272,16 @@ static void large_views(void **state)
         int64_t shape[3], stride[3];
         lb_dtype dtype;
     } cases[] = {
-        {{300, 257, 1}, {1, 300, 7}, LB_BF16},  /* transposed */
-        {{90, 3, 400}, {0, 400, 1}, LB_F16},    /* expanded */
-        {{41, 41, 41}, {20, 3, 5}, LB_F32},     /* overlapping */
-        {{2, 40000, 1}, {80001, 2, 1}, LB_E5M2} /* every other element, of rows that do not meet */
+        {{300, 257, 1}, {1, 300, 7}, LB_BF16},   /* transposed */
+        {{90, 3, 400}, {0, 400, 1}, LB_F16},     /* expanded */
+        {{41, 41, 41}, {20, 3, 5}, LB_F32},      /* overlapping */
+        {{2, 40000, 1}, {80001, 2, 1}, LB_E5M2}, /* every other element, of rows that do not meet */
+        {{4, 301, 64}, {64, 256, 1}, LB_BF16},   /* heads beside each other: chunks of 16 bytes, */
+        {{4, 301, 12}, {12, 60, 1}, LB_F16},     /* of 8, */
+        {{3, 999, 6}, {6, 18, 1}, LB_BF16},      /* of 4, */
+        {{3, 999, 6}, {6, 19, 1}, LB_I16},       /* of 2, for rows begin anywhere, */
+        {{7, 501, 10}, {5010, 10, 1}, LB_U8},    /* of none: these are contiguous, */
+        {{7, 501, 9}, {9, 70, 1}, LB_BOOL}       /* and of 1 */
     };
     for (size_t i = 0; i < (EVERY > 1 ? 1 : sizeof cases / sizeof *cases); i++) {
         lb_layout layout = {.ndim = 3};
