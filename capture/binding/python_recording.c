@@ -119,6 +119,19 @@ CALL(watch_crashes, 0)
     return nothing(b);
 }
 
+/* True when steps that have ended are on their way to disk, in a thread of ours: is_saved says when they are there. */
+CALL(save_steps, 0)
+{
+    (void)b, (void)args;
+    return py.PyLong_FromLongLong(lb_crash_leave());
+}
+
+CALL(is_saved, 0)
+{
+    (void)b, (void)args;
+    return py.PyLong_FromLongLong(lb_crash_is_over());
+}
+
 /* Objects that know us are let go, so that neither keeps the other alive. */
 CALL(release, 0)
 {
@@ -519,6 +532,7 @@ CALL(backward, 1)
 PyMethodDef lb_recording_methods[] = {
     METHOD(open_recorder), METHOD(close_recorder),
     METHOD(abandon),       METHOD(watch_crashes),
+    METHOD(save_steps),    METHOD(is_saved),
     METHOD(stop),          METHOD(release),
     METHOD(set_live),      METHOD(set_optimizer_depth),
     METHOD(set_threads),   METHOD(settle_bytes),

@@ -29,6 +29,8 @@ static void end_by(int signal)
     raise(signal);
 }
 
+#define LEAVING (-1) /* in place of a signal */
+
 static void on_signal(int signal)
 {
     int none = 0;
@@ -49,7 +51,7 @@ static void *wait_for_signal(void *nothing)
     while (sem_wait(&crash.wake) != 0) {
     }
     const int signal = atomic_load(&crash.signal);
-    crash.rescue(signal);
+    crash.rescue(signal == LEAVING ? 0 : signal);
     atomic_store(&crash.rescued, 1);
     if (signal == SIGTERM) {
         struct sigaction plain;
@@ -101,4 +103,18 @@ bool lb_crash_watch(void (*rescue)(int signal))
     static const int deadly[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTERM};
     for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) take(deadly[i]);
     return true;
+}
+
+bool lb_crash_leave(void)
+{
+    int none = 0;
+    if (getpid() != atomic_load(&crash.owner) || !atomic_compare_exchange_strong(&crash.signal, &none, LEAVING))
+        return false;
+    sem_post(&crash.wake);
+    return true;
+}
+
+bool lb_crash_is_over(void)
+{
+    return atomic_load(&crash.rescued);
 }

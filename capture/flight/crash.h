@@ -12,4 +12,9 @@
  * concerned. False when there is no thread to be had. */
 bool lb_crash_watch(void (*rescue)(int signal));
 
+/* The process is about to end by itself, with nothing of the usual at its end (os._exit): `rescue(0)` begins in our thread. False where
+ * nobody watches, or a signal came first. The caller waits until it is over, but not for long. */
+bool lb_crash_leave(void);
+bool lb_crash_is_over(void);
+
 #endif

@@ -182,6 +182,7 @@ class Session:
             os.register_at_fork(after_in_child=self.forked)
         atexit.register(self.close)
         self._wrap_excepthook()
+        self.replace(os, "_exit", self._save_first)
         self.escapes.install()
         self._wrap_compile()
         self.graphs.install()
@@ -254,6 +255,18 @@ class Session:
     forced_eager = False
     compiles = False  # the program has something compiled
     shortcut = False  # tensors are asked by torch's C interface
+
+    def _save_first(self, leave):
+        """os._exit skips what is done at the end: steps that have ended get to disk first, where that takes no longer than some seconds."""
+
+        def saved(status):
+            if os.getpid() == self.pid and not self.dead and not self.settings["ring"] and self.native.save_steps():
+                until = time.monotonic() + 5
+                while not self.native.is_saved() and time.monotonic() < until:
+                    time.sleep(0.001)
+            leave(status)
+
+        return saved
 
     def _wrap_excepthook(self):
         before = sys.excepthook
