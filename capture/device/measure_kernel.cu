@@ -78,8 +78,10 @@ LB_DEVICE walk walk_from(const lb_kernel_item *item, uint64_t chunk)
 LB_DEVICE uint64_t walk_on(walk *w)
 {
     if (w->column >= w->count) {
-        w->row += w->column / w->count;
-        w->column %= w->count;
+        const uint64_t rows =
+            w->count > TEAM ? 1 : (uint32_t)w->column / (uint32_t)w->count; /* it is less than count + TEAM */
+        w->row += rows;
+        w->column -= rows * w->count;
         w->address = row_address(w->item, w->row);
     }
     const uint64_t at = w->address + w->column * w->stride;

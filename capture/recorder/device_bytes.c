@@ -218,17 +218,20 @@ const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *st
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------ */
 
-lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool *there, lb_err *err)
+lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool bytes, bool *there,
+                           lb_err *err)
 {
     if (!storage->device) {
         *there = lb_measure(item, 1);
         return *there ? LB_OK : lb_recorder_no_memory(err);
     }
+    *there = !bytes && lb_ahead_take(recorder, item);
+    if (*there) return LB_OK;
     lb_fetched *f = &recorder->fetched;
     const uint64_t first = (uint64_t)((const uint8_t *)item->dense - storage->base);
     lb_device_work work = {.item = *item,
                            .measured = true,
-                           .bytes = item->what & LB_MEASURE_BLOB ? room_for(f, item->dense_bytes) : NULL,
+                           .bytes = bytes ? room_for(f, item->dense_bytes) : NULL,
                            .storage = storage->key,
                            .first = first};
     *there = !lb_graph_is_ahead(recorder, storage) && can_be_read(storage) && run(recorder, storage, &work);

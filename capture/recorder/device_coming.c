@@ -207,12 +207,17 @@ static void unlink_storage(lb_coming *c)
     *link = c->beside;
 }
 
+#define MOST_PASSED                                                                                                    \
+    16 /* values that have not come, before others are left for the next look: thousands may be under way at each op */
+
 /* False when nothing is under way. */
 static bool collect(lb_recorder *recorder, bool wait)
 {
     lb_device *before = NULL;
-    for (lb_coming *c = recorder->coming; c; c = c->next) {
-        if (c->device != before && c->work.state == LB_WORK_UNDER_WAY) c->device->ops->collect(c->device, NULL, wait);
+    int passed = 0;
+    for (lb_coming *c = recorder->coming; c && (wait || passed < MOST_PASSED); c = c->next, passed++) {
+        if (c->work.state != LB_WORK_UNDER_WAY) continue;
+        if (c->device != before) c->device->ops->collect(c->device, NULL, wait);
         before = c->device;
     }
     return recorder->coming;
@@ -220,20 +225,22 @@ static bool collect(lb_recorder *recorder, bool wait)
 
 lb_status lb_coming_advance(lb_recorder *recorder, bool wait, lb_err *err)
 {
-    if (!collect(recorder, wait || recorder->coming_bytes > MOST_COMING)) return LB_OK;
+    wait |= recorder->coming_bytes > MOST_COMING;
+    if (!collect(recorder, wait)) return LB_OK;
     lb_status status = LB_OK;
-    for (lb_coming **link = &recorder->coming, *c; (c = *link);) {
+    int passed = 0;
+    for (lb_coming **link = &recorder->coming, *c; (c = *link) && (wait || passed < MOST_PASSED);) {
         if (c->work.state == LB_WORK_UNDER_WAY || c->work.state == LB_WORK_NEW) {
             link = &c->next;
+            passed++;
             continue;
         }
         if (status == LB_OK) status = arrive(recorder, c, err);
         unlink_storage(c);
         *link = c->next;
+        if (!c->next) recorder->coming_end = link;
         coming_free(recorder, c);
     }
-    recorder->coming_end = &recorder->coming;
-    while (*recorder->coming_end) recorder->coming_end = &(*recorder->coming_end)->next;
     return status;
 }
 

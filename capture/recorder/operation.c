@@ -207,10 +207,14 @@ static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p
                     .line = lb_recorder_line_row(recorder, call->line)};
     if (p->op.name == LB_NONE || p->at.scope == LB_NONE) return no_memory(err);
     if (!reserve((void **)&p->args, &p->cap_args, call->n_args, sizeof p->args[0])) return no_memory(err);
-    for (uint32_t a = 0; a < call->n_args; a++) {
-        LB_TRY(add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err));
+    lb_ahead_measure(recorder, &p->at, call);
+    lb_status status = LB_OK;
+    for (uint32_t a = 0; a < call->n_args && status == LB_OK; a++) {
+        status = add_arg(recorder, p, &call->args[a], 0, 0, &p->args[a], err);
         if (a == 0 && p->undefined && leaves_first_unread(call)) p->undefined = false;
     }
+    lb_ahead_end(recorder);
+    LB_TRY(status);
     p->op.first_arg = lb_program_add_args(program, p->args, call->n_args);
     return p->op.first_arg == LB_NONE ? no_memory(err) : LB_OK;
 }

@@ -129,6 +129,7 @@ static void recorder_free(lb_recorder *recorder, bool forked)
     lb_keep_release(&recorder->keep);
     lb_like_close(recorder->like);
     lb_pending_free(recorder->spare);
+    free(recorder->ahead);
     free(recorder->late);
     free(recorder->loose);
     json_decref(recorder->notes);

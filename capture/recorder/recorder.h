@@ -33,6 +33,8 @@ typedef struct lb_line_entry {
 } lb_line_entry;
 
 /* A result of the op at hand that is still to be measured; its window stays until then. */
+typedef struct lb_ahead lb_ahead; /* device_ahead.c */
+
 typedef struct lb_late {
     lb_known *storage;
     uint64_t hash;       /* of the window */
@@ -113,6 +115,8 @@ struct lb_recorder {
     lb_graph_run run;
     uint64_t n_unheard; /* runs of graphs that came without word of them */
     lb_coming *coming, **coming_end;
+    lb_ahead *ahead; /* what the op that begins is about to read: device_ahead.c */
+    uint32_t n_ahead, cap_ahead;
     uint64_t coming_bytes;
     json_t *notes; /* coverage: {kind: {message: times}} */
     bool coverage_changed;
@@ -191,8 +195,9 @@ bool lb_contents_readable(const lb_known *storage, const lb_seen *seen);
 const uint8_t *lb_contents_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last);
 /* The same as they are now. */
 const uint8_t *lb_contents_fresh_bytes(lb_recorder *recorder, const lb_known *storage, uint64_t first, uint64_t last);
-/* lb_measure of one value. LB_OK and not *there: its device did not give it, which is noted. */
-lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool *there,
+/* lb_measure of one value. LB_OK and not *there: its device did not give it, which is noted. `bytes`: it is about to be kept, and what comes
+ * from a device brings its bytes along. */
+lb_status lb_contents_take(lb_recorder *recorder, const lb_known *storage, lb_measuring *item, bool bytes, bool *there,
                            lb_err *err);
 /* A device did not give a value: noted. */
 void lb_contents_missing(lb_recorder *recorder, const lb_device *device, lb_work_state state);
@@ -200,6 +205,14 @@ void lb_contents_missing(lb_recorder *recorder, const lb_device *device, lb_work
 lb_status lb_devices_add(lb_recorder *recorder, uint8_t device, uint8_t unit, lb_device *back_end, lb_err *err);
 /* The op has ended: large buffers go. */
 void lb_fetched_trim(lb_recorder *recorder);
+
+/* ---- device_ahead.c */
+/* The op that begins: what it reads and must be known at once, where that is more than one value, is measured together; */
+void lb_ahead_measure(lb_recorder *recorder, const lb_standing *at, const lb_call *call);
+/* item->out, where it was; */
+bool lb_ahead_take(lb_recorder *recorder, lb_measuring *item);
+/* the op has begun. */
+void lb_ahead_end(lb_recorder *recorder);
 
 /* ---- device_cuda.c */
 /* The back end of the tensor's device, opened now; NULL: there is none, or not yet. */
@@ -319,6 +332,9 @@ enum lb_reading_how {
     LB_READ_OVERWRITTEN = 2 /* bytes will be overwritten unread */
 };
 /* The value that a tensor is now, with a source before it where no recorded op made its bytes. */
+/* Whether lb_reading_value is about to measure a device's value whose bytes are not kept, and what of it (lb_measure_what). */
+bool lb_reading_measures(const lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                         unsigned how, unsigned *what);
 lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how,
                            uint32_t *row, lb_err *err);
 /* What a result is recorded as: the value's flags and source; `deferred`: its bytes are still being written. */

@@ -66,7 +66,7 @@ lb_status lb_contents_measure(lb_recorder *recorder, const lb_known *storage, lb
     lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last,
                                               LB_MEASURE_STATISTICS | (blob ? LB_MEASURE_BLOB : 0));
     bool there;
-    LB_TRY(lb_contents_take(recorder, storage, &item, &there, err));
+    LB_TRY(lb_contents_take(recorder, storage, &item, blob, &there, err));
     return there ? lb_contents_note(recorder, window, &item.out, err) : LB_OK;
 }
 
@@ -428,7 +428,7 @@ static lb_status take_late(lb_recorder *recorder, const lb_late *late, lb_err *e
     lb_measuring item = lb_contents_measuring(late->storage, &late->seen, window->first, window->last,
                                               LB_MEASURE_STATISTICS | (late->wanted ? LB_MEASURE_BLOB : 0));
     bool there;
-    LB_TRY(lb_contents_take(recorder, late->storage, &item, &there, err));
+    LB_TRY(lb_contents_take(recorder, late->storage, &item, late->wanted, &there, err));
     if (!there) return LB_OK;
     recorder->program->statistics[late->statistics] = item.out.statistics;
     lb_contents_arrived(recorder, window, late->statistics, &item.out);

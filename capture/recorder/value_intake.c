@@ -165,7 +165,8 @@ static lb_status make_source(lb_recorder *recorder, const lb_standing *at, lb_kn
     lb_measuring item = lb_contents_measuring(storage, seen, first, last, LB_MEASURE_STATISTICS | LB_MEASURE_BLOB);
     const bool undefined = lb_map_has(&storage->map, &seen->layout, width, LB_BYTES_UNDEFINED);
     bool bytes = lb_contents_readable(storage, seen);
-    if (bytes && !undefined) LB_TRY(lb_contents_take(recorder, storage, &item, &bytes, err));
+    const bool wanted = lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source");
+    if (bytes && !undefined) LB_TRY(lb_contents_take(recorder, storage, &item, wanted, &bytes, err));
     const lb_window *old = bytes ? left_there(storage, hash, first, last) : NULL;
     uint8_t kind = forced;
     if (!kind) kind = source_kind(storage, old, hash, first, last, &item.out);
@@ -188,7 +189,7 @@ static lb_status make_source(lb_recorder *recorder, const lb_standing *at, lb_kn
     if (lacks && lb_tape_is_ours(storage->key)) lb_graph_left(recorder, LB_FOR_SOURCE);
     if (lacks) lb_keep_limit(&recorder->keep, LB_LEVEL_STATS);
     const bool carried_on = kind == LB_SOURCE_CARRIED && (recorder->ring ? !recorder->ring_base : recorder->keep.lean);
-    if (bytes && !undefined && !carried_on && lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source"))
+    if (bytes && !undefined && !carried_on && wanted)
         LB_TRY(lb_contents_keep(recorder, storage, window, LB_FOR_SOURCE, err));
     const uint32_t row = window->row;
     LB_TRY(add_source_op(recorder, at, row, err));
@@ -262,7 +263,7 @@ static lb_status verify(lb_recorder *recorder, const lb_standing *at, lb_known *
     if (window->verified && !storage->escaped) return LB_OK;
     lb_measuring item = lb_contents_measuring(storage, seen, window->first, window->last, 0);
     bool there;
-    LB_TRY(lb_contents_take(recorder, storage, &item, &there, err));
+    LB_TRY(lb_contents_take(recorder, storage, &item, false, &there, err));
     if (!there) return LB_OK;
     free(item.out.leaves);
     window->verified = true;
@@ -328,6 +329,20 @@ static bool needs_bytes(const lb_known *storage, const lb_seen *seen, unsigned h
     if (!(how & LB_READ_LAYOUT)) return true;
     return storage->n_roles > 0 ||
            lb_dtype_bytes(seen->dtype, (size_t)lb_layout_numel(&seen->layout)) <= MAX_EAGER_VIEW;
+}
+
+bool lb_reading_measures(const lb_recorder *recorder, const lb_standing *at, lb_known *storage, const lb_seen *seen,
+                         unsigned how, unsigned *what)
+{
+    if (!needs_bytes(storage, seen, how) || !lb_contents_readable(storage, seen) ||
+        lb_graph_is_ahead(recorder, storage))
+        return false;
+    *what = LB_MEASURE_STATISTICS | LB_MEASURE_BLOB;
+    if (is_strange(storage, seen)) return !lb_keep_wants(&recorder->keep, LB_FOR_SOURCE, at->layer, "lb::source");
+    *what = 0;
+    if (!(at->verify || storage->escaped) || how & LB_READ_LAYOUT) return false;
+    const lb_window *window = lb_known_window(storage, lb_window_hash(seen));
+    return window && window->row != LB_NONE && (storage->escaped || !window->verified);
 }
 
 lb_status lb_reading_value(lb_recorder *recorder, const lb_standing *at, const lb_seen *seen, unsigned how,

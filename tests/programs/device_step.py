@@ -142,6 +142,7 @@ class Job:
 
 def main():
     args = arguments()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # or attention's backward adds in another order each time
     job = Job(args)
     if args.what == "fail":
         job.train(broken=True)

@@ -156,10 +156,81 @@ static void a_device_of_cuda_is_recorded_as_the_host_is(void **state)
     }
 }
 
+/* An op that reads all tensors in a list, as an optimizer's does, where nothing is known of them; how often the host waited for it. */
+static int read_all(lb_recorder *recorder, program *p)
+{
+    lb_seen seen[TENSORS], out = seen_of(p, 0);
+    lb_operand items[TENSORS], results[] = {{.tag = LB_ARG_VALUE, .u.tensor = &out}};
+    for (int t = 0; t < TENSORS; t++) {
+        seen[t] = seen_of(p, t);
+        items[t] = (lb_operand){.tag = LB_ARG_VALUE, .u.tensor = &seen[t]};
+    }
+    lb_operand list = {.tag = LB_ARG_LIST, .u.items = items, .count = TENSORS};
+    lb_call call = LB_CALL_INIT;
+    lb_pending *pending = NULL;
+    call.name = "test::read_all";
+    call.args = &list;
+    call.n_args = 1;
+    const int before = p->on_device ? standin_waits() : 0;
+    assert_int_equal(lb_recorder_op_begin(recorder, &call, &pending, NULL), LB_OK);
+    const int waits = p->on_device ? standin_waits() - before : 0;
+    assert_int_equal(lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL), LB_OK);
+    return waits;
+}
+
+static int record_list(program *p, const char *name, lb_level level)
+{
+    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
+    lb_recorder *recorder;
+    options.level = level;
+    for (int t = 0; t < TENSORS; t++) compute(p, t, t);
+    assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
+    recorder->cuda_code = &any_kernels;
+    assert_int_equal(lb_recorder_cuda(recorder, DEVICE_BYTES, NULL), LB_OK);
+    int waits = 0; /* of the second step: in the first one the device is opened */
+    for (int step = 0; step < STEPS; step++) {
+        assert_int_equal(lb_recorder_step_begin(recorder, step, NULL, NULL), LB_OK);
+        waits = read_all(recorder, p);
+        assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
+    }
+    assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
+    return waits;
+}
+
+static void what_one_op_reads_is_waited_for_once(void **state)
+{
+    (void)state;
+    for (lb_level level = LB_LEVEL_STATS; level <= LB_LEVEL_SOURCES; level++) {
+        char here[32], there[32];
+        snprintf(here, sizeof here, "list-host%d.lb", level);
+        snprintf(there, sizeof there, "list-cuda%d.lb", level);
+        host_begin(1, (uint64_t)level + 1, 50);
+        program host = program_new(false), device = program_new(true);
+        record_list(&host, here, level);
+        const int waits = record_list(&device, there, level);
+        const int fetched = standin_calls("cuMemcpyDtoHAsync_v2");
+        host_end(NULL);
+        /* Where bytes are kept each tensor comes by itself. */
+        assert_int_equal(waits, level == LB_LEVEL_STATS ? 1 : TENSORS);
+        assert_true(level != LB_LEVEL_STATS || fetched <= 6); /* results, and what they are made of; no tensor */
+        lb_capture *a = NULL, *b = NULL;
+        for (int step = 0; step < STEPS; step++) {
+            const lb_program *p = step_of(&a, here, step), *q = step_of(&b, there, step);
+            assert_int_equal(p->n_ops, q->n_ops);
+            for (uint32_t v = 0; v < p->n_values; v++) assert_value_equal(a, p, b, q, v);
+        }
+        lb_capture_close(a);
+        lb_capture_close(b);
+        program_free(&host);
+        program_free(&device);
+    }
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_scratch, drop_scratch)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(a_device_of_cuda_is_recorded_as_the_host_is)};
+    const struct CMUnitTest tests[] = {TEST(a_device_of_cuda_is_recorded_as_the_host_is),
+                                       TEST(what_one_op_reads_is_waited_for_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
