@@ -3,6 +3,7 @@
  *
  *     queued ──read is done, or may be waited for──▶ fetched on our own stream ──▶ given to the works, pieces free again */
 #include "cuda_inside.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +95,30 @@ static uint64_t last_read(lb_cuda *device)
     return lb_cuda_is_lost(device) ? 0 : serial;
 }
 
+/* ---- copying on the host --------------------------------------------------------------------------------------------- */
+
+#define COPY_PART (4u << 20)
+
+typedef struct copy {
+    char *to;
+    const char *from;
+    uint64_t bytes;
+} copy;
+
+static void copy_part(void *context, size_t i)
+{
+    const copy *c = context;
+    const uint64_t at = (uint64_t)i * COPY_PART, left = c->bytes - at;
+    memcpy(c->to + at, c->from + at, left < COPY_PART ? left : COPY_PART);
+}
+
+/* One thread copies some GB a second, less than the device sends. */
+static void copy_bytes(void *to, const void *from, uint64_t bytes)
+{
+    copy c = {to, from, bytes};
+    lb_pool_run((size_t)((bytes + COPY_PART - 1) / COPY_PART), copy_part, &c);
+}
+
 /* ---- giving -------------------------------------------------------------------------------------------------------- */
 
 static bool give_leaves(const char *scratch, const lb_measuring *item, lb_measured *out)
@@ -128,8 +153,8 @@ static void give_job(lb_cuda *device, const lb_cuda_flight *flight, const lb_cud
         }
     }
     if (job->copied)
-        memcpy(work->bytes, device->rings[LB_CUDA_PINNED].host + flight->pieces[LB_CUDA_PINNED].at + job->bytes_at,
-               work->item.dense_bytes);
+        copy_bytes(work->bytes, device->rings[LB_CUDA_PINNED].host + flight->pieces[LB_CUDA_PINNED].at + job->bytes_at,
+                   work->item.dense_bytes);
     work->state = LB_WORK_DONE;
 }
 
@@ -170,17 +195,44 @@ void lb_cuda_drain(lb_cuda *device, uint64_t serial, bool wait)
 
 /* ---- bytes that no ring holds -------------------------------------------------------------------------------------- */
 
+/* While one half of the ring is copied on, the other one is filled. */
+typedef struct turns {
+    char *halves[2];
+    CUevent there[2];
+    uint64_t half; /* bytes */
+    CUdeviceptr from;
+    uint64_t bytes;
+    CUstream stream;
+} turns;
+
+static uint64_t turn_bytes(const turns *t, uint64_t turn)
+{
+    const uint64_t at = turn * t->half;
+    return at >= t->bytes ? 0 : t->bytes - at < t->half ? t->bytes - at : t->half;
+}
+
+static bool begin_turn(lb_cuda *device, const turns *t, uint64_t turn)
+{
+    const uint64_t n = turn_bytes(t, turn);
+    return n == 0 ||
+           (LB_CUDA_CALL(device, MemcpyDtoHAsync, t->halves[turn % 2], t->from + turn * t->half, n, t->stream) &&
+            LB_CUDA_CALL(device, EventRecord, t->there[turn % 2], t->stream));
+}
+
 bool lb_cuda_copy_in_turns(lb_cuda *device, void *to, CUdeviceptr from, uint64_t bytes, CUstream stream)
 {
     lb_cuda_ring *ring = &device->rings[LB_CUDA_PINNED];
     lb_cuda_drain(device, device->serial, true);
-    for (uint64_t done = 0; done < bytes && !lb_cuda_is_lost(device);) {
-        const uint64_t n = bytes - done < ring->space.size ? bytes - done : ring->space.size;
-        if (!LB_CUDA_CALL(device, MemcpyDtoHAsync, ring->host, from + done, n, stream) ||
-            !LB_CUDA_CALL(device, StreamSynchronize, stream))
-            return false;
-        memcpy((char *)to + done, ring->host, n);
-        done += n;
+    if (lb_cuda_is_lost(device)) return false;
+    const uint64_t half = ring->space.size / 2;
+    turns t = {{ring->host, ring->host + half}, {lb_cuda_take_event(device), NULL}, half, from, bytes, stream};
+    t.there[1] = t.there[0] ? lb_cuda_take_event(device) : NULL;
+    bool good = t.there[1] && begin_turn(device, &t, 0);
+    for (uint64_t turn = 0; good && turn_bytes(&t, turn); turn++) {
+        good = begin_turn(device, &t, turn + 1) && LB_CUDA_CALL(device, EventSynchronize, t.there[turn % 2]);
+        if (good) copy_bytes((char *)to + turn * half, t.halves[turn % 2], turn_bytes(&t, turn));
     }
-    return !lb_cuda_is_lost(device);
+    if (!good) device->cuda->StreamSynchronize(stream); /* nothing writes to the ring any more */
+    for (int i = 0; i < 2; i++) lb_cuda_give_event(device, t.there[i]);
+    return good;
 }

@@ -70,8 +70,7 @@ static uint32_t submit_run(lb_recorder *recorder, lb_device_work **works, uint32
 void lb_ahead_measure(lb_recorder *recorder, const lb_standing *at, const lb_call *call)
 {
     if (!recorder->n_devices && !recorder->cuda_bytes) return;
-    for (uint32_t a = 0; a < call->n_args; a++)
-        add_all(recorder, at, call->flags & LB_OP_VIEW, &call->args[a], 0);
+    for (uint32_t a = 0; a < call->n_args; a++) add_all(recorder, at, call->flags & LB_OP_VIEW, &call->args[a], 0);
     lb_device_work **works = recorder->n_ahead > 1 ? malloc(recorder->n_ahead * sizeof *works) : NULL;
     if (!works) {
         recorder->n_ahead = 0;
