@@ -3,6 +3,7 @@
  * Group norm's moments are torch's (welford.h); batch norm adds up in f64, as torch's CPU kernels do. What follows is evaluated in f64
  * and rounded once to the frame's type. */
 #include "channel_moments.h"
+#include "twin_grain.h"
 #include "schedule.h"
 #include "welford.h"
 
@@ -64,6 +65,21 @@ static lb_channel_moments twin_moments(const lb_frame *f, const void *x, int64_t
     return m;
 }
 
+/* What torch's CUDA kernel rounds to the dtype of 16-bit inputs besides the result (group_norm_kernel.cu): mean and 1/std, which many versions
+ * read back so, and eps. As parts of a twin: `part` of each of those two, and how far eps moved in units of roundoff. Elsewhere 0. */
+typedef struct narrow_statistics {
+    double part, eps_off;
+} narrow_statistics;
+
+static narrow_statistics narrow_statistics_of(const lb_call *call, double eps)
+{
+    const lb_dtype dtype = lb_call_tensor(call, 0)->dtype;
+    if (!call->cuda || lb_dtype_bits(dtype) != 16) return (narrow_statistics){0};
+    double rounded = eps;
+    lb_round_to_grid_f64(&rounded, 1, dtype, NULL);
+    return (narrow_statistics){lb_twin_rounding(call, 0), fabs(rounded - eps) / lb_dtype_unit_roundoff(dtype)};
+}
+
 /* Args: input, weight, bias, N, C, HxW, group, eps. Results: y = x a + b with a = rstd gamma, b = beta - a mean; mean, rstd. */
 static lb_status group_norm_run(lb_call *call, bool twin)
 {
@@ -75,12 +91,14 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     void *y = lb_frame_output(f, 0, count * n), *means = lb_frame_output(f, 1, count),
          *rstds = lb_frame_output(f, 2, count);
     double eps = lb_call_float(call, 7, 1e-5);
+    const narrow_statistics narrow = narrow_statistics_of(call, eps);
     for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
-        double mean, var, rstd, e = 0, kappa = 0;
+        double mean, var, rstd, e = 0, kappa = 0, spread = 0;
         if (twin) {
             const lb_channel_moments m = twin_moments(f, g.x, i * n, n, eps);
             mean = m.mean, e = m.e, kappa = m.kappa;
             rstd = 1 / sqrt(m.var + eps);
+            spread = narrow.part * (1 + narrow.eps_off / (m.var + eps));
         } else if (f->wide) {
             moments(f, g.x, i * n, n, &mean, &var);
             rstd = 1 / sqrt(var + eps);
@@ -91,7 +109,7 @@ static lb_status group_norm_run(lb_call *call, bool twin)
             rstd = 1 / sqrtf((v > 0 ? v : v * 0) + (float)eps);
         }
         lb_frame_set(f, means, i, twin ? e : mean);
-        lb_frame_set(f, rstds, i, twin ? rstd * (1 + kappa) : rstd);
+        lb_frame_set(f, rstds, i, twin ? rstd * (1 + kappa + spread) : rstd);
         for (int64_t c = 0; c < g.width; c++) {
             int64_t channel = i % g.groups * g.width + c;
             double w = gamma ? lb_frame_get(f, gamma, channel) : 1, b = beta ? lb_frame_get(f, beta, channel) : 0,
@@ -102,7 +120,9 @@ static lb_status group_norm_run(lb_call *call, bool twin)
             for (int64_t k = 0; k < g.spatial; k++) {
                 int64_t at = i * n + c * g.spatial + k;
                 double x = lb_frame_get(f, g.x, at);
-                double size = fabs(scale) * (fabs(x) + fabs(mean) + e + fabs(x - mean) * (1 + kappa)) + fabs(b);
+                double size = fabs(scale) * (fabs(x) + fabs(mean) * (1 + narrow.part) + e +
+                                             fabs(x - mean) * (1 + kappa + spread)) +
+                              fabs(b);
                 lb_frame_set(f, y, at, twin ? size : x * scale + shift);
             }
         }
@@ -258,7 +278,8 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
         for (int64_t i = 0; i < b.n; i++) {
             double x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
-            lb_frame_set(f, y, lb_channel_place(&b, c, i), twin ? size * lb_twin_scale(call, 0) : x * a + b_shift);
+            lb_frame_set(f, y, lb_channel_place(&b, c, i),
+                         twin ? size * lb_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
         }
     }
     return lb_frame_end(f);
@@ -285,7 +306,8 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     const void *mean = lb_frame_input(f, training ? at.saved : at.running);
     const void *spread = lb_frame_input(f, (training ? at.saved : at.running) + 1);
     if (!mean || !spread) lb_frame_fail(f, LB_ERR_INVALID, "no saved statistics");
-    double eps = lb_call_float(call, at.eps, 1e-5), n = (double)b.n, coarse = twin ? lb_twin_scale(call, at.input) : 1;
+    double eps = lb_call_float(call, at.eps, 1e-5), n = (double)b.n, coarse = twin ? lb_twin_scale(call, at.input) : 1,
+           grain = twin ? lb_twin_grain(call, at.input) : 0;
     void *dx = wanted(call, at.mask, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
     void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
     void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
@@ -304,11 +326,13 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
             double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),
                    x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
-            if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse;
+            if (twin)
+                value =
+                    (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse + grain;
             lb_frame_set(f, dx, lb_channel_place(&b, c, i), value);
         }
-        if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse);
-        if (dbeta) lb_frame_set(f, dbeta, c, sum * coarse);
+        if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse + grain);
+        if (dbeta) lb_frame_set(f, dbeta, c, sum * coarse + grain);
     }
     return lb_frame_end(f);
 }

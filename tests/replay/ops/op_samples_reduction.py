@@ -1,5 +1,7 @@
 """Inputs of reductions, scans, softmax and losses."""
 
+import math
+
 import torch
 from op_samples import FLOATS, INTEGERS, Options, generator
 
@@ -142,6 +144,32 @@ def extreme_dim(draw, options):
 
 
 @generator
+def median(draw, options):
+    for dtype in FLOATS + [torch.int64]:
+        for shape in SHAPES:
+            yield (draw.tensor(shape, dtype, Options("x nozero nonan" if draw.random.random() < 0.7 else "x nozero")),), {}
+
+
+@generator
+def kthvalue(draw, options):
+    for dtype in FLOATS + [torch.int64, torch.int32]:
+        for shape in SHAPES:
+            x = draw.tensor(shape, dtype, Options("x nonan") if draw.random.random() < 0.7 else ())
+            dim = draw.random.randrange(-len(shape), len(shape))
+            yield (x, draw.random.randrange(1, shape[dim] + 1), dim, draw.choice([True, False])), {}
+
+
+@generator
+def mode(draw, options):
+    """Of distinct values: which of equal elements the index names depends on a sort."""
+    for dtype in FLOATS + [torch.int64]:
+        for shape in SHAPES[:7]:
+            dim = draw.random.randrange(-len(shape), len(shape))
+            order = torch.rand(shape, generator=draw.torch).argsort(dim)
+            yield (order.to(dtype), dim, draw.choice([True, False])), {}
+
+
+@generator
 def aminmax(draw, options):
     for dtype in FLOATS + [torch.int64]:
         for shape in SHAPES:
@@ -187,6 +215,16 @@ def cumulative(draw, options):
             yield (draw.layout(draw.dense(shape, dtype, 1.0)), draw.random.randrange(-len(shape), len(shape))), {}
     yield (draw.dense((9,), torch.float32, 30.0), 0), {"dtype": torch.int32}
     yield (draw.dense((9,), torch.int64), 0), {"dtype": torch.int32}
+
+
+@generator
+def log_cumulative(draw, options):
+    for dtype in FLOATS:
+        for shape in SHAPES[:8]:
+            for scale in (0.1, 30.0):
+                yield (draw.layout(draw.dense(shape, dtype, scale)), draw.random.randrange(-len(shape), len(shape))), {}
+        yield (torch.tensor([-math.inf, -math.inf, 0.5, math.nan, 1], dtype=dtype), 0), {}
+        yield (torch.tensor([-math.inf, 1, math.inf, 2], dtype=dtype), 0), {}
 
 
 @generator
