@@ -57,34 +57,52 @@ LB_DEVICE uint64_t row_address(const lb_kernel_item *item, uint64_t row)
     return address;
 }
 
-/* Where chunk after chunk of a view lies that is not contiguous, for a thread that takes every TEAM-th. */
+/* Where chunk after chunk of a view lies that is not contiguous, for a thread that takes every TEAM-th. Rows follow each other in the
+ * dimension beside theirs until it ends: only then is it divided. */
 typedef struct walk {
     const lb_kernel_item *item;
-    uint64_t count, stride, row, column, address; /* the address of the row */
+    uint64_t count, stride;          /* of a row's chunks */
+    uint64_t rows, row_stride;       /* of the dimension beside it: 1 where there is none */
+    uint64_t column, row, lot, base; /* base: the address of row 0 of the lot */
 } walk;
+
+/* Of a view whose two innermost dimensions are left out. */
+LB_DEVICE uint64_t lot_address(const lb_kernel_item *item, uint64_t lot)
+{
+    return item->n_sizes > 2 ? row_address(item, lot * item->sizes[item->n_sizes - 2]) : item->data;
+}
 
 LB_DEVICE walk walk_from(const lb_kernel_item *item, uint64_t chunk)
 {
+    const uint32_t inner = item->n_sizes - 1;
     walk w;
     w.item = item;
-    w.count = item->sizes[item->n_sizes - 1];
-    w.stride = (uint64_t)item->strides[item->n_sizes - 1];
+    w.count = item->sizes[inner];
+    w.stride = (uint64_t)item->strides[inner];
+    w.rows = inner ? item->sizes[inner - 1] : 1;
+    w.row_stride = inner ? (uint64_t)item->strides[inner - 1] : 0;
     w.row = chunk / w.count;
     w.column = chunk - w.row * w.count;
-    w.address = row_address(item, w.row);
+    w.lot = w.row / w.rows;
+    w.row -= w.lot * w.rows;
+    w.base = lot_address(item, w.lot);
     return w;
 }
 
 LB_DEVICE uint64_t walk_on(walk *w)
 {
-    if (w->column >= w->count) {
-        const uint64_t rows =
-            w->count > TEAM ? 1 : (uint32_t)w->column / (uint32_t)w->count; /* it is less than count + TEAM */
-        w->row += rows;
+    if (w->column >= w->count) { /* it is less than count + TEAM */
+        const uint32_t rows = w->count > TEAM ? 1 : (uint32_t)w->column / (uint32_t)w->count;
         w->column -= rows * w->count;
-        w->address = row_address(w->item, w->row);
+        w->row += rows;
+        if (w->row >= w->rows) {
+            const uint64_t lots = w->rows > rows ? 1 : w->row / w->rows;
+            w->row -= lots * w->rows;
+            w->lot += lots;
+            w->base = lot_address(w->item, w->lot);
+        }
     }
-    const uint64_t at = w->address + w->column * w->stride;
+    const uint64_t at = w->base + w->row * w->row_stride + w->column * w->stride;
     w->column += TEAM;
     return at;
 }

@@ -142,7 +142,8 @@ class Job:
 
 def main():
     args = arguments()
-    torch.use_deterministic_algorithms(True, warn_only=True)  # or attention's backward adds in another order each time
+    torch.use_deterministic_algorithms(True, warn_only=True)  # or attention's backward adds in another order each time,
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as cuDNN's does all the same
     job = Job(args)
     if args.what == "fail":
         job.train(broken=True)
