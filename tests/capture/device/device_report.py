@@ -2,7 +2,8 @@
 
     bits       the run leaves the same bytes behind with and without the recorder, per level
     overhead   the fastest recorded step over the fastest plain one, per level
-    A/A        the capture replayed on the CPU: ops bit-equal, inside their bound, outside it (must be 0)
+    A/A        the capture replayed on the CPU: ops bit-equal, inside their bound, outside it (must be 0); also of many kinds of op in f32,
+               bf16 and f16 (tests/programs/device_ops.py), with TF32 and without
     bisect     a weight that is not finite is found, in its layer
     measuring  what `lastbit doctor` measures a second, against what the device copies
 
@@ -85,8 +86,9 @@ class Report:
             if level == "auto":
                 self.replay(title, capture)
 
-    def replay(self, title, capture):
-        text = self.run([self.lastbit, "replay", "--json", "--steps", "1", capture], (0, 1, 125))
+    def replay(self, title, capture, every_step=False):
+        steps = [] if every_step else ["--steps", "1"]
+        text = self.run([self.lastbit, "replay", "--json", *steps, capture], (0, 1, 125))
         if text is None:
             return
         ops = json.loads(text)["verdicts"]
@@ -105,6 +107,14 @@ class Report:
             if recorded:
                 self.replay(f"{what} (small), ops", capture)
         self.args.size = size
+
+    def kinds(self):
+        """Sections that the device lacks are said by the program and left out."""
+        for options in ([], ["--tf32"]) if self.args.device == "cuda" else ([],):
+            capture = self.folder / ("-".join(["kinds", *options]) + ".lb")
+            program = [self.args.python, PROGRAM.with_name("device_ops.py"), "--device", self.args.device, "--steps", "1", *options]
+            if self.run([self.lastbit, "record", "-o", capture, "--level", "ops", "--", *program]) is not None:
+                self.replay(" ".join(["kinds of op", *options]), capture, every_step=True)
 
     def bisect(self):
         _, capture = self.step("fail", "sources")
@@ -135,13 +145,13 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--levels", nargs="*", choices=LEVELS, default=LEVELS)
     parser.add_argument("--ranks", type=int, help="processes of FSDP2 and of DDP; unless said otherwise, one for each device, and one is enough")
-    parser.add_argument("--only", nargs="*", choices=["train", "graph", "generate", "ops", "ranks", "bisect", "measuring"])
+    parser.add_argument("--only", nargs="*", choices=["train", "graph", "generate", "ops", "kinds", "ranks", "bisect", "measuring"])
     parser.add_argument("--folder", help="where captures go; some need 20 GB")
     args = parser.parse_args()
     report = Report(args)
-    asked = args.only or ["measuring", "ops", "train", "generate", "bisect", "ranks"] + ["graph"] * (args.device == "cuda")
+    asked = args.only or ["measuring", "ops", "kinds", "train", "generate", "bisect", "ranks"] + ["graph"] * (args.device == "cuda")
     for what in asked:
-        if what in ("measuring", "ops", "bisect"):
+        if what in ("measuring", "ops", "kinds", "bisect"):
             getattr(report, what)()
         elif what == "ranks":
             for parallel in ("fsdp", "ddp"):

@@ -24,3 +24,12 @@ def test_the_report_comes_out_on_the_cpu(lastbit, tmp_path):
 def test_without_a_gpu_it_says_so():
     done = subprocess.run([ROOT / "tests/gpu.sh", "--python", sys.executable], capture_output=True, text=True)
     assert done.returncode == 77 and "no torch that sees a CUDA device" in done.stderr
+
+
+def test_many_kinds_of_op_are_inside_their_bounds(lastbit, tmp_path):
+    """The program that asks a GPU for its ops, on the CPU."""
+    program = ROOT / "tests/programs/device_ops.py"
+    lastbit.record(tmp_path / "run.lb", program, "--device", "cpu", "--steps", "1", options=("--level", "ops"))
+    answer = lastbit.json("replay", tmp_path / "run.lb", expect=0)
+    assert answer["ops"]["opaque"] == answer["verdicts"]["diverged"] == answer["verdicts"]["missing"] == 0
+    assert answer["ops"]["native"] > 10000
