@@ -82,7 +82,7 @@ typedef struct lb_call {
     lb_err *err;
     bool tf32; /* what was recorded may have read factors of f32 as TF32: the bound allows for it */
     bool cuda; /* what was recorded ran on CUDA: where torch computes another function there */
-    /* Of a row that is LB_ROW_FACTORS or LB_ROW_COMPLETES: what was recorded of each result (of side A, where a shadow of side B runs), in its
+    /* Of a row that is LB_ROW_FACTORS, LB_ROW_COMPLETES or LB_ROW_CHOOSES: what was recorded of each result (of side A, where a shadow of side B runs), in its
      * recorded dtype. data NULL: it was not kept. NULL: nothing is known. */
     const lb_tensor *branch;
 } lb_call;
@@ -119,7 +119,8 @@ enum lb_row_flags {
         << 24, /* the result is one of several that are right (signs, bases, exchanged rows), or its bits are a library's own: the
                                  kernel follows lb_call.branch, and the recorded result is judged by what it promises (factorisation.h) */
     LB_ROW_COMPLETES = 1 << 25, /* some elements are left as memory was: they are taken from lb_call.branch */
-    LB_ROW_COMPLEX = 1 << 26    /* kernel and twin know complex numbers themselves: Fourier transforms */
+    LB_ROW_COMPLEX = 1 << 26,   /* kernel and twin know complex numbers themselves: Fourier transforms */
+    LB_ROW_CHOOSES = 1 << 27    /* chooses among equal values as lb_call.branch did, where that is right: tied_choice.h */
 };
 /* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
  * recorded, the kernel does not see them. */

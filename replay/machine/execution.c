@@ -131,7 +131,7 @@ static lb_status take_branch(lb_machine *machine, uint32_t value, lb_tensor *bra
 
 static lb_status take_branches(lb_machine *machine, lb_execution *e)
 {
-    if (!(e->prepared->row->flags & (LB_ROW_FACTORS | LB_ROW_COMPLETES))) return LB_OK;
+    if (!(e->prepared->row->flags & (LB_ROW_FACTORS | LB_ROW_COMPLETES | LB_ROW_CHOOSES))) return LB_OK;
     e->branch = lb_machine_take(machine, (e->outputs.n + 1) * sizeof *e->branch);
     if (!e->branch) return LB_ERR_NOMEM;
     for (uint32_t i = 0; i < e->outputs.n; i++) LB_TRY(take_branch(machine, e->outputs.values[i], &e->branch[i]));

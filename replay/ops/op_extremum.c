@@ -1,7 +1,9 @@
 /* Extremes, their positions, products, any and all.
  *
- * Extremes do not depend on an order: a NaN wins, of equal elements the first (as torch on a CPU, for positions, too). */
+ * Extremes do not depend on an order: a NaN wins, of equal elements the first (as torch on a CPU, for positions, too), or the one
+ * whose position was recorded (tied_choice.h). */
 #include "fold.h"
+#include "tied_choice.h"
 
 #include <float.h>
 #include <math.h>
@@ -98,6 +100,27 @@ static void find(const extremes *e, bool largest, void *y, int64_t *at)
     }
 }
 
+/* The positions that were recorded, where they are as good, and the values there. */
+static void follow(extremes *e, uint32_t at_result, void *y, int64_t *at)
+{
+    const lb_tied_choice choice = {.frame = &e->frame,
+                                   .integer = e->type == I64,
+                                   .rows = e->fold.results,
+                                   .n = e->fold.size,
+                                   .inner = e->fold.inner,
+                                   .k = 1,
+                                   .x = e->x,
+                                   .at = at};
+    lb_tied_choice_follow(&choice, at_result, -1);
+    for (int64_t r = 0; lb_frame_ok(&e->frame) && r < e->fold.results; r++) {
+        const int64_t from = (r / e->fold.inner * e->fold.size + at[r]) * e->fold.inner + r % e->fold.inner;
+        if (e->type == I64)
+            ((int64_t *)y)[r] = ((const int64_t *)e->x)[from];
+        else
+            lb_frame_set(&e->frame, y, r, lb_frame_get(&e->frame, e->x, from));
+    }
+}
+
 /* Results: values in `value_result`, positions in `at_result`; -1: not asked for. */
 static lb_status extremum(lb_call *call, uint32_t dims_arg, bool largest, int value_result, int at_result)
 {
@@ -108,6 +131,7 @@ static lb_status extremum(lb_call *call, uint32_t dims_arg, bool largest, int va
         int64_t *at = at_result >= 0 ? lb_frame_output_integers(&e.frame, (uint32_t)at_result, e.fold.results)
                                      : lb_frame_scratch(&e.frame, (size_t)e.fold.results * 8);
         if (lb_frame_ok(&e.frame)) find(&e, largest, y, at);
+        if (lb_frame_ok(&e.frame) && at_result >= 0) follow(&e, (uint32_t)at_result, y, at);
     }
     return lb_frame_end(&e.frame);
 }
@@ -258,6 +282,7 @@ LB_WITH_TWIN(prod_dim, twin ? product_twin(call, 1) : product(call, 1))
 
 #define VALUE LB_ROW_EXACT
 #define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
+#define POSITION (CHOICE | LB_ROW_CHOOSES)
 const lb_op_row lb_rows_extremum[] = {
     {.name = "aten::max", .args = "self!", .kernel = max, .flags = VALUE, .samples = "extreme"},
     {.name = "aten::min", .args = "self!", .kernel = min, .flags = VALUE, .samples = "extreme"},
@@ -266,22 +291,22 @@ const lb_op_row lb_rows_extremum[] = {
     {.name = "aten::max.dim",
      .args = "self! dim keepdim",
      .kernel = max_dim,
-     .flags = CHOICE,
+     .flags = POSITION,
      .samples = "extreme_dim"},
     {.name = "aten::min.dim",
      .args = "self! dim keepdim",
      .kernel = min_dim,
-     .flags = CHOICE,
+     .flags = POSITION,
      .samples = "extreme_dim"},
     {.name = "aten::argmax",
      .args = "self! dim keepdim",
      .kernel = argmax,
-     .flags = CHOICE,
+     .flags = POSITION,
      .samples = "extreme_dim none"},
     {.name = "aten::argmin",
      .args = "self! dim keepdim",
      .kernel = argmin,
-     .flags = CHOICE,
+     .flags = POSITION,
      .samples = "extreme_dim none"},
     {.name = "aten::aminmax", .args = "self! dim keepdim", .kernel = aminmax, .flags = VALUE, .samples = "aminmax"},
     {.name = "aten::any", .args = "self!", .kernel = any, .flags = CHOICE, .samples = "truth"},

@@ -1,10 +1,11 @@
 /* sort, argsort, topk.
  *
- * NaN counts as the greatest value, -0 and +0 as equal. Where equal values may stand in any order the order is what
+ * NaN counts as the greatest value, -0 and +0 as equal. Where equal values may stand in any order the recorded order is followed
+ * (tied_choice.h): libraries differ in it. Where none is recorded it is what
  * libstdc++ leaves, since torch calls it: std::sort unless stable=True, for topk partial_sort (k * 64 <= n) or nth_element
  * and sort (TopKImpl.h). They are written out here step for step, because a router with bf16 scores meets ties all the
  * time and the wrong one routes a token elsewhere. */
-#include "frame.h"
+#include "tied_choice.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +21,8 @@ typedef struct item {
 typedef struct sorting {
     lb_frame frame;
     bool integer;
+    int dim;
+    uint32_t at_result; /* which result of the op the indices are */
     int64_t rows, n, k; /* k results of n elements */
     const void *x;
     lb_tensor values, indices;
@@ -35,6 +38,7 @@ static bool sorting_begin(sorting *s, lb_call *call, int64_t dim, int64_t k)
     lb_tensor moved = d < 0 ? *self : lb_tensor_dim_last(self, d);
     if (d < 0) lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
     s->integer = lb_dtype_is_integer(self->dtype);
+    s->dim = d;
     s->n = self->layout.ndim && d >= 0 ? self->layout.shape[d] : 1;
     s->rows = s->n ? lb_tensor_numel(self) / s->n : 0;
     s->k = k < 0 ? s->n : k;
@@ -63,15 +67,37 @@ static void load_row(const sorting *s, int64_t row, item *items)
 
 static void store_row(const sorting *s, int64_t row, const item *items)
 {
-    for (int64_t i = 0, to = row * s->k; i < s->k; i++, to++) {
-        s->at[to] = items[i].index;
-        if (s->integer)
-            ((int64_t *)s->y)[to] = items[i].integer;
-        else if (s->frame.wide)
-            ((double *)s->y)[to] = items[i].value;
-        else
-            ((float *)s->y)[to] = (float)items[i].value;
-    }
+    for (int64_t i = 0; i < s->k; i++) s->at[row * s->k + i] = items[i].index;
+}
+
+/* The values at the positions that were chosen. */
+static void gather_values(const sorting *s)
+{
+    for (int64_t r = 0; r < s->rows; r++)
+        for (int64_t i = r * s->k; i < (r + 1) * s->k; i++) {
+            const int64_t from = r * s->n + s->at[i];
+            if (s->integer)
+                ((int64_t *)s->y)[i] = ((const int64_t *)s->x)[from];
+            else
+                lb_frame_set(&s->frame, s->y, i, lb_frame_get(&s->frame, s->x, from));
+        }
+}
+
+/* `free_order`: equal values may stand in any order. `sorted`: values are in order. */
+static lb_status sorting_end(sorting *s, bool free_order, bool sorted)
+{
+    const lb_tied_choice choice = {.frame = &s->frame,
+                                   .integer = s->integer,
+                                   .rows = s->rows,
+                                   .n = s->n,
+                                   .inner = 1,
+                                   .k = s->k,
+                                   .x = s->x,
+                                   .at = s->at,
+                                   .unordered = !sorted};
+    if (lb_frame_ok(&s->frame) && free_order) lb_tied_choice_follow(&choice, s->at_result, s->dim);
+    if (lb_frame_ok(&s->frame)) gather_values(s);
+    return lb_frame_end(&s->frame);
 }
 
 /* Items of equal order compare false both ways. `descending`: greatest first. */
@@ -274,30 +300,30 @@ static void std_sort(item *first, item *last, bool largest)
 /* ---- the ops ------------------------------------------------------------------------------------------------------ */
 
 /* torch.sort without stable=True is std::sort. */
-static lb_status sort_run(lb_call *call, int64_t dim, bool descending, bool stable)
+static lb_status sort_run(lb_call *call, int64_t dim, bool descending, bool stable, uint32_t at_result)
 {
     sorting s;
-    if (sorting_begin(&s, call, dim, -1)) {
-        item *items = lb_frame_scratch(&s.frame, (size_t)s.n * 2 * sizeof *items);
-        for (int64_t r = 0; items && r < s.rows; r++) {
-            load_row(&s, r, items);
-            if (stable)
-                merge_sort(items, items + s.n, s.n, descending);
-            else
-                std_sort(items, items + s.n, descending);
-            store_row(&s, r, items);
-        }
+    if (!sorting_begin(&s, call, dim, -1)) return lb_frame_end(&s.frame);
+    s.at_result = at_result;
+    item *items = lb_frame_scratch(&s.frame, (size_t)s.n * 2 * sizeof *items);
+    for (int64_t r = 0; items && r < s.rows; r++) {
+        load_row(&s, r, items);
+        if (stable)
+            merge_sort(items, items + s.n, s.n, descending);
+        else
+            std_sort(items, items + s.n, descending);
+        store_row(&s, r, items);
     }
-    return lb_frame_end(&s.frame);
+    return sorting_end(&s, !stable, true);
 }
 
 static lb_status sort(lb_call *call)
 {
-    return sort_run(call, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false);
+    return sort_run(call, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false, 1);
 }
 static lb_status sort_stable(lb_call *call)
 {
-    return sort_run(call, lb_call_int(call, 2, -1), lb_call_int(call, 3, 0), lb_call_int(call, 1, 0));
+    return sort_run(call, lb_call_int(call, 2, -1), lb_call_int(call, 3, 0), lb_call_int(call, 1, 0), 1);
 }
 
 /* Its only result is the indices. */
@@ -308,7 +334,7 @@ static lb_status argsort(lb_call *call)
     lb_call inner = *call;
     inner.results = results;
     inner.n_results = 2;
-    return sort_run(&inner, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false);
+    return sort_run(&inner, lb_call_int(call, 1, -1), lb_call_int(call, 2, 0), false, 0);
 }
 
 /* Args: self, k, dim, largest, sorted. */
@@ -316,24 +342,25 @@ static lb_status topk(lb_call *call)
 {
     sorting s;
     bool largest = lb_call_int(call, 3, 1), sorted = lb_call_int(call, 4, 1);
-    if (sorting_begin(&s, call, lb_call_int(call, 2, -1), lb_call_int(call, 1, 1)) && s.k > 0) {
-        item *items = lb_frame_scratch(&s.frame, (size_t)s.n * sizeof *items);
-        for (int64_t r = 0; items && r < s.rows; r++) {
-            load_row(&s, r, items);
-            if (s.k * 64 <= s.n) {
-                partial_sort(items, items + s.k, items + s.n, largest);
-            } else {
-                nth_element(items, items + s.k - 1, items + s.n, largest);
-                if (sorted) std_sort(items, items + s.k - 1, largest);
-            }
-            store_row(&s, r, items);
+    if (!sorting_begin(&s, call, lb_call_int(call, 2, -1), lb_call_int(call, 1, 1)) || s.k < 1)
+        return lb_frame_end(&s.frame);
+    s.at_result = 1;
+    item *items = lb_frame_scratch(&s.frame, (size_t)s.n * sizeof *items);
+    for (int64_t r = 0; items && r < s.rows; r++) {
+        load_row(&s, r, items);
+        if (s.k * 64 <= s.n) {
+            partial_sort(items, items + s.k, items + s.n, largest);
+        } else {
+            nth_element(items, items + s.k - 1, items + s.n, largest);
+            if (sorted) std_sort(items, items + s.k - 1, largest);
         }
+        store_row(&s, r, items);
     }
-    return lb_frame_end(&s.frame);
+    return sorting_end(&s, true, sorted);
 }
 
 /* The values are copies, but which ones is a decision. */
-#define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS)
+#define CHOICE (LB_ROW_EXACT | LB_ROW_DISCONTINUOUS | LB_ROW_CHOOSES)
 const lb_op_row lb_rows_sort[] = {
     {.name = "aten::sort", .args = "self! dim descending", .kernel = sort, .flags = CHOICE, .samples = "sort"},
     {.name = "aten::sort.stable",

@@ -3,6 +3,7 @@
  * A running sum is sequential, as torch's on a CPU (in f64 there for f32 sums, rounded at each step's store; see below).
  * `schedule` does not apply: every prefix is a result. */
 #include "frame.h"
+#include "tied_choice.h"
 
 #include <float.h>
 #include <math.h>
@@ -13,6 +14,7 @@ typedef struct scan {
     bool integer;
     int64_t rows, n;
     lb_tensor results[2];
+    int dim;
     const void *x;
     void *y;
     int64_t *at;
@@ -27,6 +29,7 @@ static bool scan_begin(scan *s, lb_call *call, bool positions)
         lb_frame_fail(&s->frame, LB_ERR_INVALID, "no such dimension");
         return false;
     }
+    s->dim = d;
     s->integer = lb_dtype_is_integer(call->results[0].data ? call->results[0].dtype : self->dtype);
     s->n = self->layout.ndim ? self->layout.shape[d] : 1;
     s->rows = s->n ? lb_tensor_numel(self) / s->n : 0;
@@ -107,32 +110,44 @@ static lb_status cumprod_twin(lb_call *call)
     return lb_frame_end(&s.frame);
 }
 
-/* The last of equal elements; once a NaN, always the latest NaN (cummax_helper_cpu). */
+/* Does element `at` of a row take the place of the best before it? A NaN does, and nothing but a NaN takes its. */
+static bool takes_over(const scan *s, int64_t at, int64_t best, bool largest)
+{
+    if (s->integer) {
+        const int64_t a = ((const int64_t *)s->x)[at], b = ((const int64_t *)s->x)[best];
+        return largest ? a >= b : a <= b;
+    }
+    const double a = lb_frame_get(&s->frame, s->x, at), b = lb_frame_get(&s->frame, s->x, best);
+    return isnan(a) || (!isnan(b) && (largest ? a >= b : a <= b));
+}
+
+/* The last of equal elements; once a NaN, always the latest NaN (cummax_helper_cpu). Or the one whose position was recorded
+ * (tied_choice.h): the parallel scan of CUDA may take another. */
 static lb_status extremes_so_far(lb_call *call, bool largest)
 {
     scan s;
     if (!scan_begin(&s, call, true)) return lb_frame_end(&s.frame);
-    for (int64_t r = 0; r < s.rows; r++) {
-        int64_t best = 0, base = r * s.n;
-        for (int64_t k = 0; k < s.n; k++) {
-            bool beats;
-            if (s.integer) {
-                int64_t a = ((const int64_t *)s.x)[base + k], b = ((const int64_t *)s.x)[base + best];
-                beats = largest ? a >= b : a <= b;
-                if (beats) best = k;
-                ((int64_t *)s.y)[base + k] = beats ? a : b;
-            } else {
-                double a = s.frame.wide ? ((const double *)s.x)[base + k] : ((const float *)s.x)[base + k];
-                double b = s.frame.wide ? ((const double *)s.x)[base + best] : ((const float *)s.x)[base + best];
-                beats = isnan(a) || (!isnan(b) && (largest ? a >= b : a <= b));
-                if (beats) best = k;
-                if (s.frame.wide)
-                    ((double *)s.y)[base + k] = beats ? a : b;
-                else
-                    ((float *)s.y)[base + k] = (float)(beats ? a : b);
-            }
+    for (int64_t r = 0; r < s.rows; r++)
+        for (int64_t k = 0, best = 0, base = r * s.n; k < s.n; k++) {
+            if (takes_over(&s, base + k, base + best, largest)) best = k;
             s.at[base + k] = best;
         }
+    const lb_tied_choice choice = {.frame = &s.frame,
+                                   .integer = s.integer,
+                                   .rows = s.rows,
+                                   .n = s.n,
+                                   .inner = 1,
+                                   .k = s.n,
+                                   .x = s.x,
+                                   .at = s.at,
+                                   .prefix = true};
+    lb_tied_choice_follow(&choice, 1, s.dim);
+    for (int64_t i = 0; lb_frame_ok(&s.frame) && i < s.rows * s.n; i++) {
+        const int64_t from = i / s.n * s.n + s.at[i];
+        if (s.integer)
+            ((int64_t *)s.y)[i] = ((const int64_t *)s.x)[from];
+        else
+            lb_frame_set(&s.frame, s.y, i, lb_frame_get(&s.frame, s.x, from));
     }
     return lb_frame_end(&s.frame);
 }
@@ -198,8 +213,8 @@ const lb_op_row lb_rows_scan[] = {
      LB_SUMS(1, LB_TERMS(DIMENSION, 1)),
      .flags = SCAN,
      .samples = "cumulative"},
-    {.name = "aten::cummax", .args = "self! dim", .kernel = cummax, .flags = CHOICE, .samples = "cumulative_extreme"},
-    {.name = "aten::cummin", .args = "self! dim", .kernel = cummin, .flags = CHOICE, .samples = "cumulative_extreme"},
+    {.name = "aten::cummax", .args = "self! dim", .kernel = cummax, .flags = CHOICE | LB_ROW_CHOOSES, .samples = "cumulative_extreme"},
+    {.name = "aten::cummin", .args = "self! dim", .kernel = cummin, .flags = CHOICE | LB_ROW_CHOOSES, .samples = "cumulative_extreme"},
     {.name = "aten::histc", .args = "self! bins min max", .kernel = histc, .flags = CHOICE, .samples = "histc"},
     {NULL},
 };

@@ -1,0 +1,80 @@
+/* Choices among equal values: see tied_choice.h. */
+#include "tied_choice.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One element as it is compared: floats in `real`, integers in `integer`. */
+typedef struct element {
+    double real;
+    int64_t integer;
+} element;
+
+static element element_of(const lb_tied_choice *c, int64_t row, int64_t position)
+{
+    const int64_t i = (row / c->inner * c->n + position) * c->inner + row % c->inner;
+    if (c->integer) return (element){0, ((const int64_t *)c->x)[i]};
+    return (element){lb_frame_get(c->frame, c->x, i), 0};
+}
+
+/* In torch's order: NaN is the greatest and equal to itself, -0 is +0. */
+static int compare(const void *first, const void *second)
+{
+    const element *a = first, *b = second;
+    if (a->integer != b->integer) return a->integer < b->integer ? -1 : 1;
+    if (isnan(a->real) || isnan(b->real)) return isnan(a->real) - isnan(b->real);
+    return a->real < b->real ? -1 : a->real > b->real;
+}
+
+static bool in_range(const lb_tied_choice *c, const int64_t *at)
+{
+    for (int64_t i = 0; i < c->k; i++)
+        if (at[i] < 0 || at[i] >= (c->prefix ? i + 1 : c->n)) return false;
+    return true;
+}
+
+/* `seen`: n bytes, all 0 before and after. */
+static bool distinct(const lb_tied_choice *c, const int64_t *at, char *seen)
+{
+    bool twice = false;
+    for (int64_t i = 0; i < c->k; i++) twice |= seen[at[i]], seen[at[i]] = 1;
+    for (int64_t i = 0; i < c->k; i++) seen[at[i]] = 0;
+    return !twice;
+}
+
+/* `values`: room for 2 k elements. */
+static bool same_values(const lb_tied_choice *c, int64_t row, const int64_t *at, element *values)
+{
+    element *own = values, *theirs = values + c->k;
+    for (int64_t i = 0; i < c->k; i++) {
+        own[i] = element_of(c, row, c->at[row * c->k + i]);
+        theirs[i] = element_of(c, row, at[i]);
+    }
+    if (c->unordered) {
+        qsort(own, (size_t)c->k, sizeof *own, compare);
+        qsort(theirs, (size_t)c->k, sizeof *theirs, compare);
+    }
+    for (int64_t i = 0; i < c->k; i++)
+        if (compare(&own[i], &theirs[i])) return false;
+    return true;
+}
+
+void lb_tied_choice_follow(const lb_tied_choice *c, uint32_t result, int dim)
+{
+    const lb_call *call = c->frame->call;
+    if (!call->branch || !call->branch[result].data || !lb_dtype_is_integer(call->branch[result].dtype)) return;
+    const lb_tensor *branch = &call->branch[result];
+    if (lb_tensor_numel(branch) != c->rows * c->k || c->k < 1 || !lb_frame_ok(c->frame)) return;
+    const lb_tensor moved = dim < 0 || dim >= branch->layout.ndim ? *branch : lb_tensor_dim_last(branch, dim);
+    const int64_t *recorded = lb_frame_integers(c->frame, &moved);
+    element *values = lb_frame_scratch(c->frame, (size_t)c->k * 2 * sizeof *values);
+    char *seen = lb_frame_scratch(c->frame, (size_t)c->n);
+    if (!lb_frame_ok(c->frame)) return;
+    memset(seen, 0, (size_t)c->n);
+    for (int64_t r = 0; r < c->rows; r++) {
+        const int64_t *at = recorded + r * c->k;
+        if (!in_range(c, at) || (!c->prefix && !distinct(c, at, seen)) || !same_values(c, r, at, values)) continue;
+        memcpy(c->at + r * c->k, at, (size_t)c->k * sizeof *at);
+    }
+}
