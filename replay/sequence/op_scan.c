@@ -1,8 +1,9 @@
-/* Running sums, products and extremes along a dimension, and histograms.
+/* Running sums, products, logarithms of sums of exponentials and extremes along a dimension, and histograms.
  *
- * A running sum is sequential, as torch's on a CPU (in f64 there for f32 sums, rounded at each step's store; see below).
- * `schedule` does not apply: every prefix is a result. */
-#include "frame.h"
+ * A running sum is sequential, as torch's on a CPU (in f64 there for f32 sums, rounded at each step's store; see below); of what was recorded
+ * on CUDA it is what the kernels there make (cuda_scan.h). `schedule` does not apply: every prefix is a result. */
+#include "cuda_scan.h"
+#include "elementary.h"
 #include "tied_choice.h"
 
 #include <float.h>
@@ -45,13 +46,22 @@ static bool scan_begin(scan *s, lb_call *call, bool positions)
     return lb_frame_ok(&s->frame);
 }
 
-typedef enum scan_kind { SUM, SUM_OF_MAGNITUDES, PRODUCT } scan_kind;
+typedef enum scan_kind { SUM, PRODUCT, LOG_SUM } scan_kind;
 
-/* torch accumulates floats in f64 and rounds what it stores (ReduceOpsKernel.cpp, cumsum_cpu_kernel: at::acc_type<T, false>). */
+static double step(scan_kind kind, double so_far, double x)
+{
+    if (kind != LOG_SUM) return kind == PRODUCT ? so_far * x : so_far + x;
+    const double low = x < so_far ? x : so_far, high = x < so_far ? so_far : x;
+    if (isnan(x) || isnan(so_far)) return NAN;
+    return low != high || isfinite(low) ? high + lb_log1p(lb_exp(low - high)) : high;
+}
+
+/* torch accumulates floats in f64, 16-bit ones in f32, and rounds what it stores (ReduceOpsKernel.cpp, cumsum_cpu_kernel:
+ * at::acc_type<T, false>). */
 static void scan_row(const scan *s, scan_kind kind, int64_t row)
 {
     int64_t base = row * s->n;
-    double sum = kind == PRODUCT ? 1 : 0;
+    double sum = kind == PRODUCT ? 1 : kind == SUM ? 0 : -INFINITY;
     uint64_t integers = kind == PRODUCT ? 1 : 0;
     for (int64_t i = base; i < base + s->n; i++) {
         if (s->integer) {
@@ -60,55 +70,137 @@ static void scan_row(const scan *s, scan_kind kind, int64_t row)
             ((int64_t *)s->y)[i] = (int64_t)integers;
             continue;
         }
-        double x = s->frame.wide ? ((const double *)s->x)[i] : ((const float *)s->x)[i];
-        if (kind == SUM_OF_MAGNITUDES) x = fabs(x);
-        sum = kind == PRODUCT ? sum * x : sum + x;
-        if (s->frame.wide)
-            ((double *)s->y)[i] = sum;
-        else
-            ((float *)s->y)[i] = (float)sum;
+        sum = step(kind, sum, lb_frame_get(&s->frame, s->x, i));
+        lb_frame_set(&s->frame, s->y, i, sum);
     }
+}
+
+/* ---- as on CUDA ------------------------------------------------------------------------------------------------------ */
+
+/* Of self, unless arg 2 names a dtype that it is converted to first. */
+static lb_dtype dtype_of_partials(const lb_call *call)
+{
+    const bool named = call->n_args > 2 && call->args[2].tag == LB_OPERAND_DTYPE;
+    return named ? (lb_dtype)call->args[2].i : lb_call_tensor(call, 0)->dtype;
+}
+
+static lb_cuda_scan cuda_scan_of(const scan *s, scan_kind kind)
+{
+    const lb_cuda_scan_kind kinds[] = {
+        [SUM] = LB_CUDA_SCAN_SUM, [PRODUCT] = LB_CUDA_SCAN_PRODUCT, [LOG_SUM] = LB_CUDA_SCAN_LOG_SUM};
+    const lb_call *call = s->frame.call;
+    return (lb_cuda_scan){.kind = kinds[kind],
+                          .dtype = dtype_of_partials(call),
+                          .innermost = s->dim == lb_call_tensor(call, 0)->layout.ndim - 1,
+                          .rows = s->rows,
+                          .n = s->n};
+}
+
+/* Do results have the dtype of the partial results? Those of an exact shadow or a wider replay do not. */
+static bool runs_as_on_cuda(const scan *s)
+{
+    const lb_call *call = s->frame.call;
+    return call->cuda && !s->integer && !call->method.exact && call->results[0].dtype == dtype_of_partials(call) &&
+           lb_dtype_is_float(call->results[0].dtype);
+}
+
+/* `row`: 4 n numbers. */
+static void cuda_row(const scan *s, const lb_cuda_scan *as, int64_t r, double *row)
+{
+    for (int64_t i = 0; i < s->n; i++) row[i] = lb_frame_get(&s->frame, s->x, r * s->n + i);
+    lb_cuda_scan_row(as, row, row + s->n);
+    for (int64_t i = 0; i < s->n; i++) lb_frame_set(&s->frame, s->y, r * s->n + i, row[s->n + i]);
+}
+
+/* The twin whose bound is the error of the network. */
+static void cuda_twin_row(const scan *s, const lb_cuda_scan *as, int64_t r, double *row)
+{
+    const lb_call *call = s->frame.call;
+    const double u = as->dtype == LB_F64 ? 0x1p-53 : 0x1p-24,
+                 factor = u * ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call));
+    double *errors = row + s->n;
+    for (int64_t i = 0; i < s->n; i++) row[i] = lb_frame_get(&s->frame, s->x, r * s->n + i);
+    lb_cuda_scan_errors(as, row, errors, row + 2 * s->n);
+    for (int64_t i = 0; i < s->n; i++) {
+        const double beyond = as->dtype == LB_F64 ? DBL_MAX : 0x1p128;
+        lb_frame_set(&s->frame, s->y, r * s->n + i, isinf(errors[i]) ? beyond : errors[i] / factor);
+    }
+}
+
+static lb_status cumulate_as_on_cuda(scan *s, scan_kind kind, bool twin)
+{
+    const lb_cuda_scan as = cuda_scan_of(s, kind);
+    double *row = lb_frame_scratch(&s->frame, (size_t)s->n * 4 * sizeof *row + 1);
+    for (int64_t r = 0; lb_frame_ok(&s->frame) && r < s->rows; r++) {
+        if (twin)
+            cuda_twin_row(s, &as, r, row);
+        else
+            cuda_row(s, &as, r, row);
+    }
+    return lb_frame_end(&s->frame);
 }
 
 static lb_status cumulate(lb_call *call, scan_kind kind)
 {
     scan s;
-    if (scan_begin(&s, call, false)) {
+    if (!scan_begin(&s, call, false)) return lb_frame_end(&s.frame);
+    if (runs_as_on_cuda(&s)) return cumulate_as_on_cuda(&s, kind, false);
 #pragma omp parallel for schedule(static) if (s.rows * s.n > 65536)
-        for (int64_t r = 0; r < s.rows; r++) scan_row(&s, kind, r);
-    }
+    for (int64_t r = 0; r < s.rows; r++) scan_row(&s, kind, r);
     return lb_frame_end(&s.frame);
 }
 
-LB_WITH_TWIN(cumsum, cumulate(call, twin ? SUM_OF_MAGNITUDES : SUM))
+/* ---- twins: a row of sizes ------------------------------------------------------------------------------------------- */
 
-static lb_status cumprod_kernel(lb_call *call)
+static void twin_of_sums(const scan *s, int64_t row)
 {
-    return cumulate(call, PRODUCT);
+    double sizes = 0;
+    for (int64_t i = row * s->n; i < (row + 1) * s->n; i++) ((double *)s->y)[i] = sizes += fabs(((const double *)s->x)[i]);
 }
 
 /* |y|, and what is left of a prefix that underflowed: later factors magnify what it lost. After a prefix that overflowed nothing is said. */
-static lb_status cumprod_twin(lb_call *call)
+static void twin_of_products(const scan *s, int64_t row)
+{
+    const bool f64 = lb_call_tensor(s->frame.call, 0)->dtype == LB_F64;
+    const double tiny = f64 ? 0x1p-1074 : 0x1p-149, limit = f64 ? DBL_MAX : FLT_MAX, roundoff = f64 ? 0x1p-53 : 0x1p-24;
+    double product = 1, lost = 0;
+    for (int64_t i = row * s->n; i < (row + 1) * s->n; i++) {
+        const double factor = fabs(((const double *)s->x)[i]);
+        product *= factor;
+        lost = lost * factor + tiny;
+        if (product > limit) product = NAN; /* and so are all that follow */
+        ((double *)s->y)[i] = isnan(product) ? (f64 ? DBL_MAX : 0x1p128) : product + lost / roundoff;
+    }
+}
+
+/* Each step is off by a few units of its own size, which is at most |y| and the logarithm of how many there are where it weighs most. */
+static void twin_of_log_sums(const scan *s, int64_t row)
+{
+    double so_far = -INFINITY;
+    for (int64_t k = 0, i = row * s->n; k < s->n; k++, i++) {
+        so_far = step(LOG_SUM, so_far, ((const double *)s->x)[i]);
+        ((double *)s->y)[i] = isinf(so_far) ? fabs(so_far) : 4 * (1 + fabs(so_far) + lb_log((double)k + 1));
+    }
+}
+
+static lb_status twin_of(lb_call *call, scan_kind kind)
 {
     scan s;
-    if (scan_begin(&s, call, false)) {
-        const lb_tensor *x = lb_call_tensor(call, 0);
-        const bool f64 = x && x->dtype == LB_F64;
-        const double tiny = f64 ? 0x1p-1074 : 0x1p-149, limit = f64 ? DBL_MAX : FLT_MAX,
-                     roundoff = f64 ? 0x1p-53 : 0x1p-24;
-        for (int64_t r = 0; r < s.rows; r++) {
-            double product = 1, lost = 0;
-            for (int64_t i = r * s.n; i < (r + 1) * s.n; i++) {
-                const double factor = fabs(((const double *)s.x)[i]);
-                product *= factor;
-                lost = lost * factor + tiny;
-                if (product > limit) product = NAN; /* and so are all that follow */
-                ((double *)s.y)[i] = isnan(product) ? (f64 ? DBL_MAX : 0x1p128) : product + lost / roundoff;
-            }
-        }
+    if (!scan_begin(&s, call, false)) return lb_frame_end(&s.frame);
+    if (call->cuda && !s.integer && lb_dtype_is_float(dtype_of_partials(call))) return cumulate_as_on_cuda(&s, kind, true);
+    for (int64_t r = 0; r < s.rows; r++) {
+        if (kind == SUM) twin_of_sums(&s, r);
+        if (kind == PRODUCT) twin_of_products(&s, r);
+        if (kind == LOG_SUM) twin_of_log_sums(&s, r);
     }
     return lb_frame_end(&s.frame);
 }
+
+LB_WITH_TWIN(cumsum, twin ? twin_of(call, SUM) : cumulate(call, SUM))
+LB_WITH_TWIN(cumprod, twin ? twin_of(call, PRODUCT) : cumulate(call, PRODUCT))
+LB_WITH_TWIN(logcumsumexp, twin ? twin_of(call, LOG_SUM) : cumulate(call, LOG_SUM))
+
+/* ---- extremes -------------------------------------------------------------------------------------------------------- */
 
 /* Does element `at` of a row take the place of the best before it? A NaN does, and nothing but a NaN takes its. */
 static bool takes_over(const scan *s, int64_t at, int64_t best, bool largest)
@@ -213,6 +305,12 @@ const lb_op_row lb_rows_scan[] = {
      LB_SUMS(1, LB_TERMS(DIMENSION, 1)),
      .flags = SCAN,
      .samples = "cumulative"},
+    {.name = "aten::logcumsumexp",
+     .args = "self! dim",
+     LB_COMPUTED_BY(logcumsumexp),
+     LB_SUMS(4, LB_TERMS(DIMENSION, 1)),
+     .flags = SCAN,
+     .samples = "log_cumulative"},
     {.name = "aten::cummax", .args = "self! dim", .kernel = cummax, .flags = CHOICE | LB_ROW_CHOOSES, .samples = "cumulative_extreme"},
     {.name = "aten::cummin", .args = "self! dim", .kernel = cummin, .flags = CHOICE | LB_ROW_CHOOSES, .samples = "cumulative_extreme"},
     {.name = "aten::histc", .args = "self! bins min max", .kernel = histc, .flags = CHOICE, .samples = "histc"},

@@ -1,5 +1,7 @@
 """Inputs of reductions, scans, softmax and losses."""
 
+import math
+
 import torch
 from op_samples import FLOATS, INTEGERS, Options, generator
 
@@ -187,6 +189,16 @@ def cumulative(draw, options):
             yield (draw.layout(draw.dense(shape, dtype, 1.0)), draw.random.randrange(-len(shape), len(shape))), {}
     yield (draw.dense((9,), torch.float32, 30.0), 0), {"dtype": torch.int32}
     yield (draw.dense((9,), torch.int64), 0), {"dtype": torch.int32}
+
+
+@generator
+def log_cumulative(draw, options):
+    for dtype in FLOATS:
+        for shape in SHAPES[:8]:
+            for scale in (0.1, 30.0):
+                yield (draw.layout(draw.dense(shape, dtype, scale)), draw.random.randrange(-len(shape), len(shape))), {}
+        yield (torch.tensor([-math.inf, -math.inf, 0.5, math.nan, 1], dtype=dtype), 0), {}
+        yield (torch.tensor([-math.inf, 1, math.inf, 2], dtype=dtype), 0), {}
 
 
 @generator
