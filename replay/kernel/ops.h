@@ -82,9 +82,11 @@ typedef struct lb_call {
     lb_err *err;
     bool tf32; /* what was recorded may have read factors of f32 as TF32: the bound allows for it */
     bool cuda; /* what was recorded ran on CUDA: where torch computes another function there */
-    /* Of a row that is LB_ROW_FACTORS, LB_ROW_COMPLETES or LB_ROW_CHOOSES: what was recorded of each result (of side A, where a shadow of side B runs), in its
+    /* Of a row that is LB_ROW_FACTORS, LB_ROW_COMPLETES LB_ROW_CHOOSES or LB_ROW_CASTS: what was recorded of each result (of side A, where a shadow of side B runs), in its
      * recorded dtype. data NULL: it was not kept. NULL: nothing is known. */
     const lb_tensor *branch;
+    bool host_scalars; /* it ran on CUDA and read tensors of the host, which are single numbers */
+    bool e4m3_nan;     /* a number beyond the range of e4m3fn became NaN when it was cast: torch before 2.13 (e4m3_nan.h) */
 } lb_call;
 
 /* What a product of two factors that were read as TF32 may be off by, in parts of itself: each lost at most 2^-10, where an instruction cuts
@@ -120,6 +122,7 @@ enum lb_row_flags {
                                  kernel follows lb_call.branch, and the recorded result is judged by what it promises (factorisation.h) */
     LB_ROW_COMPLETES = 1 << 25, /* some elements are left as memory was: they are taken from lb_call.branch */
     LB_ROW_COMPLEX = 1 << 26,   /* kernel and twin know complex numbers themselves: Fourier transforms */
+    LB_ROW_CASTS = 1 << 28,     /* a copy, which follows lb_call.branch in how it casts to e4m3fn */
     LB_ROW_CHOOSES = 1 << 27    /* chooses among equal values as lb_call.branch did, where that is right: tied_choice.h */
 };
 /* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as

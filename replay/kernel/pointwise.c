@@ -213,14 +213,18 @@ static lb_status read_scalar(lb_call *call, job *j, uint32_t k, int at, char let
 }
 
 /* Scalars and single elements take the common dtype first: `bf16_tensor == 0.1` compares with bf16(0.1). Not so in the exact shadow, where a
- * source of f32 may stand beside a mean in f64. */
-static void round_to_common(job *j, lb_dtype common)
+ * source of f32 may stand beside a mean in f64. CUDA's loops convert each operand to the common dtype as they load it, and so a 0-dim tensor
+ * that lies there, whatever the op; numbers, and 0-dim tensors of the host, they keep (torch's CUDALoops.cuh, LoadWithCast; Loops.cuh,
+ * opmath_gpu_kernel_with_scalars). */
+static void round_to_common(job *j, const lb_call *call, lb_dtype common)
 {
     if (j->method.exact && lb_dtype_is_float(j->lanes.result)) return;
     if (category(common) != 3 || common == LB_F64 || (common == LB_F32 && j->type == COMPUTE_F32)) return;
-    const int operands = j->op->flags & LB_POINTWISE_COMMON ? j->n_in : 1;
-    for (int k = 0; k < operands; k++)
-        if (j->in[k].single && j->in[k].dtype != common) j->grid[k] = common;
+    const int operands = j->op->flags & LB_POINTWISE_COMMON ? j->n_in : j->op->flags & LB_POINTWISE_COMMON_FIRST ? 1 : 0;
+    for (int k = 0; k < j->n_in; k++) {
+        const bool takes = k < operands || (call->cuda && !call->host_scalars && !j->lanes.scalar[k]);
+        if (takes && j->in[k].single && j->in[k].dtype != common) j->grid[k] = common;
+    }
     if (!(j->op->flags & LB_POINTWISE_COMMON)) return;
     for (int k = 0; k < LB_LANES_SCALARS; k++)
         if (j->lanes.given_s[k]) lb_round_to_grid_f64(&j->lanes.s[k], 1, common, NULL);
@@ -274,7 +278,7 @@ static lb_status read_call(lb_call *call, const lb_pointwise *op, bool twin, job
         j->loop = op->f64;
         j->type = COMPUTE_F64;
     }
-    if (op->flags & (LB_POINTWISE_COMMON | LB_POINTWISE_COMMON_FIRST)) round_to_common(j, common);
+    if (op->flags & (LB_POINTWISE_COMMON | LB_POINTWISE_COMMON_FIRST) || call->cuda) round_to_common(j, call, common);
     if (!j->loop) return lb_fail(call->err, LB_ERR_UNSUPPORTED, "%s: not for these dtypes", call->row->name);
     return LB_OK;
 }

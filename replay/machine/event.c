@@ -165,6 +165,22 @@ bool lb_event_on_cuda(const lb_machine *machine, const lb_execution *e, uint32_t
     return false;
 }
 
+bool lb_event_host_scalars(const lb_machine *machine, const lb_execution *e, uint32_t first)
+{
+    const lb_program *p = machine->prepared->program;
+    const lb_op *op = &p->ops[machine->next];
+    if (!lb_event_on_cuda(machine, e, first)) return false;
+    for (uint32_t i = 0; i < op->args; i++) {
+        const lb_arg *arg = &lb_op_args(p, op)[i];
+        const bool list = arg->tag == LB_ARG_LIST;
+        for (uint32_t k = 0; k < (list ? arg->count : 1); k++) {
+            const lb_arg *one = list ? &p->args[arg->u.first + k] : arg;
+            if (one->tag == LB_ARG_VALUE && p->values[one->u.value].device != CUDA) return true;
+        }
+    }
+    return false;
+}
+
 static bool may_be_tf32(const lb_machine *machine, const lb_execution *e, uint32_t first)
 {
     const bool convolution = e->prepared->row->flags & LB_ROW_CONVOLUTION;
@@ -194,7 +210,9 @@ static lb_status judge_units(lb_machine *machine, const lb_execution *e, account
                         NULL,
                         may_be_tf32(machine, e, first),
                         lb_event_on_cuda(machine, e, first),
-                        e->branch ? e->branch + first : NULL};
+                        e->branch ? e->branch + first : NULL,
+                        lb_event_host_scalars(machine, e, first),
+                        machine->e4m3_nan};
         lb_judgement one;
         lb_status status = lb_verdict_judge(machine->memory, &call, recorded, force, &a->bounds[u], &one, machine->err);
         a->n_bounds = u + 1;

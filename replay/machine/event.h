@@ -22,6 +22,8 @@ typedef struct lb_execution {
 lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execution *execution);
 /* Whether a result of the unit whose results begin at `first` lived on CUDA when it was recorded. */
 bool lb_event_on_cuda(const lb_machine *machine, const lb_execution *execution, uint32_t first);
+/* Whether it did and read tensors of the host. */
+bool lb_event_host_scalars(const lb_machine *machine, const lb_execution *execution, uint32_t first);
 /* Recorded results stand in for an op that is not run (opaque, random, a collective whose members are not here). */
 lb_status lb_event_stand_in(lb_machine *machine, const lb_op *op, lb_verdict verdict);
 /* The same of a factorisation (factorisation.h) whose recorded args are known: opaque, unless its results are wrong for them. */

@@ -84,6 +84,8 @@ static lb_status call_units(lb_machine *machine, const lb_prepared_op *prepared,
         lb_call call = {prepared->row, e->unit,        e->n_args, e->outputs.tensors + (size_t)u * e->per_unit,
                         e->per_unit,   choice->method, local};
         call.cuda = lb_event_on_cuda(machine, e, u * e->per_unit);
+        call.host_scalars = lb_event_host_scalars(machine, e, u * e->per_unit);
+        call.e4m3_nan = machine->e4m3_nan;
         call.branch = e->branch ? e->branch + (size_t)u * e->per_unit : NULL;
         lb_cast cast;
         if (choice->method.cast) {
@@ -131,7 +133,11 @@ static lb_status take_branch(lb_machine *machine, uint32_t value, lb_tensor *bra
 
 static lb_status take_branches(lb_machine *machine, lb_execution *e)
 {
-    if (!(e->prepared->row->flags & (LB_ROW_FACTORS | LB_ROW_COMPLETES | LB_ROW_CHOOSES))) return LB_OK;
+    const uint32_t flags = e->prepared->row->flags;
+    bool follows = flags & (LB_ROW_FACTORS | LB_ROW_COMPLETES | LB_ROW_CHOOSES);
+    for (uint32_t i = 0; i < e->outputs.n; i++)
+        follows |= flags & LB_ROW_CASTS && e->outputs.tensors[i].dtype == LB_E4M3FN;
+    if (!follows) return LB_OK;
     e->branch = lb_machine_take(machine, (e->outputs.n + 1) * sizeof *e->branch);
     if (!e->branch) return LB_ERR_NOMEM;
     for (uint32_t i = 0; i < e->outputs.n; i++) LB_TRY(take_branch(machine, e->outputs.values[i], &e->branch[i]));

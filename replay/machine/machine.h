@@ -105,6 +105,7 @@ typedef struct lb_machine {
     const char *why;                       /* why the op that runs is opaque; NULL: no row has its name */
     uint64_t serial;                       /* ops begun so far, over all programs */
     bool tf32_products, tf32_convolutions; /* what ran on CUDA may have read factors of f32 as TF32 */
+    bool e4m3_nan;                         /* lb_call.e4m3_nan */
 
     struct lb_operand_rounding *rounding; /* the session's, see operand_rounding.h; NULL: no swap rounds operands */
 

@@ -3,19 +3,40 @@
 #include "frame.h"
 #include "pointwise.h"
 
+#include <lastbit/statistics.h>
+
 #include <math.h>
+
+/* A cast to e4m3fn of a number beyond its range gives NaN in torch before 2.13, ±448 since then (c10/util/Float8_e4m3fn.h,
+ * fp8e4m3fn_from_fp32_value), on every device. Where the recorded result has other NaNs than that rule gives, the other rule is tried: both are
+ * right, and a number below 464, which rounds to 448, is neither's. */
+static lb_status copy_of(lb_call *call, const lb_tensor *source)
+{
+    lb_tensor *result = &call->results[0];
+    lb_cast cast = LB_CAST_INIT;
+    lb_call inner = *call;
+    const bool casts = result->data && result->dtype == LB_E4M3FN && source->dtype != LB_E4M3FN && !call->method.cast;
+    if (!casts) return lb_pointwise_copy(call, result, source);
+    cast.overflow = call->e4m3_nan ? LB_OVERFLOW_IEEE : LB_OVERFLOW_TORCH;
+    inner.method.cast = &cast;
+    LB_TRY(lb_pointwise_copy(&inner, result, source));
+    if (!call->branch || !call->branch[0].data || call->branch[0].dtype != LB_E4M3FN) return LB_OK;
+    if (lb_statistics_of(&call->branch[0]).nan == lb_statistics_of(result).nan) return LB_OK;
+    cast.overflow = call->e4m3_nan ? LB_OVERFLOW_TORCH : LB_OVERFLOW_IEEE;
+    return lb_pointwise_copy(&inner, result, source);
+}
 
 /* copy(self, src, …): the result has self's shape; src broadcasts to it. */
 static lb_status copy(lb_call *call)
 {
-    return lb_pointwise_copy(call, &call->results[0], &call->args[1].tensor);
+    return copy_of(call, &call->args[1].tensor);
 }
 
 static lb_status copy_self(lb_call *call)
 {
     if (call->args[0].tag != LB_OPERAND_TENSOR)
         return lb_fail(call->err, LB_ERR_INVALID, "%s: self is no tensor", call->row->name);
-    return lb_pointwise_copy(call, &call->results[0], &call->args[0].tensor);
+    return copy_of(call, &call->args[0].tensor);
 }
 
 static lb_status fill_number(lb_call *call, int64_t number)
@@ -174,7 +195,13 @@ static lb_status triu_indices(lb_call *call)
      .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE,                                                                       \
      .samples = SAMPLES,                                                                                               \
      __VA_ARGS__},
-#define COPY(NAME, ARGS, KERNEL, SAMPLES) FILL(NAME, ARGS, KERNEL, SAMPLES, .complex = &lb_complex_moved)
+#define COPY(NAME, ARGS, KERNEL, SAMPLES)                                                                              \
+    {.name = "aten::" NAME,                                                                                            \
+     .args = ARGS,                                                                                                     \
+     .kernel = KERNEL,                                                                                                 \
+     .flags = LB_ROW_EXACT | LB_ROW_ELEMENTWISE | LB_ROW_CASTS,                                                        \
+     .samples = SAMPLES,                                                                                               \
+     .complex = &lb_complex_moved},
 #define EMPTY(NAME, ARGS) {.name = "aten::" NAME, .args = ARGS, .flags = LB_ROW_UNDEFINED, .samples = "undefined"},
 #define OPTIONS "dtype layout device pin_memory"
 

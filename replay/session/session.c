@@ -5,6 +5,7 @@
  * Nothing depends on which rank runs first, so neither do the bits.
  */
 #include "allowed_tf32.h"
+#include "e4m3_nan.h"
 #include "block.h"
 #include "checkpoint.h"
 #include "choices.h"
@@ -39,6 +40,7 @@ struct lb_replay {
     entry *entries;
     uint32_t n_entries;
     lb_allowed_tf32 *tf32; /* per rank of the capture; NULL: no run has asked yet */
+    bool *e4m3_nan;        /* likewise */
 };
 
 lb_status lb_replay_open(lb_capture *capture, lb_replay **out, lb_err *err)
@@ -55,10 +57,11 @@ void lb_replay_close(lb_replay *replay)
     for (uint32_t i = 0; i < replay->n_entries; i++) lb_prepared_free(replay->entries[i].prepared);
     free(replay->entries);
     free(replay->tf32);
+    free(replay->e4m3_nan);
     free(replay);
 }
 
-/* What the ranks' receipts allowed, read once for all runs. */
+/* What the ranks' receipts say of how it was computed, read once for all runs. */
 static lb_status read_receipts(lb_replay *replay, lb_err *err)
 {
     const int32_t *ranks;
@@ -66,7 +69,12 @@ static lb_status read_receipts(lb_replay *replay, lb_err *err)
     if (replay->tf32) return LB_OK;
     replay->tf32 = calloc(n + 1, sizeof *replay->tf32);
     if (!replay->tf32) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    for (uint32_t i = 0; i < n; i++) replay->tf32[i] = lb_allowed_tf32_of(replay->capture, ranks[i]);
+    replay->e4m3_nan = calloc(n + 1, sizeof *replay->e4m3_nan);
+    if (!replay->e4m3_nan) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++) {
+        replay->tf32[i] = lb_allowed_tf32_of(replay->capture, ranks[i]);
+        replay->e4m3_nan[i] = lb_e4m3_nan_of(replay->capture, ranks[i]);
+    }
     return LB_OK;
 }
 
@@ -287,6 +295,7 @@ static lb_status make_runners(session *s, lb_err *err)
         LB_TRY(make_runner(s, ranks[i], p, err));
         p->machine->tf32_products = s->replay->tf32[i].products;
         p->machine->tf32_convolutions = s->replay->tf32[i].convolutions;
+        p->machine->e4m3_nan = s->replay->e4m3_nan[i];
         steps += p->n_rank_steps;
     }
     if (!steps) return lb_capture_lacks(s->replay->capture, s->run.plan->first_step, s->run.plan->last_step, err);
