@@ -64,6 +64,21 @@ static lb_channel_moments twin_moments(const lb_frame *f, const void *x, int64_t
     return m;
 }
 
+/* What torch's CUDA kernel rounds to the dtype of 16-bit inputs besides the result (group_norm_kernel.cu): mean and 1/std, which many versions
+ * read back so, and eps. As parts of a twin: `part` of each of those two, and how far eps moved in units of roundoff. Elsewhere 0. */
+typedef struct narrow_statistics {
+    double part, eps_off;
+} narrow_statistics;
+
+static narrow_statistics narrow_statistics_of(const lb_call *call, double eps)
+{
+    const lb_dtype dtype = lb_call_tensor(call, 0)->dtype;
+    if (!call->cuda || lb_dtype_bits(dtype) != 16) return (narrow_statistics){0};
+    double rounded = eps;
+    lb_round_to_grid_f64(&rounded, 1, dtype, NULL);
+    return (narrow_statistics){lb_twin_rounding(call, 0), fabs(rounded - eps) / lb_dtype_unit_roundoff(dtype)};
+}
+
 /* Args: input, weight, bias, N, C, HxW, group, eps. Results: y = x a + b with a = rstd gamma, b = beta - a mean; mean, rstd. */
 static lb_status group_norm_run(lb_call *call, bool twin)
 {
@@ -75,12 +90,14 @@ static lb_status group_norm_run(lb_call *call, bool twin)
     void *y = lb_frame_output(f, 0, count * n), *means = lb_frame_output(f, 1, count),
          *rstds = lb_frame_output(f, 2, count);
     double eps = lb_call_float(call, 7, 1e-5);
+    const narrow_statistics narrow = narrow_statistics_of(call, eps);
     for (int64_t i = 0; lb_frame_ok(f) && i < count; i++) {
-        double mean, var, rstd, e = 0, kappa = 0;
+        double mean, var, rstd, e = 0, kappa = 0, spread = 0;
         if (twin) {
             const lb_channel_moments m = twin_moments(f, g.x, i * n, n, eps);
             mean = m.mean, e = m.e, kappa = m.kappa;
             rstd = 1 / sqrt(m.var + eps);
+            spread = narrow.part * (1 + narrow.eps_off / (m.var + eps));
         } else if (f->wide) {
             moments(f, g.x, i * n, n, &mean, &var);
             rstd = 1 / sqrt(var + eps);
@@ -91,7 +108,7 @@ static lb_status group_norm_run(lb_call *call, bool twin)
             rstd = 1 / sqrtf((v > 0 ? v : v * 0) + (float)eps);
         }
         lb_frame_set(f, means, i, twin ? e : mean);
-        lb_frame_set(f, rstds, i, twin ? rstd * (1 + kappa) : rstd);
+        lb_frame_set(f, rstds, i, twin ? rstd * (1 + kappa + spread) : rstd);
         for (int64_t c = 0; c < g.width; c++) {
             int64_t channel = i % g.groups * g.width + c;
             double w = gamma ? lb_frame_get(f, gamma, channel) : 1, b = beta ? lb_frame_get(f, beta, channel) : 0,
@@ -102,7 +119,9 @@ static lb_status group_norm_run(lb_call *call, bool twin)
             for (int64_t k = 0; k < g.spatial; k++) {
                 int64_t at = i * n + c * g.spatial + k;
                 double x = lb_frame_get(f, g.x, at);
-                double size = fabs(scale) * (fabs(x) + fabs(mean) + e + fabs(x - mean) * (1 + kappa)) + fabs(b);
+                double size = fabs(scale) * (fabs(x) + fabs(mean) * (1 + narrow.part) + e +
+                                             fabs(x - mean) * (1 + kappa + spread)) +
+                              fabs(b);
                 lb_frame_set(f, y, at, twin ? size : x * scale + shift);
             }
         }

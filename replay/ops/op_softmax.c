@@ -17,6 +17,7 @@ typedef struct row_kind {
     bool across;     /* the dimension is not the last */
     lb_dtype rounds; /* LB_BF16 or LB_F16 */
     double scale;    /* of the twin, for these roundings */
+    double grain;    /* a number below which they lose more */
 } row_kind;
 
 #define REAL_TEMPLATE "softmax_real.h"
@@ -59,8 +60,8 @@ static bool rows_of(lb_frame *f, int64_t dim, bool two, rows *r)
 
 typedef void (*row_f32)(const row_kind *, const float *, float *, int64_t);
 typedef void (*row_f64)(const row_kind *, const double *, double *, int64_t);
-typedef void (*row2_f32)(const lb_method *, const float *, const float *, float *, int64_t);
-typedef void (*row2_f64)(const lb_method *, const double *, const double *, double *, int64_t);
+typedef void (*row2_f32)(const row_kind *, const float *, const float *, float *, int64_t);
+typedef void (*row2_f64)(const row_kind *, const double *, const double *, double *, int64_t);
 
 static lb_status each_row(lb_call *call, row_f32 narrow, row_f64 wide, bool safe)
 {
@@ -87,13 +88,19 @@ static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide
     lb_frame f = lb_frame_begin(call);
     rows r;
     if (rows_of(&f, lb_call_int(call, 2, -1), true, &r)) {
+        const lb_dtype dtype = lb_call_tensor(call, 0)->dtype;
+        const bool narrow_products = call->cuda && lb_dtype_bits(dtype) == 16;
+        const row_kind kind = {.method = call->method,
+                               .rounds = narrow_products && call->results[0].dtype == dtype ? dtype : LB_NO_DTYPE,
+                               .scale = narrow_products ? lb_twin_rounding(call, 0) : 0,
+                               .grain = narrow_products ? lb_dtype_min_subnormal(dtype) / lb_dtype_unit_roundoff(dtype) : 0};
         int64_t n = r.size;
 #pragma omp parallel for schedule(static) if (r.count * n > PARALLEL_ELEMENTS)
         for (int64_t i = 0; i < r.count; i++) {
             if (f.wide)
-                wide(&call->method, (const double *)r.a + i * n, (const double *)r.b + i * n, (double *)r.y + i * n, n);
+                wide(&kind, (const double *)r.a + i * n, (const double *)r.b + i * n, (double *)r.y + i * n, n);
             else
-                narrow(&call->method, (const float *)r.a + i * n, (const float *)r.b + i * n, (float *)r.y + i * n, n);
+                narrow(&kind, (const float *)r.a + i * n, (const float *)r.b + i * n, (float *)r.y + i * n, n);
         }
     }
     return lb_frame_end(&f);
@@ -122,18 +129,22 @@ static void twin_log_softmax(const row_kind *kind, const double *x, double *y, i
     for (int64_t i = 0; i < n; i++) y[i] = fabs(x[i] - top) + rest;
 }
 
-static void twin_softmax_backward(const lb_method *method, const double *g, const double *y, double *d, int64_t n)
+/* `scale` more of each product where that is rounded to 16 bits. */
+static void twin_softmax_backward(const row_kind *kind, const double *g, const double *y, double *d, int64_t n)
 {
-    double sum = 0;
-    (void)method;
-    for (int64_t i = 0; i < n; i++) sum += fabs(g[i] * y[i]);
-    for (int64_t i = 0; i < n; i++) d[i] = fabs(y[i]) * (fabs(g[i]) + sum);
+    double sum = 0, rounded = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += fabs(g[i] * y[i]);
+        rounded += kind->scale * (fabs(g[i] * y[i]) + kind->grain);
+    }
+    for (int64_t i = 0; i < n; i++)
+        d[i] = fabs(y[i]) * (fabs(g[i]) * (1 + kind->scale) + sum + rounded) + kind->scale * kind->grain;
 }
 
-static void twin_log_softmax_backward(const lb_method *method, const double *g, const double *y, double *d, int64_t n)
+static void twin_log_softmax_backward(const row_kind *kind, const double *g, const double *y, double *d, int64_t n)
 {
     double sum = 0;
-    (void)method;
+    (void)kind;
     for (int64_t i = 0; i < n; i++) sum += fabs(g[i]);
     for (int64_t i = 0; i < n; i++) d[i] = fabs(g[i]) + exp(y[i]) * sum;
 }
