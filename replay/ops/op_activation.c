@@ -208,6 +208,16 @@ LB_POINTWISE_DT(logit, "xn", 0,
     t[i], COARSE(fabs(t[i]) + 1 + 1 / fabs(1 - u[i])))
 
 /* t = exp(-|x|) comes from the forward op on the CPU; on other devices the buffer is empty. */
+static lb_status log_sigmoid_forward(lb_call *call, bool twin)
+{
+    lb_tensor results[2] = {call->results[0]};
+    lb_call inner = *call;
+    if (call->n_results > 1 && lb_layout_numel(&call->results[1].layout) > 0) results[1] = call->results[1];
+    if (call->n_results <= 2) inner.results = results;
+    return twin ? log_sigmoid_twin(&inner) : log_sigmoid_kernel(&inner);
+}
+LB_WITH_TWIN(log_sigmoid_forward, log_sigmoid_forward(call, twin))
+
 #define LOG_SIGMOID_SLOPE (a[i] * ((b[i] < 0 ? 1 : 0) - (b[i] < 0 ? 1 : -1) * (t[i] / (1 + t[i]))))
 LB_POINTWISE_DT(log_slope, "xxx", 0, SET(t, c[i]);, LOG_SIGMOID_SLOPE, COARSE(2 * fabs(a[i])))
 LB_POINTWISE_DT(log_slope_anew, "xx-", 0, SET(t, -fabs(b[i])); FN(exp, t, t);, LOG_SIGMOID_SLOPE, COARSE(2 * fabs(a[i])))
@@ -275,7 +285,7 @@ const lb_op_row lb_rows_activation[] = {
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
     {.name = "aten::hardsigmoid_backward", .args = "grad_output! self!", .kernel = hardsigmoid_backward_kernel, .roundings = 3,
      .flags = LB_ROW_ELEMENTWISE, .samples = "gradient nonan"},
-    {.name = "aten::log_sigmoid_forward", .args = "self!", LB_COMPUTED_BY(log_sigmoid), .roundings = 6,
+    {.name = "aten::log_sigmoid_forward", .args = "self!", LB_COMPUTED_BY(log_sigmoid_forward), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "unary float"},
     {.name = "aten::xlogy.Tensor", .args = "self! other!", LB_COMPUTED_BY(xlogy), .roundings = 6,
      .flags = LB_ROW_ELEMENTWISE, .samples = "binary float modest"},

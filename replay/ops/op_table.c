@@ -264,6 +264,39 @@ static const lb_op_row *out_row(const char *base, const char *overload)
     return NULL;
 }
 
+/* Of torch's primitives: those whose args are the first ones of an aten op. Elementwise ones have its name. */
+static const lb_op_row *prims_row(const char *base)
+{
+    static const struct spelling {
+        const char *prim, *base, *overload;
+    } spellings[] = {{"convert_element_type", "_to_copy", ""},
+                     {"device_put", "lift_fresh_copy", ""},
+                     {"clone", "clone", ""},
+                     {"copy_strided", "lift_fresh_copy", ""},
+                     {"inductor_force_stride_order", "lift_fresh_copy", ""},
+                     {"full", "full", ""},
+                     {"full_like", "full_like", ""},
+                     {"fill", "fill", "Scalar"},
+                     {"scalar_tensor", "scalar_tensor", ""},
+                     {"empty", "empty", "memory_format"},
+                     {"empty_strided", "empty_strided", ""},
+                     {"empty_permuted", "empty_permuted", ""},
+                     {"where", "where", "self"},
+                     {"pow", "pow", "Tensor_Tensor"},
+                     {"erf_inv", "erfinv", ""},
+                     {"cat", "cat", ""},
+                     {"rev", "flip", ""},
+                     {"sum", "sum", "dim_IntList"},
+                     {"amax", "amax", ""},
+                     {"amin", "amin", ""},
+                     {"var", "var", "correction"}};
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++)
+        if (!strcmp(base, spellings[i].prim)) return row_of(spellings[i].base, spellings[i].overload);
+    const lb_op_row *row = row_of(base, "");
+    if (!row || !(row->flags & LB_ROW_ELEMENTWISE)) row = row_of(base, "Tensor");
+    return row && row->flags & LB_ROW_ELEMENTWISE ? row : NULL;
+}
+
 static bool ends_with_underscore(const char *base)
 {
     const size_t length = strlen(base);
@@ -296,6 +329,7 @@ const lb_op_row *lb_op_find(const char *name, lb_op_form *form)
             *form = row->flags & (LB_ROW_RANDOM | LB_ROW_ELEMENTWISE) ? LB_FORM_INPLACE : LB_FORM_MUTATES;
         return row;
     }
+    if (!strncmp(name, "prims::", 7)) return prims_row(base);
     if (strncmp(name, "aten::", 6) != 0) return NULL;
 
     const struct alias *alias = entry_of(name + 6)->alias;

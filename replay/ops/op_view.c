@@ -77,6 +77,7 @@ const lb_op_row lb_rows_view[] = {
     HOST("aten::_assert_scalar", "self assert_msg", 0)
     HOST("aten::_linalg_check_errors", "info api_name is_matrix", 0)
     HOST("aten::_assert_tensor_metadata", "a size stride dtype device layout", 0)
+    HOST("aten::_use_cudnn_rnn_flatten_weight", "", 0)
     HOST("aten::record_stream", "self s", 0)
     HOST("profiler::_record_function_enter", "name args", 0)
     HOST("profiler::_record_function_enter_new", "name args", 0)

@@ -144,6 +144,32 @@ def extreme_dim(draw, options):
 
 
 @generator
+def median(draw, options):
+    for dtype in FLOATS + [torch.int64]:
+        for shape in SHAPES:
+            yield (draw.tensor(shape, dtype, Options("x nozero nonan" if draw.random.random() < 0.7 else "x nozero")),), {}
+
+
+@generator
+def kthvalue(draw, options):
+    for dtype in FLOATS + [torch.int64, torch.int32]:
+        for shape in SHAPES:
+            x = draw.tensor(shape, dtype, Options("x nonan") if draw.random.random() < 0.7 else ())
+            dim = draw.random.randrange(-len(shape), len(shape))
+            yield (x, draw.random.randrange(1, shape[dim] + 1), dim, draw.choice([True, False])), {}
+
+
+@generator
+def mode(draw, options):
+    """Of distinct values: which of equal elements the index names depends on a sort."""
+    for dtype in FLOATS + [torch.int64]:
+        for shape in SHAPES[:7]:
+            dim = draw.random.randrange(-len(shape), len(shape))
+            order = torch.rand(shape, generator=draw.torch).argsort(dim)
+            yield (order.to(dtype), dim, draw.choice([True, False])), {}
+
+
+@generator
 def aminmax(draw, options):
     for dtype in FLOATS + [torch.int64]:
         for shape in SHAPES:
