@@ -3,6 +3,7 @@
  * Group norm's moments are torch's (welford.h); batch norm adds up in f64, as torch's CPU kernels do. What follows is evaluated in f64
  * and rounded once to the frame's type. */
 #include "channel_moments.h"
+#include "twin_grain.h"
 #include "schedule.h"
 #include "welford.h"
 
@@ -277,7 +278,7 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
         for (int64_t i = 0; i < b.n; i++) {
             double x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
-            lb_frame_set(f, y, lb_channel_place(&b, c, i), twin ? size * lb_twin_scale(call, 0) : x * a + b_shift);
+            lb_frame_set(f, y, lb_channel_place(&b, c, i), twin ? size * lb_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
         }
     }
     return lb_frame_end(f);
@@ -304,7 +305,8 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
     const void *mean = lb_frame_input(f, training ? at.saved : at.running);
     const void *spread = lb_frame_input(f, (training ? at.saved : at.running) + 1);
     if (!mean || !spread) lb_frame_fail(f, LB_ERR_INVALID, "no saved statistics");
-    double eps = lb_call_float(call, at.eps, 1e-5), n = (double)b.n, coarse = twin ? lb_twin_scale(call, at.input) : 1;
+    double eps = lb_call_float(call, at.eps, 1e-5), n = (double)b.n, coarse = twin ? lb_twin_scale(call, at.input) : 1,
+           grain = twin ? lb_twin_grain(call, at.input) : 0;
     void *dx = wanted(call, at.mask, 0) ? lb_frame_output(f, 0, b.n * b.channels) : NULL;
     void *dgamma = wanted(call, at.mask, 1) ? lb_frame_output(f, 1, b.channels) : NULL;
     void *dbeta = wanted(call, at.mask, 2) ? lb_frame_output(f, 2, b.channels) : NULL;
@@ -323,11 +325,11 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
             double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),
                    x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
-            if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse;
+            if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse + grain;
             lb_frame_set(f, dx, lb_channel_place(&b, c, i), value);
         }
-        if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse);
-        if (dbeta) lb_frame_set(f, dbeta, c, sum * coarse);
+        if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse + grain);
+        if (dbeta) lb_frame_set(f, dbeta, c, sum * coarse + grain);
     }
     return lb_frame_end(f);
 }

@@ -3,6 +3,7 @@
  * Rows are added in order of the indices. Book-keeping results (the bag of every index, the sizes, the chosen rows) are taken as
  * recorded; devices fill them differently. Indices that equal padding_idx add nothing and do not count. */
 #include "elementary.h"
+#include "twin_grain.h"
 #include "frame.h"
 
 #include <float.h>
@@ -87,7 +88,7 @@ static lb_status bag_run(lb_call *call, bool twin)
         pool_bag(&f, &pool, start[b], last, y, b);
     }
     for (int64_t i = 0; twin && lb_frame_ok(&f) && i < bags * width; i++)
-        lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_twin_scale(call, 0));
+        lb_frame_set(&f, y, i, fabs(lb_frame_get(&f, y, i)) * lb_twin_scale(call, 0) + lb_twin_grain(call, 0));
     return lb_frame_end(&f);
 }
 
@@ -176,7 +177,7 @@ static lb_status backward_run(lb_call *call, const backward_args *at, bool twin)
     if (b.mode == MODE_MAX) add_chosen(&b, dw, twin);
     for (int64_t i = 0; b.mode != MODE_MAX && lb_frame_ok(f) && i < b.n; i++) add_row(&b, dw, i, twin);
     for (int64_t i = 0; twin && lb_frame_ok(f) && i < b.rows * b.width; i++)
-        lb_frame_set(f, dw, i, lb_frame_get(f, dw, i) * lb_twin_scale(call, 0));
+        lb_frame_set(f, dw, i, lb_frame_get(f, dw, i) * lb_twin_scale(call, 0) + lb_twin_grain(call, 0));
     return lb_frame_end(f);
 }
 
@@ -206,7 +207,7 @@ static lb_status weights_backward_run(lb_call *call, bool twin)
                          b = lb_frame_get(&f, weight, index[i] * width + d);
             sum = add_product(&f, sum, twin ? fabs(a) : a, twin ? fabs(b) : b);
         }
-        lb_frame_set(&f, y, i, twin ? sum * lb_twin_scale(call, 0) : sum);
+        lb_frame_set(&f, y, i, twin ? sum * lb_twin_scale(call, 0) + lb_twin_grain(call, 0) : sum);
     }
     return lb_frame_end(&f);
 }
@@ -238,7 +239,7 @@ static lb_status renorm_run(lb_call *call, bool twin)
         const bool overflows = table->dtype != LB_F64 && (sum > FLT_MAX || norm > lb_dtype_max_finite(table->dtype));
         for (int64_t d = index[k] * width; norm > most && d < (index[k] + 1) * width; d++) {
             const double v = lb_frame_get(&f, x, d) * (most / (norm + 1e-7));
-            const double said = overflows ? 0x1p128 : fabs(v) * lb_twin_scale(call, 0);
+            const double said = overflows ? 0x1p128 : fabs(v) * lb_twin_scale(call, 0) + lb_twin_grain(call, 0);
             lb_frame_set(&f, y, d, twin ? said : v);
         }
     }

@@ -3,6 +3,7 @@
  * The forward layer norm has torch's CPU bits (welford.h) unless a schedule asks for another order: then mean and variance
  * are two passes of sums. Twins carry what cancellation in x - mean does to the variance. */
 #include "frame.h"
+#include "twin_grain.h"
 #include "schedule.h"
 #include "welford.h"
 
@@ -237,8 +238,8 @@ static lb_status run_backward(backward *b, uint32_t mask_arg, bool twin)
         if (b->dgamma) memset(b->dgamma, 0, (size_t)r->size * 8);
         if (b->dbeta) memset(b->dbeta, 0, (size_t)r->size * 8);
         for (int64_t i = 0; i < r->count; i++) twin_row(b, i);
-        double scale = b->rms ? 1 : lb_twin_scale(f->call, 1);
-        for (int64_t k = 0; b->dgamma && k < r->size; k++) ((double *)b->dgamma)[k] *= scale;
+        const double scale = b->rms ? 1 : lb_twin_scale(f->call, 1), grain = b->rms ? 0 : lb_twin_grain(f->call, 1);
+        for (int64_t k = 0; b->dgamma && k < r->size; k++) ((double *)b->dgamma)[k] = ((double *)b->dgamma)[k] * scale + grain;
         for (int64_t k = 0; b->dbeta && k < r->size; k++) ((double *)b->dbeta)[k] *= scale;
         return lb_frame_end(f);
     }

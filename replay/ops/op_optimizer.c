@@ -48,7 +48,8 @@ enum {
     SIGN,
     GRAD_SCALE,
     DECAY_FACTOR,
-    AMSGRAD
+    AMSGRAD,
+    NARROW_BETAS
 };
 
 /* in: param grad exp_avg exp_avg_sq max_exp_avg_sq (last: absent = zeros); out in the same order. */
@@ -91,6 +92,16 @@ ADAM(adam_f64, double, false)
 ADAM(adamw_f32, float, true)
 ADAM(adamw_f64, double, true)
 
+/* On CUDA the betas are numbers of the compute type (torch's fused_adam_utils.cuh): 1 - beta is off by a rounding of beta, of which the twin
+ * has a gradient's whole size, and the corrections of the bias, 1 - beta^step, are off by those of the power. What that is for a relative error
+ * of the update; 0: the betas are f64, as on a CPU. */
+static double narrow_betas(const lb_call *call, double beta1, double beta2, double step)
+{
+    const double power1 = lb_pow(beta1, step), power2 = lb_pow(beta2, step);
+    if (!call->cuda) return 0;
+    return 1 + (step + 4) * (power1 / (1 - power1) + 0.5 * power2 / (1 - power2));
+}
+
 /* Sums of absolute terms; the relative error of exp_avg_sq carries over to the update through the denominator. */
 static void adam_twin_loop(const lb_lanes *l)
 {
@@ -102,13 +113,14 @@ static void adam_twin_loop(const lb_lanes *l)
         const double grad0 = l->given_s[GRAD_SCALE] ? grads[i] / l->s[GRAD_SCALE] : grads[i];
         const double grad = grad0 * l->s[SIGN] + l->s[WEIGHT_DECAY] * params[i];
         const double size = fabs(grad0) + fabs(l->s[WEIGHT_DECAY] * params[i]);
-        const double avg = (1 - fabs(rest1)) * fabs(avgs[i]) + fabs(rest1) * size + fabs(avgs[i]);
+        const double spread = l->s[NARROW_BETAS], whole = spread > 0 ? 1 : 0;
+        const double avg = (1 - fabs(rest1)) * fabs(avgs[i]) + (fabs(rest1) + whole) * size + fabs(avgs[i]);
         const double square = beta2 * squares[i] + rest2 * grad * grad,
-                     terms = beta2 * squares[i] + rest2 * size * size;
+                     terms = beta2 * squares[i] + (rest2 + whole) * size * size;
         const double largest = fmax(maxima[i], square), used = l->i[AMSGRAD] ? largest : square;
         const double denominator = sqrt(used) / l->s[CORRECTION2_SQRT] + l->s[EPS];
         out_param[i] = fabs(params[i]) * (1 + fabs(l->s[DECAY_FACTOR])) +
-                       fabs(l->s[STEP_SIZE]) * avg / denominator * (1 + (used > 0 ? terms / used : 1));
+                       fabs(l->s[STEP_SIZE]) * avg / denominator * (1 + spread + (used > 0 ? terms / used : 1));
         out_grad[i] = fabs(grad0);
         out_avg[i] = avg;
         out_square[i] = 2 * terms;
@@ -116,7 +128,7 @@ static void adam_twin_loop(const lb_lanes *l)
     }
 }
 
-#define FUSED_PATTERN "xxxxxnnnnnnnnnnn"
+#define FUSED_PATTERN "xxxxxnnnnnnnnnnnn"
 static const lb_pointwise adam_op = {FUSED_PATTERN, adam_f32, adam_f64, NULL, adam_twin_loop, 0};
 static const lb_pointwise adamw_op = {FUSED_PATTERN, adamw_f32, adamw_f64, NULL, adam_twin_loop, 0};
 
@@ -261,7 +273,7 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
     for (uint32_t t = 0; t < length(&a[0]); t++) {
         const lb_operand step_tensor = element(&a[5], t);
         const double step = lb_operand_number(&step_tensor);
-        lb_operand s[11];
+        lb_operand s[12];
         s[WEIGHT_DECAY] = number_operand(decoupled ? 0 : decay);
         s[BETA1_REST] = number_operand(1 - beta1);
         s[BETA2] = number_operand(beta2);
@@ -274,7 +286,8 @@ static lb_status fused_adam(lb_call *call, const lb_pointwise *op, fused_runner 
         s[GRAD_SCALE] = number_operand(scaled ? lb_operand_number(&a[13]) : 1);
         if (!scaled) s[GRAD_SCALE].tag = LB_OPERAND_NONE;
         s[DECAY_FACTOR] = number_operand(decoupled && decay != 0 ? 1 - lr * decay : 1);
-        LB_TRY(run_element(call, &(fused_step){op, run, 5, 11, s, scaled}, t));
+        s[NARROW_BETAS] = number_operand(narrow_betas(call, beta1, beta2, step));
+        LB_TRY(run_element(call, &(fused_step){op, run, 5, 12, s, scaled}, t));
     }
     return LB_OK;
 }

@@ -3,6 +3,7 @@
  * Elements are read along the last axis first, each sum in order of its taps in f32 (f64). The backward visits outputs in order
  * and adds what each sends to its inputs. Twins count every tap, so that no term count is needed. */
 #include "resample.h"
+#include "twin_grain.h"
 
 #include <math.h>
 #include <string.h>
@@ -180,7 +181,7 @@ static lb_status forward(lb_call *call, const form *form, bool twin)
         double sum = gather(&r, x, o, 0, i / out, 0, twin ? SPREADS : VALUES);
         if (twin && coarse > 0) sum += coarse * gather(&r, x, o, 0, i / out, 0, is_chain(form) ? MAGNITUDES : NARROW);
         if (divisor != 1) sum /= twin ? fabs(divisor) : divisor;
-        lb_frame_set(f, y, i, twin ? sum * (1 + taps_at(&r, o)) : sum);
+        lb_frame_set(f, y, i, twin ? (sum + lb_twin_grain(call, 0)) * (1 + taps_at(&r, o)) : sum);
     }
     return lb_frame_end(f);
 }
@@ -228,7 +229,7 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
             if (twin && coarse > 0)
                 scatter(&r, dx, NULL, o, coarse * part, plane, is_chain(form) ? MAGNITUDES : NARROW);
         }
-    for (int64_t i = 0; twin && i < r.planes * in; i++) ((double *)dx)[i] *= 1 + meets[i];
+    for (int64_t i = 0; twin && i < r.planes * in; i++) ((double *)dx)[i] = (((double *)dx)[i] + lb_twin_grain(call, 0)) * (1 + meets[i]);
     return lb_frame_end(f);
 }
 
