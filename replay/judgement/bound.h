@@ -17,6 +17,8 @@
 #include "value_memory.h"
 #include "ops.h"
 
+struct lb_statistics;
+
 typedef struct lb_bound {
     uint32_t n_results;
     lb_tensor *exact; /* f64, layout dense in the order of the result; data NULL: that result has no bound */
@@ -32,6 +34,10 @@ void lb_bound_release(lb_bound *bound);
 /* Worst |value - exact| / bound over the elements of result `i`; 0 when all are exact, infinity when a finite value stands
  * where exactly none can be, or the reverse. */
 double lb_bound_ratio(const lb_bound *bound, uint32_t i, const lb_tensor *value);
+
+/* Could a result `i` of that dtype, of which nothing but its statistics is known, lie within the bound? False when it has a NaN or an infinity
+ * where no element may be one, or none where one must be, or a least or greatest number that no element may have. True where nothing bounds it. */
+bool lb_bound_allows(const lb_bound *bound, uint32_t i, lb_dtype dtype, const struct lb_statistics *recorded);
 
 /* Distance from |x| to the next larger number of that type; the smallest subnormal at 0. */
 double lb_ulp(lb_dtype dtype, double x);

@@ -187,6 +187,23 @@ static bool may_be_tf32(const lb_machine *machine, const lb_execution *e, uint32
     return (convolution ? machine->tf32_convolutions : machine->tf32_products) && lb_event_on_cuda(machine, e, first);
 }
 
+/* The call whose results begin at `first`; its args are those of `unit`. */
+static lb_call call_of(const lb_machine *machine, const lb_execution *e, uint32_t first)
+{
+    return (lb_call){e->prepared->row,
+                     e->unit,
+                     e->n_args,
+                     e->outputs.tensors + first,
+                     e->per_unit,
+                     lb_machine_choice(machine)->method,
+                     NULL,
+                     may_be_tf32(machine, e, first),
+                     lb_event_on_cuda(machine, e, first),
+                     e->branch ? e->branch + first : NULL,
+                     lb_event_host_scalars(machine, e, first),
+                     machine->e4m3_nan};
+}
+
 static lb_status judge_units(lb_machine *machine, const lb_execution *e, account *a, lb_judgement *worst)
 {
     bool force = machine->run->plan->shadow && machine->run->plan->mode == LB_REPLAY_ISOLATED;
@@ -201,18 +218,7 @@ static lb_status judge_units(lb_machine *machine, const lb_execution *e, account
             recorded[i] = r ? *r : (lb_tensor){0};
         }
         if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
-        lb_call call = {e->prepared->row,
-                        e->unit,
-                        e->n_args,
-                        e->outputs.tensors + first,
-                        e->per_unit,
-                        lb_machine_choice(machine)->method,
-                        NULL,
-                        may_be_tf32(machine, e, first),
-                        lb_event_on_cuda(machine, e, first),
-                        e->branch ? e->branch + first : NULL,
-                        lb_event_host_scalars(machine, e, first),
-                        machine->e4m3_nan};
+        const lb_call call = call_of(machine, e, first);
         lb_judgement one;
         lb_status status = lb_verdict_judge(machine->memory, &call, recorded, force, &a->bounds[u], &one, machine->err);
         a->n_bounds = u + 1;
@@ -275,7 +281,42 @@ static lb_judgement judge_recorded(lb_machine *machine, const lb_execution *e, a
                           ratio};
 }
 
-static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, const comparison *c, lb_judgement *j)
+/* Of an output that differs and whose bytes were not kept, its statistics were: diverged where no result within the bound could have them, else
+ * missing. */
+static lb_status judge_statistics(lb_machine *machine, const lb_execution *e, const account *a, const lb_likeness *likes,
+                                  lb_judgement *j)
+{
+    const lb_program *p = machine->prepared->recorded;
+    j->verdict = LB_VERDICT_MISSING;
+    for (uint32_t u = 0; u < e->units && j->verdict == LB_VERDICT_MISSING; u++) {
+        const uint32_t first = u * e->per_unit;
+        bool known = false;
+        for (uint32_t i = 0; i < e->per_unit; i++) {
+            const uint32_t v = e->outputs.values[first + i];
+            known |= v < p->n_values && likes[first + i] == LB_LIKE_DIFFERENT && !recorded_of(a, v) &&
+                     p->values[v].statistics != LB_NONE;
+        }
+        if (!known || e->prepared->row->flags & LB_ROW_FACTORS) continue;
+        if (e->unit != e->args) lb_operands_split(e->args, e->n_args, e->units, u, e->unit);
+        lb_err ignored = LB_ERR_INIT;
+        const lb_call call = call_of(machine, e, first);
+        lb_bound bound = {0};
+        const lb_status status = lb_bound_init(&bound, machine->memory, &call, &ignored);
+        for (uint32_t i = 0; status == LB_OK && i < e->per_unit; i++) {
+            const uint32_t v = e->outputs.values[first + i];
+            if (v >= p->n_values || likes[first + i] != LB_LIKE_DIFFERENT || recorded_of(a, v)) continue;
+            if (p->values[v].statistics == LB_NONE) continue;
+            if (lb_bound_allows(&bound, i, p->values[v].dtype, &p->statistics[p->values[v].statistics])) continue;
+            *j = (lb_judgement){LB_VERDICT_DIVERGED, INFINITY};
+        }
+        lb_bound_release(&bound);
+        if (status == LB_ERR_NOMEM) return lb_fail(machine->err, status, "%s", ignored.message);
+    }
+    return LB_OK;
+}
+
+static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, const comparison *c, const lb_likeness *likes,
+                       lb_judgement *j)
 {
     const lb_choice *choice = lb_machine_choice(machine);
     const bool swapped = is_swapped(machine, e);
@@ -295,7 +336,7 @@ static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, c
     } else if (!e->inputs.exact) {
         j->verdict = lb_verdict_worse(e->inputs.taint, LB_VERDICT_ROUNDING);
     } else if (c->unkept) {
-        j->verdict = LB_VERDICT_MISSING;
+        LB_TRY(judge_statistics(machine, e, a, likes, j));
     } else if (e->backend && !e->units) {
         *j = judge_recorded(machine, e, a);
     } else if (!e->units) {
@@ -323,7 +364,7 @@ lb_status lb_event_computed(lb_machine *machine, const lb_op *op, const lb_execu
     if (!likes) return LB_ERR_NOMEM;
     if (watch) {
         compare_outputs(machine, e, &a, likes, &c);
-        lb_status status = weigh(machine, e, &a, &c, &j);
+        lb_status status = weigh(machine, e, &a, &c, likes, &j);
         if (status != LB_OK) {
             close_account(&a);
             return status;
