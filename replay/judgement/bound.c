@@ -348,8 +348,10 @@ static possible possible_of(const lb_bound *bound, lb_dtype dtype, double exact,
                   .pos_inf = element_ratio(bound, dtype, limit, INFINITY, exact, twin) <= 1,
                   .neg_inf = element_ratio(bound, dtype, limit, -INFINITY, exact, twin) <= 1};
     const double room = bound->factor * fabs(twin) + bound->tiny + last_rounding(dtype, exact);
-    const bool free = !(room < INFINITY) || (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX);
-    p.number = free || isfinite(exact) || (isinf(exact) && element_ratio(bound, dtype, limit, copysign(limit, exact), exact, twin) <= 1);
+    const bool free =
+        (isfinite(exact) && !(room < INFINITY)) || (isfinite(twin) && fabs(twin) >= limit && fabs(twin) >= FLT_MAX);
+    p.number = free || isfinite(exact) ||
+               (isinf(exact) && element_ratio(bound, dtype, limit, copysign(limit, exact), exact, twin) <= 1);
     p.low = free ? -INFINITY : isfinite(exact) ? exact - room : exact;
     p.high = free ? INFINITY : isfinite(exact) ? exact + room : exact;
     /* Beyond the type's range the largest finite number is right, too. */
@@ -363,12 +365,13 @@ bool lb_bound_allows(const lb_bound *bound, uint32_t i, lb_dtype dtype, const lb
     const lb_tensor *exact = &bound->exact[i], *twin = &bound->twin[i];
     if (!exact->data || exact->dtype != LB_F64 || !lb_dtype_is_float(dtype)) return true;
     const int64_t n = lb_layout_numel(&exact->layout);
-    int64_t nan = 0, pos_inf = 0, neg_inf = 0, must_nan = 0, must_inf = 0;
+    int64_t nan = 0, pos_inf = 0, neg_inf = 0, no_number = 0, must_nan = 0, must_inf = 0;
     double most_low = -INFINITY, most_high = -INFINITY, least_low = INFINITY, least_high = INFINITY;
     for (int64_t k = 0; k < n; k++) {
         const double x = ((const double *)exact->data)[k];
         const possible p = possible_of(bound, dtype, x, twin->data ? ((const double *)twin->data)[k] : x);
         nan += p.nan, pos_inf += p.pos_inf, neg_inf += p.neg_inf;
+        no_number += !p.number;
         must_nan += !p.number && !p.pos_inf && !p.neg_inf;
         must_inf += !p.number && !p.nan;
         if (!p.number) continue;
@@ -377,7 +380,10 @@ bool lb_bound_allows(const lb_bound *bound, uint32_t i, lb_dtype dtype, const lb
         most_low = fmax(most_low, p.low), least_high = fmin(least_high, p.high);
     }
     if (recorded->nan > nan || recorded->pos_inf > pos_inf || recorded->neg_inf > neg_inf) return false;
-    if (recorded->nan < must_nan || recorded->pos_inf + recorded->neg_inf < must_inf) return false;
+    if (lb_statistics_nonfinite(recorded) < no_number || recorded->nan < must_nan ||
+        recorded->pos_inf + recorded->neg_inf < must_inf)
+        return false;
     if (!(recorded->min <= recorded->max)) return true; /* nothing finite, or not kept */
-    return recorded->max <= most_high && recorded->max >= most_low && recorded->min >= least_low && recorded->min <= least_high;
+    return recorded->max <= most_high && recorded->max >= most_low && recorded->min >= least_low &&
+           recorded->min <= least_high;
 }

@@ -86,7 +86,7 @@ typedef struct lb_call {
      * recorded dtype. data NULL: it was not kept. NULL: nothing is known. */
     const lb_tensor *branch;
     bool host_scalars; /* it ran on CUDA and read tensors of the host, which are single numbers */
-    bool e4m3_nan;     /* a number beyond the range of e4m3fn became NaN when it was cast: torch before 2.13 (e4m3_nan.h) */
+    bool e4m3_nan; /* a number beyond the range of e4m3fn became NaN when it was cast: torch before 2.13 (e4m3_nan.h) */
 } lb_call;
 
 /* What a product of two factors that were read as TF32 may be off by, in parts of itself: each lost at most 2^-10, where an instruction cuts
@@ -123,7 +123,7 @@ enum lb_row_flags {
     LB_ROW_COMPLETES = 1 << 25, /* some elements are left as memory was: they are taken from lb_call.branch */
     LB_ROW_COMPLEX = 1 << 26,   /* kernel and twin know complex numbers themselves: Fourier transforms */
     LB_ROW_CASTS = 1 << 28,     /* a copy, which follows lb_call.branch in how it casts to e4m3fn */
-    LB_ROW_CHOOSES = 1 << 27    /* chooses among equal values as lb_call.branch did, where that is right: tied_choice.h */
+    LB_ROW_CHOOSES = 1 << 27 /* chooses among equal values as lb_call.branch did, where that is right: tied_choice.h */
 };
 /* `count` results from `first` on are by-products that no definition gives (a generator's state, a workspace): they are taken as
  * recorded, the kernel does not see them. */

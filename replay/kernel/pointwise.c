@@ -220,7 +220,9 @@ static void round_to_common(job *j, const lb_call *call, lb_dtype common)
 {
     if (j->method.exact && lb_dtype_is_float(j->lanes.result)) return;
     if (category(common) != 3 || common == LB_F64 || (common == LB_F32 && j->type == COMPUTE_F32)) return;
-    const int operands = j->op->flags & LB_POINTWISE_COMMON ? j->n_in : j->op->flags & LB_POINTWISE_COMMON_FIRST ? 1 : 0;
+    const int operands = j->op->flags & LB_POINTWISE_COMMON         ? j->n_in
+                         : j->op->flags & LB_POINTWISE_COMMON_FIRST ? 1
+                                                                    : 0;
     for (int k = 0; k < j->n_in; k++) {
         const bool takes = k < operands || (call->cuda && !call->host_scalars && !j->lanes.scalar[k]);
         if (takes && j->in[k].single && j->in[k].dtype != common) j->grid[k] = common;

@@ -283,8 +283,8 @@ static lb_judgement judge_recorded(lb_machine *machine, const lb_execution *e, a
 
 /* Of an output that differs and whose bytes were not kept, its statistics were: diverged where no result within the bound could have them, else
  * missing. */
-static lb_status judge_statistics(lb_machine *machine, const lb_execution *e, const account *a, const lb_likeness *likes,
-                                  lb_judgement *j)
+static lb_status judge_statistics(lb_machine *machine, const lb_execution *e, const account *a,
+                                  const lb_likeness *likes, lb_judgement *j)
 {
     const lb_program *p = machine->prepared->recorded;
     j->verdict = LB_VERDICT_MISSING;
@@ -315,8 +315,8 @@ static lb_status judge_statistics(lb_machine *machine, const lb_execution *e, co
     return LB_OK;
 }
 
-static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, const comparison *c, const lb_likeness *likes,
-                       lb_judgement *j)
+static lb_status weigh(lb_machine *machine, const lb_execution *e, account *a, const comparison *c,
+                       const lb_likeness *likes, lb_judgement *j)
 {
     const lb_choice *choice = lb_machine_choice(machine);
     const bool swapped = is_swapped(machine, e);

@@ -278,7 +278,8 @@ static lb_status batch_norm_run(lb_call *call, batch_args at, bool twin)
         for (int64_t i = 0; i < b.n; i++) {
             double x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double size = fabs(a) * (fabs(x) + fabs(m.mean) + m.e + fabs(x - m.mean) * (1 + m.kappa)) + fabs(shift);
-            lb_frame_set(f, y, lb_channel_place(&b, c, i), twin ? size * lb_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
+            lb_frame_set(f, y, lb_channel_place(&b, c, i),
+                         twin ? size * lb_twin_scale(call, 0) + lb_twin_grain(call, 0) : x * a + b_shift);
         }
     }
     return lb_frame_end(f);
@@ -325,7 +326,9 @@ static lb_status batch_norm_backward_run(lb_call *call, batch_backward_args at, 
             double d = lb_frame_get(f, dy, lb_channel_place(&b, c, i)),
                    x = lb_frame_get(f, b.x, lb_channel_place(&b, c, i));
             double value = training ? (d - center - (x - m) * k) * invstd * w : d * invstd * w;
-            if (twin) value = (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse + grain;
+            if (twin)
+                value =
+                    (fabs(d) + (training ? center + (fabs(x) + fabs(m)) * k : 0)) * invstd * fabs(w) * coarse + grain;
             lb_frame_set(f, dx, lb_channel_place(&b, c, i), value);
         }
         if (dgamma) lb_frame_set(f, dgamma, c, dot * invstd * coarse + grain);

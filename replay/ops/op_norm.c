@@ -239,7 +239,8 @@ static lb_status run_backward(backward *b, uint32_t mask_arg, bool twin)
         if (b->dbeta) memset(b->dbeta, 0, (size_t)r->size * 8);
         for (int64_t i = 0; i < r->count; i++) twin_row(b, i);
         const double scale = b->rms ? 1 : lb_twin_scale(f->call, 1), grain = b->rms ? 0 : lb_twin_grain(f->call, 1);
-        for (int64_t k = 0; b->dgamma && k < r->size; k++) ((double *)b->dgamma)[k] = ((double *)b->dgamma)[k] * scale + grain;
+        for (int64_t k = 0; b->dgamma && k < r->size; k++)
+            ((double *)b->dgamma)[k] = ((double *)b->dgamma)[k] * scale + grain;
         for (int64_t k = 0; b->dbeta && k < r->size; k++) ((double *)b->dbeta)[k] *= scale;
         return lb_frame_end(f);
     }

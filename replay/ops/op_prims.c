@@ -10,7 +10,8 @@
 static lb_status iota(lb_call *call)
 {
     lb_frame f = lb_frame_begin(call);
-    const int64_t n = lb_tensor_numel(&call->results[0]), start = lb_call_int(call, 1, 0), step = lb_call_int(call, 2, 1);
+    const int64_t n = lb_tensor_numel(&call->results[0]), start = lb_call_int(call, 1, 0),
+                  step = lb_call_int(call, 2, 1);
     int64_t *y = lb_frame_output_integers(&f, 0, n);
     for (int64_t i = 0; lb_frame_ok(&f) && i < n; i++) y[i] = start + step * i;
     return lb_frame_end(&f);

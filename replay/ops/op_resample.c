@@ -229,7 +229,8 @@ static lb_status backward(lb_call *call, const form *form, bool twin)
             if (twin && coarse > 0)
                 scatter(&r, dx, NULL, o, coarse * part, plane, is_chain(form) ? MAGNITUDES : NARROW);
         }
-    for (int64_t i = 0; twin && i < r.planes * in; i++) ((double *)dx)[i] = (((double *)dx)[i] + lb_twin_grain(call, 0)) * (1 + meets[i]);
+    for (int64_t i = 0; twin && i < r.planes * in; i++)
+        ((double *)dx)[i] = (((double *)dx)[i] + lb_twin_grain(call, 0)) * (1 + meets[i]);
     return lb_frame_end(f);
 }
 

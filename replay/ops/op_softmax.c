@@ -93,7 +93,8 @@ static lb_status each_row_backward(lb_call *call, row2_f32 narrow, row2_f64 wide
         const row_kind kind = {.method = call->method,
                                .rounds = narrow_products && call->results[0].dtype == dtype ? dtype : LB_NO_DTYPE,
                                .scale = narrow_products ? lb_twin_rounding(call, 0) : 0,
-                               .grain = narrow_products ? lb_dtype_min_subnormal(dtype) / lb_dtype_unit_roundoff(dtype) : 0};
+                               .grain =
+                                   narrow_products ? lb_dtype_min_subnormal(dtype) / lb_dtype_unit_roundoff(dtype) : 0};
         int64_t n = r.size;
 #pragma omp parallel for schedule(static) if (r.count * n > PARALLEL_ELEMENTS)
         for (int64_t i = 0; i < r.count; i++) {

@@ -117,7 +117,8 @@ static void cuda_twin_row(const scan *s, const lb_cuda_scan *as, int64_t r, doub
 {
     const lb_call *call = s->frame.call;
     const double u = as->dtype == LB_F64 ? 0x1p-53 : 0x1p-24,
-                 factor = u * ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call));
+                 factor =
+                     u * ((double)call->row->roundings + (double)call->row->roundings_per_term * lb_call_terms(call));
     double *errors = row + s->n;
     for (int64_t i = 0; i < s->n; i++) row[i] = lb_frame_get(&s->frame, s->x, r * s->n + i);
     lb_cuda_scan_errors(as, row, errors, row + 2 * s->n);
@@ -155,7 +156,8 @@ static lb_status cumulate(lb_call *call, scan_kind kind)
 static void twin_of_sums(const scan *s, int64_t row)
 {
     double sizes = 0;
-    for (int64_t i = row * s->n; i < (row + 1) * s->n; i++) ((double *)s->y)[i] = sizes += fabs(((const double *)s->x)[i]);
+    for (int64_t i = row * s->n; i < (row + 1) * s->n; i++)
+        ((double *)s->y)[i] = sizes += fabs(((const double *)s->x)[i]);
 }
 
 /* |y|, and what is left of a prefix that underflowed: later factors magnify what it lost. After a prefix that overflowed nothing is said. */
@@ -187,7 +189,8 @@ static lb_status twin_of(lb_call *call, scan_kind kind)
 {
     scan s;
     if (!scan_begin(&s, call, false)) return lb_frame_end(&s.frame);
-    if (call->cuda && !s.integer && lb_dtype_is_float(dtype_of_partials(call))) return cumulate_as_on_cuda(&s, kind, true);
+    if (call->cuda && !s.integer && lb_dtype_is_float(dtype_of_partials(call)))
+        return cumulate_as_on_cuda(&s, kind, true);
     for (int64_t r = 0; r < s.rows; r++) {
         if (kind == SUM) twin_of_sums(&s, r);
         if (kind == PRODUCT) twin_of_products(&s, r);
@@ -311,8 +314,16 @@ const lb_op_row lb_rows_scan[] = {
      LB_SUMS(4, LB_TERMS(DIMENSION, 1)),
      .flags = SCAN,
      .samples = "log_cumulative"},
-    {.name = "aten::cummax", .args = "self! dim", .kernel = cummax, .flags = CHOICE | LB_ROW_CHOOSES, .samples = "cumulative_extreme"},
-    {.name = "aten::cummin", .args = "self! dim", .kernel = cummin, .flags = CHOICE | LB_ROW_CHOOSES, .samples = "cumulative_extreme"},
+    {.name = "aten::cummax",
+     .args = "self! dim",
+     .kernel = cummax,
+     .flags = CHOICE | LB_ROW_CHOOSES,
+     .samples = "cumulative_extreme"},
+    {.name = "aten::cummin",
+     .args = "self! dim",
+     .kernel = cummin,
+     .flags = CHOICE | LB_ROW_CHOOSES,
+     .samples = "cumulative_extreme"},
     {.name = "aten::histc", .args = "self! bins min max", .kernel = histc, .flags = CHOICE, .samples = "histc"},
     {NULL},
 };

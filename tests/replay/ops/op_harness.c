@@ -3,6 +3,7 @@
  * op_harness.py mirrors lb_operand, lb_tensor and lb_op_row with ctypes; op_samples.py makes inputs; test_ops_torch.py compares with
  * torch, search_bounds.py looks for what exceeds a bound. Nothing here knows any op. */
 #include <lastbit/processor.h>
+#include <lastbit/statistics.h>
 
 #include "bound.h"
 #include "complex_rows.h"
@@ -50,12 +51,20 @@ LB_API int harness_best_isa(void)
     return (int)lb_processor_best();
 }
 
+/* What the calls that follow say of the recording: lb_call.cuda. */
+static bool on_cuda;
+LB_API void harness_cuda(int cuda)
+{
+    on_cuda = cuda != 0;
+}
+
 LB_API int harness_run(const lb_op_row *row, int twin, const lb_operand *args, uint32_t n_args, lb_tensor *results,
                        uint32_t n_results, const lb_method *method, char message[512])
 {
     lb_err err = LB_ERR_INIT;
     lb_call call = {row, args, n_args, results, n_results, {0}, &err};
     if (method) call.method = *method;
+    call.cuda = on_cuda;
     const lb_status status = twin ? lb_row_twin(&call) : lb_row_run(&call);
     snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
     return (int)status;
@@ -68,6 +77,7 @@ LB_API int harness_run_branch(const lb_op_row *row, const lb_operand *args, uint
     lb_err err = LB_ERR_INIT;
     lb_call call = {row, args, n_args, results, n_results, {0}, &err};
     call.branch = branch;
+    call.cuda = on_cuda;
     const lb_status status = lb_row_run(&call);
     snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
     return (int)status;
@@ -121,6 +131,7 @@ LB_API int harness_ratios(const lb_op_row *row, const lb_operand *args, uint32_t
 {
     lb_err err = LB_ERR_INIT;
     lb_call call = {row, args, n_args, recorded, n_results, {0}, &err};
+    call.cuda = on_cuda;
     lb_memory *memory = lb_memory_new(0);
     lb_bound bound = {0};
     const lb_status status = lb_bound_init(&bound, memory, &call, &err);
@@ -142,6 +153,23 @@ LB_API int harness_ratios(const lb_op_row *row, const lb_operand *args, uint32_t
     lb_memory_free(memory);
     snprintf(message, 512, "%s: %s", lb_status_name(status), err.message);
     return (int)status;
+}
+
+/* Whether a result `i` of which the bytes are not known may have the statistics of `recorded[i]`. */
+LB_API int harness_allows(const lb_op_row *row, const lb_operand *args, uint32_t n_args, lb_tensor *recorded,
+                          uint32_t n_results, uint32_t i)
+{
+    lb_err err = LB_ERR_INIT;
+    lb_call call = {row, args, n_args, recorded, n_results, {0}, &err};
+    call.cuda = on_cuda;
+    lb_memory *memory = lb_memory_new(0);
+    lb_bound bound = {0};
+    const lb_status status = lb_bound_init(&bound, memory, &call, &err);
+    const lb_statistics statistics = lb_statistics_of(&recorded[i]);
+    const int allowed = status == LB_OK ? lb_bound_allows(&bound, i, recorded[i].dtype, &statistics) : -1;
+    lb_bound_release(&bound);
+    lb_memory_free(memory);
+    return allowed;
 }
 
 LB_API double harness_factorisation(const char *name, const lb_operand *args, uint32_t n_args, const lb_tensor *results,

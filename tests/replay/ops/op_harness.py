@@ -113,6 +113,8 @@ def load():
     lib.harness_ratios.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(C.c_void_p), C.c_char_p]
     lib.harness_roundings.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.POINTER(C.c_int)]
     lib.harness_roundings.restype = C.c_double
+    lib.harness_cuda.argtypes = [C.c_int]
+    lib.harness_allows.argtypes = [C.POINTER(Row), C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32, C.c_uint32]
     lib.harness_factorisation.argtypes = [C.c_char_p, C.POINTER(Operand), C.c_uint32, C.POINTER(Tensor), C.c_uint32]
     lib.harness_factorisation.restype = C.c_double
     sizes = (C.c_uint64 * 4)()
@@ -140,6 +142,20 @@ def find(name):
 
 def set_limits(isa=2, threads=1):
     LIB.harness_limit(isa, threads)
+
+
+def set_cuda(cuda):
+    """Whether the calls that follow were recorded on CUDA (lb_call.cuda)."""
+    LIB.harness_cuda(int(cuda))
+
+
+def allows(row, values, recorded, i=0):
+    """Whether result `i`, were nothing but the statistics of recorded[i] known, could lie within the bound."""
+    operands = Operands(values)
+    mirrors = (Tensor * max(len(recorded), 1))(*[tensor(r) for r in recorded])
+    allowed = LIB.harness_allows(row, operands.array, operands.count, mirrors, len(recorded), i)
+    assert allowed >= 0
+    return bool(allowed)
 
 
 def best_isa():
