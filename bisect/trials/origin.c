@@ -82,7 +82,7 @@ static bool named(const char *op, const char *const *words)
 }
 
 /* Why such an op makes such numbers of such inputs; "" when that is not known. describe_op reads of it whether a 0 is at work. */
-static const char *reason(const char *op, const lb_trace_sum *in, const lb_trace_sum *out)
+static const char *reason(const char *op, const char *dtype, const lb_trace_sum *in, const lb_trace_sum *out)
 {
     static const char *const quotients[] = {"div", "reciprocal", "rsqrt", NULL}, *const logs[] = {"log", NULL},
                              *const roots[] = {"sqrt", "log", "pow", NULL};
@@ -94,6 +94,8 @@ static const char *reason(const char *op, const lb_trace_sum *in, const lb_trace
     if (named(op, logs) && !strstr(op, "softmax") && in->zero && out->inf) return ": the logarithm of 0";
     if (named(op, roots) && out->nan && in->least < 0) return ": the root or logarithm of a negative number";
     if (out->inf && !out->nan && in->elements) return ": more than its dtype can hold";
+    if (out->nan && !out->inf && in->elements && !strcmp(dtype, "e4m3fn")) /* which has no infinity */
+        return ": more than its dtype can hold, the cast overflows to NaN";
     return "";
 }
 
@@ -126,7 +128,7 @@ static bool describe_op(const lb_trace_row *row, uint32_t op, char *text, size_t
         snprintf(bad, sizeof bad, "of its result %lld of %lld elements (%s) are %s",
                  (long long)(out.nan ? out.nan : out.inf), (long long)out.elements, dtype_of_result(p, &p->ops[op]),
                  out.nan ? "NaN" : "infinite");
-    const char *why = reason(lb_op_name(p, &p->ops[op]), &in, &out);
+    const char *why = reason(lb_op_name(p, &p->ops[op]), dtype_of_result(p, &p->ops[op]), &in, &out);
     snprintf(text, size, "%s; %s%s", inputs, bad, why);
     return strstr(why, "by 0") || strstr(why, "of 0");
 }
