@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from conftest import BUILD, ROOT
+from test_current_folder import check_paths, programs_of
 
 
 def clean_environment(**more):
@@ -38,6 +39,7 @@ def test_a_debian_package_works_from_its_prefix(tmp_path):
     assert re.search(r"^Depends: .*libarchive13.*libc6", control, re.M) and "Package: lastbit" in control
     run("dpkg-deb", "-x", package, tmp_path / "root")
     prefix = tmp_path / "root" / "usr"
+    check_paths(programs_of(prefix))
     for path in ("share/man/man1/lastbit-bisect.1", "share/bash-completion/completions/lastbit", "include/lastbit/capture.h"):
         assert (prefix / path).exists(), path
     check_command(prefix / "bin" / "lastbit", tmp_path, sys.executable)
@@ -50,6 +52,8 @@ def test_a_wheel_installs_command_library_and_package(tmp_path):
     launcher = {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX") if shutil.which("ccache")}
     run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT / "capture", timeout=1800, env={**os.environ, **launcher})
     (wheel,) = tmp_path.glob("lastbit-*.whl")
+    run(sys.executable, "-m", "zipfile", "-e", wheel, tmp_path / "unpacked")
+    check_paths(programs_of(tmp_path / "unpacked"))
     run(sys.executable, "-m", "venv", "--system-site-packages", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed", wheel)

@@ -3,6 +3,8 @@
 
 #include "watch_output.h"
 
+#include <lastbit/executable.h>
+
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -169,8 +171,10 @@ static void run_curl(const lb_watch_actions *a, const lb_watch_alarm *alarm)
     dup2(ends[0], STDIN_FILENO);
     setpgid(0, 0);
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    execlp("curl", "curl", "--silent", "--show-error", "--fail", "--max-time", "20", "--output", "/dev/null",
-           "--header", "Content-Type: application/json", "--data-binary", "@-", "--", a->webhook, (char *)NULL);
+    char *program = lb_executable_find("curl");
+    if (!program) _exit(127);
+    execl(program, "curl", "--silent", "--show-error", "--fail", "--max-time", "20", "--output", "/dev/null",
+          "--header", "Content-Type: application/json", "--data-binary", "@-", "--", a->webhook, (char *)NULL);
     _exit(127);
 }
 

@@ -102,7 +102,9 @@ static lb_status examine(const char *python, const lb_scratch *scratch, json_t *
     static const char *const unset[] = {"LASTBIT_STEPS",   "LASTBIT_RANKS",  "LASTBIT_KEEP",
                                         "LASTBIT_LAYERS",  "LASTBIT_BUDGET", "LASTBIT_RING",
                                         "LASTBIT_DISABLE", "RANK",           "WORLD_SIZE"};
-    static const char code[] = "import sys; from lastbit import doctor; doctor.main(*sys.argv[1:])";
+    static const char code[] =
+        "import sys\nif sys.path and not sys.path[0]: del sys.path[0]\n" /* the current folder: its json.py is not ours to run */
+        "from lastbit import doctor\ndoctor.main(*sys.argv[1:])\n";
     const char *argv[] = {python, "-c", code, scratch->answer, scratch->log, NULL};
     lb_launch launch;
     char *folder = lb_command_python_folder();

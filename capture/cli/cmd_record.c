@@ -148,6 +148,11 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     failed |= put("LASTBIT_NCCL_KEEP", o->nccl) | put("LASTBIT_NCCL_STEP", o->nccl_step);
     if (failed) return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     if (!o->nccl || strcmp(o->nccl, "off") != 0) {
+        if (launch->nccl && !lb_launch_preloads(launch))
+            fprintf(stderr,
+                    "lastbit: calls of NCCL beneath PyTorch are not recorded: LD_PRELOAD takes no path with a space or "
+                    "a colon, as %s has\n",
+                    launch->nccl);
         LB_TRY(lb_launch_preload(launch, err));
         LB_TRY(lb_launch_nccl_behind(folder, err));
     }

@@ -1,8 +1,8 @@
 """The other side of `lastbit replay --backend torch`: runs single ops in PyTorch, on the CPU.
 
-    python -m lastbit.backend_server [MODULE …]
+    lastbit.backend_server [MODULE …]
 
-The modules are imported first: they define custom ops. From file descriptor 0 it reads calls: the length of a text (4 bytes,
+The modules are imported first: they define custom ops, and may lie in the current folder. From file descriptor 0 it reads calls: the length of a text (4 bytes,
 little-endian), the text as JSON {"op": "space::name.overload", "args": […] in the order of the schema}, and the bytes of its tensors,
 each {"tensor": [dtype, shape]} in the text. It answers on descriptor 1: a word that is 0, then a word with the number of tensors, and
 for each a word that is 0 where there is none, the dtype (16 bytes), the number of bytes (8) and the bytes: results, then written
@@ -114,7 +114,6 @@ def refuse(pipe):
 def main():
     asked, answers = Pipe(0), Pipe(os.dup(1))
     os.dup2(2, 1)
-    sys.path.insert(0, os.getcwd())
     try:
         for module in sys.argv[1:]:
             importlib.import_module(module)

@@ -1,6 +1,6 @@
 """The other side of `lastbit order --python`: calls the user's function on batches of terms.
 
-    python -m lastbit.order_server --form FORM --dtype DTYPE [--arrays numpy|torch] [--threads N] MODULE:FUNCTION[(NAME=VALUE, …)]
+    lastbit.order_server --form FORM --dtype DTYPE [--arrays numpy|torch] [--threads N] MODULE:FUNCTION[(NAME=VALUE, …)]
 
 It reads .npy arrays from file descriptor 0 in pairs — terms (calls, rows, n) and factors (n, columns) — and answers each pair
 with one array of doubles (calls, results); an answer of bytes is an error text. The first answer comes unasked: no doubles, the

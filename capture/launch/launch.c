@@ -110,7 +110,12 @@ lb_status lb_launch_environment(const lb_launch *launch, lb_err *err)
 {
     const char *before = getenv("PYTHONPATH");
     char *path = NULL;
-    bool has = before && *before; /* an empty item would mean the current directory */
+    bool has = before && *before;    /* an empty item would mean the current directory */
+    if (strchr(launch->python, ':')) /* and what follows a colon, a path from there */
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "the Python package lies in %s, and PYTHONPATH takes no path with a colon; name another folder "
+                       "in LASTBIT_PYTHON",
+                       launch->python);
     if (asprintf(&path, "%s:%s%s%s", launch->shim, has ? before : "", has ? ":" : "", launch->python) < 0)
         return lb_fail(err, LB_ERR_NOMEM, "no memory for PYTHONPATH");
     int failed = setenv("PYTHONPATH", path, 1) | setenv("LASTBIT_LIB", launch->library, 1);
@@ -118,11 +123,16 @@ lb_status lb_launch_environment(const lb_launch *launch, lb_err *err)
     return failed ? lb_fail(err, LB_ERR_NOMEM, "no memory for the environment") : LB_OK;
 }
 
+bool lb_launch_preloads(const lb_launch *launch)
+{
+    return launch->nccl && !strpbrk(launch->nccl, " :");
+}
+
 lb_status lb_launch_preload(const lb_launch *launch, lb_err *err)
 {
     const char *before = getenv("LD_PRELOAD"), *plugin = getenv("NCCL_PROFILER_PLUGIN");
     char *preload = NULL;
-    if (!launch->nccl) return LB_OK;
+    if (!launch->nccl || !lb_launch_preloads(launch)) return LB_OK;
     const bool has = before && *before;
     if (asprintf(&preload, "%s%s%s", launch->nccl, has ? ":" : "", has ? before : "") < 0)
         return lb_fail(err, LB_ERR_NOMEM, "no memory for LD_PRELOAD");

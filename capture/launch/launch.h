@@ -29,8 +29,10 @@ void lb_launch_release(lb_launch *launch);
 lb_status lb_launch_environment(const lb_launch *launch, lb_err *err);
 
 /* Has every program that the child starts loaded with the shim under its calls of NCCL, and NCCL itself with it as profiler plugin, unless
- * another is named already. Nothing where there is no shim. */
+ * another is named already. Nothing where there is no shim, and none whose path has a space or a colon: LD_PRELOAD ends a path at each, and what
+ * follows would be looked for in the current folder. lb_launch_preloads says which it is. */
 lb_status lb_launch_preload(const lb_launch *launch, lb_err *err);
+bool lb_launch_preloads(const lb_launch *launch);
 /* Where LASTBIT_NCCL names the real NCCL, a program that opens ours in its place by LD_LIBRARY_PATH or a path finds behind it what ours does
  * not have: by a link in the capture's folder that the loader looks for by this name. It is a note, and goes with the others. */
 #define LB_LAUNCH_NCCL "launch.nccl.so.at"

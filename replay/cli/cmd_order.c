@@ -51,7 +51,7 @@ static lb_status make_kernel(const options *o, const lb_probe_shape *s, lb_probe
     if (o->library) return lb_probe_library(s, o->library, o->symbol, o->timeout, kernel, err);
     char *folder = lb_command_python_folder();
     lb_probe_callable callable = LB_PROBE_CALLABLE_INIT;
-    callable.function = o->python, callable.interpreter = o->interpreter, callable.folder = folder ? folder : ".";
+    callable.function = o->python, callable.interpreter = o->interpreter, callable.folder = folder ? folder : "";
     callable.arrays = o->arrays, callable.threads = o->threads;
     const lb_status status = lb_probe_python(s, &callable, kernel, err);
     free(folder);

@@ -182,15 +182,16 @@ lb_status lb_backend_run(lb_backend *b, const char *op, const lb_operand *args, 
 lb_status lb_backend_open(const char *interpreter, const char *folder, const char *const *modules, uint32_t n_modules,
                           lb_backend **backend, lb_err *err)
 {
-    const char *arguments[MOST_MODULES + 4] = {interpreter ? interpreter : "python3", "-m", "lastbit.backend_server"};
+    const char *arguments[MOST_MODULES + 1] = {NULL};
     *backend = NULL;
     if (n_modules > MOST_MODULES) return lb_fail(err, LB_ERR_INVALID, "more than %d modules to import", MOST_MODULES);
-    for (uint32_t i = 0; i < n_modules; i++) arguments[3 + i] = modules[i];
+    for (uint32_t i = 0; i < n_modules; i++) arguments[i] = modules[i];
     lb_backend *b = calloc(1, sizeof *b);
     if (!b) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     b->child = (lb_python_child){.name = "PyTorch", .hint = ""};
     uint32_t count;
-    lb_status status = lb_python_child_start(&b->child, arguments, folder, 0, err);
+    lb_status status =
+        lb_python_child_start(&b->child, interpreter, "lastbit.backend_server", arguments, folder, 0, err);
     if (status == LB_OK) status = get_count(b, &count, err);
     if (status != LB_OK)
         lb_backend_close(b);

@@ -1,6 +1,8 @@
 /* See python_child.h. The environment is made before the fork: the host may have threads. */
-#define _GNU_SOURCE /* asprintf, execvpe */
+#define _GNU_SOURCE /* asprintf */
 #include "python_child.h"
+
+#include <lastbit/executable.h>
 
 #include <errno.h>
 #include <signal.h>
@@ -48,11 +50,35 @@ lb_status lb_python_child_get(lb_python_child *child, void *bytes, size_t n, lb_
     return LB_OK;
 }
 
+/* What the interpreter runs: the current folder goes from the front of the path to its end before anything is imported. */
+static const char START[] = "import sys\n"
+                            "if sys.path and not sys.path[0]: del sys.path[0]\n"
+                            "import os, runpy\n"
+                            "sys.path.append(os.getcwd())\n"
+                            "del sys.argv[0]\n"
+                            "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n";
+enum { MOST_ARGUMENTS = 80 };
+
+/* "PYTHONPATH=FOLDER:…" with what the user has in it, but for empty items, which mean the current folder. */
+static char *python_path(const char *folder)
+{
+    const char *before = getenv("PYTHONPATH");
+    const size_t room = strlen(folder) + (before ? strlen(before) : 0) + sizeof "PYTHONPATH=:";
+    char *text = malloc(room);
+    if (!text) return NULL;
+    size_t n = (size_t)snprintf(text, room, "PYTHONPATH=%s", folder);
+    for (const char *item = before ? before : ""; *item;) {
+        const size_t length = strcspn(item, ":");
+        if (length) n += (size_t)snprintf(text + n, room - n, ":%.*s", (int)length, item);
+        item += length + (item[length] == ':');
+    }
+    return text;
+}
+
 /* The child's environment: where the package is, and as many threads as asked for. */
 static char **environment(const char *folder, int threads)
 {
     static const char *const counts[] = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"};
-    const char *before = getenv("PYTHONPATH");
     size_t n = 0, kept = 0;
     while (environ[n]) n++;
     char **all = calloc(n + 6, sizeof *all);
@@ -62,9 +88,7 @@ static char **environment(const char *folder, int threads)
             mine |= !strncmp(environ[i], counts[k], strlen(counts[k])) && environ[i][strlen(counts[k])] == '=';
         if (!mine) all[kept++] = strdup(environ[i]);
     }
-    if (all &&
-        asprintf(&all[kept++], "PYTHONPATH=%s%s%s", folder, before && *before ? ":" : "", before ? before : "") < 0)
-        all[--kept] = NULL;
+    if (all && (all[kept] = python_path(folder))) kept++;
     for (int k = 0; all && threads && k < 3; k++)
         if (asprintf(&all[kept++], "%s=%d", counts[k], threads) < 0) all[--kept] = NULL;
     return all;
@@ -76,8 +100,18 @@ static void environment_free(char **all)
     free(all);
 }
 
-lb_status lb_python_child_start(lb_python_child *child, const char *const *arguments, const char *folder, int threads,
-                                lb_err *err)
+/* In the child: the socket is its input and its output. */
+static void become(const char *const *words, int end, char **env)
+{
+    dup2(end, 0);
+    dup2(end, 1);
+    signal(SIGXFSZ, SIG_DFL);
+    execve(words[0], (char *const *)words, env);
+    fprintf(stderr, "%s: %s\n", words[0], strerror(errno));
+    _exit(127);
+}
+
+static lb_status start(lb_python_child *child, const char *const *words, const char *folder, int threads, lb_err *err)
 {
     int ends[2];
     char **env = environment(folder, threads);
@@ -88,14 +122,7 @@ lb_status lb_python_child_start(lb_python_child *child, const char *const *argum
     }
     child->socket = ends[0];
     child->process = fork();
-    if (child->process == 0) {
-        dup2(ends[1], 0);
-        dup2(ends[1], 1);
-        signal(SIGXFSZ, SIG_DFL);
-        execvpe(arguments[0], (char *const *)arguments, env);
-        fprintf(stderr, "%s: %s\n", arguments[0], strerror(errno));
-        _exit(127);
-    }
+    if (child->process == 0) become(words, ends[1], env);
     const int why = errno;
     close(ends[1]);
     environment_free(env);
@@ -103,6 +130,29 @@ lb_status lb_python_child_start(lb_python_child *child, const char *const *argum
     close(ends[0]);
     child->process = 0;
     return lb_fail(err, LB_ERR_IO, "fork: %s", strerror(why));
+}
+
+lb_status lb_python_child_start(lb_python_child *child, const char *interpreter, const char *module,
+                                const char *const *arguments, const char *folder, int threads, lb_err *err)
+{
+    const char *words[MOST_ARGUMENTS + 5] = {NULL, "-c", START, module};
+    size_t n = 0;
+    while (arguments[n]) n++;
+    if (n > MOST_ARGUMENTS)
+        return lb_fail(err, LB_ERR_INVALID, "more than %d arguments for %s", MOST_ARGUMENTS, module);
+    memcpy(words + 4, arguments, n * sizeof *words);
+    if (strchr(folder, ':')) /* PYTHONPATH would end there, and what follows is a path from the current folder */
+        return lb_fail(err, LB_ERR_UNSUPPORTED,
+                       "the Python package lies in %s, and no path with a colon can be named to Python; name another "
+                       "folder in LASTBIT_PYTHON",
+                       folder);
+    char *found = lb_executable_find(interpreter ? interpreter : "python3");
+    if (!found)
+        return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such program in PATH", interpreter ? interpreter : "python3");
+    words[0] = found;
+    lb_status status = start(child, words, folder, threads, err);
+    free(found);
+    return status;
 }
 
 void lb_python_child_end(lb_python_child *child)

@@ -123,25 +123,17 @@ lb_status lb_probe_python(const lb_probe_shape *shape, const lb_probe_callable *
         return lb_fail(err, LB_ERR_INVALID, "a probe is of terms in f64, f32, bf16 or f16");
     char count[16];
     snprintf(count, sizeof count, "%d", callable->threads);
-    const char *arguments[16] = {callable->interpreter ? callable->interpreter : "python3",
-                                 "-m",
-                                 "lastbit.order_server",
-                                 "--form",
-                                 lb_probe_form_name(shape->form),
-                                 "--dtype",
-                                 lb_dtype_name(d),
-                                 "--threads",
-                                 count,
-                                 callable->function};
-    if (callable->arrays) arguments[10] = "--arrays", arguments[11] = callable->arrays;
+    const char *arguments[16] = {
+        "--form", lb_probe_form_name(shape->form), "--dtype", lb_dtype_name(d), "--threads", count, callable->function};
+    if (callable->arrays) arguments[7] = "--arrays", arguments[8] = callable->arrays;
     python *p = calloc(1, sizeof *p);
     if (p)
         *p = (python){*shape,
                       {.name = "Python", .hint = "; what it said stands above"},
                       malloc((size_t)shape->n * shape->columns * 8 + 1)};
-    lb_status status = p && p->factors
-                           ? lb_python_child_start(&p->child, arguments, callable->folder, callable->threads, err)
-                           : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_status status = p && p->factors ? lb_python_child_start(&p->child, callable->interpreter, "lastbit.order_server",
+                                                               arguments, callable->folder, callable->threads, err)
+                                       : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) status = get_answer(p, NULL, 0, err);
     if (status != LB_OK) {
         if (p) release(p);
