@@ -1,8 +1,8 @@
 """The receipt: what a run was, so that two captures can be told apart and one can be made again.
 
 collect() reads and never changes anything, imports nothing that the program has not imported, and never raises: what
-cannot be read is left out. Environment variables come by allow-list, secrets among the arguments are masked, paths are
-cut to their last part: a capture is meant to be shown to others.
+cannot be read is left out. A capture is meant to be shown to others: environment variables come by allow-list, secrets are
+masked (secret_text.py), paths are cut to their last part, and the machine's name is there only where it was asked for.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import sys
 import time
 
 from . import __version__
+from .secret_text import is_secret_name, mask, mask_text
 
 # Variables that can change which kernel runs, in which order, on which device. Nothing else of the environment is kept.
 ENVIRONMENT = re.compile(
@@ -22,16 +23,6 @@ ENVIRONMENT = re.compile(
     r"|(CUBLAS|CUDNN|CUDA|NVIDIA_TF32|HIP|ROCR|HSA)_[A-Z0-9_]+$"
     r"|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)$|PYTHONHASHSEED$|MALLOC_ARENA_MAX$|LD_PRELOAD$"
 )
-_SECRET_NAME = re.compile(r"(token|secret|passw|passphrase|api[-_]?key|access[-_]?key|private[-_]?key|credential|auth)", re.I)
-_HARMLESS_NAME = re.compile(r"tokenizer|tokens$|(max|num|n|vocab|pad|eos|bos|per)[-_]?tokens?|token[-_]?(ids?|type|len)|author", re.I)
-_SECRET_TEXT = re.compile(
-    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_[A-Za-z0-9_]{8,}|glpat-[A-Za-z0-9_-]{8,}"
-    r"|xox[abprs]-[A-Za-z0-9-]{8,}|AKIA[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{20,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]{10,})"
-    r"|\b[0-9a-f]{40}\b"
-)  # the last: a Weights & Biases key
-_USER_IN_URL = re.compile(r"(\w+://)[^/@\s]+@")
-MASK = "***"
-
 _MAX_MODULES, _MAX_SOURCE = 400, 4 << 20
 _PACKAGES = (
     "numpy",
@@ -62,32 +53,6 @@ def _reading(function, *arguments):
         return None
 
 
-def _is_secret(name):
-    return bool(_SECRET_NAME.search(name)) and not _HARMLESS_NAME.search(name)
-
-
-def mask_text(text):
-    """Without what looks like a secret wherever it stands."""
-    return _USER_IN_URL.sub(r"\1" + MASK + "@", _SECRET_TEXT.sub(MASK, text))
-
-
-def mask(arguments):
-    """The arguments with the values of secret ones replaced: `--token=X`, `--token X`, `api_key=X`, hf_…, sk-… ."""
-    masked, hide_next = [], False
-    for argument in arguments:
-        argument = str(argument)
-        name, equals, value = argument.partition("=")
-        if hide_next and not argument.startswith("-"):
-            argument, hide_next = MASK, False
-        elif equals and value and _is_secret(name):
-            argument, hide_next = name + "=" + MASK, False
-        else:
-            hide_next = argument.startswith("-") and not equals and _is_secret(argument)
-            argument = mask_text(argument)
-        masked.append(argument[:2000])
-    return masked
-
-
 def _versions():
     found = {"lastbit": __version__, "python": platform.python_version(), "implementation": sys.implementation.name}
     for name in ("torch",) + _PACKAGES:
@@ -97,10 +62,10 @@ def _versions():
     return found
 
 
-def _process():
+def _process(host):
     found = {
         "pid": os.getpid(),
-        "host": _reading(platform.node),
+        **({"host": _reading(platform.node)} if host else {}),
         "directory": os.path.basename(_reading(os.getcwd) or ""),
         "argv": mask(_reading(lambda: sys.argv) or []),
         "executable": os.path.basename(sys.executable or ""),
@@ -261,17 +226,17 @@ def _machine():
     return found
 
 
-def collect():
-    """A dict that json.dumps takes. Cheap: a few milliseconds, most of them hashing the program's sources."""
+def collect(host=False):
+    """`host`: with the machine's name. A dict that json.dumps takes. Cheap: a few milliseconds, most of them hashing the program's sources."""
     receipt = {"time": time.time()}
     torch = sys.modules.get("torch")
     parts = {
         "versions": _versions,
-        "process": _process,
+        "process": lambda: _process(host),
         "machine": _machine,
         "code": _code,
         "environment": lambda: {
-            name: mask_text(text)[:400] for name, text in sorted(os.environ.items()) if ENVIRONMENT.match(name) and not _is_secret(name)
+            name: mask_text(text)[:400] for name, text in sorted(os.environ.items()) if ENVIRONMENT.match(name) and not is_secret_name(name)
         },
     }
     if torch is not None:
@@ -279,5 +244,20 @@ def collect():
     for name, part in parts.items():
         answer = _reading(part)
         if answer is not None:
-            receipt[name] = answer
+            receipt[name] = _encodable(answer)
     return receipt
+
+
+def _encodable(part):
+    """A part whose texts UTF-8 has bytes for: an argument or a variable may hold any bytes, which stand as \\xNN."""
+    if isinstance(part, dict):
+        return {_encodable(name): _encodable(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_encodable(value) for value in part]
+    if not isinstance(part, str):
+        return part
+    try:
+        raw = part.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = part.encode("utf-8", "surrogatepass")
+    return raw.decode("utf-8", "backslashreplace")

@@ -84,6 +84,7 @@ static lb_status pack_tables(packing *p, lb_err *err)
         for (uint32_t i = 0; i < a->index.n_tables; i++) {
             const lb_segment_row *row = &a->index.tables[i];
             int32_t rank = row->rank != LB_NO_RANK ? row->rank : c->members[m].rank;
+            if ((p->options.strip & LB_STRIP_RECEIPT) && !strcmp(row->name, "receipt")) continue;
             const char *json = lb_archive_rank_table(a, row->rank, row->name);
             if (!json)
                 return lb_fail(err, LB_ERR_CORRUPT, "%s: table '%s' is damaged: `lastbit verify` says where", a->path,
@@ -99,9 +100,9 @@ static lb_status pack_tables(packing *p, lb_err *err)
 
 static lb_status pack_note(packing *p, lb_err *err)
 {
-    static const char *const names[] = {"data", "params", "state", "results"};
+    static const char *const names[] = {"data", "params", "state", "results", "receipt"};
     json_t *strip = json_array();
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (p->options.strip & (1u << i)) json_array_append_new(strip, json_string(names[i]));
     json_t *note = json_pack("{s:o, s:I, s:I}", "strip", strip, "stripped_blobs", (json_int_t)p->result->stripped_blobs,
                              "programs", (json_int_t)p->result->programs);
@@ -126,7 +127,7 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
     how.overwrite = p.options.overwrite;
     lb_status status = lb_writer_open_coded(out, &how, p.options.level, &p.writer, err);
     if (status == LB_OK) {
-        status = lb_strip_list_make(p.capture, p.options.strip, &p.stripped, err);
+        status = lb_strip_list_make(p.capture, p.options.strip & ~(uint32_t)LB_STRIP_RECEIPT, &p.stripped, err);
         if (status == LB_OK) status = pack_programs(&p, err);
         if (status == LB_OK) status = pack_tables(&p, err);
         if (status == LB_OK) status = pack_note(&p, err);

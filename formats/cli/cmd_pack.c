@@ -13,7 +13,8 @@ static int level = 9, force;
 
 static const struct poptOption options[] = {
     {"output", 'o', POPT_ARG_STRING, &out, 0, "file to write (default: CAPTURE with suffix .lbz)", "FILE"},
-    {"strip", 0, POPT_ARG_STRING, &strip_text, 0, "leave bytes out: data, params, state, results", "KINDS"},
+    {"strip", 0, POPT_ARG_STRING, &strip_text, 0,
+     "leave out bytes of data, params, state, results; receipt: what the run was", "KINDS"},
     {"steps", 0, POPT_ARG_STRING, &steps_text, 0, "these steps only, e.g. 3-5,8", "LIST"},
     {"ranks", 0, POPT_ARG_STRING, &ranks_text, 0, "these ranks only", "LIST"},
     {"level", 0, POPT_ARG_INT, &level, 0, "zstd level, 1 to 19 (9)", "N"},
@@ -29,7 +30,7 @@ static const lb_command command = {
              "bytes of all ranks stored once. --strip leaves bytes out (data: batches; params; state: optimizer "
              "state\n"
              "and buffers; results of ops), with copies and casts of them, but keeps programs, digests and "
-             "statistics.\n"
+             "statistics; receipt leaves out what the run was: arguments, variables, versions, files of code.\n"
              "What was computed from private data may still tell something about it: strip results too when that\n"
              "matters, and look at `lastbit ls --tables`.",
     .example = "  lastbit pack run.lb\n  lastbit pack run.lb -o bug.lbz --steps 41-43 --strip data,params",
@@ -69,12 +70,12 @@ static bool want(void *context, int32_t rank, int64_t step)
 
 static bool parse_strip(const char *text, uint32_t *strip)
 {
-    static const char *const names[] = {"data", "params", "state", "results"};
+    static const char *const names[] = {"data", "params", "state", "results", "receipt"};
     while (text && *text) {
         size_t n = strcspn(text, ",");
         int k = 0;
-        while (k < 4 && (strlen(names[k]) != n || strncmp(text, names[k], n) != 0)) k++;
-        if (k == 4) return false;
+        while (k < 5 && (strlen(names[k]) != n || strncmp(text, names[k], n) != 0)) k++;
+        if (k == 5) return false;
         *strip |= 1u << k;
         text += n + (text[n] == ',');
     }
@@ -152,7 +153,7 @@ int lb_cmd_pack(int argc, const char **argv)
     if (!valid)
         code = lb_command_misused("pack", "--steps and --ranks take a list such as 3-5,8");
     else if (!parse_strip(strip_text, &strip))
-        code = lb_command_misused("pack", "--strip takes data, params, state, results, separated by commas");
+        code = lb_command_misused("pack", "--strip takes data, params, state, results, receipt, separated by commas");
     else
         code = to ? pack(arguments.args[0], to, strip, arguments.json) : LB_EXIT_FAILED;
     free(to);

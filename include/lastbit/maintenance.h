@@ -77,10 +77,11 @@ LB_API lb_status lb_ring_files_assemble(const char *folder, const char *out, con
 /* Bytes are left out of all steps and ranks, also where the same bytes lie under another name, and with them whatever
  * shares their storage. Copies that ops made of them (a cast, an embedding) are results. */
 typedef enum lb_strip {
-    LB_STRIP_DATA = 1,   /* bytes of batches and of what the outermost forward was given */
-    LB_STRIP_PARAMS = 2, /* bytes of parameters */
-    LB_STRIP_STATE = 4,  /* bytes of optimizer state and buffers */
-    LB_STRIP_RESULTS = 8 /* bytes of everything that is no source */
+    LB_STRIP_DATA = 1,    /* bytes of batches and of what the outermost forward was given */
+    LB_STRIP_PARAMS = 2,  /* bytes of parameters */
+    LB_STRIP_STATE = 4,   /* bytes of optimizer state and buffers */
+    LB_STRIP_RESULTS = 8, /* bytes of everything that is no source */
+    LB_STRIP_RECEIPT = 16 /* the receipt: no bytes of tensors, but what the run was */
 } lb_strip;
 
 typedef struct lb_pack_options {

@@ -41,6 +41,7 @@ def autostart(note=None):
             "compiled": get("LASTBIT_COMPILED") or "eager",
             "step_at": get("LASTBIT_STEP_AT") or "",
             "lines": get("LASTBIT_LINES") != "0",
+            "receipt_host": get("LASTBIT_RECEIPT_HOST") == "1",
             "note": note,
         }
     )
@@ -84,9 +85,24 @@ def _quietly(session, action):
 
 
 @contextlib.contextmanager
-def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at="", like="", lines=True):
+def capture(
+    folder,
+    level="auto",
+    steps="",
+    ranks="",
+    keep="",
+    layers="",
+    budget=0,
+    ring=0,
+    compiled="eager",
+    step_at="",
+    like="",
+    lines=True,
+    receipt_host=False,
+):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
-    choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text."""
+    choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text.
+    `receipt_host`: the machine's name in the receipt."""
     from . import session as sessions
 
     session = None
@@ -103,6 +119,7 @@ def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget
             compiled=compiled,
             step_at=step_at,
             lines=lines,
+            receipt_host=receipt_host,
             like=os.path.abspath(like) if like else "",
         )
         session = sessions.start(settings)

@@ -64,7 +64,7 @@ class Compiled:
                     session.outermost(function, args)
             if session.live and not self.said:
                 self.said = True
-                session.native.notice("compiled", self.said_once)
+                session.noticed("compiled", self.said_once)
         except Exception as error:
             session.fail(error)
 

@@ -8,7 +8,7 @@ import sysconfig
 
 import torch
 
-from .. import receipt
+from ..secret_text import mask_code
 
 _PROGRAM, _LIBRARY, _ENGINE, _MADE = range(4)  # lb_code_kind
 _LONGEST = 200  # bytes of a line's text, LB_LINE_TEXT
@@ -73,7 +73,7 @@ class Lines:
     def _text(self, file, number):
         if os.path.exists(file) and os.stat(file).st_mtime > self.started:
             return ""
-        text = receipt.mask_text(linecache.getline(file, number).strip()).encode("utf-8", "replace")
+        text = mask_code(linecache.getline(file, number).strip()).encode("utf-8", "replace")
         return text[:_LONGEST].decode("utf-8", "ignore")
 
 

@@ -10,6 +10,7 @@ import weakref
 
 import torch
 
+from .. import secret_text
 from . import devices, dispatch, library, objects
 from .escapes import Escapes
 from .functions import Functions
@@ -27,6 +28,11 @@ from .threads import Threads
 from .watch import Watch
 
 current = None  # the session of this process
+
+
+def said(message):
+    """A message as an archive and a terminal may have it: no secret, and nothing that UTF-8 has no bytes for."""
+    return secret_text.mask_text(message.encode("utf-8", "backslashreplace").decode())
 
 
 def start(settings):
@@ -308,7 +314,7 @@ class Session:
             if self.dead:
                 return
             self.dead, self.live = True, False
-            message = "%s: %s" % (type(error).__name__, error) if not isinstance(error, library.Failed) else str(error)
+            message = said("%s: %s" % (type(error).__name__, error) if not isinstance(error, library.Failed) else str(error))
             print("lastbit: recording stopped, the program goes on: %s" % message, file=sys.stderr)
             if os.environ.get("LASTBIT_DEBUG"):
                 import traceback
@@ -316,7 +322,7 @@ class Session:
                 traceback.print_exception(type(error), error, error.__traceback__)
             try:
                 if self.opened:
-                    self.native.stop(message.encode("utf-8", "replace").decode())
+                    self.native.stop(message)
                     self.close_archive()
             except Exception:
                 pass
@@ -366,7 +372,7 @@ class Session:
     def noticed(self, kind, message):
         try:
             if self.opened and not self.dead:
-                self.native.notice(kind, message.encode("utf-8", "replace").decode())
+                self.native.notice(kind, said(message))
         except Exception as error:
             self.fail(error)
 
@@ -374,13 +380,13 @@ class Session:
         """The flight recorder's window is written when the open step ends; then recording is over."""
         if not self.settings["ring"] or self.triggered or self.dead or not self.opened:
             return
-        self.triggered = why
+        self.triggered = said(why)
         if not self.step_open:
             self.write_window()
 
     def write_window(self):
         try:
-            self.native.trigger(self.triggered.encode("utf-8", "replace").decode())
+            self.native.trigger(self.triggered)
             if not self.step_open:
                 self.close_archive()
                 self.dead, self.live = True, False
@@ -421,9 +427,12 @@ class Session:
         self.modules.reset()
         from .. import receipt
 
-        self.native.table("receipt", json.dumps(dict(receipt.collect(), bits="eager" if self.compiled is None else self.compiled.bits), default=str))
+        self.native.table(
+            "receipt",
+            json.dumps(dict(receipt.collect(host=get("receipt_host")), bits="eager" if self.compiled is None else self.compiled.bits), default=str),
+        )
         for what in self.missing:
-            self.native.notice("degraded", what)
+            self.native.notice("degraded", said(what))
         self._close_with_process()
         return True
 
