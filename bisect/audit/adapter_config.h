@@ -2,7 +2,7 @@
 #ifndef LB_BISECT_AUDIT_ADAPTER_CONFIG_H
 #define LB_BISECT_AUDIT_ADAPTER_CONFIG_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdbool.h>
 
 /* 1: an adapter of this module is asked for, 0: none is, -1: the configuration does not list modules. Of a parameter that is

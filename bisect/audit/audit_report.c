@@ -3,7 +3,7 @@
 
 #include <lastbit/array.h>
 
-#include <jansson.h>
+#include <lastbit/text.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,20 +74,10 @@ static void *add_row(lb_audit_gathering *g, void **rows, uint32_t *n, size_t siz
     return memset((char *)*rows + (*n)++ * size, 0, size);
 }
 
-/* Names come from unchecked files: what is no text would break JSON, and what steers a terminal would steer it. */
-static void make_printable(char *text)
-{
-    json_t *valid = json_string(text);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f || (!valid && (unsigned char)*c >= 0x80)) *c = '?';
-    json_decref(valid);
-}
-
 char *lb_audit_text(lb_audit_gathering *g, const char *text)
 {
-    char *copy = text ? strdup(text) : NULL;
+    char *copy = text ? lb_text_escaped(LB_TEXT_ARGUMENT, text, strlen(text)) : NULL;
     g->failed |= text && !copy;
-    if (copy) make_printable(copy);
     return copy;
 }
 

@@ -4,7 +4,7 @@
 #include "inventory.h"
 #include "side_file.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

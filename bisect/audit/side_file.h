@@ -2,7 +2,7 @@
 #ifndef LB_BISECT_AUDIT_SIDE_FILE_H
 #define LB_BISECT_AUDIT_SIDE_FILE_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 
 /* `path`: the checkpoint's folder, or one file of it. NULL where there is none; the caller owns it. */
 json_t *lb_side_file_load(const char *path, const char *name);

@@ -1,5 +1,6 @@
 /* lastbit parity A B: log-probabilities of the same tokens in two files. The engine is in bisect/parity. */
 #include "command_line.h"
+#include "text_door.h"
 
 #include <lastbit/parity.h>
 
@@ -189,7 +190,7 @@ static uint32_t terminal_width(void)
 
 static lb_status print_text(const lb_parity_report *r, const lb_token_set *a, const lb_token_set *b, lb_err *err)
 {
-    const bool colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    const lb_parity_colour colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR") ? lb_text_code : NULL;
     char *text = lb_parity_text(r, a, b, threshold);
     if (!text) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the text");
     lb_print_text(text);

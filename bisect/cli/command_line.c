@@ -4,10 +4,12 @@
 #include "help_page.h"
 #include "reference.h"
 #include "schema_files.h"
+#include "text_door.h"
 
 #include <lastbit/clock.h>
 #include <lastbit/array.h>
 #include <lastbit/report.h>
+#include <lastbit/text.h>
 
 #include <ctype.h>
 #include <errno.h>
@@ -53,22 +55,12 @@ static const char *text_of(const char *name)
     return "";
 }
 
-/* A message may quote bytes of a file: what a terminal would obey, or could not show, is spelt out. */
+/* A message is one line, whatever the name that it quotes. */
 static void print_quoted(FILE *to, const char *text)
 {
-    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-        const size_t more = *at >= 0xf0 && *at < 0xf8 ? 3 : *at >= 0xe0 ? 2 : *at >= 0xc2 ? 1 : 0;
-        size_t n = 0;
-        while (n < more && (at[n + 1] & 0xc0) == 0x80) n++;
-        const bool plain = *at < 0x80 ? (*at >= 0x20 && *at < 0x7f) || *at == '\n' || *at == '\t'
-                                      : more && n == more && *at < 0xf8 && !(*at == 0xc2 && at[1] < 0xa0);
-        if (!plain) {
-            fprintf(to, "\\x%02x", *at);
-            continue;
-        }
-        fwrite(at, 1, n + 1, to);
-        at += n;
-    }
+    char *line = lb_text_escaped(LB_TEXT_ARGUMENT, text, strlen(text));
+    fputs(line ? line : "out of memory", to);
+    free(line);
 }
 
 int lb_command_misused(const char *command, const char *format, ...)
@@ -279,6 +271,11 @@ static char *typed_line(void)
     for (int i = 0; i < typed.argc; i++) {
         if (strcmp(typed.argv[i], "--json") == 0 || strncmp(typed.argv[i], "--html=", 7) == 0) continue;
         if (strcmp(typed.argv[i], "--html") == 0 && ++i) continue;
+        if (strncmp(typed.argv[i], "--webhook", 9) == 0) { /* whoever knows the address may post there */
+            i += !typed.argv[i][9];
+            fputs(" --webhook …", to);
+            continue;
+        }
         if (strcmp(typed.argv[i], "--") == 0) {
             fputs(" -- …", to); /* another program's arguments, which may hold secrets */
             break;
@@ -333,7 +330,7 @@ static json_t *inputs_json(void)
     json_t *inputs = json_array();
     for (int i = 0; typed.files && i < typed.n_files; i++) {
         json_t *input = json_pack("{s:s, s:n, s:n}", "path", typed.files[i], "recorded", "program");
-        if (!input) continue; /* a path that is no UTF-8 */
+        if (!input) continue;
         add_receipt(input, typed.files[i]);
         json_array_append_new(inputs, input);
     }
@@ -346,7 +343,7 @@ static json_t *answer(const char *command, json_t *object)
     char schema[64], *line = typed_line();
     snprintf(schema, sizeof schema, "lastbit.%s/1", command);
     json_t *all = json_pack("{s:s}", "schema", schema);
-    json_t *words = line ? json_string(line) : NULL; /* NULL: a path that is no UTF-8 */
+    json_t *words = line ? json_string(line) : NULL;
     if (all && words) json_object_set_new(all, "command", words);
     free(line);
     if (all) json_object_set_new(all, "inputs", inputs_json());
@@ -402,6 +399,14 @@ lb_status lb_write_page(const char *command, json_t *object, const char *path, l
     free(text);
     json_decref(all);
     return status;
+}
+
+char *lb_name_argument(char *name)
+{
+    char *spelt = name ? lb_text_escaped(LB_TEXT_ARGUMENT, name, strlen(name)) : NULL;
+    if (!spelt) return name;
+    free(name);
+    return spelt;
 }
 
 bool lb_integer_parse(const char *text, int64_t *number)
@@ -483,7 +488,7 @@ static void print_verdict(const char *word, size_t n)
 {
     const char *code = is_coloured() ? colour_of(word, n) : NULL;
     if (code)
-        printf("\033[%sm%.*s\033[0m", code, (int)n, word);
+        printf("%s%.*s%s", lb_text_code(code), (int)n, word, lb_text_code("0"));
     else
         printf("%.*s", (int)n, word);
 }
@@ -554,15 +559,15 @@ void lb_progress(const char *what, uint64_t done, uint64_t total)
     if (progress_shown && filled == last && done != total) return;
     last = filled;
     progress_shown = true;
-    fprintf(stderr, "\r%-24.24s [%.*s%*s] %3d %%", what, filled, "################################", WIDTH - filled, "",
-            total ? (int)(done * 100 / total) : 0);
+    fprintf(stderr, "%s%-24.24s [%.*s%*s] %3d %%", lb_text_return(), what, filled, "################################",
+            WIDTH - filled, "", total ? (int)(done * 100 / total) : 0);
     fflush(stderr);
 }
 
 void lb_progress_end(void)
 {
     if (!progress_shown) return;
-    fprintf(stderr, "\r%*s\r", 70, "");
+    fprintf(stderr, "%s%*s%s", lb_text_return(), 70, "", lb_text_return());
     progress_shown = false;
 }
 

@@ -8,7 +8,7 @@
 
 #include <lastbit/replay.h>
 #include <popt.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 
 /* Exit codes fit `git bisect run`. Of files every command says the same: one that is missing, unreadable, empty, or of no kind that the command reads
  * is FAILED; one that is read but holds nothing that could be judged (no step, no op, no number) is UNTESTABLE; damage is DIFFERENT for those that look for
@@ -100,6 +100,9 @@ void lb_print_json(const char *command, json_t *object);
 /* The same object as a page (`--html FILE`, lastbit/report.h); frees it. LB_OK when `path` is NULL. */
 lb_status lb_write_page(const char *command, json_t *object, const char *path, lb_err *err);
 
+/* A name as somebody typed it, as names are spelt (lastbit/text.h): bytes of it, or what an answer printed. Takes the malloc'ed text over, gives another; NULL
+ * stays. */
+char *lb_name_argument(char *typed);
 /* A whole number and nothing behind it; `number` is written whatever it is. */
 bool lb_integer_parse(const char *text, int64_t *number);
 /* "100" or "100-102", as --steps takes them. False on anything else. */

@@ -5,6 +5,7 @@
 #include "help_page.h"
 #include "reference.h"
 #include "schema_files.h"
+#include "text_door.h"
 
 #include <lastbit/processor.h>
 
@@ -166,6 +167,7 @@ int main(int argc, const char **argv)
 {
     if (argc > 1) let_waiting_threads_sleep(argv[1], argv);
     keep_freed_memory();
+    lb_text_door_open();
     /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that grows too large
      * (ulimit -f) is a write that fails, which is said. */
     signal(SIGPIPE, SIG_DFL);

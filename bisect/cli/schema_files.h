@@ -4,7 +4,7 @@
 #ifndef LB_SCHEMA_FILES_H
 #define LB_SCHEMA_FILES_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdbool.h>
 
 /* The schema of a command, or `words`, which the others refer to, as it lies in its file. False: there is none of this name. */

@@ -4,7 +4,7 @@
 #ifndef LB_WATCH_CURVES_H
 #define LB_WATCH_CURVES_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <lastbit/watch.h>
 
 enum { LB_WATCH_POINTS = 4096, LB_WATCH_CURVES = 4 }; /* loss, grad_norm, throughput, lr */

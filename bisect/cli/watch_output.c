@@ -3,6 +3,8 @@
 
 #include "command_line.h"
 
+#include <lastbit/text.h>
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -115,7 +117,11 @@ static void print_fields(const lb_watched_log *log, const lb_watch_report *r)
     if (!names->n_others || (r->rows[LB_WATCH_loss] && r->rows[LB_WATCH_gnorm])) return;
     const char *field = r->rows[LB_WATCH_loss] ? "gnorm" : "loss";
     printf("%-10s--field %s=NAME, where NAME is one of ", "", field);
-    for (uint32_t i = 0; i < names->n_others && i < NAMES_SHOWN; i++) printf("%s%s", i ? ", " : "", names->others[i]);
+    for (uint32_t i = 0; i < names->n_others && i < NAMES_SHOWN; i++) {
+        char name[4 * LB_WATCH_NAME];
+        lb_text_escape(LB_TEXT_NAME, names->others[i], strlen(names->others[i]), name, sizeof name);
+        printf("%s%s", i ? ", " : "", name);
+    }
     printf("%s\n", names->n_others > NAMES_SHOWN ? ", ..." : "");
 }
 

@@ -3,7 +3,7 @@
 #include "lost_rank.h"
 
 #include <inttypes.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -2,6 +2,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "layer_names.h"
 
+#include <lastbit/text.h>
+
 #include <lastbit/array.h>
 #include <pcre2.h>
 #include <stdlib.h>
@@ -32,7 +34,10 @@ static lb_status parse_rule(const char *text, rule *out, lb_err *err)
         return lb_fail(err, LB_ERR_INVALID, "--map `%s`: expected s%cPATTERN%cREPLACEMENT%c", text, mark, mark, mark);
     int code;
     PCRE2_SIZE at;
-    out->pattern = pcre2_compile((PCRE2_SPTR)text + 2, (PCRE2_SIZE)(middle - text - 2), PCRE2_UTF, &code, &at, NULL);
+    char *pattern = lb_text_escaped(LB_TEXT_PATTERN, text + 2, (size_t)(middle - text - 2)); /* as names are spelt */
+    if (!pattern) return lb_fail(err, LB_ERR_NOMEM, "--map: out of memory");
+    out->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    free(pattern);
     if (!out->pattern) {
         PCRE2_UCHAR why[120];
         pcre2_get_error_message(code, why, sizeof why);

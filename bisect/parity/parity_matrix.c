@@ -5,7 +5,7 @@
 #include <lastbit/parity.h>
 
 #include <errno.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,8 @@
 #include "shell_word.h"
 #include "token_set.h"
 
+#include <lastbit/text.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,11 +199,11 @@ static piece piece_of(const lb_parity_token *token, const lb_token *of)
 {
     piece x = {.p = exp(token->log_p), .q = exp(token->log_q)};
     if (of->text)
-        snprintf(x.text, sizeof x.text, "%.40s", of->text);
+        lb_text_escape(LB_TEXT_UTF8, of->text, strlen(of->text), x.text, 41);
     else
         snprintf(x.text, sizeof x.text, " %lld", (long long)of->id);
     for (char *c = x.text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = ' ';
+        if ((unsigned char)*c < ' ') *c = ' ';
     if (!*x.text) strcpy(x.text, " ");
     x.cells = cells_of(x.text);
     return x;
@@ -213,13 +215,15 @@ static char tenths(double p)
 }
 
 /* One line of pieces, as the first or the second side sees them. */
-static void print_line(FILE *out, const piece *pieces, uint32_t n, bool second, bool colour)
+static void print_line(FILE *out, const piece *pieces, uint32_t n, bool second, lb_parity_colour colour)
 {
     fprintf(out, second ? "  second  " : "  first   ");
     for (uint32_t i = 0; i < n; i++) {
         const double p = second ? pieces[i].q : pieces[i].p;
         if (colour) {
-            fprintf(out, "\033[30;48;5;%dm%s\033[0m", colour_of(p), pieces[i].text);
+            char numbers[24];
+            snprintf(numbers, sizeof numbers, "30;48;5;%d", colour_of(p));
+            fprintf(out, "%s%s%s", colour(numbers), pieces[i].text, colour("0"));
             continue;
         }
         fputc(tenths(p), out);
@@ -228,7 +232,7 @@ static void print_line(FILE *out, const piece *pieces, uint32_t n, bool second, 
     fputc('\n', out);
 }
 
-static void print_pieces(FILE *out, const piece *pieces, uint32_t n, bool colour)
+static void print_pieces(FILE *out, const piece *pieces, uint32_t n, lb_parity_colour colour)
 {
     if (!n) return;
     if (!colour) {
@@ -240,7 +244,8 @@ static void print_pieces(FILE *out, const piece *pieces, uint32_t n, bool colour
     fputc('\n', out);
 }
 
-char *lb_parity_heat_map(const lb_parity_report *r, const lb_token_set *a, uint32_t row, uint32_t width, bool colour)
+char *lb_parity_heat_map(const lb_parity_report *r, const lb_token_set *a, uint32_t row, uint32_t width,
+                         lb_parity_colour colour)
 {
     char *text = NULL;
     size_t size = 0;

@@ -1,7 +1,7 @@
 /* Token sets in JSON: our own fields, and what servers answer. See lastbit/parity.h. */
 #include "token_set.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

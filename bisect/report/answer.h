@@ -6,7 +6,7 @@
 #ifndef LB_REPORT_ANSWER_H
 #define LB_REPORT_ANSWER_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 
 /* {"tone", "word", "finding", "facts": [[name, text], ...]} of what `lastbit COMMAND --json` printed; new, NULL when out of memory. `tone` says how
  * to take it: bad, unknown, warn, good. `word` is the verdict as the command says it. Fields that are not there, or are of another type, are left out. */

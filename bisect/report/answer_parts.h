@@ -4,7 +4,7 @@
 
 #include <lastbit/status.h>
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdbool.h>
 
 enum { LB_ANSWER_PARTS_TEXT = 600 };

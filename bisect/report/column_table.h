@@ -9,7 +9,7 @@
 #ifndef LB_REPORT_COLUMN_TABLE_H
 #define LB_REPORT_COLUMN_TABLE_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdbool.h>
 #include <stdint.h>
 

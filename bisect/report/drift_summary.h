@@ -9,7 +9,7 @@
 #ifndef LB_REPORT_DRIFT_SUMMARY_H
 #define LB_REPORT_DRIFT_SUMMARY_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 
 /* Above so many cells neighbouring layers share one. */
 enum { LB_MAP_CELLS = 400000 };

@@ -1,6 +1,7 @@
 /* The page: the results read, made small and put into the template (lastbit/report.h). */
 #define _GNU_SOURCE /* memmem */
 #include <lastbit/report.h>
+#include <lastbit/text.h>
 
 #include "answer.h"
 #include "column_table.h"
@@ -100,37 +101,19 @@ static void put_data(FILE *to, const char *json)
     }
 }
 
-/* The length of a character that turns the direction of a text or is not seen, and its number; 0: of another character. A name is not to look like another. */
-static size_t hidden_character(const char *at, unsigned *code)
-{
-    const unsigned char *b = (const unsigned char *)at;
-    const size_t n = b[0] < 0x80 ? 1 : b[0] < 0xe0 ? 2 : b[0] < 0xf0 ? 3 : 4;
-    *code = b[0];
-    if (n == 2) *code = (b[0] & 0x1fu) << 6 | (b[1] & 0x3fu);
-    if (n == 3) *code = (b[0] & 0x0fu) << 12 | (b[1] & 0x3fu) << 6 | (b[2] & 0x3fu);
-    const bool control = n < 3 && ((*code < 0x20 && *code != '\t' && *code != '\n') || (*code >= 0x7f && *code < 0xa0));
-    const bool turning = *code == 0x61c || *code == 0x200b || *code == 0x200e || *code == 0x200f ||
-                         (*code >= 0x2028 && *code <= 0x202e) || (*code >= 0x2060 && *code <= 0x2069) ||
-                         *code == 0xfeff;
-    return n < 4 && (control || turning) ? n : 0;
-}
-
-/* At most `most` characters; "…" stands for the rest. */
+/* At most `most` characters; "…" stands for the rest. A name is not to look like another: what is not seen is spelt out. */
 static void put_cut(FILE *to, const char *text, size_t most)
 {
-    for (; *text && most; text++) {
-        static const char special[] = "<>&\"'";
-        unsigned code;
-        const size_t hidden = hidden_character(text, &code);
-        most -= ((unsigned char)*text & 0xc0) != 0x80;
-        if (strchr(special, *text))
+    for (const char *end = text + strlen(text); *text && most; most--) {
+        char spelt[16];
+        int32_t character;
+        const size_t n = lb_text_character(text, (size_t)(end - text), &character);
+        lb_text_escape(LB_TEXT_SHOWN, text, n, spelt, sizeof spelt);
+        if (strchr("<>&\"'", *text))
             fprintf(to, "&#%d;", *text);
-        else if (hidden)
-            fprintf(to, "\\u%04x", code), text += hidden - 1;
         else
-            fputc(*text, to);
-        if (!most)
-            while (((unsigned char)text[1] & 0xc0) == 0x80) fputc(*++text, to);
+            fputs(spelt, to);
+        text += n;
     }
     if (*text) fputs("…", to);
 }

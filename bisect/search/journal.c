@@ -2,7 +2,7 @@
 #include "journal.h"
 
 #include <errno.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* open_memstream */
 #include "shell_word.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <lastbit/bisect.h>
 #include <stdio.h>
 #include <stdlib.h>

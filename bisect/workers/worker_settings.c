@@ -2,7 +2,7 @@
 #define _GNU_SOURCE /* asprintf */
 #include "worker_findings.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

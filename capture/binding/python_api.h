@@ -51,8 +51,10 @@ typedef struct PyMethodDef {
     X(double, PyComplex_RealAsDouble, (PyObject * number))                                                             \
     X(double, PyComplex_ImagAsDouble, (PyObject * number))                                                             \
     X(const char *, PyUnicode_AsUTF8AndSize, (PyObject * text, Py_ssize_t * size))                                     \
+    X(PyObject *, PyUnicode_AsEncodedString, (PyObject * text, const char *encoding, const char *errors))              \
     X(PyObject *, PyUnicode_FromString, (const char *text))                                                            \
     X(PyObject *, PyUnicode_InternFromString, (const char *text))                                                      \
+    X(PyObject *, PyBytes_FromStringAndSize, (const char *bytes, Py_ssize_t size))                                     \
     X(int, PyBytes_AsStringAndSize, (PyObject * object, char **bytes, Py_ssize_t *size))                               \
     X(PyObject *, PyErr_Occurred, (void))                                                                              \
     X(void, PyErr_Fetch, (PyObject * *type, PyObject * *value, PyObject * *trace))                                     \

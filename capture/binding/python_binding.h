@@ -170,6 +170,10 @@ void lb_hold_nothing(lb_binding *binding);
 
 /* ---- python_object.c */
 
+/* The bytes of a text, as UTF-8 where it has any: those of what Python took for bytes of no text, and of a NUL, pass no gate for names (lastbit/text.h)
+ * unspelt. Valid until the 16th call after it, or as long as the text where that is plain. NULL with an exception. */
+const char *lb_python_text(PyObject *text);
+
 /* Memory for one call, freed all at once; and the Python objects that it points into. */
 typedef struct lb_scratch lb_scratch;
 void lb_scratch_free(lb_scratch *scratch);

@@ -40,7 +40,7 @@ static inline uint64_t natural(PyObject *object)
 /* "" for None; NULL with an exception. */
 static inline const char *text(const lb_binding *b, PyObject *object)
 {
-    return object == b->of.none ? "" : py.PyUnicode_AsUTF8AndSize(object, NULL);
+    return object == b->of.none ? "" : lb_python_text(object);
 }
 static inline const char *text_or_null(const lb_binding *b, PyObject *object)
 {

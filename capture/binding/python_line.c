@@ -89,8 +89,7 @@ static bool ask_line(lb_binding *b, PyObject *code, int number, uint32_t *line)
     PyObject *answer = where ? py.PyObject_CallFunctionObjArgs(b->of.line_of, code, where, NULL) : NULL;
     py.Py_DecRef(where);
     bool fine = answer && py.PyTuple_Size(answer) == 3;
-    for (int i = 0; i < 3 && fine; i++)
-        fine = (texts[i] = py.PyUnicode_AsUTF8AndSize(py.PyTuple_GetItem(answer, i), NULL)) != NULL;
+    for (int i = 0; i < 3 && fine; i++) fine = (texts[i] = lb_python_text(py.PyTuple_GetItem(answer, i))) != NULL;
     if (fine && *texts[0]) *line = lb_line_add(b, texts[0], (uint32_t)number, texts[1], texts[2]);
     py.Py_DecRef(answer);
     return fine;

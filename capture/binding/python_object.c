@@ -320,10 +320,46 @@ static uint64_t bytes_of(const lb_seen *seen)
     return n;
 }
 
+/* Bytes of a text that UTF-8 has no form for: lone surrogates as theirs would be, a NUL as two bytes that no other character has. */
+static PyObject *odd_bytes(PyObject *text)
+{
+    char *bytes;
+    Py_ssize_t size;
+    PyObject *nul = NULL, *spelt = NULL;
+    PyObject *encoded = py.PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+    if (!encoded || py.PyBytes_AsStringAndSize(encoded, &bytes, &size) != 0) return encoded;
+    if (!memchr(bytes, '\0', (size_t)size)) return encoded;
+    PyObject *replace = py.PyUnicode_FromString("replace");
+    nul = py.PyBytes_FromStringAndSize("\0", 1), spelt = py.PyBytes_FromStringAndSize("\xc0\x80", 2);
+    PyObject *replaced =
+        replace && nul && spelt ? py.PyObject_CallMethodObjArgs(encoded, replace, nul, spelt, NULL) : NULL;
+    py.Py_DecRef(replace), py.Py_DecRef(nul), py.Py_DecRef(spelt), py.Py_DecRef(encoded);
+    return replaced;
+}
+
+const char *lb_python_text(PyObject *text)
+{
+    static PyObject *held[16]; /* by whoever has the interpreter's lock */
+    static unsigned next;
+    char *bytes = NULL;
+    Py_ssize_t size = 0;
+    const char *plain = py.PyUnicode_AsUTF8AndSize(text, &size);
+    if (plain && strlen(plain) == (size_t)size) return plain;
+    if (!plain) py.PyErr_Clear();
+    PyObject *odd = odd_bytes(text);
+    if (!odd || py.PyBytes_AsStringAndSize(odd, &bytes, NULL) != 0) {
+        py.Py_DecRef(odd);
+        return NULL;
+    }
+    py.Py_DecRef(held[next % 16]);
+    held[next++ % 16] = odd;
+    return bytes;
+}
+
 static bool take_text(lb_intake *intake, PyObject *text, lb_operand *operand)
 {
-    const char *bytes = py.PyUnicode_AsUTF8AndSize(text, NULL);
-    if (!bytes) py.PyErr_Clear(); /* surrogates */
+    const char *bytes = lb_python_text(text);
+    if (!bytes) py.PyErr_Clear();
     *operand = (lb_operand){.tag = LB_ARG_STRING, .u.text = bytes ? bytes : "<text>"};
     (void)intake;
     return true;

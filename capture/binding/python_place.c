@@ -276,7 +276,7 @@ void lb_place_step_closed(lb_thread *t)
 /* A copy that lives as long as the binding; there are a few dozen. NULL with an exception. */
 static const char *text_of(lb_binding *b, PyObject *name)
 {
-    const char *text = name ? py.PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+    const char *text = name ? lb_python_text(name) : NULL;
     if (!text) return NULL;
     for (size_t i = 0; i < b->n_texts; i++)
         if (strcmp(b->texts[i], text) == 0) return b->texts[i];

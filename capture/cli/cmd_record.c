@@ -4,6 +4,7 @@
  * line on stderr says what was recorded and what to type next, or why nothing was.
  */
 #define _GNU_SOURCE /* open_memstream */
+#include <lastbit/text.h>
 #include <lastbit/archive.h>
 #include <lastbit/maintenance.h>
 #include "command_line.h"
@@ -72,8 +73,10 @@ static int check_regex(const char *option, const char *pattern)
     if (!pattern) return 0;
     int error;
     PCRE2_SIZE offset;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &offset, NULL);
-    pcre2_code_free(code);
+    char *spelt = lb_text_escaped(LB_TEXT_PATTERN, pattern, strlen(pattern));
+    if (!spelt) return LB_EXIT_FAILED;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)spelt, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &offset, NULL);
+    pcre2_code_free(code), free(spelt);
     if (code) return 0;
     char message[160] = "";
     pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);

@@ -217,6 +217,11 @@ def _mask_literal(match):
     return "#" + mask_text(match[4]) if match[4] is not None else match[1] + mask_text(match[2]) + match[3]
 
 
+def visible(text):
+    """Control characters, what turns the direction of a text or is invisible, and lone surrogates as Python spells them; lines stay."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 def mask_text(text):
     """Without what looks like a secret wherever it stands: for a message, a variable, a file's text."""
     return _masked(text[:_LONGEST], False)

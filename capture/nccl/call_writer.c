@@ -44,8 +44,7 @@ static const char *reduction_of(const lb_nccl_call *call)
 
 static void give_up(lb_nccl_place *place, const char *why)
 {
-    if (!place->dead)
-        fprintf(stderr, "lastbit: NCCL calls of rank %" PRId32 " are not recorded: %s\n", place->rank, why);
+    if (!place->dead) lb_shim_say("NCCL calls of rank %" PRId32 " are not recorded: %s", place->rank, why);
     lb_books_lock();
     place->dead = true;
     lb_books_unlock();

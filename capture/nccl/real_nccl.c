@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* RTLD_NEXT, dladdr */
 #include "real_nccl.h"
 
+#include "shim_settings.h"
+
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -70,10 +72,9 @@ static void say_that_there_is_none(void)
     const char *named = getenv("LASTBIT_NCCL");
     if (atomic_exchange(&said, true)) return;
     if (named && *named)
-        fprintf(stderr, "lastbit: LASTBIT_NCCL names no library of NCCL: %s; its calls fail\n", named);
+        lb_shim_say("LASTBIT_NCCL names no library of NCCL: %s; its calls fail", named);
     else
-        fprintf(stderr, "lastbit: no NCCL is behind lastbit's, so that its calls fail; name the real one in "
-                        "LASTBIT_NCCL\n");
+        lb_shim_say("no NCCL is behind lastbit's, so that its calls fail; name the real one in LASTBIT_NCCL");
 }
 
 void *lb_nccl_real(lb_nccl_entry entry)

@@ -2,6 +2,7 @@
 #include "shim_settings.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,10 +86,24 @@ void lb_shim_join(bool joined)
     atomic_compare_exchange_strong(&mode, &from, joined ? LB_SHIM_JOINED : LB_SHIM_RECORDING);
 }
 
+void lb_shim_say(const char *format, ...)
+{
+    char text[1024], line[4 * sizeof text];
+    size_t n = 0;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    for (const char *at = text; *at; at++)
+        n += (size_t)snprintf(line + n, sizeof line - n, *at >= ' ' && *at < 0x7f ? "%c" : "\\x%02x",
+                              (unsigned char)*at);
+    fprintf(stderr, "lastbit: %s\n", n ? line : "");
+}
+
 void lb_shim_turn_off(const char *why)
 {
     if (atomic_exchange(&mode, LB_SHIM_OFF) == LB_SHIM_OFF || !why) return;
-    fprintf(stderr, "lastbit: NCCL calls are not recorded any more: %s\n", why);
+    lb_shim_say("NCCL calls are not recorded any more: %s", why);
 }
 
 bool lb_shim_plugin_of_others(void)

@@ -2,6 +2,8 @@
  * measures what each kind takes; from then on a step begins at the level that the last one would have fitted in. */
 #include "keep.h"
 
+#include <lastbit/text.h>
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdio.h>
@@ -34,8 +36,11 @@ static lb_status compile(const char *what, const char *pattern, pcre2_code **cod
     int number;
     PCRE2_SIZE at;
     if (!pattern || !*pattern) return LB_OK;
-    *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NO_AUTO_CAPTURE, &number, &at,
-                          NULL);
+    char *spelt = lb_text_escaped(LB_TEXT_PATTERN, pattern, strlen(pattern)); /* as names are */
+    if (!spelt) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    *code =
+        pcre2_compile((PCRE2_SPTR)spelt, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NO_AUTO_CAPTURE, &number, &at, NULL);
+    free(spelt);
     if (*code) {
         pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
         return LB_OK;

@@ -2,12 +2,13 @@
 #include "recorder.h"
 
 #include <lastbit/array.h>
+#include <lastbit/text.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- scopes -------------------------------------------------------------------------------------------------------- */
 
-uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
+static uint32_t enter_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
 {
     pthread_mutex_lock(&recorder->lock);
     uint32_t number = 0;
@@ -26,6 +27,15 @@ uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *
     if (entry->path && class_name && !entry->class_name) entry->class_name = strdup(class_name);
     number = entry->path ? number : LB_NONE;
     pthread_mutex_unlock(&recorder->lock);
+    return number;
+}
+
+uint32_t lb_recorder_scope(lb_recorder *recorder, const char *path, const char *class_name, uint32_t parent)
+{
+    if (lb_text_is_plain(LB_TEXT_NAME, path, strlen(path))) return enter_scope(recorder, path, class_name, parent);
+    char *name = lb_text_name(path, strlen(path));
+    const uint32_t number = name ? enter_scope(recorder, name, class_name, parent) : LB_NONE;
+    free(name);
     return number;
 }
 
@@ -51,10 +61,8 @@ const char *lb_recorder_scope_path(const lb_recorder *recorder, uint32_t scope)
     return scope < recorder->n_scopes ? recorder->scopes[scope].path : "";
 }
 
-uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise)
+static uint32_t row_of_owner(lb_recorder *recorder, const char *name, uint32_t otherwise)
 {
-    const char *colon = strrchr(name, ':');
-    name = colon ? colon + 1 : name;
     for (size_t n = strlen(name); n > 0; n--) {
         if (name[n] != '.') continue;
         for (uint32_t s = 1; s < recorder->n_scopes; s++)
@@ -62,6 +70,17 @@ uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t
                 return lb_recorder_scope_row(recorder, s);
     }
     return otherwise;
+}
+
+uint32_t lb_recorder_owner_row(lb_recorder *recorder, const char *name, uint32_t otherwise)
+{
+    const char *colon = strrchr(name, ':');
+    name = colon ? colon + 1 : name;
+    if (lb_text_is_plain(LB_TEXT_NAME, name, strlen(name))) return row_of_owner(recorder, name, otherwise);
+    char *spelt = lb_text_name(name, strlen(name)); /* as the scopes are */
+    const uint32_t row = spelt ? row_of_owner(recorder, spelt, otherwise) : otherwise;
+    free(spelt);
+    return row;
 }
 
 /* ---- lines --------------------------------------------------------------------------------------------------------- */
@@ -165,7 +184,7 @@ lb_status lb_recorder_scalar(lb_recorder *recorder, const char *name, double num
     lb_status status = lb_recorder_lock(recorder, false, err);
     if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     lb_program *program = recorder->program;
-    lb_scalar row = {lb_program_string(program, name), program->n_ops, number};
+    lb_scalar row = {lb_program_name(program, name), program->n_ops, number};
     lb_err cause = LB_ERR_INIT;
     if (lb_program_add_scalar(program, &row) == LB_NONE) status = lb_recorder_no_memory(&cause);
     return lb_recorder_settled(recorder, status, &cause, err);
@@ -218,7 +237,7 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
     if (status != LB_OK || lb_recorder_between_steps(recorder)) return lb_recorder_unlock(recorder, status);
     lb_program *program = recorder->program;
     if (first_op > program->n_ops) first_op = program->n_ops;
-    lb_group row = {.optimizer = lb_program_string(program, optimizer),
+    lb_group row = {.optimizer = lb_program_name(program, optimizer),
                     .index = index,
                     .first_op = first_op,
                     .ops = program->n_ops - first_op,
@@ -228,12 +247,12 @@ lb_status lb_recorder_group(lb_recorder *recorder, const char *optimizer, uint32
                     .options = n_options};
     lb_err cause = LB_ERR_INIT;
     for (uint32_t m = 0; m < n_members && status == LB_OK; m++) {
-        lb_group_param param = {lb_program_string(program, members[m].name), storage_id(recorder, members[m].storage),
+        lb_group_param param = {lb_program_name(program, members[m].name), storage_id(recorder, members[m].storage),
                                 storage_id(recorder, members[m].gradient)};
         if (lb_program_add_group_param(program, &param) == LB_NONE) status = lb_recorder_no_memory(&cause);
     }
     for (uint32_t o = 0; o < n_options && status == LB_OK; o++) {
-        lb_scalar option = {lb_program_string(program, options[o].name), program->n_ops, options[o].number};
+        lb_scalar option = {lb_program_name(program, options[o].name), program->n_ops, options[o].number};
         if (lb_program_add_scalar(program, &option) == LB_NONE) status = lb_recorder_no_memory(&cause);
     }
     if (status == LB_OK && lb_program_add_group(program, &row) == LB_NONE) status = lb_recorder_no_memory(&cause);

@@ -125,7 +125,7 @@ static lb_status add_arg(lb_recorder *recorder, lb_pending *p, const lb_operand 
     case LB_ARG_VALUE: return add_tensor(recorder, p, operand, flags, &arg->u.value, err);
     case LB_ARG_FLOAT: arg->u.f = operand->u.f; return LB_OK;
     case LB_ARG_STRING:
-        arg->u.string = lb_program_string(recorder->program, operand->u.text ? operand->u.text : "");
+        arg->u.string = lb_program_name(recorder->program, operand->u.text ? operand->u.text : "");
         return arg->u.string == LB_NONE ? no_memory(err) : LB_OK;
     case LB_ARG_LIST:
     case LB_ARG_COMPLEX: break;
@@ -195,12 +195,12 @@ static lb_status begin(lb_recorder *recorder, const lb_call *call, lb_pending *p
     lb_program *program = recorder->program;
     stand(recorder, p, call);
     p->serial = recorder->serial;
-    p->op = (lb_op){.name = lb_program_string(program, call->name),
+    p->op = (lb_op){.name = lb_program_name(program, call->name),
                     .scope = p->at.scope,
                     .call = call->place.call,
                     .flags = call->flags,
                     .args = call->n_args,
-                    .node_name = lb_program_string(program, call->node_name),
+                    .node_name = lb_program_name(program, call->node_name),
                     .node = call->node,
                     .phase = p->at.phase,
                     .thread = call->thread,
@@ -497,9 +497,9 @@ lb_status lb_recorder_collective(lb_recorder *recorder, uint32_t op, const char 
     } else {
         uint32_t first = lb_program_add_refs(program, (const uint32_t *)ranks, n_ranks);
         lb_collective row = {.op = op,
-                             .group = lb_program_string(program, group),
-                             .reduce = lb_program_string(program, reduce),
-                             .algorithm = lb_program_string(program, algorithm),
+                             .group = lb_program_name(program, group),
+                             .reduce = lb_program_name(program, reduce),
+                             .algorithm = lb_program_name(program, algorithm),
                              .sequence = sequence,
                              .first_rank = first,
                              .ranks = n_ranks};

@@ -369,7 +369,7 @@ lb_status lb_recorder_step_begin(lb_recorder *recorder, int64_t step, const char
     recorder->program->step = step;
     recorder->program->rank = recorder->rank;
     recorder->program->world = recorder->world;
-    recorder->program->shard = lb_program_string(recorder->program, shard);
+    recorder->program->shard = lb_program_name(recorder->program, shard);
     if (recorder->like && lb_like_step(recorder->like, step, &recorder->keep.asked, &cause) != LB_OK)
         return lb_recorder_settled(recorder, cause.status, &cause, err);
     if (recorder->like) recorder->keep.level = recorder->keep.asked;
@@ -453,7 +453,7 @@ static lb_status name_values(lb_recorder *recorder, lb_err *err)
         const lb_role *role = lb_known_role(*found, first * width, last * width);
         if (!role) continue;
         value->flags |= role->flags;
-        value->name = lb_program_string(program, role->name);
+        value->name = lb_program_name(program, role->name);
     }
     free(named);
     return LB_OK;

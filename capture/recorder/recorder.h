@@ -15,7 +15,7 @@
 #include "write_queue.h"
 #include "stage.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <pthread.h>
 
 typedef struct lb_scope_entry {

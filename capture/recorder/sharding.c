@@ -161,7 +161,7 @@ static uint32_t mesh_row(lb_program *p, const lb_sharding *s)
     uint32_t row = LB_NONE;
     lb_mesh_axis *axes = malloc((s->n_axes + 1) * sizeof *axes);
     for (uint32_t i = 0; axes && i < s->n_axes; i++)
-        axes[i] = (lb_mesh_axis){lb_program_string(p, s->axes[i].name), s->axes[i].size};
+        axes[i] = (lb_mesh_axis){lb_program_name(p, s->axes[i].name), s->axes[i].size};
     if (axes) row = lb_program_mesh(p, axes, s->n_axes, (const uint32_t *)s->ranks, s->n_ranks);
     free(axes);
     return row;
@@ -172,7 +172,7 @@ static uint32_t placement_rows(lb_program *p, const lb_sharding *s)
     uint32_t row = LB_NONE;
     lb_placement *list = malloc((s->n_axes + 1) * sizeof *list);
     for (uint32_t i = 0; list && i < s->n_axes; i++)
-        list[i] = (lb_placement){s->axes[i].kind, s->axes[i].dim, lb_program_string(p, s->axes[i].reduce)};
+        list[i] = (lb_placement){s->axes[i].kind, s->axes[i].dim, lb_program_name(p, s->axes[i].reduce)};
     if (list) row = lb_program_add_placements(p, list, s->n_axes);
     free(list);
     return row;
@@ -181,7 +181,7 @@ static uint32_t placement_rows(lb_program *p, const lb_sharding *s)
 static lb_status add_row(lb_program *p, uint32_t value, const lb_sharding *s, lb_err *err)
 {
     lb_shard row = {.value = value, .mesh = LB_NONE, .placements = s->n_axes, .extents = s->n_extents, .at = s->at};
-    row.name = lb_program_string(p, s->name);
+    row.name = lb_program_name(p, s->name);
     if (s->n_axes) {
         row.mesh = mesh_row(p, s);
         if (row.mesh == LB_NONE) return no_memory(err);

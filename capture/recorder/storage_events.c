@@ -127,7 +127,7 @@ static void name_known_values(lb_recorder *recorder, lb_known *storage, const lb
         if (window->row == LB_NONE || window->first != role->first) continue;
         if (lb_known_role(storage, window->first, window->last) != role) continue; /* it is nearer to another's */
         lb_value *value = &program->values[window->row];
-        if (value->name == LB_NONE) value->name = lb_program_string(program, role->name);
+        if (value->name == LB_NONE) value->name = lb_program_name(program, role->name);
         const bool news = (value->flags & role->flags) != role->flags;
         value->flags |= role->flags;
         if (news && value->statistics != LB_NONE &&

@@ -79,7 +79,7 @@ static lb_status add_row(lb_recorder *recorder, lb_known *storage, lb_window *wi
     const lb_role *role = lb_known_role(storage, window->first, window->last);
     if (role) {
         value.flags |= role->flags;
-        value.name = lb_program_string(recorder->program, role->name);
+        value.name = lb_program_name(recorder->program, role->name);
     }
     window->row = lb_program_add_value(recorder->program, &value);
     if (window->row == LB_NONE) return no_memory(err);

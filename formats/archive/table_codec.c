@@ -4,7 +4,8 @@
 #include "byte_buffer.h"
 #include "msgpack_cursor.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
+#include <lastbit/text.h>
 #include <math.h>
 
 #define MAX_DEPTH 64
@@ -71,13 +72,12 @@ static lb_status unpack_map(lb_cursor *c, int depth, json_t **json)
     for (uint32_t i = 0; i < pairs; i++) {
         json_t *child = NULL;
         LB_TRY(lb_cursor_str(c, "table key", &key, &n));
-        char *text = strndup(key, n);
+        char *text = memchr(key, '\0', n) ? lb_text_name(key, n) : strndup(key, n);
         lb_status status = unpack(c, depth + 1, &child);
-        /* Takes the child; refuses a key that is no UTF-8. */
         if (status != LB_OK)
             json_decref(child);
         else if (!text || json_object_set_new(*json, text, child) != 0)
-            status = lb_cursor_fail(c, "table key", "is no UTF-8, or out of memory");
+            status = lb_fail(c->err, LB_ERR_NOMEM, "table: out of memory");
         free(text);
         LB_TRY(status);
     }
@@ -116,7 +116,6 @@ static lb_status unpack(lb_cursor *c, int depth, json_t **json)
     case LB_MSGPACK_STR:
         LB_TRY(lb_cursor_str(c, "table", &text, &n));
         *json = json_stringn(text, n);
-        if (!*json) return lb_cursor_fail(c, "table", "text is no UTF-8");
         break;
     case LB_MSGPACK_INT:
         LB_TRY(lb_cursor_int(c, "table", &integer));

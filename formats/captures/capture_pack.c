@@ -6,7 +6,7 @@
 #include <lastbit/maintenance.h>
 
 #include <inttypes.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -10,7 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

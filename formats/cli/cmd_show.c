@@ -210,9 +210,11 @@ int lb_cmd_show(int argc, const char **argv)
     else if (lb_capture_open(arguments.args[0], &capture, &err) != LB_OK)
         code = lb_command_fail("show", &err);
     else {
-        code = show(capture, arguments.n_args > 1 ? arguments.args[1] : NULL, arguments.json, &err) == LB_OK
-                   ? LB_EXIT_SAME
-                   : lb_command_fail("show", &err);
+        char *select = lb_name_argument(arguments.n_args > 1 ? strdup(arguments.args[1]) : NULL);
+        op_text = lb_name_argument(op_text), layer_text = lb_name_argument(layer_text);
+        name_text = lb_name_argument(name_text);
+        code = show(capture, select, arguments.json, &err) == LB_OK ? LB_EXIT_SAME : lb_command_fail("show", &err);
+        free(select);
         lb_capture_close(capture);
     }
     lb_arguments_release(&arguments);

@@ -9,7 +9,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
+#include <lastbit/text.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,14 +80,14 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
     return LB_OK;
 }
 
-lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
+lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, size_t n, lb_dtype dtype, const lb_layout *layout,
                          const void *data, size_t size, lb_err *err)
 {
     lb_foreign_tensor *grown = lb_array_grow(t->rows, t->n, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     t->rows = grown;
     lb_foreign_tensor *row = &t->rows[t->n];
-    row->name = strdup(name);
+    row->name = lb_text_escaped(t->names, name, n);
     if (!row->name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     row->tensor = (lb_tensor){(void *)(uintptr_t)data, dtype, *layout};
     row->size = size;
@@ -119,7 +120,10 @@ lb_status lb_foreign_fault(const lb_foreign_tensors *t, lb_fault_kind kind, cons
                            const lb_err *why, lb_err *err)
 {
     if (!t->listener || why->status == LB_ERR_NOMEM) return lb_fail(err, why->status, "%s", why->message);
-    t->listener->fault(t->listener->context, kind, tensor, file, why->message);
+    char *name = tensor ? lb_text_escaped(t->names, tensor, strlen(tensor)) : NULL;
+    if (tensor && !name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    t->listener->fault(t->listener->context, kind, name, file, why->message);
+    free(name);
     return LB_OK;
 }
 

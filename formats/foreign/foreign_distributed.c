@@ -89,9 +89,10 @@ static lb_status open_part(checkpoint *c, const part *p, lb_tensor *tensor, size
     return lb_torch_read_one(&part, name, tensor, size, c->err);
 }
 
+/* A name, by its gate. */
 static char *text_of(const lb_pickle *text)
 {
-    return strndup(text->u.text, text->n);
+    return lb_text_name(text->u.text, text->n);
 }
 
 static lb_status add_whole(checkpoint *c, const part *p, lb_dtype dtype, const lb_layout *layout, const void *data,
@@ -99,7 +100,7 @@ static lb_status add_whole(checkpoint *c, const part *p, lb_dtype dtype, const l
 {
     char *name = text_of(p->name);
     if (!name) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
-    lb_status status = lb_foreign_add(c->tensors, name, dtype, layout, data, size, c->err);
+    lb_status status = lb_foreign_add(c->tensors, name, strlen(name), dtype, layout, data, size, c->err);
     free(name);
     return status;
 }
@@ -213,7 +214,7 @@ static lb_status add_part(checkpoint *c, const part *p, const lb_layout *whole, 
     c->err = err;
     if (status != LB_OK)
         return lb_foreign_fault(c->tensors, fault_of(c, p, status), name, path[0] ? path : NULL, &why, err);
-    LB_TRY(lb_foreign_add(c->tensors, name, t.dtype, &t.layout, t.data, size, err));
+    LB_TRY(lb_foreign_add(c->tensors, name, strlen(name), t.dtype, &t.layout, t.data, size, err));
     return lb_foreign_set_part(c->tensors, whole, start, err);
 }
 
@@ -331,7 +332,9 @@ lb_status lb_distributed_read(lb_foreign_tensors *tensors, const char *folder, c
     size_t size;
     LB_TRY(lb_foreign_map(tensors, path, &bytes, &size, err));
     LB_TRY(lb_pickle_read(bytes, size, path, 0, &tree, err));
+    tensors->names = LB_TEXT_ARGUMENT;
     lb_status status = read_metadata(&c, tree.root);
+    tensors->names = LB_TEXT_NAME;
     for (uint32_t i = 0; i < c.n_files; i++) free(c.files[i].path);
     free(c.files);
     lb_pickle_release(&tree);

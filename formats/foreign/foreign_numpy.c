@@ -134,7 +134,7 @@ lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const cha
     if (claimed > there)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: '%.60s': its shape needs %zu bytes, %zu are there", source,
                        begin + length, name, claimed, there);
-    return lb_foreign_add(tensors, name, dtype, &layout, bytes + begin + length, claimed, err);
+    return lb_foreign_add(tensors, name, strlen(name), dtype, &layout, bytes + begin + length, claimed, err);
 }
 
 /* ---- .npz ------------------------------------------------------------------------------------------------------------- */
@@ -180,21 +180,23 @@ static bool is_no_number(const char *bytes, size_t size)
 static lb_status read_member(lb_foreign_tensors *tensors, struct archive *zip, struct archive_entry *entry,
                              const char *source, bool *passed_over, lb_err *err)
 {
-    char name[256], *bytes;
+    char *bytes;
     size_t size;
     const char *path = archive_entry_pathname(entry);
     size_t n = path ? strlen(path) : 0;
-    if (n < 5 || n >= sizeof name || strcmp(path + n - 4, ".npy") != 0) return LB_OK; /* not one of numpy's */
-    memcpy(name, path, n - 4);
-    name[n - 4] = '\0';
-    LB_TRY(unpack(zip, source, name, &bytes, &size, err));
-    if (is_no_number(bytes, size)) {
+    if (n < 5 || strcmp(path + n - 4, ".npy") != 0) return LB_OK; /* not one of numpy's */
+    char *name = strndup(path, n - 4);
+    if (!name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
+    lb_status status = unpack(zip, source, name, &bytes, &size, err);
+    if (status == LB_OK && is_no_number(bytes, size)) {
         free(bytes);
         *passed_over = true;
-        return LB_OK;
+    } else if (status == LB_OK) {
+        status = lb_foreign_own(tensors, bytes, size, err);
+        if (status == LB_OK) status = lb_npy_read(tensors, source, name, bytes, size, err);
     }
-    LB_TRY(lb_foreign_own(tensors, bytes, size, err));
-    return lb_npy_read(tensors, source, name, bytes, size, err);
+    free(name);
+    return status;
 }
 
 lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err)

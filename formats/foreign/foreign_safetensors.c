@@ -5,7 +5,7 @@
 #include "foreign_torch.h"
 
 #include <inttypes.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +71,7 @@ static lb_status read_tensor(lb_foreign_tensors *tensors, const member *m, const
     }
     if (n < 0) return bad(err, m, "the product of its sizes overflows");
     if (!fits) return bad(err, m, "data_offsets do not fit its dtype and shape");
-    return lb_foreign_add(tensors, m->name, dtype, &layout, data + begin, (size_t)(end - begin), err);
+    return lb_foreign_add(tensors, m->name, strlen(m->name), dtype, &layout, data + begin, (size_t)(end - begin), err);
 }
 
 /* The key in jansson's "duplicate object key near '"KEY"'", or NULL. */
@@ -111,6 +111,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
     json_t *entry;
     lb_status status = LB_OK;
     uint64_t at = 0;
+    tensors->names = LB_TEXT_CARRIED;
     json_object_foreach(header, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0) {
@@ -126,6 +127,7 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
         if (status != LB_OK) status = lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, source, &why, err);
         if (status != LB_OK) break;
     }
+    tensors->names = LB_TEXT_NAME;
     json_decref(header);
     return status;
 }

@@ -3,6 +3,7 @@
 #define LB_FOREIGN_TENSORS_H
 
 #include <lastbit/checkpoint.h>
+#include <lastbit/text.h>
 
 /* Where a part of a distributed checkpoint stands in the whole tensor. */
 typedef struct lb_foreign_part {
@@ -36,6 +37,8 @@ typedef struct lb_foreign_tensors {
     uint32_t n;
     lb_foreign_memory *memory;
     uint32_t n_memory;
+    lb_text_kind
+        names; /* LB_TEXT_CARRIED while a file is read whose names JSON carries, LB_TEXT_ARGUMENT where they have passed the gate */
     char *metadata; /* JSON text of safetensors' __metadata__, or NULL */
     /* NULL: the first fault ends the reading, and parts of a tensor are put together. Otherwise parts stay apart. */
     const lb_foreign_listener *listener;
@@ -47,9 +50,9 @@ bool lb_foreign_ends_with(const char *text, const char *end);
 lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err);
 /* Takes malloc'ed memory over; frees it at once when that fails. */
 lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, lb_err *err);
-/* Copies the name. The layout's dense range must be `size` bytes from `data` on. */
-lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, lb_dtype dtype, const lb_layout *layout,
-                         const void *data, size_t size, lb_err *err);
+/* Keeps the name, of n bytes as the file has them, by its gate. The layout's dense range must be `size` bytes from `data` on. */
+lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, size_t n, lb_dtype dtype,
+                         const lb_layout *layout, const void *data, size_t size, lb_err *err);
 /* The tensor added last is a part; only where there is a listener. */
 lb_status lb_foreign_set_part(lb_foreign_tensors *tensors, const lb_layout *whole, const int64_t *start, lb_err *err);
 /* Where a tensor's bytes lie: a mapped file (its path is set) or owned memory. */

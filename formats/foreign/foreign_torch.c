@@ -4,6 +4,7 @@
  * offset, size, stride, …)` says; dicts give names, joined by dots. What is no tensor (step counts, options) is passed over. */
 #include "foreign_torch.h"
 
+#include "byte_buffer.h"
 #include "pickle_tree.h"
 #include "zip_directory.h"
 
@@ -168,60 +169,72 @@ static const lb_pickle *tensor_args(const lb_pickle *node)
 /* ---- a whole .pt --------------------------------------------------------------------------------------------------------- */
 
 /* What is no tensor, as text: a number, a word. */
-static void tell_entry(const lb_foreign_listener *listener, const lb_pickle *node, const char *name)
+static lb_status tell_entry(const lb_foreign_listener *listener, const lb_pickle *node, const byte_buffer *name,
+                            lb_err *err)
 {
-    char text[64] = "";
+    char text[64] = "", *shown = lb_text_name(name->bytes, name->size);
+    if (!shown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (node->type == LB_PICKLE_INT)
         snprintf(text, sizeof text, "%" PRId64, node->u.i);
     else if (node->type == LB_PICKLE_FLOAT)
         snprintf(text, sizeof text, "%.17g", node->u.f);
     else if (node->type == LB_PICKLE_TEXT)
-        snprintf(text, sizeof text, "%.*s", (int)(node->n < 60 ? node->n : 60), node->u.text);
-    listener->entry(listener->context, name, text);
+        lb_text_escape(LB_TEXT_UTF8, node->u.text, node->n, text, 61);
+    listener->entry(listener->context, shown, text);
+    free(shown);
+    return LB_OK;
 }
 
 /* `visits` bounds the walk: shared objects could name each other into billions of paths. */
 typedef struct tensor_walk {
     lb_foreign_tensors *tensors;
     const saved *s;
-    char name[512]; /* of the node at hand */
+    byte_buffer name; /* of the node at hand, as the file has it; a NUL stands behind it */
     uint32_t visits;
 } tensor_walk;
+
+/* The name cut to its first `length` bytes, and this behind it. */
+static bool set_name(tensor_walk *w, size_t length, const char *more, size_t n)
+{
+    w->name.size = length;
+    if (length && n) buffer_add(&w->name, ".", 1);
+    buffer_add(&w->name, more, n);
+    buffer_add(&w->name, "", 1);
+    w->name.size--;
+    return !w->name.failed;
+}
 
 /* `length` of the node's name. */
 static lb_status walk(tensor_walk *w, const lb_pickle *node, size_t length, int depth, lb_err *err)
 {
     lb_foreign_tensors *tensors = w->tensors;
     const saved *s = w->s;
-    char *name = w->name;
     const lb_pickle *args = tensor_args(node);
     if (args) {
         lb_tensor t;
         size_t size;
         lb_err why = LB_ERR_INIT;
-        if (read_tensor(s, name, args, &t, &size, &why) != LB_OK)
-            return lb_foreign_fault(tensors, LB_FAULT_DAMAGED, name, s->source, &why, err);
-        return lb_foreign_add(tensors, name, t.dtype, &t.layout, t.data, size, err);
+        if (read_tensor(s, w->name.bytes, args, &t, &size, &why) != LB_OK)
+            return lb_foreign_fault(tensors, LB_FAULT_DAMAGED, w->name.bytes, s->source, &why, err);
+        return lb_foreign_add(tensors, w->name.bytes, length, t.dtype, &t.layout, t.data, size, err);
     }
-    if (tensors->listener && length) tell_entry(tensors->listener, node, name);
+    if (tensors->listener && length) LB_TRY(tell_entry(tensors->listener, node, &w->name, err));
     uint32_t n;
     lb_pickle *const *pairs = lb_pickle_pairs(node, &n);
     bool list = node->type == LB_PICKLE_LIST;
     if (list) n = node->n;
     for (uint32_t i = 0; i < n; i++) {
         const lb_pickle *key = list ? NULL : pairs[2 * i], *child = list ? node->u.items[i] : pairs[2 * i + 1];
-        size_t room = sizeof w->name - length;
-        int more = 0;
+        const bool number = list || key->type == LB_PICKLE_INT;
+        char digits[24];
         if (depth == MAX_DEPTH || ++w->visits > 1u << 20)
-            return bad_tensor(s, name, "dicts in it go too deep, or are too many", err);
-        if (list || key->type == LB_PICKLE_INT)
-            more = snprintf(name + length, room, "%s%" PRId64, length ? "." : "", list ? (int64_t)i : key->u.i);
-        else if (key->type == LB_PICKLE_TEXT)
-            more = snprintf(name + length, room, "%s%.*s", length ? "." : "", (int)(key->n < 511 ? key->n : 511),
-                            key->u.text);
-        if (more <= 0 || (size_t)more >= room) continue; /* not a name */
-        LB_TRY(walk(w, child, length + (size_t)more, depth + 1, err));
-        name[length] = '\0';
+            return bad_tensor(s, w->name.bytes, "dicts in it go too deep, or are too many", err);
+        if (!number && (key->type != LB_PICKLE_TEXT || (!key->n && !length))) continue; /* not a name */
+        const int more = snprintf(digits, sizeof digits, "%" PRId64, list ? (int64_t)i : number ? key->u.i : 0);
+        if (!set_name(w, length, number ? digits : key->u.text, number ? (size_t)more : key->n))
+            return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", s->source);
+        LB_TRY(walk(w, child, w->name.size, depth + 1, err));
+        set_name(w, length, "", 0);
     }
     return LB_OK;
 }
@@ -231,7 +244,10 @@ lb_status lb_torch_read(lb_foreign_tensors *tensors, const char *source, const c
     saved s;
     LB_TRY(saved_open(&s, &(lb_torch_part){source, bytes, 0, size}, err));
     const uint32_t before = tensors->n;
-    lb_status status = walk(&(tensor_walk){tensors, &s, "", 0}, s.tree.root, 0, 0, err);
+    tensor_walk w = {.tensors = tensors, .s = &s};
+    lb_status status = set_name(&w, 0, "", 0) ? walk(&w, s.tree.root, 0, 0, err)
+                                              : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
+    buffer_release(&w.name);
     if (status == LB_OK && tensors->n == before)
         status = lb_fail(err, LB_ERR_UNSUPPORTED,
                          "%s: offset 0: holds no dicts or lists of tensors: a pickled module is not taken apart, save "

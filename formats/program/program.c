@@ -4,6 +4,8 @@
  * Every table is an array that doubles; strings lie in chunks that never move, so a pointer given out stays valid. */
 #include "program_store.h"
 
+#include <lastbit/text.h>
+
 #include <lastbit/array.h>
 #include <lastbit/hash.h>
 #include <stdlib.h>
@@ -116,7 +118,7 @@ static bool find_row(const lb_program *program, row_set *set, uint32_t rows,
     return true;
 }
 
-uint32_t lb_program_string(lb_program *program, const char *text)
+static uint32_t intern(lb_program *program, const char *text)
 {
     row_set *set = &program->store->strings;
     uint32_t row;
@@ -129,12 +131,32 @@ uint32_t lb_program_string(lb_program *program, const char *text)
     return row;
 }
 
+static uint32_t intern_by(lb_text_kind kind, lb_program *program, const char *text)
+{
+    if (!text || lb_text_is_plain(kind, text, strlen(text))) return intern(program, text);
+    char *spelt = lb_text_escaped(kind, text, strlen(text));
+    const uint32_t row = intern(program, spelt);
+    free(spelt);
+    return row;
+}
+
+uint32_t lb_program_string(lb_program *program, const char *text)
+{
+    return intern_by(LB_TEXT_ARGUMENT, program, text);
+}
+
+uint32_t lb_program_name(lb_program *program, const char *name)
+{
+    return intern_by(LB_TEXT_NAME, program, name);
+}
+
 uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name, uint32_t parent)
 {
     row_set *set = &program->store->scopes;
     uint32_t row;
     lb_scope scope = {lb_program_string(program, path), lb_program_string(program, class_name), parent};
     if (scope.path == LB_NONE || (class_name && scope.class_name == LB_NONE)) return LB_NONE;
+    path = program->strings[scope.path];
     const uint64_t hash = text_hash(path);
     if (!find_row(program, set, program->n_scopes, scope_text, path, hash, &row)) return LB_NONE;
     if (row != LB_NONE) {

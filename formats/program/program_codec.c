@@ -8,6 +8,8 @@
 #include "msgpack_cursor.h"
 #include "program_store.h"
 
+#include <lastbit/text.h>
+
 #include <inttypes.h>
 #include <msgpack.h>
 #include <stdlib.h>
@@ -501,25 +503,70 @@ static lb_status read_table(decoder *d, lb_program_table_id id)
     return id == LB_TABLE_VALUES ? fill_dims(d, &found[n], &found[n + 1]) : LB_OK;
 }
 
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool are_different(char **texts, uint32_t n)
+{
+    bool different = true;
+    qsort(texts, n, sizeof *texts, compare_texts);
+    for (uint32_t i = 1; i < n && different; i++) different = strcmp(texts[i - 1], texts[i]) != 0;
+    return different;
+}
+
+/* The strings of a writer that let them through as they were: they pass the gate now. Where that would make two of them one, all of the program
+ * are taken for names as somebody gave them, of which no two have one form. */
+static lb_status pass_gate(decoder *d, const char **texts, const uint32_t *sizes)
+{
+    lb_program *p = d->program;
+    char **sorted = malloc((size_t)p->n_strings * sizeof *sorted + 1);
+    bool kept = sorted != NULL, different = false;
+    for (int kind = LB_TEXT_ARGUMENT; kept && !different; kind = LB_TEXT_NAME) {
+        for (uint32_t i = 0; i < p->n_strings && kept; i++) {
+            char *spelt = lb_text_escaped((lb_text_kind)kind, texts[i], sizes[i]);
+            kept = spelt && (sorted[i] = p->strings[i] = lb_program_keep_text(p, spelt, strlen(spelt)));
+            free(spelt);
+        }
+        different = kind == LB_TEXT_NAME || (kept && are_different(sorted, p->n_strings));
+    }
+    free(sorted);
+    return kept ? LB_OK : lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
+}
+
+static lb_status read_texts(decoder *d, uint32_t count, const char **texts, uint32_t *sizes)
+{
+    lb_program *p = d->program;
+    bool are_names = true;
+    for (uint32_t i = 0; i < count; i++) {
+        LB_TRY(lb_cursor_str(&d->cursor, "strings", &texts[i], &sizes[i]));
+        are_names = are_names && lb_text_is_name(texts[i], sizes[i]);
+    }
+    p->n_strings = count;
+    if (!are_names) return pass_gate(d, texts, sizes);
+    for (uint32_t i = 0; i < count; i++)
+        if (!(p->strings[i] = lb_program_keep_text(p, texts[i], sizes[i])))
+            return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
+    return LB_OK;
+}
+
 static lb_status read_strings(decoder *d)
 {
     lb_program *p = d->program;
-    uint32_t count, n;
+    uint32_t count;
     if (p->strings) return lb_cursor_fail(&d->cursor, "strings", "stands there twice");
     LB_TRY(lb_cursor_array(&d->cursor, "strings", &count));
     if (count > LB_PROGRAM_MAX_ROWS) return lb_cursor_fail(&d->cursor, "strings", "%" PRIu32 " are too many", count);
     p->strings = (char **)calloc((size_t)count + 1, sizeof *p->strings);
     if (!p->strings) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for %" PRIu32 " strings", count);
     p->store->capacity[LB_TABLE_STRINGS] = count + 1;
-    for (; p->n_strings < count; p->n_strings++) {
-        const char *text;
-        LB_TRY(lb_cursor_str(&d->cursor, "strings", &text, &n));
-        if (memchr(text, '\0', n))
-            return lb_cursor_fail(&d->cursor, "strings", "row %" PRIu32 " holds a NUL", p->n_strings);
-        p->strings[p->n_strings] = lb_program_keep_text(p, text, n);
-        if (!p->strings[p->n_strings]) return lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
-    }
-    return LB_OK;
+    const char **texts = calloc((size_t)count + 1, sizeof *texts);
+    uint32_t *sizes = calloc((size_t)count + 1, sizeof *sizes);
+    lb_status status = texts && sizes ? read_texts(d, count, texts, sizes)
+                                      : lb_fail(d->cursor.err, LB_ERR_NOMEM, "program: no memory for strings");
+    free(texts), free(sizes);
+    return status;
 }
 
 static lb_status read_pair(decoder *d)

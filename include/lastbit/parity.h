@@ -245,9 +245,11 @@ LB_API void lb_parity_report_free(lb_parity_report *report);
 LB_API char *lb_parity_text(const lb_parity_report *report, const lb_token_set *a, const lb_token_set *b,
                             double threshold);
 /* Tokens of the pair `row` coloured by probability, from red (0) by yellow to green (1), A's line over B's, `width` columns wide; without
- * `colour` a digit under each token: tenths of its probability. malloc'ed. */
+ * `colour` (which gives the code of a terminal for numbers such as "30;48;5;16", and "0" for their end) a digit under each token: tenths of its
+ * probability. malloc'ed. */
+typedef const char *(*lb_parity_colour)(const char *numbers);
 LB_API char *lb_parity_heat_map(const lb_parity_report *report, const lb_token_set *a, uint32_t row, uint32_t width,
-                                bool colour);
+                                lb_parity_colour colour);
 
 /* ---- one class of blocks taken from the other side ------------------------------------------------------------------ */
 

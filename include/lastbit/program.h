@@ -280,7 +280,11 @@ LB_API lb_program *lb_program_copy(const lb_program *program);
 
 #define LB_PROGRAM_MAX_ROWS (1u << 28)
 
-LB_API uint32_t lb_program_string(lb_program *program, const char *text); /* interned; NULL gives LB_NONE */
+/* Interned; NULL gives LB_NONE. `text` comes from another program or from us, or is no name (a line, a message): what may not stand in one line of
+ * UTF-8 is spelt, and nothing else (lastbit/text.h). */
+LB_API uint32_t lb_program_string(lb_program *program, const char *text);
+/* The same of a name that somebody else gave, by its gate. */
+LB_API uint32_t lb_program_name(lb_program *program, const char *name);
 LB_API uint32_t lb_program_scope(lb_program *program, const char *path, const char *class_name,
                                  uint32_t parent); /* interned by path */
 LB_API uint32_t lb_program_add_value(lb_program *program, const lb_value *value);

@@ -3,7 +3,7 @@
 #ifndef LB_CMD_COVERAGE_H
 #define LB_CMD_COVERAGE_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <lastbit/replay.h>
 
 typedef struct lb_coverage lb_coverage;

@@ -2,7 +2,7 @@
 #ifndef LB_CMD_EFFECT_H
 #define LB_CMD_EFFECT_H
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <lastbit/effect.h>
 
 /* A size: null for a NaN, "inf" for an infinity. */

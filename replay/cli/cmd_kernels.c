@@ -6,7 +6,7 @@
 #include <lastbit/array.h>
 #include <lastbit/composite.h>
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include <lastbit/array.h>
 #include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "selector.h"
 
+#include <lastbit/text.h>
+
 #include <lastbit/array.h>
 #include <lastbit/replay.h>
 
@@ -59,10 +61,12 @@ struct lb_selector {
 static lb_status compile(term *t, const char *text, lb_err *err)
 {
     const char *before = TERMS[t->kind].before, *after = TERMS[t->kind].after;
-    size_t size = strlen(before) + strlen(text) + strlen(after) + 1;
-    char *pattern = malloc(size);
+    char *spelt = lb_text_escaped(LB_TEXT_PATTERN, text, strlen(text)); /* as the names are that it is to find */
+    size_t size = strlen(before) + (spelt ? strlen(spelt) : 0) + strlen(after) + 1;
+    char *pattern = spelt ? malloc(size) : NULL;
+    if (pattern) snprintf(pattern, size, "%s%s%s", before, spelt, after);
+    free(spelt);
     if (!pattern) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    snprintf(pattern, size, "%s%s%s", before, text, after);
     int code;
     PCRE2_SIZE at;
     t->pattern = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);

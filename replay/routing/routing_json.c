@@ -1,7 +1,7 @@
 /* Routing replay for a program: see lastbit/routing.h. */
 #include <lastbit/routing.h>
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <math.h>
 #include <stdlib.h>
 

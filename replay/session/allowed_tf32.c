@@ -1,7 +1,7 @@
 /* See allowed_tf32.h. Names of settings are those of capture/lastbit/receipt.py. */
 #include "allowed_tf32.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <string.h>
 
 static bool says(const json_t *torch, const char *key, const char *word)

@@ -1,7 +1,7 @@
 /* See e4m3_nan.h. Names are those of capture/lastbit/receipt.py. */
 #include "e4m3_nan.h"
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 #include <stdio.h>
 
 bool lb_e4m3_nan_of(lb_capture *capture, int32_t rank)

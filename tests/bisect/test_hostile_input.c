@@ -119,7 +119,7 @@ static void read_tokens(const char *file, const char *bytes, size_t size)
     if (!is_answer(lb_token_set_read(put(file, bytes, size), &set, &err), &err)) return;
     options.noise = set;
     if (is_answer(lb_parity_run(set, set, &options, &report, &err), &err)) {
-        char *text = lb_parity_text(report, set, set, 1e-3), *map = lb_parity_heat_map(report, set, 0, 80, false);
+        char *text = lb_parity_text(report, set, set, 1e-3), *map = lb_parity_heat_map(report, set, 0, 80, NULL);
         if (!text) abort();
         free(text), free(map);
         lb_parity_report_free(report);

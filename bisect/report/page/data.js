@@ -43,8 +43,12 @@ lb.sorted = (list, numberOf) => {
 /* NaN: not told. Numbers that JSON cannot hold are words. */
 lb.number = (value) => (typeof value === "number" ? value : value === "inf" ? Infinity : value === "-inf" ? -Infinity : NaN);
 
-/* Characters that turn the direction of a text, or that are invisible, as escapes: a name is not to look like another. */
-lb.plain = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`);
+/* Control characters, those that turn the direction of a text, and those that are invisible, as include/lastbit/text.h has them: a name is not to look like another. */
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu;
+lb.plain = (text) => text.replace(HIDDEN, (letter) => {
+  const code = letter.codePointAt(0);
+  return code < 0x80 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u{${code.toString(16)}}`;
+});
 
 lb.format = (value) => {
   if (value === null || value === undefined || value === "") return "–";

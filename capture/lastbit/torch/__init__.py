@@ -124,7 +124,7 @@ def capture(
         )
         session = sessions.start(settings)
     except Exception as error:
-        print("lastbit: nothing is recorded: %s: %s" % (type(error).__name__, error), file=sys.stderr)
+        print("lastbit: nothing is recorded: %s" % sessions.said("%s: %s" % (type(error).__name__, error)), file=sys.stderr)
         session = _Nothing()
     try:
         yield _Capture(session, None)

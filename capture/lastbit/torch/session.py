@@ -31,8 +31,8 @@ current = None  # the session of this process
 
 
 def said(message):
-    """A message as an archive and a terminal may have it: no secret, and nothing that UTF-8 has no bytes for."""
-    return secret_text.mask_text(message.encode("utf-8", "backslashreplace").decode())
+    """A message as an archive and a terminal may have it: without secrets, and with a spelling for what neither can show."""
+    return secret_text.visible(secret_text.mask_text(message))
 
 
 def start(settings):

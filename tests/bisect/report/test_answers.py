@@ -188,6 +188,6 @@ def test_hostile_names_in_an_answer_are_text_and_cut(report):
     for name in HOSTILE:
         page = report(diff_result([diff_row(name, why=name)], verdict="diverged", command=f"lastbit diff '{name}'"))
         static = Static(page)
-        shown = name.replace("\u202e", "\\u202e").replace("\u2066", "\\u2066").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+        shown = name.replace("\u202e", "\\u{202e}").replace("\u2066", "\\u{2066}").replace("\u2028", "\\u{2028}").replace("\u2029", "\\u{2029}")
         assert shown[:100] in static.cards[0][1] and len(static.cards[0][1]) < 500 and len(static.title) < 400
         assert len(static.cards) == 1 and not {"img", "b", "iframe"} & set(re.findall(r"<(\w+)", page.read_text().split("results")[0]))

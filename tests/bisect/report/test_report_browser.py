@@ -170,7 +170,7 @@ def test_hostile_names_are_shown_as_text(opened, report):
     )
     rows = [row[0] for row in every_row(page, "Layers, values and parameters as compared")]
     assert rows[:4] == HOSTILE[:4] and rows[6] == HOSTILE[6] and rows[-1] == HOSTILE[-1]
-    assert rows[4:6] == ["\\u202eevil\\u2066", "line\\u2028end\\u2029"], "what turns a text, or is not seen, is spelt out"
+    assert rows[4:6] == ["\\u{202e}evil\\u{2066}", "line\\u{2028}end\\u{2029}"], "what turns a text, or is not seen, is spelt out"
     assert rows[7].startswith("x" * 80) and page.evaluate("document.body.textContent.includes('(10000 characters)')")
     assert page.evaluate("document.querySelectorAll('main img, main script, main b, main iframe, main [onerror]').length") == 0
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "a long name does not widen the page"

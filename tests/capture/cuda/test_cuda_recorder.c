@@ -7,7 +7,7 @@
 #include <lastbit/archive.h>
 #include <lastbit/capture.h>
 
-#include <jansson.h>
+#include <lastbit/json_text.h>
 
 enum { N = 3000, TENSORS = 4, STEPS = 2, OPS = 12, DEVICE_BYTES = 8 << 20 };
 

@@ -211,9 +211,69 @@ static void unknown_keys_of_a_later_minor_version_are_skipped(void **state)
     lb_program_free(p), lb_program_free(q);
 }
 
+/* Strings as a writer without the gate leaves them: of the length that they have, so that the row is written over in place. */
+static lb_program *with_strings(const char *const *strings, const size_t *sizes, uint32_t n)
+{
+    lb_program *p = lb_program_new(), *q = NULL;
+    void *bytes;
+    size_t size;
+    char stand_in[40];
+    for (uint32_t i = 0; i < n; i++) {
+        memset(stand_in, 'a' + (char)i, sizeof stand_in);
+        stand_in[sizes[i]] = '\0';
+        assert_int_equal(lb_program_string(p, stand_in), i + 1);
+    }
+    assert_int_equal(lb_program_encode(p, &bytes, &size, NULL), LB_OK);
+    for (uint32_t i = 0; i < n; i++) {
+        memset(stand_in, 'a' + (char)i, sizeof stand_in);
+        char *at = memmem(bytes, size, stand_in, sizes[i]);
+        assert_non_null(at);
+        memcpy(at, strings[i], sizes[i]);
+    }
+    assert_int_equal(lb_program_decode(bytes, size, &q, NULL), LB_OK);
+    lb_program_free(p), free(bytes);
+    return q;
+}
+
+static void strings_pass_the_gate_and_stay_different(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"fine.path", "bad\xff\xfe", "line\nend", "nul\0nul", "a\\x0a b", "esc\x1b[31m"};
+    static const size_t sizes[] = {9, 5, 8, 7, 7, 8};
+    lb_program *p = with_strings(texts, sizes, 6);
+    static const char *const forms[] = {"fine.path",   "bad\\xff\\xfe", "line\\x0aend",
+                                        "nul\\x00nul", "a\\x0a b",      "esc\\x1b[31m"};
+    for (uint32_t i = 0; i < 6; i++) assert_string_equal(p->strings[i + 1], forms[i]);
+    lb_program_free(p);
+    /* A text that reads as the form of another. */
+    static const char *const twins[] = {"x\\x0ay", "x\nyz", "x\ny", "p\\xff"};
+    static const size_t twin_sizes[] = {6, 4, 3, 5};
+    p = with_strings(twins, twin_sizes, 4);
+    for (uint32_t i = 1; i <= 4; i++)
+        for (uint32_t k = 1; k < i; k++) assert_string_not_equal(p->strings[i], p->strings[k]);
+    assert_string_equal(p->strings[1], "x\\x5cx0ay");
+    assert_string_equal(p->strings[3], "x\\x0ay");
+    lb_program_free(p);
+}
+
+static void names_pass_the_gate_when_they_are_recorded(void **state)
+{
+    (void)state;
+    lb_program *p = lb_program_new();
+    const uint32_t bytes = lb_program_name(p, "bad\xff"), letters = lb_program_name(p, "bad\\xff");
+    assert_int_not_equal(bytes, letters);
+    assert_string_equal(lb_program_text(p, bytes), "bad\\xff");
+    assert_string_equal(lb_program_text(p, letters), "bad\\x5cxff");
+    assert_int_equal(lb_program_string(p, lb_program_text(p, letters)), letters); /* a form is its own */
+    assert_int_equal(lb_program_string(p, "bad\xff"), bytes);
+    lb_program_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strings_pass_the_gate_and_stay_different),
+        cmocka_unit_test(names_pass_the_gate_when_they_are_recorded),
         cmocka_unit_test(every_row_comes_back_bit_by_bit),
         cmocka_unit_test(a_decoded_program_grows_like_a_built_one),
         cmocka_unit_test(every_truncation_is_refused_and_every_flip_is_survived),
