@@ -169,6 +169,13 @@ def test_no_byte_of_a_capture_holds_a_secret(lastbit, leaky):
     assert 'token="***"' in json.dumps(lastbit.json("ls", leaky, "--ops", expect=0)).replace('\\"', '"')
 
 
+def test_an_answer_keeps_no_address_of_a_webhook(lastbit, tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    for words in (["--webhook", "https://host/c0ffee"], ["--webhook=https://host/c0ffee"]):
+        answer = lastbit.run("watch", "--json", *words, tmp_path / "log.jsonl").stdout
+        assert "c0ffee" not in answer and "--webhook …" in json.loads(answer)["command"] and "log.jsonl" in json.loads(answer)["command"]
+
+
 def test_a_packed_capture_can_be_without_its_receipt(lastbit, leaky, tmp_path):
     out = tmp_path / "out.lbz"
     lastbit.run("pack", leaky, "--strip", "receipt", "-o", out, expect=0)

@@ -42,6 +42,7 @@ def _note(kind, text=""):
 
 def _fail(error):
     text = "%s: %s" % (type(error).__name__, error)
+    text = getattr(sys.modules.get("lastbit.secret_text"), "mask_text", str)(text)
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     _note("failed", text)
     try:

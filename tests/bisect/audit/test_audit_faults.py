@@ -409,12 +409,12 @@ def test_headers_that_lie(lastbit, tmp_path):
 
 
 def test_names_that_are_no_text(lastbit, tmp_path):
-    """A pickle's texts are any bytes; JSON and a terminal get what they can take."""
+    """A pickle's texts are any bytes; JSON and a terminal get a form of them."""
     torch.save({"NAME\x1b[2J": torch.full((8, 8), float("nan"))}, tmp_path / "x.pt")
     path = tmp_path / "x.pt"
-    assert [f["tensor"] for f in lastbit.json("audit", path, expect=1)["findings"]] == ["NAME?[2J"]
+    assert [f["tensor"] for f in lastbit.json("audit", path, expect=1)["findings"]] == ["NAME\\x1b[2J"]
     path.write_bytes(path.read_bytes().replace(b"NAME", b"N\xff\xfeE"))
-    assert [f["tensor"] for f in lastbit.json("audit", path, expect=1)["findings"]] == ["N??E?[2J"]
+    assert [f["tensor"] for f in lastbit.json("audit", path, expect=1)["findings"]] == ["N\\xff\\xfeE\\x1b[2J"]
 
 
 def test_what_cannot_be_audited(lastbit, tmp_path):
