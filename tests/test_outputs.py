@@ -193,6 +193,14 @@ def test_a_capture_is_not_recorded_over_what_it_is_to_be_like(lastbit, tmp_path)
     assert (good / "rank-00000.tar").exists()
 
 
+def test_a_draft_that_a_kill_left_goes_when_the_run_has_ended(lastbit, tmp_path):
+    out, draft = tmp_path / "run.lb", "rank-00001.tar.0123456789abcdef.draft"
+    lastbit.run("recover", CLEAN, "-o", tmp_path / "good.tar", expect=0)
+    program = ["sh", "-c", f"cp {tmp_path}/good.tar {out}/rank-00000.tar; touch {out}/{draft}"]
+    lastbit.run("record", "-o", out, "--", *program, expect=0)
+    assert [path.name for path in out.iterdir()] == ["rank-00000.tar"]
+
+
 def test_alarms_are_not_written_into_the_log(lastbit, tmp_path):
     log = tmp_path / "train.jsonl"
     log.write_text(LOG)

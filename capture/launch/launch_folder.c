@@ -182,7 +182,9 @@ void lb_launch_folder_tidy(const char *folder)
     bool holds = false;
     for (struct dirent *entry; (entry = readdir(dir));) {
         holds = holds || lb_launch_is_archive(entry->d_name);
-        if (lb_launch_is_note(entry->d_name)) unlinkat(dirfd(dir), entry->d_name, 0);
+        /* A draft is that of a process which was killed; where others may still be writing nobody knows whose it is. */
+        const bool dead = lb_output_is_draft(entry->d_name) && !lb_launch_is_shared();
+        if (lb_launch_is_note(entry->d_name) || dead) unlinkat(dirfd(dir), entry->d_name, 0);
     }
     if (!holds) unlinkat(dirfd(dir), LB_LAUNCH_JOB, 0);
     closedir(dir);
