@@ -596,8 +596,29 @@ void lb_regions_release(lb_regions *r)
 
 /* ---- what regions share ---- */
 
+/* In backward many values have as many elements: there the last ones that are shared need not be the same, and an order that shapes alone tell is no hint. */
+static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *s = asked->sides;
+    const lb_layout *x = &s[0]->program->values[a].layout, *y = &s[1]->program->values[b].layout;
+    const uint32_t giver = s[1]->graph.giver[b];
+    if (!s[1]->graph.given[b] || giver == LB_NONE) return false;
+    if (lb_rank_parts_are_parted(s)) return lb_rank_parts_may_be_one(s, a, b);
+    return lb_counterparts_in_one_order(x, y) ||
+           (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterparts_turned_by_shape(x, y));
+}
+
+/* Does A's value have as many elements as B's, or as all that B's parts have at that place? */
+static bool fits(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *s = asked->sides;
+    return lb_layout_numel(&s[0]->program->values[a].layout) == lb_layout_numel(&s[1]->program->values[b].layout) ||
+           (lb_rank_parts_are_parted(s) && lb_rank_parts_may_be_one(s, a, b));
+}
+
+/* The last value that ops of both regions give; `beside` LB_NONE: any, else one that may be that value of B. */
 static uint32_t last_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
-                            const lb_region *y, int side, int64_t elements)
+                            const lb_region *y, int side, uint32_t beside)
 {
     const lb_exact_side *s = asked->sides[side];
     const uint32_t *a = all->ops + x->first[side], *b = all->ops + y->first[side];
@@ -613,38 +634,26 @@ static uint32_t last_shared(const lb_region_question *asked, const lb_regions *a
         const lb_op *op = &s->program->ops[a[i - 1]];
         const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
         if (v != LB_NONE && lb_dtype_is_float(s->program->values[v].dtype) &&
-            (elements < 0 || lb_layout_numel(&s->program->values[v].layout) == elements))
+            (beside == LB_NONE || fits(asked, v, beside)))
             return v;
         i--, j--;
     }
     return LB_NONE;
 }
 
-/* In backward many values have as many elements: there the last ones that are shared need not be the same, and an order that shapes alone tell is no hint. */
-static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t b)
-{
-    const lb_exact_side *const *s = asked->sides;
-    const lb_layout *x = &s[0]->program->values[a].layout, *y = &s[1]->program->values[b].layout;
-    const uint32_t giver = s[1]->graph.giver[b];
-    if (!s[1]->graph.given[b] || giver == LB_NONE) return false;
-    return lb_counterparts_in_one_order(x, y) ||
-           (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterparts_turned_by_shape(x, y));
-}
-
 bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, uint32_t *a, uint32_t *b)
 {
     for (uint32_t i = 0; i < all->n; i++)
         for (uint32_t j = i + 1; j < all->n; j++) {
-            *b = last_shared(asked, all, &all->list[i], &all->list[j], 1, -1);
+            *b = last_shared(asked, all, &all->list[i], &all->list[j], 1, LB_NONE);
             if (*b == LB_NONE) continue;
-            *a = last_shared(asked, all, &all->list[i], &all->list[j], 0,
-                             lb_layout_numel(&asked->sides[1]->program->values[*b].layout));
+            *a = last_shared(asked, all, &all->list[i], &all->list[j], 0, *b);
             if (*a == LB_NONE) continue;
             bool known = !may_be_shared(asked, *a, *b);
             for (uint32_t k = 0; k < asked->counterparts->n; k++)
                 known |=
                     asked->counterparts->list[k].b == *b && asked->counterparts->list[k].kind != LB_COUNTERPART_DROPPED;
-            if (!known && lb_rank_parts_may_be_one(asked->sides, *a, *b)) return true;
+            if (!known) return true;
         }
     return false;
 }
