@@ -9,17 +9,14 @@
 #include "archive_writer.h"
 
 #include "archive_index.h"
-#include "archive_sink.h"
 #include "coding.h"
 
 #include <lastbit/array.h>
 #include <lastbit/digest_set.h>
 #include <archive.h>
 #include <archive_entry.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define PACK_FLUSH_BYTES (16u << 20)
 #define DIGEST_SETS 5 /* small blobs wait by element size, so that planes fit; stored ones all in the first */
@@ -32,8 +29,9 @@ typedef struct waiting {
 } waiting;
 
 struct lb_writer {
-    lb_sink sink;
+    lb_output *out;
     struct archive *tar;
+    bool muted; /* what libarchive writes when it is freed goes nowhere */
     char *path;
     lb_writer_options options;
     int level; /* zstd; 0: nothing is compressed */
@@ -60,11 +58,12 @@ static lb_status dead(const lb_writer *w, lb_err *err)
 static lb_status die(lb_writer *w, lb_status status, lb_err *err, const char *doing)
 {
     if (w->dead == LB_OK) {
-        const char *cause = w->sink.error ? strerror(w->sink.error) : archive_error_string(w->tar);
-        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path, w->sink.offset, doing,
+        const int error = lb_output_error(w->out);
+        const char *cause = error ? strerror(error) : archive_error_string(w->tar);
+        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path, lb_output_offset(w->out), doing,
                  cause ? cause : "failed");
         w->dead = status;
-        lb_sink_cut(&w->sink, w->committed_end);
+        lb_output_cut(w->out, w->committed_end);
     }
     return dead(w, err);
 }
@@ -92,17 +91,18 @@ bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
 
 /* ---- tar entries ---------------------------------------------------------------------------------------------------- */
 
-/* A sink that failed swallows the rest and says so in `sink.error`: libarchive, told of the failure, would leak its entry. */
-static la_ssize_t to_sink(struct archive *tar, void *data, const void *bytes, size_t n)
+/* An output that failed swallows the rest and says so by lb_output_error: libarchive, told of the failure, would leak its entry. */
+static la_ssize_t to_output(struct archive *tar, void *data, const void *bytes, size_t n)
 {
     (void)tar;
-    lb_sink_write(&((lb_writer *)data)->sink, bytes, n);
+    lb_writer *w = data;
+    if (!w->muted) lb_output_write(w->out, bytes, n);
     return (la_ssize_t)n;
 }
 
 static bool went_well(const lb_writer *w, la_ssize_t result)
 {
-    return result >= 0 && w->sink.error == 0;
+    return result >= 0 && lb_output_error(w->out) == 0;
 }
 
 /* Length of the pax record "LENGTH KEY=VALUE\n", which counts its own digits. */
@@ -165,7 +165,7 @@ static lb_status put_record(lb_writer *w, const char *name, const lb_descriptor 
     for (int i = 0; i < n; i++) payload += pieces[i].size;
     /* The padding of the entry before is written now: what follows depends on where it ends. */
     if (!went_well(w, archive_write_finish_entry(w->tar))) return die(w, LB_ERR_IO, err, "cannot write");
-    *entry = (lb_entry_row){w->sink.offset, 0, payload, descriptor->digest, descriptor->kind};
+    *entry = (lb_entry_row){lb_output_offset(w->out), 0, payload, descriptor->digest, descriptor->kind};
     if (payload >= LB_RECORD_SMALL) size = padded_attribute(entry->header, size, payload);
 
     struct archive_entry *header = archive_entry_new();
@@ -179,7 +179,7 @@ static lb_status put_record(lb_writer *w, const char *name, const lb_descriptor 
     int written = archive_write_header(w->tar, header);
     archive_entry_free(header);
     if (!went_well(w, written)) return die(w, LB_ERR_IO, err, "cannot write");
-    entry->data = w->sink.offset;
+    entry->data = lb_output_offset(w->out);
     LB_TRY(put_pieces(w, pieces, n, err));
     return add_entry(w, entry) ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
 }
@@ -216,18 +216,24 @@ static lb_status open_tar(lb_writer *w, lb_err *err)
         archive_write_set_format_option(w->tar, "pax", "xattrheader", "SCHILY") != ARCHIVE_OK ||
         archive_write_set_bytes_per_block(w->tar, 0) != ARCHIVE_OK ||
         archive_write_set_bytes_in_last_block(w->tar, 1) != ARCHIVE_OK ||
-        archive_write_open(w->tar, w, NULL, to_sink, NULL) != ARCHIVE_OK)
+        archive_write_open(w->tar, w, NULL, to_output, NULL) != ARCHIVE_OK)
         return lb_fail(err, LB_ERR_IO, "%s: libarchive: %s", w->path, archive_error_string(w->tar));
     return LB_OK;
 }
 
+/* Freeing writes a trailer, which nobody wants. */
+static void free_tar(lb_writer *w)
+{
+    w->muted = true;
+    if (w->tar) archive_write_free(w->tar);
+    w->tar = NULL;
+    w->muted = false;
+}
+
 static void discard(lb_writer *w)
 {
-    if (w->tar) {
-        w->sink.error = w->sink.error ? w->sink.error : ECANCELED; /* freeing writes a trailer: swallow it */
-        archive_write_free(w->tar);
-    }
-    lb_sink_close(&w->sink);
+    free_tar(w);
+    lb_output_abandon(w->out);
     for (int i = 0; i < DIGEST_SETS; i++) {
         buffer_release(&w->small[i].area);
         free(w->small[i].rows);
@@ -240,6 +246,16 @@ static void discard(lb_writer *w)
     free(w);
 }
 
+static lb_status open_output(lb_writer *w, lb_err *err)
+{
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.way = w->options.whole ? LB_OUTPUT_WHOLE : LB_OUTPUT_GROWING;
+    how.sync = (lb_output_sync)w->options.sync;
+    how.replace = w->options.overwrite;
+    how.inputs = w->options.inputs;
+    return lb_output_open(w->path, &how, &w->out, err);
+}
+
 lb_status lb_writer_open_coded(const char *path, const lb_writer_options *options, int level, lb_writer **writer,
                                lb_err *err)
 {
@@ -248,19 +264,15 @@ lb_status lb_writer_open_coded(const char *path, const lb_writer_options *option
     w->options = (lb_writer_options)LB_WRITER_OPTIONS_INIT;
     if (options) memcpy(&w->options, options, options->size < sizeof *options ? options->size : sizeof *options);
     w->level = level;
-    w->sink.fd = -1;
     w->previous_commit = -1;
     w->path = strdup(path);
-    lb_status status = w->path ? lb_sink_open(&w->sink, path, w->options.overwrite, err)
-                               : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
-    bool created = status == LB_OK;
+    lb_status status = w->path ? open_output(w, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     if (status == LB_OK) status = open_tar(w, err);
     if (status == LB_OK) status = put_head(w, err);
     if (status == LB_OK) {
         *writer = w;
         return LB_OK;
     }
-    if (created) unlink(path); /* an archive without a head is nothing */
     discard(w);
     return status;
 }
@@ -450,14 +462,9 @@ lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *
     lb_writer *w = writer;
     const lb_status was = w->dead;
     if (!was) return lb_fail(err, LB_ERR_STATE, "%s: the archive is not at its end", w->path);
-    if (!w->committed_end || w->sink.written != w->committed_end ||
-        lseek(w->sink.fd, (off_t)w->committed_end, SEEK_SET) < 0)
-        return dead(w, err);
-    archive_write_free(w->tar); /* the failed sink swallows its trailer */
-    w->tar = NULL;
-    w->sink.error = 0;
-    w->sink.used = 0;
-    w->sink.offset = w->committed_end;
+    if (!w->committed_end || lb_output_error(w->out) || lb_output_offset(w->out) != w->committed_end)
+        return dead(w, err); /* it could not be cut back */
+    free_tar(w);
     w->n_entries = 0;
     for (int i = 0; i < DIGEST_SETS; i++) {
         buffer_clear(&w->small[i].area);
@@ -467,7 +474,7 @@ lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *
     lb_status status = open_tar(w, err);
     if (status == LB_OK) status = lb_writer_table(w, name, json, err);
     if (status == LB_OK) status = lb_writer_commit(w, err);
-    if (status != LB_OK) lb_sink_cut(&w->sink, w->committed_end);
+    if (status != LB_OK) lb_output_cut(w->out, w->committed_end);
     w->dead = was;
     return status;
 }
@@ -494,17 +501,13 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
     snprintf(name, sizeof name, "commit/%08" PRIu64 ".msgpack", w->commits);
     lb_entry_row entry;
     LB_TRY(put_record(w, name, &d, &(piece){b->bytes, b->size}, 1, &entry, err));
-    if (!went_well(w, archive_write_finish_entry(w->tar)) || !lb_sink_flush(&w->sink))
+    if (!went_well(w, archive_write_finish_entry(w->tar)) || lb_output_commit(w->out, NULL) != LB_OK)
         return die(w, LB_ERR_IO, err, "cannot write");
-    if (w->options.sync && fdatasync(w->sink.fd) != 0) {
-        w->sink.error = errno;
-        return die(w, LB_ERR_IO, err, "cannot sync");
-    }
     w->entries_before += w->n_entries;
     w->n_entries = 0;
     w->commits++;
     w->previous_commit = (int64_t)entry.header;
-    w->committed_end = w->sink.offset;
+    w->committed_end = lb_output_offset(w->out);
     return LB_OK;
 }
 
@@ -513,8 +516,8 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
 uint64_t lb_writer_bytes(const lb_writer *writer)
 {
     const lb_writer *w = writer;
-    uint64_t bytes = w->sink.offset + 48 * w->rows.n_blobs + 160ull * (w->rows.n_programs + w->rows.n_tables) +
-                     100 * w->n_entries + 8192;
+    uint64_t bytes = lb_output_offset(w->out) + 48 * w->rows.n_blobs +
+                     160ull * (w->rows.n_programs + w->rows.n_tables) + 100 * w->n_entries + 8192;
     for (int i = 0; i < DIGEST_SETS; i++) bytes += w->small[i].area.size + w->small[i].n * (48 + 48);
     return bytes;
 }
@@ -541,17 +544,11 @@ static lb_status put_index(lb_writer *w, lb_err *err)
                           entry.data,
                           entry.size,
                           d.digest,
-                          w->sink.offset + 1536 + LB_LOCATOR_FROM_END};
+                          lb_output_offset(w->out) + 1536 + LB_LOCATOR_FROM_END};
     lb_locator_encode(&locator, bytes);
     lb_descriptor l = {.kind = LB_RECORD_LOCATOR, .digest = lb_digest_bytes(bytes, sizeof bytes)};
     LB_TRY(put_record(w, "locator", &l, &(piece){bytes, sizeof bytes}, 1, &last, err));
-    if (!went_well(w, archive_write_close(w->tar)) || !lb_sink_flush(&w->sink))
-        return die(w, LB_ERR_IO, err, "cannot write");
-    if (w->options.sync && fdatasync(w->sink.fd) != 0) {
-        w->sink.error = errno;
-        return die(w, LB_ERR_IO, err, "cannot sync");
-    }
-    return LB_OK;
+    return went_well(w, archive_write_close(w->tar)) ? LB_OK : die(w, LB_ERR_IO, err, "cannot write");
 }
 
 lb_status lb_writer_close(lb_writer *writer, lb_err *err)
@@ -559,6 +556,13 @@ lb_status lb_writer_close(lb_writer *writer, lb_err *err)
     if (!writer) return LB_OK;
     lb_status status = lb_writer_commit(writer, err);
     if (status == LB_OK) status = put_index(writer, err);
+    free_tar(writer);
+    /* One that died keeps what it committed, if it grew; a file that was to be whole is not there. */
+    if (status == LB_OK || (writer->committed_end && !writer->options.whole)) {
+        const lb_status closed = lb_output_close(writer->out, status == LB_OK ? err : NULL);
+        writer->out = NULL;
+        if (status == LB_OK) status = closed;
+    }
     discard(writer);
     return status;
 }

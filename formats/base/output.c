@@ -48,8 +48,7 @@ static bool failed(lb_output *out, int error, const char *doing)
 static lb_status report(const lb_output *out, lb_err *err)
 {
     if (out->error == 0) return LB_OK;
-    if (out->error == EEXIST)
-        return lb_fail(err, LB_ERR_EXISTS, "%s exists; nothing was overwritten", out->place.path);
+    if (out->error == EEXIST) return lb_fail(err, LB_ERR_EXISTS, "%s exists; nothing was overwritten", out->place.path);
     return lb_fail(err, out->error == ENOMEM ? LB_ERR_NOMEM : LB_ERR_IO, "%s: cannot %s it: %s", out->place.path,
                    out->doing, strerror(out->error));
 }
@@ -70,7 +69,9 @@ uint64_t lb_output_offset(const lb_output *output)
 static int own_descriptor(const char *path)
 {
     static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
-    int number = strcmp(path, "/dev/stdout") == 0 ? STDOUT_FILENO : strcmp(path, "/dev/stderr") == 0 ? STDERR_FILENO : -1;
+    int number = strcmp(path, "/dev/stdout") == 0   ? STDOUT_FILENO
+                 : strcmp(path, "/dev/stderr") == 0 ? STDERR_FILENO
+                                                    : -1;
     for (int i = 0; i < 2 && number < 0; i++) {
         const char *digits = path + strlen(folders[i]);
         if (strncmp(path, folders[i], strlen(folders[i])) == 0 && *digits &&
@@ -105,10 +106,13 @@ static lb_status open_appended(lb_output *out, lb_err *err)
     out->fd = openat(out->place.folder, out->place.name, flags | O_CREAT | O_EXCL, mode);
     out->created = out->fd >= 0;
     if (out->fd < 0 && errno == EEXIST && out->options.replace)
-        out->fd = openat(out->place.folder, out->place.name, flags | O_CREAT, mode); /* a link without its file: that is made */
+        out->fd = openat(out->place.folder, out->place.name, flags | O_CREAT,
+                         mode); /* a link without its file: that is made */
     out->named = true;
-    if (out->fd < 0 || fstat(out->fd, &st) != 0) failed(out, errno, "create");
-    else out->start = (uint64_t)st.st_size;
+    if (out->fd < 0 || fstat(out->fd, &st) != 0)
+        failed(out, errno, "create");
+    else
+        out->start = (uint64_t)st.st_size;
     return report(out, err);
 }
 

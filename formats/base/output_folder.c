@@ -18,8 +18,8 @@ struct lb_output_folder {
 };
 
 /* Calls `each` with every name in a folder of the place; the first that it refuses is copied to `refused`. 0 or errno. */
-static int list(const lb_output_place *place, const char *name, bool (*each)(int folder, const char *name, void *context),
-                void *context, char refused[256])
+static int list(const lb_output_place *place, const char *name,
+                bool (*each)(int folder, const char *name, void *context), void *context, char refused[256])
 {
     const int folder = openat(place->folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *dir = folder >= 0 ? fdopendir(folder) : NULL;
@@ -99,7 +99,8 @@ lb_status lb_output_folder_open(const char *path, const lb_output_options *optio
     if (status == LB_OK) status = check_old(f, err);
     if (status == LB_OK && lb_output_place_draft(&f->place, true, options && options->shared ? 0777 : 0700) < 0)
         status = lb_fail(err, LB_ERR_IO, "%s: cannot create it: %s", path, strerror(errno));
-    if (status == LB_OK && asprintf(&f->path, "%.*s%s", (int)(f->place.name - f->place.path), plain, f->place.draft) < 0) {
+    if (status == LB_OK &&
+        asprintf(&f->path, "%.*s%s", (int)(f->place.name - f->place.path), plain, f->place.draft) < 0) {
         f->path = NULL;
         unlinkat(f->place.folder, f->place.draft, AT_REMOVEDIR);
         status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);

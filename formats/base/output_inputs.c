@@ -62,8 +62,9 @@ lb_status lb_output_inputs_refuse(const char *path, const char *const *inputs, l
         const bool same = is_same(&input, &there);
         if (same || (S_ISDIR(input.st_mode) && holds(open(*inputs, O_RDONLY | O_DIRECTORY | O_CLOEXEC), &there, 0)) ||
             is_beside_index(*inputs, &there))
-            return lb_fail(err, LB_ERR_EXISTS, "%s is %s %s, which is read: nothing was overwritten; write another file",
-                           path, same ? "the same as" : "part of", *inputs);
+            return lb_fail(err, LB_ERR_EXISTS,
+                           "%s is %s %s, which is read: nothing was overwritten; write another file", path,
+                           same ? "the same as" : "part of", *inputs);
     }
     return LB_OK;
 }

@@ -18,7 +18,8 @@ lb_status lb_output_place_open(lb_output_place *place, const char *path, lb_err 
     *place = (lb_output_place){.folder = -1};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return lb_fail(err, LB_ERR_EXISTS, "'%s' names a folder, and a file is to be written: give its name, too", path);
+        return lb_fail(err, LB_ERR_EXISTS, "'%s' names a folder, and a file is to be written: give its name, too",
+                       path);
     place->path = strdup(path);
     char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     if (!place->path || !folder) {
@@ -40,9 +41,8 @@ lb_status lb_output_place_check(const lb_output_place *place, bool replace, bool
 {
     struct stat st;
     if (fstatat(place->folder, place->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT
-                   ? LB_OK
-                   : lb_fail(err, LB_ERR_IO, "%s: cannot create it: %s", place->path, strerror(errno));
+        return errno == ENOENT ? LB_OK
+                               : lb_fail(err, LB_ERR_IO, "%s: cannot create it: %s", place->path, strerror(errno));
     if (!replace) return lb_fail(err, LB_ERR_EXISTS, "%s exists; nothing was overwritten", place->path);
     if (folder && !S_ISDIR(st.st_mode))
         return lb_fail(err, LB_ERR_EXISTS, "%s is there and is no folder; nothing was overwritten", place->path);
@@ -69,9 +69,9 @@ int lb_output_place_draft(lb_output_place *place, bool folder, mode_t mode)
     for (int i = 0; i < DRAFT_TRIES; i++) {
         snprintf(place->draft, sizeof place->draft, "%.*s.%016" PRIx64 LB_OUTPUT_DRAFT, (int)kept, place->name,
                  unpredictable());
-        const int fd = folder ? mkdirat(place->folder, place->draft, mode)
-                              : openat(place->folder, place->draft,
-                                       O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        const int fd =
+            folder ? mkdirat(place->folder, place->draft, mode)
+                   : openat(place->folder, place->draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (fd >= 0) return fd;
         if (errno != EEXIST) break;
     }
@@ -109,7 +109,8 @@ int lb_output_place_sync_descriptor(int fd, bool data)
     int result;
     do result = data ? fdatasync(fd) : fsync(fd);
     while (result != 0 && errno == EINTR);
-    if (result == 0 || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS) return 0; /* a pipe, a device: nothing to do */
+    if (result == 0 || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS)
+        return 0; /* a pipe, a device: nothing to do */
     return errno;
 }
 

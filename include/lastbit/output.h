@@ -49,12 +49,12 @@ typedef struct lb_output_options {
     size_t size; /* sizeof(lb_output_options) */
     lb_output_way way;
     lb_output_sync sync;
-    bool replace;              /* WHOLE, GROWING: a file at `path` is replaced; otherwise LB_ERR_EXISTS. APPENDED: one is continued */
-    bool shared;               /* readable as the umask says; otherwise by the owner alone (captures hold private data) */
+    bool
+        replace; /* WHOLE, GROWING: a file at `path` is replaced; otherwise LB_ERR_EXISTS. APPENDED: one is continued */
+    bool shared; /* readable as the umask says; otherwise by the owner alone (captures hold private data) */
     const char *const *inputs; /* files and folders that are being read, the last NULL; NULL: none */
 } lb_output_options;
-#define LB_OUTPUT_OPTIONS_INIT                                                                                         \
-    {sizeof(lb_output_options), LB_OUTPUT_WHOLE, LB_OUTPUT_SYNC_CLOSE, false, false, NULL}
+#define LB_OUTPUT_OPTIONS_INIT {sizeof(lb_output_options), LB_OUTPUT_WHOLE, LB_OUTPUT_SYNC_CLOSE, false, false, NULL}
 
 typedef struct lb_output lb_output;
 

@@ -130,7 +130,8 @@ static void whatever_fails_the_old_file_stays_whole_and_no_draft_is_left(void **
     static const struct {
         counted_call call;
         int error;
-    } kinds[] = {{CALL_OPENAT, EMFILE}, {CALL_WRITEV, ENOSPC}, {CALL_FSYNC, EIO}, {CALL_CLOSE, EDQUOT}, {CALL_RENAME, EIO}};
+    } kinds[] = {
+        {CALL_OPENAT, EMFILE}, {CALL_WRITEV, ENOSPC}, {CALL_FSYNC, EIO}, {CALL_CLOSE, EDQUOT}, {CALL_RENAME, EIO}};
     int failures = 0;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int nth = 1; nth < 4; nth++) {
@@ -325,11 +326,20 @@ static void an_output_that_is_an_input_is_refused_by_whatever_name(void **state)
     link(in_scratch("in"), in_scratch("hard")), symlink("in", in_scratch("soft"));
     symlink("../blobs/blob", in_scratch("folder/linked")), symlink("folder", in_scratch("way"));
     link(in_scratch("folder/part"), in_scratch("elsewhere"));
-    static const char *const pairs[][2] = {
-        {"in", "in"},           {"./in", "in"},          {"folder/../in", "in"},       {"hard", "in"},
-        {"soft", "in"},         {"in", "hard"},          {"in", "soft"},               {"folder/part", "folder"},
-        {"way/part", "folder"}, {"folder/part", "way/"}, {"folder/deep/part", "folder"}, {"blobs/blob", "folder"},
-        {"elsewhere", "folder"}, {"shard", "index.index.json"}};
+    static const char *const pairs[][2] = {{"in", "in"},
+                                           {"./in", "in"},
+                                           {"folder/../in", "in"},
+                                           {"hard", "in"},
+                                           {"soft", "in"},
+                                           {"in", "hard"},
+                                           {"in", "soft"},
+                                           {"folder/part", "folder"},
+                                           {"way/part", "folder"},
+                                           {"folder/part", "way/"},
+                                           {"folder/deep/part", "folder"},
+                                           {"blobs/blob", "folder"},
+                                           {"elsewhere", "folder"},
+                                           {"shard", "index.index.json"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         for (int way = LB_OUTPUT_WHOLE; way <= LB_OUTPUT_APPENDED; way++) {
             char path[160], input[160];

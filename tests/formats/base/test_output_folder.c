@@ -30,8 +30,10 @@ static bool is_part(const char *name)
 static void assert_tree(const char *expected)
 {
     char command[200], found[2000] = "";
-    snprintf(command, sizeof command, "cd '%s' && find . -type f -printf '%%P=' -exec cat {} \\; -printf ' ' | tr ' ' '\\n' | sort | tr '\\n' ' '",
-             scratch);
+    snprintf(
+        command, sizeof command,
+        "cd '%s' && find . -type f -printf '%%P=' -exec cat {} \\; -printf ' ' | tr ' ' '\\n' | sort | tr '\\n' ' '",
+        scratch);
     FILE *pipe = popen(command, "r");
     found[fread(found, 1, sizeof found - 1, pipe)] = '\0';
     pclose(pipe);
@@ -119,7 +121,8 @@ static void whatever_fails_one_folder_is_whole_and_no_draft_is_left(void **state
     static const struct {
         counted_call call;
         int error;
-    } kinds[] = {{CALL_MKDIR, ENOSPC}, {CALL_OPENAT, EMFILE}, {CALL_WRITEV, ENOSPC}, {CALL_FSYNC, EIO}, {CALL_RENAME, EIO}};
+    } kinds[] = {
+        {CALL_MKDIR, ENOSPC}, {CALL_OPENAT, EMFILE}, {CALL_WRITEV, ENOSPC}, {CALL_FSYNC, EIO}, {CALL_RENAME, EIO}};
     int told = 0;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int nth = 1; nth < 8; nth++) {
