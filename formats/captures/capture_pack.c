@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct packing {
     lb_capture *capture;
@@ -124,6 +123,8 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
     LB_TRY(lb_capture_open(path, &p.capture, err));
     lb_writer_options how = LB_WRITER_OPTIONS_INIT;
     how.overwrite = p.options.overwrite;
+    how.whole = true; /* half a pack is nothing, and the one that was there may be the only one */
+    how.inputs = (const char *[]){path, NULL};
     lb_status status = lb_writer_open_coded(out, &how, p.options.level, &p.writer, err);
     if (status == LB_OK) {
         status = lb_strip_list_make(p.capture, p.options.strip, &p.stripped, err);
@@ -135,7 +136,6 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
         } else {
             lb_writer_abandon(p.writer);
         }
-        if (status != LB_OK) unlink(out); /* half a pack is nothing: the capture itself is still there */
     }
     struct stat st;
     if (status == LB_OK && stat(out, &st) == 0) result->file_bytes = (uint64_t)st.st_size;
