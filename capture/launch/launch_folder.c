@@ -27,8 +27,8 @@ static bool is_ours(const char *name)
 {
     int32_t rank;
     uint32_t generation;
-    return lb_launch_is_archive(name) || lb_launch_is_note(name) || strcmp(name, LB_LAUNCH_JOB) == 0 ||
-           lb_ring_file_parse(name, &rank, &generation);
+    return lb_launch_is_archive(name) || lb_launch_is_note(name) || lb_output_is_draft(name) ||
+           strcmp(name, LB_LAUNCH_JOB) == 0 || lb_ring_file_parse(name, &rank, &generation);
 }
 
 /* ---- jobs --------------------------------------------------------------------------------------------------------- */

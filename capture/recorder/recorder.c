@@ -155,6 +155,7 @@ static lb_status open_archive(lb_recorder *recorder, const char *folder, const l
     lb_writer_options writing = LB_WRITER_OPTIONS_INIT;
     writing.overwrite = options->overwrite;
     writing.budget_bytes = options->budget_bytes;
+    writing.sync = options->sync;
     return lb_writer_open(recorder->path, &writing, &recorder->writer, err);
 }
 
@@ -182,7 +183,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
         r->ring = lb_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank)))
+        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank, options->sync)))
             status = lb_recorder_no_memory(err);
         r->ring_files = options->ring_files;
         r->ring_steps = options->ring;

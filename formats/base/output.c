@@ -63,6 +63,14 @@ uint64_t lb_output_offset(const lb_output *output)
     return output->offset;
 }
 
+bool lb_output_sync_parse(const char *text, lb_output_sync *sync)
+{
+    static const char *const names[] = {"close", "step", "never"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0) return *sync = (lb_output_sync)i, true;
+    return false;
+}
+
 /* ---- opening ------------------------------------------------------------------------------------------------------ */
 
 /* "/dev/stdout", "/dev/fd/3": a copy of that descriptor, which keeps its place in what it writes to. −1: `path` is no such name. */

@@ -44,6 +44,8 @@ typedef enum lb_output_sync {
     LB_OUTPUT_SYNC_STEP = 1,  /* at every commit */
     LB_OUTPUT_SYNC_NEVER = 2  /* the system writes when it likes, within about half a minute on Linux */
 } lb_output_sync;
+/* "close", "step", "never"; false: it is none of them. */
+LB_API bool lb_output_sync_parse(const char *text, lb_output_sync *sync);
 
 typedef struct lb_output_options {
     size_t size; /* sizeof(lb_output_options) */

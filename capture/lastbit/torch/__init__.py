@@ -38,6 +38,7 @@ def autostart(note=None):
             "budget": int(get("LASTBIT_BUDGET") or 0),
             "ring": int(get("LASTBIT_RING") or 0),
             "like": get("LASTBIT_LIKE") or "",
+            "sync": get("LASTBIT_SYNC") or "",
             "compiled": get("LASTBIT_COMPILED") or "eager",
             "step_at": get("LASTBIT_STEP_AT") or "",
             "lines": get("LASTBIT_LINES") != "0",
@@ -84,9 +85,12 @@ def _quietly(session, action):
 
 
 @contextlib.contextmanager
-def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at="", like="", lines=True):
+def capture(
+    folder, level="auto", steps="", ranks="", keep="", layers="", budget=0, ring=0, compiled="eager", step_at="", like="", lines=True, sync="close"
+):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
-    choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text."""
+    choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text.
+    `sync`: what a power cut may take: "step", "close" or "never" (see `lastbit record --sync`)."""
     from . import session as sessions
 
     session = None
@@ -104,6 +108,7 @@ def capture(folder, level="auto", steps="", ranks="", keep="", layers="", budget
             step_at=step_at,
             lines=lines,
             like=os.path.abspath(like) if like else "",
+            sync=sync,
         )
         session = sessions.start(settings)
     except Exception as error:
