@@ -361,13 +361,13 @@ bool lb_output_is_draft(const char *name)
 
 FILE *lb_output_scratch(const char *beside, lb_err *err)
 {
-    lb_output_place place;
-    lb_status status = lb_output_place_open(&place, beside, err);
-    const int fd = status == LB_OK ? lb_output_place_draft(&place, false, 0600) : -1;
-    FILE *file = fd >= 0 ? fdopen(fd, "wb+") : NULL;
-    if (status == LB_OK && !file)
-        lb_fail(err, errno == ENOMEM ? LB_ERR_NOMEM : LB_ERR_IO, "%s: cannot create a file beside it: %s", beside,
-                strerror(errno));
+    lb_output_place place = {.folder = -1};
+    const bool found = beside && lb_output_place_open(&place, beside, NULL) == LB_OK;
+    const int fd = found ? lb_output_place_draft(&place, false, 0600) : -1;
+    FILE *file = fd >= 0 ? fdopen(fd, "wb+") : tmpfile();
+    if (!file)
+        lb_fail(err, errno == ENOMEM ? LB_ERR_NOMEM : LB_ERR_IO, "%s: cannot create a file beside it: %s",
+                beside ? beside : "TMPDIR", strerror(errno));
     if (fd >= 0) unlinkat(place.folder, place.draft, 0);
     if (fd >= 0 && !file) close(fd);
     lb_output_place_close(&place);

@@ -90,7 +90,8 @@ LB_API lb_status lb_output_save(const char *path, const lb_output_options *optio
 
 /* ---- folders ------------------------------------------------------------------------------------------------------ */
 
-/* A folder that appears whole: files are written into a draft of it, in any way, and close gives the folder its name. With `replace`
+/* A folder that appears whole: files are written into a draft of it, in any way, and close flushes all of them to the disk and gives the
+ * folder its name. With `replace`
  * the old folder goes in the same moment (renameat2 with RENAME_EXCHANGE; where a file system cannot, it is moved away just before).
  * An old folder is replaced only where `ours` says of every name in it that it may go; it holds files alone. */
 typedef struct lb_output_folder lb_output_folder;
@@ -108,7 +109,8 @@ LB_API void lb_output_folder_abandon(lb_output_folder *folder);
 LB_API lb_status lb_output_inputs_refuse(const char *path, const char *const *inputs, lb_err *err);
 /* Whether a name in a folder is that of a draft. */
 LB_API bool lb_output_is_draft(const char *name);
-/* A file without a name in the folder of `beside`, to write and to read back; it is gone when it is closed. Its contents are the
+/* A file without a name, to write and to read back: in the folder of `beside`, which has room for what is written there, or where none can
+ * be made in it (a device's) or it is NULL, in the system's folder for such files. It is gone when it is closed; whether writing it succeeded is the
  * caller's to check. NULL: none can be made. */
 LB_API FILE *lb_output_scratch(const char *beside, lb_err *err);
 

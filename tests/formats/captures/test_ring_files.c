@@ -130,7 +130,8 @@ static void of_a_damaged_file_the_rest_is_taken_and_it_is_not_called_whole(void 
     size_t n = 0, size = 0;
     bool whole;
     const char *folder = ring_folder();
-    char *sound = assembled(folder, &n, &whole), *path = lb_ring_file_path(folder, 0, 4), *file = read_whole(path, &size);
+    char *sound = assembled(folder, &n, &whole), *path = lb_ring_file_path(folder, 0, 4),
+         *file = read_whole(path, &size);
     int told = 0;
     for (int i = 0; i <= 40; i++) {
         const size_t place = (size_t)i * (size - 1) / 40;
