@@ -1,6 +1,7 @@
 /* Elimination, one variable at a time: see lastbit/parity.h. */
 #include "live_job.h"
 
+#include <lastbit/output.h>
 #include <lastbit/array.h>
 #include <lastbit/parity.h>
 
@@ -147,10 +148,15 @@ static void note_run(const runner *r, const lb_parity_cell *cell)
     json_t *line = json_pack("{s:s,s:s,s:i,s:f}", "command", cell->command, "out", cell->out, "exit", cell->exit,
                              "seconds", cell->seconds);
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
-    FILE *journal = text ? fopen(path, "a") : NULL;
-    if (journal)
-        fprintf(journal, "%s\n", text),
-            fclose(journal); /* a journal that cannot be written costs a run more, no answer */
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    lb_output *journal = NULL;
+    how.way = LB_OUTPUT_APPENDED;
+    how.replace = how.shared = true;
+    if (text && lb_output_open(path, &how, &journal, NULL) == LB_OK) {
+        lb_output_write(journal, text, strlen(text));
+        lb_output_write(journal, "\n", 1);
+        lb_output_close(journal, NULL); /* a journal that cannot be written costs a run more, no answer */
+    }
     free(text), free(path);
     json_decref(line);
 }
