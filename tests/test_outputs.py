@@ -184,6 +184,15 @@ def test_a_reproducer_replaces_another_when_told(lastbit, tmp_path):
     lastbit.run("bisect", "--check", out, expect=1)
 
 
+def test_a_capture_is_not_recorded_over_what_it_is_to_be_like(lastbit, tmp_path):
+    good = tmp_path / "good.lb"
+    good.mkdir()
+    lastbit.run("recover", CLEAN, "-o", good / "rank-00000.tar", expect=0)
+    for like in (good, good / "rank-00000.tar", f"{tmp_path}/./good.lb"):
+        assert "which is read" in lastbit.run("record", "--like", like, "-o", good, "--force", "--", "true", expect=128).stderr
+    assert (good / "rank-00000.tar").exists()
+
+
 def test_alarms_are_not_written_into_the_log(lastbit, tmp_path):
     log = tmp_path / "train.jsonl"
     log.write_text(LOG)
@@ -216,6 +225,25 @@ def test_a_kill_leaves_the_older_output_or_the_new_one(lastbit, inputs, older, t
     assert deaths and (inputs / taken).read_bytes() == own
     for path in tmp_path.iterdir():
         assert path == out or re.fullmatch(r"out\.[0-9a-f]{16}\.draft", path.name), path.name
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_signal_leaves_no_draft(lastbit, inputs, tmp_path, kind, number):
+    out, drafts = tmp_path / "out", 0
+    command = ["pack", "-f", inputs / "in.lbz", "--level", "19", "-o", out] if kind == "file" else ["bisect", "-q", FAILING, "-o", out]
+    for _ in range(20):
+        child = subprocess.Popen(words([lastbit.path, *command]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while child.poll() is None and not list(tmp_path.glob("*.draft/rank-*.tar" if kind == "folder" else "*.draft")):
+            time.sleep(0.001)
+        child.send_signal(number)
+        code = child.wait()
+        assert not list(tmp_path.glob("*.draft"))
+        if code == -number:
+            drafts += 1
+            break
+        shutil.rmtree(out) if kind == "folder" else out.unlink()
+    assert drafts, "it was never met while it wrote"
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

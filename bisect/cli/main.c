@@ -6,6 +6,7 @@
 #include "reference.h"
 #include "schema_files.h"
 
+#include <lastbit/output.h>
 #include <lastbit/processor.h>
 
 #include <errno.h>
@@ -162,6 +163,23 @@ static void let_waiting_threads_sleep(const char *command, const char **argv)
     unsetenv(mark), unsetenv("OMP_WAIT_POLICY");
 }
 
+/* What was half written goes with the command. */
+static void leave_nothing(int signal_number)
+{
+    lb_output_remove_drafts();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+/* A command that watches or records has handlers of its own, which come after. */
+static void catch_signals(void)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction now;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) signal(ends[i], leave_nothing);
+}
+
 int main(int argc, const char **argv)
 {
     if (argc > 1) let_waiting_threads_sleep(argv[1], argv);
@@ -170,6 +188,7 @@ int main(int argc, const char **argv)
      * (ulimit -f) is a write that fails, which is said. */
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_IGN);
+    catch_signals();
     if (argc < 2) {
         print_usage(stderr);
         return LB_EXIT_MISUSED;

@@ -459,6 +459,7 @@ static int run(lb_record_options *o, const char **argv, bool json)
     char *python = lb_command_python_folder();
     lb_status status = lb_launch_find(python, &launch, &err);
     if (status == LB_OK) status = resolve_like(o, &err);
+    if (status == LB_OK && o->like) status = lb_output_inputs_refuse(o->out, (const char *[]){o->like, NULL}, &err);
     free(python);
     if (status == LB_OK) status = lb_launch_folder_make(o->out, o->force, &folder, &err);
     if (status == LB_OK) status = tell_child(o, folder, &launch, &err);

@@ -24,7 +24,7 @@ struct lb_output {
     bool special;       /* a device, a pipe, a descriptor of ours: no draft, nothing to take back */
     bool created;       /* APPENDED: the file is ours */
     bool named;         /* the file has its name, the folder may not be on the disk */
-    pid_t owner;        /* of the draft: a forked child leaves it alone */
+    pid_t owner;        /* who made it: a forked child removes nothing */
     int error;          /* errno of the first failure */
     const char *doing;  /* what failed */
     uint64_t start;     /* APPENDED: bytes that were there */
@@ -137,7 +137,7 @@ static void discard(lb_output *out)
     const bool ours = out->owner == getpid();
     if (out->stream) __fpurge(out->stream), fclose(out->stream);
     if (out->fd >= 0) close(out->fd);
-    if (ours && out->place.draft[0]) unlinkat(out->place.folder, out->place.draft, 0);
+    lb_output_place_drop(&out->place);
     if (ours && out->created && out->error && out->committed == 0) unlinkat(out->place.folder, out->place.name, 0);
     lb_output_place_close(&out->place);
     free(out->gathered);
@@ -368,7 +368,7 @@ FILE *lb_output_scratch(const char *beside, lb_err *err)
     if (!file)
         lb_fail(err, errno == ENOMEM ? LB_ERR_NOMEM : LB_ERR_IO, "%s: cannot create a file beside it: %s",
                 beside ? beside : "TMPDIR", strerror(errno));
-    if (fd >= 0) unlinkat(place.folder, place.draft, 0);
+    lb_output_place_drop(&place);
     if (fd >= 0 && !file) close(fd);
     lb_output_place_close(&place);
     return file;

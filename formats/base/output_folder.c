@@ -13,7 +13,6 @@ struct lb_output_folder {
     lb_output_place place;
     bool replace;
     bool (*ours)(const char *);
-    pid_t owner;
     char *path; /* of the draft */
 };
 
@@ -47,19 +46,6 @@ static bool may_go(int folder, const char *name, void *context)
     return lb_output_is_draft(name) || (f->ours && f->ours(name));
 }
 
-static bool remove_file(int folder, const char *name, void *context)
-{
-    (void)context;
-    return unlinkat(folder, name, 0) == 0 || errno == ENOENT;
-}
-
-/* Files alone, of which may_go has spoken or which are a draft's; what else came meanwhile stays, and its folder with it. */
-static void remove_folder(const lb_output_place *place, const char *name)
-{
-    char refused[256];
-    if (list(place, name, remove_file, NULL, refused) == 0) unlinkat(place->folder, name, AT_REMOVEDIR);
-}
-
 static lb_status check_old(const lb_output_folder *f, lb_err *err)
 {
     char refused[256];
@@ -73,6 +59,7 @@ static lb_status check_old(const lb_output_folder *f, lb_err *err)
 
 static void release(lb_output_folder *f)
 {
+    lb_output_place_drop(&f->place);
     lb_output_place_close(&f->place);
     free(f->path);
     free(f);
@@ -94,7 +81,7 @@ lb_status lb_output_folder_open(const char *path, const lb_output_options *optio
     char *plain = without_slash(path);
     lb_status status = f && plain ? lb_output_inputs_refuse(plain, options ? options->inputs : NULL, err)
                                   : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
-    if (f) f->place.folder = -1, f->ours = ours, f->replace = options && options->replace, f->owner = getpid();
+    if (f) f->place.folder = -1, f->ours = ours, f->replace = options && options->replace;
     if (status == LB_OK) status = lb_output_place_open(&f->place, plain, err);
     if (status == LB_OK) status = check_old(f, err);
     if (status == LB_OK && lb_output_place_draft(&f->place, true, options && options->shared ? 0777 : 0700) < 0)
@@ -102,7 +89,6 @@ lb_status lb_output_folder_open(const char *path, const lb_output_options *optio
     if (status == LB_OK &&
         asprintf(&f->path, "%.*s%s", (int)(f->place.name - f->place.path), plain, f->place.draft) < 0) {
         f->path = NULL;
-        unlinkat(f->place.folder, f->place.draft, AT_REMOVEDIR);
         status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
     free(plain);
@@ -124,6 +110,8 @@ static int replace_by_two(lb_output_place *place, char old[256])
     lb_output_place aside = *place;
     if (lb_output_place_draft(&aside, true, 0700) < 0) return errno;
     memcpy(old, aside.draft, sizeof aside.draft);
+    lb_output_place_forget(&aside);
+    lb_output_place_forget(place); /* in that moment neither may go */
     if (renameat(place->folder, place->name, place->folder, old) != 0) {
         const int why = errno;
         unlinkat(place->folder, old, AT_REMOVEDIR);
@@ -148,9 +136,10 @@ static int take_name(lb_output_folder *f)
     else if (why == EINVAL || why == ENOSYS || why == ENOTSUP)
         why = replace_by_two(place, old);
     if (why) return why;
+    lb_output_place_forget(place);
     place->draft[0] = '\0';
     lb_output_place_sync(place); /* the new one before the old one goes */
-    remove_folder(place, old);
+    lb_output_place_remove(place->folder, old);
     return 0;
 }
 
@@ -186,14 +175,11 @@ lb_status lb_output_folder_close(lb_output_folder *folder, lb_err *err)
         status = lb_fail(err, LB_ERR_EXISTS, "%s exists; nothing was overwritten", f->place.path);
     else if (why)
         status = lb_fail(err, LB_ERR_IO, "%s: cannot put it in place: %s", f->place.path, strerror(why));
-    if (f->place.draft[0]) remove_folder(&f->place, f->place.draft);
     release(f);
     return status;
 }
 
 void lb_output_folder_abandon(lb_output_folder *folder)
 {
-    if (!folder) return;
-    if (folder->owner == getpid()) remove_folder(&folder->place, folder->place.draft);
-    release(folder);
+    if (folder) release(folder);
 }

@@ -15,6 +15,11 @@
 
 enum { DEEPEST = 8 };
 
+static int open_folder(const char *path)
+{
+    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
 static bool is_same(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
@@ -47,8 +52,7 @@ static bool is_beside_index(const char *input, const struct stat *wanted)
     if (n < sizeof suffix || strcmp(input + n - (sizeof suffix - 1), suffix) != 0) return false;
     const char *slash = strrchr(input, '/');
     char *folder = slash ? strndup(input, (size_t)(slash - input) + 1) : strdup(".");
-    const bool found =
-        folder && holds(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), wanted, DEEPEST); /* that folder alone */
+    const bool found = folder && holds(open_folder(folder), wanted, DEEPEST); /* that folder alone */
     free(folder);
     return found;
 }
@@ -58,13 +62,17 @@ lb_status lb_output_inputs_refuse(const char *path, const char *const *inputs, l
     struct stat there, input;
     if (stat(path, &there) != 0 || !(S_ISREG(there.st_mode) || S_ISDIR(there.st_mode))) return LB_OK;
     for (; inputs && *inputs; inputs++) {
+        const char *how = NULL;
         if (stat(*inputs, &input) != 0) continue;
-        const bool same = is_same(&input, &there);
-        if (same || (S_ISDIR(input.st_mode) && holds(open(*inputs, O_RDONLY | O_DIRECTORY | O_CLOEXEC), &there, 0)) ||
-            is_beside_index(*inputs, &there))
-            return lb_fail(err, LB_ERR_EXISTS,
-                           "%s is %s %s, which is read: nothing was overwritten; write another file", path,
-                           same ? "the same as" : "part of", *inputs);
+        if (is_same(&input, &there))
+            how = "is the same as";
+        else if (S_ISDIR(input.st_mode) ? holds(open_folder(*inputs), &there, 0) : is_beside_index(*inputs, &there))
+            how = "is part of";
+        else if (S_ISDIR(there.st_mode) && holds(open_folder(path), &input, 0))
+            how = "holds";
+        if (how)
+            return lb_fail(err, LB_ERR_EXISTS, "%s %s %s, which is read: nothing was overwritten; name another place",
+                           path, how, *inputs);
     }
     return LB_OK;
 }

@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,6 +53,69 @@ lb_status lb_output_place_check(const lb_output_place *place, bool replace, bool
     return LB_OK;
 }
 
+/* ---- drafts that are there ---------------------------------------------------------------------------------------- */
+
+/* Places with a draft, for a signal handler: fixed room, no lock. Where there is no room a draft stays behind a signal, no more. */
+static _Atomic(lb_output_place *) drafts[32];
+
+static void remember(lb_output_place *place)
+{
+    place->owner = getpid();
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        lb_output_place *none = NULL;
+        if (atomic_compare_exchange_strong(&drafts[i], &none, place)) return;
+    }
+}
+
+void lb_output_place_forget(lb_output_place *place)
+{
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        lb_output_place *one = place;
+        if (atomic_compare_exchange_strong(&drafts[i], &one, NULL)) return;
+    }
+}
+
+/* As readdir does it, without memory of its own: of a folder the files, then itself. */
+void lb_output_place_remove(int folder, const char *name)
+{
+    struct entry {
+        uint64_t inode;
+        int64_t next;
+        uint16_t length;
+        uint8_t type;
+        char name[];
+    };
+    _Alignas(struct entry) char bytes[4096];
+    if (unlinkat(folder, name, 0) == 0 || (errno != EISDIR && errno != EPERM)) return;
+    const int inner = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    for (long n; inner >= 0 && (n = syscall(SYS_getdents64, inner, bytes, sizeof bytes)) > 0;)
+        for (long at = 0; at < n;) {
+            const struct entry *entry = (const struct entry *)(bytes + at);
+            if (strcmp(entry->name, ".") != 0 && strcmp(entry->name, "..") != 0) unlinkat(inner, entry->name, 0);
+            at += entry->length;
+        }
+    if (inner >= 0) close(inner);
+    unlinkat(folder, name, AT_REMOVEDIR);
+}
+
+void lb_output_place_drop(lb_output_place *place)
+{
+    if (!place->draft[0]) return;
+    lb_output_place_forget(place);
+    if (place->owner == getpid()) lb_output_place_remove(place->folder, place->draft);
+    place->draft[0] = '\0';
+}
+
+void lb_output_remove_drafts(void)
+{
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        const lb_output_place *place = atomic_load(&drafts[i]);
+        if (place && place->draft[0] && place->owner == getpid()) lb_output_place_remove(place->folder, place->draft);
+    }
+}
+
+/* ---- names -------------------------------------------------------------------------------------------------------- */
+
 /* O_EXCL makes a guess at the name harmless, so that a poor number will do where there is no good one. */
 static uint64_t unpredictable(void)
 {
@@ -72,7 +137,10 @@ int lb_output_place_draft(lb_output_place *place, bool folder, mode_t mode)
         const int fd =
             folder ? mkdirat(place->folder, place->draft, mode)
                    : openat(place->folder, place->draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-        if (fd >= 0) return fd;
+        if (fd >= 0) {
+            remember(place);
+            return fd;
+        }
         if (errno != EEXIST) break;
     }
     place->draft[0] = '\0';
@@ -100,7 +168,7 @@ int lb_output_place_rename(lb_output_place *place, bool replace)
         why = rename_new(place);
     else if (renameat(place->folder, place->draft, place->folder, place->name) != 0)
         why = errno;
-    if (why == 0) place->draft[0] = '\0';
+    if (why == 0) lb_output_place_forget(place), place->draft[0] = '\0';
     return why;
 }
 
@@ -121,6 +189,7 @@ int lb_output_place_sync(const lb_output_place *place)
 
 void lb_output_place_close(lb_output_place *place)
 {
+    lb_output_place_forget(place);
     if (place->folder >= 0) close(place->folder);
     free(place->path);
     *place = (lb_output_place){.folder = -1};

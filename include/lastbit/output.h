@@ -19,7 +19,7 @@
  *
  * A draft is created by O_EXCL under a name that nobody can guess, `NAME.<16 hex digits>.draft`, so that no link that somebody
  * planted is followed. A link at `path` itself is replaced as a name, never written through (APPENDED follows it). A kill may
- * leave a draft behind; it is safe to remove (lb_output_is_draft).
+ * leave a draft behind; it is safe to remove (lb_output_is_draft). A signal that is caught need not (lb_output_remove_drafts).
  *
  * A device, a pipe, or a descriptor of this process (/dev/stdout, /dev/fd/N) has no contents to save: it is written as it is.
  *
@@ -60,7 +60,7 @@ typedef struct lb_output_options {
 
 typedef struct lb_output lb_output;
 
-/* LB_ERR_EXISTS: something is there and may not be replaced, or it is one of `inputs` or a file inside one, by whatever path or
+/* LB_ERR_EXISTS: something is there and may not be replaced, or it is one of `inputs`, lies in one or holds one, by whatever path or
  * link. Nothing is changed on any failure. `options`: NULL for LB_OUTPUT_OPTIONS_INIT. */
 LB_API lb_status lb_output_open(const char *path, const lb_output_options *options, lb_output **output, lb_err *err);
 /* False: it failed, now or before. What was written is gathered; large pieces go straight to the system. */
@@ -104,9 +104,12 @@ LB_API void lb_output_folder_abandon(lb_output_folder *folder);
 
 /* ---- what may be written ------------------------------------------------------------------------------------------ */
 
-/* LB_ERR_EXISTS when what is at `path` is one of `inputs`, or lies inside one. open does it; this is for who wants to refuse before
+/* LB_ERR_EXISTS when what is at `path` is one of `inputs`, lies in one, or is a folder that holds one. open does it; this is for who wants to refuse before
  * an hour of work. */
 LB_API lb_status lb_output_inputs_refuse(const char *path, const char *const *inputs, lb_err *err);
+/* Removes the drafts of all outputs that this process has open, for a signal handler that ends it: nothing can be written to them
+ * afterwards. In a forked child nothing. Async-signal-safe. */
+LB_API void lb_output_remove_drafts(void);
 /* Whether a name in a folder is that of a draft. */
 LB_API bool lb_output_is_draft(const char *name);
 /* A file without a name, to write and to read back: in the folder of `beside`, which has room for what is written there, or where none can

@@ -112,6 +112,11 @@ static void an_input_is_not_replaced_by_whatever_path(void **state)
         how.replace = true, how.inputs = inputs;
         assert_int_equal(lb_output_folder_open(in_scratch(names[i]), &how, is_part, &folder, NULL), LB_ERR_EXISTS);
     }
+    lb_output_folder *folder = NULL;
+    const char *inputs[] = {in_scratch("way/part-2"), NULL};
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.replace = true, how.inputs = inputs;
+    assert_int_equal(lb_output_folder_open(in_scratch("f"), &how, is_part, &folder, NULL), LB_ERR_EXISTS);
     assert_tree("f/part-1=old f/part-2=old ");
 }
 
