@@ -5,6 +5,7 @@
 #include "reference.h"
 #include "schema_files.h"
 
+#include <lastbit/input.h>
 #include <lastbit/clock.h>
 #include <lastbit/array.h>
 #include <lastbit/report.h>
@@ -299,7 +300,7 @@ static bool looks_like_capture(const char *path)
     while (n > 1 && path[n - 1] == '/') n--;
     snprintf(first, sizeof first, "%s/rank-00000.tar", path);
     return (n > 3 && !strncmp(path + n - 3, ".lb", 3)) || (n > 4 && !strncmp(path + n - 4, ".lbz", 4)) ||
-           access(first, R_OK) == 0;
+           lb_input_is_file(first);
 }
 
 /* The program that was recorded and when, by the receipt of the first rank: into an object. */
