@@ -384,7 +384,8 @@ lb_status lb_sum_tree_read(const char *path, lb_sum_tree **tree, lb_err *err)
 {
     *tree = NULL;
     FILE *file;
-    LB_TRY(lb_input_stream(path, &file, err));
+    if (lb_input_stream(path, &file, err) != LB_OK)
+        return LB_ERR_IO; /* NOT_FOUND would be a step that was not recorded */
     char *text = NULL;
     size_t size = 0;
     FILE *memory = open_memstream(&text, &size);
