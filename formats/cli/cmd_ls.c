@@ -182,7 +182,11 @@ static void print_gaps(lb_capture *capture, const int32_t *ranks, uint32_t n)
         json_t *coverage = text ? json_loads(text, 0, NULL) : NULL, *closed = json_object_get(coverage, "closed");
         json_int_t skipped = json_integer_value(json_object_get(coverage, "skipped_values")),
                    unseen = json_integer_value(json_object_get(coverage, "unseen_writes"));
-        if (json_is_false(closed))
+        const char *stopped = json_string_value(json_object_get(coverage, "stopped"));
+        if (stopped)
+            printf("  rank %" PRId32 " stopped recording before its program ended: %s; every step listed is whole\n",
+                   ranks[r], stopped);
+        else if (json_is_false(closed))
             printf("  rank %" PRId32
                    " did not end its recording: it records still, or was cut off; every step listed is whole\n",
                    ranks[r]);

@@ -8,7 +8,6 @@ with Server([LASTBIT, "ls", capture], folder) as server:
 import dataclasses
 import os
 import pathlib
-import signal
 import subprocess
 
 FOR_GOOD = 1 << 40
@@ -69,18 +68,20 @@ class Server:
         code = os.waitstatus_to_exitcode(status)
         return Outcome(kind, first, for_good, code, calls, failed, self.out.read_bytes(), self.err.read_bytes())
 
-    def sweep(self, kind, for_good, some=None):
-        """Outcomes with n = 1, 2, 3 … until none fails; or for `some` n: half of them the first ones, the others spread over all."""
+    @staticmethod
+    def chosen(calls, some=None):
+        """n = 1, 2, 3 …; or `some` of them: half are the first ones, the others are spread over all."""
+        if not some or some >= calls:
+            return range(1, calls + 1)
+        step = (calls - some // 2) / (some - some // 2)
+        return [*range(1, some // 2 + 1), *(some // 2 + 1 + int(i * step) for i in range(some - some // 2))]
+
+    def sweep(self, kind, for_good, some=None, clean=lambda: None):
+        """Outcomes in which a call failed, of the n that `chosen` gives. `clean` removes what the run before has written."""
+        clean()
         calls = self.run(kind).calls
-        chosen = range(1, calls + 1)
-        if some and some < calls:
-            step = (calls - some // 2) / (some - some // 2)
-            chosen = [*range(1, some // 2 + 1), *(some // 2 + 1 + int(i * step) for i in range(some - some // 2))]
-        for n in chosen:
+        for n in self.chosen(calls, some):
+            clean()
             outcome = self.run(kind, n, for_good)
             if outcome.failed:
                 yield outcome
-
-
-def is_hang(outcome):
-    return outcome.code == -signal.SIGALRM

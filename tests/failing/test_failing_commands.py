@@ -90,20 +90,24 @@ def test_a_failure_is_no_other_answer(command, inputs, tmp_path):
     words = [tmp_path / WORDS[word] if word == "OUT" else inputs / WORDS[word] if word in WORDS else word for word in command.split()]
     before = sorted(inputs.rglob("*"))
     wrong, runs = [], 0
+
+    def left():
+        return [path for path in [*tmp_path.iterdir(), *scratch.iterdir()] if path.name not in OURS]
+
+    def clean():
+        for path in [*left(), tmp_path / "out"]:
+            remove(path)
+
     with Server([BUILD / "lastbit", *words], tmp_path, LIBRARY, environment={"TMPDIR": str(scratch)}) as server:
         whole = server.run()
         assert whole.code in (0, 1, 125), whole
-        remove(tmp_path / "out")
         for kind in KINDS:
             for for_good in (False, True):
-                for outcome in server.sweep(kind, for_good, SOME and SOME.get(kind, 2)):
+                for outcome in server.sweep(kind, for_good, SOME and SOME.get(kind, 2), clean):
                     runs += 1
                     same = (outcome.code, without_times(outcome.out)) == (whole.code, without_times(whole.out))
                     refused = outcome.code == FAILED and outcome.err.startswith(b"lastbit ")
-                    left = [path for path in [*tmp_path.iterdir(), *scratch.iterdir()] if path.name not in OURS]
-                    if not (same or refused) or (left and kind != "unlink"):
-                        wrong.append(f"{outcome}{left or ''}")
-                    for path in [*left, tmp_path / "out"]:
-                        remove(path)
+                    if not (same or refused) or (left() and kind != "unlink"):
+                        wrong.append(f"{outcome}{left() or ''}")
     assert not wrong, "\n".join(wrong[:10])
     assert runs > 10 and sorted(inputs.rglob("*")) == before
