@@ -134,7 +134,7 @@ static int deliver(const char *name, int code)
     if (fflush(stdout) == 0 && !had) return kept;
     fprintf(stderr, "lastbit %s: its answer could not be written%s%s\n", name, had ? "" : ": ",
             had ? "" : strerror(errno));
-    return LB_EXIT_FAILED;
+    return lb_refusal_end(LB_EXIT_FAILED);
 }
 
 /* Working copies come and go with every op. Left alone, glibc hands what is large back to the system at once, and the next op pays for the

@@ -70,7 +70,7 @@ int lb_refusal_end(int code)
 {
     lb_err err = LB_ERR_INIT;
     ended = true;
-    if (passed_on) return code;
+    if (passed_on) return failure;
     if (large_failed) lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     if (!large_failed && lb_input_refusal(&err) == LB_OK) return code;
     if (code != failure) say(err.message); /* otherwise it has been said */

@@ -3,6 +3,7 @@
 #include "capture_reader.h"
 #include "capture_strip.h"
 
+#include <lastbit/input.h>
 #include <lastbit/maintenance.h>
 
 #include <inttypes.h>
