@@ -8,6 +8,7 @@
 #include "command_line.h"
 
 #include <lastbit/input.h>
+#include <lastbit/output.h>
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,12 +34,19 @@ static void say(const char *what)
     if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) return; /* nobody to tell */
 }
 
+/* Whatever is half written goes with the process. */
+static void end(void)
+{
+    lb_output_remove_drafts();
+    _exit(failure);
+}
+
 /* A library that calls exit(): what was printed so far is no answer. */
 static void hold_exit(void)
 {
     if (ended || getpid() != process) return;
     say("a library gave up, see above; nothing was found out");
-    _exit(failure);
+    end();
 }
 
 /* A file that is mapped became shorter, or its disk fails: there is no call that could return it. */
@@ -47,10 +55,10 @@ static void unread_page(int signal)
     (void)signal;
     static const char what[] =
         ": a page of a file could not be read: it became shorter while it was read, or its disk fails\n";
-    if (write(STDERR_FILENO, "lastbit ", 8) > 0 && write(STDERR_FILENO, name, strlen(name)) > 0 &&
-        write(STDERR_FILENO, what, sizeof what - 1) > 0)
-        _exit(failure);
-    _exit(failure);
+    const bool told = write(STDERR_FILENO, "lastbit ", 8) > 0 && write(STDERR_FILENO, name, strlen(name)) > 0 &&
+                      write(STDERR_FILENO, what, sizeof what - 1) > 0;
+    (void)told; /* whether or not anybody listens */
+    end();
 }
 
 void lb_refusal_begin(const char *command)
@@ -90,7 +98,7 @@ static void no_memory(size_t bytes)
     char what[80];
     snprintf(what, sizeof what, "out of memory: there are no %zu bytes more", bytes);
     say(what);
-    _exit(failure);
+    end();
 }
 
 typedef void *of_size(size_t);
