@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 LIBRARY = BUILD / "tests" / "libfailing_host.so"
 FAILED = 128
-SOME = None if FULL else {"alloc": 4}  # of other kinds 2; each singly and for good
+SOME = None if FULL else {"alloc": 6}  # of other kinds 3; each singly and for good
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the injector needs glibc, and a build without sanitizers")
 
 
@@ -103,7 +103,7 @@ def test_a_failure_is_no_other_answer(command, inputs, tmp_path):
         assert whole.code in (0, 1, 125), whole
         for kind in KINDS:
             for for_good in (False, True):
-                for outcome in server.sweep(kind, for_good, SOME and SOME.get(kind, 2), clean):
+                for outcome in server.sweep(kind, for_good, SOME and SOME.get(kind, 3), clean):
                     runs += 1
                     same = (outcome.code, without_times(outcome.out)) == (whole.code, without_times(whole.out))
                     refused = outcome.code == FAILED and outcome.err.startswith(b"lastbit ")
