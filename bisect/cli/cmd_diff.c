@@ -1,6 +1,7 @@
 /* lastbit diff A B: two captures layer by layer. The engine is diff.c, the text is diff_text.c. */
 #include "command_line.h"
 
+#include <lastbit/input.h>
 #include <lastbit/output.h>
 #include <lastbit/diff.h>
 
@@ -264,10 +265,10 @@ static char *trimmed(char *text)
 
 static lb_status read_table(const char *path, table *t, lb_err *err)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file;
     char *line = NULL, *text = NULL;
     size_t room = 0, size = 0, number = 0;
-    if (!file) return lb_fail(err, LB_ERR_IO, "--map %s: %s", path, strerror(errno));
+    LB_TRY(lb_input_stream(path, &file, err));
     FILE *kept = open_memstream(&text, &size);
     lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t n = 0; status == LB_OK && getline(&line, &room, file) >= 0;) {
@@ -290,10 +291,11 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
         t->rows = more, t->n = ++n;
         fprintf(kept, "%s%c%s%c", trimmed(second), 0, trimmed(first), 0);
     }
-    if (status == LB_OK && ferror(file)) status = lb_fail(err, LB_ERR_IO, "--map %s: it cannot be read", path);
+    const lb_status ended = lb_input_stream_end(file, path, err);
+    if (status == LB_OK) status = ended;
     if (status == LB_OK && !number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
     if (kept) fclose(kept);
-    free(line), fclose(file);
+    free(line);
     t->text = text;
     const char *at = text;
     for (uint32_t i = 0; status == LB_OK && i < t->n; i++) {

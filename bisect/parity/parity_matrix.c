@@ -1,6 +1,7 @@
 /* Elimination, one variable at a time: see lastbit/parity.h. */
 #include "live_job.h"
 
+#include <lastbit/input.h>
 #include <lastbit/output.h>
 #include <lastbit/array.h>
 #include <lastbit/parity.h>
@@ -169,7 +170,8 @@ static bool ran_before(const runner *r, lb_parity_cell *cell)
     bool found = false;
     if (!path) return false;
     sprintf(path, "%s/runs.jsonl", r->work);
-    FILE *journal = fopen(path, "r");
+    FILE *journal;
+    lb_input_stream(path, &journal, NULL);
     while (journal && getline(&line, &room, journal) > 0) {
         json_t *run = json_loads(line, 0, NULL); /* a line that a kill cut is none */
         const char *command = json_string_value(json_object_get(run, "command"));
@@ -179,9 +181,9 @@ static bool ran_before(const runner *r, lb_parity_cell *cell)
         }
         json_decref(run);
     }
-    if (journal) fclose(journal);
+    lb_input_stream_end(journal, path, NULL);
     free(line), free(path);
-    return found && access(cell->out, R_OK) == 0;
+    return found && lb_input_is_file(cell->out);
 }
 
 /* ---- a cell ---- */

@@ -10,6 +10,7 @@
 
 #include "rerun.h"
 
+#include <lastbit/input.h>
 #include <lastbit/array.h>
 #include <lastbit/maintenance.h>
 #include <dirent.h>
@@ -97,7 +98,7 @@ lb_status lb_reproducer_size(const char *path, uint64_t *ops, uint64_t *bytes, l
         const lb_program *p;
         struct stat info;
         char *file = lb_capture_archive_path(path, ranks[r]);
-        if (file && stat(file, &info) == 0) *bytes += (uint64_t)info.st_size;
+        if (file && lb_input_look(file, &info, NULL) == LB_OK) *bytes += (uint64_t)info.st_size;
         free(file);
         for (uint32_t s = 0; s < n_steps; s++)
             for (uint32_t i = 0; lb_capture_program(capture, ranks[r], steps[s], &p, NULL) == LB_OK && i < p->n_ops;

@@ -1,6 +1,7 @@
 /* Journals: see journal.h. */
 #include "journal.h"
 
+#include <lastbit/input.h>
 #include <lastbit/output.h>
 #include <errno.h>
 #include <lastbit/json_text.h>
@@ -27,11 +28,13 @@ static bool is_cut_head(const char *line)
 /* A line that was being written when the process was killed is no line. */
 static lb_status read_lines(lb_journal *j, const char *path, const char *about, lb_err *err)
 {
-    FILE *file = fopen(path, "r");
+    FILE *file;
     char *line = NULL;
     size_t room = 0;
-    lb_status status = LB_OK;
-    if (!file) return errno == ENOENT ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_input_stream(path, &file, &why);
+    if (status == LB_ERR_NOT_FOUND) return LB_OK;
+    if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
     for (int n = 1; getline(&line, &room, file) > 0 && status == LB_OK; n++) {
         json_t *row = json_loads(line, 0, NULL);
         j->begun = true;
@@ -50,8 +53,8 @@ static lb_status read_lines(lb_journal *j, const char *path, const char *about, 
         json_decref(row);
     }
     free(line);
-    fclose(file);
-    return status;
+    const lb_status ended = lb_input_stream_end(file, path, err);
+    return status == LB_OK ? ended : status;
 }
 
 /* One line, in one piece. */

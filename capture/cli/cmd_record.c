@@ -10,6 +10,7 @@
 #include "command_line.h"
 #include "launch.h"
 #include "launch_folder.h"
+#include "refusal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -480,6 +481,7 @@ static int run(lb_record_options *o, const char **argv, bool json)
     } else {
         lb_recorded recorded = {.code = code};
         lb_launch_report notes;
+        lb_refusal_pass_on(code);
         rescue(o, folder, &recorded);
         look(folder, &recorded);
         lb_launch_notes(folder, &notes);

@@ -151,7 +151,7 @@ lb_status lb_output_open(const char *path, const lb_output_options *options, lb_
     if (!out) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     out->options = (lb_output_options)LB_OUTPUT_OPTIONS_INIT;
     if (options) memcpy(&out->options, options, options->size < sizeof *options ? options->size : sizeof *options);
-    out->fd = -1;
+    out->fd = out->place.folder = -1;
     out->owner = getpid();
     lb_status status = lb_output_inputs_refuse(path, out->options.inputs, err);
     if (status == LB_OK) status = lb_output_place_open(&out->place, path, err);

@@ -3,6 +3,7 @@
 #include "capture_reader.h"
 #include "capture_strip.h"
 
+#include <lastbit/input.h>
 #include <lastbit/maintenance.h>
 
 #include <inttypes.h>
@@ -139,7 +140,8 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
         }
     }
     struct stat st;
-    if (status == LB_OK && stat(out, &st) == 0) result->file_bytes = (uint64_t)st.st_size;
+    if (status == LB_OK) status = lb_input_look(out, &st, err);
+    if (status == LB_OK) result->file_bytes = (uint64_t)st.st_size;
     lb_strip_list_release(&p.stripped);
     lb_capture_close(p.capture);
     return status;

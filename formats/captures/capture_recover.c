@@ -2,16 +2,16 @@
 #include "archive_writer.h"
 #include "capture_reader.h"
 
+#include <lastbit/input.h>
 #include <lastbit/maintenance.h>
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* Damaged bytes are lost; what could not be read for another reason (memory, the disk) may be there the next time. */
 static bool is_lost(lb_status status)
 {
-    return status != LB_OK && status != LB_ERR_NOMEM && status != LB_ERR_IO;
+    return status != LB_OK && !lb_is_refusal(status);
 }
 
 static lb_status copy_blobs(lb_archive *a, lb_writer *w, lb_recovery *result, lb_err *err)
@@ -134,7 +134,7 @@ lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *res
 {
     memset(result, 0, sizeof *result);
     struct stat st;
-    if (stat(path, &st) != 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such file or folder", path);
+    LB_TRY(lb_input_look(path, &st, err));
     if (!S_ISDIR(st.st_mode)) return recover_archive(path, out, result, err);
     lb_output_folder *folder;
     lb_output_options how = LB_OUTPUT_OPTIONS_INIT;

@@ -74,7 +74,8 @@ typedef struct lb_recorder_options {
 LB_API lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder,
                                   lb_err *err);
 /* Ends an open step as incomplete, writes the closing record, has it written to the disk as `sync` says, frees the recorder whatever the
- * status. NULL is fine. */
+ * status. A recorder that failed earlier, in whatever call and in its own threads too, says here why; the steps before that are in the
+ * archive, which says so, too. After lb_recorder_stop it is LB_OK. NULL is fine. */
 LB_API lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err);
 /* In a forked child: frees the memory, writes nothing. */
 LB_API void lb_recorder_abandon(lb_recorder *recorder);

@@ -1,13 +1,13 @@
 /* lastbit order: the order in which a live kernel adds up, found from outside. */
 #include "command_line.h"
 
+#include <lastbit/input.h>
 #include <lastbit/order.h>
 #include <lastbit/output.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct options {
     char *python, *library, *symbol, *engine, *tree;
@@ -73,9 +73,10 @@ static lb_sum_of sum_of(lb_probe_form form)
 /* --expect: a named order, or the file of a tree. */
 static lb_status expected_tree(const options *o, const lb_probe_shape *s, lb_sum_tree **tree, lb_err *err)
 {
+    struct stat st;
     *tree = NULL;
     if (!o->expect) return LB_OK;
-    if (access(o->expect, R_OK) == 0) return lb_sum_tree_read(o->expect, tree, err);
+    if (lb_input_look(o->expect, &st, NULL) == LB_OK) return lb_sum_tree_read(o->expect, tree, err);
     return lb_sum_tree_named(o->expect, s->n, sum_of(s->form), s->dtype, tree, err);
 }
 

@@ -290,7 +290,10 @@ static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **s
     assert_int_not_equal(status, LB_OK);
     assert_int_equal(record(recorder, "test::after", x, y, 0), LB_ERR_STATE);
     assert_int_equal(lb_recorder_step_begin(recorder, 2, NULL, NULL), LB_ERR_STATE);
-    lb_recorder_close(recorder, NULL);
+    lb_err err = LB_ERR_INIT;
+    assert_int_equal(lb_recorder_close(recorder, &err),
+                     LB_ERR_IO); /* whoever asked for no status before hears it now */
+    assert_true(lb_is_full_disk(err.message));
 
     lb_capture *capture;
     const lb_program *p = read_step(&capture, 0);

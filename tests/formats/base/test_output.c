@@ -598,6 +598,20 @@ static void a_shared_file_is_readable_as_the_umask_says(void **state)
     assert_int_equal(st.st_mode & 0777, 0640);
 }
 
+static void a_refused_output_closes_nothing_of_its_caller(void **state)
+{
+    (void)state;
+    struct stat st;
+    put("a", "old");
+    if (fstat(STDIN_FILENO, &st) != 0) assert_int_equal(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    const char *inputs[] = {in_scratch("a"), NULL};
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.inputs = inputs, how.replace = true;
+    lb_output *out;
+    assert_int_equal(lb_output_open(in_scratch("a"), &how, &out, NULL), LB_ERR_EXISTS);
+    assert_int_equal(fstat(STDIN_FILENO, &st), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, drop_scratch)
 int main(void)
 {
@@ -628,6 +642,7 @@ int main(void)
         TEST(a_draft_is_told_by_its_name),
         TEST(a_scratch_file_has_no_name),
         TEST(a_shared_file_is_readable_as_the_umask_says),
+        TEST(a_refused_output_closes_nothing_of_its_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

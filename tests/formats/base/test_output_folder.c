@@ -7,6 +7,7 @@
 #include <lastbit/output.h>
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static lb_err err;
 #define OK(expression)                                                                                                 \
@@ -154,6 +155,43 @@ static void whatever_fails_one_folder_is_whole_and_no_draft_is_left(void **state
     assert_true(told >= 8);
 }
 
+/* A process that runs out of memory ends at once: what it was writing is not left behind, and what stood there stays. */
+static void drafts_go_with_a_process_that_ends_at_once(void **state)
+{
+    (void)state;
+    old_folder();
+    write_whole(in_scratch("whole"), "old", 3);
+    lb_output *file = NULL, *closed = NULL;
+    lb_output_folder *folder = NULL;
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    char path[300];
+    how.replace = true;
+    OK(lb_output_open(in_scratch("gone"), &how, &closed, &err));
+    OK(lb_output_open(in_scratch("whole"), &how, &file, &err));
+    OK(lb_output_folder_open(in_scratch("f"), &how, is_part, &folder, &err));
+    for (int i = 0; i < 300; i++) { /* more than one look at the folder lists */
+        snprintf(path, sizeof path, "%s/part-%d", lb_output_folder_path(folder), i);
+        write_whole(path, "new", 3);
+    }
+    lb_output_write(file, "new", 3);
+    lb_output_abandon(closed);
+    const pid_t child = fork();
+    if (child == 0) { /* the drafts are its parent's */
+        lb_output_remove_drafts();
+        _exit(access(lb_output_folder_path(folder), F_OK) == 0 ? 0 : 1);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_int_equal(status, 0);
+    lb_output_remove_drafts();
+    assert_tree("f/part-1=old f/part-2=old whole=old ");
+    assert_int_equal(access(lb_output_folder_path(folder), F_OK), -1);
+    lb_output_abandon(file);
+    lb_output_folder_abandon(folder);
+    lb_output_remove_drafts();
+    assert_tree("f/part-1=old f/part-2=old whole=old ");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, drop_scratch)
 int main(void)
 {
@@ -163,6 +201,7 @@ int main(void)
         TEST(a_folder_that_may_not_be_replaced_stays),
         TEST(an_input_is_not_replaced_by_whatever_path),
         TEST(whatever_fails_one_folder_is_whole_and_no_draft_is_left),
+        TEST(drafts_go_with_a_process_that_ends_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
