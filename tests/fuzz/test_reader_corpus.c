@@ -66,7 +66,7 @@ static void read_corpus(size_t target)
 {
     const char *name = reader_targets[target].name;
     char folder[512], path[1024];
-    snprintf(folder, sizeof folder, "%s/tests/formats/corpus/%s", LB_SOURCE_DIR,
+    snprintf(folder, sizeof folder, "%s/tests/fuzz/corpus/%s", LB_SOURCE_DIR,
              strcmp(name, "damaged") == 0 ? "archive" : name);
     struct dirent **entries; /* sorted, so that the changes are the same everywhere */
     int n = scandir(folder, &entries, is_input, alphasort);

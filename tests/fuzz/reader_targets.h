@@ -386,7 +386,7 @@ static void target_distributed(const uint8_t *bytes, size_t size)
     char folder[100], path[600];
     snprintf(folder, sizeof folder, "%s/ck", target_folder);
     if (!parts) {
-        snprintf(path, sizeof path, "%s/tests/formats/corpus/parts.distcp", LB_SOURCE_DIR);
+        snprintf(path, sizeof path, "%s/tests/fuzz/corpus/parts.distcp", LB_SOURCE_DIR);
         FILE *file = fopen(path, "rb");
         if (!file || !(parts = (char *)malloc(1 << 16))) abort();
         n = fread(parts, 1, 1 << 16, file);
