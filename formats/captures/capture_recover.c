@@ -14,11 +14,16 @@ static lb_status copy_blobs(lb_archive *a, lb_writer *w, lb_recovery *result, lb
         const void *bytes;
         size_t size;
         lb_blob_row row = lb_index_blob(&a->index, i);
-        if (lb_archive_blob_row(a, i, &bytes, &size, NULL) != LB_OK) {
+        lb_err why = LB_ERR_INIT;
+        lb_status status = lb_archive_blob_row(a, i, &bytes, &size, &why);
+        if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message); /* not lost: it may be read */
+        if (status != LB_OK) {
             result->lost_blobs++;
             continue;
         }
-        LB_TRY(lb_writer_blob(w, row.digest, row.dtype, bytes, size, err));
+        status = lb_writer_blob(w, row.digest, row.dtype, bytes, size, err);
+        lb_archive_drop_row(a, i);
+        LB_TRY(status);
         result->blobs++;
     }
     return LB_OK;
@@ -28,7 +33,10 @@ static lb_status copy_programs(lb_archive *a, lb_writer *w, lb_recovery *result,
 {
     for (uint32_t i = 0; i < a->index.n_programs; i++) {
         const lb_program *p;
-        if (lb_archive_program(a, i, &p, NULL) != LB_OK) {
+        lb_err why = LB_ERR_INIT;
+        const lb_status read = lb_archive_program(a, i, &p, &why);
+        if (read == LB_ERR_LIMIT) return lb_fail(err, read, "%s", why.message);
+        if (read != LB_OK) {
             result->lost_programs++;
             continue;
         }
@@ -38,11 +46,14 @@ static lb_status copy_programs(lb_archive *a, lb_writer *w, lb_recovery *result,
     for (uint32_t i = 0; i < a->index.n_tables; i++) {
         const lb_segment_row *row = &a->index.tables[i];
         char *json;
-        if (lb_archive_read_table(a, row, &json, NULL) != LB_OK) {
+        lb_err why = LB_ERR_INIT;
+        lb_status status = lb_archive_read_table(a, row, &json, &why);
+        if (status == LB_ERR_LIMIT) return lb_fail(err, status, "%s", why.message);
+        if (status != LB_OK) {
             result->lost_tables++;
             continue;
         }
-        lb_status status = lb_writer_rank_table(w, row->rank, row->name, json, err);
+        status = lb_writer_rank_table(w, row->rank, row->name, json, err);
         free(json);
         LB_TRY(status);
         result->tables++;
