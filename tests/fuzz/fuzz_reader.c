@@ -1,38 +1,26 @@
-/* libFuzzer's way into one reader, READER (reader_targets.h names them): fuzz_READER CORPUS_FOLDER, see CMakeLists.txt. */
+/* libFuzzer's way into one target, READER (the rows of reader_targets.h and run_targets.h): tests/fuzz.sh builds and runs them. */
 #define _GNU_SOURCE 1
-#include "archive_repair.h"
-#include "reader_targets.h"
-
-static const char *const reader = READER;
+#include "fuzz_targets.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed);
 size_t LLVMFuzzerMutate(uint8_t *bytes, size_t size, size_t most);
 
-static size_t target;
-
-static void drop_folder(void)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", target_folder);
-    if (system(command) != 0) perror(target_folder);
-}
+static const fuzz_target *target = fuzz_targets;
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;
-    while (strcmp(reader_targets[target].name, reader) != 0)
-        if (++target == READER_TARGET_COUNT) abort();
-    strcpy(target_folder, access("/dev/shm", W_OK) == 0 ? "/dev/shm/lastbit-fuzz-XXXXXX" : "/tmp/lastbit-fuzz-XXXXXX");
-    if (!mkdtemp(target_folder)) abort();
-    atexit(drop_folder);
+    while (strcmp(target->name, READER) != 0)
+        if (++target == fuzz_targets + FUZZ_TARGET_COUNT) abort();
+    fuzz_targets_begin();
     return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    reader_targets[target].read(bytes, size);
+    fuzz_target_run(target, bytes, size);
     return 0;
 }
 
@@ -40,6 +28,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t size, size_t most, unsigned seed)
 {
     size = LLVMFuzzerMutate(bytes, size, most);
-    if (reader_targets[target].repaired && seed % 4) repair_archive(bytes, size);
+    if (target->repair && seed % 4) target->repair(bytes, size);
     return size;
 }
