@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
 done
 [ "$report" = 1 ] || [ "$seconds" -gt 0 ] || usage
 
-# One row a slice: target, runs, seconds. Findings are counted as they lie there.
+# One row a slice: target, runs, seconds of the processor (other work on the machine does not count). Findings are counted as they lie there.
 print_report() {
     printf '%-14s %14s %10s %10s %9s\n' target runs seconds runs/s findings
     [ -f "$state/slices.tsv" ] || return 0
@@ -61,12 +61,14 @@ if [ -z "$compiler" ]; then
     exit 128
 fi
 
-mkdir -p build "$state/corpus" "$state/findings"
-cmake --preset fuzz -DCMAKE_C_COMPILER="$compiler" -DCMAKE_CXX_COMPILER="${compiler/clang/clang++}" >build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log >&2; exit 128; }
-cmake --build --preset fuzz --target fuzzers >build/build-fuzz.log 2>&1 || { grep -E 'error|undefined' build/build-fuzz.log >&2; exit 128; }
-
 mapfile -t targets < <(sed -n 's/^ *X(\([a-z]*\),.*/\1/p' tests/fuzz/reader_targets.h tests/fuzz/run_targets.h)
 if [ -n "$only" ]; then IFS=, read -r -a targets <<<"$only"; fi
+
+mkdir -p build "$state/corpus" "$state/findings"
+cmake --preset fuzz -DCMAKE_C_COMPILER="$compiler" -DCMAKE_CXX_COMPILER="${compiler/clang/clang++}" >build/configure-fuzz.log 2>&1 || { cat build/configure-fuzz.log >&2; exit 128; }
+cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" >build/build-fuzz.log 2>&1 || { grep -E 'error|undefined' build/build-fuzz.log >&2; exit 128; }
+
+TIMEFORMAT='%U %S'
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 OMP_NUM_THREADS=1
 end=$((SECONDS + seconds))
 next=$(cat "$state/next" 2>/dev/null || echo 0)
@@ -77,11 +79,11 @@ while left=$((end - SECONDS)) && [ "$left" -gt 0 ]; do
     mkdir -p "$state/corpus/$target" "$state/findings/$target"
     log=$state/$target.log
     # A crash ends the slice; the next one of this target goes on with what was learnt.
-    "build/fuzz/fuzz_$target" -max_total_time=$((left < slice ? left : slice)) -max_len=65536 -rss_limit_mb=1024 -timeout=10 \
-        -print_final_stats=1 -artifact_prefix="$state/findings/$target/" "$state/corpus/$target" "$seeds" >"$log" 2>&1 ||
+    { time "build/fuzz/fuzz_$target" -max_total_time=$((left < slice ? left : slice)) -max_len=65536 -rss_limit_mb=1024 -timeout=10 \
+        -print_final_stats=1 -artifact_prefix="$state/findings/$target/" "$state/corpus/$target" "$seeds" >"$log" 2>&1; } 2>"$state/time" ||
         echo "fuzz: $target: a finding: $(grep -m1 -E 'ERROR:|SUMMARY:|runtime error' "$log" || tail -1 "$log")" >&2
-    awk -v target="$target" '/^stat::number_of_executed_units:/ { runs = $2 } /^stat::average_exec_per_sec:/ { rate = $2 }
-        END { printf "%s\t%d\t%.1f\n", target, runs, rate ? runs / rate : 1 }' "$log" >>"$state/slices.tsv"
+    awk -v target="$target" 'FNR == NR { seconds = $1 + $2; next } /^stat::number_of_executed_units:/ { runs = $2 }
+        END { printf "%s\t%d\t%.1f\n", target, runs, seconds }' "$state/time" "$log" >>"$state/slices.tsv"
     next=$(((next + 1) % ${#targets[@]}))
     echo "$next" >"$state/next"
 done

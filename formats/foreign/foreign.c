@@ -83,9 +83,10 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
 lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, lb_dtype dtype, const lb_layout *layout,
                          const void *data, size_t size, lb_err *err)
 {
-    char what[200];
+    char what[400];
+    const char *file = t->n_memory ? t->memory[t->n_memory - 1].path : NULL;
     const uint64_t elements = lb_dtype_bytes(dtype, (size_t)lb_layout_numel(layout));
-    snprintf(what, sizeof what, "tensor '%.120s', which is expanded", name);
+    snprintf(what, sizeof what, "%.250s: tensor '%.100s', which is expanded", file ? file : "", name);
     if (elements > size) LB_TRY(lb_decode_limit_pass(&t->limit, elements, what, err));
     lb_foreign_tensor *grown = lb_array_grow(t->rows, t->n, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");

@@ -14,7 +14,8 @@
 typedef struct fuzz_target {
     const char *name;
     void (*read)(const uint8_t *bytes, size_t size);
-    void (*repair)(uint8_t *bytes, size_t size); /* puts checksums right, so that a mutation gets past them; NULL: there are none */
+    void (*repair)(uint8_t *bytes,
+                   size_t size); /* puts checksums right, so that a mutation gets past them; NULL: there are none */
 } fuzz_target;
 
 static const fuzz_target fuzz_targets[] = {

@@ -61,7 +61,14 @@ TEXTS = {
         "json": '{"schema": "lastbit.tree/1", "leaves": 4, "nodes": [[0, 1], [2, 3], [4, 5]]}',
         "bad": "(0 0)",
     },
-    "order": {"ring": "ring:2:64", "tree": "tree:4", "names": "doubling", "rotated": "rotated", "bad": "ring:0"},
+    "order": {
+        "ring": "ring:2:64",
+        "tree": "tree:4",
+        "names": "doubling",
+        "rotated": "rotated",
+        "bad": "ring:0",
+        "huge": "ring:2:9223372036854775807",
+    },
     "map": {
         "rule": "s/^model\\.(.*)$/transformer.\\1/\nmodel.layers.3.self_attn.o_proj",
         "all": "s/layers/h/g\ntransformer.layers.3.layers",
