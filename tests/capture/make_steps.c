@@ -8,12 +8,14 @@
  *   elements=700   of the one weight; its bytes are all that grows with a step
  *   soak=0         every so many steps a line: step, resident bytes, descriptors, threads
  *   flush=0        waits after every step until it is on disk, and only then says so
- *   close=1        0: ends without closing the recorder, as a process that is killed
+ *   sync=0         of lb_output_sync; 0: at the end, 1: at every step, 2: never
+ *   close=1        0: ends by SIGKILL in the place of closing the recorder
  *
  * After each step it prints the step's number. What a step holds follows from its number alone. */
 #include <lastbit/capture.h>
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +103,7 @@ int main(int argc, char **argv)
     options.level = (lb_level)number_of(argc, argv, "level", LB_LEVEL_AUTO);
     options.ring = (uint32_t)number_of(argc, argv, "ring", 0);
     options.ring_files = options.ring ? 2 : 0;
+    options.sync = (uint8_t)number_of(argc, argv, "sync", 0);
     options.overwrite = true;
     lb_recorder *recorder = NULL;
     lb_err err = LB_ERR_INIT;
@@ -114,7 +117,7 @@ int main(int argc, char **argv)
         if (soak ? step % soak == soak - 1 : true) soak ? say_state(step) : (void)printf("%ld\n", step);
     }
     if (status != LB_OK) fprintf(stderr, "make_steps: %s\n", err.message);
-    if (!number_of(argc, argv, "close", 1)) _exit(status == LB_OK ? 0 : 1);
+    if (!number_of(argc, argv, "close", 1)) raise(SIGKILL);
     const lb_status closed = lb_recorder_close(recorder, NULL);
     free(weight);
     return status == LB_OK && closed == LB_OK ? 0 : 1;
