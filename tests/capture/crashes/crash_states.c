@@ -11,6 +11,7 @@
  *
  * Prints one JSON object with what was tried. Exit code 1 with the state left in SCRATCH where something was lost or wrong. */
 #include "disk_model.h"
+#include "step_list.h"
 
 #include <lastbit/archive.h>
 #include <lastbit/maintenance.h>
@@ -24,20 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_PATHS = 8, MOST_STEPS = 4096, MOST_PENDING = 65536 };
-
-/* A step as a disk holds it. */
-typedef struct step {
-    int32_t rank;
-    int64_t number;
-    lb_digest program;
-    bool whole; /* all bytes are there that it says were kept */
-} step;
-
-typedef struct steps {
-    step list[MOST_STEPS];
-    int n, own; /* own: that the capture itself lists; behind them the window of a flight recorder */
-} steps;
+enum { MOST_PATHS = 8, MOST_PENDING = 65536 };
 
 typedef struct content {
     char *bytes; /* NULL: there is no such file */
@@ -53,7 +41,7 @@ static struct {
     const char *captures[MOST_PATHS], *wholes[MOST_PATHS];
     int n_captures, n_wholes;
     char state[PATH_MAX], out[PATH_MAX], keep[PATH_MAX];
-    steps recorded[MOST_PATHS]; /* all that any prefix of the log holds */
+    step_list recorded[MOST_PATHS]; /* all that any prefix of the log holds */
     content begin[MOST_PATHS], end[MOST_PATHS];
     tally tally;
     uint64_t random;
@@ -71,65 +59,16 @@ static void violate(const disk_state *s, const char *path, const char *what, int
     exit(1);
 }
 
-static const step *find_step(const steps *in, int32_t rank, int64_t number)
+static bool list_steps(const disk_state *s, const char *path, step_list *found)
 {
-    for (int i = 0; i < in->n; i++)
-        if (in->list[i].rank == rank && in->list[i].number == number) return &in->list[i];
-    return NULL;
-}
-
-static void add_step(steps *to, const step *one)
-{
-    if (to->n == MOST_STEPS) abort();
-    to->list[to->n++] = *one;
-}
-
-/* Every kept value's bytes are there; bytes that are there and are not those of their digest are the one thing that never may be. */
-static bool holds_its_bytes(const disk_state *s, const char *path, lb_capture *capture, const lb_program *p)
-{
-    bool whole = true;
-    for (uint32_t v = 0; v < p->n_values; v++) {
-        const void *bytes;
-        size_t size;
-        if (!(p->values[v].flags & LB_VALUE_KEPT) || lb_digest_is_none(p->values[v].blob)) continue;
-        if (lb_capture_blob(capture, p->rank, p->values[v].blob, &bytes, &size, NULL) == LB_OK) {
-            if (!lb_digest_equal(lb_digest_bytes(bytes, size), p->values[v].blob))
-                violate(s, path, "wrong bytes", p->step);
-        } else {
-            lb_tensor tensor;
-            whole = lb_capture_value(capture, p, v, &tensor, NULL) == LB_OK && whole;
-        }
-    }
-    return whole;
-}
-
-/* Adds the steps of a capture; false where it does not open. */
-static bool list_steps(const disk_state *s, const char *path, steps *out)
-{
-    lb_capture *capture;
-    const int32_t *ranks;
-    const int64_t *numbers;
-    if (lb_capture_open(path, &capture, NULL) != LB_OK) return false;
-    const uint32_t n_ranks = lb_capture_ranks(capture, &ranks), n = lb_capture_steps(capture, &numbers);
-    for (uint32_t r = 0; r < n_ranks; r++)
-        for (uint32_t i = 0; i < n; i++) {
-            const lb_program *p;
-            void *bytes = NULL;
-            size_t size = 0;
-            if (find_step(out, ranks[r], numbers[i])) continue;
-            if (lb_capture_program(capture, ranks[r], numbers[i], &p, NULL) != LB_OK) continue;
-            if (lb_program_encode(p, &bytes, &size, NULL) != LB_OK)
-                violate(s, path, "a program that cannot be encoded", numbers[i]);
-            const step one = {ranks[r], numbers[i], lb_digest_bytes(bytes, size), holds_its_bytes(s, path, capture, p)};
-            free(bytes);
-            add_step(out, &one);
-        }
-    lb_capture_close(capture);
-    return true;
+    const char *wrong = NULL;
+    const bool opened = step_list_read(path, found, &wrong);
+    if (wrong) violate(s, path, wrong, found->n);
+    return opened;
 }
 
 /* The capture, and behind it what the files of its flight recorder give. */
-static bool look_at(const disk_state *s, int c, steps *found)
+static bool look_at(const disk_state *s, int c, step_list *found)
 {
     char path[PATH_MAX + 256];
     uint32_t from_ring = 0;
@@ -176,7 +115,7 @@ static void remove_out(void)
 }
 
 /* What is called whole is whole. */
-static void check_honesty(const disk_state *s, const char *path, const steps *found, int from, int to)
+static void check_honesty(const disk_state *s, const char *path, const step_list *found, int from, int to)
 {
     lb_verification v;
     const lb_status status = lb_capture_verify(path, NULL, NULL, &v, NULL);
@@ -187,9 +126,9 @@ static void check_honesty(const disk_state *s, const char *path, const steps *fo
         violate(s, path, "verify calls it whole, and bytes are missing", partial);
 }
 
-static void check_recovered(const disk_state *s, int c, const char *path, const steps *found)
+static void check_recovered(const disk_state *s, int c, const char *path, const step_list *found)
 {
-    static steps again;
+    static step_list again;
     lb_recovery r;
     lb_err err = LB_ERR_INIT;
     remove_out();
@@ -200,12 +139,12 @@ static void check_recovered(const disk_state *s, int c, const char *path, const 
     again.n = 0;
     list_steps(s, run.out, &again);
     for (int i = 0; i < again.n; i++) {
-        const step *real = find_step(&run.recorded[c], again.list[i].rank, again.list[i].number);
+        const step *real = step_list_find(&run.recorded[c], again.list[i].rank, again.list[i].number);
         if (!real || !lb_digest_equal(real->program, again.list[i].program))
             violate(s, path, "a wrong step is recovered", again.list[i].number);
     }
     for (int i = 0; i < found->n; i++) {
-        const step *one = find_step(&again, found->list[i].rank, found->list[i].number);
+        const step *one = step_list_find(&again, found->list[i].rank, found->list[i].number);
         if (found->list[i].whole && (!one || !one->whole))
             violate(s, path, "a whole step is not recovered", found->list[i].number);
     }
@@ -213,9 +152,9 @@ static void check_recovered(const disk_state *s, int c, const char *path, const 
 }
 
 /* `durable`: what the disk holds by fsync alone. A window moves on: of it the newest steps are wanted. */
-static void check_capture(const disk_state *s, int c, const steps *durable, bool window)
+static void check_capture(const disk_state *s, int c, const step_list *durable, bool window)
 {
-    static steps found;
+    static step_list found;
     char path[PATH_MAX + 256];
     snprintf(path, sizeof path, "%s/%s", run.state, run.captures[c]);
     remove_out();
@@ -224,14 +163,14 @@ static void check_capture(const disk_state *s, int c, const steps *durable, bool
     for (int i = 0; i < durable->n; i++)
         if (durable->list[i].number > newest) newest = durable->list[i].number;
     for (int i = 0; i < durable->n; i++) {
-        const step *one = find_step(&found, durable->list[i].rank, durable->list[i].number);
+        const step *one = step_list_find(&found, durable->list[i].rank, durable->list[i].number);
         if (window && durable->list[i].number < newest) continue;
         if (!one) violate(s, path, "a step was on the disk and is lost", durable->list[i].number);
         if (durable->list[i].whole && !one->whole)
             violate(s, path, "bytes of a step were on the disk and are lost", durable->list[i].number);
     }
     for (int i = 0; i < found.n; i++) {
-        const step *real = find_step(&run.recorded[c], found.list[i].rank, found.list[i].number);
+        const step *real = step_list_find(&run.recorded[c], found.list[i].rank, found.list[i].number);
         if (!real || !lb_digest_equal(real->program, found.list[i].program))
             violate(s, path, "a step that was never recorded", found.list[i].number);
     }
@@ -291,7 +230,7 @@ static void keep_state(uint64_t most)
 }
 
 /* What is permanent when the power goes before event `at`, and what a kill there would leave: also a state each. */
-static void survey(size_t at, uint8_t what, steps *found)
+static void survey(size_t at, uint8_t what, step_list *found)
 {
     memset(reached, what, MOST_PENDING);
     const disk_state s = {at, reached, DISK_SHORT, 0};
@@ -305,15 +244,15 @@ static void survey(size_t at, uint8_t what, steps *found)
 
 static void record_all(void)
 {
-    static steps found[MOST_PATHS];
+    static step_list found[MOST_PATHS];
     for (size_t at = 0; at <= disk_model_events(run.model); at++) {
         survey(at, 1, found);
         const disk_state s = {at, reached, DISK_SHORT, 0};
         for (int c = 0; c < run.n_captures; c++)
             for (int i = 0; i < found[c].n; i++) {
-                const step *one = &found[c].list[i], *before = find_step(&run.recorded[c], one->rank, one->number);
+                const step *one = &found[c].list[i], *before = step_list_find(&run.recorded[c], one->rank, one->number);
                 if (!before)
-                    add_step(&run.recorded[c], one);
+                    step_list_add(&run.recorded[c], one);
                 else if (!lb_digest_equal(before->program, one->program))
                     violate(&s, run.captures[c], "a step changed after it was committed", one->number);
             }
@@ -325,7 +264,7 @@ static void record_all(void)
 /* Nothing passed by the log: what all of it gives is what the program left. */
 static void compare_end(const char *folder)
 {
-    static steps left;
+    static step_list left;
     memset(reached, 1, MOST_PENDING);
     const disk_state s = {disk_model_events(run.model), reached, DISK_SHORT, 0};
     for (int k = 0; k < run.n_wholes; k++) {
@@ -340,7 +279,7 @@ static void compare_end(const char *folder)
         left.n = 0;
         list_steps(&s, path, &left);
         for (int i = 0; i < left.n; i++)
-            if (!find_step(&run.recorded[c], left.list[i].rank, left.list[i].number))
+            if (!step_list_find(&run.recorded[c], left.list[i].rank, left.list[i].number))
                 violate(&s, path, "the log of its writes lacks a step", left.list[i].number);
     }
 }
@@ -348,7 +287,7 @@ static void compare_end(const char *folder)
 /* Ways number `from` and on in which the power may go before event `at`; false: there is but one disk, and it was looked at. */
 static bool cut_before(size_t at, uint64_t from, uint64_t states, uint64_t keep)
 {
-    static steps durable[MOST_PATHS];
+    static step_list durable[MOST_PATHS];
     survey(at, 0, durable);
     const size_t pending = disk_model_pending(run.model, at);
     const bool ended = at == disk_model_events(run.model) && !pending;
@@ -368,7 +307,7 @@ static bool cut_before(size_t at, uint64_t from, uint64_t states, uint64_t keep)
 
 /* ---- the command --------------------------------------------------------------------------------------------------- */
 
-static int count_whole(const steps *in)
+static int count_whole(const step_list *in)
 {
     int n = 0;
     for (int i = 0; i < in->n; i++) n += in->list[i].whole;
@@ -408,7 +347,7 @@ int main(int argc, char **argv)
             more = cut_before(at, ways, next, at * keep / (events + 1) >= run.tally.kept ? keep : 0) || more;
         ways += next;
     }
-    static steps durable[MOST_PATHS];
+    static step_list durable[MOST_PATHS];
     survey(events, 0, durable);
     uint64_t recorded = 0, permanent = 0;
     for (int c = 0; c < run.n_captures; c++)
