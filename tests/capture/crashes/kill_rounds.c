@@ -111,7 +111,8 @@ static void end(program *p)
     int status;
     kill(p->pid, SIGKILL);
     if (waitpid(p->pid, &status, 0) != p->pid) abort();
-    for (ssize_t n; p->n < sizeof p->text - 1 && (n = read(p->out, p->text + p->n, sizeof p->text - 1 - p->n)) > 0;) p->n += (size_t)n;
+    for (ssize_t n; p->n < sizeof p->text - 1 && (n = read(p->out, p->text + p->n, sizeof p->text - 1 - p->n)) > 0;)
+        p->n += (size_t)n;
     close(p->out);
     p->text[p->n] = 0;
     kills++;
@@ -137,7 +138,8 @@ static void list(uint64_t round, const char *path, bool window, step_list *found
     if (wrong) fail(round, wrong, -1);
     for (int i = 0; i < found->n; i++) {
         const step *real = step_list_find(&reference, found->list[i].rank, found->list[i].number);
-        const bool same = real && (window ? lb_digest_equal(real->values, found->list[i].values) : lb_digest_equal(real->program, found->list[i].program));
+        const bool same = real && (window ? lb_digest_equal(real->values, found->list[i].values)
+                                          : lb_digest_equal(real->program, found->list[i].program));
         if (!same) fail(round, "a step that was never recorded", found->list[i].number);
         if (!found->list[i].whole) fail(round, "bytes of a committed step are lost", found->list[i].number);
     }
@@ -158,7 +160,8 @@ static void record_round(uint64_t round, bool beside)
     static step_list found;
     clear("run.lb");
     const char *path = in_scratch("run.lb"), *syncs[] = {"sync=0", "sync=1", "sync=2"};
-    start(&p, (const char *[]){make_steps, path, "steps=400", "world=2", beside ? "beside=1" : "beside=0", syncs[draw(3)], NULL});
+    start(&p, (const char *[]){make_steps, path, "steps=400", "world=2", beside ? "beside=1" : "beside=0",
+                               syncs[draw(3)], NULL});
     listen(&p, (long)draw(LONGEST_US));
     end(&p);
     found.n = 0;
@@ -174,12 +177,13 @@ static void ring_round(uint64_t round)
     lb_err err = LB_ERR_INIT;
     clear("run.lb"), clear("out.lb");
     const char *path = in_scratch("run.lb"), *out = in_scratch("out.lb");
-    start(&p, (const char *[]){make_steps, path, "steps=400", "world=2", "ring=3", draw(2) ? "beside=1" : "beside=0", NULL});
+    start(&p, (const char *[]){make_steps, path, "steps=400", "world=2", "ring=3", draw(2) ? "beside=1" : "beside=0",
+                               NULL});
     listen(&p, (long)draw(LONGEST_US));
     end(&p);
     mkdir(out, 0700);
     const long last = last_said(&p);
-    if (last < 0) return; /* killed before its first step: the folder may not be there */
+    if (last < 0) return;          /* killed before its first step: the folder may not be there */
     if (last + 1 == STEPS) return; /* it ended well, and its files are there, or gone */
     if (lb_ring_files_assemble(path, out, "killed", &steps, NULL, &err) != LB_OK) fail(round, err.message, last);
     found.n = 0;
@@ -194,7 +198,8 @@ static void rank_round(uint64_t round)
     clear("run.lb");
     const char *path = in_scratch("run.lb");
     for (int r = 0; r < 2; r++)
-        start(&p[r], (const char *[]){make_steps, path, "steps=400", "beside=0", "world=2", r ? "rank=1" : "rank=0", NULL});
+        start(&p[r],
+              (const char *[]){make_steps, path, "steps=400", "beside=0", "world=2", r ? "rank=1" : "rank=0", NULL});
     for (int r = 0; r < 2; r++) listen(&p[r], (long)draw(LONGEST_US / 2)), end(&p[r]);
     found.n = 0;
     list(round, path, false, &found);
@@ -214,8 +219,10 @@ static void kill_command(const char *const *arguments)
     clock_gettime(CLOCK_MONOTONIC, &ended);
     end(&p);
     const long us = (ended.tv_sec - begun.tv_sec) * 1000000 + (ended.tv_nsec - begun.tv_nsec) / 1000;
-    if (deaths == died) takes_us = us; /* it was faster */
-    else takes_us += takes_us / 16;
+    if (deaths == died)
+        takes_us = us; /* it was faster */
+    else
+        takes_us += takes_us / 16;
 }
 
 /* How many steps a good capture has, all of them whole; -1: there is nothing. */
@@ -234,7 +241,8 @@ static int count(uint64_t round, const char *path)
 static void pack_round(uint64_t round)
 {
     const char *from = in_scratch("reference.lb"), *to = in_scratch("kept.lbz");
-    kill_command((const char *[]){lastbit, "pack", "--force", from, "-o", to, "--steps", draw(2) ? "0-49" : "0-99", "--ranks", "0", NULL});
+    kill_command((const char *[]){lastbit, "pack", "--force", from, "-o", to, "--steps", draw(2) ? "0-49" : "0-99",
+                                  "--ranks", "0", NULL});
     const int n = count(round, to);
     if (n != 50 && n != 100) fail(round, "a good pack is neither the old one nor the new one", n);
 }
@@ -256,7 +264,8 @@ static void make_reference(void)
     static program p;
     clear("reference.lb");
     for (int r = 0; r < 2; r++) {
-        start(&p, (const char *[]){make_steps, in_scratch("reference.lb"), "steps=400", "world=2", r ? "rank=1" : "rank=0", NULL});
+        start(&p, (const char *[]){make_steps, in_scratch("reference.lb"), "steps=400", "world=2",
+                                   r ? "rank=1" : "rank=0", NULL});
         while (p.n < sizeof p.text - 1) {
             const ssize_t n = read(p.out, p.text + p.n, sizeof p.text - 1 - p.n);
             if (n <= 0) break;
@@ -281,8 +290,8 @@ int main(int argc, char **argv)
     make_reference();
     if (strcmp(kind, "pack") == 0) {
         char command[4 * PATH_MAX];
-        snprintf(command, sizeof command, "'%s' pack --force '%s' -o '%s' --steps 0-49 --ranks 0 >/dev/null", lastbit, in_scratch("reference.lb"),
-                 in_scratch("kept.lbz"));
+        snprintf(command, sizeof command, "'%s' pack --force '%s' -o '%s' --steps 0-49 --ranks 0 >/dev/null", lastbit,
+                 in_scratch("reference.lb"), in_scratch("kept.lbz"));
         if (system(command) != 0) fail(0, "the first pack", 0);
     }
     for (uint64_t round = 1; round <= rounds; round++) {
@@ -293,6 +302,7 @@ int main(int argc, char **argv)
         if (strcmp(kind, "pack") == 0) pack_round(round);
         if (strcmp(kind, "recover") == 0) recover_round(round);
     }
-    printf("{\"kills\": %" PRIu64 ", \"deaths\": %" PRIu64 ", \"said\": %" PRIu64 ", \"kept\": %" PRIu64 "}\n", kills, deaths, said, kept);
+    printf("{\"kills\": %" PRIu64 ", \"deaths\": %" PRIu64 ", \"said\": %" PRIu64 ", \"kept\": %" PRIu64 "}\n", kills,
+           deaths, said, kept);
     return 0;
 }

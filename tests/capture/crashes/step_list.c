@@ -58,7 +58,8 @@ bool step_list_read(const char *path, step_list *to, const char **wrong)
             if (step_list_find(to, ranks[r], numbers[i])) continue;
             if (lb_capture_program(capture, ranks[r], numbers[i], &p, NULL) != LB_OK) continue;
             if (lb_program_encode(p, &bytes, &size, NULL) != LB_OK) *wrong = "a program that cannot be encoded";
-            step_list_add(to, &(step){ranks[r], numbers[i], lb_digest_bytes(bytes, size), values_of(p), holds_its_bytes(capture, p, wrong)});
+            step_list_add(to, &(step){ranks[r], numbers[i], lb_digest_bytes(bytes, size), values_of(p),
+                                      holds_its_bytes(capture, p, wrong)});
             free(bytes);
         }
     lb_capture_close(capture);
