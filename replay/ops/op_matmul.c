@@ -307,6 +307,7 @@ static lb_status expert_rows_run(lb_call *call, bool twin)
 {
     const lb_tensor *x = lb_call_tensor(call, 0), *w = lb_call_tensor(call, 1), *ids = lb_call_tensor(call, 2);
     const int64_t topk = lb_call_int(call, 6, 1);
+    if (!x || !w || !ids) return lb_fail(call->err, LB_ERR_INVALID, "moe_mm: a tensor is missing");
     if (x->layout.ndim != 2 || w->layout.ndim != 3 || x->layout.shape[1] != w->layout.shape[2] || topk < 1 ||
         x->layout.shape[0] * topk != lb_tensor_numel(ids))
         return lb_fail(call->err, LB_ERR_INVALID, "moe_mm: an input, matrices and experts of other sizes");

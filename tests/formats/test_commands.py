@@ -538,7 +538,7 @@ def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
         (("replay", CLEAN, "--steps", "5-3"), 129, "--steps 5-3"),
         (("replay", CLEAN, "--ranks", "0-99999999"), 129, "4096 at most"),
         (("order", "more", "--engine", "pairwise", "-n", "8"), 129, "expected options alone, got 1 argument"),
-        (("order", "--engine", "pairwise", "-n", "8", "-o", "/dev/full"), 128, "/dev/full: No space left on device"),
+        (("order", "--engine", "pairwise", "-n", "8", "-o", "/dev/full"), 128, "/dev/full: cannot write it: No space left on device"),
         (("ls", CLEAN, "--step", "99"), 128, "no such step or rank was recorded; `lastbit ls` lists"),
     ],
 )
