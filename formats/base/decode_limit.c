@@ -164,10 +164,7 @@ json_t *lb_decode_limit_json(const char *bytes, size_t size, size_t flags, uint6
 json_t *lb_decode_limit_json_file(const char *path, size_t flags, json_error_t *why)
 {
     begin_json(limit_room);
-    FILE *file = fopen(path, "rb");
-    json_t *value = file ? json_loadf(file, flags, why) : json_load_file(path, flags, why); /* which says why not */
-    if (file) fclose(file);
-    return end_json(value, limit_room, why);
+    return end_json(json_load_file(path, flags, why), limit_room, why);
 }
 
 lb_status lb_decode_limit_json_status(lb_status status)

@@ -1,6 +1,7 @@
 /* Jansson behind the gate for text: see lastbit/json_text.h. */
 #define _GNU_SOURCE /* vasprintf */
 #define LB_JSON_TEXT_OF_JANSSON
+#include <lastbit/input.h>
 #include <lastbit/json_text.h>
 
 #include <lastbit/text.h>
@@ -309,8 +310,8 @@ json_t *lb_json_loads(const char *text, size_t flags, json_error_t *why)
 
 json_t *lb_json_load_file(const char *path, size_t flags, json_error_t *why)
 {
-    FILE *file = fopen(path, "rbe");
-    if (!file) return json_load_file(path, flags, why); /* which says why */
+    FILE *file;
+    if (lb_input_stream(path, &file, NULL) != LB_OK) return json_load_file(path, flags, why); /* which says why */
     byte_buffer text = {0};
     char part[1 << 14];
     size_t n;

@@ -157,13 +157,8 @@ typedef struct npz {
     bool passed_over; /* texts, dates, objects: what a writer puts beside its numbers */
 } npz;
 
-static lb_status read_member(npz *z, const lb_zip_member *member, lb_err *err)
+static lb_status read_array(npz *z, const lb_zip_member *member, const char *name, lb_err *err)
 {
-    char name[256];
-    const size_t n = member->name_size;
-    if (n < 5 || n >= sizeof name || memcmp(member->name + n - 4, ".npy", 4) != 0) return LB_OK; /* none of numpy's */
-    memcpy(name, member->name, n - 4);
-    name[n - 4] = '\0';
     const uint64_t offset = (uint64_t)(member->bytes - z->bytes);
     size_t there;
     lb_npy_header array = {.no_number = false};
@@ -177,6 +172,17 @@ static lb_status read_member(npz *z, const lb_zip_member *member, lb_err *err)
     }
     if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
     return add_array(z->tensors, member, z->source, offset, name, &array, err);
+}
+
+static lb_status read_member(npz *z, const lb_zip_member *member, lb_err *err)
+{
+    const size_t n = member->name_size;
+    if (n < 5 || memcmp(member->name + n - 4, ".npy", 4) != 0) return LB_OK; /* none of numpy's */
+    char *name = strndup(member->name, n - 4);
+    if (!name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", z->source);
+    const lb_status status = read_array(z, member, name, err);
+    free(name);
+    return status;
 }
 
 /* Members that share bytes would let a small file unpack to any size. */

@@ -9,7 +9,8 @@
 
 /* A cast to e4m3fn of a number beyond its range gives NaN in torch before 2.13, ±448 since then (c10/util/Float8_e4m3fn.h,
  * fp8e4m3fn_from_fp32_value), on every device. Where the recorded result has other NaNs than that rule gives, the other rule is tried: both are
- * right, and a number below 464, which rounds to 448, is neither's. */
+ * right, and a number below 464, which rounds to 448, is neither's. It is taken where it gives as many NaNs as were recorded: in a trial, whose
+ * numbers are others, what was recorded says nothing. */
 static lb_status copy_of(lb_call *call, const lb_tensor *source)
 {
     lb_tensor *result = &call->results[0];
@@ -17,12 +18,16 @@ static lb_status copy_of(lb_call *call, const lb_tensor *source)
     lb_call inner = *call;
     const bool casts = result->data && result->dtype == LB_E4M3FN && source->dtype != LB_E4M3FN && !call->method.cast;
     if (!casts) return lb_pointwise_copy(call, result, source);
-    cast.overflow = call->e4m3_nan ? LB_OVERFLOW_IEEE : LB_OVERFLOW_TORCH;
+    const lb_overflow rules[] = {LB_OVERFLOW_TORCH, LB_OVERFLOW_IEEE};
+    const int first = call->e4m3_nan;
     inner.method.cast = &cast;
-    LB_TRY(lb_pointwise_copy(&inner, result, source));
-    if (!call->branch || !call->branch[0].data || call->branch[0].dtype != LB_E4M3FN) return LB_OK;
-    if (lb_statistics_of(&call->branch[0]).nan == lb_statistics_of(result).nan) return LB_OK;
-    cast.overflow = call->e4m3_nan ? LB_OVERFLOW_TORCH : LB_OVERFLOW_IEEE;
+    for (int tried = 0; tried < 2; tried++) {
+        cast.overflow = rules[tried ? !first : first];
+        LB_TRY(lb_pointwise_copy(&inner, result, source));
+        if (!call->branch || !call->branch[0].data || call->branch[0].dtype != LB_E4M3FN) return LB_OK;
+        if (lb_statistics_of(&call->branch[0]).nan == lb_statistics_of(result).nan) return LB_OK;
+    }
+    cast.overflow = rules[first];
     return lb_pointwise_copy(&inner, result, source);
 }
 
