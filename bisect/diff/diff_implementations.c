@@ -109,7 +109,7 @@ static void describe(writer *w, const lb_region *r, lb_diff_row *row)
         const lb_code_line line = lb_op_line(w->p[k], &w->p[k]->ops[ops[k]]);
         row->lines[k] = lb_report_keep_line(w->report, &line);
     }
-    if (r->reason == LB_REGION_ARGUMENTS || r->reason == LB_REGION_MASK)
+    if (r->reason == LB_REGION_ARGUMENTS || r->reason == LB_REGION_MASK || r->reason == LB_REGION_PART)
         lb_arguments_describe(w->report, w->p, r->op, row);
     if (r->reason != LB_REGION_MISSING) return;
     const int lone = r->op[0] == LB_NONE;

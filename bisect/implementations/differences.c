@@ -219,7 +219,46 @@ static lb_status search_again(lb_implementations *x, lb_err *err)
     return search(x, err);
 }
 
-/* One round: false in `*more` when nothing could be put right. */
+/* B as it is now, from its own numbers: does all that leaves agree? What both have in other orders is seen here, too (a difference at the step's
+ * beginning hid it). */
+static lb_status run_put_right(lb_implementations *x, bool *same, lb_err *err)
+{
+    lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
+    LB_TRY(lb_exact_side_prepare(b, err));
+    LB_TRY(lb_exact_side_run(b, err));
+    lb_counterparts_compare(&x->counterparts, a, b);
+    LB_TRY(lb_differences_meet(x, err));
+    if (lb_counterparts_find_other_orders(&x->counterparts, a, b, x->met[1]))
+        lb_counterparts_compare(&x->counterparts, a, b);
+    *same = true;
+    for (uint32_t i = 0; i < x->counterparts.n; i++)
+        *same &=
+            !lb_differences_leave(&x->counterparts.list[i]) || x->counterparts.list[i].state == LB_COUNTERPART_SAME;
+    return LB_OK;
+}
+
+/* With all that was put right nothing is apart: what is not needed for that, by itself, is taken out again. */
+static lb_status keep_needed(rounds *t, uint32_t first, const lb_regions *before, lb_err *err)
+{
+    lb_implementations *x = t->x;
+    const uint32_t n = t->n - first;
+    for (uint32_t i = first; i < t->n; i++) {
+        tried *one = &t->list[i];
+        bool same = false;
+        if (n > 1) {
+            lb_exchange_set(&one->exchange, one->put = false, &x->sides[0], &x->sides[1], &x->counterparts);
+            LB_TRY(run_put_right(x, &same, err));
+        }
+        if (same) continue;
+        lb_exchange_set(&one->exchange, one->put = true, &x->sides[0], &x->sides[1], &x->counterparts);
+        if (!lb_regions_append(&t->found, before, &one->region))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
+        one->region.numbers = NULL;
+    }
+    return LB_OK;
+}
+
+/* One round: false in `*more` when nothing could be put right, or all that there was. */
 static lb_status look_behind(rounds *t, bool *more, lb_err *err)
 {
     lb_implementations *x = t->x;
@@ -227,9 +266,16 @@ static lb_status look_behind(rounds *t, bool *more, lb_err *err)
     LB_TRY(put_right(t, &first, err));
     *more = t->n > first;
     if (!*more) return LB_OK;
+    bool again = false, same;
+    LB_TRY(run_put_right(x, &same, err));
     lb_regions before = x->regions;
     x->regions = (lb_regions){0};
-    bool again = false;
+    if (same) {
+        *more = false;
+        const lb_status kept = keep_needed(t, first, &before, err);
+        lb_regions_release(&before);
+        return kept;
+    }
     lb_status status = search_again(x, err);
     if (status == LB_OK) status = take_out(t, first, &before, &again, err);
     if (status == LB_OK && again) status = search_again(x, err);

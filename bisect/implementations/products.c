@@ -552,15 +552,23 @@ static const product *find_product(const products *all, uint32_t op)
     return NULL;
 }
 
-/* What backward gives of a product's other operand has the rows of that product: row (i, k) of A, counted (rows / turn, turn), is row (k, i) of B. */
-static bool turn_backward(const lb_products *all, const turns *seen, lb_counterparts *out)
+/* The product of B whose rows an anchor has: what backward gives of its other operand, or the product itself where its columns are none of A's. */
+static const product *find_anchored(const products *b, const lb_counterpart *c)
+{
+    const lb_value_graph *g = &b->side->graph;
+    if (c->of[1] != LB_NONE) return find_product(b, g->forward[g->giver[c->b]]);
+    return b->side->graph.given[c->b] ? find_product(b, g->giver[c->b]) : NULL;
+}
+
+/* Row (i, k) of A, counted (rows / turn, turn), is row (k, i) of B. */
+static bool turn_anchors(const lb_products *all, const turns *seen, lb_counterparts *out)
 {
     const products *a = &all->of[0], *b = &all->of[1];
     const uint32_t n = out->n;
     for (uint32_t i = 0; i < n; i++) {
         const lb_counterpart c = out->list[i];
-        if (c.kind != LB_COUNTERPART_ANCHOR || c.n != 1 || c.of[1] == LB_NONE) continue;
-        const product *x = find_product(b, b->side->graph.forward[b->side->graph.giver[c.b]]);
+        if (c.kind != LB_COUNTERPART_ANCHOR || c.n != 1) continue;
+        const product *x = find_anchored(b, &c);
         const int64_t turn = x ? turn_of(seen, a, &all->columns, b, x) : 0,
                       elements = lb_layout_numel(&b->side->program->values[c.b].layout);
         if (turn <= 0 || elements % x->rows) continue;
@@ -582,7 +590,7 @@ lb_status lb_products_find(const lb_products *x, lb_counterparts *out, lb_err *e
 {
     turns seen = {0};
     const bool room = find_all(&x->of[0], &x->of[1], &x->columns, NULL, &seen, out) &&
-                      find_all(&x->of[0], &x->of[1], &x->columns, &seen, NULL, out) && turn_backward(x, &seen, out);
+                      find_all(&x->of[0], &x->of[1], &x->columns, &seen, NULL, out) && turn_anchors(x, &seen, out);
     free(seen.list);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
 }

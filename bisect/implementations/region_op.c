@@ -196,6 +196,67 @@ static bool read_in_another_order(const lb_region_frontier *f, uint32_t a, uint3
     return false;
 }
 
+/* The view before `before` that takes a part of what it shows, and shows that as `v`, maybe through others; LB_NONE. */
+static uint32_t taker_of(const lb_exact_side *s, uint32_t v, uint32_t before)
+{
+    const lb_program *p = s->program;
+    uint32_t found = LB_NONE;
+    for (uint32_t i = before; i-- > 0 && !s->graph.given[v];) {
+        const lb_op *op = &p->ops[i];
+        reads in = {.n = 0};
+        if (!(op->flags & LB_OP_VIEW) || !lb_op_outcomes(op) || lb_op_outcome(p, op, 0) != v) continue;
+        lb_op_each_input(p, op, note_read, &in);
+        if (!in.n) break;
+        if (lb_layout_numel(&p->values[in.list[0]].layout) > lb_layout_numel(&p->values[v].layout)) found = i;
+        v = in.list[0];
+    }
+    return found;
+}
+
+/* The result that a value is a part of, where the other side has that; LB_NONE. */
+static uint32_t met_whole(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    const uint32_t first = g->first_pred[v];
+    if (f->same[side][v] || f->asked->met[side][v] != LB_NONE || g->given[v] || g->first_pred[v + 1] - first != 1)
+        return LB_NONE;
+    return is_met(f, side, g->preds[first]) ? g->preds[first] : LB_NONE;
+}
+
+/* Two ops of one name read parts of one thing, and neither part is there on the other side: the views that took them differ. */
+static bool name_views(const lb_region_frontier *f, lb_region *r, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *sa = f->asked->sides[0], *sb = f->asked->sides[1];
+    reads x = {.n = 0}, y = {.n = 0};
+    lb_op_each_input(sa->program, &sa->program->ops[a], note_read, &x);
+    lb_op_each_input(sb->program, &sb->program->ops[b], note_read, &y);
+    for (uint32_t k = 0; k < x.n && k < y.n; k++) {
+        const uint32_t va = x.list[k], vb = y.list[k], wa = met_whole(f, 0, va), wb = met_whole(f, 1, vb);
+        if (wa == LB_NONE || wb == LB_NONE || !sa->quantities[va].tells || !sb->quantities[vb].tells ||
+            lb_layout_numel(&sa->program->values[va].layout) != lb_layout_numel(&sb->program->values[vb].layout) ||
+            !lb_region_are_alike(f, wa, wb))
+            continue;
+        const uint32_t views[] = {taker_of(sa, va, a), taker_of(sb, vb, b)};
+        if (views[0] == LB_NONE || views[1] == LB_NONE) continue;
+        r->op[0] = views[0], r->op[1] = views[1], r->reason = LB_REGION_PART;
+        return true;
+    }
+    return false;
+}
+
+static bool name_part(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        for (uint32_t j = 0; j < r->n[1]; j++) {
+            const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
+            if (pa->ops[a].phase == pb->ops[b].phase && same_name(pa, &pa->ops[a], pb, &pb->ops[b]) &&
+                name_views(f, r, a, b))
+                return true;
+        }
+    return false;
+}
+
 /* The first two ops of one name of which `differs` holds. */
 static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reason reason,
                       bool (*differs)(const lb_region_frontier *f, uint32_t a, uint32_t b))
@@ -348,10 +409,22 @@ static uint32_t reader_of(const lb_region_frontier *f, const lb_region *r, int s
     return LB_NONE;
 }
 
+/* Are both sources inputs of the step, which differ before anything is computed? */
+static bool differ_as_inputs(const lb_region_frontier *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++) {
+        const uint32_t v = r->source[k], row = v == LB_NONE ? LB_NONE : f->asked->sources[k]->row_of[v];
+        if (row == LB_NONE || f->asked->sources[k]->list[row].kind != LB_SOURCE_BATCH ||
+            strncmp(f->asked->sources[k]->list[row].name, "input:", 6))
+            return false;
+    }
+    return true;
+}
+
 void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
-    if (name_pair(f, r, LB_REGION_ARGUMENTS, are_called_differently) ||
+    if (name_pair(f, r, LB_REGION_ARGUMENTS, are_called_differently) || name_part(f, r) ||
         name_pair(f, r, LB_REGION_ORDER, read_in_another_order) ||
         name_pair(f, r, LB_REGION_MASK, are_masked_differently))
         return;
@@ -362,4 +435,6 @@ void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
         const uint32_t reader = r->source[k] == LB_NONE ? LB_NONE : reader_of(f, r, k);
         if (reader != LB_NONE) r->op[k] = reader, r->reason = LB_REGION_SOURCE;
     }
+    for (int k = 0; k < 2 && r->reason == LB_REGION_SOURCE && differ_as_inputs(f, r); k++)
+        r->op[k] = f->asked->sides[k]->graph.giver[r->source[k]];
 }

@@ -1,6 +1,6 @@
 /* Which op of a region to name to a person, and why.
  *
- * In this order: one op that both sides call from the same inputs with other arguments; an op that one side alone runs; a reader of a table that
+ * In this order: one op that both sides call from the same inputs with other arguments; views that take other parts of the same numbers; an op that one side alone runs; a reader of a table that
  * the other side does not hold; the first op whose inputs are met. */
 #ifndef LB_BISECT_REGION_OP_H
 #define LB_BISECT_REGION_OP_H

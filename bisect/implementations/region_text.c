@@ -40,6 +40,7 @@ void lb_region_text(const lb_implementations *x, const lb_region *r, char *text,
     case LB_REGION_ARGUMENTS:
         snprintf(text, size, "called with other arguments, from the same inputs: this is not the same function");
         break;
+    case LB_REGION_PART: snprintf(text, size, "it takes another part of the same numbers on the second side"); break;
     case LB_REGION_ORDER:
         snprintf(
             text, size,
@@ -51,11 +52,15 @@ void lb_region_text(const lb_implementations *x, const lb_region *r, char *text,
                  "from the same inputs with another mask, or other arguments beside it: this is not the same function");
         break;
     case LB_REGION_SOURCE:
-        snprintf(text, size, "this reads %s%s%s%s, whose numbers the other side does not hold",
-                 r->source[0] != LB_NONE ? source_name(x->sides[0].program, r->source[0]) : "",
-                 r->source[0] != LB_NONE ? " (first side)" : "",
-                 r->source[0] != LB_NONE && r->source[1] != LB_NONE ? " and " : "",
-                 r->source[1] != LB_NONE ? source_name(x->sides[1].program, r->source[1]) : "");
+        if (r->op[0] != LB_NONE && lb_op_is_source(x->sides[0].program, &x->sides[0].program->ops[r->op[0]]))
+            snprintf(text, size, "the two sides are given other numbers: %s (first side) and %s",
+                     source_name(x->sides[0].program, r->source[0]), source_name(x->sides[1].program, r->source[1]));
+        else
+            snprintf(text, size, "this reads %s%s%s%s, whose numbers the other side does not hold",
+                     r->source[0] != LB_NONE ? source_name(x->sides[0].program, r->source[0]) : "",
+                     r->source[0] != LB_NONE ? " (first side)" : "",
+                     r->source[0] != LB_NONE && r->source[1] != LB_NONE ? " and " : "",
+                     r->source[1] != LB_NONE ? source_name(x->sides[1].program, r->source[1]) : "");
         break;
     case LB_REGION_MISSING:
         snprintf(text, size, "only the %s side runs %s here%s%s", r->op[0] != LB_NONE ? "first" : "second",

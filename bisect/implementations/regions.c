@@ -90,6 +90,7 @@ typedef struct finder {
     uint8_t *same[2];    /* per value: the search ends here */
     uint8_t *held[2];    /* per source row: the other side has it */
     uint8_t *cleared[2]; /* per op: see region_op.h */
+    bool clears_sources;
     uint32_t *stamp[2], walk, *stack;
     lb_regions *out;
     bool failed;
@@ -224,7 +225,8 @@ static void walk_back(finder *f, int side, uint32_t value, void (*visit)(finder 
     }
 }
 
-/* What gives the value is of the region; a source is one that the other side may not hold. */
+/* What gives the value is of the region; a source is one that the other side may not hold. One that leads to right numbers elsewhere (a table that
+ * each layer reads) is not what differs here. */
 static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
 {
     const lb_exact_side *s = f->asked->sides[side];
@@ -233,7 +235,8 @@ static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
     const bool source = lb_region_is_source(s, v);
     if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
         add_op(f, op);
-    if (source && !lb_region_holds(&frontier, side, v) && lb_layout_numel(&s->program->values[v].layout) > 1)
+    if (source && !lb_region_holds(&frontier, side, v) && !f->cleared[side][op] &&
+        lb_layout_numel(&s->program->values[v].layout) > 1)
         add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);
 }
 
@@ -243,11 +246,16 @@ static void clear_giver(finder *f, int side, uint32_t v, lb_region *r)
     const lb_exact_side *s = f->asked->sides[side];
     const uint32_t op = s->graph.given[v] ? s->graph.giver[v] : LB_NONE;
     (void)r;
+    if (lb_region_is_source(s, v) && !f->clears_sources) return;
     if (op != LB_NONE && lb_op_outcome(s->program, &s->program->ops[op], 0) == v) f->cleared[side][op] = 1;
 }
 
+/* Of backward a result need not depend on all that its op reads (the gradient of a bias): that says nothing about sources. */
 static void clear_back(finder *f, int side, uint32_t value)
 {
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t giver = s->graph.giver[value];
+    f->clears_sources = giver != LB_NONE && s->program->ops[giver].phase == LB_PHASE_FORWARD;
     walk_back(f, side, value, clear_giver, NULL);
 }
 
@@ -258,14 +266,33 @@ static bool meet_each_other(const finder *f, int side, uint32_t v)
     return other != LB_NONE && f->asked->met[!side][other] == v;
 }
 
+/* Per value of a side: B does not compute it as A does, although it goes on from A's numbers there, so that what B makes of these is met. malloc'ed;
+ * NULL: out of memory. */
+static uint8_t *list_apart(const finder *f, int side)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    uint8_t *apart = calloc(f->asked->sides[side]->program->n_values + 1, 1);
+    for (uint32_t i = 0; apart && i < all->n; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->state != LB_COUNTERPART_APART) continue;
+        if (side) apart[c->b] = 1;
+        for (uint32_t k = 0; !side && k < c->n; k++) apart[all->pieces[c->first + k].tensor] = 1;
+    }
+    return apart;
+}
+
 /* What leads to numbers that are right is right. */
 static void clear_all(finder *f)
 {
     const lb_counterparts *all = f->asked->counterparts;
     f->walk++;
-    for (int side = 0; side < 2; side++)
-        for (uint32_t v = 0; v < f->asked->sides[side]->program->n_values; v++)
-            if (f->same[side][v] && meet_each_other(f, side, v)) clear_back(f, side, v);
+    for (int side = 0; side < 2; side++) {
+        uint8_t *apart = list_apart(f, side);
+        f->failed |= !apart;
+        for (uint32_t v = 0; apart && v < f->asked->sides[side]->program->n_values; v++)
+            if (f->same[side][v] && meet_each_other(f, side, v) && !apart[v]) clear_back(f, side, v);
+        free(apart);
+    }
     for (uint32_t i = 0; i < all->n; i++) {
         const lb_counterpart *c = &all->list[i];
         if (c->state != LB_COUNTERPART_SAME || c->kind == LB_COUNTERPART_TABLE) continue;

@@ -16,6 +16,7 @@
 /* Why a region's op is named. */
 typedef enum lb_region_reason {
     LB_REGION_ARGUMENTS, /* one op with other arguments, from the same inputs */
+    LB_REGION_PART,      /* views that take other parts of the same numbers: a slice, a trim */
     LB_REGION_ORDER,     /* one op that reads the same numbers in another order */
     LB_REGION_MASK,      /* one op with another mask, from the same inputs */
     LB_REGION_SOURCE,    /* it reads what the other side does not hold */
