@@ -1,6 +1,7 @@
 /* Values that stand for the same thing: see counterparts.h. */
 #include "counterparts.h"
 
+#include "norms.h"
 #include "rank_parts.h"
 #include "shadow_numbers.h"
 
@@ -311,6 +312,7 @@ static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_
         uint32_t values[2];
         for (int k = 0; k < 2; k++) values[k] = only_result(m->sides[k]->program, ops[k]);
         if (!may_anchor(m, source_of, source, ops, values)) continue;
+        for (int k = 0; k < 2 && phase == LB_PHASE_FORWARD; k++) values[k] = lb_norms_result(m->sides[k], values[k]);
         anchor(m, values[0], values[1]);
         for (int k = 0; k < 2 && phase == LB_PHASE_BACKWARD && m->out->n > before; k++)
             m->out->list[before].of[k] = multiplied(m->sides[k], source_of[k], source[k], ops[k]);

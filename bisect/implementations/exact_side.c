@@ -276,6 +276,33 @@ void lb_exact_side_close(lb_exact_side *s)
     *s = (lb_exact_side){0};
 }
 
+/* Adds the ops of forward that read a value to the one that was found; false: these are several. */
+static bool note_readers(const lb_exact_side *s, uint32_t value, uint32_t *found)
+{
+    for (uint32_t k = s->graph.first_use[value]; k < s->graph.first_use[value + 1]; k++) {
+        const uint32_t op = s->graph.uses[k];
+        if (s->program->ops[op].phase != LB_PHASE_FORWARD || op == *found) continue;
+        if (*found != LB_NONE) return false;
+        *found = op;
+    }
+    return true;
+}
+
+uint32_t lb_exact_side_only_reader(const lb_exact_side *s, uint32_t op, uint32_t result)
+{
+    const lb_value_graph *g = &s->graph;
+    const int64_t n = lb_layout_numel(&s->program->values[result].layout);
+    uint32_t found = LB_NONE;
+    if (!note_readers(s, result, &found)) return LB_NONE;
+    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
+        const uint32_t v = s->windows[k], first = g->first_pred[v];
+        if (g->first_pred[v + 1] - first == 1 && g->preds[first] == result &&
+            lb_layout_numel(&s->program->values[v].layout) == n && !note_readers(s, v, &found))
+            return LB_NONE;
+    }
+    return found;
+}
+
 double *lb_exact_side_recorded(const lb_exact_side *s, uint32_t value)
 {
     lb_tensor t;

@@ -1,5 +1,6 @@
 /* Two implementations of a step: see implementations.h. */
 #include "differences.h"
+#include "norms.h"
 #include "rank_parts.h"
 #include "shadow_numbers.h"
 #include "slack.h"
@@ -275,6 +276,8 @@ static lb_status look_closer(lb_implementations *x, const lb_products *products,
     if (x->judged && !x->same) LB_TRY(run_from_tables(x, err));
     if (!x->judged || x->same) return LB_OK;
     LB_TRY(lb_products_find(products, &x->counterparts, err));
+    LB_TRY(lb_norms_find(&x->sides[0], &x->sides[1], &x->counterparts, err));
+    lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     LB_TRY(allow_for_rounding(x, err));
     return x->judged && !x->same ? lb_differences_find(x, err) : LB_OK;
 }

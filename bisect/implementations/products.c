@@ -119,39 +119,11 @@ static bool is_forward(const lb_program *p, uint32_t op)
     return p->ops[op].phase == LB_PHASE_FORWARD;
 }
 
-/* Adds the ops of forward that read a value to the one that was found; false: these are several. */
-static bool note_readers(const lb_exact_side *s, uint32_t value, uint32_t *found)
-{
-    for (uint32_t k = s->graph.first_use[value]; k < s->graph.first_use[value + 1]; k++) {
-        const uint32_t op = s->graph.uses[k];
-        if (!is_forward(s->program, op) || op == *found) continue;
-        if (*found != LB_NONE) return false;
-        *found = op;
-    }
-    return true;
-}
-
-/* The one op of forward that goes on from an op's result or a window on all of it; LB_NONE: none, or several. */
-static uint32_t only_reader(const lb_exact_side *s, uint32_t op, uint32_t result)
-{
-    const lb_value_graph *g = &s->graph;
-    const int64_t n = lb_layout_numel(&s->program->values[result].layout);
-    uint32_t found = LB_NONE;
-    if (!note_readers(s, result, &found)) return LB_NONE;
-    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
-        const uint32_t v = s->windows[k], first = g->first_pred[v];
-        if (g->first_pred[v + 1] - first == 1 && g->preds[first] == result &&
-            lb_layout_numel(&s->program->values[v].layout) == n && !note_readers(s, v, &found))
-            return LB_NONE;
-    }
-    return found;
-}
-
 /* The sum with a bias of as many features, where the next op takes it; else the value itself. */
 static uint32_t with_bias(const lb_exact_side *s, uint32_t product, uint32_t value, int64_t features, uint32_t *bias)
 {
     const lb_program *p = s->program;
-    const uint32_t op = only_reader(s, product, value);
+    const uint32_t op = lb_exact_side_only_reader(s, product, value);
     if (op == LB_NONE || !lb_value_graph_adds(p, op) || !lb_op_outcomes(&p->ops[op])) return value;
     const uint32_t result = lb_op_outcome(p, &p->ops[op], 0);
     if (result == LB_NONE || lb_layout_numel(&p->values[result].layout) != lb_layout_numel(&p->values[value].layout))
