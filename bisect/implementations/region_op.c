@@ -94,7 +94,7 @@ static bool read_but_masks(const lb_region_frontier *f, int side, uint32_t op, r
     return out->n > 0;
 }
 
-static bool same_name(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+bool lb_region_same_op(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
 {
     const char *x = lb_op_name(pa, a), *y = lb_op_name(pb, b);
     size_t n = strcspn(x, "."), m = strcspn(y, ".");
@@ -250,7 +250,7 @@ static bool name_part(const lb_region_frontier *f, lb_region *r)
     for (uint32_t i = 0; i < r->n[0]; i++)
         for (uint32_t j = 0; j < r->n[1]; j++) {
             const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
-            if (pa->ops[a].phase == pb->ops[b].phase && same_name(pa, &pa->ops[a], pb, &pb->ops[b]) &&
+            if (pa->ops[a].phase == pb->ops[b].phase && lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) &&
                 name_views(f, r, a, b))
                 return true;
         }
@@ -265,7 +265,7 @@ static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reaso
     for (uint32_t i = 0; i < r->n[0]; i++)
         for (uint32_t j = 0; j < r->n[1]; j++) {
             const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
-            if (pa->ops[a].phase != pb->ops[b].phase || !same_name(pa, &pa->ops[a], pb, &pb->ops[b]) ||
+            if (pa->ops[a].phase != pb->ops[b].phase || !lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) ||
                 !differs(f, a, b))
                 continue;
             r->op[0] = a, r->op[1] = b, r->reason = reason;
@@ -279,7 +279,7 @@ static uint32_t count_named(const lb_region_frontier *f, const lb_region *r, int
 {
     const lb_program *q = f->asked->sides[side]->program;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n[side]; i++) n += same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
+    for (uint32_t i = 0; i < r->n[side]; i++) n += lb_region_same_op(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
     return n;
 }
 
@@ -336,7 +336,7 @@ static bool name_by_count(const lb_region_frontier *f, lb_region *r)
             const uint32_t op = ops_of(f, r, k)[i];
             const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
             if (a == b || (k == 0) != (a > b) || is_spared(f, k, op)) continue;
-            if (odd[k] != LB_NONE && !same_name(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
+            if (odd[k] != LB_NONE && !lb_region_same_op(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
             if (odd[k] == LB_NONE) odd[k] = op;
         }
     }

@@ -23,6 +23,8 @@ void lb_region_op_choose(const lb_region_frontier *frontier, lb_region *region);
 bool lb_region_are_alike(const lb_region_frontier *frontier, uint32_t va, uint32_t vb);
 /* Are two equal quantities of one shape other numbers, element by element? */
 bool lb_region_is_in_another_order(const lb_region_frontier *frontier, uint32_t va, uint32_t vb);
+/* Are two ops of one name, in place or not, whatever their overloads? */
+bool lb_region_same_op(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b);
 /* Is all that the op reads met, so that what differs behind it is its own? */
 bool lb_region_begins_at(const lb_region_frontier *frontier, int side, uint32_t op);
 /* Is the value one that the step begins with? */

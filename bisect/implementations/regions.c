@@ -310,6 +310,19 @@ static void close_ops(finder *f, lb_region *r, int side)
     r->n[side] = kept, f->out->n_ops = r->first[side] + kept;
 }
 
+/* Does a value of A stand beside another value of B, too? What B makes of that is B's alone. */
+static bool stands_elsewhere(const finder *f, const lb_counterpart *one, uint32_t va)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    for (uint32_t i = 0; i < all->n && one->kind == LB_COUNTERPART_SHARED; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state == LB_COUNTERPART_UNKNOWN) continue;
+        for (uint32_t k = 0; k < c->n; k++)
+            if (all->pieces[c->first + k].tensor == va) return true;
+    }
+    return false;
+}
+
 static void find_region(finder *f, uint32_t row)
 {
     const lb_counterparts *all = f->asked->counterparts;
@@ -319,7 +332,10 @@ static void find_region(finder *f, uint32_t row)
     const lb_region_frontier frontier = frontier_of(f);
     f->walk++;
     r.first[0] = f->out->n_ops, r.first_unheld[0] = f->out->n_unheld;
-    for (uint32_t k = 0; k < c->n; k++) walk_back(f, 0, all->pieces[c->first + k].tensor, note_in_region, &r);
+    for (uint32_t k = 0; k < c->n; k++) {
+        const uint32_t va = all->pieces[c->first + k].tensor;
+        if (!stands_elsewhere(f, c, va)) walk_back(f, 0, va, note_in_region, &r);
+    }
     close_ops(f, &r, 0);
     r.first[1] = f->out->n_ops, r.first_unheld[1] = f->out->n_unheld;
     walk_back(f, 1, c->b, note_in_region, &r);
@@ -623,8 +639,22 @@ void lb_regions_release(lb_regions *r)
 
 /* ---- what regions share ---- */
 
+/* What a value that two regions share has to be like: of as many elements as B's, and given by an op of the same name. */
+typedef struct sought {
+    int64_t elements;         /* < 0: any */
+    const lb_program *likely; /* NULL: whatever op gives it */
+    uint32_t op;
+} sought;
+
+static bool is_sought(const lb_exact_side *s, uint32_t op, uint32_t v, const sought *like)
+{
+    if (v == LB_NONE || !lb_dtype_is_float(s->program->values[v].dtype)) return false;
+    if (like->elements >= 0 && lb_layout_numel(&s->program->values[v].layout) != like->elements) return false;
+    return !like->likely || lb_region_same_op(s->program, &s->program->ops[op], like->likely, &like->likely->ops[like->op]);
+}
+
 static uint32_t last_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
-                            const lb_region *y, int side, int64_t elements)
+                            const lb_region *y, int side, const sought *like)
 {
     const lb_exact_side *s = asked->sides[side];
     const uint32_t *a = all->ops + x->first[side], *b = all->ops + y->first[side];
@@ -639,12 +669,70 @@ static uint32_t last_shared(const lb_region_question *asked, const lb_regions *a
         }
         const lb_op *op = &s->program->ops[a[i - 1]];
         const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
-        if (v != LB_NONE && lb_dtype_is_float(s->program->values[v].dtype) &&
-            (elements < 0 || lb_layout_numel(&s->program->values[v].layout) == elements))
-            return v;
+        if (is_sought(s, a[i - 1], v, like)) return v;
         i--, j--;
     }
     return LB_NONE;
+}
+
+/* Of A the one that an op of the same name gives, else any. */
+static uint32_t last_shared_like(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
+                                 const lb_region *y, uint32_t of_b)
+{
+    const lb_exact_side *b = asked->sides[1];
+    sought like = {lb_layout_numel(&b->program->values[of_b].layout), b->program, b->graph.giver[of_b]};
+    const uint32_t named = last_shared(asked, all, x, y, 0, &like);
+    if (named != LB_NONE) return named;
+    like.likely = NULL;
+    return last_shared(asked, all, x, y, 0, &like);
+}
+
+/* The result that a value is a window on, or a copy of; LB_NONE: it is none of one alone. */
+static uint32_t result_behind(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t depth = 0; depth < MOST_UNDONE && g->giver[v] != LB_NONE; depth++) {
+        const uint32_t first = g->first_pred[v];
+        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) return v;
+        if (g->first_pred[v + 1] - first != 1) return LB_NONE;
+        v = g->preds[first];
+    }
+    return LB_NONE;
+}
+
+static bool begins_at(const lb_exact_side *s, const lb_regions *all, const lb_region *r, uint32_t value)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t i = 0; i < r->n[0]; i++) {
+        const lb_op *op = &s->program->ops[all->ops[r->first[0] + i]];
+        const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
+        for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++)
+            if (result_behind(s, g->preds[k]) == value) return true;
+    }
+    return false;
+}
+
+/* The one result of A, of as many elements, that two regions begin at where B computes another one for both: what B has in the place of it; LB_NONE. */
+static uint32_t begin_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
+                             const lb_region *y, int64_t elements)
+{
+    const lb_exact_side *s = asked->sides[0];
+    const lb_value_graph *g = &s->graph;
+    uint32_t found = LB_NONE;
+    for (uint32_t i = 0; i < x->n[0]; i++) {
+        const lb_op *op = &s->program->ops[all->ops[x->first[0] + i]];
+        const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
+        for (uint32_t k = v == LB_NONE ? 0 : g->first_pred[v]; v != LB_NONE && k < g->first_pred[v + 1]; k++) {
+            const uint32_t from = result_behind(s, g->preds[k]);
+            if (from == LB_NONE || from == found || lb_layout_numel(&s->program->values[from].layout) != elements ||
+                lists(all, x, 0, g->giver[from]) || !lb_dtype_is_float(s->program->values[from].dtype) ||
+                !begins_at(s, all, y, from))
+                continue;
+            if (found != LB_NONE) return LB_NONE;
+            found = from;
+        }
+    }
+    return found;
 }
 
 /* In backward many values have as many elements: there the last ones that are shared need not be the same, and an order that shapes alone tell is no hint. */
@@ -660,12 +748,15 @@ static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t 
 
 bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, uint32_t *a, uint32_t *b)
 {
+    const sought any = {.elements = -1};
     for (uint32_t i = 0; i < all->n; i++)
         for (uint32_t j = i + 1; j < all->n; j++) {
-            *b = last_shared(asked, all, &all->list[i], &all->list[j], 1, -1);
+            *b = last_shared(asked, all, &all->list[i], &all->list[j], 1, &any);
             if (*b == LB_NONE) continue;
-            *a = last_shared(asked, all, &all->list[i], &all->list[j], 0,
-                             lb_layout_numel(&asked->sides[1]->program->values[*b].layout));
+            *a = last_shared_like(asked, all, &all->list[i], &all->list[j], *b);
+            if (*a == LB_NONE)
+                *a = begin_shared(asked, all, &all->list[i], &all->list[j],
+                                  lb_layout_numel(&asked->sides[1]->program->values[*b].layout));
             if (*a == LB_NONE) continue;
             bool known = !may_be_shared(asked, *a, *b);
             for (uint32_t k = 0; k < asked->counterparts->n; k++)
