@@ -614,6 +614,17 @@ double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart
     return NULL;
 }
 
+double *lb_counterpart_forced(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                              int64_t elements)
+{
+    uint8_t *known = NULL;
+    double noise, *numbers = lb_counterpart_expected(all, one, a, elements, &known, &noise);
+    for (int64_t k = 0; numbers && k < elements; k++)
+        if (!known[k]) numbers[k] = lb_exact_side_own();
+    free(known);
+    return numbers;
+}
+
 double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                              const lb_exact_side *b)
 {

@@ -74,7 +74,10 @@ bool lb_counterparts_add_values(lb_counterparts *counterparts, lb_counterpart_ki
 /* The numbers that B's value should have, made of what A's run kept; `known` (malloc'ed, too) says of which elements. NULL: not all of A's were kept. */
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise);
-/* The same, with B's own where A has none: what B goes on from. malloc'ed. */
+/* The same for one run of B, which keeps its own numbers where A has none (lb_exact_side_own). malloc'ed. */
+double *lb_counterpart_forced(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                              int64_t elements);
+/* The same, with those that B had in its last run where A has none: what B begins with. malloc'ed. */
 double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                              const lb_exact_side *b);
 /* Can B go on from A's numbers there? It computes the value itself, and which element is which is known. */

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "/tmp/wrongs/dbg.h" /* DBG */
 
 enum { MOST_SHARED = 6, MOST_ROUNDS = 4, MOST_SETTLING = 4 };
 
@@ -26,7 +25,8 @@ static void force(lb_implementations *x)
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
         if (!b->forced[c->b] && !b->held[c->b] && lb_counterpart_can_be_put(&x->counterparts, c, a, b))
-            b->forced[c->b] = lb_counterpart_taken(&x->counterparts, c, a, b);
+            b->forced[c->b] =
+                lb_counterpart_forced(&x->counterparts, c, a, lb_layout_numel(&b->program->values[c->b].layout));
     }
 }
 
@@ -99,7 +99,6 @@ static lb_status search(lb_implementations *x, lb_err *err)
         uint32_t a, b;
         lb_regions_release(&x->regions);
         LB_TRY(lb_regions_find(&asked, &x->regions, err));
-        dbg_dump(x, "search"); /* DBG */
         if (k == MOST_SHARED || !lb_regions_shared(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a]) return LB_OK;
         if (!lb_counterparts_add_values(&x->counterparts, LB_COUNTERPART_SHARED, &x->sides[0], a, &x->sides[1], b))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for a value that regions share");

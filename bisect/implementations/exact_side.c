@@ -105,6 +105,31 @@ static double *taken(const lb_exact_side *s, uint32_t v)
     return s->forced[v] ? s->forced[v] : s->held[v];
 }
 
+/* A NaN that no arithmetic gives. */
+static const uint64_t OWN = UINT64_C(0x7FFCC0FFEE0B175A);
+
+double lb_exact_side_own(void)
+{
+    double own;
+    memcpy(&own, &OWN, sizeof own);
+    return own;
+}
+
+static void put(const lb_tensor *shadow, const double *numbers)
+{
+    const int64_t n = lb_layout_numel(&shadow->layout);
+    double *merged = NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&numbers[i], &OWN, sizeof OWN)) continue;
+        if (!merged && !(merged = lb_shadow_numbers_copy(shadow))) return;
+        for (int64_t k = 0; k < n; k++)
+            if (memcmp(&numbers[k], &OWN, sizeof OWN)) merged[k] = numbers[k];
+        break;
+    }
+    lb_shadow_put(shadow, merged ? merged : numbers);
+    free(merged);
+}
+
 static bool note_op(void *context, const lb_event *event)
 {
     run *r = context;
@@ -116,7 +141,7 @@ static bool note_op(void *context, const lb_event *event)
         const uint32_t v = event->values[i];
         if (v == LB_NONE || !event->shadow[i].data) continue;
         if (lb_event_shadow_elements(event, i) >= 0) look_at(r, v, &event->shadow[i]);
-        if (taken(s, v)) lb_shadow_put(&event->shadow[i], taken(s, v));
+        if (taken(s, v)) put(&event->shadow[i], taken(s, v));
     }
     look_at_windows(r, op, event);
     return true;

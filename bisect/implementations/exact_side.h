@@ -23,7 +23,8 @@ typedef struct lb_exact_side {
     double **kept;           /* per value: row-major, malloc'ed; NULL */
     double *noise;           /* per value that is kept: see lb_shadow_noise */
     double **held;           /* per value: numbers that every run goes on with; NULL: its own */
-    double **forced;         /* per value: numbers that the next run goes on with, before those held; borrowed; NULL */
+    /* per value: numbers that the next run goes on with, before those held, but for elements that are lb_exact_side_own(); borrowed; NULL */
+    double **forced;
     uint64_t runs;           /* chained runs so far */
     /* Windows that are looked at when their giver has run: values by op. */
     uint32_t *first_window, *windows;
@@ -36,6 +37,8 @@ void lb_exact_side_close(lb_exact_side *side);
 lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
 /* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the value. */
 void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
+/* Stands in `forced` where the run's own number stays. */
+double lb_exact_side_own(void);
 /* Behind a change of `own`. */
 lb_status lb_exact_side_prepare(lb_exact_side *side, lb_err *err);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);

@@ -368,15 +368,25 @@ typedef struct turns {
 
 static const char *module_of(const products *side, const product *x)
 {
-    const char *path = lb_op_layer(side->side->program, &side->side->program->ops[x->op]), *dot = strrchr(path, '.');
-    return dot ? dot + 1 : path;
+    return lb_op_layer(side->side->program, &side->side->program->ops[x->op]);
+}
+
+/* Are two modules one in several layers: `layers.0.attention.out` and `layers.2.attention.out`, but not `head.out`? */
+static bool are_alike(const char *x, const char *y)
+{
+    for (;;) {
+        x += strspn(x, "0123456789"), y += strspn(y, "0123456789");
+        if (*x != *y) return false;
+        if (!*x) return true;
+        x++, y++;
+    }
 }
 
 static const turned_rows *find_like(const turns *t, const products *side, const product *x)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->list[i].rows == x->rows && t->list[i].features == x->features &&
-            !strcmp(t->list[i].module, module_of(side, x)))
+            are_alike(t->list[i].module, module_of(side, x)))
             return &t->list[i];
     return NULL;
 }
