@@ -4,13 +4,12 @@
 #include "norms.h"
 #include "rank_parts.h"
 #include "shadow_numbers.h"
+#include "slack.h"
 
 #include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const double SLACK_TIMES = 8;
 
 typedef struct maker {
     const lb_exact_side *sides[2];
@@ -700,7 +699,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         const uint32_t va = all->pieces[c->first].tensor;
         uint8_t *known = NULL;
         double noise, *x = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
-        c->state = LB_COUNTERPART_UNKNOWN;
+        c->state = LB_COUNTERPART_UNKNOWN, c->in_doubt = false;
         if (!x) continue;
         for (int64_t k = 0; k < n; k++)
             if (!known[k]) x[k] = b->kept[c->b][k]; /* padding */
@@ -715,7 +714,8 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
             if (same && c->turned_by_shape) refute(all, c, a, b);
         }
         same |= c->any_order;
-        c->state = same || c->distance <= SLACK_TIMES * slack ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
+        c->state = same ? LB_COUNTERPART_SAME : lb_slack_state(c->distance, slack);
+        c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
         free(x), free(known);
     }
 }

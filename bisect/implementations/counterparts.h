@@ -40,7 +40,8 @@ typedef struct lb_counterpart {
     uint32_t group;    /* of one in parts: those of one group have the same number */
     lb_counterpart_state state;
     double distance; /* relative L2, where it was compared */
-    double slack; /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured */
+    double slack;    /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured (slack.h) */
+    bool in_doubt;   /* apart by what that rounding may do, and as much as a real difference: UNKNOWN */
     /* Its dimensions stand in another order on B, and which element is which was read off the shapes. `refuted`: the numbers are A's in yet another order. */
     bool turned_by_shape, refuted;
 } lb_counterpart;

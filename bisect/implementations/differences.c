@@ -3,9 +3,11 @@
 
 #include "exchange.h"
 #include "parted.h"
+#include "slack.h"
 
 #include <lastbit/array.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,8 +20,7 @@ bool lb_differences_leave(const lb_counterpart *c)
 
 /* ---- B from A's numbers ---- */
 
-/* Numbers of B's values for one run. */
-static void force(lb_implementations *x)
+void lb_differences_force(lb_implementations *x)
 {
     const lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
@@ -30,7 +31,7 @@ static void force(lb_implementations *x)
     }
 }
 
-static void unforce(lb_implementations *x)
+void lb_differences_unforce(lb_implementations *x)
 {
     const lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
@@ -42,9 +43,9 @@ static void unforce(lb_implementations *x)
 /* Its counterparts are compared. */
 static lb_status run_forced(lb_implementations *x, lb_err *err)
 {
-    force(x);
+    lb_differences_force(x);
     lb_status status = lb_exact_side_run(&x->sides[1], err);
-    unforce(x);
+    lb_differences_unforce(x);
     if (status == LB_OK) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     return status;
 }
@@ -90,11 +91,42 @@ static lb_status run_settled(lb_implementations *x, lb_err *err)
     return run_and_meet(x, err);
 }
 
+/* What rounding may do from place to place takes the place of what it may do through all layers. */
+static lb_status measure_slack(lb_implementations *x, lb_err *err)
+{
+    uint32_t alone;
+    if (!x->alone) return LB_OK;
+    LB_TRY(lb_slack_measure(x, true, &alone, err));
+    lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    return LB_OK;
+}
+
+lb_status lb_differences_prove(lb_implementations *x, lb_err *err)
+{
+    double doubt = 0;
+    LB_TRY(run_settled(x, err));
+    LB_TRY(measure_slack(x, err));
+    x->same = x->judged = true;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        x->same &= c->state != LB_COUNTERPART_APART;
+        if (c->in_doubt) doubt = fmax(doubt, c->distance);
+    }
+    if (!x->same || !doubt) return LB_OK;
+    x->same = x->judged = false;
+    snprintf(x->missing, sizeof x->missing,
+             "%u tensors that one side alone holds are so coarse that their rounding alone may move what follows as far as it does move (%.1g of its "
+             "size): whether something else differs, too, cannot be told",
+             x->alone, doubt);
+    return LB_OK;
+}
+
 /* The regions of B as it is now, or with what was put right in it. */
 static lb_status search(lb_implementations *x, lb_err *err)
 {
     for (uint32_t k = 0;; k++) {
         LB_TRY(k ? run_and_meet(x, err) : run_settled(x, err));
+        if (!k) LB_TRY(measure_slack(x, err));
         const lb_region_question asked = question(x);
         uint32_t a, b;
         lb_regions_release(&x->regions);

@@ -1,11 +1,21 @@
 /* What rounding of tensors that one side alone holds does: see slack.h. */
 #include "slack.h"
 
+#include "differences.h"
 #include "shadow_numbers.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const double SLACK_TIMES = 8, SLACK_LARGE = 0x1p-10;
+
+lb_counterpart_state lb_slack_state(double distance, double slack)
+{
+    const double room = SLACK_TIMES * slack;
+    if (!(distance <= room)) return LB_COUNTERPART_APART;
+    return room <= SLACK_LARGE ? LB_COUNTERPART_SAME : LB_COUNTERPART_UNKNOWN;
+}
 
 /* Per row of sources: a float that the step reads and the other side does not hold. malloc'ed; NULL: out of memory. */
 static uint8_t *list_alone(const lb_implementations *x, int side)
@@ -33,22 +43,35 @@ static double drawn(uint64_t serial)
     return (double)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1;
 }
 
+/* Which row of a table an element is in: counted along the longest of its dimensions but the last. */
+static int64_t row_of(const lb_layout *l, int64_t element)
+{
+    int64_t longest = 1, row = 0;
+    element /= l->shape[l->ndim - 1] ? l->shape[l->ndim - 1] : 1;
+    for (int d = l->ndim - 1; d-- > 0;) {
+        if (l->shape[d] > longest) longest = l->shape[d], row = element % l->shape[d];
+        element /= l->shape[d] ? l->shape[d] : 1;
+    }
+    return row;
+}
+
 static double *disturbed(const lb_implementations *x, int side, uint32_t row)
 {
     const lb_exact_side *s = &x->sides[side];
     const uint32_t v = x->sources[side].list[row].value;
     const lb_value *value = &s->program->values[v];
     const lb_tensor *t = &x->sources[side].tensors[row].tensor;
-    const int64_t n = lb_layout_numel(&value->layout), last = value->layout.shape[value->layout.ndim - 1];
+    const int64_t n = lb_layout_numel(&value->layout);
     double *numbers = t->data ? lb_shadow_numbers_copy(t) : NULL, most = 0;
     for (int64_t i = 0; numbers && i < n; i++)
         if (fabs(numbers[i]) < 0x1p96) most = fmax(most, fabs(numbers[i]));
     /* A buffer may be a table of angles: its error is of the largest element, and grows from row to row. */
     const bool table = !(value->flags & LB_VALUE_PARAMETER);
-    const double u =
-        lb_dtype_unit_roundoff(value->dtype) * (table && value->layout.ndim > 1 ? (double)(n / (last ? last : 1)) : 1);
-    for (int64_t i = 0; numbers && i < n; i++)
-        numbers[i] += u * (table ? most : fabs(numbers[i])) * drawn((uint64_t)i ^ (uint64_t)row << 40);
+    const double u = lb_dtype_unit_roundoff(value->dtype);
+    for (int64_t i = 0; numbers && i < n; i++) {
+        const double rows = table && value->layout.ndim > 1 ? (double)(row_of(&value->layout, i) + 1) : 1;
+        numbers[i] += rows * u * (table ? most : fabs(numbers[i])) * drawn((uint64_t)i ^ (uint64_t)row << 40);
+    }
     return numbers;
 }
 
@@ -88,8 +111,41 @@ static lb_status run_disturbed(lb_implementations *x, int side, lb_err *err)
     return status;
 }
 
+/* A goes on from its own numbers wherever B would from them: what was disturbed before does not reach further. False when out of memory. */
+static bool hold_first(lb_implementations *x, uint8_t **own)
+{
+    lb_exact_side *a = &x->sides[0];
+    *own = calloc(a->program->n_values + 1, 1);
+    for (uint32_t i = 0; *own && i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        if (!lb_counterpart_can_be_put(&x->counterparts, c, a, &x->sides[1])) continue;
+        for (uint32_t k = 0; k < c->n; k++) {
+            const uint32_t v = x->counterparts.pieces[c->first + k].tensor;
+            if (a->graph.given[v] && a->kept[v] && !a->forced[v]) a->forced[v] = a->kept[v], (*own)[v] = 1;
+        }
+    }
+    return *own != NULL;
+}
+
+static lb_status run_from_place_to_place(lb_implementations *x, int side, lb_err *err)
+{
+    if (side) {
+        lb_differences_force(x);
+        const lb_status status = run_disturbed(x, side, err);
+        lb_differences_unforce(x);
+        return status;
+    }
+    uint8_t *own;
+    if (!hold_first(x, &own)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for values");
+    const lb_status status = run_disturbed(x, side, err);
+    for (uint32_t v = 0; v < x->sides[0].program->n_values; v++)
+        if (own[v]) x->sides[0].forced[v] = NULL;
+    free(own);
+    return status;
+}
+
 /* The side once more, with the tensors that it alone holds disturbed. */
-static lb_status measure_side(lb_implementations *x, int side, uint32_t *tensors, lb_err *err)
+static lb_status measure_side(lb_implementations *x, int side, bool from_place_to_place, uint32_t *tensors, lb_err *err)
 {
     const lb_step_sources *sources = &x->sources[side];
     double **forced = x->sides[side].forced;
@@ -98,7 +154,8 @@ static lb_status measure_side(lb_implementations *x, int side, uint32_t *tensors
     lb_status status = alone ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u sources", sources->n);
     for (uint32_t i = 0; i < sources->n && status == LB_OK; i++)
         n += alone[i] && (forced[sources->list[i].value] = disturbed(x, side, i));
-    if (n) status = run_disturbed(x, side, err);
+    if (n && status == LB_OK)
+        status = from_place_to_place ? run_from_place_to_place(x, side, err) : run_disturbed(x, side, err);
     for (uint32_t i = 0; i < sources->n && alone; i++)
         if (alone[i]) free(forced[sources->list[i].value]), forced[sources->list[i].value] = NULL;
     free(alone);
@@ -106,9 +163,11 @@ static lb_status measure_side(lb_implementations *x, int side, uint32_t *tensors
     return status;
 }
 
-lb_status lb_slack_measure(lb_implementations *x, uint32_t *tensors, lb_err *err)
+lb_status lb_slack_measure(lb_implementations *x, bool from_place_to_place, uint32_t *tensors, lb_err *err)
 {
     *tensors = 0;
-    for (int side = 0; side < 2; side++) LB_TRY(measure_side(x, side, tensors, err));
+    x->counterparts.most_slack = 0;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) x->counterparts.list[i].slack = 0;
+    for (int side = 0; side < 2; side++) LB_TRY(measure_side(x, side, from_place_to_place, tensors, err));
     return LB_OK;
 }
