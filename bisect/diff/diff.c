@@ -237,7 +237,8 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
         take_over(by_value, s->report);
         lb_diff_report *old = s->report;
         s->report = by_value, by_value = old;
-    }
+    } else if (status == LB_OK && !judged && strangers) /* why values alone did not tell */
+        for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(s->report, by_value->missing[i]);
     lb_diff_report_free(by_value);
     return LB_OK;
 }

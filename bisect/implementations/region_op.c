@@ -369,18 +369,19 @@ static uint32_t *unheld_of(const lb_region_frontier *f, const lb_region *r, int 
     return f->regions->unheld + r->first_unheld[side];
 }
 
-/* Of what the other side does not hold: a pair that is called the same, else a table of floats (a mask is none), else the first. */
+/* Of what the other side does not hold: what both are given, else a pair that is called the same, else a table of floats (a mask is none), else the first. */
 static void choose_sources(const lb_region_frontier *f, lb_region *r)
 {
     const lb_program *p[] = {f->asked->sides[0]->program, f->asked->sides[1]->program};
-    for (uint32_t i = 0; i < r->n_unheld[0]; i++)
-        for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
-            const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
-            const char *name = last_part(p[0], a);
-            if (!*name || strcmp(name, last_part(p[1], b))) continue;
-            r->source[0] = a, r->source[1] = b;
-            return;
-        }
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < r->n_unheld[0]; i++)
+            for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
+                const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
+                const char *name = last_part(p[0], a);
+                if (!*name || strcmp(name, last_part(p[1], b)) || (!pass && strncmp(name, "input:", 6))) continue;
+                r->source[0] = a, r->source[1] = b;
+                return;
+            }
     for (int k = 0; k < 2; k++) {
         r->source[k] = r->n_unheld[k] ? unheld_of(f, r, k)[0] : LB_NONE;
         for (uint32_t i = r->n_unheld[k]; i-- > 0;)

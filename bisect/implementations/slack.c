@@ -17,6 +17,20 @@ lb_counterpart_state lb_slack_state(double distance, double slack)
     return room <= SLACK_LARGE ? LB_COUNTERPART_SAME : LB_COUNTERPART_UNKNOWN;
 }
 
+/* A's tables whose numbers B goes on from: their rounding is in both. */
+static void leave_out_tables(const lb_implementations *x, uint8_t *alone)
+{
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        for (uint32_t k = 0; k < c->n && c->kind == LB_COUNTERPART_TABLE && c->state == LB_COUNTERPART_SAME; k++) {
+            const uint32_t v = x->counterparts.pieces[c->first + k].tensor,
+                           source = lb_value_graph_source(&x->sides[0].graph, v),
+                           row = source == LB_NONE ? LB_NONE : x->sources[0].row_of[source];
+            if (row != LB_NONE) alone[row] = 0;
+        }
+    }
+}
+
 /* Per row of sources: a float that the step reads and the other side does not hold. malloc'ed; NULL: out of memory. */
 static uint8_t *list_alone(const lb_implementations *x, int side)
 {
@@ -31,6 +45,7 @@ static uint8_t *list_alone(const lb_implementations *x, int side)
                      lb_layout_numel(&s->program->values[source].layout) > 1;
     }
     if (!held) free(alone), alone = NULL;
+    if (alone && !side) leave_out_tables(x, alone);
     free(held);
     return alone;
 }
