@@ -1,6 +1,8 @@
 /* Every difference of two implementations: see differences.h. */
 #include "differences.h"
 
+#include "counterpart_exits.h"
+#include "counterpart_orders.h"
 #include "exchange.h"
 #include "parted.h"
 #include "slack.h"
@@ -83,9 +85,9 @@ static lb_status run_settled(lb_implementations *x, lb_err *err)
 {
     for (uint32_t i = 0; i < MOST_SETTLING; i++) {
         LB_TRY(run_and_meet(x, err));
-        const bool turned = lb_counterparts_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]),
+        const bool turned = lb_counterpart_orders_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]),
                    wrong = lb_counterparts_drop_wrong(&x->counterparts, x->met),
-                   exchanged = lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]);
+                   exchanged = lb_counterpart_exits_exchange(&x->counterparts, &x->sides[0], &x->sides[1]);
         if (!turned && !wrong && !exchanged) return LB_OK;
     }
     return run_and_meet(x, err);
@@ -115,7 +117,8 @@ lb_status lb_differences_prove(lb_implementations *x, lb_err *err)
     if (!x->same || !doubt) return LB_OK;
     x->same = x->judged = false;
     snprintf(x->missing, sizeof x->missing,
-             "%u tensors that one side alone holds are so coarse that their rounding alone may move what follows as far as it does move (%.1g of its "
+             "%u tensors that one side alone holds are so coarse that their rounding alone may move what follows as "
+             "far as it does move (%.1g of its "
              "size): whether something else differs, too, cannot be told",
              x->alone, doubt);
     return LB_OK;
@@ -261,7 +264,7 @@ static lb_status run_put_right(lb_implementations *x, bool *same, lb_err *err)
     LB_TRY(lb_exact_side_run(b, err));
     lb_counterparts_compare(&x->counterparts, a, b);
     LB_TRY(lb_differences_meet(x, err));
-    if (lb_counterparts_find_other_orders(&x->counterparts, a, b, x->met[1]))
+    if (lb_counterpart_orders_find_others(&x->counterparts, a, b, x->met[1]))
         lb_counterparts_compare(&x->counterparts, a, b);
     *same = true;
     for (uint32_t i = 0; i < x->counterparts.n; i++)

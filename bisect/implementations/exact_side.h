@@ -25,7 +25,7 @@ typedef struct lb_exact_side {
     double **held;           /* per value: numbers that every run goes on with; NULL: its own */
     /* per value: numbers that the next run goes on with, before those held, but for elements that are lb_exact_side_own(); borrowed; NULL */
     double **forced;
-    uint64_t runs;           /* chained runs so far */
+    uint64_t runs; /* chained runs so far */
     /* Windows that are looked at when their giver has run: values by op. */
     uint32_t *first_window, *windows;
 } lb_exact_side;

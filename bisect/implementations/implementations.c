@@ -1,4 +1,6 @@
 /* Two implementations of a step: see implementations.h. */
+#include "counterpart_exits.h"
+#include "counterpart_orders.h"
 #include "differences.h"
 #include "norms.h"
 #include "rank_parts.h"
@@ -211,10 +213,10 @@ static lb_status compare_free(lb_implementations *x, lb_err *err)
 {
     lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     lb_rank_parts_settle(&x->counterparts, &x->sides[0], &x->sides[1]);
-    if (lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]))
+    if (lb_counterpart_exits_exchange(&x->counterparts, &x->sides[0], &x->sides[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     LB_TRY(lb_differences_meet(x, err));
-    if (lb_counterparts_find_other_orders(&x->counterparts, &x->sides[0], &x->sides[1], x->met[1]))
+    if (lb_counterpart_orders_find_others(&x->counterparts, &x->sides[0], &x->sides[1], x->met[1]))
         lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     lb_counterparts_drop_wrong(&x->counterparts, x->met);
     judge(x);

@@ -1,7 +1,7 @@
 /* Norms, whatever ops they are made of: see norms.h. */
 #include "norms.h"
 
-#include "shadow_numbers.h"
+#include "counterpart_orders.h"
 
 #include <stdlib.h>
 
@@ -84,7 +84,7 @@ static uint32_t uncopied(const lb_exact_side *s, uint32_t v)
         const uint32_t first = g->first_pred[v], from = g->first_pred[v + 1] - first == 1 ? g->preds[first] : LB_NONE;
         const bool copied = !g->given[v] || !lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]]);
         if (!copied || from == LB_NONE || numel(s->program, from) != numel(s->program, v) ||
-            !lb_counterparts_in_one_order(&s->program->values[from].layout, &s->program->values[v].layout))
+            !lb_counterpart_orders_agree(&s->program->values[from].layout, &s->program->values[v].layout))
             break;
         v = from;
     }
@@ -137,8 +137,7 @@ static void drop_others(lb_counterparts *all, uint32_t n, uint32_t va, uint32_t 
 {
     for (uint32_t i = 0; i < n; i++) {
         lb_counterpart *c = &all->list[i];
-        if (c->kind == LB_COUNTERPART_ANCHOR && is_pair(c) &&
-            (c->b == vb || all->pieces[c->first].tensor == va))
+        if (c->kind == LB_COUNTERPART_ANCHOR && is_pair(c) && (c->b == vb || all->pieces[c->first].tensor == va))
             c->kind = LB_COUNTERPART_DROPPED, c->state = LB_COUNTERPART_UNKNOWN;
     }
 }
@@ -151,7 +150,7 @@ static bool may_stand_beside(const lb_counterparts *all, const lb_exact_side *a,
         return false;
     const lb_layout *x = &a->program->values[va].layout, *y = &b->program->values[vb].layout;
     return numel(a->program, va) == numel(b->program, vb) && !is_taken(all, va, vb) &&
-           (lb_counterparts_in_one_order(x, y) || lb_counterparts_turned_by_shape(x, y));
+           (lb_counterpart_orders_agree(x, y) || lb_counterpart_orders_turned(x, y));
 }
 
 static bool is_forward_anchor(const lb_counterpart *c, const lb_exact_side *b)

@@ -1,6 +1,8 @@
 /* Which op of a region to name: see region_op.h. */
 #include "region_op.h"
 
+#include "counterpart_orders.h"
+
 #include <string.h>
 
 bool lb_region_is_source(const lb_exact_side *s, uint32_t v)
@@ -179,7 +181,7 @@ bool lb_region_is_in_another_order(const lb_region_frontier *f, uint32_t va, uin
     const double *x = numbers_of(a, va), *y = numbers_of(b, vb);
     if (!x || !y || !a->quantities[va].tells || !lb_quantities_agree(&a->quantities[va], &b->quantities[vb]) ||
         lb_layout_numel(&a->program->values[va].layout) != n ||
-        !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[vb].layout))
+        !lb_counterpart_orders_agree(&a->program->values[va].layout, &b->program->values[vb].layout))
         return false;
     return lb_counterparts_distance(x, y, n) > 0x1p-20;
 }

@@ -1,4 +1,5 @@
 /* Parts of two implementations that are not the same function: see regions.h. */
+#include "counterpart_orders.h"
 #include "inherited.h"
 #include "rank_parts.h"
 #include "region_op.h"
@@ -650,7 +651,8 @@ static bool is_sought(const lb_exact_side *s, uint32_t op, uint32_t v, const sou
 {
     if (v == LB_NONE || !lb_dtype_is_float(s->program->values[v].dtype)) return false;
     if (like->elements >= 0 && lb_layout_numel(&s->program->values[v].layout) != like->elements) return false;
-    return !like->likely || lb_region_same_op(s->program, &s->program->ops[op], like->likely, &like->likely->ops[like->op]);
+    return !like->likely ||
+           lb_region_same_op(s->program, &s->program->ops[op], like->likely, &like->likely->ops[like->op]);
 }
 
 static uint32_t last_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
@@ -742,8 +744,8 @@ static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t 
     const lb_layout *x = &s[0]->program->values[a].layout, *y = &s[1]->program->values[b].layout;
     const uint32_t giver = s[1]->graph.giver[b];
     if (!s[1]->graph.given[b] || giver == LB_NONE) return false;
-    return lb_counterparts_in_one_order(x, y) ||
-           (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterparts_turned_by_shape(x, y));
+    return lb_counterpart_orders_agree(x, y) ||
+           (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterpart_orders_turned(x, y));
 }
 
 bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, uint32_t *a, uint32_t *b)
