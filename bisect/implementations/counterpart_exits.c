@@ -215,4 +215,3 @@ bool lb_counterpart_exits_exchange(lb_counterparts *all, const lb_exact_side *a,
     }
     return any;
 }
-

@@ -154,4 +154,3 @@ bool lb_counterpart_orders_find_others(lb_counterparts *all, const lb_exact_side
     }
     return any;
 }
-

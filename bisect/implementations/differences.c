@@ -5,6 +5,7 @@
 #include "counterpart_orders.h"
 #include "exchange.h"
 #include "parted.h"
+#include "region_shared.h"
 #include "slack.h"
 
 #include <lastbit/array.h>
@@ -134,7 +135,8 @@ static lb_status search(lb_implementations *x, lb_err *err)
         uint32_t a, b;
         lb_regions_release(&x->regions);
         LB_TRY(lb_regions_find(&asked, &x->regions, err));
-        if (k == MOST_SHARED || !lb_regions_shared(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a]) return LB_OK;
+        if (k == MOST_SHARED || !lb_region_shared_find(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a])
+            return LB_OK;
         if (!lb_counterparts_add_values(&x->counterparts, LB_COUNTERPART_SHARED, &x->sides[0], a, &x->sides[1], b))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for a value that regions share");
         x->sides[1].wanted[b] = 1;

@@ -71,7 +71,5 @@ bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *
  * becomes one row. At the end: rows that are joined share no values any more. */
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
 void lb_regions_release(lb_regions *regions);
-/* The last values of A and B that two regions share and that are no counterparts, of as many elements; false: there are none. */
-bool lb_regions_shared(const lb_region_question *asked, const lb_regions *regions, uint32_t *a, uint32_t *b);
 
 #endif
