@@ -304,6 +304,41 @@ static void say_moved(writer *w)
     lb_report_finding(w->report, text);
 }
 
+/* A rounding that is none of a function's, and yet of another size than the rest: where, and what it does. */
+static void say_coarse(writer *w)
+{
+    const lb_coarse_rounding *c = &w->x->coarse;
+    if (!c->times) return;
+    const uint32_t op = w->x->sides[c->side].graph.giver[c->value];
+    const lb_program *p = w->p[c->side];
+    const char *layer = lb_op_layer(p, &p->ops[op]);
+    const lb_code_line line = lb_op_line(p, &p->ops[op]);
+    char text[600], usual[200] = "", where[400];
+    if (c->usual > 0)
+        snprintf(usual, sizeof usual, ", %.0f times as far as all the rounding of the other side does",
+                 c->effect / c->usual);
+    if (lb_op_is_source(p, &p->ops[op]))
+        snprintf(where, sizeof where, "holds %.200s in %s", lb_program_text(p, p->values[c->value].name),
+                 lb_dtype_name(p->values[c->value].dtype));
+    else
+        snprintf(where, sizeof where, "rounds to %s in %.120s (%s%s%.120s)", lb_dtype_name(p->values[c->value].dtype),
+                 *layer ? layer : "the outermost module", lb_joined_ranks_op_name(p, &p->ops[op]),
+                 line.number ? ", " : "", line.file);
+    if (line.number && !lb_op_is_source(p, &p->ops[op]))
+        snprintf(where + strlen(where) - 1, sizeof where - strlen(where), ":%u)", line.number);
+    snprintf(
+        text, sizeof text,
+        "step %lld: rounding of precision, and large: the %s side alone %s%s; that alone moves what leaves the step by "
+        "%.1g of its size%s",
+        (long long)p->step, c->side ? "second" : "first", where, c->times > 1 ? ", and other values like it" : "",
+        c->effect, usual);
+    lb_report_finding(w->report, text);
+    lb_diff_row row = row_at(w, c->side ? LB_NONE : op, c->side ? op : LB_NONE);
+    row.local = row.verdict = LB_VERDICT_ROUNDING,
+    row.why = lb_report_keep(w->report, "this side alone rounds to a coarser dtype here");
+    w->report->earliest = row, w->report->has_earliest = true;
+}
+
 /* ---- each side against its own recording ---- */
 
 typedef struct own_check {
@@ -368,6 +403,7 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
         add_rows(&w);
         add_leaving(&w);
         say_moved(&w);
+        if (!x->regions.n) say_coarse(&w);
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
     for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);

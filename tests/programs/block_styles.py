@@ -4,7 +4,7 @@ python block_styles.py FOLDER NAME...     NAME: the words of a style and a fault
 
 Styles: norms by an op (norm), with the weight before the factor of the rows (weightfirst), or divided by a root (root); norm weights in the products behind
 them (folded); other names for all (renamed); time before batch (time); one product for queries, keys and values (joint); the rotary table computed (computed), in a buffer of rows
-(buffer), of rotations (rotations), or of rows rounded to bf16 (half)."""
+(buffer), of rotations (rotations), or of rows rounded to bf16 (half); the weights of attention rounded to bf16 (coarse)."""
 
 import math
 import pathlib
@@ -75,7 +75,8 @@ class Block(nn.Module):
         q, k = turned(q, [t[start : start + LENGTH] for t in table]), turned(k, [t[:LENGTH] for t in table])
         scores = q @ k.transpose(-1, -2) / math.sqrt(SIZE) * (1.01 if self.fault == "scale" else 1)
         mask = torch.full((LENGTH, LENGTH), -math.inf).triu(1)
-        y = (scores + mask).softmax(-1) @ v
+        weights = (scores + mask).softmax(-1)
+        y = (weights.bfloat16().float() if "coarse" in self.style else weights) @ v
         return self.out((y.permute(2, 0, 1, 3) if "time" in self.style else y.transpose(1, 2)).flatten(-2))
 
     def forward(self, x, table):

@@ -15,6 +15,7 @@ STYLES = [
     "renamed-norm-folded-computed",
     "renamed-weightfirst-time-half-joint",  # nor does that of a table in 16 bits
 ]
+COARSE = "renamed-root-joint-computed-coarse"
 FAULTS = ["eps", "smalleps", "noresidual", "normbehind", "transposed", "shiftedtable", "scale", "oneheadofkeys", "input"]
 
 
@@ -27,7 +28,7 @@ def styles_of(fault):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("styles")
-    names = [PLAIN, *STYLES, *(f"{style}-{fault}" for fault in FAULTS for style in styles_of(fault))]
+    names = [PLAIN, COARSE, *STYLES, *(f"{style}-{fault}" for fault in FAULTS for style in styles_of(fault))]
     program = ROOT / "tests" / "programs" / "block_styles.py"
     subprocess.run([sys.executable, program, folder, *names], env=dict(os.environ, PYTHONPATH=str(ROOT / "capture")), check=True, timeout=300)
     return folder
@@ -47,6 +48,19 @@ def test_every_style_is_the_same_function(lastbit, recorded):
     for first, second in pairs():
         answer = lastbit.json("diff", recorded / f"{first}.lb", recorded / f"{second}.lb", expect=0)
         assert answer["verdict"] == "rounding" and not answer["differences"], (first, second)
+
+
+@pytest.mark.parametrize("style, said", [
+    (COARSE, "side alone rounds to bf16 in layers.0 (aten::_to_copy, "),
+    ("renamed-weightfirst-time-half-joint", "side alone holds cos in bf16"),
+])  # fmt: skip
+def test_a_rounding_of_another_size_is_said(lastbit, recorded, style, said):
+    for first, second in ((PLAIN, style), (style, PLAIN)):
+        answer = lastbit.json("diff", recorded / f"{first}.lb", recorded / f"{second}.lb", expect=0)
+        (finding,) = answer["findings"]
+        assert answer["verdict"] == "rounding" and said in finding and ("second" if first == PLAIN else "first") in finding
+    usual = lastbit.json("diff", recorded / f"{PLAIN}.lb", recorded / f"{STYLES[1]}.lb", expect=0)
+    assert not usual["findings"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
