@@ -7,7 +7,7 @@
 #include "joined_ranks.h"
 #include "kept_table.h"
 #include "modules.h"
-#include "region_text.h"
+#include "region_op.h"
 #include "side_replay.h"
 
 #include <math.h>
@@ -181,7 +181,7 @@ static void add_difference(writer *w, const lb_region *r)
     }
     describe(w, r, &d.row);
     char text[700];
-    lb_region_text(w->x, r, text, sizeof text);
+    lb_region_op_text(w->x, r, text, sizeof text);
     d.row.why = lb_report_keep(w->report, text);
     const int side = r->op[0] == LB_NONE;
     lb_place_neighbours(w->report, w->p[side], r->op[side], &d.row);
@@ -307,7 +307,7 @@ static void say_moved(writer *w)
 /* A rounding that is none of a function's, and yet of another size than the rest: where, and what it does. */
 static void say_coarse(writer *w)
 {
-    const lb_coarse_rounding *c = &w->x->coarse;
+    const lb_coarse *c = &w->x->coarse;
     if (!c->times) return;
     const uint32_t op = w->x->sides[c->side].graph.giver[c->value];
     const lb_program *p = w->p[c->side];

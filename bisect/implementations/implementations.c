@@ -1,5 +1,4 @@
 /* Two implementations of a step: see implementations.h. */
-#include "coarse_rounding.h"
 #include "counterpart_exits.h"
 #include "counterpart_orders.h"
 #include "differences.h"
@@ -325,11 +324,11 @@ static lb_status run_all(lb_implementations *x, lb_source_memory *memory, lb_err
 {
     lb_products *products;
     LB_TRY(run_both(x, err));
-    if (x->same) return lb_coarse_rounding_find(x, err);
+    if (x->same) return lb_slack_find_coarse(x, err);
     LB_TRY(lb_products_new(&x->sides[0], &x->sides[1], &products, err));
     const lb_status status = look_closer(x, products, memory, err);
     lb_products_free(products);
-    return status == LB_OK && x->same ? lb_coarse_rounding_find(x, err) : status;
+    return status == LB_OK && x->same ? lb_slack_find_coarse(x, err) : status;
 }
 
 /* Parameters of B that A does not hold, where ranks have parts of them: parts cut along another dimension hold no row or column of each other. */

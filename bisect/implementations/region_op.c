@@ -2,7 +2,10 @@
 #include "region_op.h"
 
 #include "counterpart_orders.h"
+#include "implementations.h"
+#include "joined_ranks.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool lb_region_is_source(const lb_exact_side *s, uint32_t v)
@@ -440,4 +443,77 @@ void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
     }
     for (int k = 0; k < 2 && r->reason == LB_REGION_SOURCE && differ_as_inputs(f, r); k++)
         r->op[k] = f->asked->sides[k]->graph.giver[r->source[k]];
+}
+
+/* ---- in words ---- */
+
+static const char *short_name(const lb_program *p, uint32_t op)
+{
+    const char *name = lb_joined_ranks_op_name(p, &p->ops[op]);
+    return strncmp(name, "aten::", 6) ? name : name + 6;
+}
+
+static const char *source_name(const lb_program *p, uint32_t v)
+{
+    return p->values[v].name == LB_NONE || !*lb_program_text(p, p->values[v].name)
+               ? "a constant"
+               : lb_program_text(p, p->values[v].name);
+}
+
+static void list_ops(const lb_implementations *x, const lb_region *r, int side, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < r->n[side] && i < 6 && at < size; i++) {
+        const int n = snprintf(text + at, size - at, "%s%s", i ? ", " : "",
+                               short_name(x->sides[side].program, x->regions.ops[r->first[side] + i]));
+        at += n > 0 ? (size_t)n : 0;
+    }
+    if (r->n[side] > 6 && at < size) snprintf(text + at, size - at, " and %u more", r->n[side] - 6);
+}
+
+void lb_region_op_text(const lb_implementations *x, const lb_region *r, char *text, size_t size)
+{
+    char ops[2][240];
+    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    list_ops(x, r, 0, ops[0], sizeof ops[0]), list_ops(x, r, 1, ops[1], sizeof ops[1]);
+    switch (r->reason) {
+    case LB_REGION_ARGUMENTS:
+        snprintf(text, size, "called with other arguments, from the same inputs: this is not the same function");
+        break;
+    case LB_REGION_PART: snprintf(text, size, "it takes another part of the same numbers on the second side"); break;
+    case LB_REGION_ORDER:
+        snprintf(
+            text, size,
+            "it reads the same numbers in another order on the second side: heads, halves or channels are put together "
+            "differently");
+        break;
+    case LB_REGION_MASK:
+        snprintf(text, size,
+                 "from the same inputs with another mask, or other arguments beside it: this is not the same function");
+        break;
+    case LB_REGION_SOURCE:
+        if (r->op[0] != LB_NONE && lb_op_is_source(x->sides[0].program, &x->sides[0].program->ops[r->op[0]]))
+            snprintf(text, size, "the two sides are given other numbers: %s (first side) and %s",
+                     source_name(x->sides[0].program, r->source[0]), source_name(x->sides[1].program, r->source[1]));
+        else
+            snprintf(text, size, "this reads %s%s%s%s, whose numbers the other side does not hold",
+                     r->source[0] != LB_NONE ? source_name(x->sides[0].program, r->source[0]) : "",
+                     r->source[0] != LB_NONE ? " (first side)" : "",
+                     r->source[0] != LB_NONE && r->source[1] != LB_NONE ? " and " : "",
+                     r->source[1] != LB_NONE ? source_name(x->sides[1].program, r->source[1]) : "");
+        break;
+    case LB_REGION_MISSING:
+        snprintf(text, size, "only the %s side runs %s here%s%s", r->op[0] != LB_NONE ? "first" : "second",
+                 r->op[0] != LB_NONE   ? short_name(x->sides[0].program, r->op[0])
+                 : r->op[1] != LB_NONE ? short_name(x->sides[1].program, r->op[1])
+                                       : "an op",
+                 c->name ? ", for " : "", c->name ? c->name : "");
+        break;
+    case LB_REGION_OPS:
+        snprintf(text, size,
+                 "from the same inputs the first side computes %s, the second %s, which is not the same function",
+                 ops[0], ops[1]);
+        break;
+    }
 }

@@ -19,6 +19,9 @@ typedef struct lb_region_frontier {
 
 /* Fills `op`, `reason` and `source` of a region whose ops and sources are listed. */
 void lb_region_op_choose(const lb_region_frontier *frontier, lb_region *region);
+/* Why the two sides do not compute the same function in a region, in one sentence. 700 bytes are enough. */
+struct lb_implementations;
+void lb_region_op_text(const struct lb_implementations *x, const lb_region *region, char *text, size_t size);
 /* Is a value of B what one of A is: by its numbers, or as a source? Values that tell nothing are taken to be. */
 bool lb_region_are_alike(const lb_region_frontier *frontier, uint32_t va, uint32_t vb);
 /* Are two equal quantities of one shape other numbers, element by element? */
