@@ -205,12 +205,25 @@ static bool is_again(const lb_diff_difference *x, const lb_diff_difference *y)
     return !x->op_b || (!strcmp(x->op_b, y->op_b) && !strcmp(x->layer_b, y->layer_b));
 }
 
+/* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without a gradient, or with another one,
+ * are then not alike when the later step begins. An op that is called with other arguments is. */
+static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *d)
+{
+    if (d->row.phase != LB_PHASE_OPTIMIZER || d->row.n_arguments) return false;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *first = &report->differences[i];
+        if (first->row.step < d->row.step && first->row.phase == LB_PHASE_FORWARD) return true;
+    }
+    return false;
+}
+
 /* A place that differs in each step is one place; its effect is that of the first step. */
 static void join_steps(lb_diff_report *report)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < report->n_differences; i++) {
         uint32_t j = 0;
+        if (follows_from_first(report, &report->differences[i])) continue;
         while (j < kept && !is_again(&report->differences[j], &report->differences[i])) j++;
         if (j == kept)
             report->differences[kept++] = report->differences[i];

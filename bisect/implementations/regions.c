@@ -562,17 +562,34 @@ static bool sums_alone(const finder *f, const lb_region *r)
     return true;
 }
 
+/* Is it an update by gradients of which not all meet, or by a norm of all gradients, which takes that of a parameter that the other side does not use?
+ * Where forward differs both do. */
+static bool updates_by_unmet(const finder *f, const lb_region *r)
+{
+    static const char *const norms[] = {"aten::linalg_vector_norm"};
+    bool normed[2] = {false, false};
+    if (phase_of(f, r) != LB_PHASE_OPTIMIZER || r->reason == LB_REGION_ARGUMENTS) return false;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            const lb_program *p = f->asked->sides[k]->program;
+            const lb_op *op = &p->ops[f->out->ops[r->first[k] + i]];
+            if (op->phase == LB_PHASE_BACKWARD) return true;
+            normed[k] |= lb_op_name_among(p, op, norms, 1) >= 0;
+        }
+    return normed[0] && normed[1];
+}
+
 static void drop_followers(finder *f)
 {
     lb_regions *all = f->out;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < all->n; i++) {
         const bool backward = phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD,
-                   sums = backward && sums_alone(f, &all->list[i]);
+                   sums = backward && sums_alone(f, &all->list[i]), update = updates_by_unmet(f, &all->list[i]);
         bool dropped = false;
-        for (uint32_t j = 0; j < all->n && backward && !dropped; j++)
-            dropped =
-                phase_of(f, &all->list[j]) == LB_PHASE_FORWARD && (sums || follows(f, &all->list[i], &all->list[j]));
+        for (uint32_t j = 0; j < all->n && (backward || update) && !dropped; j++)
+            dropped = phase_of(f, &all->list[j]) == LB_PHASE_FORWARD &&
+                      (sums || update || follows(f, &all->list[i], &all->list[j]));
         if (dropped) free(all->list[i].numbers), all->list[i].numbers = NULL;
         all->list[i].follows = dropped;
     }
