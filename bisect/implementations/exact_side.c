@@ -197,14 +197,16 @@ void lb_exact_side_free_kept(const lb_exact_side *s, double **kept)
 lb_status lb_exact_side_run_aside(lb_exact_side *s, double ***kept, lb_err *err)
 {
     const uint32_t n = s->program->n_values;
-    double **before = s->kept;
+    double **before = s->kept, *noise = s->noise;
     lb_quantity *quantities = s->quantities;
     s->kept = calloc(n + 1, sizeof *s->kept), s->quantities = calloc(n + 1, sizeof *s->quantities);
-    const lb_status status = s->kept && s->quantities ? lb_exact_side_run(s, err)
-                                                      : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
+    s->noise = calloc(n + 1, sizeof *s->noise);
+    const bool room = s->kept && s->quantities && s->noise;
+    const lb_status status =
+        room ? lb_exact_side_run(s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
     *kept = s->kept;
-    free(s->quantities);
-    s->kept = before, s->quantities = quantities;
+    free(s->quantities), free(s->noise);
+    s->kept = before, s->quantities = quantities, s->noise = noise;
     return status;
 }
 

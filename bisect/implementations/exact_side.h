@@ -42,7 +42,7 @@ double lb_exact_side_own(void);
 /* Behind a change of `own`. */
 lb_status lb_exact_side_prepare(lb_exact_side *side, lb_err *err);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
-/* A run whose results are handed over: what earlier runs kept, and their quantities, stay. `*kept`: per value, NULL where it was not wanted; malloc'ed, for
+/* A run whose results are handed over: what earlier runs kept, their quantities and their noise, stay. `*kept`: per value, NULL where it was not wanted; malloc'ed, for
  * lb_exact_side_free_kept. */
 lb_status lb_exact_side_run_aside(lb_exact_side *side, double ***kept, lb_err *err);
 void lb_exact_side_free_kept(const lb_exact_side *side, double **kept);
