@@ -412,7 +412,8 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
     if (room) {
         mark_regions(&w);
         if (first) add_map(&w);
-        for (uint32_t i = 0; i < x->regions.n; i++) add_difference(&w, &x->regions.list[i]);
+        for (uint32_t i = 0; i < x->regions.n; i++)
+            if (!x->regions.list[i].vague) add_difference(&w, &x->regions.list[i]);
         add_rows(&w);
         add_leaving(&w);
         say_moved(&w);
@@ -453,6 +454,13 @@ typedef struct step_pair {
     int64_t step;
 } step_pair;
 
+static bool has_place(const lb_implementations *x)
+{
+    bool place = false;
+    for (uint32_t i = 0; i < x->regions.n; i++) place |= !x->regions.list[i].vague;
+    return place;
+}
+
 static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
                             bool *judged, lb_err *err)
 {
@@ -463,17 +471,19 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
     if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
     if (status == LB_OK) {
         char text[400];
-        const bool flipped = x.regions.n && x.regions.list[0].chosen;
+        const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
         /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no proof. */
         const bool proven = x.same && !x.alone;
-        *judged =
-            proven || (x.judged && (x.same || (x.regions.n && !flipped)) && !begins_with_carried(&x, pair->captures));
+        *judged = proven || (x.judged && (x.same || (placed && !flipped)) && !begins_with_carried(&x, pair->captures));
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
-                 *x.missing ? x.missing
-                 : flipped  ? "a choice of experts fell differently on the two sides from the same numbers, and what "
-                              "follows from it was not judged"
-                            : "what leaves the step differs, and no place was found");
+                 *x.missing               ? x.missing
+                 : x.regions.n && !placed ? "what leaves the step differs in exact arithmetic, but hardly any value in "
+                                            "between is the same on both sides, so that no "
+                                            "place can be named"
+                 : flipped ? "a choice of experts fell differently on the two sides from the same numbers, and what "
+                             "follows from it was not judged"
+                           : "what leaves the step differs, and no place was found");
         if (!*judged) lb_report_missing(report, text);
         lb_implementations_release(&x);
     }

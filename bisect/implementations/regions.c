@@ -84,7 +84,7 @@ uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
 
 /* ---- regions ---- */
 
-enum { MOST_UNDONE = 64 };
+enum { MOST_UNDONE = 64, LEAST_VAGUE = 64 };
 
 typedef struct finder {
     const lb_region_question *asked;
@@ -598,6 +598,21 @@ static void drop_followers(finder *f)
     all->n = kept;
 }
 
+/* Does a part of forward hold most of what both sides compute there? */
+static bool is_vague(const finder *f, const lb_region *r)
+{
+    if (r->reason != LB_REGION_OPS) return false;
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        uint32_t all = 0;
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            all += p->ops[i].phase == LB_PHASE_FORWARD && !lb_op_is_source(p, &p->ops[i]) &&
+                   lb_value_graph_computes(p, &p->ops[i]);
+        if (r->n[k] < LEAST_VAGUE || r->n[k] < all / 2) return false;
+    }
+    return true;
+}
+
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
 {
     finder f = {.asked = asked, .out = all};
@@ -607,6 +622,7 @@ void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
     for (uint32_t i = 0; i < all->n; i++) {
         uint32_t j = 0, on = 0;
         note_ranks(&f, &all->list[i]);
+        all->list[i].vague = is_vague(&f, &all->list[i]);
         while (j < kept && !are_one(&f, &all->list[j], &all->list[i])) j++;
         while (on < kept && !are_one_on_ranks(&f, &all->list[on], &all->list[i])) on++;
         if (on < kept) {

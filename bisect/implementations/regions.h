@@ -35,8 +35,10 @@ typedef struct lb_region {
     uint32_t source[2]; /* values: of the unheld sources the ones to be named; LB_NONE */
     /* A choice in it (experts, rows) fell differently on the two sides: both run with what they recorded. */
     bool chosen;
-    bool follows;      /* it is the backward of another region */
-    bool inherited;    /* see inherited.h */
+    bool follows;   /* it is the backward of another region */
+    bool inherited; /* see inherited.h */
+    bool
+        vague; /* nothing meets in most of forward: that the sides differ in it is so, and any op named would be a guess */
     uint64_t ranks[2]; /* that run the ops named, a bit each (program_view.h); 0: the side runs none */
     /* What B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's. */
     double *numbers;
