@@ -251,13 +251,13 @@ static void clear_giver(finder *f, int side, uint32_t v, lb_region *r)
     if (op != LB_NONE && lb_op_outcome(s->program, &s->program->ops[op], 0) == v) f->cleared[side][op] = 1;
 }
 
-/* Of backward a result need not depend on all that its op reads (the gradient of a bias): that says nothing about sources. */
+/* Of backward a result need not depend on all that its op reads (the gradient of a bias): that says nothing about sources, and comes second. */
 static void clear_back(finder *f, int side, uint32_t value)
 {
     const lb_exact_side *s = f->asked->sides[side];
     const uint32_t giver = s->graph.giver[value];
-    f->clears_sources = giver != LB_NONE && s->program->ops[giver].phase == LB_PHASE_FORWARD;
-    walk_back(f, side, value, clear_giver, NULL);
+    if (f->clears_sources == (giver != LB_NONE && s->program->ops[giver].phase == LB_PHASE_FORWARD))
+        walk_back(f, side, value, clear_giver, NULL);
 }
 
 /* Do both sides name each other where they look for these numbers? Numbers that come back later in a side do not. */
@@ -283,10 +283,9 @@ static uint8_t *list_apart(const finder *f, int side)
 }
 
 /* What leads to numbers that are right is right. */
-static void clear_all(finder *f)
+static void clear_some(finder *f)
 {
     const lb_counterparts *all = f->asked->counterparts;
-    f->walk++;
     for (int side = 0; side < 2; side++) {
         uint8_t *apart = list_apart(f, side);
         f->failed |= !apart;
@@ -300,6 +299,13 @@ static void clear_all(finder *f)
         clear_back(f, 1, c->b);
         for (uint32_t k = 0; k < c->n; k++) clear_back(f, 0, all->pieces[c->first + k].tensor);
     }
+}
+
+static void clear_all(finder *f)
+{
+    f->walk++;
+    f->clears_sources = true, clear_some(f);
+    f->clears_sources = false, clear_some(f);
 }
 
 static void close_ops(finder *f, lb_region *r, int side)
