@@ -7,6 +7,7 @@
 #include "inventory.h"
 #include "side_file.h"
 
+#include <lastbit/input.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -130,30 +131,29 @@ static bool pickle_holds(const char *path, const char *file, named_fn *is)
                                         "last_epoch",
                                         "_growth_tracker",
                                         NULL};
-    struct stat s;
+    const char *bytes;
+    size_t size;
     bool found = false;
-    const int handle = open(path, O_RDONLY | O_CLOEXEC);
-    const bool readable = handle >= 0 && fstat(handle, &s) == 0 && S_ISREG(s.st_mode) && s.st_size > 0;
-    void *bytes = readable ? mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, handle, 0) : MAP_FAILED;
-    for (const char *const *name = names; bytes != MAP_FAILED && *name && !found; name++)
-        found = memmem(bytes, (size_t)s.st_size, *name, strlen(*name)) && is(*name, file);
-    if (bytes != MAP_FAILED) munmap(bytes, (size_t)s.st_size);
-    if (handle >= 0) close(handle);
+    if (lb_input_map(path, &bytes, &size, NULL) != LB_OK) return false;
+    for (const char *const *name = names; *name && !found; name++)
+        found = memmem(bytes, size, *name, strlen(*name)) && is(*name, file);
+    munmap((void *)(uintptr_t)bytes, size);
     return found;
 }
 
 static bool is_beside(const char *folder, named_fn *is)
 {
-    DIR *listing = opendir(folder);
+    lb_input_names names;
     bool found = false;
-    for (struct dirent *entry; listing && !found && (entry = readdir(listing));) {
-        const char *dot = strrchr(entry->d_name, '.');
+    lb_input_list(folder, &names, NULL);
+    for (uint32_t i = 0; i < names.n && !found; i++) {
+        const char *name = names.rows[i], *dot = strrchr(name, '.');
         char path[4400];
-        if (entry->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        found = dot && strcmp(dot, ".pkl") == 0 ? pickle_holds(path, entry->d_name, is) : is("", entry->d_name);
+        if (name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        found = dot && strcmp(dot, ".pkl") == 0 ? pickle_holds(path, name, is) : is("", name);
     }
-    if (listing) closedir(listing);
+    lb_input_names_release(&names);
     return found;
 }
 

@@ -1,6 +1,8 @@
 /* lastbit diff A B: two captures layer by layer. The engine is diff.c, the text is diff_text.c. */
 #include "command_line.h"
 
+#include <lastbit/input.h>
+#include <lastbit/output.h>
 #include <lastbit/diff.h>
 
 #include <math.h>
@@ -263,10 +265,10 @@ static char *trimmed(char *text)
 
 static lb_status read_table(const char *path, table *t, lb_err *err)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file;
     char *line = NULL, *text = NULL;
     size_t room = 0, size = 0, number = 0;
-    if (!file) return lb_fail(err, LB_ERR_IO, "--map %s: %s", path, strerror(errno));
+    LB_TRY(lb_input_stream(path, &file, err));
     FILE *kept = open_memstream(&text, &size);
     lb_status status = kept ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t n = 0; status == LB_OK && getline(&line, &room, file) >= 0;) {
@@ -289,10 +291,11 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
         t->rows = more, t->n = ++n;
         fprintf(kept, "%s%c%s%c", trimmed(second), 0, trimmed(first), 0);
     }
-    if (status == LB_OK && ferror(file)) status = lb_fail(err, LB_ERR_IO, "--map %s: it cannot be read", path);
+    const lb_status ended = lb_input_stream_end(file, path, err);
+    if (status == LB_OK) status = ended;
     if (status == LB_OK && !number) status = lb_fail(err, LB_ERR_CORRUPT, "--map %s: the file is empty", path);
     if (kept) fclose(kept);
-    free(line), fclose(file);
+    free(line);
     t->text = text;
     const char *at = text;
     for (uint32_t i = 0; status == LB_OK && i < t->n; i++) {
@@ -302,19 +305,29 @@ static lb_status read_table(const char *path, table *t, lb_err *err)
     return status;
 }
 
-static lb_status write_table(const char *path, const lb_diff_report *r, lb_err *err)
+static lb_status write_table(const lb_arguments *arguments, const lb_diff_report *r, lb_err *err)
 {
-    FILE *file = fopen(path, "wb");
-    if (!file) return lb_fail(err, LB_ERR_IO, "--map-out %s: %s", path, strerror(errno));
-    fprintf(file, "# Tensors of the second side, and what the first side calls them. Lines may be changed and added; "
-                  "--map FILE reads them.\n");
-    for (uint32_t i = 0; i < r->n_map; i++)
+    const uint32_t n_maps = count_texts(maps);
+    const char **inputs = calloc((size_t)arguments->n_args + n_maps + 1, sizeof *inputs);
+    if (!inputs) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    memcpy(inputs, arguments->args, (size_t)arguments->n_args * sizeof *inputs);
+    if (n_maps) memcpy(inputs + arguments->n_args, maps, n_maps * sizeof *inputs);
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.replace = how.shared = true;
+    how.inputs = inputs;
+    lb_output *out = NULL;
+    const lb_status status = lb_output_open(map_out, &how, &out, err);
+    free(inputs);
+    FILE *file = status == LB_OK ? lb_output_stream(out) : NULL;
+    if (file)
+        fprintf(file,
+                "# Tensors of the second side, and what the first side calls them. Lines may be changed and added; "
+                "--map FILE reads them.\n");
+    for (uint32_t i = 0; file && i < r->n_map; i++)
         fprintf(file, *r->map[i].first ? "%s = %s  # %s\n" : "# %s =   # %s%s\n", r->map[i].second,
                 *r->map[i].first ? r->map[i].first : "",
                 *r->map[i].first ? r->map[i].relation : "no tensor of the first side has its numbers");
-    const bool failed = ferror(file) != 0;
-    if (fclose(file) || failed) return lb_fail(err, LB_ERR_IO, "--map-out %s: %s", path, strerror(errno));
-    return LB_OK;
+    return status == LB_OK ? lb_output_close(out, err) : status;
 }
 
 /* What a diff reads: the two sides, other runs of the first, kinds of tokens. */
@@ -429,7 +442,7 @@ static int run_diff(const lb_arguments *arguments, lb_diff_options *o)
     if (status == LB_OK) status = take_tables(o, &s, &err);
     if (status == LB_OK) status = lb_diff_run(s.a, s.b, o, &report, &err);
     lb_progress_end();
-    if (status == LB_OK && map_out) status = write_table(map_out, report, &err);
+    if (status == LB_OK && map_out) status = write_table(arguments, report, &err);
     if (status == LB_OK && html) status = lb_write_page("diff", report_json(report), html, &err);
     if (status == LB_OK && arguments->json) lb_print_json("diff", report_json(report));
     if (status == LB_OK && !arguments->json) status = print_report_text(report, arguments->args, all, &err);

@@ -1,6 +1,7 @@
 /* lastbit report RESULT …: one HTML page of what commands found. The engine is in bisect/report. */
 #include "command_line.h"
 
+#include <lastbit/input.h>
 #include <lastbit/archive.h>
 #include <lastbit/report.h>
 
@@ -66,12 +67,13 @@ static lb_status read_all(FILE *from, const char *path, char **bytes, size_t *n,
 static bool is_result(const char *path)
 {
     struct stat st;
-    if (stat(path, &st) != 0) return false;
+    if (lb_input_look(path, &st, NULL) != LB_OK) return false;
     if (S_ISFIFO(st.st_mode)) return true;
-    FILE *file = S_ISREG(st.st_mode) ? fopen(path, "rb") : NULL;
+    FILE *file = NULL;
+    if (S_ISREG(st.st_mode)) lb_input_stream(path, &file, NULL);
     int first = ' ';
     while (file && first != EOF && strchr(" \t\r\n", first)) first = fgetc(file);
-    if (file) fclose(file);
+    lb_input_stream_end(file, path, NULL);
     return first == '{';
 }
 
@@ -116,11 +118,10 @@ static lb_status read_argument(const char *path, char **bytes, size_t *n, lb_err
 {
     if (strcmp(path, "-") == 0) return read_all(stdin, "stdin", bytes, n, err);
     if (!is_result(path)) return read_capture(path, bytes, n, err);
-    FILE *from = fopen(path, "rb");
-    if (!from) return lb_fail(err, LB_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
-    lb_status status = read_all(from, path, bytes, n, err);
-    fclose(from);
-    return status;
+    FILE *from;
+    LB_TRY(lb_input_stream(path, &from, err));
+    const lb_status status = read_all(from, path, bytes, n, err), ended = lb_input_stream_end(from, path, err);
+    return status == LB_OK ? ended : status;
 }
 
 static int run(const lb_arguments *arguments)

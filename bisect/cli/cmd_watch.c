@@ -365,7 +365,7 @@ static int run(const options *o, const char **paths, uint32_t n, bool json)
     lb_watched_log *logs = calloc(n, sizeof *logs);
     lb_status status = logs ? LB_OK : lb_fail(&err, LB_ERR_NOMEM, "out of memory");
     uint32_t begun = 0;
-    if (status == LB_OK) status = lb_watch_actions_begin(&actions, &err);
+    if (status == LB_OK) status = lb_watch_actions_begin(&actions, paths, &err);
     if (status == LB_OK && o->shards) status = read_shards(o->shards, &shards, &err);
     for (; begun < n && status == LB_OK && !interrupted; begun++) {
         session s = {.o = o, .path = paths[begun], .shards = &shards, .actions = &actions};

@@ -6,6 +6,7 @@
 #include "schema_files.h"
 #include "text_door.h"
 
+#include <lastbit/input.h>
 #include <lastbit/clock.h>
 #include <lastbit/array.h>
 #include <lastbit/report.h>
@@ -296,7 +297,7 @@ static bool looks_like_capture(const char *path)
     while (n > 1 && path[n - 1] == '/') n--;
     snprintf(first, sizeof first, "%s/rank-00000.tar", path);
     return (n > 3 && !strncmp(path + n - 3, ".lb", 3)) || (n > 4 && !strncmp(path + n - 4, ".lbz", 4)) ||
-           access(first, R_OK) == 0;
+           lb_input_is_file(first);
 }
 
 /* The program that was recorded and when, by the receipt of the first rank: into an object. */

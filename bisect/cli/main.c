@@ -3,10 +3,12 @@
 #include "command_line.h"
 
 #include "help_page.h"
+#include "refusal.h"
 #include "reference.h"
 #include "schema_files.h"
 #include "text_door.h"
 
+#include <lastbit/output.h>
 #include <lastbit/processor.h>
 
 #include <errno.h>
@@ -16,6 +18,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -124,14 +127,15 @@ static bool is_known_isa(const char *text)
     return known;
 }
 
-/* An answer that did not arrive is none, whatever it said. */
+/* An answer that did not arrive is none, whatever it said; nor is one that was made while the system refused memory or a read. */
 static int deliver(const char *name, int code)
 {
-    const int had = ferror(stdout);
-    if (fflush(stdout) == 0 && !had) return code;
+    const int had = ferror(stdout), kept = lb_refusal_end(code);
+    if (kept != code) __fpurge(stdout);
+    if (fflush(stdout) == 0 && !had) return kept;
     fprintf(stderr, "lastbit %s: its answer could not be written%s%s\n", name, had ? "" : ": ",
             had ? "" : strerror(errno));
-    return LB_EXIT_FAILED;
+    return lb_refusal_end(LB_EXIT_FAILED);
 }
 
 /* Working copies come and go with every op. Left alone, glibc hands what is large back to the system at once, and the next op pays for the
@@ -163,36 +167,62 @@ static void let_waiting_threads_sleep(const char *command, const char **argv)
     unsetenv(mark), unsetenv("OMP_WAIT_POLICY");
 }
 
-int main(int argc, const char **argv)
+/* What was half written goes with the command. */
+static void leave_nothing(int signal_number)
 {
-    if (argc > 1) let_waiting_threads_sleep(argv[1], argv);
-    keep_freed_memory();
-    lb_text_door_open();
-    /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that grows too large
-     * (ulimit -f) is a write that fails, which is said. */
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_IGN);
+    lb_output_remove_drafts();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+/* A command that watches or records has handlers of its own, which come after. */
+static void catch_signals(void)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction now;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) signal(ends[i], leave_nothing);
+}
+
+/* The command's exit code. */
+static int run(int argc, const char **argv)
+{
     if (argc < 2) {
         print_usage(stderr);
         return LB_EXIT_MISUSED;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_usage(stdout);
-        return deliver("--help", LB_EXIT_SAME);
+        return LB_EXIT_SAME;
     }
     if (strcmp(argv[1], "help") == 0 && argc > 2 && argv[2][0] == '-')
-        return deliver("help", print_reference(argv[2], argc > 3 ? argv[3] : NULL));
-    if (strcmp(argv[1], "help") == 0) return deliver("help", print_page(argc > 2 ? argv[2] : NULL));
+        return print_reference(argv[2], argc > 3 ? argv[3] : NULL);
+    if (strcmp(argv[1], "help") == 0) return print_page(argc > 2 ? argv[2] : NULL);
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("lastbit %s\n", LB_VERSION);
-        return deliver("--version", LB_EXIT_SAME);
+        return LB_EXIT_SAME;
     }
     if (!is_known_isa(getenv("LASTBIT_ISA")))
         return lb_command_misused(argv[1], "LASTBIT_ISA=%s in the environment: expected scalar, avx2 or avx512",
                                   getenv("LASTBIT_ISA"));
     const lb_entry *entry = find_entry(argv[1]);
-    if (entry) return deliver(argv[1], run_entry(entry, argc - 1, argv + 1));
+    if (entry) return run_entry(entry, argc - 1, argv + 1);
     fprintf(stderr, "lastbit: no command `%s`\n\n", argv[1]);
     print_usage(stderr);
     return LB_EXIT_MISUSED;
+}
+
+int main(int argc, const char **argv)
+{
+    const char *command = argc > 1 ? argv[1] : "help";
+    if (argc > 1) let_waiting_threads_sleep(argv[1], argv);
+    lb_refusal_begin(command);
+    keep_freed_memory();
+    lb_text_door_open();
+    /* A reader that goes away (`lastbit ls … | head`) is no failure of ours: end quietly as other tools do. A file that grows too large
+     * (ulimit -f) is a write that fails, which is said. */
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_IGN);
+    catch_signals();
+    return deliver(command, run(argc, argv));
 }

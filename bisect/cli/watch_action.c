@@ -4,6 +4,7 @@
 #include "watch_output.h"
 
 #include <lastbit/executable.h>
+#include <lastbit/output.h>
 
 #include <ctype.h>
 #include <dirent.h>
@@ -22,9 +23,12 @@
 
 /* ---- the hold file -------------------------------------------------------------------------------------------------- */
 
-lb_status lb_watch_actions_begin(lb_watch_actions *a, lb_err *err)
+lb_status lb_watch_actions_begin(lb_watch_actions *a, const char *const *logs, lb_err *err)
 {
     char line[sizeof MARK] = "";
+    a->logs = logs;
+    if (a->file) LB_TRY(lb_output_inputs_refuse(a->file, logs, err));
+    if (a->hold_file) LB_TRY(lb_output_inputs_refuse(a->hold_file, logs, err));
     FILE *file = a->hold_file ? fopen(a->hold_file, "r") : NULL;
     if (!file) return LB_OK;
     const size_t n = fread(line, 1, sizeof MARK - 1, file);
@@ -36,30 +40,26 @@ lb_status lb_watch_actions_begin(lb_watch_actions *a, lb_err *err)
     return LB_OK;
 }
 
-/* Under a name of its own first: whoever looks sees the whole file or none. */
-static bool write_hold(const char *path, const lb_watch_hold *hold)
+/* Whoever looks sees the whole file or none. */
+static bool write_hold(const lb_watch_actions *a, const lb_watch_hold *hold, lb_err *err)
 {
-    char own[PATH_MAX];
-    if (snprintf(own, sizeof own, "%s.%ld", path, (long)getpid()) >= (int)sizeof own)
-        return errno = ENAMETOOLONG, false;
-    FILE *file = fopen(own, "w");
-    if (!file) return false;
-    fprintf(file, "%s\nfrom %" PRId64 "\n", MARK, hold->from);
-    const bool whole = !ferror(file) & (fclose(file) == 0);
-    if (whole && rename(own, path) == 0) return true;
-    const int why = errno;
-    unlink(own);
-    return errno = why, false;
+    char text[sizeof MARK + 40];
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.replace = how.shared = true;
+    how.inputs = a->logs;
+    snprintf(text, sizeof text, "%s\nfrom %" PRId64 "\n", MARK, hold->from);
+    return lb_output_save(a->hold_file, &how, text, strlen(text), err) == LB_OK;
 }
 
 void lb_watch_actions_hold(lb_watch_actions *a, const lb_watch_hold *hold)
 {
     if (!a->hold_file) return;
+    lb_err err = LB_ERR_INIT;
     if (hold->open)
-        a->held = write_hold(a->hold_file, hold);
+        a->held = write_hold(a, hold, &err);
     else
         a->held = false, unlink(a->hold_file);
-    if (hold->open && !a->held) fprintf(stderr, "lastbit watch: cannot write %s: %s\n", a->hold_file, strerror(errno));
+    if (hold->open && !a->held) fprintf(stderr, "lastbit watch: %s\n", err.message);
 }
 
 /* ---- the flight recorder -------------------------------------------------------------------------------------------- */
@@ -229,14 +229,22 @@ static void enqueue(lb_watch_actions *a, const lb_watch_alarm *alarm, bool to_we
 /* A line at a time, so that who reads the file while it grows sees whole ones. */
 static void append(lb_watch_actions *a, const lb_watch_alarm *alarm)
 {
-    FILE *file = fopen(a->file, "a");
+    lb_err err = LB_ERR_INIT;
+    lb_output *out = NULL;
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.way = LB_OUTPUT_APPENDED;
+    how.replace = how.shared = true;
+    how.inputs = a->logs;
     json_t *row = lb_watch_alarm_json(alarm, a->log);
     char *text = row ? json_dumps(row, JSON_COMPACT) : NULL;
-    const bool whole = file && text && fprintf(file, "%s\n", text) > 0;
-    if ((file && fclose(file) != 0) || !whole) {
-        a->failed++;
-        fprintf(stderr, "lastbit watch: cannot write %s: %s\n", a->file, strerror(errno));
+    lb_status status =
+        text ? lb_output_open(a->file, &how, &out, &err) : lb_fail(&err, LB_ERR_NOMEM, "%s: out of memory", a->file);
+    if (status == LB_OK) {
+        lb_output_write(out, text, strlen(text));
+        lb_output_write(out, "\n", 1);
+        status = lb_output_close(out, &err);
     }
+    if (status != LB_OK) a->failed++, fprintf(stderr, "lastbit watch: %s\n", err.message);
     free(text);
     json_decref(row);
 }

@@ -215,9 +215,24 @@ static void take_differences(lb_diff_report *to, const lb_diff_report *from)
     }
 }
 
+/* Nothing lacks but what ranks that cut a batch otherwise do not tell, and nothing was found. */
+static bool is_cut_otherwise(const lb_diff_report *r)
+{
+    return r->n_cuts && r->n_cuts == r->n_missing && r->verdict != LB_VERDICT_DIVERGED;
+}
+
+/* Steps of one number are of other tokens: what the walk said of them goes. */
+static void say_cut_steps(lb_diff_report *report, bool judged)
+{
+    if (judged) return;
+    report->verdict = LB_VERDICT_MISSING;
+    lb_report_missing(report, "the sides are given their input in other steps, so that steps of one number are not "
+                              "compared: record both in the same ones");
+}
+
 /* Judged by values alone; the answer stands in the place of the report where it says more: it proves that both are one function, or names a
  * place where the walk over aligned ops could not judge. */
-static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, lb_err *err)
+static lb_status try_implementations(lb_diff_session *s, bool strangers, bool spelled, bool cut, lb_err *err)
 {
     lb_diff_report *by_value = calloc(1, sizeof *by_value);
     bool judged = false;
@@ -228,9 +243,13 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
         lb_diff_report_free(by_value);
         return lb_fail(err, status, "%s", why.message);
     }
-    const bool same = by_value->verdict != LB_VERDICT_DIVERGED, missing = s->report->verdict == LB_VERDICT_MISSING;
+    const bool same = by_value->verdict != LB_VERDICT_DIVERGED,
+               missing = s->report->verdict == LB_VERDICT_MISSING || is_cut_otherwise(s->report);
+    /* Where it is not known which token is which, places are none: that all is the same is a proof. */
+    judged &= same || !by_value->untold || !s->report->n_cuts;
     /* Of sides whose ops line up places are the walk's; values alone prove that nothing differs, which names could not. */
     const bool proves = same && (missing || spelled);
+    if (cut && status == LB_OK) say_cut_steps(by_value, judged), judged = true;
     if (status == LB_OK && judged && !same && !missing && !strangers)
         take_differences(s->report, by_value);
     else if (status == LB_OK && judged && (strangers || proves || missing)) {
@@ -260,12 +279,17 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
 {
     const lb_verdict verdict = s->report->verdict;
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing;
-    if (s->options->digests_only || !unsure || !lb_strangers_may_be_compared(s->a, s->b)) return LB_OK;
+    if (s->options->digests_only) return LB_OK;
+    if (lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step))
+        return try_implementations(s, true, true, true, err);
+    if (!unsure || !lb_strangers_may_be_compared(s->a, s->b)) return LB_OK;
     const bool strangers = lb_strangers_are(s->a, s->b) || lb_strangers_hold_merged(s->a, s->b);
     if (!strangers && (is_narrow(s->a) || is_narrow(s->b))) return LB_OK;
     const bool spelled = is_spelled_differently(s->report);
-    if (!strangers && !spelled && verdict != LB_VERDICT_DIVERGED && verdict != LB_VERDICT_MISSING) return LB_OK;
-    return try_implementations(s, strangers, spelled, err);
+    if (!strangers && !spelled && !is_cut_otherwise(s->report) && verdict != LB_VERDICT_DIVERGED &&
+        verdict != LB_VERDICT_MISSING)
+        return LB_OK;
+    return try_implementations(s, strangers, spelled, false, err);
 }
 
 lb_status lb_diff_run(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report **out, lb_err *err)

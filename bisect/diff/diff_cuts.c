@@ -110,7 +110,9 @@ static void say_missing(lb_walk *w)
              "run begins, "
              "and what follows is not judged",
              w->cuts.unknown, w->cuts.unknown == 1 ? "" : "s", first->name, held);
+    const uint32_t before = w->report->n_missing;
     lb_report_missing(w->report, text);
+    w->report->n_cuts += w->report->n_missing - before;
 }
 
 /* Both shadows go on from one side's numbers, and so cannot say what follows from a difference that was there before. */

@@ -5,10 +5,12 @@
 #include "diff_place.h"
 #include "implementations.h"
 #include "joined_ranks.h"
+#include "joined_steps.h"
 #include "kept_table.h"
 #include "modules.h"
 #include "region_op.h"
 #include "side_replay.h"
+#include "strangers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,27 +36,51 @@ static uint32_t first_value(const lb_program *p, uint32_t op)
     return LB_NONE;
 }
 
-/* The lowest rank of a side that runs the op. */
-static int32_t rank_of(const writer *w, int side, uint32_t op)
+/* What was recorded of the op: the program of the lowest rank of a side that runs it, or of its step. */
+static const lb_program *recorded_of(const writer *w, int side, uint32_t op)
 {
     const lb_program_view *view = w->x->sides[side].view;
-    return op == LB_NONE ? w->p[side]->rank : view->parts[lb_program_view_part_of(view, op)].program->rank;
+    return op == LB_NONE ? w->p[side] : view->parts[lb_program_view_part_of(view, op)].program;
+}
+
+/* Ranks of the parts that have a bit; steps of one rank are parts, too. */
+static uint64_t ranks_of(const writer *w, int side, uint64_t parts)
+{
+    const lb_program_view *view = w->x->sides[side].view;
+    uint64_t ranks = 0;
+    for (uint32_t k = 0; k < view->n_parts; k++)
+        if (parts & lb_program_view_rank_bit(k))
+            ranks |= lb_program_view_rank_bit((uint32_t)view->parts[k].program->rank);
+    return ranks;
+}
+
+/* The op as its rank, or its step, recorded it: what `show` is asked for. */
+static uint32_t recorded_op(const writer *w, int side, uint32_t op)
+{
+    const lb_program_view *view = w->x->sides[side].view;
+    if (op == LB_NONE || !view->op_of) return op;
+    const lb_program_view_part *part = &view->parts[lb_program_view_part_of(view, op)];
+    for (uint32_t i = 0; i < part->program->n_ops; i++)
+        if (view->op_of[part->first_op + i] == op) return i;
+    return op;
 }
 
 static lb_diff_row row_at(const writer *w, uint32_t a, uint32_t b)
 {
     const lb_program *p = a != LB_NONE ? w->p[0] : w->p[1];
     const lb_op *op = &p->ops[a != LB_NONE ? a : b];
-    lb_diff_row row = {.step = w->p[0]->step,
-                       .rank = a == LB_NONE && w->x->sides[0].view->n_parts == 1
-                                   ? w->p[0]->rank
-                                   : rank_of(w, a == LB_NONE, a == LB_NONE ? b : a),
+    const lb_program *here = a == LB_NONE && w->x->sides[0].view->n_parts == 1
+                                 ? w->p[0]
+                                 : recorded_of(w, a == LB_NONE, a == LB_NONE ? b : a);
+    lb_diff_row row = {.step = here->step,
+                       .rank = here->rank,
                        .phase = (lb_phase)op->phase,
                        .layer = lb_report_keep(w->report, lb_op_layer(p, op)),
                        .op = lb_report_keep(w->report, lb_joined_ranks_op_name(p, op)),
-                       .index = a,
-                       .other = b,
-                       .other_rank = rank_of(w, 1, b),
+                       .index = recorded_op(w, 0, a),
+                       .other = recorded_op(w, 1, b),
+                       .other_rank = recorded_of(w, 1, b)->rank,
+                       .other_step = recorded_of(w, 1, b)->step,
                        .order = a != LB_NONE ? a : b,
                        .verdict = LB_VERDICT_IDENTICAL,
                        .local = LB_VERDICT_IDENTICAL,
@@ -161,7 +187,10 @@ static const char *layer_beside(const writer *w, const lb_region *r)
 
 static void add_difference(writer *w, const lb_region *r)
 {
-    lb_diff_difference d = {.effect = r->effect, .times = r->times, .steps = 1, .ranks = {r->ranks[0], r->ranks[1]}};
+    lb_diff_difference d = {.effect = r->effect,
+                            .times = r->times,
+                            .steps = 1,
+                            .ranks = {ranks_of(w, 0, r->ranks[0]), ranks_of(w, 1, r->ranks[1])}};
     if (r->op[0] == LB_NONE && r->op[1] == LB_NONE) return;
     d.row = row_at(w, r->op[0], r->op[1]);
     if (r->op[0] == LB_NONE) { /* the layer is the first side's, where it has one */
@@ -352,6 +381,22 @@ static void say_coarse(writer *w)
     w->report->earliest = row, w->report->has_earliest = true;
 }
 
+/* What one side alone was given: a text is scored to its end, and the server that wrote it never reads its last token. */
+static void say_lone_tokens(writer *w)
+{
+    const lb_token_map *m = w->x->tokens;
+    const uint32_t n[] = {m ? lb_token_map_lone(m, 0) : 0, m ? lb_token_map_lone(m, 1) : 0};
+    char text[200];
+    for (int k = 0; k < 2; k++) {
+        if (!n[k]) continue;
+        snprintf(text, sizeof text,
+                 "%u of the %u tokens that the %s side is given are none of the other side's: what "
+                 "only these give was not compared",
+                 n[k], m->n[k], k ? "second" : "first");
+        lb_report_finding(w->report, text);
+    }
+}
+
 /* ---- each side against its own recording ---- */
 
 typedef struct own_check {
@@ -417,6 +462,7 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
         add_rows(&w);
         add_leaving(&w);
         say_moved(&w);
+        say_lone_tokens(&w);
         if (!x->regions.n) say_coarse(&w);
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
@@ -446,12 +492,13 @@ static bool begins_with_carried(const lb_implementations *x, lb_capture *const c
     return found;
 }
 
-/* All ranks of both sides in one step. */
+/* All ranks of both sides in one step, or all steps of one rank. */
 typedef struct step_pair {
     lb_capture *captures[2];
     const lb_program **programs[2];
     uint32_t n[2];
     int64_t step;
+    bool of_steps;
 } step_pair;
 
 static bool has_place(const lb_implementations *x)
@@ -461,16 +508,23 @@ static bool has_place(const lb_implementations *x)
     return place;
 }
 
+static lb_status open_side(const step_pair *pair, int side, lb_program_view *view, lb_err *err)
+{
+    return pair->of_steps ? lb_joined_steps_view(pair->captures[side], pair->programs[side], pair->n[side], view, err)
+                          : lb_joined_ranks_view(pair->captures[side], pair->programs[side], pair->n[side], view, err);
+}
+
 static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_diff_report *report, bool first,
                             bool *judged, lb_err *err)
 {
     lb_program_view views[2] = {{0}, {0}};
     lb_implementations x;
-    LB_TRY(lb_joined_ranks_view(pair->captures[0], pair->programs[0], pair->n[0], &views[0], err));
-    lb_status status = lb_joined_ranks_view(pair->captures[1], pair->programs[1], pair->n[1], &views[1], err);
+    LB_TRY(open_side(pair, 0, &views[0], err));
+    lb_status status = open_side(pair, 1, &views[1], err);
     if (status == LB_OK) status = lb_implementations_judge(&views[0], &views[1], memory, &x, err);
     if (status == LB_OK) {
         char text[400];
+        report->untold |= !x.tokens;
         const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
         /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no proof. */
         const bool proven = x.same && !x.alone;
@@ -503,16 +557,28 @@ static bool load_ranks(step_pair *pair, int side)
     return pair->programs[side] != NULL;
 }
 
-lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
-                                  bool *judged, lb_err *err)
+/* All steps of either side, which cut what they are given otherwise. */
+static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
+                                 lb_diff_report *report, bool *judged, lb_err *err)
+{
+    step_pair pair = {.captures = {a, b}, .of_steps = true};
+    for (int k = 0; k < 2; k++)
+        pair.programs[k] = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.n[k]);
+    lb_status status = pair.programs[0] && pair.programs[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    if (status == LB_OK) {
+        pair.step = pair.programs[0][0]->step;
+        if (options->progress) options->progress("comparing implementations", 0, 1);
+        status = judge_step(&pair, memory, report, true, judged, err);
+    }
+    free(pair.programs[0]), free(pair.programs[1]);
+    return status;
+}
+
+/* Step by step, with all ranks of either side. */
+static lb_status judge_steps(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_source_memory *memory,
+                             lb_diff_report *report, bool *judged, lb_err *err)
 {
     const int64_t *steps;
-    lb_source_memory memory = {.n_names = options->n_names};
-    lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
-    if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u names", options->n_names);
-    for (uint32_t i = 0; i < options->n_names; i++)
-        names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
-    memory.names = names;
     const uint32_t n = lb_capture_steps(a, &steps);
     lb_status status = LB_OK;
     bool any = false, all = true;
@@ -521,13 +587,29 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
         if (steps[i] < options->first_step || steps[i] > options->last_step) continue;
         if (options->progress) options->progress("comparing implementations", i, n);
         all = load_ranks(&pair, 0) && load_ranks(&pair, 1);
-        if (all) status = judge_step(&pair, &memory, report, !any, &all, err), any = true;
+        if (all) status = judge_step(&pair, memory, report, !any, &all, err), any = true;
         free(pair.programs[0]), free(pair.programs[1]);
     }
+    *judged = any && all;
+    return status;
+}
+
+lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_options *options, lb_diff_report *report,
+                                  bool *judged, lb_err *err)
+{
+    lb_source_memory memory = {.n_names = options->n_names};
+    lb_source_name *names = calloc(options->n_names + 1, sizeof *names);
+    if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u names", options->n_names);
+    for (uint32_t i = 0; i < options->n_names; i++)
+        names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
+    memory.names = names;
+    const lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step)
+                                 ? judge_all_steps(a, b, options, &memory, report, judged, err)
+                                 : judge_steps(a, b, options, &memory, report, judged, err);
     lb_source_memory_release(&memory);
     free(names);
     /* A place that differs stands, whatever a later step says. */
-    *judged = any && (all || report->n_differences);
+    *judged |= report->n_differences > 0;
     report->implementations = true;
     join_steps(report);
     if (report->n_differences)

@@ -486,7 +486,8 @@ static void print_next(FILE *out, const lb_diff_report *r, const char *a, const 
         if (op == LB_NONE) continue;
         fprintf(out, "  lastbit show ");
         print_path(out, paths[side]);
-        fprintf(out, " --step %" PRId64 " --rank %d --op %u\n", r->first.step,
+        fprintf(out, " --step %" PRId64 " --rank %d --op %u\n",
+                side && r->implementations ? r->first.other_step : r->first.step,
                 side == 0 ? r->first.rank : r->first.other_rank, op);
     }
     if (r->verdict == LB_VERDICT_MISSING && r->first.local == LB_VERDICT_MISSING && r->first.measured)

@@ -147,7 +147,9 @@ static void find_exits(finder *m)
             m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
             continue;
         }
-        const int passes = m->sides[0]->view->n_parts > 1 || m->sides[1]->view->n_parts > 1 ? 1 : 2;
+        const int passes = m->sides[0]->tokens && numel(m->sides[0]->program, lists[0][i]) > 1 ? 0
+                           : lb_rank_parts_are_parted(m->sides)                                ? 1
+                                                                                               : 2;
         for (int pass = 0; pass < passes && best == LB_NONE;
              pass++) /* ranks may have other parts of as many elements */
             for (uint32_t j = 0; j < n[1] && best == LB_NONE; j++) {

@@ -233,7 +233,7 @@ static bool put_groups(maker *m, lb_counterpart_kind kind, const lb_rank_parts p
 }
 
 /* Ranks of one side, or of both, read the tensor with their own part of the batch. */
-static void anchor_ranks(maker *m, const readers r[2])
+static void anchor_ranks(maker *m, uint32_t *const source_of[2], const uint32_t source[2], const readers r[2])
 {
     lb_rank_parts parts[2] = {{0}, {0}};
     for (int k = 0; k < 2 && !m->failed; k++) {
@@ -246,7 +246,11 @@ static void anchor_ranks(maker *m, const readers r[2])
         free(values);
     }
     for (uint32_t i = 0; i < parts[0].n_groups && parts[0].n_groups == parts[1].n_groups && !m->failed; i++) {
-        bool added;
+        bool added, sums[2];
+        for (int k = 0; k < 2; k++)
+            sums[k] = adds_to_sum(m->sides[k], source_of[k], source[k],
+                                  m->sides[k]->graph.giver[parts[k].values[parts[k].first[i]]]);
+        if (sums[0] != sums[1]) continue;
         m->failed |= !put_groups(m, LB_COUNTERPART_ANCHOR, parts, i, i, &added);
     }
     for (int k = 0; k < 2; k++) lb_rank_parts_release(&parts[k]);
@@ -256,8 +260,11 @@ static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_
 {
     readers r[2];
     for (int k = 0; k < 2; k++) r[k] = readers_of(m->sides[k], source_of[k], source[k], phase);
-    if (r[0].n != r[1].n && phase == LB_PHASE_FORWARD) anchor_ranks(m, r);
-    for (uint32_t i = 0; i < r[0].n && r[0].n == r[1].n; i++) {
+    /* In backward each part goes back from the loss of its own tokens: what several have is not to be compared token by token. */
+    const bool by_token = m->sides[0]->tokens != NULL;
+    if ((by_token && phase == LB_PHASE_FORWARD) || (r[0].n != r[1].n && phase == LB_PHASE_FORWARD))
+        anchor_ranks(m, source_of, source, r);
+    for (uint32_t i = 0; i < r[0].n && r[0].n == r[1].n && !by_token; i++) {
         const uint32_t ops[] = {r[0].list[i], r[1].list[i]}, before = m->out->n;
         uint32_t values[2];
         for (int k = 0; k < 2; k++) values[k] = only_result(m->sides[k]->program, ops[k]);

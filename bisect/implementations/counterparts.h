@@ -36,6 +36,7 @@ typedef struct lb_counterpart {
     const char *name;  /* of a parameter; NULL */
     uint32_t of[2];    /* of an anchor in backward: the values of A and B that it is the gradient of; LB_NONE */
     bool in_parts;     /* several ranks have it in parts, on either side: see rank_parts.h */
+    bool by_token;     /* of one in parts: which element is which is told by the tokens (token_map.h) */
     bool any_order;    /* of one in parts: the numbers are there, in another order than ranks stand in */
     uint32_t group;    /* of one in parts: those of one group have the same number */
     lb_counterpart_state state;

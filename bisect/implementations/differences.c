@@ -5,6 +5,7 @@
 #include "counterpart_orders.h"
 #include "exchange.h"
 #include "parted.h"
+#include "rank_parts.h"
 #include "region_shared.h"
 #include "slack.h"
 
@@ -137,9 +138,12 @@ static lb_status search(lb_implementations *x, lb_err *err)
         LB_TRY(lb_regions_find(&asked, &x->regions, err));
         if (k == MOST_SHARED || !lb_region_shared_find(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a])
             return LB_OK;
-        if (!lb_counterparts_add_values(&x->counterparts, LB_COUNTERPART_SHARED, &x->sides[0], a, &x->sides[1], b))
+        const uint32_t before = x->counterparts.n;
+        if (lb_rank_parts_are_parted(asked.sides) ? !lb_rank_parts_add_shared(&x->counterparts, asked.sides, a, b)
+                                                  : !lb_counterparts_add_values(&x->counterparts, LB_COUNTERPART_SHARED,
+                                                                                asked.sides[0], a, asked.sides[1], b))
             return lb_fail(err, LB_ERR_NOMEM, "out of memory for a value that regions share");
-        x->sides[1].wanted[b] = 1;
+        for (uint32_t i = before; i < x->counterparts.n; i++) x->sides[1].wanted[x->counterparts.list[i].b] = 1;
     }
 }
 

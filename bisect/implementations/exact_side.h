@@ -9,6 +9,7 @@
 #include "prepared.h"
 #include "program_view.h"
 #include "quantity.h"
+#include "token_map.h"
 #include "value_graph.h"
 
 /* One side, and what its runs have left. */
@@ -25,7 +26,9 @@ typedef struct lb_exact_side {
     double **held;           /* per value: numbers that every run goes on with; NULL: its own */
     /* per value: numbers that the next run goes on with, before those held, but for elements that are lb_exact_side_own(); borrowed; NULL */
     double **forced;
-    uint64_t runs; /* chained runs so far */
+    uint64_t runs;              /* chained runs so far */
+    const lb_token_map *tokens; /* which token of the other side each of its own is; borrowed; NULL: not known */
+    int number;                 /* 0: the map's first side, 1: its second one */
     /* Windows that are looked at when their giver has run: values by op. */
     uint32_t *first_window, *windows;
 } lb_exact_side;

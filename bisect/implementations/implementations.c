@@ -61,19 +61,29 @@ static bool is_computed_with(const lb_exact_side *s, uint32_t op, uint32_t v)
     return computed;
 }
 
-/* Draws of both sides in their order, where these are as many of the same sizes. */
+/* What a side draws and computes with, in its order; `floats`: without whole numbers. */
+static uint32_t list_draws(const lb_exact_side *s, bool floats, uint32_t *draws)
+{
+    const lb_program *p = s->program;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        const uint32_t v =
+            p->ops[i].flags & LB_OP_RANDOM && lb_op_outcomes(&p->ops[i]) ? lb_op_outcome(p, &p->ops[i], 0) : LB_NONE;
+        if (v != LB_NONE && !(floats && lb_dtype_is_integer(p->values[v].dtype)) && is_computed_with(s, i, v))
+            draws[n++] = v;
+    }
+    return n;
+}
+
+/* Draws of both sides in their order, where these are as many of the same sizes. A batch of tokens may be drawn in the step on one side and before it on the
+ * other: where numbers differ, whole ones stay what either side recorded. */
 static void pair_draws(lb_implementations *x, uint32_t *draws[2], uint32_t *n)
 {
     uint32_t found[2] = {0, 0};
-    for (int k = 0; k < 2; k++) {
-        const lb_program *p = x->sides[k].program;
-        draws[k] = malloc((p->n_ops + 1) * sizeof *draws[k]);
-        for (uint32_t i = 0; draws[k] && i < p->n_ops; i++) {
-            const uint32_t v = p->ops[i].flags & LB_OP_RANDOM && lb_op_outcomes(&p->ops[i])
-                                   ? lb_op_outcome(p, &p->ops[i], 0)
-                                   : LB_NONE;
-            if (v != LB_NONE && is_computed_with(&x->sides[k], i, v)) draws[k][found[k]++] = v;
-        }
+    for (int k = 0; k < 2; k++) draws[k] = malloc((x->sides[k].program->n_ops + 1) * sizeof *draws[k]);
+    for (int floats = 0; floats < 2 && draws[0] && draws[1]; floats++) {
+        for (int k = 0; k < 2; k++) found[k] = list_draws(&x->sides[k], floats, draws[k]);
+        if (found[0] == found[1]) break;
     }
     *n = found[0] == found[1] ? found[0] : 0;
     for (uint32_t i = 0; i < *n; i++)
@@ -345,6 +355,22 @@ static uint32_t count_cut_otherwise(const lb_implementations *x)
     return n;
 }
 
+/* Are parts of the side steps of one rank? */
+static bool is_of_steps(const lb_program_view *view)
+{
+    return view->n_parts > 1 && view->parts[0].program->rank == view->parts[1].program->rank;
+}
+
+static lb_status map_tokens(lb_implementations *x, const lb_program_view *a, const lb_program_view *b, lb_err *err)
+{
+    bool unlike;
+    LB_TRY(lb_token_map_make((const lb_program_view *const[]){a, b}, &x->tokens, &unlike, err));
+    if (unlike && (is_of_steps(a) || is_of_steps(b)))
+        snprintf(x->missing, sizeof x->missing, "the steps of the two sides are given other tokens");
+    for (int k = 0; k < 2; k++) x->sides[k].tokens = x->tokens, x->sides[k].number = k;
+    return LB_OK;
+}
+
 lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_view *b, lb_source_memory *memory,
                                    lb_implementations *x, lb_err *err)
 {
@@ -352,6 +378,7 @@ lb_status lb_implementations_judge(const lb_program_view *a, const lb_program_vi
     lb_status status = lb_exact_side_open(a, &x->sides[0], err);
     if (status == LB_OK) status = lb_exact_side_open(b, &x->sides[1], err);
     if (status == LB_OK) status = lb_exact_sides_settle_scalars(x->sides, err);
+    if (status == LB_OK) status = map_tokens(x, a, b, err);
     if (status == LB_OK) status = lb_step_sources_list(a, &x->sources[0], err);
     if (status == LB_OK) status = lb_step_sources_list(b, &x->sources[1], err);
     if (status == LB_OK)
@@ -385,6 +412,7 @@ void lb_implementations_release(lb_implementations *x)
     lb_contents_release(&x->contents);
     lb_counterparts_release(&x->counterparts);
     lb_regions_release(&x->regions);
+    lb_token_map_free(x->tokens);
     free(x->innocent), free(x->merged);
     *x = (lb_implementations){0};
 }

@@ -28,6 +28,7 @@ typedef struct lb_implementations {
     lb_exact_side sides[2]; /* A, B */
     lb_step_sources sources[2];
     lb_contents contents;
+    lb_token_map *tokens;      /* NULL: parts of a side, if it has any, are no parts of a sequence or a batch */
     lb_merged_adapter *merged; /* adapters of one side that the other has in its weights */
     uint32_t n_merged;
     lb_counterparts counterparts;

@@ -307,6 +307,30 @@ static bool put_rows(lb_counterparts *out, const products *a, const product *x, 
     return true;
 }
 
+static const lb_token_part *tokens_of(const products *side, const product *x)
+{
+    const lb_token_part *part = &side->side->tokens->parts[side->side->number][x->part];
+    return part->rows * part->length == x->rows ? part : NULL;
+}
+
+/* The same, where rows are tokens of a map. */
+static bool put_tokens(lb_counterparts *out, const products *a, const product *x, int64_t feature, const products *b,
+                       const product *y, int64_t j)
+{
+    const lb_token_part *of_a = tokens_of(a, x), *of_b = tokens_of(b, y);
+    const uint32_t *beside = b->side->tokens->beside[b->side->number];
+    const int64_t across = x->features / x->batch, width = y->features / y->batch, from = first_of(x, feature),
+                  to = first_of(y, j);
+    if (!of_a || !of_b || x->biased != y->biased) return true;
+    for (int64_t i = 0; i < y->rows; i++) {
+        const uint32_t token = beside[of_b->first + i];
+        if (token < of_a->first || token >= of_a->first + x->rows) continue; /* LB_NONE is above all */
+        const lb_content_run run = {x->result, from + (token - of_a->first) * across, 1, to + i * width, 1, 1};
+        if (!lb_counterparts_add_piece(out, run)) return false;
+    }
+    return true;
+}
+
 /* Is there a product of A on each rank that B's row counts ask for? Of as many rows on both sides that of the same rank, else the first. */
 static const column *find_on_rank(const products *a, const columns *c, const product *y, int64_t j, uint32_t part,
                                   const column *last)
@@ -333,13 +357,16 @@ static bool put_beside(lb_counterparts *out, const products *a, const products *
         *other |= found && x->biased != b->biased;
         if (!found) continue;
         last = found;
-        if (x->rows >= b->rows) {
+        if (x->rows >= b->rows && !a->side->tokens) {
             if (!put_rows(out, a, x, found->feature, of_b, b, j, turn)) return false;
             continue;
         }
-        for (uint32_t part = 0; part < ranks; part++) { /* each rank of A has some of B's rows */
+        for (uint32_t part = 0; part < ranks; part++) { /* each part of A has some of B's rows */
             const column *on = find_column(a, c, b->keys[j], b->use, part, NULL);
-            if (on && !put_rows(out, a, &a->list[on->product], on->feature, of_b, b, j, 0)) return false;
+            const product *product = on ? &a->list[on->product] : NULL;
+            if (on && !(a->side->tokens ? put_tokens(out, a, product, on->feature, of_b, b, j)
+                                        : put_rows(out, a, product, on->feature, of_b, b, j, 0)))
+                return false;
         }
     }
     return true;

@@ -194,9 +194,73 @@ static bool put_part(lb_counterparts *out, lb_counterpart_kind kind, const group
     return made != NULL;
 }
 
+/* ---- token by token ---- */
+
+typedef struct token_group {
+    lb_token_group group;
+    const lb_layout **layouts;
+    uint32_t *parts;
+} token_group;
+
+static void close_group(token_group *g)
+{
+    free(g->layouts), free(g->parts);
+}
+
+/* False: out of memory, or no part has the value. */
+static bool open_group(const lb_exact_side *s, const uint32_t *values, uint32_t n, token_group *g)
+{
+    *g = (token_group){.layouts = malloc(((size_t)n + 1) * sizeof *g->layouts),
+                       .parts = malloc(((size_t)n + 1) * sizeof *g->parts)};
+    bool known = g->layouts && g->parts;
+    for (uint32_t i = 0; i < n && known; i++) {
+        g->layouts[i] = &s->program->values[values[i]].layout, g->parts[i] = part_of(s, values[i]);
+        known = g->parts[i] != LB_NONE;
+    }
+    g->group = (lb_token_group){g->layouts, g->parts, known ? n : 0};
+    return g->layouts && g->parts;
+}
+
+/* Runs between values of side 0 of the map and of side 1. False when out of memory. */
+static bool list_runs(const lb_exact_side *a, const uint32_t *of_a, uint32_t n_a, const lb_exact_side *b,
+                      const uint32_t *of_b, uint32_t n_b, bool ends, lb_token_run **runs, uint32_t *n)
+{
+    token_group x, y;
+    bool room = open_group(a, of_a, n_a, &x);
+    room = open_group(b, of_b, n_b, &y) && room;
+    *runs = NULL, *n = 0;
+    if (room) room = lb_token_map_runs(a->tokens, &x.group, &y.group, ends, runs, n);
+    close_group(&x), close_group(&y);
+    return room;
+}
+
+/* A counterpart for each value of B that has a token which A has. */
+static bool put_tokens(lb_counterparts *out, lb_counterpart_kind kind, const lb_exact_side *a, const uint32_t *of_a,
+                       uint32_t n_a, const lb_exact_side *b, const uint32_t *of_b, uint32_t n_b, bool *added)
+{
+    lb_token_run *runs;
+    uint32_t n, group = 0;
+    bool room = list_runs(a, of_a, n_a, b, of_b, n_b, kind == LB_COUNTERPART_EXIT, &runs, &n);
+    *added = n > 0;
+    for (uint32_t i = 0; i < n && room;) {
+        const uint32_t first = out->n_pieces, row = runs[i].b;
+        for (; i < n && runs[i].b == row && room; i++) {
+            const lb_token_run *r = &runs[i];
+            room = lb_counterparts_add_piece(
+                out, (lb_content_run){of_a[r->a], r->from, r->from_stride, r->to, r->to_stride, r->n});
+        }
+        lb_counterpart *made = room ? lb_counterparts_close(out, kind, of_b[row], first) : NULL;
+        room = made != NULL;
+        if (made) group = group ? group : out->n, made->in_parts = made->by_token = true, made->group = group;
+    }
+    free(runs);
+    return room;
+}
+
 bool lb_rank_parts_put(lb_counterparts *out, lb_counterpart_kind kind, const lb_exact_side *a, const uint32_t *of_a,
                        uint32_t n_a, const lb_exact_side *b, const uint32_t *of_b, uint32_t n_b, bool *added)
 {
+    if (a->tokens) return put_tokens(out, kind, a, of_a, n_a, b, of_b, n_b, added);
     group x = {a, of_a, n_a, 0}, y = {b, of_b, n_b, 0};
     const bool flat = !find_dimensions(&x, &y);
     *added = !flat || lie_behind_each_other(&x, &y);
@@ -228,15 +292,37 @@ static bool agree_along(const group *x, const group *y, double scale)
     return room && difference <= 0x1p-40 * size;
 }
 
+/* Where tokens tell which element is which: are B's numbers not `scale` times A's? */
+static bool differ_by_token(const lb_exact_side *a, const uint32_t *of_a, uint32_t n_a, const lb_exact_side *b,
+                            const uint32_t *of_b, uint32_t n_b, double scale)
+{
+    lb_token_run *runs;
+    uint32_t n;
+    double difference = 0, size = 0;
+    if (!list_runs(a, of_a, n_a, b, of_b, n_b, false, &runs, &n)) return true;
+    for (uint32_t i = 0; i < n; i++)
+        for (int64_t e = 0; e < runs[i].n; e++) {
+            const lb_token_run *r = &runs[i];
+            const double u = scale * a->kept[of_a[r->a]][r->from + e * r->from_stride],
+                         v = b->kept[of_b[r->b]][r->to + e * r->to_stride];
+            if (!(fabs(u) < 0x1p96) || !(fabs(v) < 0x1p96)) continue;
+            difference += (u - v) * (u - v), size += u * u;
+        }
+    free(runs);
+    return difference > 0x1p-40 * size;
+}
+
 bool lb_rank_parts_are_out_of_order(const lb_exact_side *a, const uint32_t *of_a, uint32_t n_a, const lb_exact_side *b,
                                     const uint32_t *of_b, uint32_t n_b, double scale)
 {
     group x = {a, of_a, n_a, 0}, y = {b, of_b, n_b, 0};
     bool any = false;
+    if (a->number > b->number) return lb_rank_parts_are_out_of_order(b, of_b, n_b, a, of_a, n_a, 1 / scale);
     for (uint32_t i = 0; i < n_a; i++)
         if (!a->kept[of_a[i]]) return false;
     for (uint32_t i = 0; i < n_b; i++)
         if (!b->kept[of_b[i]]) return false;
+    if (a->tokens) return differ_by_token(a, of_a, n_a, b, of_b, n_b, scale);
     const int ndim = layout_of(&x, 0)->ndim;
     for (x.dim = 0; x.dim < ndim; x.dim++)
         for (y.dim = 0; y.dim < ndim; y.dim++) {
@@ -312,7 +398,7 @@ void lb_rank_parts_settle(lb_counterparts *all, const lb_exact_side *a, const lb
     bool any = false;
     for (uint32_t i = 0; i < all->n; i++) {
         lb_counterpart *c = &all->list[i];
-        if (c->in_parts && c->state == LB_COUNTERPART_APART && c->kind < LB_COUNTERPART_TURNED)
+        if (c->in_parts && !c->by_token && c->state == LB_COUNTERPART_APART && c->kind < LB_COUNTERPART_TURNED)
             any |= c->any_order = agree_in_any_order(all, c->group, a, b);
     }
     for (uint32_t i = 0; i < all->n && any; i++) {
@@ -350,16 +436,125 @@ bool lb_rank_parts_same_op(const lb_exact_side *s, uint32_t x, uint32_t y)
            lb_program_view_part_of(s->view, x) != lb_program_view_part_of(s->view, y);
 }
 
-bool lb_rank_parts_may_be_one(const lb_exact_side *const sides[2], uint32_t a, uint32_t b)
+bool lb_rank_parts_are_parted(const lb_exact_side *const sides[2])
+{
+    return sides[0]->view->n_parts > 1 || sides[1]->view->n_parts > 1;
+}
+
+/* Which result of its op; LB_NONE: none. */
+static uint32_t outcome_of(const lb_program *p, const lb_op *op, uint32_t v)
+{
+    for (uint32_t k = 0; k < lb_op_outcomes(op); k++)
+        if (lb_op_outcome(p, op, k) == v) return k;
+    return LB_NONE;
+}
+
+/* How many ops of a part stand at a place, before op `before`. */
+static uint32_t count_at_place(const lb_exact_side *s, const placed *place, uint32_t part, uint32_t before)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < before; i++) {
+        const placed other = {.op = &s->program->ops[i]};
+        n += lb_program_view_part_of(s->view, i) == part && is_same_place(place, &other);
+    }
+    return n;
+}
+
+/* The nth op of a part at a place; LB_NONE. */
+static uint32_t nth_at_place(const lb_exact_side *s, const placed *place, uint32_t part, uint32_t nth)
+{
+    for (uint32_t i = 0; i < s->program->n_ops; i++) {
+        const placed other = {.op = &s->program->ops[i]};
+        if (lb_program_view_part_of(s->view, i) == part && is_same_place(place, &other) && !nth--) return i;
+    }
+    return LB_NONE;
+}
+
+/* What the parts of a side have where it has the value, in their order; 0: another part gets there more often or not at all. Room for n_parts. */
+static uint32_t list_at_place(const lb_exact_side *s, uint32_t v, uint32_t *list)
+{
+    const lb_program *p = s->program;
+    const uint32_t giver = s->graph.given[v] ? s->graph.giver[v] : LB_NONE, parts = s->view->n_parts;
+    list[0] = v;
+    if (parts < 2) return 1;
+    if (giver == LB_NONE || !lb_program_view_is_recorded(s->view, v)) return 0;
+    const placed here = {.op = &p->ops[giver]};
+    const uint32_t which = outcome_of(p, here.op, v), nth = count_at_place(s, &here, part_of(s, v), giver),
+                   count = count_at_place(s, &here, part_of(s, v), p->n_ops);
+    for (uint32_t part = 0; part < parts; part++) {
+        const uint32_t op = nth_at_place(s, &here, part, nth);
+        if (op == LB_NONE || which >= lb_op_outcomes(&p->ops[op]) || count_at_place(s, &here, part, p->n_ops) != count)
+            return 0;
+        list[part] = lb_op_outcome(p, &p->ops[op], which);
+        if (list[part] == LB_NONE || !s->graph.given[list[part]]) return 0;
+    }
+    return parts;
+}
+
+/* The cosine of what the counterparts say is one. */
+static bool go_along(const lb_counterparts *all, const lb_exact_side *const sides[2])
+{
+    double product = 0, squares[2] = {0, 0};
+    for (uint32_t i = 0; i < all->n; i++)
+        for (uint32_t k = all->list[i].first; k < all->list[i].first + all->list[i].n; k++) {
+            const lb_content_run *r = &all->pieces[k];
+            const double *u = sides[0]->kept[r->tensor], *v = sides[1]->kept[all->list[i].b];
+            if (!u || !v) return false;
+            for (int64_t e = 0; e < r->n; e++) {
+                const double x = u[r->from + e * r->from_stride], y = v[r->to + e * r->to_stride];
+                if (!(fabs(x) < 0x1p96) || !(fabs(y) < 0x1p96)) continue;
+                product += x * y, squares[0] += x * x, squares[1] += y * y;
+            }
+        }
+    return product > 0 && product * product > ALONG * ALONG * squares[0] * squares[1];
+}
+
+/* All parts of either side beside each other; `*added` false: they do not fit. */
+static bool put_places(lb_counterparts *out, const lb_exact_side *const sides[2], uint32_t a, uint32_t b, bool *added)
+{
+    uint32_t *lists[2], n[2];
+    bool room = true;
+    *added = false;
+    for (int k = 0; k < 2; k++) {
+        lists[k] = malloc(((size_t)sides[k]->view->n_parts + 1) * sizeof *lists[k]);
+        room &= lists[k] != NULL;
+        n[k] = lists[k] ? list_at_place(sides[k], k ? b : a, lists[k]) : 0;
+    }
+    if (room && n[0] && n[1])
+        room = lb_rank_parts_put(out, LB_COUNTERPART_SHARED, sides[0], lists[0], n[0], sides[1], lists[1], n[1], added);
+    free(lists[0]), free(lists[1]);
+    return room;
+}
+
+static bool put_shared(lb_counterparts *out, const lb_exact_side *const sides[2], uint32_t a, uint32_t b, bool *added)
 {
     const lb_layout *x = &sides[0]->program->values[a].layout, *y = &sides[1]->program->values[b].layout;
-    const double *u = sides[0]->kept[a], *v = sides[1]->kept[b];
-    double product = 0, squares[2] = {0, 0};
-    if (sides[0]->view->n_parts < 2 && sides[1]->view->n_parts < 2) return true;
-    if (!u || !v || !lb_layout_same_shape(x, y)) return false;
-    for (int64_t i = 0; i < lb_layout_numel(x); i++) {
-        if (!(fabs(u[i]) < 0x1p96) || !(fabs(v[i]) < 0x1p96)) continue;
-        product += u[i] * v[i], squares[0] += u[i] * u[i], squares[1] += v[i] * v[i];
-    }
-    return product > 0 && product * product > ALONG * ALONG * squares[0] * squares[1];
+    if (sides[0]->tokens || !lb_layout_same_shape(x, y)) return put_places(out, sides, a, b, added);
+    return *added = lb_counterparts_add(out, LB_COUNTERPART_SHARED, a, b, lb_layout_numel(y));
+}
+
+/* Where tokens tell which element is which, what one op of one module gives on both sides is one thing, however far apart. */
+static bool are_told(const lb_exact_side *const sides[2], uint32_t a, uint32_t b)
+{
+    const lb_program *p[] = {sides[0]->program, sides[1]->program};
+    const uint32_t op[] = {sides[0]->graph.giver[a], sides[1]->graph.giver[b]};
+    if (!sides[0]->tokens || op[0] == LB_NONE || op[1] == LB_NONE) return false;
+    const lb_op *x = &p[0]->ops[op[0]], *y = &p[1]->ops[op[1]];
+    return *lb_op_layer(p[0], x) && !strcmp(lb_op_layer(p[0], x), lb_op_layer(p[1], y)) &&
+           !strcmp(lb_op_name(p[0], x), lb_op_name(p[1], y));
+}
+
+bool lb_rank_parts_may_be_one(const lb_exact_side *const sides[2], uint32_t a, uint32_t b)
+{
+    lb_counterparts all = {0};
+    bool added = false;
+    const bool one = put_shared(&all, sides, a, b, &added) && added && (are_told(sides, a, b) || go_along(&all, sides));
+    lb_counterparts_release(&all);
+    return one;
+}
+
+bool lb_rank_parts_add_shared(lb_counterparts *out, const lb_exact_side *const sides[2], uint32_t a, uint32_t b)
+{
+    bool added;
+    return put_shared(out, sides, a, b, &added);
 }

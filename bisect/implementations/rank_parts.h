@@ -34,8 +34,12 @@ bool lb_rank_parts_has_part(const lb_step_sources *sources, uint32_t row);
 bool lb_rank_parts_is_shared_out(const lb_step_sources *sources);
 /* Are these ops of two ranks one op of the program that both run? */
 bool lb_rank_parts_same_op(const lb_exact_side *side, uint32_t x, uint32_t y);
-/* May a value of A be one of B, by more than as many elements? Where ranks share work out a part of one thing may have as many as a whole other one: both
- * have one shape, and numbers in one direction. Of one process on each side: yes. */
+/* Has either side several parts? */
+bool lb_rank_parts_are_parted(const lb_exact_side *const sides[2]);
+/* Where a side has parts: may a value of A be one of B, or what all parts of B have where that is given be one of A's? The numbers fit together and go in
+ * one direction. */
 bool lb_rank_parts_may_be_one(const lb_exact_side *const sides[2], uint32_t a, uint32_t b);
+/* Adds counterparts of what may be one: for each part of B. False when out of memory. */
+bool lb_rank_parts_add_shared(lb_counterparts *out, const lb_exact_side *const sides[2], uint32_t a, uint32_t b);
 
 #endif

@@ -4,6 +4,7 @@
 #include "counterpart_orders.h"
 #include "implementations.h"
 #include "joined_ranks.h"
+#include "rank_parts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -119,6 +120,33 @@ static uint32_t row_of_source(const lb_region_frontier *f, int side, uint32_t v)
     return source == LB_NONE ? LB_NONE : f->asked->sources[side]->row_of[source];
 }
 
+/* The result that a value shows, through windows and copies. */
+static uint32_t shown_by(const lb_exact_side *s, uint32_t v)
+{
+    const lb_value_graph *g = &s->graph;
+    for (uint32_t depth = 0; depth < 32 && g->first_pred[v + 1] - g->first_pred[v] == 1; depth++) {
+        if (g->given[v] && lb_value_graph_computes(s->program, &s->program->ops[g->giver[v]])) break;
+        v = g->preds[g->first_pred[v]];
+    }
+    return v;
+}
+
+/* Where sides have parts: is one value what the other is a part of, or do parts of one thing overlap in them? */
+static bool is_part_of(const lb_region_frontier *f, uint32_t va, uint32_t vb)
+{
+    const lb_region_question *q = f->asked;
+    if (!lb_rank_parts_are_parted(q->sides)) return false;
+    va = shown_by(q->sides[0], va), vb = shown_by(q->sides[1], vb);
+    if (q->met[0][va] == vb || q->met[1][vb] == va) return true;
+    for (uint32_t i = 0; i < q->counterparts->n; i++) {
+        const lb_counterpart *c = &q->counterparts->list[i];
+        if (c->b != vb || !c->in_parts || c->state == LB_COUNTERPART_UNKNOWN) continue;
+        for (uint32_t k = 0; k < c->n; k++)
+            if (q->counterparts->pieces[c->first + k].tensor == va) return true;
+    }
+    return false;
+}
+
 bool lb_region_are_alike(const lb_region_frontier *f, uint32_t va, uint32_t vb)
 {
     const lb_quantity *a = &f->asked->sides[0]->quantities[va], *b = &f->asked->sides[1]->quantities[vb];
@@ -131,7 +159,7 @@ bool lb_region_are_alike(const lb_region_frontier *f, uint32_t va, uint32_t vb)
             if (f->asked->contents->runs[c->first + k].tensor == row[0]) return true;
         return false;
     }
-    return !a->tells || !b->tells || lb_quantities_agree(a, b);
+    return !a->tells || !b->tells || lb_quantities_agree(a, b) || is_part_of(f, va, vb);
 }
 
 static bool read_alike(const lb_region_frontier *f, uint32_t a, uint32_t b)
@@ -335,6 +363,7 @@ static bool name_by_count(const lb_region_frontier *f, lb_region *r)
     const lb_counterpart *c = &f->asked->counterparts->list[r->counterpart];
     const uint32_t times = c->n > 64 ? 1 : count_values(f->asked->counterparts, c);
     uint32_t odd[2] = {LB_NONE, LB_NONE};
+    if (f->asked->sides[0]->tokens) return false; /* what one op does of all tokens several do of some each */
     for (int k = 0; k < 2; k++) {
         const lb_program *p = f->asked->sides[k]->program;
         for (uint32_t i = 0; i < r->n[k]; i++) {
@@ -374,6 +403,26 @@ static uint32_t *unheld_of(const lb_region_frontier *f, const lb_region *r, int 
     return f->regions->unheld + r->first_unheld[side];
 }
 
+/* The first op of the region that reads the source. */
+static uint32_t reader_of(const lb_region_frontier *f, const lb_region *r, int side, uint32_t source)
+{
+    const lb_exact_side *s = f->asked->sides[side];
+    for (uint32_t i = 0; i < r->n[side]; i++) {
+        const lb_op *op = &s->program->ops[ops_of(f, r, side)[i]];
+        if (lb_op_reads(s->program, op, s->program->values[source].storage) != LB_NONE) return ops_of(f, r, side)[i];
+    }
+    return LB_NONE;
+}
+
+/* A weight that leads to numbers which are right, but for its rounding, is right (an embedding that its norm was multiplied into). A table may be right
+ * where it is read first, and not elsewhere. */
+static bool is_proven(const lb_region_frontier *f, const lb_region *r, int side, uint32_t source)
+{
+    const uint32_t reader = reader_of(f, r, side, source);
+    if (!(f->asked->sides[side]->program->values[source].flags & LB_VALUE_PARAMETER)) return false;
+    return reader != LB_NONE && f->cleared[side][reader];
+}
+
 /* Of what the other side does not hold: what both are given, else a pair that is called the same, else a table of floats (a mask is none), else the first. */
 static void choose_sources(const lb_region_frontier *f, lb_region *r)
 {
@@ -383,14 +432,22 @@ static void choose_sources(const lb_region_frontier *f, lb_region *r)
             for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
                 const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
                 const char *name = last_part(p[0], a);
-                if (!*name || strcmp(name, last_part(p[1], b)) || (!pass && strncmp(name, "input:", 6))) continue;
+                if (!*name || strcmp(name, last_part(p[1], b)) || (!pass && strncmp(name, "input:", 6)) ||
+                    is_proven(f, r, 0, a) || is_proven(f, r, 1, b))
+                    continue;
                 r->source[0] = a, r->source[1] = b;
                 return;
             }
     for (int k = 0; k < 2; k++) {
-        r->source[k] = r->n_unheld[k] ? unheld_of(f, r, k)[0] : LB_NONE;
-        for (uint32_t i = r->n_unheld[k]; i-- > 0;)
-            if (lb_dtype_is_float(p[k]->values[unheld_of(f, r, k)[i]].dtype)) r->source[k] = unheld_of(f, r, k)[i];
+        bool is_float = false;
+        r->source[k] = LB_NONE;
+        for (uint32_t i = 0; i < r->n_unheld[k]; i++) {
+            const uint32_t v = unheld_of(f, r, k)[i];
+            if (is_proven(f, r, k, v) ||
+                (r->source[k] != LB_NONE && (is_float || !lb_dtype_is_float(p[k]->values[v].dtype))))
+                continue;
+            r->source[k] = v, is_float = lb_dtype_is_float(p[k]->values[v].dtype);
+        }
     }
 }
 
@@ -401,18 +458,6 @@ static bool reads_table(const lb_region_frontier *f, const lb_region *r)
         if (r->source[k] != LB_NONE && lb_dtype_is_float(f->asked->sides[k]->program->values[r->source[k]].dtype))
             return true;
     return false;
-}
-
-/* The first op of the region that reads the source. */
-static uint32_t reader_of(const lb_region_frontier *f, const lb_region *r, int side)
-{
-    const lb_exact_side *s = f->asked->sides[side];
-    for (uint32_t i = 0; i < r->n[side]; i++) {
-        const lb_op *op = &s->program->ops[ops_of(f, r, side)[i]];
-        if (lb_op_reads(s->program, op, s->program->values[r->source[side]].storage) != LB_NONE)
-            return ops_of(f, r, side)[i];
-    }
-    return LB_NONE;
 }
 
 /* Are both sources inputs of the step, which differ before anything is computed? */
@@ -438,7 +483,7 @@ void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
     for (int k = 0; k < 2; k++) r->op[k] = first_of(f, r, k);
     r->reason = r->n[0] && r->n[1] ? LB_REGION_OPS : LB_REGION_MISSING;
     for (int k = 0; k < 2; k++) {
-        const uint32_t reader = r->source[k] == LB_NONE ? LB_NONE : reader_of(f, r, k);
+        const uint32_t reader = r->source[k] == LB_NONE ? LB_NONE : reader_of(f, r, k, r->source[k]);
         if (reader != LB_NONE) r->op[k] = reader, r->reason = LB_REGION_SOURCE;
     }
     for (int k = 0; k < 2 && r->reason == LB_REGION_SOURCE && differ_as_inputs(f, r); k++)

@@ -14,17 +14,26 @@ static bool lists(const lb_regions *all, const lb_region *r, int side, uint32_t 
     return false;
 }
 
-/* What a value that two regions share has to be like: of as many elements as B's, and given by an op of the same name. */
+/* Does A's value have as many elements as B's, or as all that B's parts have at that place? */
+static bool fits(const lb_region_question *asked, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *const *s = asked->sides;
+    return lb_layout_numel(&s[0]->program->values[a].layout) == lb_layout_numel(&s[1]->program->values[b].layout) ||
+           (lb_rank_parts_are_parted(s) && lb_rank_parts_may_be_one(s, a, b));
+}
+
+/* What a value that two regions share has to be like: of A one that fits B's, and given by an op of the same name. */
 typedef struct sought {
-    int64_t elements;         /* < 0: any */
+    uint32_t beside;          /* a value of B; LB_NONE: any */
     const lb_program *likely; /* NULL: whatever op gives it */
     uint32_t op;
 } sought;
 
-static bool is_sought(const lb_exact_side *s, uint32_t op, uint32_t v, const sought *like)
+static bool is_sought(const lb_region_question *asked, int side, uint32_t op, uint32_t v, const sought *like)
 {
+    const lb_exact_side *s = asked->sides[side];
     if (v == LB_NONE || !lb_dtype_is_float(s->program->values[v].dtype)) return false;
-    if (like->elements >= 0 && lb_layout_numel(&s->program->values[v].layout) != like->elements) return false;
+    if (like->beside != LB_NONE && !fits(asked, v, like->beside)) return false;
     return !like->likely ||
            lb_region_same_op(s->program, &s->program->ops[op], like->likely, &like->likely->ops[like->op]);
 }
@@ -45,7 +54,7 @@ static uint32_t last_shared(const lb_region_question *asked, const lb_regions *a
         }
         const lb_op *op = &s->program->ops[a[i - 1]];
         const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
-        if (is_sought(s, a[i - 1], v, like)) return v;
+        if (is_sought(asked, side, a[i - 1], v, like)) return v;
         i--, j--;
     }
     return LB_NONE;
@@ -56,7 +65,7 @@ static uint32_t last_shared_like(const lb_region_question *asked, const lb_regio
                                  const lb_region *y, uint32_t of_b)
 {
     const lb_exact_side *b = asked->sides[1];
-    sought like = {lb_layout_numel(&b->program->values[of_b].layout), b->program, b->graph.giver[of_b]};
+    sought like = {of_b, b->program, b->graph.giver[of_b]};
     const uint32_t named = last_shared(asked, all, x, y, 0, &like);
     if (named != LB_NONE) return named;
     like.likely = NULL;
@@ -118,13 +127,14 @@ static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t 
     const lb_layout *x = &s[0]->program->values[a].layout, *y = &s[1]->program->values[b].layout;
     const uint32_t giver = s[1]->graph.giver[b];
     if (!s[1]->graph.given[b] || giver == LB_NONE) return false;
+    if (lb_rank_parts_are_parted(s)) return lb_rank_parts_may_be_one(s, a, b);
     return lb_counterpart_orders_agree(x, y) ||
            (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterpart_orders_turned(x, y));
 }
 
 bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *all, uint32_t *a, uint32_t *b)
 {
-    const sought any = {.elements = -1};
+    const sought any = {.beside = LB_NONE};
     for (uint32_t i = 0; i < all->n; i++)
         for (uint32_t j = i + 1; j < all->n; j++) {
             *b = last_shared(asked, all, &all->list[i], &all->list[j], 1, &any);
@@ -138,7 +148,7 @@ bool lb_region_shared_find(const lb_region_question *asked, const lb_regions *al
             for (uint32_t k = 0; k < asked->counterparts->n; k++)
                 known |=
                     asked->counterparts->list[k].b == *b && asked->counterparts->list[k].kind != LB_COUNTERPART_DROPPED;
-            if (!known && lb_rank_parts_may_be_one(asked->sides, *a, *b)) return true;
+            if (!known) return true;
         }
     return false;
 }

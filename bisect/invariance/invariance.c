@@ -4,6 +4,7 @@
 
 #include "launch_rule.h"
 #include "op_kind.h"
+#include "openblas.h"
 #include "ops.h"
 #include "row_batch.h"
 #include "schedule.h"
@@ -59,7 +60,8 @@ static lb_status check_launch(const char *text, lb_err *err)
     char rules[256] = "";
     lb_err orders = LB_ERR_INIT;
     lb_schedule schedule;
-    if (!strcmp(text, "own") || !strcmp(text, "openblas") || rule_named(text) || is_order(text)) return LB_OK;
+    if (!strcmp(text, "openblas")) return lb_openblas_load(err);
+    if (!strcmp(text, "own") || rule_named(text) || is_order(text)) return LB_OK;
     if (is_kernel_of(LB_COMPOSITE_RMS_NORM, text) || is_kernel_of(LB_COMPOSITE_SOFTMAX, text) ||
         is_kernel_of(LB_COMPOSITE_ATTENTION, text))
         return LB_OK;
@@ -171,7 +173,7 @@ static lb_status try_kernels(const lb_row_batch *b, const lb_invariance_options 
     lb_op_form form;
     const char *kernels = lb_op_find(lb_op_name(b->program, &b->program->ops[b->op]), &form)->kernels;
     if (is_asked(o, "own")) LB_TRY(try_launch(b, &own, o->row, out, err));
-    if (is_asked(o, "openblas") && kernels && !strncmp(kernels, "openblas", 8))
+    if (is_asked(o, "openblas") && kernels && !strncmp(kernels, "openblas", 8) && lb_openblas_load(NULL) == LB_OK)
         LB_TRY(try_launch(b, &openblas, o->row, out, err));
     return LB_OK;
 }

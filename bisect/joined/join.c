@@ -173,3 +173,37 @@ void lb_join_stand_at(lb_join *j, uint32_t op, uint32_t part)
         j->like.phase = phase_around(j, op, part);
     if (j->like.node >= 0) j->like.node += (int64_t)part * NODES_PER_RANK;
 }
+
+/* ---- the whole ---- */
+
+/* Boundaries name the op behind them. */
+static void move_boundaries(lb_join *j)
+{
+    uint32_t row = 0;
+    for (uint32_t k = 0; k < j->view->n_parts; k++) {
+        const lb_program *recorded = j->view->parts[k].program;
+        for (uint32_t i = 0; i < recorded->n_boundaries && row < j->p->n_boundaries; i++, row++) {
+            lb_boundary *b = &j->p->boundaries[row];
+            b->op = b->op < lb_join_end_of(j, k) ? j->new_of[b->op] : j->n_ops;
+        }
+    }
+}
+
+static void take_ops(lb_join *j)
+{
+    lb_program *p = j->p;
+    const uint32_t before = p->n_ops;
+    move_boundaries(j);
+    for (uint32_t i = before; i < j->n_ops && !j->failed; i++) j->failed |= lb_program_add_op(p, &j->ops[i]) == LB_NONE;
+    if (j->failed) return;
+    memcpy(p->ops, j->ops, j->n_ops * sizeof *p->ops);
+    p->n_ops = j->n_ops;
+}
+
+void lb_join_hand_over(lb_join *j)
+{
+    take_ops(j);
+    if (j->failed) return;
+    lb_program_view_reorder(j->view, j->new_of, j->part_of, j->ranks);
+    j->new_of = j->part_of = NULL, j->ranks = NULL;
+}

@@ -49,4 +49,7 @@ uint32_t lb_join_reshaped(lb_join *join, uint32_t value, const lb_layout *shape,
 /* Contiguous: the value, or a copy of it. */
 uint32_t lb_join_dense(lb_join *join, uint32_t value);
 
+/* The ops written take the place of the parts' in the view's program; what the view says of ops goes by their tables from now on. */
+void lb_join_hand_over(lb_join *join);
+
 #endif

@@ -262,39 +262,6 @@ static void write_all(lb_join *j)
     }
 }
 
-/* Boundaries name the op behind them. */
-static void move_boundaries(lb_join *j)
-{
-    uint32_t row = 0;
-    for (uint32_t k = 0; k < j->view->n_parts; k++) {
-        const lb_program *recorded = j->view->parts[k].program;
-        for (uint32_t i = 0; i < recorded->n_boundaries && row < j->p->n_boundaries; i++, row++) {
-            lb_boundary *b = &j->p->boundaries[row];
-            b->op = b->op < lb_join_end_of(j, k) ? j->new_of[b->op] : j->n_ops;
-        }
-    }
-}
-
-static void take_ops(lb_join *j)
-{
-    lb_program *p = j->p;
-    const uint32_t before = p->n_ops;
-    move_boundaries(j);
-    for (uint32_t i = before; i < j->n_ops && !j->failed; i++) j->failed |= lb_program_add_op(p, &j->ops[i]) == LB_NONE;
-    if (j->failed) return;
-    memcpy(p->ops, j->ops, j->n_ops * sizeof *p->ops);
-    p->n_ops = j->n_ops;
-}
-
-/* The joined program takes the place of the parts; what the view says of ops goes by its own tables from now on. */
-static void hand_over(lb_join *j)
-{
-    take_ops(j);
-    if (j->failed) return;
-    lb_program_view_reorder(j->view, j->new_of, j->part_of, j->ranks);
-    j->new_of = j->part_of = NULL, j->ranks = NULL;
-}
-
 static bool needs_joining(const lb_program *const *programs, uint32_t n)
 {
     return n > 1 || programs[0]->n_collectives > 0;
@@ -309,7 +276,7 @@ static lb_status join(lb_program_view *view, lb_err *err)
     for (uint32_t k = 0; k < view->n_parts && !j.failed; k++) j.at[k] = view->parts[k].first_op;
     if (!j.failed) list_messages(&j);
     if (!j.failed) write_all(&j);
-    if (!j.failed) hand_over(&j);
+    if (!j.failed) lb_join_hand_over(&j);
     lb_collective_matches_release(&j.meetings);
     free(j.messages), free(j.at), free(j.ops), free(j.part_of), free(j.ranks), free(j.new_of);
     return j.failed ? lb_fail(err, LB_ERR_NOMEM, "out of memory for the ops of %u ranks", view->n_parts) : LB_OK;

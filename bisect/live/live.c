@@ -370,7 +370,8 @@ lb_status lb_bisect_live(const lb_live_options *given, lb_bisection **bisection,
     l.out->command = with_words(options.command, "");
     lb_status status = open_all(&l, err);
     if (status == LB_OK) status = run_stages(&l, err);
-    lb_journal_close(l.journal);
+    const lb_status closed = lb_journal_close(l.journal, status == LB_OK ? err : NULL);
+    if (status == LB_OK) status = closed;
     lb_log_pattern_free(l.pattern);
     free(l.flags);
     l.out->seconds = lb_clock_seconds() - begin;

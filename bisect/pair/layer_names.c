@@ -132,7 +132,7 @@ static const char *const spellings[][2] = {
 };
 enum { SPELLINGS = sizeof spellings / sizeof *spellings };
 
-/* `^` also after the colon of "optimizer.exp_avg:NAME". */
+/* `^` also after the colon of "optimizer.exp_avg:NAME". NULL: out of memory. */
 static pcre2_code *compile_spelling(const char *text)
 {
     char pattern[400] = "";
@@ -149,7 +149,7 @@ static pcre2_code *compile_spelling(const char *text)
     int code;
     PCRE2_SIZE at;
     pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
-    LB_CHECK(compiled);
+    LB_CHECK(compiled || code == PCRE2_ERROR_HEAP_FAILED);
     return compiled;
 }
 
@@ -165,7 +165,7 @@ static lb_map_rules *known_spellings(void)
         r->pattern = compile_spelling(spellings[i][0]);
         r->replacement = strdup(spellings[i][1]);
         r->options = PCRE2_SUBSTITUTE_GLOBAL;
-        if (r->replacement) continue;
+        if (r->pattern && r->replacement) continue;
         lb_map_rules_free(m);
         return NULL;
     }
@@ -175,7 +175,7 @@ static lb_map_rules *known_spellings(void)
 char *lb_name_spelled(const char *name)
 {
     lb_map_rules *m = known_spellings();
-    char *spelled = lb_map_rules_apply(m, name);
+    char *spelled = m ? lb_map_rules_apply(m, name) : NULL;
     lb_map_rules_free(m);
     return spelled;
 }

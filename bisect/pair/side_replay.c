@@ -14,7 +14,9 @@ lb_status lb_side_replay(const lb_program_view *side, lb_plan plan, const lb_obs
         const lb_program *program = side->parts[p].program;
         if (program->step < plan.first_step) plan.first_step = program->step;
         if (program->step > plan.last_step) plan.last_step = program->step;
-        ranks[plan.n_ranks++] = program->rank;
+        uint32_t k = 0; /* several steps of a rank are parts, too */
+        while (k < plan.n_ranks && ranks[k] != program->rank) k++;
+        if (k == plan.n_ranks) ranks[plan.n_ranks++] = program->rank;
     }
     lb_status status = lb_replay_open(side->capture, &replay, err);
     if (status == LB_OK) status = lb_replay_run(replay, &plan, observer, summary, err);

@@ -1,6 +1,8 @@
 /* Elimination, one variable at a time: see lastbit/parity.h. */
 #include "live_job.h"
 
+#include <lastbit/input.h>
+#include <lastbit/output.h>
 #include <lastbit/array.h>
 #include <lastbit/parity.h>
 
@@ -147,10 +149,15 @@ static void note_run(const runner *r, const lb_parity_cell *cell)
     json_t *line = json_pack("{s:s,s:s,s:i,s:f}", "command", cell->command, "out", cell->out, "exit", cell->exit,
                              "seconds", cell->seconds);
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;
-    FILE *journal = text ? fopen(path, "a") : NULL;
-    if (journal)
-        fprintf(journal, "%s\n", text),
-            fclose(journal); /* a journal that cannot be written costs a run more, no answer */
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    lb_output *journal = NULL;
+    how.way = LB_OUTPUT_APPENDED;
+    how.replace = how.shared = true;
+    if (text && lb_output_open(path, &how, &journal, NULL) == LB_OK) {
+        lb_output_write(journal, text, strlen(text));
+        lb_output_write(journal, "\n", 1);
+        lb_output_close(journal, NULL); /* a journal that cannot be written costs a run more, no answer */
+    }
     free(text), free(path);
     json_decref(line);
 }
@@ -163,7 +170,8 @@ static bool ran_before(const runner *r, lb_parity_cell *cell)
     bool found = false;
     if (!path) return false;
     sprintf(path, "%s/runs.jsonl", r->work);
-    FILE *journal = fopen(path, "r");
+    FILE *journal;
+    lb_input_stream(path, &journal, NULL);
     while (journal && getline(&line, &room, journal) > 0) {
         json_t *run = json_loads(line, 0, NULL); /* a line that a kill cut is none */
         const char *command = json_string_value(json_object_get(run, "command"));
@@ -173,9 +181,9 @@ static bool ran_before(const runner *r, lb_parity_cell *cell)
         }
         json_decref(run);
     }
-    if (journal) fclose(journal);
+    lb_input_stream_end(journal, path, NULL);
     free(line), free(path);
-    return found && access(cell->out, R_OK) == 0;
+    return found && lb_input_is_file(cell->out);
 }
 
 /* ---- a cell ---- */

@@ -3,6 +3,7 @@
 
 #include "token_row.h"
 
+#include <lastbit/input.h>
 #include <lastbit/array.h>
 
 #include <errno.h>
@@ -75,14 +76,11 @@ void lb_token_row(const lb_token_sequence *sequence, int64_t at, double *row)
 
 static char *whole_file(const char *path, size_t *size, lb_err *err)
 {
-    FILE *in = fopen(path, "rb");
+    FILE *in;
     char *bytes = NULL;
     size_t room = 0;
     *size = 0;
-    if (!in) {
-        lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: %s", path, strerror(errno));
-        return NULL;
-    }
+    if (lb_input_stream(path, &in, err) != LB_OK) return NULL;
     for (size_t got = 1; got;) {
         if (*size == room) {
             char *more = realloc(bytes, room ? room *= 2 : (room = 1 << 16));
@@ -95,21 +93,19 @@ static char *whole_file(const char *path, size_t *size, lb_err *err)
         got = fread(bytes + *size, 1, room - *size, in);
         *size += got;
     }
-    if (ferror(in)) lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
-    fclose(in);
+    lb_input_stream_end(in, path, err);
     return bytes;
 }
 
 /* JSON begins with { or [; a safetensors file, whose ninth byte is a brace, does not. */
 static lb_status is_json(const char *path, bool *json, lb_err *err)
 {
-    FILE *in = fopen(path, "rb");
-    if (!in) return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: %s", path, strerror(errno));
+    FILE *in;
+    LB_TRY(lb_input_stream(path, &in, err));
     int c = fgetc(in);
     while (c == ' ' || c == '\t' || c == '\n' || c == '\r') c = fgetc(in);
     *json = c == '{' || c == '[';
-    fclose(in);
-    return LB_OK;
+    return lb_input_stream_end(in, path, err);
 }
 
 /* Files of tensors open as a program of named sources and nothing else. */
@@ -127,10 +123,8 @@ static bool holds_a_run(lb_capture *file)
 
 static lb_status read_file(lb_token_set *set, lb_err *err)
 {
-    struct stat st;
     bool json = false;
-    const bool folder = stat(set->path, &st) == 0 && S_ISDIR(st.st_mode);
-    if (!folder) LB_TRY(is_json(set->path, &json, err));
+    if (!lb_input_is_folder(set->path)) LB_TRY(is_json(set->path, &json, err));
     if (!json) {
         LB_TRY(lb_capture_open(set->path, &set->file, err));
         set->recorded = holds_a_run(set->file);
@@ -138,7 +132,7 @@ static lb_status read_file(lb_token_set *set, lb_err *err)
     }
     size_t size;
     char *bytes = whole_file(set->path, &size, err);
-    lb_status status = bytes ? lb_token_set_read_json(set, bytes, size, err) : err->status;
+    lb_status status = err->status == LB_OK ? lb_token_set_read_json(set, bytes, size, err) : err->status;
     free(bytes);
     return status;
 }

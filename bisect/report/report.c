@@ -1,5 +1,6 @@
 /* The page: the results read, made small and put into the template (lastbit/report.h). */
 #define _GNU_SOURCE /* memmem */
+#include <lastbit/output.h>
 #include <lastbit/report.h>
 #include <lastbit/text.h>
 
@@ -273,13 +274,14 @@ lb_status lb_report_write(FILE *to, const lb_report_part *parts, uint32_t n, lb_
 
 /* ---- into a file ---- */
 
-/* Whether `path` may be written: nothing is there, or a page. */
+/* Whether `path` may be written: nothing is there, or a page, or what has no contents (a pipe). */
 static bool may_replace(const char *path)
 {
     char opening[sizeof OPENING] = "";
     struct stat st;
     if (stat(path, &st) != 0) return errno == ENOENT;
-    FILE *file = S_ISREG(st.st_mode) ? fopen(path, "rb") : NULL;
+    if (!S_ISREG(st.st_mode)) return !S_ISDIR(st.st_mode);
+    FILE *file = fopen(path, "rb");
     if (!file) return false;
     const bool ours = st.st_size == 0 || (fread(opening, 1, sizeof OPENING - 1, file) == sizeof OPENING - 1 &&
                                           strcmp(opening, OPENING) == 0);
@@ -291,23 +293,21 @@ lb_status lb_report_save(const char *path, const lb_report_part *parts, uint32_t
 {
     if (!may_replace(path))
         return lb_fail(err, LB_ERR_EXISTS, "%s is there and is no report: name another file, or remove it", path);
-    char *draft = malloc(strlen(path) + sizeof ".XXXXXX");
-    if (!draft) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    sprintf(draft, "%s.XXXXXX", path);
-    const int fd = mkstemp(draft);
-    FILE *to = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    lb_status status = to ? lb_report_write(to, parts, n, err)
-                          : lb_fail(err, LB_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
-    const mode_t mask = umask(0);
-    umask(mask);
-    if (to && fchmod(fd, 0666 & ~mask) != 0 && status == LB_OK)
-        status = lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
-    if (to && fclose(to) != 0 && status == LB_OK)
-        status = lb_fail(err, LB_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
-    if (status == LB_OK && rename(draft, path) != 0)
-        status = lb_fail(err, LB_ERR_IO, "%s cannot be put in place: %s", path, strerror(errno));
-    if (!to && fd >= 0) close(fd);
-    if (status != LB_OK && fd >= 0) unlink(draft);
-    free(draft);
-    return status;
+    const char **names = calloc((size_t)n + 1, sizeof *names);
+    if (!names) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++) names[i] = parts[i].name;
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.replace = how.shared = true;
+    how.inputs = names;
+    lb_output *out = NULL;
+    lb_status status = lb_output_open(path, &how, &out, err);
+    free(names);
+    if (status != LB_OK) return status;
+    lb_err why = LB_ERR_INIT;
+    FILE *to = lb_output_stream(out);
+    status = to ? lb_report_write(to, parts, n, &why) : LB_OK;
+    if (status == LB_OK || lb_output_error(out))
+        return lb_output_close(out, err); /* which names the file and the cause */
+    lb_output_abandon(out);
+    return lb_fail(err, status, "%s", why.message);
 }

@@ -332,7 +332,12 @@ lb_status lb_program_subset(const lb_program *program, const uint8_t *fates, con
         return lb_fail(err, LB_ERR_NOMEM, "out of memory for a subset of %u ops", program->n_ops);
     }
     lb_err why = LB_ERR_INIT;
-    LB_CHECK(lb_program_validate(x.out, &why) == LB_OK);
+    const lb_status status = lb_program_validate(x.out, &why);
+    LB_CHECK(status == LB_OK || status == LB_ERR_NOMEM);
+    if (status != LB_OK) {
+        lb_program_free(x.out);
+        return lb_fail(err, status, "%s", why.message);
+    }
     *out = x.out;
     return LB_OK;
 }

@@ -3,13 +3,16 @@
  *   1  the window is replayed unchanged; results that stand in as sources are stored as they come
  *   2  excerpts are written, and the folder is opened and replayed
  *   3  the subsets are written again, with the digests and statistics of that replay
+ *
+ * All of it in a draft of the folder, which lb_shrink puts in place when a candidate fails as it should.
  */
-#define _GNU_SOURCE /* asprintf */
 #include "reproducer.h"
 
 #include "rerun.h"
 
+#include <lastbit/input.h>
 #include <lastbit/array.h>
+#include <lastbit/maintenance.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -52,16 +55,33 @@ typedef struct book {
 
 /* ---- the folder --------------------------------------------------------------------------------------------------- */
 
-/* Empties a capture folder that a reproducer may replace: archives only, nothing else is touched. */
-lb_status lb_reproducer_folder(const char *path, bool overwrite, lb_err *err)
+static bool is_archive(const char *name)
 {
-    if (mkdir(path, 0700) == 0) return LB_OK;
-    if (errno != EEXIST) return lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
-    if (!overwrite) return lb_fail(err, LB_ERR_EXISTS, "%s exists (--force replaces it)", path);
+    int32_t rank;
+    uint32_t generation;
+    return strncmp(name, "rank-", 5) == 0 || lb_ring_file_parse(name, &rank, &generation);
+}
+
+lb_status lb_reproducer_open(const lb_bisect_session *q, lb_output_folder **folder, lb_err *err)
+{
+    const char *inputs[] = {lb_capture_path(q->capture), NULL}, *path = q->options->reproducer;
+    struct stat info;
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.replace = q->options->overwrite;
+    how.inputs = inputs;
+    LB_TRY(lb_output_inputs_refuse(path, inputs, err));
+    if (!how.replace && stat(path, &info) == 0)
+        return lb_fail(err, LB_ERR_EXISTS, "%s exists (--force replaces it)", path);
+    return lb_output_folder_open(path, &how, is_archive, folder, err);
+}
+
+/* What the candidate before left goes. */
+static lb_status empty_draft(const char *path, lb_err *err)
+{
     DIR *dir = opendir(path);
     if (!dir) return lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
     for (struct dirent *e; (e = readdir(dir));)
-        if (!strncmp(e->d_name, "rank-", 5)) unlinkat(dirfd(dir), e->d_name, 0);
+        if (is_archive(e->d_name)) unlinkat(dirfd(dir), e->d_name, 0);
     closedir(dir);
     return LB_OK;
 }
@@ -78,7 +98,7 @@ lb_status lb_reproducer_size(const char *path, uint64_t *ops, uint64_t *bytes, l
         const lb_program *p;
         struct stat info;
         char *file = lb_capture_archive_path(path, ranks[r]);
-        if (file && stat(file, &info) == 0) *bytes += (uint64_t)info.st_size;
+        if (file && lb_input_look(file, &info, NULL) == LB_OK) *bytes += (uint64_t)info.st_size;
         free(file);
         for (uint32_t s = 0; s < n_steps; s++)
             for (uint32_t i = 0; lb_capture_program(capture, ranks[r], steps[s], &p, NULL) == LB_OK && i < p->n_ops;
@@ -89,16 +109,15 @@ lb_status lb_reproducer_size(const char *path, uint64_t *ops, uint64_t *bytes, l
     return LB_OK;
 }
 
-/* `suffix`: of a file that replaces the archive once it is complete. */
-static lb_status open_archive(const book *b, uint32_t rank_row, const char *suffix, lb_writer **writer)
+/* Of a draft, so that one sync of all at the end will do. An archive that is there is replaced once this one is complete. */
+static lb_status open_archive(const book *b, uint32_t rank_row, lb_writer **writer)
 {
     lb_writer_options options = LB_WRITER_OPTIONS_INIT;
-    char *archive = lb_capture_archive_path(b->q->options->reproducer, b->q->ranks[rank_row]), *path = NULL;
-    options.overwrite = true;
-    lb_status status = archive && asprintf(&path, "%s%s", archive, suffix) > 0
-                           ? lb_writer_open(path, &options, writer, b->err)
-                           : lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
-    free(archive);
+    char *path = lb_capture_archive_path(b->q->draft, b->q->ranks[rank_row]);
+    options.overwrite = options.whole = true;
+    options.sync = LB_OUTPUT_SYNC_NEVER;
+    lb_status status =
+        path ? lb_writer_open(path, &options, writer, b->err) : lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
     free(path);
     return status;
 }
@@ -374,21 +393,6 @@ static lb_status copy_blobs(const page *page, lb_capture *capture, lb_writer *wr
     return LB_OK;
 }
 
-static lb_status replace_archives(const book *b)
-{
-    lb_status status = LB_OK;
-    for (uint32_t r = 0; r < b->q->n_ranks; r++) {
-        char *archive = lb_capture_archive_path(b->q->options->reproducer, b->q->ranks[r]), *draft = NULL;
-        if (!archive || asprintf(&draft, "%s.new", archive) < 0)
-            status = lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
-        else if (access(draft, F_OK) == 0 && rename(draft, archive) != 0)
-            status = lb_fail(b->err, LB_ERR_IO, "%s: %s", archive, strerror(errno));
-        free(archive);
-        free(draft);
-    }
-    return status;
-}
-
 /* Writes everything again, with what the first writing computes when it is replayed. */
 static lb_status write_again(book *b, const bool *used)
 {
@@ -400,11 +404,11 @@ static lb_status write_again(book *b, const bool *used)
     plan.mode = LB_REPLAY_CHAINED;
     plan.compare = false;
     plan.force_decisions = true;
-    lb_status status = lb_capture_open(b->q->options->reproducer, &capture, b->err);
+    lb_status status = lb_capture_open(b->q->draft, &capture, b->err);
     if (status == LB_OK) status = lb_replay_open(capture, &replay, b->err);
     if (status == LB_OK) status = lb_replay_run(replay, &plan, &observer, &summary, b->err);
     for (uint32_t r = 0; r < b->q->n_ranks && status == LB_OK; r++)
-        if (used[r]) status = open_archive(b, r, ".new", &b->writers[r]);
+        if (used[r]) status = open_archive(b, r, &b->writers[r]);
     for (uint32_t k = 0; k < b->n && status == LB_OK; k++) {
         note_sources(&b->pages[k], capture);
         status = copy_blobs(&b->pages[k], capture, b->writers[rank_row(b, b->pages[k].program->rank)], b->err);
@@ -413,7 +417,7 @@ static lb_status write_again(book *b, const bool *used)
     status = close_archives(b, status);
     lb_replay_close(replay);
     lb_capture_close(capture);
-    return status == LB_OK ? replace_archives(b) : status;
+    return status;
 }
 
 /* Pages are set; what stands in comes from a replay (`computed`), or as far as it can from the recording. */
@@ -421,8 +425,8 @@ static lb_status write_book(book *b, bool computed)
 {
     bool *used = calloc(b->q->n_ranks + 1, sizeof *used);
     b->writers = calloc(b->q->n_ranks + 1, sizeof *b->writers);
-    lb_status status = used && b->writers ? lb_reproducer_folder(b->q->options->reproducer, true, b->err)
-                                          : lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
+    lb_status status =
+        used && b->writers ? empty_draft(b->q->draft, b->err) : lb_fail(b->err, LB_ERR_NOMEM, "out of memory");
     for (uint32_t k = 0; k < b->n && status == LB_OK; k++) {
         page *page = &b->pages[k];
         uint32_t row = rank_row(b, page->program->rank);
@@ -434,7 +438,7 @@ static lb_status write_book(book *b, bool computed)
         else
             status = lb_program_subset_needs(page->program, page->fates, page->wanted, page->needed, b->err);
         find_last(page);
-        if (status == LB_OK && !used[row]) status = open_archive(b, row, "", &b->writers[row]);
+        if (status == LB_OK && !used[row]) status = open_archive(b, row, &b->writers[row]);
         used[row] = true;
     }
     if (status == LB_OK) status = take_recorded(b, !computed);

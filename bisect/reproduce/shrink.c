@@ -65,7 +65,7 @@ static void say_candidate(const shrinking *s, const lb_bisection *again, bool sa
 {
     uint64_t ops, bytes;
     char found[300] = "cannot be bisected";
-    if (lb_reproducer_size(s->q->options->reproducer, &ops, &bytes, NULL) != LB_OK) return;
+    if (lb_reproducer_size(s->q->draft, &ops, &bytes, NULL) != LB_OK) return;
     if (again && again->n_culprits)
         snprintf(found, sizeof found, "%s %s %s", lb_axis_name(again->culprits[0].axis), again->culprits[0].layer,
                  again->culprits[0].op);
@@ -86,7 +86,7 @@ static bool counts(shrinking *s)
     options.threads = q->options->threads;
     options.memory_bytes = q->options->memory_bytes;
     options.from_start = q->options->from_start;
-    bool same = lb_capture_open(q->options->reproducer, &capture, NULL) == LB_OK &&
+    bool same = lb_capture_open(q->draft, &capture, NULL) == LB_OK &&
                 q->bisect(capture, &options, &again, NULL) == LB_OK && again->n_culprits;
     same = same && again->failure.kind == q->failure.kind && again->failure.step == q->failure.step &&
            is_culprit(s, &again->culprits[0]);
@@ -203,19 +203,16 @@ static uint64_t ops_of_window(const lb_bisect_session *q)
     return ops;
 }
 
-static void drop_folder(const lb_bisect_session *q)
-{
-    if (lb_reproducer_folder(q->options->reproducer, true, NULL) == LB_OK) rmdir(q->options->reproducer);
-}
-
-static lb_status report(shrinking *s)
+/* Puts the folder in place, if a candidate failed as it should; the draft is gone whatever the status. */
+static lb_status report(shrinking *s, lb_output_folder *folder)
 {
     lb_bisection *b = s->q->out;
     if (!s->written) {
         add_note(b, "no smaller capture fails in the same way by itself: the capture is its own reproducer");
-        drop_folder(s->q);
+        lb_output_folder_abandon(folder);
         return LB_OK;
     }
+    LB_TRY(lb_output_folder_close(folder, s->err));
     b->reproducer = strdup(s->q->options->reproducer);
     b->window_ops = ops_of_window(s->q);
     LB_TRY(lb_reproducer_size(b->reproducer, &b->reproducer_ops, &b->reproducer_bytes, s->err));
@@ -234,7 +231,9 @@ lb_status lb_shrink(lb_bisect_session *q, lb_err *err)
     for (uint32_t i = 0; i < q->out->n_culprits; i++)
         if (q->out->culprits[i].step < s.first_step) s.first_step = q->out->culprits[i].step;
     if (q->remedy.op != LB_NONE && q->remedy.step < s.first_step) s.first_step = q->remedy.step;
-    LB_TRY(lb_reproducer_folder(q->options->reproducer, q->options->overwrite, err));
+    lb_output_folder *folder;
+    LB_TRY(lb_reproducer_open(q, &folder, err));
+    q->draft = lb_output_folder_path(folder);
     lb_status status = lb_dependency_slice_init(&s.slice, q, s.first_step, err);
     if (status == LB_OK) status = try_slice(&s, 1, false);
     const uint32_t in_first = s.tries;
@@ -250,8 +249,11 @@ lb_status lb_shrink(lb_bisect_session *q, lb_err *err)
         s.first_step = q->out->origin.step;
         status = try_steps(&s);
     }
-    if (status == LB_OK) status = report(&s);
-    if (status != LB_OK) drop_folder(q); /* half a reproducer is none */
+    if (status == LB_OK)
+        status = report(&s, folder);
+    else
+        lb_output_folder_abandon(folder); /* half a reproducer is none */
+    q->draft = NULL;
     lb_dependency_slice_release(&s.slice);
     return status;
 }

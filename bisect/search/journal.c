@@ -1,6 +1,8 @@
 /* Journals: see journal.h. */
 #include "journal.h"
 
+#include <lastbit/input.h>
+#include <lastbit/output.h>
 #include <errno.h>
 #include <lastbit/json_text.h>
 #include <stdio.h>
@@ -8,7 +10,8 @@
 #include <string.h>
 
 struct lb_journal {
-    FILE *file;
+    lb_output *out;
+    bool begun;    /* there were lines when it was opened */
     json_t *known; /* change -> {outcome, what} */
 };
 
@@ -25,13 +28,16 @@ static bool is_cut_head(const char *line)
 /* A line that was being written when the process was killed is no line. */
 static lb_status read_lines(lb_journal *j, const char *path, const char *about, lb_err *err)
 {
-    FILE *file = fopen(path, "r");
+    FILE *file;
     char *line = NULL;
     size_t room = 0;
-    lb_status status = LB_OK;
-    if (!file) return errno == ENOENT ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_input_stream(path, &file, &why);
+    if (status == LB_ERR_NOT_FOUND) return LB_OK;
+    if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
     for (int n = 1; getline(&line, &room, file) > 0 && status == LB_OK; n++) {
         json_t *row = json_loads(line, 0, NULL);
+        j->begun = true;
         const char *of = json_string_value(json_object_get(row, "bisect"));
         const char *change = json_string_value(json_object_get(row, "change"));
         if (n == 1 && !of && !is_cut_head(line))
@@ -47,21 +53,32 @@ static lb_status read_lines(lb_journal *j, const char *path, const char *about, 
         json_decref(row);
     }
     free(line);
-    fclose(file);
-    return status;
+    const lb_status ended = lb_input_stream_end(file, path, err);
+    return status == LB_OK ? ended : status;
+}
+
+/* One line, in one piece. */
+static lb_status put_line(lb_journal *j, const json_t *row, lb_err *err)
+{
+    FILE *stream = row ? lb_output_stream(j->out) : NULL;
+    if (!stream || json_dumpf(row, stream, JSON_COMPACT) != 0) {
+        if (!row || !lb_output_error(j->out)) return lb_fail(err, LB_ERR_NOMEM, "out of memory for the journal");
+    } else {
+        fputc('\n', stream);
+    }
+    return lb_output_commit(j->out, err);
 }
 
 static lb_status begin(lb_journal *j, const char *about, lb_err *err)
 {
-    if (fseek(j->file, 0, SEEK_END) == 0 && ftell(j->file) > 0) {
-        fputc('\n', j->file); /* ends a line that a kill cut off; empty lines say nothing */
-        return LB_OK;
+    if (j->begun) {
+        lb_output_write(j->out, "\n", 1); /* ends a line that a kill cut off; empty lines say nothing */
+        return lb_output_commit(j->out, err);
     }
     json_t *head = json_pack("{s:s, s:s}", "schema", SCHEMA, "bisect", about);
-    bool ok =
-        head && json_dumpf(head, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF && fflush(j->file) == 0;
+    const lb_status status = put_line(j, head, err);
     json_decref(head);
-    return ok ? LB_OK : lb_fail(err, LB_ERR_IO, "cannot write the journal: %s", strerror(errno));
+    return status;
 }
 
 lb_status lb_journal_open(const char *path, const char *about, bool resume, lb_journal **journal, lb_err *err)
@@ -75,25 +92,30 @@ lb_status lb_journal_open(const char *path, const char *about, bool resume, lb_j
     }
     lb_status status = resume ? read_lines(j, path, about, err) : LB_OK;
     if (status == LB_OK) {
-        j->file = fopen(path, resume ? "a" : "wx");
-        if (!j->file)
-            status = lb_fail(err, errno == EEXIST ? LB_ERR_EXISTS : LB_ERR_IO, "%s: %s%s", path, strerror(errno),
-                             errno == EEXIST ? " (--resume goes on with it)" : "");
+        lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+        lb_err why = LB_ERR_INIT;
+        how.way = LB_OUTPUT_APPENDED;
+        how.replace = resume;
+        how.shared = true;
+        status = lb_output_open(path, &how, &j->out, &why);
+        if (status != LB_OK)
+            lb_fail(err, status, "%s%s", why.message, status == LB_ERR_EXISTS ? " (--resume goes on with it)" : "");
     }
     if (status == LB_OK) status = begin(j, about, err);
     if (status == LB_OK)
         *journal = j;
     else
-        lb_journal_close(j);
+        lb_journal_close(j, NULL);
     return status;
 }
 
-void lb_journal_close(lb_journal *j)
+lb_status lb_journal_close(lb_journal *j, lb_err *err)
 {
-    if (!j) return;
-    if (j->file) fclose(j->file);
+    if (!j) return LB_OK;
+    const lb_status status = lb_output_close(j->out, err);
     json_decref(j->known);
     free(j);
+    return status;
 }
 
 bool lb_journal_find(const lb_journal *j, const char *change, lb_outcome *outcome, const char **what)
@@ -114,8 +136,8 @@ lb_status lb_journal_add(lb_journal *j, const char *change, lb_outcome outcome, 
     if (!j) return LB_OK;
     json_t *row = json_pack("{s:s, s:s, s:s, s:f}", "change", change, "outcome", lb_outcome_name(outcome), "what", what,
                             "seconds", seconds);
-    bool ok = row && json_dumpf(row, j->file, JSON_COMPACT) == 0 && fputc('\n', j->file) != EOF && fflush(j->file) == 0;
+    const lb_status status = put_line(j, row, err);
     if (row) json_object_set(j->known, change, row);
     json_decref(row);
-    return ok ? LB_OK : lb_fail(err, LB_ERR_IO, "cannot write the journal: %s", strerror(errno));
+    return status;
 }

@@ -3,6 +3,7 @@
 #include "against.h"
 #include "basis.h"
 #include "origin.h"
+#include "reproducer.h"
 #include "rerun.h"
 #include "shell_word.h"
 #include "shrink.h"
@@ -130,6 +131,16 @@ static void note_lines(lb_bisect_session *q)
                                                         : line_at(q->capture, f->rank, f->step, f->op);
 }
 
+/* Asked before the search, which may take hours. */
+static lb_status can_write(const lb_bisect_session *q, lb_err *err)
+{
+    lb_output_folder *folder = NULL;
+    if (!q->options->reproducer || q->options->against) return LB_OK;
+    LB_TRY(lb_reproducer_open(q, &folder, err));
+    lb_output_folder_abandon(folder);
+    return LB_OK;
+}
+
 lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bisection **bisection, lb_err *err)
 {
     lb_bisect_options options = LB_BISECT_OPTIONS_INIT;
@@ -142,7 +153,8 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     q.out->failure.op = q.out->origin.op = LB_NONE;
     q.out->outcome = LB_BISECT_UNDECIDED;
     q.out->asked = asked_text(&options);
-    lb_status status = find_window(&q, err);
+    lb_status status = can_write(&q, err);
+    if (status == LB_OK) status = find_window(&q, err);
     if (status == LB_OK && !(q.left_out = calloc(q.n_ranks + 1, sizeof *q.left_out)))
         status = lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (options.against) q.out->reference = strdup(lb_capture_path(options.against));
@@ -158,7 +170,8 @@ lb_status lb_bisect(lb_capture *capture, const lb_bisect_options *given, lb_bise
     lb_trace_free(q.trace);
     lb_monitor_free(q.monitor);
     lb_replay_close(q.replay);
-    lb_journal_close(q.journal);
+    lb_status closed = lb_journal_close(q.journal, status == LB_OK ? err : NULL);
+    if (status == LB_OK) status = closed;
     lb_sites_release(&q.background);
     free(q.left_out);
     lb_sites_release(&q.cure);

@@ -34,6 +34,7 @@ typedef struct lb_bisect_session {
     lb_capture *capture;
     lb_replay *replay;
     const lb_bisect_options *options;
+    const char *draft; /* of the reproducer's folder, while one is being made */
     lb_bisection *out;
     lb_monitor *monitor;
     lb_monitor_mode mode;

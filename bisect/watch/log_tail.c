@@ -5,6 +5,7 @@
 #include "log_reader.h"
 #include "metric_folder.h"
 
+#include <lastbit/input.h>
 #include <lastbit/clock.h>
 #include <dirent.h>
 #include <errno.h>
@@ -46,6 +47,7 @@ static bool wait_for_more(tail *t, int milliseconds)
 
 static lb_status cannot(const tail *t, const char *what)
 {
+    if (!lb_input_is_absent(errno)) return lb_input_refuse(t->path, what, errno, t->err);
     return lb_fail(t->err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "cannot %s %s: %s", what, t->path,
                    strerror(errno));
 }
@@ -77,8 +79,8 @@ static lb_status look_again(tail *t, const char *path, int *fd, uint64_t *offset
     struct stat here, there;
     if (fstat(*fd, &here) != 0) return cannot(t, "look at");
     if (stat(path, &there) == 0 && (here.st_ino != there.st_ino || here.st_dev != there.st_dev)) {
-        const int other = open(path, O_RDONLY | O_CLOEXEC);
-        if (other < 0) return LB_OK; /* between two files of that name */
+        int other;
+        if (lb_input_open(path, &other, NULL) != LB_OK) return LB_OK; /* between two files of that name */
         LB_TRY(read_rest(t, *fd, offset));
         close(*fd);
         *fd = other, *offset = 0;
@@ -98,7 +100,12 @@ static lb_status read_file(tail *t, const char *path, int fd, bool (*is_over)(ta
 {
     uint64_t offset = 0;
     struct stat info;
-    const bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    if (fstat(fd, &info) != 0) {
+        const lb_status refused = cannot(t, "look at");
+        if (fd != STDIN_FILENO) close(fd);
+        return refused;
+    }
+    const bool regular = S_ISREG(info.st_mode);
     if (regular) t->seen = info.st_mtim;
     lb_status status = read_rest(t, fd, &offset);
     while (status == LB_OK && regular && !(is_over && is_over(t, path)) && wait_for_more(t, WAIT_MS)) {
@@ -121,7 +128,9 @@ static int is_event_file(const struct dirent *entry)
 static bool next_event_file(const char *folder, const char *name, char *next, size_t room)
 {
     struct dirent **entries;
+    errno = 0;
     const int n = scandir(folder, &entries, is_event_file, versionsort);
+    if (n < 0 && !lb_input_is_absent(errno)) lb_input_refuse(folder, "list", errno, NULL);
     bool found = false;
     for (int i = 0; i < n; i++) {
         if (!found && strverscmp(entries[i]->d_name, name) > 0)
@@ -156,17 +165,18 @@ static lb_status read_event_files(tail *t)
 /* The copy of the log in the checkpoint behind `step`; the step of that checkpoint, -1: there is none yet. */
 static int64_t next_copy(const char *folder, int64_t step, char *path, size_t room)
 {
-    DIR *dir = opendir(folder);
+    lb_input_names names;
     int64_t found = -1;
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+    lb_input_list(folder, &names, NULL);
+    for (uint32_t i = 0; i < names.n; i++) {
         long long number;
         char rest;
-        if (sscanf(entry->d_name, "checkpoint-%lld%c", &number, &rest) != 1) continue;
+        if (sscanf(names.rows[i], "checkpoint-%lld%c", &number, &rest) != 1) continue;
         if (number <= step || (found >= 0 && number >= found)) continue;
-        snprintf(path, room, "%s/%s/trainer_state.json", folder, entry->d_name);
-        if (access(path, R_OK) == 0) found = number;
+        snprintf(path, room, "%s/%s/trainer_state.json", folder, names.rows[i]);
+        if (lb_input_is_file(path)) found = number;
     }
-    if (dir) closedir(dir);
+    lb_input_names_release(&names);
     if (found >= 0) snprintf(path, room, "%s/checkpoint-%lld/trainer_state.json", folder, (long long)found);
     return found;
 }
@@ -175,7 +185,7 @@ static bool is_trainer_folder(const char *folder)
 {
     char path[4608];
     snprintf(path, sizeof path, "%s/trainer_state.json", folder);
-    return access(path, R_OK) == 0 || next_copy(folder, -1, path, sizeof path) >= 0;
+    return lb_input_is_file(path) || next_copy(folder, -1, path, sizeof path) >= 0;
 }
 
 /* One copy; while it is being written it is not whole, and is read again. */
@@ -183,8 +193,8 @@ static lb_status read_copy(tail *t, const char *path, bool *whole)
 {
     uint64_t offset = 0;
     *whole = false;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return LB_OK; /* a run keeps its last checkpoints alone */
+    int fd;
+    if (lb_input_open(path, &fd, NULL) != LB_OK) return LB_OK; /* a run keeps its last checkpoints alone */
     lb_status status = read_rest(t, fd, &offset);
     close(fd);
     *whole = offset && lb_watch_log_is_whole(t->log);
@@ -202,7 +212,7 @@ static lb_status read_checkpoints(tail *t)
     for (int64_t step = -1; !stopped(t);) {
         const int64_t next = next_copy(t->path, step, path, sizeof path);
         if (next < 0) snprintf(path, sizeof path, "%s/trainer_state.json", t->path);
-        const bool there = next >= 0 || (stat(path, &info) == 0 && is_newer(&info, &t->seen));
+        const bool there = next >= 0 || (lb_input_look(path, &info, NULL) == LB_OK && is_newer(&info, &t->seen));
         if (there) LB_TRY(read_copy(t, path, &whole));
         if (there && next < 0) t->seen = whole ? info.st_mtim : t->seen;
         if (there && next >= 0 && (whole || !t->source->follow)) {
@@ -253,10 +263,12 @@ static lb_status read_capture(tail *t)
 
 /* ---- which of them -------------------------------------------------------------------------------------------------- */
 
-static bool is_tar(int fd)
+static lb_status is_tar(const tail *t, int fd, bool *is)
 {
     char magic[5];
-    return pread(fd, magic, sizeof magic, TAR_MAGIC) == sizeof magic && !memcmp(magic, "ustar", sizeof magic);
+    const ssize_t n = pread(fd, magic, sizeof magic, TAR_MAGIC);
+    *is = n == sizeof magic && !memcmp(magic, "ustar", sizeof magic);
+    return n < 0 ? cannot(t, "read") : LB_OK;
 }
 
 /* LB_OK or `begun`: there was something to read. */
@@ -285,10 +297,11 @@ static lb_status begin_path(tail *t)
     }
     const int fd = open(t->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return cannot(t, "open");
-    if (format == LB_WATCH_AUTO && S_ISREG(info.st_mode) && is_tar(fd)) {
-        close(fd);
-        return read_capture(t);
-    }
+    bool tar = false;
+    lb_status status = format == LB_WATCH_AUTO && S_ISREG(info.st_mode) ? is_tar(t, fd, &tar) : LB_OK;
+    if (status != LB_OK || tar) close(fd);
+    LB_TRY(status);
+    if (tar) return read_capture(t);
     t->begun = true;
     return read_file(t, t->path, fd, NULL);
 }

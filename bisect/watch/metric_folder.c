@@ -5,6 +5,8 @@
 #include "log_number.h"
 #include "log_reader.h"
 
+#include <lastbit/input.h>
+
 #include <errno.h>
 #include <fts.h>
 #include <stdio.h>
@@ -52,18 +54,28 @@ static bool is_metric_file(const char *path)
 {
     char line[256] = "";
     metric_number row;
-    FILE *file = metric_name(path) ? fopen(path, "r") : NULL;
-    const bool is = file && fgets(line, sizeof line, file) && read_numbers(line, &row);
-    if (file) fclose(file);
-    return is;
+    FILE *file;
+    if (!metric_name(path) || lb_input_stream(path, &file, NULL) != LB_OK) return false;
+    const bool is = fgets(line, sizeof line, file) && read_numbers(line, &row);
+    return lb_input_stream_end(file, path, NULL) == LB_OK && is;
 }
 
 /* The folder "metrics" of a run's folder, or the path itself. */
 static void folder_of(const char *path, char *out, size_t room)
 {
-    struct stat info;
     snprintf(out, room, "%s/metrics", path);
-    if (stat(out, &info) != 0 || !S_ISDIR(info.st_mode)) snprintf(out, room, "%s", path);
+    if (!lb_input_is_folder(out)) snprintf(out, room, "%s", path);
+}
+
+/* The next file or folder in it; what the system did not let fts read is remembered (lastbit/input.h). */
+static FTSENT *next_entry(FTS *tree)
+{
+    errno = 0;
+    FTSENT *entry = fts_read(tree);
+    if (!entry && errno) lb_input_refuse("a folder of metrics", "list", errno, NULL);
+    if (entry && (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR || entry->fts_info == FTS_NS))
+        lb_input_refuse(entry->fts_path, "read", entry->fts_errno, NULL);
+    return entry;
 }
 
 bool lb_metric_folder_is(const char *path)
@@ -73,7 +85,7 @@ bool lb_metric_folder_is(const char *path)
     char *const paths[] = {folder, NULL};
     FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
     bool is = false;
-    for (FTSENT *entry; tree && !is && (entry = fts_read(tree)) && entry->fts_level < 5;)
+    for (FTSENT *entry; tree && !is && (entry = next_entry(tree)) && entry->fts_level < 5;)
         is = entry->fts_info == FTS_F && is_metric_file(entry->fts_path);
     if (tree) fts_close(tree);
     return is;
@@ -82,8 +94,8 @@ bool lb_metric_folder_is(const char *path)
 static lb_status read_metric(metric_list *list, const char *path, lb_watch_field field, lb_err *err)
 {
     char line[256];
-    FILE *file = fopen(path, "r");
-    if (!file) return lb_fail(err, LB_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    FILE *file;
+    LB_TRY(lb_input_stream(path, &file, err));
     lb_status status = LB_OK;
     while (status == LB_OK && fgets(line, sizeof line, file)) {
         metric_number row = {.field = field, .at = list->n};
@@ -96,8 +108,8 @@ static lb_status read_metric(metric_list *list, const char *path, lb_watch_field
         }
         if (status == LB_OK) list->rows[list->n++] = row;
     }
-    fclose(file);
-    return status;
+    const lb_status ended = lb_input_stream_end(file, path, err);
+    return status == LB_OK ? ended : status;
 }
 
 static int by_step(const void *a, const void *b)
@@ -129,7 +141,7 @@ lb_status lb_metric_folder_read(lb_watch_log *log, const char *path, lb_err *err
     lb_status status = LB_OK;
     FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
     lb_watch_log_is(log, LB_WATCH_MLFLOW);
-    for (FTSENT *entry; tree && status == LB_OK && (entry = fts_read(tree));) {
+    for (FTSENT *entry; tree && status == LB_OK && (entry = next_entry(tree));) {
         if (entry->fts_info != FTS_F || !is_metric_file(entry->fts_path)) continue;
         const char *name = metric_name(entry->fts_path);
         const lb_watch_field field = lb_field_of(lb_watch_log_names(log), name, strlen(name));

@@ -4,6 +4,8 @@
 
 #include "regenerated.h"
 
+#include <lastbit/output.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +82,7 @@ static void store_release(store *s, uint32_t n)
 static lb_status store_init(const lb_worker_steps *steps, const lb_worker_step *step, store *s, lb_err *err)
 {
     lb_status status = LB_OK;
-    *s = (store){.file = tmpfile(), .at = calloc(steps->n_ranks + 1, sizeof *s->at)};
+    *s = (store){.file = lb_output_scratch(NULL, NULL), .at = calloc(steps->n_ranks + 1, sizeof *s->at)};
     if (!s->file || !s->at) status = lb_fail(err, LB_ERR_IO, "could not make a file in TMPDIR for gradients");
     for (uint32_t r = 0; r < steps->n_ranks && status == LB_OK; r++) {
         const lb_worker *w = &step->workers[r];

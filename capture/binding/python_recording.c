@@ -11,9 +11,10 @@
 
 /* ---- life-cycle ----------------------------------------------------------------------------------------------------- */
 
-/* folder, level, rank, world, keep, layers, budget, ring, like */
-CALL(open_recorder, 9)
+/* folder, level, rank, world, keep, layers, budget, ring, like, sync */
+CALL(open_recorder, 10)
 {
+    lb_output_sync sync = LB_OUTPUT_SYNC_CLOSE;
     lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
     lb_err err = LB_ERR_INIT;
     const char *folder = text(b, args[0]), *level = text_or_null(b, args[1]);
@@ -24,12 +25,16 @@ CALL(open_recorder, 9)
     options.budget_bytes = natural(args[6]);
     options.ring = (uint32_t)natural(args[7]);
     options.like = text_or_null(b, args[8]);
+    const char *when = text_or_null(b, args[9]);
     options.ring_files =
         getenv("LASTBIT_RING_FILES") ? 2 : 1; /* set by `lastbit record`, which waits for the process */
     if (py.PyErr_Occurred()) return NULL;
     lb_status status = LB_OK;
     if (level && !lb_level_parse(level, &options.level))
         status = lb_fail(&err, LB_ERR_INVALID, "'%s' is no level: stats, sources, layers, ops, auto", level);
+    if (when && !lb_output_sync_parse(when, &sync))
+        status = lb_fail(&err, LB_ERR_INVALID, "sync '%s' is none of close, step, never", when);
+    options.sync = (uint8_t)sync;
     lb_binding_lock(b);
     if (status == LB_OK && b->recorder) status = lb_fail(&err, LB_ERR_STATE, "the recording is open");
     if (status == LB_OK) status = lb_recorder_open(folder, &options, &b->recorder, &err);

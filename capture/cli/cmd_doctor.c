@@ -4,14 +4,17 @@
  * end with two recorded training steps; this side opens their capture, prints the answers and makes the verdict.
  */
 #include <lastbit/archive.h>
+#include <lastbit/input.h>
 #include "command_line.h"
 #include "launch.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,8 +44,9 @@ static const char *default_python(void)
     for (const char *part = path ? path : ""; *part;) {
         size_t n = strcspn(part, ":");
         char file[PATH_MAX];
-        if (snprintf(file, sizeof file, "%.*s/python", (int)n, part) < (int)sizeof file && access(file, X_OK) == 0)
-            return "python";
+        const bool whole = snprintf(file, sizeof file, "%.*s/python", (int)n, part) < (int)sizeof file;
+        if (whole && access(file, X_OK) == 0) return "python";
+        if (whole && !lb_input_is_absent(errno) && errno != EACCES) lb_input_refuse(file, "look at", errno, NULL);
         part += n + (part[n] == ':');
     }
     return "python3";
@@ -120,10 +124,21 @@ static lb_status examine(const char *python, const lb_scratch *scratch, json_t *
     if (setenv("LASTBIT_OUT", scratch->capture, 1) | setenv("LASTBIT_LEVEL", "ops", 1))
         return lb_fail(err, LB_ERR_NOMEM, "no memory for the environment");
     int code_of_python = 0;
-    LB_TRY(lb_launch_run(argv, &code_of_python, err));
+    lb_err run = LB_ERR_INIT;
+    status = lb_launch_run(argv, &code_of_python, &run);
+    if (status != LB_OK) /* 126 and 127: there is no such program to start, which is an answer */
+        return lb_fail(err, code_of_python ? LB_ERR_UNSUPPORTED : status, "%s", run.message);
 
-    json_error_t error;
-    json_t *answer = json_load_file(scratch->answer, 0, &error);
+    const char *text;
+    size_t size;
+    json_t *answer = NULL;
+    lb_err unread = LB_ERR_INIT;
+    status = lb_input_map(scratch->answer, &text, &size, &unread);
+    if (lb_is_refusal(status)) return lb_fail(err, status, "%s", unread.message);
+    if (status == LB_OK) {
+        answer = json_loadb(text, size, 0, NULL);
+        munmap((void *)(uintptr_t)text, size);
+    }
     *checks = json_incref(json_object_get(answer, "checks"));
     json_decref(answer);
     if (json_is_array(*checks)) return LB_OK;
@@ -237,14 +252,15 @@ int lb_cmd_doctor(int argc, const char **argv)
         if (status != LB_OK) {
             code = lb_command_fail(NAME, &err);
         } else {
-            if (examine(which, &scratch, &checks, &err) == LB_OK) {
+            status = examine(which, &scratch, &checks, &err);
+            if (status == LB_OK) {
                 examine_trial(&scratch, checks);
             } else {
                 json_decref(checks);
                 checks = json_array();
                 add(checks, IMPOSSIBLE, "python", err.message, "name the interpreter with --python");
             }
-            code = conclude(checks, which, arguments.json);
+            code = lb_is_refusal(status) ? lb_command_fail(NAME, &err) : conclude(checks, which, arguments.json);
             scratch_remove(&scratch);
         }
         json_decref(checks);

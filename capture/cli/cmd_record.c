@@ -10,6 +10,7 @@
 #include "command_line.h"
 #include "launch.h"
 #include "launch_folder.h"
+#include "refusal.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -31,7 +32,7 @@
 
 typedef struct lb_record_options {
     char *out, *level, *steps, *ranks, *keep, *layers, *budget, *ring, *compiled, *step_at, *like, *nccl, *nccl_step,
-        *device_memory;
+        *device_memory, *sync;
     int force, no_lines, receipt_host;
     uint64_t budget_bytes, device_bytes;
     unsigned long ring_steps;
@@ -39,9 +40,9 @@ typedef struct lb_record_options {
 
 static void release(lb_record_options *o)
 {
-    char *texts[] = {o->out,    o->level,  o->steps,     o->ranks,        o->keep, /* popt's copies */
-                     o->layers, o->budget, o->ring,      o->compiled,     o->step_at,
-                     o->like,   o->nccl,   o->nccl_step, o->device_memory};
+    char *texts[] = {o->out,    o->level,  o->steps,     o->ranks,         o->keep, /* popt's copies */
+                     o->layers, o->budget, o->ring,      o->compiled,      o->step_at,
+                     o->like,   o->nccl,   o->nccl_step, o->device_memory, o->sync};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) free(texts[i]);
 }
 
@@ -113,6 +114,8 @@ static int check_options(lb_record_options *o)
     if (o->like && o->ring) return lb_command_misused(NAME, "--like and --ring exclude each other");
     if (o->compiled && strcmp(o->compiled, "eager") && strcmp(o->compiled, "graph") && strcmp(o->compiled, "kernels"))
         return lb_command_misused(NAME, "--compiled: `%s` is none of eager, graph, kernels", o->compiled);
+    if (o->sync && strcmp(o->sync, "never") && strcmp(o->sync, "close") && strcmp(o->sync, "step"))
+        return lb_command_misused(NAME, "--sync: `%s` is none of never, close, step", o->sync);
     if (o->nccl && strcmp(o->nccl, "bytes") != 0 && strcmp(o->nccl, "calls") != 0 && strcmp(o->nccl, "off") != 0)
         return lb_command_misused(NAME, "--nccl: `%s` is none of bytes, calls, off", o->nccl);
     if (o->nccl_step && (o->nccl_step[0] == '0' || o->nccl_step[strspn(o->nccl_step, "0123456789")] ||
@@ -146,6 +149,7 @@ static lb_status tell_child(const lb_record_options *o, const char *folder, cons
     snprintf(number, sizeof number, "%lu", o->ring_steps);
     failed |= put("LASTBIT_RING", o->ring ? number : NULL);
     failed |= put("LASTBIT_RING_FILES", o->ring ? "1" : NULL);
+    failed |= put("LASTBIT_SYNC", o->sync);
     failed |= put("LASTBIT_COMPILED", o->compiled) | put("LASTBIT_STEP_AT", o->step_at);
     failed |= put("LASTBIT_LIKE", o->like) | put("LASTBIT_LINES", o->no_lines ? "0" : NULL);
     failed |= put("LASTBIT_RECEIPT_HOST", o->receipt_host ? "1" : NULL);
@@ -171,6 +175,7 @@ typedef struct lb_recorded {
     bool full; /* the disk */
     int64_t first_step, last_step;
     uint32_t rescued;  /* steps that the flight recorder's files had when the program had ended badly */
+    bool unread;       /* files of the flight recorder, or parts of them: they stay */
     int code;          /* of the program */
     char stopped[200]; /* why recording ended before the program did; "": it did not */
     lb_err err;        /* why the capture does not read */
@@ -252,9 +257,12 @@ static void rescue(const lb_record_options *o, const char *folder, lb_recorded *
     if (!o->ring || lb_launch_is_shared())
         return; /* other processes may still be writing theirs: `recover` takes them */
     snprintf(why, sizeof why, "the program ended: %s", how_it_ended(recorded->code, ended, sizeof ended));
-    if (recorded->code && lb_ring_files_assemble(folder, folder, why, &recorded->rescued, &recorded->err) != LB_OK)
-        return;
-    lb_ring_files_remove(folder, -1);
+    bool whole = true;
+    if (recorded->code &&
+        (lb_ring_files_assemble(folder, folder, why, &recorded->rescued, &whole, &recorded->err) != LB_OK || !whole))
+        recorded->unread = true;
+    else
+        lb_ring_files_remove(folder, -1);
 }
 
 /* Steps ran, and none of them is there. */
@@ -342,9 +350,23 @@ static const char *quoted(const char *path, char *text, size_t size)
     return text;
 }
 
+/* What was not read whole was not removed either. */
+static void say_unread(const lb_record_options *o, const lb_recorded *recorded)
+{
+    char path[PATH_MAX + 2];
+    if (recorded->unread)
+        fprintf(stderr,
+                "lastbit: files of the flight recorder could not be read whole and stay in %s%s%s: `lastbit recover "
+                "%s` tries "
+                "them again\n",
+                o->out, recorded->err.status != LB_OK ? ": " : "", recorded->err.message,
+                quoted(o->out, path, sizeof path));
+}
+
 static void say(const lb_record_options *o, const lb_recorded *recorded, const lb_launch_report *notes)
 {
     char size[32], steps[64], path[PATH_MAX + 2], why[LB_WHY], ended[64], ran[64], rescued[160] = "";
+    say_unread(o, recorded);
     if (!recorded->steps) {
         explain_nothing(o, recorded, notes, why, sizeof why);
         fprintf(stderr, "lastbit: nothing was recorded: %s\n", why);
@@ -379,6 +401,7 @@ static void say_json(const lb_record_options *o, const lb_recorded *recorded, co
     } else if (object) {
         json_object_set_new(object, "nothing_because", json_string(why));
     }
+    if (object && recorded->unread) json_object_set_new(object, "unread", json_true());
     if (object && recorded->stopped[0]) json_object_set_new(object, "stopped", json_string(recorded->stopped));
     if (object) lb_print_json(NAME, object);
 }
@@ -446,6 +469,7 @@ static int run(lb_record_options *o, const char **argv, bool json)
     char *python = lb_command_python_folder();
     lb_status status = lb_launch_find(python, &launch, &err);
     if (status == LB_OK) status = resolve_like(o, &err);
+    if (status == LB_OK && o->like) status = lb_output_inputs_refuse(o->out, (const char *[]){o->like, NULL}, &err);
     free(python);
     if (status == LB_OK) status = lb_launch_folder_make(o->out, o->force, &folder, &err);
     if (status == LB_OK) status = tell_child(o, folder, &launch, &err);
@@ -457,11 +481,12 @@ static int run(lb_record_options *o, const char **argv, bool json)
     } else {
         lb_recorded recorded = {.code = code};
         lb_launch_report notes;
+        lb_refusal_pass_on(code);
         rescue(o, folder, &recorded);
         look(folder, &recorded);
         lb_launch_notes(folder, &notes);
         /* A folder without a step would be in the way of the next start. */
-        if (recorded.steps == 0 && recorded.err.status == LB_OK && !lb_launch_is_shared())
+        if (recorded.steps == 0 && recorded.err.status == LB_OK && !recorded.unread && !lb_launch_is_shared())
             lb_launch_folder_drop(folder);
         else
             lb_launch_folder_tidy(folder);
@@ -493,6 +518,14 @@ int lb_cmd_record(int argc, const char **argv)
         {"ring", 0, POPT_ARG_STRING, &o.ring, 0,
          "flight recorder: hold the last K to 2K steps, write them when the run goes wrong, also when it is killed",
          "K"},
+        {"sync", 0, POPT_ARG_STRING, &o.sync, 0,
+         "when the system is made to write the capture to the disk, so that a power cut takes no more than what came "
+         "after (a "
+         "kill takes "
+         "nothing that was committed in any case): close (default: once, when recording ends), step (after each step, "
+         "which waits "
+         "for the disk), never",
+         "WHEN"},
         {"like", 0, POPT_ARG_STRING, &o.like, 0,
          "keep what that capture kept, so that the two can be compared: its steps (unless --steps says others), their "
          "levels, and of each op "

@@ -34,6 +34,7 @@ struct lb_ring {
     /* Files: of the generation at hand. */
     char *folder; /* NULL: none */
     int32_t rank;
+    uint8_t sync;
     lb_writer *file;
     uint32_t file_generation;
     lb_err failed;
@@ -140,9 +141,10 @@ lb_status lb_ring_blob(lb_ring *ring, lb_digest digest, lb_dtype dtype, const vo
 
 /* ---- files -------------------------------------------------------------------------------------------------------- */
 
-bool lb_ring_keep_files(lb_ring *ring, const char *folder, int32_t rank)
+bool lb_ring_keep_files(lb_ring *ring, const char *folder, int32_t rank, uint8_t sync)
 {
     ring->rank = rank;
+    ring->sync = sync;
     ring->folder = strdup(folder);
     return ring->folder;
 }
@@ -160,6 +162,7 @@ static lb_status open_file(lb_ring *ring, lb_err *err)
     if (ring->file && ring->file_generation == ring->generation) return LB_OK;
     lb_writer_options options = LB_WRITER_OPTIONS_INIT;
     options.overwrite = true;
+    options.sync = ring->sync;
     lb_writer_abandon(ring->file);
     ring->file = NULL;
     char *path = lb_ring_file_path(ring->folder, ring->rank, ring->generation);

@@ -15,8 +15,8 @@ void lb_ring_free(lb_ring *ring);
 /* True when the step that begins now is a base. Drops the generation before the last when it is. */
 bool lb_ring_step(lb_ring *ring);
 /* From now on each step goes to a file of the folder too, as it ends (see lastbit/maintenance.h); files that cannot be written are given
- * up, and lb_ring_files says why. False when out of memory. */
-bool lb_ring_keep_files(lb_ring *ring, const char *folder, int32_t rank);
+ * up, and lb_ring_files says why. `sync`: lb_output_sync. False when out of memory. */
+bool lb_ring_keep_files(lb_ring *ring, const char *folder, int32_t rank, uint8_t sync);
 /* NULL: they are written, or not wanted. */
 const char *lb_ring_files_failed(const lb_ring *ring);
 /* Copies the bytes. LB_ERR_LIMIT when the ring would outgrow its memory. */

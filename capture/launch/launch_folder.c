@@ -3,6 +3,7 @@
 #include "launch_folder.h"
 #include "launch.h"
 
+#include <lastbit/output.h>
 #include <lastbit/maintenance.h>
 
 #include <dirent.h>
@@ -27,8 +28,8 @@ static bool is_ours(const char *name)
 {
     int32_t rank;
     uint32_t generation;
-    return lb_launch_is_archive(name) || lb_launch_is_note(name) || strcmp(name, LB_LAUNCH_JOB) == 0 ||
-           lb_ring_file_parse(name, &rank, &generation);
+    return lb_launch_is_archive(name) || lb_launch_is_note(name) || lb_output_is_draft(name) ||
+           strcmp(name, LB_LAUNCH_JOB) == 0 || lb_ring_file_parse(name, &rank, &generation);
 }
 
 /* ---- jobs --------------------------------------------------------------------------------------------------------- */
@@ -76,13 +77,16 @@ bool lb_launch_is_first(void)
     return i < 0 || strcmp(getenv(launchers[i].rank), "0") == 0;
 }
 
-static void leave_name(int dir, const char *job)
+/* Where it cannot be written those who come later will say that the folder is there. */
+static void leave_name(const char *folder, const char *job)
 {
-    int file = openat(dir, LB_LAUNCH_JOB, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (file < 0) return; /* those who come later will say that the folder is there */
-    ssize_t n = write(file, job, strlen(job));
-    (void)n;
-    close(file);
+    char *path = NULL;
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.replace = true;
+    how.sync = LB_OUTPUT_SYNC_NEVER;
+    if (asprintf(&path, "%s/" LB_LAUNCH_JOB, folder) < 0) return;
+    lb_output_save(path, &how, job, strlen(job), NULL);
+    free(path);
 }
 
 /* -1 when no name is there, 1 when it is `job`, 0 when it is another. */
@@ -141,7 +145,7 @@ static lb_status share(const char *folder, bool made, bool force, const char *jo
         if (named == 1) break;
         if (!made && force) status = clear(folder, err);
         if (made || force) {
-            if (status == LB_OK) leave_name(dir, job);
+            if (status == LB_OK) leave_name(folder, job);
             break;
         }
         flock(dir, LOCK_UN);
@@ -178,7 +182,9 @@ void lb_launch_folder_tidy(const char *folder)
     bool holds = false;
     for (struct dirent *entry; (entry = readdir(dir));) {
         holds = holds || lb_launch_is_archive(entry->d_name);
-        if (lb_launch_is_note(entry->d_name)) unlinkat(dirfd(dir), entry->d_name, 0);
+        /* A draft is that of a process which was killed; where others may still be writing nobody knows whose it is. */
+        const bool dead = lb_output_is_draft(entry->d_name) && !lb_launch_is_shared();
+        if (lb_launch_is_note(entry->d_name) || dead) unlinkat(dirfd(dir), entry->d_name, 0);
     }
     if (!holds) unlinkat(dirfd(dir), LB_LAUNCH_JOB, 0);
     closedir(dir);

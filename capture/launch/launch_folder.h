@@ -15,7 +15,7 @@
  * ranks of it, and nothing else does (LB_ERR_EXISTS when it holds anything else). */
 lb_status lb_launch_folder_make(const char *folder, bool force, char **absolute, lb_err *err);
 
-/* After the run: our notes go, and the folder with them when nothing was recorded. */
+/* After the run: our notes go, and drafts that a kill left, and the folder with them when nothing was recorded. */
 void lb_launch_folder_tidy(const char *folder);
 
 /* After a run of which nothing is to be kept: the folder goes with all that is ours in it; nothing else does. */

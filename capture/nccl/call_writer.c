@@ -59,6 +59,13 @@ static void describe(lb_nccl_place *place)
     door->lb_recorder_table(place->recorder, "nccl", table, NULL);
 }
 
+/* The shim uses no room of the recorder but through its door: the words are those of lb_output_sync_parse. */
+static uint8_t sync_of(const char *text)
+{
+    if (text && strcmp(text, "step") == 0) return LB_OUTPUT_SYNC_STEP;
+    return text && strcmp(text, "never") == 0 ? LB_OUTPUT_SYNC_NEVER : LB_OUTPUT_SYNC_CLOSE;
+}
+
 static void open_place(lb_nccl_place *place)
 {
     char why[1000] = "";
@@ -79,6 +86,7 @@ static void open_place(lb_nccl_place *place)
     options.budget_bytes = settings->budget_bytes;
     options.ring = (uint32_t)settings->ring;
     options.ring_files = settings->ring_files;
+    options.sync = sync_of(settings->sync);
     if (settings->level) door->lb_level_parse(settings->level, &options.level);
     if (!settings->bytes) options.level = LB_LEVEL_STATS;
     if (door->lb_recorder_open(settings->out, &options, &place->recorder, &err) != LB_OK)

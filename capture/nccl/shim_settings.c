@@ -57,6 +57,7 @@ static void read_settings(void)
                                   .budget_bytes = number_of("LASTBIT_BUDGET", 0),
                                   .ring = number_of("LASTBIT_RING", 0),
                                   .ring_files = (uint8_t)number_of("LASTBIT_RING_FILES", 0),
+                                  .sync = text_of("LASTBIT_SYNC"),
                                   .step_calls = number_of("LASTBIT_NCCL_STEP", STEP_CALLS),
                                   .bytes = !kept || strcmp(kept, "calls") != 0};
     ask_launcher();

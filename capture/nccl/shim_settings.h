@@ -20,6 +20,7 @@ typedef struct lb_shim_settings {
     uint64_t budget_bytes, ring;
     uint64_t step_calls; /* LASTBIT_NCCL_STEP: collectives of the first communicator that make a step */
     bool bytes; /* LASTBIT_NCCL_KEEP=calls: false, no bytes are read, and there are neither digests nor statistics */
+    const char *sync; /* NULL: as it is by default */
     uint8_t ring_files;
     int32_t rank, world; /* as the launcher says; -1: it does not */
 } lb_shim_settings;

@@ -40,22 +40,16 @@ static lb_status write_table(lb_recorder *recorder, const char *name, const char
 static char *coverage_text(const lb_recorder *recorder, bool closed)
 {
     const lb_keep *keep = &recorder->keep;
-    json_t *table = json_pack(
-        "{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O, s:o*}", "rank", recorder->rank, "world",
-        recorder->world, "level_asked", lb_level_name(keep->asked), "level", lb_level_name(keep->reached), "levels",
-        recorder->levels, "steps", (json_int_t)recorder->n_steps, "ops", (json_int_t)recorder->n_ops, "values",
-        (json_int_t)recorder->n_values, "unseen_writes", (json_int_t)recorder->n_unseen, "skipped_values",
-        (json_int_t)keep->skipped_values, "skipped_bytes", (json_int_t)keep->skipped_bytes, "closed", closed, "notes",
-        recorder->notes, "devices", lb_devices_account(recorder));
+    json_t *table =
+        json_pack("{s:i, s:i, s:s, s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:O, s:o*, s:o*}", "rank",
+                  recorder->rank, "world", recorder->world, "level_asked", lb_level_name(keep->asked), "level",
+                  lb_level_name(keep->reached), "levels", recorder->levels, "steps", (json_int_t)recorder->n_steps,
+                  "ops", (json_int_t)recorder->n_ops, "values", (json_int_t)recorder->n_values, "unseen_writes",
+                  (json_int_t)recorder->n_unseen, "skipped_values", (json_int_t)keep->skipped_values, "skipped_bytes",
+                  (json_int_t)keep->skipped_bytes, "closed", closed, "notes", recorder->notes, "devices",
+                  lb_devices_account(recorder), "stopped", recorder->dead ? json_string(recorder->why.message) : NULL);
     char *text = table ? json_dumps(table, JSON_COMPACT) : NULL;
     json_decref(table);
-    if (text && recorder->dead) {
-        json_t *again = json_loads(text, 0, NULL);
-        json_object_set_new(again, "stopped", json_string(recorder->why.message));
-        free(text);
-        text = json_dumps(again, JSON_COMPACT);
-        json_decref(again);
-    }
     return text;
 }
 
@@ -155,6 +149,7 @@ static lb_status open_archive(lb_recorder *recorder, const char *folder, const l
     lb_writer_options writing = LB_WRITER_OPTIONS_INIT;
     writing.overwrite = options->overwrite;
     writing.budget_bytes = options->budget_bytes;
+    writing.sync = options->sync;
     return lb_writer_open(recorder->path, &writing, &recorder->writer, err);
 }
 
@@ -182,7 +177,7 @@ lb_status lb_recorder_open(const char *folder, const lb_recorder_options *option
     if (status == LB_OK) status = open_archive(r, folder, options, err);
     if (status == LB_OK && options->ring) {
         r->ring = lb_ring_new(options->ring, options->ring_bytes ? options->ring_bytes : quarter_of_memory());
-        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank)))
+        if (!r->ring || (options->ring_files && !lb_ring_keep_files(r->ring, folder, options->rank, options->sync)))
             status = lb_recorder_no_memory(err);
         r->ring_files = options->ring_files;
         r->ring_steps = options->ring;
@@ -210,6 +205,9 @@ lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err)
     lb_status status = LB_OK;
     if (!recorder->dead && recorder->program) status = lb_recorder_step_end(recorder, false, err);
     if (!recorder->dead && status == LB_OK) status = write_coverage(recorder, true, err);
+    if (recorder->dead && !recorder->stopped && status == LB_OK)
+        status =
+            lb_fail(err, recorder->why.status, "recording stopped before the program ended: %s", recorder->why.message);
     lb_write_queue_free(recorder->spool);
     if (recorder->ring && recorder->ring_files == 1) remove_ring_files(recorder);
     lb_status closed = lb_writer_close(recorder->writer, status == LB_OK ? err : NULL);
@@ -229,6 +227,7 @@ void lb_recorder_stop(lb_recorder *recorder, const char *why)
     lb_err err = LB_ERR_INIT;
     lb_fail(&err, LB_ERR_STATE, "%s", why);
     pthread_mutex_lock(&recorder->lock);
+    if (!recorder->dead) recorder->stopped = true;
     lb_recorder_die(recorder, &err);
     pthread_mutex_unlock(&recorder->lock);
 }

@@ -69,7 +69,8 @@ typedef struct lb_fetched { /* bytes [first, last) of a storage of a device */
 struct lb_recorder {
     pthread_mutex_t lock;
     bool dead;
-    lb_err why; /* of death */
+    lb_err why;   /* of death */
+    bool stopped; /* by its host, which knows why */
     int32_t rank, world;
     char *path;
     lb_writer *writer;

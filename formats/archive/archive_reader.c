@@ -8,33 +8,32 @@
 #include "coding.h"
 #include "program_store.h"
 
+#include <lastbit/input.h>
+
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- opening --------------------------------------------------------------------------------------------------------- */
 
 static lb_status map_file(lb_archive *a, lb_err *err)
 {
-    int fd = open(a->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", a->path,
-                       strerror(errno));
+    int fd;
+    LB_TRY(lb_input_open(a->path, &fd, err));
     struct stat st;
     lb_status status = LB_OK;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+    if (fstat(fd, &st) != 0)
+        status = lb_input_refuse(a->path, "look at", errno, err);
+    else if (!S_ISREG(st.st_mode))
         status = lb_fail(err, LB_ERR_IO, "%s: is no regular file", a->path);
     else if (st.st_size == 0)
         status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: the file is empty: nothing was recorded", a->path);
     if (status == LB_OK) {
         void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED) {
-            status = lb_fail(err, LB_ERR_IO, "%s: cannot map %lld bytes: %s", a->path, (long long)st.st_size,
-                             strerror(errno));
+            status = lb_input_refuse(a->path, "map", errno, err);
         } else {
             a->map = (const char *)map;
             a->size = (size_t)st.st_size;

@@ -2,24 +2,20 @@
  *
  *   head | blob … pack … program … table … | commit | … | commit | index | locator | two zero blocks
  *
- * libarchive writes the tar. Two things are ours: the pax attribute of a record carries its descriptor, and for a large
- * blob it is filled up with zeros so that the payload begins on a page. Small blobs wait in memory and share one entry.
+ * The pax attribute of a record carries its descriptor, and for a large blob it is filled up with zeros so that the payload
+ * begins on a page (tar_entry.h). Small blobs wait in memory and share one entry.
  *
  * When writing fails the file is cut back to its last commit: it stays a whole archive, and everything after says why. */
 #include "archive_writer.h"
 
 #include "archive_index.h"
-#include "archive_sink.h"
 #include "coding.h"
+#include "tar_entry.h"
 
 #include <lastbit/array.h>
 #include <lastbit/digest_set.h>
-#include <archive.h>
-#include <archive_entry.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define PACK_FLUSH_BYTES (16u << 20)
 #define DIGEST_SETS 5 /* small blobs wait by element size, so that planes fit; stored ones all in the first */
@@ -32,8 +28,8 @@ typedef struct waiting {
 } waiting;
 
 struct lb_writer {
-    lb_sink sink;
-    struct archive *tar;
+    lb_output *out;
+    size_t padding; /* zeros that the last entry wants behind it */
     char *path;
     lb_writer_options options;
     int level; /* zstd; 0: nothing is compressed */
@@ -60,11 +56,11 @@ static lb_status dead(const lb_writer *w, lb_err *err)
 static lb_status die(lb_writer *w, lb_status status, lb_err *err, const char *doing)
 {
     if (w->dead == LB_OK) {
-        const char *cause = w->sink.error ? strerror(w->sink.error) : archive_error_string(w->tar);
-        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path, w->sink.offset, doing,
-                 cause ? cause : "failed");
+        const int error = lb_output_error(w->out);
+        snprintf(w->why, sizeof w->why, "%s: offset %" PRIu64 ": %s: %s", w->path, lb_output_offset(w->out), doing,
+                 error ? strerror(error) : lb_status_text(status));
         w->dead = status;
-        lb_sink_cut(&w->sink, w->committed_end);
+        lb_output_cut(w->out, w->committed_end);
     }
     return dead(w, err);
 }
@@ -92,59 +88,19 @@ bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
 
 /* ---- tar entries ---------------------------------------------------------------------------------------------------- */
 
-/* A sink that failed swallows the rest and says so in `sink.error`: libarchive, told of the failure, would leak its entry. */
-static la_ssize_t to_sink(struct archive *tar, void *data, const void *bytes, size_t n)
+/* The zeros behind the last entry. They are written late, with what follows. */
+static bool finish_entry(lb_writer *w)
 {
-    (void)tar;
-    lb_sink_write(&((lb_writer *)data)->sink, bytes, n);
-    return (la_ssize_t)n;
-}
-
-static bool went_well(const lb_writer *w, la_ssize_t result)
-{
-    return result >= 0 && w->sink.error == 0;
-}
-
-/* Length of the pax record "LENGTH KEY=VALUE\n", which counts its own digits. */
-static size_t pax_record(size_t key, size_t value)
-{
-    size_t rest = 1 + key + 1 + value + 1, digits = 1;
-    for (size_t power = 10; rest + digits >= power; power *= 10) digits++;
-    return rest + digits;
-}
-
-/* Bytes the attribute needs so that header, attribute and ustar header end on a page. */
-static size_t padded_attribute(uint64_t at, size_t descriptor, uint64_t payload)
-{
-    static const size_t key = sizeof "SCHILY.xattr." LB_RECORD_ATTRIBUTE - 1;
-    size_t other =
-        payload >> 33 ? pax_record(4, 10 + (payload >= 10000000000u) * 4) : 0; /* libarchive's "size" record */
-    size_t room = (LB_RECORD_PAGE - (size_t)((at + 1024) % LB_RECORD_PAGE)) % LB_RECORD_PAGE;
-    if (room < other + pax_record(key, descriptor)) room += LB_RECORD_PAGE;
-    size_t value = room - 512 + 1 > other + key ? room - 512 - other - key : 0;
-    if (value < descriptor) value = descriptor;
-    while (other + pax_record(key, value) <= room - 512) value++;
-    return value;
+    static const char zeros[LB_TAR_BLOCK];
+    const size_t padding = w->padding;
+    w->padding = 0;
+    return lb_output_write(w->out, zeros, padding);
 }
 
 typedef struct piece {
     const void *bytes;
     size_t size;
 } piece;
-
-static lb_status put_pieces(lb_writer *w, const piece *pieces, int n, lb_err *err)
-{
-    for (int i = 0; i < n; i++) {
-        const char *at = (const char *)pieces[i].bytes;
-        for (size_t left = pieces[i].size; left > 0;) {
-            la_ssize_t done = archive_write_data(w->tar, at, left);
-            if (done == 0 || !went_well(w, done)) return die(w, LB_ERR_IO, err, "cannot write");
-            at += done;
-            left -= (size_t)done;
-        }
-    }
-    return LB_OK;
-}
 
 static bool add_entry(lb_writer *w, const lb_entry_row *entry)
 {
@@ -155,33 +111,23 @@ static bool add_entry(lb_writer *w, const lb_entry_row *entry)
     return true;
 }
 
-/* One record. `entry` tells where it came to lie. Out of memory in the middle is a failure to write like any other. */
+/* One record. `entry` tells where it came to lie. */
 static lb_status put_record(lb_writer *w, const char *name, const lb_descriptor *descriptor, const piece *pieces, int n,
                             lb_entry_row *entry, lb_err *err)
 {
-    char attribute[2 * LB_RECORD_PAGE] = {0};
+    char attribute[LB_TAR_ATTRIBUTE_MAX] = {0}, header[LB_TAR_HEADER_MAX];
     size_t size = lb_descriptor_encode(descriptor, attribute);
     uint64_t payload = 0;
     for (int i = 0; i < n; i++) payload += pieces[i].size;
-    /* The padding of the entry before is written now: what follows depends on where it ends. */
-    if (!went_well(w, archive_write_finish_entry(w->tar))) return die(w, LB_ERR_IO, err, "cannot write");
-    *entry = (lb_entry_row){w->sink.offset, 0, payload, descriptor->digest, descriptor->kind};
-    if (payload >= LB_RECORD_SMALL) size = padded_attribute(entry->header, size, payload);
-
-    struct archive_entry *header = archive_entry_new();
-    if (!header) return no_memory(err, w);
-    archive_entry_set_pathname(header, name);
-    archive_entry_set_filetype(header, AE_IFREG);
-    archive_entry_set_perm(header, 0600);
-    archive_entry_set_mtime(header, 0, 0); /* the same contents give the same bytes */
-    archive_entry_set_size(header, (la_int64_t)payload);
-    archive_entry_xattr_add_entry(header, LB_RECORD_ATTRIBUTE, attribute, size);
-    int written = archive_write_header(w->tar, header);
-    archive_entry_free(header);
-    if (!went_well(w, written)) return die(w, LB_ERR_IO, err, "cannot write");
-    entry->data = w->sink.offset;
-    LB_TRY(put_pieces(w, pieces, n, err));
-    return add_entry(w, entry) ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
+    if (!finish_entry(w)) return die(w, LB_ERR_IO, err, "cannot write");
+    *entry = (lb_entry_row){lb_output_offset(w->out), 0, payload, descriptor->digest, descriptor->kind};
+    if (payload >= LB_RECORD_SMALL) size = lb_tar_entry_page_attribute(entry->header, size, payload);
+    bool written = lb_output_write(w->out, header, lb_tar_entry_header(name, attribute, size, payload, header));
+    entry->data = lb_output_offset(w->out);
+    for (int i = 0; i < n && written; i++) written = lb_output_write(w->out, pieces[i].bytes, pieces[i].size);
+    if (!written) return die(w, LB_ERR_IO, err, "cannot write");
+    w->padding = lb_tar_entry_padding(payload);
+    return add_entry(w, entry) ? LB_OK : die(w, LB_ERR_NOMEM, err, "there is no memory");
 }
 
 /* ---- open ----------------------------------------------------------------------------------------------------------- */
@@ -208,26 +154,9 @@ static lb_status put_head(lb_writer *w, lb_err *err)
     return lb_writer_commit(w, err);
 }
 
-static lb_status open_tar(lb_writer *w, lb_err *err)
-{
-    w->tar = archive_write_new();
-    if (!w->tar) return no_memory(err, w);
-    if (archive_write_set_format_pax(w->tar) != ARCHIVE_OK ||
-        archive_write_set_format_option(w->tar, "pax", "xattrheader", "SCHILY") != ARCHIVE_OK ||
-        archive_write_set_bytes_per_block(w->tar, 0) != ARCHIVE_OK ||
-        archive_write_set_bytes_in_last_block(w->tar, 1) != ARCHIVE_OK ||
-        archive_write_open(w->tar, w, NULL, to_sink, NULL) != ARCHIVE_OK)
-        return lb_fail(err, LB_ERR_IO, "%s: libarchive: %s", w->path, archive_error_string(w->tar));
-    return LB_OK;
-}
-
 static void discard(lb_writer *w)
 {
-    if (w->tar) {
-        w->sink.error = w->sink.error ? w->sink.error : ECANCELED; /* freeing writes a trailer: swallow it */
-        archive_write_free(w->tar);
-    }
-    lb_sink_close(&w->sink);
+    lb_output_abandon(w->out);
     for (int i = 0; i < DIGEST_SETS; i++) {
         buffer_release(&w->small[i].area);
         free(w->small[i].rows);
@@ -240,6 +169,16 @@ static void discard(lb_writer *w)
     free(w);
 }
 
+static lb_status open_output(lb_writer *w, lb_err *err)
+{
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.way = w->options.whole ? LB_OUTPUT_WHOLE : LB_OUTPUT_GROWING;
+    how.sync = (lb_output_sync)w->options.sync;
+    how.replace = w->options.overwrite;
+    how.inputs = w->options.inputs;
+    return lb_output_open(w->path, &how, &w->out, err);
+}
+
 lb_status lb_writer_open_coded(const char *path, const lb_writer_options *options, int level, lb_writer **writer,
                                lb_err *err)
 {
@@ -248,19 +187,14 @@ lb_status lb_writer_open_coded(const char *path, const lb_writer_options *option
     w->options = (lb_writer_options)LB_WRITER_OPTIONS_INIT;
     if (options) memcpy(&w->options, options, options->size < sizeof *options ? options->size : sizeof *options);
     w->level = level;
-    w->sink.fd = -1;
     w->previous_commit = -1;
     w->path = strdup(path);
-    lb_status status = w->path ? lb_sink_open(&w->sink, path, w->options.overwrite, err)
-                               : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
-    bool created = status == LB_OK;
-    if (status == LB_OK) status = open_tar(w, err);
+    lb_status status = w->path ? open_output(w, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     if (status == LB_OK) status = put_head(w, err);
     if (status == LB_OK) {
         *writer = w;
         return LB_OK;
     }
-    if (created) unlink(path); /* an archive without a head is nothing */
     discard(w);
     return status;
 }
@@ -306,7 +240,7 @@ static lb_status flush_pack(lb_writer *w, waiting *small, lb_coding coding, lb_e
     }
     buffer_clear(&small->area);
     small->n = 0;
-    return added ? LB_OK : die(w, LB_ERR_NOMEM, err, "out of memory");
+    return added ? LB_OK : die(w, LB_ERR_NOMEM, err, "there is no memory");
 }
 
 static lb_coding small_coding(int set)
@@ -418,7 +352,7 @@ lb_status lb_writer_program(lb_writer *writer, const lb_program *program, lb_err
     snprintf(name, sizeof name, "program/rank-%05" PRId32 "-step-%08" PRId64 ".msgpack", program->rank, program->step);
     lb_segment_row row;
     LB_TRY(put_segment(writer, name, &d, bytes, size, &row, err));
-    return lb_index_add_program(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "out of memory");
+    return lb_index_add_program(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "there is no memory");
 }
 
 lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name, const char *json, lb_err *err)
@@ -442,7 +376,7 @@ lb_status lb_writer_rank_table(lb_writer *writer, int32_t rank, const char *name
         snprintf(path, sizeof path, "table/rank-%05" PRId32 "-%s.msgpack", rank, name);
     lb_segment_row row;
     LB_TRY(put_segment(writer, path, &d, bytes, size, &row, err));
-    return lb_index_add_table(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "out of memory");
+    return lb_index_add_table(&writer->rows, &row) ? LB_OK : die(writer, LB_ERR_NOMEM, err, "there is no memory");
 }
 
 lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *json, lb_err *err)
@@ -450,24 +384,18 @@ lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *
     lb_writer *w = writer;
     const lb_status was = w->dead;
     if (!was) return lb_fail(err, LB_ERR_STATE, "%s: the archive is not at its end", w->path);
-    if (!w->committed_end || w->sink.written != w->committed_end ||
-        lseek(w->sink.fd, (off_t)w->committed_end, SEEK_SET) < 0)
-        return dead(w, err);
-    archive_write_free(w->tar); /* the failed sink swallows its trailer */
-    w->tar = NULL;
-    w->sink.error = 0;
-    w->sink.used = 0;
-    w->sink.offset = w->committed_end;
+    if (!w->committed_end || lb_output_error(w->out) || lb_output_offset(w->out) != w->committed_end)
+        return dead(w, err); /* it could not be cut back */
+    w->padding = 0;
     w->n_entries = 0;
     for (int i = 0; i < DIGEST_SETS; i++) {
         buffer_clear(&w->small[i].area);
         w->small[i].n = 0;
     }
     w->dead = LB_OK;
-    lb_status status = open_tar(w, err);
-    if (status == LB_OK) status = lb_writer_table(w, name, json, err);
+    lb_status status = lb_writer_table(w, name, json, err);
     if (status == LB_OK) status = lb_writer_commit(w, err);
-    if (status != LB_OK) lb_sink_cut(&w->sink, w->committed_end);
+    if (status != LB_OK) lb_output_cut(w->out, w->committed_end);
     w->dead = was;
     return status;
 }
@@ -494,17 +422,12 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
     snprintf(name, sizeof name, "commit/%08" PRIu64 ".msgpack", w->commits);
     lb_entry_row entry;
     LB_TRY(put_record(w, name, &d, &(piece){b->bytes, b->size}, 1, &entry, err));
-    if (!went_well(w, archive_write_finish_entry(w->tar)) || !lb_sink_flush(&w->sink))
-        return die(w, LB_ERR_IO, err, "cannot write");
-    if (w->options.sync && fdatasync(w->sink.fd) != 0) {
-        w->sink.error = errno;
-        return die(w, LB_ERR_IO, err, "cannot sync");
-    }
+    if (!finish_entry(w) || lb_output_commit(w->out, NULL) != LB_OK) return die(w, LB_ERR_IO, err, "cannot write");
     w->entries_before += w->n_entries;
     w->n_entries = 0;
     w->commits++;
     w->previous_commit = (int64_t)entry.header;
-    w->committed_end = w->sink.offset;
+    w->committed_end = lb_output_offset(w->out);
     return LB_OK;
 }
 
@@ -513,8 +436,8 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
 uint64_t lb_writer_bytes(const lb_writer *writer)
 {
     const lb_writer *w = writer;
-    uint64_t bytes = w->sink.offset + 48 * w->rows.n_blobs + 160ull * (w->rows.n_programs + w->rows.n_tables) +
-                     100 * w->n_entries + 8192;
+    uint64_t bytes = lb_output_offset(w->out) + 48 * w->rows.n_blobs +
+                     160ull * (w->rows.n_programs + w->rows.n_tables) + 100 * w->n_entries + 8192;
     for (int i = 0; i < DIGEST_SETS; i++) bytes += w->small[i].area.size + w->small[i].n * (48 + 48);
     return bytes;
 }
@@ -533,7 +456,7 @@ static lb_status put_index(lb_writer *w, lb_err *err)
     LB_TRY(put_record(w, "index.msgpack", &d, &(piece){b->bytes, b->size}, 1, &entry, err));
 
     /* The locator says how large the file is, so its own header is counted before it is written: both are 1024 bytes. */
-    if (!went_well(w, archive_write_finish_entry(w->tar))) return die(w, LB_ERR_IO, err, "cannot write");
+    if (!finish_entry(w)) return die(w, LB_ERR_IO, err, "cannot write");
     char bytes[LB_LOCATOR_BYTES];
     lb_locator locator = {LB_FORMAT_MAJOR,
                           LB_FORMAT_MINOR,
@@ -541,17 +464,12 @@ static lb_status put_index(lb_writer *w, lb_err *err)
                           entry.data,
                           entry.size,
                           d.digest,
-                          w->sink.offset + 1536 + LB_LOCATOR_FROM_END};
+                          lb_output_offset(w->out) + 1536 + LB_LOCATOR_FROM_END};
     lb_locator_encode(&locator, bytes);
     lb_descriptor l = {.kind = LB_RECORD_LOCATOR, .digest = lb_digest_bytes(bytes, sizeof bytes)};
     LB_TRY(put_record(w, "locator", &l, &(piece){bytes, sizeof bytes}, 1, &last, err));
-    if (!went_well(w, archive_write_close(w->tar)) || !lb_sink_flush(&w->sink))
-        return die(w, LB_ERR_IO, err, "cannot write");
-    if (w->options.sync && fdatasync(w->sink.fd) != 0) {
-        w->sink.error = errno;
-        return die(w, LB_ERR_IO, err, "cannot sync");
-    }
-    return LB_OK;
+    static const char end[2 * LB_TAR_BLOCK];
+    return lb_output_write(w->out, end, sizeof end) ? LB_OK : die(w, LB_ERR_IO, err, "cannot write");
 }
 
 lb_status lb_writer_close(lb_writer *writer, lb_err *err)
@@ -559,6 +477,12 @@ lb_status lb_writer_close(lb_writer *writer, lb_err *err)
     if (!writer) return LB_OK;
     lb_status status = lb_writer_commit(writer, err);
     if (status == LB_OK) status = put_index(writer, err);
+    /* One that died keeps what it committed, if it grew; a file that was to be whole is not there. */
+    if (status == LB_OK || (writer->committed_end && !writer->options.whole)) {
+        const lb_status closed = lb_output_close(writer->out, status == LB_OK ? err : NULL);
+        writer->out = NULL;
+        if (status == LB_OK) status = closed;
+    }
     discard(writer);
     return status;
 }

@@ -3,62 +3,21 @@
 
 #include "byte_buffer.h"
 #include "msgpack_cursor.h"
+#include "table_text.h"
 
 #include <lastbit/json_text.h>
 #include <lastbit/text.h>
 #include <math.h>
 
-#define MAX_DEPTH 64
-
-static bool pack_json(msgpack_packer *p, const json_t *json, int depth)
-{
-    if (depth > MAX_DEPTH) return false;
-    const char *key;
-    json_t *child;
-    size_t index;
-    switch (json_typeof(json)) {
-    case JSON_NULL: return msgpack_pack_nil(p) == 0;
-    case JSON_TRUE: return msgpack_pack_true(p) == 0;
-    case JSON_FALSE: return msgpack_pack_false(p) == 0;
-    case JSON_INTEGER: return msgpack_pack_int64(p, json_integer_value(json)) == 0;
-    case JSON_REAL: return msgpack_pack_double(p, json_real_value(json)) == 0;
-    case JSON_STRING:
-        return msgpack_pack_str(p, json_string_length(json)) == 0 &&
-               msgpack_pack_str_body(p, json_string_value(json), json_string_length(json)) == 0;
-    case JSON_ARRAY:
-        if (msgpack_pack_array(p, json_array_size(json)) != 0) return false;
-        json_array_foreach(json, index, child) if (!pack_json(p, child, depth + 1)) return false;
-        return true;
-    case JSON_OBJECT:
-        if (msgpack_pack_map(p, json_object_size(json)) != 0) return false;
-        json_object_foreach((json_t *)(uintptr_t)json, key, child)
-        {
-            pack_text(p, key);
-            if (!pack_json(p, child, depth + 1)) return false;
-        }
-        return true;
-    }
-    return false;
-}
-
 lb_status lb_table_encode(const char *json, void **bytes, size_t *size, lb_err *err)
 {
-    json_error_t why;
-    json_t *root = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-    if (!root) return lb_fail(err, LB_ERR_INVALID, "table: line %d, column %d: %s", why.line, why.column, why.text);
     byte_buffer buffer = {0};
-    msgpack_packer packer = buffer_packer(&buffer);
-    bool packed = pack_json(&packer, root, 0);
-    json_decref(root);
-    if (packed && !buffer.failed) {
-        *bytes = buffer.bytes;
-        *size = buffer.size;
-        return LB_OK;
-    }
-    bool memory = buffer.failed;
-    buffer_release(&buffer);
-    return memory ? lb_fail(err, LB_ERR_NOMEM, "table: out of memory")
-                  : lb_fail(err, LB_ERR_INVALID, "table: nested more than %d deep", MAX_DEPTH);
+    const lb_status status = lb_table_text_pack(json, &buffer, err);
+    if (status == LB_OK)
+        *bytes = buffer.bytes, *size = buffer.size;
+    else
+        buffer_release(&buffer);
+    return status;
 }
 
 static lb_status unpack(lb_cursor *c, int depth, json_t **json);
@@ -68,15 +27,16 @@ static lb_status unpack_map(lb_cursor *c, int depth, json_t **json)
     uint32_t pairs, n;
     const char *key;
     LB_TRY(lb_cursor_map(c, "table", &pairs));
-    *json = json_object();
+    if (!(*json = json_object())) return lb_fail(c->err, LB_ERR_NOMEM, "table: out of memory");
     for (uint32_t i = 0; i < pairs; i++) {
         json_t *child = NULL;
         LB_TRY(lb_cursor_str(c, "table key", &key, &n));
         char *text = memchr(key, '\0', n) ? lb_text_name(key, n) : strndup(key, n);
+        if (!text) return lb_fail(c->err, LB_ERR_NOMEM, "table: out of memory");
         lb_status status = unpack(c, depth + 1, &child);
         if (status != LB_OK)
             json_decref(child);
-        else if (!text || json_object_set_new(*json, text, child) != 0)
+        else if (json_object_set_new(*json, text, child) != 0)
             status = lb_fail(c->err, LB_ERR_NOMEM, "table: out of memory");
         free(text);
         LB_TRY(status);
@@ -88,7 +48,7 @@ static lb_status unpack_array(lb_cursor *c, int depth, json_t **json)
 {
     uint32_t count;
     LB_TRY(lb_cursor_array(c, "table", &count));
-    *json = json_array();
+    if (!(*json = json_array())) return lb_fail(c->err, LB_ERR_NOMEM, "table: out of memory");
     for (uint32_t i = 0; i < count; i++) {
         json_t *child = NULL;
         lb_status status = unpack(c, depth + 1, &child);
@@ -96,7 +56,7 @@ static lb_status unpack_array(lb_cursor *c, int depth, json_t **json)
             json_decref(child);
             return status;
         }
-        json_array_append_new(*json, child);
+        if (json_array_append_new(*json, child) != 0) return lb_fail(c->err, LB_ERR_NOMEM, "table: out of memory");
     }
     return LB_OK;
 }
@@ -109,7 +69,7 @@ static lb_status unpack(lb_cursor *c, int depth, json_t **json)
     int64_t integer;
     double real;
     bool truth;
-    if (depth > MAX_DEPTH) return lb_cursor_fail(c, "table", "nested more than %d deep", MAX_DEPTH);
+    if (depth > LB_TABLE_DEPTH) return lb_cursor_fail(c, "table", "nested more than %d deep", LB_TABLE_DEPTH);
     switch (lb_cursor_peek(c)) {
     case LB_MSGPACK_MAP: LB_TRY(unpack_map(c, depth, json)); break;
     case LB_MSGPACK_ARRAY: LB_TRY(unpack_array(c, depth, json)); break;

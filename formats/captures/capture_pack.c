@@ -3,12 +3,12 @@
 #include "capture_reader.h"
 #include "capture_strip.h"
 
+#include <lastbit/input.h>
 #include <lastbit/maintenance.h>
 
 #include <inttypes.h>
 #include <lastbit/json_text.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct packing {
     lb_capture *capture;
@@ -125,6 +125,8 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
     LB_TRY(lb_capture_open(path, &p.capture, err));
     lb_writer_options how = LB_WRITER_OPTIONS_INIT;
     how.overwrite = p.options.overwrite;
+    how.whole = true; /* half a pack is nothing, and the one that was there may be the only one */
+    how.inputs = (const char *[]){path, NULL};
     lb_status status = lb_writer_open_coded(out, &how, p.options.level, &p.writer, err);
     if (status == LB_OK) {
         status = lb_strip_list_make(p.capture, p.options.strip & ~(uint32_t)LB_STRIP_RECEIPT, &p.stripped, err);
@@ -136,10 +138,10 @@ lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_optio
         } else {
             lb_writer_abandon(p.writer);
         }
-        if (status != LB_OK) unlink(out); /* half a pack is nothing: the capture itself is still there */
     }
     struct stat st;
-    if (status == LB_OK && stat(out, &st) == 0) result->file_bytes = (uint64_t)st.st_size;
+    if (status == LB_OK) status = lb_input_look(out, &st, err);
+    if (status == LB_OK) result->file_bytes = (uint64_t)st.st_size;
     lb_strip_list_release(&p.stripped);
     lb_capture_close(p.capture);
     return status;

@@ -5,11 +5,10 @@
 #include "capture_reader.h"
 
 #include <lastbit/array.h>
-#include <dirent.h>
+#include <lastbit/input.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 char *lb_capture_archive_path(const char *folder, int32_t rank)
 {
@@ -50,22 +49,23 @@ static int by_rank(const void *a, const void *b)
 
 lb_status lb_folder_ranks(const char *folder, int32_t **ranks, uint32_t *n, lb_err *err)
 {
-    DIR *listing = opendir(folder);
+    lb_input_names names;
     *ranks = NULL;
     *n = 0;
-    if (!listing) return lb_fail(err, LB_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(listing));) {
-        int32_t rank = lb_rank_of_name(entry->d_name);
+    lb_status status = lb_input_list(folder, &names, err);
+    for (uint32_t i = 0; i < names.n && status == LB_OK; i++) {
+        int32_t rank = lb_rank_of_name(names.rows[i]);
         if (rank == LB_NO_RANK) continue;
         int32_t *grown = lb_array_grow(*ranks, *n, sizeof *grown);
         if (!grown) {
-            closedir(listing);
-            return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+        } else {
+            *ranks = grown;
+            grown[(*n)++] = rank;
         }
-        *ranks = grown;
-        grown[(*n)++] = rank;
     }
-    closedir(listing);
+    lb_input_names_release(&names);
+    LB_TRY(status);
     if (*n == 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: holds no rank-NNNNN.tar: this is no capture", folder);
     qsort(*ranks, *n, sizeof **ranks, by_rank);
     return LB_OK;
@@ -83,6 +83,16 @@ static lb_status open_folder(lb_capture *c, lb_err *err)
     }
     free(ranks);
     return status;
+}
+
+static lb_status open_path(lb_capture *c, lb_err *err)
+{
+    struct stat st;
+    LB_TRY(lb_input_look(c->path, &st, err));
+    if (lb_foreign_recognises(c->path, S_ISDIR(st.st_mode))) return lb_foreign_open(c->path, &c->foreign, err);
+    if (S_ISDIR(st.st_mode)) return open_folder(c, err);
+    const char *slash = strrchr(c->path, '/');
+    return add_member(c, c->path, lb_rank_of_name(slash ? slash + 1 : c->path), err);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------ */
@@ -144,18 +154,7 @@ lb_status lb_capture_open(const char *path, lb_capture **capture, lb_err *err)
         lb_capture_close(c);
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
-    struct stat st;
-    lb_status status;
-    if (stat(path, &st) != 0)
-        status = lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (lb_foreign_recognises(path, S_ISDIR(st.st_mode)))
-        status = lb_foreign_open(path, &c->foreign, err);
-    else if (S_ISDIR(st.st_mode))
-        status = open_folder(c, err);
-    else {
-        const char *slash = strrchr(path, '/');
-        status = add_member(c, path, lb_rank_of_name(slash ? slash + 1 : path), err);
-    }
+    lb_status status = open_path(c, err);
     if (status == LB_OK) status = list_rows(c, err);
     if (status == LB_OK)
         *capture = c;

@@ -2,11 +2,17 @@
 #include "archive_writer.h"
 #include "capture_reader.h"
 
+#include <lastbit/input.h>
 #include <lastbit/maintenance.h>
 
-#include <errno.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Damaged bytes are lost; what could not be read for another reason (memory, the disk) may be there the next time. */
+static bool is_lost(lb_status status)
+{
+    return status != LB_OK && !lb_is_refusal(status);
+}
 
 static lb_status copy_blobs(lb_archive *a, lb_writer *w, lb_recovery *result, lb_err *err)
 {
@@ -14,10 +20,13 @@ static lb_status copy_blobs(lb_archive *a, lb_writer *w, lb_recovery *result, lb
         const void *bytes;
         size_t size;
         lb_blob_row row = lb_index_blob(&a->index, i);
-        if (lb_archive_blob_row(a, i, &bytes, &size, NULL) != LB_OK) {
+        lb_err why = LB_ERR_INIT;
+        const lb_status read = lb_archive_blob_row(a, i, &bytes, &size, &why);
+        if (is_lost(read)) {
             result->lost_blobs++;
             continue;
         }
+        if (read != LB_OK) return lb_fail(err, read, "%s", why.message);
         LB_TRY(lb_writer_blob(w, row.digest, row.dtype, bytes, size, err));
         result->blobs++;
     }
@@ -28,20 +37,26 @@ static lb_status copy_programs(lb_archive *a, lb_writer *w, lb_recovery *result,
 {
     for (uint32_t i = 0; i < a->index.n_programs; i++) {
         const lb_program *p;
-        if (lb_archive_program(a, i, &p, NULL) != LB_OK) {
+        lb_err why = LB_ERR_INIT;
+        const lb_status read = lb_archive_program(a, i, &p, &why);
+        if (is_lost(read)) {
             result->lost_programs++;
             continue;
         }
+        if (read != LB_OK) return lb_fail(err, read, "%s", why.message);
         LB_TRY(lb_writer_program(w, p, err));
         result->programs++;
     }
     for (uint32_t i = 0; i < a->index.n_tables; i++) {
         const lb_segment_row *row = &a->index.tables[i];
         char *json;
-        if (lb_archive_read_table(a, row, &json, NULL) != LB_OK) {
+        lb_err why = LB_ERR_INIT;
+        const lb_status read = lb_archive_read_table(a, row, &json, &why);
+        if (is_lost(read)) {
             result->lost_tables++;
             continue;
         }
+        if (read != LB_OK) return lb_fail(err, read, "%s", why.message);
         lb_status status = lb_writer_rank_table(w, row->rank, row->name, json, err);
         free(json);
         LB_TRY(status);
@@ -67,7 +82,9 @@ static lb_status recover_archive(const char *path, const char *out, lb_recovery 
     result->lost_packs += a->left_out.packs;
     result->lost_programs += a->left_out.programs;
     result->lost_tables += a->left_out.tables;
-    lb_status status = lb_writer_open_coded(out, NULL, is_coded(a) ? 9 : 0, &w, err);
+    lb_writer_options how = LB_WRITER_OPTIONS_INIT;
+    how.whole = true;
+    lb_status status = lb_writer_open_coded(out, &how, is_coded(a) ? 9 : 0, &w, err);
     if (status == LB_OK) {
         status = copy_blobs(a, w, result, err);
         if (status == LB_OK) status = copy_programs(a, w, result, err);
@@ -75,26 +92,18 @@ static lb_status recover_archive(const char *path, const char *out, lb_recovery 
             status = lb_writer_close(w, err);
         else
             lb_writer_abandon(w);
-        if (status != LB_OK) unlink(out); /* the old one is still there */
     }
     lb_archive_close(a);
     return status;
 }
 
-lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err)
+/* Every rank, into the folder `out`, which is there. */
+static lb_status recover_folder(const char *path, const char *out, lb_recovery *result, lb_err *err)
 {
-    memset(result, 0, sizeof *result);
-    struct stat st;
-    if (stat(path, &st) != 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such file or folder", path);
-    if (!S_ISDIR(st.st_mode)) return recover_archive(path, out, result, err);
     int32_t *ranks;
-    uint32_t n;
+    uint32_t n, recovered = 0;
     LB_TRY(lb_folder_ranks(path, &ranks, &n, err));
     lb_status status = LB_OK;
-    if (mkdir(out, 0700) != 0)
-        status = errno == EEXIST ? lb_fail(err, LB_ERR_EXISTS, "%s exists; nothing was overwritten", out)
-                                 : lb_fail(err, LB_ERR_IO, "%s: cannot create it: %s", out, strerror(errno));
-    uint32_t recovered = 0;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         char *from = lb_capture_archive_path(path, ranks[i]), *to = lb_capture_archive_path(out, ranks[i]);
         lb_err why = LB_ERR_INIT;
@@ -113,12 +122,26 @@ lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *res
     free(ranks);
     uint32_t from_ring = 0;
     if (status == LB_OK)
-        status =
-            lb_ring_files_assemble(path, out, "the process ended without closing its flight recorder", &from_ring, err);
+        status = lb_ring_files_assemble(path, out, "the process ended without closing its flight recorder", &from_ring,
+                                        NULL, err);
     result->programs += from_ring;
-    const bool none = status == LB_OK ? recovered == 0 : status != LB_ERR_EXISTS;
-    if (none) rmdir(out); /* empty, unless others were written before */
     if (status == LB_OK && recovered == 0)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: no archive in it holds a whole record", path);
+    return status;
+}
+
+lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err)
+{
+    memset(result, 0, sizeof *result);
+    struct stat st;
+    LB_TRY(lb_input_look(path, &st, err));
+    if (!S_ISDIR(st.st_mode)) return recover_archive(path, out, result, err);
+    lb_output_folder *folder;
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.inputs = (const char *[]){path, NULL};
+    LB_TRY(lb_output_folder_open(out, &how, NULL, &folder, err));
+    lb_status status = recover_folder(path, lb_output_folder_path(folder), result, err);
+    if (status == LB_OK) return lb_output_folder_close(folder, err);
+    lb_output_folder_abandon(folder);
     return status;
 }

@@ -3,12 +3,12 @@
 #include "coding.h"
 
 #include <lastbit/array.h>
+#include <lastbit/input.h>
 #include <lastbit/maintenance.h>
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 const char *lb_damage_kind_name(lb_damage_kind kind)
 {
@@ -22,6 +22,7 @@ typedef struct check {
     lb_verification *result;
     lb_capture *whole; /* to find bytes that another rank holds; NULL when it does not open */
     const char *file;
+    lb_err refused; /* a read, or memory: verifying goes no further */
 } check;
 
 static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *format, ...) LB_PRINTF(4, 5);
@@ -39,6 +40,15 @@ static void report(check *c, lb_damage_kind kind, uint64_t offset, const char *f
     if (c->found) c->found(c->context, &(lb_damage){kind, c->file, offset, message});
 }
 
+/* What failed is a finding; unless the system refused it, which says nothing about the file. */
+static void report_failure(check *c, lb_damage_kind kind, uint64_t offset, const lb_err *why)
+{
+    if (lb_is_refusal(why->status))
+        lb_fail(&c->refused, why->status, "%s", why->message);
+    else
+        report(c, kind, offset, "%s", why->message);
+}
+
 /* ---- records --------------------------------------------------------------------------------------------------------- */
 
 static const lb_scan_entry *entry_at(const lb_scan *scan, uint64_t header)
@@ -54,7 +64,7 @@ static void check_commit(check *c, const char *map, const lb_scan *scan, const l
     uint64_t n;
     lb_err err = LB_ERR_INIT;
     if (lb_commit_decode(map + commit->data, commit->size, c->file, commit->data, &rows, &n, &err) != LB_OK) {
-        report(c, LB_DAMAGE_RECORD, commit->data, "%s", err.message);
+        report_failure(c, LB_DAMAGE_RECORD, commit->data, &err);
         return;
     }
     for (uint64_t i = 0; i < n; i++) {
@@ -109,7 +119,7 @@ static void check_blobs(check *c, lb_archive *a)
     for (uint64_t i = 0; i < a->index.blobs.rows; i++) {
         lb_err err = LB_ERR_INIT;
         if (lb_archive_blob_row(a, i, &bytes, &size, &err) != LB_OK)
-            report(c, LB_DAMAGE_BYTES, lb_index_blob(&a->index, i).offset, "%s", err.message);
+            report_failure(c, LB_DAMAGE_BYTES, lb_index_blob(&a->index, i).offset, &err);
         else
             c->result->bytes += size;
     }
@@ -143,7 +153,7 @@ static void check_programs(check *c, lb_archive *a)
         lb_err err = LB_ERR_INIT;
         const lb_program *p;
         if (lb_archive_program(a, i, &p, &err) != LB_OK)
-            report(c, LB_DAMAGE_PROGRAM, a->index.programs[i].offset, "%s", err.message);
+            report_failure(c, LB_DAMAGE_PROGRAM, a->index.programs[i].offset, &err);
         else
             check_values(c, a, p);
     }
@@ -151,8 +161,7 @@ static void check_programs(check *c, lb_archive *a)
         const lb_segment_row *row = &a->index.tables[i];
         lb_err err = LB_ERR_INIT;
         char *json;
-        if (lb_archive_read_table(a, row, &json, &err) != LB_OK)
-            report(c, LB_DAMAGE_BYTES, row->offset, "%s", err.message);
+        if (lb_archive_read_table(a, row, &json, &err) != LB_OK) report_failure(c, LB_DAMAGE_BYTES, row->offset, &err);
         free(json);
     }
     c->result->programs += a->index.n_programs;
@@ -169,7 +178,12 @@ static void check_index(check *c, const lb_scan *scan, const lb_archive *scanned
             scan->entries[i].descriptor.kind == LB_RECORD_LOCATOR)
             has_index = true, at = scan->entries[i].data;
     lb_archive *indexed;
-    if (lb_archive_open(scanned->path, &indexed, NULL) != LB_OK) return; /* the scan has said why */
+    lb_err why = LB_ERR_INIT;
+    if (lb_archive_open(scanned->path, &indexed, &why) !=
+        LB_OK) { /* the scan has said why, unless it could not be read again */
+        if (lb_is_refusal(why.status)) report_failure(c, LB_DAMAGE_INDEX, at, &why);
+        return;
+    }
     if (!indexed->closed && has_index)
         report(c, LB_DAMAGE_INDEX, at,
                "%s: offset %" PRIu64
@@ -207,24 +221,27 @@ static lb_status verify_archive(check *c, const char *path, lb_err *err)
     }
     lb_scan_release(&scan);
     lb_archive_close(a);
-    return status;
+    return status == LB_OK && c->refused.status != LB_OK ? lb_fail(err, c->refused.status, "%s", c->refused.message)
+                                                         : status;
 }
 
 lb_status lb_capture_verify(const char *path, void (*found)(void *context, const lb_damage *damage), void *context,
                             lb_verification *result, lb_err *err)
 {
     memset(result, 0, sizeof *result);
-    check c = {found, context, result, NULL, path};
+    check c = {found, context, result, NULL, path, LB_ERR_INIT};
     struct stat st;
-    if (stat(path, &st) != 0) return lb_fail(err, LB_ERR_NOT_FOUND, "%s: no such file or folder", path);
+    LB_TRY(lb_input_look(path, &st, err));
     if (lb_foreign_recognises(path, S_ISDIR(st.st_mode)))
         return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: files of other programs carry no checksums to verify", path);
     if (!S_ISDIR(st.st_mode)) return verify_archive(&c, path, err);
     int32_t *ranks;
     uint32_t n;
     LB_TRY(lb_folder_ranks(path, &ranks, &n, err));
-    if (lb_capture_open(path, &c.whole, NULL) != LB_OK) c.whole = NULL;
-    lb_status status = LB_OK;
+    lb_err closed = LB_ERR_INIT;
+    lb_status status = lb_capture_open(path, &c.whole, &closed);
+    if (status != LB_OK) c.whole = NULL;
+    status = lb_is_refusal(status) ? lb_fail(err, status, "%s", closed.message) : LB_OK;
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         char *file = lb_capture_archive_path(path, ranks[i]);
         lb_err why = LB_ERR_INIT;

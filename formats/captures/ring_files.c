@@ -49,8 +49,12 @@ static lb_status list_files(const char *folder, ring_file **files, uint32_t *n, 
     *n = 0;
     if (!dir) return lb_fail(err, LB_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
     lb_status status = LB_OK;
-    for (struct dirent *entry; status == LB_OK && (entry = readdir(dir));) {
+    while (status == LB_OK) {
         ring_file one;
+        errno = 0;
+        struct dirent *entry = readdir(dir);
+        if (!entry && errno) status = lb_fail(err, LB_ERR_IO, "%s: cannot list it: %s", folder, strerror(errno));
+        if (!entry) break;
         if (!lb_ring_file_parse(entry->d_name, &one.rank, &one.generation)) continue;
         ring_file *grown = lb_array_grow(*files, *n, sizeof **files);
         if (grown)
@@ -87,24 +91,41 @@ typedef struct assembly {
     uint64_t ops, values;
     uint8_t level;
     int64_t last; /* step, so that none comes twice */
+    bool whole;   /* every committed byte was read */
 } assembly;
+
+/* Whether reading goes on without it: bytes that are damaged do not become better, but what memory, the disk or a limit kept from being
+ * read may be there the next time. */
+static bool is_passed_over(assembly *a, lb_status status, const lb_err *why, lb_status *result, lb_err *err)
+{
+    if (status == LB_OK) return false;
+    a->whole = false;
+    if (status == LB_ERR_CORRUPT || status == LB_ERR_VERSION) return true;
+    *result = lb_fail(err, status, "%s", why->message);
+    return false;
+}
 
 static lb_status add_file(assembly *a, const char *path, lb_err *err)
 {
     lb_archive *from;
-    lb_err quiet = LB_ERR_INIT;
-    if (lb_archive_open_scanned(path, false, &from, &quiet) != LB_OK) return LB_OK; /* it was begun, and nothing more */
+    lb_err why = LB_ERR_INIT;
     lb_status status = LB_OK;
+    if (is_passed_over(a, lb_archive_open_scanned(path, false, &from, &why), &why, &status, err)) return LB_OK;
+    LB_TRY(status);
+    a->whole &= from->damages == 0;
     for (uint64_t i = 0; i < from->index.blobs.rows && status == LB_OK; i++) {
         const void *bytes;
         size_t size;
         const lb_blob_row row = lb_index_blob(&from->index, i);
-        if (lb_archive_blob_row(from, i, &bytes, &size, NULL) == LB_OK)
-            status = lb_writer_blob(a->writer, row.digest, row.dtype, bytes, size, err);
+        why = (lb_err)LB_ERR_INIT;
+        if (is_passed_over(a, lb_archive_blob_row(from, i, &bytes, &size, &why), &why, &status, err)) continue;
+        if (status == LB_OK) status = lb_writer_blob(a->writer, row.digest, row.dtype, bytes, size, err);
     }
     for (uint32_t i = 0; i < lb_archive_programs(from) && status == LB_OK; i++) {
         const lb_program *p;
-        if (lb_archive_program(from, i, &p, NULL) != LB_OK || (a->steps && p->step <= a->last)) continue;
+        why = (lb_err)LB_ERR_INIT;
+        if (is_passed_over(a, lb_archive_program(from, i, &p, &why), &why, &status, err)) continue;
+        if (status != LB_OK || (a->steps && p->step <= a->last)) continue;
         status = lb_writer_program(a->writer, p, err);
         a->steps++;
         a->world = p->world, a->level = p->level, a->last = p->step;
@@ -119,9 +140,12 @@ static lb_status add_tables(assembly *a, const char *old, const char *why, lb_er
 {
     static const char *const levels[] = {"stats", "sources", "layers", "ops"};
     lb_archive *archive = NULL;
-    if (lb_archive_open_scanned(old, true, &archive, NULL) != LB_OK) archive = NULL;
+    lb_err why_not = LB_ERR_INIT;
+    lb_status status = lb_archive_open_scanned(old, true, &archive, &why_not);
+    if (status == LB_ERR_NOMEM || status == LB_ERR_IO) return lb_fail(err, status, "%s", why_not.message);
+    if (status != LB_OK) archive = NULL;
     const char *receipt = archive ? lb_archive_table(archive, "receipt") : NULL;
-    lb_status status = receipt ? lb_writer_table(a->writer, "receipt", receipt, err) : LB_OK;
+    status = receipt ? lb_writer_table(a->writer, "receipt", receipt, err) : LB_OK;
     if (archive) lb_archive_close(archive);
     const char *level = a->level < 4 ? levels[a->level] : "";
     json_t *coverage =
@@ -138,47 +162,45 @@ static lb_status add_tables(assembly *a, const char *old, const char *why, lb_er
 
 /* The files of one rank become its archive, in one move. */
 static lb_status assemble_rank(const char *folder, const char *out, const ring_file *files, uint32_t n, const char *why,
-                               uint32_t *steps, lb_err *err)
+                               uint32_t *steps, bool *whole, lb_err *err)
 {
-    char *old = lb_capture_archive_path(folder, files[0].rank), *to = lb_capture_archive_path(out, files[0].rank),
-         *part = NULL;
-    if (!old || !to || asprintf(&part, "%s.part", to) < 0) {
-        free(old), free(to);
-        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
-    }
-    assembly a = {.rank = files[0].rank, .world = 1};
+    char *old = lb_capture_archive_path(folder, files[0].rank), *to = lb_capture_archive_path(out, files[0].rank);
+    assembly a = {.rank = files[0].rank, .world = 1, .whole = true};
     lb_writer_options options = LB_WRITER_OPTIONS_INIT;
-    options.overwrite = true;
-    lb_status status = lb_writer_open(part, &options, &a.writer, err);
+    options.overwrite = options.whole = true;
+    lb_status status = old && to ? lb_writer_open(to, &options, &a.writer, err)
+                                 : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         char *path = lb_ring_file_path(folder, files[i].rank, files[i].generation);
         status = path ? add_file(&a, path, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
         free(path);
     }
     if (status == LB_OK) status = add_tables(&a, old, why, err);
-    if (status == LB_OK)
+    if (status == LB_OK && a.steps)
         status = lb_writer_close(a.writer, err);
     else
         lb_writer_abandon(a.writer);
-    if (status == LB_OK && a.steps && rename(part, to) != 0)
-        status = lb_fail(err, LB_ERR_IO, "%s: %s", to, strerror(errno));
-    if (status != LB_OK || !a.steps) unlink(part);
-    *steps += a.steps;
-    free(old), free(to), free(part);
+    if (status == LB_OK) *steps += a.steps;
+    *whole &= a.whole;
+    free(old), free(to);
     return status;
 }
 
-lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps, lb_err *err)
+lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps, bool *whole,
+                                 lb_err *err)
 {
     ring_file *files;
     uint32_t n;
+    bool all = true;
     *steps = 0;
+    if (whole) *whole = false;
     LB_TRY(list_files(folder, &files, &n, err));
     lb_status status = LB_OK;
     for (uint32_t first = 0, next; first < n && status == LB_OK; first = next) {
         for (next = first + 1; next < n && files[next].rank == files[first].rank;) next++;
-        status = assemble_rank(folder, out, files + first, next - first, why, steps, err);
+        status = assemble_rank(folder, out, files + first, next - first, why, steps, &all, err);
     }
     free(files);
+    if (whole) *whole = status == LB_OK && all;
     return status;
 }

@@ -1,6 +1,7 @@
 /* lastbit ls: what a capture holds, and how much of it was kept. */
 #include "cmd_ls.h"
 
+#include <lastbit/input.h>
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -123,10 +124,14 @@ static uint64_t folder_bytes(const char *folder)
 {
     uint64_t bytes = 0;
     struct stat st;
-    DIR *open = opendir(folder);
-    for (struct dirent *entry; open && (entry = readdir(open));)
-        if (fstatat(dirfd(open), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode)) bytes += (uint64_t)st.st_size;
-    if (open) closedir(open);
+    lb_input_names names;
+    lb_input_list(folder, &names, NULL);
+    for (uint32_t i = 0; i < names.n; i++) {
+        char path[4400];
+        snprintf(path, sizeof path, "%s/%s", folder, names.rows[i]);
+        if (lb_input_look(path, &st, NULL) == LB_OK && S_ISREG(st.st_mode)) bytes += (uint64_t)st.st_size;
+    }
+    lb_input_names_release(&names);
     return bytes;
 }
 
@@ -134,11 +139,11 @@ static uint64_t file_bytes(lb_capture *capture, const int32_t *ranks, uint32_t n
 {
     struct stat st;
     uint64_t bytes = 0;
-    if (stat(lb_capture_path(capture), &st) != 0) return 0;
+    if (lb_input_look(lb_capture_path(capture), &st, NULL) != LB_OK) return 0;
     if (!S_ISDIR(st.st_mode)) return (uint64_t)st.st_size;
     for (uint32_t r = 0; r < n; r++) {
         char *path = lb_capture_archive_path(lb_capture_path(capture), ranks[r]);
-        if (path && stat(path, &st) == 0) bytes += (uint64_t)st.st_size;
+        if (path && lb_input_look(path, &st, NULL) == LB_OK) bytes += (uint64_t)st.st_size;
         free(path);
     }
     return bytes ? bytes : folder_bytes(lb_capture_path(capture));
@@ -177,7 +182,11 @@ static void print_gaps(lb_capture *capture, const int32_t *ranks, uint32_t n)
         json_t *coverage = text ? json_loads(text, 0, NULL) : NULL, *closed = json_object_get(coverage, "closed");
         json_int_t skipped = json_integer_value(json_object_get(coverage, "skipped_values")),
                    unseen = json_integer_value(json_object_get(coverage, "unseen_writes"));
-        if (json_is_false(closed))
+        const char *stopped = json_string_value(json_object_get(coverage, "stopped"));
+        if (stopped)
+            printf("  rank %" PRId32 " stopped recording before its program ended: %s; every step listed is whole\n",
+                   ranks[r], stopped);
+        else if (json_is_false(closed))
             printf("  rank %" PRId32
                    " did not end its recording: it records still, or was cut off; every step listed is whole\n",
                    ranks[r]);

@@ -121,9 +121,11 @@ static int pack(const char *path, const char *to, uint32_t strip, bool json)
     how.overwrite = force != 0;
     how.want = want;
     how.progress = progress;
-    lb_status status = lb_capture_pack(path, to, &how, &r, &err);
+    lb_status status = lb_output_inputs_refuse(to, (const char *[]){path, NULL}, &err);
+    const bool is_input = status != LB_OK;
+    if (!is_input) status = lb_capture_pack(path, to, &how, &r, &err);
     lb_progress_end();
-    if (status == LB_ERR_EXISTS) { /* the library knows no options */
+    if (status == LB_ERR_EXISTS && !is_input && !force) { /* the library knows no options */
         lb_err_clear(&err);
         lb_fail(&err, status, "%s exists; --force replaces it, -o writes another", to);
     }

@@ -2,6 +2,8 @@
 #include "cmd_show.h"
 #include "value_shards.h"
 
+#include <lastbit/output.h>
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -348,9 +350,8 @@ json_t *show_json(const shown *s, const show_options *options, lb_err *err)
 /* ---- .npy -------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct npy {
-    FILE *file;
+    lb_output *file;
     lb_dtype from, as;
-    bool written;
 } npy;
 
 static void write_piece(void *context, const pieces *piece)
@@ -359,11 +360,11 @@ static void write_piece(void *context, const pieces *piece)
     char bytes[4096 * 8]; /* a piece is at most 4096 bytes, and grows from 4 bits to 32 at most */
     lb_convert(out->as, bytes, out->from, piece->dense, piece->elements, NULL);
     size_t size = lb_dtype_bytes(out->as, piece->elements);
-    out->written &= fwrite(bytes, 1, size, out->file) == size;
+    lb_output_write(out->file, bytes, size);
 }
 
 /* https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0 */
-static bool write_npy_header(FILE *file, lb_dtype dtype, const lb_layout *layout)
+static void write_npy_header(lb_output *file, lb_dtype dtype, const lb_layout *layout)
 {
     char header[512], shape[LB_MAX_DIMS * 22 + 3] = "(";
     for (int d = 0; d < layout->ndim; d++) sprintf(shape + strlen(shape), "%" PRId64 ",", layout->shape[d]);
@@ -375,18 +376,21 @@ static bool write_npy_header(FILE *file, lb_dtype dtype, const lb_layout *layout
     header[padded - 1] = '\n';
     const unsigned char magic[10] = {
         0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)padded, (unsigned char)(padded >> 8)};
-    return fwrite(magic, 1, 10, file) == 10 && fwrite(header, 1, (size_t)padded, file) == (size_t)padded;
+    lb_output_write(file, magic, 10);
+    lb_output_write(file, header, (size_t)padded);
 }
 
 lb_status show_write_npy(const shown *s, const char *path, lb_err *err)
 {
-    npy out = {NULL, s->tensor.dtype, s->tensor.dtype, true};
+    npy out = {NULL, s->tensor.dtype, s->tensor.dtype};
     if (!*lb_dtype_numpy(out.from)) out.as = lb_dtype_is_complex(out.from) ? LB_C64 : LB_F32;
-    out.file = fopen(path, "wbx");
-    if (!out.file) return lb_fail(err, LB_ERR_IO, "%s: cannot create it (an existing file is not replaced)", path);
-    out.written = write_npy_header(out.file, out.as, &s->tensor.layout);
+    LB_TRY(lb_output_open(path, NULL, &out.file, err)); /* an existing file is not replaced; values are private */
+    write_npy_header(out.file, out.as, &s->tensor.layout);
     lb_status status = each_piece(&s->tensor, UINT64_MAX, write_piece, &out, err);
-    if (fclose(out.file) != 0 || !out.written) status = lb_fail(err, LB_ERR_IO, "%s: cannot write it", path);
+    if (status == LB_OK)
+        status = lb_output_close(out.file, err);
+    else
+        lb_output_abandon(out.file);
     if (status == LB_OK && out.as != s->program->values[s->value].dtype)
         fprintf(stderr, "lastbit show: NumPy has no %s; written as %s, every value exact\n",
                 lb_dtype_name(s->program->values[s->value].dtype), lb_dtype_torch(out.as));

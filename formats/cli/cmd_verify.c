@@ -16,11 +16,13 @@ static const struct poptOption options[] = {
 static const lb_command command = {
     .name = "verify",
     .synopsis = "CAPTURE",
-    .about = "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of "
-             "programs, and\n"
-             "whether the bytes that programs call kept are there. What a killed writer left behind its last "
-             "commit is\n"
-             "no damage. Exit code 1 when something is damaged, or nothing was committed.",
+    .about =
+        "Reads every record of a capture, whatever its index says: checksums, sizes, the rules of "
+        "programs, and\n"
+        "whether the bytes that programs call kept are there. What a killed writer left behind its last "
+        "commit is\n"
+        "no damage; an archive that was never closed may go on, and which steps it lacks cannot be known from it.\n"
+        "Exit code 1 when something is damaged, or nothing was committed.",
     .example = "  lastbit verify run.lb || lastbit recover run.lb -o whole.lb",
     .options = options,
     .min_args = 1,
@@ -61,12 +63,13 @@ static const char *verdict_of(const lb_verification *v)
 static void print_json(const char *path, const lb_verification *v, findings *f)
 {
     lb_print_json("verify",
-                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture", path,
+                  json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "capture", path,
                             "verdict", verdict_of(v), "archives", (json_int_t)v->archives, "closed",
-                            (json_int_t)v->closed, "records", (json_int_t)v->records, "blobs", (json_int_t)v->blobs,
-                            "programs", (json_int_t)v->programs, "tables", (json_int_t)v->tables, "bytes",
-                            (json_int_t)v->bytes, "uncommitted", (json_int_t)v->uncommitted, "damages",
-                            (json_int_t)v->damages, "missing", (json_int_t)v->missing, "findings", f->list));
+                            (json_int_t)v->closed, "may_go_on", (json_int_t)(v->archives - v->closed), "records",
+                            (json_int_t)v->records, "blobs", (json_int_t)v->blobs, "programs", (json_int_t)v->programs,
+                            "tables", (json_int_t)v->tables, "bytes", (json_int_t)v->bytes, "uncommitted",
+                            (json_int_t)v->uncommitted, "damages", (json_int_t)v->damages, "missing",
+                            (json_int_t)v->missing, "findings", f->list));
 }
 
 static void print_text(const char *path, const lb_verification *v)
@@ -75,13 +78,18 @@ static void print_text(const char *path, const lb_verification *v)
     if (v->missing > MISSING_SHOWN)
         printf("missing: %" PRIu64 " more; `lastbit ls` says whether `pack --strip` left them out\n",
                v->missing - MISSING_SHOWN);
-    printf("%s: %s: %" PRIu32 " archive%s (%" PRIu32 " closed), %" PRIu64 " records, %" PRIu64 " blobs of %s, %" PRIu64
-           " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64 " damaged, %" PRIu64 " missing\n",
-           path, verdict_of(v), v->archives, v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs,
-           lb_bytes_text(v->bytes, bytes), v->programs, v->tables, v->uncommitted, v->damages, v->missing);
+    printf("%s: %s%s: %" PRIu32 " archive%s (%" PRIu32 " closed), %" PRIu64 " records, %" PRIu64
+           " blobs of %s, %" PRIu64 " programs, %" PRIu64 " tables; %" PRIu64 " uncommitted, %" PRIu64
+           " damaged, %" PRIu64 " missing\n",
+           path, verdict_of(v), v->damages || is_empty(v) || v->closed == v->archives ? "" : " so far", v->archives,
+           v->archives == 1 ? "" : "s", v->closed, v->records, v->blobs, lb_bytes_text(v->bytes, bytes), v->programs,
+           v->tables, v->uncommitted, v->damages, v->missing);
     if (v->closed < v->archives)
-        printf("%" PRIu32 " not closed: it records still, was stopped, or was cut; what stands behind the last commit "
-               "is not part of it\n",
+        printf("%" PRIu32
+               " may go on: not closed, so it records still, its process was ended, or the file was cut behind a "
+               "commit; whether there were more steps it does not tell, and what stands behind the last commit is not "
+               "part "
+               "of it\n",
                v->archives - v->closed);
     if (v->minor > LB_FORMAT_MINOR)
         printf("written in format %d.%" PRIu32 ", and this lastbit knows %d.%d: what that added is not read\n",

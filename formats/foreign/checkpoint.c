@@ -2,13 +2,13 @@
  * and each tensor gets its file, its place and its rank. */
 #include <lastbit/array.h>
 #include <lastbit/checkpoint.h>
+#include <lastbit/input.h>
 
 #include "foreign_tensors.h"
 #include "foreign_torch.h"
 #include "rank_grid.h"
 #include "rank_name.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,11 +21,6 @@ typedef struct reading {
     bool failed;  /* out of memory while gathering */
     bool indexed; /* an index says which files there are */
 } reading;
-
-typedef struct names {
-    char **rows;
-    uint32_t n;
-} names;
 
 const char *lb_fault_kind_name(lb_fault_kind kind)
 {
@@ -86,20 +81,17 @@ static void tell_entry(void *context, const char *name, const char *text)
 
 /* ---- which files ------------------------------------------------------------------------------------------------------ */
 
-static void add_name(names *list, const char *folder, const char *name)
+/* `path` becomes the list's. */
+static lb_status add_path(lb_input_names *list, char *path, lb_err *err)
 {
-    char **grown = (char **)realloc(list->rows, (list->n + 1u) * sizeof *grown);
-    if (grown) list->rows = grown;
-    char *path = grown ? (char *)malloc(strlen(folder) + strlen(name) + 2) : NULL;
-    if (!path) return;
-    sprintf(path, "%s/%s", folder, name);
-    grown[list->n++] = path;
-}
-
-static void free_names(names *list)
-{
-    for (uint32_t i = 0; i < list->n; i++) free(list->rows[i]);
-    free(list->rows);
+    char **grown = lb_array_grow(list->rows, list->n, sizeof *grown);
+    if (!grown) {
+        free(path);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    }
+    list->rows = grown;
+    list->rows[list->n++] = path;
+    return LB_OK;
 }
 
 static bool is_tensor_file(const char *name)
@@ -110,28 +102,39 @@ static bool is_tensor_file(const char *name)
     return false;
 }
 
-/* Tensor files and indexes, those of ranks' folders among them. */
-static void list_files(const char *folder, int depth, names *files, names *indexes)
+static lb_status list_files(const char *folder, int depth, lb_input_names *files, lb_input_names *indexes, lb_err *err);
+
+/* What one name of a folder is: a file, an index, the folder of a rank; others are passed over. */
+static lb_status list_name(const char *folder, const char *name, int depth, lb_input_names *files,
+                           lb_input_names *indexes, lb_err *err)
 {
-    DIR *listing = opendir(folder);
     int32_t stated;
-    for (struct dirent *entry; listing && (entry = readdir(listing));) {
-        const char *name = entry->d_name;
-        struct stat st;
-        char *path = (char *)malloc(strlen(folder) + strlen(name) + 2);
-        if (!path) break;
-        sprintf(path, "%s/%s", folder, name);
-        bool known = name[0] != '.' && stat(path, &st) == 0;
-        if (known && S_ISDIR(st.st_mode) && depth < 2 && lb_rank_in_name(name, &stated) >= 0)
-            list_files(path, depth + 1, files, indexes);
-        else if (known && S_ISREG(st.st_mode) && lb_foreign_ends_with(name, ".index.json"))
-            add_name(indexes, folder, name);
-        else if (known && S_ISREG(st.st_mode) && is_tensor_file(name))
-            add_name(files, folder, name);
-        free(path);
-    }
-    if (listing) closedir(listing);
+    struct stat st;
+    if (name[0] == '.') return LB_OK;
+    const bool index = lb_foreign_ends_with(name, ".index.json"), file = index || is_tensor_file(name),
+               rank = depth < 2 && lb_rank_in_name(name, &stated) >= 0;
+    if (!file && !rank) return LB_OK;
+    char *path = (char *)malloc(strlen(folder) + strlen(name) + 2);
+    if (!path) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+    sprintf(path, "%s/%s", folder, name);
+    lb_status status = lb_input_look(path, &st, err);
+    if (status == LB_OK && S_ISREG(st.st_mode) && file) return add_path(index ? indexes : files, path, err);
+    if (status == LB_OK && S_ISDIR(st.st_mode) && rank) status = list_files(path, depth + 1, files, indexes, err);
+    free(path);
+    return status == LB_ERR_NOT_FOUND ? LB_OK : status; /* a link to nothing */
+}
+
+/* Tensor files and indexes, those of ranks' folders among them. */
+static lb_status list_files(const char *folder, int depth, lb_input_names *files, lb_input_names *indexes, lb_err *err)
+{
+    lb_input_names names;
+    lb_err why = LB_ERR_INIT;
+    lb_status status = lb_input_list(folder, &names, &why);
+    for (uint32_t i = 0; i < names.n && status == LB_OK; i++)
+        status = list_name(folder, names.rows[i], depth, files, indexes, &why);
+    lb_input_names_release(&names);
     if (files->n) qsort(files->rows, files->n, sizeof *files->rows, lb_by_text);
+    return status == LB_OK ? LB_OK : lb_fail(err, status, "%s", why.message);
 }
 
 static bool is_read(const lb_checkpoint *c, const char *path)
@@ -151,7 +154,7 @@ static bool is_single_form(const char *name, const char *index, size_t stem)
 }
 
 /* A file beside an index that it does not name: a shard of another save. An index that is damaged itself names nothing. */
-static bool is_left_over(const lb_checkpoint *c, const char *path, const names *indexes)
+static bool is_left_over(const lb_checkpoint *c, const char *path, const lb_input_names *indexes)
 {
     const char *name = base_name(path);
     for (uint32_t i = 0; i < indexes->n; i++) {
@@ -185,7 +188,7 @@ static size_t variant_in(const char *name)
 }
 
 /* The same weights in another dtype, beside them. */
-static bool is_other_variant(const char *name, const names *files)
+static bool is_other_variant(const char *name, const lb_input_names *files)
 {
     const size_t stem = variant_in(name);
     for (uint32_t i = 0; i < files->n && stem; i++) {
@@ -196,7 +199,7 @@ static bool is_other_variant(const char *name, const names *files)
     return false;
 }
 
-static bool is_other_format(const char *path, const names *files, const names *indexes)
+static bool is_other_format(const char *path, const lb_input_names *files, const lb_input_names *indexes)
 {
     const char *name = base_name(path);
     if (is_other_variant(name, files)) return true;
@@ -208,9 +211,11 @@ static bool is_other_format(const char *path, const names *files, const names *i
     return false;
 }
 
-/* A failure to read `path`, mapped as memory row `row` if it was mapped at all, is told. What is valid but not read is not. */
+/* A failure to read `path`, mapped as memory row `row` if it was mapped at all, is told. What is valid but not read is not, and a refusal
+ * of the system is passed on. */
 static lb_status tell_failure(const reading *r, const char *path, uint32_t row, const lb_err *why, lb_err *err)
 {
+    if (lb_is_refusal(why->status)) return lb_fail(err, why->status, "%s", why->message);
     const lb_foreign_tensors *t = r->c->tensors;
     const lb_foreign_memory *map = t->n_memory > row ? &t->memory[row] : NULL;
     return lb_foreign_fault(
@@ -254,19 +259,18 @@ static lb_status read_description(reading *r, const char *folder, const char *pa
 static lb_status read_folder(reading *r, const char *folder, lb_err *err)
 {
     char metadata[4096];
-    struct stat st;
     snprintf(metadata, sizeof metadata, "%s/.metadata", folder);
-    if (stat(metadata, &st) == 0) {
+    if (lb_input_is_file(metadata)) {
         r->c->distributed = true;
         return read_description(r, folder, metadata, err);
     }
-    names files = {NULL, 0}, indexes = {NULL, 0};
-    list_files(folder, 0, &files, &indexes);
-    lb_status status = files.n || indexes.n ? LB_OK
-                                            : lb_fail(err, LB_ERR_NOT_FOUND,
-                                                      "%s: holds no .metadata, no *.index.json, no .safetensors, .pt "
-                                                      "or .bin: name the folder of a checkpoint",
-                                                      folder);
+    lb_input_names files = {NULL, 0}, indexes = {NULL, 0};
+    lb_status status = list_files(folder, 0, &files, &indexes, err);
+    if (status == LB_OK && !files.n && !indexes.n)
+        status = lb_fail(err, LB_ERR_NOT_FOUND,
+                         "%s: holds no .metadata, no *.index.json, no .safetensors, .pt or .bin: name the folder of a "
+                         "checkpoint",
+                         folder);
     for (uint32_t i = 0; i < indexes.n && status == LB_OK; i++)
         if (!strstr(indexes.rows[i], ".bin.index.json") || indexes.n == 1) {
             status = read_description(r, NULL, indexes.rows[i], err);
@@ -284,8 +288,8 @@ static lb_status read_folder(reading *r, const char *folder, lb_err *err)
                  base_name(path));
         tell_fault(r, LB_FAULT_UNEXPECTED, NULL, path, message);
     }
-    free_names(&files);
-    free_names(&indexes);
+    lb_input_names_release(&files);
+    lb_input_names_release(&indexes);
     return status;
 }
 
@@ -490,8 +494,11 @@ lb_status lb_checkpoint_open(const char *path, lb_checkpoint **checkpoint, lb_er
     c->tensors->listener = &listener;
     struct stat st;
     lb_status status = LB_OK;
-    if (stat(c->path, &st) != 0)
+    lb_err why = LB_ERR_INIT;
+    if (lb_input_look(c->path, &st, &why) == LB_ERR_NOT_FOUND)
         status = lb_fail(err, LB_ERR_NOT_FOUND, "%s: is not there: name a checkpoint, a file or a folder", path);
+    else if (why.status != LB_OK)
+        status = lb_fail(err, why.status, "%s", why.message);
     else if (!S_ISDIR(st.st_mode) && (!S_ISREG(st.st_mode) || st.st_size == 0))
         status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: is empty or no regular file", path);
     else if (access(c->path, R_OK) != 0)

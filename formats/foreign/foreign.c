@@ -6,9 +6,7 @@
 #include "pickle_tree.h"
 
 #include <lastbit/array.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
+#include <lastbit/input.h>
 #include <lastbit/json_text.h>
 #include <lastbit/text.h>
 #include <pthread.h>
@@ -16,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct blob_row {
     lb_digest digest;
@@ -58,21 +54,8 @@ lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, 
 
 lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    if (fd < 0)
-        return lb_fail(err, errno == ENOENT ? LB_ERR_NOT_FOUND : LB_ERR_IO, "%s: cannot open it: %s", path,
-                       strerror(errno));
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
-        close(fd);
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: is empty or no regular file", path);
-    }
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED) return lb_fail(err, LB_ERR_IO, "%s: cannot map it: %s", path, strerror(errno));
-    *bytes = (const char *)map;
-    *size = (size_t)st.st_size;
-    LB_TRY(add_memory(tensors, map, *size, path, err));
+    LB_TRY(lb_input_map(path, bytes, size, err));
+    LB_TRY(add_memory(tensors, (void *)(uintptr_t)*bytes, *size, path, err));
     static const char pointer[] = "version https://git-lfs.github.com/spec/";
     if (*size > sizeof pointer && memcmp(*bytes, pointer, sizeof pointer - 1) == 0)
         return lb_fail(err, LB_ERR_CORRUPT,
@@ -153,51 +136,33 @@ bool lb_foreign_ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static void free_names(char **names, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) free(names[i]);
-    free(names);
-}
-
 /* Names in a folder: its safetensors index if there is one, otherwise every *.safetensors. No names when it holds archives. */
-static uint32_t list_folder(const char *folder, char ***names)
+static lb_status list_folder(const char *folder, lb_input_names *names, lb_err *err)
 {
-    DIR *listing = opendir(folder);
-    uint32_t n = 0;
-    bool archives = false;
-    *names = NULL;
-    for (struct dirent *entry; listing && (entry = readdir(listing));) {
-        bool index = lb_foreign_ends_with(entry->d_name, ".safetensors.index.json");
-        archives |= strncmp(entry->d_name, "rank-", 5) == 0 && lb_foreign_ends_with(entry->d_name, ".tar");
-        if (!index && !lb_foreign_ends_with(entry->d_name, ".safetensors")) continue;
-        char **grown = lb_array_grow(*names, n, sizeof *grown), *name = strdup(entry->d_name);
-        if (grown) *names = grown;
-        if (!grown || !name) {
-            free(name);
-            break;
-        }
-        grown[n++] = name;
-        if (index && n > 1) { /* the index stands first */
-            grown[n - 1] = grown[0];
-            grown[0] = name;
-        }
+    LB_TRY(lb_input_list(folder, names, err));
+    bool archives = false, index = false;
+    for (uint32_t i = 0; i < names->n; i++) {
+        archives |= strncmp(names->rows[i], "rank-", 5) == 0 && lb_foreign_ends_with(names->rows[i], ".tar");
+        index |= lb_foreign_ends_with(names->rows[i], ".safetensors.index.json");
     }
-    if (listing) closedir(listing);
-    if (archives) free_names(*names, n), n = 0, *names = NULL;
-    uint32_t kept = n > 0 && lb_foreign_ends_with((*names)[0], ".index.json") ? 1 : n;
-    for (uint32_t i = kept; i < n; i++) free((*names)[i]);
-    if (kept > 1) qsort(*names, kept, sizeof **names, lb_by_text);
-    return kept;
+    const char *end = index ? ".safetensors.index.json" : ".safetensors";
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < names->n; i++)
+        if (archives || (index && kept) || !lb_foreign_ends_with(names->rows[i], end))
+            free(names->rows[i]);
+        else
+            names->rows[kept++] = names->rows[i];
+    names->n = kept;
+    return LB_OK;
 }
 
 /* "FOLDER/.metadata", malloc'ed, when that is there: a distributed checkpoint. */
 static char *metadata_in(const char *folder)
 {
-    struct stat st;
     char *path = (char *)malloc(strlen(folder) + sizeof "/.metadata");
     if (!path) return NULL;
     sprintf(path, "%s/.metadata", folder);
-    if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) return path;
+    if (lb_input_is_file(path)) return path;
     free(path);
     return NULL;
 }
@@ -208,10 +173,10 @@ bool lb_foreign_recognises(const char *path, bool folder)
         char *metadata = metadata_in(path);
         free(metadata);
         if (metadata) return true;
-        char **names;
-        uint32_t n = list_folder(path, &names);
-        free_names(names, n);
-        return n > 0;
+        lb_input_names names;
+        const bool some = list_folder(path, &names, NULL) == LB_OK && names.n > 0;
+        lb_input_names_release(&names);
+        return some;
     }
     static const char *const ends[] = {".safetensors", ".safetensors.index.json", ".npy", ".npz", ".pt", ".pth"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
@@ -265,25 +230,25 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
 
 static lb_status read_folder(lb_foreign_tensors *t, const char *folder, lb_err *err)
 {
-    char **names, *metadata = metadata_in(folder);
+    char *metadata = metadata_in(folder);
     if (metadata) {
         lb_status read = lb_distributed_read(t, folder, metadata, err);
         free(metadata);
         return read;
     }
-    uint32_t n = list_folder(folder, &names);
-    lb_status status = LB_OK;
-    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
-        char *path = (char *)malloc(strlen(folder) + strlen(names[i]) + 2);
+    lb_input_names names;
+    lb_status status = list_folder(folder, &names, err);
+    for (uint32_t i = 0; i < names.n && status == LB_OK; i++) {
+        char *path = (char *)malloc(strlen(folder) + strlen(names.rows[i]) + 2);
         if (!path) {
             status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
             break;
         }
-        sprintf(path, "%s/%s", folder, names[i]);
+        sprintf(path, "%s/%s", folder, names.rows[i]);
         status = lb_foreign_read_file(t, path, err);
         free(path);
     }
-    free_names(names, n);
+    lb_input_names_release(&names);
     return status;
 }
 
@@ -300,9 +265,8 @@ lb_status lb_foreign_open(const char *path, lb_foreign **foreign, lb_err *err)
         return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     }
     pthread_mutex_init(&f->lock, NULL);
-    struct stat st;
-    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    lb_status status = folder ? read_folder(&f->tensors, path, err) : lb_foreign_read_file(&f->tensors, path, err);
+    lb_status status =
+        lb_input_is_folder(path) ? read_folder(&f->tensors, path, err) : lb_foreign_read_file(&f->tensors, path, err);
     if (status != LB_OK) {
         lb_foreign_close(f);
         return status;

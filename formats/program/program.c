@@ -32,11 +32,15 @@ bool lb_program_reserve(lb_program *program, lb_program_table_id id, uint32_t ro
 {
     const lb_program_table *table = &lb_program_tables[id];
     uint32_t *capacity = &program->store->capacity[id];
-    if (rows > LB_PROGRAM_MAX_ROWS) return false;
     if (rows <= *capacity) return true;
     void **array = (void **)((char *)program + table->array);
-    void *grown = lb_array_fit(*array, capacity, rows < 16 ? 16 : rows, table->row_bytes); /* at most 2^28 */
-    if (grown) *array = grown;
+    void *grown = rows <= LB_PROGRAM_MAX_ROWS
+                      ? lb_array_fit(*array, capacity, rows < 16 ? 16 : rows, table->row_bytes) /* at most 2^28 */
+                      : NULL;
+    if (grown)
+        *array = grown;
+    else
+        program->store->lacking = true;
     return grown;
 }
 
@@ -66,7 +70,7 @@ char *lb_program_keep_text(lb_program *program, const char *text, size_t n)
     if (!chunk || chunk->size - chunk->used < n + 1) {
         size_t size = n + 1 > CHUNK_BYTES ? n + 1 : CHUNK_BYTES;
         chunk = (text_chunk *)malloc(sizeof *chunk + size);
-        if (!chunk) return NULL;
+        if (!chunk) return store->lacking = true, NULL;
         *chunk = (text_chunk){store->chunks, 0, size};
         store->chunks = chunk;
     }
@@ -112,7 +116,7 @@ static bool find_row(const lb_program *program, row_set *set, uint32_t rows,
         const char *other = text_of(program, set->known);
         const uint64_t its = text_hash(other);
         if (entered_row(program, set, text_of, other, its) == LB_NONE && !lb_hash_add(&set->rows, its, set->known))
-            return false;
+            return program->store->lacking = true, false;
     }
     *row = entered_row(program, set, text_of, text, hash);
     return true;

@@ -301,6 +301,8 @@ static bool is_stored(const lb_program *program, int id)
 
 lb_status lb_program_encode(const lb_program *program, void **bytes, size_t *size, lb_err *err)
 {
+    if (program->store->lacking)
+        return lb_fail(err, LB_ERR_NOMEM, "step %lld: out of memory for its program", (long long)program->step);
     msgpack_sbuffer buffer;
     msgpack_sbuffer_init(&buffer);
     encoder e = {.scratch = NULL};

@@ -58,6 +58,8 @@ struct lb_program_store {
     uint32_t capacity[LB_TABLE_COUNT];
     text_chunk *chunks;
     row_set strings, scopes, lines;
+    bool
+        lacking; /* a row or a text found no memory: whoever asked for it may have gone on without, and so it is never written */
 };
 
 lb_program *lb_program_alloc(void); /* no string 0, no scope 0 yet */

@@ -7,6 +7,7 @@
 #ifndef LASTBIT_ARCHIVE_H
 #define LASTBIT_ARCHIVE_H
 
+#include <lastbit/output.h>
 #include <lastbit/program.h>
 
 #ifdef __cplusplus
@@ -21,14 +22,17 @@ extern "C" {
 typedef struct lb_writer lb_writer; /* one thread at a time */
 
 typedef struct lb_writer_options {
-    size_t size;           /* sizeof(lb_writer_options) */
-    bool overwrite;        /* replace an existing file; otherwise LB_ERR_EXISTS */
-    bool sync;             /* fdatasync after every commit: survives power loss, not only a kill */
-    uint64_t budget_bytes; /* LB_ERR_LIMIT for a record that would pass it; 0: none */
+    size_t size;    /* sizeof(lb_writer_options) */
+    bool overwrite; /* replace an existing file; otherwise LB_ERR_EXISTS */
+    uint8_t sync;   /* lb_output_sync: what a power cut may take */
+    bool
+        whole; /* there is no file before the archive is closed, and the old one stays; otherwise it grows by commits */
+    uint64_t budget_bytes;     /* LB_ERR_LIMIT for a record that would pass it; 0: none */
+    const char *const *inputs; /* what is read meanwhile and may not be written over, the last NULL; NULL: nothing */
 } lb_writer_options;
-#define LB_WRITER_OPTIONS_INIT {sizeof(lb_writer_options), false, false, 0}
+#define LB_WRITER_OPTIONS_INIT {sizeof(lb_writer_options), false, LB_OUTPUT_SYNC_CLOSE, false, 0, NULL}
 
-/* Creates the file, mode 0600. */
+/* Creates the file, mode 0600, as lastbit/output.h says: at the first commit of its head it is there. */
 LB_API lb_status lb_writer_open(const char *path, const lb_writer_options *options, lb_writer **writer, lb_err *err);
 /* Stores bytes under their blob digest; does nothing when the archive already has them. */
 LB_API lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
@@ -44,9 +48,11 @@ LB_API lb_status lb_writer_commit(lb_writer *writer, lb_err *err);
 LB_API lb_status lb_writer_last_table(lb_writer *writer, const char *name, const char *json, lb_err *err);
 /* At most what the archive will have if it is closed now. */
 LB_API uint64_t lb_writer_bytes(const lb_writer *writer);
-/* Commit, index, closing record. The writer is gone whatever the status. NULL is fine. */
+/* Commit, index, closing record; flushed to the disk as `sync` says, and closed, each checked. The writer is gone whatever the status.
+ * NULL is fine. */
 LB_API lb_status lb_writer_close(lb_writer *writer, lb_err *err);
-/* In a forked child: frees memory and closes the descriptor, writes nothing. */
+/* Gives up, also in a forked child: frees memory and closes the descriptor, writes nothing. What was committed stays, but for a `whole`
+ * archive, which then is not there. */
 LB_API void lb_writer_abandon(lb_writer *writer);
 
 /* ---- reading one archive ------------------------------------------------------------------------------------------ */

@@ -17,6 +17,7 @@
 #ifndef LASTBIT_CAPTURE_H
 #define LASTBIT_CAPTURE_H
 
+#include <lastbit/output.h>
 #include <lastbit/program.h>
 
 #ifdef __cplusplus
@@ -60,16 +61,21 @@ typedef struct lb_recorder_options {
     const char *
         like; /* a capture whose levels, and whose choice of ops and layers, are taken step by step in place of level, keep
                             * and layers; NULL: none */
+    uint8_t
+        sync; /* lb_output_sync (lastbit/output.h): at which moments the archive is on the disk, so that a power cut takes no
+                            * more than what came after; a kill takes nothing that was committed */
 } lb_recorder_options;
 #define LB_RECORDER_OPTIONS_INIT                                                                                       \
-    {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, 0, NULL}
+    {sizeof(lb_recorder_options), LB_LEVEL_AUTO, 0, 1, NULL, NULL, 0, 0, 0, false, 0, 0, 0, NULL, LB_OUTPUT_SYNC_CLOSE}
 
 /* ---- life-cycle --------------------------------------------------------------------------------------------------- */
 
 /* Creates `folder` (mode 0700) unless it is there, and the archive of `rank` in it. LB_ERR_EXISTS when that is there. */
 LB_API lb_status lb_recorder_open(const char *folder, const lb_recorder_options *options, lb_recorder **recorder,
                                   lb_err *err);
-/* Ends an open step as incomplete, writes the closing record, frees the recorder whatever the status. NULL is fine. */
+/* Ends an open step as incomplete, writes the closing record, has it written to the disk as `sync` says, frees the recorder whatever the
+ * status. A recorder that failed earlier, in whatever call and in its own threads too, says here why; the steps before that are in the
+ * archive, which says so, too. After lb_recorder_stop it is LB_OK. NULL is fine. */
 LB_API lb_status lb_recorder_close(lb_recorder *recorder, lb_err *err);
 /* In a forked child: frees the memory, writes nothing. */
 LB_API void lb_recorder_abandon(lb_recorder *recorder);

@@ -79,6 +79,8 @@ typedef struct lb_diff_row {
     const char *op; /* NULL in layer rows */
     uint32_t index; /* op in A's program; of an op that B alone runs, the next that both share; LB_NONE in layer rows */
     uint32_t other; /* its partner in B's program, of that rank, or in the same way the next; or LB_NONE */
+    int64_t
+        other_step; /* of `other`, where `implementations` is said: the sides may cut their input into other steps */
     int32_t other_rank;
     uint32_t order; /* where it stands in its step, whichever side is named first; LB_NONE: not known */
     uint32_t lone;  /* how many ops of one side alone it speaks for */
@@ -165,6 +167,8 @@ typedef struct lb_diff_report {
     bool tokens_approximate; /* some log-probabilities were not kept, and replay could not give their very bits */
     lb_diff_routing *routings;
     uint32_t n_routings;  /* one per (step, rank, layer) */
+    uint32_t n_cuts;      /* sentences of missing[] that say that ranks of the two sides cut a batch otherwise */
+    bool untold;          /* of several ranks it is not known which token of one side is which of the other */
     bool implementations; /* judged as two implementations of one model (bisect/implementations) */
     lb_diff_difference *differences;
     uint32_t n_differences; /* largest effect first */

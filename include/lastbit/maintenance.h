@@ -30,7 +30,8 @@ typedef struct lb_damage {
 } lb_damage;
 
 typedef struct lb_verification {
-    uint32_t archives, closed; /* archives with a whole closing record */
+    uint32_t archives,
+        closed; /* with a whole closing record; of the others nothing tells whether there were more steps */
     uint64_t records, blobs, programs, tables, bytes;
     uint64_t uncommitted; /* whole records after the last commit: not part of the capture, `recover` may keep them */
     uint64_t damages;     /* all but MISSING */
@@ -54,7 +55,7 @@ typedef struct lb_recovery {
 } lb_recovery;
 
 /* Writes a new capture with everything in the old one that is whole: a folder for a folder, one archive for one archive.
- * Ring files that were not assembled are, too. LB_ERR_EXISTS when `out` is there. */
+ * Ring files that were not assembled are, too. LB_ERR_EXISTS when `out` is there; it appears complete or not at all. */
 LB_API lb_status lb_capture_recover(const char *path, const char *out, lb_recovery *result, lb_err *err);
 
 /* ---- the flight recorder's files ---------------------------------------------------------------------------------------- */
@@ -68,9 +69,11 @@ LB_API bool lb_ring_file_parse(const char *name, int32_t *rank, uint32_t *genera
 /* `rank`: -1 removes those of all ranks. */
 LB_API void lb_ring_files_remove(const char *folder, int32_t rank);
 /* Writes the window of each rank as its archive rank-RRRRR.tar in `out` (which may be `folder`, and is there), `why` as the trigger in
- * its coverage. *steps: written, over all ranks; the files stay. LB_OK also where there are none. */
+ * its coverage, and complete or not at all. *steps: written, over all ranks. The files stay: they may be removed where *whole (may be
+ * NULL) says that every byte that was committed in them was read. LB_OK also where there are none, or where damage is passed over; a file
+ * that cannot be opened or read for lack of memory, descriptors or a working disk is a failure. */
 LB_API lb_status lb_ring_files_assemble(const char *folder, const char *out, const char *why, uint32_t *steps,
-                                        lb_err *err);
+                                        bool *whole, lb_err *err);
 
 /* ---- pack ----------------------------------------------------------------------------------------------------------- */
 
@@ -100,7 +103,8 @@ typedef struct lb_packing {
     uint64_t programs, blobs, blob_bytes, stripped_blobs, stripped_bytes, file_bytes;
 } lb_packing;
 
-/* One compressed file with every rank, equal bytes stored once. Only bytes that a packed program names go in. */
+/* One compressed file with every rank, equal bytes stored once. Only bytes that a packed program names go in. The file appears complete
+ * or not at all: what stood there before stays until then. LB_ERR_EXISTS, too, where `out` is the capture or a file in it. */
 LB_API lb_status lb_capture_pack(const char *path, const char *out, const lb_pack_options *options, lb_packing *result,
                                  lb_err *err);
 

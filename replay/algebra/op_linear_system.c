@@ -354,6 +354,53 @@ static lb_status inverse(lb_call *call)
     return lb_matrix_batch_end(&batch);
 }
 
+/* What is left of each column of `a` by itself, of length one; `r`: a is q r. False: some column follows from those before it, to what the op counts as nothing. */
+static bool orthonormal(lb_matrix_batch *batch, lb_columns a, double nothing, lb_columns *q, lb_columns *r)
+{
+    *q = lb_columns_new(batch, a.m, a.n), *r = lb_columns_new(batch, a.n, a.n);
+    for (int64_t j = 0; batch->status == LB_OK && j < a.n; j++) {
+        double *x = q->x + j * a.m;
+        memcpy(x, a.x + j * a.m, sizeof *x * (size_t)a.m);
+        const double left = lb_orthogonalise(x, *q, j);
+        if (!(left > nothing)) return false;
+        for (int64_t i = 0; i < a.m; i++) x[i] /= left;
+        for (int64_t i = 0; i <= j; i++) r->x[j * a.n + i] = lb_dot(q->x + i * a.m, a.x + j * a.m, a.m);
+    }
+    return batch->status == LB_OK;
+}
+
+static double first_of(lb_matrix_batch *batch, uint32_t arg)
+{
+    const lb_columns a =
+        lb_call_given(batch->call, arg) ? lb_columns_read(batch, lb_call_tensor(batch->call, arg), 0) : (lb_columns){0};
+    return a.x && a.m * a.n == 1 ? a.x[0] : 0;
+}
+
+/* A, atol, rtol, hermitian. Of a matrix whose columns, or rows, are independent it is the one X for which X A, or A X, is the identity and the other product
+ * symmetric. Which small singular values of others count as nothing is a choice that a library makes near its tolerance. */
+static lb_status pseudoinverse(lb_call *call)
+{
+    lb_matrix_batch batch = lb_matrix_batch_begin(call, 0, 2);
+    const double u = lb_dtype_unit_roundoff(call->results[0].dtype);
+    while (lb_matrix_batch_next(&batch)) {
+        lb_columns a = lb_columns_arg(&batch, 0), q, r;
+        if (!is_usable(&batch, a, false)) continue;
+        const double size = lb_length(a.x, a.m * a.n), most = (double)(a.m > a.n ? a.m : a.n),
+                     rtol = fmax(first_of(&batch, 2), most * 2 * u), atol = first_of(&batch, 1);
+        const bool wide = a.m < a.n;
+        if (wide) a = lb_columns_transposed(&batch, a);
+        if (!a.x) continue;
+        if (!orthonormal(&batch, a, 8 * (atol + rtol * size), &q, &r)) {
+            lb_matrix_batch_refuse(&batch, "a matrix whose columns and rows are not independent");
+            continue;
+        }
+        lb_columns x = lb_columns_transposed(&batch, q);
+        for (int64_t j = 0; x.x && j < x.n; j++) solve_triangle(r, true, false, x.x + j * x.m);
+        lb_columns_write(&batch, 0, 2, wide ? lb_columns_transposed(&batch, x) : x);
+    }
+    return lb_matrix_batch_end(&batch);
+}
+
 /* Of an LU that an op was given. */
 static bool given_factors(lb_matrix_batch *batch, factored *f)
 {
@@ -602,6 +649,7 @@ const lb_op_row lb_rows_linear_system[] = {
     ROW("linalg_lu_solve", "LU! pivots! B! left adjoint", lu_solve, LB_ROW_FACTORS, "lu_solve"),
     ROW("_linalg_solve_ex", "A! B! left check_errors", solve, LB_ROW_FACTORS, "solve"),
     ROW("linalg_inv_ex", "A! check_errors", inverse, LB_ROW_FACTORS, "inverse"),
+    ROW("linalg_pinv.atol_rtol_tensor", "self! atol rtol hermitian", pseudoinverse, LB_ROW_FACTORS, "pinv"),
     ROW("_linalg_det", "A!", det, LB_ROW_FACTORS, "inverse"),
     ROW("_linalg_slogdet", "A!", slogdet, LB_ROW_FACTORS, "inverse"),
     {.name = "aten::linalg_matrix_exp", .args = "self!", LB_COMPUTED_BY(exponential), LB_SUMS(16, LB_TERMS(INNER, 0)),

@@ -1,13 +1,13 @@
 /* lastbit order: the order in which a live kernel adds up, found from outside. */
 #include "command_line.h"
 
+#include <lastbit/input.h>
 #include <lastbit/order.h>
+#include <lastbit/output.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct options {
     char *python, *library, *symbol, *engine, *tree;
@@ -73,9 +73,10 @@ static lb_sum_of sum_of(lb_probe_form form)
 /* --expect: a named order, or the file of a tree. */
 static lb_status expected_tree(const options *o, const lb_probe_shape *s, lb_sum_tree **tree, lb_err *err)
 {
+    struct stat st;
     *tree = NULL;
     if (!o->expect) return LB_OK;
-    if (access(o->expect, R_OK) == 0) return lb_sum_tree_read(o->expect, tree, err);
+    if (lb_input_look(o->expect, &st, NULL) == LB_OK) return lb_sum_tree_read(o->expect, tree, err);
     return lb_sum_tree_named(o->expect, s->n, sum_of(s->form), s->dtype, tree, err);
 }
 
@@ -184,15 +185,26 @@ static json_t *report_json(const options *o, const lb_probe_shape *s, const lb_p
     return all;
 }
 
-static lb_status store(const char *path, const lb_probe_group *g, lb_err *err)
+static lb_status store(const options *o, const lb_probe_group *g, lb_err *err)
 {
+    const char *inputs[3] = {NULL};
+    int n = 0;
+    if (o->library) inputs[n++] = o->library;
+    if (o->expect) inputs[n] = o->expect; /* the file of a tree, or the name of an order */
     char *text = g->tree ? lb_sum_tree_to_json(g->tree, *g->names ? g->names : NULL) : NULL;
-    if (!text) return lb_fail(err, LB_ERR_INVALID, "there is no tree to store in %s", path);
-    FILE *file = fopen(path, "w");
-    bool fine = file && fputs(text, file) >= 0 && fputc('\n', file) >= 0;
-    if (file) fine &= !fclose(file);
+    if (!text) return lb_fail(err, LB_ERR_INVALID, "there is no tree to store in %s", o->output);
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT;
+    how.replace = how.shared = true;
+    how.inputs = inputs;
+    lb_output *out;
+    lb_status status = lb_output_open(o->output, &how, &out, err);
+    if (status == LB_OK) {
+        lb_output_write(out, text, strlen(text));
+        lb_output_write(out, "\n", 1);
+        status = lb_output_close(out, err);
+    }
     free(text);
-    return fine ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+    return status;
 }
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */
@@ -256,7 +268,7 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
             print_text(o, s, &report);
         if (expected && !json) printf("expected:    %s: %s\n", o->expect, same ? "the same" : "another order");
         code = exit_code(&report, expected ? &same : NULL);
-        if (o->output) status = store(o->output, &report.groups[0], &err);
+        if (o->output) status = store(o, &report.groups[0], &err);
     }
     if (status == LB_ERR_INVALID && o->engine)
         code = lb_command_misused("order", "--engine: %s", err.message);

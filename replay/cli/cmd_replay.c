@@ -436,7 +436,7 @@ static int run(const char *path, const lb_replay_request *o, bool json)
     if (status == LB_OK && o->routing)
         status = lb_routing_print(capture, replay, &plan, r.room, json, &routers_differ, &err);
     if (status == LB_OK && o->each) status = lb_switches_print(capture, replay, &plan, json, &ended, &err);
-    if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, &r.file, &err);
+    if (status == LB_OK && o->write) status = lb_tensorfile_open(o->write, lb_capture_path(capture), &r.file, &err);
     if (status == LB_OK && o->table) status = run_plain(replay, &plan, &r, &err);
     if (status == LB_OK && !o->routing && !o->each && plan.n_swaps && plan.mode != LB_REPLAY_ISOLATED)
         status = lb_effects_new(capture, replay, &plan, &r.effects, &err);

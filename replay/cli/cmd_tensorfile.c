@@ -6,39 +6,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct lb_tensorfile {
-    char *path, *part;
-    FILE *data; /* of `part` */
+    char *path;
+    lb_output *out;
+    FILE *data; /* the tensors until the header is known, which stands before them; it has no name */
     json_t *header, *metadata;
     uint64_t written;
     lb_err err;
 };
 
-static char *with_suffix(const char *path, const char *suffix)
-{
-    char *text = malloc(strlen(path) + strlen(suffix) + 1);
-    if (text) strcat(strcpy(text, path), suffix);
-    return text;
-}
-
-lb_status lb_tensorfile_open(const char *path, lb_tensorfile **out, lb_err *err)
+lb_status lb_tensorfile_open(const char *path, const char *capture, lb_tensorfile **out, lb_err *err)
 {
     lb_tensorfile *file = *out = calloc(1, sizeof *file);
     if (!file) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
+    lb_output_options how = LB_OUTPUT_OPTIONS_INIT; /* values are private */
+    how.replace = true;
+    how.inputs = (const char *[]){capture, NULL};
     file->err = (lb_err)LB_ERR_INIT;
     file->path = strdup(path);
-    file->part = with_suffix(path, ".part");
     file->header = json_object();
     file->metadata = json_object();
-    if (!file->path || !file->part || !file->header || !file->metadata)
+    if (!file->path || !file->header || !file->metadata)
         lb_fail(&file->err, LB_ERR_NOMEM, "out of memory");
-    else if (!(file->data = fopen(file->part, "wb+")))
-        lb_fail(&file->err, LB_ERR_IO, "%s: %s", file->part, strerror(errno));
-    else
-        fchmod(fileno(file->data), 0600); /* values are private */
+    else if (lb_output_open(path, &how, &file->out, &file->err) == LB_OK)
+        file->data = lb_output_scratch(path, &file->err);
     if (file->err.status == LB_OK) return LB_OK;
     *out = NULL;
     return lb_tensorfile_close(file, false, err);
@@ -66,7 +58,7 @@ static void add_tensor(lb_tensorfile *file, const char *name, const lb_tensor *t
     if (!dense)
         lb_fail(&file->err, LB_ERR_NOMEM, "out of memory: %zu bytes", bytes);
     else if (lb_tensor_gather(tensor, dense, &file->err) == LB_OK && fwrite(dense, 1, bytes, file->data) != bytes)
-        lb_fail(&file->err, LB_ERR_IO, "%s: %s", file->part, strerror(errno));
+        lb_fail(&file->err, LB_ERR_IO, "%s: cannot write what is to be in it: %s", file->path, strerror(errno));
     free(dense);
     json_t *shape = json_array();
     for (int d = 0; d < tensor->layout.ndim; d++) json_array_append_new(shape, json_integer(tensor->layout.shape[d]));
@@ -94,50 +86,51 @@ void lb_tensorfile_add(lb_tensorfile *file, const lb_event *event)
     }
 }
 
+/* What was written beside, from its beginning. */
+static bool copy_data(lb_tensorfile *file)
+{
+    static char buffer[1 << 16];
+    uint64_t copied = 0;
+    bool fine = fflush(file->data) == 0 && fseek(file->data, 0, SEEK_SET) == 0; /* rewind would hide what did not fit */
+    for (size_t n; fine && (n = fread(buffer, 1, sizeof buffer, file->data)) > 0; copied += n)
+        lb_output_write(file->out, buffer, n);
+    return fine && !ferror(file->data) && copied == file->written;
+}
+
 /* Length, header, bytes. The header is padded with spaces so that the bytes start at a multiple of 8. */
 static void assemble(lb_tensorfile *file)
 {
+    static const char spaces[8] = "       ";
     json_object_set(file->header, "__metadata__", file->metadata);
     char *header = json_dumps(file->header, JSON_COMPACT);
-    FILE *out = header ? fopen(file->path, "wb") : NULL;
-    if (!out) {
-        lb_fail(&file->err, LB_ERR_IO, "%s: %s", file->path, header ? strerror(errno) : "out of memory");
-        free(header);
+    if (!header) {
+        lb_fail(&file->err, LB_ERR_NOMEM, "%s: out of memory", file->path);
         return;
     }
-    struct stat st;
-    const bool is_ours = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode); /* no device, no pipe */
-    if (is_ours) fchmod(fileno(out), 0600);
     const size_t used = strlen(header);
     const uint64_t length = (used + 7) / 8 * 8;
-    static const char spaces[8] = "       ";
-    bool fine = fwrite(&length, 8, 1, out) == 1 && fwrite(header, 1, used, out) == used &&
-                fwrite(spaces, 1, length - used, out) == length - used;
-    static char buffer[1 << 16];
-    rewind(file->data);
-    for (size_t n; fine && (n = fread(buffer, 1, sizeof buffer, file->data)) > 0;)
-        fine = fwrite(buffer, 1, n, out) == n;
-    fine &= !ferror(file->data);
-    fine &= fclose(out) == 0;
-    if (!fine) lb_fail(&file->err, LB_ERR_IO, "%s: %s", file->path, strerror(errno));
-    if (!fine && is_ours) unlink(file->path);
+    lb_output_write(file->out, &length, 8);
+    lb_output_write(file->out, header, used);
+    lb_output_write(file->out, spaces, length - used);
     free(header);
+    if (!copy_data(file))
+        lb_fail(&file->err, LB_ERR_IO, "%s: cannot write what is to be in it: %s", file->path, strerror(errno));
 }
 
 lb_status lb_tensorfile_close(lb_tensorfile *file, bool keep, lb_err *err)
 {
     if (!file) return LB_OK;
     if (keep && file->err.status == LB_OK) assemble(file);
-    if (file->data) {
-        fclose(file->data);
-        unlink(file->part);
-    }
+    if (file->data) fclose(file->data);
+    if (keep && file->err.status == LB_OK)
+        lb_output_close(file->out, &file->err);
+    else
+        lb_output_abandon(file->out);
     json_decref(file->header);
     json_decref(file->metadata);
     const lb_status status = file->err.status;
     if (status != LB_OK) lb_fail(err, status, "%s", file->err.message);
     free(file->path);
-    free(file->part);
     free(file);
     return status;
 }

@@ -307,6 +307,20 @@ static double check_inverse(const check *c)
     return a.x && x.x && !gave_up(c, 1) ? inverse_of(c, a, x) : -1;
 }
 
+/* Of a matrix with independent columns X A is the identity, and A X symmetric; with independent rows the other way round. Others are not judged. */
+static double check_pseudoinverse(const check *c)
+{
+    matrix a = arg(c, 0), x = result(c, 0, 2);
+    if (!a.x || !x.x) return -1;
+    const double size = norm(a) * norm(x);
+    if (!(size * 4 * c->unit < 1)) return -1; /* near what the library counts as nothing */
+    matrix left = product(c->w, x, a), right = product(c->w, a, x);
+    matrix one = a.m < a.n ? right : left, other = a.m < a.n ? left : right;
+    if (!one.x || !other.x) return -1;
+    return part(c, fmax(distance(c->w, one, identity(c->w, one.m)), distance(c->w, other, transposed(c->w, other))),
+                size);
+}
+
 /* L Lᵀ, or Uᵀ U, of the triangle that arg `i` holds. */
 static matrix of_cholesky(const check *c, uint32_t i, bool upper)
 {
@@ -517,6 +531,8 @@ static const struct factorisation {
     {"aten::linalg_cholesky", check_cholesky},
     {"aten::linalg_inv_ex", check_inverse},
     {"aten::linalg_inv", check_inverse},
+    {"aten::linalg_pinv", check_pseudoinverse},
+    {"aten::linalg_pinv.atol_rtol_tensor", check_pseudoinverse},
     {"aten::cholesky_inverse", check_cholesky_inverse},
     {"aten::cholesky_solve", check_cholesky_solve},
     {"aten::_linalg_solve_ex", check_solve},

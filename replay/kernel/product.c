@@ -1,6 +1,7 @@
 /* Dense products in a stated order: which engine runs which schedule. See product.h. */
 #include "product.h"
 #include "gemv_orders.h"
+#include "openblas.h"
 #include "schedule.h"
 #include "schedule_tree.h"
 #include "tensor_core.h"
@@ -8,9 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef LB_HAVE_OPENBLAS
-#include <cblas.h>
-#endif
 
 #define COLUMNS 64
 
@@ -19,18 +17,9 @@
 
 static bool openblas(const lb_product *s, lb_dtype type, const void *a, const void *b, void *c)
 {
-#ifdef LB_HAVE_OPENBLAS
     int m = (int)s->m, n = (int)s->n, k = (int)s->k;
     if (m != s->m || n != s->n || k != s->k || !m || !n) return false;
-    if (type == LB_F64)
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1, a, k ? k : 1, b, n, 0, c, n);
-    else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1, a, k ? k : 1, b, n, 0, c, n);
-    return true;
-#else
-    (void)s, (void)type, (void)a, (void)b, (void)c;
-    return false;
-#endif
+    return type == LB_F64 ? lb_openblas_product_f64(m, n, k, a, b, c) : lb_openblas_product_f32(m, n, k, a, b, c);
 }
 
 /* The terms per chain of an order that matmul.h runs: 0 is all of them; -1: an order that adds up products. */

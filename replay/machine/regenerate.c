@@ -60,9 +60,14 @@ struct lb_regeneration {
 lb_regeneration *lb_regeneration_new(void)
 {
     lb_regeneration *r = calloc(1, sizeof *r);
-    for (int i = 0; r && i < PRODUCTS; i++) LB_CHECK(lb_schedule_parse(of_products[i], &r->products[i], NULL) == LB_OK);
-    for (int i = 0; r && i < SUMS; i++) LB_CHECK(lb_schedule_parse(of_sums[i], &r->sums[i], NULL) == LB_OK);
-    return r;
+    lb_status status = r ? LB_OK : LB_ERR_NOMEM;
+    for (int i = 0; i < PRODUCTS && status == LB_OK; i++)
+        status = lb_schedule_parse(of_products[i], &r->products[i], NULL);
+    for (int i = 0; i < SUMS && status == LB_OK; i++) status = lb_schedule_parse(of_sums[i], &r->sums[i], NULL);
+    LB_CHECK(status == LB_OK || status == LB_ERR_NOMEM);
+    if (status == LB_OK) return r;
+    free(r);
+    return NULL;
 }
 
 void lb_regeneration_free(lb_regeneration *r)

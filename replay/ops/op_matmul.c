@@ -300,6 +300,40 @@ static lb_status grouped_run(lb_call *call, bool twin)
 
 LB_WITH_TWIN(grouped_mm, grouped_run(call, twin))
 
+/* Args: input (T, D), experts' matrices (E, N, D), each token's experts (M, A), three tensors by which a GPU's blocks are filled, how many experts read
+ * one row of the input. The result (M, A, N): row i of it is row i / topk of the input times the matrix of its expert, or 0 where there is no such
+ * expert. Definition: foundation-model-stack/foundation-model-stack fms/triton/pytorch_ops.py, moe_mm_cpu. */
+static lb_status expert_rows_run(lb_call *call, bool twin)
+{
+    const lb_tensor *x = lb_call_tensor(call, 0), *w = lb_call_tensor(call, 1), *ids = lb_call_tensor(call, 2);
+    const int64_t topk = lb_call_int(call, 6, 1);
+    if (x->layout.ndim != 2 || w->layout.ndim != 3 || x->layout.shape[1] != w->layout.shape[2] || topk < 1 ||
+        x->layout.shape[0] * topk != lb_tensor_numel(ids))
+        return lb_fail(call->err, LB_ERR_INVALID, "moe_mm: an input, matrices and experts of other sizes");
+    lb_frame f = lb_frame_begin(call);
+    const int64_t rows = lb_tensor_numel(ids), experts = w->layout.shape[0], size = f.wide ? 8 : 4;
+    const lb_product one = {.m = 1, .n = w->layout.shape[1], .k = w->layout.shape[2]};
+    const int64_t *expert = lb_frame_integers(&f, ids);
+    char *y = lb_frame_output(&f, 0, rows * one.n);
+    if (lb_frame_ok(&f)) memset(y, 0, (size_t)(rows * one.n * size));
+    for (int64_t i = 0; lb_frame_ok(&f) && i < rows; i++) {
+        lb_tensor row = *x, matrix = *w;
+        if (expert[i] < 0 || expert[i] >= experts) continue;
+        row.layout = lb_layout_contiguous(2, (int64_t[]){1, one.k}), row.layout.stride[1] = x->layout.stride[1];
+        matrix.layout = lb_layout_contiguous(2, (int64_t[]){one.k, one.n});
+        matrix.layout.stride[0] = w->layout.stride[2], matrix.layout.stride[1] = w->layout.stride[1];
+        row.data = (char *)x->data + i / topk * x->layout.stride[0] * (int64_t)lb_dtype_bits(x->dtype) / 8;
+        matrix.data = (char *)w->data + expert[i] * w->layout.stride[0] * (int64_t)lb_dtype_bits(w->dtype) / 8;
+        const lb_matrix_pair operands = {
+            .a = lb_matrix_at(&row, 2, 0), .b = lb_matrix_at(&matrix, 2, 0), .absolute = twin};
+        const lb_status status = lb_product_matrices(&one, f.type, &call->method, &operands, y + i * one.n * size);
+        if (status != LB_OK) lb_matrices_failed(&f, status);
+    }
+    return lb_frame_end(&f);
+}
+
+LB_WITH_TWIN(expert_rows, expert_rows_run(call, twin))
+
 /* ---- triangular systems ------------------------------------------------------------------------------------------- */
 
 /* a[i, j] of a dense n * n matrix seen so that row r only needs rows before it: `flip` turns upper into lower. */
@@ -434,6 +468,14 @@ const lb_op_row lb_rows_matmul[] = {
             "int8_weights"),
     PRODUCT("_grouped_mm", "self! mat2! offs bias out_dtype", grouped_mm, 1, LB_TERMS(ELEMENTS, 0), FACTORS(0, 1, 1, 2),
             "grouped_mm"),
+    {.name = "moe::moe_mm",
+     .args = "input! moe_matrix! token_expert_mapping padded_token_ids_per_block expert_block_mapping "
+             "total_padded_tokens topk padding_size",
+     LB_COMPUTED_BY(expert_rows),
+     LB_SUMS(1, LB_TERMS(INNER, 0)),
+     .flags = LB_ROW_MATMUL,
+     .kernels = "openblas " LB_TENSOR_CORES,
+     .samples = "custom"},
     {.name = "aten::linalg_solve_triangular",
      .args = "self! B! upper left unitriangular",
      LB_COMPUTED_BY(solve_triangular),

@@ -145,13 +145,16 @@ static const struct alias {
 
 /* ---- the hash, built once -------------------------------------------------------------------------------------- */
 
+/* In static memory: a table that cannot be built would make every op unknown. */
+enum { MOST = 4096 }; /* rows and aliases */
 static struct entry {
     const char *name; /* with "aten::", or of an alias without */
     const lb_op_row *row;
     const struct alias *alias;
-} *entries;
-static lb_hash by_name;
-static const lb_op_row **all_rows;
+} entries[MOST];
+static uint64_t slots[2 * MOST];
+static lb_hash by_name = {slots, 0, 2 * MOST}; /* never more than half full, so that it does not grow */
+static const lb_op_row *all_rows[MOST];
 static uint32_t n_rows;
 static pthread_once_t built = PTHREAD_ONCE_INIT;
 
@@ -174,6 +177,7 @@ static const struct entry *entry_of(const char *name)
 static void add_entry(struct entry entry)
 {
     LB_CHECK(entry_of(entry.name)->name == NULL); /* two of one name */
+    LB_CHECK(by_name.n < MOST);
     entries[by_name.n] = entry;
     LB_CHECK(lb_hash_add(&by_name, hash_of(entry.name), by_name.n));
 }
@@ -197,15 +201,9 @@ static void build(void)
 {
     const size_t n_families = sizeof families / sizeof *families + n_added;
     for (size_t f = 0; f < n_families; f++)
-        for (const lb_op_row *row = family(f); row->name; row++) n_rows++;
-    entries = malloc((n_rows + sizeof aliases / sizeof *aliases) * sizeof *entries);
-    all_rows = malloc((n_rows + 1) * sizeof *all_rows);
-    LB_CHECK(entries && all_rows);
-    uint32_t n = 0;
-    for (size_t f = 0; f < n_families; f++)
         for (const lb_op_row *row = family(f); row->name; row++) {
             add_entry((struct entry){row->name, row, NULL});
-            all_rows[n++] = row;
+            all_rows[n_rows++] = row;
         }
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         add_entry((struct entry){aliases[i].name, NULL, &aliases[i]});

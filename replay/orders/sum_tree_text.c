@@ -1,6 +1,7 @@
 /* Trees of additions as text and as JSON. See lastbit/order.h for both forms. */
 #include "sum_tree.h"
 
+#include <lastbit/input.h>
 #include <lastbit/array.h>
 #include <ctype.h>
 #include <errno.h>
@@ -382,17 +383,17 @@ lb_status lb_sum_tree_from_json(const char *text, lb_sum_tree **tree, lb_err *er
 lb_status lb_sum_tree_read(const char *path, lb_sum_tree **tree, lb_err *err)
 {
     *tree = NULL;
-    FILE *file = fopen(path, "rb");
-    if (!file) return lb_fail(err, LB_ERR_IO, "%s: %s", path, strerror(errno));
+    FILE *file;
+    if (lb_input_stream(path, &file, err) != LB_OK)
+        return LB_ERR_IO; /* NOT_FOUND would be a step that was not recorded */
     char *text = NULL;
     size_t size = 0;
     FILE *memory = open_memstream(&text, &size);
     char part[1 << 16];
     for (size_t n; memory && size < MAX_FILE && (n = fread(part, 1, sizeof part, file)) > 0; fflush(memory))
         fwrite(part, 1, n, memory);
-    const bool fine = memory && !ferror(file) && size < MAX_FILE;
+    const bool fine = memory && lb_input_stream_end(file, path, err) == LB_OK && size < MAX_FILE;
     if (memory) fclose(memory);
-    fclose(file);
     lb_status status = fine ? LB_OK : lb_fail(err, LB_ERR_IO, "%s: cannot be read as a tree", path);
     lb_err inner = LB_ERR_INIT;
     const char *start = fine ? text + strspn(text, " \t\r\n") : "";

@@ -128,9 +128,15 @@ lb_status lb_rewrite_finish(lb_rewrite *rw, lb_program **out, uint32_t **origin,
     rw->position[rw->in->n_ops] = rw->out->n_ops;
     renumber(rw);
     lb_err why = LB_ERR_INIT;
-    LB_CHECK(lb_program_validate(rw->out, &why) == LB_OK);
+    lb_status status = lb_program_validate(rw->out, &why);
+    LB_CHECK(status == LB_OK || status == LB_ERR_NOMEM);
+    if (!rw->origin) rw->origin = calloc(1, sizeof *rw->origin);
+    if (status != LB_OK || !rw->origin) {
+        lb_rewrite_release(rw);
+        return lb_fail(err, LB_ERR_NOMEM, "out of memory for a changed copy of a program");
+    }
     *out = rw->out;
-    *origin = rw->origin ? rw->origin : calloc(1, sizeof **origin);
+    *origin = rw->origin;
     rw->out = NULL, rw->origin = NULL;
     lb_rewrite_release(rw);
     return LB_OK;

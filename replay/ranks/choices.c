@@ -3,6 +3,7 @@
 
 #include "collective_sum.h"
 #include "matmul.h"
+#include "openblas.h"
 #include "recipe.h"
 #include "operand_role.h"
 #include "schedule.h"
@@ -64,7 +65,8 @@ static lb_status parse_kernel(const parsed_swap *p, lb_err *err)
     const uint32_t n = lb_op_rows(&rows);
     for (uint32_t i = 0; i < n; i++) {
         if (!rows[i]->kernels) continue;
-        if (has_word(rows[i]->kernels, p->swap.argument)) return LB_OK;
+        if (has_word(rows[i]->kernels, p->swap.argument))
+            return strcmp(p->swap.argument, "openblas") ? LB_OK : lb_openblas_load(err);
         if (strlen(rows[i]->kernels) > strlen(longest)) longest = rows[i]->kernels;
     }
     return lb_fail(err, LB_ERR_INVALID, "--kernel: no op has a kernel \"%s\"; there are: finite torch %s",

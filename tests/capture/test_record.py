@@ -524,3 +524,26 @@ def test_shim_on_other_pythons(place, version):
     done = record("--", interpreter, "-c", "import torch")
     assert done.returncode == 0
     assert len(told(place)) == 1, done.stderr
+
+
+def test_each_step_waits_for_the_disk_where_that_is_asked_for(lastbit, tmp_path):
+    """Calls of fsync and fdatasync are counted in the recording process, by a library that stands before libc's."""
+    (tmp_path / "count.c").write_text(
+        "#define _GNU_SOURCE\n#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n#include <sys/syscall.h>\n"
+        'static void note(void) { FILE *f = fopen(getenv("COUNTED"), "a"); if (f) fputs("x", f), fclose(f); }\n'
+        "int fsync(int fd) { note(); return (int)syscall(SYS_fsync, fd); }\n"
+        "int fdatasync(int fd) { note(); return (int)syscall(SYS_fdatasync, fd); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "count.so", tmp_path / "count.c"], check=True)
+    (tmp_path / "four.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(4, 4)\noptimizer = torch.optim.SGD(model.parameters(), lr=1e-3)\n"
+        "for _ in range(4): model(torch.randn(2, 4)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n"
+    )
+    environment = dict(os.environ, COUNTED=str(tmp_path / "counted"), LD_PRELOAD=str(tmp_path / "count.so"))
+    lastbit.run("record", "-o", tmp_path / "run.lb", "--sync", "step", "--", sys.executable, tmp_path / "four.py", expect=0, env=environment)
+    assert len((tmp_path / "counted").read_text()) >= 4
+    assert lastbit.json("ls", tmp_path / "run.lb", expect=0)["steps"] == [0, 1, 2, 3]
+
+
+def test_sync_takes_three_words(lastbit):
+    assert "none of never, close, step" in lastbit.run("record", "--sync", "always", "--", "true", expect=129).stderr

@@ -95,6 +95,19 @@ def test_window_survives_what_no_process_survives(lastbit, tmp_path, how, code, 
     assert lastbit.json("bisect", out)["outcome"] == "clean"
 
 
+def test_what_was_not_read_whole_is_not_removed(lastbit, tmp_path):
+    """Whatever keeps one file of the flight recorder from being read, the others hold the only copy of the window. Here one is a folder."""
+    out = tmp_path / "run.lb"
+    spoil = f'if how == "kill": os.mkdir("{out}/ring-00000-9999999999.tar"); '
+    (tmp_path / "ends.py").write_text(ENDS.replace('if how == "kill": ', spoil))
+    done = lastbit.run("record", "-o", out, "--ring", K, "--", sys.executable, tmp_path / "ends.py", "kill", expect=137)
+    assert "could not be read whole and stay in" in done.stderr and f"lastbit recover {out}" in done.stderr, done.stderr
+    assert len([path for path in out.glob("ring-*.tar") if path.is_file()]) == 2
+    (out / "ring-00000-9999999999.tar").rmdir()
+    lastbit.run("recover", out, "-o", tmp_path / "whole.lb", expect=0)
+    assert recorded.Recorded(tmp_path / "whole.lb").steps == [9, 10, 11, 12, 13]
+
+
 def test_good_run_leaves_nothing_in_the_way_of_the_next(lastbit, tmp_path):
     (tmp_path / "ends.py").write_text(ENDS)
     for _ in range(2):

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 
 import numpy as np
@@ -312,6 +313,36 @@ def test_a_killed_recording_is_whole_up_to_its_last_step(lastbit, tmp_path):
     assert again["closed"] == 1 and again["programs"] >= told["programs"] and again["blobs"] >= told["blobs"]
 
 
+def test_what_is_cut_behind_a_commit_is_whole_so_far(lastbit, run, tmp_path):
+    """FORMAT.md: nothing in the file tells it from one that goes on; and what tar says to cuts, behind a commit and elsewhere."""
+    whole = run / "rank-00000.tar"
+    with tarfile.open(whole) as archive:
+        members = [(member.name, member.offset, (member.offset_data + member.size + 511) // 512 * 512) for member in archive]
+    commits = [end for name, _, end in members if name.startswith("commit/")]
+    assert len(commits) >= 3
+    cut = tmp_path / "cut.tar"
+
+    def listed(end):
+        cut.write_bytes(whole.read_bytes()[:end])
+        return subprocess.run(["tar", "-tf", cut], capture_output=True, text=True)
+
+    for end in commits[1:]:
+        done = listed(end)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        told = lastbit.json("verify", cut, expect=0)
+        assert (told["verdict"], told["closed"], told["may_go_on"]) == ("whole", 0, 1)
+        text = lastbit.run("verify", cut, expect=0).stdout
+        assert "whole so far" in text and "1 may go on" in text
+    assert lastbit.json("verify", whole, expect=0)["may_go_on"] == 0 and "so far" not in lastbit.run("verify", whole, expect=0).stdout
+    for name, begin, end in members[4:12:3]:
+        done = listed((begin + end) // 2 | 1)
+        before = [other for other, _, until in members if until <= begin]
+        assert done.returncode == 2 and done.stdout.split()[: len(before)] == before, (name, done.stderr)
+    (tmp_path / "whole.tar").unlink(missing_ok=True)
+    lastbit.run("recover", cut, "-o", tmp_path / "whole.tar", expect=(0, 1))
+    assert subprocess.run(["tar", "-tf", tmp_path / "whole.tar"], capture_output=True).returncode == 0
+
+
 # ---- pack --------------------------------------------------------------------------------------------------------------
 
 
@@ -479,7 +510,7 @@ def test_a_pack_that_was_cut_before_its_commit_is_empty(lastbit, tmp_path):
     (tmp_path / "cut.lbz").write_bytes(CLEAN.read_bytes()[:20000])
     told = lastbit.json("verify", tmp_path / "cut.lbz", expect=1)
     assert told["verdict"] == "empty" and told["closed"] == 0
-    assert "1 not closed" in lastbit.run("verify", tmp_path / "cut.lbz", expect=1).stdout
+    assert "1 may go on" in lastbit.run("verify", tmp_path / "cut.lbz", expect=1).stdout
     assert "no step was recorded to its end" in lastbit.run("diff", CLEAN, tmp_path / "cut.lbz", expect=125).stderr
 
 

@@ -124,6 +124,24 @@ def rows_to_i8(r, name):
     yield q(), x * (torch.arange(6)[:, None] != 2), torch.empty(6, 1), None
 
 
+# ---- products of experts
+
+
+def expert_rows(x, matrices, ids, blocks, mapping, total, topk, padding):
+    """The native version of fms/triton/pytorch_ops.py: its three tensors of blocks are for the GPU's kernel."""
+    rows, out = x.repeat_interleave(topk, 0), torch.zeros(ids.numel(), matrices.shape[1], dtype=x.dtype)
+    for expert in ids.unique().tolist():
+        chosen = ids.view(-1) == expert
+        out[chosen] = rows[chosen] @ matrices[expert].t()
+    return out.view(*ids.shape, -1)
+
+
+def experts(r, name):
+    ids, none = torch.tensor([[2, 0], [0, 3], [3, 2], [2, 1], [0, 2]]), torch.zeros(1, dtype=torch.long)
+    yield r(5, 24), r(4, 16, 24), ids, none, none, none, 2, 16  # one expert has one token
+    yield r(10, 24), r(5, 16, 24), ids, none, none, none, 1, 16  # another none
+
+
 # ---- scaled products
 
 
@@ -500,6 +518,12 @@ OPS = {
         "(Tensor! out, Tensor a, Tensor b, Tensor block_scale_a, Tensor block_scale_b, Tensor alpha) -> ()",
         nvfp4_product,
         fp4s,
+    ),
+    "moe::moe_mm": (
+        "(Tensor input, Tensor moe_matrix, Tensor token_expert_mapping, Tensor padded_token_ids_per_block, Tensor expert_block_mapping, "
+        "Tensor total_padded_tokens, SymInt topk, SymInt padding_size) -> Tensor",
+        expert_rows,
+        experts,
     ),
     "_moe_C::grouped_topk": (
         "(Tensor scores, int n_group, int topk_group, int topk, bool renormalize, float routed_scaling_factor, Tensor bias, "

@@ -1,6 +1,6 @@
 """One Llama twice: transformers' own, and a decoder written from the papers, with other names, layouts and ops. Same weights, same tokens.
 
-python two_implementations.py transformers|decoder [--train] [--fault NAME]...
+python two_implementations.py transformers|decoder [--train | --decode] [--fault NAME]...
 """
 
 import argparse
@@ -17,6 +17,7 @@ SIZE = WIDTH // HEADS
 parser = argparse.ArgumentParser()
 parser.add_argument("side", choices=["transformers", "decoder"])
 parser.add_argument("--train", action="store_true")
+parser.add_argument("--decode", action="store_true", help="transformers reads the last four tokens one by one, with a cache")
 parser.add_argument("--kept", choices=["first", "before"], help="the table is no buffer: the first step makes it, or it was made before")
 parser.add_argument("--fault", action="append", default=[])
 options = parser.parse_args()
@@ -155,6 +156,12 @@ if options.side == "decoder":
 ids = torch.randint(0, WORDS, (2, 12), generator=torch.Generator().manual_seed(1))
 
 
+def decode():
+    cache = None
+    for tokens in ids.split([8, 1, 1, 1, 1], 1):
+        cache = model(input_ids=tokens, past_key_values=cache, use_cache=True).past_key_values
+
+
 def logits():
     return model(ids) if options.side == "decoder" else model(input_ids=ids, use_cache=False).logits
 
@@ -170,4 +177,4 @@ if options.train:
         optimizer.zero_grad()
 else:
     with torch.no_grad():
-        logits()
+        decode() if options.decode else logits()

@@ -38,6 +38,7 @@ def autostart(note=None):
             "budget": int(get("LASTBIT_BUDGET") or 0),
             "ring": int(get("LASTBIT_RING") or 0),
             "like": get("LASTBIT_LIKE") or "",
+            "sync": get("LASTBIT_SYNC") or "",
             "compiled": get("LASTBIT_COMPILED") or "eager",
             "step_at": get("LASTBIT_STEP_AT") or "",
             "lines": get("LASTBIT_LINES") != "0",
@@ -99,10 +100,12 @@ def capture(
     like="",
     lines=True,
     receipt_host=False,
+    sync="close",
 ):
     """Records into `folder` (NAME.lb); arguments are those of `lastbit record`. `like`: another capture, of whose steps the level and the
     choice of ops and layers are taken. `lines`: of the program's code, one for each op, with its text.
-    `receipt_host`: the machine's name in the receipt."""
+    `receipt_host`: the machine's name in the receipt. `sync`: what a power cut may take: "step", "close" or "never" (see
+    `lastbit record --sync`)."""
     from . import session as sessions
 
     session = None
@@ -121,6 +124,7 @@ def capture(
             lines=lines,
             receipt_host=receipt_host,
             like=os.path.abspath(like) if like else "",
+            sync=sync,
         )
         session = sessions.start(settings)
     except Exception as error:

@@ -415,6 +415,7 @@ class Session:
                     get("budget"),
                     get("ring"),
                     get("like") or "",
+                    get("sync") or "",
                 )
                 self.opened = True
                 self.archive = os.path.join(get("out"), "rank-%05d.tar" % (rank + attempt))

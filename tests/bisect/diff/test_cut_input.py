@@ -28,10 +28,7 @@ def test_pieces_of_a_batch_meet_where_they_lie(lastbit, captures, turned):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_prompt_in_two_calls_is_no_other_function(lastbit, captures, turned):
-    """Steps of one number are of other tokens: nothing is said of them but that."""
+    """Steps of one number are of other tokens: all steps of either side are one program, from token to token."""
     sides = [captures("decode"), captures("decode", "split")]
-    sides = list(reversed(sides)) if turned else sides
-    found = lastbit.json("diff", *sides, expect=1)
-    assert found["verdict"] == "missing" and "cut their input into other steps" in found["missing"][0]
-    answer = lastbit.run("bisect", sides[0], "--against", sides[1], expect=125).stdout
-    assert "cut their input into other steps" in " ".join(answer.split())
+    found = lastbit.json("diff", *(reversed(sides) if turned else sides), expect=0)
+    assert found["verdict"] in ("identical", "rounding") and found["implementations"] and not found["missing"]

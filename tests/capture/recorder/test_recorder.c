@@ -9,7 +9,22 @@
 #include <math.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+
+/* Before the C library's: how often the disk is waited for. */
+static int synced;
+int fsync(int fd)
+{
+    synced++;
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int fdatasync(int fd)
+{
+    synced++;
+    return (int)syscall(SYS_fdatasync, fd);
+}
 
 enum { N = 64, THREADS = 4, OPS = 200 };
 
@@ -275,7 +290,10 @@ static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **s
     assert_int_not_equal(status, LB_OK);
     assert_int_equal(record(recorder, "test::after", x, y, 0), LB_ERR_STATE);
     assert_int_equal(lb_recorder_step_begin(recorder, 2, NULL, NULL), LB_ERR_STATE);
-    lb_recorder_close(recorder, NULL);
+    lb_err err = LB_ERR_INIT;
+    assert_int_equal(lb_recorder_close(recorder, &err),
+                     LB_ERR_IO); /* whoever asked for no status before hears it now */
+    assert_true(lb_is_full_disk(err.message));
 
     lb_capture *capture;
     const lb_program *p = read_step(&capture, 0);
@@ -287,6 +305,29 @@ static void a_full_disk_kills_the_recorder_and_keeps_what_was_committed(void **s
     assert_non_null(strstr(coverage, "\"stopped\""));
     assert_true(lb_is_full_disk(coverage));
     lb_capture_close(capture);
+}
+
+static void sync_says_when_the_disk_is_waited_for(void **state)
+{
+    (void)state;
+    static const int at_step[] = {0, 1, 0}, at_close[] = {1, 1, 0};
+    static float x[N], y[N];
+    for (int sync = LB_OUTPUT_SYNC_CLOSE; sync <= LB_OUTPUT_SYNC_NEVER; sync++) {
+        lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
+        options.overwrite = true;
+        options.sync = (uint8_t)sync;
+        lb_recorder *recorder = open_recorder(&options);
+        for (int step = 0; step < 3; step++) {
+            lb_recorder_step_begin(recorder, step, NULL, NULL);
+            assert_int_equal(record(recorder, "test::kept", x, y, 0), LB_OK);
+            synced = 0;
+            assert_int_equal(lb_recorder_step_end(recorder, true, NULL), LB_OK);
+            assert_int_equal(synced > 0, at_step[sync]);
+        }
+        synced = 0;
+        assert_int_equal(lb_recorder_close(recorder, NULL), LB_OK);
+        assert_int_equal(synced > 0, at_close[sync]);
+    }
 }
 
 static void an_archive_of_an_earlier_run_is_not_overwritten_unasked(void **state)
@@ -470,6 +511,7 @@ int main(void)
         TEST(writes_by_others_to_an_escaped_storage_become_a_source),
         TEST(a_storage_that_was_emptied_holds_nothing_yet),
         TEST(a_full_disk_kills_the_recorder_and_keeps_what_was_committed),
+        TEST(sync_says_when_the_disk_is_waited_for),
         TEST(an_archive_of_an_earlier_run_is_not_overwritten_unasked),
         TEST(calls_out_of_order_are_refused_and_harmless),
         TEST(a_budget_is_kept_and_what_was_written_reads),

@@ -102,7 +102,7 @@ static void make_values(const char *folder)
     float data[256];
     mkdir(path_in(folder, "values.lb"), 0700);
     must(lb_writer_open(path_in(folder, "values.lb/rank-00000.tar"),
-                        &(lb_writer_options){sizeof(lb_writer_options), true, false, 0}, &w, &err),
+                        &(lb_writer_options){.size = sizeof(lb_writer_options), .overwrite = true}, &w, &err),
          &err);
     for (uint32_t i = 0; i < VALUES; i++) {
         for (int k = 0; k < 256; k++) data[k] = (float)(i * 256u + (unsigned)k);

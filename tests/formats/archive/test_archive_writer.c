@@ -164,6 +164,55 @@ static void an_existing_file_is_left_alone_unless_told(void **state)
     assert_non_null(strstr(err.message, "no/such/folder"));
 }
 
+static void assert_precious(const char *name)
+{
+    size_t n = 0;
+    char *bytes = read_whole(in_scratch(name), &n);
+    assert_int_equal(n, 8);
+    assert_memory_equal(bytes, "precious", 8);
+    free(bytes);
+}
+
+static void a_whole_archive_takes_its_place_when_it_is_closed(void **state)
+{
+    (void)state;
+    lb_writer_options options = LB_WRITER_OPTIONS_INIT;
+    options.overwrite = options.whole = true;
+    lb_writer *w;
+    for (int closed = 0; closed < 2; closed++) {
+        write_whole(in_scratch("whole"), "precious", 8);
+        OK(lb_writer_open(in_scratch("whole"), &options, &w, &err));
+        OK(lb_writer_blob(w, lb_digest_bytes("one", 3), LB_U8, "one", 3, &err));
+        OK(lb_writer_commit(w, &err));
+        assert_precious("whole");
+        if (closed)
+            OK(lb_writer_close(w, &err));
+        else
+            lb_writer_abandon(w);
+        if (!closed) assert_precious("whole");
+    }
+    lb_archive *a;
+    OK(lb_archive_open(in_scratch("whole"), &a, &err));
+    assert_true(lb_archive_complete(a));
+    lb_archive_close(a);
+    char command[200];
+    snprintf(command, sizeof command, "! ls '%s' | grep -q draft", scratch);
+    assert_int_equal(system(command), 0);
+}
+
+static void an_archive_is_not_written_over_what_is_read(void **state)
+{
+    (void)state;
+    write_whole(in_scratch("read"), "precious", 8);
+    assert_int_equal(link(in_scratch("read"), in_scratch("second")), 0);
+    lb_writer *w;
+    lb_writer_options options = LB_WRITER_OPTIONS_INIT;
+    options.overwrite = true;
+    options.inputs = (const char *[]){in_scratch("read"), NULL};
+    assert_int_equal(lb_writer_open(in_scratch("second"), &options, &w, NULL), LB_ERR_EXISTS);
+    assert_precious("read");
+}
+
 static void a_record_past_the_budget_is_refused_and_the_rest_goes_on(void **state)
 {
     (void)state;
@@ -242,6 +291,8 @@ int main(void)
         cmocka_unit_test(the_same_contents_give_the_same_file),
         cmocka_unit_test(plain_tar_lists_and_extracts_it),
         cmocka_unit_test(an_existing_file_is_left_alone_unless_told),
+        cmocka_unit_test(a_whole_archive_takes_its_place_when_it_is_closed),
+        cmocka_unit_test(an_archive_is_not_written_over_what_is_read),
         cmocka_unit_test(a_record_past_the_budget_is_refused_and_the_rest_goes_on),
         cmocka_unit_test(an_abandoned_writer_leaves_what_was_committed),
         cmocka_unit_test(an_archive_without_its_end_is_scanned),

@@ -61,6 +61,10 @@ def calls(what, kind, dtype):
             yield [b, (a + 3 * torch.eye(9, dtype=dtype)), bool(k & 1), bool(k & 2), bool(k & 4)]
     elif what == "lu":
         yield from ([rectangular(kind, dtype, m, n), True] for m, n in ((9, 9), (7, 4), (4, 7)))
+    elif what == "pinv":
+        for m, n in ((9, 9), (7, 4), (4, 7)):
+            yield [rectangular("plain", dtype, m, n), None, None, False]
+            yield [rectangular("plain", dtype, m, n), torch.tensor(0.0, dtype=dtype), torch.tensor(1e-6, dtype=dtype), False]
     elif what == "lu_solve":
         lu, pivots = torch.linalg.lu_factor(rectangular("plain", dtype, 9, 9))
         for left, adjoint in ((True, False), (True, True), (False, False), (False, True)):

@@ -1,0 +1,87 @@
+"""Runs of a program in which one call fails: the server of failing_host.c, driven line by line.
+
+with Server([LASTBIT, "ls", capture], folder) as server:
+    whole = server.run()
+    for outcome in server.sweep("read", some=8): ...
+"""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+
+FOR_GOOD = 1 << 40
+SECONDS = 20  # a run that takes longer hangs
+KINDS = "alloc mmap open read write sync close rename unlink truncate seek stat folder path thread process".split()
+
+
+@dataclasses.dataclass
+class Outcome:
+    """`code` is the exit code, negative for a signal; `calls` counts those of the kind, `failed` those that failed."""
+
+    kind: str
+    first: int
+    for_good: bool
+    code: int
+    calls: int
+    failed: int
+    out: bytes
+    err: bytes
+
+    def __str__(self):
+        where = f"{self.kind} {self.first}{' and all after it' if self.for_good else ''}"
+        return f"{where}: code {self.code}\n{self.err.decode(errors='replace')[-600:]}"
+
+
+class Server:
+    def __init__(self, command, folder, library, only=None, environment=None):
+        self.out, self.err = pathlib.Path(folder) / "failing.out", pathlib.Path(folder) / "failing.err"
+        asked, answered = os.pipe(), os.pipe()
+        variables = {
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "FAILING_OUT": str(self.out),
+            "FAILING_ERR": str(self.err),
+            "FAILING_PIPES": f"{asked[0]} {answered[1]}",
+        }
+        variables |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **({"FAILING_ONLY": only} if only else {}), **(environment or {})}
+
+        words = [str(word) for word in command]
+        self.process = subprocess.Popen(words, env=variables, cwd=folder, stdin=subprocess.DEVNULL, pass_fds=(asked[0], answered[1]))
+        os.close(asked[0]), os.close(answered[1])
+        self.ask, self.answers = os.fdopen(asked[1], "w"), os.fdopen(answered[0])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ask.close()
+        self.process.wait(timeout=2 * SECONDS)
+        self.answers.close()
+
+    def run(self, kind="alloc", first=0, for_good=False):
+        self.ask.write(f"{kind} {first} {FOR_GOOD if for_good else first} {SECONDS}\n")
+        self.ask.flush()
+        line = self.answers.readline()
+        assert line, f"the server ended: {kind} {first}"
+        status, calls, failed = map(int, line.split())
+        code = os.waitstatus_to_exitcode(status)
+        return Outcome(kind, first, for_good, code, calls, failed, self.out.read_bytes(), self.err.read_bytes())
+
+    @staticmethod
+    def chosen(calls, some=None):
+        """n = 1, 2, 3 …; or `some` of them: half are the first ones, the others are spread over all."""
+        if not some or some >= calls:
+            return range(1, calls + 1)
+        step = (calls - some // 2) / (some - some // 2)
+        return [*range(1, some // 2 + 1), *(some // 2 + 1 + int(i * step) for i in range(some - some // 2))]
+
+    def sweep(self, kind, for_good, some=None, clean=lambda: None):
+        """Outcomes in which a call failed, of the n that `chosen` gives. `clean` removes what the run before has written."""
+        clean()
+        calls = self.run(kind).calls
+        for n in self.chosen(calls, some):
+            clean()
+            outcome = self.run(kind, n, for_good)
+            if outcome.failed:
+                yield outcome

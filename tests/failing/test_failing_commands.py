@@ -1,0 +1,115 @@
+"""Every command on a host that fails: one allocation or system call at a time, and from there on.
+
+Whatever fails, a command ends with what it answers otherwise, or with 128 and a reason. It neither crashes nor hangs, never takes a
+read that was refused for damage, for a finding or for the end of a file, and leaves no temporary file. --full tries every call;
+otherwise a few of each kind, the first ones among them.
+"""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from conftest import BUILD, FULL
+from failing_runs import KINDS, Server
+from safetensors.numpy import save_file
+
+LIBRARY = BUILD / "tests" / "libfailing_host.so"
+FAILED = 128
+SOME = None if FULL else {"alloc": 6}  # of other kinds 3; each singly and for good
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the injector needs glibc, and a build without sanitizers")
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """One small input of every kind that is read."""
+    folder = tmp_path_factory.mktemp("inputs")
+    random.seed(0)
+    numbers = np.random.default_rng(0)
+    subprocess.run([BUILD / "train_in_c", folder / "run.lb"], check=True, capture_output=True)
+    subprocess.run([BUILD / "lastbit", "pack", folder / "run.lb", "-o", folder / "run.lbz"], check=True, capture_output=True)
+    log = [
+        {"step": i, "loss": 2 - 0.001 * i + 0.01 * random.random() + (5 if i == 120 else 0), "grad_norm": 1 + 0.1 * random.random()}
+        for i in range(150)
+    ]
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    for name, slope in (("first.jsonl", 0.01), ("second.jsonl", 0.015)):
+        scores = [None] + [-1 - slope * i for i in range(18)]
+        (folder / name).write_text(json.dumps({"token_ids": list(range(1, 20)), "logprobs": scores}) + "\n")
+    weights = {f"layers.{i}.{name}.weight": numbers.standard_normal((8, 8)).astype(np.float32) for i in range(3) for name in "qk"}
+    save_file(weights, folder / "good.safetensors")
+    np.savez(folder / "good.npz", **weights)
+    torch.save({name: torch.from_numpy(value) for name, value in weights.items()}, folder / "good.pt")
+    weights["layers.0.k.weight"] = weights["layers.0.k.weight"] * np.float32("nan")
+    save_file(weights, folder / "bad.safetensors")
+    shards = folder / "sharded"
+    shards.mkdir()
+    for i in range(2):
+        save_file(
+            {name: value for name, value in weights.items() if name.startswith(f"layers.{i}.")}, shards / f"model-0000{i + 1}-of-00002.safetensors"
+        )
+    names = {name: f"model-0000{int(name[7]) + 1}-of-00002.safetensors" for name in weights if name[7] < "2"}
+    (shards / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    answer = subprocess.run([BUILD / "lastbit", "audit", "--json", folder / "bad.safetensors"], capture_output=True)
+    (folder / "audit.json").write_bytes(answer.stdout)
+    return folder
+
+
+# What stands in capitals is a file of `inputs`, or OUT, which is written.
+COMMANDS = """
+ls RUN | ls --json RUN | ls PACK | ls NPZ | ls SHARDED | show RUN first.weight | show PT | verify RUN | verify PACK
+watch LOG | watch --json RUN | parity FIRST SECOND | audit BAD | audit GOOD --against BAD | audit SHARDED
+diff GOOD BAD | diff RUN PACK | diff PACK SHARDED | diff RUN PACK --html OUT | replay RUN | replay --json PACK | replay RUN --write OUT
+bisect -q RUN | explain RUN PACK | ranks RUN | recover RUN -o OUT | pack RUN -o OUT | report AUDIT -o OUT | help diff
+"""
+WORDS = dict(
+    RUN="run.lb", PACK="run.lbz", NPZ="good.npz", PT="good.pt", SHARDED="sharded", LOG="log.jsonl", FIRST="first.jsonl", SECOND="second.jsonl"
+)
+WORDS |= dict(GOOD="good.safetensors", BAD="bad.safetensors", AUDIT="audit.json", OUT="out")
+
+
+OURS = ("scratch", "out", "failing.out", "failing.err")
+
+
+def without_times(text):
+    return re.sub(rb'in \d+\.\d+ s\b|"seconds": [\d.e-]+', b"", text)
+
+
+def remove(path):
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("command", [line.strip() for line in re.split(r"[|\n]", COMMANDS) if line.strip()])
+def test_a_failure_is_no_other_answer(command, inputs, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = [tmp_path / WORDS[word] if word == "OUT" else inputs / WORDS[word] if word in WORDS else word for word in command.split()]
+    before = sorted(inputs.rglob("*"))
+    wrong, runs = [], 0
+
+    def left():
+        return [path for path in [*tmp_path.iterdir(), *scratch.iterdir()] if path.name not in OURS]
+
+    def clean():
+        for path in [*left(), tmp_path / "out"]:
+            remove(path)
+
+    with Server([BUILD / "lastbit", *words], tmp_path, LIBRARY, environment={"TMPDIR": str(scratch)}) as server:
+        whole = server.run()
+        assert whole.code in (0, 1, 125), whole
+        for kind in KINDS:
+            for for_good in (False, True):
+                for outcome in server.sweep(kind, for_good, SOME and SOME.get(kind, 3), clean):
+                    runs += 1
+                    same = (outcome.code, without_times(outcome.out)) == (whole.code, without_times(whole.out))
+                    refused = outcome.code == FAILED and outcome.err.startswith(b"lastbit ")
+                    # a folder's draft can be emptied only where a folder can be opened
+                    stuck = kind == "unlink" or (kind == "open" and for_good)
+                    if not (same or refused) or (left() and not stuck):
+                        wrong.append(f"{outcome}{left() or ''}")
+    assert not wrong, "\n".join(wrong[:10])
+    assert runs > 10 and sorted(inputs.rglob("*")) == before

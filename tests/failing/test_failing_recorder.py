@@ -1,0 +1,91 @@
+"""The recorder inside a program, on a host that fails: the program goes on and ends with its own code, whatever the recorder's calls meet.
+
+Calls fail in the recorder's library and in those that it uses, not in the program. What was recorded is whole, or says where it stopped,
+and the program hears of it when it closes the recorder.
+"""
+
+import re
+import subprocess
+
+import pytest
+from conftest import BUILD, FULL
+from failing_runs import KINDS, Server
+from test_failing_commands import FAILED, LIBRARY, pytestmark, remove  # noqa: F401
+
+RECORDER = "liblastbit_capture,libarchive,libjansson,libzstd,libpcre2,libmsgpack"
+OWN_CODE = 7  # of recorded_host.c
+
+
+def ask(*words):
+    return subprocess.run([BUILD / "lastbit", *words], capture_output=True, text=True, timeout=60)
+
+
+def steps_in(capture):
+    """Steps that `ls` counts; what is there must be whole."""
+    verified = ask("verify", capture)
+    assert verified.returncode == 0 or ": empty:" in verified.stdout, verified.stdout
+    return int(re.search(r"(\d+) steps?\b", ask("ls", capture).stdout)[1])
+
+
+def check(outcome, whole, capture, steps):
+    """What is wrong with this run; None: nothing is."""
+    opened, closed = b"open: " not in outcome.err, b"close: " not in outcome.err
+    if outcome.code != OWN_CODE or outcome.out != (whole.out if opened else b""):
+        return f"the program did not go on: {outcome}"
+    if re.sub(rb"(open|close): [^\n]*\n", b"", outcome.err):
+        return f"the recorder speaks where the program did not: {outcome}"
+    if not opened or not capture.exists() or not any(capture.iterdir()):
+        return None if not (opened and closed) else f"nothing is there, and nobody says so: {outcome}"
+    there = steps_in(capture)
+    if closed and there != steps:
+        return f"{there} steps are there, and close said that all is well: {outcome}"
+    if not closed and there < steps and outcome.kind == "alloc" and not outcome.for_good and "stopped recording" not in ask("ls", capture).stdout:
+        return f"ls does not say why it stopped: {outcome}"
+    return None
+
+
+@pytest.mark.parametrize("way", ["ops", "auto", "ring", "like"])
+def test_the_recorded_program_goes_on(way, tmp_path):
+    capture, wrong, runs = tmp_path / "run.lb", [], 0
+    words = [BUILD / "tests" / "recorded_host", capture, "ops" if way == "like" else way]
+    if way == "like":
+        subprocess.run([*words[:1], tmp_path / "first.lb", "ops"], capture_output=True)
+        words.append(tmp_path / "first.lb")
+
+    def clean():
+        if capture.exists():
+            remove(capture)
+
+    with Server(words, tmp_path, LIBRARY, only=RECORDER) as server:
+        whole = server.run()
+        assert whole.code == OWN_CODE and not whole.err, whole
+        steps = steps_in(capture)
+        assert steps >= 2
+        for kind in KINDS:
+            for for_good in (False, True):
+                for outcome in server.sweep(kind, for_good, None if FULL else 12 if kind == "alloc" else 2, clean):
+                    runs += 1
+                    trouble = check(outcome, whole, capture, steps)
+                    wrong += [trouble] if trouble else []
+    assert not wrong, "\n".join(wrong[:10])
+    assert runs > 20
+
+
+@pytest.mark.parametrize("kind", ["alloc", "open", "read", "write", "folder", "stat", "path", "process", "unlink", "close"])
+def test_record_passes_the_code_on(kind, tmp_path):
+    """128 only if the program was not run."""
+    out, ran, wrong = tmp_path / "run.lb", tmp_path / "ran", []
+    command = [BUILD / "lastbit", "record", "-o", out, "--", "/bin/sh", "-c", f"echo > {ran}; exit 7"]
+
+    def clean():
+        ran.unlink(missing_ok=True)
+        if out.exists():
+            remove(out)
+
+    with Server(command, tmp_path, LIBRARY) as server:
+        assert server.run().code == 7
+        for for_good in (False, True):
+            for outcome in server.sweep(kind, for_good, None if FULL else 10, clean):
+                fine = outcome.code == 7 if ran.exists() else outcome.code == FAILED and b"lastbit record" in outcome.err
+                wrong += [] if fine else [str(outcome)]
+    assert not wrong, "\n".join(wrong[:10])
