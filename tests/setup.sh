@@ -18,13 +18,13 @@ msgpack_package() {
 have_system() {
     command -v cmake >/dev/null && command -v ninja >/dev/null && command -v cc >/dev/null &&
         command -v c++ >/dev/null && command -v pkg-config >/dev/null && command -v python3 >/dev/null &&
-        pkg-config --exists libarchive libpcre2-8 libxxhash libzstd jansson openblas popt &&
+        pkg-config --exists libarchive libpcre2-8 libxxhash libzstd zlib jansson openblas popt &&
         [ -e /usr/include/msgpack.h ] && [ -e /usr/include/cmocka.h ] && [ -e /usr/share/javascript/chart.js ] && python3 -c 'import ensurepip, venv' 2>/dev/null
 }
 
 setup_system() {
     if have_system; then return 0; fi
-    local packages="build-essential cmake ninja-build pkg-config libarchive-dev libpcre2-dev libxxhash-dev libzstd-dev
+    local packages="build-essential cmake ninja-build pkg-config libarchive-dev libpcre2-dev libxxhash-dev libzstd-dev zlib1g-dev
         libopenblas-dev libjansson-dev libpopt-dev libjs-chart.js libcmocka-dev python3 python3-venv"
     local sudo=""
     if ! command -v apt-get >/dev/null; then

@@ -1,6 +1,7 @@
 /* See side_file.h. */
 #include "side_file.h"
 
+#include <lastbit/decode_limit.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,8 +10,9 @@ json_t *lb_side_file_load(const char *path, const char *name)
     char file[4200];
     const char *slash = strrchr(path, '/');
     snprintf(file, sizeof file, "%s/%s", path, name);
-    json_t *found = json_load_file(file, 0, NULL);
+    json_error_t why;
+    json_t *found = lb_decode_limit_json_file(file, 0, &why);
     if (found) return found;
     snprintf(file, sizeof file, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
-    return json_load_file(file, 0, NULL);
+    return lb_decode_limit_json_file(file, 0, &why);
 }

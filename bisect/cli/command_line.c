@@ -9,6 +9,7 @@
 #include <lastbit/input.h>
 #include <lastbit/clock.h>
 #include <lastbit/array.h>
+#include <lastbit/decode_limit.h>
 #include <lastbit/report.h>
 #include <lastbit/text.h>
 
@@ -85,20 +86,40 @@ static struct {
     int n_files;
 } typed;
 
+/* The argument of --max-decoded: SIZE, SIZE:RATIO or none. */
+static bool set_decode_limit(const char *text)
+{
+    const char *colon = text ? strchr(text, ':') : NULL;
+    char size[32] = "";
+    uint64_t room;
+    int64_t ratio = LB_DECODE_LIMIT_RATIO;
+    if (!text) return true;
+    if (strcmp(text, "none") == 0) return lb_decode_limit_set(UINT64_MAX, 0), true;
+    snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
+    if (!lb_size_parse(size, &room) || (colon && (!lb_integer_parse(colon + 1, &ratio) || ratio < 0))) return false;
+    lb_decode_limit_set(room, (uint64_t)ratio);
+    return true;
+}
+
 int lb_arguments_parse(const lb_command *command, int argc, const char **argv, lb_arguments *arguments)
 {
     int json = 0, help = 0;
+    const char *most = NULL;
+    const bool reads_files = command->max_args != 0 && !command->stop_at_first_arg;
     const struct poptOption shared[] = {
+        {"max-decoded", 0, POPT_ARG_STRING, &most, 0, "most memory that a file's decoded contents take; none: no limit",
+         "4G[:100]"},
         {"json", 0, POPT_ARG_NONE, &json, 0, "print one JSON object on stdout", NULL},
         {"help", 'h', POPT_ARG_NONE, &help, 0, "show this text", NULL},
         POPT_TABLEEND,
     };
     const struct poptOption table[] = {
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)shared, 0, NULL, NULL},
-        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 2), 0, NULL, NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(shared + (reads_files ? 0 : 1)), 0, NULL, NULL},
+        {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)(command->options ? command->options : shared + 3), 0, NULL, NULL},
         POPT_TABLEEND,
     };
     memset(arguments, 0, sizeof *arguments);
+    lb_decode_limit_count_json();
     typed.argc = argc, typed.argv = argv;
     poptContext context =
         poptGetContext(command->name, argc, argv, table, command->stop_at_first_arg ? POPT_CONTEXT_POSIXMEHARDER : 0);
@@ -114,6 +135,14 @@ int lb_arguments_parse(const lb_command *command, int argc, const char **argv, l
         lb_arguments_release(arguments);
         return code;
     }
+    if (!set_decode_limit(most)) {
+        const int code = lb_command_misused(
+            command->name, "--max-decoded takes SIZE, SIZE:RATIO or none, as 8G or 8G:1000, not '%s'", most);
+        free((void *)(uintptr_t)most);
+        lb_arguments_release(arguments);
+        return code;
+    }
+    free((void *)(uintptr_t)most);
     if (help) {
         if (lb_reference_form() == LB_HELP_PAGE)
             print_help(command, table);

@@ -207,7 +207,7 @@ static bool gather(const lb_program_view *side, const lb_value *of, gathered *ou
         if (!v) continue;
         if (lb_program_view_value(side, (uint32_t)(v - p->values), &tensor, NULL) != LB_OK) return false;
         const size_t at = (size_t)(v->layout.offset - out->first), n = (size_t)lb_layout_numel(&v->layout);
-        memcpy(out->bytes + at * size, tensor.data, n * size);
+        if (n) memcpy(out->bytes + at * size, tensor.data, n * size);
         memset(out->there + at, 1, n);
     }
     return out->bytes && out->there;

@@ -494,7 +494,7 @@ static lb_status compare_class(check *c, uint32_t from, uint32_t to)
 static lb_status compare_copies(check *c)
 {
     lb_status status = LB_OK;
-    qsort(c->versions, c->n_versions, sizeof *c->versions, by_class);
+    if (c->n_versions) qsort(c->versions, c->n_versions, sizeof *c->versions, by_class);
     for (uint32_t from = 0, to; from < c->n_versions && status == LB_OK; from = to) {
         for (to = from + 1; to < c->n_versions && c->versions[to].class == c->versions[from].class;) to++;
         if (c->versions[from].class != LB_NONE) status = compare_class(c, from, to);

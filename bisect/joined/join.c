@@ -196,7 +196,7 @@ static void take_ops(lb_join *j)
     move_boundaries(j);
     for (uint32_t i = before; i < j->n_ops && !j->failed; i++) j->failed |= lb_program_add_op(p, &j->ops[i]) == LB_NONE;
     if (j->failed) return;
-    memcpy(p->ops, j->ops, j->n_ops * sizeof *p->ops);
+    if (j->n_ops) memcpy(p->ops, j->ops, j->n_ops * sizeof *p->ops);
     p->n_ops = j->n_ops;
 }
 

@@ -70,9 +70,11 @@ static bool list_preds(maker *m, int side)
         const lb_collective_match *meeting = meeting_of(m, side, i);
         first[i] = at;
         for (uint32_t k = 0; k < (meeting ? meeting->n : 1); k++) {
-            const uint32_t member = meeting ? m->meetings[side].ops[meeting->first + k] : i;
-            memcpy(preds + at, f->defs + f->first_def[member], preds_of(f, member) * sizeof *preds);
-            at += preds_of(f, member);
+            const uint32_t member = meeting ? m->meetings[side].ops[meeting->first + k] : i, more = preds_of(f, member);
+            if (more)
+                memcpy(preds + at, f->defs + f->first_def[member],
+                       more * sizeof *preds); /* a file of weights has no defs at all */
+            at += more;
         }
     }
     first[n] = at;

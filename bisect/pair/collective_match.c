@@ -20,7 +20,7 @@ static bool same_collective(const lb_program *p, const lb_collective *x, const l
 {
     return x->sequence == y->sequence && x->ranks == y->ranks &&
            !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group)) &&
-           !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t));
+           (!x->ranks || !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t)));
 }
 
 /* The op of `part` that is collective `row` of program `p`; LB_NONE. */

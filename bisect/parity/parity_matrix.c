@@ -3,6 +3,7 @@
 
 #include <lastbit/input.h>
 #include <lastbit/output.h>
+#include <lastbit/decode_limit.h>
 #include <lastbit/array.h>
 #include <lastbit/parity.h>
 
@@ -66,7 +67,7 @@ static lb_status check_variables(const runner *r)
 static lb_status load_file(runner *r)
 {
     json_error_t why;
-    r->file = json_load_file(r->path, JSON_REJECT_DUPLICATES, &why);
+    r->file = lb_decode_limit_json_file(r->path, JSON_REJECT_DUPLICATES, &why);
     if (!r->file && why.line < 0) return lb_fail(r->err, LB_ERR_IO, "%s: %s", r->path, why.text);
     if (!r->file) return lb_fail(r->err, LB_ERR_CORRUPT, "%s: line %d: %s", r->path, why.line, why.text);
     const char *command = json_string_value(json_object_get(r->file, "command"));

@@ -1,6 +1,7 @@
 /* Token sets in JSON: our own fields, and what servers answer. See lastbit/parity.h. */
 #include "token_set.h"
 
+#include <lastbit/decode_limit.h>
 #include <lastbit/json_text.h>
 #include <math.h>
 #include <stdio.h>
@@ -487,9 +488,11 @@ static lb_status read_lines(lb_token_set *set, const char *bytes, size_t size, l
         while (length && strchr(" \t\r", at[0])) at++, length--;
         if (length) {
             json_error_t why;
-            json_t *value = json_loadb(at, length, 0, &why);
+            json_t *value = lb_decode_limit_json(at, length, 0, lb_decode_limit_room() / 2, &why);
             const place here = {set, line, err};
-            if (!value) return lb_fail(err, LB_ERR_CORRUPT, "%s: line %zu: %s", set->path, line, why.text);
+            if (!value)
+                return lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: line %zu: %s", set->path, line,
+                               why.text);
             lb_status status = read_value(&here, value);
             json_decref(value);
             LB_TRY(status);
@@ -505,13 +508,15 @@ lb_status lb_token_set_read_json(lb_token_set *set, char *bytes, size_t size, lb
     hide_words(bytes, size);
     const char *stop = memchr(bytes, '\n', size);
     json_error_t why;
-    json_t *first = json_loadb(bytes, stop ? (size_t)(stop - bytes) : size, 0, &why);
-    const bool lines = first != NULL;
+    json_t *first =
+        lb_decode_limit_json(bytes, stop ? (size_t)(stop - bytes) : size, 0, lb_decode_limit_room() / 2, &why);
+    const bool lines = first != NULL || (stop && lb_decode_limit_json_status(LB_OK) == LB_ERR_LIMIT);
     json_decref(first);
     if (lines) return read_lines(set, bytes, size, err);
-    json_t *document = json_loadb(bytes, size, 0, &why);
+    json_t *document = lb_decode_limit_json(bytes, size, 0, lb_decode_limit_room(), &why);
     if (!document)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: line %d, column %d: %s", set->path, why.line, why.column, why.text);
+        return lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: line %d, column %d: %s", set->path,
+                       why.line, why.column, why.text);
     const place here = {set, 0, err};
     lb_status status = read_value(&here, document);
     json_decref(document);

@@ -1,6 +1,7 @@
 /* The page: the results read, made small and put into the template (lastbit/report.h). */
 #define _GNU_SOURCE /* memmem */
 #include <lastbit/output.h>
+#include <lastbit/decode_limit.h>
 #include <lastbit/report.h>
 #include <lastbit/text.h>
 
@@ -63,8 +64,10 @@ static lb_status read_part(const lb_report_part *part, size_t *budget, json_t *p
 {
     char command[32];
     json_error_t error;
-    json_t *result = json_loadb(part->json, part->bytes, 0, &error);
-    if (!result) return lb_fail(err, LB_ERR_CORRUPT, "%s: no JSON in line %d: %s", part->name, error.line, error.text);
+    json_t *result = lb_decode_limit_json(part->json, part->bytes, 0, lb_decode_limit_room(), &error);
+    if (!result)
+        return lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: no JSON in line %d: %s", part->name,
+                       error.line, error.text);
     lb_status status = read_schema(result, part->name, command, err);
     if (status == LB_OK) {
         json_t *derived = derive(command, result), *map = json_incref(json_object_get(derived, "map"));

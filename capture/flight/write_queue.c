@@ -36,20 +36,20 @@ struct lb_write_queue {
     size_t room, head, tail; /* bytes [tail, head) are taken, around the end */
     bool ending;
     lb_err failure;
-    lb_digest_set given; /* the callers' alone */
+    lb_digest_memory given; /* the callers' alone */
 };
 
 /* ---- what was given -------------------------------------------------------------------------------------------------- */
 
 /* Without memory it is forgotten: the writer knows it still. */
-static void note_given(lb_write_queue *s, lb_digest digest)
+static void note_given(lb_write_queue *s, lb_digest digest, size_t size)
 {
-    lb_digest_set_add(&s->given, digest);
+    lb_digest_memory_add(&s->given, digest, size);
 }
 
-bool lb_write_queue_has(const lb_write_queue *s, lb_digest digest)
+bool lb_write_queue_has(lb_write_queue *s, lb_digest digest)
 {
-    return lb_digest_set_has(&s->given, digest);
+    return lb_digest_memory_has(&s->given, digest);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------------------------ */
@@ -144,7 +144,7 @@ bool lb_write_queue_free(lb_write_queue *s)
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->moved);
     free(s->ring);
-    lb_digest_set_release(&s->given);
+    lb_digest_memory_release(&s->given);
     free(s);
     return true;
 }
@@ -188,7 +188,7 @@ lb_status lb_write_queue_blob(lb_write_queue *s, lb_digest digest, lb_dtype dtyp
                               lb_err *err)
 {
     if (lb_write_queue_has(s, digest)) return LB_OK;
-    note_given(s, digest);
+    note_given(s, digest, size);
     if (size > s->room) {
         LB_TRY(lb_write_queue_drain(s, err));
         return lb_writer_blob(s->writer, digest, dtype, bytes, size, err);
@@ -211,8 +211,8 @@ lb_status lb_write_queue_blob(lb_write_queue *s, lb_digest digest, lb_dtype dtyp
 static lb_status note_staged(void *context, lb_digest digest, lb_dtype dtype, const void *bytes, size_t size,
                              lb_err *err)
 {
-    (void)dtype, (void)bytes, (void)size, (void)err;
-    note_given(context, digest);
+    (void)dtype, (void)bytes, (void)err;
+    note_given(context, digest, size);
     return LB_OK;
 }
 
@@ -251,6 +251,7 @@ lb_status lb_write_queue_table(lb_write_queue *s, const char *name, const char *
 lb_status lb_write_queue_commit(lb_write_queue *s, lb_err *err)
 {
     const record r = {.kind = COMMIT};
+    lb_digest_memory_turn(&s->given);
     pthread_mutex_lock(&s->lock);
     while (s->failure.status == LB_OK && s->n_commits > 0) pthread_cond_wait(&s->moved, &s->lock);
     lb_status status = append(s, &r, err);

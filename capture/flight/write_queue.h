@@ -25,7 +25,7 @@ lb_status lb_write_queue_blob(lb_write_queue *spool, lb_digest digest, lb_dtype 
 /* All blobs of the stage, which is the spool's from here on, whatever the status; their bytes take no room of the ring. */
 lb_status lb_write_queue_stage(lb_write_queue *spool, lb_stage *stage, lb_err *err);
 /* Whether it was given this blob. */
-bool lb_write_queue_has(const lb_write_queue *spool, lb_digest digest);
+bool lb_write_queue_has(lb_write_queue *spool, lb_digest digest);
 /* As lb_writer_program; the program is the spool's from here on, whatever the status. */
 lb_status lb_write_queue_program(lb_write_queue *spool, lb_program *program, lb_err *err);
 /* As lb_writer_table, with copies of both texts. */

@@ -162,10 +162,11 @@ static lb_status share(const char *folder, bool made, bool force, const char *jo
 lb_status lb_launch_folder_make(const char *folder, bool force, char **absolute, lb_err *err)
 {
     char job[JOB_LENGTH];
-    bool made = mkdir(folder, 0700) == 0;
-    if (!made && errno != EEXIST)
+    const int why = lb_output_folder_make(folder, LB_OUTPUT_SYNC_CLOSE);
+    const bool made = why == 0;
+    if (!made && why != EEXIST)
         return lb_fail(err, LB_ERR_IO, "%s: %s; create its parent, or choose another place with -o", folder,
-                       strerror(errno));
+                       strerror(why));
     if (job_name(job))
         LB_TRY(share(folder, made, force, job, err));
     else if (!made)

@@ -142,8 +142,8 @@ static uint64_t quarter_of_memory(void)
 static lb_status open_archive(lb_recorder *recorder, const char *folder, const lb_recorder_options *options,
                               lb_err *err)
 {
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        return lb_fail(err, LB_ERR_IO, "cannot create the folder %s: %s", folder, strerror(errno));
+    const int why = lb_output_folder_make(folder, (lb_output_sync)options->sync);
+    if (why && why != EEXIST) return lb_fail(err, LB_ERR_IO, "cannot create the folder %s: %s", folder, strerror(why));
     recorder->path = lb_capture_archive_path(folder, options->rank);
     if (!recorder->path) return lb_recorder_no_memory(err);
     lb_writer_options writing = LB_WRITER_OPTIONS_INIT;

@@ -87,6 +87,13 @@ bool lb_contents_derive(lb_recorder *recorder, lb_window *view, const lb_window 
 
 /* ---- keeping ------------------------------------------------------------------------------------------------------- */
 
+static bool is_stored(const lb_recorder *recorder, lb_digest blob)
+{
+    return recorder->spool  ? lb_write_queue_has(recorder->spool, blob)
+           : recorder->ring ? lb_ring_has_blob(recorder->ring, blob)
+                            : lb_writer_has_blob(recorder->writer, blob);
+}
+
 static lb_status store(lb_recorder *recorder, lb_window *window, const void *bytes, uint64_t size, bool *stored,
                        lb_err *err)
 {
@@ -95,7 +102,7 @@ static lb_status store(lb_recorder *recorder, lb_window *window, const void *byt
     const uint64_t room = recorder->budget_bytes - recorder->budget_bytes / 8;
     lb_status status;
     if (!recorder->ring && recorder->budget_bytes && lb_writer_bytes(recorder->writer) + size > room)
-        status = lb_writer_has_blob(recorder->writer, window->blob) ? LB_OK : LB_ERR_LIMIT;
+        status = is_stored(recorder, window->blob) ? LB_OK : LB_ERR_LIMIT;
     else
         status =
             recorder->spool  ? lb_write_queue_blob(recorder->spool, window->blob, window->dtype, bytes, size, &refused)
@@ -109,13 +116,6 @@ static lb_status store(lb_recorder *recorder, lb_window *window, const void *byt
         return LB_OK;
     }
     return lb_fail(err, status, "%s", refused.message);
-}
-
-static bool is_stored(const lb_recorder *recorder, lb_digest blob)
-{
-    return recorder->spool  ? lb_write_queue_has(recorder->spool, blob)
-           : recorder->ring ? lb_ring_has_blob(recorder->ring, blob)
-                            : lb_writer_has_blob(recorder->writer, blob);
 }
 
 /* Where the step no longer fits at its level: what was above the level that is left is gone, and no value says that it was kept. */

@@ -37,6 +37,7 @@ static lb_status map_file(lb_archive *a, lb_err *err)
         } else {
             a->map = (const char *)map;
             a->size = (size_t)st.st_size;
+            lb_decode_limit_open(&a->limit, a->size);
         }
     }
     close(fd);
@@ -142,6 +143,7 @@ void lb_archive_close(lb_archive *archive)
     free((void *)archive->programs);
     free((void *)archive->tables);
     lb_index_release(&archive->index);
+    lb_decode_limit_close(&archive->limit);
     if (archive->map) munmap((void *)(uintptr_t)archive->map, archive->size);
     free(archive->path);
     free(archive);
@@ -168,38 +170,58 @@ static lb_status check_range(const lb_archive *a, const stored_bytes *b, lb_err 
     return lb_coding_check(b->coding, a->map + b->offset, b->stored, b->size, where, err);
 }
 
-/* Malloc'ed decoded bytes. */
-static lb_status decode(const lb_archive *a, const stored_bytes *b, void **bytes, lb_err *err)
+/* Planes take as much again while they are decoded; where that would pass the limit they are decoded piece by piece. */
+static lb_status decode_into(lb_archive *a, const stored_bytes *b, void *bytes, const char *where, lb_err *err)
 {
-    char where[320];
-    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %.60s", a->path, b->offset, b->what);
-    *bytes = malloc(b->size ? b->size : 1);
-    if (!*bytes) return lb_fail(err, LB_ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", where, b->size);
-    lb_status status = lb_coding_decode(b->coding, a->map + b->offset, b->stored, *bytes, b->size, where, err);
-    if (status != LB_OK) {
-        free(*bytes);
-        *bytes = NULL;
-    }
+    const char *stored = a->map + b->offset;
+    if (b->coding > 1 && lb_decode_limit_hold(&a->limit, b->size, where, NULL) != LB_OK)
+        return lb_coding_decode_pieces(&(lb_coded){b->coding, stored, b->stored, b->size, where}, bytes, err);
+    const lb_status status = lb_coding_decode(b->coding, stored, b->stored, bytes, b->size, where, err);
+    if (b->coding > 1) lb_decode_limit_drop(&a->limit, b->size);
     return status;
 }
 
+/* Malloc'ed decoded bytes, held by the archive's account. */
+static lb_status decode(lb_archive *a, const stored_bytes *b, void **bytes, lb_err *err)
+{
+    char where[320];
+    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %.60s", a->path, b->offset, b->what);
+    *bytes = NULL;
+    LB_TRY(lb_decode_limit_hold(&a->limit, b->size, where, err));
+    *bytes = malloc(b->size ? b->size : 1);
+    lb_status status = *bytes ? decode_into(a, b, *bytes, where, err)
+                              : lb_fail(err, LB_ERR_NOMEM, "%s: no memory for %" PRIu64 " bytes", where, b->size);
+    if (status == LB_OK) return LB_OK;
+    lb_decode_limit_drop(&a->limit, b->size);
+    free(*bytes);
+    *bytes = NULL;
+    return status;
+}
+
+/* Frees what `decode` gave; NULL is fine. */
+static void drop(lb_archive *a, void *bytes, uint64_t size)
+{
+    if (bytes) lb_decode_limit_drop(&a->limit, size);
+    free(bytes);
+}
+
 /* Publishes `mine` unless another thread was faster; gives what stands. */
-static void *publish(_Atomic(void *) *slot, void *mine)
+static void *publish(lb_archive *a, _Atomic(void *) *slot, void *mine, uint64_t size)
 {
     void *expected = NULL;
     if (atomic_compare_exchange_strong(slot, &expected, mine)) return mine;
-    free(mine);
+    drop(a, mine, size);
     return expected;
 }
 
-static lb_status decoded_bytes(const lb_archive *a, _Atomic(void *) *slot, const stored_bytes *b, const void **bytes,
+static lb_status decoded_bytes(lb_archive *a, _Atomic(void *) *slot, const stored_bytes *b, const void **bytes,
                                lb_err *err)
 {
     void *standing = atomic_load(slot), *mine;
     if (!standing) {
         LB_TRY(check_range(a, b, err));
         LB_TRY(decode(a, b, &mine, err));
-        standing = publish(slot, mine);
+        standing = publish(a, slot, mine, b->size);
     }
     *bytes = standing;
     return LB_OK;
@@ -259,6 +281,51 @@ lb_status lb_archive_blob(lb_archive *archive, lb_digest digest, const void **by
     return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: blob %s was not kept", archive->path, text);
 }
 
+/* A blob of this size is checked piece by piece. */
+#define STREAMED_FROM (8u << 20)
+
+lb_status lb_archive_check_row(lb_archive *a, uint64_t number, lb_err *err)
+{
+    const lb_blob_row row = lb_index_blob(&a->index, number);
+    const void *bytes;
+    size_t size;
+    char what[48] = "blob ", where[320], found[33];
+    if (row.coding == 0 || row.size < STREAMED_FROM) {
+        const lb_status status = lb_archive_blob_row(a, number, &bytes, &size, err);
+        lb_archive_drop_row(a, number);
+        return status;
+    }
+    lb_digest_format(row.digest, what + 5);
+    const stored_bytes b = {row.offset, row.stored, row.size, row.coding, what};
+    LB_TRY(check_range(a, &b, err));
+    snprintf(where, sizeof where, "%.200s: offset %" PRIu64 ": %s", a->path, row.offset, what);
+    LB_TRY(lb_decode_limit_pass(&a->limit, row.size, where, err));
+    const lb_coded coded = {row.coding, a->map + row.offset, row.stored, row.size, where};
+    lb_digest digest;
+    lb_err own = LB_ERR_INIT;
+    lb_status status = lb_coding_digest(&coded, &digest, &own);
+    if (status == LB_ERR_UNSUPPORTED) { /* its frame can only be decoded whole */
+        status = lb_archive_blob_row(a, number, &bytes, &size, err);
+        lb_archive_drop_row(a, number);
+        return status;
+    }
+    if (status != LB_OK) return lb_fail(err, status, "%s", own.message);
+    if (lb_digest_equal(digest, row.digest)) return LB_OK;
+    lb_digest_format(digest, found);
+    return lb_fail(err, LB_ERR_CORRUPT, "%s: its bytes have digest %s: the file is damaged there", where, found);
+}
+
+void lb_archive_drop_row(lb_archive *a, uint64_t number)
+{
+    const lb_blob_row row = lb_index_blob(&a->index, number);
+    if (row.pack == LB_NO_PACK && row.coding != 0) drop(a, atomic_exchange(&a->decoded[number], NULL), row.size);
+}
+
+void lb_archive_drop_pack(lb_archive *a, uint32_t pack)
+{
+    if (pack < a->index.n_packs) drop(a, atomic_exchange(&a->packs[pack], NULL), a->index.packs[pack].size);
+}
+
 /* ---- programs and tables --------------------------------------------------------------------------------------------- */
 
 /* The bytes of a program or table, and how messages about them begin. */
@@ -271,7 +338,7 @@ typedef struct segment {
     char decompressed[320];
 } segment;
 
-static lb_status open_segment(const lb_archive *a, const lb_segment_row *row, const char *what, segment *s, lb_err *err)
+static lb_status open_segment(lb_archive *a, const lb_segment_row *row, const char *what, segment *s, lb_err *err)
 {
     const stored_bytes stored = {row->offset, row->stored, row->size, row->coding, what};
     LB_TRY(check_range(a, &stored, err));
@@ -301,21 +368,41 @@ int64_t lb_archive_step(const lb_archive *archive, uint32_t index)
     return index < archive->index.n_programs ? archive->index.programs[index].step : -1;
 }
 
+/* A value takes up to so many times the bytes that describe it, and an element of JSON. */
+enum { PROGRAM_GROWTH = 16, TABLE_GROWTH = 32 };
+
+/* What reading a segment takes beside it. What was stored as it is cannot grow beyond the share of the file itself. */
+static uint64_t growth_of(const segment *s, uint64_t times)
+{
+    uint64_t growth;
+    return __builtin_mul_overflow(s->owned ? s->size : 0, times, &growth) ? UINT64_MAX : growth;
+}
+
+lb_status lb_archive_read_program(lb_archive *archive, uint32_t index, lb_program **program, lb_err *err)
+{
+    const lb_segment_row *row = &archive->index.programs[index];
+    char what[64];
+    snprintf(what, sizeof what, "program of step %" PRId64, row->step);
+    segment s;
+    LB_TRY(open_segment(archive, row, what, &s, err));
+    const uint64_t growth = growth_of(&s, PROGRAM_GROWTH);
+    lb_status status = lb_decode_limit_hold(&archive->limit, growth, s.source, err);
+    if (status == LB_OK) {
+        status = lb_program_decode_from(s.bytes, s.size, s.source, s.base, program, err);
+        lb_decode_limit_drop(&archive->limit, growth);
+    }
+    drop(archive, s.owned, s.size);
+    return status;
+}
+
 lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_program **program, lb_err *err)
 {
     if (index >= archive->index.n_programs)
         return lb_fail(err, LB_ERR_NOT_FOUND, "%s: program %u of %u", archive->path, index, archive->index.n_programs);
     *program = atomic_load(&archive->programs[index]);
     if (*program) return LB_OK;
-    const lb_segment_row *row = &archive->index.programs[index];
-    char what[64];
-    snprintf(what, sizeof what, "program of step %" PRId64, row->step);
-    segment s;
     lb_program *mine, *expected = NULL;
-    LB_TRY(open_segment(archive, row, what, &s, err));
-    lb_status status = lb_program_decode_from(s.bytes, s.size, s.source, s.base, &mine, err);
-    free(s.owned);
-    LB_TRY(status);
+    LB_TRY(lb_archive_read_program(archive, index, &mine, err));
     if (atomic_compare_exchange_strong(&archive->programs[index], &expected, mine)) {
         *program = mine;
     } else {
@@ -325,15 +412,20 @@ lb_status lb_archive_program(lb_archive *archive, uint32_t index, const lb_progr
     return LB_OK;
 }
 
-lb_status lb_archive_read_table(const lb_archive *a, const lb_segment_row *row, char **json, lb_err *err)
+lb_status lb_archive_read_table(lb_archive *a, const lb_segment_row *row, char **json, lb_err *err)
 {
     segment s;
     char what[80];
     *json = NULL;
     snprintf(what, sizeof what, "table '%.60s'", row->name);
     LB_TRY(open_segment(a, row, what, &s, err));
-    lb_status status = lb_table_decode(s.bytes, s.size, s.source, s.base, json, err);
-    free(s.owned);
+    const uint64_t growth = growth_of(&s, TABLE_GROWTH);
+    lb_status status = lb_decode_limit_hold(&a->limit, growth, s.source, err);
+    if (status == LB_OK) {
+        status = lb_table_decode(s.bytes, s.size, s.source, s.base, json, err);
+        lb_decode_limit_drop(&a->limit, growth);
+    }
+    drop(a, s.owned, s.size);
     return status;
 }
 

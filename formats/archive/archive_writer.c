@@ -10,6 +10,7 @@
 
 #include "archive_index.h"
 #include "coding.h"
+#include "row_spill.h"
 #include "tar_entry.h"
 
 #include <lastbit/array.h>
@@ -35,9 +36,10 @@ struct lb_writer {
     int level; /* zstd; 0: nothing is compressed */
     lb_status dead;
     char why[256];
-    lb_digest_set known;
+    lb_digest_memory *known; /* of a run without end the late ones: an old blob may be stored twice */
     waiting small[DIGEST_SETS];
-    lb_index_rows rows;
+    lb_index_rows rows; /* but for those that were spilled */
+    lb_row_spill spill;
     lb_entry_row *entries; /* since the last commit */
     uint64_t n_entries, entries_before;
     uint64_t commits, committed_end;
@@ -83,7 +85,7 @@ static lb_status check_budget(const lb_writer *w, uint64_t size, bool table, lb_
 
 bool lb_writer_has_blob(const lb_writer *writer, lb_digest digest)
 {
-    return lb_digest_set_has(&writer->known, digest);
+    return lb_digest_memory_has(writer->known, digest);
 }
 
 /* ---- tar entries ---------------------------------------------------------------------------------------------------- */
@@ -162,8 +164,10 @@ static void discard(lb_writer *w)
         free(w->small[i].rows);
     }
     lb_index_rows_release(&w->rows);
+    lb_row_spill_close(&w->spill);
     buffer_release(&w->payload);
-    lb_digest_set_release(&w->known);
+    if (w->known) lb_digest_memory_release(w->known);
+    free(w->known);
     free(w->entries);
     free(w->path);
     free(w);
@@ -187,9 +191,12 @@ lb_status lb_writer_open_coded(const char *path, const lb_writer_options *option
     w->options = (lb_writer_options)LB_WRITER_OPTIONS_INIT;
     if (options) memcpy(&w->options, options, options->size < sizeof *options ? options->size : sizeof *options);
     w->level = level;
+    w->spill = (lb_row_spill)LB_ROW_SPILL_INIT;
     w->previous_commit = -1;
     w->path = strdup(path);
-    lb_status status = w->path ? open_output(w, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
+    w->known = (lb_digest_memory *)calloc(1, sizeof *w->known);
+    lb_status status =
+        w->path && w->known ? open_output(w, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", path);
     if (status == LB_OK) status = put_head(w, err);
     if (status == LB_OK) {
         *writer = w;
@@ -305,7 +312,7 @@ lb_status lb_writer_blob(lb_writer *writer, lb_digest digest, lb_dtype dtype, co
     LB_TRY(check_budget(writer, size, false, err));
     lb_blob_row row = {.digest = digest, .stored = size, .size = size, .pack = LB_NO_PACK, .dtype = dtype};
     LB_TRY(size < LB_RECORD_SMALL ? put_small(writer, &row, bytes, err) : put_large(writer, &row, bytes, err));
-    return lb_digest_set_add(&writer->known, digest) ? LB_OK : no_memory(err, writer);
+    return lb_digest_memory_add(writer->known, digest, size) ? LB_OK : no_memory(err, writer);
 }
 
 /* ---- programs and tables --------------------------------------------------------------------------------------------- */
@@ -428,6 +435,10 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
     w->commits++;
     w->previous_commit = (int64_t)entry.header;
     w->committed_end = lb_output_offset(w->out);
+    if (w->level == 0) { /* a pack is of one capture, and ends */
+        lb_digest_memory_turn(w->known);
+        lb_row_spill_out(&w->spill, w->path, &w->rows);
+    }
     return LB_OK;
 }
 
@@ -436,8 +447,8 @@ lb_status lb_writer_commit(lb_writer *writer, lb_err *err)
 uint64_t lb_writer_bytes(const lb_writer *writer)
 {
     const lb_writer *w = writer;
-    uint64_t bytes = lb_output_offset(w->out) + 48 * w->rows.n_blobs +
-                     160ull * (w->rows.n_programs + w->rows.n_tables) + 100 * w->n_entries + 8192;
+    uint64_t bytes = lb_output_offset(w->out) + 48 * (w->rows.n_blobs + w->spill.n_blobs) +
+                     160 * (w->rows.n_programs + w->spill.n_programs + w->rows.n_tables) + 100 * w->n_entries + 8192;
     for (int i = 0; i < DIGEST_SETS; i++) bytes += w->small[i].area.size + w->small[i].n * (48 + 48);
     return bytes;
 }
@@ -447,6 +458,7 @@ static lb_status put_index(lb_writer *w, lb_err *err)
     lb_index index;
     byte_buffer *b = &w->payload;
     buffer_clear(b);
+    LB_TRY(lb_row_spill_back(&w->spill, w->path, &w->rows, err));
     LB_TRY(lb_index_build(&w->rows, &index, err));
     lb_status status = lb_index_encode(&index, b, err);
     lb_index_release(&index);

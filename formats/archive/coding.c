@@ -6,6 +6,7 @@
 #include <string.h>
 #define ZSTD_STATIC_LINKING_ONLY /* for ZSTD_getFrameHeader */
 #include <zstd.h>
+#include <zstd_errors.h>
 
 bool lb_coding_valid(lb_coding coding)
 {
@@ -132,5 +133,101 @@ lb_status lb_coding_decode(lb_coding coding, const void *stored, size_t stored_s
     else if (planes)
         join_planes(planes, (unsigned char *)bytes, size, coding);
     free(planes);
+    return status;
+}
+
+/* ---- piece by piece --------------------------------------------------------------------------------------------------- */
+
+enum { WINDOW_LOG_MAX = 25, PIECE = LB_DIGEST_LEAF };
+
+/* What is decoded, from some place on. */
+typedef struct piece_reader {
+    ZSTD_DStream *stream;
+    ZSTD_inBuffer in;
+    const char *what;
+} piece_reader;
+
+static lb_status read_piece(piece_reader *r, void *bytes, size_t n, lb_err *err)
+{
+    ZSTD_outBuffer out = {bytes, n, 0};
+    while (out.pos < n) {
+        const size_t before = out.pos, at = r->in.pos, left = ZSTD_decompressStream(r->stream, &out, &r->in);
+        if (ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge)
+            return lb_fail(err, LB_ERR_UNSUPPORTED, "%s: zstd: its window is larger than 32 MB", r->what);
+        if (ZSTD_isError(left)) return lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: %s", r->what, ZSTD_getErrorName(left));
+        if (out.pos == before && r->in.pos == at)
+            return lb_fail(err, LB_ERR_CORRUPT, "%s: zstd: gave fewer bytes than its size says", r->what);
+    }
+    return LB_OK;
+}
+
+/* A reader whose next byte is number `from`. `piece` has room for PIECE bytes. */
+static lb_status piece_reader_open(piece_reader *r, uint64_t from, unsigned char *piece, lb_err *err)
+{
+    r->stream = ZSTD_createDStream();
+    if (!r->stream || ZSTD_isError(ZSTD_DCtx_setParameter(r->stream, ZSTD_d_windowLogMax, WINDOW_LOG_MAX)))
+        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", r->what);
+    for (uint64_t n; from > 0; from -= n) {
+        n = from < PIECE ? from : PIECE;
+        LB_TRY(read_piece(r, piece, n, err));
+    }
+    return LB_OK;
+}
+
+/* `r` of every plane; `elements` of w bytes, joined. */
+static lb_status read_elements(piece_reader *r, size_t w, unsigned char *bytes, size_t elements, unsigned char *piece,
+                               lb_err *err)
+{
+    if (w == 1) return read_piece(r, bytes, elements, err);
+    for (size_t k = 0; k < w; k++) {
+        LB_TRY(read_piece(&r[k], piece, elements, err));
+        for (size_t i = 0; i < elements; i++) bytes[i * w + k] = piece[i];
+    }
+    return LB_OK;
+}
+
+/* All pieces in order: into `bytes`, or hashed into `leaves` where that is NULL. `room` has 2 PIECE. */
+static lb_status read_pieces(piece_reader *r, size_t w, uint64_t size, unsigned char *bytes, uint64_t *leaves,
+                             unsigned char *room, lb_err *err)
+{
+    unsigned char *piece = room + PIECE;
+    const uint64_t n = size / w;
+    for (size_t k = 0; k < w; k++) LB_TRY(piece_reader_open(&r[k], k * n, piece, err));
+    for (uint64_t at = 0; at < size; at += PIECE) {
+        const size_t wanted = size - at < PIECE ? (size_t)(size - at) : PIECE, whole = wanted / w * w;
+        unsigned char *to = bytes ? bytes + at : room;
+        LB_TRY(read_elements(r, w, to, whole / w, piece, err));
+        if (whole < wanted) LB_TRY(read_piece(&r[w - 1], to + whole, wanted - whole, err)); /* behind the last plane */
+        if (!bytes) leaves[at / PIECE] = lb_digest_leaf(to, wanted, at / PIECE);
+    }
+    return LB_OK;
+}
+
+static lb_status run_pieces(const lb_coded *coded, unsigned char *bytes, uint64_t *leaves, lb_err *err)
+{
+    unsigned char *room = (unsigned char *)malloc(2 * PIECE);
+    piece_reader readers[16];
+    for (size_t k = 0; k < coded->coding; k++)
+        readers[k] = (piece_reader){NULL, {coded->stored, coded->stored_size, 0}, coded->what};
+    const lb_status status = room ? read_pieces(readers, coded->coding, coded->size, bytes, leaves, room, err)
+                                  : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", coded->what);
+    for (size_t k = 0; k < coded->coding; k++) ZSTD_freeDStream(readers[k].stream);
+    free(room);
+    return status;
+}
+
+lb_status lb_coding_decode_pieces(const lb_coded *coded, void *bytes, lb_err *err)
+{
+    return run_pieces(coded, (unsigned char *)bytes, NULL, err);
+}
+
+lb_status lb_coding_digest(const lb_coded *coded, lb_digest *digest, lb_err *err)
+{
+    const uint64_t n = (coded->size + PIECE - 1) / PIECE;
+    uint64_t *leaves = (uint64_t *)malloc((n + 1) * sizeof *leaves);
+    const lb_status status =
+        leaves ? run_pieces(coded, NULL, leaves, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", coded->what);
+    if (status == LB_OK) *digest = lb_digest_of_byte_leaves(leaves, n, coded->size);
+    free(leaves);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -182,4 +183,18 @@ lb_status lb_output_folder_close(lb_output_folder *folder, lb_err *err)
 void lb_output_folder_abandon(lb_output_folder *folder)
 {
     if (folder) release(folder);
+}
+
+int lb_output_folder_make(const char *path, lb_output_sync sync)
+{
+    if (mkdir(path, 0700) != 0) return errno;
+    if (sync == LB_OUTPUT_SYNC_NEVER) return 0;
+    char *copy = strdup(path);
+    const int above = copy ? open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (above >= 0) { /* one that cannot be read cannot be synced either */
+        lb_output_place_sync_descriptor(above, false);
+        close(above);
+    }
+    free(copy);
+    return 0;
 }

@@ -21,13 +21,15 @@ static lb_status copy_blobs(lb_archive *a, lb_writer *w, lb_recovery *result, lb
         size_t size;
         lb_blob_row row = lb_index_blob(&a->index, i);
         lb_err why = LB_ERR_INIT;
-        const lb_status read = lb_archive_blob_row(a, i, &bytes, &size, &why);
-        if (is_lost(read)) {
+        lb_status status = lb_archive_blob_row(a, i, &bytes, &size, &why);
+        if (is_lost(status)) {
             result->lost_blobs++;
             continue;
         }
-        if (read != LB_OK) return lb_fail(err, read, "%s", why.message);
-        LB_TRY(lb_writer_blob(w, row.digest, row.dtype, bytes, size, err));
+        if (status != LB_OK) return lb_fail(err, status, "%s", why.message);
+        status = lb_writer_blob(w, row.digest, row.dtype, bytes, size, err);
+        lb_archive_drop_row(a, i);
+        LB_TRY(status);
         result->blobs++;
     }
     return LB_OK;

@@ -90,9 +90,28 @@ typedef struct assembly {
     uint32_t steps;
     uint64_t ops, values;
     uint8_t level;
-    int64_t last; /* step, so that none comes twice */
-    bool whole;   /* every committed byte was read */
+    int64_t *added; /* numbers of steps, so that none comes twice */
+    bool whole;     /* every committed byte was read */
 } assembly;
+
+static bool was_added(const assembly *a, int64_t step)
+{
+    for (uint32_t i = 0; i < a->steps; i++)
+        if (a->added[i] == step) return true;
+    return false;
+}
+
+static lb_status add_program(assembly *a, const lb_program *p, lb_err *err)
+{
+    if (was_added(a, p->step)) return LB_OK;
+    int64_t *grown = lb_array_grow(a->added, a->steps, sizeof *grown);
+    if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory for %u steps", a->steps + 1);
+    a->added = grown;
+    a->added[a->steps++] = p->step;
+    a->world = p->world, a->level = p->level;
+    a->ops += p->n_ops, a->values += p->n_values;
+    return lb_writer_program(a->writer, p, err);
+}
 
 /* Whether reading goes on without it: bytes that are damaged do not become better, but what memory, the disk or a limit kept from being
  * read may be there the next time. */
@@ -105,12 +124,13 @@ static bool is_passed_over(assembly *a, lb_status status, const lb_err *why, lb_
     return false;
 }
 
-static lb_status add_file(assembly *a, const char *path, lb_err *err)
+/* `salvage`: whole records behind the last commit, too. */
+static lb_status add_file(assembly *a, const char *path, bool salvage, lb_err *err)
 {
     lb_archive *from;
     lb_err why = LB_ERR_INIT;
     lb_status status = LB_OK;
-    if (is_passed_over(a, lb_archive_open_scanned(path, false, &from, &why), &why, &status, err)) return LB_OK;
+    if (is_passed_over(a, lb_archive_open_scanned(path, salvage, &from, &why), &why, &status, err)) return LB_OK;
     LB_TRY(status);
     a->whole &= from->damages == 0;
     for (uint64_t i = 0; i < from->index.blobs.rows && status == LB_OK; i++) {
@@ -125,14 +145,20 @@ static lb_status add_file(assembly *a, const char *path, lb_err *err)
         const lb_program *p;
         why = (lb_err)LB_ERR_INIT;
         if (is_passed_over(a, lb_archive_program(from, i, &p, &why), &why, &status, err)) continue;
-        if (status != LB_OK || (a->steps && p->step <= a->last)) continue;
-        status = lb_writer_program(a->writer, p, err);
-        a->steps++;
-        a->world = p->world, a->level = p->level, a->last = p->step;
-        a->ops += p->n_ops, a->values += p->n_values;
+        if (status == LB_OK) status = add_program(a, p, err);
     }
     if (status == LB_OK) status = lb_writer_commit(a->writer, err);
     lb_archive_close(from);
+    return status;
+}
+
+/* The archive that stands there may hold steps already: a rescue that was cut off after its move, and before its files were gone. Those
+ * files may have lost by the power cut what the archive has. */
+static lb_status add_archive(assembly *a, const char *path, lb_err *err)
+{
+    const bool whole = a->whole; /* of the files */
+    const lb_status status = access(path, F_OK) == 0 ? add_file(a, path, true, err) : LB_OK;
+    a->whole = whole;
     return status;
 }
 
@@ -172,15 +198,18 @@ static lb_status assemble_rank(const char *folder, const char *out, const ring_f
                                  : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
     for (uint32_t i = 0; i < n && status == LB_OK; i++) {
         char *path = lb_ring_file_path(folder, files[i].rank, files[i].generation);
-        status = path ? add_file(&a, path, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
+        status = path ? add_file(&a, path, false, err) : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", folder);
         free(path);
     }
+    const uint32_t from_files = a.steps;
+    if (status == LB_OK && from_files) status = add_archive(&a, old, err);
     if (status == LB_OK) status = add_tables(&a, old, why, err);
-    if (status == LB_OK && a.steps)
+    if (status == LB_OK && from_files)
         status = lb_writer_close(a.writer, err);
     else
         lb_writer_abandon(a.writer);
-    if (status == LB_OK) *steps += a.steps;
+    if (status == LB_OK) *steps += from_files;
+    free(a.added);
     *whole &= a.whole;
     free(old), free(to);
     return status;

@@ -4,6 +4,7 @@
  * data, links. Fields may be added; those that are there keep their meaning. */
 #include "cmd_ls.h"
 
+#include <lastbit/decode_limit.h>
 #include <lastbit/digest.h>
 
 #include <inttypes.h>
@@ -163,7 +164,7 @@ static lb_status load_receipt(const char *path, json_t **receipt, lb_err *err)
     *receipt = NULL;
     if (n > 5 && strcmp(path + n - 5, ".json") == 0 && !strstr(path, ".index.json")) {
         json_error_t why;
-        *receipt = json_load_file(path, 0, &why);
+        *receipt = lb_decode_limit_json_file(path, 0, &why);
         if (!*receipt) return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: %s", path, why.position, why.text);
         const char *schema = json_string_value(json_object_get(*receipt, "schema"));
         if (schema && strcmp(schema, SCHEMA) == 0) return LB_OK;

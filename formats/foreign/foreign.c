@@ -56,6 +56,7 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
 {
     LB_TRY(lb_input_map(path, bytes, size, err));
     LB_TRY(add_memory(tensors, (void *)(uintptr_t)*bytes, *size, path, err));
+    lb_decode_limit_open(&tensors->limit, *size);
     static const char pointer[] = "version https://git-lfs.github.com/spec/";
     if (*size > sizeof pointer && memcmp(*bytes, pointer, sizeof pointer - 1) == 0)
         return lb_fail(err, LB_ERR_CORRUPT,
@@ -66,6 +67,11 @@ lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const ch
 lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, size_t n, lb_dtype dtype, const lb_layout *layout,
                          const void *data, size_t size, lb_err *err)
 {
+    char what[400];
+    const char *file = t->n_memory ? t->memory[t->n_memory - 1].path : NULL;
+    const uint64_t elements = lb_dtype_bytes(dtype, (size_t)lb_layout_numel(layout));
+    snprintf(what, sizeof what, "%.250s: tensor '%.100s', which is expanded", file ? file : "", name);
+    if (elements > size) LB_TRY(lb_decode_limit_pass(&t->limit, elements, what, err));
     lb_foreign_tensor *grown = lb_array_grow(t->rows, t->n, sizeof *grown);
     if (!grown) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     t->rows = grown;
@@ -75,6 +81,7 @@ lb_status lb_foreign_add(lb_foreign_tensors *t, const char *name, size_t n, lb_d
     row->tensor = (lb_tensor){(void *)(uintptr_t)data, dtype, *layout};
     row->size = size;
     row->part = NULL;
+    row->packed = NULL;
     t->n++;
     return LB_OK;
 }
@@ -102,7 +109,8 @@ const lb_foreign_memory *lb_foreign_file(const lb_foreign_tensors *t, const lb_f
 lb_status lb_foreign_fault(const lb_foreign_tensors *t, lb_fault_kind kind, const char *tensor, const char *file,
                            const lb_err *why, lb_err *err)
 {
-    if (!t->listener || why->status == LB_ERR_NOMEM) return lb_fail(err, why->status, "%s", why->message);
+    if (!t->listener || why->status == LB_ERR_NOMEM || why->status == LB_ERR_LIMIT)
+        return lb_fail(err, why->status, "%s", why->message);
     char *name = tensor ? lb_text_escaped(t->names, tensor, strlen(tensor)) : NULL;
     if (tensor && !name) return lb_fail(err, LB_ERR_NOMEM, "out of memory");
     t->listener->fault(t->listener->context, kind, name, file, why->message);
@@ -115,6 +123,7 @@ void lb_foreign_tensors_release(lb_foreign_tensors *t)
     for (uint32_t i = 0; i < t->n; i++) {
         free(t->rows[i].name);
         free(t->rows[i].part);
+        free(t->rows[i].packed);
     }
     for (uint32_t i = 0; i < t->n_memory; i++) {
         if (t->memory[i].path)
@@ -126,6 +135,7 @@ void lb_foreign_tensors_release(lb_foreign_tensors *t)
     free(t->rows);
     free(t->memory);
     free(t->metadata);
+    lb_decode_limit_close(&t->limit);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------------- */
@@ -215,7 +225,7 @@ lb_fault_kind lb_foreign_damage(lb_status status, const char *path, const char *
     }
     if (lb_foreign_ends_with(path, ".json")) {
         json_error_t why = {.text = ""};
-        json_decref(json_loadb(bytes, size, 0, &why));
+        json_decref(lb_decode_limit_json(bytes, size, 0, lb_decode_limit_room(), &why));
         const bool at_end = why.position >= 0 && (size_t)why.position >= size; /* a cut `true` is no word */
         const bool cut = json_error_code(&why) == json_error_premature_end_of_input || at_end;
         return why.text[0] && cut ? LB_FAULT_TRUNCATED : LB_FAULT_DAMAGED;
@@ -301,7 +311,19 @@ static uint32_t scope_of(lb_program *p, const char *name)
     return scope;
 }
 
-static bool add_source(lb_program *p, const lb_foreign_tensor *row, int64_t storage, lb_digest *blob)
+static lb_status digests_of(lb_foreign *f, lb_foreign_tensor *row, lb_digest *logical, lb_digest *blob, lb_err *err)
+{
+    char where[400];
+    if (row->packed) return lb_npz_digests(&f->tensors, row, logical, blob, err);
+    const uint64_t read = lb_dtype_bytes(row->tensor.dtype, (size_t)lb_layout_numel(&row->tensor.layout));
+    snprintf(where, sizeof where, "%.250s: tensor '%.100s'", f->path, row->name);
+    LB_TRY(lb_decode_limit_pass(&f->tensors.limit, read, where, err));
+    *logical = lb_digest_tensor(&row->tensor);
+    *blob = lb_digest_bytes(row->tensor.data, row->size);
+    return LB_OK;
+}
+
+static bool add_source(lb_program *p, const lb_foreign_tensor *row, int64_t storage, lb_digest logical, lb_digest blob)
 {
     lb_value v;
     memset(&v, 0, sizeof v);
@@ -312,8 +334,8 @@ static bool add_source(lb_program *p, const lb_foreign_tensor *row, int64_t stor
     v.source = LB_SOURCE_PARAMETER;
     v.name = lb_program_string(p, row->name);
     v.statistics = LB_NONE;
-    v.logical = lb_digest_tensor(&row->tensor);
-    v.blob = *blob = lb_digest_bytes(row->tensor.data, row->size);
+    v.logical = logical;
+    v.blob = blob;
     uint32_t value = lb_program_add_value(p, &v);
     lb_op op = {.name = lb_program_string(p, "lb::source"),
                 .scope = scope_of(p, row->name),
@@ -337,20 +359,20 @@ static lb_status make_program(lb_foreign *f, lb_err *err)
     uint32_t n = f->tensors.n;
     lb_program *p = lb_program_new();
     blob_row *blobs = (blob_row *)malloc((n + 1u) * sizeof *blobs);
-    bool added = p && blobs;
-    for (uint32_t i = 0; i < n && added; i++) {
+    lb_status status = p && blobs ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", f->path);
+    for (uint32_t i = 0; i < n && status == LB_OK; i++) {
+        lb_digest logical;
         blobs[i].tensor = i;
-        added = add_source(p, &f->tensors.rows[i], (int64_t)i + 1, &blobs[i].digest);
+        status = digests_of(f, &f->tensors.rows[i], &logical, &blobs[i].digest, err);
+        if (status == LB_OK && !add_source(p, &f->tensors.rows[i], (int64_t)i + 1, logical, blobs[i].digest))
+            status = lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", f->path);
     }
-    if (!added) {
-        lb_program_free(p);
-        free(blobs);
-        return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", f->path);
+    if (status == LB_OK) {
+        p->complete = 1;
+        p->level = 1;
+        qsort(blobs, n, sizeof *blobs, by_digest);
+        status = lb_program_validate(p, err);
     }
-    p->complete = 1;
-    p->level = 1;
-    qsort(blobs, n, sizeof *blobs, by_digest);
-    lb_status status = lb_program_validate(p, err);
     if (status != LB_OK) {
         lb_program_free(p);
         free(blobs);
@@ -375,7 +397,7 @@ lb_status lb_foreign_program(lb_foreign *foreign, const lb_program **program, lb
     return status;
 }
 
-static const lb_foreign_tensor *find(lb_foreign *f, lb_digest digest)
+static lb_foreign_tensor *find(lb_foreign *f, lb_digest digest)
 {
     const lb_program *p; /* whoever knows a digest has asked for the program before; if not, it is made now */
     if (lb_foreign_program(f, &p, NULL) != LB_OK) return NULL;
@@ -391,8 +413,12 @@ bool lb_foreign_has_blob(lb_foreign *foreign, lb_digest digest)
 
 lb_status lb_foreign_blob(lb_foreign *foreign, lb_digest digest, const void **bytes, size_t *size, lb_err *err)
 {
-    const lb_foreign_tensor *row = find(foreign, digest);
+    lb_foreign_tensor *row = find(foreign, digest);
     if (!row) return lb_fail(err, LB_ERR_NOT_CAPTURED, "%s: holds no such bytes", foreign->path);
+    pthread_mutex_lock(&foreign->lock);
+    const lb_status status = row->packed ? lb_npz_unpack(&foreign->tensors, row, err) : LB_OK;
+    pthread_mutex_unlock(&foreign->lock);
+    LB_TRY(status);
     *bytes = row->tensor.data;
     *size = row->size;
     return LB_OK;

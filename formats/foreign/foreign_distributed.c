@@ -166,6 +166,7 @@ static lb_status join_parts(checkpoint *c, const part *parts, uint32_t n, const 
                        elements);
     bytes = lb_dtype_bytes(whole.dtype, elements);
     if (bytes > total_bytes(c)) return bad_part(c, parts, "its parts share bytes");
+    LB_TRY(lb_decode_limit_hold(&c->tensors->limit, bytes, c->path, c->err));
     whole.data = calloc(bytes ? bytes : 1, 1);
     if (!whole.data) return lb_fail(c->err, LB_ERR_NOMEM, "%s: out of memory", c->path);
     LB_TRY(lb_foreign_own(c->tensors, whole.data, bytes, c->err));

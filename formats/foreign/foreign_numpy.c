@@ -1,9 +1,6 @@
-/* .npy and .npz. A .npy header is a Python literal of three keys; only what numpy.save writes is taken, and nothing is ever
- * unpickled. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html. The zip is read with libarchive. */
-#include "foreign_tensors.h"
+/* .npy: see npy_header.h. */
+#include "npy_header.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,12 +91,12 @@ static bool take_header(literal *l, header *h)
     return h->descr[0] && h->has_shape;
 }
 
-lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes, size_t size,
-                      lb_err *err)
+lb_status lb_npy_header_read(const lb_npy_source *from, lb_npy_header *array, lb_err *err)
 {
+    const char *source = from->source, *name = from->name, *bytes = from->bytes;
     uint32_t length = 0;
     size_t begin = 10;
-    if (size < 12 || memcmp(bytes, "\x93NUMPY", 6) != 0)
+    if (from->there < 12 || memcmp(bytes, "\x93NUMPY", 6) != 0)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: '%.60s' has no .npy magic", source, name);
     if (bytes[6] == 1) {
         memcpy(&length, bytes + 8, 2);
@@ -107,121 +104,43 @@ lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const cha
         memcpy(&length, bytes + 8, 4);
         begin = 12;
     }
-    if (length > size - begin)
+    if (length > from->there - begin)
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 8: header of %" PRIu32 " bytes, %zu are there", source, length,
-                       size);
+                       from->there);
     literal l = {bytes + begin, bytes + begin + length};
     header h;
     if (!take_header(&l, &h))
         return lb_fail(err, LB_ERR_UNSUPPORTED,
                        "%s: offset %zu: '%.60s': not a header of a plain array (records and objects are not read)",
                        source, (size_t)(l.at - bytes), name);
-    lb_dtype dtype = lb_dtype_parse(h.descr);
-    if (dtype == LB_NO_DTYPE || strchr("<|", h.descr[0]) == NULL)
+    *array = (lb_npy_header){.dtype = lb_dtype_parse(h.descr), .begin = begin + length};
+    array->no_number = h.descr[1] && strchr("OUSMmVa", h.descr[1]) != NULL;
+    if (array->dtype == LB_NO_DTYPE || strchr("<|", h.descr[0]) == NULL)
         return lb_fail(err, LB_ERR_UNSUPPORTED,
                        "%s: '%.60s': dtype '%s' is not read (little-endian numbers and bools are)", source, name,
                        h.descr);
-    lb_layout layout = lb_layout_contiguous(h.ndim, h.shape);
+    array->layout = lb_layout_contiguous(h.ndim, h.shape);
     if (h.fortran) {
         uint64_t stride = 1;
         for (int d = 0; d < h.ndim; d++) {
-            layout.stride[d] = (int64_t)stride;
+            array->layout.stride[d] = (int64_t)stride;
             stride *= (uint64_t)(h.shape[d] > 1 ? h.shape[d] : 1);
         }
     }
-    int64_t n = lb_layout_numel(&layout);
-    size_t claimed = n < 0 ? SIZE_MAX : lb_dtype_bytes(dtype, (size_t)n), there = size - begin - length;
-    if (claimed > there)
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: '%.60s': its shape needs %zu bytes, %zu are there", source,
-                       begin + length, name, claimed, there);
-    return lb_foreign_add(tensors, name, strlen(name), dtype, &layout, bytes + begin + length, claimed, err);
+    const int64_t n = lb_layout_numel(&array->layout);
+    const uint64_t there = from->size - array->begin;
+    array->size = n < 0 ? SIZE_MAX : lb_dtype_bytes(array->dtype, (size_t)n);
+    if (array->size > there)
+        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %zu: '%.60s': its shape needs %zu bytes, %" PRIu64 " are there",
+                       source, array->begin, name, array->size, there);
+    return LB_OK;
 }
 
-/* ---- .npz ------------------------------------------------------------------------------------------------------------- */
-
-/* Unpacks the member at hand; memory grows with what really comes out, whatever the header claims. */
-static lb_status unpack(struct archive *zip, const char *source, const char *name, char **bytes, size_t *size,
-                        lb_err *err)
+lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes, size_t size,
+                      lb_err *err)
 {
-    size_t room = 1 << 16;
-    *size = 0;
-    *bytes = (char *)malloc(room);
-    for (la_ssize_t got = 1; *bytes && got != 0;) {
-        if (room - *size < 1 << 15) {
-            char *grown = (char *)realloc(*bytes, room *= 2);
-            if (!grown) break;
-            *bytes = grown;
-        }
-        got = archive_read_data(zip, *bytes + *size, room - *size);
-        if (got < 0) {
-            free(*bytes);
-            return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %lld: member '%.60s': %s", source,
-                           (long long)archive_read_header_position(zip), name,
-                           archive_error_string(zip) ? archive_error_string(zip) : "cannot be unpacked");
-        }
-        *size += (size_t)got;
-        if (got == 0) return LB_OK;
-    }
-    free(*bytes);
-    return lb_fail(err, LB_ERR_NOMEM, "%s: member '%.60s': out of memory", source, name);
-}
-
-/* Texts, dates, raw bytes and Python's objects: what a writer puts beside its numbers. What is none of numpy's is for the reader to refuse. */
-static bool is_no_number(const char *bytes, size_t size)
-{
-    uint16_t length = 0;
-    header h;
-    if (size < 12 || memcmp(bytes, "\x93NUMPY\x01", 7) != 0) return false;
-    memcpy(&length, bytes + 8, 2);
-    literal l = {bytes + 10, bytes + 10 + length};
-    return length <= size - 10 && take_header(&l, &h) && h.descr[1] && strchr("OUSMmVa", h.descr[1]) != NULL;
-}
-
-static lb_status read_member(lb_foreign_tensors *tensors, struct archive *zip, struct archive_entry *entry,
-                             const char *source, bool *passed_over, lb_err *err)
-{
-    char *bytes;
-    size_t size;
-    const char *path = archive_entry_pathname(entry);
-    size_t n = path ? strlen(path) : 0;
-    if (n < 5 || strcmp(path + n - 4, ".npy") != 0) return LB_OK; /* not one of numpy's */
-    char *name = strndup(path, n - 4);
-    if (!name) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
-    lb_status status = unpack(zip, source, name, &bytes, &size, err);
-    if (status == LB_OK && is_no_number(bytes, size)) {
-        free(bytes);
-        *passed_over = true;
-    } else if (status == LB_OK) {
-        status = lb_foreign_own(tensors, bytes, size, err);
-        if (status == LB_OK) status = lb_npy_read(tensors, source, name, bytes, size, err);
-    }
-    free(name);
-    return status;
-}
-
-lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err)
-{
-    struct archive *zip = archive_read_new();
-    struct archive_entry *entry;
-    if (!zip) return lb_fail(err, LB_ERR_NOMEM, "%s: out of memory", source);
-    archive_read_support_format_zip_seekable(zip);
-    lb_status status = LB_OK;
-    const uint32_t before = tensors->n;
-    bool passed_over = false;
-    int got = archive_read_open_memory(zip, bytes, size);
-    while (status == LB_OK && got == ARCHIVE_OK) {
-        got = archive_read_next_header(zip, &entry);
-        if (got == ARCHIVE_OK || got == ARCHIVE_WARN) {
-            status = read_member(tensors, zip, entry, source, &passed_over, err);
-            got = ARCHIVE_OK;
-        }
-    }
-    if (status == LB_OK && got != ARCHIVE_EOF)
-        status =
-            lb_fail(err, LB_ERR_CORRUPT, "%s: offset %lld: %s", source, (long long)archive_read_header_position(zip),
-                    archive_error_string(zip) ? archive_error_string(zip) : "is no zip file");
-    if (status == LB_OK && passed_over && tensors->n == before)
-        status = lb_fail(err, LB_ERR_UNSUPPORTED, "%s: holds texts, dates or objects, and no array of numbers", source);
-    archive_read_free(zip);
-    return status;
+    lb_npy_header array;
+    LB_TRY(lb_npy_header_read(&(lb_npy_source){source, name, bytes, size, size}, &array, err));
+    return lb_foreign_add(tensors, name, strlen(name), array.dtype, &array.layout, bytes + array.begin, array.size,
+                          err);
 }

@@ -94,17 +94,19 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
         return lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: header of %" PRIu64 " bytes, the file has %zu", source,
                        length, size);
     json_error_t why;
-    json_t *header = json_loadb(bytes + 8, length, JSON_REJECT_DUPLICATES, &why);
+    const uint64_t most = lb_decode_limit_room();
+    json_t *header = lb_decode_limit_json(bytes + 8, length, JSON_REJECT_DUPLICATES, most, &why);
     if (!header && tensors->listener && json_error_code(&why) == json_error_duplicate_key) {
         lb_err twice = LB_ERR_INIT;
         char name[JSON_ERROR_TEXT_LENGTH];
         lb_fail(&twice, LB_ERR_CORRUPT, "%s: offset %d: header: %s", source, 8 + why.position, why.text);
         LB_TRY(lb_foreign_fault(tensors, LB_FAULT_DUPLICATE, repeated_key(why.text, name), source, &twice, err));
-        header = json_loadb(bytes + 8, length, 0, &why);
+        header = lb_decode_limit_json(bytes + 8, length, 0, most, &why);
     }
     if (!json_is_object(header)) {
         json_decref(header);
-        return lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: header: %s", source, 8 + (header ? 0 : why.position),
+        return lb_fail(err, header ? LB_ERR_CORRUPT : lb_decode_limit_json_status(LB_ERR_CORRUPT),
+                       "%s: offset %d: header: %s", source, 8 + (header ? 0 : why.position),
                        header ? "is no object" : why.text);
     }
     const char *name;
@@ -258,11 +260,12 @@ lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *pat
     json_t *file;
     json_error_t why;
     LB_TRY(lb_foreign_map(tensors, path, &bytes, &size, err));
-    json_t *index = json_loadb(bytes, size, 0, &why), *map = json_object_get(index, "weight_map"),
-           *done = json_object();
+    json_t *index = lb_decode_limit_json(bytes, size, 0, lb_decode_limit_room(), &why),
+           *map = json_object_get(index, "weight_map"), *done = json_object();
     lb_status status = LB_OK;
     if (!index)
-        status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset %d: %s", path, why.position, why.text);
+        status = lb_fail(err, lb_decode_limit_json_status(LB_ERR_CORRUPT), "%s: offset %d: %s", path, why.position,
+                         why.text);
     else if (!json_is_object(map) || !done)
         status = lb_fail(err, LB_ERR_CORRUPT, "%s: offset 0: has no weight_map", path);
     json_object_foreach(map, name, file)

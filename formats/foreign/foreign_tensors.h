@@ -3,6 +3,8 @@
 #define LB_FOREIGN_TENSORS_H
 
 #include <lastbit/checkpoint.h>
+#include <lastbit/decode_limit.h>
+#include <lastbit/digest.h>
 #include <lastbit/text.h>
 
 /* Where a part of a distributed checkpoint stands in the whole tensor. */
@@ -11,11 +13,15 @@ typedef struct lb_foreign_part {
     int64_t start[LB_MAX_DIMS];
 } lb_foreign_part;
 
+/* Where a tensor's bytes lie as long as nobody asked for them: foreign_npz.c knows what is in it. */
+typedef struct lb_foreign_packed lb_foreign_packed;
+
 typedef struct lb_foreign_tensor {
     char *name;
-    lb_tensor tensor;      /* in a map or in owned memory */
-    size_t size;           /* bytes of its dense range */
-    lb_foreign_part *part; /* NULL: all of it */
+    lb_tensor tensor;          /* in a map or in owned memory; while it is packed without data, and contiguous */
+    size_t size;               /* bytes of its dense range */
+    lb_foreign_part *part;     /* NULL: all of it */
+    lb_foreign_packed *packed; /* NULL: its bytes are there */
 } lb_foreign_tensor;
 
 /* Mapped files, or memory that an archive member was unpacked to. */
@@ -42,6 +48,7 @@ typedef struct lb_foreign_tensors {
     char *metadata; /* JSON text of safetensors' __metadata__, or NULL */
     /* NULL: the first fault ends the reading, and parts of a tensor are put together. Otherwise parts stay apart. */
     const lb_foreign_listener *listener;
+    lb_decode_limit_account limit; /* on what is unpacked and put together of all its files */
 } lb_foreign_tensors;
 
 bool lb_foreign_ends_with(const char *text, const char *end);
@@ -50,7 +57,8 @@ bool lb_foreign_ends_with(const char *text, const char *end);
 lb_status lb_foreign_map(lb_foreign_tensors *tensors, const char *path, const char **bytes, size_t *size, lb_err *err);
 /* Takes malloc'ed memory over; frees it at once when that fails. */
 lb_status lb_foreign_own(lb_foreign_tensors *tensors, void *bytes, size_t size, lb_err *err);
-/* Keeps the name, of n bytes as the file has them, by its gate. The layout's dense range must be `size` bytes from `data` on. */
+/* Keeps the name, of n bytes as the file has them, by its gate. The layout's dense range must be `size` bytes from `data` on. An expanded
+ * tensor, of which a few bytes can be any number of elements, counts against the limit. */
 lb_status lb_foreign_add(lb_foreign_tensors *tensors, const char *name, size_t n, lb_dtype dtype,
                          const lb_layout *layout, const void *data, size_t size, lb_err *err);
 /* The tensor added last is a part; only where there is a listener. */
@@ -72,6 +80,11 @@ lb_status lb_safetensors_read(lb_foreign_tensors *tensors, const char *source, c
 lb_status lb_safetensors_read_index(lb_foreign_tensors *tensors, const char *path, lb_err *err);
 lb_status lb_npy_read(lb_foreign_tensors *tensors, const char *source, const char *name, const char *bytes, size_t size,
                       lb_err *err);
+/* Arrays stay packed where there is no listener. */
 lb_status lb_npz_read(lb_foreign_tensors *tensors, const char *source, const char *bytes, size_t size, lb_err *err);
+/* Of a packed tensor: both digests, its bytes held at no time; its bytes into memory, after which it is packed no more. */
+lb_status lb_npz_digests(lb_foreign_tensors *tensors, lb_foreign_tensor *row, lb_digest *logical, lb_digest *blob,
+                         lb_err *err);
+lb_status lb_npz_unpack(lb_foreign_tensors *tensors, lb_foreign_tensor *row, lb_err *err);
 
 #endif

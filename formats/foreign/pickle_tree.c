@@ -2,6 +2,7 @@
 #include "pickle_tree.h"
 
 #include <lastbit/array.h>
+#include <lastbit/decode_limit.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +27,10 @@ typedef struct machine {
     uint32_t *marks; /* heights of the stack */
     size_t n_stack, n_memo, n_marks;
     uint32_t stack_room, memo_room, mark_room;
-    bool framed; /* a frame began, and all of it is there */
-    bool cut;    /* the bytes end before the pickle does */
+    bool framed;   /* a frame began, and all of it is there */
+    bool cut;      /* the bytes end before the pickle does */
+    uint64_t left; /* bytes that the tree may still take */
+    bool limited;  /* it may not */
 } machine;
 
 static lb_pickle none = {LB_PICKLE_NONE, 0, 0, {0}}, yes = {LB_PICKLE_BOOL, 0, 0, {1}},
@@ -48,6 +51,11 @@ static lb_status lacks(machine *m, const char *what)
 
 static lb_status no_memory(machine *m)
 {
+    if (m->limited)
+        return lb_fail(m->err, LB_ERR_LIMIT,
+                       "%s: offset %" PRIu64 ": pickle: its objects take more than %" PRIu64
+                       " MB; if they are meant to, --max-decoded with a larger size reads it",
+                       m->source, m->offset + (uint64_t)(m->at - m->start), lb_decode_limit_room() >> 20);
     return lb_fail(m->err, LB_ERR_NOMEM, "%s: pickle: out of memory", m->source);
 }
 
@@ -57,8 +65,13 @@ static void *take_memory(machine *m, size_t size)
     size = (size + 15) / 16 * 16;
     if (!c || c->size - c->used < size) {
         size_t room = size > CHUNK ? size : CHUNK;
+        if (room > m->left) {
+            m->limited = true;
+            return NULL;
+        }
         c = (chunk *)malloc(sizeof *c + room);
         if (!c) return NULL;
+        m->left -= room;
         *c = (chunk){m->tree->chunks, 0, room};
         m->tree->chunks = c;
     }
@@ -372,8 +385,14 @@ static lb_status run(const void *bytes, size_t size, const char *source, uint64_
                      bool *cut, lb_err *err)
 {
     const uint8_t *start = (const uint8_t *)bytes;
-    machine m = {
-        .start = start, .at = start, .end = start + size, .source = source, .offset = offset, .err = err, .tree = tree};
+    machine m = {.start = start,
+                 .at = start,
+                 .end = start + size,
+                 .source = source,
+                 .offset = offset,
+                 .err = err,
+                 .tree = tree,
+                 .left = lb_decode_limit_room()};
     *tree = (lb_pickle_tree){NULL, NULL};
     lb_status status = LB_OK;
     lb_pickle *root = NULL;

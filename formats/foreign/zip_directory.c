@@ -82,7 +82,14 @@ static lb_status read_member(const file *f, uint64_t *at, uint64_t end, lb_zip_m
     if (stored > f->size || data > f->size - stored) return bad(f, *at, "a member leaves the file");
     uint16_t method = (uint16_t)number(c + 10, 2);
     if (method == 0 && stored != size) return bad(f, *at, "a stored member has two sizes");
-    *member = (lb_zip_member){(const char *)c + 46, (const char *)f->bytes + data, stored, (uint16_t)name, method};
+    *member = (lb_zip_member){.name = (const char *)c + 46,
+                              .bytes = (const char *)f->bytes + data,
+                              .size = stored,
+                              .unpacked = size,
+                              .crc = (uint32_t)number(c + 16, 4),
+                              .name_size = (uint16_t)name,
+                              .method = method,
+                              .encrypted = number(c + 8, 2) & 1};
     *at += 46 + name + extra + comment;
     return LB_OK;
 }

@@ -1,7 +1,7 @@
-/* The members of a zip that are stored as they are, found where they lie: what torch.save writes is such a zip.
+/* The members of a zip, found where they lie: what torch.save and numpy.savez write is such a zip.
  *
  * Only the central directory and the members' own headers are read, so opening costs nothing per byte of a checkpoint (and
- * CRCs are not checked). Zip64 is read; compressed members are listed and refused when asked for. Private to formats/.
+ * CRCs are not checked). Zip64 is read; zip_member.h unpacks compressed members. Private to formats/.
  * https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT */
 #ifndef LB_ZIP_DIRECTORY_H
 #define LB_ZIP_DIRECTORY_H
@@ -11,8 +11,11 @@
 typedef struct lb_zip_member {
     const char *name; /* in the input, not NUL-terminated */
     const char *bytes;
-    uint64_t size;
-    uint16_t name_size, method; /* method 0: stored */
+    uint64_t size;              /* as it lies there */
+    uint64_t unpacked;          /* as the directory claims */
+    uint32_t crc;               /* CRC-32 of the unpacked bytes */
+    uint16_t name_size, method; /* method 0: stored, 8: deflate */
+    bool encrypted;
 } lb_zip_member;
 
 typedef struct lb_zip {

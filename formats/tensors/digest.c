@@ -87,6 +87,14 @@ lb_digest lb_digest_of_leaves(const uint64_t *leaves, size_t n, const lb_tensor 
     return sequence_end(&s);
 }
 
+lb_digest lb_digest_of_byte_leaves(const uint64_t *leaves, size_t n, uint64_t size)
+{
+    sequence s;
+    sequence_begin(&s, size);
+    for (size_t i = 0; i < n; i++) sequence_add(&s, leaves[i]);
+    return sequence_end(&s);
+}
+
 lb_digest lb_digest_tensor(const lb_tensor *tensor)
 {
     const lb_layout *layout = &tensor->layout;

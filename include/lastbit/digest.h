@@ -39,6 +39,8 @@ LB_API lb_digest lb_digest_tensor(const lb_tensor *tensor);
 /* The same of a contiguous tensor in parts: the hash of leaf `number`, of at most LB_DIGEST_LEAF bytes, then all leaves in order. */
 LB_API uint64_t lb_digest_leaf(const void *bytes, size_t n, uint64_t number);
 LB_API lb_digest lb_digest_of_leaves(const uint64_t *leaves, size_t n, const lb_tensor *tensor);
+/* lb_digest_bytes of `size` bytes whose leaves these are. */
+LB_API lb_digest lb_digest_of_byte_leaves(const uint64_t *leaves, size_t n, uint64_t size);
 /* 32 hexadecimal digits and a NUL. */
 LB_API void lb_digest_format(lb_digest digest, char text[33]);
 LB_API lb_status lb_digest_parse(const char *text, lb_digest *digest, lb_err *err);

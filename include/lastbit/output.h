@@ -101,6 +101,9 @@ LB_API lb_status lb_output_folder_open(const char *path, const lb_output_options
 LB_API const char *lb_output_folder_path(const lb_output_folder *folder);
 LB_API lb_status lb_output_folder_close(lb_output_folder *folder, lb_err *err);
 LB_API void lb_output_folder_abandon(lb_output_folder *folder);
+/* For a folder that fills up as a run goes on: makes it, mode 0700. Its name is on the disk then, unless `sync` is NEVER: what is synced
+ * inside it would else be lost with it. 0, or errno: EEXIST when something is there. */
+LB_API int lb_output_folder_make(const char *path, lb_output_sync sync);
 
 /* ---- what may be written ------------------------------------------------------------------------------------------ */
 

@@ -67,10 +67,11 @@ LB_API lb_status lb_fail(lb_err *err, lb_status status, const char *format, ...)
     ((lb_fail)((err), (status), __VA_ARGS__), (status) == LB_OK ? LB_ERR_INVALID : (status))
 #endif
 LB_API void lb_err_clear(lb_err *err);
-/* Whether the system refused memory, or a read: which says nothing about what was to be read. It is passed on, and never a finding. */
+/* Whether the system refused memory, or a read, or a limit did: which says nothing about what was to be read. It is passed on, and never a
+ * finding. */
 static inline bool lb_is_refusal(lb_status status)
 {
-    return status == LB_ERR_IO || status == LB_ERR_NOMEM;
+    return status == LB_ERR_IO || status == LB_ERR_NOMEM || status == LB_ERR_LIMIT;
 }
 /* Whether a message of the system in it says that there is no room left: a full disk, a quota, a limit on files. */
 LB_API bool lb_is_full_disk(const char *message);

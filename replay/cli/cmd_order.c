@@ -282,7 +282,7 @@ static int run(const options *o, const lb_probe_shape *s, bool json)
 
 int lb_cmd_order(int argc, const char **argv)
 {
-    options o = {.seed = 1, .timeout = LB_PROBE_SECONDS};
+    static options o = {.seed = 1, .timeout = LB_PROBE_SECONDS}; /* popt's texts are its own until the end */
     const struct poptOption table[] = {
         {"python", 0, POPT_ARG_STRING, &o.python, 0,
          "a Python callable, with literal keyword arguments: numpy:sum, 'torch:sum(dim=1)'", "MODULE:FUNCTION"},

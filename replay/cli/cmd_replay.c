@@ -532,7 +532,7 @@ int lb_cmd_replay(int argc, const char **argv)
          "PyTorch on the CPU, in a child process; torch:all: the others, too, as a cross-check",
          "torch[:all]"},
         {"backend-import", 0, POPT_ARG_ARGV, &o.imports, 0,
-         "module that defines custom ops, found from here; repeatable", "MODULE"},
+         "module that defines custom ops, found from here; repeatable", "NAME"},
         {"backend-python", 0, POPT_ARG_STRING, &o.python, 0, "interpreter with PyTorch (python3)", "PATH"},
         {NULL, 0, POPT_ARG_INCLUDE_TABLE, (void *)swaps, 0, "Swaps, each as often as you like:", NULL},
         POPT_TABLEEND};

@@ -211,7 +211,7 @@ static lb_status silence_squares(lb_bound *bound, const lb_call *call, lb_err *e
     bool *copied = calloc(call->n_args + 1, sizeof *copied);
     lb_status status =
         args && reached && copied ? fill_twin(bound, call, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory");
-    if (status == LB_OK) memcpy(args, call->args, call->n_args * sizeof *args);
+    if (status == LB_OK && call->n_args) memcpy(args, call->args, call->n_args * sizeof *args);
     for (uint32_t i = 0; i < call->n_args && status == LB_OK; i++)
         if (args[i].tag == LB_OPERAND_TENSOR && overflows(&args[i].tensor, most_squared(call))) {
             status = with_nan(bound->memory, &args[i].tensor, most_squared(call), err);

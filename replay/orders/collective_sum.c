@@ -179,7 +179,9 @@ static lb_status add_piece(cut *c, int64_t first, int64_t last, uint32_t list, u
 static lb_status cut_channel(cut *c, const lb_order *order, int64_t first, int64_t last, int64_t size,
                              const uint16_t *roots)
 {
+    const int64_t most = last - first > 16 ? last - first : 16; /* a chunk of more holds no more */
     int64_t chunk = order->chunk ? order->chunk : (1 << 19) / size;
+    if (chunk > most) chunk = most;
     for (int64_t at = first; at < last;) {
         int64_t left = last - at, one = chunk;
         if (left < chunk * c->n) one = round_up(ceil_div(left, c->n), size < 16 ? 16 / size : 1);

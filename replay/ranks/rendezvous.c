@@ -19,7 +19,7 @@ static bool stand_at_the_same(const lb_rank_seat *a, const lb_rank_seat *b)
         (lb_message_end_of(lb_op_name(p, &p->ops[x->op])) || lb_message_end_of(lb_op_name(q, &q->ops[y->op]))))
         return false;
     return x && y && x->sequence == y->sequence && x->ranks == y->ranks &&
-           !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t)) &&
+           (!x->ranks || !memcmp(p->refs + x->first_rank, q->refs + y->first_rank, x->ranks * sizeof(uint32_t))) &&
            !strcmp(lb_program_text(p, x->group), lb_program_text(q, y->group));
 }
 

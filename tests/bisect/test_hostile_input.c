@@ -335,7 +335,7 @@ static void texts_are_answered_or_refused(void **state)
 static void read_folder(const char *corpus, const char *file)
 {
     char folder[512], path[1024];
-    snprintf(folder, sizeof folder, "%s/tests/formats/corpus/%s", LB_SOURCE_DIR, corpus);
+    snprintf(folder, sizeof folder, "%s/tests/fuzz/corpus/%s", LB_SOURCE_DIR, corpus);
     struct dirent **entries;
     const int n = scandir(folder, &entries, NULL, alphasort);
     assert_true(n > 2);
@@ -376,13 +376,13 @@ static void metadata_is_answered_or_refused(void **state)
     answered = refused = 0;
     srand(1);
     assert_int_equal(mkdir(in_scratch("dcp"), 0700), 0);
-    snprintf(path, sizeof path, "%s/tests/formats/corpus/parts.distcp", LB_SOURCE_DIR);
+    snprintf(path, sizeof path, "%s/tests/fuzz/corpus/parts.distcp", LB_SOURCE_DIR);
     char *parts = read_whole(path, &size);
     put("dcp/__0_0.distcp", parts, size);
     free(parts);
     for (int i = 0; i < 2; i++) {
         sample s = {read_metadata, "dcp/.metadata", NULL, 0};
-        snprintf(path, sizeof path, "%s/tests/formats/corpus/distributed/%s", LB_SOURCE_DIR, i ? "joined" : "whole");
+        snprintf(path, sizeof path, "%s/tests/fuzz/corpus/distributed/%s", LB_SOURCE_DIR, i ? "joined" : "whole");
         s.bytes = read_whole(path, &s.size);
         assert_non_null(s.bytes);
         read_changes(&s);

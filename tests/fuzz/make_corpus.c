@@ -1,6 +1,6 @@
 /* make_corpus FOLDER: the first inputs of the fuzzers of our own formats, FOLDER/READER/NAME; small, and of every kind.
  *
- * tests/formats/corpus holds these, what make_corpus.py makes of foreign formats, and what the fuzzers found since. */
+ * tests/fuzz/corpus holds these, what make_corpus.py makes of foreign formats, and what the fuzzers found since. */
 #include "archive_writer.h"
 #include "capture_sample.h"
 #include "archive_index.h"

@@ -48,6 +48,7 @@ def torch_files(folder):
     }
     torch.save(nested, folder / "torch" / "nested")
     torch.save(torch.ones(1), folder / "torch" / "one")
+    torch.save({"w": torch.zeros(1).expand(10**12)}, folder / "torch" / "expanded")  # counting it never ended
     (folder / "pickle" / "nested").write_bytes(zipfile.ZipFile(folder / "torch" / "nested").read("nested/data.pkl"))
     (folder / "pickle" / "builtin").write_bytes(pickle.dumps([1, -2, 2**40, 2**70, 1.5, None, True, b"bytes", "text", (), (1,), {3}, {"k": "v"}], 4))
     with tempfile.TemporaryDirectory() as scratch:
