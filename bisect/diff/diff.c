@@ -3,7 +3,6 @@
  * Per aligned step and rank: digests are compared op by op; only if something differs are both sides replayed
  * (shadow_pair.h); then one walk over A's program spreads the answers (diff_walk.h).
  */
-#include "cut_steps.h"
 #include "diff_half.h"
 #include "diff_implementations.h"
 #include "diff_orders.h"
@@ -257,7 +256,8 @@ static lb_status try_implementations(lb_diff_session *s, bool strangers, bool sp
         take_over(by_value, s->report);
         lb_diff_report *old = s->report;
         s->report = by_value, by_value = old;
-    }
+    } else if (status == LB_OK && !judged && strangers) /* why values alone did not tell */
+        for (uint32_t i = 0; i < by_value->n_missing; i++) lb_report_missing(s->report, by_value->missing[i]);
     lb_diff_report_free(by_value);
     return LB_OK;
 }
@@ -280,7 +280,7 @@ static lb_status judge_by_value(lb_diff_session *s, lb_err *err)
     const lb_verdict verdict = s->report->verdict;
     const bool unsure = verdict == LB_VERDICT_MISSING || verdict == LB_VERDICT_DIVERGED || s->report->n_missing;
     if (s->options->digests_only) return LB_OK;
-    if (lb_cut_steps_are(s->a, s->b, s->options->first_step, s->options->last_step))
+    if (lb_strangers_are_cut(s->a, s->b, s->options->first_step, s->options->last_step))
         return try_implementations(s, true, true, true, err);
     if (!unsure || !lb_strangers_may_be_compared(s->a, s->b)) return LB_OK;
     const bool strangers = lb_strangers_are(s->a, s->b) || lb_strangers_hold_merged(s->a, s->b);

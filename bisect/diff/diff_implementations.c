@@ -2,15 +2,15 @@
 #include "diff_implementations.h"
 
 #include "diff_arguments.h"
-#include "cut_steps.h"
 #include "diff_place.h"
 #include "implementations.h"
 #include "joined_ranks.h"
 #include "joined_steps.h"
 #include "kept_table.h"
 #include "modules.h"
-#include "region_text.h"
+#include "region_op.h"
 #include "side_replay.h"
+#include "strangers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -135,7 +135,7 @@ static void describe(writer *w, const lb_region *r, lb_diff_row *row)
         const lb_code_line line = lb_op_line(w->p[k], &w->p[k]->ops[ops[k]]);
         row->lines[k] = lb_report_keep_line(w->report, &line);
     }
-    if (r->reason == LB_REGION_ARGUMENTS || r->reason == LB_REGION_MASK)
+    if (r->reason == LB_REGION_ARGUMENTS || r->reason == LB_REGION_MASK || r->reason == LB_REGION_PART)
         lb_arguments_describe(w->report, w->p, r->op, row);
     if (r->reason != LB_REGION_MISSING) return;
     const int lone = r->op[0] == LB_NONE;
@@ -210,7 +210,7 @@ static void add_difference(writer *w, const lb_region *r)
     }
     describe(w, r, &d.row);
     char text[700];
-    lb_region_text(w->x, r, text, sizeof text);
+    lb_region_op_text(w->x, r, text, sizeof text);
     d.row.why = lb_report_keep(w->report, text);
     const int side = r->op[0] == LB_NONE;
     lb_place_neighbours(w->report, w->p[side], r->op[side], &d.row);
@@ -234,12 +234,25 @@ static bool is_again(const lb_diff_difference *x, const lb_diff_difference *y)
     return !x->op_b || (!strcmp(x->op_b, y->op_b) && !strcmp(x->layer_b, y->layer_b));
 }
 
+/* Does an update of a later step differ where the first one's forward pass does? The states of what that leaves without a gradient, or with another one,
+ * are then not alike when the later step begins. An op that is called with other arguments is. */
+static bool follows_from_first(const lb_diff_report *report, const lb_diff_difference *d)
+{
+    if (d->row.phase != LB_PHASE_OPTIMIZER || d->row.n_arguments) return false;
+    for (uint32_t i = 0; i < report->n_differences; i++) {
+        const lb_diff_difference *first = &report->differences[i];
+        if (first->row.step < d->row.step && first->row.phase == LB_PHASE_FORWARD) return true;
+    }
+    return false;
+}
+
 /* A place that differs in each step is one place; its effect is that of the first step. */
 static void join_steps(lb_diff_report *report)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < report->n_differences; i++) {
         uint32_t j = 0;
+        if (follows_from_first(report, &report->differences[i])) continue;
         while (j < kept && !is_again(&report->differences[j], &report->differences[i])) j++;
         if (j == kept)
             report->differences[kept++] = report->differences[i];
@@ -333,6 +346,41 @@ static void say_moved(writer *w)
     lb_report_finding(w->report, text);
 }
 
+/* A rounding that is none of a function's, and yet of another size than the rest: where, and what it does. */
+static void say_coarse(writer *w)
+{
+    const lb_coarse *c = &w->x->coarse;
+    if (!c->times) return;
+    const uint32_t op = w->x->sides[c->side].graph.giver[c->value];
+    const lb_program *p = w->p[c->side];
+    const char *layer = lb_op_layer(p, &p->ops[op]);
+    const lb_code_line line = lb_op_line(p, &p->ops[op]);
+    char text[600], usual[200] = "", where[400];
+    if (c->usual > 0)
+        snprintf(usual, sizeof usual, ", %.0f times as far as all the rounding of the other side does",
+                 c->effect / c->usual);
+    if (lb_op_is_source(p, &p->ops[op]))
+        snprintf(where, sizeof where, "holds %.200s in %s", lb_program_text(p, p->values[c->value].name),
+                 lb_dtype_name(p->values[c->value].dtype));
+    else
+        snprintf(where, sizeof where, "rounds to %s in %.120s (%s%s%.120s)", lb_dtype_name(p->values[c->value].dtype),
+                 *layer ? layer : "the outermost module", lb_joined_ranks_op_name(p, &p->ops[op]),
+                 line.number ? ", " : "", line.file);
+    if (line.number && !lb_op_is_source(p, &p->ops[op]))
+        snprintf(where + strlen(where) - 1, sizeof where - strlen(where), ":%u)", line.number);
+    snprintf(
+        text, sizeof text,
+        "step %lld: rounding of precision, and large: the %s side alone %s%s; that alone moves what leaves the step by "
+        "%.1g of its size%s",
+        (long long)p->step, c->side ? "second" : "first", where, c->times > 1 ? ", and other values like it" : "",
+        c->effect, usual);
+    lb_report_finding(w->report, text);
+    lb_diff_row row = row_at(w, c->side ? LB_NONE : op, c->side ? op : LB_NONE);
+    row.local = row.verdict = LB_VERDICT_ROUNDING,
+    row.why = lb_report_keep(w->report, "this side alone rounds to a coarser dtype here");
+    w->report->earliest = row, w->report->has_earliest = true;
+}
+
 /* What one side alone was given: a text is scored to its end, and the server that wrote it never reads its last token. */
 static void say_lone_tokens(writer *w)
 {
@@ -409,11 +457,13 @@ static lb_status report_step(const lb_implementations *x, lb_diff_report *report
     if (room) {
         mark_regions(&w);
         if (first) add_map(&w);
-        for (uint32_t i = 0; i < x->regions.n; i++) add_difference(&w, &x->regions.list[i]);
+        for (uint32_t i = 0; i < x->regions.n; i++)
+            if (!x->regions.list[i].vague) add_difference(&w, &x->regions.list[i]);
         add_rows(&w);
         add_leaving(&w);
         say_moved(&w);
         say_lone_tokens(&w);
+        if (!x->regions.n) say_coarse(&w);
     }
     lb_status status = room ? check_own(&w, err) : LB_OK;
     for (int k = 0; k < 2; k++) free(w.state[k]), free(w.beside[k]);
@@ -451,6 +501,13 @@ typedef struct step_pair {
     bool of_steps;
 } step_pair;
 
+static bool has_place(const lb_implementations *x)
+{
+    bool place = false;
+    for (uint32_t i = 0; i < x->regions.n; i++) place |= !x->regions.list[i].vague;
+    return place;
+}
+
 static lb_status open_side(const step_pair *pair, int side, lb_program_view *view, lb_err *err)
 {
     return pair->of_steps ? lb_joined_steps_view(pair->captures[side], pair->programs[side], pair->n[side], view, err)
@@ -468,17 +525,19 @@ static lb_status judge_step(const step_pair *pair, lb_source_memory *memory, lb_
     if (status == LB_OK) {
         char text[400];
         report->untold |= !x.tokens;
-        const bool flipped = x.regions.n && x.regions.list[0].chosen;
+        const bool flipped = x.regions.n && x.regions.list[0].chosen, placed = has_place(&x);
         /* Equal but for what the rounding of tensors may do that one side alone holds: of a cache in 16 bits that is no proof. */
         const bool proven = x.same && !x.alone;
-        *judged =
-            proven || (x.judged && (x.same || (x.regions.n && !flipped)) && !begins_with_carried(&x, pair->captures));
+        *judged = proven || (x.judged && (x.same || (placed && !flipped)) && !begins_with_carried(&x, pair->captures));
         status = *judged ? report_step(&x, report, first, err) : LB_OK;
         snprintf(text, sizeof text, "step %lld: %s", (long long)pair->step,
-                 *x.missing ? x.missing
-                 : flipped  ? "a choice of experts fell differently on the two sides from the same numbers, and what "
-                              "follows from it was not judged"
-                            : "what leaves the step differs, and no place was found");
+                 *x.missing               ? x.missing
+                 : x.regions.n && !placed ? "what leaves the step differs in exact arithmetic, but hardly any value in "
+                                            "between is the same on both sides, so that no "
+                                            "place can be named"
+                 : flipped ? "a choice of experts fell differently on the two sides from the same numbers, and what "
+                             "follows from it was not judged"
+                           : "what leaves the step differs, and no place was found");
         if (!*judged) lb_report_missing(report, text);
         lb_implementations_release(&x);
     }
@@ -504,7 +563,7 @@ static lb_status judge_all_steps(lb_capture *a, lb_capture *b, const lb_diff_opt
 {
     step_pair pair = {.captures = {a, b}, .of_steps = true};
     for (int k = 0; k < 2; k++)
-        pair.programs[k] = lb_cut_steps_load(pair.captures[k], options->first_step, options->last_step, &pair.n[k]);
+        pair.programs[k] = lb_strangers_steps(pair.captures[k], options->first_step, options->last_step, &pair.n[k]);
     lb_status status = pair.programs[0] && pair.programs[1] ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory");
     if (status == LB_OK) {
         pair.step = pair.programs[0][0]->step;
@@ -544,7 +603,7 @@ lb_status lb_diff_implementations(lb_capture *a, lb_capture *b, const lb_diff_op
     for (uint32_t i = 0; i < options->n_names; i++)
         names[i] = (lb_source_name){options->names[i].first, options->names[i].second};
     memory.names = names;
-    const lb_status status = lb_cut_steps_are(a, b, options->first_step, options->last_step)
+    const lb_status status = lb_strangers_are_cut(a, b, options->first_step, options->last_step)
                                  ? judge_all_steps(a, b, options, &memory, report, judged, err)
                                  : judge_steps(a, b, options, &memory, report, judged, err);
     lb_source_memory_release(&memory);

@@ -6,7 +6,7 @@
 
 #include "implementations.h"
 #include "modules.h"
-#include "region_text.h"
+#include "region_op.h"
 #include "strangers.h"
 
 #include <stdio.h>
@@ -143,7 +143,7 @@ static lb_status add_region(lb_explain_session *session, const lb_implementation
     const lb_counterpart *c = &x->counterparts.list[r->counterpart];
     lb_explain_report *report = session->report;
     if (r->op[side] == LB_NONE) return LB_OK;
-    lb_region_text(x, r, why, sizeof why);
+    lb_region_op_text(x, r, why, sizeof why);
     lb_explain_finding row = {.step = p[0]->step,
                               .rank = p[0]->rank,
                               .phase = (lb_phase)p[side]->ops[r->op[side]].phase,

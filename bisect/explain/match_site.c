@@ -4,6 +4,7 @@
  * and a sentence; it is no failure, since the other direction may still be tried. */
 #include "match_site.h"
 
+#include "counterpart_orders.h"
 #include "counterparts.h"
 
 #include <lastbit/compare.h>
@@ -72,7 +73,7 @@ static bool in_shape_of(const lb_match_site *p, lb_tensor *given, const lb_layou
 {
     const int64_t n = lb_layout_numel(layout);
     if (!p->source->held[0] || lb_layout_numel(&given->layout) != n ||
-        !lb_counterparts_in_one_order(&given->layout, layout))
+        !lb_counterpart_orders_agree(&given->layout, layout))
         return false;
     *owned = malloc(lb_dtype_bytes(given->dtype, (size_t)n) + 1);
     if (!*owned || lb_tensor_gather(given, *owned, NULL) != LB_OK) return false;

@@ -1,15 +1,17 @@
 /* Values that stand for the same thing: see counterparts.h. */
 #include "counterparts.h"
 
+#include "counterpart_exits.h"
+#include "counterpart_orders.h"
+#include "norms.h"
 #include "rank_parts.h"
 #include "shadow_numbers.h"
+#include "slack.h"
 
 #include <lastbit/array.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const double SLACK_TIMES = 8;
 
 typedef struct maker {
     const lb_exact_side *sides[2];
@@ -50,65 +52,14 @@ bool lb_counterparts_add(lb_counterparts *out, lb_counterpart_kind kind, uint32_
            lb_counterparts_close(out, kind, b, first);
 }
 
-/* ---- dimensions in another order ---- */
-
-typedef struct dimensions {
-    int64_t size[LB_MAX_DIMS], stride[LB_MAX_DIMS]; /* those above 1; strides of row-major order */
-    int n;
-} dimensions;
-
-static dimensions dimensions_of(const lb_layout *l)
-{
-    dimensions d = {.n = 0};
-    int64_t stride = 1;
-    for (int k = l->ndim; k-- > 0; stride *= l->shape[k]) {
-        if (l->shape[k] == 1) continue;
-        for (int i = d.n++; i > 0; i--) d.size[i] = d.size[i - 1], d.stride[i] = d.stride[i - 1];
-        d.size[0] = l->shape[k], d.stride[0] = stride;
-    }
-    return d;
-}
-
-static int find_size(const dimensions *d, int64_t size)
-{
-    for (int k = 0; k < d->n; k++)
-        if (d->size[k] == size) return k;
-    return -1;
-}
-
-bool lb_counterparts_turned_by_shape(const lb_layout *x, const lb_layout *y)
-{
-    const dimensions a = dimensions_of(x), b = dimensions_of(y);
-    bool moved = false;
-    if (a.n != b.n) return false;
-    for (int k = 0; k < a.n; k++) {
-        if (find_size(&a, a.size[k]) != k || find_size(&b, a.size[k]) < 0) return false;
-        moved |= a.size[k] != b.size[k];
-    }
-    return moved;
-}
-
-/* A run of A's last dimension after the other. False when out of memory. */
-static bool add_turned_pieces(lb_counterparts *out, uint32_t va, const lb_layout *x, const lb_layout *y)
-{
-    const dimensions a = dimensions_of(x), b = dimensions_of(y);
-    const int64_t all = lb_layout_numel(x), width = a.size[a.n - 1];
-    for (int64_t from = 0; from < all; from += width) {
-        int64_t to = 0;
-        for (int k = 0; k + 1 < a.n; k++) to += from / a.stride[k] % a.size[k] * b.stride[find_size(&b, a.size[k])];
-        if (!lb_counterparts_add_piece(out, (lb_content_run){va, from, 1, to, b.stride[find_size(&b, width)], width}))
-            return false;
-    }
-    return true;
-}
-
 bool lb_counterparts_add_values(lb_counterparts *out, lb_counterpart_kind kind, const lb_exact_side *a, uint32_t va,
                                 const lb_exact_side *b, uint32_t vb)
 {
     const lb_layout *x = &a->program->values[va].layout, *y = &b->program->values[vb].layout;
     const uint32_t first = out->n_pieces;
-    if (!lb_counterparts_turned_by_shape(x, y)) return lb_counterparts_add(out, kind, va, vb, lb_layout_numel(y));
-    lb_counterpart *made = add_turned_pieces(out, va, x, y) ? lb_counterparts_close(out, kind, vb, first) : NULL;
+    if (!lb_counterpart_orders_turned(x, y)) return lb_counterparts_add(out, kind, va, vb, lb_layout_numel(y));
+    lb_counterpart *made =
+        lb_counterpart_orders_add_turned(out, va, x, y) ? lb_counterparts_close(out, kind, vb, first) : NULL;
     if (made) made->turned_by_shape = true;
     return made != NULL;
 }
@@ -318,6 +269,7 @@ static void anchor_readers(maker *m, uint32_t *const source_of[2], const uint32_
         uint32_t values[2];
         for (int k = 0; k < 2; k++) values[k] = only_result(m->sides[k]->program, ops[k]);
         if (!may_anchor(m, source_of, source, ops, values)) continue;
+        for (int k = 0; k < 2 && phase == LB_PHASE_FORWARD; k++) values[k] = lb_norms_result(m->sides[k], values[k]);
         anchor(m, values[0], values[1]);
         for (int k = 0; k < 2 && phase == LB_PHASE_BACKWARD && m->out->n > before; k++)
             m->out->list[before].of[k] = multiplied(m->sides[k], source_of[k], source[k], ops[k]);
@@ -345,164 +297,6 @@ static void find_anchors(maker *m)
     }
     m->failed |= !source_of[0] || !source_of[1];
     free(source_of[0]), free(source_of[1]);
-}
-
-/* ---- what leaves ---- */
-
-/* Does an op of forward go on computing from it? One that hands a number to Python does not, and what backward reads again is a result all the
- * same: a loss by `logsumexp` is. */
-static bool is_gone_on_from(const lb_exact_side *s, uint32_t v)
-{
-    for (uint32_t k = s->graph.first_use[v]; k < s->graph.first_use[v + 1]; k++) {
-        const lb_op *op = &s->program->ops[s->graph.uses[k]];
-        if (op->phase == LB_PHASE_FORWARD && !(op->flags & LB_OP_DECISION)) return true;
-    }
-    return false;
-}
-
-/* Is it one number that forward ends with, the first result of its op? The count that `nll_loss_forward` gives beside the loss is none. */
-static bool is_last_number(const lb_exact_side *s, uint32_t v)
-{
-    const lb_program *p = s->program;
-    if (!s->graph.given[v] || numel(p, v) != 1 || is_gone_on_from(s, v)) return false;
-    const lb_op *op = &p->ops[s->graph.giver[v]];
-    return op->phase == LB_PHASE_FORWARD && lb_op_outcomes(op) && lb_op_outcome(p, op, 0) == v &&
-           lb_value_graph_computes(p, op);
-}
-
-/* Results of the outermost module calls, then numbers that forward ends with: losses, numbers that Python reads. */
-static uint32_t list_exits(const lb_exact_side *s, uint32_t **out)
-{
-    const lb_program *p = s->program;
-    uint8_t *called = calloc(p->n_scopes + 1, 1), *listed = calloc(p->n_values + 1, 1);
-    uint32_t n = 0;
-    *out = malloc((p->n_boundaries + p->n_values + 1) * sizeof **out);
-    for (uint32_t i = 0; called && i < p->n_boundaries; i++) called[p->boundaries[i].scope] |= p->boundaries[i].output;
-    for (uint32_t i = 0; called && listed && *out && i < p->n_boundaries; i++) {
-        const lb_boundary *b = &p->boundaries[i];
-        bool outermost = b->output && !b->recompute && b->value != LB_NONE;
-        for (uint32_t scope = b->scope; outermost && scope;) {
-            scope = p->scopes[scope].parent == LB_NONE ? 0 : p->scopes[scope].parent;
-            outermost = !called[scope];
-        }
-        if (!outermost || listed[b->value] || s->graph.giver[b->value] == LB_NONE ||
-            !lb_dtype_is_float(p->values[b->value].dtype))
-            continue;
-        listed[b->value] = 1, (*out)[n++] = b->value;
-    }
-    for (uint32_t v = 0; called && listed && *out && v < p->n_values; v++)
-        if (!listed[v] && lb_dtype_is_float(p->values[v].dtype) && is_last_number(s, v)) (*out)[n++] = v;
-    free(called), free(listed);
-    return n;
-}
-
-static uint32_t count_shaped(const lb_exact_side *s, const uint32_t *list, uint32_t n, const lb_layout *shape)
-{
-    uint32_t found = 0;
-    for (uint32_t i = 0; i < n; i++) found += lb_layout_same_shape(&s->program->values[list[i]].layout, shape);
-    return found;
-}
-
-/* Where one side gives out more of a shape than the other (the results of all layers, and not only the last one's), the last that were computed come
- * first: what both give out is what the model ends with. */
-static void put_last_first(const lb_exact_side *const sides[2], uint32_t *const lists[2], const uint32_t n[2], int side)
-{
-    const lb_exact_side *s = sides[side];
-    uint32_t *list = lists[side];
-    for (uint32_t i = 1; i < n[side]; i++)
-        for (uint32_t j = i; j > 0; j--) {
-            const lb_layout *l = &s->program->values[list[j]].layout;
-            uint32_t k = j;
-            while (k > 0 && !lb_layout_same_shape(&s->program->values[list[k - 1]].layout, l)) k--;
-            if (!k || s->graph.giver[list[k - 1]] >= s->graph.giver[list[j]] ||
-                count_shaped(sides[0], lists[0], n[0], l) == count_shaped(sides[1], lists[1], n[1], l))
-                break;
-            const uint32_t later = list[j];
-            list[j] = list[k - 1], list[k - 1] = later;
-            j = k;
-        }
-}
-
-static void take_out(uint32_t *list, uint32_t *n, const uint32_t *values, uint32_t many)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < *n; i++) {
-        bool out = false;
-        for (uint32_t k = 0; k < many; k++) out |= list[i] == values[k];
-        if (!out) list[kept++] = list[i];
-    }
-    *n = kept;
-}
-
-/* Exits that ranks have in parts, and the other side whole or in other parts. */
-static void put_lone_exits(maker *m)
-{
-    lb_rank_parts parts[2] = {{0}, {0}};
-    for (int k = 0; k < 2; k++)
-        m->failed |= !lb_rank_parts_group(m->sides[k], m->out->lone[k], m->out->n_lone[k], &parts[k]);
-    for (uint32_t i = 0; i < parts[0].n_groups && !m->failed; i++)
-        for (uint32_t j = 0; j < parts[1].n_groups && !m->failed; j++) {
-            const uint32_t row[] = {i, j};
-            bool added = false, there = true;
-            for (int k = 0; k < 2; k++) there &= parts[k].values[parts[k].first[row[k]]] != LB_NONE;
-            if (there) m->failed |= !put_groups(m, LB_COUNTERPART_EXIT, parts, i, j, &added);
-            for (int k = 0; k < 2 && added; k++) {
-                uint32_t *values = parts[k].values + parts[k].first[row[k]];
-                take_out(m->out->lone[k], &m->out->n_lone[k], values,
-                         parts[k].first[row[k] + 1] - parts[k].first[row[k]]);
-                values[0] = LB_NONE;
-            }
-        }
-    for (int k = 0; k < 2; k++) lb_rank_parts_release(&parts[k]);
-}
-
-/* The sum of what ranks have (joined_losses.h) stands in for their mean where the other side has that; of other many ranks it is another number. */
-static bool is_sum_of_ranks(const lb_exact_side *s, uint32_t v)
-{
-    const uint32_t op = s->graph.giver[v];
-    return !lb_program_view_is_recorded(s->view, v) && op != LB_NONE && lb_value_graph_adds(s->program, op);
-}
-
-/* Exits meet in order, those of one shape first. */
-static void find_exits(maker *m)
-{
-    uint32_t *lists[2] = {NULL, NULL}, n[2];
-    for (int k = 0; k < 2; k++) n[k] = list_exits(m->sides[k], &lists[k]);
-    for (int k = 0; k < 2 && lists[0] && lists[1]; k++) put_last_first(m->sides, lists, n, k);
-    uint8_t *taken = calloc(n[1] + 1, 1);
-    for (int k = 0; k < 2; k++) m->out->lone[k] = malloc((n[k] + 1) * sizeof *m->out->lone[k]);
-    m->failed |= !lists[0] || !lists[1] || !taken || !m->out->lone[0] || !m->out->lone[1];
-    for (uint32_t i = 0; i < n[0] && !m->failed; i++) {
-        uint32_t best = LB_NONE;
-        if (is_sum_of_ranks(m->sides[0], lists[0][i])) {
-            m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
-            continue;
-        }
-        const int passes = m->sides[0]->tokens && numel(m->sides[0]->program, lists[0][i]) > 1 ? 0
-                           : lb_rank_parts_are_parted(m->sides)                                ? 1
-                                                                                               : 2;
-        for (int pass = 0; pass < passes && best == LB_NONE;
-             pass++) /* ranks may have other parts of as many elements */
-            for (uint32_t j = 0; j < n[1] && best == LB_NONE; j++) {
-                if (taken[j] || is_sum_of_ranks(m->sides[1], lists[1][j]) ||
-                    numel(m->sides[0]->program, lists[0][i]) != numel(m->sides[1]->program, lists[1][j]))
-                    continue;
-                if (pass || lb_layout_same_shape(&m->sides[0]->program->values[lists[0][i]].layout,
-                                                 &m->sides[1]->program->values[lists[1][j]].layout))
-                    best = j;
-            }
-        if (best == LB_NONE) {
-            m->out->lone[0][m->out->n_lone[0]++] = lists[0][i];
-            continue;
-        }
-        taken[best] = 1;
-        m->failed |= !lb_counterparts_add(m->out, LB_COUNTERPART_EXIT, lists[0][i], lists[1][best],
-                                          numel(m->sides[1]->program, lists[1][best]));
-    }
-    for (uint32_t j = 0; j < n[1] && !m->failed; j++)
-        if (!taken[j]) m->out->lone[1][m->out->n_lone[1]++] = lists[1][j];
-    free(lists[0]), free(lists[1]), free(taken);
-    if (!m->failed) put_lone_exits(m);
 }
 
 /* The value that is in a parameter's memory at the end, where an op of the step wrote all of it; LB_NONE. */
@@ -584,7 +378,7 @@ lb_status lb_counterparts_find(const lb_exact_side *a, const lb_exact_side *b, c
     maker m = {.sides = {a, b}, .sources = {sources_a, sources_b}, .contents = contents, .out = out};
     *out = (lb_counterparts){0};
     find_anchors(&m);
-    find_exits(&m);
+    m.failed |= !lb_counterpart_exits_find(a, b, out);
     find_images(&m);
     if (!m.failed) return LB_OK;
     lb_counterparts_release(out);
@@ -621,6 +415,17 @@ double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart
     return NULL;
 }
 
+double *lb_counterpart_forced(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                              int64_t elements)
+{
+    uint8_t *known = NULL;
+    double noise, *numbers = lb_counterpart_expected(all, one, a, elements, &known, &noise);
+    for (int64_t k = 0; numbers && k < elements; k++)
+        if (!known[k]) numbers[k] = lb_exact_side_own();
+    free(known);
+    return numbers;
+}
+
 double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                              const lb_exact_side *b)
 {
@@ -645,25 +450,6 @@ double lb_counterparts_distance(const double *x, const double *y, int64_t n)
     return size > 0 ? sqrt(difference / size) : difference > 0 ? INFINITY : 0;
 }
 
-bool lb_counterparts_in_one_order(const lb_layout *x, const lb_layout *y)
-{
-    int i = 0, k = 0;
-    while (i < x->ndim || k < y->ndim) {
-        int64_t p = i < x->ndim ? x->shape[i++] : 1, q = k < y->ndim ? y->shape[k++] : 1;
-        int of_x = p != 1, of_y = q != 1;
-        while (p != q) {
-            if (p < q && i < x->ndim)
-                of_x += x->shape[i] != 1, p *= x->shape[i++];
-            else if (q < p && k < y->ndim)
-                of_y += y->shape[k] != 1, q *= y->shape[k++];
-            else
-                return false;
-        }
-        if (of_x > 1 && of_y > 1) return false;
-    }
-    return true;
-}
-
 bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart *c, const lb_exact_side *a,
                                const lb_exact_side *b)
 {
@@ -671,8 +457,8 @@ bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart 
         c->kind == LB_COUNTERPART_ANCHOR || c->kind == LB_COUNTERPART_SHARED || c->kind == LB_COUNTERPART_GRADIENT;
     return kind && b->graph.given[c->b] && !c->refuted &&
            (c->n != 1 || c->in_parts || c->kind == LB_COUNTERPART_GRADIENT ||
-            lb_counterparts_in_one_order(&a->program->values[all->pieces[c->first].tensor].layout,
-                                         &b->program->values[c->b].layout));
+            lb_counterpart_orders_agree(&a->program->values[all->pieces[c->first].tensor].layout,
+                                        &b->program->values[c->b].layout));
 }
 
 /* Of these shapes the elements do not stand as the sizes of the dimensions say (heads put together differently). */
@@ -696,7 +482,7 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         const uint32_t va = all->pieces[c->first].tensor;
         uint8_t *known = NULL;
         double noise, *x = b->kept[c->b] ? lb_counterpart_expected(all, c, a, n, &known, &noise) : NULL;
-        c->state = LB_COUNTERPART_UNKNOWN;
+        c->state = LB_COUNTERPART_UNKNOWN, c->in_doubt = false;
         if (!x) continue;
         for (int64_t k = 0; k < n; k++)
             if (!known[k]) x[k] = b->kept[c->b][k]; /* padding */
@@ -706,120 +492,15 @@ void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const
         /* The same numbers in another order are one quantity where the shapes say that the order is another one. */
         if (!same && is_one_value(c) && !c->in_parts &&
             (c->refuted ||
-             !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[c->b].layout))) {
+             !lb_counterpart_orders_agree(&a->program->values[va].layout, &b->program->values[c->b].layout))) {
             same = lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]);
             if (same && c->turned_by_shape) refute(all, c, a, b);
         }
         same |= c->any_order;
-        c->state = same || c->distance <= SLACK_TIMES * slack ? LB_COUNTERPART_SAME : LB_COUNTERPART_APART;
+        c->state = same ? LB_COUNTERPART_SAME : lb_slack_state(c->distance, slack);
+        c->in_doubt = c->state == LB_COUNTERPART_UNKNOWN;
         free(x), free(known);
     }
-}
-
-/* Do both sides have the same numbers there, in one order on A and in another on B? */
-static bool are_turned(const uint32_t of[2], const lb_exact_side *a, const lb_exact_side *b)
-{
-    if (of[0] == LB_NONE || of[1] == LB_NONE || !a->kept[of[0]] || !b->kept[of[1]]) return false;
-    const int64_t n = numel(b->program, of[1]);
-    return numel(a->program, of[0]) == n && lb_quantities_agree(&a->quantities[of[0]], &b->quantities[of[1]]) &&
-           !lb_shadow_numbers_agree(a->kept[of[0]], b->kept[of[1]], n, a->noise[of[0]]);
-}
-
-bool lb_counterparts_find_turned(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < all->n; i++) {
-        lb_counterpart *c = &all->list[i];
-        if (c->kind == LB_COUNTERPART_TURNED || !are_turned(c->of, a, b)) continue;
-        c->kind = LB_COUNTERPART_TURNED, c->state = LB_COUNTERPART_UNKNOWN;
-        any = true;
-    }
-    return any;
-}
-
-/* ---- orders that shapes do not tell ---- */
-
-enum { MOST_FOLLOWED = 64 };
-
-static bool mixes(const lb_program *p, uint32_t op)
-{
-    static const char *const names[] = {"aten::bmm", "aten::baddbmm", "aten::convolution",
-                                        "aten::_scaled_dot_product_flash_attention_for_cpu"};
-    return is_product(p, op) || lb_op_name_among(p, &p->ops[op], names, sizeof names / sizeof *names) >= 0;
-}
-
-/* Does a product or convolution that goes on from the value, through ops that do not mix elements, give what the other side has? */
-static bool leads_to_same(const lb_exact_side *s, uint32_t value, const uint32_t *met)
-{
-    const lb_program *p = s->program;
-    uint32_t list[MOST_FOLLOWED] = {value}, n = 1;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t windows_of = s->graph.given[list[i]] ? s->graph.giver[list[i]] : LB_NONE;
-        for (uint32_t k = s->graph.first_use[list[i]]; k < s->graph.first_use[list[i] + 1]; k++) {
-            const uint32_t op = s->graph.uses[k],
-                           next = lb_op_outcomes(&p->ops[op]) ? lb_op_outcome(p, &p->ops[op], 0) : LB_NONE;
-            if (next == LB_NONE) continue;
-            if (mixes(p, op) && met[next] != LB_NONE) return true;
-            if (!mixes(p, op) && n < MOST_FOLLOWED) list[n++] = next;
-        }
-        for (uint32_t k = windows_of == LB_NONE ? 0 : s->first_window[windows_of];
-             windows_of != LB_NONE && k < s->first_window[windows_of + 1]; k++)
-            if (n < MOST_FOLLOWED && p->values[s->windows[k]].storage == p->values[list[i]].storage)
-                list[n++] = s->windows[k];
-    }
-    return false;
-}
-
-bool lb_counterparts_find_other_orders(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b,
-                                       const uint32_t *met_of_b)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < all->n; i++) {
-        lb_counterpart *c = &all->list[i];
-        const uint32_t va = all->pieces[c->first].tensor;
-        if (c->kind != LB_COUNTERPART_ANCHOR || c->state != LB_COUNTERPART_APART || c->n != 1 ||
-            !lb_quantities_agree(&a->quantities[va], &b->quantities[c->b]) || !leads_to_same(b, c->b, met_of_b))
-            continue;
-        c->refuted = any = true;
-    }
-    return any;
-}
-
-/* ---- exits by their numbers ---- */
-
-static bool is_same_exit(const lb_exact_side *a, const lb_exact_side *b, uint32_t va, uint32_t vb)
-{
-    return va != LB_NONE && vb != LB_NONE && numel(a->program, va) == numel(b->program, vb) &&
-           lb_quantities_agree(&a->quantities[va], &b->quantities[vb]);
-}
-
-static void swap(uint32_t *x, uint32_t *y)
-{
-    const uint32_t kept = *x;
-    *x = *y, *y = kept;
-}
-
-bool lb_counterparts_exchange_exits(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b)
-{
-    bool any = false;
-    for (uint32_t i = 0; i < all->n; i++) {
-        lb_counterpart *c = &all->list[i];
-        uint32_t *va = &all->pieces[c->first].tensor;
-        if (c->kind != LB_COUNTERPART_EXIT || c->state != LB_COUNTERPART_APART) continue;
-        bool met = false;
-        for (uint32_t k = 0; k < all->n_lone[1] && !met; k++)
-            if ((met = is_same_exit(a, b, *va, all->lone[1][k]))) swap(&c->b, &all->lone[1][k]);
-        for (uint32_t k = 0; k < all->n_lone[0] && !met; k++)
-            if ((met = is_same_exit(a, b, all->lone[0][k], c->b))) swap(va, &all->lone[0][k]);
-        for (uint32_t k = 0; k < all->n && !met; k++) {
-            lb_counterpart *d = &all->list[k];
-            if (d->kind == LB_COUNTERPART_EXIT && d->state == LB_COUNTERPART_APART && k != i &&
-                (met = is_same_exit(a, b, *va, d->b)))
-                swap(&c->b, &d->b);
-        }
-        any |= met;
-    }
-    return any;
 }
 
 /* ---- anchors by their numbers ---- */

@@ -18,7 +18,7 @@ typedef enum lb_counterpart_kind {
     LB_COUNTERPART_GRADIENT, /* of a parameter, as the optimizer reads it */
     LB_COUNTERPART_FINAL,    /* what a parameter or a state holds at the end */
     LB_COUNTERPART_SHARED,   /* found between regions: see regions.h */
-    LB_COUNTERPART_TURNED,   /* was an anchor, and is none: see lb_counterparts_find_turned */
+    LB_COUNTERPART_TURNED,   /* was an anchor, and is none: see counterpart_orders.h */
     LB_COUNTERPART_DROPPED,  /* was found to be none, or was SHARED before a difference was put right */
     LB_COUNTERPART_TABLE     /* a rounded image of what A computes, or the other way round: see tables.h */
 } lb_counterpart_kind;
@@ -41,7 +41,9 @@ typedef struct lb_counterpart {
     uint32_t group;    /* of one in parts: those of one group have the same number */
     lb_counterpart_state state;
     double distance; /* relative L2, where it was compared */
-    double slack; /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured */
+    double
+        slack; /* what the rounding of tensors that one side alone holds does to it, relative L2; 0: not measured (slack.h) */
+    bool in_doubt; /* apart by what that rounding may do, and as much as a real difference: UNKNOWN */
     /* Its dimensions stand in another order on B, and which element is which was read off the shapes. `refuted`: the numbers are A's in yet another order. */
     bool turned_by_shape, refuted;
 } lb_counterpart;
@@ -75,31 +77,20 @@ bool lb_counterparts_add_values(lb_counterparts *counterparts, lb_counterpart_ki
 /* The numbers that B's value should have, made of what A's run kept; `known` (malloc'ed, too) says of which elements. NULL: not all of A's were kept. */
 double *lb_counterpart_expected(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                 int64_t elements, uint8_t **known, double *noise);
-/* The same, with B's own where A has none: what B goes on from. malloc'ed. */
+/* The same for one run of B, which keeps its own numbers where A has none (lb_exact_side_own). malloc'ed. */
+double *lb_counterpart_forced(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
+                              int64_t elements);
+/* The same, with those that B had in its last run where A has none: what B begins with. malloc'ed. */
 double *lb_counterpart_taken(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                              const lb_exact_side *b);
 /* Can B go on from A's numbers there? It computes the value itself, and which element is which is known. */
 bool lb_counterpart_can_be_put(const lb_counterparts *all, const lb_counterpart *one, const lb_exact_side *a,
                                const lb_exact_side *b);
-/* Do elements of these shapes stand in one order, one behind the other? (24, 64) and (2, 12, 64) do; (2, 12, 4, 16) and (2, 4, 12, 16) are turned. */
-bool lb_counterparts_in_one_order(const lb_layout *x, const lb_layout *y);
-/* Are x's dimensions y's in another order, each of another size, so that the shapes say which is which? */
-bool lb_counterparts_turned_by_shape(const lb_layout *x, const lb_layout *y);
 /* The root of the squares of x - y over that of x; masked and non-finite elements are left out. */
 double lb_counterparts_distance(const double *x, const double *y, int64_t n);
-/* Exits were paired by their shapes. Behind a free run: of those that are apart, one that is another exit of the other side (the last of all layers'
- * results, which that side gives out, too) changes its partner; did any? */
-bool lb_counterparts_exchange_exits(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
-/* Behind runs in which B went on from A's numbers. A gradient of a value whose elements stand in another order on B (heads put together
- * differently) is no counterpart, although both sides take it from a product with the same weight: it becomes TURNED. Were there any? */
-bool lb_counterparts_find_turned(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
 /* Behind a comparison. Two norms whose weights are all ones hold the same numbers, and an anchor may stand beside the wrong one: where one is apart and
  * either side's numbers are those of another value on the other side (`met`: lb_regions_meet of both), it is dropped. Were there any? */
 bool lb_counterparts_drop_wrong(lb_counterparts *all, uint32_t *const met[2]);
-/* Behind free runs. Numbers that both sides have in other orders although the shapes do not say so (channels last, of as many channels as rows) are one
- * quantity where a product or convolution that goes on from them gives the same on both: B never goes on from A's there. Were there any? */
-bool lb_counterparts_find_other_orders(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b,
-                                       const uint32_t *met_of_b);
 /* Compares what both runs kept. */
 void lb_counterparts_compare(lb_counterparts *all, const lb_exact_side *a, const lb_exact_side *b);
 

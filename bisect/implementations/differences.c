@@ -1,12 +1,17 @@
 /* Every difference of two implementations: see differences.h. */
 #include "differences.h"
 
+#include "counterpart_exits.h"
+#include "counterpart_orders.h"
 #include "exchange.h"
 #include "parted.h"
 #include "rank_parts.h"
+#include "region_shared.h"
+#include "slack.h"
 
 #include <lastbit/array.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,18 +24,18 @@ bool lb_differences_leave(const lb_counterpart *c)
 
 /* ---- B from A's numbers ---- */
 
-/* Numbers of B's values for one run. */
-static void force(lb_implementations *x)
+void lb_differences_force(lb_implementations *x)
 {
     const lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
         const lb_counterpart *c = &x->counterparts.list[i];
         if (!b->forced[c->b] && !b->held[c->b] && lb_counterpart_can_be_put(&x->counterparts, c, a, b))
-            b->forced[c->b] = lb_counterpart_taken(&x->counterparts, c, a, b);
+            b->forced[c->b] =
+                lb_counterpart_forced(&x->counterparts, c, a, lb_layout_numel(&b->program->values[c->b].layout));
     }
 }
 
-static void unforce(lb_implementations *x)
+void lb_differences_unforce(lb_implementations *x)
 {
     const lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
     for (uint32_t i = 0; i < x->counterparts.n; i++) {
@@ -42,9 +47,9 @@ static void unforce(lb_implementations *x)
 /* Its counterparts are compared. */
 static lb_status run_forced(lb_implementations *x, lb_err *err)
 {
-    force(x);
+    lb_differences_force(x);
     lb_status status = lb_exact_side_run(&x->sides[1], err);
-    unforce(x);
+    lb_differences_unforce(x);
     if (status == LB_OK) lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
     return status;
 }
@@ -82,12 +87,43 @@ static lb_status run_settled(lb_implementations *x, lb_err *err)
 {
     for (uint32_t i = 0; i < MOST_SETTLING; i++) {
         LB_TRY(run_and_meet(x, err));
-        const bool turned = lb_counterparts_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]),
+        const bool turned = lb_counterpart_orders_find_turned(&x->counterparts, &x->sides[0], &x->sides[1]),
                    wrong = lb_counterparts_drop_wrong(&x->counterparts, x->met),
-                   exchanged = lb_counterparts_exchange_exits(&x->counterparts, &x->sides[0], &x->sides[1]);
+                   exchanged = lb_counterpart_exits_exchange(&x->counterparts, &x->sides[0], &x->sides[1]);
         if (!turned && !wrong && !exchanged) return LB_OK;
     }
     return run_and_meet(x, err);
+}
+
+/* What rounding may do from place to place takes the place of what it may do through all layers. */
+static lb_status measure_slack(lb_implementations *x, lb_err *err)
+{
+    uint32_t alone;
+    if (!x->alone) return LB_OK;
+    LB_TRY(lb_slack_measure(x, true, &alone, err));
+    lb_counterparts_compare(&x->counterparts, &x->sides[0], &x->sides[1]);
+    return LB_OK;
+}
+
+lb_status lb_differences_prove(lb_implementations *x, lb_err *err)
+{
+    double doubt = 0;
+    LB_TRY(run_settled(x, err));
+    LB_TRY(measure_slack(x, err));
+    x->same = x->judged = true;
+    for (uint32_t i = 0; i < x->counterparts.n; i++) {
+        const lb_counterpart *c = &x->counterparts.list[i];
+        x->same &= c->state != LB_COUNTERPART_APART;
+        if (c->in_doubt) doubt = fmax(doubt, c->distance);
+    }
+    if (!x->same || !doubt) return LB_OK;
+    x->same = x->judged = false;
+    snprintf(x->missing, sizeof x->missing,
+             "%u tensors that one side alone holds are so coarse that their rounding alone may move what follows as "
+             "far as it does move (%.1g of its "
+             "size): whether something else differs, too, cannot be told",
+             x->alone, doubt);
+    return LB_OK;
 }
 
 /* The regions of B as it is now, or with what was put right in it. */
@@ -95,11 +131,13 @@ static lb_status search(lb_implementations *x, lb_err *err)
 {
     for (uint32_t k = 0;; k++) {
         LB_TRY(k ? run_and_meet(x, err) : run_settled(x, err));
+        if (!k) LB_TRY(measure_slack(x, err));
         const lb_region_question asked = question(x);
         uint32_t a, b;
         lb_regions_release(&x->regions);
         LB_TRY(lb_regions_find(&asked, &x->regions, err));
-        if (k == MOST_SHARED || !lb_regions_shared(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a]) return LB_OK;
+        if (k == MOST_SHARED || !lb_region_shared_find(&asked, &x->regions, &a, &b) || !x->sides[0].kept[a])
+            return LB_OK;
         const uint32_t before = x->counterparts.n;
         if (lb_rank_parts_are_parted(asked.sides) ? !lb_rank_parts_add_shared(&x->counterparts, asked.sides, a, b)
                                                   : !lb_counterparts_add_values(&x->counterparts, LB_COUNTERPART_SHARED,
@@ -223,7 +261,46 @@ static lb_status search_again(lb_implementations *x, lb_err *err)
     return search(x, err);
 }
 
-/* One round: false in `*more` when nothing could be put right. */
+/* B as it is now, from its own numbers: does all that leaves agree? What both have in other orders is seen here, too (a difference at the step's
+ * beginning hid it). */
+static lb_status run_put_right(lb_implementations *x, bool *same, lb_err *err)
+{
+    lb_exact_side *a = &x->sides[0], *b = &x->sides[1];
+    LB_TRY(lb_exact_side_prepare(b, err));
+    LB_TRY(lb_exact_side_run(b, err));
+    lb_counterparts_compare(&x->counterparts, a, b);
+    LB_TRY(lb_differences_meet(x, err));
+    if (lb_counterpart_orders_find_others(&x->counterparts, a, b, x->met[1]))
+        lb_counterparts_compare(&x->counterparts, a, b);
+    *same = true;
+    for (uint32_t i = 0; i < x->counterparts.n; i++)
+        *same &=
+            !lb_differences_leave(&x->counterparts.list[i]) || x->counterparts.list[i].state == LB_COUNTERPART_SAME;
+    return LB_OK;
+}
+
+/* With all that was put right nothing is apart: what is not needed for that, by itself, is taken out again. */
+static lb_status keep_needed(rounds *t, uint32_t first, const lb_regions *before, lb_err *err)
+{
+    lb_implementations *x = t->x;
+    const uint32_t n = t->n - first;
+    for (uint32_t i = first; i < t->n; i++) {
+        tried *one = &t->list[i];
+        bool same = false;
+        if (n > 1) {
+            lb_exchange_set(&one->exchange, one->put = false, &x->sides[0], &x->sides[1], &x->counterparts);
+            LB_TRY(run_put_right(x, &same, err));
+        }
+        if (same) continue;
+        lb_exchange_set(&one->exchange, one->put = true, &x->sides[0], &x->sides[1], &x->counterparts);
+        if (!lb_regions_append(&t->found, before, &one->region))
+            return lb_fail(err, LB_ERR_NOMEM, "out of memory for regions");
+        one->region.numbers = NULL;
+    }
+    return LB_OK;
+}
+
+/* One round: false in `*more` when nothing could be put right, or all that there was. */
 static lb_status look_behind(rounds *t, bool *more, lb_err *err)
 {
     lb_implementations *x = t->x;
@@ -231,9 +308,16 @@ static lb_status look_behind(rounds *t, bool *more, lb_err *err)
     LB_TRY(put_right(t, &first, err));
     *more = t->n > first;
     if (!*more) return LB_OK;
+    bool again = false, same;
+    LB_TRY(run_put_right(x, &same, err));
     lb_regions before = x->regions;
     x->regions = (lb_regions){0};
-    bool again = false;
+    if (same) {
+        *more = false;
+        const lb_status kept = keep_needed(t, first, &before, err);
+        lb_regions_release(&before);
+        return kept;
+    }
     lb_status status = search_again(x, err);
     if (status == LB_OK) status = take_out(t, first, &before, &again, err);
     if (status == LB_OK && again) status = search_again(x, err);

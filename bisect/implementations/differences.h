@@ -11,6 +11,11 @@
 
 /* Behind a free run of both sides that are not the same. Fills the regions. */
 lb_status lb_differences_find(lb_implementations *x, lb_err *err);
+/* Behind free runs that agree but for slack (slack.h): is nothing apart from place to place either? `x->same` and `x->judged` say that. */
+lb_status lb_differences_prove(lb_implementations *x, lb_err *err);
+/* A's numbers at every counterpart for B's next run, and taken away again. */
+void lb_differences_force(lb_implementations *x);
+void lb_differences_unforce(lb_implementations *x);
 /* Which values of the last runs are the same quantity. */
 lb_status lb_differences_meet(lb_implementations *x, lb_err *err);
 /* Does the counterpart leave the step? */

@@ -105,6 +105,31 @@ static double *taken(const lb_exact_side *s, uint32_t v)
     return s->forced[v] ? s->forced[v] : s->held[v];
 }
 
+/* A NaN that no arithmetic gives. */
+static const uint64_t OWN = UINT64_C(0x7FFCC0FFEE0B175A);
+
+double lb_exact_side_own(void)
+{
+    double own;
+    memcpy(&own, &OWN, sizeof own);
+    return own;
+}
+
+static void put(const lb_tensor *shadow, const double *numbers)
+{
+    const int64_t n = lb_layout_numel(&shadow->layout);
+    double *merged = NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (memcmp(&numbers[i], &OWN, sizeof OWN)) continue;
+        if (!merged && !(merged = lb_shadow_numbers_copy(shadow))) return;
+        for (int64_t k = 0; k < n; k++)
+            if (memcmp(&numbers[k], &OWN, sizeof OWN)) merged[k] = numbers[k];
+        break;
+    }
+    lb_shadow_put(shadow, merged ? merged : numbers);
+    free(merged);
+}
+
 static bool note_op(void *context, const lb_event *event)
 {
     run *r = context;
@@ -116,7 +141,7 @@ static bool note_op(void *context, const lb_event *event)
         const uint32_t v = event->values[i];
         if (v == LB_NONE || !event->shadow[i].data) continue;
         if (lb_event_shadow_elements(event, i) >= 0) look_at(r, v, &event->shadow[i]);
-        if (taken(s, v)) lb_shadow_put(&event->shadow[i], taken(s, v));
+        if (taken(s, v)) put(&event->shadow[i], taken(s, v));
     }
     look_at_windows(r, op, event);
     return true;
@@ -172,14 +197,16 @@ void lb_exact_side_free_kept(const lb_exact_side *s, double **kept)
 lb_status lb_exact_side_run_aside(lb_exact_side *s, double ***kept, lb_err *err)
 {
     const uint32_t n = s->program->n_values;
-    double **before = s->kept;
+    double **before = s->kept, *noise = s->noise;
     lb_quantity *quantities = s->quantities;
     s->kept = calloc(n + 1, sizeof *s->kept), s->quantities = calloc(n + 1, sizeof *s->quantities);
-    const lb_status status = s->kept && s->quantities ? lb_exact_side_run(s, err)
-                                                      : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
+    s->noise = calloc(n + 1, sizeof *s->noise);
+    const bool room = s->kept && s->quantities && s->noise;
+    const lb_status status =
+        room ? lb_exact_side_run(s, err) : lb_fail(err, LB_ERR_NOMEM, "out of memory for %u values", n);
     *kept = s->kept;
-    free(s->quantities);
-    s->kept = before, s->quantities = quantities;
+    free(s->quantities), free(s->noise);
+    s->kept = before, s->quantities = quantities, s->noise = noise;
     return status;
 }
 
@@ -274,6 +301,33 @@ void lb_exact_side_close(lb_exact_side *s)
     lb_prepared_free(s->prepared), lb_program_free(s->own);
     lb_value_graph_release(&s->graph);
     *s = (lb_exact_side){0};
+}
+
+/* Adds the ops of forward that read a value to the one that was found; false: these are several. */
+static bool note_readers(const lb_exact_side *s, uint32_t value, uint32_t *found)
+{
+    for (uint32_t k = s->graph.first_use[value]; k < s->graph.first_use[value + 1]; k++) {
+        const uint32_t op = s->graph.uses[k];
+        if (s->program->ops[op].phase != LB_PHASE_FORWARD || op == *found) continue;
+        if (*found != LB_NONE) return false;
+        *found = op;
+    }
+    return true;
+}
+
+uint32_t lb_exact_side_only_reader(const lb_exact_side *s, uint32_t op, uint32_t result)
+{
+    const lb_value_graph *g = &s->graph;
+    const int64_t n = lb_layout_numel(&s->program->values[result].layout);
+    uint32_t found = LB_NONE;
+    if (!note_readers(s, result, &found)) return LB_NONE;
+    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
+        const uint32_t v = s->windows[k], first = g->first_pred[v];
+        if (g->first_pred[v + 1] - first == 1 && g->preds[first] == result &&
+            lb_layout_numel(&s->program->values[v].layout) == n && !note_readers(s, v, &found))
+            return LB_NONE;
+    }
+    return found;
 }
 
 double *lb_exact_side_recorded(const lb_exact_side *s, uint32_t value)

@@ -24,8 +24,9 @@ typedef struct lb_exact_side {
     double **kept;           /* per value: row-major, malloc'ed; NULL */
     double *noise;           /* per value that is kept: see lb_shadow_noise */
     double **held;           /* per value: numbers that every run goes on with; NULL: its own */
-    double **forced;         /* per value: numbers that the next run goes on with, before those held; borrowed; NULL */
-    uint64_t runs;           /* chained runs so far */
+    /* per value: numbers that the next run goes on with, before those held, but for elements that are lb_exact_side_own(); borrowed; NULL */
+    double **forced;
+    uint64_t runs;              /* chained runs so far */
     const lb_token_map *tokens; /* which token of the other side each of its own is; borrowed; NULL: not known */
     int number;                 /* 0: the map's first side, 1: its second one */
     /* Windows that are looked at when their giver has run: values by op. */
@@ -39,10 +40,12 @@ void lb_exact_side_close(lb_exact_side *side);
 lb_status lb_exact_sides_settle_scalars(lb_exact_side sides[2], lb_err *err);
 /* Every run goes on with these numbers (malloc'ed, taken over; NULL: with its own) where it gives, or begins with, the value. */
 void lb_exact_side_hold(lb_exact_side *side, uint32_t value, double *numbers);
+/* Stands in `forced` where the run's own number stays. */
+double lb_exact_side_own(void);
 /* Behind a change of `own`. */
 lb_status lb_exact_side_prepare(lb_exact_side *side, lb_err *err);
 lb_status lb_exact_side_run(lb_exact_side *side, lb_err *err);
-/* A run whose results are handed over: what earlier runs kept, and their quantities, stay. `*kept`: per value, NULL where it was not wanted; malloc'ed, for
+/* A run whose results are handed over: what earlier runs kept, their quantities and their noise, stay. `*kept`: per value, NULL where it was not wanted; malloc'ed, for
  * lb_exact_side_free_kept. */
 lb_status lb_exact_side_run_aside(lb_exact_side *side, double ***kept, lb_err *err);
 void lb_exact_side_free_kept(const lb_exact_side *side, double **kept);
@@ -50,5 +53,7 @@ void lb_exact_side_free_kept(const lb_exact_side *side, double **kept);
 lb_status lb_exact_side_run_disturbed(lb_exact_side *side, lb_err *err);
 /* The recorded numbers of a value, malloc'ed; NULL: they were not kept. */
 double *lb_exact_side_recorded(const lb_exact_side *side, uint32_t value);
+/* The one op of forward that goes on from an op's result or a window on all of it; LB_NONE: none, or several. */
+uint32_t lb_exact_side_only_reader(const lb_exact_side *side, uint32_t op, uint32_t result);
 
 #endif

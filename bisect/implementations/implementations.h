@@ -16,6 +16,14 @@
 
 enum { LB_IMPLEMENTATIONS_MOST_REGIONS = 8 };
 
+/* A rounding to a coarser dtype that one side alone makes (slack.h). */
+typedef struct lb_coarse {
+    int side;
+    uint32_t value, times; /* the first value cast so, and how many there are; times 0: none */
+    double effect,
+        usual; /* relative L2 of what leaves: by these casts alone, and by all the rounding of the other side */
+} lb_coarse;
+
 typedef struct lb_implementations {
     lb_exact_side sides[2]; /* A, B */
     lb_step_sources sources[2];
@@ -33,7 +41,8 @@ typedef struct lb_implementations {
     char missing[300]; /* why it was not judged; "" */
     uint32_t tables;   /* that B takes A's numbers of */
     uint32_t alone;    /* tensors that one side alone holds, whose rounding was allowed for */
-    uint32_t moved;    /* parameters that held other numbers as the window began: A's were taken */
+    lb_coarse coarse;
+    uint32_t moved; /* parameters that held other numbers as the window began: A's were taken */
 } lb_implementations;
 
 /* One step of each side, of one program each, which may be that of all its ranks (joined_ranks.h). `memory`: kept from step to step. */

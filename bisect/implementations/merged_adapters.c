@@ -133,6 +133,11 @@ static lb_status check(const lb_step_sources *online, const lb_step_sources *mer
     const bool room = load(online, merged, x, &m);
     if (room) multiply(&m);
     *holds = room && is_sum(&m, unit, &x->scale);
+    if (room && !*holds && m.in == m.out) { /* a square matrix may be turned, too */
+        m.turned = !m.turned;
+        multiply(&m);
+        *holds = is_sum(&m, unit, &x->scale);
+    }
     release(&m);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for an adapter");
 }

@@ -119,39 +119,11 @@ static bool is_forward(const lb_program *p, uint32_t op)
     return p->ops[op].phase == LB_PHASE_FORWARD;
 }
 
-/* Adds the ops of forward that read a value to the one that was found; false: these are several. */
-static bool note_readers(const lb_exact_side *s, uint32_t value, uint32_t *found)
-{
-    for (uint32_t k = s->graph.first_use[value]; k < s->graph.first_use[value + 1]; k++) {
-        const uint32_t op = s->graph.uses[k];
-        if (!is_forward(s->program, op) || op == *found) continue;
-        if (*found != LB_NONE) return false;
-        *found = op;
-    }
-    return true;
-}
-
-/* The one op of forward that goes on from an op's result or a window on all of it; LB_NONE: none, or several. */
-static uint32_t only_reader(const lb_exact_side *s, uint32_t op, uint32_t result)
-{
-    const lb_value_graph *g = &s->graph;
-    const int64_t n = lb_layout_numel(&s->program->values[result].layout);
-    uint32_t found = LB_NONE;
-    if (!note_readers(s, result, &found)) return LB_NONE;
-    for (uint32_t k = s->first_window[op]; k < s->first_window[op + 1]; k++) {
-        const uint32_t v = s->windows[k], first = g->first_pred[v];
-        if (g->first_pred[v + 1] - first == 1 && g->preds[first] == result &&
-            lb_layout_numel(&s->program->values[v].layout) == n && !note_readers(s, v, &found))
-            return LB_NONE;
-    }
-    return found;
-}
-
 /* The sum with a bias of as many features, where the next op takes it; else the value itself. */
 static uint32_t with_bias(const lb_exact_side *s, uint32_t product, uint32_t value, int64_t features, uint32_t *bias)
 {
     const lb_program *p = s->program;
-    const uint32_t op = only_reader(s, product, value);
+    const uint32_t op = lb_exact_side_only_reader(s, product, value);
     if (op == LB_NONE || !lb_value_graph_adds(p, op) || !lb_op_outcomes(&p->ops[op])) return value;
     const uint32_t result = lb_op_outcome(p, &p->ops[op], 0);
     if (result == LB_NONE || lb_layout_numel(&p->values[result].layout) != lb_layout_numel(&p->values[value].layout))
@@ -423,15 +395,25 @@ typedef struct turns {
 
 static const char *module_of(const products *side, const product *x)
 {
-    const char *path = lb_op_layer(side->side->program, &side->side->program->ops[x->op]), *dot = strrchr(path, '.');
-    return dot ? dot + 1 : path;
+    return lb_op_layer(side->side->program, &side->side->program->ops[x->op]);
+}
+
+/* Are two modules one in several layers: `layers.0.attention.out` and `layers.2.attention.out`, but not `head.out`? */
+static bool are_alike(const char *x, const char *y)
+{
+    for (;;) {
+        x += strspn(x, "0123456789"), y += strspn(y, "0123456789");
+        if (*x != *y) return false;
+        if (!*x) return true;
+        x++, y++;
+    }
 }
 
 static const turned_rows *find_like(const turns *t, const products *side, const product *x)
 {
     for (uint32_t i = 0; i < t->n; i++)
         if (t->list[i].rows == x->rows && t->list[i].features == x->features &&
-            !strcmp(t->list[i].module, module_of(side, x)))
+            are_alike(t->list[i].module, module_of(side, x)))
             return &t->list[i];
     return NULL;
 }
@@ -579,15 +561,23 @@ static const product *find_product(const products *all, uint32_t op)
     return NULL;
 }
 
-/* What backward gives of a product's other operand has the rows of that product: row (i, k) of A, counted (rows / turn, turn), is row (k, i) of B. */
-static bool turn_backward(const lb_products *all, const turns *seen, lb_counterparts *out)
+/* The product of B whose rows an anchor has: what backward gives of its other operand, or the product itself where its columns are none of A's. */
+static const product *find_anchored(const products *b, const lb_counterpart *c)
+{
+    const lb_value_graph *g = &b->side->graph;
+    if (c->of[1] != LB_NONE) return find_product(b, g->forward[g->giver[c->b]]);
+    return b->side->graph.given[c->b] ? find_product(b, g->giver[c->b]) : NULL;
+}
+
+/* Row (i, k) of A, counted (rows / turn, turn), is row (k, i) of B. */
+static bool turn_anchors(const lb_products *all, const turns *seen, lb_counterparts *out)
 {
     const products *a = &all->of[0], *b = &all->of[1];
     const uint32_t n = out->n;
     for (uint32_t i = 0; i < n; i++) {
         const lb_counterpart c = out->list[i];
-        if (c.kind != LB_COUNTERPART_ANCHOR || c.n != 1 || c.of[1] == LB_NONE) continue;
-        const product *x = find_product(b, b->side->graph.forward[b->side->graph.giver[c.b]]);
+        if (c.kind != LB_COUNTERPART_ANCHOR || c.n != 1) continue;
+        const product *x = find_anchored(b, &c);
         const int64_t turn = x ? turn_of(seen, a, &all->columns, b, x) : 0,
                       elements = lb_layout_numel(&b->side->program->values[c.b].layout);
         if (turn <= 0 || elements % x->rows) continue;
@@ -609,7 +599,7 @@ lb_status lb_products_find(const lb_products *x, lb_counterparts *out, lb_err *e
 {
     turns seen = {0};
     const bool room = find_all(&x->of[0], &x->of[1], &x->columns, NULL, &seen, out) &&
-                      find_all(&x->of[0], &x->of[1], &x->columns, &seen, NULL, out) && turn_backward(x, &seen, out);
+                      find_all(&x->of[0], &x->of[1], &x->columns, &seen, NULL, out) && turn_anchors(x, &seen, out);
     free(seen.list);
     return room ? LB_OK : lb_fail(err, LB_ERR_NOMEM, "out of memory for products");
 }

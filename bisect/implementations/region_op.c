@@ -1,8 +1,12 @@
 /* Which op of a region to name: see region_op.h. */
 #include "region_op.h"
 
+#include "counterpart_orders.h"
+#include "implementations.h"
+#include "joined_ranks.h"
 #include "rank_parts.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool lb_region_is_source(const lb_exact_side *s, uint32_t v)
@@ -96,7 +100,7 @@ static bool read_but_masks(const lb_region_frontier *f, int side, uint32_t op, r
     return out->n > 0;
 }
 
-static bool same_name(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
+bool lb_region_same_op(const lb_program *pa, const lb_op *a, const lb_program *pb, const lb_op *b)
 {
     const char *x = lb_op_name(pa, a), *y = lb_op_name(pb, b);
     size_t n = strcspn(x, "."), m = strcspn(y, ".");
@@ -208,7 +212,7 @@ bool lb_region_is_in_another_order(const lb_region_frontier *f, uint32_t va, uin
     const double *x = numbers_of(a, va), *y = numbers_of(b, vb);
     if (!x || !y || !a->quantities[va].tells || !lb_quantities_agree(&a->quantities[va], &b->quantities[vb]) ||
         lb_layout_numel(&a->program->values[va].layout) != n ||
-        !lb_counterparts_in_one_order(&a->program->values[va].layout, &b->program->values[vb].layout))
+        !lb_counterpart_orders_agree(&a->program->values[va].layout, &b->program->values[vb].layout))
         return false;
     return lb_counterparts_distance(x, y, n) > 0x1p-20;
 }
@@ -225,6 +229,67 @@ static bool read_in_another_order(const lb_region_frontier *f, uint32_t a, uint3
     return false;
 }
 
+/* The view before `before` that takes a part of what it shows, and shows that as `v`, maybe through others; LB_NONE. */
+static uint32_t taker_of(const lb_exact_side *s, uint32_t v, uint32_t before)
+{
+    const lb_program *p = s->program;
+    uint32_t found = LB_NONE;
+    for (uint32_t i = before; i-- > 0 && !s->graph.given[v];) {
+        const lb_op *op = &p->ops[i];
+        reads in = {.n = 0};
+        if (!(op->flags & LB_OP_VIEW) || !lb_op_outcomes(op) || lb_op_outcome(p, op, 0) != v) continue;
+        lb_op_each_input(p, op, note_read, &in);
+        if (!in.n) break;
+        if (lb_layout_numel(&p->values[in.list[0]].layout) > lb_layout_numel(&p->values[v].layout)) found = i;
+        v = in.list[0];
+    }
+    return found;
+}
+
+/* The result that a value is a part of, where the other side has that; LB_NONE. */
+static uint32_t met_whole(const lb_region_frontier *f, int side, uint32_t v)
+{
+    const lb_value_graph *g = &f->asked->sides[side]->graph;
+    const uint32_t first = g->first_pred[v];
+    if (f->same[side][v] || f->asked->met[side][v] != LB_NONE || g->given[v] || g->first_pred[v + 1] - first != 1)
+        return LB_NONE;
+    return is_met(f, side, g->preds[first]) ? g->preds[first] : LB_NONE;
+}
+
+/* Two ops of one name read parts of one thing, and neither part is there on the other side: the views that took them differ. */
+static bool name_views(const lb_region_frontier *f, lb_region *r, uint32_t a, uint32_t b)
+{
+    const lb_exact_side *sa = f->asked->sides[0], *sb = f->asked->sides[1];
+    reads x = {.n = 0}, y = {.n = 0};
+    lb_op_each_input(sa->program, &sa->program->ops[a], note_read, &x);
+    lb_op_each_input(sb->program, &sb->program->ops[b], note_read, &y);
+    for (uint32_t k = 0; k < x.n && k < y.n; k++) {
+        const uint32_t va = x.list[k], vb = y.list[k], wa = met_whole(f, 0, va), wb = met_whole(f, 1, vb);
+        if (wa == LB_NONE || wb == LB_NONE || !sa->quantities[va].tells || !sb->quantities[vb].tells ||
+            lb_layout_numel(&sa->program->values[va].layout) != lb_layout_numel(&sb->program->values[vb].layout) ||
+            !lb_region_are_alike(f, wa, wb))
+            continue;
+        const uint32_t views[] = {taker_of(sa, va, a), taker_of(sb, vb, b)};
+        if (views[0] == LB_NONE || views[1] == LB_NONE) continue;
+        r->op[0] = views[0], r->op[1] = views[1], r->reason = LB_REGION_PART;
+        return true;
+    }
+    return false;
+}
+
+static bool name_part(const lb_region_frontier *f, lb_region *r)
+{
+    const lb_program *pa = f->asked->sides[0]->program, *pb = f->asked->sides[1]->program;
+    for (uint32_t i = 0; i < r->n[0]; i++)
+        for (uint32_t j = 0; j < r->n[1]; j++) {
+            const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
+            if (pa->ops[a].phase == pb->ops[b].phase && lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) &&
+                name_views(f, r, a, b))
+                return true;
+        }
+    return false;
+}
+
 /* The first two ops of one name of which `differs` holds. */
 static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reason reason,
                       bool (*differs)(const lb_region_frontier *f, uint32_t a, uint32_t b))
@@ -233,7 +298,7 @@ static bool name_pair(const lb_region_frontier *f, lb_region *r, lb_region_reaso
     for (uint32_t i = 0; i < r->n[0]; i++)
         for (uint32_t j = 0; j < r->n[1]; j++) {
             const uint32_t a = ops_of(f, r, 0)[i], b = ops_of(f, r, 1)[j];
-            if (pa->ops[a].phase != pb->ops[b].phase || !same_name(pa, &pa->ops[a], pb, &pb->ops[b]) ||
+            if (pa->ops[a].phase != pb->ops[b].phase || !lb_region_same_op(pa, &pa->ops[a], pb, &pb->ops[b]) ||
                 !differs(f, a, b))
                 continue;
             r->op[0] = a, r->op[1] = b, r->reason = reason;
@@ -247,7 +312,7 @@ static uint32_t count_named(const lb_region_frontier *f, const lb_region *r, int
 {
     const lb_program *q = f->asked->sides[side]->program;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n[side]; i++) n += same_name(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
+    for (uint32_t i = 0; i < r->n[side]; i++) n += lb_region_same_op(p, op, q, &q->ops[ops_of(f, r, side)[i]]);
     return n;
 }
 
@@ -305,7 +370,7 @@ static bool name_by_count(const lb_region_frontier *f, lb_region *r)
             const uint32_t op = ops_of(f, r, k)[i];
             const uint32_t a = count_named(f, r, 0, p, &p->ops[op]), b = count_named(f, r, 1, p, &p->ops[op]) * times;
             if (a == b || (k == 0) != (a > b) || is_spared(f, k, op)) continue;
-            if (odd[k] != LB_NONE && !same_name(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
+            if (odd[k] != LB_NONE && !lb_region_same_op(p, &p->ops[odd[k]], p, &p->ops[op])) return false;
             if (odd[k] == LB_NONE) odd[k] = op;
         }
     }
@@ -358,18 +423,21 @@ static bool is_proven(const lb_region_frontier *f, const lb_region *r, int side,
     return reader != LB_NONE && f->cleared[side][reader];
 }
 
-/* Of what the other side does not hold: a pair that is called the same, else a table of floats (a mask is none), else the first. */
+/* Of what the other side does not hold: what both are given, else a pair that is called the same, else a table of floats (a mask is none), else the first. */
 static void choose_sources(const lb_region_frontier *f, lb_region *r)
 {
     const lb_program *p[] = {f->asked->sides[0]->program, f->asked->sides[1]->program};
-    for (uint32_t i = 0; i < r->n_unheld[0]; i++)
-        for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
-            const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
-            const char *name = last_part(p[0], a);
-            if (!*name || strcmp(name, last_part(p[1], b)) || is_proven(f, r, 0, a) || is_proven(f, r, 1, b)) continue;
-            r->source[0] = a, r->source[1] = b;
-            return;
-        }
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < r->n_unheld[0]; i++)
+            for (uint32_t j = 0; j < r->n_unheld[1]; j++) {
+                const uint32_t a = unheld_of(f, r, 0)[i], b = unheld_of(f, r, 1)[j];
+                const char *name = last_part(p[0], a);
+                if (!*name || strcmp(name, last_part(p[1], b)) || (!pass && strncmp(name, "input:", 6)) ||
+                    is_proven(f, r, 0, a) || is_proven(f, r, 1, b))
+                    continue;
+                r->source[0] = a, r->source[1] = b;
+                return;
+            }
     for (int k = 0; k < 2; k++) {
         bool is_float = false;
         r->source[k] = LB_NONE;
@@ -392,10 +460,22 @@ static bool reads_table(const lb_region_frontier *f, const lb_region *r)
     return false;
 }
 
+/* Are both sources inputs of the step, which differ before anything is computed? */
+static bool differ_as_inputs(const lb_region_frontier *f, const lb_region *r)
+{
+    for (int k = 0; k < 2; k++) {
+        const uint32_t v = r->source[k], row = v == LB_NONE ? LB_NONE : f->asked->sources[k]->row_of[v];
+        if (row == LB_NONE || f->asked->sources[k]->list[row].kind != LB_SOURCE_BATCH ||
+            strncmp(f->asked->sources[k]->list[row].name, "input:", 6))
+            return false;
+    }
+    return true;
+}
+
 void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
 {
     choose_sources(f, r);
-    if (name_pair(f, r, LB_REGION_ARGUMENTS, are_called_differently) ||
+    if (name_pair(f, r, LB_REGION_ARGUMENTS, are_called_differently) || name_part(f, r) ||
         name_pair(f, r, LB_REGION_ORDER, read_in_another_order) ||
         name_pair(f, r, LB_REGION_MASK, are_masked_differently))
         return;
@@ -405,5 +485,80 @@ void lb_region_op_choose(const lb_region_frontier *f, lb_region *r)
     for (int k = 0; k < 2; k++) {
         const uint32_t reader = r->source[k] == LB_NONE ? LB_NONE : reader_of(f, r, k, r->source[k]);
         if (reader != LB_NONE) r->op[k] = reader, r->reason = LB_REGION_SOURCE;
+    }
+    for (int k = 0; k < 2 && r->reason == LB_REGION_SOURCE && differ_as_inputs(f, r); k++)
+        r->op[k] = f->asked->sides[k]->graph.giver[r->source[k]];
+}
+
+/* ---- in words ---- */
+
+static const char *short_name(const lb_program *p, uint32_t op)
+{
+    const char *name = lb_joined_ranks_op_name(p, &p->ops[op]);
+    return strncmp(name, "aten::", 6) ? name : name + 6;
+}
+
+static const char *source_name(const lb_program *p, uint32_t v)
+{
+    return p->values[v].name == LB_NONE || !*lb_program_text(p, p->values[v].name)
+               ? "a constant"
+               : lb_program_text(p, p->values[v].name);
+}
+
+static void list_ops(const lb_implementations *x, const lb_region *r, int side, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < r->n[side] && i < 6 && at < size; i++) {
+        const int n = snprintf(text + at, size - at, "%s%s", i ? ", " : "",
+                               short_name(x->sides[side].program, x->regions.ops[r->first[side] + i]));
+        at += n > 0 ? (size_t)n : 0;
+    }
+    if (r->n[side] > 6 && at < size) snprintf(text + at, size - at, " and %u more", r->n[side] - 6);
+}
+
+void lb_region_op_text(const lb_implementations *x, const lb_region *r, char *text, size_t size)
+{
+    char ops[2][240];
+    const lb_counterpart *c = &x->counterparts.list[r->counterpart];
+    list_ops(x, r, 0, ops[0], sizeof ops[0]), list_ops(x, r, 1, ops[1], sizeof ops[1]);
+    switch (r->reason) {
+    case LB_REGION_ARGUMENTS:
+        snprintf(text, size, "called with other arguments, from the same inputs: this is not the same function");
+        break;
+    case LB_REGION_PART: snprintf(text, size, "it takes another part of the same numbers on the second side"); break;
+    case LB_REGION_ORDER:
+        snprintf(
+            text, size,
+            "it reads the same numbers in another order on the second side: heads, halves or channels are put together "
+            "differently");
+        break;
+    case LB_REGION_MASK:
+        snprintf(text, size,
+                 "from the same inputs with another mask, or other arguments beside it: this is not the same function");
+        break;
+    case LB_REGION_SOURCE:
+        if (r->op[0] != LB_NONE && lb_op_is_source(x->sides[0].program, &x->sides[0].program->ops[r->op[0]]))
+            snprintf(text, size, "the two sides are given other numbers: %s (first side) and %s",
+                     source_name(x->sides[0].program, r->source[0]), source_name(x->sides[1].program, r->source[1]));
+        else
+            snprintf(text, size, "this reads %s%s%s%s, whose numbers the other side does not hold",
+                     r->source[0] != LB_NONE ? source_name(x->sides[0].program, r->source[0]) : "",
+                     r->source[0] != LB_NONE ? " (first side)" : "",
+                     r->source[0] != LB_NONE && r->source[1] != LB_NONE ? " and " : "",
+                     r->source[1] != LB_NONE ? source_name(x->sides[1].program, r->source[1]) : "");
+        break;
+    case LB_REGION_MISSING:
+        snprintf(text, size, "only the %s side runs %s here%s%s", r->op[0] != LB_NONE ? "first" : "second",
+                 r->op[0] != LB_NONE   ? short_name(x->sides[0].program, r->op[0])
+                 : r->op[1] != LB_NONE ? short_name(x->sides[1].program, r->op[1])
+                                       : "an op",
+                 c->name ? ", for " : "", c->name ? c->name : "");
+        break;
+    case LB_REGION_OPS:
+        snprintf(text, size,
+                 "from the same inputs the first side computes %s, the second %s, which is not the same function",
+                 ops[0], ops[1]);
+        break;
     }
 }

@@ -1,4 +1,5 @@
 /* Parts of two implementations that are not the same function: see regions.h. */
+#include "counterpart_orders.h"
 #include "inherited.h"
 #include "rank_parts.h"
 #include "region_op.h"
@@ -83,13 +84,14 @@ uint32_t *lb_regions_meet(const lb_exact_side *mine, const lb_exact_side *other)
 
 /* ---- regions ---- */
 
-enum { MOST_UNDONE = 64 };
+enum { MOST_UNDONE = 64, LEAST_VAGUE = 64 };
 
 typedef struct finder {
     const lb_region_question *asked;
     uint8_t *same[2];    /* per value: the search ends here */
     uint8_t *held[2];    /* per source row: the other side has it */
     uint8_t *cleared[2]; /* per op: see region_op.h */
+    bool clears_sources;
     uint32_t *stamp[2], walk, *stack;
     lb_regions *out;
     bool failed;
@@ -224,7 +226,8 @@ static void walk_back(finder *f, int side, uint32_t value, void (*visit)(finder 
     }
 }
 
-/* What gives the value is of the region; a source is one that the other side may not hold. */
+/* What gives the value is of the region; a source is one that the other side may not hold. One that leads to right numbers elsewhere (a table that
+ * each layer reads) is not what differs here. */
 static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
 {
     const lb_exact_side *s = f->asked->sides[side];
@@ -233,7 +236,8 @@ static void note_in_region(finder *f, int side, uint32_t v, lb_region *r)
     const bool source = lb_region_is_source(s, v);
     if (s->graph.given[v] && op != LB_NONE && !source && lb_value_graph_computes(s->program, &s->program->ops[op]))
         add_op(f, op);
-    if (source && !lb_region_holds(&frontier, side, v) && lb_layout_numel(&s->program->values[v].layout) > 1)
+    if (source && !lb_region_holds(&frontier, side, v) && !f->cleared[side][op] &&
+        lb_layout_numel(&s->program->values[v].layout) > 1)
         add_unheld(f, side, lb_op_results(s->program, &s->program->ops[op])[0], r);
 }
 
@@ -243,12 +247,17 @@ static void clear_giver(finder *f, int side, uint32_t v, lb_region *r)
     const lb_exact_side *s = f->asked->sides[side];
     const uint32_t op = s->graph.given[v] ? s->graph.giver[v] : LB_NONE;
     (void)r;
+    if (lb_region_is_source(s, v) && !f->clears_sources) return;
     if (op != LB_NONE && lb_op_outcome(s->program, &s->program->ops[op], 0) == v) f->cleared[side][op] = 1;
 }
 
+/* Of backward a result need not depend on all that its op reads (the gradient of a bias): that says nothing about sources, and comes second. */
 static void clear_back(finder *f, int side, uint32_t value)
 {
-    walk_back(f, side, value, clear_giver, NULL);
+    const lb_exact_side *s = f->asked->sides[side];
+    const uint32_t giver = s->graph.giver[value];
+    if (f->clears_sources == (giver != LB_NONE && s->program->ops[giver].phase == LB_PHASE_FORWARD))
+        walk_back(f, side, value, clear_giver, NULL);
 }
 
 /* Do both sides name each other where they look for these numbers? Numbers that come back later in a side do not. */
@@ -258,20 +267,45 @@ static bool meet_each_other(const finder *f, int side, uint32_t v)
     return other != LB_NONE && f->asked->met[!side][other] == v;
 }
 
-/* What leads to numbers that are right is right. */
-static void clear_all(finder *f)
+/* Per value of a side: B does not compute it as A does, although it goes on from A's numbers there, so that what B makes of these is met. malloc'ed;
+ * NULL: out of memory. */
+static uint8_t *list_apart(const finder *f, int side)
 {
     const lb_counterparts *all = f->asked->counterparts;
-    f->walk++;
-    for (int side = 0; side < 2; side++)
-        for (uint32_t v = 0; v < f->asked->sides[side]->program->n_values; v++)
-            if (f->same[side][v] && meet_each_other(f, side, v)) clear_back(f, side, v);
+    uint8_t *apart = calloc(f->asked->sides[side]->program->n_values + 1, 1);
+    for (uint32_t i = 0; apart && i < all->n; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->state != LB_COUNTERPART_APART) continue;
+        if (side) apart[c->b] = 1;
+        for (uint32_t k = 0; !side && k < c->n; k++) apart[all->pieces[c->first + k].tensor] = 1;
+    }
+    return apart;
+}
+
+/* What leads to numbers that are right is right. */
+static void clear_some(finder *f)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    for (int side = 0; side < 2; side++) {
+        uint8_t *apart = list_apart(f, side);
+        f->failed |= !apart;
+        for (uint32_t v = 0; apart && v < f->asked->sides[side]->program->n_values; v++)
+            if (f->same[side][v] && meet_each_other(f, side, v) && !apart[v]) clear_back(f, side, v);
+        free(apart);
+    }
     for (uint32_t i = 0; i < all->n; i++) {
         const lb_counterpart *c = &all->list[i];
         if (c->state != LB_COUNTERPART_SAME || c->kind == LB_COUNTERPART_TABLE) continue;
         clear_back(f, 1, c->b);
         for (uint32_t k = 0; k < c->n; k++) clear_back(f, 0, all->pieces[c->first + k].tensor);
     }
+}
+
+static void clear_all(finder *f)
+{
+    f->walk++;
+    f->clears_sources = true, clear_some(f);
+    f->clears_sources = false, clear_some(f);
 }
 
 static void close_ops(finder *f, lb_region *r, int side)
@@ -283,6 +317,19 @@ static void close_ops(finder *f, lb_region *r, int side)
     r->n[side] = kept, f->out->n_ops = r->first[side] + kept;
 }
 
+/* Does a value of A stand beside another value of B, too? What B makes of that is B's alone. */
+static bool stands_elsewhere(const finder *f, const lb_counterpart *one, uint32_t va)
+{
+    const lb_counterparts *all = f->asked->counterparts;
+    for (uint32_t i = 0; i < all->n && one->kind == LB_COUNTERPART_SHARED; i++) {
+        const lb_counterpart *c = &all->list[i];
+        if (c->kind != LB_COUNTERPART_ANCHOR || c->state == LB_COUNTERPART_UNKNOWN) continue;
+        for (uint32_t k = 0; k < c->n; k++)
+            if (all->pieces[c->first + k].tensor == va) return true;
+    }
+    return false;
+}
+
 static void find_region(finder *f, uint32_t row)
 {
     const lb_counterparts *all = f->asked->counterparts;
@@ -292,7 +339,10 @@ static void find_region(finder *f, uint32_t row)
     const lb_region_frontier frontier = frontier_of(f);
     f->walk++;
     r.first[0] = f->out->n_ops, r.first_unheld[0] = f->out->n_unheld;
-    for (uint32_t k = 0; k < c->n; k++) walk_back(f, 0, all->pieces[c->first + k].tensor, note_in_region, &r);
+    for (uint32_t k = 0; k < c->n; k++) {
+        const uint32_t va = all->pieces[c->first + k].tensor;
+        if (!stands_elsewhere(f, c, va)) walk_back(f, 0, va, note_in_region, &r);
+    }
     close_ops(f, &r, 0);
     r.first[1] = f->out->n_ops, r.first_unheld[1] = f->out->n_unheld;
     walk_back(f, 1, c->b, note_in_region, &r);
@@ -518,23 +568,55 @@ static bool sums_alone(const finder *f, const lb_region *r)
     return true;
 }
 
+/* Is it an update by gradients of which not all meet, or by a norm of all gradients, which takes that of a parameter that the other side does not use?
+ * Where forward differs both do. */
+static bool updates_by_unmet(const finder *f, const lb_region *r)
+{
+    static const char *const norms[] = {"aten::linalg_vector_norm"};
+    bool normed[2] = {false, false};
+    if (phase_of(f, r) != LB_PHASE_OPTIMIZER || r->reason == LB_REGION_ARGUMENTS) return false;
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < r->n[k]; i++) {
+            const lb_program *p = f->asked->sides[k]->program;
+            const lb_op *op = &p->ops[f->out->ops[r->first[k] + i]];
+            if (op->phase == LB_PHASE_BACKWARD) return true;
+            normed[k] |= lb_op_name_among(p, op, norms, 1) >= 0;
+        }
+    return normed[0] && normed[1];
+}
+
 static void drop_followers(finder *f)
 {
     lb_regions *all = f->out;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < all->n; i++) {
         const bool backward = phase_of(f, &all->list[i]) == LB_PHASE_BACKWARD,
-                   sums = backward && sums_alone(f, &all->list[i]);
+                   sums = backward && sums_alone(f, &all->list[i]), update = updates_by_unmet(f, &all->list[i]);
         bool dropped = false;
-        for (uint32_t j = 0; j < all->n && backward && !dropped; j++)
-            dropped =
-                phase_of(f, &all->list[j]) == LB_PHASE_FORWARD && (sums || follows(f, &all->list[i], &all->list[j]));
+        for (uint32_t j = 0; j < all->n && (backward || update) && !dropped; j++)
+            dropped = phase_of(f, &all->list[j]) == LB_PHASE_FORWARD &&
+                      (sums || update || follows(f, &all->list[i], &all->list[j]));
         if (dropped) free(all->list[i].numbers), all->list[i].numbers = NULL;
         all->list[i].follows = dropped;
     }
     for (uint32_t i = 0; i < all->n; i++)
         if (!all->list[i].follows) all->list[kept++] = all->list[i];
     all->n = kept;
+}
+
+/* Does a part of forward hold most of what both sides compute there? */
+static bool is_vague(const finder *f, const lb_region *r)
+{
+    if (r->reason != LB_REGION_OPS) return false;
+    for (int k = 0; k < 2; k++) {
+        const lb_program *p = f->asked->sides[k]->program;
+        uint32_t all = 0;
+        for (uint32_t i = 0; i < p->n_ops; i++)
+            all += p->ops[i].phase == LB_PHASE_FORWARD && !lb_op_is_source(p, &p->ops[i]) &&
+                   lb_value_graph_computes(p, &p->ops[i]);
+        if (r->n[k] < LEAST_VAGUE || r->n[k] < all / 2) return false;
+    }
+    return true;
 }
 
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
@@ -546,6 +628,7 @@ void lb_regions_join_alike(const lb_region_question *asked, lb_regions *all)
     for (uint32_t i = 0; i < all->n; i++) {
         uint32_t j = 0, on = 0;
         note_ranks(&f, &all->list[i]);
+        all->list[i].vague = is_vague(&f, &all->list[i]);
         while (j < kept && !are_one(&f, &all->list[j], &all->list[i])) j++;
         while (on < kept && !are_one_on_ranks(&f, &all->list[on], &all->list[i])) on++;
         if (on < kept) {
@@ -592,68 +675,4 @@ void lb_regions_release(lb_regions *r)
     for (uint32_t i = 0; i < r->n; i++) free(r->list[i].numbers);
     free(r->list), free(r->ops), free(r->unheld);
     *r = (lb_regions){0};
-}
-
-/* ---- what regions share ---- */
-
-/* In backward many values have as many elements: there the last ones that are shared need not be the same, and an order that shapes alone tell is no hint. */
-static bool may_be_shared(const lb_region_question *asked, uint32_t a, uint32_t b)
-{
-    const lb_exact_side *const *s = asked->sides;
-    const lb_layout *x = &s[0]->program->values[a].layout, *y = &s[1]->program->values[b].layout;
-    const uint32_t giver = s[1]->graph.giver[b];
-    if (!s[1]->graph.given[b] || giver == LB_NONE) return false;
-    if (lb_rank_parts_are_parted(s)) return lb_rank_parts_may_be_one(s, a, b);
-    return lb_counterparts_in_one_order(x, y) ||
-           (s[1]->program->ops[giver].phase == LB_PHASE_FORWARD && lb_counterparts_turned_by_shape(x, y));
-}
-
-/* Does A's value have as many elements as B's, or as all that B's parts have at that place? */
-static bool fits(const lb_region_question *asked, uint32_t a, uint32_t b)
-{
-    const lb_exact_side *const *s = asked->sides;
-    return lb_layout_numel(&s[0]->program->values[a].layout) == lb_layout_numel(&s[1]->program->values[b].layout) ||
-           (lb_rank_parts_are_parted(s) && lb_rank_parts_may_be_one(s, a, b));
-}
-
-/* The last value that ops of both regions give; `beside` LB_NONE: any, else one that may be that value of B. */
-static uint32_t last_shared(const lb_region_question *asked, const lb_regions *all, const lb_region *x,
-                            const lb_region *y, int side, uint32_t beside)
-{
-    const lb_exact_side *s = asked->sides[side];
-    const uint32_t *a = all->ops + x->first[side], *b = all->ops + y->first[side];
-    uint32_t i = x->n[side], j = y->n[side];
-    while (i && j) {
-        if (a[i - 1] != b[j - 1]) {
-            if (a[i - 1] > b[j - 1])
-                i--;
-            else
-                j--;
-            continue;
-        }
-        const lb_op *op = &s->program->ops[a[i - 1]];
-        const uint32_t v = lb_op_outcomes(op) ? lb_op_outcome(s->program, op, 0) : LB_NONE;
-        if (v != LB_NONE && lb_dtype_is_float(s->program->values[v].dtype) &&
-            (beside == LB_NONE || fits(asked, v, beside)))
-            return v;
-        i--, j--;
-    }
-    return LB_NONE;
-}
-
-bool lb_regions_shared(const lb_region_question *asked, const lb_regions *all, uint32_t *a, uint32_t *b)
-{
-    for (uint32_t i = 0; i < all->n; i++)
-        for (uint32_t j = i + 1; j < all->n; j++) {
-            *b = last_shared(asked, all, &all->list[i], &all->list[j], 1, LB_NONE);
-            if (*b == LB_NONE) continue;
-            *a = last_shared(asked, all, &all->list[i], &all->list[j], 0, *b);
-            if (*a == LB_NONE) continue;
-            bool known = !may_be_shared(asked, *a, *b);
-            for (uint32_t k = 0; k < asked->counterparts->n; k++)
-                known |=
-                    asked->counterparts->list[k].b == *b && asked->counterparts->list[k].kind != LB_COUNTERPART_DROPPED;
-            if (!known) return true;
-        }
-    return false;
 }

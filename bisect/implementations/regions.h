@@ -16,6 +16,7 @@
 /* Why a region's op is named. */
 typedef enum lb_region_reason {
     LB_REGION_ARGUMENTS, /* one op with other arguments, from the same inputs */
+    LB_REGION_PART,      /* views that take other parts of the same numbers: a slice, a trim */
     LB_REGION_ORDER,     /* one op that reads the same numbers in another order */
     LB_REGION_MASK,      /* one op with another mask, from the same inputs */
     LB_REGION_SOURCE,    /* it reads what the other side does not hold */
@@ -34,8 +35,10 @@ typedef struct lb_region {
     uint32_t source[2]; /* values: of the unheld sources the ones to be named; LB_NONE */
     /* A choice in it (experts, rows) fell differently on the two sides: both run with what they recorded. */
     bool chosen;
-    bool follows;      /* it is the backward of another region */
-    bool inherited;    /* see inherited.h */
+    bool follows;   /* it is the backward of another region */
+    bool inherited; /* see inherited.h */
+    bool
+        vague; /* nothing meets in most of forward: that the sides differ in it is so, and any op named would be a guess */
     uint64_t ranks[2]; /* that run the ops named, a bit each (program_view.h); 0: the side runs none */
     /* What B gives at the counterpart when this region alone is B's, malloc'ed; NULL: its last run's. */
     double *numbers;
@@ -70,7 +73,5 @@ bool lb_regions_append(lb_regions *to, const lb_regions *from, const lb_region *
  * becomes one row. At the end: rows that are joined share no values any more. */
 void lb_regions_join_alike(const lb_region_question *asked, lb_regions *regions);
 void lb_regions_release(lb_regions *regions);
-/* The last values of A and B that two regions share and that are no counterparts, of as many elements; false: there are none. */
-bool lb_regions_shared(const lb_region_question *asked, const lb_regions *regions, uint32_t *a, uint32_t *b);
 
 #endif

@@ -13,4 +13,13 @@ bool lb_strangers_are(lb_capture *a, lb_capture *b);
 /* Or one side's adapters are in the other side's weights (merged_adapters.h): a tensor that both call base_layer.weight is no pair then. */
 bool lb_strangers_hold_merged(lb_capture *a, lb_capture *b);
 
+/* Two runs of a model that learns nothing, and that are given the same input in other steps: a server's prefill and decode steps beside one forward,
+ * a sequence a call beside a batch, a prefill in chunks. All steps of either side are one program then (bisect/joined/joined_steps.h). */
+enum { LB_STRANGERS_MOST_STEPS = 64 };
+
+/* Of one rank on each side, whose steps in the window are `LB_STRANGERS_MOST_STEPS` at most. */
+bool lb_strangers_are_cut(lb_capture *a, lb_capture *b, int64_t first, int64_t last);
+/* The steps of the window, ascending; malloc'ed, NULL: out of memory, or one cannot be read. */
+const lb_program **lb_strangers_steps(lb_capture *capture, int64_t first, int64_t last, uint32_t *n);
+
 #endif

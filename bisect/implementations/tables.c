@@ -128,17 +128,28 @@ static double own_error(const lb_exact_side *s, uint32_t v)
     return most;
 }
 
+/* The unit roundoff of a value, and of the table that it shows, cast to another dtype or not. */
+static void note_roundoff(const lb_exact_side *s, uint32_t v, uint32_t table, double *fine, double *coarse)
+{
+    const double u = lb_dtype_unit_roundoff(s->program->values[v].dtype),
+                 held = table == LB_NONE ? u : lb_dtype_unit_roundoff(s->program->values[table].dtype);
+    *fine = fmax(*fine, u), *coarse = fmax(*coarse, held);
+}
+
+/* A table in a coarser dtype than that in which both sides go on from it was rounded to it once, by what it was made of. */
 static double room_for(const finder *f, uint32_t va, uint32_t vb)
 {
     const lb_exact_side *a = f->asked->sides[0], *b = f->asked->sides[1];
-    const bool tables[2] = {table_of(f, 0, va) != LB_NONE, table_of(f, 1, vb) != LB_NONE};
-    const lb_dtype da = a->program->values[va].dtype, db = b->program->values[vb].dtype;
-    const double u = fmax(lb_dtype_unit_roundoff(da), lb_dtype_unit_roundoff(db)),
-                 size = largest(a->kept[va], numel(a, va));
+    const uint32_t tables[2] = {table_of(f, 0, va), table_of(f, 1, vb)};
+    double fine = 0, coarse = 0;
+    note_roundoff(a, va, tables[0], &fine, &coarse), note_roundoff(b, vb, tables[1], &fine, &coarse);
+    const double size = largest(a->kept[va], numel(a, va)), once = coarse > fine ? coarse * size : 0;
     const lb_layout *l = &a->program->values[va].layout;
     const double rows = l->ndim > 0 ? (double)numel(a, va) / (double)l->shape[l->ndim - 1] : 1;
-    const double error = tables[0] && tables[1] ? -1 : tables[0] ? own_error(b, vb) : own_error(a, va);
-    return error < 0 ? TIMES * fmax(1, rows) * u * size : TIMES * error + TIMES * u * size;
+    const double error = tables[0] != LB_NONE && tables[1] != LB_NONE ? -1
+                         : tables[0] != LB_NONE                       ? own_error(b, vb)
+                                                                      : own_error(a, va);
+    return once + (error < 0 ? TIMES * fmax(1, rows) * fine * size : TIMES * error + TIMES * fine * size);
 }
 
 /* ---- which element is which ---- */

@@ -54,3 +54,9 @@ def test_two_faults_between_the_same_two_places_are_two(diff):
 def test_a_place_in_every_step_is_one_row(diff):
     (difference,) = diff("gpt2", "sequencefirst", "exact-gelu", train=True)["differences"]
     assert difference["steps"] == 2 and difference["phase"] == "forward"
+
+
+def test_a_gradient_that_is_rounding_alone_is_no_difference(diff):
+    """That of the bias of keys, which a softmax does not see: also behind runs that measured what rounding may do."""
+    answer = diff("gpt2", "onlinegpt", "exchanged-shifts", train=True)
+    assert answer["verdict"] == "diverged" and {d["layer_b"] for d in answer["differences"]} == {"blocks.1"}
