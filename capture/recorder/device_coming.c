@@ -207,8 +207,8 @@ static void unlink_storage(lb_coming *c)
     *link = c->beside;
 }
 
-#define MOST_PASSED                                                                                                    \
-    16 /* values that have not come, before others are left for the next look: thousands may be under way at each op */
+/* Values that have not come, before others are left for the next look: thousands may be under way at each op. */
+#define MOST_PASSED 16
 
 /* False when nothing is under way. */
 static bool collect(lb_recorder *recorder, bool wait)

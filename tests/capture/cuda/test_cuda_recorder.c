@@ -74,7 +74,7 @@ static void run_op(lb_recorder *recorder, program *p, int from, int to, int seed
     assert_int_equal(lb_recorder_op_end(recorder, pending, results, 1, NULL, NULL), LB_OK);
 }
 
-static void record(program *p, const char *name, lb_level level)
+static lb_recorder *opened(const char *name, lb_level level)
 {
     lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
     lb_recorder *recorder;
@@ -82,6 +82,12 @@ static void record(program *p, const char *name, lb_level level)
     assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
     recorder->cuda_code = &any_kernels;
     assert_int_equal(lb_recorder_cuda(recorder, DEVICE_BYTES, NULL), LB_OK);
+    return recorder;
+}
+
+static void record(program *p, const char *name, lb_level level)
+{
+    lb_recorder *recorder = opened(name, level);
     for (int step = 0; step < STEPS; step++) {
         assert_int_equal(lb_recorder_step_begin(recorder, step, NULL, NULL), LB_OK);
         for (int op = 0; op < OPS; op++) run_op(recorder, p, op % TENSORS, (op * op + 1) % TENSORS, 100 * step + op);
@@ -128,6 +134,22 @@ static void assert_accounted(lb_capture *capture, bool on_device)
     json_decref(coverage);
 }
 
+/* Of the host, and of a device. */
+static void assert_same_steps(const char *here, const char *there)
+{
+    lb_capture *a = NULL, *b = NULL;
+    for (int step = 0; step < STEPS; step++) {
+        const lb_program *p = step_of(&a, here, step), *q = step_of(&b, there, step);
+        assert_int_equal(p->n_ops, q->n_ops);
+        assert_int_equal(p->n_values, q->n_values);
+        for (uint32_t v = 0; v < p->n_values; v++) assert_value_equal(a, p, b, q, v);
+    }
+    assert_accounted(a, false);
+    assert_accounted(b, true);
+    lb_capture_close(a);
+    lb_capture_close(b);
+}
+
 static void a_device_of_cuda_is_recorded_as_the_host_is(void **state)
 {
     (void)state;
@@ -140,17 +162,7 @@ static void a_device_of_cuda_is_recorded_as_the_host_is(void **state)
         record(&host, here, level);
         record(&device, there, level);
         host_end(NULL);
-        lb_capture *a = NULL, *b = NULL;
-        for (int step = 0; step < STEPS; step++) {
-            const lb_program *p = step_of(&a, here, step), *q = step_of(&b, there, step);
-            assert_int_equal(p->n_ops, q->n_ops);
-            assert_int_equal(p->n_values, q->n_values);
-            for (uint32_t v = 0; v < p->n_values; v++) assert_value_equal(a, p, b, q, v);
-        }
-        assert_accounted(a, false);
-        assert_accounted(b, true);
-        lb_capture_close(a);
-        lb_capture_close(b);
+        assert_same_steps(here, there);
         program_free(&host);
         program_free(&device);
     }
@@ -180,13 +192,8 @@ static int read_all(lb_recorder *recorder, program *p)
 
 static int record_list(program *p, const char *name, lb_level level)
 {
-    lb_recorder_options options = LB_RECORDER_OPTIONS_INIT;
-    lb_recorder *recorder;
-    options.level = level;
     for (int t = 0; t < TENSORS; t++) compute(p, t, t);
-    assert_int_equal(lb_recorder_open(in_scratch(name), &options, &recorder, NULL), LB_OK);
-    recorder->cuda_code = &any_kernels;
-    assert_int_equal(lb_recorder_cuda(recorder, DEVICE_BYTES, NULL), LB_OK);
+    lb_recorder *recorder = opened(name, level);
     int waits = 0; /* of the second step: in the first one the device is opened */
     for (int step = 0; step < STEPS; step++) {
         assert_int_equal(lb_recorder_step_begin(recorder, step, NULL, NULL), LB_OK);
@@ -213,14 +220,7 @@ static void what_one_op_reads_is_waited_for_once(void **state)
         /* Where bytes are kept each tensor comes by itself. */
         assert_int_equal(waits, level == LB_LEVEL_STATS ? 1 : TENSORS);
         assert_true(level != LB_LEVEL_STATS || fetched <= 6); /* results, and what they are made of; no tensor */
-        lb_capture *a = NULL, *b = NULL;
-        for (int step = 0; step < STEPS; step++) {
-            const lb_program *p = step_of(&a, here, step), *q = step_of(&b, there, step);
-            assert_int_equal(p->n_ops, q->n_ops);
-            for (uint32_t v = 0; v < p->n_values; v++) assert_value_equal(a, p, b, q, v);
-        }
-        lb_capture_close(a);
-        lb_capture_close(b);
+        assert_same_steps(here, there);
         program_free(&host);
         program_free(&device);
     }

@@ -1,26 +1,8 @@
 #define _GNU_SOURCE
-#include "cmocka_first.h"
-
-#include "failing_calls.h"
-#include "scratch_folder.h"
-
-#include <lastbit/output.h>
+#include "output_tests.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-static lb_err err;
-#define OK(expression)                                                                                                 \
-    do {                                                                                                               \
-        if ((expression) != LB_OK) fail_msg("%s", err.message);                                                        \
-    } while (0)
-
-static int begin(void **state)
-{
-    no_failures();
-    err = (lb_err)LB_ERR_INIT;
-    return make_scratch(state);
-}
 
 static bool is_part(const char *name)
 {
